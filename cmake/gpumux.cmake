@@ -1,0 +1,77 @@
+# The few helpers that every folder's CMakeLists.txt is written with.
+
+add_library(gpumux_options INTERFACE)
+target_include_directories(gpumux_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+target_compile_definitions(gpumux_options INTERFACE _GNU_SOURCE GPUMUX_VERSION="${PROJECT_VERSION}")
+target_compile_options(gpumux_options INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wold-style-cast -Wnon-virtual-dtor
+  -Wimplicit-fallthrough -fvisibility=hidden -fvisibility-inlines-hidden
+  $<$<BOOL:${GPUMUX_WERROR}>:-Werror>)
+
+# Sanitizers go everywhere but into what is preloaded or loaded into programs that are not ours.
+add_library(gpumux_sanitize INTERFACE)
+if(GPUMUX_SANITIZE)
+  target_compile_options(gpumux_sanitize INTERFACE -fsanitize=${GPUMUX_SANITIZE} -fno-omit-frame-pointer
+    -fno-sanitize-recover=all)
+  target_link_options(gpumux_sanitize INTERFACE -fsanitize=${GPUMUX_SANITIZE})
+endif()
+
+# gpumux_component(NAME SOURCES a.cc ... [DEPS other ...] [EXCEPTIONS])
+# A static library gpumux_NAME for one folder of src/. Without EXCEPTIONS it is built with -fno-exceptions -fno-rtti.
+# Its sources are remembered, so that libgpumux.so can compile them again its own way (gpumux_sources_of).
+function(gpumux_component name)
+  cmake_parse_arguments(arg "EXCEPTIONS" "" "SOURCES;DEPS;LIBRARIES" ${ARGN})
+  add_library(gpumux_${name} STATIC ${arg_SOURCES})
+  target_link_libraries(gpumux_${name} PUBLIC gpumux_options gpumux_sanitize ${arg_LIBRARIES})
+  foreach(dep ${arg_DEPS})
+    target_link_libraries(gpumux_${name} PUBLIC gpumux_${dep})
+  endforeach()
+  if(NOT arg_EXCEPTIONS)
+    target_compile_options(gpumux_${name} PRIVATE -fno-exceptions -fno-rtti)
+  endif()
+  set(absolute "")
+  foreach(source ${arg_SOURCES})
+    list(APPEND absolute ${CMAKE_CURRENT_SOURCE_DIR}/${source})
+  endforeach()
+  set_property(GLOBAL PROPERTY gpumux_sources_${name} ${absolute})
+endfunction()
+
+# gpumux_sources_of(VARIABLE component ...): the absolute source paths of components, for libgpumux.so.
+function(gpumux_sources_of variable)
+  set(all "")
+  foreach(name ${ARGN})
+    get_property(sources GLOBAL PROPERTY gpumux_sources_${name})
+    list(APPEND all ${sources})
+  endforeach()
+  set(${variable} ${all} PARENT_SCOPE)
+endfunction()
+
+# gpumux_test(NAME SOURCES a_test.cc ... DEPS component ... [LABELS l ...] [TIMEOUT s]): one GoogleTest program, one ctest entry.
+function(gpumux_test name)
+  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;LIBRARIES" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize GTest::gtest GTest::gtest_main ${arg_LIBRARIES})
+  foreach(dep ${arg_DEPS})
+    target_link_libraries(${name} PRIVATE gpumux_${dep})
+  endforeach()
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  if(NOT arg_LABELS)
+    set(arg_LABELS unit)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
+endfunction()
+
+# gpumux_bench(NAME SOURCES a_bench.cc ... DEPS component ...): one Google Benchmark program; ctest runs each once, briefly, so that it cannot rot.
+function(gpumux_bench name)
+  cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBRARIES" ${ARGN})
+  add_executable(${name} ${arg_SOURCES})
+  target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize benchmark::benchmark ${arg_LIBRARIES})
+  foreach(dep ${arg_DEPS})
+    target_link_libraries(${name} PRIVATE gpumux_${dep})
+  endforeach()
+  add_test(NAME ${name}_runs COMMAND ${name} --benchmark_min_time=0.001)
+  set_tests_properties(${name}_runs PROPERTIES TIMEOUT 120 LABELS bench)
+endfunction()

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: settings written by people are read as they mean them, and everything else is refused with a reason.
+#include "base/units.h"
+
+#include <gtest/gtest.h>
+
+#include "base/ids.h"
+
+namespace gpumux::base {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(Duration, ReadsEachUnit) {
+  EXPECT_EQ(parse_duration("250us", 1s).value(), 250us);
+  EXPECT_EQ(parse_duration("1.5s", 1ms).value(), 1500ms);
+  EXPECT_EQ(parse_duration("10", 1s).value(), 10s);
+  EXPECT_EQ(parse_duration("0.5", 1ms).value(), 500us);
+  EXPECT_EQ(parse_duration("2 h", 1s).value(), 2h);
+}
+
+TEST(Duration, RefusesWhatIsNoDuration) {
+  for (const char* text : {"", "-1", "ms", "1e9s", "inf", "5 parsecs", "99999999999999999999h", "1..5s"}) {
+    EXPECT_FALSE(parse_duration(text, 1s)) << text;
+  }
+}
+
+TEST(Duration, IsWrittenAsItIsRead) {
+  for (const Duration d : {Duration(1ns), Duration(250us), Duration(5ms), Duration(90s), Duration(10min), Duration(3h)}) {
+    EXPECT_EQ(parse_duration(format_duration(d), 1s).value(), d) << format_duration(d);
+  }
+}
+
+TEST(Bytes, ReadsUnitsOfMemory) {
+  EXPECT_EQ(parse_bytes("8000", 1 << 20).value(), 8000ull << 20);
+  EXPECT_EQ(parse_bytes("20G", 1).value(), 20ull << 30);
+  EXPECT_EQ(parse_bytes("1.5GiB", 1).value(), 3ull << 29);
+  EXPECT_EQ(parse_bytes("4kB", 1).value(), 4096u);
+  EXPECT_FALSE(parse_bytes("4 bananas", 1));
+  EXPECT_FALSE(parse_bytes("9999999999T", 1));
+}
+
+TEST(Integer, KeepsItsLimits) {
+  EXPECT_EQ(parse_integer("18446744073709551615", 0, UINT64_MAX).value(), UINT64_MAX);
+  EXPECT_FALSE(parse_integer("18446744073709551616", 0, UINT64_MAX));
+  EXPECT_FALSE(parse_integer("9", 10, 20));
+  EXPECT_FALSE(parse_integer("0x10", 0, 100));
+}
+
+TEST(GpuUuid, IsReadAsItIsWritten) {
+  const auto uuid = GpuUuid::parse("GPU-01234567-89ab-cdef-0123-456789abcdef");
+  ASSERT_TRUE(uuid);
+  EXPECT_EQ(uuid->to_string(), "GPU-01234567-89ab-cdef-0123-456789abcdef");
+  EXPECT_FALSE(GpuUuid::parse("GPU-01234567"));
+  EXPECT_FALSE(GpuUuid::parse("GPU-01234567-89ab-cdef-0123-456789abcdeg"));
+}
+
+}  // namespace
+}  // namespace gpumux::base

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "os/runtime_dir.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+namespace gpumux::os {
+namespace {
+
+std::string user_dir() {
+  const char* xdg = ::secure_getenv("XDG_RUNTIME_DIR");
+  struct stat status {};
+  if (xdg != nullptr && xdg[0] == '/' && ::lstat(xdg, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid()) {
+    return std::string(xdg) + "/gpumux";
+  }
+  return "/tmp/gpumux-" + std::to_string(::geteuid());
+}
+
+// Anybody can make /tmp/gpumux-UID first. A directory that another user owns, or can write to, would let him pose as the daemon.
+base::Status check_owned(const std::string& dir) {
+  struct stat status {};
+  if (::lstat(dir.c_str(), &status) != 0) return base::fail_errno(errno, "cannot look at " + dir);
+  if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 0077) != 0) {
+    return base::fail(base::Code::kDenied, dir + " is not a directory that only user " + std::to_string(::geteuid()) +
+                                               " can use; remove it, or name another in GPUMUX_RUNTIME_DIR");
+  }
+  return {};
+}
+
+bool has_socket(const std::string& dir) {
+  struct stat status {};
+  return ::stat((dir + "/" + kTenantSocket).c_str(), &status) == 0 && S_ISSOCK(status.st_mode);
+}
+
+}  // namespace
+
+base::Result<std::string> find_runtime_dir() {
+  if (const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR"); named != nullptr && named[0] != '\0') return std::string(named);
+  if (has_socket(kSystemRuntimeDir)) return std::string(kSystemRuntimeDir);
+  const std::string dir = user_dir();
+  struct stat status {};
+  if (::lstat(dir.c_str(), &status) == 0) GPUMUX_TRY(check_owned(dir));
+  return dir;
+}
+
+base::Result<std::string> make_user_runtime_dir() {
+  if (const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR"); named != nullptr && named[0] != '\0') {
+    if (::mkdir(named, 0700) != 0 && errno != EEXIST) return base::fail_errno(errno, std::string("cannot create ") + named);
+    return std::string(named);
+  }
+  const std::string dir = user_dir();
+  if (::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) return base::fail_errno(errno, "cannot create " + dir);
+  GPUMUX_TRY(check_owned(dir));
+  return dir;
+}
+
+}  // namespace gpumux::os

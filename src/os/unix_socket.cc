@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "os/unix_socket.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace gpumux::os {
+namespace {
+
+base::Result<sockaddr_un> address_of(const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.sun_path) {
+    return base::fail(base::Code::kInvalid, "socket path is empty or longer than 107 bytes: " + path);
+  }
+  std::memcpy(address.sun_path, path.data(), path.size());
+  return address;
+}
+
+base::Result<FileDescriptor> make_socket() {
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return base::fail_errno(errno, "cannot create a unix socket");
+  return socket;
+}
+
+const sockaddr* generic(const sockaddr_un& address) { return reinterpret_cast<const sockaddr*>(&address); }
+
+}  // namespace
+
+base::Result<FileDescriptor> connect_seqpacket(const std::string& path) {
+  const auto address = address_of(path);
+  if (!address) return tl::unexpected(address.error());
+  auto socket = make_socket();
+  if (!socket) return socket;
+  if (::connect(socket->get(), generic(*address), sizeof *address) != 0) {
+    return base::fail_errno(errno, "cannot connect to " + path);
+  }
+  return socket;
+}
+
+base::Result<FileDescriptor> listen_seqpacket(const std::string& path, mode_t mode, int backlog) {
+  const auto address = address_of(path);
+  if (!address) return tl::unexpected(address.error());
+  if (connect_seqpacket(path)) return base::fail(base::Code::kExists, "another daemon listens on " + path);
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) == 0) {
+    if (!S_ISSOCK(status.st_mode)) return base::fail(base::Code::kExists, path + " is there and is not a socket");
+    ::unlink(path.c_str());
+  }
+  auto socket = make_socket();
+  if (!socket) return socket;
+  // fchmod before bind sets the mode that the file is created with, so there is no moment with a wider one.
+  ::fchmod(socket->get(), mode);
+  const mode_t old_mask = ::umask(0);
+  const int bound = ::bind(socket->get(), generic(*address), sizeof *address);
+  const int bind_errno = errno;
+  ::umask(old_mask);
+  if (bound != 0) return base::fail_errno(bind_errno, "cannot bind " + path);
+  if (::listen(socket->get(), backlog) != 0) return base::fail_errno(errno, "cannot listen on " + path);
+  return socket;
+}
+
+base::Status send_message(int socket, std::span<const std::byte> message, int fd) {
+  // The cast drops const only because iovec serves reading and writing alike.
+  iovec part{const_cast<std::byte*>(message.data()), message.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (fd >= 0) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    cmsghdr* item = CMSG_FIRSTHDR(&header);
+    item->cmsg_level = SOL_SOCKET;
+    item->cmsg_type = SCM_RIGHTS;
+    item->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(item), &fd, sizeof fd);
+  }
+  ssize_t sent;
+  do {
+    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent < 0) return base::fail_errno(errno, "cannot send a message");
+  return {};
+}
+
+base::Result<Received> receive_message(int socket, std::span<std::byte> buffer) {
+  iovec part{buffer.data(), buffer.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  // Room for a few more descriptors than are expected, so that unexpected ones are seen here and closed.
+  alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  ssize_t got;
+  do {
+    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return base::fail_errno(errno, "cannot receive a message");
+  Received received;
+  received.bytes = static_cast<std::size_t>(got);
+  for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(item) + i * sizeof(int), sizeof fd);
+      FileDescriptor owned(fd);
+      if (!received.fd) received.fd = std::move(owned);
+    }
+  }
+  if ((header.msg_flags & MSG_TRUNC) != 0) return base::fail(base::Code::kProtocol, "a message is longer than allowed");
+  return received;
+}
+
+base::Result<PeerCredentials> peer_credentials(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return base::fail_errno(errno, "cannot read the peer's credentials");
+  }
+  return PeerCredentials{credentials.pid, credentials.uid, credentials.gid};
+}
+
+}  // namespace gpumux::os

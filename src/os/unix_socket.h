@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Unix sockets with whole messages (SOCK_SEQPACKET): the kernel keeps message boundaries, so half a message cannot arrive.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::os {
+
+// Who is at the other end, as the kernel knows it from the moment of connecting.
+struct PeerCredentials {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+struct Received {
+  std::size_t bytes = 0;  // 0: the other side has closed
+  FileDescriptor fd;      // at most one descriptor travels with a message
+};
+
+// Non-blocking, close-on-exec. Errors: kInvalid for a path over 107 bytes, else by errno.
+base::Result<FileDescriptor> connect_seqpacket(const std::string& path);
+
+// Binds and listens with `mode`; a socket left behind by a dead process is replaced, a live one is kExists.
+base::Result<FileDescriptor> listen_seqpacket(const std::string& path, mode_t mode, int backlog);
+
+// One message, with `fd` (negative: none). Never raises SIGPIPE. kUnavailable: the buffer is full or the peer is gone (see errno).
+base::Status send_message(int socket, std::span<const std::byte> message, int fd = -1);
+
+// One message. A message longer than the buffer is kProtocol; no message waiting is kUnavailable with EAGAIN.
+// Any descriptors beyond the first are closed.
+base::Result<Received> receive_message(int socket, std::span<std::byte> buffer);
+
+base::Result<PeerCredentials> peer_credentials(int socket);
+
+}  // namespace gpumux::os

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lease page: shared memory between the daemon and one tenant, through which leases are given without a system call.
+//
+// A tenant makes one memfd of kLeasePageBytes, seals it against growing, shrinking and further seals, and hands it over in its
+// Hello; it keeps the page for its whole life, across restarts of the daemon. Slot i is the tenant's i-th seat:
+//
+//   byte 128*i      word         lease word                 daemon stores; the tenant's agent may clear kGranted (below)
+//             +4    permits      submissions let through    daemon adds, tenant takes (stall rule)
+//             +8    epoch        which grant `word` speaks of; written before the word that grants it   daemon
+//             +64   submissions  work submitted so far      tenant
+//             +72   waiting_ns   time threads have slept at this gate   tenant
+//
+// The lease word:
+//
+//   bit 0  kGranted     the seat may submit
+//   bit 1  kExclusive   nobody else may
+//   bit 2  kContended   somebody waits for this GPU
+//   bit 3  kUngated     set by the tenant itself when it has no daemon and runs without one
+//   8..31  sequence     one more at each store by the daemon, so that a sleeper notices every change
+//
+//   not granted --daemon: lease given--> granted --daemon: revoked--> not granted
+//                                        granted --agent, compare-and-exchange: released of its own accord--> not granted
+//
+// A thread submits only while kGranted is set, and marks itself inside before it looks (gate/gate.h). Clearing the bit is the first
+// half of closing a gate; the tenant's agent does the second (membarrier, wait until nobody is inside) and only then tells the daemon.
+// So a daemon that dies in the middle leaves a word that still means something.
+//
+// Trust: the page is the tenant's, and may hold anything at any moment. The daemon writes words and never reads them; what it reads
+// (the statistics at +64) is shown to people and decides nothing. A tenant that scribbles here hurts only itself: its own gate.
+//
+// Compatibility: lengths and offsets are fixed by kProtocolVersion (messages.h). Explicit-width types only.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/limits.h"
+
+namespace gpumux::wire {
+
+inline constexpr std::uint32_t kGranted = 1u << 0;
+inline constexpr std::uint32_t kExclusive = 1u << 1;
+inline constexpr std::uint32_t kContended = 1u << 2;
+inline constexpr std::uint32_t kUngated = 1u << 3;
+inline constexpr std::uint32_t kSequenceOne = 1u << 8;
+inline constexpr std::uint32_t kSequenceMask = ~0u << 8;
+
+struct LeaseSlot {
+  std::atomic<std::uint32_t> word;
+  std::atomic<std::uint32_t> permits;
+  std::atomic<std::uint64_t> epoch;
+  std::uint8_t reserved_daemon[48];
+  // A cache line of the tenant's own, so that counting never slows down whoever reads the word.
+  std::atomic<std::uint64_t> submissions;
+  std::atomic<std::uint64_t> waiting_ns;
+  std::uint8_t reserved_tenant[48];
+};
+
+static_assert(sizeof(LeaseSlot) == 128);
+static_assert(offsetof(LeaseSlot, permits) == 4);
+static_assert(offsetof(LeaseSlot, epoch) == 8);
+static_assert(offsetof(LeaseSlot, submissions) == 64);
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free);
+
+struct LeasePage {
+  LeaseSlot slots[base::kMaxSeatsPerTenant];
+};
+
+inline constexpr std::size_t kLeasePageBytes = sizeof(LeasePage);
+static_assert(kLeasePageBytes == 8192);
+
+}  // namespace gpumux::wire
