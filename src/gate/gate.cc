@@ -37,17 +37,19 @@ void Gate::sleep(std::uint32_t slot, std::uint32_t seen) {
   waiting_[slot].fetch_sub(1, std::memory_order_seq_cst);
 }
 
+Passed Gate::try_pass_or_step(ThreadRecord& thread, std::uint32_t slot) {
+  const Passed passed = try_pass(thread, slot);
+  if (passed != Passed::kNot || !take_permit(slot)) return passed;
+  std::atomic<std::uint64_t>& passages = thread.passages[slot];
+  passages.store(passages.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
+  return Passed::kStep;
+}
+
 Passed Gate::wait_and_pass(ThreadRecord& thread, std::uint32_t slot) {
   while (true) {
-    const std::uint32_t seen = word(slot).load(std::memory_order_acquire);
-    const Passed passed = try_pass(thread, slot);
+    const Passed passed = try_pass_or_step(thread, slot);
     if (passed != Passed::kNot) return passed;
-    if (take_permit(slot)) {
-      thread.passages[slot].store(thread.passages[slot].load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
-      return Passed::kStep;
-    }
-    // A word that changed since `seen` makes the sleep return at once.
-    if ((seen & (wire::kGranted | wire::kUngated)) == 0) sleep(slot, seen);
+    wait_until_open(slot);
   }
 }
 

@@ -57,7 +57,10 @@ class Gate {
     return Passed::kNot;
   }
 
-  // Like try_pass, but waits until the thread may submit.
+  // Like try_pass, or by a permit of the stall rule.
+  Passed try_pass_or_step(ThreadRecord& thread, std::uint32_t slot);
+
+  // Like try_pass_or_step, but waits until the thread may submit.
   Passed pass(ThreadRecord& thread, std::uint32_t slot) {
     const Passed passed = try_pass(thread, slot);
     return passed != Passed::kNot ? passed : wait_and_pass(thread, slot);

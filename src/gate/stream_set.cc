@@ -138,17 +138,16 @@ void StreamSet::note(CUcontext context, CUstream stream) {
 }
 
 void StreamSet::note_per_thread(CUcontext context, const void* thread) {
-  const auto per_thread = cuda::kStreamPerThread;
   const Locked locked(mutex_);
   const RelaxedCapture relaxed(driver_);
-  if (is_capturing(per_thread)) return;
+  if (is_capturing(kPerThreadStream)) return;
   for (const Entry& entry : entries_) {
     if (entry.thread == thread && entry.context == context) {
-      driver_.cuEventRecord(entry.event, per_thread);
+      driver_.cuEventRecord(entry.event, kPerThreadStream);
       return;
     }
   }
-  if (const CUevent event = record_event(context, per_thread); event != nullptr) entries_.push_back(Entry{context, nullptr, event, thread});
+  if (const CUevent event = record_event(context, kPerThreadStream); event != nullptr) entries_.push_back(Entry{context, nullptr, event, thread});
 }
 
 void StreamSet::fence_before_capture(CUcontext context, CUstream stream, Capture how) {

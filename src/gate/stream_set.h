@@ -28,6 +28,10 @@
 
 namespace gpumux::gate {
 
+// The handle by which every thread names its own default stream (CU_STREAM_PER_THREAD), and the other name of the legacy one.
+inline const cuda::CUstream kPerThreadStream = reinterpret_cast<cuda::CUstream>(std::uintptr_t{2});
+inline const cuda::CUstream kLegacyStream = reinterpret_cast<cuda::CUstream>(std::uintptr_t{1});
+
 enum class WorkState { kRunning, kDone, kPoisoned /* a sticky error: it will never run anything more */ };
 
 class StreamSet {

@@ -7,7 +7,7 @@
 
 namespace gpumux::gate {
 
-constinit thread_local ThreadRecord* t_record = nullptr;
+[[gnu::tls_model("initial-exec")]] constinit thread_local ThreadRecord* t_record = nullptr;
 
 namespace {
 

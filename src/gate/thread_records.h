@@ -13,6 +13,8 @@
 
 namespace gpumux::gate {
 
+class StreamSet;
+
 // What a thread remembers of a stream it has used, so that the next submission needs neither a driver call nor a lock.
 struct StreamMemo {
   cuda::CUstream stream = nullptr;
@@ -20,7 +22,7 @@ struct StreamMemo {
   std::uint32_t handle_generation = 0;   // of Gate::handle_generation; another value: a handle has died since, forget this
   std::uint32_t clean_generation = 0;    // of the seat's StreamSet; another value: the stream is not in the set any more
   std::uint32_t slot = 0;
-  bool valid = false;
+  StreamSet* streams = nullptr;  // the seat's; null: this memo is empty
 };
 
 struct ThreadRecord {
@@ -32,6 +34,12 @@ struct ThreadRecord {
   // The thread's own. Direct-mapped by stream handle; 8: more streams than programs commonly use from one thread.
   static constexpr std::size_t kMemos = 8;
   StreamMemo memos[kMemos];
+
+  // Stream handles are addresses of objects larger than 64 bytes, or the small constants of default streams.
+  StreamMemo& memo_of(cuda::CUstream stream) {
+    const auto value = reinterpret_cast<std::uintptr_t>(stream);
+    return memos[(value ^ (value >> 6) ^ (value >> 12)) % kMemos];
+  }
 };
 
 // initial-exec: the library is loaded at program start, so its thread variables lie at a fixed distance from the thread pointer.

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "cuda/driver.h"
 #include "cuda/entries.h"
 #include "shim/hooks.gen.h"
 #include "shim/real_driver.h"

@@ -4,7 +4,7 @@
 
 #include <atomic>
 
-#include "cuda/driver.gen.h"
+#include "cuda/driver.h"
 
 namespace gpumux::shim {
 

@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "base/limits.h"
 #include "cuda/abi.h"
 #include "gate/stream_set.h"
 

@@ -66,7 +66,7 @@ class Tenant final : public client::SeatPort {
   void handle(const wire::Welcome&) {}
   void handle(const wire::Refused& message);
   void start_once();
-  void send_gang(std::string_view key);
+  void announce_gangs(client::Agent::Announcement& announcement);
 
   const cuda::Driver& driver_;
   const Settings settings_;
@@ -79,6 +79,8 @@ class Tenant final : public client::SeatPort {
   std::atomic<bool> ungated_{false};
   std::atomic<bool> own_gang_{false};
   std::atomic<bool> sharing_gang_{false};
+  bool own_gang_told_ = false;  // on this connection; the agent's thread
+  bool sharing_gang_told_ = false;
   pthread_mutex_t start_mutex_ = PTHREAD_MUTEX_INITIALIZER;
   bool started_ = false;
 };
