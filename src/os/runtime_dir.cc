@@ -14,13 +14,15 @@ namespace {
 std::string user_dir() {
   const char* xdg = ::secure_getenv("XDG_RUNTIME_DIR");
   struct stat status {};
-  if (xdg != nullptr && xdg[0] == '/' && ::lstat(xdg, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid()) {
+  if (xdg != nullptr && xdg[0] == '/' && ::lstat(xdg, &status) == 0 && S_ISDIR(status.st_mode) &&
+      status.st_uid == ::geteuid()) {
     return std::string(xdg) + "/gpumux";
   }
   return "/tmp/gpumux-" + std::to_string(::geteuid());
 }
 
-// Anybody can make /tmp/gpumux-UID first. A directory that another user owns, or can write to, would let him pose as the daemon.
+// Anybody can make /tmp/gpumux-UID first. A directory that another user owns, or can write to, would let him pose as
+// the daemon.
 base::Status check_owned(const std::string& dir) {
   struct stat status {};
   if (::lstat(dir.c_str(), &status) != 0) return base::fail_errno(errno, "cannot look at " + dir);
@@ -39,7 +41,8 @@ bool has_socket(const std::string& dir) {
 }  // namespace
 
 base::Result<std::string> find_runtime_dir() {
-  if (const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR"); named != nullptr && named[0] != '\0') return std::string(named);
+  if (const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR"); named != nullptr && named[0] != '\0')
+    return std::string(named);
   if (has_socket(kSystemRuntimeDir)) return std::string(kSystemRuntimeDir);
   const std::string dir = user_dir();
   struct stat status {};
@@ -49,7 +52,8 @@ base::Result<std::string> find_runtime_dir() {
 
 base::Result<std::string> make_user_runtime_dir() {
   if (const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR"); named != nullptr && named[0] != '\0') {
-    if (::mkdir(named, 0700) != 0 && errno != EEXIST) return base::fail_errno(errno, std::string("cannot create ") + named);
+    if (::mkdir(named, 0700) != 0 && errno != EEXIST)
+      return base::fail_errno(errno, std::string("cannot create ") + named);
     return std::string(named);
   }
   const std::string dir = user_dir();
