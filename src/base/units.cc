@@ -14,7 +14,8 @@ struct Number {
   std::string_view suffix;
 };
 
-// Splits "1.5GiB" into 1.5 and "GiB". Only digits and one point: strtod's "inf", "0x" and "1e9" are not for people's settings.
+// Splits "1.5GiB" into 1.5 and "GiB". Only digits and one point: strtod's "inf", "0x" and "1e9" are not for people's
+// settings.
 Result<Number> parse_number(std::string_view text) {
   std::size_t end = 0;
   bool digits = false;
@@ -59,7 +60,8 @@ Result<Duration> parse_duration(std::string_view text, Duration bare_unit) {
   } else if (number->suffix == "h") {
     unit_ns = 3600e9;
   } else {
-    return fail(Code::kInvalid, "unknown unit of time '" + std::string(number->suffix.substr(0, 16)) + "' (use ns, us, ms, s, m or h)");
+    return fail(Code::kInvalid,
+                "unknown unit of time '" + std::string(number->suffix.substr(0, 16)) + "' (use ns, us, ms, s, m or h)");
   }
   const double ns = number->value * unit_ns;
   // 2^62 ns is 146 years; anything near it is a mistake, and sums of two still fit.
@@ -93,7 +95,8 @@ Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit
   std::string_view suffix = number->suffix;
   if (!suffix.empty()) {
     static constexpr std::string_view kLetters = "KMGT";
-    const char letter = suffix.front() >= 'a' && suffix.front() <= 'z' ? static_cast<char>(suffix.front() - 'a' + 'A') : suffix.front();
+    const char letter =
+        suffix.front() >= 'a' && suffix.front() <= 'z' ? static_cast<char>(suffix.front() - 'a' + 'A') : suffix.front();
     const std::size_t power = kLetters.find(letter);
     if (power != std::string_view::npos) {
       unit = static_cast<double>(1ull << (10 * (power + 1)));
@@ -104,7 +107,9 @@ Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit
       unit = 1;
       suffix.remove_prefix(1);
     }
-    if (!suffix.empty()) return fail(Code::kInvalid, "unknown unit of memory in '" + std::string(text.substr(0, 64)) + "' (use K, M, G or T)");
+    if (!suffix.empty())
+      return fail(Code::kInvalid,
+                  "unknown unit of memory in '" + std::string(text.substr(0, 64)) + "' (use K, M, G or T)");
   }
   const double bytes = number->value * unit;
   if (!(bytes < 9.2e18)) return fail(Code::kInvalid, "too many bytes: '" + std::string(text.substr(0, 64)) + "'");
@@ -135,7 +140,8 @@ Result<std::uint64_t> parse_integer(std::string_view text, std::uint64_t minimum
     if (valid) value = value * 10 + digit;
   }
   if (!valid || value < minimum || value > maximum) {
-    return fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) + "' is not a whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
+    return fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) + "' is not a whole number from " +
+                                    std::to_string(minimum) + " to " + std::to_string(maximum));
   }
   return value;
 }
