@@ -65,7 +65,7 @@ Result<Duration> parse_duration(std::string_view text, Duration bare_unit) {
   const double ns = number->value * unit_ns;
   // 2^62 ns is 146 years; anything near it is a mistake, and sums of two still fit.
   if (!(ns < 4.6e18)) return fail(Code::kInvalid, "duration too long: '" + std::string(text.substr(0, 64)) + "'");
-  return Duration(std::llround(ns));
+  return Duration(static_cast<std::int64_t>(ns + 0.5));
 }
 
 std::string format_duration(Duration duration) {
@@ -109,7 +109,7 @@ Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit
   }
   const double bytes = number->value * unit;
   if (!(bytes < 9.2e18)) return fail(Code::kInvalid, "too many bytes: '" + std::string(text.substr(0, 64)) + "'");
-  return static_cast<std::uint64_t>(std::llround(bytes));
+  return static_cast<std::uint64_t>(bytes + 0.5);
 }
 
 std::string format_bytes(std::uint64_t bytes) {
