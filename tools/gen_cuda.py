@@ -176,7 +176,7 @@ def parse_table(text):
 
 
 def parse_layouts(*texts):
-    """Reads our own headers, which are written plainly: one member a line, nested structures named on their own."""
+    """Reads our own headers, which are written plainly: one member a line, no structure within another but unions without a name."""
     layouts = Layouts()
     for text in texts:
         text = re.sub(r"//[^\n]*", "", text)
@@ -184,7 +184,6 @@ def parse_layouts(*texts):
             if kind == "enum":
                 layouts.enumerations[name] = re.findall(r"^\s+(\w+)\s*=", body, re.M)
                 continue
-            body = re.sub(r"union \{[^}]*\} (\w+);", r"union \1;", body)
             layouts.structures[name] = [
                 (type_.strip(), member) for type_, member in re.findall(r"^\s+([\w:]+(?: [\w:]+)*[\s*]+)(\w+)(?:\[[^\]]*\])?;", body, re.M)
             ]
@@ -289,7 +288,7 @@ def check_versions(entries):
         per_thread = entry.variant in ("ptds", "ptsz")
         number = int((re.search(r"_v(\d+)", entry.symbol) or (0, 1))[1])
         for other_number, other in seen.setdefault((entry.api_name, per_thread), []):
-            if (number < other_number) != (entry.since < other.since):
+            if entry.since == other.since or (number < other_number) != (entry.since < other.since):
                 yield f"{entry.symbol}: its version {entry.since} and {other.symbol}'s {other.since} are not in order"
         seen[(entry.api_name, per_thread)].append((number, entry))
 
@@ -501,12 +500,14 @@ OURS_ONLY_STRUCTURES = {
     "CUmemAllocationFlags",
     "CUmemcpy3DPointer",
     "CUmemcpy3DArray",
+    "CUmemcpy3DOperandPlace",
     "CUstreamMemOpValueParams",
     "CUstreamMemOpFlagParams",
     "CUlaunchDimensions",
     "CUlaunchProgrammaticEvent",
     "CUlaunchCompletionEvent",
     "CUeglFrame",
+    "CUeglFramePlanes",
 }
 
 
