@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Goal: gen_cuda.py refuses every table that would leave a hole, and names the entry and the parameter; and what it writes is well formed.
+"""Goal: gen_cuda.py refuses every table that would leave a hole, and names the entry and the parameter; and what it
+writes is well formed.
 
-Method: small tables with one fault each, checked against a small list of exports; then the real table, broken in one place at a time.
+Method: small tables with one fault each, checked against a small list of exports; then the real table, broken in one
+place at a time.
 """
 
 import contextlib
@@ -37,7 +39,15 @@ struct CUlaunchConfig {
 """
 )
 
-GOOD = "cuLaunchThing | cuLaunchThing | 4000 | legacy | launch | gate(stream=stream) | CUresult(CUfunction function, CUstream stream)"
+GOOD = (
+    "cuLaunchThing | cuLaunchThing | 4000 | legacy | launch | gate(stream=stream) | "
+    "CUresult(CUfunction function, CUstream stream)"
+)
+
+
+def thing(columns):
+    """A line for an entry that takes no stream variant: the class, the action and what follows."""
+    return f"cuThing | cuThing | 4000 | - | {columns}"
 
 
 def refusal(*lines, exports=None):
@@ -62,30 +72,33 @@ class Refusals(unittest.TestCase):
         self.assertEqual(refusal("# a comment", "", GOOD), "")
 
     def test_device_pointer_without_class(self):
-        self.assert_refused("cuThing | cuThing | 4000 | - | - | forward | CUresult(CUdeviceptr where)", "cuThing", "'CUdeviceptr where'", "no class")
+        line = thing("- | forward | CUresult(CUdeviceptr where)")
+        self.assert_refused(line, "cuThing", "'CUdeviceptr where'", "no class")
 
     def test_stream_without_action(self):
-        self.assert_refused("cuThing | cuThing | 4000 | - | memory | - | CUresult(int a, CUstream stream)", "cuThing", "'CUstream stream'", "no action")
+        line = thing("memory | - | CUresult(int a, CUstream stream)")
+        self.assert_refused(line, "cuThing", "'CUstream stream'", "no action")
 
     def test_pointer_to_device_pointer_without_class(self):
-        self.assert_refused("cuThing | cuThing | 4000 | - | - | - | CUresult(const CUdeviceptr* where)", "'const CUdeviceptr* where'")
+        self.assert_refused(thing("- | - | CUresult(const CUdeviceptr* where)"), "'const CUdeviceptr* where'")
 
     def test_old_device_pointer_without_class(self):
-        self.assert_refused("cuThing | cuThing | 2000 | - | - | forward | CUresult(CUdeviceptr_v1 where)", "'CUdeviceptr_v1 where'", "no class")
+        self.assert_refused(thing("- | forward | CUresult(CUdeviceptr_v1 where)"), "'CUdeviceptr_v1 where'", "no class")
 
     def test_structure_that_holds_a_device_pointer_without_class(self):
-        self.assert_refused("cuThing | cuThing | 4000 | - | - | forward | CUresult(const CUouter* what)", "'const CUouter* what'", "no class")
-        self.assert_refused("cuThing | cuThing | 4000 | - | - | forward | CUresult(CUDA_RESOURCE_DESC* what)", "'CUDA_RESOURCE_DESC* what'", "no class")
+        self.assert_refused(thing("- | forward | CUresult(const CUouter* what)"), "'const CUouter* what'", "no class")
+        line = thing("- | forward | CUresult(CUDA_RESOURCE_DESC* what)")
+        self.assert_refused(line, "'CUDA_RESOURCE_DESC* what'", "no class")
 
     def test_anything_without_class(self):
-        said = refusal("cuThing | cuThing | 4000 | - | - | forward | CUresult(const CUharmless* what)")
+        said = refusal(thing("- | forward | CUresult(const CUharmless* what)"))
         self.assertIn("has no class", said)
         self.assertNotIn("device pointer", said)
 
     def test_unknown_class_action_and_variant(self):
-        self.assert_refused("cuThing | cuThing | 4000 | - | lunch | forward | CUresult()", "unknown class 'lunch'")
-        self.assert_refused("cuThing | cuThing | 4000 | - | query | drop | CUresult()", "unknown action 'drop'")
-        self.assert_refused("cuThing | cuThing | 4000 | pts | query | forward | CUresult()", "unknown stream variant 'pts'")
+        self.assert_refused(thing("lunch | forward | CUresult()"), "unknown class 'lunch'")
+        self.assert_refused(thing("query | drop | CUresult()"), "unknown action 'drop'")
+        self.assert_refused(GOOD.replace("legacy", "pts"), "unknown stream variant 'pts'")
 
     def test_submission_that_is_forwarded_needs_a_reason(self):
         line = "cuThing | cuThing | 4000 | legacy | copy | forward | CUresult(CUdeviceptr where, CUstream stream)"
@@ -93,10 +106,12 @@ class Refusals(unittest.TestCase):
         self.assertEqual(refusal(line + " | it only reads a number"), "")
 
     def test_place_that_names_no_parameter(self):
-        self.assert_refused(GOOD.replace("gate(stream=stream)", "gate(stream=hStream)"), "cuLaunchThing", "'hStream'", "does not exist")
+        line = GOOD.replace("gate(stream=stream)", "gate(stream=hStream)")
+        self.assert_refused(line, "cuLaunchThing", "'hStream'", "does not exist")
 
     def test_place_that_names_a_parameter_of_another_type(self):
-        self.assert_refused(GOOD.replace("gate(stream=stream)", "gate(stream=function)"), "'function' as CUstream, but it is CUfunction")
+        line = GOOD.replace("gate(stream=stream)", "gate(stream=function)")
+        self.assert_refused(line, "'function' as CUstream, but it is CUfunction")
 
     def test_place_that_leaves_the_stream_out(self):
         self.assert_refused(GOOD.replace("gate(stream=stream)", "gate(default)"), "takes stream 'stream'")
@@ -105,10 +120,10 @@ class Refusals(unittest.TestCase):
         self.assert_refused(GOOD.replace("gate(stream=stream)", "gate(somewhere)"), "unknown place 'somewhere'")
         self.assert_refused(GOOD.replace("gate(stream=stream)", "gate(stream)"), "takes 1 parameters, not 0")
         self.assert_refused(GOOD.replace("gate(stream=stream)", "gate"), "needs a place")
-        self.assert_refused("cuThing | cuThing | 4000 | - | query | forward(default) | CUresult()", "takes no place")
+        self.assert_refused(thing("query | forward(default) | CUresult()"), "takes no place")
 
     def test_places_within_parameters(self):
-        line = "cuEx | cuEx | 4000 | legacy | launch | gate(stream=config->hStream) | CUresult(const CUlaunchConfig* config)"
+        line = "cuEx | cuEx | 4000 | legacy | launch | gate(stream=config->hStream) | CUresult(CUlaunchConfig* config)"
         self.assertEqual(refusal(line), "")
         self.assert_refused(line.replace("hStream", "gridDimX"), "but it is unsigned int")
         self.assert_refused(line.replace("hStream", "nothing"), "no member nothing")
@@ -126,17 +141,19 @@ class Refusals(unittest.TestCase):
 
     def test_duplicates(self):
         self.assert_refused(GOOD, "cuLaunchThing: is in the table twice", also=(GOOD,))
-        self.assert_refused("cuThing | cuThing | 4000 | - | query | forward | CUresult(int a, int a)", "two parameters 'a'")
+        self.assert_refused(thing("query | forward | CUresult(int a, int a)"), "two parameters 'a'")
 
     def test_versions_out_of_order_or_equal(self):
+        plain = thing("query | forward | CUresult()")
         for since in (3020, 4000):
             line = f"cuThing_v2 | cuThing | {since} | - | query | forward | CUresult()"
-            self.assert_refused(line, "not in order", also=("cuThing | cuThing | 4000 | - | query | forward | CUresult()",))
+            self.assert_refused(line, "not in order", also=(plain,))
 
     def test_names_that_do_not_fit(self):
         self.assert_refused("cuThing_v2 | cuOther | 4000 | - | query | forward | CUresult()", "asked for as 'cuOther'")
         self.assert_refused("cuThing | cuThing | - | - | query | forward | CUresult()", "without a version")
-        self.assert_refused(GOOD.replace("cuLaunchThing |", "cuLaunchThing_ptsz |", 1), "does not fit the symbol's name")
+        line = GOOD.replace("cuLaunchThing |", "cuLaunchThing_ptsz |", 1)
+        self.assert_refused(line, "does not fit the symbol's name")
 
     def test_missing_prototype(self):
         self.assert_refused("cuThing | - | - | - | query | hook | ?", "no prototype")
@@ -149,12 +166,13 @@ class Refusals(unittest.TestCase):
 
     def test_lines_that_cannot_be_read(self):
         self.assertIn("line 1: 2 columns", refusal("cuThing | cuThing"))
-        self.assertIn("line 2", refusal(GOOD, "cuThing | cuThing | 4000 | - | query | forward | CUresult(int)"))
-        self.assertIn("line 1", refusal("cuThing | cuThing | 4000 | - | query | forward | nonsense"))
+        self.assertIn("line 2", refusal(GOOD, thing("query | forward | CUresult(int)")))
+        self.assertIn("line 1", refusal(thing("query | forward | nonsense")))
         self.assertIn("line 1", refusal("cuThing | cuThing | new | - | query | forward | CUresult()"))
 
     def test_everything_wrong_is_said_at_once(self):
-        said = refusal("cuA | cuA | 4000 | - | lunch | forward | CUresult()", "cuB | cuB | 4000 | - | query | drop | CUresult()")
+        first, second = thing("lunch | forward | CUresult()"), thing("query | drop | CUresult()")
+        said = refusal(first, second.replace("cuThing", "cuOther"))
         self.assertIn("lunch", said)
         self.assertIn("drop", said)
 
@@ -200,7 +218,8 @@ class TheRealTable(unittest.TestCase):
 
     def test_a_submission_forwarded_is_refused(self):
         table = self.root / gen_cuda.TABLE
-        table.write_text(re.sub(r"^(cuGraphLaunch_ptsz .*)gate\(stream=stream\)", r"\1forward", table.read_text(), flags=re.M))
+        gated = re.compile(r"^(cuGraphLaunch_ptsz .*)gate\(stream=stream\)", re.M)
+        table.write_text(gated.sub(r"\1forward", table.read_text()))
         code, said = self.run_program("--verify")
         self.assertEqual(code, 1)
         self.assertIn("cuGraphLaunch_ptsz", said)
@@ -213,7 +232,14 @@ class TheRealTable(unittest.TestCase):
 
     def test_layouts_are_read_from_the_real_headers(self):
         _, layouts, _ = gen_cuda.read_inputs(self.root)
-        for type_ in ("CUDA_MEMCPY3D*", "const CUlaunchConfig*", "CUgraphNodeParams*", "CUDA_LAUNCH_PARAMS*", "CUDA_MEMCPY3D_BATCH_OP*", "CUstreamBatchMemOpParams*"):
+        for type_ in (
+            "CUDA_MEMCPY3D*",
+            "const CUlaunchConfig*",
+            "CUgraphNodeParams*",
+            "CUDA_LAUNCH_PARAMS*",
+            "CUDA_MEMCPY3D_BATCH_OP*",
+            "CUstreamBatchMemOpParams*",
+        ):
             self.assertTrue(layouts.holds_sensitive(type_), type_)
         for type_ in ("CUmemLocation", "CUuuid*", "CUDA_KERNEL_NODE_PARAMS*", "unsigned int"):
             self.assertFalse(layouts.holds_sensitive(type_), type_)
@@ -221,12 +247,15 @@ class TheRealTable(unittest.TestCase):
     def test_every_output_says_that_it_is_generated(self):
         entries, layouts, _ = gen_cuda.read_inputs(self.root)
         for path, text in gen_cuda.generate(entries, layouts).items():
-            self.assertRegex(text.splitlines()[0], r"^(//|#) GENERATED by tools/gen_cuda.py from src/cuda/entries.table", path)
+            first_line = text.splitlines()[0]
+            self.assertRegex(first_line, r"^(//|#) GENERATED by tools/gen_cuda.py from src/cuda/entries.table", path)
 
     def test_every_gated_call_passes_its_own_entry_and_arguments(self):
         entries, layouts, _ = gen_cuda.read_inputs(self.root)
         exports = gen_cuda.generate(entries, layouts)["src/shim/exports.gen.cc"]
-        calls = re.findall(r"^GPUMUX_EXPORT CUresult (\w+)\(.*\) \{\n  return (?:submit|synchronise)\(Entry::(\w+), .*driver\(\)\.(\w+)", exports, re.M)
+        function = r"^GPUMUX_EXPORT CUresult (\w+)\(.*\) \{\n"
+        call = r"  return (?:submit|synchronise)\(Entry::(\w+), .*driver\(\)\.(\w+)"
+        calls = re.findall(function + call, exports, re.M)
         self.assertGreater(len(calls), 150)
         for symbol, entry, called in calls:
             self.assertEqual((symbol, symbol), (entry, called))
