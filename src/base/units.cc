@@ -2,7 +2,6 @@
 #include "base/units.h"
 
 #include <array>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -67,7 +66,7 @@ Result<Duration> parse_duration(std::string_view text, Duration bare_unit) {
   const double ns = number->value * unit_ns;
   // 2^62 ns is 146 years; anything near it is a mistake, and sums of two still fit.
   if (!(ns < 4.6e18)) return fail(Code::kInvalid, "duration too long: '" + std::string(text.substr(0, 64)) + "'");
-  return Duration(std::llround(ns));
+  return Duration(static_cast<std::int64_t>(ns + 0.5));
 }
 
 std::string format_duration(Duration duration) {
@@ -79,8 +78,8 @@ std::string format_duration(Duration duration) {
   static constexpr std::array<Unit, 5> kUnits{{{3600e9, "h"}, {60e9, "m"}, {1e9, "s"}, {1e6, "ms"}, {1e3, "us"}}};
   for (const Unit& unit : kUnits) {
     // Hours and minutes only when they are whole: "90s" reads better than "1.5m".
-    const bool whole = std::fmod(ns, unit.size) == 0;
-    if (std::fabs(ns) >= unit.size && (unit.size <= 1e9 || whole)) {
+    const bool whole = duration.count() % static_cast<std::int64_t>(unit.size) == 0;
+    if ((ns < 0 ? -ns : ns) >= unit.size && (unit.size <= 1e9 || whole)) {
       char buffer[48];
       std::snprintf(buffer, sizeof buffer, "%.*g%s", ns / unit.size >= 1000 ? 10 : 3, ns / unit.size, unit.name);
       return buffer;
@@ -100,7 +99,7 @@ Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit
         suffix.front() >= 'a' && suffix.front() <= 'z' ? static_cast<char>(suffix.front() - 'a' + 'A') : suffix.front();
     const std::size_t power = kLetters.find(letter);
     if (power != std::string_view::npos) {
-      unit = std::ldexp(1.0, static_cast<int>(10 * (power + 1)));
+      unit = static_cast<double>(1ull << (10 * (power + 1)));
       suffix.remove_prefix(1);
       if (suffix.starts_with('i')) suffix.remove_prefix(1);
       if (suffix == "B" || suffix == "b") suffix.remove_prefix(1);
@@ -114,7 +113,7 @@ Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit
   }
   const double bytes = number->value * unit;
   if (!(bytes < 9.2e18)) return fail(Code::kInvalid, "too many bytes: '" + std::string(text.substr(0, 64)) + "'");
-  return static_cast<std::uint64_t>(std::llround(bytes));
+  return static_cast<std::uint64_t>(bytes + 0.5);
 }
 
 std::string format_bytes(std::uint64_t bytes) {

@@ -9,11 +9,11 @@
 //     ... the driver call ...
 //     passages[slot] += 1                  even: outside
 //
-// Closing: kGranted is cleared (by the daemon when it revokes, by close_if_granted for a release), then close() runs a process-wide
-// barrier and waits until no thread is inside. After the barrier every thread either has its odd mark visible, and is waited for,
-// or will see the cleared word, and waits. So no submission is made after close() has returned (invariant 3), and nobody pays for
-// a fence but the closer. A thread that is inside a second time (the driver calls back into itself) passes unasked: it is waited
-// for already, and stopping it would make the wait endless.
+// Closing: kGranted is cleared (by the daemon when it revokes, by close_if_granted for a release), then close() runs a
+// process-wide barrier and waits until no thread is inside. After the barrier every thread either has its odd mark
+// visible, and is waited for, or will see the cleared word, and waits. So no submission is made after close() has
+// returned (invariant 3), and nobody pays for a fence but the closer. A thread that is inside a second time (the driver
+// calls back into itself) passes unasked: it is waited for already, and stopping it would make the wait endless.
 //
 // One Gate for the process, for all seats. Submitting threads call pass/leave; one thread (the drainer) closes.
 #pragma once
@@ -36,8 +36,8 @@ enum class Passed {
 
 class Gate {
  public:
-  // `page`: the process's lease page, zeroed, valid as long as the gate. `request`: called (on a waiting thread, holding nothing) to
-  // ask the daemon for a lease; it may be called again while waiting and must not block for long.
+  // `page`: the process's lease page, zeroed, valid as long as the gate. `request`: called (on a waiting thread,
+  // holding nothing) to ask the daemon for a lease; it may be called again while waiting and must not block for long.
   Gate(wire::LeasePage& page, void (*request)(void* context, std::uint32_t slot), void* context);
 
   // Marks the thread inside seat `slot` if it may submit now. Anything but kNot is followed by leave.
@@ -49,7 +49,8 @@ class Gate {
     if (fences_itself_) {
       std::atomic_thread_fence(std::memory_order_seq_cst);
     } else {
-      std::atomic_signal_fence(std::memory_order_seq_cst);  // orders the compiler; close()'s process barrier orders the machine
+      std::atomic_signal_fence(
+          std::memory_order_seq_cst);  // orders the compiler; close()'s process barrier orders the machine
     }
     // acquire: pairs with the daemon's release store of a grant, so that what was prepared before it is seen.
     if ((word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0) return Passed::kHolding;
@@ -57,7 +58,10 @@ class Gate {
     return Passed::kNot;
   }
 
-  // Like try_pass, but waits until the thread may submit.
+  // Like try_pass, or by a permit of the stall rule.
+  Passed try_pass_or_step(ThreadRecord& thread, std::uint32_t slot);
+
+  // Like try_pass_or_step, but waits until the thread may submit.
   Passed pass(ThreadRecord& thread, std::uint32_t slot) {
     const Passed passed = try_pass(thread, slot);
     return passed != Passed::kNot ? passed : wait_and_pass(thread, slot);
@@ -77,7 +81,8 @@ class Gate {
   void begin_close();
   bool is_anybody_inside(std::uint32_t slot) const;
 
-  // Clears kGranted of the seat's own accord, if the word still is what the daemon last stored. False: it is not granted.
+  // Clears kGranted of the seat's own accord, if the word still is what the daemon last stored. False: it is not
+  // granted.
   bool close_if_granted(std::uint32_t slot);
   // Takes that back unless the daemon has stored another word meanwhile.
   void reopen_own(std::uint32_t slot);
@@ -85,10 +90,18 @@ class Gate {
   // Lets everybody pass from now on (no daemon).
   void set_ungated(std::uint32_t slot);
 
-  bool is_granted(std::uint32_t slot) const { return (word(slot).load(std::memory_order_acquire) & wire::kGranted) != 0; }
-  bool is_ungated(std::uint32_t slot) const { return (word(slot).load(std::memory_order_relaxed) & wire::kUngated) != 0; }
-  bool is_contended(std::uint32_t slot) const { return (word(slot).load(std::memory_order_relaxed) & wire::kContended) != 0; }
-  bool is_exclusive(std::uint32_t slot) const { return (word(slot).load(std::memory_order_relaxed) & wire::kExclusive) != 0; }
+  bool is_granted(std::uint32_t slot) const {
+    return (word(slot).load(std::memory_order_acquire) & wire::kGranted) != 0;
+  }
+  bool is_ungated(std::uint32_t slot) const {
+    return (word(slot).load(std::memory_order_relaxed) & wire::kUngated) != 0;
+  }
+  bool is_contended(std::uint32_t slot) const {
+    return (word(slot).load(std::memory_order_relaxed) & wire::kContended) != 0;
+  }
+  bool is_exclusive(std::uint32_t slot) const {
+    return (word(slot).load(std::memory_order_relaxed) & wire::kExclusive) != 0;
+  }
   std::uint64_t epoch(std::uint32_t slot) const { return page_.slots[slot].epoch.load(std::memory_order_relaxed); }
   // Threads asleep at this gate.
   std::uint32_t waiting(std::uint32_t slot) const { return waiting_[slot].load(std::memory_order_seq_cst); }

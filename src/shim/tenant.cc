@@ -3,8 +3,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "os/system_clock.h"
 #include "shim/log.h"
 
 namespace gpumux::shim {
@@ -38,7 +40,8 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
 
 Tenant::~Tenant() = default;
 
-// ---- seats -----------------------------------------------------------------------------------------------------------------
+// ---- seats
+// -----------------------------------------------------------------------------------------------------------------
 
 std::optional<std::uint32_t> Tenant::seat_of(cuda::CUcontext context) {
   cuda::CUdevice device = 0;
@@ -77,13 +80,14 @@ void Tenant::start_once() {
 // Threads at a closed gate ask through here, each time they go to sleep.
 void Tenant::request(void* self, std::uint32_t slot) {
   auto& tenant = *static_cast<Tenant*>(self);
-  const client::Agent::Announcement announcement(tenant.agent_);
+  client::Agent::Announcement announcement(tenant.agent_);
   Seats::Locked seats(tenant.seats_);
   // Before it is announced the daemon would not know what we speak of; the announcement itself asks for those who wait.
-  if (seats[slot].announced) tenant.agent_.send_within(announcement, wire::Request{.slot = slot});
+  if (seats[slot].announced) announcement.send(wire::Request{.slot = slot});
 }
 
-// ---- the agent's port ------------------------------------------------------------------------------------------------------
+// ---- the agent's port
+// ------------------------------------------------------------------------------------------------------
 
 void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
@@ -91,9 +95,10 @@ void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
     Seats::Locked seats(seats_);
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) seats[slot].announced = false;
   }
-  write_log(wire::Severity::kInfo, (again ? "connected again to daemon " : "connected to daemon ") + std::string(wire::text_of(welcome.version)));
-  if (own_gang_.load(std::memory_order_relaxed)) own_gang_.store(false, std::memory_order_relaxed), join_own_gang();
-  if (sharing_gang_.load(std::memory_order_relaxed)) sharing_gang_.store(false, std::memory_order_relaxed), join_sharing_gang();
+  write_log(wire::Severity::kInfo, (again ? "connected again to daemon " : "connected to daemon ") +
+                                       std::string(wire::text_of(welcome.version)));
+  own_gang_told_ = false;
+  sharing_gang_told_ = false;
 }
 
 void Tenant::announce_seats() {
@@ -102,10 +107,12 @@ void Tenant::announce_seats() {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if (!seats[slot].announced) announce(announcement, slot, seats[slot]);
   }
+  announce_gangs(announcement);
 }
 
-// What a daemon is told of a seat: nothing but its GPU the first time; after a restart also what it still has. A seat whose gate is
-// closed may have work on the GPU whatever was last said about it, so it is draining until the drainer has looked.
+// What a daemon is told of a seat: nothing but its GPU the first time; after a restart also what it still has. A seat
+// whose gate is closed may have work on the GPU whatever was last said about it, so it is draining until the drainer
+// has looked.
 void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t slot, Seat& seat) {
   wire::SeatOpen open{.slot = slot};
   static_assert(sizeof open.gpu_uuid == sizeof seat.uuid.bytes);
@@ -199,27 +206,34 @@ void Tenant::on_lost() {
 }
 
 void Tenant::on_ungated(const std::string& why) {
-  tell_user("running without gpumux: " + why + ". The GPU is not shared fairly while this program runs; start gpumuxd, or use `gpumux run`.");
+  tell_user("running without gpumux: " + why +
+            ". The GPU is not shared fairly while this program runs; start gpumuxd, or use `gpumux run`.");
   write_log(wire::Severity::kError, "ungated: " + why);
-  // seq_cst: pairs with the load in seat_of_device. A seat opened meanwhile is either in the count here or sees the flag there.
+  // seq_cst: pairs with the load in seat_of_device. A seat opened meanwhile is either in the count here or sees the
+  // flag there.
   ungated_.store(true, std::memory_order_seq_cst);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) gate_.set_ungated(slot);
 }
 
-// ---- gangs and messages ----------------------------------------------------------------------------------------------------
+// ---- gangs and messages
+// ----------------------------------------------------------------------------------------------------
 
 void Tenant::join_own_gang() {
-  if (!own_gang_.exchange(true, std::memory_order_relaxed)) send_gang({});
+  if (!own_gang_.load(std::memory_order_relaxed) && !own_gang_.exchange(true, std::memory_order_release)) agent_.wake();
 }
 
 void Tenant::join_sharing_gang() {
-  if (!settings_.sharing_gang.empty() && !sharing_gang_.exchange(true, std::memory_order_relaxed)) send_gang(settings_.sharing_gang);
+  if (settings_.sharing_gang.empty()) return;
+  if (!sharing_gang_.load(std::memory_order_relaxed) && !sharing_gang_.exchange(true, std::memory_order_release))
+    agent_.wake();
 }
 
-void Tenant::send_gang(std::string_view key) {
+void Tenant::announce_gangs(client::Agent::Announcement& announcement) {
   wire::GangJoin join{};
-  wire::set_text(join.key, key);
-  agent_.send(join);
+  if (own_gang_.load(std::memory_order_acquire) && !own_gang_told_) own_gang_told_ = announcement.send(join);
+  wire::set_text(join.key, settings_.sharing_gang);
+  if (sharing_gang_.load(std::memory_order_acquire) && !sharing_gang_told_)
+    sharing_gang_told_ = announcement.send(join);
 }
 
 void Tenant::note(wire::Severity severity, const std::string& text) {

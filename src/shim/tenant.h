@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// This process as a tenant: its lease page, gate, seats, agent and drainer, tied together. Made when the process first creates a
-// context or submits work, never destroyed (programs call CUDA until their last instruction), and begun afresh in a forked child.
+// This process as a tenant: its lease page, gate, seats, agent and drainer, tied together. Made when the process first
+// creates a context or submits work, never destroyed (programs call CUDA until their last instruction), and begun
+// afresh in a forked child.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,8 @@ namespace gpumux::shim {
 
 class Tenant final : public client::SeatPort {
  public:
-  // Ready to use; threads and connection begin with the first seat. `page` null: no lease page could be made, everything is ungated.
+  // Ready to use; threads and connection begin with the first seat. `page` null: no lease page could be made,
+  // everything is ungated.
   Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageMemory page, std::string socket_path = {});
   ~Tenant();
 
@@ -28,7 +30,8 @@ class Tenant final : public client::SeatPort {
   Drainer& drainer() { return drainer_; }
   const cuda::Driver& driver() const { return driver_; }
 
-  // The seat on the GPU of `context`, opened if need be. Nothing: no such device, or no room: the call goes ungated to the driver.
+  // The seat on the GPU of `context`, opened if need be. Nothing: no such device, or no room: the call goes ungated to
+  // the driver.
   std::optional<std::uint32_t> seat_of(cuda::CUcontext context);
   std::optional<std::uint32_t> seat_of_device(cuda::CUdevice device);
 
@@ -66,7 +69,7 @@ class Tenant final : public client::SeatPort {
   void handle(const wire::Welcome&) {}
   void handle(const wire::Refused& message);
   void start_once();
-  void send_gang(std::string_view key);
+  void announce_gangs(client::Agent::Announcement& announcement);
 
   const cuda::Driver& driver_;
   const Settings settings_;
@@ -79,6 +82,8 @@ class Tenant final : public client::SeatPort {
   std::atomic<bool> ungated_{false};
   std::atomic<bool> own_gang_{false};
   std::atomic<bool> sharing_gang_{false};
+  bool own_gang_told_ = false;  // on this connection; the agent's thread
+  bool sharing_gang_told_ = false;
   pthread_mutex_t start_mutex_ = PTHREAD_MUTEX_INITIALIZER;
   bool started_ = false;
 };
