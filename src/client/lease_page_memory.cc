@@ -13,9 +13,11 @@ namespace gpumux::client {
 
 base::Result<LeasePageMemory> LeasePageMemory::make() {
   // The raw call: glibc has a wrapper only since 2.27.
-  os::FileDescriptor fd(static_cast<int>(::syscall(SYS_memfd_create, "gpumux-lease-page", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
+  os::FileDescriptor fd(
+      static_cast<int>(::syscall(SYS_memfd_create, "gpumux-lease-page", MFD_CLOEXEC | MFD_ALLOW_SEALING)));
   if (!fd) return base::fail_errno(errno, "cannot create the lease page");
-  if (::ftruncate(fd.get(), static_cast<off_t>(wire::kLeasePageBytes)) != 0) return base::fail_errno(errno, "cannot size the lease page");
+  if (::ftruncate(fd.get(), static_cast<off_t>(wire::kLeasePageBytes)) != 0)
+    return base::fail_errno(errno, "cannot size the lease page");
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL) != 0) {
     return base::fail_errno(errno, "cannot seal the lease page");
   }

@@ -26,8 +26,8 @@ bool Gate::take_permit(std::uint32_t slot) {
 }
 
 void Gate::sleep(std::uint32_t slot, std::uint32_t seen) {
-  // seq_cst, before asking: pairs with waiting(), which the drainer reads after it has told the daemon of a release. Either it sees
-  // this thread and asks on its behalf, or the daemon gets this thread's request after the release.
+  // seq_cst, before asking: pairs with waiting(), which the drainer reads after it has told the daemon of a release.
+  // Either it sees this thread and asks on its behalf, or the daemon gets this thread's request after the release.
   waiting_[slot].fetch_add(1, std::memory_order_seq_cst);
   request_(context_, slot);
   const base::TimePoint start = os::SystemClock().now();
@@ -55,13 +55,15 @@ Passed Gate::wait_and_pass(ThreadRecord& thread, std::uint32_t slot) {
 
 void Gate::wait_until_open(std::uint32_t slot) {
   const std::uint32_t seen = word(slot).load(std::memory_order_acquire);
-  if ((seen & (wire::kGranted | wire::kUngated)) == 0 && page_.slots[slot].permits.load(std::memory_order_acquire) == 0) sleep(slot, seen);
+  if ((seen & (wire::kGranted | wire::kUngated)) == 0 && page_.slots[slot].permits.load(std::memory_order_acquire) == 0)
+    sleep(slot, seen);
 }
 
 void Gate::begin_close() { process_barrier(); }
 
 bool Gate::is_anybody_inside(std::uint32_t slot) const {
-  for (const ThreadRecord* record = first_record(); record != nullptr; record = record->next.load(std::memory_order_relaxed)) {
+  for (const ThreadRecord* record = first_record(); record != nullptr;
+       record = record->next.load(std::memory_order_relaxed)) {
     if ((record->passages[slot].load(std::memory_order_acquire) & 1) != 0) return true;
   }
   return false;
@@ -69,7 +71,9 @@ bool Gate::is_anybody_inside(std::uint32_t slot) const {
 
 bool Gate::close_if_granted(std::uint32_t slot) {
   std::uint32_t seen = word(slot).load(std::memory_order_relaxed);
-  return (seen & wire::kGranted) != 0 && word(slot).compare_exchange_strong(seen, (seen & ~wire::kGranted) | wire::kReleased, std::memory_order_seq_cst);
+  return (seen & wire::kGranted) != 0 &&
+         word(slot).compare_exchange_strong(seen, (seen & ~wire::kGranted) | wire::kReleased,
+                                            std::memory_order_seq_cst);
 }
 
 void Gate::reopen_own(std::uint32_t slot) {
@@ -88,7 +92,8 @@ void Gate::set_ungated(std::uint32_t slot) {
 
 std::uint64_t Gate::passages(std::uint32_t slot) const {
   std::uint64_t sum = 0;
-  for (const ThreadRecord* record = first_record(); record != nullptr; record = record->next.load(std::memory_order_relaxed)) {
+  for (const ThreadRecord* record = first_record(); record != nullptr;
+       record = record->next.load(std::memory_order_relaxed)) {
     sum += record->passages[slot].load(std::memory_order_relaxed);
   }
   return sum;

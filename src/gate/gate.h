@@ -9,11 +9,11 @@
 //     ... the driver call ...
 //     passages[slot] += 1                  even: outside
 //
-// Closing: kGranted is cleared (by the daemon when it revokes, by close_if_granted for a release), then close() runs a process-wide
-// barrier and waits until no thread is inside. After the barrier every thread either has its odd mark visible, and is waited for,
-// or will see the cleared word, and waits. So no submission is made after close() has returned (invariant 3), and nobody pays for
-// a fence but the closer. A thread that is inside a second time (the driver calls back into itself) passes unasked: it is waited
-// for already, and stopping it would make the wait endless.
+// Closing: kGranted is cleared (by the daemon when it revokes, by close_if_granted for a release), then close() runs a
+// process-wide barrier and waits until no thread is inside. After the barrier every thread either has its odd mark
+// visible, and is waited for, or will see the cleared word, and waits. So no submission is made after close() has
+// returned (invariant 3), and nobody pays for a fence but the closer. A thread that is inside a second time (the driver
+// calls back into itself) passes unasked: it is waited for already, and stopping it would make the wait endless.
 //
 // One Gate for the process, for all seats. Submitting threads call pass/leave; one thread (the drainer) closes.
 #pragma once
@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "gate/membarrier.h"
 #include "gate/thread_records.h"
 #include "wire/lease_page.h"
 
@@ -36,8 +37,8 @@ enum class Passed {
 
 class Gate {
  public:
-  // `page`: the process's lease page, zeroed, valid as long as the gate. `request`: called (on a waiting thread, holding nothing) to
-  // ask the daemon for a lease; it may be called again while waiting and must not block for long.
+  // `page`: the process's lease page, zeroed, valid as long as the gate. `request`: called (on a waiting thread,
+  // holding nothing) to ask the daemon for a lease; it may be called again while waiting and must not block for long.
   Gate(wire::LeasePage& page, void (*request)(void* context, std::uint32_t slot), void* context);
 
   // Marks the thread inside seat `slot` if it may submit now. Anything but kNot is followed by leave.
@@ -47,9 +48,10 @@ class Gate {
     if ((count & 1) != 0) return Passed::kNested;
     passages.store(count + 1, std::memory_order_relaxed);
     if (fences_itself_) {
-      std::atomic_thread_fence(std::memory_order_seq_cst);
+      full_fence();
     } else {
-      std::atomic_signal_fence(std::memory_order_seq_cst);  // orders the compiler; close()'s process barrier orders the machine
+      std::atomic_signal_fence(
+          std::memory_order_seq_cst);  // orders the compiler; close()'s process barrier orders the machine
     }
     // acquire: pairs with the daemon's release store of a grant, so that what was prepared before it is seen.
     if ((word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0) return Passed::kHolding;
@@ -80,7 +82,8 @@ class Gate {
   void begin_close();
   bool is_anybody_inside(std::uint32_t slot) const;
 
-  // Clears kGranted of the seat's own accord, if the word still is what the daemon last stored. False: it is not granted.
+  // Clears kGranted of the seat's own accord, if the word still is what the daemon last stored. False: it is not
+  // granted.
   bool close_if_granted(std::uint32_t slot);
   // Takes that back unless the daemon has stored another word meanwhile.
   void reopen_own(std::uint32_t slot);
@@ -88,10 +91,18 @@ class Gate {
   // Lets everybody pass from now on (no daemon).
   void set_ungated(std::uint32_t slot);
 
-  bool is_granted(std::uint32_t slot) const { return (word(slot).load(std::memory_order_acquire) & wire::kGranted) != 0; }
-  bool is_ungated(std::uint32_t slot) const { return (word(slot).load(std::memory_order_relaxed) & wire::kUngated) != 0; }
-  bool is_contended(std::uint32_t slot) const { return (word(slot).load(std::memory_order_relaxed) & wire::kContended) != 0; }
-  bool is_exclusive(std::uint32_t slot) const { return (word(slot).load(std::memory_order_relaxed) & wire::kExclusive) != 0; }
+  bool is_granted(std::uint32_t slot) const {
+    return (word(slot).load(std::memory_order_acquire) & wire::kGranted) != 0;
+  }
+  bool is_ungated(std::uint32_t slot) const {
+    return (word(slot).load(std::memory_order_relaxed) & wire::kUngated) != 0;
+  }
+  bool is_contended(std::uint32_t slot) const {
+    return (word(slot).load(std::memory_order_relaxed) & wire::kContended) != 0;
+  }
+  bool is_exclusive(std::uint32_t slot) const {
+    return (word(slot).load(std::memory_order_relaxed) & wire::kExclusive) != 0;
+  }
   std::uint64_t epoch(std::uint32_t slot) const { return page_.slots[slot].epoch.load(std::memory_order_relaxed); }
   // Threads asleep at this gate.
   std::uint32_t waiting(std::uint32_t slot) const { return waiting_[slot].load(std::memory_order_seq_cst); }

@@ -1,12 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// One side of a fence pair paid for by the other: the thread that closes gates makes every running thread of the process pass a full
-// memory barrier, so that the threads that pass gates need none of their own.
+// One side of a fence pair paid for by the other: the thread that closes gates makes every running thread of the
+// process pass a full memory barrier, so that the threads that pass gates need none of their own.
 #pragma once
+
+#include <atomic>
 
 namespace gpumux::gate {
 
-// Registers the process; called once, before the first gate can be closed. False where the kernel refuses (seccomp, before 4.14):
-// then threads must fence at each passage (Gate::fences_itself).
+// A full fence of the calling thread. ThreadSanitizer does not know fences; an exchange is one, too.
+inline void full_fence() {
+#if defined(__SANITIZE_THREAD__)
+  static std::atomic<int> anything{0};
+  anything.exchange(1, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+// Registers the process; called once, before the first gate can be closed. False where the kernel refuses (seccomp,
+// before 4.14): then threads must fence at each passage (Gate::fences_itself).
 bool register_membarrier();
 
 // Returns when every thread of this process has passed a full barrier since the call began.

@@ -9,7 +9,8 @@ using cuda::CUevent;
 using cuda::CUresult;
 using cuda::CUstream;
 
-// Fences of destroyed streams pile up in a seat that is never drained; past this many entries the finished ones are dropped.
+// Fences of destroyed streams pile up in a seat that is never drained; past this many entries the finished ones are
+// dropped.
 constexpr std::size_t kSweepAbove = 256;
 
 class Locked {
@@ -66,15 +67,12 @@ WorkState state_from(CUresult result) {
     case cuda::CUDA_ERROR_INVALID_CONTEXT:
     case cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED:
     case cuda::CUDA_ERROR_DEINITIALIZED:
-    case cuda::CUDA_ERROR_NOT_INITIALIZED:
-      return WorkState::kDone;
+    case cuda::CUDA_ERROR_NOT_INITIALIZED: return WorkState::kDone;
     case cuda::CUDA_ERROR_NOT_READY:
     // A capture began between two looks; it was fenced, and the next look says so.
     case cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
-    case cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT:
-      return WorkState::kRunning;
-    default:
-      return WorkState::kPoisoned;
+    case cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: return WorkState::kRunning;
+    default: return WorkState::kPoisoned;
   }
 }
 
@@ -112,7 +110,8 @@ void StreamSet::fence(CUcontext context, CUstream stream) {
     const Entry entry = entries_[i];
     if (entry.event != nullptr || entry.stream != stream || entry.context != context) continue;
     if (state_of(entry) != WorkState::kRunning || is_capturing(stream)) return;
-    if (const CUevent event = record_event(context, stream); event != nullptr) entries_.push_back(Entry{context, stream, event, nullptr});
+    if (const CUevent event = record_event(context, stream); event != nullptr)
+      entries_.push_back(Entry{context, stream, event, nullptr});
     return;
   }
 }
@@ -131,7 +130,8 @@ void StreamSet::note(CUcontext context, CUstream stream) {
   if (entries_.size() >= kSweepAbove && teardowns_ == 0) {
     const RelaxedCapture relaxed(driver_);
     for (std::size_t i = entries_.size(); i-- > 0;) {
-      if (entries_[i].event != nullptr && entries_[i].thread == nullptr && state_of(entries_[i]) != WorkState::kRunning) drop(i);
+      if (entries_[i].event != nullptr && entries_[i].thread == nullptr && state_of(entries_[i]) != WorkState::kRunning)
+        drop(i);
     }
   }
   entries_.push_back(Entry{context, stream, nullptr, nullptr});
@@ -147,7 +147,8 @@ void StreamSet::note_per_thread(CUcontext context, const void* thread) {
       return;
     }
   }
-  if (const CUevent event = record_event(context, kPerThreadStream); event != nullptr) entries_.push_back(Entry{context, nullptr, event, thread});
+  if (const CUevent event = record_event(context, kPerThreadStream); event != nullptr)
+    entries_.push_back(Entry{context, nullptr, event, thread});
 }
 
 void StreamSet::fence_before_capture(CUcontext context, CUstream stream, Capture how) {

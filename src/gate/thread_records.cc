@@ -27,8 +27,10 @@ void give_back(void* pointer) {
 void make_key() { g_have_key = pthread_key_create(&g_key, give_back) == 0; }
 
 ThreadRecord* take_free_record() {
-  for (ThreadRecord* record = first_record(); record != nullptr; record = record->next.load(std::memory_order_relaxed)) {
-    if (!record->taken.load(std::memory_order_relaxed) && !record->taken.exchange(true, std::memory_order_acquire)) return record;
+  for (ThreadRecord* record = first_record(); record != nullptr;
+       record = record->next.load(std::memory_order_relaxed)) {
+    if (!record->taken.load(std::memory_order_relaxed) && !record->taken.exchange(true, std::memory_order_acquire))
+      return record;
   }
   return nullptr;
 }
@@ -56,7 +58,8 @@ ThreadRecord* make_record() {
 ThreadRecord* first_record() { return g_first.load(std::memory_order_acquire); }
 
 void forget_threads_after_fork() {
-  // The forking thread may be inside (a fork handler of the program's own that submits): it starts afresh like the rest.
+  // The forking thread may be inside (a fork handler of the program's own that submits): it starts afresh like the
+  // rest.
   t_record = nullptr;
   g_first.store(nullptr, std::memory_order_relaxed);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One record per thread that has submitted work, so that closing a gate can see who is inside without the threads sharing a write.
+// One record per thread that has submitted work, so that closing a gate can see who is inside without the threads
+// sharing a write.
 //
-// A record is written by its thread only and read by the thread that closes gates. Records are never freed: a thread that ends gives
-// its record back, and the next new thread takes it. So the list can be walked without a lock.
+// A record is written by its thread only and read by the thread that closes gates. Records are never freed: a thread
+// that ends gives its record back, and the next new thread takes it. So the list can be walked without a lock.
 #pragma once
 
 #include <atomic>
@@ -18,9 +19,10 @@ class StreamSet;
 // What a thread remembers of a stream it has used, so that the next submission needs neither a driver call nor a lock.
 struct StreamMemo {
   cuda::CUstream stream = nullptr;
-  cuda::CUcontext context = nullptr;     // for default streams: the context they belong to; otherwise null
-  std::uint32_t handle_generation = 0;   // of Gate::handle_generation; another value: a handle has died since, forget this
-  std::uint32_t clean_generation = 0;    // of the seat's StreamSet; another value: the stream is not in the set any more
+  cuda::CUcontext context = nullptr;  // for default streams: the context they belong to; otherwise null
+  std::uint32_t handle_generation =
+      0;  // of Gate::handle_generation; another value: a handle has died since, forget this
+  std::uint32_t clean_generation = 0;  // of the seat's StreamSet; another value: the stream is not in the set any more
   std::uint32_t slot = 0;
   StreamSet* streams = nullptr;  // the seat's; null: this memo is empty
 };
@@ -42,7 +44,8 @@ struct ThreadRecord {
   }
 };
 
-// initial-exec: the library is loaded at program start, so its thread variables lie at a fixed distance from the thread pointer.
+// initial-exec: the library is loaded at program start, so its thread variables lie at a fixed distance from the thread
+// pointer.
 [[gnu::tls_model("initial-exec")]] extern constinit thread_local ThreadRecord* t_record;
 ThreadRecord* make_record();
 

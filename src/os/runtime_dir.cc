@@ -11,7 +11,8 @@
 namespace gpumux::os {
 namespace {
 
-// statx: glibc has had it in one version since 2.28, while stat and lstat got a new one in 2.33, which the library may not need.
+// statx: glibc has had it in one version since 2.28, while stat and lstat got a new one in 2.33, which the library may
+// not need.
 struct Kind {
   bool found = false;
   mode_t mode = 0;
@@ -32,7 +33,8 @@ std::string user_dir() {
   return "/tmp/gpumux-" + std::to_string(::geteuid());
 }
 
-// Anybody can make /tmp/gpumux-UID first. A directory that another user owns, or can write to, would let him pose as the daemon.
+// Anybody can make /tmp/gpumux-UID first. A directory that another user owns, or can write to, would let him pose as
+// the daemon.
 base::Status check_owned(const std::string& dir) {
   const Kind kind = look(dir, AT_SYMLINK_NOFOLLOW);
   if (!kind.found) return base::fail_errno(errno, "cannot look at " + dir);
@@ -51,7 +53,8 @@ bool has_socket(const std::string& dir) {
 }  // namespace
 
 base::Result<std::string> find_runtime_dir() {
-  if (const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR"); named != nullptr && named[0] != '\0') return std::string(named);
+  if (const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR"); named != nullptr && named[0] != '\0')
+    return std::string(named);
   if (has_socket(kSystemRuntimeDir)) return std::string(kSystemRuntimeDir);
   const std::string dir = user_dir();
   if (look(dir, AT_SYMLINK_NOFOLLOW).found) GPUMUX_TRY(check_owned(dir));
@@ -60,7 +63,8 @@ base::Result<std::string> find_runtime_dir() {
 
 base::Result<std::string> make_user_runtime_dir() {
   if (const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR"); named != nullptr && named[0] != '\0') {
-    if (::mkdir(named, 0700) != 0 && errno != EEXIST) return base::fail_errno(errno, std::string("cannot create ") + named);
+    if (::mkdir(named, 0700) != 0 && errno != EEXIST)
+      return base::fail_errno(errno, std::string("cannot create ") + named);
     return std::string(named);
   }
   const std::string dir = user_dir();

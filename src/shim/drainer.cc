@@ -14,13 +14,15 @@ namespace {
 using namespace std::chrono_literals;
 using gate::WorkState;
 
-// While somebody waits for a busy GPU, how often its idleness is looked for. Synchronising calls wake the drainer besides; this is
-// for work that ends unobserved. A look costs about a microsecond when something has been submitted meanwhile.
+// While somebody waits for a busy GPU, how often its idleness is looked for. Synchronising calls wake the drainer
+// besides; this is for work that ends unobserved. A look costs about a microsecond when something has been submitted
+// meanwhile.
 constexpr base::Duration kIdleLook = 250us;
 
 base::TimePoint now() { return os::SystemClock().now(); }
 
-// Looks come quickly at first, when most gates close and most drains end, and stay a small share of the time already waited.
+// Looks come quickly at first, when most gates close and most drains end, and stay a small share of the time already
+// waited.
 base::Duration next_look(base::Duration waited) { return std::clamp<base::Duration>(waited / 16, 5us, 1ms); }
 
 }  // namespace
@@ -81,6 +83,8 @@ std::optional<base::Duration> Drainer::look_at(std::uint32_t slot, base::TimePoi
   base::TimePoint since;
   {
     Seats::Locked seats(seats_);
+    // A later epoch in the page: the revocation was taken back, or answered and followed by another grant.
+    if (seats[slot].closing_epoch != gate_.epoch(slot)) seats[slot].closing = Closing::kNot;
     closing = seats[slot].closing;
     epoch = seats[slot].closing_epoch;
     since = seats[slot].closing_since;
@@ -103,7 +107,8 @@ bool Drainer::still(std::uint32_t slot, std::uint64_t epoch, Closing from, Closi
   return true;
 }
 
-std::optional<base::Duration> Drainer::close(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since, base::TimePoint time) {
+std::optional<base::Duration> Drainer::close(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
+                                             base::TimePoint time) {
   // Once more at each look: it is cheap beside the waiting, and makes no assumption about earlier ones.
   gate_.begin_close();
   if (gate_.is_anybody_inside(slot)) return next_look(time - since);
@@ -112,7 +117,8 @@ std::optional<base::Duration> Drainer::close(std::uint32_t slot, std::uint64_t e
   return drain(slot, epoch, since, time);
 }
 
-std::optional<base::Duration> Drainer::drain(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since, base::TimePoint time) {
+std::optional<base::Duration> Drainer::drain(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
+                                             base::TimePoint time) {
   // A thread may be inside by a permit; its work is not in the streams yet.
   if (gate_.is_anybody_inside(slot)) return next_look(time - since);
   const WorkState state = seats_.streams(slot).poll(true);

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The drainer: the thread that closes gates, watches the GPU finish, and gives up leases that are not used.
 //
-// It is apart from the agent because it calls the driver, which may make it wait (for a lock that a blocked launch holds, say); the
-// agent must answer the daemon all the same, and nothing that opens a gate needs either of them.
+// It is apart from the agent because it calls the driver, which may make it wait (for a lock that a blocked launch
+// holds, say); the agent must answer the daemon all the same, and nothing that opens a gate needs either of them.
 //
 // For each seat:
-//   revoked    -> process barrier; wait until nobody is inside; GateClosed -> ask the streams until they are done -> Drained
-//   stepping   -> wait for the submission that was let through; Stepped -> ask the streams until they are done -> Drained
-//   contended  -> nobody inside, no new passage and the streams done for the whole idle hold: clear the word itself, look again, Drained
+//   revoked    -> process barrier; wait until nobody is inside; GateClosed -> ask the streams until they are done ->
+//   Drained stepping   -> wait for the submission that was let through; Stepped -> ask the streams until they are done
+//   -> Drained contended  -> nobody inside, no new passage and the streams done for the whole idle hold: clear the word
+//   itself, look again, Drained
 #pragma once
 
 #include <pthread.h>
@@ -42,8 +43,10 @@ class Drainer {
   void run();
   // Each returns when the seat wants to be looked at again; nothing: only after a wake.
   std::optional<base::Duration> look_at(std::uint32_t slot, base::TimePoint now);
-  std::optional<base::Duration> close(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since, base::TimePoint now);
-  std::optional<base::Duration> drain(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since, base::TimePoint now);
+  std::optional<base::Duration> close(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
+                                      base::TimePoint now);
+  std::optional<base::Duration> drain(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
+                                      base::TimePoint now);
   std::optional<base::Duration> step(std::uint32_t slot, std::uint64_t epoch, base::TimePoint now);
   std::optional<base::Duration> watch_idleness(std::uint32_t slot, base::TimePoint now);
   void release(std::uint32_t slot);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contexts. Creating one opens the seat of its GPU, so that the daemon knows a tenant before its first work; destroying one ends what
-// we remember of its streams, and counts as work on the GPU until it is over.
+// Contexts. Creating one opens the seat of its GPU, so that the daemon knows a tenant before its first work; destroying
+// one ends what we remember of its streams, and counts as work on the GPU until it is over.
 #include "shim/hooks.gen.h"
 #include "shim/submit.h"
 
@@ -38,7 +38,9 @@ CUresult destroy_context(CUcontext context, CUresult (*destroy)(CUcontext)) {
     if (driver().cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
     driver().cuCtxPopCurrent_v2(&popped);
   }
-  return tear_down(device, [&] { return destroy(context); }, [&](CUresult result) { return result == CUDA_SUCCESS ? context : nullptr; });
+  return tear_down(
+      device, [&] { return destroy(context); },
+      [&](CUresult result) { return result == CUDA_SUCCESS ? context : nullptr; });
 }
 
 // The last release of a primary context destroys it; a reset always does.
@@ -48,9 +50,10 @@ CUresult leave_primary(CUdevice device, CUresult (*leave)(CUdevice)) {
   unsigned int flags = 0;
   int active = 0;
   // Which context it is can be asked only by retaining it, and not at all once it is gone.
-  if (tenant_if_any() != nullptr && driver().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0 &&
-      driver().cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS) {
-    const auto release = driver().cuDevicePrimaryCtxRelease_v2 != nullptr ? driver().cuDevicePrimaryCtxRelease_v2 : driver().cuDevicePrimaryCtxRelease;
+  if (tenant_if_any() != nullptr && driver().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS &&
+      active != 0 && driver().cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS) {
+    const auto release = driver().cuDevicePrimaryCtxRelease_v2 != nullptr ? driver().cuDevicePrimaryCtxRelease_v2
+                                                                          : driver().cuDevicePrimaryCtxRelease;
     release(device);
   }
   return tear_down(
@@ -76,7 +79,8 @@ CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device)
   if (driver().cuCtxCreate_v2 == nullptr) return kNoSuchEntry;
   return created(driver().cuCtxCreate_v2(context, flags, device), device);
 }
-CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params_array, int param_count, unsigned int flags, CUdevice device) {
+CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params_array, int param_count, unsigned int flags,
+                        CUdevice device) {
   if (driver().cuCtxCreate_v3 == nullptr) return kNoSuchEntry;
   return created(driver().cuCtxCreate_v3(context, params_array, param_count, flags, device), device);
 }
@@ -117,9 +121,15 @@ CUresult cuGreenCtxDestroy(CUgreenCtx context) {
       [&](CUresult result) { return result == CUDA_SUCCESS ? plain : nullptr; });
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice device) { return leave_primary(device, driver().cuDevicePrimaryCtxRelease); }
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) { return leave_primary(device, driver().cuDevicePrimaryCtxRelease_v2); }
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return leave_primary(device, driver().cuDevicePrimaryCtxRelease);
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return leave_primary(device, driver().cuDevicePrimaryCtxRelease_v2);
+}
 CUresult cuDevicePrimaryCtxReset(CUdevice device) { return leave_primary(device, driver().cuDevicePrimaryCtxReset); }
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) { return leave_primary(device, driver().cuDevicePrimaryCtxReset_v2); }
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return leave_primary(device, driver().cuDevicePrimaryCtxReset_v2);
+}
 
 }  // namespace gpumux::shim::hooks

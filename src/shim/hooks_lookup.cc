@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The third door: a program asks the driver for a function by name, version and kind of default stream, and each combination is another
-// function. The driver answers first; only what it does have is replaced.
+// The third door: a program asks the driver for a function by name, version and kind of default stream, and each
+// combination is another function. The driver answers first; only what it does have is replaced.
 #include "shim/hooks.gen.h"
 #include "shim/submit.h"
 
@@ -36,7 +36,8 @@ CUresult cuGetProcAddress_v2(const char* symbol, void** function, int cuda_versi
   return result;
 }
 
-// Tables of undocumented functions, between NVIDIA's own libraries. Passed on as they are; submissions have not been seen in them.
+// Tables of undocumented functions, between NVIDIA's own libraries. Passed on as they are; submissions have not been
+// seen in them.
 CUresult cuGetExportTable(const void** export_table, const CUuuid* export_table_id) {
   return driver().cuGetExportTable != nullptr ? driver().cuGetExportTable(export_table, export_table_id) : kNoSuchEntry;
 }

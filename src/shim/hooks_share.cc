@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that several GPUs or processes reach. The calls themselves are the driver's; what is seen here is who belongs together: work on
-// one GPU may now wait for, or read what is written by, work on another, so their leases are granted and revoked together.
+// Memory that several GPUs or processes reach. The calls themselves are the driver's; what is seen here is who belongs
+// together: work on one GPU may now wait for, or read what is written by, work on another, so their leases are granted
+// and revoked together.
 #include "shim/hooks.gen.h"
 #include "shim/submit.h"
 
@@ -26,7 +27,8 @@ bool names_another_device(const CUmemAccessDesc* accesses, std::size_t count) {
   CUdevice current = -1;
   if (driver().cuCtxGetDevice(&current) != CUDA_SUCCESS) current = -1;
   for (std::size_t i = 0; accesses != nullptr && i < count; ++i) {
-    if (accesses[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || accesses[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE) continue;
+    if (accesses[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || accesses[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+      continue;
     if (accesses[i].location.id != (current >= 0 ? current : accesses[0].location.id)) return true;
   }
   return false;
@@ -72,25 +74,29 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsi
   if (driver().cuIpcOpenMemHandle_v2 == nullptr) return kNoSuchEntry;
   return sharing_gang(driver().cuIpcOpenMemHandle_v2(pointer, handle, flags));
 }
-CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handle_type,
-                                      unsigned long long flags) {
+CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType handle_type, unsigned long long flags) {
   if (driver().cuMemExportToShareableHandle == nullptr) return kNoSuchEntry;
   return sharing_gang(driver().cuMemExportToShareableHandle(shareable_handle, handle, handle_type, flags));
 }
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType sh_handle_type) {
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
+                                        CUmemAllocationHandleType sh_handle_type) {
   if (driver().cuMemImportFromShareableHandle == nullptr) return kNoSuchEntry;
   return sharing_gang(driver().cuMemImportFromShareableHandle(handle, os_handle, sh_handle_type));
 }
-CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool, CUmemAllocationHandleType handle_type, unsigned long long flags) {
+CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool, CUmemAllocationHandleType handle_type,
+                                          unsigned long long flags) {
   if (driver().cuMemPoolExportToShareableHandle == nullptr) return kNoSuchEntry;
   return sharing_gang(driver().cuMemPoolExportToShareableHandle(handle, pool, handle_type, flags));
 }
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType handle_type, unsigned long long flags) {
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType handle_type,
+                                            unsigned long long flags) {
   if (driver().cuMemPoolImportFromShareableHandle == nullptr) return kNoSuchEntry;
   return sharing_gang(driver().cuMemPoolImportFromShareableHandle(pool, handle, handle_type, flags));
 }
 
-CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch_params_list, unsigned int device_count, unsigned int flags) {
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch_params_list, unsigned int device_count,
+                                              unsigned int flags) {
   const auto real = driver().cuLaunchCooperativeKernelMultiDevice;
   if (real == nullptr) return kNoSuchEntry;
   SeveralPassages passages(tenant());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams that end, capture, or join a capture: what they have submitted before is fenced, so that a drain still sees it
-// (gate/stream_set.h).
+// Streams that end, capture, or join a capture: what they have submitted before is fenced, so that a drain still sees
+// it (gate/stream_set.h).
 #include "shim/hooks.gen.h"
 #include "shim/submit.h"
 
@@ -21,7 +21,8 @@ Known find(CUstream handle, StreamVariant variant) {
   if (known.tenant == nullptr) return known;
   known.stream = at_stream(handle, variant).stream;
   const bool is_default = known.stream == nullptr || known.stream == gate::kPerThreadStream;
-  const CUresult found = is_default ? driver().cuCtxGetCurrent(&known.context) : driver().cuStreamGetCtx(known.stream, &known.context);
+  const CUresult found =
+      is_default ? driver().cuCtxGetCurrent(&known.context) : driver().cuStreamGetCtx(known.stream, &known.context);
   if (found != CUDA_SUCCESS || known.context == nullptr) return known;
   if (const auto slot = known.tenant->seat_of(known.context)) known.streams = &known.tenant->seats().streams(*slot);
   return known;
@@ -34,7 +35,8 @@ CUresult begin_capture(CUstream handle, StreamVariant variant, Begin begin) {
   const Known known = find(handle, variant);
   // Counted before it begins: a submission that overtakes this asks the driver whether its stream captures.
   if (mine != nullptr) mine->captures.fetch_add(1, std::memory_order_relaxed);
-  if (known.streams != nullptr) known.streams->fence_before_capture(known.context, known.stream, gate::StreamSet::Capture::kBegin);
+  if (known.streams != nullptr)
+    known.streams->fence_before_capture(known.context, known.stream, gate::StreamSet::Capture::kBegin);
   const CUresult result = begin();
   if (result != CUDA_SUCCESS && mine != nullptr) mine->captures.fetch_sub(1, std::memory_order_relaxed);
   return result;
@@ -61,7 +63,8 @@ CUresult wait_event(CUstream stream, CUevent event, unsigned int flags, StreamVa
   // Waiting for an event of a capturing stream draws this stream into the capture.
   if (mine != nullptr && mine->captures.load(std::memory_order_relaxed) != 0) {
     const Known known = find(stream, variant);
-    if (known.streams != nullptr) known.streams->fence_before_capture(known.context, known.stream, gate::StreamSet::Capture::kJoin);
+    if (known.streams != nullptr)
+      known.streams->fence_before_capture(known.context, known.stream, gate::StreamSet::Capture::kJoin);
   }
   return wait(stream, event, flags);
 }
@@ -92,25 +95,33 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
 }
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
   if (driver().cuStreamBeginCapture_v2_ptsz == nullptr) return kNoSuchEntry;
-  return begin_capture(stream, StreamVariant::kPtsz, [&] { return driver().cuStreamBeginCapture_v2_ptsz(stream, mode); });
+  return begin_capture(stream, StreamVariant::kPtsz,
+                       [&] { return driver().cuStreamBeginCapture_v2_ptsz(stream, mode); });
 }
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependency_data,
-                                     std::size_t dependency_count, CUstreamCaptureMode mode) {
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                     const CUgraphEdgeData* dependency_data, std::size_t dependency_count,
+                                     CUstreamCaptureMode mode) {
   if (driver().cuStreamBeginCaptureToGraph == nullptr) return kNoSuchEntry;
   return begin_capture(stream, StreamVariant::kLegacy, [&] {
     return driver().cuStreamBeginCaptureToGraph(stream, graph, dependencies, dependency_data, dependency_count, mode);
   });
 }
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
-                                          const CUgraphEdgeData* dependency_data, std::size_t dependency_count, CUstreamCaptureMode mode) {
+                                          const CUgraphEdgeData* dependency_data, std::size_t dependency_count,
+                                          CUstreamCaptureMode mode) {
   if (driver().cuStreamBeginCaptureToGraph_ptsz == nullptr) return kNoSuchEntry;
   return begin_capture(stream, StreamVariant::kPtsz, [&] {
-    return driver().cuStreamBeginCaptureToGraph_ptsz(stream, graph, dependencies, dependency_data, dependency_count, mode);
+    return driver().cuStreamBeginCaptureToGraph_ptsz(stream, graph, dependencies, dependency_data, dependency_count,
+                                                     mode);
   });
 }
 
-CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) { return end_capture(stream, graph, driver().cuStreamEndCapture); }
-CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) { return end_capture(stream, graph, driver().cuStreamEndCapture_ptsz); }
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  return end_capture(stream, graph, driver().cuStreamEndCapture);
+}
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
+  return end_capture(stream, graph, driver().cuStreamEndCapture_ptsz);
+}
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
   return wait_event(stream, event, flags, StreamVariant::kLegacy, driver().cuStreamWaitEvent);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // When this process becomes a tenant, and what becomes of it in a forked child.
 //
-// The library does nothing until the program creates a context or submits work: a process that does not use CUDA pays for being loaded
-// and no more. There are no destructors: the program may call CUDA from its own until the very end, and the kernel closes the
-// connection, by which the daemon knows.
+// The library does nothing until the program creates a context or submits work: a process that does not use CUDA pays
+// for being loaded and no more. There are no destructors: the program may call CUDA from its own until the very end,
+// and the kernel closes the connection, by which the daemon knows.
 //
-// fork copies one thread. The child has no agent, its copy of the page would be its parent's page, and its copy of the socket would speak
-// with its parent's voice (and hold the connection open after the parent's death). So the child forgets the tenant, closes what it
-// inherited, and becomes a tenant of its own if it ever uses CUDA. (The driver refuses children of an initialised process; then their
-// calls find no context and pass to the driver, which says so.)
+// fork copies one thread. The child has no agent, its copy of the page would be its parent's page, and its copy of the
+// socket would speak with its parent's voice (and hold the connection open after the parent's death). So the child
+// forgets the tenant, closes what it inherited, and becomes a tenant of its own if it ever uses CUDA. (The driver
+// refuses children of an initialised process; then their calls find no context and pass to the driver, which says so.)
 #include <pthread.h>
 
 #include <new>
@@ -29,7 +29,8 @@ void in_child() {
   Tenant* const parents = g_tenant.exchange(nullptr, std::memory_order_relaxed);
   pthread_mutex_init(&g_mutex, nullptr);
   gate::forget_threads_after_fork();
-  if (parents != nullptr) parents->close_after_fork();  // the object itself is left alone: its locks may be held by threads that are no more
+  if (parents != nullptr)
+    parents->close_after_fork();  // the object itself is left alone: its locks may be held by threads that are no more
 }
 
 Tenant* make_tenant() {

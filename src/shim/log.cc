@@ -49,8 +49,8 @@ void write_log(wire::Severity severity, const std::string& text) {
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);
   char prefix[96];
-  std::snprintf(prefix, sizeof prefix, "gpumux[%d] %lld.%06ld %s: ", static_cast<int>(::getpid()), static_cast<long long>(t.tv_sec),
-                t.tv_nsec / 1000, kNames[static_cast<std::uint32_t>(severity) & 3]);
+  std::snprintf(prefix, sizeof prefix, "gpumux[%d] %lld.%06ld %s: ", static_cast<int>(::getpid()),
+                static_cast<long long>(t.tv_sec), t.tv_nsec / 1000, kNames[static_cast<std::uint32_t>(severity) & 3]);
   write_all(fd, prefix + text + "\n");
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the library has to say. It never writes to the program's output unasked, with one exception: that it runs ungated is said on
-// standard error, because then there is no daemon whose log could say it.
+// What the library has to say. It never writes to the program's output unasked, with one exception: that it runs
+// ungated is said on standard error, because then there is no daemon whose log could say it.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// operator new and delete of libgpumux.so: the host's malloc. The C++ library's own throw, and would bring the whole machinery of
-// exceptions (and its newer glibc symbols) into every process.
+// operator new and delete of libgpumux.so: the host's malloc. The C++ library's own throw, and would bring the whole
+// machinery of exceptions (and its newer glibc symbols) into every process.
 #include <cstdlib>
 #include <new>
 
@@ -8,7 +8,8 @@ namespace {
 
 void* allocate(std::size_t bytes) {
   void* memory = std::malloc(bytes != 0 ? bytes : 1);
-  // We allocate a few hundred bytes at a time. A program that cannot have those is past any help, and nothing here can be undone.
+  // We allocate a few hundred bytes at a time. A program that cannot have those is past any help, and nothing here can
+  // be undone.
   if (memory == nullptr) __builtin_trap();
   return memory;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included before everything else in libgpumux.so (cmake): binds what glibc has given newer versions to the versions that every glibc
-// since 2.2.5 has, so that a library built here loads in old containers. tools/check_exports.py holds us to GLIBC_2.28.
+// Included before everything else in libgpumux.so (cmake): binds what glibc has given newer versions to the versions
+// that every glibc since 2.2.5 has, so that a library built here loads in old containers. tools/check_exports.py holds
+// us to GLIBC_2.28.
 #pragma once
 
 #if defined(__x86_64__) && defined(GPUMUX_OLD_GLIBC)

@@ -31,7 +31,8 @@ void load_from(void* handle) {
 }  // namespace
 
 void load_real_driver() {
-  // dlopen reports "not loaded" through dlerror, which belongs to the program; it was asked for a CUDA call, not for this.
+  // dlopen reports "not loaded" through dlerror, which belongs to the program; it was asked for a CUDA call, not for
+  // this.
   void* handle = real_dlopen(kDriverName, RTLD_LAZY | RTLD_NOLOAD);
   if (handle == nullptr) handle = real_dlopen(kDriverName, RTLD_LAZY | RTLD_LOCAL);
   load_from(handle);

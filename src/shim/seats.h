@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // This process's seats: which GPU is which slot, and where each revocation stands.
 //
-// Written by the agent (what the daemon says), the drainer (what has come of it) and threads that open seats, under one lock. A slot
-// once opened stays open for the life of the process: GPUs do not come and go.
+// Written by the agent (what the daemon says), the drainer (what has come of it) and threads that open seats, under one
+// lock. A slot once opened stays open for the life of the process: GPUs do not come and go.
 #pragma once
 
 #include <pthread.h>
@@ -51,7 +51,8 @@ class Seats {
  public:
   explicit Seats(const cuda::Driver& driver) : driver_(driver) { slot_of_device_.fill(-1); }
 
-  // The slot of a device; opened if it is new (`opened` is set). Nothing: too many, or the driver does not know the device.
+  // The slot of a device; opened if it is new (`opened` is set). Nothing: too many, or the driver does not know the
+  // device.
   std::optional<std::uint32_t> open(cuda::CUdevice device, bool& opened);
 
   // Any thread, no lock: slots below count() exist.

@@ -43,7 +43,8 @@ void read_gang(Settings& settings) {
     return;
   }
   const std::string key = launch_key();
-  // More than one process will meet in collectives: known before the first one, so they are together before they can wait for each other.
+  // More than one process will meet in collectives: known before the first one, so they are together before they can
+  // wait for each other.
   if (count_variable("WORLD_SIZE") > 1 && !key.empty()) {
     settings.gang = key;
     settings.gang_world = static_cast<std::uint32_t>(count_variable("LOCAL_WORLD_SIZE"));

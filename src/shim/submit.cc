@@ -9,8 +9,10 @@ bool is_default(cuda::CUstream stream) { return stream == nullptr || stream == g
 // The context that a stream belongs to; null if there is none.
 cuda::CUcontext context_of(const cuda::Driver& driver, cuda::CUstream stream) {
   cuda::CUcontext context = nullptr;
-  // A green context's stream has no plain context (the driver says so): its GPU is the current context's, or the call will fail.
-  if (!is_default(stream) && driver.cuStreamGetCtx(stream, &context) == cuda::CUDA_SUCCESS && context != nullptr) return context;
+  // A green context's stream has no plain context (the driver says so): its GPU is the current context's, or the call
+  // will fail.
+  if (!is_default(stream) && driver.cuStreamGetCtx(stream, &context) == cuda::CUDA_SUCCESS && context != nullptr)
+    return context;
   context = nullptr;
   return driver.cuCtxGetCurrent(&context) == cuda::CUDA_SUCCESS ? context : nullptr;
 }
@@ -19,7 +21,8 @@ cuda::CUcontext context_of(const cuda::Driver& driver, cuda::CUstream stream) {
 
 bool Passage::find_seat(cuda::CUstream stream) {
   gate::Gate& gate = tenant_->gate();
-  const std::uint32_t generation = gate.handle_generation();  // before asking: a handle that dies meanwhile makes the memo stale
+  const std::uint32_t generation =
+      gate.handle_generation();  // before asking: a handle that dies meanwhile makes the memo stale
   const cuda::CUcontext context = context_of(tenant_->driver(), stream);
   if (context == nullptr) return false;
   const auto slot = tenant_->seat_of(context);

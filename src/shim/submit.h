@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every hooked entry does, for the generated exports (exports.gen.cc): submissions pass the gate of the seat they go to, waiting
-// calls are watched for idleness. This header is the fast path: while the lease is held, everything here is a few loads and stores.
+// What every hooked entry does, for the generated exports (exports.gen.cc): submissions pass the gate of the seat they
+// go to, waiting calls are watched for idleness. This header is the fast path: while the lease is held, everything here
+// is a few loads and stores.
 //
-// A submission that belongs to no seat goes to the driver as it is: no context is current (the driver will say so), the stream
-// captures (nothing runs), or gpumux is disabled.
+// A submission that belongs to no seat goes to the driver as it is: no context is current (the driver will say so), the
+// stream captures (nothing runs), or gpumux is disabled.
 #pragma once
 
 #include <type_traits>
@@ -14,7 +15,8 @@
 
 namespace gpumux::shim {
 
-// ---- where work goes -------------------------------------------------------------------------------------------------------
+// ---- where work goes
+// -------------------------------------------------------------------------------------------------------
 
 // One stream: null for the current context's legacy stream, gate::kPerThreadStream for the calling thread's own.
 struct Where {
@@ -33,13 +35,15 @@ inline Where at_stream(cuda::CUstream stream, cuda::StreamVariant variant) {
   return {stream};
 }
 inline Where at_default(cuda::StreamVariant variant) { return at_stream(nullptr, variant); }
-inline WhereSeveral at_contexts_stream(cuda::CUcontext a, cuda::CUcontext b, cuda::CUstream stream, cuda::StreamVariant variant) {
+inline WhereSeveral at_contexts_stream(cuda::CUcontext a, cuda::CUcontext b, cuda::CUstream stream,
+                                       cuda::StreamVariant variant) {
   return {at_stream(stream, variant).stream, {a, b}};
 }
 inline WhereSeveral at_contexts(cuda::CUcontext a, cuda::CUcontext b, cuda::StreamVariant variant) {
   return at_contexts_stream(a, b, nullptr, variant);
 }
-inline WhereSeveral at_peer_params_stream(const cuda::CUDA_MEMCPY3D_PEER* copy, cuda::CUstream stream, cuda::StreamVariant variant) {
+inline WhereSeveral at_peer_params_stream(const cuda::CUDA_MEMCPY3D_PEER* copy, cuda::CUstream stream,
+                                          cuda::StreamVariant variant) {
   if (copy == nullptr) return {at_stream(stream, variant).stream, {}};
   return at_contexts_stream(copy->srcContext, copy->dstContext, stream, variant);
 }
@@ -53,7 +57,8 @@ inline Anywhere at_context() { return {}; }
 inline Anywhere at_context(cuda::CUcontext) { return {}; }
 inline Anywhere at_event(cuda::CUevent) { return {}; }
 
-// ---- passing ---------------------------------------------------------------------------------------------------------------
+// ---- passing
+// ---------------------------------------------------------------------------------------------------------------
 
 // The calling thread inside the gate of one stream's seat, for as long as this lives.
 class Passage {
@@ -135,7 +140,8 @@ inline constexpr cuda::CUresult kNoSuchEntry = cuda::CUDA_ERROR_NOT_FOUND;
 template <class... Parameters>
 inline cuda::CUresult submit(cuda::Entry, Where where, cuda::CUresult (*function)(Parameters...),
                              std::type_identity_t<Parameters>... arguments) {
-  if (function == nullptr) [[unlikely]] return kNoSuchEntry;
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
   const Passage passage(where);
   return function(arguments...);
 }
@@ -143,7 +149,8 @@ inline cuda::CUresult submit(cuda::Entry, Where where, cuda::CUresult (*function
 template <class... Parameters>
 inline cuda::CUresult submit(cuda::Entry, const WhereSeveral& where, cuda::CUresult (*function)(Parameters...),
                              std::type_identity_t<Parameters>... arguments) {
-  if (function == nullptr) [[unlikely]] return kNoSuchEntry;
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
   SeveralPassages passages(tenant());
   passages.add_stream(where.stream);
   for (const cuda::CUcontext context : where.contexts) passages.add_context(context);
@@ -157,7 +164,8 @@ void synchronised();
 template <class Anything, class... Parameters>
 inline cuda::CUresult synchronise(cuda::Entry, Anything, cuda::CUresult (*function)(Parameters...),
                                   std::type_identity_t<Parameters>... arguments) {
-  if (function == nullptr) [[unlikely]] return kNoSuchEntry;
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
   const cuda::CUresult result = function(arguments...);
   if (tenant_if_any() != nullptr) synchronised();
   return result;

@@ -40,7 +40,8 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
 
 Tenant::~Tenant() = default;
 
-// ---- seats -----------------------------------------------------------------------------------------------------------------
+// ---- seats
+// -----------------------------------------------------------------------------------------------------------------
 
 std::optional<std::uint32_t> Tenant::seat_of(cuda::CUcontext context) {
   cuda::CUdevice device = 0;
@@ -85,7 +86,8 @@ void Tenant::request(void* self, std::uint32_t slot) {
   if (seats[slot].announced) announcement.send(wire::Request{.slot = slot});
 }
 
-// ---- the agent's port ------------------------------------------------------------------------------------------------------
+// ---- the agent's port
+// ------------------------------------------------------------------------------------------------------
 
 void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
@@ -93,7 +95,8 @@ void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
     Seats::Locked seats(seats_);
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) seats[slot].announced = false;
   }
-  write_log(wire::Severity::kInfo, (again ? "connected again to daemon " : "connected to daemon ") + std::string(wire::text_of(welcome.version)));
+  write_log(wire::Severity::kInfo, (again ? "connected again to daemon " : "connected to daemon ") +
+                                       std::string(wire::text_of(welcome.version)));
   own_gang_told_ = false;
   sharing_gang_told_ = false;
 }
@@ -107,8 +110,9 @@ void Tenant::announce_seats() {
   announce_gangs(announcement);
 }
 
-// What a daemon is told of a seat: nothing but its GPU the first time; after a restart also what it still has. A seat whose gate is
-// closed may have work on the GPU whatever was last said about it, so it is draining until the drainer has looked.
+// What a daemon is told of a seat: nothing but its GPU the first time; after a restart also what it still has. A seat
+// whose gate is closed may have work on the GPU whatever was last said about it, so it is draining until the drainer
+// has looked.
 void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t slot, Seat& seat) {
   wire::SeatOpen open{.slot = slot};
   static_assert(sizeof open.gpu_uuid == sizeof seat.uuid.bytes);
@@ -150,11 +154,8 @@ void Tenant::handle(const wire::Revoke& message) {
   drainer_.wake();
 }
 
-void Tenant::handle(const wire::Reopen& message) {
-  Seats::Locked seats(seats_);
-  Seat* seat = seats.find(message.slot);
-  if (seat != nullptr && seat->closing_epoch == message.epoch) seat->closing = Closing::kNot;
-}
+// The page has said so already; this only spares the drainer another look.
+void Tenant::handle(const wire::Reopen&) { drainer_.wake(); }
 
 void Tenant::handle(const wire::Step& message) {
   {
@@ -202,14 +203,17 @@ void Tenant::on_lost() {
 }
 
 void Tenant::on_ungated(const std::string& why) {
-  tell_user("running without gpumux: " + why + ". The GPU is not shared fairly while this program runs; start gpumuxd, or use `gpumux run`.");
+  tell_user("running without gpumux: " + why +
+            ". The GPU is not shared fairly while this program runs; start gpumuxd, or use `gpumux run`.");
   write_log(wire::Severity::kError, "ungated: " + why);
-  // seq_cst: pairs with the load in seat_of_device. A seat opened meanwhile is either in the count here or sees the flag there.
+  // seq_cst: pairs with the load in seat_of_device. A seat opened meanwhile is either in the count here or sees the
+  // flag there.
   ungated_.store(true, std::memory_order_seq_cst);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) gate_.set_ungated(slot);
 }
 
-// ---- gangs and messages ----------------------------------------------------------------------------------------------------
+// ---- gangs and messages
+// ----------------------------------------------------------------------------------------------------
 
 void Tenant::join_own_gang() {
   if (!own_gang_.load(std::memory_order_relaxed) && !own_gang_.exchange(true, std::memory_order_release)) agent_.wake();
@@ -217,14 +221,16 @@ void Tenant::join_own_gang() {
 
 void Tenant::join_sharing_gang() {
   if (settings_.sharing_gang.empty()) return;
-  if (!sharing_gang_.load(std::memory_order_relaxed) && !sharing_gang_.exchange(true, std::memory_order_release)) agent_.wake();
+  if (!sharing_gang_.load(std::memory_order_relaxed) && !sharing_gang_.exchange(true, std::memory_order_release))
+    agent_.wake();
 }
 
 void Tenant::announce_gangs(client::Agent::Announcement& announcement) {
   wire::GangJoin join{};
   if (own_gang_.load(std::memory_order_acquire) && !own_gang_told_) own_gang_told_ = announcement.send(join);
   wire::set_text(join.key, settings_.sharing_gang);
-  if (sharing_gang_.load(std::memory_order_acquire) && !sharing_gang_told_) sharing_gang_told_ = announcement.send(join);
+  if (sharing_gang_.load(std::memory_order_acquire) && !sharing_gang_told_)
+    sharing_gang_told_ = announcement.send(join);
 }
 
 void Tenant::note(wire::Severity severity, const std::string& text) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// This process as a tenant: its lease page, gate, seats, agent and drainer, tied together. Made when the process first creates a
-// context or submits work, never destroyed (programs call CUDA until their last instruction), and begun afresh in a forked child.
+// This process as a tenant: its lease page, gate, seats, agent and drainer, tied together. Made when the process first
+// creates a context or submits work, never destroyed (programs call CUDA until their last instruction), and begun
+// afresh in a forked child.
 #pragma once
 
 #include <atomic>
@@ -19,7 +20,8 @@ namespace gpumux::shim {
 
 class Tenant final : public client::SeatPort {
  public:
-  // Ready to use; threads and connection begin with the first seat. `page` null: no lease page could be made, everything is ungated.
+  // Ready to use; threads and connection begin with the first seat. `page` null: no lease page could be made,
+  // everything is ungated.
   Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageMemory page, std::string socket_path = {});
   ~Tenant();
 
@@ -28,7 +30,8 @@ class Tenant final : public client::SeatPort {
   Drainer& drainer() { return drainer_; }
   const cuda::Driver& driver() const { return driver_; }
 
-  // The seat on the GPU of `context`, opened if need be. Nothing: no such device, or no room: the call goes ungated to the driver.
+  // The seat on the GPU of `context`, opened if need be. Nothing: no such device, or no room: the call goes ungated to
+  // the driver.
   std::optional<std::uint32_t> seat_of(cuda::CUcontext context);
   std::optional<std::uint32_t> seat_of_device(cuda::CUdevice device);
 
