@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Three programs share one GPU, under a daemon of their own: tools/demo.sh, after make build.
 #
-# Uses the machine's GPU if it has one with a driver, else the simulated one; GPUMUX_DEMO=real or simulated decides. Touches
-# nothing outside a temporary folder, and leaves nothing running.
+# Uses the machine's GPU if it has one with a driver, else the simulated one; GPUMUX_DEMO=real or simulated decides.
+# Touches nothing outside a temporary folder, and leaves nothing running.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 dist=$PWD/dist
@@ -33,7 +33,8 @@ mkdir -m 700 "$folder/run"
 case $kind in
   simulated)
     # A machine of its own, so that nothing else on this one takes part.
-    export LD_LIBRARY_PATH=$dist/sim${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} GPUMUX_SIM_DIR=$folder/machine GPUMUX_SIM_GPUS=1
+    export LD_LIBRARY_PATH=$dist/sim${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    export GPUMUX_SIM_DIR=$folder/machine GPUMUX_SIM_GPUS=1
     size=(--elements 1048576 --launches 10)
     echo "No NVIDIA GPU and driver here: using the simulated GPU."
     ;;
@@ -98,8 +99,12 @@ results=()
 for i in "${!pids[@]}"; do
   status=0
   wait "${pids[$i]}" || status=$?
-  [ "$status" = 0 ] || failed=1
-  results+=("$(printf '%-10s %s%s' "${names[$i]}" "$(tail -n 1 "$folder/${names[$i]}.out")" "$([ "$status" = 0 ] || echo " (exit $status)")")")
+  words=$(tail -n 1 "$folder/${names[$i]}.out")
+  if [ "$status" != 0 ]; then
+    failed=1
+    words="$words (exit status $status)"
+  fi
+  results+=("$(printf '%-10s %s' "${names[$i]}" "$words")")
 done
 end=$(date +%s%N)
 gpumux status --json >"$folder/status"

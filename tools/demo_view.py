@@ -71,7 +71,7 @@ class Timeline:
             self.stretches[name].append((begin, self.end))
         self.since.clear()
         span = max(self.end - self.start, 1)
-        lines = [f"{'':10} {'0 s':<{width - 6}}{span / 1e9:4.1f} s   turns     held   waited"]
+        lines = [f"{'':10} {'0 s':<{max(width - 6, 3)}}{span / 1e9:4.1f} s   turns     held   waited"]
         for name in sorted(name for name in self.stretches if self.stretches[name]):
             cells = [0] * width
             for begin, end in self.stretches[name]:
