@@ -20,9 +20,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// How often a missing daemon is looked for. A connect to a missing socket costs microseconds; a restarted daemon waits for its tenants.
+// How often a missing daemon is looked for. A connect to a missing socket costs microseconds; a restarted daemon waits
+// for its tenants.
 constexpr base::Duration kRetry = 50ms;
-// A daemon that has accepted answers Hello within its next loop; this long without an answer it is stuck, and another try may do better.
+// A daemon that has accepted answers Hello within its next loop; this long without an answer it is stuck, and another
+// try may do better.
 constexpr base::Duration kWelcomeTimeout = 5s;
 
 base::TimePoint now() { return os::SystemClock().now(); }
@@ -96,7 +98,8 @@ bool Agent::connect_once() {
     last_failure_ = "no daemon answers: " + socket.error().message();
     return false;
   }
-  if (const auto sent = os::send_message(socket->get(), wire::encode(options_.hello).bytes(), options_.page_fd); !sent) {
+  if (const auto sent = os::send_message(socket->get(), wire::encode(options_.hello).bytes(), options_.page_fd);
+      !sent) {
     last_failure_ = sent.error().message();
     return false;
   }
@@ -156,12 +159,14 @@ void Agent::serve() {
       if (!received && received.error().system_errno == EAGAIN) break;
       if (!received || received->bytes == 0) return;
       // A message that this version does not know comes from a newer daemon, which was told our version: leave it.
-      if (const auto message = wire::decode_from_daemon(std::span(buffer).first(received->bytes))) port_.on_message(*message);
+      if (const auto message = wire::decode_from_daemon(std::span(buffer).first(received->bytes)))
+        port_.on_message(*message);
     }
   }
 }
 
-// Sleeps, but not through a stop. Wakes meant for announce_seats are kept: they are announced at the next connection anyway.
+// Sleeps, but not through a stop. Wakes meant for announce_seats are kept: they are announced at the next connection
+// anyway.
 void Agent::pause(base::Duration duration) {
   const base::TimePoint end = now() + duration;
   while (!stopping_.load(std::memory_order_acquire) && now() < end) {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tenant's side of the lease protocol: one thread that keeps a connection to the daemon, and what the daemon says handed on.
+// The tenant's side of the lease protocol: one thread that keeps a connection to the daemon, and what the daemon says
+// handed on.
 //
 //   start -> connecting --Welcome--> connected --connection lost--> lost --Welcome--> connected ...
 //               |  \--Refused------> ended: on_ungated
 //               \--timeout---------> ended: on_ungated
 //
-// Nothing that opens a gate needs this thread: grants come through the lease page. The thread never calls the driver, so it
-// answers whatever the GPU does. A port's functions are called on it, except where noted; they must not block.
+// Nothing that opens a gate needs this thread: grants come through the lease page. The thread never calls the driver,
+// so it answers whatever the GPU does. A port's functions are called on it, except where noted; they must not block.
 #pragma once
 
 #include <pthread.h>
@@ -26,7 +27,8 @@ namespace gpumux::client {
 class SeatPort {
  public:
   virtual void on_connected(const wire::Welcome& welcome, bool again) = 0;
-  // After on_connected and after each wake: announce the seats that the daemon does not know yet, with Agent::Announcement.
+  // After on_connected and after each wake: announce the seats that the daemon does not know yet, with
+  // Agent::Announcement.
   virtual void announce_seats() = 0;
   virtual void on_message(const wire::DaemonMessage& message) = 0;
   // The connection is lost; the agent tries again by itself.
@@ -39,7 +41,7 @@ class SeatPort {
 };
 
 struct AgentOptions {
-  std::string socket_path;          // empty: looked for anew at each try (os::find_runtime_dir)
+  std::string socket_path;           // empty: looked for anew at each try (os::find_runtime_dir)
   base::Duration connect_timeout{};  // for the first connection; later ones are tried for ever
   wire::Hello hello;
   int page_fd = -1;  // stays the owner's
@@ -56,8 +58,9 @@ class Agent {
   // Starts the thread, with all signals blocked.
   base::Status start();
 
-  // Any thread. False: not sent. A Request or Note that does not fit (the daemon reads too slowly) is dropped, for it can be made
-  // again; any other message that does not fit breaks the connection off, and the next one begins with what the seats then have.
+  // Any thread. False: not sent. A Request or Note that does not fit (the daemon reads too slowly) is dropped, for it
+  // can be made again; any other message that does not fit breaks the connection off, and the next one begins with what
+  // the seats then have.
   template <class Message>
   bool send(const Message& message) {
     const Announcement locked(*this);
@@ -108,7 +111,7 @@ class Agent {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> connected_{false};
   bool was_connected_ = false;
-  std::string refusal_;      // why the daemon does not want us, for ever
+  std::string refusal_;  // why the daemon does not want us, for ever
   std::string last_failure_;
   os::FileDescriptor wake_;  // eventfd
   pthread_mutex_t send_mutex_ = PTHREAD_MUTEX_INITIALIZER;

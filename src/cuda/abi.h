@@ -428,12 +428,14 @@ enum CUmemcpy3DOperandType : unsigned int {
   CU_MEMCPY_OPERAND_TYPE_ARRAY = 2,
 };
 
+union CUmemcpy3DOperandPlace {
+  CUmemcpy3DPointer ptr;
+  CUmemcpy3DArray array;
+};
+
 struct CUmemcpy3DOperand {
   CUmemcpy3DOperandType type;
-  union {
-    CUmemcpy3DPointer ptr;
-    CUmemcpy3DArray array;
-  } op;
+  CUmemcpy3DOperandPlace op;
 };
 
 struct CUDA_MEMCPY3D_BATCH_OP {
@@ -660,12 +662,14 @@ struct CUgraphExecUpdateResultInfo {
 
 // Graphics
 
+union CUeglFramePlanes {
+  CUarray pArray[3];
+  void* pPitch[3];
+};
+
 // One frame of an EGL stream; passed by value to cuEGLStreamProducerPresentFrame.
 struct CUeglFrame {
-  union {
-    CUarray pArray[3];
-    void* pPitch[3];
-  } frame;
+  CUeglFramePlanes frame;
   unsigned int width;
   unsigned int height;
   unsigned int depth;
