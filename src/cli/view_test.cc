@@ -89,7 +89,8 @@ TEST_F(TableTest, AlignsAndLeavesNoTrailingSpaces) {
   EXPECT_EQ(table.lines(Output{}), (std::vector<std::string>{" NAME    N", " a      10", " bcdef   7"}));
 }
 
-api_client::Seat make_seat(std::uint64_t tenant, std::int64_t pid, const char* user, const char* program, const char* phase) {
+api_client::Seat make_seat(std::uint64_t tenant, std::int64_t pid, const char* user, const char* program,
+                           const char* phase) {
   api_client::Seat seat;
   seat.tenant = tenant;
   seat.pid = pid;

@@ -250,18 +250,12 @@ void LeaseCore::State::on(const TimePassed&) {
 
 void LeaseCore::State::fire(Timer& timer) {
   switch (timer.kind) {
-    case TimerKind::kRun:
-      return touch(*timer.unit);
-    case TimerKind::kStall:
-      return stalled(*timer.unit);
-    case TimerKind::kStep:
-      return step(*timer.unit);
-    case TimerKind::kAge:
-      return age(*timer.unit);
-    case TimerKind::kAnswer:
-      return unanswered(*timer.seat);
-    case TimerKind::kGrantsHeld:
-      return on(GrantsAllowed());
+    case TimerKind::kRun: return touch(*timer.unit);
+    case TimerKind::kStall: return stalled(*timer.unit);
+    case TimerKind::kStep: return step(*timer.unit);
+    case TimerKind::kAge: return age(*timer.unit);
+    case TimerKind::kAnswer: return unanswered(*timer.seat);
+    case TimerKind::kGrantsHeld: return on(GrantsAllowed());
   }
 }
 
