@@ -14,3 +14,4 @@ endfunction()
 
 gpumux_in_dist(bin gpumux gpumuxd)
 gpumux_in_dist(lib gpumux_preload)
+gpumux_in_dist(demo gpumux_demo)

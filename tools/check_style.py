@@ -88,6 +88,8 @@ class Style:
         problems = []
         if len(lines) > self.table["max_lines"]:
             problems.append(f"{name}: {len(lines)} lines; at most {self.table['max_lines']}: split it by what it does")
+        if any(fnmatch.fnmatch(name, pattern) for pattern in self.table["long_lines"]):
+            return problems
         for number, line in enumerate(lines, 1):
             # A string that cannot be broken, such as an address, is let be.
             if len(line) > self.table["max_columns"] and "://" not in line:

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds what tests/gpu/run.py takes to a machine with GPUs: dist/ and in it, under libexec/gpumux-tests, the test programs.
+# Builds what tests/gpu/run.py takes to a machine with GPUs: dist/ and in it, under libexec/gpumux-tests, the test
+# programs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 tools/build.sh dist
