@@ -14,7 +14,8 @@ TEST(DaemonInfoTest, ReadsEveryField) {
   const auto info = parse_daemon_info(R"({"version": "0.1.0", "pid": 812, "uid": 7, "owner": "root",
     "private": true,
     "started_unix_ns": 5, "config_file": "/etc/x", "runtime_dir": "/run/gpumux", "driver": {"version": "13.0",
-    "nvml_version": "580.1", "simulated": true, "new": 1}, "tenants": 3, "unknown_entries": [{"name": "cuNew", "count": 4,
+    "nvml_version": "580.1", "simulated": true, "new": 1}, "tenants": 3,
+    "unknown_entries": [{"name": "cuNew", "count": 4,
     "programs": ["python3", "a"]}], "something_new": {"x": []}})");
   ASSERT_TRUE(info) << info.error().what;
   EXPECT_EQ(info->version, "0.1.0");

@@ -25,7 +25,12 @@ enum class Kind {
   kName,     // shorter than kMaxNameBytes
 };
 
-enum class Reader { kLibrary, kDaemon, kCommand };
+enum class Reader {
+  kLibrary,
+  kDaemon,
+  kCommand,
+  kNobody,  // an older system's, kept for what it will mean here; nothing reads it yet
+};
 
 struct Variable {
   std::string_view name;
@@ -37,7 +42,7 @@ struct Variable {
   std::string_view own_name;  // of an alias: the variable that wins
 };
 
-constexpr std::array<Variable, 36> kVariables{{
+constexpr std::array<Variable, 33> kVariables{{
     {"GPUMUX_RUNTIME_DIR", Reader::kLibrary, Kind::kPath, "", 0, 0, ""},
     {"GPUMUX_LIBRARY", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_DAEMON", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
@@ -62,18 +67,15 @@ constexpr std::array<Variable, 36> kVariables{{
     {"GPUMUX_SILENCE_LIMIT", Reader::kDaemon, Kind::kSetting, "silence_limit", 0, 0, ""},
     {"GPUMUX_KILL_SILENT_AFTER", Reader::kDaemon, Kind::kSetting, "kill_silent_after", 0, 0, ""},
     {"GPUMUX_OVERLAP", Reader::kDaemon, Kind::kWords, "true false", 0, 0, ""},
-    {"GPUMUX_MEMORY", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
-    {"GPUMUX_PAGING", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
     {"NVSHARE_SCHEDULING_MODE", Reader::kDaemon, Kind::kSetting, "mode", 0, 0, "GPUMUX_MODE"},
     {"NVSHARE_MAX_RUNTIME_SEC", Reader::kDaemon, Kind::kNumber, "", 10, 86400, "GPUMUX_MAX_RUNTIME"},
-    {"NVSHARE_ENABLE_SINGLE_OVERSUB", Reader::kLibrary, Kind::kNumber, "", 0, 1, ""},
-    {"NVSHARE_DEBUG", Reader::kLibrary, Kind::kAny, "", 0, 0, "GPUMUX_LOG_LEVEL"},
-    {"NVSHARE_VIRTUAL_DEVICES", Reader::kDaemon, Kind::kNumber, "", 1, 65536, ""},
-    {"CUDA_OVERRIDE_KERNEL_N_SYNC", Reader::kLibrary, Kind::kNumber, "", 0, UINT32_MAX, ""},
-    {"CUDA_OVERRIDE_MAX_SYNC_MS", Reader::kLibrary, Kind::kNumber, "", 0, UINT32_MAX, ""},
-    {"CUDA_OVERRIDE_ALWAYS_LOCK", Reader::kLibrary, Kind::kNumber, "", 0, 1, ""},
-    {"CUDA_OVERRIDE_SYNC_LOCK_SKIPS", Reader::kLibrary, Kind::kNumber, "", 0, UINT32_MAX, ""},
-    {"GPUMUX_SIM", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
+    {"NVSHARE_ENABLE_SINGLE_OVERSUB", Reader::kNobody, Kind::kNumber, "", 0, 1, ""},
+    {"NVSHARE_DEBUG", Reader::kDaemon, Kind::kAny, "", 0, 0, "GPUMUX_LOG_LEVEL"},
+    {"NVSHARE_VIRTUAL_DEVICES", Reader::kNobody, Kind::kNumber, "", 1, 65536, ""},
+    {"CUDA_OVERRIDE_KERNEL_N_SYNC", Reader::kNobody, Kind::kNumber, "", 0, UINT32_MAX, ""},
+    {"CUDA_OVERRIDE_MAX_SYNC_MS", Reader::kNobody, Kind::kNumber, "", 0, UINT32_MAX, ""},
+    {"CUDA_OVERRIDE_ALWAYS_LOCK", Reader::kNobody, Kind::kNumber, "", 0, 1, ""},
+    {"CUDA_OVERRIDE_SYNC_LOCK_SKIPS", Reader::kNobody, Kind::kNumber, "", 0, UINT32_MAX, ""},
 }};
 
 // The simulated driver's variables are its own business (sim/cuda has their table).
@@ -125,14 +127,21 @@ std::string what_the_reader_does(Reader reader) {
     case Reader::kLibrary: return "programs ignore it and use the default";
     case Reader::kDaemon: return "a daemon that is started with it refuses to start";
     case Reader::kCommand: return "gpumux refuses it";
+    case Reader::kNobody: return "nothing in this version reads it";
   }
   return {};
 }
 
 void check_known(const Variable& variable, const std::string& value, const Facts& facts, Findings& findings) {
   const std::string name(variable.name);
-  if (const std::string why = complaint(variable, value); !why.empty()) {
-    findings.push_back({"environment", variable.reader == Reader::kLibrary ? Level::kWarning : Level::kProblem,
+  const bool is_grave = variable.reader == Reader::kDaemon || variable.reader == Reader::kCommand;
+  const std::string why = complaint(variable, value);
+  if (why.empty() && variable.reader == Reader::kNobody) {
+    findings.push_back({"environment", Level::kWarning, name + " is set, and has no effect",
+                        what_the_reader_does(variable.reader), "unset it, unless it is there for another system"});
+  }
+  if (!why.empty()) {
+    findings.push_back({"environment", is_grave ? Level::kProblem : Level::kWarning,
                         name + "=" + value + ": " + why, what_the_reader_does(variable.reader),
                         "correct it, or unset " + name});
   }
