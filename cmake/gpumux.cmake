@@ -1,11 +1,25 @@
 # The few helpers that every folder's CMakeLists.txt is written with.
 
+# A second build of the same sources takes seconds with ccache. Its paths are set by tools/build.sh.
+if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
+  find_program(GPUMUX_CCACHE ccache)
+  mark_as_advanced(GPUMUX_CCACHE)
+  if(GPUMUX_CCACHE)
+    set(CMAKE_CXX_COMPILER_LAUNCHER ${GPUMUX_CCACHE})
+    set(CMAKE_C_COMPILER_LAUNCHER ${GPUMUX_CCACHE})
+  endif()
+endif()
+
 add_library(gpumux_options INTERFACE)
 target_include_directories(gpumux_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
 target_compile_definitions(gpumux_options INTERFACE _GNU_SOURCE GPUMUX_VERSION="${PROJECT_VERSION}")
 target_compile_options(gpumux_options INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wold-style-cast -Wnon-virtual-dtor
   -Wimplicit-fallthrough -fvisibility=hidden -fvisibility-inlines-hidden
+  # g++ 12 sees overlapping copies in std::string's own operator+ at -O2 and above (its bug 105651).
+  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
+  # Builds of the same sources in different folders are the same, byte for byte.
+  -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.
   $<$<BOOL:${GPUMUX_WERROR}>:-Werror>)
 
 # Sanitizers go everywhere but into what is preloaded or loaded into programs that are not ours.
@@ -15,6 +29,13 @@ if(GPUMUX_SANITIZE)
     -fno-sanitize-recover=all)
   target_link_options(gpumux_sanitize INTERFACE -fsanitize=${GPUMUX_SANITIZE})
 endif()
+if(GPUMUX_FUZZ)
+  target_compile_options(gpumux_sanitize INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+# What the sanitizer and fuzz presets build instead of everything.
+add_custom_target(unit_tests)
+add_custom_target(fuzzers)
 
 # gpumux_component(NAME SOURCES a.cc ... [DEPS other ...] [EXCEPTIONS])
 # A static library gpumux_NAME for one folder of src/. Without EXCEPTIONS it is built with -fno-exceptions -fno-rtti.
@@ -27,7 +48,7 @@ function(gpumux_component name)
     target_link_libraries(gpumux_${name} PUBLIC gpumux_${dep})
   endforeach()
   if(NOT arg_EXCEPTIONS)
-    target_compile_options(gpumux_${name} PRIVATE -fno-exceptions -fno-rtti)
+    target_compile_options(gpumux_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions -fno-rtti>)
   endif()
   set(absolute "")
   foreach(source ${arg_SOURCES})
@@ -46,7 +67,8 @@ function(gpumux_sources_of variable)
   set(${variable} ${all} PARENT_SCOPE)
 endfunction()
 
-# gpumux_test(NAME SOURCES a_test.cc ... DEPS component ... [LABELS l ...] [TIMEOUT s]): one GoogleTest program, one ctest entry.
+# gpumux_test(NAME SOURCES a_test.cc ... DEPS component ... [LABELS l ...] [TIMEOUT s])
+# One GoogleTest program, one ctest entry. What is labelled `unit` (the default) runs under the sanitizers too.
 function(gpumux_test name)
   cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
@@ -61,10 +83,14 @@ function(gpumux_test name)
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
   endif()
+  if("unit" IN_LIST arg_LABELS)
+    add_dependencies(unit_tests ${name})
+  endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}")
 endfunction()
 
-# gpumux_bench(NAME SOURCES a_bench.cc ... DEPS component ...): one Google Benchmark program; ctest runs each once, briefly, so that it cannot rot.
+# gpumux_bench(NAME SOURCES a_bench.cc ... DEPS component ...)
+# One Google Benchmark program; ctest runs each once, briefly, so that it cannot rot.
 function(gpumux_bench name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
@@ -74,4 +100,26 @@ function(gpumux_bench name)
   endforeach()
   add_test(NAME ${name}_runs COMMAND ${name} --benchmark_min_time=0.001)
   set_tests_properties(${name}_runs PROPERTIES TIMEOUT 120 LABELS bench)
+endfunction()
+
+# gpumux_fuzz(NAME SOURCES a_fuzz.cc DEPS component ... CORPUS corpus/NAME)
+# NAME ends in _fuzz and defines LLVMFuzzerTestOneInput. The fuzz preset (clang) makes a libFuzzer program of it, which
+# tools/fuzz.sh runs. Every other preset makes a test that replays the checked-in corpus and a fixed number of changed
+# copies of it: what was found once stays found, with any compiler and under any sanitizer.
+function(gpumux_fuzz name)
+  cmake_parse_arguments(arg "" "CORPUS" "SOURCES;DEPS;LIBRARIES" ${ARGN})
+  if(GPUMUX_FUZZ)
+    add_executable(${name} ${arg_SOURCES})
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    add_dependencies(fuzzers ${name})
+  else()
+    add_executable(${name} ${arg_SOURCES} ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cc)
+    add_test(NAME ${name}_replay COMMAND ${name} ${CMAKE_CURRENT_SOURCE_DIR}/${arg_CORPUS})
+    set_tests_properties(${name}_replay PROPERTIES TIMEOUT 120 LABELS unit)
+    add_dependencies(unit_tests ${name})
+  endif()
+  target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize ${arg_LIBRARIES})
+  foreach(dep ${arg_DEPS})
+    target_link_libraries(${name} PRIVATE gpumux_${dep})
+  endforeach()
 endfunction()

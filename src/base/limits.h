@@ -13,7 +13,8 @@ inline constexpr std::size_t kMaxSeatsPerTenant = 64;
 // GPUs and MIG instances of one machine that one daemon serves: 16 GPUs of 7 instances each are 112.
 inline constexpr std::size_t kMaxGpus = 128;
 
-// Connected tenants: every core of a large node forking data loaders that touch CUDA. Each costs the daemon about 10 KiB.
+// Connected tenants: every core of a large node forking data loaders that touch CUDA. Each costs the daemon about 10
+// KiB.
 inline constexpr std::size_t kMaxTenants = 8192;
 
 // Tenants of one user who is not root: one user's runaway script does not lock out the others.

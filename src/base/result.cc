@@ -32,14 +32,28 @@ std::string Error::message() const {
 tl::unexpected<Error> fail_errno(int system_errno, std::string what) {
   Code code = Code::kInternal;
   switch (system_errno) {
-    case ENOENT: case ESRCH: case ENODEV: case ENXIO: code = Code::kNotFound; break;
-    case EEXIST: case EADDRINUSE: code = Code::kExists; break;
-    case EACCES: case EPERM: code = Code::kDenied; break;
-    case ENOMEM: case EMFILE: case ENFILE: case ENOSPC: code = Code::kExhausted; break;
-    case ECONNREFUSED: case ECONNRESET: case EPIPE: case EAGAIN: case ENOTCONN: code = Code::kUnavailable; break;
+    case ENOENT:
+    case ESRCH:
+    case ENODEV:
+    case ENXIO: code = Code::kNotFound; break;
+    case EEXIST:
+    case EADDRINUSE: code = Code::kExists; break;
+    case EACCES:
+    case EPERM: code = Code::kDenied; break;
+    case ENOMEM:
+    case EMFILE:
+    case ENFILE:
+    case ENOSPC: code = Code::kExhausted; break;
+    case ECONNREFUSED:
+    case ECONNRESET:
+    case EPIPE:
+    case EAGAIN:
+    case ENOTCONN: code = Code::kUnavailable; break;
     case ETIMEDOUT: code = Code::kTimeout; break;
-    case EINVAL: case ENAMETOOLONG: code = Code::kInvalid; break;
-    case ENOSYS: case EOPNOTSUPP: code = Code::kUnsupported; break;
+    case EINVAL:
+    case ENAMETOOLONG: code = Code::kInvalid; break;
+    case ENOSYS:
+    case EOPNOTSUPP: code = Code::kUnsupported; break;
     default: break;
   }
   return tl::unexpected<Error>(Error{code, system_errno, std::move(what)});

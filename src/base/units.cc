@@ -2,7 +2,6 @@
 #include "base/units.h"
 
 #include <array>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -15,7 +14,8 @@ struct Number {
   std::string_view suffix;
 };
 
-// Splits "1.5GiB" into 1.5 and "GiB". Only digits and one point: strtod's "inf", "0x" and "1e9" are not for people's settings.
+// Splits "1.5GiB" into 1.5 and "GiB". Only digits and one point: strtod's "inf", "0x" and "1e9" are not for people's
+// settings.
 Result<Number> parse_number(std::string_view text) {
   std::size_t end = 0;
   bool digits = false;
@@ -60,12 +60,13 @@ Result<Duration> parse_duration(std::string_view text, Duration bare_unit) {
   } else if (number->suffix == "h") {
     unit_ns = 3600e9;
   } else {
-    return fail(Code::kInvalid, "unknown unit of time '" + std::string(number->suffix.substr(0, 16)) + "' (use ns, us, ms, s, m or h)");
+    return fail(Code::kInvalid,
+                "unknown unit of time '" + std::string(number->suffix.substr(0, 16)) + "' (use ns, us, ms, s, m or h)");
   }
   const double ns = number->value * unit_ns;
   // 2^62 ns is 146 years; anything near it is a mistake, and sums of two still fit.
   if (!(ns < 4.6e18)) return fail(Code::kInvalid, "duration too long: '" + std::string(text.substr(0, 64)) + "'");
-  return Duration(std::llround(ns));
+  return Duration(static_cast<std::int64_t>(ns + 0.5));
 }
 
 std::string format_duration(Duration duration) {
@@ -77,8 +78,8 @@ std::string format_duration(Duration duration) {
   static constexpr std::array<Unit, 5> kUnits{{{3600e9, "h"}, {60e9, "m"}, {1e9, "s"}, {1e6, "ms"}, {1e3, "us"}}};
   for (const Unit& unit : kUnits) {
     // Hours and minutes only when they are whole: "90s" reads better than "1.5m".
-    const bool whole = std::fmod(ns, unit.size) == 0;
-    if (std::fabs(ns) >= unit.size && (unit.size <= 1e9 || whole)) {
+    const bool whole = duration.count() % static_cast<std::int64_t>(unit.size) == 0;
+    if ((ns < 0 ? -ns : ns) >= unit.size && (unit.size <= 1e9 || whole)) {
       char buffer[48];
       std::snprintf(buffer, sizeof buffer, "%.*g%s", ns / unit.size >= 1000 ? 10 : 3, ns / unit.size, unit.name);
       return buffer;
@@ -94,10 +95,11 @@ Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit
   std::string_view suffix = number->suffix;
   if (!suffix.empty()) {
     static constexpr std::string_view kLetters = "KMGT";
-    const char letter = suffix.front() >= 'a' && suffix.front() <= 'z' ? static_cast<char>(suffix.front() - 'a' + 'A') : suffix.front();
+    const char letter =
+        suffix.front() >= 'a' && suffix.front() <= 'z' ? static_cast<char>(suffix.front() - 'a' + 'A') : suffix.front();
     const std::size_t power = kLetters.find(letter);
     if (power != std::string_view::npos) {
-      unit = std::ldexp(1.0, static_cast<int>(10 * (power + 1)));
+      unit = static_cast<double>(1ull << (10 * (power + 1)));
       suffix.remove_prefix(1);
       if (suffix.starts_with('i')) suffix.remove_prefix(1);
       if (suffix == "B" || suffix == "b") suffix.remove_prefix(1);
@@ -105,11 +107,13 @@ Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit
       unit = 1;
       suffix.remove_prefix(1);
     }
-    if (!suffix.empty()) return fail(Code::kInvalid, "unknown unit of memory in '" + std::string(text.substr(0, 64)) + "' (use K, M, G or T)");
+    if (!suffix.empty())
+      return fail(Code::kInvalid,
+                  "unknown unit of memory in '" + std::string(text.substr(0, 64)) + "' (use K, M, G or T)");
   }
   const double bytes = number->value * unit;
   if (!(bytes < 9.2e18)) return fail(Code::kInvalid, "too many bytes: '" + std::string(text.substr(0, 64)) + "'");
-  return static_cast<std::uint64_t>(std::llround(bytes));
+  return static_cast<std::uint64_t>(bytes + 0.5);
 }
 
 std::string format_bytes(std::uint64_t bytes) {
@@ -136,7 +140,8 @@ Result<std::uint64_t> parse_integer(std::string_view text, std::uint64_t minimum
     if (valid) value = value * 10 + digit;
   }
   if (!valid || value < minimum || value > maximum) {
-    return fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) + "' is not a whole number from " + std::to_string(minimum) + " to " + std::to_string(maximum));
+    return fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) + "' is not a whole number from " +
+                                    std::to_string(minimum) + " to " + std::to_string(maximum));
   }
   return value;
 }

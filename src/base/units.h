@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing durations and byte counts as people do. Used by configuration, command lines and environment variables.
+// Reading and writing durations and byte counts as people do. Used by configuration, command lines and environment
+// variables.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,15 @@
 
 namespace gpumux::base {
 
-// "250us", "5ms", "1.5s", "10m", "2h"; a bare number is in `bare_unit`. Negative, empty and overflowing values are kInvalid.
+// "250us", "5ms", "1.5s", "10m", "2h"; a bare number is in `bare_unit`. Negative, empty and overflowing values are
+// kInvalid.
 Result<Duration> parse_duration(std::string_view text, Duration bare_unit);
 
 // The shortest form that parse_duration reads back to within three digits: "5 ms" is written "5ms".
 std::string format_duration(Duration duration);
 
-// "512", "20G", "1.5GiB", "8000M": K, M, G, T are powers of 1024, with or without "i" and "B"; a bare number is in `bare_unit` bytes.
+// "512", "20G", "1.5GiB", "8000M": K, M, G, T are powers of 1024, with or without "i" and "B"; a bare number is in
+// `bare_unit` bytes.
 Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit);
 
 // "1.5 GiB".

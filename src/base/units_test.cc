@@ -26,7 +26,8 @@ TEST(Duration, RefusesWhatIsNoDuration) {
 }
 
 TEST(Duration, IsWrittenAsItIsRead) {
-  for (const Duration d : {Duration(1ns), Duration(250us), Duration(5ms), Duration(90s), Duration(10min), Duration(3h)}) {
+  for (const Duration d :
+       {Duration(1ns), Duration(250us), Duration(5ms), Duration(90s), Duration(10min), Duration(3h)}) {
     EXPECT_EQ(parse_duration(format_duration(d), 1s).value(), d) << format_duration(d);
   }
 }

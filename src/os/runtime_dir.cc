@@ -11,20 +11,34 @@
 namespace gpumux::os {
 namespace {
 
+// statx: glibc has had it in one version since 2.28, while stat and lstat got a new one in 2.33, which the library may
+// not need.
+struct Kind {
+  bool found = false;
+  mode_t mode = 0;
+  uid_t owner = 0;
+};
+Kind look(const std::string& path, int flags) {
+  struct statx status {};
+  if (::statx(AT_FDCWD, path.c_str(), flags, STATX_BASIC_STATS, &status) != 0) return {};
+  return {true, status.stx_mode, status.stx_uid};
+}
+
 std::string user_dir() {
   const char* xdg = ::secure_getenv("XDG_RUNTIME_DIR");
-  struct stat status {};
-  if (xdg != nullptr && xdg[0] == '/' && ::lstat(xdg, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == ::geteuid()) {
-    return std::string(xdg) + "/gpumux";
+  if (xdg != nullptr && xdg[0] == '/') {
+    const Kind kind = look(xdg, AT_SYMLINK_NOFOLLOW);
+    if (kind.found && S_ISDIR(kind.mode) && kind.owner == ::geteuid()) return std::string(xdg) + "/gpumux";
   }
   return "/tmp/gpumux-" + std::to_string(::geteuid());
 }
 
-// Anybody can make /tmp/gpumux-UID first. A directory that another user owns, or can write to, would let him pose as the daemon.
+// Anybody can make /tmp/gpumux-UID first. A directory that another user owns, or can write to, would let him pose as
+// the daemon.
 base::Status check_owned(const std::string& dir) {
-  struct stat status {};
-  if (::lstat(dir.c_str(), &status) != 0) return base::fail_errno(errno, "cannot look at " + dir);
-  if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid() || (status.st_mode & 0077) != 0) {
+  const Kind kind = look(dir, AT_SYMLINK_NOFOLLOW);
+  if (!kind.found) return base::fail_errno(errno, "cannot look at " + dir);
+  if (!S_ISDIR(kind.mode) || kind.owner != ::geteuid() || (kind.mode & 0077) != 0) {
     return base::fail(base::Code::kDenied, dir + " is not a directory that only user " + std::to_string(::geteuid()) +
                                                " can use; remove it, or name another in GPUMUX_RUNTIME_DIR");
   }
@@ -32,24 +46,25 @@ base::Status check_owned(const std::string& dir) {
 }
 
 bool has_socket(const std::string& dir) {
-  struct stat status {};
-  return ::stat((dir + "/" + kTenantSocket).c_str(), &status) == 0 && S_ISSOCK(status.st_mode);
+  const Kind kind = look(dir + "/" + kTenantSocket, 0);
+  return kind.found && S_ISSOCK(kind.mode);
 }
 
 }  // namespace
 
 base::Result<std::string> find_runtime_dir() {
-  if (const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR"); named != nullptr && named[0] != '\0') return std::string(named);
+  if (const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR"); named != nullptr && named[0] != '\0')
+    return std::string(named);
   if (has_socket(kSystemRuntimeDir)) return std::string(kSystemRuntimeDir);
   const std::string dir = user_dir();
-  struct stat status {};
-  if (::lstat(dir.c_str(), &status) == 0) GPUMUX_TRY(check_owned(dir));
+  if (look(dir, AT_SYMLINK_NOFOLLOW).found) GPUMUX_TRY(check_owned(dir));
   return dir;
 }
 
 base::Result<std::string> make_user_runtime_dir() {
   if (const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR"); named != nullptr && named[0] != '\0') {
-    if (::mkdir(named, 0700) != 0 && errno != EEXIST) return base::fail_errno(errno, std::string("cannot create ") + named);
+    if (::mkdir(named, 0700) != 0 && errno != EEXIST)
+      return base::fail_errno(errno, std::string("cannot create ") + named);
     return std::string(named);
   }
   const std::string dir = user_dir();

@@ -18,9 +18,9 @@ inline constexpr char kSystemRuntimeDir[] = "/run/gpumux";
 inline constexpr char kTenantSocket[] = "tenants.sock";
 inline constexpr char kApiSocket[] = "api.sock";
 
-// The directory in which a client looks for a daemon: GPUMUX_RUNTIME_DIR if set (and the process is not setuid), else the
-// system's if a daemon's socket is there, else the user's. The user's directory is checked, never created: kDenied, with what to
-// do, when somebody else owns it.
+// The directory in which a client looks for a daemon: GPUMUX_RUNTIME_DIR if set (and the process is not setuid), else
+// the system's if a daemon's socket is there, else the user's. The user's directory is checked, never created: kDenied,
+// with what to do, when somebody else owns it.
 base::Result<std::string> find_runtime_dir();
 
 // The user's own directory, created with mode 0700 where it is missing. kDenied when it is not safely the user's.

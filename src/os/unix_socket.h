@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Unix sockets with whole messages (SOCK_SEQPACKET): the kernel keeps message boundaries, so half a message cannot arrive.
+// Unix sockets with whole messages (SOCK_SEQPACKET): the kernel keeps message boundaries, so half a message cannot
+// arrive.
 #pragma once
 
 #include <sys/types.h>
@@ -31,7 +32,8 @@ base::Result<FileDescriptor> connect_seqpacket(const std::string& path);
 // Binds and listens with `mode`; a socket left behind by a dead process is replaced, a live one is kExists.
 base::Result<FileDescriptor> listen_seqpacket(const std::string& path, mode_t mode, int backlog);
 
-// One message, with `fd` (negative: none). Never raises SIGPIPE. kUnavailable: the buffer is full or the peer is gone (see errno).
+// One message, with `fd` (negative: none). Never raises SIGPIPE. kUnavailable: the buffer is full or the peer is gone
+// (see errno).
 base::Status send_message(int socket, std::span<const std::byte> message, int fd = -1);
 
 // One message. A message longer than the buffer is kProtocol; no message waiting is kUnavailable with EAGAIN.

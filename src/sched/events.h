@@ -57,11 +57,13 @@ struct TenantGone { TenantId tenant; };  // dead or disconnected for good: all i
 // Joins the gang `key` of its user; an empty key makes a gang of this tenant's own seats. `world`: how many members will join; 0: unknown.
 struct GangJoined { TenantId tenant; std::string key; std::uint32_t world = 0; };
 struct SeatOpened { SeatId seat; std::uint32_t weight = 1; };
-// After a restart: what the tenant still has. A claim that cannot be true is answered with Revoke.
+// After SeatOpened, when a tenant comes back: what it still has. A claim that cannot be true is answered with Revoke.
 enum class Claim { kWaiting, kHolding, kDraining };
 struct SeatClaimed { SeatId seat; Claim claim; LeaseKind kind; LeaseEpoch epoch; };
 struct SeatClosed { SeatId seat; };
+// A thread waits at the gate. Harmless when repeated, or when a grant has crossed it.
 struct Requested { SeatId seat; };
+// These four name the epoch that they speak of, and mean nothing under another than the seat's latest one.
 struct RevokeSeen { SeatId seat; LeaseEpoch epoch; };
 struct GateClosed { SeatId seat; LeaseEpoch epoch; };
 struct Drained { SeatId seat; LeaseEpoch epoch; bool poisoned = false; };  // unasked while holding: a release
@@ -75,11 +77,18 @@ using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed,
 
 struct Grant { SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; };
 enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kBadClaim };
+// Close the gate, take back what Steps were not used, drain, and say so. Always answered by RevokeSeen at once, and by GateClosed and Drained
+// when they are true (again, if they were said before), by every agent whose latest epoch this is, also one that has released
+// that lease already. Sent again for the same epoch while a seat drains for long: then it is above all a question whether anybody is there.
 struct Revoke { SeatId seat; LeaseEpoch epoch; RevokeReason reason; };
-struct Reopen { SeatId seat; LeaseEpoch epoch; };
+// The revocation is taken back: the lease goes on under a new epoch, also where it had drained, so that what the tenant has said about the old
+// one and is still on its way is told apart. Like a Grant whose drain, if one is running, is to be given up.
+struct Reopen { SeatId seat; LeaseEpoch epoch; LeaseKind kind; };
+// One submission may pass the closed gate. Answered by Stepped when a thread has used it, then by Drained when that work is done.
 struct Step { SeatId seat; LeaseEpoch epoch; };
 struct Contention { SeatId seat; bool contended; Duration idle_hold; };
-// The revocation of this seat did not drain in time and was taken back; `members` are the gang's undrained seats.
+// The revocation of this seat's unit did not drain in time and is taken back (a little later, if its successor runs already).
+// `undrained`: those of its gang's seats that had not drained, `seat` the first of them.
 struct ReportStall { SeatId seat; LeaseEpoch epoch; Duration waited; std::vector<SeatId> undrained; };
 struct ReportSilent { SeatId seat; Duration waited; };  // its agent does not answer; others go on without waiting for it
 struct ReportAnswering { SeatId seat; };                // it answers again

@@ -6,11 +6,12 @@
 //
 // What holds after every step (checked by check_invariants):
 //   1. An exclusive holder is the only one that may submit to its GPU; a shared one shares it only with shared ones.
-//   2. A seat is holding, then draining, then drained; a GPU has at most one undrained predecessor of its holders
-//      (one gang's seats or one seat; more after a change from concurrent to serial, and then nobody new is granted before they drained).
-//   3. A gang's seats are granted and revoked together, all or none.
+//   2. A seat is holding, then draining, then drained; a GPU has at most one undrained predecessor of its holders: a single seat whose
+//      gate is closed (more after a change from concurrent to serial, and then nobody new is granted before they drained; and more
+//      where seats were silent, or came back from a restart draining).
+//   3. A gang's seats are granted and revoked together, all or none. One that drains of its own accord while others hold keeps its place.
 //   4. Epochs of a GPU only grow.
-//   5. Whoever waits while a GPU is free and nothing is reserved is granted: the core never sits on a free GPU.
+//   5. Whoever waits while its GPUs are free and none of them is reserved is granted: the core never sits on a free GPU.
 //   6. A tenant that is gone holds nothing and waits for nothing.
 #pragma once
 

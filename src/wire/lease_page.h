@@ -5,7 +5,7 @@
 // Hello; it keeps the page for its whole life, across restarts of the daemon. Slot i is the tenant's i-th seat:
 //
 //   byte 128*i      word         lease word                 daemon stores; the tenant's agent may clear kGranted (below)
-//             +4    permits      submissions let through    daemon adds, tenant takes (stall rule)
+//             +4    permits      submissions let through    daemon stores 1 for a Step and 0 with every other word; a thread takes it
 //             +8    epoch        which grant `word` speaks of; written before the word that grants it   daemon
 //             +64   submissions  work submitted so far      tenant
 //             +72   waiting_ns   time threads have slept at this gate   tenant
@@ -16,10 +16,14 @@
 //   bit 1  kExclusive   nobody else may
 //   bit 2  kContended   somebody waits for this GPU
 //   bit 3  kUngated     set by the tenant itself when it has no daemon and runs without one
+//   bit 4  kReleased    set by the tenant's agent where it clears kGranted itself
 //   8..31  sequence     one more at each store by the daemon, so that a sleeper notices every change
 //
 //   not granted --daemon: lease given--> granted --daemon: revoked--> not granted
 //                                        granted --agent, compare-and-exchange: released of its own accord--> not granted
+//
+// A Step (stall rule) stores permits = 1, then the word again, still not granted but with the next sequence number, and wakes: one
+// sleeping thread takes the permit by compare-and-exchange and may submit once.
 //
 // A thread submits only while kGranted is set, and marks itself inside before it looks (gate/gate.h). Clearing the bit is the first
 // half of closing a gate; the tenant's agent does the second (membarrier, wait until nobody is inside) and only then tells the daemon.
@@ -43,6 +47,7 @@ inline constexpr std::uint32_t kGranted = 1u << 0;
 inline constexpr std::uint32_t kExclusive = 1u << 1;
 inline constexpr std::uint32_t kContended = 1u << 2;
 inline constexpr std::uint32_t kUngated = 1u << 3;
+inline constexpr std::uint32_t kReleased = 1u << 4;
 inline constexpr std::uint32_t kSequenceOne = 1u << 8;
 inline constexpr std::uint32_t kSequenceMask = ~0u << 8;
 

@@ -26,12 +26,16 @@ void tidy(SeatRefused& m) { terminate(m.text); }
 template <class Message>
 void tidy(Message&) {}
 
-bool known(const SeatOpen& m) { return static_cast<std::uint32_t>(m.state) <= static_cast<std::uint32_t>(SeatState::kDraining); }
+bool known(const SeatOpen& m) {
+  return static_cast<std::uint32_t>(m.state) <= static_cast<std::uint32_t>(SeatState::kDraining);
+}
 bool known(const Note& m) {
   return static_cast<std::uint32_t>(m.severity) <= static_cast<std::uint32_t>(Severity::kError) &&
          static_cast<std::uint32_t>(m.kind) <= static_cast<std::uint32_t>(NoteKind::kUnknownEntry);
 }
-bool known(const Welcome& m) { return static_cast<std::uint32_t>(m.on_daemon_loss) <= static_cast<std::uint32_t>(OnDaemonLoss::kUngated); }
+bool known(const Welcome& m) {
+  return static_cast<std::uint32_t>(m.on_daemon_loss) <= static_cast<std::uint32_t>(OnDaemonLoss::kUngated);
+}
 template <class Message>
 bool known(const Message&) {
   return true;
@@ -41,13 +45,16 @@ template <class Variant, class Message>
 base::Result<Variant> decode_as(std::span<const std::byte> body) {
   static_assert(std::is_trivially_copyable_v<Message>);
   if (body.size() < Message::kMinimumBytes) {
-    return base::fail(base::Code::kProtocol, "message of type " + std::to_string(static_cast<unsigned>(Message::kType)) + " is too short");
+    return base::fail(base::Code::kProtocol,
+                      "message of type " + std::to_string(static_cast<unsigned>(Message::kType)) + " is too short");
   }
   Message message{};
   std::memcpy(&message, body.data(), body.size() < sizeof message ? body.size() : sizeof message);
   tidy(message);
   if (!known(message)) {
-    return base::fail(base::Code::kProtocol, "message of type " + std::to_string(static_cast<unsigned>(Message::kType)) + " has an unknown value");
+    return base::fail(
+        base::Code::kProtocol,
+        "message of type " + std::to_string(static_cast<unsigned>(Message::kType)) + " has an unknown value");
   }
   return Variant(message);
 }
@@ -60,10 +67,14 @@ base::Result<std::variant<Messages...>> decode(std::span<const std::byte> bytes,
     return base::fail(base::Code::kProtocol, "a message of " + std::to_string(bytes.size()) + " bytes");
   }
   std::memcpy(&header, bytes.data(), sizeof header);
-  if (header.bytes != bytes.size()) return base::fail(base::Code::kProtocol, "a message's length field does not match its length");
+  if (header.bytes != bytes.size())
+    return base::fail(base::Code::kProtocol, "a message's length field does not match its length");
   const auto body = bytes.subspan(sizeof header);
-  base::Result<Variant> result = base::fail(base::Code::kProtocol, "unknown message type " + std::to_string(header.type));
-  const bool found = ((header.type == static_cast<std::uint32_t>(Messages::kType) && (result = decode_as<Variant, Messages>(body), true)) || ...);
+  base::Result<Variant> result =
+      base::fail(base::Code::kProtocol, "unknown message type " + std::to_string(header.type));
+  const bool found = ((header.type == static_cast<std::uint32_t>(Messages::kType) &&
+                       (result = decode_as<Variant, Messages>(body), true)) ||
+                      ...);
   static_cast<void>(found);
   return result;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a tenant and the daemon say to each other.
 //
-// Transport: a unix socket of whole messages (SOCK_SEQPACKET) at most kMaxMessageBytes long. Each message is a Header and one of the
-// structs below, in the machine's byte order: both ends are on one machine. One direction each, in order; nothing is acknowledged
-// unless it says so. The first message must be Hello, with the lease page's descriptor; the daemon answers Welcome or Refused.
+// Transport: a unix socket of whole messages (SOCK_SEQPACKET) at most kMaxMessageBytes long. Each message is a Header
+// and one of the structs below, in the machine's byte order: both ends are on one machine. One direction each, in
+// order; nothing is acknowledged unless it says so. The first message must be Hello, with the lease page's descriptor;
+// the daemon answers Welcome or Refused.
 //
 //   tenant                                   daemon
 //   Hello + lease page  ------------------>
@@ -22,11 +23,13 @@
 //                       <------------------  Step                let `permits` submissions through, then drain again
 //   Stepped, Drained    ------------------>
 //
-// Versions: a struct only ever grows at its end, and what is new there means "as before" when zero. A receiver takes a shorter
-// message from an older peer as filled up with zeros, and ignores what a newer peer has added; a message shorter than its first
-// version's length (kMinimumBytes) is a protocol error. A change that this cannot express raises kProtocolVersion.
+// Versions: a struct only ever grows at its end, and what is new there means "as before" when zero. A receiver takes a
+// shorter message from an older peer as filled up with zeros, and ignores what a newer peer has added; a message
+// shorter than its first version's length (kMinimumBytes) is a protocol error. A change that this cannot express raises
+// kProtocolVersion.
 //
-// Trust: the daemon takes every byte of a tenant's message as hostile. Who a tenant is comes from SO_PEERCRED, never from here.
+// Trust: the daemon takes every byte of a tenant's message as hostile. Who a tenant is comes from SO_PEERCRED, never
+// from here.
 #pragma once
 
 #include <cstddef>
@@ -71,7 +74,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == 8);
 
-// ---- tenant to daemon ------------------------------------------------------------------------------------------------------
+// ---- tenant to daemon -------------------------------------------------------------------------------------
 
 enum class OnDaemonLoss : std::uint32_t { kWait = 0, kUngated = 1 };
 
@@ -81,11 +84,11 @@ struct Hello {
   static constexpr std::size_t kMinimumBytes = 160;
   std::uint32_t protocol = 0;         // the sender's kProtocolVersion
   std::uint32_t oldest_protocol = 0;  // the oldest that it speaks
-  std::uint32_t gang_world = 0;       // processes in the gang named below that use GPUs of this machine, if known; 0: not known
+  std::uint32_t gang_world = 0;       // processes of `gang` that use GPUs of this machine; 0: not known
   std::uint32_t pid_here = 0;         // the sender's pid in its own namespace: for messages to people only
   char program[base::kMaxNameBytes] = {};
-  char gang[base::kMaxNameBytes] = {};     // empty: none. The daemon keeps users' gangs apart, whatever they are called
-  char version[16] = {};                   // of the library
+  char gang[base::kMaxNameBytes] = {};  // empty: none. The daemon keeps users' gangs apart, whatever they are called
+  char version[16] = {};                // of the library
 };
 static_assert(sizeof(Hello) == 160);
 
@@ -119,7 +122,8 @@ struct Request {
   std::uint32_t reserved = 0;
 };
 
-// Answers to Revoke. GateClosed and Drained name the epoch they speak of; another epoch than the current one is ignored.
+// Answers to Revoke. GateClosed and Drained name the epoch they speak of; another epoch than the current one is
+// ignored.
 struct RevokeSeen {
   static constexpr Type kType = Type::kRevokeSeen;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -151,8 +155,8 @@ struct Stepped {
   std::uint64_t epoch = 0;
 };
 
-// This process's seats belong together from now on (it uses peers or collectives), and with everybody of the same user who joined
-// the same key. An empty key: only this process's own seats.
+// This process's seats belong together from now on (it uses peers or collectives), and with everybody of the same user
+// who joined the same key. An empty key: only this process's own seats.
 struct GangJoin {
   static constexpr Type kType = Type::kGangJoin;
   static constexpr std::size_t kMinimumBytes = 64;
@@ -173,13 +177,14 @@ struct Note {
   char text[base::kMaxNoteBytes] = {};
 };
 
-// ---- daemon to tenant ------------------------------------------------------------------------------------------------------
+// ---- daemon to tenant -------------------------------------------------------------------------------------
 
 struct Welcome {
   static constexpr Type kType = Type::kWelcome;
   static constexpr std::size_t kMinimumBytes = 32;
   std::uint32_t protocol = 0;  // the one to speak: the newest that both know
-  OnDaemonLoss on_daemon_loss = OnDaemonLoss::kWait;  // what the daemon's owner configured; the tenant's own setting wins
+  // What the daemon's owner configured; the tenant's own setting wins.
+  OnDaemonLoss on_daemon_loss = OnDaemonLoss::kWait;
   std::uint64_t tenant = 0;
   char version[16] = {};  // of the daemon
 };
@@ -187,11 +192,11 @@ static_assert(sizeof(Welcome) == 32);
 
 enum class Reason : std::uint32_t {
   kNone = 0,
-  kVersion = 1,       // no protocol in common
-  kLimit = 2,         // too many tenants, of this user or in all
-  kDenied = 3,        // this user may not connect
-  kBadPage = 4,       // the lease page is missing, of the wrong size or not sealed
-  kUnknownGpu = 5,    // no GPU of this UUID is served here
+  kVersion = 1,     // no protocol in common
+  kLimit = 2,       // too many tenants, of this user or in all
+  kDenied = 3,      // this user may not connect
+  kBadPage = 4,     // the lease page is missing, of the wrong size or not sealed
+  kUnknownGpu = 5,  // no GPU of this UUID is served here
   kSlotInUse = 6,
   kOwnedElsewhere = 7,  // another daemon serves this GPU
 };
@@ -221,7 +226,8 @@ struct SeatRefused {
   char text[128] = {};
 };
 
-// The page says "not granted" already. An epoch older than the slot's means that the lease was released meanwhile: ignored.
+// The page says "not granted" already. An epoch older than the slot's means that the lease was released meanwhile:
+// ignored.
 struct Revoke {
   static constexpr Type kType = Type::kRevoke;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -239,7 +245,8 @@ struct Reopen {
   std::uint64_t epoch = 0;
 };
 
-// The page's `permits` was raised by one: one submission may go through although the gate is closed; then drain and report again.
+// The page's `permits` was raised by one: one submission may go through although the gate is closed; then drain and
+// report again.
 struct Step {
   static constexpr Type kType = Type::kStep;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -248,7 +255,8 @@ struct Step {
   std::uint64_t epoch = 0;
 };
 
-// Somebody waits for the GPU that this seat holds, or nobody does any more. While somebody waits an idle holder releases.
+// Somebody waits for the GPU that this seat holds, or nobody does any more. While somebody waits an idle holder
+// releases.
 struct Contention {
   static constexpr Type kType = Type::kContention;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -257,10 +265,11 @@ struct Contention {
   std::uint64_t idle_hold_ns = 0;  // how long the seat may stay idle before it releases
 };
 
-using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped, GangJoin, Note>;
+using TenantMessage =
+    std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped, GangJoin, Note>;
 using DaemonMessage = std::variant<Welcome, Refused, SeatOpened, SeatRefused, Revoke, Reopen, Step, Contention>;
 
-// ---- codec -----------------------------------------------------------------------------------------------------------------
+// ---- codec ------------------------------------------------------------------------------------------------
 
 // A message as it goes on the wire.
 template <class Message>
@@ -278,8 +287,8 @@ Encoded<Message> encode(const Message& message) {
   return Encoded<Message>{.message = message};
 }
 
-// Reads what one side received. Any bytes at all are safe to pass. Text fields come back with a terminating zero; enumerations
-// outside what this version knows are kProtocol.
+// Reads what one side received. Any bytes at all are safe to pass. Text fields come back with a terminating zero;
+// enumerations outside what this version knows are kProtocol.
 base::Result<TenantMessage> decode_from_tenant(std::span<const std::byte> bytes);
 base::Result<DaemonMessage> decode_from_daemon(std::span<const std::byte> bytes);
 

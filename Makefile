@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+# A thin front: each target names the tool that does the work. `make help` lists them.
+
+PREFIX ?= /usr
+SYSCONFDIR ?= /etc
+DESTDIR ?=
+# Parallel compilations: as many as there are cores and memory for (about 2 GB each for the largest sources).
+JOBS ?= $(shell tools/jobs.sh)
+
+export JOBS PREFIX SYSCONFDIR DESTDIR
+
+.PHONY: all build test demo bench install uninstall clean clean-all format check tidy setup help
+.DEFAULT_GOAL := build
+
+all: build
+
+build: setup
+	tools/build.sh dist
+
+test: setup
+	tools/build.sh dev
+	tools/run_tests.sh dev
+
+demo: build
+	tools/demo.sh
+
+bench: setup
+	tools/build.sh release
+	tools/bench.sh
+
+# Copies what dist/ holds; it never builds, so that `sudo make install` leaves no files of root's in the tree.
+install:
+	tools/install.sh install
+
+uninstall:
+	tools/install.sh uninstall
+
+format:
+	tools/check_format.sh --fix
+
+check: setup
+	tools/check.sh
+
+tidy: setup
+	tools/tidy.sh
+
+setup:
+	@tools/setup.sh
+
+clean:
+	rm -rf dist build/dev build/release
+
+clean-all:
+	rm -rf dist build
+
+help:
+	@echo 'make, make build   builds gpumux into dist/ (release)'
+	@echo 'make test          builds and runs the test suite'
+	@echo 'make demo          three programs share one GPU, real or simulated; under two minutes after the build'
+	@echo 'make bench         runs the benchmarks; prints figures beside their baselines'
+	@echo 'make install       copies dist/ to $$(DESTDIR)$$(PREFIX), default /usr, with the systemd unit'
+	@echo 'make uninstall     removes what make install put there; keeps the configuration'
+	@echo 'make check         format, layers, style, generated files'
+	@echo 'make tidy          clang-tidy on what differs from main; TIDY=all for everything'
+	@echo 'make format        formats every source under version control'
+	@echo 'make clean         removes dist/ and the builds; make clean-all the sanitizer and fuzz builds too'
+	@echo 'make setup         installs what is missing to build (Debian 12, as root); tools/setup.sh --list names it'

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/agent.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "os/runtime_dir.h"
+#include "os/system_clock.h"
+#include "os/unix_socket.h"
+
+namespace gpumux::client {
+namespace {
+
+using namespace std::chrono_literals;
+
+// How often a missing daemon is looked for. A connect to a missing socket costs microseconds; a restarted daemon waits
+// for its tenants.
+constexpr base::Duration kRetry = 50ms;
+// A daemon that has accepted answers Hello within its next loop; this long without an answer it is stuck, and another
+// try may do better.
+constexpr base::Duration kWelcomeTimeout = 5s;
+
+base::TimePoint now() { return os::SystemClock().now(); }
+
+int to_poll_ms(base::Duration duration) {
+  if (duration <= 0ns) return 0;
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(duration).count();
+  return static_cast<int>(ms < 60'000 ? ms : 60'000);
+}
+
+}  // namespace
+
+Agent::Agent(AgentOptions options, SeatPort& port) : options_(std::move(options)), port_(port) {}
+
+Agent::~Agent() {
+  if (!started_) return;
+  stopping_.store(true, std::memory_order_release);
+  wake();
+  pthread_join(thread_, nullptr);
+}
+
+base::Status Agent::start() {
+  wake_ = os::FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) return base::fail_errno(errno, "cannot create an eventfd");
+  // The program's signals are for the program's threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int result = pthread_create(&thread_, nullptr, thread_main, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (result != 0) return base::fail_errno(result, "cannot create the agent's thread");
+  started_ = true;
+  return {};
+}
+
+void* Agent::thread_main(void* self) {
+  pthread_setname_np(pthread_self(), "gpumux-agent");
+  static_cast<Agent*>(self)->run();
+  return nullptr;
+}
+
+void Agent::run() {
+  const base::TimePoint deadline = now() + options_.connect_timeout;
+  while (!stopping_.load(std::memory_order_acquire)) {
+    if (connect_once() && await_welcome()) {
+      serve();
+      disconnect();
+      if (stopping_.load(std::memory_order_acquire)) return;
+      port_.on_lost();
+    }
+    disconnect();
+    if (!refusal_.empty()) return port_.on_ungated(refusal_);
+    if (!was_connected_ && now() >= deadline) return port_.on_ungated(last_failure_);
+    pause(kRetry);
+  }
+}
+
+bool Agent::connect_once() {
+  std::string path = options_.socket_path;
+  if (path.empty()) {
+    const auto dir = os::find_runtime_dir();
+    if (!dir) {
+      last_failure_ = dir.error().message();
+      return false;
+    }
+    path = *dir + "/" + os::kTenantSocket;
+  }
+  auto socket = os::connect_seqpacket(path);
+  if (!socket) {
+    last_failure_ = "no daemon answers: " + socket.error().message();
+    return false;
+  }
+  if (const auto sent = os::send_message(socket->get(), wire::encode(options_.hello).bytes(), options_.page_fd);
+      !sent) {
+    last_failure_ = sent.error().message();
+    return false;
+  }
+  pthread_mutex_lock(&send_mutex_);
+  socket_ = std::move(*socket);
+  pthread_mutex_unlock(&send_mutex_);
+  return true;
+}
+
+bool Agent::await_welcome() {
+  const base::TimePoint deadline = now() + kWelcomeTimeout;
+  std::array<std::byte, base::kMaxMessageBytes> buffer;
+  while (!stopping_.load(std::memory_order_acquire)) {
+    pollfd waiting{socket_.get(), POLLIN, 0};
+    if (::poll(&waiting, 1, to_poll_ms(deadline - now())) == 0) {
+      last_failure_ = "the daemon does not answer";
+      return false;
+    }
+    const auto received = os::receive_message(socket_.get(), buffer);
+    if (!received && received.error().system_errno == EAGAIN) continue;
+    if (!received || received->bytes == 0) {
+      last_failure_ = "the daemon closed the connection";
+      return false;
+    }
+    const auto message = wire::decode_from_daemon(std::span(buffer).first(received->bytes));
+    if (!message) {
+      last_failure_ = message.error().message();
+      return false;
+    }
+    if (const auto* refused = std::get_if<wire::Refused>(&*message)) {
+      refusal_ = "the daemon refuses this process: " + std::string(wire::text_of(refused->text));
+      return false;
+    }
+    if (const auto* welcome = std::get_if<wire::Welcome>(&*message)) {
+      // The port forgets which seats were announced before other threads may send again.
+      port_.on_connected(*welcome, std::exchange(was_connected_, true));
+      connected_.store(true, std::memory_order_release);
+      return true;
+    }
+  }
+  return false;
+}
+
+void Agent::serve() {
+  std::array<std::byte, base::kMaxMessageBytes> buffer;
+  port_.announce_seats();
+  while (!stopping_.load(std::memory_order_acquire)) {
+    std::array<pollfd, 2> waiting{{{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
+    if (::poll(waiting.data(), waiting.size(), -1) < 0) continue;
+    if (waiting[1].revents != 0) {
+      std::uint64_t count = 0;
+      static_cast<void>(!::read(wake_.get(), &count, sizeof count));
+      port_.announce_seats();
+    }
+    while (waiting[0].revents != 0) {
+      const auto received = os::receive_message(socket_.get(), buffer);
+      if (!received && received.error().system_errno == EAGAIN) break;
+      if (!received || received->bytes == 0) return;
+      // A message that this version does not know comes from a newer daemon, which was told our version: leave it.
+      if (const auto message = wire::decode_from_daemon(std::span(buffer).first(received->bytes)))
+        port_.on_message(*message);
+    }
+  }
+}
+
+// Sleeps, but not through a stop. Wakes meant for announce_seats are kept: they are announced at the next connection
+// anyway.
+void Agent::pause(base::Duration duration) {
+  const base::TimePoint end = now() + duration;
+  while (!stopping_.load(std::memory_order_acquire) && now() < end) {
+    pollfd waiting{wake_.get(), POLLIN, 0};
+    ::poll(&waiting, 1, to_poll_ms(end - now()));
+    std::uint64_t count = 0;
+    static_cast<void>(!::read(wake_.get(), &count, sizeof count));
+  }
+}
+
+void Agent::disconnect() {
+  connected_.store(false, std::memory_order_release);
+  pthread_mutex_lock(&send_mutex_);
+  socket_.reset();
+  pthread_mutex_unlock(&send_mutex_);
+}
+
+bool Agent::send_locked(std::span<const std::byte> bytes, bool may_be_lost) {
+  if (!connected_.load(std::memory_order_acquire) || !socket_) return false;
+  const int saved_errno = errno;
+  const bool sent = os::send_message(socket_.get(), bytes).has_value();
+  if (!sent && !may_be_lost) ::shutdown(socket_.get(), SHUT_RDWR);  // the agent's thread sees the end and connects anew
+  errno = saved_errno;
+  return sent;
+}
+
+void Agent::wake() {
+  const std::uint64_t one = 1;
+  const int saved_errno = errno;
+  static_cast<void>(!::write(wake_.get(), &one, sizeof one));
+  errno = saved_errno;
+}
+
+void Agent::close_after_fork() {
+  socket_.reset();
+  wake_.reset();
+}
+
+}  // namespace gpumux::client

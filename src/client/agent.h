@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tenant's side of the lease protocol: one thread that keeps a connection to the daemon, and what the daemon says
+// handed on.
+//
+//   start -> connecting --Welcome--> connected --connection lost--> lost --Welcome--> connected ...
+//               |  \--Refused------> ended: on_ungated
+//               \--timeout---------> ended: on_ungated
+//
+// Nothing that opens a gate needs this thread: grants come through the lease page. The thread never calls the driver,
+// so it answers whatever the GPU does. A port's functions are called on it, except where noted; they must not block.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <string>
+#include <type_traits>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "os/file_descriptor.h"
+#include "wire/messages.h"
+
+namespace gpumux::client {
+
+// What the agent tells its owner.
+class SeatPort {
+ public:
+  virtual void on_connected(const wire::Welcome& welcome, bool again) = 0;
+  // After on_connected and after each wake: announce the seats that the daemon does not know yet, with
+  // Agent::Announcement.
+  virtual void announce_seats() = 0;
+  virtual void on_message(const wire::DaemonMessage& message) = 0;
+  // The connection is lost; the agent tries again by itself.
+  virtual void on_lost() = 0;
+  // There is no daemon, or it does not want us: the agent has ended. `why` is for people.
+  virtual void on_ungated(const std::string& why) = 0;
+
+ protected:
+  ~SeatPort() = default;
+};
+
+struct AgentOptions {
+  std::string socket_path;           // empty: looked for anew at each try (os::find_runtime_dir)
+  base::Duration connect_timeout{};  // for the first connection; later ones are tried for ever
+  wire::Hello hello;
+  int page_fd = -1;  // stays the owner's
+};
+
+class Agent {
+ public:
+  Agent(AgentOptions options, SeatPort& port);
+  Agent(const Agent&) = delete;
+  Agent& operator=(const Agent&) = delete;
+  // Agents in programs live as long as the process. In tests: stops the thread and waits for it.
+  ~Agent();
+
+  // Starts the thread, with all signals blocked.
+  base::Status start();
+
+  // Any thread. False: not sent. A Request or Note that does not fit (the daemon reads too slowly) is dropped, for it
+  // can be made again; any other message that does not fit breaks the connection off, and the next one begins with what
+  // the seats then have.
+  template <class Message>
+  bool send(const Message& message) {
+    const Announcement locked(*this);
+    return send_locked(wire::encode(message).bytes(), kMayBeLost<Message>);
+  }
+
+  // Holds back all other sends while it lives, so that nobody speaks of a seat before it is announced.
+  class Announcement {
+   public:
+    explicit Announcement(Agent& agent) : agent_(agent) { pthread_mutex_lock(&agent_.send_mutex_); }
+    ~Announcement() { pthread_mutex_unlock(&agent_.send_mutex_); }
+    Announcement(const Announcement&) = delete;
+    Announcement& operator=(const Announcement&) = delete;
+    template <class Message>
+    bool send(const Message& message) {
+      return agent_.send_locked(wire::encode(message).bytes(), kMayBeLost<Message>);
+    }
+
+   private:
+    Agent& agent_;
+  };
+
+  // Any thread: makes the agent call announce_seats.
+  void wake();
+
+  bool connected() const { return connected_.load(std::memory_order_acquire); }
+
+  // In a forked child: closes the descriptors that belong to the parent's connection. The object is not used again.
+  void close_after_fork();
+
+ private:
+  template <class Message>
+  static constexpr bool kMayBeLost = std::is_same_v<Message, wire::Request> || std::is_same_v<Message, wire::Note>;
+
+  static void* thread_main(void* self);
+  void run();
+  bool connect_once();
+  bool await_welcome();
+  void serve();
+  void pause(base::Duration duration);
+  bool send_locked(std::span<const std::byte> bytes, bool may_be_lost);
+  void disconnect();
+
+  const AgentOptions options_;
+  SeatPort& port_;
+  pthread_t thread_{};
+  bool started_ = false;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> connected_{false};
+  bool was_connected_ = false;
+  std::string refusal_;  // why the daemon does not want us, for ever
+  std::string last_failure_;
+  os::FileDescriptor wake_;  // eventfd
+  pthread_mutex_t send_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  os::FileDescriptor socket_;  // changed under send_mutex_, by the agent's thread only
+};
+
+}  // namespace gpumux::client

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the entry table (entries.table) says of an entry point of the driver. docs/entries.md describes each column.
+#pragma once
+
+#include <cstdint>
+
+namespace gpumux::cuda {
+
+// Which stream a null stream means.
+enum class StreamVariant : std::uint8_t {
+  kNone,    // the function has no stream
+  kLegacy,  // the context's one default stream
+  kPtds,    // the calling thread's own default stream, in functions without a stream parameter ("per-thread default
+            // stream")
+  kPtsz,    // the same, in functions with one ("per-thread stream zero")
+};
+
+// What kind of thing an entry point does.
+enum class EntryClass : std::uint8_t {
+  kLaunch,
+  kGraphLaunch,
+  kCopy,
+  kFill,
+  kPrefetch,
+  kMemop,     // stream memory operations
+  kExternal,  // external semaphores, graphics resources mapped in stream order
+  kCallback,  // host functions in stream order
+  kSync,
+  kQuery,
+  kInit,
+  kLookup,
+  kContext,
+  kStream,
+  kCapture,
+  kEvent,
+  kGraph,   // building graphs
+  kMemory,  // allocation, mapping, pools, attributes, host memory
+  kPeer,
+  kShare,  // between processes, and with other interfaces
+  kModule,
+  kFunction,
+  kTexture,
+  kInterop,
+  kDebugger,
+  kProfiler,
+  kCheckpoint,
+};
+
+// What the library does with an entry point.
+enum class Action : std::uint8_t {
+  kForward,  // nothing: the program calls the driver's own
+  kGate,     // a submission: it passes the gate
+  kSync,     // waits for the GPU: not gated, but idleness is seen here
+  kHook,     // written by hand
+};
+
+struct EntryInfo {
+  const char* symbol;    // as the driver exports it
+  const char* api_name;  // as it is asked of cuGetProcAddress; empty: it is not offered there
+  std::uint32_t
+      since;  // the CUDA version whose ABI of that name this is, as 1000 * major + 10 * minor; 0: no such version
+  StreamVariant variant;
+  EntryClass entry_class;
+  Action action;
+};
+
+}  // namespace gpumux::cuda

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// NVML's functions as typed pointers, filled at run time: a machine without a driver has no NVML, and must still run
+// the daemon and the CLI.
+#pragma once
+
+#include "cuda/nvml_abi.h"
+#include "cuda/symbol_lookup.h"
+
+namespace gpumux::cuda {
+
+// Null where this NVML lacks the function: look before you call. The _v3 process lists and nvmlDeviceGetMemoryInfo_v2
+// are younger than the rest.
+struct Nvml {
+#define GPUMUX_NVML_POINTER(result, name, parameters) result(*name) parameters = nullptr;
+  GPUMUX_NVML_FUNCTIONS(GPUMUX_NVML_POINTER)
+#undef GPUMUX_NVML_POINTER
+};
+
+void load_nvml(Nvml& nvml, SymbolLookup lookup, void* context);
+
+}  // namespace gpumux::cuda

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of NVML's ABI that the daemon and the CLI use, and that the simulated libnvidia-ml.so.1 provides. Names and
+// values are NVML's.
+//
+// As with the driver (abi.h) the build needs no vendor header, and abi_test compares with one where there is one.
+// Symbols are the versioned ones.
+#pragma once
+
+#include <cstddef>
+
+namespace gpumux::cuda {
+
+enum nvmlReturn_t : unsigned int {
+  NVML_SUCCESS = 0,
+  NVML_ERROR_UNINITIALIZED = 1,
+  NVML_ERROR_INVALID_ARGUMENT = 2,
+  NVML_ERROR_NOT_SUPPORTED = 3,
+  NVML_ERROR_NO_PERMISSION = 4,
+  NVML_ERROR_ALREADY_INITIALIZED = 5,
+  NVML_ERROR_NOT_FOUND = 6,
+  NVML_ERROR_INSUFFICIENT_SIZE = 7,
+  NVML_ERROR_INSUFFICIENT_POWER = 8,
+  NVML_ERROR_DRIVER_NOT_LOADED = 9,
+  NVML_ERROR_TIMEOUT = 10,
+  NVML_ERROR_IRQ_ISSUE = 11,
+  NVML_ERROR_LIBRARY_NOT_FOUND = 12,
+  NVML_ERROR_FUNCTION_NOT_FOUND = 13,
+  NVML_ERROR_CORRUPTED_INFOROM = 14,
+  NVML_ERROR_GPU_IS_LOST = 15,
+  NVML_ERROR_RESET_REQUIRED = 16,
+  NVML_ERROR_OPERATING_SYSTEM = 17,
+  NVML_ERROR_LIB_RM_VERSION_MISMATCH = 18,
+  NVML_ERROR_IN_USE = 19,
+  NVML_ERROR_MEMORY = 20,
+  NVML_ERROR_NO_DATA = 21,
+  NVML_ERROR_INSUFFICIENT_RESOURCES = 23,
+  NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
+  NVML_ERROR_DEPRECATED = 26,
+  NVML_ERROR_NOT_READY = 27,
+  NVML_ERROR_GPU_NOT_FOUND = 28,
+  NVML_ERROR_INVALID_STATE = 29,
+  NVML_ERROR_UNKNOWN = 999,
+};
+
+enum nvmlComputeMode_t : unsigned int {
+  NVML_COMPUTEMODE_DEFAULT = 0,
+  NVML_COMPUTEMODE_EXCLUSIVE_THREAD = 1,
+  NVML_COMPUTEMODE_PROHIBITED = 2,
+  NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = 3,
+};
+
+using nvmlDevice_t = struct nvmlDevice_st*;
+
+// Sizes that are enough for the strings that NVML writes, with their terminating zero.
+inline constexpr std::size_t kNvmlUuidBytes = 96;  // a MIG instance's is the longest
+inline constexpr std::size_t kNvmlNameBytes = 96;
+inline constexpr std::size_t kNvmlDriverVersionBytes = 80;
+inline constexpr std::size_t kNvmlVersionBytes = 80;
+
+// What nvmlDeviceGetMigMode says.
+inline constexpr unsigned int kNvmlMigDisabled = 0;
+inline constexpr unsigned int kNvmlMigEnabled = 1;
+
+// A process's memory, where the driver cannot tell it.
+inline constexpr unsigned long long kNvmlValueNotAvailable = ~0ull;
+
+struct nvmlPciInfo_t {
+  char busIdLegacy[16];
+  unsigned int domain;
+  unsigned int bus;
+  unsigned int device;
+  unsigned int pciDeviceId;
+  unsigned int pciSubSystemId;
+  char busId[32];
+};
+
+struct nvmlMemory_t {
+  unsigned long long total;
+  unsigned long long free;
+  unsigned long long used;
+};
+
+// As nvmlMemory_t, but `used` is without what the driver itself has reserved.
+struct nvmlMemory_v2_t {
+  unsigned int version;  // kNvmlMemoryVersion2, set by the caller
+  unsigned long long total;
+  unsigned long long reserved;
+  unsigned long long free;
+  unsigned long long used;
+};
+inline constexpr unsigned int kNvmlMemoryVersion2 = sizeof(nvmlMemory_v2_t) | 2u << 24;
+
+// What the _v3 functions fill in: processes by the id that they have in the caller's pid namespace, 0 or foreign ones
+// otherwise.
+struct nvmlProcessInfo_t {
+  unsigned int pid;
+  unsigned long long usedGpuMemory;
+  unsigned int gpuInstanceId;      // all ones: none
+  unsigned int computeInstanceId;  // all ones: none
+};
+
+struct nvmlUtilization_t {
+  unsigned int gpu;     // percent of the last sample's time in which a kernel ran
+  unsigned int memory;  // percent in which device memory was read or written
+};
+
+// Every function that we call: result, symbol, parameters.
+#define GPUMUX_NVML_FUNCTIONS(X)                                                                                       \
+  X(nvmlReturn_t, nvmlInit_v2, ())                                                                                     \
+  X(nvmlReturn_t, nvmlShutdown, ())                                                                                    \
+  X(const char*, nvmlErrorString, (nvmlReturn_t result))                                                               \
+  X(nvmlReturn_t, nvmlSystemGetDriverVersion, (char* version, unsigned int length))                                    \
+  X(nvmlReturn_t, nvmlSystemGetNVMLVersion, (char* version, unsigned int length))                                      \
+  X(nvmlReturn_t, nvmlSystemGetCudaDriverVersion_v2, (int* version))                                                   \
+  X(nvmlReturn_t, nvmlDeviceGetCount_v2, (unsigned int* count))                                                        \
+  X(nvmlReturn_t, nvmlDeviceGetHandleByIndex_v2, (unsigned int index, nvmlDevice_t* device))                           \
+  X(nvmlReturn_t, nvmlDeviceGetHandleByUUID, (const char* uuid, nvmlDevice_t* device))                                 \
+  X(nvmlReturn_t, nvmlDeviceGetIndex, (nvmlDevice_t device, unsigned int* index))                                      \
+  X(nvmlReturn_t, nvmlDeviceGetName, (nvmlDevice_t device, char* name, unsigned int length))                           \
+  X(nvmlReturn_t, nvmlDeviceGetUUID, (nvmlDevice_t device, char* uuid, unsigned int length))                           \
+  X(nvmlReturn_t, nvmlDeviceGetMinorNumber, (nvmlDevice_t device, unsigned int* minor_number))                         \
+  X(nvmlReturn_t, nvmlDeviceGetPciInfo_v3, (nvmlDevice_t device, nvmlPciInfo_t * pci))                                 \
+  X(nvmlReturn_t, nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t * memory))                               \
+  X(nvmlReturn_t, nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t * memory))                         \
+  X(nvmlReturn_t, nvmlDeviceGetComputeMode, (nvmlDevice_t device, nvmlComputeMode_t * mode))                           \
+  X(nvmlReturn_t, nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t * utilization))               \
+  X(nvmlReturn_t, nvmlDeviceGetComputeRunningProcesses_v3,                                                             \
+    (nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* processes))                                          \
+  X(nvmlReturn_t, nvmlDeviceGetGraphicsRunningProcesses_v3,                                                            \
+    (nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* processes))                                          \
+  X(nvmlReturn_t, nvmlDeviceGetMPSComputeRunningProcesses_v3,                                                          \
+    (nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* processes))                                          \
+  X(nvmlReturn_t, nvmlDeviceGetMigMode, (nvmlDevice_t device, unsigned int* current_mode, unsigned int* pending_mode)) \
+  X(nvmlReturn_t, nvmlDeviceGetMaxMigDeviceCount, (nvmlDevice_t device, unsigned int* count))                          \
+  X(nvmlReturn_t, nvmlDeviceGetMigDeviceHandleByIndex,                                                                 \
+    (nvmlDevice_t device, unsigned int index, nvmlDevice_t* mig_device))                                               \
+  X(nvmlReturn_t, nvmlDeviceGetDeviceHandleFromMigDeviceHandle, (nvmlDevice_t mig_device, nvmlDevice_t * device))      \
+  X(nvmlReturn_t, nvmlDeviceIsMigDeviceHandle, (nvmlDevice_t device, unsigned int* is_mig_device))
+
+}  // namespace gpumux::cuda

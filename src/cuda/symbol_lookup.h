@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+namespace gpumux::cuda {
+
+// Gives the address of a symbol, or null if there is none. `context` is what the caller handed over together with the
+// function.
+//
+// Who opens a library and when is the caller's business: libgpumux.so must not open the driver before its host does,
+// tests hand in a simulated one.
+using SymbolLookup = void* (*)(void* context, const char* symbol);
+
+}  // namespace gpumux::cuda

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gate: the place that every submission passes, open while the seat holds a lease.
+//
+// Passing, while the lease is held, is two plain stores and a load:
+//
+//     passages[slot] += 1                  odd: inside
+//     compiler barrier
+//     word & kGranted ?                    the lease word, in the page shared with the daemon
+//     ... the driver call ...
+//     passages[slot] += 1                  even: outside
+//
+// Closing: kGranted is cleared (by the daemon when it revokes, by close_if_granted for a release), then close() runs a
+// process-wide barrier and waits until no thread is inside. After the barrier every thread either has its odd mark
+// visible, and is waited for, or will see the cleared word, and waits. So no submission is made after close() has
+// returned (invariant 3), and nobody pays for a fence but the closer. A thread that is inside a second time (the driver
+// calls back into itself) passes unasked: it is waited for already, and stopping it would make the wait endless.
+//
+// One Gate for the process, for all seats. Submitting threads call pass/leave; one thread (the drainer) closes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/clock.h"
+#include "gate/thread_records.h"
+#include "wire/lease_page.h"
+
+namespace gpumux::gate {
+
+enum class Passed {
+  kHolding,  // by the lease
+  kNested,   // the thread was inside already
+  kStep,     // by a permit of the stall rule: say so when outside again
+  kNot,      // the gate is closed
+};
+
+class Gate {
+ public:
+  // `page`: the process's lease page, zeroed, valid as long as the gate. `request`: called (on a waiting thread,
+  // holding nothing) to ask the daemon for a lease; it may be called again while waiting and must not block for long.
+  Gate(wire::LeasePage& page, void (*request)(void* context, std::uint32_t slot), void* context);
+
+  // Marks the thread inside seat `slot` if it may submit now. Anything but kNot is followed by leave.
+  Passed try_pass(ThreadRecord& thread, std::uint32_t slot) {
+    std::atomic<std::uint64_t>& passages = thread.passages[slot];
+    const std::uint64_t count = passages.load(std::memory_order_relaxed);  // only this thread writes it
+    if ((count & 1) != 0) return Passed::kNested;
+    passages.store(count + 1, std::memory_order_relaxed);
+    if (fences_itself_) {
+      std::atomic_thread_fence(std::memory_order_seq_cst);
+    } else {
+      std::atomic_signal_fence(
+          std::memory_order_seq_cst);  // orders the compiler; close()'s process barrier orders the machine
+    }
+    // acquire: pairs with the daemon's release store of a grant, so that what was prepared before it is seen.
+    if ((word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0) return Passed::kHolding;
+    passages.store(count, std::memory_order_release);
+    return Passed::kNot;
+  }
+
+  // Like try_pass, or by a permit of the stall rule.
+  Passed try_pass_or_step(ThreadRecord& thread, std::uint32_t slot);
+
+  // Like try_pass_or_step, but waits until the thread may submit.
+  Passed pass(ThreadRecord& thread, std::uint32_t slot) {
+    const Passed passed = try_pass(thread, slot);
+    return passed != Passed::kNot ? passed : wait_and_pass(thread, slot);
+  }
+
+  // Not for kNested.
+  void leave(ThreadRecord& thread, std::uint32_t slot) {
+    std::atomic<std::uint64_t>& passages = thread.passages[slot];
+    // release: pairs with the acquire in is_anybody_inside; the driver call is done before the closer goes on.
+    passages.store(passages.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
+
+  // Sleeps until the word or a permit lets somebody pass, without passing: for callers that need several gates at once.
+  void wait_until_open(std::uint32_t slot);
+
+  // The barrier, once for all slots whose word has been cleared; then ask is_anybody_inside until it is false.
+  void begin_close();
+  bool is_anybody_inside(std::uint32_t slot) const;
+
+  // Clears kGranted of the seat's own accord, if the word still is what the daemon last stored. False: it is not
+  // granted.
+  bool close_if_granted(std::uint32_t slot);
+  // Takes that back unless the daemon has stored another word meanwhile.
+  void reopen_own(std::uint32_t slot);
+
+  // Lets everybody pass from now on (no daemon).
+  void set_ungated(std::uint32_t slot);
+
+  bool is_granted(std::uint32_t slot) const {
+    return (word(slot).load(std::memory_order_acquire) & wire::kGranted) != 0;
+  }
+  bool is_ungated(std::uint32_t slot) const {
+    return (word(slot).load(std::memory_order_relaxed) & wire::kUngated) != 0;
+  }
+  bool is_contended(std::uint32_t slot) const {
+    return (word(slot).load(std::memory_order_relaxed) & wire::kContended) != 0;
+  }
+  bool is_exclusive(std::uint32_t slot) const {
+    return (word(slot).load(std::memory_order_relaxed) & wire::kExclusive) != 0;
+  }
+  std::uint64_t epoch(std::uint32_t slot) const { return page_.slots[slot].epoch.load(std::memory_order_relaxed); }
+  // Threads asleep at this gate.
+  std::uint32_t waiting(std::uint32_t slot) const { return waiting_[slot].load(std::memory_order_seq_cst); }
+  // Sum of all threads' passages: two for each submission, another value whenever anybody passes.
+  std::uint64_t passages(std::uint32_t slot) const;
+
+  // A handle (stream or context) has died: threads forget what they know of handles.
+  void forget_handles() { handle_generation_.fetch_add(1, std::memory_order_release); }
+  std::uint32_t handle_generation() const { return handle_generation_.load(std::memory_order_acquire); }
+
+ private:
+  const std::atomic<std::uint32_t>& word(std::uint32_t slot) const { return page_.slots[slot].word; }
+  std::atomic<std::uint32_t>& word(std::uint32_t slot) { return page_.slots[slot].word; }
+  Passed wait_and_pass(ThreadRecord& thread, std::uint32_t slot);
+  void sleep(std::uint32_t slot, std::uint32_t seen);
+  bool take_permit(std::uint32_t slot);
+
+  wire::LeasePage& page_;
+  void (*const request_)(void*, std::uint32_t);
+  void* const context_;
+  const bool fences_itself_;
+  std::atomic<std::uint32_t> handle_generation_{1};
+  std::atomic<std::uint32_t> waiting_[base::kMaxSeatsPerTenant] = {};
+};
+
+}  // namespace gpumux::gate

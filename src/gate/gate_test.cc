@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: invariant 3, between the gate's check and the submission no lease can be lost; and whoever may submit does get through.
+// Method: threads that submit as fast as they can against a closer that plays the daemon; what a submission would break is a plain
+// variable that only the holder may touch, so that a hole in the gate shows as a wrong value, and as a race under ThreadSanitizer.
+#include "gate/gate.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+#include <thread>
+#include <vector>
+
+#include "os/futex.h"
+
+namespace gpumux::gate {
+namespace {
+
+class GateTest : public ::testing::Test {
+ protected:
+  // The daemon's stores, as lease_page.h has them.
+  void store(std::uint32_t slot, std::uint32_t bits, std::uint32_t permits = 0) {
+    wire::LeaseSlot& at = page.slots[slot];
+    sequence_ += wire::kSequenceOne;
+    at.permits.store(permits, std::memory_order_relaxed);
+    at.word.store(sequence_ | bits, std::memory_order_release);
+    os::futex_wake(at.word, os::FutexScope::kShared);
+  }
+  void grant(std::uint32_t slot) { store(slot, wire::kGranted | wire::kExclusive); }
+  void close(std::uint32_t slot) {
+    store(slot, 0);
+    gate.begin_close();
+    while (gate.is_anybody_inside(slot)) std::this_thread::yield();
+  }
+
+  static void count_request(void* self, std::uint32_t) { ++static_cast<GateTest*>(self)->requests; }
+
+  wire::LeasePage page{};
+  std::atomic<int> requests{0};
+  Gate gate{page, count_request, this};
+
+ private:
+  std::uint32_t sequence_ = 0;
+};
+
+TEST_F(GateTest, NobodyIsInsideAfterItHasClosed) {
+  constexpr std::uint32_t kSlot = 3;
+  constexpr int kRounds = 2000;
+  std::uint64_t guarded = 0;  // written inside by one thread at a time (a mutex of theirs), read by the closer without any lock
+  pthread_mutex_t among_themselves = PTHREAD_MUTEX_INITIALIZER;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      ThreadRecord& me = *this_thread();
+      while (!stop.load(std::memory_order_relaxed)) {
+        ASSERT_EQ(gate.pass(me, kSlot), Passed::kHolding);
+        pthread_mutex_lock(&among_themselves);
+        ++guarded;
+        pthread_mutex_unlock(&among_themselves);
+        gate.leave(me, kSlot);
+      }
+    });
+  }
+  std::mt19937 random(1);
+  std::uint64_t before = 0;
+  int moved = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    grant(kSlot);
+    for (auto spin = random() % 2000; spin > 0; --spin) std::atomic_signal_fence(std::memory_order_seq_cst);
+    close(kSlot);
+    const std::uint64_t closed = guarded;
+    for (int look = 0; look < 20; ++look) {
+      std::this_thread::yield();
+      ASSERT_EQ(guarded, closed) << "somebody submitted through a closed gate in round " << round;
+    }
+    if (closed != before) ++moved;
+    before = closed;
+  }
+  stop = true;
+  grant(kSlot);
+  for (auto& thread : threads) thread.join();
+  EXPECT_GT(moved, kRounds / 20) << "the threads hardly ran, so this proved little";
+}
+
+TEST_F(GateTest, AThreadInsidePassesAgainWithoutAsking) {
+  ThreadRecord& me = *this_thread();
+  grant(0);
+  ASSERT_EQ(gate.pass(me, 0), Passed::kHolding);
+  store(0, 0);
+  EXPECT_EQ(gate.pass(me, 0), Passed::kNested);
+  EXPECT_TRUE(gate.is_anybody_inside(0));
+  gate.leave(me, 0);
+  EXPECT_FALSE(gate.is_anybody_inside(0));
+  EXPECT_EQ(gate.try_pass(me, 0), Passed::kNot);
+}
+
+TEST_F(GateTest, EachPermitLetsOneSubmissionThrough) {
+  constexpr int kThreads = 4;
+  std::atomic<int> passed{0};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      ThreadRecord& me = *this_thread();
+      ASSERT_EQ(gate.pass(me, 0), Passed::kStep);
+      ++passed;
+      gate.leave(me, 0);
+    });
+  }
+  for (int permit = 1; permit <= kThreads; ++permit) {
+    store(0, 0, 1);
+    while (passed.load() < permit) std::this_thread::yield();
+    ASSERT_EQ(passed.load(), permit);
+    ASSERT_EQ(page.slots[0].permits.load(), 0u);
+  }
+  for (auto& thread : threads) thread.join();
+}
+
+TEST_F(GateTest, AWaitingThreadAsksAndIsWokenByTheGrant) {
+  std::thread waiter([&] {
+    ThreadRecord& me = *this_thread();
+    ASSERT_EQ(gate.pass(me, 7), Passed::kHolding);
+    gate.leave(me, 7);
+  });
+  while (requests.load() == 0) std::this_thread::yield();
+  EXPECT_EQ(gate.passages(7), 0u);
+  grant(7);
+  waiter.join();
+  EXPECT_EQ(gate.passages(7), 2u);
+}
+
+TEST_F(GateTest, AReleaseIsTakenBackOnlyIfTheDaemonHasNotSpoken) {
+  grant(0);
+  ASSERT_TRUE(gate.close_if_granted(0));
+  EXPECT_FALSE(gate.is_granted(0));
+  gate.reopen_own(0);
+  EXPECT_TRUE(gate.is_granted(0));
+  EXPECT_TRUE(gate.is_exclusive(0));
+
+  ASSERT_TRUE(gate.close_if_granted(0));
+  store(0, 0);  // a revocation crosses the release
+  gate.reopen_own(0);
+  EXPECT_FALSE(gate.is_granted(0));
+  EXPECT_FALSE(gate.close_if_granted(0));
+}
+
+TEST_F(GateTest, UngatedLetsEverybodyPass) {
+  std::thread waiter([&] {
+    ThreadRecord& me = *this_thread();
+    ASSERT_EQ(gate.pass(me, 1), Passed::kHolding);
+    gate.leave(me, 1);
+  });
+  while (requests.load() == 0) std::this_thread::yield();
+  gate.set_ungated(1);
+  waiter.join();
+}
+
+TEST_F(GateTest, ThreadRecordsAreUsedAgain) {
+  const auto count = [] {
+    int records = 0;
+    for (const ThreadRecord* r = first_record(); r != nullptr; r = r->next.load()) ++records;
+    return records;
+  };
+  std::thread([] { this_thread(); }).join();
+  const int before = count();
+  for (int i = 0; i < 50; ++i) std::thread([] { this_thread(); }).join();
+  EXPECT_EQ(count(), before);
+}
+
+}  // namespace
+}  // namespace gpumux::gate

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// One side of a fence pair paid for by the other: the thread that closes gates makes every running thread of the
+// process pass a full memory barrier, so that the threads that pass gates need none of their own.
+#pragma once
+
+namespace gpumux::gate {
+
+// Registers the process; called once, before the first gate can be closed. False where the kernel refuses (seccomp,
+// before 4.14): then threads must fence at each passage (Gate::fences_itself).
+bool register_membarrier();
+
+// Returns when every thread of this process has passed a full barrier since the call began.
+void process_barrier();
+
+}  // namespace gpumux::gate

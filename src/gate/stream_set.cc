@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gate/stream_set.h"
+
+namespace gpumux::gate {
+namespace {
+
+using cuda::CUcontext;
+using cuda::CUevent;
+using cuda::CUresult;
+using cuda::CUstream;
+
+// Fences of destroyed streams pile up in a seat that is never drained; past this many entries the finished ones are
+// dropped.
+constexpr std::size_t kSweepAbove = 256;
+
+class Locked {
+ public:
+  explicit Locked(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
+  ~Locked() { pthread_mutex_unlock(&mutex_); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  pthread_mutex_t& mutex_;
+};
+
+// Our own driver calls must neither fail because some thread of the program captures, nor break its capture.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const cuda::Driver& driver) : exchange_(driver.cuThreadExchangeStreamCaptureMode) {
+    if (exchange_ != nullptr) exchanged_ = exchange_(&mode_) == cuda::CUDA_SUCCESS;
+  }
+  ~RelaxedCapture() {
+    if (exchanged_) exchange_(&mode_);
+  }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  decltype(cuda::Driver::cuThreadExchangeStreamCaptureMode) exchange_;
+  cuda::CUstreamCaptureMode mode_ = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool exchanged_ = false;
+};
+
+class CurrentContext {
+ public:
+  CurrentContext(const cuda::Driver& driver, CUcontext context)
+      : pop_(driver.cuCtxPopCurrent_v2), result_(driver.cuCtxPushCurrent_v2(context)) {}
+  ~CurrentContext() {
+    CUcontext popped = nullptr;
+    if (result_ == cuda::CUDA_SUCCESS) pop_(&popped);
+  }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+  CUresult result() const { return result_; }
+
+ private:
+  decltype(cuda::Driver::cuCtxPopCurrent_v2) pop_;
+  CUresult result_;
+};
+
+WorkState state_from(CUresult result) {
+  switch (result) {
+    case cuda::CUDA_SUCCESS:
+    // What does not exist any more runs nothing any more.
+    case cuda::CUDA_ERROR_INVALID_HANDLE:
+    case cuda::CUDA_ERROR_INVALID_CONTEXT:
+    case cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED:
+    case cuda::CUDA_ERROR_DEINITIALIZED:
+    case cuda::CUDA_ERROR_NOT_INITIALIZED: return WorkState::kDone;
+    case cuda::CUDA_ERROR_NOT_READY:
+    // A capture began between two looks; it was fenced, and the next look says so.
+    case cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
+    case cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: return WorkState::kRunning;
+    default: return WorkState::kPoisoned;
+  }
+}
+
+}  // namespace
+
+bool StreamSet::is_capturing(CUstream stream) {
+  if (driver_.cuStreamIsCapturing == nullptr) return false;
+  cuda::CUstreamCaptureStatus status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult result = driver_.cuStreamIsCapturing(stream, &status);
+  // The legacy stream answers IMPLICIT while a stream that it synchronises with captures: it may not be asked either.
+  if (result == cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
+  return result == cuda::CUDA_SUCCESS && status != cuda::CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+WorkState StreamSet::state_of(const Entry& entry) {
+  const CurrentContext current(driver_, entry.context);
+  if (current.result() != cuda::CUDA_SUCCESS) return state_from(current.result());
+  if (entry.event != nullptr) return state_from(driver_.cuEventQuery(entry.event));
+  if (is_capturing(entry.stream)) return WorkState::kDone;  // what it ran before is fenced
+  return state_from(driver_.cuStreamQuery(entry.stream));
+}
+
+CUevent StreamSet::record_event(CUcontext context, CUstream stream) {
+  const CurrentContext current(driver_, context);
+  CUevent event = nullptr;
+  if (current.result() != cuda::CUDA_SUCCESS) return nullptr;
+  if (driver_.cuEventCreate(&event, cuda::CU_EVENT_DISABLE_TIMING) != cuda::CUDA_SUCCESS) return nullptr;
+  if (driver_.cuEventRecord(event, stream) == cuda::CUDA_SUCCESS) return event;
+  driver_.cuEventDestroy_v2(event);
+  return nullptr;
+}
+
+void StreamSet::fence(CUcontext context, CUstream stream) {
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    const Entry entry = entries_[i];
+    if (entry.event != nullptr || entry.stream != stream || entry.context != context) continue;
+    if (state_of(entry) != WorkState::kRunning || is_capturing(stream)) return;
+    if (const CUevent event = record_event(context, stream); event != nullptr)
+      entries_.push_back(Entry{context, stream, event, nullptr});
+    return;
+  }
+}
+
+void StreamSet::drop(std::size_t index) {
+  if (entries_[index].event != nullptr) driver_.cuEventDestroy_v2(entries_[index].event);
+  entries_[index] = entries_.back();
+  entries_.pop_back();
+}
+
+void StreamSet::note(CUcontext context, CUstream stream) {
+  const Locked locked(mutex_);
+  for (const Entry& entry : entries_) {
+    if (entry.event == nullptr && entry.stream == stream && entry.context == context) return;
+  }
+  if (entries_.size() >= kSweepAbove && teardowns_ == 0) {
+    const RelaxedCapture relaxed(driver_);
+    for (std::size_t i = entries_.size(); i-- > 0;) {
+      if (entries_[i].event != nullptr && entries_[i].thread == nullptr && state_of(entries_[i]) != WorkState::kRunning)
+        drop(i);
+    }
+  }
+  entries_.push_back(Entry{context, stream, nullptr, nullptr});
+}
+
+void StreamSet::note_per_thread(CUcontext context, const void* thread) {
+  const Locked locked(mutex_);
+  const RelaxedCapture relaxed(driver_);
+  if (is_capturing(kPerThreadStream)) return;
+  for (const Entry& entry : entries_) {
+    if (entry.thread == thread && entry.context == context) {
+      driver_.cuEventRecord(entry.event, kPerThreadStream);
+      return;
+    }
+  }
+  if (const CUevent event = record_event(context, kPerThreadStream); event != nullptr)
+    entries_.push_back(Entry{context, nullptr, event, thread});
+}
+
+void StreamSet::fence_before_capture(CUcontext context, CUstream stream, Capture how) {
+  const Locked locked(mutex_);
+  const RelaxedCapture relaxed(driver_);
+  fence(context, stream);
+  if (how == Capture::kBegin && stream != nullptr) fence(context, nullptr);
+}
+
+void StreamSet::retire(CUstream stream) {
+  const Locked locked(mutex_);
+  const RelaxedCapture relaxed(driver_);
+  for (std::size_t i = 0; i < entries_.size(); ++i) {
+    if (entries_[i].event != nullptr || entries_[i].stream != stream) continue;
+    const CUcontext context = entries_[i].context;
+    fence(context, stream);
+    // The fence, if one was needed, is another entry behind this one.
+    entries_[i] = entries_.back();
+    entries_.pop_back();
+    return;
+  }
+}
+
+void StreamSet::begin_teardown() {
+  const Locked locked(mutex_);
+  ++teardowns_;
+}
+
+void StreamSet::end_teardown(CUcontext gone) {
+  const Locked locked(mutex_);
+  --teardowns_;
+  if (gone == nullptr) return;
+  for (std::size_t i = entries_.size(); i-- > 0;) {
+    if (entries_[i].context != gone) continue;
+    entries_[i] = entries_.back();  // its event died with the context
+    entries_.pop_back();
+  }
+  clean_generation_.fetch_add(1, std::memory_order_release);
+}
+
+WorkState StreamSet::poll(bool forget) {
+  const Locked locked(mutex_);
+  if (teardowns_ != 0) return WorkState::kRunning;
+  if (entries_.empty()) return WorkState::kDone;
+  const RelaxedCapture relaxed(driver_);
+  bool running = false;
+  bool poisoned = false;
+  bool dropped = false;
+  for (std::size_t i = entries_.size(); i-- > 0;) {
+    const WorkState state = state_of(entries_[i]);
+    if (state == WorkState::kRunning) {
+      running = true;
+      continue;
+    }
+    if (state == WorkState::kPoisoned) poisoned = true;
+    if (forget && entries_[i].thread == nullptr) {
+      drop(i);
+      dropped = true;
+    }
+  }
+  if (dropped) clean_generation_.fetch_add(1, std::memory_order_release);
+  if (running) return WorkState::kRunning;
+  return poisoned ? WorkState::kPoisoned : WorkState::kDone;
+}
+
+void StreamSet::reset_after_fork() {
+  pthread_mutex_init(&mutex_, nullptr);
+  entries_.clear();
+  teardowns_ = 0;
+}
+
+}  // namespace gpumux::gate

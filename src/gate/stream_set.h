@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The streams that one seat has used since its GPU work was last known to be done: what a drain has to look at.
+//
+// Problem: when a gate has closed, somebody must know when the work behind it is finished. Synchronising the context is
+// not allowed while any of its streams captures, cannot be given up when a kernel spins for ever, and blocks a thread
+// that is needed. An event behind each launch would cost more than the launch's share of our budget.
+//
+// Idea: each thread notes a stream in this set the first time it uses it after the last drain; later submissions see in
+// the thread's own memo that it is noted (a few compares). The drain then asks cuStreamQuery for each noted stream
+// until all say done. The gate is closed, so nothing is added meanwhile, and the answer is exact. Nothing blocks: a
+// full launch queue only answers "not ready".
+//
+// Three kinds of streams need more (docs/decisions/0004):
+//   - a per-thread default stream has no name that another thread could ask by: its thread records an event after each
+//   submission;
+//   - a stream about to capture cannot be asked while it captures: an event fences what it had submitted before
+//   (fence_before_capture);
+//   - a stream about to be destroyed keeps working: an event outlives it (retire).
+//
+// Any thread may call any function; the driver is called under the set's lock, briefly, with capture mode relaxed. The
+// lock is never held while waiting for the GPU.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "cuda/driver.gen.h"
+
+namespace gpumux::gate {
+
+// The handle by which every thread names its own default stream (CU_STREAM_PER_THREAD), and the other name of the
+// legacy one.
+inline const cuda::CUstream kPerThreadStream = reinterpret_cast<cuda::CUstream>(std::uintptr_t{2});
+inline const cuda::CUstream kLegacyStream = reinterpret_cast<cuda::CUstream>(std::uintptr_t{1});
+
+enum class WorkState { kRunning, kDone, kPoisoned /* a sticky error: it will never run anything more */ };
+
+class StreamSet {
+ public:
+  explicit StreamSet(const cuda::Driver& driver) : driver_(driver) {}
+  StreamSet(const StreamSet&) = delete;
+  StreamSet& operator=(const StreamSet&) = delete;
+
+  // Notes a stream (for the legacy default stream: null, of `context`). Called inside the gate, before the submission.
+  void note(cuda::CUcontext context, cuda::CUstream stream);
+
+  // After a submission to the calling thread's per-thread default stream, still inside: records the thread's event for
+  // `context`. `thread` names the thread (its record); the set owns the event.
+  void note_per_thread(cuda::CUcontext context, const void* thread);
+
+  // Before `stream` starts to capture or joins a capture (kBegin also fences the context's legacy stream, which a
+  // capture silences too).
+  enum class Capture { kBegin, kJoin };
+  void fence_before_capture(cuda::CUcontext context, cuda::CUstream stream, Capture how);
+
+  // Before `stream` is destroyed.
+  void retire(cuda::CUstream stream);
+
+  // Around the destruction, reset or release of a context: meanwhile the seat counts as running and the driver is not
+  // asked about it. `gone`: the context that did die, whose streams are forgotten; null: none did.
+  void begin_teardown();
+  void end_teardown(cuda::CUcontext gone);
+
+  // Whether everything noted has finished. Streams that have are dropped if `forget` (only while the gate is closed and
+  // nobody is inside: threads' memos of them end by clean_generation).
+  WorkState poll(bool forget);
+
+  // Changes when streams were dropped: a memo with another value must note its stream again.
+  std::uint32_t clean_generation() const { return clean_generation_.load(std::memory_order_acquire); }
+
+  // In a forked child: nothing of the parent's is ours.
+  void reset_after_fork();
+
+ private:
+  struct Entry {
+    cuda::CUcontext context = nullptr;
+    cuda::CUstream stream = nullptr;  // asked itself, unless there is an event
+    cuda::CUevent event = nullptr;    // fences work of a stream that cannot be asked
+    const void* thread = nullptr;     // a per-thread default stream's event, recorded again and again: stays
+  };
+
+  WorkState state_of(const Entry& entry);
+  bool is_capturing(cuda::CUstream stream);
+  cuda::CUevent record_event(cuda::CUcontext context, cuda::CUstream stream);
+  void fence(cuda::CUcontext context, cuda::CUstream stream);
+  void drop(std::size_t index);
+
+  const cuda::Driver& driver_;
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  std::vector<Entry> entries_;
+  int teardowns_ = 0;
+  std::atomic<std::uint32_t> clean_generation_{1};
+};
+
+}  // namespace gpumux::gate

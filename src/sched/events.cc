@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sched/events.h"
+
+#include <string_view>
+
+namespace gpumux::sched {
+namespace {
+
+std::string text(Duration duration) {
+  if (duration == kUnlimited) return "unlimited";
+  if (duration == kAutomatic) return "auto";
+  return std::to_string(duration.count()) + "ns";
+}
+
+std::string text(SeatId seat) { return std::to_string(seat.tenant.value) + "@" + std::to_string(seat.gpu.value); }
+std::string text(LeaseEpoch epoch) { return "e" + std::to_string(epoch.value); }
+std::string text(GpuIndex gpu) { return "gpu " + std::to_string(gpu.value); }
+std::string_view text(LeaseKind kind) { return kind == LeaseKind::kExclusive ? "exclusive" : "shared"; }
+
+std::string_view text(Claim claim) {
+  switch (claim) {
+    case Claim::kWaiting:
+      return "waiting";
+    case Claim::kHolding:
+      return "holding";
+    case Claim::kDraining:
+      return "draining";
+  }
+  return "?";
+}
+
+std::string_view text(RevokeReason reason) {
+  switch (reason) {
+    case RevokeReason::kQuantum:
+      return "quantum";
+    case RevokeReason::kMaxRuntime:
+      return "max_runtime";
+    case RevokeReason::kModeChange:
+      return "mode";
+    case RevokeReason::kGang:
+      return "gang";
+    case RevokeReason::kUrgent:
+      return "urgent";
+    case RevokeReason::kBadClaim:
+      return "bad_claim";
+  }
+  return "?";
+}
+
+std::string text(const GpuSettings& s) {
+  std::string out = s.mode == Mode::kSerial ? "serial" : "concurrent";
+  out += s.policy == PolicyKind::kFair ? " fair" : " fifo";
+  out += " quantum=" + text(s.quantum) + " max_runtime=" + text(s.max_runtime) + " stall=" + text(s.stall_timeout) +
+         "/" + text(s.stall_retry) + " step=" + text(s.step_delay) + " ageing=" + text(s.gang_ageing) +
+         " idle_hold=" + text(s.idle_hold) + " silence=" + text(s.silence_limit) + "/" + text(s.kill_silent_after);
+  out += s.overlap ? " overlap" : " no-overlap";
+  return out;
+}
+
+// What hostile programs chose must not break a log's lines.
+std::string quoted(std::string_view raw) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string out = "\"";
+  for (const char c : raw) {
+    if (c >= ' ' && c <= '~' && c != '"' && c != '\\') {
+      out += c;
+    } else {
+      const auto byte = static_cast<unsigned char>(c);
+      out += "\\x";
+      out += kDigits[byte >> 4];
+      out += kDigits[byte & 15];
+    }
+  }
+  return out + "\"";
+}
+
+struct EventText {
+  std::string operator()(const GpuAdded& e) const {
+    return "gpu_added " + text(e.gpu) + " " + text(e.first_epoch) + " " + text(e.settings);
+  }
+  std::string operator()(const SettingsChanged& e) const { return "settings " + text(e.gpu) + " " + text(e.settings); }
+  std::string operator()(const GrantsHeld& e) const {
+    return "grants_held " + std::to_string(e.until.time_since_epoch().count());
+  }
+  std::string operator()(const GrantsAllowed&) const { return "grants_allowed"; }
+  std::string operator()(const TenantConnected& e) const {
+    return "connect " + std::to_string(e.tenant.value) + " uid " + std::to_string(e.uid);
+  }
+  std::string operator()(const TenantGone& e) const { return "gone " + std::to_string(e.tenant.value); }
+  std::string operator()(const GangJoined& e) const {
+    return "gang " + std::to_string(e.tenant.value) + " " + quoted(e.key) + " of " + std::to_string(e.world);
+  }
+  std::string operator()(const SeatOpened& e) const {
+    return "open " + text(e.seat) + " weight " + std::to_string(e.weight);
+  }
+  std::string operator()(const SeatClaimed& e) const {
+    return "claim " + text(e.seat) + " " + std::string(text(e.claim)) + " " + std::string(text(e.kind)) + " " +
+           text(e.epoch);
+  }
+  std::string operator()(const SeatClosed& e) const { return "close " + text(e.seat); }
+  std::string operator()(const Requested& e) const { return "request " + text(e.seat); }
+  std::string operator()(const RevokeSeen& e) const { return "revoke_seen " + text(e.seat) + " " + text(e.epoch); }
+  std::string operator()(const GateClosed& e) const { return "gate_closed " + text(e.seat) + " " + text(e.epoch); }
+  std::string operator()(const Drained& e) const {
+    return "drained " + text(e.seat) + " " + text(e.epoch) + (e.poisoned ? " poisoned" : "");
+  }
+  std::string operator()(const Stepped& e) const { return "stepped " + text(e.seat) + " " + text(e.epoch); }
+  std::string operator()(const TimePassed&) const { return "time"; }
+};
+
+struct CommandText {
+  std::string operator()(const Grant& c) const {
+    return "grant " + text(c.seat) + " " + text(c.epoch) + " " + std::string(text(c.kind)) +
+           (c.contended ? " contended" : "");
+  }
+  std::string operator()(const Revoke& c) const {
+    return "revoke " + text(c.seat) + " " + text(c.epoch) + " " + std::string(text(c.reason));
+  }
+  std::string operator()(const Reopen& c) const {
+    return "reopen " + text(c.seat) + " " + text(c.epoch) + " " + std::string(text(c.kind));
+  }
+  std::string operator()(const Step& c) const { return "step " + text(c.seat) + " " + text(c.epoch); }
+  std::string operator()(const Contention& c) const {
+    return "contention " + text(c.seat) + (c.contended ? " yes " : " no ") + text(c.idle_hold);
+  }
+  std::string operator()(const ReportStall& c) const {
+    std::string out = "stall " + text(c.seat) + " " + text(c.epoch) + " waited " + text(c.waited) + " undrained";
+    for (const SeatId seat : c.undrained) out += " " + text(seat);
+    return out;
+  }
+  std::string operator()(const ReportSilent& c) const { return "silent " + text(c.seat) + " waited " + text(c.waited); }
+  std::string operator()(const ReportAnswering& c) const { return "answering " + text(c.seat); }
+  std::string operator()(const KillTenant& c) const { return "kill " + std::to_string(c.tenant.value); }
+};
+
+}  // namespace
+
+std::string to_string(const Event& event) { return std::visit(EventText(), event); }
+std::string to_string(const Command& command) { return std::visit(CommandText(), command); }
+
+}  // namespace gpumux::sched

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which seats are one unit: joining, merging, leaving; and what tenants say they had before a restart.
+//
+// None of this is on a hot path. Whatever changes a unit's members takes it out of everything that is sorted or counted
+// (unplace), moves the seats, and works out anew from the seats alone what the unit now is (rebuild). That is linear in
+// the gang, and it is one rule for all the cases: a member that joins while the gang waits, holds, or is being revoked;
+// one that dies in any of these.
+#include <algorithm>
+
+#include "sched/state.h"
+
+namespace gpumux::sched {
+namespace {
+
+// A claimed epoch above this is not believed: nobody may use up the numbers.
+constexpr std::uint64_t kMaxClaimedEpoch = std::uint64_t{1} << 62;
+// Keys that one gang can have, by members that join more gangs. A job, and the handles that its processes share, need a
+// few.
+constexpr std::size_t kMaxGangKeys = 64;
+
+}  // namespace
+
+Unit& LeaseCore::State::make_unit(Gang* gang) {
+  auto unit = std::make_unique<Unit>();
+  unit->serial = next_serial++;
+  unit->gang = gang;
+  const auto init = [&](Timer& timer, TimerKind kind) {
+    timer.kind = kind;
+    timer.unit = unit.get();
+  };
+  init(unit->run, TimerKind::kRun);
+  init(unit->stall, TimerKind::kStall);
+  init(unit->step, TimerKind::kStep);
+  init(unit->age, TimerKind::kAge);
+  Unit& made = *unit;
+  units.emplace(made.serial, std::move(unit));
+  return made;
+}
+
+// It has no seats any more.
+void LeaseCore::State::destroy_unit(Unit& unit) {
+  unplace(unit);
+  set_shape(unit);
+  for (Timer* timer : {&unit.run, &unit.stall, &unit.step, &unit.age}) timers.stop(*timer);
+  units.erase(unit.serial);
+}
+
+// Takes the unit out of queues and counts. Its seats keep their phases, except that nobody waits.
+void LeaseCore::State::unplace(Unit& unit) {
+  dequeue(unit);
+  stop_returning(unit);
+  incomplete.erase(&unit);
+  touch(unit);
+  for (Seat* seat : unit.seats) set_place(*seat, Place::kNone);
+}
+
+void LeaseCore::State::attach(Seat& seat, Unit& unit) {
+  seat.unit = &unit;
+  unit.seats.insert(std::upper_bound(unit.seats.begin(), unit.seats.end(), &seat, BySeat()), &seat);
+}
+
+void LeaseCore::State::detach(Seat& seat) {
+  std::erase(seat.unit->seats, &seat);
+  seat.unit = nullptr;
+}
+
+void LeaseCore::State::set_shape(Unit& unit) {
+  unit.gpus.clear();
+  for (Seat* seat : unit.seats) {
+    const auto same = [seat](const UnitGpu& on_gpu) { return on_gpu.gpu == seat->gpu; };
+    if (std::none_of(unit.gpus.begin(), unit.gpus.end(), same)) unit.gpus.push_back({.gpu = seat->gpu, .lead = seat});
+  }
+  std::sort(unit.gpus.begin(), unit.gpus.end(),
+            [](const UnitGpu& a, const UnitGpu& b) { return a.gpu->index < b.gpu->index; });
+  std::vector<std::uint32_t> key;
+  for (const UnitGpu& on_gpu : unit.gpus) key.push_back(on_gpu.gpu->index.value);
+
+  Shape* shape = nullptr;
+  if (!key.empty()) {
+    auto& slot = shapes[key];
+    if (slot == nullptr) {
+      slot = std::make_unique<Shape>();
+      for (const UnitGpu& on_gpu : unit.gpus) {
+        slot->gpus.push_back(on_gpu.gpu);
+        on_gpu.gpu->shapes.push_back(slot.get());
+      }
+    }
+    shape = slot.get();
+    ++shape->units;
+  }
+  Shape* const old = std::exchange(unit.shape, shape);
+  if (old == nullptr || --old->units > 0) return;
+  std::vector<std::uint32_t> old_key;
+  for (Gpu* gpu : old->gpus) {
+    std::erase(gpu->shapes, old);
+    old_key.push_back(gpu->index.value);
+  }
+  shapes.erase(old_key);
+}
+
+// What an unplaced unit is, from what its seats are.
+void LeaseCore::State::rebuild(Unit& unit) {
+  set_shape(unit);
+  unit.wanting = unit.resting = unit.revoked = unit.undrained = unit.silent = unit.permits = unit.contended = 0;
+  std::uint32_t holding = 0;
+  for (const Seat* seat : unit.seats) {
+    unit.wanting += seat->wants ? 1 : 0;
+    unit.resting += seat->resting ? 1 : 0;
+    unit.silent += seat->phase == SeatPhase::kSilent ? 1 : 0;
+    unit.permits += seat->permit ? 1 : 0;
+    holding += seat->phase == SeatPhase::kHolding ? 1 : 0;
+    if (seat->phase != SeatPhase::kIdle && seat->phase != SeatPhase::kHolding) {
+      ++unit.revoked;
+      unit.undrained += seat->drained ? 0 : 1;
+    }
+  }
+  unit.phase = UnitPhase::kIdle;
+  touch(unit);
+  if (unit.revoked > 0) {
+    unit.phase = UnitPhase::kRevoking;
+    timers.stop(unit.run);
+    for (Seat* seat : unit.seats) {
+      if (seat->phase == SeatPhase::kHolding) revoke_seat(*seat, RevokeReason::kGang);
+    }
+    place(unit);
+    if (unit.undrained == 0) return all_drained(unit);
+    if (unit.passed_over()) {
+      timers.stop(unit.stall);
+    } else if (!unit.stall.armed()) {
+      timers.arm(unit.stall, after(now, unit.gpus.front().gpu->settings.stall_timeout));
+    }
+    return progress(unit);
+  }
+  timers.stop(unit.stall);
+  timers.stop(unit.step);
+  if (holding > 0) {
+    unit.phase = UnitPhase::kHolding;
+    for (const UnitGpu& on_gpu : unit.gpus) {
+      if (on_gpu.gpu->holders.empty()) on_gpu.gpu->contended = on_gpu.gpu->waiting > 0;
+    }
+    place(unit);
+    if (unit.resting == holding) return finish(unit);
+    if (holding < unit.seats.size()) incomplete.insert(&unit);
+    return tell_contention(unit, true);
+  }
+  timers.stop(unit.run);
+  if (unit.wanting > 0) enqueue(unit);
+}
+
+// What of `other`, whose seats go to `unit`, is not in the seats.
+void LeaseCore::State::absorb(Unit& unit, const Unit& other) {
+  const bool first = unit.phase == UnitPhase::kIdle;
+  if (other.phase == UnitPhase::kHolding || other.phase == UnitPhase::kRevoking) {
+    unit.granted_at = first ? other.granted_at : std::min(unit.granted_at, other.granted_at);
+    unit.revoked_at = first ? other.revoked_at : std::max(unit.revoked_at, other.revoked_at);
+    unit.phase = other.phase;
+    unit.reason = other.reason;
+  }
+  unit.retry_at = std::max(unit.retry_at, other.retry_at);
+  unit.stalls = std::max(unit.stalls, other.stalls);
+}
+
+// The seat goes out of its unit and is in none.
+void LeaseCore::State::leave(Seat& seat) {
+  Unit& unit = *seat.unit;
+  charge(seat);
+  unplace(unit);
+  timers.stop(seat.answer);
+  detach(seat);
+  if (!unit.seats.empty() || unit.gang != nullptr) {
+    rebuild(unit);
+  } else {
+    destroy_unit(unit);
+  }
+}
+
+void LeaseCore::State::remove_seat(Seat& seat) {
+  Tenant& tenant = *seat.tenant;
+  leave(seat);
+  seat.gpu->seats.erase(&seat);
+  std::erase_if(tenant.seats, [&](const std::unique_ptr<Seat>& one) { return one.get() == &seat; });
+}
+
+// ---- gangs
+// -------------------------------------------------------------------------------------------------------------------
+
+Gang& LeaseCore::State::make_gang(std::uint32_t uid) {
+  auto gang = std::make_unique<Gang>();
+  gang->uid = uid;
+  Gang& made = *gang;
+  made.unit = &make_unit(&made);
+  gangs.emplace(&made, std::move(gang));
+  return made;
+}
+
+void LeaseCore::State::add_to_gang(Tenant& tenant, Gang& gang) {
+  tenant.gang = &gang;
+  gang.members.emplace(tenant.id, &tenant);
+  if (tenant.seats.empty()) return;
+  unplace(*gang.unit);
+  for (const auto& seat : tenant.seats) {
+    Unit& old = *seat->unit;
+    unplace(old);
+    absorb(*gang.unit, old);
+    detach(*seat);
+    if (old.seats.empty()) destroy_unit(old);
+    attach(*seat, *gang.unit);
+  }
+  rebuild(*gang.unit);
+}
+
+// A common member makes two gangs one.
+void LeaseCore::State::merge_gangs(Gang& into, Gang& from) {
+  unplace(*into.unit);
+  unplace(*from.unit);
+  absorb(*into.unit, *from.unit);
+  for (const auto& [id, tenant] : from.members) {
+    tenant->gang = &into;
+    into.members.emplace(id, tenant);
+    for (const auto& seat : tenant->seats) {
+      detach(*seat);
+      attach(*seat, *into.unit);
+    }
+  }
+  for (const std::string& key : from.keys) {
+    gang_by_key[{from.uid, key}] = &into;
+    into.keys.push_back(key);
+  }
+  destroy_unit(*from.unit);
+  gangs.erase(&from);
+  rebuild(*into.unit);
+}
+
+void LeaseCore::State::leave_gang(Tenant& tenant) {
+  Gang* const gang = std::exchange(tenant.gang, nullptr);
+  if (gang == nullptr) return;
+  gang->members.erase(tenant.id);
+  if (!gang->members.empty()) return;
+  for (const std::string& key : gang->keys) gang_by_key.erase({gang->uid, key});
+  destroy_unit(*gang->unit);
+  gangs.erase(gang);
+}
+
+void LeaseCore::State::on(const GangJoined& e) {
+  Tenant* const tenant = tenant_of(e.tenant);
+  if (tenant == nullptr) return;
+  if (e.key.empty()) {
+    if (tenant->gang == nullptr) add_to_gang(*tenant, make_gang(tenant->uid));
+    return;
+  }
+  const auto found = gang_by_key.find({tenant->uid, e.key});
+  Gang* const existing = found == gang_by_key.end() ? nullptr : found->second;
+  if (tenant->gang == nullptr) {
+    Gang& gang = existing != nullptr ? *existing : make_gang(tenant->uid);
+    if (existing == nullptr) {
+      gang.keys.push_back(e.key);
+      gang_by_key[{tenant->uid, e.key}] = &gang;
+    }
+    gang.world = std::max(gang.world, e.world);
+    add_to_gang(*tenant, gang);
+  } else if (existing == nullptr) {
+    if (tenant->gang->keys.size() >= kMaxGangKeys) return;
+    tenant->gang->keys.push_back(e.key);
+    tenant->gang->world = std::max(tenant->gang->world, e.world);
+    gang_by_key[{tenant->uid, e.key}] = tenant->gang;
+  } else if (existing != tenant->gang) {
+    merge_gangs(*existing, *tenant->gang);
+  }
+}
+
+// ---- claims
+// ------------------------------------------------------------------------------------------------------------------
+
+bool LeaseCore::State::is_believable(const Seat& seat, const SeatClaimed& claim) const {
+  for (const Unit* holder : seat.gpu->holders) {
+    if (holder == seat.unit) continue;
+    if (claim.kind == LeaseKind::kExclusive) return false;
+    return seat.gpu->counted(LeaseKind::kExclusive, Place::kHolding) == 0;
+  }
+  return true;
+}
+
+void LeaseCore::State::on(const SeatClaimed& e) {
+  Seat* const seat = seat_of(e.seat);
+  const bool is_new = seat != nullptr && seat->epoch.value == 0 && seat->grants == 0;
+  if (!is_new || e.epoch.value > kMaxClaimedEpoch) return;
+  seat->gpu->next_epoch.value = std::max(seat->gpu->next_epoch.value, e.epoch.value + 1);
+  if (e.claim == Claim::kWaiting) {
+    seat->epoch = e.epoch;
+    return on(Requested{e.seat});
+  }
+  if (e.epoch.value == 0) return;  // nobody holds a lease without a number
+  const bool believable = is_believable(*seat, e);
+  Unit& unit = *seat->unit;
+  unplace(unit);
+  if (unit.phase == UnitPhase::kIdle) unit.granted_at = unit.revoked_at = now;
+  set_wants(*seat, false);
+  seat->epoch = e.epoch;
+  seat->kind = e.kind;
+  seat->charged_to = now;
+  if (e.claim == Claim::kHolding && believable) {
+    set_phase(*seat, SeatPhase::kHolding);
+  } else {
+    seat->late = true;
+    seat->gate_closed = e.claim == Claim::kDraining;
+    set_phase(*seat, seat->gate_closed ? SeatPhase::kDraining : SeatPhase::kRevoked);
+    unit.reason = RevokeReason::kBadClaim;
+    if (seat->gate_closed) {
+      seat->answered = true;
+      seat->asked_at = now;
+      timers.arm(seat->answer, after(now, seat->gpu->settings.silence_limit));
+    } else {
+      ask(*seat, RevokeReason::kBadClaim);
+    }
+  }
+  rebuild(unit);
+}
+
+}  // namespace gpumux::sched

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must hold after every step, checked from the seats up: every counter is counted again, every index compared with
+// what it indexes.
+#include <algorithm>
+
+#include "sched/state.h"
+
+namespace gpumux::sched {
+namespace {
+
+std::string name(SeatId seat) {
+  return "seat " + std::to_string(seat.tenant.value) + "@" + std::to_string(seat.gpu.value);
+}
+std::string name(const Gpu& gpu) { return "GPU " + std::to_string(gpu.index.value); }
+std::string name(const Unit& unit) {
+  return unit.seats.empty() ? "an empty unit" : "the unit of " + name(unit.seats.front()->id);
+}
+
+std::string check_seat(const Seat& seat) {
+  const Unit& unit = *seat.unit;
+  const std::string who = name(seat.id);
+  if (std::count(unit.seats.begin(), unit.seats.end(), &seat) != 1) return who + " is not in its unit";
+  if (seat.epoch >= seat.gpu->next_epoch) return who + " has an epoch that was not given out";
+  if ((seat.phase == SeatPhase::kWaiting) != (unit.phase == UnitPhase::kWaiting))
+    return who + " waits without its unit";
+  if (seat.phase == SeatPhase::kHolding && unit.phase != UnitPhase::kHolding) return who + " holds without its unit";
+  if (is_in_revocation(seat) && unit.phase != UnitPhase::kRevoking) return who + " is revoked without its unit";
+  if (seat.resting && seat.phase != SeatPhase::kHolding) return who + " rests without holding";
+  if (seat.permit && !is_in_revocation(seat)) return who + " may step without being revoked";
+  const bool waits_for_answer = is_in_revocation(seat) && seat.phase != SeatPhase::kSilent && !seat.drained;
+  if (waits_for_answer && !seat.answer.armed()) return who + " may stay silent for ever";
+  return {};
+}
+
+std::string check_unit(const Unit& unit) {
+  const std::string who = name(unit);
+  std::uint32_t wanting = 0, resting = 0, revoked = 0, undrained = 0, silent = 0, permits = 0, idle = 0;
+  for (const Seat* seat : unit.seats) {
+    wanting += seat->wants ? 1u : 0u;
+    resting += seat->resting ? 1u : 0u;
+    permits += seat->permit ? 1u : 0u;
+    silent += seat->phase == SeatPhase::kSilent ? 1u : 0u;
+    revoked += is_in_revocation(*seat) ? 1u : 0u;
+    undrained += is_in_revocation(*seat) && !seat->drained ? 1u : 0u;
+    idle += seat->phase == SeatPhase::kIdle ? 1u : 0u;
+  }
+  const bool same = wanting == unit.wanting && resting == unit.resting && silent == unit.silent &&
+                    permits == unit.permits && revoked == unit.revoked && undrained == unit.undrained;
+  if (!same) return who + " has miscounted its seats";
+  if (unit.phase == UnitPhase::kIdle && wanting > 0) return who + " wants and does not wait";
+  if (unit.phase == UnitPhase::kWaiting && wanting == 0) return who + " waits and does not want";
+  if (unit.phase == UnitPhase::kRevoking && undrained == 0) return who + " has drained and is not done";
+  if (unit.phase == UnitPhase::kHolding && resting + idle == unit.seats.size())
+    return who + " holds and no seat of it does";
+  const bool may_stall = unit.phase == UnitPhase::kRevoking && !unit.passed_over() && !unit.returning;
+  if (may_stall && !unit.stall.armed()) return who + " may drain for ever";
+  if (unit.returning && (unit.phase != UnitPhase::kRevoking || unit.passed_over()))
+    return who + " returns from nowhere";
+  if (unit.aged && unit.phase != UnitPhase::kWaiting) return who + " is aged and does not wait";
+  std::uint32_t contended = 0;
+  for (const UnitGpu& on_gpu : unit.gpus) contended += on_gpu.holding > 0 && on_gpu.gpu->contended ? 1u : 0u;
+  if (contended != unit.contended) return who + " has miscounted its contention";
+  if (unit.phase == UnitPhase::kHolding && unit.told_contended != (contended > 0))
+    return who + " was not told of contention";
+  return {};
+}
+
+std::string check_gpu(const Gpu& gpu) {
+  const std::string who = name(gpu);
+  std::array<std::array<std::uint32_t, kPlaces>, kKinds> count{};
+  std::set<const Unit*> holders, undrained, waiting;
+  bool any_late = false;
+  for (const Seat* seat : gpu.seats) {
+    if (seat->place != Place::kNone)
+      ++count[static_cast<std::size_t>(seat->kind)][static_cast<std::size_t>(seat->place)];
+    if ((seat->place == Place::kHolding) != (seat->phase == SeatPhase::kHolding))
+      return name(seat->id) + " is misplaced";
+    if (seat->place == Place::kHolding) holders.insert(seat->unit);
+    if (seat->place == Place::kBlocking || seat->place == Place::kOverlapping) {
+      undrained.insert(seat->unit);
+      any_late |= seat->late;
+    }
+    if (seat->unit->phase == UnitPhase::kWaiting || seat->unit->returning) waiting.insert(seat->unit);
+  }
+  if (count != gpu.count) return who + " has miscounted its places";
+  if (holders.size() != gpu.holders.size()) return who + " has miscounted its holders";
+  if (waiting.size() != gpu.waiting) return who + " has miscounted its waiters";
+  if (gpu.contended != (gpu.waiting > 0)) return who + " has not told its holders of contention";
+  const std::uint32_t exclusive = gpu.counted(LeaseKind::kExclusive, Place::kHolding);
+  if (exclusive > 0 && holders.size() > 1) return who + " has an exclusive holder and another holder";
+  if (!holders.empty() && undrained.size() > 1 && exclusive > 0 && !any_late) {
+    return who + " has more than one undrained predecessor";
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string LeaseCore::check_invariants() const {
+  const State& state = *state_;
+  for (const Gpu* gpu : state.gpu_list) {
+    if (std::string wrong = check_gpu(*gpu); !wrong.empty()) return wrong;
+    for (const Seat* seat : gpu->seats) {
+      if (std::string wrong = check_seat(*seat); !wrong.empty()) return wrong;
+    }
+    if (gpu->reserved != nullptr && gpu->reserved->phase != UnitPhase::kWaiting && !gpu->reserved->returning) {
+      return name(*gpu) + " is reserved for nobody who waits";
+    }
+  }
+  for (const auto& [serial, unit] : state.units) {
+    if (std::string wrong = check_unit(*unit); !wrong.empty()) return wrong;
+    if (unit->phase == UnitPhase::kWaiting && unit->shape->queue.count(unit->entry) != 1)
+      return name(*unit) + " is not queued";
+    // A gang is granted whole; members that joined it since are granted, or the gang revoked, unless that has just
+    // failed.
+    const bool half =
+        unit->phase == UnitPhase::kHolding &&
+        std::any_of(unit->seats.begin(), unit->seats.end(), [](const Seat* s) { return s->phase == SeatPhase::kIdle; });
+    if (half != state.incomplete.contains(unit.get())) return name(*unit) + " is half granted, or thought to be";
+    if (half && !state.grants_held && unit->retry_at <= state.now) return name(*unit) + " is half granted";
+  }
+  if (state.grants_held) return {};
+  for (const auto& [key, shape] : state.shapes) {
+    if (shape->queue.empty() || !state.can_start(*shape)) continue;
+    const auto is_reserved = [](const Gpu* gpu) { return gpu->reserved != nullptr; };
+    if (std::any_of(shape->gpus.begin(), shape->gpus.end(), is_reserved)) continue;
+    return name(*shape->queue.begin()->unit) + " waits although all its GPUs are free";
+  }
+  return {};
+}
+
+}  // namespace gpumux::sched

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// One function per event: what it says is checked against what is known, and whatever makes no sense changes nothing.
+#include "sched/lease_core.h"
+
+#include <algorithm>
+
+#include "sched/state.h"
+
+namespace gpumux::sched {
+namespace {
+
+// Weights beyond this say nothing that this does not.
+constexpr std::uint32_t kMaxWeight = 1'000'000;
+// No setting may make the core ask for a moment that is not later: it would never come to rest.
+constexpr Duration kShortestSetting = std::chrono::microseconds(1);
+// An epoch that a new GPU starts with is at least 1: 0 means "no lease".
+constexpr std::uint64_t kFirstEpoch = 1;
+
+GpuSettings sane(GpuSettings s) {
+  if (s.quantum != kAutomatic) s.quantum = std::max(s.quantum, kShortestSetting);
+  for (Duration* d :
+       {&s.max_runtime, &s.stall_timeout, &s.stall_retry, &s.step_delay, &s.silence_limit, &s.kill_silent_after}) {
+    *d = std::max(*d, kShortestSetting);
+  }
+  s.gang_ageing = std::max(s.gang_ageing, Duration::zero());
+  s.idle_hold = std::max(s.idle_hold, Duration::zero());
+  return s;
+}
+
+}  // namespace
+
+LeaseCore::LeaseCore() : state_(std::make_unique<State>()) { state_->grants_held_timer.kind = TimerKind::kGrantsHeld; }
+LeaseCore::~LeaseCore() = default;
+
+void LeaseCore::apply(TimePoint now, const Event& event, std::vector<Command>& commands) {
+  State& state = *state_;
+  state.now = std::max(state.now, now);
+  state.out = &commands;
+  std::visit([&state](const auto& e) { state.on(e); }, event);
+  state.settle();
+  state.out = nullptr;
+}
+
+std::optional<TimePoint> LeaseCore::next_deadline() const {
+  const Timer* const timer = state_->timers.earliest();
+  if (timer == nullptr) return std::nullopt;
+  return timer->at;
+}
+
+// ---- looking up
+// --------------------------------------------------------------------------------------------------------------
+
+Gpu* LeaseCore::State::gpu_of(GpuIndex index) const {
+  return index.value < gpus.size() ? gpus[index.value].get() : nullptr;
+}
+
+Tenant* LeaseCore::State::tenant_of(TenantId id) const {
+  const auto found = tenants.find(id);
+  return found == tenants.end() ? nullptr : found->second.get();
+}
+
+Seat* LeaseCore::State::seat_of(SeatId id) const {
+  const Tenant* const tenant = tenant_of(id.tenant);
+  if (tenant == nullptr) return nullptr;
+  for (const auto& seat : tenant->seats) {
+    if (seat->id == id) return seat.get();
+  }
+  return nullptr;
+}
+
+Seat* LeaseCore::State::seat_in(SeatId id, LeaseEpoch epoch) const {
+  Seat* const seat = seat_of(id);
+  return seat != nullptr && seat->epoch == epoch ? seat : nullptr;
+}
+
+// ---- GPUs and settings
+// -------------------------------------------------------------------------------------------------------
+
+void LeaseCore::State::on(const GpuAdded& e) {
+  if (e.gpu.value >= gpus.size() || gpus[e.gpu.value] != nullptr) return;
+  auto gpu = std::make_unique<Gpu>();
+  gpu->index = e.gpu;
+  gpu->settings = sane(e.settings);
+  gpu->policy = &policy_of(gpu->settings.policy);
+  gpu->next_epoch.value = std::max(e.first_epoch.value, kFirstEpoch);
+  gpu_list.insert(std::upper_bound(gpu_list.begin(), gpu_list.end(), gpu.get(),
+                                   [](const Gpu* a, const Gpu* b) { return a->index < b->index; }),
+                  gpu.get());
+  gpus[e.gpu.value] = std::move(gpu);
+}
+
+void LeaseCore::State::on(const SettingsChanged& e) {
+  Gpu* const gpu = gpu_of(e.gpu);
+  if (gpu == nullptr) return;
+  const Duration idle_hold = gpu->settings.idle_hold;
+  gpu->settings = sane(e.settings);
+  const Policy* const policy = &policy_of(gpu->settings.policy);
+  if (std::exchange(gpu->policy, policy) != policy) rekey(*gpu);
+  touch(*gpu);
+  if (idle_hold == gpu->settings.idle_hold) return;
+  for (Unit* unit : gpu->holders) {
+    if (unit->told_contended) tell_contention(*unit, true);
+  }
+}
+
+void LeaseCore::State::on(const GrantsHeld& e) {
+  grants_held = true;
+  timers.arm(grants_held_timer, e.until);
+}
+
+void LeaseCore::State::on(const GrantsAllowed&) {
+  grants_held = false;
+  timers.stop(grants_held_timer);
+  for (Gpu* gpu : gpu_list) touch(*gpu);
+}
+
+// ---- tenants and seats
+// -------------------------------------------------------------------------------------------------------
+
+void LeaseCore::State::on(const TenantConnected& e) {
+  const auto [slot, is_new] = tenants.try_emplace(e.tenant);
+  if (!is_new) return;
+  slot->second = std::make_unique<Tenant>();
+  slot->second->id = e.tenant;
+  slot->second->uid = e.uid;
+}
+
+void LeaseCore::State::on(const TenantGone& e) {
+  Tenant* const tenant = tenant_of(e.tenant);
+  if (tenant == nullptr) return;
+  while (!tenant->seats.empty()) remove_seat(*tenant->seats.back());
+  leave_gang(*tenant);
+  tenants.erase(e.tenant);
+}
+
+void LeaseCore::State::on(const SeatOpened& e) {
+  Tenant* const tenant = tenant_of(e.seat.tenant);
+  Gpu* const gpu = gpu_of(e.seat.gpu);
+  if (tenant == nullptr || gpu == nullptr || seat_of(e.seat) != nullptr) return;
+  if (tenant->seats.size() >= base::kMaxSeatsPerTenant) return;
+  auto seat = std::make_unique<Seat>();
+  seat->id = e.seat;
+  seat->gpu = gpu;
+  seat->tenant = tenant;
+  seat->weight = std::clamp(e.weight, 1u, kMaxWeight);
+  seat->since = now;
+  seat->answer.kind = TimerKind::kAnswer;
+  seat->answer.seat = seat.get();
+  Unit& unit = tenant->gang != nullptr ? *tenant->gang->unit : make_unit(nullptr);
+  unplace(unit);
+  attach(*seat, unit);
+  gpu->seats.insert(seat.get());
+  const auto at = std::find_if(tenant->seats.begin(), tenant->seats.end(),
+                               [&](const auto& other) { return e.seat.gpu < other->id.gpu; });
+  tenant->seats.insert(at, std::move(seat));
+  rebuild(unit);
+}
+
+void LeaseCore::State::on(const SeatClosed& e) {
+  if (Seat* const seat = seat_of(e.seat)) remove_seat(*seat);
+}
+
+// ---- the life of a lease
+// -----------------------------------------------------------------------------------------------------
+
+void LeaseCore::State::on(const Requested& e) {
+  Seat* const seat = seat_of(e.seat);
+  if (seat == nullptr || seat->wants) return;
+  Unit& unit = *seat->unit;
+  if (seat->phase == SeatPhase::kHolding) {
+    if (!seat->resting) return;  // crossed a grant
+    // Its gang still holds, for it too.
+    seat->resting = false;
+    --unit.resting;
+    seat->epoch = next_epoch(*seat->gpu);
+    ++seat->grants;
+    announce(*seat);
+    return;
+  }
+  set_wants(*seat, true);
+  if (unit.phase == UnitPhase::kIdle) enqueue(unit);
+}
+
+void LeaseCore::State::on(const RevokeSeen& e) {
+  Seat* const seat = seat_in(e.seat, e.epoch);
+  if (seat != nullptr && is_in_revocation(*seat)) heard(*seat);
+}
+
+void LeaseCore::State::on(const GateClosed& e) {
+  Seat* const seat = seat_in(e.seat, e.epoch);
+  if (seat == nullptr || !is_in_revocation(*seat)) return;
+  heard(*seat);
+  if (seat->gate_closed) return;
+  seat->gate_closed = true;
+  if (seat->phase == SeatPhase::kRevoked) set_phase(*seat, SeatPhase::kDraining);
+  place(*seat);
+  touch(*seat->gpu);
+  progress(*seat->unit);
+}
+
+void LeaseCore::State::on(const Drained& e) {
+  Seat* const seat = seat_in(e.seat, e.epoch);
+  if (seat == nullptr) return;
+  if (seat->phase == SeatPhase::kHolding) {
+    seat->poisoned |= e.poisoned;
+    release(*seat);
+  } else if (is_in_revocation(*seat)) {
+    seat->poisoned |= e.poisoned;
+    heard(*seat);
+    drained(*seat);
+  }
+}
+
+// Drained unasked. One seat of a gang that goes on rests: its gate is closed, and opens again as soon as it asks.
+void LeaseCore::State::release(Seat& seat) {
+  if (seat.resting) return;
+  Unit& unit = *seat.unit;
+  seat.resting = true;
+  ++unit.resting;
+  std::uint32_t holding = 0;
+  for (const UnitGpu& on_gpu : unit.gpus) holding += on_gpu.holding;
+  if (unit.resting == holding) finish(unit);
+}
+
+void LeaseCore::State::on(const Stepped& e) {
+  Seat* const seat = seat_in(e.seat, e.epoch);
+  if (seat == nullptr || !is_in_revocation(*seat)) return;
+  Unit& unit = *seat->unit;
+  if (seat->permit) {
+    seat->permit = false;
+    --unit.permits;
+    if (seat->drained) {
+      seat->drained = false;
+      ++unit.undrained;
+    }
+  }
+  heard(*seat);
+  progress(unit);
+}
+
+// ---- time
+// --------------------------------------------------------------------------------------------------------------------
+
+void LeaseCore::State::on(const TimePassed&) {
+  for (Timer* timer = timers.earliest(); timer != nullptr && timer->at <= now; timer = timers.earliest()) {
+    timers.stop(*timer);
+    fire(*timer);
+  }
+}
+
+void LeaseCore::State::fire(Timer& timer) {
+  switch (timer.kind) {
+    case TimerKind::kRun:
+      return touch(*timer.unit);
+    case TimerKind::kStall:
+      return stalled(*timer.unit);
+    case TimerKind::kStep:
+      return step(*timer.unit);
+    case TimerKind::kAge:
+      return age(*timer.unit);
+    case TimerKind::kAnswer:
+      return unanswered(*timer.seat);
+    case TimerKind::kGrantsHeld:
+      return on(GrantsAllowed());
+  }
+}
+
+}  // namespace gpumux::sched

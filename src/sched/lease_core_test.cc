@@ -1,0 +1,377 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: each rule of a single seat's lease. Method: small scripts; the core's commands are compared as text, its
+// invariants after each event.
+#include "sched/lease_core.h"
+
+#include <gtest/gtest.h>
+
+#include "sched/script.h"
+
+namespace gpumux::sched {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A GPU whose quantum is known.
+GpuSettings fixed(Duration quantum = 10ms) {
+  GpuSettings settings;
+  settings.quantum = quantum;
+  return settings;
+}
+
+GpuSettings fifo(Duration quantum = 10ms) {
+  GpuSettings settings = fixed(quantum);
+  settings.policy = PolicyKind::kFifo;
+  return settings;
+}
+
+GpuSettings no_overlap(Duration quantum = 10ms) {
+  GpuSettings settings = fixed(quantum);
+  settings.overlap = false;
+  return settings;
+}
+
+const SeatId kA = seat(1, 0);
+const SeatId kB = seat(2, 0);
+const SeatId kC = seat(3, 0);
+const SeatId kD = seat(4, 0);
+
+struct ThreeOnOne : Script {
+  explicit ThreeOnOne(const GpuSettings& settings = fixed()) : Script(1, settings) {
+    for (const SeatId s : {kA, kB, kC, kD}) tenant(s.tenant.value, {0});
+  }
+};
+
+TEST(Lease, OfAFreeGpuIsGrantedAtOnce) {
+  ThreeOnOne s;
+  EXPECT_EQ(s.request(kA), "grant 1@0 e1 exclusive");
+  EXPECT_EQ(s.request(kA), "") << "asking again changes nothing";
+  EXPECT_EQ(s.wait(1h), "") << "nobody waits: nobody is revoked";
+}
+
+TEST(Lease, EndsWithItsQuantumOnceSomebodyWaits) {
+  ThreeOnOne s;
+  s.request(kA);
+  s.wait(4ms);
+  EXPECT_EQ(s.request(kB), "contention 1@0 yes 200000ns");
+  EXPECT_EQ(s.wait(5ms), "");
+  EXPECT_EQ(s.wait(1ms), "revoke 1@0 e1 quantum") << "the quantum runs from the grant, not from the request";
+  EXPECT_EQ(s.seen(kA), "");
+  EXPECT_EQ(s.closed(kA), "grant 2@0 e2 exclusive") << "beside the draining one";
+  EXPECT_EQ(s.drained(kA), "");
+  EXPECT_EQ(s.phase(kA), SeatPhase::kIdle);
+}
+
+TEST(Lease, IsRevokedAtOnceWhenAWaiterComesAfterTheQuantum) {
+  ThreeOnOne s;
+  s.request(kA);
+  s.wait(50ms);
+  EXPECT_EQ(s.request(kB), "revoke 1@0 e1 quantum");
+}
+
+TEST(Lease, WithoutOverlapIsGivenOnlyOnAnEmptyGpu) {
+  ThreeOnOne s(no_overlap());
+  s.request(kA);
+  s.request(kB);
+  s.wait(10ms);
+  EXPECT_EQ(s.closed(kA), "");
+  EXPECT_EQ(s.drained(kA), "grant 2@0 e2 exclusive");
+}
+
+TEST(Lease, HasAtMostOneUndrainedPredecessor) {
+  ThreeOnOne s;
+  s.request(kA);
+  s.request(kB);
+  s.request(kC);
+  s.wait(10ms);
+  EXPECT_EQ(s.closed(kA), "grant 2@0 e2 exclusive contended");
+  EXPECT_EQ(s.wait(10ms), "revoke 2@0 e2 quantum");
+  EXPECT_EQ(s.closed(kB), "") << "1 has not drained: a third would be beside two";
+  EXPECT_EQ(s.drained(kA), "grant 3@0 e3 exclusive");
+  EXPECT_EQ(s.drained(kB), "");
+}
+
+TEST(Lease, IsReleasedByDrainingUnasked) {
+  ThreeOnOne s(fifo());
+  s.request(kA);
+  s.request(kB);
+  s.request(kC);
+  EXPECT_EQ(s.drained(kA), "grant 2@0 e2 exclusive contended");
+  s.wait(1ms);
+  EXPECT_EQ(s.request(kA), "");
+  EXPECT_EQ(s.view(kC).queue_place, 1u);
+  EXPECT_EQ(s.view(kA).queue_place, 2u) << "it asked again after 3 did";
+}
+
+TEST(Lease, IsNotGivenToASeatThatStillDrains) {
+  ThreeOnOne s(fifo());
+  s.request(kA);
+  s.request(kB);
+  s.wait(10ms);
+  s.closed(kA);  // 2 holds
+  EXPECT_EQ(s.request(kA), "") << "it has not drained: it cannot be granted, so it does not wait yet";
+  EXPECT_EQ(s.wait(20ms), "");
+  EXPECT_EQ(s.drained(kA), "revoke 2@0 e2 quantum") << "from now on it waits";
+  EXPECT_EQ(s.closed(kB), "grant 1@0 e3 exclusive");
+}
+
+TEST(Lease, WithAnUnlimitedQuantumLastsUntilReleased) {
+  GpuSettings settings = fixed(kUnlimited);
+  settings.max_runtime = kUnlimited;
+  ThreeOnOne s(settings);
+  s.request(kA);
+  s.request(kB);
+  EXPECT_EQ(s.wait(24h), "");
+  EXPECT_EQ(s.drained(kA), "grant 2@0 e2 exclusive");
+}
+
+TEST(Lease, NeverOutlastsTheMaximumRuntimeWhileOthersWait) {
+  ThreeOnOne s(fixed(kUnlimited));
+  s.request(kA);
+  EXPECT_EQ(s.wait(400s), "") << "nobody waits";
+  EXPECT_EQ(s.request(kB), "revoke 1@0 e1 max_runtime");
+}
+
+// Seed 000: A and C share GPU 0, B has GPU 1.
+TEST(Lease, OfOneGpuIsNothingToAnother) {
+  Script s(2, fixed());
+  s.tenant(1, {0});
+  s.tenant(2, {1});
+  s.tenant(3, {0});
+  const SeatId a = seat(1, 0), b = seat(2, 1), c = seat(3, 0);
+  EXPECT_EQ(s.request(a), "grant 1@0 e1 exclusive");
+  EXPECT_EQ(s.request(b), "grant 2@1 e1 exclusive");
+  EXPECT_EQ(s.request(c), "contention 1@0 yes 200000ns");
+  for (int turn = 0; turn < 5; ++turn) {
+    const SeatId holder = turn % 2 == 0 ? a : c, next = turn % 2 == 0 ? c : a;
+    EXPECT_NE(s.wait(10ms).find("revoke " + std::to_string(holder.tenant.value)), std::string::npos);
+    EXPECT_NE(s.closed(holder).find("grant " + std::to_string(next.tenant.value)), std::string::npos);
+    s.drained(holder);
+    s.request(holder);
+    EXPECT_EQ(s.phase(b), SeatPhase::kHolding);
+  }
+}
+
+TEST(Lease, OfADeadTenantIsFreeAtOnce) {
+  ThreeOnOne s;
+  s.request(kA);
+  s.request(kB);
+  EXPECT_EQ(s.tell(TenantGone{TenantId{1}}), "grant 2@0 e2 exclusive");
+  EXPECT_EQ(s.tell(TenantGone{TenantId{2}}), "");
+  EXPECT_EQ(s.request(kA), "") << "nobody of that name";
+}
+
+TEST(Lease, OfATenantThatDiesWhileDrainingBlocksNobody) {
+  ThreeOnOne s;
+  s.request(kA);
+  s.request(kB);
+  s.request(kC);
+  s.wait(10ms);
+  s.closed(kA);
+  s.wait(10ms);
+  s.closed(kB);
+  EXPECT_EQ(s.tell(TenantGone{TenantId{1}}), "grant 3@0 e3 exclusive");
+}
+
+TEST(Lease, OfASeatThatIsClosedIsFree) {
+  ThreeOnOne s;
+  s.request(kA);
+  s.request(kB);
+  EXPECT_EQ(s.tell(SeatClosed{kA}), "grant 2@0 e2 exclusive");
+}
+
+TEST(Lease, MessagesOfAnOlderEpochAreIgnored) {
+  ThreeOnOne s;
+  s.request(kA);
+  s.request(kB);
+  s.wait(10ms);
+  s.drained(kA);  // 2 holds
+  s.request(kA);
+  s.wait(10ms);
+  EXPECT_EQ(s.drained(kB), "grant 1@0 e3 exclusive");
+  EXPECT_EQ(s.tell(Drained{kA, LeaseEpoch{1}}), "");
+  EXPECT_EQ(s.tell(GateClosed{kA, LeaseEpoch{1}}), "");
+  EXPECT_EQ(s.phase(kA), SeatPhase::kHolding);
+}
+
+TEST(Lease, OfAPoisonedSeatIsGivenLikeAnyOther) {
+  ThreeOnOne s;
+  s.request(kA);
+  s.request(kB);
+  s.wait(10ms);
+  EXPECT_EQ(s.tell(Drained{kA, LeaseEpoch{1}, true}), "grant 2@0 e2 exclusive");
+  EXPECT_TRUE(s.view(kA).poisoned);
+  s.request(kA);
+  EXPECT_EQ(s.drained(kB), "grant 1@0 e3 exclusive");
+}
+
+TEST(Contention, IsToldWhenTheFirstComesAndWhenTheLastGoes) {
+  ThreeOnOne s;
+  s.request(kA);
+  EXPECT_EQ(s.request(kB), "contention 1@0 yes 200000ns");
+  EXPECT_EQ(s.request(kC), "");
+  EXPECT_EQ(s.tell(TenantGone{TenantId{2}}), "");
+  EXPECT_EQ(s.tell(SeatClosed{kC}), "contention 1@0 no 200000ns");
+}
+
+TEST(Contention, IsToldAgainWhenTheIdleHoldChanges) {
+  ThreeOnOne s;
+  s.request(kA);
+  s.request(kB);
+  GpuSettings settings = fixed();
+  settings.idle_hold = 1ms;
+  EXPECT_EQ(s.settings(GpuIndex{0}, settings), "contention 1@0 yes 1000000ns");
+}
+
+TEST(Quantum, IsChosenFromTheCostOfSwitching) {
+  ThreeOnOne s(fixed(kAutomatic));
+  EXPECT_EQ(s.gpu(0).quantum, 5ms) << "nothing measured: the least";
+  s.request(kA);
+  s.request(kB);
+  EXPECT_EQ(s.wait(5ms), "revoke 1@0 e1 quantum");
+  s.closed(kA);
+  s.wait(1ms);
+  s.drained(kA);
+  EXPECT_EQ(s.gpu(0).switch_cost, 1ms);
+  const Duration quantum = s.gpu(0).quantum;
+  EXPECT_LT(1ms / (1.0 * (quantum + 1ms)), 0.03);
+  EXPECT_GT(1ms / (1.0 * (quantum + 2ms)), 0.027) << "and not longer than that needs";
+}
+
+TEST(Quantum, IsNeverChosenAboveHalfAMinute) {
+  GpuSettings settings = fixed(kAutomatic);
+  settings.stall_timeout = 1h;
+  ThreeOnOne s(settings);
+  s.request(kA);
+  s.request(kB);
+  s.wait(5ms);
+  s.closed(kA);
+  for (int i = 0; i < 200; ++i) {
+    s.wait(300ms);
+    s.seen(kA);
+  }
+  s.drained(kA);
+  EXPECT_EQ(s.gpu(0).quantum, 30s);
+}
+
+TEST(Fifo, GoesByTheTimeOfRequest) {
+  ThreeOnOne s(fifo());
+  s.request(kA);
+  s.wait(1ms);
+  s.request(kC);
+  s.wait(1ms);
+  s.request(kB);
+  EXPECT_EQ(s.drained(kA), "grant 3@0 e2 exclusive contended");
+  EXPECT_EQ(s.drained(kC), "grant 2@0 e3 exclusive");
+}
+
+TEST(Fair, PrefersWhoeverHadLeast) {
+  ThreeOnOne s(fixed());
+  s.request(kA);
+  s.wait(1ms);
+  s.request(kB);
+  s.wait(20ms);  // 1 is revoked after 10 ms, and closes after 21
+  s.request(kA);
+  s.closed(kA);  // 2 holds
+  s.drained(kA);
+  s.wait(2ms);
+  s.request(kC);  // starts where the least of the others is
+  EXPECT_EQ(s.drained(kB), "grant 3@0 e3 exclusive contended") << "1 has had 21 ms";
+}
+
+// Two seats that always have work, of weights 1 and 3.
+TEST(Fair, GivesTimeByWeight) {
+  Script s(1, fixed());
+  s.tenant(1, {0}, 1);
+  s.tenant(2, {0}, 3);
+  s.request(kA);
+  s.request(kB);
+  for (int i = 0; i < 200; ++i) {
+    s.wait(10ms);
+    for (const SeatId one : {kA, kB}) {
+      if (s.phase(one) != SeatPhase::kRevoked) continue;
+      s.closed(one);
+      s.drained(one);
+      s.request(one);
+    }
+  }
+  const double share = 1.0 * s.view(kB).held / (s.view(kA).held + s.view(kB).held);
+  EXPECT_NEAR(share, 0.75, 0.02);
+}
+
+TEST(Fair, DoesNotBankIdleTime) {
+  Script s(1, fixed());
+  s.tenant(1, {0});
+  s.tenant(2, {0});
+  s.request(kA);
+  s.drained(kA);
+  s.request(kB);
+  s.wait(100s);  // 1 was idle
+  EXPECT_EQ(s.request(kA), "revoke 2@0 e2 quantum");
+  s.drained(kB);  // 1 holds
+  s.request(kB);
+  EXPECT_EQ(s.wait(25ms), "revoke 1@0 e3 quantum") << "ahead by one quantum at most, not by 100 s";
+}
+
+TEST(Concurrent, GrantsAllAtOnce) {
+  GpuSettings settings;
+  settings.mode = Mode::kConcurrent;
+  ThreeOnOne s(settings);
+  EXPECT_EQ(s.request(kA), "grant 1@0 e1 shared");
+  EXPECT_EQ(s.request(kB), "grant 2@0 e2 shared");
+  EXPECT_EQ(s.wait(1h), "");
+}
+
+TEST(Concurrent, AfterSerialSharesTheHoldersLeaseInPlace) {
+  ThreeOnOne s;
+  s.request(kA);
+  s.request(kB);
+  GpuSettings settings = fixed();
+  settings.mode = Mode::kConcurrent;
+  EXPECT_EQ(s.settings(GpuIndex{0}, settings),
+            "grant 1@0 e2 shared contended; grant 2@0 e3 shared contended; contention 1@0 no 200000ns; contention 2@0 "
+            "no 200000ns");
+}
+
+TEST(Concurrent, BeforeSerialIsEndedForAllBeforeAnyoneStarts) {
+  GpuSettings settings = fixed();
+  settings.mode = Mode::kConcurrent;
+  ThreeOnOne s(settings);
+  s.request(kA);
+  s.request(kB);
+  settings.mode = Mode::kSerial;
+  EXPECT_EQ(s.settings(GpuIndex{0}, settings), "revoke 1@0 e1 mode; revoke 2@0 e2 mode");
+  s.request(kA);
+  EXPECT_EQ(s.request(kC), "");
+  s.closed(kA);
+  s.closed(kB);
+  EXPECT_EQ(s.drained(kA), "") << "2 has not drained";
+  EXPECT_EQ(s.drained(kB), "grant 1@0 e3 exclusive contended") << "it asked first";
+}
+
+TEST(Concurrent, BeforeSerialLeavesASoleHolderAlone) {
+  GpuSettings settings = fixed();
+  settings.mode = Mode::kConcurrent;
+  ThreeOnOne s(settings);
+  s.request(kA);
+  settings.mode = Mode::kSerial;
+  EXPECT_EQ(s.settings(GpuIndex{0}, settings), "grant 1@0 e2 exclusive");
+}
+
+TEST(Settings, OfAPolicyReorderThoseWhoWait) {
+  ThreeOnOne s(fixed());
+  s.request(kA);
+  s.wait(20ms);
+  s.request(kB);  // revokes 1
+  s.wait(20ms);
+  s.drained(kA);  // 2 holds
+  s.request(kA);  // has had 20 ms
+  s.wait(1ms);
+  s.request(kC);  // has had nothing
+  EXPECT_EQ(s.view(kC).queue_place, 1u);
+  s.settings(GpuIndex{0}, fifo());
+  EXPECT_EQ(s.view(kA).queue_place, 1u);
+}
+
+}  // namespace
+}  // namespace gpumux::sched

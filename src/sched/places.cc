@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Phases, places and what they cost: the bookkeeping under everything else.
+#include <algorithm>
+
+#include "sched/state.h"
+
+namespace gpumux::sched {
+namespace {
+
+// An automatic quantum is this many times the cost of a switch: 33 / 34 of the time is then left, so switching takes
+// under 3 %.
+constexpr std::int64_t kQuantaPerSwitchCost = 33;
+// An automatic quantum is never shorter: below it, caches and clocks that a switch leaves cold cost more than the drain
+// that is measured.
+constexpr Duration kMinAutomaticQuantum = std::chrono::milliseconds(5);
+// And never longer: people wait.
+constexpr Duration kMaxAutomaticQuantum = std::chrono::seconds(30);
+// Each measured switch moves the smoothed cost by one part in this many: a few outliers do not move the quantum much.
+constexpr std::int64_t kSwitchCostSmoothing = 8;
+
+// However long one seat held, it owes the others at most this much of it: after minutes of an unlimited quantum or of a
+// stall, nobody is shut out for minutes in return.
+constexpr std::int64_t kMaxDebtQuanta = 8;
+constexpr Duration kMinDebt = std::chrono::seconds(10);
+
+}  // namespace
+
+TimePoint after(TimePoint now, Duration duration) {
+  return duration >= TimePoint::max() - now ? TimePoint::max() : now + duration;
+}
+
+void LeaseCore::State::set_phase(Seat& seat, SeatPhase phase) {
+  if (seat.phase == phase) return;
+  seat.phase = phase;
+  seat.since = now;
+}
+
+void LeaseCore::State::set_wants(Seat& seat, bool wants) {
+  if (seat.wants == wants) return;
+  seat.wants = wants;
+  if (wants) {
+    seat.wants_since = now;
+    ++seat.unit->wanting;
+  } else {
+    seat.waited += now - seat.wants_since;
+    --seat.unit->wanting;
+  }
+}
+
+void LeaseCore::State::set_place(Seat& seat, Place place) {
+  if (seat.place == place) return;
+  Gpu& gpu = *seat.gpu;
+  Unit& unit = *seat.unit;
+  auto& count = gpu.count[static_cast<std::size_t>(seat.kind)];
+  const auto on_gpu = std::find_if(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& u) { return u.gpu == &gpu; });
+  if (seat.place != Place::kNone) --count[static_cast<std::size_t>(seat.place)];
+  if (seat.place == Place::kHolding && --on_gpu->holding == 0) {
+    gpu.holders.erase(&unit);
+    if (gpu.contended) --unit.contended;
+    if (gpu.holders.empty()) gpu.held += now - gpu.held_since;
+  }
+  seat.place = place;
+  if (place != Place::kNone) ++count[static_cast<std::size_t>(place)];
+  if (place == Place::kHolding && ++on_gpu->holding == 1) {
+    if (gpu.holders.empty()) gpu.held_since = now;
+    gpu.holders.insert(&unit);
+    if (gpu.contended) ++unit.contended;
+  }
+}
+
+void LeaseCore::State::place(Seat& seat) {
+  const Unit& unit = *seat.unit;
+  Place place = Place::kNone;
+  if (seat.phase == SeatPhase::kHolding) {
+    place = Place::kHolding;
+  } else if (!unit.passed_over()) {
+    // A gang in revocation keeps all its GPUs, those of drained members too, until the last member has drained: what is
+    // behind may have to be let through there, and a stranger's work in between would make that wait.
+    if (seat.phase == SeatPhase::kRevoked) place = Place::kBlocking;
+    if (seat.phase == SeatPhase::kDraining) place = unit.single() ? Place::kOverlapping : Place::kBlocking;
+  }
+  set_place(seat, place);
+}
+
+void LeaseCore::State::place(Unit& unit) {
+  for (Seat* seat : unit.seats) place(*seat);
+}
+
+std::int64_t LeaseCore::State::virtual_charge(const Seat& seat, std::int64_t* rest) const {
+  const Duration quantum = quantum_of(*seat.gpu);
+  const Duration most =
+      quantum > Duration::max() / kMaxDebtQuanta ? Duration::max() : std::max(kMinDebt, quantum * kMaxDebtQuanta);
+  const std::int64_t charged = std::min(now - seat.charged_to, most).count() + *rest;
+  const auto weight = static_cast<std::int64_t>(seat.weight);
+  *rest = charged % weight;
+  return charged / weight;
+}
+
+// Accounts the time since the grant. What passes while its unit is passed over costs it nothing: others have the GPU.
+void LeaseCore::State::charge(Seat& seat) {
+  if (seat.phase == SeatPhase::kIdle || seat.phase == SeatPhase::kWaiting || seat.unit->passed_over()) return;
+  seat.virtual_time += virtual_charge(seat, &seat.virtual_rest);
+  seat.held += now - seat.charged_to;
+  seat.charged_to = now;
+}
+
+Duration LeaseCore::State::quantum_of(const Gpu& gpu) const {
+  if (gpu.settings.quantum != kAutomatic) return gpu.settings.quantum;
+  return std::clamp(gpu.switch_cost * kQuantaPerSwitchCost, kMinAutomaticQuantum, kMaxAutomaticQuantum);
+}
+
+void LeaseCore::State::measure_switch(Gpu& gpu, Duration cost) {
+  cost = std::min(cost, kMaxAutomaticQuantum);
+  if (!gpu.switch_measured) {
+    gpu.switch_measured = true;
+    gpu.switch_cost = cost;
+  } else {
+    gpu.switch_cost += (cost - gpu.switch_cost) / kSwitchCostSmoothing;
+  }
+}
+
+void LeaseCore::State::touch(Unit& unit) {
+  for (const UnitGpu& on_gpu : unit.gpus) touch(*on_gpu.gpu);
+}
+
+LeaseEpoch LeaseCore::State::next_epoch(Gpu& gpu) { return LeaseEpoch{gpu.next_epoch.value++}; }
+
+void LeaseCore::State::tell_contention(Unit& unit, bool always) {
+  const bool contended = unit.contended > 0;
+  if (unit.told_contended == contended && !always) return;
+  unit.told_contended = contended;
+  for (Seat* seat : unit.seats) {
+    if (seat->phase == SeatPhase::kHolding && !seat->resting) {
+      command(Contention{seat->id, contended, seat->gpu->settings.idle_hold});
+    }
+  }
+}
+
+}  // namespace gpumux::sched

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// In which order those who wait for a GPU get it. A policy is stateless: all it knows is in what it is handed.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+
+#include "sched/events.h"
+
+namespace gpumux::sched {
+
+// What a policy may look at: one unit (a seat, or a gang) on one GPU.
+struct Standing {
+  std::int64_t virtual_time = 0;  // ns held so far / weight, as of now
+  std::uint32_t weight = 1;
+  TimePoint requested{};
+};
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  // Smallest first. Equal ranks go by time of request, then by seat.
+  virtual std::int64_t rank(const Standing& waiter) const = 0;
+  // A holder whose quantum is over and whom `waiter` waits for may go on for this long before it must yield. Zero: it
+  // yields now.
+  virtual Duration goes_on_for(const Standing& holder, const Standing& waiter) const = 0;
+};
+
+const Policy& policy_of(PolicyKind kind);
+const Policy& fair_policy();
+const Policy& fifo_policy();
+
+}  // namespace gpumux::sched

@@ -1,0 +1,415 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who goes next, and who must go.
+//
+// A gang needs all its GPUs in the same moment, and on a busy machine that moment may never come by itself. Two rules
+// make it come. A gang whose GPUs are each free or held beyond its holder's quantum gets them all: the holders are
+// revoked together. And a gang that has waited long enough has its GPUs *reserved*: nobody who is behind it in a GPU's
+// order is granted there any more. Reservations are made in one order, longest wait first, each for all GPUs of the
+// gang or not at all, so two gangs never keep half of each other's GPUs. Those who are ahead of it in a GPU's order
+// still go first; they are finitely many, because whoever has had its turn is behind (fair: its virtual time grew;
+// fifo: it asked later). So neither a stream of single seats starves a gang, nor a stream of gangs a single seat.
+#include <algorithm>
+#include <tuple>
+
+#include "sched/state.h"
+
+namespace gpumux::sched {
+namespace {
+
+// A seat that comes back after idling is ahead of the others by at most this much, and at most by one quantum.
+constexpr Duration kMaxCredit = std::chrono::seconds(1);
+// A fair holder is not looked at again sooner: rounding would otherwise ask for moments that are a nanosecond apart.
+constexpr Duration kShortestExtension = std::chrono::microseconds(1);
+
+}  // namespace
+
+// ---- order
+// -------------------------------------------------------------------------------------------------------------------
+
+Standing LeaseCore::State::standing(const Unit& unit, const Gpu& gpu) const {
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    if (on_gpu.gpu != &gpu) continue;
+    const Seat& lead = *on_gpu.lead;
+    Standing standing{.virtual_time = lead.virtual_time, .weight = lead.weight, .requested = unit.requested};
+    if (lead.phase != SeatPhase::kIdle && lead.phase != SeatPhase::kWaiting && !unit.passed_over()) {
+      std::int64_t rest = lead.virtual_rest;
+      standing.virtual_time += virtual_charge(lead, &rest);
+    }
+    return standing;
+  }
+  return {};
+}
+
+QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
+  const Standing of = standing(unit, gpu);
+  return {.rank = gpu.policy->rank(of), .requested = of.requested, .lead = unit.seats.front()->id, .unit = nullptr};
+}
+
+void LeaseCore::State::enqueue(Unit& unit) {
+  unit.phase = UnitPhase::kWaiting;
+  unit.requested = TimePoint::max();
+  Duration ageing = Duration::max();
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    Gpu& gpu = *on_gpu.gpu;
+    ageing = std::min(ageing, gpu.settings.gang_ageing);
+    // With waiters, virtual_now is theirs; without, the holder is the one whom a newcomer must not be ahead of.
+    if (gpu.waiting == 0 && gpu.holders.size() == 1) {
+      gpu.virtual_now = std::max(gpu.virtual_now, standing(**gpu.holders.begin(), gpu).virtual_time);
+    }
+  }
+  for (Seat* seat : unit.seats) {
+    if (seat->wants) unit.requested = std::min(unit.requested, seat->wants_since);
+    const Gpu& gpu = *seat->gpu;
+    const std::int64_t credit = seat->fresh ? 0 : std::min(quantum_of(gpu), kMaxCredit).count();
+    seat->virtual_time = seat->fresh ? gpu.virtual_now : std::max(seat->virtual_time, gpu.virtual_now - credit);
+    seat->fresh = false;
+    set_phase(*seat, SeatPhase::kWaiting);
+  }
+  for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
+  unit.entry = entry_of(unit, *unit.shape->gpus.front());
+  unit.entry.unit = &unit;
+  unit.shape->queue.insert(unit.entry);
+  if (unit.shape->gpus.size() > 1) timers.arm(unit.age, std::max(now, after(unit.requested, ageing)));
+  touch(unit);
+}
+
+void LeaseCore::State::dequeue(Unit& unit) {
+  if (unit.phase != UnitPhase::kWaiting) return;
+  unit.phase = UnitPhase::kIdle;
+  unit.shape->queue.erase(unit.entry);
+  for (const UnitGpu& on_gpu : unit.gpus) --on_gpu.gpu->waiting;
+  for (Seat* seat : unit.seats) set_phase(*seat, SeatPhase::kIdle);
+  timers.stop(unit.age);
+  if (unit.aged) {
+    unit.aged = false;
+    unit.shape->aged.erase(QueueEntry{0, unit.requested, unit.seats.front()->id, &unit});
+    for (const UnitGpu& on_gpu : unit.gpus) {
+      if (on_gpu.gpu->reserved == &unit) on_gpu.gpu->reserved = nullptr;
+    }
+    reservations_dirty = true;
+  }
+  touch(unit);
+}
+
+// The GPU's policy has changed: the queues that it orders are sorted anew.
+void LeaseCore::State::rekey(Gpu& gpu) {
+  for (Shape* shape : gpu.shapes) {
+    if (shape->gpus.front() != &gpu) continue;
+    const std::set<QueueEntry> old = std::move(shape->queue);
+    shape->queue.clear();
+    for (const QueueEntry& entry : old) {
+      entry.unit->entry = entry_of(*entry.unit, gpu);
+      entry.unit->entry.unit = entry.unit;
+      shape->queue.insert(entry.unit->entry);
+    }
+  }
+}
+
+// ---- reservations
+// ------------------------------------------------------------------------------------------------------------
+
+void LeaseCore::State::age(Unit& unit) {
+  if (unit.phase != UnitPhase::kWaiting || unit.aged) return;
+  unit.aged = true;
+  unit.shape->aged.insert(QueueEntry{0, unit.requested, unit.seats.front()->id, &unit});
+  reservations_dirty = true;
+}
+
+// Whoever must have its lease back comes first, then the gangs, longest wait first. Of one shape only the first can get
+// anything.
+void LeaseCore::State::reserve() {
+  reservations_dirty = false;
+  std::vector<std::tuple<bool, TimePoint, SeatId, Unit*>> candidates;
+  for (Unit* unit : returning) candidates.emplace_back(false, unit->returning_since, unit->seats.front()->id, unit);
+  for (const auto& [key, shape] : shapes) {
+    if (shape->aged.empty()) continue;
+    const QueueEntry& first = *shape->aged.begin();
+    candidates.emplace_back(true, first.requested, first.lead, first.unit);
+  }
+  std::sort(candidates.begin(), candidates.end());
+  std::array<Unit*, base::kMaxGpus> before{};
+  for (Gpu* gpu : gpu_list) before[gpu->index.value] = std::exchange(gpu->reserved, nullptr);
+  for (const auto& candidate : candidates) {
+    Unit* const unit = std::get<Unit*>(candidate);
+    const auto is_free = [](const UnitGpu& on_gpu) { return on_gpu.gpu->reserved == nullptr; };
+    if (!std::all_of(unit->gpus.begin(), unit->gpus.end(), is_free)) continue;
+    for (const UnitGpu& on_gpu : unit->gpus) on_gpu.gpu->reserved = unit;
+  }
+  for (Gpu* gpu : gpu_list) {
+    if (gpu->reserved != before[gpu->index.value]) touch(*gpu);
+  }
+}
+
+bool LeaseCore::State::is_reserved_against(const Unit& unit) const {
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    const Unit* const reserved = on_gpu.gpu->reserved;
+    if (reserved == nullptr || reserved == &unit) continue;
+    if (reserved->returning || !(entry_of(unit, *on_gpu.gpu) < entry_of(*reserved, *on_gpu.gpu))) return true;
+  }
+  return false;
+}
+
+// ---- grants
+// ------------------------------------------------------------------------------------------------------------------
+
+// Beside shared leases a shared one may start at any time. Everything else waits for the gates of those before it to be
+// closed, and beside a draining predecessor starts only if it is the only one and the GPU's settings allow it.
+bool LeaseCore::State::can_start(const Gpu& gpu, LeaseKind kind) const {
+  constexpr auto kExclusive = LeaseKind::kExclusive;
+  constexpr auto kShared = LeaseKind::kShared;
+  if (gpu.counted(kExclusive, Place::kHolding) + gpu.counted(kExclusive, Place::kBlocking) > 0) return false;
+  if (gpu.counted(kExclusive, Place::kOverlapping) > (gpu.settings.overlap ? 1u : 0u)) return false;
+  if (kind == kShared) return true;
+  return gpu.counted(kShared, Place::kHolding) + gpu.counted(kShared, Place::kBlocking) +
+             gpu.counted(kShared, Place::kOverlapping) ==
+         0;
+}
+
+bool LeaseCore::State::can_start(const Gpu& gpu) const {
+  return can_start(gpu, gpu.settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared);
+}
+
+bool LeaseCore::State::can_start(const Shape& shape) const {
+  return std::all_of(shape.gpus.begin(), shape.gpus.end(), [this](const Gpu* gpu) { return can_start(*gpu); });
+}
+
+Unit* LeaseCore::State::next_on(Gpu& gpu) const {
+  if (gpu.waiting == 0 || !can_start(gpu)) return nullptr;
+  Unit* next = nullptr;
+  QueueEntry next_entry;
+  for (const Shape* shape : gpu.shapes) {
+    if (shape->queue.empty() || !can_start(*shape)) continue;
+    Unit* const head = shape->queue.begin()->unit;
+    if (is_reserved_against(*head)) continue;
+    const QueueEntry entry = entry_of(*head, gpu);
+    if (next == nullptr || entry < next_entry) {
+      next = head;
+      next_entry = entry;
+    }
+  }
+  return next;
+}
+
+void LeaseCore::State::grant_all(Gpu& gpu) {
+  for (;;) {
+    if (reservations_dirty) reserve();
+    if (gpu.reserved != nullptr && gpu.reserved->returning && can_reopen(*gpu.reserved)) {
+      reopen(*gpu.reserved);
+      continue;
+    }
+    Unit* const next = next_on(gpu);
+    if (next == nullptr) return;
+    start(*next);
+  }
+}
+
+void LeaseCore::State::start(Unit& unit) {
+  dequeue(unit);
+  unit.phase = UnitPhase::kHolding;
+  unit.granted_at = now;
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    Gpu& gpu = *on_gpu.gpu;
+    if (gpu.holders.empty()) gpu.contended = gpu.waiting > 0;  // nobody is there to be told
+    gpu.virtual_now = std::max(gpu.virtual_now, on_gpu.lead->virtual_time);
+    if (gpu.last_holder != unit.serial) ++gpu.switches;
+    gpu.last_holder = unit.serial;
+  }
+  for (Seat* seat : unit.seats) grant_seat(*seat);
+  unit.told_contended = unit.contended > 0;
+  for (Seat* seat : unit.seats) announce(*seat);
+  touch(unit);
+}
+
+void LeaseCore::State::grant_seat(Seat& seat) {
+  set_wants(seat, false);
+  seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
+  seat.epoch = next_epoch(*seat.gpu);
+  seat.fresh = false;
+  seat.late = false;
+  seat.charged_to = now;
+  ++seat.grants;
+  set_phase(seat, SeatPhase::kHolding);
+  place(seat);
+}
+
+void LeaseCore::State::announce(Seat& seat) {
+  command(Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0});
+}
+
+// A holder's lease becomes one of the other kind, in place: to the tenant a new grant.
+void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
+  for (Seat* seat : unit.seats) {
+    if (seat->gpu != &gpu || seat->phase != SeatPhase::kHolding || seat->kind == kind) continue;
+    set_place(*seat, Place::kNone);
+    seat->kind = kind;
+    place(*seat);
+    if (seat->resting) continue;
+    seat->epoch = next_epoch(gpu);
+    announce(*seat);
+  }
+}
+
+// ---- preemption
+// --------------------------------------------------------------------------------------------------------------
+
+// How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now.
+Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
+  if (holder.retry_at > now) return holder.retry_at - now;
+  const TimePoint latest = after(holder.granted_at, gpu.settings.max_runtime);
+  if (now >= latest) return Duration::zero();
+  const TimePoint quantum_end = after(holder.granted_at, quantum_of(gpu));
+  if (now < quantum_end) return std::min(quantum_end, latest) - now;
+  if (waiter.returning) return Duration::zero();
+  const Duration extension = gpu.policy->goes_on_for(standing(holder, gpu), standing(waiter, gpu));
+  if (extension == Duration::zero()) return extension;
+  return std::min(std::max(extension, kShortestExtension), latest - now);
+}
+
+// Revokes whoever stands between `waiter` and its GPUs and has had its time: all of them, or (unless reserved) none.
+void LeaseCore::State::preempt_for(Unit& waiter) {
+  std::vector<std::pair<Unit*, const Gpu*>> to_go;
+  bool whole = true;
+  bool is_reserved = true;
+  for (const UnitGpu& on_gpu : waiter.gpus) {
+    Gpu& gpu = *on_gpu.gpu;
+    if (gpu.reserved != &waiter) is_reserved = false;
+    if (gpu.settings.mode == Mode::kConcurrent || gpu.holders.size() != 1) {
+      if (!can_start(gpu)) whole = false;
+      continue;
+    }
+    Unit* const holder = *gpu.holders.begin();
+    if (time_left(*holder, gpu, waiter) > Duration::zero()) {
+      whole = false;
+    } else if (std::none_of(to_go.begin(), to_go.end(), [&](const auto& one) { return one.first == holder; })) {
+      to_go.emplace_back(holder, &gpu);
+    }
+  }
+  if (to_go.empty() || !(whole || is_reserved)) return;
+  if (waiter.gpus.size() > 1 && !waiter.returning && !is_reserved) {
+    if (is_reserved_against(waiter)) return;
+    age(waiter);  // so that what is given up for it goes to it
+  }
+  for (const auto& [holder, gpu] : to_go) {
+    const bool ran_out = now >= after(holder->granted_at, gpu->settings.max_runtime);
+    revoke(*holder, ran_out ? RevokeReason::kMaxRuntime : RevokeReason::kQuantum);
+  }
+}
+
+void LeaseCore::State::preempt(Gpu& gpu) {
+  if (gpu.waiting > 0) {
+    for (const Shape* shape : gpu.shapes) {
+      if (!shape->queue.empty()) preempt_for(*shape->queue.begin()->unit);
+    }
+    if (gpu.reserved != nullptr) preempt_for(*gpu.reserved);
+  }
+  if (gpu.settings.mode == Mode::kSerial && gpu.holders.size() == 1) arm_run(**gpu.holders.begin());
+}
+
+// The next moment at which time alone can end this lease. What else can end it are events, and those look for
+// themselves.
+void LeaseCore::State::arm_run(Unit& unit) {
+  TimePoint next = TimePoint::max();
+  const auto consider = [&](const Gpu& gpu, const Unit& waiter) {
+    const Duration left = time_left(unit, gpu, waiter);
+    if (left > Duration::zero()) next = std::min(next, after(now, left));
+  };
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    const Gpu& gpu = *on_gpu.gpu;
+    if (on_gpu.holding == 0 || gpu.waiting == 0 || gpu.settings.mode != Mode::kSerial) continue;
+    for (const Shape* shape : gpu.shapes) {
+      if (!shape->queue.empty()) consider(gpu, *shape->queue.begin()->unit);
+    }
+    if (gpu.reserved != nullptr && gpu.reserved != &unit) consider(gpu, *gpu.reserved);
+  }
+  if (incomplete.contains(&unit) && unit.retry_at > now) next = std::min(next, unit.retry_at);
+  timers.arm(unit.run, next);
+}
+
+// ---- bringing everything to rest
+// ---------------------------------------------------------------------------------------------
+
+// A changed mode, brought to those who hold. To concurrent: holders share from now on. To serial: a sole holder becomes
+// exclusive; of several all must go, and nobody new starts before they have drained.
+void LeaseCore::State::settle_mode(Gpu& gpu) {
+  if (gpu.settings.mode == Mode::kConcurrent) {
+    if (gpu.counted(LeaseKind::kExclusive, Place::kHolding) == 0) return;
+    for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end()))
+      convert(*unit, gpu, LeaseKind::kShared);
+    return;
+  }
+  if (gpu.counted(LeaseKind::kShared, Place::kHolding) == 0) return;
+  if (gpu.holders.size() == 1) {
+    for (const LeaseKind kind : {LeaseKind::kExclusive, LeaseKind::kShared}) {
+      if (gpu.counted(kind, Place::kBlocking) + gpu.counted(kind, Place::kOverlapping) > 0) return;
+    }
+    convert(**gpu.holders.begin(), gpu, LeaseKind::kExclusive);
+    return;
+  }
+  for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {
+    if (unit->retry_at > now) {
+      timers.arm(unit->run, unit->retry_at);
+    } else {
+      revoke(*unit, RevokeReason::kModeChange);
+    }
+  }
+}
+
+// Members that joined a gang which holds: granted in place if their GPUs are free, otherwise the gang is revoked, to be
+// granted whole.
+void LeaseCore::State::settle_incomplete() {
+  for (Unit* unit : std::vector<Unit*>(incomplete.begin(), incomplete.end())) {
+    const auto has = [this, unit](const UnitGpu& on_gpu) {
+      const Unit* const reserved = on_gpu.gpu->reserved;
+      return on_gpu.holding > 0 || (can_start(*on_gpu.gpu) && (reserved == nullptr || reserved == unit));
+    };
+    if (std::all_of(unit->gpus.begin(), unit->gpus.end(), has)) {
+      incomplete.erase(unit);
+      for (const UnitGpu& on_gpu : unit->gpus) {
+        if (on_gpu.gpu->holders.empty()) on_gpu.gpu->contended = on_gpu.gpu->waiting > 0;
+      }
+      std::vector<Seat*> missing;
+      for (Seat* seat : unit->seats) {
+        if (seat->phase == SeatPhase::kIdle) missing.push_back(seat);
+      }
+      for (Seat* seat : missing) grant_seat(*seat);
+      for (Seat* seat : missing) announce(*seat);
+      tell_contention(*unit, false);
+      touch(*unit);
+    } else if (unit->retry_at <= now) {
+      revoke(*unit, RevokeReason::kGang);
+    } else {
+      timers.arm(unit->run, unit->retry_at);
+    }
+  }
+}
+
+void LeaseCore::State::settle() {
+  for (;;) {
+    if (!grants_held && !incomplete.empty()) settle_incomplete();
+    if (reservations_dirty) reserve();
+    if (dirty.empty()) break;
+    const std::uint32_t index = dirty.take_first();
+    told_dirty.set(index);
+    if (grants_held) continue;
+    Gpu& gpu = *gpus[index];
+    settle_mode(gpu);
+    grant_all(gpu);
+    preempt(gpu);
+  }
+  while (!told_dirty.empty()) {
+    Gpu& gpu = *gpus[told_dirty.take_first()];
+    const bool contended = gpu.waiting > 0;
+    if (contended == gpu.contended) continue;
+    gpu.contended = contended;
+    for (Unit* unit : gpu.holders) {
+      if (contended) {
+        ++unit->contended;
+      } else {
+        --unit->contended;
+      }
+      tell_contention(*unit, false);
+    }
+  }
+}
+
+}  // namespace gpumux::sched

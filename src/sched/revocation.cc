@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// Taking leases back: an attempt, which may fail.
+//
+// The problem. A revoked seat stops submitting and waits until its GPU is idle. Three kinds of programs never get
+// there. (1) A gang that was revoked between the submissions of its ranks: the collective kernel of a rank that is
+// ahead spins on its GPU for a rank that is behind, whose next submission waits at the closed gate. (2) A kernel that
+// waits for something that only its own process can do, from behind the gate. (3) A process that is stopped, and says
+// nothing at all. A scheduler that just waits hangs them and everybody behind them.
+//
+// The idea. For (1): once all gates are closed the GPUs tell who is behind, without anybody looking into the
+// collectives. Members with undrained work wait for somebody; those who have drained while others have not are the ones
+// that can be waited for. So each of those is let through by exactly one submission (Step), and again, until all have
+// drained: then all have submitted the same collectives. For (2), and where stepping does not help in time: the
+// revocation is taken back (Reopen), reported, and tried again later, ever more rarely. For (3): after a while it is
+// passed over; its work may still run beside others', which costs speed and harms nobody.
+//
+// Stepping may step the wrong one: a member whose kernel is merely long is not waiting for anybody, and the member let
+// through meanwhile is then ahead and has to be followed. Two members with long kernels could lead each other on like
+// that for ever. It shows in a seat that is to be stepped and was itself undrained at the last round of steps; each
+// such swap doubles the pause before a step, until the pause is longer than the kernels.
+//
+// Every lease that is given again has a new epoch, a reopened one too. Whatever the tenant sent about the revoked lease
+// and is still on its way then names an old epoch, and is ignored: that is what makes the crossing of messages
+// harmless.
+#include <algorithm>
+
+#include "sched/state.h"
+
+namespace gpumux::sched {
+namespace {
+
+constexpr std::uint32_t kMaxRetryDoublings = 6;  // 64 times stall_retry
+// 2 ms become 2 s: longer than any kernel that is worth waiting for within the stall_timeout.
+constexpr std::uint32_t kMaxStepDoublings = 10;
+
+Duration doubled(Duration duration, std::uint32_t times) {
+  for (std::uint32_t i = 0; i < times; ++i) {
+    if (duration > Duration::max() / 2) return Duration::max();
+    duration *= 2;
+  }
+  return duration;
+}
+
+// The strictest of the settings of the unit's GPUs.
+template <class Member>
+Duration least(const Unit& unit, Member member) {
+  Duration duration = Duration::max();
+  for (const UnitGpu& on_gpu : unit.gpus) duration = std::min(duration, on_gpu.gpu->settings.*member);
+  return duration;
+}
+
+}  // namespace
+
+// ---- revoking
+// ----------------------------------------------------------------------------------------------------------------
+
+void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
+  unit.phase = UnitPhase::kRevoking;
+  unit.reason = reason;
+  unit.revoked_at = now;
+  unit.step_shift = 0;
+  incomplete.erase(&unit);
+  timers.stop(unit.run);
+  for (Seat* seat : unit.seats) {
+    if (seat->phase == SeatPhase::kHolding) revoke_seat(*seat, reason);
+  }
+  place(unit);
+  timers.arm(unit.stall, after(now, least(unit, &GpuSettings::stall_timeout)));
+  progress(unit);
+  touch(unit);
+}
+
+// One holding seat of a unit that is in revocation. A resting one has closed its gate and drained already, and is not
+// told.
+void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
+  Unit& unit = *seat.unit;
+  ++unit.revoked;
+  seat.permit = false;
+  seat.was_ahead = false;
+  if (seat.resting) {
+    seat.resting = false;
+    --unit.resting;
+    seat.gate_closed = true;
+    seat.drained = true;
+    set_phase(seat, SeatPhase::kDraining);
+    return;
+  }
+  seat.gate_closed = false;
+  seat.drained = false;
+  ++unit.undrained;
+  set_phase(seat, SeatPhase::kRevoked);
+  ask(seat, reason);
+}
+
+// A Revoke is also the question whether anybody is there.
+void LeaseCore::State::ask(Seat& seat, RevokeReason reason) {
+  seat.asked_at = now;
+  seat.answered = false;
+  command(Revoke{seat.id, seat.epoch, reason});
+  timers.arm(seat.answer, after(now, seat.gpu->settings.silence_limit));
+}
+
+void LeaseCore::State::drained(Seat& seat) {
+  if (seat.drained) return;
+  Unit& unit = *seat.unit;
+  seat.gate_closed = true;
+  seat.drained = true;
+  set_phase(seat, SeatPhase::kDraining);
+  timers.stop(seat.answer);
+  if (--unit.undrained == 0) return all_drained(unit);
+  progress(unit);
+}
+
+// Steps that were not used are taken back first: a thread that comes to the gate later must find it closed. A Revoke
+// does that, and the Drained that answers it says that nothing has slipped through.
+void LeaseCore::State::all_drained(Unit& unit) {
+  timers.stop(unit.step);
+  if (unit.permits == 0) return finish(unit);
+  for (Seat* seat : unit.seats) {
+    if (!seat->permit) continue;
+    seat->permit = false;
+    seat->drained = false;
+    seat->gate_closed = false;
+    --unit.permits;
+    ++unit.undrained;
+    set_phase(*seat, SeatPhase::kRevoked);
+    place(*seat);
+    ask(*seat, RevokeReason::kGang);
+  }
+}
+
+// All its work is done: the unit's lease is over.
+void LeaseCore::State::finish(Unit& unit) {
+  timers.stop(unit.run);
+  timers.stop(unit.stall);
+  timers.stop(unit.step);
+  stop_returning(unit);
+  incomplete.erase(&unit);
+  if (unit.phase == UnitPhase::kRevoking) {
+    unit.stalls = 0;
+    unit.retry_at = TimePoint();
+    for (const UnitGpu& on_gpu : unit.gpus) {
+      if (on_gpu.lead->kind == LeaseKind::kExclusive && !on_gpu.lead->late)
+        measure_switch(*on_gpu.gpu, now - unit.revoked_at);
+    }
+  }
+  for (Seat* seat : unit.seats) {
+    charge(*seat);
+    seat->resting = false;
+    seat->gate_closed = false;
+    seat->drained = false;
+    seat->late = false;
+    timers.stop(seat->answer);
+    set_phase(*seat, SeatPhase::kIdle);
+    place(*seat);
+  }
+  unit.resting = 0;
+  unit.revoked = 0;
+  unit.phase = UnitPhase::kIdle;
+  touch(unit);
+  if (unit.wanting > 0) enqueue(unit);
+}
+
+// ---- stepping
+// ----------------------------------------------------------------------------------------------------------------
+
+void LeaseCore::State::progress(Unit& unit) {
+  if (unit.undrained > 0 && unit.undrained < unit.revoked && !unit.passed_over()) {
+    timers.arm(unit.step, after(now, doubled(least(unit, &GpuSettings::step_delay), unit.step_shift)));
+  } else {
+    timers.stop(unit.step);
+  }
+}
+
+void LeaseCore::State::step(Unit& unit) {
+  const auto is_behind = [](const Seat& seat) {
+    return seat.phase == SeatPhase::kDraining && seat.drained && !seat.permit;
+  };
+  bool swapped = false;
+  for (Seat* seat : unit.seats) {
+    if (is_behind(*seat) && seat->was_ahead) swapped = true;
+    seat->was_ahead = is_in_revocation(*seat) && !seat->drained;
+  }
+  if (swapped && unit.step_shift < kMaxStepDoublings) {
+    ++unit.step_shift;
+    return progress(unit);
+  }
+  for (Seat* seat : unit.seats) {
+    if (!is_behind(*seat)) continue;
+    seat->permit = true;
+    ++unit.permits;
+    command(Step{seat->id, seat->epoch});
+  }
+}
+
+// ---- stalls
+// ------------------------------------------------------------------------------------------------------------------
+
+void LeaseCore::State::stalled(Unit& unit) {
+  if (unit.phase != UnitPhase::kRevoking || unit.passed_over() || unit.returning) return;
+  ReportStall report;
+  report.waited = now - unit.revoked_at;
+  for (const Seat* seat : unit.seats) {
+    if (!is_in_revocation(*seat) || seat->drained) continue;
+    if (report.undrained.empty()) {
+      report.seat = seat->id;
+      report.epoch = seat->epoch;
+    }
+    report.undrained.push_back(seat->id);
+  }
+  command(std::move(report));
+  if (can_reopen(unit)) return reopen(unit);
+  // Its successor has started. It goes to the front of the queue, and gets its GPU back when the successor has had its
+  // time.
+  unit.returning = true;
+  unit.returning_since = now;
+  returning.insert(&unit);
+  for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
+  reservations_dirty = true;
+  touch(unit);
+}
+
+void LeaseCore::State::stop_returning(Unit& unit) {
+  if (!unit.returning) return;
+  unit.returning = false;
+  returning.erase(&unit);
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    --on_gpu.gpu->waiting;
+    if (on_gpu.gpu->reserved == &unit) on_gpu.gpu->reserved = nullptr;
+  }
+  reservations_dirty = true;
+  touch(unit);
+}
+
+bool LeaseCore::State::can_reopen(Unit& unit) {
+  if (grants_held) return false;
+  for (Seat* seat : unit.seats) set_place(*seat, Place::kNone);
+  const bool can = std::all_of(unit.seats.begin(), unit.seats.end(), [this](const Seat* seat) {
+    if (!is_in_revocation(*seat)) return true;
+    const bool shared = seat->kind == LeaseKind::kShared || seat->gpu->settings.mode == Mode::kConcurrent;
+    return can_start(*seat->gpu, shared ? LeaseKind::kShared : LeaseKind::kExclusive);
+  });
+  place(unit);
+  return can;
+}
+
+// The lease goes on, for all its members, as if it had not been revoked.
+void LeaseCore::State::reopen(Unit& unit) {
+  stop_returning(unit);
+  timers.stop(unit.stall);
+  timers.stop(unit.step);
+  unit.phase = UnitPhase::kHolding;
+  const Duration retry = least(unit, &GpuSettings::stall_retry);
+  unit.retry_at = after(now, doubled(retry, std::min(unit.stalls, kMaxRetryDoublings)));
+  ++unit.stalls;
+  unit.revoked = 0;
+  unit.undrained = 0;
+  unit.permits = 0;
+  for (const UnitGpu& on_gpu : unit.gpus) on_gpu.gpu->last_holder = unit.serial;
+  for (Seat* seat : unit.seats) {
+    if (!is_in_revocation(*seat)) {
+      incomplete.insert(&unit);
+      continue;
+    }
+    set_wants(*seat, false);
+    set_place(*seat, Place::kNone);
+    seat->gate_closed = false;
+    seat->drained = false;
+    seat->permit = false;
+    seat->late = false;
+    if (seat->gpu->settings.mode == Mode::kConcurrent) seat->kind = LeaseKind::kShared;
+    timers.stop(seat->answer);
+    seat->epoch = next_epoch(*seat->gpu);
+    set_phase(*seat, SeatPhase::kHolding);
+    place(*seat);
+    command(Reopen{seat->id, seat->epoch, seat->kind});
+  }
+  tell_contention(unit, true);
+  touch(unit);
+}
+
+// ---- silence
+// -----------------------------------------------------------------------------------------------------------------
+
+// The tenant's agent has said something about a lease that is being revoked.
+void LeaseCore::State::heard(Seat& seat) {
+  Unit& unit = *seat.unit;
+  seat.answered = true;
+  if (seat.phase == SeatPhase::kSilent) {
+    set_phase(seat, seat.gate_closed ? SeatPhase::kDraining : SeatPhase::kRevoked);
+    seat.tenant->kill_sent = false;
+    command(ReportAnswering{seat.id});
+    if (--unit.silent == 0) {
+      for (Seat* member : unit.seats) {
+        member->charged_to = now;
+        if (is_in_revocation(*member)) member->late = true;
+      }
+      place(unit);
+      touch(unit);
+      timers.arm(unit.stall, after(now, least(unit, &GpuSettings::stall_timeout)));
+      progress(unit);
+    }
+  }
+  if (seat.drained) {
+    timers.stop(seat.answer);
+  } else {
+    timers.arm(seat.answer, after(now, seat.gpu->settings.silence_limit));
+  }
+}
+
+// Nothing was heard for the silence limit. Having answered, it is asked again; otherwise it, and its gang with it, is
+// passed over.
+void LeaseCore::State::unanswered(Seat& seat) {
+  if (seat.phase == SeatPhase::kSilent) {
+    if (!seat.tenant->kill_sent) command(KillTenant{seat.tenant->id});
+    seat.tenant->kill_sent = true;
+    return;
+  }
+  if (!is_in_revocation(seat) || seat.drained) return;
+  Unit& unit = *seat.unit;
+  if (seat.answered) return ask(seat, unit.reason);
+  for (Seat* member : unit.seats) charge(*member);
+  stop_returning(unit);
+  timers.stop(unit.stall);
+  timers.stop(unit.step);
+  ++unit.silent;
+  set_phase(seat, SeatPhase::kSilent);
+  place(unit);
+  touch(unit);
+  command(ReportSilent{seat.id, now - seat.asked_at});
+  const TimePoint kill_at = after(seat.asked_at, seat.gpu->settings.kill_silent_after);
+  timers.arm(seat.answer, kill_at == TimePoint::max() ? kill_at : std::max(kill_at, now));
+}
+
+}  // namespace gpumux::sched

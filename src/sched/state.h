@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lease core's state. Private to src/sched: everybody else sees lease_core.h.
+//
+// A *unit* is what is queued, granted and revoked as one: a single seat, or a gang. Every seat is in exactly one unit
+// at any time; joining a gang moves a tenant's seats from their own units into the gang's. A *shape* is a set of GPUs
+// that units wait for together. All units of one shape can start at the same moments, so the queue is kept by shape:
+// finding who goes next on a GPU looks at the heads of the shapes that contain it, of which there are few, and never at
+// the waiters behind them.
+//
+// What an event changes is remembered as dirty GPUs; settle() then brings those to rest: modes, whole gangs, grants,
+// revocations, and at the end the contention that tenants are told. Counters replace scans: each seat has a *place* on
+// its GPU (holding, blocking, overlapping) and each GPU counts its places by kind of lease; check_invariants() counts
+// again and compares.
+//
+// Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; revocation.cc revoking,
+// stalls, stepping, silence; gangs.cc joining, leaving, claims; invariants.cc and view.cc read only.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/limits.h"
+#include "sched/events.h"
+#include "sched/lease_core.h"
+#include "sched/policy.h"
+#include "sched/timers.h"
+
+namespace gpumux::sched {
+
+struct Gang;
+struct Gpu;
+struct Tenant;
+struct Unit;
+
+// What a seat is to others who want its GPU.
+enum class Place : std::uint8_t {
+  kNone,
+  kHolding,
+  kBlocking,     // revoked; nobody new may start beside it
+  kOverlapping,  // a single seat whose gate is closed and whose work runs out: the next may start beside it
+};
+inline constexpr std::size_t kPlaces = 4;
+inline constexpr std::size_t kKinds = 2;
+
+struct Seat {
+  SeatId id;
+  Gpu* gpu = nullptr;
+  Tenant* tenant = nullptr;
+  Unit* unit = nullptr;
+  std::uint32_t weight = 1;
+
+  SeatPhase phase = SeatPhase::kIdle;
+  LeaseKind kind = LeaseKind::kExclusive;
+  LeaseEpoch epoch;
+  Place place = Place::kNone;
+  bool wants = false;        // it has asked and was not granted since
+  bool resting = false;      // holding: drained of its own accord while its gang goes on; its gate is closed
+  bool gate_closed = false;  // revoked: told us so
+  bool drained = false;      // revoked: told us so, and has not been let through since
+  bool permit = false;       // a Step is out that was not answered by Stepped nor taken back
+  bool was_ahead = false;    // undrained at the last round of steps
+  bool answered = false;     // it has said something since the last Revoke that was sent to it
+  bool late = false;         // was silent, or came with a claim: may exceed the one undrained predecessor
+  bool poisoned = false;
+  bool fresh = true;  // has never waited: its virtual time is not set yet
+
+  std::int64_t virtual_time = 0;
+  std::int64_t virtual_rest = 0;  // ns held that the division by the weight left over
+  TimePoint since{};
+  TimePoint asked_at{};    // the Revoke that is to be answered
+  TimePoint charged_to{};  // while it holds or drains: up to when its time is accounted
+  TimePoint wants_since{};
+  std::uint64_t grants = 0;
+  Duration held{};
+  Duration waited{};
+  Timer answer;  // until it must have answered; then until it is asked again; while silent, until it is killed
+};
+
+inline bool is_in_revocation(const Seat& seat) {
+  return seat.phase == SeatPhase::kRevoked || seat.phase == SeatPhase::kDraining || seat.phase == SeatPhase::kSilent;
+}
+
+// One GPU of a unit.
+struct UnitGpu {
+  Gpu* gpu = nullptr;
+  Seat* lead = nullptr;       // the unit's first seat there: its standing is the unit's
+  std::uint32_t holding = 0;  // the unit's seats whose place is kHolding
+};
+
+struct QueueEntry {
+  std::int64_t rank = 0;
+  TimePoint requested{};
+  SeatId lead;
+  Unit* unit = nullptr;
+  friend bool operator<(const QueueEntry& a, const QueueEntry& b) {
+    if (a.rank != b.rank) return a.rank < b.rank;
+    if (a.requested != b.requested) return a.requested < b.requested;
+    return a.lead < b.lead;
+  }
+};
+
+struct Shape {
+  std::vector<Gpu*> gpus;      // ascending
+  std::set<QueueEntry> queue;  // waiting units, next first, in the order of the first GPU's policy
+  std::set<QueueEntry> aged;   // those of them that have waited long (rank 0: longest first)
+  std::uint32_t units = 0;
+};
+
+enum class UnitPhase : std::uint8_t { kIdle, kWaiting, kHolding, kRevoking };
+
+struct Unit {
+  std::uint64_t serial = 0;
+  std::vector<Seat*> seats;   // ascending
+  std::vector<UnitGpu> gpus;  // ascending
+  Shape* shape = nullptr;     // nullptr: no seats
+  Gang* gang = nullptr;       // nullptr: a seat by itself
+
+  UnitPhase phase = UnitPhase::kIdle;
+  RevokeReason reason = RevokeReason::kQuantum;  // of its last revocation
+  bool returning = false;  // its revocation stalled after its successor had started: it gets its GPU back next
+  bool aged = false;
+  bool told_contended = false;
+  QueueEntry entry;  // in its shape's queue
+  TimePoint requested{};
+  TimePoint granted_at{};
+  TimePoint revoked_at{};
+  TimePoint retry_at{};  // not revoked before: its last revocation stalled
+  TimePoint returning_since{};
+  std::uint32_t stalls = 0;  // in a row
+  std::uint32_t step_shift = 0;
+  std::uint32_t wanting = 0;    // seats that want
+  std::uint32_t resting = 0;    // seats that rest
+  std::uint32_t revoked = 0;    // seats in revocation, drained ones too
+  std::uint32_t undrained = 0;  // of those, not drained
+  std::uint32_t silent = 0;     // of those, silent
+  std::uint32_t permits = 0;    // Steps out
+  std::uint32_t contended = 0;  // GPUs that it holds and others wait for, as last told
+
+  Timer run;    // when its quantum ends, or it may be revoked again
+  Timer stall;  // when its revocation counts as stalled
+  Timer step;
+  Timer age;
+
+  bool single() const { return seats.size() == 1; }
+  bool passed_over() const { return silent > 0; }
+};
+
+struct BySerial {
+  bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
+};
+struct BySeat {
+  bool operator()(const Seat* a, const Seat* b) const { return a->id < b->id; }
+};
+
+struct Gpu {
+  GpuIndex index;
+  GpuSettings settings;
+  const Policy* policy = nullptr;
+  LeaseEpoch next_epoch;
+  std::array<std::array<std::uint32_t, kPlaces>, kKinds> count{};  // seats by kind and place
+  std::set<Unit*, BySerial> holders;                               // units with a seat whose place is kHolding
+  std::set<Seat*, BySeat> seats;
+  std::vector<Shape*> shapes;
+  std::uint32_t waiting = 0;     // units that wait for it, or return to it
+  bool contended = false;        // as last told to the holders
+  Unit* reserved = nullptr;      // kept free for it
+  std::int64_t virtual_now = 0;  // virtual time of whoever was granted last: where newcomers start
+  Duration switch_cost{};
+  bool switch_measured = false;
+  std::uint64_t switches = 0;
+  std::uint64_t last_holder = 0;  // serial
+  Duration held{};
+  TimePoint held_since{};
+
+  std::uint32_t counted(LeaseKind kind, Place place) const {
+    return count[static_cast<std::size_t>(kind)][static_cast<std::size_t>(place)];
+  }
+};
+
+struct Tenant {
+  TenantId id;
+  std::uint32_t uid = 0;
+  Gang* gang = nullptr;
+  bool kill_sent = false;
+  std::vector<std::unique_ptr<Seat>> seats;  // ascending by GPU; at most kMaxSeatsPerTenant
+};
+
+struct Gang {
+  std::uint32_t uid = 0;
+  std::vector<std::string>
+      keys;  // empty: one tenant's own seats. Several: gangs that a common member has joined into one
+  std::uint32_t world = 0;
+  std::map<TenantId, Tenant*> members;
+  Unit* unit = nullptr;
+};
+
+// A few GPUs, taken lowest first.
+class GpuSet {
+ public:
+  void set(std::uint32_t index) { words_[index / 64] |= std::uint64_t{1} << (index % 64); }
+  bool empty() const { return (words_[0] | words_[1]) == 0; }
+  std::uint32_t take_first() {
+    const std::uint32_t word = words_[0] != 0 ? 0 : 1;
+    const auto bit = static_cast<std::uint32_t>(std::countr_zero(words_[word]));
+    words_[word] &= words_[word] - 1;
+    return word * 64 + bit;
+  }
+
+ private:
+  static_assert(base::kMaxGpus <= 128);
+  std::array<std::uint64_t, 2> words_{};
+};
+
+// now + duration, and never beyond the end of time.
+TimePoint after(TimePoint now, Duration duration);
+
+struct LeaseCore::State {
+  // ---- lease_core.cc: one function per event, and looking up
+  // -----------------------------------------------------------------
+  void on(const GpuAdded& e);
+  void on(const SettingsChanged& e);
+  void on(const GrantsHeld& e);
+  void on(const GrantsAllowed& e);
+  void on(const TenantConnected& e);
+  void on(const TenantGone& e);
+  void on(const GangJoined& e);
+  void on(const SeatOpened& e);
+  void on(const SeatClaimed& e);
+  void on(const SeatClosed& e);
+  void on(const Requested& e);
+  void on(const RevokeSeen& e);
+  void on(const GateClosed& e);
+  void on(const Drained& e);
+  void on(const Stepped& e);
+  void on(const TimePassed& e);
+  void fire(Timer& timer);
+  void release(Seat& seat);
+  Gpu* gpu_of(GpuIndex index) const;
+  Tenant* tenant_of(TenantId id) const;
+  Seat* seat_of(SeatId id) const;
+  Seat* seat_in(SeatId id, LeaseEpoch epoch) const;  // only if that is its epoch
+  void command(Command c) { out->push_back(std::move(c)); }
+
+  // ---- places.cc: phases, counters, accounting
+  // -------------------------------------------------------------------------------
+  void set_phase(Seat& seat, SeatPhase phase);
+  void set_wants(Seat& seat, bool wants);
+  void set_place(Seat& seat, Place place);
+  void place(Seat& seat);  // where its state puts it
+  void place(Unit& unit);
+  void charge(Seat& seat);
+  std::int64_t virtual_charge(const Seat& seat, std::int64_t* rest) const;
+  Duration quantum_of(const Gpu& gpu) const;
+  void measure_switch(Gpu& gpu, Duration cost);
+  void touch(Gpu& gpu) { dirty.set(gpu.index.value); }
+  void touch(Unit& unit);
+  LeaseEpoch next_epoch(Gpu& gpu);
+  void tell_contention(Unit& unit, bool always);
+
+  // ---- queueing.cc
+  // -----------------------------------------------------------------------------------------------------------
+  void settle();
+  void settle_mode(Gpu& gpu);
+  void settle_incomplete();
+  void enqueue(Unit& unit);
+  void dequeue(Unit& unit);
+  void rekey(Gpu& gpu);
+  void age(Unit& unit);
+  void reserve();
+  Standing standing(const Unit& unit, const Gpu& gpu) const;
+  QueueEntry entry_of(const Unit& unit, const Gpu& gpu) const;
+  bool can_start(const Gpu& gpu, LeaseKind kind) const;
+  bool can_start(const Gpu& gpu) const;
+  bool can_start(const Shape& shape) const;
+  bool is_reserved_against(const Unit& unit) const;
+  void grant_all(Gpu& gpu);
+  Unit* next_on(Gpu& gpu) const;
+  void start(Unit& unit);
+  void grant_seat(Seat& seat);
+  void announce(Seat& seat);
+  void convert(Unit& unit, Gpu& gpu, LeaseKind kind);
+  void preempt(Gpu& gpu);
+  void preempt_for(Unit& waiter);
+  Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
+  void arm_run(Unit& unit);
+
+  // ---- revocation.cc
+  // ---------------------------------------------------------------------------------------------------------
+  void revoke(Unit& unit, RevokeReason reason);
+  void revoke_seat(Seat& seat, RevokeReason reason);
+  void ask(Seat& seat, RevokeReason reason);
+  void heard(Seat& seat);
+  void drained(Seat& seat);
+  void progress(Unit& unit);
+  void step(Unit& unit);
+  void all_drained(Unit& unit);
+  void finish(Unit& unit);
+  void stalled(Unit& unit);
+  bool can_reopen(Unit& unit);
+  void reopen(Unit& unit);
+  void stop_returning(Unit& unit);
+  void unanswered(Seat& seat);
+
+  // ---- gangs.cc
+  // --------------------------------------------------------------------------------------------------------------
+  Unit& make_unit(Gang* gang);
+  void destroy_unit(Unit& unit);
+  void attach(Seat& seat, Unit& unit);
+  void detach(Seat& seat);
+  void set_shape(Unit& unit);
+  void rebuild(Unit& unit);
+  void leave(Seat& seat);
+  Gang& make_gang(std::uint32_t uid);
+  void add_to_gang(Tenant& tenant, Gang& gang);
+  void merge_gangs(Gang& into, Gang& from);
+  void leave_gang(Tenant& tenant);
+  void remove_seat(Seat& seat);
+  void unplace(Unit& unit);
+  void absorb(Unit& unit, const Unit& other);
+  bool is_believable(const Seat& seat, const SeatClaimed& claim) const;
+
+  TimePoint now{};
+  std::vector<Command>* out = nullptr;
+  std::array<std::unique_ptr<Gpu>, base::kMaxGpus> gpus;
+  std::vector<Gpu*> gpu_list;                                     // ascending
+  std::unordered_map<TenantId, std::unique_ptr<Tenant>> tenants;  // looked up, never iterated
+  std::map<std::uint64_t, std::unique_ptr<Unit>> units;
+  std::map<std::pair<std::uint32_t, std::string>, Gang*> gang_by_key;
+  std::map<Gang*, std::unique_ptr<Gang>> gangs;  // looked up, never iterated: its order is that of addresses
+  std::map<std::vector<std::uint32_t>, std::unique_ptr<Shape>> shapes;
+  std::set<Unit*, BySerial> returning;
+  std::set<Unit*, BySerial> incomplete;  // holding, but for members that have joined since
+  Timers timers;
+  std::uint64_t next_serial = 1;
+  GpuSet dirty;
+  GpuSet told_dirty;  // their contention is compared at the end of settle()
+  bool reservations_dirty = false;
+  bool grants_held = false;
+  Timer grants_held_timer;
+};
+
+}  // namespace gpumux::sched

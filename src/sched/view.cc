@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// What people see of the core. Linear in the seats; nothing here decides anything.
+#include <algorithm>
+
+#include "sched/state.h"
+
+namespace gpumux::sched {
+namespace {
+
+std::string name(const Unit& unit) {
+  if (unit.gang != nullptr && !unit.gang->keys.empty()) return "gang " + unit.gang->keys.front();
+  return "tenant " + std::to_string(unit.seats.front()->id.tenant.value);
+}
+
+std::string number(const Gpu& gpu) { return std::to_string(gpu.index.value); }
+
+std::string gang_name(const Unit& unit) {
+  if (unit.gang == nullptr) return {};
+  const Gang& gang = *unit.gang;
+  std::string text = gang.keys.empty() ? "own GPUs" : gang.keys.front();
+  if (gang.world > 0) text += " (" + std::to_string(gang.members.size()) + " of " + std::to_string(gang.world) + ")";
+  return text;
+}
+
+// Who keeps `waiter` from `gpu`, in words.
+std::string obstacle(const Unit& waiter, const Gpu& gpu, TimePoint now) {
+  for (const Unit* holder : gpu.holders) {
+    if (holder == &waiter) continue;
+    if (holder->retry_at > now) return name(*holder) + ", which could not be drained";
+    return "quantum of " + name(*holder);
+  }
+  for (const Seat* seat : gpu.seats) {
+    if (seat->unit == &waiter || seat->place == Place::kNone) continue;
+    return name(*seat->unit) + (seat->place == Place::kOverlapping ? " drains" : " closes its gate");
+  }
+  if (gpu.reserved != nullptr && gpu.reserved != &waiter) return "kept free for " + name(*gpu.reserved);
+  return {};
+}
+
+std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
+  const Unit& unit = *seat.unit;
+  if (unit.returning) return obstacle(unit, *seat.gpu, now);
+  if (seat.wants && unit.phase == UnitPhase::kRevoking) {
+    if (unit.passed_over()) return "a stopped member of " + name(unit);
+    return "its own work to drain";
+  }
+  if (unit.phase != UnitPhase::kWaiting) return {};
+  if (grants_held) return "tenants to come back after a restart";
+  std::string here = obstacle(unit, *seat.gpu, now);
+  if (!here.empty()) return here;
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    if (on_gpu.gpu == seat.gpu) continue;
+    const std::string there = obstacle(unit, *on_gpu.gpu, now);
+    if (!there.empty()) return "gang needs GPU " + number(*on_gpu.gpu) + ": " + there;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::vector<GpuView> LeaseCore::view(TimePoint now) const {
+  State& state = *state_;
+  // Everything is reckoned as of `now`; the core's own time is put back below, so that looking changes nothing.
+  const TimePoint before = std::exchange(state.now, std::max(state.now, now));
+  std::vector<GpuView> views;
+  for (const Gpu* gpu : state.gpu_list) {
+    GpuView view;
+    view.gpu = gpu->index;
+    view.settings = gpu->settings;
+    view.quantum = state.quantum_of(*gpu);
+    view.switch_cost = gpu->switch_cost;
+    view.switches = gpu->switches;
+    view.held = gpu->held + (gpu->holders.empty() ? Duration::zero() : state.now - gpu->held_since);
+
+    // Who is how far from the GPU: those that return to it, then all shapes' queues in this GPU's order.
+    std::vector<QueueEntry> order;
+    for (const Shape* shape : gpu->shapes) {
+      for (const QueueEntry& queued : shape->queue) {
+        order.push_back(state.entry_of(*queued.unit, *gpu));
+        order.back().unit = queued.unit;
+      }
+    }
+    std::sort(order.begin(), order.end());
+    std::map<const Unit*, std::uint32_t> place_of;
+    std::uint32_t next_place = 1;
+    for (const Unit* unit : state.returning) {
+      const auto is_here = [gpu](const UnitGpu& on_gpu) { return on_gpu.gpu == gpu; };
+      if (std::any_of(unit->gpus.begin(), unit->gpus.end(), is_here)) place_of[unit] = next_place++;
+    }
+    for (const QueueEntry& entry : order) place_of[entry.unit] = next_place++;
+
+    for (const Seat* seat : gpu->seats) {
+      SeatView one;
+      one.seat = seat->id;
+      one.phase = seat->phase;
+      one.kind = seat->kind;
+      one.epoch = seat->epoch;
+      one.since = seat->since;
+      const auto place = place_of.find(seat->unit);
+      if (place != place_of.end()) one.queue_place = place->second;
+      one.waits_for = waits_for(*seat, state.grants_held, state.now);
+      one.grants = seat->grants;
+      const bool runs =
+          seat->phase != SeatPhase::kIdle && seat->phase != SeatPhase::kWaiting && !seat->unit->passed_over();
+      one.held = seat->held + (runs ? state.now - seat->charged_to : Duration::zero());
+      one.waited = seat->waited + (seat->wants ? state.now - seat->wants_since : Duration::zero());
+      one.gang = gang_name(*seat->unit);
+      one.poisoned = seat->poisoned;
+      view.seats.push_back(std::move(one));
+    }
+    const auto group = [](const SeatView& seat) {
+      const bool has_it = seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting;
+      return seat.phase == SeatPhase::kHolding ? 0 : has_it ? 1 : seat.queue_place > 0 ? 2 : 3;
+    };
+    std::stable_sort(view.seats.begin(), view.seats.end(), [&](const SeatView& a, const SeatView& b) {
+      return group(a) != group(b) ? group(a) < group(b) : a.queue_place < b.queue_place;
+    });
+    views.push_back(std::move(view));
+  }
+  state.now = before;
+  return views;
+}
+
+}  // namespace gpumux::sched

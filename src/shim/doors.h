@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The doors through which a program reaches the driver other than by a linked symbol: dlsym and dlopen here,
+// cuGetProcAddress in hooks_lookup.cc.
+//
+// dlsym is interposed by a few instructions of assembly (doors_x86_64.S): they ask override_symbol, and otherwise jump
+// on to the real dlsym with the caller's frame in place, so that RTLD_NEXT, RPATH and error messages are as if we were
+// not there. dlopen is interposed the same way, only to drop RTLD_DEEPBIND: a library bound that way would see the
+// driver and dlsym behind our back.
+#pragma once
+
+namespace gpumux::shim {
+
+// The C library's own, whatever this process has interposed.
+void* real_dlsym(void* handle, const char* symbol);
+void* real_dlopen(const char* name, int flags);
+
+}  // namespace gpumux::shim
+
+extern "C" {
+// What dlsym(handle, symbol) is to give instead of the real answer; null: the real answer. Called from the stub.
+[[gnu::visibility("hidden")]] void* gpumux_override_symbol(void* handle, const char* symbol);
+// The flags that dlopen is to be called with. Called from the stub.
+[[gnu::visibility("hidden")]] int gpumux_dlopen_flags(int flags);
+// Where the stubs jump to; set before the two functions above return.
+[[gnu::visibility("hidden")]] extern void* gpumux_real_dlsym;
+[[gnu::visibility("hidden")]] extern void* gpumux_real_dlopen;
+}

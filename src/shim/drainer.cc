@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/drainer.h"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "os/futex.h"
+#include "os/system_clock.h"
+
+namespace gpumux::shim {
+namespace {
+
+using namespace std::chrono_literals;
+using gate::WorkState;
+
+// While somebody waits for a busy GPU, how often its idleness is looked for. Synchronising calls wake the drainer
+// besides; this is for work that ends unobserved. A look costs about a microsecond when something has been submitted
+// meanwhile.
+constexpr base::Duration kIdleLook = 250us;
+
+base::TimePoint now() { return os::SystemClock().now(); }
+
+// Looks come quickly at first, when most gates close and most drains end, and stay a small share of the time already
+// waited.
+base::Duration next_look(base::Duration waited) { return std::clamp<base::Duration>(waited / 16, 5us, 1ms); }
+
+}  // namespace
+
+Drainer::~Drainer() {
+  if (!started_) return;
+  stopping_.store(true, std::memory_order_release);
+  wake();
+  pthread_join(thread_, nullptr);
+}
+
+base::Status Drainer::start() {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int result = pthread_create(&thread_, nullptr, thread_main, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (result != 0) return base::fail_errno(result, "cannot create the drainer's thread");
+  started_ = true;
+  return {};
+}
+
+void Drainer::wake() {
+  wakes_.fetch_add(1, std::memory_order_release);  // pairs with the acquire in run
+  os::futex_wake(wakes_, os::FutexScope::kProcess);
+}
+
+void Drainer::stepped(std::uint32_t slot) {
+  {
+    Seats::Locked seats(seats_);
+    ++seats[slot].steps_left;
+  }
+  wake();
+}
+
+void* Drainer::thread_main(void* self) {
+  pthread_setname_np(pthread_self(), "gpumux-drainer");
+  static_cast<Drainer*>(self)->run();
+  return nullptr;
+}
+
+void Drainer::run() {
+  while (!stopping_.load(std::memory_order_acquire)) {
+    const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
+    std::optional<base::Duration> sleep;
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+      const auto wanted = look_at(slot, now());
+      if (wanted && (!sleep || *wanted < *sleep)) sleep = wanted;
+    }
+    os::futex_wait(wakes_, seen, sleep.value_or(base::Duration(-1)), os::FutexScope::kProcess);
+  }
+}
+
+std::optional<base::Duration> Drainer::look_at(std::uint32_t slot, base::TimePoint time) {
+  Closing closing;
+  std::uint64_t epoch;
+  base::TimePoint since;
+  {
+    Seats::Locked seats(seats_);
+    closing = seats[slot].closing;
+    epoch = seats[slot].closing_epoch;
+    since = seats[slot].closing_since;
+  }
+  switch (closing) {
+    case Closing::kNot: return watch_idleness(slot, time);
+    case Closing::kClosing: return close(slot, epoch, since, time);
+    case Closing::kDraining: return drain(slot, epoch, since, time);
+    case Closing::kStepping: return step(slot, epoch, time);
+  }
+  return std::nullopt;
+}
+
+// Moves on unless the agent has meanwhile heard otherwise (a Reopen, a later Revoke).
+bool Drainer::still(std::uint32_t slot, std::uint64_t epoch, Closing from, Closing to) {
+  Seats::Locked seats(seats_);
+  Seat& seat = seats[slot];
+  if (seat.closing != from || seat.closing_epoch != epoch) return false;
+  seat.closing = to;
+  return true;
+}
+
+std::optional<base::Duration> Drainer::close(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
+                                             base::TimePoint time) {
+  // Once more at each look: it is cheap beside the waiting, and makes no assumption about earlier ones.
+  gate_.begin_close();
+  if (gate_.is_anybody_inside(slot)) return next_look(time - since);
+  if (!still(slot, epoch, Closing::kClosing, Closing::kDraining)) return 0ns;
+  agent_.send(wire::GateClosed{.slot = slot, .epoch = epoch});
+  return drain(slot, epoch, since, time);
+}
+
+std::optional<base::Duration> Drainer::drain(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
+                                             base::TimePoint time) {
+  // A thread may be inside by a permit; its work is not in the streams yet.
+  if (gate_.is_anybody_inside(slot)) return next_look(time - since);
+  const WorkState state = seats_.streams(slot).poll(true);
+  if (state == WorkState::kRunning) return next_look(time - since);
+  if (!still(slot, epoch, Closing::kDraining, Closing::kNot)) return 0ns;
+  report_drained(slot, epoch, state);
+  return std::nullopt;
+}
+
+std::optional<base::Duration> Drainer::step(std::uint32_t slot, std::uint64_t epoch, base::TimePoint time) {
+  {
+    Seats::Locked seats(seats_);
+    Seat& seat = seats[slot];
+    if (seat.steps_left == 0 || seat.closing != Closing::kStepping || seat.closing_epoch != epoch) return std::nullopt;
+    --seat.steps_left;
+    seat.closing = Closing::kDraining;
+    seat.closing_since = time;
+  }
+  agent_.send(wire::Stepped{.slot = slot, .epoch = epoch});
+  return drain(slot, epoch, time, time);
+}
+
+void Drainer::report_drained(std::uint32_t slot, std::uint64_t epoch, WorkState state) {
+  agent_.send(wire::Drained{.slot = slot, .poisoned = state == WorkState::kPoisoned ? 1u : 0u, .epoch = epoch});
+  // A thread that came to the closed gate before this asked while the daemon still thought we held: ask for it again.
+  if (gate_.waiting(slot) != 0) agent_.send(wire::Request{.slot = slot});
+}
+
+std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::TimePoint time) {
+  if (!gate_.is_granted(slot) || !gate_.is_contended(slot)) return std::nullopt;
+  const std::uint64_t passages = gate_.passages(slot);
+  base::Duration idle_hold;
+  base::TimePoint idle_since;
+  bool moved;
+  {
+    Seats::Locked seats(seats_);
+    Seat& seat = seats[slot];
+    moved = seat.last_passages != passages || gate_.is_anybody_inside(slot);
+    if (moved) {
+      seat.last_passages = passages;
+      seat.idle_since = time;
+    }
+    idle_hold = seat.idle_hold;
+    idle_since = seat.idle_since;
+  }
+  if (!moved && seats_.streams(slot).poll(false) == WorkState::kRunning) {
+    Seats::Locked seats(seats_);
+    seats[slot].idle_since = time;
+    moved = true;
+  }
+  if (moved) return std::max<base::Duration>(idle_hold, kIdleLook);
+  const base::Duration idle = time - idle_since;
+  if (idle < idle_hold) return idle_hold - idle;
+  release(slot);
+  return std::nullopt;
+}
+
+void Drainer::release(std::uint32_t slot) {
+  if (!gate_.close_if_granted(slot)) return;
+  gate_.begin_close();
+  if (gate_.is_anybody_inside(slot)) return gate_.reopen_own(slot);
+  const WorkState state = seats_.streams(slot).poll(true);
+  if (state == WorkState::kRunning) return gate_.reopen_own(slot);
+  report_drained(slot, gate_.epoch(slot), state);
+}
+
+}  // namespace gpumux::shim

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The drainer: the thread that closes gates, watches the GPU finish, and gives up leases that are not used.
+//
+// It is apart from the agent because it calls the driver, which may make it wait (for a lock that a blocked launch
+// holds, say); the agent must answer the daemon all the same, and nothing that opens a gate needs either of them.
+//
+// For each seat:
+//   revoked    -> process barrier; wait until nobody is inside; GateClosed -> ask the streams until they are done ->
+//   Drained stepping   -> wait for the submission that was let through; Stepped -> ask the streams until they are done
+//   -> Drained contended  -> nobody inside, no new passage and the streams done for the whole idle hold: clear the word
+//   itself, look again, Drained
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <optional>
+
+#include "base/result.h"
+#include "client/agent.h"
+#include "gate/gate.h"
+#include "shim/seats.h"
+
+namespace gpumux::shim {
+
+class Drainer {
+ public:
+  Drainer(gate::Gate& gate, Seats& seats, client::Agent& agent) : gate_(gate), seats_(seats), agent_(agent) {}
+  Drainer(const Drainer&) = delete;
+  Drainer& operator=(const Drainer&) = delete;
+  ~Drainer();  // in tests; stops the thread
+
+  base::Status start();
+
+  // Any thread: something has changed (a revocation, a step made, contention, a synchronising call that returned).
+  void wake();
+
+  // A thread has left the gate after a submission by a permit.
+  void stepped(std::uint32_t slot);
+
+ private:
+  static void* thread_main(void* self);
+  void run();
+  // Each returns when the seat wants to be looked at again; nothing: only after a wake.
+  std::optional<base::Duration> look_at(std::uint32_t slot, base::TimePoint now);
+  std::optional<base::Duration> close(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
+                                      base::TimePoint now);
+  std::optional<base::Duration> drain(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
+                                      base::TimePoint now);
+  std::optional<base::Duration> step(std::uint32_t slot, std::uint64_t epoch, base::TimePoint now);
+  std::optional<base::Duration> watch_idleness(std::uint32_t slot, base::TimePoint now);
+  void release(std::uint32_t slot);
+  void report_drained(std::uint32_t slot, std::uint64_t epoch, gate::WorkState state);
+  bool still(std::uint32_t slot, std::uint64_t epoch, Closing from, Closing to);
+
+  gate::Gate& gate_;
+  Seats& seats_;
+  client::Agent& agent_;
+  pthread_t thread_{};
+  bool started_ = false;
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::uint32_t> wakes_{0};
+};
+
+}  // namespace gpumux::shim

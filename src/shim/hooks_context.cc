@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contexts. Creating one opens the seat of its GPU, so that the daemon knows a tenant before its first work; destroying
+// one ends what we remember of its streams, and counts as work on the GPU until it is over.
+#include "shim/hooks.gen.h"
+#include "shim/submit.h"
+
+namespace gpumux::shim::hooks {
+namespace {
+
+// After a successful creation: the device is known, the context may not be current.
+CUresult created(CUresult result, CUdevice device) {
+  if (result == CUDA_SUCCESS) {
+    if (Tenant* const mine = tenant()) mine->seat_of_device(device);
+  }
+  return result;
+}
+
+// Runs a destruction; `gone` decides after it which context, if any, has died by it.
+template <class Destroy, class Gone>
+CUresult tear_down(CUdevice device, Destroy destroy, Gone gone) {
+  Tenant* const mine = tenant_if_any();
+  const auto slot = mine != nullptr ? mine->seat_of_device(device) : std::nullopt;
+  if (!slot) return destroy();
+  gate::StreamSet& streams = mine->seats().streams(*slot);
+  streams.begin_teardown();
+  const CUresult result = destroy();
+  streams.end_teardown(gone(result));
+  mine->gate().forget_handles();
+  mine->drainer().wake();
+  return result;
+}
+
+CUresult destroy_context(CUcontext context, CUresult (*destroy)(CUcontext)) {
+  if (destroy == nullptr) return kNoSuchEntry;
+  CUdevice device = -1;
+  CUcontext popped = nullptr;
+  if (context != nullptr && driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
+    if (driver().cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
+    driver().cuCtxPopCurrent_v2(&popped);
+  }
+  return tear_down(
+      device, [&] { return destroy(context); },
+      [&](CUresult result) { return result == CUDA_SUCCESS ? context : nullptr; });
+}
+
+// The last release of a primary context destroys it; a reset always does.
+CUresult leave_primary(CUdevice device, CUresult (*leave)(CUdevice)) {
+  if (leave == nullptr) return kNoSuchEntry;
+  CUcontext context = nullptr;
+  unsigned int flags = 0;
+  int active = 0;
+  // Which context it is can be asked only by retaining it, and not at all once it is gone.
+  if (tenant_if_any() != nullptr && driver().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS &&
+      active != 0 && driver().cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS) {
+    const auto release = driver().cuDevicePrimaryCtxRelease_v2 != nullptr ? driver().cuDevicePrimaryCtxRelease_v2
+                                                                          : driver().cuDevicePrimaryCtxRelease;
+    release(device);
+  }
+  return tear_down(
+      device, [&] { return leave(device); },
+      [&](CUresult) -> CUcontext {
+        const bool known = driver().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
+        return known && active == 0 ? context : nullptr;
+      });
+}
+
+}  // namespace
+
+CUresult cuInit(unsigned int flags) {
+  // Nothing but passing it on: many programs initialise CUDA only to look, and some fork afterwards.
+  return driver().cuInit != nullptr ? driver().cuInit(flags) : CUDA_ERROR_NO_DEVICE;
+}
+
+CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
+  if (driver().cuCtxCreate == nullptr) return kNoSuchEntry;
+  return created(driver().cuCtxCreate(context, flags, device), device);
+}
+CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+  if (driver().cuCtxCreate_v2 == nullptr) return kNoSuchEntry;
+  return created(driver().cuCtxCreate_v2(context, flags, device), device);
+}
+CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params_array, int param_count, unsigned int flags,
+                        CUdevice device) {
+  if (driver().cuCtxCreate_v3 == nullptr) return kNoSuchEntry;
+  return created(driver().cuCtxCreate_v3(context, params_array, param_count, flags, device), device);
+}
+CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* ctx_create_params, unsigned int flags, CUdevice device) {
+  if (driver().cuCtxCreate_v4 == nullptr) return kNoSuchEntry;
+  return created(driver().cuCtxCreate_v4(context, ctx_create_params, flags, device), device);
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  if (driver().cuDevicePrimaryCtxRetain == nullptr) return kNoSuchEntry;
+  return created(driver().cuDevicePrimaryCtxRetain(context, device), device);
+}
+CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc descriptor, CUdevice device, unsigned int flags) {
+  if (driver().cuGreenCtxCreate == nullptr) return kNoSuchEntry;
+  return created(driver().cuGreenCtxCreate(context, descriptor, device, flags), device);
+}
+CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
+  return driver().cuCtxAttach != nullptr ? driver().cuCtxAttach(context, flags) : kNoSuchEntry;
+}
+
+CUresult cuCtxDestroy(CUcontext context) { return destroy_context(context, driver().cuCtxDestroy); }
+CUresult cuCtxDestroy_v2(CUcontext context) { return destroy_context(context, driver().cuCtxDestroy_v2); }
+CUresult cuCtxDetach(CUcontext context) { return destroy_context(context, driver().cuCtxDetach); }
+
+CUresult cuGreenCtxDestroy(CUgreenCtx context) {
+  if (driver().cuGreenCtxDestroy == nullptr) return kNoSuchEntry;
+  CUcontext plain = nullptr;
+  if (driver().cuCtxFromGreenCtx == nullptr || driver().cuCtxFromGreenCtx(&plain, context) != CUDA_SUCCESS) {
+    return driver().cuGreenCtxDestroy(context);
+  }
+  CUdevice device = -1;
+  CUcontext popped = nullptr;
+  if (driver().cuCtxPushCurrent_v2(plain) == CUDA_SUCCESS) {
+    if (driver().cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
+    driver().cuCtxPopCurrent_v2(&popped);
+  }
+  return tear_down(
+      device, [&] { return driver().cuGreenCtxDestroy(context); },
+      [&](CUresult result) { return result == CUDA_SUCCESS ? plain : nullptr; });
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return leave_primary(device, driver().cuDevicePrimaryCtxRelease);
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return leave_primary(device, driver().cuDevicePrimaryCtxRelease_v2);
+}
+CUresult cuDevicePrimaryCtxReset(CUdevice device) { return leave_primary(device, driver().cuDevicePrimaryCtxReset); }
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return leave_primary(device, driver().cuDevicePrimaryCtxReset_v2);
+}
+
+}  // namespace gpumux::shim::hooks

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory that several GPUs or processes reach. The calls themselves are the driver's; what is seen here is who belongs
+// together: work on one GPU may now wait for, or read what is written by, work on another, so their leases are granted
+// and revoked together.
+#include "shim/hooks.gen.h"
+#include "shim/submit.h"
+
+namespace gpumux::shim::hooks {
+namespace {
+
+CUresult own_gang(CUresult result) {
+  if (result == CUDA_SUCCESS) {
+    if (Tenant* const mine = tenant()) mine->join_own_gang();
+  }
+  return result;
+}
+
+CUresult sharing_gang(CUresult result) {
+  if (result == CUDA_SUCCESS) {
+    if (Tenant* const mine = tenant()) mine->join_sharing_gang();
+  }
+  return result;
+}
+
+// Whether accesses are given to more than one device, or to another than the calling thread's.
+bool names_another_device(const CUmemAccessDesc* accesses, std::size_t count) {
+  CUdevice current = -1;
+  if (driver().cuCtxGetDevice(&current) != CUDA_SUCCESS) current = -1;
+  for (std::size_t i = 0; accesses != nullptr && i < count; ++i) {
+    if (accesses[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || accesses[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
+      continue;
+    if (accesses[i].location.id != (current >= 0 ? current : accesses[0].location.id)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+CUresult cuCtxEnablePeerAccess(CUcontext peer_context, unsigned int flags) {
+  if (driver().cuCtxEnablePeerAccess == nullptr) return kNoSuchEntry;
+  return own_gang(driver().cuCtxEnablePeerAccess(peer_context, flags));
+}
+
+CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccessDesc* descriptor, std::size_t count) {
+  if (driver().cuMemSetAccess == nullptr) return kNoSuchEntry;
+  const CUresult result = driver().cuMemSetAccess(pointer, size, descriptor, count);
+  return names_another_device(descriptor, count) ? own_gang(result) : result;
+}
+
+CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, std::size_t count) {
+  if (driver().cuMemPoolSetAccess == nullptr) return kNoSuchEntry;
+  const CUresult result = driver().cuMemPoolSetAccess(pool, map, count);
+  return names_another_device(map, count) ? own_gang(result) : result;
+}
+
+CUresult cuMulticastCreate(CUmemGenericAllocationHandle* mc_handle, const CUmulticastObjectProp* properties) {
+  if (driver().cuMulticastCreate == nullptr) return kNoSuchEntry;
+  return sharing_gang(own_gang(driver().cuMulticastCreate(mc_handle, properties)));
+}
+CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc_handle, CUdevice device) {
+  if (driver().cuMulticastAddDevice == nullptr) return kNoSuchEntry;
+  return sharing_gang(own_gang(driver().cuMulticastAddDevice(mc_handle, device)));
+}
+
+CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
+  if (driver().cuIpcGetMemHandle == nullptr) return kNoSuchEntry;
+  return sharing_gang(driver().cuIpcGetMemHandle(handle, pointer));
+}
+CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags) {
+  if (driver().cuIpcOpenMemHandle == nullptr) return kNoSuchEntry;
+  return sharing_gang(driver().cuIpcOpenMemHandle(pointer, handle, flags));
+}
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags) {
+  if (driver().cuIpcOpenMemHandle_v2 == nullptr) return kNoSuchEntry;
+  return sharing_gang(driver().cuIpcOpenMemHandle_v2(pointer, handle, flags));
+}
+CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle,
+                                      CUmemAllocationHandleType handle_type, unsigned long long flags) {
+  if (driver().cuMemExportToShareableHandle == nullptr) return kNoSuchEntry;
+  return sharing_gang(driver().cuMemExportToShareableHandle(shareable_handle, handle, handle_type, flags));
+}
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
+                                        CUmemAllocationHandleType sh_handle_type) {
+  if (driver().cuMemImportFromShareableHandle == nullptr) return kNoSuchEntry;
+  return sharing_gang(driver().cuMemImportFromShareableHandle(handle, os_handle, sh_handle_type));
+}
+CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool, CUmemAllocationHandleType handle_type,
+                                          unsigned long long flags) {
+  if (driver().cuMemPoolExportToShareableHandle == nullptr) return kNoSuchEntry;
+  return sharing_gang(driver().cuMemPoolExportToShareableHandle(handle, pool, handle_type, flags));
+}
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType handle_type,
+                                            unsigned long long flags) {
+  if (driver().cuMemPoolImportFromShareableHandle == nullptr) return kNoSuchEntry;
+  return sharing_gang(driver().cuMemPoolImportFromShareableHandle(pool, handle, handle_type, flags));
+}
+
+CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch_params_list, unsigned int device_count,
+                                              unsigned int flags) {
+  const auto real = driver().cuLaunchCooperativeKernelMultiDevice;
+  if (real == nullptr) return kNoSuchEntry;
+  SeveralPassages passages(tenant());
+  for (unsigned int i = 0; launch_params_list != nullptr && i < device_count; ++i) {
+    passages.add_stream(at_stream(launch_params_list[i].hStream, StreamVariant::kLegacy).stream);
+  }
+  passages.enter();
+  return real(launch_params_list, device_count, flags);
+}
+
+}  // namespace gpumux::shim::hooks

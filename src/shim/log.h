@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the library has to say. It never writes to the program's output unasked, with one exception: that it runs
+// ungated is said on standard error, because then there is no daemon whose log could say it.
+#pragma once
+
+#include <string>
+
+#include "wire/messages.h"
+
+namespace gpumux::shim {
+
+// Where messages go besides the daemon: "stderr", a file to append to, or nothing.
+void set_log(const std::string& destination);
+
+// To the destination only, with time and pid.
+void write_log(wire::Severity severity, const std::string& text);
+
+// To standard error, once, whatever the destination.
+void tell_user(const std::string& text);
+
+}  // namespace gpumux::shim

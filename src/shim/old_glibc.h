@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Included before everything else in libgpumux.so (cmake): binds what glibc has given newer versions to the versions
+// that every glibc since 2.2.5 has, so that a library built here loads in old containers. tools/check_exports.py holds
+// us to GLIBC_2.28.
+#pragma once
+
+#if defined(__x86_64__) && defined(GPUMUX_OLD_GLIBC)
+#define GPUMUX_BASE_VERSION(symbol) __asm__(".symver " #symbol "," #symbol "@GLIBC_2.2.5")
+GPUMUX_BASE_VERSION(dlvsym);
+GPUMUX_BASE_VERSION(pthread_create);
+GPUMUX_BASE_VERSION(pthread_join);
+GPUMUX_BASE_VERSION(pthread_once);
+GPUMUX_BASE_VERSION(pthread_key_create);
+GPUMUX_BASE_VERSION(pthread_setspecific);
+GPUMUX_BASE_VERSION(pthread_sigmask);
+GPUMUX_BASE_VERSION(memcpy);
+__asm__(".symver pthread_setname_np,pthread_setname_np@GLIBC_2.12");
+#undef GPUMUX_BASE_VERSION
+#endif

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// This process's seats: which GPU is which slot, and where each revocation stands.
+//
+// Written by the agent (what the daemon says), the drainer (what has come of it) and threads that open seats, under one
+// lock. A slot once opened stays open for the life of the process: GPUs do not come and go.
+#pragma once
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/limits.h"
+#include "cuda/abi.h"
+#include "gate/stream_set.h"
+
+namespace gpumux::shim {
+
+// Where the closing of a seat's gate stands. The lease word alone says whether threads may submit.
+enum class Closing {
+  kNot,
+  kClosing,   // revoked: waiting until nobody is inside
+  kDraining,  // told the daemon "gate closed": waiting until the GPU is done
+  kStepping,  // drained, but one submission is let through: waiting for it
+};
+
+struct Seat {
+  explicit Seat(const cuda::Driver& driver) : streams(driver) {}
+
+  cuda::CUdevice device = 0;
+  base::GpuUuid uuid;
+  bool announced = false;  // on this connection
+  bool refused = false;    // the daemon does not serve this GPU
+  Closing closing = Closing::kNot;
+  std::uint64_t closing_epoch = 0;
+  base::TimePoint closing_since{};
+  std::uint32_t steps_left = 0;  // submissions let through and made, not yet reported
+  base::Duration idle_hold = std::chrono::microseconds(200);
+  // The drainer's watch for idleness.
+  std::uint64_t last_passages = 0;
+  base::TimePoint idle_since{};
+
+  gate::StreamSet streams;
+};
+
+class Seats {
+ public:
+  explicit Seats(const cuda::Driver& driver) : driver_(driver) { slot_of_device_.fill(-1); }
+
+  // The slot of a device; opened if it is new (`opened` is set). Nothing: too many, or the driver does not know the
+  // device.
+  std::optional<std::uint32_t> open(cuda::CUdevice device, bool& opened);
+
+  // Any thread, no lock: slots below count() exist.
+  std::uint32_t count() const { return count_.load(std::memory_order_acquire); }
+  gate::StreamSet& streams(std::uint32_t slot) { return seats_[slot]->streams; }
+
+  class Locked {
+   public:
+    explicit Locked(Seats& seats) : seats_(seats) { pthread_mutex_lock(&seats_.mutex_); }
+    ~Locked() { pthread_mutex_unlock(&seats_.mutex_); }
+    Locked(const Locked&) = delete;
+    Locked& operator=(const Locked&) = delete;
+    Seat& operator[](std::uint32_t slot) { return *seats_.seats_[slot]; }
+    // Null for a slot that was never opened: the daemon's messages are checked like anybody's.
+    Seat* find(std::uint32_t slot) { return slot < seats_.count() ? seats_.seats_[slot] : nullptr; }
+
+   private:
+    Seats& seats_;
+  };
+
+ private:
+  // Device ordinals are small; a process sees at most this many.
+  static constexpr std::size_t kMaxDevices = 256;
+
+  const cuda::Driver& driver_;
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  std::array<int, kMaxDevices> slot_of_device_{};
+  std::array<Seat*, base::kMaxSeatsPerTenant> seats_{};
+  std::atomic<std::uint32_t> count_{0};
+};
+
+}  // namespace gpumux::shim

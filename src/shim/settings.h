@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// The library's environment variables, read once, when a process first needs the daemon (docs/environment.md has the
+// table). In a setuid program they are ignored. A bad value is logged and the default used: this is somebody else's
+// process.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "wire/messages.h"
+
+namespace gpumux::shim {
+
+struct Settings {
+  bool disabled = false;                                      // GPUMUX_DISABLE=1
+  base::Duration connect_timeout = std::chrono::seconds(10);  // GPUMUX_CONNECT_TIMEOUT
+  std::optional<wire::OnDaemonLoss> on_daemon_loss;  // GPUMUX_ON_DAEMON_LOSS=wait|ungated; unset: as the daemon says
+  std::string log;                                   // GPUMUX_LOG: a file, or "stderr"; empty: the daemon's log only
+  std::string gang;                                  // the gang this process is born into; empty: none
+  std::uint32_t gang_world = 0;
+  std::string sharing_gang;             // the gang it joins when it shares memory with other processes
+  std::vector<std::string> complaints;  // bad values, for the log
+};
+
+Settings read_settings();
+
+// The name this program is shown under: the base name of what it runs (a script's, for an interpreter).
+std::string program_name();
+
+}  // namespace gpumux::shim

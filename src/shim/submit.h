@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every hooked entry does, for the generated exports (exports.gen.cc): submissions pass the gate of the seat they
+// go to, waiting calls are watched for idleness. This header is the fast path: while the lease is held, everything here
+// is a few loads and stores.
+//
+// A submission that belongs to no seat goes to the driver as it is: no context is current (the driver will say so), the
+// stream captures (nothing runs), or gpumux is disabled.
+#pragma once
+
+#include <type_traits>
+
+#include "gate/thread_records.h"
+#include "shim/real_driver.h"
+#include "shim/tenant.h"
+
+namespace gpumux::shim {
+
+// ---- where work goes
+// -------------------------------------------------------------------------------------------------------
+
+// One stream: null for the current context's legacy stream, gate::kPerThreadStream for the calling thread's own.
+struct Where {
+  cuda::CUstream stream = nullptr;
+};
+
+// A stream and further contexts whose GPUs take part (peer copies).
+struct WhereSeveral {
+  cuda::CUstream stream = nullptr;
+  cuda::CUcontext contexts[2] = {};
+};
+
+inline Where at_stream(cuda::CUstream stream, cuda::StreamVariant variant) {
+  if (stream == gate::kLegacyStream) return {nullptr};
+  if (stream == nullptr && variant != cuda::StreamVariant::kLegacy) return {gate::kPerThreadStream};
+  return {stream};
+}
+inline Where at_default(cuda::StreamVariant variant) { return at_stream(nullptr, variant); }
+inline WhereSeveral at_contexts_stream(cuda::CUcontext a, cuda::CUcontext b, cuda::CUstream stream,
+                                       cuda::StreamVariant variant) {
+  return {at_stream(stream, variant).stream, {a, b}};
+}
+inline WhereSeveral at_contexts(cuda::CUcontext a, cuda::CUcontext b, cuda::StreamVariant variant) {
+  return at_contexts_stream(a, b, nullptr, variant);
+}
+inline WhereSeveral at_peer_params_stream(const cuda::CUDA_MEMCPY3D_PEER* copy, cuda::CUstream stream,
+                                          cuda::StreamVariant variant) {
+  if (copy == nullptr) return {at_stream(stream, variant).stream, {}};
+  return at_contexts_stream(copy->srcContext, copy->dstContext, stream, variant);
+}
+inline WhereSeveral at_peer_params(const cuda::CUDA_MEMCPY3D_PEER* copy, cuda::StreamVariant variant) {
+  return at_peer_params_stream(copy, nullptr, variant);
+}
+
+// Synchronising calls are not gated, so it does not matter which seat they wait for.
+struct Anywhere {};
+inline Anywhere at_context() { return {}; }
+inline Anywhere at_context(cuda::CUcontext) { return {}; }
+inline Anywhere at_event(cuda::CUevent) { return {}; }
+
+// ---- passing
+// ---------------------------------------------------------------------------------------------------------------
+
+// The calling thread inside the gate of one stream's seat, for as long as this lives.
+class Passage {
+ public:
+  explicit Passage(Where where) : Passage(tenant(), where) {}
+  Passage(Tenant* tenant, Where where) : tenant_(tenant) {
+    if (tenant_ == nullptr) return;
+    thread_ = gate::this_thread();
+    if (thread_ == nullptr) return;
+    memo_ = &thread_->memo_of(where.stream);
+    if (!remembers(where.stream) && !find_seat(where.stream)) return;
+    if (tenant_->captures.load(std::memory_order_relaxed) != 0 && is_capturing(where.stream)) return;
+    passed_ = tenant_->gate().pass(*thread_, memo_->slot);
+    if (memo_->clean_generation != memo_->streams->clean_generation()) note(where.stream);
+  }
+  ~Passage() {
+    if (passed_ == gate::Passed::kHolding && memo_->stream != gate::kPerThreadStream) [[likely]] {
+      tenant_->gate().leave(*thread_, memo_->slot);
+    } else if (passed_ != gate::Passed::kNot) {
+      leave_slowly();
+    }
+  }
+  Passage(const Passage&) = delete;
+  Passage& operator=(const Passage&) = delete;
+
+ private:
+  bool remembers(cuda::CUstream stream) const {
+    if (memo_->stream != stream || memo_->streams == nullptr) return false;
+    if (memo_->handle_generation != tenant_->gate().handle_generation()) return false;
+    if (stream != nullptr && stream != gate::kPerThreadStream) return true;
+    cuda::CUcontext current = nullptr;
+    return tenant_->driver().cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == memo_->context;
+  }
+  bool find_seat(cuda::CUstream stream);
+  bool is_capturing(cuda::CUstream stream) const;
+  void note(cuda::CUstream stream);
+  void leave_slowly();
+
+  Tenant* tenant_;
+  gate::ThreadRecord* thread_ = nullptr;
+  gate::StreamMemo* memo_ = nullptr;
+  gate::Passed passed_ = gate::Passed::kNot;
+};
+
+// The calling thread inside the gates of several seats: all of them, or it waits outside of all.
+class SeveralPassages {
+ public:
+  explicit SeveralPassages(Tenant* tenant);
+  ~SeveralPassages();
+  SeveralPassages(const SeveralPassages&) = delete;
+  SeveralPassages& operator=(const SeveralPassages&) = delete;
+
+  // Names a seat: that of a context, or of a stream (as in Where) that the work goes to. Then enter, once.
+  void add_context(cuda::CUcontext context);
+  void add_stream(cuda::CUstream stream);
+  void enter();
+
+ private:
+  struct Member {
+    std::uint32_t slot = 0;
+    gate::Passed passed = gate::Passed::kNot;
+    bool has_stream = false;
+    cuda::CUcontext context = nullptr;
+    cuda::CUstream stream = nullptr;
+  };
+  Member* find_or_add(std::uint32_t slot);
+  bool try_enter();
+  void leave();
+
+  Tenant* tenant_;
+  gate::ThreadRecord* thread_ = nullptr;
+  Member members_[base::kMaxSeatsPerTenant];
+  std::size_t count_ = 0;
+};
+
+// What a program gets for an entry that its driver does not have.
+inline constexpr cuda::CUresult kNoSuchEntry = cuda::CUDA_ERROR_NOT_FOUND;
+
+template <class... Parameters>
+inline cuda::CUresult submit(cuda::Entry, Where where, cuda::CUresult (*function)(Parameters...),
+                             std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
+  const Passage passage(where);
+  return function(arguments...);
+}
+
+template <class... Parameters>
+inline cuda::CUresult submit(cuda::Entry, const WhereSeveral& where, cuda::CUresult (*function)(Parameters...),
+                             std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
+  SeveralPassages passages(tenant());
+  passages.add_stream(where.stream);
+  for (const cuda::CUcontext context : where.contexts) passages.add_context(context);
+  passages.enter();
+  return function(arguments...);
+}
+
+// Idleness is seen where a program has waited for its GPU: if somebody else waits for it, the drainer looks at once.
+void synchronised();
+
+template <class Anything, class... Parameters>
+inline cuda::CUresult synchronise(cuda::Entry, Anything, cuda::CUresult (*function)(Parameters...),
+                                  std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
+  const cuda::CUresult result = function(arguments...);
+  if (tenant_if_any() != nullptr) synchronised();
+  return result;
+}
+
+}  // namespace gpumux::shim

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/tenant.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "os/system_clock.h"
+#include "shim/log.h"
+
+namespace gpumux::shim {
+namespace {
+
+wire::Hello make_hello(const Settings& settings) {
+  wire::Hello hello{.protocol = wire::kProtocolVersion,
+                    .oldest_protocol = wire::kOldestProtocolVersion,
+                    .gang_world = settings.gang_world,
+                    .pid_here = static_cast<std::uint32_t>(::getpid())};
+  wire::set_text(hello.program, program_name());
+  wire::set_text(hello.gang, settings.gang);
+  wire::set_text(hello.version, GPUMUX_VERSION);
+  return hello;
+}
+
+}  // namespace
+
+Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageMemory page, std::string socket_path)
+    : driver_(driver),
+      settings_(std::move(settings)),
+      page_(std::move(page)),
+      gate_(page_.page(), request, this),
+      seats_(driver),
+      agent_(client::AgentOptions{.socket_path = std::move(socket_path),
+                                  .connect_timeout = settings_.connect_timeout,
+                                  .hello = make_hello(settings_),
+                                  .page_fd = page_.fd()},
+             *this),
+      drainer_(gate_, seats_, agent_) {}
+
+Tenant::~Tenant() = default;
+
+// ---- seats
+// -----------------------------------------------------------------------------------------------------------------
+
+std::optional<std::uint32_t> Tenant::seat_of(cuda::CUcontext context) {
+  cuda::CUdevice device = 0;
+  cuda::CUcontext current = nullptr;
+  if (driver_.cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == context) {
+    if (driver_.cuCtxGetDevice(&device) != cuda::CUDA_SUCCESS) return std::nullopt;
+    return seat_of_device(device);
+  }
+  if (driver_.cuCtxPushCurrent_v2(context) != cuda::CUDA_SUCCESS) return std::nullopt;
+  const bool known = driver_.cuCtxGetDevice(&device) == cuda::CUDA_SUCCESS;
+  driver_.cuCtxPopCurrent_v2(&current);
+  return known ? seat_of_device(device) : std::nullopt;
+}
+
+std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
+  bool opened = false;
+  const auto slot = seats_.open(device, opened);
+  if (!opened) return slot;
+  if (ungated_.load(std::memory_order_seq_cst)) gate_.set_ungated(*slot);
+  start_once();
+  agent_.wake();
+  return slot;
+}
+
+void Tenant::start_once() {
+  pthread_mutex_lock(&start_mutex_);
+  if (!std::exchange(started_, true)) {
+    for (const std::string& complaint : settings_.complaints) note(wire::Severity::kWarning, complaint);
+    auto status = agent_.start();
+    if (status) status = drainer_.start();
+    if (!status) on_ungated(status.error().message());
+  }
+  pthread_mutex_unlock(&start_mutex_);
+}
+
+// Threads at a closed gate ask through here, each time they go to sleep.
+void Tenant::request(void* self, std::uint32_t slot) {
+  auto& tenant = *static_cast<Tenant*>(self);
+  client::Agent::Announcement announcement(tenant.agent_);
+  Seats::Locked seats(tenant.seats_);
+  // Before it is announced the daemon would not know what we speak of; the announcement itself asks for those who wait.
+  if (seats[slot].announced) announcement.send(wire::Request{.slot = slot});
+}
+
+// ---- the agent's port
+// ------------------------------------------------------------------------------------------------------
+
+void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
+  on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
+  {
+    Seats::Locked seats(seats_);
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) seats[slot].announced = false;
+  }
+  write_log(wire::Severity::kInfo, (again ? "connected again to daemon " : "connected to daemon ") +
+                                       std::string(wire::text_of(welcome.version)));
+  own_gang_told_ = false;
+  sharing_gang_told_ = false;
+}
+
+void Tenant::announce_seats() {
+  client::Agent::Announcement announcement(agent_);
+  Seats::Locked seats(seats_);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (!seats[slot].announced) announce(announcement, slot, seats[slot]);
+  }
+  announce_gangs(announcement);
+}
+
+// What a daemon is told of a seat: nothing but its GPU the first time; after a restart also what it still has. A seat
+// whose gate is closed may have work on the GPU whatever was last said about it, so it is draining until the drainer
+// has looked.
+void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t slot, Seat& seat) {
+  wire::SeatOpen open{.slot = slot};
+  static_assert(sizeof open.gpu_uuid == sizeof seat.uuid.bytes);
+  for (std::size_t i = 0; i < sizeof open.gpu_uuid; ++i) open.gpu_uuid[i] = seat.uuid.bytes[i];
+  open.epoch = gate_.epoch(slot);
+  open.exclusive = gate_.is_exclusive(slot) ? 1 : 0;
+  if (open.epoch != 0) {
+    if (gate_.is_granted(slot)) {
+      open.state = wire::SeatState::kHolding;
+      seat.closing = Closing::kNot;
+    } else {
+      open.state = wire::SeatState::kDraining;
+      seat.closing = Closing::kClosing;
+      seat.closing_epoch = open.epoch;
+      seat.closing_since = os::SystemClock().now();
+    }
+  }
+  seat.announced = announcement.send(open);
+  if (seat.announced && gate_.waiting(slot) != 0) announcement.send(wire::Request{.slot = slot});
+  drainer_.wake();
+}
+
+void Tenant::on_message(const wire::DaemonMessage& message) {
+  std::visit([this](const auto& m) { handle(m); }, message);
+}
+
+void Tenant::handle(const wire::Revoke& message) {
+  {
+    Seats::Locked seats(seats_);
+    Seat* seat = seats.find(message.slot);
+    // An older epoch: the lease was released while this message was on its way.
+    if (seat == nullptr || message.epoch != gate_.epoch(message.slot)) return;
+    seat->closing = Closing::kClosing;
+    seat->closing_epoch = message.epoch;
+    seat->closing_since = os::SystemClock().now();
+    seat->steps_left = 0;
+  }
+  agent_.send(wire::RevokeSeen{.slot = message.slot, .epoch = message.epoch});
+  drainer_.wake();
+}
+
+void Tenant::handle(const wire::Reopen& message) {
+  Seats::Locked seats(seats_);
+  Seat* seat = seats.find(message.slot);
+  if (seat != nullptr && seat->closing_epoch == message.epoch) seat->closing = Closing::kNot;
+}
+
+void Tenant::handle(const wire::Step& message) {
+  {
+    Seats::Locked seats(seats_);
+    Seat* seat = seats.find(message.slot);
+    if (seat == nullptr || seat->closing_epoch != message.epoch) return;
+    seat->closing = Closing::kStepping;
+  }
+  drainer_.wake();
+}
+
+void Tenant::handle(const wire::Contention& message) {
+  {
+    Seats::Locked seats(seats_);
+    Seat* seat = seats.find(message.slot);
+    if (seat == nullptr) return;
+    // An hour: more than any configuration means, and far from overflowing.
+    constexpr std::uint64_t kLongestHoldNs = 3'600'000'000'000;
+    seat->idle_hold = base::Duration(static_cast<std::int64_t>(std::min(message.idle_hold_ns, kLongestHoldNs)));
+  }
+  drainer_.wake();
+}
+
+void Tenant::handle(const wire::SeatRefused& message) {
+  {
+    Seats::Locked seats(seats_);
+    Seat* seat = seats.find(message.slot);
+    if (seat == nullptr) return;
+    seat->refused = true;
+  }
+  const std::string text = "work on one GPU runs ungated: " + std::string(wire::text_of(message.text));
+  note(wire::Severity::kWarning, text);
+  tell_user(text);
+  gate_.set_ungated(message.slot);
+}
+
+void Tenant::handle(const wire::Refused& message) {
+  note(wire::Severity::kError, "the daemon ends the connection: " + std::string(wire::text_of(message.text)));
+}
+
+void Tenant::on_lost() {
+  write_log(wire::Severity::kWarning, "the connection to the daemon is lost; looking for it");
+  if (on_daemon_loss_.load(std::memory_order_relaxed) == wire::OnDaemonLoss::kWait) return;
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) gate_.set_ungated(slot);
+}
+
+void Tenant::on_ungated(const std::string& why) {
+  tell_user("running without gpumux: " + why +
+            ". The GPU is not shared fairly while this program runs; start gpumuxd, or use `gpumux run`.");
+  write_log(wire::Severity::kError, "ungated: " + why);
+  // seq_cst: pairs with the load in seat_of_device. A seat opened meanwhile is either in the count here or sees the
+  // flag there.
+  ungated_.store(true, std::memory_order_seq_cst);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) gate_.set_ungated(slot);
+}
+
+// ---- gangs and messages
+// ----------------------------------------------------------------------------------------------------
+
+void Tenant::join_own_gang() {
+  if (!own_gang_.load(std::memory_order_relaxed) && !own_gang_.exchange(true, std::memory_order_release)) agent_.wake();
+}
+
+void Tenant::join_sharing_gang() {
+  if (settings_.sharing_gang.empty()) return;
+  if (!sharing_gang_.load(std::memory_order_relaxed) && !sharing_gang_.exchange(true, std::memory_order_release))
+    agent_.wake();
+}
+
+void Tenant::announce_gangs(client::Agent::Announcement& announcement) {
+  wire::GangJoin join{};
+  if (own_gang_.load(std::memory_order_acquire) && !own_gang_told_) own_gang_told_ = announcement.send(join);
+  wire::set_text(join.key, settings_.sharing_gang);
+  if (sharing_gang_.load(std::memory_order_acquire) && !sharing_gang_told_)
+    sharing_gang_told_ = announcement.send(join);
+}
+
+void Tenant::note(wire::Severity severity, const std::string& text) {
+  write_log(severity, text);
+  wire::Note message{.severity = severity};
+  wire::set_text(message.text, text);
+  agent_.send(message);
+}
+
+void Tenant::report_unknown_entry(const char* name) {
+  wire::Note message{.severity = wire::Severity::kWarning, .kind = wire::NoteKind::kUnknownEntry};
+  wire::set_text(message.text, name);
+  agent_.send(message);
+  write_log(wire::Severity::kWarning, std::string("the driver entry ") + name + " is not known and goes past gpumux");
+}
+
+void Tenant::close_after_fork() { agent_.close_after_fork(); }
+
+}  // namespace gpumux::shim

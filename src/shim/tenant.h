@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// This process as a tenant: its lease page, gate, seats, agent and drainer, tied together. Made when the process first
+// creates a context or submits work, never destroyed (programs call CUDA until their last instruction), and begun
+// afresh in a forked child.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "client/agent.h"
+#include "client/lease_page_memory.h"
+#include "gate/gate.h"
+#include "shim/drainer.h"
+#include "shim/seats.h"
+#include "shim/settings.h"
+
+namespace gpumux::shim {
+
+class Tenant final : public client::SeatPort {
+ public:
+  // Ready to use; threads and connection begin with the first seat. `page` null: no lease page could be made,
+  // everything is ungated.
+  Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageMemory page, std::string socket_path = {});
+  ~Tenant();
+
+  gate::Gate& gate() { return gate_; }
+  Seats& seats() { return seats_; }
+  Drainer& drainer() { return drainer_; }
+  const cuda::Driver& driver() const { return driver_; }
+
+  // The seat on the GPU of `context`, opened if need be. Nothing: no such device, or no room: the call goes ungated to
+  // the driver.
+  std::optional<std::uint32_t> seat_of(cuda::CUcontext context);
+  std::optional<std::uint32_t> seat_of_device(cuda::CUdevice device);
+
+  // This process's GPUs belong together from now on (peers). Sharing memory: those of its launch, too.
+  void join_own_gang();
+  void join_sharing_gang();
+
+  // An entry that the table does not know was handed to the program.
+  void report_unknown_entry(const char* name);
+
+  // To the daemon's log and GPUMUX_LOG.
+  void note(wire::Severity severity, const std::string& text);
+
+  void close_after_fork();
+
+  // Streams that capture now, in all contexts. Zero nearly always, which is all that the fast path looks at.
+  std::atomic<int> captures{0};
+
+  // client::SeatPort, on the agent's thread.
+  void on_connected(const wire::Welcome& welcome, bool again) override;
+  void announce_seats() override;
+  void on_message(const wire::DaemonMessage& message) override;
+  void on_lost() override;
+  void on_ungated(const std::string& why) override;
+
+ private:
+  static void request(void* self, std::uint32_t slot);
+  void announce(client::Agent::Announcement& announcement, std::uint32_t slot, Seat& seat);
+  void handle(const wire::Revoke& message);
+  void handle(const wire::Reopen& message);
+  void handle(const wire::Step& message);
+  void handle(const wire::Contention& message);
+  void handle(const wire::SeatOpened&) {}
+  void handle(const wire::SeatRefused& message);
+  void handle(const wire::Welcome&) {}
+  void handle(const wire::Refused& message);
+  void start_once();
+  void announce_gangs(client::Agent::Announcement& announcement);
+
+  const cuda::Driver& driver_;
+  const Settings settings_;
+  client::LeasePageMemory page_;
+  gate::Gate gate_;
+  Seats seats_;
+  client::Agent agent_;
+  Drainer drainer_;
+  std::atomic<wire::OnDaemonLoss> on_daemon_loss_{wire::OnDaemonLoss::kWait};
+  std::atomic<bool> ungated_{false};
+  std::atomic<bool> own_gang_{false};
+  std::atomic<bool> sharing_gang_{false};
+  bool own_gang_told_ = false;  // on this connection; the agent's thread
+  bool sharing_gang_told_ = false;
+  pthread_mutex_t start_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  bool started_ = false;
+};
+
+// The process's tenant; null before it is needed, and in a process that gpumux is disabled in.
+Tenant* tenant_if_any();
+Tenant* tenant();
+
+}  // namespace gpumux::shim

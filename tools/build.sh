@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Configures and builds one preset: tools/build.sh dev|release|asan|tsan|fuzz|dist
+# `dist` is the release preset, and then dist/ filled from it. The sanitizer presets build the unit tests only.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+preset=${1:?which preset? dev, release, asan, tsan, fuzz or dist}
+jobs=${JOBS:-$(tools/jobs.sh)}
+
+# ccache finds again what another clone or branch compiled: paths count from this folder, and its name does not count.
+export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
+export CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
+
+configured=$preset
+target=all
+case $preset in
+  dist) configured=release target=product ;;
+  asan | tsan) target=unit_tests ;;
+  fuzz) target=fuzzers ;;
+esac
+cmake --preset "$configured" >"/tmp/gpumux-configure.$$" 2>&1 || {
+  cat "/tmp/gpumux-configure.$$" >&2
+  rm -f "/tmp/gpumux-configure.$$"
+  exit 1
+}
+rm -f "/tmp/gpumux-configure.$$"
+cmake --build "build/$configured" --parallel "$jobs" --target "$target"
+if [ "$preset" = dist ]; then
+  rm -rf dist && mkdir dist
+  cmake --install build/release --component dist --prefix "$PWD/dist" >/dev/null
+  find dist -type f -o -type l | LC_ALL=C sort
+fi

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""House rules that a compiler does not know: licence lines, lengths, banned calls, leftovers; see tools/style.toml.
+
+    tools/check_style.py [--root DIR] [--table FILE]
+
+Looks at what is under version control and at new files that are not ignored. Generated files (*.gen.*) need a licence
+line and #pragma once; their lengths are their own.
+"""
+
+import argparse
+import fnmatch
+import pathlib
+import re
+import subprocess
+import sys
+import tomllib
+
+import check_layers
+
+CPP = {".cc", ".h", ".c", ".cpp"}
+LICENSED = CPP | {".S", ".py", ".sh", ".service", ".socket"}
+MEASURED = CPP | {".py", ".sh", ".cmake"}
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+BINARY = {".png", ".ico", ".gz", ".bin"}
+
+# Comments, then raw strings, strings and characters. A digit separator (1'000) is no character, hence the look-behind.
+TOKENS = re.compile(
+    r"//[^\n]*"
+    r"|/\*.*?\*/"
+    r'|R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)"'
+    r'|"(?:\\.|[^"\\\n])*"'
+    r"|(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])+'", re.DOTALL)
+
+
+def code_only(text):
+    """The text with comments and literals blanked and every line where it was. Names in #include stay."""
+
+    def blank(match):
+        token = match.group(0)
+        if token.startswith('"'):
+            line = text[text.rfind("\n", 0, match.start()) + 1:match.start()]
+            if re.match(r"\s*#\s*include\b", line):
+                return token
+        return re.sub(r"[^\n]", " ", token)
+
+    return TOKENS.sub(blank, text)
+
+
+def line_of(text, position):
+    return text.count("\n", 0, position) + 1
+
+
+def is_generated(name):
+    return ".gen." in name
+
+
+class Style:
+
+    def __init__(self, table, folders):
+        self.table = table
+        self.folders = folders
+        self.bans = [(set(ban["folders"]), ban["why"], [re.compile(pattern) for pattern in ban["patterns"]])
+                     for ban in table["banned"]]
+        self.leftovers = re.compile(table["text"]["leftovers"])
+        self.foreign = re.compile(table["text"]["foreign"], re.IGNORECASE)
+        self.exempt = table["text"]["exempt"]
+
+    def check_file(self, name, text):
+        """Every problem of one file, `name` being its path from the root."""
+        suffix = pathlib.PurePosixPath(name).suffix
+        lines = text.splitlines()
+        problems = []
+        if suffix in LICENSED or text.startswith("#!"):
+            if not any(SPDX in line for line in lines[:2]):
+                problems.append(f"{name}:1: the first line (the second after #!) must say {SPDX}")
+        if suffix == ".h" and "#pragma once" not in text:
+            problems.append(f"{name}: a header needs #pragma once")
+        if not is_generated(name) and suffix in MEASURED:
+            problems += self.check_lengths(name, lines)
+        if suffix in CPP:
+            problems += self.check_calls(name, text)
+        if not is_generated(name) and not any(fnmatch.fnmatch(name, pattern) for pattern in self.exempt):
+            problems += self.check_words(name, text)
+        return problems
+
+    def check_lengths(self, name, lines):
+        problems = []
+        if len(lines) > self.table["max_lines"]:
+            problems.append(f"{name}: {len(lines)} lines; at most {self.table['max_lines']}: split it by what it does")
+        for number, line in enumerate(lines, 1):
+            # A string that cannot be broken, such as an address, is let be.
+            if len(line) > self.table["max_columns"] and "://" not in line:
+                problems.append(f"{name}:{number}: {len(line)} columns; at most {self.table['max_columns']}")
+        return problems
+
+    def check_calls(self, name, text):
+        code = code_only(text)
+        folder = None
+        for prefix in ("src/", ""):
+            if name.startswith(prefix or "sim/"):
+                folder = folder or check_layers.folder_of(name.removeprefix(prefix), self.folders)
+        outside = check_layers.OUTSIDE_THE_LAYERS.search(name) is not None
+        problems = []
+        for folders, why, patterns in self.bans:
+            if "everywhere" not in folders and (folder not in folders or outside):
+                continue
+            for pattern in patterns:
+                for match in pattern.finditer(code):
+                    found = " ".join(match.group(0).split())
+                    problems.append(f"{name}:{line_of(code, match.start())}: {found}: {why}")
+        return problems
+
+    def check_words(self, name, text):
+        problems = []
+        rules = ((self.leftovers, "finish it, or file it as an issue"),
+                 (self.foreign, "the project speaks of itself only"))
+        for pattern, why in rules:
+            for match in pattern.finditer(text):
+                problems.append(f"{name}:{line_of(text, match.start())}: {match.group(0)}: {why}")
+        return problems
+
+
+def files_of(root):
+    command = ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard", "-z"]
+    listing = subprocess.run(command, capture_output=True, check=False)
+    if listing.returncode == 0:
+        names = [name for name in listing.stdout.decode().split("\0") if name]
+    else:  # a source archive without its history
+        tops = ("src", "sim", "tools", "tests", "bench", "docs", "cmake", "packaging")
+        paths = [path for top in tops for path in (root / top).rglob("*") if "__pycache__" not in path.parts]
+        names = [path.relative_to(root).as_posix() for path in paths]
+    return sorted(name for name in names if (root / name).is_file())
+
+
+def main():
+    here = pathlib.Path(__file__).resolve().parent
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=pathlib.Path, default=here.parent)
+    parser.add_argument("--table", type=pathlib.Path, default=here / "style.toml")
+    arguments = parser.parse_args()
+    folders = tomllib.loads((here / "layers.toml").read_text(encoding="utf-8"))["folders"]
+    style = Style(tomllib.loads(arguments.table.read_text(encoding="utf-8")), folders)
+    problems = []
+    for name in files_of(arguments.root):
+        if pathlib.PurePosixPath(name).suffix in BINARY or "/corpus/" in name:
+            continue
+        try:
+            text = (arguments.root / name).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            problems.append(f"{name}: not UTF-8 text; fuzz inputs belong in a corpus/ folder")
+            continue
+        problems += style.check_file(name, text)
+    for problem in problems:
+        print(f"style: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,63 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Copies dist/ and its company into the system, or takes it away again: tools/install.sh install|uninstall
+# DESTDIR (default empty), PREFIX (/usr) and SYSCONFDIR (/etc) say where. One list serves both directions.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+action=${1:?install or uninstall}
+prefix=${PREFIX:-/usr}
+etc=${SYSCONFDIR:-/etc}
+root=${DESTDIR:-}
+
+# from <tab> to <tab> mode
+files() {
+  printf '%s\t%s\t%s\n' \
+    dist/bin/gpumux "$prefix/bin/gpumux" 755 \
+    dist/bin/gpumuxd "$prefix/bin/gpumuxd" 755 \
+    dist/lib/libgpumux.so "$prefix/lib/libgpumux.so" 755 \
+    dist/sim/libcuda.so.1 "$prefix/lib/gpumux/sim/libcuda.so.1" 755 \
+    dist/sim/libnvidia-ml.so.1 "$prefix/lib/gpumux/sim/libnvidia-ml.so.1" 755 \
+    packaging/systemd/gpumuxd.service "$prefix/lib/systemd/system/gpumuxd.service" 644 \
+    packaging/systemd/gpumux.sysusers.conf "$prefix/lib/sysusers.d/gpumux.conf" 644 \
+    packaging/gpumux.toml.example "$prefix/share/doc/gpumux/gpumux.toml.example" 644 \
+    LICENSE "$prefix/share/doc/gpumux/LICENSE" 644 \
+    README.md "$prefix/share/doc/gpumux/README.md" 644 \
+    CHANGELOG.md "$prefix/share/doc/gpumux/CHANGELOG.md" 644
+  for page in docs/*.md; do
+    printf '%s\t%s\t%s\n' "$page" "$prefix/share/doc/gpumux/$(basename "$page")" 644
+  done
+}
+
+case $action in
+  install)
+    missing=()
+    while IFS=$'\t' read -r from _ _; do [ -e "$from" ] || missing+=("$from"); done < <(files)
+    if [ ${#missing[@]} -gt 0 ]; then
+      echo "install: missing: ${missing[*]}; run make build first (not as root), then make install" >&2
+      exit 1
+    fi
+    while IFS=$'\t' read -r from to mode; do
+      install -D -m "$mode" "$from" "$root$to"
+      echo "$root$to"
+    done < <(files)
+    install -d -m 755 "$root$etc/gpumux"
+    if [ -z "$root" ] && [ -d /run/systemd/system ]; then
+      systemd-sysusers gpumux.conf || true
+      systemctl daemon-reload
+      echo "installed; start it with: systemctl enable --now gpumuxd"
+    fi
+    ;;
+  uninstall)
+    if [ -z "$root" ] && [ -d /run/systemd/system ]; then systemctl disable --now gpumuxd 2>/dev/null || true; fi
+    while IFS=$'\t' read -r _ to _; do rm -f "$root$to"; done < <(files)
+    for dir in "$prefix/lib/gpumux/sim" "$prefix/lib/gpumux" "$prefix/share/doc/gpumux"; do
+      rmdir "$root$dir" 2>/dev/null || true
+    done
+    rmdir "$root$etc/gpumux" 2>/dev/null || echo "uninstall: kept the configuration in $root$etc/gpumux"
+    if [ -z "$root" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
+    ;;
+  *)
+    echo "install or uninstall, not $action" >&2
+    exit 2
+    ;;
+esac

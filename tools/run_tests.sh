@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs one preset's tests, with ctest's summary as the last thing printed:
+# tools/run_tests.sh dev|release|asan|tsan [ctest arguments]
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+preset=${1:?which preset? dev, release, asan or tsan}
+shift
+case $preset in
+  asan | tsan) set -- -L unit "$@" ;;
+esac
+# Tests that need the machine to themselves say so with RUN_SERIAL; the others do not mind company.
+exec ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "${TEST_JOBS:-$(nproc)}" "$@"

@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Makes sure that everything needed to build and test is here: tools/setup.sh [--list | --check]
+#
+# On Debian 12 as root, installs exactly the packages that are missing. Anywhere else, and without root, it changes
+# nothing: it names what is missing, how to get it, and fails. --list prints every package with what it is for; --check
+# never installs.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# package | probe (a command, or a header in <>) | what for
+needed='
+g++|g++|the compiler (12 or newer)
+make|make|the front of the build
+cmake|cmake|configures the build (3.25 or newer)
+ninja-build|ninja|runs the build
+ccache|ccache|makes second builds quick
+git|git|checks read what is under version control
+python3|python3|checks and generators (3.11 or newer)
+libboost1.81-dev|<boost/beast.hpp>|event loop and HTTP server of the daemon
+libexpected-dev|<tl/expected.hpp>|result type
+nlohmann-json3-dev|<nlohmann/json.hpp>|JSON of the HTTP API
+libcli11-dev|<CLI/CLI.hpp>|command lines
+libfmt-dev|<fmt/format.h>|text formatting of daemon and CLI
+libspdlog-dev|<spdlog/spdlog.h>|log of the daemon
+libtomlplusplus-dev|<toml++/toml.h>|configuration files
+libcap-ng-dev|<cap-ng.h>|the daemon drops what root rights it does not need
+libsystemd-dev|<systemd/sd-daemon.h>|tells systemd when the daemon is ready
+libgtest-dev|<gtest/gtest.h>|tests
+libbenchmark-dev|<benchmark/benchmark.h>|benchmarks
+clang-format-14|clang-format-14|the format check
+clang-tidy-14|clang-tidy-14|make tidy
+clang-14|clang-14|fuzzers
+libclang-rt-14-dev|/usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-x86_64.a|fuzzers
+'
+
+list() {
+  local package probe purpose
+  while IFS='|' read -r package probe purpose; do
+    [ -n "$package" ] && printf '%-22s %s\n' "$package" "$purpose"
+  done <<<"$needed"
+}
+
+mode=${1:-install}
+case $mode in
+  --list) list; exit 0 ;;
+  --check | install) ;;
+  -h | --help) sed -n '3,7s/^# \{0,1\}//p' "$0"; exit 0 ;;
+  *) echo "setup: unknown argument $mode; --list, --check or nothing" >&2; exit 2 ;;
+esac
+
+debian12=no
+if [ -r /etc/os-release ] && (. /etc/os-release && [ "${ID:-}${VERSION_ID:-}" = debian12 ]); then debian12=yes; fi
+
+# The stamp holds this file's sum and the package database's time: any change to either asks again.
+stamp=build/.setup
+state="$(cksum <"$0") $(stat -c %Y /var/lib/dpkg/status 2>/dev/null || echo none)"
+if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$state" ]; then exit 0; fi
+
+has() {
+  case $1 in
+    '<'*) printf '#include %s\n' "$1" | g++ -std=c++20 -fsyntax-only -x c++ - 2>/dev/null ;;
+    /*) [ -e "$1" ] ;;
+    *) command -v "$1" >/dev/null ;;
+  esac
+}
+
+missing=()
+if [ "$debian12" = yes ]; then
+  installed=" $(dpkg-query -W -f='${db:Status-Status}=${Package}\n' | sed -n 's/^installed=//p' | tr '\n' ' ') "
+fi
+while IFS='|' read -r package probe purpose; do
+  [ -n "$package" ] || continue
+  if [ "$debian12" = yes ]; then
+    case $installed in *" $package "*) ;; *) missing+=("$package") ;; esac
+  else
+    has "$probe" || missing+=("$package")
+  fi
+done <<<"$needed"
+
+if [ ${#missing[@]} -gt 0 ]; then
+  if [ "$debian12" = no ]; then
+    {
+      echo "setup: this is not Debian 12, so nothing was installed. Missing, by Debian's package names:"
+      list | grep -E "^($(IFS='|'; sed 's/[.+]/\\&/g' <<<"${missing[*]}"))[[:space:]]"
+      echo "Install your distribution's packages of these libraries and tools, then run this again."
+    } >&2
+    exit 1
+  fi
+  if [ "$mode" = --check ] || [ "$(id -u)" != 0 ]; then
+    {
+      echo "setup: missing packages; nothing was installed:"
+      list | grep -E "^($(IFS='|'; sed 's/[.+]/\\&/g' <<<"${missing[*]}"))[[:space:]]"
+      echo "As root: apt-get install --no-install-recommends ${missing[*]}"
+    } >&2
+    exit 1
+  fi
+  echo "setup: installing ${missing[*]}"
+  export DEBIAN_FRONTEND=noninteractive
+  install() { apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}" </dev/null; }
+  # A machine whose package lists are fresh does not need an update; one that has none, or old ones, fails first.
+  if ! install >"/tmp/gpumux-setup.$$" 2>&1; then
+    if ! { apt-get update -qq </dev/null && install; } >"/tmp/gpumux-setup.$$" 2>&1; then
+      cat "/tmp/gpumux-setup.$$" >&2
+      rm -f "/tmp/gpumux-setup.$$"
+      echo "setup: could not install ${missing[*]}: see apt-get's words above" >&2
+      exit 1
+    fi
+  fi
+  rm -f "/tmp/gpumux-setup.$$"
+fi
+
+major=$(g++ -dumpversion | cut -d. -f1)
+[ "$major" -ge 12 ] || { echo "setup: g++ $major is too old; 12 or newer is needed" >&2; exit 1; }
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "setup: python3 3.11 or newer is needed" >&2
+  exit 1
+}
+
+mkdir -p build
+echo "$(cksum <"$0") $(stat -c %Y /var/lib/dpkg/status 2>/dev/null || echo none)" >"$stamp"
