@@ -100,7 +100,8 @@ base::Result<AccessRules> AccessRules::make(const Config& config, uid_t owner, b
 bool AccessRules::may_connect(const Peer& peer) const {
   if (peer.uid == owner_) return true;
   if (private_) return false;
-  return peer.uid == 0 || everybody_ || holds(users_, peer.uid) || any_in(peer.groups, groups_) || any_in(peer.groups, admin_groups_);
+  return peer.uid == 0 || everybody_ || holds(users_, peer.uid) || any_in(peer.groups, groups_) ||
+         any_in(peer.groups, admin_groups_);
 }
 
 bool AccessRules::may_change(const Peer& peer) const {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may connect, and who may change something. Everything here comes from the kernel (SO_PEERCRED, SO_PEERGROUPS), nothing from
-// what a client says.
+// Who may connect, and who may change something. Everything here comes from the kernel (SO_PEERCRED, SO_PEERGROUPS),
+// nothing from what a client says.
 #pragma once
 
 #include <sys/types.h>

@@ -73,7 +73,8 @@ ApiResponse error_response(unsigned status, const base::Error& error) {
   return {status, text_of(Json{{"error", {{"code", to_string(error.code)}, {"message", error.message()}}}})};
 }
 
-Api::Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info, const TimerStatistics& timers)
+Api::Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info,
+         const TimerStatistics& timers)
     : leases_(leases), translator_(translator), access_(access), info_(std::move(info)), timers_(timers) {}
 
 ApiAnswer Api::answer(const ApiRequest& request) {
@@ -98,22 +99,23 @@ ApiAnswer Api::daemon() const {
   for (const auto& [name, entry] : translator_.unknown_entries()) {
     unknown.push_back({{"name", name}, {"count", entry.count}, {"programs", entry.programs}});
   }
-  Json json{{"version", info_.version},
-            {"pid", info_.pid},
-            {"uid", info_.uid},
-            {"owner", ""},
-            {"private", info_.is_private},
-            {"started_unix_ns", info_.started_unix_ns},
-            {"config_file", info_.config_file},
-            {"runtime_dir", info_.runtime_dir},
-            {"driver",
-             {{"version", info_.driver.cuda_version},
-              {"nvml_version", info_.driver.nvml_version},
-              {"simulated", info_.driver.simulated}}},
-            {"tenants", translator_.sessions().size()},
-            {"timers",
-             {{"fired", timers_.fired}, {"late_over_1ms", timers_.late_over_1ms}, {"latest_ns", timers_.latest.count()}}},
-            {"unknown_entries", std::move(unknown)}};
+  Json json{
+      {"version", info_.version},
+      {"pid", info_.pid},
+      {"uid", info_.uid},
+      {"owner", ""},
+      {"private", info_.is_private},
+      {"started_unix_ns", info_.started_unix_ns},
+      {"config_file", info_.config_file},
+      {"runtime_dir", info_.runtime_dir},
+      {"driver",
+       {{"version", info_.driver.cuda_version},
+        {"nvml_version", info_.driver.nvml_version},
+        {"simulated", info_.driver.simulated}}},
+      {"tenants", translator_.sessions().size()},
+      {"timers",
+       {{"fired", timers_.fired}, {"late_over_1ms", timers_.late_over_1ms}, {"latest_ns", timers_.latest.count()}}},
+      {"unknown_entries", std::move(unknown)}};
   return ApiWork([json = std::move(json), uid = info_.uid]() mutable {
     json["owner"] = user_name(uid);
     return ApiResponse{200, text_of(json)};
@@ -143,7 +145,8 @@ base::Result<std::vector<base::GpuIndex>> Api::select(std::string_view which) co
 
 ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {
   if (!access_.may_change(request.peer)) {
-    log_warning("a change was denied", {{"pid", request.peer.pid}, {"uid", request.peer.uid}, {"target", request.target}});
+    log_warning("a change was denied",
+                {{"pid", request.peer.pid}, {"uid", request.peer.uid}, {"target", request.target}});
     return failed({base::Code::kDenied, 0,
                    "user " + std::to_string(request.peer.uid) +
                        " may not change settings: only the daemon's owner, root and members of its admin_group may"});
@@ -162,7 +165,8 @@ ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {
     changed.emplace_back(gpu.value, leases_.gpus()[gpu.value]);
     sections.push_back(leases_.gpus()[gpu.value].info.uuid_text);
   }
-  log_info("settings changed", {{"gpu", which}, {"uid", request.peer.uid}, {"pid", request.peer.pid}, {"change", request.body}});
+  log_info("settings changed",
+           {{"gpu", which}, {"uid", request.peer.uid}, {"pid", request.peer.pid}, {"change", request.body}});
   return ApiWork([changed = std::move(changed), sections = std::move(sections), patch = std::move(*patch),
                   file = info_.config_file] {
     for (const std::string& section : sections) {

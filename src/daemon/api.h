@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The HTTP API without HTTP: requests in, answers out. docs/api.md is its contract.
 //
-// Owned by the loop's thread. An answer that takes time comes back as work for another thread, with everything it needs copied.
+// Owned by the loop's thread. An answer that takes time comes back as work for another thread, with everything it needs
+// copied.
 #pragma once
 
 #include <cstdint>
@@ -60,7 +61,8 @@ struct TimerStatistics {
 
 class Api {
  public:
-  Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info, const TimerStatistics& timers);
+  Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info,
+      const TimerStatistics& timers);
 
   ApiAnswer answer(const ApiRequest& request);
 

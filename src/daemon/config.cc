@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/limits.h"
 #include "base/units.h"
 #include "daemon/files.h"
 #include "daemon/settings.h"
@@ -30,7 +31,8 @@ base::Status wrong(const Place& place, const std::string& what) {
   return base::fail(base::Code::kInvalid, place.prefix() + what);
 }
 
-// A setting's value as text: strings as they are, true and false as words. Numbers have no units, so they are not taken.
+// A setting's value as text: strings as they are, true and false as words. Numbers have no units, so they are not
+// taken.
 std::optional<std::string> value_text(const toml::node& node) {
   if (const auto* text = node.as_string()) return text->get();
   if (const auto* boolean = node.as_boolean()) return std::string(boolean->get() ? "true" : "false");
@@ -89,9 +91,11 @@ base::Status read_gpu_sections(Config& config, const toml::node& node, const std
     const std::string name(key.str());
     const Place place{file, section.source()};
     const bool is_index = base::parse_integer(name, 0, base::kMaxGpus - 1).has_value();
-    const bool is_uuid = (name.starts_with("GPU-") || name.starts_with("MIG-")) && base::GpuUuid::parse(name).has_value();
+    const bool is_uuid =
+        (name.starts_with("GPU-") || name.starts_with("MIG-")) && base::GpuUuid::parse(name).has_value();
     if (!is_index && !is_uuid) {
-      return wrong(place, "[gpu." + name + "] names no GPU: use its index (0 is the first in PCI bus order) or its UUID");
+      return wrong(place,
+                   "[gpu." + name + "] names no GPU: use its index (0 is the first in PCI bus order) or its UUID");
     }
     const auto* table = section.as_table();
     if (table == nullptr) return wrong(place, "gpu." + name + " must be a section of settings");
@@ -105,7 +109,8 @@ base::Status read_gpu_sections(Config& config, const toml::node& node, const std
 
 base::Status set_on_loss(Config& config, std::string_view text) {
   if (text != "wait" && text != "ungated") {
-    return base::fail(base::Code::kInvalid, "on_daemon_loss cannot be '" + std::string(text) + "': it must be wait or ungated");
+    return base::fail(base::Code::kInvalid,
+                      "on_daemon_loss cannot be '" + std::string(text) + "': it must be wait or ungated");
   }
   config.on_daemon_loss = text == "wait" ? OnLoss::kWait : OnLoss::kUngated;
   return {};
@@ -119,8 +124,8 @@ base::Status set_socket_mode(Config& config, std::string_view text) {
     mode = mode * 8 + static_cast<unsigned>(c - '0');
   }
   if (!valid || mode > 0777) {
-    return base::fail(base::Code::kInvalid,
-                      "socket_mode cannot be '" + std::string(text) + "': it must be octal permissions such as \"0660\"");
+    return base::fail(base::Code::kInvalid, "socket_mode cannot be '" + std::string(text) +
+                                                "': it must be octal permissions such as \"0660\"");
   }
   config.socket_mode = mode;
   return {};
@@ -167,7 +172,8 @@ base::Status read_top_key(Config& config, const std::string& key, const toml::no
 
 sched::GpuSettings Config::settings_for(std::uint32_t index, const std::string& uuid) const {
   sched::GpuSettings settings = defaults;
-  if (const auto by_index = gpus.find(std::to_string(index)); by_index != gpus.end()) assign_all(settings, by_index->second);
+  if (const auto by_index = gpus.find(std::to_string(index)); by_index != gpus.end())
+    assign_all(settings, by_index->second);
   if (const auto by_uuid = gpus.find(uuid); by_uuid != gpus.end()) assign_all(settings, by_uuid->second);
   assign_all(settings, overrides);
   return settings;
@@ -216,7 +222,8 @@ base::Status read_config_files(Config& config, const std::string& file, bool req
 base::Status read_environment(Config& config, const Environment& environment) {
   const auto in_variable = [](const char* variable, const base::Status& status) -> base::Status {
     if (status) return {};
-    return base::fail(base::Code::kInvalid, "environment variable " + std::string(variable) + ": " + status.error().message());
+    return base::fail(base::Code::kInvalid,
+                      "environment variable " + std::string(variable) + ": " + status.error().message());
   };
   const auto get = [&](std::string_view name) -> const char* {
     return name.empty() ? nullptr : environment(std::string(name).c_str());
@@ -239,7 +246,8 @@ base::Status read_environment(Config& config, const Environment& environment) {
   }
   if (const char* text = get("GPUMUX_LOG_LEVEL")) {
     GPUMUX_TRY(in_variable("GPUMUX_LOG_LEVEL", set_log_level_text(config, text)));
-  } else if (const char* debug = get("NVSHARE_DEBUG"); debug != nullptr && debug[0] != '\0' && std::string_view(debug) != "0") {
+  } else if (const char* debug = get("NVSHARE_DEBUG");
+             debug != nullptr && debug[0] != '\0' && std::string_view(debug) != "0") {
     config.log_level = LogLevel::kDebug;
   }
   return {};
@@ -266,7 +274,8 @@ base::Status save_settings(const std::string& config_file, const std::string& se
     }
     const toml::parse_result parsed = toml::parse(*text, path);
     if (const auto* defaults = parsed.table()["defaults"].as_table()) {
-      for (const auto& [key, node] : *defaults) sections["defaults"][std::string(key.str())] = value_text(node).value_or("");
+      for (const auto& [key, node] : *defaults)
+        sections["defaults"][std::string(key.str())] = value_text(node).value_or("");
     }
   } else if (text.error().code != base::Code::kNotFound) {
     return tl::unexpected(text.error());

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The daemon's configuration: a TOML file, its drop-ins, and the environment.
 //
-// Read in this order, later wins: built-in values; FILE; FILE's drop-in directory ("gpumux.toml" has "gpumux.d"), its *.toml in the
-// order of their names; aliases of older systems (NVSHARE_*); GPUMUX_*. Flags come on top (options.h). A variable holds for every
-// GPU, also over what a file says of one GPU.
+// Read in this order, later wins: built-in values; FILE; FILE's drop-in directory ("gpumux.toml" has "gpumux.d"), its
+// *.toml in the order of their names; aliases of older systems (NVSHARE_*); GPUMUX_*. Flags come on top (options.h). A
+// variable holds for every GPU, also over what a file says of one GPU.
 //
-// Anything unknown or impossible is an error that names file, line, key and what is allowed: a daemon that guesses shares GPUs in a
-// way that nobody asked for.
+// Anything unknown or impossible is an error that names file, line, key and what is allowed: a daemon that guesses
+// shares GPUs in a way that nobody asked for.
 #pragma once
 
 #include <functional>
@@ -74,6 +74,7 @@ base::Result<Config> load_config(const std::string& file, bool required, const E
 std::string drop_in_directory(const std::string& file);
 
 // Writes `changes` of one GPU (or of "defaults") into the drop-in "saved.toml", keeping what it says already. Atomic.
-base::Status save_settings(const std::string& config_file, const std::string& section, const std::vector<Assignment>& changes);
+base::Status save_settings(const std::string& config_file, const std::string& section,
+                           const std::vector<Assignment>& changes);
 
 }  // namespace gpumux::daemon

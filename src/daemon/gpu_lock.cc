@@ -61,18 +61,22 @@ std::optional<LockOwner> ask_owner(const Address& address) {
 
 }  // namespace
 
-base::Result<GpuLock> GpuLock::take(const std::string& uuid_text, std::optional<LockOwner>& owner) {
+base::Result<GpuLock> GpuLock::take_only(const std::string& uuid_text) {
   const Address address = address_of(uuid_text);
   os::FileDescriptor socket = make_socket();
   if (!socket) return base::fail_errno(errno, "cannot create the lock of " + uuid_text);
   if (::bind(socket.get(), address.generic(), address.length) != 0) {
-    const int bind_errno = errno;
-    if (bind_errno == EADDRINUSE) owner = ask_owner(address);
-    return base::fail_errno(bind_errno, "cannot take the lock of " + uuid_text);
+    return base::fail_errno(errno, "cannot take the lock of " + uuid_text);
   }
   // The kernel keeps our credentials for visitors from here on.
   if (::listen(socket.get(), 8) != 0) return base::fail_errno(errno, "cannot listen on the lock of " + uuid_text);
   return GpuLock(std::move(socket));
+}
+
+base::Result<GpuLock> GpuLock::take(const std::string& uuid_text, std::optional<LockOwner>& owner) {
+  auto lock = take_only(uuid_text);
+  if (!lock && lock.error().system_errno == EADDRINUSE) owner = ask_owner(address_of(uuid_text));
+  return lock;
 }
 
 void GpuLock::answer(const std::string& runtime_dir) const {

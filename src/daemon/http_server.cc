@@ -65,13 +65,15 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     parser_->header_limit(kMaxHeaderBytes);
     parser_->body_limit(kMaxBodyBytes);
     stream_.expires_after(kIdleTimeout);
-    http::async_read(stream_, buffer_, *parser_,
-                     [self = shared_from_this()](const boost::system::error_code& error, std::size_t) { self->was_read(error); });
+    http::async_read(
+        stream_, buffer_, *parser_,
+        [self = shared_from_this()](const boost::system::error_code& error, std::size_t) { self->was_read(error); });
   }
 
   void was_read(const boost::system::error_code& error) {
     if (!open_) return;
-    if (error == http::error::body_limit || error == http::error::header_limit || error == http::error::buffer_overflow) {
+    if (error == http::error::body_limit || error == http::error::header_limit ||
+        error == http::error::buffer_overflow) {
       return respond(error_response(413, {base::Code::kExhausted, 0, "the request is too long"}), false);
     }
     if (error && error.category() == http::make_error_code(http::error::bad_method).category() &&
@@ -92,6 +94,12 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     const auto& message = parser_->get();
     const bool keep = message.keep_alive();
     chunked_ = message.version() >= 11;
+    if (!server_.access_.may_connect(peer)) {
+      return respond(error_response(403, {base::Code::kDenied, 0,
+                                          "user " + std::to_string(peer.uid) +
+                                              " may not use this daemon (allow_users, allow_groups)"}),
+                     false);
+    }
     ApiRequest request{std::string(message.method_string()), std::string(message.target()), message.body(), peer};
     ApiAnswer answer = server_.api_.answer(request);
     if (auto* response = std::get_if<ApiResponse>(&answer)) return respond(std::move(*response), keep);
@@ -130,7 +138,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
                       });
   }
 
-  // ---- trace: a response without end, made of pieces -----------------------------------------------------------------------
+  // ---- trace: a response without end, made of pieces
+  // -----------------------------------------------------------------------
 
   void start_trace(const ApiTrace& trace) {
     follow_ = trace.follow;
@@ -147,9 +156,10 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   // A follower says nothing more: whatever arrives, its end or anything else, ends it.
   void watch() {
-    stream_.socket().async_wait(asio::socket_base::wait_read, [self = shared_from_this()](const boost::system::error_code& error) {
-      if (!error && self->open_) self->server_.remove(*self);
-    });
+    stream_.socket().async_wait(asio::socket_base::wait_read,
+                                [self = shared_from_this()](const boost::system::error_code& error) {
+                                  if (!error && self->open_) self->server_.remove(*self);
+                                });
   }
 
   void send_trace() {
@@ -207,8 +217,17 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   std::string piece_;
 };
 
-HttpServer::HttpServer(asio::io_context& io, asio::thread_pool& worker, Api& api, Trace& trace, const AccessRules& access)
-    : io_(io), worker_(worker), api_(api), trace_(trace), access_(access), acceptor_(io), accept_pause_(io), flush_(io), last_used_(now()) {}
+HttpServer::HttpServer(asio::io_context& io, asio::thread_pool& worker, Api& api, Trace& trace,
+                       const AccessRules& access)
+    : io_(io),
+      worker_(worker),
+      api_(api),
+      trace_(trace),
+      access_(access),
+      acceptor_(io),
+      accept_pause_(io),
+      flush_(io),
+      last_used_(now()) {}
 
 HttpServer::~HttpServer() { close(); }
 
@@ -237,8 +256,8 @@ void HttpServer::accept() {
 
 void HttpServer::add(asio::local::stream_protocol::socket socket) {
   auto peer = peer_of(socket.native_handle());
-  // Too many, or not allowed: closed without a word, for a word would be a connection.
-  if (!peer || !access_.may_connect(*peer) || connections_.size() >= kMaxApiConnections) return;
+  // Too many: closed without a word, for a word would be a connection.
+  if (!peer || connections_.size() >= kMaxApiConnections) return;
   const uid_t uid = peer->uid;
   if (uid != 0 && per_user_[uid] >= kMaxApiConnectionsPerUser) return;
   auto connection = std::make_shared<Connection>(*this, std::move(*peer), std::move(socket));

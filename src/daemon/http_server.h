@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // HTTP/1.1 on the API's socket.
 //
-// Clients are strangers: requests are bounded in size and time, connections in number, and a client that reads the trace too slowly
-// to keep up with the ring is cut off. Everything runs on the loop's thread but ApiWork, which runs on `worker`, one at a time.
+// Clients are strangers: requests are bounded in size and time, connections in number, and a client that reads the
+// trace too slowly to keep up with the ring is cut off. Everything runs on the loop's thread but ApiWork, which runs on
+// `worker`, one at a time.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -26,7 +27,8 @@ inline constexpr std::size_t kMaxApiConnectionsPerUser = 64;
 
 class HttpServer {
  public:
-  HttpServer(boost::asio::io_context& io, boost::asio::thread_pool& worker, Api& api, Trace& trace, const AccessRules& access);
+  HttpServer(boost::asio::io_context& io, boost::asio::thread_pool& worker, Api& api, Trace& trace,
+             const AccessRules& access);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -36,8 +38,9 @@ class HttpServer {
   void trace_grew();
   void close();
 
-  // The last time that a request came or a follower was connected.
+  // The last time that a request came or a follower left.
   base::TimePoint last_used() const { return last_used_; }
+  bool has_followers() const { return !followers_.empty(); }
 
  private:
   class Connection;

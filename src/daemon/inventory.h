@@ -50,8 +50,8 @@ class Inventory {
   virtual std::vector<GpuUse> read_use() = 0;
 };
 
-// The driver's management library, opened at run time (`path`; empty: libnvidia-ml.so.1). No CUDA context is made. Errors say what is
-// missing and what to do.
+// The driver's management library, opened at run time (`path`; empty: libnvidia-ml.so.1). No CUDA context is made.
+// Errors say what is missing and what to do.
 base::Result<std::unique_ptr<Inventory>> open_nvml(const std::string& path);
 
 }  // namespace gpumux::daemon

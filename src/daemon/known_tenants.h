@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which tenants a restarted daemon has to wait for.
 //
-// A daemon that dies leaves holders holding and waiters waiting; all of them reconnect within moments. Until they have, the new one
-// must not grant anything: the GPU may be held by somebody who is not back yet. So the daemon keeps a list of its tenants beside its
-// sockets, and a new one waits for those of them that still live, at most kReturnTimeout.
+// A daemon that dies leaves holders holding and waiters waiting; all of them reconnect within moments. Until they have,
+// the new one must not grant anything: the GPU may be held by somebody who is not back yet. So the daemon keeps a list
+// of its tenants beside its sockets, and a new one waits for those of them that still live, at most kReturnTimeout.
 //
 // One line a tenant: pid, start time (which together name a process), number of seats.
 #pragma once
@@ -22,7 +22,8 @@ namespace gpumux::daemon {
 
 inline constexpr char kKnownTenantsFile[] = "tenants";
 
-// Tenants look for a new daemon every 50 ms; a swapped-out one may need a second. A holder who is later still loses its lease.
+// Tenants look for a new daemon every 50 ms; a swapped-out one may need a second. A holder who is later still loses its
+// lease.
 inline constexpr std::chrono::seconds kReturnTimeout{2};
 
 struct KnownTenant {

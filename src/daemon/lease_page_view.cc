@@ -12,6 +12,7 @@
 
 #include "os/futex.h"
 #include "os/system_clock.h"
+#include "wire/lease_page.h"
 
 namespace gpumux::daemon {
 
@@ -54,16 +55,17 @@ base::Result<LeasePageView> LeasePageView::map(const os::FileDescriptor& fd) {
   }
   // A huge-page file can run out of pages, which would be a SIGBUS again.
   if (filesystem.f_type != TMPFS_MAGIC) return base::fail(Code::kInvalid, "the lease page is not on tmpfs");
-  void* memory =
-      ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+  void* memory = ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
   if (memory == MAP_FAILED) return base::fail_errno(errno, "cannot map the lease page");
   LeasePageView view(static_cast<wire::LeasePage*>(memory));
   view.sequence_ = static_cast<std::uint32_t>(os::SystemClock().now().time_since_epoch().count()) & wire::kSequenceMask;
   return view;
 }
 
-void LeasePageView::store(std::size_t slot, std::uint32_t flags) {
+void LeasePageView::store(std::size_t slot, std::uint32_t flags, std::uint32_t permits) {
   sequence_ += wire::kSequenceOne;
+  // Ordered by the release store of the word, as the epoch is: whoever sees the new word sees what it permits.
+  page_->slots[slot].permits.store(permits, std::memory_order_relaxed);
   auto& word = page_->slots[slot].word;
   // Release pairs with the acquire load of the tenant's gate: whoever sees the grant sees its epoch.
   word.store(flags | sequence_, std::memory_order_release);
@@ -73,10 +75,10 @@ void LeasePageView::store(std::size_t slot, std::uint32_t flags) {
 void LeasePageView::grant(std::size_t slot, base::LeaseEpoch epoch, bool exclusive, bool contended) {
   // Ordered by the release store of the word.
   page_->slots[slot].epoch.store(epoch.value, std::memory_order_relaxed);
-  store(slot, wire::kGranted | (exclusive ? wire::kExclusive : 0u) | (contended ? wire::kContended : 0u));
+  store(slot, wire::kGranted | (exclusive ? wire::kExclusive : 0u) | (contended ? wire::kContended : 0u), 0);
 }
 
-void LeasePageView::revoke(std::size_t slot) { store(slot, 0); }
+void LeasePageView::revoke(std::size_t slot) { store(slot, 0, 0); }
 
 void LeasePageView::set_contended(std::size_t slot, bool contended) {
   // Nobody sleeps on a granted word, so nobody is woken. Pairs with nothing: the bit is a hint.
@@ -87,13 +89,7 @@ void LeasePageView::set_contended(std::size_t slot, bool contended) {
   }
 }
 
-void LeasePageView::add_permit(std::size_t slot) {
-  sequence_ += wire::kSequenceOne;
-  page_->slots[slot].permits.fetch_add(1, std::memory_order_release);  // pairs with the gate's acquire when it takes one
-  // Sleepers wait on the word: it has to change for them to look at the permits.
-  page_->slots[slot].word.fetch_add(wire::kSequenceOne, std::memory_order_release);
-  os::futex_wake(page_->slots[slot].word, os::FutexScope::kShared);
-}
+void LeasePageView::step(std::size_t slot) { store(slot, 0, 1); }
 
 std::uint64_t LeasePageView::submissions(std::size_t slot) const {
   return page_->slots[slot].submissions.load(std::memory_order_relaxed);

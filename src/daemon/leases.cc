@@ -14,14 +14,15 @@ namespace {
 
 using base::SeatId;
 
-// Epochs start where the time since boot puts them, so that a new daemon's are above all that an earlier one has given, without any
-// file: 4096 of them a microsecond cannot be used up by granting. In 64 bits this lasts 142 years.
+// Epochs start where the time since boot puts them, so that a new daemon's are above all that an earlier one has given,
+// without any file: 4096 of them a microsecond cannot be used up by granting. In 64 bits this lasts 142 years.
 constexpr std::uint64_t kEpochsPerMicrosecond = 4096;
 
 std::uint64_t epoch_of_now() {
   timespec t{};
   ::clock_gettime(CLOCK_BOOTTIME, &t);
-  const auto microseconds = static_cast<std::uint64_t>(t.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(t.tv_nsec) / 1000;
+  const auto microseconds =
+      static_cast<std::uint64_t>(t.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(t.tv_nsec) / 1000;
   return microseconds * kEpochsPerMicrosecond;
 }
 
@@ -55,6 +56,13 @@ void Leases::add_gpu(GpuInfo info, const sched::GpuSettings& settings, std::stri
   const bool served = refused.empty();
   gpus_.push_back({std::move(info), settings, std::move(refused), {}});
   if (served) apply(sched::GpuAdded{index, settings, base::LeaseEpoch{epoch_of_now()}});
+}
+
+void Leases::serve(base::GpuIndex gpu) {
+  Gpu& target = gpus_.at(gpu.value);
+  if (target.refused.empty()) return;
+  target.refused.clear();
+  apply(sched::GpuAdded{gpu, target.settings, base::LeaseEpoch{epoch_of_now()}});
 }
 
 std::optional<base::GpuIndex> Leases::find(const base::GpuUuid& uuid) const {
@@ -130,29 +138,28 @@ void Leases::record_event(base::TimePoint now, const sched::Event& event) {
     traced.epoch = epoch;
     trace_.record(std::move(traced));
   };
-  std::visit(
-      Overloaded{
-          [&](const sched::TenantConnected& e) {
-            trace_.record({.time = now, .event = "connect", .tenant = e.tenant, .label = label(e.tenant)});
-          },
-          [&](const sched::SeatOpened& e) { trace_.record(entry(now, "open", e.seat)); },
-          [&](const sched::SeatClaimed& e) { with_epoch("claim", e.seat, e.epoch); },
-          [&](const sched::SeatClosed& e) {
-            trace_.record(entry(now, "close", e.seat));
-            notes_.erase(note_key(e.seat));
-          },
-          [&](const sched::Requested& e) { trace_.record(entry(now, "request", e.seat)); },
-          [&](const sched::GateClosed& e) { with_epoch("gate_closed", e.seat, e.epoch); },
-          [&](const sched::Drained& e) {
-            with_epoch("drained", e.seat, e.epoch);
-            notes_.erase(note_key(e.seat));
-          },
-          [&](const sched::SettingsChanged& e) {
-            trace_.record({.time = now, .event = "settings", .gpu = static_cast<std::int32_t>(e.gpu.value)});
-          },
-          [](const auto&) {},
-      },
-      event);
+  std::visit(Overloaded{
+                 [&](const sched::TenantConnected& e) {
+                   trace_.record({.time = now, .event = "connect", .tenant = e.tenant, .label = label(e.tenant)});
+                 },
+                 [&](const sched::SeatOpened& e) { trace_.record(entry(now, "open", e.seat)); },
+                 [&](const sched::SeatClaimed& e) { with_epoch("claim", e.seat, e.epoch); },
+                 [&](const sched::SeatClosed& e) {
+                   trace_.record(entry(now, "close", e.seat));
+                   notes_.erase(note_key(e.seat));
+                 },
+                 [&](const sched::Requested& e) { trace_.record(entry(now, "request", e.seat)); },
+                 [&](const sched::GateClosed& e) { with_epoch("gate_closed", e.seat, e.epoch); },
+                 [&](const sched::Drained& e) {
+                   with_epoch("drained", e.seat, e.epoch);
+                   notes_.erase(note_key(e.seat));
+                 },
+                 [&](const sched::SettingsChanged& e) {
+                   trace_.record({.time = now, .event = "settings", .gpu = static_cast<std::int32_t>(e.gpu.value)});
+                 },
+                 [](const auto&) {},
+             },
+             event);
 }
 
 void Leases::record_command(base::TimePoint now, const sched::Command& command) {
@@ -194,15 +201,20 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
             notes_[note_key(c.seat)] = "its submitted work did not finish within " + base::format_duration(c.waited) +
                                        " of a revocation: it keeps the GPU, and is asked again later";
             log_warning("a tenant's work does not drain; its lease was given back to it and will be revoked again",
-                        {{"pid", pid}, {"program", program}, {"gpu", c.seat.gpu.value},
-                         {"waited", base::format_duration(c.waited)}, {"undrained", c.undrained.size()}});
+                        {{"pid", pid},
+                         {"program", program},
+                         {"gpu", c.seat.gpu.value},
+                         {"waited", base::format_duration(c.waited)},
+                         {"undrained", c.undrained.size()}});
           },
           [&](const sched::ReportSilent& c) {
             trace_.record(entry(now, "silent", c.seat));
             const auto [pid, program] = seat_fields(c.seat);
             notes_[note_key(c.seat)] = "does not answer";
             log_warning("a tenant does not answer a revocation; others go on without waiting for it",
-                        {{"pid", pid}, {"program", program}, {"gpu", c.seat.gpu.value},
+                        {{"pid", pid},
+                         {"program", program},
+                         {"gpu", c.seat.gpu.value},
                          {"waited", base::format_duration(c.waited)}});
           },
           [&](const sched::ReportAnswering& c) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lease core in the daemon: hands it events with the time, passes on its commands, keeps what people want to see beside it.
-// Knows nothing of messages and sockets.
+// The lease core in the daemon: hands it events with the time, passes on its commands, keeps what people want to see
+// beside it. Knows nothing of messages and sockets.
 //
 // Owned by the loop's thread.
 #pragma once
@@ -29,7 +29,8 @@ struct Gpu {
 
 class Leases {
  public:
-  // Carries out one command. It must not call back into this object; what follows from a failure is told later, by events.
+  // Carries out one command. It must not call back into this object; what follows from a failure is told later, by
+  // events.
   using Executor = std::function<void(const sched::Command&)>;
 
   Leases(const base::Clock& clock, Trace& trace);
@@ -37,6 +38,8 @@ class Leases {
 
   // In index order, before anything else. `refused`: why the GPU is only shown.
   void add_gpu(GpuInfo info, const sched::GpuSettings& settings, std::string refused);
+  // A GPU that was only shown is served from now on.
+  void serve(base::GpuIndex gpu);
   const std::vector<Gpu>& gpus() const { return gpus_; }
   // The index of a GPU by what cuDeviceGetUuid_v2 says of it.
   std::optional<base::GpuIndex> find(const base::GpuUuid& uuid) const;

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The daemon's log: one line an event, a sentence and key=value fields, to standard error (which is the journal under systemd).
+// The daemon's log: one line an event, a sentence and key=value fields, to standard error (which is the journal under
+// systemd).
 //
-// Lines are handed to a thread of the log's own and never waited for: a reader of standard error that has stopped reading must not
-// stop the scheduling. What does not fit is dropped, oldest first. Values are quoted and escaped, so that what a tenant writes
-// cannot look like a line or a field of ours.
+// Lines are handed to a thread of the log's own and never waited for: a reader of standard error that has stopped
+// reading must not stop the scheduling. What does not fit is dropped, oldest first. Values are quoted and escaped, so
+// that what a tenant writes cannot look like a line or a field of ours.
 //
 // Any thread may log. This is the only place that knows the logging library.
 #pragma once

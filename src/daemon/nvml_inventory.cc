@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inventory of a real machine, through NVML. NVML needs no CUDA context and makes none, so the daemon never takes GPU memory.
+// The inventory of a real machine, through NVML. NVML needs no CUDA context and makes none, so the daemon never takes
+// GPU memory.
 #include <dlfcn.h>
 
 #include <algorithm>
@@ -80,8 +81,9 @@ class NvmlInventory final : public Inventory {
     });
     for (const Found& gpu : found) add(gpu.device, pci_text(gpu.pci));
     if (gpus_.empty()) {
-      return base::fail(base::Code::kNotFound, "NVML finds no GPU that can be used: check `nvidia-smi`, and that /dev/nvidia* "
-                                               "are there and may be opened by this user");
+      return base::fail(base::Code::kNotFound,
+                        "NVML finds no GPU that can be used: check `nvidia-smi`, and that /dev/nvidia* "
+                        "are there and may be opened by this user");
     }
     return {};
   }
@@ -149,7 +151,8 @@ class NvmlInventory final : public Inventory {
     if (nvml_.nvmlDeviceGetMaxMigDeviceCount(device, &most) != NVML_SUCCESS) return;
     for (unsigned int i = 0; i < most; ++i) {
       nvmlDevice_t instance = nullptr;
-      if (nvml_.nvmlDeviceGetMigDeviceHandleByIndex(device, i, &instance) == NVML_SUCCESS) add_one(instance, device, pci);
+      if (nvml_.nvmlDeviceGetMigDeviceHandleByIndex(device, i, &instance) == NVML_SUCCESS)
+        add_one(instance, device, pci);
     }
   }
 
@@ -190,7 +193,8 @@ class NvmlInventory final : public Inventory {
     for (std::size_t i = 0; i < std::min<std::size_t>(count, processes.size()); ++i) {
       const auto pid = static_cast<pid_t>(processes[i].pid);
       // One process may do computing and graphics.
-      if (std::any_of(use.processes.begin(), use.processes.end(), [&](const GpuProcess& p) { return p.pid == pid; })) continue;
+      if (std::any_of(use.processes.begin(), use.processes.end(), [&](const GpuProcess& p) { return p.pid == pid; }))
+        continue;
       const auto process = process_info(pid);
       const bool known = processes[i].usedGpuMemory != kNvmlValueNotAvailable;
       use.processes.push_back({pid, process ? process->name : "", known ? processes[i].usedGpuMemory : 0});
@@ -211,9 +215,10 @@ base::Result<std::unique_ptr<Inventory>> open_nvml(const std::string& path) {
   auto library = std::make_unique<Library>(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
   if (library->handle == nullptr) {
     const char* why = ::dlerror();
-    return base::fail(base::Code::kNotFound, "cannot open NVML (" + std::string(why != nullptr ? why : name) +
-                                                 "): install the NVIDIA driver of this machine's kernel, in a container pass "
-                                                 "the driver's utility libraries in (NVIDIA_DRIVER_CAPABILITIES=compute,utility)");
+    return base::fail(base::Code::kNotFound,
+                      "cannot open NVML (" + std::string(why != nullptr ? why : name) +
+                          "): install the NVIDIA driver of this machine's kernel, in a container pass "
+                          "the driver's utility libraries in (NVIDIA_DRIVER_CAPABILITIES=compute,utility)");
   }
   Nvml nvml;
   load_nvml(
@@ -224,9 +229,10 @@ base::Result<std::unique_ptr<Inventory>> open_nvml(const std::string& path) {
   }
   if (const auto result = nvml.nvmlInit_v2(); result != NVML_SUCCESS) {
     const char* text = nvml.nvmlErrorString != nullptr ? nvml.nvmlErrorString(result) : "unknown error";
-    return base::fail(base::Code::kUnavailable, "NVML does not start: " + std::string(text) +
-                                                    ". Check `nvidia-smi`; after an update of the driver, reload its kernel "
-                                                    "module or restart the machine");
+    return base::fail(base::Code::kUnavailable,
+                      "NVML does not start: " + std::string(text) +
+                          ". Check `nvidia-smi`; after an update of the driver, reload its kernel "
+                          "module or restart the machine");
   }
   auto inventory = std::make_unique<NvmlInventory>(std::move(library), nvml);
   GPUMUX_TRY(inventory->discover());

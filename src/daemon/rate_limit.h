@@ -35,7 +35,8 @@ class RateLimit {
 
  private:
   void refill(base::TimePoint now) {
-    if (last_ != base::TimePoint() && now > last_) credit_ = std::min(most_, credit_ + std::min((now - last_).count(), most_));
+    if (last_ != base::TimePoint() && now > last_)
+      credit_ = std::min(most_, credit_ + std::min((now - last_).count(), most_));
     last_ = now;
   }
 

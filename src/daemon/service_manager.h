@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Telling systemd (NOTIFY_SOCKET), or whoever started us (--notify-fd), that we are ready, reloading, stopping, alive.
 //
-// Written here rather than taken from libsystemd: that library comes only as a shared one, and gpumuxd has to run where it is not
-// installed. The protocol is one datagram of "KEY=value" lines.
+// Written here rather than taken from libsystemd: that library comes only as a shared one, and gpumuxd has to run where
+// it is not installed. The protocol is one datagram of "KEY=value" lines.
 #pragma once
 
 #include <optional>

@@ -4,7 +4,7 @@
 namespace gpumux::daemon {
 
 Slot& Session::open_slot(std::uint32_t number, base::GpuIndex gpu) {
-  slots_[number] = Slot{.gpu = gpu};
+  slots_[number].emplace().gpu = gpu;
   return *slots_[number];
 }
 

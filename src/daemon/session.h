@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One tenant's connection as messages see it: who it is, its lease page, which of its slots is which GPU. Knows the wire, not the
-// lease core and not sockets; translate.h joins it to the one, tenant_server.h to the other.
+// One tenant's connection as messages see it: who it is, its lease page, which of its slots is which GPU. Knows the
+// wire, not the lease core and not sockets; translate.h joins it to the one, tenant_server.h to the other.
 //
 // Owned by the loop's thread.
 #pragma once
@@ -37,17 +37,17 @@ struct Slot {
   base::GpuIndex gpu;
   bool granted = false;
   bool exclusive = true;
-  bool reopened = false;  // granted by a Reopen: what the tenant said before it may still arrive
   base::LeaseEpoch epoch;
 };
 
 class Session {
  public:
-  Session(base::TenantId id, Peer peer, Carrier& carrier) : id(id), peer(std::move(peer)), carrier_(carrier) {}
+  Session(base::TenantId tenant, Peer who, Carrier& carrier) : id(tenant), peer(std::move(who)), carrier_(carrier) {}
 
   const base::TenantId id;
   const Peer peer;
   bool welcomed = false;
+  std::uint64_t process_start = 0;  // when its process started (process_info.h); 0: not known
   std::uint32_t protocol = 0;
   LeasePageView page;
   std::shared_ptr<const TenantLabel> label;  // set by Hello
@@ -62,9 +62,7 @@ class Session {
   void kill() { carrier_.kill(); }
 
   // Null: not open.
-  Slot* slot(std::uint32_t number) {
-    return number < slots_.size() && slots_[number] ? &*slots_[number] : nullptr;
-  }
+  Slot* slot(std::uint32_t number) { return number < slots_.size() && slots_[number] ? &*slots_[number] : nullptr; }
   Slot& open_slot(std::uint32_t number, base::GpuIndex gpu);
   void close_slot(std::uint32_t number) { slots_[number].reset(); }
   std::optional<std::uint32_t> slot_of(base::GpuIndex gpu) const;

@@ -77,7 +77,8 @@ base::Status parse_overlap(GpuSettings& s, std::string_view text) {
 
 constexpr std::array<SettingKey, 12> kKeys{{
     {"mode", "GPUMUX_MODE", "NVSHARE_SCHEDULING_MODE", "serial or concurrent",
-     "Whether tenants hold the GPU one at a time, or all at once under the driver's own time slicing.", false, parse_mode,
+     "Whether tenants hold the GPU one at a time, or all at once under the driver's own time slicing.", false,
+     parse_mode,
      [](const GpuSettings& s) { return std::string(s.mode == sched::Mode::kSerial ? "serial" : "concurrent"); }},
     {"policy", "GPUMUX_POLICY", "", "fair or fifo",
      "Who is next: whoever has had the least GPU time, or whoever has waited longest.", false, parse_policy,
@@ -102,8 +103,8 @@ constexpr std::array<SettingKey, 12> kKeys{{
      [](GpuSettings& s, std::string_view text) { return read_time(s.stall_retry, text, 1ms, 1min); },
      [](const GpuSettings& s) { return write_time(s.stall_retry); }},
     {"step_delay", "GPUMUX_STEP_DELAY", "", "a time from 100us to 10s",
-     "How long a revoked gang may stay half drained before its members are let through one submission at a time.", false,
-     [](GpuSettings& s, std::string_view text) { return read_time(s.step_delay, text, 100us, 10s); },
+     "How long a revoked gang may stay half drained before its members are let through one submission at a time.",
+     false, [](GpuSettings& s, std::string_view text) { return read_time(s.step_delay, text, 100us, 10s); },
      [](const GpuSettings& s) { return write_time(s.step_delay); }},
     {"gang_ageing", "GPUMUX_GANG_AGEING", "", "a time from 0us to 1h",
      "A gang that has waited this long has its GPUs kept free for it.", false,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GPU's settings as people write them: one table for the configuration file, the environment, PATCH and the documents.
+// One GPU's settings as people write them: one table for the configuration file, the environment, PATCH and the
+// documents.
 #pragma once
 
 #include <span>

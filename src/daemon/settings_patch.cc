@@ -8,7 +8,8 @@
 namespace gpumux::daemon {
 namespace {
 
-// The format has two levels. The parser is recursive where values are destroyed, so depth is limited before it builds any.
+// The format has two levels. The parser is recursive where values are destroyed, so depth is limited before it builds
+// any.
 constexpr int kMaxDepth = 8;
 
 }  // namespace
@@ -22,7 +23,8 @@ base::Result<SettingsPatch> parse_settings_patch(std::string_view body) {
   };
   const Json json = Json::parse(body, limit, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) {
-    return base::fail(base::Code::kInvalid, "the body must be a JSON object of settings, such as {\"quantum\": \"50ms\"}");
+    return base::fail(base::Code::kInvalid,
+                      "the body must be a JSON object of settings, such as {\"quantum\": \"50ms\"}");
   }
   SettingsPatch patch;
   for (const auto& [name, value] : json.items()) {
@@ -38,7 +40,8 @@ base::Result<SettingsPatch> parse_settings_patch(std::string_view body) {
     } else if (value.is_boolean() && (key == nullptr || key->boolean)) {
       text = value.get<bool>() ? "true" : "false";
     } else if (key != nullptr) {
-      return base::fail(base::Code::kInvalid, name.substr(0, 64) + " must be " + std::string(key->allowed) + ", as a string");
+      return base::fail(base::Code::kInvalid,
+                        name.substr(0, 64) + " must be " + std::string(key->allowed) + ", as a string");
     }
     sched::GpuSettings scratch;
     GPUMUX_TRY(set_setting(scratch, name, text));

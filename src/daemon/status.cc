@@ -56,11 +56,10 @@ Json gpu_json(std::uint32_t index, const Gpu& gpu) {
             {"compute_mode", gpu.info.compute_mode},
             {"memory_total_bytes", gpu.info.memory_total},
             {"memory_used_bytes", gpu.use.memory_used}};
-  for (const auto& [key, value] : settings_json(gpu.settings).items()) {
-    if (key == "mode" || key == "policy" || key == "quantum") json[key] = value;
-  }
+  Json settings = settings_json(gpu.settings);
+  for (const char* key : {"mode", "policy", "quantum"}) json[key] = settings[key];
   if (gpu.settings.max_runtime != sched::kUnlimited) json["max_runtime_ns"] = gpu.settings.max_runtime.count();
-  json["settings"] = settings_json(gpu.settings);
+  json["settings"] = std::move(settings);
   json["refused"] = gpu.refused;
   return json;
 }
@@ -78,7 +77,8 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
   for (sched::GpuView& view : leases.view()) {
     GpuStatus& gpu = snapshot.gpus.at(view.gpu.value);
     for (sched::SeatView& seat : view.seats) {
-      SeatStatus status{.view = std::move(seat), .label = leases.label(seat.seat.tenant), .note = leases.note(seat.seat)};
+      SeatStatus status{
+          .view = std::move(seat), .label = leases.label(seat.seat.tenant), .note = leases.note(seat.seat)};
       if (const Session* session = translator.find(status.view.seat.tenant)) {
         if (const auto slot = session->slot_of(view.gpu)) status.submissions = session->page.submissions(*slot);
       }
@@ -106,7 +106,8 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
   for (const GpuStatus& gpu : snapshot.gpus) {
     Json json = gpu_json(gpu.index, gpu.gpu);
     if (gpu.gpu.refused.empty()) {
-      if (gpu.view.quantum != sched::kUnlimited) json["quantum_ns"] = std::max<std::int64_t>(gpu.view.quantum.count(), 0);
+      if (gpu.view.quantum != sched::kUnlimited)
+        json["quantum_ns"] = std::max<std::int64_t>(gpu.view.quantum.count(), 0);
       json["switch_cost_ns"] = gpu.view.switch_cost.count();
       json["switches"] = gpu.view.switches;
       json["held_ns"] = gpu.view.held.count();

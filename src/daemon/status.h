@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GET /v1/status shows. Taken on the loop's thread as a copy, turned into text elsewhere: with a thousand tenants the text takes
-// milliseconds, which waiting tenants must not pay.
+// What GET /v1/status shows. Taken on the loop's thread as a copy, turned into text elsewhere: with a thousand tenants
+// the text takes milliseconds, which waiting tenants must not pay.
 #pragma once
 
 #include <memory>
@@ -14,9 +14,9 @@
 namespace gpumux::daemon {
 
 struct SeatStatus {
-  sched::SeatView view;
-  std::shared_ptr<const TenantLabel> label;
-  std::string note;
+  sched::SeatView view{};
+  std::shared_ptr<const TenantLabel> label{};
+  std::string note{};
   std::uint64_t submissions = 0;
 };
 

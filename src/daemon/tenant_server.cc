@@ -23,7 +23,8 @@ namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
 constexpr int kAcceptsPerTurn = 16;
-// A process or machine that is out of descriptors gets some back when others close theirs; trying at once would only burn time.
+// A process or machine that is out of descriptors gets some back when others close theirs; trying at once would only
+// burn time.
 constexpr auto kAcceptPause = 100ms;
 constexpr auto kThrottlePause = 5ms;
 
@@ -70,7 +71,8 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
       const auto sent = os::send_message(socket_.native_handle(), message);
       if (sent) return true;
       // The other side's end is noticed where it is read: until then nothing is lost by keeping what we have to say.
-      if (sent.error().system_errno != EAGAIN) return sent.error().system_errno == EPIPE || sent.error().system_errno == ECONNRESET;
+      if (sent.error().system_errno != EAGAIN)
+        return sent.error().system_errno == EPIPE || sent.error().system_errno == ECONNRESET;
     }
     if (outbox_.size() >= kMaxOutbox) return false;
     outbox_.emplace_back(message.begin(), message.end());
@@ -81,7 +83,8 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
   void kill() override {
     if (!process_.is_open()) return;
     const auto killed = os::kill_process(process_.native_handle());
-    if (!killed) log_error("cannot kill a silent tenant", {{"pid", session.peer.pid}, {"why", killed.error().message()}});
+    if (!killed)
+      log_error("cannot kill a silent tenant", {{"pid", session.peer.pid}, {"why", killed.error().message()}});
   }
 
   Session session;
@@ -135,7 +138,8 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
       log_warning("a tenant sends too much and is read more slowly",
                   {{"tenant", session.id.value}, {"pid", session.peer.pid}, {"limit", kMessagesPerSecond}});
     } else if (now - throttled_since_ > kMaxThrottled) {
-      return server_.end(*this, "flood", "more than " + std::to_string(kMessagesPerSecond) + " messages a second for 10 s", false);
+      return server_.end(*this, "flood",
+                         "more than " + std::to_string(kMessagesPerSecond) + " messages a second for 10 s", false);
     }
     pause_.expires_after(kThrottlePause);
     pause_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
@@ -242,8 +246,10 @@ void TenantServer::add(os::FileDescriptor socket) {
   if (connections_.size() >= limits_.tenants || user_full) {
     Translator::refuse(connection->session, wire::Reason::kLimit,
                        user_full ? "this user has too many tenants" : "there are too many tenants");
-    log_warning("a tenant is refused: too many are connected",
-                {{"pid", connection->session.peer.pid}, {"uid", uid}, {"connected", connections_.size()}, {"of_user", per_user_[uid]}});
+    log_warning("a tenant is refused: too many are connected", {{"pid", connection->session.peer.pid},
+                                                                {"uid", uid},
+                                                                {"connected", connections_.size()},
+                                                                {"of_user", per_user_[uid]}});
     return connection->close();
   }
   ++per_user_[uid];

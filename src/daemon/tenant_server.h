@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tenants' socket: accepting, reading, writing, and noticing deaths.
 //
-// A tenant is gone when its process has ended (pidfd: a forked child may hold the socket open) or when its connection is closed (a
-// living process may leave). One that breaks the protocol, floods or does not read is disconnected with a logged reason; the others
-// notice nothing:
+// A tenant is gone when its process has ended (pidfd: a forked child may hold the socket open) or when its connection
+// is closed (a living process may leave). One that breaks the protocol, floods or does not read is disconnected with a
+// logged reason; the others notice nothing:
 //   - a connection is read at most kMessagesPerTurn at a time, then the others have their turn;
-//   - it may send kMessagesPerSecond on average; beyond that it is read no faster, and dropped after kMaxThrottled of that;
+//   - it may send kMessagesPerSecond on average; beyond that it is read no faster, and dropped after kMaxThrottled of
+//   that;
 //   - what it does not read waits in its own outbox, which is bounded.
 //
 // Everything runs on the loop's thread.
@@ -28,7 +29,8 @@ namespace gpumux::daemon {
 // Enough to take a whole hand-over's messages in one turn, too few to make others wait: 16 take about 50 us.
 inline constexpr int kMessagesPerTurn = 16;
 
-// A tenant that gives its lease back whenever it is idle for 200 us sends 10,000; beyond a few GPUs of that it is a flood.
+// A tenant that gives its lease back whenever it is idle for 200 us sends 10,000; beyond a few GPUs of that it is a
+// flood.
 inline constexpr std::int64_t kMessagesPerSecond = 50'000;
 inline constexpr std::int64_t kMessageBurst = 5'000;
 inline constexpr std::chrono::seconds kMaxThrottled{10};

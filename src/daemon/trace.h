@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lease trace: who asked for, got and lost which GPU when. A ring in memory, read by GET /v1/trace and copied to --trace FILE.
+// The lease trace: who asked for, got and lost which GPU when. A ring in memory, read by GET /v1/trace and copied to
+// --trace FILE.
 //
-// Owned by the loop's thread. An entry is 80 bytes and is made for every message and grant, so it holds no text of its own: a
-// tenant's name is shared by all its entries, everything else is a word from a fixed list.
+// Owned by the loop's thread. An entry is 80 bytes and is made for every message and grant, so it holds no text of its
+// own: a tenant's name is shared by all its entries, everything else is a word from a fixed list.
 #pragma once
 
 #include <cstdint>
@@ -33,15 +34,15 @@ struct TenantLabel {
 
 struct TraceEntry {
   std::uint64_t sequence = 0;  // from 1, without gaps
-  base::TimePoint time;
-  std::string_view event;  // a literal
-  std::string_view detail; // a literal, or empty
-  std::int32_t gpu = -1;   // -1: none
+  base::TimePoint time{};
+  std::string_view event{};   // a literal
+  std::string_view detail{};  // a literal, or empty
+  std::int32_t gpu = -1;      // -1: none
   bool has_lease = false;
   bool exclusive = false;
-  base::TenantId tenant;  // 0: none
-  base::LeaseEpoch epoch;
-  std::shared_ptr<const TenantLabel> label;
+  base::TenantId tenant{};  // 0: none
+  base::LeaseEpoch epoch{};
+  std::shared_ptr<const TenantLabel> label{};
 };
 
 class Trace {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "daemon/log.h"
+#include "daemon/process_info.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -87,16 +88,18 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const os
                                                   " may not use this daemon (allow_users, allow_groups)");
   }
   if (hello.protocol < wire::kOldestProtocolVersion || hello.oldest_protocol > wire::kProtocolVersion) {
-    return refuse_with(wire::Reason::kVersion,
-                       "the library speaks protocols " + std::to_string(hello.oldest_protocol) + " to " +
-                           std::to_string(hello.protocol) + ", the daemon " + std::to_string(wire::kOldestProtocolVersion) +
-                           " to " + std::to_string(wire::kProtocolVersion) + ": install one version of both");
+    return refuse_with(wire::Reason::kVersion, "the library speaks protocols " + std::to_string(hello.oldest_protocol) +
+                                                   " to " + std::to_string(hello.protocol) + ", the daemon " +
+                                                   std::to_string(wire::kOldestProtocolVersion) + " to " +
+                                                   std::to_string(wire::kProtocolVersion) +
+                                                   ": install one version of both");
   }
   auto page = LeasePageView::map(fd);
   if (!page) return refuse_with(wire::Reason::kBadPage, page.error().message());
   session.page = std::move(*page);
   session.protocol = std::min(hello.protocol, wire::kProtocolVersion);
   session.welcomed = true;
+  if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)));
   leases_.connected(session.id, session.label);
   if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
@@ -104,7 +107,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const os
   }
   wire::Welcome welcome{.protocol = session.protocol,
                         .on_daemon_loss = options_.on_daemon_loss == OnLoss::kWait ? wire::OnDaemonLoss::kWait
-                                                                                  : wire::OnDaemonLoss::kUngated,
+                                                                                   : wire::OnDaemonLoss::kUngated,
                         .tenant = session.id.value};
   wire::set_text(welcome.version, options_.version);
   send(session, welcome);
@@ -160,7 +163,8 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
 void Translator::claim(Session& session, std::uint32_t number, const wire::SeatOpen& open) {
   Slot& slot = *session.slot(number);
   const bool leased = open.state != wire::SeatState::kWaiting;
-  if (leased && (open.epoch == 0 || open.epoch > leases_.newest_possible_epoch().value)) {
+  const bool possible = open.epoch <= leases_.newest_possible_epoch().value;
+  if (leased && (open.epoch == 0 || !possible)) {
     // No daemon can have given this lease. The core must not hear of the number, for its own would have to exceed it.
     log_warning("a tenant claims a lease that nobody has given", {{"pid", session.peer.pid}, {"epoch", open.epoch}});
     session.page.revoke(number);
@@ -169,17 +173,14 @@ void Translator::claim(Session& session, std::uint32_t number, const wire::SeatO
   }
   const auto kind = open.exclusive != 0 ? sched::LeaseKind::kExclusive : sched::LeaseKind::kShared;
   auto claimed = sched::Claim::kWaiting;
-  slot.exclusive = open.exclusive != 0;
-  if (open.state == wire::SeatState::kHolding) {
-    claimed = sched::Claim::kHolding;
+  if (leased) {
+    slot.exclusive = open.exclusive != 0;
+    slot.epoch = {open.epoch};
     // What the page says stays as it is, unless the core decides otherwise.
-    slot.granted = true;
-    slot.epoch = {open.epoch};
-  } else if (open.state == wire::SeatState::kDraining) {
-    claimed = sched::Claim::kDraining;
-    slot.epoch = {open.epoch};
+    slot.granted = open.state == wire::SeatState::kHolding;
+    claimed = slot.granted ? sched::Claim::kHolding : sched::Claim::kDraining;
   }
-  leases_.apply(sched::SeatClaimed{seat_of(session, slot), claimed, kind, base::LeaseEpoch{leased ? open.epoch : 0}});
+  leases_.apply(sched::SeatClaimed{seat_of(session, slot), claimed, kind, base::LeaseEpoch{possible ? open.epoch : 0}});
 }
 
 base::Status Translator::on(Session& session, const wire::SeatClose& close) {
@@ -202,19 +203,18 @@ base::Status Translator::on(Session& session, const wire::Request& request) {
 
 base::Status Translator::on(Session& session, const wire::RevokeSeen& seen) {
   GPUMUX_TRY(check_slot(seen.slot));
-  if (const Slot* slot = session.slot(seen.slot)) leases_.apply(sched::RevokeSeen{seat_of(session, *slot), {seen.epoch}});
+  if (const Slot* slot = session.slot(seen.slot))
+    leases_.apply(sched::RevokeSeen{seat_of(session, *slot), {seen.epoch}});
   return {};
 }
 
-// A tenant that says its gate is closed or its work done has given up that lease, whatever we said last. The page follows before
-// anybody else is granted. After a Reopen the message may have been sent before the tenant knew of it: its gate may be open again by
-// our own word, so it is told once more to close it.
+// A tenant that says its gate is closed or its work done has given up that lease, whatever we said last. The page
+// follows before anybody else is granted.
 void Translator::closed_by_tenant(Session& session, std::uint32_t number, base::LeaseEpoch epoch) {
   Slot& slot = *session.slot(number);
   if (!slot.granted || slot.epoch != epoch) return;
   slot.granted = false;
   session.page.revoke(number);
-  if (std::exchange(slot.reopened, false)) send(session, wire::Revoke{.slot = number, .epoch = epoch.value});
 }
 
 base::Status Translator::on(Session& session, const wire::GateClosed& closed) {
@@ -239,7 +239,8 @@ base::Status Translator::on(Session& session, const wire::Drained& drained) {
 
 base::Status Translator::on(Session& session, const wire::Stepped& stepped) {
   GPUMUX_TRY(check_slot(stepped.slot));
-  if (const Slot* slot = session.slot(stepped.slot)) leases_.apply(sched::Stepped{seat_of(session, *slot), {stepped.epoch}});
+  if (const Slot* slot = session.slot(stepped.slot))
+    leases_.apply(sched::Stepped{seat_of(session, *slot), {stepped.epoch}});
   return {};
 }
 
@@ -267,10 +268,10 @@ base::Status Translator::on(Session& session, const wire::Note& note) {
 }
 
 void Translator::note_unknown_entry(const Session& session, std::string_view name) {
-  const bool is_name = !name.empty() && name.size() <= base::kMaxNameBytes &&
-                       std::all_of(name.begin(), name.end(), [](char c) {
-                         return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-                       });
+  const bool is_name =
+      !name.empty() && name.size() <= base::kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+      });
   if (!is_name) return;
   auto found = unknown_entries_.find(std::string(name));
   if (found == unknown_entries_.end()) {
@@ -308,7 +309,6 @@ void Translator::carry_out(const sched::Command& command) {
           Slot& slot = *session->slot(*number);
           if constexpr (std::is_same_v<Command, sched::Grant>) {
             slot.granted = true;
-            slot.reopened = false;
             slot.epoch = c.epoch;
             slot.exclusive = c.kind == sched::LeaseKind::kExclusive;
             session->page.grant(*number, c.epoch, slot.exclusive, c.contended);
@@ -318,18 +318,21 @@ void Translator::carry_out(const sched::Command& command) {
             session->page.revoke(*number);
             send(*session, wire::Revoke{.slot = *number, .epoch = c.epoch.value});
           } else if constexpr (std::is_same_v<Command, sched::Reopen>) {
+            // The message names the revocation that is taken back; the lease goes on under a new epoch, which the page
+            // has.
+            const base::LeaseEpoch revoked = std::exchange(slot.epoch, c.epoch);
             slot.granted = true;
-            slot.reopened = true;
-            slot.epoch = c.epoch;
+            slot.exclusive = c.kind == sched::LeaseKind::kExclusive;
             session->page.grant(*number, c.epoch, slot.exclusive, true);
-            send(*session, wire::Reopen{.slot = *number, .epoch = c.epoch.value});
+            send(*session, wire::Reopen{.slot = *number, .epoch = revoked.value});
           } else if constexpr (std::is_same_v<Command, sched::Step>) {
-            session->page.add_permit(*number);
+            session->page.step(*number);
             send(*session, wire::Step{.slot = *number, .epoch = c.epoch.value});
           } else if constexpr (std::is_same_v<Command, sched::Contention>) {
             if (slot.granted) session->page.set_contended(*number, c.contended);
             const auto idle_hold = static_cast<std::uint64_t>(std::max<std::int64_t>(c.idle_hold.count(), 0));
-            send(*session, wire::Contention{.slot = *number, .contended = c.contended ? 1u : 0u, .idle_hold_ns = idle_hold});
+            send(*session,
+                 wire::Contention{.slot = *number, .contended = c.contended ? 1u : 0u, .idle_hold_ns = idle_hold});
           }
         }
       },

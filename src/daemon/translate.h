@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where messages and the lease core meet: the one file that knows both.
 //
-// A tenant's bytes become events, the core's commands become words in lease pages and messages. Everything that a tenant says is
-// checked here or ignored by the core; an error returned from receive() ends that session and nothing else.
+// A tenant's bytes become events, the core's commands become words in lease pages and messages. Everything that a
+// tenant says is checked here or ignored by the core; an error returned from receive() ends that session and nothing
+// else.
 //
 // Owned by the loop's thread.
 #pragma once
