@@ -47,8 +47,6 @@ OPAQUE_SENSITIVE_TYPES = {"CUDA_RESOURCE_DESC", "CUarrayMapInfo"}
 # Entries in the table that the driver of tests/data does not export, with the reason.
 NOT_EXPORTED = {}
 
-PEER_PARAMS = "const CUDA_MEMCPY3D_PEER*"
-
 
 class TableError(Exception):
     """One or more reasons why the table is refused, one a line."""
@@ -213,10 +211,17 @@ def check_where(entry, layouts):
             "contexts_stream": ("context", "context", "stream"),
             "peer_params": ("peer",),
             "peer_params_stream": ("peer", "stream"),
+            "upload": ("upload",),
         },
         "sync": {"context": (), "context_of": ("context",), "stream": ("stream",), "event": ("event",)},
     }[entry.action]
-    needed = {"stream": "CUstream", "context": "CUcontext", "event": "CUevent", "peer": PEER_PARAMS}
+    needed = {
+        "stream": "CUstream",
+        "context": "CUcontext",
+        "event": "CUevent",
+        "peer": "const CUDA_MEMCPY3D_PEER*",
+        "upload": "CUDA_GRAPH_INSTANTIATE_PARAMS*",
+    }
     if kind not in shapes:
         yield f"unknown place '{kind}' for {entry.action}; known are {', '.join(shapes)}"
         return
@@ -468,7 +473,22 @@ def place_expression(entry):
     return f"at_{kind}({', '.join([*names, f'StreamVariant::{VARIANTS[entry.variant]}'])})"
 
 
+def upload_function(entry):
+    """Instantiating a graph only builds it, which is not gated, unless it is told to upload the graph as well."""
+    (params,) = entry.where.names
+    arguments = ", ".join(p.name for p in entry.parameters)
+    place = f"at_stream(uploads ? {params}->hUploadStream : nullptr, StreamVariant::{VARIANTS[entry.variant]})"
+    return f"""GPUMUX_EXPORT {entry.declaration()} {{
+  const bool uploads = {params} != nullptr && ({params}->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
+  if (!uploads && driver().{entry.symbol} != nullptr) return driver().{entry.symbol}({arguments});
+  return submit(Entry::{entry.symbol}, {place}, driver().{entry.symbol}, {arguments});
+}}
+"""
+
+
 def shim_function(entry):
+    if entry.where is not None and entry.where.kind == "upload":
+        return upload_function(entry)
     arguments = [p.name for p in entry.parameters]
     if entry.action == "hook":
         function = f"hooks::{entry.symbol}"

@@ -130,6 +130,9 @@ class Refusals(unittest.TestCase):
         line = "cuFrame | cuFrame | 4000 | legacy | external | gate(stream=*stream) | CUresult(CUstream* stream)"
         self.assertEqual(refusal(line), "")
         self.assert_refused(line.replace("CUresult(CUstream*", "CUresult(CUevent*"), "but it is CUevent")
+        line = "cuMake | cuMake | 4000 | legacy | graph | gate(upload=p) | CUresult(CUDA_GRAPH_INSTANTIATE_PARAMS* p)"
+        self.assertEqual(refusal(line), "")
+        self.assert_refused(line.replace("CUDA_GRAPH_INSTANTIATE_PARAMS*", "int"), "but it is int")
 
     def test_gate_without_stream_variant(self):
         self.assert_refused(GOOD.replace("legacy", "-"), "needs a stream variant")
@@ -259,6 +262,7 @@ class TheRealTable(unittest.TestCase):
         self.assertGreater(len(calls), 150)
         for symbol, entry, called in calls:
             self.assertEqual((symbol, symbol), (entry, called))
+        self.assertIn("at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kPtsz)", exports)
         self.assertIn("at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kPtsz)", exports)
 
 

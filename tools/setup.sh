@@ -37,7 +37,7 @@ libclang-rt-14-dev|/usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzze
 list() {
   local package probe purpose
   while IFS='|' read -r package probe purpose; do
-    [ -n "$package" ] && printf '%-22s %s\n' "$package" "$purpose"
+    if [ -n "$package" ]; then printf '%-22s %s\n' "$package" "$purpose"; fi
   done <<<"$needed"
 }
 

@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "gate/membarrier.h"
 #include "gate/thread_records.h"
 #include "wire/lease_page.h"
 
@@ -47,7 +48,7 @@ class Gate {
     if ((count & 1) != 0) return Passed::kNested;
     passages.store(count + 1, std::memory_order_relaxed);
     if (fences_itself_) {
-      std::atomic_thread_fence(std::memory_order_seq_cst);
+      full_fence();
     } else {
       std::atomic_signal_fence(
           std::memory_order_seq_cst);  // orders the compiler; close()'s process barrier orders the machine

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: invariant 3, between the gate's check and the submission no lease can be lost; and whoever may submit does get through.
-// Method: threads that submit as fast as they can against a closer that plays the daemon; what a submission would break is a plain
-// variable that only the holder may touch, so that a hole in the gate shows as a wrong value, and as a race under ThreadSanitizer.
+// Goal: invariant 3, between the gate's check and the submission no lease can be lost; and whoever may submit does get
+// through. Method: threads that submit as fast as they can against a closer that plays the daemon; what a submission
+// would break is a plain variable that only the holder may touch, so that a hole in the gate shows as a wrong value,
+// and as a race under ThreadSanitizer.
 #include "gate/gate.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +46,8 @@ class GateTest : public ::testing::Test {
 TEST_F(GateTest, NobodyIsInsideAfterItHasClosed) {
   constexpr std::uint32_t kSlot = 3;
   constexpr int kRounds = 2000;
-  std::uint64_t guarded = 0;  // written inside by one thread at a time (a mutex of theirs), read by the closer without any lock
+  std::uint64_t guarded =
+      0;  // written inside by one thread at a time (a mutex of theirs), read by the closer without any lock
   pthread_mutex_t among_themselves = PTHREAD_MUTEX_INITIALIZER;
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;

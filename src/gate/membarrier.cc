@@ -5,8 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <atomic>
-
 namespace gpumux::gate {
 
 bool register_membarrier() { return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0; }
@@ -14,7 +12,7 @@ bool register_membarrier() { return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REG
 void process_barrier() {
   if (::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0) {
     // Not registered: the passing threads fence themselves, and this is the other half of the pair.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    full_fence();
   }
 }
 

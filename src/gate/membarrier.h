@@ -3,7 +3,19 @@
 // process pass a full memory barrier, so that the threads that pass gates need none of their own.
 #pragma once
 
+#include <atomic>
+
 namespace gpumux::gate {
+
+// A full fence of the calling thread. ThreadSanitizer does not know fences; an exchange is one, too.
+inline void full_fence() {
+#if defined(__SANITIZE_THREAD__)
+  static std::atomic<int> anything{0};
+  anything.exchange(1, std::memory_order_seq_cst);
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
 
 // Registers the process; called once, before the first gate can be closed. False where the kernel refuses (seccomp,
 // before 4.14): then threads must fence at each passage (Gate::fences_itself).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a seat is called done exactly when everything that it submitted has finished, whatever became of the streams meanwhile.
-// Method: a driver of a few functions, whose streams finish when the test says so.
+// Goal: a seat is called done exactly when everything that it submitted has finished, whatever became of the streams
+// meanwhile. Method: a driver of a few functions, whose streams finish when the test says so.
 #include "gate/stream_set.h"
 
 #include <gtest/gtest.h>

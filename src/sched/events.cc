@@ -19,30 +19,21 @@ std::string_view text(LeaseKind kind) { return kind == LeaseKind::kExclusive ? "
 
 std::string_view text(Claim claim) {
   switch (claim) {
-    case Claim::kWaiting:
-      return "waiting";
-    case Claim::kHolding:
-      return "holding";
-    case Claim::kDraining:
-      return "draining";
+    case Claim::kWaiting: return "waiting";
+    case Claim::kHolding: return "holding";
+    case Claim::kDraining: return "draining";
   }
   return "?";
 }
 
 std::string_view text(RevokeReason reason) {
   switch (reason) {
-    case RevokeReason::kQuantum:
-      return "quantum";
-    case RevokeReason::kMaxRuntime:
-      return "max_runtime";
-    case RevokeReason::kModeChange:
-      return "mode";
-    case RevokeReason::kGang:
-      return "gang";
-    case RevokeReason::kUrgent:
-      return "urgent";
-    case RevokeReason::kBadClaim:
-      return "bad_claim";
+    case RevokeReason::kQuantum: return "quantum";
+    case RevokeReason::kMaxRuntime: return "max_runtime";
+    case RevokeReason::kModeChange: return "mode";
+    case RevokeReason::kGang: return "gang";
+    case RevokeReason::kUrgent: return "urgent";
+    case RevokeReason::kBadClaim: return "bad_claim";
   }
   return "?";
 }

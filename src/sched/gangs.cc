@@ -98,8 +98,9 @@ void LeaseCore::State::set_shape(Unit& unit) {
   shapes.erase(old_key);
 }
 
-// What an unplaced unit is, from what its seats are.
-void LeaseCore::State::rebuild(Unit& unit) {
+// What an unplaced unit is, from what its seats are. `tell_all`: its seats may have been told different things about
+// contention.
+void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   set_shape(unit);
   unit.wanting = unit.resting = unit.revoked = unit.undrained = unit.silent = unit.permits = unit.contended = 0;
   std::uint32_t holding = 0;
@@ -123,12 +124,12 @@ void LeaseCore::State::rebuild(Unit& unit) {
       if (seat->phase == SeatPhase::kHolding) revoke_seat(*seat, RevokeReason::kGang);
     }
     place(unit);
-    if (unit.undrained == 0) return all_drained(unit);
     if (unit.passed_over()) {
       timers.stop(unit.stall);
     } else if (!unit.stall.armed()) {
       timers.arm(unit.stall, after(now, unit.gpus.front().gpu->settings.stall_timeout));
     }
+    if (unit.undrained == 0) return all_drained(unit);
     return progress(unit);
   }
   timers.stop(unit.stall);
@@ -141,7 +142,7 @@ void LeaseCore::State::rebuild(Unit& unit) {
     place(unit);
     if (unit.resting == holding) return finish(unit);
     if (holding < unit.seats.size()) incomplete.insert(&unit);
-    return tell_contention(unit, true);
+    return tell_contention(unit, tell_all);
   }
   timers.stop(unit.run);
   if (unit.wanting > 0) enqueue(unit);
@@ -168,7 +169,7 @@ void LeaseCore::State::leave(Seat& seat) {
   timers.stop(seat.answer);
   detach(seat);
   if (!unit.seats.empty() || unit.gang != nullptr) {
-    rebuild(unit);
+    rebuild(unit, false);
   } else {
     destroy_unit(unit);
   }
@@ -206,7 +207,7 @@ void LeaseCore::State::add_to_gang(Tenant& tenant, Gang& gang) {
     if (old.seats.empty()) destroy_unit(old);
     attach(*seat, *gang.unit);
   }
-  rebuild(*gang.unit);
+  rebuild(*gang.unit, true);
 }
 
 // A common member makes two gangs one.
@@ -228,7 +229,7 @@ void LeaseCore::State::merge_gangs(Gang& into, Gang& from) {
   }
   destroy_unit(*from.unit);
   gangs.erase(&from);
-  rebuild(*into.unit);
+  rebuild(*into.unit, true);
 }
 
 void LeaseCore::State::leave_gang(Tenant& tenant) {
@@ -271,13 +272,17 @@ void LeaseCore::State::on(const GangJoined& e) {
 // ---- claims
 // ------------------------------------------------------------------------------------------------------------------
 
+// Whether this could have been so beside what is known already. Seats that have drained since the restart, or were
+// silent, prove nothing.
 bool LeaseCore::State::is_believable(const Seat& seat, const SeatClaimed& claim) const {
-  for (const Unit* holder : seat.gpu->holders) {
-    if (holder == seat.unit) continue;
-    if (claim.kind == LeaseKind::kExclusive) return false;
-    return seat.gpu->counted(LeaseKind::kExclusive, Place::kHolding) == 0;
+  std::uint32_t overlapping = 0;
+  for (const Seat* other : seat.gpu->seats) {
+    if (other->unit == seat.unit || other->place == Place::kNone || other->late) continue;
+    if (other->kind == LeaseKind::kShared && claim.kind == LeaseKind::kShared) continue;
+    if (other->place != Place::kOverlapping) return false;
+    ++overlapping;
   }
-  return true;
+  return overlapping <= 1;
 }
 
 void LeaseCore::State::on(const SeatClaimed& e) {
@@ -313,7 +318,7 @@ void LeaseCore::State::on(const SeatClaimed& e) {
       ask(*seat, RevokeReason::kBadClaim);
     }
   }
-  rebuild(unit);
+  rebuild(unit, true);
 }
 
 }  // namespace gpumux::sched

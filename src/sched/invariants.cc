@@ -28,7 +28,8 @@ std::string check_seat(const Seat& seat) {
   if (seat.resting && seat.phase != SeatPhase::kHolding) return who + " rests without holding";
   if (seat.permit && !is_in_revocation(seat)) return who + " may step without being revoked";
   const bool waits_for_answer = is_in_revocation(seat) && seat.phase != SeatPhase::kSilent && !seat.drained;
-  if (waits_for_answer && !seat.answer.armed()) return who + " may stay silent for ever";
+  if (waits_for_answer && !seat.answer.armed() && seat.gpu->settings.silence_limit != kUnlimited)
+    return who + " may stay silent for ever";
   return {};
 }
 
@@ -53,7 +54,9 @@ std::string check_unit(const Unit& unit) {
   if (unit.phase == UnitPhase::kHolding && resting + idle == unit.seats.size())
     return who + " holds and no seat of it does";
   const bool may_stall = unit.phase == UnitPhase::kRevoking && !unit.passed_over() && !unit.returning;
-  if (may_stall && !unit.stall.armed()) return who + " may drain for ever";
+  const auto never_stalls = [](const UnitGpu& on_gpu) { return on_gpu.gpu->settings.stall_timeout == kUnlimited; };
+  const bool stalls = std::none_of(unit.gpus.begin(), unit.gpus.end(), never_stalls);
+  if (may_stall && stalls && !unit.stall.armed()) return who + " may drain for ever";
   if (unit.returning && (unit.phase != UnitPhase::kRevoking || unit.passed_over()))
     return who + " returns from nowhere";
   if (unit.aged && unit.phase != UnitPhase::kWaiting) return who + " is aged and does not wait";

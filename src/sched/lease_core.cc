@@ -97,9 +97,27 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   const Policy* const policy = &policy_of(gpu->settings.policy);
   if (std::exchange(gpu->policy, policy) != policy) rekey(*gpu);
   touch(*gpu);
+  rearm(*gpu);
   if (idle_hold == gpu->settings.idle_hold) return;
   for (Unit* unit : gpu->holders) {
     if (unit->told_contended) tell_contention(*unit, true);
+  }
+}
+
+// New limits hold for what is under way, too, counted from now.
+void LeaseCore::State::rearm(Gpu& gpu) {
+  for (Seat* seat : gpu.seats) {
+    Unit& unit = *seat->unit;
+    if (unit.phase == UnitPhase::kWaiting && unit.gpus.size() > 1 && !unit.aged) {
+      timers.arm(unit.age, std::max(now, after(unit.requested, gpu.settings.gang_ageing)));
+    }
+    if (!is_in_revocation(*seat)) continue;
+    if (seat->phase == SeatPhase::kSilent) {
+      timers.arm(seat->answer, std::max(now, after(seat->asked_at, gpu.settings.kill_silent_after)));
+    } else if (!seat->drained) {
+      timers.arm(seat->answer, after(now, gpu.settings.silence_limit));
+    }
+    if (!unit.passed_over() && !unit.returning) timers.arm(unit.stall, after(now, gpu.settings.stall_timeout));
   }
 }
 
@@ -153,7 +171,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   const auto at = std::find_if(tenant->seats.begin(), tenant->seats.end(),
                                [&](const auto& other) { return e.seat.gpu < other->id.gpu; });
   tenant->seats.insert(at, std::move(seat));
-  rebuild(unit);
+  rebuild(unit, false);
 }
 
 void LeaseCore::State::on(const SeatClosed& e) {
@@ -250,18 +268,12 @@ void LeaseCore::State::on(const TimePassed&) {
 
 void LeaseCore::State::fire(Timer& timer) {
   switch (timer.kind) {
-    case TimerKind::kRun:
-      return touch(*timer.unit);
-    case TimerKind::kStall:
-      return stalled(*timer.unit);
-    case TimerKind::kStep:
-      return step(*timer.unit);
-    case TimerKind::kAge:
-      return age(*timer.unit);
-    case TimerKind::kAnswer:
-      return unanswered(*timer.seat);
-    case TimerKind::kGrantsHeld:
-      return on(GrantsAllowed());
+    case TimerKind::kRun: return touch(*timer.unit);
+    case TimerKind::kStall: return stalled(*timer.unit);
+    case TimerKind::kStep: return step(*timer.unit);
+    case TimerKind::kAge: return age(*timer.unit);
+    case TimerKind::kAnswer: return unanswered(*timer.seat);
+    case TimerKind::kGrantsHeld: return on(GrantsAllowed());
   }
 }
 

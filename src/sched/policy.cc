@@ -5,10 +5,8 @@ namespace gpumux::sched {
 
 const Policy& policy_of(PolicyKind kind) {
   switch (kind) {
-    case PolicyKind::kFifo:
-      return fifo_policy();
-    case PolicyKind::kFair:
-      break;
+    case PolicyKind::kFifo: return fifo_policy();
+    case PolicyKind::kFair: break;
   }
   return fair_policy();
 }

@@ -297,10 +297,16 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
 
 void LeaseCore::State::preempt(Gpu& gpu) {
   if (gpu.waiting > 0) {
-    for (const Shape* shape : gpu.shapes) {
-      if (!shape->queue.empty()) preempt_for(*shape->queue.begin()->unit);
-    }
     if (gpu.reserved != nullptr) preempt_for(*gpu.reserved);
+    // In the GPU's order, so that a holder goes for the sake of whoever is next.
+    std::vector<QueueEntry> heads;
+    for (const Shape* shape : gpu.shapes) {
+      if (shape->queue.empty()) continue;
+      heads.push_back(entry_of(*shape->queue.begin()->unit, gpu));
+      heads.back().unit = shape->queue.begin()->unit;
+    }
+    std::sort(heads.begin(), heads.end());
+    for (const QueueEntry& head : heads) preempt_for(*head.unit);
   }
   if (gpu.settings.mode == Mode::kSerial && gpu.holders.size() == 1) arm_run(**gpu.holders.begin());
 }
@@ -359,8 +365,10 @@ void LeaseCore::State::settle_mode(Gpu& gpu) {
 void LeaseCore::State::settle_incomplete() {
   for (Unit* unit : std::vector<Unit*>(incomplete.begin(), incomplete.end())) {
     const auto has = [this, unit](const UnitGpu& on_gpu) {
-      const Unit* const reserved = on_gpu.gpu->reserved;
-      return on_gpu.holding > 0 || (can_start(*on_gpu.gpu) && (reserved == nullptr || reserved == unit));
+      const Gpu& gpu = *on_gpu.gpu;
+      const bool alone = gpu.holders.size() == 1 && gpu.counted(LeaseKind::kShared, Place::kHolding) == 0;
+      if (on_gpu.holding > 0 && alone) return true;
+      return can_start(gpu) && (gpu.reserved == nullptr || gpu.reserved == unit);
     };
     if (std::all_of(unit->gpus.begin(), unit->gpus.end(), has)) {
       incomplete.erase(unit);

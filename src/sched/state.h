@@ -23,7 +23,6 @@
 #include <optional>
 #include <set>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -242,6 +241,7 @@ struct LeaseCore::State {
   void on(const Stepped& e);
   void on(const TimePassed& e);
   void fire(Timer& timer);
+  void rearm(Gpu& gpu);
   void release(Seat& seat);
   Gpu* gpu_of(GpuIndex index) const;
   Tenant* tenant_of(TenantId id) const;
@@ -316,7 +316,7 @@ struct LeaseCore::State {
   void attach(Seat& seat, Unit& unit);
   void detach(Seat& seat);
   void set_shape(Unit& unit);
-  void rebuild(Unit& unit);
+  void rebuild(Unit& unit, bool tell_all);
   void leave(Seat& seat);
   Gang& make_gang(std::uint32_t uid);
   void add_to_gang(Tenant& tenant, Gang& gang);
@@ -330,8 +330,8 @@ struct LeaseCore::State {
   TimePoint now{};
   std::vector<Command>* out = nullptr;
   std::array<std::unique_ptr<Gpu>, base::kMaxGpus> gpus;
-  std::vector<Gpu*> gpu_list;                                     // ascending
-  std::unordered_map<TenantId, std::unique_ptr<Tenant>> tenants;  // looked up, never iterated
+  std::vector<Gpu*> gpu_list;  // ascending
+  std::map<TenantId, std::unique_ptr<Tenant>> tenants;
   std::map<std::uint64_t, std::unique_ptr<Unit>> units;
   std::map<std::pair<std::uint32_t, std::string>, Gang*> gang_by_key;
   std::map<Gang*, std::unique_ptr<Gang>> gangs;  // looked up, never iterated: its order is that of addresses

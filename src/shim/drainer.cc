@@ -83,6 +83,8 @@ std::optional<base::Duration> Drainer::look_at(std::uint32_t slot, base::TimePoi
   base::TimePoint since;
   {
     Seats::Locked seats(seats_);
+    // A later epoch in the page: the revocation was taken back, or answered and followed by another grant.
+    if (seats[slot].closing_epoch != gate_.epoch(slot)) seats[slot].closing = Closing::kNot;
     closing = seats[slot].closing;
     epoch = seats[slot].closing_epoch;
     since = seats[slot].closing_since;

@@ -231,8 +231,8 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuGraphHostNodeSetParams
     nullptr,  // cuGraphInstantiate
     nullptr,  // cuGraphInstantiateWithFlags
-    nullptr,  // cuGraphInstantiateWithParams
-    nullptr,  // cuGraphInstantiateWithParams_ptsz
+    reinterpret_cast<const void*>(&cuda::cuGraphInstantiateWithParams),
+    reinterpret_cast<const void*>(&cuda::cuGraphInstantiateWithParams_ptsz),
     nullptr,  // cuGraphInstantiate_v2
     nullptr,  // cuGraphKernelNodeCopyAttributes
     nullptr,  // cuGraphKernelNodeGetAttribute

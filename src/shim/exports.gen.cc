@@ -30,12 +30,12 @@ GPUMUX_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CU
   return hooks::cuCtxCreate_v2(context, flags, device);
 }
 
-GPUMUX_EXPORT CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params_array, int param_count, unsigned int flags, CUdevice device) {
-  return hooks::cuCtxCreate_v3(context, params_array, param_count, flags, device);
+GPUMUX_EXPORT CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params, int param_count, unsigned int flags, CUdevice device) {
+  return hooks::cuCtxCreate_v3(context, params, param_count, flags, device);
 }
 
-GPUMUX_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* ctx_create_params, unsigned int flags, CUdevice device) {
-  return hooks::cuCtxCreate_v4(context, ctx_create_params, flags, device);
+GPUMUX_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* create_params, unsigned int flags, CUdevice device) {
+  return hooks::cuCtxCreate_v4(context, create_params, flags, device);
 }
 
 GPUMUX_EXPORT CUresult cuCtxDestroy(CUcontext context) {
@@ -86,12 +86,12 @@ GPUMUX_EXPORT CUresult cuEGLStreamConsumerReleaseFrame(CUeglStreamConnection* co
   return submit(Entry::cuEGLStreamConsumerReleaseFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamConsumerReleaseFrame, connection, cuda_resource, stream);
 }
 
-GPUMUX_EXPORT CUresult cuEGLStreamProducerPresentFrame(CUeglStreamConnection* connection, CUeglFrame eglframe, CUstream* stream) {
-  return submit(Entry::cuEGLStreamProducerPresentFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerPresentFrame, connection, eglframe, stream);
+GPUMUX_EXPORT CUresult cuEGLStreamProducerPresentFrame(CUeglStreamConnection* connection, CUeglFrame frame, CUstream* stream) {
+  return submit(Entry::cuEGLStreamProducerPresentFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerPresentFrame, connection, frame, stream);
 }
 
-GPUMUX_EXPORT CUresult cuEGLStreamProducerReturnFrame(CUeglStreamConnection* connection, CUeglFrame* eglframe, CUstream* stream) {
-  return submit(Entry::cuEGLStreamProducerReturnFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerReturnFrame, connection, eglframe, stream);
+GPUMUX_EXPORT CUresult cuEGLStreamProducerReturnFrame(CUeglStreamConnection* connection, CUeglFrame* frame, CUstream* stream) {
+  return submit(Entry::cuEGLStreamProducerReturnFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerReturnFrame, connection, frame, stream);
 }
 
 GPUMUX_EXPORT CUresult cuEventSynchronize(CUevent event) {
@@ -140,6 +140,18 @@ GPUMUX_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int
 
 GPUMUX_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int cuda_version, std::uint64_t flags, CUdriverProcAddressQueryResult* symbol_status) {
   return hooks::cuGetProcAddress_v2(symbol, function, cuda_version, flags, symbol_status);
+}
+
+GPUMUX_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* graph_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiate_params) {
+  const bool uploads = instantiate_params != nullptr && (instantiate_params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
+  if (!uploads && driver().cuGraphInstantiateWithParams != nullptr) return driver().cuGraphInstantiateWithParams(graph_exec, graph, instantiate_params);
+  return submit(Entry::cuGraphInstantiateWithParams, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kLegacy), driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params);
+}
+
+GPUMUX_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* graph_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiate_params) {
+  const bool uploads = instantiate_params != nullptr && (instantiate_params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
+  if (!uploads && driver().cuGraphInstantiateWithParams_ptsz != nullptr) return driver().cuGraphInstantiateWithParams_ptsz(graph_exec, graph, instantiate_params);
+  return submit(Entry::cuGraphInstantiateWithParams_ptsz, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kPtsz), driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params);
 }
 
 GPUMUX_EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
@@ -246,12 +258,12 @@ GPUMUX_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int gri
   return submit(Entry::cuLaunchKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
 }
 
-GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* params_array, std::size_t count, unsigned int flags, std::size_t* error_index, CUstream stream) {
-  return submit(Entry::cuMemBatchDecompressAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemBatchDecompressAsync, params_array, count, flags, error_index, stream);
+GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* params, std::size_t count, unsigned int flags, std::size_t* error_index, CUstream stream) {
+  return submit(Entry::cuMemBatchDecompressAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemBatchDecompressAsync, params, count, flags, error_index, stream);
 }
 
-GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams* params_array, std::size_t count, unsigned int flags, std::size_t* error_index, CUstream stream) {
-  return submit(Entry::cuMemBatchDecompressAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemBatchDecompressAsync_ptsz, params_array, count, flags, error_index, stream);
+GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams* params, std::size_t count, unsigned int flags, std::size_t* error_index, CUstream stream) {
+  return submit(Entry::cuMemBatchDecompressAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemBatchDecompressAsync_ptsz, params, count, flags, error_index, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, CUmemLocation* locations, std::size_t* location_indexes, std::size_t location_count, unsigned long long flags, CUstream stream) {
@@ -274,8 +286,8 @@ GPUMUX_EXPORT CUresult cuMemExportToShareableHandle(void* shareable_handle, CUme
   return hooks::cuMemExportToShareableHandle(shareable_handle, handle, handle_type, flags);
 }
 
-GPUMUX_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType sh_handle_type) {
-  return hooks::cuMemImportFromShareableHandle(handle, os_handle, sh_handle_type);
+GPUMUX_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType handle_type) {
+  return hooks::cuMemImportFromShareableHandle(handle, os_handle, handle_type);
 }
 
 GPUMUX_EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo* map_info_list, unsigned int count, CUstream stream) {
@@ -750,12 +762,12 @@ GPUMUX_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle* mc_handle
   return hooks::cuMulticastCreate(mc_handle, properties);
 }
 
-GPUMUX_EXPORT CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore* ext_sem_array, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* params_array, unsigned int ext_sem_count, CUstream stream) {
-  return submit(Entry::cuSignalExternalSemaphoresAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuSignalExternalSemaphoresAsync, ext_sem_array, params_array, ext_sem_count, stream);
+GPUMUX_EXPORT CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
+  return submit(Entry::cuSignalExternalSemaphoresAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuSignalExternalSemaphoresAsync, semaphores, params, semaphore_count, stream);
 }
 
-GPUMUX_EXPORT CUresult cuSignalExternalSemaphoresAsync_ptsz(const CUexternalSemaphore* ext_sem_array, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* params_array, unsigned int ext_sem_count, CUstream stream) {
-  return submit(Entry::cuSignalExternalSemaphoresAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuSignalExternalSemaphoresAsync_ptsz, ext_sem_array, params_array, ext_sem_count, stream);
+GPUMUX_EXPORT CUresult cuSignalExternalSemaphoresAsync_ptsz(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
+  return submit(Entry::cuSignalExternalSemaphoresAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuSignalExternalSemaphoresAsync_ptsz, semaphores, params, semaphore_count, stream);
 }
 
 GPUMUX_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* user_data, unsigned int flags) {
@@ -910,12 +922,12 @@ GPUMUX_EXPORT CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr
   return submit(Entry::cuStreamWriteValue64_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue64_v2_ptsz, stream, address, value, flags);
 }
 
-GPUMUX_EXPORT CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore* ext_sem_array, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* params_array, unsigned int ext_sem_count, CUstream stream) {
-  return submit(Entry::cuWaitExternalSemaphoresAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuWaitExternalSemaphoresAsync, ext_sem_array, params_array, ext_sem_count, stream);
+GPUMUX_EXPORT CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
+  return submit(Entry::cuWaitExternalSemaphoresAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuWaitExternalSemaphoresAsync, semaphores, params, semaphore_count, stream);
 }
 
-GPUMUX_EXPORT CUresult cuWaitExternalSemaphoresAsync_ptsz(const CUexternalSemaphore* ext_sem_array, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* params_array, unsigned int ext_sem_count, CUstream stream) {
-  return submit(Entry::cuWaitExternalSemaphoresAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuWaitExternalSemaphoresAsync_ptsz, ext_sem_array, params_array, ext_sem_count, stream);
+GPUMUX_EXPORT CUresult cuWaitExternalSemaphoresAsync_ptsz(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
+  return submit(Entry::cuWaitExternalSemaphoresAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuWaitExternalSemaphoresAsync_ptsz, semaphores, params, semaphore_count, stream);
 }
 
 }  // extern "C"

@@ -18,8 +18,8 @@ namespace hooks {
 CUresult cuCtxAttach(CUcontext* context, unsigned int flags);
 CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device);
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
-CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params_array, int param_count, unsigned int flags, CUdevice device);
-CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* ctx_create_params, unsigned int flags, CUdevice device);
+CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params, int param_count, unsigned int flags, CUdevice device);
+CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* create_params, unsigned int flags, CUdevice device);
 CUresult cuCtxDestroy(CUcontext context);
 CUresult cuCtxDestroy_v2(CUcontext context);
 CUresult cuCtxDetach(CUcontext context);
@@ -40,7 +40,7 @@ CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigne
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags);
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch_params_list, unsigned int device_count, unsigned int flags);
 CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handle_type, unsigned long long flags);
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType sh_handle_type);
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType handle_type);
 CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool, CUmemAllocationHandleType handle_type, unsigned long long flags);
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType handle_type, unsigned long long flags);
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, std::size_t count);

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lease page: shared memory between the daemon and one tenant, through which leases are given without a system call.
+// The lease page: shared memory between the daemon and one tenant, through which leases are given without a system
+// call.
 //
-// A tenant makes one memfd of kLeasePageBytes, seals it against growing, shrinking and further seals, and hands it over in its
-// Hello; it keeps the page for its whole life, across restarts of the daemon. Slot i is the tenant's i-th seat:
+// A tenant makes one memfd of kLeasePageBytes, seals it against growing, shrinking and further seals, and hands it over
+// in its Hello; it keeps the page for its whole life, across restarts of the daemon. Slot i is the tenant's i-th seat:
 //
-//   byte 128*i      word         lease word                 daemon stores; the tenant's agent may clear kGranted (below)
-//             +4    permits      submissions let through    daemon stores 1 for a Step and 0 with every other word; a thread takes it
-//             +8    epoch        which grant `word` speaks of; written before the word that grants it   daemon
-//             +64   submissions  work submitted so far      tenant
-//             +72   waiting_ns   time threads have slept at this gate   tenant
+//   byte 128*i      word         lease word                 daemon stores; the tenant's agent may clear kGranted
+//   (below)
+//             +4    permits      submissions let through    daemon stores 1 for a Step and 0 with every other word; a
+//             thread takes it +8    epoch        which grant `word` speaks of; written before the word that grants it
+//             daemon +64   submissions  work submitted so far      tenant +72   waiting_ns   time threads have slept at
+//             this gate   tenant
 //
 // The lease word:
 //
@@ -20,17 +22,19 @@
 //   8..31  sequence     one more at each store by the daemon, so that a sleeper notices every change
 //
 //   not granted --daemon: lease given--> granted --daemon: revoked--> not granted
-//                                        granted --agent, compare-and-exchange: released of its own accord--> not granted
+//                                        granted --agent, compare-and-exchange: released of its own accord--> not
+//                                        granted
 //
-// A Step (stall rule) stores permits = 1, then the word again, still not granted but with the next sequence number, and wakes: one
-// sleeping thread takes the permit by compare-and-exchange and may submit once.
+// A Step (stall rule) stores permits = 1, then the word again, still not granted but with the next sequence number, and
+// wakes: one sleeping thread takes the permit by compare-and-exchange and may submit once.
 //
-// A thread submits only while kGranted is set, and marks itself inside before it looks (gate/gate.h). Clearing the bit is the first
-// half of closing a gate; the tenant's agent does the second (membarrier, wait until nobody is inside) and only then tells the daemon.
-// So a daemon that dies in the middle leaves a word that still means something.
+// A thread submits only while kGranted is set, and marks itself inside before it looks (gate/gate.h). Clearing the bit
+// is the first half of closing a gate; the tenant's agent does the second (membarrier, wait until nobody is inside) and
+// only then tells the daemon. So a daemon that dies in the middle leaves a word that still means something.
 //
-// Trust: the page is the tenant's, and may hold anything at any moment. The daemon writes words and never reads them; what it reads
-// (the statistics at +64) is shown to people and decides nothing. A tenant that scribbles here hurts only itself: its own gate.
+// Trust: the page is the tenant's, and may hold anything at any moment. The daemon writes words and never reads them;
+// what it reads (the statistics at +64) is shown to people and decides nothing. A tenant that scribbles here hurts only
+// itself: its own gate.
 //
 // Compatibility: lengths and offsets are fixed by kProtocolVersion (messages.h). Explicit-width types only.
 #pragma once

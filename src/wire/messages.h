@@ -19,7 +19,7 @@
 //   Drained             ------------------>                      nothing runs: drained. Also sent unasked: a release
 //
 // What was revoked and does not drain:
-//                       <------------------  Reopen              the same lease goes on (page: granted)
+//                       <------------------  Reopen              the lease goes on, under a new epoch (page: granted)
 //                       <------------------  Step                let `permits` submissions through, then drain again
 //   Stepped, Drained    ------------------>
 //
@@ -236,7 +236,8 @@ struct Revoke {
   std::uint64_t epoch = 0;
 };
 
-// The revocation of this epoch is taken back; the page says "granted" again.
+// The revocation is taken back; the page says "granted" again, under this new epoch, which tells what is said of the
+// old one apart.
 struct Reopen {
   static constexpr Type kType = Type::kReopen;
   static constexpr std::size_t kMinimumBytes = 16;

@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api_client/types.h"
+
+#include <array>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <type_traits>
+
+namespace gpumux::api_client {
+namespace {
+
+using base::Code;
+using base::Result;
+using nlohmann::json;
+
+// 2^62 ns are 146 years: nothing has lasted or will last that long, so such a number can only stand for "never".
+constexpr std::int64_t kNeverNs = std::int64_t{1} << 62;
+
+// Reads the fields of one object. The first wrong type is remembered, and everything after it is skipped, so that a
+// parser is a plain list of fields with one check at its end.
+class Reader {
+ public:
+  Reader(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+    if (!object_.is_object()) problem_ = where_ + " is not an object";
+  }
+
+  template <class T>
+  void read(const char* name, T& target) {
+    const json* value = find(name);
+    if (value == nullptr) return;
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (!value->is_string()) return wrong(name, "a string");
+      target = value->get<std::string>();
+    } else if constexpr (std::is_same_v<T, bool>) {
+      if (!value->is_boolean()) return wrong(name, "true or false");
+      target = value->get<bool>();
+    } else if constexpr (std::is_unsigned_v<T>) {
+      if (!value->is_number_unsigned() || value->get<std::uint64_t>() > std::numeric_limits<T>::max()) {
+        return wrong(name, "a whole number");
+      }
+      target = value->get<T>();
+    } else {
+      static_assert(std::is_same_v<T, std::int64_t>);
+      if (!value->is_number_integer()) return wrong(name, "a whole number");
+      target = value->get<std::int64_t>();
+    }
+  }
+
+  void read_ns(const char* name, base::Duration& target) {
+    const json* value = find(name);
+    if (value == nullptr) return;
+    if (!value->is_number()) return wrong(name, "a number of nanoseconds");
+    const bool never = value->is_number_unsigned() ? value->get<std::uint64_t>() >= static_cast<std::uint64_t>(kNeverNs)
+                                                   : value->get<double>() >= static_cast<double>(kNeverNs);
+    target = never ? base::Duration::max() : base::Duration(value->get<std::int64_t>());
+  }
+
+  void read_ns(const char* name, std::optional<base::Duration>& target) {
+    base::Duration value{};
+    if (find(name) == nullptr) return;
+    read_ns(name, value);
+    target = value;
+  }
+
+  void read(const char* name, std::optional<bool>& target) {
+    bool value = false;
+    if (find(name) == nullptr) return;
+    read(name, value);
+    target = value;
+  }
+
+  void read(const char* name, std::vector<std::string>& target) {
+    const json* value = find(name);
+    if (value == nullptr) return;
+    if (!value->is_array()) return wrong(name, "an array");
+    for (const json& item : *value) {
+      if (!item.is_string()) return wrong(name, "an array of strings");
+      target.push_back(item.get<std::string>());
+    }
+  }
+
+  template <class T>
+  void read_array(const char* name, std::vector<T>& target, Result<T> (*parse)(const json&)) {
+    const json* value = find(name);
+    if (value == nullptr) return;
+    if (!value->is_array()) return wrong(name, "an array");
+    for (const json& item : *value) {
+      auto parsed = parse(item);
+      if (!parsed) {
+        problem_ = parsed.error().what;
+        return;
+      }
+      target.push_back(std::move(*parsed));
+    }
+  }
+
+  const json* find(const char* name) const {
+    if (!problem_.empty()) return nullptr;
+    const auto found = object_.find(name);
+    return found == object_.end() || found->is_null() ? nullptr : &*found;
+  }
+
+  void wrong(const std::string& name, const char* expected) {
+    if (problem_.empty()) problem_ = "'" + name + "' in " + where_ + " is not " + expected;
+  }
+
+  template <class T>
+  Result<T> finish(T value) const {
+    if (!problem_.empty()) return base::fail(Code::kProtocol, problem_);
+    return value;
+  }
+
+ private:
+  const json& object_;
+  std::string where_;
+  std::string problem_;
+};
+
+Result<json> parse_json(std::string_view text) {
+  json parsed = json::parse(text, nullptr, false);
+  if (parsed.is_discarded()) return base::fail(Code::kProtocol, "the daemon's answer is not JSON");
+  return parsed;
+}
+
+Result<ForeignProcess> parse_foreign(const json& object) {
+  ForeignProcess process;
+  Reader reader(object, "a foreign process");
+  reader.read("pid", process.pid);
+  reader.read("name", process.name);
+  reader.read("memory_bytes", process.memory_bytes);
+  return reader.finish(std::move(process));
+}
+
+Result<UnknownEntry> parse_unknown_entry(const json& object) {
+  UnknownEntry entry;
+  Reader reader(object, "an unknown entry");
+  reader.read("name", entry.name);
+  reader.read("count", entry.count);
+  reader.read("programs", entry.programs);
+  return reader.finish(std::move(entry));
+}
+
+Result<Seat> parse_seat(const json& object) {
+  Seat seat;
+  Reader reader(object, "a seat");
+  reader.read("tenant", seat.tenant);
+  reader.read("pid", seat.pid);
+  reader.read("uid", seat.uid);
+  reader.read("user", seat.user);
+  reader.read("program", seat.program);
+  reader.read("phase", seat.phase);
+  reader.read("lease", seat.lease);
+  reader.read("epoch", seat.epoch);
+  reader.read_ns("since_ns", seat.since);
+  reader.read("queue_place", seat.queue_place);
+  reader.read("waits_for", seat.waits_for);
+  reader.read("grants", seat.grants);
+  reader.read_ns("held_ns", seat.held);
+  reader.read_ns("waited_ns", seat.waited);
+  reader.read("gang", seat.gang);
+  reader.read("poisoned", seat.poisoned);
+  reader.read("submissions", seat.submissions);
+  reader.read("note", seat.note);
+  return reader.finish(std::move(seat));
+}
+
+Result<Gpu> parse_gpu(const json& object) {
+  Gpu gpu;
+  Reader reader(object, "a GPU");
+  reader.read("index", gpu.index);
+  reader.read("uuid", gpu.uuid);
+  reader.read("name", gpu.name);
+  reader.read("pci_bus_id", gpu.pci_bus_id);
+  reader.read("memory_total_bytes", gpu.memory_total_bytes);
+  reader.read("memory_used_bytes", gpu.memory_used_bytes);
+  reader.read("mode", gpu.mode);
+  reader.read("policy", gpu.policy);
+  reader.read("quantum", gpu.quantum);
+  reader.read_ns("quantum_ns", gpu.quantum_now);
+  reader.read_ns("max_runtime_ns", gpu.max_runtime);
+  reader.read_ns("idle_hold_ns", gpu.idle_hold);
+  reader.read_ns("stall_timeout_ns", gpu.stall_timeout);
+  reader.read_ns("silence_limit_ns", gpu.silence_limit);
+  reader.read_ns("kill_silent_after_ns", gpu.kill_silent_after);
+  reader.read("overlap", gpu.overlap);
+  reader.read_ns("switch_cost_ns", gpu.switch_cost);
+  reader.read("switches", gpu.switches);
+  reader.read_ns("held_ns", gpu.held);
+  reader.read("refused", gpu.refused);
+  reader.read_array("foreign", gpu.foreign, parse_foreign);
+  reader.read_array("seats", gpu.seats, parse_seat);
+  return reader.finish(std::move(gpu));
+}
+
+// "reason=quantum waited_ns=12": strings bare, everything else as JSON writes it.
+std::string describe_other_fields(const json& object) {
+  static constexpr std::array<std::string_view, 9> kKnown{"sequence", "time_ns", "gpu",   "event", "tenant",
+                                                          "pid",      "program", "epoch", "lease"};
+  std::string text;
+  for (const auto& [name, value] : object.items()) {
+    bool known = value.is_null();
+    for (const std::string_view field : kKnown) known = known || name == field;
+    if (known || (value.is_string() && value.get_ref<const std::string&>().empty())) continue;
+    if (!text.empty()) text += ' ';
+    text += name + "=";
+    // A stray byte that is not UTF-8 must not make dump throw.
+    text += value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, json::error_handler_t::replace);
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<DaemonInfo> parse_daemon_info(std::string_view text) {
+  const auto object = parse_json(text);
+  if (!object) return tl::unexpected(object.error());
+  DaemonInfo info;
+  Reader reader(*object, "the daemon's answer");
+  reader.read("version", info.version);
+  reader.read("pid", info.pid);
+  reader.read("uid", info.uid);
+  reader.read("owner", info.owner);
+  reader.read("private", info.is_private);
+  reader.read("started_unix_ns", info.started_unix_ns);
+  reader.read("config_file", info.config_file);
+  reader.read("runtime_dir", info.runtime_dir);
+  reader.read("tenants", info.tenants);
+  reader.read_array("unknown_entries", info.unknown_entries, parse_unknown_entry);
+  if (const json* driver = reader.find("driver")) {
+    Reader driver_reader(*driver, "'driver'");
+    driver_reader.read("version", info.driver.version);
+    driver_reader.read("nvml_version", info.driver.nvml_version);
+    driver_reader.read("simulated", info.driver.simulated);
+    auto parsed = driver_reader.finish(info.driver);
+    if (!parsed) return tl::unexpected(std::move(parsed).error());
+  }
+  return reader.finish(std::move(info));
+}
+
+Result<Snapshot> parse_snapshot(std::string_view text) {
+  const auto object = parse_json(text);
+  if (!object) return tl::unexpected(object.error());
+  Snapshot snapshot;
+  Reader reader(*object, "the daemon's answer");
+  reader.read_array("gpus", snapshot.gpus, parse_gpu);
+  return reader.finish(std::move(snapshot));
+}
+
+Result<std::vector<Gpu>> parse_settings(std::string_view text) {
+  auto object = parse_json(text);
+  if (!object) return tl::unexpected(std::move(object).error());
+  json answer = json::object();
+  if (object->is_array()) {
+    answer["gpus"] = std::move(*object);
+  } else if (object->is_object() && !object->contains("gpus")) {
+    answer["gpus"] = json::array();
+    answer["gpus"].push_back(std::move(*object));
+  } else {
+    answer = std::move(*object);
+  }
+  std::vector<Gpu> gpus;
+  Reader reader(answer, "the daemon's answer");
+  reader.read_array("gpus", gpus, parse_gpu);
+  return reader.finish(std::move(gpus));
+}
+
+Result<TraceEvent> parse_trace_event(std::string_view text) {
+  const auto object = parse_json(text);
+  if (!object) return tl::unexpected(object.error());
+  TraceEvent event;
+  Reader reader(*object, "a trace event");
+  std::uint32_t gpu = 0;
+  base::Duration time{};
+  reader.read("sequence", event.sequence);
+  reader.read_ns("time_ns", time);
+  reader.read("gpu", gpu);
+  reader.read("event", event.event);
+  reader.read("tenant", event.tenant);
+  reader.read("pid", event.pid);
+  reader.read("program", event.program);
+  reader.read("epoch", event.epoch);
+  reader.read("lease", event.lease);
+  event.time = base::TimePoint(time);
+  if (reader.find("gpu") != nullptr) event.gpu = gpu;
+  if (object->is_object()) event.detail = describe_other_fields(*object);
+  return reader.finish(std::move(event));
+}
+
+}  // namespace gpumux::api_client

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the daemon's HTTP API says, as plain structs (docs/api.md is the contract).
+//
+// Reading is tolerant, so that a user's tool and a daemon of different versions understand each other: a field that is
+// missing has the default written here, an unknown one is ignored. A field of the wrong type is an error: that is not a
+// version, it is a fault.
+//
+// Text in these structs comes from other people's processes (program names, notes) and may hold anything, escape
+// sequences included. Whoever prints it makes it printable first.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+
+namespace gpumux::api_client {
+
+struct DriverInfo {
+  std::string version;       // CUDA version that the driver serves, "13.0"
+  std::string nvml_version;  // driver version, "580.159.04"
+  bool simulated = false;
+};
+
+// A driver entry that went past the library, because the library does not know it.
+struct UnknownEntry {
+  std::string name;
+  std::uint64_t count = 0;
+  std::vector<std::string> programs;
+};
+
+// GET /v1/daemon
+struct DaemonInfo {
+  std::string version;
+  std::int64_t pid = 0;
+  std::uint32_t uid = 0;
+  std::string owner;
+  bool is_private = false;
+  std::int64_t started_unix_ns = 0;
+  std::string config_file;
+  std::string runtime_dir;
+  DriverInfo driver;
+  std::uint64_t tenants = 0;
+  std::vector<UnknownEntry> unknown_entries;
+};
+
+// A process that uses a GPU without gpumux.
+struct ForeignProcess {
+  std::int64_t pid = 0;
+  std::string name;
+  std::uint64_t memory_bytes = 0;
+};
+
+struct Seat {
+  std::uint64_t tenant = 0;
+  std::int64_t pid = 0;
+  std::uint32_t uid = 0;
+  std::string user;
+  std::string program;
+  std::string phase;  // idle, waiting, holding, revoked, draining, silent
+  std::string lease;  // exclusive, shared; empty: none
+  std::uint64_t epoch = 0;
+  base::Duration since{};         // how long ago the phase began
+  std::uint64_t queue_place = 0;  // from 1; 0: not waiting
+  std::string waits_for;          // whom and why, for people
+  std::uint64_t grants = 0;
+  base::Duration held{};
+  base::Duration waited{};
+  std::string gang;
+  bool poisoned = false;
+  std::uint64_t submissions = 0;
+  std::string note;
+};
+
+struct Gpu {
+  std::uint32_t index = 0;
+  std::string uuid;
+  std::string name;
+  std::string pci_bus_id;
+  std::uint64_t memory_total_bytes = 0;
+  std::uint64_t memory_used_bytes = 0;
+  std::string mode;
+  std::string policy;
+  std::string quantum;           // as it was set: "auto", "unlimited", "50ms"
+  base::Duration quantum_now{};  // what that comes to at the moment; 0: nothing
+  std::optional<base::Duration> max_runtime;
+  std::optional<base::Duration> idle_hold;
+  std::optional<base::Duration> stall_timeout;
+  std::optional<base::Duration> silence_limit;
+  std::optional<base::Duration> kill_silent_after;
+  std::optional<bool> overlap;
+  base::Duration switch_cost{};
+  std::uint64_t switches = 0;
+  base::Duration held{};
+  std::string refused;  // why this GPU is not served; empty: it is
+  std::vector<ForeignProcess> foreign;
+  std::vector<Seat> seats;
+};
+
+// GET /v1/status
+struct Snapshot {
+  std::vector<Gpu> gpus;
+};
+
+// One line of GET /v1/trace.
+struct TraceEvent {
+  std::uint64_t sequence = 0;
+  base::TimePoint time{};  // CLOCK_MONOTONIC
+  std::optional<std::uint32_t> gpu;
+  std::string event;
+  std::uint64_t tenant = 0;
+  std::int64_t pid = 0;
+  std::string program;
+  std::uint64_t epoch = 0;
+  std::string lease;
+  std::string detail;  // what else the event says ("reason=quantum"): every further field, in the order of its name
+};
+
+// A duration of 2^62 ns or more means "never" and is read as base::Duration::max().
+base::Result<DaemonInfo> parse_daemon_info(std::string_view json);
+base::Result<Snapshot> parse_snapshot(std::string_view json);
+base::Result<TraceEvent> parse_trace_event(std::string_view json);
+// The answer to a change of settings: one GPU, an array of them, or an object with "gpus".
+base::Result<std::vector<Gpu>> parse_settings(std::string_view json);
+
+}  // namespace gpumux::api_client

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: every documented field is read, strangers are ignored, wrong types are named. Method: the documents' own
+// examples, filled in.
+#include "api_client/types.h"
+
+#include <gtest/gtest.h>
+
+namespace gpumux::api_client {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(DaemonInfoTest, ReadsEveryField) {
+  const auto info = parse_daemon_info(R"({"version": "0.1.0", "pid": 812, "uid": 7, "owner": "root", "private": true,
+    "started_unix_ns": 5, "config_file": "/etc/x", "runtime_dir": "/run/gpumux", "driver": {"version": "13.0",
+    "nvml_version": "580.1", "simulated": true, "new": 1}, "tenants": 3, "unknown_entries": [{"name": "cuNew", "count": 4,
+    "programs": ["python3", "a"]}], "something_new": {"x": []}})");
+  ASSERT_TRUE(info) << info.error().what;
+  EXPECT_EQ(info->version, "0.1.0");
+  EXPECT_EQ(info->pid, 812);
+  EXPECT_EQ(info->uid, 7u);
+  EXPECT_EQ(info->owner, "root");
+  EXPECT_TRUE(info->is_private);
+  EXPECT_EQ(info->started_unix_ns, 5);
+  EXPECT_EQ(info->config_file, "/etc/x");
+  EXPECT_EQ(info->runtime_dir, "/run/gpumux");
+  EXPECT_EQ(info->driver.version, "13.0");
+  EXPECT_EQ(info->driver.nvml_version, "580.1");
+  EXPECT_TRUE(info->driver.simulated);
+  EXPECT_EQ(info->tenants, 3u);
+  ASSERT_EQ(info->unknown_entries.size(), 1u);
+  EXPECT_EQ(info->unknown_entries[0].name, "cuNew");
+  EXPECT_EQ(info->unknown_entries[0].count, 4u);
+  EXPECT_EQ(info->unknown_entries[0].programs, (std::vector<std::string>{"python3", "a"}));
+}
+
+TEST(SnapshotTest, ReadsEveryField) {
+  const auto snapshot =
+      parse_snapshot(R"({"gpus": [{"index": 2, "uuid": "GPU-1", "name": "H100", "pci_bus_id": "0000:18:00.0",
+    "memory_total_bytes": 100, "memory_used_bytes": 50, "mode": "serial", "policy": "fair", "quantum": "auto", "quantum_ns": 50000000,
+    "max_runtime_ns": 300000000000, "idle_hold_ns": 200000, "stall_timeout_ns": 1, "silence_limit_ns": 2,
+    "kill_silent_after_ns": 9223372036854775807, "overlap": true, "switch_cost_ns": 7, "switches": 12, "held_ns": 8, "refused": "r",
+    "foreign": [{"pid": 77, "name": "Xorg", "memory_bytes": 3}],
+    "seats": [{"tenant": 1, "pid": 4711, "uid": 1000, "user": "eva", "program": "train.py", "phase": "waiting", "lease": "exclusive",
+      "epoch": 6, "since_ns": 11, "queue_place": 2, "waits_for": "bench, pid 5", "grants": 5, "held_ns": 13, "waited_ns": 14, "gang": "g",
+      "poisoned": true, "submissions": 15, "note": "n"}]
+}]
+})");
+  ASSERT_TRUE(snapshot) << snapshot.error().what;
+  ASSERT_EQ(snapshot->gpus.size(), 1u);
+  const Gpu& gpu = snapshot->gpus[0];
+  EXPECT_EQ(gpu.index, 2u);
+  EXPECT_EQ(gpu.uuid, "GPU-1");
+  EXPECT_EQ(gpu.name, "H100");
+  EXPECT_EQ(gpu.pci_bus_id, "0000:18:00.0");
+  EXPECT_EQ(gpu.memory_total_bytes, 100u);
+  EXPECT_EQ(gpu.memory_used_bytes, 50u);
+  EXPECT_EQ(gpu.policy, "fair");
+  EXPECT_EQ(gpu.quantum, "auto");
+  EXPECT_EQ(gpu.quantum_now, 50ms);
+  EXPECT_EQ(gpu.max_runtime, 300s);
+  EXPECT_EQ(gpu.idle_hold, 200us);
+  EXPECT_EQ(gpu.stall_timeout, 1ns);
+  EXPECT_EQ(gpu.silence_limit, 2ns);
+  EXPECT_EQ(gpu.kill_silent_after, base::Duration::max());
+  EXPECT_EQ(gpu.overlap, true);
+  EXPECT_EQ(gpu.switch_cost, 7ns);
+  EXPECT_EQ(gpu.switches, 12u);
+  EXPECT_EQ(gpu.held, 8ns);
+  EXPECT_EQ(gpu.refused, "r");
+  ASSERT_EQ(gpu.foreign.size(), 1u);
+  EXPECT_EQ(gpu.foreign[0].name, "Xorg");
+  EXPECT_EQ(gpu.foreign[0].memory_bytes, 3u);
+  ASSERT_EQ(gpu.seats.size(), 1u);
+  const Seat& seat = gpu.seats[0];
+  EXPECT_EQ(seat.tenant, 1u);
+  EXPECT_EQ(seat.pid, 4711);
+  EXPECT_EQ(seat.uid, 1000u);
+  EXPECT_EQ(seat.user, "eva");
+  EXPECT_EQ(seat.program, "train.py");
+  EXPECT_EQ(seat.phase, "waiting");
+  EXPECT_EQ(seat.lease, "exclusive");
+  EXPECT_EQ(seat.epoch, 6u);
+  EXPECT_EQ(seat.since, 11ns);
+  EXPECT_EQ(seat.queue_place, 2u);
+  EXPECT_EQ(seat.waits_for, "bench, pid 5");
+  EXPECT_EQ(seat.grants, 5u);
+  EXPECT_EQ(seat.held, 13ns);
+  EXPECT_EQ(seat.waited, 14ns);
+  EXPECT_EQ(seat.gang, "g");
+  EXPECT_TRUE(seat.poisoned);
+  EXPECT_EQ(seat.submissions, 15u);
+  EXPECT_EQ(seat.note, "n");
+}
+
+TEST(SnapshotTest, MissingAndNullFieldsAreTheDefaults) {
+  const auto snapshot = parse_snapshot(R"({"gpus": [{"seats": [{"lease": null}]}]})");
+  ASSERT_TRUE(snapshot) << snapshot.error().what;
+  EXPECT_EQ(snapshot->gpus[0].max_runtime, std::nullopt);
+  EXPECT_EQ(snapshot->gpus[0].seats[0].lease, "");
+  EXPECT_TRUE(parse_snapshot("{}")->gpus.empty());
+}
+
+TEST(SnapshotTest, AWrongTypeIsNamed) {
+  struct Case {
+    const char* json;
+    const char* named;
+  };
+  for (const Case& item :
+       {Case{R"({"gpus": {}})", "'gpus'"}, Case{R"({"gpus": [3]})", "a GPU is not an object"},
+        Case{R"({"gpus": [{"index": -1}]})", "'index'"}, Case{R"({"gpus": [{"index": 4294967296}]})", "'index'"},
+        Case{R"({"gpus": [{"mode": 1}]})", "'mode'"}, Case{R"({"gpus": [{"overlap": "on"}]})", "'overlap'"},
+        Case{R"({"gpus": [{"held_ns": "1"}]})", "'held_ns'"},
+        Case{R"({"gpus": [{"seats": [{"pid": 1.5}]}]})", "'pid' in a seat"}}) {
+    const auto snapshot = parse_snapshot(item.json);
+    ASSERT_FALSE(snapshot) << item.json;
+    EXPECT_EQ(snapshot.error().code, base::Code::kProtocol);
+    EXPECT_NE(snapshot.error().what.find(item.named), std::string::npos) << snapshot.error().what;
+  }
+}
+
+TEST(SettingsTest, AllFormsOfTheAnswerAreRead) {
+  for (const char* json : {R"({"gpus": [{"index": 4}]})", R"([{"index": 4}])", R"({"index": 4})"}) {
+    const auto gpus = parse_settings(json);
+    ASSERT_TRUE(gpus) << json;
+    ASSERT_EQ(gpus->size(), 1u) << json;
+    EXPECT_EQ(gpus->at(0).index, 4u);
+  }
+  EXPECT_FALSE(parse_settings("7"));
+}
+
+TEST(TraceEventTest, ReadsEveryFieldAndKeepsTheRestAsText) {
+  // The time is that of a machine that has been up for a year: more than 2^53 nanoseconds.
+  const auto event = parse_trace_event(
+      R"({"sequence": 1, "time_ns": 31536000123456789, "gpu": 0, "event": "revoke", "tenant": 1, "pid": 4711,
+    "program": "train.py", "epoch": 3, "lease": "exclusive", "reason": "quantum", "waited_ns": 12, "note": ""})");
+  ASSERT_TRUE(event) << event.error().what;
+  EXPECT_EQ(event->time.time_since_epoch().count(), 31536000123456789);
+  EXPECT_EQ(event->gpu, 0u);
+  EXPECT_EQ(event->event, "revoke");
+  EXPECT_EQ(event->tenant, 1u);
+  EXPECT_EQ(event->pid, 4711);
+  EXPECT_EQ(event->program, "train.py");
+  EXPECT_EQ(event->epoch, 3u);
+  EXPECT_EQ(event->lease, "exclusive");
+  EXPECT_EQ(event->detail, "reason=quantum waited_ns=12");
+  EXPECT_EQ(parse_trace_event(R"({"event": "connect"})")->gpu, std::nullopt);
+  EXPECT_FALSE(parse_trace_event("[1]"));
+  EXPECT_FALSE(parse_trace_event("{"));
+}
+
+}  // namespace
+}  // namespace gpumux::api_client

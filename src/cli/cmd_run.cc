@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumux run: makes everything ready and becomes the program.
+//
+// The program is exec'd, not started as a child: its process id, signals, terminal, exit status and arguments are its
+// own, and nothing of ours stays behind.
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <CLI/Formatter.hpp>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <memory>
+
+#include "base/limits.h"
+#include "cli/command.h"
+#include "cli/preload.h"
+#include "cli/private_daemon.h"
+#include "cli/run_arguments.h"
+
+namespace gpumux::cli {
+namespace {
+
+using base::Code;
+using base::Result;
+using base::Status;
+
+constexpr char kName[] = "run";
+
+struct RunOptions {
+  std::string name;
+  std::string gang;
+  bool no_gang = false;
+  bool allow_ungated = false;
+  bool verbose = false;
+};
+
+// 64 random bits are enough to keep one user's runs apart; the daemon keeps users apart itself.
+Result<std::string> random_run_id() {
+  unsigned char bytes[8];
+  if (::getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes))
+    return base::fail_errno(errno, "cannot get random bytes");
+  std::string text;
+  for (const unsigned char byte : bytes) {
+    char hex[3];
+    std::snprintf(hex, sizeof hex, "%02x", byte);
+    text += hex;
+  }
+  return text;
+}
+
+bool preloaded_system_wide() {
+  std::ifstream file("/etc/ld.so.preload");
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  return names_library(text);
+}
+
+// The exit status of a program that cannot be executed, and why; 0: it can, as far as can be seen.
+int look_for_program(const std::string& program, std::string& why, bool& is_setuid) {
+  int failure = ENOENT;
+  const auto consider = [&](const std::string& path) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) {
+      if (errno == EACCES) failure = EACCES;
+      return false;
+    }
+    if (S_ISDIR(status.st_mode) || ::access(path.c_str(), X_OK) != 0) {
+      failure = S_ISDIR(status.st_mode) ? EISDIR : errno;
+      return false;
+    }
+    is_setuid = (status.st_mode & (S_ISUID | S_ISGID)) != 0;
+    return true;
+  };
+  if (program.find('/') != std::string::npos) {
+    if (consider(program)) return 0;
+  } else if (!program.empty()) {
+    const char* path_variable = std::getenv("PATH");
+    std::string_view path = path_variable == nullptr ? "/bin:/usr/bin" : path_variable;
+    for (;;) {
+      const std::size_t end = path.find(':');
+      const std::string dir(path.substr(0, end));
+      if (consider((dir.empty() ? std::string(".") : dir) + "/" + program)) return 0;
+      if (end == std::string_view::npos) break;
+      path.remove_prefix(end + 1);
+    }
+  }
+  why = program + ": " + (failure == ENOENT ? "no such program (see PATH)" : ::strerror(failure));
+  return failure == ENOENT ? kExitNotFound : kExitNotExecutable;
+}
+
+// Sets the variables that the library reads. The inner one of two nested runs belongs to the outer: one process tree is
+// one run.
+Status set_environment(const RunOptions& options, const std::string& library, const std::string& runtime_dir) {
+  if (!preloaded_system_wide()) {
+    const char* existing = std::getenv("LD_PRELOAD");
+    ::setenv("LD_PRELOAD", compose_preload(existing == nullptr ? "" : existing, library).c_str(), 1);
+  }
+  const char* outer = std::getenv("GPUMUX_RUN_ID");
+  if (outer == nullptr || outer[0] == '\0') {
+    const auto id = random_run_id();
+    if (!id) return tl::unexpected(id.error());
+    ::setenv("GPUMUX_RUN_ID", id->c_str(), 1);
+  }
+  // The whole tree talks to one daemon, even if another is started meanwhile.
+  ::setenv("GPUMUX_RUNTIME_DIR", runtime_dir.c_str(), 1);
+  if (!options.name.empty()) ::setenv("GPUMUX_NAME", options.name.c_str(), 1);
+  if (!options.gang.empty()) ::setenv("GPUMUX_GANG", options.gang.c_str(), 1);
+  if (options.no_gang) ::setenv("GPUMUX_GANG", "off", 1);
+  return {};
+}
+
+// Finds library and daemon and sets the environment. On success the program will be gated.
+Status prepare(const RunOptions& options) {
+  auto dir = executable_dir();
+  if (!dir) return tl::unexpected(std::move(dir).error());
+  auto library = find_library(*dir);
+  if (!library) return tl::unexpected(std::move(library).error());
+  GPUMUX_TRY(check_preloadable(*library));
+  auto daemon = find_or_start_daemon();
+  if (!daemon) return tl::unexpected(std::move(daemon).error());
+  if (options.verbose) {
+    say_error(kName, (daemon->started ? "started a daemon at " : "daemon at ") + daemon->runtime_dir + ", library " +
+                         *library);
+  }
+  return set_environment(options, *library, daemon->runtime_dir);
+}
+
+// CLI11 does not know of the program that follows the options.
+class RunFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App*, std::string) const override {
+    return "Usage: gpumux run [OPTIONS] [--] PROGRAM [ARGUMENTS...]\n";
+  }
+};
+
+[[noreturn]] void become(const std::vector<char*>& program) {
+  ::execvp(program[0], program.data());
+  const int failure = errno;
+  say_error(kName, std::string(program[0]) + ": " + ::strerror(failure));
+  std::exit(failure == ENOENT ? kExitNotFound : kExitNotExecutable);
+}
+
+}  // namespace
+
+int run_command(const std::vector<char*>& arguments) {
+  RunOptions options;
+  CLI::App app("Runs a program under gpumux: unmodified, sharing the GPUs with others in turn.", "gpumux run");
+  app.formatter(std::make_shared<RunFormatter>());
+  const auto check_name = [](const std::string& text) {
+    return text.size() < base::kMaxNameBytes ? std::string()
+                                             : "longer than " + std::to_string(base::kMaxNameBytes - 1) + " bytes";
+  };
+  app.add_option("--name", options.name, "Show the program under this name in `gpumux status`")->check(check_name);
+  auto* gang = app.add_option("--gang", options.gang,
+                              "Get and give back GPUs together with every other run that names the same KEY")
+                   ->type_name("KEY")
+                   ->check(check_name);
+  app.add_flag("--no-gang", options.no_gang, "Never tie the program's processes together, even with WORLD_SIZE > 1")
+      ->excludes(gang);
+  app.add_flag("--allow-ungated", options.allow_ungated, "Run the program without gpumux if it cannot run under it");
+  app.add_flag("-v,--verbose", options.verbose, "Say which daemon and which library are used");
+  app.footer(
+      R"(The daemon is the system's where one runs; otherwise one is started for you, which ends by itself 10 s after
+nobody uses it. Processes of one run with WORLD_SIZE > 1 get and give back their GPUs together.
+
+Examples:
+  gpumux run -- python train.py --epochs 3
+  gpumux run --name nightly -- torchrun --nproc-per-node 2 train.py
+  gpumux run --allow-ungated -- ./simulate     # also on machines without a GPU
+
+Exit status: the program's own; 126 it cannot be executed, 127 it was not found; before it starts: 1 failed,
+2 wrong usage, 3 no daemon and none could be started, 4 not allowed.)");
+
+  const SplitArguments split = split_run_arguments(arguments);
+  if (const auto exit_status = parse_command_line(app, split.options)) return *exit_status;
+  if (split.program.size() < 2) {
+    say_error(
+        kName,
+        "no program was named.\nUsage: gpumux run [OPTIONS] [--] PROGRAM [ARGUMENTS...]; see `gpumux run --help`.");
+    return kExitUsage;
+  }
+
+  std::string why;
+  bool is_setuid = false;
+  if (const int status = look_for_program(split.program[0], why, is_setuid); status != 0) {
+    say_error(kName, why);
+    return status;
+  }
+  if (is_setuid) {
+    say_error(kName, std::string("warning: ") + split.program[0] +
+                         " is set-user-ID or set-group-ID: the loader drops LD_PRELOAD for it, so it and what it "
+                         "starts use the GPUs without gpumux");
+  }
+  if (const Status ready = prepare(options); !ready) {
+    const int status = report_error(kName, ready.error());
+    if (!options.allow_ungated) {
+      say_error(kName, "the program was not started; --allow-ungated starts it without gpumux");
+      return status;
+    }
+    say_error(kName, "warning: --allow-ungated: starting the program without gpumux");
+  }
+  become(split.program);
+}
+
+}  // namespace gpumux::cli

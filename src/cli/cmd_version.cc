@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumux version: this program's, and the daemon's where one runs.
+#include <iostream>
+
+#include "api_client/client.h"
+#include "cli/command.h"
+#include "cli/terminal.h"
+
+namespace gpumux::cli {
+
+int version_command(const std::vector<char*>& arguments) {
+  CLI::App app("Prints the version of gpumux, and of the daemon where one is running.", "gpumux version");
+  app.footer("Example:\n  gpumux version\n\nExit status: 0, whether or not a daemon is running; 2 wrong usage.");
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  std::cout << "gpumux " GPUMUX_VERSION << "\n";
+  const auto client = api_client::Client::connect({});
+  const auto info =
+      client ? client->daemon_info() : base::Result<api_client::DaemonInfo>(tl::unexpected(client.error()));
+  if (info) {
+    std::cout << "daemon " << printable(info->version) << " (pid " << info->pid << ", " << printable(info->runtime_dir)
+              << ")\n";
+  } else {
+    std::cout << "daemon: none\n";
+  }
+  std::cout << std::flush;
+  return kExitOk;
+}
+
+}  // namespace gpumux::cli

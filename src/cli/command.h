@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every command of `gpumux` is made of: its entry in the table that main.cc dispatches on, its exit status, and
+// how it reads its command line and reports errors.
+//
+// A new command is a cmd_NAME.cc with a run function and one line in kCommands (main.cc).
+#pragma once
+
+#include <CLI/App.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace gpumux::cli {
+
+// Exit statuses, the same for every command; documented in docs/cli.md.
+inline constexpr int kExitOk = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitNoDaemon = 3;
+inline constexpr int kExitDenied = 4;
+inline constexpr int kExitNotExecutable = 126;  // as shells have it
+inline constexpr int kExitNotFound = 127;
+
+struct Command {
+  std::string_view name;
+  std::string_view summary;
+  // `arguments` is what follows the command's name. It ends, as argv does, with a null pointer (not counted in its
+  // size).
+  int (*run)(const std::vector<char*>& arguments);
+};
+
+int run_command(const std::vector<char*>& arguments);      // gpumux run
+int status_command(const std::vector<char*>& arguments);   // gpumux status
+int set_command(const std::vector<char*>& arguments);      // gpumux set
+int trace_command(const std::vector<char*>& arguments);    // gpumux trace
+int doctor_command(const std::vector<char*>& arguments);   // gpumux doctor
+int version_command(const std::vector<char*>& arguments);  // gpumux version
+
+// Reads a command line into what `app` has bound. A value: the command is over, with this exit status (help was shown,
+// or the usage was wrong and that was said).
+std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments);
+
+// "gpumux COMMAND: what happened" on stderr; gives the exit status for the error's code.
+int report_error(std::string_view command, const base::Error& error);
+int exit_status_of(base::Code code);
+
+// The line of text on stderr, made printable.
+void say_error(std::string_view command, std::string_view text);
+
+// The name in `candidates` that `word` was probably meant to be: at most two letters wrong, or begun correctly. Empty:
+// none.
+std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates);
+
+}  // namespace gpumux::cli

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumux: finds the command that was named and runs it.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <clocale>
+#include <csignal>
+#include <exception>
+#include <iomanip>
+#include <iostream>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/terminal.h"
+
+namespace gpumux::cli {
+namespace {
+
+constexpr std::array kCommands{
+    Command{"run", "Run a program under gpumux", run_command},
+    Command{"status", "Show GPUs, who holds them, who waits for whom and why", status_command},
+    Command{"set", "Change mode, policy, quantum and limits of GPUs", set_command},
+    Command{"trace", "Show who ran when", trace_command},
+    Command{"version", "Print the version", version_command},
+};
+
+void print_help(std::ostream& out) {
+  out << "gpumux lets many unmodified CUDA programs share GPUs.\n\nUsage: gpumux COMMAND [OPTIONS]\n\nCommands:\n";
+  for (const Command& command : kCommands) {
+    out << "  " << std::left << std::setw(10) << command.name << command.summary << "\n";
+  }
+  out << "\n`gpumux COMMAND --help` explains a command, with examples and its exit statuses.\n\n"
+         "Try it:\n  gpumux run -- python train.py\n  gpumux status --watch\n\n"
+         "Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.\n";
+}
+
+const Command* find_command(std::string_view name) {
+  for (const Command& command : kCommands) {
+    if (command.name == name) return &command;
+  }
+  return nullptr;
+}
+
+int unknown_command(std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const Command& command : kCommands) names.push_back(command.name);
+  const std::string_view guess = nearest(name, names);
+  std::string text = "there is no command '" + std::string(name) + "'";
+  text += guess.empty() ? ". `gpumux help` lists the commands." : ". Did you mean `gpumux " + std::string(guess) + "`?";
+  say_error("", text);
+  return kExitUsage;
+}
+
+int help_command(const std::vector<char*>& arguments) {
+  if (arguments.empty() || arguments[0] == nullptr) {
+    print_help(std::cout);
+    return kExitOk;
+  }
+  const Command* command = find_command(arguments[0]);
+  if (command == nullptr) return unknown_command(arguments[0]);
+  char help[] = "--help";
+  return command->run({help, nullptr});
+}
+
+int dispatch(const std::vector<char*>& words) {
+  if (words.empty() || words[0] == nullptr) {
+    print_help(std::cerr);
+    return kExitUsage;
+  }
+  const std::string_view name = words[0];
+  const std::vector<char*> arguments(words.begin() + 1, words.end());
+  if (name == "help" || name == "--help" || name == "-h") return help_command(arguments);
+  if (name == "--version" || name == "-V") return version_command({nullptr});
+  const Command* command = find_command(name);
+  return command == nullptr ? unknown_command(name) : command->run(arguments);
+}
+
+// A descriptor opened by us must never become one of the standard three. Close-on-exec: a program that was to find one
+// closed does.
+void fill_standard_descriptors() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    const int opened = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (opened != fd && opened >= 0) ::close(opened);
+  }
+}
+
+}  // namespace
+}  // namespace gpumux::cli
+
+int main(int argc, char** argv) {
+  gpumux::cli::fill_standard_descriptors();
+  // Only for the widths of characters on the terminal; a missing locale leaves them at one column each.
+  std::setlocale(LC_CTYPE, "C.UTF-8");
+  try {
+    // argv ends with a null pointer, which is kept: `gpumux run` hands it on.
+    return gpumux::cli::dispatch(std::vector<char*>(argv + (argc > 0 ? 1 : 0), argv + argc + 1));
+  } catch (const std::exception& error) {
+    std::cerr << "gpumux: internal error: " << gpumux::cli::printable(error.what()) << "\n";
+    return gpumux::cli::kExitFailed;
+  }
+}

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The settings that `gpumux set` changes: what each may be, checked before the daemon is asked, and the request made of
+// them.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api_client/types.h"
+#include "base/result.h"
+
+namespace gpumux::cli {
+
+struct SettingRule {
+  std::string_view name;     // in the API: "max_runtime"
+  std::string_view option;   // "--max-runtime"
+  std::string_view allowed;  // "a time from 100ms to 24h, or unlimited"
+  std::string_view meaning;  // for --help
+};
+
+std::span<const SettingRule> setting_rules();
+
+// kInvalid names the option, the value and what is allowed.
+base::Status check_setting(std::string_view name, std::string_view value);
+
+struct SettingValue {
+  std::string name;
+  std::string value;
+};
+
+// The body of PATCH /v1/gpus/...; each value was checked.
+std::string settings_body(const std::vector<SettingValue>& values, bool save);
+
+// Whether `text` can name GPUs at all: "all", an index, a UUID.
+base::Status check_gpu_name(std::string_view text);
+
+// The GPU of `gpus` that `text` names: by index, or by UUID (which may be shortened as long as only one GPU begins so).
+base::Result<const api_client::Gpu*> find_gpu(const std::vector<api_client::Gpu>& gpus, std::string_view text);
+
+}  // namespace gpumux::cli

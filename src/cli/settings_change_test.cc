@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: a wrong setting or GPU is refused before the daemon is asked, with what is allowed. Method: both sides of every
+// limit.
+#include "cli/settings_change.h"
+
+#include <gtest/gtest.h>
+
+namespace gpumux::cli {
+namespace {
+
+TEST(CheckSettingTest, TakesWhatIsDocumented) {
+  const std::vector<std::pair<const char*, std::vector<const char*>>> good{
+      {"mode", {"serial", "concurrent"}},
+      {"policy", {"fair", "fifo"}},
+      {"quantum", {"auto", "unlimited", "1ms", "50ms", "1.5s", "24h"}},
+      {"max_runtime", {"100ms", "300s", "unlimited", "24h"}},
+      {"idle_hold", {"0us", "200us", "10s"}},
+      {"stall_timeout", {"10ms", "1h"}},
+      {"stall_retry", {"1ms", "1m"}},
+      {"step_delay", {"100us", "10s"}},
+      {"gang_ageing", {"0ms", "1h"}},
+      {"silence_limit", {"10ms", "1h"}},
+      {"kill_silent_after", {"unlimited", "1s", "24h"}},
+      {"overlap", {"on", "off"}},
+  };
+  EXPECT_EQ(good.size(), setting_rules().size());
+  for (const auto& [name, values] : good) {
+    for (const char* value : values) EXPECT_TRUE(check_setting(name, value)) << name << " " << value;
+  }
+}
+
+TEST(CheckSettingTest, RefusesEverythingElseAndSaysWhatIsAllowed) {
+  const std::vector<std::pair<const char*, std::vector<const char*>>> bad{
+      {"mode", {"", "Serial", "auto", "serial concurrent", " "}},
+      {"policy", {"priority"}},
+      {"quantum",
+       {"", "0ms", "999us", "25h", "-1ms", "50", "50 parsecs", "inf", "1e3ms", "auto ", "99999999999999999999h"}},
+      {"max_runtime", {"99ms", "auto", "300"}},
+      {"idle_hold", {"unlimited", "11s"}},
+      {"kill_silent_after", {"0s", "999ms", "auto"}},
+      {"overlap", {"true", "1", "yes"}},
+  };
+  for (const auto& [name, values] : bad) {
+    for (const char* value : values) {
+      const auto checked = check_setting(name, value);
+      ASSERT_FALSE(checked) << name << " '" << value << "'";
+      EXPECT_NE(checked.error().what.find("it must be"), std::string::npos) << checked.error().what;
+    }
+  }
+  EXPECT_NE(check_setting("quantum", "50").error().what.find("unit is missing"), std::string::npos);
+  EXPECT_FALSE(check_setting("colour", "red"));
+}
+
+TEST(SettingsBodyTest, IsWhatTheApiTakes) {
+  EXPECT_EQ(settings_body({{"quantum", "50ms"}}, false), R"({"quantum":"50ms"})");
+  EXPECT_EQ(settings_body({{"overlap", "on"}, {"mode", "serial"}}, true),
+            R"({"mode":"serial","overlap":true,"save":true})");
+  EXPECT_EQ(settings_body({{"overlap", "off"}}, false), R"({"overlap":false})");
+}
+
+TEST(GpuNameTest, IndicesUuidsAndAll) {
+  for (const char* name :
+       {"all", "0", "127", "GPU-01234567-89ab-cdef-0123-456789abcdef", "01234567-89ab-cdef-0123-456789abcdef",
+        "GPU-0123", "MIG-01234567-89ab-cdef-0123-456789abcdef"}) {
+    EXPECT_TRUE(check_gpu_name(name)) << name;
+  }
+  for (const char* name : {"", "-1", "128", "gpu0", "GPU-", "GPU-xyz", "ALL", "0,1", "../x"})
+    EXPECT_FALSE(check_gpu_name(name)) << name;
+}
+
+TEST(FindGpuTest, FindsOneOrSaysWhy) {
+  std::vector<api_client::Gpu> gpus(3);
+  gpus[0].index = 0, gpus[0].uuid = "GPU-01234567-89ab-cdef-0123-456789abcdef";
+  gpus[1].index = 1, gpus[1].uuid = "GPU-01239999-89ab-cdef-0123-456789abcdef";
+  gpus[2].index = 5, gpus[2].uuid = "GPU-ffff0000-89ab-cdef-0123-456789abcdef";
+  EXPECT_EQ(*find_gpu(gpus, "5"), &gpus[2]);
+  EXPECT_EQ(*find_gpu(gpus, "GPU-0123999"), &gpus[1]);
+  EXPECT_EQ(*find_gpu(gpus, "01234567-89ab-cdef-0123-456789abcdef"), &gpus[0]);
+  EXPECT_NE(find_gpu(gpus, "GPU-0123").error().what.find("write more"), std::string::npos);
+  const auto missing = find_gpu(gpus, "2");
+  ASSERT_FALSE(missing);
+  EXPECT_EQ(missing.error().code, base::Code::kNotFound);
+  EXPECT_NE(missing.error().what.find("5 (GPU-ffff0000"), std::string::npos) << missing.error().what;
+}
+
+}  // namespace
+}  // namespace gpumux::cli

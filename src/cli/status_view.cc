@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/status_view.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "base/units.h"
+#include "cli/table.h"
+
+namespace gpumux::cli {
+namespace {
+
+using api_client::Gpu;
+using api_client::Seat;
+
+// In this order seats are shown; each phase has its colour.
+struct Phase {
+  std::string_view name;
+  Colour colour;
+};
+constexpr std::array<Phase, 6> kPhases{{{"holding", Colour::kGreen},
+                                        {"revoked", Colour::kCyan},
+                                        {"draining", Colour::kCyan},
+                                        {"silent", Colour::kRed},
+                                        {"waiting", Colour::kYellow},
+                                        {"idle", Colour::kNone}}};
+
+std::size_t phase_rank(const std::string& name) {
+  for (std::size_t i = 0; i < kPhases.size(); ++i) {
+    if (kPhases[i].name == name) return i;
+  }
+  return kPhases.size();
+}
+
+std::string why(const Seat& seat) {
+  std::string text = seat.waits_for.empty() ? "" : "for " + seat.waits_for;
+  if (text.starts_with("for for ")) text.erase(0, 4);
+  if (seat.poisoned)
+    text += (text.empty() ? "" : "; ") + std::string("its context has failed and can run nothing more");
+  if (!seat.note.empty()) text += (text.empty() ? "" : "; ") + seat.note;
+  return text;
+}
+
+std::vector<Cell> seat_cells(const Seat& seat) {
+  const std::size_t rank = phase_rank(seat.phase);
+  Colour colour = rank < kPhases.size() ? kPhases[rank].colour : Colour::kNone;
+  if (seat.poisoned) colour = Colour::kRed;
+  std::string phase = seat.phase;
+  if (seat.queue_place > 0) phase += " #" + std::to_string(seat.queue_place);
+  return {{seat.program.empty() ? "?" : seat.program},
+          {std::to_string(seat.pid)},
+          {seat.user.empty() ? std::to_string(seat.uid) : seat.user},
+          {phase, colour},
+          {short_duration(seat.since)},
+          {seat.lease},
+          {seat.gang},
+          {std::to_string(seat.grants)},
+          {short_duration(seat.held)},
+          {short_duration(seat.waited)},
+          {why(seat)}};
+}
+
+Table seat_table(const Gpu& gpu) {
+  Table table({{.title = "PROGRAM", .minimum = 8},
+               {.title = "PID", .align = Align::kRight, .leave_out = 2},
+               {.title = "USER", .leave_out = 4, .minimum = 6},
+               {.title = "STATE"},
+               {.title = "FOR", .align = Align::kRight, .leave_out = 3},
+               {.title = "LEASE", .leave_out = 6, .hide_if_empty = true},
+               {.title = "GANG", .leave_out = 7, .minimum = 6, .hide_if_empty = true},
+               {.title = "GRANTS", .align = Align::kRight, .leave_out = 10},
+               {.title = "HELD", .align = Align::kRight, .leave_out = 8},
+               {.title = "WAITED", .align = Align::kRight, .leave_out = 9},
+               {.title = "WHY", .leave_out = 1, .minimum = 14, .hide_if_empty = true}},
+              2);
+  std::vector<const Seat*> seats;
+  for (const Seat& seat : gpu.seats) seats.push_back(&seat);
+  std::stable_sort(seats.begin(), seats.end(), [](const Seat* a, const Seat* b) {
+    const std::size_t rank_a = phase_rank(a->phase);
+    const std::size_t rank_b = phase_rank(b->phase);
+    return rank_a != rank_b ? rank_a < rank_b : a->queue_place < b->queue_place;
+  });
+  for (const Seat* seat : seats) table.add_row(seat_cells(*seat));
+  return table;
+}
+
+std::string foreign_line(const Gpu& gpu) {
+  std::string text = "not under gpumux:";
+  for (const auto& process : gpu.foreign) {
+    text += (text.back() == ':' ? " " : ", ") + process.name + " (" + std::to_string(process.pid);
+    if (process.memory_bytes > 0) text += ", " + base::format_bytes(process.memory_bytes);
+    text += ")";
+  }
+  return text;
+}
+
+// One line that fits, in one colour.
+std::string line(const Output& output, Colour colour, const std::string& text) {
+  const std::string shown = printable(text);
+  return paint(output, colour, output.columns == 0 ? shown : fit(shown, output.columns));
+}
+
+}  // namespace
+
+std::string short_duration(base::Duration duration) {
+  const std::int64_t ns = duration.count();
+  if (ns <= 0) return "-";
+  if (duration == base::Duration::max()) return "unlimited";
+  char text[48];
+  const std::int64_t seconds = ns / 1'000'000'000;
+  if (seconds >= 86400) {
+    std::snprintf(text, sizeof text, "%lldd%02lldh", static_cast<long long>(seconds / 86400),
+                  static_cast<long long>(seconds / 3600 % 24));
+  } else if (seconds >= 3600) {
+    std::snprintf(text, sizeof text, "%lldh%02lldm", static_cast<long long>(seconds / 3600),
+                  static_cast<long long>(seconds / 60 % 60));
+  } else if (seconds >= 100) {
+    std::snprintf(text, sizeof text, "%lldm%02llds", static_cast<long long>(seconds / 60),
+                  static_cast<long long>(seconds % 60));
+  } else {
+    // Three digits, no more: what is looked at is the order of magnitude, and a jumping fifth digit only disturbs.
+    struct Unit {
+      double size;
+      const char* name;
+    };
+    static constexpr std::array<Unit, 4> kUnits{{{1e9, "s"}, {1e6, "ms"}, {1e3, "us"}, {1, "ns"}}};
+    for (const Unit& unit : kUnits) {
+      const double value = static_cast<double>(ns) / unit.size;
+      if (value < 1) continue;
+      std::snprintf(text, sizeof text,
+                    value < 9.995   ? "%.2f%s"
+                    : value < 99.95 ? "%.1f%s"
+                                    : "%.0f%s",
+                    value, unit.name);
+      break;
+    }
+  }
+  return text;
+}
+
+std::string describe_settings(const Gpu& gpu) {
+  std::string text = gpu.mode + ", " + gpu.policy + ", quantum " + gpu.quantum;
+  if (gpu.quantum == "auto" && gpu.quantum_now > base::Duration::zero()) {
+    text += " (now " +
+            (gpu.quantum_now == base::Duration::max() ? "unlimited" : base::format_duration(gpu.quantum_now)) + ")";
+  }
+  const auto add = [&text](const char* name, const std::optional<base::Duration>& value) {
+    if (!value) return;
+    text += std::string(", ") + name + " ";
+    text += *value == base::Duration::max() ? std::string("unlimited") : base::format_duration(*value);
+  };
+  add("max runtime", gpu.max_runtime);
+  add("idle hold", gpu.idle_hold);
+  add("stall timeout", gpu.stall_timeout);
+  add("silence limit", gpu.silence_limit);
+  add("kill silent after", gpu.kill_silent_after);
+  if (gpu.overlap) text += *gpu.overlap ? ", overlap on" : ", overlap off";
+  return text;
+}
+
+std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output) {
+  std::vector<std::string> lines;
+  if (snapshot.gpus.empty()) lines.push_back("The daemon serves no GPU: it found none. `gpumux doctor` says why.");
+  for (const Gpu& gpu : snapshot.gpus) {
+    if (!lines.empty()) lines.emplace_back();
+    lines.push_back(line(output, Colour::kBold, "GPU " + std::to_string(gpu.index) + "  " + gpu.name));
+    if (!gpu.refused.empty()) {
+      lines.push_back(line(output, Colour::kRed, "  not served: " + gpu.refused));
+      continue;
+    }
+    std::string facts = "  " + gpu.mode + ", " + gpu.policy + ", quantum " + gpu.quantum;
+    if (gpu.quantum == "auto" && gpu.quantum_now > base::Duration::zero())
+      facts += " (now " + short_duration(gpu.quantum_now) + ")";
+    if (gpu.memory_total_bytes > 0) {
+      facts += "; " + base::format_bytes(gpu.memory_used_bytes) + " of " + base::format_bytes(gpu.memory_total_bytes) +
+               " used";
+    }
+    facts += "; " + std::to_string(gpu.switches) + (gpu.switches == 1 ? " switch" : " switches");
+    if (gpu.switch_cost > base::Duration::zero()) facts += ", " + short_duration(gpu.switch_cost) + " each";
+    lines.push_back(line(output, Colour::kNone, facts));
+    if (!gpu.foreign.empty()) lines.push_back(line(output, Colour::kYellow, "  " + foreign_line(gpu)));
+    if (gpu.seats.empty()) {
+      lines.push_back("  no program uses it");
+      continue;
+    }
+    for (std::string& row : seat_table(gpu).lines(output)) lines.push_back(std::move(row));
+  }
+  return lines;
+}
+
+}  // namespace gpumux::cli

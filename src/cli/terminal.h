@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the output goes to, and how text must look there.
+//
+// Names of programs, users and GPUs, notes and log lines come from other people's processes. An escape sequence in one
+// could move the reader's cursor, change his window's title or worse, so everything from outside is made printable
+// before it is shown.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+namespace gpumux::cli {
+
+enum class Colour { kNone, kBold, kDim, kRed, kGreen, kYellow, kCyan };
+
+struct Output {
+  bool terminal = false;
+  bool colours = false;
+  std::size_t columns = 0;  // 0: not a terminal, no limit
+  std::size_t rows = 0;
+};
+
+// What stdout is now: a terminal's size may change at any time. Colours: on a terminal that can, unless NO_COLOR is set
+// (not empty).
+Output look_at_stdout();
+
+// The rule by itself. `columns_variable` (COLUMNS) counts where the terminal does not say its size.
+Output describe_output(bool is_terminal, unsigned terminal_columns, unsigned terminal_rows, const char* no_color,
+                       const char* term, const char* columns_variable);
+
+// `text` in a colour, where there are colours.
+std::string paint(const Output& output, Colour colour, std::string_view text);
+
+// Control characters and bytes that are not UTF-8 become '?'; tab and newline become a space.
+std::string printable(std::string_view text);
+// The same, but newlines stay: for text of several lines of our own making.
+std::string printable_lines(std::string_view text);
+
+// Columns that `text` (printable UTF-8) takes on a terminal.
+std::size_t display_width(std::string_view text);
+
+// The longest beginning of `text` that takes at most `columns`, its last character '~' where something was cut off.
+std::string fit(std::string_view text, std::size_t columns);
+
+}  // namespace gpumux::cli

@@ -1,0 +1,252 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: what is shown fits the terminal, shows what matters most, and cannot be used to write escape sequences to it.
+// Method: hand-made snapshots at widths from 20 to 200 columns and without a limit.
+#include <gtest/gtest.h>
+
+#include <clocale>
+
+#include "cli/command.h"
+#include "cli/status_view.h"
+#include "cli/table.h"
+#include "cli/terminal.h"
+#include "cli/trace_view.h"
+
+namespace gpumux::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+Output terminal(std::size_t columns) { return {.terminal = true, .colours = false, .columns = columns, .rows = 24}; }
+
+class ViewTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() { std::setlocale(LC_CTYPE, "C.UTF-8"); }
+};
+using TerminalTest = ViewTest;
+using TableTest = ViewTest;
+using StatusTest = ViewTest;
+using TraceTest = ViewTest;
+
+TEST_F(TerminalTest, ControlCharactersAndBrokenUtf8BecomeQuestionMarks) {
+  EXPECT_EQ(printable("train.py"), "train.py");
+  EXPECT_EQ(printable("\x1b]0;title\x07"), "?]0;title?");
+  EXPECT_EQ(printable("a\tb\nc\x7f"), "a b c?");
+  EXPECT_EQ(printable("caf\xc3\xa9"), "caf\xc3\xa9");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "31m"),
+            "?31m")
+      << "C1 control: CSI in one byte";
+  EXPECT_EQ(printable("\xe2\x80\xae"
+                      "evil"),
+            "?evil")
+      << "right-to-left override";
+  EXPECT_EQ(printable("\xff\xc3"), "??");
+  EXPECT_EQ(printable("\xc0\xaf"), "??") << "overlong";
+  EXPECT_EQ(printable("\xed\xa0\x80"), "???") << "surrogate";
+  EXPECT_EQ(printable_lines("a\nb\x1b"), "a\nb?");
+}
+
+TEST_F(TerminalTest, FitCountsColumnsNotBytes) {
+  EXPECT_EQ(fit("abcdef", 6), "abcdef");
+  EXPECT_EQ(fit("abcdef", 5), "abcd~");
+  EXPECT_EQ(fit("abcdef", 1), "~");
+  EXPECT_EQ(fit("abcdef", 0), "");
+  EXPECT_EQ(fit("\xc3\xa9\xc3\xa9\xc3\xa9", 2), "\xc3\xa9~");
+  // Two columns each.
+  EXPECT_EQ(display_width("\xe6\x97\xa5\xe6\x9c\xac"), 4u);
+  EXPECT_EQ(fit("\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e", 4), "\xe6\x97\xa5~");
+}
+
+TEST_F(TerminalTest, ColoursOnlyWhereTheyAreWantedAndPossible) {
+  EXPECT_TRUE(describe_output(true, 80, 24, nullptr, "xterm", nullptr).colours);
+  EXPECT_TRUE(describe_output(true, 80, 24, "", "xterm", nullptr).colours) << "an empty NO_COLOR is none";
+  EXPECT_FALSE(describe_output(true, 80, 24, "1", "xterm", nullptr).colours);
+  EXPECT_FALSE(describe_output(true, 80, 24, nullptr, "dumb", nullptr).colours);
+  EXPECT_FALSE(describe_output(true, 80, 24, nullptr, nullptr, nullptr).colours);
+  EXPECT_FALSE(describe_output(false, 80, 24, nullptr, "xterm", nullptr).colours);
+  EXPECT_EQ(describe_output(false, 80, 24, nullptr, "xterm", "60").columns, 0u) << "a file has no width";
+  EXPECT_EQ(describe_output(true, 132, 24, nullptr, "xterm", "60").columns, 132u);
+  EXPECT_EQ(describe_output(true, 0, 0, nullptr, "xterm", "60").columns, 60u);
+  EXPECT_EQ(describe_output(true, 0, 0, nullptr, "xterm", "x").columns, 80u);
+}
+
+TEST_F(TableTest, LayOutShrinksThenLeavesOutThenCuts) {
+  const std::vector<Column> columns{
+      {.title = "A", .minimum = 4}, {.title = "B", .leave_out = 1}, {.title = "C", .leave_out = 2}};
+  EXPECT_EQ(lay_out(columns, {10, 5, 5}, 0), (std::vector<std::size_t>{10, 5, 5}));
+  EXPECT_EQ(lay_out(columns, {10, 5, 5}, 24), (std::vector<std::size_t>{10, 5, 5}));
+  EXPECT_EQ(lay_out(columns, {10, 5, 5}, 20), (std::vector<std::size_t>{6, 5, 5}));
+  EXPECT_EQ(lay_out(columns, {10, 5, 5}, 17), (std::vector<std::size_t>{10, 5, 0}))
+      << "C goes, and A has its room back";
+  EXPECT_EQ(lay_out(columns, {10, 5, 5}, 10), (std::vector<std::size_t>{10, 0, 0}));
+  EXPECT_EQ(lay_out(columns, {10, 5, 5}, 3), (std::vector<std::size_t>{3, 0, 0}));
+}
+
+TEST_F(TableTest, AlignsAndLeavesNoTrailingSpaces) {
+  Table table({{.title = "NAME"}, {.title = "N", .align = Align::kRight}, {.title = "NOTE", .hide_if_empty = true}}, 1);
+  table.add_row({{"a"}, {"10"}, {""}});
+  table.add_row({{"bcdef"}, {"7"}, {""}});
+  EXPECT_EQ(table.lines(Output{}), (std::vector<std::string>{" NAME    N", " a      10", " bcdef   7"}));
+}
+
+api_client::Seat make_seat(std::uint64_t tenant, std::int64_t pid, const char* user, const char* program,
+                           const char* phase) {
+  api_client::Seat seat;
+  seat.tenant = tenant;
+  seat.pid = pid;
+  seat.user = user;
+  seat.program = program;
+  seat.phase = phase;
+  return seat;
+}
+
+api_client::Snapshot busy() {
+  api_client::Snapshot snapshot;
+  api_client::Gpu gpu;
+  gpu.name = "NVIDIA H100 80GB HBM3";
+  gpu.mode = "serial";
+  gpu.policy = "fair";
+  gpu.quantum = "auto";
+  gpu.quantum_now = 50ms;
+  gpu.memory_total_bytes = 80ull << 30;
+  gpu.memory_used_bytes = 12ull << 30;
+  gpu.switches = 34;
+  gpu.foreign = {{.pid = 77, .name = "Xorg", .memory_bytes = 120 << 20}};
+  const api_client::Seat idle = make_seat(3, 13, "eva", "notebook", "idle");
+  api_client::Seat second = make_seat(2, 4712, "bob", "a_very_long_program_name_for_a_table.py", "waiting");
+  second.queue_place = 1;
+  second.since = 30ms;
+  second.waits_for = "train.py (4711): its quantum ends in 20ms";
+  api_client::Seat first = make_seat(1, 4711, "eva", "train.py", "holding");
+  first.lease = "exclusive";
+  first.since = 12ms;
+  first.grants = 5;
+  first.held = 1250ms;
+  gpu.seats = {idle, second, first};
+  snapshot.gpus = {gpu};
+  return snapshot;
+}
+
+TEST_F(StatusTest, FitsEveryWidth) {
+  for (std::size_t columns = 20; columns <= 200; ++columns) {
+    for (const std::string& line : status_lines(busy(), terminal(columns))) {
+      EXPECT_LE(display_width(line), columns) << columns << ": " << line;
+    }
+  }
+}
+
+TEST_F(StatusTest, At40And80And200ColumnsTheRightThingsAreLeft) {
+  const auto text = [](std::size_t columns) {
+    std::string all;
+    for (const std::string& line : status_lines(busy(), columns == 0 ? Output{} : terminal(columns)))
+      all += line + "\n";
+    return all;
+  };
+  for (const std::size_t columns : {40u, 80u, 200u, 0u}) {
+    SCOPED_TRACE(text(columns));
+    EXPECT_NE(text(columns).find("train.py"), std::string::npos);
+    EXPECT_NE(text(columns).find("holding"), std::string::npos);
+    EXPECT_NE(text(columns).find("waiting #1"), std::string::npos);
+  }
+  EXPECT_EQ(text(40).find("GRANTS"), std::string::npos);
+  EXPECT_NE(text(80).find("for train.py"), std::string::npos) << text(80);
+  EXPECT_NE(text(200).find("for train.py (4711): its quantum ends in 20ms"), std::string::npos);
+  EXPECT_EQ(text(200), text(0)) << "nothing is cut where there is room";
+  EXPECT_NE(text(0).find("a_very_long_program_name_for_a_table.py"), std::string::npos);
+  EXPECT_EQ(text(80).find('\x1b'), std::string::npos);
+}
+
+TEST_F(StatusTest, HoldersComeFirstThenTheQueue) {
+  const auto lines = status_lines(busy(), Output{});
+  ASSERT_EQ(lines.size(), 7u);
+  EXPECT_EQ(lines[0], "GPU 0  NVIDIA H100 80GB HBM3");
+  EXPECT_EQ(lines[1], "  serial, fair, quantum auto (now 50.0ms); 12.0 GiB of 80.0 GiB used; 34 switches");
+  EXPECT_EQ(lines[2], "  not under gpumux: Xorg (77, 120 MiB)");
+  EXPECT_NE(lines[4].find("train.py"), std::string::npos);
+  EXPECT_NE(lines[5].find("waiting #1"), std::string::npos);
+  EXPECT_NE(lines[6].find("idle"), std::string::npos);
+}
+
+TEST_F(StatusTest, HostileNamesAreHarmlessEverywhere) {
+  api_client::Snapshot snapshot = busy();
+  const std::string evil = "\x1b[2J\n\x9b";
+  snapshot.gpus[0].name = snapshot.gpus[0].quantum = snapshot.gpus[0].foreign[0].name = evil;
+  for (api_client::Seat& seat : snapshot.gpus[0].seats) {
+    seat.program = seat.user = seat.gang = seat.note = seat.waits_for = seat.phase = seat.lease = evil;
+  }
+  for (const std::string& line : status_lines(snapshot, terminal(120))) {
+    EXPECT_EQ(line.find_first_of("\x1b\n\x9b"), std::string::npos) << line;
+  }
+}
+
+TEST_F(StatusTest, RefusedAndEmptyGpusSaySo) {
+  api_client::Snapshot snapshot;
+  EXPECT_NE(status_lines(snapshot, Output{}).at(0).find("doctor"), std::string::npos);
+  snapshot.gpus.resize(2);
+  snapshot.gpus[0].refused = "the daemon of bob (pid 5) serves it";
+  const auto lines = status_lines(snapshot, Output{});
+  EXPECT_EQ(lines.at(1), "  not served: the daemon of bob (pid 5) serves it");
+  EXPECT_EQ(lines.back(), "  no program uses it");
+}
+
+TEST_F(StatusTest, DurationsAreShort) {
+  EXPECT_EQ(short_duration(0ns), "-");
+  EXPECT_EQ(short_duration(950us), "950us");
+  EXPECT_EQ(short_duration(1250ms), "1.25s");
+  EXPECT_EQ(short_duration(9999us), "10.0ms");
+  EXPECT_EQ(short_duration(99s), "99.0s");
+  EXPECT_EQ(short_duration(100s), "1m40s");
+  EXPECT_EQ(short_duration(3h + 5min), "3h05m");
+  EXPECT_EQ(short_duration(50h), "2d02h");
+  EXPECT_EQ(short_duration(base::Duration::max()), "unlimited");
+}
+
+TEST_F(StatusTest, SettingsAreListedInFull) {
+  api_client::Gpu gpu = busy().gpus[0];
+  gpu.max_runtime = 300s;
+  gpu.kill_silent_after = base::Duration::max();
+  gpu.overlap = false;
+  EXPECT_EQ(describe_settings(gpu),
+            "serial, fair, quantum auto (now 50ms), max runtime 5m, kill silent after unlimited, overlap off");
+}
+
+TEST_F(TraceTest, AGrantAndItsEnd) {
+  ::setenv("TZ", "UTC", 1);
+  ::tzset();
+  TraceView view(Output{}, 1h);
+  api_client::TraceEvent event;
+  event.time = base::TimePoint(1s + 123456us);
+  event.gpu = 0;
+  event.event = "grant";
+  event.tenant = 7;
+  event.pid = 4711;
+  event.program = "train.py";
+  event.epoch = 3;
+  event.lease = "exclusive";
+  EXPECT_EQ(view.line(event), "01:00:01.123456  GPU 0  grant        train.py (4711)           exclusive, epoch 3");
+  event.event = "drained";
+  event.lease = "";
+  event.time += 50ms;
+  event.detail = "x=\x1b";
+  EXPECT_EQ(view.line(event),
+            "01:00:01.173456  GPU 0  drained      train.py (4711)           epoch 3, after 50.0ms, x=?");
+  // The lease is over: a second end has no beginning.
+  EXPECT_EQ(view.line(event).find("after"), std::string::npos);
+  api_client::TraceEvent settings;
+  settings.event = "settings";
+  EXPECT_EQ(view.line(settings), "01:00:00.000000         settings");
+}
+
+TEST(NearestTest, GuessesLikelyMistakesOnly) {
+  const std::vector<std::string_view> names{"run", "status", "set", "trace", "doctor", "version"};
+  EXPECT_EQ(nearest("statsu", names), "status");
+  EXPECT_EQ(nearest("stat", names), "status");
+  EXPECT_EQ(nearest("docter", names), "doctor");
+  EXPECT_EQ(nearest("rnu", names), "run");
+  EXPECT_EQ(nearest("submit", names), "");
+  EXPECT_EQ(nearest("", names), "");
+  EXPECT_EQ(nearest(std::string(1000, 's'), names), "");
+}
+
+}  // namespace
+}  // namespace gpumux::cli

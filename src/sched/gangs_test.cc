@@ -1,0 +1,513 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: gangs are granted and revoked whole, get their turn, and always drain or get their GPUs back.
+// Method: small scripts, and a few programs with collectives whose kernels spin until all ranks have submitted them.
+#include <gtest/gtest.h>
+
+#include "sched/script.h"
+
+namespace gpumux::sched {
+namespace {
+
+using namespace std::chrono_literals;
+
+GpuSettings fixed(Duration quantum = 10ms) {
+  GpuSettings settings;
+  settings.quantum = quantum;
+  return settings;
+}
+
+GpuSettings fifo(Duration quantum = 10ms) {
+  GpuSettings settings = fixed(quantum);
+  settings.policy = PolicyKind::kFifo;
+  return settings;
+}
+
+// Two GPUs; tenants 1 and 2 are one gang, on GPU 0 and 1; tenants 3 and 4 another one; 5 and 6 are by themselves on GPU
+// 0 and 1.
+struct TwoGangs : Script {
+  explicit TwoGangs(const GpuSettings& settings = fifo()) : Script(2, settings) {
+    for (std::uint64_t id = 1; id <= 6; ++id) tenant(id, {id % 2 == 1 ? 0u : 1u});
+    for (std::uint64_t id = 1; id <= 4; ++id) tell(GangJoined{TenantId{id}, id <= 2 ? "x" : "y", 2});
+  }
+};
+
+const SeatId kX0 = seat(1, 0), kX1 = seat(2, 1), kY0 = seat(3, 0), kY1 = seat(4, 1), kS0 = seat(5, 0), kS1 = seat(6, 1);
+
+TEST(Gang, IsGrantedWholeWhenOneMemberAsks) {
+  TwoGangs s;
+  EXPECT_EQ(s.request(kX0), "grant 1@0 e1 exclusive; grant 2@1 e1 exclusive");
+}
+
+TEST(Gang, IsNotGrantedInPart) {
+  TwoGangs s;
+  s.request(kS1);
+  EXPECT_EQ(s.request(kX0), "contention 6@1 yes 200000ns") << "GPU 0 is free, GPU 1 is not";
+  EXPECT_EQ(s.view(kX0).waits_for, "gang needs GPU 1: quantum of tenant 6");
+  EXPECT_EQ(s.drained(kS1), "grant 1@0 e1 exclusive; grant 2@1 e2 exclusive");
+}
+
+TEST(Gang, LetsOthersUseAGpuThatItCannotUseYet) {
+  TwoGangs s;
+  s.request(kS1);
+  s.request(kX0);
+  EXPECT_EQ(s.request(kS0), "grant 5@0 e1 exclusive contended");
+}
+
+TEST(Gang, IsRevokedWholeAndReleasesWhole) {
+  TwoGangs s;
+  s.request(kX0);
+  s.wait(10ms);
+  EXPECT_EQ(s.request(kS0), "revoke 1@0 e1 quantum; revoke 2@1 e1 quantum");
+  s.closed(kX0);
+  EXPECT_EQ(s.closed(kX1), "") << "no overlap: members may have to be let through";
+  EXPECT_EQ(s.drained(kX0), "");
+  EXPECT_EQ(s.drained(kX1), "grant 5@0 e2 exclusive");
+}
+
+TEST(Gang, KeepsAMemberThatIdlesWhileOthersHold) {
+  TwoGangs s;
+  s.request(kX0);
+  EXPECT_EQ(s.request(kS0), "contention 1@0 yes 200000ns; contention 2@1 yes 200000ns") << "on all its GPUs";
+  EXPECT_EQ(s.drained(kX0), "") << "its gang goes on";
+  EXPECT_EQ(s.request(kX0), "grant 1@0 e2 exclusive contended") << "answered at once";
+  EXPECT_EQ(s.drained(kX0), "");
+  EXPECT_EQ(s.drained(kX1), "grant 5@0 e3 exclusive") << "all have drained of their own accord";
+}
+
+TEST(Gang, DoesNotAskRestingMembersToClose) {
+  TwoGangs s;
+  s.request(kX0);
+  s.drained(kX0);
+  s.wait(10ms);
+  EXPECT_EQ(s.request(kS0), "revoke 2@1 e1 quantum");
+  EXPECT_EQ(s.drained(kX1), "grant 5@0 e2 exclusive");
+}
+
+TEST(Gang, TakesTwoGpusWhoseHoldersHadTheirTime) {
+  TwoGangs s;
+  s.request(kS0);
+  s.wait(5ms);
+  s.request(kS1);
+  s.request(kX1);
+  EXPECT_EQ(s.wait(5ms), "") << "6 has time left: revoking 5 alone would help nobody";
+  EXPECT_EQ(s.wait(5ms), "revoke 5@0 e1 quantum; revoke 6@1 e1 quantum");
+  s.request(kS0);
+  EXPECT_EQ(s.drained(kS0), "") << "what was given up for the gang goes to it";
+  EXPECT_EQ(s.closed(kS1), "grant 1@0 e2 exclusive contended; grant 2@1 e2 exclusive contended");
+}
+
+TEST(Gang, ThatHasWaitedLongHasItsGpusReserved) {
+  GpuSettings settings = fifo();
+  settings.gang_ageing = 15ms;
+  TwoGangs s(settings);
+  s.tenant(7, {0});
+  s.request(kS0);
+  s.wait(6ms);
+  s.request(kS1);
+  s.wait(1ms);
+  s.request(kX0);  // at 7 ms
+  s.wait(1ms);
+  s.request(seat(7, 0));
+  EXPECT_EQ(s.wait(2ms), "revoke 5@0 e1 quantum");  // at 10 ms, for 7: the gang cannot use it yet
+  EXPECT_EQ(s.drained(kS0), "grant 7@0 e2 exclusive contended");
+  s.request(kS0);
+  EXPECT_EQ(s.wait(8ms), "") << "at 16 ms 6 has had its time, but 7 has some left";
+  EXPECT_EQ(s.wait(2ms), "revoke 7@0 e2 quantum; revoke 6@1 e1 quantum");  // at 20 ms both have
+  s.request(kS1);
+  EXPECT_EQ(s.drained(seat(7, 0)), "") << "5 asked after the gang";
+  EXPECT_EQ(s.drained(kS1), "grant 1@0 e3 exclusive contended; grant 2@1 e2 exclusive contended");
+}
+
+// The gang's GPUs never have their holders' quanta over together: only the reservation brings them together.
+TEST(Gang, IsNotStarvedByAStreamOfSingleSeats) {
+  GpuSettings settings = fixed();
+  settings.gang_ageing = 50ms;
+  TwoGangs s(settings);
+  s.tenant(7, {0});
+  s.tenant(8, {1});
+  const SeatId singles[] = {kS0, seat(7, 0), kS1, seat(8, 1)};
+  s.request(kS0);
+  s.request(seat(7, 0));
+  s.wait(5ms);
+  s.request(kS1);
+  s.request(seat(8, 1));
+  s.request(kX0);
+  bool granted = false;
+  for (int i = 0; i < 2000 && !granted; ++i) {
+    s.wait(100us);
+    for (const SeatId one : singles) {
+      if (s.phase(one) != SeatPhase::kRevoked) continue;
+      s.closed(one);
+      s.drained(one);
+      s.request(one);
+    }
+    granted = s.phase(kX0) == SeatPhase::kHolding;
+  }
+  EXPECT_TRUE(granted);
+  EXPECT_LT(s.now().time_since_epoch(), 120ms);
+}
+
+TEST(Gang, ReservesAllItsGpusOrNone) {
+  GpuSettings settings = fifo(50ms);
+  settings.gang_ageing = 5ms;
+  Script s(3, settings);
+  s.tenant(1, {0, 1});
+  s.tell(GangJoined{TenantId{1}, "", 0});
+  s.tenant(2, {1, 2});
+  s.tell(GangJoined{TenantId{2}, "", 0});
+  s.tenant(3, {1});
+  s.tenant(4, {2});
+  s.request(seat(3, 1));
+  s.wait(1ms);
+  s.request(seat(1, 0));
+  s.wait(1ms);
+  s.request(seat(2, 2));
+  s.wait(20ms);  // both gangs are aged; 1 is older and has GPU 0 and 1
+  EXPECT_EQ(s.request(seat(4, 2)), "grant 4@2 e1 exclusive contended") << "2 keeps nothing while it cannot have all";
+  EXPECT_EQ(s.drained(seat(3, 1)), "grant 1@0 e1 exclusive contended; grant 1@1 e2 exclusive contended");
+}
+
+TEST(Gang, LosesADeadMemberAndGoesOn) {
+  TwoGangs s;
+  s.request(kX0);
+  s.request(kS0);
+  EXPECT_EQ(s.tell(TenantGone{TenantId{2}}), "");
+  EXPECT_EQ(s.phase(kX0), SeatPhase::kHolding);
+  EXPECT_EQ(s.request(kS1), "grant 6@1 e2 exclusive") << "the dead one's GPU is free";
+  EXPECT_EQ(s.drained(kX0), "grant 5@0 e2 exclusive");
+}
+
+TEST(Gang, WhoseUndrainedMemberDiesIsDone) {
+  TwoGangs s;
+  s.request(kX0);
+  s.wait(10ms);
+  s.request(kS0);
+  s.drained(kX0);
+  EXPECT_EQ(s.tell(TenantGone{TenantId{2}}), "grant 5@0 e2 exclusive");
+}
+
+TEST(Gang, OfAnotherUserIsAnotherGang) {
+  Script s(2, fifo());
+  s.tenant(1, {0}, 1, 1000);
+  s.tenant(2, {1}, 1, 2000);
+  s.tell(GangJoined{TenantId{1}, "x", 2});
+  s.tell(GangJoined{TenantId{2}, "x", 2});
+  EXPECT_EQ(s.request(seat(1, 0)), "grant 1@0 e1 exclusive");
+}
+
+TEST(Gang, OfOneTenantIsItsOwnSeats) {
+  Script s(2, fifo());
+  s.tenant(1, {0, 1});
+  EXPECT_EQ(s.request(seat(1, 0)), "grant 1@0 e1 exclusive") << "not a gang yet";
+  EXPECT_EQ(s.tell(GangJoined{TenantId{1}, "", 0}), "contention 1@0 no 200000ns; grant 1@1 e1 exclusive")
+      << "the other GPU is free: whole at once";
+}
+
+TEST(Gang, JoinedWhileAMemberHoldsAndTheOtherCannotIsRevokedWhole) {
+  Script s(2, fifo());
+  s.tenant(1, {0, 1});
+  s.tenant(2, {1});
+  s.request(seat(1, 0));
+  s.request(seat(2, 1));
+  EXPECT_EQ(s.tell(GangJoined{TenantId{1}, "", 0}), "contention 1@0 no 200000ns; revoke 1@0 e1 gang");
+  s.request(seat(1, 0));
+  EXPECT_EQ(s.drained(seat(1, 0)), "contention 2@1 yes 200000ns");
+  EXPECT_EQ(s.drained(seat(2, 1)), "grant 1@0 e2 exclusive; grant 1@1 e2 exclusive");
+}
+
+TEST(Gang, JoinedByACommonMemberBecomesOne) {
+  TwoGangs s;
+  s.tell(GangJoined{TenantId{1}, "y", 2});
+  EXPECT_EQ(s.request(kY1),
+            "grant 1@0 e1 exclusive; grant 2@1 e1 exclusive; grant 3@0 e2 exclusive; grant 4@1 e2 exclusive");
+}
+
+TEST(Gang, MembersShareAGpu) {
+  Script s(1, fifo());
+  for (const std::uint64_t id : {1u, 2u, 3u}) s.tenant(id, {0});
+  for (const std::uint64_t id : {1u, 2u}) s.tell(GangJoined{TenantId{id}, "x", 2});
+  EXPECT_EQ(s.request(seat(1, 0)), "grant 1@0 e1 exclusive; grant 2@0 e2 exclusive");
+  s.request(seat(3, 0));
+  s.drained(seat(1, 0));
+  EXPECT_EQ(s.drained(seat(2, 0)), "grant 3@0 e3 exclusive");
+}
+
+// ---- the stall rule
+// ----------------------------------------------------------------------------------------------------------
+
+// X is revoked while rank 0 has submitted a collective that rank 1 has not.
+struct Revoked : TwoGangs {
+  Revoked() {
+    request(kX0);
+    wait(10ms);
+    request(kS0);
+    closed(kX0);
+    closed(kX1);
+  }
+};
+
+TEST(Stall, MemberBehindIsLetThroughByOneSubmission) {
+  Revoked s;
+  EXPECT_EQ(s.drained(kX1), "");
+  EXPECT_EQ(s.wait(1999us), "");
+  EXPECT_EQ(s.wait(1us), "step 2@1 e1") << "the drained one is behind";
+  EXPECT_EQ(s.wait(50ms), "") << "never two steps at a time";
+  EXPECT_EQ(s.stepped(kX1), "");
+  EXPECT_EQ(s.drained(kX1), "") << "a plain kernel: still behind";
+  EXPECT_EQ(s.wait(2ms), "step 2@1 e1");
+  EXPECT_EQ(s.stepped(kX1), "");
+  EXPECT_EQ(s.drained(kX0), "") << "the collective: both finish";
+  EXPECT_EQ(s.drained(kX1), "grant 5@0 e2 exclusive");
+}
+
+TEST(Stall, UnusedStepIsTakenBackBeforeOthersStart) {
+  Revoked s;
+  s.drained(kX1);
+  EXPECT_EQ(s.wait(2ms), "step 2@1 e1");
+  EXPECT_EQ(s.drained(kX0), "revoke 2@1 e1 gang") << "it may still slip through: not done yet";
+  EXPECT_EQ(s.drained(kX1), "grant 5@0 e2 exclusive");
+}
+
+TEST(Stall, LongKernelsDoNotLeadEachOtherOn) {
+  Revoked s;
+  // Each submission takes 5 ms, longer than the pause before a step, and none waits for another rank.
+  s.drained(kX1);
+  EXPECT_EQ(s.wait(2ms), "step 2@1 e1") << "it only seems to be behind";
+  s.stepped(kX1);
+  s.wait(3ms);
+  s.drained(kX0);
+  EXPECT_EQ(s.wait(2ms), "") << "now 1 seems to be behind: the pause doubles instead";
+  EXPECT_EQ(s.drained(kX1), "grant 5@0 e2 exclusive");
+}
+
+TEST(Stall, OfAGangIsTakenBackForAllMembersAndTriedAgain) {
+  Revoked s;
+  s.drained(kX1);
+  s.wait(2ms);  // a step is out
+  std::string text;
+  for (int i = 0; i < 100; ++i) {
+    text += s.wait(100ms);
+    s.seen(kX0);
+  }
+  EXPECT_EQ(text,
+            "stall 1@0 e1 waited 10000000000ns undrained 1@0; reopen 1@0 e2 exclusive; reopen 2@1 e2 exclusive; "
+            "contention 1@0 yes 200000ns; contention 2@1 yes 200000ns")
+      << text;
+  EXPECT_EQ(s.tell(Drained{kX0, LeaseEpoch{1}}), "") << "of the lease before: ignored";
+  EXPECT_EQ(s.wait(197ms), "");
+  EXPECT_EQ(s.wait(2ms), "revoke 1@0 e2 quantum; revoke 2@1 e2 quantum");
+}
+
+// Lets a stuck seat answer, but never drain, until it is reopened; returns the pause until it is revoked again.
+Duration pause_after_stall(Script& s, SeatId stuck) {
+  for (int i = 0; i < 500 && s.phase(stuck) != SeatPhase::kHolding; ++i) {
+    s.closed(stuck);
+    s.wait(100ms);
+  }
+  const TimePoint reopened = s.view(stuck).since;
+  for (int i = 0; i < 5000 && s.phase(stuck) == SeatPhase::kHolding; ++i) s.wait(10ms);
+  return s.view(stuck).since - reopened;
+}
+
+TEST(Stall, OfASingleSeatIsTriedAgainEverMoreRarely) {
+  GpuSettings settings = fifo();
+  settings.overlap = false;
+  Script s(1, settings);
+  s.tenant(1, {0});
+  s.tenant(2, {0});
+  s.request(seat(1, 0));
+  s.request(seat(2, 0));
+  s.wait(10ms);
+  Duration expected = 200ms;
+  for (int i = 0; i < 9; ++i) {
+    EXPECT_EQ(pause_after_stall(s, seat(1, 0)), expected) << i;
+    if (expected < 200ms * 64) expected *= 2;
+  }
+  EXPECT_EQ(s.drained(seat(1, 0)), "grant 2@0 e11 exclusive");
+  s.request(seat(1, 0));
+  s.drained(seat(2, 0));
+  s.request(seat(2, 0));
+  s.wait(10ms);
+  EXPECT_EQ(pause_after_stall(s, seat(1, 0)), 200ms) << "a success starts anew";
+}
+
+// A seat's work waits for its own process, behind the closed gate, while its successor runs already.
+TEST(Stall, BesideASuccessorGetsTheGpuBackAfterItsQuantum) {
+  Script s(1, fifo());
+  for (const std::uint64_t id : {1u, 2u, 3u}) s.tenant(id, {0});
+  s.request(seat(1, 0));
+  s.request(seat(2, 0));
+  s.wait(10ms);
+  EXPECT_EQ(s.closed(seat(1, 0)), "grant 2@0 e2 exclusive");
+  std::string text;
+  for (int i = 0; i < 100; ++i) {
+    text += s.wait(100ms);
+    s.seen(seat(1, 0));
+  }
+  EXPECT_EQ(text, "stall 1@0 e1 waited 10000000000ns undrained 1@0; revoke 2@0 e2 quantum");
+  EXPECT_EQ(s.request(seat(3, 0)), "");
+  EXPECT_EQ(s.closed(seat(2, 0)), "reopen 1@0 e3 exclusive; contention 1@0 yes 200000ns") << "before 3";
+  EXPECT_EQ(s.drained(seat(2, 0)), "");
+  EXPECT_EQ(s.drained(seat(1, 0)), "grant 3@0 e4 exclusive") << "it released";
+}
+
+// ---- silence
+// -----------------------------------------------------------------------------------------------------------------
+
+TEST(Silence, IsPassedOver) {
+  Script s(1, fifo());
+  for (const std::uint64_t id : {1u, 2u, 3u}) s.tenant(id, {0});
+  s.request(seat(1, 0));
+  s.request(seat(2, 0));
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
+  EXPECT_EQ(s.wait(500ms), "silent 1@0 waited 500000000ns; grant 2@0 e2 exclusive");
+  EXPECT_EQ(s.phase(seat(1, 0)), SeatPhase::kSilent);
+  s.request(seat(3, 0));
+  s.wait(10ms);
+  EXPECT_EQ(s.drained(seat(2, 0)), "grant 3@0 e3 exclusive") << "and goes on being passed over";
+  EXPECT_EQ(s.seen(seat(1, 0)), "answering 1@0");
+  EXPECT_EQ(s.phase(seat(1, 0)), SeatPhase::kRevoked);
+  s.closed(seat(1, 0));
+  s.request(seat(1, 0));
+  s.wait(10ms);
+  EXPECT_EQ(s.drained(seat(1, 0)), "revoke 3@0 e3 quantum") << "an ordinary waiter again";
+  EXPECT_EQ(s.drained(seat(3, 0)), "grant 1@0 e4 exclusive");
+}
+
+TEST(Silence, WhileDrainingIsNoticed) {
+  Script s(1, fifo());
+  for (const std::uint64_t id : {1u, 2u, 3u}) s.tenant(id, {0});
+  s.request(seat(1, 0));
+  s.request(seat(2, 0));
+  s.request(seat(3, 0));
+  s.wait(10ms);
+  s.closed(seat(1, 0));  // 2 starts; and then 1 is stopped
+  s.wait(10ms);
+  s.closed(seat(2, 0));
+  s.drained(seat(2, 0));
+  EXPECT_EQ(s.phase(seat(3, 0)), SeatPhase::kHolding);
+  s.request(seat(2, 0));
+  s.wait(10ms);
+  s.closed(seat(3, 0));  // 1 and 3 are undrained: nobody new
+  EXPECT_EQ(s.phase(seat(2, 0)), SeatPhase::kWaiting);
+  std::string text;
+  for (int i = 0; i < 10; ++i) {
+    text += s.wait(100ms) + " ";
+    s.seen(seat(3, 0));
+  }
+  EXPECT_NE(text.find("revoke 1@0 e1 quantum"), std::string::npos) << "asked whether it is there: " << text;
+  EXPECT_NE(text.find("silent 1@0 waited 500000000ns; grant 2@0"), std::string::npos) << text;
+}
+
+TEST(Silence, IsEndedByKillingIfSoConfigured) {
+  GpuSettings settings = fifo();
+  settings.kill_silent_after = 2s;
+  Script s(1, settings);
+  s.tenant(1, {0});
+  s.tenant(2, {0});
+  s.request(seat(1, 0));
+  s.request(seat(2, 0));
+  EXPECT_EQ(s.wait(1s), "revoke 1@0 e1 quantum; silent 1@0 waited 500000000ns; grant 2@0 e2 exclusive");
+  EXPECT_EQ(s.wait(100s), "kill 1");
+  EXPECT_EQ(s.tell(TenantGone{TenantId{1}}), "");
+}
+
+TEST(Silence, OfOneMemberPassesOverItsGang) {
+  TwoGangs s;
+  s.request(kX0);
+  s.wait(10ms);
+  s.request(kS0);
+  s.seen(kX0);
+  s.closed(kX0);  // spins for 2, which is stopped
+  std::string text = s.wait(490ms);
+  s.seen(kX0);
+  text += s.wait(20ms);
+  EXPECT_NE(text.find("silent 2@1 waited 500000000ns; grant 5@0"), std::string::npos) << text;
+  EXPECT_EQ(s.phase(kX0), SeatPhase::kDraining);
+  EXPECT_EQ(s.closed(kX1), "answering 2@1");
+  s.drained(kX0);
+  s.request(kX1);
+  s.drained(kX1);
+  EXPECT_EQ(s.drained(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive");
+}
+
+// ---- after a restart
+// ---------------------------------------------------------------------------------------------------------
+
+struct Restarted : Script {
+  Restarted() : Script(2, fifo()) { tell(GrantsHeld{now() + 1s}); }
+  std::string claim(SeatId s, Claim claim, std::uint64_t epoch, LeaseKind kind = LeaseKind::kExclusive) {
+    return tell(SeatClaimed{s, claim, kind, LeaseEpoch{epoch}});
+  }
+};
+
+TEST(Claim, OfAHolderIsBelieved) {
+  Restarted s;
+  s.tenant(1, {0});
+  s.tenant(2, {0});
+  EXPECT_EQ(s.claim(seat(2, 0), Claim::kWaiting, 0), "") << "the holder may not have come back yet";
+  EXPECT_EQ(s.claim(seat(1, 0), Claim::kHolding, 41), "contention 1@0 yes 200000ns");
+  EXPECT_EQ(s.tell(GrantsAllowed{}), "");
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e41 quantum");
+  EXPECT_EQ(s.drained(seat(1, 0)), "grant 2@0 e42 exclusive") << "epochs go on above what was claimed";
+}
+
+TEST(Claim, OfASecondExclusiveHolderIsRefused) {
+  Restarted s;
+  s.tenant(1, {0});
+  s.tenant(2, {0});
+  EXPECT_EQ(s.claim(seat(1, 0), Claim::kHolding, 41), "contention 1@0 no 200000ns");
+  EXPECT_EQ(s.claim(seat(2, 0), Claim::kHolding, 40), "revoke 2@0 e40 bad_claim");
+  EXPECT_EQ(s.drained(seat(2, 0)), "");
+  EXPECT_EQ(s.phase(seat(1, 0)), SeatPhase::kHolding);
+}
+
+TEST(Claim, OfADrainingSeatIsItsPredecessors) {
+  Restarted s;
+  s.tenant(1, {0});
+  s.tenant(2, {0});
+  s.tenant(3, {0});
+  s.claim(seat(1, 0), Claim::kDraining, 7);
+  s.claim(seat(2, 0), Claim::kHolding, 8);
+  s.claim(seat(3, 0), Claim::kWaiting, 0);
+  s.tell(GrantsAllowed{});
+  s.wait(10ms);
+  EXPECT_EQ(s.closed(seat(2, 0)), "");
+  EXPECT_EQ(s.drained(seat(1, 0)), "grant 3@0 e9 exclusive");
+}
+
+TEST(Claim, GrantsGoOnWhenTheTimeIsOver) {
+  Restarted s;
+  s.tenant(1, {0});
+  EXPECT_EQ(s.request(seat(1, 0)), "");
+  EXPECT_EQ(s.view(seat(1, 0)).waits_for, "tenants to come back after a restart");
+  EXPECT_EQ(s.wait(999ms), "");
+  EXPECT_EQ(s.wait(1ms), "grant 1@0 e1 exclusive");
+}
+
+TEST(Claim, OfAGangComesBackMemberByMember) {
+  Restarted s;
+  s.tenant(1, {0});
+  s.tell(GangJoined{TenantId{1}, "x", 2});
+  s.claim(seat(1, 0), Claim::kHolding, 5);
+  s.tell(TenantConnected{TenantId{2}, 0});
+  s.tell(GangJoined{TenantId{2}, "x", 2});
+  EXPECT_EQ(s.tell(SeatOpened{seat(2, 1)}), "") << "half a gang, for the moment";
+  s.claim(seat(2, 1), Claim::kHolding, 6);
+  EXPECT_EQ(s.tell(GrantsAllowed{}), "");
+  EXPECT_EQ(s.phase(seat(1, 0)), SeatPhase::kHolding);
+  EXPECT_EQ(s.phase(seat(2, 1)), SeatPhase::kHolding);
+}
+
+TEST(Claim, OnAConcurrentGpuBecomesShared) {
+  Restarted s;
+  GpuSettings settings;
+  settings.mode = Mode::kConcurrent;
+  s.settings(GpuIndex{0}, settings);
+  s.tenant(1, {0});
+  s.claim(seat(1, 0), Claim::kHolding, 5);
+  EXPECT_EQ(s.tell(GrantsAllowed{}), "grant 1@0 e6 shared");
+}
+
+}  // namespace
+}  // namespace gpumux::sched

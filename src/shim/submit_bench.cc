@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a submission costs on top of the driver's call while the lease is held: a call to a driver that does nothing,
+// directly and through the gate. The goal is 15 ns (bench/gpu measures the same against the real driver). The
+// do-nothing cuCtxGetCurrent stands for the real one's 10 ns or so, which submissions to a default stream pay besides.
+#include <benchmark/benchmark.h>
+
+#include "shim/submit.h"
+
+namespace gpumux::shim {
+
+// The benchmark's driver in place of the real one.
+constinit cuda::Driver g_driver;
+constinit std::atomic<bool> g_driver_loaded{true};
+void load_real_driver() {}
+
+namespace {
+
+using cuda::CUDA_SUCCESS;
+using cuda::CUresult;
+
+constexpr auto kContextValue = std::uintptr_t{4096};
+
+[[gnu::noinline]] CUresult nothing(cuda::CUstream stream) {
+  benchmark::DoNotOptimize(stream);
+  return CUDA_SUCCESS;
+}
+
+Tenant& make_tenant() {
+  g_driver.cuCtxGetCurrent = [](cuda::CUcontext* context) {
+    *context = reinterpret_cast<cuda::CUcontext>(kContextValue);
+    return CUDA_SUCCESS;
+  };
+  g_driver.cuStreamGetCtx = [](cuda::CUstream, cuda::CUcontext* context) { return g_driver.cuCtxGetCurrent(context); };
+  g_driver.cuCtxGetDevice = [](cuda::CUdevice* device) {
+    *device = 0;
+    return CUDA_SUCCESS;
+  };
+  g_driver.cuDeviceGetUuid_v2 = [](cuda::CUuuid*, cuda::CUdevice) { return CUDA_SUCCESS; };
+  Settings settings;
+  settings.connect_timeout = std::chrono::hours(1);
+  auto* tenant = new Tenant(g_driver, settings, client::LeasePageMemory::make().value(), "/nonexistent/gpumux");
+  const auto slot = tenant->seat_of_device(0);
+  tenant->gate().set_ungated(slot.value());  // open, as under a lease
+  return *tenant;
+}
+
+Tenant& the_tenant() {
+  static Tenant& tenant = make_tenant();
+  return tenant;
+}
+
+void direct_call(benchmark::State& state) {
+  for (auto _ : state) benchmark::DoNotOptimize(nothing(nullptr));
+}
+
+void through_the_gate(benchmark::State& state, std::uintptr_t handle) {
+  Tenant& tenant = the_tenant();
+  const auto stream = reinterpret_cast<cuda::CUstream>(handle);
+  for (auto _ : state) {
+    const Passage passage(&tenant, Where{stream});
+    benchmark::DoNotOptimize(nothing(stream));
+  }
+}
+
+BENCHMARK(direct_call);
+BENCHMARK_CAPTURE(through_the_gate, default_stream, 0);
+BENCHMARK_CAPTURE(through_the_gate, created_stream, 0x55550000);
+BENCHMARK_CAPTURE(through_the_gate, created_stream_four_threads, 0x55550000)->Threads(4);
+
+}  // namespace
+}  // namespace gpumux::shim
+
+BENCHMARK_MAIN();

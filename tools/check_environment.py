@@ -1,0 +1,68 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compares the variables that the sources name with the tables of docs/environment.md, both ways.
+
+    tools/check_environment.py [--root DIR]
+
+A variable that is read and not listed cannot be found by users; one that is listed and not read is a promise that
+nobody keeps. Counted as named by the sources: a string literal that is a whole name beginning with GPUMUX_, NVSHARE_ or
+CUDA_OVERRIDE_, and whatever is asked of getenv, secure_getenv or the library's variable() and count_variable(). The
+simulator's GPUMUX_SIM_* are listed in its own document.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+OURS = re.compile(r'"((?:GPUMUX|NVSHARE|CUDA_OVERRIDE)_[A-Z0-9_]+)"')
+ASKED = re.compile(r'\b(?:getenv|secure_getenv|variable|count_variable)\(\s*"([A-Z][A-Z0-9_]*)"')
+LISTED = re.compile(r"`([A-Z][A-Z0-9_]*)`")
+TEST_CODE = re.compile(r"^(fake|scripted)_|_(test|bench|fuzz)(_\w+)?\.(cc|h)$")
+# Not settings: the loader's own, and how programs are found.
+NOT_OURS = {"LD_PRELOAD", "PATH", "HOME"}
+
+
+def named_in_sources(root):
+    names = {}
+    for path in sorted((root / "src").rglob("*")):
+        if path.suffix not in {".cc", ".h"} or TEST_CODE.search(path.name):
+            continue
+        text = re.sub(r"//[^\n]*", "", path.read_text(encoding="utf-8"))
+        for name in OURS.findall(text) + ASKED.findall(text):
+            if name not in NOT_OURS and not name.endswith("_"):
+                names.setdefault(name, path.relative_to(root).as_posix())
+    return names
+
+
+def listed_in_document(text):
+    """Names in the first and the alias column of the tables: what stands elsewhere is prose."""
+    names = set()
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) >= 7 and cells[1].startswith("`"):
+            names |= set(LISTED.findall(cells[1])) | set(LISTED.findall(cells[4]))
+    return names
+
+
+def check(root):
+    document = root / "docs/environment.md"
+    named = named_in_sources(root)
+    listed = listed_in_document(document.read_text(encoding="utf-8"))
+    problems = [f"{where} reads {name}; docs/environment.md does not list it"
+                for name, where in sorted(named.items()) if name not in listed]
+    problems += [f"docs/environment.md lists {name}; nothing in src/ reads it" for name in sorted(listed - set(named))]
+    return problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--root", type=pathlib.Path, default=pathlib.Path(__file__).resolve().parent.parent)
+    problems = check(parser.parse_args().root)
+    for problem in problems:
+        print(f"environment: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Goal: the environment check sees a variable that is missing on either side. Method: a small tree for each case."""
+
+import pathlib
+import tempfile
+import unittest
+
+import check_environment
+
+TABLE = "| variable | default | reader | alias | meaning |\n|---|---|---|---|---|\n" \
+        "| `GPUMUX_MODE` | `serial` | daemon | `NVSHARE_MODE` (old) | not `GPUMUX_PROSE` |\n"
+SOURCE = '{"mode", "GPUMUX_MODE", "NVSHARE_MODE"}; // "GPUMUX_COMMENT"\nfail("set GPUMUX_TEXT");\ngetenv("PATH");\n'
+
+
+class EnvironmentTest(unittest.TestCase):
+
+    def check(self, document, source):
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            (root / "docs").mkdir()
+            (root / "src/base").mkdir(parents=True)
+            (root / "docs/environment.md").write_text(document, encoding="utf-8")
+            (root / "src/base/a.cc").write_text(source, encoding="utf-8")
+            return check_environment.check(root)
+
+    def test_equal(self):
+        self.assertEqual(self.check(TABLE, SOURCE), [])
+
+    def test_read_and_not_listed(self):
+        for more in ('get("GPUMUX_NEW");', 'secure_getenv("NO_COLOR");', 'count_variable("WORLD_SIZE");'):
+            problems = self.check(TABLE, SOURCE + more)
+            self.assertEqual(len(problems), 1, problems)
+            self.assertIn("src/base/a.cc reads", problems[0])
+
+    def test_listed_and_not_read(self):
+        problems = self.check(TABLE + "| `GPUMUX_GONE` | | | | |\n", SOURCE)
+        self.assertEqual(problems, ["docs/environment.md lists GPUMUX_GONE; nothing in src/ reads it"])
+
+    def test_alias_counts(self):
+        problems = self.check(TABLE.replace("`NVSHARE_MODE` (old)", ""), SOURCE)
+        self.assertEqual(problems, ["src/base/a.cc reads NVSHARE_MODE; docs/environment.md does not list it"])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,60 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Goal: the demo's picture tells the truth about a trace. Method: a trace of two programs, written by hand."""
+
+import unittest
+
+import demo_view
+
+SECOND = 1_000_000_000
+
+
+def event(seconds, kind, pid=None, program=""):
+    return {"time_ns": int(seconds * SECOND), "event": kind} | ({"pid": pid, "program": program} if pid else {})
+
+
+class TimelineTest(unittest.TestCase):
+
+    def setUp(self):
+        self.timeline = demo_view.Timeline({7: "alpha"})
+
+    def lines(self, *events):
+        return [line for line in map(self.timeline.add, events) if line]
+
+    def test_turns(self):
+        lines = self.lines(event(10, "connect", 7), event(10, "request", 7), event(10, "grant", 7),
+                           event(11, "request", 8, "beta"), event(12, "revoke", 7), event(12, "gate_closed", 7),
+                           event(12, "grant", 8, "beta"), event(12.1, "drained", 7), event(14, "drained", 8, "beta"))
+        self.assertEqual([line.split() for line in lines],
+                         [["0.00", "s", "alpha", "holds", "the", "GPU"],
+                          ["2.00", "s", "beta", "holds", "the", "GPU", "after", "waiting", "1000", "ms"]])
+        rows = self.timeline.summary(8)
+        self.assertEqual(len(rows), 3)
+        self.assertEqual(rows[1][11:19], "████    ")
+        self.assertEqual(rows[2][11:19], "    ████")
+        self.assertEqual(rows[1][19:].split(), ["1", "2.00", "s", "0.00", "s"])
+        self.assertEqual(rows[2][19:].split(), ["1", "2.00", "s", "1.00", "s"])
+
+    def test_who_waits_is_shown(self):
+        lines = self.lines(event(0, "request", 8, "beta"), event(1, "grant", 7))
+        self.assertIn("(beta waits)", lines[0])
+
+    def test_what_is_still_held_at_the_end_counts(self):
+        self.lines(event(0, "grant", 7), event(4, "settings"))
+        self.assertEqual(self.timeline.summary(4)[1][11:15], "████")
+
+    def test_a_killed_holder_is_shown_as_ended(self):
+        lines = self.lines(event(0, "grant", 7), event(1, "gone", 7), event(2, "settings"))
+        self.assertIn("has ended", lines[1])
+        self.assertEqual(self.timeline.summary(4)[1][11:15], "██  ")
+
+    def test_part_of_a_cell_is_lighter(self):
+        self.lines(event(0, "grant", 7), event(1, "drained", 7), event(8, "settings"))
+        self.assertEqual(self.timeline.summary(4)[1][11:15], "▒   ")
+
+    def test_nothing(self):
+        self.assertEqual(self.timeline.summary(4), ["no leases were given"])
+
+
+if __name__ == "__main__":
+    unittest.main()
