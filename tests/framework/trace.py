@@ -47,10 +47,17 @@ class Trace:
                           lambda: f"{count} events {wanted} in the trace; the last are {self.events()[-8:]}", poll=0.01)
 
     def leases(self, gpu=None):
-        """Leases in the order of their grants. A tenant's death, or a restart of the daemon, ends what it held."""
+        """Leases in the order of their grants. A tenant's death ends what it held. So does a restart of the daemon, as far
+        as the trace knows: what is still held is claimed from the new one, and what the programs say of themselves
+        covers the time between."""
         leases = []
         open_leases = {}
+        before = None
         for event in self.events():
+            if before is not None and event["sequence"] <= before["sequence"]:
+                for key in list(open_leases):
+                    self._end(open_leases.pop(key), before, "restart")
+            before = event
             name = event["event"]
             key = (event.get("tenant"), event.get("gpu"))
             if name in ("grant", "claim") and event.get("epoch"):
@@ -81,8 +88,8 @@ class Trace:
         lease.ended_by = name
 
     def check_exclusive(self, overlap=True, silent_pids=()):
-        """No two leases of one GPU at once, by the daemon's account. With overlap the next holder may start when the gate
-        has closed; without, when the work has drained. `silent_pids`: stopped processes, which others pass over."""
+        """No two leases of one GPU at once, by the daemon's account. With overlap the next holder may start when the
+        gate has closed; without, when the work has drained. `silent_pids`: stopped processes, which are passed over."""
         problems = []
         for gpu in {lease.gpu for lease in self.leases()}:
             before = []
