@@ -97,16 +97,23 @@ def build_programs(session):
                                              os.path.join(session.built, "runtime_shared")]
         commands["runtime_per_thread"] = base + ["-cudart", "static", "--default-stream", "per-thread", "-o",
                                                  os.path.join(session.built, "runtime_per_thread")]
+    if not session.compiles:
+        commands = {}
     started = {name: Process(session, f"build.{name}", command) for name, command in commands.items()}
     for name in ("linked", "linked_per_thread", "runtime_static", "runtime_shared", "runtime_per_thread"):
+        if not session.compiles:
+            break
         if name not in commands:
             session.add(SKIP, f"build {name}", "no cuda.h, compiler or libcuda.so.1" if "linked" in name else "no nvcc")
             continue
         built = started[name].wait(120)
         if session.check(built.code == 0, f"build {name}", "" if built.code == 0 else built.why()):
             session.available.add(name)
+    imported = {module: run(session, f"import.{module}", [session.python, "-c", f"import {module}"],
+                            seconds=START_S).code
+                for module in sorted(set(PYTHON_WORKLOADS.values()))}
     for name, module in PYTHON_WORKLOADS.items():
-        if run(session, f"import.{name}", [session.python, "-c", f"import {module}"], seconds=START_S).code == 0:
+        if imported[module] == 0:
             session.available.add(name)
         else:
             session.add(SKIP, f"{name}", f"{module} cannot be imported")
