@@ -109,7 +109,7 @@ Status set_environment(const RunOptions& options, const std::string& library, co
   ::setenv("GPUMUX_RUNTIME_DIR", runtime_dir.c_str(), 1);
   if (!options.name.empty()) ::setenv("GPUMUX_NAME", options.name.c_str(), 1);
   if (!options.gang.empty()) ::setenv("GPUMUX_GANG", options.gang.c_str(), 1);
-  if (options.no_gang) ::setenv("GPUMUX_GANG", "off", 1);
+  if (options.no_gang) ::setenv("GPUMUX_GANG", "none", 1);
   return {};
 }
 

@@ -225,7 +225,7 @@ TEST_F(RunTest, TheEnvironmentIsAsDocumented) {
   set("GPUMUX_RUN_ID", "outer");
   const Outcome inner = run({"run", "--no-gang", "--", PRINT_SELF});
   EXPECT_EQ(inner.variables.at("GPUMUX_RUN_ID"), "outer") << "a run inside a run belongs to it";
-  EXPECT_EQ(inner.variables.at("GPUMUX_GANG"), "off");
+  EXPECT_EQ(inner.variables.at("GPUMUX_GANG"), "none");
 }
 
 TEST_F(RunTest, WhatWasPreloadedStays) {
