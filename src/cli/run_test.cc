@@ -203,6 +203,7 @@ TEST_F(RunTest, WrongUsageIsTwo) {
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"run"},
                                                     {"run", "--"},
                                                     {"run", "--nmae", "x"},
+                                                    {"run", "--gang", "none", "--", "true"},
                                                     {"run", "--no-gang", "--gang", "k", "--", "true"},
                                                     {"run", "--name", std::string(64, 'x'), "--", "true"}}) {
     const Outcome outcome = run(arguments);

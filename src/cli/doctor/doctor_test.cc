@@ -148,8 +148,8 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
        "10 to 86400"},
       {"bad seed variable", [](Facts& f) { f.environment["CUDA_OVERRIDE_KERNEL_N_SYNC"] = "ten"; }, "environment",
        Level::kWarning, "whole number"},
-      {"seed variable that does nothing yet",
-       [](Facts& f) { f.environment["CUDA_OVERRIDE_ALWAYS_LOCK"] = "1"; }, "environment", Level::kWarning, "no effect"},
+      {"seed variable that does nothing yet", [](Facts& f) { f.environment["CUDA_OVERRIDE_ALWAYS_LOCK"] = "1"; },
+       "environment", Level::kWarning, "no effect"},
       {"two names",
        [](Facts& f) { f.environment["NVSHARE_MAX_RUNTIME_SEC"] = "300", f.environment["GPUMUX_MAX_RUNTIME"] = "5m"; },
        "environment", Level::kWarning, "both set"},
@@ -181,16 +181,11 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
 
 TEST(ChecksTest, GoodVariablesAndOtherPeoplesAreLeftAlone) {
   Facts facts = sound();
-  facts.environment = {{"GPUMUX_QUANTUM", "unlimited"},
-                       {"GPUMUX_CONNECT_TIMEOUT", "5"},
-                       {"GPUMUX_OVERLAP", "false"},
-                       {"GPUMUX_MODE", ""},
-                       {"NVSHARE_SCHEDULING_MODE", "serial"},
-                       {"NVSHARE_DEBUG", "1"},
-                       {"CUDA_VISIBLE_DEVICES", "0"},
-                       {"LD_PRELOAD", "x"},
-                       {"GPUMUX_SIM_DEVICES", "2"},
-                       {"GPUMUX_DISABLE", "0"}};
+  facts.environment = {{"GPUMUX_QUANTUM", "unlimited"},       {"GPUMUX_CONNECT_TIMEOUT", "5"},
+                       {"GPUMUX_OVERLAP", "false"},           {"GPUMUX_MODE", ""},
+                       {"NVSHARE_SCHEDULING_MODE", "serial"}, {"NVSHARE_DEBUG", "1"},
+                       {"CUDA_VISIBLE_DEVICES", "0"},         {"LD_PRELOAD", "x"},
+                       {"GPUMUX_SIM_DEVICES", "2"},           {"GPUMUX_DISABLE", "0"}};
   Findings findings;
   check_environment(facts, findings);
   ASSERT_EQ(findings.size(), 1u) << findings_json(findings);

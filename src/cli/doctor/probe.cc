@@ -256,7 +256,9 @@ DriverFacts probe_driver() {
     facts.nvml_path = nvml_facts.value("nvml_path", "");
     facts.nvml_error = nvml_facts.value("nvml_error", "");
     facts.driver_version = nvml_facts.value("driver_version", "");
-    facts.simulated = nvml_facts.value("simulated", false);
+    // The simulated driver says so in its version, where people see it, or by a symbol of its own.
+    facts.simulated =
+        nvml_facts.value("simulated", false) || facts.driver_version.find("(simulated)") != std::string::npos;
     for (const json& item : nvml_facts["gpus"]) {
       GpuFact gpu;
       gpu.index = item.value("index", 0u);
