@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lease core: who may use which GPU, when.
 //
-// Pure: no clock, no I/O, no threads, no randomness, no floating point, no iteration over unordered containers. Every GPU of the machine
-// is in one core, because gangs are granted across GPUs in one step. Owned by one thread (the daemon's loop, a simulation, a test).
+// Pure: no clock, no I/O, no threads, no randomness, no floating point, no iteration over unordered containers. Every
+// GPU of the machine is in one core, because gangs are granted across GPUs in one step. Owned by one thread (the
+// daemon's loop, a simulation, a test).
 //
 // What holds after every step (checked by check_invariants):
 //   1. An exclusive holder is the only one that may submit to its GPU; a shared one shares it only with shared ones.
-//   2. A seat is holding, then draining, then drained; a GPU has at most one undrained predecessor of its holders: a single seat whose
-//      gate is closed (more after a change from concurrent to serial, and then nobody new is granted before they drained; and more
-//      where seats were silent, or came back from a restart draining).
-//   3. A gang's seats are granted and revoked together, all or none. One that drains of its own accord while others hold keeps its place.
+//   2. A seat is holding, then draining, then drained; a GPU has at most one undrained predecessor of its holders: a
+//   single seat whose
+//      gate is closed (more after a change from concurrent to serial, and then nobody new is granted before they
+//      drained; and more where seats were silent, or came back from a restart draining).
+//   3. A gang's seats are granted and revoked together, all or none. One that drains of its own accord while others
+//   hold keeps its place.
 //   4. Epochs of a GPU only grow.
-//   5. Whoever waits while its GPUs are free and none of them is reserved is granted: the core never sits on a free GPU.
+//   5. Whoever waits while its GPUs are free and none of them is reserved is granted: the core never sits on a free
+//   GPU.
 //   6. A tenant that is gone holds nothing and waits for nothing.
 #pragma once
 
@@ -25,7 +29,14 @@
 
 namespace gpumux::sched {
 
-enum class SeatPhase { kIdle, kWaiting, kHolding, kRevoked /* told to close */, kDraining /* gate closed */, kSilent /* passed over */ };
+enum class SeatPhase {
+  kIdle,
+  kWaiting,
+  kHolding,
+  kRevoked /* told to close */,
+  kDraining /* gate closed */,
+  kSilent /* passed over */
+};
 
 // For people: `gpumux status`.
 struct SeatView {
@@ -33,23 +44,23 @@ struct SeatView {
   SeatPhase phase = SeatPhase::kIdle;
   LeaseKind kind = LeaseKind::kExclusive;
   LeaseEpoch epoch;
-  TimePoint since;              // when this phase began
+  TimePoint since;                // when this phase began
   std::uint32_t queue_place = 0;  // 1: next; 0: not waiting
-  std::string waits_for;        // "quantum of tenant 3", "gang needs GPU 1", "tenant 3 drains", ...: empty when not waiting
+  std::string waits_for;  // "quantum of tenant 3", "gang needs GPU 1", "tenant 3 drains", ...: empty when not waiting
   std::uint64_t grants = 0;
-  Duration held{};              // lease time so far
-  Duration waited{};            // waiting time so far
-  std::string gang;             // empty: none
+  Duration held{};    // lease time so far
+  Duration waited{};  // waiting time so far
+  std::string gang;   // empty: none
   bool poisoned = false;
 };
 
 struct GpuView {
   GpuIndex gpu;
   GpuSettings settings;
-  Duration quantum{};       // in effect: what kAutomatic came to
-  Duration switch_cost{};   // smoothed: from a revocation to the next grant, with drain
+  Duration quantum{};      // in effect: what kAutomatic came to
+  Duration switch_cost{};  // smoothed: from a revocation to the next grant, with drain
   std::uint64_t switches = 0;
-  Duration held{};          // time with at least one holder
+  Duration held{};              // time with at least one holder
   std::vector<SeatView> seats;  // holders first, then waiters in order, then the rest
 };
 
@@ -60,8 +71,8 @@ class LeaseCore {
   LeaseCore(const LeaseCore&) = delete;
   LeaseCore& operator=(const LeaseCore&) = delete;
 
-  // Applies one event and appends what is to be done, in order. `now` never goes backwards. Events that make no sense (an unknown
-  // tenant or seat, a stale epoch, a second Hello) change nothing: tenants are hostile and messages cross.
+  // Applies one event and appends what is to be done, in order. `now` never goes backwards. Events that make no sense
+  // (an unknown tenant or seat, a stale epoch, a second Hello) change nothing: tenants are hostile and messages cross.
   void apply(TimePoint now, const Event& event, std::vector<Command>& commands);
 
   // When TimePassed is wanted next; none: only other events can change anything.
