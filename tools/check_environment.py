@@ -15,11 +15,10 @@ import pathlib
 import re
 import sys
 
-import check_layers
-
 OURS = re.compile(r'"((?:GPUMUX|NVSHARE|CUDA_OVERRIDE)_[A-Z0-9_]+)"')
 ASKED = re.compile(r'\b(?:getenv|secure_getenv|variable|count_variable)\(\s*"([A-Z][A-Z0-9_]*)"')
 LISTED = re.compile(r"`([A-Z][A-Z0-9_]*)`")
+TEST_CODE = re.compile(r"^(fake|scripted)_|_(test|bench|fuzz)(_\w+)?\.(cc|h)$")
 # Not settings: the loader's own, and how programs are found.
 NOT_OURS = {"LD_PRELOAD", "PATH", "HOME"}
 
@@ -27,7 +26,7 @@ NOT_OURS = {"LD_PRELOAD", "PATH", "HOME"}
 def named_in_sources(root):
     names = {}
     for path in sorted((root / "src").rglob("*")):
-        if path.suffix not in {".cc", ".h"} or check_layers.OUTSIDE_THE_LAYERS.search(path.name):
+        if path.suffix not in {".cc", ".h"} or TEST_CODE.search(path.name):
             continue
         text = re.sub(r"//[^\n]*", "", path.read_text(encoding="utf-8"))
         for name in OURS.findall(text) + ASKED.findall(text):

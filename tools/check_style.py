@@ -60,7 +60,7 @@ class Style:
     def __init__(self, table, folders):
         self.table = table
         self.folders = folders
-        self.bans = [(set(ban["folders"]), ban["why"], [re.compile(pattern) for pattern in ban["patterns"]])
+        self.bans = [(set(ban["folders"]), ban["why"], ban.get("unless"), [re.compile(p) for p in ban["patterns"]])
                      for ban in table["banned"]]
         self.leftovers = re.compile(table["text"]["leftovers"])
         self.foreign = re.compile(table["text"]["foreign"], re.IGNORECASE)
@@ -104,11 +104,14 @@ class Style:
                 folder = folder or check_layers.folder_of(name.removeprefix(prefix), self.folders)
         outside = check_layers.OUTSIDE_THE_LAYERS.search(name) is not None
         problems = []
-        for folders, why, patterns in self.bans:
+        lines = text.splitlines()
+        for folders, why, unless, patterns in self.bans:
             if "everywhere" not in folders and (folder not in folders or outside):
                 continue
             for pattern in patterns:
                 for match in pattern.finditer(code):
+                    if unless and unless in lines[line_of(code, match.start()) - 1]:
+                        continue
                     found = " ".join(match.group(0).split())
                     problems.append(f"{name}:{line_of(code, match.start())}: {found}: {why}")
         return problems

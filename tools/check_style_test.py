@@ -48,11 +48,15 @@ class StyleTest(unittest.TestCase):
 
     def test_the_core_is_pure(self):
         for text in ("auto t = std::chrono::steady_clock::now();", "double share = 0;", "int r = rand();",
-                     "std::unordered_map<int, int> m;", "std::mutex m;", 'auto* v = getenv("A");', "#include <random>",
+                     "std::mutex m;", 'auto* v = getenv("A");', "#include <random>",
                      "static thread_local int x;"):
             self.refuses("src/sched/a.cc", HEAD + text + "\n", "src/sched/a.cc:2", "pure")
             self.passes("src/sched/a_test.cc", HEAD + text + "\n")
             self.passes("src/daemon/a.cc", HEAD + text + "\n")
+
+    def test_the_core_iterates_nothing_unordered(self):
+        self.refuses("src/sched/a.cc", HEAD + "std::unordered_map<int, int> m;\n", "a.cc:2", "order")
+        self.passes("src/sched/a.cc", HEAD + "std::unordered_map<int, int> m;  // looked up, never iterated\n")
 
     def test_the_core_may_use_words_that_only_look_alike(self):
         text = "// a double quantum, at random\nint doubled = 2; int operand(int); int timeout(int);\n"

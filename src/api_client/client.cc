@@ -73,16 +73,13 @@ Result<os::FileDescriptor> connect_stream(const std::string& path, base::Duratio
   switch (errno) {
     case ENOENT:
     case ENOTDIR:
-    case ECONNREFUSED:
-      return tl::unexpected(no_daemon(path, errno));
+    case ECONNREFUSED: return tl::unexpected(no_daemon(path, errno));
     case EACCES:
-    case EPERM:
-      return tl::unexpected(not_allowed(path));
+    case EPERM: return tl::unexpected(not_allowed(path));
     case EAGAIN:
       return base::fail(Code::kTimeout,
                         "the gpumux daemon at " + path + " accepts no connections: it hangs or is overloaded");
-    default:
-      return base::fail_errno(errno, "cannot connect to the gpumux daemon at " + path);
+    default: return base::fail_errno(errno, "cannot connect to the gpumux daemon at " + path);
   }
 }
 
@@ -102,22 +99,15 @@ Code code_of(unsigned http_status, std::string_view name) {
   }
   switch (http_status) {
     case 400:
-    case 422:
-      return Code::kInvalid;
+    case 422: return Code::kInvalid;
     case 401:
-    case 403:
-      return Code::kDenied;
-    case 404:
-      return Code::kNotFound;
+    case 403: return Code::kDenied;
+    case 404: return Code::kNotFound;
     case 405:
-    case 501:
-      return Code::kUnsupported;
-    case 429:
-      return Code::kExhausted;
-    case 503:
-      return Code::kUnavailable;
-    default:
-      return Code::kInternal;
+    case 501: return Code::kUnsupported;
+    case 429: return Code::kExhausted;
+    case 503: return Code::kUnavailable;
+    default: return Code::kInternal;
   }
 }
 

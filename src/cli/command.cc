@@ -58,12 +58,9 @@ std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& a
 
 int exit_status_of(base::Code code) {
   switch (code) {
-    case base::Code::kUnavailable:
-      return kExitNoDaemon;
-    case base::Code::kDenied:
-      return kExitDenied;
-    default:
-      return kExitFailed;
+    case base::Code::kUnavailable: return kExitNoDaemon;
+    case base::Code::kDenied: return kExitDenied;
+    default: return kExitFailed;
   }
 }
 

@@ -170,20 +170,13 @@ Result<ElfFile> read_elf(const std::string& path) {
 
 std::string machine_name(std::uint16_t machine) {
   switch (machine) {
-    case EM_386:
-      return "x86 32-bit";
-    case EM_X86_64:
-      return "x86-64";
-    case EM_ARM:
-      return "ARM 32-bit";
-    case EM_AARCH64:
-      return "ARM 64-bit";
-    case EM_PPC64:
-      return "POWER 64-bit";
-    case EM_RISCV:
-      return "RISC-V";
-    default:
-      return "machine " + std::to_string(machine);
+    case EM_386: return "x86 32-bit";
+    case EM_X86_64: return "x86-64";
+    case EM_ARM: return "ARM 32-bit";
+    case EM_AARCH64: return "ARM 64-bit";
+    case EM_PPC64: return "POWER 64-bit";
+    case EM_RISCV: return "RISC-V";
+    default: return "machine " + std::to_string(machine);
   }
 }
 

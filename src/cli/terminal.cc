@@ -89,6 +89,7 @@ Output describe_output(bool is_terminal, unsigned terminal_columns, unsigned ter
   if (output.columns == 0 || output.columns > 10000) output.columns = 80;
   const bool wanted = no_color == nullptr || no_color[0] == '\0';
   const bool able = term != nullptr && term[0] != '\0' && std::string_view(term) != "dumb";
+  output.moves = able;
   output.colours = wanted && able;
   return output;
 }
@@ -104,26 +105,13 @@ std::string paint(const Output& output, Colour colour, std::string_view text) {
   if (!output.colours || colour == Colour::kNone) return std::string(text);
   const char* code = "0";
   switch (colour) {
-    case Colour::kNone:
-      break;
-    case Colour::kBold:
-      code = "1";
-      break;
-    case Colour::kDim:
-      code = "2";
-      break;
-    case Colour::kRed:
-      code = "31";
-      break;
-    case Colour::kGreen:
-      code = "32";
-      break;
-    case Colour::kYellow:
-      code = "33";
-      break;
-    case Colour::kCyan:
-      code = "36";
-      break;
+    case Colour::kNone: break;
+    case Colour::kBold: code = "1"; break;
+    case Colour::kDim: code = "2"; break;
+    case Colour::kRed: code = "31"; break;
+    case Colour::kGreen: code = "32"; break;
+    case Colour::kYellow: code = "33"; break;
+    case Colour::kCyan: code = "36"; break;
   }
   return "\x1b[" + std::string(code) + "m" + std::string(text) + "\x1b[0m";
 }

@@ -127,8 +127,10 @@ using CUstreamCallback = void (*)(CUstream stream, CUresult status, void* user_d
 
 // The two streams that have no object of their own. A null stream means the first, or in the *_ptds and *_ptsz entry
 // points the second.
+// NOLINTBEGIN(performance-no-int-to-ptr): the ABI makes them numbers in a handle's place.
 inline CUstream legacy_stream() { return reinterpret_cast<CUstream>(std::uintptr_t{1}); }
 inline CUstream per_thread_stream() { return reinterpret_cast<CUstream>(std::uintptr_t{2}); }
+// NOLINTEND(performance-no-int-to-ptr)
 
 // Flags of cuMemHostAlloc and cuMemHostRegister.
 inline constexpr unsigned int kMemHostAllocPortable = 1;

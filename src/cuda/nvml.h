@@ -11,6 +11,7 @@ namespace gpumux::cuda {
 // Null where this NVML lacks the function: look before you call. The _v3 process lists and nvmlDeviceGetMemoryInfo_v2
 // are younger than the rest.
 struct Nvml {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): a type and a parameter list cannot be in parentheses.
 #define GPUMUX_NVML_POINTER(result, name, parameters) result(*name) parameters = nullptr;
   GPUMUX_NVML_FUNCTIONS(GPUMUX_NVML_POINTER)
 #undef GPUMUX_NVML_POINTER

@@ -22,20 +22,18 @@ base::Result<sockaddr_un> address_of(const std::string& path) {
   return address;
 }
 
-base::Result<FileDescriptor> make_socket() {
-  FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+base::Result<FileDescriptor> make_socket(int type) {
+  FileDescriptor socket(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return base::fail_errno(errno, "cannot create a unix socket");
   return socket;
 }
 
 const sockaddr* generic(const sockaddr_un& address) { return reinterpret_cast<const sockaddr*>(&address); }
 
-}  // namespace
-
-base::Result<FileDescriptor> connect_seqpacket(const std::string& path) {
+base::Result<FileDescriptor> connect_to(const std::string& path, int type) {
   const auto address = address_of(path);
   if (!address) return tl::unexpected(address.error());
-  auto socket = make_socket();
+  auto socket = make_socket(type);
   if (!socket) return socket;
   if (::connect(socket->get(), generic(*address), sizeof *address) != 0) {
     return base::fail_errno(errno, "cannot connect to " + path);
@@ -43,16 +41,16 @@ base::Result<FileDescriptor> connect_seqpacket(const std::string& path) {
   return socket;
 }
 
-base::Result<FileDescriptor> listen_seqpacket(const std::string& path, mode_t mode, int backlog) {
+base::Result<FileDescriptor> listen_on(const std::string& path, mode_t mode, int backlog, int type) {
   const auto address = address_of(path);
   if (!address) return tl::unexpected(address.error());
-  if (connect_seqpacket(path)) return base::fail(base::Code::kExists, "another daemon listens on " + path);
+  if (connect_to(path, type)) return base::fail(base::Code::kExists, "another daemon listens on " + path);
   struct stat status {};
   if (::lstat(path.c_str(), &status) == 0) {
     if (!S_ISSOCK(status.st_mode)) return base::fail(base::Code::kExists, path + " is there and is not a socket");
     ::unlink(path.c_str());
   }
-  auto socket = make_socket();
+  auto socket = make_socket(type);
   if (!socket) return socket;
   // fchmod before bind sets the mode that the file is created with, so there is no moment with a wider one.
   ::fchmod(socket->get(), mode);
@@ -63,6 +61,18 @@ base::Result<FileDescriptor> listen_seqpacket(const std::string& path, mode_t mo
   if (bound != 0) return base::fail_errno(bind_errno, "cannot bind " + path);
   if (::listen(socket->get(), backlog) != 0) return base::fail_errno(errno, "cannot listen on " + path);
   return socket;
+}
+
+}  // namespace
+
+base::Result<FileDescriptor> connect_seqpacket(const std::string& path) { return connect_to(path, SOCK_SEQPACKET); }
+
+base::Result<FileDescriptor> listen_seqpacket(const std::string& path, mode_t mode, int backlog) {
+  return listen_on(path, mode, backlog, SOCK_SEQPACKET);
+}
+
+base::Result<FileDescriptor> listen_stream(const std::string& path, mode_t mode, int backlog) {
+  return listen_on(path, mode, backlog, SOCK_STREAM);
 }
 
 base::Status send_message(int socket, std::span<const std::byte> message, int fd) {

@@ -32,6 +32,9 @@ base::Result<FileDescriptor> connect_seqpacket(const std::string& path);
 // Binds and listens with `mode`; a socket left behind by a dead process is replaced, a live one is kExists.
 base::Result<FileDescriptor> listen_seqpacket(const std::string& path, mode_t mode, int backlog);
 
+// The same for a stream of bytes (the HTTP API).
+base::Result<FileDescriptor> listen_stream(const std::string& path, mode_t mode, int backlog);
+
 // One message, with `fd` (negative: none). Never raises SIGPIPE. kUnavailable: the buffer is full or the peer is gone
 // (see errno).
 base::Status send_message(int socket, std::span<const std::byte> message, int fd = -1);

@@ -34,154 +34,77 @@ struct GpuSettings {
   Mode mode = Mode::kSerial;
   PolicyKind policy = PolicyKind::kFair;
   Duration quantum = kAutomatic;
-  Duration max_runtime = std::chrono::seconds(300);   // nobody holds longer while others wait, whatever the quantum
-  Duration stall_timeout = std::chrono::seconds(10);  // a revocation that has not drained by then is taken back
-  Duration stall_retry =
-      std::chrono::milliseconds(200);  // and tried again after this, doubled each time up to 64 times it
-  Duration step_delay =
-      std::chrono::milliseconds(2);  // drained members of a revoked gang are let through one by one after this
-  Duration gang_ageing =
-      std::chrono::milliseconds(500);  // a gang that has waited this long has its GPUs kept free for it
-  Duration idle_hold = std::chrono::microseconds(200);  // how long an idle holder keeps a contended lease
-  Duration silence_limit =
-      std::chrono::milliseconds(500);       // a revoked tenant whose agent is silent this long is passed over
-  Duration kill_silent_after = kUnlimited;  // and killed after this, if configured
-  bool overlap = true;                      // the next holder starts while the last one's work drains
+  Duration max_runtime = std::chrono::seconds(300);       // nobody holds longer while others wait, whatever the quantum
+  Duration stall_timeout = std::chrono::seconds(10);      // a revocation that has not drained by then is taken back
+  Duration stall_retry = std::chrono::milliseconds(200);  // and tried again after this, doubled up to 64 times it
+  Duration step_delay = std::chrono::milliseconds(2);     // a revoked gang's drained members are let through after this
+  Duration gang_ageing = std::chrono::milliseconds(500);  // a gang that has waited this long has its GPUs kept free
+  Duration idle_hold = std::chrono::microseconds(200);    // how long an idle holder keeps a contended lease
+  Duration silence_limit = std::chrono::milliseconds(500);  // who does not answer a revocation this long is passed over
+  Duration kill_silent_after = kUnlimited;                  // and killed after this, if configured
+  bool overlap = true;                                      // the next holder starts while the last one's work drains
   bool operator==(const GpuSettings&) const = default;
 };
 
-// ---- events
-// ----------------------------------------------------------------------------------------------------------------
+// ---- events -----------------------------------------------------------------------------------------------
 
-struct GpuAdded {
-  GpuIndex gpu;
-  GpuSettings settings;
-  LeaseEpoch first_epoch;
-};
-struct SettingsChanged {
-  GpuIndex gpu;
-  GpuSettings settings;
-};
+// clang-format off
+struct GpuAdded { GpuIndex gpu; GpuSettings settings; LeaseEpoch first_epoch; };
+struct SettingsChanged { GpuIndex gpu; GpuSettings settings; };
 // No grants on any GPU until `until`, or until GrantsAllowed: the daemon has restarted, and holders are coming back.
-struct GrantsHeld {
-  TimePoint until;
-};
+struct GrantsHeld { TimePoint until; };
 struct GrantsAllowed {};
-struct TenantConnected {
-  TenantId tenant;
-  std::uint32_t uid = 0;
-};
-struct TenantGone {
-  TenantId tenant;
-};  // dead or disconnected for good: all its seats and places are free
+struct TenantConnected { TenantId tenant; std::uint32_t uid = 0; };
+struct TenantGone { TenantId tenant; };  // dead or disconnected for good: all its seats and places are free
 // Joins the gang `key` of its user; an empty key makes a gang of this tenant's own seats. `world`: how many members
 // will join; 0: unknown.
-struct GangJoined {
-  TenantId tenant;
-  std::string key;
-  std::uint32_t world = 0;
-};
-struct SeatOpened {
-  SeatId seat;
-  std::uint32_t weight = 1;
-};
+struct GangJoined { TenantId tenant; std::string key; std::uint32_t world = 0; };
+struct SeatOpened { SeatId seat; std::uint32_t weight = 1; };
 // After SeatOpened, when a tenant comes back: what it still has. A claim that cannot be true is answered with Revoke.
 enum class Claim { kWaiting, kHolding, kDraining };
-struct SeatClaimed {
-  SeatId seat;
-  Claim claim;
-  LeaseKind kind;
-  LeaseEpoch epoch;
-};
-struct SeatClosed {
-  SeatId seat;
-};
+struct SeatClaimed { SeatId seat; Claim claim; LeaseKind kind; LeaseEpoch epoch; };
+struct SeatClosed { SeatId seat; };
 // A thread waits at the gate. Harmless when repeated, or when a grant has crossed it.
-struct Requested {
-  SeatId seat;
-};
+struct Requested { SeatId seat; };
 // These four name the epoch that they speak of, and mean nothing under another than the seat's latest one.
-struct RevokeSeen {
-  SeatId seat;
-  LeaseEpoch epoch;
-};
-struct GateClosed {
-  SeatId seat;
-  LeaseEpoch epoch;
-};
-struct Drained {
-  SeatId seat;
-  LeaseEpoch epoch;
-  bool poisoned = false;
-};  // unasked while holding: a release
-struct Stepped {
-  SeatId seat;
-  LeaseEpoch epoch;
-};
+struct RevokeSeen { SeatId seat; LeaseEpoch epoch; };
+struct GateClosed { SeatId seat; LeaseEpoch epoch; };
+struct Drained { SeatId seat; LeaseEpoch epoch; bool poisoned = false; };  // unasked while holding: a release
+struct Stepped { SeatId seat; LeaseEpoch epoch; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
+// clang-format on
 
 using Event =
     std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone, GangJoined,
                  SeatOpened, SeatClaimed, SeatClosed, Requested, RevokeSeen, GateClosed, Drained, Stepped, TimePassed>;
 
-// ---- commands
-// --------------------------------------------------------------------------------------------------------------
+// ---- commands ---------------------------------------------------------------------------------------------
 
-struct Grant {
-  SeatId seat;
-  LeaseEpoch epoch;
-  LeaseKind kind;
-  bool contended;
-};
+// clang-format off
+struct Grant { SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; };
 enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kBadClaim };
 // Close the gate, take back what Steps were not used, drain, and say so. Always answered by RevokeSeen at once, and by
 // GateClosed and Drained when they are true (again, if they were said before), by every agent whose latest epoch this
 // is, also one that has released that lease already. Sent again for the same epoch while a seat drains for long: then
 // it is above all a question whether anybody is there.
-struct Revoke {
-  SeatId seat;
-  LeaseEpoch epoch;
-  RevokeReason reason;
-};
+struct Revoke { SeatId seat; LeaseEpoch epoch; RevokeReason reason; };
 // The revocation is taken back: the lease goes on under a new epoch, also where it had drained, so that what the tenant
 // has said about the old one and is still on its way is told apart. Like a Grant whose drain, if one is running, is to
 // be given up.
-struct Reopen {
-  SeatId seat;
-  LeaseEpoch epoch;
-  LeaseKind kind;
-};
+struct Reopen { SeatId seat; LeaseEpoch epoch; LeaseKind kind; };
 // One submission may pass the closed gate. Answered by Stepped when a thread has used it, then by Drained when that
 // work is done.
-struct Step {
-  SeatId seat;
-  LeaseEpoch epoch;
-};
+struct Step { SeatId seat; LeaseEpoch epoch; };
 // Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened and
 // when its GPU's idle_hold changes: a Grant says only whether it is contended.
-struct Contention {
-  SeatId seat;
-  bool contended;
-  Duration idle_hold;
-};
+struct Contention { SeatId seat; bool contended; Duration idle_hold; };
 // The revocation of this seat's unit did not drain in time and is taken back (a little later, if its successor runs
 // already). `undrained`: those of its gang's seats that had not drained, `seat` the first of them.
-struct ReportStall {
-  SeatId seat;
-  LeaseEpoch epoch;
-  Duration waited;
-  std::vector<SeatId> undrained;
-};
-struct ReportSilent {
-  SeatId seat;
-  Duration waited;
-};  // its agent does not answer; others go on without waiting for it
-struct ReportAnswering {
-  SeatId seat;
-};  // it answers again
-struct KillTenant {
-  TenantId tenant;
-};  // silent longer than the configured limit
+struct ReportStall { SeatId seat; LeaseEpoch epoch; Duration waited; std::vector<SeatId> undrained; };
+struct ReportSilent { SeatId seat; Duration waited; };  // its agent does not answer; others go on without it
+struct ReportAnswering { SeatId seat; };                // it answers again
+struct KillTenant { TenantId tenant; };                 // silent longer than the configured limit
+// clang-format on
 
 using Command =
     std::variant<Grant, Revoke, Reopen, Step, Contention, ReportStall, ReportSilent, ReportAnswering, KillTenant>;

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/api.h"
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/units.h"
+#include "daemon/log.h"
+#include "daemon/process_info.h"
+#include "daemon/settings.h"
+#include "daemon/settings_patch.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+unsigned http_status(base::Code code) {
+  switch (code) {
+    case base::Code::kInvalid: return 400;
+    case base::Code::kProtocol: return 400;
+    case base::Code::kNotFound: return 404;
+    case base::Code::kExists: return 409;
+    case base::Code::kDenied: return 403;
+    case base::Code::kExhausted: return 503;
+    case base::Code::kUnavailable: return 503;
+    case base::Code::kTimeout: return 504;
+    case base::Code::kUnsupported: return 501;
+    case base::Code::kInternal: return 500;
+  }
+  return 500;
+}
+
+ApiResponse failed(const base::Error& error) { return error_response(http_status(error.code), error); }
+
+ApiResponse wrong_method(std::string_view allowed) {
+  return error_response(405, {base::Code::kInvalid, 0, "this address takes " + std::string(allowed) + " only"});
+}
+
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+// The value of `name` in "a=1&b=2". Values here are numbers: nothing needs decoding.
+std::optional<std::string_view> query_value(std::string_view query, std::string_view name) {
+  while (!query.empty()) {
+    const std::size_t end = query.find('&');
+    const std::string_view part = query.substr(0, end);
+    query.remove_prefix(end == std::string_view::npos ? query.size() : end + 1);
+    const std::size_t equals = part.find('=');
+    if (equals != std::string_view::npos && part.substr(0, equals) == name) return part.substr(equals + 1);
+  }
+  return std::nullopt;
+}
+
+ApiAnswer trace(std::string_view query) {
+  ApiTrace answer;
+  if (const auto since = query_value(query, "since")) {
+    const auto number = base::parse_integer(*since, 0, UINT64_MAX);
+    if (!number) return failed({base::Code::kInvalid, 0, "since: " + number.error().message()});
+    answer.since = *number;
+  }
+  if (const auto follow = query_value(query, "follow")) {
+    if (*follow != "0" && *follow != "1") return failed({base::Code::kInvalid, 0, "follow must be 0 or 1"});
+    answer.follow = *follow == "1";
+  }
+  return answer;
+}
+
+}  // namespace
+
+ApiResponse error_response(unsigned status, const base::Error& error) {
+  return {status, text_of(Json{{"error", {{"code", to_string(error.code)}, {"message", error.message()}}}})};
+}
+
+Api::Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info,
+         const TimerStatistics& timers)
+    : leases_(leases), translator_(translator), access_(access), info_(std::move(info)), timers_(timers) {}
+
+ApiAnswer Api::answer(const ApiRequest& request) {
+  static constexpr std::string_view kGpus = "/v1/gpus/";
+  const std::string_view target = request.target;
+  const std::size_t question = target.find('?');
+  const std::string_view path = target.substr(0, question);
+  const std::string_view query = question == std::string_view::npos ? "" : target.substr(question + 1);
+  const bool is_get = request.method == "GET";
+  if (path == "/v1/daemon") return is_get ? daemon() : wrong_method("GET");
+  if (path == "/v1/status") return is_get ? status() : wrong_method("GET");
+  if (path == "/v1/trace") return is_get ? trace(query) : wrong_method("GET");
+  if (path.starts_with(kGpus)) {
+    return request.method == "PATCH" ? change(request, path.substr(kGpus.size())) : wrong_method("PATCH");
+  }
+  return failed({base::Code::kNotFound, 0,
+                 "there is nothing at this address (there are /v1/daemon, /v1/status, /v1/gpus/{gpu} and /v1/trace)"});
+}
+
+ApiAnswer Api::daemon() const {
+  Json unknown = Json::array();
+  for (const auto& [name, entry] : translator_.unknown_entries()) {
+    unknown.push_back({{"name", name}, {"count", entry.count}, {"programs", entry.programs}});
+  }
+  Json json{
+      {"version", info_.version},
+      {"pid", info_.pid},
+      {"uid", info_.uid},
+      {"owner", ""},
+      {"private", info_.is_private},
+      {"started_unix_ns", info_.started_unix_ns},
+      {"config_file", info_.config_file},
+      {"runtime_dir", info_.runtime_dir},
+      {"driver",
+       {{"version", info_.driver.cuda_version},
+        {"nvml_version", info_.driver.nvml_version},
+        {"simulated", info_.driver.simulated}}},
+      {"tenants", translator_.sessions().size()},
+      {"timers",
+       {{"fired", timers_.fired}, {"late_over_1ms", timers_.late_over_1ms}, {"latest_ns", timers_.latest.count()}}},
+      {"unknown_entries", std::move(unknown)}};
+  return ApiWork([json = std::move(json), uid = info_.uid]() mutable {
+    json["owner"] = user_name(uid);
+    return ApiResponse{200, text_of(json)};
+  });
+}
+
+ApiAnswer Api::status() const {
+  // Shared, because a std::function must be copyable.
+  auto snapshot = std::make_shared<const StatusSnapshot>(take_status(leases_, translator_));
+  return ApiWork([snapshot, renderer = renderer_] { return ApiResponse{200, renderer->render(*snapshot)}; });
+}
+
+base::Result<std::vector<base::GpuIndex>> Api::select(std::string_view which) const {
+  std::vector<base::GpuIndex> selected;
+  for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
+    const auto index = static_cast<std::uint32_t>(i);
+    if (which == "all" || which == std::to_string(index) || which == leases_.gpus()[i].info.uuid_text) {
+      selected.push_back({index});
+    }
+  }
+  if (selected.empty()) {
+    return base::fail(base::Code::kNotFound, "there is no GPU '" + std::string(which.substr(0, 64)) +
+                                                 "': use an index or UUID that /v1/status shows, or all");
+  }
+  return selected;
+}
+
+ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {
+  if (!access_.may_change(request.peer)) {
+    log_warning("a change was denied",
+                {{"pid", request.peer.pid}, {"uid", request.peer.uid}, {"target", request.target}});
+    return failed({base::Code::kDenied, 0,
+                   "user " + std::to_string(request.peer.uid) +
+                       " may not change settings: only the daemon's owner, root and members of its admin_group may"});
+  }
+  const auto selected = select(which);
+  if (!selected) return failed(selected.error());
+  auto patch = parse_settings_patch(request.body);
+  if (!patch) return failed(patch.error());
+
+  std::vector<std::pair<std::uint32_t, Gpu>> changed;
+  std::vector<std::string> sections;
+  for (const base::GpuIndex gpu : *selected) {
+    sched::GpuSettings settings = leases_.gpus()[gpu.value].settings;
+    for (const Assignment& a : patch->changes) static_cast<void>(set_setting(settings, a.key, a.value));
+    leases_.set_settings(gpu, settings);
+    changed.emplace_back(gpu.value, leases_.gpus()[gpu.value]);
+    sections.push_back(leases_.gpus()[gpu.value].info.uuid_text);
+  }
+  log_info("settings changed",
+           {{"gpu", which}, {"uid", request.peer.uid}, {"pid", request.peer.pid}, {"change", request.body}});
+  return ApiWork([changed = std::move(changed), sections = std::move(sections), patch = std::move(*patch),
+                  file = info_.config_file] {
+    for (const std::string& section : sections) {
+      if (!patch.save || patch.changes.empty()) break;
+      if (const auto saved = save_settings(file, section, patch.changes); !saved) {
+        base::Error error = saved.error();
+        error.what = "the settings are in force but could not be saved: " + error.what;
+        return failed(error);
+      }
+    }
+    return ApiResponse{200, render_settings(changed)};
+  });
+}
+
+}  // namespace gpumux::daemon

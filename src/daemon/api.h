@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// The HTTP API without HTTP: requests in, answers out. docs/api.md is its contract.
+//
+// Owned by the loop's thread. An answer that takes time comes back as work for another thread, with everything it needs
+// copied.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "base/result.h"
+#include "daemon/access.h"
+#include "daemon/inventory.h"
+#include "daemon/leases.h"
+#include "daemon/status.h"
+#include "daemon/translate.h"
+
+namespace gpumux::daemon {
+
+struct ApiRequest {
+  std::string method;
+  std::string target;
+  std::string body;
+  Peer peer;
+};
+
+struct ApiResponse {
+  unsigned status = 200;
+  std::string body;  // JSON
+};
+
+// The client is sent the trace from `since` on, and with `follow` what comes.
+struct ApiTrace {
+  std::uint64_t since = 0;
+  bool follow = false;
+};
+
+using ApiWork = std::function<ApiResponse()>;
+using ApiAnswer = std::variant<ApiResponse, ApiWork, ApiTrace>;
+
+struct DaemonInfo {
+  std::string version;
+  pid_t pid = 0;
+  uid_t uid = 0;
+  bool is_private = false;
+  std::int64_t started_unix_ns = 0;
+  std::string config_file;
+  std::string runtime_dir;
+  DriverInfo driver;
+};
+
+// How late the loop was for the core's deadlines.
+struct TimerStatistics {
+  std::uint64_t fired = 0;
+  std::uint64_t late_over_1ms = 0;
+  base::Duration latest{};
+};
+
+class Api {
+ public:
+  Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info,
+      const TimerStatistics& timers);
+
+  ApiAnswer answer(const ApiRequest& request);
+
+ private:
+  ApiAnswer daemon() const;
+  ApiAnswer status() const;
+  ApiAnswer change(const ApiRequest& request, std::string_view which);
+  base::Result<std::vector<base::GpuIndex>> select(std::string_view which) const;
+
+  Leases& leases_;
+  Translator& translator_;
+  const AccessRules& access_;
+  DaemonInfo info_;
+  const TimerStatistics& timers_;
+  std::shared_ptr<StatusRenderer> renderer_ = std::make_shared<StatusRenderer>();
+};
+
+ApiResponse error_response(unsigned status, const base::Error& error);
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon's configuration: a TOML file, its drop-ins, and the environment.
+//
+// Read in this order, later wins: built-in values; FILE; FILE's drop-in directory ("gpumux.toml" has "gpumux.d"), its
+// *.toml in the order of their names; aliases of older systems (NVSHARE_*); GPUMUX_*. Flags come on top (options.h). A
+// variable holds for every GPU, also over what a file says of one GPU.
+//
+// Anything unknown or impossible is an error that names file, line, key and what is allowed: a daemon that guesses
+// shares GPUs in a way that nobody asked for.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "daemon/log.h"
+#include "sched/events.h"
+
+namespace gpumux::daemon {
+
+inline constexpr char kSystemConfigFile[] = "/etc/gpumux/gpumux.toml";
+
+// A file larger than this is no configuration.
+inline constexpr std::size_t kMaxConfigBytes = 1 << 20;
+
+// What a tenant does when the daemon goes away, as far as its own environment does not say.
+enum class OnLoss { kWait, kUngated };
+
+struct Assignment {
+  std::string key;
+  std::string value;
+};
+
+struct Config {
+  LogLevel log_level = LogLevel::kInfo;
+  OnLoss on_daemon_loss = OnLoss::kWait;
+  // Names or numbers; both empty: everybody who can reach the socket. Root and the daemon's owner always may.
+  std::vector<std::string> allow_users;
+  std::vector<std::string> allow_groups;
+  // Who may change settings besides root and the daemon's owner.
+  std::string admin_group = "gpumux";
+  unsigned socket_mode = 0666;
+
+  // For all GPUs; per GPU ("0", "GPU-...") on top; the environment's on top of those.
+  sched::GpuSettings defaults;
+  std::map<std::string, std::vector<Assignment>, std::less<>> gpus;
+  std::vector<Assignment> overrides;
+
+  std::vector<std::string> files;  // that were read
+
+  // One GPU's settings. `uuid` as nvidia-smi prints it.
+  sched::GpuSettings settings_for(std::uint32_t index, const std::string& uuid) const;
+};
+
+using Environment = std::function<const char*(const char* name)>;
+
+// Adds what `text` says. `name` is the file's, for errors.
+base::Status read_config_text(Config& config, std::string_view text, const std::string& name);
+
+// Reads `file` and its drop-ins. A missing file is an error only if `required`.
+base::Status read_config_files(Config& config, const std::string& file, bool required);
+
+base::Status read_environment(Config& config, const Environment& environment);
+
+// All of the above.
+base::Result<Config> load_config(const std::string& file, bool required, const Environment& environment);
+
+// "/etc/gpumux/gpumux.toml" -> "/etc/gpumux/gpumux.d".
+std::string drop_in_directory(const std::string& file);
+
+// Writes `changes` of one GPU (or of "defaults") into the drop-in "saved.toml", keeping what it says already. Atomic.
+base::Status save_settings(const std::string& config_file, const std::string& section,
+                           const std::vector<Assignment>& changes);
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,572 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/daemon.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/signal_set.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <cerrno>
+#include <csignal>
+#include <deque>
+#include <utility>
+
+#include "base/limits.h"
+#include "daemon/access.h"
+#include "daemon/api.h"
+#include "daemon/files.h"
+#include "daemon/gpu_lock.h"
+#include "daemon/http_server.h"
+#include "daemon/known_tenants.h"
+#include "daemon/leases.h"
+#include "daemon/log.h"
+#include "daemon/service_manager.h"
+#include "daemon/settings.h"
+#include "daemon/tenant_server.h"
+#include "daemon/trace.h"
+#include "daemon/trace_file.h"
+#include "daemon/translate.h"
+#include "os/runtime_dir.h"
+#include "os/system_clock.h"
+#include "os/unix_socket.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+using namespace std::chrono_literals;
+
+constexpr char kLockFile[] = "lock";
+constexpr auto kHousekeeping = 1s;
+// Tenants come in bursts (the ranks of a job): one file for all of them. A daemon that dies within this time waits for
+// fewer.
+constexpr auto kKnownTenantsDelay = 20ms;
+// As many as connect in one scheduling pause of the loop; beyond it connecting tenants wait in their own connect.
+constexpr int kBacklog = 1024;
+// Descriptors that are not tenants': sockets, locks, timers, API clients, files.
+constexpr std::size_t kOtherDescriptors = 512;
+constexpr std::size_t kDescriptorsPerTenant = 2;
+
+tl::unexpected<DaemonError> fail(ExitCode code, base::Error error) {
+  return tl::unexpected(DaemonError{code, std::move(error)});
+}
+
+std::chrono::steady_clock::time_point to_steady(base::TimePoint time) {
+  // Both are CLOCK_MONOTONIC.
+  return std::chrono::steady_clock::time_point(time.time_since_epoch());
+}
+
+std::int64_t unix_now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+class Daemon::Impl {
+ public:
+  Impl(DaemonOptions options, std::unique_ptr<Inventory> inventory, AccessRules access)
+      : options_(std::move(options)),
+        inventory_(std::move(inventory)),
+        access_(std::move(access)),
+        service_(options_.notify_fd),
+        leases_(clock_, trace_),
+        translator_(leases_, access_, {options_.config.on_daemon_loss, GPUMUX_VERSION}),
+        tenants_(io_, translator_, leases_, access_, tenant_limits(), [this] { settled(); }),
+        api_(leases_, translator_, access_, daemon_info(), timers_),
+        http_(io_, worker_, api_, trace_, access_),
+        core_timer_(io_),
+        housekeeping_(io_),
+        known_tenants_timer_(io_),
+        watchdog_(io_),
+        signals_(io_) {}
+
+  tl::expected<void, DaemonError> open();
+  ExitCode run();
+  void stop() {
+    asio::post(io_, [this] { finish(kExitStopped); });
+  }
+  void reload() {
+    asio::post(io_, [this] { start_reload(); });
+  }
+  void crash() {
+    asio::post(io_, [this] {
+      crashed_ = true;
+      io_.stop();
+    });
+  }
+
+ private:
+  struct LockedGpu {
+    explicit LockedGpu(asio::io_context& io) : waiter(io) {}
+    std::optional<GpuLock> lock;
+    asio::posix::stream_descriptor waiter;  // of a copy of the lock's descriptor
+    bool wanted = true;
+  };
+
+  static TenantServer::Limits tenant_limits();
+  DaemonInfo daemon_info() const;
+  tl::expected<void, DaemonError> lock_runtime_dir();
+  tl::expected<void, DaemonError> add_gpus();
+  tl::expected<void, DaemonError> open_sockets();
+  void hold_grants();
+  bool is_wanted(std::size_t index, const GpuInfo& gpu) const;
+  sched::GpuSettings settings_for(std::size_t index) const;
+  void answer_lock(std::size_t index);
+  void retry_locks();
+  void settled();
+  void arm_core_timer();
+  void tenant_changed(const Session& session);
+  void tenant_gone();
+  void write_known_tenants_soon();
+  KnownTenants known_tenants() const;
+  void keep_house();
+  void wait_watchdog();
+  void refresh_use();
+  void wait_signal();
+  void start_reload();
+  void finish_reload(base::Result<std::pair<Config, AccessRules>> loaded);
+  bool is_unused();
+  void finish(ExitCode code);
+
+  DaemonOptions options_;
+  std::unique_ptr<Inventory> inventory_;
+  AccessRules access_;
+  os::SystemClock clock_;
+  ServiceManager service_;
+  asio::io_context io_{1};
+  asio::thread_pool helper_{1};
+  asio::thread_pool worker_{1};
+  TimerStatistics timers_;
+  Trace trace_;
+  TraceFile trace_file_{worker_};
+  Leases leases_;
+  Translator translator_;
+  TenantServer tenants_;
+  Api api_;
+  HttpServer http_;
+
+  asio::steady_timer core_timer_;
+  std::optional<base::TimePoint> core_deadline_;
+  asio::steady_timer housekeeping_;
+  asio::steady_timer known_tenants_timer_;
+  bool known_tenants_armed_ = false;
+  asio::steady_timer watchdog_;
+  asio::signal_set signals_;
+
+  os::FileDescriptor dir_lock_;
+  bool sockets_open_ = false;
+  std::deque<LockedGpu> locks_;
+  Returning returning_;
+  base::TimePoint grants_held_until_{};
+  base::TimePoint last_tenant_{};
+  bool refreshing_ = false;
+  bool finished_ = false;
+  bool crashed_ = false;
+  ExitCode exit_code_ = kExitStopped;
+};
+
+TenantServer::Limits Daemon::Impl::tenant_limits() {
+  TenantServer::Limits limits;
+  const long most = ::sysconf(_SC_OPEN_MAX);
+  const auto descriptors = most > 0 ? static_cast<std::size_t>(most) : std::size_t{1024};
+  const std::size_t room =
+      descriptors > kOtherDescriptors ? (descriptors - kOtherDescriptors) / kDescriptorsPerTenant : 64;
+  limits.tenants = std::min(limits.tenants, room);
+  limits.per_user = std::min(limits.per_user, room);
+  return limits;
+}
+
+DaemonInfo Daemon::Impl::daemon_info() const {
+  return {.version = GPUMUX_VERSION,
+          .pid = ::getpid(),
+          .uid = ::geteuid(),
+          .is_private = options_.is_private,
+          .started_unix_ns = unix_now_ns(),
+          .config_file = options_.config_file,
+          .runtime_dir = options_.runtime_dir,
+          .driver = inventory_->driver()};
+}
+
+// ---- starting --------------------------------------------------------------------------------------------
+
+tl::expected<void, DaemonError> Daemon::Impl::open() {
+  if (auto locked = lock_runtime_dir(); !locked) return locked;
+  if (auto added = add_gpus(); !added) return added;
+  if (!options_.trace_file.empty()) {
+    if (const auto opened = trace_file_.open(options_.trace_file); !opened) return fail(kExitNoSockets, opened.error());
+  }
+  trace_.listen([this](const TraceEntry& entry) {
+    trace_file_.write(entry);
+    http_.trace_grew();
+  });
+  translator_.on_tenant_changed([this](const Session& session) { tenant_changed(session); });
+  tenants_.on_gone([this](const Session&) { tenant_gone(); });
+  last_tenant_ = clock_.now();
+  hold_grants();
+  return open_sockets();
+}
+
+tl::expected<void, DaemonError> Daemon::Impl::lock_runtime_dir() {
+  const std::string& dir = options_.runtime_dir;
+  if (::mkdir(dir.c_str(), options_.is_private ? 0700 : 0755) != 0 && errno != EEXIST) {
+    return fail(kExitNoSockets, base::fail_errno(errno, "cannot create " + dir).value());
+  }
+  const std::string path = dir + "/" + kLockFile;
+  dir_lock_ = os::FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!dir_lock_) return fail(kExitNoSockets, base::fail_errno(errno, "cannot open " + path).value());
+  if (::flock(dir_lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    return fail(kExitOwned, {base::Code::kExists, 0, "another gpumuxd already serves " + dir});
+  }
+  return {};
+}
+
+bool Daemon::Impl::is_wanted(std::size_t index, const GpuInfo& gpu) const {
+  const auto& names = options_.gpus;
+  return names.empty() || std::find(names.begin(), names.end(), gpu.uuid_text) != names.end() ||
+         std::find(names.begin(), names.end(), std::to_string(index)) != names.end();
+}
+
+sched::GpuSettings Daemon::Impl::settings_for(std::size_t index) const {
+  const GpuInfo& gpu = inventory_->gpus()[index];
+  auto settings = options_.config.settings_for(static_cast<std::uint32_t>(index), gpu.uuid_text);
+  for (const Assignment& a : options_.flag_settings) static_cast<void>(set_setting(settings, a.key, a.value));
+  return settings;
+}
+
+tl::expected<void, DaemonError> Daemon::Impl::add_gpus() {
+  const auto& gpus = inventory_->gpus();
+  std::size_t served = 0;
+  std::string why_none;
+  for (std::size_t i = 0; i < gpus.size(); ++i) {
+    LockedGpu& locked = locks_.emplace_back(io_);
+    std::string refused;
+    locked.wanted = is_wanted(i, gpus[i]);
+    if (!locked.wanted) {
+      refused = "left out by --gpus";
+    } else {
+      std::optional<LockOwner> owner;
+      auto lock = GpuLock::take(gpus[i].uuid_text, owner);
+      if (lock) {
+        locked.lock.emplace(std::move(*lock));
+        answer_lock(i);
+      } else {
+        refused = lock.error().system_errno != EADDRINUSE ? lock.error().message()
+                  : owner                                 ? "another daemon serves it: " + describe(*owner)
+                                                          : "another daemon serves it";
+        log_warning("a GPU is not served", {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"why", refused}});
+        why_none += (why_none.empty() ? "" : "; ") + gpus[i].uuid_text + ": " + refused;
+      }
+    }
+    if (refused.empty()) ++served;
+    leases_.add_gpu(gpus[i], settings_for(i), refused);
+    if (refused.empty())
+      log_info("GPU", {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"name", gpus[i].name}, {"pci", gpus[i].pci_bus_id}});
+  }
+  if (served > 0) return {};
+  if (why_none.empty()) return fail(kExitNoGpu, {base::Code::kNotFound, 0, "--gpus leaves no GPU to serve"});
+  return fail(kExitOwned,
+              {base::Code::kExists, 0,
+               "no GPU is left to serve (" + why_none + "). Use that daemon (GPUMUX_RUNTIME_DIR), or stop it first"});
+}
+
+void Daemon::Impl::answer_lock(std::size_t index) {
+  LockedGpu& locked = locks_[index];
+  if (!locked.waiter.is_open()) {
+    const int copy = ::fcntl(locked.lock->fd(), F_DUPFD_CLOEXEC, 0);
+    if (copy < 0) return;  // visitors then learn the pid and not the directory
+    locked.waiter.assign(copy);
+  }
+  locked.waiter.async_wait(asio::posix::stream_descriptor::wait_read,
+                           [this, index](const boost::system::error_code& error) {
+                             if (error) return;
+                             locks_[index].lock->answer(options_.runtime_dir);
+                             answer_lock(index);
+                           });
+}
+
+// Whoever had a GPU may be gone. Without asking who has it now: that could take a while.
+void Daemon::Impl::retry_locks() {
+  for (std::size_t i = 0; i < locks_.size(); ++i) {
+    if (locks_[i].lock || !locks_[i].wanted) continue;
+    auto lock = GpuLock::take_only(inventory_->gpus()[i].uuid_text);
+    if (!lock) continue;
+    locks_[i].lock.emplace(std::move(*lock));
+    answer_lock(i);
+    leases_.serve({static_cast<std::uint32_t>(i)});
+    log_info("a GPU has become free and is served now", {{"gpu", i}, {"uuid", inventory_->gpus()[i].uuid_text}});
+    settled();
+  }
+}
+
+void Daemon::Impl::hold_grants() {
+  const auto text = read_file(options_.runtime_dir + "/" + kKnownTenantsFile, kMaxConfigBytes);
+  if (!text) return;
+  returning_ = Returning(still_living(parse_known_tenants(*text)));
+  if (!returning_.waiting()) return;
+  grants_held_until_ = clock_.now() + kReturnTimeout;
+  log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", returning_.size()}});
+  leases_.apply(sched::GrantsHeld{grants_held_until_});
+}
+
+tl::expected<void, DaemonError> Daemon::Impl::open_sockets() {
+  const mode_t mode = options_.is_private ? 0600 : static_cast<mode_t>(options_.config.socket_mode);
+  auto tenants = os::listen_seqpacket(options_.runtime_dir + "/" + os::kTenantSocket, mode, kBacklog);
+  if (!tenants) return fail(kExitNoSockets, tenants.error());
+  auto api = os::listen_stream(options_.runtime_dir + "/" + os::kApiSocket, mode, kBacklog);
+  if (!api) return fail(kExitNoSockets, api.error());
+  sockets_open_ = true;
+  tenants_.listen(std::move(*tenants));
+  http_.listen(std::move(*api));
+  return {};
+}
+
+// ---- running ---------------------------------------------------------------------------------------------
+
+ExitCode Daemon::Impl::run() {
+  if (options_.handle_signals) {
+    std::signal(SIGPIPE, SIG_IGN);
+    signals_.add(SIGTERM);
+    signals_.add(SIGINT);
+    signals_.add(SIGHUP);
+    wait_signal();
+  }
+  arm_core_timer();
+  refresh_use();
+  keep_house();
+  wait_watchdog();
+  service_.ready();
+  log_info("ready",
+           {{"version", GPUMUX_VERSION}, {"runtime_dir", options_.runtime_dir}, {"gpus", leases_.gpus().size()}});
+  for (;;) {
+    try {
+      io_.run();
+      break;
+    } catch (const std::exception& e) {
+      // Where it belonged to one session it was caught there. What gets here was nobody's: the loop goes on.
+      log_error("an unexpected failure in the loop", {{"why", e.what()}});
+      settled();
+    }
+  }
+  helper_.stop();
+  if (crashed_) {
+    worker_.stop();
+    return kExitFailed;
+  }
+  worker_.join();
+  return exit_code_;
+}
+
+void Daemon::Impl::settled() {
+  tenants_.reap();
+  arm_core_timer();
+}
+
+void Daemon::Impl::arm_core_timer() {
+  const auto deadline = leases_.next_deadline();
+  if (deadline == core_deadline_) return;
+  core_deadline_ = deadline;
+  if (!deadline) {
+    core_timer_.cancel();
+    return;
+  }
+  core_timer_.expires_at(to_steady(*deadline));
+  core_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    const base::Duration late = clock_.now() - *core_deadline_;
+    ++timers_.fired;
+    if (late > 1ms) ++timers_.late_over_1ms;
+    timers_.latest = std::max(timers_.latest, late);
+    core_deadline_.reset();
+    leases_.apply(sched::TimePassed{});
+    settled();
+  });
+}
+
+void Daemon::Impl::tenant_changed(const Session& session) {
+  last_tenant_ = clock_.now();
+  write_known_tenants_soon();
+  if (returning_.has(session.peer.pid, session.open_slots())) {
+    log_info("all tenants of the earlier daemon are back");
+    leases_.apply(sched::GrantsAllowed{});
+  }
+}
+
+void Daemon::Impl::tenant_gone() {
+  last_tenant_ = clock_.now();
+  write_known_tenants_soon();
+}
+
+KnownTenants Daemon::Impl::known_tenants() const {
+  KnownTenants known;
+  for (const auto& [id, session] : translator_.sessions()) {
+    if (session->welcomed && session->process_start != 0) {
+      known[session->peer.pid] = {session->process_start, session->open_slots()};
+    }
+  }
+  return known;
+}
+
+void Daemon::Impl::write_known_tenants_soon() {
+  if (known_tenants_armed_) return;
+  known_tenants_armed_ = true;
+  known_tenants_timer_.expires_after(kKnownTenantsDelay);
+  known_tenants_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    known_tenants_armed_ = false;
+    asio::post(worker_,
+               [text = format_known_tenants(known_tenants()), path = options_.runtime_dir + "/" + kKnownTenantsFile] {
+                 if (const auto written = replace_file(path, text, 0600); !written) {
+                   log_warning("a restarted daemon will not know its tenants", {{"why", written.error().message()}});
+                 }
+               });
+  });
+}
+
+void Daemon::Impl::keep_house() {
+  housekeeping_.expires_after(kHousekeeping);
+  housekeeping_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    tenants_.housekeeping();
+    settled();
+    retry_locks();
+    refresh_use();
+    if (returning_.waiting() && clock_.now() > grants_held_until_) {
+      log_warning("some tenants of the earlier daemon did not come back in time", {{"missing", returning_.size()}});
+      returning_ = Returning();
+    }
+    if (is_unused()) return finish(kExitStopped);
+    keep_house();
+  });
+}
+
+// On the loop on purpose: a loop that hangs is what the watchdog is there for.
+void Daemon::Impl::wait_watchdog() {
+  const auto interval = service_.watchdog_interval();
+  if (!interval) return;
+  service_.alive();
+  watchdog_.expires_after(*interval);
+  watchdog_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) wait_watchdog();
+  });
+}
+
+void Daemon::Impl::refresh_use() {
+  if (refreshing_) return;
+  refreshing_ = true;
+  asio::post(helper_, [this] {
+    auto use = inventory_->read_use();
+    asio::post(io_, [this, use = std::move(use)]() mutable {
+      refreshing_ = false;
+      for (std::size_t i = 0; i < use.size(); ++i) leases_.set_use(i, std::move(use[i]));
+    });
+  });
+}
+
+bool Daemon::Impl::is_unused() {
+  if (options_.exit_when_unused.count() == 0) return false;
+  // Somebody who is connecting at this moment finds us still there.
+  if (tenants_.connections() > 0 || tenants_.has_pending() || http_.has_followers()) return false;
+  const base::TimePoint last = std::max(last_tenant_, http_.last_used());
+  return clock_.now() - last >= options_.exit_when_unused;
+}
+
+// ---- reloading and stopping ------------------------------------------------------------------------------
+
+void Daemon::Impl::wait_signal() {
+  signals_.async_wait([this](const boost::system::error_code& error, int signal) {
+    if (error) return;
+    if (signal != SIGHUP) {
+      log_info("stopping", {{"signal", signal}});
+      return finish(kExitStopped);
+    }
+    start_reload();
+    wait_signal();
+  });
+}
+
+void Daemon::Impl::start_reload() {
+  service_.reloading();
+  asio::post(worker_, [this, file = options_.config_file, required = options_.config_required,
+                       environment = options_.environment, owner = access_.owner(), is_private = options_.is_private] {
+    base::Result<std::pair<Config, AccessRules>> loaded = base::fail(base::Code::kInternal, "");
+    auto config = load_config(file, required, environment);
+    if (!config) {
+      loaded = tl::unexpected(config.error());
+    } else if (auto access = AccessRules::make(*config, owner, is_private); !access) {
+      loaded = tl::unexpected(access.error());
+    } else {
+      loaded = std::pair(std::move(*config), std::move(*access));
+    }
+    asio::post(io_, [this, loaded = std::move(loaded)]() mutable { finish_reload(std::move(loaded)); });
+  });
+}
+
+void Daemon::Impl::finish_reload(base::Result<std::pair<Config, AccessRules>> loaded) {
+  if (!loaded) {
+    log_error("the configuration was not reloaded; what was in force stays in force",
+              {{"why", loaded.error().message()}});
+  } else {
+    options_.config = std::move(loaded->first);
+    access_ = std::move(loaded->second);
+    if (!options_.flag_log_level) set_log_level(options_.config.log_level);
+    translator_.set_on_daemon_loss(options_.config.on_daemon_loss);
+    for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
+      leases_.set_settings({static_cast<std::uint32_t>(i)}, settings_for(i));
+    }
+    log_info("configuration reloaded", {{"file", options_.config_file}});
+    settled();
+  }
+  service_.ready();
+}
+
+void Daemon::Impl::finish(ExitCode code) {
+  if (finished_) return;
+  finished_ = true;
+  exit_code_ = code;
+  service_.stopping();
+  // The list is for the next daemon: as it is now, before the connections go.
+  const std::string text = format_known_tenants(known_tenants());
+  if (const auto written = replace_file(options_.runtime_dir + "/" + kKnownTenantsFile, text, 0600); !written) {
+    log_warning("a later daemon will not know its tenants", {{"why", written.error().message()}});
+  }
+  // A client that finds no socket looks elsewhere, or waits; one that finds a dead socket cannot tell.
+  if (sockets_open_) {
+    ::unlink((options_.runtime_dir + "/" + os::kTenantSocket).c_str());
+    ::unlink((options_.runtime_dir + "/" + os::kApiSocket).c_str());
+  }
+  log_info("stopped", {{"tenants", tenants_.connections()}});
+  tenants_.close();
+  http_.close();
+  trace_file_.flush();
+  io_.stop();
+}
+
+Daemon::Daemon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Daemon::~Daemon() = default;
+
+tl::expected<std::unique_ptr<Daemon>, DaemonError> Daemon::make(DaemonOptions options,
+                                                                std::unique_ptr<Inventory> inventory) {
+  auto access = AccessRules::make(options.config, ::geteuid(), options.is_private);
+  if (!access) return fail(kExitConfig, access.error());
+  if (!options.environment) {
+    options.environment = [](const char*) -> const char* { return nullptr; };
+  }
+  auto impl = std::make_unique<Impl>(std::move(options), std::move(inventory), std::move(*access));
+  if (auto opened = impl->open(); !opened) return tl::unexpected(opened.error());
+  return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
+}
+
+ExitCode Daemon::run() { return impl_->run(); }
+void Daemon::stop() { impl_->stop(); }
+void Daemon::reload() { impl_->reload(); }
+void Daemon::crash() { impl_->crash(); }
+
+}  // namespace gpumux::daemon

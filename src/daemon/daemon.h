@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon as a whole: takes the GPUs' locks, opens the sockets, and runs everything on one loop until it is told to
+// stop.
+//
+// Threads: the loop's (all state); `helper` (NVML, which can take seconds); `worker` (files, names, JSON); the log's.
+// The latter three see only copies.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "daemon/config.h"
+#include "daemon/inventory.h"
+
+namespace gpumux::daemon {
+
+// What gpumuxd's exit status means. docs/configuration.md and --help list them.
+enum ExitCode : int {
+  kExitStopped = 0,
+  kExitFailed = 1,     // something failed that should not: the log says what
+  kExitUsage = 2,      // wrong options
+  kExitConfig = 3,     // wrong configuration
+  kExitNoGpu = 4,      // no driver, or no GPU
+  kExitOwned = 5,      // another daemon has this runtime directory, or every GPU
+  kExitNoSockets = 6,  // the runtime directory or its sockets cannot be made
+};
+
+struct DaemonOptions {
+  std::string runtime_dir;
+  bool is_private = false;
+  std::string config_file;       // read again on SIGHUP; where settings are saved
+  bool config_required = false;  // it was named, so it has to be there
+  Config config;
+  std::vector<Assignment> flag_settings;  // from the command line; over everything else
+  std::optional<std::string> flag_log_level;
+  std::chrono::nanoseconds exit_when_unused{0};  // zero: never
+  std::string trace_file;                        // empty: none
+  int notify_fd = -1;
+  std::vector<std::string> gpus;  // UUIDs or indices; empty: all
+  bool handle_signals = true;
+  Environment environment;
+};
+
+struct DaemonError {
+  ExitCode exit_code = kExitFailed;
+  base::Error error;
+};
+
+class Daemon {
+ public:
+  // Everything that can fail at start.
+  static tl::expected<std::unique_ptr<Daemon>, DaemonError> make(DaemonOptions options,
+                                                                 std::unique_ptr<Inventory> inventory);
+  ~Daemon();
+  Daemon(const Daemon&) = delete;
+  Daemon& operator=(const Daemon&) = delete;
+
+  // Serves until stopped. Called once.
+  ExitCode run();
+  // Any thread. Tenants go on.
+  void stop();
+  // Any thread: as SIGHUP does.
+  void reload();
+  // Any thread: ends at once as a crash would, leaving files and locks to the kernel. For tests.
+  void crash();
+
+ private:
+  class Impl;
+  explicit Daemon(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace gpumux::daemon

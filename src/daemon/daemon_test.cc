@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: tenants get, share and give back GPUs through a whole daemon, and whatever one of them does harms no other.
+// Method: a daemon in this process with GPUs that do not exist, tenants that send scripted messages over the real
+// socket. Nothing is timed: every wait is for a condition, with a deadline that only a failure reaches.
+#include "daemon/daemon.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "daemon/files.h"
+#include "daemon/known_tenants.h"
+#include "daemon/test_support.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using namespace testing;
+using Json = nlohmann::json;
+
+Json get(const std::string& dir, const std::string& target) {
+  const HttpAnswer answer = http(dir, "GET", target);
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  return Json::parse(answer.body, nullptr, false);
+}
+
+TEST(Leases, AreGivenReleasedAndGivenToTheNext) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant a(dir.path(), "a.py");
+  TestTenant b(dir.path(), "b.py");
+  ASSERT_TRUE(a.join() && b.join());
+  ASSERT_TRUE(a.open_seat(0, test_uuid(0)) && b.open_seat(3, test_uuid(0)));
+  EXPECT_FALSE(a.is_granted());
+
+  ASSERT_TRUE(a.request());
+  ASSERT_TRUE(a.wait_granted());
+  ASSERT_TRUE(b.request(3));
+  // The holder hears that somebody waits.
+  const auto contention = a.receive_a<wire::Contention>();
+  ASSERT_TRUE(contention);
+  EXPECT_EQ(contention->contended, 1u);
+  EXPECT_FALSE(b.is_granted(3));
+
+  ASSERT_TRUE(a.release());
+  ASSERT_TRUE(b.wait_granted(3));
+  EXPECT_FALSE(a.is_granted());
+  EXPECT_GT(b.epoch(3), a.epoch(0));
+}
+
+TEST(Leases, AreRevokedWhenTheQuantumEnds) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.flag_settings = {{"quantum", "20ms"}};
+  TestDaemon daemon(std::move(options));
+  TestTenant a(dir.path());
+  TestTenant b(dir.path());
+  ASSERT_TRUE(a.join() && b.join() && a.open_seat(0, test_uuid(0)) && b.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(a.request() && a.wait_granted() && b.request());
+  ASSERT_TRUE(a.yield());
+  ASSERT_TRUE(b.wait_granted());
+  EXPECT_FALSE(a.is_granted());
+}
+
+TEST(Leases, OfDifferentGpusAreIndependent) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()), fake_inventory(2));
+  TestTenant a(dir.path());
+  TestTenant b(dir.path());
+  ASSERT_TRUE(a.join() && b.join() && a.open_seat(0, test_uuid(0)) && b.open_seat(0, test_uuid(1)));
+  ASSERT_TRUE(a.request() && b.request());
+  EXPECT_TRUE(a.wait_granted());
+  EXPECT_TRUE(b.wait_granted());
+}
+
+TEST(Tenants, ThatDisconnectFreeTheirGpu) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant a(dir.path());
+  TestTenant b(dir.path());
+  ASSERT_TRUE(a.join() && b.join() && a.open_seat(0, test_uuid(0)) && b.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(a.request() && a.wait_granted() && b.request());
+  a.disconnect();
+  EXPECT_TRUE(b.wait_granted());
+}
+
+// A forked child keeps the dead tenant's socket open: only the pidfd tells.
+TEST(Tenants, ThatDieFreeTheirGpuThoughAChildHoldsTheirSocket) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  int ready[2];
+  int hold[2];
+  ASSERT_EQ(pipe(ready), 0);
+  ASSERT_EQ(pipe(hold), 0);
+  const base::GpuUuid uuid = test_uuid(0);
+  const pid_t child = fork();
+  if (child == 0) {
+    TestTenant a(dir.path());
+    if (!a.join() || !a.open_seat(0, uuid) || !a.request() || !a.wait_granted()) _exit(1);
+    if (fork() == 0) {
+      close(hold[1]);
+      char byte;
+      // Holds the socket until the test closes its end.
+      [[maybe_unused]] const ssize_t got = read(hold[0], &byte, 1);
+      _exit(0);
+    }
+    [[maybe_unused]] const ssize_t put = write(ready[1], "r", 1);
+    for (;;) pause();
+  }
+  close(hold[0]);
+  char byte;
+  close(ready[1]);  // so that a child that fails is an end of file here
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  TestTenant b(dir.path());
+  ASSERT_TRUE(b.join() && b.open_seat(0, test_uuid(0)) && b.request());
+  kill(child, SIGKILL);
+  EXPECT_TRUE(b.wait_granted());
+  waitpid(child, nullptr, 0);
+  close(hold[1]);
+  close(ready[0]);
+}
+
+TEST(Seats, OfUnknownGpusAndTakenSlotsAreRefused) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant a(dir.path());
+  ASSERT_TRUE(a.join());
+  ASSERT_TRUE(a.send(wire::SeatOpen{.slot = 1}));
+  auto refused = a.receive_a<wire::SeatRefused>();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->reason, wire::Reason::kUnknownGpu);
+  ASSERT_TRUE(a.open_seat(1, test_uuid(0)));
+  wire::SeatOpen again{.slot = 1};
+  std::copy_n(test_uuid(0).bytes.begin(), 16, again.gpu_uuid);
+  ASSERT_TRUE(a.send(again));
+  refused = a.receive_a<wire::SeatRefused>();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->reason, wire::Reason::kSlotInUse);
+}
+
+TEST(Hello, OfAnotherProtocolIsRefusedWithTheReason) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  for (const auto& [protocol, oldest] : {std::pair{0u, 0u}, std::pair{9u, 9u}}) {
+    TestTenant a(dir.path());
+    ASSERT_TRUE(a.send(wire::Hello{.protocol = protocol, .oldest_protocol = oldest}, a.page_fd()));
+    const auto refused = a.receive_a<wire::Refused>();
+    ASSERT_TRUE(refused) << protocol;
+    EXPECT_EQ(refused->reason, wire::Reason::kVersion);
+    EXPECT_TRUE(a.is_dropped());
+  }
+  TestTenant newer(dir.path());
+  ASSERT_TRUE(newer.send(wire::Hello{.protocol = 9, .oldest_protocol = 1}, newer.page_fd()));
+  const auto welcome = newer.receive_a<wire::Welcome>();
+  ASSERT_TRUE(welcome);
+  EXPECT_EQ(welcome->protocol, wire::kProtocolVersion);
+}
+
+TEST(Hello, NeedsASealedPageOfTheRightSize) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  const os::FileDescriptor unsealed = make_page(8192, false);
+  const os::FileDescriptor small = make_page(4096, true);
+  const os::FileDescriptor huge = make_page(1 << 20, true);
+  int pipes[2];
+  ASSERT_EQ(pipe(pipes), 0);
+  for (const int fd : {-1, unsealed.get(), small.get(), huge.get(), pipes[0]}) {
+    TestTenant a(dir.path());
+    ASSERT_TRUE(a.send(wire::Hello{.protocol = 1, .oldest_protocol = 1}, fd));
+    const auto refused = a.receive_a<wire::Refused>();
+    ASSERT_TRUE(refused);
+    EXPECT_EQ(refused->reason, wire::Reason::kBadPage) << refused->text;
+    EXPECT_TRUE(a.is_dropped());
+  }
+  close(pipes[0]);
+  close(pipes[1]);
+}
+
+TEST(Restart, KeepsHoldersHoldingAndWaitersWaiting) {
+  const TemporaryDirectory dir;
+  auto daemon = std::make_unique<TestDaemon>(TestDaemon::options_in(dir.path()));
+  TestTenant holder(dir.path());
+  ASSERT_TRUE(holder.join() && holder.open_seat(0, test_uuid(0)) && holder.request() && holder.wait_granted());
+  const std::uint64_t epoch = holder.epoch();
+  ASSERT_TRUE(eventually([&] {
+    const auto text = read_file(dir.path() + "/" + kKnownTenantsFile, 4096);
+    return text && parse_known_tenants(*text).count(getpid()) == 1 &&
+           parse_known_tenants(*text).begin()->second.seats == 1;
+  }));
+  daemon->crash();
+  ASSERT_TRUE(holder.is_granted());  // nobody took it away
+
+  daemon = std::make_unique<TestDaemon>(TestDaemon::options_in(dir.path()));
+  // A newcomer comes first, and must not get what the returning holder has.
+  const base::GpuUuid uuid = test_uuid(0);
+  const pid_t child = fork();
+  if (child == 0) {
+    // Another process, so that the daemon does not take it for the one that it waits for.
+    TestTenant early(dir.path());
+    if (!early.join() || !early.open_seat(0, uuid) || !early.request()) _exit(1);
+    // The answer to this comes after the request was handled.
+    wire::SeatOpen unknown{.slot = 5};
+    if (!early.send(unknown) || !early.receive_a<wire::SeatRefused>()) _exit(2);
+    _exit(early.is_granted() ? 3 : 0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+
+  TestTenant back(dir.path(), std::move(holder));
+  ASSERT_TRUE(back.join());
+  wire::SeatOpen open{.slot = 0, .state = wire::SeatState::kHolding, .epoch = epoch, .exclusive = 1};
+  std::copy_n(test_uuid(0).bytes.begin(), 16, open.gpu_uuid);
+  ASSERT_TRUE(back.open_seat(open));
+  const auto status_json = get(dir.path(), "/v1/status");
+  const auto& seats = status_json["gpus"][0]["seats"];
+  ASSERT_EQ(seats.size(), 1u) << status_json;
+  EXPECT_EQ(seats[0]["phase"], "holding");
+  EXPECT_EQ(seats[0]["epoch"], epoch);
+  EXPECT_TRUE(back.is_granted());
+  EXPECT_EQ(back.epoch(), epoch);
+
+  // And the lease goes on like any other.
+  TestTenant waiter(dir.path());
+  ASSERT_TRUE(waiter.join() && waiter.open_seat(0, test_uuid(0)) && waiter.request());
+  ASSERT_TRUE(back.release());
+  ASSERT_TRUE(waiter.wait_granted());
+  EXPECT_GT(waiter.epoch(), epoch);
+}
+
+TEST(Restart, DoesNotBelieveImpossibleLeases) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant liar(dir.path());
+  ASSERT_TRUE(liar.join());
+  wire::SeatOpen open{.slot = 0, .state = wire::SeatState::kHolding, .epoch = UINT64_MAX, .exclusive = 1};
+  std::copy_n(test_uuid(0).bytes.begin(), 16, open.gpu_uuid);
+  ASSERT_TRUE(liar.open_seat(open));
+  const auto revoke = liar.receive_a<wire::Revoke>();
+  ASSERT_TRUE(revoke);
+  EXPECT_EQ(revoke->epoch, UINT64_MAX);
+  TestTenant honest(dir.path());
+  ASSERT_TRUE(honest.join() && honest.open_seat(0, test_uuid(0)) && honest.request());
+  EXPECT_TRUE(honest.wait_granted());
+}
+
+TEST(GpuLock, RefusesASecondDaemonAndNamesTheOwner) {
+  const TemporaryDirectory first_dir;
+  const TemporaryDirectory second_dir;
+  TestDaemon first(TestDaemon::options_in(first_dir.path()));
+  const auto second = Daemon::make(TestDaemon::options_in(second_dir.path()), fake_inventory(1));
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().exit_code, kExitOwned);
+  const std::string why = second.error().error.message();
+  EXPECT_NE(why.find("pid " + std::to_string(getpid())), std::string::npos) << why;
+  EXPECT_NE(why.find(first_dir.path()), std::string::npos) << why;
+}
+
+TEST(GpuLock, LetsASecondDaemonServeTheRestAndTakeOverLater) {
+  const TemporaryDirectory first_dir;
+  const TemporaryDirectory second_dir;
+  auto first = std::make_unique<TestDaemon>(TestDaemon::options_in(first_dir.path()), fake_inventory(1));
+  TestDaemon second(TestDaemon::options_in(second_dir.path()), fake_inventory(2));
+  const auto refused = [&] { return get(second_dir.path(), "/v1/status")["gpus"][0]["refused"].get<std::string>(); };
+  EXPECT_NE(refused().find("another daemon"), std::string::npos);
+  TestTenant tenant(second_dir.path());
+  ASSERT_TRUE(tenant.join());
+  wire::SeatOpen open{.slot = 0};
+  std::copy_n(test_uuid(0).bytes.begin(), 16, open.gpu_uuid);
+  ASSERT_TRUE(tenant.send(open));
+  const auto answer = tenant.receive_a<wire::SeatRefused>();
+  ASSERT_TRUE(answer);
+  EXPECT_EQ(answer->reason, wire::Reason::kOwnedElsewhere);
+  EXPECT_TRUE(tenant.open_seat(1, test_uuid(1)));
+  first.reset();
+  EXPECT_TRUE(eventually([&] { return refused().empty(); }));
+  EXPECT_TRUE(tenant.open_seat(0, test_uuid(0)));
+}
+
+TEST(Runtime, DirectoryIsForOneDaemon) {
+  const TemporaryDirectory dir;
+  TestDaemon first(TestDaemon::options_in(dir.path()));
+  const auto second = Daemon::make(TestDaemon::options_in(dir.path()), fake_inventory(1, 50));
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().exit_code, kExitOwned);
+}
+
+TEST(Runtime, EndsWhenUnused) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.exit_when_unused = 1s;
+  TestDaemon daemon(std::move(options));
+  {
+    TestTenant tenant(dir.path());
+    ASSERT_TRUE(tenant.join());
+  }
+  EXPECT_EQ(daemon.wait(), kExitStopped);
+  EXPECT_NE(access((dir.path() + "/tenants.sock").c_str(), F_OK), 0);
+}
+
+}  // namespace
+}  // namespace gpumux::daemon

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/http_server.h"
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/basic_stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <exception>
+#include <optional>
+#include <utility>
+
+#include "daemon/log.h"
+#include "os/system_clock.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using namespace std::chrono_literals;
+using Stream = beast::basic_stream<asio::local::stream_protocol>;
+
+// curl sends 100 bytes of header; the longest body names every setting.
+constexpr std::uint32_t kMaxHeaderBytes = 8 * 1024;
+constexpr std::uint64_t kMaxBodyBytes = 16 * 1024;
+constexpr std::size_t kMaxBufferBytes = 32 * 1024;
+// A kept connection may be idle this long between requests; a request and its answer have to arrive in time.
+constexpr auto kIdleTimeout = 60s;
+constexpr auto kWriteTimeout = 10s;
+// One piece of the trace: about 400 entries.
+constexpr std::size_t kTracePieceBytes = 64 * 1024;
+// Followers are served in batches, so that a thousand switches a second are not a thousand writes to each.
+constexpr auto kTraceBatch = 5ms;
+constexpr auto kAcceptPause = 100ms;
+
+base::TimePoint now() { return os::SystemClock().now(); }
+
+}  // namespace
+
+class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(HttpServer& server, Peer client, asio::local::stream_protocol::socket socket)
+      : peer(std::move(client)), server_(server), stream_(std::move(socket)), buffer_(kMaxBufferBytes) {}
+
+  void start() { read(); }
+
+  void close() {
+    open_ = false;
+    boost::system::error_code ignored;
+    stream_.socket().close(ignored);
+  }
+
+  // The trace has grown.
+  void poke() {
+    if (open_ && !writing_) send_trace();
+  }
+
+  const Peer peer;
+
+ private:
+  void read() {
+    parser_.emplace();
+    parser_->header_limit(kMaxHeaderBytes);
+    parser_->body_limit(kMaxBodyBytes);
+    stream_.expires_after(kIdleTimeout);
+    http::async_read(
+        stream_, buffer_, *parser_,
+        [self = shared_from_this()](const boost::system::error_code& error, std::size_t) { self->was_read(error); });
+  }
+
+  void was_read(const boost::system::error_code& error) {
+    if (!open_) return;
+    if (error == http::error::body_limit || error == http::error::header_limit ||
+        error == http::error::buffer_overflow) {
+      return respond(error_response(413, {base::Code::kExhausted, 0, "the request is too long"}), false);
+    }
+    if (error && error.category() == http::make_error_code(http::error::bad_method).category() &&
+        error != http::error::end_of_stream && error != http::error::partial_message) {
+      return respond(error_response(400, {base::Code::kInvalid, 0, "this is not HTTP: " + error.message()}), false);
+    }
+    if (error) return server_.remove(*this);
+    try {
+      handle();
+    } catch (const std::exception& e) {
+      log_error("an API request failed", {{"uid", peer.uid}, {"pid", peer.pid}, {"why", e.what()}});
+      respond(error_response(500, {base::Code::kInternal, 0, "the daemon failed to answer; its log says why"}), false);
+    }
+  }
+
+  void handle() {
+    server_.last_used_ = now();
+    const auto& message = parser_->get();
+    const bool keep = message.keep_alive();
+    chunked_ = message.version() >= 11;
+    if (!server_.access_.may_connect(peer)) {
+      return respond(error_response(403, {base::Code::kDenied, 0,
+                                          "user " + std::to_string(peer.uid) +
+                                              " may not use this daemon (allow_users, allow_groups)"}),
+                     false);
+    }
+    ApiRequest request{std::string(message.method_string()), std::string(message.target()), message.body(), peer};
+    ApiAnswer answer = server_.api_.answer(request);
+    if (auto* response = std::get_if<ApiResponse>(&answer)) return respond(std::move(*response), keep);
+    if (auto* trace = std::get_if<ApiTrace>(&answer)) return start_trace(*trace);
+    asio::post(server_.worker_, [self = shared_from_this(), keep, work = std::move(std::get<ApiWork>(answer)),
+                                 io = &server_.io_]() mutable {
+      ApiResponse response;
+      try {
+        response = work();
+      } catch (const std::exception& e) {
+        response = error_response(500, {base::Code::kInternal, 0, e.what()});
+      }
+      asio::post(*io, [self = std::move(self), keep, response = std::move(response)]() mutable {
+        if (self->open_) self->respond(std::move(response), keep);
+      });
+    });
+  }
+
+  void respond(ApiResponse answer, bool keep) {
+    response_ = {};
+    response_.result(answer.status);
+    response_.set(http::field::server, "gpumuxd");
+    response_.set(http::field::content_type, "application/json");
+    response_.set(http::field::cache_control, "no-store");
+    response_.keep_alive(keep);
+    response_.body() = std::move(answer.body);
+    response_.prepare_payload();
+    stream_.expires_after(kWriteTimeout);
+    http::async_write(stream_, response_,
+                      [self = shared_from_this(), keep](const boost::system::error_code& error, std::size_t) {
+                        if (!self->open_) return;
+                        if (error || !keep) return self->server_.remove(*self);
+                        self->response_.body().clear();
+                        self->response_.body().shrink_to_fit();
+                        self->read();
+                      });
+  }
+
+  // ---- trace: a response without end, made of pieces
+  // -----------------------------------------------------------------------
+
+  void start_trace(const ApiTrace& trace) {
+    follow_ = trace.follow;
+    cursor_ = trace.since == 0 ? 1 : trace.since;
+    piece_ = "HTTP/1.1 200 OK\r\nServer: gpumuxd\r\nContent-Type: application/x-ndjson\r\nCache-Control: no-store\r\n";
+    piece_ += chunked_ ? "Transfer-Encoding: chunked\r\n" : "";
+    piece_ += "Connection: close\r\n\r\n";
+    if (follow_) {
+      server_.followers_.insert(this);
+      watch();
+    }
+    write_piece();
+  }
+
+  // A follower says nothing more: whatever arrives, its end or anything else, ends it.
+  void watch() {
+    stream_.socket().async_wait(asio::socket_base::wait_read,
+                                [self = shared_from_this()](const boost::system::error_code& error) {
+                                  if (!error && self->open_) self->server_.remove(*self);
+                                });
+  }
+
+  void send_trace() {
+    const TraceEntry* entry = server_.trace_.at_or_after(cursor_);
+    if (entry == nullptr && follow_) return;  // poked when there is more
+    if (entry != nullptr && entry->sequence > cursor_ && cursor_ > 1 && follow_ && caught_up_) {
+      log_warning("a follower of the trace reads too slowly and is cut off", {{"uid", peer.uid}, {"pid", peer.pid}});
+      return server_.remove(*this);
+    }
+    std::string text;
+    while (entry != nullptr && text.size() < kTracePieceBytes) {
+      append_json_line(text, *entry);
+      cursor_ = entry->sequence + 1;
+      caught_up_ = true;
+      entry = server_.trace_.at_or_after(cursor_);
+    }
+    const bool last = entry == nullptr && !follow_;
+    piece_.clear();
+    if (chunked_ && !text.empty()) {
+      char length[20];
+      std::snprintf(length, sizeof length, "%zx\r\n", text.size());
+      piece_ += length;
+    }
+    piece_ += text;
+    if (chunked_ && !text.empty()) piece_ += "\r\n";
+    if (chunked_ && last) piece_ += "0\r\n\r\n";
+    finished_ = last;
+    write_piece();
+  }
+
+  void write_piece() {
+    writing_ = true;
+    stream_.expires_after(kWriteTimeout);
+    asio::async_write(stream_, asio::buffer(piece_),
+                      [self = shared_from_this()](const boost::system::error_code& error, std::size_t) {
+                        self->writing_ = false;
+                        if (!self->open_) return;
+                        if (error || self->finished_) return self->server_.remove(*self);
+                        self->send_trace();
+                      });
+  }
+
+  HttpServer& server_;
+  Stream stream_;
+  beast::flat_buffer buffer_;
+  std::optional<http::request_parser<http::string_body>> parser_;
+  http::response<http::string_body> response_;
+  bool open_ = true;
+  bool chunked_ = true;
+  bool follow_ = false;
+  bool writing_ = false;
+  bool finished_ = false;
+  bool caught_up_ = false;  // has been sent something: from here on there may be no gap
+  std::uint64_t cursor_ = 1;
+  std::string piece_;
+};
+
+HttpServer::HttpServer(asio::io_context& io, asio::thread_pool& worker, Api& api, Trace& trace,
+                       const AccessRules& access)
+    : io_(io),
+      worker_(worker),
+      api_(api),
+      trace_(trace),
+      access_(access),
+      acceptor_(io),
+      accept_pause_(io),
+      flush_(io),
+      last_used_(now()) {}
+
+HttpServer::~HttpServer() { close(); }
+
+void HttpServer::listen(os::FileDescriptor socket) {
+  acceptor_.assign(asio::local::stream_protocol(), socket.release());
+  accept();
+}
+
+void HttpServer::accept() {
+  acceptor_.async_accept([this](const boost::system::error_code& error, asio::local::stream_protocol::socket socket) {
+    if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
+    if (!error) {
+      try {
+        add(std::move(socket));
+      } catch (const std::exception& e) {
+        log_error("cannot take an API client", {{"why", e.what()}});
+      }
+      return accept();
+    }
+    accept_pause_.expires_after(kAcceptPause);
+    accept_pause_.async_wait([this](const boost::system::error_code& cancelled) {
+      if (!cancelled) accept();
+    });
+  });
+}
+
+void HttpServer::add(asio::local::stream_protocol::socket socket) {
+  auto peer = peer_of(socket.native_handle());
+  // Too many: closed without a word, for a word would be a connection.
+  if (!peer || connections_.size() >= kMaxApiConnections) return;
+  const uid_t uid = peer->uid;
+  if (uid != 0 && per_user_[uid] >= kMaxApiConnectionsPerUser) return;
+  auto connection = std::make_shared<Connection>(*this, std::move(*peer), std::move(socket));
+  ++per_user_[uid];
+  connections_.emplace(connection.get(), connection);
+  connection->start();
+}
+
+void HttpServer::remove(Connection& connection) {
+  const auto found = connections_.find(&connection);
+  if (found == connections_.end()) return;
+  const auto keep = found->second;
+  connections_.erase(found);
+  if (followers_.erase(&connection) > 0) last_used_ = now();
+  if (const auto user = per_user_.find(connection.peer.uid); --user->second == 0) per_user_.erase(user);
+  connection.close();
+}
+
+void HttpServer::trace_grew() {
+  if (followers_.empty() || flush_armed_) return;
+  flush_armed_ = true;
+  flush_.expires_after(kTraceBatch);
+  flush_.async_wait([this](const boost::system::error_code& error) {
+    flush_armed_ = false;
+    if (error) return;
+    // A poke may remove a follower.
+    const std::vector<Connection*> followers(followers_.begin(), followers_.end());
+    for (Connection* follower : followers) {
+      if (followers_.contains(follower)) follower->poke();
+    }
+  });
+}
+
+void HttpServer::close() {
+  boost::system::error_code ignored;
+  acceptor_.close(ignored);
+  accept_pause_.cancel();
+  flush_.cancel();
+  for (const auto& [key, connection] : connections_) connection->close();
+  followers_.clear();
+  connections_.clear();
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// HTTP/1.1 on the API's socket.
+//
+// Clients are strangers: requests are bounded in size and time, connections in number, and a client that reads the
+// trace too slowly to keep up with the ring is cut off. Everything runs on the loop's thread but ApiWork, which runs on
+// `worker`, one at a time.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "daemon/access.h"
+#include "daemon/api.h"
+#include "daemon/trace.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::daemon {
+
+// Dashboards and watchers of one node, and room. A connection costs some 12 KiB.
+inline constexpr std::size_t kMaxApiConnections = 256;
+inline constexpr std::size_t kMaxApiConnectionsPerUser = 64;
+
+class HttpServer {
+ public:
+  HttpServer(boost::asio::io_context& io, boost::asio::thread_pool& worker, Api& api, Trace& trace,
+             const AccessRules& access);
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  void listen(os::FileDescriptor socket);
+  // There is something new in the trace.
+  void trace_grew();
+  void close();
+
+  // The last time that a request came or a follower left.
+  base::TimePoint last_used() const { return last_used_; }
+  bool has_followers() const { return !followers_.empty(); }
+
+ private:
+  class Connection;
+  void accept();
+  void add(boost::asio::local::stream_protocol::socket socket);
+  void remove(Connection& connection);
+
+  boost::asio::io_context& io_;
+  boost::asio::thread_pool& worker_;
+  Api& api_;
+  Trace& trace_;
+  const AccessRules& access_;
+  boost::asio::local::stream_protocol::acceptor acceptor_;
+  boost::asio::steady_timer accept_pause_;
+  boost::asio::steady_timer flush_;
+  bool flush_armed_ = false;
+  std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
+  std::unordered_set<Connection*> followers_;
+  std::unordered_map<uid_t, std::size_t> per_user_;
+  base::TimePoint last_used_{};
+};
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which GPUs this machine has, and who else uses them. An interface, so that tests need no GPU and no driver.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+
+namespace gpumux::daemon {
+
+struct GpuInfo {
+  base::GpuUuid uuid;
+  std::string uuid_text;  // as nvidia-smi prints it: "GPU-..." or "MIG-..."
+  std::string name;
+  std::string pci_bus_id;
+  std::string compute_mode;  // "default", "exclusive-process", "prohibited"
+  std::uint64_t memory_total = 0;
+};
+
+struct GpuProcess {
+  pid_t pid = 0;
+  std::string name;
+  std::uint64_t memory = 0;
+};
+
+struct GpuUse {
+  std::uint64_t memory_used = 0;
+  std::vector<GpuProcess> processes;  // tenants and others
+};
+
+struct DriverInfo {
+  std::string cuda_version;  // "13.0": what the driver supports
+  std::string nvml_version;  // the driver's own: "580.159.04"
+  bool simulated = false;
+};
+
+class Inventory {
+ public:
+  virtual ~Inventory() = default;
+  // In PCI bus order, the instances of a partitioned (MIG) GPU in place of it. Does not change while the daemon runs.
+  virtual const std::vector<GpuInfo>& gpus() const = 0;
+  virtual const DriverInfo& driver() const = 0;
+  // One entry for each of gpus(). May take long: called on a helper thread only, one call at a time.
+  virtual std::vector<GpuUse> read_use() = 0;
+};
+
+// The driver's management library, opened at run time (`path`; empty: libnvidia-ml.so.1). No CUDA context is made.
+// Errors say what is missing and what to do.
+base::Result<std::unique_ptr<Inventory>> open_nvml(const std::string& path);
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which tenants a restarted daemon has to wait for.
+//
+// A daemon that dies leaves holders holding and waiters waiting; all of them reconnect within moments. Until they have,
+// the new one must not grant anything: the GPU may be held by somebody who is not back yet. So the daemon keeps a list
+// of its tenants beside its sockets, and a new one waits for those of them that still live, at most kReturnTimeout.
+//
+// One line a tenant: pid, start time (which together name a process), number of seats.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+
+namespace gpumux::daemon {
+
+inline constexpr char kKnownTenantsFile[] = "tenants";
+
+// Tenants look for a new daemon every 50 ms; a swapped-out one may need a second. A holder who is later still loses its
+// lease.
+inline constexpr std::chrono::seconds kReturnTimeout{2};
+
+struct KnownTenant {
+  std::uint64_t start_time = 0;
+  std::size_t seats = 0;
+};
+using KnownTenants = std::map<pid_t, KnownTenant>;
+
+std::string format_known_tenants(const KnownTenants& tenants);
+// Lines that are not of the form are skipped: this file is ours, but may be from another version.
+KnownTenants parse_known_tenants(std::string_view text);
+// Leaves out those that have ended since, or that another process has the number of.
+KnownTenants still_living(const KnownTenants& tenants);
+
+// Those who are still to come back. Empty: nobody is waited for.
+class Returning {
+ public:
+  explicit Returning(KnownTenants expected = {}) : expected_(std::move(expected)) {}
+  bool waiting() const { return !expected_.empty(); }
+  std::size_t size() const { return expected_.size(); }
+  // A tenant now has so many seats. True if it was the last that was waited for.
+  bool has(pid_t pid, std::size_t seats);
+  // A tenant is gone for good, or is not waited for any longer. True as above.
+  bool forget(pid_t pid);
+
+ private:
+  KnownTenants expected_;
+};
+
+}  // namespace gpumux::daemon

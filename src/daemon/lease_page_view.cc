@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/lease_page_view.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "os/futex.h"
+#include "os/system_clock.h"
+#include "wire/lease_page.h"
+
+namespace gpumux::daemon {
+
+LeasePageView::LeasePageView(LeasePageView&& other) noexcept
+    : page_(std::exchange(other.page_, nullptr)), sequence_(other.sequence_) {}
+
+LeasePageView& LeasePageView::operator=(LeasePageView&& other) noexcept {
+  if (this != &other) {
+    unmap();
+    page_ = std::exchange(other.page_, nullptr);
+    sequence_ = other.sequence_;
+  }
+  return *this;
+}
+
+LeasePageView::~LeasePageView() { unmap(); }
+
+void LeasePageView::unmap() {
+  if (page_ != nullptr) ::munmap(page_, wire::kLeasePageBytes);
+  page_ = nullptr;
+}
+
+base::Result<LeasePageView> LeasePageView::map(const os::FileDescriptor& fd) {
+  using base::Code;
+  if (!fd) return base::fail(Code::kInvalid, "no lease page came with the first message");
+  // Seals are kept only by memory files: pipes, sockets and files on disk fail here.
+  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0) return base::fail(Code::kInvalid, "the lease page is not a memory file that can be sealed");
+  constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  // Without them the tenant could cut the file under our mapping, and our next store would be a SIGBUS.
+  if ((seals & kNeeded) != kNeeded) return base::fail(Code::kInvalid, "the lease page is not sealed");
+  struct stat status {};
+  struct statfs filesystem {};
+  if (::fstat(fd.get(), &status) != 0 || ::fstatfs(fd.get(), &filesystem) != 0) {
+    return base::fail_errno(errno, "cannot look at the lease page");
+  }
+  if (!S_ISREG(status.st_mode) || status.st_size != static_cast<off_t>(wire::kLeasePageBytes)) {
+    return base::fail(Code::kInvalid, "the lease page has " + std::to_string(status.st_size) + " bytes instead of " +
+                                          std::to_string(wire::kLeasePageBytes));
+  }
+  // A huge-page file can run out of pages, which would be a SIGBUS again.
+  if (filesystem.f_type != TMPFS_MAGIC) return base::fail(Code::kInvalid, "the lease page is not on tmpfs");
+  void* memory = ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+  if (memory == MAP_FAILED) return base::fail_errno(errno, "cannot map the lease page");
+  LeasePageView view(static_cast<wire::LeasePage*>(memory));
+  view.sequence_ = static_cast<std::uint32_t>(os::SystemClock().now().time_since_epoch().count()) & wire::kSequenceMask;
+  return view;
+}
+
+void LeasePageView::store(std::size_t slot, std::uint32_t flags, std::uint32_t permits) {
+  sequence_ += wire::kSequenceOne;
+  // Ordered by the release store of the word, as the epoch is: whoever sees the new word sees what it permits.
+  page_->slots[slot].permits.store(permits, std::memory_order_relaxed);
+  auto& word = page_->slots[slot].word;
+  // Release pairs with the acquire load of the tenant's gate: whoever sees the grant sees its epoch.
+  word.store(flags | sequence_, std::memory_order_release);
+  os::futex_wake(word, os::FutexScope::kShared);
+}
+
+void LeasePageView::grant(std::size_t slot, base::LeaseEpoch epoch, bool exclusive, bool contended) {
+  // Ordered by the release store of the word.
+  page_->slots[slot].epoch.store(epoch.value, std::memory_order_relaxed);
+  store(slot, wire::kGranted | (exclusive ? wire::kExclusive : 0u) | (contended ? wire::kContended : 0u), 0);
+}
+
+void LeasePageView::revoke(std::size_t slot) { store(slot, 0, 0); }
+
+void LeasePageView::set_contended(std::size_t slot, bool contended) {
+  // Nobody sleeps on a granted word, so nobody is woken. Pairs with nothing: the bit is a hint.
+  if (contended) {
+    page_->slots[slot].word.fetch_or(wire::kContended, std::memory_order_relaxed);
+  } else {
+    page_->slots[slot].word.fetch_and(~wire::kContended, std::memory_order_relaxed);
+  }
+}
+
+void LeasePageView::step(std::size_t slot) { store(slot, 0, 1); }
+
+std::uint64_t LeasePageView::submissions(std::size_t slot) const {
+  return page_->slots[slot].submissions.load(std::memory_order_relaxed);
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon's side of a tenant's lease page: it checks the descriptor, maps it, and writes words as wire/lease_page.h
+// says.
+//
+// The page is the tenant's and may be scribbled over at any moment. Nothing that is read from it decides anything; what
+// the daemon needs to know of its own last word it remembers itself.
+#pragma once
+
+#include <cstdint>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::wire {
+struct LeasePage;
+}
+
+namespace gpumux::daemon {
+
+class LeasePageView {
+ public:
+  LeasePageView() = default;
+  LeasePageView(LeasePageView&& other) noexcept;
+  LeasePageView& operator=(LeasePageView&& other) noexcept;
+  LeasePageView(const LeasePageView&) = delete;
+  LeasePageView& operator=(const LeasePageView&) = delete;
+  ~LeasePageView();
+
+  // kInvalid, with the reason, unless `fd` is a memfd of exactly kLeasePageBytes that can no longer shrink, grow or
+  // lose that property. The descriptor is not needed afterwards.
+  static base::Result<LeasePageView> map(const os::FileDescriptor& fd);
+
+  explicit operator bool() const { return page_ != nullptr; }
+
+  // Stores a new word: granted (with epoch) or not. Wakes whoever sleeps on it.
+  void grant(std::size_t slot, base::LeaseEpoch epoch, bool exclusive, bool contended);
+  void revoke(std::size_t slot);
+  // Only the one bit: the tenant's agent may be clearing kGranted at this moment, and storing it anew would undo that.
+  void set_contended(std::size_t slot, bool contended);
+  // One submission may pass although the word still says "not granted".
+  void step(std::size_t slot);
+
+  // Whatever the tenant says. For people.
+  std::uint64_t submissions(std::size_t slot) const;
+
+ private:
+  explicit LeasePageView(wire::LeasePage* page) : page_(page) {}
+  void store(std::size_t slot, std::uint32_t flags, std::uint32_t permits);
+  void unmap();
+
+  wire::LeasePage* page_ = nullptr;
+  // One sequence for all slots: a word then differs from any that the slot had before. It starts anywhere, because the
+  // words that an earlier daemon left are not read.
+  std::uint32_t sequence_ = 0;
+};
+
+}  // namespace gpumux::daemon

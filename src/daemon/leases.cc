@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/leases.h"
+
+#include <ctime>
+#include <type_traits>
+#include <utility>
+
+#include "base/limits.h"
+#include "base/units.h"
+#include "daemon/log.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using base::SeatId;
+
+// Epochs start where the time since boot puts them, so that a new daemon's are above all that an earlier one has given,
+// without any file: 4096 of them a microsecond cannot be used up by granting. In 64 bits this lasts 142 years.
+constexpr std::uint64_t kEpochsPerMicrosecond = 4096;
+
+std::uint64_t epoch_of_now() {
+  timespec t{};
+  ::clock_gettime(CLOCK_BOOTTIME, &t);
+  const auto microseconds =
+      static_cast<std::uint64_t>(t.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(t.tv_nsec) / 1000;
+  return microseconds * kEpochsPerMicrosecond;
+}
+
+std::uint64_t note_key(SeatId seat) { return seat.tenant.value * base::kMaxGpus + seat.gpu.value; }
+
+std::string_view reason_text(sched::RevokeReason reason) {
+  switch (reason) {
+    case sched::RevokeReason::kQuantum: return "quantum";
+    case sched::RevokeReason::kMaxRuntime: return "max_runtime";
+    case sched::RevokeReason::kModeChange: return "mode_change";
+    case sched::RevokeReason::kGang: return "gang";
+    case sched::RevokeReason::kUrgent: return "urgent";
+    case sched::RevokeReason::kBadClaim: return "bad_claim";
+  }
+  return "";
+}
+
+template <class... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+template <class... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
+
+}  // namespace
+
+Leases::Leases(const base::Clock& clock, Trace& trace) : clock_(clock), trace_(trace) {}
+
+void Leases::add_gpu(GpuInfo info, const sched::GpuSettings& settings, std::string refused) {
+  const base::GpuIndex index{static_cast<std::uint32_t>(gpus_.size())};
+  const bool served = refused.empty();
+  gpus_.push_back({std::move(info), settings, std::move(refused), {}});
+  if (served) apply(sched::GpuAdded{index, settings, base::LeaseEpoch{epoch_of_now()}});
+}
+
+void Leases::serve(base::GpuIndex gpu) {
+  Gpu& target = gpus_.at(gpu.value);
+  if (target.refused.empty()) return;
+  target.refused.clear();
+  apply(sched::GpuAdded{gpu, target.settings, base::LeaseEpoch{epoch_of_now()}});
+}
+
+std::optional<base::GpuIndex> Leases::find(const base::GpuUuid& uuid) const {
+  for (std::size_t i = 0; i < gpus_.size(); ++i) {
+    if (gpus_[i].info.uuid == uuid) return base::GpuIndex{static_cast<std::uint32_t>(i)};
+  }
+  return std::nullopt;
+}
+
+void Leases::set_use(std::size_t index, GpuUse use) {
+  if (index < gpus_.size()) gpus_[index].use = std::move(use);
+}
+
+void Leases::set_settings(base::GpuIndex gpu, const sched::GpuSettings& settings) {
+  Gpu& target = gpus_.at(gpu.value);
+  if (target.settings == settings) return;
+  target.settings = settings;
+  if (target.refused.empty()) apply(sched::SettingsChanged{gpu, settings});
+}
+
+void Leases::connected(base::TenantId tenant, std::shared_ptr<const TenantLabel> label) {
+  const std::uint32_t uid = label->uid;
+  labels_[tenant] = std::move(label);
+  apply(sched::TenantConnected{tenant, uid});
+}
+
+void Leases::gone(base::TenantId tenant, std::string_view why) {
+  if (!labels_.contains(tenant)) return;
+  TraceEntry traced{.time = clock_.now(), .event = "gone", .detail = why, .tenant = tenant, .label = label(tenant)};
+  trace_.record(std::move(traced));
+  apply(sched::TenantGone{tenant});
+  for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
+    notes_.erase(note_key({tenant, {static_cast<std::uint32_t>(gpu)}}));
+  }
+  labels_.erase(tenant);
+}
+
+void Leases::apply(const sched::Event& event) {
+  const base::TimePoint now = clock_.now();
+  record_event(now, event);
+  // The executor does not call back, so one buffer does for all calls.
+  commands_.clear();
+  core_.apply(now, event, commands_);
+  for (const sched::Command& command : commands_) {
+    record_command(now, command);
+    if (executor_) executor_(command);
+  }
+}
+
+base::LeaseEpoch Leases::newest_possible_epoch() const { return {epoch_of_now()}; }
+
+std::shared_ptr<const TenantLabel> Leases::label(base::TenantId tenant) const {
+  const auto found = labels_.find(tenant);
+  return found == labels_.end() ? nullptr : found->second;
+}
+
+std::string Leases::note(SeatId seat) const {
+  const auto found = notes_.find(note_key(seat));
+  return found == notes_.end() ? std::string() : found->second;
+}
+
+TraceEntry Leases::entry(base::TimePoint now, std::string_view name, SeatId seat) const {
+  return TraceEntry{.time = now,
+                    .event = name,
+                    .gpu = static_cast<std::int32_t>(seat.gpu.value),
+                    .tenant = seat.tenant,
+                    .label = label(seat.tenant)};
+}
+
+void Leases::record_event(base::TimePoint now, const sched::Event& event) {
+  const auto with_epoch = [&](std::string_view name, SeatId seat, base::LeaseEpoch epoch) {
+    TraceEntry traced = entry(now, name, seat);
+    traced.epoch = epoch;
+    trace_.record(std::move(traced));
+  };
+  std::visit(Overloaded{
+                 [&](const sched::TenantConnected& e) {
+                   trace_.record({.time = now, .event = "connect", .tenant = e.tenant, .label = label(e.tenant)});
+                 },
+                 [&](const sched::SeatOpened& e) { trace_.record(entry(now, "open", e.seat)); },
+                 [&](const sched::SeatClaimed& e) { with_epoch("claim", e.seat, e.epoch); },
+                 [&](const sched::SeatClosed& e) {
+                   trace_.record(entry(now, "close", e.seat));
+                   notes_.erase(note_key(e.seat));
+                 },
+                 [&](const sched::Requested& e) { trace_.record(entry(now, "request", e.seat)); },
+                 [&](const sched::GateClosed& e) { with_epoch("gate_closed", e.seat, e.epoch); },
+                 [&](const sched::Drained& e) {
+                   with_epoch("drained", e.seat, e.epoch);
+                   notes_.erase(note_key(e.seat));
+                 },
+                 [&](const sched::SettingsChanged& e) {
+                   trace_.record({.time = now, .event = "settings", .gpu = static_cast<std::int32_t>(e.gpu.value)});
+                 },
+                 [](const auto&) {},
+             },
+             event);
+}
+
+void Leases::record_command(base::TimePoint now, const sched::Command& command) {
+  const auto seat_fields = [&](SeatId seat) {
+    const auto tenant = label(seat.tenant);
+    return std::pair<std::string, std::string>(std::to_string(tenant ? tenant->pid : 0), tenant ? tenant->program : "");
+  };
+  std::visit(
+      Overloaded{
+          [&](const sched::Grant& c) {
+            TraceEntry traced = entry(now, "grant", c.seat);
+            traced.epoch = c.epoch;
+            traced.has_lease = true;
+            traced.exclusive = c.kind == sched::LeaseKind::kExclusive;
+            trace_.record(std::move(traced));
+          },
+          [&](const sched::Revoke& c) {
+            TraceEntry traced = entry(now, "revoke", c.seat);
+            traced.epoch = c.epoch;
+            traced.detail = reason_text(c.reason);
+            trace_.record(std::move(traced));
+          },
+          [&](const sched::Reopen& c) {
+            TraceEntry traced = entry(now, "reopen", c.seat);
+            traced.epoch = c.epoch;
+            trace_.record(std::move(traced));
+          },
+          [&](const sched::Step& c) {
+            TraceEntry traced = entry(now, "step", c.seat);
+            traced.epoch = c.epoch;
+            trace_.record(std::move(traced));
+          },
+          [](const sched::Contention&) {},
+          [&](const sched::ReportStall& c) {
+            TraceEntry traced = entry(now, "stall", c.seat);
+            traced.epoch = c.epoch;
+            trace_.record(std::move(traced));
+            const auto [pid, program] = seat_fields(c.seat);
+            notes_[note_key(c.seat)] = "its submitted work did not finish within " + base::format_duration(c.waited) +
+                                       " of a revocation: it keeps the GPU, and is asked again later";
+            log_warning("a tenant's work does not drain; its lease was given back to it and will be revoked again",
+                        {{"pid", pid},
+                         {"program", program},
+                         {"gpu", c.seat.gpu.value},
+                         {"waited", base::format_duration(c.waited)},
+                         {"undrained", c.undrained.size()}});
+          },
+          [&](const sched::ReportSilent& c) {
+            trace_.record(entry(now, "silent", c.seat));
+            const auto [pid, program] = seat_fields(c.seat);
+            notes_[note_key(c.seat)] = "does not answer";
+            log_warning("a tenant does not answer a revocation; others go on without waiting for it",
+                        {{"pid", pid},
+                         {"program", program},
+                         {"gpu", c.seat.gpu.value},
+                         {"waited", base::format_duration(c.waited)}});
+          },
+          [&](const sched::ReportAnswering& c) {
+            trace_.record(entry(now, "answering", c.seat));
+            notes_.erase(note_key(c.seat));
+            const auto [pid, program] = seat_fields(c.seat);
+            log_info("a silent tenant answers again", {{"pid", pid}, {"program", program}, {"gpu", c.seat.gpu.value}});
+          },
+          [&](const sched::KillTenant& c) {
+            const auto tenant = label(c.tenant);
+            trace_.record({.time = now, .event = "kill", .tenant = c.tenant, .label = tenant});
+            log_warning("a tenant was silent longer than kill_silent_after: it is killed",
+                        {{"pid", tenant ? tenant->pid : 0}, {"program", tenant ? tenant->program : ""}});
+          },
+      },
+      command);
+}
+
+}  // namespace gpumux::daemon

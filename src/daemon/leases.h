@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lease core in the daemon: hands it events with the time, passes on its commands, keeps what people want to see
+// beside it. Knows nothing of messages and sockets.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "daemon/inventory.h"
+#include "daemon/trace.h"
+#include "sched/events.h"
+#include "sched/lease_core.h"
+
+namespace gpumux::daemon {
+
+struct Gpu {
+  GpuInfo info;
+  sched::GpuSettings settings;
+  std::string refused;  // why it is not served; empty: it is
+  GpuUse use;
+};
+
+class Leases {
+ public:
+  // Carries out one command. It must not call back into this object; what follows from a failure is told later, by
+  // events.
+  using Executor = std::function<void(const sched::Command&)>;
+
+  Leases(const base::Clock& clock, Trace& trace);
+  void set_executor(Executor executor) { executor_ = std::move(executor); }
+
+  // In index order, before anything else. `refused`: why the GPU is only shown.
+  void add_gpu(GpuInfo info, const sched::GpuSettings& settings, std::string refused);
+  // A GPU that was only shown is served from now on.
+  void serve(base::GpuIndex gpu);
+  const std::vector<Gpu>& gpus() const { return gpus_; }
+  // The index of a GPU by what cuDeviceGetUuid_v2 says of it.
+  std::optional<base::GpuIndex> find(const base::GpuUuid& uuid) const;
+  void set_use(std::size_t index, GpuUse use);
+  void set_settings(base::GpuIndex gpu, const sched::GpuSettings& settings);
+
+  void connected(base::TenantId tenant, std::shared_ptr<const TenantLabel> label);
+  // `why`: a literal, for the trace.
+  void gone(base::TenantId tenant, std::string_view why);
+  // Any event about a connected tenant's seats, and the daemon's own.
+  void apply(const sched::Event& event);
+
+  // When apply(TimePassed) is wanted.
+  std::optional<base::TimePoint> next_deadline() const { return core_.next_deadline(); }
+  base::TimePoint now() const { return clock_.now(); }
+
+  // The last epoch that any daemon of this boot can have given by now: claims above it are false.
+  base::LeaseEpoch newest_possible_epoch() const;
+
+  std::vector<sched::GpuView> view() const { return core_.view(clock_.now()); }
+  std::shared_ptr<const TenantLabel> label(base::TenantId tenant) const;
+  // Why a tenant's seat is remarkable ("does not answer", "does not drain"), for status. Empty: it is not.
+  std::string note(base::SeatId seat) const;
+  std::string check_invariants() const { return core_.check_invariants(); }
+
+ private:
+  void record_event(base::TimePoint now, const sched::Event& event);
+  void record_command(base::TimePoint now, const sched::Command& command);
+  TraceEntry entry(base::TimePoint now, std::string_view name, base::SeatId seat) const;
+
+  const base::Clock& clock_;
+  Trace& trace_;
+  Executor executor_;
+  sched::LeaseCore core_;
+  std::vector<Gpu> gpus_;
+  std::unordered_map<base::TenantId, std::shared_ptr<const TenantLabel>> labels_;
+  std::unordered_map<std::uint64_t, std::string> notes_;  // by tenant and GPU
+  std::vector<sched::Command> commands_;                  // kept only for its memory
+};
+
+}  // namespace gpumux::daemon

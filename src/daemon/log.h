@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon's log: one line an event, a sentence and key=value fields, to standard error (which is the journal under
+// systemd).
+//
+// Lines are handed to a thread of the log's own and never waited for: a reader of standard error that has stopped
+// reading must not stop the scheduling. What does not fit is dropped, oldest first. Values are quoted and escaped, so
+// that what a tenant writes cannot look like a line or a field of ours.
+//
+// Any thread may log. This is the only place that knows the logging library.
+#pragma once
+
+#include <concepts>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace gpumux::daemon {
+
+enum class LogLevel { kDebug, kInfo, kWarning, kError };
+
+base::Result<LogLevel> parse_log_level(std::string_view text);
+std::string_view to_string(LogLevel level);
+
+struct LogField {
+  LogField(std::string_view k, std::string_view v) : key(k), value(v) {}
+  LogField(std::string_view k, const char* v) : key(k), value(v) {}
+  LogField(std::string_view k, const std::string& v) : key(k), value(v) {}
+  template <std::integral Integer>
+  LogField(std::string_view k, Integer v) : key(k), value(std::to_string(v)) {}
+
+  std::string_view key;
+  std::string value;
+};
+using LogFields = std::initializer_list<LogField>;
+
+// Starts the log's thread; before it, and after stop_log, lines are written at once by whoever logs.
+void start_log(LogLevel level);
+// Writes what is still to be written.
+void stop_log();
+void set_log_level(LogLevel level);
+
+void log(LogLevel level, std::string_view sentence, LogFields fields = {});
+inline void log_debug(std::string_view sentence, LogFields fields = {}) { log(LogLevel::kDebug, sentence, fields); }
+inline void log_info(std::string_view sentence, LogFields fields = {}) { log(LogLevel::kInfo, sentence, fields); }
+inline void log_warning(std::string_view sentence, LogFields fields = {}) { log(LogLevel::kWarning, sentence, fields); }
+inline void log_error(std::string_view sentence, LogFields fields = {}) { log(LogLevel::kError, sentence, fields); }
+
+// `sentence key=value key="two words"`: what log writes after time and level.
+std::string format_line(std::string_view sentence, LogFields fields);
+
+}  // namespace gpumux::daemon

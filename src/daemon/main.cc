@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumuxd: the node's scheduling daemon.
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <utility>
+
+#include "daemon/daemon.h"
+#include "daemon/log.h"
+#include "daemon/options.h"
+
+namespace gpumux::daemon {
+namespace {
+
+// Each tenant takes two descriptors; the usual soft limit of 1024 would end at 256 of them.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+int run(int argc, const char* const* argv) {
+  auto options = parse_options(argc, argv, [](const char* name) -> const char* { return ::secure_getenv(name); });
+  if (const auto* early = std::get_if<EarlyExit>(&options)) {
+    std::fputs(early->text.c_str(), early->is_error ? stderr : stdout);
+    return early->exit_code;
+  }
+  auto& parsed = std::get<ParsedOptions>(options);
+  if (parsed.check_config) {
+    if (parsed.daemon.config.files.empty()) std::printf("no configuration file; defaults and environment are right\n");
+    for (const std::string& file : parsed.daemon.config.files) std::printf("%s: right\n", file.c_str());
+    return kExitStopped;
+  }
+  raise_descriptor_limit();
+  const LogLevel level = parsed.daemon.config.log_level;
+  set_log_level(level);
+  auto inventory = open_nvml(parsed.nvml_path);
+  if (!inventory) {
+    log_error(inventory.error().message());
+    return kExitNoGpu;
+  }
+  auto daemon = Daemon::make(std::move(parsed.daemon), std::move(*inventory));
+  if (!daemon) {
+    log_error(daemon.error().error.message());
+    return daemon.error().exit_code;
+  }
+  start_log(level);
+  const int exit_code = (*daemon)->run();
+  daemon->reset();
+  stop_log();
+  return exit_code;
+}
+
+}  // namespace
+}  // namespace gpumux::daemon
+
+int main(int argc, char** argv) {
+  try {
+    return gpumux::daemon::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpumuxd: %s\n", error.what());
+    return gpumux::daemon::kExitFailed;
+  }
+}

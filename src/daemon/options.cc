@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/options.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <sstream>
+#include <utility>
+
+#include "base/units.h"
+#include "daemon/access.h"
+#include "daemon/settings.h"
+#include "os/runtime_dir.h"
+
+namespace gpumux::daemon {
+namespace {
+
+constexpr char kFooter[] = R"(
+Examples:
+  gpumuxd                                  the machine's daemon: /run/gpumux, /etc/gpumux/gpumux.toml
+  gpumuxd --private --exit-when-unused 10s one user's daemon, which ends by itself
+  gpumuxd --gpus 0,1 --quantum 50ms        serve two GPUs, with quanta of 50 ms
+  gpumuxd --check-config                   say whether the configuration is right
+
+Exit status:
+  0  stopped (SIGTERM, SIGINT, or unused), or the configuration is right
+  1  something failed that should not; the log says what
+  2  wrong options
+  3  wrong configuration: file, line, key and what is allowed are named
+  4  no NVIDIA driver or no GPU
+  5  another daemon has this runtime directory, or all the GPUs; its owner is named
+  6  the runtime directory, its sockets or the trace file cannot be made
+
+Tenants go on when the daemon stops, and come back to the next one.)";
+
+EarlyExit fail(ExitCode code, const std::string& text) { return {code, "gpumuxd: " + text + "\n", true}; }
+
+std::string default_config_file(bool is_private, const Environment& environment) {
+  if (!is_private) return kSystemConfigFile;
+  if (const char* xdg = environment("XDG_CONFIG_HOME"); xdg != nullptr && xdg[0] == '/')
+    return std::string(xdg) + "/gpumux/gpumux.toml";
+  if (const char* home = environment("HOME"); home != nullptr && home[0] == '/')
+    return std::string(home) + "/.config/gpumux/gpumux.toml";
+  return kSystemConfigFile;
+}
+
+std::string flag_of(std::string_view setting) {
+  std::string flag = "--" + std::string(setting);
+  for (char& c : flag) {
+    if (c == '_') c = '-';
+  }
+  return flag;
+}
+
+base::Result<std::string> runtime_dir(const std::string& named, bool is_private, const Environment& environment) {
+  if (!named.empty()) return named;
+  if (is_private) return os::make_user_runtime_dir();
+  if (const char* variable = environment("GPUMUX_RUNTIME_DIR"); variable != nullptr && variable[0] != '\0')
+    return std::string(variable);
+  return std::string(os::kSystemRuntimeDir);
+}
+
+}  // namespace
+
+std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const* argv,
+                                                     const Environment& environment) {
+  ParsedOptions parsed;
+  DaemonOptions& daemon = parsed.daemon;
+  std::string exit_when_unused;
+  std::string log_level;
+  std::map<std::string, std::string> settings;
+
+  CLI::App app("gpumuxd shares this machine's GPUs between programs.", "gpumuxd");
+  app.footer(kFooter);
+  app.set_version_flag("--version", std::string("gpumuxd ") + GPUMUX_VERSION);
+  app.add_option("--config", daemon.config_file,
+                 "Configuration file (default: /etc/gpumux/gpumux.toml, private: ~/.config/gpumux/gpumux.toml)");
+  app.add_option("--runtime-dir", daemon.runtime_dir,
+                 "Where the sockets are (default: /run/gpumux, private: the user's own)");
+  app.add_flag("--private", daemon.is_private, "Serve only the user who starts it; needs no root");
+  app.add_option("--exit-when-unused", exit_when_unused,
+                 "Stop after this long without tenants and API requests, such as 10s");
+  app.add_option("--trace", daemon.trace_file, "Append the lease trace to this file, one JSON object a line");
+  app.add_option("--log-level", log_level, "debug, info, warning or error");
+  app.add_option("--notify-fd", daemon.notify_fd, "Write READY=1 to this descriptor once the sockets are open");
+  app.add_option("--gpus", daemon.gpus, "Serve only these GPUs: indices or UUIDs, separated by commas")->delimiter(',');
+  app.add_flag("--check-config", parsed.check_config, "Check the configuration and the environment, and stop");
+  for (const SettingKey& key : setting_keys()) {
+    app.add_option(flag_of(key.name), settings[std::string(key.name)],
+                   std::string(key.meaning) + " (" + std::string(key.allowed) + ")")
+        ->group("Settings of every GPU, over file and environment");
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    std::ostringstream out;
+    const int code = app.exit(error, out, out);
+    return EarlyExit{code == 0 ? kExitStopped : kExitUsage, out.str(), code != 0};
+  }
+
+  for (const auto& [name, text] : settings) {
+    if (text.empty()) continue;
+    sched::GpuSettings scratch;
+    if (const auto set = set_setting(scratch, name, text); !set)
+      return fail(kExitUsage, flag_of(name) + ": " + set.error().message());
+    daemon.flag_settings.push_back({name, text});
+  }
+  if (!exit_when_unused.empty()) {
+    const auto duration = base::parse_duration(exit_when_unused, std::chrono::seconds(1));
+    if (!duration || duration->count() == 0) return fail(kExitUsage, "--exit-when-unused must be a time such as 10s");
+    daemon.exit_when_unused = *duration;
+  }
+  daemon.config_required = !daemon.config_file.empty();
+  if (!daemon.config_required) daemon.config_file = default_config_file(daemon.is_private, environment);
+  auto config = load_config(daemon.config_file, daemon.config_required, environment);
+  if (!config) return fail(kExitConfig, config.error().message());
+  daemon.config = std::move(*config);
+  if (!log_level.empty()) {
+    const auto level = parse_log_level(log_level);
+    if (!level) return fail(kExitUsage, "--log-level: " + level.error().message());
+    daemon.config.log_level = *level;
+    daemon.flag_log_level = log_level;
+  }
+  if (const auto access = AccessRules::make(daemon.config, ::geteuid(), daemon.is_private); !access) {
+    return fail(kExitConfig, access.error().message());
+  }
+  daemon.environment = environment;
+  if (const char* nvml = environment("GPUMUX_NVML"); nvml != nullptr) parsed.nvml_path = nvml;
+  if (parsed.check_config) return parsed;
+  auto dir = runtime_dir(daemon.runtime_dir, daemon.is_private, environment);
+  if (!dir) return fail(kExitNoSockets, dir.error().message());
+  daemon.runtime_dir = std::move(*dir);
+  return parsed;
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/service_manager.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/units.h"
+#include "os/file_descriptor.h"
+#include "os/system_clock.h"
+
+namespace gpumux::daemon {
+
+ServiceManager::ServiceManager(int notify_fd) : notify_fd_(notify_fd) {
+  if (const char* path = std::getenv("NOTIFY_SOCKET"); path != nullptr) socket_ = path;
+  const char* interval = std::getenv("WATCHDOG_USEC");
+  const char* pid = std::getenv("WATCHDOG_PID");
+  const bool for_us = pid == nullptr || pid == std::to_string(::getpid());
+  if (interval != nullptr && for_us) {
+    // Twice as often as asked for, as systemd recommends.
+    if (const auto us = base::parse_integer(interval, 1000, 86'400'000'000)) {
+      watchdog_interval_ = std::chrono::microseconds(static_cast<std::int64_t>(*us / 2));
+    }
+  }
+}
+
+void ServiceManager::ready() {
+  send("READY=1\nSTATUS=Serving");
+  if (notify_fd_ < 0) return;
+  static constexpr char kReady[] = "READY=1\n";
+  // Nobody to tell if whoever started us does not listen.
+  [[maybe_unused]] const ssize_t written = ::write(notify_fd_, kReady, sizeof kReady - 1);
+  ::close(notify_fd_);
+  notify_fd_ = -1;
+}
+
+void ServiceManager::reloading() {
+  const auto now = os::SystemClock().now().time_since_epoch();
+  send("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(now.count() / 1000));
+}
+
+void ServiceManager::stopping() { send("STOPPING=1\nSTATUS=Stopping; tenants go on"); }
+
+void ServiceManager::alive() { send("WATCHDOG=1"); }
+
+void ServiceManager::status(const std::string& text) { send("STATUS=" + text); }
+
+void ServiceManager::send(const std::string& message) const {
+  if (socket_.size() < 2 || (socket_[0] != '/' && socket_[0] != '@')) return;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (socket_.size() >= sizeof address.sun_path) return;
+  std::memcpy(address.sun_path, socket_.data(), socket_.size());
+  if (socket_[0] == '@') address.sun_path[0] = '\0';
+  const os::FileDescriptor fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd) return;
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + socket_.size());
+  ::sendto(fd.get(), message.data(), message.size(), MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address), length);
+}
+
+}  // namespace gpumux::daemon

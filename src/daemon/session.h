@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// One tenant's connection as messages see it: who it is, its lease page, which of its slots is which GPU. Knows the
+// wire, not the lease core and not sockets; translate.h joins it to the one, tenant_server.h to the other.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/ids.h"
+#include "daemon/access.h"
+#include "daemon/lease_page_view.h"
+#include "daemon/rate_limit.h"
+#include "daemon/trace.h"
+#include "wire/messages.h"
+
+namespace gpumux::daemon {
+
+// What carries a session's messages: a socket, a test or the fuzzer.
+class Carrier {
+ public:
+  // False: it could not be sent and will not be: the tenant does not read, or is gone. The session then ends.
+  virtual bool send(std::span<const std::byte> message) = 0;
+  // SIGKILL to the tenant.
+  virtual void kill() = 0;
+
+ protected:
+  ~Carrier() = default;
+};
+
+// What the daemon last told a slot, remembered here because the page is not to be trusted.
+struct Slot {
+  base::GpuIndex gpu;
+  bool granted = false;
+  bool exclusive = true;
+  base::LeaseEpoch epoch;
+};
+
+class Session {
+ public:
+  Session(base::TenantId tenant, Peer who, Carrier& carrier) : id(tenant), peer(std::move(who)), carrier_(carrier) {}
+
+  const base::TenantId id;
+  const Peer peer;
+  bool welcomed = false;
+  std::uint64_t process_start = 0;  // when its process started (process_info.h); 0: not known
+  std::uint32_t protocol = 0;
+  LeasePageView page;
+  std::shared_ptr<const TenantLabel> label;  // set by Hello
+  // A tenant's words cost log lines: 20 at once, 2 a second afterwards.
+  RateLimit notes{20, 2};
+  std::uint64_t notes_suppressed = 0;
+
+  template <class Message>
+  bool send(const Message& message) {
+    return ended_ ? false : carrier_.send(wire::encode(message).bytes());
+  }
+  void kill() { carrier_.kill(); }
+
+  // Null: not open.
+  Slot* slot(std::uint32_t number) { return number < slots_.size() && slots_[number] ? &*slots_[number] : nullptr; }
+  Slot& open_slot(std::uint32_t number, base::GpuIndex gpu);
+  void close_slot(std::uint32_t number) { slots_[number].reset(); }
+  std::optional<std::uint32_t> slot_of(base::GpuIndex gpu) const;
+  std::size_t open_slots() const;
+
+  // Set once, when it is decided that the session ends; nothing is sent any more. The reason is a literal.
+  bool ended() const { return ended_; }
+  void end() { ended_ = true; }
+
+ private:
+  Carrier& carrier_;
+  bool ended_ = false;
+  std::array<std::optional<Slot>, base::kMaxSeatsPerTenant> slots_;
+};
+
+}  // namespace gpumux::daemon

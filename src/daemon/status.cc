@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/status.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "daemon/process_info.h"
+#include "daemon/settings.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A machine that serves a directory of users does not make the daemon grow for ever.
+constexpr std::size_t kMaxCachedUsers = 4096;
+
+std::string_view phase_text(sched::SeatPhase phase) {
+  switch (phase) {
+    case sched::SeatPhase::kIdle: return "idle";
+    case sched::SeatPhase::kWaiting: return "waiting";
+    case sched::SeatPhase::kHolding: return "holding";
+    case sched::SeatPhase::kRevoked: return "revoked";
+    case sched::SeatPhase::kDraining: return "draining";
+    case sched::SeatPhase::kSilent: return "silent";
+  }
+  return "unknown";
+}
+
+bool has_lease(sched::SeatPhase phase) {
+  return phase != sched::SeatPhase::kIdle && phase != sched::SeatPhase::kWaiting;
+}
+
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+Json settings_json(const sched::GpuSettings& settings) {
+  Json json = Json::object();
+  for (const SettingKey& key : setting_keys()) {
+    const std::string text = key.format(settings);
+    if (key.boolean) {
+      json[std::string(key.name)] = text == "true";
+    } else {
+      json[std::string(key.name)] = text;
+    }
+  }
+  return json;
+}
+
+// What every GPU's object begins with.
+Json gpu_json(std::uint32_t index, const Gpu& gpu) {
+  Json json{{"index", index},
+            {"uuid", gpu.info.uuid_text},
+            {"name", gpu.info.name},
+            {"pci_bus_id", gpu.info.pci_bus_id},
+            {"compute_mode", gpu.info.compute_mode},
+            {"memory_total_bytes", gpu.info.memory_total},
+            {"memory_used_bytes", gpu.use.memory_used}};
+  Json settings = settings_json(gpu.settings);
+  for (const char* key : {"mode", "policy", "quantum"}) json[key] = settings[key];
+  if (gpu.settings.max_runtime != sched::kUnlimited) json["max_runtime_ns"] = gpu.settings.max_runtime.count();
+  json["settings"] = std::move(settings);
+  json["refused"] = gpu.refused;
+  return json;
+}
+
+}  // namespace
+
+StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
+  StatusSnapshot snapshot{leases.now(), {}};
+  for (std::size_t i = 0; i < leases.gpus().size(); ++i) {
+    snapshot.gpus.push_back({static_cast<std::uint32_t>(i), leases.gpus()[i], {}, {}, {}});
+  }
+  std::vector<pid_t> tenants;
+  for (const auto& [id, session] : translator.sessions()) tenants.push_back(session->peer.pid);
+  std::sort(tenants.begin(), tenants.end());
+  for (sched::GpuView& view : leases.view()) {
+    GpuStatus& gpu = snapshot.gpus.at(view.gpu.value);
+    for (sched::SeatView& seat : view.seats) {
+      SeatStatus status{
+          .view = std::move(seat), .label = leases.label(seat.seat.tenant), .note = leases.note(seat.seat)};
+      if (const Session* session = translator.find(status.view.seat.tenant)) {
+        if (const auto slot = session->slot_of(view.gpu)) status.submissions = session->page.submissions(*slot);
+      }
+      gpu.seats.push_back(std::move(status));
+    }
+    view.seats.clear();
+    gpu.view = std::move(view);
+  }
+  for (GpuStatus& gpu : snapshot.gpus) {
+    for (const GpuProcess& process : gpu.gpu.use.processes) {
+      if (!std::binary_search(tenants.begin(), tenants.end(), process.pid)) gpu.foreign.push_back(process);
+    }
+  }
+  return snapshot;
+}
+
+const std::string& StatusRenderer::user(uid_t uid) {
+  if (users_.size() > kMaxCachedUsers) users_.clear();
+  const auto found = users_.find(uid);
+  return found != users_.end() ? found->second : users_.emplace(uid, user_name(uid)).first->second;
+}
+
+std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
+  Json gpus = Json::array();
+  for (const GpuStatus& gpu : snapshot.gpus) {
+    Json json = gpu_json(gpu.index, gpu.gpu);
+    if (gpu.gpu.refused.empty()) {
+      if (gpu.view.quantum != sched::kUnlimited)
+        json["quantum_ns"] = std::max<std::int64_t>(gpu.view.quantum.count(), 0);
+      json["switch_cost_ns"] = gpu.view.switch_cost.count();
+      json["switches"] = gpu.view.switches;
+      json["held_ns"] = gpu.view.held.count();
+    }
+    json["foreign"] = Json::array();
+    for (const GpuProcess& process : gpu.foreign) {
+      json["foreign"].push_back({{"pid", process.pid}, {"name", process.name}, {"memory_bytes", process.memory}});
+    }
+    json["seats"] = Json::array();
+    for (const SeatStatus& seat : gpu.seats) {
+      const sched::SeatView& view = seat.view;
+      std::string note = seat.note;
+      // Why a silent tenant is silent: only for those who hold others up, because it means reading /proc.
+      if (view.phase == sched::SeatPhase::kSilent || view.phase == sched::SeatPhase::kRevoked) {
+        const auto process = process_info(seat.label ? seat.label->pid : 0);
+        const std::string state = process ? describe_state(process->state) : "";
+        if (!state.empty()) note += (note.empty() ? "" : ": ") + state;
+      }
+      Json s{{"tenant", view.seat.tenant.value},
+             {"pid", seat.label ? seat.label->pid : 0},
+             {"uid", seat.label ? seat.label->uid : 0},
+             {"user", seat.label ? user(seat.label->uid) : ""},
+             {"program", seat.label ? seat.label->program : ""},
+             {"phase", phase_text(view.phase)}};
+      if (has_lease(view.phase)) {
+        s["lease"] = view.kind == sched::LeaseKind::kExclusive ? "exclusive" : "shared";
+        s["epoch"] = view.epoch.value;
+      }
+      s["since_ns"] = (snapshot.now - view.since).count();
+      s["queue_place"] = view.queue_place;
+      s["waits_for"] = view.waits_for;
+      s["grants"] = view.grants;
+      s["held_ns"] = view.held.count();
+      s["waited_ns"] = view.waited.count();
+      s["gang"] = view.gang;
+      s["poisoned"] = view.poisoned;
+      s["submissions"] = seat.submissions;
+      s["note"] = note;
+      json["seats"].push_back(std::move(s));
+    }
+    gpus.push_back(std::move(json));
+  }
+  return text_of(Json{{"gpus", std::move(gpus)}});
+}
+
+std::string render_settings(const std::vector<std::pair<std::uint32_t, Gpu>>& gpus) {
+  Json all = Json::array();
+  for (const auto& [index, gpu] : gpus) all.push_back(gpu_json(index, gpu));
+  return text_of(Json{{"gpus", std::move(all)}});
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// What GET /v1/status shows. Taken on the loop's thread as a copy, turned into text elsewhere: with a thousand tenants
+// the text takes milliseconds, which waiting tenants must not pay.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/leases.h"
+#include "daemon/translate.h"
+
+namespace gpumux::daemon {
+
+struct SeatStatus {
+  sched::SeatView view{};
+  std::shared_ptr<const TenantLabel> label{};
+  std::string note{};
+  std::uint64_t submissions = 0;
+};
+
+struct GpuStatus {
+  std::uint32_t index = 0;
+  Gpu gpu;
+  sched::GpuView view;  // its seats are moved to `seats`
+  std::vector<SeatStatus> seats;
+  std::vector<GpuProcess> foreign;
+};
+
+struct StatusSnapshot {
+  base::TimePoint now;
+  std::vector<GpuStatus> gpus;
+};
+
+// Loop's thread.
+StatusSnapshot take_status(const Leases& leases, const Translator& translator);
+
+// Not the loop's thread: asks for users' names and processes' states.
+class StatusRenderer {
+ public:
+  std::string render(const StatusSnapshot& snapshot);
+
+ private:
+  const std::string& user(uid_t uid);
+  std::unordered_map<uid_t, std::string> users_;
+};
+
+// {"gpus": [...]} without seats: the answer to PATCH.
+std::string render_settings(const std::vector<std::pair<std::uint32_t, Gpu>>& gpus);
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,308 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/tenant_server.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <deque>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "daemon/log.h"
+#include "daemon/rate_limit.h"
+#include "os/pidfd.h"
+#include "os/unix_socket.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+using namespace std::chrono_literals;
+
+constexpr int kAcceptsPerTurn = 16;
+// A process or machine that is out of descriptors gets some back when others close theirs; trying at once would only
+// burn time.
+constexpr auto kAcceptPause = 100ms;
+constexpr auto kThrottlePause = 5ms;
+
+bool is_connected(int socket) {
+  pollfd poller{socket, POLLRDHUP, 0};
+  return ::poll(&poller, 1, 0) == 0 || (poller.revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0;
+}
+
+}  // namespace
+
+class TenantServer::Connection final : public Carrier, public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(TenantServer& server, base::TenantId id, Peer peer, os::FileDescriptor socket, os::FileDescriptor pidfd)
+      : session(id, std::move(peer), *this),
+        connected_at(server.leases_.now()),
+        server_(server),
+        socket_(server.io_, socket.release()),
+        process_(server.io_),
+        pause_(server.io_) {
+    if (pidfd) process_.assign(pidfd.release());
+  }
+
+  void start() {
+    wait_read();
+    if (!process_.is_open()) return;
+    process_.async_wait(asio::posix::stream_descriptor::wait_read,
+                        [self = shared_from_this()](const boost::system::error_code& error) {
+                          if (!error && self->open_) self->server_.end(*self, "ended", "", true);
+                          if (!error) self->server_.settled_();
+                        });
+  }
+
+  void close() {
+    open_ = false;
+    boost::system::error_code ignored;
+    socket_.close(ignored);
+    process_.close(ignored);
+    pause_.cancel();
+  }
+
+  bool send(std::span<const std::byte> message) override {
+    if (!open_) return false;
+    if (outbox_.empty()) {
+      const auto sent = os::send_message(socket_.native_handle(), message);
+      if (sent) return true;
+      // The other side's end is noticed where it is read: until then nothing is lost by keeping what we have to say.
+      if (sent.error().system_errno != EAGAIN)
+        return sent.error().system_errno == EPIPE || sent.error().system_errno == ECONNRESET;
+    }
+    if (outbox_.size() >= kMaxOutbox) return false;
+    outbox_.emplace_back(message.begin(), message.end());
+    if (outbox_.size() == 1) wait_write();
+    return true;
+  }
+
+  void kill() override {
+    if (!process_.is_open()) return;
+    const auto killed = os::kill_process(process_.native_handle());
+    if (!killed)
+      log_error("cannot kill a silent tenant", {{"pid", session.peer.pid}, {"why", killed.error().message()}});
+  }
+
+  Session session;
+  const base::TimePoint connected_at;
+
+ private:
+  void wait_read() {
+    socket_.async_wait(asio::posix::stream_descriptor::wait_read,
+                       [self = shared_from_this()](const boost::system::error_code& error) {
+                         if (error || !self->open_) return;
+                         self->read_turn();
+                         self->server_.reap();
+                         self->server_.settled_();
+                       });
+  }
+
+  // One turn at reading. An exception (out of memory, in a library) ends this session only.
+  void read_turn() {
+    try {
+      read_some();
+    } catch (const std::exception& e) {
+      server_.end(*this, "internal_error", e.what(), false);
+    }
+  }
+
+  void read_some() {
+    std::array<std::byte, base::kMaxMessageBytes> buffer;
+    for (int i = 0; i < kMessagesPerTurn; ++i) {
+      if (!rate_.take(server_.leases_.now())) return throttle();
+      auto received = os::receive_message(socket_.native_handle(), buffer);
+      if (!received) {
+        if (received.error().system_errno == EAGAIN) break;
+        if (received.error().system_errno == ECONNRESET) return server_.end(*this, "disconnected", "", true);
+        return server_.end(*this, "protocol_error", received.error().message(), false);
+      }
+      if (received->bytes == 0) return server_.end(*this, "disconnected", "", true);
+      const auto message = std::span<const std::byte>(buffer).first(received->bytes);
+      if (const auto done = server_.translator_.receive(session, message, std::move(received->fd)); !done) {
+        return server_.end(*this, "protocol_error", done.error().message(), false);
+      }
+      if (session.ended()) return;  // cannot be written to: reaped by our caller
+    }
+    throttled_since_ = {};
+    wait_read();
+  }
+
+  void throttle() {
+    const base::TimePoint now = server_.leases_.now();
+    if (throttled_since_ == base::TimePoint()) {
+      throttled_since_ = now;
+      log_warning("a tenant sends too much and is read more slowly",
+                  {{"tenant", session.id.value}, {"pid", session.peer.pid}, {"limit", kMessagesPerSecond}});
+    } else if (now - throttled_since_ > kMaxThrottled) {
+      return server_.end(*this, "flood",
+                         "more than " + std::to_string(kMessagesPerSecond) + " messages a second for 10 s", false);
+    }
+    pause_.expires_after(kThrottlePause);
+    pause_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+      if (!error && self->open_) self->wait_read();
+    });
+  }
+
+  void wait_write() {
+    socket_.async_wait(asio::posix::stream_descriptor::wait_write,
+                       [self = shared_from_this()](const boost::system::error_code& error) {
+                         if (!error && self->open_) self->write_some();
+                       });
+  }
+
+  void write_some() {
+    while (!outbox_.empty()) {
+      const auto sent = os::send_message(socket_.native_handle(), outbox_.front());
+      if (!sent && sent.error().system_errno == EAGAIN) return wait_write();
+      if (!sent) return outbox_.clear();  // the reader notices
+      outbox_.pop_front();
+    }
+  }
+
+  TenantServer& server_;
+  asio::posix::stream_descriptor socket_;
+  asio::posix::stream_descriptor process_;
+  asio::steady_timer pause_;
+  std::deque<std::vector<std::byte>> outbox_;
+  RateLimit rate_{kMessageBurst, kMessagesPerSecond};
+  base::TimePoint throttled_since_{};
+  bool open_ = true;
+};
+
+TenantServer::TenantServer(asio::io_context& io, Translator& translator, Leases& leases, const AccessRules& access,
+                           Limits limits, std::function<void()> settled)
+    : io_(io),
+      translator_(translator),
+      leases_(leases),
+      access_(access),
+      limits_(limits),
+      settled_(std::move(settled)),
+      listener_(io),
+      accept_pause_(io) {}
+
+TenantServer::~TenantServer() { close(); }
+
+void TenantServer::listen(os::FileDescriptor socket) {
+  listener_.assign(socket.release());
+  wait_accept();
+}
+
+bool TenantServer::has_pending() const {
+  if (!listener_.is_open()) return false;
+  pollfd poller{const_cast<TenantServer*>(this)->listener_.native_handle(), POLLIN, 0};
+  return ::poll(&poller, 1, 0) == 1;
+}
+
+void TenantServer::wait_accept() {
+  listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
+    if (error) return;
+    accept_some();
+    settled_();
+  });
+}
+
+void TenantServer::accept_some() {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    os::FileDescriptor socket(::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN) break;
+      log_error("cannot accept a tenant; trying again soon", {{"errno", errno}});
+      accept_pause_.expires_after(kAcceptPause);
+      accept_pause_.async_wait([this](const boost::system::error_code& error) {
+        if (!error) wait_accept();
+      });
+      return;
+    }
+    try {
+      add(std::move(socket));
+    } catch (const std::exception& e) {
+      log_error("cannot take a tenant", {{"why", e.what()}});
+    }
+  }
+  wait_accept();
+}
+
+void TenantServer::add(os::FileDescriptor socket) {
+  auto peer = peer_of(socket.get());
+  if (!peer) return;
+  auto pidfd = os::peer_pidfd(socket.get(), peer->pid);
+  if (!pidfd && peer->pid > 0 && pidfd.error().code == base::Code::kNotFound) return;  // it is dead already
+  if (!is_connected(socket.get())) return;
+  const uid_t uid = peer->uid;
+  const base::TenantId id{next_tenant_++};
+  auto connection = std::make_shared<Connection>(*this, id, std::move(*peer), std::move(socket),
+                                                 pidfd ? std::move(*pidfd) : os::FileDescriptor());
+  if (!access_.may_connect(connection->session.peer)) {
+    Translator::refuse(connection->session, wire::Reason::kDenied,
+                       "user " + std::to_string(uid) + " may not use this daemon (allow_users, allow_groups)");
+    return connection->close();
+  }
+  const bool user_full = uid != 0 && per_user_[uid] >= limits_.per_user;
+  if (connections_.size() >= limits_.tenants || user_full) {
+    Translator::refuse(connection->session, wire::Reason::kLimit,
+                       user_full ? "this user has too many tenants" : "there are too many tenants");
+    log_warning("a tenant is refused: too many are connected", {{"pid", connection->session.peer.pid},
+                                                                {"uid", uid},
+                                                                {"connected", connections_.size()},
+                                                                {"of_user", per_user_[uid]}});
+    return connection->close();
+  }
+  ++per_user_[uid];
+  connections_.emplace(id, connection);
+  translator_.started(connection->session);
+  connection->start();
+}
+
+void TenantServer::end(Connection& connection, std::string_view why, const std::string& detail, bool expected) {
+  const auto found = connections_.find(connection.session.id);
+  if (found == connections_.end()) return;
+  const auto keep = found->second;  // the caller may be one of its own functions
+  connections_.erase(found);
+  const Session& session = connection.session;
+  if (const auto user = per_user_.find(session.peer.uid); --user->second == 0) per_user_.erase(user);
+  connection.close();
+  translator_.ended(connection.session, why);
+  const LogFields fields{{"tenant", session.id.value},
+                         {"pid", session.peer.pid},
+                         {"program", session.label ? session.label->program : ""},
+                         {"why", why},
+                         {"detail", detail}};
+  if (!expected) {
+    log_warning("tenant dropped", fields);
+  } else if (session.welcomed) {
+    log_info("tenant gone", fields);
+  }
+  if (gone_ && session.welcomed) gone_(session);
+  reap();
+}
+
+void TenantServer::reap() {
+  for (const base::TenantId id : translator_.take_unwritable()) {
+    const auto found = connections_.find(id);
+    if (found != connections_.end()) end(*found->second, "does_not_read", "its messages pile up unread", false);
+  }
+}
+
+void TenantServer::housekeeping() {
+  const base::TimePoint now = leases_.now();
+  std::vector<std::shared_ptr<Connection>> late;
+  for (const auto& [id, connection] : connections_) {
+    if (!connection->session.welcomed && now - connection->connected_at > kHelloTimeout) late.push_back(connection);
+  }
+  for (const auto& connection : late) end(*connection, "no_hello", "nothing was said within 5 s of connecting", false);
+}
+
+void TenantServer::close() {
+  boost::system::error_code ignored;
+  listener_.close(ignored);
+  accept_pause_.cancel();
+  for (const auto& [id, connection] : connections_) connection->close();
+  connections_.clear();
+}
+
+}  // namespace gpumux::daemon

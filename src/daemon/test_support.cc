@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/test_support.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "os/runtime_dir.h"
+#include "os/unix_socket.h"
+#include "wire/lease_page.h"
+
+namespace gpumux::daemon::testing {
+namespace {
+
+class FakeInventory final : public Inventory {
+ public:
+  FakeInventory(std::size_t count, std::uint8_t first) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto uuid = test_uuid(static_cast<std::uint8_t>(first + i));
+      gpus_.push_back(
+          {uuid, uuid.to_string(), "Test GPU", "0000:0" + std::to_string(i) + ":00.0", "default", 80ull << 30});
+    }
+  }
+  const std::vector<GpuInfo>& gpus() const override { return gpus_; }
+  const DriverInfo& driver() const override { return driver_; }
+  std::vector<GpuUse> read_use() override {
+    return std::vector<GpuUse>(gpus_.size(), GpuUse{1 << 20, {{1, "init", 1 << 20}, {::getpid(), "tenant", 0}}});
+  }
+
+ private:
+  std::vector<GpuInfo> gpus_;
+  DriverInfo driver_{"13.0", "580.0", true};
+};
+
+int to_poll_ms(std::chrono::nanoseconds duration) {
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(duration).count());
+}
+
+}  // namespace
+
+bool eventually(const std::function<bool()>& condition, std::chrono::nanoseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(1ms);
+  }
+  return true;
+}
+
+base::GpuUuid test_uuid(std::uint8_t number) {
+  base::GpuUuid uuid;
+  const pid_t pid = ::getpid();
+  std::memcpy(uuid.bytes.data(), &pid, sizeof pid);
+  uuid.bytes[8] = 0xda;
+  uuid.bytes[15] = number;
+  return uuid;
+}
+
+std::unique_ptr<Inventory> fake_inventory(std::size_t gpus, std::uint8_t first_number) {
+  return std::make_unique<FakeInventory>(gpus, first_number);
+}
+
+TemporaryDirectory::TemporaryDirectory() {
+  std::string name = "/tmp/gpumux-test-XXXXXX";
+  if (::mkdtemp(name.data()) == nullptr) std::abort();
+  path_ = name;
+}
+
+TemporaryDirectory::~TemporaryDirectory() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+DaemonOptions TestDaemon::options_in(const std::string& runtime_dir) {
+  DaemonOptions options;
+  options.runtime_dir = runtime_dir;
+  options.config_file = runtime_dir + "/gpumux.toml";
+  options.handle_signals = false;
+  return options;
+}
+
+TestDaemon::TestDaemon(DaemonOptions options, std::unique_ptr<Inventory> inventory) {
+  auto made = Daemon::make(std::move(options), std::move(inventory));
+  if (!made) {
+    std::fprintf(stderr, "the test's daemon does not start: %s\n", made.error().error.message().c_str());
+    std::abort();
+  }
+  daemon_ = std::move(*made);
+  thread_ = std::thread([this] { exit_code_ = daemon_->run(); });
+}
+
+TestDaemon::~TestDaemon() { stop(); }
+
+void TestDaemon::stop() {
+  if (!thread_.joinable()) return;
+  daemon_->stop();
+  wait();
+}
+
+void TestDaemon::crash() {
+  if (!thread_.joinable()) return;
+  daemon_->crash();
+  wait();
+}
+
+ExitCode TestDaemon::wait() {
+  if (thread_.joinable()) thread_.join();
+  daemon_.reset();
+  return exit_code_;
+}
+
+os::FileDescriptor make_page(std::size_t bytes, bool sealed) {
+  os::FileDescriptor fd(::memfd_create("test-lease-page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) std::abort();
+  if (sealed && ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) std::abort();
+  return fd;
+}
+
+TestTenant::TestTenant(const std::string& runtime_dir, std::string program)
+    : program_(std::move(program)), page_fd_(make_page(wire::kLeasePageBytes, true)) {
+  if (auto socket = os::connect_seqpacket(runtime_dir + "/" + os::kTenantSocket)) socket_ = std::move(*socket);
+  void* memory = ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, page_fd_.get(), 0);
+  if (memory == MAP_FAILED) std::abort();
+  page_ = static_cast<wire::LeasePage*>(memory);
+}
+
+TestTenant::TestTenant(const std::string& runtime_dir, TestTenant&& former)
+    : program_(former.program_), page_fd_(std::move(former.page_fd_)), page_(std::exchange(former.page_, nullptr)) {
+  if (auto socket = os::connect_seqpacket(runtime_dir + "/" + os::kTenantSocket)) socket_ = std::move(*socket);
+}
+
+TestTenant::~TestTenant() {
+  if (page_ != nullptr) ::munmap(page_, wire::kLeasePageBytes);
+}
+
+bool TestTenant::send_bytes(std::span<const std::byte> bytes, int fd) {
+  return os::send_message(socket_.get(), bytes, fd).has_value();
+}
+
+std::optional<wire::DaemonMessage> TestTenant::receive(std::chrono::nanoseconds patience) {
+  pollfd poller{socket_.get(), POLLIN, 0};
+  if (!socket_ || ::poll(&poller, 1, to_poll_ms(patience)) != 1) return std::nullopt;
+  std::array<std::byte, base::kMaxMessageBytes> buffer;
+  const auto received = os::receive_message(socket_.get(), buffer);
+  if (!received || received->bytes == 0) {
+    socket_.reset();
+    return std::nullopt;
+  }
+  const auto message = wire::decode_from_daemon(std::span<const std::byte>(buffer).first(received->bytes));
+  if (!message) std::abort();  // the daemon must never say what cannot be read
+  return *message;
+}
+
+bool TestTenant::is_dropped(std::chrono::nanoseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (socket_ && std::chrono::steady_clock::now() < deadline) static_cast<void>(receive(100ms));
+  return !socket_;
+}
+
+bool TestTenant::join(const std::string& gang) {
+  wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
+  wire::set_text(hello.program, program_);
+  wire::set_text(hello.gang, gang);
+  return send(hello, page_fd_.get()) && receive_a<wire::Welcome>().has_value();
+}
+
+bool TestTenant::open_seat(std::uint32_t slot, const base::GpuUuid& uuid) {
+  wire::SeatOpen open{.slot = slot};
+  std::memcpy(open.gpu_uuid, uuid.bytes.data(), uuid.bytes.size());
+  return open_seat(open);
+}
+
+bool TestTenant::open_seat(const wire::SeatOpen& open) {
+  return send(open) && receive_a<wire::SeatOpened>().has_value();
+}
+
+std::uint32_t TestTenant::word(std::uint32_t slot) const {
+  return page_->slots[slot].word.load(std::memory_order_acquire);
+}
+bool TestTenant::is_granted(std::uint32_t slot) const { return (word(slot) & wire::kGranted) != 0; }
+bool TestTenant::wait_granted(std::uint32_t slot) const {
+  return eventually([&] { return is_granted(slot); });
+}
+std::uint64_t TestTenant::epoch(std::uint32_t slot) const {
+  return page_->slots[slot].epoch.load(std::memory_order_relaxed);
+}
+
+bool TestTenant::release(std::uint32_t slot) {
+  page_->slots[slot].word.fetch_and(~wire::kGranted, std::memory_order_relaxed);
+  return send(wire::Drained{.slot = slot, .epoch = epoch(slot)});
+}
+
+bool TestTenant::yield(std::chrono::nanoseconds patience) {
+  const auto revoke = receive_a<wire::Revoke>(patience);
+  return revoke && send(wire::RevokeSeen{.slot = revoke->slot, .epoch = revoke->epoch}) &&
+         send(wire::GateClosed{.slot = revoke->slot, .epoch = revoke->epoch}) &&
+         send(wire::Drained{.slot = revoke->slot, .epoch = revoke->epoch});
+}
+
+HttpAnswer http(const std::string& runtime_dir, const std::string& method, const std::string& target,
+                const std::string& body) {
+  const os::FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = runtime_dir + "/" + os::kApiSocket;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
+  const std::string request =
+      method + " " + target +
+      " HTTP/1.1\r\nHost: gpumux\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
+      body;
+  if (::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(request.size()))
+    return {};
+  std::string text;
+  char buffer[65536];
+  for (ssize_t got; (got = ::recv(socket.get(), buffer, sizeof buffer, 0)) > 0;)
+    text.append(buffer, static_cast<std::size_t>(got));
+  HttpAnswer answer;
+  std::sscanf(text.c_str(), "HTTP/1.1 %d", &answer.status);
+  const std::size_t end = text.find("\r\n\r\n");
+  if (end == std::string::npos) return answer;
+  std::string_view rest = std::string_view(text).substr(end + 4);
+  if (text.substr(0, end).find("chunked") == std::string::npos) {
+    answer.body = rest;
+    return answer;
+  }
+  while (!rest.empty()) {
+    const auto length = static_cast<std::size_t>(std::strtoul(std::string(rest.substr(0, 16)).c_str(), nullptr, 16));
+    rest.remove_prefix(std::min(rest.find("\r\n") + 2, rest.size()));
+    if (length == 0 || length > rest.size()) break;
+    answer.body += rest.substr(0, length);
+    rest.remove_prefix(std::min(length + 2, rest.size()));
+  }
+  return answer;
+}
+
+}  // namespace gpumux::daemon::testing

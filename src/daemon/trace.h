@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lease trace: who asked for, got and lost which GPU when. A ring in memory, read by GET /v1/trace and copied to
+// --trace FILE.
+//
+// Owned by the loop's thread. An entry is 80 bytes and is made for every message and grant, so it holds no text of its
+// own: a tenant's name is shared by all its entries, everything else is a word from a fixed list.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+
+namespace gpumux::daemon {
+
+// 5 MiB; at 1,000 switches a second, about 13 seconds of history.
+inline constexpr std::size_t kTraceEntries = 65536;
+
+// Who a tenant is, for people. Shared, because it outlives the tenant in the trace.
+struct TenantLabel {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  std::string program;
+  std::string program_json;  // with quotes, escaped
+
+  static std::shared_ptr<const TenantLabel> make(pid_t pid, uid_t uid, std::string_view program);
+};
+
+struct TraceEntry {
+  std::uint64_t sequence = 0;  // from 1, without gaps
+  base::TimePoint time{};
+  std::string_view event{};   // a literal
+  std::string_view detail{};  // a literal, or empty
+  std::int32_t gpu = -1;      // -1: none
+  bool has_lease = false;
+  bool exclusive = false;
+  base::TenantId tenant{};  // 0: none
+  base::LeaseEpoch epoch{};
+  std::shared_ptr<const TenantLabel> label{};
+};
+
+class Trace {
+ public:
+  explicit Trace(std::size_t capacity = kTraceEntries) : capacity_(capacity) {}
+
+  // Numbers and keeps the entry.
+  void record(TraceEntry entry);
+
+  // The oldest entry with a sequence of at least `sequence`; null: none yet.
+  const TraceEntry* at_or_after(std::uint64_t sequence) const;
+  std::uint64_t last_sequence() const { return next_ - 1; }
+
+  // Called after each record with the new entry. One listener: the server that serves followers and the file.
+  void listen(std::function<void(const TraceEntry&)> listener) { listener_ = std::move(listener); }
+
+ private:
+  std::size_t capacity_;
+  std::vector<TraceEntry> ring_;  // grows to capacity_, then entry n lies at n % capacity_
+  std::uint64_t next_ = 1;
+  std::function<void(const TraceEntry&)> listener_;
+};
+
+// One line of JSON with its newline.
+void append_json_line(std::string& text, const TraceEntry& entry);
+
+// `text` as a JSON string, with quotes. Bytes that are not UTF-8 become U+FFFD.
+std::string json_string(std::string_view text);
+
+}  // namespace gpumux::daemon

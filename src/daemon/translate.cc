@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/translate.h"
+
+#include <algorithm>
+#include <type_traits>
+#include <utility>
+
+#include "daemon/log.h"
+#include "daemon/process_info.h"
+
+namespace gpumux::daemon {
+namespace {
+
+base::SeatId seat_of(const Session& session, const Slot& slot) { return {session.id, slot.gpu}; }
+
+// Program names and notes are shown to people: no control characters reach a terminal.
+std::string printable(std::string_view text) {
+  std::string clean(text);
+  for (char& c : clean) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return clean;
+}
+
+LogLevel level_of(wire::Severity severity) {
+  switch (severity) {
+    case wire::Severity::kDebug: return LogLevel::kDebug;
+    case wire::Severity::kInfo: return LogLevel::kInfo;
+    case wire::Severity::kWarning: return LogLevel::kWarning;
+    case wire::Severity::kError: return LogLevel::kError;
+  }
+  return LogLevel::kInfo;
+}
+
+}  // namespace
+
+Translator::Translator(Leases& leases, const AccessRules& access, Options options)
+    : leases_(leases), access_(access), options_(std::move(options)) {
+  leases_.set_executor([this](const sched::Command& command) { carry_out(command); });
+}
+
+Session* Translator::find(base::TenantId tenant) const {
+  const auto found = sessions_.find(tenant);
+  return found == sessions_.end() ? nullptr : found->second;
+}
+
+std::vector<base::TenantId> Translator::take_unwritable() { return std::exchange(unwritable_, {}); }
+
+void Translator::refuse(Session& session, wire::Reason reason, std::string_view text) {
+  wire::Refused refused{.reason = reason};
+  wire::set_text(refused.text, text);
+  static_cast<void>(session.send(refused));
+}
+
+base::Status Translator::receive(Session& session, std::span<const std::byte> bytes, os::FileDescriptor fd) {
+  const auto message = wire::decode_from_tenant(bytes);
+  if (!message) return tl::unexpected(message.error());
+  const auto* hello = std::get_if<wire::Hello>(&*message);
+  if (session.welcomed == (hello != nullptr)) {
+    return base::fail(base::Code::kProtocol, hello != nullptr ? "a second Hello" : "something before Hello");
+  }
+  if (hello != nullptr) return on(session, *hello, fd);
+  if (fd) return base::fail(base::Code::kProtocol, "a descriptor where none belongs");
+  return std::visit(
+      [&](const auto& m) -> base::Status {
+        if constexpr (std::is_same_v<std::decay_t<decltype(m)>, wire::Hello>) {
+          return {};  // handled above
+        } else {
+          return on(session, m);
+        }
+      },
+      *message);
+}
+
+void Translator::ended(Session& session, std::string_view why) {
+  session.end();
+  sessions_.erase(session.id);
+  leases_.gone(session.id, why);
+}
+
+base::Status Translator::on(Session& session, const wire::Hello& hello, const os::FileDescriptor& fd) {
+  const auto refuse_with = [&](wire::Reason reason, const std::string& text) {
+    refuse(session, reason, text);
+    return base::fail(base::Code::kDenied, "refused: " + text);
+  };
+  if (!access_.may_connect(session.peer)) {
+    return refuse_with(wire::Reason::kDenied, "user " + std::to_string(session.peer.uid) +
+                                                  " may not use this daemon (allow_users, allow_groups)");
+  }
+  if (hello.protocol < wire::kOldestProtocolVersion || hello.oldest_protocol > wire::kProtocolVersion) {
+    return refuse_with(wire::Reason::kVersion, "the library speaks protocols " + std::to_string(hello.oldest_protocol) +
+                                                   " to " + std::to_string(hello.protocol) + ", the daemon " +
+                                                   std::to_string(wire::kOldestProtocolVersion) + " to " +
+                                                   std::to_string(wire::kProtocolVersion) +
+                                                   ": install one version of both");
+  }
+  auto page = LeasePageView::map(fd);
+  if (!page) return refuse_with(wire::Reason::kBadPage, page.error().message());
+  session.page = std::move(*page);
+  session.protocol = std::min(hello.protocol, wire::kProtocolVersion);
+  session.welcomed = true;
+  if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
+  session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)));
+  leases_.connected(session.id, session.label);
+  if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
+    leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
+  }
+  wire::Welcome welcome{.protocol = session.protocol,
+                        .on_daemon_loss = options_.on_daemon_loss == OnLoss::kWait ? wire::OnDaemonLoss::kWait
+                                                                                   : wire::OnDaemonLoss::kUngated,
+                        .tenant = session.id.value};
+  wire::set_text(welcome.version, options_.version);
+  send(session, welcome);
+  log_info("tenant connected", {{"tenant", session.id.value},
+                                {"pid", session.peer.pid},
+                                {"uid", session.peer.uid},
+                                {"program", session.label->program},
+                                {"library", printable(wire::text_of(hello.version))}});
+  if (changed_) changed_(session);
+  return {};
+}
+
+base::Status Translator::check_slot(std::uint32_t slot) const {
+  if (slot < base::kMaxSeatsPerTenant) return {};
+  return base::fail(base::Code::kProtocol, "slot " + std::to_string(slot) + " does not exist");
+}
+
+void Translator::refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text) {
+  wire::SeatRefused refused{.slot = slot, .reason = reason};
+  wire::set_text(refused.text, text);
+  send(session, refused);
+}
+
+base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
+  GPUMUX_TRY(check_slot(open.slot));
+  base::GpuUuid uuid;
+  std::copy(std::begin(open.gpu_uuid), std::end(open.gpu_uuid), uuid.bytes.begin());
+  const auto gpu = leases_.find(uuid);
+  if (session.slot(open.slot) != nullptr) {
+    refuse_seat(session, open.slot, wire::Reason::kSlotInUse, "the slot is in use");
+    return {};
+  }
+  if (!gpu) {
+    refuse_seat(session, open.slot, wire::Reason::kUnknownGpu, "the daemon does not know " + uuid.to_string());
+    return {};
+  }
+  if (session.slot_of(*gpu)) {
+    refuse_seat(session, open.slot, wire::Reason::kSlotInUse, "another slot has this GPU");
+    return {};
+  }
+  if (const std::string& why = leases_.gpus()[gpu->value].refused; !why.empty()) {
+    refuse_seat(session, open.slot, wire::Reason::kOwnedElsewhere, why);
+    return {};
+  }
+  Slot& slot = session.open_slot(open.slot, *gpu);
+  leases_.apply(sched::SeatOpened{seat_of(session, slot)});
+  send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
+  if (open.state != wire::SeatState::kNone) claim(session, open.slot, open);
+  if (changed_) changed_(session);
+  return {};
+}
+
+void Translator::claim(Session& session, std::uint32_t number, const wire::SeatOpen& open) {
+  Slot& slot = *session.slot(number);
+  const bool leased = open.state != wire::SeatState::kWaiting;
+  const bool possible = open.epoch <= leases_.newest_possible_epoch().value;
+  if (leased && (open.epoch == 0 || !possible)) {
+    // No daemon can have given this lease. The core must not hear of the number, for its own would have to exceed it.
+    log_warning("a tenant claims a lease that nobody has given", {{"pid", session.peer.pid}, {"epoch", open.epoch}});
+    session.page.revoke(number);
+    send(session, wire::Revoke{.slot = number, .epoch = open.epoch});
+    return;
+  }
+  const auto kind = open.exclusive != 0 ? sched::LeaseKind::kExclusive : sched::LeaseKind::kShared;
+  auto claimed = sched::Claim::kWaiting;
+  if (leased) {
+    slot.exclusive = open.exclusive != 0;
+    slot.epoch = {open.epoch};
+    // What the page says stays as it is, unless the core decides otherwise.
+    slot.granted = open.state == wire::SeatState::kHolding;
+    claimed = slot.granted ? sched::Claim::kHolding : sched::Claim::kDraining;
+  }
+  leases_.apply(sched::SeatClaimed{seat_of(session, slot), claimed, kind, base::LeaseEpoch{possible ? open.epoch : 0}});
+}
+
+base::Status Translator::on(Session& session, const wire::SeatClose& close) {
+  GPUMUX_TRY(check_slot(close.slot));
+  Slot* slot = session.slot(close.slot);
+  if (slot == nullptr) return {};
+  const base::SeatId seat = seat_of(session, *slot);
+  if (slot->granted) session.page.revoke(close.slot);
+  session.close_slot(close.slot);
+  leases_.apply(sched::SeatClosed{seat});
+  if (changed_) changed_(session);
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::Request& request) {
+  GPUMUX_TRY(check_slot(request.slot));
+  if (const Slot* slot = session.slot(request.slot)) leases_.apply(sched::Requested{seat_of(session, *slot)});
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::RevokeSeen& seen) {
+  GPUMUX_TRY(check_slot(seen.slot));
+  if (const Slot* slot = session.slot(seen.slot))
+    leases_.apply(sched::RevokeSeen{seat_of(session, *slot), {seen.epoch}});
+  return {};
+}
+
+// A tenant that says its gate is closed or its work done has given up that lease, whatever we said last. The page
+// follows before anybody else is granted.
+void Translator::closed_by_tenant(Session& session, std::uint32_t number, base::LeaseEpoch epoch) {
+  Slot& slot = *session.slot(number);
+  if (!slot.granted || slot.epoch != epoch) return;
+  slot.granted = false;
+  session.page.revoke(number);
+}
+
+base::Status Translator::on(Session& session, const wire::GateClosed& closed) {
+  GPUMUX_TRY(check_slot(closed.slot));
+  const Slot* slot = session.slot(closed.slot);
+  if (slot == nullptr) return {};
+  const base::SeatId seat = seat_of(session, *slot);
+  closed_by_tenant(session, closed.slot, {closed.epoch});
+  leases_.apply(sched::GateClosed{seat, {closed.epoch}});
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::Drained& drained) {
+  GPUMUX_TRY(check_slot(drained.slot));
+  const Slot* slot = session.slot(drained.slot);
+  if (slot == nullptr) return {};
+  const base::SeatId seat = seat_of(session, *slot);
+  closed_by_tenant(session, drained.slot, {drained.epoch});
+  leases_.apply(sched::Drained{seat, {drained.epoch}, drained.poisoned != 0});
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::Stepped& stepped) {
+  GPUMUX_TRY(check_slot(stepped.slot));
+  if (const Slot* slot = session.slot(stepped.slot))
+    leases_.apply(sched::Stepped{seat_of(session, *slot), {stepped.epoch}});
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::GangJoin& join) {
+  leases_.apply(sched::GangJoined{session.id, std::string(wire::text_of(join.key)), 0});
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::Note& note) {
+  if (note.kind == wire::NoteKind::kUnknownEntry) {
+    note_unknown_entry(session, wire::text_of(note.text));
+    return {};
+  }
+  if (!session.notes.take(leases_.now())) {
+    ++session.notes_suppressed;
+    return {};
+  }
+  const LogFields fields{{"tenant", session.id.value},
+                         {"pid", session.peer.pid},
+                         {"program", session.label->program},
+                         {"suppressed", std::exchange(session.notes_suppressed, 0)},
+                         {"text", wire::text_of(note.text)}};
+  log(level_of(note.severity), "note from tenant", fields);
+  return {};
+}
+
+void Translator::note_unknown_entry(const Session& session, std::string_view name) {
+  const bool is_name =
+      !name.empty() && name.size() <= base::kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+      });
+  if (!is_name) return;
+  auto found = unknown_entries_.find(std::string(name));
+  if (found == unknown_entries_.end()) {
+    if (unknown_entries_.size() >= kMaxUnknownEntries) return;
+    found = unknown_entries_.emplace(name, UnknownEntry()).first;
+    log_info("a driver entry went past the library", {{"entry", name}, {"program", session.label->program}});
+  }
+  UnknownEntry& entry = found->second;
+  ++entry.count;
+  if (entry.programs.size() < kMaxProgramsPerEntry &&
+      std::find(entry.programs.begin(), entry.programs.end(), session.label->program) == entry.programs.end()) {
+    entry.programs.push_back(session.label->program);
+  }
+}
+
+template <class Message>
+void Translator::send(Session& session, const Message& message) {
+  if (session.ended() || session.send(message)) return;
+  // Ended by whoever called us, once the core is at rest: it must not hear of it in the middle of a command.
+  session.end();
+  unwritable_.push_back(session.id);
+}
+
+void Translator::carry_out(const sched::Command& command) {
+  std::visit(
+      [this](const auto& c) {
+        using Command = std::decay_t<decltype(c)>;
+        if constexpr (std::is_same_v<Command, sched::KillTenant>) {
+          if (Session* session = find(c.tenant)) session->kill();
+        } else {
+          Session* session = find(c.seat.tenant);
+          if (session == nullptr) return;
+          const auto number = session->slot_of(c.seat.gpu);
+          if (!number) return;
+          Slot& slot = *session->slot(*number);
+          if constexpr (std::is_same_v<Command, sched::Grant>) {
+            slot.granted = true;
+            slot.epoch = c.epoch;
+            slot.exclusive = c.kind == sched::LeaseKind::kExclusive;
+            session->page.grant(*number, c.epoch, slot.exclusive, c.contended);
+          } else if constexpr (std::is_same_v<Command, sched::Revoke>) {
+            slot.granted = false;
+            slot.epoch = c.epoch;
+            session->page.revoke(*number);
+            send(*session, wire::Revoke{.slot = *number, .epoch = c.epoch.value});
+          } else if constexpr (std::is_same_v<Command, sched::Reopen>) {
+            // The message names the revocation that is taken back; the lease goes on under a new epoch, which the page
+            // has.
+            const base::LeaseEpoch revoked = std::exchange(slot.epoch, c.epoch);
+            slot.granted = true;
+            slot.exclusive = c.kind == sched::LeaseKind::kExclusive;
+            session->page.grant(*number, c.epoch, slot.exclusive, true);
+            send(*session, wire::Reopen{.slot = *number, .epoch = revoked.value});
+          } else if constexpr (std::is_same_v<Command, sched::Step>) {
+            session->page.step(*number);
+            send(*session, wire::Step{.slot = *number, .epoch = c.epoch.value});
+          } else if constexpr (std::is_same_v<Command, sched::Contention>) {
+            if (slot.granted) session->page.set_contended(*number, c.contended);
+            const auto idle_hold = static_cast<std::uint64_t>(std::max<std::int64_t>(c.idle_hold.count(), 0));
+            send(*session,
+                 wire::Contention{.slot = *number, .contended = c.contended ? 1u : 0u, .idle_hold_ns = idle_hold});
+          }
+        }
+      },
+      command);
+}
+
+}  // namespace gpumux::daemon

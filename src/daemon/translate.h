@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where messages and the lease core meet: the one file that knows both.
+//
+// A tenant's bytes become events, the core's commands become words in lease pages and messages. Everything that a
+// tenant says is checked here or ignored by the core; an error returned from receive() ends that session and nothing
+// else.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "daemon/access.h"
+#include "daemon/leases.h"
+#include "daemon/session.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::daemon {
+
+// Driver entries that went past the library, as tenants report them. Bounded, for the names are theirs.
+struct UnknownEntry {
+  std::uint64_t count = 0;
+  std::vector<std::string> programs;
+};
+inline constexpr std::size_t kMaxUnknownEntries = 1024;
+inline constexpr std::size_t kMaxProgramsPerEntry = 8;
+
+class Translator {
+ public:
+  struct Options {
+    OnLoss on_daemon_loss = OnLoss::kWait;
+    std::string version;
+  };
+
+  Translator(Leases& leases, const AccessRules& access, Options options);
+  Translator(const Translator&) = delete;
+  Translator& operator=(const Translator&) = delete;
+
+  // Called when a tenant has said Hello, or has opened or closed a seat, with the number of seats that it now has.
+  void on_tenant_changed(std::function<void(const Session&)> callback) { changed_ = std::move(callback); }
+
+  // A new connection. The session must live until ended().
+  void started(Session& session) { sessions_[session.id] = &session; }
+  // One message. An error ends the session: its text is the reason.
+  base::Status receive(Session& session, std::span<const std::byte> message, os::FileDescriptor fd);
+  // The session is over. `why`: a literal.
+  void ended(Session& session, std::string_view why);
+
+  // Sessions that could not be written to since the last call: to be ended by the caller.
+  std::vector<base::TenantId> take_unwritable();
+
+  // Tells a peer why it is not wanted, before or instead of its Hello.
+  static void refuse(Session& session, wire::Reason reason, std::string_view text);
+
+  void set_on_daemon_loss(OnLoss on_loss) { options_.on_daemon_loss = on_loss; }
+  Session* find(base::TenantId tenant) const;
+  const std::map<std::string, UnknownEntry>& unknown_entries() const { return unknown_entries_; }
+  const std::unordered_map<base::TenantId, Session*>& sessions() const { return sessions_; }
+
+ private:
+  base::Status on(Session& session, const wire::Hello& hello, const os::FileDescriptor& fd);
+  base::Status on(Session& session, const wire::SeatOpen& open);
+  base::Status on(Session& session, const wire::SeatClose& close);
+  base::Status on(Session& session, const wire::Request& request);
+  base::Status on(Session& session, const wire::RevokeSeen& seen);
+  base::Status on(Session& session, const wire::GateClosed& closed);
+  base::Status on(Session& session, const wire::Drained& drained);
+  base::Status on(Session& session, const wire::Stepped& stepped);
+  base::Status on(Session& session, const wire::GangJoin& join);
+  base::Status on(Session& session, const wire::Note& note);
+  base::Status check_slot(std::uint32_t slot) const;
+  void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
+  void closed_by_tenant(Session& session, std::uint32_t number, base::LeaseEpoch epoch);
+  void claim(Session& session, std::uint32_t number, const wire::SeatOpen& open);
+  void note_unknown_entry(const Session& session, std::string_view name);
+  template <class Message>
+  void send(Session& session, const Message& message);
+  void carry_out(const sched::Command& command);
+
+  Leases& leases_;
+  const AccessRules& access_;
+  Options options_;
+  std::function<void(const Session&)> changed_;
+  std::unordered_map<base::TenantId, Session*> sessions_;
+  std::vector<base::TenantId> unwritable_;
+  std::map<std::string, UnknownEntry> unknown_entries_;
+};
+
+}  // namespace gpumux::daemon

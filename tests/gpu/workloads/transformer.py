@@ -1,0 +1,20 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trains a small GPT with AdamW."""
+import common
+from torch_common import Training, prepare
+
+import small_gpt
+import torch
+
+
+def main():
+    arguments = common.options()
+    device = prepare(arguments)
+    model = small_gpt.SmallGpt().to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    data = small_gpt.batches(4, 16, 2048, 128, device, arguments.seed)
+    common.run(Training(model, data, small_gpt.loss, optimizer), arguments)
+
+
+if __name__ == "__main__":
+    main()
