@@ -77,6 +77,7 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   ++unit.revoked;
   seat.permit = false;
   seat.was_ahead = false;
+  seat.unasked = seat.resting;
   if (seat.resting) {
     seat.resting = false;
     --unit.resting;
@@ -119,14 +120,19 @@ void LeaseCore::State::all_drained(Unit& unit) {
   for (Seat* seat : unit.seats) {
     if (!seat->permit) continue;
     seat->permit = false;
-    seat->drained = false;
-    seat->gate_closed = false;
     --unit.permits;
-    ++unit.undrained;
-    set_phase(*seat, SeatPhase::kRevoked);
-    place(*seat);
-    ask(*seat, RevokeReason::kGang);
+    ask_again(*seat);
   }
+}
+
+// A member that counted as drained must say so once more.
+void LeaseCore::State::ask_again(Seat& seat) {
+  seat.drained = false;
+  seat.gate_closed = false;
+  ++seat.unit->undrained;
+  set_phase(seat, SeatPhase::kRevoked);
+  place(seat);
+  ask(seat, RevokeReason::kGang);
 }
 
 // All its work is done: the unit's lease is over.
@@ -187,6 +193,13 @@ void LeaseCore::State::step(Unit& unit) {
   }
   for (Seat* seat : unit.seats) {
     if (!is_behind(*seat)) continue;
+    if (seat->unasked) {
+      // Its agent knows of no revocation, and would not report a step: it is told first, and let through when it has
+      // answered.
+      seat->unasked = false;
+      ask_again(*seat);
+      continue;
+    }
     seat->permit = true;
     ++unit.permits;
     command(Step{seat->id, seat->epoch});

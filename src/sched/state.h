@@ -65,6 +65,7 @@ struct Seat {
   bool gate_closed = false;  // revoked: told us so
   bool drained = false;      // revoked: told us so, and has not been let through since
   bool permit = false;       // a Step is out that was not answered by Stepped nor taken back
+  bool unasked = false;      // revoked without being told: it rested, and its gate was closed already
   bool was_ahead = false;    // undrained at the last round of steps
   bool answered = false;     // it has said something since the last Revoke that was sent to it
   bool late = false;         // was silent, stalled, or came with a claim: may exceed the one undrained predecessor
@@ -298,6 +299,7 @@ struct LeaseCore::State {
   void revoke(Unit& unit, RevokeReason reason);
   void revoke_seat(Seat& seat, RevokeReason reason);
   void ask(Seat& seat, RevokeReason reason);
+  void ask_again(Seat& seat);
   void heard(Seat& seat);
   void drained(Seat& seat);
   void progress(Unit& unit);
