@@ -607,6 +607,12 @@ def sim_function(entry):
 """
 
 
+def sim_address(entry):
+    return f"""    case cuda::Entry::{entry.symbol}:
+      return reinterpret_cast<void*>(&cuda::{entry.symbol});
+"""
+
+
 def sim_exports(entries):
     body = f"""
 {includes('"cuda/entries.h"', '"cuda/prototypes.gen.h"')}
@@ -618,6 +624,9 @@ namespace gpumux::sim {{
 // Counts a call to an entry that is not simulated, so that a test can say what it would have needed.
 void unsupported(cuda::Entry entry);
 
+// The address of an entry point, strong or weak; null: it has none here. For cuGetProcAddress, which cannot use dlsym: that may be hooked.
+void* address_of(cuda::Entry entry);
+
 }}  // namespace gpumux::sim
 
 namespace gpumux::cuda {{
@@ -626,6 +635,17 @@ extern "C" {{
 {join(map(sim_function, simulated(entries)))}
 }}  // extern "C"
 }}  // namespace gpumux::cuda
+
+namespace gpumux::sim {{
+
+void* address_of(cuda::Entry entry) {{
+  switch (entry) {{
+{join(map(sim_address, simulated(entries)))}    default:
+      return nullptr;
+  }}
+}}
+
+}}  // namespace gpumux::sim
 """
     what = """\
 Every entry point of the driver as a weak function that says "not supported". A definition elsewhere in the same library

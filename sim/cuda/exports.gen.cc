@@ -16,6 +16,9 @@ namespace gpumux::sim {
 // Counts a call to an entry that is not simulated, so that a test can say what it would have needed.
 void unsupported(cuda::Entry entry);
 
+// The address of an entry point, strong or weak; null: it has none here. For cuGetProcAddress, which cannot use dlsym: that may be hooked.
+void* address_of(cuda::Entry entry);
+
 }  // namespace gpumux::sim
 
 namespace gpumux::cuda {
@@ -3393,6 +3396,2038 @@ GPUMUX_WEAK CUresult cuWaitExternalSemaphoresAsync_ptsz(const CUexternalSemaphor
 
 }  // extern "C"
 }  // namespace gpumux::cuda
+
+namespace gpumux::sim {
+
+void* address_of(cuda::Entry entry) {
+  switch (entry) {
+    case cuda::Entry::cuArray3DCreate:
+      return reinterpret_cast<void*>(&cuda::cuArray3DCreate);
+
+    case cuda::Entry::cuArray3DCreate_v2:
+      return reinterpret_cast<void*>(&cuda::cuArray3DCreate_v2);
+
+    case cuda::Entry::cuArray3DGetDescriptor:
+      return reinterpret_cast<void*>(&cuda::cuArray3DGetDescriptor);
+
+    case cuda::Entry::cuArray3DGetDescriptor_v2:
+      return reinterpret_cast<void*>(&cuda::cuArray3DGetDescriptor_v2);
+
+    case cuda::Entry::cuArrayCreate:
+      return reinterpret_cast<void*>(&cuda::cuArrayCreate);
+
+    case cuda::Entry::cuArrayCreate_v2:
+      return reinterpret_cast<void*>(&cuda::cuArrayCreate_v2);
+
+    case cuda::Entry::cuArrayDestroy:
+      return reinterpret_cast<void*>(&cuda::cuArrayDestroy);
+
+    case cuda::Entry::cuArrayGetDescriptor:
+      return reinterpret_cast<void*>(&cuda::cuArrayGetDescriptor);
+
+    case cuda::Entry::cuArrayGetDescriptor_v2:
+      return reinterpret_cast<void*>(&cuda::cuArrayGetDescriptor_v2);
+
+    case cuda::Entry::cuArrayGetMemoryRequirements:
+      return reinterpret_cast<void*>(&cuda::cuArrayGetMemoryRequirements);
+
+    case cuda::Entry::cuArrayGetPlane:
+      return reinterpret_cast<void*>(&cuda::cuArrayGetPlane);
+
+    case cuda::Entry::cuArrayGetSparseProperties:
+      return reinterpret_cast<void*>(&cuda::cuArrayGetSparseProperties);
+
+    case cuda::Entry::cuCheckpointProcessCheckpoint:
+      return reinterpret_cast<void*>(&cuda::cuCheckpointProcessCheckpoint);
+
+    case cuda::Entry::cuCheckpointProcessGetRestoreThreadId:
+      return reinterpret_cast<void*>(&cuda::cuCheckpointProcessGetRestoreThreadId);
+
+    case cuda::Entry::cuCheckpointProcessGetState:
+      return reinterpret_cast<void*>(&cuda::cuCheckpointProcessGetState);
+
+    case cuda::Entry::cuCheckpointProcessLock:
+      return reinterpret_cast<void*>(&cuda::cuCheckpointProcessLock);
+
+    case cuda::Entry::cuCheckpointProcessRestore:
+      return reinterpret_cast<void*>(&cuda::cuCheckpointProcessRestore);
+
+    case cuda::Entry::cuCheckpointProcessUnlock:
+      return reinterpret_cast<void*>(&cuda::cuCheckpointProcessUnlock);
+
+    case cuda::Entry::cuCoredumpGetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuCoredumpGetAttribute);
+
+    case cuda::Entry::cuCoredumpGetAttributeGlobal:
+      return reinterpret_cast<void*>(&cuda::cuCoredumpGetAttributeGlobal);
+
+    case cuda::Entry::cuCoredumpSetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuCoredumpSetAttribute);
+
+    case cuda::Entry::cuCoredumpSetAttributeGlobal:
+      return reinterpret_cast<void*>(&cuda::cuCoredumpSetAttributeGlobal);
+
+    case cuda::Entry::cuCtxAttach:
+      return reinterpret_cast<void*>(&cuda::cuCtxAttach);
+
+    case cuda::Entry::cuCtxCreate:
+      return reinterpret_cast<void*>(&cuda::cuCtxCreate);
+
+    case cuda::Entry::cuCtxCreate_v2:
+      return reinterpret_cast<void*>(&cuda::cuCtxCreate_v2);
+
+    case cuda::Entry::cuCtxCreate_v3:
+      return reinterpret_cast<void*>(&cuda::cuCtxCreate_v3);
+
+    case cuda::Entry::cuCtxCreate_v4:
+      return reinterpret_cast<void*>(&cuda::cuCtxCreate_v4);
+
+    case cuda::Entry::cuCtxDestroy:
+      return reinterpret_cast<void*>(&cuda::cuCtxDestroy);
+
+    case cuda::Entry::cuCtxDestroy_v2:
+      return reinterpret_cast<void*>(&cuda::cuCtxDestroy_v2);
+
+    case cuda::Entry::cuCtxDetach:
+      return reinterpret_cast<void*>(&cuda::cuCtxDetach);
+
+    case cuda::Entry::cuCtxDisablePeerAccess:
+      return reinterpret_cast<void*>(&cuda::cuCtxDisablePeerAccess);
+
+    case cuda::Entry::cuCtxEnablePeerAccess:
+      return reinterpret_cast<void*>(&cuda::cuCtxEnablePeerAccess);
+
+    case cuda::Entry::cuCtxFromGreenCtx:
+      return reinterpret_cast<void*>(&cuda::cuCtxFromGreenCtx);
+
+    case cuda::Entry::cuCtxGetApiVersion:
+      return reinterpret_cast<void*>(&cuda::cuCtxGetApiVersion);
+
+    case cuda::Entry::cuCtxGetCacheConfig:
+      return reinterpret_cast<void*>(&cuda::cuCtxGetCacheConfig);
+
+    case cuda::Entry::cuCtxGetCurrent:
+      return reinterpret_cast<void*>(&cuda::cuCtxGetCurrent);
+
+    case cuda::Entry::cuCtxGetDevResource:
+      return reinterpret_cast<void*>(&cuda::cuCtxGetDevResource);
+
+    case cuda::Entry::cuCtxGetDevice:
+      return reinterpret_cast<void*>(&cuda::cuCtxGetDevice);
+
+    case cuda::Entry::cuCtxGetDevice_v2:
+      return reinterpret_cast<void*>(&cuda::cuCtxGetDevice_v2);
+
+    case cuda::Entry::cuCtxGetExecAffinity:
+      return reinterpret_cast<void*>(&cuda::cuCtxGetExecAffinity);
+
+    case cuda::Entry::cuCtxGetFlags:
+      return reinterpret_cast<void*>(&cuda::cuCtxGetFlags);
+
+    case cuda::Entry::cuCtxGetId:
+      return reinterpret_cast<void*>(&cuda::cuCtxGetId);
+
+    case cuda::Entry::cuCtxGetLimit:
+      return reinterpret_cast<void*>(&cuda::cuCtxGetLimit);
+
+    case cuda::Entry::cuCtxGetSharedMemConfig:
+      return reinterpret_cast<void*>(&cuda::cuCtxGetSharedMemConfig);
+
+    case cuda::Entry::cuCtxGetStreamPriorityRange:
+      return reinterpret_cast<void*>(&cuda::cuCtxGetStreamPriorityRange);
+
+    case cuda::Entry::cuCtxPopCurrent:
+      return reinterpret_cast<void*>(&cuda::cuCtxPopCurrent);
+
+    case cuda::Entry::cuCtxPopCurrent_v2:
+      return reinterpret_cast<void*>(&cuda::cuCtxPopCurrent_v2);
+
+    case cuda::Entry::cuCtxPushCurrent:
+      return reinterpret_cast<void*>(&cuda::cuCtxPushCurrent);
+
+    case cuda::Entry::cuCtxPushCurrent_v2:
+      return reinterpret_cast<void*>(&cuda::cuCtxPushCurrent_v2);
+
+    case cuda::Entry::cuCtxRecordEvent:
+      return reinterpret_cast<void*>(&cuda::cuCtxRecordEvent);
+
+    case cuda::Entry::cuCtxResetPersistingL2Cache:
+      return reinterpret_cast<void*>(&cuda::cuCtxResetPersistingL2Cache);
+
+    case cuda::Entry::cuCtxSetCacheConfig:
+      return reinterpret_cast<void*>(&cuda::cuCtxSetCacheConfig);
+
+    case cuda::Entry::cuCtxSetCurrent:
+      return reinterpret_cast<void*>(&cuda::cuCtxSetCurrent);
+
+    case cuda::Entry::cuCtxSetFlags:
+      return reinterpret_cast<void*>(&cuda::cuCtxSetFlags);
+
+    case cuda::Entry::cuCtxSetLimit:
+      return reinterpret_cast<void*>(&cuda::cuCtxSetLimit);
+
+    case cuda::Entry::cuCtxSetSharedMemConfig:
+      return reinterpret_cast<void*>(&cuda::cuCtxSetSharedMemConfig);
+
+    case cuda::Entry::cuCtxSynchronize:
+      return reinterpret_cast<void*>(&cuda::cuCtxSynchronize);
+
+    case cuda::Entry::cuCtxSynchronize_v2:
+      return reinterpret_cast<void*>(&cuda::cuCtxSynchronize_v2);
+
+    case cuda::Entry::cuCtxWaitEvent:
+      return reinterpret_cast<void*>(&cuda::cuCtxWaitEvent);
+
+    case cuda::Entry::cuDestroyExternalMemory:
+      return reinterpret_cast<void*>(&cuda::cuDestroyExternalMemory);
+
+    case cuda::Entry::cuDestroyExternalSemaphore:
+      return reinterpret_cast<void*>(&cuda::cuDestroyExternalSemaphore);
+
+    case cuda::Entry::cuDevResourceGenerateDesc:
+      return reinterpret_cast<void*>(&cuda::cuDevResourceGenerateDesc);
+
+    case cuda::Entry::cuDevSmResourceSplitByCount:
+      return reinterpret_cast<void*>(&cuda::cuDevSmResourceSplitByCount);
+
+    case cuda::Entry::cuDeviceCanAccessPeer:
+      return reinterpret_cast<void*>(&cuda::cuDeviceCanAccessPeer);
+
+    case cuda::Entry::cuDeviceComputeCapability:
+      return reinterpret_cast<void*>(&cuda::cuDeviceComputeCapability);
+
+    case cuda::Entry::cuDeviceGet:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGet);
+
+    case cuda::Entry::cuDeviceGetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetAttribute);
+
+    case cuda::Entry::cuDeviceGetByPCIBusId:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetByPCIBusId);
+
+    case cuda::Entry::cuDeviceGetCount:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetCount);
+
+    case cuda::Entry::cuDeviceGetDefaultMemPool:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetDefaultMemPool);
+
+    case cuda::Entry::cuDeviceGetDevResource:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetDevResource);
+
+    case cuda::Entry::cuDeviceGetExecAffinitySupport:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetExecAffinitySupport);
+
+    case cuda::Entry::cuDeviceGetGraphMemAttribute:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetGraphMemAttribute);
+
+    case cuda::Entry::cuDeviceGetHostAtomicCapabilities:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetHostAtomicCapabilities);
+
+    case cuda::Entry::cuDeviceGetLuid:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetLuid);
+
+    case cuda::Entry::cuDeviceGetMemPool:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetMemPool);
+
+    case cuda::Entry::cuDeviceGetName:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetName);
+
+    case cuda::Entry::cuDeviceGetNvSciSyncAttributes:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetNvSciSyncAttributes);
+
+    case cuda::Entry::cuDeviceGetP2PAtomicCapabilities:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetP2PAtomicCapabilities);
+
+    case cuda::Entry::cuDeviceGetP2PAttribute:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetP2PAttribute);
+
+    case cuda::Entry::cuDeviceGetPCIBusId:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetPCIBusId);
+
+    case cuda::Entry::cuDeviceGetProperties:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetProperties);
+
+    case cuda::Entry::cuDeviceGetTexture1DLinearMaxWidth:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetTexture1DLinearMaxWidth);
+
+    case cuda::Entry::cuDeviceGetUuid:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetUuid);
+
+    case cuda::Entry::cuDeviceGetUuid_v2:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGetUuid_v2);
+
+    case cuda::Entry::cuDeviceGraphMemTrim:
+      return reinterpret_cast<void*>(&cuda::cuDeviceGraphMemTrim);
+
+    case cuda::Entry::cuDevicePrimaryCtxGetState:
+      return reinterpret_cast<void*>(&cuda::cuDevicePrimaryCtxGetState);
+
+    case cuda::Entry::cuDevicePrimaryCtxRelease:
+      return reinterpret_cast<void*>(&cuda::cuDevicePrimaryCtxRelease);
+
+    case cuda::Entry::cuDevicePrimaryCtxRelease_v2:
+      return reinterpret_cast<void*>(&cuda::cuDevicePrimaryCtxRelease_v2);
+
+    case cuda::Entry::cuDevicePrimaryCtxReset:
+      return reinterpret_cast<void*>(&cuda::cuDevicePrimaryCtxReset);
+
+    case cuda::Entry::cuDevicePrimaryCtxReset_v2:
+      return reinterpret_cast<void*>(&cuda::cuDevicePrimaryCtxReset_v2);
+
+    case cuda::Entry::cuDevicePrimaryCtxRetain:
+      return reinterpret_cast<void*>(&cuda::cuDevicePrimaryCtxRetain);
+
+    case cuda::Entry::cuDevicePrimaryCtxSetFlags:
+      return reinterpret_cast<void*>(&cuda::cuDevicePrimaryCtxSetFlags);
+
+    case cuda::Entry::cuDevicePrimaryCtxSetFlags_v2:
+      return reinterpret_cast<void*>(&cuda::cuDevicePrimaryCtxSetFlags_v2);
+
+    case cuda::Entry::cuDeviceRegisterAsyncNotification:
+      return reinterpret_cast<void*>(&cuda::cuDeviceRegisterAsyncNotification);
+
+    case cuda::Entry::cuDeviceSetGraphMemAttribute:
+      return reinterpret_cast<void*>(&cuda::cuDeviceSetGraphMemAttribute);
+
+    case cuda::Entry::cuDeviceSetMemPool:
+      return reinterpret_cast<void*>(&cuda::cuDeviceSetMemPool);
+
+    case cuda::Entry::cuDeviceTotalMem:
+      return reinterpret_cast<void*>(&cuda::cuDeviceTotalMem);
+
+    case cuda::Entry::cuDeviceTotalMem_v2:
+      return reinterpret_cast<void*>(&cuda::cuDeviceTotalMem_v2);
+
+    case cuda::Entry::cuDeviceUnregisterAsyncNotification:
+      return reinterpret_cast<void*>(&cuda::cuDeviceUnregisterAsyncNotification);
+
+    case cuda::Entry::cuDriverGetVersion:
+      return reinterpret_cast<void*>(&cuda::cuDriverGetVersion);
+
+    case cuda::Entry::cuEGLApiInit:
+      return reinterpret_cast<void*>(&cuda::cuEGLApiInit);
+
+    case cuda::Entry::cuEGLStreamConsumerAcquireFrame:
+      return reinterpret_cast<void*>(&cuda::cuEGLStreamConsumerAcquireFrame);
+
+    case cuda::Entry::cuEGLStreamConsumerConnect:
+      return reinterpret_cast<void*>(&cuda::cuEGLStreamConsumerConnect);
+
+    case cuda::Entry::cuEGLStreamConsumerConnectWithFlags:
+      return reinterpret_cast<void*>(&cuda::cuEGLStreamConsumerConnectWithFlags);
+
+    case cuda::Entry::cuEGLStreamConsumerDisconnect:
+      return reinterpret_cast<void*>(&cuda::cuEGLStreamConsumerDisconnect);
+
+    case cuda::Entry::cuEGLStreamConsumerReleaseFrame:
+      return reinterpret_cast<void*>(&cuda::cuEGLStreamConsumerReleaseFrame);
+
+    case cuda::Entry::cuEGLStreamProducerConnect:
+      return reinterpret_cast<void*>(&cuda::cuEGLStreamProducerConnect);
+
+    case cuda::Entry::cuEGLStreamProducerDisconnect:
+      return reinterpret_cast<void*>(&cuda::cuEGLStreamProducerDisconnect);
+
+    case cuda::Entry::cuEGLStreamProducerPresentFrame:
+      return reinterpret_cast<void*>(&cuda::cuEGLStreamProducerPresentFrame);
+
+    case cuda::Entry::cuEGLStreamProducerReturnFrame:
+      return reinterpret_cast<void*>(&cuda::cuEGLStreamProducerReturnFrame);
+
+    case cuda::Entry::cuEventCreate:
+      return reinterpret_cast<void*>(&cuda::cuEventCreate);
+
+    case cuda::Entry::cuEventDestroy:
+      return reinterpret_cast<void*>(&cuda::cuEventDestroy);
+
+    case cuda::Entry::cuEventDestroy_v2:
+      return reinterpret_cast<void*>(&cuda::cuEventDestroy_v2);
+
+    case cuda::Entry::cuEventElapsedTime:
+      return reinterpret_cast<void*>(&cuda::cuEventElapsedTime);
+
+    case cuda::Entry::cuEventElapsedTime_v2:
+      return reinterpret_cast<void*>(&cuda::cuEventElapsedTime_v2);
+
+    case cuda::Entry::cuEventQuery:
+      return reinterpret_cast<void*>(&cuda::cuEventQuery);
+
+    case cuda::Entry::cuEventRecord:
+      return reinterpret_cast<void*>(&cuda::cuEventRecord);
+
+    case cuda::Entry::cuEventRecordWithFlags:
+      return reinterpret_cast<void*>(&cuda::cuEventRecordWithFlags);
+
+    case cuda::Entry::cuEventRecordWithFlags_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuEventRecordWithFlags_ptsz);
+
+    case cuda::Entry::cuEventRecord_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuEventRecord_ptsz);
+
+    case cuda::Entry::cuEventSynchronize:
+      return reinterpret_cast<void*>(&cuda::cuEventSynchronize);
+
+    case cuda::Entry::cuExternalMemoryGetMappedBuffer:
+      return reinterpret_cast<void*>(&cuda::cuExternalMemoryGetMappedBuffer);
+
+    case cuda::Entry::cuExternalMemoryGetMappedMipmappedArray:
+      return reinterpret_cast<void*>(&cuda::cuExternalMemoryGetMappedMipmappedArray);
+
+    case cuda::Entry::cuFlushGPUDirectRDMAWrites:
+      return reinterpret_cast<void*>(&cuda::cuFlushGPUDirectRDMAWrites);
+
+    case cuda::Entry::cuFuncGetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuFuncGetAttribute);
+
+    case cuda::Entry::cuFuncGetModule:
+      return reinterpret_cast<void*>(&cuda::cuFuncGetModule);
+
+    case cuda::Entry::cuFuncGetName:
+      return reinterpret_cast<void*>(&cuda::cuFuncGetName);
+
+    case cuda::Entry::cuFuncGetParamInfo:
+      return reinterpret_cast<void*>(&cuda::cuFuncGetParamInfo);
+
+    case cuda::Entry::cuFuncIsLoaded:
+      return reinterpret_cast<void*>(&cuda::cuFuncIsLoaded);
+
+    case cuda::Entry::cuFuncLoad:
+      return reinterpret_cast<void*>(&cuda::cuFuncLoad);
+
+    case cuda::Entry::cuFuncSetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuFuncSetAttribute);
+
+    case cuda::Entry::cuFuncSetBlockShape:
+      return reinterpret_cast<void*>(&cuda::cuFuncSetBlockShape);
+
+    case cuda::Entry::cuFuncSetCacheConfig:
+      return reinterpret_cast<void*>(&cuda::cuFuncSetCacheConfig);
+
+    case cuda::Entry::cuFuncSetSharedMemConfig:
+      return reinterpret_cast<void*>(&cuda::cuFuncSetSharedMemConfig);
+
+    case cuda::Entry::cuFuncSetSharedSize:
+      return reinterpret_cast<void*>(&cuda::cuFuncSetSharedSize);
+
+    case cuda::Entry::cuGLCtxCreate:
+      return reinterpret_cast<void*>(&cuda::cuGLCtxCreate);
+
+    case cuda::Entry::cuGLCtxCreate_v2:
+      return reinterpret_cast<void*>(&cuda::cuGLCtxCreate_v2);
+
+    case cuda::Entry::cuGLGetDevices:
+      return reinterpret_cast<void*>(&cuda::cuGLGetDevices);
+
+    case cuda::Entry::cuGLGetDevices_v2:
+      return reinterpret_cast<void*>(&cuda::cuGLGetDevices_v2);
+
+    case cuda::Entry::cuGLInit:
+      return reinterpret_cast<void*>(&cuda::cuGLInit);
+
+    case cuda::Entry::cuGLMapBufferObject:
+      return reinterpret_cast<void*>(&cuda::cuGLMapBufferObject);
+
+    case cuda::Entry::cuGLMapBufferObjectAsync:
+      return reinterpret_cast<void*>(&cuda::cuGLMapBufferObjectAsync);
+
+    case cuda::Entry::cuGLMapBufferObjectAsync_v2:
+      return reinterpret_cast<void*>(&cuda::cuGLMapBufferObjectAsync_v2);
+
+    case cuda::Entry::cuGLMapBufferObjectAsync_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuGLMapBufferObjectAsync_v2_ptsz);
+
+    case cuda::Entry::cuGLMapBufferObject_v2:
+      return reinterpret_cast<void*>(&cuda::cuGLMapBufferObject_v2);
+
+    case cuda::Entry::cuGLMapBufferObject_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuGLMapBufferObject_v2_ptds);
+
+    case cuda::Entry::cuGLRegisterBufferObject:
+      return reinterpret_cast<void*>(&cuda::cuGLRegisterBufferObject);
+
+    case cuda::Entry::cuGLSetBufferObjectMapFlags:
+      return reinterpret_cast<void*>(&cuda::cuGLSetBufferObjectMapFlags);
+
+    case cuda::Entry::cuGLUnmapBufferObject:
+      return reinterpret_cast<void*>(&cuda::cuGLUnmapBufferObject);
+
+    case cuda::Entry::cuGLUnmapBufferObjectAsync:
+      return reinterpret_cast<void*>(&cuda::cuGLUnmapBufferObjectAsync);
+
+    case cuda::Entry::cuGLUnregisterBufferObject:
+      return reinterpret_cast<void*>(&cuda::cuGLUnregisterBufferObject);
+
+    case cuda::Entry::cuGetErrorName:
+      return reinterpret_cast<void*>(&cuda::cuGetErrorName);
+
+    case cuda::Entry::cuGetErrorString:
+      return reinterpret_cast<void*>(&cuda::cuGetErrorString);
+
+    case cuda::Entry::cuGetExportTable:
+      return reinterpret_cast<void*>(&cuda::cuGetExportTable);
+
+    case cuda::Entry::cuGetProcAddress:
+      return reinterpret_cast<void*>(&cuda::cuGetProcAddress);
+
+    case cuda::Entry::cuGetProcAddress_v2:
+      return reinterpret_cast<void*>(&cuda::cuGetProcAddress_v2);
+
+    case cuda::Entry::cuGraphAddBatchMemOpNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddBatchMemOpNode);
+
+    case cuda::Entry::cuGraphAddChildGraphNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddChildGraphNode);
+
+    case cuda::Entry::cuGraphAddDependencies:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddDependencies);
+
+    case cuda::Entry::cuGraphAddDependencies_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddDependencies_v2);
+
+    case cuda::Entry::cuGraphAddEmptyNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddEmptyNode);
+
+    case cuda::Entry::cuGraphAddEventRecordNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddEventRecordNode);
+
+    case cuda::Entry::cuGraphAddEventWaitNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddEventWaitNode);
+
+    case cuda::Entry::cuGraphAddExternalSemaphoresSignalNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddExternalSemaphoresSignalNode);
+
+    case cuda::Entry::cuGraphAddExternalSemaphoresWaitNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddExternalSemaphoresWaitNode);
+
+    case cuda::Entry::cuGraphAddHostNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddHostNode);
+
+    case cuda::Entry::cuGraphAddKernelNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddKernelNode);
+
+    case cuda::Entry::cuGraphAddKernelNode_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddKernelNode_v2);
+
+    case cuda::Entry::cuGraphAddMemAllocNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddMemAllocNode);
+
+    case cuda::Entry::cuGraphAddMemFreeNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddMemFreeNode);
+
+    case cuda::Entry::cuGraphAddMemcpyNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddMemcpyNode);
+
+    case cuda::Entry::cuGraphAddMemsetNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddMemsetNode);
+
+    case cuda::Entry::cuGraphAddNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddNode);
+
+    case cuda::Entry::cuGraphAddNode_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphAddNode_v2);
+
+    case cuda::Entry::cuGraphBatchMemOpNodeGetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphBatchMemOpNodeGetParams);
+
+    case cuda::Entry::cuGraphBatchMemOpNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphBatchMemOpNodeSetParams);
+
+    case cuda::Entry::cuGraphChildGraphNodeGetGraph:
+      return reinterpret_cast<void*>(&cuda::cuGraphChildGraphNodeGetGraph);
+
+    case cuda::Entry::cuGraphClone:
+      return reinterpret_cast<void*>(&cuda::cuGraphClone);
+
+    case cuda::Entry::cuGraphConditionalHandleCreate:
+      return reinterpret_cast<void*>(&cuda::cuGraphConditionalHandleCreate);
+
+    case cuda::Entry::cuGraphCreate:
+      return reinterpret_cast<void*>(&cuda::cuGraphCreate);
+
+    case cuda::Entry::cuGraphDebugDotPrint:
+      return reinterpret_cast<void*>(&cuda::cuGraphDebugDotPrint);
+
+    case cuda::Entry::cuGraphDestroy:
+      return reinterpret_cast<void*>(&cuda::cuGraphDestroy);
+
+    case cuda::Entry::cuGraphDestroyNode:
+      return reinterpret_cast<void*>(&cuda::cuGraphDestroyNode);
+
+    case cuda::Entry::cuGraphEventRecordNodeGetEvent:
+      return reinterpret_cast<void*>(&cuda::cuGraphEventRecordNodeGetEvent);
+
+    case cuda::Entry::cuGraphEventRecordNodeSetEvent:
+      return reinterpret_cast<void*>(&cuda::cuGraphEventRecordNodeSetEvent);
+
+    case cuda::Entry::cuGraphEventWaitNodeGetEvent:
+      return reinterpret_cast<void*>(&cuda::cuGraphEventWaitNodeGetEvent);
+
+    case cuda::Entry::cuGraphEventWaitNodeSetEvent:
+      return reinterpret_cast<void*>(&cuda::cuGraphEventWaitNodeSetEvent);
+
+    case cuda::Entry::cuGraphExecBatchMemOpNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecBatchMemOpNodeSetParams);
+
+    case cuda::Entry::cuGraphExecChildGraphNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecChildGraphNodeSetParams);
+
+    case cuda::Entry::cuGraphExecDestroy:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecDestroy);
+
+    case cuda::Entry::cuGraphExecEventRecordNodeSetEvent:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecEventRecordNodeSetEvent);
+
+    case cuda::Entry::cuGraphExecEventWaitNodeSetEvent:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecEventWaitNodeSetEvent);
+
+    case cuda::Entry::cuGraphExecExternalSemaphoresSignalNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecExternalSemaphoresSignalNodeSetParams);
+
+    case cuda::Entry::cuGraphExecExternalSemaphoresWaitNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecExternalSemaphoresWaitNodeSetParams);
+
+    case cuda::Entry::cuGraphExecGetFlags:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecGetFlags);
+
+    case cuda::Entry::cuGraphExecHostNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecHostNodeSetParams);
+
+    case cuda::Entry::cuGraphExecKernelNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecKernelNodeSetParams);
+
+    case cuda::Entry::cuGraphExecKernelNodeSetParams_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecKernelNodeSetParams_v2);
+
+    case cuda::Entry::cuGraphExecMemcpyNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecMemcpyNodeSetParams);
+
+    case cuda::Entry::cuGraphExecMemsetNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecMemsetNodeSetParams);
+
+    case cuda::Entry::cuGraphExecNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecNodeSetParams);
+
+    case cuda::Entry::cuGraphExecUpdate:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecUpdate);
+
+    case cuda::Entry::cuGraphExecUpdate_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphExecUpdate_v2);
+
+    case cuda::Entry::cuGraphExternalSemaphoresSignalNodeGetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExternalSemaphoresSignalNodeGetParams);
+
+    case cuda::Entry::cuGraphExternalSemaphoresSignalNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExternalSemaphoresSignalNodeSetParams);
+
+    case cuda::Entry::cuGraphExternalSemaphoresWaitNodeGetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExternalSemaphoresWaitNodeGetParams);
+
+    case cuda::Entry::cuGraphExternalSemaphoresWaitNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphExternalSemaphoresWaitNodeSetParams);
+
+    case cuda::Entry::cuGraphGetEdges:
+      return reinterpret_cast<void*>(&cuda::cuGraphGetEdges);
+
+    case cuda::Entry::cuGraphGetEdges_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphGetEdges_v2);
+
+    case cuda::Entry::cuGraphGetNodes:
+      return reinterpret_cast<void*>(&cuda::cuGraphGetNodes);
+
+    case cuda::Entry::cuGraphGetRootNodes:
+      return reinterpret_cast<void*>(&cuda::cuGraphGetRootNodes);
+
+    case cuda::Entry::cuGraphHostNodeGetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphHostNodeGetParams);
+
+    case cuda::Entry::cuGraphHostNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphHostNodeSetParams);
+
+    case cuda::Entry::cuGraphInstantiate:
+      return reinterpret_cast<void*>(&cuda::cuGraphInstantiate);
+
+    case cuda::Entry::cuGraphInstantiateWithFlags:
+      return reinterpret_cast<void*>(&cuda::cuGraphInstantiateWithFlags);
+
+    case cuda::Entry::cuGraphInstantiateWithParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphInstantiateWithParams);
+
+    case cuda::Entry::cuGraphInstantiateWithParams_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuGraphInstantiateWithParams_ptsz);
+
+    case cuda::Entry::cuGraphInstantiate_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphInstantiate_v2);
+
+    case cuda::Entry::cuGraphKernelNodeCopyAttributes:
+      return reinterpret_cast<void*>(&cuda::cuGraphKernelNodeCopyAttributes);
+
+    case cuda::Entry::cuGraphKernelNodeGetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuGraphKernelNodeGetAttribute);
+
+    case cuda::Entry::cuGraphKernelNodeGetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphKernelNodeGetParams);
+
+    case cuda::Entry::cuGraphKernelNodeGetParams_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphKernelNodeGetParams_v2);
+
+    case cuda::Entry::cuGraphKernelNodeSetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuGraphKernelNodeSetAttribute);
+
+    case cuda::Entry::cuGraphKernelNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphKernelNodeSetParams);
+
+    case cuda::Entry::cuGraphKernelNodeSetParams_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphKernelNodeSetParams_v2);
+
+    case cuda::Entry::cuGraphLaunch:
+      return reinterpret_cast<void*>(&cuda::cuGraphLaunch);
+
+    case cuda::Entry::cuGraphLaunch_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuGraphLaunch_ptsz);
+
+    case cuda::Entry::cuGraphMemAllocNodeGetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphMemAllocNodeGetParams);
+
+    case cuda::Entry::cuGraphMemFreeNodeGetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphMemFreeNodeGetParams);
+
+    case cuda::Entry::cuGraphMemcpyNodeGetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphMemcpyNodeGetParams);
+
+    case cuda::Entry::cuGraphMemcpyNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphMemcpyNodeSetParams);
+
+    case cuda::Entry::cuGraphMemsetNodeGetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphMemsetNodeGetParams);
+
+    case cuda::Entry::cuGraphMemsetNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphMemsetNodeSetParams);
+
+    case cuda::Entry::cuGraphNodeFindInClone:
+      return reinterpret_cast<void*>(&cuda::cuGraphNodeFindInClone);
+
+    case cuda::Entry::cuGraphNodeGetDependencies:
+      return reinterpret_cast<void*>(&cuda::cuGraphNodeGetDependencies);
+
+    case cuda::Entry::cuGraphNodeGetDependencies_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphNodeGetDependencies_v2);
+
+    case cuda::Entry::cuGraphNodeGetDependentNodes:
+      return reinterpret_cast<void*>(&cuda::cuGraphNodeGetDependentNodes);
+
+    case cuda::Entry::cuGraphNodeGetDependentNodes_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphNodeGetDependentNodes_v2);
+
+    case cuda::Entry::cuGraphNodeGetEnabled:
+      return reinterpret_cast<void*>(&cuda::cuGraphNodeGetEnabled);
+
+    case cuda::Entry::cuGraphNodeGetType:
+      return reinterpret_cast<void*>(&cuda::cuGraphNodeGetType);
+
+    case cuda::Entry::cuGraphNodeSetEnabled:
+      return reinterpret_cast<void*>(&cuda::cuGraphNodeSetEnabled);
+
+    case cuda::Entry::cuGraphNodeSetParams:
+      return reinterpret_cast<void*>(&cuda::cuGraphNodeSetParams);
+
+    case cuda::Entry::cuGraphReleaseUserObject:
+      return reinterpret_cast<void*>(&cuda::cuGraphReleaseUserObject);
+
+    case cuda::Entry::cuGraphRemoveDependencies:
+      return reinterpret_cast<void*>(&cuda::cuGraphRemoveDependencies);
+
+    case cuda::Entry::cuGraphRemoveDependencies_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphRemoveDependencies_v2);
+
+    case cuda::Entry::cuGraphRetainUserObject:
+      return reinterpret_cast<void*>(&cuda::cuGraphRetainUserObject);
+
+    case cuda::Entry::cuGraphUpload:
+      return reinterpret_cast<void*>(&cuda::cuGraphUpload);
+
+    case cuda::Entry::cuGraphUpload_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuGraphUpload_ptsz);
+
+    case cuda::Entry::cuGraphicsEGLRegisterImage:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsEGLRegisterImage);
+
+    case cuda::Entry::cuGraphicsGLRegisterBuffer:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsGLRegisterBuffer);
+
+    case cuda::Entry::cuGraphicsGLRegisterImage:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsGLRegisterImage);
+
+    case cuda::Entry::cuGraphicsMapResources:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsMapResources);
+
+    case cuda::Entry::cuGraphicsMapResources_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsMapResources_ptsz);
+
+    case cuda::Entry::cuGraphicsResourceGetMappedEglFrame:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsResourceGetMappedEglFrame);
+
+    case cuda::Entry::cuGraphicsResourceGetMappedMipmappedArray:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsResourceGetMappedMipmappedArray);
+
+    case cuda::Entry::cuGraphicsResourceGetMappedPointer:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsResourceGetMappedPointer);
+
+    case cuda::Entry::cuGraphicsResourceGetMappedPointer_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsResourceGetMappedPointer_v2);
+
+    case cuda::Entry::cuGraphicsResourceSetMapFlags:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsResourceSetMapFlags);
+
+    case cuda::Entry::cuGraphicsResourceSetMapFlags_v2:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsResourceSetMapFlags_v2);
+
+    case cuda::Entry::cuGraphicsSubResourceGetMappedArray:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsSubResourceGetMappedArray);
+
+    case cuda::Entry::cuGraphicsUnmapResources:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsUnmapResources);
+
+    case cuda::Entry::cuGraphicsUnmapResources_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsUnmapResources_ptsz);
+
+    case cuda::Entry::cuGraphicsUnregisterResource:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsUnregisterResource);
+
+    case cuda::Entry::cuGraphicsVDPAURegisterOutputSurface:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsVDPAURegisterOutputSurface);
+
+    case cuda::Entry::cuGraphicsVDPAURegisterVideoSurface:
+      return reinterpret_cast<void*>(&cuda::cuGraphicsVDPAURegisterVideoSurface);
+
+    case cuda::Entry::cuGreenCtxCreate:
+      return reinterpret_cast<void*>(&cuda::cuGreenCtxCreate);
+
+    case cuda::Entry::cuGreenCtxDestroy:
+      return reinterpret_cast<void*>(&cuda::cuGreenCtxDestroy);
+
+    case cuda::Entry::cuGreenCtxGetDevResource:
+      return reinterpret_cast<void*>(&cuda::cuGreenCtxGetDevResource);
+
+    case cuda::Entry::cuGreenCtxGetId:
+      return reinterpret_cast<void*>(&cuda::cuGreenCtxGetId);
+
+    case cuda::Entry::cuGreenCtxRecordEvent:
+      return reinterpret_cast<void*>(&cuda::cuGreenCtxRecordEvent);
+
+    case cuda::Entry::cuGreenCtxStreamCreate:
+      return reinterpret_cast<void*>(&cuda::cuGreenCtxStreamCreate);
+
+    case cuda::Entry::cuGreenCtxWaitEvent:
+      return reinterpret_cast<void*>(&cuda::cuGreenCtxWaitEvent);
+
+    case cuda::Entry::cuImportExternalMemory:
+      return reinterpret_cast<void*>(&cuda::cuImportExternalMemory);
+
+    case cuda::Entry::cuImportExternalSemaphore:
+      return reinterpret_cast<void*>(&cuda::cuImportExternalSemaphore);
+
+    case cuda::Entry::cuInit:
+      return reinterpret_cast<void*>(&cuda::cuInit);
+
+    case cuda::Entry::cuIpcCloseMemHandle:
+      return reinterpret_cast<void*>(&cuda::cuIpcCloseMemHandle);
+
+    case cuda::Entry::cuIpcGetEventHandle:
+      return reinterpret_cast<void*>(&cuda::cuIpcGetEventHandle);
+
+    case cuda::Entry::cuIpcGetMemHandle:
+      return reinterpret_cast<void*>(&cuda::cuIpcGetMemHandle);
+
+    case cuda::Entry::cuIpcOpenEventHandle:
+      return reinterpret_cast<void*>(&cuda::cuIpcOpenEventHandle);
+
+    case cuda::Entry::cuIpcOpenMemHandle:
+      return reinterpret_cast<void*>(&cuda::cuIpcOpenMemHandle);
+
+    case cuda::Entry::cuIpcOpenMemHandle_v2:
+      return reinterpret_cast<void*>(&cuda::cuIpcOpenMemHandle_v2);
+
+    case cuda::Entry::cuKernelGetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuKernelGetAttribute);
+
+    case cuda::Entry::cuKernelGetFunction:
+      return reinterpret_cast<void*>(&cuda::cuKernelGetFunction);
+
+    case cuda::Entry::cuKernelGetLibrary:
+      return reinterpret_cast<void*>(&cuda::cuKernelGetLibrary);
+
+    case cuda::Entry::cuKernelGetName:
+      return reinterpret_cast<void*>(&cuda::cuKernelGetName);
+
+    case cuda::Entry::cuKernelGetParamInfo:
+      return reinterpret_cast<void*>(&cuda::cuKernelGetParamInfo);
+
+    case cuda::Entry::cuKernelSetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuKernelSetAttribute);
+
+    case cuda::Entry::cuKernelSetCacheConfig:
+      return reinterpret_cast<void*>(&cuda::cuKernelSetCacheConfig);
+
+    case cuda::Entry::cuLaunch:
+      return reinterpret_cast<void*>(&cuda::cuLaunch);
+
+    case cuda::Entry::cuLaunchCooperativeKernel:
+      return reinterpret_cast<void*>(&cuda::cuLaunchCooperativeKernel);
+
+    case cuda::Entry::cuLaunchCooperativeKernelMultiDevice:
+      return reinterpret_cast<void*>(&cuda::cuLaunchCooperativeKernelMultiDevice);
+
+    case cuda::Entry::cuLaunchCooperativeKernel_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuLaunchCooperativeKernel_ptsz);
+
+    case cuda::Entry::cuLaunchGrid:
+      return reinterpret_cast<void*>(&cuda::cuLaunchGrid);
+
+    case cuda::Entry::cuLaunchGridAsync:
+      return reinterpret_cast<void*>(&cuda::cuLaunchGridAsync);
+
+    case cuda::Entry::cuLaunchHostFunc:
+      return reinterpret_cast<void*>(&cuda::cuLaunchHostFunc);
+
+    case cuda::Entry::cuLaunchHostFunc_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuLaunchHostFunc_ptsz);
+
+    case cuda::Entry::cuLaunchKernel:
+      return reinterpret_cast<void*>(&cuda::cuLaunchKernel);
+
+    case cuda::Entry::cuLaunchKernelEx:
+      return reinterpret_cast<void*>(&cuda::cuLaunchKernelEx);
+
+    case cuda::Entry::cuLaunchKernelEx_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuLaunchKernelEx_ptsz);
+
+    case cuda::Entry::cuLaunchKernel_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuLaunchKernel_ptsz);
+
+    case cuda::Entry::cuLibraryEnumerateKernels:
+      return reinterpret_cast<void*>(&cuda::cuLibraryEnumerateKernels);
+
+    case cuda::Entry::cuLibraryGetGlobal:
+      return reinterpret_cast<void*>(&cuda::cuLibraryGetGlobal);
+
+    case cuda::Entry::cuLibraryGetKernel:
+      return reinterpret_cast<void*>(&cuda::cuLibraryGetKernel);
+
+    case cuda::Entry::cuLibraryGetKernelCount:
+      return reinterpret_cast<void*>(&cuda::cuLibraryGetKernelCount);
+
+    case cuda::Entry::cuLibraryGetManaged:
+      return reinterpret_cast<void*>(&cuda::cuLibraryGetManaged);
+
+    case cuda::Entry::cuLibraryGetModule:
+      return reinterpret_cast<void*>(&cuda::cuLibraryGetModule);
+
+    case cuda::Entry::cuLibraryGetUnifiedFunction:
+      return reinterpret_cast<void*>(&cuda::cuLibraryGetUnifiedFunction);
+
+    case cuda::Entry::cuLibraryLoadData:
+      return reinterpret_cast<void*>(&cuda::cuLibraryLoadData);
+
+    case cuda::Entry::cuLibraryLoadFromFile:
+      return reinterpret_cast<void*>(&cuda::cuLibraryLoadFromFile);
+
+    case cuda::Entry::cuLibraryUnload:
+      return reinterpret_cast<void*>(&cuda::cuLibraryUnload);
+
+    case cuda::Entry::cuLinkAddData:
+      return reinterpret_cast<void*>(&cuda::cuLinkAddData);
+
+    case cuda::Entry::cuLinkAddData_v2:
+      return reinterpret_cast<void*>(&cuda::cuLinkAddData_v2);
+
+    case cuda::Entry::cuLinkAddFile:
+      return reinterpret_cast<void*>(&cuda::cuLinkAddFile);
+
+    case cuda::Entry::cuLinkAddFile_v2:
+      return reinterpret_cast<void*>(&cuda::cuLinkAddFile_v2);
+
+    case cuda::Entry::cuLinkComplete:
+      return reinterpret_cast<void*>(&cuda::cuLinkComplete);
+
+    case cuda::Entry::cuLinkCreate:
+      return reinterpret_cast<void*>(&cuda::cuLinkCreate);
+
+    case cuda::Entry::cuLinkCreate_v2:
+      return reinterpret_cast<void*>(&cuda::cuLinkCreate_v2);
+
+    case cuda::Entry::cuLinkDestroy:
+      return reinterpret_cast<void*>(&cuda::cuLinkDestroy);
+
+    case cuda::Entry::cuLogsCurrent:
+      return reinterpret_cast<void*>(&cuda::cuLogsCurrent);
+
+    case cuda::Entry::cuLogsDumpToFile:
+      return reinterpret_cast<void*>(&cuda::cuLogsDumpToFile);
+
+    case cuda::Entry::cuLogsDumpToMemory:
+      return reinterpret_cast<void*>(&cuda::cuLogsDumpToMemory);
+
+    case cuda::Entry::cuLogsRegisterCallback:
+      return reinterpret_cast<void*>(&cuda::cuLogsRegisterCallback);
+
+    case cuda::Entry::cuLogsUnregisterCallback:
+      return reinterpret_cast<void*>(&cuda::cuLogsUnregisterCallback);
+
+    case cuda::Entry::cuMemAddressFree:
+      return reinterpret_cast<void*>(&cuda::cuMemAddressFree);
+
+    case cuda::Entry::cuMemAddressReserve:
+      return reinterpret_cast<void*>(&cuda::cuMemAddressReserve);
+
+    case cuda::Entry::cuMemAdvise:
+      return reinterpret_cast<void*>(&cuda::cuMemAdvise);
+
+    case cuda::Entry::cuMemAdvise_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemAdvise_v2);
+
+    case cuda::Entry::cuMemAlloc:
+      return reinterpret_cast<void*>(&cuda::cuMemAlloc);
+
+    case cuda::Entry::cuMemAllocAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemAllocAsync);
+
+    case cuda::Entry::cuMemAllocAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemAllocAsync_ptsz);
+
+    case cuda::Entry::cuMemAllocFromPoolAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemAllocFromPoolAsync);
+
+    case cuda::Entry::cuMemAllocFromPoolAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemAllocFromPoolAsync_ptsz);
+
+    case cuda::Entry::cuMemAllocHost:
+      return reinterpret_cast<void*>(&cuda::cuMemAllocHost);
+
+    case cuda::Entry::cuMemAllocHost_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemAllocHost_v2);
+
+    case cuda::Entry::cuMemAllocManaged:
+      return reinterpret_cast<void*>(&cuda::cuMemAllocManaged);
+
+    case cuda::Entry::cuMemAllocPitch:
+      return reinterpret_cast<void*>(&cuda::cuMemAllocPitch);
+
+    case cuda::Entry::cuMemAllocPitch_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemAllocPitch_v2);
+
+    case cuda::Entry::cuMemAlloc_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemAlloc_v2);
+
+    case cuda::Entry::cuMemBatchDecompressAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemBatchDecompressAsync);
+
+    case cuda::Entry::cuMemBatchDecompressAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemBatchDecompressAsync_ptsz);
+
+    case cuda::Entry::cuMemCreate:
+      return reinterpret_cast<void*>(&cuda::cuMemCreate);
+
+    case cuda::Entry::cuMemDiscardAndPrefetchBatchAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemDiscardAndPrefetchBatchAsync);
+
+    case cuda::Entry::cuMemDiscardAndPrefetchBatchAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemDiscardAndPrefetchBatchAsync_ptsz);
+
+    case cuda::Entry::cuMemDiscardBatchAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemDiscardBatchAsync);
+
+    case cuda::Entry::cuMemDiscardBatchAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemDiscardBatchAsync_ptsz);
+
+    case cuda::Entry::cuMemExportToShareableHandle:
+      return reinterpret_cast<void*>(&cuda::cuMemExportToShareableHandle);
+
+    case cuda::Entry::cuMemFree:
+      return reinterpret_cast<void*>(&cuda::cuMemFree);
+
+    case cuda::Entry::cuMemFreeAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemFreeAsync);
+
+    case cuda::Entry::cuMemFreeAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemFreeAsync_ptsz);
+
+    case cuda::Entry::cuMemFreeHost:
+      return reinterpret_cast<void*>(&cuda::cuMemFreeHost);
+
+    case cuda::Entry::cuMemFree_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemFree_v2);
+
+    case cuda::Entry::cuMemGetAccess:
+      return reinterpret_cast<void*>(&cuda::cuMemGetAccess);
+
+    case cuda::Entry::cuMemGetAddressRange:
+      return reinterpret_cast<void*>(&cuda::cuMemGetAddressRange);
+
+    case cuda::Entry::cuMemGetAddressRange_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemGetAddressRange_v2);
+
+    case cuda::Entry::cuMemGetAllocationGranularity:
+      return reinterpret_cast<void*>(&cuda::cuMemGetAllocationGranularity);
+
+    case cuda::Entry::cuMemGetAllocationPropertiesFromHandle:
+      return reinterpret_cast<void*>(&cuda::cuMemGetAllocationPropertiesFromHandle);
+
+    case cuda::Entry::cuMemGetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuMemGetAttribute);
+
+    case cuda::Entry::cuMemGetAttribute_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemGetAttribute_v2);
+
+    case cuda::Entry::cuMemGetDefaultMemPool:
+      return reinterpret_cast<void*>(&cuda::cuMemGetDefaultMemPool);
+
+    case cuda::Entry::cuMemGetHandleForAddressRange:
+      return reinterpret_cast<void*>(&cuda::cuMemGetHandleForAddressRange);
+
+    case cuda::Entry::cuMemGetInfo:
+      return reinterpret_cast<void*>(&cuda::cuMemGetInfo);
+
+    case cuda::Entry::cuMemGetInfo_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemGetInfo_v2);
+
+    case cuda::Entry::cuMemGetMemPool:
+      return reinterpret_cast<void*>(&cuda::cuMemGetMemPool);
+
+    case cuda::Entry::cuMemHostAlloc:
+      return reinterpret_cast<void*>(&cuda::cuMemHostAlloc);
+
+    case cuda::Entry::cuMemHostGetDevicePointer:
+      return reinterpret_cast<void*>(&cuda::cuMemHostGetDevicePointer);
+
+    case cuda::Entry::cuMemHostGetDevicePointer_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemHostGetDevicePointer_v2);
+
+    case cuda::Entry::cuMemHostGetFlags:
+      return reinterpret_cast<void*>(&cuda::cuMemHostGetFlags);
+
+    case cuda::Entry::cuMemHostRegister:
+      return reinterpret_cast<void*>(&cuda::cuMemHostRegister);
+
+    case cuda::Entry::cuMemHostRegister_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemHostRegister_v2);
+
+    case cuda::Entry::cuMemHostUnregister:
+      return reinterpret_cast<void*>(&cuda::cuMemHostUnregister);
+
+    case cuda::Entry::cuMemImportFromShareableHandle:
+      return reinterpret_cast<void*>(&cuda::cuMemImportFromShareableHandle);
+
+    case cuda::Entry::cuMemMap:
+      return reinterpret_cast<void*>(&cuda::cuMemMap);
+
+    case cuda::Entry::cuMemMapArrayAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemMapArrayAsync);
+
+    case cuda::Entry::cuMemMapArrayAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemMapArrayAsync_ptsz);
+
+    case cuda::Entry::cuMemPoolCreate:
+      return reinterpret_cast<void*>(&cuda::cuMemPoolCreate);
+
+    case cuda::Entry::cuMemPoolDestroy:
+      return reinterpret_cast<void*>(&cuda::cuMemPoolDestroy);
+
+    case cuda::Entry::cuMemPoolExportPointer:
+      return reinterpret_cast<void*>(&cuda::cuMemPoolExportPointer);
+
+    case cuda::Entry::cuMemPoolExportToShareableHandle:
+      return reinterpret_cast<void*>(&cuda::cuMemPoolExportToShareableHandle);
+
+    case cuda::Entry::cuMemPoolGetAccess:
+      return reinterpret_cast<void*>(&cuda::cuMemPoolGetAccess);
+
+    case cuda::Entry::cuMemPoolGetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuMemPoolGetAttribute);
+
+    case cuda::Entry::cuMemPoolImportFromShareableHandle:
+      return reinterpret_cast<void*>(&cuda::cuMemPoolImportFromShareableHandle);
+
+    case cuda::Entry::cuMemPoolImportPointer:
+      return reinterpret_cast<void*>(&cuda::cuMemPoolImportPointer);
+
+    case cuda::Entry::cuMemPoolSetAccess:
+      return reinterpret_cast<void*>(&cuda::cuMemPoolSetAccess);
+
+    case cuda::Entry::cuMemPoolSetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuMemPoolSetAttribute);
+
+    case cuda::Entry::cuMemPoolTrimTo:
+      return reinterpret_cast<void*>(&cuda::cuMemPoolTrimTo);
+
+    case cuda::Entry::cuMemPrefetchAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemPrefetchAsync);
+
+    case cuda::Entry::cuMemPrefetchAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemPrefetchAsync_ptsz);
+
+    case cuda::Entry::cuMemPrefetchAsync_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemPrefetchAsync_v2);
+
+    case cuda::Entry::cuMemPrefetchAsync_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemPrefetchAsync_v2_ptsz);
+
+    case cuda::Entry::cuMemPrefetchBatchAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemPrefetchBatchAsync);
+
+    case cuda::Entry::cuMemPrefetchBatchAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemPrefetchBatchAsync_ptsz);
+
+    case cuda::Entry::cuMemRangeGetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuMemRangeGetAttribute);
+
+    case cuda::Entry::cuMemRangeGetAttributes:
+      return reinterpret_cast<void*>(&cuda::cuMemRangeGetAttributes);
+
+    case cuda::Entry::cuMemRelease:
+      return reinterpret_cast<void*>(&cuda::cuMemRelease);
+
+    case cuda::Entry::cuMemRetainAllocationHandle:
+      return reinterpret_cast<void*>(&cuda::cuMemRetainAllocationHandle);
+
+    case cuda::Entry::cuMemSetAccess:
+      return reinterpret_cast<void*>(&cuda::cuMemSetAccess);
+
+    case cuda::Entry::cuMemSetMemPool:
+      return reinterpret_cast<void*>(&cuda::cuMemSetMemPool);
+
+    case cuda::Entry::cuMemUnmap:
+      return reinterpret_cast<void*>(&cuda::cuMemUnmap);
+
+    case cuda::Entry::cuMemcpy:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy);
+
+    case cuda::Entry::cuMemcpy2D:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy2D);
+
+    case cuda::Entry::cuMemcpy2DAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy2DAsync);
+
+    case cuda::Entry::cuMemcpy2DAsync_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy2DAsync_v2);
+
+    case cuda::Entry::cuMemcpy2DAsync_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy2DAsync_v2_ptsz);
+
+    case cuda::Entry::cuMemcpy2DUnaligned:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy2DUnaligned);
+
+    case cuda::Entry::cuMemcpy2DUnaligned_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy2DUnaligned_v2);
+
+    case cuda::Entry::cuMemcpy2DUnaligned_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy2DUnaligned_v2_ptds);
+
+    case cuda::Entry::cuMemcpy2D_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy2D_v2);
+
+    case cuda::Entry::cuMemcpy2D_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy2D_v2_ptds);
+
+    case cuda::Entry::cuMemcpy3D:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3D);
+
+    case cuda::Entry::cuMemcpy3DAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3DAsync);
+
+    case cuda::Entry::cuMemcpy3DAsync_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3DAsync_v2);
+
+    case cuda::Entry::cuMemcpy3DAsync_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3DAsync_v2_ptsz);
+
+    case cuda::Entry::cuMemcpy3DBatchAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3DBatchAsync);
+
+    case cuda::Entry::cuMemcpy3DBatchAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3DBatchAsync_ptsz);
+
+    case cuda::Entry::cuMemcpy3DBatchAsync_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3DBatchAsync_v2);
+
+    case cuda::Entry::cuMemcpy3DBatchAsync_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3DBatchAsync_v2_ptsz);
+
+    case cuda::Entry::cuMemcpy3DPeer:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3DPeer);
+
+    case cuda::Entry::cuMemcpy3DPeerAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3DPeerAsync);
+
+    case cuda::Entry::cuMemcpy3DPeerAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3DPeerAsync_ptsz);
+
+    case cuda::Entry::cuMemcpy3DPeer_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3DPeer_ptds);
+
+    case cuda::Entry::cuMemcpy3D_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3D_v2);
+
+    case cuda::Entry::cuMemcpy3D_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy3D_v2_ptds);
+
+    case cuda::Entry::cuMemcpyAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAsync);
+
+    case cuda::Entry::cuMemcpyAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAsync_ptsz);
+
+    case cuda::Entry::cuMemcpyAtoA:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAtoA);
+
+    case cuda::Entry::cuMemcpyAtoA_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAtoA_v2);
+
+    case cuda::Entry::cuMemcpyAtoA_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAtoA_v2_ptds);
+
+    case cuda::Entry::cuMemcpyAtoD:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAtoD);
+
+    case cuda::Entry::cuMemcpyAtoD_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAtoD_v2);
+
+    case cuda::Entry::cuMemcpyAtoD_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAtoD_v2_ptds);
+
+    case cuda::Entry::cuMemcpyAtoH:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAtoH);
+
+    case cuda::Entry::cuMemcpyAtoHAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAtoHAsync);
+
+    case cuda::Entry::cuMemcpyAtoHAsync_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAtoHAsync_v2);
+
+    case cuda::Entry::cuMemcpyAtoHAsync_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAtoHAsync_v2_ptsz);
+
+    case cuda::Entry::cuMemcpyAtoH_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAtoH_v2);
+
+    case cuda::Entry::cuMemcpyAtoH_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyAtoH_v2_ptds);
+
+    case cuda::Entry::cuMemcpyBatchAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyBatchAsync);
+
+    case cuda::Entry::cuMemcpyBatchAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyBatchAsync_ptsz);
+
+    case cuda::Entry::cuMemcpyBatchAsync_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyBatchAsync_v2);
+
+    case cuda::Entry::cuMemcpyBatchAsync_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyBatchAsync_v2_ptsz);
+
+    case cuda::Entry::cuMemcpyDtoA:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoA);
+
+    case cuda::Entry::cuMemcpyDtoA_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoA_v2);
+
+    case cuda::Entry::cuMemcpyDtoA_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoA_v2_ptds);
+
+    case cuda::Entry::cuMemcpyDtoD:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoD);
+
+    case cuda::Entry::cuMemcpyDtoDAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoDAsync);
+
+    case cuda::Entry::cuMemcpyDtoDAsync_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoDAsync_v2);
+
+    case cuda::Entry::cuMemcpyDtoDAsync_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoDAsync_v2_ptsz);
+
+    case cuda::Entry::cuMemcpyDtoD_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoD_v2);
+
+    case cuda::Entry::cuMemcpyDtoD_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoD_v2_ptds);
+
+    case cuda::Entry::cuMemcpyDtoH:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoH);
+
+    case cuda::Entry::cuMemcpyDtoHAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoHAsync);
+
+    case cuda::Entry::cuMemcpyDtoHAsync_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoHAsync_v2);
+
+    case cuda::Entry::cuMemcpyDtoHAsync_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoHAsync_v2_ptsz);
+
+    case cuda::Entry::cuMemcpyDtoH_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoH_v2);
+
+    case cuda::Entry::cuMemcpyDtoH_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyDtoH_v2_ptds);
+
+    case cuda::Entry::cuMemcpyHtoA:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyHtoA);
+
+    case cuda::Entry::cuMemcpyHtoAAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyHtoAAsync);
+
+    case cuda::Entry::cuMemcpyHtoAAsync_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyHtoAAsync_v2);
+
+    case cuda::Entry::cuMemcpyHtoAAsync_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyHtoAAsync_v2_ptsz);
+
+    case cuda::Entry::cuMemcpyHtoA_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyHtoA_v2);
+
+    case cuda::Entry::cuMemcpyHtoA_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyHtoA_v2_ptds);
+
+    case cuda::Entry::cuMemcpyHtoD:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyHtoD);
+
+    case cuda::Entry::cuMemcpyHtoDAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyHtoDAsync);
+
+    case cuda::Entry::cuMemcpyHtoDAsync_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyHtoDAsync_v2);
+
+    case cuda::Entry::cuMemcpyHtoDAsync_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyHtoDAsync_v2_ptsz);
+
+    case cuda::Entry::cuMemcpyHtoD_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyHtoD_v2);
+
+    case cuda::Entry::cuMemcpyHtoD_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyHtoD_v2_ptds);
+
+    case cuda::Entry::cuMemcpyPeer:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyPeer);
+
+    case cuda::Entry::cuMemcpyPeerAsync:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyPeerAsync);
+
+    case cuda::Entry::cuMemcpyPeerAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyPeerAsync_ptsz);
+
+    case cuda::Entry::cuMemcpyPeer_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpyPeer_ptds);
+
+    case cuda::Entry::cuMemcpy_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemcpy_ptds);
+
+    case cuda::Entry::cuMemsetD16:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD16);
+
+    case cuda::Entry::cuMemsetD16Async:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD16Async);
+
+    case cuda::Entry::cuMemsetD16Async_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD16Async_ptsz);
+
+    case cuda::Entry::cuMemsetD16_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD16_v2);
+
+    case cuda::Entry::cuMemsetD16_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD16_v2_ptds);
+
+    case cuda::Entry::cuMemsetD2D16:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D16);
+
+    case cuda::Entry::cuMemsetD2D16Async:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D16Async);
+
+    case cuda::Entry::cuMemsetD2D16Async_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D16Async_ptsz);
+
+    case cuda::Entry::cuMemsetD2D16_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D16_v2);
+
+    case cuda::Entry::cuMemsetD2D16_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D16_v2_ptds);
+
+    case cuda::Entry::cuMemsetD2D32:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D32);
+
+    case cuda::Entry::cuMemsetD2D32Async:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D32Async);
+
+    case cuda::Entry::cuMemsetD2D32Async_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D32Async_ptsz);
+
+    case cuda::Entry::cuMemsetD2D32_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D32_v2);
+
+    case cuda::Entry::cuMemsetD2D32_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D32_v2_ptds);
+
+    case cuda::Entry::cuMemsetD2D8:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D8);
+
+    case cuda::Entry::cuMemsetD2D8Async:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D8Async);
+
+    case cuda::Entry::cuMemsetD2D8Async_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D8Async_ptsz);
+
+    case cuda::Entry::cuMemsetD2D8_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D8_v2);
+
+    case cuda::Entry::cuMemsetD2D8_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD2D8_v2_ptds);
+
+    case cuda::Entry::cuMemsetD32:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD32);
+
+    case cuda::Entry::cuMemsetD32Async:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD32Async);
+
+    case cuda::Entry::cuMemsetD32Async_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD32Async_ptsz);
+
+    case cuda::Entry::cuMemsetD32_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD32_v2);
+
+    case cuda::Entry::cuMemsetD32_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD32_v2_ptds);
+
+    case cuda::Entry::cuMemsetD8:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD8);
+
+    case cuda::Entry::cuMemsetD8Async:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD8Async);
+
+    case cuda::Entry::cuMemsetD8Async_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD8Async_ptsz);
+
+    case cuda::Entry::cuMemsetD8_v2:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD8_v2);
+
+    case cuda::Entry::cuMemsetD8_v2_ptds:
+      return reinterpret_cast<void*>(&cuda::cuMemsetD8_v2_ptds);
+
+    case cuda::Entry::cuMipmappedArrayCreate:
+      return reinterpret_cast<void*>(&cuda::cuMipmappedArrayCreate);
+
+    case cuda::Entry::cuMipmappedArrayDestroy:
+      return reinterpret_cast<void*>(&cuda::cuMipmappedArrayDestroy);
+
+    case cuda::Entry::cuMipmappedArrayGetLevel:
+      return reinterpret_cast<void*>(&cuda::cuMipmappedArrayGetLevel);
+
+    case cuda::Entry::cuMipmappedArrayGetMemoryRequirements:
+      return reinterpret_cast<void*>(&cuda::cuMipmappedArrayGetMemoryRequirements);
+
+    case cuda::Entry::cuMipmappedArrayGetSparseProperties:
+      return reinterpret_cast<void*>(&cuda::cuMipmappedArrayGetSparseProperties);
+
+    case cuda::Entry::cuModuleEnumerateFunctions:
+      return reinterpret_cast<void*>(&cuda::cuModuleEnumerateFunctions);
+
+    case cuda::Entry::cuModuleGetFunction:
+      return reinterpret_cast<void*>(&cuda::cuModuleGetFunction);
+
+    case cuda::Entry::cuModuleGetFunctionCount:
+      return reinterpret_cast<void*>(&cuda::cuModuleGetFunctionCount);
+
+    case cuda::Entry::cuModuleGetGlobal:
+      return reinterpret_cast<void*>(&cuda::cuModuleGetGlobal);
+
+    case cuda::Entry::cuModuleGetGlobal_v2:
+      return reinterpret_cast<void*>(&cuda::cuModuleGetGlobal_v2);
+
+    case cuda::Entry::cuModuleGetLoadingMode:
+      return reinterpret_cast<void*>(&cuda::cuModuleGetLoadingMode);
+
+    case cuda::Entry::cuModuleGetSurfRef:
+      return reinterpret_cast<void*>(&cuda::cuModuleGetSurfRef);
+
+    case cuda::Entry::cuModuleGetTexRef:
+      return reinterpret_cast<void*>(&cuda::cuModuleGetTexRef);
+
+    case cuda::Entry::cuModuleLoad:
+      return reinterpret_cast<void*>(&cuda::cuModuleLoad);
+
+    case cuda::Entry::cuModuleLoadData:
+      return reinterpret_cast<void*>(&cuda::cuModuleLoadData);
+
+    case cuda::Entry::cuModuleLoadDataEx:
+      return reinterpret_cast<void*>(&cuda::cuModuleLoadDataEx);
+
+    case cuda::Entry::cuModuleLoadFatBinary:
+      return reinterpret_cast<void*>(&cuda::cuModuleLoadFatBinary);
+
+    case cuda::Entry::cuModuleUnload:
+      return reinterpret_cast<void*>(&cuda::cuModuleUnload);
+
+    case cuda::Entry::cuMulticastAddDevice:
+      return reinterpret_cast<void*>(&cuda::cuMulticastAddDevice);
+
+    case cuda::Entry::cuMulticastBindAddr:
+      return reinterpret_cast<void*>(&cuda::cuMulticastBindAddr);
+
+    case cuda::Entry::cuMulticastBindMem:
+      return reinterpret_cast<void*>(&cuda::cuMulticastBindMem);
+
+    case cuda::Entry::cuMulticastCreate:
+      return reinterpret_cast<void*>(&cuda::cuMulticastCreate);
+
+    case cuda::Entry::cuMulticastGetGranularity:
+      return reinterpret_cast<void*>(&cuda::cuMulticastGetGranularity);
+
+    case cuda::Entry::cuMulticastUnbind:
+      return reinterpret_cast<void*>(&cuda::cuMulticastUnbind);
+
+    case cuda::Entry::cuOccupancyAvailableDynamicSMemPerBlock:
+      return reinterpret_cast<void*>(&cuda::cuOccupancyAvailableDynamicSMemPerBlock);
+
+    case cuda::Entry::cuOccupancyMaxActiveBlocksPerMultiprocessor:
+      return reinterpret_cast<void*>(&cuda::cuOccupancyMaxActiveBlocksPerMultiprocessor);
+
+    case cuda::Entry::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags:
+      return reinterpret_cast<void*>(&cuda::cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags);
+
+    case cuda::Entry::cuOccupancyMaxActiveClusters:
+      return reinterpret_cast<void*>(&cuda::cuOccupancyMaxActiveClusters);
+
+    case cuda::Entry::cuOccupancyMaxPotentialBlockSize:
+      return reinterpret_cast<void*>(&cuda::cuOccupancyMaxPotentialBlockSize);
+
+    case cuda::Entry::cuOccupancyMaxPotentialBlockSizeWithFlags:
+      return reinterpret_cast<void*>(&cuda::cuOccupancyMaxPotentialBlockSizeWithFlags);
+
+    case cuda::Entry::cuOccupancyMaxPotentialClusterSize:
+      return reinterpret_cast<void*>(&cuda::cuOccupancyMaxPotentialClusterSize);
+
+    case cuda::Entry::cuParamSetSize:
+      return reinterpret_cast<void*>(&cuda::cuParamSetSize);
+
+    case cuda::Entry::cuParamSetTexRef:
+      return reinterpret_cast<void*>(&cuda::cuParamSetTexRef);
+
+    case cuda::Entry::cuParamSetf:
+      return reinterpret_cast<void*>(&cuda::cuParamSetf);
+
+    case cuda::Entry::cuParamSeti:
+      return reinterpret_cast<void*>(&cuda::cuParamSeti);
+
+    case cuda::Entry::cuParamSetv:
+      return reinterpret_cast<void*>(&cuda::cuParamSetv);
+
+    case cuda::Entry::cuPointerGetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuPointerGetAttribute);
+
+    case cuda::Entry::cuPointerGetAttributes:
+      return reinterpret_cast<void*>(&cuda::cuPointerGetAttributes);
+
+    case cuda::Entry::cuPointerSetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuPointerSetAttribute);
+
+    case cuda::Entry::cuProfilerInitialize:
+      return reinterpret_cast<void*>(&cuda::cuProfilerInitialize);
+
+    case cuda::Entry::cuProfilerStart:
+      return reinterpret_cast<void*>(&cuda::cuProfilerStart);
+
+    case cuda::Entry::cuProfilerStop:
+      return reinterpret_cast<void*>(&cuda::cuProfilerStop);
+
+    case cuda::Entry::cuSignalExternalSemaphoresAsync:
+      return reinterpret_cast<void*>(&cuda::cuSignalExternalSemaphoresAsync);
+
+    case cuda::Entry::cuSignalExternalSemaphoresAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuSignalExternalSemaphoresAsync_ptsz);
+
+    case cuda::Entry::cuStreamAddCallback:
+      return reinterpret_cast<void*>(&cuda::cuStreamAddCallback);
+
+    case cuda::Entry::cuStreamAddCallback_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamAddCallback_ptsz);
+
+    case cuda::Entry::cuStreamAttachMemAsync:
+      return reinterpret_cast<void*>(&cuda::cuStreamAttachMemAsync);
+
+    case cuda::Entry::cuStreamAttachMemAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamAttachMemAsync_ptsz);
+
+    case cuda::Entry::cuStreamBatchMemOp:
+      return reinterpret_cast<void*>(&cuda::cuStreamBatchMemOp);
+
+    case cuda::Entry::cuStreamBatchMemOp_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamBatchMemOp_ptsz);
+
+    case cuda::Entry::cuStreamBatchMemOp_v2:
+      return reinterpret_cast<void*>(&cuda::cuStreamBatchMemOp_v2);
+
+    case cuda::Entry::cuStreamBatchMemOp_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamBatchMemOp_v2_ptsz);
+
+    case cuda::Entry::cuStreamBeginCapture:
+      return reinterpret_cast<void*>(&cuda::cuStreamBeginCapture);
+
+    case cuda::Entry::cuStreamBeginCaptureToGraph:
+      return reinterpret_cast<void*>(&cuda::cuStreamBeginCaptureToGraph);
+
+    case cuda::Entry::cuStreamBeginCaptureToGraph_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamBeginCaptureToGraph_ptsz);
+
+    case cuda::Entry::cuStreamBeginCapture_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamBeginCapture_ptsz);
+
+    case cuda::Entry::cuStreamBeginCapture_v2:
+      return reinterpret_cast<void*>(&cuda::cuStreamBeginCapture_v2);
+
+    case cuda::Entry::cuStreamBeginCapture_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamBeginCapture_v2_ptsz);
+
+    case cuda::Entry::cuStreamCopyAttributes:
+      return reinterpret_cast<void*>(&cuda::cuStreamCopyAttributes);
+
+    case cuda::Entry::cuStreamCopyAttributes_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamCopyAttributes_ptsz);
+
+    case cuda::Entry::cuStreamCreate:
+      return reinterpret_cast<void*>(&cuda::cuStreamCreate);
+
+    case cuda::Entry::cuStreamCreateWithPriority:
+      return reinterpret_cast<void*>(&cuda::cuStreamCreateWithPriority);
+
+    case cuda::Entry::cuStreamDestroy:
+      return reinterpret_cast<void*>(&cuda::cuStreamDestroy);
+
+    case cuda::Entry::cuStreamDestroy_v2:
+      return reinterpret_cast<void*>(&cuda::cuStreamDestroy_v2);
+
+    case cuda::Entry::cuStreamEndCapture:
+      return reinterpret_cast<void*>(&cuda::cuStreamEndCapture);
+
+    case cuda::Entry::cuStreamEndCapture_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamEndCapture_ptsz);
+
+    case cuda::Entry::cuStreamGetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetAttribute);
+
+    case cuda::Entry::cuStreamGetAttribute_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetAttribute_ptsz);
+
+    case cuda::Entry::cuStreamGetCaptureInfo:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetCaptureInfo);
+
+    case cuda::Entry::cuStreamGetCaptureInfo_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetCaptureInfo_ptsz);
+
+    case cuda::Entry::cuStreamGetCaptureInfo_v2:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetCaptureInfo_v2);
+
+    case cuda::Entry::cuStreamGetCaptureInfo_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetCaptureInfo_v2_ptsz);
+
+    case cuda::Entry::cuStreamGetCaptureInfo_v3:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetCaptureInfo_v3);
+
+    case cuda::Entry::cuStreamGetCaptureInfo_v3_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetCaptureInfo_v3_ptsz);
+
+    case cuda::Entry::cuStreamGetCtx:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetCtx);
+
+    case cuda::Entry::cuStreamGetCtx_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetCtx_ptsz);
+
+    case cuda::Entry::cuStreamGetCtx_v2:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetCtx_v2);
+
+    case cuda::Entry::cuStreamGetCtx_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetCtx_v2_ptsz);
+
+    case cuda::Entry::cuStreamGetDevice:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetDevice);
+
+    case cuda::Entry::cuStreamGetDevice_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetDevice_ptsz);
+
+    case cuda::Entry::cuStreamGetFlags:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetFlags);
+
+    case cuda::Entry::cuStreamGetFlags_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetFlags_ptsz);
+
+    case cuda::Entry::cuStreamGetGreenCtx:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetGreenCtx);
+
+    case cuda::Entry::cuStreamGetId:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetId);
+
+    case cuda::Entry::cuStreamGetId_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetId_ptsz);
+
+    case cuda::Entry::cuStreamGetPriority:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetPriority);
+
+    case cuda::Entry::cuStreamGetPriority_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamGetPriority_ptsz);
+
+    case cuda::Entry::cuStreamIsCapturing:
+      return reinterpret_cast<void*>(&cuda::cuStreamIsCapturing);
+
+    case cuda::Entry::cuStreamIsCapturing_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamIsCapturing_ptsz);
+
+    case cuda::Entry::cuStreamQuery:
+      return reinterpret_cast<void*>(&cuda::cuStreamQuery);
+
+    case cuda::Entry::cuStreamQuery_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamQuery_ptsz);
+
+    case cuda::Entry::cuStreamSetAttribute:
+      return reinterpret_cast<void*>(&cuda::cuStreamSetAttribute);
+
+    case cuda::Entry::cuStreamSetAttribute_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamSetAttribute_ptsz);
+
+    case cuda::Entry::cuStreamSynchronize:
+      return reinterpret_cast<void*>(&cuda::cuStreamSynchronize);
+
+    case cuda::Entry::cuStreamSynchronize_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamSynchronize_ptsz);
+
+    case cuda::Entry::cuStreamUpdateCaptureDependencies:
+      return reinterpret_cast<void*>(&cuda::cuStreamUpdateCaptureDependencies);
+
+    case cuda::Entry::cuStreamUpdateCaptureDependencies_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamUpdateCaptureDependencies_ptsz);
+
+    case cuda::Entry::cuStreamUpdateCaptureDependencies_v2:
+      return reinterpret_cast<void*>(&cuda::cuStreamUpdateCaptureDependencies_v2);
+
+    case cuda::Entry::cuStreamUpdateCaptureDependencies_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamUpdateCaptureDependencies_v2_ptsz);
+
+    case cuda::Entry::cuStreamWaitEvent:
+      return reinterpret_cast<void*>(&cuda::cuStreamWaitEvent);
+
+    case cuda::Entry::cuStreamWaitEvent_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamWaitEvent_ptsz);
+
+    case cuda::Entry::cuStreamWaitValue32:
+      return reinterpret_cast<void*>(&cuda::cuStreamWaitValue32);
+
+    case cuda::Entry::cuStreamWaitValue32_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamWaitValue32_ptsz);
+
+    case cuda::Entry::cuStreamWaitValue32_v2:
+      return reinterpret_cast<void*>(&cuda::cuStreamWaitValue32_v2);
+
+    case cuda::Entry::cuStreamWaitValue32_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamWaitValue32_v2_ptsz);
+
+    case cuda::Entry::cuStreamWaitValue64:
+      return reinterpret_cast<void*>(&cuda::cuStreamWaitValue64);
+
+    case cuda::Entry::cuStreamWaitValue64_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamWaitValue64_ptsz);
+
+    case cuda::Entry::cuStreamWaitValue64_v2:
+      return reinterpret_cast<void*>(&cuda::cuStreamWaitValue64_v2);
+
+    case cuda::Entry::cuStreamWaitValue64_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamWaitValue64_v2_ptsz);
+
+    case cuda::Entry::cuStreamWriteValue32:
+      return reinterpret_cast<void*>(&cuda::cuStreamWriteValue32);
+
+    case cuda::Entry::cuStreamWriteValue32_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamWriteValue32_ptsz);
+
+    case cuda::Entry::cuStreamWriteValue32_v2:
+      return reinterpret_cast<void*>(&cuda::cuStreamWriteValue32_v2);
+
+    case cuda::Entry::cuStreamWriteValue32_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamWriteValue32_v2_ptsz);
+
+    case cuda::Entry::cuStreamWriteValue64:
+      return reinterpret_cast<void*>(&cuda::cuStreamWriteValue64);
+
+    case cuda::Entry::cuStreamWriteValue64_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamWriteValue64_ptsz);
+
+    case cuda::Entry::cuStreamWriteValue64_v2:
+      return reinterpret_cast<void*>(&cuda::cuStreamWriteValue64_v2);
+
+    case cuda::Entry::cuStreamWriteValue64_v2_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuStreamWriteValue64_v2_ptsz);
+
+    case cuda::Entry::cuSurfObjectCreate:
+      return reinterpret_cast<void*>(&cuda::cuSurfObjectCreate);
+
+    case cuda::Entry::cuSurfObjectDestroy:
+      return reinterpret_cast<void*>(&cuda::cuSurfObjectDestroy);
+
+    case cuda::Entry::cuSurfObjectGetResourceDesc:
+      return reinterpret_cast<void*>(&cuda::cuSurfObjectGetResourceDesc);
+
+    case cuda::Entry::cuSurfRefGetArray:
+      return reinterpret_cast<void*>(&cuda::cuSurfRefGetArray);
+
+    case cuda::Entry::cuSurfRefSetArray:
+      return reinterpret_cast<void*>(&cuda::cuSurfRefSetArray);
+
+    case cuda::Entry::cuTensorMapEncodeIm2col:
+      return reinterpret_cast<void*>(&cuda::cuTensorMapEncodeIm2col);
+
+    case cuda::Entry::cuTensorMapEncodeIm2colWide:
+      return reinterpret_cast<void*>(&cuda::cuTensorMapEncodeIm2colWide);
+
+    case cuda::Entry::cuTensorMapEncodeTiled:
+      return reinterpret_cast<void*>(&cuda::cuTensorMapEncodeTiled);
+
+    case cuda::Entry::cuTensorMapReplaceAddress:
+      return reinterpret_cast<void*>(&cuda::cuTensorMapReplaceAddress);
+
+    case cuda::Entry::cuTexObjectCreate:
+      return reinterpret_cast<void*>(&cuda::cuTexObjectCreate);
+
+    case cuda::Entry::cuTexObjectDestroy:
+      return reinterpret_cast<void*>(&cuda::cuTexObjectDestroy);
+
+    case cuda::Entry::cuTexObjectGetResourceDesc:
+      return reinterpret_cast<void*>(&cuda::cuTexObjectGetResourceDesc);
+
+    case cuda::Entry::cuTexObjectGetResourceViewDesc:
+      return reinterpret_cast<void*>(&cuda::cuTexObjectGetResourceViewDesc);
+
+    case cuda::Entry::cuTexObjectGetTextureDesc:
+      return reinterpret_cast<void*>(&cuda::cuTexObjectGetTextureDesc);
+
+    case cuda::Entry::cuTexRefCreate:
+      return reinterpret_cast<void*>(&cuda::cuTexRefCreate);
+
+    case cuda::Entry::cuTexRefDestroy:
+      return reinterpret_cast<void*>(&cuda::cuTexRefDestroy);
+
+    case cuda::Entry::cuTexRefGetAddress:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetAddress);
+
+    case cuda::Entry::cuTexRefGetAddressMode:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetAddressMode);
+
+    case cuda::Entry::cuTexRefGetAddress_v2:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetAddress_v2);
+
+    case cuda::Entry::cuTexRefGetArray:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetArray);
+
+    case cuda::Entry::cuTexRefGetBorderColor:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetBorderColor);
+
+    case cuda::Entry::cuTexRefGetFilterMode:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetFilterMode);
+
+    case cuda::Entry::cuTexRefGetFlags:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetFlags);
+
+    case cuda::Entry::cuTexRefGetFormat:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetFormat);
+
+    case cuda::Entry::cuTexRefGetMaxAnisotropy:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetMaxAnisotropy);
+
+    case cuda::Entry::cuTexRefGetMipmapFilterMode:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetMipmapFilterMode);
+
+    case cuda::Entry::cuTexRefGetMipmapLevelBias:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetMipmapLevelBias);
+
+    case cuda::Entry::cuTexRefGetMipmapLevelClamp:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetMipmapLevelClamp);
+
+    case cuda::Entry::cuTexRefGetMipmappedArray:
+      return reinterpret_cast<void*>(&cuda::cuTexRefGetMipmappedArray);
+
+    case cuda::Entry::cuTexRefSetAddress:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetAddress);
+
+    case cuda::Entry::cuTexRefSetAddress2D:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetAddress2D);
+
+    case cuda::Entry::cuTexRefSetAddress2D_v2:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetAddress2D_v2);
+
+    case cuda::Entry::cuTexRefSetAddress2D_v3:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetAddress2D_v3);
+
+    case cuda::Entry::cuTexRefSetAddressMode:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetAddressMode);
+
+    case cuda::Entry::cuTexRefSetAddress_v2:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetAddress_v2);
+
+    case cuda::Entry::cuTexRefSetArray:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetArray);
+
+    case cuda::Entry::cuTexRefSetBorderColor:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetBorderColor);
+
+    case cuda::Entry::cuTexRefSetFilterMode:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetFilterMode);
+
+    case cuda::Entry::cuTexRefSetFlags:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetFlags);
+
+    case cuda::Entry::cuTexRefSetFormat:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetFormat);
+
+    case cuda::Entry::cuTexRefSetMaxAnisotropy:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetMaxAnisotropy);
+
+    case cuda::Entry::cuTexRefSetMipmapFilterMode:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetMipmapFilterMode);
+
+    case cuda::Entry::cuTexRefSetMipmapLevelBias:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetMipmapLevelBias);
+
+    case cuda::Entry::cuTexRefSetMipmapLevelClamp:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetMipmapLevelClamp);
+
+    case cuda::Entry::cuTexRefSetMipmappedArray:
+      return reinterpret_cast<void*>(&cuda::cuTexRefSetMipmappedArray);
+
+    case cuda::Entry::cuThreadExchangeStreamCaptureMode:
+      return reinterpret_cast<void*>(&cuda::cuThreadExchangeStreamCaptureMode);
+
+    case cuda::Entry::cuUserObjectCreate:
+      return reinterpret_cast<void*>(&cuda::cuUserObjectCreate);
+
+    case cuda::Entry::cuUserObjectRelease:
+      return reinterpret_cast<void*>(&cuda::cuUserObjectRelease);
+
+    case cuda::Entry::cuUserObjectRetain:
+      return reinterpret_cast<void*>(&cuda::cuUserObjectRetain);
+
+    case cuda::Entry::cuVDPAUCtxCreate:
+      return reinterpret_cast<void*>(&cuda::cuVDPAUCtxCreate);
+
+    case cuda::Entry::cuVDPAUCtxCreate_v2:
+      return reinterpret_cast<void*>(&cuda::cuVDPAUCtxCreate_v2);
+
+    case cuda::Entry::cuVDPAUGetDevice:
+      return reinterpret_cast<void*>(&cuda::cuVDPAUGetDevice);
+
+    case cuda::Entry::cuWaitExternalSemaphoresAsync:
+      return reinterpret_cast<void*>(&cuda::cuWaitExternalSemaphoresAsync);
+
+    case cuda::Entry::cuWaitExternalSemaphoresAsync_ptsz:
+      return reinterpret_cast<void*>(&cuda::cuWaitExternalSemaphoresAsync_ptsz);
+    default:
+      return nullptr;
+  }
+}
+
+}  // namespace gpumux::sim
 
 // NOLINTEND
 // clang-format on

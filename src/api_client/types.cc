@@ -62,11 +62,14 @@ class Reader {
     target = value;
   }
 
-  void read(const char* name, std::optional<bool>& target) {
-    bool value = false;
-    if (find(name) == nullptr) return;
-    read(name, value);
-    target = value;
+  void read(const char* name, std::map<std::string, std::string>& target) {
+    const json* value = find(name);
+    if (value == nullptr) return;
+    if (!value->is_object()) return wrong(name, "an object");
+    for (const auto& [key, item] : value->items()) {
+      target[key] =
+          item.is_string() ? item.get<std::string>() : item.dump(-1, ' ', false, json::error_handler_t::replace);
+    }
   }
 
   void read(const char* name, std::vector<std::string>& target) {
@@ -178,11 +181,7 @@ Result<Gpu> parse_gpu(const json& object) {
   reader.read("quantum", gpu.quantum);
   reader.read_ns("quantum_ns", gpu.quantum_now);
   reader.read_ns("max_runtime_ns", gpu.max_runtime);
-  reader.read_ns("idle_hold_ns", gpu.idle_hold);
-  reader.read_ns("stall_timeout_ns", gpu.stall_timeout);
-  reader.read_ns("silence_limit_ns", gpu.silence_limit);
-  reader.read_ns("kill_silent_after_ns", gpu.kill_silent_after);
-  reader.read("overlap", gpu.overlap);
+  reader.read("settings", gpu.settings);
   reader.read_ns("switch_cost_ns", gpu.switch_cost);
   reader.read("switches", gpu.switches);
   reader.read_ns("held_ns", gpu.held);

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -85,14 +86,11 @@ struct Gpu {
   std::uint64_t memory_used_bytes = 0;
   std::string mode;
   std::string policy;
-  std::string quantum;           // as it was set: "auto", "unlimited", "50ms"
-  base::Duration quantum_now{};  // what that comes to at the moment; 0: nothing
-  std::optional<base::Duration> max_runtime;
-  std::optional<base::Duration> idle_hold;
-  std::optional<base::Duration> stall_timeout;
-  std::optional<base::Duration> silence_limit;
-  std::optional<base::Duration> kill_silent_after;
-  std::optional<bool> overlap;
+  std::string quantum;                        // as it was set: "auto", "unlimited", "50ms"
+  base::Duration quantum_now{};               // what that comes to at the moment; 0: nothing
+  std::optional<base::Duration> max_runtime;  // nothing: no limit
+  std::map<std::string, std::string>
+      settings;  // every setting as PATCH takes it; "true" and "false" for what is yes or no
   base::Duration switch_cost{};
   std::uint64_t switches = 0;
   base::Duration held{};

@@ -15,11 +15,7 @@ namespace {
 constexpr char kName[] = "set";
 
 int report_change_error(const base::Error& error, const std::string& changed) {
-  base::Error said = error;
-  if (error.code == base::Code::kDenied) {
-    said.what += " (only the daemon's owner, root and members of the group gpumux may change settings)";
-  }
-  const int status = report_error(kName, said);
+  const int status = report_error(kName, error);
   if (!changed.empty()) say_error(kName, "changed before that: GPU " + changed);
   return status;
 }

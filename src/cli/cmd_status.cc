@@ -58,7 +58,7 @@ int watch(const api_client::Options& options, bool json, double seconds) {
       } else {
         lines = {printable(snapshot.error().message())};
       }
-      if (output.terminal) {
+      if (output.moves) {
         if (first) std::cout << "\x1b[2J";
         redraw(std::move(lines), output);
       } else {

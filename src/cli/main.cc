@@ -12,6 +12,7 @@
 #include <string>
 
 #include "cli/command.h"
+#include "cli/doctor/probe.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {
@@ -22,6 +23,7 @@ constexpr std::array kCommands{
     Command{"status", "Show GPUs, who holds them, who waits for whom and why", status_command},
     Command{"set", "Change mode, policy, quantum and limits of GPUs", set_command},
     Command{"trace", "Show who ran when", trace_command},
+    Command{"doctor", "Check this installation and say what to do", doctor_command},
     Command{"version", "Print the version", version_command},
 };
 
@@ -72,6 +74,7 @@ int dispatch(const std::vector<char*>& words) {
   const std::vector<char*> arguments(words.begin() + 1, words.end());
   if (name == "help" || name == "--help" || name == "-h") return help_command(arguments);
   if (name == "--version" || name == "-V") return version_command({nullptr});
+  if (name == kPreloadProbe) return preload_probe_command(arguments);
   const Command* command = find_command(name);
   return command == nullptr ? unknown_command(name) : command->run(arguments);
 }

@@ -124,6 +124,11 @@ std::string compose_preload(std::string_view existing, const std::string& librar
   return value;
 }
 
+std::vector<std::string> preload_entries(std::string_view list) {
+  const auto entries = split_list(list);
+  return {entries.begin(), entries.end()};
+}
+
 bool names_library(std::string_view list) {
   for (const std::string_view entry : split_list(list)) {
     if (base_name(entry) == kLibraryName) return true;

@@ -30,6 +30,9 @@ base::Status check_preloadable(const std::string& library);
 // libgpumux.so, for two of them in one process would wait for each other's leases.
 std::string compose_preload(std::string_view existing, const std::string& library);
 
+// The entries of such a list, or of /etc/ld.so.preload's text.
+std::vector<std::string> preload_entries(std::string_view list);
+
 // Whether a list of libraries (LD_PRELOAD, /etc/ld.so.preload: separated by spaces, colons or newlines, with #
 // comments) has libgpumux.so.
 bool names_library(std::string_view list);

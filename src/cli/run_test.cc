@@ -203,6 +203,7 @@ TEST_F(RunTest, WrongUsageIsTwo) {
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"run"},
                                                     {"run", "--"},
                                                     {"run", "--nmae", "x"},
+                                                    {"run", "--gang", "none", "--", "true"},
                                                     {"run", "--no-gang", "--gang", "k", "--", "true"},
                                                     {"run", "--name", std::string(64, 'x'), "--", "true"}}) {
     const Outcome outcome = run(arguments);
@@ -225,7 +226,7 @@ TEST_F(RunTest, TheEnvironmentIsAsDocumented) {
   set("GPUMUX_RUN_ID", "outer");
   const Outcome inner = run({"run", "--no-gang", "--", PRINT_SELF});
   EXPECT_EQ(inner.variables.at("GPUMUX_RUN_ID"), "outer") << "a run inside a run belongs to it";
-  EXPECT_EQ(inner.variables.at("GPUMUX_GANG"), "off");
+  EXPECT_EQ(inner.variables.at("GPUMUX_GANG"), "none");
 }
 
 TEST_F(RunTest, WhatWasPreloadedStays) {

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "base/units.h"
+#include "cli/settings_change.h"
 #include "cli/table.h"
 
 namespace gpumux::cli {
@@ -33,16 +34,33 @@ std::size_t phase_rank(const std::string& name) {
   return kPhases.size();
 }
 
-std::string why(const Seat& seat) {
-  std::string text = seat.waits_for.empty() ? "" : "for " + seat.waits_for;
-  if (text.starts_with("for for ")) text.erase(0, 4);
+// The daemon's scheduler knows tenants by number ("quantum of tenant 3"); people know them by name.
+std::string name_tenants(std::string_view text, const Gpu& gpu) {
+  constexpr std::string_view kWord = "tenant ";
+  std::string named;
+  for (std::size_t at; (at = text.find(kWord)) != std::string_view::npos;) {
+    const std::size_t begin = at + kWord.size();
+    const std::size_t end = std::min(text.find_first_not_of("0123456789", begin), text.size());
+    const auto number = base::parse_integer(text.substr(begin, end - begin), 0, UINT64_MAX);
+    const auto seat =
+        std::find_if(gpu.seats.begin(), gpu.seats.end(), [&](const Seat& s) { return number && s.tenant == *number; });
+    named += text.substr(0, at);
+    named += seat == gpu.seats.end() ? std::string(text.substr(at, end - at))
+                                     : seat->program + " (" + std::to_string(seat->pid) + ")";
+    text.remove_prefix(end);
+  }
+  return named + std::string(text);
+}
+
+std::string why(const Seat& seat, const Gpu& gpu) {
+  std::string text = name_tenants(seat.waits_for, gpu);
   if (seat.poisoned)
     text += (text.empty() ? "" : "; ") + std::string("its context has failed and can run nothing more");
   if (!seat.note.empty()) text += (text.empty() ? "" : "; ") + seat.note;
   return text;
 }
 
-std::vector<Cell> seat_cells(const Seat& seat) {
+std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu) {
   const std::size_t rank = phase_rank(seat.phase);
   Colour colour = rank < kPhases.size() ? kPhases[rank].colour : Colour::kNone;
   if (seat.poisoned) colour = Colour::kRed;
@@ -58,7 +76,7 @@ std::vector<Cell> seat_cells(const Seat& seat) {
           {std::to_string(seat.grants)},
           {short_duration(seat.held)},
           {short_duration(seat.waited)},
-          {why(seat)}};
+          {why(seat, gpu)}};
 }
 
 Table seat_table(const Gpu& gpu) {
@@ -81,7 +99,7 @@ Table seat_table(const Gpu& gpu) {
     const std::size_t rank_b = phase_rank(b->phase);
     return rank_a != rank_b ? rank_a < rank_b : a->queue_place < b->queue_place;
   });
-  for (const Seat* seat : seats) table.add_row(seat_cells(*seat));
+  for (const Seat* seat : seats) table.add_row(seat_cells(*seat, gpu));
   return table;
 }
 
@@ -145,17 +163,14 @@ std::string describe_settings(const Gpu& gpu) {
     text += " (now " +
             (gpu.quantum_now == base::Duration::max() ? "unlimited" : base::format_duration(gpu.quantum_now)) + ")";
   }
-  const auto add = [&text](const char* name, const std::optional<base::Duration>& value) {
-    if (!value) return;
-    text += std::string(", ") + name + " ";
-    text += *value == base::Duration::max() ? std::string("unlimited") : base::format_duration(*value);
-  };
-  add("max runtime", gpu.max_runtime);
-  add("idle hold", gpu.idle_hold);
-  add("stall timeout", gpu.stall_timeout);
-  add("silence limit", gpu.silence_limit);
-  add("kill silent after", gpu.kill_silent_after);
-  if (gpu.overlap) text += *gpu.overlap ? ", overlap on" : ", overlap off";
+  for (const SettingRule& rule : setting_rules()) {
+    const auto found = gpu.settings.find(std::string(rule.name));
+    if (found == gpu.settings.end() || rule.name == "mode" || rule.name == "policy" || rule.name == "quantum") continue;
+    std::string name(rule.name);
+    std::replace(name.begin(), name.end(), '_', ' ');
+    const std::string& value = found->second;
+    text += ", " + name + " " + (value == "true" ? "on" : value == "false" ? "off" : value);
+  }
   return text;
 }
 

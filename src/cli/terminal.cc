@@ -89,6 +89,7 @@ Output describe_output(bool is_terminal, unsigned terminal_columns, unsigned ter
   if (output.columns == 0 || output.columns > 10000) output.columns = 80;
   const bool wanted = no_color == nullptr || no_color[0] == '\0';
   const bool able = term != nullptr && term[0] != '\0' && std::string_view(term) != "dumb";
+  output.moves = able;
   output.colours = wanted && able;
   return output;
 }

@@ -16,6 +16,7 @@ enum class Colour { kNone, kBold, kDim, kRed, kGreen, kYellow, kCyan };
 
 struct Output {
   bool terminal = false;
+  bool moves = false;  // the cursor can be moved
   bool colours = false;
   std::size_t columns = 0;  // 0: not a terminal, no limit
   std::size_t rows = 0;

@@ -16,7 +16,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-Output terminal(std::size_t columns) { return {.terminal = true, .colours = false, .columns = columns, .rows = 24}; }
+Output terminal(std::size_t columns) {
+  return {.terminal = true, .moves = true, .colours = false, .columns = columns, .rows = 24};
+}
 
 class ViewTest : public testing::Test {
  protected:
@@ -62,6 +64,8 @@ TEST_F(TerminalTest, ColoursOnlyWhereTheyAreWantedAndPossible) {
   EXPECT_TRUE(describe_output(true, 80, 24, "", "xterm", nullptr).colours) << "an empty NO_COLOR is none";
   EXPECT_FALSE(describe_output(true, 80, 24, "1", "xterm", nullptr).colours);
   EXPECT_FALSE(describe_output(true, 80, 24, nullptr, "dumb", nullptr).colours);
+  EXPECT_FALSE(describe_output(true, 80, 24, nullptr, "dumb", nullptr).moves);
+  EXPECT_TRUE(describe_output(true, 80, 24, "1", "xterm", nullptr).moves) << "NO_COLOR is about colours only";
   EXPECT_FALSE(describe_output(true, 80, 24, nullptr, nullptr, nullptr).colours);
   EXPECT_FALSE(describe_output(false, 80, 24, nullptr, "xterm", nullptr).colours);
   EXPECT_EQ(describe_output(false, 80, 24, nullptr, "xterm", "60").columns, 0u) << "a file has no width";
@@ -116,7 +120,7 @@ api_client::Snapshot busy() {
   api_client::Seat second = make_seat(2, 4712, "bob", "a_very_long_program_name_for_a_table.py", "waiting");
   second.queue_place = 1;
   second.since = 30ms;
-  second.waits_for = "train.py (4711): its quantum ends in 20ms";
+  second.waits_for = "quantum of tenant 1";
   api_client::Seat first = make_seat(1, 4711, "eva", "train.py", "holding");
   first.lease = "exclusive";
   first.since = 12ms;
@@ -149,8 +153,8 @@ TEST_F(StatusTest, At40And80And200ColumnsTheRightThingsAreLeft) {
     EXPECT_NE(text(columns).find("waiting #1"), std::string::npos);
   }
   EXPECT_EQ(text(40).find("GRANTS"), std::string::npos);
-  EXPECT_NE(text(80).find("for train.py"), std::string::npos) << text(80);
-  EXPECT_NE(text(200).find("for train.py (4711): its quantum ends in 20ms"), std::string::npos);
+  EXPECT_NE(text(80).find("quantum of t"), std::string::npos) << text(80);
+  EXPECT_NE(text(200).find("quantum of train.py (4711)"), std::string::npos);
   EXPECT_EQ(text(200), text(0)) << "nothing is cut where there is room";
   EXPECT_NE(text(0).find("a_very_long_program_name_for_a_table.py"), std::string::npos);
   EXPECT_EQ(text(80).find('\x1b'), std::string::npos);
@@ -203,9 +207,11 @@ TEST_F(StatusTest, DurationsAreShort) {
 
 TEST_F(StatusTest, SettingsAreListedInFull) {
   api_client::Gpu gpu = busy().gpus[0];
-  gpu.max_runtime = 300s;
-  gpu.kill_silent_after = base::Duration::max();
-  gpu.overlap = false;
+  gpu.settings = {{"overlap", "false"},
+                  {"max_runtime", "5m"},
+                  {"kill_silent_after", "unlimited"},
+                  {"quantum", "auto"},
+                  {"newer", "x"}};
   EXPECT_EQ(describe_settings(gpu),
             "serial, fair, quantum auto (now 50ms), max runtime 5m, kill silent after unlimited, overlap off");
 }

@@ -111,7 +111,7 @@ void StreamSet::fence(CUcontext context, CUstream stream) {
     if (entry.event != nullptr || entry.stream != stream || entry.context != context) continue;
     if (state_of(entry) != WorkState::kRunning || is_capturing(stream)) return;
     if (const CUevent event = record_event(context, stream); event != nullptr)
-      entries_.push_back(Entry{context, stream, event, nullptr});
+      entries_.push_back(Entry{context, stream, event, nullptr, 0});
     return;
   }
 }
@@ -124,8 +124,11 @@ void StreamSet::drop(std::size_t index) {
 
 void StreamSet::note(CUcontext context, CUstream stream) {
   const Locked locked(mutex_);
-  for (const Entry& entry : entries_) {
-    if (entry.event == nullptr && entry.stream == stream && entry.context == context) return;
+  const std::uint32_t generation = clean_generation_.load(std::memory_order_acquire);
+  for (Entry& entry : entries_) {
+    if (entry.event != nullptr || entry.stream != stream || entry.context != context) continue;
+    entry.noted = generation;
+    return;
   }
   if (entries_.size() >= kSweepAbove && teardowns_ == 0) {
     const RelaxedCapture relaxed(driver_);
@@ -134,7 +137,7 @@ void StreamSet::note(CUcontext context, CUstream stream) {
         drop(i);
     }
   }
-  entries_.push_back(Entry{context, stream, nullptr, nullptr});
+  entries_.push_back(Entry{context, stream, nullptr, nullptr, generation});
 }
 
 void StreamSet::note_per_thread(CUcontext context, const void* thread) {
@@ -148,7 +151,7 @@ void StreamSet::note_per_thread(CUcontext context, const void* thread) {
     }
   }
   if (const CUevent event = record_event(context, kPerThreadStream); event != nullptr)
-    entries_.push_back(Entry{context, nullptr, event, thread});
+    entries_.push_back(Entry{context, nullptr, event, thread, 0});
 }
 
 void StreamSet::fence_before_capture(CUcontext context, CUstream stream, Capture how) {
@@ -189,14 +192,21 @@ void StreamSet::end_teardown(CUcontext gone) {
   clean_generation_.fetch_add(1, std::memory_order_release);
 }
 
+// release: pairs with clean_generation(). Taking the lock orders it with notes: none carries an older generation from
+// now on.
+void StreamSet::begin_drain() {
+  const Locked locked(mutex_);
+  clean_generation_.fetch_add(1, std::memory_order_release);
+}
+
 WorkState StreamSet::poll(bool forget) {
   const Locked locked(mutex_);
+  const std::uint32_t generation = clean_generation_.load(std::memory_order_acquire);
   if (teardowns_ != 0) return WorkState::kRunning;
   if (entries_.empty()) return WorkState::kDone;
   const RelaxedCapture relaxed(driver_);
   bool running = false;
   bool poisoned = false;
-  bool dropped = false;
   for (std::size_t i = entries_.size(); i-- > 0;) {
     const WorkState state = state_of(entries_[i]);
     if (state == WorkState::kRunning) {
@@ -204,12 +214,8 @@ WorkState StreamSet::poll(bool forget) {
       continue;
     }
     if (state == WorkState::kPoisoned) poisoned = true;
-    if (forget && entries_[i].thread == nullptr) {
-      drop(i);
-      dropped = true;
-    }
+    if (forget && entries_[i].thread == nullptr && entries_[i].noted != generation) drop(i);
   }
-  if (dropped) clean_generation_.fetch_add(1, std::memory_order_release);
   if (running) return WorkState::kRunning;
   return poisoned ? WorkState::kPoisoned : WorkState::kDone;
 }

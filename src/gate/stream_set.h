@@ -64,11 +64,16 @@ class StreamSet {
   void begin_teardown();
   void end_teardown(cuda::CUcontext gone);
 
-  // Whether everything noted has finished. Streams that have are dropped if `forget` (only while the gate is closed and
-  // nobody is inside: threads' memos of them end by clean_generation).
+  // Before a drain looks: from now on threads note their streams again. Between this and poll(true) the caller makes
+  // sure that nobody who has not seen it is inside the gate (Gate::begin_close, is_anybody_inside).
+  void begin_drain();
+
+  // Whether everything noted has finished. Streams that have, and were not noted again since begin_drain, are dropped
+  // if `forget`. The gate is closed then, but may be opened at any moment, even between a query and the drop: what
+  // enters meanwhile notes its stream anew, and so is kept.
   WorkState poll(bool forget);
 
-  // Changes when streams were dropped: a memo with another value must note its stream again.
+  // Changes when streams may be dropped: a memo with another value must note its stream again.
   std::uint32_t clean_generation() const { return clean_generation_.load(std::memory_order_acquire); }
 
   // In a forked child: nothing of the parent's is ours.
@@ -80,6 +85,7 @@ class StreamSet {
     cuda::CUstream stream = nullptr;  // asked itself, unless there is an event
     cuda::CUevent event = nullptr;    // fences work of a stream that cannot be asked
     const void* thread = nullptr;     // a per-thread default stream's event, recorded again and again: stays
+    std::uint32_t noted = 0;          // the clean_generation at which a thread last noted it
   };
 
   WorkState state_of(const Entry& entry);

@@ -86,6 +86,11 @@ class StreamSetTest : public ::testing::Test {
     }
   }
 
+  WorkState drain() {
+    set_.begin_drain();
+    return set_.poll(true);
+  }
+
   Fake fake_;
   cuda::Driver driver_;
   StreamSet set_{driver_};
@@ -95,16 +100,16 @@ class StreamSetTest : public ::testing::Test {
 };
 
 TEST_F(StreamSetTest, IsDoneWhenEveryNotedStreamIs) {
-  EXPECT_EQ(set_.poll(true), WorkState::kDone);
+  EXPECT_EQ(drain(), WorkState::kDone);
   set_.note(context_, a_);
   set_.note(context_, b_);
   set_.note(context_, a_);
   fake_.streams[a_].running = fake_.streams[b_].running = true;
-  EXPECT_EQ(set_.poll(true), WorkState::kRunning);
+  EXPECT_EQ(drain(), WorkState::kRunning);
   finish(a_);
-  EXPECT_EQ(set_.poll(true), WorkState::kRunning);
+  EXPECT_EQ(drain(), WorkState::kRunning);
   finish(b_);
-  EXPECT_EQ(set_.poll(true), WorkState::kDone);
+  EXPECT_EQ(drain(), WorkState::kDone);
 }
 
 TEST_F(StreamSetTest, TellsThreadsToNoteAgainWhatItForgot) {
@@ -112,8 +117,17 @@ TEST_F(StreamSetTest, TellsThreadsToNoteAgainWhatItForgot) {
   const std::uint32_t before = set_.clean_generation();
   EXPECT_EQ(set_.poll(false), WorkState::kDone);
   EXPECT_EQ(set_.clean_generation(), before);
-  EXPECT_EQ(set_.poll(true), WorkState::kDone);
+  EXPECT_EQ(drain(), WorkState::kDone);
   EXPECT_NE(set_.clean_generation(), before);
+}
+
+TEST_F(StreamSetTest, KeepsWhatWasNotedWhileItWasLooking) {
+  set_.note(context_, a_);
+  set_.begin_drain();
+  set_.note(context_, a_);  // the gate was opened again, and a thread is about to submit
+  EXPECT_EQ(set_.poll(true), WorkState::kDone);
+  fake_.streams[a_].running = true;
+  EXPECT_EQ(drain(), WorkState::kRunning);
 }
 
 TEST_F(StreamSetTest, WorkBeforeACaptureStillCounts) {
@@ -121,9 +135,9 @@ TEST_F(StreamSetTest, WorkBeforeACaptureStillCounts) {
   fake_.streams[a_].running = true;
   set_.fence_before_capture(context_, a_, StreamSet::Capture::kBegin);
   fake_.streams[a_].capturing = true;
-  EXPECT_EQ(set_.poll(true), WorkState::kRunning);
+  EXPECT_EQ(drain(), WorkState::kRunning);
   finish(a_);
-  EXPECT_EQ(set_.poll(true), WorkState::kDone);
+  EXPECT_EQ(drain(), WorkState::kDone);
   EXPECT_EQ(fake_.strict_calls, 0);
 }
 
@@ -133,9 +147,9 @@ TEST_F(StreamSetTest, ACaptureSilencesTheLegacyStreamToo) {
   set_.fence_before_capture(context_, a_, StreamSet::Capture::kBegin);
   EXPECT_EQ(fake_.events.size(), 1u);
   fake_.streams[nullptr].capturing = true;  // as IMPLICIT is read
-  EXPECT_EQ(set_.poll(true), WorkState::kRunning);
+  EXPECT_EQ(drain(), WorkState::kRunning);
   finish(nullptr);
-  EXPECT_EQ(set_.poll(true), WorkState::kDone);
+  EXPECT_EQ(drain(), WorkState::kDone);
 }
 
 TEST_F(StreamSetTest, ADestroyedStreamsWorkStillCounts) {
@@ -143,9 +157,9 @@ TEST_F(StreamSetTest, ADestroyedStreamsWorkStillCounts) {
   fake_.streams[a_].running = true;
   set_.retire(a_);
   fake_.streams[a_].destroyed = true;
-  EXPECT_EQ(set_.poll(true), WorkState::kRunning);
+  EXPECT_EQ(drain(), WorkState::kRunning);
   finish(a_);
-  EXPECT_EQ(set_.poll(true), WorkState::kDone);
+  EXPECT_EQ(drain(), WorkState::kDone);
   EXPECT_TRUE(fake_.events.empty()) << "the fence's event leaks";
 }
 
@@ -166,12 +180,12 @@ TEST_F(StreamSetTest, PerThreadStreamsAreSeenByTheirEvents) {
   EXPECT_EQ(fake_.events.size(), 1u) << "a thread needs one event, however often it submits";
   set_.note_per_thread(context_, &thread_two);
   EXPECT_EQ(fake_.events.size(), 2u);
-  EXPECT_EQ(set_.poll(true), WorkState::kRunning);
+  EXPECT_EQ(drain(), WorkState::kRunning);
   finish(kPerThreadStream);
-  EXPECT_EQ(set_.poll(true), WorkState::kDone);
+  EXPECT_EQ(drain(), WorkState::kDone);
   fake_.streams[kPerThreadStream].running = true;
   set_.note_per_thread(context_, &thread_one);
-  EXPECT_EQ(set_.poll(true), WorkState::kRunning);
+  EXPECT_EQ(drain(), WorkState::kRunning);
 }
 
 TEST_F(StreamSetTest, ADyingContextCountsAsRunningAndThenAsNothing) {
@@ -180,15 +194,15 @@ TEST_F(StreamSetTest, ADyingContextCountsAsRunningAndThenAsNothing) {
   fake_.streams[a_].running = fake_.streams[b_].running = true;
   set_.begin_teardown();
   finish(b_);
-  EXPECT_EQ(set_.poll(true), WorkState::kRunning);
+  EXPECT_EQ(drain(), WorkState::kRunning);
   set_.end_teardown(context_);
-  EXPECT_EQ(set_.poll(true), WorkState::kDone);
+  EXPECT_EQ(drain(), WorkState::kDone);
 }
 
 TEST_F(StreamSetTest, AStickyErrorIsPoisonNotWork) {
   set_.note(context_, a_);
   fake_.streams[a_].error = CUDA_ERROR_ILLEGAL_ADDRESS;
-  EXPECT_EQ(set_.poll(true), WorkState::kPoisoned);
+  EXPECT_EQ(drain(), WorkState::kPoisoned);
 }
 
 TEST_F(StreamSetTest, FencesOfManyDestroyedStreamsDoNotPileUp) {

@@ -95,6 +95,8 @@ struct Reopen { SeatId seat; LeaseEpoch epoch; LeaseKind kind; };
 // One submission may pass the closed gate. Answered by Stepped when a thread has used it, then by Drained when that
 // work is done.
 struct Step { SeatId seat; LeaseEpoch epoch; };
+// Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened and when its GPU's
+// idle_hold changes: a Grant says only whether it is contended.
 struct Contention { SeatId seat; bool contended; Duration idle_hold; };
 // The revocation of this seat's unit did not drain in time and is taken back (a little later, if its successor runs
 // already). `undrained`: those of its gang's seats that had not drained, `seat` the first of them.

@@ -492,7 +492,7 @@ TEST(Claim, OfAGangComesBackMemberByMember) {
   s.claim(seat(1, 0), Claim::kHolding, 5);
   s.tell(TenantConnected{TenantId{2}, 0});
   s.tell(GangJoined{TenantId{2}, "x", 2});
-  EXPECT_EQ(s.tell(SeatOpened{seat(2, 1)}), "") << "half a gang, for the moment";
+  EXPECT_EQ(s.tell(SeatOpened{seat(2, 1)}), "contention 2@1 no 200000ns") << "half a gang, for the moment";
   s.claim(seat(2, 1), Claim::kHolding, 6);
   EXPECT_EQ(s.tell(GrantsAllowed{}), "");
   EXPECT_EQ(s.phase(seat(1, 0)), SeatPhase::kHolding);

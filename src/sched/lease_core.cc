@@ -99,8 +99,9 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   touch(*gpu);
   rearm(*gpu);
   if (idle_hold == gpu->settings.idle_hold) return;
-  for (Unit* unit : gpu->holders) {
-    if (unit->told_contended) tell_contention(*unit, true);
+  for (const Seat* seat : gpu->seats) {
+    const bool contended = seat->phase == SeatPhase::kHolding && seat->unit->told_contended;
+    command(Contention{seat->id, contended, gpu->settings.idle_hold});
   }
 }
 
@@ -171,6 +172,8 @@ void LeaseCore::State::on(const SeatOpened& e) {
   const auto at = std::find_if(tenant->seats.begin(), tenant->seats.end(),
                                [&](const auto& other) { return e.seat.gpu < other->id.gpu; });
   tenant->seats.insert(at, std::move(seat));
+  command(Contention{e.seat, false,
+                     gpu->settings.idle_hold});  // so that it knows how long to hold when a contended grant comes
   rebuild(unit, false);
 }
 

@@ -220,7 +220,9 @@ TEST(Contention, IsToldAgainWhenTheIdleHoldChanges) {
   s.request(kB);
   GpuSettings settings = fixed();
   settings.idle_hold = 1ms;
-  EXPECT_EQ(s.settings(GpuIndex{0}, settings), "contention 1@0 yes 1000000ns");
+  EXPECT_EQ(s.settings(GpuIndex{0}, settings),
+            "contention 1@0 yes 1000000ns; contention 2@0 no 1000000ns; contention 3@0 no 1000000ns; contention 4@0 no "
+            "1000000ns");
 }
 
 TEST(Quantum, IsChosenFromTheCostOfSwitching) {

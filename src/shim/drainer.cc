@@ -89,6 +89,12 @@ std::optional<base::Duration> Drainer::look_at(std::uint32_t slot, base::TimePoi
     epoch = seats[slot].closing_epoch;
     since = seats[slot].closing_since;
   }
+  // The lease goes on, or a new one was given: a Revoke had crossed the release, or a Reopen is on its way to the
+  // agent.
+  if (closing != Closing::kNot && gate_.epoch(slot) != epoch) {
+    still(slot, epoch, closing, Closing::kNot);
+    return 0ns;
+  }
   switch (closing) {
     case Closing::kNot: return watch_idleness(slot, time);
     case Closing::kClosing: return close(slot, epoch, since, time);
@@ -117,11 +123,19 @@ std::optional<base::Duration> Drainer::close(std::uint32_t slot, std::uint64_t e
   return drain(slot, epoch, since, time);
 }
 
+// Whether all that was submitted is done; then it is forgotten. The gate is closed, but the daemon may open it at any
+// moment. So what enters is made to note its stream again (which keeps it) before anybody is looked for inside: a
+// thread that has not seen that is visible after the barrier.
+WorkState Drainer::look_at_work(std::uint32_t slot) {
+  gate::StreamSet& streams = seats_.streams(slot);
+  streams.begin_drain();
+  gate_.begin_close();
+  return gate_.is_anybody_inside(slot) ? WorkState::kRunning : streams.poll(true);
+}
+
 std::optional<base::Duration> Drainer::drain(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
                                              base::TimePoint time) {
-  // A thread may be inside by a permit; its work is not in the streams yet.
-  if (gate_.is_anybody_inside(slot)) return next_look(time - since);
-  const WorkState state = seats_.streams(slot).poll(true);
+  const WorkState state = look_at_work(slot);
   if (state == WorkState::kRunning) return next_look(time - since);
   if (!still(slot, epoch, Closing::kDraining, Closing::kNot)) return 0ns;
   report_drained(slot, epoch, state);
@@ -177,12 +191,12 @@ std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::
 }
 
 void Drainer::release(std::uint32_t slot) {
+  // Read before: a revocation that is taken back meanwhile goes on under another epoch, which this must not end.
+  const std::uint64_t epoch = gate_.epoch(slot);
   if (!gate_.close_if_granted(slot)) return;
-  gate_.begin_close();
-  if (gate_.is_anybody_inside(slot)) return gate_.reopen_own(slot);
-  const WorkState state = seats_.streams(slot).poll(true);
+  const WorkState state = look_at_work(slot);
   if (state == WorkState::kRunning) return gate_.reopen_own(slot);
-  report_drained(slot, gate_.epoch(slot), state);
+  report_drained(slot, epoch, state);
 }
 
 }  // namespace gpumux::shim

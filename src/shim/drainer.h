@@ -49,6 +49,7 @@ class Drainer {
                                       base::TimePoint now);
   std::optional<base::Duration> step(std::uint32_t slot, std::uint64_t epoch, base::TimePoint now);
   std::optional<base::Duration> watch_idleness(std::uint32_t slot, base::TimePoint now);
+  gate::WorkState look_at_work(std::uint32_t slot);
   void release(std::uint32_t slot);
   void report_drained(std::uint32_t slot, std::uint64_t epoch, gate::WorkState state);
   bool still(std::uint32_t slot, std::uint64_t epoch, Closing from, Closing to);

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stream capture: what is submitted to a capturing stream becomes a graph instead of being executed.
+//
+// A capture begins on one stream, spreads to others when they wait for events that were recorded in it, and must have
+// come together again when it ends. Calls that would have to wait for work that does not exist, or that silently order
+// all streams, are errors and make the capture invalid. Which threads' calls count follows from the capture's mode and
+// the thread's.
+//
+// The state lies in Stream::capture, Stream::capture_tail and Event::capture, guarded by graph_lock. While nobody
+// captures, submitting costs one load (captures_active).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "cuda/abi.h"
+#include "sim/cuda/graph.h"
+
+namespace gpumux::sim {
+
+struct Capture {
+  std::uint64_t id = 0;
+  cuda::CUstreamCaptureMode mode = cuda::CU_STREAM_CAPTURE_MODE_GLOBAL;
+  std::uint64_t thread = 0;  // that began it
+  std::shared_ptr<Stream> origin;
+  std::shared_ptr<Graph> graph;
+  bool into_existing = false;  // cuStreamBeginCaptureToGraph
+  std::set<std::shared_ptr<Stream>> streams;
+  bool invalid = false;
+};
+
+bool captures_active();
+
+cuda::CUresult begin_capture(const std::shared_ptr<Stream>& stream, cuda::CUstreamCaptureMode mode,
+                             std::shared_ptr<Graph> into, std::vector<GraphNode*> tail);
+// The finished graph, or null and why.
+cuda::CUresult end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph>* graph);
+
+// Adds the task to the stream's capture. `*captured` says whether there is one; if not, nothing was done, and the task
+// may be executed unless the result is an error (the legacy stream, while a stream that it would wait for is
+// capturing).
+cuda::CUresult capture_task(const std::shared_ptr<Stream>& stream, const Task& task, bool* captured);
+cuda::CUresult capture_record(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event,
+                              bool* captured);
+cuda::CUresult capture_wait(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, bool* captured);
+
+// May the stream be waited for or asked? Otherwise its capture is invalid from now on.
+cuda::CUresult may_wait_for(const std::shared_ptr<Stream>& stream);
+cuda::CUresult may_wait_for(Context& context);
+// May an event be waited for or asked? Not one whose last record was captured.
+cuda::CUresult may_wait_for(Event& event);
+// May the calling thread make a call that could get in a capture's way (allocate, free, and the like)?
+cuda::CUresult may_call_unsafe();
+
+// A destroyed stream leaves its capture invalid.
+void drop_from_capture(const std::shared_ptr<Stream>& stream);
+
+}  // namespace gpumux::sim

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/cuda/context.h"
+
+#include <utility>
+
+#include "sim/cuda/memory.h"
+#include "sim/cuda/process.h"
+
+namespace gpumux::sim {
+namespace {
+
+std::atomic<std::uint64_t> next_context_id{1};
+
+}  // namespace
+
+Context::Context(Process& process, Device& device, unsigned flags)
+    : process_(process),
+      device_(device),
+      id_(next_context_id.fetch_add(1)),
+      flags_(flags),
+      host_thread_(std::make_shared<HostThread>()) {}
+
+cuda::CUresult Context::create(Process& process, Device& device, unsigned flags, std::shared_ptr<Context>* context) {
+  Machine& machine = process.machine();
+  if (!machine.reserve(device.gpu, machine.settings().context_bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  machine.context_opened(device.gpu);
+  std::shared_ptr<Context> made(new Context(process, device, flags));
+  made->legacy_ = std::make_shared<Stream>(made, cuda::CU_STREAM_DEFAULT, 0, true);
+  *context = std::move(made);
+  return cuda::CUDA_SUCCESS;
+}
+
+void Context::destroy() {
+  if (destroyed_.exchange(true)) return;
+  synchronize();
+  for (const auto& stream : streams()) {
+    process_.streams.remove(stream.get());
+    stream->close();
+  }
+  host_thread_->close();
+  std::set<std::uint64_t> owned;
+  {
+    const std::lock_guard lock(mutex_);
+    streams_.clear();
+    thread_streams_.clear();
+    owned.swap(allocations_);
+  }
+  for (const std::uint64_t address : owned) free_allocation(process_, address);
+  process_.forget_modules(*this);
+  Machine& machine = process_.machine();
+  machine.context_closed(device_.gpu);
+  machine.release(device_.gpu, machine.settings().context_bytes);
+}
+
+void Context::fail(cuda::CUresult error) {
+  std::uint32_t none = 0;
+  error_.compare_exchange_strong(none, error);
+}
+
+std::shared_ptr<Stream> Context::thread_stream() {
+  ThreadState& thread = thread_state();
+  const std::lock_guard lock(mutex_);
+  auto& stream = thread_streams_[thread.id];
+  if (stream == nullptr) {
+    stream = std::make_shared<Stream>(shared_from_this(), cuda::CU_STREAM_DEFAULT, 0, true);
+    thread.contexts_with_stream.push_back(weak_from_this());
+  }
+  return stream;
+}
+
+void Context::drop_thread_stream(std::uint64_t thread) {
+  const std::lock_guard lock(mutex_);
+  const auto found = thread_streams_.find(thread);
+  if (found == thread_streams_.end()) return;
+  // What it still has to do stays ordered before later work of the legacy stream.
+  found->second->close();
+  streams_.insert(found->second);
+  thread_streams_.erase(found);
+}
+
+std::shared_ptr<Stream> Context::create_stream(unsigned flags, int priority) {
+  const bool blocking = (flags & cuda::CU_STREAM_NON_BLOCKING) == 0;
+  auto stream = std::make_shared<Stream>(shared_from_this(), flags, priority, blocking);
+  const std::lock_guard lock(mutex_);
+  streams_.insert(stream);
+  return stream;
+}
+
+void Context::remove_stream(const std::shared_ptr<Stream>& stream) {
+  stream->close();
+  const std::lock_guard lock(mutex_);
+  const auto tail = stream->tail();
+  // A stream with work left is still waited for; it goes when somebody looks after that.
+  if (tail == nullptr || tail->done()) streams_.erase(stream);
+}
+
+std::vector<std::shared_ptr<Stream>> Context::streams() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::shared_ptr<Stream>> all{legacy_};
+  for (const auto& stream : streams_) all.push_back(stream);
+  for (const auto& [thread, stream] : thread_streams_) all.push_back(stream);
+  return all;
+}
+
+std::shared_ptr<Completion> Context::submit(Stream& stream, Operation operation) {
+  operation.done = std::make_shared<Completion>();
+  const std::shared_ptr<Completion> done = operation.done;
+  const std::size_t given = operation.after.size();
+  for (;;) {
+    {
+      const std::lock_guard lock(mutex_);
+      operation.after.resize(given);
+      const auto add = [&](const Stream& other) {
+        auto tail = &other == &stream ? nullptr : other.tail();
+        if (tail != nullptr && !tail->done()) operation.after.push_back(std::move(tail));
+      };
+      if (&stream == legacy_.get()) {
+        for (const auto& other : streams_) {
+          if (other->blocking()) add(*other);
+        }
+        for (const auto& [thread, other] : thread_streams_) add(*other);
+      } else if (stream.blocking()) {
+        add(*legacy_);
+      }
+      if (stream.push(operation)) return done;
+    }
+    stream.wait_for_room();
+  }
+}
+
+std::vector<std::shared_ptr<Completion>> Context::pending() {
+  std::vector<std::shared_ptr<Completion>> tails;
+  for (const auto& stream : streams()) {
+    if (auto tail = stream->tail(); tail != nullptr && !tail->done()) tails.push_back(std::move(tail));
+  }
+  return tails;
+}
+
+cuda::CUresult Context::synchronize() {
+  for (const auto& tail : pending()) tail->wait();
+  return error();
+}
+
+Accessor Context::accessor(bool copy_engine) const {
+  const std::lock_guard lock(mutex_);
+  return {device_.gpu, id_, peers_, copy_engine};
+}
+
+cuda::CUresult Context::enable_peer(std::uint64_t context) {
+  const std::lock_guard lock(mutex_);
+  auto peers = peers_ == nullptr ? std::make_shared<std::set<std::uint64_t>>()
+                                 : std::make_shared<std::set<std::uint64_t>>(*peers_);
+  if (!peers->insert(context).second) return cuda::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED;
+  peers_ = std::move(peers);
+  return cuda::CUDA_SUCCESS;
+}
+
+cuda::CUresult Context::disable_peer(std::uint64_t context) {
+  const std::lock_guard lock(mutex_);
+  if (peers_ == nullptr || peers_->count(context) == 0) return cuda::CUDA_ERROR_PEER_ACCESS_NOT_ENABLED;
+  auto peers = std::make_shared<std::set<std::uint64_t>>(*peers_);
+  peers->erase(context);
+  peers_ = std::move(peers);
+  return cuda::CUDA_SUCCESS;
+}
+
+void Context::own(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  allocations_.insert(address);
+}
+
+bool Context::disown(std::uint64_t address) {
+  const std::lock_guard lock(mutex_);
+  return allocations_.erase(address) != 0;
+}
+
+}  // namespace gpumux::sim

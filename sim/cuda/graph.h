@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Graphs: tasks with an order among them, what they are instantiated to, and how that runs.
+//
+// One lock guards all graphs and captures of the process (graph_lock): they are built rarely and never while it
+// matters.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/abi.h"
+#include "sim/cuda/task.h"
+
+namespace gpumux::sim {
+
+struct GraphNode {
+  Graph* graph = nullptr;
+  Task task;
+  std::vector<GraphNode*> before;  // must be over before this one starts
+  std::vector<GraphNode*> after;
+  std::uint64_t original = 0;  // in a clone: the address of the node it was made from
+};
+
+struct Graph {
+  std::vector<std::unique_ptr<GraphNode>> nodes;  // in the order of creation
+  bool owned_by_node = false;                     // a child graph's own copy: its handle may not be destroyed
+};
+
+// What runs: a copy of the graph, so that the program may change or destroy its own.
+struct GraphExec {
+  std::shared_ptr<Graph> graph;
+  std::uint64_t flags = 0;
+};
+
+std::mutex& graph_lock();
+
+// All of these want graph_lock held.
+
+cuda::CUgraphNodeType type_of(const Task& task);
+GraphNode* add_node(Graph& graph, Task task, const std::vector<GraphNode*>& before);
+void add_edge(GraphNode& from, GraphNode& to);
+bool remove_edge(GraphNode& from, GraphNode& to);
+void destroy_node(GraphNode& node);
+// Its node's handles become invalid.
+void destroy_graph(Graph& graph);
+// Null: not a node.
+GraphNode* find_node(const void* handle);
+// With copies of child graphs. The copies' nodes are handles too.
+std::shared_ptr<Graph> clone(const Graph& graph);
+// The node of `copy` that was made from `original`; null: none.
+GraphNode* node_in_clone(const Graph& copy, const GraphNode& original);
+bool has_cycle(const Graph& graph);
+
+// Without the lock: runs all nodes in an order that the edges allow, independent ones at the same time; returns when
+// all are over.
+cuda::CUresult run_graph(Worker& worker, const Graph& graph);
+
+}  // namespace gpumux::sim

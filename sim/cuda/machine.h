@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// One simulated machine, as one process sees it: its settings, who else is on it, and how much memory each GPU has
+// left.
+//
+// Thread-safe. Opening maps the shared state; nothing is claimed until `join`. Never destroyed: the record lock that
+// says that this process is alive must last as long as the process, and closing any descriptor of its file would drop
+// it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "os/file_descriptor.h"
+#include "sim/cuda/machine_layout.h"
+
+namespace gpumux::sim {
+
+base::TimePoint now();
+void sleep_until(base::TimePoint time);
+
+struct MemoryInfo {
+  std::uint64_t total = 0;
+  std::uint64_t used = 0;
+};
+
+struct ProcessView {
+  std::int64_t pid = 0;
+  std::uint64_t used = 0;
+};
+
+class Machine {
+ public:
+  // The machine of GPUMUX_SIM_DIR, created if this process is the first. The same object each time; an error is found
+  // again each time.
+  static base::Result<Machine*> get();
+
+  // The machine in `directory`; for tests, which have several.
+  static base::Result<Machine*> open(const std::string& directory);
+
+  const Settings& settings() const { return state_->settings; }
+  std::uint64_t id() const { return state_->machine_id; }
+  base::GpuUuid uuid(std::uint32_t gpu) const;
+
+  // Takes a slot for this process; the second time does nothing. kExhausted when all are taken.
+  base::Status join();
+  bool joined() const { return slot_ != kNoSlot; }
+
+  // Charges memory of a GPU to this process; false: the GPU has not that much left.
+  bool reserve(std::uint32_t gpu, std::uint64_t bytes);
+  void release(std::uint32_t gpu, std::uint64_t bytes);
+  MemoryInfo memory(std::uint32_t gpu);
+
+  // Physical memory that several processes know, by the inode of its file. `share` moves a charge of this process's own
+  // to the shared entry (or, where `own` is false, adds one: false if the GPU has not that much left and nobody else
+  // holds it).
+  bool share(std::uint64_t inode, std::uint32_t gpu, std::uint64_t bytes, bool own);
+  void unshare(std::uint64_t inode);
+
+  void context_opened(std::uint32_t gpu) { own().gpu[gpu].contexts.fetch_add(1); }
+  void context_closed(std::uint32_t gpu) { own().gpu[gpu].contexts.fetch_sub(1); }
+
+  // Processes with a context on the GPU.
+  std::vector<ProcessView> processes(std::uint32_t gpu);
+
+  // Percent of the last 100 ms in which the GPU ran kernels.
+  std::uint32_t utilization(std::uint32_t gpu);
+  // Adds to it, for this process. The caller serialises calls for one GPU.
+  void add_busy(std::uint32_t gpu, base::TimePoint from, base::TimePoint to);
+
+  // For the arbiter and the copy engines.
+  MachineState& state() { return *state_; }
+  Slot& own() { return state_->slots[slot_]; }
+  std::uint32_t own_slot() const { return slot_; }
+  std::uint32_t slots_used() const { return state_->slots_used.load(); }
+  // Is the process that holds the slot alive, or so recently dead that its memory is not back yet?
+  bool counts(std::uint32_t slot);
+  bool alive(std::uint32_t slot);
+
+ private:
+  static constexpr std::uint32_t kNoSlot = UINT32_MAX;
+
+  Machine() = default;
+  base::Status map(const std::string& directory);
+  base::Status create_state(const std::string& directory, const std::string& path);
+  bool take(std::uint32_t slot);
+  bool lock_byte(std::uint32_t slot, bool lock);
+  // Used by living processes (and their shares of exported memory); `pending` of others is added to *pending if given.
+  std::uint64_t used(std::uint32_t gpu, std::uint64_t* pending);
+  bool block_counts(const SharedBlock& block);
+  SharedBlock* find_block(std::uint64_t inode);
+  SharedBlock* claim_block();
+
+  MachineState* state_ = nullptr;
+  int liveness_fd_ = -1;
+  std::uint32_t slot_ = kNoSlot;
+  std::uint64_t image_ = 0;
+  std::atomic<bool> death_just_noticed_{false};
+  std::mutex reserve_mutex_;  // one reservation of this process at a time
+};
+
+}  // namespace gpumux::sim

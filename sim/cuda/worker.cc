@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/cuda/worker.h"
+
+#include <algorithm>
+
+namespace gpumux::sim {
+namespace {
+
+// Less than this is not worth a sleep, which costs about as much itself.
+constexpr base::Duration kWorthSleeping{60'000};
+
+// A kernel looks at least this often whether it must yield or its context broke.
+constexpr base::Duration kPiece{250'000};
+
+}  // namespace
+
+void Worker::begin() { due_ = std::max(due_, now()); }
+
+void Worker::pass(base::Duration duration) {
+  due_ += duration;
+  if (due_ - now() >= kWorthSleeping) sleep_until(due_);
+}
+
+void Worker::settle() {
+  if (due_ > now()) sleep_until(due_);
+}
+
+base::TimePoint Worker::time() const { return std::max(due_, now()); }
+
+void Worker::hold(ComputeTurn& turn) {
+  if (held_ == &turn) return;
+  let_go();
+  turn.acquire();
+  held_ = &turn;
+  begin();
+}
+
+void Worker::let_go() {
+  if (held_ != nullptr) held_->release();
+  held_ = nullptr;
+}
+
+cuda::CUresult Worker::compute(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration) {
+  do {
+    const std::uint32_t broken = error.load();
+    if (broken != 0) return static_cast<cuda::CUresult>(broken);
+    hold(turn);
+    if (turn.must_yield()) {
+      let_go();
+      continue;
+    }
+    const base::Duration piece = std::min(duration, kPiece);
+    // Streams that run at once share the GPU's speed.
+    pass(piece * turn.running());
+    duration -= piece;
+  } while (duration.count() > 0);
+  return cuda::CUDA_SUCCESS;
+}
+
+cuda::CUresult Worker::wait_on_gpu(ComputeTurn& turn, const std::atomic<std::uint32_t>& error,
+                                   base::Duration duration) {
+  const std::uint32_t broken = error.load();
+  if (broken != 0) return static_cast<cuda::CUresult>(broken);
+  hold(turn);
+  if (turn.must_yield()) {
+    let_go();
+    hold(turn);
+  }
+  sleep_until(now() + duration);
+  begin();
+  return cuda::CUDA_SUCCESS;
+}
+
+}  // namespace gpumux::sim

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a stream's thread executes with: simulated time, and its part of the GPU.
+//
+// Simulated durations are really waited, but a launch takes 2 us and a sleep of 2 us takes 50. So a worker keeps
+// account of the time it owes (`due_`, ahead of the clock) and sleeps when it owes enough to be worth it: in the long
+// run each operation takes the time it should, at next to no processor time.
+//
+// Owned and used by one thread.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "base/clock.h"
+#include "cuda/abi.h"
+#include "sim/cuda/time_slice.h"
+
+namespace gpumux::sim {
+
+class Worker {
+ public:
+  Worker() = default;
+  ~Worker() { let_go(); }
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // An operation starts: waiting until now is no debt paid in advance.
+  void begin();
+  // Lets time pass.
+  void pass(base::Duration duration);
+  // Pays what is owed; before somebody is told that an operation is over whose duration matters.
+  void settle();
+  // The simulated GPU's clock: now, or when what was charged is over.
+  base::TimePoint time() const;
+
+  // Runs on the GPU for this much time of its own, taking turns with other processes; `error` becoming nonzero (the
+  // context is broken) ends it early, with that code.
+  cuda::CUresult compute(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration);
+  // The same for a kernel that waits for something: all that passes is real time.
+  cuda::CUresult wait_on_gpu(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration);
+  // The part of the GPU is kept from one kernel to the next and given back before anything is waited for.
+  void hold(ComputeTurn& turn);
+  void let_go();
+
+ private:
+  base::TimePoint due_{};
+  ComputeTurn* held_ = nullptr;
+};
+
+}  // namespace gpumux::sim

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumux_simsched: runs seeds through the simulation, and says how to replay one that fails.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "sim/sched/simulation.h"
+
+int main(int argc, char** argv) {
+  gpumux::simsched::Options options;
+  std::uint64_t seeds = 1;
+  bool no_gangs = false, no_faults = false;
+  CLI::App app(
+      "Runs random workloads through gpumux's lease core in virtual time and checks its invariants after every step.");
+  app.add_option("--seed", options.seed, "The first seed")->capture_default_str();
+  app.add_option("--seeds", seeds, "How many seeds, counting up")->capture_default_str();
+  app.add_option("--steps", options.steps, "Events that the core is told, per seed")->capture_default_str();
+  app.add_option("--gpus", options.gpus, "GPUs (0: by seed)")->capture_default_str()->check(CLI::Range(0, 64));
+  app.add_option("--jobs,--tenants", options.jobs, "Jobs at the same time (0: by seed)")->capture_default_str();
+  app.add_flag("--no-gangs", no_gangs, "Ranks of one job do not say that they belong together");
+  app.add_flag("--no-faults", no_faults, "Nobody is stopped or killed, nothing fails, nothing is changed");
+  app.add_flag("--busy-singles", options.busy_singles, "Only jobs of one rank that always have work");
+  app.add_flag("--collectives", options.collectives, "Only jobs of one rank on each GPU, with collectives");
+  app.add_flag("--log", options.keep_log, "Print every event and command");
+  CLI11_PARSE(app, argc, argv);
+  options.gangs = !no_gangs;
+  options.faults = !no_faults;
+
+  for (const std::uint64_t end = options.seed + seeds; options.seed != end; ++options.seed) {
+    const gpumux::simsched::Outcome outcome = simulate(options);
+    std::fputs(outcome.log.c_str(), stdout);
+    if (seeds == 1 || !outcome.wrong.empty()) {
+      std::printf(
+          "seed %llu: %llu steps, %.3f s, %llu grants, %llu revocations, %llu steps let through, %llu stalls, %llu "
+          "silences, "
+          "%llu restarts, longest wait %.3f s, log %016llx\n",
+          static_cast<unsigned long long>(options.seed), static_cast<unsigned long long>(outcome.steps),
+          static_cast<double>(outcome.time.count()) / 1e9, static_cast<unsigned long long>(outcome.grants),
+          static_cast<unsigned long long>(outcome.revocations), static_cast<unsigned long long>(outcome.let_through),
+          static_cast<unsigned long long>(outcome.stalls), static_cast<unsigned long long>(outcome.silences),
+          static_cast<unsigned long long>(outcome.restarts), static_cast<double>(outcome.longest_wait.count()) / 1e9,
+          static_cast<unsigned long long>(outcome.log_hash));
+    }
+    if (outcome.wrong.empty()) continue;
+    std::fflush(stdout);
+    std::fprintf(stderr, "seed %llu FAILED %s\n", static_cast<unsigned long long>(options.seed), outcome.wrong.c_str());
+    return 1;
+  }
+  return 0;
+}

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs, their GPUs' streams, and their agents.
+#include <algorithm>
+
+#include "sim/sched/world.h"
+
+namespace gpumux::simsched {
+
+using namespace std::chrono_literals;
+
+// ---- starting
+// ----------------------------------------------------------------------------------------------------------------
+
+Job& World::start_job() {
+  jobs_.push_back(std::make_unique<Job>());
+  Job& job = *jobs_.back();
+  job.number = static_cast<std::uint32_t>(jobs_.size());
+  job.weight = random_.chance(70) ? 1 : 1 + random_.below(4);
+  job.shortest = random_.between(20us, 1ms);
+  job.longest = job.shortest + random_.between(0us, 9ms);
+  job.burst = 1 + random_.below(40);
+  job.in_flight = 1 + random_.below(5);
+  if (random_.chance(50)) {
+    job.think_least = 100us;
+    job.think_most = random_.between(1ms, 100ms);
+  }
+  std::uint32_t ranks = gpus_ > 1 && random_.chance(50) ? 2 + random_.below(gpus_ - 1) : 1;
+  bool one_process = random_.chance(40);
+  if (options_.faults && random_.chance(5)) job.waits_for_next_percent = 5;
+  if (options_.busy_singles) {
+    ranks = 1;
+    job.weight = 1 + job.number % 4;
+    job.think_most = Duration::zero();
+  }
+  if (options_.collectives) {
+    ranks = gpus_;
+    one_process = false;
+  }
+  job.is_gang = ranks > 1;
+  if (job.is_gang) job.collective_every = options_.collectives ? 3 : 1 + random_.below(6);
+  if (job.is_gang && !one_process) job.key = "job" + std::to_string(job.number);
+  const std::uint32_t first_gpu = random_.below(gpus_);
+  for (std::uint32_t i = 0; i < ranks; ++i) {
+    if (i == 0 || !one_process) {
+      job.processes.push_back(std::make_unique<Process>());
+      job.processes.back()->job = &job;
+      job.processes.back()->tenant = TenantId{next_tenant_++};
+      by_tenant_[job.processes.back()->tenant] = job.processes.back().get();
+    }
+    Process& process = *job.processes.back();
+    auto rank = std::make_unique<Rank>();
+    rank->process = &process;
+    rank->job = &job;
+    rank->seat = {process.tenant, GpuIndex{(first_gpu + i) % gpus_}};
+    rank->left_in_burst = job.burst;
+    job.ranks.push_back(rank.get());
+    process.ranks.push_back(std::move(rank));
+  }
+  job.disturbed = now_;
+  for (const auto& process : job.processes) {
+    in(random_.between(1us, 20ms), [this, starting = process.get()] {
+      if (!starting->alive) return;
+      connect(*starting, false);
+      for (const auto& rank : starting->ranks) run_thread(*rank);
+    });
+  }
+  return job;
+}
+
+void World::connect(Process& process, bool again) {
+  if (!daemon_up_ || !process.alive || process.connected_to == daemon_life_) return;
+  process.connected_to = daemon_life_;
+  process.settled = false;
+  process.last_sent = process.last_received = now_;
+  tell(sched::TenantConnected{process.tenant, 1000});
+  const Job& job = *process.job;
+  if (options_.gangs && job.is_gang) {
+    tell(sched::GangJoined{process.tenant, job.key, static_cast<std::uint32_t>(job.processes.size())});
+  }
+  for (const auto& rank : process.ranks) {
+    tell(sched::SeatOpened{rank->seat, job.weight});
+    if (again) claim(*rank);
+  }
+  process.settled = true;
+}
+
+// After a restart: what its page and its stream say.
+void World::claim(Rank& rank) {
+  auto claim = sched::Claim::kWaiting;
+  if (rank.granted) {
+    claim = sched::Claim::kHolding;
+  } else if (!rank.stream.empty() || rank.report != Rank::Report::kNone) {
+    claim = sched::Claim::kDraining;
+  } else if (!rank.asked) {
+    return;
+  }
+  tell(sched::SeatClaimed{rank.seat, claim, rank.kind, rank.epoch});
+  if (claim == sched::Claim::kDraining) {
+    if (rank.report == Rank::Report::kNone) rank.report = Rank::Report::kDraining;
+    if (rank.asked) send(*rank.process, sched::Requested{rank.seat});
+    when_empty(rank);
+  }
+}
+
+// ---- messages
+// ----------------------------------------------------------------------------------------------------------------
+
+void World::send(Process& process, sched::Event event) {
+  if (!process.alive || !daemon_up_ || process.connected_to != daemon_life_) return;
+  process.last_sent = std::max(process.last_sent, now_ + random_.between(2us, 60us));
+  at(process.last_sent, [this, life = daemon_life_, &process, event = std::move(event)] {
+    if (life == daemon_life_ && process.connected_to == life) tell(event);
+  });
+}
+
+void World::receive(Process& process, Action action) {
+  process.last_received = std::max(process.last_received, now_ + random_.between(2us, 60us));
+  at(process.last_received, [&process, action = std::move(action)] {
+    if (!process.alive) return;
+    if (process.stopped) return process.inbox.push_back(action);
+    action();
+  });
+}
+
+// ---- the thread
+// --------------------------------------------------------------------------------------------------------------
+
+void World::run_thread(Rank& rank) {
+  const Process& process = *rank.process;
+  while (process.alive && !process.stopped && process.connected_to != 0 && !rank.thinking) {
+    if (rank.left_in_burst == 0) {
+      if (!rank.stream.empty()) return;  // synchronises
+      rank.left_in_burst = rank.job->burst;
+      if (rank.job->think_most == Duration::zero()) continue;
+      rank.thinking = true;
+      in(random_.between(rank.job->think_least, rank.job->think_most), [this, &rank] {
+        rank.thinking = false;
+        run_thread(rank);
+      });
+      release_when_idle(rank);
+      return;
+    }
+    if (rank.stream.size() >= rank.job->in_flight) return;
+    if (!rank.granted && rank.permits == 0) {
+      if (rank.asked) return;
+      rank.asked = true;
+      rank.asked_at = now_;
+      send(*rank.process, sched::Requested{rank.seat});
+      return;
+    }
+    if (!rank.granted) {
+      --rank.permits;
+      rank.asked = false;
+      if (rank.report == Rank::Report::kNone) rank.report = Rank::Report::kDraining;
+      send(*rank.process, sched::Stepped{rank.seat, rank.epoch});
+    }
+    submit(rank);
+  }
+}
+
+void World::submit(Rank& rank) {
+  const Job& job = *rank.job;
+  Kernel kernel{.length = random_.between(job.shortest, job.longest)};
+  if (job.collective_every > 0 && rank.submitted % job.collective_every == 0) {
+    kernel.collective = ++rank.collectives;
+    kernel.length = job.shortest;
+  } else if (job.waits_for_next_percent > 0 && rank.left_in_burst > 1 && job.in_flight > 1) {
+    kernel.waits_for_next = random_.chance(job.waits_for_next_percent);
+  }
+  if (rank.poisoned) kernel = {.length = 1us};
+  ++rank.submitted;
+  --rank.left_in_burst;
+  rank.stream.push_back(kernel);
+  if (rank.stream.size() == 1) return start_head(rank);
+  if (rank.stream.front().waits_for_next && rank.stream.size() == 2) {
+    rank.stream.front().waits_for_next = false;
+    rank.stream.front().running = false;
+    start_head(rank);
+  }
+}
+
+// ---- the stream
+// --------------------------------------------------------------------------------------------------------------
+
+void World::start_head(Rank& rank) {
+  Kernel& kernel = rank.stream.front();
+  if (kernel.running) return;
+  kernel.running = true;
+  if (kernel.waits_for_next && rank.stream.size() == 1) return;
+  Job& job = *rank.job;
+  const auto completes = [this](Rank& one, Duration length) {
+    in(length, [this, &one, generation = one.completed] {
+      if (one.process->alive && one.completed == generation && !one.stream.empty()) complete(one);
+    });
+  };
+  if (kernel.collective == 0) return completes(rank, kernel.length);
+  if (++job.arrived[kernel.collective] < job.ranks.size()) return;  // spins
+  job.arrived.erase(kernel.collective);
+  ++job.collectives_done;
+  for (Rank* one : job.ranks) completes(*one, kernel.length);
+}
+
+void World::complete(Rank& rank) {
+  rank.stream.pop_front();
+  ++rank.completed;
+  if (!rank.stream.empty()) {
+    start_head(rank);
+  } else {
+    when_empty(rank);
+  }
+  run_thread(rank);
+}
+
+// ---- the agent
+// ---------------------------------------------------------------------------------------------------------------
+
+void World::set_granted(Rank& rank, bool granted) {
+  if (rank.granted && !granted) rank.held += now_ - rank.held_from;
+  if (!rank.granted && granted) rank.held_from = now_;
+  rank.granted = granted;
+}
+
+void World::close_gate(Rank& rank, LeaseEpoch epoch) {
+  Process& process = *rank.process;
+  if (!process.alive || rank.epoch != epoch || rank.granted || rank.report != Rank::Report::kClosing) return;
+  if (process.stopped) return process.inbox.push_back([this, &rank, epoch] { close_gate(rank, epoch); });
+  rank.permits = 0;
+  rank.report = Rank::Report::kDraining;
+  send(process, sched::GateClosed{rank.seat, epoch});
+  when_empty(rank);
+  if (rank.asked) send(process, sched::Requested{rank.seat});  // a thread still sleeps at the gate
+  run_thread(rank);
+}
+
+void World::when_empty(Rank& rank) {
+  const Process& process = *rank.process;
+  if (!process.alive || process.stopped || !rank.stream.empty() || rank.report != Rank::Report::kDraining) return;
+  rank.report = Rank::Report::kNone;
+  send(*rank.process, sched::Drained{rank.seat, rank.epoch, rank.poisoned});
+}
+
+// Idle, and somebody waits: the lease is kept for a moment, then given back.
+void World::release_when_idle(Rank& rank) {
+  const auto is_idle = [&rank] { return rank.granted && rank.contended && rank.thinking && rank.stream.empty(); };
+  if (!is_idle()) return;
+  in(rank.idle_hold, [this, &rank, is_idle, epoch = rank.epoch, turn = ++rank.idle_turn] {
+    const Process& process = *rank.process;
+    if (!process.alive || process.stopped || turn != rank.idle_turn || epoch != rank.epoch || !is_idle()) return;
+    set_granted(rank, false);
+    send(*rank.process, sched::Drained{rank.seat, rank.epoch, rank.poisoned});
+  });
+}
+
+// ---- what happens to programs
+// ------------------------------------------------------------------------------------------------
+
+void World::kill(Process& process) {
+  if (!process.alive) return;
+  process.alive = false;
+  for (const auto& rank : process.ranks) {
+    set_granted(*rank, false);
+    rank->asked = false;
+    rank->stream.clear();
+  }
+  if (process.connected_to == daemon_life_) {
+    const TimePoint seen = std::max(process.last_sent, now_ + random_.between(10us, 20ms));
+    at(seen, [this, life = daemon_life_, &process] {
+      if (life != daemon_life_) return;
+      tell(sched::TenantGone{process.tenant});
+      process.connected_to = 0;
+    });
+  }
+  Job& job = *process.job;
+  if (!job.alive) return;
+  // A job that has lost a rank is ended by its launcher, a little later.
+  job.alive = false;
+  job.disturbed = TimePoint::max();
+  in(random_.between(1ms, 500ms), [this, &job] { kill_job(job); });
+}
+
+void World::kill_job(Job& job) {
+  for (const auto& process : job.processes) kill(*process);
+  start_job();
+}
+
+void World::stop(Process& process) {
+  if (!process.alive || process.stopped) return;
+  process.stopped = true;
+  process.job->disturbed = TimePoint::max();
+  in(random_.between(1ms, 3s), [this, &process] { resume(process); });
+}
+
+void World::resume(Process& process) {
+  if (!process.alive || !process.stopped) return;
+  process.stopped = false;
+  if (process.job->alive) process.job->disturbed = now_ + 3s;
+  for (const Action& action : std::exchange(process.inbox, {})) {
+    if (process.alive) action();
+  }
+  for (const auto& rank : process.ranks) {
+    when_empty(*rank);
+    run_thread(*rank);
+    release_when_idle(*rank);
+  }
+}
+
+// A sticky error: what runs on its GPU ends, and whatever it submits from now on fails at once.
+void World::poison(Rank& rank) {
+  if (!rank.process->alive || rank.job->ranks.size() > 1) return kill(*rank.process);
+  rank.poisoned = true;
+  rank.completed += rank.stream.size();
+  rank.stream.clear();
+  when_empty(rank);
+  run_thread(rank);
+}
+
+void World::disturb() {
+  Job& job = *jobs_[random_.below(jobs_.size())];
+  Process& process = *job.processes[random_.below(job.processes.size())];
+  switch (random_.below(24)) {
+    case 0:
+    case 1: kill(process); break;
+    case 2:
+    case 3:
+    case 4: stop(process); break;
+    case 5: poison(*process.ranks.front()); break;
+    case 6: restart_daemon(); break;
+    case 7:
+    case 8: {
+      const std::uint32_t gpu = random_.below(gpus_);
+      settings_[gpu] = any_settings();
+      tell(sched::SettingsChanged{GpuIndex{gpu}, settings_[gpu]});
+      break;
+    }
+    default: break;
+  }
+  in(random_.between(1ms, 200ms), [this] { disturb(); });
+}
+
+}  // namespace gpumux::simsched

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random workloads run through the lease core in virtual time, checked after every step.
+//
+// What is simulated is the whole world around the core. A *job* is a program of one or more ranks, each with one GPU,
+// in one process or one process each. A rank's thread submits kernels while its gate is open, keeps a few in flight,
+// synchronises, thinks. Kernels take time; a collective kernel spins until the same collective of all ranks of its job
+// has started. Each process has an agent that answers the daemon as the real one does: it sees revocations after a
+// while, closes the gate when nobody is inside, reports drains, takes steps, and releases what is idle and contended.
+// Messages take time and cross; lease pages are written at once, as shared memory is. Processes are stopped, continued,
+// killed and started; kernels fail; settings change; the daemon restarts and everybody comes back with claims.
+//
+// Everything follows from the seed. The log (events and commands, one a line) is the same, byte for byte, in every run
+// of a seed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "sched/events.h"
+
+namespace gpumux::simsched {
+
+struct Options {
+  std::uint64_t seed = 1;
+  std::uint64_t steps = 2000;                       // events that the core is told, at most
+  base::Duration duration = std::chrono::hours(1);  // of virtual time, at most
+  std::uint32_t gpus = 0;                           // 0: by seed
+  std::uint32_t jobs = 0;                           // at the same time; 0: by seed
+  bool gangs = true;                                // ranks of one job say so
+  bool faults = true;                               // stops, kills, failing kernels, changed settings, restarts
+  bool busy_singles = false;  // only jobs of one rank that always have work, of weights 1 to 4: to measure fairness
+  bool collectives = false;   // only jobs of one rank on each GPU with collectives: to show what gangs are for
+  std::optional<sched::GpuSettings> settings;  // of all GPUs; otherwise by seed
+  bool keep_log = false;
+};
+
+struct JobOutcome {
+  std::uint32_t ranks = 0;
+  std::uint32_t weight = 1;
+  std::uint64_t kernels = 0;      // completed
+  std::uint64_t collectives = 0;  // completed by all ranks
+  base::Duration held{};          // lease time, all ranks
+};
+
+struct Outcome {
+  std::string wrong;  // empty: all was well; otherwise what was not, and how to replay it
+  std::string log;
+  std::uint64_t log_hash = 0;  // of the log, kept or not
+  std::uint64_t steps = 0;
+  base::Duration time{};
+  std::uint64_t grants = 0, revocations = 0, let_through = 0, stalls = 0, silences = 0, restarts = 0;
+  base::Duration longest_wait{};
+  std::vector<JobOutcome> jobs;
+};
+
+Outcome simulate(const Options& options);
+
+// The command that repeats it.
+std::string replay_command(const Options& options);
+
+}  // namespace gpumux::simsched

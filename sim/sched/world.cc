@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/sched/world.h"
+
+#include <algorithm>
+
+namespace gpumux::simsched {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Duration kCheckEvery = 50ms;
+// Nobody whose job is undisturbed waits longer than this many turns of everybody else, each a quantum and a drain.
+constexpr int kTurns = 6;
+constexpr Duration kLongestDrain = 60ms;  // see the kernels that start_job() chooses, times those in flight
+
+}  // namespace
+
+World::World(const Options& options) : options_(options), random_(options.seed) {
+  gpus_ = options.gpus > 0 ? options.gpus : 1 + random_.below(4);
+  jobs_wanted_ = options.jobs > 0 ? options.jobs : 2 + random_.below(6);
+  for (std::uint32_t i = 0; i < gpus_; ++i) settings_.push_back(options.settings.value_or(any_settings()));
+}
+
+sched::GpuSettings World::any_settings() {
+  sched::GpuSettings s;
+  s.mode = random_.chance(15) ? sched::Mode::kConcurrent : sched::Mode::kSerial;
+  s.policy = random_.chance(60) ? sched::PolicyKind::kFair : sched::PolicyKind::kFifo;
+  const Duration quanta[] = {sched::kAutomatic, sched::kUnlimited, 5ms, 20ms, 50ms};
+  s.quantum = quanta[random_.below(5)];
+  s.max_runtime = 200ms;
+  s.stall_timeout = 1s;
+  s.stall_retry = 20ms;
+  s.gang_ageing = random_.between(10ms, 200ms);
+  s.silence_limit = 100ms;
+  s.kill_silent_after = random_.chance(20) ? Duration(2s) : sched::kUnlimited;
+  s.overlap = random_.chance(70);
+  return s;
+}
+
+void World::at(TimePoint when, Action action) {
+  actions_.emplace(std::pair(std::max(when, now_), next_action_++), std::move(action));
+}
+
+bool World::fail(const std::string& what) {
+  if (outcome_.wrong.empty()) {
+    outcome_.wrong = "at " + std::to_string(now_.time_since_epoch().count()) + " ns, step " +
+                     std::to_string(outcome_.steps) + ": " + what + "\nreplay: " + replay_command(options_);
+  }
+  return false;
+}
+
+void World::log(const std::string& line) {
+  for (const char c : line) outcome_.log_hash = (outcome_.log_hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  outcome_.log_hash = (outcome_.log_hash ^ '\n') * 0x100000001b3u;
+  if (options_.keep_log) outcome_.log += line + '\n';
+}
+
+// ---- the daemon
+// --------------------------------------------------------------------------------------------------------------
+
+void World::tell(const sched::Event& event) {
+  if (!daemon_up_ || !outcome_.wrong.empty()) return;
+  ++outcome_.steps;
+  log(std::to_string(now_.time_since_epoch().count()) + " " + to_string(event));
+  std::vector<sched::Command> commands;
+  core_->apply(now_, event, commands);
+  for (const sched::Command& command : commands) {
+    log("  " + to_string(command));
+    carry_out(command);
+  }
+  check();
+  wake_core();
+}
+
+// The daemon sleeps until the core's next deadline.
+void World::wake_core() {
+  const auto deadline = core_->next_deadline();
+  if (!deadline || *deadline >= woken_for_) return;
+  woken_for_ = *deadline;
+  at(*deadline, [this, life = daemon_life_, deadline = *deadline] {
+    if (!daemon_up_ || life != daemon_life_ || woken_for_ != deadline) return;
+    woken_for_ = TimePoint::max();
+    tell(sched::TimePassed{});
+  });
+}
+
+Rank* World::rank_of(SeatId seat) {
+  const auto found = by_tenant_.find(seat.tenant);
+  if (found == by_tenant_.end()) return nullptr;
+  for (const auto& rank : found->second->ranks) {
+    if (rank->seat == seat) return rank.get();
+  }
+  return nullptr;
+}
+
+// Pages change at once; agents hear of it when they read their socket.
+void World::carry_out(const sched::Command& command) {
+  if (const auto* grant = std::get_if<sched::Grant>(&command)) {
+    ++outcome_.grants;
+    Rank* const rank = rank_of(grant->seat);
+    if (rank == nullptr) return;
+    if (grant->epoch.value <= highest_epoch_ && grant->epoch <= rank->epoch) fail("an epoch went backwards");
+    highest_epoch_ = std::max(highest_epoch_, grant->epoch.value);
+    rank->epoch = grant->epoch;
+    rank->kind = grant->kind;
+    rank->report = Rank::Report::kNone;
+    rank->contended = grant->contended;
+    if (rank->asked) outcome_.longest_wait = std::max(outcome_.longest_wait, now_ - rank->asked_at);
+    rank->asked = false;
+    set_granted(*rank, true);
+    receive(*rank->process, [this, rank] {
+      run_thread(*rank);
+      release_when_idle(*rank);
+    });
+  } else if (const auto* revoke = std::get_if<sched::Revoke>(&command)) {
+    ++outcome_.revocations;
+    Rank* const rank = rank_of(revoke->seat);
+    if (rank == nullptr) return;
+    if (rank->epoch == revoke->epoch) set_granted(*rank, false);
+    receive(*rank->process, [this, rank, epoch = revoke->epoch] {
+      if (rank->epoch != epoch || rank->granted) return;
+      send(*rank->process, sched::RevokeSeen{rank->seat, epoch});
+      rank->report = Rank::Report::kClosing;
+      in(random_.between(1us, 300us), [this, rank, epoch] { close_gate(*rank, epoch); });
+    });
+  } else if (const auto* reopen = std::get_if<sched::Reopen>(&command)) {
+    Rank* const rank = rank_of(reopen->seat);
+    if (rank == nullptr) return;
+    highest_epoch_ = std::max(highest_epoch_, reopen->epoch.value);
+    rank->epoch = reopen->epoch;
+    rank->kind = reopen->kind;
+    rank->report = Rank::Report::kNone;
+    rank->permits = 0;
+    rank->asked = false;
+    set_granted(*rank, true);
+    receive(*rank->process, [this, rank] {
+      run_thread(*rank);
+      release_when_idle(*rank);
+    });
+  } else if (const auto* step = std::get_if<sched::Step>(&command)) {
+    ++outcome_.let_through;
+    Rank* const rank = rank_of(step->seat);
+    if (rank == nullptr) return;
+    ++rank->permits;
+    receive(*rank->process, [this, rank] { run_thread(*rank); });
+  } else if (const auto* contention = std::get_if<sched::Contention>(&command)) {
+    Rank* const rank = rank_of(contention->seat);
+    if (rank == nullptr) return;
+    receive(*rank->process, [this, rank, told = *contention] {
+      rank->contended = told.contended;
+      rank->idle_hold = told.idle_hold;
+      release_when_idle(*rank);
+    });
+  } else if (std::holds_alternative<sched::ReportStall>(command)) {
+    ++outcome_.stalls;
+  } else if (std::holds_alternative<sched::ReportSilent>(command)) {
+    ++outcome_.silences;
+  } else if (const auto* to_kill = std::get_if<sched::KillTenant>(&command)) {
+    const auto found = by_tenant_.find(to_kill->tenant);
+    if (found != by_tenant_.end()) in(1ms, [this, process = found->second] { kill(*process); });
+  }
+}
+
+void World::start_daemon() {
+  ++daemon_life_;
+  daemon_up_ = true;
+  woken_for_ = TimePoint::max();
+  core_ = std::make_unique<sched::LeaseCore>();
+  for (std::uint32_t gpu = 0; gpu < gpus_; ++gpu) {
+    tell(sched::GpuAdded{GpuIndex{gpu}, settings_[gpu], LeaseEpoch{highest_epoch_ + 1}});
+  }
+}
+
+void World::restart_daemon() {
+  if (!daemon_up_) return;
+  ++outcome_.restarts;
+  log(std::to_string(now_.time_since_epoch().count()) + " --- the daemon dies");
+  daemon_up_ = false;
+  in(random_.between(1ms, 300ms), [this] {
+    log(std::to_string(now_.time_since_epoch().count()) + " --- the daemon starts");
+    start_daemon();
+    grants_held_until_ = now_ + 1s;
+    tell(sched::GrantsHeld{grants_held_until_});
+    for (const auto& job : jobs_) {
+      if (!job->alive) continue;
+      job->disturbed = now_ + 3s;
+      for (const auto& process : job->processes) {
+        // Most are back before anything is granted; a few come later, and find that their lease has been given away.
+        const Duration late = random_.chance(3) ? random_.between(1s, 2s) : random_.between(1ms, 800ms);
+        in(late, [this, life = daemon_life_, back = process.get()] {
+          if (life != daemon_life_ || !back->alive) return;
+          if (!back->stopped) return connect(*back, true);
+          back->inbox.push_back([this, back] { connect(*back, true); });
+        });
+      }
+    }
+  });
+}
+
+// ---- what must hold
+// ----------------------------------------------------------------------------------------------------------
+
+void World::check() {
+  const std::string wrong = core_->check_invariants();
+  if (!wrong.empty()) fail(wrong);
+  // What the pages say, which is what counts in the end: an exclusive lease is nobody else's.
+  std::vector<const Rank*> exclusive(gpus_), any(gpus_);
+  for (const auto& [tenant, process] : by_tenant_) {
+    if (!process->alive || process->connected_to != daemon_life_ || !process->settled) continue;
+    for (const auto& rank : process->ranks) {
+      if (!rank->granted) continue;
+      const std::uint32_t gpu = rank->seat.gpu.value;
+      const auto clashes = [&](const Rank* other) {
+        return other != nullptr && (other->job != rank->job || !options_.gangs);
+      };
+      const bool is_exclusive = rank->kind == sched::LeaseKind::kExclusive;
+      if (clashes(exclusive[gpu]) || (is_exclusive && clashes(any[gpu]))) {
+        fail("tenants " + std::to_string(tenant.value) + " and another both may submit to GPU " + std::to_string(gpu));
+      }
+      any[gpu] = rank.get();
+      if (is_exclusive) exclusive[gpu] = rank.get();
+    }
+  }
+}
+
+// Nobody starves: each waits at most so many turns of all the others, unless its own job is disturbed, or somebody
+// cannot be drained.
+void World::check_waits() {
+  if (options_.gangs && outcome_.stalls == 0 && outcome_.silences == 0) {
+    Duration turn{};
+    for (std::uint32_t gpu = 0; gpu < gpus_; ++gpu) {
+      const Duration quantum =
+          settings_[gpu].quantum == sched::kAutomatic ? 33 * kLongestDrain : settings_[gpu].quantum;
+      turn = std::max(turn, std::min(quantum, settings_[gpu].max_runtime) + kLongestDrain);
+    }
+    const Duration bound = turn * kTurns * (jobs_wanted_ + 1) + 1s;
+    for (const auto& [tenant, process] : by_tenant_) {
+      if (!process->alive || process->stopped || process->connected_to != daemon_life_ ||
+          now_ < process->job->disturbed)
+        continue;
+      for (const auto& rank : process->ranks) {
+        if (!rank->asked || rank->permits > 0) continue;
+        const Duration waited = now_ - std::max(rank->asked_at, process->job->disturbed);
+        if (waited > bound) {
+          fail("tenant " + std::to_string(tenant.value) + " has waited " + std::to_string(waited.count()) +
+               " ns, more than " + std::to_string(bound.count()) + ", for GPU " + std::to_string(rank->seat.gpu.value));
+        }
+      }
+    }
+  }
+  in(kCheckEvery, [this] { check_waits(); });
+}
+
+// ---- running
+// -----------------------------------------------------------------------------------------------------------------
+
+Outcome World::run() {
+  outcome_.log_hash = 0xcbf29ce484222325u;
+  start_daemon();
+  for (std::uint32_t i = 0; i < jobs_wanted_; ++i) start_job();
+  check_waits();
+  if (options_.faults) in(random_.between(1ms, 50ms), [this] { disturb(); });
+  while (outcome_.wrong.empty() && outcome_.steps < options_.steps && !actions_.empty()) {
+    const auto first = actions_.begin();
+    if (first->first.first > TimePoint(options_.duration)) break;
+    now_ = first->first.first;
+    const Action action = std::move(first->second);
+    actions_.erase(first);
+    action();
+  }
+  outcome_.time = now_.time_since_epoch();
+  for (const auto& job : jobs_) {
+    JobOutcome one{.ranks = static_cast<std::uint32_t>(job->ranks.size()), .weight = job->weight};
+    one.collectives = job->collectives_done;
+    for (Rank* rank : job->ranks) {
+      set_granted(*rank, false);
+      one.kernels += rank->completed;
+      one.held += rank->held;
+    }
+    outcome_.jobs.push_back(one);
+  }
+  return std::move(outcome_);
+}
+
+Outcome simulate(const Options& options) { return World(options).run(); }
+
+std::string replay_command(const Options& options) {
+  std::string text =
+      "gpumux_simsched --log --seed " + std::to_string(options.seed) + " --steps " + std::to_string(options.steps);
+  if (options.gpus > 0) text += " --gpus " + std::to_string(options.gpus);
+  if (options.jobs > 0) text += " --jobs " + std::to_string(options.jobs);
+  if (!options.gangs) text += " --no-gangs";
+  if (!options.faults) text += " --no-faults";
+  if (options.busy_singles) text += " --busy-singles";
+  if (options.collectives) text += " --collectives";
+  return text;
+}
+
+}  // namespace gpumux::simsched

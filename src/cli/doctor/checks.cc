@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/doctor/checks.h"
+
+#include <cstdio>
+
+#include "cli/preload.h"
+
+namespace gpumux::cli {
+namespace {
+
+// Long lists are for --json; a person needs to see what kind of thing it is.
+constexpr std::size_t kShownNames = 8;
+
+std::string join(const std::vector<std::string>& items) {
+  std::string text;
+  for (std::size_t i = 0; i < items.size() && i < kShownNames; ++i) text += (i == 0 ? "" : ", ") + items[i];
+  if (items.size() > kShownNames) text += " and " + std::to_string(items.size() - kShownNames) + " more";
+  return text;
+}
+
+std::vector<std::string> names_of(const std::vector<ProcessFact>& processes) {
+  std::vector<std::string> names;
+  for (const ProcessFact& process : processes) {
+    names.push_back((process.name.empty() ? "?" : process.name) + " (" + std::to_string(process.pid) + ")");
+  }
+  return names;
+}
+
+std::string version_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+std::string octal(mode_t mode) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%04o", static_cast<unsigned>(mode));
+  return text;
+}
+
+}  // namespace
+
+void check_driver(const Facts& facts, Findings& findings) {
+  const DriverFacts& driver = facts.driver;
+  const std::string get_driver = "install NVIDIA's driver " + std::string(kOldestDriver) +
+                                 " or newer; in a container, start it with the driver passed in (--gpus all, "
+                                 "NVIDIA_DRIVER_CAPABILITIES=compute,utility)";
+  if (!driver.probe_error.empty()) {
+    findings.push_back({"driver", Level::kProblem, driver.probe_error,
+                        "the driver is not in order: programs that use it will fail the same way",
+                        "look at the kernel's log (dmesg | grep -i -e nvrm -e xid), run nvidia-smi; reload the driver "
+                        "or restart the machine"});
+    return;
+  }
+  if (!driver.cuda_error.empty() || driver.cuda_path.empty()) {
+    findings.push_back({"driver", Level::kProblem,
+                        "the CUDA driver (libcuda.so.1) cannot be used: " + driver.cuda_error,
+                        "no program can use a GPU here, with gpumux or without", get_driver});
+    return;
+  }
+  if (driver.cuda_version == 0) {
+    findings.push_back({"driver", Level::kProblem, driver.cuda_path + " does not say its version",
+                        "it is damaged, or no CUDA driver", get_driver});
+    return;
+  }
+  const std::string version = "CUDA " + version_text(driver.cuda_version) +
+                              (driver.driver_version.empty() ? "" : ", driver " + driver.driver_version) + " (" +
+                              driver.cuda_path + ")";
+  if (driver.cuda_version < kOldestCudaVersion) {
+    findings.push_back({"driver", Level::kProblem, version + " is too old",
+                        "gpumux is made for CUDA " + version_text(kOldestCudaVersion) +
+                            " and newer; with this driver, calls may go past it",
+                        get_driver});
+    return;
+  }
+  if (!driver.simulated && !facts.kernel_module) {
+    findings.push_back({"driver", Level::kProblem, version + " is installed, but its kernel module is not loaded",
+                        "the library finds no GPU without it",
+                        "sudo modprobe nvidia; if that fails, install the driver again for this kernel"});
+    return;
+  }
+  if (!facts.closed_devices.empty()) {
+    findings.push_back({"driver", Level::kProblem, "you may not open " + join(facts.closed_devices),
+                        "your programs find no GPU",
+                        "have its owner give you access (often membership in the group video or render)"});
+    return;
+  }
+  findings.push_back({"driver", Level::kOk, (driver.simulated ? "simulated: " : "") + version, "", ""});
+}
+
+void check_gpus(const Facts& facts, Findings& findings) {
+  const DriverFacts& driver = facts.driver;
+  if (!driver.probe_error.empty()) return;  // said by check_driver
+  if (!driver.nvml_error.empty()) {
+    findings.push_back({"gpus", Level::kProblem, "NVML (libnvidia-ml.so.1) cannot be used: " + driver.nvml_error,
+                        "the daemon finds the GPUs through it and cannot start",
+                        "run nvidia-smi, which uses it too; after an update of the driver, reload its kernel module or "
+                        "restart the machine; in a container "
+                        "add utility to NVIDIA_DRIVER_CAPABILITIES"});
+    return;
+  }
+  if (driver.gpus.empty()) {
+    findings.push_back({"gpus", Level::kProblem, "the driver shows no GPU", "there is nothing to share",
+                        "run nvidia-smi; in a container, pass GPUs in (--gpus all)"});
+    return;
+  }
+  for (const GpuFact& gpu : driver.gpus) {
+    const std::string name = "GPU " + std::to_string(gpu.index) + " (" + gpu.name + ")";
+    if (gpu.compute_mode.empty() || gpu.compute_mode == "default") {
+      findings.push_back({"gpus", Level::kOk, name, "", ""});
+      continue;
+    }
+    const bool prohibited = gpu.compute_mode == "prohibited";
+    findings.push_back({"gpus", Level::kProblem, name + " is in compute mode " + gpu.compute_mode,
+                        prohibited ? "no program can use it"
+                                   : "the driver lets one process use it at a time; a second one fails with 'device "
+                                     "busy' whatever gpumux does",
+                        "sudo nvidia-smi -i " + std::to_string(gpu.index) + " -c DEFAULT"});
+  }
+}
+
+void check_library(const Facts& facts, Findings& findings) {
+  const LibraryFacts& library = facts.library;
+  if (!library.error.empty()) {
+    findings.push_back({"library", Level::kProblem, library.error, "`gpumux run` cannot put a program under gpumux",
+                        "install gpumux again, for this system"});
+  } else if (!library.mapped) {
+    findings.push_back(
+        {"library", Level::kProblem,
+         "the loader does not preload " + library.path +
+             (library.loader_message.empty() ? "" : ": " + library.loader_message),
+         "programs run past gpumux",
+         "check that the file is readable and not on a file system mounted noexec; install gpumux again"});
+  } else {
+    findings.push_back({"library", Level::kOk, library.path + " can be preloaded", "", ""});
+  }
+  for (const std::string& entry : facts.missing_preloads) {
+    findings.push_back({"ld.so.preload", Level::kWarning, "/etc/ld.so.preload names " + entry + ", which is not there",
+                        "every program on this machine complains about it when it starts",
+                        "remove the entry, or install what it names"});
+  }
+  for (const std::string& entry : preload_entries(facts.ld_so_preload)) {
+    if (!names_library(entry)) continue;
+    if (library.path.empty() || entry == library.path) {
+      findings.push_back(
+          {"ld.so.preload", Level::kOk, "/etc/ld.so.preload has " + entry + ": every program is under gpumux", "", ""});
+    } else {
+      findings.push_back({"ld.so.preload", Level::kWarning,
+                          "/etc/ld.so.preload has " + entry + ", but this gpumux belongs to " + library.path,
+                          "programs use the one in /etc/ld.so.preload, which may be of another version",
+                          "make both the same installation"});
+    }
+  }
+}
+
+void check_daemon(const Facts& facts, Findings& findings) {
+  if (facts.daemon_error) {
+    const base::Error& error = *facts.daemon_error;
+    if (error.code == base::Code::kUnavailable) {
+      findings.push_back({"daemon", Level::kWarning, error.message(),
+                          "`gpumux run` starts a daemon for you when it needs one; programs that have the library "
+                          "preloaded otherwise run without gpumux",
+                          "sudo systemctl enable --now gpumuxd, for a daemon of the whole machine"});
+    } else if (error.code == base::Code::kDenied) {
+      findings.push_back({"daemon", Level::kProblem, error.message(),
+                          "your programs run without gpumux, beside those that it schedules",
+                          "ask the daemon's owner to let you in (allow_users, allow_groups in its configuration), or "
+                          "mend the directory's owner and mode"});
+    } else {
+      findings.push_back(
+          {"daemon", Level::kProblem, error.message(), "programs wait for it or run without gpumux",
+           "look at its log (journalctl -u gpumuxd, or gpumuxd.log in the runtime directory) and restart it"});
+    }
+    return;
+  }
+  if (!facts.daemon) return;
+  const api_client::DaemonInfo& daemon = *facts.daemon;
+  const std::string name = "gpumuxd " + daemon.version + " of " + daemon.owner + " (pid " + std::to_string(daemon.pid) +
+                           ", " + facts.runtime_dir + ")";
+  if (daemon.version != GPUMUX_VERSION) {
+    findings.push_back({"daemon", Level::kWarning,
+                        name + " and this gpumux, " GPUMUX_VERSION ", are of different versions",
+                        "they understand each other, but what only one of them knows does not work",
+                        "restart the daemon after an update (systemctl restart gpumuxd): programs go on meanwhile"});
+  } else {
+    findings.push_back({"daemon", Level::kOk, name + (daemon.is_private ? ", private" : ""), "", ""});
+  }
+  const bool may_change = facts.uid == 0 || facts.uid == daemon.uid || facts.in_admin_group;
+  findings.push_back({"permissions", Level::kOk,
+                      may_change
+                          ? "you may use the daemon and change its settings"
+                          : "you may use the daemon; its owner, root and the group gpumux may change its settings",
+                      "", ""});
+  if (!facts.snapshot) return;
+  for (const api_client::Gpu& gpu : facts.snapshot->gpus) {
+    if (gpu.refused.empty()) continue;
+    findings.push_back({"daemon", Level::kProblem,
+                        "the daemon does not serve GPU " + std::to_string(gpu.index) + ": " + gpu.refused,
+                        "programs run without gpumux on that GPU, as far as this daemon is asked",
+                        "use the daemon that serves it, or stop that one"});
+  }
+}
+
+void check_user_dir(const Facts& facts, Findings& findings) {
+  const DirFacts& dir = facts.user_dir;
+  if (!dir.exists) return;
+  if (dir.is_dir && dir.owner == facts.uid && (dir.mode & 0077) == 0) {
+    findings.push_back({"private directory", Level::kOk, dir.path + " is yours alone", "", ""});
+    return;
+  }
+  std::string title = dir.path + " ";
+  if (!dir.is_dir) {
+    title += "is not a directory";
+  } else if (dir.owner != facts.uid) {
+    title += "belongs to user " + std::to_string(dir.owner);
+  } else {
+    title += "can be used by others (mode " + octal(dir.mode) + ")";
+  }
+  findings.push_back(
+      {"private directory", Level::kProblem, title,
+       "somebody else could pose as your daemon, so it is not used: `gpumux run` cannot start a private daemon",
+       dir.is_dir && dir.owner == facts.uid ? "chmod 700 " + dir.path
+                                            : "have it removed, or set GPUMUX_RUNTIME_DIR to a directory of yours"});
+}
+
+void check_mps(const Facts& facts, Findings& findings) {
+  std::vector<std::string> seen;
+  if (!facts.mps_daemons.empty()) seen.push_back("running: " + join(names_of(facts.mps_daemons)));
+  if (!facts.mps_pipe.empty()) seen.push_back("control pipe " + facts.mps_pipe);
+  for (const GpuFact& gpu : facts.driver.gpus) {
+    if (!gpu.mps_processes.empty())
+      seen.push_back("GPU " + std::to_string(gpu.index) + ": " + join(names_of(gpu.mps_processes)));
+  }
+  if (seen.empty()) {
+    findings.push_back({"mps", Level::kOk, "MPS is not in use", "", ""});
+    return;
+  }
+  // A pipe without a process is a leftover: clients try it and fail with an error of MPS's.
+  const bool leftover = facts.mps_daemons.empty() && seen.size() == 1 && !facts.mps_pipe.empty();
+  findings.push_back(
+      {"mps", Level::kWarning, "MPS: " + join(seen),
+       leftover ? "no MPS daemon was found, but programs may try to reach one through this pipe and fail to start"
+                : "MPS runs its clients' work in one context of its own: a failing program can take the others with "
+                  "it, which gpumux cannot prevent",
+       leftover ? "remove " + facts.mps_pipe + " if no MPS daemon runs"
+                : "stop it if programs share the GPU by gpumux: echo quit | nvidia-cuda-mps-control"});
+}
+
+void check_foreign(const Facts& facts, Findings& findings) {
+  // The daemon knows which processes are its tenants. Without one, every process on a GPU is somebody else's.
+  std::vector<std::pair<std::uint32_t, std::vector<ProcessFact>>> by_gpu;
+  if (facts.snapshot) {
+    for (const api_client::Gpu& gpu : facts.snapshot->gpus) {
+      std::vector<ProcessFact> processes;
+      for (const auto& process : gpu.foreign) processes.push_back({process.pid, process.name});
+      by_gpu.emplace_back(gpu.index, std::move(processes));
+    }
+  } else {
+    for (const GpuFact& gpu : facts.driver.gpus) by_gpu.emplace_back(gpu.index, gpu.processes);
+  }
+  bool any = false;
+  for (const auto& [index, processes] : by_gpu) {
+    if (processes.empty()) continue;
+    any = true;
+    findings.push_back({"foreign", Level::kWarning,
+                        "GPU " + std::to_string(index) + " is used without gpumux by " + join(names_of(processes)),
+                        "their work runs beside that of whoever holds the GPU, and their memory is missing from it",
+                        "start them with `gpumux run`, or move them to another GPU"});
+  }
+  if (!any && !by_gpu.empty())
+    findings.push_back({"foreign", Level::kOk, "no process uses a GPU without gpumux", "", ""});
+}
+
+void check_unknown_entries(const Facts& facts, Findings& findings) {
+  if (!facts.daemon) return;
+  if (facts.daemon->unknown_entries.empty()) {
+    findings.push_back({"entries", Level::kOk, "no program has used a driver entry that gpumux does not know", "", ""});
+    return;
+  }
+  std::vector<std::string> names;
+  for (const auto& entry : facts.daemon->unknown_entries) {
+    names.push_back(entry.name + " (" + std::to_string(entry.count) +
+                    (entry.programs.empty() ? "" : ", " + join(entry.programs)) + ")");
+  }
+  findings.push_back({"entries", Level::kWarning, "driver entries that went past gpumux: " + join(names),
+                      "the driver is newer than this gpumux; work that is submitted through them is not scheduled",
+                      "update gpumux; report these names if it is up to date"});
+}
+
+Findings check_all(const Facts& facts) {
+  Findings findings;
+  check_driver(facts, findings);
+  check_gpus(facts, findings);
+  check_library(facts, findings);
+  check_daemon(facts, findings);
+  check_user_dir(facts, findings);
+  check_mps(facts, findings);
+  check_foreign(facts, findings);
+  check_unknown_entries(facts, findings);
+  check_environment(facts, findings);
+  return findings;
+}
+
+}  // namespace gpumux::cli

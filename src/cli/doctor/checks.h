@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is right and wrong with an installation. Pure: facts in, findings out.
+#pragma once
+
+#include <string>
+
+#include "cli/doctor/facts.h"
+#include "cli/doctor/finding.h"
+
+namespace gpumux::cli {
+
+// CUDA 12.0 (driver 525): the first with cuGetProcAddress_v2, the door through which today's frameworks take the
+// driver's functions. An older driver has doors that nothing here has been tested with.
+inline constexpr int kOldestCudaVersion = 12000;
+inline constexpr char kOldestDriver[] = "525";
+
+// Every check, in the order in which a reader should mend things.
+Findings check_all(const Facts& facts);
+
+void check_driver(const Facts& facts, Findings& findings);
+void check_gpus(const Facts& facts, Findings& findings);
+void check_library(const Facts& facts, Findings& findings);
+void check_daemon(const Facts& facts, Findings& findings);
+void check_user_dir(const Facts& facts, Findings& findings);
+void check_mps(const Facts& facts, Findings& findings);
+void check_foreign(const Facts& facts, Findings& findings);
+void check_unknown_entries(const Facts& facts, Findings& findings);
+void check_environment(const Facts& facts, Findings& findings);  // environment_check.cc
+
+}  // namespace gpumux::cli

@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: each thing that can be wrong with an installation is found, said, and comes with what to do; nothing is found
+// on a sound one. Method: facts of a sound machine, spoilt in one way each; then the executable itself on fake drivers.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cli/doctor/checks.h"
+#include "cli/doctor/probe.h"
+#include "cli/doctor/report.h"
+
+namespace gpumux::cli {
+namespace {
+
+using namespace std::chrono_literals;
+
+Facts sound() {
+  Facts facts;
+  facts.uid = 1000;
+  facts.driver.cuda_path = "/usr/lib/libcuda.so.1";
+  facts.driver.cuda_version = 13000;
+  facts.driver.driver_version = "580.159.04";
+  facts.driver.gpus = {
+      {.index = 0, .uuid = "GPU-0", .name = "H100", .compute_mode = "default", .processes = {}, .mps_processes = {}}};
+  facts.kernel_module = true;
+  facts.library = {.path = "/usr/lib/gpumux/libgpumux.so", .error = "", .mapped = true, .loader_message = ""};
+  facts.runtime_dir = "/run/gpumux";
+  facts.daemon.emplace();
+  facts.daemon->version = GPUMUX_VERSION;
+  facts.daemon->owner = "root";
+  facts.snapshot.emplace();
+  facts.snapshot->gpus.resize(1);
+  facts.user_dir = {.path = "/run/user/1000/gpumux", .exists = true, .is_dir = true, .owner = 1000, .mode = 0700};
+  return facts;
+}
+
+struct Spoilt {
+  const char* what;
+  std::function<void(Facts&)> spoil;
+  const char* check;
+  Level level;
+  const char* said;
+};
+
+TEST(ChecksTest, ASoundMachineIsInOrder) {
+  const Findings findings = check_all(sound());
+  for (const Finding& finding : findings)
+    EXPECT_EQ(finding.level, Level::kOk) << finding.check << ": " << finding.title;
+  EXPECT_EQ(findings_lines(findings, Output{}).back(), "Everything is in order.");
+  for (const char* check : {"driver", "gpus", "library", "daemon", "permissions", "private directory", "mps", "foreign",
+                            "entries", "environment"}) {
+    EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.check == check; }))
+        << check;
+  }
+}
+
+TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
+  const std::vector<Spoilt> all{
+      {"no driver", [](Facts& f) { f.driver.cuda_path = "", f.driver.cuda_error = "no such file"; }, "driver",
+       Level::kProblem, "no such file"},
+      {"driver crashes", [](Facts& f) { f.driver.probe_error = "it crashed (signal 11)"; }, "driver", Level::kProblem,
+       "signal 11"},
+      {"driver too old", [](Facts& f) { f.driver.cuda_version = 11080; }, "driver", Level::kProblem, "CUDA 11.8"},
+      {"driver without version", [](Facts& f) { f.driver.cuda_version = 0; }, "driver", Level::kProblem,
+       "does not say"},
+      {"no kernel module", [](Facts& f) { f.kernel_module = false; }, "driver", Level::kProblem, "kernel module"},
+      {"closed devices", [](Facts& f) { f.closed_devices = {"/dev/nvidia0"}; }, "driver", Level::kProblem,
+       "/dev/nvidia0"},
+      {"NVML mismatch", [](Facts& f) { f.driver.nvml_error = "Driver/library version mismatch"; }, "gpus",
+       Level::kProblem, "mismatch"},
+      {"no GPU", [](Facts& f) { f.driver.gpus.clear(); }, "gpus", Level::kProblem, "no GPU"},
+      {"exclusive process", [](Facts& f) { f.driver.gpus[0].compute_mode = "exclusive-process"; }, "gpus",
+       Level::kProblem, "exclusive-process"},
+      {"prohibited", [](Facts& f) { f.driver.gpus[0].compute_mode = "prohibited"; }, "gpus", Level::kProblem,
+       "prohibited"},
+      {"no library",
+       [](Facts& f) { f.library = {.path = "", .error = "was not found", .mapped = false, .loader_message = ""}; },
+       "library", Level::kProblem, "not found"},
+      {"library not preloaded",
+       [](Facts& f) { f.library.mapped = false, f.library.loader_message = "cannot be preloaded"; }, "library",
+       Level::kProblem, "cannot be preloaded"},
+      {"ld.so.preload of a removed library", [](Facts& f) { f.missing_preloads = {"/old/libgpumux.so"}; },
+       "ld.so.preload", Level::kWarning, "/old/libgpumux.so"},
+      {"ld.so.preload of another installation", [](Facts& f) { f.ld_so_preload = "/opt/libgpumux.so\n"; },
+       "ld.so.preload", Level::kWarning, "/opt/libgpumux.so"},
+      {"no daemon",
+       [](Facts& f) {
+         f.daemon_error = base::Error{base::Code::kUnavailable, 0, "no gpumux daemon is running"};
+         f.daemon.reset();
+         f.snapshot.reset();
+       },
+       "daemon", Level::kWarning, "no gpumux daemon"},
+      {"daemon refuses",
+       [](Facts& f) {
+         f.daemon_error = base::Error{base::Code::kDenied, 0, "you may not"};
+         f.daemon.reset();
+         f.snapshot.reset();
+       },
+       "daemon", Level::kProblem, "you may not"},
+      {"daemon hangs",
+       [](Facts& f) {
+         f.daemon_error = base::Error{base::Code::kTimeout, 0, "did not answer in time"};
+         f.daemon.reset();
+         f.snapshot.reset();
+       },
+       "daemon", Level::kProblem, "in time"},
+      {"daemon of another version", [](Facts& f) { f.daemon->version = "9.9"; }, "daemon", Level::kWarning, "9.9"},
+      {"GPU of another daemon", [](Facts& f) { f.snapshot->gpus[0].refused = "bob has it"; }, "daemon", Level::kProblem,
+       "bob has it"},
+      {"private directory of another user", [](Facts& f) { f.user_dir.owner = 5; }, "private directory",
+       Level::kProblem, "user 5"},
+      {"private directory open to others", [](Facts& f) { f.user_dir.mode = 0755; }, "private directory",
+       Level::kProblem, "0755"},
+      {"private directory that is a link", [](Facts& f) { f.user_dir.is_dir = false; }, "private directory",
+       Level::kProblem, "not a directory"},
+      {"MPS",
+       [](Facts& f) {
+         f.mps_daemons = {{7, "nvidia-cuda-mps"}};
+       },
+       "mps", Level::kWarning, "nvidia-cuda-mps (7)"},
+      {"MPS clients",
+       [](Facts& f) {
+         f.driver.gpus[0].mps_processes = {{8, "python"}};
+       },
+       "mps", Level::kWarning, "python (8)"},
+      {"a leftover MPS pipe", [](Facts& f) { f.mps_pipe = "/tmp/nvidia-mps/control"; }, "mps", Level::kWarning,
+       "/tmp/nvidia-mps/control"},
+      {"foreign process",
+       [](Facts& f) { f.snapshot->gpus[0].foreign = {{.pid = 77, .name = "Xorg", .memory_bytes = 0}}; }, "foreign",
+       Level::kWarning, "Xorg (77)"},
+      {"unknown entry",
+       [](Facts& f) {
+         f.daemon->unknown_entries = {{"cuNewThing", 4, {"python3"}}};
+       },
+       "entries", Level::kWarning, "cuNewThing (4, python3)"},
+      {"bad library variable", [](Facts& f) { f.environment["GPUMUX_ON_DAEMON_LOSS"] = "panic"; }, "environment",
+       Level::kWarning, "wait, ungated"},
+      {"bad daemon variable", [](Facts& f) { f.environment["GPUMUX_QUANTUM"] = "50"; }, "environment", Level::kProblem,
+       "1ms to 24h"},
+      {"bad alias", [](Facts& f) { f.environment["NVSHARE_MAX_RUNTIME_SEC"] = "9"; }, "environment", Level::kProblem,
+       "10 to 86400"},
+      {"bad seed variable", [](Facts& f) { f.environment["CUDA_OVERRIDE_KERNEL_N_SYNC"] = "ten"; }, "environment",
+       Level::kWarning, "whole number"},
+      {"seed variable that does nothing yet", [](Facts& f) { f.environment["CUDA_OVERRIDE_ALWAYS_LOCK"] = "1"; },
+       "environment", Level::kWarning, "no effect"},
+      {"two names",
+       [](Facts& f) { f.environment["NVSHARE_MAX_RUNTIME_SEC"] = "300", f.environment["GPUMUX_MAX_RUNTIME"] = "5m"; },
+       "environment", Level::kWarning, "both set"},
+      {"misspelt variable", [](Facts& f) { f.environment["GPUMUX_QUANTOM"] = "5ms"; }, "environment", Level::kWarning,
+       "GPUMUX_QUANTOM"},
+      {"disabled", [](Facts& f) { f.environment["GPUMUX_DISABLE"] = "1"; }, "environment", Level::kWarning,
+       "GPUMUX_DISABLE"},
+      {"relative directory", [](Facts& f) { f.environment["GPUMUX_RUNTIME_DIR"] = "run"; }, "environment",
+       Level::kWarning, "absolute"},
+  };
+  for (const Spoilt& item : all) {
+    SCOPED_TRACE(item.what);
+    Facts facts = sound();
+    item.spoil(facts);
+    Findings bad;
+    for (const Finding& finding : check_all(facts)) {
+      if (finding.level != Level::kOk) bad.push_back(finding);
+    }
+    ASSERT_EQ(bad.size(), 1u) << findings_json(bad);
+    EXPECT_EQ(bad[0].check, item.check);
+    EXPECT_EQ(bad[0].level, item.level);
+    EXPECT_NE((bad[0].title + bad[0].advice).find(item.said), std::string::npos) << bad[0].title;
+    EXPECT_FALSE(bad[0].meaning.empty());
+    EXPECT_FALSE(bad[0].advice.empty());
+    EXPECT_EQ(findings_exit_status(bad, false), item.level == Level::kProblem ? 1 : 0);
+    EXPECT_EQ(findings_exit_status(bad, true), 1);
+  }
+}
+
+TEST(ChecksTest, GoodVariablesAndOtherPeoplesAreLeftAlone) {
+  Facts facts = sound();
+  facts.environment = {{"GPUMUX_QUANTUM", "unlimited"},       {"GPUMUX_CONNECT_TIMEOUT", "5"},
+                       {"GPUMUX_OVERLAP", "false"},           {"GPUMUX_MODE", ""},
+                       {"NVSHARE_SCHEDULING_MODE", "serial"}, {"NVSHARE_DEBUG", "1"},
+                       {"CUDA_VISIBLE_DEVICES", "0"},         {"LD_PRELOAD", "x"},
+                       {"GPUMUX_SIM_DEVICES", "2"},           {"GPUMUX_DISABLE", "0"}};
+  Findings findings;
+  check_environment(facts, findings);
+  ASSERT_EQ(findings.size(), 1u) << findings_json(findings);
+  EXPECT_EQ(findings[0].level, Level::kOk);
+}
+
+TEST(ChecksTest, WithoutADaemonEveryProcessOnAGpuIsForeign) {
+  Facts facts = sound();
+  facts.snapshot.reset();
+  facts.driver.gpus[0].processes = {{9, "python"}};
+  Findings findings;
+  check_foreign(facts, findings);
+  ASSERT_EQ(findings.size(), 1u);
+  EXPECT_NE(findings[0].title.find("python (9)"), std::string::npos);
+}
+
+TEST(ChecksTest, ASimulatedDriverNeedsNoKernelModule) {
+  Facts facts = sound();
+  facts.kernel_module = false;
+  facts.driver.simulated = true;
+  Findings findings;
+  check_driver(facts, findings);
+  EXPECT_EQ(findings.at(0).level, Level::kOk);
+  EXPECT_NE(findings[0].title.find("simulated"), std::string::npos);
+}
+
+TEST(ReportTest, NothingIsCutOffAndNothingIsTooWide) {
+  Facts facts = sound();
+  facts.library = {.path = "",
+                   .error = std::string("not found\x1b[31m ") + std::string(50, 'Z'),
+                   .mapped = false,
+                   .loader_message = ""};
+  const Findings findings = check_all(facts);
+  for (const std::size_t columns : {40u, 80u, 200u}) {
+    std::string all;
+    for (const std::string& line : findings_lines(
+             findings, Output{.terminal = true, .moves = true, .colours = false, .columns = columns, .rows = 24})) {
+      EXPECT_LE(display_width(line), columns) << line;
+      EXPECT_EQ(line.find('\x1b'), std::string::npos);
+      all += line;
+    }
+    EXPECT_EQ(std::count(all.begin(), all.end(), 'Z'), 50) << all;
+  }
+  EXPECT_EQ(wrap("one two three", 7), (std::vector<std::string>{"one two", "three"}));
+  EXPECT_EQ(wrap("abcdefgh", 3), (std::vector<std::string>{"abc", "def", "gh"}));
+  EXPECT_EQ(wrap("", 3), (std::vector<std::string>{""}));
+  const auto json = nlohmann::json::parse(findings_json(findings));
+  EXPECT_EQ(json["problems"], 1);
+  EXPECT_EQ(json["findings"].size(), findings.size());
+}
+
+TEST(ProbeTest, CrashesHangsAndFailuresAreAnswers) {
+  EXPECT_EQ(run_probe([](int out) { EXPECT_EQ(::write(out, "yes", 3), 3); }, 30s).output, "yes");
+  EXPECT_NE(run_probe([](int) { ::signal(SIGSEGV, SIG_DFL), ::raise(SIGKILL); }, 30s).error.find("signal 9"),
+            std::string::npos);
+  EXPECT_NE(run_probe([](int) { ::_exit(3); }, 30s).error.find("exit status 3"), std::string::npos);
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_NE(run_probe(
+                [](int) {
+                  for (;;) ::pause();
+                },
+                50ms)
+                .error.find("did not answer"),
+            std::string::npos);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);
+}
+
+// The executable itself.
+class DoctorTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/gpumux-test-XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    dir_ = name;
+  }
+  void TearDown() override { std::filesystem::remove_all(dir_); }
+
+  // Exit status and, for each check, its worst level.
+  int run(const std::vector<std::string>& variables, nlohmann::json& findings) {
+    const std::string out = dir_ + "/out";
+    std::vector<std::string> all{"PATH=/usr/bin:/bin", "GPUMUX_RUNTIME_DIR=" + dir_, "GPUMUX_LIBRARY=" FAKE_LIBRARY};
+    // The first of two counts.
+    all.insert(all.begin(), variables.begin(), variables.end());
+    std::vector<char*> envp;
+    for (std::string& variable : all) envp.push_back(variable.data());
+    envp.push_back(nullptr);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      if (::freopen(out.c_str(), "w", stdout) == nullptr) ::_exit(98);
+      const char* argv[] = {GPUMUX, "doctor", "--json", nullptr};
+      ::execve(GPUMUX, const_cast<char* const*>(argv), envp.data());
+      ::_exit(99);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    std::ifstream file(out);
+    findings = nlohmann::json::parse(file, nullptr, false);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+
+  static std::string level_of(const nlohmann::json& findings, const std::string& check) {
+    for (const auto& finding : findings["findings"]) {
+      if (finding["check"] == check) return finding["level"].get<std::string>();
+    }
+    return "none";
+  }
+
+  std::string dir_;
+};
+
+TEST_F(DoctorTest, AFakeDriverIsFoundAndNeverInitialised) {
+  nlohmann::json findings;
+  EXPECT_EQ(run({"LD_LIBRARY_PATH=" FAKE_DRIVER_DIR}, findings), 0) << findings.dump(1);
+  EXPECT_EQ(level_of(findings, "driver"), "ok") << findings.dump(1);
+  EXPECT_EQ(level_of(findings, "gpus"), "ok");
+  EXPECT_EQ(level_of(findings, "library"), "ok");
+  EXPECT_EQ(level_of(findings, "daemon"), "warning");
+}
+
+TEST_F(DoctorTest, WhatIsWrongWithTheDriverIsFound) {
+  nlohmann::json findings;
+  EXPECT_EQ(run({"LD_LIBRARY_PATH=" FAKE_DRIVER_DIR, "FAKE_CUDA_VERSION=11040"}, findings), 1);
+  EXPECT_EQ(level_of(findings, "driver"), "problem");
+  EXPECT_EQ(run({"LD_LIBRARY_PATH=" FAKE_DRIVER_DIR, "FAKE_CUDA_CRASH=1"}, findings), 1);
+  EXPECT_EQ(level_of(findings, "driver"), "problem");
+  EXPECT_EQ(run({"LD_LIBRARY_PATH=" FAKE_DRIVER_DIR, "FAKE_NVML_INIT=18"}, findings), 1);
+  EXPECT_EQ(level_of(findings, "gpus"), "problem");
+  EXPECT_EQ(run({"LD_LIBRARY_PATH=" FAKE_DRIVER_DIR, "FAKE_COMPUTE_MODE=3"}, findings), 1);
+  EXPECT_EQ(level_of(findings, "gpus"), "problem");
+  EXPECT_EQ(run({"LD_LIBRARY_PATH=" FAKE_DRIVER_DIR, "FAKE_GPUS=0"}, findings), 1);
+  EXPECT_EQ(level_of(findings, "gpus"), "problem");
+}
+
+TEST_F(DoctorTest, ALibraryThatIsNoneIsFound) {
+  const std::string text = dir_ + "/libgpumux.so";
+  std::ofstream(text) << "not a library";
+  nlohmann::json findings;
+  EXPECT_EQ(run({"LD_LIBRARY_PATH=" FAKE_DRIVER_DIR, "GPUMUX_LIBRARY=" + text}, findings), 1);
+  EXPECT_EQ(level_of(findings, "library"), "problem");
+}
+
+}  // namespace
+}  // namespace gpumux::cli

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Findings for people and for programs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/doctor/finding.h"
+#include "cli/terminal.h"
+
+namespace gpumux::cli {
+
+// Wrapped at the terminal's width; nothing is cut off, for advice is there to be followed.
+std::vector<std::string> findings_lines(const Findings& findings, const Output& output);
+
+// {"findings": [{"check", "level": "ok"|"warning"|"problem", "title", "meaning", "advice"}], "problems": N, "warnings":
+// N}
+std::string findings_json(const Findings& findings);
+
+int findings_exit_status(const Findings& findings, bool strict);
+
+// `text` in lines of at most `columns`, broken at spaces where there are any.
+std::vector<std::string> wrap(std::string_view text, std::size_t columns);
+
+}  // namespace gpumux::cli
