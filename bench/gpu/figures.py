@@ -172,7 +172,8 @@ def together(session, name, label, daemon):
         group.wait(START_S)
         results = [member.result() for member in group.members]
         if not all(results):
-            raise Failed(f"three times {name}, {label}: {next(member.why() for member in group.members if member.result() is None)}")
+            failed = next(member for member in group.members if member.result() is None)
+            raise Failed(f"three times {name}, {label}: {failed.why()}")
         wrong = [result for result in results if result["digest"] != session.natives[name]["digest"]]
         span = (max(result["end_ns"] for result in results) - min(result["start_ns"] for result in results)) / 1e9
     kept = 3 * session.natives[name]["steady_s"] / span
@@ -187,12 +188,14 @@ def throughput(session):
             session.add(SKIP, f"three times {name}", "it does not run natively here")
             continue
         kept = {"the driver's time slicing": together(session, name, "native", None)}
-        for label, settings in (("serial, auto quantum", {"mode": "serial", "quantum": "auto"}), ("concurrent", {"mode": "concurrent"})):
+        for label, settings in (("serial, auto quantum", {"mode": "serial", "quantum": "auto"}),
+                                ("concurrent", {"mode": "concurrent"})):
             if session.left() < 40:
                 break
             with Daemon(session, f"throughput-{name}-{label.split(',')[0]}", **settings) as daemon:
                 kept[label] = together(session, name, f"{name}-{label.split(',')[0]}", daemon)
-        session.add(INFO, f"three times {name} at once, throughput kept", "; ".join(f"{label} {100 * share:.1f} %" for label, share in kept.items()))
+        session.add(INFO, f"three times {name} at once, throughput kept",
+                    "; ".join(f"{label} {100 * share:.1f} %" for label, share in kept.items()))
         if session.quick:
             break
 

@@ -155,10 +155,12 @@ int run_command(const std::vector<char*>& arguments) {
                                              : "longer than " + std::to_string(base::kMaxNameBytes - 1) + " bytes";
   };
   app.add_option("--name", options.name, "Show the program under this name in `gpumux status`")->check(check_name);
-  auto* gang = app.add_option("--gang", options.gang,
-                              "Get and give back GPUs together with every other run that names the same KEY")
-                   ->type_name("KEY")
-                   ->check(check_name);
+  auto* gang =
+      app.add_option("--gang", options.gang,
+                     "Get and give back GPUs together with every other run that names the same KEY")
+          ->type_name("KEY")
+          ->check(check_name)
+          ->check([](const std::string& key) { return key == "none" ? "'none' means no gang: write --no-gang" : ""; });
   app.add_flag("--no-gang", options.no_gang, "Never tie the program's processes together, even with WORLD_SIZE > 1")
       ->excludes(gang);
   app.add_flag("--allow-ungated", options.allow_ungated, "Run the program without gpumux if it cannot run under it");

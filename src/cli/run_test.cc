@@ -50,6 +50,8 @@ class RunTest : public testing::Test {
     set("FAKE_DIR", dir_);
     set("FAKE_BEHAVIOUR", "serve");
     set("PATH", "/usr/bin:/bin");
+    // A sanitized gpumux that is itself started with a library preloaded does not object to it.
+    set("ASAN_OPTIONS", "verify_asan_link_order=0");
   }
 
   void TearDown() override {
@@ -203,6 +205,7 @@ TEST_F(RunTest, WrongUsageIsTwo) {
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"run"},
                                                     {"run", "--"},
                                                     {"run", "--nmae", "x"},
+                                                    {"run", "--gang", "none", "--", "true"},
                                                     {"run", "--no-gang", "--gang", "k", "--", "true"},
                                                     {"run", "--name", std::string(64, 'x'), "--", "true"}}) {
     const Outcome outcome = run(arguments);

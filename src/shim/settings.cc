@@ -83,6 +83,7 @@ Settings read_settings() {
 }
 
 std::string program_name() {
+  if (const char* name = variable("GPUMUX_NAME")) return name;
   std::array<char, 4096> line{};
   const os::FileDescriptor file(::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC));
   const ssize_t got = file ? ::read(file.get(), line.data(), line.size() - 1) : -1;

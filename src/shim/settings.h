@@ -26,7 +26,7 @@ struct Settings {
 
 Settings read_settings();
 
-// The name this program is shown under: the base name of what it runs (a script's, for an interpreter).
+// The name this program is shown under: GPUMUX_NAME, else the base name of what it runs (a script, for an interpreter).
 std::string program_name();
 
 }  // namespace gpumux::shim

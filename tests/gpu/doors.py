@@ -36,7 +36,9 @@ def read_table():
         for line in file:
             cells = [cell.strip() for cell in line.split("|")]
             if line.startswith("cu") and len(cells) >= 7:
-                entries.append(Entry(cells[0], cells[1], int(cells[2]), cells[3], cells[5]))
+                # "-" where cuGetProcAddress does not know the entry.
+                name, since = (cells[1], int(cells[2])) if cells[2] != "-" else (None, 0)
+                entries.append(Entry(cells[0], name, since, cells[3], cells[5]))
     if len(entries) < 500:
         sys.exit(f"{TABLE} has only {len(entries)} entries that could be read")
     return entries
@@ -55,6 +57,8 @@ def expected(entries, name, version, flags):
 def questions(entries):
     asked = set()
     for entry in entries:
+        if entry.name is None:
+            continue
         sinces = {other.since for other in entries if other.name == entry.name}
         for version in sinces | {since - 10 for since in sinces} | set(COMMON_VERSIONS):
             for flags in FLAGS:

@@ -116,8 +116,8 @@ def stop_holder(session):
 
 def sticky_error(session):
     with Daemon(session, "sticky", mode="serial", quantum="20ms") as daemon, Group(session, "sticky", daemon) as group:
-        faulty = group.add("faulty", worker(session, "--steps", "1000", "--fault-at", "60"))
-        others = [group.add(f"worker{i}", worker(session, "--seconds", "4")) for i in range(2)]
+        faulty = group.add("faulty", worker(session, "--steps", "1000", "--fault-at", "30"))
+        others = [group.add(f"worker{i}", worker(session, "--seconds", "5")) for i in range(2)]
         group.wait_ready()
         group.go()
         group.wait(60)

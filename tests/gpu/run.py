@@ -30,6 +30,9 @@ import parts_two  # noqa: E402
 from support import FAIL, SKIP, Daemon, Failed, Session, run  # noqa: E402
 
 ONE_GPU_PARTS = ("doors", "same", "robust", "figures")
+# What each part runs natively first, to compare with.
+WORKLOADS_OF = {"doors": (), "same": tuple(parts_same.PYTHON_WORKLOADS), "robust": ("transformer", "resnet"),
+                "figures": ("transformer", "graphs"), "two": ()}
 ONE_GPU_BUDGET_S, TWO_GPU_BUDGET_S, QUICK_BUDGET_S = 480, 360, 180
 
 
@@ -113,16 +116,16 @@ def main():
         raise SystemExit(f"interrupted by signal {number}")
 
     signal.signal(signal.SIGTERM, interrupted)
-    session.available = set()
     try:
         attempt("look around", look_around)
         if not any(row["name"] == "look around" for row in session.rows):
             if "doors" in chosen:
                 attempt("doors", parts_same.test_doors)
             if {"same", "robust", "figures"} & set(chosen):
-                if arguments.workloads:
-                    parts_same.PYTHON_WORKLOADS = {name: module for name, module in parts_same.PYTHON_WORKLOADS.items()
-                                                   if name in arguments.workloads}
+                wanted = arguments.workloads or sorted(set().union(*(WORKLOADS_OF[part] for part in chosen)))
+                parts_same.PYTHON_WORKLOADS = {name: module for name, module in parts_same.PYTHON_WORKLOADS.items()
+                                               if name in wanted}
+                session.compiles = "same" in chosen
                 attempt("prepare", prepare)
             for name, part in (("same", run_same), ("robust", parts_robust.run_robustness),
                                ("figures", figures.run_figures),

@@ -40,6 +40,8 @@ class Session:
         self.rows = []
         self.facts = {}
         self.natives = {}
+        self.available = set()
+        self.compiles = True
         self.alone = {}
         self.python = sys.executable
         self.library = os.path.join(self.dist, "lib", "libgpumux.so")

@@ -83,7 +83,7 @@ void check_driver(const Facts& facts, Findings& findings) {
                         "have its owner give you access (often membership in the group video or render)"});
     return;
   }
-  findings.push_back({"driver", Level::kOk, version + (driver.simulated ? ", simulated" : ""), "", ""});
+  findings.push_back({"driver", Level::kOk, (driver.simulated ? "simulated: " : "") + version, "", ""});
 }
 
 void check_gpus(const Facts& facts, Findings& findings) {

@@ -148,8 +148,8 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
        "10 to 86400"},
       {"bad seed variable", [](Facts& f) { f.environment["CUDA_OVERRIDE_KERNEL_N_SYNC"] = "ten"; }, "environment",
        Level::kWarning, "whole number"},
-      {"seed variable that does nothing yet",
-       [](Facts& f) { f.environment["CUDA_OVERRIDE_ALWAYS_LOCK"] = "1"; }, "environment", Level::kWarning, "no effect"},
+      {"seed variable that does nothing yet", [](Facts& f) { f.environment["CUDA_OVERRIDE_ALWAYS_LOCK"] = "1"; },
+       "environment", Level::kWarning, "no effect"},
       {"two names",
        [](Facts& f) { f.environment["NVSHARE_MAX_RUNTIME_SEC"] = "300", f.environment["GPUMUX_MAX_RUNTIME"] = "5m"; },
        "environment", Level::kWarning, "both set"},
@@ -181,16 +181,11 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
 
 TEST(ChecksTest, GoodVariablesAndOtherPeoplesAreLeftAlone) {
   Facts facts = sound();
-  facts.environment = {{"GPUMUX_QUANTUM", "unlimited"},
-                       {"GPUMUX_CONNECT_TIMEOUT", "5"},
-                       {"GPUMUX_OVERLAP", "false"},
-                       {"GPUMUX_MODE", ""},
-                       {"NVSHARE_SCHEDULING_MODE", "serial"},
-                       {"NVSHARE_DEBUG", "1"},
-                       {"CUDA_VISIBLE_DEVICES", "0"},
-                       {"LD_PRELOAD", "x"},
-                       {"GPUMUX_SIM_DEVICES", "2"},
-                       {"GPUMUX_DISABLE", "0"}};
+  facts.environment = {{"GPUMUX_QUANTUM", "unlimited"},       {"GPUMUX_CONNECT_TIMEOUT", "5"},
+                       {"GPUMUX_OVERLAP", "false"},           {"GPUMUX_MODE", ""},
+                       {"NVSHARE_SCHEDULING_MODE", "serial"}, {"NVSHARE_DEBUG", "1"},
+                       {"CUDA_VISIBLE_DEVICES", "0"},         {"LD_PRELOAD", "x"},
+                       {"GPUMUX_SIM_DEVICES", "2"},           {"GPUMUX_DISABLE", "0"}};
   Findings findings;
   check_environment(facts, findings);
   ASSERT_EQ(findings.size(), 1u) << findings_json(findings);
@@ -271,7 +266,8 @@ class DoctorTest : public testing::Test {
   // Exit status and, for each check, its worst level.
   int run(const std::vector<std::string>& variables, nlohmann::json& findings) {
     const std::string out = dir_ + "/out";
-    std::vector<std::string> all{"PATH=/usr/bin:/bin", "GPUMUX_RUNTIME_DIR=" + dir_, "GPUMUX_LIBRARY=" FAKE_LIBRARY};
+    std::vector<std::string> all{"PATH=/usr/bin:/bin", "GPUMUX_RUNTIME_DIR=" + dir_, "GPUMUX_LIBRARY=" FAKE_LIBRARY,
+                                 "ASAN_OPTIONS=verify_asan_link_order=0"};
     // The first of two counts.
     all.insert(all.begin(), variables.begin(), variables.end());
     std::vector<char*> envp;

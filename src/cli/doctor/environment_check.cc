@@ -141,9 +141,8 @@ void check_known(const Variable& variable, const std::string& value, const Facts
                         what_the_reader_does(variable.reader), "unset it, unless it is there for another system"});
   }
   if (!why.empty()) {
-    findings.push_back({"environment", is_grave ? Level::kProblem : Level::kWarning,
-                        name + "=" + value + ": " + why, what_the_reader_does(variable.reader),
-                        "correct it, or unset " + name});
+    findings.push_back({"environment", is_grave ? Level::kProblem : Level::kWarning, name + "=" + value + ": " + why,
+                        what_the_reader_does(variable.reader), "correct it, or unset " + name});
   }
   const auto own = facts.environment.find(std::string(variable.own_name));
   if (own != facts.environment.end() && !own->second.empty()) {

@@ -45,7 +45,6 @@ int nvmlDeviceGetComputeMode(void* device, unsigned* mode) {
   return 0;
 }
 int nvmlSystemGetDriverVersion(char* version, unsigned length) {
-  strncpy(version, "580.1", length);
+  strncpy(version, "580.1 (simulated)", length);
   return 0;
 }
-int gpumux_sim_is_simulated(void) { return 1; }

@@ -256,7 +256,9 @@ DriverFacts probe_driver() {
     facts.nvml_path = nvml_facts.value("nvml_path", "");
     facts.nvml_error = nvml_facts.value("nvml_error", "");
     facts.driver_version = nvml_facts.value("driver_version", "");
-    facts.simulated = nvml_facts.value("simulated", false);
+    // The simulated driver says so in its version, where people see it, or by a symbol of its own.
+    facts.simulated =
+        nvml_facts.value("simulated", false) || facts.driver_version.find("(simulated)") != std::string::npos;
     for (const json& item : nvml_facts["gpus"]) {
       GpuFact gpu;
       gpu.index = item.value("index", 0u);
@@ -283,7 +285,9 @@ void probe_preload(LibraryFacts& library) {
       kProbeLimit);
   library.mapped = outcome.output == "mapped\n";
   library.loader_message = outcome.messages;
-  if (!outcome.error.empty()) library.error = "a program with the library preloaded was started: " + outcome.error;
+  if (!outcome.error.empty())
+    library.error = "a program with " + library.path + " preloaded was started: " + outcome.error;
+  if (!outcome.error.empty() && !outcome.messages.empty()) library.error += ": " + outcome.messages;
 }
 
 int preload_probe_command(const std::vector<char*>& arguments) {

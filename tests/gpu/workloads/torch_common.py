@@ -12,8 +12,6 @@ def prepare(arguments):
     torch.use_deterministic_algorithms(True, warn_only=True)
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(arguments.seed)
     torch.cuda.set_device(arguments.device)
     return torch.device("cuda", arguments.device)
