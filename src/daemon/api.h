@@ -39,7 +39,10 @@ struct ApiTrace {
 };
 
 using ApiWork = std::function<ApiResponse()>;
-using ApiAnswer = std::variant<ApiResponse, ApiWork, ApiTrace>;
+// The asking process counts as a user of the daemon until it ends. Answered with {}.
+struct ApiHold {};
+
+using ApiAnswer = std::variant<ApiResponse, ApiWork, ApiTrace, ApiHold>;
 
 struct DaemonInfo {
   std::string version;

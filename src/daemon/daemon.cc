@@ -473,7 +473,7 @@ void Daemon::Impl::refresh_use() {
 bool Daemon::Impl::is_unused() {
   if (options_.exit_when_unused.count() == 0) return false;
   // Somebody who is connecting at this moment finds us still there.
-  if (tenants_.connections() > 0 || tenants_.has_pending() || http_.has_followers()) return false;
+  if (tenants_.connections() > 0 || tenants_.has_pending() || http_.in_use()) return false;
   const base::TimePoint last = std::max(last_tenant_, http_.last_used());
   return clock_.now() - last >= options_.exit_when_unused;
 }
