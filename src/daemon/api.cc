@@ -87,7 +87,7 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   if (path == "/v1/daemon") return is_get ? daemon() : wrong_method("GET");
   if (path == "/v1/status") return is_get ? status() : wrong_method("GET");
   if (path == "/v1/trace") return is_get ? trace(query) : wrong_method("GET");
-  if (path == "/v1/hold") return request.method == "POST" ? ApiAnswer(ApiHold()) : wrong_method("POST");
+  if (path == "/v1/hold") return request.method == "POST" ? hold(request) : wrong_method("POST");
   if (path.starts_with(kGpus)) {
     return request.method == "PATCH" ? change(request, path.substr(kGpus.size())) : wrong_method("PATCH");
   }
@@ -143,6 +143,14 @@ base::Result<std::vector<base::GpuIndex>> Api::select(std::string_view which) co
                                                  "': use an index or UUID that /v1/status shows, or all");
   }
   return selected;
+}
+
+ApiAnswer Api::hold(const ApiRequest& request) {
+  // Only a private daemon ends by itself.
+  if (info_.is_private) {
+    if (const auto held = holds_.add(request.peer.pid); !held) return failed(held.error());
+  }
+  return ApiResponse{200, "{}\n"};
 }
 
 ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {

@@ -293,6 +293,7 @@ TEST(Runtime, StaysForAProcessThatAskedForIt) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());
   options.exit_when_unused = 1s;
+  options.is_private = true;
   TestDaemon daemon(std::move(options));
   int hold[2];
   ASSERT_EQ(pipe(hold), 0);

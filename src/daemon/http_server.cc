@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "daemon/log.h"
-#include "os/pidfd.h"
 #include "os/system_clock.h"
 
 namespace gpumux::daemon {
@@ -105,10 +104,6 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     ApiAnswer answer = server_.api_.answer(request);
     if (auto* response = std::get_if<ApiResponse>(&answer)) return respond(std::move(*response), keep);
     if (auto* trace = std::get_if<ApiTrace>(&answer)) return start_trace(*trace);
-    if (std::holds_alternative<ApiHold>(answer)) {
-      if (server_.hold(stream_.socket().native_handle(), peer.pid)) return respond({200, "{}\n"}, keep);
-      return respond(error_response(503, {base::Code::kExhausted, 0, "too many processes hold this daemon"}), keep);
-    }
     asio::post(server_.worker_, [self = shared_from_this(), keep, work = std::move(std::get<ApiWork>(answer)),
                                  io = &server_.io_]() mutable {
       ApiResponse response;
@@ -279,21 +274,6 @@ void HttpServer::remove(Connection& connection) {
   if (followers_.erase(&connection) > 0) last_used_ = now();
   if (const auto user = per_user_.find(connection.peer.uid); --user->second == 0) per_user_.erase(user);
   connection.close();
-}
-
-bool HttpServer::in_use() {
-  std::erase_if(holds_, [](const auto& hold) { return os::has_ended(hold.second.get()); });
-  return !followers_.empty() || !holds_.empty();
-}
-
-bool HttpServer::hold(int socket, pid_t pid) {
-  if (holds_.size() >= kMaxHolds) {
-    static_cast<void>(in_use());
-    if (holds_.size() >= kMaxHolds) return false;
-  }
-  // One that cannot be watched has ended already, or is where we cannot see it: nothing can be promised to it.
-  if (auto pidfd = os::peer_pidfd(socket, pid)) holds_[pid] = std::move(*pidfd);
-  return true;
 }
 
 void HttpServer::trace_grew() {

@@ -10,7 +10,6 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <map>
 #include <memory>
 #include <unordered_map>
 #include <unordered_set>
@@ -21,9 +20,6 @@
 #include "os/file_descriptor.h"
 
 namespace gpumux::daemon {
-
-// Processes that a private daemon stays for. Those that have ended are forgotten when there are more.
-inline constexpr std::size_t kMaxHolds = 1024;
 
 // Dashboards and watchers of one node, and room. A connection costs some 12 KiB.
 inline constexpr std::size_t kMaxApiConnections = 256;
@@ -44,13 +40,11 @@ class HttpServer {
 
   // The last time that a request came or a follower left.
   base::TimePoint last_used() const { return last_used_; }
-  // Whether somebody follows the trace, or a process that asked the daemon to stay still lives.
-  bool in_use();
+  bool has_followers() const { return !followers_.empty(); }
 
  private:
   class Connection;
   void accept();
-  bool hold(int socket, pid_t pid);
   void add(boost::asio::local::stream_protocol::socket socket);
   void remove(Connection& connection);
 
@@ -66,7 +60,6 @@ class HttpServer {
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
   std::unordered_set<Connection*> followers_;
   std::unordered_map<uid_t, std::size_t> per_user_;
-  std::map<pid_t, os::FileDescriptor> holds_;  // pidfds
   base::TimePoint last_used_{};
 };
 
