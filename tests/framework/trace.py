@@ -20,6 +20,8 @@ class Lease:
     closed: int = None   # its gate is closed, or it released
     drained: int = None
     ended_by: str = ""
+    silent: bool = False    # its agent did not answer in time (stopped, or starved): others did not wait for it
+    draining: bool = False  # when it was claimed from a daemon that had just started
     revokes: list = field(default_factory=list)
     reopens: list = field(default_factory=list)
 
@@ -62,7 +64,9 @@ class Trace:
             key = (event.get("tenant"), event.get("gpu"))
             if name in ("grant", "claim") and event.get("epoch"):
                 lease = Lease(event.get("pid"), event.get("tenant"), event.get("gpu"), event.get("epoch"),
-                              event.get("lease") != "shared", event["time_ns"])
+                              event.get("lease") != "shared", event["time_ns"], draining=event.get("detail") == "draining")
+                if lease.draining:
+                    lease.closed = lease.granted
                 open_leases[key] = lease
                 leases.append(lease)
             elif name == "gone":
@@ -75,6 +79,8 @@ class Trace:
                 elif name == "reopen":
                     lease.reopens.append(event["time_ns"])
                     lease.closed = None
+                elif name == "silent":
+                    lease.silent = True
                 elif name == "gate_closed":
                     lease.closed = event["time_ns"]
                 elif name == "drained" and event.get("epoch") == lease.epoch:
@@ -87,16 +93,20 @@ class Trace:
         lease.drained = event["time_ns"]
         lease.ended_by = name
 
-    def check_exclusive(self, overlap=True, silent_pids=()):
+    def check_exclusive(self, overlap=True):
         """No two leases of one GPU at once, by the daemon's account. With overlap the next holder may start when the
-        gate has closed; without, when the work has drained. `silent_pids`: stopped processes, which are passed over."""
+        gate has closed; without, when the work has drained. Who was silent is passed over, and need not be waited for."""
         problems = []
         for gpu in {lease.gpu for lease in self.leases()}:
             before = []
             for lease in self.leases(gpu):
                 for other in before:
                     end = other.closed if overlap else other.drained
-                    if other.pid == lease.pid or not (other.exclusive or lease.exclusive) or other.pid in silent_pids:
+                    if other.pid == lease.pid or not (other.exclusive or lease.exclusive) or other.silent:
+                        continue
+                    # A tenant whose gate is closed calls itself draining when it comes back, until it has looked; the
+                    # holder may have come back before it.
+                    if lease.draining:
                         continue
                     if end is None or end > lease.granted:
                         problems.append(f"GPU {gpu}: {lease} was granted while {other}")
