@@ -235,6 +235,7 @@ void Tenant::on_ungated(const std::string& why) {
 // ----------------------------------------------------------------------------------------------------
 
 void Tenant::join_own_gang() {
+  if (settings_.never_in_gang) return;
   if (!own_gang_.load(std::memory_order_relaxed) && !own_gang_.exchange(true, std::memory_order_release)) agent_.wake();
 }
 
