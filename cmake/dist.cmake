@@ -14,4 +14,5 @@ endfunction()
 
 gpumux_in_dist(bin gpumux gpumuxd)
 gpumux_in_dist(lib gpumux_preload)
+gpumux_in_dist(sim simulated_cuda simulated_nvml)
 gpumux_in_dist(demo gpumux_demo)

@@ -30,6 +30,7 @@ trap 'exit 130' INT TERM
 
 export PATH=$dist/bin:$PATH GPUMUX_RUNTIME_DIR=$folder/run
 mkdir -m 700 "$folder/run"
+: >"$folder/gpumux.toml" # so that nobody's own settings take part
 case $kind in
   simulated)
     # A machine of its own, so that nothing else on this one takes part.
@@ -49,7 +50,7 @@ case $kind in
 esac
 
 # Quanta that a person can follow; left alone, gpumux chooses them from what a switch costs.
-GPUMUX_QUANTUM=${GPUMUX_QUANTUM:-200ms} gpumuxd >"$folder/daemon.log" 2>&1 &
+GPUMUX_QUANTUM=${GPUMUX_QUANTUM:-200ms} gpumuxd --private --config "$folder/gpumux.toml" >"$folder/daemon.log" 2>&1 &
 started+=($!)
 daemon=$!
 deadline=$((SECONDS + 60))

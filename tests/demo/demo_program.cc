@@ -3,9 +3,9 @@
 //
 //   gpumux_demo [--seconds 6] [--elements 1048576] [--launches 10] [--pause-ms 0] [--seed 1]
 //
-// Each step fills y, adds a * x to it several times, and has the GPU sum it all up; `a` changes from step to step.
-// Every number is a small integer, so floats are exact and the CPU can say what each step's sum must be. Exit status: 0
-// all steps right, 1 wrong, 2 no GPU or wrong usage.
+// Each step fills y, adds a * x to it several times, and has the GPU sum up a part of it; `a` and the part change from
+// step to step. Every number is a small integer, so floats are exact and the CPU can say what each step's sum must be.
+// Exit status: 0 all steps right, 1 wrong, 2 no GPU or wrong usage.
 //
 // It finds the driver as the CUDA runtime does: dlopen and dlsym, no link.
 #include <dlfcn.h>
@@ -21,7 +21,7 @@
 #include <vector>
 
 #include "cuda/driver.h"
-#include "demo_kernels.h"
+#include "sim/cuda/kernels.gen.h"
 
 namespace {
 
@@ -43,6 +43,8 @@ constexpr unsigned kLargestX = 15;
 constexpr unsigned kMaxLaunches = 64;
 constexpr float kStart = 3.0F;
 constexpr unsigned kThreads = 256;
+// Summed up in each step: the checksum kernel has one thread, which takes about a millisecond for this much.
+constexpr std::uint64_t kWindow = 65536;
 
 cuda::Driver g_driver;
 
@@ -83,16 +85,25 @@ bool parse(int argc, char** argv, Options& options) {
   return argc % 2 == 1;
 }
 
-// What the GPU must say for each factor, computed here.
-std::vector<std::uint64_t> expected_sums(const Options& options, const std::vector<float>& x) {
-  std::vector<std::uint64_t> sums(kFactors, 0);
-  for (unsigned factor = 1; factor <= kFactors; ++factor) {
-    for (std::uint64_t i = 0; i < x.size(); ++i) {
-      const float y = kStart + static_cast<float>(options.launches * factor) * x[i];
-      sums[factor - 1] += bits_of(y) * (2 * i + 1);
-    }
+struct Part {
+  std::uint64_t first;
+  std::uint64_t count;
+};
+
+Part part_of_step(std::uint64_t step, std::uint64_t elements) {
+  const std::uint64_t parts = (elements + kWindow - 1) / kWindow;
+  const std::uint64_t first = step % parts * kWindow;
+  return {first, std::min(kWindow, elements - first)};
+}
+
+// What the GPU must say, computed here.
+std::uint64_t expected_sum(const std::vector<float>& x, Part part, unsigned launches, unsigned factor) {
+  std::uint64_t sum = 0;
+  for (std::uint64_t i = 0; i < part.count; ++i) {
+    const float y = kStart + static_cast<float>(launches * factor) * x[part.first + i];
+    sum += bits_of(y) * (2 * i + 1);
   }
-  return sums;
+  return sum;
 }
 
 class Gpu {
@@ -102,7 +113,7 @@ class Gpu {
     check(g_driver.cuDeviceGet(&device_, 0), "cuDeviceGet");
     check(g_driver.cuDevicePrimaryCtxRetain(&context_, device_), "cuDevicePrimaryCtxRetain");
     check(g_driver.cuCtxSetCurrent(context_), "cuCtxSetCurrent");
-    check(g_driver.cuModuleLoadData(&module_, kDemoKernels), "cuModuleLoadData");
+    check(g_driver.cuModuleLoadData(&module_, kGpumuxSimKernelsPtx), "cuModuleLoadData");
     check(g_driver.cuModuleGetFunction(&fill_, module_, "gpumux_fill"), "cuModuleGetFunction");
     check(g_driver.cuModuleGetFunction(&saxpy_, module_, "gpumux_saxpy"), "cuModuleGetFunction");
     check(g_driver.cuModuleGetFunction(&checksum_, module_, "gpumux_checksum"), "cuModuleGetFunction");
@@ -113,7 +124,7 @@ class Gpu {
     check(g_driver.cuMemcpyHtoD_v2(x_, x.data(), bytes), "cuMemcpyHtoD");
   }
 
-  std::uint64_t step(unsigned factor) {
+  std::uint64_t step(unsigned factor, Part part) {
     auto a = static_cast<float>(factor);
     std::uint64_t elements = options_.elements;
     std::uint32_t start = bits_of(kStart);
@@ -122,7 +133,8 @@ class Gpu {
     void* saxpy[] = {&y_, &x_, &a, &elements};
     for (unsigned i = 0; i < options_.launches; ++i) launch(saxpy_, saxpy);
     check(g_driver.cuMemsetD8_v2(sum_, 0, sizeof(std::uint64_t)), "cuMemsetD8");
-    void* checksum[] = {&y_, &elements, &sum_};
+    cuda::CUdeviceptr from = y_ + part.first * sizeof(float);
+    void* checksum[] = {&from, &part.count, &sum_};
     launch(checksum_, checksum);
     std::uint64_t sum = 0;
     check(g_driver.cuMemcpyDtoH_v2(&sum, sum_, sizeof sum), "cuMemcpyDtoH");
@@ -176,15 +188,15 @@ int main(int argc, char** argv) {
   std::vector<float> x(options.elements);
   for (std::uint64_t i = 0; i < x.size(); ++i)
     x[i] = static_cast<float>((i * 2654435761u + options.seed) % (kLargestX + 1));
-  const std::vector<std::uint64_t> expected = expected_sums(options, x);
 
   const auto begin = Clock::now();
   Gpu gpu(options, x);
   std::uint64_t steps = 0;
   std::uint64_t wrong = 0;
   while (std::chrono::duration<double>(Clock::now() - begin).count() < options.seconds || steps == 0) {
-    const auto factor = static_cast<unsigned>(steps % kFactors);
-    if (gpu.step(factor + 1) != expected[factor]) ++wrong;
+    const unsigned factor = 1 + static_cast<unsigned>(steps % kFactors);
+    const Part part = part_of_step(steps, options.elements);
+    if (gpu.step(factor, part) != expected_sum(x, part, options.launches, factor)) ++wrong;
     ++steps;
     if (options.pause_ms != 0) std::this_thread::sleep_for(std::chrono::milliseconds(options.pause_ms));
   }
