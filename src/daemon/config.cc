@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/config.h"
 
-#define TOML_EXCEPTIONS 0
+// The parser states as assertions what some broken files do break (a key that begins with '='), and in a release build
+// takes them for granted. Here they are exceptions in every build, and a broken file is an error like any other.
+#undef NDEBUG
+#include <stdexcept>
+#define TOML_EXCEPTIONS 1
 #define TOML_ENABLE_FORMATTERS 0
+namespace {
+[[noreturn]] void not_understood() { throw std::logic_error("the parser does not understand it"); }
+}  // namespace
+#define TOML_ASSERT(expression) ((expression) ? static_cast<void>(0) : not_understood())
 #include <toml++/toml.h>
 
 #include <algorithm>
@@ -29,6 +37,17 @@ struct Place {
 
 base::Status wrong(const Place& place, const std::string& what) {
   return base::fail(base::Code::kInvalid, place.prefix() + what);
+}
+
+base::Result<toml::table> parse_toml(std::string_view text, const std::string& name) {
+  try {
+    return toml::parse(text, name);
+  } catch (const toml::parse_error& error) {
+    return base::fail(base::Code::kInvalid,
+                      name + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
+  } catch (const std::exception& error) {
+    return base::fail(base::Code::kInvalid, name + ": this is not TOML: " + error.what());
+  }
 }
 
 // A setting's value as text: strings as they are, true and false as words. Numbers have no units, so they are not
@@ -180,12 +199,9 @@ sched::GpuSettings Config::settings_for(std::uint32_t index, const std::string& 
 }
 
 base::Status read_config_text(Config& config, std::string_view text, const std::string& name) {
-  const toml::parse_result parsed = toml::parse(text, name);
-  if (!parsed) {
-    return base::fail(base::Code::kInvalid, name + ":" + std::to_string(parsed.error().source().begin.line) + ": " +
-                                                std::string(parsed.error().description()));
-  }
-  for (const auto& [key, node] : parsed.table()) {
+  const auto parsed = parse_toml(text, name);
+  if (!parsed) return tl::unexpected(parsed.error());
+  for (const auto& [key, node] : *parsed) {
     GPUMUX_TRY(read_top_key(config, std::string(key.str()), node, name));
   }
   return {};
@@ -273,8 +289,8 @@ base::Status save_settings(const std::string& config_file, const std::string& se
     for (const auto& [gpu, assignments] : saved.gpus) {
       for (const Assignment& a : assignments) sections["gpu.\"" + gpu + "\""][a.key] = a.value;
     }
-    const toml::parse_result parsed = toml::parse(*text, path);
-    if (const auto* defaults = parsed.table()["defaults"].as_table()) {
+    const auto parsed = parse_toml(*text, path);
+    if (const auto* defaults = parsed ? (*parsed)["defaults"].as_table() : nullptr) {
       for (const auto& [key, node] : *defaults)
         sections["defaults"][std::string(key.str())] = value_text(node).value_or("");
     }

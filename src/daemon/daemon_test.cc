@@ -289,6 +289,34 @@ TEST(Runtime, DirectoryIsForOneDaemon) {
   EXPECT_EQ(second.error().exit_code, kExitOwned);
 }
 
+TEST(Runtime, StaysForAProcessThatAskedForIt) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.exit_when_unused = 1s;
+  options.is_private = true;
+  TestDaemon daemon(std::move(options));
+  int hold[2];
+  ASSERT_EQ(pipe(hold), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(hold[1]);
+    char byte;
+    if (http(dir.path(), "POST", "/v1/hold").body != "{}\n") _exit(1);
+    [[maybe_unused]] const ssize_t got = read(hold[0], &byte, 1);
+    _exit(0);
+  }
+  close(hold[0]);
+  // Two house-keepings beyond the limit. Looking does not count as use here: only the socket's file is looked at.
+  const auto until = std::chrono::steady_clock::now() + 3s;
+  EXPECT_FALSE(eventually([&] { return access((dir.path() + "/tenants.sock").c_str(), F_OK) != 0; },
+                          until - std::chrono::steady_clock::now()));
+  close(hold[1]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(daemon.wait(), kExitStopped);
+}
+
 TEST(Runtime, EndsWhenUnused) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fuzzes what the daemon reads from tenants: the messages, and the order in which several of them come from several
+// tenants.
+//
+// The input is a script: each record is an operation byte, a length byte and that many bytes. Low bits of the operation
+// choose one of three tenants, the others what happens: connect, say Hello with a good or bad page, send the bytes as
+// they are or as a well-formed message of a type, leave, let time pass, stop reading. After each record the lease
+// core's invariants must hold, everything that a tenant is sent must be readable, and its page must never grant more
+// than the core does.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "daemon/log.h"
+#include "daemon/translate.h"
+#include "wire/messages.h"
+
+namespace gpumux::daemon {
+namespace {
+
+constexpr std::size_t kTenants = 3;
+constexpr std::size_t kGpus = 2;
+constexpr std::size_t kPageBytes = 8192;
+
+class ManualClock final : public base::Clock {
+ public:
+  base::TimePoint now() const override { return now_; }
+  void pass(base::Duration duration) { now_ += duration; }
+
+ private:
+  base::TimePoint now_{std::chrono::seconds(1000)};
+};
+
+[[noreturn]] void broken(const std::string& what) {
+  std::fprintf(stderr, "%s\n", what.c_str());
+  std::abort();
+}
+
+os::FileDescriptor make_page(bool good) {
+  os::FileDescriptor fd(::memfd_create("fuzz-page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(good ? kPageBytes : 100)) != 0) broken("cannot make a page");
+  if (good) ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+  return fd;
+}
+
+class Tenant final : public Carrier {
+ public:
+  bool send(std::span<const std::byte> message) override {
+    if (!wire::decode_from_daemon(message)) broken("the daemon has sent what cannot be read");
+    return reads;
+  }
+  void kill() override {}
+
+  bool reads = true;
+  std::optional<Session> session;
+};
+
+AccessRules everybody() {
+  auto rules = AccessRules::make(Config(), 0, false);
+  if (!rules) broken(rules.error().message());
+  return *rules;
+}
+
+class Machine {
+ public:
+  Machine() : leases_(clock_, trace_), access_(everybody()), translator_(leases_, access_, {OnLoss::kWait, "fuzz"}) {
+    for (std::size_t i = 0; i < kGpus; ++i) {
+      GpuInfo gpu;
+      gpu.uuid.bytes[0] = static_cast<std::uint8_t>(i);
+      leases_.add_gpu(std::move(gpu), {}, "");
+    }
+  }
+
+  void step(std::uint8_t operation, std::span<const std::uint8_t> data) {
+    Tenant& tenant = tenants_[operation % kTenants];
+    switch (operation / kTenants % 8) {
+      case 0: connect(tenant); break;
+      case 1: hello(tenant, data); break;
+      case 2: deliver(tenant, std::as_bytes(data), {}); break;
+      case 3: well_formed(tenant, data); break;
+      case 4: leave(tenant); break;
+      case 5: pass(data); break;
+      case 6: tenant.reads = !tenant.reads; break;
+      default: deliver(tenant, std::as_bytes(data), make_page(true)); break;
+    }
+    settle();
+  }
+
+  void finish() {
+    for (Tenant& tenant : tenants_) leave(tenant);
+    settle();
+    if (!translator_.sessions().empty()) broken("a session is left over");
+  }
+
+ private:
+  void connect(Tenant& tenant) {
+    if (tenant.session) return;
+    tenant.reads = true;
+    tenant.session.emplace(base::TenantId{next_++}, Peer{0, 1000, {1000}}, tenant);
+    translator_.started(*tenant.session);
+  }
+
+  void leave(Tenant& tenant) {
+    if (!tenant.session) return;
+    translator_.ended(*tenant.session, "left");
+    tenant.session.reset();
+  }
+
+  void deliver(Tenant& tenant, std::span<const std::byte> message, os::FileDescriptor fd) {
+    if (!tenant.session || tenant.session->ended()) return;
+    if (const auto read = wire::decode_from_tenant(message)) {
+      if (const auto* hello = std::get_if<wire::Hello>(&*read)) gangs_ = gangs_ || !wire::text_of(hello->gang).empty();
+      gangs_ = gangs_ || std::holds_alternative<wire::GangJoin>(*read);
+    }
+    if (!translator_.receive(*tenant.session, message, std::move(fd))) leave(tenant);
+  }
+
+  void hello(Tenant& tenant, std::span<const std::uint8_t> data) {
+    connect(tenant);
+    wire::Hello hello{.protocol = 1, .oldest_protocol = 1, .gang_world = data.size() > 1 ? data[1] % 4u : 0u};
+    if (data.size() > 2) {
+      wire::set_text(hello.gang, data[2] % 2 == 0 ? "a" : "b");
+      gangs_ = true;
+    }
+    deliver(tenant, wire::encode(hello).bytes(), make_page(data.empty() || data[0] % 8 != 0));
+  }
+
+  // The bytes as the body of a message: its type is the first of them, small numbers are made likely.
+  void well_formed(Tenant& tenant, std::span<const std::uint8_t> data) {
+    if (data.empty()) return;
+    std::array<std::byte, base::kMaxMessageBytes> message{};
+    wire::Header header{data[0] % 12u, 0};
+    std::size_t body = 40;
+    if (header.type == static_cast<std::uint32_t>(wire::Type::kGangJoin)) body = 64;
+    if (header.type == static_cast<std::uint32_t>(wire::Type::kNote)) body = 8 + base::kMaxNoteBytes;
+    header.bytes = static_cast<std::uint32_t>(sizeof header + body);
+    std::memcpy(message.data(), &header, sizeof header);
+    const auto rest = data.subspan(1);
+    for (std::size_t i = 0; i < std::min(rest.size(), body); ++i) message[sizeof header + i] = std::byte{rest[i]};
+    // What names an epoch mostly names the one that the seat has.
+    const bool has_epoch = header.type >= 5 && header.type <= 8;
+    if (has_epoch && tenant.session && rest.size() > 8 && rest[8] % 4 != 0) {
+      if (const Slot* slot = tenant.session->slot(rest[0])) {
+        std::memcpy(message.data() + sizeof header + 8, &slot->epoch.value, sizeof slot->epoch.value);
+      }
+    }
+    deliver(tenant, std::span<const std::byte>(message).first(header.bytes), {});
+  }
+
+  void pass(std::span<const std::uint8_t> data) {
+    clock_.pass(std::chrono::microseconds(data.empty() ? 1 : 1u << (data[0] % 25)));
+    leases_.apply(sched::TimePassed{});
+  }
+
+  void settle() {
+    for (const base::TenantId id : translator_.take_unwritable()) {
+      for (Tenant& tenant : tenants_) {
+        if (tenant.session && tenant.session->id == id) leave(tenant);
+      }
+    }
+    if (const std::string violated = leases_.check_invariants(); !violated.empty()) broken(violated);
+    // An exclusive lease is granted to one slot of a GPU at most, unless a gang holds it together.
+    if (gangs_) return;
+    std::array<int, kGpus> exclusive{};
+    for (Tenant& tenant : tenants_) {
+      for (std::uint32_t i = 0; tenant.session && i < base::kMaxSeatsPerTenant; ++i) {
+        const Slot* slot = tenant.session->slot(i);
+        if (slot != nullptr && slot->granted && slot->exclusive && ++exclusive[slot->gpu.value] > 1) {
+          broken("two tenants were told that they hold one GPU exclusively");
+        }
+      }
+    }
+  }
+
+  ManualClock clock_;
+  Trace trace_{64};
+  Leases leases_;
+  AccessRules access_;
+  Translator translator_;
+  std::array<Tenant, kTenants> tenants_;
+  std::uint64_t next_ = 1;
+  bool gangs_ = false;  // somebody has joined one
+};
+
+}  // namespace
+}  // namespace gpumux::daemon
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace gpumux::daemon;
+  // Lines of a fuzzer's tenants are nobody's news; errors of ours would be.
+  set_log_level(LogLevel::kError);
+  Machine machine;
+  std::span<const std::uint8_t> rest(data, size);
+  while (rest.size() >= 2) {
+    const std::uint8_t operation = rest[0];
+    const std::size_t length = std::min<std::size_t>(rest[1], rest.size() - 2);
+    machine.step(operation, rest.subspan(2, length));
+    rest = rest.subspan(2 + length);
+  }
+  machine.finish();
+  return 0;
+}

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fuzzes the texts that the daemon reads: PATCH bodies (a stranger's), the configuration (its owner's), the list of
+// known tenants (its own, perhaps of another version), times and byte counts. The first byte chooses; the rest is the
+// text.
+#include <cstdlib>
+#include <string_view>
+
+#include "daemon/config.h"
+#include "daemon/known_tenants.h"
+#include "daemon/settings.h"
+#include "daemon/settings_patch.h"
+#include "daemon/trace.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace gpumux::daemon;
+  if (size == 0) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
+  switch (data[0] % 5) {
+    case 0: {
+      const auto patch = parse_settings_patch(text);
+      gpumux::sched::GpuSettings settings;
+      // What was accepted can be applied.
+      for (std::size_t i = 0; patch && i < patch->changes.size(); ++i) {
+        if (!set_setting(settings, patch->changes[i].key, patch->changes[i].value)) std::abort();
+      }
+      break;
+    }
+    case 1: {
+      Config config;
+      if (read_config_text(config, text, "fuzz.toml")) static_cast<void>(config.settings_for(0, "GPU-0"));
+      break;
+    }
+    case 2: {
+      const auto tenants = parse_known_tenants(text);
+      if (parse_known_tenants(format_known_tenants(tenants)).size() != tenants.size()) std::abort();
+      break;
+    }
+    case 3: {
+      for (const SettingKey& key : setting_keys()) {
+        gpumux::sched::GpuSettings settings;
+        if (key.parse(settings, text)) static_cast<void>(key.format(settings));
+      }
+      break;
+    }
+    default: {
+      const std::string quoted = json_string(text);
+      if (quoted.size() < 2 || quoted.front() != '"' || quoted.back() != '"') std::abort();
+    }
+  }
+  return 0;
+}
