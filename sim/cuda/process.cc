@@ -2,6 +2,7 @@
 #include "sim/cuda/process.h"
 
 #include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -120,9 +121,23 @@ ThreadState::~ThreadState() {
   }
 }
 
+// A program may call the driver from its last handlers, when its thread's variables have been destroyed. So the main
+// thread's state is never destroyed, and any other's is made anew.
 ThreadState& thread_state() {
-  thread_local ThreadState state;
-  return state;
+  constinit thread_local ThreadState* t_state = nullptr;
+  struct Owner {
+    ~Owner() {
+      if (::gettid() == ::getpid()) return;
+      delete t_state;
+      t_state = nullptr;
+    }
+  };
+  if (t_state == nullptr) {
+    thread_local Owner owner;
+    static_cast<void>(&owner);
+    t_state = new ThreadState;
+  }
+  return *t_state;
 }
 
 }  // namespace gpumux::sim

@@ -20,6 +20,7 @@ int main(int argc, char** argv) {
   app.add_flag("--no-faults", no_faults, "Nobody is stopped or killed, nothing fails, nothing is changed");
   app.add_flag("--busy-singles", options.busy_singles, "Only jobs of one rank that always have work");
   app.add_flag("--collectives", options.collectives, "Only jobs of one rank on each GPU, with collectives");
+  app.add_flag("--eager", options.eager, "Ranks submit collectives before the others of their job are there");
   app.add_flag("--log", options.keep_log, "Print every event and command");
   CLI11_PARSE(app, argc, argv);
   options.gangs = !no_gangs;

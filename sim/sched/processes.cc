@@ -16,7 +16,7 @@ Job& World::start_job() {
   Job& job = *jobs_.back();
   job.number = static_cast<std::uint32_t>(jobs_.size());
   job.weight = random_.chance(70) ? 1 : 1 + random_.below(4);
-  job.shortest = random_.between(20us, 1ms);
+  job.shortest = random_.between(50us, 1ms);
   job.longest = job.shortest + random_.between(0us, 9ms);
   job.burst = 1 + random_.below(40);
   job.in_flight = 1 + random_.below(5);
@@ -37,6 +37,7 @@ Job& World::start_job() {
     one_process = false;
   }
   job.is_gang = ranks > 1;
+  job.is_eager = options_.eager || (options_.faults && random_.chance(10));
   if (job.is_gang) job.collective_every = options_.collectives ? 3 : 1 + random_.below(6);
   if (job.is_gang && !one_process) job.key = "job" + std::to_string(job.number);
   const std::uint32_t first_gpu = random_.below(gpus_);
@@ -61,7 +62,8 @@ Job& World::start_job() {
     in(random_.between(1us, 20ms), [this, starting = process.get()] {
       if (!starting->alive) return;
       connect(*starting, false);
-      for (const auto& rank : starting->ranks) run_thread(*rank);
+      ++starting->job->connected;
+      for (Rank* rank : starting->job->ranks) run_thread(*rank);
     });
   }
   return job;
@@ -141,6 +143,9 @@ void World::run_thread(Rank& rank) {
       return;
     }
     if (rank.stream.size() >= rank.job->in_flight) return;
+    // Real ranks find each other before their first collective: by then all of them are members of the gang.
+    const bool all_here = rank.job->connected == rank.job->processes.size() || rank.job->is_eager;
+    if (!all_here && is_collective(rank)) return;
     if (!rank.granted && rank.permits == 0) {
       if (rank.asked) return;
       rank.asked = true;
@@ -158,16 +163,21 @@ void World::run_thread(Rank& rank) {
   }
 }
 
+bool World::is_collective(const Rank& rank) const {
+  const std::uint32_t every = rank.job->collective_every;
+  return every > 0 && rank.submitted % every == every - 1;
+}
+
 void World::submit(Rank& rank) {
   const Job& job = *rank.job;
   Kernel kernel{.length = random_.between(job.shortest, job.longest)};
-  if (job.collective_every > 0 && rank.submitted % job.collective_every == 0) {
+  if (is_collective(rank)) {
     kernel.collective = ++rank.collectives;
     kernel.length = job.shortest;
   } else if (job.waits_for_next_percent > 0 && rank.left_in_burst > 1 && job.in_flight > 1) {
     kernel.waits_for_next = random_.chance(job.waits_for_next_percent);
   }
-  if (rank.poisoned) kernel = {.length = 1us};
+  if (rank.poisoned) kernel = {.length = 500us};  // its calls fail at once; it logs that and tries again
   ++rank.submitted;
   --rank.left_in_burst;
   rank.stream.push_back(kernel);
@@ -201,6 +211,7 @@ void World::start_head(Rank& rank) {
 }
 
 void World::complete(Rank& rank) {
+  rank.busy += rank.stream.front().length;
   rank.stream.pop_front();
   ++rank.completed;
   if (!rank.stream.empty()) {
@@ -213,12 +224,6 @@ void World::complete(Rank& rank) {
 
 // ---- the agent
 // ---------------------------------------------------------------------------------------------------------------
-
-void World::set_granted(Rank& rank, bool granted) {
-  if (rank.granted && !granted) rank.held += now_ - rank.held_from;
-  if (!rank.granted && granted) rank.held_from = now_;
-  rank.granted = granted;
-}
 
 void World::close_gate(Rank& rank, LeaseEpoch epoch) {
   Process& process = *rank.process;
@@ -246,7 +251,7 @@ void World::release_when_idle(Rank& rank) {
   in(rank.idle_hold, [this, &rank, is_idle, epoch = rank.epoch, turn = ++rank.idle_turn] {
     const Process& process = *rank.process;
     if (!process.alive || process.stopped || turn != rank.idle_turn || epoch != rank.epoch || !is_idle()) return;
-    set_granted(rank, false);
+    rank.granted = false;
     send(*rank.process, sched::Drained{rank.seat, rank.epoch, rank.poisoned});
   });
 }
@@ -258,7 +263,7 @@ void World::kill(Process& process) {
   if (!process.alive) return;
   process.alive = false;
   for (const auto& rank : process.ranks) {
-    set_granted(*rank, false);
+    rank->granted = false;
     rank->asked = false;
     rank->stream.clear();
   }

@@ -33,7 +33,8 @@ struct Options {
   bool faults = true;                               // stops, kills, failing kernels, changed settings, restarts
   bool busy_singles = false;  // only jobs of one rank that always have work, of weights 1 to 4: to measure fairness
   bool collectives = false;   // only jobs of one rank on each GPU with collectives: to show what gangs are for
-  std::optional<sched::GpuSettings> settings;  // of all GPUs; otherwise by seed
+  std::optional<sched::GpuSettings> settings = std::nullopt;  // of all GPUs; otherwise by seed
+  bool eager = false;  // ranks submit collectives before the others of their job are there: the worst case of joining
   bool keep_log = false;
 };
 
@@ -42,7 +43,7 @@ struct JobOutcome {
   std::uint32_t weight = 1;
   std::uint64_t kernels = 0;      // completed
   std::uint64_t collectives = 0;  // completed by all ranks
-  base::Duration held{};          // lease time, all ranks
+  base::Duration busy{};          // sum of its kernels
 };
 
 struct Outcome {

@@ -108,7 +108,7 @@ void World::carry_out(const sched::Command& command) {
     rank->contended = grant->contended;
     if (rank->asked) outcome_.longest_wait = std::max(outcome_.longest_wait, now_ - rank->asked_at);
     rank->asked = false;
-    set_granted(*rank, true);
+    rank->granted = true;
     receive(*rank->process, [this, rank] {
       run_thread(*rank);
       release_when_idle(*rank);
@@ -117,7 +117,7 @@ void World::carry_out(const sched::Command& command) {
     ++outcome_.revocations;
     Rank* const rank = rank_of(revoke->seat);
     if (rank == nullptr) return;
-    if (rank->epoch == revoke->epoch) set_granted(*rank, false);
+    if (rank->epoch == revoke->epoch) rank->granted = false;
     receive(*rank->process, [this, rank, epoch = revoke->epoch] {
       if (rank->epoch != epoch || rank->granted) return;
       send(*rank->process, sched::RevokeSeen{rank->seat, epoch});
@@ -133,7 +133,7 @@ void World::carry_out(const sched::Command& command) {
     rank->report = Rank::Report::kNone;
     rank->permits = 0;
     rank->asked = false;
-    set_granted(*rank, true);
+    rank->granted = true;
     receive(*rank->process, [this, rank] {
       run_thread(*rank);
       release_when_idle(*rank);
@@ -273,10 +273,9 @@ Outcome World::run() {
   for (const auto& job : jobs_) {
     JobOutcome one{.ranks = static_cast<std::uint32_t>(job->ranks.size()), .weight = job->weight};
     one.collectives = job->collectives_done;
-    for (Rank* rank : job->ranks) {
-      set_granted(*rank, false);
+    for (const Rank* rank : job->ranks) {
       one.kernels += rank->completed;
-      one.held += rank->held;
+      one.busy += rank->busy;
     }
     outcome_.jobs.push_back(one);
   }
@@ -293,6 +292,7 @@ std::string replay_command(const Options& options) {
   if (!options.gangs) text += " --no-gangs";
   if (!options.faults) text += " --no-faults";
   if (options.busy_singles) text += " --busy-singles";
+  if (options.eager) text += " --eager";
   if (options.collectives) text += " --collectives";
   return text;
 }

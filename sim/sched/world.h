@@ -62,8 +62,7 @@ struct Rank {
 
   std::deque<Kernel> stream;
   std::uint64_t completed = 0;
-  TimePoint held_from{};
-  Duration held{};
+  Duration busy{};  // sum of the kernels that completed
 };
 
 struct Process {
@@ -91,6 +90,8 @@ struct Job {
   std::uint32_t in_flight = 4;
   std::uint32_t collective_every = 0;
   std::uint32_t waits_for_next_percent = 0;
+  std::uint32_t connected = 0;  // processes
+  bool is_eager = false;        // submits collectives before all its ranks are there
   std::vector<std::unique_ptr<Process>> processes;
   std::vector<Rank*> ranks;
   std::map<std::uint32_t, std::uint32_t> arrived;  // by collective: how many ranks' kernels run
@@ -128,13 +129,13 @@ class World {
   void send(Process& process, sched::Event event);
   void receive(Process& process, Action action);
   void run_thread(Rank& rank);
+  bool is_collective(const Rank& rank) const;
   void submit(Rank& rank);
   void start_head(Rank& rank);
   void complete(Rank& rank);
   void when_empty(Rank& rank);
   void close_gate(Rank& rank, LeaseEpoch epoch);
   void release_when_idle(Rank& rank);
-  void set_granted(Rank& rank, bool granted);
   void kill(Process& process);
   void kill_job(Job& job);
   void stop(Process& process);

@@ -87,11 +87,13 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   if (path == "/v1/daemon") return is_get ? daemon() : wrong_method("GET");
   if (path == "/v1/status") return is_get ? status() : wrong_method("GET");
   if (path == "/v1/trace") return is_get ? trace(query) : wrong_method("GET");
+  if (path == "/v1/hold") return request.method == "POST" ? hold(request) : wrong_method("POST");
   if (path.starts_with(kGpus)) {
     return request.method == "PATCH" ? change(request, path.substr(kGpus.size())) : wrong_method("PATCH");
   }
-  return failed({base::Code::kNotFound, 0,
-                 "there is nothing at this address (there are /v1/daemon, /v1/status, /v1/gpus/{gpu} and /v1/trace)"});
+  return failed(
+      {base::Code::kNotFound, 0,
+       "there is nothing at this address (there are /v1/daemon, /v1/status, /v1/gpus/{gpu}, /v1/hold and /v1/trace)"});
 }
 
 ApiAnswer Api::daemon() const {
@@ -141,6 +143,14 @@ base::Result<std::vector<base::GpuIndex>> Api::select(std::string_view which) co
                                                  "': use an index or UUID that /v1/status shows, or all");
   }
   return selected;
+}
+
+ApiAnswer Api::hold(const ApiRequest& request) {
+  // Only a private daemon ends by itself.
+  if (info_.is_private) {
+    if (const auto held = holds_.add(request.peer.pid); !held) return failed(held.error());
+  }
+  return ApiResponse{200, "{}\n"};
 }
 
 ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {

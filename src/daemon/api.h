@@ -13,6 +13,7 @@
 
 #include "base/result.h"
 #include "daemon/access.h"
+#include "daemon/holds.h"
 #include "daemon/inventory.h"
 #include "daemon/leases.h"
 #include "daemon/status.h"
@@ -66,9 +67,13 @@ class Api {
 
   ApiAnswer answer(const ApiRequest& request);
 
+  // Whether a process that asked for it (POST /v1/hold) keeps a private daemon from ending for want of use.
+  bool is_held() { return holds_.any(); }
+
  private:
   ApiAnswer daemon() const;
   ApiAnswer status() const;
+  ApiAnswer hold(const ApiRequest& request);
   ApiAnswer change(const ApiRequest& request, std::string_view which);
   base::Result<std::vector<base::GpuIndex>> select(std::string_view which) const;
 
@@ -77,6 +82,7 @@ class Api {
   const AccessRules& access_;
   DaemonInfo info_;
   const TimerStatistics& timers_;
+  Holds holds_;
   std::shared_ptr<StatusRenderer> renderer_ = std::make_shared<StatusRenderer>();
 };
 

@@ -225,8 +225,10 @@ base::Status read_environment(Config& config, const Environment& environment) {
     return base::fail(base::Code::kInvalid,
                       "environment variable " + std::string(variable) + ": " + status.error().message());
   };
+  // An empty value counts as unset.
   const auto get = [&](std::string_view name) -> const char* {
-    return name.empty() ? nullptr : environment(std::string(name).c_str());
+    const char* value = name.empty() ? nullptr : environment(std::string(name).c_str());
+    return value != nullptr && value[0] != '\0' ? value : nullptr;
   };
   for (const SettingKey& key : setting_keys()) {
     sched::GpuSettings settings;
@@ -246,8 +248,7 @@ base::Status read_environment(Config& config, const Environment& environment) {
   }
   if (const char* text = get("GPUMUX_LOG_LEVEL")) {
     GPUMUX_TRY(in_variable("GPUMUX_LOG_LEVEL", set_log_level_text(config, text)));
-  } else if (const char* debug = get("NVSHARE_DEBUG");
-             debug != nullptr && debug[0] != '\0' && std::string_view(debug) != "0") {
+  } else if (const char* debug = get("NVSHARE_DEBUG"); debug != nullptr && std::string_view(debug) != "0") {
     config.log_level = LogLevel::kDebug;
   }
   return {};

@@ -474,6 +474,8 @@ bool Daemon::Impl::is_unused() {
   if (options_.exit_when_unused.count() == 0) return false;
   // Somebody who is connecting at this moment finds us still there.
   if (tenants_.connections() > 0 || tenants_.has_pending() || http_.has_followers()) return false;
+  // The time counts from the end of the last program that was started under us, whether it used a GPU or not.
+  if (api_.is_held()) last_tenant_ = clock_.now();
   const base::TimePoint last = std::max(last_tenant_, http_.last_used());
   return clock_.now() - last >= options_.exit_when_unused;
 }

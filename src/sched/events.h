@@ -90,13 +90,13 @@ enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kB
 struct Revoke { SeatId seat; LeaseEpoch epoch; RevokeReason reason; };
 // The revocation is taken back: the lease goes on under a new epoch, also where it had drained, so that what the tenant
 // has said about the old one and is still on its way is told apart. Like a Grant whose drain, if one is running, is to
-// be given up.
+// be given up; it takes back unused Steps as well.
 struct Reopen { SeatId seat; LeaseEpoch epoch; LeaseKind kind; };
-// One submission may pass the closed gate. Answered by Stepped when a thread has used it, then by Drained when that
+// One submission may pass the closed gate, of a seat that has been told of the revocation and has drained. Answered by Stepped when a thread has used it, then by Drained when that
 // work is done.
 struct Step { SeatId seat; LeaseEpoch epoch; };
-// Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened and when its GPU's
-// idle_hold changes: a Grant says only whether it is contended.
+// Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened and
+// when its GPU's idle_hold changes: a Grant says only whether it is contended.
 struct Contention { SeatId seat; bool contended; Duration idle_hold; };
 // The revocation of this seat's unit did not drain in time and is taken back (a little later, if its successor runs
 // already). `undrained`: those of its gang's seats that had not drained, `seat` the first of them.

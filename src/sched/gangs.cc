@@ -102,6 +102,7 @@ void LeaseCore::State::set_shape(Unit& unit) {
 // contention.
 void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   set_shape(unit);
+  const bool was_passed_over = unit.passed_over();
   unit.wanting = unit.resting = unit.revoked = unit.undrained = unit.silent = unit.permits = unit.contended = 0;
   std::uint32_t holding = 0;
   for (const Seat* seat : unit.seats) {
@@ -120,6 +121,7 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   if (unit.revoked > 0) {
     unit.phase = UnitPhase::kRevoking;
     timers.stop(unit.run);
+    if (was_passed_over && !unit.passed_over()) count_again(unit);
     for (Seat* seat : unit.seats) {
       if (seat->phase == SeatPhase::kHolding) revoke_seat(*seat, RevokeReason::kGang);
     }

@@ -268,6 +268,22 @@ TEST(Stall, UnusedStepIsTakenBackBeforeOthersStart) {
   EXPECT_EQ(s.drained(kX1), "grant 5@0 e2 exclusive");
 }
 
+TEST(Stall, MemberThatRestedIsToldOfTheRevocationBeforeItSteps) {
+  TwoGangs s;
+  s.request(kX0);
+  s.drained(kX1);  // of its own accord
+  s.wait(10ms);
+  EXPECT_EQ(s.request(kS0), "revoke 1@0 e1 quantum");
+  EXPECT_EQ(s.closed(kX0), "");
+  EXPECT_EQ(s.wait(2ms), "revoke 2@1 e1 gang");
+  s.closed(kX1);
+  EXPECT_EQ(s.drained(kX1), "");
+  EXPECT_EQ(s.wait(2ms), "step 2@1 e1");
+  s.stepped(kX1);
+  s.drained(kX0);
+  EXPECT_EQ(s.drained(kX1), "grant 5@0 e2 exclusive");
+}
+
 TEST(Stall, LongKernelsDoNotLeadEachOtherOn) {
   Revoked s;
   // Each submission takes 5 ms, longer than the pause before a step, and none waits for another rank.

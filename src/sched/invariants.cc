@@ -123,6 +123,11 @@ std::string LeaseCore::check_invariants() const {
     if (half && !state.grants_held && unit->retry_at <= state.now) return name(*unit) + " is half granted";
   }
   if (state.grants_held) return {};
+  for (const Gpu* gpu : state.gpu_list) {
+    const Unit* const reserved = gpu->reserved;
+    if (reserved == nullptr || reserved->returning || !state.can_start(*reserved->shape)) continue;
+    return name(*reserved) + " waits although all GPUs that are kept for it are free";
+  }
   for (const auto& [key, shape] : state.shapes) {
     if (shape->queue.empty() || !state.can_start(*shape)) continue;
     const auto is_reserved = [](const Gpu* gpu) { return gpu->reserved != nullptr; };

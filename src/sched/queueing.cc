@@ -144,6 +144,8 @@ bool LeaseCore::State::is_reserved_against(const Unit& unit) const {
   for (const UnitGpu& on_gpu : unit.gpus) {
     const Unit* const reserved = on_gpu.gpu->reserved;
     if (reserved == nullptr || reserved == &unit) continue;
+    // Of its own shape only those ahead of it come here: the shape's queue has one order, whatever each GPU's would be.
+    if (!reserved->returning && reserved->shape == unit.shape) continue;
     if (reserved->returning || !(entry_of(unit, *on_gpu.gpu) < entry_of(*reserved, *on_gpu.gpu))) return true;
   }
   return false;
@@ -173,14 +175,31 @@ bool LeaseCore::State::can_start(const Shape& shape) const {
   return std::all_of(shape.gpus.begin(), shape.gpus.end(), [this](const Gpu* gpu) { return can_start(*gpu); });
 }
 
-Unit* LeaseCore::State::next_on(Gpu& gpu) const {
+// A gang takes several GPUs at once. On each of them it must wait for a single seat that is ahead of it there and can
+// start. (Among gangs the GPU that is looked at decides: two could be ahead of each other, each on another GPU.)
+bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
+  for (const UnitGpu& on_gpu : gang.gpus) {
+    Gpu& gpu = *on_gpu.gpu;
+    if (&gpu == &here) continue;
+    for (const Shape* shape : gpu.shapes) {
+      if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
+      const Unit& single = *shape->queue.begin()->unit;
+      if (is_reserved_against(single) || !(entry_of(single, gpu) < entry_of(gang, gpu))) continue;
+      touch(gpu);
+      return true;
+    }
+  }
+  return false;
+}
+
+Unit* LeaseCore::State::next_on(Gpu& gpu) {
   if (gpu.waiting == 0 || !can_start(gpu)) return nullptr;
   Unit* next = nullptr;
   QueueEntry next_entry;
   for (const Shape* shape : gpu.shapes) {
     if (shape->queue.empty() || !can_start(*shape)) continue;
     Unit* const head = shape->queue.begin()->unit;
-    if (is_reserved_against(*head)) continue;
+    if (is_reserved_against(*head) || gives_way(*head, gpu)) continue;
     const QueueEntry entry = entry_of(*head, gpu);
     if (next == nullptr || entry < next_entry) {
       next = head;

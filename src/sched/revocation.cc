@@ -77,6 +77,7 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   ++unit.revoked;
   seat.permit = false;
   seat.was_ahead = false;
+  seat.unasked = seat.resting;
   if (seat.resting) {
     seat.resting = false;
     --unit.resting;
@@ -119,14 +120,19 @@ void LeaseCore::State::all_drained(Unit& unit) {
   for (Seat* seat : unit.seats) {
     if (!seat->permit) continue;
     seat->permit = false;
-    seat->drained = false;
-    seat->gate_closed = false;
     --unit.permits;
-    ++unit.undrained;
-    set_phase(*seat, SeatPhase::kRevoked);
-    place(*seat);
-    ask(*seat, RevokeReason::kGang);
+    ask_again(*seat);
   }
+}
+
+// A member that counted as drained must say so once more.
+void LeaseCore::State::ask_again(Seat& seat) {
+  seat.drained = false;
+  seat.gate_closed = false;
+  ++seat.unit->undrained;
+  set_phase(seat, SeatPhase::kRevoked);
+  place(seat);
+  ask(seat, RevokeReason::kGang);
 }
 
 // All its work is done: the unit's lease is over.
@@ -187,6 +193,13 @@ void LeaseCore::State::step(Unit& unit) {
   }
   for (Seat* seat : unit.seats) {
     if (!is_behind(*seat)) continue;
+    if (seat->unasked) {
+      // Its agent knows of no revocation, and would not report a step: it is told first, and let through when it has
+      // answered.
+      seat->unasked = false;
+      ask_again(*seat);
+      continue;
+    }
     seat->permit = true;
     ++unit.permits;
     command(Step{seat->id, seat->epoch});
@@ -210,8 +223,12 @@ void LeaseCore::State::stalled(Unit& unit) {
   }
   command(std::move(report));
   if (can_reopen(unit)) return reopen(unit);
-  // Its successor has started. It goes to the front of the queue, and gets its GPU back when the successor has had its
-  // time.
+  // Its successor has started, or a member that joined while the others held, and that they wait for now, has no GPU.
+  // The unit goes to the front of all queues, and gets its GPUs, the missing ones too, when their holders have had
+  // their time.
+  for (Seat* seat : unit.seats) {
+    if (is_in_revocation(*seat)) seat->late = true;
+  }
   unit.returning = true;
   unit.returning_since = now;
   returning.insert(&unit);
@@ -232,19 +249,27 @@ void LeaseCore::State::stop_returning(Unit& unit) {
   touch(unit);
 }
 
+// Others that cannot be drained either do not stand in the way: two gangs that spin on one GPU each and wait for the
+// other's could not go on.
 bool LeaseCore::State::can_reopen(Unit& unit) {
   if (grants_held) return false;
-  for (Seat* seat : unit.seats) set_place(*seat, Place::kNone);
+  const auto unplace_all = [this](const Unit& one) {
+    for (Seat* seat : one.seats) set_place(*seat, Place::kNone);
+  };
+  unplace_all(unit);
+  for (Unit* other : returning) unplace_all(*other);
   const bool can = std::all_of(unit.seats.begin(), unit.seats.end(), [this](const Seat* seat) {
-    if (!is_in_revocation(*seat)) return true;
+    if (!is_in_revocation(*seat)) return can_start(*seat->gpu);
     const bool shared = seat->kind == LeaseKind::kShared || seat->gpu->settings.mode == Mode::kConcurrent;
     return can_start(*seat->gpu, shared ? LeaseKind::kShared : LeaseKind::kExclusive);
   });
   place(unit);
+  for (Unit* other : returning) place(*other);
   return can;
 }
 
-// The lease goes on, for all its members, as if it had not been revoked.
+// The lease goes on, for all its members, as if it had not been revoked; members that joined meanwhile are granted
+// theirs.
 void LeaseCore::State::reopen(Unit& unit) {
   stop_returning(unit);
   timers.stop(unit.stall);
@@ -256,10 +281,15 @@ void LeaseCore::State::reopen(Unit& unit) {
   unit.revoked = 0;
   unit.undrained = 0;
   unit.permits = 0;
-  for (const UnitGpu& on_gpu : unit.gpus) on_gpu.gpu->last_holder = unit.serial;
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    on_gpu.gpu->last_holder = unit.serial;
+    if (on_gpu.gpu->holders.empty()) on_gpu.gpu->contended = on_gpu.gpu->waiting > 0;
+  }
+  std::vector<Seat*> joined;
   for (Seat* seat : unit.seats) {
     if (!is_in_revocation(*seat)) {
-      incomplete.insert(&unit);
+      grant_seat(*seat);
+      joined.push_back(seat);
       continue;
     }
     set_wants(*seat, false);
@@ -275,6 +305,7 @@ void LeaseCore::State::reopen(Unit& unit) {
     place(*seat);
     command(Reopen{seat->id, seat->epoch, seat->kind});
   }
+  for (Seat* seat : joined) announce(*seat);
   tell_contention(unit, true);
   touch(unit);
 }
@@ -291,10 +322,7 @@ void LeaseCore::State::heard(Seat& seat) {
     seat.tenant->kill_sent = false;
     command(ReportAnswering{seat.id});
     if (--unit.silent == 0) {
-      for (Seat* member : unit.seats) {
-        member->charged_to = now;
-        if (is_in_revocation(*member)) member->late = true;
-      }
+      count_again(unit);
       place(unit);
       touch(unit);
       timers.arm(unit.stall, after(now, least(unit, &GpuSettings::stall_timeout)));
@@ -305,6 +333,15 @@ void LeaseCore::State::heard(Seat& seat) {
     timers.stop(seat.answer);
   } else {
     timers.arm(seat.answer, after(now, seat.gpu->settings.silence_limit));
+  }
+}
+
+// A unit that was passed over is so no longer: beside the seats that were granted meanwhile, its own may be one too
+// many.
+void LeaseCore::State::count_again(Unit& unit) {
+  for (Seat* seat : unit.seats) {
+    seat->charged_to = now;
+    if (is_in_revocation(*seat)) seat->late = true;
   }
 }
 

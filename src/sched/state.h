@@ -65,9 +65,10 @@ struct Seat {
   bool gate_closed = false;  // revoked: told us so
   bool drained = false;      // revoked: told us so, and has not been let through since
   bool permit = false;       // a Step is out that was not answered by Stepped nor taken back
+  bool unasked = false;      // revoked without being told: it rested, and its gate was closed already
   bool was_ahead = false;    // undrained at the last round of steps
   bool answered = false;     // it has said something since the last Revoke that was sent to it
-  bool late = false;         // was silent, or came with a claim: may exceed the one undrained predecessor
+  bool late = false;         // was silent, stalled, or came with a claim: may exceed the one undrained predecessor
   bool poisoned = false;
   bool fresh = true;  // has never waited: its virtual time is not set yet
 
@@ -124,7 +125,7 @@ struct Unit {
 
   UnitPhase phase = UnitPhase::kIdle;
   RevokeReason reason = RevokeReason::kQuantum;  // of its last revocation
-  bool returning = false;  // its revocation stalled after its successor had started: it gets its GPU back next
+  bool returning = false;  // its revocation stalled, and it could not be reopened at once: it gets its GPUs back next
   bool aged = false;
   bool told_contended = false;
   QueueEntry entry;  // in its shape's queue
@@ -282,7 +283,8 @@ struct LeaseCore::State {
   bool can_start(const Shape& shape) const;
   bool is_reserved_against(const Unit& unit) const;
   void grant_all(Gpu& gpu);
-  Unit* next_on(Gpu& gpu) const;
+  bool gives_way(const Unit& gang, const Gpu& here);
+  Unit* next_on(Gpu& gpu);
   void start(Unit& unit);
   void grant_seat(Seat& seat);
   void announce(Seat& seat);
@@ -297,6 +299,7 @@ struct LeaseCore::State {
   void revoke(Unit& unit, RevokeReason reason);
   void revoke_seat(Seat& seat, RevokeReason reason);
   void ask(Seat& seat, RevokeReason reason);
+  void ask_again(Seat& seat);
   void heard(Seat& seat);
   void drained(Seat& seat);
   void progress(Unit& unit);
@@ -308,6 +311,7 @@ struct LeaseCore::State {
   void reopen(Unit& unit);
   void stop_returning(Unit& unit);
   void unanswered(Seat& seat);
+  void count_again(Unit& unit);
 
   // ---- gangs.cc
   // --------------------------------------------------------------------------------------------------------------

@@ -7,10 +7,14 @@
 namespace gpumux::shim::hooks {
 namespace {
 
-// After a successful creation: the device is known, the context may not be current.
-CUresult created(CUresult result, CUdevice device) {
+// After a successful creation: the device is known, the context may not be current. All that make or hand out a context come here,
+// so a tenant knows whether there has been more than one.
+CUresult created(CUresult result, CUdevice device, const CUcontext* context) {
   if (result == CUDA_SUCCESS) {
-    if (Tenant* const mine = tenant()) mine->seat_of_device(device);
+    if (Tenant* const mine = tenant()) {
+      mine->note_context(*context);
+      mine->seat_of_device(device);
+    }
   }
   return result;
 }
@@ -73,28 +77,31 @@ CUresult cuInit(unsigned int flags) {
 
 CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
   if (driver().cuCtxCreate == nullptr) return kNoSuchEntry;
-  return created(driver().cuCtxCreate(context, flags, device), device);
+  return created(driver().cuCtxCreate(context, flags, device), device, context);
 }
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
   if (driver().cuCtxCreate_v2 == nullptr) return kNoSuchEntry;
-  return created(driver().cuCtxCreate_v2(context, flags, device), device);
+  return created(driver().cuCtxCreate_v2(context, flags, device), device, context);
 }
 CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params_array, int param_count, unsigned int flags,
                         CUdevice device) {
   if (driver().cuCtxCreate_v3 == nullptr) return kNoSuchEntry;
-  return created(driver().cuCtxCreate_v3(context, params_array, param_count, flags, device), device);
+  return created(driver().cuCtxCreate_v3(context, params_array, param_count, flags, device), device, context);
 }
 CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* ctx_create_params, unsigned int flags, CUdevice device) {
   if (driver().cuCtxCreate_v4 == nullptr) return kNoSuchEntry;
-  return created(driver().cuCtxCreate_v4(context, ctx_create_params, flags, device), device);
+  return created(driver().cuCtxCreate_v4(context, ctx_create_params, flags, device), device, context);
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   if (driver().cuDevicePrimaryCtxRetain == nullptr) return kNoSuchEntry;
-  return created(driver().cuDevicePrimaryCtxRetain(context, device), device);
+  return created(driver().cuDevicePrimaryCtxRetain(context, device), device, context);
 }
 CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc descriptor, CUdevice device, unsigned int flags) {
   if (driver().cuGreenCtxCreate == nullptr) return kNoSuchEntry;
-  return created(driver().cuGreenCtxCreate(context, descriptor, device, flags), device);
+  const CUresult result = driver().cuGreenCtxCreate(context, descriptor, device, flags);
+  CUcontext plain = nullptr;
+  if (result == CUDA_SUCCESS && driver().cuCtxFromGreenCtx != nullptr) driver().cuCtxFromGreenCtx(&plain, *context);
+  return created(result, device, &plain);
 }
 CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
   return driver().cuCtxAttach != nullptr ? driver().cuCtxAttach(context, flags) : kNoSuchEntry;

@@ -66,6 +66,14 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
   return slot;
 }
 
+void Tenant::note_context(cuda::CUcontext context) {
+  pthread_mutex_lock(&start_mutex_);
+  const cuda::CUcontext only = only_context_.load(std::memory_order_relaxed);
+  if (only != nullptr && only != context) several_contexts_ = true;
+  only_context_.store(several_contexts_ ? nullptr : context, std::memory_order_release);
+  pthread_mutex_unlock(&start_mutex_);
+}
+
 void Tenant::start_once() {
   pthread_mutex_lock(&start_mutex_);
   if (!std::exchange(started_, true)) {

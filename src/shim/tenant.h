@@ -35,6 +35,11 @@ class Tenant final : public client::SeatPort {
   std::optional<std::uint32_t> seat_of(cuda::CUcontext context);
   std::optional<std::uint32_t> seat_of_device(cuda::CUdevice device);
 
+  // A context was made. While there has been only one, every default stream is its: submissions need not ask the driver.
+  void note_context(cuda::CUcontext context);
+  // Null: there have been several.
+  cuda::CUcontext only_context() const { return only_context_.load(std::memory_order_acquire); }
+
   // This process's GPUs belong together from now on (peers). Sharing memory: those of its launch, too.
   void join_own_gang();
   void join_sharing_gang();
@@ -80,6 +85,8 @@ class Tenant final : public client::SeatPort {
   Drainer drainer_;
   std::atomic<wire::OnDaemonLoss> on_daemon_loss_{wire::OnDaemonLoss::kWait};
   std::atomic<bool> ungated_{false};
+  std::atomic<cuda::CUcontext> only_context_{nullptr};
+  bool several_contexts_ = false;  // under start_mutex_
   std::atomic<bool> own_gang_{false};
   std::atomic<bool> sharing_gang_{false};
   bool own_gang_told_ = false;  // on this connection; the agent's thread

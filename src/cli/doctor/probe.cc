@@ -285,7 +285,9 @@ void probe_preload(LibraryFacts& library) {
       kProbeLimit);
   library.mapped = outcome.output == "mapped\n";
   library.loader_message = outcome.messages;
-  if (!outcome.error.empty()) library.error = "a program with the library preloaded was started: " + outcome.error;
+  if (!outcome.error.empty())
+    library.error = "a program with " + library.path + " preloaded was started: " + outcome.error;
+  if (!outcome.error.empty() && !outcome.messages.empty()) library.error += ": " + outcome.messages;
 }
 
 int preload_probe_command(const std::vector<char*>& arguments) {

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: under thousands of random workloads the core's invariants hold, nobody starves, gangs never deadlock, shares
+// are fair, and a seed is a run. Method: simulations by seed; a failing one says how to replay it.
+#include "sim/sched/simulation.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace gpumux::simsched {
+namespace {
+
+using base::Duration;
+using namespace std::chrono_literals;
+
+void run_seeds(std::uint64_t first, std::uint64_t count, Options options) {
+  for (options.seed = first; options.seed < first + count; ++options.seed) {
+    const Outcome outcome = simulate(options);
+    ASSERT_EQ(outcome.wrong, "") << "seed " << options.seed;
+  }
+}
+
+TEST(Simulation, OfRandomWorkloadsWithFaultsKeepsTheInvariants) { run_seeds(1, 1200, {.steps = 600, .duration = 30s}); }
+
+TEST(Simulation, OfRandomWorkloadsWithoutFaultsStarvesNobody) {
+  run_seeds(100'000, 500, {.steps = 1000, .duration = 30s, .faults = false});
+}
+
+TEST(Simulation, OfLongRunsKeepsTheInvariants) { run_seeds(200'000, 20, {.steps = 10'000, .duration = 120s}); }
+
+TEST(Simulation, HappensTheSameWayAgain) {
+  for (std::uint64_t seed = 300'000; seed < 300'010; ++seed) {
+    const Options options{.seed = seed, .steps = 1500, .duration = 30s, .keep_log = true};
+    const Outcome first = simulate(options), second = simulate(options);
+    ASSERT_FALSE(first.log.empty());
+    EXPECT_EQ(first.log, second.log) << "seed " << seed;
+    EXPECT_EQ(first.log_hash, second.log_hash);
+    EXPECT_NE(first.log_hash, simulate({.seed = seed + 1, .steps = 1500, .duration = 30s}).log_hash);
+  }
+}
+
+// Something of everything must happen in the runs above, or they show nothing.
+TEST(Simulation, ReachesEveryRule) {
+  Outcome all;
+  for (std::uint64_t seed = 1; seed <= 100; ++seed) {
+    const Outcome one = simulate({.seed = seed, .steps = 600, .duration = 30s});
+    all.grants += one.grants;
+    all.revocations += one.revocations;
+    all.let_through += one.let_through;
+    all.stalls += one.stalls;
+    all.silences += one.silences;
+    all.restarts += one.restarts;
+  }
+  EXPECT_GT(all.grants, 1000u);
+  EXPECT_GT(all.revocations, 1000u);
+  EXPECT_GT(all.let_through, 50u);
+  EXPECT_GT(all.stalls, 5u);
+  EXPECT_GT(all.silences, 20u);
+  EXPECT_GT(all.restarts, 20u);
+}
+
+// Two programs with collectives on the same two GPUs.
+Options two_programs(std::uint64_t seed, bool gangs) {
+  sched::GpuSettings settings;
+  settings.quantum = 5ms;
+  settings.stall_timeout = 1s;
+  settings.stall_retry = 50ms;
+  settings.overlap = false;
+  return {.seed = seed,
+          .steps = 1'000'000,
+          .duration = 20s,
+          .gpus = 2,
+          .jobs = 2,
+          .gangs = gangs,
+          .faults = false,
+          .collectives = true,
+          .settings = settings};
+}
+
+std::uint64_t collectives_of_the_slower(const Outcome& outcome) {
+  std::uint64_t least = ~std::uint64_t{0};
+  for (const JobOutcome& job : outcome.jobs) least = std::min(least, job.collectives);
+  return least;
+}
+
+TEST(TwoProgramsOnTwoGpus, DeadlockWithoutGangs) {
+  std::uint64_t deadlocks = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Options options = two_programs(seed, false);
+    const Outcome whole = simulate(options);
+    options.duration = 10s;
+    const Outcome half = simulate(options);
+    ASSERT_EQ(whole.wrong, "");
+    EXPECT_GT(whole.stalls, 0u) << "seed " << seed;
+    std::uint64_t after = 0;
+    for (std::size_t i = 0; i < 2; ++i) after += whole.jobs[i].collectives - half.jobs[i].collectives;
+    if (after == 0) ++deadlocks;
+  }
+  EXPECT_GT(deadlocks, 10u) << "nothing moved in the second half of these runs";
+}
+
+TEST(TwoProgramsOnTwoGpus, BothGoOnAsGangs) {
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const Outcome outcome = simulate(two_programs(seed, true));
+    ASSERT_EQ(outcome.wrong, "");
+    EXPECT_EQ(outcome.stalls, 0u) << "seed " << seed;
+    EXPECT_GT(outcome.let_through, 0u) << "seed " << seed << ": no revocation came between the ranks' submissions";
+    EXPECT_GT(collectives_of_the_slower(outcome), 300u) << "seed " << seed;
+  }
+}
+
+// Ranks that spin for members which have not joined yet: each program holds half of what the other needs, and only the
+// stall rule helps.
+TEST(TwoProgramsOnTwoGpus, GoOnEvenIfTheyStartBeforeTheyAreWhole) {
+  std::uint64_t stalls = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    Options options = two_programs(seed, true);
+    options.eager = true;
+    const Outcome outcome = simulate(options);
+    ASSERT_EQ(outcome.wrong, "");
+    stalls += outcome.stalls;
+    EXPECT_GT(collectives_of_the_slower(outcome), 200u) << "seed " << seed;
+  }
+  EXPECT_GT(stalls, 0u);
+}
+
+// Always busy jobs of different weights on one GPU get time by weight.
+TEST(Fairness, HoldsOverAWindow) {
+  sched::GpuSettings settings;
+  settings.quantum = 5ms;
+  settings.overlap = false;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const Outcome outcome = simulate({.seed = seed,
+                                      .steps = 1'000'000,
+                                      .duration = 10s,
+                                      .gpus = 1,
+                                      .jobs = 4,
+                                      .faults = false,
+                                      .busy_singles = true,
+                                      .settings = settings});
+    ASSERT_EQ(outcome.wrong, "");
+    Duration all{};
+    std::uint32_t weights = 0;
+    for (const JobOutcome& job : outcome.jobs) {
+      all += job.busy;
+      weights += job.weight;
+    }
+    for (const JobOutcome& job : outcome.jobs) {
+      const double share = static_cast<double>(job.busy.count()) / static_cast<double>(all.count());
+      EXPECT_NEAR(share, 1.0 * job.weight / weights, 0.03) << "seed " << seed << " weight " << job.weight;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpumux::simsched

@@ -1,0 +1,314 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: the HTTP API is what docs/api.md says, and only those who may change settings can.
+// Method: requests over the real socket to a daemon in this process; another user is a forked child that has become
+// one.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "daemon/files.h"
+#include "daemon/test_support.h"
+#include "os/runtime_dir.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using namespace testing;
+using Json = nlohmann::json;
+
+constexpr uid_t kNobody = 65534;
+
+Json json_of(const HttpAnswer& answer) { return Json::parse(answer.body, nullptr, false); }
+
+// Runs `body` as another user and gives what it returns. Needs root.
+int as_nobody(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (setgid(kNobody) != 0 || setuid(kNobody) != 0) _exit(99);
+    _exit(body());
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST(Api, ShowsTheDaemon) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant tenant(dir.path(), "train.py");
+  ASSERT_TRUE(tenant.join());
+  for (const char* name : {"cuNewThing", "cuNewThing", "not a name!"}) {
+    wire::Note note{.kind = wire::NoteKind::kUnknownEntry};
+    wire::set_text(note.text, name);
+    ASSERT_TRUE(tenant.send(note));
+  }
+  ASSERT_TRUE(tenant.open_seat(0, test_uuid(0)));  // answered after the notes were read
+  const Json json = json_of(http(dir.path(), "GET", "/v1/daemon"));
+  EXPECT_EQ(json["version"], GPUMUX_VERSION);
+  EXPECT_EQ(json["pid"], getpid());
+  EXPECT_EQ(json["uid"], getuid());
+  EXPECT_EQ(json["runtime_dir"], dir.path());
+  EXPECT_EQ(json["driver"]["version"], "13.0");
+  EXPECT_EQ(json["driver"]["simulated"], true);
+  EXPECT_EQ(json["tenants"], 1);
+  EXPECT_GT(json["started_unix_ns"].get<std::int64_t>(), 0);
+  ASSERT_EQ(json["unknown_entries"].size(), 1u) << json;
+  EXPECT_EQ(json["unknown_entries"][0], (Json{{"name", "cuNewThing"}, {"count", 2}, {"programs", {"train.py"}}}));
+}
+
+TEST(Api, ShowsGpusAndSeats) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant holder(dir.path(), "holder.py");
+  TestTenant waiter(dir.path(), "evil\n\x1b[31mname\xff");
+  ASSERT_TRUE(holder.join() && waiter.join() && holder.open_seat(0, test_uuid(0)) && waiter.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(holder.request() && holder.wait_granted() && waiter.request());
+  ASSERT_TRUE(holder.receive_a<wire::Contention>());
+  Json json;
+  // Memory and processes come from a helper thread, shortly after the start.
+  ASSERT_TRUE(eventually([&] {
+    json = json_of(http(dir.path(), "GET", "/v1/status"));
+    return json["gpus"][0]["memory_used_bytes"] == 1 << 20;
+  }));
+  const Json& gpu = json["gpus"][0];
+  EXPECT_EQ(gpu["index"], 0);
+  EXPECT_EQ(gpu["uuid"], test_uuid(0).to_string());
+  EXPECT_EQ(gpu["mode"], "serial");
+  EXPECT_EQ(gpu["policy"], "fair");
+  EXPECT_EQ(gpu["quantum"], "auto");
+  EXPECT_GT(gpu["quantum_ns"].get<std::int64_t>(), 0);
+  EXPECT_EQ(gpu["max_runtime_ns"], 300'000'000'000);
+  EXPECT_EQ(gpu["refused"], "");
+  // This process is a tenant, so it is not foreign.
+  ASSERT_EQ(gpu["foreign"].size(), 1u);
+  EXPECT_EQ(gpu["foreign"][0]["pid"], 1);
+  ASSERT_EQ(gpu["seats"].size(), 2u);
+  const Json& first = gpu["seats"][0];
+  EXPECT_EQ(first["phase"], "holding");
+  EXPECT_EQ(first["lease"], "exclusive");
+  EXPECT_EQ(first["program"], "holder.py");
+  EXPECT_EQ(first["pid"], getpid());
+  EXPECT_EQ(first["epoch"], holder.epoch());
+  EXPECT_EQ(first["grants"], 1);
+  const Json& second = gpu["seats"][1];
+  EXPECT_EQ(second["phase"], "waiting");
+  EXPECT_EQ(second["queue_place"], 1);
+  EXPECT_NE(second["waits_for"], "");
+  EXPECT_EQ(second["program"], "evil??[31mname\xef\xbf\xbd");
+  EXPECT_FALSE(second.contains("lease"));
+}
+
+TEST(Api, ChangesSettings) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()), fake_inventory(2));
+  auto answer =
+      http(dir.path(), "PATCH", "/v1/gpus/1", R"({"quantum": "50ms", "mode": "concurrent", "overlap": false})");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  Json json = json_of(answer);
+  ASSERT_EQ(json["gpus"].size(), 1u);
+  EXPECT_EQ(json["gpus"][0]["index"], 1);
+  EXPECT_EQ(json["gpus"][0]["mode"], "concurrent");
+  EXPECT_EQ(json["gpus"][0]["quantum"], "50ms");
+  EXPECT_EQ(json["gpus"][0]["settings"]["overlap"], false);
+  json = json_of(http(dir.path(), "GET", "/v1/status"));
+  EXPECT_EQ(json["gpus"][0]["mode"], "serial");
+  EXPECT_EQ(json["gpus"][1]["mode"], "concurrent");
+  EXPECT_EQ(http(dir.path(), "PATCH", "/v1/gpus/" + test_uuid(0).to_string(), R"({"policy": "fifo"})").status, 200);
+  answer = http(dir.path(), "PATCH", "/v1/gpus/all", R"({"max_runtime": "unlimited"})");
+  EXPECT_EQ(json_of(answer)["gpus"].size(), 2u);
+  EXPECT_FALSE(json_of(answer)["gpus"][0].contains("max_runtime_ns"));
+}
+
+TEST(Api, ShortensARunningQuantum) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.flag_settings = {{"quantum", "unlimited"}, {"max_runtime", "unlimited"}};
+  TestDaemon daemon(std::move(options));
+  TestTenant a(dir.path());
+  TestTenant b(dir.path());
+  ASSERT_TRUE(a.join() && b.join() && a.open_seat(0, test_uuid(0)) && b.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(a.request() && a.wait_granted() && b.request() && a.receive_a<wire::Contention>());
+  ASSERT_EQ(http(dir.path(), "PATCH", "/v1/gpus/0", R"({"quantum": "5ms"})").status, 200);
+  EXPECT_TRUE(a.yield());
+  EXPECT_TRUE(b.wait_granted());
+}
+
+TEST(Api, SavesSettings) {
+  const TemporaryDirectory dir;
+  {
+    TestDaemon daemon(TestDaemon::options_in(dir.path()));
+    ASSERT_EQ(http(dir.path(), "PATCH", "/v1/gpus/0", R"({"quantum": "50ms", "save": true})").status, 200);
+    ASSERT_EQ(http(dir.path(), "PATCH", "/v1/gpus/0", R"({"overlap": false, "save": true})").status, 200);
+    ASSERT_EQ(http(dir.path(), "PATCH", "/v1/gpus/0", R"({"policy": "fifo"})").status, 200);
+    daemon.daemon().reload();
+    // What is in the files is in force again: saved settings stay, others go.
+    EXPECT_TRUE(eventually([&] {
+      const Json gpu = json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0];
+      return gpu["quantum"] == "50ms" && gpu["policy"] == "fair" && gpu["settings"]["overlap"] == false;
+    }));
+  }
+  Config config;
+  ASSERT_TRUE(read_config_files(config, dir.path() + "/gpumux.toml", false));
+  EXPECT_EQ(config.settings_for(0, test_uuid(0).to_string()).quantum, 50ms);
+}
+
+TEST(Api, RefusesWhatIsWrong) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  struct Case {
+    const char* method;
+    const char* target;
+    const char* body;
+    int status;
+    const char* says;
+  };
+  const Case cases[] = {
+      {"GET", "/", "", 404, "nothing at this address"},
+      {"GET", "/v1/gpus/0", "", 405, "PATCH"},
+      {"POST", "/v1/status", "", 405, "GET"},
+      {"PATCH", "/v1/gpus/7", "{}", 404, "no GPU '7'"},
+      {"PATCH", "/v1/gpus/", "{}", 404, "no GPU"},
+      {"PATCH", "/v1/gpus/0", "", 400, "JSON object"},
+      {"PATCH", "/v1/gpus/0", "[]", 400, "JSON object"},
+      {"PATCH", "/v1/gpus/0", R"({"colour": "red"})", 400, "there is no setting 'colour'"},
+      {"PATCH", "/v1/gpus/0", R"({"quantum": "5"})", 400, "a time from 1ms to 24h"},
+      {"PATCH", "/v1/gpus/0", R"({"quantum": 5})", 400, "as a string"},
+      {"PATCH", "/v1/gpus/0", R"({"mode": "turbo"})", 400, "serial or concurrent"},
+      {"PATCH", "/v1/gpus/0", R"({"save": "yes"})", 400, "save must be true or false"},
+      {"GET", "/v1/trace?since=x", "", 400, "since"},
+      {"GET", "/v1/trace?follow=yes", "", 400, "follow"},
+  };
+  for (const Case& c : cases) {
+    const HttpAnswer answer = http(dir.path(), c.method, c.target, c.body);
+    EXPECT_EQ(answer.status, c.status) << c.method << " " << c.target << " " << c.body;
+    const Json json = json_of(answer);
+    ASSERT_TRUE(json["error"]["message"].is_string()) << answer.body;
+    EXPECT_NE(json["error"]["message"].get<std::string>().find(c.says), std::string::npos) << answer.body;
+  }
+  // One wrong setting changes none.
+  http(dir.path(), "PATCH", "/v1/gpus/0", R"({"mode": "concurrent", "quantum": "x"})");
+  EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["mode"], "serial");
+}
+
+TEST(Api, LetsStrangersLookAndNotTouch) {
+  if (getuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const TemporaryDirectory dir;
+  ASSERT_EQ(chmod(dir.path().c_str(), 0755), 0);
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  EXPECT_EQ(as_nobody([&] {
+              if (http(dir.path(), "GET", "/v1/status").status != 200) return 1;
+              const auto denied = http(dir.path(), "PATCH", "/v1/gpus/0", R"({"mode": "concurrent"})");
+              if (denied.status != 403) return 2;
+              return denied.body.find("\"denied\"") == std::string::npos ? 3 : 0;
+            }),
+            0);
+  EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["mode"], "serial");
+}
+
+TEST(Access, IsForThoseWhoAreAllowed) {
+  if (getuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const TemporaryDirectory dir;
+  ASSERT_EQ(chmod(dir.path().c_str(), 0755), 0);
+  auto options = TestDaemon::options_in(dir.path());
+  options.config.allow_users = {"root", "4242"};
+  TestDaemon daemon(std::move(options));
+  EXPECT_EQ(as_nobody([&] {
+              TestTenant tenant(dir.path());
+              const auto refused = tenant.receive_a<wire::Refused>();
+              if (!refused || refused->reason != wire::Reason::kDenied) return 1;
+              return http(dir.path(), "GET", "/v1/status").status == 403 ? 0 : 2;
+            }),
+            0);
+  TestTenant tenant(dir.path());
+  EXPECT_TRUE(tenant.join());
+}
+
+TEST(Access, OfAPrivateDaemonIsForItsOwnerAlone) {
+  if (getuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const TemporaryDirectory dir;
+  ASSERT_EQ(chmod(dir.path().c_str(), 0755), 0);
+  auto options = TestDaemon::options_in(dir.path());
+  options.is_private = true;
+  TestDaemon daemon(std::move(options));
+  struct stat status {};
+  ASSERT_EQ(stat((dir.path() + "/tenants.sock").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  EXPECT_EQ(as_nobody([&] { return TestTenant(dir.path()).connected() ? 1 : 0; }), 0);
+  TestTenant tenant(dir.path());
+  EXPECT_TRUE(tenant.join());
+}
+
+TEST(Trace, TellsWhatHappened) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.trace_file = dir.path() + "/trace.ndjson";
+  {
+    TestDaemon daemon(std::move(options));
+    TestTenant tenant(dir.path(), "say \"hi\"");
+    ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)) && tenant.request() && tenant.wait_granted());
+    ASSERT_TRUE(tenant.release());
+    ASSERT_TRUE(tenant.send(wire::SeatOpen{.slot = 9}) && tenant.receive_a<wire::SeatRefused>());
+    const auto lines = http(dir.path(), "GET", "/v1/trace").body;
+    std::istringstream stream(lines);
+    std::string line;
+    std::vector<std::string> events;
+    std::uint64_t sequence = 0;
+    while (std::getline(stream, line)) {
+      const Json json = Json::parse(line, nullptr, false);
+      ASSERT_FALSE(json.is_discarded()) << line;
+      EXPECT_EQ(json["sequence"], ++sequence);
+      events.push_back(json["event"]);
+      if (json["event"] == "grant") {
+        EXPECT_EQ(json["lease"], "exclusive");
+        EXPECT_EQ(json["pid"], getpid());
+        EXPECT_EQ(json["program"], "say \"hi\"");
+        EXPECT_EQ(json["epoch"], tenant.epoch());
+        EXPECT_EQ(json["gpu"], 0);
+      }
+    }
+    EXPECT_EQ(events, (std::vector<std::string>{"connect", "open", "request", "grant", "drained"}));
+    const auto later = http(dir.path(), "GET", "/v1/trace?since=4").body;
+    EXPECT_EQ(Json::parse(later.substr(0, later.find('\n')))["sequence"], 4);
+  }
+  const auto file = read_file(dir.path() + "/trace.ndjson", 1 << 20);
+  ASSERT_TRUE(file);
+  EXPECT_NE(file->find("\"event\": \"grant\""), std::string::npos);
+}
+
+TEST(Trace, IsFollowed) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  const os::FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = dir.path() + "/" + os::kApiSocket;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  const std::string request = "GET /v1/trace?follow=1 HTTP/1.1\r\nHost: gpumux\r\n\r\n";
+  ASSERT_EQ(::send(socket.get(), request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+  std::string text;
+  const auto sees = [&](const std::string& what) {
+    return eventually([&] {
+      char buffer[4096];
+      const ssize_t got = ::recv(socket.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+      if (got > 0) text.append(buffer, static_cast<std::size_t>(got));
+      return text.find(what) != std::string::npos;
+    });
+  };
+  ASSERT_TRUE(sees("200 OK"));
+  TestTenant tenant(dir.path());
+  ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)));
+  EXPECT_TRUE(sees("\"event\": \"open\""));
+  ASSERT_TRUE(tenant.request());
+  EXPECT_TRUE(sees("\"event\": \"grant\""));
+}
+
+}  // namespace
+}  // namespace gpumux::daemon

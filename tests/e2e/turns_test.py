@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Who runs when: programs on one GPU take turns, programs on another GPU do not notice.
+
+Method: three workers A, B and C on two simulated GPUs, as the first users asked for it; who held what is read from the
+daemon's trace, and checked against what the programs saw themselves.
+"""
+
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from framework.case import GpumuxTest, main  # noqa: E402
+
+
+class Turns(GpumuxTest):
+    gpus = 2
+
+    def test_a_and_c_take_turns_while_b_runs(self):
+        daemon = self.start_daemon(quantum="10ms", overlap="false")
+        logs = {name: os.path.join(self.directory, name) for name in "AC"}
+        options = {"steps": 150, "step_us": 1000, "sync_every": 2}
+        want = self.native_digest(**options)
+        a = self.start("worker", name="A", gpu=0, log=logs["A"], **options)
+        a.wait_for_line("ready")
+        b = self.start("worker", name="B", gpu=1, **options)
+        c = self.start("worker", name="C", gpu=0, log=logs["C"], **options)
+        for program in (a, b, c):
+            program.expect_success()
+            self.assertEqual(program.field("digest"), want)
+        self.assertEqual(daemon.trace.check_exclusive(overlap=False), [])
+        turns = daemon.trace.switches(0)
+        self.assertEqual(set(turns), {a.pid, c.pid})
+        # 150 ms of work each in quanta of 10 ms; a slow machine makes fewer turns of it, but not a handful.
+        self.assertGreaterEqual(len(turns), 6, f"turns on GPU 0: {turns}")
+        self.assertGreater(self.check_sure_intervals(logs), 100)
+        # B is alone on its GPU: one lease, never revoked, and it overlapped with leases of the other GPU.
+        self.assertEqual(daemon.trace.switches(1), [b.pid])
+        leases_b = daemon.trace.leases(1)
+        self.assertEqual([lease.revokes for lease in leases_b], [[]] * len(leases_b))
+        leases_a = [lease for lease in daemon.trace.leases(0) if lease.pid in (a.pid, c.pid)]
+        self.assertTrue(any(x.granted < y.drained and y.granted < x.drained for x in leases_a for y in leases_b))
+
+    def test_an_unlimited_quantum_makes_c_wait_until_a_is_done(self):
+        daemon = self.start_daemon(quantum="unlimited", idle_hold="10s")
+        a = self.start("worker", name="A", gpu=0, steps=100, step_us=2000, sync_every=1)
+        a.wait_for_line("ready")
+        c = self.start("worker", name="C", gpu=0, steps=20, step_us=2000)
+        daemon.trace.wait_for(event="request", pid=c.pid)
+        b = self.start("worker", name="B", gpu=1, steps=20, step_us=1000)
+        b.expect_success()
+        self.assertIsNone(a.code, "A was done before B had its turn: the test has shown nothing")
+        self.assertEqual(c.count("step"), 0)
+        a.expect_success()
+        c.expect_success()
+        self.assertEqual(daemon.trace.switches(0), [a.pid, c.pid])
+        self.assertEqual(daemon.trace.events(event="revoke"), [])
+        first_c = next(lease for lease in daemon.trace.leases(0) if lease.pid == c.pid)
+        self.assertGreaterEqual(first_c.granted, int(a.field("t")), "C was granted while A still worked")
+
+    def test_an_idle_holder_gives_way_long_before_its_quantum_ends(self):
+        daemon = self.start_daemon(quantum="30s", idle_hold="1ms")
+        # A works in bursts, with pauses of 100 ms; C gets on in A's pauses.
+        a = self.start("worker", name="A", gpu=0, steps=20, step_us=500, sync_every=1, pause_us=100_000)
+        a.wait_for_line("ready")
+        c = self.start("worker", name="C", gpu=0, steps=40, step_us=500, sync_every=1, pause_us=20_000)
+        a.expect_success()
+        c.expect_success()
+        self.assertEqual(daemon.trace.events(event="revoke"), [])
+        self.assertGreaterEqual(len(daemon.trace.switches(0)), 6)
+        self.assertEqual(daemon.trace.check_exclusive(), [])
+
+    def test_concurrent_mode_lets_both_in(self):
+        daemon = self.start_daemon(mode="concurrent")
+        programs = [self.start("worker", name=name, gpu=0, steps=60, step_us=1000) for name in "AC"]
+        for program in programs:
+            program.expect_success()
+        leases = daemon.trace.leases(0)
+        self.assertFalse(any(lease.exclusive for lease in leases))
+        self.assertEqual(daemon.trace.events(event="revoke"), [])
+
+    def test_four_programs_share_fairly(self):
+        daemon = self.start_daemon(quantum="5ms", policy="fair")
+        programs = [self.start("worker", name=f"P{i}", gpu=0, steps=100, step_us=1000, sync_every=3) for i in range(4)]
+        for program in programs:
+            program.expect_success()
+        self.assertEqual(daemon.trace.check_exclusive(), [])
+        turns = daemon.trace.switches(0)
+        for program in programs:
+            self.assertGreaterEqual(turns.count(program.pid), 3, f"{program.name} in {turns}")
+
+
+if __name__ == "__main__":
+    main()

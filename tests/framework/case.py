@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The base of every scenario: a machine, a daemon, programs; gone when the test is over, shown when it fails."""
+
+import os
+import shutil
+import sys
+import tempfile
+import time
+import unittest
+
+from . import paths
+from .daemon import Daemon
+from .machine import Machine
+from .process import Process
+
+
+class GpumuxTest(unittest.TestCase):
+    gpus = 1
+    machine_settings = {}
+    daemon_settings = {}
+
+    def setUp(self):
+        self.started_at = time.monotonic()
+        self.directory = tempfile.mkdtemp(prefix="gpumux-e2e-")
+        self.machine = Machine(self.gpus, **self.machine_settings)
+        self.runtime_dir = os.path.join(self.directory, "run")
+        os.mkdir(self.runtime_dir, 0o700)
+        self.programs = []
+        self.daemons = []
+        self.addCleanup(self._clean)
+
+    def _clean(self):
+        failed = not self._outcome.success
+        for process in self.programs:
+            process.end()
+        for daemon in self.daemons:
+            daemon.end()
+        if failed:
+            self._show()
+        self.machine.remove()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _show(self):
+        print(f"---- {self.id()}: what the processes said", file=sys.stderr)
+        for process in self.programs:
+            print(f"{process.name} [{process.pid}] {' '.join(process.arguments)} -> {process.code}", file=sys.stderr)
+            for line in process.lines[-30:] + process.errors[-30:]:
+                print(f"  {line}", file=sys.stderr)
+        for daemon in self.daemons:
+            print(f"{daemon.name}:\n{daemon.log()}", file=sys.stderr)
+            for event in daemon.trace.events()[-60:]:
+                print(f"  {event}", file=sys.stderr)
+
+    # ---- starting things
+
+    def start_daemon(self, name="gpumuxd", runtime_dir=None, machine=None, arguments=(), **settings):
+        daemon = Daemon(machine or self.machine, runtime_dir or self.runtime_dir, {**self.daemon_settings, **settings},
+                        arguments, name)
+        self.daemons.append(daemon)
+        return daemon.start()
+
+    def environment(self, preload=True, **variables):
+        """What a user's shell would have: nothing of the tests' own environment but the path."""
+        environment = {"PATH": os.environ["PATH"], "HOME": self.directory, "GPUMUX_RUNTIME_DIR": self.runtime_dir,
+                       **self.machine.environment()}
+        if preload:
+            environment["LD_PRELOAD"] = str(paths.LIBRARY)
+        environment.update({key: str(value) for key, value in variables.items()})
+        return {key: value for key, value in environment.items() if value != "None"}
+
+    def start_process(self, arguments, name=None, environment=None, **popen):
+        process = Process(arguments, environment or self.environment(), name=name, **popen)
+        self.programs.append(process)
+        return process
+
+    def start(self, program, *arguments, name=None, preload=True, variables=None, **options):
+        """One of tests/programs with --options: start("worker", steps=10, step_us=200)."""
+        command = [paths.PROGRAMS / program, *arguments]
+        for key, value in options.items():
+            command += ["--" + key.replace("_", "-"), str(value)]
+        environment = self.environment(preload, **(variables or {}))
+        return self.start_process(command, name=name or program, environment=environment)
+
+    def native_digest(self, **options):
+        """What a worker's digest is without gpumux."""
+        options = {key: value for key, value in options.items() if key not in ("log", "hold", "say_every", "pause_us")}
+        options["step_us"] = 0
+        native = self.start("worker", name="native worker", preload=False, **options).expect_success()
+        return native.field("digest")
+
+    # ---- looking at things
+
+    def check_sure_intervals(self, logs, slack_ns=0):
+        """Two processes were never certainly at work on one GPU at once (worker --log; for daemons without overlap)."""
+        intervals = []
+        for owner, path in logs.items():
+            if os.path.exists(path):
+                with open(path, encoding="utf-8") as file:
+                    for line in file:
+                        parts = line.split()
+                        if len(parts) == 3 and line.endswith("\n"):
+                            intervals.append((int(parts[0]), int(parts[1]), int(parts[2]), owner))
+        intervals.sort()
+        latest = {}
+        for gpu, begin, end, owner in intervals:
+            for other, other_end in latest.get(gpu, {}).items():
+                if other != owner and other_end - slack_ns > begin:
+                    self.fail(f"GPU {gpu}: {owner} worked from {begin} while {other} worked until {other_end}")
+            latest.setdefault(gpu, {})[owner] = max(end, latest.get(gpu, {}).get(owner, 0))
+        return len(intervals)
+
+
+def main():
+    unittest.main(module="__main__", verbosity=2)

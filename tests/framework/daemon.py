@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A private daemon of one test's own: started when it says that it is ready, killed and started again at will."""
+
+import os
+import select
+import signal
+
+from . import paths
+from .api import Api
+from .process import Process
+from .trace import Trace
+
+
+class Daemon:
+
+    def __init__(self, machine, runtime_dir, settings=None, arguments=(), name="gpumuxd"):
+        self.machine = machine
+        self.runtime_dir = str(runtime_dir)
+        self.settings = dict(settings or {})
+        self.arguments = list(arguments)
+        self.name = name
+        self.trace_path = f"{self.runtime_dir}.trace"
+        self.processes = []
+        self.trace = Trace(self.trace_path)
+        self.api = Api(f"{self.runtime_dir}/api.sock")
+
+    @property
+    def process(self):
+        return self.processes[-1]
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def environment(self):
+        environment = {"PATH": os.environ["PATH"], "GPUMUX_RUNTIME_DIR": self.runtime_dir, **self.machine.environment()}
+        environment.update({f"GPUMUX_{key.upper()}": str(value) for key, value in self.settings.items()})
+        return environment
+
+    def start(self, timeout=20):
+        """Returns when it serves; raises if it ends or says nothing."""
+        reading, writing = os.pipe()
+        command = [paths.DAEMON, "--private", "--runtime-dir", self.runtime_dir, "--notify-fd", str(writing),
+                   "--trace", self.trace_path, *self.arguments]
+        process = Process(command, self.environment(), name=self.name, pass_fds=(writing,))
+        os.close(writing)
+        self.processes.append(process)
+        try:
+            ready, _, _ = select.select([reading], [], [], timeout)
+            if not ready or not os.read(reading, 64):
+                process.end()
+                raise AssertionError(f"{self.name} is not ready (exit code {process.code}): {process.tail(40)}")
+        finally:
+            os.close(reading)
+        return self
+
+    def kill(self):
+        self.process.send(signal.SIGKILL)
+        self.process.wait()
+
+    def terminate(self, timeout=20):
+        self.process.send(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def restart(self):
+        self.kill()
+        return self.start()
+
+    def end(self):
+        for process in self.processes:
+            process.end()
+
+    def log(self):
+        return "\n".join(f"  [{process.pid}] {line}" for process in self.processes
+                         for line in process.errors + process.lines)

@@ -1,0 +1,14 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the built files are: GPUMUX_BUILD names the build folder; without it, build/dev."""
+
+import os
+import pathlib
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(os.environ.get("GPUMUX_BUILD", ROOT / "build" / "dev")).resolve()
+
+DAEMON = BUILD / "bin" / "gpumuxd"
+COMMAND = BUILD / "bin" / "gpumux"
+LIBRARY = BUILD / "lib" / "libgpumux.so"
+SIM_LIBRARIES = BUILD / "lib" / "sim"
+PROGRAMS = BUILD / "bin" / "programs"

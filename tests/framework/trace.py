@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lease trace: who held which GPU when, from the daemon's own account (docs/api.md, GET /v1/trace)."""
+
+import json
+import pathlib
+from dataclasses import dataclass, field
+
+from .waiting import wait_until
+
+
+@dataclass
+class Lease:
+    """One lease from its grant to the moment when its work had drained (None: not yet)."""
+    pid: int
+    tenant: int
+    gpu: int
+    epoch: int
+    exclusive: bool
+    granted: int
+    closed: int = None   # its gate is closed, or it released
+    drained: int = None
+    ended_by: str = ""
+    revokes: list = field(default_factory=list)
+    reopens: list = field(default_factory=list)
+
+
+class Trace:
+
+    def __init__(self, path):
+        self.path = pathlib.Path(path)
+        self._events = []
+        self._offset = 0
+
+    def events(self, **wanted):
+        """All events so far, or those with these fields."""
+        if self.path.exists():
+            with open(self.path, "rb") as file:
+                file.seek(self._offset)
+                data = file.read()
+            end = data.rfind(b"\n") + 1
+            self._offset += end
+            self._events += [json.loads(line) for line in data[:end].splitlines() if line.strip()]
+        return [event for event in self._events if all(event.get(key) == value for key, value in wanted.items())]
+
+    def wait_for(self, count=1, timeout=20, **wanted):
+        return wait_until(lambda: len(found := self.events(**wanted)) >= count and found, timeout,
+                          lambda: f"{count} events {wanted} in the trace; the last are {self.events()[-8:]}", poll=0.01)
+
+    def leases(self, gpu=None):
+        """Leases in the order of their grants. A tenant's death, or a restart of the daemon, ends what it held."""
+        leases = []
+        open_leases = {}
+        for event in self.events():
+            name = event["event"]
+            key = (event.get("tenant"), event.get("gpu"))
+            if name in ("grant", "claim") and event.get("epoch"):
+                lease = Lease(event.get("pid"), event.get("tenant"), event.get("gpu"), event.get("epoch"),
+                              event.get("lease") != "shared", event["time_ns"])
+                open_leases[key] = lease
+                leases.append(lease)
+            elif name == "gone":
+                for other in [k for k in open_leases if k[0] == key[0]]:
+                    self._end(open_leases.pop(other), event, name)
+            elif key in open_leases:
+                lease = open_leases[key]
+                if name == "revoke":
+                    lease.revokes.append(event["time_ns"])
+                elif name == "reopen":
+                    lease.reopens.append(event["time_ns"])
+                    lease.closed = None
+                elif name == "gate_closed":
+                    lease.closed = event["time_ns"]
+                elif name == "drained" and event.get("epoch") == lease.epoch:
+                    self._end(open_leases.pop(key), event, name)
+        return [lease for lease in leases if gpu is None or lease.gpu == gpu]
+
+    @staticmethod
+    def _end(lease, event, name):
+        lease.closed = lease.closed or event["time_ns"]
+        lease.drained = event["time_ns"]
+        lease.ended_by = name
+
+    def check_exclusive(self, overlap=True, silent_pids=()):
+        """No two leases of one GPU at once, by the daemon's account. With overlap the next holder may start when the gate
+        has closed; without, when the work has drained. `silent_pids`: stopped processes, which others pass over."""
+        problems = []
+        for gpu in {lease.gpu for lease in self.leases()}:
+            before = []
+            for lease in self.leases(gpu):
+                for other in before:
+                    end = other.closed if overlap else other.drained
+                    if other.pid == lease.pid or not (other.exclusive or lease.exclusive) or other.pid in silent_pids:
+                        continue
+                    if end is None or end > lease.granted:
+                        problems.append(f"GPU {gpu}: {lease} was granted while {other}")
+                before = [other for other in before if other.drained is None] + [lease]
+        return problems
+
+    def switches(self, gpu):
+        """The pids that held the GPU, in order, without repeats."""
+        order = []
+        for lease in self.leases(gpu):
+            if not order or order[-1] != lease.pid:
+                order.append(lease.pid)
+        return order

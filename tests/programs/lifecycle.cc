@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs that do unusual things with their process while they use the GPU: --what
+//
+//   crash           breaks its context with an illegal access while holding, then sees that the error stays, and ends
+//   or lives on (--hold) fork-before     forks --children workers before using CUDA; each computes (a data loader whose
+//   workers use the GPU) fork-after      computes, forks workers that do not use CUDA (a data loader), computes on
+//   while they run, waits for them fork-use        computes, then forks a child that calls the driver: the driver says
+//   no, and nothing else happens orphan          computes, forks a child that lives on after its parent has ended, for
+//   --hold seconds exec            computes, then replaces itself by `--what compute` thread-exit     computes in a
+//   thread that ends the process from there, other threads still computing thread-gone     computes in many short
+//   threads, one after the other, each on its own default stream signals         computes under a storm of signals with
+//   handlers that interrupt system calls atexit          submits work from a handler of atexit compute         computes
+#include <signal.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <thread>
+
+#include "tests/programs/gpu.h"
+
+namespace gpumux::programs {
+namespace {
+
+constexpr std::uint64_t kElements = 4096;
+
+struct Session {
+  const Api& api;
+  CUcontext context = nullptr;
+  Kernels kernels;
+  CUdeviceptr data = 0, sum = 0;
+  std::uint32_t value = 0;
+
+  explicit Session(const Api& driver, int gpu = 0) : api(driver) {
+    GPUMUX_CALL(api.cuInit(0));
+    CUdevice device = 0;
+    GPUMUX_CALL(api.cuDeviceGet(&device, gpu));
+    GPUMUX_CALL(api.cuCtxCreate_v2(&context, 0, device));
+    kernels = load_kernels(api);
+    GPUMUX_CALL(api.cuMemAlloc_v2(&data, kElements * 4));
+    GPUMUX_CALL(api.cuMemAlloc_v2(&sum, 8));
+    GPUMUX_CALL(api.cuMemsetD32_v2(data, 0, kElements));
+  }
+
+  void compute(unsigned steps, unsigned step_us, bool per_thread = false) {
+    GPUMUX_CALL(api.cuCtxSetCurrent(context));
+    const std::uint64_t spin_ns = std::uint64_t{step_us} * 1000;
+    for (unsigned i = 0; i < steps; ++i) {
+      launch(api, kernels.spin, nullptr, per_thread, spin_ns);
+      launch(api, kernels.increment, nullptr, per_thread, data, kElements);
+      ++value;
+    }
+    GPUMUX_CALL(per_thread ? api.cuStreamSynchronize_ptsz(nullptr) : api.cuStreamSynchronize(nullptr));
+    verify();
+  }
+
+  void verify() {
+    std::uint64_t got = 0;
+    launch(api, kernels.checksum, nullptr, false, data, kElements, sum);
+    GPUMUX_CALL(api.cuMemcpyDtoH_v2(&got, sum, 8));
+    if (got != checksum_of(value, kElements)) wrong("checksum after " + std::to_string(value) + " increments");
+  }
+};
+
+void done(const char* what) {
+  say("done what=%s pid=%d t=%llu", what, static_cast<int>(::getpid()), static_cast<unsigned long long>(now_ns()));
+}
+
+void await(pid_t child) {
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status != 0) wrong("a child ended with status " + std::to_string(status));
+}
+
+int crash(const Api& api, const Options& options) {
+  Session session(api);
+  session.compute(3, 200);
+  say("ready pid=%d", static_cast<int>(::getpid()));
+  const CUdeviceptr nowhere = 4096;
+  launch(api, session.kernels.increment, nullptr, false, nowhere, kElements);
+  const CUresult first = api.cuCtxSynchronize();
+  const CUresult again = api.cuStreamSynchronize(nullptr);
+  if (first != CUDA_ERROR_ILLEGAL_ADDRESS || again != CUDA_ERROR_ILLEGAL_ADDRESS) wrong("the error does not stay");
+  done("crash");
+  ::sleep(static_cast<unsigned>(options.number("hold")));
+  return 0;
+}
+
+int fork_before(const Api& api, const Options& options) {
+  std::vector<pid_t> children;
+  for (std::uint64_t i = 0; i < options.number("children"); ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      Session session(api);
+      session.compute(static_cast<unsigned>(options.number("steps")), 200);
+      done("child");
+      return 0;
+    }
+    children.push_back(child);
+  }
+  Session session(api);
+  session.compute(static_cast<unsigned>(options.number("steps")), 200);
+  for (const pid_t child : children) await(child);
+  return 0;
+}
+
+int fork_after(const Api& api, const Options& options) {
+  Session session(api);
+  session.compute(5, 200);
+  std::vector<pid_t> children;
+  for (std::uint64_t i = 0; i < options.number("children"); ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      volatile std::uint64_t sum = 0;
+      for (std::uint64_t n = 0; n < 2'000'000; ++n) sum = sum + n;
+      ::_exit(0);
+    }
+    children.push_back(child);
+    session.compute(static_cast<unsigned>(options.number("steps")), 200);
+  }
+  for (const pid_t child : children) await(child);
+  session.compute(5, 200);
+  return 0;
+}
+
+int fork_use(const Api& api, const Options& options) {
+  Session session(api);
+  session.compute(5, 200);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const CUresult result = api.cuMemsetD32_v2(session.data, 1, kElements);
+    const CUresult launched = api.cuCtxSynchronize();
+    say("child results=%d,%d", static_cast<int>(result), static_cast<int>(launched));
+    ::_exit(result == CUDA_SUCCESS || launched == CUDA_SUCCESS ? 1 : 0);
+  }
+  await(child);
+  session.compute(static_cast<unsigned>(options.number("steps")), 200);
+  return 0;
+}
+
+int orphan(const Api& api, const Options& options) {
+  Session session(api);
+  session.compute(5, 200);
+  if (::fork() == 0) {
+    say("orphan pid=%d", static_cast<int>(::getpid()));
+    ::sleep(static_cast<unsigned>(options.number("hold")));
+    ::_exit(0);
+  }
+  session.compute(5, 200);
+  done("orphan");
+  ::_exit(0);  // holding, with the child alive
+}
+
+int exec_chain(const Api& api, char** argv) {
+  Session session(api);
+  session.compute(10, 200);
+  done("before exec");
+  char what[] = "--what", compute[] = "compute";
+  char* arguments[] = {argv[0], what, compute, nullptr};
+  ::execv("/proc/self/exe", arguments);
+  wrong("exec failed");
+}
+
+int thread_exit(const Api& api, const Options& options) {
+  Session session(api);
+  Session second(api);
+  GPUMUX_CALL(api.cuCtxSetCurrent(session.context));
+  std::thread other([&] {
+    while (true) second.compute(2, 100);
+  });
+  std::thread leaver([&] {
+    session.compute(static_cast<unsigned>(options.number("steps")), 200);
+    done("thread-exit");
+    std::exit(0);
+  });
+  leaver.join();
+  other.join();
+  return 1;
+}
+
+int thread_gone(const Api& api, const Options& options) {
+  Session session(api);
+  GPUMUX_CALL(api.cuCtxSynchronize());
+  for (std::uint64_t i = 0; i < options.number("steps"); ++i)
+    std::thread([&] { session.compute(2, 200, true); }).join();
+  return 0;
+}
+
+std::atomic<std::uint64_t> g_signals{0};
+
+int signals(const Api& api, const Options& options) {
+  struct sigaction action {};
+  action.sa_handler = [](int) { g_signals.fetch_add(1, std::memory_order_relaxed); };
+  for (const int number : {SIGALRM, SIGUSR1, SIGUSR2, SIGCHLD}) ::sigaction(number, &action, nullptr);  // no SA_RESTART
+  const itimerval every{{0, 500}, {0, 500}};
+  ::setitimer(ITIMER_REAL, &every, nullptr);
+  Session session(api);
+  for (std::uint64_t i = 0; i < options.number("steps"); ++i) {
+    session.compute(2, 300);
+    ::raise(SIGUSR1);
+  }
+  const itimerval never{};
+  ::setitimer(ITIMER_REAL, &never, nullptr);
+  say("signals=%llu", static_cast<unsigned long long>(g_signals.load()));
+  return g_signals.load() > options.number("steps") ? 0 : 1;
+}
+
+Session* g_at_exit = nullptr;
+
+int at_exit(const Api& api) {
+  g_at_exit = new Session(api);
+  g_at_exit->compute(5, 200);
+  std::atexit([] {
+    g_at_exit->compute(5, 200);
+    done("atexit");
+  });
+  return 0;
+}
+
+}  // namespace
+}  // namespace gpumux::programs
+
+int main(int argc, char** argv) {
+  using namespace gpumux::programs;
+  const Options options(argc, argv, {{"what", "compute"}, {"steps", "20"}, {"children", "3"}, {"hold", "0"}});
+  const Api api = open_driver(options.door());
+  const std::string& what = options.text("what");
+  int code = 0;
+  if (what == "crash") {
+    code = crash(api, options);
+  } else if (what == "fork-before") {
+    code = fork_before(api, options);
+  } else if (what == "fork-after") {
+    code = fork_after(api, options);
+  } else if (what == "fork-use") {
+    code = fork_use(api, options);
+  } else if (what == "orphan") {
+    code = orphan(api, options);
+  } else if (what == "exec") {
+    code = exec_chain(api, argv);
+  } else if (what == "thread-exit") {
+    code = thread_exit(api, options);
+  } else if (what == "thread-gone") {
+    code = thread_gone(api, options);
+  } else if (what == "signals") {
+    code = signals(api, options);
+  } else if (what == "atexit") {
+    code = at_exit(api);
+  } else if (what == "compute") {
+    Session session(api);
+    session.compute(static_cast<unsigned>(options.number("steps")), 200);
+  } else {
+    say("unknown --what %s", what.c_str());
+    return 2;
+  }
+  if (code == 0) done(what.c_str());
+  return code;
+}
