@@ -81,8 +81,9 @@ class Trace:
         lease.ended_by = name
 
     def check_exclusive(self, overlap=True, silent_pids=()):
-        """No two leases of one GPU at once, by the daemon's account. With overlap the next holder may start when the gate
-        has closed; without, when the work has drained. `silent_pids`: stopped processes, which others pass over."""
+        """No two leases of one GPU at once, by the daemon's account. With overlap the next holder may start when the
+        gate has closed; without, when the work has drained. `silent_pids`: stopped processes, which others pass over.
+        """
         problems = []
         for gpu in {lease.gpu for lease in self.leases()}:
             before = []

@@ -24,8 +24,9 @@ enum class Door { kLinked, kDlsym, kProcAddress };
 #define GPUMUX_PROGRAM_ENTRIES(X)                                                                                      \
   X(cuInit)                                                                                                            \
   X(cuDeviceGet)                                                                                                       \
-  X(cuDeviceGetCount) X(cuDeviceGetUuid_v2) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxGetCurrent) \
-      X(cuCtxSynchronize) X(cuCtxEnablePeerAccess) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease_v2)         \
+  X(cuDeviceGetCount)                                                                                                  \
+  X(cuDeviceGetUuid_v2) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxGetCurrent) X(cuCtxSynchronize) \
+      X(cuCtxEnablePeerAccess) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease_v2)                             \
           X(cuDevicePrimaryCtxReset_v2) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuModuleUnload) X(cuMemAlloc_v2)  \
               X(cuMemFree_v2) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyHtoDAsync_v2) X(cuMemcpyDtoHAsync_v2)    \
                   X(cuMemsetD32_v2) X(cuMemsetD32Async) X(cuMemcpyDtoHAsync_v2_ptsz) X(cuMemHostAlloc)                 \
