@@ -49,8 +49,8 @@ class Trace:
                           lambda: f"{count} events {wanted} in the trace; the last are {self.events()[-8:]}", poll=0.01)
 
     def leases(self, gpu=None):
-        """Leases in the order of their grants. A tenant's death ends what it held. So does a restart of the daemon, as far
-        as the trace knows: what is still held is claimed from the new one, and what the programs say of themselves
+        """Leases in the order of their grants. A tenant's death ends what it held. So does a restart of the daemon, as
+        far as the trace knows: what is still held is claimed from the new one, and what the programs say of themselves
         covers the time between."""
         leases = []
         open_leases = {}
@@ -64,7 +64,8 @@ class Trace:
             key = (event.get("tenant"), event.get("gpu"))
             if name in ("grant", "claim") and event.get("epoch"):
                 lease = Lease(event.get("pid"), event.get("tenant"), event.get("gpu"), event.get("epoch"),
-                              event.get("lease") != "shared", event["time_ns"], draining=event.get("detail") == "draining")
+                              event.get("lease") != "shared", event["time_ns"],
+                              draining=event.get("detail") == "draining")
                 if lease.draining:
                     lease.closed = lease.granted
                 open_leases[key] = lease
@@ -95,7 +96,7 @@ class Trace:
 
     def check_exclusive(self, overlap=True):
         """No two leases of one GPU at once, by the daemon's account. With overlap the next holder may start when the
-        gate has closed; without, when the work has drained. Who was silent is passed over, and need not be waited for."""
+        gate has closed; without, when the work has drained. Who was silent is passed over."""
         problems = []
         for gpu in {lease.gpu for lease in self.leases()}:
             before = []

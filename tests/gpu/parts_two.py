@@ -13,8 +13,8 @@ def seeds_scenario(session, quantum):
         a = group.add("a", session.workload("matmul") + ["--seconds", "16", "--device", "0"])
         b = group.add("b", session.workload("matmul") + ["--seconds", "20", "--device", "1"])
         group.wait_ready()
-        # The last one is started only when A holds the GPU, so with an unlimited quantum A comes first. A runs for longer
-        # than C needs to import PyTorch, so that C does ask while A holds.
+        # The last one is started only when A holds the GPU, so with an unlimited quantum A comes first. A runs for
+        # longer than C needs to import PyTorch, so that C does ask while A holds.
         group.go()
         if daemon.holder(0, {a.pid}, 10) is None:
             raise Failed("A never held GPU 0")
@@ -30,8 +30,8 @@ def seeds_scenario(session, quantum):
             session.check(not wrong, f"{title}: leases of GPU {gpu} were exclusive", wrong[0] if wrong else "")
         turns_a = grants_between(events, 0, a.pid, results[0]["start_ns"], results[0]["end_ns"])
         turns_c = grants_between(events, 0, c.pid, 0, 1 << 62)
-        asked_c = min((event["time_ns"] for event in events if event["event"] == "request" and event.get("pid") == c.pid),
-                      default=1 << 62)
+        asked_c = min((event["time_ns"] for event in events
+                       if event["event"] == "request" and event.get("pid") == c.pid), default=1 << 62)
         session.check(asked_c < results[0]["end_ns"], f"{title}: C asks while A runs",
                       f"{(results[0]['end_ns'] - asked_c) / 1e9:.1f} s before A's end")
         pids_on_1 = {event.get("pid") for event in events if event["event"] == "grant" and event.get("gpu") == 1}

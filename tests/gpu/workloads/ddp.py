@@ -44,8 +44,8 @@ def rank_main(arguments):
         loss = step(i)
     loss.item()
     torch.cuda.synchronize()
-    # The ranks meet on the host, with nothing on the GPUs: a collective that one rank has begun would hold both jobs' GPUs
-    # until the other rank joins, and that one waits for the other job.
+    # The ranks meet on the host, with nothing on the GPUs: a collective that one rank has begun would hold both jobs'
+    # GPUs until the other rank joins, and that one waits for the other job.
     store = distributed.distributed_c10d._get_default_store()
     if rank == 0:
         common.meet(arguments)
