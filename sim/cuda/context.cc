@@ -82,6 +82,7 @@ std::shared_ptr<Stream> Context::create_stream(unsigned flags, int priority) {
   const bool blocking = (flags & cuda::CU_STREAM_NON_BLOCKING) == 0;
   auto stream = std::make_shared<Stream>(shared_from_this(), flags, priority, blocking);
   const std::lock_guard lock(mutex_);
+  forget_streams();
   streams_.insert(stream);
   return stream;
 }
@@ -89,9 +90,12 @@ std::shared_ptr<Stream> Context::create_stream(unsigned flags, int priority) {
 void Context::remove_stream(const std::shared_ptr<Stream>& stream) {
   stream->close();
   const std::lock_guard lock(mutex_);
-  const auto tail = stream->tail();
-  // A stream with work left is still waited for; it goes when somebody looks after that.
-  if (tail == nullptr || tail->done()) streams_.erase(stream);
+  forget_streams();
+}
+
+// A closed stream with work left is still waited for, and goes when others are made or closed after that.
+void Context::forget_streams() {
+  std::erase_if(streams_, [](const auto& stream) { return stream->over(); });
 }
 
 std::vector<std::shared_ptr<Stream>> Context::streams() {

@@ -76,6 +76,7 @@ class Context : public std::enable_shared_from_this<Context> {
 
  private:
   Context(Process& process, Device& device, unsigned flags);
+  void forget_streams();
 
   Process& process_;
   Device& device_;

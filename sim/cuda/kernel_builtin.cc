@@ -81,7 +81,7 @@ CUresult in_pieces(Worker& worker, Context& context, const std::array<Operand, N
       body(pointers, first, n);
     }
     const CUresult result =
-        worker.compute(context.device().turn, context.error_word(), time_for(context, n * element_bytes));
+        worker.work(context.device().turn, context.error_word(), time_for(context, n * element_bytes));
     if (result != cuda::CUDA_SUCCESS) return result;
   }
   return cuda::CUDA_SUCCESS;

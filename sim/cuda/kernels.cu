@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that the simulated GPU has built in (kernel_builtin.h), for real GPUs: a program that loads kernels.gen.ptx runs on both.
-// tools/make_sim_kernels.sh makes the PTX. Launch any of them with any grid; rendezvous and spin with one thread.
+// The kernels that the simulated GPU has built in (kernel_builtin.h), for real GPUs: a program that loads
+// kernels.gen.ptx runs on both. tools/make_sim_kernels.sh makes the PTX. Launch any of them with any grid; rendezvous and spin with one thread.
 typedef unsigned int u32;
 typedef unsigned long long u64;
 
@@ -30,7 +30,8 @@ extern "C" __global__ void gpumux_checksum(const u32* source, u64 count, u64* ou
   *out = sum;
 }
 
-// Runs for so much time of its own: a large step of the clock means that another process had the GPU meanwhile, and does not count.
+// Runs for so much time of its own: a large step of the clock means that another process had the GPU meanwhile, and
+// does not count.
 extern "C" __global__ void gpumux_spin(u64 nanoseconds) {
   const u64 interruption = 50000;
   u64 spent = 0;

@@ -83,6 +83,11 @@ base::Result<Machine*> Machine::open(const std::string& directory) {
     delete machine;
     return tl::unexpected(std::move(mapped).error());
   }
+  // For ever, see the header.
+  static auto* mutex = new std::mutex;
+  static auto* opened = new std::vector<Machine*>;
+  const std::lock_guard lock(*mutex);
+  opened->push_back(machine);
   return machine;
 }
 
@@ -258,8 +263,7 @@ bool Machine::take(std::uint32_t slot) {
   return true;
 }
 
-bool Machine::block_counts(const SharedBlock& block) {
-  if (block.inode.load() == 0) return false;
+bool Machine::referred_to(const SharedBlock& block) {
   for (std::uint32_t word = 0; word < kMaxProcesses / 64; ++word) {
     for (std::uint64_t bits = block.references[word].load(); bits != 0; bits &= bits - 1) {
       if (counts(word * 64 + static_cast<std::uint32_t>(__builtin_ctzll(bits)))) return true;
@@ -267,6 +271,8 @@ bool Machine::block_counts(const SharedBlock& block) {
   }
   return false;
 }
+
+bool Machine::block_counts(const SharedBlock& block) { return block.inode.load() != 0 && referred_to(block); }
 
 std::uint64_t Machine::used(std::uint32_t gpu, std::uint64_t* pending) {
   std::uint64_t sum = 0;
@@ -346,8 +352,11 @@ SharedBlock* Machine::claim_block() {
       if (alive(claimant) && state_->slots[claimant].generation.load() == claim >> 16) continue;
     }
     if (!block.claim.compare_exchange_strong(claim, me)) continue;
-    // It may have been filled in between the look and the claim.
-    if (block_counts(block)) {
+    // Somebody may have marked it as his between the look and the claim. Who marks (`share`) looks at the inode after
+    // marking, and here the inode is taken away before the marks are looked at: one of the two sees the other.
+    const std::uint64_t inode = block.inode.exchange(0);
+    if (referred_to(block)) {
+      block.inode.store(inode);
       block.claim.store(0);
       continue;
     }
@@ -385,7 +394,6 @@ bool Machine::share(std::uint64_t inode, std::uint32_t gpu, std::uint64_t bytes,
     if (!own_charge) release(gpu, bytes);
     return false;
   }
-  block->inode.store(0);
   for (auto& word : block->references) word.store(0);
   block->bytes.store(bytes);
   block->gpu.store(gpu);

@@ -94,6 +94,7 @@ class Machine {
   // Used by living processes (and their shares of exported memory); `pending` of others is added to *pending if given.
   std::uint64_t used(std::uint32_t gpu, std::uint64_t* pending);
   bool block_counts(const SharedBlock& block);
+  bool referred_to(const SharedBlock& block);
   SharedBlock* find_block(std::uint64_t inode);
   SharedBlock* claim_block();
 

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <random>
 #include <sstream>
@@ -42,7 +43,9 @@ class Helper {
     environment.push_back(nullptr);
     char path[] = GPUMUX_TEST_PROCESS;
     char* arguments[] = {path, nullptr};
-    EXPECT_EQ(::posix_spawn(&pid_, path, &actions, nullptr, arguments, environment.data()), 0);
+    const int failed = ::posix_spawn(&pid_, path, &actions, nullptr, arguments, environment.data());
+    EXPECT_EQ(failed, 0) << std::strerror(failed);
+    if (failed != 0) pid_ = -1;
     ::posix_spawn_file_actions_destroy(&actions);
     ::close(to[0]);
     ::close(from[1]);
@@ -51,7 +54,7 @@ class Helper {
     initialised_ = answer();
   }
   ~Helper() {
-    ::close(input_);
+    if (input_ >= 0) ::close(input_);
     ::close(output_);
     if (pid_ > 0) {
       ::kill(pid_, SIGKILL);
@@ -90,13 +93,19 @@ class Helper {
   }
   std::uint64_t number(const std::string& line) { return std::strtoull(get(line).c_str(), nullptr, 10); }
 
-  void signal(int number) { ::kill(pid_, number); }
+  // A signal to process -1 would go to everybody.
+  void signal(int number) {
+    ASSERT_GT(pid_, 0);
+    ::kill(pid_, number);
+  }
   void kill_and_wait() {
+    ASSERT_GT(pid_, 0);
     ::kill(pid_, SIGKILL);
     ::waitpid(pid_, nullptr, 0);
     pid_ = -1;
   }
   void end_and_wait() {
+    ASSERT_GT(pid_, 0);
     ::close(input_);
     input_ = -1;
     ::waitpid(pid_, nullptr, 0);

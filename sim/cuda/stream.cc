@@ -79,6 +79,11 @@ void Stream::close() {
   wakes_worker_.notify_one();
 }
 
+bool Stream::over() const {
+  const std::lock_guard lock(mutex_);
+  return closed_ && (tail_ == nullptr || tail_->done());
+}
+
 void Stream::execute(Operation& operation, Worker& worker) {
   for (const auto& before : operation.after) {
     if (before->done()) continue;

@@ -55,6 +55,8 @@ class Stream : public std::enable_shared_from_this<Stream> {
   void wait_for_room();
   // No more operations come; the thread ends when all are done.
   void close();
+  // Closed, and all done.
+  bool over() const;
 
   // Capture state; guarded by the capture lock (capture.h).
   std::shared_ptr<Capture> capture;

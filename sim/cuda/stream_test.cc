@@ -3,6 +3,7 @@
 // word in host memory; what may and may not have happened meanwhile is looked at, then the word is written. Nothing
 // depends on how long anything takes.
 #include <cstring>
+#include <filesystem>
 #include <thread>
 
 #include "sim/cuda/stream.h"
@@ -277,6 +278,27 @@ TEST_F(StreamTest, ADestroyedStreamStillDoesItsWork) {
   held.release();
   EXPECT_CUDA(cuCtxSynchronize());
   EXPECT_EQ(read(data, 1)[0], 3u);
+}
+
+TEST_F(StreamTest, DestroyedStreamsLeaveNoThreads) {
+  const auto threads = [] {
+    std::size_t count = 0;
+    for ([[maybe_unused]] const auto& each : std::filesystem::directory_iterator("/proc/self/task")) ++count;
+    return count;
+  };
+  const std::size_t before = threads();
+  for (int i = 0; i < 50; ++i) {
+    const CUstream stream = make_stream();
+    EXPECT_CUDA(spin(stream, 1000));
+    EXPECT_CUDA(cuStreamDestroy_v2(stream));
+    // A thread's own default stream goes with the thread.
+    std::thread([&] {
+      EXPECT_CUDA(cuCtxSetCurrent(context_));
+      EXPECT_CUDA(spin(per_thread_stream(), 1000));
+    }).join();
+  }
+  EXPECT_CUDA(cuCtxSynchronize());
+  EXPECT_TRUE(eventually([&] { return threads() <= before; }));
 }
 
 TEST_F(StreamTest, ThingsSaidOfStreams) {

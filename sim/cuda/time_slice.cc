@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/cuda/time_slice.h"
 
-#include <algorithm>
-
 #include "os/futex.h"
 
 namespace gpumux::sim {
@@ -164,11 +162,6 @@ bool ComputeTurn::must_yield() {
   }
   yielding_ = true;
   return true;
-}
-
-std::uint32_t ComputeTurn::running() {
-  const std::lock_guard lock(mutex_);
-  return std::max(running_, 1u);
 }
 
 }  // namespace gpumux::sim

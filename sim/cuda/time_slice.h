@@ -12,6 +12,8 @@
 // stops at any instruction are harmless.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -32,8 +34,10 @@ class ComputeTurn {
   // Must the caller release and acquire again, because the slice is over and others wait? To be asked at least every
   // few 100 us.
   bool must_yield();
-  // How many of this process's streams run on the GPU now: they share its speed. At least 1 for a caller that runs.
-  std::uint32_t running();
+  // Kernels that work at the GPU's speed, rather than wait or spin, share it: how many do now, at least 1.
+  std::uint32_t sharing() const { return std::max(sharing_.load(), 1u); }
+  void begin_sharing() { sharing_.fetch_add(1); }
+  void end_sharing() { sharing_.fetch_sub(1); }
 
  private:
   void obtain();
@@ -52,6 +56,7 @@ class ComputeTurn {
   bool obtaining_ = false;  // one thread is getting it
   bool yielding_ = false;   // those who run are asked to stop
   std::uint32_t running_ = 0;
+  std::atomic<std::uint32_t> sharing_{0};
   std::uint64_t word_ = 0;  // what Arbiter::owner says while it is ours
   base::TimePoint slice_end_{};
   base::TimePoint busy_since_{};

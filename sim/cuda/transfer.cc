@@ -236,8 +236,8 @@ CUresult run_fill(Worker& worker, Context& context, const Fill& fill) {
       }
       const double nanoseconds =
           static_cast<double>(bytes) * 1e9 / static_cast<double>(settings.kernel_bytes_per_second);
-      result = worker.compute(context.device().turn, context.error_word(),
-                              base::Duration(static_cast<std::int64_t>(nanoseconds)));
+      result = worker.work(context.device().turn, context.error_word(),
+                           base::Duration(static_cast<std::int64_t>(nanoseconds)));
     }
   }
   return result;

@@ -40,7 +40,8 @@ void Worker::let_go() {
   held_ = nullptr;
 }
 
-cuda::CUresult Worker::compute(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration) {
+cuda::CUresult Worker::run(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration,
+                           bool shares) {
   do {
     const std::uint32_t broken = error.load();
     if (broken != 0) return static_cast<cuda::CUresult>(broken);
@@ -50,11 +51,21 @@ cuda::CUresult Worker::compute(ComputeTurn& turn, const std::atomic<std::uint32_
       continue;
     }
     const base::Duration piece = std::min(duration, kPiece);
-    // Streams that run at once share the GPU's speed.
-    pass(piece * turn.running());
+    pass(shares ? piece * turn.sharing() : piece);
     duration -= piece;
   } while (duration.count() > 0);
   return cuda::CUDA_SUCCESS;
+}
+
+cuda::CUresult Worker::compute(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration) {
+  return run(turn, error, duration, false);
+}
+
+cuda::CUresult Worker::work(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration alone) {
+  turn.begin_sharing();
+  const cuda::CUresult result = run(turn, error, alone, true);
+  turn.end_sharing();
+  return result;
 }
 
 cuda::CUresult Worker::wait_on_gpu(ComputeTurn& turn, const std::atomic<std::uint32_t>& error,

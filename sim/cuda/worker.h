@@ -36,6 +36,8 @@ class Worker {
   // Runs on the GPU for this much time of its own, taking turns with other processes; `error` becoming nonzero (the
   // context is broken) ends it early, with that code.
   cuda::CUresult compute(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration);
+  // The same for work at the GPU's speed, which takes longer while other streams of the process work too.
+  cuda::CUresult work(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration alone);
   // The same for a kernel that waits for something: all that passes is real time.
   cuda::CUresult wait_on_gpu(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration);
   // The part of the GPU is kept from one kernel to the next and given back before anything is waited for.
@@ -43,6 +45,8 @@ class Worker {
   void let_go();
 
  private:
+  cuda::CUresult run(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration, bool shares);
+
   base::TimePoint due_{};
   ComputeTurn* held_ = nullptr;
 };
