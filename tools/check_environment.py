@@ -5,9 +5,9 @@
     tools/check_environment.py [--root DIR]
 
 A variable that is read and not listed cannot be found by users; one that is listed and not read is a promise that
-nobody keeps. Counted as named by the sources: a string literal that is a whole name beginning with GPUMUX_, NVSHARE_ or
-CUDA_OVERRIDE_, and whatever is asked of getenv, secure_getenv or the library's variable() and count_variable(). The
-simulator's GPUMUX_SIM_* are listed in its own document.
+nobody keeps. Counted as named by the sources: a string literal that is a whole name beginning with GPUMUX_, NVSHARE_
+or CUDA_OVERRIDE_, and whatever is asked of getenv, secure_getenv, the daemon's environment() or the library's
+variable() and count_variable(). The simulator's GPUMUX_SIM_* are listed in its own document.
 """
 
 import argparse
@@ -16,11 +16,11 @@ import re
 import sys
 
 OURS = re.compile(r'"((?:GPUMUX|NVSHARE|CUDA_OVERRIDE)_[A-Z0-9_]+)"')
-ASKED = re.compile(r'\b(?:getenv|secure_getenv|variable|count_variable)\(\s*"([A-Z][A-Z0-9_]*)"')
+ASKED = re.compile(r'\b(?:getenv|secure_getenv|environment|variable|count_variable)\(\s*"([A-Z][A-Z0-9_]*)"')
 LISTED = re.compile(r"`([A-Z][A-Z0-9_]*)`")
 TEST_CODE = re.compile(r"^(fake|scripted)_|_(test|bench|fuzz)(_\w+)?\.(cc|h)$")
 # Not settings: the loader's own, and how programs are found.
-NOT_OURS = {"LD_PRELOAD", "PATH", "HOME"}
+NOT_OURS = {"LD_PRELOAD", "PATH"}
 
 
 def named_in_sources(root):

@@ -86,6 +86,7 @@ run alpha --seed 1 --seconds "$seconds"
 run beta --seed 2 --seconds "$seconds"
 run gamma --seed 3 --seconds "$seconds" --pause-ms 100
 
+: >"$folder/trace"
 gpumux trace --follow --json >"$folder/trace" &
 tracer=$!
 started+=("$tracer")

@@ -15,6 +15,9 @@ import sys
 
 ENDS = {"drained", "gone", "close"}
 
+# Turns that follow each other faster than this are counted and not shown one by one: nobody could read them.
+READABLE_NS = 40_000_000
+
 
 class Timeline:
     """Who held which stretch of time; one GPU."""
@@ -28,6 +31,8 @@ class Timeline:
         self.stretches = {}  # program: [(from, to)]
         self.waited = {}
         self.grants = {}
+        self.shown = None    # time of the last grant that was shown
+        self.not_shown = 0
 
     def name_of(self, event):
         return self.names.get(event.get("pid"), event.get("program") or f"pid {event.get('pid')}")
@@ -48,7 +53,13 @@ class Timeline:
             self.waited[name] = self.waited.get(name, 0) + waited
             self.grants[name] = self.grants.get(name, 0) + 1
             self.since[name] = time
+            if self.shown is not None and time - self.shown < READABLE_NS:
+                self.not_shown += 1
+                return None
             after = f" after waiting {waited / 1e6:.0f} ms" if waited else ""
+            if self.not_shown:
+                after += f"; {self.not_shown} short turn{'s' if self.not_shown > 1 else ''} before"
+            self.shown, self.not_shown = time, 0
             return self.line(time, name, "holds the GPU" + after)
         elif kind in ENDS | {"gate_closed"} and name in self.since:
             begin = self.since.pop(name)

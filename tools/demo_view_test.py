@@ -39,6 +39,13 @@ class TimelineTest(unittest.TestCase):
         lines = self.lines(event(0, "request", 8, "beta"), event(1, "grant", 7))
         self.assertIn("(beta waits)", lines[0])
 
+    def test_turns_too_short_to_read_are_counted(self):
+        turns = [event(1 + i / 1000, kind, 7) for i in range(0, 10, 2) for kind in ("grant", "drained")]
+        lines = self.lines(*turns, event(2, "grant", 7))
+        self.assertEqual(len(lines), 2)
+        self.assertIn("4 short turns before", lines[1])
+        self.assertEqual(self.timeline.grants, {"alpha": 6})
+
     def test_what_is_still_held_at_the_end_counts(self):
         self.lines(event(0, "grant", 7), event(4, "settings"))
         self.assertEqual(self.timeline.summary(4)[1][11:15], "████")

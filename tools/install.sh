@@ -38,6 +38,7 @@ case $action in
     fi
     while IFS=$'\t' read -r from to mode; do
       install -D -m "$mode" "$from" "$root$to"
+      case $to in *.service) sed -i "s|/usr/bin/gpumuxd|$prefix/bin/gpumuxd|" "$root$to" ;; esac
       echo "$root$to"
     done < <(files)
     install -d -m 755 "$root$etc/gpumux"

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Makes sim/cuda/kernels.gen.ptx and kernels.gen.h from kernels.cu. Needs nvcc; the results are committed, so only who changes the kernels does.
+# Makes sim/cuda/kernels.gen.ptx and kernels.gen.h from kernels.cu. Needs nvcc; the results are committed, so only
+# who changes the kernels does.
 set -eu
 cd "$(dirname "$0")/../sim/cuda"
 nvcc="${NVCC:-/usr/local/cuda/bin/nvcc}"

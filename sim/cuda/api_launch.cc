@@ -14,7 +14,6 @@ namespace {
 using cuda::CUresult;
 
 constexpr unsigned kMostThreads = 1024;
-constexpr unsigned kMostBlocksYZ = 65535;
 constexpr unsigned kMostSharedBytes = 227 * 1024;
 
 std::shared_ptr<Module> make_module(const std::shared_ptr<Context>& context, const std::vector<std::string>& entries,
@@ -106,30 +105,18 @@ CUresult runnable(const std::shared_ptr<Context>& context, const void* handle, s
   return cuda::CUDA_SUCCESS;
 }
 
-CUresult check_dimensions(const unsigned (&grid)[3], const unsigned (&block)[3], unsigned shared_bytes) {
-  if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[1] > kMostBlocksYZ || grid[2] > kMostBlocksYZ)
-    return cuda::CUDA_ERROR_INVALID_VALUE;
-  if (block[0] == 0 || block[1] == 0 || block[2] == 0 || block[0] > kMostThreads || block[1] > kMostThreads ||
-      block[2] > 64) {
-    return cuda::CUDA_ERROR_INVALID_VALUE;
-  }
-  if (std::uint64_t{block[0]} * block[1] * block[2] > kMostThreads || shared_bytes > kMostSharedBytes)
-    return cuda::CUDA_ERROR_INVALID_VALUE;
-  return cuda::CUDA_SUCCESS;
-}
-
 CUresult launch_on(const std::shared_ptr<Stream>& stream, const void* handle, const unsigned (&grid)[3],
                    const unsigned (&block)[3], unsigned shared_bytes, void** params, void** extra) {
   KernelTask task;
   if (const CUresult result = runnable(stream->context(), handle, &task.function); result != cuda::CUDA_SUCCESS)
     return result;
-  if (const CUresult result = check_dimensions(grid, block, shared_bytes); result != cuda::CUDA_SUCCESS) return result;
   if (const CUresult result = read_parameters(*task.function, params, extra, &task); result != cuda::CUDA_SUCCESS)
     return result;
   task.context = stream->context();
   std::copy_n(grid, 3, task.grid);
   std::copy_n(block, 3, task.block);
   task.shared_bytes = shared_bytes;
+  if (const CUresult result = check_dimensions(task); result != cuda::CUDA_SUCCESS) return result;
   return issue(stream, std::move(task));
 }
 

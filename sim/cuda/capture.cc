@@ -117,7 +117,7 @@ CUresult end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Grap
   if (result == cuda::CUDA_SUCCESS) {
     *graph = capture->graph;
   } else if (!capture->into_existing) {
-    destroy_graph(*capture->graph);
+    forget_nodes(*capture->graph);
   }
   dissolve(capture);
   return result;

@@ -17,6 +17,14 @@ std::unordered_map<const void*, GraphNode*>& node_table() {
   return *table;
 }
 
+GraphNode* append(Graph& graph, Task task) {
+  auto node = std::make_unique<GraphNode>();
+  node->graph = &graph;
+  node->task = std::move(task);
+  graph.nodes.push_back(std::move(node));
+  return graph.nodes.back().get();
+}
+
 // A graph under way. Nodes that are ready at the same time run at the same time, each further one on a thread of its
 // own: kernels of different branches may wait for each other on their devices.
 class Run : public std::enable_shared_from_this<Run> {
@@ -57,7 +65,7 @@ class Run : public std::enable_shared_from_this<Run> {
       }
       const bool skip = result_ != cuda::CUDA_SUCCESS;
       lock.unlock();
-      const CUresult result = skip ? cuda::CUDA_SUCCESS : run_task(worker, node->task);
+      const CUresult result = skip || !node->enabled ? cuda::CUDA_SUCCESS : run_task(worker, node->task);
       lock.lock();
       if (result != cuda::CUDA_SUCCESS && result_ == cuda::CUDA_SUCCESS) result_ = result;
       for (GraphNode* next : node->after) {
@@ -115,11 +123,7 @@ cuda::CUgraphNodeType type_of(const Task& task) {
 }
 
 GraphNode* add_node(Graph& graph, Task task, const std::vector<GraphNode*>& before) {
-  auto node = std::make_unique<GraphNode>();
-  node->graph = &graph;
-  node->task = std::move(task);
-  GraphNode* added = node.get();
-  graph.nodes.push_back(std::move(node));
+  GraphNode* added = append(graph, std::move(task));
   node_table()[added] = added;
   for (GraphNode* earlier : before) add_edge(*earlier, *added);
   return added;
@@ -143,14 +147,15 @@ void destroy_node(GraphNode& node) {
   while (!node.before.empty()) remove_edge(*node.before.back(), node);
   while (!node.after.empty()) remove_edge(node, *node.after.back());
   node_table().erase(&node);
+  if (const auto* child = std::get_if<ChildGraphTask>(&node.task)) forget_nodes(*child->graph);
   auto& nodes = node.graph->nodes;
   nodes.erase(std::find_if(nodes.begin(), nodes.end(), [&](const auto& other) { return other.get() == &node; }));
 }
 
-void destroy_graph(Graph& graph) {
+void forget_nodes(Graph& graph) {
   for (const auto& node : graph.nodes) {
     node_table().erase(node.get());
-    if (const auto* child = std::get_if<ChildGraphTask>(&node->task)) destroy_graph(*child->graph);
+    if (const auto* child = std::get_if<ChildGraphTask>(&node->task)) forget_nodes(*child->graph);
   }
 }
 
@@ -159,17 +164,19 @@ GraphNode* find_node(const void* handle) {
   return found == node_table().end() ? nullptr : found->second;
 }
 
-std::shared_ptr<Graph> clone(const Graph& graph) {
+std::shared_ptr<Graph> clone(const Graph& graph, CopyFor whom) {
   auto copy = std::make_shared<Graph>();
   std::map<const GraphNode*, GraphNode*> twins;
   for (const auto& node : graph.nodes) {
     Task task = node->task;
     if (auto* child = std::get_if<ChildGraphTask>(&task)) {
-      child->graph = clone(*child->graph);
+      child->graph = clone(*child->graph, whom);
       child->graph->owned_by_node = true;
     }
-    GraphNode* twin = add_node(*copy, std::move(task), {});
-    twin->original = reinterpret_cast<std::uint64_t>(node.get());
+    GraphNode* twin = append(*copy, std::move(task));
+    if (whom == CopyFor::kProgram) node_table()[twin] = twin;
+    twin->enabled = node->enabled;
+    twin->original = whom == CopyFor::kChange ? node->original : reinterpret_cast<std::uint64_t>(node.get());
     twins[node.get()] = twin;
   }
   for (const auto& node : graph.nodes) {

@@ -23,7 +23,10 @@ struct GraphNode {
   Task task;
   std::vector<GraphNode*> before;  // must be over before this one starts
   std::vector<GraphNode*> after;
-  std::uint64_t original = 0;  // in a clone: the address of the node it was made from
+  std::uint64_t original = 0;  // in a copy: the address of the program's node that it was made from
+  bool enabled = true;         // a disabled node of an instantiated graph does nothing
+  // For who asks a kernel node for its parameters: pointers into its task.
+  void* parameters[kMaxParameters] = {};
 };
 
 struct Graph {
@@ -31,10 +34,12 @@ struct Graph {
   bool owned_by_node = false;                     // a child graph's own copy: its handle may not be destroyed
 };
 
-// What runs: a copy of the graph, so that the program may change or destroy its own.
+// What runs: a copy of the graph, so that the program may change or destroy its own. A launch takes the copy that is
+// there then; changes make a new one.
 struct GraphExec {
-  std::shared_ptr<Graph> graph;
+  std::shared_ptr<const Graph> graph;
   std::uint64_t flags = 0;
+  std::shared_ptr<Completion> last;  // the latest launch: launches of one of these follow each other
 };
 
 std::mutex& graph_lock();
@@ -47,11 +52,13 @@ void add_edge(GraphNode& from, GraphNode& to);
 bool remove_edge(GraphNode& from, GraphNode& to);
 void destroy_node(GraphNode& node);
 // Its node's handles become invalid.
-void destroy_graph(Graph& graph);
+void forget_nodes(Graph& graph);
 // Null: not a node.
 GraphNode* find_node(const void* handle);
-// With copies of child graphs. The copies' nodes are handles too.
-std::shared_ptr<Graph> clone(const Graph& graph);
+// With copies of child graphs. The program may name the nodes of its own copy; those of an executable graph are found
+// by the node that they were made from, and a changed executable graph's by the same as before.
+enum class CopyFor { kProgram, kInstantiation, kChange };
+std::shared_ptr<Graph> clone(const Graph& graph, CopyFor whom);
 // The node of `copy` that was made from `original`; null: none.
 GraphNode* node_in_clone(const Graph& copy, const GraphNode& original);
 bool has_cycle(const Graph& graph);

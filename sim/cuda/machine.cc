@@ -363,11 +363,18 @@ bool Machine::share(std::uint64_t inode, std::uint32_t gpu, std::uint64_t bytes,
   const std::uint64_t bit = std::uint64_t{1} << (slot_ % 64);
   {
     const std::lock_guard lock(reserve_mutex_);
+    if (const auto held = shares_.find(inode); held != shares_.end()) {
+      ++held->second;
+      return true;
+    }
     SharedBlock* block = find_block(inode);
     if (block != nullptr && block_counts(*block)) {
       block->references[slot_ / 64].fetch_or(bit);
       // Between the look and the mark the last other holder may have let go and a third process taken the entry.
-      if (block->inode.load() == inode) return true;
+      if (block->inode.load() == inode) {
+        shares_[inode] = 1;
+        return true;
+      }
       block->references[slot_ / 64].fetch_and(~bit);
     }
   }
@@ -388,11 +395,15 @@ bool Machine::share(std::uint64_t inode, std::uint32_t gpu, std::uint64_t bytes,
   // First the shared charge, then the own one away: a death in between counts the memory twice for a moment, never not
   // at all.
   release(gpu, bytes);
+  shares_[inode] = 1;
   return true;
 }
 
 void Machine::unshare(std::uint64_t inode) {
   const std::lock_guard lock(reserve_mutex_);
+  const auto held = shares_.find(inode);
+  if (held == shares_.end() || --held->second != 0) return;
+  shares_.erase(held);
   SharedBlock* block = find_block(inode);
   if (block != nullptr) block->references[slot_ / 64].fetch_and(~(std::uint64_t{1} << (slot_ % 64)));
 }

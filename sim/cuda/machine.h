@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -101,7 +102,8 @@ class Machine {
   std::uint32_t slot_ = kNoSlot;
   std::uint64_t image_ = 0;
   std::atomic<bool> death_just_noticed_{false};
-  std::mutex reserve_mutex_;  // one reservation of this process at a time
+  std::map<std::uint64_t, std::uint32_t> shares_;  // by inode: how often this process refers to it
+  std::mutex reserve_mutex_;                       // one reservation of this process at a time; guards shares_
 };
 
 }  // namespace gpumux::sim

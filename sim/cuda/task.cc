@@ -169,6 +169,22 @@ CUresult issue_and_wait(const std::shared_ptr<Stream>& stream, Task task) {
   return stream->context()->error();
 }
 
+CUresult check_dimensions(const KernelTask& task) {
+  constexpr unsigned kMostThreads = 1024;
+  constexpr unsigned kMostThreadsZ = 64;
+  constexpr unsigned kMostBlocksX = 2147483647;
+  constexpr unsigned kMostBlocksYZ = 65535;
+  constexpr unsigned kMostSharedBytes = 227 * 1024;
+  const auto& grid = task.grid;
+  const auto& block = task.block;
+  const auto within = [](unsigned value, unsigned most) { return value != 0 && value <= most; };
+  const bool fits = within(grid[0], kMostBlocksX) && within(grid[1], kMostBlocksYZ) && within(grid[2], kMostBlocksYZ) &&
+                    within(block[0], kMostThreads) && within(block[1], kMostThreads) &&
+                    within(block[2], kMostThreadsZ) && block[0] * block[1] * block[2] <= kMostThreads &&
+                    task.shared_bytes <= kMostSharedBytes;
+  return fits ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult read_parameters(const Function& function, void** kernel_params, void** extra, KernelTask* task) {
   const BuiltinKernel& kernel = *function.kernel;
   if (kernel_params != nullptr) {

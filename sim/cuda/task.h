@@ -77,6 +77,8 @@ cuda::CUresult issue(const std::shared_ptr<Stream>& stream, Task task);
 // The same, and waits for it; not allowed while capturing.
 cuda::CUresult issue_and_wait(const std::shared_ptr<Stream>& stream, Task task);
 
+// CUDA_ERROR_INVALID_VALUE for a grid or block that no GPU takes.
+cuda::CUresult check_dimensions(const KernelTask& task);
 // Takes a launch's parameters from its two forms. CUDA_ERROR_INVALID_VALUE if they do not fit the kernel.
 cuda::CUresult read_parameters(const Function& function, void** kernel_params, void** extra, KernelTask* task);
 

@@ -8,8 +8,7 @@ namespace gpumux::simsched {
 
 using namespace std::chrono_literals;
 
-// ---- starting
-// ----------------------------------------------------------------------------------------------------------------
+// ---- starting -----------------------------------------------------------------------------------
 
 Job& World::start_job() {
   jobs_.push_back(std::make_unique<Job>());
@@ -104,8 +103,7 @@ void World::claim(Rank& rank) {
   }
 }
 
-// ---- messages
-// ----------------------------------------------------------------------------------------------------------------
+// ---- messages -----------------------------------------------------------------------------------
 
 void World::send(Process& process, sched::Event event) {
   if (!process.alive || !daemon_up_ || process.connected_to != daemon_life_) return;
@@ -124,8 +122,7 @@ void World::receive(Process& process, Action action) {
   });
 }
 
-// ---- the thread
-// --------------------------------------------------------------------------------------------------------------
+// ---- the thread ---------------------------------------------------------------------------------
 
 void World::run_thread(Rank& rank) {
   const Process& process = *rank.process;
@@ -189,8 +186,7 @@ void World::submit(Rank& rank) {
   }
 }
 
-// ---- the stream
-// --------------------------------------------------------------------------------------------------------------
+// ---- the stream ---------------------------------------------------------------------------------
 
 void World::start_head(Rank& rank) {
   Kernel& kernel = rank.stream.front();
@@ -222,8 +218,7 @@ void World::complete(Rank& rank) {
   run_thread(rank);
 }
 
-// ---- the agent
-// ---------------------------------------------------------------------------------------------------------------
+// ---- the agent ----------------------------------------------------------------------------------
 
 void World::close_gate(Rank& rank, LeaseEpoch epoch) {
   Process& process = *rank.process;
@@ -256,8 +251,7 @@ void World::release_when_idle(Rank& rank) {
   });
 }
 
-// ---- what happens to programs
-// ------------------------------------------------------------------------------------------------
+// ---- what happens to programs -------------------------------------------------------------------
 
 void World::kill(Process& process) {
   if (!process.alive) return;

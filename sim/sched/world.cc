@@ -56,8 +56,7 @@ void World::log(const std::string& line) {
   if (options_.keep_log) outcome_.log += line + '\n';
 }
 
-// ---- the daemon
-// --------------------------------------------------------------------------------------------------------------
+// ---- the daemon ---------------------------------------------------------------------------------
 
 void World::tell(const sched::Event& event) {
   if (!daemon_up_ || !outcome_.wrong.empty()) return;
@@ -198,8 +197,7 @@ void World::restart_daemon() {
   });
 }
 
-// ---- what must hold
-// ----------------------------------------------------------------------------------------------------------
+// ---- what must hold -----------------------------------------------------------------------------
 
 void World::check() {
   const std::string wrong = core_->check_invariants();
@@ -252,8 +250,7 @@ void World::check_waits() {
   in(kCheckEvery, [this] { check_waits(); });
 }
 
-// ---- running
-// -----------------------------------------------------------------------------------------------------------------
+// ---- running ------------------------------------------------------------------------------------
 
 Outcome World::run() {
   outcome_.log_hash = 0xcbf29ce484222325u;

@@ -37,8 +37,7 @@ TEST(DaemonInfoTest, ReadsEveryField) {
 }
 
 TEST(SnapshotTest, ReadsEveryField) {
-  const auto snapshot =
-      parse_snapshot(R"({"gpus": [{"index": 2, "uuid": "GPU-1", "name": "H100",
+  const auto snapshot = parse_snapshot(R"({"gpus": [{"index": 2, "uuid": "GPU-1", "name": "H100",
     "pci_bus_id": "0000:18:00.0",
     "memory_total_bytes": 100, "memory_used_bytes": 50, "mode": "serial", "policy": "fair", "quantum": "auto",
     "quantum_ns": 50000000,

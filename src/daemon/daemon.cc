@@ -48,6 +48,9 @@ constexpr auto kHousekeeping = 1s;
 // Tenants come in bursts (the ranks of a job): one file for all of them. A daemon that dies within this time waits for
 // fewer.
 constexpr auto kKnownTenantsDelay = 20ms;
+// The list may lack who came in the last moments of a daemon that was killed. Tenants look for a new one every 50 ms:
+// this is time for a few tries, also of those that nobody knows of.
+constexpr auto kPauseAfterKill = 200ms;
 // As many as connect in one scheduling pause of the loop; beyond it connecting tenants wait in their own connect.
 constexpr int kBacklog = 1024;
 // Descriptors that are not tenants': sockets, locks, timers, API clients, files.
@@ -166,6 +169,7 @@ class Daemon::Impl {
   std::deque<LockedGpu> locks_;
   Returning returning_;
   base::TimePoint grants_held_until_{};
+  base::TimePoint earliest_grant_{};  // after an earlier daemon was killed
   base::TimePoint last_tenant_{};
   bool refreshing_ = false;
   bool finished_ = false;
@@ -308,12 +312,16 @@ void Daemon::Impl::retry_locks() {
 
 void Daemon::Impl::hold_grants() {
   const auto text = read_file(options_.runtime_dir + "/" + kKnownTenantsFile, kMaxConfigBytes);
-  if (!text) return;
-  returning_ = Returning(still_living(parse_known_tenants(*text)));
-  if (!returning_.waiting()) return;
-  grants_held_until_ = clock_.now() + kReturnTimeout;
-  log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", returning_.size()}});
-  leases_.apply(sched::GrantsHeld{grants_held_until_});
+  if (text) returning_ = Returning(still_living(parse_known_tenants(*text)));
+  // A daemon that stops in good order takes its sockets away.
+  const bool was_killed = ::access((options_.runtime_dir + "/" + os::kTenantSocket).c_str(), F_OK) == 0;
+  grants_held_until_ = clock_.now();
+  if (was_killed) earliest_grant_ = grants_held_until_ = clock_.now() + kPauseAfterKill;
+  if (returning_.waiting()) {
+    grants_held_until_ = clock_.now() + kReturnTimeout;
+    log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", returning_.size()}});
+  }
+  if (was_killed || returning_.waiting()) leases_.apply(sched::GrantsHeld{grants_held_until_});
 }
 
 tl::expected<void, DaemonError> Daemon::Impl::open_sockets() {
@@ -395,7 +403,11 @@ void Daemon::Impl::tenant_changed(const Session& session) {
   write_known_tenants_soon();
   if (returning_.has(session.peer.pid, session.open_slots())) {
     log_info("all tenants of the earlier daemon are back");
-    leases_.apply(sched::GrantsAllowed{});
+    if (clock_.now() < earliest_grant_) {
+      leases_.apply(sched::GrantsHeld{earliest_grant_});
+    } else {
+      leases_.apply(sched::GrantsAllowed{});
+    }
   }
 }
 

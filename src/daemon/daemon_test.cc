@@ -52,6 +52,33 @@ TEST(Leases, AreGivenReleasedAndGivenToTheNext) {
   EXPECT_GT(b.epoch(3), a.epoch(0));
 }
 
+TEST(Leases, GivenWhileOthersWaitSaySo) {
+  // Who is granted a GPU that a third one waits for learns of it although nothing changes afterwards: otherwise nobody
+  // in it would watch for idleness, and an idle holder would keep the GPU for its whole quantum.
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.flag_settings = {{"idle_hold", "700us"}};
+  TestDaemon daemon(std::move(options));
+  TestTenant a(dir.path());
+  TestTenant b(dir.path());
+  TestTenant c(dir.path());
+  ASSERT_TRUE(a.join() && b.join() && c.join());
+  ASSERT_TRUE(a.open_seat(0, test_uuid(0)) && b.open_seat(0, test_uuid(0)) && c.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(a.request() && a.wait_granted() && b.request() && a.receive_a<wire::Contention>() && c.request());
+  // Two requests of different tenants may come in either order: the daemon has both when its status says so.
+  ASSERT_TRUE(eventually([&] {
+    const Json status = get(dir.path(), "/v1/status");
+    int waiting = 0;
+    for (const Json& seat : status["gpus"][0]["seats"]) waiting += seat["phase"] == "waiting" ? 1 : 0;
+    return waiting == 2;
+  }));
+  ASSERT_TRUE(a.release() && b.wait_granted());
+  const auto contention = b.receive_a<wire::Contention>();
+  ASSERT_TRUE(contention);
+  EXPECT_EQ(contention->contended, 1u);
+  EXPECT_EQ(contention->idle_hold_ns, 700'000u);
+}
+
 TEST(Leases, AreRevokedWhenTheQuantumEnds) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());

@@ -40,6 +40,15 @@ std::string_view reason_text(sched::RevokeReason reason) {
   return "";
 }
 
+std::string_view claim_text(sched::Claim claim) {
+  switch (claim) {
+    case sched::Claim::kWaiting: return "waiting";
+    case sched::Claim::kHolding: return "holding";
+    case sched::Claim::kDraining: return "draining";
+  }
+  return "";
+}
+
 template <class... Functions>
 struct Overloaded : Functions... {
   using Functions::operator()...;
@@ -143,7 +152,12 @@ void Leases::record_event(base::TimePoint now, const sched::Event& event) {
                    trace_.record({.time = now, .event = "connect", .tenant = e.tenant, .label = label(e.tenant)});
                  },
                  [&](const sched::SeatOpened& e) { trace_.record(entry(now, "open", e.seat)); },
-                 [&](const sched::SeatClaimed& e) { with_epoch("claim", e.seat, e.epoch); },
+                 [&](const sched::SeatClaimed& e) {
+                   TraceEntry traced = entry(now, "claim", e.seat);
+                   traced.epoch = e.epoch;
+                   traced.detail = claim_text(e.claim);
+                   trace_.record(std::move(traced));
+                 },
                  [&](const sched::SeatClosed& e) {
                    trace_.record(entry(now, "close", e.seat));
                    notes_.erase(note_key(e.seat));

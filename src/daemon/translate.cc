@@ -313,6 +313,12 @@ void Translator::carry_out(const sched::Command& command) {
             slot.epoch = c.epoch;
             slot.exclusive = c.kind == sched::LeaseKind::kExclusive;
             session->page.grant(*number, c.epoch, slot.exclusive, c.contended);
+            // The grant itself wakes only those who want to submit; who watches for idleness learns of it here.
+            if (c.contended) {
+              const base::Duration hold = leases_.gpus()[c.seat.gpu.value].settings.idle_hold;
+              const auto idle_hold = static_cast<std::uint64_t>(std::max<std::int64_t>(hold.count(), 0));
+              send(*session, wire::Contention{.slot = *number, .contended = 1, .idle_hold_ns = idle_hold});
+            }
           } else if constexpr (std::is_same_v<Command, sched::Revoke>) {
             slot.granted = false;
             slot.epoch = c.epoch;

@@ -90,6 +90,8 @@ void Gate::set_ungated(std::uint32_t slot) {
   os::futex_wake(word(slot), os::FutexScope::kShared);
 }
 
+void Gate::clear_ungated(std::uint32_t slot) { word(slot).fetch_and(~wire::kUngated, std::memory_order_seq_cst); }
+
 std::uint64_t Gate::passages(std::uint32_t slot) const {
   std::uint64_t sum = 0;
   for (const ThreadRecord* record = first_record(); record != nullptr;

@@ -90,6 +90,8 @@ class Gate {
 
   // Lets everybody pass from now on (no daemon).
   void set_ungated(std::uint32_t slot);
+  // Takes that back: there is a daemon again, and whoever comes now asks it, unless the lease is still held.
+  void clear_ungated(std::uint32_t slot);
 
   bool is_granted(std::uint32_t slot) const {
     return (word(slot).load(std::memory_order_acquire) & wire::kGranted) != 0;

@@ -92,8 +92,8 @@ struct Revoke { SeatId seat; LeaseEpoch epoch; RevokeReason reason; };
 // has said about the old one and is still on its way is told apart. Like a Grant whose drain, if one is running, is to
 // be given up; it takes back unused Steps as well.
 struct Reopen { SeatId seat; LeaseEpoch epoch; LeaseKind kind; };
-// One submission may pass the closed gate, of a seat that has been told of the revocation and has drained. Answered by Stepped when a thread has used it, then by Drained when that
-// work is done.
+// One submission may pass the closed gate of a seat that has been told of the revocation and has drained. Answered by
+// Stepped when a thread has used it, then by Drained when that work is done.
 struct Step { SeatId seat; LeaseEpoch epoch; };
 // Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened and
 // when its GPU's idle_hold changes: a Grant says only whether it is contended.

@@ -184,8 +184,7 @@ void LeaseCore::State::remove_seat(Seat& seat) {
   std::erase_if(tenant.seats, [&](const std::unique_ptr<Seat>& one) { return one.get() == &seat; });
 }
 
-// ---- gangs
-// -------------------------------------------------------------------------------------------------------------------
+// ---- gangs --------------------------------------------------------------------------------------
 
 Gang& LeaseCore::State::make_gang(std::uint32_t uid) {
   auto gang = std::make_unique<Gang>();
@@ -271,8 +270,7 @@ void LeaseCore::State::on(const GangJoined& e) {
   }
 }
 
-// ---- claims
-// ------------------------------------------------------------------------------------------------------------------
+// ---- claims -------------------------------------------------------------------------------------
 
 // Whether this could have been so beside what is known already. Seats that have drained since the restart, or were
 // silent, prove nothing.

@@ -232,8 +232,7 @@ TEST(Gang, MembersShareAGpu) {
   EXPECT_EQ(s.drained(seat(2, 0)), "grant 3@0 e3 exclusive");
 }
 
-// ---- the stall rule
-// ----------------------------------------------------------------------------------------------------------
+// ---- the stall rule -----------------------------------------------------------------------------
 
 // X is revoked while rank 0 has submitted a collective that rank 1 has not.
 struct Revoked : TwoGangs {
@@ -367,8 +366,56 @@ TEST(Stall, BesideASuccessorGetsTheGpuBackAfterItsQuantum) {
   EXPECT_EQ(s.drained(seat(1, 0)), "grant 3@0 e4 exclusive") << "it released";
 }
 
-// ---- silence
-// -----------------------------------------------------------------------------------------------------------------
+// Two gangs hold half of each other's GPUs and spin for members that joined too late: the older stall is helped first.
+TEST(Stall, OfTwoHalfGangsIsResolved) {
+  Script s(2, fifo());
+  for (const std::uint64_t id : {1u, 2u, 3u, 4u}) {
+    s.tell(TenantConnected{TenantId{id}, 0});
+    s.tell(GangJoined{TenantId{id}, id <= 2 ? "x" : "y", 2});
+  }
+  s.tell(SeatOpened{kX0});
+  s.tell(SeatOpened{kY1});
+  s.request(kX0);
+  s.request(kY1);
+  s.tell(SeatOpened{kX1});  // revokes X on GPU 0, where it spins for this member
+  s.wait(1ms);
+  s.tell(SeatOpened{kY0});
+  s.request(kX1);
+  s.request(kY0);
+  std::string text;
+  for (int i = 0; i < 101; ++i) {
+    s.closed(kX0);
+    s.closed(kY1);
+    text += s.wait(100ms);
+  }
+  EXPECT_NE(text.find("stall 1@0 e1"), std::string::npos) << text;
+  EXPECT_NE(text.find("reopen 1@0 e2 exclusive; grant 2@1 e2 exclusive contended"), std::string::npos)
+      << "whole, beside the other one's spinning kernel: " << text;
+}
+
+// Neither of two seats can be drained: they take turns, each beside the other's stuck work, and neither is forgotten.
+TEST(Stall, OfTwoSeatsLetsThemTakeTurns) {
+  Script s(1, fifo());
+  for (const std::uint64_t id : {1u, 2u}) s.tenant(id, {0});
+  const SeatId seats[] = {seat(1, 0), seat(2, 0)};
+  s.request(seats[0]);
+  s.request(seats[1]);
+  std::size_t holder = 0;
+  int turns = 0;
+  for (int i = 0; i < 2000; ++i) {
+    s.wait(100ms);
+    for (const SeatId one : seats) {
+      if (s.phase(one) == SeatPhase::kRevoked) s.closed(one);
+      if (s.phase(one) == SeatPhase::kDraining) s.seen(one);
+    }
+    if (s.phase(seats[1 - holder]) != SeatPhase::kHolding) continue;
+    holder = 1 - holder;
+    ++turns;
+  }
+  EXPECT_GE(turns, 6) << "in 200 s";
+}
+
+// ---- silence ------------------------------------------------------------------------------------
 
 TEST(Silence, IsPassedOver) {
   Script s(1, fifo());
@@ -447,8 +494,7 @@ TEST(Silence, OfOneMemberPassesOverItsGang) {
   EXPECT_EQ(s.drained(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive");
 }
 
-// ---- after a restart
-// ---------------------------------------------------------------------------------------------------------
+// ---- after a restart ----------------------------------------------------------------------------
 
 struct Restarted : Script {
   Restarted() : Script(2, fifo()) { tell(GrantsHeld{now() + 1s}); }

@@ -47,8 +47,7 @@ std::optional<TimePoint> LeaseCore::next_deadline() const {
   return timer->at;
 }
 
-// ---- looking up
-// --------------------------------------------------------------------------------------------------------------
+// ---- looking up ---------------------------------------------------------------------------------
 
 Gpu* LeaseCore::State::gpu_of(GpuIndex index) const {
   return index.value < gpus.size() ? gpus[index.value].get() : nullptr;
@@ -73,8 +72,7 @@ Seat* LeaseCore::State::seat_in(SeatId id, LeaseEpoch epoch) const {
   return seat != nullptr && seat->epoch == epoch ? seat : nullptr;
 }
 
-// ---- GPUs and settings
-// -------------------------------------------------------------------------------------------------------
+// ---- GPUs and settings --------------------------------------------------------------------------
 
 void LeaseCore::State::on(const GpuAdded& e) {
   if (e.gpu.value >= gpus.size() || gpus[e.gpu.value] != nullptr) return;
@@ -133,8 +131,7 @@ void LeaseCore::State::on(const GrantsAllowed&) {
   for (Gpu* gpu : gpu_list) touch(*gpu);
 }
 
-// ---- tenants and seats
-// -------------------------------------------------------------------------------------------------------
+// ---- tenants and seats --------------------------------------------------------------------------
 
 void LeaseCore::State::on(const TenantConnected& e) {
   const auto [slot, is_new] = tenants.try_emplace(e.tenant);
@@ -181,8 +178,7 @@ void LeaseCore::State::on(const SeatClosed& e) {
   if (Seat* const seat = seat_of(e.seat)) remove_seat(*seat);
 }
 
-// ---- the life of a lease
-// -----------------------------------------------------------------------------------------------------
+// ---- the life of a lease ------------------------------------------------------------------------
 
 void LeaseCore::State::on(const Requested& e) {
   Seat* const seat = seat_of(e.seat);
@@ -259,8 +255,7 @@ void LeaseCore::State::on(const Stepped& e) {
   progress(unit);
 }
 
-// ---- time
-// --------------------------------------------------------------------------------------------------------------------
+// ---- time ---------------------------------------------------------------------------------------
 
 void LeaseCore::State::on(const TimePassed&) {
   for (Timer* timer = timers.earliest(); timer != nullptr && timer->at <= now; timer = timers.earliest()) {

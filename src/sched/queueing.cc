@@ -23,8 +23,7 @@ constexpr Duration kShortestExtension = std::chrono::microseconds(1);
 
 }  // namespace
 
-// ---- order
-// -------------------------------------------------------------------------------------------------------------------
+// ---- order --------------------------------------------------------------------------------------
 
 Standing LeaseCore::State::standing(const Unit& unit, const Gpu& gpu) const {
   for (const UnitGpu& on_gpu : unit.gpus) {
@@ -105,8 +104,7 @@ void LeaseCore::State::rekey(Gpu& gpu) {
   }
 }
 
-// ---- reservations
-// ------------------------------------------------------------------------------------------------------------
+// ---- reservations -------------------------------------------------------------------------------
 
 void LeaseCore::State::age(Unit& unit) {
   if (unit.phase != UnitPhase::kWaiting || unit.aged) return;
@@ -151,8 +149,7 @@ bool LeaseCore::State::is_reserved_against(const Unit& unit) const {
   return false;
 }
 
-// ---- grants
-// ------------------------------------------------------------------------------------------------------------------
+// ---- grants -------------------------------------------------------------------------------------
 
 // Beside shared leases a shared one may start at any time. Everything else waits for the gates of those before it to be
 // closed, and beside a draining predecessor starts only if it is the only one and the GPU's settings allow it.
@@ -268,8 +265,7 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
   }
 }
 
-// ---- preemption
-// --------------------------------------------------------------------------------------------------------------
+// ---- preemption ---------------------------------------------------------------------------------
 
 // How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now.
 Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
@@ -350,8 +346,7 @@ void LeaseCore::State::arm_run(Unit& unit) {
   timers.arm(unit.run, next);
 }
 
-// ---- bringing everything to rest
-// ---------------------------------------------------------------------------------------------
+// ---- bringing everything to rest ----------------------------------------------------------------
 
 // A changed mode, brought to those who hold. To concurrent: holders share from now on. To serial: a sole holder becomes
 // exclusive; of several all must go, and nobody new starts before they have drained.

@@ -51,8 +51,7 @@ Duration least(const Unit& unit, Member member) {
 
 }  // namespace
 
-// ---- revoking
-// ----------------------------------------------------------------------------------------------------------------
+// ---- revoking -----------------------------------------------------------------------------------
 
 void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   unit.phase = UnitPhase::kRevoking;
@@ -167,8 +166,7 @@ void LeaseCore::State::finish(Unit& unit) {
   if (unit.wanting > 0) enqueue(unit);
 }
 
-// ---- stepping
-// ----------------------------------------------------------------------------------------------------------------
+// ---- stepping -----------------------------------------------------------------------------------
 
 void LeaseCore::State::progress(Unit& unit) {
   if (unit.undrained > 0 && unit.undrained < unit.revoked && !unit.passed_over()) {
@@ -206,8 +204,7 @@ void LeaseCore::State::step(Unit& unit) {
   }
 }
 
-// ---- stalls
-// ------------------------------------------------------------------------------------------------------------------
+// ---- stalls -------------------------------------------------------------------------------------
 
 void LeaseCore::State::stalled(Unit& unit) {
   if (unit.phase != UnitPhase::kRevoking || unit.passed_over() || unit.returning) return;
@@ -222,7 +219,10 @@ void LeaseCore::State::stalled(Unit& unit) {
     report.undrained.push_back(seat->id);
   }
   command(std::move(report));
-  if (can_reopen(unit)) return reopen(unit);
+  const bool others_first = std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& on_gpu) {
+    return on_gpu.gpu->reserved != nullptr && on_gpu.gpu->reserved->returning;
+  });
+  if (!others_first && can_reopen(unit)) return reopen(unit);
   // Its successor has started, or a member that joined while the others held, and that they wait for now, has no GPU.
   // The unit goes to the front of all queues, and gets its GPUs, the missing ones too, when their holders have had
   // their time.
@@ -310,8 +310,7 @@ void LeaseCore::State::reopen(Unit& unit) {
   touch(unit);
 }
 
-// ---- silence
-// -----------------------------------------------------------------------------------------------------------------
+// ---- silence ------------------------------------------------------------------------------------
 
 // The tenant's agent has said something about a lease that is being revoked.
 void LeaseCore::State::heard(Seat& seat) {

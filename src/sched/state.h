@@ -223,8 +223,7 @@ class GpuSet {
 TimePoint after(TimePoint now, Duration duration);
 
 struct LeaseCore::State {
-  // ---- lease_core.cc: one function per event, and looking up
-  // -----------------------------------------------------------------
+  // ---- lease_core.cc: one function per event, and looking up ------------------------------------
   void on(const GpuAdded& e);
   void on(const SettingsChanged& e);
   void on(const GrantsHeld& e);
@@ -248,10 +247,12 @@ struct LeaseCore::State {
   Tenant* tenant_of(TenantId id) const;
   Seat* seat_of(SeatId id) const;
   Seat* seat_in(SeatId id, LeaseEpoch epoch) const;  // only if that is its epoch
-  void command(Command c) { out->push_back(std::move(c)); }
+  template <class OneCommand>
+  void command(OneCommand c) {
+    out->emplace_back(std::move(c));
+  }
 
-  // ---- places.cc: phases, counters, accounting
-  // -------------------------------------------------------------------------------
+  // ---- places.cc: phases, counters, accounting --------------------------------------------------
   void set_phase(Seat& seat, SeatPhase phase);
   void set_wants(Seat& seat, bool wants);
   void set_place(Seat& seat, Place place);
@@ -266,8 +267,7 @@ struct LeaseCore::State {
   LeaseEpoch next_epoch(Gpu& gpu);
   void tell_contention(Unit& unit, bool always);
 
-  // ---- queueing.cc
-  // -----------------------------------------------------------------------------------------------------------
+  // ---- queueing.cc ------------------------------------------------------------------------------
   void settle();
   void settle_mode(Gpu& gpu);
   void settle_incomplete();
@@ -294,8 +294,7 @@ struct LeaseCore::State {
   Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
   void arm_run(Unit& unit);
 
-  // ---- revocation.cc
-  // ---------------------------------------------------------------------------------------------------------
+  // ---- revocation.cc ----------------------------------------------------------------------------
   void revoke(Unit& unit, RevokeReason reason);
   void revoke_seat(Seat& seat, RevokeReason reason);
   void ask(Seat& seat, RevokeReason reason);
@@ -313,8 +312,7 @@ struct LeaseCore::State {
   void unanswered(Seat& seat);
   void count_again(Unit& unit);
 
-  // ---- gangs.cc
-  // --------------------------------------------------------------------------------------------------------------
+  // ---- gangs.cc ---------------------------------------------------------------------------------
   Unit& make_unit(Gang* gang);
   void destroy_unit(Unit& unit);
   void attach(Seat& seat, Unit& unit);

@@ -7,8 +7,8 @@
 namespace gpumux::shim::hooks {
 namespace {
 
-// After a successful creation: the device is known, the context may not be current. All that make or hand out a context come here,
-// so a tenant knows whether there has been more than one.
+// After a successful creation: the device is known, the context may not be current. All that make or hand out a context
+// come here, so a tenant knows whether there has been more than one.
 CUresult created(CUresult result, CUdevice device, const CUcontext* context) {
   if (result == CUDA_SUCCESS) {
     if (Tenant* const mine = tenant()) {

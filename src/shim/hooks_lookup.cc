@@ -9,8 +9,8 @@ namespace {
 
 constexpr std::uint64_t kPerThreadFlag = 2;  // CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM
 
-// Only what the table knows by its very address is replaced. A newer driver may give a newer version of a function under a name that we
-// know: ours would have another prototype.
+// Only what the table knows by its very address is replaced. A newer driver may give a newer version of a function
+// under a name that we know: ours would have another prototype.
 void replace(const char* symbol, void** function, int cuda_version, std::uint64_t flags) {
   if (symbol == nullptr || function == nullptr || *function == nullptr) return;
   const auto entry = find_versioned(symbol, static_cast<unsigned>(cuda_version), (flags & kPerThreadFlag) != 0);

@@ -36,7 +36,8 @@ std::string launch_key() {
 
 void read_gang(Settings& settings) {
   if (const char* gang = variable("GPUMUX_GANG")) {
-    if (std::string_view(gang) != "none") {
+    settings.never_in_gang = std::string_view(gang) == "none";
+    if (!settings.never_in_gang) {
       settings.gang = std::string("named:") + gang;
       settings.sharing_gang = settings.gang;
     }

@@ -89,7 +89,8 @@ class Passage {
     if (memo_->stream != stream || memo_->streams == nullptr) return false;
     if (memo_->handle_generation != tenant_->gate().handle_generation()) return false;
     if (stream != nullptr && stream != gate::kPerThreadStream) return true;
-    if (memo_->context == tenant_->only_context()) [[likely]] return true;
+    if (memo_->context == tenant_->only_context()) [[likely]]
+      return true;
     cuda::CUcontext current = nullptr;
     return tenant_->driver().cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == memo_->context;
   }

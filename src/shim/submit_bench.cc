@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a submission costs on top of the driver's call while the lease is held: a call to a driver that does nothing,
-// directly and through the gate. The goal is 15 ns (bench/gpu measures the same against the real driver). A program with
-// several contexts also asks the driver which one is current when it submits to a default stream: some 10 ns more.
+// directly and through the gate. The goal is 15 ns (bench/gpu measures the same against the real driver). A program
+// with several contexts also asks the driver which one is current when it submits to a default stream: some 10 ns more.
 #include <benchmark/benchmark.h>
 
 #include "shim/submit.h"

@@ -60,7 +60,12 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
   bool opened = false;
   const auto slot = seats_.open(device, opened);
   if (!opened) return slot;
-  if (ungated_.load(std::memory_order_seq_cst)) gate_.set_ungated(*slot);
+  {
+    // Under the lock that a seat is announced under: either it is announced after this, which gates it again, or the
+    // daemon is known to be back.
+    const Seats::Locked seats(seats_);
+    if (ungated_.load(std::memory_order_seq_cst)) gate_.set_ungated(*slot);
+  }
   start_once();
   agent_.wake();
   return slot;
@@ -99,6 +104,7 @@ void Tenant::request(void* self, std::uint32_t slot) {
 
 void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
+  ungated_.store(false, std::memory_order_seq_cst);
   {
     Seats::Locked seats(seats_);
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) seats[slot].announced = false;
@@ -125,6 +131,10 @@ void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t s
   wire::SeatOpen open{.slot = slot};
   static_assert(sizeof open.gpu_uuid == sizeof seat.uuid.bytes);
   for (std::size_t i = 0; i < sizeof open.gpu_uuid; ++i) open.gpu_uuid[i] = seat.uuid.bytes[i];
+  // It ran without a daemon; this one may serve it (a SeatRefused says if not). Where no lease is held it may have work
+  // on the GPU, and so is draining.
+  gate_.clear_ungated(slot);
+  seat.refused = false;
   open.epoch = gate_.epoch(slot);
   open.exclusive = gate_.is_exclusive(slot) ? 1 : 0;
   if (open.epoch != 0) {
@@ -207,6 +217,7 @@ void Tenant::handle(const wire::Refused& message) {
 void Tenant::on_lost() {
   write_log(wire::Severity::kWarning, "the connection to the daemon is lost; looking for it");
   if (on_daemon_loss_.load(std::memory_order_relaxed) == wire::OnDaemonLoss::kWait) return;
+  ungated_.store(true, std::memory_order_seq_cst);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) gate_.set_ungated(slot);
 }
 
@@ -224,6 +235,7 @@ void Tenant::on_ungated(const std::string& why) {
 // ----------------------------------------------------------------------------------------------------
 
 void Tenant::join_own_gang() {
+  if (settings_.never_in_gang) return;
   if (!own_gang_.load(std::memory_order_relaxed) && !own_gang_.exchange(true, std::memory_order_release)) agent_.wake();
 }
 

@@ -35,7 +35,8 @@ class Tenant final : public client::SeatPort {
   std::optional<std::uint32_t> seat_of(cuda::CUcontext context);
   std::optional<std::uint32_t> seat_of_device(cuda::CUdevice device);
 
-  // A context was made. While there has been only one, every default stream is its: submissions need not ask the driver.
+  // A context was made. While there has been only one, every default stream is its: submissions need not ask the
+  // driver.
   void note_context(cuda::CUcontext context);
   // Null: there have been several.
   cuda::CUcontext only_context() const { return only_context_.load(std::memory_order_acquire); }

@@ -20,6 +20,8 @@ class Lease:
     closed: int = None   # its gate is closed, or it released
     drained: int = None
     ended_by: str = ""
+    silent: bool = False    # its agent did not answer in time (stopped, or starved): others did not wait for it
+    draining: bool = False  # when it was claimed from a daemon that had just started
     revokes: list = field(default_factory=list)
     reopens: list = field(default_factory=list)
 
@@ -47,15 +49,25 @@ class Trace:
                           lambda: f"{count} events {wanted} in the trace; the last are {self.events()[-8:]}", poll=0.01)
 
     def leases(self, gpu=None):
-        """Leases in the order of their grants. A tenant's death, or a restart of the daemon, ends what it held."""
+        """Leases in the order of their grants. A tenant's death ends what it held. So does a restart of the daemon, as
+        far as the trace knows: what is still held is claimed from the new one, and what the programs say of
+        themselves covers the time between."""
         leases = []
         open_leases = {}
+        before = None
         for event in self.events():
+            if before is not None and event["sequence"] <= before["sequence"]:
+                for key in list(open_leases):
+                    self._end(open_leases.pop(key), before, "restart")
+            before = event
             name = event["event"]
             key = (event.get("tenant"), event.get("gpu"))
             if name in ("grant", "claim") and event.get("epoch"):
                 lease = Lease(event.get("pid"), event.get("tenant"), event.get("gpu"), event.get("epoch"),
-                              event.get("lease") != "shared", event["time_ns"])
+                              event.get("lease") != "shared", event["time_ns"],
+                              draining=event.get("detail") == "draining")
+                if lease.draining:
+                    lease.closed = lease.granted
                 open_leases[key] = lease
                 leases.append(lease)
             elif name == "gone":
@@ -68,6 +80,8 @@ class Trace:
                 elif name == "reopen":
                     lease.reopens.append(event["time_ns"])
                     lease.closed = None
+                elif name == "silent":
+                    lease.silent = True
                 elif name == "gate_closed":
                     lease.closed = event["time_ns"]
                 elif name == "drained" and event.get("epoch") == lease.epoch:
@@ -80,16 +94,20 @@ class Trace:
         lease.drained = event["time_ns"]
         lease.ended_by = name
 
-    def check_exclusive(self, overlap=True, silent_pids=()):
-        """No two leases of one GPU at once, by the daemon's account. With overlap the next holder may start when the gate
-        has closed; without, when the work has drained. `silent_pids`: stopped processes, which others pass over."""
+    def check_exclusive(self, overlap=True):
+        """No two leases of one GPU at once, by the daemon's account. With overlap the next holder may start when the
+        gate has closed; without, when the work has drained. Nobody needs to wait for who was silent."""
         problems = []
         for gpu in {lease.gpu for lease in self.leases()}:
             before = []
             for lease in self.leases(gpu):
                 for other in before:
                     end = other.closed if overlap else other.drained
-                    if other.pid == lease.pid or not (other.exclusive or lease.exclusive) or other.pid in silent_pids:
+                    if other.pid == lease.pid or not (other.exclusive or lease.exclusive) or other.silent:
+                        continue
+                    # A tenant whose gate is closed calls itself draining when it comes back, until it has looked; the
+                    # holder may have come back before it.
+                    if lease.draining:
                         continue
                     if end is None or end > lease.granted:
                         problems.append(f"GPU {gpu}: {lease} was granted while {other}")

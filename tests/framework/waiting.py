@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waiting for a condition: asked again and again until a deadline, never a sleep that hopes.
 
-Deadlines are generous, for the machine may be slow and shared: they bound how long a failure takes, and say nothing of
-how fast things are.
+Deadlines are generous, for the machine may be slow and shared: they bound how long a failure takes, and say nothing
+of how fast things are.
 """
 
 import time

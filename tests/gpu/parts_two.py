@@ -10,11 +10,11 @@ def seeds_scenario(session, quantum):
     title = f"A, C on GPU 0, B on GPU 1, {quantum}"
     short = "scenario-" + quantum
     with Daemon(session, short, mode="serial", quantum=quantum) as daemon, Group(session, short, daemon) as group:
-        a = group.add("a", session.workload("matmul") + ["--seconds", "4", "--device", "0"])
-        b = group.add("b", session.workload("matmul") + ["--seconds", "8", "--device", "1"])
+        a = group.add("a", session.workload("matmul") + ["--seconds", "16", "--device", "0"])
+        b = group.add("b", session.workload("matmul") + ["--seconds", "20", "--device", "1"])
         group.wait_ready()
-        # The last one waits for the go before it touches the GPU a first time, so with an unlimited quantum A comes
-        # first.
+        # The last one is started only when A holds the GPU, so with an unlimited quantum A comes first. A runs for
+        # longer than C needs to import PyTorch, so that C does ask while A holds.
         group.go()
         if daemon.holder(0, {a.pid}, 10) is None:
             raise Failed("A never held GPU 0")
@@ -30,6 +30,10 @@ def seeds_scenario(session, quantum):
             session.check(not wrong, f"{title}: leases of GPU {gpu} were exclusive", wrong[0] if wrong else "")
         turns_a = grants_between(events, 0, a.pid, results[0]["start_ns"], results[0]["end_ns"])
         turns_c = grants_between(events, 0, c.pid, 0, 1 << 62)
+        asked_c = min((event["time_ns"] for event in events
+                       if event["event"] == "request" and event.get("pid") == c.pid), default=1 << 62)
+        session.check(asked_c < results[0]["end_ns"], f"{title}: C asks while A runs",
+                      f"{(results[0]['end_ns'] - asked_c) / 1e9:.1f} s before A's end")
         pids_on_1 = {event.get("pid") for event in events if event["event"] == "grant" and event.get("gpu") == 1}
         session.check(pids_on_1 == {b.pid}, f"{title}: only B on GPU 1", f"{len(pids_on_1)} programs were granted it")
         if quantum == "unlimited":

@@ -21,21 +21,19 @@ using namespace cuda;
 enum class Door { kLinked, kDlsym, kProcAddress };
 
 // Entries that the programs use, by the symbols that today's cuda.h gives their names.
-#define GPUMUX_PROGRAM_ENTRIES(X)                                                                                      \
-  X(cuInit)                                                                                                            \
-  X(cuDeviceGet)                                                                                                       \
-  X(cuDeviceGetCount) X(cuDeviceGetUuid_v2) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) X(cuCtxSetCurrent) X(cuCtxGetCurrent) \
-      X(cuCtxSynchronize) X(cuCtxEnablePeerAccess) X(cuDevicePrimaryCtxRetain) X(cuDevicePrimaryCtxRelease_v2)         \
-          X(cuDevicePrimaryCtxReset_v2) X(cuModuleLoadData) X(cuModuleGetFunction) X(cuModuleUnload) X(cuMemAlloc_v2)  \
-              X(cuMemFree_v2) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyHtoDAsync_v2) X(cuMemcpyDtoHAsync_v2)    \
-                  X(cuMemsetD32_v2) X(cuMemsetD32Async) X(cuMemcpyDtoHAsync_v2_ptsz) X(cuMemHostAlloc)                 \
-                      X(cuMemFreeHost) X(cuLaunchKernel) X(cuLaunchKernel_ptsz) X(cuStreamCreate)                      \
-                          X(cuStreamDestroy_v2) X(cuStreamSynchronize) X(cuStreamSynchronize_ptsz) X(cuStreamQuery)    \
-                              X(cuStreamWaitEvent) X(cuStreamBeginCapture_v2) X(cuStreamEndCapture)                    \
-                                  X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) X(cuGraphExecDestroy)                \
-                                      X(cuGraphDestroy) X(cuEventCreate) X(cuEventRecord) X(cuEventSynchronize)        \
-                                          X(cuEventDestroy_v2) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle_v2)           \
-                                              X(cuIpcCloseMemHandle)
+// clang-format off
+#define GPUMUX_PROGRAM_ENTRIES(X) \
+  X(cuInit) X(cuDeviceGet) X(cuDeviceGetCount) X(cuDeviceGetUuid_v2) X(cuCtxCreate_v2) X(cuCtxDestroy_v2) \
+  X(cuCtxSetCurrent) X(cuCtxGetCurrent) X(cuCtxSynchronize) X(cuCtxEnablePeerAccess) X(cuDevicePrimaryCtxRetain) \
+  X(cuDevicePrimaryCtxRelease_v2) X(cuDevicePrimaryCtxReset_v2) X(cuModuleLoadData) X(cuModuleGetFunction) \
+  X(cuModuleUnload) X(cuMemAlloc_v2) X(cuMemFree_v2) X(cuMemcpyHtoD_v2) X(cuMemcpyDtoH_v2) X(cuMemcpyHtoDAsync_v2) \
+  X(cuMemcpyDtoHAsync_v2) X(cuMemsetD32_v2) X(cuMemsetD32Async) X(cuMemcpyDtoHAsync_v2_ptsz) X(cuMemHostAlloc) \
+  X(cuMemFreeHost) X(cuLaunchKernel) X(cuLaunchKernel_ptsz) X(cuStreamCreate) X(cuStreamDestroy_v2) \
+  X(cuStreamSynchronize) X(cuStreamSynchronize_ptsz) X(cuStreamQuery) X(cuStreamWaitEvent) \
+  X(cuStreamBeginCapture_v2) X(cuStreamEndCapture) X(cuGraphInstantiateWithFlags) X(cuGraphLaunch) \
+  X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuEventCreate) X(cuEventRecord) X(cuEventSynchronize) \
+  X(cuEventDestroy_v2) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle)
+// clang-format on
 
 struct Api {
 #define GPUMUX_FIELD(name) decltype(Driver::name) name = nullptr;

@@ -227,7 +227,7 @@ int at_exit(const Api& api) {
 int main(int argc, char** argv) {
   using namespace gpumux::programs;
   const Options options(argc, argv, {{"what", "compute"}, {"steps", "20"}, {"children", "3"}, {"hold", "0"}});
-  const Api api = open_driver(options.door());
+  static const Api api = open_driver(options.door());  // handlers of atexit use it
   const std::string& what = options.text("what");
   int code = 0;
   if (what == "crash") {

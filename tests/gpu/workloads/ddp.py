@@ -43,11 +43,14 @@ def rank_main(arguments):
     for i in range(5):
         loss = step(i)
     loss.item()
-    distributed.barrier()
+    torch.cuda.synchronize()
+    # The ranks meet on the host, with nothing on the GPUs: a collective that one rank has begun would hold both jobs'
+    # GPUs until the other rank joins, and that one waits for the other job.
+    store = distributed.distributed_c10d._get_default_store()
     if rank == 0:
         common.meet(arguments)
-    distributed.barrier()
-    torch.cuda.synchronize()
+        store.set("go", "1")
+    store.wait(["go"])
     begin = time.monotonic_ns()
     for i in range(arguments.steps or 200):
         loss = step(i)

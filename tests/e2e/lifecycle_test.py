@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that do unusual things with streams, threads, contexts and processes, while the GPU changes hands all
+the time.
+
+Method: each kind of program runs beside a plain worker under a quantum of a few milliseconds; results must be those
+of a run without gpumux, nobody may be disturbed, and leases must be exclusive by the daemon's account and by the
+programs' own.
+"""
+
+import os
+import pathlib
+import signal
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from framework import paths  # noqa: E402
+from framework.case import GpumuxTest, main  # noqa: E402
+from framework.waiting import wait_until  # noqa: E402
+
+GRAPHS_MISSING = "the simulated driver has no graphs"
+
+
+class Lifecycle(GpumuxTest):
+    gpus = 2
+    daemon_settings = {"quantum": "5ms"}
+
+    def start_neighbour(self):
+        neighbour = self.start("worker", name="neighbour", steps=100_000, step_us=500, sync_every=2, say_every=1)
+        neighbour.wait_for_line("ready")
+        return neighbour
+
+    def expect_progress(self, neighbour):
+        before = neighbour.count("step")
+        wait_until(lambda: neighbour.count("step") > before + 3, 10,
+                   lambda: f"the neighbour gets on: {neighbour.tail(3)}")
+
+    def beside_a_neighbour(self, switches=3, **options):
+        """A worker with these options beside another; it must compute the same as natively, and the GPU must have
+        changed hands meanwhile."""
+        daemon = self.start_daemon()
+        want = self.native_digest(**options)
+        neighbour = self.start_neighbour()
+        worker = self.start("worker", **options).expect_success()
+        self.assertEqual(worker.field("digest"), want)
+        self.expect_progress(neighbour)
+        self.assertGreaterEqual(daemon.trace.switches(0).count(worker.pid), switches)
+        self.assertEqual(daemon.trace.check_exclusive(), [])
+
+    def test_many_streams(self):
+        self.beside_a_neighbour(steps=30, step_us=500, streams=12, sync_every=5)
+
+    def test_many_threads_on_two_gpus(self):
+        self.beside_a_neighbour(steps=30, step_us=500, streams=2, threads=5, gpu="0,1", sync_every=3)
+
+    def test_legacy_default_stream(self):
+        self.beside_a_neighbour(steps=50, step_us=500, legacy_stream=1, sync_every=7)
+
+    def test_per_thread_default_streams(self):
+        self.beside_a_neighbour(steps=50, step_us=500, per_thread_stream=1, threads=4, sync_every=7)
+
+    def test_events_across_streams(self):
+        self.beside_a_neighbour(steps=30, step_us=300, streams=4, cross_events=1, sync_every=5)
+
+    def test_contexts_come_and_go(self):
+        self.beside_a_neighbour(steps=8, step_us=500, contexts=6, threads=2, streams=2)
+
+    def test_primary_contexts_come_and_go(self):
+        self.beside_a_neighbour(steps=8, step_us=500, contexts=6, primary=1, streams=2)
+
+    def test_graphs_captured_and_launched(self):
+        native = self.start("worker", name="native", preload=False, steps=1, graph=1)
+        if native.wait() == 3 and native.field("code") == "801":
+            self.skipTest(GRAPHS_MISSING)
+        self.beside_a_neighbour(steps=30, step_us=500, graph=1, streams=2, threads=2, contexts=2)
+
+    def test_nothing_drained_before_it_is_done(self):
+        """Without overlap no two programs are ever at work at once, whatever streams the work is in."""
+        daemon = self.start_daemon(overlap="false", quantum="3ms")
+        kinds = [{"streams": 3}, {"per_thread_stream": 1, "threads": 3}, {"legacy_stream": 1}]
+        logs, programs = {}, []
+        for number, kind in enumerate(kinds):
+            logs[number] = os.path.join(self.directory, f"log{number}")
+            programs.append(self.start("worker", steps=60, step_us=700, sync_every=9, log=logs[number], **kind))
+        for program in programs:
+            program.expect_success()
+        self.assertGreater(self.check_sure_intervals(logs), 100)
+        self.assertEqual(daemon.trace.check_exclusive(overlap=False), [])
+
+    def run_lifecycle(self, what, **options):
+        daemon = self.start_daemon()
+        neighbour = self.start_neighbour()
+        program = self.start("lifecycle", name=what, what=what, **options).expect_success()
+        self.expect_progress(neighbour)
+        self.assertEqual(daemon.trace.check_exclusive(), [])
+        self.assertEqual(program.errors, [])
+        return daemon, neighbour, program
+
+    def test_fork_before_use(self):
+        daemon, _, program = self.run_lifecycle("fork-before", children=4)
+        self.assertEqual(program.count("done what=child"), 4)
+        self.assertEqual(len({event["pid"] for event in daemon.trace.events(event="connect")}), 6)
+
+    def test_fork_of_workers_that_do_not_use_the_gpu(self):
+        daemon, _, _ = self.run_lifecycle("fork-after", children=4)
+        self.assertEqual(len(daemon.trace.events(event="connect")), 2, "a child came to the daemon")
+
+    def test_fork_of_a_child_that_calls_the_driver(self):
+        self.run_lifecycle("fork-use")
+
+    def test_orphan_does_not_keep_the_lease(self):
+        daemon, neighbour, program = self.run_lifecycle("orphan", hold=30)
+        # The child has its parent's descriptors, but the parent is dead, and that counts.
+        daemon.trace.wait_for(event="gone", pid=program.pid, timeout=5)
+        os.kill(int(program.field("pid", "orphan")), 0)  # still alive
+        self.expect_progress(neighbour)
+
+    def test_exec(self):
+        daemon, _, program = self.run_lifecycle("exec")
+        self.assertEqual(program.count("done what=compute"), 1)
+        connects = [event for event in daemon.trace.events(event="connect") if event["pid"] == program.pid]
+        self.assertEqual(len(connects), 2, "the program and what it became are two tenants")
+
+    def test_exit_from_another_thread(self):
+        self.run_lifecycle("thread-exit")
+
+    def test_threads_that_end(self):
+        self.run_lifecycle("thread-gone", steps=40)
+
+    def test_signals(self):
+        self.run_lifecycle("signals", steps=60)
+
+    def test_work_at_exit(self):
+        self.run_lifecycle("atexit")
+
+    def test_sticky_error_harms_only_its_program(self):
+        daemon, neighbour, program = self.run_lifecycle("crash", hold=0)
+        self.assertEqual(program.count("done what=crash"), 2)
+        self.assertIsNone(neighbour.code)
+        del daemon
+
+    def test_a_poisoned_holder_that_lives_on_gives_way(self):
+        daemon = self.start_daemon()
+        crasher = self.start("lifecycle", what="crash", hold=30)
+        crasher.wait_for_line("done")
+        worker = self.start("worker", steps=20, step_us=500).expect_success()
+        self.assertIsNone(crasher.code)
+        self.assertIn(worker.pid, daemon.trace.switches(0))
+
+    def test_a_stopped_holder_is_passed_over(self):
+        daemon = self.start_daemon(silence_limit="100ms")
+        holder = self.start("worker", name="holder", steps=100_000, step_us=300, sync_every=2, say_every=1)
+        holder.wait_for_line("step")
+        holder.send(signal.SIGSTOP)
+        worker = self.start("worker", steps=20, step_us=500).expect_success()
+        daemon.trace.wait_for(event="silent", pid=holder.pid)
+        said = holder.count("step")
+        holder.send(signal.SIGCONT)
+        wait_until(lambda: holder.count("step") > said + 5, 10, "the holder goes on after SIGCONT")
+        del worker
+
+
+class Inert(GpumuxTest):
+    """Preloaded into programs that do not use CUDA, nothing happens: no output, thread, descriptor or message."""
+
+    def both(self, arguments):
+        results = []
+        for preload in (False, True):
+            process = self.start_process(arguments, environment=self.environment(preload))
+            process.wait()
+            results.append((process.code, process.lines, process.errors))
+        return results
+
+    def test_tools(self):
+        self.start_daemon()
+        script = "import os; print(sorted(os.listdir('/proc/self/fd')), len(os.listdir('/proc/self/task')))"
+        libraries = "import ctypes, ssl, json, sqlite3; print(ctypes.CDLL(None).dlsym is not None)"
+        missing = "import ctypes\ntry: ctypes.CDLL('libnone.so')\nexcept OSError as e: print(e)"
+        for arguments in (["/bin/true"], ["/bin/false"], ["/bin/ls", "/"],
+                          ["/bin/bash", "-c", "exec 9>/dev/null; ls /proc/self/fd; echo $?"],
+                          [sys.executable, "-c", script], [sys.executable, "-c", libraries],
+                          [sys.executable, "-c", missing]):
+            with self.subTest(arguments=arguments):
+                native, preloaded = self.both(arguments)
+                self.assertEqual(preloaded, native)
+
+    def test_a_program_that_only_looks_is_no_tenant(self):
+        daemon = self.start_daemon()
+        self.start("probe", "--door", "dlsym").expect_success()
+        self.assertEqual(daemon.trace.events(event="connect"), [])
+
+    def test_library_is_where_the_build_put_it(self):
+        self.assertTrue(paths.LIBRARY.exists())
+
+
+if __name__ == "__main__":
+    main()
