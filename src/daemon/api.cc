@@ -17,6 +17,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::size_t kMaxLimitedUsers = 4096;
+
 unsigned http_status(base::Code code) {
   switch (code) {
     case base::Code::kInvalid: return 400;
@@ -85,7 +87,7 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   const std::string_view query = question == std::string_view::npos ? "" : target.substr(question + 1);
   const bool is_get = request.method == "GET";
   if (path == "/v1/daemon") return is_get ? daemon() : wrong_method("GET");
-  if (path == "/v1/status") return is_get ? status() : wrong_method("GET");
+  if (path == "/v1/status") return is_get ? status(request.peer) : wrong_method("GET");
   if (path == "/v1/trace") return is_get ? trace(query) : wrong_method("GET");
   if (path == "/v1/hold") return request.method == "POST" ? hold(request) : wrong_method("POST");
   if (path.starts_with(kGpus)) {
@@ -124,7 +126,17 @@ ApiAnswer Api::daemon() const {
   });
 }
 
-ApiAnswer Api::status() const {
+ApiAnswer Api::status(const Peer& peer) {
+  if (peer.uid != 0 && peer.uid != info_.uid) {
+    if (status_limits_.size() > kMaxLimitedUsers) status_limits_.clear();
+    RateLimit& limit = status_limits_.try_emplace(peer.uid, kStatusBurst, kStatusPerSecond).first->second;
+    if (!limit.take(leases_.now())) {
+      return error_response(
+          429, {base::Code::kExhausted, 0,
+                "user " + std::to_string(peer.uid) + " asks for the status more than " +
+                    std::to_string(kStatusPerSecond) + " times a second: ask less often, or follow /v1/trace"});
+    }
+  }
   // Shared, because a std::function must be copyable.
   auto snapshot = std::make_shared<const StatusSnapshot>(take_status(leases_, translator_));
   return ApiWork([snapshot, renderer = renderer_] { return ApiResponse{200, renderer->render(*snapshot)}; });

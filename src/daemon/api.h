@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <variant>
 
 #include "base/result.h"
@@ -16,6 +17,7 @@
 #include "daemon/holds.h"
 #include "daemon/inventory.h"
 #include "daemon/leases.h"
+#include "daemon/rate_limit.h"
 #include "daemon/status.h"
 #include "daemon/translate.h"
 
@@ -60,6 +62,11 @@ struct TimerStatistics {
   base::Duration latest{};
 };
 
+// A look at the status copies every seat on the loop's thread: 0.5 ms with a thousand of them. A dashboard looks once a
+// second.
+inline constexpr std::int64_t kStatusBurst = 50;
+inline constexpr std::int64_t kStatusPerSecond = 100;
+
 class Api {
  public:
   Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info,
@@ -72,7 +79,7 @@ class Api {
 
  private:
   ApiAnswer daemon() const;
-  ApiAnswer status() const;
+  ApiAnswer status(const Peer& peer);
   ApiAnswer hold(const ApiRequest& request);
   ApiAnswer change(const ApiRequest& request, std::string_view which);
   base::Result<std::vector<base::GpuIndex>> select(std::string_view which) const;
@@ -82,6 +89,7 @@ class Api {
   const AccessRules& access_;
   DaemonInfo info_;
   const TimerStatistics& timers_;
+  std::unordered_map<uid_t, RateLimit> status_limits_;
   Holds holds_;
   std::shared_ptr<StatusRenderer> renderer_ = std::make_shared<StatusRenderer>();
 };

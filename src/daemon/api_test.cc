@@ -13,6 +13,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "daemon/api.h"
 #include "daemon/files.h"
 #include "daemon/test_support.h"
 #include "os/runtime_dir.h"
@@ -195,6 +196,38 @@ TEST(Api, RefusesWhatIsWrong) {
   // One wrong setting changes none.
   http(dir.path(), "PATCH", "/v1/gpus/0", R"({"mode": "concurrent", "quantum": "x"})");
   EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["mode"], "serial");
+}
+
+class ManualClock final : public base::Clock {
+ public:
+  base::TimePoint now() const override { return now_; }
+  void pass(base::Duration duration) { now_ += duration; }
+
+ private:
+  base::TimePoint now_{1s};
+};
+
+TEST(Api, LetsStrangersLookOnlySoOften) {
+  ManualClock clock;
+  Trace trace;
+  Leases leases(clock, trace);
+  const auto access = AccessRules::make(Config(), 0, false);
+  ASSERT_TRUE(access);
+  Translator translator(leases, *access, {});
+  TimerStatistics timers;
+  Api api(leases, translator, *access, {}, timers);
+  const auto status_of = [&](uid_t uid) {
+    const ApiAnswer answer = api.answer({"GET", "/v1/status", "", Peer{1, uid, {}}});
+    const auto* refused = std::get_if<ApiResponse>(&answer);
+    return refused == nullptr ? 200u : refused->status;
+  };
+  for (std::int64_t i = 0; i < kStatusBurst; ++i) EXPECT_EQ(status_of(7), 200u);
+  EXPECT_EQ(status_of(7), 429u);
+  EXPECT_EQ(status_of(8), 200u);  // another user has his own share
+  for (std::int64_t i = 0; i < 2 * kStatusBurst; ++i) EXPECT_EQ(status_of(0), 200u);
+  clock.pass(10ms);
+  EXPECT_EQ(status_of(7), 200u);
+  EXPECT_EQ(status_of(7), 429u);
 }
 
 TEST(Api, LetsStrangersLookAndNotTouch) {

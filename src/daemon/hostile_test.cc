@@ -143,6 +143,17 @@ TEST_F(Hostile, ScribbledPageChangesNothing) {
   scribbler.join();
 }
 
+TEST_F(Hostile, GangsWithoutEndAreRefused) {
+  TestTenant bad(dir_.path());
+  ASSERT_TRUE(bad.join());
+  for (std::size_t i = 0; i <= kMaxGangJoins; ++i) {
+    wire::GangJoin join;
+    wire::set_text(join.key, std::to_string(i));
+    ASSERT_TRUE(bad.send(join));
+  }
+  EXPECT_TRUE(bad.is_dropped());
+}
+
 TEST_F(Hostile, DescriptorsDoNotPileUp) {
   const std::size_t before = open_descriptors();
   for (int round = 0; round < 20; ++round) {

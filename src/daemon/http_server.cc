@@ -9,6 +9,7 @@
 #include <exception>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "daemon/log.h"
 #include "os/system_clock.h"
@@ -29,8 +30,8 @@ constexpr std::size_t kMaxBufferBytes = 32 * 1024;
 // A kept connection may be idle this long between requests; a request and its answer have to arrive in time.
 constexpr auto kIdleTimeout = 60s;
 constexpr auto kWriteTimeout = 10s;
-// One piece of the trace: about 400 entries.
-constexpr std::size_t kTracePieceBytes = 64 * 1024;
+// Entries in one piece of the trace: some 20 KiB.
+constexpr std::size_t kTracePiece = 128;
 // Followers are served in batches, so that a thousand switches a second are not a thousand writes to each.
 constexpr auto kTraceBatch = 5ms;
 constexpr auto kAcceptPause = 100ms;
@@ -169,25 +170,38 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       log_warning("a follower of the trace reads too slowly and is cut off", {{"uid", peer.uid}, {"pid", peer.pid}});
       return server_.remove(*this);
     }
-    std::string text;
-    while (entry != nullptr && text.size() < kTracePieceBytes) {
-      append_json_line(text, *entry);
+    auto entries = std::make_shared<std::vector<TraceEntry>>();
+    while (entry != nullptr && entries->size() < kTracePiece) {
+      entries->push_back(*entry);
       cursor_ = entry->sequence + 1;
       caught_up_ = true;
       entry = server_.trace_.at_or_after(cursor_);
     }
-    const bool last = entry == nullptr && !follow_;
-    piece_.clear();
-    if (chunked_ && !text.empty()) {
+    finished_ = entry == nullptr && !follow_;
+    writing_ = true;
+    // The text takes longer to make than the copies, and the loop has better to do.
+    asio::post(server_.worker_,
+               [self = shared_from_this(), io = &server_.io_, entries, chunked = chunked_, last = finished_] {
+                 std::string piece = trace_piece(*entries, chunked, last);
+                 asio::post(*io, [self, piece = std::move(piece)]() mutable {
+                   if (!self->open_) return;
+                   self->piece_ = std::move(piece);
+                   self->write_piece();
+                 });
+               });
+  }
+
+  static std::string trace_piece(const std::vector<TraceEntry>& entries, bool chunked, bool last) {
+    std::string text;
+    for (const TraceEntry& entry : entries) append_json_line(text, entry);
+    if (chunked && !text.empty()) {
       char length[20];
       std::snprintf(length, sizeof length, "%zx\r\n", text.size());
-      piece_ += length;
+      text.insert(0, length);
+      text += "\r\n";
     }
-    piece_ += text;
-    if (chunked_ && !text.empty()) piece_ += "\r\n";
-    if (chunked_ && last) piece_ += "0\r\n\r\n";
-    finished_ = last;
-    write_piece();
+    if (chunked && last) text += "0\r\n\r\n";
+    return text;
   }
 
   void write_piece() {

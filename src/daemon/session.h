@@ -20,6 +20,10 @@
 
 namespace gpumux::daemon {
 
+// A process belongs to a job, a run and its own GPUs. The core remembers each key that joins gangs, so their number is
+// bounded.
+inline constexpr std::size_t kMaxGangJoins = 16;
+
 // What carries a session's messages: a socket, a test or the fuzzer.
 class Carrier {
  public:
@@ -54,6 +58,7 @@ class Session {
   // A tenant's words cost log lines: 20 at once, 2 a second afterwards.
   RateLimit notes{20, 2};
   std::uint64_t notes_suppressed = 0;
+  std::size_t gang_joins = 0;
 
   template <class Message>
   bool send(const Message& message) {

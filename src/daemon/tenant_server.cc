@@ -246,16 +246,29 @@ void TenantServer::add(os::FileDescriptor socket) {
   if (connections_.size() >= limits_.tenants || user_full) {
     Translator::refuse(connection->session, wire::Reason::kLimit,
                        user_full ? "this user has too many tenants" : "there are too many tenants");
-    log_warning("a tenant is refused: too many are connected", {{"pid", connection->session.peer.pid},
-                                                                {"uid", uid},
-                                                                {"connected", connections_.size()},
-                                                                {"of_user", per_user_[uid]}});
+    if (may_complain()) {
+      log_warning("a tenant is refused: too many are connected", {{"pid", connection->session.peer.pid},
+                                                                  {"uid", uid},
+                                                                  {"connected", connections_.size()},
+                                                                  {"of_user", per_user_[uid]}});
+    }
     return connection->close();
   }
   ++per_user_[uid];
   connections_.emplace(id, connection);
   translator_.started(connection->session);
   connection->start();
+}
+
+bool TenantServer::may_complain() {
+  if (!complaints_.take(leases_.now())) {
+    ++complaints_suppressed_;
+    return false;
+  }
+  if (const auto suppressed = std::exchange(complaints_suppressed_, 0); suppressed > 0) {
+    log_warning("more tenants misbehaved than were written down", {{"left_out", suppressed}});
+  }
+  return true;
 }
 
 void TenantServer::end(Connection& connection, std::string_view why, const std::string& detail, bool expected) {
@@ -273,7 +286,7 @@ void TenantServer::end(Connection& connection, std::string_view why, const std::
                          {"why", why},
                          {"detail", detail}};
   if (!expected) {
-    log_warning("tenant dropped", fields);
+    if (may_complain()) log_warning("tenant dropped", fields);
   } else if (session.welcomed) {
     log_info("tenant gone", fields);
   }

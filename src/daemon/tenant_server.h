@@ -21,6 +21,7 @@
 
 #include "base/limits.h"
 #include "daemon/access.h"
+#include "daemon/rate_limit.h"
 #include "daemon/translate.h"
 #include "os/file_descriptor.h"
 
@@ -76,6 +77,7 @@ class TenantServer {
   class Connection;
   void wait_accept();
   void accept_some();
+  bool may_complain();
   void end(Connection& connection, std::string_view why, const std::string& detail, bool expected);
 
   boost::asio::io_context& io_;
@@ -90,6 +92,9 @@ class TenantServer {
   std::unordered_map<base::TenantId, std::shared_ptr<Connection>> connections_;
   std::unordered_map<uid_t, std::size_t> per_user_;
   std::uint64_t next_tenant_ = 1;
+  // Lines about tenants that misbehave: enough to see it, too few to fill a disk.
+  RateLimit complaints_{50, 5};
+  std::uint64_t complaints_suppressed_ = 0;
 };
 
 }  // namespace gpumux::daemon

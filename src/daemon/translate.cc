@@ -245,6 +245,7 @@ base::Status Translator::on(Session& session, const wire::Stepped& stepped) {
 }
 
 base::Status Translator::on(Session& session, const wire::GangJoin& join) {
+  if (++session.gang_joins > kMaxGangJoins) return base::fail(base::Code::kProtocol, "it joins ever more gangs");
   leases_.apply(sched::GangJoined{session.id, std::string(wire::text_of(join.key)), 0});
   return {};
 }
