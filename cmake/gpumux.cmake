@@ -27,6 +27,10 @@ add_library(gpumux_sanitize INTERFACE)
 if(GPUMUX_SANITIZE)
   target_compile_options(gpumux_sanitize INTERFACE -fsanitize=${GPUMUX_SANITIZE} -fno-omit-frame-pointer
     -fno-sanitize-recover=all)
+  if(GPUMUX_SANITIZE MATCHES undefined)
+    # It asks for type information, which the components built without it do not have.
+    target_compile_options(gpumux_sanitize INTERFACE -fno-sanitize=vptr)
+  endif()
   target_link_options(gpumux_sanitize INTERFACE -fsanitize=${GPUMUX_SANITIZE})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # With instrumented code g++ loses sight of what is initialised; the dev and release builds have the warning.

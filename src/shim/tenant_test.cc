@@ -66,10 +66,11 @@ base::Duration run_time() {
 
 enum class Phase { kIdle, kHolding, kRevoked, kClosed, kDrained /* and revoked: may be stepped */, kStepping };
 
-// What the daemon believes of one seat. `may_submit` and `permits` are read by the submitting threads as well.
+// What the daemon believes of one seat. The atomics are read by the submitting threads as well. (What orders them is
+// the lease page, which is mapped twice here, so that ThreadSanitizer does not see it.)
 struct SeatBelief {
-  bool open = false;
-  int device = 0;
+  std::atomic<bool> open{false};
+  std::atomic<int> device{0};
   Phase phase = Phase::kIdle;
   bool wanted = false;
   std::uint64_t epoch = 0;
@@ -193,7 +194,7 @@ class WhimsicalDaemon {
     }
     seat.open = true;
     seat.next_whim = now();
-    send(wire::SeatOpened{.slot = open.slot, .gpu_index = static_cast<std::uint32_t>(seat.device)});
+    send(wire::SeatOpened{.slot = open.slot, .gpu_index = static_cast<std::uint32_t>(seat.device.load())});
   }
   void on(const wire::Request& request) { seats_[request.slot].wanted = true; }
   void on(const wire::GateClosed& closed) {
