@@ -48,7 +48,7 @@ class GpumuxTest(unittest.TestCase):
                 print(f"  {line}", file=sys.stderr)
         for daemon in self.daemons:
             print(f"{daemon.name}:\n{daemon.log()}", file=sys.stderr)
-            for event in daemon.trace.events()[-60:]:
+            for event in daemon.trace.events()[-400:]:
                 print(f"  {event}", file=sys.stderr)
 
     # ---- starting things

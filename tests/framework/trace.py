@@ -79,6 +79,7 @@ class Trace:
                     lease.revokes.append(event["time_ns"])
                 elif name == "reopen":
                     lease.reopens.append(event["time_ns"])
+                    lease.epoch = event["epoch"]  # the same lease goes on under another
                     lease.closed = None
                 elif name == "silent":
                     lease.silent = True

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The command from end to end: run, status, set, trace, doctor; a private daemon that begins and ends by itself.
+
+Method: the built command, daemon and library, as a user has them side by side; what is shown is compared with what
+the daemon's trace and the programs say.
+"""
+
+import json
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from framework import paths  # noqa: E402
+from framework.api import Api  # noqa: E402
+from framework.case import GpumuxTest, main  # noqa: E402
+from framework.waiting import wait_until  # noqa: E402
+
+
+class Command(GpumuxTest):
+    gpus = 2
+
+    def gpumux(self, *arguments, name=None, **variables):
+        own = {"GPUMUX_LIBRARY": paths.LIBRARY, "GPUMUX_DAEMON": paths.DAEMON, **variables}
+        return self.start_process([paths.COMMAND, *arguments], name=name or f"gpumux {arguments[0]}",
+                                  environment=self.environment(preload=False, **own))
+
+    def ask(self, *arguments, code=0, **variables):
+        process = self.gpumux(*arguments, **variables)
+        self.assertEqual(process.wait(), code, process.tail(30))
+        return "\n".join(process.lines), "\n".join(process.errors)
+
+    def test_run_makes_tenants(self):
+        daemon = self.start_daemon(quantum="5ms")
+        want = self.native_digest(steps=40, step_us=500)
+        programs = [self.gpumux("run", "--", str(paths.PROGRAMS / "worker"), "--steps", "40", "--step-us", "500")
+                    for _ in range(2)]
+        for program in programs:
+            program.expect_success()
+            self.assertEqual(program.field("digest"), want)
+        self.assertEqual(set(daemon.trace.switches(0)), {program.pid for program in programs})
+
+    def test_run_gives_the_programs_exit_code(self):
+        self.start_daemon()
+        self.ask("run", "--", "/bin/sh", "-c", "exit 42", code=42)
+        self.ask("run", "--", "no-such-program-anywhere", code=127)
+        self.ask("run", "--", "/etc/passwd", code=126)
+
+    def test_run_starts_a_private_daemon_that_ends_by_itself(self):
+        place = os.path.join(self.directory, "xdg")
+        os.mkdir(place, 0o700)
+        variables = {"GPUMUX_RUNTIME_DIR": "", "XDG_RUNTIME_DIR": place}
+        # Two at once start one daemon.
+        programs = [self.gpumux("run", "--", str(paths.PROGRAMS / "worker"), "--steps", "2000", "--step-us", "1000",
+                                "--say-every", "1", **variables) for _ in range(2)]
+        for program in programs:
+            program.wait_for_line("step")
+        api = Api(os.path.join(place, "gpumux", "api.sock"))
+        daemon = api.daemon()
+        self.assertTrue(daemon["private"])
+        pids = {seat["pid"] for seat in api.seats(0)}
+        self.assertEqual(pids, {program.pid for program in programs})
+        for program in programs:
+            program.end()
+        # --exit-when-unused 10s, and a generous margin.
+        wait_until(lambda: not os.path.exists(f"/proc/{daemon['pid']}"), 40, "the private daemon ends", poll=0.2)
+        self.assertFalse(os.path.exists(api.path))
+
+    def test_run_without_a_library_or_daemon_starts_nothing(self):
+        _, errors = self.ask("run", "--", "/bin/echo", "hello", code=1, GPUMUX_LIBRARY="/nowhere/libgpumux.so")
+        self.assertIn("/nowhere/libgpumux.so", errors)
+
+    def test_status(self):
+        self.start_daemon(quantum="unlimited", idle_hold="10s")
+        holder = self.start("worker", name="holder", steps=100_000, step_us=500, say_every=1)
+        holder.wait_for_line("step")
+        waiter = self.start("worker", name="waiter", steps=100_000, step_us=500)
+        wait_until(lambda: any(seat["phase"] == "waiting" for seat in self.daemons[0].api.seats()), 10, "a waiter")
+        text, _ = self.ask("status")
+        for needle in (str(holder.pid), str(waiter.pid), "worker", "waiting", "holding"):
+            self.assertIn(needle, text)
+        report = json.loads(self.ask("status", "--json")[0])
+        phases = {seat["pid"]: seat["phase"] for seat in report["gpus"][0]["seats"]}
+        self.assertEqual(phases, {holder.pid: "holding", waiter.pid: "waiting"})
+        self.assertTrue(next(seat for seat in report["gpus"][0]["seats"] if seat["pid"] == waiter.pid)["waits_for"])
+
+    def test_set_changes_a_running_daemon(self):
+        daemon = self.start_daemon(quantum="unlimited", idle_hold="10s")
+        programs = [self.start("worker", steps=100_000, step_us=500, say_every=1) for _ in range(2)]
+        daemon.trace.wait_for(event="request")
+        self.assertEqual(daemon.trace.events(event="revoke"), [])
+        self.ask("set", "0", "--quantum", "5ms")
+        for program in programs:
+            program.wait_for_line("step")
+        daemon.trace.wait_for(event="revoke", count=4)
+        self.assertEqual(daemon.api.gpu(0)["quantum"], "5ms")
+        self.assertEqual(daemon.api.gpu(1)["quantum"], "unlimited")
+        self.ask("set", "--mode", "concurrent")
+        daemon.trace.wait_for(event="grant", lease="shared", count=2)
+        _, errors = self.ask("set", "0", "--quantum", "purple", code=2)
+        self.assertIn("purple", errors)
+        self.ask("set", "7", "--quantum", "5ms", code=1)
+
+    def test_trace(self):
+        daemon = self.start_daemon()
+        program = self.start("worker", steps=20, step_us=500).expect_success()
+        daemon.trace.wait_for(event="gone", pid=program.pid)
+        text, _ = self.ask("trace")
+        self.assertIn(str(program.pid), text)
+
+    def test_without_a_daemon(self):
+        for command in ("status", "trace"):
+            _, errors = self.ask(command, code=3)
+            self.assertIn("daemon", errors)
+        self.ask("set", "--quantum", "5ms", code=3)
+
+    def test_doctor(self):
+        self.start_daemon()
+        text, _ = self.ask("doctor")
+        self.assertRegex(text, r"(?m)^ok +daemon")
+        self.assertRegex(text, r"(?m)^ok +driver: simulated")
+        # Without one a user can still run programs: a warning, and what to do about it.
+        self.daemons[0].terminate()
+        text, _ = self.ask("doctor")
+        self.assertRegex(text, r"(?m)^warning +daemon")
+        self.assertIn("gpumux run", text)
+        self.ask("doctor", "--strict", code=1)
+
+    def test_doctor_finds_what_is_missing(self):
+        self.start_daemon()
+        text, errors = self.ask("doctor", code=1, LD_LIBRARY_PATH="/nowhere")
+        self.assertIn("libcuda.so.1", text + errors)
+
+    def test_usage(self):
+        self.ask("frobnicate", code=2)
+        self.ask("run", code=2)
+        text, _ = self.ask("--help")
+        for command in ("run", "status", "set", "trace", "doctor"):
+            self.assertIn(command, text)
+            self.assertIn("xample", self.ask(command, "--help")[0])
+
+
+if __name__ == "__main__":
+    main()

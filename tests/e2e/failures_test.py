@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What is missing or wrong is said clearly, has its documented effect, and never ends the program.
+
+Method: programs and daemons are started where something is missing (no daemon, no driver, no GPU, no permission) or
+wrong (versions, variables), and what they say and do is compared with docs/environment.md and the daemon's and the
+command's exit codes.
+"""
+
+import os
+import pathlib
+import socket
+import struct
+import sys
+import threading
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from framework import paths, wire  # noqa: E402
+from framework.case import GpumuxTest, main  # noqa: E402
+from framework.process import Process  # noqa: E402
+
+QUICK = {"GPUMUX_CONNECT_TIMEOUT": "0.2s"}
+
+
+class WithoutADaemon(GpumuxTest):
+
+    def expect_ungated(self, said, **variables):
+        want = self.native_digest(steps=10)
+        program = self.start("worker", variables={**QUICK, **variables}, steps=10).expect_success()
+        self.assertEqual(program.field("digest"), want)
+        messages = [line for line in program.errors if line.startswith("gpumux: running without gpumux")]
+        self.assertEqual(len(messages), 1, program.errors)
+        self.assertIn(said, messages[0])
+        return program
+
+    def test_no_daemon(self):
+        program = self.expect_ungated("no daemon answers")
+        self.assertIn("gpumux run", program.errors[0])
+
+    def test_no_runtime_directory(self):
+        self.expect_ungated("no daemon answers", GPUMUX_RUNTIME_DIR=os.path.join(self.directory, "nowhere"))
+
+    def test_a_runtime_directory_with_a_name_too_long(self):
+        self.expect_ungated("107 bytes", GPUMUX_RUNTIME_DIR="/tmp/" + "x" * 200)
+
+    def test_a_dead_socket(self):
+        left = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        left.bind(f"{self.runtime_dir}/tenants.sock")
+        left.close()
+        self.expect_ungated("no daemon answers")
+
+    def test_somebody_elses_directory(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root, to give a directory away")
+        # The user's own place, /tmp/gpumux-UID, is taken by another user.
+        place = os.path.join(self.directory, "xdg")
+        os.makedirs(os.path.join(place, "gpumux"))
+        os.chown(os.path.join(place, "gpumux"), 12345, 12345)
+        self.expect_ungated("", GPUMUX_RUNTIME_DIR="", XDG_RUNTIME_DIR=place)
+
+    def test_a_socket_that_may_not_be_used(self):
+        if os.geteuid() != 0:
+            self.skipTest("needs root, to become another user")
+        self.start_daemon()
+        os.chmod(self.directory, 0o755)
+        os.chmod(self.runtime_dir, 0o755)
+        os.chmod(f"{self.runtime_dir}/tenants.sock", 0o600)
+        os.chmod(self.machine.directory, 0o777)
+        for root, _, files in os.walk(self.machine.directory):
+            for name in files:
+                os.chmod(os.path.join(root, name), 0o666)
+        program = self.start_process([paths.PROGRAMS / "worker", "--steps", "10"], user=65534, group=65534,
+                                     environment=self.environment(**QUICK)).expect_success()
+        self.assertTrue(any("Permission denied" in line for line in program.errors), program.errors)
+
+    def scripted_daemon(self, answer):
+        """A daemon that answers each Hello with these bytes, or closes."""
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listening.bind(f"{self.runtime_dir}/tenants.sock")
+        listening.listen(8)
+
+        def serve():
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1024)
+                    if answer is not None:
+                        connection.send(answer)
+                        connection.recv(1024)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        self.addCleanup(listening.close)
+
+    def test_another_version(self):
+        text = b"this daemon speaks protocol 7 to 9, the library 1: install the same version of both"
+        self.scripted_daemon(wire.message(wire.REFUSED, struct.pack("<II128s", 1, 0, text)))
+        self.expect_ungated(text.decode(), GPUMUX_CONNECT_TIMEOUT="20s")
+
+    def test_a_daemon_that_talks_nonsense(self):
+        self.scripted_daemon(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        self.expect_ungated("")
+
+    def test_a_daemon_that_hangs_up(self):
+        self.scripted_daemon(None)
+        self.expect_ungated("closed the connection")
+
+    def test_disabled(self):
+        daemon = self.start_daemon()
+        program = self.start("worker", variables={"GPUMUX_DISABLE": "1"}, steps=10).expect_success()
+        self.assertEqual(program.errors, [])
+        self.assertEqual(daemon.trace.events(event="connect"), [])
+
+
+class BadValues(GpumuxTest):
+
+    def test_in_the_library_they_are_logged_and_ignored(self):
+        self.start_daemon()
+        bad = {"GPUMUX_CONNECT_TIMEOUT": "soon", "GPUMUX_ON_DAEMON_LOSS": "panic"}
+        for name, value in bad.items():
+            with self.subTest(variable=name):
+                log = os.path.join(self.directory, f"{name}.log")
+                program = self.start("worker", variables={name: value, "GPUMUX_LOG": log}, steps=10).expect_success()
+                self.assertEqual(program.errors, [])
+                with open(log, encoding="utf-8") as file:
+                    said = file.read()
+                self.assertIn(f"{name}={value} is ignored", said)
+
+    def test_odd_values_harm_nothing(self):
+        daemon = self.start_daemon()
+        want = self.native_digest(steps=10)
+        for variables in ({"WORLD_SIZE": "many"}, {"WORLD_SIZE": "-1"}, {"GPUMUX_GANG": "x" * 5000},
+                          {"GPUMUX_NAME": "\x1b[2J" * 50}, {"GPUMUX_LOG": "/nowhere/at/all"},
+                          {"MASTER_ADDR": "\xff", "MASTER_PORT": "", "WORLD_SIZE": "3"},
+                          {"GPUMUX_RUN_ID": "y" * 300, "WORLD_SIZE": "1"}):
+            with self.subTest(variables=variables):
+                program = self.start("worker", variables=variables, steps=10).expect_success()
+                self.assertEqual(program.field("digest"), want)
+        self.assertTrue(all(event["event"] for event in daemon.trace.events()))
+
+    def test_in_the_daemon_they_are_refused_by_name(self):
+        for name, value in (("GPUMUX_MODE", "sideways"), ("GPUMUX_QUANTUM", "5 apples"), ("GPUMUX_POLICY", "mine"),
+                            ("GPUMUX_MAX_RUNTIME", "-1s"), ("NVSHARE_MAX_RUNTIME_SEC", "3"),
+                            ("GPUMUX_OVERLAP", "perhaps")):
+            with self.subTest(variable=name):
+                code, said = self.daemon_fails(**{name: value})
+                self.assertEqual(code, 3, said)
+                self.assertIn(name, said)
+
+    def daemon_fails(self, arguments=(), **variables):
+        """The exit code and the words of a daemon that does not start."""
+        environment = {"PATH": os.environ["PATH"], **self.machine.environment(), **variables}
+        process = Process([paths.DAEMON, "--private", "--runtime-dir", self.runtime_dir, *arguments], environment)
+        self.programs.append(process)
+        return process.wait(), "\n".join(process.errors + process.lines)
+
+    def test_wrong_options(self):
+        code, said = self.daemon_fails(["--no-such-thing"])
+        self.assertEqual(code, 2)
+        self.assertIn("--no-such-thing", said)
+
+
+class NoGpu(GpumuxTest):
+    gpus = 0
+
+    def test_a_daemon_says_so(self):
+        process = Process([paths.DAEMON, "--private", "--runtime-dir", self.runtime_dir],
+                          {"PATH": os.environ["PATH"], **self.machine.environment()})
+        self.programs.append(process)
+        self.assertEqual(process.wait(), 4, process.tail())
+        self.assertIn("GPU", process.tail())
+
+    def test_a_program_gets_the_drivers_answer(self):
+        native = self.start("worker", preload=False, steps=1)
+        program = self.start("worker", variables=QUICK, steps=1)
+        self.assertEqual(program.wait(), native.wait())
+        self.assertEqual(program.lines, native.lines)
+        self.assertEqual(program.errors, native.errors)
+
+
+class NoDriver(GpumuxTest):
+
+    def test_a_program_that_looks_for_one_finds_none(self):
+        for preload in (False, True):
+            with self.subTest(preload=preload):
+                program = self.start_process([paths.PROGRAMS / "probe", "--door", "dlsym"],
+                                             environment=self.environment(preload, LD_LIBRARY_PATH="/nowhere", **QUICK))
+                program.expect_success()
+                self.assertTrue(program.lines[0].startswith("no driver"), program.lines)
+                if preload:
+                    # The name is found in the library; called, it says that there is no driver.
+                    self.assertIn("cuInit gives 100", program.lines)
+                self.assertEqual(program.errors, [])
+
+    def test_a_daemon_says_so(self):
+        environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/nowhere"}
+        process = Process([paths.DAEMON, "--private", "--runtime-dir", self.runtime_dir], environment)
+        self.programs.append(process)
+        self.assertEqual(process.wait(), 4, process.tail())
+        self.assertIn("libnvidia-ml.so.1", process.tail())
+
+
+class SecondDaemon(GpumuxTest):
+    gpus = 2
+
+    def test_a_second_daemon_on_the_same_gpus_is_refused_and_told_the_owner(self):
+        first = self.start_daemon()
+        other = os.path.join(self.directory, "other")
+        os.mkdir(other, 0o700)
+        process = Process([paths.DAEMON, "--private", "--runtime-dir", other],
+                          {"PATH": os.environ["PATH"], **self.machine.environment()}, name="second daemon")
+        self.programs.append(process)
+        self.assertEqual(process.wait(), 5, process.tail())
+        self.assertIn(f"pid {first.pid}", process.tail())
+        self.assertIn("root" if os.geteuid() == 0 else str(os.geteuid()), process.tail())
+        self.start("worker", steps=10).expect_success()
+
+    def test_a_second_daemon_in_the_same_directory_is_refused(self):
+        first = self.start_daemon()
+        process = Process([paths.DAEMON, "--private", "--runtime-dir", self.runtime_dir],
+                          {"PATH": os.environ["PATH"], **self.machine.environment()}, name="second daemon")
+        self.programs.append(process)
+        self.assertEqual(process.wait(), 5, process.tail())
+        self.assertEqual(first.api.daemon()["pid"], first.pid)
+
+    def test_each_may_have_a_gpu(self):
+        self.start_daemon(arguments=["--gpus", "0"])
+        other = os.path.join(self.directory, "other")
+        os.mkdir(other, 0o700)
+        second = self.start_daemon(name="second daemon", runtime_dir=other)
+        gpus = second.api.status()["gpus"]
+        self.assertIn(f"pid {self.daemons[0].pid}", next(gpu for gpu in gpus if gpu["index"] == 0)["refused"])
+        self.assertEqual(next(gpu for gpu in gpus if gpu["index"] == 1).get("refused", ""), "")
+        # A program under the second daemon runs gated on GPU 1, and is told about GPU 0.
+        program = self.start("worker", variables={"GPUMUX_RUNTIME_DIR": other}, gpu="0,1", steps=10).expect_success()
+        self.assertTrue(any("runs ungated" in line for line in program.errors), program.errors)
+        self.assertEqual(second.trace.switches(1), [program.pid])
+
+    def test_a_gpu_is_taken_over_when_its_owner_ends(self):
+        first = self.start_daemon()
+        first.terminate()
+        other = os.path.join(self.directory, "other")
+        os.mkdir(other, 0o700)
+        self.start_daemon(name="second daemon", runtime_dir=other)
+
+
+if __name__ == "__main__":
+    main()
