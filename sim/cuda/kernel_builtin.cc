@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstring>
 
+#include "sim/cuda/kernel_hash.h"
 #include "sim/cuda/process.h"
 
 namespace gpumux::sim {
@@ -174,13 +175,49 @@ CUresult rendezvous(Worker& worker, Context& context, const std::byte* parameter
   }
 }
 
+// The bytes of a block that the pager hashes.
+constexpr std::uint64_t kHashedBytes = std::uint64_t{2} << 20;
+
+CUresult hash_blocks(Worker& worker, Context& context, const std::byte* parameters) {
+  const AddressSpace& space = context.process().space();
+  const Accessor who = context.accessor(false);
+  const auto blocks = parameter<std::uint64_t>(parameters, 0);
+  const auto count = parameter<std::uint64_t>(parameters, 8);
+  const auto results = parameter<std::uint64_t>(parameters, 16);
+  const HashKeys keys(parameter<std::uint64_t>(parameters, 24), parameter<std::uint64_t>(parameters, 32));
+  if (blocks % 8 != 0 || results % 8 != 0) return cuda::CUDA_ERROR_MISALIGNED_ADDRESS;
+  const base::Duration launch(context.process().machine().settings().launch_nanoseconds);
+  if (const CUresult result = worker.compute(context.device().turn, context.error_word(), launch);
+      result != cuda::CUDA_SUCCESS) {
+    return result;
+  }
+  for (std::uint64_t i = 0; i < count; ++i) {
+    {
+      const AddressSpace::Reader reader(space);
+      const std::byte* listed = reader.resolve(blocks + 8 * i, 8, who, Touch::kRead);
+      if (listed == nullptr) return cuda::CUDA_ERROR_ILLEGAL_ADDRESS;
+      const auto address = parameter<std::uint64_t>(listed, 0);
+      if (address % 16 != 0) return cuda::CUDA_ERROR_MISALIGNED_ADDRESS;
+      const std::byte* block = reader.resolve(address, kHashedBytes, who, Touch::kRead);
+      std::byte* out = reader.resolve(results + sizeof(HashedBlock) * i, sizeof(HashedBlock), who, Touch::kWrite);
+      if (block == nullptr || out == nullptr) return cuda::CUDA_ERROR_ILLEGAL_ADDRESS;
+      const HashedBlock hashed = keys.hash(block);
+      std::memcpy(out, &hashed, sizeof hashed);
+    }
+    const CUresult result = worker.work(context.device().turn, context.error_word(), time_for(context, kHashedBytes));
+    if (result != cuda::CUDA_SUCCESS) return result;
+  }
+  return cuda::CUDA_SUCCESS;
+}
+
 constexpr BuiltinKernel kKernels[] = {
-    {"gpumux_fill", 3, {8, 8, 4, 0}, {0, 8, 16, 0}, fill},
+    {"gpumux_fill", 3, {8, 8, 4}, {0, 8, 16}, fill},
     {"gpumux_saxpy", 4, {8, 8, 4, 8}, {0, 8, 16, 24}, saxpy},
-    {"gpumux_checksum", 3, {8, 8, 8, 0}, {0, 8, 16, 0}, checksum},
-    {"gpumux_spin", 1, {8, 0, 0, 0}, {0, 0, 0, 0}, spin},
-    {"gpumux_increment", 2, {8, 8, 0, 0}, {0, 8, 0, 0}, increment},
-    {"gpumux_rendezvous", 3, {8, 8, 4, 0}, {0, 8, 16, 0}, rendezvous},
+    {"gpumux_checksum", 3, {8, 8, 8}, {0, 8, 16}, checksum},
+    {"gpumux_spin", 1, {8}, {0}, spin},
+    {"gpumux_increment", 2, {8, 8}, {0, 8}, increment},
+    {"gpumux_rendezvous", 3, {8, 8, 4}, {0, 8, 16}, rendezvous},
+    {"gpumux_hash_blocks", 5, {8, 8, 8, 8, 8}, {0, 8, 16, 24, 32}, hash_blocks},
 };
 
 }  // namespace

@@ -9,6 +9,10 @@
 //   gpumux_rendezvous(u32* own_flag, volatile u32* peer_flag, u32 round)
 //                                                            sets *own_flag = round, then runs until *peer_flag >=
 //                                                            round
+//   gpumux_hash_blocks(const u64* blocks, u64 count, result* out, u64 seed0, u64 seed1)
+//                                                            the pager's hash of 2 MiB blocks; its source is
+//                                                            src/pager/block_hash.cu, and this is another one of the
+//                                                            same function
 //
 // They compute on real bytes in pieces. Each piece is checked and done under the address space's lock, then paid for
 // with time; between pieces a kernel yields the GPU when its slice is over, and dies when its memory is gone or its
@@ -26,8 +30,8 @@
 
 namespace gpumux::sim {
 
-inline constexpr std::size_t kMaxParameters = 4;
-inline constexpr std::size_t kMaxParameterBytes = 32;
+inline constexpr std::size_t kMaxParameters = 5;
+inline constexpr std::size_t kMaxParameterBytes = 40;
 
 struct BuiltinKernel {
   const char* name;
