@@ -1,12 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-// For the pager's tests: the simulated driver of this very process as a table, with failures on demand.
+// For the pager's tests: the simulated driver of this very process as a table that fails on demand, a lender of host
+// memory, a seat that is drained when the test says so.
 #pragma once
+
+#include <sys/mman.h>
+#include <sys/wait.h>
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <map>
+#include <random>
+#include <string>
 
 #include "cuda/driver.h"
+#include "pager/pager.h"
+
+namespace gpumux::pager {
+
+// Before the machine is made (its header's own settings are for tests of the driver): more memory, and copies that cost
+// little more than the copying.
+inline const bool kMachineIsLarger = [] {
+  for (const auto& [name, value] : {std::pair{"GPUMUX_SIM_MEMORY", "256M"},
+                                    {"GPUMUX_SIM_H2D_BANDWIDTH", "64G"},
+                                    {"GPUMUX_SIM_D2H_BANDWIDTH", "64G"},
+                                    {"GPUMUX_SIM_KERNEL_BANDWIDTH", "64G"}})
+    ::setenv(name, value, 0);
+  return true;
+}();
+
+}  // namespace gpumux::pager
+
 #include "sim/cuda/test_machine.h"
 
 namespace gpumux::sim {
@@ -31,5 +57,214 @@ inline const cuda::Driver& simulated_driver() {
   }();
   return driver;
 }
+
+// Failures of one entry.
+struct Fault {
+  std::atomic<std::uint64_t> calls{0};
+  std::atomic<std::uint64_t> fail_at{0};      // this call, counted from 1; 0: none
+  std::atomic<std::uint32_t> per_million{0};  // of all calls, by chance
+  std::atomic<cuda::CUresult> code{cuda::CUDA_ERROR_UNKNOWN};
+  std::atomic<std::uint64_t> failed{0};
+
+  bool strikes();
+};
+
+inline std::atomic<std::uint64_t> the_chance{1};  // seed of the failures that come by chance
+
+inline bool Fault::strikes() {
+  const std::uint64_t call = calls.fetch_add(1) + 1;
+  bool hit = call == fail_at.load();
+  if (const std::uint32_t chance = per_million.load(); !hit && chance != 0) {
+    std::uint64_t x = the_chance.fetch_add(0x9e3779b97f4a7c15);
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
+    hit = (x >> 20) % 1'000'000 < chance;
+  }
+  if (hit) failed.fetch_add(1);
+  return hit;
+}
+
+inline std::map<std::string, Fault*>& the_faults() {
+  static std::map<std::string, Fault*> faults;
+  return faults;
+}
+
+template <auto Member, class Function>
+struct Faulty;
+template <auto Member, class... Arguments>
+struct Faulty<Member, cuda::CUresult (*)(Arguments...)> {
+  static inline Fault fault;
+  static cuda::CUresult call(Arguments... arguments) {
+    if (fault.strikes()) return fault.code.load();
+    return (simulated_driver().*Member)(arguments...);
+  }
+};
+
+// The same driver, whose entries that the pager calls while it works fail on demand, before they do anything. Not
+// among them are those whose failure means that the process or the context is lost (cuStreamQuery, say).
+inline const cuda::Driver& faulty_driver() {
+  static const cuda::Driver driver = [] {
+    cuda::Driver made = simulated_driver();
+#define GPUMUX_FAULTY(name)                                                    \
+  {                                                                            \
+    using Wrapped = Faulty<&cuda::Driver::name, decltype(cuda::Driver::name)>; \
+    made.name = &Wrapped::call;                                                \
+    the_faults()[#name] = &Wrapped::fault;                                     \
+  }
+    GPUMUX_FAULTY(cuMemAddressReserve)
+    GPUMUX_FAULTY(cuMemAddressFree)
+    GPUMUX_FAULTY(cuMemCreate)
+    GPUMUX_FAULTY(cuMemMap)
+    GPUMUX_FAULTY(cuMemSetAccess)
+    GPUMUX_FAULTY(cuMemUnmap)
+    GPUMUX_FAULTY(cuMemRelease)
+    GPUMUX_FAULTY(cuMemHostRegister_v2)
+    GPUMUX_FAULTY(cuMemHostUnregister)
+    GPUMUX_FAULTY(cuMemcpyDtoHAsync_v2)
+    GPUMUX_FAULTY(cuMemcpyHtoDAsync_v2)
+    GPUMUX_FAULTY(cuMemsetD32Async)
+    GPUMUX_FAULTY(cuEventCreate)
+    GPUMUX_FAULTY(cuEventRecord)
+    GPUMUX_FAULTY(cuEventQuery)
+    GPUMUX_FAULTY(cuLaunchKernel)
+    GPUMUX_FAULTY(cuStreamCreate)
+    GPUMUX_FAULTY(cuModuleLoadData)
+    GPUMUX_FAULTY(cuModuleGetFunction)
+    GPUMUX_FAULTY(cuMemHostAlloc)
+    GPUMUX_FAULTY(cuCtxPushCurrent_v2)
+    GPUMUX_FAULTY(cuThreadExchangeStreamCaptureMode)
+    GPUMUX_FAULTY(cuMemExportToShareableHandle)
+    GPUMUX_FAULTY(cuMemImportFromShareableHandle)
+#undef GPUMUX_FAULTY
+    return made;
+  }();
+  return driver;
+}
+
+inline void clear_faults() {
+  faulty_driver();
+  for (const auto& [name, fault] : the_faults()) {
+    fault->calls = 0;
+    fault->fail_at = 0;
+    fault->per_million = 0;
+    fault->failed = 0;
+    fault->code = cuda::CUDA_ERROR_UNKNOWN;
+  }
+}
+
+// Lends memory of this process, up to a limit that tests change.
+class LocalHostMemory : public HostMemory {
+ public:
+  explicit LocalHostMemory(std::uint64_t limit = std::uint64_t{1} << 40, std::uint64_t chunk_bytes = 8 * kMebibyte)
+      : limit_(limit), chunk_bytes_(chunk_bytes) {}
+  ~LocalHostMemory() { EXPECT_EQ(lent_.load(), 0u) << "host memory was not given back"; }
+
+  std::optional<HostChunk> lend(std::uint64_t) override {
+    if (lent_.load() + chunk_bytes_ > limit_.load()) return std::nullopt;
+    void* memory =
+        ::mmap(nullptr, chunk_bytes_ + kBlockBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return std::nullopt;
+    lent_ += chunk_bytes_;
+    const auto address = round_up(reinterpret_cast<std::uintptr_t>(memory), kBlockBytes);
+    return HostChunk{reinterpret_cast<std::byte*>(address), chunk_bytes_, reinterpret_cast<std::uintptr_t>(memory)};
+  }
+  void give_back(const HostChunk& chunk) override {
+    // Whoever uses it later crashes instead of reading old data.
+    ::munmap(reinterpret_cast<void*>(chunk.id), chunk_bytes_ + kBlockBytes);
+    lent_ -= chunk.bytes;
+  }
+
+  void set_limit(std::uint64_t limit) { limit_ = limit; }
+  std::uint64_t lent() const { return lent_.load(); }
+
+ private:
+  std::atomic<std::uint64_t> limit_;
+  const std::uint64_t chunk_bytes_;
+  std::atomic<std::uint64_t> lent_{0};
+};
+
+class TestSeat final : public DrainedSeat {
+ public:
+  bool still_drained() const override { return drained.load(); }
+  std::atomic<bool> drained{true};
+};
+
+class PagerTest : public sim::SimTest {
+ protected:
+  void SetUp() override {
+    SimTest::SetUp();
+    clear_faults();
+    options_.host_memory = &host_;
+    options_.chunk_bytes = 4 * kMebibyte;
+    options_.largest_allocation = 256 * kMebibyte;
+  }
+  void TearDown() override {
+    clear_faults();
+    if (pager_ != nullptr) {
+      EXPECT_STREQ(pager_->check(), nullptr);
+    }
+    pager_.reset();
+    SimTest::TearDown();
+  }
+
+  Pager& pager() {
+    if (pager_ == nullptr) pager_ = std::make_unique<Pager>(faulty_driver(), options_);
+    return *pager_;
+  }
+  cuda::CUdeviceptr get(std::size_t bytes, Placement placement = Placement::kResident) {
+    cuda::CUdeviceptr address = 0;
+    EXPECT_CUDA(pager().allocate(context_, bytes, placement, &address));
+    return address;
+  }
+  static cuda::CUresult synchronize(void*, cuda::CUcontext) { return simulated_driver().cuCtxSynchronize(); }
+  cuda::CUresult release(cuda::CUdeviceptr address) { return pager().free(address, &synchronize, nullptr); }
+
+  // Steps until the job is over, or starved for `patience` steps.
+  template <class Job>
+  JobState run(Job& job, int patience = 20) {
+    for (;;) {
+      const JobState state = job.step();
+      if (is_over(state) || (state == JobState::kStarved && --patience <= 0)) return state;
+      if (state != JobState::kRunning) sim::sleep_until(sim::now() + base::Duration(50'000));
+    }
+  }
+  JobState evict(std::uint64_t bytes = UINT64_MAX) {
+    EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
+    cuda::CUresult error = cuda::CUDA_SUCCESS;
+    const auto job = pager().begin_eviction(seat_, bytes, &error);
+    EXPECT_EQ(job == nullptr, error != cuda::CUDA_SUCCESS);
+    if (job == nullptr) return JobState::kFailed;
+    const JobState state = run(*job);
+    freed_ = job->freed_bytes();
+    error_ = job->error();
+    return state;
+  }
+  JobState restore(std::uint64_t room = Restoration::kAnyRoom) {
+    cuda::CUresult error = cuda::CUDA_SUCCESS;
+    const auto job = pager().begin_restoration(room, &error);
+    EXPECT_EQ(job == nullptr, error != cuda::CUDA_SUCCESS);
+    if (job == nullptr) return JobState::kFailed;
+    const JobState state = run(*job);
+    error_ = job->error();
+    return state;
+  }
+
+  std::vector<std::uint32_t> random_words(std::size_t bytes, std::uint64_t seed) {
+    std::mt19937_64 random(seed);
+    std::vector<std::uint32_t> words(bytes / 4);
+    for (std::uint32_t& word : words) word = static_cast<std::uint32_t>(random());
+    return words;
+  }
+  void write(cuda::CUdeviceptr to, const std::vector<std::uint32_t>& words) {
+    EXPECT_CUDA(simulated_driver().cuMemcpyHtoD_v2(to, words.data(), words.size() * 4));
+  }
+
+  LocalHostMemory host_;
+  Options options_;
+  TestSeat seat_;
+  std::unique_ptr<Pager> pager_;
+  std::uint64_t freed_ = 0;
+  cuda::CUresult error_ = cuda::CUDA_SUCCESS;
+};
 
 }  // namespace gpumux::pager

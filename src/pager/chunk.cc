@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pager/chunk.h"
+
+namespace gpumux::pager {
+
+using cuda::CUresult;
+
+cuda::CUmemAllocationProp Mapper::properties() const {
+  cuda::CUmemAllocationProp properties{};
+  properties.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
+  // What cannot be exported cannot become so later, and programs export what they allocated long ago (legacy IPC).
+  properties.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  properties.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, device_};
+  return properties;
+}
+
+CUresult Mapper::attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const {
+  CUresult result = cuda::CUDA_SUCCESS;
+  if (!chunk.created) {
+    const cuda::CUmemAllocationProp wanted = properties();
+    result = driver_.cuMemCreate(&chunk.handle, chunk.bytes, &wanted, 0);
+    chunk.created = result == cuda::CUDA_SUCCESS;
+  }
+  if (chunk.created && !chunk.mapped) {
+    result = driver_.cuMemMap(chunk.address, chunk.bytes, 0, chunk.handle, 0);
+    chunk.mapped = result == cuda::CUDA_SUCCESS;
+  }
+  if (chunk.mapped && !chunk.accessible) {
+    std::vector<cuda::CUmemAccessDesc> rights;
+    rights.reserve(peers.size() + 1);
+    rights.push_back({{cuda::CU_MEM_LOCATION_TYPE_DEVICE, device_}, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    for (const cuda::CUdevice peer : peers)
+      rights.push_back({{cuda::CU_MEM_LOCATION_TYPE_DEVICE, peer}, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+    result = driver_.cuMemSetAccess(chunk.address, chunk.bytes, rights.data(), rights.size());
+    chunk.accessible = result == cuda::CUDA_SUCCESS;
+  }
+  if (!chunk.accessible) detach(chunk);
+  return result;
+}
+
+CUresult Mapper::detach(Chunk& chunk) const {
+  if (chunk.mapped) {
+    if (const CUresult result = driver_.cuMemUnmap(chunk.address, chunk.bytes); result != cuda::CUDA_SUCCESS)
+      return result;
+    chunk.mapped = false;
+    chunk.accessible = false;
+  }
+  if (chunk.created) {
+    if (const CUresult result = driver_.cuMemRelease(chunk.handle); result != cuda::CUDA_SUCCESS) return result;
+    chunk.created = false;
+    chunk.handle = 0;
+  }
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Mapper::set_peer(const Chunk& chunk, cuda::CUdevice peer, bool may) const {
+  const cuda::CUmemAccessDesc rights{
+      {cuda::CU_MEM_LOCATION_TYPE_DEVICE, peer},
+      may ? cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE : cuda::CU_MEM_ACCESS_FLAGS_PROT_NONE};
+  return driver_.cuMemSetAccess(chunk.address, chunk.bytes, &rights, 1);
+}
+
+CUresult Mapper::reserve(std::uint64_t bytes, cuda::CUdeviceptr* base) const {
+  return driver_.cuMemAddressReserve(base, bytes, 0, 0, 0);
+}
+
+CUresult Mapper::unreserve(cuda::CUdeviceptr base, std::uint64_t bytes) const {
+  return driver_.cuMemAddressFree(base, bytes);
+}
+
+}  // namespace gpumux::pager

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// A chunk: one stretch of device addresses that has physical memory as a whole or not at all, and what is known of its
+// content.
+//
+// Having memory takes the driver three steps, and any of them may fail, going back included. So the steps are kept as
+// they are, next to where the valid content is:
+//
+//     created -> mapped -> accessible          steps of having memory; each needs the one before
+//     place: kNowhere, kDevice, kHost          where the content is that the program would read
+//
+// Resident means kDevice (then it is accessible). A chunk that is not resident may still hold memory, if the driver
+// refused to take it back: the next attempt at anything goes on from there. A failure thus never loses content: place
+// changes only after the new place is complete.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/driver.gen.h"
+#include "pager/block_hash.h"
+#include "pager/host_slots.h"
+#include "pager/sizes.h"
+
+namespace gpumux::pager {
+
+enum class Place : std::uint8_t {
+  kNowhere,  // never written: allocated without a lease. Any content will do
+  kDevice,
+  kHost,  // in the blocks below
+};
+
+// 2 MiB of a chunk, as it was when it last was evicted.
+struct Block {
+  enum class Kind : std::uint8_t {
+    kNone,      // nothing is known (or the content never was defined)
+    kCopied,    // `slot` holds the content
+    kConstant,  // `word`, all over
+  };
+  Kind kind = Kind::kNone;
+  bool hashed = false;     // `hash` is the content's; without it nothing can be known to be unchanged
+  std::uint32_t word = 0;  // of kConstant
+  BlockHash hash;
+  HostSlot slot;  // may be there without kCopied: about to be written
+};
+
+struct Chunk {
+  cuda::CUdeviceptr address = 0;
+  std::uint64_t bytes = 0;
+  cuda::CUmemGenericAllocationHandle handle = 0;
+  bool created = false;
+  bool mapped = false;
+  bool accessible = false;
+  Place place = Place::kNowhere;
+  // Somebody works on it without holding the pager's lock: nobody else touches it until that is over.
+  bool claimed = false;
+  // The last eviction had nothing to copy; it may be so again.
+  bool was_cheap = false;
+  std::unique_ptr<Block[]> blocks;  // bytes / kBlockBytes of them; null: never evicted
+
+  std::uint32_t block_count() const { return static_cast<std::uint32_t>(bytes / kBlockBytes); }
+};
+
+// Gives chunks physical memory and takes it away. Knows the driver and nothing of the pager; never waits for the GPU.
+class Mapper {
+ public:
+  Mapper(const cuda::Driver& driver, cuda::CUdevice device) : driver_(driver), device_(device) {}
+
+  // Memory, mapped, accessible to the own device and to `peers`. Goes on where an earlier attempt stopped. A failure
+  // gives back what the driver takes back, and is the error of the step that failed.
+  cuda::CUresult attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const;
+
+  // Unmaps and releases. Nothing on any device may still use the addresses: unmapping does not wait. An error with
+  // `mapped` still true: nothing has changed. With `mapped` false: only the release failed.
+  cuda::CUresult detach(Chunk& chunk) const;
+
+  // Changes one peer's rights to a mapped chunk.
+  cuda::CUresult set_peer(const Chunk& chunk, cuda::CUdevice peer, bool may) const;
+
+  cuda::CUresult reserve(std::uint64_t bytes, cuda::CUdeviceptr* base) const;
+  cuda::CUresult unreserve(cuda::CUdeviceptr base, std::uint64_t bytes) const;
+
+  // How chunks are created, for who imports them.
+  cuda::CUmemAllocationProp properties() const;
+
+ private:
+  const cuda::Driver& driver_;
+  const cuda::CUdevice device_;
+};
+
+}  // namespace gpumux::pager

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pager/engine.h"
+
+#include <cstddef>
+
+#include "pager/block_hash_function.h"
+
+namespace gpumux::pager {
+namespace {
+
+using cuda::CUresult;
+
+constexpr std::uint64_t kAddressBytes = Engine::kBatchBlocks * sizeof(std::uint64_t);
+constexpr std::uint64_t kBatchBytes = kAddressBytes + Engine::kBatchBlocks * sizeof(BlockHashResult);
+
+}  // namespace
+
+Engine::Current::Current(const Engine& engine) : driver_(engine.driver_) {
+  const cuda::CUcontext context = engine.context();
+  result_ = context == nullptr ? cuda::CUDA_ERROR_INVALID_CONTEXT : driver_.cuCtxPushCurrent_v2(context);
+  if (result_ == cuda::CUDA_SUCCESS) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+}
+
+Engine::Current::~Current() {
+  if (result_ != cuda::CUDA_SUCCESS) return;
+  driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  cuda::CUcontext popped = nullptr;
+  driver_.cuCtxPopCurrent_v2(&popped);
+}
+
+CUresult Engine::open_streams() {
+  for (cuda::CUstream* stream : {&out_, &in_, &hash_}) {
+    const CUresult result = driver_.cuStreamCreate(stream, cuda::CU_STREAM_NON_BLOCKING);
+    if (result != cuda::CUDA_SUCCESS) {
+      *stream = nullptr;
+      return result;
+    }
+  }
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Engine::load_kernel() {
+  int major = 0;
+  int minor = 0;
+  driver_.cuDeviceGetAttribute(&major, cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_);
+  driver_.cuDeviceGetAttribute(&minor, cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device_);
+  const void* code = block_hash_code(major, minor);
+  CUresult result = cuda::CUDA_ERROR_NO_BINARY_FOR_GPU;
+  if (code != nullptr) result = driver_.cuModuleLoadData(&module_, code);
+  if (result != cuda::CUDA_SUCCESS) result = driver_.cuModuleLoadData(&module_, block_hash_ptx());
+  if (result != cuda::CUDA_SUCCESS) {
+    module_ = nullptr;
+    return result;
+  }
+  cuda::CUfunction kernel = nullptr;
+  result = driver_.cuModuleGetFunction(&kernel, module_, kBlockHashKernel);
+  if (result != cuda::CUDA_SUCCESS) return result;
+  result = driver_.cuMemHostAlloc(&lists_, kBatches * kBatchBytes, cuda::kMemHostAllocPortable);
+  if (result != cuda::CUDA_SUCCESS) {
+    lists_ = nullptr;
+    return result;
+  }
+  kernel_ = kernel;
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Engine::open(cuda::CUcontext context) {
+  if (context_.load() != nullptr) return cuda::CUDA_SUCCESS;
+  if (context == nullptr) return cuda::CUDA_ERROR_INVALID_CONTEXT;
+  context_.store(context);
+  CUresult result = cuda::CUDA_SUCCESS;
+  {
+    const Current current(*this);
+    result = current.result();
+    if (result == cuda::CUDA_SUCCESS) result = open_streams();
+    if (result == cuda::CUDA_SUCCESS && hashing_) hash_error_ = load_kernel();
+  }
+  if (result != cuda::CUDA_SUCCESS) close();
+  return result;
+}
+
+void Engine::close() {
+  if (context_.load() == nullptr) return;
+  {
+    const Current current(*this);
+    if (current.result() == cuda::CUDA_SUCCESS) {
+      for (const cuda::CUstream stream : {out_, in_, hash_}) {
+        if (stream == nullptr) continue;
+        driver_.cuStreamSynchronize(stream);
+        driver_.cuStreamDestroy_v2(stream);
+      }
+      for (const cuda::CUevent event : events_) driver_.cuEventDestroy_v2(event);
+      if (lists_ != nullptr) driver_.cuMemFreeHost(lists_);
+      if (module_ != nullptr) driver_.cuModuleUnload(module_);
+    }
+  }
+  // Where the context is gone or broken, what was in it goes with it.
+  reset_after_fork();
+}
+
+void Engine::reset_after_fork() {
+  context_.store(nullptr);
+  out_ = in_ = hash_ = nullptr;
+  module_ = nullptr;
+  kernel_ = nullptr;
+  lists_ = nullptr;
+  events_.clear();
+}
+
+CUresult Engine::record(cuda::CUstream stream, cuda::CUevent* event) {
+  *event = nullptr;
+  cuda::CUevent made = nullptr;
+  if (!events_.empty()) {
+    made = events_.back();
+    events_.pop_back();
+  } else if (const CUresult result = driver_.cuEventCreate(&made, cuda::CU_EVENT_DISABLE_TIMING);
+             result != cuda::CUDA_SUCCESS) {
+    return result;
+  }
+  const CUresult result = driver_.cuEventRecord(made, stream);
+  if (result != cuda::CUDA_SUCCESS) {
+    events_.push_back(made);
+    return result;
+  }
+  *event = made;
+  return cuda::CUDA_SUCCESS;
+}
+
+GpuState Engine::state_of(cuda::CUevent event, cuda::CUstream stream, CUresult* error) const {
+  const CUresult result = event != nullptr ? driver_.cuEventQuery(event) : driver_.cuStreamQuery(stream);
+  if (result == cuda::CUDA_SUCCESS) return GpuState::kDone;
+  if (result == cuda::CUDA_ERROR_NOT_READY) return GpuState::kPending;
+  // The memory is not free before the stream itself says that nothing moves there any more, in success or in ruin.
+  if (event != nullptr && driver_.cuStreamQuery(stream) == cuda::CUDA_ERROR_NOT_READY) return GpuState::kPending;
+  *error = result;
+  return GpuState::kFailed;
+}
+
+void Engine::give(cuda::CUevent event) {
+  if (event != nullptr) events_.push_back(event);
+}
+
+std::uint64_t* Engine::batch_addresses(std::uint32_t batch) const {
+  return reinterpret_cast<std::uint64_t*>(static_cast<std::byte*>(lists_) + batch * kBatchBytes);
+}
+
+const BlockHashResult* Engine::batch_results(std::uint32_t batch) const {
+  return reinterpret_cast<const BlockHashResult*>(static_cast<std::byte*>(lists_) + batch * kBatchBytes +
+                                                  kAddressBytes);
+}
+
+CUresult Engine::launch_hash(std::uint32_t batch, std::uint32_t blocks, cuda::CUevent* event) {
+  auto list = reinterpret_cast<std::uint64_t>(batch_addresses(batch));
+  auto results = reinterpret_cast<std::uint64_t>(batch_results(batch));
+  std::uint64_t count = blocks;
+  HashSeed seed = seed_;
+  void* parameters[] = {&list, &count, &results, &seed.low, &seed.high};
+  *event = nullptr;
+  const CUresult result =
+      driver_.cuLaunchKernel(kernel_, blocks, 1, 1, kHashThreads, 1, 1, 0, hash_, parameters, nullptr);
+  if (result != cuda::CUDA_SUCCESS) return result;
+  record(hash_, event);  // without an event the stream is asked
+  return cuda::CUDA_SUCCESS;
+}
+
+}  // namespace gpumux::pager

@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pager/eviction.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "pager/block_hash_function.h"
+
+namespace gpumux::pager {
+
+using cuda::CUresult;
+
+Eviction::Eviction(State& state, const DrainedSeat& drained, std::uint64_t bytes, bool discard)
+    : state_(state), drained_(drained), discard_(discard), wanted_(bytes) {
+  hashing_ = !discard && state.engine.can_hash();
+}
+
+Eviction::~Eviction() {
+  cancel();
+  // Claims must not outlive their job, nor copies their memory. What is under way takes milliseconds.
+  while (!is_over(step())) {
+    const Engine::Current current(state_.engine);
+    for (const cuda::CUstream stream : {state_.engine.out(), state_.engine.hash_stream()})
+      state_.driver.cuStreamSynchronize(stream);
+  }
+  const Locked locked(state_.mutex);
+  state_.job_running = false;
+  state_.mutex.wake_all();
+}
+
+// Which chunks, in which order: those that needed no copy the last time first, they are the cheapest; then by address.
+void Eviction::plan(std::uint64_t bytes) {
+  const Locked locked(state_.mutex);
+  plan_.clear();
+  next_ = 0;
+  std::uint64_t planned = 0;
+  for (const bool cheap : {true, false}) {
+    for (const auto& [base, range] : state_.table.all()) {
+      if (range->doomed || range->foreign || range->pinned()) continue;
+      for (std::uint32_t i = 0; i < range->chunks.size() && planned < bytes; ++i) {
+        const Chunk& chunk = range->chunks[i];
+        if (chunk.place != Place::kDevice || chunk.claimed || chunk.was_cheap != cheap) continue;
+        plan_.push_back({range->id, i});
+        planned += chunk.bytes;
+      }
+    }
+  }
+}
+
+void Eviction::fail(CUresult error) {
+  if (error_ == cuda::CUDA_SUCCESS) error_ = error;
+  {
+    const Locked locked(state_.mutex);
+    ++state_.moved.failures;
+  }
+  stop(JobState::kFailed);
+}
+
+void Eviction::stop(JobState outcome) {
+  // The first reason counts, but a failure is always told.
+  if (!stopping_ || outcome == JobState::kFailed) outcome_ = outcome;
+  stopping_ = true;
+}
+
+JobState Eviction::over(JobState outcome) {
+  result_ = outcome;
+  return outcome;
+}
+
+JobState Eviction::step() {
+  if (is_over(result_)) return result_;
+  starved_ = false;
+  taken_off_ = 0;
+  if (state_.cancel_jobs.load()) stop(JobState::kCancelled);
+  if (!drained_.still_drained()) {
+    stop(JobState::kCancelled);
+    undrained_ = true;
+  }
+  if (!planned_ && !stopping_) {
+    planned_ = true;
+    freed_ += state_.trim(wanted_);
+    if (freed_ < wanted_) plan(wanted_ - freed_);
+  }
+  // What is broken is discarded without the help of its context.
+  if (discard_) {
+    while (!stopping_ && taken_off_ < kChunksPerStep && freed_ < wanted_ && claim_next(UINT32_MAX)) {
+      take_off(window_.back());
+      window_.pop_back();
+    }
+    if (stopping_) return over(outcome_);
+    return taken_off_ == 0 ? over(JobState::kDone) : JobState::kRunning;
+  }
+  const Engine::Current current(state_.engine);
+  if (current.result() != cuda::CUDA_SUCCESS && !(plan_.empty() && window_.empty())) {
+    fail(current.result());
+    if (!window_.empty() && !engine_lost(current.result(), &context_failures_)) return JobState::kWaiting;
+    for (Entry& entry : window_) keep(entry);
+    window_.clear();
+    return over(outcome_);
+  }
+  if (!stopping_) fill();
+  look_at_batches();
+  for (std::size_t i = 0; i < window_.size();) {
+    if (advance(window_[i])) {
+      ++i;
+    } else {
+      window_.erase(window_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  if (window_.empty() && (stopping_ || next_ == plan_.size())) {
+    if (stopping_) return over(outcome_);
+    // Claimed by somebody else the first time, or failed to be enough.
+    if (freed_ < wanted_ && !plan_.empty()) plan(wanted_ - freed_);
+    if (freed_ >= wanted_ || plan_.empty()) return over(JobState::kDone);
+  }
+  if (starved_) return JobState::kStarved;
+  if (taken_off_ == kChunksPerStep) return JobState::kRunning;
+  return JobState::kWaiting;
+}
+
+// Takes the next chunk of the plan that still is what it was. False: there is none, or it has more blocks than allowed.
+bool Eviction::claim_next(std::uint32_t most_blocks) {
+  const Locked locked(state_.mutex);
+  for (; next_ < plan_.size(); ++next_) {
+    Range* range = state_.table.by_id(plan_[next_].range);
+    if (range == nullptr || range->doomed || range->pinned()) continue;
+    Chunk& chunk = range->chunks[plan_[next_].chunk];
+    if (chunk.place != Place::kDevice || chunk.claimed) continue;
+    if (chunk.block_count() > most_blocks) return false;
+    state_.claim(*range, chunk);
+    Entry entry;
+    entry.range = range;
+    entry.chunk = &chunk;
+    entry.blocks.resize(chunk.block_count());
+    entry.to_copy = chunk.block_count();
+    window_.push_back(std::move(entry));
+    ++next_;
+    return true;
+  }
+  return false;
+}
+
+void Eviction::fill() {
+  if (!hashing_) {
+    while (window_.size() < 2 * kCopiesInFlight && claim_next(UINT32_MAX)) {
+    }
+    return;
+  }
+  for (std::uint32_t batch = 0; batch < Engine::kBatches; ++batch) {
+    if (batches_[batch].entries != 0 || next_ == plan_.size()) continue;
+    const std::size_t first = window_.size();
+    std::uint32_t blocks = 0;
+    while (claim_next(Engine::kBatchBlocks - blocks)) {
+      Entry& entry = window_.back();
+      entry.phase = Phase::kHashing;
+      entry.batch = batch;
+      entry.first_block = blocks;
+      for (std::uint32_t i = 0; i < entry.chunk->block_count(); ++i)
+        state_.engine.batch_addresses(batch)[blocks++] = entry.chunk->address + i * kBlockBytes;
+    }
+    if (blocks != 0) hash(batch, first);
+  }
+}
+
+void Eviction::hash(std::uint32_t batch, std::size_t first_entry) {
+  Batch& made = batches_[batch];
+  const Entry& last = window_.back();
+  const std::uint32_t blocks = last.first_block + last.chunk->block_count();
+  made = Batch{};
+  made.entries = static_cast<std::uint32_t>(window_.size() - first_entry);
+  if (const CUresult result = state_.engine.launch_hash(batch, blocks, &made.event); result != cuda::CUDA_SUCCESS) {
+    // Everything is copied then, which is right, only slower.
+    hashing_ = false;
+    made = Batch{};
+    for (std::size_t i = first_entry; i < window_.size(); ++i) window_[i].phase = Phase::kReady;
+    const Locked locked(state_.mutex);
+    ++state_.moved.failures;
+  }
+}
+
+void Eviction::look_at_batches() {
+  for (Batch& batch : batches_) {
+    if (batch.entries == 0 || batch.done) continue;
+    CUresult error = cuda::CUDA_SUCCESS;
+    const GpuState seen = state_.engine.state_of(batch.event, state_.engine.hash_stream(), &error);
+    if (seen == GpuState::kPending) continue;
+    batch.done = true;
+    state_.engine.give(batch.event);
+    batch.event = nullptr;
+    if (seen == GpuState::kDone) continue;
+    // No results: the entries copy everything.
+    for (Entry& entry : window_) {
+      if (entry.phase == Phase::kHashing && &batches_[entry.batch] == &batch) entry.phase = Phase::kReady;
+    }
+    batch = Batch{};
+    hashing_ = false;
+    const Locked locked(state_.mutex);
+    ++state_.moved.failures;
+  }
+}
+
+void Eviction::classify(Entry& entry) {
+  const BlockHashResult* results = state_.engine.batch_results(entry.batch) + entry.first_block;
+  entry.to_copy = 0;
+  for (std::uint32_t i = 0; i < entry.blocks.size(); ++i) {
+    BlockPlan& plan = entry.blocks[i];
+    plan.hashed = true;
+    plan.hash = {results[i].low, results[i].high};
+    plan.word = results[i].first_word;
+    const Block* known = entry.chunk->blocks == nullptr ? nullptr : &entry.chunk->blocks[i];
+    if (results[i].is_constant == 1) {
+      plan.fate = Fate::kConstant;
+    } else if (known != nullptr && known->kind == Block::Kind::kCopied && known->hashed && known->hash == plan.hash) {
+      plan.fate = Fate::kClean;
+    }
+    if (plan.fate != Fate::kCopy && state_.options.verify && !matches(entry, i, plan)) plan.fate = Fate::kCopy;
+    if (plan.fate == Fate::kCopy) ++entry.to_copy;
+  }
+  entry.phase = Phase::kReady;
+  Batch& batch = batches_[entry.batch];
+  if (--batch.entries == 0) batch.done = false;
+}
+
+// Is a block that the hash says need not be copied really what it is believed to be? Reads all of it.
+bool Eviction::matches(const Entry& entry, std::uint32_t block, const BlockPlan& plan) {
+  std::vector<std::uint32_t> content(kBlockBytes / sizeof(std::uint32_t));
+  const cuda::CUdeviceptr address = entry.chunk->address + block * kBlockBytes;
+  CUresult result =
+      state_.driver.cuMemcpyDtoHAsync_v2(content.data(), address, kBlockBytes, state_.engine.hash_stream());
+  const CUresult waited = state_.driver.cuStreamSynchronize(state_.engine.hash_stream());
+  if (result == cuda::CUDA_SUCCESS) result = waited;
+  bool same = result == cuda::CUDA_SUCCESS;
+  if (same && plan.fate == Fate::kConstant) {
+    same = std::all_of(content.begin(), content.end(), [&](std::uint32_t word) { return word == plan.word; });
+  } else if (same) {
+    same = std::memcmp(content.data(), entry.chunk->blocks[block].slot.address(), kBlockBytes) == 0;
+  }
+  const Locked locked(state_.mutex);
+  ++state_.moved.verified_blocks;
+  if (!same && result == cuda::CUDA_SUCCESS) ++state_.moved.verify_failures;
+  return same;
+}
+
+bool Eviction::advance(Entry& entry) {
+  if (entry.phase == Phase::kHashing) {
+    if (!batches_[entry.batch].done) return true;
+    classify(entry);
+  }
+  bool doomed = false;
+  {
+    const Locked locked(state_.mutex);
+    doomed = entry.range->doomed;
+  }
+  switch (entry.phase) {
+    case Phase::kHashing: return true;
+    case Phase::kReady:
+      if (doomed || stopping_) {
+        keep(entry);
+        return false;
+      }
+      if (entry.to_copy == 0) {
+        if (taken_off_ == kChunksPerStep) return true;
+        take_off(entry);
+        return false;
+      }
+      if (copying_ == kCopiesInFlight || starved_) return true;
+      return begin_copies(entry);
+    case Phase::kCopying:
+    case Phase::kFailing: {
+      CUresult error = cuda::CUDA_SUCCESS;
+      const GpuState seen = state_.engine.state_of(entry.event, state_.engine.out(), &error);
+      if (seen == GpuState::kPending) return true;
+      state_.engine.give(entry.event);
+      entry.event = nullptr;
+      --copying_;
+      if (seen == GpuState::kFailed) fail(error);
+      if (seen == GpuState::kDone && entry.phase == Phase::kCopying && !doomed && !undrained_) {
+        take_off(entry);
+      } else {
+        keep(entry);
+      }
+      return false;
+    }
+  }
+  return true;
+}
+
+// Host memory for every block that is to be copied. False: there is not enough; what was found is kept.
+bool Eviction::find_slots(Entry& entry) {
+  Chunk& chunk = *entry.chunk;
+  if (chunk.blocks == nullptr) chunk.blocks = std::make_unique<Block[]>(chunk.block_count());
+  std::vector<HostSlot> found;
+  for (std::uint32_t i = 0; i < chunk.block_count(); ++i) {
+    if (entry.blocks[i].fate != Fate::kCopy || chunk.blocks[i].slot) continue;
+    if (found.empty()) {
+      // As many as are missing in a row from here on, so that one copy can fill them.
+      std::uint32_t row = 0;
+      while (i + row < chunk.block_count() && entry.blocks[i + row].fate == Fate::kCopy && !chunk.blocks[i + row].slot)
+        ++row;
+      while (state_.host.take(row, &found) == 0) {
+        if (!state_.host.borrow()) return false;
+      }
+      std::reverse(found.begin(), found.end());
+    }
+    chunk.blocks[i].slot = found.back();
+    chunk.blocks[i].kind = Block::Kind::kNone;
+    found.pop_back();
+  }
+  return true;
+}
+
+// False: the entry is over.
+bool Eviction::begin_copies(Entry& entry) {
+  if (!find_slots(entry)) {
+    starved_ = true;
+    return true;
+  }
+  const CUresult result = submit(entry);
+  ++copying_;
+  entry.phase = result == cuda::CUDA_SUCCESS ? Phase::kCopying : Phase::kFailing;
+  if (result != cuda::CUDA_SUCCESS) fail(result);
+  return true;
+}
+
+CUresult Eviction::submit(Entry& entry) {
+  Chunk& chunk = *entry.chunk;
+  std::uint32_t i = 0;
+  while (i < chunk.block_count()) {
+    if (entry.blocks[i].fate != Fate::kCopy) {
+      ++i;
+      continue;
+    }
+    const std::uint32_t first = i;
+    do {
+      // From here on the slot holds neither the old content nor yet the new one.
+      chunk.blocks[i].kind = Block::Kind::kNone;
+      ++i;
+    } while (i < chunk.block_count() && entry.blocks[i].fate == Fate::kCopy &&
+             chunk.blocks[i - 1].slot.is_followed_by(chunk.blocks[i].slot));
+    if (const CUresult result = state_.host.ensure_registered(chunk.blocks[first].slot); result != cuda::CUDA_SUCCESS)
+      return result;
+    const CUresult result =
+        state_.driver.cuMemcpyDtoHAsync_v2(chunk.blocks[first].slot.address(), chunk.address + first * kBlockBytes,
+                                           (i - first) * kBlockBytes, state_.engine.out());
+    if (result != cuda::CUDA_SUCCESS) return result;
+  }
+  // Without an event the stream is asked, which is later, and as right.
+  state_.engine.record(state_.engine.out(), &entry.event);
+  return cuda::CUDA_SUCCESS;
+}
+
+// The content is in host memory (or not wanted): the device's memory can go.
+void Eviction::take_off(Entry& entry) {
+  ++taken_off_;
+  const CUresult result = state_.mapper.detach(*entry.chunk);
+  if (entry.chunk->mapped) {
+    keep(entry);
+    fail(result);
+    return;
+  }
+  if (result == cuda::CUDA_SUCCESS) freed_ += entry.chunk->bytes;
+  commit(entry);
+  if (result != cuda::CUDA_SUCCESS) fail(result);
+}
+
+void Eviction::commit(Entry& entry) {
+  Chunk& chunk = *entry.chunk;
+  if (!discard_ && chunk.blocks == nullptr) chunk.blocks = std::make_unique<Block[]>(chunk.block_count());
+  const Locked locked(state_.mutex);
+  Moved& moved = state_.moved;
+  if (discard_) {
+    state_.forget_copies(chunk);
+    moved.discarded += chunk.bytes;
+  }
+  for (std::uint32_t i = 0; i < chunk.block_count() && !discard_; ++i) {
+    const BlockPlan& plan = entry.blocks[i];
+    Block& block = chunk.blocks[i];
+    switch (plan.fate) {
+      case Fate::kCopy:
+        block.kind = Block::Kind::kCopied;
+        block.hash = plan.hash;
+        block.hashed = plan.hashed;
+        moved.out += kBlockBytes;
+        break;
+      case Fate::kClean: moved.saved_clean += kBlockBytes; break;
+      case Fate::kConstant:
+        state_.host.give(block.slot);
+        block = Block{};
+        block.kind = Block::Kind::kConstant;
+        block.word = plan.word;
+        moved.saved_constant += kBlockBytes;
+        break;
+    }
+  }
+  chunk.place = discard_ ? Place::kNowhere : Place::kHost;
+  chunk.was_cheap = entry.to_copy == 0;
+  if (!entry.range->doomed) state_.evicted_bytes.fetch_add(chunk.bytes);
+  state_.unclaim(*entry.range, chunk);
+}
+
+// The chunk stays on the GPU. Slots that were to be filled are given back.
+void Eviction::keep(Entry& entry) {
+  Chunk& chunk = *entry.chunk;
+  if (entry.phase == Phase::kHashing && batches_[entry.batch].entries != 0) --batches_[entry.batch].entries;
+  if (entry.event != nullptr) state_.engine.give(entry.event);
+  entry.event = nullptr;
+  const Locked locked(state_.mutex);
+  for (std::uint32_t i = 0; i < chunk.block_count() && chunk.blocks != nullptr; ++i) {
+    Block& block = chunk.blocks[i];
+    if (block.kind == Block::Kind::kCopied) continue;
+    state_.host.give(block.slot);
+    block = Block{};
+  }
+  state_.unclaim(*entry.range, chunk);
+}
+
+}  // namespace gpumux::pager

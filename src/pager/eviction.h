@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Taking a drained seat's memory off the GPU, chunk by chunk.
+//
+//   claim ... hash on the GPU ... what has changed? ... copy to host memory ... unmap, release ... say so
+//
+// Several chunks are on their way at once: while the GPU copies one, the next one's host memory is registered and the
+// one before is unmapped. What is freed counts at once (freed_bytes), so that somebody else can be given it.
+//
+// Blocks that need no copy: unchanged ones, whose hash is that of the copy that host memory still has, and constant
+// ones, which are one value all over. A chunk without any other block goes without waiting for the bus.
+//
+// A failure loses nothing: a chunk is either still on the GPU as it was, or complete in host memory.
+//
+// Owned and stepped by one thread; destroying an unfinished one waits for the copies that are under way.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "pager/drained.h"
+#include "pager/job.h"
+#include "pager/state.h"
+
+namespace gpumux::pager {
+
+class Eviction {
+ public:
+  // Frees at least `bytes` if there are so many, memory kept for reuse first. `discard`: copies nothing; the content is
+  // lost. For a context that is broken (nobody can read it any more, and copies fail), by its sticky error.
+  Eviction(State& state, const DrainedSeat& drained, std::uint64_t bytes, bool discard);
+  ~Eviction();
+  Eviction(const Eviction&) = delete;
+  Eviction& operator=(const Eviction&) = delete;
+
+  // Does what can be done without waiting.
+  JobState step();
+  // Begins with nothing more. Step on until it is over.
+  void cancel() { stop(JobState::kCancelled); }
+
+  // Device memory that the driver has got back so far.
+  std::uint64_t freed_bytes() const { return freed_; }
+  // Of kFailed: the first failure.
+  cuda::CUresult error() const { return error_; }
+
+ private:
+  struct Reference {
+    std::uint64_t range = 0;
+    std::uint32_t chunk = 0;
+  };
+  enum class Phase : std::uint8_t { kHashing, kReady, kCopying, kFailing };
+  enum class Fate : std::uint8_t { kCopy, kClean, kConstant };
+  struct BlockPlan {
+    Fate fate = Fate::kCopy;
+    bool hashed = false;
+    std::uint32_t word = 0;
+    BlockHash hash;
+  };
+  struct Entry {
+    Range* range = nullptr;
+    Chunk* chunk = nullptr;
+    Phase phase = Phase::kReady;
+    std::uint32_t batch = 0;
+    std::uint32_t first_block = 0;  // in the batch
+    std::uint32_t to_copy = 0;      // blocks
+    std::vector<BlockPlan> blocks;
+    cuda::CUevent event = nullptr;
+  };
+  struct Batch {
+    std::uint32_t entries = 0;  // that have not looked at their results; 0: free
+    cuda::CUevent event = nullptr;
+    bool done = false;
+  };
+
+  void plan(std::uint64_t bytes);
+  void fill();
+  bool claim_next(std::uint32_t most_blocks);
+  void hash(std::uint32_t batch, std::size_t first_entry);
+  void look_at_batches();
+  void classify(Entry& entry);
+  bool matches(const Entry& entry, std::uint32_t block, const BlockPlan& plan);
+  // False: the entry is over and can be dropped.
+  bool advance(Entry& entry);
+  bool begin_copies(Entry& entry);
+  bool find_slots(Entry& entry);
+  cuda::CUresult submit(Entry& entry);
+  void take_off(Entry& entry);
+  void commit(Entry& entry);
+  void keep(Entry& entry);
+  void fail(cuda::CUresult error);
+  void stop(JobState outcome);
+  JobState over(JobState outcome);
+
+  State& state_;
+  const DrainedSeat& drained_;
+  const bool discard_;
+  const std::uint64_t wanted_;
+  std::vector<Reference> plan_;
+  std::size_t next_ = 0;  // in plan_
+  std::deque<Entry> window_;
+  Batch batches_[Engine::kBatches];
+  bool planned_ = false;
+  bool hashing_ = false;
+  bool stopping_ = false;
+  bool undrained_ = false;  // the seat runs again: nothing may be unmapped
+  bool starved_ = false;
+  std::uint32_t copying_ = 0;    // entries
+  std::uint32_t taken_off_ = 0;  // chunks, in this step
+  std::uint32_t context_failures_ = 0;
+  JobState outcome_ = JobState::kDone;
+  JobState result_ = JobState::kRunning;
+  cuda::CUresult error_ = cuda::CUDA_SUCCESS;
+  std::uint64_t freed_ = 0;
+};
+
+}  // namespace gpumux::pager

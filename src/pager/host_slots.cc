@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pager/host_slots.h"
+
+#include <algorithm>
+
+namespace gpumux::pager {
+
+using cuda::CUresult;
+
+HostSlots::~HostSlots() {
+  for (const auto& chunk : chunks_) {
+    if (chunk->registered) driver_.cuMemHostUnregister(chunk->memory.address);
+    lender_->give_back(chunk->memory);
+  }
+}
+
+std::uint32_t HostSlots::take(std::uint32_t count, std::vector<HostSlot>* slots) {
+  const Locked locked(mutex_);
+  for (const auto& chunk : chunks_) {
+    if (chunk->used_count == chunk->used.size()) continue;
+    const auto first =
+        static_cast<std::uint32_t>(std::find(chunk->used.begin(), chunk->used.end(), false) - chunk->used.begin());
+    std::uint32_t taken = 0;
+    for (std::uint32_t i = first; i < chunk->used.size() && !chunk->used[i] && taken < count; ++i, ++taken) {
+      chunk->used[i] = true;
+      slots->push_back({chunk.get(), i});
+    }
+    chunk->used_count += taken;
+    used_blocks_ += taken;
+    return taken;
+  }
+  return 0;
+}
+
+void HostSlots::give(HostSlot slot) {
+  if (!slot) return;
+  const Locked locked(mutex_);
+  slot.chunk->used[slot.index] = false;
+  --slot.chunk->used_count;
+  --used_blocks_;
+}
+
+bool HostSlots::borrow() {
+  if (lender_ == nullptr) return false;
+  const auto lent = lender_->lend(kHostChunkBytes);
+  if (!lent) return false;
+  const bool usable = lent->address != nullptr && lent->bytes >= kBlockBytes && lent->bytes % kBlockBytes == 0 &&
+                      reinterpret_cast<std::uintptr_t>(lent->address) % kBlockBytes == 0;
+  if (!usable) {
+    lender_->give_back(*lent);
+    return false;
+  }
+  auto chunk = std::make_unique<LentChunk>();
+  chunk->memory = *lent;
+  chunk->used.resize(lent->bytes / kBlockBytes);
+  const Locked locked(mutex_);
+  borrowed_bytes_ += lent->bytes;
+  chunks_.push_back(std::move(chunk));
+  return true;
+}
+
+CUresult HostSlots::ensure_registered(const HostSlot& slot) {
+  LentChunk& chunk = *slot.chunk;
+  if (chunk.registered) return cuda::CUDA_SUCCESS;
+  const CUresult result =
+      driver_.cuMemHostRegister_v2(chunk.memory.address, chunk.memory.bytes, cuda::kMemHostRegisterPortable);
+  chunk.registered = result == cuda::CUDA_SUCCESS;
+  return result;
+}
+
+void HostSlots::register_all() {
+  for (;;) {
+    LentChunk* next = nullptr;
+    {
+      const Locked locked(mutex_);
+      for (const auto& chunk : chunks_) {
+        if (!chunk->registered) next = chunk.get();
+      }
+      if (next == nullptr) return;
+      next->held = true;
+    }
+    const CUresult result = ensure_registered({next, 0});
+    const Locked locked(mutex_);
+    next->held = false;
+    if (result != cuda::CUDA_SUCCESS) return;  // it will be tried again when the chunk is used, and be told then
+  }
+}
+
+std::uint64_t HostSlots::shrink(std::uint64_t keep) {
+  std::uint64_t given_back = 0;
+  for (;;) {
+    std::unique_ptr<LentChunk> gone;
+    {
+      const Locked locked(mutex_);
+      if (borrowed_bytes_ <= keep) return given_back;
+      const auto unused = std::find_if(chunks_.begin(), chunks_.end(),
+                                       [](const auto& chunk) { return chunk->used_count == 0 && !chunk->held; });
+      if (unused == chunks_.end()) return given_back;
+      gone = std::move(*unused);
+      chunks_.erase(unused);
+      borrowed_bytes_ -= gone->memory.bytes;
+    }
+    given_back += gone->memory.bytes;
+    // Where the driver refuses, its registration ends with the context; the memory goes back either way.
+    if (gone->registered) driver_.cuMemHostUnregister(gone->memory.address);
+    lender_->give_back(gone->memory);
+  }
+}
+
+void HostSlots::unregister_all() {
+  const Locked locked(mutex_);
+  for (const auto& chunk : chunks_) {
+    if (chunk->registered) driver_.cuMemHostUnregister(chunk->memory.address);
+    chunk->registered = false;
+  }
+}
+
+std::uint64_t HostSlots::borrowed_bytes() const {
+  const Locked locked(mutex_);
+  return borrowed_bytes_;
+}
+
+std::uint64_t HostSlots::used_bytes() const {
+  const Locked locked(mutex_);
+  return used_blocks_ * kBlockBytes;
+}
+
+void HostSlots::reset_after_fork() {
+  mutex_.reset_after_fork();
+  for (auto& chunk : chunks_) chunk.release();  // the parent's: neither the driver nor the lender hears of it
+  chunks_.clear();
+  borrowed_bytes_ = 0;
+  used_blocks_ = 0;
+}
+
+}  // namespace gpumux::pager

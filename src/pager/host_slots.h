@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Borrowed host memory, divided into slots of one block each.
+//
+// A chunk is registered with the driver (pinned) right before it is first copied to or from, and stays so as long as it
+// is borrowed: registering runs at about the bus's speed, which is far too slow for every switch, and fast enough to be
+// done for one chunk while the copies of the one before are under way.
+//
+// Any thread may call any function. The lock is a leaf: under it the lender is never called, and the driver only to
+// unregister.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "cuda/driver.gen.h"
+#include "pager/host_memory.h"
+#include "pager/lock.h"
+#include "pager/sizes.h"
+
+namespace gpumux::pager {
+
+struct LentChunk;
+
+// One block's place in host memory. Empty: none.
+struct HostSlot {
+  LentChunk* chunk = nullptr;
+  std::uint32_t index = 0;
+
+  explicit operator bool() const { return chunk != nullptr; }
+  std::byte* address() const;
+  // Does `next` follow this one in memory, so that one copy can fill both?
+  bool is_followed_by(const HostSlot& next) const { return next.chunk == chunk && next.index == index + 1; }
+};
+
+struct LentChunk {
+  HostChunk memory;
+  std::vector<bool> used;
+  std::uint32_t used_count = 0;
+  // Only the thread that steps jobs registers; guarded by there being one.
+  bool registered = false;
+  bool held = false;  // being registered ahead of need: stays
+};
+
+inline std::byte* HostSlot::address() const { return chunk->memory.address + std::uint64_t{index} * kBlockBytes; }
+
+class HostSlots {
+ public:
+  // `lender` null: nothing can be evicted but what needs no copy.
+  HostSlots(const cuda::Driver& driver, HostMemory* lender) : driver_(driver), lender_(lender) {}
+  // Gives everything back. The driver must still be there, with the context in which chunks were registered.
+  ~HostSlots();
+  HostSlots(const HostSlots&) = delete;
+  HostSlots& operator=(const HostSlots&) = delete;
+
+  // Up to `count` slots next to each other in memory, appended to `slots`; returns how many. 0: borrow first.
+  std::uint32_t take(std::uint32_t count, std::vector<HostSlot>* slots);
+  void give(HostSlot slot);
+
+  // One more chunk from the lender. False: it has none now.
+  bool borrow();
+
+  // Makes the slot's chunk fit for asynchronous copies.
+  cuda::CUresult ensure_registered(const HostSlot& slot);
+
+  // The same for all chunks, ahead of need. Only while no job runs.
+  void register_all();
+
+  // Gives unused chunks back until no more than `keep` bytes are borrowed; returns what was given back.
+  std::uint64_t shrink(std::uint64_t keep);
+
+  // The context in which chunks were registered is about to go: unregisters all. They are registered anew when used.
+  void unregister_all();
+
+  std::uint64_t borrowed_bytes() const;
+  std::uint64_t used_bytes() const;
+
+  void reset_after_fork();
+
+ private:
+  const cuda::Driver& driver_;
+  HostMemory* const lender_;
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<LentChunk>> chunks_;
+  std::uint64_t borrowed_bytes_ = 0;
+  std::uint64_t used_blocks_ = 0;
+};
+
+}  // namespace gpumux::pager

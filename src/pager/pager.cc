@@ -1,0 +1,503 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pager/pager.h"
+
+#include <algorithm>
+
+namespace gpumux::pager {
+namespace {
+
+using cuda::CUresult;
+
+// Allows on this thread what a capture of the program's would forbid to it: our calls are not part of its capture.
+class RelaxedCapture {
+ public:
+  explicit RelaxedCapture(const cuda::Driver& driver) : driver_(driver) {
+    changed_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == cuda::CUDA_SUCCESS;
+  }
+  ~RelaxedCapture() {
+    if (changed_) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
+  }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  const cuda::Driver& driver_;
+  cuda::CUstreamCaptureMode mode_ = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
+  bool changed_ = false;
+};
+
+}  // namespace
+
+Pager::Pager(const cuda::Driver& driver, const Options& options) : state_(driver, options) {}
+
+Pager::~Pager() {
+  std::vector<std::unique_ptr<Range>> all;
+  {
+    const Locked locked(state_.mutex);
+    while (!state_.table.all().empty()) all.push_back(state_.table.remove(*state_.table.all().begin()->second));
+  }
+  for (auto& range : all) state_.destroy(std::move(range));
+  state_.trim(UINT64_MAX);
+  {
+    const Engine::Current current(state_.engine);
+    state_.host.unregister_all();
+  }
+  state_.engine.close();
+}
+
+CUresult Pager::prepare(cuda::CUcontext context) {
+  {
+    const Locked locked(state_.mutex);
+    if (state_.engine.context() != nullptr) return cuda::CUDA_SUCCESS;
+    if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
+    state_.job_running = true;  // nobody else uses the engine meanwhile
+  }
+  const CUresult result = state_.engine.open(context);
+  const Locked locked(state_.mutex);
+  state_.job_running = false;
+  state_.mutex.wake_all();
+  return result;
+}
+
+Pager::Found Pager::find_locked(cuda::CUdeviceptr address) const {
+  Range* range = state_.table.find(address);
+  if (range == nullptr) return {};
+  if (range->slab == nullptr) {
+    // What is reserved beyond the requested size is nobody's.
+    if (address - range->base >= range->requested_bytes) return {};
+    return {range, nullptr, range->base};
+  }
+  const auto offset = range->slab->holding(address - range->base);
+  if (!offset) return {};
+  return {range, range->slab->find(*offset), range->base + *offset};
+}
+
+bool Pager::owns(cuda::CUdeviceptr address) const {
+  const Locked locked(state_.mutex);
+  return state_.table.find(address) != nullptr;
+}
+
+std::optional<AddressInfo> Pager::find(cuda::CUdeviceptr address) const {
+  const Locked locked(state_.mutex);
+  const Found found = find_locked(address);
+  if (found.range == nullptr) return std::nullopt;
+  const Range& range = *found.range;
+  AddressInfo info;
+  info.base = found.base;
+  info.bytes = found.piece != nullptr ? found.piece->bytes : range.requested_bytes;
+  info.context = range.context;
+  info.buffer_id = found.piece != nullptr ? found.piece->id : range.id;
+  info.mapping_base = range.base;
+  info.mapping_bytes = range.bytes;
+  info.resident = range.resident_bytes() == range.bytes;
+  info.pinned = range.pinned();
+  return info;
+}
+
+// Allocation
+
+std::unique_ptr<Range> Pager::take_reusable(std::uint64_t bytes) {
+  const Locked locked(state_.mutex);
+  // The most recently freed: its translations may still be in the GPU's caches.
+  for (auto range = state_.reusable.rbegin(); range != state_.reusable.rend(); ++range) {
+    if ((*range)->bytes != bytes) continue;
+    std::unique_ptr<Range> taken = std::move(*range);
+    state_.reusable.erase(std::next(range).base());
+    state_.reusable_bytes -= bytes;
+    taken->id = state_.next_id++;
+    return taken;
+  }
+  return nullptr;
+}
+
+CUresult Pager::attach_all(Range& range) {
+  for (Chunk& chunk : range.chunks) {
+    CUresult result = state_.mapper.attach(chunk, range.peers);
+    while (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && state_.trim(chunk.bytes) != 0)
+      result = state_.mapper.attach(chunk, range.peers);
+    if (result != cuda::CUDA_SUCCESS) return result;
+    chunk.place = Place::kDevice;
+  }
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Pager::make_range(std::uint64_t bytes, Placement placement, std::unique_ptr<Range>* range) {
+  *range = take_reusable(bytes);
+  if (*range != nullptr) return cuda::CUDA_SUCCESS;
+  auto made = std::make_unique<Range>();
+  const RelaxedCapture relaxed(state_.driver);
+  const CUresult reserved = state_.mapper.reserve(bytes, &made->base);
+  if (reserved != cuda::CUDA_SUCCESS) return reserved;
+  made->bytes = bytes;
+  const std::uint64_t chosen = state_.options.chunk_bytes;
+  made->chunks = make_chunks(made->base, bytes, chosen != 0 ? chosen : chunk_bytes_for(bytes));
+  {
+    const Locked locked(state_.mutex);
+    made->id = state_.next_id++;
+    made->peers = state_.peers;
+  }
+  const CUresult result = placement == Placement::kResident ? attach_all(*made) : cuda::CUDA_SUCCESS;
+  if (result != cuda::CUDA_SUCCESS) {
+    state_.destroy(std::move(made));
+    return result;
+  }
+  *range = std::move(made);
+  return cuda::CUDA_SUCCESS;
+}
+
+// Peers may have been enabled or disabled since the range was made, or while it was kept for reuse.
+CUresult Pager::grant_peers(Range& range) {
+  std::vector<cuda::CUdevice> wanted;
+  {
+    const Locked locked(state_.mutex);
+    wanted = state_.peers;
+  }
+  for (const bool may : {true, false}) {
+    const auto& want = may ? wanted : range.peers;
+    const auto& have = may ? range.peers : wanted;
+    for (const cuda::CUdevice peer : want) {
+      if (std::find(have.begin(), have.end(), peer) != have.end()) continue;
+      for (const Chunk& chunk : range.chunks) {
+        if (chunk.place != Place::kDevice) continue;
+        if (const CUresult result = state_.mapper.set_peer(chunk, peer, may); result != cuda::CUDA_SUCCESS)
+          return result;
+      }
+    }
+  }
+  range.peers = std::move(wanted);
+  return cuda::CUDA_SUCCESS;
+}
+
+// Puts a range into the table, with the rights that ranges have at that moment.
+CUresult Pager::insert(std::unique_ptr<Range> range, Range** inserted) {
+  for (;;) {
+    {
+      const Locked locked(state_.mutex);
+      if (range->peers == state_.peers) {
+        state_.evicted_bytes.fetch_add(range->bytes - range->resident_bytes());
+        *inserted = state_.table.insert(std::move(range));
+        return cuda::CUDA_SUCCESS;
+      }
+    }
+    if (const CUresult result = grant_peers(*range); result != cuda::CUDA_SUCCESS) {
+      state_.destroy(std::move(range));
+      return result;
+    }
+  }
+}
+
+CUresult Pager::allocate(cuda::CUcontext context, std::size_t bytes, Placement placement, cuda::CUdeviceptr* address) {
+  if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (bytes > state_.options.largest_allocation || bytes > UINT64_MAX - kBlockBytes)
+    return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes <= kLargestPackedBytes) return allocate_packed(context, bytes, placement, address);
+  std::unique_ptr<Range> range;
+  if (const CUresult result = make_range(round_up(bytes, kBlockBytes), placement, &range); result != cuda::CUDA_SUCCESS)
+    return result;
+  range->requested_bytes = bytes;
+  range->context = context;
+  Range* inserted = nullptr;
+  const CUresult result = insert(std::move(range), &inserted);
+  // Nobody else knows the address yet: the range cannot have gone.
+  if (result == cuda::CUDA_SUCCESS) *address = inserted->base;
+  return result;
+}
+
+CUresult Pager::allocate_packed(cuda::CUcontext context, std::size_t bytes, Placement placement,
+                                cuda::CUdeviceptr* address) {
+  const auto take = [&](Range& range) {
+    const auto offset = range.slab->take(bytes, state_.next_id);
+    if (!offset) return false;
+    ++state_.next_id;
+    *address = range.base + *offset;
+    return true;
+  };
+  {
+    const Locked locked(state_.mutex);
+    for (std::size_t i = open_slabs_.size(); i-- > 0;) {
+      Range& range = *open_slabs_[i];
+      if (range.slab->largest_free() == 0) {
+        open_slabs_.erase(open_slabs_.begin() + static_cast<std::ptrdiff_t>(i));
+        continue;
+      }
+      if (range.context != context || range.doomed) continue;
+      // Who holds a lease gets memory that is there.
+      if (placement == Placement::kResident && range.chunks.front().place != Place::kDevice) continue;
+      if (take(range)) return cuda::CUDA_SUCCESS;
+    }
+  }
+  std::unique_ptr<Range> range;
+  if (const CUresult result = make_range(kBlockBytes, placement, &range); result != cuda::CUDA_SUCCESS) return result;
+  range->requested_bytes = 0;
+  range->context = context;
+  range->slab = std::make_unique<Slab>();
+  {
+    // The first piece is taken before anybody else can see the slab, and take all of it.
+    const Locked locked(state_.mutex);
+    take(*range);
+  }
+  const cuda::CUdeviceptr taken = *address;
+  Range* inserted = nullptr;
+  const CUresult result = insert(std::move(range), &inserted);
+  if (result != cuda::CUDA_SUCCESS) return result;
+  *address = taken;
+  const Locked locked(state_.mutex);
+  open_slabs_.push_back(inserted);
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Pager::allocate_pitch(cuda::CUcontext context, std::size_t width_bytes, std::size_t height,
+                               unsigned element_bytes, Placement placement, cuda::CUdeviceptr* address,
+                               std::size_t* pitch) {
+  const bool element = element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
+  if (address == nullptr || pitch == nullptr || width_bytes == 0 || height == 0 || !element)
+    return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (width_bytes > UINT64_MAX - kPitchBytes) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  const std::uint64_t row = round_up(width_bytes, kPitchBytes);
+  if (height > UINT64_MAX / row) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  const CUresult result = allocate(context, row * height, placement, address);
+  if (result == cuda::CUDA_SUCCESS) *pitch = row;
+  return result;
+}
+
+// Freeing
+
+// Keeps a range for reuse, if it may be kept and there is room; destroys it otherwise. It is in no table any more.
+void Pager::discard(std::unique_ptr<Range> range) {
+  const bool keep = !range->foreign && !range->pinned() && range->bytes <= state_.options.reuse_bytes &&
+                    range->resident_bytes() == range->bytes;
+  if (!keep) {
+    const RelaxedCapture relaxed(state_.driver);
+    state_.destroy(std::move(range));
+    return;
+  }
+  for (Chunk& chunk : range->chunks) {
+    state_.forget_copies(chunk);
+    chunk.was_cheap = false;
+  }
+  range->slab.reset();
+  range->doomed = false;
+  std::uint64_t surplus = 0;
+  {
+    const Locked locked(state_.mutex);
+    state_.reusable_bytes += range->bytes;
+    state_.reusable.push_back(std::move(range));
+    if (state_.reusable_bytes > state_.options.reuse_bytes)
+      surplus = state_.reusable_bytes - state_.options.reuse_bytes;
+  }
+  if (surplus != 0) {
+    const RelaxedCapture relaxed(state_.driver);
+    state_.trim(surplus);
+  }
+}
+
+CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument) {
+  if (address == 0) return cuda::CUDA_SUCCESS;
+  cuda::CUcontext context = nullptr;
+  std::uint64_t id = 0;
+  {
+    const Locked locked(state_.mutex);
+    const Found found = find_locked(address);
+    if (found.range == nullptr || found.base != address || found.range->doomed ||
+        (found.piece != nullptr && found.piece->doomed))
+      return cuda::CUDA_ERROR_INVALID_VALUE;
+    context = found.range->context;
+    id = found.id();
+    if (found.piece != nullptr) {
+      found.piece->doomed = true;
+    } else {
+      state_.set_doomed(*found.range, true);
+    }
+  }
+  const CUresult waited = wait(argument, context);
+  std::unique_ptr<Range> gone;
+  {
+    const Locked locked(state_.mutex);
+    const Found found = find_locked(address);
+    // Its context may have been destroyed meanwhile, by another thread, and somebody else may have the address.
+    if (found.range == nullptr || found.id() != id) return cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    Range& range = *found.range;
+    if (waited != cuda::CUDA_SUCCESS) {
+      if (found.piece != nullptr) {
+        found.piece->doomed = false;
+      } else {
+        state_.set_doomed(range, false);
+      }
+      return waited;
+    }
+    if (found.piece != nullptr) {
+      range.slab->give(address - range.base);
+      // An empty slab that is being moved stays, for whoever comes next. One that is pinned goes like any other.
+      if (!range.slab->empty() || range.claims != 0) {
+        if (std::find(open_slabs_.begin(), open_slabs_.end(), &range) == open_slabs_.end())
+          open_slabs_.push_back(&range);
+        return cuda::CUDA_SUCCESS;
+      }
+      open_slabs_.erase(std::remove(open_slabs_.begin(), open_slabs_.end(), &range), open_slabs_.end());
+      state_.set_doomed(range, true);
+    }
+    Range* unclaimed = state_.wait_for_claims(range.id);
+    if (unclaimed == nullptr) return cuda::CUDA_SUCCESS;  // context_going was faster
+    gone = state_.table.remove(*unclaimed);
+  }
+  discard(std::move(gone));
+  return cuda::CUDA_SUCCESS;
+}
+
+void Pager::context_going(cuda::CUcontext context) {
+  std::vector<std::unique_ptr<Range>> gone;
+  bool leave = false;
+  {
+    const Locked locked(state_.mutex);
+    leave = state_.engine.context() == context;
+    if (leave) {
+      state_.cancel_jobs.store(true);
+      while (state_.job_running) state_.mutex.wait();
+      state_.job_running = true;  // the engine is ours until it is closed
+    }
+    for (;;) {
+      Range* next = nullptr;
+      for (const auto& [base, range] : state_.table.all()) {
+        if (range->context == context) next = range.get();
+      }
+      if (next == nullptr) break;
+      state_.set_doomed(*next, true);
+      next = state_.wait_for_claims(next->id);
+      if (next == nullptr) continue;
+      open_slabs_.erase(std::remove(open_slabs_.begin(), open_slabs_.end(), next), open_slabs_.end());
+      gone.push_back(state_.table.remove(*next));
+    }
+  }
+  for (auto& range : gone) state_.destroy(std::move(range));
+  if (!leave) return;
+  {
+    const Engine::Current current(state_.engine);
+    state_.host.unregister_all();
+  }
+  state_.engine.close();
+  const Locked locked(state_.mutex);
+  state_.cancel_jobs.store(false);
+  state_.job_running = false;
+  state_.mutex.wake_all();
+}
+
+// Jobs
+
+CUresult Pager::begin_job() {
+  cuda::CUcontext context = nullptr;
+  {
+    const Locked locked(state_.mutex);
+    if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
+    state_.job_running = true;
+    context = state_.engine.context();
+    for (const auto& [base, range] : state_.table.all()) {
+      if (context == nullptr) context = range->context;
+    }
+  }
+  // Without a context there is nothing but memory kept for reuse.
+  return context == nullptr ? cuda::CUDA_SUCCESS : state_.engine.open(context);
+}
+
+std::unique_ptr<Eviction> Pager::begin_eviction(const DrainedSeat& drained, std::uint64_t bytes, CUresult* error) {
+  *error = begin_job();
+  if (*error == cuda::CUDA_SUCCESS) return std::make_unique<Eviction>(state_, drained, bytes, false);
+  if (*error == cuda::CUDA_ERROR_NOT_READY) return nullptr;
+  const Locked locked(state_.mutex);
+  state_.job_running = false;
+  state_.mutex.wake_all();
+  return nullptr;
+}
+
+std::unique_ptr<Eviction> Pager::begin_discard(const DrainedSeat& drained, CUresult* error) {
+  {
+    const Locked locked(state_.mutex);
+    *error = state_.job_running ? cuda::CUDA_ERROR_NOT_READY : cuda::CUDA_SUCCESS;
+    if (state_.job_running) return nullptr;
+    state_.job_running = true;
+  }
+  return std::make_unique<Eviction>(state_, drained, UINT64_MAX, true);
+}
+
+std::unique_ptr<Restoration> Pager::begin_restoration(std::uint64_t room, CUresult* error) {
+  *error = begin_job();
+  if (*error == cuda::CUDA_SUCCESS) return std::make_unique<Restoration>(state_, room);
+  if (*error == cuda::CUDA_ERROR_NOT_READY) return nullptr;
+  const Locked locked(state_.mutex);
+  state_.job_running = false;
+  state_.mutex.wake_all();
+  return nullptr;
+}
+
+// Host memory
+
+std::uint64_t Pager::drop_clean_copies(std::uint64_t bytes) {
+  const Locked locked(state_.mutex);
+  std::uint64_t dropped = 0;
+  for (const auto& [base, range] : state_.table.all()) {
+    for (Chunk& chunk : range->chunks) {
+      if (dropped >= bytes) return dropped;
+      if (chunk.claimed || chunk.place != Place::kDevice || chunk.blocks == nullptr) continue;
+      for (std::uint32_t i = 0; i < chunk.block_count(); ++i) dropped += chunk.blocks[i].slot ? kBlockBytes : 0;
+      state_.forget_copies(chunk);
+    }
+  }
+  return dropped;
+}
+
+std::uint64_t Pager::shrink_host(std::uint64_t bytes) {
+  const Engine::Current current(state_.engine);
+  std::uint64_t given = 0;
+  for (;;) {
+    const std::uint64_t borrowed = state_.host.borrowed_bytes();
+    const std::uint64_t missing = bytes - given;
+    given += state_.host.shrink(borrowed > missing ? borrowed - missing : 0);
+    if (given >= bytes) return given;
+    // Copies lie scattered: a chunk is free when its last one goes.
+    if (drop_clean_copies(std::max(bytes - given, kHostChunkBytes)) == 0) return given;
+  }
+}
+
+std::uint64_t Pager::prepare_host(std::uint64_t bytes) {
+  const Engine::Current current(state_.engine);
+  while (state_.host.borrowed_bytes() - state_.host.used_bytes() < bytes && state_.host.borrow()) {
+  }
+  if (current.result() == cuda::CUDA_SUCCESS) state_.host.register_all();
+  return state_.host.borrowed_bytes() - state_.host.used_bytes();
+}
+
+Counters Pager::counters() const {
+  const Locked locked(state_.mutex);
+  Counters counters;
+  for (const auto& [base, range] : state_.table.all()) {
+    if (range->slab != nullptr) {
+      counters.allocations += range->slab->pieces().size();
+      for (const auto& [offset, piece] : range->slab->pieces()) counters.allocated += piece.bytes;
+    } else {
+      ++counters.allocations;
+      counters.allocated += range->requested_bytes;
+    }
+    const std::uint64_t resident = range->resident_bytes();
+    counters.resident += resident;
+    counters.evicted += range->bytes - resident;
+    const auto reason = std::find_if(range->pins.begin(), range->pins.end(), [](auto count) { return count != 0; });
+    if (reason != range->pins.end())
+      counters.unpageable[static_cast<std::size_t>(reason - range->pins.begin())] += resident;
+    for (const Chunk& chunk : range->chunks) {
+      if (chunk.claimed) continue;
+      if (chunk.created && chunk.place != Place::kDevice) counters.stuck += chunk.bytes;
+      if (chunk.place != Place::kDevice || chunk.blocks == nullptr) continue;
+      for (std::uint32_t i = 0; i < chunk.block_count(); ++i)
+        counters.clean_copies += chunk.blocks[i].slot ? kBlockBytes : 0;
+    }
+  }
+  counters.reusable = state_.reusable_bytes;
+  for (const auto& range : state_.stuck) {
+    for (const Chunk& chunk : range->chunks) counters.stuck += chunk.created ? chunk.bytes : 0;
+  }
+  counters.host_borrowed = state_.host.borrowed_bytes();
+  counters.host_used = state_.host.used_bytes();
+  counters.moved = state_.moved;
+  return counters;
+}
+
+}  // namespace gpumux::pager

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pager of one seat (one process on one GPU): the program's device memory, at addresses that never change, with
+// physical memory that comes and goes.
+//
+// Who calls what:
+//   - the program's threads (through the shim's hooks): allocate, free, find, pin, peers. Any number at a time, also
+//     while a job runs. None of them waits for a lease; free and context_going wait for the GPU, by the caller's
+//     means, and for the job that holds a chunk of the same memory.
+//   - one thread (the drainer): begin_eviction, begin_restoration, and stepping the job until it is over.
+//   - anybody: counters, shrink_host, trim.
+//
+// Placement. A thread that is inside the gate (its seat holds a lease) allocates kResident: the memory is there when
+// the call returns, or there is no room (CUDA_ERROR_OUT_OF_MEMORY; leave the gate, have room made, try again: nothing
+// here waits for room). A thread outside allocates kEvicted: addresses only, which the next restoration brings to life.
+// So the gate must not let anybody pass while evicted_bytes() is not zero.
+//
+// docs/pager.md has the picture.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "cuda/driver.gen.h"
+#include "pager/counters.h"
+#include "pager/drained.h"
+#include "pager/eviction.h"
+#include "pager/options.h"
+#include "pager/restoration.h"
+#include "pager/state.h"
+
+namespace gpumux::pager {
+
+enum class Placement : std::uint8_t { kResident, kEvicted };
+
+// What is known of an address, for cuMemGetAddressRange and the pointer attributes. Never asks the driver.
+struct AddressInfo {
+  cuda::CUdeviceptr base = 0;  // of the allocation
+  std::uint64_t bytes = 0;     // as requested
+  cuda::CUcontext context = nullptr;
+  std::uint64_t buffer_id = 0;
+  cuda::CUdeviceptr mapping_base = 0;  // of what it lies in: itself, or the block that it shares
+  std::uint64_t mapping_bytes = 0;
+  bool resident = false;  // all of it
+  bool pinned = false;
+};
+
+// One physical piece of an allocation, as a descriptor that another process can import. The receiver owns the
+// descriptor.
+struct ExportedPiece {
+  int fd = -1;
+  std::uint64_t bytes = 0;
+};
+
+class Pager {
+ public:
+  // Waits until the work that `context` has submitted is over, as cuMemFree does (the shim knows how, captures and
+  // all). What it returns, unless it is success, the free returns, and frees nothing.
+  using WaitForWork = cuda::CUresult (*)(void* argument, cuda::CUcontext context);
+
+  Pager(const cuda::Driver& driver, const Options& options);
+  // Gives everything back to the driver and the lender. No job may be left.
+  ~Pager();
+  Pager(const Pager&) = delete;
+  Pager& operator=(const Pager&) = delete;
+
+  // Makes streams and loads the hash kernel in a context of the seat's, before memory is short. Without it the first
+  // job does so. A second context is taken when the first has gone.
+  cuda::CUresult prepare(cuda::CUcontext context);
+
+  // cuMemAlloc and cuMemAllocPitch. CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_OUT_OF_MEMORY as natively.
+  cuda::CUresult allocate(cuda::CUcontext context, std::size_t bytes, Placement placement, cuda::CUdeviceptr* address);
+  cuda::CUresult allocate_pitch(cuda::CUcontext context, std::size_t width_bytes, std::size_t height,
+                                unsigned element_bytes, Placement placement, cuda::CUdeviceptr* address,
+                                std::size_t* pitch);
+
+  // cuMemFree, for addresses that this pager owns. CUDA_ERROR_INVALID_VALUE for an inner address, or twice.
+  cuda::CUresult free(cuda::CUdeviceptr address, WaitForWork wait, void* argument);
+
+  // Does the address lie in memory of this pager's (freed but reserved addresses are nobody's)?
+  bool owns(cuda::CUdeviceptr address) const;
+  std::optional<AddressInfo> find(cuda::CUdeviceptr address) const;
+
+  // The context is about to be destroyed, reset or released for the last time: frees its allocations and leaves it.
+  // Its work must be over. Ends a running job, so not to be called by the thread that steps jobs.
+  void context_going(cuda::CUcontext context);
+
+  // Memory that must stay. Counted: as many unpins as pins. CUDA_ERROR_NOT_READY: it is not resident now; pin inside
+  // the gate.
+  cuda::CUresult pin(cuda::CUdeviceptr address, PinReason reason);
+  cuda::CUresult unpin(cuda::CUdeviceptr address, PinReason reason);
+
+  // Descriptors of the allocation's physical pieces, in order; pins it (kExported). Small allocations share their
+  // block: the whole block is exported, and `offset` says where in it the allocation begins.
+  cuda::CUresult export_pieces(cuda::CUdeviceptr address, std::vector<ExportedPiece>* pieces, std::uint64_t* offset);
+  // Maps another process's pieces, next to each other, as one allocation, unpageable (kImported) until it is freed.
+  // The descriptors stay the caller's.
+  cuda::CUresult import_pieces(cuda::CUcontext context, const std::vector<ExportedPiece>& pieces,
+                               cuda::CUdeviceptr* address);
+
+  // Another device of this process may (no longer) reach all memory of this seat, now and after each restoration.
+  // Enabling is undone when it fails half way.
+  cuda::CUresult enable_peer(cuda::CUdevice peer);
+  cuda::CUresult disable_peer(cuda::CUdevice peer);
+
+  // Zero: every allocation is resident, and a thread that holds a lease may submit.
+  std::uint64_t evicted_bytes() const { return state_.evicted_bytes.load(); }
+
+  // Jobs: one at a time. Null: another one is running, or the seat has no context to work in (*error says which).
+  std::unique_ptr<Eviction> begin_eviction(const DrainedSeat& drained, std::uint64_t bytes, cuda::CUresult* error);
+  // Of a seat whose context is broken: releases its memory, whatever it holds.
+  std::unique_ptr<Eviction> begin_discard(const DrainedSeat& drained, cuda::CUresult* error);
+  std::unique_ptr<Restoration> begin_restoration(std::uint64_t room, cuda::CUresult* error);
+
+  // Freed memory that is kept for reuse goes back to the driver; returns how much.
+  std::uint64_t trim(std::uint64_t bytes) { return state_.trim(bytes); }
+  // Gives borrowed host memory back: what is unused, then the copies of resident blocks; returns how much.
+  std::uint64_t shrink_host(std::uint64_t bytes);
+  // Borrows and registers host memory ahead of an eviction of so many bytes (a hint that one is coming); returns how
+  // much there is then. By the thread that steps jobs, while none runs.
+  std::uint64_t prepare_host(std::uint64_t bytes);
+
+  Counters counters() const;
+
+  // In a forked child, before anything else: the parent's memory is not ours. Calls neither driver nor lender.
+  void reset_after_fork();
+
+  // Fails unless every table agrees with every other; what is wrong, for tests. No job may be running.
+  const char* check() const;
+
+ private:
+  struct Found {
+    Range* range = nullptr;
+    Slab::Piece* piece = nullptr;  // of a slab
+    cuda::CUdeviceptr base = 0;
+    // Of the allocation; never used again.
+    std::uint64_t id() const { return piece != nullptr ? piece->id : range->id; }
+  };
+
+  Found find_locked(cuda::CUdeviceptr address) const;
+  std::unique_ptr<Range> take_reusable(std::uint64_t bytes);
+  cuda::CUresult make_range(std::uint64_t bytes, Placement placement, std::unique_ptr<Range>* range);
+  cuda::CUresult attach_all(Range& range);
+  cuda::CUresult insert(std::unique_ptr<Range> range, Range** inserted);
+  cuda::CUresult grant_peers(Range& range);
+  cuda::CUresult allocate_packed(cuda::CUcontext context, std::size_t bytes, Placement placement,
+                                 cuda::CUdeviceptr* address);
+  cuda::CUresult change_peer(cuda::CUdevice peer, bool may);
+  void discard(std::unique_ptr<Range> range);
+  cuda::CUresult begin_job();
+  std::uint64_t drop_clean_copies(std::uint64_t bytes);
+
+  // Slabs that have room, by context; most recently useful first. A hint: full ones leave when they are met.
+  std::vector<Range*> open_slabs_;
+  mutable State state_;
+};
+
+}  // namespace gpumux::pager

@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: what a program wrote is there again after any eviction and restoration, at the same addresses; what need not be
+// copied is not; what is freed or taken counts at once; and whatever the driver refuses, nothing is lost.
+// Method: random data, read back bit for bit; the simulated driver's free memory; counters of bytes moved; failures of
+// each call that a job makes, one after the other.
+#include <thread>
+
+#include "pager/pager_test_support.h"
+
+namespace gpumux::pager {
+namespace {
+
+using namespace cuda;
+
+class PagingTest : public PagerTest {
+ protected:
+  std::uint64_t free_before_ = 0;
+  void SetUp() override {
+    PagerTest::SetUp();
+    free_before_ = sim::free_bytes();
+  }
+  std::uint64_t used() { return free_before_ - sim::free_bytes(); }
+};
+
+TEST_F(PagingTest, DataComesBackAtTheSameAddress) {
+  const auto large_data = random_words(23 * kMebibyte, 1);
+  const auto small_data = random_words(400, 2);
+  const CUdeviceptr large = get(23 * kMebibyte);
+  const CUdeviceptr small = get(400);
+  write(large, large_data);
+  write(small, small_data);
+  for (int round = 0; round < 3; ++round) {
+    ASSERT_EQ(evict(), JobState::kDone);
+    EXPECT_EQ(used(), 0u);
+    EXPECT_EQ(freed_, 26 * kMebibyte);
+    EXPECT_EQ(pager().evicted_bytes(), 26 * kMebibyte);
+    EXPECT_FALSE(pager().find(large)->resident);
+    ASSERT_STREQ(pager().check(), nullptr);
+    ASSERT_EQ(restore(), JobState::kDone);
+    EXPECT_EQ(used(), 26 * kMebibyte);
+    EXPECT_EQ(pager().evicted_bytes(), 0u);
+    ASSERT_STREQ(pager().check(), nullptr);
+    ASSERT_EQ(read(large, large_data.size()), large_data) << round;
+    ASSERT_EQ(read(small, small_data.size()), small_data) << round;
+  }
+}
+
+TEST_F(PagingTest, UnchangedAndConstantBlocksAreNotCopied) {
+  options_.verify = true;
+  const CUdeviceptr weights = get(16 * kMebibyte);
+  const CUdeviceptr zeros = get(32 * kMebibyte);
+  write(weights, random_words(16 * kMebibyte, 3));
+  EXPECT_CUDA(fill(nullptr, zeros, 4 * kMebibyte, 0));
+  EXPECT_CUDA(fill(nullptr, zeros + 16 * kMebibyte, 4 * kMebibyte, 0x7fc00000));
+  ASSERT_EQ(evict(), JobState::kDone);
+  Moved moved = pager().counters().moved;
+  EXPECT_EQ(moved.out, 16 * kMebibyte);
+  EXPECT_EQ(moved.saved_constant, 32 * kMebibyte);
+  EXPECT_EQ(pager().counters().host_used, 16 * kMebibyte);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(pager().counters().moved.in, 16 * kMebibyte);
+  EXPECT_EQ(pager().counters().clean_copies, 16 * kMebibyte);
+  // One word of one block of the weights, one of the zeros.
+  EXPECT_CUDA(increment(nullptr, weights + 5 * kMebibyte, 1));
+  EXPECT_CUDA(increment(nullptr, zeros + 31 * kMebibyte, 1));
+  const auto expected = read(weights, 4 * kMebibyte);
+  ASSERT_EQ(evict(), JobState::kDone);
+  moved = pager().counters().moved;
+  EXPECT_EQ(moved.out, (16 + 2 + 2) * kMebibyte);
+  EXPECT_EQ(moved.saved_clean, 14 * kMebibyte);
+  EXPECT_EQ(moved.saved_constant, (32 + 30) * kMebibyte);
+  EXPECT_EQ(moved.verified_blocks, 16u + 7 + 15);
+  EXPECT_EQ(moved.verify_failures, 0u);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(weights, 4 * kMebibyte), expected);
+  const auto zeros_now = read(zeros, 8 * kMebibyte);
+  for (std::size_t i = 0; i < zeros_now.size(); ++i) {
+    const std::uint32_t wanted = i < zeros_now.size() / 2 ? 0 : 0x7fc00000;
+    ASSERT_EQ(zeros_now[i], wanted + (i == 31 * kMebibyte / 4 ? 1 : 0)) << i;
+  }
+}
+
+// A hash kernel that does not run leaves the results of before, which now are wrong.
+TEST_F(PagingTest, VerifyFindsWhatAWrongHashWouldLose) {
+  options_.verify = true;
+  static Driver driver;
+  driver = faulty_driver();
+  static bool lie;
+  lie = false;
+  driver.cuLaunchKernel = [](CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                             unsigned shared, CUstream stream, void** parameters, void** extra) {
+    if (lie) return CUDA_SUCCESS;
+    return simulated_driver().cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
+  };
+  pager_ = std::make_unique<Pager>(driver, options_);
+  const CUdeviceptr data = get(4 * kMebibyte);
+  write(data, random_words(4 * kMebibyte, 4));
+  ASSERT_EQ(evict(), JobState::kDone);
+  ASSERT_EQ(restore(), JobState::kDone);
+  const auto changed = random_words(4 * kMebibyte, 5);
+  write(data, changed);
+  lie = true;
+  ASSERT_EQ(evict(), JobState::kDone);
+  EXPECT_EQ(pager().counters().moved.verify_failures, 2u);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(data, changed.size()), changed);
+}
+
+TEST_F(PagingTest, WithoutHashingEverythingIsCopied) {
+  options_.hashing = false;
+  const CUdeviceptr data = get(12 * kMebibyte);
+  const auto words = random_words(12 * kMebibyte, 6);
+  write(data, words);
+  for (std::uint64_t round = 1; round <= 2; ++round) {
+    ASSERT_EQ(evict(), JobState::kDone);
+    EXPECT_EQ(pager().counters().moved.out, round * 12 * kMebibyte);
+    ASSERT_EQ(restore(), JobState::kDone);
+  }
+  EXPECT_EQ(read(data, words.size()), words);
+  EXPECT_EQ(pager().counters().host_used, 12 * kMebibyte) << "the second time into the same slots";
+}
+
+TEST_F(PagingTest, WhatIsBornEvictedComesToLife) {
+  const CUdeviceptr large = get(10 * kMebibyte, Placement::kEvicted);
+  const CUdeviceptr small = get(100, Placement::kEvicted);
+  EXPECT_EQ(used(), 0u);
+  EXPECT_EQ(pager().evicted_bytes(), 12 * kMebibyte);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(used(), 12 * kMebibyte);
+  EXPECT_EQ(pager().counters().moved.in, 0u);
+  write(large, random_words(10 * kMebibyte, 7));
+  write(small, random_words(100, 8));
+  ASSERT_EQ(evict(), JobState::kDone);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(large, 10 * kMebibyte / 4), random_words(10 * kMebibyte, 7));
+  EXPECT_EQ(read(small, 25), random_words(100, 8));
+}
+
+TEST_F(PagingTest, OnlyAsMuchAsWantedGoes) {
+  const CUdeviceptr reusable = get(6 * kMebibyte);
+  const CUdeviceptr data = get(40 * kMebibyte);
+  write(data, random_words(40 * kMebibyte, 9));
+  EXPECT_CUDA(release(reusable));
+  ASSERT_EQ(evict(5 * kMebibyte), JobState::kDone);
+  EXPECT_EQ(freed_, 6 * kMebibyte);
+  EXPECT_EQ(pager().evicted_bytes(), 0u) << "what nobody uses goes first";
+  ASSERT_EQ(evict(10 * kMebibyte), JobState::kDone);
+  EXPECT_EQ(freed_, 12 * kMebibyte) << "whole chunks";
+  EXPECT_EQ(pager().evicted_bytes(), 12 * kMebibyte);
+  EXPECT_EQ(used(), 28 * kMebibyte);
+  ASSERT_EQ(evict(UINT64_MAX), JobState::kDone);
+  EXPECT_EQ(used(), 0u);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(data, 10 * kMebibyte), random_words(40 * kMebibyte, 9));
+}
+
+TEST_F(PagingTest, FreedMemoryIsHandedOnChunkByChunk) {
+  const CUdeviceptr data = get(64 * kMebibyte);
+  write(data, random_words(64 * kMebibyte, 10));
+  EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
+  CUresult error = CUDA_SUCCESS;
+  auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
+  ASSERT_NE(job, nullptr);
+  EXPECT_EQ(pager().begin_restoration(0, &error), nullptr) << "one job at a time";
+  EXPECT_EQ(error, CUDA_ERROR_NOT_READY);
+  int stages = 0;
+  std::uint64_t last = 0;
+  while (!is_over(job->step())) {
+    ASSERT_EQ(used(), 64 * kMebibyte - job->freed_bytes()) << "what it says is free is free";
+    stages += job->freed_bytes() != last;
+    last = job->freed_bytes();
+  }
+  EXPECT_GT(stages, 3);
+  job.reset();
+
+  auto back = pager().begin_restoration(0, &error);
+  ASSERT_NE(back, nullptr);
+  EXPECT_EQ(run(*back), JobState::kStarved);
+  EXPECT_EQ(used(), 0u);
+  for (std::uint64_t room = 0; room < 64 * kMebibyte; room += 8 * kMebibyte) {
+    back->allow(8 * kMebibyte);
+    const JobState state = run(*back);
+    EXPECT_EQ(state, room == 56 * kMebibyte ? JobState::kDone : JobState::kStarved);
+    EXPECT_EQ(used(), room + 8 * kMebibyte);
+    EXPECT_EQ(back->taken_bytes(), room + 8 * kMebibyte);
+  }
+  back.reset();
+  EXPECT_EQ(read(data, 16 * kMebibyte), random_words(64 * kMebibyte, 10));
+}
+
+TEST_F(PagingTest, ARestorationWaitsForRoomThatIsNotThereYet) {
+  const CUdeviceptr data = get(32 * kMebibyte);
+  write(data, random_words(32 * kMebibyte, 11));
+  ASSERT_EQ(evict(), JobState::kDone);
+  CUdeviceptr hog = 0;
+  ASSERT_CUDA(simulated_driver().cuMemAlloc_v2(&hog, (sim::free_bytes() - 10 * kMebibyte) / kBlockBytes * kBlockBytes));
+  CUresult error = CUDA_SUCCESS;
+  const auto job = pager().begin_restoration(Restoration::kAnyRoom, &error);
+  ASSERT_NE(job, nullptr);
+  EXPECT_EQ(run(*job), JobState::kStarved);
+  EXPECT_CUDA(simulated_driver().cuMemFree_v2(hog));
+  EXPECT_EQ(run(*job), JobState::kDone);
+  EXPECT_EQ(read(data, 8 * kMebibyte), random_words(32 * kMebibyte, 11));
+}
+
+TEST_F(PagingTest, AnEvictionWaitsForHostMemory) {
+  host_.set_limit(8 * kMebibyte);
+  const CUdeviceptr data = get(32 * kMebibyte);
+  const CUdeviceptr zeros = get(16 * kMebibyte);
+  write(data, random_words(32 * kMebibyte, 12));
+  EXPECT_CUDA(fill(nullptr, zeros, 4 * kMebibyte, 0));
+  EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
+  CUresult error = CUDA_SUCCESS;
+  {
+    const auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
+    ASSERT_NE(job, nullptr);
+    EXPECT_EQ(run(*job), JobState::kStarved);
+    EXPECT_EQ(job->freed_bytes(), 24 * kMebibyte) << "what fits, and what needs no copy";
+    host_.set_limit(24 * kMebibyte);
+    EXPECT_EQ(run(*job), JobState::kStarved);
+  }
+  EXPECT_STREQ(pager().check(), nullptr) << "given up in the middle";
+  host_.set_limit(UINT64_MAX);
+  ASSERT_EQ(evict(), JobState::kDone);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(data, 8 * kMebibyte), random_words(32 * kMebibyte, 12));
+}
+
+TEST_F(PagingTest, HostMemoryGoesBackWhenWanted) {
+  const CUdeviceptr data = get(32 * kMebibyte);
+  write(data, random_words(32 * kMebibyte, 13));
+  EXPECT_GE(pager().prepare_host(16 * kMebibyte), 16 * kMebibyte);
+  ASSERT_EQ(evict(), JobState::kDone);
+  EXPECT_EQ(host_.lent(), 32 * kMebibyte);
+  EXPECT_EQ(pager().shrink_host(UINT64_MAX), 0u) << "evicted data stays";
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(host_.lent(), 32 * kMebibyte) << "copies are kept";
+  EXPECT_GE(pager().shrink_host(8 * kMebibyte), 8 * kMebibyte);
+  EXPECT_LE(host_.lent(), 24 * kMebibyte);
+  EXPECT_GT(host_.lent(), 0u);
+  pager().shrink_host(UINT64_MAX);
+  EXPECT_EQ(host_.lent(), 0u);
+  ASSERT_EQ(evict(), JobState::kDone);
+  EXPECT_EQ(pager().counters().moved.out, 64 * kMebibyte);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(data, 8 * kMebibyte), random_words(32 * kMebibyte, 13));
+  EXPECT_CUDA(release(data));
+  pager().shrink_host(UINT64_MAX);
+  EXPECT_EQ(host_.lent(), 0u);
+}
+
+TEST_F(PagingTest, ALeaseThatComesBackEndsTheEviction) {
+  const CUdeviceptr data = get(64 * kMebibyte);
+  write(data, random_words(64 * kMebibyte, 14));
+  EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
+  CUresult error = CUDA_SUCCESS;
+  {
+    const auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
+    ASSERT_NE(job, nullptr);
+    while (job->freed_bytes() == 0) job->step();
+    seat_.drained = false;
+    const std::uint64_t unmapped = the_faults()["cuMemUnmap"]->calls;
+    EXPECT_EQ(run(*job), JobState::kCancelled);
+    EXPECT_EQ(the_faults()["cuMemUnmap"]->calls, unmapped) << "a program that runs again keeps what it has";
+  }
+  EXPECT_STREQ(pager().check(), nullptr);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(data, 16 * kMebibyte), random_words(64 * kMebibyte, 14));
+  seat_.drained = true;
+  const auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
+  ASSERT_NE(job, nullptr);
+  job->step();
+  job->cancel();
+  EXPECT_EQ(run(*job), JobState::kCancelled);
+}
+
+TEST_F(PagingTest, MemoryIsFreedWhileItIsMoved) {
+  std::vector<CUdeviceptr> all;
+  for (std::uint64_t i = 0; i < 12; ++i) {
+    all.push_back(get(8 * kMebibyte));
+    write(all.back(), random_words(8 * kMebibyte, 20 + i));
+  }
+  for (const bool out : {true, false}) {
+    EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
+    std::thread other([&] {
+      simulated_driver().cuCtxSetCurrent(context_);
+      for (int i = 0; i < 4; ++i) {
+        EXPECT_CUDA(release(all.back()));
+        all.pop_back();
+        pager().counters();
+      }
+    });
+    EXPECT_EQ(out ? evict() : restore(), JobState::kDone);
+    other.join();
+    EXPECT_STREQ(pager().check(), nullptr);
+  }
+  for (std::uint64_t i = 0; i < all.size(); ++i)
+    EXPECT_EQ(read(all[i], 2 * kMebibyte), random_words(8 * kMebibyte, 20 + i));
+  EXPECT_EQ(pager().counters().allocated, 32 * kMebibyte);
+}
+
+TEST_F(PagingTest, ABrokenContextsMemoryIsGivenUp) {
+  const CUdeviceptr data = get(16 * kMebibyte);
+  EXPECT_CUDA(pager().prepare(context_));
+  EXPECT_CUDA(increment(nullptr, data + 64 * kMebibyte, 1));  // nobody's
+  EXPECT_EQ(simulated_driver().cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
+  EXPECT_EQ(pager().counters().on_device(), 16 * kMebibyte);
+  CUresult error = CUDA_SUCCESS;
+  {
+    const auto job = pager().begin_discard(seat_, &error);
+    ASSERT_NE(job, nullptr);
+    EXPECT_EQ(run(*job), JobState::kDone);
+    EXPECT_EQ(job->freed_bytes(), 16 * kMebibyte);
+  }
+  EXPECT_EQ(pager().counters().on_device(), 0u);
+  EXPECT_EQ(pager().counters().moved.discarded, 16 * kMebibyte);
+}
+
+// Every call that a switch makes fails, at its first occurrence or a later one.
+TEST_F(PagingTest, NothingIsLostWhateverFails) {
+  const CUdeviceptr data = get(10 * kMebibyte);
+  const CUdeviceptr zeros = get(4 * kMebibyte);
+  const CUdeviceptr small = get(64);
+  write(data, random_words(10 * kMebibyte, 40));
+  write(small, random_words(64, 41));
+  EXPECT_CUDA(fill(nullptr, zeros, kMebibyte, 5));
+  std::uint64_t told = 0;
+  for (const auto& [name, fault] : the_faults()) {
+    for (const std::uint64_t nth : {1u, 3u}) {
+      clear_faults();
+      pager().shrink_host(UINT64_MAX);  // so that memory is registered anew
+      EXPECT_CUDA(increment(nullptr, data + 9 * kMebibyte, 1000));
+      EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
+      const auto expected = read(data, 10 * kMebibyte / 4);
+      const std::string what = name + " " + std::to_string(nth);
+      fault->code = nth == 1 ? CUDA_ERROR_UNKNOWN : CUDA_ERROR_OUT_OF_MEMORY;
+      fault->fail_at = nth;
+      for (int i = 0; i < 3 && pager().counters().resident != 0; ++i) told += evict() != JobState::kDone;
+      ASSERT_STREQ(pager().check(), nullptr) << what;
+      ASSERT_EQ(pager().counters().resident, 0u) << what;
+      ASSERT_LE(pager().counters().stuck, 4 * kMebibyte) << what;
+      fault->calls = 0;
+      for (int i = 0; i < 3 && pager().evicted_bytes() != 0; ++i) told += restore() != JobState::kDone;
+      ASSERT_STREQ(pager().check(), nullptr) << what;
+      ASSERT_EQ(pager().evicted_bytes(), 0u) << what;
+      ASSERT_EQ(read(data, expected.size()), expected) << what;
+      ASSERT_EQ(read(small, 16), random_words(64, 41)) << what;
+      ASSERT_EQ(read(zeros, kMebibyte), std::vector<std::uint32_t>(kMebibyte, 5)) << what;
+      ASSERT_EQ(used(), 16 * kMebibyte) << what;
+    }
+  }
+  EXPECT_GT(told, 15u) << "failures are told";
+}
+
+TEST_F(PagingTest, AnEngineThatCannotBeMadeIsToldAndTriedAgain) {
+  const CUdeviceptr data = get(4 * kMebibyte);
+  write(data, random_words(4 * kMebibyte, 60));
+  for (const std::uint64_t nth : {1u, 2u, 3u}) {
+    the_faults()["cuStreamCreate"]->calls = 0;
+    the_faults()["cuStreamCreate"]->fail_at = nth;
+    EXPECT_EQ(evict(), JobState::kFailed);
+    EXPECT_EQ(pager().evicted_bytes(), 0u);
+  }
+  EXPECT_EQ(evict(), JobState::kDone);
+  EXPECT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(data, kMebibyte), random_words(4 * kMebibyte, 60));
+}
+
+TEST_F(PagingTest, WithoutAKernelTheEngineCopiesEverything) {
+  for (const char* entry : {"cuModuleGetFunction", "cuMemHostAlloc"}) {
+    the_faults()[entry]->fail_at = the_faults()[entry]->calls + 1;
+    pager_.reset();
+    const CUdeviceptr zeros = get(4 * kMebibyte);
+    EXPECT_CUDA(fill(nullptr, zeros, kMebibyte, 3));
+    ASSERT_EQ(evict(), JobState::kDone);
+    EXPECT_EQ(pager().counters().moved.out, 4 * kMebibyte) << entry;
+    ASSERT_EQ(restore(), JobState::kDone);
+    EXPECT_EQ(read(zeros, kMebibyte), std::vector<std::uint32_t>(kMebibyte, 3));
+  }
+}
+
+TEST_F(PagingTest, AForkedChildHasNothing) {
+  const CUdeviceptr data = get(4 * kMebibyte);
+  write(data, random_words(4 * kMebibyte, 50));
+  ASSERT_EQ(evict(), JobState::kDone);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    pager().reset_after_fork();
+    const bool empty = !pager().owns(data) && pager().counters().allocations == 0 && pager().evicted_bytes() == 0 &&
+                       pager().check() == nullptr;
+    ::_exit(empty ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  ASSERT_EQ(restore(), JobState::kDone) << "and took nothing away";
+  EXPECT_EQ(read(data, kMebibyte), random_words(4 * kMebibyte, 50));
+}
+
+}  // namespace
+}  // namespace gpumux::pager

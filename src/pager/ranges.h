@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device allocations of one seat: stretches of reserved addresses, in chunks.
+//
+// A range is one large allocation, or a slab: one block of 2 MiB that small allocations share. Nothing here is locked:
+// it all belongs to the pager's lock, except the chunks that somebody has claimed (chunk.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "pager/chunk.h"
+#include "pager/packing.h"
+
+namespace gpumux::pager {
+
+// Why memory must stay where it is. Somebody knows its physical place, who would not notice that it moves.
+enum class PinReason : std::uint8_t {
+  kExported,    // another process may have opened it
+  kImported,    // another process owns it
+  kRegistered,  // with a library that keeps physical addresses (NCCL's user buffers, say)
+  kRdma,        // a network adapter reads or writes it
+  kPeer,        // another GPU's kernels use it, and that GPU's seat is not in our gang
+  kProgram,     // the user said so
+};
+inline constexpr std::size_t kPinReasons = 6;
+const char* to_string(PinReason reason);
+
+struct Range {
+  std::uint64_t id = 0;  // never used again in this process; what pointer attributes call the buffer's id
+  cuda::CUdeviceptr base = 0;
+  std::uint64_t bytes = 0;            // reserved: a multiple of 2 MiB
+  std::uint64_t requested_bytes = 0;  // as the program said; 0: a slab
+  cuda::CUcontext context = nullptr;  // in which it was allocated; its end is the allocation's
+  std::vector<Chunk> chunks;
+  std::vector<cuda::CUdevice> peers;  // devices that have rights beside the own one
+  std::array<std::uint32_t, kPinReasons> pins{};
+  std::uint32_t claims = 0;  // chunks of it that are claimed
+  bool doomed = false;       // being freed: nothing new begins with it
+  bool foreign = false;      // another process's memory: has no handles of ours, goes without being kept for reuse
+  std::unique_ptr<Slab> slab;
+
+  bool pinned() const;
+  // Resident bytes.
+  std::uint64_t resident_bytes() const;
+};
+
+// Divides a range's addresses into chunks of so many bytes, the last one perhaps less. None has memory yet.
+std::vector<Chunk> make_chunks(cuda::CUdeviceptr base, std::uint64_t bytes, std::uint64_t chunk_bytes);
+
+class RangeTable {
+ public:
+  Range* insert(std::unique_ptr<Range> range);
+  std::unique_ptr<Range> remove(Range& range);
+
+  // The range that holds the address; null: none.
+  Range* find(cuda::CUdeviceptr address) const;
+  // By id; null: it is gone.
+  Range* by_id(std::uint64_t id) const;
+
+  // In the order of addresses.
+  const std::map<cuda::CUdeviceptr, std::unique_ptr<Range>>& all() const { return by_base_; }
+
+ private:
+  std::map<cuda::CUdeviceptr, std::unique_ptr<Range>> by_base_;
+  std::map<std::uint64_t, Range*> by_id_;
+};
+
+}  // namespace gpumux::pager

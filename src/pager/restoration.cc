@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pager/restoration.h"
+
+namespace gpumux::pager {
+
+using cuda::CUresult;
+
+Restoration::~Restoration() {
+  cancel();
+  while (!is_over(step())) {
+    const Engine::Current current(state_.engine);
+    state_.driver.cuStreamSynchronize(state_.engine.in());
+  }
+  const Locked locked(state_.mutex);
+  state_.job_running = false;
+  state_.mutex.wake_all();
+}
+
+void Restoration::fail(CUresult error) {
+  if (error_ == cuda::CUDA_SUCCESS) error_ = error;
+  {
+    const Locked locked(state_.mutex);
+    ++state_.moved.failures;
+  }
+  stop(JobState::kFailed);
+}
+
+void Restoration::stop(JobState outcome) {
+  if (!stopping_ || outcome == JobState::kFailed) outcome_ = outcome;
+  stopping_ = true;
+}
+
+JobState Restoration::over(JobState outcome) {
+  result_ = outcome;
+  return outcome;
+}
+
+JobState Restoration::step() {
+  if (is_over(result_)) return result_;
+  starved_ = false;
+  attached_ = 0;
+  if (state_.cancel_jobs.load()) stop(JobState::kCancelled);
+  if (window_.empty() && stopping_) return over(outcome_);
+  if (window_.empty() && nothing_evicted()) return over(JobState::kDone);
+  const Engine::Current current(state_.engine);
+  if (current.result() != cuda::CUDA_SUCCESS) {
+    fail(current.result());
+    if (!window_.empty() && !engine_lost(current.result(), &context_failures_)) return JobState::kWaiting;
+    for (Entry& entry : window_) undo(entry);
+    window_.clear();
+    return over(outcome_);
+  }
+  if (!stopping_) fill();
+  for (std::size_t i = 0; i < window_.size();) {
+    if (advance(window_[i])) {
+      ++i;
+    } else {
+      window_.erase(window_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+  }
+  if (window_.empty()) {
+    if (stopping_) return over(outcome_);
+    if (nothing_evicted()) return over(JobState::kDone);
+  }
+  if (starved_ && window_.empty()) return JobState::kStarved;
+  if (!starved_ && window_.size() < kCopiesInFlight && attached_ != 0) return JobState::kRunning;
+  return JobState::kWaiting;
+}
+
+bool Restoration::nothing_evicted() {
+  const Locked locked(state_.mutex);
+  return state_.evicted_bytes.load() == 0;
+}
+
+// The next chunk, by address, that is not on the GPU; after the last one the first again. False: there is none that
+// nobody works on.
+bool Restoration::claim_next(Entry* entry) {
+  const Locked locked(state_.mutex);
+  const auto& all = state_.table.all();
+  if (state_.evicted_bytes.load() == 0 || all.empty()) return false;
+  auto at = all.lower_bound(resume_at_);
+  for (std::size_t seen = 0; seen <= all.size(); ++seen, ++at) {
+    if (at == all.end()) at = all.begin();
+    Range& range = *at->second;
+    if (range.doomed) continue;
+    for (Chunk& chunk : range.chunks) {
+      if (chunk.place == Place::kDevice || chunk.claimed) continue;
+      state_.claim(range, chunk);
+      entry->range = &range;
+      entry->chunk = &chunk;
+      entry->peers = range.peers;
+      resume_at_ = range.base;
+      return true;
+    }
+  }
+  return false;
+}
+
+void Restoration::fill() {
+  while (window_.size() < kCopiesInFlight && attached_ < kChunksPerStep) {
+    Entry entry;
+    if (!claim_next(&entry)) return;
+    Chunk& chunk = *entry.chunk;
+    CUresult result = cuda::CUDA_SUCCESS;
+    const bool held = chunk.created;  // left over: counted already
+    if (!held && chunk.bytes > room_ - taken_) {
+      starved_ = true;
+    } else {
+      result = state_.mapper.attach(chunk, entry.peers);
+      // Freed memory that is kept for reuse is the first to go.
+      while (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && state_.trim(chunk.bytes) != 0)
+        result = state_.mapper.attach(chunk, entry.peers);
+      // Whose memory it is may not have come back yet; later.
+      starved_ = result == cuda::CUDA_ERROR_OUT_OF_MEMORY;
+      if (result != cuda::CUDA_SUCCESS && !starved_) fail(result);
+    }
+    if (starved_ || result != cuda::CUDA_SUCCESS) {
+      const Locked locked(state_.mutex);
+      state_.unclaim(*entry.range, chunk);
+      return;
+    }
+    ++attached_;
+    taken_ += chunk.bytes;
+    result = submit(entry);
+    entry.failing = result != cuda::CUDA_SUCCESS;
+    if (entry.failing) fail(result);
+    window_.push_back(std::move(entry));
+    if (stopping_) return;
+  }
+}
+
+CUresult Restoration::submit(Entry& entry) {
+  Chunk& chunk = *entry.chunk;
+  if (chunk.place == Place::kNowhere || chunk.blocks == nullptr) return cuda::CUDA_SUCCESS;
+  const std::uint32_t count = chunk.block_count();
+  for (std::uint32_t i = 0; i < count;) {
+    const std::uint32_t first = i++;
+    const Block& block = chunk.blocks[first];
+    const cuda::CUdeviceptr address = chunk.address + first * kBlockBytes;
+    CUresult result = cuda::CUDA_SUCCESS;
+    if (block.kind == Block::Kind::kConstant) {
+      while (i < count && chunk.blocks[i].kind == Block::Kind::kConstant && chunk.blocks[i].word == block.word) ++i;
+      result = state_.driver.cuMemsetD32Async(address, block.word, (i - first) * (kBlockBytes / 4), state_.engine.in());
+    } else if (block.kind == Block::Kind::kCopied) {
+      while (i < count && chunk.blocks[i].kind == Block::Kind::kCopied &&
+             chunk.blocks[i - 1].slot.is_followed_by(chunk.blocks[i].slot))
+        ++i;
+      result = state_.host.ensure_registered(block.slot);
+      if (result == cuda::CUDA_SUCCESS) {
+        result = state_.driver.cuMemcpyHtoDAsync_v2(address, block.slot.address(), (i - first) * kBlockBytes,
+                                                    state_.engine.in());
+      }
+      entry.copied += (i - first) * kBlockBytes;
+    }
+    if (result != cuda::CUDA_SUCCESS) return result;
+  }
+  state_.engine.record(state_.engine.in(), &entry.event);
+  return cuda::CUDA_SUCCESS;
+}
+
+// False: the entry is over.
+bool Restoration::advance(Entry& entry) {
+  CUresult error = cuda::CUDA_SUCCESS;
+  const GpuState seen = state_.engine.state_of(entry.event, state_.engine.in(), &error);
+  if (seen == GpuState::kPending) return true;
+  state_.engine.give(entry.event);
+  entry.event = nullptr;
+  if (seen == GpuState::kFailed) fail(error);
+  if (seen == GpuState::kDone && !entry.failing) {
+    commit(entry);
+  } else {
+    undo(entry);
+  }
+  return false;
+}
+
+void Restoration::commit(Entry& entry) {
+  Chunk& chunk = *entry.chunk;
+  restored_ += chunk.bytes;
+  const Locked locked(state_.mutex);
+  chunk.place = Place::kDevice;
+  state_.moved.in += entry.copied;
+  if (!entry.range->doomed) state_.evicted_bytes.fetch_sub(chunk.bytes);
+  state_.unclaim(*entry.range, chunk);
+}
+
+// What host memory has is still the content; the device's memory goes again.
+void Restoration::undo(Entry& entry) {
+  Chunk& chunk = *entry.chunk;
+  if (state_.mapper.detach(chunk) == cuda::CUDA_SUCCESS) taken_ -= chunk.bytes;
+  const Locked locked(state_.mutex);
+  state_.unclaim(*entry.range, chunk);
+}
+
+}  // namespace gpumux::pager

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pager's part in sharing memory: pins, peers, descriptors.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "pager/pager.h"
+
+namespace gpumux::pager {
+
+using cuda::CUresult;
+
+CUresult Pager::pin(cuda::CUdeviceptr address, PinReason reason) {
+  const Locked locked(state_.mutex);
+  const Found found = find_locked(address);
+  if (found.range == nullptr || found.range->doomed) return cuda::CUDA_ERROR_INVALID_VALUE;
+  Range& range = *found.range;
+  // A chunk that is being moved is on neither side.
+  if (range.claims != 0 || range.resident_bytes() != range.bytes) return cuda::CUDA_ERROR_NOT_READY;
+  ++range.pins[static_cast<std::size_t>(reason)];
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Pager::unpin(cuda::CUdeviceptr address, PinReason reason) {
+  const Locked locked(state_.mutex);
+  const Found found = find_locked(address);
+  if (found.range == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
+  std::uint32_t& count = found.range->pins[static_cast<std::size_t>(reason)];
+  if (count == 0 || reason == PinReason::kImported) return cuda::CUDA_ERROR_INVALID_VALUE;
+  --count;
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Pager::export_pieces(cuda::CUdeviceptr address, std::vector<ExportedPiece>* pieces, std::uint64_t* offset) {
+  if (const CUresult result = pin(address, PinReason::kExported); result != cuda::CUDA_SUCCESS) return result;
+  // Pinned and not to be freed by a sane program meanwhile, but claimed all the same: another thread may be insane.
+  std::vector<Chunk*> chunks;
+  Range* range = nullptr;
+  {
+    const Locked locked(state_.mutex);
+    const Found found = find_locked(address);
+    if (found.range == nullptr || found.range->doomed || found.range->foreign) return cuda::CUDA_ERROR_INVALID_VALUE;
+    range = found.range;
+    *offset = found.base - range->base;
+    for (Chunk& chunk : range->chunks) {
+      if (chunk.claimed) break;
+      state_.claim(*range, chunk);
+      chunks.push_back(&chunk);
+    }
+  }
+  CUresult result = chunks.size() == range->chunks.size() ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_NOT_READY;
+  std::vector<ExportedPiece> made;
+  for (const Chunk* chunk : chunks) {
+    if (result != cuda::CUDA_SUCCESS) break;
+    ExportedPiece piece{-1, chunk->bytes};
+    result = state_.driver.cuMemExportToShareableHandle(&piece.fd, chunk->handle,
+                                                        cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    if (result == cuda::CUDA_SUCCESS) made.push_back(piece);
+  }
+  {
+    const Locked locked(state_.mutex);
+    for (Chunk* chunk : chunks) state_.unclaim(*range, *chunk);
+    if (result != cuda::CUDA_SUCCESS) --range->pins[static_cast<std::size_t>(PinReason::kExported)];
+  }
+  if (result != cuda::CUDA_SUCCESS) {
+    for (const ExportedPiece& piece : made) ::close(piece.fd);
+    return result;
+  }
+  *pieces = std::move(made);
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Pager::import_pieces(cuda::CUcontext context, const std::vector<ExportedPiece>& pieces,
+                              cuda::CUdeviceptr* address) {
+  std::uint64_t bytes = 0;
+  for (const ExportedPiece& piece : pieces) {
+    // They come from another process: nothing about them is known to be right.
+    if (piece.bytes == 0 || piece.bytes % kBlockBytes != 0 || piece.bytes > UINT64_MAX / 2 - bytes)
+      return cuda::CUDA_ERROR_INVALID_VALUE;
+    bytes += piece.bytes;
+  }
+  if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
+  auto range = std::make_unique<Range>();
+  if (const CUresult result = state_.mapper.reserve(bytes, &range->base); result != cuda::CUDA_SUCCESS) return result;
+  range->bytes = bytes;
+  range->requested_bytes = bytes;
+  range->context = context;
+  range->foreign = true;
+  range->pins[static_cast<std::size_t>(PinReason::kImported)] = 1;
+  {
+    const Locked locked(state_.mutex);
+    range->id = state_.next_id++;
+    range->peers = state_.peers;
+  }
+  std::uint64_t at = 0;
+  CUresult result = cuda::CUDA_SUCCESS;
+  for (const ExportedPiece& piece : pieces) {
+    Chunk chunk;
+    chunk.address = range->base + at;
+    chunk.bytes = piece.bytes;
+    at += piece.bytes;
+    result = state_.driver.cuMemImportFromShareableHandle(&chunk.handle,
+                                                          reinterpret_cast<void*>(static_cast<std::intptr_t>(piece.fd)),
+                                                          cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result != cuda::CUDA_SUCCESS) break;
+    chunk.created = true;
+    result = state_.mapper.attach(chunk, range->peers);
+    if (result == cuda::CUDA_SUCCESS) chunk.place = Place::kDevice;
+    range->chunks.push_back(std::move(chunk));
+    if (result != cuda::CUDA_SUCCESS) break;
+  }
+  if (result != cuda::CUDA_SUCCESS) {
+    state_.destroy(std::move(range));
+    return result;
+  }
+  Range* inserted = nullptr;
+  result = insert(std::move(range), &inserted);
+  if (result == cuda::CUDA_SUCCESS) *address = inserted->base;
+  return result;
+}
+
+// Changes the rights of every range, one at a time. New ranges get theirs when they are put into the table.
+CUresult Pager::change_peer(cuda::CUdevice peer, bool may) {
+  std::vector<std::uint64_t> ids;
+  {
+    const Locked locked(state_.mutex);
+    auto& peers = state_.peers;
+    const auto found = std::find(peers.begin(), peers.end(), peer);
+    if ((found != peers.end()) == may) return cuda::CUDA_SUCCESS;
+    if (may) {
+      peers.push_back(peer);
+    } else {
+      peers.erase(found);
+    }
+    for (const auto& [base, range] : state_.table.all()) ids.push_back(range->id);
+  }
+  CUresult result = cuda::CUDA_SUCCESS;
+  for (const std::uint64_t id : ids) {
+    std::vector<Chunk*> mapped;
+    Range* range = nullptr;
+    {
+      const Locked locked(state_.mutex);
+      range = state_.wait_for_claims(id);
+      if (range == nullptr || range->doomed) continue;
+      auto& has = range->peers;
+      has.erase(std::remove(has.begin(), has.end(), peer), has.end());
+      if (may) has.push_back(peer);
+      for (Chunk& chunk : range->chunks) {
+        if (!chunk.mapped) continue;
+        state_.claim(*range, chunk);
+        mapped.push_back(&chunk);
+      }
+    }
+    for (const Chunk* chunk : mapped) {
+      const CUresult changed = state_.mapper.set_peer(*chunk, peer, may);
+      if (result == cuda::CUDA_SUCCESS) result = changed;
+    }
+    const Locked locked(state_.mutex);
+    for (Chunk* chunk : mapped) state_.unclaim(*range, *chunk);
+    if (result != cuda::CUDA_SUCCESS && may) break;
+  }
+  return result;
+}
+
+CUresult Pager::enable_peer(cuda::CUdevice peer) {
+  const CUresult result = change_peer(peer, true);
+  // Half is nothing: a program that is told that it failed does not use it, and must not find it enabled.
+  if (result != cuda::CUDA_SUCCESS) change_peer(peer, false);
+  return result;
+}
+
+CUresult Pager::disable_peer(cuda::CUdevice peer) { return change_peer(peer, false); }
+
+void Pager::reset_after_fork() {
+  state_.mutex.reset_after_fork();
+  open_slabs_.clear();
+  while (!state_.table.all().empty()) state_.table.remove(*state_.table.all().begin()->second);
+  state_.reusable.clear();
+  state_.reusable_bytes = 0;
+  state_.stuck.clear();
+  state_.peers.clear();
+  state_.moved = {};
+  state_.job_running = false;
+  state_.evicted_bytes.store(0);
+  state_.cancel_jobs.store(false);
+  state_.host.reset_after_fork();
+  state_.engine.reset_after_fork();
+}
+
+const char* Pager::check() const {
+  const Locked locked(state_.mutex);
+  std::uint64_t evicted = 0;
+  std::uint64_t slots = 0;
+  const Range* previous = nullptr;
+  for (const auto& [base, range] : state_.table.all()) {
+    if (previous != nullptr && previous->base + previous->bytes > base) return "ranges overlap";
+    previous = range.get();
+    if (state_.table.by_id(range->id) != range.get()) return "a range is not found by its id";
+    if (range->claims != 0) return "a range is claimed though no job runs";
+    std::uint64_t bytes = 0;
+    for (const Chunk& chunk : range->chunks) {
+      if (chunk.address != base + bytes) return "chunks do not follow each other";
+      bytes += chunk.bytes;
+      if (chunk.claimed) return "a chunk is claimed though no job runs";
+      if (chunk.accessible && !chunk.mapped) return "a chunk is accessible and not mapped";
+      if (chunk.mapped && !chunk.created) return "a chunk is mapped and not created";
+      if (chunk.place == Place::kDevice && !chunk.accessible) return "a resident chunk is not accessible";
+      if (chunk.place == Place::kHost && chunk.blocks == nullptr) return "an evicted chunk has no blocks";
+      for (std::uint32_t i = 0; chunk.blocks != nullptr && i < chunk.block_count(); ++i) {
+        const Block& block = chunk.blocks[i];
+        slots += block.slot ? kBlockBytes : 0;
+        if (chunk.place == Place::kHost && block.kind == Block::Kind::kNone) return "an evicted block is lost";
+        if ((block.kind == Block::Kind::kCopied) != static_cast<bool>(block.slot)) return "a block's slot is wrong";
+      }
+    }
+    if (bytes != range->bytes) return "chunks do not cover their range";
+    if (!range->doomed) evicted += bytes - range->resident_bytes();
+  }
+  if (evicted != state_.evicted_bytes.load()) return "evicted_bytes is not the sum of what is evicted";
+  if (slots != state_.host.used_bytes()) return "host slots are used by nobody";
+  std::uint64_t reusable = 0;
+  for (const auto& range : state_.reusable) {
+    reusable += range->bytes;
+    if (range->resident_bytes() != range->bytes) return "reusable memory is not there";
+  }
+  if (reusable != state_.reusable_bytes) return "reusable_bytes is not the sum of what is reusable";
+  return nullptr;
+}
+
+}  // namespace gpumux::pager

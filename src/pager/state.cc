@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pager/state.h"
+
+#include <algorithm>
+
+namespace gpumux::pager {
+namespace {
+
+HashSeed seed_of(const Options& options) {
+  const bool given = (options.seed.low | options.seed.high) != 0;
+  return given ? options.seed : HashSeed::random();
+}
+
+}  // namespace
+
+State::State(const cuda::Driver& the_driver, const Options& the_options)
+    : driver(the_driver),
+      options(the_options),
+      mapper(the_driver, the_options.device),
+      host(the_driver, the_options.host_memory),
+      engine(the_driver, the_options.device, the_options.hashing, seed_of(the_options)) {}
+
+void State::claim(Range& range, Chunk& chunk) {
+  chunk.claimed = true;
+  ++range.claims;
+}
+
+void State::unclaim(Range& range, Chunk& chunk) {
+  chunk.claimed = false;
+  --range.claims;
+  mutex.wake_all();
+}
+
+void State::forget_copies(Chunk& chunk) {
+  if (chunk.blocks == nullptr) return;
+  for (std::uint32_t i = 0; i < chunk.block_count(); ++i) host.give(chunk.blocks[i].slot);
+  chunk.blocks.reset();
+}
+
+Range* State::wait_for_claims(std::uint64_t id) {
+  for (;;) {
+    Range* range = table.by_id(id);
+    if (range == nullptr || range->claims == 0) return range;
+    mutex.wait();
+  }
+}
+
+void State::set_doomed(Range& range, bool doomed) {
+  if (range.doomed == doomed) return;
+  range.doomed = doomed;
+  const std::uint64_t evicted = range.bytes - range.resident_bytes();
+  if (doomed) {
+    evicted_bytes.fetch_sub(evicted);
+  } else {
+    evicted_bytes.fetch_add(evicted);
+  }
+}
+
+void State::destroy(std::unique_ptr<Range> range) {
+  bool all = true;
+  for (Chunk& chunk : range->chunks) {
+    forget_copies(chunk);
+    if (mapper.detach(chunk) != cuda::CUDA_SUCCESS) all = false;
+  }
+  if (all && mapper.unreserve(range->base, range->bytes) == cuda::CUDA_SUCCESS) return;
+  const Locked locked(mutex);
+  stuck.push_back(std::move(range));
+}
+
+std::uint64_t State::trim(std::uint64_t bytes) {
+  retry_stuck();
+  std::uint64_t freed = 0;
+  while (freed < bytes) {
+    std::unique_ptr<Range> oldest;
+    {
+      const Locked locked(mutex);
+      if (reusable.empty()) break;
+      oldest = std::move(reusable.front());
+      reusable.erase(reusable.begin());
+      reusable_bytes -= oldest->bytes;
+    }
+    freed += oldest->bytes;
+    destroy(std::move(oldest));
+  }
+  return freed;
+}
+
+void State::retry_stuck() {
+  std::vector<std::unique_ptr<Range>> again;
+  {
+    const Locked locked(mutex);
+    if (stuck.empty()) return;
+    again.swap(stuck);
+  }
+  for (auto& range : again) destroy(std::move(range));
+}
+
+}  // namespace gpumux::pager

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the parts of the pager share, and the rules for touching it.
+//
+// One lock, `mutex`, guards the tables. It is never held across a call of the driver: mapping takes tens of
+// microseconds, and programs look up pointers all the time. Who needs the driver for a chunk claims it under the lock,
+// lets go of the lock, works, and takes the lock again to say what came of it. A claimed chunk is touched by nobody
+// else; a range with claims is not destroyed. So there are two kinds of waiting, and no more:
+//
+//   - for the lock: always short;
+//   - for a claim to end (mutex.wait): who frees a range or changes its peers waits for the job that works on it. Jobs
+//     do not wait for anybody: they skip what is claimed and drop what is doomed, each time they are stepped.
+//
+// The waiter holds nothing then, and is not inside the gate: the thread that steps a job closes gates too.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "pager/counters.h"
+#include "pager/engine.h"
+#include "pager/host_slots.h"
+#include "pager/lock.h"
+#include "pager/options.h"
+#include "pager/ranges.h"
+
+namespace gpumux::pager {
+
+struct State {
+  State(const cuda::Driver& the_driver, const Options& the_options);
+
+  const cuda::Driver& driver;
+  const Options options;
+  const Mapper mapper;
+
+  Mutex mutex;  // guards what follows, unless it says otherwise
+
+  RangeTable table;
+  // Freed, still mapped, ready to be allocated again; the oldest first. Not in the table.
+  std::vector<std::unique_ptr<Range>> reusable;
+  std::uint64_t reusable_bytes = 0;
+  // Freed, but the driver refused to take the memory back. Tried again at every occasion.
+  std::vector<std::unique_ptr<Range>> stuck;
+  std::vector<cuda::CUdevice> peers;  // devices that get rights to all ranges
+  std::uint64_t peers_version = 0;    // changes with `peers`
+  std::uint64_t next_id = 1;
+  Moved moved;
+  bool job_running = false;
+
+  // Bytes of ranges, but doomed ones, that are not resident. Written under the lock, read by anybody: a thread may only
+  // submit while it is zero. Sequentially consistent, as it is rarely written.
+  std::atomic<std::uint64_t> evicted_bytes{0};
+  std::atomic<bool> cancel_jobs{false};
+
+  HostSlots host;  // has its own lock
+  Engine engine;   // used by the running job only
+
+  // With the lock held:
+  void claim(Range& range, Chunk& chunk);
+  void unclaim(Range& range, Chunk& chunk);
+  // What is known of the chunk's content in host memory is no longer needed.
+  void forget_copies(Chunk& chunk);
+  // The range with this id, when nobody has claimed a chunk of it; null: it is gone.
+  Range* wait_for_claims(std::uint64_t id);
+  // A doomed range holds nobody up any more; one that is spared after all does again.
+  void set_doomed(Range& range, bool doomed);
+
+  // Without the lock, for ranges that are in no table:
+  // Gives all back to the driver; what it refuses is kept in `stuck`.
+  void destroy(std::unique_ptr<Range> range);
+  // Destroys reusable ranges, the oldest first, until so many bytes of device memory are free; returns how many are.
+  std::uint64_t trim(std::uint64_t bytes);
+  void retry_stuck();
+};
+
+}  // namespace gpumux::pager
