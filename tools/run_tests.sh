@@ -6,9 +6,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 preset=${1:?which preset? dev, release, asan or tsan}
 shift
-# Two whole-process tests are not settled yet: lifecycle has seen a grant beside an unclosed gate on an overloaded
-# machine, and the random kills take longer than the rest together. GPUMUX_ALL_TESTS=1 runs them too.
-if [ -z "${GPUMUX_ALL_TESTS:-}" ]; then set -- -E '^e2e_(lifecycle|kills)$' "$@"; fi
 case $preset in
   asan) set -- -L unit "$@" ;;
   tsan) set -- -R '^(gate|client|tenant|wire|base)_test$' "$@" ;;  # as tools/build.sh builds

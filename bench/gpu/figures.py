@@ -51,10 +51,14 @@ def launch_cost(session):
                       f"{added:+.1f} ns on {alone:.0f} ns within one process (noise {noise:+.1f}); "
                       f"{across:+.1f} ns between processes",
                       pairs=len(done))
-    ratio = median([gpumux["launches_per_s"] / native["launches_per_s"] for native, gpumux in done])
+    ratio = median([gpumux["rate_of_direct"] for _, gpumux in done])
+    noise = median([native["rate_of_direct"] for native, _ in done])
+    across = median([gpumux["launches_per_s"] / native["launches_per_s"] for native, gpumux in done])
     session.check(ratio >= THROUGHPUT_LIMIT, "launch throughput, driver API: within 0.5 %",
-                  f"{100 * ratio:.2f} % of native's "
-                  f"{median([native['launches_per_s'] for native, _ in done]):.0f}/s, {len(done)} pairs")
+                  f"{100 * ratio:.2f} % of direct calls in the same process (native, where both are the same function: "
+                  f"{100 * noise:.2f} %); {100 * across:.2f} % of native's "
+                  f"{median([native['launches_per_s'] for native, _ in done]):.0f}/s between processes",
+                  pairs=len(done))
     for part in ("open_ms", "init_ms", "context_ms", "first_launch_ms"):
         session.facts[f"start of a CUDA program, {part}, native / gpumux"] = \
             f"{median([native[part] for native, _ in done]):.2f} / {median([gpumux[part] for _, gpumux in done]):.2f}"

@@ -7,7 +7,8 @@
 // stream, a created stream and the per-thread default stream. Batches go in turn through the function that the program
 // got from dlsym (ours, under gpumux) and through the driver's own, so that the difference is taken within one process,
 // where clocks and caches are the same; without gpumux the two are the same function and the difference is the noise.
-// Then one long run of launches without pauses, for the rate. Prints one line `RESULT {json}`.
+// Then long runs of launches without pauses, until the GPU has done them, in turn in the same way, for the rate. Prints
+// one line `RESULT {json}`.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -87,6 +88,31 @@ Figures measure(const Program& program, const Options& options, Launch offered, 
   return {median(offered_times), median(direct_times), median(differences)};
 }
 
+struct Rate {
+  double launches_per_s = 0;  // through what dlsym gave
+  double of_direct = 0;       // median of the pairs' ratios
+};
+
+Rate measure_rate(const Program& program, const Options& options, Launch offered, Launch direct,
+                  cuda::CUstream stream) {
+  constexpr int kPairs = 10;
+  const long count = options.launches * options.batches / 2;
+  std::vector<double> rates, ratios;
+  for (int pair = 0; pair < kPairs; ++pair) {
+    double per_s[2] = {};
+    for (int turn = 0; turn < 2; ++turn) {
+      const bool is_direct = (turn + pair) % 2 != 0;
+      const std::int64_t begin = now_ns();
+      time_launches(program, is_direct ? direct : offered, stream, count);
+      check(program.driver.cuCtxSynchronize(), "cuCtxSynchronize");
+      per_s[is_direct ? 1 : 0] = static_cast<double>(count) * 1e9 / static_cast<double>(now_ns() - begin);
+    }
+    rates.push_back(per_s[0]);
+    ratios.push_back(per_s[0] / per_s[1]);
+  }
+  return {median(rates), median(ratios)};
+}
+
 template <class Function>
 Function direct(const Program& program, const char* symbol) {
   void* const address = direct_entry(program.library, symbol);
@@ -109,11 +135,7 @@ int run(const Options& options) {
   const Figures created = measure(program, options, driver.cuLaunchKernel, plain, stream);
   const Figures thread = measure(program, options, driver.cuLaunchKernel_ptsz, per_thread, nullptr);
 
-  const long many = options.launches * options.batches;
-  const std::int64_t begin = now_ns();
-  time_launches(program, driver.cuLaunchKernel, stream, many);
-  check(driver.cuCtxSynchronize(), "cuCtxSynchronize");
-  const double rate = static_cast<double>(many) * 1e9 / static_cast<double>(now_ns() - begin);
+  const Rate rate = measure_rate(program, options, driver.cuLaunchKernel, plain, stream);
 
   const auto print = [](const char* name, const Figures& figures) {
     std::printf("\"%s\": {\"offered_ns\": %.1f, \"direct_ns\": %.1f, \"added_ns\": %.2f}, ", name, figures.offered_ns,
@@ -124,9 +146,9 @@ int run(const Options& options) {
   print("created", created);
   print("per_thread", thread);
   std::printf(
-      "\"launches_per_s\": %.0f, \"preloaded\": %s, \"kernel\": \"%s\", \"open_ms\": %.3f, \"init_ms\": %.3f, "
-      "\"context_ms\": %.3f, \"first_launch_ms\": %.3f}\n",
-      rate, program.preloaded ? "true" : "false", program.has_empty ? "empty" : "spin",
+      "\"launches_per_s\": %.0f, \"rate_of_direct\": %.5f, \"preloaded\": %s, \"kernel\": \"%s\", \"open_ms\": %.3f, "
+      "\"init_ms\": %.3f, \"context_ms\": %.3f, \"first_launch_ms\": %.3f}\n",
+      rate.launches_per_s, rate.of_direct, program.preloaded ? "true" : "false", program.has_empty ? "empty" : "spin",
       static_cast<double>(program.open_ns) / 1e6, static_cast<double>(program.init_ns) / 1e6,
       static_cast<double>(program.context_ns) / 1e6, static_cast<double>(program.first_launch_ns) / 1e6);
   return 0;

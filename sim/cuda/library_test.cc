@@ -3,11 +3,15 @@
 // initialised, one machine with the driver's and NVML's copy of the code in one process. Method: dlopen, and looking at
 // the process.
 #include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
 #include <sys/wait.h>
 
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <utility>
 
 #include "cuda/driver.h"
 #include "cuda/nvml.h"
@@ -104,6 +108,41 @@ TEST(LibraryTest, LookupGivesTheLibrarysOwnSymbols) {
     ASSERT_TRUE(entry.has_value()) << info.symbol;
     EXPECT_EQ(found, ::dlsym(library, info_of(*entry).symbol)) << info.symbol;
   }
+}
+
+// Otherwise a preloaded library with the same names would see the driver's own calls too, and count or gate them twice.
+// Method: no relocation of a loaded library names a function that the library defines itself.
+TEST(LibraryTest, DependsOnNobodyForItsOwnFunctions) {
+  for (const char* path : {GPUMUX_SIMULATED_CUDA, GPUMUX_SIMULATED_NVML}) {
+    void* library = ::dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_NE(library, nullptr) << ::dlerror();
+    const link_map* map = nullptr;
+    ASSERT_EQ(::dlinfo(library, RTLD_DI_LINKMAP, &map), 0);
+    std::map<ElfW(Sxword), ElfW(Addr)> dynamic;
+    for (const ElfW(Dyn)* entry = map->l_ld; entry->d_tag != DT_NULL; ++entry)
+      dynamic[entry->d_tag] = entry->d_un.d_ptr;
+    const auto* symbols = reinterpret_cast<const ElfW(Sym)*>(dynamic[DT_SYMTAB]);
+    const auto* names = reinterpret_cast<const char*>(dynamic[DT_STRTAB]);
+    std::size_t imported = 0;
+    for (const auto& [table, bytes] : {std::pair{DT_RELA, DT_RELASZ}, std::pair{DT_JMPREL, DT_PLTRELSZ}}) {
+      const auto* relocations = reinterpret_cast<const ElfW(Rela)*>(dynamic[table]);
+      for (std::size_t i = 0; i < dynamic[bytes] / sizeof(ElfW(Rela)); ++i) {
+        const ElfW(Sym)& symbol = symbols[ELF64_R_SYM(relocations[i].r_info)];
+        if (symbol.st_shndx == SHN_UNDEF) {
+          imported += symbol.st_name != 0;
+        } else {
+          EXPECT_NE(ELF64_ST_TYPE(symbol.st_info), STT_FUNC) << path << ": " << names + symbol.st_name;
+        }
+      }
+    }
+    EXPECT_GT(imported, 10u) << "these are no relocations of " << path;
+  }
+}
+
+TEST(LibraryTest, NvmlSaysThatItIsSimulated) {
+  void* library = ::dlopen(GPUMUX_SIMULATED_NVML, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << ::dlerror();
+  EXPECT_NE(::dlsym(library, kSimulatedNvmlSymbol), nullptr);
 }
 
 // The same PTX runs on real GPUs: then its parameters must be what the built-in kernels take.

@@ -86,6 +86,9 @@ using namespace gpumux::sim;
 
 extern "C" {
 
+// Looked up, never called (cuda::kSimulatedNvmlSymbol).
+[[gnu::visibility("default")]] void gpumux_sim_is_simulated() {}
+
 nvmlReturn_t nvmlInit_v2() {
   const auto machine = Machine::get();
   if (!machine) {

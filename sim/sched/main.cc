@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
   app.add_flag("--busy-singles", options.busy_singles, "Only jobs of one rank that always have work");
   app.add_flag("--collectives", options.collectives, "Only jobs of one rank on each GPU, with collectives");
   app.add_flag("--eager", options.eager, "Ranks submit collectives before the others of their job are there");
+  app.add_flag("--overloaded", options.overloaded, "Messages, agents and gates are late now and then");
   app.add_flag("--log", options.keep_log, "Print every event and command");
   CLI11_PARSE(app, argc, argv);
   options.gangs = !no_gangs;

@@ -25,7 +25,7 @@ Job& World::start_job() {
   }
   std::uint32_t ranks = gpus_ > 1 && random_.chance(50) ? 2 + random_.below(gpus_ - 1) : 1;
   bool one_process = random_.chance(40);
-  if (options_.faults && random_.chance(5)) job.waits_for_next_percent = 5;
+  if (options_.faults && random_.chance(options_.overloaded ? 30 : 5)) job.waits_for_next_percent = 5;
   if (options_.busy_singles) {
     ranks = 1;
     job.weight = 1 + job.number % 4;
@@ -85,36 +85,49 @@ void World::connect(Process& process, bool again) {
   process.settled = true;
 }
 
-// After a restart: what its page and its stream say.
+// After a restart: what its page and its stream say. Who is back too late may find its GPU given away.
 void World::claim(Rank& rank) {
+  if (rank.open && is_open_to_another(rank)) rank.excused = true;
   auto claim = sched::Claim::kWaiting;
   if (rank.granted) {
     claim = sched::Claim::kHolding;
-  } else if (!rank.stream.empty() || rank.report != Rank::Report::kNone) {
+  } else if (rank.open || !rank.stream.empty() || rank.report != Rank::Report::kNone) {
     claim = sched::Claim::kDraining;
   } else if (!rank.asked) {
     return;
   }
   tell(sched::SeatClaimed{rank.seat, claim, rank.kind, rank.epoch});
-  if (claim == sched::Claim::kDraining) {
-    if (rank.report == Rank::Report::kNone) rank.report = Rank::Report::kDraining;
-    if (rank.asked) send(*rank.process, sched::Requested{rank.seat});
-    when_empty(rank);
-  }
+  if (claim != sched::Claim::kDraining) return;
+  // The page says that the lease is lost; whether the gate has closed since is looked at now.
+  rank.report = Rank::Report::kClosing;
+  in(closing_delay(), [this, &rank, epoch = rank.epoch] { close_gate(rank, epoch); });
+  if (rank.asked) send(*rank.process, sched::Requested{rank.seat});
 }
 
 // ---- messages -----------------------------------------------------------------------------------
 
+// A thread that is ready runs soon, unless the machine has too much to do.
+Duration World::message_delay() {
+  if (options_.overloaded && random_.chance(2)) return random_.between(1ms, 400ms);
+  return random_.between(2us, 60us);
+}
+
+// Somebody may be inside, in a call that takes its time.
+Duration World::closing_delay() {
+  if (options_.overloaded && random_.chance(4)) return random_.between(1ms, 2500ms);
+  return random_.between(1us, 300us);
+}
+
 void World::send(Process& process, sched::Event event) {
   if (!process.alive || !daemon_up_ || process.connected_to != daemon_life_) return;
-  process.last_sent = std::max(process.last_sent, now_ + random_.between(2us, 60us));
+  process.last_sent = std::max(process.last_sent, now_ + message_delay());
   at(process.last_sent, [this, life = daemon_life_, &process, event = std::move(event)] {
     if (life == daemon_life_ && process.connected_to == life) tell(event);
   });
 }
 
 void World::receive(Process& process, Action action) {
-  process.last_received = std::max(process.last_received, now_ + random_.between(2us, 60us));
+  process.last_received = std::max(process.last_received, now_ + message_delay());
   at(process.last_received, [&process, action = std::move(action)] {
     if (!process.alive) return;
     if (process.stopped) return process.inbox.push_back(action);
@@ -225,6 +238,7 @@ void World::close_gate(Rank& rank, LeaseEpoch epoch) {
   if (!process.alive || rank.epoch != epoch || rank.granted || rank.report != Rank::Report::kClosing) return;
   if (process.stopped) return process.inbox.push_back([this, &rank, epoch] { close_gate(rank, epoch); });
   rank.permits = 0;
+  closed(rank);
   rank.report = Rank::Report::kDraining;
   send(process, sched::GateClosed{rank.seat, epoch});
   when_empty(rank);
@@ -246,7 +260,7 @@ void World::release_when_idle(Rank& rank) {
   in(rank.idle_hold, [this, &rank, is_idle, epoch = rank.epoch, turn = ++rank.idle_turn] {
     const Process& process = *rank.process;
     if (!process.alive || process.stopped || turn != rank.idle_turn || epoch != rank.epoch || !is_idle()) return;
-    rank.granted = false;
+    closed(rank);
     send(*rank.process, sched::Drained{rank.seat, rank.epoch, rank.poisoned});
   });
 }
@@ -257,7 +271,7 @@ void World::kill(Process& process) {
   if (!process.alive) return;
   process.alive = false;
   for (const auto& rank : process.ranks) {
-    rank->granted = false;
+    closed(*rank);
     rank->asked = false;
     rank->stream.clear();
   }

@@ -6,7 +6,8 @@
 // synchronises, thinks. Kernels take time; a collective kernel spins until the same collective of all ranks of its job
 // has started. Each process has an agent that answers the daemon as the real one does: it sees revocations after a
 // while, closes the gate when nobody is inside, reports drains, takes steps, and releases what is idle and contended.
-// Messages take time and cross; lease pages are written at once, as shared memory is. Processes are stopped, continued,
+// Messages take time and cross, on an overloaded
+// machine a lot of time; lease pages are written at once, as shared memory is. Processes are stopped, continued,
 // killed and started; kernels fail; settings change; the daemon restarts and everybody comes back with claims.
 //
 // Everything follows from the seed. The log (events and commands, one a line) is the same, byte for byte, in every run
@@ -35,6 +36,7 @@ struct Options {
   bool collectives = false;   // only jobs of one rank on each GPU with collectives: to show what gangs are for
   std::optional<sched::GpuSettings> settings = std::nullopt;  // of all GPUs; otherwise by seed
   bool eager = false;  // ranks submit collectives before the others of their job are there: the worst case of joining
+  bool overloaded = false;  // messages, agents and gates are late now and then, by more than every limit
   bool keep_log = false;
 };
 

@@ -36,6 +36,13 @@ TEST(Simulation, OfRandomWorkloadsWithoutFaultsStarvesNobody) {
 
 TEST(Simulation, OfLongRunsKeepsTheInvariants) { run_seeds(200'000, 20, {.steps = 10'000, .duration = 120s}); }
 
+// Messages cross leases that are long over, gates close after the stall timeout, agents count as silent and are not.
+TEST(Simulation, OfAnOverloadedMachineKeepsTheInvariants) {
+  run_seeds(400'000, 400, {.steps = 1000, .duration = 30s, .overloaded = true});
+  run_seeds(500'000, 200, {.steps = 2500, .duration = 60s, .gpus = 2, .jobs = 3, .overloaded = true});
+  run_seeds(600'000, 200, {.steps = 1000, .duration = 30s, .eager = true, .overloaded = true});
+}
+
 TEST(Simulation, HappensTheSameWayAgain) {
   for (std::uint64_t seed = 300'000; seed < 300'010; ++seed) {
     const Options options{.seed = seed, .steps = 1500, .duration = 30s, .keep_log = true};

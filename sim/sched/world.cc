@@ -93,6 +93,22 @@ Rank* World::rank_of(SeatId seat) {
   return nullptr;
 }
 
+void World::opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind) {
+  rank.epoch = epoch;
+  rank.kind = kind;
+  rank.report = Rank::Report::kNone;
+  rank.asked = false;
+  rank.granted = true;
+  rank.open = true;
+  rank.excused = false;
+}
+
+void World::closed(Rank& rank) {
+  rank.granted = false;
+  rank.open = false;
+  rank.excused = false;
+}
+
 // Pages change at once; agents hear of it when they read their socket.
 void World::carry_out(const sched::Command& command) {
   if (const auto* grant = std::get_if<sched::Grant>(&command)) {
@@ -101,13 +117,9 @@ void World::carry_out(const sched::Command& command) {
     if (rank == nullptr) return;
     if (grant->epoch.value <= highest_epoch_ && grant->epoch <= rank->epoch) fail("an epoch went backwards");
     highest_epoch_ = std::max(highest_epoch_, grant->epoch.value);
-    rank->epoch = grant->epoch;
-    rank->kind = grant->kind;
-    rank->report = Rank::Report::kNone;
-    rank->contended = grant->contended;
     if (rank->asked) outcome_.longest_wait = std::max(outcome_.longest_wait, now_ - rank->asked_at);
-    rank->asked = false;
-    rank->granted = true;
+    rank->contended = grant->contended;
+    opened(*rank, grant->epoch, grant->kind);
     receive(*rank->process, [this, rank] {
       run_thread(*rank);
       release_when_idle(*rank);
@@ -117,22 +129,19 @@ void World::carry_out(const sched::Command& command) {
     Rank* const rank = rank_of(revoke->seat);
     if (rank == nullptr) return;
     if (rank->epoch == revoke->epoch) rank->granted = false;
+    if (revoke->reason == sched::RevokeReason::kBadClaim) rank->excused = true;
     receive(*rank->process, [this, rank, epoch = revoke->epoch] {
       if (rank->epoch != epoch || rank->granted) return;
       send(*rank->process, sched::RevokeSeen{rank->seat, epoch});
       rank->report = Rank::Report::kClosing;
-      in(random_.between(1us, 300us), [this, rank, epoch] { close_gate(*rank, epoch); });
+      in(closing_delay(), [this, rank, epoch] { close_gate(*rank, epoch); });
     });
   } else if (const auto* reopen = std::get_if<sched::Reopen>(&command)) {
     Rank* const rank = rank_of(reopen->seat);
     if (rank == nullptr) return;
     highest_epoch_ = std::max(highest_epoch_, reopen->epoch.value);
-    rank->epoch = reopen->epoch;
-    rank->kind = reopen->kind;
-    rank->report = Rank::Report::kNone;
     rank->permits = 0;
-    rank->asked = false;
-    rank->granted = true;
+    opened(*rank, reopen->epoch, reopen->kind);
     receive(*rank->process, [this, rank] {
       run_thread(*rank);
       release_when_idle(*rank);
@@ -153,8 +162,12 @@ void World::carry_out(const sched::Command& command) {
     });
   } else if (std::holds_alternative<sched::ReportStall>(command)) {
     ++outcome_.stalls;
-  } else if (std::holds_alternative<sched::ReportSilent>(command)) {
+  } else if (const auto* silent = std::get_if<sched::ReportSilent>(&command)) {
     ++outcome_.silences;
+    // It is passed over with its gang.
+    Rank* const rank = rank_of(silent->seat);
+    if (rank == nullptr) return;
+    for (Rank* member : rank->job->ranks) member->excused = true;
   } else if (const auto* to_kill = std::get_if<sched::KillTenant>(&command)) {
     const auto found = by_tenant_.find(to_kill->tenant);
     if (found != by_tenant_.end()) in(1ms, [this, process = found->second] { kill(*process); });
@@ -202,24 +215,32 @@ void World::restart_daemon() {
 void World::check() {
   const std::string wrong = core_->check_invariants();
   if (!wrong.empty()) fail(wrong);
-  // What the pages say, which is what counts in the end: an exclusive lease is nobody else's.
-  std::vector<const Rank*> exclusive(gpus_), any(gpus_);
+  // What the gates do, which is what counts in the end: an exclusive lease is nobody else's.
   for (const auto& [tenant, process] : by_tenant_) {
-    if (!process->alive || process->connected_to != daemon_life_ || !process->settled) continue;
+    if (!is_present(*process)) continue;
     for (const auto& rank : process->ranks) {
-      if (!rank->granted) continue;
-      const std::uint32_t gpu = rank->seat.gpu.value;
-      const auto clashes = [&](const Rank* other) {
-        return other != nullptr && (other->job != rank->job || !options_.gangs);
-      };
-      const bool is_exclusive = rank->kind == sched::LeaseKind::kExclusive;
-      if (clashes(exclusive[gpu]) || (is_exclusive && clashes(any[gpu]))) {
-        fail("tenants " + std::to_string(tenant.value) + " and another both may submit to GPU " + std::to_string(gpu));
-      }
-      any[gpu] = rank.get();
-      if (is_exclusive) exclusive[gpu] = rank.get();
+      if (!rank->open || rank->excused || !is_open_to_another(*rank)) continue;
+      fail("tenant " + std::to_string(tenant.value) + " and another both may submit to GPU " +
+           std::to_string(rank->seat.gpu.value));
     }
   }
+}
+
+bool World::is_present(const Process& process) const {
+  return process.alive && process.connected_to == daemon_life_ && process.settled;
+}
+
+// Whether somebody may submit to its GPU who must not while it may.
+bool World::is_open_to_another(const Rank& rank) const {
+  for (const auto& [tenant, process] : by_tenant_) {
+    if (!is_present(*process)) continue;
+    for (const auto& other : process->ranks) {
+      if (other.get() == &rank || other->seat.gpu != rank.seat.gpu || !other->open || other->excused) continue;
+      if (other->job == rank.job && options_.gangs) continue;
+      if (other->kind == sched::LeaseKind::kExclusive || rank.kind == sched::LeaseKind::kExclusive) return true;
+    }
+  }
+  return false;
 }
 
 // Nobody starves: each waits at most so many turns of all the others, unless its own job is disturbed, or somebody
@@ -290,6 +311,7 @@ std::string replay_command(const Options& options) {
   if (!options.faults) text += " --no-faults";
   if (options.busy_singles) text += " --busy-singles";
   if (options.eager) text += " --eager";
+  if (options.overloaded) text += " --overloaded";
   if (options.collectives) text += " --collectives";
   return text;
 }

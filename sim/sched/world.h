@@ -45,6 +45,11 @@ struct Rank {
   sched::LeaseKind kind = sched::LeaseKind::kExclusive;
   std::uint32_t permits = 0;
 
+  // What its threads may really do: a revocation clears `granted` at once, but until its gate has closed somebody who
+  // looked before may still submit.
+  bool open = false;
+  bool excused = false;  // it was silent, or its claim was false: the core no longer waits for its gate
+
   // The thread.
   bool thinking = false;
   bool asked = false;  // sleeps at the gate, and has said so
@@ -112,6 +117,10 @@ class World {
 
   // world.cc: the daemon and its core
   void tell(const sched::Event& event);
+  void opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind);
+  void closed(Rank& rank);
+  bool is_present(const Process& process) const;
+  bool is_open_to_another(const Rank& rank) const;
   void carry_out(const sched::Command& command);
   void wake_core();
   void check();
@@ -142,6 +151,9 @@ class World {
   void resume(Process& process);
   void poison(Rank& rank);
   void disturb();
+
+  Duration message_delay();
+  Duration closing_delay();
 
   Options options_;
   Random random_;

@@ -8,6 +8,10 @@
 
 namespace gpumux::cuda {
 
+// The simulated NVML exports this function and no real one does: the daemon and the CLI tell them apart by it, without
+// a call, and people see it in `gpumux status`.
+inline constexpr char kSimulatedNvmlSymbol[] = "gpumux_sim_is_simulated";
+
 // Null where this NVML lacks the function: look before you call. The _v3 process lists and nvmlDeviceGetMemoryInfo_v2
 // are younger than the rest.
 struct Nvml {

@@ -92,6 +92,7 @@ TEST(Config, ErrorsNameThePlaceAndWhatIsAllowed) {
       {"allow_users = [1001]", "f.toml:1:", "in quotes"},
       {"mode = \n", "f.toml:1:", ""},
       {"[defaults]\nmode = \"serial\"\nmode = \"serial\"", "f.toml:3:", ""},
+      {"\n[gpu.\u0424\n", "f.toml:2:", ""},
   };
   for (const Case& c : cases) {
     Config config;

@@ -120,8 +120,7 @@ class NvmlInventory final : public Inventory {
         nvml_.nvmlSystemGetCudaDriverVersion_v2(&version) == NVML_SUCCESS) {
       driver_.cuda_version = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
     }
-    // The simulated one says so in its version.
-    driver_.simulated = driver_.nvml_version.find("simulated") != std::string::npos;
+    driver_.simulated = ::dlsym(library_->handle, kSimulatedNvmlSymbol) != nullptr;
   }
 
   std::optional<nvmlMemory_t> read_memory(nvmlDevice_t device) const {

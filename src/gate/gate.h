@@ -35,6 +35,30 @@ enum class Passed {
   kNot,      // the gate is closed
 };
 
+// try_pass by what the thread remembers of a stream: the same marks and the same look at the word, without asking
+// anybody. Returns what to add one to when outside again; null: go the long way. The memo is looked at when the thread
+// is inside already, so that a drain that has begun meanwhile is seen (StreamSet::begin_drain).
+inline std::atomic<std::uint64_t>* pass_directly(ThreadRecord& thread, const StreamMemo& memo, cuda::CUstream stream) {
+  if (memo.stream != stream) return nullptr;
+  std::atomic<std::uint64_t>& passages = thread.passages[memo.slot];
+  const std::uint64_t count = passages.load(std::memory_order_relaxed);  // only this thread writes it
+  if ((count & 1) != 0) return nullptr;
+  passages.store(count + 1, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // orders the compiler; the closer's barrier orders the machine
+  // acquire: as in Gate::try_pass.
+  if ((memo.word->load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0 &&
+      memo.direct_generation == memo_generation()) [[likely]] {
+    return &passages;
+  }
+  passages.store(count, std::memory_order_release);
+  return nullptr;
+}
+
+// Ends a passage by the short way. release: pairs with the acquire in Gate::is_anybody_inside.
+inline void leave_directly(std::atomic<std::uint64_t>& passages) {
+  passages.store(passages.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+}
+
 class Gate {
  public:
   // `page`: the process's lease page, zeroed, valid as long as the gate. `request`: called (on a waiting thread,
@@ -111,9 +135,10 @@ class Gate {
   // Sum of all threads' passages: two for each submission, another value whenever anybody passes.
   std::uint64_t passages(std::uint32_t slot) const;
 
-  // A handle (stream or context) has died: threads forget what they know of handles.
-  void forget_handles() { handle_generation_.fetch_add(1, std::memory_order_release); }
-  std::uint32_t handle_generation() const { return handle_generation_.load(std::memory_order_acquire); }
+  // The seat's lease word, for pass_directly.
+  const std::atomic<std::uint32_t>& lease_word(std::uint32_t slot) const { return page_.slots[slot].word; }
+  // Whether the short way may be taken at all: not where passing threads have to fence themselves.
+  bool has_short_way() const { return !fences_itself_; }
 
  private:
   const std::atomic<std::uint32_t>& word(std::uint32_t slot) const { return page_.slots[slot].word; }
@@ -126,7 +151,6 @@ class Gate {
   void (*const request_)(void*, std::uint32_t);
   void* const context_;
   const bool fences_itself_;
-  std::atomic<std::uint32_t> handle_generation_{1};
   std::atomic<std::uint32_t> waiting_[base::kMaxSeatsPerTenant] = {};
 };
 

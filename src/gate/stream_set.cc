@@ -111,7 +111,7 @@ void StreamSet::fence(CUcontext context, CUstream stream) {
     if (entry.event != nullptr || entry.stream != stream || entry.context != context) continue;
     if (state_of(entry) != WorkState::kRunning || is_capturing(stream)) return;
     if (const CUevent event = record_event(context, stream); event != nullptr)
-      entries_.push_back(Entry{context, stream, event, nullptr, 0});
+      entries_.push_back(Entry{.context = context, .stream = stream, .event = event});
     return;
   }
 }
@@ -124,7 +124,7 @@ void StreamSet::drop(std::size_t index) {
 
 void StreamSet::note(CUcontext context, CUstream stream) {
   const Locked locked(mutex_);
-  const std::uint32_t generation = clean_generation_.load(std::memory_order_acquire);
+  const std::uint64_t generation = memo_generation();
   for (Entry& entry : entries_) {
     if (entry.event != nullptr || entry.stream != stream || entry.context != context) continue;
     entry.noted = generation;
@@ -137,21 +137,30 @@ void StreamSet::note(CUcontext context, CUstream stream) {
         drop(i);
     }
   }
-  entries_.push_back(Entry{context, stream, nullptr, nullptr, generation});
+  entries_.push_back(Entry{.context = context, .stream = stream, .noted = generation});
 }
 
-void StreamSet::note_per_thread(CUcontext context, const void* thread) {
+CUevent StreamSet::note_per_thread(CUcontext context, const ThreadRecord& thread) {
   const Locked locked(mutex_);
   const RelaxedCapture relaxed(driver_);
-  if (is_capturing(kPerThreadStream)) return;
-  for (const Entry& entry : entries_) {
-    if (entry.thread == thread && entry.context == context) {
-      driver_.cuEventRecord(entry.event, kPerThreadStream);
-      return;
+  if (is_capturing(kPerThreadStream)) return nullptr;
+  for (Entry& entry : entries_) {
+    if (entry.thread != &thread || entry.context != context) continue;
+    if (entry.owner != thread.owner) {
+      // Its thread is no more, and had a per-thread stream of its own: while that still works, its event stays.
+      if (state_of(entry) == WorkState::kRunning) {
+        entry.thread = nullptr;
+        continue;
+      }
+      entry.owner = thread.owner;
     }
+    driver_.cuEventRecord(entry.event, kPerThreadStream);
+    return entry.event;
   }
-  if (const CUevent event = record_event(context, kPerThreadStream); event != nullptr)
-    entries_.push_back(Entry{context, nullptr, event, thread, 0});
+  const CUevent event = record_event(context, kPerThreadStream);
+  if (event != nullptr)
+    entries_.push_back(Entry{.context = context, .event = event, .thread = &thread, .owner = thread.owner});
+  return event;
 }
 
 void StreamSet::fence_before_capture(CUcontext context, CUstream stream, Capture how) {
@@ -189,19 +198,17 @@ void StreamSet::end_teardown(CUcontext gone) {
     entries_[i] = entries_.back();  // its event died with the context
     entries_.pop_back();
   }
-  clean_generation_.fetch_add(1, std::memory_order_release);
+  forget_memos();
 }
 
-// release: pairs with clean_generation(). Taking the lock orders it with notes: none carries an older generation from
-// now on.
+// Taking the lock orders this with notes: none carries an older generation from now on.
 void StreamSet::begin_drain() {
   const Locked locked(mutex_);
-  clean_generation_.fetch_add(1, std::memory_order_release);
+  drain_generation_ = forget_memos();
 }
 
 WorkState StreamSet::poll(bool forget) {
   const Locked locked(mutex_);
-  const std::uint32_t generation = clean_generation_.load(std::memory_order_acquire);
   if (teardowns_ != 0) return WorkState::kRunning;
   if (entries_.empty()) return WorkState::kDone;
   const RelaxedCapture relaxed(driver_);
@@ -214,7 +221,7 @@ WorkState StreamSet::poll(bool forget) {
       continue;
     }
     if (state == WorkState::kPoisoned) poisoned = true;
-    if (forget && entries_[i].thread == nullptr && entries_[i].noted != generation) drop(i);
+    if (forget && entries_[i].thread == nullptr && entries_[i].noted < drain_generation_) drop(i);
   }
   if (running) return WorkState::kRunning;
   return poisoned ? WorkState::kPoisoned : WorkState::kDone;

@@ -6,7 +6,7 @@
 // that is needed. An event behind each launch would cost more than the launch's share of our budget.
 //
 // Idea: each thread notes a stream in this set the first time it uses it after the last drain; later submissions see in
-// the thread's own memo that it is noted (a few compares). The drain then asks cuStreamQuery for each noted stream
+// the thread's own memo that it is noted (one compare). The drain then asks cuStreamQuery for each noted stream
 // until all say done. The gate is closed, so nothing is added meanwhile, and the answer is exact. Nothing blocks: a
 // full launch queue only answers "not ready".
 //
@@ -23,11 +23,11 @@
 
 #include <pthread.h>
 
-#include <atomic>
 #include <cstdint>
 #include <vector>
 
 #include "cuda/driver.gen.h"
+#include "gate/thread_records.h"
 
 namespace gpumux::gate {
 
@@ -48,8 +48,9 @@ class StreamSet {
   void note(cuda::CUcontext context, cuda::CUstream stream);
 
   // After a submission to the calling thread's per-thread default stream, still inside: records the thread's event for
-  // `context`. `thread` names the thread (its record); the set owns the event.
-  void note_per_thread(cuda::CUcontext context, const void* thread);
+  // `context`, and returns it (null: the stream captures, or the driver refuses). The set owns the event. The thread
+  // may record it itself, behind later submissions, for as long as its memo of the stream holds.
+  cuda::CUevent note_per_thread(cuda::CUcontext context, const ThreadRecord& thread);
 
   // Before `stream` starts to capture or joins a capture (kBegin also fences the context's legacy stream, which a
   // capture silences too).
@@ -64,8 +65,9 @@ class StreamSet {
   void begin_teardown();
   void end_teardown(cuda::CUcontext gone);
 
-  // Before a drain looks: from now on threads note their streams again. Between this and poll(true) the caller makes
-  // sure that nobody who has not seen it is inside the gate (Gate::begin_close, is_anybody_inside).
+  // Before a drain looks: all memos are forgotten, so that threads note their streams again. Between this and
+  // poll(true) the caller makes sure that nobody who has not seen it is inside the gate (Gate::begin_close,
+  // is_anybody_inside).
   void begin_drain();
 
   // Whether everything noted has finished. Streams that have, and were not noted again since begin_drain, are dropped
@@ -73,19 +75,17 @@ class StreamSet {
   // enters meanwhile notes its stream anew, and so is kept.
   WorkState poll(bool forget);
 
-  // Changes when streams may be dropped: a memo with another value must note its stream again.
-  std::uint32_t clean_generation() const { return clean_generation_.load(std::memory_order_acquire); }
-
   // In a forked child: nothing of the parent's is ours.
   void reset_after_fork();
 
  private:
   struct Entry {
     cuda::CUcontext context = nullptr;
-    cuda::CUstream stream = nullptr;  // asked itself, unless there is an event
-    cuda::CUevent event = nullptr;    // fences work of a stream that cannot be asked
-    const void* thread = nullptr;     // a per-thread default stream's event, recorded again and again: stays
-    std::uint32_t noted = 0;          // the clean_generation at which a thread last noted it
+    cuda::CUstream stream = nullptr;       // asked itself, unless there is an event
+    cuda::CUevent event = nullptr;         // fences work of a stream that cannot be asked
+    const ThreadRecord* thread = nullptr;  // a per-thread default stream's event, recorded again and again: stays
+    std::uint64_t owner = 0;               // which of the threads that have had this record
+    std::uint64_t noted = 0;               // the memo generation at which a thread last noted it
   };
 
   WorkState state_of(const Entry& entry);
@@ -98,7 +98,7 @@ class StreamSet {
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
   std::vector<Entry> entries_;
   int teardowns_ = 0;
-  std::atomic<std::uint32_t> clean_generation_{1};
+  std::uint64_t drain_generation_ = 0;  // since the last begin_drain; what was noted before it may be dropped
 };
 
 }  // namespace gpumux::gate

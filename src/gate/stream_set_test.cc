@@ -114,11 +114,11 @@ TEST_F(StreamSetTest, IsDoneWhenEveryNotedStreamIs) {
 
 TEST_F(StreamSetTest, TellsThreadsToNoteAgainWhatItForgot) {
   set_.note(context_, a_);
-  const std::uint32_t before = set_.clean_generation();
+  const std::uint64_t before = memo_generation();
   EXPECT_EQ(set_.poll(false), WorkState::kDone);
-  EXPECT_EQ(set_.clean_generation(), before);
+  EXPECT_EQ(memo_generation(), before);
   EXPECT_EQ(drain(), WorkState::kDone);
-  EXPECT_NE(set_.clean_generation(), before);
+  EXPECT_NE(memo_generation(), before);
 }
 
 TEST_F(StreamSetTest, KeepsWhatWasNotedWhileItWasLooking) {
@@ -172,20 +172,41 @@ TEST_F(StreamSetTest, AnIdleStreamNeedsNoFence) {
 }
 
 TEST_F(StreamSetTest, PerThreadStreamsAreSeenByTheirEvents) {
-  const int thread_one = 0;
-  const int thread_two = 0;
+  const ThreadRecord thread_one;
+  const ThreadRecord thread_two;
   fake_.streams[kPerThreadStream].running = true;
-  set_.note_per_thread(context_, &thread_one);
-  set_.note_per_thread(context_, &thread_one);
+  set_.note_per_thread(context_, thread_one);
+  set_.note_per_thread(context_, thread_one);
   EXPECT_EQ(fake_.events.size(), 1u) << "a thread needs one event, however often it submits";
-  set_.note_per_thread(context_, &thread_two);
+  set_.note_per_thread(context_, thread_two);
   EXPECT_EQ(fake_.events.size(), 2u);
   EXPECT_EQ(drain(), WorkState::kRunning);
   finish(kPerThreadStream);
   EXPECT_EQ(drain(), WorkState::kDone);
   fake_.streams[kPerThreadStream].running = true;
-  set_.note_per_thread(context_, &thread_one);
+  set_.note_per_thread(context_, thread_one);
   EXPECT_EQ(drain(), WorkState::kRunning);
+}
+
+TEST_F(StreamSetTest, AnEndedThreadsWorkStillCounts) {
+  ThreadRecord record;
+  record.owner = 1;
+  fake_.streams[kPerThreadStream].running = true;
+  set_.note_per_thread(context_, record);
+  const CUevent first = fake_.events.begin()->first;
+
+  // The thread ends, and a new one takes its record. The same handle names another stream there.
+  record.owner = 2;
+  fake_.streams[kPerThreadStream].running = false;
+  const CUevent second = set_.note_per_thread(context_, record);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(drain(), WorkState::kRunning);
+  fake_.event_done[first] = true;
+  EXPECT_EQ(drain(), WorkState::kDone);
+  EXPECT_EQ(fake_.events.size(), 1u) << "the ended thread's event leaks";
+
+  record.owner = 3;
+  EXPECT_EQ(set_.note_per_thread(context_, record), second) << "a finished event serves the next thread";
 }
 
 TEST_F(StreamSetTest, ADyingContextCountsAsRunningAndThenAsNothing) {

@@ -4,6 +4,11 @@
 //
 // A record is written by its thread only and read by the thread that closes gates. Records are never freed: a thread
 // that ends gives its record back, and the next new thread takes it. So the list can be walked without a lock.
+//
+// A record also holds what its thread remembers of streams. All memos of all threads are forgotten at once, by a new
+// generation: when a handle dies, when a drain begins (streams have to be noted again, gate/stream_set.h), when a
+// capture begins, when a second context appears. All of these are rare beside submissions, so that a submission has
+// one number to compare, on a cache line that hardly ever changes.
 #pragma once
 
 #include <atomic>
@@ -16,25 +21,44 @@ namespace gpumux::gate {
 
 class StreamSet;
 
-// What a thread remembers of a stream it has used, so that the next submission needs neither a driver call nor a lock.
-struct StreamMemo {
-  cuda::CUstream stream = nullptr;
-  cuda::CUcontext context = nullptr;  // for default streams: the context they belong to; otherwise null
-  std::uint32_t handle_generation =
-      0;  // of Gate::handle_generation; another value: a handle has died since, forget this
-  std::uint32_t clean_generation = 0;  // of the seat's StreamSet; another value: the stream is not in the set any more
-  std::uint32_t slot = 0;
-  StreamSet* streams = nullptr;  // the seat's; null: this memo is empty
+// Grows; never 0. Alone on its cache line: written rarely, read at every submission.
+struct alignas(64) MemoGeneration {
+  std::atomic<std::uint64_t> value{1};
 };
+extern constinit MemoGeneration g_memo_generation;
 
-struct ThreadRecord {
+// acquire: pairs with forget_memos, so that whoever sees the new number sees why.
+inline std::uint64_t memo_generation() { return g_memo_generation.value.load(std::memory_order_acquire); }
+// Returns the new generation. Any thread.
+inline std::uint64_t forget_memos() { return g_memo_generation.value.fetch_add(1, std::memory_order_acq_rel) + 1; }
+
+extern const std::atomic<std::uint32_t> g_closed_word;
+
+// What a thread remembers of a stream it has used, so that the next submission needs neither a driver call nor a lock.
+// One cache line.
+struct alignas(64) StreamMemo {
+  cuda::CUstream stream = nullptr;
+  const std::atomic<std::uint32_t>* word = &g_closed_word;  // the seat's lease word
+  std::uint64_t direct_generation = 0;  // while it is this, the thread may pass directly (pass_directly)
+  std::uint32_t slot = 0;
+  bool is_noted = false;         // in `streams`, since `generation`
+  std::uint64_t generation = 0;  // at which all but direct_generation was found
+  cuda::CUcontext context = nullptr;
+  StreamSet* streams = nullptr;          // the seat's; null: this memo is empty
+  cuda::CUevent thread_event = nullptr;  // of the per-thread default stream: what fences it in `streams`
+};
+static_assert(sizeof(StreamMemo) == 64);
+
+struct alignas(64) ThreadRecord {
   // Passages through each seat's gate: odd while inside. Two more for each submission.
   std::atomic<std::uint64_t> passages[base::kMaxSeatsPerTenant] = {};
   std::atomic<ThreadRecord*> next = nullptr;  // set once, before the record is in the list
   std::atomic<bool> taken = false;
 
-  // The thread's own. Direct-mapped by stream handle; 8: more streams than programs commonly use from one thread.
-  static constexpr std::size_t kMemos = 8;
+  // The thread's own from here. Another number for each thread that has had the record.
+  std::uint64_t owner = 0;
+  // Direct-mapped by stream handle; 16: more streams than programs commonly use from one thread.
+  static constexpr std::size_t kMemos = 16;
   StreamMemo memos[kMemos];
 
   // Stream handles are addresses of objects larger than 64 bytes, or the small constants of default streams.

@@ -306,14 +306,14 @@ void LeaseCore::State::on(const SeatClaimed& e) {
   if (e.claim == Claim::kHolding && believable) {
     set_phase(*seat, SeatPhase::kHolding);
   } else {
+    // "Draining" means that its page says so. Its gate may be closing still: the GateClosed that follows tells.
     seat->late = true;
-    seat->gate_closed = e.claim == Claim::kDraining;
-    set_phase(*seat, seat->gate_closed ? SeatPhase::kDraining : SeatPhase::kRevoked);
+    seat->gate_closed = false;
+    set_phase(*seat, SeatPhase::kRevoked);
     unit.reason = RevokeReason::kBadClaim;
-    if (seat->gate_closed) {
-      seat->answered = true;
-      seat->asked_at = now;
-      timers.arm(seat->answer, after(now, seat->gpu->settings.silence_limit));
+    if (e.claim == Claim::kDraining) {
+      seat->alive_at = now;
+      timers.arm(seat->answer, probe_at(*seat));
     } else {
       ask(*seat, RevokeReason::kBadClaim);
     }

@@ -415,7 +415,83 @@ TEST(Stall, OfTwoSeatsLetsThemTakeTurns) {
   EXPECT_GE(turns, 6) << "in 200 s";
 }
 
+// 2 never closes its gate (a thread is inside, in a launch that waits for room), while 1 waits to have its lease back:
+// whoever is inside may submit, so 1 must not.
+TEST(Stall, WithAnOpenGateKeepsItsGpu) {
+  GpuSettings settings = fifo();
+  settings.stall_timeout = 1s;
+  Script s(1, settings);
+  s.tenant(1, {0});
+  s.tenant(2, {0});
+  s.request(seat(1, 0));
+  s.request(seat(2, 0));
+  s.wait(10ms);
+  EXPECT_EQ(s.closed(seat(1, 0)), "grant 2@0 e2 exclusive");
+  std::string text;
+  bool was_taken_back = false;
+  for (int i = 0; i < 40; ++i) {
+    text += s.wait(100ms) + "; ";
+    for (const SeatId one : {seat(1, 0), seat(2, 0)}) s.seen(one);
+    was_taken_back |= text.find("reopen 2@0") != std::string::npos;
+    ASSERT_NE(s.phase(seat(1, 0)), SeatPhase::kHolding) << "beside the open gate of 2: " << text;
+  }
+  EXPECT_TRUE(was_taken_back) << text;
+  while (s.phase(seat(2, 0)) != SeatPhase::kRevoked) s.wait(100ms);
+  EXPECT_NE(s.closed(seat(2, 0)).find("reopen 1@0"), std::string::npos) << "its turn, once the gate is closed";
+}
+
+TEST(Stall, IsNotPutOffByChangesOfOtherSettings) {
+  GpuSettings settings = fifo();
+  settings.stall_timeout = 1s;
+  Script s(1, settings);
+  s.tenant(1, {0});
+  s.tenant(2, {0});
+  s.request(seat(1, 0));
+  s.request(seat(2, 0));
+  s.wait(10ms);
+  std::string text;
+  for (int i = 0; i < 12; ++i) {
+    text += s.wait(100ms);
+    s.seen(seat(1, 0));
+    settings.quantum += 1ms;
+    s.settings(GpuIndex{0}, settings);
+  }
+  EXPECT_NE(text.find("stall 1@0"), std::string::npos) << text;
+}
+
 // ---- silence ------------------------------------------------------------------------------------
+
+// Stopped just after it has answered: the others go on as soon as if it had never answered.
+TEST(Silence, CountsFromTheLastSignOfLife) {
+  Script s(1, fifo());
+  s.tenant(1, {0});
+  s.tenant(2, {0});
+  s.request(seat(1, 0));
+  s.request(seat(2, 0));
+  s.wait(10ms);
+  s.wait(20ms);
+  s.seen(seat(1, 0));
+  const TimePoint stopped = s.now();
+  EXPECT_EQ(s.wait(499ms), "revoke 1@0 e1 quantum") << "asked whether it is there";
+  EXPECT_EQ(s.wait(1ms), "silent 1@0 waited 500000000ns; grant 2@0 e2 exclusive");
+  EXPECT_EQ(s.now() - stopped, 500ms);
+}
+
+TEST(Silence, IsNotThatOfAnAgentThatAnswers) {
+  Script s(1, fifo());
+  s.tenant(1, {0});
+  s.tenant(2, {0});
+  s.request(seat(1, 0));
+  s.request(seat(2, 0));
+  s.wait(10ms);
+  std::string text;
+  for (int i = 0; i < 20; ++i) {
+    s.seen(seat(1, 0));
+    text += s.wait(300ms);
+  }
+  EXPECT_EQ(text.find("silent"), std::string::npos) << text;
+  EXPECT_NE(text.find("revoke 1@0 e1 quantum"), std::string::npos) << text;
+}
 
 TEST(Silence, IsPassedOver) {
   Script s(1, fifo());
@@ -536,6 +612,17 @@ TEST(Claim, OfADrainingSeatIsItsPredecessors) {
   s.wait(10ms);
   EXPECT_EQ(s.closed(seat(2, 0)), "");
   EXPECT_EQ(s.drained(seat(1, 0)), "grant 3@0 e9 exclusive");
+}
+
+// Its page says that it holds nothing any more, but threads may be inside still.
+TEST(Claim, OfADrainingSeatIsWaitedForUntilItsGateIsClosed) {
+  Restarted s;
+  s.tenant(1, {0});
+  s.tenant(2, {0});
+  s.claim(seat(1, 0), Claim::kDraining, 7);
+  s.claim(seat(2, 0), Claim::kWaiting, 0);
+  EXPECT_EQ(s.tell(GrantsAllowed{}), "");
+  EXPECT_EQ(s.closed(seat(1, 0)), "grant 2@0 e8 exclusive");
 }
 
 TEST(Claim, GrantsGoOnWhenTheTimeIsOver) {

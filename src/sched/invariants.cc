@@ -73,6 +73,7 @@ std::string check_gpu(const Gpu& gpu) {
   std::array<std::array<std::uint32_t, kPlaces>, kKinds> count{};
   std::set<const Unit*> holders, undrained, waiting;
   bool any_late = false;
+  const Seat* open = nullptr;
   for (const Seat* seat : gpu.seats) {
     if (seat->place != Place::kNone)
       ++count[static_cast<std::size_t>(seat->kind)][static_cast<std::size_t>(seat->place)];
@@ -82,6 +83,7 @@ std::string check_gpu(const Gpu& gpu) {
     if (seat->place == Place::kBlocking || seat->place == Place::kOverlapping) {
       undrained.insert(seat->unit);
       any_late |= seat->late;
+      if (!seat->late && !seat->gate_closed) open = seat;
     }
     if (seat->unit->phase == UnitPhase::kWaiting || seat->unit->returning) waiting.insert(seat->unit);
   }
@@ -91,6 +93,8 @@ std::string check_gpu(const Gpu& gpu) {
   if (gpu.contended != (gpu.waiting > 0)) return who + " has not told its holders of contention";
   const std::uint32_t exclusive = gpu.counted(LeaseKind::kExclusive, Place::kHolding);
   if (exclusive > 0 && holders.size() > 1) return who + " has an exclusive holder and another holder";
+  if (exclusive > 0 && open != nullptr && !holders.contains(open->unit))
+    return name(open->id) + " may still submit beside an exclusive holder";
   if (!holders.empty() && undrained.size() > 1 && exclusive > 0 && !any_late) {
     return who + " has more than one undrained predecessor";
   }

@@ -90,33 +90,37 @@ void LeaseCore::State::on(const GpuAdded& e) {
 void LeaseCore::State::on(const SettingsChanged& e) {
   Gpu* const gpu = gpu_of(e.gpu);
   if (gpu == nullptr) return;
-  const Duration idle_hold = gpu->settings.idle_hold;
+  const GpuSettings before = gpu->settings;
   gpu->settings = sane(e.settings);
   const Policy* const policy = &policy_of(gpu->settings.policy);
   if (std::exchange(gpu->policy, policy) != policy) rekey(*gpu);
   touch(*gpu);
-  rearm(*gpu);
-  if (idle_hold == gpu->settings.idle_hold) return;
+  rearm(*gpu, before);
+  if (before.idle_hold == gpu->settings.idle_hold) return;
   for (const Seat* seat : gpu->seats) {
     const bool contended = seat->phase == SeatPhase::kHolding && seat->unit->told_contended;
     command(Contention{seat->id, contended, gpu->settings.idle_hold});
   }
 }
 
-// New limits hold for what is under way, too, counted from now.
-void LeaseCore::State::rearm(Gpu& gpu) {
+// New limits hold for what is under way, too, counted from now. Limits that have not changed go on: else a setting that
+// is changed again and again would put off what they bound.
+void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
+  const GpuSettings& limits = gpu.settings;
   for (Seat* seat : gpu.seats) {
     Unit& unit = *seat->unit;
     if (unit.phase == UnitPhase::kWaiting && unit.gpus.size() > 1 && !unit.aged) {
-      timers.arm(unit.age, std::max(now, after(unit.requested, gpu.settings.gang_ageing)));
+      timers.arm(unit.age, std::max(now, after(unit.requested, limits.gang_ageing)));
     }
     if (!is_in_revocation(*seat)) continue;
     if (seat->phase == SeatPhase::kSilent) {
-      timers.arm(seat->answer, std::max(now, after(seat->asked_at, gpu.settings.kill_silent_after)));
-    } else if (!seat->drained) {
-      timers.arm(seat->answer, after(now, gpu.settings.silence_limit));
+      timers.arm(seat->answer, std::max(now, after(seat->alive_at, limits.kill_silent_after)));
+    } else if (!seat->drained && limits.silence_limit != before.silence_limit) {
+      seat->alive_at = now;
+      timers.arm(seat->answer, probe_at(*seat));
     }
-    if (!unit.passed_over() && !unit.returning) timers.arm(unit.stall, after(now, gpu.settings.stall_timeout));
+    if (limits.stall_timeout != before.stall_timeout && !unit.passed_over() && !unit.returning)
+      timers.arm(unit.stall, after(now, limits.stall_timeout));
   }
 }
 
@@ -210,6 +214,7 @@ void LeaseCore::State::on(const GateClosed& e) {
   if (seat->gate_closed) return;
   seat->gate_closed = true;
   if (seat->phase == SeatPhase::kRevoked) set_phase(*seat, SeatPhase::kDraining);
+  if (seat->unit->returning) reservations_dirty = true;  // who goes first among those depends on their gates
   place(*seat);
   touch(*seat->gpu);
   progress(*seat->unit);

@@ -113,16 +113,20 @@ void LeaseCore::State::age(Unit& unit) {
   reservations_dirty = true;
 }
 
-// Whoever must have its lease back comes first, then the gangs, longest wait first. Of one shape only the first can get
-// anything.
+// Whoever must have its lease back comes first (those whose gates are open before the others, who have to wait for
+// that), then the gangs, longest wait first. Of one shape only the first can get anything.
 void LeaseCore::State::reserve() {
   reservations_dirty = false;
-  std::vector<std::tuple<bool, TimePoint, SeatId, Unit*>> candidates;
-  for (Unit* unit : returning) candidates.emplace_back(false, unit->returning_since, unit->seats.front()->id, unit);
+  enum Class { kWithOpenGate, kReturning, kAged };
+  std::vector<std::tuple<Class, TimePoint, SeatId, Unit*>> candidates;
+  for (Unit* unit : returning) {
+    candidates.emplace_back(has_open_gate(*unit) ? kWithOpenGate : kReturning, unit->returning_since,
+                            unit->seats.front()->id, unit);
+  }
   for (const auto& [key, shape] : shapes) {
     if (shape->aged.empty()) continue;
     const QueueEntry& first = *shape->aged.begin();
-    candidates.emplace_back(true, first.requested, first.lead, first.unit);
+    candidates.emplace_back(kAged, first.requested, first.lead, first.unit);
   }
   std::sort(candidates.begin(), candidates.end());
   std::array<Unit*, base::kMaxGpus> before{};

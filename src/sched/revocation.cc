@@ -32,6 +32,9 @@ namespace {
 constexpr std::uint32_t kMaxRetryDoublings = 6;  // 64 times stall_retry
 // 2 ms become 2 s: longer than any kernel that is worth waiting for within the stall_timeout.
 constexpr std::uint32_t kMaxStepDoublings = 10;
+// A seat that drains for long is asked whether it is there after this part of the silence limit: the rest of the limit
+// is left for the answer. Each question costs it two messages and a barrier.
+constexpr std::int64_t kProbesPerSilenceLimit = 4;
 
 Duration doubled(Duration duration, std::uint32_t times) {
   for (std::uint32_t i = 0; i < times; ++i) {
@@ -94,8 +97,7 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
 
 // A Revoke is also the question whether anybody is there.
 void LeaseCore::State::ask(Seat& seat, RevokeReason reason) {
-  seat.asked_at = now;
-  seat.answered = false;
+  seat.alive_at = now;
   command(Revoke{seat.id, seat.epoch, reason});
   timers.arm(seat.answer, after(now, seat.gpu->settings.silence_limit));
 }
@@ -219,9 +221,11 @@ void LeaseCore::State::stalled(Unit& unit) {
     report.undrained.push_back(seat->id);
   }
   command(std::move(report));
-  const bool others_first = std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& on_gpu) {
-    return on_gpu.gpu->reserved != nullptr && on_gpu.gpu->reserved->returning;
-  });
+  // Who never closed its gate has never given up its GPUs, and goes first; otherwise it is behind those that wait.
+  const bool others_first =
+      !has_open_gate(unit) && std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& on_gpu) {
+        return on_gpu.gpu->reserved != nullptr && on_gpu.gpu->reserved->returning;
+      });
   if (!others_first && can_reopen(unit)) return reopen(unit);
   // Its successor has started, or a member that joined while the others held, and that they wait for now, has no GPU.
   // The unit goes to the front of all queues, and gets its GPUs, the missing ones too, when their holders have had
@@ -249,15 +253,26 @@ void LeaseCore::State::stop_returning(Unit& unit) {
   touch(unit);
 }
 
+// Somebody may still be inside: in a launch, say, that waits for room behind a kernel that spins.
+bool LeaseCore::State::has_open_gate(const Unit& unit) const {
+  return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) {
+    return is_in_revocation(*seat) && seat->phase != SeatPhase::kSilent && !seat->gate_closed;
+  });
+}
+
 // Others that cannot be drained either do not stand in the way: two gangs that spin on one GPU each and wait for the
-// other's could not go on.
+// other's could not go on. But where the gate of one is still open nobody else may submit, unless neither could close
+// its gate: then one of them has to be let through, or both would wait for ever.
 bool LeaseCore::State::can_reopen(Unit& unit) {
   if (grants_held) return false;
-  const auto unplace_all = [this](const Unit& one) {
-    for (Seat* seat : one.seats) set_place(*seat, Place::kNone);
+  const bool any_gate = has_open_gate(unit);
+  const auto set_aside = [&](const Unit& one) {
+    for (Seat* seat : one.seats) {
+      if (&one == &unit || any_gate || seat->gate_closed) set_place(*seat, Place::kNone);
+    }
   };
-  unplace_all(unit);
-  for (Unit* other : returning) unplace_all(*other);
+  set_aside(unit);
+  for (Unit* other : returning) set_aside(*other);
   const bool can = std::all_of(unit.seats.begin(), unit.seats.end(), [this](const Seat* seat) {
     if (!is_in_revocation(*seat)) return can_start(*seat->gpu);
     const bool shared = seat->kind == LeaseKind::kShared || seat->gpu->settings.mode == Mode::kConcurrent;
@@ -315,7 +330,7 @@ void LeaseCore::State::reopen(Unit& unit) {
 // The tenant's agent has said something about a lease that is being revoked.
 void LeaseCore::State::heard(Seat& seat) {
   Unit& unit = *seat.unit;
-  seat.answered = true;
+  seat.alive_at = now;
   if (seat.phase == SeatPhase::kSilent) {
     set_phase(seat, seat.gate_closed ? SeatPhase::kDraining : SeatPhase::kRevoked);
     seat.tenant->kill_sent = false;
@@ -331,8 +346,14 @@ void LeaseCore::State::heard(Seat& seat) {
   if (seat.drained) {
     timers.stop(seat.answer);
   } else {
-    timers.arm(seat.answer, after(now, seat.gpu->settings.silence_limit));
+    timers.arm(seat.answer, probe_at(seat));
   }
+}
+
+// When a seat that was heard of is asked again. The limit counts from its last sign of life, not from the question: who
+// is stopped just after it has answered holds the others up no longer than one who never did.
+TimePoint LeaseCore::State::probe_at(const Seat& seat) const {
+  return after(seat.alive_at, seat.gpu->settings.silence_limit / kProbesPerSilenceLimit);
 }
 
 // A unit that was passed over is so no longer: beside the seats that were granted meanwhile, its own may be one too
@@ -344,8 +365,8 @@ void LeaseCore::State::count_again(Unit& unit) {
   }
 }
 
-// Nothing was heard for the silence limit. Having answered, it is asked again; otherwise it, and its gang with it, is
-// passed over.
+// Nothing was heard for a while: it is asked whether it is there. Nothing for the whole silence limit: it, and its gang
+// with it, is passed over.
 void LeaseCore::State::unanswered(Seat& seat) {
   if (seat.phase == SeatPhase::kSilent) {
     if (!seat.tenant->kill_sent) command(KillTenant{seat.tenant->id});
@@ -354,7 +375,11 @@ void LeaseCore::State::unanswered(Seat& seat) {
   }
   if (!is_in_revocation(seat) || seat.drained) return;
   Unit& unit = *seat.unit;
-  if (seat.answered) return ask(seat, unit.reason);
+  const TimePoint silent_at = after(seat.alive_at, seat.gpu->settings.silence_limit);
+  if (now < silent_at) {
+    command(Revoke{seat.id, seat.epoch, unit.reason});
+    return timers.arm(seat.answer, silent_at);
+  }
   for (Seat* member : unit.seats) charge(*member);
   stop_returning(unit);
   timers.stop(unit.stall);
@@ -363,8 +388,8 @@ void LeaseCore::State::unanswered(Seat& seat) {
   set_phase(seat, SeatPhase::kSilent);
   place(unit);
   touch(unit);
-  command(ReportSilent{seat.id, now - seat.asked_at});
-  const TimePoint kill_at = after(seat.asked_at, seat.gpu->settings.kill_silent_after);
+  command(ReportSilent{seat.id, now - seat.alive_at});
+  const TimePoint kill_at = after(seat.alive_at, seat.gpu->settings.kill_silent_after);
   timers.arm(seat.answer, kill_at == TimePoint::max() ? kill_at : std::max(kill_at, now));
 }
 

@@ -67,7 +67,6 @@ struct Seat {
   bool permit = false;       // a Step is out that was not answered by Stepped nor taken back
   bool unasked = false;      // revoked without being told: it rested, and its gate was closed already
   bool was_ahead = false;    // undrained at the last round of steps
-  bool answered = false;     // it has said something since the last Revoke that was sent to it
   bool late = false;         // was silent, stalled, or came with a claim: may exceed the one undrained predecessor
   bool poisoned = false;
   bool fresh = true;  // has never waited: its virtual time is not set yet
@@ -75,13 +74,13 @@ struct Seat {
   std::int64_t virtual_time = 0;
   std::int64_t virtual_rest = 0;  // ns held that the division by the weight left over
   TimePoint since{};
-  TimePoint asked_at{};    // the Revoke that is to be answered
+  TimePoint alive_at{};    // in revocation: its last sign of life, or the first Revoke, which asks for one
   TimePoint charged_to{};  // while it holds or drains: up to when its time is accounted
   TimePoint wants_since{};
   std::uint64_t grants = 0;
   Duration held{};
   Duration waited{};
-  Timer answer;  // until it must have answered; then until it is asked again; while silent, until it is killed
+  Timer answer;  // until it is asked whether it is there; then until it counts as silent; then until it is killed
 };
 
 inline bool is_in_revocation(const Seat& seat) {
@@ -241,7 +240,7 @@ struct LeaseCore::State {
   void on(const Stepped& e);
   void on(const TimePassed& e);
   void fire(Timer& timer);
-  void rearm(Gpu& gpu);
+  void rearm(Gpu& gpu, const GpuSettings& before);
   void release(Seat& seat);
   Gpu* gpu_of(GpuIndex index) const;
   Tenant* tenant_of(TenantId id) const;
@@ -307,9 +306,11 @@ struct LeaseCore::State {
   void finish(Unit& unit);
   void stalled(Unit& unit);
   bool can_reopen(Unit& unit);
+  bool has_open_gate(const Unit& unit) const;
   void reopen(Unit& unit);
   void stop_returning(Unit& unit);
   void unanswered(Seat& seat);
+  TimePoint probe_at(const Seat& seat) const;
   void count_again(Unit& unit);
 
   // ---- gangs.cc ---------------------------------------------------------------------------------

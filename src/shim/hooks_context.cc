@@ -29,7 +29,7 @@ CUresult tear_down(CUdevice device, Destroy destroy, Gone gone) {
   streams.begin_teardown();
   const CUresult result = destroy();
   streams.end_teardown(gone(result));
-  mine->gate().forget_handles();
+  gate::forget_memos();
   mine->drainer().wake();
   return result;
 }

@@ -34,7 +34,10 @@ CUresult begin_capture(CUstream handle, StreamVariant variant, Begin begin) {
   Tenant* const mine = tenant();
   const Known known = find(handle, variant);
   // Counted before it begins: a submission that overtakes this asks the driver whether its stream captures.
-  if (mine != nullptr) mine->captures.fetch_add(1, std::memory_order_relaxed);
+  if (mine != nullptr) {
+    mine->captures.fetch_add(1, std::memory_order_relaxed);
+    gate::forget_memos();
+  }
   if (known.streams != nullptr)
     known.streams->fence_before_capture(known.context, known.stream, gate::StreamSet::Capture::kBegin);
   const CUresult result = begin();
@@ -75,7 +78,7 @@ CUresult destroy(CUstream stream, CUresult (*real)(CUstream)) {
   if (known.streams == nullptr || stream == nullptr) return real(stream);
   known.streams->retire(stream);
   const CUresult result = real(stream);
-  known.tenant->gate().forget_handles();
+  gate::forget_memos();
   return result;
 }
 

@@ -17,44 +17,86 @@ cuda::CUcontext context_of(const cuda::Driver& driver, cuda::CUstream stream) {
   return driver.cuCtxGetCurrent(&context) == cuda::CUDA_SUCCESS ? context : nullptr;
 }
 
+bool is_capturing(const cuda::Driver& driver, cuda::CUstream stream) {
+  cuda::CUstreamCaptureStatus status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver.cuStreamIsCapturing != nullptr && driver.cuStreamIsCapturing(stream, &status) == cuda::CUDA_SUCCESS &&
+         status != cuda::CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
 }  // namespace
 
-bool Passage::find_seat(cuda::CUstream stream) {
-  gate::Gate& gate = tenant_->gate();
-  const std::uint32_t generation =
-      gate.handle_generation();  // before asking: a handle that dies meanwhile makes the memo stale
+void Passage::enter_slowly(cuda::CUstream stream) {
+  tenant_ = tenant();
+  if (tenant_ == nullptr) return;
+  thread_ = gate::this_thread();
+  if (thread_ == nullptr) return;
+  gate::StreamMemo& memo = thread_->memo_of(stream);
+  // Before asking anything: what changes meanwhile makes the memo stale.
+  const std::uint64_t generation = gate::memo_generation();
+  if (!remembers(memo, stream, generation) && !find_seat(memo, stream, generation)) return;
+  if (tenant_->captures.load(std::memory_order_relaxed) != 0 && is_capturing(tenant_->driver(), stream)) return;
+  // The memo's place may be taken by another stream's before this ends, if the driver calls back.
+  is_per_thread_ = stream == gate::kPerThreadStream;
+  slot_ = memo.slot;
+  context_ = memo.context;
+  streams_ = memo.streams;
+  passed_ = tenant_->gate().pass(*thread_, slot_);
+  // A per-thread stream is noted behind each submission, by an event.
+  if (!is_per_thread_) note(memo);
+}
+
+bool Passage::remembers(const gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const {
+  if (memo.stream != stream || memo.streams == nullptr || memo.generation != generation) return false;
+  if (!is_default(stream) || memo.context == tenant_->only_context()) return true;
+  cuda::CUcontext current = nullptr;
+  return tenant_->driver().cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == memo.context;
+}
+
+bool Passage::find_seat(gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const {
   const cuda::CUcontext context = context_of(tenant_->driver(), stream);
   if (context == nullptr) return false;
   const auto slot = tenant_->seat_of(context);
   if (!slot) return false;
-  *memo_ = gate::StreamMemo{.stream = stream,
-                            .context = context,
-                            .handle_generation = generation,
-                            .clean_generation = 0,  // never a set's value: the stream is noted below
-                            .slot = *slot,
-                            .streams = &tenant_->seats().streams(*slot)};
+  memo = gate::StreamMemo{.stream = stream,
+                          .word = &tenant_->gate().lease_word(*slot),
+                          .slot = *slot,
+                          .generation = generation,
+                          .context = context,
+                          .streams = &tenant_->seats().streams(*slot)};
   return true;
 }
 
-bool Passage::is_capturing(cuda::CUstream stream) const {
-  const auto ask = tenant_->driver().cuStreamIsCapturing;
-  cuda::CUstreamCaptureStatus status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
-  return ask != nullptr && ask(stream, &status) == cuda::CUDA_SUCCESS && status != cuda::CU_STREAM_CAPTURE_STATUS_NONE;
+// Inside. A memo that is of the present generation stays true until the next: then, where nothing captures and the seat
+// does not depend on which context is current, the next submission may take the short way.
+void Passage::note(gate::StreamMemo& memo) const {
+  const bool is_fresh = memo.generation == gate::memo_generation();
+  if (is_fresh && memo.is_noted) return;
+  memo.streams->note(memo.context, memo.stream);
+  memo.is_noted = is_fresh;
+  const bool is_sure = !is_default(memo.stream) || memo.context == tenant_->only_context();
+  const bool is_direct =
+      is_fresh && is_sure && tenant_->gate().has_short_way() && tenant_->captures.load(std::memory_order_relaxed) == 0;
+  memo.direct_generation = is_direct ? memo.generation : 0;
 }
 
-void Passage::note(cuda::CUstream stream) {
-  // A per-thread stream is noted behind each submission, by an event.
-  if (stream == gate::kPerThreadStream) return;
-  const std::uint32_t generation = memo_->streams->clean_generation();
-  memo_->streams->note(memo_->context, stream);
-  memo_->clean_generation = generation;
+// Still inside. While nothing captures, the thread may record its event without asking anybody.
+void Passage::note_per_thread() {
+  gate::StreamMemo& memo = thread_->memo_of(gate::kPerThreadStream);
+  const bool is_own = memo.stream == gate::kPerThreadStream && memo.streams == streams_ && memo.context == context_;
+  if (is_own && memo.thread_event != nullptr && memo.generation == gate::memo_generation() &&
+      tenant_->captures.load(std::memory_order_relaxed) == 0) {
+    tenant_->driver().cuEventRecord(memo.thread_event, gate::kPerThreadStream);
+    return;
+  }
+  const cuda::CUevent event = streams_->note_per_thread(context_, *thread_);
+  if (is_own) memo.thread_event = event;
 }
 
 void Passage::leave_slowly() {
-  if (memo_->stream == gate::kPerThreadStream) memo_->streams->note_per_thread(memo_->context, thread_);
+  if (is_per_thread_) note_per_thread();
   if (passed_ == gate::Passed::kNested) return;
-  tenant_->gate().leave(*thread_, memo_->slot);
-  if (passed_ == gate::Passed::kStep) tenant_->drainer().stepped(memo_->slot);
+  tenant_->gate().leave(*thread_, slot_);
+  if (passed_ == gate::Passed::kStep) tenant_->drainer().stepped(slot_);
 }
 
 SeveralPassages::SeveralPassages(Tenant* tenant) : tenant_(tenant) {
@@ -119,7 +161,7 @@ void SeveralPassages::leave() {
     Member& member = members_[i];
     if (member.passed == gate::Passed::kNot) continue;
     if (member.has_stream && member.stream == gate::kPerThreadStream) {
-      tenant_->seats().streams(member.slot).note_per_thread(member.context, thread_);
+      tenant_->seats().streams(member.slot).note_per_thread(member.context, *thread_);
     }
     if (member.passed != gate::Passed::kNested) tenant_->gate().leave(*thread_, member.slot);
     if (member.passed == gate::Passed::kStep) tenant_->drainer().stepped(member.slot);

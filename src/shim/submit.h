@@ -60,49 +60,43 @@ inline Anywhere at_event(cuda::CUevent) { return {}; }
 // ---- passing
 // ---------------------------------------------------------------------------------------------------------------
 
-// The calling thread inside the gate of one stream's seat, for as long as this lives.
+// The calling thread inside the gate of one stream's seat, for as long as this lives. Nearly always it gets in and out
+// by what it remembers of the stream (gate::pass_directly); the long way finds the seat, asks whether the stream
+// captures, waits for the lease, notes the stream for a later drain, and remembers all that.
 class Passage {
  public:
-  explicit Passage(Where where) : Passage(tenant(), where) {}
-  Passage(Tenant* tenant, Where where) : tenant_(tenant) {
-    if (tenant_ == nullptr) return;
-    thread_ = gate::this_thread();
-    if (thread_ == nullptr) return;
-    memo_ = &thread_->memo_of(where.stream);
-    if (!remembers(where.stream) && !find_seat(where.stream)) return;
-    if (tenant_->captures.load(std::memory_order_relaxed) != 0 && is_capturing(where.stream)) return;
-    passed_ = tenant_->gate().pass(*thread_, memo_->slot);
-    if (memo_->clean_generation != memo_->streams->clean_generation()) note(where.stream);
+  explicit Passage(Where where) {
+    gate::ThreadRecord* const thread = gate::t_record;
+    if (thread != nullptr) [[likely]]
+      direct_ = gate::pass_directly(*thread, thread->memo_of(where.stream), where.stream);
+    if (direct_ == nullptr) [[unlikely]]
+      enter_slowly(where.stream);
   }
   ~Passage() {
-    if (passed_ == gate::Passed::kHolding && memo_->stream != gate::kPerThreadStream) [[likely]] {
-      tenant_->gate().leave(*thread_, memo_->slot);
-    } else if (passed_ != gate::Passed::kNot) {
+    if (direct_ != nullptr) [[likely]]
+      gate::leave_directly(*direct_);
+    else if (passed_ != gate::Passed::kNot)
       leave_slowly();
-    }
   }
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
 
  private:
-  bool remembers(cuda::CUstream stream) const {
-    if (memo_->stream != stream || memo_->streams == nullptr) return false;
-    if (memo_->handle_generation != tenant_->gate().handle_generation()) return false;
-    if (stream != nullptr && stream != gate::kPerThreadStream) return true;
-    if (memo_->context == tenant_->only_context()) [[likely]]
-      return true;
-    cuda::CUcontext current = nullptr;
-    return tenant_->driver().cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == memo_->context;
-  }
-  bool find_seat(cuda::CUstream stream);
-  bool is_capturing(cuda::CUstream stream) const;
-  void note(cuda::CUstream stream);
+  void enter_slowly(cuda::CUstream stream);
   void leave_slowly();
+  bool remembers(const gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const;
+  bool find_seat(gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const;
+  void note(gate::StreamMemo& memo) const;
+  void note_per_thread();
 
+  std::atomic<std::uint64_t>* direct_ = nullptr;  // what the short way ends with
+  gate::Passed passed_ = gate::Passed::kNot;      // by the long way, as are all that follow
+  bool is_per_thread_;
+  std::uint32_t slot_;
   Tenant* tenant_;
-  gate::ThreadRecord* thread_ = nullptr;
-  gate::StreamMemo* memo_ = nullptr;
-  gate::Passed passed_ = gate::Passed::kNot;
+  gate::ThreadRecord* thread_;
+  cuda::CUcontext context_;
+  gate::StreamSet* streams_;
 };
 
 // The calling thread inside the gates of several seats: all of them, or it waits outside of all.

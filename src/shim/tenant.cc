@@ -76,6 +76,7 @@ void Tenant::note_context(cuda::CUcontext context) {
   const cuda::CUcontext only = only_context_.load(std::memory_order_relaxed);
   if (only != nullptr && only != context) several_contexts_ = true;
   only_context_.store(several_contexts_ ? nullptr : context, std::memory_order_release);
+  if (several_contexts_ && only != nullptr) gate::forget_memos();  // default streams have to be told apart from now on
   pthread_mutex_unlock(&start_mutex_);
 }
 

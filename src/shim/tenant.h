@@ -53,7 +53,7 @@ class Tenant final : public client::SeatPort {
 
   void close_after_fork();
 
-  // Streams that capture now, in all contexts. Zero nearly always, which is all that the fast path looks at.
+  // Streams that capture now, in all contexts. Zero nearly always; while it is not, nobody passes by the short way.
   std::atomic<int> captures{0};
 
   // client::SeatPort, on the agent's thread.

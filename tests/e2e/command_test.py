@@ -116,7 +116,8 @@ class Command(GpumuxTest):
         self.ask("set", "--quantum", "5ms", code=3)
 
     def test_doctor(self):
-        self.start_daemon()
+        daemon = self.start_daemon()
+        self.assertIs(daemon.api.daemon()["driver"]["simulated"], True)
         text, _ = self.ask("doctor")
         self.assertRegex(text, r"(?m)^ok +daemon")
         self.assertRegex(text, r"(?m)^ok +driver: simulated")

@@ -71,6 +71,17 @@ class Turns(GpumuxTest):
         self.assertGreaterEqual(len(daemon.trace.switches(0)), 6)
         self.assertEqual(daemon.trace.check_exclusive(), [])
 
+    def test_a_long_drain_is_asked_after_and_still_exclusive(self):
+        """Drains longer than the silence limit: the daemon asks again and again, the answers repeat what was said, and
+        the successor has started beside the first of them."""
+        daemon = self.start_daemon(quantum="5ms", silence_limit="40ms")
+        programs = [self.start("worker", name=name, steps=18, step_us=30_000, sync_every=3) for name in "AB"]
+        for program in programs:
+            program.expect_success()
+        leases = daemon.trace.leases(0)
+        self.assertTrue(any(len(lease.revokes) > 1 for lease in leases), "nobody was asked again")
+        self.assertEqual(daemon.trace.check_exclusive(), [])
+
     def test_concurrent_mode_lets_both_in(self):
         daemon = self.start_daemon(mode="concurrent")
         programs = [self.start("worker", name=name, gpu=0, steps=60, step_us=1000) for name in "AC"]

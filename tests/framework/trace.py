@@ -83,7 +83,8 @@ class Trace:
                     lease.closed = None
                 elif name == "silent":
                     lease.silent = True
-                elif name == "gate_closed":
+                elif name == "gate_closed" and event.get("epoch") == lease.epoch and lease.closed is None:
+                    # The first one counts: who is asked again during a long drain says it again.
                     lease.closed = event["time_ns"]
                 elif name == "drained" and event.get("epoch") == lease.epoch:
                     self._end(open_leases.pop(key), event, name)

@@ -45,6 +45,8 @@ int nvmlDeviceGetComputeMode(void* device, unsigned* mode) {
   return 0;
 }
 int nvmlSystemGetDriverVersion(char* version, unsigned length) {
-  strncpy(version, "580.1 (simulated)", length);
+  strncpy(version, "580.1", length);
   return 0;
 }
+// There is no kernel module behind this one either.
+void gpumux_sim_is_simulated(void) {}

@@ -131,7 +131,7 @@ void look_at_nvml(json& facts) {
     return;
   }
   facts["nvml_path"] = path_of(::dlsym(library, "nvmlInit_v2"));
-  facts["simulated"] = ::dlsym(library, "gpumux_sim_is_simulated") != nullptr;
+  facts["simulated"] = ::dlsym(library, cuda::kSimulatedNvmlSymbol) != nullptr;
   cuda::Nvml nvml;
   cuda::load_nvml(
       nvml, [](void* handle, const char* name) { return ::dlsym(handle, name); }, library);
@@ -256,9 +256,7 @@ DriverFacts probe_driver() {
     facts.nvml_path = nvml_facts.value("nvml_path", "");
     facts.nvml_error = nvml_facts.value("nvml_error", "");
     facts.driver_version = nvml_facts.value("driver_version", "");
-    // The simulated driver says so in its version, where people see it, or by a symbol of its own.
-    facts.simulated =
-        nvml_facts.value("simulated", false) || facts.driver_version.find("(simulated)") != std::string::npos;
+    facts.simulated = nvml_facts.value("simulated", false);
     for (const json& item : nvml_facts["gpus"]) {
       GpuFact gpu;
       gpu.index = item.value("index", 0u);
