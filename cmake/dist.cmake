@@ -12,6 +12,25 @@ function(gpumux_in_dist folder)
   endforeach()
 endfunction()
 
+# Manual pages and completions, from what the programs and docs/ say.
+find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter)
+set(share ${PROJECT_BINARY_DIR}/share)
+file(GLOB told CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md)
+add_custom_command(
+  OUTPUT ${share}/.made
+  COMMAND ${CMAKE_COMMAND} -E rm -rf ${share}
+  COMMAND ${Python3_EXECUTABLE} -B tools/make_manuals.py --bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} --out ${share}
+    --version ${PROJECT_VERSION}
+  COMMAND ${Python3_EXECUTABLE} -B tools/make_completions.py --bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} --out ${share}
+  COMMAND ${CMAKE_COMMAND} -E touch ${share}/.made
+  WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+  DEPENDS gpumux gpumuxd tools/help_text.py tools/make_manuals.py tools/make_completions.py
+    packaging/gpumux.toml.example ${told}
+  COMMENT "Making manual pages and completions")
+add_custom_target(gpumux_share DEPENDS ${share}/.made)
+add_dependencies(product gpumux_share)
+install(DIRECTORY ${share} DESTINATION . COMPONENT dist PATTERN .made EXCLUDE)
+
 gpumux_in_dist(bin gpumux gpumuxd)
 gpumux_in_dist(lib gpumux_preload)
 gpumux_in_dist(sim simulated_cuda simulated_nvml)

@@ -3,7 +3,7 @@
 # Everything that can be said about the sources without building them. Runs every check before it fails: one call
 # tells all.
 set -uo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit
 failed=()
 check() {
   local name=$1

@@ -5,9 +5,9 @@
     tools/check_environment.py [--root DIR]
 
 A variable that is read and not listed cannot be found by users; one that is listed and not read is a promise that
-nobody keeps. Counted as named by the sources: a string literal that is a whole name beginning with GPUMUX_, NVSHARE_
-or CUDA_OVERRIDE_, and whatever is asked of getenv, secure_getenv, the daemon's environment() or the library's
-variable() and count_variable(). The simulator's GPUMUX_SIM_* are listed in its own document.
+nobody keeps; one that is listed twice is soon described in two ways. Counted as named by the sources: a string literal
+that is a whole name beginning with GPUMUX_, NVSHARE_ or CUDA_OVERRIDE_, and whatever is asked of getenv, secure_getenv,
+the daemon's environment() or the library's variable() and count_variable(). The simulator's GPUMUX_SIM_* are listed in its own document.
 """
 
 import argparse
@@ -37,11 +37,11 @@ def named_in_sources(root):
 
 def listed_in_document(text):
     """Names in the first and the alias column of the tables: what stands elsewhere is prose."""
-    names = set()
+    names = []
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) >= 7 and cells[1].startswith("`"):
-            names |= set(LISTED.findall(cells[1])) | set(LISTED.findall(cells[4]))
+            names += LISTED.findall(cells[1]) + LISTED.findall(cells[4])
     return names
 
 
@@ -51,7 +51,10 @@ def check(root):
     listed = listed_in_document(document.read_text(encoding="utf-8"))
     problems = [f"{where} reads {name}; docs/environment.md does not list it"
                 for name, where in sorted(named.items()) if name not in listed]
-    problems += [f"docs/environment.md lists {name}; nothing in src/ reads it" for name in sorted(listed - set(named))]
+    problems += [f"docs/environment.md lists {name}; nothing in src/ reads it"
+                 for name in sorted(set(listed) - set(named))]
+    problems += [f"docs/environment.md lists {name} more than once"
+                 for name in sorted({name for name in listed if listed.count(name) > 1})]
     return problems
 
 

@@ -37,6 +37,11 @@ class EnvironmentTest(unittest.TestCase):
         problems = self.check(TABLE + "| `GPUMUX_GONE` | | | | |\n", SOURCE)
         self.assertEqual(problems, ["docs/environment.md lists GPUMUX_GONE; nothing in src/ reads it"])
 
+    def test_listed_twice(self):
+        problems = self.check(TABLE + TABLE.splitlines()[-1], SOURCE)
+        self.assertEqual([problem.split(" lists ")[1] for problem in problems],
+                         ["GPUMUX_MODE more than once", "NVSHARE_MODE more than once"])
+
     def test_alias_counts(self):
         problems = self.check(TABLE.replace("`NVSHARE_MODE` (old)", ""), SOURCE)
         self.assertEqual(problems, ["src/base/a.cc reads NVSHARE_MODE; docs/environment.md does not list it"])

@@ -68,7 +68,7 @@ gpu = json.load(open(sys.argv[1]))["gpus"][0]
 print(f"  GPU {gpu['index']}: {gpu['name']}, {gpu['memory_total_bytes'] / 2**30:.0f} GiB, {gpu['uuid']}")
 PYTHON
 echo
-echo "alpha and beta compute without a pause; gamma asks for the GPU now and then. Each turn as it happens:"
+echo "alpha and beta compute without a pause; gamma asks for the GPU now and then. Each turn as it ends:"
 echo
 
 names=()
@@ -117,11 +117,11 @@ wait "$view" 2>/dev/null || true
 
 echo
 printf '%s\n' "${results[@]}"
-python3 - "$folder/status" $((end - begin)) <<'PYTHON'
+python3 - "$folder/status" $((end - begin)) "$kind" <<'PYTHON'
 import json, sys
 gpu, wall = json.load(open(sys.argv[1]))["gpus"][0], int(sys.argv[2])
-print(f"\nThe GPU changed hands {gpu['switches']} times and was held {100 * gpu['held_ns'] / wall:.0f} % "
-      f"of {wall / 1e9:.1f} s.")
+print(f"\nThe {sys.argv[3]} GPU changed hands {gpu['switches']} times and was in use "
+      f"{100 * gpu['held_ns'] / wall:.0f} % of {wall / 1e9:.1f} s.")
 PYTHON
 if [ "$failed" != 0 ]; then
   echo "demo: a program failed; its words are above, the daemon's last ones are:" >&2

@@ -15,7 +15,7 @@ import sys
 
 ENDS = {"drained", "gone", "close"}
 
-# Turns that follow each other faster than this are counted and not shown one by one: nobody could read them.
+# Shorter turns are counted and not shown one by one: nobody could read them.
 READABLE_NS = 40_000_000
 
 
@@ -31,8 +31,8 @@ class Timeline:
         self.stretches = {}  # program: [(from, to)]
         self.waited = {}
         self.grants = {}
-        self.shown = None    # time of the last grant that was shown
-        self.not_shown = 0
+        self.delay = {}    # program: how long it waited for its present hold
+        self.short = {}    # program: turns too short to show, since the last that was shown
 
     def name_of(self, event):
         return self.names.get(event.get("pid"), event.get("program") or f"pid {event.get('pid')}")
@@ -53,22 +53,25 @@ class Timeline:
             self.waited[name] = self.waited.get(name, 0) + waited
             self.grants[name] = self.grants.get(name, 0) + 1
             self.since[name] = time
-            if self.shown is not None and time - self.shown < READABLE_NS:
-                self.not_shown += 1
-                return None
-            after = f" after waiting {waited / 1e6:.0f} ms" if waited else ""
-            if self.not_shown:
-                after += f"; {self.not_shown} short turn{'s' if self.not_shown > 1 else ''} before"
-            self.shown, self.not_shown = time, 0
-            return self.line(time, name, "holds the GPU" + after)
+            self.delay[name] = waited
         elif kind in ENDS | {"gate_closed"} and name in self.since:
             begin = self.since.pop(name)
             self.stretches[name].append((begin, time))
-            if kind == "gone":
-                return self.line(time, name, "has ended")
+            if time - begin >= READABLE_NS:
+                return self.turn(begin, time, name)
+            self.short[name] = self.short.get(name, 0) + 1
         elif kind in ("stall", "silent", "kill"):
             return self.line(time, name, kind)
         return None
+
+    def turn(self, begin, end, name):
+        what = f"held the GPU for {(end - begin) / 1e6:.0f} ms"
+        if self.delay[name]:
+            what += f" after waiting {self.delay[name] / 1e6:.0f} ms"
+        for other, count in sorted(self.short.items()):
+            what += f"; {other} had {count} short turn{'s' if count > 1 else ''}"
+        self.short.clear()
+        return self.line(end, name, what)
 
     def line(self, time, name, what):
         others = sorted(other for other in self.asked if other != name)
@@ -90,7 +93,7 @@ class Timeline:
                     left, right = self.start + span * cell // width, self.start + span * (cell + 1) // width
                     cells[cell] += max(0, min(end, right) - max(begin, left))
             # Four shades: not at all, a little, about half, all of the cell.
-            row = "".join(" ░▒█"[min(3, (4 * cell * width + span // 2) // span)] for cell in cells)
+            row = "".join(" ░▒█"[min(3, max(cell > 0, (4 * cell * width + span // 2) // span))] for cell in cells)
             held = sum(end - begin for begin, end in self.stretches[name])
             lines.append(f"{name:10} {row} {self.grants.get(name, 0):7} {held / 1e9:6.2f} s "
                          f"{self.waited.get(name, 0) / 1e9:6.2f} s")

@@ -8,6 +8,9 @@ action=${1:?install or uninstall}
 prefix=${PREFIX:-/usr}
 etc=${SYSCONFDIR:-/etc}
 root=${DESTDIR:-}
+# Where zsh looks: Debian's has a folder of its own for what packages bring.
+zsh_folder=$prefix/share/zsh/site-functions
+if [ "$prefix" = /usr ] && [ -e /etc/debian_version ]; then zsh_folder=/usr/share/zsh/vendor-completions; fi
 
 # from <tab> to <tab> mode
 files() {
@@ -23,6 +26,14 @@ files() {
     LICENSE "$prefix/share/doc/gpumux/LICENSE" 644 \
     README.md "$prefix/share/doc/gpumux/README.md" 644 \
     CHANGELOG.md "$prefix/share/doc/gpumux/CHANGELOG.md" 644
+  local page
+  for page in man1/gpumux.1 man5/gpumux.toml.5 man8/gpumuxd.8; do
+    printf '%s\t%s\t%s\n' "dist/share/man/$page" "$prefix/share/man/$page" 644
+  done
+  printf '%s\t%s\t%s\n' \
+    dist/share/bash-completion/completions/gpumux "$prefix/share/bash-completion/completions/gpumux" 644 \
+    dist/share/zsh/site-functions/_gpumux "$zsh_folder/_gpumux" 644 \
+    dist/share/fish/vendor_completions.d/gpumux.fish "$prefix/share/fish/vendor_completions.d/gpumux.fish" 644
   for page in docs/*.md; do
     printf '%s\t%s\t%s\n' "$page" "$prefix/share/doc/gpumux/$(basename "$page")" 644
   done

@@ -7,7 +7,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <CLI/Formatter.hpp>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -30,6 +29,7 @@ using base::Result;
 using base::Status;
 
 constexpr char kName[] = "run";
+constexpr char kUsage[] = "gpumux run [OPTIONS] [--] PROGRAM [ARGUMENTS...]";
 
 struct RunOptions {
   std::string name;
@@ -129,14 +129,6 @@ Status prepare(const RunOptions& options) {
   return set_environment(options, *library, daemon->runtime_dir);
 }
 
-// CLI11 does not know of the program that follows the options.
-class RunFormatter : public CLI::Formatter {
- public:
-  std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: gpumux run [OPTIONS] [--] PROGRAM [ARGUMENTS...]\n";
-  }
-};
-
 [[noreturn]] void become(const std::vector<char*>& program) {
   ::execvp(program[0], program.data());
   const int failure = errno;
@@ -149,12 +141,13 @@ class RunFormatter : public CLI::Formatter {
 int run_command(const std::vector<char*>& arguments) {
   RunOptions options;
   CLI::App app("Runs a program under gpumux: unmodified, sharing the GPUs with others in turn.", "gpumux run");
-  app.formatter(std::make_shared<RunFormatter>());
   const auto check_name = [](const std::string& text) {
     return text.size() < base::kMaxNameBytes ? std::string()
                                              : "longer than " + std::to_string(base::kMaxNameBytes - 1) + " bytes";
   };
-  app.add_option("--name", options.name, "Show the program under this name in `gpumux status`")->check(check_name);
+  app.add_option("--name", options.name, "Show the program under this name in `gpumux status`")
+      ->type_name("NAME")
+      ->check(check_name);
   auto* gang =
       app.add_option("--gang", options.gang,
                      "Get and give back GPUs together with every other run that names the same KEY")
@@ -178,11 +171,9 @@ Exit status: the program's own; 126 it cannot be executed, 127 it was not found;
 2 wrong usage, 3 no daemon and none could be started, 4 not allowed.)");
 
   const SplitArguments split = split_run_arguments(arguments);
-  if (const auto exit_status = parse_command_line(app, split.options)) return *exit_status;
+  if (const auto exit_status = parse_command_line(app, split.options, kUsage)) return *exit_status;
   if (split.program.size() < 2) {
-    say_error(
-        kName,
-        "no program was named.\nUsage: gpumux run [OPTIONS] [--] PROGRAM [ARGUMENTS...]; see `gpumux run --help`.");
+    say_error(kName, std::string("no program was named.\nUsage: ") + kUsage + "; see `gpumux run --help`.");
     return kExitUsage;
   }
 

@@ -45,14 +45,14 @@ int set_command(const std::vector<char*>& arguments) {
   std::vector<std::string> gpus;
   bool save = false;
   CLI::App app("Changes settings of GPUs while programs run, and prints the settings now in force.", "gpumux set");
-  app.add_option("GPU", gpus, "Indices, UUIDs, or all (the default)");
+  app.add_option("GPU", gpus, "Indices, UUIDs, or all (the default)")->type_name("");
   const auto rules = setting_rules();
   std::vector<std::string> values(rules.size());
   std::vector<const CLI::Option*> given(rules.size());
   for (std::size_t i = 0; i < rules.size(); ++i) {
     given[i] = app.add_option(std::string(rules[i].option), values[i],
                               std::string(rules[i].meaning) + ": " + std::string(rules[i].allowed))
-                   ->type_name(" ");
+                   ->type_name(std::string(rules[i].placeholder));
   }
   app.add_flag("--save", save, "Also write them to the daemon's configuration, so that they outlive its restart");
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");

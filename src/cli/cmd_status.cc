@@ -18,6 +18,13 @@ constexpr char kName[] = "status";
 constexpr double kShortestInterval = 0.1;
 constexpr double kLongestInterval = 86400;
 
+std::string check_interval(const std::string& text) {
+  double seconds = 0;
+  if (CLI::detail::lexical_cast(text, seconds) && seconds >= kShortestInterval && seconds <= kLongestInterval)
+    return "";
+  return "must be a number of seconds from 0.1 to 86400, not '" + text + "'";
+}
+
 int print_json(const api_client::Client& client) {
   const auto text = client.snapshot_text();
   if (!text) return report_error(kName, text.error());
@@ -84,7 +91,7 @@ int status_command(const std::vector<char*>& arguments) {
   auto* watch_option = app.add_option("-w,--watch", interval, "Show it again every SECONDS (1), until Ctrl-C")
                            ->expected(0, 1)
                            ->type_name("[SECONDS]")
-                           ->check(CLI::Range(kShortestInterval, kLongestInterval));
+                           ->check(check_interval);
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
       R"(States: holding (may use the GPU), revoked (asked to give it back), draining (submits nothing any more, work

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <iostream>
+#include <memory>
+#include <utility>
 
 #include "cli/terminal.h"
 
@@ -33,15 +35,33 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
 // lengths.
 constexpr std::size_t kLongestGuessedWord = 64;
 
+// Beside an option stands the placeholder of its value; what else there is to say is said in the sentence. The manual
+// pages and the completions of shells are made from what this prints (tools/make_manuals.py).
+class HelpFormatter : public CLI::Formatter {
+ public:
+  explicit HelpFormatter(std::string_view usage) : usage_(usage) { column_width(28); }
+
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    return usage_.empty() ? Formatter::make_usage(app, std::move(name)) : "Usage: " + usage_ + "\n";
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const std::string placeholder = option->get_type_size() == 0 ? "" : option->get_type_name();
+    return placeholder.empty() ? "" : " " + placeholder;
+  }
+
+ private:
+  std::string usage_;
+};
+
 }  // namespace
 
-std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments) {
+std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments, std::string_view usage) {
   // CLI11 takes the arguments last first.
   std::vector<std::string> reversed;
   for (char* argument : arguments) {
     if (argument != nullptr) reversed.insert(reversed.begin(), argument);
   }
-  app.get_formatter()->column_width(28);
+  app.formatter(std::make_shared<HelpFormatter>(usage));
   try {
     app.parse(std::move(reversed));
   } catch (const CLI::Success&) {

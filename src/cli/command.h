@@ -41,7 +41,8 @@ int version_command(const std::vector<char*>& arguments);  // gpumux version
 
 // Reads a command line into what `app` has bound. A value: the command is over, with this exit status (help was shown,
 // or the usage was wrong and that was said).
-std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments);
+// `usage` replaces what CLI11 would say of the order of arguments.
+std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments, std::string_view usage = "");
 
 // "gpumux COMMAND: what happened" on stderr; gives the exit status for the error's code.
 int report_error(std::string_view command, const base::Error& error);

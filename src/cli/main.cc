@@ -55,12 +55,13 @@ int unknown_command(std::string_view name) {
 }
 
 int help_command(const std::vector<char*>& arguments) {
-  if (arguments.empty() || arguments[0] == nullptr) {
+  const std::string_view topic = arguments.empty() || arguments[0] == nullptr ? "" : arguments[0];
+  if (topic.empty() || topic == "help" || topic == "--help" || topic == "-h") {
     print_help(std::cout);
     return kExitOk;
   }
-  const Command* command = find_command(arguments[0]);
-  if (command == nullptr) return unknown_command(arguments[0]);
+  const Command* command = find_command(topic);
+  if (command == nullptr) return unknown_command(topic);
   char help[] = "--help";
   return command->run({help, nullptr});
 }

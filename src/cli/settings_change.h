@@ -14,10 +14,11 @@
 namespace gpumux::cli {
 
 struct SettingRule {
-  std::string_view name;     // in the API: "max_runtime"
-  std::string_view option;   // "--max-runtime"
-  std::string_view allowed;  // "a time from 100ms to 24h, or unlimited"
-  std::string_view meaning;  // for --help
+  std::string_view name;         // in the API: "max_runtime"
+  std::string_view option;       // "--max-runtime"
+  std::string_view placeholder;  // "TIME", for --help
+  std::string_view allowed;      // "a time from 100ms to 24h, or unlimited"
+  std::string_view meaning;      // for --help
 };
 
 std::span<const SettingRule> setting_rules();

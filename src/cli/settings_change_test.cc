@@ -21,7 +21,7 @@ TEST(CheckSettingTest, TakesWhatIsDocumented) {
       {"gang_ageing", {"0ms", "1h"}},
       {"silence_limit", {"10ms", "1h"}},
       {"kill_silent_after", {"unlimited", "1s", "24h"}},
-      {"overlap", {"on", "off"}},
+      {"overlap", {"true", "false"}},
   };
   EXPECT_EQ(good.size(), setting_rules().size());
   for (const auto& [name, values] : good) {
@@ -38,7 +38,7 @@ TEST(CheckSettingTest, RefusesEverythingElseAndSaysWhatIsAllowed) {
       {"max_runtime", {"99ms", "auto", "300"}},
       {"idle_hold", {"unlimited", "11s"}},
       {"kill_silent_after", {"0s", "999ms", "auto"}},
-      {"overlap", {"true", "1", "yes"}},
+      {"overlap", {"on", "1", "yes"}},
   };
   for (const auto& [name, values] : bad) {
     for (const char* value : values) {
@@ -53,9 +53,9 @@ TEST(CheckSettingTest, RefusesEverythingElseAndSaysWhatIsAllowed) {
 
 TEST(SettingsBodyTest, IsWhatTheApiTakes) {
   EXPECT_EQ(settings_body({{"quantum", "50ms"}}, false), R"({"quantum":"50ms"})");
-  EXPECT_EQ(settings_body({{"overlap", "on"}, {"mode", "serial"}}, true),
+  EXPECT_EQ(settings_body({{"overlap", "true"}, {"mode", "serial"}}, true),
             R"({"mode":"serial","overlap":true,"save":true})");
-  EXPECT_EQ(settings_body({{"overlap", "off"}}, false), R"({"overlap":false})");
+  EXPECT_EQ(settings_body({{"overlap", "false"}}, false), R"({"overlap":false})");
 }
 
 TEST(GpuNameTest, IndicesUuidsAndAll) {

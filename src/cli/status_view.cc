@@ -168,8 +168,7 @@ std::string describe_settings(const Gpu& gpu) {
     if (found == gpu.settings.end() || rule.name == "mode" || rule.name == "policy" || rule.name == "quantum") continue;
     std::string name(rule.name);
     std::replace(name.begin(), name.end(), '_', ' ');
-    const std::string& value = found->second;
-    text += ", " + name + " " + (value == "true" ? "on" : value == "false" ? "off" : value);
+    text += ", " + name + " " + found->second;
   }
   return text;
 }

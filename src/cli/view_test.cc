@@ -213,7 +213,7 @@ TEST_F(StatusTest, SettingsAreListedInFull) {
                   {"quantum", "auto"},
                   {"newer", "x"}};
   EXPECT_EQ(describe_settings(gpu),
-            "serial, fair, quantum auto (now 50ms), max runtime 5m, kill silent after unlimited, overlap off");
+            "serial, fair, quantum auto (now 50ms), max runtime 5m, kill silent after unlimited, overlap false");
 }
 
 TEST_F(TraceTest, AGrantAndItsEnd) {

@@ -75,20 +75,28 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("gpumuxd ") + GPUMUX_VERSION);
   app.add_option("--config", daemon.config_file,
-                 "Configuration file (default: /etc/gpumux/gpumux.toml, private: ~/.config/gpumux/gpumux.toml)");
+                 "Configuration file (default: /etc/gpumux/gpumux.toml, private: ~/.config/gpumux/gpumux.toml)")
+      ->type_name("FILE");
   app.add_option("--runtime-dir", daemon.runtime_dir,
-                 "Where the sockets are (default: /run/gpumux, private: the user's own)");
+                 "Where the sockets are (default: /run/gpumux, private: the user's own)")
+      ->type_name("DIR");
   app.add_flag("--private", daemon.is_private, "Serve only the user who starts it; needs no root");
   app.add_option("--exit-when-unused", exit_when_unused,
-                 "Stop after this long without tenants and API requests, such as 10s");
-  app.add_option("--trace", daemon.trace_file, "Append the lease trace to this file, one JSON object a line");
-  app.add_option("--log-level", log_level, "debug, info, warning or error");
-  app.add_option("--notify-fd", daemon.notify_fd, "Write READY=1 to this descriptor once the sockets are open");
-  app.add_option("--gpus", daemon.gpus, "Serve only these GPUs: indices or UUIDs, separated by commas")->delimiter(',');
+                 "Stop after this long without tenants and API requests, such as 10s")
+      ->type_name("TIME");
+  app.add_option("--trace", daemon.trace_file, "Append the lease trace to this file, one JSON object a line")
+      ->type_name("FILE");
+  app.add_option("--log-level", log_level, "How much is logged: debug, info, warning or error")->type_name("LEVEL");
+  app.add_option("--notify-fd", daemon.notify_fd, "Write READY=1 to this descriptor once the sockets are open")
+      ->type_name("FD");
+  app.add_option("--gpus", daemon.gpus, "Serve only these GPUs, by index or UUID, separated by commas")
+      ->delimiter(',')
+      ->type_name("GPU");
   app.add_flag("--check-config", parsed.check_config, "Check the configuration and the environment, and stop");
   for (const SettingKey& key : setting_keys()) {
     app.add_option(flag_of(key.name), settings[std::string(key.name)],
                    std::string(key.meaning) + " (" + std::string(key.allowed) + ")")
+        ->type_name("VALUE")
         ->group("Settings of every GPU, over file and environment");
   }
   try {

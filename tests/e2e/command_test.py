@@ -101,6 +101,30 @@ class Command(GpumuxTest):
         _, errors = self.ask("set", "0", "--quantum", "purple", code=2)
         self.assertIn("purple", errors)
         self.ask("set", "7", "--quantum", "5ms", code=1)
+        text, _ = self.ask("set", "0", "--overlap", "false")
+        self.assertIn("overlap false", text)
+        self.assertIs(daemon.api.gpu(0)["settings"]["overlap"], False)
+
+    def test_help(self):
+        commands = ("run", "status", "set", "trace", "doctor", "version")
+        overview, errors = self.ask("help")
+        self.assertEqual(errors, "")
+        for same in (["--help"], ["-h"], ["help", "--help"]):
+            self.assertEqual(self.ask(*same)[0], overview)
+        for command in commands:
+            self.assertRegex(overview, rf"(?m)^  {command} +[A-Z]")
+            text, errors = self.ask(command, "--help")
+            self.assertEqual(errors, "")
+            self.assertEqual(self.ask("help", command)[0], text)
+            for part in (f"Usage: gpumux {command} ", "\nExample", "\nExit status: "):
+                self.assertIn(part, text)
+            text, errors = self.ask(command, "--no-such-option", code=2)
+            self.assertEqual(text, "")
+            self.assertIn(f"gpumux {command} --help", errors)
+        _, errors = self.ask("statsu", code=2)
+        self.assertIn("gpumux status", errors)
+        _, errors = self.ask("status", "--watch", "0", code=2)
+        self.assertIn("0.1", errors)
 
     def test_trace(self):
         daemon = self.start_daemon()

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Makes the manual pages gpumux(1), gpumuxd(8) and gpumux.toml(5), as a part of the build.
+
+    tools/make_manuals.py --bin DIR --out DIR --version VERSION     DIR is laid out like /usr/share
+
+Nothing is written twice: options and examples come from the programs' --help, everything else from docs/*.md and the
+example configuration. What cannot be converted is an error. The same sources give the same bytes.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+import help_text
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+# Links to these documents are references to these pages; the others are named as installed.
+PAGE_OF = {"cli.md": "gpumux(1)", "configuration.md": "gpumux.toml(5)"}
+DOCUMENTS = "/usr/share/doc/gpumux"
+
+
+def escape(text):
+    """Text as it is, with nothing in it or at its begin that means something to the formatter."""
+    text = text.replace("\\", r"\(rs").replace("-", r"\-").replace("…", "...")
+    return re.sub(r"^(?=[.'])", r"\\&", text)
+
+
+def inline(text):
+    """Markdown inside a paragraph: `code` and **strong** are bold, *emphasis* is italic, links are what they name."""
+
+    def link(match):
+        file = match.group(2).partition("#")[0].rpartition("/")[2]
+        page = PAGE_OF.get(file)
+        if page:
+            return page
+        return match.group(1) if match.group(1) != file else f"{DOCUMENTS}/{file}"
+
+    text = re.sub(r"\[([^]]*)\]\(([^)]*)\)", link, text.replace(r"\|", "|"))
+    parts = re.split(r"(`[^`]+`|\*\*[^*]+\*\*|(?<!\w)\*[^*\s][^*]*\*(?!\w))", text)
+    out = []
+    for part in parts:
+        if part.startswith("`"):
+            out.append(rf"\fB{escape(part[1:-1])}\fP")
+        elif part.startswith("**"):
+            out.append(rf"\fB{escape(part[2:-2])}\fP")
+        elif re.fullmatch(r"\*.+\*", part):
+            out.append(rf"\fI{escape(part[1:-1])}\fP")
+        else:
+            out.append(escape(part))
+    return re.sub(r"^(?=[.'])", r"\\&", "".join(out))
+
+
+def verbatim(lines):
+    return [".PP", ".RS 4", ".nf", *map(escape, lines), ".fi", ".RE"]
+
+
+def table(lines):
+    """Each row is an entry: its first cell, then the others as sentences, named where the header names them."""
+    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip().strip("|"))] for line in lines]
+    header, rows = rows[0], rows[2:]
+    out = []
+    for row in rows:
+        *middle, last = row[1:]
+        named = [f"{name}: {cell}" for name, cell in zip(header[1:], middle) if cell]
+        told = ". ".join(filter(None, ["; ".join(named), last[:1].upper() + last[1:] if named else last]))
+        out += [".TP", inline(row[0]), inline(told) or r"\&"]
+    return out
+
+
+def markdown(text):
+    """Paragraphs, lists, tables, fenced code and headings of the third level, which is what our documents have."""
+    out = []
+    fence = None
+    for part in re.split(r"\n\s*\n", text.strip("\n")):
+        lines = part.split("\n")
+        if fence is not None or lines[0].startswith("```"):
+            fence = (fence or []) + lines + [""]
+            if lines[-1].strip() == "```":
+                out += verbatim(fence[1:-2])
+                fence = None
+        elif lines[0].startswith("### "):
+            out += [f".SS {escape(lines[0][4:])}"]
+            if lines[1:]:
+                out += markdown("\n".join(lines[1:]))
+        elif lines[0].startswith("|"):
+            out += table(lines)
+        elif re.match(r"(\d+\.|-) ", lines[0]):
+            for item in re.split(r"\n(?=\d+\. |- )", part):
+                mark, _, words = item.partition(" ")
+                out += [f".IP {mark if mark != '-' else chr(92) + '(bu'} 4", inline(" ".join(words.split()))]
+        elif lines[0].startswith("#") or lines[0].startswith("<"):
+            raise ValueError(f"not converted: {lines[0]!r}")
+        else:
+            out += [".PP", inline(" ".join(line.strip() for line in lines))]
+    if fence is not None:
+        raise ValueError("a block of code does not end")
+    return out
+
+
+def sections(path):
+    """{heading: text} of a document's second level; the introduction under ''."""
+    parts = re.split(r"^## (.*)\n", path.read_text(encoding="utf-8"), flags=re.M)
+    found = {"": re.sub(r"^# .*\n", "", parts[0])}
+    found.update(zip(parts[1::2], parts[2::2]))
+    return found
+
+
+def options(items):
+    out = []
+    for item in items:
+        if isinstance(item, help_text.Option):
+            term = ", ".join(rf"\fB{escape(flag)}\fP" for flag in item.flags)
+            if item.placeholder:
+                term += rf" \fI{escape(item.placeholder)}\fP"
+            out += [".TP", term, inline(item.text + ".") if not item.text.endswith((".", ")")) else inline(item.text)]
+        else:
+            out += [".TP", rf"\fB{escape(item[0])}\fP", inline(item[1]) or r"\&"]
+    return out
+
+
+def of_help(found):
+    out = [".PP", inline(found.summary)]
+    for block in found.blocks:
+        if block.header not in ("", "Options"):
+            out += [".PP", inline(block.header + ":")]
+        out += options(block.items)
+        if block.lines:
+            out += verbatim([line[2:] for line in block.lines])
+        if block.text:
+            out += [".PP", inline(block.text)]
+    return out
+
+
+def environment(readers):
+    """The rows of docs/environment.md for these readers."""
+    out = []
+    for line in (ROOT / "docs/environment.md").read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if len(cells) != 5 or not cells[0].startswith("`") or not readers & set(cells[2].split(", ")):
+            continue
+        name, default, _, alias, meaning = cells
+        told = f"{meaning[:1].upper()}{meaning[1:]}. Default: {default}." + (f" Alias: {alias}." if alias else "")
+        out += [".TP", inline(name), inline(told)]
+    return out
+
+
+def page(title, number, manual, version, name, body):
+    head = ['.\\" Made by tools/make_manuals.py from --help and docs/. Do not edit.',
+            f'.TH {title.upper()} {number} "" "gpumux {version}" "{manual}"', ".SH NAME", name]
+    return "\n".join(head + body) + "\n"
+
+
+def see_also(*pages):
+    return [".SH SEE ALSO", ", ".join(rf"\fB{name}\fP({number})" for name, number in pages) + ",",
+            f"the documents in {DOCUMENTS}"]
+
+
+def gpumux_page(program, version):
+    whole, commands = help_text.ask_gpumux(program)
+    told = sections(ROOT / "docs/cli.md")
+    body = [".SH SYNOPSIS"]
+    for index, (_, found) in enumerate(commands):
+        body += [".br"] * (index > 0) + [escape(found.usage)]
+    body += [".SH DESCRIPTION", inline(whole.summary),
+             *markdown(told[""].partition("|")[0]), *markdown(told[""].rpartition("|\n")[2]), ".SH COMMANDS"]
+    for command, found in commands:
+        body += [f".SS gpumux {command}", *of_help(found)[1:], *markdown(told.get(f"gpumux {command}", ""))]
+    body += [".SH EXIT STATUS", *markdown(told["Exit statuses"]),
+             ".SH ENVIRONMENT", *environment({"command", "library"}), *see_also(("gpumuxd", 8), ("gpumux.toml", 5))]
+    return page("gpumux", 1, "User Commands", version, r"gpumux \- share GPUs between unmodified CUDA programs", body)
+
+
+def gpumuxd_page(program, version):
+    found = help_text.ask(program, "gpumuxd")
+    told = sections(ROOT / "docs/configuration.md")
+    body = [".SH SYNOPSIS", escape(found.usage), ".SH DESCRIPTION", *of_help(found)[1:]]
+    for heading in ("The runtime directory", "Stopping, restarting, reloading", "One daemon for a GPU",
+                    "What a tenant can and cannot do to the daemon"):
+        body += [f".SH {heading.upper()}", *markdown(told[heading])]
+    body += [".SH ENVIRONMENT", *environment({"daemon"}), *see_also(("gpumux", 1), ("gpumux.toml", 5))]
+    return page("gpumuxd", 8, "System Administration", version,
+                r"gpumuxd \- decide which program may use which GPU", body)
+
+
+def toml_page(version):
+    told = sections(ROOT / "docs/configuration.md")
+    example = (ROOT / "packaging/gpumux.toml.example").read_text(encoding="utf-8").splitlines()
+    body = [".SH DESCRIPTION", *markdown(told[""]),
+            ".SH WHERE SETTINGS COME FROM", *markdown(told["Where settings come from"]),
+            ".SH KEYS", *markdown(told["Keys of the file"]), ".SH EXAMPLE", *verbatim(example),
+            *see_also(("gpumux", 1), ("gpumuxd", 8))]
+    return page("gpumux.toml", 5, "File Formats", version, r"gpumux.toml \- configuration of gpumuxd", body)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--bin", type=pathlib.Path, required=True, help="where gpumux and gpumuxd are")
+    parser.add_argument("--out", type=pathlib.Path, required=True, help="laid out like /usr/share")
+    parser.add_argument("--version", required=True)
+    arguments = parser.parse_args()
+    pages = {
+        "man/man1/gpumux.1": gpumux_page(arguments.bin / "gpumux", arguments.version),
+        "man/man5/gpumux.toml.5": toml_page(arguments.version),
+        "man/man8/gpumuxd.8": gpumuxd_page(arguments.bin / "gpumuxd", arguments.version),
+    }
+    for name, text in pages.items():
+        (arguments.out / name).parent.mkdir(parents=True, exist_ok=True)
+        (arguments.out / name).write_text(text, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
