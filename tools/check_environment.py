@@ -7,7 +7,8 @@
 A variable that is read and not listed cannot be found by users; one that is listed and not read is a promise that
 nobody keeps; one that is listed twice is soon described in two ways. Counted as named by the sources: a string literal
 that is a whole name beginning with GPUMUX_, NVSHARE_ or CUDA_OVERRIDE_, and whatever is asked of getenv, secure_getenv,
-the daemon's environment() or the library's variable() and count_variable(). The simulator's GPUMUX_SIM_* are listed in its own document.
+the daemon's environment() or the library's variable() and count_variable(). The simulator's GPUMUX_SIM_* are listed in
+its own document.
 """
 
 import argparse
