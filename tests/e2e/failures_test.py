@@ -9,6 +9,7 @@ command's exit codes.
 
 import os
 import pathlib
+import pwd
 import shutil
 import socket
 import struct
@@ -222,7 +223,7 @@ class SecondDaemon(GpumuxTest):
         self.programs.append(process)
         self.assertEqual(process.wait(), 5, process.tail())
         self.assertIn(f"pid {first.pid}", process.tail())
-        self.assertIn("root" if os.geteuid() == 0 else str(os.geteuid()), process.tail())
+        self.assertIn(f"of user {pwd.getpwuid(os.geteuid()).pw_name} ", process.tail())
         self.start("worker", steps=10).expect_success()
 
     def test_a_second_daemon_in_the_same_directory_is_refused(self):
