@@ -219,12 +219,20 @@ class PagerTest : public sim::SimTest {
   static cuda::CUresult synchronize(void*, cuda::CUcontext) { return simulated_driver().cuCtxSynchronize(); }
   cuda::CUresult release(cuda::CUdeviceptr address) { return pager().free(address, &synchronize, nullptr); }
 
-  // Steps until the job is over, or starved for `patience` steps.
+  static std::uint64_t progress_of(const Eviction& job) { return job.freed_bytes(); }
+  static std::uint64_t progress_of(const Restoration& job) { return job.restored_bytes(); }
+
+  // Steps until the job is over, or starved for `patience` steps in a row without having freed or taken anything: what
+  // is under way goes on while it starves, and takes its time under a sanitizer.
   template <class Job>
-  JobState run(Job& job, int patience = 20) {
-    for (;;) {
+  JobState run(Job& job, int patience = 2000) {
+    std::uint64_t moved = progress_of(job);
+    for (int starved = 0;;) {
       const JobState state = job.step();
-      if (is_over(state) || (state == JobState::kStarved && --patience <= 0)) return state;
+      if (is_over(state)) return state;
+      starved = state == JobState::kStarved && progress_of(job) == moved ? starved + 1 : 0;
+      moved = progress_of(job);
+      if (starved >= patience) return state;
       if (state != JobState::kRunning) sim::sleep_until(sim::now() + base::Duration(50'000));
     }
   }

@@ -24,6 +24,10 @@ void* operator new(std::size_t bytes, std::align_val_t alignment) {
   if (::posix_memalign(&memory, static_cast<std::size_t>(alignment), bytes) != 0) __builtin_trap();
   return memory;
 }
+void* operator new(std::size_t bytes, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  void* memory = nullptr;
+  return ::posix_memalign(&memory, static_cast<std::size_t>(alignment), bytes) == 0 ? memory : nullptr;
+}
 void operator delete(void* memory) noexcept { std::free(memory); }
 void operator delete[](void* memory) noexcept { std::free(memory); }
 void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }

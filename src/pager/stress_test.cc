@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: whatever a program does between and during switches, and whatever the driver refuses, what it reads is what it
+// wrote. Method: random allocations, writes, kernels, pins and frees, evictions and restorations of all or some, given
+// up in the middle or not, with failures by chance in every call that the pager makes; every live allocation is
+// compared with a copy. A run is told by its seed: GPUMUX_STRESS_SEED, GPUMUX_STRESS_ROUNDS.
+#include <thread>
+
+#include "pager/pager_test_support.h"
+
+namespace gpumux::pager {
+namespace {
+
+using namespace cuda;
+
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
+}
+
+class StressTest : public PagerTest {
+ protected:
+  struct Live {
+    CUdeviceptr address;
+    std::vector<std::uint32_t> words;
+    int pins = 0;
+  };
+
+  void set_failures(std::uint32_t per_million) {
+    for (const auto& [name, fault] : the_faults()) {
+      fault->per_million = per_million;
+      fault->code = name == "cuMemCreate" ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+    }
+  }
+  std::uint64_t pick(std::uint64_t below) { return random_() % below; }
+
+  void allocate(Placement placement) {
+    if (live_.size() >= 14) return;
+    const std::uint64_t bytes = 4 * (1 + pick(pick(2) == 0 ? 20'000 : 3 * kMebibyte / 2));
+    CUdeviceptr address = 0;
+    if (pager().allocate(context_, bytes, placement, &address) != CUDA_SUCCESS) return;
+    live_.push_back({address, {}, 0});
+    live_.back().words.resize(bytes / 4);
+    if (placement == Placement::kResident) write_to(live_.back());
+  }
+  void write_to(Live& live) {
+    if (pick(3) == 0) {
+      const auto value = static_cast<std::uint32_t>(pick(3));
+      std::fill(live.words.begin(), live.words.end(), value);
+      ASSERT_CUDA(fill(nullptr, live.address, live.words.size(), value));
+    } else {
+      live.words = random_words(live.words.size() * 4, random_());
+      write(live.address, live.words);
+    }
+  }
+  void touch(Live& live) {
+    const std::uint64_t first = pick(live.words.size());
+    const std::uint64_t count = 1 + pick(std::min<std::uint64_t>(live.words.size() - first, 5000));
+    ASSERT_CUDA(increment(nullptr, live.address + 4 * first, count));
+    for (std::uint64_t i = first; i < first + count; ++i) ++live.words[i];
+  }
+  void verify_all() {
+    for (const Live& live : live_) ASSERT_EQ(read(live.address, live.words.size()), live.words);
+  }
+  void free_one() {
+    if (live_.empty()) return;
+    const std::size_t i = pick(live_.size());
+    ASSERT_CUDA(release(live_[i].address));
+    live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+  void run_some() {
+    for (std::uint64_t i = pick(6); i > 0; --i) {
+      const std::uint64_t what = pick(10);
+      if (what < 4) allocate(Placement::kResident);
+      if (what == 4) free_one();
+      if (live_.empty()) continue;
+      Live& live = live_[pick(live_.size())];
+      if (what == 5 && pager().pin(live.address, PinReason::kProgram) == CUDA_SUCCESS) ++live.pins;
+      if (what == 6 && live.pins > 0 && pager().unpin(live.address, PinReason::kProgram) == CUDA_SUCCESS) --live.pins;
+      if (what == 7) write_to(live);
+      if (what > 7) touch(live);
+    }
+  }
+  void switch_out() {
+    ASSERT_CUDA(simulated_driver().cuCtxSynchronize());
+    CUresult error = CUDA_SUCCESS;
+    const auto job = pager().begin_eviction(seat_, pick(2) == 0 ? UINT64_MAX : pick(40 * kMebibyte), &error);
+    if (job == nullptr) return;
+    const std::uint64_t frees = pick(3);
+    std::thread other([&] {
+      simulated_driver().cuCtxSetCurrent(context_);
+      for (std::uint64_t i = 0; i < frees; ++i) {
+        free_one();
+        pager().counters();
+        allocate(Placement::kEvicted);
+        if (!live_.empty()) pager().find(live_.back().address);
+      }
+      finished_ = true;
+    });
+    for (std::uint64_t steps = pick(4) == 0 ? pick(12) : UINT64_MAX; !is_over(job->step()); --steps) {
+      if (steps == 0) job->cancel();
+      sim::sleep_until(sim::now() + base::Duration(30'000));
+    }
+    other.join();
+  }
+  void switch_in() {
+    const std::uint64_t patience = 60;
+    for (std::uint64_t attempt = 0; attempt < patience && pager().evicted_bytes() != 0; ++attempt) {
+      CUresult error = CUDA_SUCCESS;
+      const auto job = pager().begin_restoration(pick(2) == 0 ? 0 : Restoration::kAnyRoom, &error);
+      if (job == nullptr) continue;
+      for (JobState state = job->step(); !is_over(state); state = job->step()) {
+        if (state == JobState::kStarved) job->allow(4 * kMebibyte);
+        if (state != JobState::kRunning) sim::sleep_until(sim::now() + base::Duration(30'000));
+      }
+    }
+    ASSERT_EQ(pager().evicted_bytes(), 0u);
+  }
+
+  std::mt19937_64 random_;
+  std::vector<Live> live_;
+  bool finished_ = false;
+};
+
+TEST_F(StressTest, WhatIsReadIsWhatWasWritten) {
+  const std::uint64_t first_seed = from_environment("GPUMUX_STRESS_SEED", 1);
+  const std::uint64_t rounds = from_environment("GPUMUX_STRESS_ROUNDS", 25);
+  for (std::uint64_t seed = first_seed; seed < first_seed + 2; ++seed) {
+    SCOPED_TRACE("GPUMUX_STRESS_SEED=" + std::to_string(seed));
+    random_.seed(seed);
+    the_chance = seed;
+    options_.verify = seed % 2 == 0;
+    pager_.reset();
+    for (std::uint64_t round = 0; round < rounds; ++round) {
+      SCOPED_TRACE("round " + std::to_string(round));
+      set_failures(round % 2 == 0 ? 0 : 8000);
+      run_some();
+      switch_out();
+      ASSERT_STREQ(pager().check(), nullptr);
+      switch_in();
+      ASSERT_STREQ(pager().check(), nullptr);
+      set_failures(0);
+      // What was allocated without a lease has no content yet.
+      for (Live& live : live_) {
+        if (std::all_of(live.words.begin(), live.words.end(), [](auto word) { return word == 0; })) write_to(live);
+      }
+      verify_all();
+      if (HasFatalFailure()) return;
+    }
+    EXPECT_EQ(pager().counters().moved.verify_failures, 0u);
+    live_.clear();
+    pager().trim(UINT64_MAX);
+    pager_.reset();
+  }
+}
+
+}  // namespace
+}  // namespace gpumux::pager
