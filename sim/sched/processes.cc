@@ -257,6 +257,7 @@ void World::when_empty(Rank& rank) {
 void World::release_when_idle(Rank& rank) {
   const auto is_idle = [&rank] { return rank.granted && rank.contended && rank.thinking && rank.stream.empty(); };
   if (!is_idle()) return;
+  if (random_.chance(80)) send(*rank.process, sched::Idling{rank.seat, rank.epoch});
   in(rank.idle_hold, [this, &rank, is_idle, epoch = rank.epoch, turn = ++rank.idle_turn] {
     const Process& process = *rank.process;
     if (!process.alive || process.stopped || turn != rank.idle_turn || epoch != rank.epoch || !is_idle()) return;

@@ -21,6 +21,7 @@
 #include "base/limits.h"
 #include "daemon/access.h"
 #include "daemon/api.h"
+#include "daemon/attention.h"
 #include "daemon/files.h"
 #include "daemon/gpu_lock.h"
 #include "daemon/http_server.h"
@@ -124,6 +125,7 @@ class Daemon::Impl {
   sched::GpuSettings settings_for(std::size_t index) const;
   void answer_lock(std::size_t index);
   void retry_locks();
+  void poll_attentively();
   void settled();
   void arm_core_timer();
   void tenant_changed(const Session& session);
@@ -156,6 +158,7 @@ class Daemon::Impl {
   Api api_;
   HttpServer http_;
 
+  Attention attention_;
   asio::steady_timer core_timer_;
   std::optional<base::TimePoint> core_deadline_;
   asio::steady_timer housekeeping_;
@@ -210,6 +213,13 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
   trace_.listen([this](const TraceEntry& entry) {
     trace_file_.write(entry);
     http_.trace_grew();
+  });
+  translator_.on_hand_over([this](bool near) {
+    if (near) {
+      attention_.expect(clock_.now());
+    } else {
+      attention_.done();
+    }
   });
   translator_.on_tenant_changed([this](const Session& session) { tenant_changed(session); });
   tenants_.on_gone([this](const Session&) { tenant_gone(); });
@@ -355,7 +365,10 @@ ExitCode Daemon::Impl::run() {
            {{"version", GPUMUX_VERSION}, {"runtime_dir", options_.runtime_dir}, {"gpus", leases_.gpus().size()}});
   for (;;) {
     try {
-      io_.run();
+      while (!io_.stopped()) {
+        io_.run_one();
+        if (attention_.is_expecting()) poll_attentively();
+      }
       break;
     } catch (const std::exception& e) {
       // Where it belonged to one session it was caught there. What gets here was nobody's: the loop goes on.
@@ -370,6 +383,13 @@ ExitCode Daemon::Impl::run() {
   }
   worker_.join();
   return exit_code_;
+}
+
+// What is awaited comes within moments (attention.h): polled for, the timers and all other events with it.
+void Daemon::Impl::poll_attentively() {
+  while (!io_.stopped() && attention_.goes_on(clock_.now())) {
+    if (io_.poll() == 0) os::spin_pause();
+  }
 }
 
 void Daemon::Impl::settled() {

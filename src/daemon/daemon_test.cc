@@ -15,6 +15,7 @@
 #include "daemon/files.h"
 #include "daemon/known_tenants.h"
 #include "daemon/test_support.h"
+#include "wire/lease_page.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -99,6 +100,24 @@ TEST(Leases, AreRevokedWhenTheQuantumEnds) {
   ASSERT_TRUE(a.yield());
   ASSERT_TRUE(b.wait_granted());
   EXPECT_FALSE(a.is_granted());
+}
+
+TEST(Leases, AboutToBeGivenUpAreAnnouncedToTheNextOnly) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant a(dir.path()), b(dir.path()), c(dir.path());
+  for (TestTenant* tenant : {&a, &b, &c}) ASSERT_TRUE(tenant->join() && tenant->open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(a.request() && a.wait_granted() && b.request());
+  ASSERT_TRUE(eventually([&] { return (a.word() & wire::kContended) != 0; }));
+  ASSERT_TRUE(c.request());
+  ASSERT_TRUE(a.send(wire::Idling{.slot = 0, .epoch = a.epoch()}));
+  EXPECT_TRUE(eventually([&] { return (b.word() & wire::kImminent) != 0; }));
+  EXPECT_FALSE(b.is_granted());
+  EXPECT_TRUE(a.is_granted()) << "it may have work again";
+  EXPECT_EQ(c.word() & wire::kImminent, 0u);
+  ASSERT_TRUE(a.release());
+  EXPECT_TRUE(b.wait_granted());
+  EXPECT_EQ(b.word() & wire::kImminent, 0u);
 }
 
 TEST(Leases, OfDifferentGpusAreIndependent) {

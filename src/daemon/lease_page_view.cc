@@ -73,8 +73,13 @@ void LeasePageView::store(std::size_t slot, std::uint32_t flags, std::uint32_t p
 }
 
 void LeasePageView::grant(std::size_t slot, base::LeaseEpoch epoch, bool exclusive, bool contended) {
-  // Ordered by the release store of the word.
-  page_->slots[slot].epoch.store(epoch.value, std::memory_order_relaxed);
+  wire::LeaseSlot& at = page_->slots[slot];
+  // The epoch changes only under a word that is not granted (lease_page.h): a tenant that is about to release the lease
+  // before must not take it for this one. Release pairs with the acquire load of the epoch in Gate::close_if_granted:
+  // whoever sees the new epoch sees that word, or a later one.
+  sequence_ += wire::kSequenceOne;
+  at.word.store(sequence_, std::memory_order_relaxed);
+  at.epoch.store(epoch.value, std::memory_order_release);
   store(slot, wire::kGranted | (exclusive ? wire::kExclusive : 0u) | (contended ? wire::kContended : 0u), 0);
 }
 
@@ -87,6 +92,13 @@ void LeasePageView::set_contended(std::size_t slot, bool contended) {
   } else {
     page_->slots[slot].word.fetch_and(~wire::kContended, std::memory_order_relaxed);
   }
+}
+
+void LeasePageView::heads_up(std::size_t slot) {
+  auto& word = page_->slots[slot].word;
+  // Relaxed: a hint, under which nothing is read. One is woken: one launch is the first.
+  word.fetch_or(wire::kImminent, std::memory_order_relaxed);
+  os::futex_wake(word, os::FutexScope::kShared, 1);
 }
 
 void LeasePageView::step(std::size_t slot) { store(slot, 0, 1); }

@@ -38,6 +38,8 @@ class LeasePageView {
   void revoke(std::size_t slot);
   // Only the one bit: the tenant's agent may be clearing kGranted at this moment, and storing it anew would undo that.
   void set_contended(std::size_t slot, bool contended);
+  // A grant is about to come: wakes one sleeper, which stays awake for it. Only the one bit, for the same reason.
+  void heads_up(std::size_t slot);
   // One submission may pass although the word still says "not granted".
   void step(std::size_t slot);
 

@@ -111,14 +111,15 @@ void Leases::gone(base::TenantId tenant, std::string_view why) {
 
 void Leases::apply(const sched::Event& event) {
   const base::TimePoint now = clock_.now();
-  record_event(now, event);
   // The executor does not call back, so one buffer does for all calls.
   commands_.clear();
   core_.apply(now, event, commands_);
-  for (const sched::Command& command : commands_) {
-    record_command(now, command);
-    if (executor_) executor_(command);
+  if (executor_) {
+    for (const sched::Command& command : commands_) executor_(command);
   }
+  // Written down afterwards: somebody waits for what was done, and nobody for its account.
+  record_event(now, event);
+  for (const sched::Command& command : commands_) record_command(now, command);
 }
 
 base::LeaseEpoch Leases::newest_possible_epoch() const { return {epoch_of_now()}; }
@@ -207,6 +208,7 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
             trace_.record(std::move(traced));
           },
           [](const sched::Contention&) {},
+          [](const sched::HeadsUp&) {},
           [&](const sched::ReportStall& c) {
             TraceEntry traced = entry(now, "stall", c.seat);
             traced.epoch = c.epoch;

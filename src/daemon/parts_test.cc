@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "daemon/attention.h"
 #include "daemon/files.h"
 #include "daemon/known_tenants.h"
 #include "daemon/log.h"
@@ -34,6 +35,32 @@ TEST(RateLimit, GivesABurstAndThenARate) {
   // A long pause gives the burst back and no more.
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(limit.take(now + 1h));
   EXPECT_FALSE(limit.take(now + 1h));
+}
+
+TEST(Attention, IsBoundedEachTimeAndOverTime) {
+  os::pretend_spare_cores(true);
+  Attention attention;
+  base::TimePoint now(1s);
+  EXPECT_FALSE(attention.is_expecting());
+  attention.expect(now);
+  EXPECT_TRUE(attention.is_expecting());
+  EXPECT_TRUE(attention.goes_on(now + kHandOverAttention - 1us));
+  EXPECT_FALSE(attention.goes_on(now + kHandOverAttention));
+  EXPECT_FALSE(attention.is_expecting());
+  attention.expect(now);
+  attention.done();
+  EXPECT_FALSE(attention.goes_on(now + 1us)) << "what was expected has come";
+  // Hand-overs that are announced all the time and never come.
+  base::Duration spun{};
+  for (now += 1s; now < base::TimePoint(3s); now += 10us) {
+    attention.expect(now);
+    if (attention.goes_on(now)) spun += 10us;
+  }
+  EXPECT_LT(spun, 1000ms / kAttentionShare + kAttentionReserve + 10ms);
+  EXPECT_GT(spun, 100ms);
+  os::pretend_spare_cores(false);
+  attention.expect(now);
+  EXPECT_FALSE(attention.goes_on(now)) << "there is no core for it";
 }
 
 TEST(KnownTenants, ComeBackFromTheirFile) {

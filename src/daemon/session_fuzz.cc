@@ -146,7 +146,8 @@ class Machine {
     const auto rest = data.subspan(1);
     for (std::size_t i = 0; i < std::min(rest.size(), body); ++i) message[sizeof header + i] = std::byte{rest[i]};
     // What names an epoch mostly names the one that the seat has.
-    const bool has_epoch = header.type >= 5 && header.type <= 8;
+    const bool has_epoch =
+        (header.type >= 5 && header.type <= 8) || header.type == static_cast<std::uint32_t>(wire::Type::kIdling);
     if (has_epoch && tenant.session && rest.size() > 8 && rest[8] % 4 != 0) {
       if (const Slot* slot = tenant.session->slot(rest[0])) {
         std::memcpy(message.data() + sizeof header + 8, &slot->epoch.value, sizeof slot->epoch.value);

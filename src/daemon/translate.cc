@@ -244,6 +244,13 @@ base::Status Translator::on(Session& session, const wire::Stepped& stepped) {
   return {};
 }
 
+base::Status Translator::on(Session& session, const wire::Idling& idling) {
+  GPUMUX_TRY(check_slot(idling.slot));
+  if (const Slot* slot = session.slot(idling.slot))
+    leases_.apply(sched::Idling{seat_of(session, *slot), {idling.epoch}});
+  return {};
+}
+
 base::Status Translator::on(Session& session, const wire::GangJoin& join) {
   if (++session.gang_joins > kMaxGangJoins) return base::fail(base::Code::kProtocol, "it joins ever more gangs");
   leases_.apply(sched::GangJoined{session.id, std::string(wire::text_of(join.key)), 0});
@@ -313,6 +320,7 @@ void Translator::carry_out(const sched::Command& command) {
             slot.epoch = c.epoch;
             slot.exclusive = c.kind == sched::LeaseKind::kExclusive;
             session->page.grant(*number, c.epoch, slot.exclusive, c.contended);
+            if (hand_over_) hand_over_(false);
             // The grant itself wakes only those who want to submit; who watches for idleness learns of it here.
             if (c.contended) {
               const base::Duration hold = leases_.gpus()[c.seat.gpu.value].settings.idle_hold;
@@ -335,6 +343,9 @@ void Translator::carry_out(const sched::Command& command) {
           } else if constexpr (std::is_same_v<Command, sched::Step>) {
             session->page.step(*number);
             send(*session, wire::Step{.slot = *number, .epoch = c.epoch.value});
+          } else if constexpr (std::is_same_v<Command, sched::HeadsUp>) {
+            if (!slot.granted) session->page.heads_up(*number);
+            if (hand_over_) hand_over_(true);
           } else if constexpr (std::is_same_v<Command, sched::Contention>) {
             if (slot.granted) session->page.set_contended(*number, c.contended);
             const auto idle_hold = static_cast<std::uint64_t>(std::max<std::int64_t>(c.idle_hold.count(), 0));

@@ -47,6 +47,9 @@ class Translator {
   // Called when a tenant has said Hello, or has opened or closed a seat, with the number of seats that it now has.
   void on_tenant_changed(std::function<void(const Session&)> callback) { changed_ = std::move(callback); }
 
+  // Called when a lease is about to change hands (true: a message that must not wait is on its way), and when one has.
+  void on_hand_over(std::function<void(bool near)> callback) { hand_over_ = std::move(callback); }
+
   // A new connection. The session must live until ended().
   void started(Session& session) { sessions_[session.id] = &session; }
   // One message. An error ends the session: its text is the reason.
@@ -76,6 +79,7 @@ class Translator {
   base::Status on(Session& session, const wire::Stepped& stepped);
   base::Status on(Session& session, const wire::GangJoin& join);
   base::Status on(Session& session, const wire::Note& note);
+  base::Status on(Session& session, const wire::Idling& idling);
   base::Status check_slot(std::uint32_t slot) const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
   void closed_by_tenant(Session& session, std::uint32_t number, base::LeaseEpoch epoch);
@@ -89,6 +93,7 @@ class Translator {
   const AccessRules& access_;
   Options options_;
   std::function<void(const Session&)> changed_;
+  std::function<void(bool)> hand_over_;
   std::unordered_map<base::TenantId, Session*> sessions_;
   std::vector<base::TenantId> unwritable_;
   std::map<std::string, UnknownEntry> unknown_entries_;

@@ -20,6 +20,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 
 #include "base/clock.h"
 #include "gate/membarrier.h"
@@ -99,16 +100,17 @@ class Gate {
     passages.store(passages.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 
-  // Sleeps until the word or a permit lets somebody pass, without passing: for callers that need several gates at once.
+  // Sleeps until the word or a permit lets somebody pass, without passing (it may return early, for nothing): for
+  // callers that need several gates at once.
   void wait_until_open(std::uint32_t slot);
 
   // The barrier, once for all slots whose word has been cleared; then ask is_anybody_inside until it is false.
   void begin_close();
   bool is_anybody_inside(std::uint32_t slot) const;
 
-  // Clears kGranted of the seat's own accord, if the word still is what the daemon last stored. False: it is not
-  // granted.
-  bool close_if_granted(std::uint32_t slot);
+  // Clears kGranted of the seat's own accord, if the word still is what the daemon last stored. Returns the epoch of
+  // the lease that this gives up: that one, and none that the daemon has given meanwhile. Nothing: it is not granted.
+  std::optional<std::uint64_t> close_if_granted(std::uint32_t slot);
   // Takes that back unless the daemon has stored another word meanwhile.
   void reopen_own(std::uint32_t slot);
 
@@ -144,7 +146,9 @@ class Gate {
   const std::atomic<std::uint32_t>& word(std::uint32_t slot) const { return page_.slots[slot].word; }
   std::atomic<std::uint32_t>& word(std::uint32_t slot) { return page_.slots[slot].word; }
   Passed wait_and_pass(ThreadRecord& thread, std::uint32_t slot);
-  void sleep(std::uint32_t slot, std::uint32_t seen);
+  void sleep(std::uint32_t slot);
+  bool is_open(std::uint32_t slot) const;
+  void stay_awake(std::uint32_t slot);
   bool take_permit(std::uint32_t slot);
 
   wire::LeasePage& page_;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "os/futex.h"
+#include "os/spin.h"
 
 namespace gpumux::gate {
 namespace {
@@ -143,6 +144,101 @@ TEST_F(GateTest, AReleaseIsTakenBackOnlyIfTheDaemonHasNotSpoken) {
   gate.reopen_own(0);
   EXPECT_FALSE(gate.is_granted(0));
   EXPECT_FALSE(gate.close_if_granted(0));
+}
+
+// The lease that is released is the one whose number is returned, while a daemon gives one after the other in place.
+// The sequence in each word is made from the number of its lease, so that they can be compared.
+TEST_F(GateTest, AReleaseNamesTheLeaseThatItGivesUp) {
+  wire::LeaseSlot& slot = page.slots[0];
+  std::atomic<bool> stop{false};
+  std::atomic<int> released{0};
+  std::thread releaser([&] {
+    while (!stop.load()) {
+      const auto epoch = gate.close_if_granted(0);
+      if (!epoch) continue;
+      ++released;
+      const std::uint32_t word = slot.word.load();
+      if ((word & wire::kReleased) == 0) continue;  // the daemon has stored the next one
+      ASSERT_EQ((word & wire::kSequenceMask) / wire::kSequenceOne, (2 * *epoch + 1) & 0xffffffu) << "lease " << *epoch;
+    }
+  });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  for (std::uint64_t epoch = 1; released.load() < 5000 && std::chrono::steady_clock::now() < deadline; ++epoch) {
+    // As the daemon's LeasePageView::grant.
+    const auto sequence = static_cast<std::uint32_t>(2 * epoch) * wire::kSequenceOne;
+    slot.word.store(sequence, std::memory_order_relaxed);
+    slot.epoch.store(epoch, std::memory_order_release);
+    slot.word.store((sequence + wire::kSequenceOne) | wire::kGranted, std::memory_order_release);
+  }
+  stop = true;
+  releaser.join();
+  EXPECT_GE(released.load(), 5000) << "the two hardly met, so this proved little";
+}
+
+// A waiting thread that is told of a grant to come finds it without being woken.
+TEST_F(GateTest, AHintKeepsAWaitingThreadAwake) {
+  using namespace std::chrono_literals;
+  os::pretend_spare_cores(true);
+  std::atomic<std::uint32_t>& word = page.slots[0].word;
+  // The machine may be too busy for it once or twice; asleep it would be found by chance only, every 100 ms.
+  bool was_awake = false;
+  for (int round = 0; round < 150 && !was_awake; ++round) {
+    store(0, 0);
+    const int before = requests.load();
+    std::thread waiter([&] {
+      ASSERT_EQ(gate.pass(*this_thread(), 0), Passed::kHolding);
+      gate.leave(*this_thread(), 0);
+    });
+    while (requests.load() == before) std::this_thread::yield();
+    word.fetch_or(wire::kImminent);
+    os::futex_wake(word, os::FutexScope::kShared, 1);
+    while ((word.load() & wire::kImminent) != 0)
+      os::spin_pause();  // yielding could take longer than the thread stays awake
+    const auto granted = std::chrono::steady_clock::now();
+    word.fetch_or(wire::kGranted);  // and nobody is woken
+    waiter.join();
+    was_awake = std::chrono::steady_clock::now() - granted < 20ms;
+  }
+  EXPECT_TRUE(was_awake);
+}
+
+// A hint is a hint: with nothing behind it, again and again, threads wait as they did, and the grant finds them.
+TEST_F(GateTest, HintsThatComeToNothingChangeNothing) {
+  for (const bool spare : {false, true}) {
+    os::pretend_spare_cores(spare);
+    store(0, 0);
+    const int before = requests.load();
+    std::atomic<int> passed{0};
+    std::vector<std::thread> waiters;
+    for (int i = 0; i < 3; ++i) {
+      waiters.emplace_back([&] {
+        ASSERT_EQ(gate.pass(*this_thread(), 0), Passed::kHolding);
+        ++passed;
+        gate.leave(*this_thread(), 0);
+      });
+    }
+    while (requests.load() < before + 3) std::this_thread::yield();
+    for (int i = 0; i < 200; ++i) {
+      page.slots[0].word.fetch_or(wire::kImminent);
+      os::futex_wake(page.slots[0].word, os::FutexScope::kShared, 1);
+      std::this_thread::yield();
+    }
+    EXPECT_EQ(passed.load(), 0);
+    grant(0);
+    for (auto& waiter : waiters) waiter.join();
+  }
+}
+
+TEST(SpinBudget, IsAShareOfTheTimeAndAReserve) {
+  using namespace std::chrono_literals;
+  os::SpinBudget budget(4, 1ms);
+  base::TimePoint now(10s);
+  EXPECT_EQ(budget.left(now), 1ms);
+  budget.spend(1ms);
+  EXPECT_EQ(budget.left(now), 0ms);
+  EXPECT_EQ(budget.left(now += 1ms), 250us);
+  EXPECT_EQ(budget.left(now += 1h), 1ms);
+  EXPECT_EQ(budget.left(now - 1h), 1ms) << "another thread's clock reading is a little older";
 }
 
 TEST_F(GateTest, UngatedLetsEverybodyPass) {

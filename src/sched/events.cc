@@ -96,6 +96,7 @@ struct EventText {
     return "drained " + text(e.seat) + " " + text(e.epoch) + (e.poisoned ? " poisoned" : "");
   }
   std::string operator()(const Stepped& e) const { return "stepped " + text(e.seat) + " " + text(e.epoch); }
+  std::string operator()(const Idling& e) const { return "idling " + text(e.seat) + " " + text(e.epoch); }
   std::string operator()(const TimePassed&) const { return "time"; }
 };
 
@@ -114,6 +115,7 @@ struct CommandText {
   std::string operator()(const Contention& c) const {
     return "contention " + text(c.seat) + (c.contended ? " yes " : " no ") + text(c.idle_hold);
   }
+  std::string operator()(const HeadsUp& c) const { return "heads_up " + text(c.seat); }
   std::string operator()(const ReportStall& c) const {
     std::string out = "stall " + text(c.seat) + " " + text(c.epoch) + " waited " + text(c.waited) + " undrained";
     for (const SeatId seat : c.undrained) out += " " + text(seat);

@@ -71,12 +71,14 @@ struct RevokeSeen { SeatId seat; LeaseEpoch epoch; };
 struct GateClosed { SeatId seat; LeaseEpoch epoch; };
 struct Drained { SeatId seat; LeaseEpoch epoch; bool poisoned = false; };  // unasked while holding: a release
 struct Stepped { SeatId seat; LeaseEpoch epoch; };
+// An idle holder will give its lease up in a moment, unless it finds work again. Only a hint.
+struct Idling { SeatId seat; LeaseEpoch epoch; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
-using Event =
-    std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone, GangJoined,
-                 SeatOpened, SeatClaimed, SeatClosed, Requested, RevokeSeen, GateClosed, Drained, Stepped, TimePassed>;
+using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone,
+                           GangJoined, SeatOpened, SeatClaimed, SeatClosed, Requested, RevokeSeen, GateClosed, Drained,
+                           Stepped, Idling, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
@@ -98,6 +100,9 @@ struct Step { SeatId seat; LeaseEpoch epoch; };
 // Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened and
 // when its GPU's idle_hold changes: a Grant says only whether it is contended.
 struct Contention { SeatId seat; bool contended; Duration idle_hold; };
+// A grant is about to come, as far as anybody can know: to the members of the unit that is next when the one before it
+// is told to go, has closed its gates, or is about to give up. Only a hint: it promises nothing, and is sent once.
+struct HeadsUp { SeatId seat; };
 // The revocation of this seat's unit did not drain in time and is taken back (a little later, if its successor runs
 // already). `undrained`: those of its gang's seats that had not drained, `seat` the first of them.
 struct ReportStall { SeatId seat; LeaseEpoch epoch; Duration waited; std::vector<SeatId> undrained; };
@@ -106,8 +111,8 @@ struct ReportAnswering { SeatId seat; };                // it answers again
 struct KillTenant { TenantId tenant; };                 // silent longer than the configured limit
 // clang-format on
 
-using Command =
-    std::variant<Grant, Revoke, Reopen, Step, Contention, ReportStall, ReportSilent, ReportAnswering, KillTenant>;
+using Command = std::variant<Grant, Revoke, Reopen, Step, Contention, HeadsUp, ReportStall, ReportSilent,
+                             ReportAnswering, KillTenant>;
 
 // One line each, for logs that are compared byte for byte.
 std::string to_string(const Event& event);

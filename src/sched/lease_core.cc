@@ -217,6 +217,9 @@ void LeaseCore::State::on(const GateClosed& e) {
   if (seat->unit->returning) reservations_dirty = true;  // who goes first among those depends on their gates
   place(*seat);
   touch(*seat->gpu);
+  if (!has_open_gate(*seat->unit)) {
+    for (const UnitGpu& on_gpu : seat->unit->gpus) handing_over.set(on_gpu.gpu->index.value);
+  }
   progress(*seat->unit);
 }
 
@@ -258,6 +261,16 @@ void LeaseCore::State::on(const Stepped& e) {
   }
   heard(*seat);
   progress(unit);
+}
+
+void LeaseCore::State::on(const Idling& e) {
+  Seat* const seat = seat_in(e.seat, e.epoch);
+  if (seat == nullptr || seat->phase != SeatPhase::kHolding || seat->resting) return;
+  const Unit& unit = *seat->unit;
+  std::uint32_t holding = 0;
+  for (const UnitGpu& on_gpu : unit.gpus) holding += on_gpu.holding;
+  if (unit.resting + 1 < holding) return;  // the others of its gang go on
+  for (const UnitGpu& on_gpu : unit.gpus) heads_up(*on_gpu.gpu);
 }
 
 // ---- time ---------------------------------------------------------------------------------------

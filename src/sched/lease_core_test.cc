@@ -69,6 +69,45 @@ TEST(Lease, IsRevokedAtOnceWhenAWaiterComesAfterTheQuantum) {
   EXPECT_EQ(s.request(kB), "revoke 1@0 e1 quantum");
 }
 
+// Whoever is next is told when nothing but a moment is between it and its grant, and nobody else is.
+TEST(HeadsUp, ComesWithTheRevocationOfThePredecessor) {
+  ThreeOnOne s;
+  s.request(kA);
+  s.request(kB);
+  s.request(kC);
+  EXPECT_EQ(s.hints(), "");
+  s.wait(10ms);
+  EXPECT_EQ(s.hints(), "heads_up 2@0");
+  EXPECT_EQ(s.closed(kA), "grant 2@0 e2 exclusive contended");
+  EXPECT_EQ(s.hints(), "") << "it has been granted, and 3 is not next for a while";
+}
+
+TEST(HeadsUp, ComesWithTheClosedGateWhereTheDrainIsWaitedFor) {
+  ThreeOnOne s(no_overlap());
+  s.request(kA);
+  s.request(kB);
+  s.wait(10ms);
+  EXPECT_EQ(s.hints(), "");
+  s.closed(kA);
+  EXPECT_EQ(s.hints(), "heads_up 2@0");
+  EXPECT_EQ(s.drained(kA), "grant 2@0 e2 exclusive");
+}
+
+TEST(HeadsUp, ComesWhenTheHolderIsAboutToGiveUp) {
+  ThreeOnOne s;
+  s.request(kA);
+  s.tell(Idling{kA, s.epoch(kA)});
+  EXPECT_EQ(s.hints(), "") << "nobody waits";
+  s.request(kB);
+  s.tell(Idling{kA, LeaseEpoch{s.epoch(kA).value + 1}});
+  s.tell(Idling{kB, s.epoch(kB)});
+  EXPECT_EQ(s.hints(), "") << "neither is a holder's word about its lease";
+  EXPECT_EQ(s.tell(Idling{kA, s.epoch(kA)}), "");
+  EXPECT_EQ(s.hints(), "heads_up 2@0");
+  EXPECT_EQ(s.phase(kA), SeatPhase::kHolding) << "only a hint";
+  EXPECT_EQ(s.drained(kA), "grant 2@0 e2 exclusive");
+}
+
 TEST(Lease, WithoutOverlapIsGivenOnlyOnAnEmptyGpu) {
   ThreeOnOne s(no_overlap());
   s.request(kA);

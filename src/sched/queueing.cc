@@ -210,6 +210,30 @@ Unit* LeaseCore::State::next_on(Gpu& gpu) {
   return next;
 }
 
+// Who is next, as far as it can be told while somebody else has the GPU still.
+Unit* LeaseCore::State::expected_on(Gpu& gpu) const {
+  if (gpu.waiting == 0 || gpu.reserved != nullptr) return gpu.reserved;
+  Unit* next = nullptr;
+  QueueEntry next_entry;
+  for (const Shape* shape : gpu.shapes) {
+    if (shape->queue.empty()) continue;
+    Unit* const head = shape->queue.begin()->unit;
+    const QueueEntry entry = entry_of(*head, gpu);
+    if (is_reserved_against(*head) || (next != nullptr && !(entry < next_entry))) continue;
+    next = head;
+    next_entry = entry;
+  }
+  return next;
+}
+
+void LeaseCore::State::heads_up(Gpu& gpu) {
+  const Unit* const next = expected_on(gpu);
+  if (next == nullptr || grants_held) return;
+  for (const Seat* seat : next->seats) {
+    if (seat->phase != SeatPhase::kSilent) command(HeadsUp{seat->id});
+  }
+}
+
 void LeaseCore::State::grant_all(Gpu& gpu) {
   for (;;) {
     if (reservations_dirty) reserve();
@@ -421,6 +445,10 @@ void LeaseCore::State::settle() {
     settle_mode(gpu);
     grant_all(gpu);
     preempt(gpu);
+  }
+  while (!handing_over.empty()) {
+    Gpu& gpu = *gpus[handing_over.take_first()];
+    if (gpu.holders.empty()) heads_up(gpu);  // otherwise the next one has it already
   }
   while (!told_dirty.empty()) {
     Gpu& gpu = *gpus[told_dirty.take_first()];

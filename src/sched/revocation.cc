@@ -70,6 +70,12 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   timers.arm(unit.stall, after(now, least(unit, &GpuSettings::stall_timeout)));
   progress(unit);
   touch(unit);
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    // Where a closed gate is all that the next one waits for, it is nearly there.
+    const Gpu& gpu = *on_gpu.gpu;
+    if (unit.single() && gpu.settings.overlap && gpu.counted(LeaseKind::kExclusive, Place::kOverlapping) == 0)
+      handing_over.set(gpu.index.value);
+  }
 }
 
 // One holding seat of a unit that is in revocation. A resting one has closed its gate and drained already, and is not

@@ -32,9 +32,15 @@ class Script {
     core_.apply(now_, event, commands);
     EXPECT_EQ(core_.check_invariants(), "") << "after " << to_string(event);
     std::string text;
-    for (const Command& command : commands) text += (text.empty() ? "" : "; ") + to_string(command);
+    hints_.clear();
+    for (const Command& command : commands) {
+      std::string& into = std::holds_alternative<HeadsUp>(command) ? hints_ : text;
+      into += (into.empty() ? "" : "; ") + to_string(command);
+    }
     return text;
   }
+  // The HeadsUp commands of the last event. They promise nothing, and are kept apart from what does.
+  const std::string& hints() const { return hints_; }
 
   std::string request(SeatId s) { return tell(Requested{s}); }
   std::string seen(SeatId s) { return tell(RevokeSeen{s, epoch(s)}); }
@@ -74,6 +80,7 @@ class Script {
   GpuSettings settings_;
   LeaseCore core_;
   TimePoint now_{};
+  std::string hints_;
 };
 
 }  // namespace gpumux::sched

@@ -238,6 +238,7 @@ struct LeaseCore::State {
   void on(const GateClosed& e);
   void on(const Drained& e);
   void on(const Stepped& e);
+  void on(const Idling& e);
   void on(const TimePassed& e);
   void fire(Timer& timer);
   void rearm(Gpu& gpu, const GpuSettings& before);
@@ -281,6 +282,8 @@ struct LeaseCore::State {
   bool can_start(const Gpu& gpu) const;
   bool can_start(const Shape& shape) const;
   bool is_reserved_against(const Unit& unit) const;
+  Unit* expected_on(Gpu& gpu) const;
+  void heads_up(Gpu& gpu);
   void grant_all(Gpu& gpu);
   bool gives_way(const Unit& gang, const Gpu& here);
   Unit* next_on(Gpu& gpu);
@@ -344,7 +347,8 @@ struct LeaseCore::State {
   Timers timers;
   std::uint64_t next_serial = 1;
   GpuSet dirty;
-  GpuSet told_dirty;  // their contention is compared at the end of settle()
+  GpuSet handing_over;  // whoever is next there is given a heads-up at the end of settle()
+  GpuSet told_dirty;    // their contention is compared at the end of settle()
   bool reservations_dirty = false;
   bool grants_held = false;
   Timer grants_held_timer;

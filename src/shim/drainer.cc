@@ -19,6 +19,18 @@ using gate::WorkState;
 // meanwhile.
 constexpr base::Duration kIdleLook = 250us;
 
+// A wait as short as this is spent awake: asleep it would last longer, for waking up alone takes 20 to 70 us.
+constexpr base::Duration kShortestSleep = 60us;
+// What of the drainer's time may be spent awake like that, and how much of it at once. A drain is looked at without
+// sleeping for its first millisecond (next_look), an idle hold for its last 60 us.
+constexpr int kSpinningShare = 4;
+constexpr base::Duration kSpinningReserve = 5ms;
+// Between two looks at the clock: about a microsecond.
+constexpr int kPausesPerLook = 16;
+
+// A program that is idle for moments only, again and again, tells the daemon of one idle hold in so many at least.
+constexpr std::uint32_t kMaxFalseAlarms = 6;  // 2^6 - 1 are skipped
+
 base::TimePoint now() { return os::SystemClock().now(); }
 
 // Looks come quickly at first, when most gates close and most drains end, and stay a small share of the time already
@@ -26,6 +38,9 @@ base::TimePoint now() { return os::SystemClock().now(); }
 base::Duration next_look(base::Duration waited) { return std::clamp<base::Duration>(waited / 16, 5us, 1ms); }
 
 }  // namespace
+
+Drainer::Drainer(gate::Gate& gate, Seats& seats, client::Agent& agent)
+    : gate_(gate), seats_(seats), agent_(agent), spinning_(kSpinningShare, kSpinningReserve) {}
 
 Drainer::~Drainer() {
   if (!started_) return;
@@ -73,8 +88,24 @@ void Drainer::run() {
       const auto wanted = look_at(slot, now());
       if (wanted && (!sleep || *wanted < *sleep)) sleep = wanted;
     }
-    os::futex_wait(wakes_, seen, sleep.value_or(base::Duration(-1)), os::FutexScope::kProcess);
+    wait(seen, sleep);
   }
+}
+
+void Drainer::wait(std::uint32_t seen, std::optional<base::Duration> duration) {
+  if (duration && *duration <= kShortestSleep && os::has_spare_cores()) {
+    const base::TimePoint start = now();
+    if (spinning_.left(start) >= *duration) {
+      base::TimePoint time = start;
+      // acquire: pairs with wake.
+      while (time - start < *duration && wakes_.load(std::memory_order_acquire) == seen) {
+        for (int i = 0; i < kPausesPerLook; ++i) os::spin_pause();
+        time = now();
+      }
+      return spinning_.spend(time - start);
+    }
+  }
+  os::futex_wait(wakes_, seen, duration.value_or(base::Duration(-1)), os::FutexScope::kProcess);
 }
 
 std::optional<base::Duration> Drainer::look_at(std::uint32_t slot, base::TimePoint time) {
@@ -115,12 +146,23 @@ bool Drainer::still(std::uint32_t slot, std::uint64_t epoch, Closing from, Closi
 
 std::optional<base::Duration> Drainer::close(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
                                              base::TimePoint time) {
+  if (!close_gate(slot, epoch)) return next_look(time - since);
+  return drain(slot, epoch, since, time);
+}
+
+// False: somebody is inside. True: nobody is, and that has been said, unless it is no longer what is asked for.
+bool Drainer::close_gate(std::uint32_t slot, std::uint64_t epoch) {
   // Once more at each look: it is cheap beside the waiting, and makes no assumption about earlier ones.
   gate_.begin_close();
-  if (gate_.is_anybody_inside(slot)) return next_look(time - since);
-  if (!still(slot, epoch, Closing::kClosing, Closing::kDraining)) return 0ns;
-  agent_.send(wire::GateClosed{.slot = slot, .epoch = epoch});
-  return drain(slot, epoch, since, time);
+  if (gate_.is_anybody_inside(slot)) return false;
+  if (still(slot, epoch, Closing::kClosing, Closing::kDraining))
+    agent_.send(wire::GateClosed{.slot = slot, .epoch = epoch});
+  return true;
+}
+
+void Drainer::close_at_once(std::uint32_t slot, std::uint64_t epoch) {
+  close_gate(slot, epoch);
+  wake();
 }
 
 // Whether all that was submitted is done; then it is forgotten. The gate is closed, but the daemon may open it at any
@@ -135,8 +177,11 @@ WorkState Drainer::look_at_work(std::uint32_t slot) {
 
 std::optional<base::Duration> Drainer::drain(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
                                              base::TimePoint time) {
+  // Looks that follow each other closely only ask; the barrier comes when the answer may be the last one.
+  const base::Duration next = next_look(time - since);
+  if (next <= kShortestSleep && seats_.streams(slot).poll(false) == WorkState::kRunning) return next;
   const WorkState state = look_at_work(slot);
-  if (state == WorkState::kRunning) return next_look(time - since);
+  if (state == WorkState::kRunning) return next;
   if (!still(slot, epoch, Closing::kDraining, Closing::kNot)) return 0ns;
   report_drained(slot, epoch, state);
   return std::nullopt;
@@ -163,40 +208,56 @@ void Drainer::report_drained(std::uint32_t slot, std::uint64_t epoch, WorkState 
 
 std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::TimePoint time) {
   if (!gate_.is_granted(slot) || !gate_.is_contended(slot)) return std::nullopt;
+  const std::uint64_t epoch = gate_.epoch(slot);
   const std::uint64_t passages = gate_.passages(slot);
+  const bool is_busy = gate_.is_anybody_inside(slot) || seats_.streams(slot).poll(false) == WorkState::kRunning;
   base::Duration idle_hold;
-  base::TimePoint idle_since;
-  bool moved;
+  base::Duration idle;
+  bool tell = false;
   {
     Seats::Locked seats(seats_);
     Seat& seat = seats[slot];
-    moved = seat.last_passages != passages || gate_.is_anybody_inside(slot);
-    if (moved) {
+    idle_hold = seat.idle_hold;
+    if (is_busy || seat.last_passages != passages) {
       seat.last_passages = passages;
       seat.idle_since = time;
+      if (seat.idling_told) {
+        seat.false_alarms = std::min(seat.false_alarms + 1, kMaxFalseAlarms);
+        seat.idlings_to_skip = (1u << seat.false_alarms) - 1;
+      }
+      seat.idling_told = false;
     }
-    idle_hold = seat.idle_hold;
-    idle_since = seat.idle_since;
+    idle = time - seat.idle_since;
+    if (is_busy) return std::max<base::Duration>(idle_hold, kIdleLook);
+    if (idle < idle_hold && !seat.idling_told) {
+      // Once for each time that it is idle, whether it is told or skipped.
+      tell = seat.idlings_to_skip == 0;
+      if (!tell && idle == 0ns) --seat.idlings_to_skip;
+      seat.idling_told = tell;
+    }
   }
-  if (!moved && seats_.streams(slot).poll(false) == WorkState::kRunning) {
-    Seats::Locked seats(seats_);
-    seats[slot].idle_since = time;
-    moved = true;
+  if (idle >= idle_hold) {
+    release(slot);
+    return std::nullopt;
   }
-  if (moved) return std::max<base::Duration>(idle_hold, kIdleLook);
-  const base::Duration idle = time - idle_since;
-  if (idle < idle_hold) return idle_hold - idle;
-  release(slot);
-  return std::nullopt;
+  if (tell && tells_idling_.load(std::memory_order_relaxed)) agent_.send(wire::Idling{.slot = slot, .epoch = epoch});
+  const base::Duration left = idle_hold - idle;
+  // Awake for the end of it, which is then not late.
+  return left > kShortestSleep ? left - kShortestSleep : left;
 }
 
 void Drainer::release(std::uint32_t slot) {
-  // Read before: a revocation that is taken back meanwhile goes on under another epoch, which this must not end.
-  const std::uint64_t epoch = gate_.epoch(slot);
-  if (!gate_.close_if_granted(slot)) return;
+  const auto epoch = gate_.close_if_granted(slot);
+  if (!epoch) return;
   const WorkState state = look_at_work(slot);
   if (state == WorkState::kRunning) return gate_.reopen_own(slot);
-  report_drained(slot, epoch, state);
+  {
+    Seats::Locked seats(seats_);
+    seats[slot].idling_told = false;
+    seats[slot].false_alarms = 0;
+    seats[slot].idlings_to_skip = 0;
+  }
+  report_drained(slot, *epoch, state);
 }
 
 }  // namespace gpumux::shim

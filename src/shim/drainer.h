@@ -19,13 +19,14 @@
 #include "base/result.h"
 #include "client/agent.h"
 #include "gate/gate.h"
+#include "os/spin.h"
 #include "shim/seats.h"
 
 namespace gpumux::shim {
 
 class Drainer {
  public:
-  Drainer(gate::Gate& gate, Seats& seats, client::Agent& agent) : gate_(gate), seats_(seats), agent_(agent) {}
+  Drainer(gate::Gate& gate, Seats& seats, client::Agent& agent);
   Drainer(const Drainer&) = delete;
   Drainer& operator=(const Drainer&) = delete;
   ~Drainer();  // in tests; stops the thread
@@ -35,13 +36,21 @@ class Drainer {
   // Any thread: something has changed (a revocation, a step made, contention, a synchronising call that returned).
   void wake();
 
+  // The agent: a revocation has been noted. Closes the gate if nobody is inside, and says so, without the time that it
+  // takes to wake the drainer. Never calls the driver.
+  void close_at_once(std::uint32_t slot, std::uint64_t epoch);
+
   // A thread has left the gate after a submission by a permit.
   void stepped(std::uint32_t slot);
+
+  // Whether the daemon understands wire::Idling.
+  void tell_idling(bool understood) { tells_idling_.store(understood, std::memory_order_relaxed); }
 
  private:
   static void* thread_main(void* self);
   void run();
   // Each returns when the seat wants to be looked at again; nothing: only after a wake.
+  void wait(std::uint32_t seen, std::optional<base::Duration> duration);
   std::optional<base::Duration> look_at(std::uint32_t slot, base::TimePoint now);
   std::optional<base::Duration> close(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
                                       base::TimePoint now);
@@ -49,6 +58,7 @@ class Drainer {
                                       base::TimePoint now);
   std::optional<base::Duration> step(std::uint32_t slot, std::uint64_t epoch, base::TimePoint now);
   std::optional<base::Duration> watch_idleness(std::uint32_t slot, base::TimePoint now);
+  bool close_gate(std::uint32_t slot, std::uint64_t epoch);
   gate::WorkState look_at_work(std::uint32_t slot);
   void release(std::uint32_t slot);
   void report_drained(std::uint32_t slot, std::uint64_t epoch, gate::WorkState state);
@@ -61,6 +71,8 @@ class Drainer {
   bool started_ = false;
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint32_t> wakes_{0};
+  std::atomic<bool> tells_idling_{false};
+  os::SpinBudget spinning_;  // the drainer's thread
 };
 
 }  // namespace gpumux::shim

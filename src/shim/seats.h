@@ -43,6 +43,9 @@ struct Seat {
   // The drainer's watch for idleness.
   std::uint64_t last_passages = 0;
   base::TimePoint idle_since{};
+  bool idling_told = false;           // the daemon was told of the idle hold that runs
+  std::uint32_t false_alarms = 0;     // of the last times that it was told, in a row: nothing was released
+  std::uint32_t idlings_to_skip = 0;  // so many are not told
 
   gate::StreamSet streams;
 };

@@ -106,6 +106,7 @@ void Tenant::request(void* self, std::uint32_t slot) {
 void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
   ungated_.store(false, std::memory_order_seq_cst);
+  drainer_.tell_idling(welcome.protocol >= wire::kIdlingProtocol);
   {
     Seats::Locked seats(seats_);
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) seats[slot].announced = false;
@@ -170,7 +171,7 @@ void Tenant::handle(const wire::Revoke& message) {
     seat->steps_left = 0;
   }
   agent_.send(wire::RevokeSeen{.slot = message.slot, .epoch = message.epoch});
-  drainer_.wake();
+  drainer_.close_at_once(message.slot, message.epoch);
 }
 
 // The page has said so already; this only spares the drainer another look.

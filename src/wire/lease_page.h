@@ -19,6 +19,10 @@
 //   bit 2  kContended   somebody waits for this GPU
 //   bit 3  kUngated     set by the tenant itself when it has no daemon and runs without one
 //   bit 4  kReleased    set by the tenant's agent where it clears kGranted itself
+//   bit 5  kImminent    a grant is about to come: whoever waits stays awake for a moment. Set by the daemon in a word
+//   that
+//                       is not granted, cleared by the thread that takes the hint. Lost, late or forged it costs a
+//                       little processor time, and nothing else hangs on it
 //   8..31  sequence     one more at each store by the daemon, so that a sleeper notices every change
 //
 //   not granted --daemon: lease given--> granted --daemon: revoked--> not granted
@@ -27,6 +31,10 @@
 //
 // A Step (stall rule) stores permits = 1, then the word again, still not granted but with the next sequence number, and
 // wakes: one sleeping thread takes the permit by compare-and-exchange and may submit once.
+//
+// The epoch changes only while the word is not granted: where a grant follows a grant in place, the daemon stores a
+// word without kGranted, then the epoch, then the word with it. So a tenant that finds the same epoch before and after
+// it has looked at a granted word knows which grant that word is, and may release it.
 //
 // A thread submits only while kGranted is set, and marks itself inside before it looks (gate/gate.h). Clearing the bit
 // is the first half of closing a gate; the tenant's agent does the second (membarrier, wait until nobody is inside) and
@@ -52,6 +60,7 @@ inline constexpr std::uint32_t kExclusive = 1u << 1;
 inline constexpr std::uint32_t kContended = 1u << 2;
 inline constexpr std::uint32_t kUngated = 1u << 3;
 inline constexpr std::uint32_t kReleased = 1u << 4;
+inline constexpr std::uint32_t kImminent = 1u << 5;
 inline constexpr std::uint32_t kSequenceOne = 1u << 8;
 inline constexpr std::uint32_t kSequenceMask = ~0u << 8;
 

@@ -14,6 +14,7 @@
 //   Request             ------------------>                      a thread wants to submit
 //                                            (page: granted)     futex wake, no message
 //                       <------------------  Revoke              (page: not granted)
+//   Idling              ------------------>                      it will be released in a moment, if nothing comes up
 //   RevokeSeen          ------------------>                      the agent is alive
 //   GateClosed          ------------------>                      nobody inside; submitted work may still run: draining
 //   Drained             ------------------>                      nothing runs: drained. Also sent unasked: a release
@@ -43,8 +44,10 @@
 
 namespace gpumux::wire {
 
-inline constexpr std::uint32_t kProtocolVersion = 1;
+// 2: Idling.
+inline constexpr std::uint32_t kProtocolVersion = 2;
 inline constexpr std::uint32_t kOldestProtocolVersion = 1;
+inline constexpr std::uint32_t kIdlingProtocol = 2;
 
 enum class Type : std::uint32_t {
   kHello = 1,
@@ -57,6 +60,7 @@ enum class Type : std::uint32_t {
   kStepped = 8,
   kGangJoin = 9,
   kNote = 10,
+  kIdling = 11,
 
   kWelcome = 64,
   kRefused = 65,
@@ -149,6 +153,17 @@ struct Drained {
 // A submission let through by Step has been made.
 struct Stepped {
   static constexpr Type kType = Type::kStepped;
+  static constexpr std::size_t kMinimumBytes = 16;
+  std::uint32_t slot = 0;
+  std::uint32_t reserved = 0;
+  std::uint64_t epoch = 0;
+};
+
+// The seat is idle, somebody waits, and its idle hold has begun: unless it finds work again it will be released at the
+// end of that. Only a hint, so that those who are to be woken then can be woken before; not sent to a daemon that does
+// not speak kIdlingProtocol.
+struct Idling {
+  static constexpr Type kType = Type::kIdling;
   static constexpr std::size_t kMinimumBytes = 16;
   std::uint32_t slot = 0;
   std::uint32_t reserved = 0;
@@ -267,7 +282,7 @@ struct Contention {
 };
 
 using TenantMessage =
-    std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped, GangJoin, Note>;
+    std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped, GangJoin, Note, Idling>;
 using DaemonMessage = std::variant<Welcome, Refused, SeatOpened, SeatRefused, Revoke, Reopen, Step, Contention>;
 
 // ---- codec ------------------------------------------------------------------------------------------------

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long the loop stays awake for a message that is about to come.
+//
+// A lease changes hands by a message from its holder (its gate is closed, it has drained, it gives up), and waking the
+// loop for it would take longer than all the rest. When the core says that a hand-over is near, the loop polls instead
+// of sleeping: for a bounded time, a bounded share of its time, and only on a machine with cores to spare (os/spin.h).
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include "os/spin.h"
+
+namespace gpumux::daemon {
+
+// From a revocation to "gate closed", and from "idling" to the release after the usual idle hold, it is 100 to 300 us
+// where the tenant's threads have to be woken first. A drain that takes longer than this is waited for asleep.
+inline constexpr base::Duration kHandOverAttention = std::chrono::microseconds(300);
+// With GPUs that change hands all the time, this part of one core at most, and so much at once.
+inline constexpr int kAttentionShare = 4;
+inline constexpr base::Duration kAttentionReserve = std::chrono::milliseconds(5);
+
+class Attention {
+ public:
+  // A message is about to come.
+  void expect(base::TimePoint now) {
+    if (!os::has_spare_cores()) return;
+    if (until_ <= now) since_ = now;
+    until_ = now + kHandOverAttention;
+  }
+
+  // It has come.
+  void done() {
+    if (is_expecting()) until_ = since_;
+  }
+
+  bool is_expecting() const { return until_ != base::TimePoint(); }
+
+  // Whether to look again without sleeping; false: the wait is over, or has used up its share.
+  bool goes_on(base::TimePoint now) {
+    const base::Duration spun = now - since_;
+    if (now < until_ && spun < budget_.left(since_)) return true;
+    budget_.spend(spun);
+    until_ = base::TimePoint();
+    return false;
+  }
+
+ private:
+  os::SpinBudget budget_{kAttentionShare, kAttentionReserve};
+  base::TimePoint since_{};
+  base::TimePoint until_{};
+};
+
+}  // namespace gpumux::daemon
