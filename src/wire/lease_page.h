@@ -5,12 +5,13 @@
 // A tenant makes one memfd of kLeasePageBytes, seals it against growing, shrinking and further seals, and hands it over
 // in its Hello; it keeps the page for its whole life, across restarts of the daemon. Slot i is the tenant's i-th seat:
 //
-//   byte 128*i      word         lease word                 daemon stores; the tenant's agent may clear kGranted
-//   (below)
-//             +4    permits      submissions let through    daemon stores 1 for a Step and 0 with every other word; a
-//             thread takes it +8    epoch        which grant `word` speaks of; written before the word that grants it
-//             daemon +64   submissions  work submitted so far      tenant +72   waiting_ns   time threads have slept at
-//             this gate   tenant
+// clang-format off
+//   byte 128*i  word         lease word (below)                  daemon stores; the tenant clears kGranted, kImminent
+//         +4    permits      submissions let through             daemon stores 1 for a Step and 0 with every other
+//                                                                word; a thread takes it
+//         +8    epoch        which grant `word` speaks of        daemon, before the word that grants it
+//         +64   submissions  work submitted so far               tenant
+//         +72   waiting_ns   time threads have slept here        tenant
 //
 // The lease word:
 //
@@ -20,14 +21,13 @@
 //   bit 3  kUngated     set by the tenant itself when it has no daemon and runs without one
 //   bit 4  kReleased    set by the tenant's agent where it clears kGranted itself
 //   bit 5  kImminent    a grant is about to come: whoever waits stays awake for a moment. Set by the daemon in a word
-//   that
-//                       is not granted, cleared by the thread that takes the hint. Lost, late or forged it costs a
-//                       little processor time, and nothing else hangs on it
+//                       that is not granted, cleared by the thread that takes the hint. Lost, late or forged it costs
+//                       a little processor time, and nothing else hangs on it
 //   8..31  sequence     one more at each store by the daemon, so that a sleeper notices every change
 //
-//   not granted --daemon: lease given--> granted --daemon: revoked--> not granted
-//                                        granted --agent, compare-and-exchange: released of its own accord--> not
-//                                        granted
+//   not granted --daemon: lease given-->  granted --daemon: revoked-------------------------------------> not granted
+//                                         granted --agent, compare-and-exchange: released by itself-----> not granted
+// clang-format on
 //
 // A Step (stall rule) stores permits = 1, then the word again, still not granted but with the next sequence number, and
 // wakes: one sleeping thread takes the permit by compare-and-exchange and may submit once.
