@@ -104,7 +104,7 @@ TEST(Leases, AreRevokedWhenTheQuantumEnds) {
 
 TEST(Leases, AboutToBeGivenUpAreAnnouncedToTheNextOnly) {
   const TemporaryDirectory dir;
-  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestDaemon daemon(unlimited_quanta_in(dir));
   TestTenant a(dir.path()), b(dir.path()), c(dir.path());
   for (TestTenant* tenant : {&a, &b, &c}) ASSERT_TRUE(tenant->join() && tenant->open_seat(0, test_uuid(0)));
   ASSERT_TRUE(a.request() && a.wait_granted() && b.request());
@@ -145,19 +145,22 @@ TEST(Tenants, ThatDisconnectFreeTheirGpu) {
 // A forked child keeps the dead tenant's socket open: only the pidfd tells.
 TEST(Tenants, ThatDieFreeTheirGpuThoughAChildHoldsTheirSocket) {
   const TemporaryDirectory dir;
-  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  int start[2];
   int ready[2];
   int hold[2];
+  ASSERT_EQ(pipe(start), 0);
   ASSERT_EQ(pipe(ready), 0);
   ASSERT_EQ(pipe(hold), 0);
   const base::GpuUuid uuid = test_uuid(0);
+  // Before the daemon is there: a child would inherit its lock of the GPU too, and the next test's daemon be refused.
   const pid_t child = fork();
   if (child == 0) {
+    char byte;
+    if (read(start[0], &byte, 1) != 1) _exit(1);
     TestTenant a(dir.path());
     if (!a.join() || !a.open_seat(0, uuid) || !a.request() || !a.wait_granted()) _exit(1);
     if (fork() == 0) {
       close(hold[1]);
-      char byte;
       // Holds the socket until the test closes its end.
       [[maybe_unused]] const ssize_t got = read(hold[0], &byte, 1);
       _exit(0);
@@ -165,6 +168,8 @@ TEST(Tenants, ThatDieFreeTheirGpuThoughAChildHoldsTheirSocket) {
     [[maybe_unused]] const ssize_t put = write(ready[1], "r", 1);
     for (;;) pause();
   }
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  ASSERT_EQ(write(start[1], "s", 1), 1);
   close(hold[0]);
   char byte;
   close(ready[1]);  // so that a child that fails is an end of file here
