@@ -80,6 +80,10 @@ class Translator {
   base::Status on(Session& session, const wire::GangJoin& join);
   base::Status on(Session& session, const wire::Note& note);
   base::Status on(Session& session, const wire::Idling& idling);
+  base::Status on(Session&, const wire::Memory&) { return {}; }
+  base::Status on(Session&, const wire::RoomWanted&) { return {}; }
+  base::Status on(Session&, const wire::HostWanted&) { return {}; }
+  base::Status on(Session&, const wire::HostReturned&) { return {}; }
   base::Status check_slot(std::uint32_t slot) const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
   void closed_by_tenant(Session& session, std::uint32_t number, base::LeaseEpoch epoch);

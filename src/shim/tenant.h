@@ -71,6 +71,10 @@ class Tenant final : public client::SeatPort {
   void handle(const wire::Step& message);
   void handle(const wire::Contention& message);
   void handle(const wire::SeatOpened&) {}
+  void handle(const wire::Room&) {}
+  void handle(const wire::HostLent&) {}
+  void handle(const wire::HostRecall&) {}
+  void handle(const wire::PrepareSwapOut&) {}
   void handle(const wire::SeatRefused& message);
   void handle(const wire::Welcome&) {}
   void handle(const wire::Refused& message);

@@ -19,6 +19,16 @@
 //   GateClosed          ------------------>                      nobody inside; submitted work may still run: draining
 //   Drained             ------------------>                      nothing runs: drained. Also sent unasked: a release
 //
+// Memory (docs/memory.md): the daemon says how much a seat may have on the GPU, and the seat goes there.
+//                       <------------------  Room                its new bound
+//   Memory              ------------------>                      what it has, whenever that matters to somebody
+//   RoomWanted          ------------------>                      a thread's allocation needs more; answered by Room
+//   HostWanted          ------------------>                      host memory for evicted data
+//                       <------------------  HostLent + memfd
+//   HostReturned        ------------------>
+//                       <------------------  HostRecall          give back what you do without
+//                       <------------------  PrepareSwapOut      a revocation is near: get ready to evict
+//
 // What was revoked and does not drain:
 //                       <------------------  Reopen              the lease goes on, under a new epoch (page: granted)
 //                       <------------------  Step                let `permits` submissions through, then drain again
@@ -44,10 +54,11 @@
 
 namespace gpumux::wire {
 
-// 2: Idling.
+// 2: Idling; memory.
 inline constexpr std::uint32_t kProtocolVersion = 2;
 inline constexpr std::uint32_t kOldestProtocolVersion = 1;
 inline constexpr std::uint32_t kIdlingProtocol = 2;
+inline constexpr std::uint32_t kMemoryProtocol = 2;  // a seat that speaks less leaves its memory to the driver
 
 enum class Type : std::uint32_t {
   kHello = 1,
@@ -61,6 +72,10 @@ enum class Type : std::uint32_t {
   kGangJoin = 9,
   kNote = 10,
   kIdling = 11,
+  kMemory = 12,
+  kRoomWanted = 13,
+  kHostWanted = 14,
+  kHostReturned = 15,
 
   kWelcome = 64,
   kRefused = 65,
@@ -70,6 +85,10 @@ enum class Type : std::uint32_t {
   kReopen = 69,
   kStep = 70,
   kContention = 71,
+  kRoom = 72,
+  kHostLent = 73,
+  kHostRecall = 74,
+  kPrepareSwapOut = 75,
 };
 
 struct Header {
@@ -168,6 +187,75 @@ struct Idling {
   std::uint32_t slot = 0;
   std::uint32_t reserved = 0;
   std::uint64_t epoch = 0;
+};
+
+// Why device memory must stay where it is.
+enum class Unpageable : std::uint32_t {
+  kExported = 0,    // other processes reach it, or may
+  kImported = 1,    // another process's
+  kRegistered = 2,  // with a network card (RDMA)
+  kMapped = 3,      // the program's own virtual-memory calls, where they cannot be followed
+  kPool = 4,        // stream-ordered pools, where they are left to the driver
+  kGraph = 5,       // memory nodes of graphs
+  kArray = 6,
+  kManaged = 7,
+  kOther = 8,  // GPUMUX_PAGING=off, and whatever else the driver was asked for
+};
+inline constexpr std::size_t kUnpageableReasons = 9;
+
+// What a seat has, all in bytes unless named otherwise. Sent when the bound has been taken note of (`room_sequence`),
+// when memory has become less on the GPU, when a job of the pager's is over, and otherwise for those who look: at most
+// some times a second. The daemon believes it as far as what the GPU has allows.
+struct Memory {
+  static constexpr Type kType = Type::kMemory;
+  static constexpr std::size_t kMinimumBytes = 168;
+  std::uint32_t slot = 0;
+  std::uint32_t room_sequence = 0;                    // the newest Room that is in force
+  std::uint64_t epoch = 0;                            // of the lease that the seat holds; 0: none
+  std::uint64_t allocated = 0;                        // that the program has asked for and not freed, pageable or not
+  std::uint64_t resident = 0;                         // pageable, on the GPU; what is kept for reuse is part of it
+  std::uint64_t evicted = 0;                          // pageable, not on the GPU. Zero: its work may run
+  std::uint64_t unpageable[kUnpageableReasons] = {};  // on the GPU
+  std::uint64_t host_used = 0;                        // of the host memory that it has been lent
+  std::uint64_t host_clean = 0;                       // of that, copies of what is on the GPU too
+  // Since it began.
+  std::uint64_t moved_out = 0;
+  std::uint64_t moved_in = 0;
+  std::uint64_t saved_clean = 0;
+  std::uint64_t saved_constant = 0;
+  std::uint32_t flags = 0;  // kMemoryBusy
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(Memory) == 168);
+inline constexpr std::uint32_t kMemoryBusy = 1u << 0;   // a job of the pager's is under way
+inline constexpr std::uint32_t kMemoryStuck = 1u << 1;  // it cannot go where Room wants it: the driver refuses
+
+// A thread of the program's wants memory beyond its bounds and waits for the answer: the first Room whose `ticket` is
+// not older.
+struct RoomWanted {
+  static constexpr Type kType = Type::kRoomWanted;
+  static constexpr std::size_t kMinimumBytes = 32;
+  std::uint32_t slot = 0;
+  std::uint32_t ticket = 0;      // grows; never 0
+  std::uint64_t room = 0;        // on the GPU in all, with what it has; 0: as it is
+  std::uint64_t commitment = 0;  // allocated in all; 0: as it is
+  std::uint64_t reserved = 0;
+};
+
+// Host memory for evicted data: about so many bytes more (at most kMaxHostChunkBytes); answered by HostLent.
+struct HostWanted {
+  static constexpr Type kType = Type::kHostWanted;
+  static constexpr std::size_t kMinimumBytes = 16;
+  std::uint32_t slot = 0;
+  std::uint32_t reserved = 0;
+  std::uint64_t bytes = 0;
+};
+
+// Unmapped: the descriptor is closed, and nobody reads it any more.
+struct HostReturned {
+  static constexpr Type kType = Type::kHostReturned;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint64_t id = 0;
 };
 
 // This process's seats belong together from now on (it uses peers or collectives), and with everybody of the same user
@@ -281,9 +369,55 @@ struct Contention {
   std::uint64_t idle_hold_ns = 0;  // how long the seat may stay idle before it releases
 };
 
-using TenantMessage =
-    std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped, GangJoin, Note, Idling>;
-using DaemonMessage = std::variant<Welcome, Refused, SeatOpened, SeatRefused, Revoke, Reopen, Step, Contention>;
+// How much the seat may have on the GPU, pageable and not, in bytes; and how much it may have allocated in all. The
+// seat goes there by itself: above it, it evicts as soon as it is drained; below it, it restores what is evicted,
+// whether it holds a lease or not. A holder that has more than that keeps what it has, and gets no more.
+struct Room {
+  static constexpr Type kType = Type::kRoom;
+  static constexpr std::size_t kMinimumBytes = 40;
+  std::uint32_t slot = 0;
+  std::uint32_t sequence = 0;  // grows; never 0
+  std::uint64_t room = 0;
+  std::uint64_t commitment = 0;
+  std::uint64_t total = 0;    // what the program is told that the GPU has: its own, or the quota
+  std::uint32_t ticket = 0;   // the newest RoomWanted that this answers; 0: none yet
+  std::uint32_t refused = 0;  // 1: that one got less than it wanted, and waiting longer is of no use
+};
+static_assert(sizeof(Room) == 40);
+
+// Carries the descriptor of a memfd, all of it zero, mapped nowhere else; or none, with no bytes: not now, ask again
+// after a while. It goes back by HostReturned, or when the tenant is gone.
+struct HostLent {
+  static constexpr Type kType = Type::kHostLent;
+  static constexpr std::size_t kMinimumBytes = 24;
+  std::uint32_t slot = 0;  // that asked
+  std::uint32_t reserved = 0;
+  std::uint64_t id = 0;
+  std::uint64_t bytes = 0;
+};
+inline constexpr std::uint64_t kMaxHostChunkBytes = std::uint64_t{1} << 30;
+
+// So much host memory is wanted back, as far as it holds nothing or clean copies.
+struct HostRecall {
+  static constexpr Type kType = Type::kHostRecall;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint64_t bytes = 0;
+};
+
+// The seat holds a lease that will be revoked soon, and is likely to have to make so much room then. Only a hint.
+struct PrepareSwapOut {
+  static constexpr Type kType = Type::kPrepareSwapOut;
+  static constexpr std::size_t kMinimumBytes = 24;
+  std::uint32_t slot = 0;
+  std::uint32_t reserved = 0;
+  std::uint64_t epoch = 0;
+  std::uint64_t bytes = 0;
+};
+
+using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped,
+                                   GangJoin, Note, Idling, Memory, RoomWanted, HostWanted, HostReturned>;
+using DaemonMessage = std::variant<Welcome, Refused, SeatOpened, SeatRefused, Revoke, Reopen, Step, Contention, Room,
+                                   HostLent, HostRecall, PrepareSwapOut>;
 
 // ---- codec ------------------------------------------------------------------------------------------------
 
