@@ -202,6 +202,7 @@ std::optional<base::Duration> Drainer::step(std::uint32_t slot, std::uint64_t ep
 
 void Drainer::report_drained(std::uint32_t slot, std::uint64_t epoch, WorkState state) {
   agent_.send(wire::Drained{.slot = slot, .poisoned = state == WorkState::kPoisoned ? 1u : 0u, .epoch = epoch});
+  if (drained_call_ != nullptr) drained_call_(drained_argument_);
   // A thread that came to the closed gate before this asked while the daemon still thought we held: ask for it again.
   if (gate_.waiting(slot) != 0) agent_.send(wire::Request{.slot = slot});
 }
@@ -210,7 +211,10 @@ std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::
   if (!gate_.is_granted(slot) || !gate_.is_contended(slot)) return std::nullopt;
   const std::uint64_t epoch = gate_.epoch(slot);
   const std::uint64_t passages = gate_.passages(slot);
-  const bool is_busy = gate_.is_anybody_inside(slot) || seats_.streams(slot).poll(false) == WorkState::kRunning;
+  // Threads that wait for the seat's memory are about to submit.
+  const bool is_restoring = gate_.is_barred(slot) && gate_.waiting(slot) != 0;
+  const bool is_busy =
+      is_restoring || gate_.is_anybody_inside(slot) || seats_.streams(slot).poll(false) == WorkState::kRunning;
   base::Duration idle_hold;
   base::Duration idle;
   bool tell = false;

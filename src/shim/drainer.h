@@ -40,6 +40,12 @@ class Drainer {
   // takes to wake the drainer. Never calls the driver.
   void close_at_once(std::uint32_t slot, std::uint64_t epoch);
 
+  // What to call, on the drainer's thread, when a seat is drained. Before start.
+  void on_drained(void (*call)(void* argument), void* argument) {
+    drained_call_ = call;
+    drained_argument_ = argument;
+  }
+
   // A thread has left the gate after a submission by a permit.
   void stepped(std::uint32_t slot);
 
@@ -72,6 +78,8 @@ class Drainer {
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint32_t> wakes_{0};
   std::atomic<bool> tells_idling_{false};
+  void (*drained_call_)(void*) = nullptr;
+  void* drained_argument_ = nullptr;
   os::SpinBudget spinning_;  // the drainer's thread
 };
 

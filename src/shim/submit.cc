@@ -34,7 +34,8 @@ void Passage::enter_slowly(cuda::CUstream stream) {
   // Before asking anything: what changes meanwhile makes the memo stale.
   const std::uint64_t generation = gate::memo_generation();
   if (!remembers(memo, stream, generation) && !find_seat(memo, stream, generation)) return;
-  if (tenant_->captures.load(std::memory_order_relaxed) != 0 && is_capturing(tenant_->driver(), stream)) return;
+  if (tenant_->captures.load(std::memory_order_relaxed) != 0 && is_capturing(tenant_->driver(), stream))
+    return hold(memo.slot);
   // The memo's place may be taken by another stream's before this ends, if the driver calls back.
   is_per_thread_ = stream == gate::kPerThreadStream;
   slot_ = memo.slot;
@@ -43,6 +44,15 @@ void Passage::enter_slowly(cuda::CUstream stream) {
   passed_ = tenant_->gate().pass(*thread_, slot_);
   // A per-thread stream is noted behind each submission, by an event.
   if (!is_per_thread_) note(memo);
+}
+
+// Nothing runs, so no lease is needed; but the driver looks up some of the addresses now, so the memory has to be
+// there, and stay until the call returns.
+void Passage::hold(std::uint32_t slot) {
+  is_per_thread_ = false;
+  slot_ = slot;
+  passed_ = tenant_->gate().try_hold(*thread_, slot);
+  if (passed_ == gate::Passed::kNot) passed_ = tenant_->gate().pass(*thread_, slot);
 }
 
 bool Passage::remembers(const gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const {
@@ -74,8 +84,9 @@ void Passage::note(gate::StreamMemo& memo) const {
   memo.streams->note(memo.context, memo.stream);
   memo.is_noted = is_fresh;
   const bool is_sure = !is_default(memo.stream) || memo.context == tenant_->only_context();
-  const bool is_direct =
-      is_fresh && is_sure && tenant_->gate().has_short_way() && tenant_->captures.load(std::memory_order_relaxed) == 0;
+  // By the lease, and not nested: so that it was found unbarred after the memo's generation was read (gate.h).
+  const bool is_direct = is_fresh && is_sure && passed_ == gate::Passed::kHolding && tenant_->gate().has_short_way() &&
+                         tenant_->captures.load(std::memory_order_relaxed) == 0;
   memo.direct_generation = is_direct ? memo.generation : 0;
 }
 

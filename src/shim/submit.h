@@ -83,6 +83,7 @@ class Passage {
 
  private:
   void enter_slowly(cuda::CUstream stream);
+  void hold(std::uint32_t slot);
   void leave_slowly();
   bool remembers(const gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const;
   bool find_seat(gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const;

@@ -31,12 +31,15 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
       page_(std::move(page)),
       gate_(page_.page(), request, this),
       seats_(driver),
+      memories_(driver, gate_, seats_, agent_, settings_.memory),
       agent_(client::AgentOptions{.socket_path = std::move(socket_path),
                                   .connect_timeout = settings_.connect_timeout,
                                   .hello = make_hello(settings_),
                                   .page_fd = page_.fd()},
              *this),
-      drainer_(gate_, seats_, agent_) {}
+      drainer_(gate_, seats_, agent_) {
+  drainer_.on_drained([](void* self) { static_cast<Tenant*>(self)->memories_.mover().on_drained(); }, this);
+}
 
 Tenant::~Tenant() = default;
 
@@ -66,6 +69,7 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
     const Seats::Locked seats(seats_);
     if (ungated_.load(std::memory_order_seq_cst)) gate_.set_ungated(*slot);
   }
+  memories_.of(*slot);
   start_once();
   agent_.wake();
   return slot;
@@ -86,6 +90,7 @@ void Tenant::start_once() {
     for (const std::string& complaint : settings_.complaints) note(wire::Severity::kWarning, complaint);
     auto status = agent_.start();
     if (status) status = drainer_.start();
+    if (status) status = memories_.start();
     if (!status) on_ungated(status.error().message());
   }
   pthread_mutex_unlock(&start_mutex_);
@@ -94,6 +99,11 @@ void Tenant::start_once() {
 // Threads at a closed gate ask through here, each time they go to sleep.
 void Tenant::request(void* self, std::uint32_t slot) {
   auto& tenant = *static_cast<Tenant*>(self);
+  // The lease is there: it is memory that the thread waits for.
+  if (tenant.gate_.is_barred(slot)) {
+    tenant.memories_.mover().wake();
+    if (tenant.gate_.is_granted(slot) || tenant.gate_.is_ungated(slot)) return;
+  }
   client::Agent::Announcement announcement(tenant.agent_);
   Seats::Locked seats(tenant.seats_);
   // Before it is announced the daemon would not know what we speak of; the announcement itself asks for those who wait.
@@ -107,6 +117,7 @@ void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
   ungated_.store(false, std::memory_order_seq_cst);
   drainer_.tell_idling(welcome.protocol >= wire::kIdlingProtocol);
+  memories_.on_connected(welcome.protocol >= wire::kMemoryProtocol);
   {
     Seats::Locked seats(seats_);
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) seats[slot].announced = false;
@@ -151,6 +162,7 @@ void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t s
     }
   }
   seat.announced = announcement.send(open);
+  if (seat.announced) memories_.announce(announcement, slot);
   if (seat.announced && gate_.waiting(slot) != 0) announcement.send(wire::Request{.slot = slot});
   drainer_.wake();
 }
@@ -172,6 +184,14 @@ void Tenant::handle(const wire::Revoke& message) {
   }
   agent_.send(wire::RevokeSeen{.slot = message.slot, .epoch = message.epoch});
   drainer_.close_at_once(message.slot, message.epoch);
+}
+
+void Tenant::on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) {
+  memories_.on_host_lent(message, std::move(memory));
+}
+
+void Tenant::handle(const wire::PrepareSwapOut& message) {
+  if (message.slot < seats_.count()) memories_.mover().prepare(message.slot, message.bytes);
 }
 
 // The page has said so already; this only spares the drainer another look.
@@ -210,6 +230,7 @@ void Tenant::handle(const wire::SeatRefused& message) {
   note(wire::Severity::kWarning, text);
   tell_user(text);
   gate_.set_ungated(message.slot);
+  memories_.unbind(message.slot);
 }
 
 void Tenant::handle(const wire::Refused& message) {
@@ -221,6 +242,7 @@ void Tenant::on_lost() {
   if (on_daemon_loss_.load(std::memory_order_relaxed) == wire::OnDaemonLoss::kWait) return;
   ungated_.store(true, std::memory_order_seq_cst);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) gate_.set_ungated(slot);
+  memories_.unbind_all();
 }
 
 void Tenant::on_ungated(const std::string& why) {
@@ -231,6 +253,7 @@ void Tenant::on_ungated(const std::string& why) {
   // flag there.
   ungated_.store(true, std::memory_order_seq_cst);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) gate_.set_ungated(slot);
+  memories_.unbind_all();
 }
 
 // ---- gangs and messages
@@ -269,6 +292,9 @@ void Tenant::report_unknown_entry(const char* name) {
   write_log(wire::Severity::kWarning, std::string("the driver entry ") + name + " is not known and goes past gpumux");
 }
 
-void Tenant::close_after_fork() { agent_.close_after_fork(); }
+void Tenant::close_after_fork() {
+  agent_.close_after_fork();
+  memories_.close_after_fork();
+}
 
 }  // namespace gpumux::shim
