@@ -95,8 +95,9 @@ void Passage::note_per_thread() {
 void Passage::leave_slowly() {
   if (is_per_thread_) note_per_thread();
   if (passed_ == gate::Passed::kNested) return;
-  tenant_->gate().leave(*thread_, slot_);
+  // Still inside: the gate is not closed again before the step has been counted.
   if (passed_ == gate::Passed::kStep) tenant_->drainer().stepped(slot_);
+  tenant_->gate().leave(*thread_, slot_);
 }
 
 SeveralPassages::SeveralPassages(Tenant* tenant) : tenant_(tenant) {
@@ -163,8 +164,8 @@ void SeveralPassages::leave() {
     if (member.has_stream && member.stream == gate::kPerThreadStream) {
       tenant_->seats().streams(member.slot).note_per_thread(member.context, *thread_);
     }
-    if (member.passed != gate::Passed::kNested) tenant_->gate().leave(*thread_, member.slot);
     if (member.passed == gate::Passed::kStep) tenant_->drainer().stepped(member.slot);
+    if (member.passed != gate::Passed::kNested) tenant_->gate().leave(*thread_, member.slot);
     member.passed = gate::Passed::kNot;
   }
 }
