@@ -39,9 +39,10 @@ bool Gate::take_permit(std::uint32_t slot) {
   return false;
 }
 
+void Gate::drop_permits(std::uint32_t slot) { page_.slots[slot].permits.store(0, std::memory_order_seq_cst); }
+
 bool Gate::is_open(std::uint32_t slot) const {
-  return (word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0 ||
-         page_.slots[slot].permits.load(std::memory_order_acquire) != 0;
+  return (word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0 || has_permits(slot);
 }
 
 void Gate::sleep(std::uint32_t slot) {
@@ -83,10 +84,16 @@ void Gate::stay_awake(std::uint32_t slot) {
 
 Passed Gate::try_pass_or_step(ThreadRecord& thread, std::uint32_t slot) {
   const Passed passed = try_pass(thread, slot);
-  if (passed != Passed::kNot || !take_permit(slot)) return passed;
+  if (passed != Passed::kNot || !has_permits(slot)) return passed;
+  // Inside first, then the permit, as with the word: whoever closes the gate behind permits that were taken back either
+  // sees the mark, or this finds no permit any more.
   std::atomic<std::uint64_t>& passages = thread.passages[slot];
-  passages.store(passages.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
-  return Passed::kStep;
+  const std::uint64_t count = passages.load(std::memory_order_relaxed);
+  passages.store(count + 1, std::memory_order_relaxed);
+  full_fence();
+  if (take_permit(slot)) return Passed::kStep;
+  passages.store(count, std::memory_order_release);
+  return Passed::kNot;
 }
 
 Passed Gate::wait_and_pass(ThreadRecord& thread, std::uint32_t slot) {

@@ -77,8 +77,9 @@ void Passage::note(gate::StreamMemo& memo) const {
 
 void Passage::leave_slowly() {
   if (passed_ == gate::Passed::kNested) return;
-  tenant_->gate().leave(*thread_, slot_);
+  // Still inside: the gate is not closed again before the step has been counted.
   if (passed_ == gate::Passed::kStep) tenant_->drainer().stepped(slot_);
+  tenant_->gate().leave(*thread_, slot_);
 }
 
 SeveralPassages::SeveralPassages(Tenant* tenant) : tenant_(tenant) {
@@ -140,8 +141,8 @@ void SeveralPassages::leave() {
   for (std::size_t i = 0; i < count_; ++i) {
     Member& member = members_[i];
     if (member.passed == gate::Passed::kNot) continue;
-    if (member.passed != gate::Passed::kNested) tenant_->gate().leave(*thread_, member.slot);
     if (member.passed == gate::Passed::kStep) tenant_->drainer().stepped(member.slot);
+    if (member.passed != gate::Passed::kNested) tenant_->gate().leave(*thread_, member.slot);
     member.passed = gate::Passed::kNot;
   }
 }
