@@ -39,11 +39,12 @@ bool Gate::take_permit(std::uint32_t slot) {
   return false;
 }
 
+void Gate::drop_permits(std::uint32_t slot) { page_.slots[slot].permits.store(0, std::memory_order_seq_cst); }
+
 bool Gate::is_open(std::uint32_t slot) const { return has_lease(slot) && !is_barred(slot); }
 
 bool Gate::has_lease(std::uint32_t slot) const {
-  return (word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0 ||
-         page_.slots[slot].permits.load(std::memory_order_acquire) != 0;
+  return (word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0 || has_permits(slot);
 }
 
 void Gate::sleep(std::uint32_t slot) {
@@ -89,8 +90,9 @@ void Gate::stay_awake(std::uint32_t slot) {
 
 Passed Gate::try_pass_or_step(ThreadRecord& thread, std::uint32_t slot) {
   const Passed passed = try_pass(thread, slot);
-  if (passed != Passed::kNot || !has_permit(slot)) return passed;
-  // Inside before the look at the bar, as everybody; and a permit is taken only to be used.
+  if (passed != Passed::kNot || !has_permits(slot)) return passed;
+  // Inside first, then the look at the bar and the permit, as with the word: whoever closes the gate behind permits
+  // that were taken back either sees the mark, or this finds no permit any more.
   if (try_hold(thread, slot) == Passed::kNot) return Passed::kNot;
   if (take_permit(slot)) return Passed::kStep;
   std::atomic<std::uint64_t>& passages = thread.passages[slot];
@@ -102,7 +104,7 @@ Passed Gate::try_hold(ThreadRecord& thread, std::uint32_t slot) {
   std::atomic<std::uint64_t>& passages = thread.passages[slot];
   const std::uint64_t count = passages.load(std::memory_order_relaxed);
   if ((count & 1) != 0) return Passed::kNested;
-  passages.store(count + 1, std::memory_order_seq_cst);
+  passages.store(count + 1, std::memory_order_relaxed);
   full_fence();
   if (!is_barred(slot)) return Passed::kHolding;
   passages.store(count, std::memory_order_release);

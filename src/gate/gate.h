@@ -137,6 +137,11 @@ class Gate {
   // Takes that back unless the daemon has stored another word meanwhile.
   void reopen_own(std::uint32_t slot);
 
+  // Whether submissions are let through although the gate is closed.
+  bool has_permits(std::uint32_t slot) const { return page_.slots[slot].permits.load(std::memory_order_acquire) != 0; }
+  // Takes them all back: those that a daemon has left behind. Close the gate afterwards, for one may have been used.
+  void drop_permits(std::uint32_t slot);
+
   // Lets everybody pass from now on (no daemon).
   void set_ungated(std::uint32_t slot);
   // Takes that back: there is a daemon again, and whoever comes now asks it, unless the lease is still held.

@@ -2,7 +2,7 @@
 #include "shim/host_lender.h"
 
 #include <sys/mman.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
@@ -64,10 +64,9 @@ void HostLender::on_connected() {
 // Aligned to a block, so that huge pages and copies meet it.
 bool HostLender::map(Arrived& arrived) {
   const std::uint64_t bytes = arrived.message.bytes / pager::kBlockBytes * pager::kBlockBytes;
-  struct stat status {};
   // What lies beyond the file's end cannot be touched: better not to believe the number alone.
-  if (bytes == 0 || bytes > wire::kMaxHostChunkBytes || ::fstat(arrived.memory.get(), &status) != 0 ||
-      static_cast<std::uint64_t>(status.st_size) < bytes)
+  if (bytes == 0 || bytes > wire::kMaxHostChunkBytes ||
+      ::lseek(arrived.memory.get(), 0, SEEK_END) < static_cast<off_t>(bytes))
     return false;
   const std::uint64_t reserved = bytes + pager::kBlockBytes;
   void* const space = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -159,8 +159,8 @@ CUresult Memories::export_handle(SeatMemory& memory, cuda::CUdeviceptr address, 
     std::vector<pager::ExportedPiece> pieces;
     std::uint64_t in_block = 0;
     const CUresult result = memory.pager.export_pieces(address, &pieces, &in_block);
-    if (passed != gate::Passed::kNested) gate_.leave(*thread, memory.slot);
     if (passed == gate::Passed::kStep) tenant()->drainer().stepped(memory.slot);
+    if (passed != gate::Passed::kNested) gate_.leave(*thread, memory.slot);
     if (result != cuda::CUDA_SUCCESS) return result;
     if (!ipc_.serve(allocation, std::move(pieces), offset, info->bytes, &made)) {
       memory.pager.unpin(address, pager::PinReason::kExported);

@@ -176,7 +176,7 @@ std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving,
 // By the words alone: quick, and asked at each step.
 bool Mover::may_evict(std::uint64_t group) const {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (has(group, slot) && (gate_.is_granted(slot) || gate_.is_ungated(slot) || gate_.has_permit(slot))) return false;
+    if (has(group, slot) && (gate_.is_granted(slot) || gate_.is_ungated(slot) || gate_.has_permits(slot))) return false;
   }
   return true;
 }

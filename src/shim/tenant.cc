@@ -156,7 +156,10 @@ void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t s
       seat.closing = Closing::kNot;
     } else {
       open.state = wire::SeatState::kDraining;
+      gate_.drop_permits(slot);  // a daemon that let it step is gone, and this one does not know
+      ++seat.closings;
       seat.closing = Closing::kClosing;
+      seat.stepping = false;
       seat.closing_epoch = open.epoch;
       seat.closing_since = os::SystemClock().now();
     }
@@ -173,16 +176,19 @@ void Tenant::on_message(const wire::DaemonMessage& message) {
 
 void Tenant::handle(const wire::Revoke& message) {
   {
+    // Said before the drainer can see it: what it says after that was seen after it.
+    client::Agent::Announcement ordered(agent_);
     Seats::Locked seats(seats_);
     Seat* seat = seats.find(message.slot);
     // An older epoch: the lease was released while this message was on its way.
     if (seat == nullptr || message.epoch != gate_.epoch(message.slot)) return;
+    ++seat->closings;
     seat->closing = Closing::kClosing;
     seat->closing_epoch = message.epoch;
     seat->closing_since = os::SystemClock().now();
-    seat->steps_left = 0;
+    seat->stepping = false;
+    ordered.send(wire::RevokeSeen{.slot = message.slot, .epoch = message.epoch});
   }
-  agent_.send(wire::RevokeSeen{.slot = message.slot, .epoch = message.epoch});
   drainer_.close_at_once(message.slot, message.epoch);
 }
 
@@ -202,7 +208,9 @@ void Tenant::handle(const wire::Step& message) {
     Seats::Locked seats(seats_);
     Seat* seat = seats.find(message.slot);
     if (seat == nullptr || seat->closing_epoch != message.epoch) return;
-    seat->closing = Closing::kStepping;
+    seat->stepping = true;
+    // Otherwise a drain runs, which goes over to it: the Revoke before this was only the question who is there.
+    if (seat->closing == Closing::kNot) seat->closing = Closing::kStepping;
   }
   drainer_.wake();
 }
