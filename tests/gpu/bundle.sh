@@ -5,6 +5,6 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 tools/build.sh dist
-cmake --build build/release --parallel "$(tools/jobs.sh)" --target gpumux_gpu_worker gpumux_gpu_launch
+cmake --build build/release --parallel "$(tools/jobs.sh)" --target gpumux_gpu_worker gpumux_gpu_launch gpumux_gpu_pager
 cmake --install build/release --component gpu_tests --prefix "$PWD/dist" >/dev/null
 du -sh dist

@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast the pager moves memory on a real GPU, and whether it comes back bit for bit.
+//
+//   pager [--device N] [--gib N] [--rounds N] [--chunk-mib N]
+//
+// The bus's own limits first, in this process: pinned copies of 32 MiB, one direction and both at once. Then two seats
+// of N GiB each, as two pagers of this process: evicted and restored alone, dirty, clean and constant; then one out
+// while the other comes in, taking room as it is freed (a switch). All data is compared with what was written. At last
+// what an allocation and its release cost, against the driver's own. Host memory is lent as a daemon would: huge pages,
+// populated beforehand. Run it without gpumux. Prints one line `RESULT {json}`.
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "pager/pager.h"
+#include "tests/gpu/programs/driver_program.h"
+
+namespace gpumux::tests {
+namespace {
+
+using cuda::CUdeviceptr;
+using pager::JobState;
+using pager::kBlockBytes;
+using pager::kMebibyte;
+
+constexpr std::uint64_t kGibibyte = 1024 * kMebibyte;
+constexpr std::uint64_t kPieceBytes = 32 * kMebibyte;
+constexpr std::uint64_t kPatternBytes = 64 * kMebibyte;
+
+struct Options {
+  int device = 0;
+  std::uint64_t bytes = 20 * kGibibyte;
+  int rounds = 5;
+  std::uint64_t chunk_bytes = 0;  // 0: as the pager chooses
+};
+
+Options read_options(int count, char** arguments) {
+  Options options;
+  if (count % 2 == 0) fail("every option has a value");
+  for (int i = 1; i + 1 < count; i += 2) {
+    const std::string name = arguments[i];
+    if (name == "--device")
+      options.device = std::atoi(arguments[i + 1]);
+    else if (name == "--gib")
+      options.bytes = static_cast<std::uint64_t>(std::atol(arguments[i + 1])) * kGibibyte;
+    else if (name == "--chunk-mib")
+      options.chunk_bytes = static_cast<std::uint64_t>(std::atol(arguments[i + 1])) * kMebibyte;
+    else if (name == "--rounds")
+      options.rounds = std::atoi(arguments[i + 1]);
+    else
+      fail("unknown option " + name);
+  }
+  if (options.bytes == 0 || options.rounds < 1) fail("--gib and --rounds have to be at least 1");
+  return options;
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+double seconds_since(std::int64_t start) { return static_cast<double>(now_ns() - start) * 1e-9; }
+
+// Huge pages, all there before anybody wants them.
+class PopulatedHostMemory final : public pager::HostMemory {
+ public:
+  explicit PopulatedHostMemory(std::uint64_t bytes) {
+    bytes_ = pager::round_up(bytes, pager::kHostChunkBytes);
+    void* const memory =
+        ::mmap(nullptr, bytes_ + kBlockBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) fail("no host memory");
+    base_ = reinterpret_cast<std::byte*>(pager::round_up(reinterpret_cast<std::uintptr_t>(memory), kBlockBytes));
+    ::madvise(base_, bytes_, MADV_HUGEPAGE);
+    std::vector<std::thread> threads;
+    const std::uint64_t share = pager::round_up(bytes_ / 16, kBlockBytes);
+    for (std::uint64_t at = 0; at < bytes_; at += share)
+      threads.emplace_back([this, at, share] { std::memset(base_ + at, 0, std::min(share, bytes_ - at)); });
+    for (std::thread& thread : threads) thread.join();
+    for (std::uint64_t at = 0; at < bytes_; at += pager::kHostChunkBytes) free_.push_back(base_ + at);
+  }
+  std::optional<pager::HostChunk> lend(std::uint64_t) override {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::nullopt;
+    std::byte* const chunk = free_.back();
+    free_.pop_back();
+    return pager::HostChunk{chunk, pager::kHostChunkBytes, 0};
+  }
+  void give_back(const pager::HostChunk& chunk) override {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(chunk.address);
+  }
+
+ private:
+  std::byte* base_ = nullptr;
+  std::uint64_t bytes_ = 0;
+  std::mutex mutex_;
+  std::vector<std::byte*> free_;
+};
+
+struct AlwaysDrained final : pager::DrainedSeat {
+  bool still_drained() const override { return true; }
+};
+
+// Bytes per second that the bus gives pinned memory: out, in, and both at once (the sum).
+struct Bus {
+  double out = 0;
+  double in = 0;
+  double both = 0;
+};
+
+Bus measure_bus(const Program& program) {
+  const cuda::Driver& driver = program.driver;
+  constexpr std::uint64_t kBytes = 2 * kGibibyte;
+  CUdeviceptr device[2] = {};
+  void* host[2] = {};
+  cuda::CUstream streams[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    check(driver.cuMemAlloc_v2(&device[i], kBytes), "cuMemAlloc");
+    check(driver.cuMemHostAlloc(&host[i], kGibibyte, 0), "cuMemHostAlloc");
+    check(driver.cuStreamCreate(&streams[i], cuda::CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  }
+  const auto copy = [&](bool out, bool in) {
+    const std::int64_t start = now_ns();
+    for (std::uint64_t at = 0; at < kBytes; at += kPieceBytes) {
+      const auto host_at = [&](int i) { return static_cast<std::byte*>(host[i]) + at % kGibibyte; };
+      if (out) check(driver.cuMemcpyDtoHAsync_v2(host_at(0), device[0] + at, kPieceBytes, streams[0]), "copy out");
+      if (in) check(driver.cuMemcpyHtoDAsync_v2(device[1] + at, host_at(1), kPieceBytes, streams[1]), "copy in");
+    }
+    check(driver.cuCtxSynchronize(), "cuCtxSynchronize");
+    return static_cast<double>(kBytes) * (out && in ? 2 : 1) / seconds_since(start);
+  };
+  copy(true, true);
+  std::vector<double> out, in, both;
+  for (int i = 0; i < 5; ++i) {
+    out.push_back(copy(true, false));
+    in.push_back(copy(false, true));
+    both.push_back(copy(true, true));
+  }
+  for (int i = 0; i < 2; ++i) {
+    check(driver.cuMemFree_v2(device[i]), "cuMemFree");
+    check(driver.cuMemFreeHost(host[i]), "cuMemFreeHost");
+    check(driver.cuStreamDestroy_v2(streams[i]), "cuStreamDestroy");
+  }
+  return {median(out), median(in), median(both)};
+}
+
+// The driver with the calls that a job makes timed.
+template <auto Member, class Function>
+struct Timed;
+template <auto Member, class... Arguments>
+struct Timed<Member, cuda::CUresult (*)(Arguments...)> {
+  static inline cuda::CUresult (*real)(Arguments...) = nullptr;
+  static inline std::atomic<std::int64_t> total_ns{0};
+  static inline std::atomic<std::int64_t> calls{0};
+  static cuda::CUresult call(Arguments... arguments) {
+    const std::int64_t start = now_ns();
+    const cuda::CUresult result = real(arguments...);
+    total_ns += now_ns() - start;
+    ++calls;
+    return result;
+  }
+};
+
+struct CallTime {
+  const char* name;
+  std::atomic<std::int64_t>* total_ns;
+  std::atomic<std::int64_t>* calls;
+};
+std::vector<CallTime> g_call_times;
+
+cuda::Driver timed(const cuda::Driver& driver) {
+  cuda::Driver made = driver;
+#define GPUMUX_TIMED(name)                                                    \
+  {                                                                           \
+    using Wrapped = Timed<&cuda::Driver::name, decltype(cuda::Driver::name)>; \
+    Wrapped::real = driver.name;                                              \
+    made.name = &Wrapped::call;                                               \
+    g_call_times.push_back({#name, &Wrapped::total_ns, &Wrapped::calls});     \
+  }
+  GPUMUX_TIMED(cuMemCreate)
+  GPUMUX_TIMED(cuMemMap)
+  GPUMUX_TIMED(cuMemSetAccess)
+  GPUMUX_TIMED(cuMemUnmap)
+  GPUMUX_TIMED(cuMemRelease)
+  GPUMUX_TIMED(cuMemHostRegister_v2)
+#undef GPUMUX_TIMED
+  return made;
+}
+
+// One seat: allocations of different sizes, filled with words that no two blocks share.
+class Seat {
+ public:
+  Seat(const Program& program, pager::HostMemory& host, const Options& options, std::uint32_t number)
+      : program_(program),
+        number_(number),
+        driver_(timed(program.driver)),
+        pager_(driver_, pager_options(host, options)) {
+    check(pager_.prepare(program.context), "prepare");
+    const std::uint64_t sizes[] = {4 * kGibibyte, kGibibyte, 512 * kMebibyte, 96 * kMebibyte};
+    for (std::uint64_t left = options.bytes, i = 0; left > 0; ++i) {
+      const std::uint64_t bytes = std::min(left, sizes[i % std::size(sizes)]);
+      CUdeviceptr address = 0;
+      check(pager_.allocate(program.context, bytes, pager::Placement::kResident, &address), "allocate");
+      memory_.emplace_back(address, bytes);
+      left -= bytes;
+    }
+    std::mt19937_64 random(number);
+    pattern_.resize(kPatternBytes / 8);
+    for (std::uint64_t& word : pattern_) word = random();
+    each_piece([&](CUdeviceptr at, std::uint64_t bytes) {
+      check(program_.driver.cuMemcpyHtoD_v2(at, pattern_.data(), bytes), "cuMemcpyHtoD");
+    });
+    dirty(0);
+  }
+
+  // Writes one word in each 2 MiB block, another each time.
+  void dirty(std::uint32_t stamp) {
+    stamp_ = stamp;
+    for (const auto& [address, bytes] : memory_) {
+      check(program_.driver.cuMemsetD2D32_v2(address, kBlockBytes, stamp_word(), 1, bytes / kBlockBytes),
+            "cuMemsetD2D32");
+    }
+    check(program_.driver.cuCtxSynchronize(), "cuCtxSynchronize");
+  }
+  void zero() {
+    for (const auto& [address, bytes] : memory_)
+      check(program_.driver.cuMemsetD32_v2(address, 0, bytes / 4), "cuMemsetD32");
+    check(program_.driver.cuCtxSynchronize(), "cuCtxSynchronize");
+  }
+
+  // Words that differ from what was written.
+  std::uint64_t differences() {
+    std::vector<std::uint64_t> expected = pattern_;
+    for (std::size_t at = 0; at < expected.size(); at += kBlockBytes / 8) {
+      const std::uint32_t word = stamp_word();
+      std::memcpy(&expected[at], &word, sizeof word);
+    }
+    std::vector<std::uint64_t> got(expected.size());
+    std::uint64_t wrong = 0;
+    each_piece([&](CUdeviceptr at, std::uint64_t bytes) {
+      check(program_.driver.cuMemcpyDtoH_v2(got.data(), at, bytes), "cuMemcpyDtoH");
+      if (std::memcmp(got.data(), expected.data(), bytes) == 0) return;
+      for (std::size_t i = 0; i < bytes / 8; ++i) wrong += got[i] != expected[i] ? 1u : 0u;
+    });
+    return wrong;
+  }
+
+  // Seconds; `freed` tells others how far it is.
+  double evict(std::atomic<std::uint64_t>* freed = nullptr) {
+    const std::int64_t start = now_ns();
+    cuda::CUresult error = cuda::CUDA_SUCCESS;
+    const auto job = pager_.begin_eviction(drained_, UINT64_MAX, &error);
+    if (job == nullptr) fail("no eviction began");
+    for (JobState state = job->step(); !is_over(state); state = job->step()) {
+      if (freed != nullptr) freed->store(job->freed_bytes());
+      if (state != JobState::kRunning) sleep_ns(pager::kPollMicroseconds * 1000);
+      if (state == JobState::kStarved && seconds_since(start) > 60) fail("an eviction starved");
+    }
+    if (freed != nullptr) freed->store(UINT64_MAX);
+    check(job->error(), "eviction");
+    return seconds_since(start);
+  }
+  double restore(const std::atomic<std::uint64_t>* freed = nullptr) {
+    const std::int64_t start = now_ns();
+    cuda::CUresult error = cuda::CUDA_SUCCESS;
+    const auto job = pager_.begin_restoration(freed != nullptr ? 0 : pager::Restoration::kAnyRoom, &error);
+    if (job == nullptr) fail("no restoration began");
+    std::uint64_t allowed = 0;
+    for (JobState state = JobState::kRunning; !is_over(state);) {
+      if (freed != nullptr && allowed != UINT64_MAX) {
+        const std::uint64_t now = freed->load();
+        job->allow(now - allowed);
+        allowed = now;
+      }
+      state = job->step();
+      if (!is_over(state) && state != JobState::kRunning) sleep_ns(pager::kPollMicroseconds * 1000);
+    }
+    check(job->error(), "restoration");
+    return seconds_since(start);
+  }
+
+  pager::Pager& pager() { return pager_; }
+
+ private:
+  static pager::Options pager_options(pager::HostMemory& host, const Options& options) {
+    pager::Options made;
+    made.device = options.device;
+    made.host_memory = &host;
+    made.chunk_bytes = options.chunk_bytes;
+    return made;
+  }
+  std::uint32_t stamp_word() const { return number_ << 24 | stamp_; }
+  template <class Function>
+  void each_piece(Function function) {
+    for (const auto& [address, bytes] : memory_) {
+      for (std::uint64_t at = 0; at < bytes; at += kPatternBytes)
+        function(address + at, std::min(kPatternBytes, bytes - at));
+    }
+  }
+
+  const Program& program_;
+  const std::uint32_t number_;
+  std::uint32_t stamp_ = 0;
+  const cuda::Driver driver_;
+  pager::Pager pager_;
+  AlwaysDrained drained_;
+  std::vector<std::pair<CUdeviceptr, std::uint64_t>> memory_;
+  std::vector<std::uint64_t> pattern_;
+};
+
+// Nanoseconds for an allocation and its release, medians, the driver's and the pager's in turn.
+struct AllocationCost {
+  double native_ns = 0;
+  double pager_ns = 0;
+};
+
+AllocationCost measure_allocation(const Program& program, pager::Pager& pager, std::uint64_t bytes) {
+  std::vector<double> native, ours;
+  const auto wait = [](void* argument, cuda::CUcontext) {
+    return static_cast<const Program*>(argument)->driver.cuCtxSynchronize();
+  };
+  for (int i = 0; i < 200; ++i) {
+    CUdeviceptr address = 0;
+    std::int64_t start = now_ns();
+    check(program.driver.cuMemAlloc_v2(&address, bytes), "cuMemAlloc");
+    check(program.driver.cuMemFree_v2(address), "cuMemFree");
+    native.push_back(static_cast<double>(now_ns() - start));
+    start = now_ns();
+    check(pager.allocate(program.context, bytes, pager::Placement::kResident, &address), "allocate");
+    check(pager.free(address, wait, const_cast<Program*>(&program)), "free");
+    ours.push_back(static_cast<double>(now_ns() - start));
+  }
+  return {median(native), median(ours)};
+}
+
+// What the two processes share: which round it is, and how far the one that goes out is.
+struct Shared {
+  static constexpr std::uint32_t kEnd = UINT32_MAX;
+  std::atomic<bool> begin{false};
+  std::atomic<std::uint32_t> round{0};  // begun by the first process
+  std::atomic<std::uint64_t> freed{0};
+  // The second process: the round that it is ready for, and the one that it has finished.
+  std::atomic<std::uint32_t> ready{0};
+  std::atomic<std::uint32_t> done{0};
+  std::atomic<double> seconds{0};
+  std::atomic<std::uint64_t> wrong{0};
+};
+
+// In odd rounds the first process's seat goes out and the second one's comes in.
+double take_part(Shared& shared, Seat& seat, bool goes_out) {
+  return goes_out ? seat.evict(&shared.freed) : seat.restore(&shared.freed);
+}
+
+void run_second(const Options& options, Shared& shared) {
+  const Program program = start_program(options.device);
+  PopulatedHostMemory host(options.bytes + 2 * kGibibyte);
+  Seat seat(program, host, options, 2);
+  seat.evict();
+  for (std::uint32_t round = 1;; ++round) {
+    const bool goes_out = round % 2 == 0;
+    if (goes_out) seat.dirty(round);
+    shared.ready = round;
+    while (shared.round.load() < round) sleep_ns(20'000);
+    if (shared.round.load() == Shared::kEnd) break;
+    shared.seconds = take_part(shared, seat, goes_out);
+    shared.done = round;
+  }
+  seat.restore();
+  shared.wrong = seat.differences();
+  shared.done = Shared::kEnd;
+}
+
+// Each switch's seconds: all of it, and of either side.
+struct Switches {
+  double all = 0;
+  double out = 0;
+  double in = 0;
+};
+
+Switches measure_switches(const Options& options, Shared& shared, Seat& seat) {
+  const auto wait_for = [](const std::atomic<std::uint32_t>& value, std::uint32_t wanted) {
+    while (value.load() != wanted) sleep_ns(20'000);
+  };
+  std::vector<double> all, out, in;
+  shared.begin = true;
+  std::uint32_t round = 1;
+  for (; round <= 2 * static_cast<std::uint32_t>(options.rounds) + 2; ++round) {
+    const bool goes_out = round % 2 != 0;
+    if (goes_out) seat.dirty(round);
+    wait_for(shared.ready, round);
+    shared.freed = 0;
+    const std::int64_t start = now_ns();
+    shared.round = round;
+    const double own = take_part(shared, seat, goes_out);
+    wait_for(shared.done, round);
+    if (round <= 2) continue;  // the first one of each registers host memory
+    all.push_back(seconds_since(start));
+    (goes_out ? out : in).push_back(own);
+    (goes_out ? in : out).push_back(shared.seconds.load());
+  }
+  wait_for(shared.ready, round);
+  shared.round = Shared::kEnd;
+  wait_for(shared.done, Shared::kEnd);
+  return {median(all), median(out), median(in)};
+}
+
+class Json {
+ public:
+  void add(const std::string& name, double value) {
+    char text[64];
+    std::snprintf(text, sizeof text, "%.6g", value);
+    text_ += (text_.empty() ? "\"" : ", \"") + name + "\": " + text;
+  }
+  void print() const { std::printf("RESULT {%s}\n", text_.c_str()); }
+
+ private:
+  std::string text_;
+};
+
+}  // namespace
+
+int run(const Options& options) {
+  void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) fail("no shared memory");
+  Shared& shared = *new (memory) Shared;
+  // Before either of them knows the driver.
+  const pid_t parent = ::getpid();
+  const pid_t second = ::fork();
+  if (second < 0) fail("fork fails");
+  if (second == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(1);
+    while (!shared.begin.load()) sleep_ns(1'000'000);  // the first one measures alone before
+    run_second(options, shared);
+    ::_exit(0);
+  }
+
+  const Program program = start_program(options.device);
+  Json json;
+  const Bus bus = measure_bus(program);
+  json.add("gib", static_cast<double>(options.bytes) / static_cast<double>(kGibibyte));
+  json.add("bus_out_gb_s", bus.out * 1e-9);
+  json.add("bus_in_gb_s", bus.in * 1e-9);
+  json.add("bus_both_gb_s", bus.both * 1e-9);
+
+  PopulatedHostMemory host(options.bytes + 2 * kGibibyte);
+  Seat seat(program, host, options, 1);
+  std::uint64_t wrong = 0;
+  const auto bytes = static_cast<double>(options.bytes);
+
+  json.add("first_eviction_s", seat.evict());
+  json.add("first_restoration_s", seat.restore());
+  wrong += seat.differences();
+  std::vector<double> dirty_out, in, clean_out;
+  for (int round = 1; round <= options.rounds; ++round) {
+    seat.dirty(1000 + static_cast<std::uint32_t>(round));
+    dirty_out.push_back(seat.evict());
+    in.push_back(seat.restore());
+    clean_out.push_back(seat.evict());
+    seat.restore();
+  }
+  wrong += seat.differences();
+  json.add("dirty_out_s", median(dirty_out));
+  json.add("dirty_out_of_limit", bytes / bus.out / median(dirty_out));
+  json.add("in_s", median(in));
+  json.add("in_of_limit", bytes / bus.in / median(in));
+  json.add("clean_out_s", median(clean_out));
+  json.add("clean_out_share_of_copying", median(clean_out) / (bytes / bus.out));
+
+  for (const CallTime& call : g_call_times) *call.total_ns = *call.calls = 0;
+  const Switches switches = measure_switches(options, shared, seat);
+  wrong += seat.differences() + shared.wrong.load();
+  const double limit = 2 * bytes / bus.both;
+  json.add("switch_s", switches.all);
+  json.add("switch_out_s", switches.out);
+  json.add("switch_in_s", switches.in);
+  json.add("switch_limit_s", limit);
+  json.add("switch_over_limit", switches.all / limit);
+  for (const CallTime& call : g_call_times) {
+    const auto calls = std::max<std::int64_t>(call.calls->load(), 1);
+    json.add(std::string(call.name) + "_us",
+             static_cast<double>(call.total_ns->load()) * 1e-3 / static_cast<double>(calls));
+  }
+  ::waitpid(second, nullptr, 0);
+
+  seat.zero();
+  json.add("constant_out_s", seat.evict());
+  json.add("constant_in_s", seat.restore());
+  json.add("wrong_words", static_cast<double>(wrong));
+  const pager::Counters counters = seat.pager().counters();
+  json.add("saved_clean_gib", static_cast<double>(counters.moved.saved_clean) / static_cast<double>(kGibibyte));
+  json.add("saved_constant_gib", static_cast<double>(counters.moved.saved_constant) / static_cast<double>(kGibibyte));
+  json.add("failures", static_cast<double>(counters.moved.failures));
+
+  for (const auto& [name, size] : {std::pair{"2m", 2 * kMebibyte}, {"64m", 64 * kMebibyte}, {"1g", kGibibyte}}) {
+    const AllocationCost cost = measure_allocation(program, seat.pager(), size);
+    json.add(std::string("alloc_free_native_us_") + name, cost.native_ns * 1e-3);
+    json.add(std::string("alloc_free_pager_us_") + name, cost.pager_ns * 1e-3);
+  }
+  json.print();
+  return wrong == 0 ? 0 : 1;
+}
+
+}  // namespace gpumux::tests
+
+int main(int count, char** arguments) { return gpumux::tests::run(gpumux::tests::read_options(count, arguments)); }
