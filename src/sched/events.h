@@ -74,8 +74,8 @@ struct Drained { SeatId seat; LeaseEpoch epoch; bool poisoned = false; };  // un
 struct Stepped { SeatId seat; LeaseEpoch epoch; };
 // An idle holder will give its lease up in a moment, unless it finds work again. Only a hint.
 struct Idling { SeatId seat; LeaseEpoch epoch; };
-// Whether something of the seat's memory is not on the GPU: its work cannot run before that is there. Such a seat is not
-// granted beside a predecessor that still drains, and its quantum begins when it says that all is there.
+// Whether something of the seat's memory is not on the GPU: its work cannot run before that is there. Such a seat is
+// not granted beside a predecessor that still drains, and its quantum begins when it says that all is there.
 struct MemoryNeed { SeatId seat; bool pages = false; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on

@@ -146,6 +146,28 @@ bool Residency::fits_together(GpuIndex index, std::uint64_t margin) const {
   return sum <= available(*gpu);
 }
 
+Togetherness Residency::together(GpuIndex index) const {
+  Togetherness together;
+  const Gpu* const gpu = gpu_of(index);
+  if (gpu == nullptr) return together;
+  for (const auto& [id, seat] : gpu->seats) {
+    ++together.seats;
+    together.evicted += seat.report.evicted;
+    if (seat.speaks) continue;
+    ++(counts(seat) ? together.unknown : together.silent);
+  }
+  return together;
+}
+
+std::uint64_t Residency::overflow(GpuIndex index) const {
+  const Gpu* const gpu = gpu_of(index);
+  if (gpu == nullptr) return 0;
+  std::uint64_t sum = 0;
+  for (const auto& [id, seat] : gpu->seats) sum += std::max(seat.has() + seat.report.evicted, seat.report.allocated);
+  const std::uint64_t most = available(*gpu);
+  return sum > most ? sum - most : 0;
+}
+
 std::uint64_t Residency::on_gpu(GpuIndex index) const {
   std::uint64_t sum = 0;
   if (const Gpu* const gpu = gpu_of(index)) {

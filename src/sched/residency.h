@@ -86,6 +86,14 @@ struct GpuMemory {
   std::vector<SeatMemory> seats;
 };
 
+// What is known of a GPU's seats, for deciding whether they can all run at once.
+struct Togetherness {
+  std::size_t seats = 0;
+  std::size_t unknown = 0;    // of them, have not said yet whether they report
+  std::size_t silent = 0;     // do not report
+  std::uint64_t evicted = 0;  // bytes
+};
+
 // A seat that has not answered its first bound by then leaves its memory to the driver.
 inline constexpr Duration kFirstReportPatience = std::chrono::seconds(1);
 // The driver has returned a killed tenant's memory by then (40 GiB were back after 68 ms).
@@ -129,6 +137,9 @@ class Residency {
 
   // Whether everybody's memory, allocations that are waited for included, fits at once and leaves `margin`.
   bool fits_together(GpuIndex gpu, std::uint64_t margin) const;
+  Togetherness together(GpuIndex gpu) const;
+  // How much of its seats' memory does not fit on it.
+  std::uint64_t overflow(GpuIndex gpu) const;
   // Sum of what its seats have said that they have on it.
   std::uint64_t on_gpu(GpuIndex gpu) const;
   std::uint64_t returning(GpuIndex gpu) const;
