@@ -62,9 +62,9 @@ class CompletionsTest(unittest.TestCase):
             self.assertEqual(sorted(self.complete(command, "-")), flags, command)
 
     def test_values(self):
-        self.assertEqual(self.complete("set", "--mode", ""), ["serial", "concurrent"])
+        self.assertEqual(self.complete("set", "--mode", ""), ["auto", "serial", "concurrent"])
         self.assertEqual(self.complete("set", "--mode", "=", "c"), ["concurrent"])
-        self.assertEqual(self.complete("set", "--mode", "="), ["serial", "concurrent"])
+        self.assertEqual(self.complete("set", "--mode", "="), ["auto", "serial", "concurrent"])
         self.assertEqual(self.complete("set", "0", "--quantum", "u"), ["unlimited"])
         self.assertEqual(self.complete("set", "--step-delay", ""), [""])
         self.assertEqual(self.complete("set", ""), ["all"])

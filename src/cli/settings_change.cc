@@ -18,6 +18,9 @@ using base::Duration;
 using base::Result;
 using base::Status;
 
+// More than any GPU has.
+constexpr std::uint64_t kMaxReserve = std::uint64_t{1} << 40;
+
 // What the daemon takes (docs/api.md). It checks again and has the last word; checking here gives the error before any
 // GPU is changed.
 struct Rule {
@@ -26,12 +29,23 @@ struct Rule {
   bool is_time = false;
   Duration minimum{};
   Duration maximum{};
+  bool is_bytes = false;
 };
 
-constexpr std::array<Rule, 12> kRules{{
-    {{"mode", "--mode", "MODE", "serial or concurrent",
-      "One holder at a time, or all at once under the driver's time slicing"},
-     "serial concurrent"},
+constexpr std::array<Rule, 14> kRules{{
+    {{"mode", "--mode", "MODE", "auto, serial or concurrent",
+      "One holder at a time, or all at once; auto: at once while all fits"},
+     "auto serial concurrent"},
+    {{"auto_by_gain", "--auto-by-gain", "BOOL", "true or false",
+      "In mode auto, measure what gives more where all fits (not yet)"},
+     "true false"},
+    {{"reserve", "--reserve", "BYTES", "a number of bytes with a unit, such as 512M, at most 1024G, or auto",
+      "GPU memory kept free for what the driver takes"},
+     "auto",
+     false,
+     {},
+     {},
+     true},
     {{"policy", "--policy", "POLICY", "fair or fifo", "Next is who had the least GPU time, or who has waited longest"},
      "fair fifo"},
     {{"quantum", "--quantum", "TIME", "a time from 1ms to 24h, auto, or unlimited",
@@ -46,9 +60,9 @@ constexpr std::array<Rule, 12> kRules{{
      true,
      100ms,
      24h},
-    {{"idle_hold", "--idle-hold", "TIME", "a time from 0us to 10s",
+    {{"idle_hold", "--idle-hold", "TIME", "a time from 0us to 10s, or auto",
       "How long an idle program keeps a GPU that others wait for"},
-     "",
+     "auto",
      true,
      0ns,
      10s},
@@ -125,6 +139,11 @@ Status check_setting(std::string_view name, std::string_view value) {
     if (has_word(rule.words, value)) return {};
     std::string reason = std::string(rule.shown.option) + " cannot be '" + std::string(value.substr(0, 64)) +
                          "': it must be " + std::string(rule.shown.allowed);
+    if (rule.is_bytes) {
+      const auto bytes = base::parse_bytes(value, 1);
+      if (ends_in_digit(value) || !bytes || *bytes > kMaxReserve) return base::fail(Code::kInvalid, reason);
+      return {};
+    }
     if (rule.is_time && ends_in_digit(value))
       reason += " (a unit is missing: write " + std::string(value.substr(0, 32)) + "ms or s)";
     if (!rule.is_time || ends_in_digit(value)) return base::fail(Code::kInvalid, reason);
@@ -138,7 +157,7 @@ Status check_setting(std::string_view name, std::string_view value) {
 std::string settings_body(const std::vector<SettingValue>& values, bool save) {
   nlohmann::json body = nlohmann::json::object();
   for (const SettingValue& value : values) {
-    if (value.name == "overlap") {
+    if (value.name == "overlap" || value.name == "auto_by_gain") {
       body[value.name] = value.value == "true";
     } else {
       body[value.name] = value.value;

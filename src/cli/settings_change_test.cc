@@ -10,11 +10,13 @@ namespace {
 
 TEST(CheckSettingTest, TakesWhatIsDocumented) {
   const std::vector<std::pair<const char*, std::vector<const char*>>> good{
-      {"mode", {"serial", "concurrent"}},
+      {"mode", {"auto", "serial", "concurrent"}},
+      {"auto_by_gain", {"true", "false"}},
+      {"reserve", {"auto", "512M", "1.5GiB", "0B"}},
       {"policy", {"fair", "fifo"}},
       {"quantum", {"auto", "unlimited", "1ms", "50ms", "1.5s", "24h"}},
       {"max_runtime", {"100ms", "300s", "unlimited", "24h"}},
-      {"idle_hold", {"0us", "200us", "10s"}},
+      {"idle_hold", {"auto", "0us", "200us", "10s"}},
       {"stall_timeout", {"10ms", "1h"}},
       {"stall_retry", {"1ms", "1m"}},
       {"step_delay", {"100us", "10s"}},
@@ -31,7 +33,7 @@ TEST(CheckSettingTest, TakesWhatIsDocumented) {
 
 TEST(CheckSettingTest, RefusesEverythingElseAndSaysWhatIsAllowed) {
   const std::vector<std::pair<const char*, std::vector<const char*>>> bad{
-      {"mode", {"", "Serial", "auto", "serial concurrent", " "}},
+      {"mode", {"", "Serial", "automatic", "serial concurrent", " "}},
       {"policy", {"priority"}},
       {"quantum",
        {"", "0ms", "999us", "25h", "-1ms", "50", "50 parsecs", "inf", "1e3ms", "auto ", "99999999999999999999h"}},
@@ -39,6 +41,8 @@ TEST(CheckSettingTest, RefusesEverythingElseAndSaysWhatIsAllowed) {
       {"idle_hold", {"unlimited", "11s"}},
       {"kill_silent_after", {"0s", "999ms", "auto"}},
       {"overlap", {"on", "1", "yes"}},
+      {"auto_by_gain", {"auto", ""}},
+      {"reserve", {"512", "2T", "half", "-1M"}},
   };
   for (const auto& [name, values] : bad) {
     for (const char* value : values) {

@@ -181,7 +181,7 @@ ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {
   std::vector<std::pair<std::uint32_t, Gpu>> changed;
   std::vector<std::string> sections;
   for (const base::GpuIndex gpu : *selected) {
-    sched::GpuSettings settings = leases_.gpus()[gpu.value].settings;
+    GpuSettings settings = leases_.gpus()[gpu.value].settings;
     for (const Assignment& a : patch->changes) static_cast<void>(set_setting(settings, a.key, a.value));
     leases_.set_settings(gpu, settings);
     changed.emplace_back(gpu.value, leases_.gpus()[gpu.value]);

@@ -85,7 +85,8 @@ TEST(Api, ShowsGpusAndSeats) {
   const Json& gpu = json["gpus"][0];
   EXPECT_EQ(gpu["index"], 0);
   EXPECT_EQ(gpu["uuid"], test_uuid(0).to_string());
-  EXPECT_EQ(gpu["mode"], "serial");
+  EXPECT_EQ(gpu["mode"], "auto");
+  EXPECT_EQ(gpu["mode_now"], "serial");
   EXPECT_EQ(gpu["policy"], "fair");
   EXPECT_EQ(gpu["quantum"], "1h");
   EXPECT_EQ(gpu["quantum_ns"], 3'600'000'000'000);
@@ -123,7 +124,7 @@ TEST(Api, ChangesSettings) {
   EXPECT_EQ(json["gpus"][0]["quantum"], "50ms");
   EXPECT_EQ(json["gpus"][0]["settings"]["overlap"], false);
   json = json_of(http(dir.path(), "GET", "/v1/status"));
-  EXPECT_EQ(json["gpus"][0]["mode"], "serial");
+  EXPECT_EQ(json["gpus"][0]["mode"], "auto");
   EXPECT_EQ(json["gpus"][1]["mode"], "concurrent");
   EXPECT_EQ(http(dir.path(), "PATCH", "/v1/gpus/" + test_uuid(0).to_string(), R"({"policy": "fifo"})").status, 200);
   answer = http(dir.path(), "PATCH", "/v1/gpus/all", R"({"max_runtime": "unlimited"})");
@@ -199,7 +200,7 @@ TEST(Api, RefusesWhatIsWrong) {
   }
   // One wrong setting changes none.
   http(dir.path(), "PATCH", "/v1/gpus/0", R"({"mode": "concurrent", "quantum": "x"})");
-  EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["mode"], "serial");
+  EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["mode"], "auto");
 }
 
 class ManualClock final : public base::Clock {
@@ -217,7 +218,8 @@ TEST(Api, LetsStrangersLookOnlySoOften) {
   Leases leases(clock, trace);
   const auto access = AccessRules::make(Config(), 0, false);
   ASSERT_TRUE(access);
-  Translator translator(leases, *access, {});
+  Rooms rooms(leases);
+  Translator translator(leases, rooms, *access, {});
   TimerStatistics timers;
   Api api(leases, translator, *access, {}, timers);
   const auto status_of = [&](uid_t uid) {
@@ -246,7 +248,7 @@ TEST(Api, LetsStrangersLookAndNotTouch) {
               return denied.body.find("\"denied\"") == std::string::npos ? 3 : 0;
             }),
             0);
-  EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["mode"], "serial");
+  EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["mode"], "auto");
 }
 
 TEST(Access, IsForThoseWhoAreAllowed) {

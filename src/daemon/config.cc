@@ -27,6 +27,7 @@ namespace {
 #include "base/limits.h"
 #include "base/units.h"
 #include "daemon/files.h"
+#include "daemon/host_memory.h"
 #include "daemon/settings.h"
 
 namespace gpumux::daemon {
@@ -34,7 +35,7 @@ namespace {
 
 constexpr char kSavedName[] = "saved.toml";
 constexpr char kTopKeys[] =
-    "log_level, on_daemon_loss, allow_users, allow_groups, admin_group, socket_mode, [defaults], [gpu.N]";
+    "log_level, on_daemon_loss, allow_users, allow_groups, admin_group, socket_mode, host_memory, [defaults], [gpu.N]";
 
 // Where a value stands, and how its errors begin: "/etc/gpumux/gpumux.toml:12: ".
 struct Place {
@@ -84,7 +85,7 @@ base::Result<std::vector<Assignment>> read_settings(const toml::table& table, co
                                              (setting->boolean ? "" : ", written in quotes"))
                                 .error());
     }
-    sched::GpuSettings scratch;
+    GpuSettings scratch;
     if (const auto set = set_setting(scratch, name, *text); !set) {
       return tl::unexpected(wrong(place, set.error().message()).error());
     }
@@ -93,7 +94,7 @@ base::Result<std::vector<Assignment>> read_settings(const toml::table& table, co
   return assignments;
 }
 
-void assign_all(sched::GpuSettings& settings, const std::vector<Assignment>& assignments) {
+void assign_all(GpuSettings& settings, const std::vector<Assignment>& assignments) {
   // They were all checked where they were read.
   for (const Assignment& a : assignments) static_cast<void>(set_setting(settings, a.key, a.value));
 }
@@ -158,6 +159,12 @@ base::Status set_socket_mode(Config& config, std::string_view text) {
   return {};
 }
 
+base::Status set_host_memory(Config& config, std::string_view text) {
+  GPUMUX_TRY(check_host_memory(text));
+  config.host_memory = text;
+  return {};
+}
+
 base::Status set_log_level_text(Config& config, std::string_view text) {
   const auto level = parse_log_level(text);
   if (!level) return base::fail(base::Code::kInvalid, "log_level: " + level.error().message());
@@ -182,6 +189,7 @@ base::Status read_top_key(Config& config, const std::string& key, const toml::no
   if (key == "log_level") set = set_log_level_text;
   if (key == "on_daemon_loss") set = set_on_loss;
   if (key == "socket_mode") set = set_socket_mode;
+  if (key == "host_memory") set = set_host_memory;
   if (key == "admin_group") {
     set = [](Config& c, std::string_view text) {
       c.admin_group = text;
@@ -197,8 +205,8 @@ base::Status read_top_key(Config& config, const std::string& key, const toml::no
 
 }  // namespace
 
-sched::GpuSettings Config::settings_for(std::uint32_t index, const std::string& uuid) const {
-  sched::GpuSettings settings = defaults;
+GpuSettings Config::settings_for(std::uint32_t index, const std::string& uuid) const {
+  GpuSettings settings = defaults;
   if (const auto by_index = gpus.find(std::to_string(index)); by_index != gpus.end())
     assign_all(settings, by_index->second);
   if (const auto by_uuid = gpus.find(uuid); by_uuid != gpus.end()) assign_all(settings, by_uuid->second);
@@ -255,7 +263,7 @@ base::Status read_environment(Config& config, const Environment& environment) {
     return value != nullptr && value[0] != '\0' ? value : nullptr;
   };
   for (const SettingKey& key : setting_keys()) {
-    sched::GpuSettings settings;
+    GpuSettings settings;
     const char* own = get(key.environment);
     const char* alias = own == nullptr ? get(key.alias) : nullptr;
     if (own == nullptr && alias == nullptr) continue;
@@ -269,6 +277,9 @@ base::Status read_environment(Config& config, const Environment& environment) {
   }
   if (const char* text = get("GPUMUX_ON_DAEMON_LOSS")) {
     GPUMUX_TRY(in_variable("GPUMUX_ON_DAEMON_LOSS", set_on_loss(config, text)));
+  }
+  if (const char* text = get("GPUMUX_HOST_MEMORY")) {
+    GPUMUX_TRY(in_variable("GPUMUX_HOST_MEMORY", set_host_memory(config, text)));
   }
   if (const char* text = get("GPUMUX_LOG_LEVEL")) {
     GPUMUX_TRY(in_variable("GPUMUX_LOG_LEVEL", set_log_level_text(config, text)));

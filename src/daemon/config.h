@@ -18,6 +18,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
+#include "daemon/gpu_settings.h"
 #include "daemon/log.h"
 #include "sched/events.h"
 
@@ -45,16 +46,17 @@ struct Config {
   // Who may change settings besides root and the daemon's owner.
   std::string admin_group = "gpumux";
   unsigned socket_mode = 0666;
+  std::string host_memory = "60%";  // for evicted data (host_memory.h); changed only by a restart
 
   // For all GPUs; per GPU ("0", "GPU-...") on top; the environment's on top of those.
-  sched::GpuSettings defaults;
+  GpuSettings defaults;
   std::map<std::string, std::vector<Assignment>, std::less<>> gpus;
   std::vector<Assignment> overrides;
 
   std::vector<std::string> files;  // that were read
 
   // One GPU's settings. `uuid` as nvidia-smi prints it.
-  sched::GpuSettings settings_for(std::uint32_t index, const std::string& uuid) const;
+  GpuSettings settings_for(std::uint32_t index, const std::string& uuid) const;
 };
 
 using Environment = std::function<const char*(const char* name)>;

@@ -135,7 +135,7 @@ TEST(Config, BadVariablesAreNamed) {
       {"NVSHARE_MAX_RUNTIME_SEC", "5m"},
       {"GPUMUX_LOG_LEVEL", "trace"},
       {"GPUMUX_ON_DAEMON_LOSS", "x"},
-      {"NVSHARE_SCHEDULING_MODE", "auto"},
+      {"NVSHARE_SCHEDULING_MODE", "automatic"},
   };
   for (const auto& [name, value] : cases) {
     const auto config = load_config(dir.path() + "/none.toml", false, environment_of({{name, value}}));
@@ -151,9 +151,9 @@ TEST(Config, MissingFileMattersOnlyIfItWasNamed) {
 
 TEST(Settings, AreWrittenAsTheyAreRead) {
   for (const SettingKey& key : setting_keys()) {
-    sched::GpuSettings settings;
+    GpuSettings settings;
     const std::string text = key.format(settings);
-    sched::GpuSettings read;
+    GpuSettings read;
     EXPECT_TRUE(set_setting(read, key.name, text)) << key.name << " " << text;
     EXPECT_EQ(key.format(read), text);
   }

@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <csignal>
 #include <deque>
+#include <thread>
 #include <utility>
 
 #include "base/limits.h"
@@ -24,10 +25,12 @@
 #include "daemon/attention.h"
 #include "daemon/files.h"
 #include "daemon/gpu_lock.h"
+#include "daemon/host_memory.h"
 #include "daemon/http_server.h"
 #include "daemon/known_tenants.h"
 #include "daemon/leases.h"
 #include "daemon/log.h"
+#include "daemon/rooms.h"
 #include "daemon/service_manager.h"
 #include "daemon/settings.h"
 #include "daemon/tenant_server.h"
@@ -46,6 +49,7 @@ using namespace std::chrono_literals;
 
 constexpr char kLockFile[] = "lock";
 constexpr auto kHousekeeping = 1s;
+constexpr auto kReturnedMemoryLook = 20ms;
 // Tenants come in bursts (the ranks of a job): one file for all of them. A daemon that dies within this time waits for
 // fewer.
 constexpr auto kKnownTenantsDelay = 20ms;
@@ -82,11 +86,15 @@ class Daemon::Impl {
         access_(std::move(access)),
         service_(options_.notify_fd),
         leases_(clock_, trace_),
-        translator_(leases_, access_, {options_.config.on_daemon_loss, GPUMUX_VERSION}),
+        rooms_(leases_),
+        translator_(leases_, rooms_, access_, {options_.config.on_daemon_loss, GPUMUX_VERSION}),
         tenants_(io_, translator_, leases_, access_, tenant_limits(), [this] { settled(); }),
         api_(leases_, translator_, access_, daemon_info(), timers_),
         http_(io_, worker_, api_, trace_, access_),
+        host_memory_(io_, host_pool_, host_budget(options_.config.host_memory)),
         core_timer_(io_),
+        rooms_timer_(io_),
+        returning_timer_(io_),
         housekeeping_(io_),
         known_tenants_timer_(io_),
         watchdog_(io_),
@@ -116,18 +124,21 @@ class Daemon::Impl {
   };
 
   static TenantServer::Limits tenant_limits();
+  static std::size_t host_threads();
   DaemonInfo daemon_info() const;
   tl::expected<void, DaemonError> lock_runtime_dir();
   tl::expected<void, DaemonError> add_gpus();
   tl::expected<void, DaemonError> open_sockets();
   void hold_grants();
   bool is_wanted(std::size_t index, const GpuInfo& gpu) const;
-  sched::GpuSettings settings_for(std::size_t index) const;
+  GpuSettings settings_for(std::size_t index) const;
   void answer_lock(std::size_t index);
   void retry_locks();
   void poll_attentively();
   void settled();
   void arm_core_timer();
+  void arm_rooms_timer();
+  void look_for_returned_memory();
   void tenant_changed(const Session& session);
   void tenant_gone();
   void write_known_tenants_soon();
@@ -149,17 +160,24 @@ class Daemon::Impl {
   asio::io_context io_{1};
   asio::thread_pool helper_{1};
   asio::thread_pool worker_{1};
+  asio::thread_pool host_pool_{host_threads()};
   TimerStatistics timers_;
   Trace trace_;
   TraceFile trace_file_{worker_};
   Leases leases_;
+  Rooms rooms_;
   Translator translator_;
   TenantServer tenants_;
   Api api_;
   HttpServer http_;
+  HostMemory host_memory_;
 
   Attention attention_;
   asio::steady_timer core_timer_;
+  asio::steady_timer rooms_timer_;
+  std::optional<base::TimePoint> rooms_deadline_;
+  asio::steady_timer returning_timer_;  // memory of tenants that are gone
+  bool returning_armed_ = false;
   std::optional<base::TimePoint> core_deadline_;
   asio::steady_timer housekeeping_;
   asio::steady_timer known_tenants_timer_;
@@ -223,6 +241,8 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
   });
   translator_.on_tenant_changed([this](const Session& session) { tenant_changed(session); });
   tenants_.on_gone([this](const Session&) { tenant_gone(); });
+  rooms_.set_host_budget(host_memory_.budget());
+  translator_.set_host_memory(&host_memory_);
   last_tenant_ = clock_.now();
   hold_grants();
   return open_sockets();
@@ -248,7 +268,7 @@ bool Daemon::Impl::is_wanted(std::size_t index, const GpuInfo& gpu) const {
          std::find(names.begin(), names.end(), std::to_string(index)) != names.end();
 }
 
-sched::GpuSettings Daemon::Impl::settings_for(std::size_t index) const {
+GpuSettings Daemon::Impl::settings_for(std::size_t index) const {
   const GpuInfo& gpu = inventory_->gpus()[index];
   auto settings = options_.config.settings_for(static_cast<std::uint32_t>(index), gpu.uuid_text);
   for (const Assignment& a : options_.flag_settings) static_cast<void>(set_setting(settings, a.key, a.value));
@@ -331,6 +351,7 @@ void Daemon::Impl::hold_grants() {
     grants_held_until_ = clock_.now() + kReturnTimeout;
     log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", returning_.size()}});
   }
+  translator_.set_tenants_return(was_killed || returning_.waiting());
   if (was_killed || returning_.waiting()) leases_.apply(sched::GrantsHeld{grants_held_until_});
 }
 
@@ -393,8 +414,48 @@ void Daemon::Impl::poll_attentively() {
 }
 
 void Daemon::Impl::settled() {
+  translator_.set_tenants_return(returning_.waiting() || clock_.now() < grants_held_until_);
+  rooms_.settle();
   tenants_.reap();
+  host_memory_.set_demand(rooms_.evictable_demand());
   arm_core_timer();
+  arm_rooms_timer();
+  if (rooms_.awaits_return()) look_for_returned_memory();
+}
+
+void Daemon::Impl::arm_rooms_timer() {
+  const auto deadline = rooms_.next_deadline();
+  if (deadline == rooms_deadline_) return;
+  rooms_deadline_ = deadline;
+  if (!deadline) {
+    rooms_timer_.cancel();
+    return;
+  }
+  rooms_timer_.expires_at(to_steady(*deadline));
+  rooms_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    rooms_deadline_.reset();
+    settled();
+  });
+}
+
+// The driver needs some tens of milliseconds for a killed tenant's memory; others wait for it.
+void Daemon::Impl::look_for_returned_memory() {
+  if (returning_armed_) return;
+  returning_armed_ = true;
+  refresh_use();
+  returning_timer_.expires_after(kReturnedMemoryLook);
+  returning_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    returning_armed_ = false;
+    if (rooms_.awaits_return()) look_for_returned_memory();
+  });
+}
+
+// Making host memory is bound by the machine's memory, which a few cores keep busy.
+std::size_t Daemon::Impl::host_threads() {
+  const unsigned cores = std::thread::hardware_concurrency();
+  return std::clamp(cores / 8, 1u, 8u);
 }
 
 void Daemon::Impl::arm_core_timer() {
@@ -494,10 +555,15 @@ void Daemon::Impl::refresh_use() {
   if (refreshing_) return;
   refreshing_ = true;
   asio::post(helper_, [this] {
+    const base::TimePoint asked_at = clock_.now();
     auto use = inventory_->read_use();
-    asio::post(io_, [this, use = std::move(use)]() mutable {
+    asio::post(io_, [this, asked_at, use = std::move(use)]() mutable {
       refreshing_ = false;
-      for (std::size_t i = 0; i < use.size(); ++i) leases_.set_use(i, std::move(use[i]));
+      for (std::size_t i = 0; i < use.size(); ++i) {
+        rooms_.sampled({static_cast<std::uint32_t>(i)}, use[i].memory_used, asked_at);
+        leases_.set_use(i, std::move(use[i]));
+      }
+      settled();
     });
   });
 }

@@ -60,18 +60,22 @@ Overloaded(Functions...) -> Overloaded<Functions...>;
 
 Leases::Leases(const base::Clock& clock, Trace& trace) : clock_(clock), trace_(trace) {}
 
-void Leases::add_gpu(GpuInfo info, const sched::GpuSettings& settings, std::string refused) {
+void Leases::add_gpu(GpuInfo info, const GpuSettings& settings, std::string refused) {
   const base::GpuIndex index{static_cast<std::uint32_t>(gpus_.size())};
   const bool served = refused.empty();
-  gpus_.push_back({std::move(info), settings, std::move(refused), {}});
-  if (served) apply(sched::GpuAdded{index, settings, base::LeaseEpoch{epoch_of_now()}});
+  Gpu& gpu = gpus_.emplace_back();
+  gpu.info = std::move(info);
+  gpu.settings = settings;
+  gpu.mode = settings.auto_mode ? sched::Mode::kSerial : settings.mode;
+  gpu.refused = std::move(refused);
+  if (served) apply(sched::GpuAdded{index, core_settings(gpu), base::LeaseEpoch{epoch_of_now()}});
 }
 
 void Leases::serve(base::GpuIndex gpu) {
   Gpu& target = gpus_.at(gpu.value);
   if (target.refused.empty()) return;
   target.refused.clear();
-  apply(sched::GpuAdded{gpu, target.settings, base::LeaseEpoch{epoch_of_now()}});
+  apply(sched::GpuAdded{gpu, core_settings(target), base::LeaseEpoch{epoch_of_now()}});
 }
 
 std::optional<base::GpuIndex> Leases::find(const base::GpuUuid& uuid) const {
@@ -85,11 +89,41 @@ void Leases::set_use(std::size_t index, GpuUse use) {
   if (index < gpus_.size()) gpus_[index].use = std::move(use);
 }
 
-void Leases::set_settings(base::GpuIndex gpu, const sched::GpuSettings& settings) {
+void Leases::set_settings(base::GpuIndex gpu, const GpuSettings& settings) {
   Gpu& target = gpus_.at(gpu.value);
   if (target.settings == settings) return;
   target.settings = settings;
-  if (target.refused.empty()) apply(sched::SettingsChanged{gpu, settings});
+  if (!settings.auto_mode) target.mode = settings.mode;
+  if (target.refused.empty()) apply(sched::SettingsChanged{gpu, core_settings(target)});
+}
+
+void Leases::set_mode(base::GpuIndex gpu, sched::Mode mode) {
+  Gpu& target = gpus_.at(gpu.value);
+  if (target.mode == mode) return;
+  target.mode = mode;
+  if (target.refused.empty()) apply(sched::SettingsChanged{gpu, core_settings(target)});
+}
+
+sched::GpuSettings Leases::core_settings(const Gpu& gpu) const {
+  sched::GpuSettings settings = gpu.settings;
+  settings.mode = gpu.mode;
+  return settings;
+}
+
+void Leases::note_changed(const sched::Event& event) {
+  const auto note = [this](base::GpuIndex gpu) {
+    if (gpu.value < changed_.size()) changed_.set(gpu.value);
+  };
+  const auto look = [&](const auto& one) {
+    if constexpr (requires { one.seat.gpu; }) note(one.seat.gpu);
+    if constexpr (requires { one.gpu; }) note(one.gpu);
+  };
+  std::visit(look, event);
+  for (const sched::Command& command : commands_) std::visit(look, command);
+  // Its seats are gone, and were on any of them.
+  if (std::holds_alternative<sched::TenantGone>(event) || std::holds_alternative<sched::TimePassed>(event)) {
+    for (std::size_t i = 0; i < gpus_.size(); ++i) changed_.set(i);
+  }
 }
 
 void Leases::connected(base::TenantId tenant, std::shared_ptr<const TenantLabel> label) {
@@ -114,6 +148,7 @@ void Leases::apply(const sched::Event& event) {
   // The executor does not call back, so one buffer does for all calls.
   commands_.clear();
   core_.apply(now, event, commands_);
+  note_changed(event);
   if (executor_) {
     for (const sched::Command& command : commands_) executor_(command);
   }

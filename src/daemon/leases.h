@@ -5,14 +5,18 @@
 // Owned by the loop's thread.
 #pragma once
 
+#include <bitset>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/limits.h"
+#include "daemon/gpu_settings.h"
 #include "daemon/inventory.h"
 #include "daemon/trace.h"
 #include "sched/events.h"
@@ -22,8 +26,9 @@ namespace gpumux::daemon {
 
 struct Gpu {
   GpuInfo info;
-  sched::GpuSettings settings;
-  std::string refused;  // why it is not served; empty: it is
+  GpuSettings settings;
+  sched::Mode mode = sched::Mode::kSerial;  // in force: what `auto` comes to, or what was set
+  std::string refused;                      // why it is not served; empty: it is
   GpuUse use;
 };
 
@@ -37,14 +42,20 @@ class Leases {
   void set_executor(Executor executor) { executor_ = std::move(executor); }
 
   // In index order, before anything else. `refused`: why the GPU is only shown.
-  void add_gpu(GpuInfo info, const sched::GpuSettings& settings, std::string refused);
+  void add_gpu(GpuInfo info, const GpuSettings& settings, std::string refused);
   // A GPU that was only shown is served from now on.
   void serve(base::GpuIndex gpu);
   const std::vector<Gpu>& gpus() const { return gpus_; }
   // The index of a GPU by what cuDeviceGetUuid_v2 says of it.
   std::optional<base::GpuIndex> find(const base::GpuUuid& uuid) const;
   void set_use(std::size_t index, GpuUse use);
-  void set_settings(base::GpuIndex gpu, const sched::GpuSettings& settings);
+  void set_settings(base::GpuIndex gpu, const GpuSettings& settings);
+  // What the mode `auto` comes to, or what stands in for a mode that cannot be had now.
+  void set_mode(base::GpuIndex gpu, sched::Mode mode);
+  // Its seats, nearest turn first. Writes over `turns`.
+  void turns(base::GpuIndex gpu, std::vector<sched::Turn>& turns) const { core_.turns(gpu, turns); }
+  // GPUs whose turns may have changed since the last call.
+  std::bitset<base::kMaxGpus> take_changed() { return std::exchange(changed_, {}); }
 
   void connected(base::TenantId tenant, std::shared_ptr<const TenantLabel> label);
   // `why`: a literal, for the trace.
@@ -70,6 +81,9 @@ class Leases {
   void record_command(base::TimePoint now, const sched::Command& command);
   TraceEntry entry(base::TimePoint now, std::string_view name, base::SeatId seat) const;
 
+  sched::GpuSettings core_settings(const Gpu& gpu) const;
+  void note_changed(const sched::Event& event);
+
   const base::Clock& clock_;
   Trace& trace_;
   Executor executor_;
@@ -77,7 +91,8 @@ class Leases {
   std::vector<Gpu> gpus_;
   std::unordered_map<base::TenantId, std::shared_ptr<const TenantLabel>> labels_;
   std::unordered_map<std::uint64_t, std::string> notes_;  // by tenant and GPU
-  std::vector<sched::Command> commands_;                  // kept only for its memory
+  std::bitset<base::kMaxGpus> changed_;
+  std::vector<sched::Command> commands_;  // kept only for its memory
 };
 
 }  // namespace gpumux::daemon

@@ -109,7 +109,7 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
 
   for (const auto& [name, text] : settings) {
     if (text.empty()) continue;
-    sched::GpuSettings scratch;
+    GpuSettings scratch;
     if (const auto set = set_setting(scratch, name, text); !set)
       return fail(kExitUsage, flag_of(name) + ": " + set.error().message());
     daemon.flag_settings.push_back({name, text});

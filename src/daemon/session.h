@@ -27,8 +27,9 @@ inline constexpr std::size_t kMaxGangJoins = 16;
 // What carries a session's messages: a socket, a test or the fuzzer.
 class Carrier {
  public:
-  // False: it could not be sent and will not be: the tenant does not read, or is gone. The session then ends.
-  virtual bool send(std::span<const std::byte> message) = 0;
+  // With `fd`, which stays the caller's (negative: none). False: it could not be sent and will not be: the tenant does
+  // not read, or is gone. The session then ends.
+  virtual bool send(std::span<const std::byte> message, int fd) = 0;
   // SIGKILL to the tenant.
   virtual void kill() = 0;
 
@@ -42,6 +43,7 @@ struct Slot {
   bool granted = false;
   bool exclusive = true;
   base::LeaseEpoch epoch;
+  wire::Memory memory;  // what it last said that it has, as it said it: for people
 };
 
 class Session {
@@ -59,10 +61,11 @@ class Session {
   RateLimit notes{20, 2};
   std::uint64_t notes_suppressed = 0;
   std::size_t gang_joins = 0;
+  base::TimePoint recalled_at{};  // when it was last asked for host memory back
 
   template <class Message>
-  bool send(const Message& message) {
-    return ended_ ? false : carrier_.send(wire::encode(message).bytes());
+  bool send(const Message& message, int fd = -1) {
+    return ended_ ? false : carrier_.send(wire::encode(message).bytes(), fd);
   }
   void kill() { carrier_.kill(); }
 
@@ -72,6 +75,12 @@ class Session {
   void close_slot(std::uint32_t number) { slots_[number].reset(); }
   std::optional<std::uint32_t> slot_of(base::GpuIndex gpu) const;
   std::size_t open_slots() const;
+  template <class Function>
+  void for_each_slot(Function function) const {
+    for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i]) function(i, *slots_[i]);
+    }
+  }
 
   // Set once, when it is decided that the session ends; nothing is sent any more. The reason is a literal.
   bool ended() const { return ended_; }

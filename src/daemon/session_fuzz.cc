@@ -53,7 +53,7 @@ os::FileDescriptor make_page(bool good) {
 
 class Tenant final : public Carrier {
  public:
-  bool send(std::span<const std::byte> message) override {
+  bool send(std::span<const std::byte> message, int /*fd*/) override {
     if (!wire::decode_from_daemon(message)) broken("the daemon has sent what cannot be read");
     return reads;
   }
@@ -71,10 +71,15 @@ AccessRules everybody() {
 
 class Machine {
  public:
-  Machine() : leases_(clock_, trace_), access_(everybody()), translator_(leases_, access_, {OnLoss::kWait, "fuzz"}) {
+  Machine()
+      : leases_(clock_, trace_),
+        access_(everybody()),
+        rooms_(leases_),
+        translator_(leases_, rooms_, access_, {OnLoss::kWait, "fuzz"}) {
     for (std::size_t i = 0; i < kGpus; ++i) {
       GpuInfo gpu;
       gpu.uuid.bytes[0] = static_cast<std::uint8_t>(i);
+      gpu.memory_total = std::uint64_t{80} << 30;
       leases_.add_gpu(std::move(gpu), {}, "");
     }
   }
@@ -162,6 +167,8 @@ class Machine {
   }
 
   void settle() {
+    rooms_.settle();
+    if (const std::string violated = rooms_.check_invariants(); !violated.empty()) broken(violated);
     for (const base::TenantId id : translator_.take_unwritable()) {
       for (Tenant& tenant : tenants_) {
         if (tenant.session && tenant.session->id == id) leave(tenant);
@@ -185,6 +192,7 @@ class Machine {
   Trace trace_{64};
   Leases leases_;
   AccessRules access_;
+  Rooms rooms_;
   Translator translator_;
   std::array<Tenant, kTenants> tenants_;
   std::uint64_t next_ = 1;

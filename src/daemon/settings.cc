@@ -10,7 +10,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using base::Duration;
-using sched::GpuSettings;
 
 // The error is completed by set_setting, which knows the setting's name and what is allowed.
 base::Status bad() { return base::fail(base::Code::kInvalid, ""); }
@@ -48,7 +47,10 @@ base::Status parse_quantum(GpuSettings& s, std::string_view text) {
 }
 
 base::Status parse_mode(GpuSettings& s, std::string_view text) {
-  if (text == "serial") {
+  s.auto_mode = text == "auto";
+  if (text == "auto") {
+    s.mode = sched::Mode::kSerial;
+  } else if (text == "serial") {
     s.mode = sched::Mode::kSerial;
   } else if (text == "concurrent") {
     s.mode = sched::Mode::kConcurrent;
@@ -69,17 +71,60 @@ base::Status parse_policy(GpuSettings& s, std::string_view text) {
   return {};
 }
 
-base::Status parse_overlap(GpuSettings& s, std::string_view text) {
+std::string write_mode(const GpuSettings& s) {
+  if (s.auto_mode) return "auto";
+  return s.mode == sched::Mode::kSerial ? "serial" : "concurrent";
+}
+
+base::Status read_boolean(bool& target, std::string_view text) {
   if (text != "true" && text != "false") return bad();
-  s.overlap = text == "true";
+  target = text == "true";
   return {};
 }
 
-constexpr std::array<SettingKey, 12> kKeys{{
-    {"mode", "GPUMUX_MODE", "NVSHARE_SCHEDULING_MODE", "serial or concurrent",
-     "Whether tenants hold the GPU one at a time, or all at once under the driver's own time slicing.", false,
-     parse_mode,
-     [](const GpuSettings& s) { return std::string(s.mode == sched::Mode::kSerial ? "serial" : "concurrent"); }},
+base::Status parse_idle_hold(GpuSettings& s, std::string_view text) {
+  if (text == "auto") {
+    s.idle_hold = sched::kAutomatic;
+    return {};
+  }
+  return read_time(s.idle_hold, text, 0ns, 10s);
+}
+
+// A tebibyte is more than any GPU has.
+constexpr std::uint64_t kMaxReserve = std::uint64_t{1} << 40;
+
+base::Status parse_reserve(GpuSettings& s, std::string_view text) {
+  if (text == "auto") {
+    s.reserve = kAutomaticReserve;
+    return {};
+  }
+  // Bytes have a unit as times have.
+  if (text.empty() || (text.back() >= '0' && text.back() <= '9')) return bad();
+  const auto parsed = base::parse_bytes(text, 1);
+  if (!parsed || *parsed > kMaxReserve) return bad();
+  s.reserve = *parsed;
+  return {};
+}
+
+std::string write_reserve(const GpuSettings& s) {
+  if (s.reserve == kAutomaticReserve) return "auto";
+  constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
+  if (s.reserve % kMebibyte == 0) return std::to_string(s.reserve / kMebibyte) + "M";
+  return std::to_string(s.reserve) + "B";
+}
+
+constexpr std::array<SettingKey, 14> kKeys{{
+    {"mode", "GPUMUX_MODE", "NVSHARE_SCHEDULING_MODE", "auto, serial or concurrent",
+     "Whether tenants hold the GPU one at a time, or all at once under the driver's own time slicing; auto: all at "
+     "once as long as all their memory fits together.",
+     false, parse_mode, write_mode},
+    {"auto_by_gain", "GPUMUX_AUTO_BY_GAIN", "", "true or false",
+     "In mode auto, whether it is measured what gives more where all fits together; not measured yet: all at once.",
+     true, [](GpuSettings& s, std::string_view text) { return read_boolean(s.auto_by_gain, text); },
+     [](const GpuSettings& s) { return std::string(s.auto_by_gain ? "true" : "false"); }},
+    {"reserve", "GPUMUX_RESERVE", "", "a number of bytes with a unit, such as 512M, at most 1024G, or auto",
+     "GPU memory that is kept free for contexts and whatever else the driver takes without asking.", false,
+     parse_reserve, write_reserve},
     {"policy", "GPUMUX_POLICY", "", "fair or fifo",
      "Who is next: whoever has had the least GPU time, or whoever has waited longest.", false, parse_policy,
      [](const GpuSettings& s) { return std::string(s.policy == sched::PolicyKind::kFair ? "fair" : "fifo"); }},
@@ -90,10 +135,9 @@ constexpr std::array<SettingKey, 12> kKeys{{
      "Nobody holds the GPU longer than this while others wait, whatever the quantum.", false,
      [](GpuSettings& s, std::string_view text) { return read_time_or_unlimited(s.max_runtime, text, 100ms, 24h); },
      [](const GpuSettings& s) { return write_time(s.max_runtime); }},
-    {"idle_hold", "GPUMUX_IDLE_HOLD", "", "a time from 0us to 10s",
-     "How long an idle tenant keeps a GPU that others wait for.", false,
-     [](GpuSettings& s, std::string_view text) { return read_time(s.idle_hold, text, 0ns, 10s); },
-     [](const GpuSettings& s) { return write_time(s.idle_hold); }},
+    {"idle_hold", "GPUMUX_IDLE_HOLD", "", "a time from 0us to 10s, or auto",
+     "How long an idle tenant keeps a GPU that others wait for; auto: as long as the switch would cost.", false,
+     parse_idle_hold, [](const GpuSettings& s) { return write_time(s.idle_hold); }},
     {"stall_timeout", "GPUMUX_STALL_TIMEOUT", "", "a time from 10ms to 1h",
      "A revocation whose work has not drained by then is taken back and tried again later.", false,
      [](GpuSettings& s, std::string_view text) { return read_time(s.stall_timeout, text, 10ms, 1h); },
@@ -119,7 +163,8 @@ constexpr std::array<SettingKey, 12> kKeys{{
      [](GpuSettings& s, std::string_view text) { return read_time_or_unlimited(s.kill_silent_after, text, 1s, 24h); },
      [](const GpuSettings& s) { return write_time(s.kill_silent_after); }},
     {"overlap", "GPUMUX_OVERLAP", "", "true or false",
-     "Whether the next tenant starts while the last one's submitted work still finishes.", true, parse_overlap,
+     "Whether the next tenant starts while the last one's submitted work still finishes.", true,
+     [](GpuSettings& s, std::string_view text) { return read_boolean(s.overlap, text); },
      [](const GpuSettings& s) { return std::string(s.overlap ? "true" : "false"); }},
 }};
 

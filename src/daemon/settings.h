@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "sched/events.h"
+#include "daemon/gpu_settings.h"
 
 namespace gpumux::daemon {
 
@@ -19,8 +19,8 @@ struct SettingKey {
   std::string_view allowed;      // "a time from 100ms to 24h, or unlimited"
   std::string_view meaning;      // one sentence, for the documents
   bool boolean = false;          // written true or false in TOML and JSON, everything else as a string
-  base::Status (*parse)(sched::GpuSettings& settings, std::string_view text) = nullptr;
-  std::string (*format)(const sched::GpuSettings& settings) = nullptr;
+  base::Status (*parse)(GpuSettings& settings, std::string_view text) = nullptr;
+  std::string (*format)(const GpuSettings& settings) = nullptr;
 };
 
 // In the order in which documents and status show them.
@@ -30,10 +30,10 @@ std::span<const SettingKey> setting_keys();
 const SettingKey* find_setting(std::string_view name);
 
 // Sets `name` to what `text` says. The error names the setting, the value and what is allowed.
-base::Status set_setting(sched::GpuSettings& settings, std::string_view name, std::string_view text);
+base::Status set_setting(GpuSettings& settings, std::string_view name, std::string_view text);
 
 // Sets by an alias and in its units ("NVSHARE_MAX_RUNTIME_SEC": seconds, at least 10).
-base::Status set_by_alias(sched::GpuSettings& settings, const SettingKey& key, std::string_view text);
+base::Status set_by_alias(GpuSettings& settings, const SettingKey& key, std::string_view text);
 
 // "mode, policy, quantum, ...": for errors.
 std::string known_settings();

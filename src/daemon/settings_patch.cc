@@ -43,7 +43,7 @@ base::Result<SettingsPatch> parse_settings_patch(std::string_view body) {
       return base::fail(base::Code::kInvalid,
                         name.substr(0, 64) + " must be " + std::string(key->allowed) + ", as a string");
     }
-    sched::GpuSettings scratch;
+    GpuSettings scratch;
     GPUMUX_TRY(set_setting(scratch, name, text));
     patch.changes.push_back({name, text});
   }

@@ -34,7 +34,7 @@ bool has_lease(sched::SeatPhase phase) {
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
-Json settings_json(const sched::GpuSettings& settings) {
+Json settings_json(const GpuSettings& settings) {
   Json json = Json::object();
   for (const SettingKey& key : setting_keys()) {
     const std::string text = key.format(settings);
@@ -58,6 +58,7 @@ Json gpu_json(std::uint32_t index, const Gpu& gpu) {
             {"memory_used_bytes", gpu.use.memory_used}};
   Json settings = settings_json(gpu.settings);
   for (const char* key : {"mode", "policy", "quantum"}) json[key] = settings[key];
+  json["mode_now"] = gpu.mode == sched::Mode::kSerial ? "serial" : "concurrent";
   if (gpu.settings.max_runtime != sched::kUnlimited) json["max_runtime_ns"] = gpu.settings.max_runtime.count();
   json["settings"] = std::move(settings);
   json["refused"] = gpu.refused;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/tenant_server.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -65,17 +66,19 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
     pause_.cancel();
   }
 
-  bool send(std::span<const std::byte> message) override {
+  bool send(std::span<const std::byte> message, int fd) override {
     if (!open_) return false;
     if (outbox_.empty()) {
-      const auto sent = os::send_message(socket_.native_handle(), message);
+      const auto sent = os::send_message(socket_.native_handle(), message, fd);
       if (sent) return true;
       // The other side's end is noticed where it is read: until then nothing is lost by keeping what we have to say.
       if (sent.error().system_errno != EAGAIN)
         return sent.error().system_errno == EPIPE || sent.error().system_errno == ECONNRESET;
     }
     if (outbox_.size() >= kMaxOutbox) return false;
-    outbox_.emplace_back(message.begin(), message.end());
+    os::FileDescriptor copy(fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    if (fd >= 0 && !copy) return false;
+    outbox_.push_back({{message.begin(), message.end()}, std::move(copy)});
     if (outbox_.size() == 1) wait_write();
     return true;
   }
@@ -156,7 +159,7 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
 
   void write_some() {
     while (!outbox_.empty()) {
-      const auto sent = os::send_message(socket_.native_handle(), outbox_.front());
+      const auto sent = os::send_message(socket_.native_handle(), outbox_.front().bytes, outbox_.front().fd.get());
       if (!sent && sent.error().system_errno == EAGAIN) return wait_write();
       if (!sent) return outbox_.clear();  // the reader notices
       outbox_.pop_front();
@@ -167,7 +170,11 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
   asio::posix::stream_descriptor socket_;
   asio::posix::stream_descriptor process_;
   asio::steady_timer pause_;
-  std::deque<std::vector<std::byte>> outbox_;
+  struct Unsent {
+    std::vector<std::byte> bytes;
+    os::FileDescriptor fd;
+  };
+  std::deque<Unsent> outbox_;
   RateLimit rate_{kMessageBurst, kMessagesPerSecond};
   base::TimePoint throttled_since_{};
   bool open_ = true;

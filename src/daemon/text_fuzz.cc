@@ -18,7 +18,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   switch (data[0] % 5) {
     case 0: {
       const auto patch = parse_settings_patch(text);
-      gpumux::sched::GpuSettings settings;
+      gpumux::daemon::GpuSettings settings;
       // What was accepted can be applied.
       for (std::size_t i = 0; patch && i < patch->changes.size(); ++i) {
         if (!set_setting(settings, patch->changes[i].key, patch->changes[i].value)) std::abort();
@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     case 3: {
       for (const SettingKey& key : setting_keys()) {
-        gpumux::sched::GpuSettings settings;
+        gpumux::daemon::GpuSettings settings;
         if (key.parse(settings, text)) static_cast<void>(key.format(settings));
       }
       break;

@@ -12,6 +12,9 @@
 namespace gpumux::daemon {
 namespace {
 
+// One that was asked for host memory needs a moment to unregister and unmap it.
+constexpr base::Duration kRecallPause = std::chrono::milliseconds(100);
+
 base::SeatId seat_of(const Session& session, const Slot& slot) { return {session.id, slot.gpu}; }
 
 // Program names and notes are shown to people: no control characters reach a terminal.
@@ -35,9 +38,18 @@ LogLevel level_of(wire::Severity severity) {
 
 }  // namespace
 
-Translator::Translator(Leases& leases, const AccessRules& access, Options options)
-    : leases_(leases), access_(access), options_(std::move(options)) {
+Translator::Translator(Leases& leases, Rooms& rooms, const AccessRules& access, Options options)
+    : leases_(leases), rooms_(rooms), access_(access), options_(std::move(options)) {
   leases_.set_executor([this](const sched::Command& command) { carry_out(command); });
+  rooms_.on_bound([this](const sched::RoomBound& bound) { send_room(bound); });
+  rooms_.on_expect_eviction([this](const sched::ExpectEviction& eviction) { send_expected_eviction(eviction); });
+}
+
+void Translator::set_host_memory(HostMemory* host) {
+  host_ = host;
+  if (host_ == nullptr) return;
+  host_->on_lent([this](const HostLoan& loan, int fd) { send_loan(loan, fd); });
+  host_->on_short([this](std::uint64_t bytes) { recall_host(bytes); });
 }
 
 Session* Translator::find(base::TenantId tenant) const {
@@ -76,6 +88,8 @@ base::Status Translator::receive(Session& session, std::span<const std::byte> by
 void Translator::ended(Session& session, std::string_view why) {
   session.end();
   sessions_.erase(session.id);
+  session.for_each_slot([&](std::uint32_t, const Slot& slot) { rooms_.closed(seat_of(session, slot)); });
+  if (host_ != nullptr) host_->gone(session.id);
   leases_.gone(session.id, why);
 }
 
@@ -156,7 +170,9 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
   Slot& slot = session.open_slot(open.slot, *gpu);
   leases_.apply(sched::SeatOpened{seat_of(session, slot)});
   send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
+  const base::SeatId seat = seat_of(session, slot);
   if (open.state != wire::SeatState::kNone) claim(session, open.slot, open);
+  open_room(session, seat, open.state != wire::SeatState::kNone || tenants_return_);
   if (changed_) changed_(session);
   return {};
 }
@@ -191,6 +207,7 @@ base::Status Translator::on(Session& session, const wire::SeatClose& close) {
   const base::SeatId seat = seat_of(session, *slot);
   if (slot->granted) session.page.revoke(close.slot);
   session.close_slot(close.slot);
+  rooms_.closed(seat);
   leases_.apply(sched::SeatClosed{seat});
   if (changed_) changed_(session);
   return {};
@@ -256,6 +273,103 @@ base::Status Translator::on(Session& session, const wire::Idling& idling) {
   return {};
 }
 
+// ---- memory -------------------------------------------------------------------------------------
+
+void Translator::open_room(Session& session, base::SeatId seat, bool may_be_back) {
+  if (session.protocol < wire::kMemoryProtocol) return;  // it leaves its memory to the driver
+  rooms_.opened(seat, {}, !may_be_back);
+}
+
+base::Status Translator::on(Session& session, const wire::Memory& memory) {
+  GPUMUX_TRY(check_slot(memory.slot));
+  Slot* const slot = session.slot(memory.slot);
+  if (slot == nullptr) return {};
+  slot->memory = memory;
+  sched::MemoryReport report{.sequence = memory.room_sequence,
+                             .allocated = memory.allocated,
+                             .resident = memory.resident,
+                             .evicted = memory.evicted,
+                             .unpageable = 0,
+                             .stuck = (memory.flags & wire::kMemoryStuck) != 0};
+  for (const std::uint64_t bytes : memory.unpageable) {
+    report.unpageable += std::min(bytes, ~std::uint64_t{0} - report.unpageable);
+  }
+  rooms_.reported(seat_of(session, *slot), report, (memory.flags & wire::kMemoryBusy) != 0);
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
+  GPUMUX_TRY(check_slot(wanted.slot));
+  if (wanted.ticket == 0) return base::fail(base::Code::kProtocol, "a ticket of zero");
+  const Slot* const slot = session.slot(wanted.slot);
+  if (slot != nullptr) rooms_.wanted(seat_of(session, *slot), wanted.ticket, wanted.room, wanted.commitment);
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::HostWanted& wanted) {
+  GPUMUX_TRY(check_slot(wanted.slot));
+  if (host_ == nullptr) {
+    send(session, wire::HostLent{.slot = wanted.slot});
+  } else {
+    host_->wanted(session.id, wanted.slot, std::min(wanted.bytes, wire::kMaxHostChunkBytes));
+  }
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::HostReturned& returned) {
+  if (host_ != nullptr) host_->returned(session.id, returned.id);
+  return {};
+}
+
+void Translator::send_room(const sched::RoomBound& bound) {
+  Session* const session = find(bound.seat.tenant);
+  if (session == nullptr) return;
+  const auto number = session->slot_of(bound.seat.gpu);
+  if (!number) return;
+  send(*session, wire::Room{.slot = *number,
+                            .sequence = bound.sequence,
+                            .room = bound.room,
+                            .commitment = bound.commitment,
+                            .total = bound.total,
+                            .ticket = bound.ticket,
+                            .refused = bound.refused ? 1u : 0u});
+}
+
+void Translator::send_expected_eviction(const sched::ExpectEviction& eviction) {
+  Session* const session = find(eviction.seat.tenant);
+  if (session == nullptr) return;
+  const auto number = session->slot_of(eviction.seat.gpu);
+  if (!number || !session->slot(*number)->granted) return;
+  const std::uint64_t epoch = session->slot(*number)->epoch.value;
+  send(*session, wire::PrepareSwapOut{.slot = *number, .epoch = epoch, .bytes = eviction.bytes});
+}
+
+void Translator::send_loan(const HostLoan& loan, int fd) {
+  if (Session* const session = find(loan.tenant))
+    send(*session, wire::HostLent{.slot = loan.slot, .id = loan.id, .bytes = loan.bytes}, fd);
+}
+
+// Whoever keeps most that it could do without gives it back.
+void Translator::recall_host(std::uint64_t bytes) {
+  Session* most = nullptr;
+  std::uint64_t spare_of_most = 0;
+  for (const auto& [id, session] : sessions_) {
+    std::uint64_t needed = 0;
+    session->for_each_slot([&](std::uint32_t, const Slot& slot) {
+      const wire::Memory& memory = slot.memory;
+      needed += memory.host_used > memory.host_clean ? memory.host_used - memory.host_clean : 0;
+    });
+    const std::uint64_t lent = host_->lent_to(id);
+    const std::uint64_t spare = lent > needed ? lent - needed : 0;
+    if (spare <= spare_of_most || leases_.now() < session->recalled_at + kRecallPause) continue;
+    most = session;
+    spare_of_most = spare;
+  }
+  if (most == nullptr) return;
+  most->recalled_at = leases_.now();
+  send(*most, wire::HostRecall{.bytes = std::min(bytes, spare_of_most)});
+}
+
 base::Status Translator::on(Session& session, const wire::GangJoin& join) {
   if (++session.gang_joins > kMaxGangJoins) return base::fail(base::Code::kProtocol, "it joins ever more gangs");
   leases_.apply(sched::GangJoined{session.id, std::string(wire::text_of(join.key)), 0});
@@ -301,8 +415,8 @@ void Translator::note_unknown_entry(const Session& session, std::string_view nam
 }
 
 template <class Message>
-void Translator::send(Session& session, const Message& message) {
-  if (session.ended() || session.send(message)) return;
+void Translator::send(Session& session, const Message& message, int fd) {
+  if (session.ended() || session.send(message, fd)) return;
   // Ended by whoever called us, once the core is at rest: it must not hear of it in the middle of a command.
   session.end();
   unwritable_.push_back(session.id);
@@ -328,8 +442,7 @@ void Translator::carry_out(const sched::Command& command) {
             if (hand_over_) hand_over_(false);
             // The grant itself wakes only those who want to submit; who watches for idleness learns of it here.
             if (c.contended) {
-              const base::Duration hold = leases_.gpus()[c.seat.gpu.value].settings.idle_hold;
-              const auto idle_hold = static_cast<std::uint64_t>(std::max<std::int64_t>(hold.count(), 0));
+              const auto idle_hold = static_cast<std::uint64_t>(std::max<std::int64_t>(c.idle_hold.count(), 0));
               send(*session, wire::Contention{.slot = *number, .contended = 1, .idle_hold_ns = idle_hold});
             }
           } else if constexpr (std::is_same_v<Command, sched::Revoke>) {

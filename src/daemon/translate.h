@@ -19,7 +19,9 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "daemon/access.h"
+#include "daemon/host_memory.h"
 #include "daemon/leases.h"
+#include "daemon/rooms.h"
 #include "daemon/session.h"
 #include "os/file_descriptor.h"
 
@@ -40,7 +42,7 @@ class Translator {
     std::string version;
   };
 
-  Translator(Leases& leases, const AccessRules& access, Options options);
+  Translator(Leases& leases, Rooms& rooms, const AccessRules& access, Options options);
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
 
@@ -49,6 +51,11 @@ class Translator {
 
   // Called when a lease is about to change hands (true: a message that must not wait is on its way), and when one has.
   void on_hand_over(std::function<void(bool near)> callback) { hand_over_ = std::move(callback); }
+
+  // Who lends host memory; without one, nobody is lent any.
+  void set_host_memory(HostMemory* host);
+  // Whether seats that are opened now may be those of tenants that come back after a restart of the daemon.
+  void set_tenants_return(bool may_return) { tenants_return_ = may_return; }
 
   // A new connection. The session must live until ended().
   void started(Session& session) { sessions_[session.id] = &session; }
@@ -80,20 +87,28 @@ class Translator {
   base::Status on(Session& session, const wire::GangJoin& join);
   base::Status on(Session& session, const wire::Note& note);
   base::Status on(Session& session, const wire::Idling& idling);
-  base::Status on(Session&, const wire::Memory&) { return {}; }
-  base::Status on(Session&, const wire::RoomWanted&) { return {}; }
-  base::Status on(Session&, const wire::HostWanted&) { return {}; }
-  base::Status on(Session&, const wire::HostReturned&) { return {}; }
+  base::Status on(Session& session, const wire::Memory& memory);
+  base::Status on(Session& session, const wire::RoomWanted& wanted);
+  base::Status on(Session& session, const wire::HostWanted& wanted);
+  base::Status on(Session& session, const wire::HostReturned& returned);
+  void open_room(Session& session, base::SeatId seat, bool may_be_back);
+  void send_room(const sched::RoomBound& bound);
+  void send_expected_eviction(const sched::ExpectEviction& eviction);
+  void send_loan(const HostLoan& loan, int fd);
+  void recall_host(std::uint64_t bytes);
   base::Status check_slot(std::uint32_t slot) const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
   void closed_by_tenant(Session& session, std::uint32_t number, base::LeaseEpoch epoch);
   void claim(Session& session, std::uint32_t number, const wire::SeatOpen& open);
   void note_unknown_entry(const Session& session, std::string_view name);
   template <class Message>
-  void send(Session& session, const Message& message);
+  void send(Session& session, const Message& message, int fd = -1);
   void carry_out(const sched::Command& command);
 
   Leases& leases_;
+  Rooms& rooms_;
+  HostMemory* host_ = nullptr;
+  bool tenants_return_ = false;
   const AccessRules& access_;
   Options options_;
   std::function<void(const Session&)> changed_;

@@ -101,6 +101,9 @@ struct EventText {
     return "stepped " + text(e.seat) + " " + text(e.epoch) + times(e.count);
   }
   std::string operator()(const Idling& e) const { return "idling " + text(e.seat) + " " + text(e.epoch); }
+  std::string operator()(const MemoryNeed& e) const {
+    return "memory " + text(e.seat) + (e.pages ? " pages" : " is there");
+  }
   std::string operator()(const TimePassed&) const { return "time"; }
 };
 

@@ -26,7 +26,8 @@ enum class Mode { kSerial, kConcurrent };  // exclusive quanta / shared leases, 
 enum class PolicyKind { kFair, kFifo };
 enum class LeaseKind { kExclusive, kShared };
 
-inline constexpr Duration kAutomatic = Duration(-1);     // a quantum chosen from the measured cost of a switch
+inline constexpr Duration kAutomatic =
+    Duration(-1);  // a quantum or idle hold that follows the measured cost of a switch
 inline constexpr Duration kUnlimited = Duration::max();  // never revoked because of time
 
 // One GPU's settings. All may change while tenants run.
@@ -39,7 +40,7 @@ struct GpuSettings {
   Duration stall_retry = std::chrono::milliseconds(200);  // and tried again after this, doubled up to 64 times it
   Duration step_delay = std::chrono::milliseconds(2);     // a revoked gang's drained members are let through after this
   Duration gang_ageing = std::chrono::milliseconds(500);  // a gang that has waited this long has its GPUs kept free
-  Duration idle_hold = std::chrono::microseconds(200);    // how long an idle holder keeps a contended lease
+  Duration idle_hold = kAutomatic;                        // how long an idle holder keeps a contended lease
   Duration silence_limit = std::chrono::milliseconds(500);  // who does not answer a revocation this long is passed over
   Duration kill_silent_after = kUnlimited;                  // and killed after this, if configured
   bool overlap = true;                                      // the next holder starts while the last one's work drains
@@ -74,17 +75,21 @@ struct Drained { SeatId seat; LeaseEpoch epoch; bool poisoned = false; };  // un
 struct Stepped { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
 // An idle holder will give its lease up in a moment, unless it finds work again. Only a hint.
 struct Idling { SeatId seat; LeaseEpoch epoch; };
+// Whether something of the seat's memory is not on the GPU: its work cannot run before that is there. Such a seat is
+// not granted beside a predecessor that still drains, and its quantum begins when it says that all is there.
+struct MemoryNeed { SeatId seat; bool pages = false; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
 using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone,
                            GangJoined, SeatOpened, SeatClaimed, SeatClosed, Requested, RevokeSeen, GateClosed, Drained,
-                           Stepped, Idling, TimePassed>;
+                           Stepped, Idling, MemoryNeed, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
 // clang-format off
-struct Grant { SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; };
+// `idle_hold`: how long to keep a contended lease while idle.
+struct Grant { SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; Duration idle_hold{}; };
 enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kBadClaim };
 // Close the gate, take back what Steps were not used, drain, and say so. Always answered by RevokeSeen at once, and by
 // GateClosed and Drained when they are true (again, if they were said before), by every agent whose latest epoch this

@@ -139,6 +139,7 @@ std::string LeaseCore::check_invariants() const {
     if (shape->queue.empty() || !state.can_start(*shape)) continue;
     const auto is_reserved = [](const Gpu* gpu) { return gpu->reserved != nullptr; };
     if (std::any_of(shape->gpus.begin(), shape->gpus.end(), is_reserved)) continue;
+    if (state.must_wait_for_drain(*shape->queue.begin()->unit)) continue;
     return name(*shape->queue.begin()->unit) + " waits although all its GPUs are free";
   }
   return {};

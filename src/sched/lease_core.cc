@@ -23,7 +23,7 @@ GpuSettings sane(GpuSettings s) {
     *d = std::max(*d, kShortestSetting);
   }
   s.gang_ageing = std::max(s.gang_ageing, Duration::zero());
-  s.idle_hold = std::max(s.idle_hold, Duration::zero());
+  if (s.idle_hold != kAutomatic) s.idle_hold = std::max(s.idle_hold, Duration::zero());
   return s;
 }
 
@@ -99,7 +99,7 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   if (before.idle_hold == gpu->settings.idle_hold) return;
   for (const Seat* seat : gpu->seats) {
     const bool contended = seat->phase == SeatPhase::kHolding && seat->unit->told_contended;
-    command(Contention{seat->id, contended, gpu->settings.idle_hold});
+    command(Contention{seat->id, contended, idle_hold_of(*gpu)});
   }
 }
 
@@ -173,8 +173,8 @@ void LeaseCore::State::on(const SeatOpened& e) {
   const auto at = std::find_if(tenant->seats.begin(), tenant->seats.end(),
                                [&](const auto& other) { return e.seat.gpu < other->id.gpu; });
   tenant->seats.insert(at, std::move(seat));
-  command(Contention{e.seat, false,
-                     gpu->settings.idle_hold});  // so that it knows how long to hold when a contended grant comes
+  command(
+      Contention{e.seat, false, idle_hold_of(*gpu)});  // so that it knows how long to hold when a contended grant comes
   rebuild(unit, false);
 }
 

@@ -64,6 +64,20 @@ struct GpuView {
   std::vector<SeatView> seats;  // holders first, then waiters in order, then the rest
 };
 
+// Who uses a GPU when, as far as it can be told: what the residency planner goes by.
+enum class TurnKind {
+  kHolding,
+  kNext,
+  kWaiting,
+  kLeaving /* revoked or draining, and waits again only after that */,
+  kIdle,
+};
+struct Turn {
+  SeatId seat;
+  TurnKind kind = TurnKind::kIdle;
+  TimePoint ends = TimePoint::max();  // of a holder whom somebody waits for: when its time is over, as it looks now
+};
+
 class LeaseCore {
  public:
   LeaseCore();
@@ -79,6 +93,10 @@ class LeaseCore {
   std::optional<TimePoint> next_deadline() const;
 
   std::vector<GpuView> view(TimePoint now) const;
+
+  // All seats of a GPU, nearest turn first: holders, whoever is next, the others that wait, those that are leaving, the
+  // idle ones, longest idle last. Writes over `turns`.
+  void turns(GpuIndex gpu, std::vector<Turn>& turns) const;
 
   // Empty, or the first violated invariant in words. Costs time linear in everything: for tests and simulations.
   std::string check_invariants() const;

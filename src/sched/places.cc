@@ -106,7 +106,8 @@ void LeaseCore::State::charge(Seat& seat) {
 
 Duration LeaseCore::State::quantum_of(const Gpu& gpu) const {
   if (gpu.settings.quantum != kAutomatic) return gpu.settings.quantum;
-  return std::clamp(gpu.switch_cost * kQuantaPerSwitchCost, kMinAutomaticQuantum, kMaxAutomaticQuantum);
+  return std::clamp((gpu.switch_cost + gpu.paging_cost) * kQuantaPerSwitchCost, kMinAutomaticQuantum,
+                    kMaxAutomaticQuantum);
 }
 
 void LeaseCore::State::measure_switch(Gpu& gpu, Duration cost) {
@@ -131,7 +132,7 @@ void LeaseCore::State::tell_contention(Unit& unit, bool always) {
   unit.told_contended = contended;
   for (Seat* seat : unit.seats) {
     if (seat->phase == SeatPhase::kHolding && !seat->resting) {
-      command(Contention{seat->id, contended, seat->gpu->settings.idle_hold});
+      command(Contention{seat->id, contended, idle_hold_of(*seat->gpu)});
     }
   }
 }

@@ -207,11 +207,13 @@ Unit* LeaseCore::State::next_on(Gpu& gpu) {
       next_entry = entry;
     }
   }
+  // Nobody behind it starts instead: it would wait for that one's drain next.
+  if (next != nullptr && must_wait_for_drain(*next)) return nullptr;
   return next;
 }
 
 // Who is next, as far as it can be told while somebody else has the GPU still.
-Unit* LeaseCore::State::expected_on(Gpu& gpu) const {
+Unit* LeaseCore::State::expected_on(const Gpu& gpu) const {
   if (gpu.waiting == 0 || gpu.reserved != nullptr) return gpu.reserved;
   Unit* next = nullptr;
   QueueEntry next_entry;
@@ -251,6 +253,7 @@ void LeaseCore::State::start(Unit& unit) {
   dequeue(unit);
   unit.phase = UnitPhase::kHolding;
   unit.granted_at = now;
+  start_quantum(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     Gpu& gpu = *on_gpu.gpu;
     if (gpu.holders.empty()) gpu.contended = gpu.waiting > 0;  // nobody is there to be told
@@ -277,7 +280,7 @@ void LeaseCore::State::grant_seat(Seat& seat) {
 }
 
 void LeaseCore::State::announce(Seat& seat) {
-  command(Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0});
+  command(Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0, idle_hold_of(*seat.gpu)});
 }
 
 // A holder's lease becomes one of the other kind, in place: to the tenant a new grant.
@@ -298,9 +301,11 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
 // How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now.
 Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
   if (holder.retry_at > now) return holder.retry_at - now;
+  // From the grant, so that nobody holds for ever while its memory comes and does not arrive.
   const TimePoint latest = after(holder.granted_at, gpu.settings.max_runtime);
   if (now >= latest) return Duration::zero();
-  const TimePoint quantum_end = after(holder.granted_at, quantum_of(gpu));
+  const TimePoint quantum_end =
+      is_restoring(holder) ? TimePoint::max() : after(std::max(holder.granted_at, holder.ready_at), quantum_of(gpu));
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
   if (waiter.returning) return Duration::zero();
   const Duration extension = gpu.policy->goes_on_for(standing(holder, gpu), standing(waiter, gpu));

@@ -13,7 +13,8 @@
 // again and compares.
 //
 // Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; revocation.cc revoking,
-// stalls, stepping, silence; gangs.cc joining, leaving, claims; invariants.cc and view.cc read only.
+// stalls, stepping, silence; memory.cc what moving memory changes; gangs.cc joining, leaving, claims; invariants.cc and
+// view.cc read only.
 #pragma once
 
 #include <array>
@@ -69,7 +70,8 @@ struct Seat {
   bool was_ahead = false;    // undrained at the last round of steps
   bool late = false;         // was silent, stalled, or came with a claim: may exceed the one undrained predecessor
   bool poisoned = false;
-  bool fresh = true;  // has never waited: its virtual time is not set yet
+  bool fresh = true;   // has never waited: its virtual time is not set yet
+  bool pages = false;  // something of its memory is not on the GPU
 
   std::int64_t virtual_time = 0;
   std::int64_t virtual_rest = 0;     // ns held that the division by the weight left over
@@ -148,6 +150,8 @@ struct Unit {
   std::uint32_t silent = 0;      // of those, silent
   std::uint32_t permits = 0;     // seats with permits
   std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
+  bool restoring = false;        // holding: its memory has not been all there since the grant
+  TimePoint ready_at{};          // holding: when its memory was there; its quantum counts from then
 
   Timer run;    // when its quantum ends, or it may be revoked again
   Timer stall;  // when its revocation counts as stalled
@@ -179,6 +183,7 @@ struct Gpu {
   Unit* reserved = nullptr;      // kept free for it
   std::int64_t virtual_now = 0;  // virtual time of whoever was granted last: where newcomers start
   Duration switch_cost{};
+  Duration paging_cost{};  // smoothed: from a grant until the memory was there, nothing where nothing moved
   bool switch_measured = false;
   std::uint64_t switches = 0;
   std::uint64_t last_holder = 0;  // serial
@@ -245,6 +250,7 @@ struct LeaseCore::State {
   void on(const Drained& e);
   void on(const Stepped& e);
   void on(const Idling& e);
+  void on(const MemoryNeed& e);
   void on(const TimePassed& e);
   void fire(Timer& timer);
   void rearm(Gpu& gpu, const GpuSettings& before);
@@ -273,6 +279,13 @@ struct LeaseCore::State {
   LeaseEpoch next_epoch(Gpu& gpu);
   void tell_contention(Unit& unit, bool always);
 
+  // ---- memory.cc: what moving memory changes about turns ----------------------------------------
+  void start_quantum(Unit& unit);
+  void measure_paging(Gpu& gpu, Duration cost);
+  bool is_restoring(const Unit& unit) const;
+  bool must_wait_for_drain(const Unit& unit) const;
+  Duration idle_hold_of(const Gpu& gpu) const;
+
   // ---- queueing.cc ------------------------------------------------------------------------------
   void settle();
   void settle_mode(Gpu& gpu);
@@ -288,7 +301,7 @@ struct LeaseCore::State {
   bool can_start(const Gpu& gpu) const;
   bool can_start(const Shape& shape) const;
   bool is_reserved_against(const Unit& unit) const;
-  Unit* expected_on(Gpu& gpu) const;
+  Unit* expected_on(const Gpu& gpu) const;
   void heads_up(Gpu& gpu);
   void grant_all(Gpu& gpu);
   bool gives_way(const Unit& gang, const Gpu& here);

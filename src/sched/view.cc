@@ -68,7 +68,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
     view.gpu = gpu->index;
     view.settings = gpu->settings;
     view.quantum = state.quantum_of(*gpu);
-    view.switch_cost = gpu->switch_cost;
+    view.switch_cost = gpu->switch_cost + gpu->paging_cost;
     view.switches = gpu->switches;
     view.held = gpu->held + (gpu->holders.empty() ? Duration::zero() : state.now - gpu->held_since);
 

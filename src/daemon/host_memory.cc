@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/host_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <ctime>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "base/units.h"
+#include "daemon/files.h"
+#include "daemon/log.h"
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+namespace gpumux::daemon {
+namespace {
+
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+// Large enough that a thousand cover a large machine, small enough to be ready soon (60 ms on one thread) and that who
+// needs little does not keep much.
+constexpr std::uint64_t kMaxChunk = std::uint64_t{256} << 20;
+// A small budget is still many chunks.
+constexpr std::uint64_t kChunksInBudget = 16;
+// Ready beyond what is known to be needed, so that a switch that evicts a little more finds it.
+constexpr std::size_t kWindowChunks = 4;
+// Being made at once: the pool's threads and one more each.
+constexpr std::size_t kMaxMaking = 8;
+constexpr std::size_t kMaxProcFile = 1 << 16;
+
+std::uint64_t chunk_for(std::uint64_t budget) {
+  const std::uint64_t part = budget / kChunksInBudget / kHugePage * kHugePage;
+  return std::clamp(part, kHugePage, kMaxChunk);
+}
+
+std::optional<std::uint64_t> read_number(const std::string& path) {
+  const auto text = read_file(path, kMaxProcFile);
+  if (!text) return std::nullopt;
+  const std::string line = text->substr(0, text->find('\n'));
+  const auto number = base::parse_integer(line, 0, ~std::uint64_t{0} / 2);
+  if (!number) return std::nullopt;  // "max"
+  return *number;
+}
+
+std::uint64_t memory_available() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  std::uint64_t kilobytes = 0;
+  std::string unit;
+  while (file >> name >> kilobytes) {
+    std::getline(file, unit);
+    if (name == "MemAvailable:") return kilobytes * 1024;
+  }
+  return 0;
+}
+
+// What our cgroup, and each above it, still allows. In version 2's one tree; with version 1 the limits are not looked
+// at.
+std::uint64_t cgroup_available() {
+  std::uint64_t least = ~std::uint64_t{0};
+  const auto text = read_file("/proc/self/cgroup", kMaxProcFile);
+  const std::size_t at = text ? text->find("0::/") : std::string::npos;
+  std::string path = "/sys/fs/cgroup";
+  if (at != std::string::npos) path += text->substr(at + 3, text->find('\n', at) - at - 3);
+  while (path.size() >= std::string("/sys/fs/cgroup").size()) {
+    const auto most = read_number(path + "/memory.max");
+    const auto now = read_number(path + "/memory.current");
+    if (most && now) least = std::min(least, *most > *now ? *most - *now : 0);
+    path.resize(path.rfind('/'));
+  }
+  return least;
+}
+
+// Runs on the pool. All of it zero, all of it there.
+base::Result<os::FileDescriptor> make_chunk(std::uint64_t bytes) {
+  constexpr unsigned kHugeTwoMebibytes = 21u << 26;  // MFD_HUGE_2MB
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  os::FileDescriptor fd(
+      ::memfd_create("gpumux-host", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | kHugeTwoMebibytes));
+  // A pool of huge pages is there if somebody has configured it; what it lacks shows when it is allocated.
+  if (fd && ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0) {
+    ::fcntl(fd.get(), F_ADD_SEALS, kSeals);
+    return fd;
+  }
+  fd = os::FileDescriptor(::memfd_create("gpumux-host", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!fd) return base::fail_errno(errno, "cannot make host memory");
+  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return base::fail_errno(errno, "cannot make host memory");
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (memory == MAP_FAILED) return base::fail_errno(errno, "cannot map host memory");
+  // Huge pages where the kernel gives them to shared memory on advice; a tenth of the speed where it does not.
+  ::madvise(memory, bytes, MADV_HUGEPAGE);
+  int failed = ::madvise(memory, bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
+  ::munmap(memory, bytes);
+  // Before Linux 5.14.
+  if (failed == EINVAL) failed = ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  if (failed != 0) return base::fail_errno(failed, "cannot populate host memory");
+  ::fcntl(fd.get(), F_ADD_SEALS, kSeals);
+  return fd;
+}
+
+std::optional<std::uint64_t> percent_of(std::string_view text) {
+  if (text.size() < 2 || text.back() != '%') return std::nullopt;
+  const auto percent = base::parse_integer(text.substr(0, text.size() - 1), 0, 90);
+  if (!percent) return std::nullopt;
+  return *percent;
+}
+
+}  // namespace
+
+base::Status check_host_memory(std::string_view text) {
+  if (percent_of(text)) return {};
+  const bool has_unit = !text.empty() && (text.back() < '0' || text.back() > '9') && text.back() != '%';
+  if (has_unit && base::parse_bytes(text, 1)) return {};
+  return base::fail(
+      base::Code::kInvalid,
+      "host_memory cannot be '" + std::string(text.substr(0, 64)) +
+          "': it must be a number of bytes with a unit, such as 64G, or a part of what is available, such "
+          "as 50% (at most 90%)");
+}
+
+std::uint64_t host_budget(std::string_view text) {
+  const std::uint64_t most = std::min(memory_available(), cgroup_available());
+  if (const auto percent = percent_of(text)) return most / 100 * *percent;
+  const auto bytes = base::parse_bytes(text, 1);
+  return bytes ? std::min(*bytes, most) : 0;
+}
+
+struct HostMemory::Alive {
+  HostMemory* self = nullptr;
+};
+
+HostMemory::HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& pool, std::uint64_t budget)
+    : loop_(loop), pool_(pool), budget_(budget), chunk_bytes_(chunk_for(budget)), alive_(std::make_shared<Alive>()) {
+  alive_->self = this;
+  // Ids start where the time puts them, so that one which an earlier daemon has given means nothing to this one.
+  timespec t{};
+  ::clock_gettime(CLOCK_BOOTTIME, &t);
+  next_id_ = (static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec)) | 1;
+}
+
+HostMemory::~HostMemory() { alive_->self = nullptr; }
+
+void HostMemory::set_demand(std::uint64_t bytes) {
+  if (demand_ == bytes) return;
+  demand_ = bytes;
+  // What is not needed any more goes back to the machine at once.
+  const std::uint64_t needed = demand_ > lent_ ? demand_ - lent_ : 0;
+  const std::size_t most = demand_ == 0 ? 0 : static_cast<std::size_t>(needed / chunk_bytes_) + 2 * kWindowChunks;
+  if (ready_.size() > most) ready_.resize(most);
+  make_more();
+}
+
+void HostMemory::wanted(base::TenantId tenant, std::uint32_t slot, std::uint64_t bytes) {
+  const auto of_tenant = std::count_if(requests_.begin(), requests_.end(),
+                                       [&](const Request& request) { return request.tenant == tenant; });
+  if (bytes == 0 || static_cast<std::size_t>(of_tenant) >= kMaxHostRequests) {
+    if (on_lent_) on_lent_({tenant, slot, 0, 0}, -1);
+    return;
+  }
+  requests_.push_back({tenant, slot, bytes});
+  serve();
+}
+
+void HostMemory::serve() {
+  while (!requests_.empty()) {
+    const Request request = requests_.front();
+    if (!ready_.empty()) {
+      const os::FileDescriptor fd = std::move(ready_.back());
+      ready_.pop_back();
+      requests_.pop_front();
+      const HostLoan loan{request.tenant, request.slot, next_id_++, chunk_bytes_};
+      loans_[loan.tenant].emplace(loan.id, loan.bytes);
+      lent_ += loan.bytes;
+      if (on_lent_) on_lent_(loan, fd.get());
+      continue;
+    }
+    if (making_ > 0) return;  // a moment
+    if (!failing_ && taken() + chunk_bytes_ <= budget_) break;
+    // It may have to wait for somebody who gives something back: it asks again.
+    requests_.pop_front();
+    if (on_short_) on_short_(std::max(request.bytes, chunk_bytes_));
+    if (on_lent_) on_lent_({request.tenant, request.slot, 0, 0}, -1);
+  }
+  make_more();
+}
+
+void HostMemory::make_more() {
+  const std::uint64_t needed = demand_ > lent_ ? demand_ - lent_ : 0;
+  std::size_t chunks = static_cast<std::size_t>((needed + chunk_bytes_ - 1) / chunk_bytes_);
+  if (demand_ > 0) chunks += kWindowChunks;
+  chunks = std::max(chunks, requests_.size());
+  while (!failing_ && ready_.size() + making_ < chunks && making_ < kMaxMaking && taken() + chunk_bytes_ <= budget_) {
+    ++making_;
+    boost::asio::post(pool_, [alive = alive_, &loop = loop_, bytes = chunk_bytes_] {
+      // Shared, because the loop's handlers must be copyable.
+      auto chunk = std::make_shared<base::Result<os::FileDescriptor>>(make_chunk(bytes));
+      boost::asio::post(loop, [alive, chunk] {
+        if (alive->self != nullptr) alive->self->made(std::move(*chunk));
+      });
+    });
+  }
+}
+
+void HostMemory::made(base::Result<os::FileDescriptor> chunk) {
+  --making_;
+  if (chunk) {
+    ready_.push_back(std::move(*chunk));
+  } else if (!failing_) {
+    failing_ = true;
+    log_warning("the machine has no memory left for evicted data", {{"why", chunk.error().message()},
+                                                                    {"lent", base::format_bytes(lent_)},
+                                                                    {"budget", base::format_bytes(budget_)}});
+  }
+  serve();
+}
+
+void HostMemory::returned(base::TenantId tenant, std::uint64_t id) {
+  const auto loans = loans_.find(tenant);
+  if (loans == loans_.end()) return;
+  const auto loan = loans->second.find(id);
+  if (loan == loans->second.end()) return;
+  lent_ -= loan->second;
+  loans->second.erase(loan);
+  if (loans->second.empty()) loans_.erase(loans);
+  failing_ = false;
+  serve();
+}
+
+void HostMemory::gone(base::TenantId tenant) {
+  std::erase_if(requests_, [&](const Request& request) { return request.tenant == tenant; });
+  const auto loans = loans_.find(tenant);
+  if (loans == loans_.end()) return;
+  for (const auto& [id, bytes] : loans->second) lent_ -= bytes;
+  loans_.erase(loans);
+  failing_ = false;
+  serve();
+}
+
+std::uint64_t HostMemory::lent_to(base::TenantId tenant) const {
+  const auto loans = loans_.find(tenant);
+  if (loans == loans_.end()) return 0;
+  std::uint64_t sum = 0;
+  for (const auto& [id, bytes] : loans->second) sum += bytes;
+  return sum;
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/rooms.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "daemon/log.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using namespace std::chrono_literals;
+using base::GpuIndex;
+
+// A new tenant's context takes about 500 MB before anybody is asked (H200, CUDA 13.0): room for that, and for what
+// grows in those that are there. A small or simulated GPU keeps back in proportion.
+constexpr std::uint64_t kMaxAutomaticReserve = std::uint64_t{1} << 30;
+constexpr std::uint64_t kReserveDivisor = 16;
+
+// Once everybody's memory has not fitted, it must fit with so much to spare, and stay like that for a while, before all
+// run at once again: an allocator that goes up and down would change the mode with each step of its program.
+constexpr std::uint64_t kFitMarginDivisor = 16;
+constexpr base::Duration kFitDwell = 2s;
+
+// Others' use is told to the planner when it has changed by this much: less is noise, and would only make bounds
+// change.
+constexpr std::uint64_t kForeignGrain = std::uint64_t{16} << 20;
+
+}  // namespace
+
+std::uint64_t automatic_reserve(std::uint64_t capacity) {
+  return std::min(kMaxAutomaticReserve, capacity / kReserveDivisor);
+}
+
+// GPUs may come to be served later, and settings change: both are looked at when they matter.
+void Rooms::adopt(GpuIndex index) {
+  const Gpu& gpu = leases_.gpus().at(index.value);
+  GpuState& state = gpus_.at(index.value);
+  const std::uint64_t capacity = gpu.info.memory_total;
+  if (capacity == 0) return;  // NVML does not say: memory is left to the driver
+  const std::uint64_t reserve = gpu.settings.reserve == kAutomaticReserve ? automatic_reserve(capacity)
+                                                                          : std::min(gpu.settings.reserve, capacity);
+  if (!state.managed) {
+    state.managed = true;
+    planner_.add_gpu(index, capacity, reserve);
+  } else {
+    planner_.set_reserve(index, reserve);
+  }
+}
+
+void Rooms::opened(base::SeatId seat, sched::Quota quota, bool gets_bound) {
+  adopt(seat.gpu);
+  if (!gpus_.at(seat.gpu.value).managed) return;
+  planner_.opened(leases_.now(), seat, quota, gets_bound);
+  gpus_[seat.gpu.value].dirty = true;
+}
+
+void Rooms::closed(base::SeatId seat) {
+  planner_.closed(leases_.now(), seat);
+  GpuState& state = gpus_.at(seat.gpu.value);
+  state.dirty = true;
+  state.changed_at = leases_.now();
+}
+
+void Rooms::reported(base::SeatId seat, const sched::MemoryReport& report, bool is_moving) {
+  GpuState& state = gpus_.at(seat.gpu.value);
+  if (!state.managed) return;
+  const std::uint64_t before = planner_.on_gpu(seat.gpu);
+  planner_.reported(leases_.now(), seat, report);
+  if (is_moving || planner_.on_gpu(seat.gpu) != before) state.changed_at = leases_.now();
+  state.dirty = true;
+  leases_.apply(sched::MemoryNeed{seat, report.evicted > 0});
+}
+
+void Rooms::wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment) {
+  planner_.wanted(leases_.now(), seat, ticket, room, commitment);
+  gpus_.at(seat.gpu.value).dirty = true;
+}
+
+void Rooms::sampled(GpuIndex index, std::uint64_t used, base::TimePoint asked_at) {
+  GpuState& state = gpus_.at(index.value);
+  if (!state.managed) adopt(index);
+  if (!state.managed) return;
+  const base::TimePoint now = leases_.now();
+  const std::uint64_t ours = planner_.on_gpu(index);
+  const std::uint64_t beyond = used > ours ? used - ours : 0;
+  if (planner_.returning(index) > 0) {
+    planner_.returned(now, index, beyond > state.foreign ? beyond - state.foreign : 0);
+    state.dirty = true;
+    if (planner_.returning(index) > 0) return;
+  }
+  // What seats said while NVML was asked makes the two sums ones of different moments.
+  const bool is_quiet = state.changed_at < asked_at;
+  if (!is_quiet && state.sampled) return;
+  const std::uint64_t foreign = state.sampled ? std::min(beyond, std::max(state.last_foreign, state.foreign)) : beyond;
+  state.last_foreign = beyond;
+  state.sampled = true;
+  const std::uint64_t change = foreign > state.foreign ? foreign - state.foreign : state.foreign - foreign;
+  if (change < kForeignGrain) return;
+  state.foreign = foreign;
+  planner_.set_foreign(now, index, foreign);
+  state.dirty = true;
+}
+
+bool Rooms::awaits_return() const {
+  for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
+    if (planner_.returning({static_cast<std::uint32_t>(i)}) > 0) return true;
+  }
+  return false;
+}
+
+// What `auto` comes to. And `concurrent`, where what is there already does not fit, is had by turns until it does.
+void Rooms::resolve_mode(GpuIndex index) {
+  GpuState& state = gpus_[index.value];
+  const Gpu& gpu = leases_.gpus()[index.value];
+  const base::TimePoint now = leases_.now();
+  state.mode_at = base::TimePoint::max();
+  planner_.set_free_only(index, !gpu.settings.auto_mode && gpu.settings.mode == sched::Mode::kConcurrent);
+  if (!gpu.settings.auto_mode && gpu.settings.mode == sched::Mode::kSerial) return;
+
+  const sched::Togetherness all = planner_.together(index);
+  const std::uint64_t margin = state.serial_for_memory ? gpu.info.memory_total / kFitMarginDivisor : 0;
+  const bool fits = planner_.fits_together(index, margin);
+  if (gpu.settings.auto_mode) {
+    if (all.seats < 2 || all.unknown > 0) return;  // no difference, or not known yet
+    if (all.silent > 0) {
+      // Somebody's memory is left to the driver: nobody knows whether it would fit.
+      return leases_.set_mode(index, sched::Mode::kSerial);
+    }
+  } else if (all.evicted == 0 && gpu.mode == sched::Mode::kConcurrent) {
+    return;  // what does not fit is refused
+  }
+  if (!fits) {
+    state.serial_since = now;
+    if (!state.serial_for_memory)
+      log_info("the programs on a GPU do not fit together: they take turns", {{"gpu", index.value}});
+    state.serial_for_memory = true;
+    return leases_.set_mode(index, sched::Mode::kSerial);
+  }
+  if (state.serial_for_memory && now - state.serial_since < kFitDwell) {
+    state.mode_at = state.serial_since + kFitDwell;
+    return;
+  }
+  if (state.serial_for_memory) log_info("the programs on a GPU fit together: they run at once", {{"gpu", index.value}});
+  state.serial_for_memory = false;
+  leases_.set_mode(index, sched::Mode::kConcurrent);
+}
+
+void Rooms::plan(GpuIndex index) {
+  commands_.bounds.clear();
+  commands_.evictions.clear();
+  leases_.turns(index, turns_);
+  planner_.plan(leases_.now(), index, turns_, commands_);
+  for (const sched::RoomBound& bound : commands_.bounds) {
+    if (on_bound_) on_bound_(bound);
+  }
+  for (const sched::ExpectEviction& eviction : commands_.evictions) {
+    if (on_expect_eviction_) on_expect_eviction_(eviction);
+  }
+}
+
+void Rooms::settle() {
+  const base::TimePoint now = leases_.now();
+  auto changed = leases_.take_changed();
+  deadline_.reset();
+  for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
+    GpuState& state = gpus_[i];
+    if (!state.managed) continue;
+    const GpuIndex index{static_cast<std::uint32_t>(i)};
+    const auto planned_at = planner_.next_deadline(index);
+    const bool is_due = state.mode_at <= now || (planned_at && *planned_at <= now);
+    if (state.dirty || is_due || (changed[i] && planner_.is_tight(index))) {
+      state.dirty = false;
+      adopt(index);
+      resolve_mode(index);
+      plan(index);
+    }
+    base::TimePoint next = planner_.next_deadline(index).value_or(base::TimePoint::max());
+    next = std::min(next, state.mode_at);
+    if (next != base::TimePoint::max() && (!deadline_ || next < *deadline_)) deadline_ = next;
+  }
+  // Changes that the above has made itself were planned with.
+  static_cast<void>(leases_.take_changed());
+}
+
+std::uint64_t Rooms::evictable_demand() const {
+  std::uint64_t sum = 0;
+  for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
+    if (gpus_[i].managed) sum += planner_.overflow({static_cast<std::uint32_t>(i)});
+  }
+  return sum;
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// The residency planner in the daemon: hands it reports and turns with the time, passes on its bounds, tells it what of
+// each GPU is not ours, and resolves the mode `auto`. Knows nothing of messages and sockets.
+//
+// What is not ours. NVML says how much of a GPU is used; what that is beyond what seats report is other programs, the
+// contexts of ours, and reports that are late. A report is late for some tenths of a second at most, so what two looks
+// a second apart agree on is counted, and what is less is believed at once. The reserve covers the time in between.
+//
+// Planning happens when the loop has come to rest (settle), once for all that has come in, and only for GPUs whose
+// memory or, where memory is tight, whose turns have changed: where programs fit together, leases change hands without
+// it.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <array>
+#include <bitset>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/limits.h"
+#include "daemon/leases.h"
+#include "sched/residency.h"
+
+namespace gpumux::daemon {
+
+// Of a GPU with `capacity` bytes, unless configured.
+std::uint64_t automatic_reserve(std::uint64_t capacity);
+
+class Rooms {
+ public:
+  // Neither may call back.
+  using OnBound = std::function<void(const sched::RoomBound&)>;
+  using OnExpectEviction = std::function<void(const sched::ExpectEviction&)>;
+
+  explicit Rooms(Leases& leases) : leases_(leases) {}
+  Rooms(const Rooms&) = delete;
+  Rooms& operator=(const Rooms&) = delete;
+  void on_bound(OnBound callback) { on_bound_ = std::move(callback); }
+  void on_expect_eviction(OnExpectEviction callback) { on_expect_eviction_ = std::move(callback); }
+
+  void set_host_budget(std::uint64_t bytes) { planner_.set_host_budget(bytes); }
+
+  // `gets_bound`: at once, not only when it has said what it has (residency.h).
+  void opened(base::SeatId seat, sched::Quota quota, bool gets_bound);
+  void closed(base::SeatId seat);
+  void reported(base::SeatId seat, const sched::MemoryReport& report, bool is_moving);
+  void wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment);
+
+  // NVML has said that so much of the GPU was used; it was asked at `asked_at`.
+  void sampled(base::GpuIndex gpu, std::uint64_t used, base::TimePoint asked_at);
+  // Whether memory of tenants that are gone is waited for: look again soon.
+  bool awaits_return() const;
+
+  // Brings everything to rest. After whatever has happened.
+  void settle();
+  // When settle() is wanted next, although nothing happens.
+  std::optional<base::TimePoint> next_deadline() const { return deadline_; }
+
+  // How much evicted data there may be, all GPUs together, when everybody's memory goes where turns may put it.
+  std::uint64_t evictable_demand() const;
+  sched::GpuMemory view(base::GpuIndex gpu) const { return planner_.view(gpu); }
+  std::string check_invariants() const { return planner_.check_invariants(); }
+
+ private:
+  struct GpuState {
+    bool managed = false;
+    bool dirty = false;
+    bool serial_for_memory = false;  // in mode auto: because it did not fit together
+    base::TimePoint serial_since{};
+    base::TimePoint mode_at = base::TimePoint::max();  // when the mode is to be looked at again
+    base::TimePoint changed_at{};                      // when what a seat has was last said to be other than before
+    bool sampled = false;
+    std::uint64_t foreign = 0;       // as told to the planner
+    std::uint64_t last_foreign = 0;  // at the last look
+  };
+
+  void adopt(base::GpuIndex gpu);
+  void resolve_mode(base::GpuIndex gpu);
+  void plan(base::GpuIndex gpu);
+
+  Leases& leases_;
+  OnBound on_bound_;
+  OnExpectEviction on_expect_eviction_;
+  sched::Residency planner_;
+  std::array<GpuState, base::kMaxGpus> gpus_{};
+  std::optional<base::TimePoint> deadline_;
+  std::vector<sched::Turn> turns_;     // kept only for its memory
+  sched::ResidencyCommands commands_;  // the same
+};
+
+}  // namespace gpumux::daemon

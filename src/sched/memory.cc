@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What moving memory changes about turns, and the turns as the residency planner sees them.
+//
+// The core knows one thing of a seat's memory: whether something of it is not on the GPU (`pages`). Three rules follow.
+// Such a unit does not start beside a predecessor that still drains, for nothing can be evicted before that has
+// drained, and a predecessor that turns out not to drain can be given its lease back as long as nobody has started. Its
+// quantum begins when its memory is there; max_runtime goes on counting from the grant, so that nobody holds for ever
+// while its memory does not come. And the time that it took is part of what a switch costs.
+#include <algorithm>
+
+#include "sched/state.h"
+
+namespace gpumux::sched {
+namespace {
+
+// An idle holder keeps a contended lease for as long as the switch would cost, within these limits. Below, the message
+// alone costs as much; above, people wait for nothing.
+constexpr Duration kMinIdleHold = std::chrono::microseconds(200);
+constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
+// A switch that moves memory raises the smoothed cost by this part of the difference, one that moves none lowers it by
+// this part: when programs fit together again, quanta of many seconds are short again after a few.
+constexpr std::int64_t kPagingCostSmoothing = 4;
+constexpr Duration kMaxPagingCost = std::chrono::seconds(30);
+
+bool has_pages_to_move(const Unit& unit) {
+  return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->pages; });
+}
+
+}  // namespace
+
+void LeaseCore::State::on(const MemoryNeed& e) {
+  Seat* const seat = seat_of(e.seat);
+  if (seat == nullptr || seat->pages == e.pages) return;
+  seat->pages = e.pages;
+  Unit& unit = *seat->unit;
+  touch(unit);
+  if (!unit.restoring || has_pages_to_move(unit)) return;
+  unit.restoring = false;
+  unit.ready_at = now;
+  if (unit.phase != UnitPhase::kHolding) return;
+  for (const UnitGpu& on_gpu : unit.gpus) measure_paging(*on_gpu.gpu, now - unit.granted_at);
+}
+
+// A unit is being granted: its quantum begins now, or when its memory is there.
+void LeaseCore::State::start_quantum(Unit& unit) {
+  unit.ready_at = now;
+  unit.restoring = has_pages_to_move(unit);
+  if (unit.restoring) return;
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    if (on_gpu.gpu->last_holder != unit.serial) measure_paging(*on_gpu.gpu, Duration::zero());
+  }
+}
+
+// Whoever kept it from being complete may have left its gang.
+bool LeaseCore::State::is_restoring(const Unit& unit) const { return unit.restoring && has_pages_to_move(unit); }
+
+void LeaseCore::State::measure_paging(Gpu& gpu, Duration cost) {
+  if (gpu.settings.mode != Mode::kSerial) return;
+  cost = std::min(cost, kMaxPagingCost);
+  if (gpu.paging_cost == Duration::zero()) {
+    gpu.paging_cost = cost;
+    return;
+  }
+  gpu.paging_cost += (cost - gpu.paging_cost) / kPagingCostSmoothing;
+  // What is left of a cost that is gone says nothing.
+  if (gpu.paging_cost < std::chrono::microseconds(1)) gpu.paging_cost = Duration::zero();
+}
+
+bool LeaseCore::State::must_wait_for_drain(const Unit& unit) const {
+  if (!has_pages_to_move(unit)) return false;
+  return std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& on_gpu) {
+    const Gpu& gpu = *on_gpu.gpu;
+    return gpu.counted(LeaseKind::kExclusive, Place::kOverlapping) +
+               gpu.counted(LeaseKind::kShared, Place::kOverlapping) >
+           0;
+  });
+}
+
+// The ski-rental rule: at most twice what the best choice would have cost. Where the next one's memory is all there, a
+// switch costs next to nothing, whatever others cost.
+Duration LeaseCore::State::idle_hold_of(const Gpu& gpu) const {
+  if (gpu.settings.idle_hold != kAutomatic) return gpu.settings.idle_hold;
+  if (gpu.paging_cost == Duration::zero()) return kMinIdleHold;
+  const Unit* const next = expected_on(gpu);
+  if (next != nullptr && !has_pages_to_move(*next)) return kMinIdleHold;
+  return std::clamp(gpu.switch_cost + gpu.paging_cost, kMinIdleHold, kMaxIdleHold);
+}
+
+// ---- turns --------------------------------------------------------------------------------------
+
+void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
+  turns.clear();
+  State& state = *state_;
+  Gpu* const gpu = state.gpu_of(index);
+  if (gpu == nullptr) return;
+  const Unit* const next = state.expected_on(*gpu);
+
+  struct Ranked {
+    Turn turn;
+    QueueEntry entry;  // of those that wait
+    TimePoint since{};
+  };
+  std::vector<Ranked> ranked;
+  ranked.reserve(gpu->seats.size());
+  for (const Seat* seat : gpu->seats) {
+    Ranked one{.turn = {.seat = seat->id}, .entry = {}, .since = seat->since};
+    const Unit& unit = *seat->unit;
+    if (seat->phase == SeatPhase::kHolding) {
+      one.turn.kind = TurnKind::kHolding;
+      if (next != nullptr && next != &unit && gpu->settings.mode == Mode::kSerial)
+        one.turn.ends = after(state.now, state.time_left(unit, *gpu, *next));
+    } else if (&unit == next && (unit.phase == UnitPhase::kWaiting || unit.returning)) {
+      one.turn.kind = TurnKind::kNext;
+    } else if (unit.phase == UnitPhase::kWaiting) {
+      one.turn.kind = TurnKind::kWaiting;
+      one.entry = state.entry_of(unit, *gpu);
+    } else if (is_in_revocation(*seat)) {
+      one.turn.kind = TurnKind::kLeaving;
+    }
+    ranked.push_back(one);
+  }
+  std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
+    if (a.turn.kind != b.turn.kind) return a.turn.kind < b.turn.kind;
+    if (a.turn.kind == TurnKind::kWaiting) return a.entry < b.entry;
+    return a.turn.kind == TurnKind::kIdle && a.since > b.since;
+  });
+  for (const Ranked& one : ranked) turns.push_back(one.turn);
+}
+
+}  // namespace gpumux::sched

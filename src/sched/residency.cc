@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens to the planner, and what can be seen of it. residency_plan.cc decides.
+#include "sched/residency.h"
+
+#include <algorithm>
+
+namespace gpumux::sched {
+
+Residency::Gpu* Residency::gpu_of(GpuIndex index) {
+  const auto found = gpus_.find(index.value);
+  return found == gpus_.end() ? nullptr : &found->second;
+}
+const Residency::Gpu* Residency::gpu_of(GpuIndex index) const { return const_cast<Residency*>(this)->gpu_of(index); }
+
+Residency::Seat* Residency::find(SeatId seat) {
+  Gpu* const gpu = gpu_of(seat.gpu);
+  if (gpu == nullptr) return nullptr;
+  const auto found = gpu->seats.find(seat);
+  return found == gpu->seats.end() ? nullptr : &found->second;
+}
+const Residency::Seat* Residency::find(SeatId seat) const { return const_cast<Residency*>(this)->find(seat); }
+
+void Residency::add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve) {
+  Gpu& added = gpus_[gpu.value];
+  added.capacity = capacity;
+  added.reserve = reserve;
+}
+
+void Residency::set_reserve(GpuIndex index, std::uint64_t reserve) {
+  if (Gpu* const gpu = gpu_of(index)) gpu->reserve = reserve;
+}
+
+void Residency::set_free_only(GpuIndex index, bool free_only) {
+  if (Gpu* const gpu = gpu_of(index)) gpu->free_only = free_only;
+}
+
+void Residency::set_foreign(TimePoint now, GpuIndex index, std::uint64_t bytes) {
+  Gpu* const gpu = gpu_of(index);
+  if (gpu == nullptr) return;
+  if (bytes < gpu->foreign) gpu->moved_at = now;
+  gpu->foreign = bytes;
+}
+
+void Residency::opened(TimePoint now, SeatId id, Quota quota, bool gets_bound) {
+  now_ = std::max(now_, now);
+  Gpu* const gpu = gpu_of(id.gpu);
+  if (gpu == nullptr) return;
+  Seat& seat = gpu->seats[id];
+  seat = Seat();
+  seat.id = id;
+  seat.quota = quota;
+  seat.opened_at = now;
+  seat.is_back = !gets_bound;
+}
+
+void Residency::closed(TimePoint now, SeatId id) {
+  now_ = std::max(now_, now);
+  const Seat* const seat = find(id);
+  if (seat == nullptr) return;
+  Gpu& gpu = *gpu_of(id.gpu);
+  // It may have got so much since it last said what it has.
+  const std::uint64_t left = counts(*seat) ? charge(*seat) : 0;
+  gpu.seats.erase(id);
+  gpu.moved_at = now;
+  if (left == 0) return;
+  gpu.returning += std::min(left, gpu.capacity);
+  gpu.returning_until = now + kReturnPatience;
+}
+
+void Residency::returned(TimePoint now, GpuIndex index, std::uint64_t left) {
+  Gpu* const gpu = gpu_of(index);
+  if (gpu == nullptr || left >= gpu->returning) return;
+  gpu->returning = left;
+  gpu->moved_at = now;
+}
+
+void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
+  now_ = std::max(now_, now);
+  Seat* const seat = find(id);
+  if (seat == nullptr) return;
+  Gpu& gpu = *gpu_of(id.gpu);
+  const std::uint64_t before = seat->speaks ? charge(*seat) : 0;
+  MemoryReport sane = report;
+  // Nobody has more than the GPU; sums of what is left are then far from overflowing.
+  sane.unpageable = std::min(sane.unpageable, gpu.capacity);
+  sane.resident = std::min(sane.resident, gpu.capacity - sane.unpageable);
+  sane.evicted = std::min(sane.evicted, gpu.capacity);
+  sane.allocated = std::min(sane.allocated, 2 * gpu.capacity);
+  seat->report = sane;
+  seat->speaks = true;
+  seat->is_back = false;
+  // Sequences grow by one and are compared as distances, so that they may wrap.
+  while (seat->bounds.size() > 1 && static_cast<std::int32_t>(report.sequence - seat->bounds[1].sequence) >= 0) {
+    seat->bounds.pop_front();
+  }
+  if (charge(*seat) < before) gpu.moved_at = now;
+}
+
+void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment) {
+  now_ = std::max(now_, now);
+  Seat* const seat = find(id);
+  if (seat == nullptr || ticket == 0) return;
+  if (static_cast<std::int32_t>(ticket - seat->answered) <= 0) return;  // answered already
+  if (!seat->waits()) {
+    seat->want_room = seat->want_commitment = 0;
+    seat->wanted_at = now;
+  }
+  // Several threads may wait: the newest ticket answers all, so it asks for the most of them.
+  if (static_cast<std::int32_t>(ticket - seat->ticket) > 0) seat->ticket = ticket;
+  seat->want_room = std::max(seat->want_room, room);
+  seat->want_commitment = std::max(seat->want_commitment, commitment);
+}
+
+bool Residency::is_tight(GpuIndex index) const {
+  const Gpu* const gpu = gpu_of(index);
+  if (gpu == nullptr) return false;
+  return std::any_of(gpu->seats.begin(), gpu->seats.end(), [](const auto& entry) {
+    const Seat& seat = entry.second;
+    return seat.report.evicted > 0 || seat.waits();
+  });
+}
+
+std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
+  const Gpu* const gpu = gpu_of(index);
+  if (gpu == nullptr) return std::nullopt;
+  TimePoint next = gpu->prepare_at;
+  if (gpu->returning > 0) next = std::min(next, gpu->returning_until);
+  for (const auto& [id, seat] : gpu->seats) {
+    if (!seat.speaks && counts(seat)) next = std::min(next, seat.opened_at + kFirstReportPatience);
+    if (seat.waits()) next = std::min(next, std::max(gpu->moved_at, seat.wanted_at) + kRoomPatience);
+  }
+  if (next == TimePoint::max()) return std::nullopt;
+  return next;
+}
+
+bool Residency::fits_together(GpuIndex index, std::uint64_t margin) const {
+  const Gpu* const gpu = gpu_of(index);
+  if (gpu == nullptr) return true;
+  std::uint64_t sum = margin;
+  const std::uint64_t kept_by_all = kept(*gpu);
+  for (const auto& [id, seat] : gpu->seats) {
+    std::uint64_t need = seat.has() + seat.report.evicted;
+    if (seat.waits()) need = std::max(need, std::min(seat.want_room, most_room(*gpu, seat, kept_by_all)));
+    sum += need;
+  }
+  return sum <= available(*gpu);
+}
+
+Togetherness Residency::together(GpuIndex index) const {
+  Togetherness together;
+  const Gpu* const gpu = gpu_of(index);
+  if (gpu == nullptr) return together;
+  for (const auto& [id, seat] : gpu->seats) {
+    ++together.seats;
+    together.evicted += seat.report.evicted;
+    if (seat.speaks) continue;
+    ++(counts(seat) ? together.unknown : together.silent);
+  }
+  return together;
+}
+
+std::uint64_t Residency::overflow(GpuIndex index) const {
+  const Gpu* const gpu = gpu_of(index);
+  if (gpu == nullptr) return 0;
+  std::uint64_t sum = 0;
+  for (const auto& [id, seat] : gpu->seats) sum += std::max(seat.has() + seat.report.evicted, seat.report.allocated);
+  const std::uint64_t most = available(*gpu);
+  return sum > most ? sum - most : 0;
+}
+
+std::uint64_t Residency::on_gpu(GpuIndex index) const {
+  std::uint64_t sum = 0;
+  if (const Gpu* const gpu = gpu_of(index)) {
+    for (const auto& [id, seat] : gpu->seats) sum += seat.has();
+  }
+  return sum;
+}
+
+std::uint64_t Residency::returning(GpuIndex index) const {
+  const Gpu* const gpu = gpu_of(index);
+  return gpu == nullptr ? 0 : gpu->returning;
+}
+
+GpuMemory Residency::view(GpuIndex index) const {
+  GpuMemory view;
+  const Gpu* const gpu = gpu_of(index);
+  if (gpu == nullptr) return view;
+  view.capacity = gpu->capacity;
+  view.reserve = gpu->reserve;
+  view.foreign = gpu->foreign;
+  view.returning = gpu->returning;
+  for (const auto& [id, seat] : gpu->seats) {
+    view.seats.push_back({.seat = id,
+                          .report = seat.report,
+                          .speaks = seat.speaks,
+                          .room = seat.told_room(),
+                          .commitment = seat.told_commitment(),
+                          .wanted = seat.waits() ? seat.want_room : 0,
+                          .quota = seat.quota.bytes});
+  }
+  return view;
+}
+
+std::string Residency::check_invariants() const {
+  if (!broken_.empty()) return broken_;
+  for (const auto& [index, gpu] : gpus_) {
+    for (const auto& [id, seat] : gpu.seats) {
+      const std::string who = "seat " + std::to_string(id.tenant.value) + "@" + std::to_string(index);
+      for (std::size_t i = 1; i < seat.bounds.size(); ++i) {
+        if (static_cast<std::int32_t>(seat.bounds[i].sequence - seat.bounds[i - 1].sequence) <= 0)
+          return who + " was told bounds out of order";
+      }
+      if (seat.bounds.size() > kMaxBoundsUnderWay + 1) return who + " has too many bounds under way";
+      if (seat.speaks && seat.is_back) return who + " has spoken and is still waited for";
+      if (!seat.waits()) continue;
+      if (seat.turn != TurnKind::kHolding && seat.told_commitment() >= seat.want_commitment && seat.speaks &&
+          !seat.bounds.empty() && seat.wanted_at < now_)
+        return who + " holds no lease and is kept waiting for room";
+      if (now_ - std::max(gpu.moved_at, seat.wanted_at) > kRoomPatience) return who + " waits for what does not come";
+    }
+  }
+  return {};
+}
+
+}  // namespace gpumux::sched

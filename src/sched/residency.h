@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// The residency planner: how much memory each seat may have on its GPU (its room), and how much it may have allocated
+// in all (its commitment). docs/memory.md is the protocol that it speaks.
+//
+// Pure, as the lease core is: reports and turns in, bounds out, time passed in; no clock, no I/O, no floating point.
+// All GPUs of a machine are in one planner, because they share the host memory that evicted data goes to. It knows
+// nothing of how leases are decided: it is handed each GPU's turns (LeaseCore::turns) when it plans.
+//
+// A bound that was sent is not in force before the seat has said so, and a lower one may be followed by the higher one
+// that it replaces for as long as that has not been said. So what a seat *counts* for is the most that any of the
+// bounds still under way allows it, or what it has, if that is more. What holds after every step (checked by
+// check_invariants):
+//   1. On each GPU, what all seats count for fits beside the reserve and what is not ours, unless somebody has or was
+//      left with more than its bound: then no bound is raised.
+//   2. What all seats may have allocated fits on the GPUs and in the host memory budget, in the same sense.
+//   3. Whoever wants room is answered: with it, with a refusal if nothing that can still happen would make it fit or
+//      nothing has moved for kRoomPatience, or, if it holds no lease, at once with what there is.
+//   4. A holder is never told to have less than it has.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sched/events.h"
+#include "sched/lease_core.h"
+
+namespace gpumux::sched {
+
+// What a seat says of itself (wire: Memory), in bytes.
+struct MemoryReport {
+  std::uint32_t sequence = 0;  // the newest bound that is in force
+  std::uint64_t allocated = 0;
+  std::uint64_t resident = 0;
+  std::uint64_t evicted = 0;
+  std::uint64_t unpageable = 0;
+  bool stuck = false;  // it cannot give anything up
+};
+
+// The most that the seats of one process tree may have together, on each GPU.
+struct Quota {
+  std::uint64_t group = 0;  // 0: none
+  std::uint64_t bytes = 0;
+};
+
+struct RoomBound {
+  SeatId seat;
+  std::uint32_t sequence = 0;
+  std::uint64_t room = 0;
+  std::uint64_t commitment = 0;
+  std::uint64_t total = 0;   // what the program is told that its GPU has
+  std::uint32_t ticket = 0;  // the newest that is answered
+  bool refused = false;
+};
+
+// The holder's time is nearly over, and it is likely to have to make so much room then.
+struct ExpectEviction {
+  SeatId seat;
+  std::uint64_t bytes = 0;
+};
+
+struct ResidencyCommands {
+  std::vector<RoomBound> bounds;
+  std::vector<ExpectEviction> evictions;
+};
+
+// For people.
+struct SeatMemory {
+  SeatId seat;
+  MemoryReport report;
+  bool speaks = false;  // has reported; what the others have is counted with what is not ours
+  std::uint64_t room = 0;
+  std::uint64_t commitment = 0;
+  std::uint64_t wanted = 0;  // more than that, and waits for it
+  std::uint64_t quota = 0;
+};
+struct GpuMemory {
+  std::uint64_t capacity = 0;
+  std::uint64_t reserve = 0;
+  std::uint64_t foreign = 0;
+  std::uint64_t returning = 0;  // of tenants that are gone, until the driver has it back
+  std::vector<SeatMemory> seats;
+};
+
+// What is known of a GPU's seats, for deciding whether they can all run at once.
+struct Togetherness {
+  std::size_t seats = 0;
+  std::size_t unknown = 0;    // of them, have not said yet whether they report
+  std::size_t silent = 0;     // do not report
+  std::uint64_t evicted = 0;  // bytes
+};
+
+// A seat that has not answered its first bound by then leaves its memory to the driver.
+inline constexpr Duration kFirstReportPatience = std::chrono::seconds(1);
+// The driver has returned a killed tenant's memory by then (40 GiB were back after 68 ms).
+inline constexpr Duration kReturnPatience = std::chrono::seconds(2);
+// Nothing has moved for this long: whoever could make room is stopped, or does not drain. Natively the allocation would
+// have failed at once.
+inline constexpr Duration kRoomPatience = std::chrono::seconds(10);
+// How long before its quantum ends a holder is told to get ready: borrowing and registering 20 GiB takes 0.35 s.
+inline constexpr Duration kExpectEvictionAhead = std::chrono::milliseconds(500);
+// Bounds under way to one seat; beyond them the newest one waits for an answer. A stopped tenant does not read, and
+// what it does not read must not pile up.
+inline constexpr std::size_t kMaxBoundsUnderWay = 8;
+
+class Residency {
+ public:
+  void set_host_budget(std::uint64_t bytes) { host_budget_ = bytes; }
+  void add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve);
+  void set_reserve(GpuIndex gpu, std::uint64_t reserve);
+  // What the GPU's memory holds besides what seats report: other programs, the contexts of ours.
+  void set_foreign(TimePoint now, GpuIndex gpu, std::uint64_t bytes);
+  // Nobody is evicted for anybody's sake: allocations beyond what is free are refused.
+  void set_free_only(GpuIndex gpu, bool free_only);
+
+  // `gets_bound`: it gets a first bound now. Otherwise it says first what it has: it may be back after a restart.
+  void opened(TimePoint now, SeatId seat, Quota quota, bool gets_bound);
+  // Its memory is taken until the driver has returned it (returned()).
+  void closed(TimePoint now, SeatId seat);
+  void reported(TimePoint now, SeatId seat, const MemoryReport& report);
+  // A thread of the seat's waits for so much in all; zero: as it is.
+  void wanted(TimePoint now, SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment);
+  // At most so much of the memory of tenants that are gone has not come back yet.
+  void returned(TimePoint now, GpuIndex gpu, std::uint64_t left);
+
+  // Whether turns matter for this GPU's memory: something is evicted, or somebody waits for room. Otherwise plan() need
+  // be called after the events above only.
+  bool is_tight(GpuIndex gpu) const;
+  // Brings the GPU's bounds where they belong. `turns`: as the lease core sees them now.
+  void plan(TimePoint now, GpuIndex gpu, std::span<const Turn> turns, ResidencyCommands& commands);
+  // When plan() is wanted although nothing has happened.
+  std::optional<TimePoint> next_deadline(GpuIndex gpu) const;
+
+  // Whether everybody's memory, allocations that are waited for included, fits at once and leaves `margin`.
+  bool fits_together(GpuIndex gpu, std::uint64_t margin) const;
+  Togetherness together(GpuIndex gpu) const;
+  // How much of its seats' memory does not fit on it.
+  std::uint64_t overflow(GpuIndex gpu) const;
+  // Sum of what its seats have said that they have on it.
+  std::uint64_t on_gpu(GpuIndex gpu) const;
+  std::uint64_t returning(GpuIndex gpu) const;
+  bool has(SeatId seat) const { return find(seat) != nullptr; }
+  GpuMemory view(GpuIndex gpu) const;
+  std::string check_invariants() const;
+
+ private:
+  struct Bound {
+    std::uint32_t sequence = 0;
+    std::uint64_t room = 0;
+    std::uint64_t commitment = 0;
+  };
+  struct Seat {
+    SeatId id;
+    Quota quota;
+    MemoryReport report;
+    bool speaks = false;
+    bool is_back = false;  // gets no bound before it has said what it has
+    TimePoint opened_at{};
+    std::deque<Bound> bounds;  // the one in force, then those under way; the last one is what it was told
+    std::uint32_t ticket = 0;  // the newest that it waits or has waited with
+    std::uint32_t answered = 0;
+    TimePoint wanted_at{};
+    std::uint64_t want_room = 0;  // of `ticket`, until it is answered
+    std::uint64_t want_commitment = 0;
+    bool told_to_prepare = false;
+
+    // While a plan is made.
+    TurnKind turn = TurnKind::kIdle;
+    TimePoint ends = TimePoint::max();
+    std::uint64_t need = 0;
+    std::uint64_t fair = 0;  // what it should have of what there is, with nothing to spare
+    std::uint64_t commitment = 0;
+
+    bool waits() const { return ticket != answered; }
+    std::uint64_t has() const { return report.resident + report.unpageable; }
+    std::uint64_t told_room() const { return bounds.empty() ? 0 : bounds.back().room; }
+    std::uint64_t told_commitment() const { return bounds.empty() ? 0 : bounds.back().commitment; }
+  };
+  struct Gpu {
+    std::uint64_t capacity = 0;
+    std::uint64_t reserve = 0;
+    std::uint64_t foreign = 0;
+    std::uint64_t returning = 0;
+    TimePoint returning_until{};
+    bool free_only = false;
+    TimePoint moved_at{};  // when memory last became free
+    TimePoint prepare_at = TimePoint::max();
+    std::map<SeatId, Seat> seats;
+  };
+  // One seat's part of something that is dealt out: what it must have, what it was told that it may have.
+  struct Share {
+    Seat* seat = nullptr;
+    std::uint64_t base = 0;
+    std::uint64_t told = 0;
+    std::uint64_t most = 0;
+    std::uint64_t target = 0;
+  };
+
+  Gpu* gpu_of(GpuIndex index);
+  const Gpu* gpu_of(GpuIndex index) const;
+  Seat* find(SeatId seat);
+  const Seat* find(SeatId seat) const;
+
+  // residency_plan.cc
+  static std::uint64_t kept_by(const Gpu& gpu, const Seat& seat);
+  std::uint64_t kept(const Gpu& gpu) const;
+  static std::uint64_t charge(const Seat& seat);
+  static std::uint64_t commitment_charge(const Seat& seat);
+  static std::uint64_t available(const Gpu& gpu);
+  bool counts(const Seat& seat) const;
+  std::uint64_t charged(const Gpu& gpu) const;
+  std::uint64_t commitment_capacity(const Gpu& gpu) const;
+  // `kept_by_all`: kept(gpu), reckoned once.
+  std::uint64_t most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
+  std::uint64_t most_commitment(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
+  bool is_possible(const Gpu& gpu, const Seat& seat) const;
+  std::vector<Seat*> in_order(Gpu& gpu, std::span<const Turn> turns) const;
+  std::uint64_t aim(const Gpu& gpu, const std::vector<Seat*>& order) const;
+  static void deal(std::vector<Share>& shares, std::uint64_t left);
+  std::vector<Share> plan_rooms(Gpu& gpu, const std::vector<Seat*>& order) const;
+  void plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const;
+  void expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
+  void tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands);
+
+  std::map<std::uint32_t, Gpu> gpus_;
+  std::uint64_t host_budget_ = 0;
+  TimePoint now_{};
+  std::string broken_;  // the first invariant that a plan has broken
+};
+
+}  // namespace gpumux::sched

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who should have how much, and how to get there.
+//
+// A plan is made from scratch each time, in three steps.
+//
+// Aim. Everybody has a floor below which it cannot go: what it has, if it holds a lease or cannot give anything up, and
+// what is unpageable otherwise. What is left above all floors is given away in the order of the turns, nearest first,
+// to each as much as it needs: a holder and whoever is next, all that they have, evicted or not, and what they wait to
+// allocate; the others, what they have on the GPU. So the ones that lose something are those whose turn is furthest
+// away, they lose what is lacking and no more, and nobody gets anything back before it is next.
+//
+// Share. What nobody needs is dealt out ahead, so that allocating seldom has to ask. Who has less to spare than half an
+// even share gets a share; who has more keeps it, until all of it together is more than there is. Without that
+// stickiness, each change of hands would cost messages between programs whose memory fits together.
+//
+// Go there. A lower bound is sent at once, whoever it goes to: who holds a lease keeps what it has, who is draining
+// evicts as soon as it has drained, and nobody has to be asked in which of these states it is. A higher one is sent as
+// far as what everybody *counts* for leaves room: in the order of the turns, and to those who need it before those who
+// may spare it. Each report that makes somebody count for less makes the next plan raise somebody else: that is how a
+// switch moves both ways at once.
+//
+// Commitments are shared out in the same way, over the GPU and the host memory together.
+#include <algorithm>
+#include <limits>
+
+#include "sched/residency.h"
+
+namespace gpumux::sched {
+namespace {
+
+// What is dealt out ahead comes in whole blocks of the driver's.
+constexpr std::uint64_t kGrain = std::uint64_t{2} << 20;
+// A bound is raised by less than this only if it is then where it belongs: the pager moves chunks of 64 MiB and more,
+// and crumbs would be messages that nobody can use.
+constexpr std::uint64_t kLeastRaise = std::uint64_t{32} << 20;
+// So much of what is to spare is dealt out; the rest keeps small changes from taking something back from everybody.
+constexpr std::uint64_t kDealtNumerator = 7;
+constexpr std::uint64_t kDealtDenominator = 8;
+
+constexpr std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
+
+}  // namespace
+
+std::uint64_t Residency::charge(const Seat& seat) {
+  std::uint64_t most = seat.has();
+  for (const Bound& bound : seat.bounds) most = std::max(most, bound.room);
+  return most;
+}
+
+std::uint64_t Residency::commitment_charge(const Seat& seat) {
+  std::uint64_t most = seat.report.allocated;
+  for (const Bound& bound : seat.bounds) most = std::max(most, bound.commitment);
+  return most;
+}
+
+// A seat that never reports leaves its memory to the driver: it is counted with what is not ours.
+bool Residency::counts(const Seat& seat) const { return seat.speaks || now_ - seat.opened_at < kFirstReportPatience; }
+
+std::uint64_t Residency::available(const Gpu& gpu) {
+  return minus(gpu.capacity, gpu.reserve + gpu.foreign + gpu.returning);
+}
+
+std::uint64_t Residency::charged(const Gpu& gpu) const {
+  std::uint64_t sum = 0;
+  for (const auto& [id, seat] : gpu.seats) sum += counts(seat) ? charge(seat) : 0;
+  return sum;
+}
+
+// How much all seats of this GPU together may have allocated: what fits on it, and what of the host memory the other
+// GPUs' seats do not need.
+std::uint64_t Residency::commitment_capacity(const Gpu& gpu) const {
+  if (gpu.free_only) return available(gpu);
+  std::uint64_t elsewhere = 0;
+  for (const auto& [index, other] : gpus_) {
+    if (&other == &gpu) continue;
+    std::uint64_t sum = 0;
+    for (const auto& [id, seat] : other.seats) sum += counts(seat) ? commitment_charge(seat) : 0;
+    elsewhere += minus(sum, available(other));
+  }
+  return available(gpu) + minus(host_budget_, elsewhere);
+}
+
+// What nobody can take from the seat for another one's sake.
+std::uint64_t Residency::kept_by(const Gpu& gpu, const Seat& seat) {
+  if (gpu.free_only) return seat.has() + seat.report.evicted;
+  return seat.report.stuck ? seat.has() : seat.report.unpageable;
+}
+std::uint64_t Residency::kept(const Gpu& gpu) const {
+  std::uint64_t sum = 0;
+  for (const auto& [id, seat] : gpu.seats) sum += counts(seat) ? kept_by(gpu, seat) : 0;
+  return sum;
+}
+
+// The most that the seat can ever have there as long as the others keep what they cannot give up.
+std::uint64_t Residency::most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const {
+  const std::uint64_t own = counts(seat) ? kept_by(gpu, seat) : 0;
+  const std::uint64_t most = minus(available(gpu), kept_by_all - own);
+  return seat.quota.group != 0 ? std::min(most, seat.quota.bytes) : most;
+}
+
+std::uint64_t Residency::most_commitment(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const {
+  const std::uint64_t most = most_room(gpu, seat, kept_by_all);
+  if (seat.quota.group == 0) return most;
+  std::uint64_t others = 0;
+  for (const auto& [id, other] : gpu.seats) {
+    if (&other != &seat && other.quota.group == seat.quota.group) others += other.report.allocated;
+  }
+  return std::min(most, minus(seat.quota.bytes, others));
+}
+
+// Whether what the seat waits for can still be given to it.
+bool Residency::is_possible(const Gpu& gpu, const Seat& seat) const {
+  const std::uint64_t kept_by_all = kept(gpu);
+  if (seat.want_room > std::max(most_room(gpu, seat, kept_by_all), seat.told_room())) return false;
+  if (seat.want_commitment <= seat.told_commitment()) return true;
+  if (seat.want_commitment > most_commitment(gpu, seat, kept_by_all)) return false;
+  std::uint64_t others = 0;
+  for (const auto& [id, other] : gpu.seats) {
+    if (&other != &seat && counts(other)) others += other.report.allocated;
+  }
+  return seat.want_commitment <= minus(commitment_capacity(gpu), others);
+}
+
+// Its seats, nearest turn first.
+std::vector<Residency::Seat*> Residency::in_order(Gpu& gpu, std::span<const Turn> turns) const {
+  std::vector<Seat*> order;
+  order.reserve(gpu.seats.size());
+  for (auto& [id, seat] : gpu.seats) seat.need = std::numeric_limits<std::uint64_t>::max();  // not in the order yet
+  for (const Turn& turn : turns) {
+    const auto found = gpu.seats.find(turn.seat);
+    if (found == gpu.seats.end() || found->second.need == 0) continue;
+    Seat& seat = found->second;
+    seat.need = 0;
+    seat.turn = turn.kind;
+    seat.ends = turn.ends;
+    order.push_back(&seat);
+  }
+  for (auto& [id, seat] : gpu.seats) {
+    if (seat.need == 0) continue;
+    seat.need = 0;
+    seat.turn = TurnKind::kIdle;
+    order.push_back(&seat);
+  }
+  return order;
+}
+
+// Sets `need` and `fair`; returns what is left when everybody has that.
+std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) const {
+  const auto floor_of = [](const Seat& seat) {
+    return seat.turn == TurnKind::kHolding || seat.report.stuck ? seat.has() : seat.report.unpageable;
+  };
+  const std::uint64_t kept_by_all = kept(gpu);
+  std::uint64_t floors = 0;
+  for (Seat* seat : order) {
+    seat->need = seat->fair = 0;
+    if (!counts(*seat)) continue;
+    seat->need = seat->has();
+    if (seat->turn == TurnKind::kHolding || seat->turn == TurnKind::kNext) {
+      seat->need += seat->report.evicted;
+      if (seat->waits()) seat->need = std::max(seat->need, seat->want_room);
+      seat->need = std::max(seat->has(), std::min(seat->need, most_room(gpu, *seat, kept_by_all)));
+    }
+    floors += floor_of(*seat);
+  }
+  std::uint64_t left = minus(available(gpu), floors);
+  for (Seat* seat : order) {
+    if (!counts(*seat)) continue;
+    const std::uint64_t floor = floor_of(*seat);
+    const std::uint64_t more = std::min(minus(seat->need, floor), left);
+    seat->fair = floor + more;
+    left -= more;
+  }
+  return left;
+}
+
+// Sets each target to its base and something to spare, out of `left`.
+void Residency::deal(std::vector<Share>& shares, std::uint64_t left) {
+  if (shares.empty()) return;
+  const std::uint64_t dealt = shares.size() == 1 ? left : left / kDealtDenominator * kDealtNumerator;
+  const std::uint64_t even = dealt / shares.size() / kGrain * kGrain;
+  std::uint64_t sum = 0;
+  for (Share& share : shares) {
+    const std::uint64_t spare = minus(share.told, share.base);
+    // Alone it gets all; otherwise it is worth a message only if it has much less than it could have.
+    const std::uint64_t enough = shares.size() == 1 ? even - even / 16 : even / 2;
+    const std::uint64_t target = spare < enough ? even : spare;
+    share.target = std::max(share.base, std::min(share.base + target, share.most));
+    sum += share.target - share.base;
+  }
+  if (sum <= left) return;
+  for (Share& share : shares) {
+    share.target = std::max(share.base, std::min({share.base + even, share.target}));
+  }
+}
+
+std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<Seat*>& order) const {
+  const std::uint64_t left = aim(gpu, order);
+  std::vector<Share> shares;
+  for (Seat* seat : order) {
+    if (!counts(*seat) || seat->is_back) continue;
+    shares.push_back({seat, seat->fair, seat->told_room(), std::numeric_limits<std::uint64_t>::max(), 0});
+  }
+  deal(shares, left);
+
+  // Not above what everybody counts for, as long as that has not become less.
+  std::uint64_t free = minus(available(gpu), charged(gpu));
+  const auto raise = [&free](Share& share, std::uint64_t goal) {
+    if (goal <= share.told) return;
+    const std::uint64_t counted = charge(*share.seat);
+    const std::uint64_t room = std::min(goal, counted + free);
+    if (room <= share.told || (room != goal && room - share.told < kLeastRaise)) return;
+    free -= minus(room, counted);
+    share.told = room;
+  };
+  bool all_fair = true;
+  for (Share& share : shares) {
+    if (share.target < share.told) share.told = share.target;
+    raise(share, share.base);
+    all_fair = all_fair && share.told >= share.base;
+  }
+  if (!all_fair) return shares;  // what is to spare may be needed there in a moment
+  for (Share& share : shares) raise(share, share.target);
+  return shares;
+}
+
+// Sets each seat's `commitment`.
+void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const {
+  const std::uint64_t kept_by_all = kept(gpu);
+  const std::uint64_t capacity = commitment_capacity(gpu);
+  std::uint64_t left = capacity;
+  std::uint64_t free = capacity;
+  std::vector<Share> shares;
+  for (Seat* seat : order) {
+    if (!counts(*seat)) continue;
+    free = minus(free, commitment_charge(*seat));
+    Share share{seat, seat->report.allocated, seat->told_commitment(), most_commitment(gpu, *seat, kept_by_all), 0};
+    if (seat->waits() && is_possible(gpu, *seat)) share.base = std::max(share.base, seat->want_commitment);
+    left = minus(left, share.base);
+    if (!seat->is_back) shares.push_back(share);
+  }
+  // Of the seats of one quota, each may use what the others of it leave, and no more is spared for them.
+  for (Share& share : shares) {
+    const Quota& quota = share.seat->quota;
+    if (quota.group == 0) continue;
+    std::uint64_t others = 0;
+    for (const Share& other : shares) {
+      if (&other != &share && other.seat->quota.group == quota.group) others += std::max(other.base, other.told);
+    }
+    share.most = std::min(share.most, std::max(share.base, minus(quota.bytes, others)));
+  }
+  deal(shares, left);
+  for (Share& share : shares) {
+    if (share.target < share.told) {
+      share.told = share.target;
+      continue;
+    }
+    const std::uint64_t counted = commitment_charge(*share.seat);
+    const std::uint64_t commitment = std::min(share.target, counted + free);
+    if (commitment <= share.told) continue;
+    free -= minus(commitment, counted);
+    share.told = commitment;
+  }
+  for (const Share& share : shares) share.seat->commitment = share.told;
+}
+
+void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands) {
+  bool answer = false;
+  bool refused = false;
+  if (seat.waits()) {
+    const bool has_commitment = commitment >= seat.want_commitment;
+    const bool has_all = has_commitment && room >= seat.want_room;
+    refused = !has_all && (!is_possible(gpu, seat) || now_ - std::max(gpu.moved_at, seat.wanted_at) >= kRoomPatience);
+    // Without a lease it may never be its turn: it asks again when it holds one.
+    const bool holds = seat.turn == TurnKind::kHolding;
+    answer = has_all || refused || (has_commitment && !holds);
+  }
+  const bool changes = seat.bounds.empty() || room != seat.told_room() || commitment != seat.told_commitment();
+  const bool is_full = seat.bounds.size() > kMaxBoundsUnderWay;
+  if (!answer && (!changes || is_full)) return;
+  if (is_full) {  // it is answered, with what it was told already
+    room = seat.told_room();
+    commitment = seat.told_commitment();
+  }
+  const std::uint32_t last = seat.bounds.empty() ? 0 : seat.bounds.back().sequence;
+  const std::uint32_t sequence = last + 1 == 0 ? 1 : last + 1;
+  if (!seat.bounds.empty() && room == seat.told_room() && commitment == seat.told_commitment()) {
+    seat.bounds.back().sequence = sequence;
+  } else {
+    seat.bounds.push_back({sequence, room, commitment});
+  }
+  if (answer) seat.answered = seat.ticket;
+  commands.bounds.push_back({.seat = seat.id,
+                             .sequence = sequence,
+                             .room = room,
+                             .commitment = commitment,
+                             .total = seat.quota.group != 0 ? std::min(seat.quota.bytes, gpu.capacity) : gpu.capacity,
+                             .ticket = seat.answered,
+                             .refused = refused});
+}
+
+// A holder whose time is nearly over hears how much whoever is next will lack then.
+void Residency::expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) {
+  gpu.prepare_at = TimePoint::max();
+  std::uint64_t lacking = 0;
+  for (const Seat* seat : order) {
+    if (seat->turn == TurnKind::kNext) lacking += minus(seat->need, seat->fair);
+  }
+  for (Seat* seat : order) {
+    if (seat->turn != TurnKind::kHolding) {
+      seat->told_to_prepare = false;
+      continue;
+    }
+    if (lacking == 0 || seat->told_to_prepare || seat->report.resident == 0 || seat->ends == TimePoint::max()) continue;
+    const TimePoint when = seat->ends - kExpectEvictionAhead;
+    if (when > now_) {
+      gpu.prepare_at = std::min(gpu.prepare_at, when);
+      continue;
+    }
+    seat->told_to_prepare = true;
+    commands.evictions.push_back({seat->id, std::min(lacking, seat->report.resident)});
+  }
+}
+
+void Residency::plan(TimePoint now, GpuIndex index, std::span<const Turn> turns, ResidencyCommands& commands) {
+  now_ = std::max(now_, now);
+  Gpu* const gpu = gpu_of(index);
+  if (gpu == nullptr) return;
+  if (gpu->returning > 0 && now_ >= gpu->returning_until) {
+    gpu->returning = 0;
+    gpu->moved_at = now_;
+  }
+  for (auto& [id, seat] : gpu->seats) {
+    if (!counts(seat)) seat.is_back = false;  // it has nothing to say
+  }
+  const std::vector<Seat*> order = in_order(*gpu, turns);
+  const std::uint64_t counted = charged(*gpu);
+  plan_commitments(*gpu, order);
+  const std::vector<Share> rooms = plan_rooms(*gpu, order);
+  for (const Share& share : rooms) tell(*gpu, *share.seat, share.told, share.seat->commitment, commands);
+  for (Seat* seat : order) {
+    // Who came without ever having reported, and does not count any more, still learns that it may do as it likes.
+    if (!counts(*seat) && (seat->bounds.empty() || seat->waits()))
+      tell(*gpu, *seat, gpu->capacity, gpu->capacity, commands);
+  }
+  expect_evictions(*gpu, order, commands);
+  const std::uint64_t after = charged(*gpu);
+  if (broken_.empty() && after > counted && after > available(*gpu))
+    broken_ = "GPU " + std::to_string(index.value) + ": bounds were raised beyond what is free";
+}
+
+}  // namespace gpumux::sched

@@ -1,0 +1,422 @@
+// SPDX-License-Identifier: Apache-2.0
+// The residency planner by script: one rule of docs/memory.md each. Goal: who gets room, from whom, and when. Method:
+// reports and turns are written down, and the bounds that come out are looked at; seats go where they are told at once
+// unless the script says otherwise.
+#include "sched/residency.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+namespace gpumux::sched {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+constexpr GpuIndex kGpu{0};
+
+SeatId seat(std::uint64_t tenant) { return {TenantId{tenant}, kGpu}; }
+
+class Desk {
+ public:
+  explicit Desk(std::uint64_t capacity = 80, std::uint64_t host = 400) {
+    planner.add_gpu(kGpu, capacity * kGiB, 0);
+    planner.set_host_budget(host * kGiB);
+  }
+
+  void open(std::uint64_t tenant, Quota quota = {}) {
+    planner.opened(now, seat(tenant), quota, true);
+    turns.push_back({seat(tenant), TurnKind::kIdle, TimePoint::max()});
+    plan();
+    say(tenant);
+  }
+  // The seat has so much now, and says so.
+  void has(std::uint64_t tenant, std::uint64_t resident, std::uint64_t evicted = 0, std::uint64_t unpageable = 0) {
+    MemoryReport& report = reports[tenant];
+    report.resident = resident * kGiB;
+    report.evicted = evicted * kGiB;
+    report.unpageable = unpageable * kGiB;
+    report.allocated = report.resident + report.evicted + report.unpageable;
+    say(tenant);
+  }
+  void say(std::uint64_t tenant) {
+    if (bounds.contains(tenant)) reports[tenant].sequence = bounds[tenant].sequence;
+    planner.reported(now, seat(tenant), reports[tenant]);
+    plan();
+  }
+  void turn(std::vector<std::pair<std::uint64_t, TurnKind>> order, Duration left = 10s) {
+    turns.clear();
+    for (const auto& [tenant, kind] : order) {
+      turns.push_back({seat(tenant), kind, kind == TurnKind::kHolding ? now + left : TimePoint::max()});
+    }
+    plan();
+  }
+  // The answer to a want, if there is one.
+  std::optional<RoomBound> want(std::uint64_t tenant, std::uint64_t room, std::uint64_t commitment = 0) {
+    ++ticket;
+    planner.wanted(now, seat(tenant), ticket, room * kGiB, commitment * kGiB);
+    plan();
+    return answer(tenant);
+  }
+  std::optional<RoomBound> answer(std::uint64_t tenant) {
+    const auto found = bounds.find(tenant);
+    if (found == bounds.end() || found->second.ticket != ticket) return std::nullopt;
+    return found->second;
+  }
+  void plan() {
+    commands = {};
+    planner.plan(now, kGpu, turns, commands);
+    for (const RoomBound& bound : commands.bounds) bounds[bound.seat.tenant.value] = bound;
+    sent += commands.bounds.size();
+    EXPECT_EQ(planner.check_invariants(), "");
+  }
+  std::uint64_t room(std::uint64_t tenant) { return bounds[tenant].room / kGiB; }
+  std::uint64_t commitment(std::uint64_t tenant) { return bounds[tenant].commitment / kGiB; }
+
+  Residency planner;
+  TimePoint now = TimePoint() + 1h;
+  std::vector<Turn> turns;
+  std::map<std::uint64_t, MemoryReport> reports;
+  std::map<std::uint64_t, RoomBound> bounds;
+  ResidencyCommands commands;
+  std::uint32_t ticket = 0;
+  std::size_t sent = 0;
+};
+
+constexpr auto kHolding = TurnKind::kHolding;
+constexpr auto kNext = TurnKind::kNext;
+constexpr auto kWaiting = TurnKind::kWaiting;
+constexpr auto kLeaving = TurnKind::kLeaving;
+constexpr auto kIdle = TurnKind::kIdle;
+
+TEST(Residency, AloneASeatHasTheWholeGpu) {
+  Desk desk;
+  desk.planner.set_reserve(kGpu, kGiB);
+  desk.planner.set_foreign(desk.now, kGpu, 4 * kGiB);
+  desk.open(1);
+  EXPECT_EQ(desk.room(1), 75u);
+  EXPECT_EQ(desk.commitment(1), 75u);  // what does not fit at once can never run, however much host memory there is
+  const std::size_t before = desk.sent;
+  desk.has(1, 60);
+  desk.has(1, 75);
+  EXPECT_EQ(desk.sent, before);  // and nothing need be said any more
+}
+
+TEST(Residency, WhoComesGetsItsShareOfWhatIsFree) {
+  Desk desk;
+  desk.open(1);
+  desk.has(1, 20);
+  desk.open(2);  // at first nothing: the other one may have used all of it by now
+  desk.say(1);   // it has not
+  EXPECT_GE(desk.room(2), 20u);
+  EXPECT_GE(desk.room(1), 40u);
+  EXPECT_LE(desk.room(1) + desk.room(2), 80u);
+}
+
+TEST(Residency, ProgramsThatFitTogetherCostNoMessages) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.has(1, 30);
+  desk.has(2, 30);
+  desk.say(1);
+  desk.say(2);
+  const std::size_t before = desk.sent;
+  for (int i = 0; i < 10; ++i) {
+    desk.turn({{1, kHolding}, {2, kNext}});
+    desk.turn({{2, kHolding}, {1, kLeaving}});
+    desk.turn({{2, kHolding}, {1, kNext}});
+    desk.turn({{1, kHolding}, {2, kLeaving}});
+  }
+  EXPECT_EQ(desk.sent, before);
+  EXPECT_FALSE(desk.planner.is_tight(kGpu));
+}
+
+// A switch: what the next one lacks is taken from the one that leaves, and handed on as it comes.
+TEST(Residency, ASwitchHandsOnWhatIsFreed) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.turn({{1, kHolding}, {2, kIdle}});
+  desk.has(1, 50);
+  desk.say(2);
+  desk.has(2, 30, 20);
+  desk.turn({{1, kHolding}, {2, kNext}});
+  EXPECT_EQ(desk.room(1), 50u);  // a holder keeps what it has
+  EXPECT_LE(desk.room(2), 30u);
+  desk.turn({{2, kNext}, {1, kLeaving}});
+  EXPECT_EQ(desk.room(1), 30u);  // only what is lacking
+  EXPECT_EQ(desk.room(2), 30u);  // and not before it is free
+  desk.has(1, 45, 5);
+  EXPECT_EQ(desk.room(2), 35u);
+  desk.has(1, 30, 20);
+  EXPECT_EQ(desk.room(2), 50u);
+}
+
+TEST(Residency, WhoseTurnIsFurthestAwayGivesFirst) {
+  Desk desk(100);
+  for (std::uint64_t tenant = 1; tenant <= 4; ++tenant) desk.open(tenant);
+  for (std::uint64_t tenant = 1; tenant <= 4; ++tenant) desk.say(tenant);
+  // 4 came back from idling: of its 40, nothing is there.
+  desk.has(1, 30);
+  desk.has(2, 30);
+  desk.has(3, 30);
+  desk.has(4, 0, 40);
+  desk.turn({{1, kHolding}, {4, kNext}, {2, kWaiting}, {3, kIdle}});
+  EXPECT_EQ(desk.room(1), 30u);
+  EXPECT_EQ(desk.room(2), 30u);
+  EXPECT_EQ(desk.room(3), 0u);
+  desk.turn({{1, kHolding}, {4, kNext}, {3, kWaiting}, {2, kWaiting}});
+  EXPECT_EQ(desk.room(2), 0u);
+  EXPECT_EQ(desk.room(3), 30u);
+}
+
+TEST(Residency, UnpageableMemoryStays) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 20, 0, 30);
+  desk.say(2);
+  desk.has(2, 0, 60);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  EXPECT_EQ(desk.room(1), 30u);
+  desk.has(1, 0, 20, 30);
+  EXPECT_EQ(desk.room(2), 50u);  // it can never have the 60
+}
+
+TEST(Residency, AHoldersAllocationIsMadeRoomFor) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 50);
+  desk.say(2);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  EXPECT_FALSE(desk.want(2, 60));  // not yet: the other one has to evict
+  EXPECT_EQ(desk.room(1), 20u);
+  desk.has(1, 20, 30);
+  const auto answer = desk.answer(2);
+  ASSERT_TRUE(answer);
+  EXPECT_FALSE(answer->refused);
+  EXPECT_EQ(desk.room(2), 60u);
+}
+
+TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 10, 0, 30);
+  desk.say(2);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  const auto answer = desk.want(2, 51);
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(answer->refused);
+  desk.want(2, 40);
+  desk.say(1);  // what it had to spare is free
+  const auto fits = desk.answer(2);
+  ASSERT_TRUE(fits);
+  EXPECT_FALSE(fits->refused);
+}
+
+// It could wait for ever: a thread that waits for room asks for no lease. So it hears what there is, and asks again
+// when it holds one.
+TEST(Residency, WhoHoldsNoLeaseIsAnsweredAtOnce) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.turn({{1, kHolding}, {2, kIdle}});
+  desk.say(1);
+  desk.has(1, 70);
+  const auto answer = desk.want(2, 60);
+  ASSERT_TRUE(answer);
+  EXPECT_FALSE(answer->refused);
+  EXPECT_LT(desk.room(2), 60u);
+}
+
+TEST(Residency, WhereNothingMovesTheWaitEnds) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 50);
+  desk.say(2);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  EXPECT_FALSE(desk.want(2, 60));
+  desk.now += kRoomPatience / 2;
+  desk.has(1, 45, 5);  // slow, but it moves
+  desk.now += kRoomPatience - 1ms;
+  desk.plan();
+  EXPECT_FALSE(desk.answer(2));
+  ASSERT_TRUE(desk.planner.next_deadline(kGpu));
+  desk.now = *desk.planner.next_deadline(kGpu);
+  desk.plan();
+  const auto answer = desk.answer(2);
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(answer->refused);
+}
+
+TEST(Residency, CommitmentsFitOnTheGpuAndInHostMemory) {
+  Desk desk(80, 40);
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  EXPECT_LE(desk.commitment(1) + desk.commitment(2), 120u);
+  desk.has(1, 70);
+  // What the other one has not used is taken back for it first.
+  auto answer = desk.want(2, 0, 50);
+  if (!answer) {
+    desk.say(1);
+    answer = desk.answer(2);
+  }
+  ASSERT_TRUE(answer);
+  EXPECT_FALSE(answer->refused);
+  EXPECT_GE(desk.commitment(2), 50u);
+  EXPECT_LE(desk.commitment(1) + desk.commitment(2), 120u);
+  const auto more = desk.want(2, 0, 51);
+  ASSERT_TRUE(more);
+  EXPECT_TRUE(more->refused);
+}
+
+TEST(Residency, AQuotaIsForTheWholeGroup) {
+  Desk desk;
+  desk.open(1, {.group = 7, .bytes = 20 * kGiB});
+  EXPECT_EQ(desk.bounds[1].total, 20 * kGiB);
+  EXPECT_LE(desk.commitment(1), 20u);
+  desk.has(1, 15);
+  desk.open(2, {.group = 7, .bytes = 20 * kGiB});
+  desk.say(1);
+  EXPECT_LE(desk.commitment(1) + desk.commitment(2), 20u);
+  const auto answer = desk.want(2, 0, 6);
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(answer->refused);
+  desk.open(3);
+  EXPECT_GT(desk.commitment(3), 20u);
+  EXPECT_EQ(desk.bounds[3].total, 80 * kGiB);
+}
+
+TEST(Residency, WhoNeverReportsIsNotCounted) {
+  Desk desk;
+  desk.planner.opened(desk.now, seat(1), {}, true);
+  desk.plan();
+  desk.open(2);
+  EXPECT_LT(desk.room(2), 80u);
+  ASSERT_TRUE(desk.planner.next_deadline(kGpu));
+  desk.now = *desk.planner.next_deadline(kGpu);
+  desk.plan();
+  EXPECT_EQ(desk.room(2), 80u);
+}
+
+TEST(Residency, MemoryOfTheDeadIsWaitedForWithinBounds) {
+  Desk desk;
+  desk.open(1);
+  desk.has(1, 80);
+  desk.planner.closed(desk.now, seat(1));
+  desk.open(2);
+  EXPECT_EQ(desk.room(2), 0u);
+  desk.planner.returned(desk.now, kGpu, 30 * kGiB);
+  desk.plan();
+  EXPECT_EQ(desk.room(2), 50u);
+  desk.now += kReturnPatience;  // the rest is not its any more, or is counted with what is not ours
+  desk.plan();
+  EXPECT_EQ(desk.room(2), 80u);
+}
+
+// A daemon that has just started does not know what its tenants have: nobody is told to evict before he has said.
+TEST(Residency, WhoComesBackSaysFirstWhatItHas) {
+  Desk desk;
+  desk.planner.opened(desk.now, seat(1), {}, false);
+  desk.plan();
+  EXPECT_EQ(desk.sent, 0u);
+  desk.has(1, 60, 5);
+  EXPECT_GE(desk.room(1), 60u);
+}
+
+TEST(Residency, AStoppedSeatIsNotFloodedWithBounds) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  const std::size_t before = desk.sent;
+  for (int i = 0; i < 100; ++i) {  // 1 says nothing any more
+    desk.planner.set_foreign(desk.now, kGpu, static_cast<std::uint64_t>(i % 2) * 60 * kGiB);
+    desk.say(2);
+  }
+  std::size_t of_1 = desk.sent - before;
+  EXPECT_GT(of_1, 0u);
+  EXPECT_EQ(desk.planner.check_invariants(), "");  // which counts them
+}
+
+TEST(Residency, TheHolderHearsAheadWhatItWillHaveToEvict) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 50);
+  desk.say(2);
+  desk.has(2, 30, 20);
+  desk.turn({{1, kHolding}, {2, kNext}}, 10s);
+  EXPECT_TRUE(desk.commands.evictions.empty());
+  ASSERT_TRUE(desk.planner.next_deadline(kGpu));
+  EXPECT_EQ(*desk.planner.next_deadline(kGpu), desk.now + 10s - kExpectEvictionAhead);
+  desk.now += 10s - kExpectEvictionAhead;
+  desk.plan();
+  ASSERT_EQ(desk.commands.evictions.size(), 1u);
+  EXPECT_EQ(desk.commands.evictions[0].bytes, 20 * kGiB);
+  desk.plan();
+  EXPECT_TRUE(desk.commands.evictions.empty());  // once
+}
+
+TEST(Residency, WhetherAllFitsTogether) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  desk.has(1, 30);
+  desk.has(2, 20, 20);
+  EXPECT_TRUE(desk.planner.fits_together(kGpu, 0));
+  EXPECT_FALSE(desk.planner.fits_together(kGpu, 11 * kGiB));
+  desk.turn({{1, kHolding}, {2, kHolding}});
+  EXPECT_FALSE(desk.want(1, 60));
+  EXPECT_FALSE(desk.planner.fits_together(kGpu, 0));  // what is waited for counts
+}
+
+TEST(Residency, WhereOnlyFreeMemoryMayBeHadNobodyIsEvicted) {
+  Desk desk;
+  desk.planner.set_free_only(kGpu, true);
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 50);
+  desk.say(2);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  const auto answer = desk.want(2, 31);
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(answer->refused);
+  EXPECT_GE(desk.room(1), 50u);
+}
+
+// Nothing that a tenant says makes sums overflow or the planner give away what is not there.
+TEST(Residency, AbsurdNumbersChangeNothingForOthers) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  constexpr std::uint64_t kAll = ~std::uint64_t{0};
+  desk.planner.reported(desk.now, seat(2), {kAll & 0xffffffff, kAll, kAll, kAll, kAll, false});
+  desk.plan();
+  desk.planner.wanted(desk.now, seat(2), 0, kAll, kAll);
+  desk.planner.wanted(desk.now, seat(2), 0xffffffff, kAll, kAll);
+  desk.planner.wanted(desk.now, seat(3), 1, kAll, kAll);
+  desk.plan();
+  desk.say(2);
+  desk.say(1);
+  EXPECT_LE(desk.room(1) + desk.room(2), 80u);
+}
+
+}  // namespace
+}  // namespace gpumux::sched
