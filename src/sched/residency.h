@@ -74,6 +74,7 @@ struct SeatMemory {
   MemoryReport report;
   bool speaks = false;  // has reported; what the others have is counted with what is not ours
   std::uint64_t room = 0;
+  std::uint64_t counted = 0;  // as having: what it may have had at most by now
   std::uint64_t commitment = 0;
   std::uint64_t wanted = 0;  // more than that, and waits for it
   std::uint64_t quota = 0;
@@ -94,7 +95,8 @@ struct Togetherness {
   std::uint64_t evicted = 0;  // bytes
 };
 
-// A seat that has not answered its first bound by then leaves its memory to the driver.
+// A seat that has not answered its first bound by then leaves its memory to the driver, as far as anybody can tell.
+// (That first bound gives it nothing: who is stopped before he answers has nothing then that is not counted.)
 inline constexpr Duration kFirstReportPatience = std::chrono::seconds(1);
 // The driver has returned a killed tenant's memory by then (40 GiB were back after 68 ms).
 inline constexpr Duration kReturnPatience = std::chrono::seconds(2);
@@ -211,7 +213,9 @@ class Residency {
   static std::uint64_t charge(const Seat& seat);
   static std::uint64_t commitment_charge(const Seat& seat);
   static std::uint64_t available(const Gpu& gpu);
-  bool counts(const Seat& seat) const;
+  // A seat that never reports leaves its memory to the driver: it is counted with what is not ours.
+  static bool counts(const Seat& seat) { return seat.speaks; }
+  bool may_speak_yet(const Seat& seat) const { return !seat.speaks && now_ - seat.opened_at < kFirstReportPatience; }
   std::uint64_t charged(const Gpu& gpu) const;
   std::uint64_t commitment_capacity(const Gpu& gpu) const;
   // `kept_by_all`: kept(gpu), reckoned once.

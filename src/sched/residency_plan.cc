@@ -53,9 +53,6 @@ std::uint64_t Residency::commitment_charge(const Seat& seat) {
   return most;
 }
 
-// A seat that never reports leaves its memory to the driver: it is counted with what is not ours.
-bool Residency::counts(const Seat& seat) const { return seat.speaks || now_ - seat.opened_at < kFirstReportPatience; }
-
 std::uint64_t Residency::available(const Gpu& gpu) {
   return minus(gpu.capacity, gpu.reserve + gpu.foreign + gpu.returning);
 }
@@ -203,10 +200,13 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
   deal(shares, left);
 
   // Not above what everybody counts for, as long as that has not become less.
-  std::uint64_t free = minus(available(gpu), charged(gpu));
-  const auto raise = [&free](Share& share, std::uint64_t goal) {
-    if (goal <= share.told) return;
-    const std::uint64_t counted = charge(*share.seat);
+  // Where somebody has said that he has more than there is, nothing is raised: also not to what he says that he has.
+  const std::uint64_t counted_in_all = charged(gpu);
+  const bool is_over = counted_in_all > available(gpu);
+  std::uint64_t free = minus(available(gpu), counted_in_all);
+  const auto raise = [&free, is_over](Share& share, std::uint64_t goal) {
+    if (goal <= share.told || is_over) return;
+    const std::uint64_t counted = std::max(charge(*share.seat), share.told);
     const std::uint64_t room = std::min(goal, counted + free);
     if (room <= share.told || (room != goal && room - share.told < kLeastRaise)) return;
     free -= minus(room, counted);
@@ -330,7 +330,7 @@ void Residency::plan(TimePoint now, GpuIndex index, std::span<const Turn> turns,
     gpu->moved_at = now_;
   }
   for (auto& [id, seat] : gpu->seats) {
-    if (!counts(seat)) seat.is_back = false;  // it has nothing to say
+    if (!seat.speaks && !may_speak_yet(seat)) seat.is_back = false;  // it has nothing to say
   }
   const std::vector<Seat*> order = in_order(*gpu, turns);
   const std::uint64_t counted = charged(*gpu);
@@ -338,9 +338,8 @@ void Residency::plan(TimePoint now, GpuIndex index, std::span<const Turn> turns,
   const std::vector<Share> rooms = plan_rooms(*gpu, order);
   for (const Share& share : rooms) tell(*gpu, *share.seat, share.told, share.seat->commitment, commands);
   for (Seat* seat : order) {
-    // Who came without ever having reported, and does not count any more, still learns that it may do as it likes.
-    if (!counts(*seat) && (seat->bounds.empty() || seat->waits()))
-      tell(*gpu, *seat, gpu->capacity, gpu->capacity, commands);
+    // The first bound gives nothing: with its answer it counts.
+    if (!seat->speaks && !seat->is_back) tell(*gpu, *seat, 0, 0, commands);
   }
   expect_evictions(*gpu, order, commands);
   const std::uint64_t after = charged(*gpu);
