@@ -17,7 +17,8 @@ from .process import Process
 class GpumuxTest(unittest.TestCase):
     gpus = 1
     machine_settings = {}
-    daemon_settings = {}
+    # Turns, although the test programs' memory fits together.
+    daemon_settings = {"mode": "serial"}
 
     def setUp(self):
         self.started_at = time.monotonic()
