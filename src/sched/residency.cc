@@ -129,6 +129,8 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
   for (const auto& [id, seat] : gpu->seats) {
     if (may_speak_yet(seat)) next = std::min(next, seat.opened_at + kFirstReportPatience);
     if (seat.waits()) next = std::min(next, std::max(gpu->moved_at, seat.wanted_at) + kRoomPatience);
+    if (seat.bounds.size() > 1 && counts(seat) && answers(seat))
+      next = std::min(next, seat.bounds[1].told_at + kAnswerPatience);
   }
   if (next == TimePoint::max()) return std::nullopt;
   return next;

@@ -59,6 +59,7 @@ class World {
     // And then everybody who waits is answered, whatever the others do.
     const TimePoint end = now_ + kRoomPatience + 1s;
     calm_ = true;
+    for (auto& [id, tenant] : tenants_) stop_or_wake(tenant);
     while (now_ < end && !::testing::Test::HasFailure()) tick();
     for (const auto& [id, tenant] : tenants_) EXPECT_FALSE(tenant.waits && !tenant.stopped) << name(tenant);
   }
@@ -79,12 +80,23 @@ class World {
     if (!calm_ && !tenants_.empty() && below(2000) == 0) die(any());
     take_turns();
     for (auto& [id, tenant] : tenants_) {
-      if (below(3000) == 0) tenant.stopped = !tenant.stopped && !calm_;
+      if (below(3000) == 0) stop_or_wake(tenant);
       if (!tenant.stopped || calm_) act(tenant);
     }
     const auto deadline = planner_.next_deadline(kGpu);
     if (deadline && *deadline <= now_) plan();
     check();
+  }
+
+  // It has said what it has when it stops, and reads first what it was told meanwhile when it wakes up. (Where a real
+  // one is stopped in between, the driver refuses somebody an allocation.)
+  void stop_or_wake(Tenant& tenant) {
+    tenant.stopped = !tenant.stopped && !calm_;
+    if (tenant.stopped) say(tenant);
+    while (!tenant.outbox.empty() || (!tenant.stopped && !tenant.inbox.empty())) {
+      if (!tenant.stopped && !tenant.inbox.empty()) read(tenant);
+      if (!tenant.outbox.empty()) deliver(tenant);
+    }
   }
 
   Tenant& any() {
@@ -157,22 +169,26 @@ class World {
     plan();
   }
 
+  void read(Tenant& tenant) {
+    tenant.bound = tenant.inbox.front();
+    tenant.inbox.pop_front();
+    if (tenant.waits && tenant.bound.ticket == tenant.ticket) {
+      tenant.waits = false;
+      ++answered;
+      refused += tenant.bound.refused ? 1 : 0;
+    }
+    say(tenant);
+  }
+
+  void deliver(Tenant& tenant) {
+    planner_.reported(now_, tenant.id, tenant.outbox.front().first);
+    tenant.outbox.pop_front();
+    plan();
+  }
+
   void act(Tenant& tenant) {
-    if (!tenant.inbox.empty() && chance(50)) {
-      tenant.bound = tenant.inbox.front();
-      tenant.inbox.pop_front();
-      if (tenant.waits && tenant.bound.ticket == tenant.ticket) {
-        tenant.waits = false;
-        ++answered;
-        refused += tenant.bound.refused ? 1 : 0;
-      }
-      say(tenant);
-    }
-    if (!tenant.outbox.empty() && chance(50)) {
-      planner_.reported(now_, tenant.id, tenant.outbox.front().first);
-      tenant.outbox.pop_front();
-      plan();
-    }
+    if (!tenant.inbox.empty() && chance(50)) read(tenant);
+    if (!tenant.outbox.empty() && chance(50)) deliver(tenant);
     const bool holds = tenant.id == holder_;
     if (!holds && !tenant.drained && chance(10)) {
       tenant.drained = true;
