@@ -11,6 +11,12 @@
 namespace gpumux::daemon {
 namespace {
 
+// A process that has ended is still listed by the driver for so long (40 GiB are back after 68 ms). Who only leaves and
+// goes on is shown as what it is then after that.
+constexpr base::Duration kGoneIsListed = std::chrono::seconds(1);
+// Lists are made once a second, and by a helper that may be slow.
+constexpr base::Duration kGoneRemembered = std::chrono::seconds(10);
+
 // One that was asked for host memory needs a moment to unregister and unmap it.
 constexpr base::Duration kRecallPause = std::chrono::milliseconds(100);
 
@@ -87,7 +93,11 @@ base::Status Translator::receive(Session& session, std::span<const std::byte> by
 void Translator::ended(Session& session, std::string_view why) {
   session.end();
   sessions_.erase(session.id);
-  session.for_each_slot([&](std::uint32_t, const Slot& slot) { rooms_.closed(seat_of(session, slot)); });
+  session.for_each_slot([&](std::uint32_t, const Slot& slot) { forget_slot(session, slot); });
+  if (session.welcomed) {
+    while (!gone_.empty() && gone_.front().second + kGoneRemembered < leases_.now()) gone_.pop_front();
+    gone_.emplace_back(session.peer.pid, leases_.now());
+  }
   if (host_ != nullptr) host_->gone(session.id);
   leases_.gone(session.id, why);
 }
@@ -205,8 +215,8 @@ base::Status Translator::on(Session& session, const wire::SeatClose& close) {
   if (slot == nullptr) return {};
   const base::SeatId seat = seat_of(session, *slot);
   if (slot->granted) session.page.revoke(close.slot);
+  forget_slot(session, *slot);
   session.close_slot(close.slot);
-  rooms_.closed(seat);
   leases_.apply(sched::SeatClosed{seat});
   if (changed_) changed_(session);
   return {};
@@ -291,6 +301,16 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
   }
   rooms_.reported(seat_of(session, *slot), report, (memory.flags & wire::kMemoryBusy) != 0);
   return {};
+}
+
+void Translator::forget_slot(const Session& session, const Slot& slot) {
+  rooms_.closed(seat_of(session, slot));
+  moved_before_.at(slot.gpu.value).add(slot.memory);
+}
+
+bool Translator::was_tenant(pid_t pid, base::TimePoint asked_at) const {
+  return std::any_of(gone_.begin(), gone_.end(),
+                     [&](const auto& one) { return one.first == pid && asked_at < one.second + kGoneIsListed; });
 }
 
 base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
