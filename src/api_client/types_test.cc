@@ -53,7 +53,8 @@ TEST(SnapshotTest, ReadsEveryField) {
       "grants": 5, "held_ns": 13, "waited_ns": 14,
       "gang": "g",
       "memory": {"allocated_bytes": 21, "resident_bytes": 22, "evicted_bytes": 23, "unpageable_bytes": 24,
-        "unpageable": {"pool": 24}, "room_bytes": 25, "wanted_bytes": 26, "quota_bytes": 27, "saved_constant_bytes": 28},
+        "unpageable": {"pool": 24}, "room_bytes": 25, "wanted_bytes": 26, "quota_bytes": 27,
+        "saved_constant_bytes": 28},
       "poisoned": true, "submissions": 15, "note": "n"}]
 }],
 "host_memory": {"budget_bytes": 31, "lent_bytes": 32, "ready_bytes": 33}})");

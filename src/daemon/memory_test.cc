@@ -325,6 +325,36 @@ TEST(DaemonMemory, WhoHasJustEndedIsNotForeign) {
   EXPECT_TRUE(eventually([&] { return foreign().size() == 2; }));
 }
 
+// `gpumux run --mem`: the process tree of a run has its limit together, and sees a GPU of that size.
+TEST(DaemonMemory, ARunHasItsLimitTogether) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  const auto join = [&](Tenant& tenant, std::uint64_t limit) {
+    wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
+    hello.memory_limit = limit;
+    wire::set_text(hello.run, "run");
+    return tenant.send(hello, tenant.page_fd()) && tenant.receive_a<wire::Welcome>() &&
+           tenant.open_seat(0, test_uuid(0)) && tenant.settle(has_any);
+  };
+  Tenant first(dir.path(), "first");
+  ASSERT_TRUE(join(first, 20 * kGiB));
+  EXPECT_EQ(first.room.total, 20 * kGiB);
+  EXPECT_LE(first.room.commitment, 20 * kGiB);
+  ASSERT_TRUE(first.has(15));
+  Tenant second(dir.path(), "second");
+  ASSERT_TRUE(second.connected());
+  std::thread pump([&] { first.settle([](const wire::Room& room) { return room.commitment < 20 * kGiB; }); });
+  EXPECT_TRUE(join(second, 60 * kGiB));  // says more, and gets what the run has left
+  pump.join();
+  EXPECT_EQ(second.room.total, 20 * kGiB);
+  ASSERT_TRUE(second.send(wire::RoomWanted{.slot = 0, .ticket = 1, .commitment = 6 * kGiB}));
+  EXPECT_TRUE(second.settle([](const wire::Room& room) { return room.ticket == 1; }, &first));
+  EXPECT_EQ(second.room.refused, 1u);
+  ASSERT_TRUE(second.send(wire::RoomWanted{.slot = 0, .ticket = 2, .commitment = 4 * kGiB}));
+  EXPECT_TRUE(second.settle([](const wire::Room& room) { return room.ticket == 2; }, &first));
+  EXPECT_EQ(second.room.refused, 0u);
+}
+
 TEST(HostMemoryText, SaysWhatIsAllowed) {
   for (const char* good : {"64G", "0%", "60%", "90%", "1.5GiB", "0B"}) EXPECT_TRUE(check_host_memory(good)) << good;
   for (const char* bad : {"", "64", "91%", "%", "-1G", "half", "60 %", "64Q"})

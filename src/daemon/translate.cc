@@ -94,6 +94,11 @@ void Translator::ended(Session& session, std::string_view why) {
   session.end();
   sessions_.erase(session.id);
   session.for_each_slot([&](std::uint32_t, const Slot& slot) { forget_slot(session, slot); });
+  for (auto run = runs_.begin(); session.quota.group != 0 && run != runs_.end(); ++run) {
+    if (run->second.quota.group != session.quota.group) continue;
+    if (--run->second.tenants == 0) runs_.erase(run);
+    break;
+  }
   if (session.welcomed) {
     while (!gone_.empty() && gone_.front().second + kGoneRemembered < leases_.now()) gone_.pop_front();
     gone_.emplace_back(session.peer.pid, leases_.now());
@@ -125,6 +130,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const os
   session.welcomed = true;
   if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)));
+  session.quota = quota_of(session, hello);
   leases_.connected(session.id, session.label);
   if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
     leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
@@ -282,7 +288,17 @@ base::Status Translator::on(Session& session, const wire::Idling& idling) {
 
 void Translator::open_room(Session& session, base::SeatId seat, bool may_be_back) {
   if (session.protocol < wire::kMemoryProtocol) return;  // it leaves its memory to the driver
-  rooms_.opened(seat, {}, !may_be_back);
+  rooms_.opened(seat, session.quota, !may_be_back);
+}
+
+// The first process of a run says what it may have; those that come later belong to it, and cannot raise it.
+sched::Quota Translator::quota_of(const Session& session, const wire::Hello& hello) {
+  if (hello.memory_limit == 0) return {};
+  std::string name(wire::text_of(hello.run));
+  if (name.empty()) name = "tenant:" + std::to_string(session.id.value);
+  Run& run = runs_[{session.peer.uid, name}];
+  if (run.tenants++ == 0) run.quota = {.group = next_group_++, .bytes = hello.memory_limit};
+  return run.quota;
 }
 
 base::Status Translator::on(Session& session, const wire::Memory& memory) {

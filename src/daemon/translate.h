@@ -120,6 +120,7 @@ class Translator {
   void send_expected_eviction(const sched::ExpectEviction& eviction);
   void send_loan(const HostLoan& loan, int fd);
   void recall_host(std::uint64_t bytes);
+  sched::Quota quota_of(const Session& session, const wire::Hello& hello);
   void forget_slot(const Session& session, const Slot& slot);
   base::Status check_slot(std::uint32_t slot) const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
@@ -141,6 +142,13 @@ class Translator {
   std::unordered_map<base::TenantId, Session*> sessions_;
   std::vector<base::TenantId> unwritable_;
   std::array<MovedMemory, base::kMaxGpus> moved_before_{};
+  // Runs with a memory limit, by user and name: those of the tenants that are there.
+  struct Run {
+    sched::Quota quota;
+    std::size_t tenants = 0;
+  };
+  std::map<std::pair<uid_t, std::string>, Run> runs_;
+  std::uint64_t next_group_ = 1;
   std::deque<std::pair<pid_t, base::TimePoint>> gone_;  // who was a tenant, and until when; only of the last moments
   std::map<std::string, UnknownEntry> unknown_entries_;
 };
