@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Programs, their GPUs' streams, and their agents.
 #include <algorithm>
+#include <utility>
 
 #include "sim/sched/world.h"
 
@@ -88,6 +89,7 @@ void World::connect(Process& process, bool again) {
 // After a restart: what its page and its stream say. Who is back too late may find its GPU given away.
 void World::claim(Rank& rank) {
   if (rank.open && is_open_to_another(rank)) rank.excused = true;
+  if (!rank.granted) rank.permits = 0;  // of a daemon that is gone
   auto claim = sched::Claim::kWaiting;
   if (rank.granted) {
     claim = sched::Claim::kHolding;
@@ -166,10 +168,15 @@ void World::run_thread(Rank& rank) {
     if (!rank.granted) {
       --rank.permits;
       rank.asked = false;
-      if (rank.report == Rank::Report::kNone) rank.report = Rank::Report::kDraining;
-      send(*rank.process, sched::Stepped{rank.seat, rank.epoch});
+      // The drainer speaks of several at once, when it comes to it or none is left.
+      if (rank.steps_left++ == 0) {
+        in(random_.between(1us, 200us), [this, &rank, epoch = rank.epoch] {
+          if (rank.epoch == epoch) say_steps(rank);
+        });
+      }
     }
     submit(rank);
+    if (rank.permits == 0 && random_.chance(80)) say_steps(rank);
   }
 }
 
@@ -237,13 +244,20 @@ void World::close_gate(Rank& rank, LeaseEpoch epoch) {
   Process& process = *rank.process;
   if (!process.alive || rank.epoch != epoch || rank.granted || rank.report != Rank::Report::kClosing) return;
   if (process.stopped) return process.inbox.push_back([this, &rank, epoch] { close_gate(rank, epoch); });
-  rank.permits = 0;
   closed(rank);
+  if (rank.steps_left > 0) send(process, sched::Stepped{rank.seat, epoch, std::exchange(rank.steps_left, 0)});
   rank.report = Rank::Report::kDraining;
   send(process, sched::GateClosed{rank.seat, epoch});
   when_empty(rank);
   if (rank.asked) send(process, sched::Requested{rank.seat});  // a thread still sleeps at the gate
   run_thread(rank);
+}
+
+void World::say_steps(Rank& rank) {
+  if (rank.process->stopped || rank.steps_left == 0 || rank.granted || rank.report == Rank::Report::kClosing) return;
+  send(*rank.process, sched::Stepped{rank.seat, rank.epoch, std::exchange(rank.steps_left, 0)});
+  rank.report = Rank::Report::kDraining;
+  when_empty(rank);
 }
 
 void World::when_empty(Rank& rank) {
@@ -313,6 +327,7 @@ void World::resume(Process& process) {
   }
   for (const auto& rank : process.ranks) {
     when_empty(*rank);
+    say_steps(*rank);
     run_thread(*rank);
     release_when_idle(*rank);
   }

@@ -98,6 +98,7 @@ void World::opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind) {
   rank.kind = kind;
   rank.report = Rank::Report::kNone;
   rank.asked = false;
+  rank.steps_left = 0;
   rank.granted = true;
   rank.open = true;
   rank.excused = false;
@@ -129,6 +130,7 @@ void World::carry_out(const sched::Command& command) {
     Rank* const rank = rank_of(revoke->seat);
     if (rank == nullptr) return;
     if (rank->epoch == revoke->epoch) rank->granted = false;
+    rank->permits = 0;
     if (revoke->reason == sched::RevokeReason::kBadClaim) rank->excused = true;
     receive(*rank->process, [this, rank, epoch = revoke->epoch] {
       if (rank->epoch != epoch || rank->granted) return;
@@ -150,7 +152,11 @@ void World::carry_out(const sched::Command& command) {
     ++outcome_.let_through;
     Rank* const rank = rank_of(step->seat);
     if (rank == nullptr) return;
-    ++rank->permits;
+    rank->permits = step->count;
+    // A lease that became shared while the rank rested was not announced.
+    for (const sched::SeatView& seat : core_->view(now_).at(step->seat.gpu.value).seats) {
+      if (seat.seat == step->seat) rank->kind = seat.kind;
+    }
     receive(*rank->process, [this, rank] { run_thread(*rank); });
   } else if (const auto* contention = std::get_if<sched::Contention>(&command)) {
     Rank* const rank = rank_of(contention->seat);
@@ -219,7 +225,7 @@ void World::check() {
   for (const auto& [tenant, process] : by_tenant_) {
     if (!is_present(*process)) continue;
     for (const auto& rank : process->ranks) {
-      if (!rank->open || rank->excused || !is_open_to_another(*rank)) continue;
+      if (!may_submit(*rank) || rank->excused || !is_open_to_another(*rank)) continue;
       fail("tenant " + std::to_string(tenant.value) + " and another both may submit to GPU " +
            std::to_string(rank->seat.gpu.value));
     }
@@ -230,12 +236,14 @@ bool World::is_present(const Process& process) const {
   return process.alive && process.connected_to == daemon_life_ && process.settled;
 }
 
+bool World::may_submit(const Rank& rank) { return rank.open || rank.permits > 0; }
+
 // Whether somebody may submit to its GPU who must not while it may.
 bool World::is_open_to_another(const Rank& rank) const {
   for (const auto& [tenant, process] : by_tenant_) {
     if (!is_present(*process)) continue;
     for (const auto& other : process->ranks) {
-      if (other.get() == &rank || other->seat.gpu != rank.seat.gpu || !other->open || other->excused) continue;
+      if (other.get() == &rank || other->seat.gpu != rank.seat.gpu || !may_submit(*other) || other->excused) continue;
       if (other->job == rank.job && options_.gangs) continue;
       if (other->kind == sched::LeaseKind::kExclusive || rank.kind == sched::LeaseKind::kExclusive) return true;
     }

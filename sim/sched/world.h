@@ -60,6 +60,7 @@ struct Rank {
 
   // The agent.
   enum class Report : std::uint8_t { kNone, kClosing, kDraining } report = Report::kNone;
+  std::uint32_t steps_left = 0;  // submissions by permits, not said yet
   bool contended = false;
   Duration idle_hold{};
   std::uint64_t idle_turn = 0;  // which wait for idleness counts
@@ -119,6 +120,7 @@ class World {
   void tell(const sched::Event& event);
   void opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind);
   void closed(Rank& rank);
+  static bool may_submit(const Rank& rank);
   bool is_present(const Process& process) const;
   bool is_open_to_another(const Rank& rank) const;
   void carry_out(const sched::Command& command);
@@ -144,6 +146,7 @@ class World {
   void complete(Rank& rank);
   void when_empty(Rank& rank);
   void close_gate(Rank& rank, LeaseEpoch epoch);
+  void say_steps(Rank& rank);
   void release_when_idle(Rank& rank);
   void kill(Process& process);
   void kill_job(Job& job);

@@ -155,12 +155,17 @@ void Agent::serve() {
       port_.announce_seats();
     }
     while (waiting[0].revents != 0) {
-      const auto received = os::receive_message(socket_.get(), buffer);
+      auto received = os::receive_message(socket_.get(), buffer);
       if (!received && received.error().system_errno == EAGAIN) break;
       if (!received || received->bytes == 0) return;
       // A message that this version does not know comes from a newer daemon, which was told our version: leave it.
-      if (const auto message = wire::decode_from_daemon(std::span(buffer).first(received->bytes)))
+      const auto message = wire::decode_from_daemon(std::span(buffer).first(received->bytes));
+      if (!message) continue;
+      if (const auto* lent = std::get_if<wire::HostLent>(&*message)) {
+        port_.on_host_lent(*lent, std::move(received->fd));
+      } else {
         port_.on_message(*message);
+      }
     }
   }
 }

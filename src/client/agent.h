@@ -31,6 +31,8 @@ class SeatPort {
   // Agent::Announcement.
   virtual void announce_seats() = 0;
   virtual void on_message(const wire::DaemonMessage& message) = 0;
+  // The one message that comes with a descriptor; it is not given to on_message.
+  virtual void on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) = 0;
   // The connection is lost; the agent tries again by itself.
   virtual void on_lost() = 0;
   // There is no daemon, or it does not want us: the agent has ended. `why` is for people.

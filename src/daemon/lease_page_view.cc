@@ -101,7 +101,7 @@ void LeasePageView::heads_up(std::size_t slot) {
   os::futex_wake(word, os::FutexScope::kShared, 1);
 }
 
-void LeasePageView::step(std::size_t slot) { store(slot, 0, 1); }
+void LeasePageView::step(std::size_t slot, std::uint32_t count) { store(slot, 0, count); }
 
 std::uint64_t LeasePageView::submissions(std::size_t slot) const {
   return page_->slots[slot].submissions.load(std::memory_order_relaxed);

@@ -40,8 +40,8 @@ class LeasePageView {
   void set_contended(std::size_t slot, bool contended);
   // A grant is about to come: wakes one sleeper, which stays awake for it. Only the one bit, for the same reason.
   void heads_up(std::size_t slot);
-  // One submission may pass although the word still says "not granted".
-  void step(std::size_t slot);
+  // So many submissions may pass although the word still says "not granted".
+  void step(std::size_t slot, std::uint32_t count);
 
   // Whatever the tenant says. For people.
   std::uint64_t submissions(std::size_t slot) const;

@@ -147,7 +147,7 @@ constexpr std::array<SettingKey, 14> kKeys{{
      [](GpuSettings& s, std::string_view text) { return read_time(s.stall_retry, text, 1ms, 1min); },
      [](const GpuSettings& s) { return write_time(s.stall_retry); }},
     {"step_delay", "GPUMUX_STEP_DELAY", "", "a time from 100us to 10s",
-     "How long a revoked gang may stay half drained before its members are let through one submission at a time.",
+     "How long a revoked gang may stay half drained before its members are let through a few submissions at a time.",
      false, [](GpuSettings& s, std::string_view text) { return read_time(s.step_delay, text, 100us, 10s); },
      [](const GpuSettings& s) { return write_time(s.step_delay); }},
     {"gang_ageing", "GPUMUX_GANG_AGEING", "", "a time from 0us to 1h",

@@ -2,6 +2,7 @@
 #include "daemon/translate.h"
 
 #include <algorithm>
+#include <limits>
 #include <type_traits>
 #include <utility>
 
@@ -272,8 +273,12 @@ base::Status Translator::on(Session& session, const wire::Drained& drained) {
 
 base::Status Translator::on(Session& session, const wire::Stepped& stepped) {
   GPUMUX_TRY(check_slot(stepped.slot));
-  if (const Slot* slot = session.slot(stepped.slot))
-    leases_.apply(sched::Stepped{seat_of(session, *slot), {stepped.epoch}});
+  const Slot* slot = session.slot(stepped.slot);
+  if (slot == nullptr) return {};
+  // An older library is given one at a time, whatever the core thinks: with that one the step is over.
+  const bool counts = session.protocol >= wire::kManyStepsProtocol;
+  const std::uint32_t count = counts ? std::max(stepped.count, 1u) : std::numeric_limits<std::uint32_t>::max();
+  leases_.apply(sched::Stepped{seat_of(session, *slot), {stepped.epoch}, count});
   return {};
 }
 
@@ -490,7 +495,7 @@ void Translator::carry_out(const sched::Command& command) {
             session->page.grant(*number, c.epoch, slot.exclusive, true);
             send(*session, wire::Reopen{.slot = *number, .epoch = revoked.value});
           } else if constexpr (std::is_same_v<Command, sched::Step>) {
-            session->page.step(*number);
+            session->page.step(*number, session->protocol >= wire::kManyStepsProtocol ? c.count : 1);
             send(*session, wire::Step{.slot = *number, .epoch = c.epoch.value});
           } else if constexpr (std::is_same_v<Command, sched::HeadsUp>) {
             if (!slot.granted) session->page.heads_up(*number);

@@ -39,9 +39,12 @@ bool Gate::take_permit(std::uint32_t slot) {
   return false;
 }
 
-bool Gate::is_open(std::uint32_t slot) const {
-  return (word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0 ||
-         page_.slots[slot].permits.load(std::memory_order_acquire) != 0;
+void Gate::drop_permits(std::uint32_t slot) { page_.slots[slot].permits.store(0, std::memory_order_seq_cst); }
+
+bool Gate::is_open(std::uint32_t slot) const { return has_lease(slot) && !is_barred(slot); }
+
+bool Gate::has_lease(std::uint32_t slot) const {
+  return (word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0 || has_permits(slot);
 }
 
 void Gate::sleep(std::uint32_t slot) {
@@ -58,7 +61,11 @@ void Gate::sleep(std::uint32_t slot) {
     const std::uint32_t seen = word(slot).load(std::memory_order_acquire);
     if ((seen & wire::kImminent) != 0) {
       if ((word(slot).fetch_and(~wire::kImminent, std::memory_order_relaxed) & wire::kImminent) != 0) stay_awake(slot);
-    } else if ((seen & (wire::kGranted | wire::kUngated)) == 0) {
+    } else if (has_lease(slot)) {
+      // Nothing that happens to the lease matters to this thread while the seat is barred; a lease that is lost
+      // meanwhile is asked for at the next turn.
+      os::futex_wait(barred_[slot], 1, kAskAgain - (time - start), os::FutexScope::kProcess);
+    } else {
       os::futex_wait(word(slot), seen, kAskAgain - (time - start), os::FutexScope::kShared);
     }
     time = clock.now();
@@ -83,10 +90,31 @@ void Gate::stay_awake(std::uint32_t slot) {
 
 Passed Gate::try_pass_or_step(ThreadRecord& thread, std::uint32_t slot) {
   const Passed passed = try_pass(thread, slot);
-  if (passed != Passed::kNot || !take_permit(slot)) return passed;
+  if (passed != Passed::kNot || !has_permits(slot)) return passed;
+  // Inside first, then the look at the bar and the permit, as with the word: whoever closes the gate behind permits
+  // that were taken back either sees the mark, or this finds no permit any more.
+  if (try_hold(thread, slot) == Passed::kNot) return Passed::kNot;
+  if (take_permit(slot)) return Passed::kStep;
   std::atomic<std::uint64_t>& passages = thread.passages[slot];
-  passages.store(passages.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
-  return Passed::kStep;
+  passages.store(passages.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+  return Passed::kNot;
+}
+
+Passed Gate::try_hold(ThreadRecord& thread, std::uint32_t slot) {
+  std::atomic<std::uint64_t>& passages = thread.passages[slot];
+  const std::uint64_t count = passages.load(std::memory_order_relaxed);
+  if ((count & 1) != 0) return Passed::kNested;
+  passages.store(count + 1, std::memory_order_relaxed);
+  full_fence();
+  if (!is_barred(slot)) return Passed::kHolding;
+  passages.store(count, std::memory_order_release);
+  return Passed::kNot;
+}
+
+void Gate::unbar(std::uint32_t slot) {
+  // release: whoever sees it sees the memory mapped.
+  if (barred_[slot].exchange(0, std::memory_order_acq_rel) != 0)
+    os::futex_wake(barred_[slot], os::FutexScope::kProcess);
 }
 
 Passed Gate::wait_and_pass(ThreadRecord& thread, std::uint32_t slot) {

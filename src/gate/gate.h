@@ -15,7 +15,24 @@
 // returned (invariant 3), and nobody pays for a fence but the closer. A thread that is inside a second time (the driver
 // calls back into itself) passes unasked: it is waited for already, and stopping it would make the wait endless.
 //
-// One Gate for the process, for all seats. Submitting threads call pass/leave; one thread (the drainer) closes.
+// A seat's gate has a second condition: it may be barred, by the process itself, while memory that its work can reach
+// is not on the GPU (docs/memory.md). bar() is used like a closing: it clears the way for new passages; who needs
+// nobody to be inside then (to unmap memory) runs the barrier and looks, as a closer does. The short way does not look
+// at the bar. It needs no look, because whoever bars makes all memos invalid, and no memo for the short way is made but
+// by a passage that found the gate unbarred after it had read the memo's generation (Passage::note):
+//
+//     who bars:                barred = 1;  generation += 1 (release);  [barrier; is anybody inside?]
+//     the short way:           inside;  generation == the memo's (acquire)?
+//     the long way:            g = generation (acquire);  inside;  barred == 0?;  memo.direct_generation = g
+//
+// A thread on the short way that sees the new generation goes the long way. One that sees the old one was inside before
+// the barrier, and is waited for. One on the long way that has read the new generation sees barred = 1 (release and
+// acquire); one that has read the old one makes a memo that is invalid from the start. Without the barrier (an
+// allocation that is born evicted): a thread that has been given the address has synchronised with the thread that
+// allocated it, so it sees the new generation before it submits.
+//
+// One Gate for the process, for all seats. Submitting threads call pass/leave; one thread (the drainer) closes, one
+// (the mover) bars, and so does a thread that allocates outside the gate.
 #pragma once
 
 #include <atomic>
@@ -79,10 +96,16 @@ class Gate {
           std::memory_order_seq_cst);  // orders the compiler; close()'s process barrier orders the machine
     }
     // acquire: pairs with the daemon's release store of a grant, so that what was prepared before it is seen.
-    if ((word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0) return Passed::kHolding;
+    if ((word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0 && !is_barred(slot))
+      return Passed::kHolding;
     passages.store(count, std::memory_order_release);
     return Passed::kNot;
   }
+
+  // Marks the thread inside whether the seat holds a lease or not, unless it is barred: its memory stays where it is
+  // meanwhile. For calls that make the GPU do nothing and need addresses to be real. Anything but kNot is followed by
+  // leave.
+  Passed try_hold(ThreadRecord& thread, std::uint32_t slot);
 
   // Like try_pass, or by a permit of the stall rule.
   Passed try_pass_or_step(ThreadRecord& thread, std::uint32_t slot);
@@ -114,10 +137,21 @@ class Gate {
   // Takes that back unless the daemon has stored another word meanwhile.
   void reopen_own(std::uint32_t slot);
 
+  // Whether submissions are let through although the gate is closed.
+  bool has_permits(std::uint32_t slot) const { return page_.slots[slot].permits.load(std::memory_order_acquire) != 0; }
+  // Takes them all back: those that a daemon has left behind. Close the gate afterwards, for one may have been used.
+  void drop_permits(std::uint32_t slot);
+
   // Lets everybody pass from now on (no daemon).
   void set_ungated(std::uint32_t slot);
   // Takes that back: there is a daemon again, and whoever comes now asks it, unless the lease is still held.
   void clear_ungated(std::uint32_t slot);
+
+  // The second condition, see above. bar: true if it was not barred; then the caller makes the memos invalid.
+  bool bar(std::uint32_t slot) { return barred_[slot].exchange(1, std::memory_order_seq_cst) == 0; }
+  void unbar(std::uint32_t slot);
+  bool is_barred(std::uint32_t slot) const { return barred_[slot].load(std::memory_order_acquire) != 0; }
+  bool has_permit(std::uint32_t slot) const { return page_.slots[slot].permits.load(std::memory_order_acquire) != 0; }
 
   bool is_granted(std::uint32_t slot) const {
     return (word(slot).load(std::memory_order_acquire) & wire::kGranted) != 0;
@@ -148,6 +182,7 @@ class Gate {
   Passed wait_and_pass(ThreadRecord& thread, std::uint32_t slot);
   void sleep(std::uint32_t slot);
   bool is_open(std::uint32_t slot) const;
+  bool has_lease(std::uint32_t slot) const;  // or a permit
   void stay_awake(std::uint32_t slot);
   bool take_permit(std::uint32_t slot);
 
@@ -156,6 +191,8 @@ class Gate {
   void* const context_;
   const bool fences_itself_;
   std::atomic<std::uint32_t> waiting_[base::kMaxSeatsPerTenant] = {};
+  // Read together with the lease word, on the long way only.
+  std::atomic<std::uint32_t> barred_[base::kMaxSeatsPerTenant] = {};
 };
 
 }  // namespace gpumux::gate

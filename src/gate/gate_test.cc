@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -116,6 +117,46 @@ TEST_F(GateTest, EachPermitLetsOneSubmissionThrough) {
     ASSERT_EQ(page.slots[0].permits.load(), 0u);
   }
   for (auto& thread : threads) thread.join();
+}
+
+// Goal: permits that were taken back let nobody through once the gate has been closed behind them.
+// Method: threads pass by permits as fast as they can; each round gives more than they can use, takes back what is left
+// while they use them, closes, and then watches that nobody gets on.
+TEST_F(GateTest, PermitsThatWereTakenBackLetNobodyThrough) {
+  constexpr int kThreads = 3;
+  constexpr std::uint64_t kRounds = 100;
+  constexpr std::uint32_t kPermits = 1'000'000'000;
+  std::atomic<std::uint64_t> passed{0};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    threads.emplace_back([&] {
+      ThreadRecord& me = *this_thread();
+      while (!stop) {
+        if (gate.try_pass_or_step(me, 0) == Passed::kNot) {
+          std::this_thread::yield();
+          continue;
+        }
+        ++passed;
+        gate.leave(me, 0);
+      }
+    });
+  }
+  std::string wrong;
+  for (std::uint64_t round = 0; round < kRounds && wrong.empty(); ++round) {
+    const std::uint64_t before = passed;
+    store(0, 0, kPermits);
+    while (passed.load() <= before + round % 7) std::this_thread::yield();
+    store(0, 0, 0);
+    gate.begin_close();
+    while (gate.is_anybody_inside(0)) std::this_thread::yield();
+    const std::uint64_t after = passed;
+    for (int i = 0; i < 5; ++i) std::this_thread::yield();
+    if (passed.load() != after) wrong = "round " + std::to_string(round);
+  }
+  stop = true;
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(wrong, "") << "somebody passed a closed gate";
 }
 
 TEST_F(GateTest, AWaitingThreadAsksAndIsWokenByTheGrant) {

@@ -91,6 +91,8 @@ WorkState StreamSet::state_of(const Entry& entry) {
   const CurrentContext current(driver_, entry.context);
   if (current.result() != cuda::CUDA_SUCCESS) return state_from(current.result());
   if (entry.event != nullptr) return state_from(driver_.cuEventQuery(entry.event));
+  if (entry.stream == kPerThreadStream)  // of some thread, which may submit while another stream captures
+    return is_capturing(nullptr) ? WorkState::kRunning : state_from(driver_.cuStreamQuery(nullptr));
   if (is_capturing(entry.stream)) return WorkState::kDone;  // what it ran before is fenced
   return state_from(driver_.cuStreamQuery(entry.stream));
 }
@@ -106,6 +108,7 @@ CUevent StreamSet::record_event(CUcontext context, CUstream stream) {
 }
 
 void StreamSet::fence(CUcontext context, CUstream stream) {
+  if (stream == kPerThreadStream) return;  // asked again when nothing captures
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const Entry entry = entries_[i];
     if (entry.event != nullptr || entry.stream != stream || entry.context != context) continue;
@@ -133,34 +136,10 @@ void StreamSet::note(CUcontext context, CUstream stream) {
   if (entries_.size() >= kSweepAbove && teardowns_ == 0) {
     const RelaxedCapture relaxed(driver_);
     for (std::size_t i = entries_.size(); i-- > 0;) {
-      if (entries_[i].event != nullptr && entries_[i].thread == nullptr && state_of(entries_[i]) != WorkState::kRunning)
-        drop(i);
+      if (entries_[i].event != nullptr && state_of(entries_[i]) != WorkState::kRunning) drop(i);
     }
   }
   entries_.push_back(Entry{.context = context, .stream = stream, .noted = generation});
-}
-
-CUevent StreamSet::note_per_thread(CUcontext context, const ThreadRecord& thread) {
-  const Locked locked(mutex_);
-  const RelaxedCapture relaxed(driver_);
-  if (is_capturing(kPerThreadStream)) return nullptr;
-  for (Entry& entry : entries_) {
-    if (entry.thread != &thread || entry.context != context) continue;
-    if (entry.owner != thread.owner) {
-      // Its thread is no more, and had a per-thread stream of its own: while that still works, its event stays.
-      if (state_of(entry) == WorkState::kRunning) {
-        entry.thread = nullptr;
-        continue;
-      }
-      entry.owner = thread.owner;
-    }
-    driver_.cuEventRecord(entry.event, kPerThreadStream);
-    return entry.event;
-  }
-  const CUevent event = record_event(context, kPerThreadStream);
-  if (event != nullptr)
-    entries_.push_back(Entry{.context = context, .event = event, .thread = &thread, .owner = thread.owner});
-  return event;
 }
 
 void StreamSet::fence_before_capture(CUcontext context, CUstream stream, Capture how) {
@@ -221,7 +200,7 @@ WorkState StreamSet::poll(bool forget) {
       continue;
     }
     if (state == WorkState::kPoisoned) poisoned = true;
-    if (forget && entries_[i].thread == nullptr && entries_[i].noted < drain_generation_) drop(i);
+    if (forget && entries_[i].noted < drain_generation_) drop(i);
   }
   if (running) return WorkState::kRunning;
   return poisoned ? WorkState::kPoisoned : WorkState::kDone;

@@ -11,8 +11,9 @@
 // full launch queue only answers "not ready".
 //
 // Three kinds of streams need more (docs/decisions/0004):
-//   - a per-thread default stream has no name that another thread could ask by: its thread records an event after each
-//   submission;
+//   - a per-thread default stream has no name that another thread could ask by: the legacy default stream of its
+//   context is asked instead, which answers for all streams that synchronise with it. It cannot be asked while one of
+//   those captures; then the seat counts as running;
 //   - a stream about to capture cannot be asked while it captures: an event fences what it had submitted before
 //   (fence_before_capture);
 //   - a stream about to be destroyed keeps working: an event outlives it (retire).
@@ -44,13 +45,9 @@ class StreamSet {
   StreamSet(const StreamSet&) = delete;
   StreamSet& operator=(const StreamSet&) = delete;
 
-  // Notes a stream (for the legacy default stream: null, of `context`). Called inside the gate, before the submission.
+  // Notes a stream (for a default stream: null or kPerThreadStream, of `context`). Called inside the gate, before the
+  // submission.
   void note(cuda::CUcontext context, cuda::CUstream stream);
-
-  // After a submission to the calling thread's per-thread default stream, still inside: records the thread's event for
-  // `context`, and returns it (null: the stream captures, or the driver refuses). The set owns the event. The thread
-  // may record it itself, behind later submissions, for as long as its memo of the stream holds.
-  cuda::CUevent note_per_thread(cuda::CUcontext context, const ThreadRecord& thread);
 
   // Before `stream` starts to capture or joins a capture (kBegin also fences the context's legacy stream, which a
   // capture silences too).
@@ -81,11 +78,9 @@ class StreamSet {
  private:
   struct Entry {
     cuda::CUcontext context = nullptr;
-    cuda::CUstream stream = nullptr;       // asked itself, unless there is an event
-    cuda::CUevent event = nullptr;         // fences work of a stream that cannot be asked
-    const ThreadRecord* thread = nullptr;  // a per-thread default stream's event, recorded again and again: stays
-    std::uint64_t owner = 0;               // which of the threads that have had this record
-    std::uint64_t noted = 0;               // the memo generation at which a thread last noted it
+    cuda::CUstream stream = nullptr;  // asked itself, unless there is an event
+    cuda::CUevent event = nullptr;    // fences work of a stream that cannot be asked
+    std::uint64_t noted = 0;          // the memo generation at which a thread last noted it
   };
 
   WorkState state_of(const Entry& entry);

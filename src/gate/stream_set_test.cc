@@ -171,42 +171,27 @@ TEST_F(StreamSetTest, AnIdleStreamNeedsNoFence) {
   EXPECT_TRUE(fake_.events.empty());
 }
 
-TEST_F(StreamSetTest, PerThreadStreamsAreSeenByTheirEvents) {
-  const ThreadRecord thread_one;
-  const ThreadRecord thread_two;
-  fake_.streams[kPerThreadStream].running = true;
-  set_.note_per_thread(context_, thread_one);
-  set_.note_per_thread(context_, thread_one);
-  EXPECT_EQ(fake_.events.size(), 1u) << "a thread needs one event, however often it submits";
-  set_.note_per_thread(context_, thread_two);
-  EXPECT_EQ(fake_.events.size(), 2u);
+TEST_F(StreamSetTest, TheLegacyStreamAnswersForPerThreadStreams) {
+  set_.note(context_, kPerThreadStream);
+  set_.note(context_, kPerThreadStream);
+  fake_.streams[nullptr].running = true;  // as the driver says while any stream that synchronises with it works
   EXPECT_EQ(drain(), WorkState::kRunning);
-  finish(kPerThreadStream);
+  finish(nullptr);
   EXPECT_EQ(drain(), WorkState::kDone);
-  fake_.streams[kPerThreadStream].running = true;
-  set_.note_per_thread(context_, thread_one);
-  EXPECT_EQ(drain(), WorkState::kRunning);
+  EXPECT_TRUE(fake_.events.empty());
+  fake_.streams[nullptr].running = true;
+  EXPECT_EQ(drain(), WorkState::kDone) << "it was forgotten, and nobody has noted one again";
 }
 
-TEST_F(StreamSetTest, AnEndedThreadsWorkStillCounts) {
-  ThreadRecord record;
-  record.owner = 1;
-  fake_.streams[kPerThreadStream].running = true;
-  set_.note_per_thread(context_, record);
-  const CUevent first = fake_.events.begin()->first;
-
-  // The thread ends, and a new one takes its record. The same handle names another stream there.
-  record.owner = 2;
-  fake_.streams[kPerThreadStream].running = false;
-  const CUevent second = set_.note_per_thread(context_, record);
-  EXPECT_NE(first, second);
+// Another thread's per-thread stream may go on working while one captures, and then nobody can be asked.
+TEST_F(StreamSetTest, PerThreadStreamsCountAsRunningWhileOneCaptures) {
+  set_.note(context_, kPerThreadStream);
+  set_.fence_before_capture(context_, kPerThreadStream, StreamSet::Capture::kBegin);
+  fake_.streams[nullptr].capturing = true;  // as IMPLICIT is read
   EXPECT_EQ(drain(), WorkState::kRunning);
-  fake_.event_done[first] = true;
+  fake_.streams[nullptr].capturing = false;
   EXPECT_EQ(drain(), WorkState::kDone);
-  EXPECT_EQ(fake_.events.size(), 1u) << "the ended thread's event leaks";
-
-  record.owner = 3;
-  EXPECT_EQ(set_.note_per_thread(context_, record), second) << "a finished event serves the next thread";
+  EXPECT_EQ(fake_.strict_calls, 0);
 }
 
 TEST_F(StreamSetTest, ADyingContextCountsAsRunningAndThenAsNothing) {

@@ -15,7 +15,6 @@ constinit const std::atomic<std::uint32_t> g_closed_word{0};
 namespace {
 
 std::atomic<ThreadRecord*> g_first{nullptr};
-std::atomic<std::uint64_t> g_owners{0};
 pthread_once_t g_once = PTHREAD_ONCE_INIT;
 pthread_key_t g_key;
 bool g_have_key = false;
@@ -54,7 +53,6 @@ ThreadRecord* make_record() {
       // release: pairs with the acquire in first_record, so that a walker sees the record whole.
     } while (!g_first.compare_exchange_weak(first, record, std::memory_order_release, std::memory_order_relaxed));
   }
-  record->owner = g_owners.fetch_add(1, std::memory_order_relaxed) + 1;
   if (g_have_key) pthread_setspecific(g_key, record);
   t_record = record;
   return record;

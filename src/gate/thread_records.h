@@ -44,8 +44,7 @@ struct alignas(64) StreamMemo {
   bool is_noted = false;         // in `streams`, since `generation`
   std::uint64_t generation = 0;  // at which all but direct_generation was found
   cuda::CUcontext context = nullptr;
-  StreamSet* streams = nullptr;          // the seat's; null: this memo is empty
-  cuda::CUevent thread_event = nullptr;  // of the per-thread default stream: what fences it in `streams`
+  StreamSet* streams = nullptr;  // the seat's; null: this memo is empty
 };
 static_assert(sizeof(StreamMemo) == 64);
 
@@ -55,9 +54,8 @@ struct alignas(64) ThreadRecord {
   std::atomic<ThreadRecord*> next = nullptr;  // set once, before the record is in the list
   std::atomic<bool> taken = false;
 
-  // The thread's own from here. Another number for each thread that has had the record.
-  std::uint64_t owner = 0;
-  // Direct-mapped by stream handle; 16: more streams than programs commonly use from one thread.
+  // The thread's own from here. Direct-mapped by stream handle; 16: more streams than programs commonly use from one
+  // thread.
   static constexpr std::size_t kMemos = 16;
   StreamMemo memos[kMemos];
 

@@ -17,9 +17,12 @@ cuda::CUmemAllocationProp Mapper::properties() const {
 CUresult Mapper::attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const {
   CUresult result = cuda::CUDA_SUCCESS;
   if (!chunk.created) {
+    if (!bounds_.take(chunk.bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
     const cuda::CUmemAllocationProp wanted = properties();
     result = driver_.cuMemCreate(&chunk.handle, chunk.bytes, &wanted, 0);
     chunk.created = result == cuda::CUDA_SUCCESS;
+    chunk.counted = chunk.created;
+    if (!chunk.created) bounds_.give(chunk.bytes);
   }
   if (chunk.created && !chunk.mapped) {
     result = driver_.cuMemMap(chunk.address, chunk.bytes, 0, chunk.handle, 0);
@@ -49,6 +52,8 @@ CUresult Mapper::detach(Chunk& chunk) const {
     if (const CUresult result = driver_.cuMemRelease(chunk.handle); result != cuda::CUDA_SUCCESS) return result;
     chunk.created = false;
     chunk.handle = 0;
+    if (chunk.counted) bounds_.give(chunk.bytes);
+    chunk.counted = false;
   }
   return cuda::CUDA_SUCCESS;
 }

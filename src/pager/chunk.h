@@ -19,6 +19,7 @@
 
 #include "cuda/driver.gen.h"
 #include "pager/block_hash.h"
+#include "pager/bounds.h"
 #include "pager/host_slots.h"
 #include "pager/sizes.h"
 
@@ -49,6 +50,7 @@ struct Chunk {
   std::uint64_t bytes = 0;
   cuda::CUmemGenericAllocationHandle handle = 0;
   bool created = false;
+  bool counted = false;  // as room used; not so what another process owns
   bool mapped = false;
   bool accessible = false;
   Place place = Place::kNowhere;
@@ -64,9 +66,11 @@ struct Chunk {
 // Gives chunks physical memory and takes it away. Knows the driver and nothing of the pager; never waits for the GPU.
 class Mapper {
  public:
-  Mapper(const cuda::Driver& driver, cuda::CUdevice device) : driver_(driver), device_(device) {}
+  Mapper(const cuda::Driver& driver, cuda::CUdevice device, Bounds& bounds)
+      : driver_(driver), device_(device), bounds_(bounds) {}
 
-  // Memory, mapped, accessible to the own device and to `peers`. Goes on where an earlier attempt stopped. A failure
+  // Memory, mapped, accessible to the own device and to `peers`; CUDA_ERROR_OUT_OF_MEMORY without asking the driver
+  // where the bound leaves no room. Goes on where an earlier attempt stopped. A failure
   // gives back what the driver takes back, and is the error of the step that failed.
   cuda::CUresult attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const;
 
@@ -86,6 +90,7 @@ class Mapper {
  private:
   const cuda::Driver& driver_;
   const cuda::CUdevice device_;
+  Bounds& bounds_;
 };
 
 }  // namespace gpumux::pager

@@ -95,10 +95,10 @@ void Engine::close() {
     }
   }
   // Where the context is gone or broken, what was in it goes with it.
-  reset_after_fork();
+  forget();
 }
 
-void Engine::reset_after_fork() {
+void Engine::forget() {
   context_.store(nullptr);
   out_ = in_ = hash_ = nullptr;
   module_ = nullptr;

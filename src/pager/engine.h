@@ -36,8 +36,8 @@ class Engine {
   cuda::CUresult open(cuda::CUcontext context);
   // Gives everything back. Waits for what the streams still do.
   void close();
-  // In a forked child: forgets everything, calls nobody.
-  void reset_after_fork();
+  // In a forked child, or when the context is gone: forgets everything, calls nobody.
+  void forget();
 
   cuda::CUcontext context() const { return context_.load(); }
   bool can_hash() const { return kernel_ != nullptr; }

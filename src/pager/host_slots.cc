@@ -115,6 +115,11 @@ void HostSlots::unregister_all() {
   }
 }
 
+void HostSlots::forget_registrations() {
+  const Locked locked(mutex_);
+  for (const auto& chunk : chunks_) chunk->registered = false;
+}
+
 std::uint64_t HostSlots::borrowed_bytes() const {
   const Locked locked(mutex_);
   return borrowed_bytes_;

@@ -72,6 +72,8 @@ class HostSlots {
 
   // The context in which chunks were registered is about to go: unregisters all. They are registered anew when used.
   void unregister_all();
+  // The same, when it is gone and its registrations with it.
+  void forget_registrations();
 
   std::uint64_t borrowed_bytes() const;
   std::uint64_t used_bytes() const;

@@ -50,6 +50,10 @@ CUresult Pager::prepare(cuda::CUcontext context) {
     const Locked locked(state_.mutex);
     if (state_.engine.context() != nullptr) return cuda::CUDA_SUCCESS;
     if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
+    for (const auto& [base, range] : state_.table.all()) {
+      if (context == nullptr) context = range->context;
+    }
+    if (context == nullptr) return cuda::CUDA_ERROR_INVALID_CONTEXT;
     state_.job_running = true;  // nobody else uses the engine meanwhile
   }
   const CUresult result = state_.engine.open(context);
@@ -57,6 +61,12 @@ CUresult Pager::prepare(cuda::CUcontext context) {
   state_.job_running = false;
   state_.mutex.wake_all();
   return result;
+}
+
+CUresult Pager::context_error() const {
+  const Engine::Current current(state_.engine);
+  if (current.result() != cuda::CUDA_SUCCESS) return current.result();
+  return state_.driver.cuStreamQuery(state_.engine.out());
 }
 
 Pager::Found Pager::find_locked(cuda::CUdeviceptr address) const {
@@ -122,13 +132,23 @@ CUresult Pager::attach_all(Range& range) {
 }
 
 CUresult Pager::make_range(std::uint64_t bytes, Placement placement, std::unique_ptr<Range>* range) {
-  *range = take_reusable(bytes);
-  if (*range != nullptr) return cuda::CUDA_SUCCESS;
+  if (auto again = take_reusable(bytes)) {
+    if (!state_.commit(*again)) {
+      discard(std::move(again));
+      return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *range = std::move(again);
+    return cuda::CUDA_SUCCESS;
+  }
   auto made = std::make_unique<Range>();
   const RelaxedCapture relaxed(state_.driver);
   const CUresult reserved = state_.mapper.reserve(bytes, &made->base);
   if (reserved != cuda::CUDA_SUCCESS) return reserved;
   made->bytes = bytes;
+  if (!state_.commit(*made)) {
+    state_.mapper.unreserve(made->base, bytes);
+    return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  }
   const std::uint64_t chosen = state_.options.chunk_bytes;
   made->chunks = make_chunks(made->base, bytes, chosen != 0 ? chosen : chunk_bytes_for(bytes));
   {
@@ -271,6 +291,7 @@ void Pager::discard(std::unique_ptr<Range> range) {
     state_.destroy(std::move(range));
     return;
   }
+  state_.uncommit(*range);
   for (Chunk& chunk : range->chunks) {
     state_.forget_copies(chunk);
     chunk.was_cheap = false;
@@ -344,7 +365,7 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
   return cuda::CUDA_SUCCESS;
 }
 
-void Pager::context_going(cuda::CUcontext context) {
+void Pager::context_going(cuda::CUcontext context, Context state) {
   std::vector<std::unique_ptr<Range>> gone;
   bool leave = false;
   {
@@ -370,11 +391,17 @@ void Pager::context_going(cuda::CUcontext context) {
   }
   for (auto& range : gone) state_.destroy(std::move(range));
   if (!leave) return;
-  {
-    const Engine::Current current(state_.engine);
-    state_.host.unregister_all();
+  if (state == Context::kAlive) {
+    {
+      const Engine::Current current(state_.engine);
+      state_.host.unregister_all();
+    }
+    state_.engine.close();
+  } else {
+    // Its streams and registrations went with it.
+    state_.host.forget_registrations();
+    state_.engine.forget();
   }
-  state_.engine.close();
   const Locked locked(state_.mutex);
   state_.cancel_jobs.store(false);
   state_.job_running = false;

@@ -7,7 +7,7 @@
 //     while a job runs. None of them waits for a lease; free and context_going wait for the GPU, by the caller's
 //     means, and for the job that holds a chunk of the same memory.
 //   - one thread (the drainer): begin_eviction, begin_restoration, and stepping the job until it is over.
-//   - anybody: counters, shrink_host, trim.
+//   - anybody: counters, bounds, shrink_host, trim.
 //
 // Placement. A thread that is inside the gate (its seat holds a lease) allocates kResident: the memory is there when
 // the call returns, or there is no room (CUDA_ERROR_OUT_OF_MEMORY; leave the gate, have room made, try again: nothing
@@ -67,8 +67,11 @@ class Pager {
   Pager& operator=(const Pager&) = delete;
 
   // Makes streams and loads the hash kernel in a context of the seat's, before memory is short. Without it the first
-  // job does so. A second context is taken when the first has gone.
+  // job does so. A second context is taken when the first has gone. Null: any in which something is allocated.
   cuda::CUresult prepare(cuda::CUcontext context);
+  bool is_prepared() const { return state_.engine.context() != nullptr; }
+  // What the driver says of the context that the jobs work in: its sticky error, if it has one. While no job runs.
+  cuda::CUresult context_error() const;
 
   // cuMemAlloc and cuMemAllocPitch. CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_OUT_OF_MEMORY as natively.
   cuda::CUresult allocate(cuda::CUcontext context, std::size_t bytes, Placement placement, cuda::CUdeviceptr* address);
@@ -84,8 +87,10 @@ class Pager {
   std::optional<AddressInfo> find(cuda::CUdeviceptr address) const;
 
   // The context is about to be destroyed, reset or released for the last time: frees its allocations and leaves it.
-  // Its work must be over. Ends a running job, so not to be called by the thread that steps jobs.
-  void context_going(cuda::CUcontext context);
+  // Its work must be over. Ends a running job, so not to be called by the thread that steps jobs. kGone: it is
+  // no more (the last release of a primary context is known only afterwards); no job may have been running.
+  enum class Context : std::uint8_t { kAlive, kGone };
+  void context_going(cuda::CUcontext context, Context state = Context::kAlive);
 
   // Memory that must stay. Counted: as many unpins as pins. CUDA_ERROR_NOT_READY: it is not resident now; pin inside
   // the gate.
@@ -107,6 +112,12 @@ class Pager {
 
   // Zero: every allocation is resident, and a thread that holds a lease may submit.
   std::uint64_t evicted_bytes() const { return state_.evicted_bytes.load(); }
+
+  // What it may have: physical memory on the GPU, allocations in all. Beyond them allocations fail with
+  // CUDA_ERROR_OUT_OF_MEMORY and restorations starve, without asking the driver. Evicting down to them is the caller's
+  // to do. Any thread, at any moment.
+  Bounds& bounds() { return state_.bounds; }
+  const Bounds& bounds() const { return state_.bounds; }
 
   // Jobs: one at a time. Null: another one is running, or the seat has no context to work in (*error says which).
   std::unique_ptr<Eviction> begin_eviction(const DrainedSeat& drained, std::uint64_t bytes, cuda::CUresult* error);

@@ -40,6 +40,7 @@ struct Range {
   std::array<std::uint32_t, kPinReasons> pins{};
   std::uint32_t claims = 0;  // chunks of it that are claimed
   bool doomed = false;       // being freed: nothing new begins with it
+  bool committed = false;    // counted against the commitment
   bool foreign = false;      // another process's memory: has no handles of ours, goes without being kept for reuse
   std::unique_ptr<Slab> slab;
 

@@ -105,6 +105,7 @@ void Restoration::fill() {
     const bool held = chunk.created;  // left over: counted already
     if (!held && chunk.bytes > room_ - taken_) {
       starved_ = true;
+      lacks_room_ = true;
     } else {
       result = state_.mapper.attach(chunk, entry.peers);
       // Freed memory that is kept for reuse is the first to go.
@@ -112,6 +113,7 @@ void Restoration::fill() {
         result = state_.mapper.attach(chunk, entry.peers);
       // Whose memory it is may not have come back yet; later.
       starved_ = result == cuda::CUDA_ERROR_OUT_OF_MEMORY;
+      lacks_room_ = starved_ && state_.bounds.left() < chunk.bytes;
       if (result != cuda::CUDA_SUCCESS && !starved_) fail(result);
     }
     if (starved_ || result != cuda::CUDA_SUCCESS) {

@@ -38,6 +38,9 @@ class Restoration {
   // Device memory taken so far, and how much of it is usable already.
   std::uint64_t taken_bytes() const { return taken_; }
   std::uint64_t restored_bytes() const { return restored_; }
+  // Of kStarved: the seat's bound leaves no room for the next chunk. Otherwise the driver has no memory, though it
+  // should: whose it was may not have given it back yet.
+  bool lacks_room() const { return lacks_room_; }
   cuda::CUresult error() const { return error_; }
 
  private:
@@ -68,6 +71,7 @@ class Restoration {
   std::deque<Entry> window_;
   bool stopping_ = false;
   bool starved_ = false;
+  bool lacks_room_ = false;
   std::uint32_t attached_ = 0;  // chunks, in this step
   std::uint32_t context_failures_ = 0;
   JobState outcome_ = JobState::kDone;

@@ -184,7 +184,8 @@ void Pager::reset_after_fork() {
   state_.evicted_bytes.store(0);
   state_.cancel_jobs.store(false);
   state_.host.reset_after_fork();
-  state_.engine.reset_after_fork();
+  state_.engine.forget();
+  state_.bounds.reset_after_fork();
 }
 
 const char* Pager::check() const {
@@ -223,6 +224,17 @@ const char* Pager::check() const {
     reusable += range->bytes;
     if (range->resident_bytes() != range->bytes) return "reusable memory is not there";
   }
+  std::uint64_t used = 0;
+  std::uint64_t committed = 0;
+  const auto count = [&](const Range& range) {
+    committed += range.committed ? range.bytes : 0;
+    for (const Chunk& chunk : range.chunks) used += chunk.counted ? chunk.bytes : 0;
+  };
+  for (const auto& [base, range] : state_.table.all()) count(*range);
+  for (const auto& range : state_.reusable) count(*range);
+  for (const auto& range : state_.stuck) count(*range);
+  if (used != state_.bounds.used()) return "the room that is used is not the sum of what has memory";
+  if (committed != state_.bounds.committed()) return "what is committed is not the sum of what is allocated";
   if (reusable != state_.reusable_bytes) return "reusable_bytes is not the sum of what is reusable";
   return nullptr;
 }

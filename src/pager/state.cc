@@ -16,7 +16,7 @@ HashSeed seed_of(const Options& options) {
 State::State(const cuda::Driver& the_driver, const Options& the_options)
     : driver(the_driver),
       options(the_options),
-      mapper(the_driver, the_options.device),
+      mapper(the_driver, the_options.device, bounds),
       host(the_driver, the_options.host_memory),
       engine(the_driver, the_options.device, the_options.hashing, seed_of(the_options)) {}
 
@@ -56,7 +56,18 @@ void State::set_doomed(Range& range, bool doomed) {
   }
 }
 
+bool State::commit(Range& range) {
+  range.committed = range.committed || bounds.commit(range.bytes);
+  return range.committed;
+}
+
+void State::uncommit(Range& range) {
+  if (range.committed) bounds.uncommit(range.bytes);
+  range.committed = false;
+}
+
 void State::destroy(std::unique_ptr<Range> range) {
+  uncommit(*range);
   bool all = true;
   for (Chunk& chunk : range->chunks) {
     forget_copies(chunk);

@@ -17,6 +17,7 @@
 #include <memory>
 #include <vector>
 
+#include "pager/bounds.h"
 #include "pager/counters.h"
 #include "pager/engine.h"
 #include "pager/host_slots.h"
@@ -31,6 +32,7 @@ struct State {
 
   const cuda::Driver& driver;
   const Options options;
+  Bounds bounds;  // has its own lock
   const Mapper mapper;
 
   Mutex mutex;  // guards what follows, unless it says otherwise
@@ -66,6 +68,9 @@ struct State {
   void set_doomed(Range& range, bool doomed);
 
   // Without the lock, for ranges that are in no table:
+  // Its allocation counts against the commitment, or no longer does. False: there is no more to commit.
+  bool commit(Range& range);
+  void uncommit(Range& range);
   // Gives all back to the driver; what it refuses is kept in `stuck`.
   void destroy(std::unique_ptr<Range> range);
   // Destroys reusable ranges, the oldest first, until so many bytes of device memory are free; returns how many are.

@@ -65,6 +65,8 @@ std::string quoted(std::string_view raw) {
   return out + "\"";
 }
 
+std::string times(std::uint32_t count) { return count == 1 ? "" : " times " + std::to_string(count); }
+
 struct EventText {
   std::string operator()(const GpuAdded& e) const {
     return "gpu_added " + text(e.gpu) + " " + text(e.first_epoch) + " " + text(e.settings);
@@ -95,7 +97,9 @@ struct EventText {
   std::string operator()(const Drained& e) const {
     return "drained " + text(e.seat) + " " + text(e.epoch) + (e.poisoned ? " poisoned" : "");
   }
-  std::string operator()(const Stepped& e) const { return "stepped " + text(e.seat) + " " + text(e.epoch); }
+  std::string operator()(const Stepped& e) const {
+    return "stepped " + text(e.seat) + " " + text(e.epoch) + times(e.count);
+  }
   std::string operator()(const Idling& e) const { return "idling " + text(e.seat) + " " + text(e.epoch); }
   std::string operator()(const MemoryNeed& e) const {
     return "memory " + text(e.seat) + (e.pages ? " pages" : " is there");
@@ -114,7 +118,7 @@ struct CommandText {
   std::string operator()(const Reopen& c) const {
     return "reopen " + text(c.seat) + " " + text(c.epoch) + " " + std::string(text(c.kind));
   }
-  std::string operator()(const Step& c) const { return "step " + text(c.seat) + " " + text(c.epoch); }
+  std::string operator()(const Step& c) const { return "step " + text(c.seat) + " " + text(c.epoch) + times(c.count); }
   std::string operator()(const Contention& c) const {
     return "contention " + text(c.seat) + (c.contended ? " yes " : " no ") + text(c.idle_hold);
   }

@@ -71,7 +71,8 @@ struct Requested { SeatId seat; };
 struct RevokeSeen { SeatId seat; LeaseEpoch epoch; };
 struct GateClosed { SeatId seat; LeaseEpoch epoch; };
 struct Drained { SeatId seat; LeaseEpoch epoch; bool poisoned = false; };  // unasked while holding: a release
-struct Stepped { SeatId seat; LeaseEpoch epoch; };
+// So many of the submissions that were let through have been made since it last said so.
+struct Stepped { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
 // An idle holder will give its lease up in a moment, unless it finds work again. Only a hint.
 struct Idling { SeatId seat; LeaseEpoch epoch; };
 // Whether something of the seat's memory is not on the GPU: its work cannot run before that is there. Such a seat is
@@ -99,9 +100,9 @@ struct Revoke { SeatId seat; LeaseEpoch epoch; RevokeReason reason; };
 // has said about the old one and is still on its way is told apart. Like a Grant whose drain, if one is running, is to
 // be given up; it takes back unused Steps as well.
 struct Reopen { SeatId seat; LeaseEpoch epoch; LeaseKind kind; };
-// One submission may pass the closed gate of a seat that has been told of the revocation and has drained. Answered by
-// Stepped when a thread has used it, then by Drained when that work is done.
-struct Step { SeatId seat; LeaseEpoch epoch; };
+// `count` submissions may pass the closed gate of a seat that has been told of the revocation and has drained. Answered
+// by Stepped when threads have used some, then by Drained when that work is done, until all are used or taken back.
+struct Step { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
 // Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened and
 // when its GPU's idle_hold changes: a Grant says only whether it is contended.
 struct Contention { SeatId seat; bool contended; Duration idle_hold; };

@@ -109,7 +109,7 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
     unit.wanting += seat->wants ? 1 : 0;
     unit.resting += seat->resting ? 1 : 0;
     unit.silent += seat->phase == SeatPhase::kSilent ? 1 : 0;
-    unit.permits += seat->permit ? 1 : 0;
+    unit.permits += seat->permits > 0 ? 1 : 0;
     holding += seat->phase == SeatPhase::kHolding ? 1 : 0;
     if (seat->phase != SeatPhase::kIdle && seat->phase != SeatPhase::kHolding) {
       ++unit.revoked;
@@ -131,8 +131,7 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
     } else if (!unit.stall.armed()) {
       timers.arm(unit.stall, after(now, unit.gpus.front().gpu->settings.stall_timeout));
     }
-    if (unit.undrained == 0) return all_drained(unit);
-    return progress(unit);
+    return settle_drains(unit);
   }
   timers.stop(unit.stall);
   timers.stop(unit.step);

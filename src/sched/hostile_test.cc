@@ -56,7 +56,7 @@ class Nonsense {
       case 19:
       case 20: return Drained{seat, epoch(core, now, seat), below(50) == 0};
       case 21:
-      case 22: return Stepped{seat, epoch(core, now, seat)};
+      case 22: return Stepped{seat, epoch(core, now, seat), below(2) == 0 ? below(5) : ~0u};
       case 23:
       case 24:
       case 25:

@@ -26,7 +26,10 @@ std::string check_seat(const Seat& seat) {
   if (seat.phase == SeatPhase::kHolding && unit.phase != UnitPhase::kHolding) return who + " holds without its unit";
   if (is_in_revocation(seat) && unit.phase != UnitPhase::kRevoking) return who + " is revoked without its unit";
   if (seat.resting && seat.phase != SeatPhase::kHolding) return who + " rests without holding";
-  if (seat.permit && !is_in_revocation(seat)) return who + " may step without being revoked";
+  if (seat.permits > 0 && !is_in_revocation(seat)) return who + " may step without being revoked";
+  if (seat.permits > 0 && seat.place != Place::kBlocking) return who + " may step beside others";
+  if (seat.recalled && (!is_in_revocation(seat) || seat.drained || seat.permits > 0))
+    return who + " was recalled from nothing";
   const bool waits_for_answer = is_in_revocation(seat) && seat.phase != SeatPhase::kSilent && !seat.drained;
   if (waits_for_answer && !seat.answer.armed() && seat.gpu->settings.silence_limit != kUnlimited)
     return who + " may stay silent for ever";
@@ -39,7 +42,7 @@ std::string check_unit(const Unit& unit) {
   for (const Seat* seat : unit.seats) {
     wanting += seat->wants ? 1u : 0u;
     resting += seat->resting ? 1u : 0u;
-    permits += seat->permit ? 1u : 0u;
+    permits += seat->permits > 0 ? 1u : 0u;
     silent += seat->phase == SeatPhase::kSilent ? 1u : 0u;
     revoked += is_in_revocation(*seat) ? 1u : 0u;
     undrained += is_in_revocation(*seat) && !seat->drained ? 1u : 0u;

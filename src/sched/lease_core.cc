@@ -204,14 +204,16 @@ void LeaseCore::State::on(const Requested& e) {
 
 void LeaseCore::State::on(const RevokeSeen& e) {
   Seat* const seat = seat_in(e.seat, e.epoch);
-  if (seat != nullptr && is_in_revocation(*seat)) heard(*seat);
+  if (seat == nullptr || !is_in_revocation(*seat)) return;
+  if (seat->revokes_unseen > 0) --seat->revokes_unseen;
+  heard(*seat);
 }
 
 void LeaseCore::State::on(const GateClosed& e) {
   Seat* const seat = seat_in(e.seat, e.epoch);
   if (seat == nullptr || !is_in_revocation(*seat)) return;
   heard(*seat);
-  if (seat->gate_closed) return;
+  if (seat->gate_closed || (seat->recalled && seat->revokes_unseen > 0)) return;
   seat->gate_closed = true;
   if (seat->phase == SeatPhase::kRevoked) set_phase(*seat, SeatPhase::kDraining);
   if (seat->unit->returning) reservations_dirty = true;  // who goes first among those depends on their gates
@@ -232,7 +234,8 @@ void LeaseCore::State::on(const Drained& e) {
   } else if (is_in_revocation(*seat)) {
     seat->poisoned |= e.poisoned;
     heard(*seat);
-    drained(*seat);
+    // Said before it knew that what it was let through has been taken back: it will say so again.
+    if (!seat->recalled || seat->gate_closed) drained(*seat);
   }
 }
 
@@ -251,9 +254,8 @@ void LeaseCore::State::on(const Stepped& e) {
   Seat* const seat = seat_in(e.seat, e.epoch);
   if (seat == nullptr || !is_in_revocation(*seat)) return;
   Unit& unit = *seat->unit;
-  if (seat->permit) {
-    seat->permit = false;
-    --unit.permits;
+  if (seat->permits > 0 && e.count > 0) {
+    set_permits(*seat, seat->permits - std::min(seat->permits, e.count));
     if (seat->drained) {
       seat->drained = false;
       ++unit.undrained;

@@ -9,20 +9,27 @@
 //
 // The idea. For (1): once all gates are closed the GPUs tell who is behind, without anybody looking into the
 // collectives. Members with undrained work wait for somebody; those who have drained while others have not are the ones
-// that can be waited for. So each of those is let through by exactly one submission (Step), and again, until all have
-// drained: then all have submitted the same collectives. For (2), and where stepping does not help in time: the
+// that can be waited for. So each of those is let through by a few submissions (Step), and again by more, until all
+// have drained: then all have submitted the same collectives. For (2), and where stepping does not help in time: the
 // revocation is taken back (Reopen), reported, and tried again later, ever more rarely. For (3): after a while it is
 // passed over; its work may still run beside others', which costs speed and harms nobody.
 //
 // Stepping may step the wrong one: a member whose kernel is merely long is not waiting for anybody, and the member let
 // through meanwhile is then ahead and has to be followed. Two members with long kernels could lead each other on like
-// that for ever. It shows in a seat that is to be stepped and was itself undrained at the last round of steps; each
-// such swap doubles the pause before a step, until the pause is longer than the kernels.
+// that for ever. It shows in a seat that is to be stepped and was itself undrained at the last round of steps. Each
+// such swap multiplies the pause before a step, until the pause is longer than the kernels, and divides the submissions
+// of one step: those that were let through by many may also have gone on into the next collective, and at the last by
+// one at a time they meet.
+//
+// What was let through may be used at any moment, so what a tenant says of its drain is true only of the permits that
+// it has seen taken back. A seat whose permits are taken back (recalled) is undrained from then on, and what it says
+// counts again after the RevokeSeen that answers this very Revoke.
 //
 // Every lease that is given again has a new epoch, a reopened one too. Whatever the tenant sent about the revoked lease
 // and is still on its way then names an old epoch, and is ignored: that is what makes the crossing of messages
 // harmless.
 #include <algorithm>
+#include <utility>
 
 #include "sched/state.h"
 
@@ -30,8 +37,19 @@ namespace gpumux::sched {
 namespace {
 
 constexpr std::uint32_t kMaxRetryDoublings = 6;  // 64 times stall_retry
-// 2 ms become 2 s: longer than any kernel that is worth waiting for within the stall_timeout.
-constexpr std::uint32_t kMaxStepDoublings = 10;
+// Once somebody is known to be behind, the next step comes after this part of step_delay: 250 us by default, which is
+// how often a tenant looks at a GPU that drains for long. If that is too early, it shows in a swap.
+constexpr std::int64_t kNextStepsPerDelay = 8;
+constexpr std::uint32_t kMaxHurry = 3;  // 2^3 = 8: then the first step comes as soon as the next
+// 250 us become 4 s: longer than any kernel that is worth waiting for within the stall_timeout.
+constexpr std::uint32_t kMaxStepDoublings = 14;
+constexpr std::uint32_t kDoublingsPerSwap = 2;
+constexpr Duration kShortestStepDelay = std::chrono::microseconds(1);
+// Ranks that run ahead of the GPU are apart by hundreds of submissions, of which one is the collective that is missing.
+// So a member that stays behind is let through by 1, 4, 16 ... of them. It goes too far by three times what it lacked
+// at most, for what is left is taken back as soon as nobody needs it.
+constexpr std::uint32_t kStepGrowth = 4;
+constexpr std::uint32_t kMostStepsAtOnce = 256;
 // A seat that drains for long is asked whether it is there after this part of the silence limit: the rest of the limit
 // is left for the answer. Each question costs it two messages and a barrier.
 constexpr std::int64_t kProbesPerSilenceLimit = 4;
@@ -60,6 +78,7 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   unit.phase = UnitPhase::kRevoking;
   unit.reason = reason;
   unit.revoked_at = now;
+  unit.stepped = false;
   unit.step_shift = 0;
   incomplete.erase(&unit);
   timers.stop(unit.run);
@@ -83,7 +102,10 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
 void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   Unit& unit = *seat.unit;
   ++unit.revoked;
-  seat.permit = false;
+  seat.recalled = false;
+  seat.permits = 0;
+  seat.last_step = 0;
+  seat.revokes_unseen = 0;
   seat.was_ahead = false;
   seat.unasked = seat.resting;
   if (seat.resting) {
@@ -104,39 +126,68 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
 // A Revoke is also the question whether anybody is there.
 void LeaseCore::State::ask(Seat& seat, RevokeReason reason) {
   seat.alive_at = now;
-  command(Revoke{seat.id, seat.epoch, reason});
+  send_revoke(seat, reason);
   timers.arm(seat.answer, after(now, seat.gpu->settings.silence_limit));
+}
+
+void LeaseCore::State::send_revoke(Seat& seat, RevokeReason reason) {
+  ++seat.revokes_unseen;
+  command(Revoke{seat.id, seat.epoch, reason});
+}
+
+void LeaseCore::State::set_permits(Seat& seat, std::uint32_t count) {
+  seat.unit->permits += (count > 0 ? 1u : 0u);
+  seat.unit->permits -= (seat.permits > 0 ? 1u : 0u);
+  seat.permits = count;
+}
+
+// A Revoke must follow. Submissions may have been made since the tenant last said that it had drained, and it may have
+// said that before it knew of the Revoke: what it says counts again when it has answered.
+void LeaseCore::State::take_back_step(Seat& seat) {
+  if (seat.permits == 0) return;
+  set_permits(seat, 0);
+  seat.recalled = true;
+  seat.gate_closed = false;
 }
 
 void LeaseCore::State::drained(Seat& seat) {
   if (seat.drained) return;
-  Unit& unit = *seat.unit;
+  seat.recalled = false;
   seat.gate_closed = true;
   seat.drained = true;
+  --seat.unit->undrained;
   set_phase(seat, SeatPhase::kDraining);
   timers.stop(seat.answer);
-  if (--unit.undrained == 0) return all_drained(unit);
+  settle_drains(*seat.unit);
+}
+
+// What follows from who has drained.
+void LeaseCore::State::settle_drains(Unit& unit) {
+  if (!take_back_steps(unit) && unit.undrained == 0) return finish(unit);
   progress(unit);
 }
 
-// Steps that were not used are taken back first: a thread that comes to the gate later must find it closed. A Revoke
-// does that, and the Drained that answers it says that nothing has slipped through.
-void LeaseCore::State::all_drained(Unit& unit) {
-  timers.stop(unit.step);
-  if (unit.permits == 0) return finish(unit);
+// When those that others were let through for have all drained, nobody needs what is left of the steps, and a thread
+// that comes to the gate later must find it closed. A Revoke does that, and the Drained that answers it says that
+// nothing has slipped through. False: there is nothing to take back, or not yet.
+bool LeaseCore::State::take_back_steps(Unit& unit) {
+  if (unit.permits == 0) return false;
+  for (const Seat* seat : unit.seats) {
+    if (is_in_revocation(*seat) && !seat->drained && seat->was_ahead && !unit.passed_over()) return false;
+  }
   for (Seat* seat : unit.seats) {
-    if (!seat->permit) continue;
-    seat->permit = false;
-    --unit.permits;
+    if (seat->permits == 0) continue;
+    take_back_step(*seat);
     ask_again(*seat);
   }
+  return true;
 }
 
-// A member that counted as drained must say so once more.
+// It must say once more that it has drained.
 void LeaseCore::State::ask_again(Seat& seat) {
+  seat.unit->undrained += seat.drained ? 1u : 0u;
   seat.drained = false;
   seat.gate_closed = false;
-  ++seat.unit->undrained;
   set_phase(seat, SeatPhase::kRevoked);
   place(seat);
   ask(seat, RevokeReason::kGang);
@@ -152,6 +203,14 @@ void LeaseCore::State::finish(Unit& unit) {
   if (unit.phase == UnitPhase::kRevoking) {
     unit.stalls = 0;
     unit.retry_at = TimePoint();
+    // Where steps were all that was needed last time, the first one may come earlier the next time.
+    if (unit.step_shift > 0) {
+      unit.step_hurry -= std::min(unit.step_hurry, 1u);
+    } else if (unit.stepped) {
+      unit.step_hurry = std::min(unit.step_hurry + 1, kMaxHurry);
+    }
+    unit.stepped = false;
+    unit.step_shift = 0;
     for (const UnitGpu& on_gpu : unit.gpus) {
       if (on_gpu.lead->kind == LeaseKind::kExclusive && !on_gpu.lead->late)
         measure_switch(*on_gpu.gpu, now - unit.revoked_at);
@@ -178,7 +237,9 @@ void LeaseCore::State::finish(Unit& unit) {
 
 void LeaseCore::State::progress(Unit& unit) {
   if (unit.undrained > 0 && unit.undrained < unit.revoked && !unit.passed_over()) {
-    timers.arm(unit.step, after(now, doubled(least(unit, &GpuSettings::step_delay), unit.step_shift)));
+    const Duration delay = least(unit, &GpuSettings::step_delay);
+    const std::int64_t part = unit.stepped ? kNextStepsPerDelay : std::int64_t{1} << unit.step_hurry;
+    timers.arm(unit.step, after(now, doubled(std::max(delay / part, kShortestStepDelay), unit.step_shift)));
   } else {
     timers.stop(unit.step);
   }
@@ -186,19 +247,22 @@ void LeaseCore::State::progress(Unit& unit) {
 
 void LeaseCore::State::step(Unit& unit) {
   const auto is_behind = [](const Seat& seat) {
-    return seat.phase == SeatPhase::kDraining && seat.drained && !seat.permit;
+    return seat.phase == SeatPhase::kDraining && seat.drained && seat.permits == 0;
   };
   bool swapped = false;
   for (Seat* seat : unit.seats) {
     if (is_behind(*seat) && seat->was_ahead) swapped = true;
-    seat->was_ahead = is_in_revocation(*seat) && !seat->drained;
+    seat->was_ahead = is_in_revocation(*seat) && !seat->drained && seat->permits == 0;
   }
   if (swapped && unit.step_shift < kMaxStepDoublings) {
-    ++unit.step_shift;
+    // Whoever was let through has gone too far, or the others were only slow.
+    unit.step_shift += kDoublingsPerSwap;
+    unit.step_limit = std::max(unit.step_limit / kStepGrowth, 1u);
+    for (Seat* seat : unit.seats) seat->last_step = 0;
     return progress(unit);
   }
   for (Seat* seat : unit.seats) {
-    if (!is_behind(*seat)) continue;
+    if (!is_behind(*seat) || !may_step(*seat)) continue;
     if (seat->unasked) {
       // Its agent knows of no revocation, and would not report a step: it is told first, and let through when it has
       // answered.
@@ -206,10 +270,27 @@ void LeaseCore::State::step(Unit& unit) {
       ask_again(*seat);
       continue;
     }
-    seat->permit = true;
-    ++unit.permits;
-    command(Step{seat->id, seat->epoch});
+    if (!std::exchange(unit.stepped, true)) unit.step_limit = kMostStepsAtOnce;
+    seat->last_step = std::clamp(seat->last_step * kStepGrowth, 1u, unit.step_limit);
+    set_permits(*seat, seat->last_step);
+    command(Step{seat->id, seat->epoch, seat->last_step});
   }
+}
+
+// Not beside others. It may have become one too many: one that was silent, stalled, or came back too late with a claim
+// finds its GPU given away. Then its revocation stalls, and the unit gets its GPUs back first.
+bool LeaseCore::State::may_step(const Seat& seat) const {
+  const Gpu& gpu = *seat.gpu;
+  const bool alone =
+      gpu.holders.empty() &&
+      gpu.counted(LeaseKind::kExclusive, Place::kBlocking) + gpu.counted(LeaseKind::kShared, Place::kBlocking) == 1;
+  if (alone) return true;
+  return std::none_of(gpu.seats.begin(), gpu.seats.end(), [&seat](const Seat* other) {
+    const bool open = other->place == Place::kHolding ||
+                      (other->place == Place::kBlocking && (!other->gate_closed || other->permits > 0));
+    return open && other->unit != seat.unit &&
+           (other->kind == LeaseKind::kExclusive || seat.kind == LeaseKind::kExclusive);
+  });
 }
 
 // ---- stalls -------------------------------------------------------------------------------------
@@ -317,7 +398,8 @@ void LeaseCore::State::reopen(Unit& unit) {
     set_place(*seat, Place::kNone);
     seat->gate_closed = false;
     seat->drained = false;
-    seat->permit = false;
+    seat->permits = 0;
+    seat->recalled = false;
     seat->late = false;
     if (seat->gpu->settings.mode == Mode::kConcurrent) seat->kind = LeaseKind::kShared;
     timers.stop(seat->answer);
@@ -383,10 +465,25 @@ void LeaseCore::State::unanswered(Seat& seat) {
   Unit& unit = *seat.unit;
   const TimePoint silent_at = after(seat.alive_at, seat.gpu->settings.silence_limit);
   if (now < silent_at) {
-    command(Revoke{seat.id, seat.epoch, unit.reason});
+    if (seat.permits > 0) {
+      take_back_step(seat);
+      set_phase(seat, SeatPhase::kRevoked);
+      place(seat);
+    }
+    send_revoke(seat, unit.reason);
     return timers.arm(seat.answer, silent_at);
   }
-  for (Seat* member : unit.seats) charge(*member);
+  for (Seat* member : unit.seats) {
+    charge(*member);
+    if (member->permits == 0) continue;
+    // Nobody waits for its members' gates from now on: they are closed at least.
+    take_back_step(*member);
+    if (member != &seat) {
+      ask_again(*member);
+    } else {
+      send_revoke(seat, unit.reason);
+    }
+  }
   stop_returning(unit);
   timers.stop(unit.stall);
   timers.stop(unit.step);

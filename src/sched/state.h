@@ -65,7 +65,7 @@ struct Seat {
   bool resting = false;      // holding: drained of its own accord while its gang goes on; its gate is closed
   bool gate_closed = false;  // revoked: told us so
   bool drained = false;      // revoked: told us so, and has not been let through since
-  bool permit = false;       // a Step is out that was not answered by Stepped nor taken back
+  bool recalled = false;     // revoked: a Step was taken back; Drained counts when that Revoke has been answered
   bool unasked = false;      // revoked without being told: it rested, and its gate was closed already
   bool was_ahead = false;    // undrained at the last round of steps
   bool late = false;         // was silent, stalled, or came with a claim: may exceed the one undrained predecessor
@@ -74,7 +74,10 @@ struct Seat {
   bool pages = false;  // something of its memory is not on the GPU
 
   std::int64_t virtual_time = 0;
-  std::int64_t virtual_rest = 0;  // ns held that the division by the weight left over
+  std::int64_t virtual_rest = 0;     // ns held that the division by the weight left over
+  std::uint32_t permits = 0;         // submissions that a Step allows, not answered by Stepped nor taken back
+  std::uint32_t last_step = 0;       // how many the last Step allowed; 0: none, or the others were behind since
+  std::uint32_t revokes_unseen = 0;  // in this revocation, not answered by RevokeSeen
   TimePoint since{};
   TimePoint alive_at{};    // in revocation: its last sign of life, or the first Revoke, which asks for one
   TimePoint charged_to{};  // while it holds or drains: up to when its time is accounted
@@ -135,17 +138,20 @@ struct Unit {
   TimePoint revoked_at{};
   TimePoint retry_at{};  // not revoked before: its last revocation stalled
   TimePoint returning_since{};
-  std::uint32_t stalls = 0;  // in a row
-  std::uint32_t step_shift = 0;
-  std::uint32_t wanting = 0;    // seats that want
-  std::uint32_t resting = 0;    // seats that rest
-  std::uint32_t revoked = 0;    // seats in revocation, drained ones too
-  std::uint32_t undrained = 0;  // of those, not drained
-  std::uint32_t silent = 0;     // of those, silent
-  std::uint32_t permits = 0;    // Steps out
-  std::uint32_t contended = 0;  // GPUs that it holds and others wait for, as last told
-  bool restoring = false;       // holding: its memory has not been all there since the grant
-  TimePoint ready_at{};         // holding: when its memory was there; its quantum counts from then
+  std::uint32_t stalls = 0;      // in a row
+  bool stepped = false;          // in this revocation
+  std::uint32_t step_shift = 0;  // in this revocation: how often the pause was doubled
+  std::uint32_t step_limit = 1;  // in this revocation: submissions in one Step
+  std::uint32_t step_hurry = 0;  // how often the first pause is halved, as revocations before this one allow
+  std::uint32_t wanting = 0;     // seats that want
+  std::uint32_t resting = 0;     // seats that rest
+  std::uint32_t revoked = 0;     // seats in revocation, drained ones too
+  std::uint32_t undrained = 0;   // of those, not drained
+  std::uint32_t silent = 0;      // of those, silent
+  std::uint32_t permits = 0;     // seats with permits
+  std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
+  bool restoring = false;        // holding: its memory has not been all there since the grant
+  TimePoint ready_at{};          // holding: when its memory was there; its quantum counts from then
 
   Timer run;    // when its quantum ends, or it may be revoked again
   Timer stall;  // when its revocation counts as stalled
@@ -316,9 +322,14 @@ struct LeaseCore::State {
   void ask_again(Seat& seat);
   void heard(Seat& seat);
   void drained(Seat& seat);
+  void set_permits(Seat& seat, std::uint32_t count);
+  void send_revoke(Seat& seat, RevokeReason reason);
+  void take_back_step(Seat& seat);
+  bool take_back_steps(Unit& unit);
   void progress(Unit& unit);
   void step(Unit& unit);
-  void all_drained(Unit& unit);
+  bool may_step(const Seat& seat) const;
+  void settle_drains(Unit& unit);
   void finish(Unit& unit);
   void stalled(Unit& unit);
   bool can_reopen(Unit& unit);

@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "os/futex.h"
 #include "os/system_clock.h"
@@ -33,9 +34,17 @@ constexpr std::uint32_t kMaxFalseAlarms = 6;  // 2^6 - 1 are skipped
 
 base::TimePoint now() { return os::SystemClock().now(); }
 
+// A thread that is let through several times submits as fast as it can. It is not asked after each submission; if for
+// this long there is none, it is doing something else.
+constexpr base::Duration kStepPause = 100us;
+
 // Looks come quickly at first, when most gates close and most drains end, and stay a small share of the time already
-// waited.
-base::Duration next_look(base::Duration waited) { return std::clamp<base::Duration>(waited / 16, 5us, 1ms); }
+// waited. A gang's member may wait for one that is let through meanwhile, and both for this look.
+base::Duration next_look(base::Duration waited) { return std::clamp<base::Duration>(waited / 16, 5us, kIdleLook); }
+
+wire::Drained drained_message(std::uint32_t slot, std::uint64_t epoch, WorkState state) {
+  return {.slot = slot, .poisoned = state == WorkState::kPoisoned ? 1u : 0u, .epoch = epoch};
+}
 
 }  // namespace
 
@@ -67,11 +76,13 @@ void Drainer::wake() {
 }
 
 void Drainer::stepped(std::uint32_t slot) {
+  bool first;
   {
     Seats::Locked seats(seats_);
-    ++seats[slot].steps_left;
+    first = seats[slot].steps_left++ == 0;
   }
-  wake();
+  // Those between find it awake, or are found by it.
+  if (first || !gate_.has_permits(slot)) wake();
 }
 
 void* Drainer::thread_main(void* self) {
@@ -110,27 +121,25 @@ void Drainer::wait(std::uint32_t seen, std::optional<base::Duration> duration) {
 
 std::optional<base::Duration> Drainer::look_at(std::uint32_t slot, base::TimePoint time) {
   Closing closing;
-  std::uint64_t epoch;
-  base::TimePoint since;
+  Revocation revocation;
   {
     Seats::Locked seats(seats_);
     // A later epoch in the page: the revocation was taken back, or answered and followed by another grant.
     if (seats[slot].closing_epoch != gate_.epoch(slot)) seats[slot].closing = Closing::kNot;
     closing = seats[slot].closing;
-    epoch = seats[slot].closing_epoch;
-    since = seats[slot].closing_since;
+    revocation = {seats[slot].closings, seats[slot].closing_epoch, seats[slot].closing_since};
   }
   // The lease goes on, or a new one was given: a Revoke had crossed the release, or a Reopen is on its way to the
   // agent.
-  if (closing != Closing::kNot && gate_.epoch(slot) != epoch) {
-    still(slot, epoch, closing, Closing::kNot);
+  if (closing != Closing::kNot && gate_.epoch(slot) != revocation.epoch) {
+    still(slot, revocation.epoch, closing, Closing::kNot);
     return 0ns;
   }
   switch (closing) {
     case Closing::kNot: return watch_idleness(slot, time);
-    case Closing::kClosing: return close(slot, epoch, since, time);
-    case Closing::kDraining: return drain(slot, epoch, since, time);
-    case Closing::kStepping: return step(slot, epoch, time);
+    case Closing::kClosing: return close(slot, revocation, time);
+    case Closing::kDraining: return drain(slot, revocation, time);
+    case Closing::kStepping: return step(slot, revocation, time);
   }
   return std::nullopt;
 }
@@ -144,10 +153,9 @@ bool Drainer::still(std::uint32_t slot, std::uint64_t epoch, Closing from, Closi
   return true;
 }
 
-std::optional<base::Duration> Drainer::close(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
-                                             base::TimePoint time) {
-  if (!close_gate(slot, epoch)) return next_look(time - since);
-  return drain(slot, epoch, since, time);
+std::optional<base::Duration> Drainer::close(std::uint32_t slot, const Revocation& revocation, base::TimePoint time) {
+  if (!close_gate(slot, revocation.epoch)) return next_look(time - revocation.since);
+  return drain(slot, revocation, time);
 }
 
 // False: somebody is inside. True: nobody is, and that has been said, unless it is no longer what is asked for.
@@ -155,8 +163,18 @@ bool Drainer::close_gate(std::uint32_t slot, std::uint64_t epoch) {
   // Once more at each look: it is cheap beside the waiting, and makes no assumption about earlier ones.
   gate_.begin_close();
   if (gate_.is_anybody_inside(slot)) return false;
-  if (still(slot, epoch, Closing::kClosing, Closing::kDraining))
-    agent_.send(wire::GateClosed{.slot = slot, .epoch = epoch});
+  std::uint32_t steps;
+  {
+    Seats::Locked seats(seats_);
+    Seat& seat = seats[slot];
+    if (seat.closing != Closing::kClosing || seat.closing_epoch != epoch) return true;
+    seat.closing = Closing::kDraining;
+    // Nobody is inside: these are all that were made. None is left for a later Step, which would count it as its own.
+    steps = std::exchange(seat.steps_left, 0);
+    seat.steps_seen = 0;
+  }
+  if (steps != 0) agent_.send(wire::Stepped{.slot = slot, .count = steps, .epoch = epoch});
+  agent_.send(wire::GateClosed{.slot = slot, .epoch = epoch});
   return true;
 }
 
@@ -175,34 +193,53 @@ WorkState Drainer::look_at_work(std::uint32_t slot) {
   return gate_.is_anybody_inside(slot) ? WorkState::kRunning : streams.poll(true);
 }
 
-std::optional<base::Duration> Drainer::drain(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
-                                             base::TimePoint time) {
+std::optional<base::Duration> Drainer::drain(std::uint32_t slot, const Revocation& revocation, base::TimePoint time) {
   // Looks that follow each other closely only ask; the barrier comes when the answer may be the last one.
-  const base::Duration next = next_look(time - since);
+  const base::Duration next = next_look(time - revocation.since);
   if (next <= kShortestSleep && seats_.streams(slot).poll(false) == WorkState::kRunning) return next;
   const WorkState state = look_at_work(slot);
   if (state == WorkState::kRunning) return next;
-  if (!still(slot, epoch, Closing::kDraining, Closing::kNot)) return 0ns;
-  report_drained(slot, epoch, state);
-  return std::nullopt;
+  bool may_step_again;
+  {
+    // It is said before the agent can answer a later Revoke: what comes after that answer was seen after it. A look
+    // that began before it does not count any more.
+    client::Agent::Announcement ordered(agent_);
+    Seats::Locked seats(seats_);
+    Seat& seat = seats[slot];
+    if (seat.closing != Closing::kDraining || seat.closings != revocation.number) return 0ns;
+    may_step_again = seat.stepping;
+    seat.closing = may_step_again ? Closing::kStepping : Closing::kNot;
+    ordered.send(drained_message(slot, revocation.epoch, state));
+  }
+  ask_for_waiting(slot);
+  // Somebody may have been let through between the last look and now.
+  return may_step_again ? std::optional<base::Duration>(0ns) : std::nullopt;
 }
 
-std::optional<base::Duration> Drainer::step(std::uint32_t slot, std::uint64_t epoch, base::TimePoint time) {
+std::optional<base::Duration> Drainer::step(std::uint32_t slot, const Revocation& revocation, base::TimePoint time) {
+  std::uint32_t count;
   {
     Seats::Locked seats(seats_);
     Seat& seat = seats[slot];
-    if (seat.steps_left == 0 || seat.closing != Closing::kStepping || seat.closing_epoch != epoch) return std::nullopt;
-    --seat.steps_left;
+    if (seat.steps_left == 0 || seat.closing != Closing::kStepping || seat.closings != revocation.number)
+      return std::nullopt;
+    if (seat.steps_seen != seat.steps_left) seat.closing_since = time;
+    seat.steps_seen = seat.steps_left;
+    const base::Duration paused = time - seat.closing_since;
+    if (gate_.has_permits(slot) && paused < kStepPause) return kStepPause - paused;
+    count = std::exchange(seat.steps_left, 0);
+    seat.steps_seen = 0;
     seat.closing = Closing::kDraining;
     seat.closing_since = time;
   }
-  agent_.send(wire::Stepped{.slot = slot, .epoch = epoch});
-  return drain(slot, epoch, time, time);
+  agent_.send(wire::Stepped{.slot = slot, .count = count, .epoch = revocation.epoch});
+  return drain(slot, {revocation.number, revocation.epoch, time}, time);
 }
 
-void Drainer::report_drained(std::uint32_t slot, std::uint64_t epoch, WorkState state) {
-  agent_.send(wire::Drained{.slot = slot, .poisoned = state == WorkState::kPoisoned ? 1u : 0u, .epoch = epoch});
-  // A thread that came to the closed gate before this asked while the daemon still thought we held: ask for it again.
+// A thread that came to the closed gate before it was said to be drained asked while the daemon still thought we held:
+// it is asked for again.
+void Drainer::ask_for_waiting(std::uint32_t slot) {
+  if (drained_call_ != nullptr) drained_call_(drained_argument_);
   if (gate_.waiting(slot) != 0) agent_.send(wire::Request{.slot = slot});
 }
 
@@ -210,7 +247,10 @@ std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::
   if (!gate_.is_granted(slot) || !gate_.is_contended(slot)) return std::nullopt;
   const std::uint64_t epoch = gate_.epoch(slot);
   const std::uint64_t passages = gate_.passages(slot);
-  const bool is_busy = gate_.is_anybody_inside(slot) || seats_.streams(slot).poll(false) == WorkState::kRunning;
+  // Threads that wait for the seat's memory are about to submit.
+  const bool is_restoring = gate_.is_barred(slot) && gate_.waiting(slot) != 0;
+  const bool is_busy =
+      is_restoring || gate_.is_anybody_inside(slot) || seats_.streams(slot).poll(false) == WorkState::kRunning;
   base::Duration idle_hold;
   base::Duration idle;
   bool tell = false;
@@ -257,7 +297,8 @@ void Drainer::release(std::uint32_t slot) {
     seats[slot].false_alarms = 0;
     seats[slot].idlings_to_skip = 0;
   }
-  report_drained(slot, *epoch, state);
+  agent_.send(drained_message(slot, *epoch, state));
+  ask_for_waiting(slot);
 }
 
 }  // namespace gpumux::shim

@@ -5,10 +5,13 @@
 // holds, say); the agent must answer the daemon all the same, and nothing that opens a gate needs either of them.
 //
 // For each seat:
-//   revoked    -> process barrier; wait until nobody is inside; GateClosed -> ask the streams until they are done ->
-//   Drained stepping   -> wait for the submission that was let through; Stepped -> ask the streams until they are done
-//   -> Drained contended  -> nobody inside, no new passage and the streams done for the whole idle hold: clear the word
-//   itself, look again, Drained
+// clang-format off
+//   revoked    -> process barrier; wait until nobody is inside; GateClosed -> ask the streams until done; Drained
+//   stepping   -> wait for submissions that were let through; Stepped -> ask the streams until done; Drained;
+//                 again, until a Revoke takes back what is left
+//   contended  -> nobody inside, no new passage and the streams done for the whole idle hold: clear the word, look
+//                 again, Drained
+// clang-format on
 #pragma once
 
 #include <pthread.h>
@@ -40,28 +43,39 @@ class Drainer {
   // takes to wake the drainer. Never calls the driver.
   void close_at_once(std::uint32_t slot, std::uint64_t epoch);
 
-  // A thread has left the gate after a submission by a permit.
+  // What to call, on the drainer's thread, when a seat is drained. Before start.
+  void on_drained(void (*call)(void* argument), void* argument) {
+    drained_call_ = call;
+    drained_argument_ = argument;
+  }
+
+  // A thread has made a submission by a permit. It is still inside.
   void stepped(std::uint32_t slot);
 
   // Whether the daemon understands wire::Idling.
   void tell_idling(bool understood) { tells_idling_.store(understood, std::memory_order_relaxed); }
 
  private:
+  // A seat's last one, as it stood when a look at the seat began.
+  struct Revocation {
+    std::uint64_t number = 0;  // Seat::closings
+    std::uint64_t epoch = 0;
+    base::TimePoint since{};
+  };
+
   static void* thread_main(void* self);
   void run();
   // Each returns when the seat wants to be looked at again; nothing: only after a wake.
   void wait(std::uint32_t seen, std::optional<base::Duration> duration);
   std::optional<base::Duration> look_at(std::uint32_t slot, base::TimePoint now);
-  std::optional<base::Duration> close(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
-                                      base::TimePoint now);
-  std::optional<base::Duration> drain(std::uint32_t slot, std::uint64_t epoch, base::TimePoint since,
-                                      base::TimePoint now);
-  std::optional<base::Duration> step(std::uint32_t slot, std::uint64_t epoch, base::TimePoint now);
+  std::optional<base::Duration> close(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
+  std::optional<base::Duration> drain(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
+  std::optional<base::Duration> step(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
   std::optional<base::Duration> watch_idleness(std::uint32_t slot, base::TimePoint now);
   bool close_gate(std::uint32_t slot, std::uint64_t epoch);
   gate::WorkState look_at_work(std::uint32_t slot);
   void release(std::uint32_t slot);
-  void report_drained(std::uint32_t slot, std::uint64_t epoch, gate::WorkState state);
+  void ask_for_waiting(std::uint32_t slot);
   bool still(std::uint32_t slot, std::uint64_t epoch, Closing from, Closing to);
 
   gate::Gate& gate_;
@@ -72,6 +86,8 @@ class Drainer {
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint32_t> wakes_{0};
   std::atomic<bool> tells_idling_{false};
+  void (*drained_call_)(void*) = nullptr;
+  void* drained_argument_ = nullptr;
   os::SpinBudget spinning_;  // the drainer's thread
 };
 

@@ -16,12 +16,12 @@ namespace {
 // Indexed by Entry.
 const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuArray3DCreate
-    nullptr,  // cuArray3DCreate_v2
+    reinterpret_cast<const void*>(&cuda::cuArray3DCreate_v2),
     nullptr,  // cuArray3DGetDescriptor
     nullptr,  // cuArray3DGetDescriptor_v2
     nullptr,  // cuArrayCreate
-    nullptr,  // cuArrayCreate_v2
-    nullptr,  // cuArrayDestroy
+    reinterpret_cast<const void*>(&cuda::cuArrayCreate_v2),
+    reinterpret_cast<const void*>(&cuda::cuArrayDestroy),
     nullptr,  // cuArrayGetDescriptor
     nullptr,  // cuArrayGetDescriptor_v2
     nullptr,  // cuArrayGetMemoryRequirements
@@ -45,7 +45,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuCtxDestroy),
     reinterpret_cast<const void*>(&cuda::cuCtxDestroy_v2),
     reinterpret_cast<const void*>(&cuda::cuCtxDetach),
-    nullptr,  // cuCtxDisablePeerAccess
+    reinterpret_cast<const void*>(&cuda::cuCtxDisablePeerAccess),
     reinterpret_cast<const void*>(&cuda::cuCtxEnablePeerAccess),
     nullptr,  // cuCtxFromGreenCtx
     nullptr,  // cuCtxGetApiVersion
@@ -113,7 +113,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuDeviceSetGraphMemAttribute
     nullptr,  // cuDeviceSetMemPool
     nullptr,  // cuDeviceTotalMem
-    nullptr,  // cuDeviceTotalMem_v2
+    reinterpret_cast<const void*>(&cuda::cuDeviceTotalMem_v2),
     nullptr,  // cuDeviceUnregisterAsyncNotification
     nullptr,  // cuDriverGetVersion
     nullptr,  // cuEGLApiInit
@@ -291,7 +291,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuImportExternalMemory
     nullptr,  // cuImportExternalSemaphore
     reinterpret_cast<const void*>(&cuda::cuInit),
-    nullptr,  // cuIpcCloseMemHandle
+    reinterpret_cast<const void*>(&cuda::cuIpcCloseMemHandle),
     nullptr,  // cuIpcGetEventHandle
     reinterpret_cast<const void*>(&cuda::cuIpcGetMemHandle),
     nullptr,  // cuIpcOpenEventHandle
@@ -350,13 +350,13 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuMemAllocFromPoolAsync_ptsz
     nullptr,  // cuMemAllocHost
     nullptr,  // cuMemAllocHost_v2
-    nullptr,  // cuMemAllocManaged
+    reinterpret_cast<const void*>(&cuda::cuMemAllocManaged),
     nullptr,  // cuMemAllocPitch
-    nullptr,  // cuMemAllocPitch_v2
-    nullptr,  // cuMemAlloc_v2
+    reinterpret_cast<const void*>(&cuda::cuMemAllocPitch_v2),
+    reinterpret_cast<const void*>(&cuda::cuMemAlloc_v2),
     reinterpret_cast<const void*>(&cuda::cuMemBatchDecompressAsync),
     reinterpret_cast<const void*>(&cuda::cuMemBatchDecompressAsync_ptsz),
-    nullptr,  // cuMemCreate
+    reinterpret_cast<const void*>(&cuda::cuMemCreate),
     reinterpret_cast<const void*>(&cuda::cuMemDiscardAndPrefetchBatchAsync),
     reinterpret_cast<const void*>(&cuda::cuMemDiscardAndPrefetchBatchAsync_ptsz),
     reinterpret_cast<const void*>(&cuda::cuMemDiscardBatchAsync),
@@ -366,10 +366,10 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuMemFreeAsync
     nullptr,  // cuMemFreeAsync_ptsz
     nullptr,  // cuMemFreeHost
-    nullptr,  // cuMemFree_v2
+    reinterpret_cast<const void*>(&cuda::cuMemFree_v2),
     nullptr,  // cuMemGetAccess
     nullptr,  // cuMemGetAddressRange
-    nullptr,  // cuMemGetAddressRange_v2
+    reinterpret_cast<const void*>(&cuda::cuMemGetAddressRange_v2),
     nullptr,  // cuMemGetAllocationGranularity
     nullptr,  // cuMemGetAllocationPropertiesFromHandle
     nullptr,  // cuMemGetAttribute
@@ -377,7 +377,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuMemGetDefaultMemPool
     nullptr,  // cuMemGetHandleForAddressRange
     nullptr,  // cuMemGetInfo
-    nullptr,  // cuMemGetInfo_v2
+    reinterpret_cast<const void*>(&cuda::cuMemGetInfo_v2),
     nullptr,  // cuMemGetMemPool
     nullptr,  // cuMemHostAlloc
     nullptr,  // cuMemHostGetDevicePointer
@@ -409,8 +409,8 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuMemPrefetchBatchAsync_ptsz),
     nullptr,  // cuMemRangeGetAttribute
     nullptr,  // cuMemRangeGetAttributes
-    nullptr,  // cuMemRelease
-    nullptr,  // cuMemRetainAllocationHandle
+    reinterpret_cast<const void*>(&cuda::cuMemRelease),
+    reinterpret_cast<const void*>(&cuda::cuMemRetainAllocationHandle),
     reinterpret_cast<const void*>(&cuda::cuMemSetAccess),
     nullptr,  // cuMemSetMemPool
     nullptr,  // cuMemUnmap
@@ -518,8 +518,8 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuMemsetD8Async_ptsz),
     reinterpret_cast<const void*>(&cuda::cuMemsetD8_v2),
     reinterpret_cast<const void*>(&cuda::cuMemsetD8_v2_ptds),
-    nullptr,  // cuMipmappedArrayCreate
-    nullptr,  // cuMipmappedArrayDestroy
+    reinterpret_cast<const void*>(&cuda::cuMipmappedArrayCreate),
+    reinterpret_cast<const void*>(&cuda::cuMipmappedArrayDestroy),
     nullptr,  // cuMipmappedArrayGetLevel
     nullptr,  // cuMipmappedArrayGetMemoryRequirements
     nullptr,  // cuMipmappedArrayGetSparseProperties
@@ -531,10 +531,10 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuModuleGetLoadingMode
     nullptr,  // cuModuleGetSurfRef
     nullptr,  // cuModuleGetTexRef
-    nullptr,  // cuModuleLoad
-    nullptr,  // cuModuleLoadData
-    nullptr,  // cuModuleLoadDataEx
-    nullptr,  // cuModuleLoadFatBinary
+    reinterpret_cast<const void*>(&cuda::cuModuleLoad),
+    reinterpret_cast<const void*>(&cuda::cuModuleLoadData),
+    reinterpret_cast<const void*>(&cuda::cuModuleLoadDataEx),
+    reinterpret_cast<const void*>(&cuda::cuModuleLoadFatBinary),
     nullptr,  // cuModuleUnload
     reinterpret_cast<const void*>(&cuda::cuMulticastAddDevice),
     nullptr,  // cuMulticastBindAddr
@@ -554,9 +554,9 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuParamSetf
     nullptr,  // cuParamSeti
     nullptr,  // cuParamSetv
-    nullptr,  // cuPointerGetAttribute
-    nullptr,  // cuPointerGetAttributes
-    nullptr,  // cuPointerSetAttribute
+    reinterpret_cast<const void*>(&cuda::cuPointerGetAttribute),
+    reinterpret_cast<const void*>(&cuda::cuPointerGetAttributes),
+    reinterpret_cast<const void*>(&cuda::cuPointerSetAttribute),
     nullptr,  // cuProfilerInitialize
     nullptr,  // cuProfilerStart
     nullptr,  // cuProfilerStop

@@ -18,6 +18,18 @@ using namespace cuda;
 
 extern "C" {
 
+GPUMUX_EXPORT CUresult cuArray3DCreate_v2(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR* allocate_array) {
+  return hooks::cuArray3DCreate_v2(handle, allocate_array);
+}
+
+GPUMUX_EXPORT CUresult cuArrayCreate_v2(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR* allocate_array) {
+  return hooks::cuArrayCreate_v2(handle, allocate_array);
+}
+
+GPUMUX_EXPORT CUresult cuArrayDestroy(CUarray array) {
+  return hooks::cuArrayDestroy(array);
+}
+
 GPUMUX_EXPORT CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
   return hooks::cuCtxAttach(context, flags);
 }
@@ -50,6 +62,10 @@ GPUMUX_EXPORT CUresult cuCtxDetach(CUcontext context) {
   return hooks::cuCtxDetach(context);
 }
 
+GPUMUX_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer_context) {
+  return hooks::cuCtxDisablePeerAccess(peer_context);
+}
+
 GPUMUX_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer_context, unsigned int flags) {
   return hooks::cuCtxEnablePeerAccess(peer_context, flags);
 }
@@ -80,6 +96,10 @@ GPUMUX_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   return hooks::cuDevicePrimaryCtxRetain(context, device);
+}
+
+GPUMUX_EXPORT CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
+  return hooks::cuDeviceTotalMem_v2(bytes, device);
 }
 
 GPUMUX_EXPORT CUresult cuEGLStreamConsumerReleaseFrame(CUeglStreamConnection* connection, CUgraphicsResource cuda_resource, CUstream* stream) {
@@ -198,6 +218,10 @@ GPUMUX_EXPORT CUresult cuInit(unsigned int flags) {
   return hooks::cuInit(flags);
 }
 
+GPUMUX_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
+  return hooks::cuIpcCloseMemHandle(pointer);
+}
+
 GPUMUX_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   return hooks::cuIpcGetMemHandle(handle, pointer);
 }
@@ -258,12 +282,28 @@ GPUMUX_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int gri
   return submit(Entry::cuLaunchKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
 }
 
+GPUMUX_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int flags) {
+  return hooks::cuMemAllocManaged(pointer, bytes, flags);
+}
+
+GPUMUX_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_t width_in_bytes, std::size_t height, unsigned int element_size_bytes) {
+  return hooks::cuMemAllocPitch_v2(pointer, pitch, width_in_bytes, height, element_size_bytes);
+}
+
+GPUMUX_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
+  return hooks::cuMemAlloc_v2(pointer, bytes);
+}
+
 GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* params, std::size_t count, unsigned int flags, std::size_t* error_index, CUstream stream) {
   return submit(Entry::cuMemBatchDecompressAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemBatchDecompressAsync, params, count, flags, error_index, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams* params, std::size_t count, unsigned int flags, std::size_t* error_index, CUstream stream) {
   return submit(Entry::cuMemBatchDecompressAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemBatchDecompressAsync_ptsz, params, count, flags, error_index, stream);
+}
+
+GPUMUX_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size, const CUmemAllocationProp* properties, unsigned long long flags) {
+  return hooks::cuMemCreate(handle, size, properties, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, CUmemLocation* locations, std::size_t* location_indexes, std::size_t location_count, unsigned long long flags, CUstream stream) {
@@ -284,6 +324,18 @@ GPUMUX_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* pointers, std::s
 
 GPUMUX_EXPORT CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handle_type, unsigned long long flags) {
   return hooks::cuMemExportToShareableHandle(shareable_handle, handle, handle_type, flags);
+}
+
+GPUMUX_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
+  return hooks::cuMemFree_v2(pointer);
+}
+
+GPUMUX_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdeviceptr pointer) {
+  return hooks::cuMemGetAddressRange_v2(base, size, pointer);
+}
+
+GPUMUX_EXPORT CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  return hooks::cuMemGetInfo_v2(free, total);
 }
 
 GPUMUX_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType handle_type) {
@@ -332,6 +384,14 @@ GPUMUX_EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr* pointers, std::size_
 
 GPUMUX_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, CUmemLocation* locations, std::size_t* location_indexes, std::size_t location_count, unsigned long long flags, CUstream stream) {
   return submit(Entry::cuMemPrefetchBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchBatchAsync_ptsz, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+}
+
+GPUMUX_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  return hooks::cuMemRelease(handle);
+}
+
+GPUMUX_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  return hooks::cuMemRetainAllocationHandle(handle, address);
 }
 
 GPUMUX_EXPORT CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccessDesc* descriptor, std::size_t count) {
@@ -754,12 +814,48 @@ GPUMUX_EXPORT CUresult cuMemsetD8_v2_ptds(CUdeviceptr destination_device, unsign
   return submit(Entry::cuMemsetD8_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD8_v2_ptds, destination_device, value, count);
 }
 
+GPUMUX_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR* mipmapped_array_desc, unsigned int mipmap_level_count) {
+  return hooks::cuMipmappedArrayCreate(handle, mipmapped_array_desc, mipmap_level_count);
+}
+
+GPUMUX_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmapped_array) {
+  return hooks::cuMipmappedArrayDestroy(mipmapped_array);
+}
+
+GPUMUX_EXPORT CUresult cuModuleLoad(CUmodule* mod, const char* path) {
+  return hooks::cuModuleLoad(mod, path);
+}
+
+GPUMUX_EXPORT CUresult cuModuleLoadData(CUmodule* mod, const void* image) {
+  return hooks::cuModuleLoadData(mod, image);
+}
+
+GPUMUX_EXPORT CUresult cuModuleLoadDataEx(CUmodule* mod, const void* image, unsigned int option_count, CUjit_option* options, void** option_values) {
+  return hooks::cuModuleLoadDataEx(mod, image, option_count, options, option_values);
+}
+
+GPUMUX_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* mod, const void* fat_binary) {
+  return hooks::cuModuleLoadFatBinary(mod, fat_binary);
+}
+
 GPUMUX_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc_handle, CUdevice device) {
   return hooks::cuMulticastAddDevice(mc_handle, device);
 }
 
 GPUMUX_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle* mc_handle, const CUmulticastObjectProp* properties) {
   return hooks::cuMulticastCreate(mc_handle, properties);
+}
+
+GPUMUX_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  return hooks::cuPointerGetAttribute(data, attribute, pointer);
+}
+
+GPUMUX_EXPORT CUresult cuPointerGetAttributes(unsigned int attribute_count, CUpointer_attribute* attributes, void** data, CUdeviceptr pointer) {
+  return hooks::cuPointerGetAttributes(attribute_count, attributes, data, pointer);
+}
+
+GPUMUX_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  return hooks::cuPointerSetAttribute(value, attribute, pointer);
 }
 
 GPUMUX_EXPORT CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* params, unsigned int semaphore_count, CUstream stream) {

@@ -19,17 +19,29 @@ CUresult created(CUresult result, CUdevice device, const CUcontext* context) {
   return result;
 }
 
-// Runs a destruction; `gone` decides after it which context, if any, has died by it.
+// Runs a destruction; `gone` decides after it which context, if any, has died by it. `certain`: the context that will
+// die by it whatever happens; null: that is known only afterwards.
 template <class Destroy, class Gone>
-CUresult tear_down(CUdevice device, Destroy destroy, Gone gone) {
+CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gone) {
   Tenant* const mine = tenant_if_any();
   const auto slot = mine != nullptr ? mine->seat_of_device(device) : std::nullopt;
   if (!slot) return destroy();
   gate::StreamSet& streams = mine->seats().streams(*slot);
+  Memories& memories = mine->memories();
+  SeatMemory& memory = memories.of(*slot);
+  // Nothing is moved meanwhile. The context's memory goes while it can still be spoken to, and its work is over.
+  memories.pause(*slot);
+  if (certain != nullptr && memory.has_anything()) {
+    memories.wait_for_work(memory, certain);
+    memory.pager.context_going(certain);
+  }
   streams.begin_teardown();
   const CUresult result = destroy();
-  streams.end_teardown(gone(result));
+  const CUcontext dead = gone(result);
+  if (dead != nullptr && certain == nullptr) memory.pager.context_going(dead, pager::Pager::Context::kGone);
+  streams.end_teardown(dead);
   gate::forget_memos();
+  memories.resume(*slot);
   mine->drainer().wake();
   return result;
 }
@@ -43,12 +55,13 @@ CUresult destroy_context(CUcontext context, CUresult (*destroy)(CUcontext)) {
     driver().cuCtxPopCurrent_v2(&popped);
   }
   return tear_down(
-      device, [&] { return destroy(context); },
+      device, device >= 0 ? context : nullptr, [&] { return destroy(context); },
       [&](CUresult result) { return result == CUDA_SUCCESS ? context : nullptr; });
 }
 
 // The last release of a primary context destroys it; a reset always does.
-CUresult leave_primary(CUdevice device, CUresult (*leave)(CUdevice)) {
+enum class Leave { kRelease, kReset };
+CUresult leave_primary(CUdevice device, Leave how, CUresult (*leave)(CUdevice)) {
   if (leave == nullptr) return kNoSuchEntry;
   CUcontext context = nullptr;
   unsigned int flags = 0;
@@ -61,7 +74,7 @@ CUresult leave_primary(CUdevice device, CUresult (*leave)(CUdevice)) {
     release(device);
   }
   return tear_down(
-      device, [&] { return leave(device); },
+      device, how == Leave::kReset ? context : nullptr, [&] { return leave(device); },
       [&](CUresult) -> CUcontext {
         const bool known = driver().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
         return known && active == 0 ? context : nullptr;
@@ -124,19 +137,21 @@ CUresult cuGreenCtxDestroy(CUgreenCtx context) {
     driver().cuCtxPopCurrent_v2(&popped);
   }
   return tear_down(
-      device, [&] { return driver().cuGreenCtxDestroy(context); },
+      device, device >= 0 ? plain : nullptr, [&] { return driver().cuGreenCtxDestroy(context); },
       [&](CUresult result) { return result == CUDA_SUCCESS ? plain : nullptr; });
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-  return leave_primary(device, driver().cuDevicePrimaryCtxRelease);
+  return leave_primary(device, Leave::kRelease, driver().cuDevicePrimaryCtxRelease);
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  return leave_primary(device, driver().cuDevicePrimaryCtxRelease_v2);
+  return leave_primary(device, Leave::kRelease, driver().cuDevicePrimaryCtxRelease_v2);
 }
-CUresult cuDevicePrimaryCtxReset(CUdevice device) { return leave_primary(device, driver().cuDevicePrimaryCtxReset); }
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return leave_primary(device, Leave::kReset, driver().cuDevicePrimaryCtxReset);
+}
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-  return leave_primary(device, driver().cuDevicePrimaryCtxReset_v2);
+  return leave_primary(device, Leave::kReset, driver().cuDevicePrimaryCtxReset_v2);
 }
 
 }  // namespace gpumux::shim::hooks

@@ -22,6 +22,24 @@ CUresult sharing_gang(CUresult result) {
   return result;
 }
 
+// The seats of the calling thread's context and of another; `memories` null: not both are known.
+struct PeerSeats {
+  Memories* memories = nullptr;
+  std::uint32_t own = 0;
+  std::uint32_t peer = 0;
+};
+
+PeerSeats peer_seats(CUcontext peer_context) {
+  PeerSeats seats;
+  Tenant* const mine = tenant();
+  CUcontext current = nullptr;
+  if (mine == nullptr || driver().cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return seats;
+  const auto own = mine->seat_of(current);
+  const auto peer = mine->seat_of(peer_context);
+  if (!own || !peer || *own == *peer) return seats;
+  return {&mine->memories(), *own, *peer};
+}
+
 // Whether accesses are given to more than one device, or to another than the calling thread's.
 bool names_another_device(const CUmemAccessDesc* accesses, std::size_t count) {
   CUdevice current = -1;
@@ -34,11 +52,39 @@ bool names_another_device(const CUmemAccessDesc* accesses, std::size_t count) {
   return false;
 }
 
+// A handle that the library in another process has made. CUDA_ERROR_NOT_FOUND: it is the driver's.
+CUresult open_ours(CUdeviceptr* pointer, const CUipcMemHandle& handle) {
+  Tenant* const mine = tenant();
+  CUcontext context = nullptr;
+  if (mine == nullptr || driver().cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr)
+    return CUDA_ERROR_NOT_FOUND;
+  const auto slot = mine->seat_of(context);
+  return slot ? mine->memories().open_handle(mine->memories().of(*slot), context, handle, pointer)
+              : CUDA_ERROR_NOT_FOUND;
+}
+
 }  // namespace
 
+// Peer access does not cover mapped memory, and the pager's is mapped: so the pager gives the rights itself, to all
+// that it has and will have. From then on the two seats are complete or not together, for work on one reaches the
+// other's memory.
 CUresult cuCtxEnablePeerAccess(CUcontext peer_context, unsigned int flags) {
   if (driver().cuCtxEnablePeerAccess == nullptr) return kNoSuchEntry;
-  return own_gang(driver().cuCtxEnablePeerAccess(peer_context, flags));
+  const CUresult result = own_gang(driver().cuCtxEnablePeerAccess(peer_context, flags));
+  if (result != CUDA_SUCCESS) return result;
+  const PeerSeats seats = peer_seats(peer_context);
+  if (seats.memories == nullptr) return result;
+  const CUresult given = seats.memories->enable_peer(seats.own, seats.peer);
+  if (given != CUDA_SUCCESS) driver().cuCtxDisablePeerAccess(peer_context);
+  return given;
+}
+
+CUresult cuCtxDisablePeerAccess(CUcontext peer_context) {
+  if (driver().cuCtxDisablePeerAccess == nullptr) return kNoSuchEntry;
+  const CUresult result = driver().cuCtxDisablePeerAccess(peer_context);
+  if (result != CUDA_SUCCESS) return result;
+  const PeerSeats seats = peer_seats(peer_context);
+  return seats.memories != nullptr ? seats.memories->disable_peer(seats.own, seats.peer) : result;
 }
 
 CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccessDesc* descriptor, std::size_t count) {
@@ -64,15 +110,29 @@ CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc_handle, CUdevice d
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   if (driver().cuIpcGetMemHandle == nullptr) return kNoSuchEntry;
+  if (Tenant* const mine = tenant_if_any()) {
+    if (SeatMemory* const owner = mine->memories().owner_of(pointer))
+      return sharing_gang(mine->memories().export_handle(*owner, pointer, handle));
+  }
   return sharing_gang(driver().cuIpcGetMemHandle(handle, pointer));
 }
 CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags) {
   if (driver().cuIpcOpenMemHandle == nullptr) return kNoSuchEntry;
+  if (const CUresult result = open_ours(pointer, handle); result != CUDA_ERROR_NOT_FOUND) return sharing_gang(result);
   return sharing_gang(driver().cuIpcOpenMemHandle(pointer, handle, flags));
 }
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags) {
   if (driver().cuIpcOpenMemHandle_v2 == nullptr) return kNoSuchEntry;
+  if (const CUresult result = open_ours(pointer, handle); result != CUDA_ERROR_NOT_FOUND) return sharing_gang(result);
   return sharing_gang(driver().cuIpcOpenMemHandle_v2(pointer, handle, flags));
+}
+CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
+  if (driver().cuIpcCloseMemHandle == nullptr) return kNoSuchEntry;
+  if (Tenant* const mine = tenant_if_any()) {
+    const CUresult result = mine->memories().close_handle(pointer);
+    if (result != CUDA_ERROR_NOT_FOUND) return result;
+  }
+  return driver().cuIpcCloseMemHandle(pointer);
 }
 CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType handle_type, unsigned long long flags) {

@@ -25,7 +25,7 @@ enum class Closing {
   kNot,
   kClosing,   // revoked: waiting until nobody is inside
   kDraining,  // told the daemon "gate closed": waiting until the GPU is done
-  kStepping,  // drained, but one submission is let through: waiting for it
+  kStepping,  // drained, but submissions are let through: waiting for one
 };
 
 struct Seat {
@@ -37,8 +37,11 @@ struct Seat {
   bool refused = false;    // the daemon does not serve this GPU
   Closing closing = Closing::kNot;
   std::uint64_t closing_epoch = 0;
+  std::uint64_t closings = 0;  // revocations noted: what was seen before the last one says nothing of it
   base::TimePoint closing_since{};
+  bool stepping = false;         // since that revocation, submissions have been let through: more may come
   std::uint32_t steps_left = 0;  // submissions let through and made, not yet reported
+  std::uint32_t steps_seen = 0;  // of those, when the drainer last looked
   base::Duration idle_hold = std::chrono::microseconds(200);
   // The drainer's watch for idleness.
   std::uint64_t last_passages = 0;

@@ -87,6 +87,18 @@ Settings read_settings() {
     }
   }
   if (const char* run = variable("GPUMUX_RUN_ID")) settings.run = run;
+  if (const char* value = variable("GPUMUX_PAGING")) {
+    settings.memory.paging = std::string_view(value) != "off";
+    if (std::string_view(value) != "off" && std::string_view(value) != "on")
+      complain("GPUMUX_PAGING", value, "it can be 'on' or 'off'");
+  }
+  if (const char* value = variable("GPUMUX_VERIFY")) settings.memory.verify = std::string_view(value) != "0";
+  if (const char* value = variable("GPUMUX_MEMORY")) {
+    settings.memory.managed = std::string_view(value) == "managed";
+    if (!settings.memory.managed) complain("GPUMUX_MEMORY", value, "it can be 'managed'");
+  } else if (const char* old = variable("NVSHARE_ENABLE_SINGLE_OVERSUB")) {
+    settings.memory.managed = std::string_view(old) != "0";
+  }
   read_gang(settings);
   return settings;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "shim/seat_memory.h"
 #include "wire/messages.h"
 
 namespace gpumux::shim {
@@ -24,6 +25,7 @@ struct Settings {
   std::string run;                      // GPUMUX_RUN_ID: who has it together
   bool never_in_gang = false;           // GPUMUX_GANG=none, whatever the program does
   std::string sharing_gang;             // the gang it joins when it shares memory with other processes
+  MemorySettings memory;                // GPUMUX_PAGING, GPUMUX_VERIFY, GPUMUX_MEMORY
   std::vector<std::string> complaints;  // bad values, for the log
 };
 

@@ -34,15 +34,20 @@ void Passage::enter_slowly(cuda::CUstream stream) {
   // Before asking anything: what changes meanwhile makes the memo stale.
   const std::uint64_t generation = gate::memo_generation();
   if (!remembers(memo, stream, generation) && !find_seat(memo, stream, generation)) return;
-  if (tenant_->captures.load(std::memory_order_relaxed) != 0 && is_capturing(tenant_->driver(), stream)) return;
+  if (tenant_->captures.load(std::memory_order_relaxed) != 0 && is_capturing(tenant_->driver(), stream))
+    return hold(memo.slot);
   // The memo's place may be taken by another stream's before this ends, if the driver calls back.
-  is_per_thread_ = stream == gate::kPerThreadStream;
   slot_ = memo.slot;
-  context_ = memo.context;
-  streams_ = memo.streams;
   passed_ = tenant_->gate().pass(*thread_, slot_);
-  // A per-thread stream is noted behind each submission, by an event.
-  if (!is_per_thread_) note(memo);
+  note(memo);
+}
+
+// Nothing runs, so no lease is needed; but the driver looks up some of the addresses now, so the memory has to be
+// there, and stay until the call returns.
+void Passage::hold(std::uint32_t slot) {
+  slot_ = slot;
+  passed_ = tenant_->gate().try_hold(*thread_, slot);
+  if (passed_ == gate::Passed::kNot) passed_ = tenant_->gate().pass(*thread_, slot);
 }
 
 bool Passage::remembers(const gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const {
@@ -74,29 +79,17 @@ void Passage::note(gate::StreamMemo& memo) const {
   memo.streams->note(memo.context, memo.stream);
   memo.is_noted = is_fresh;
   const bool is_sure = !is_default(memo.stream) || memo.context == tenant_->only_context();
-  const bool is_direct =
-      is_fresh && is_sure && tenant_->gate().has_short_way() && tenant_->captures.load(std::memory_order_relaxed) == 0;
+  // By the lease, and not nested: so that it was found unbarred after the memo's generation was read (gate.h).
+  const bool is_direct = is_fresh && is_sure && passed_ == gate::Passed::kHolding && tenant_->gate().has_short_way() &&
+                         tenant_->captures.load(std::memory_order_relaxed) == 0;
   memo.direct_generation = is_direct ? memo.generation : 0;
 }
 
-// Still inside. While nothing captures, the thread may record its event without asking anybody.
-void Passage::note_per_thread() {
-  gate::StreamMemo& memo = thread_->memo_of(gate::kPerThreadStream);
-  const bool is_own = memo.stream == gate::kPerThreadStream && memo.streams == streams_ && memo.context == context_;
-  if (is_own && memo.thread_event != nullptr && memo.generation == gate::memo_generation() &&
-      tenant_->captures.load(std::memory_order_relaxed) == 0) {
-    tenant_->driver().cuEventRecord(memo.thread_event, gate::kPerThreadStream);
-    return;
-  }
-  const cuda::CUevent event = streams_->note_per_thread(context_, *thread_);
-  if (is_own) memo.thread_event = event;
-}
-
 void Passage::leave_slowly() {
-  if (is_per_thread_) note_per_thread();
   if (passed_ == gate::Passed::kNested) return;
-  tenant_->gate().leave(*thread_, slot_);
+  // Still inside: the gate is not closed again before the step has been counted.
   if (passed_ == gate::Passed::kStep) tenant_->drainer().stepped(slot_);
+  tenant_->gate().leave(*thread_, slot_);
 }
 
 SeveralPassages::SeveralPassages(Tenant* tenant) : tenant_(tenant) {
@@ -150,9 +143,7 @@ void SeveralPassages::enter() {
   // Only now, inside: a drain that came before has forgotten what was noted before it.
   for (std::size_t i = 0; i < count_; ++i) {
     const Member& member = members_[i];
-    if (member.has_stream && member.stream != gate::kPerThreadStream) {
-      tenant_->seats().streams(member.slot).note(member.context, member.stream);
-    }
+    if (member.has_stream) tenant_->seats().streams(member.slot).note(member.context, member.stream);
   }
 }
 
@@ -160,11 +151,8 @@ void SeveralPassages::leave() {
   for (std::size_t i = 0; i < count_; ++i) {
     Member& member = members_[i];
     if (member.passed == gate::Passed::kNot) continue;
-    if (member.has_stream && member.stream == gate::kPerThreadStream) {
-      tenant_->seats().streams(member.slot).note_per_thread(member.context, *thread_);
-    }
-    if (member.passed != gate::Passed::kNested) tenant_->gate().leave(*thread_, member.slot);
     if (member.passed == gate::Passed::kStep) tenant_->drainer().stepped(member.slot);
+    if (member.passed != gate::Passed::kNested) tenant_->gate().leave(*thread_, member.slot);
     member.passed = gate::Passed::kNot;
   }
 }

@@ -83,20 +83,17 @@ class Passage {
 
  private:
   void enter_slowly(cuda::CUstream stream);
+  void hold(std::uint32_t slot);
   void leave_slowly();
   bool remembers(const gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const;
   bool find_seat(gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const;
   void note(gate::StreamMemo& memo) const;
-  void note_per_thread();
 
   std::atomic<std::uint64_t>* direct_ = nullptr;  // what the short way ends with
   gate::Passed passed_ = gate::Passed::kNot;      // by the long way, as are all that follow
-  bool is_per_thread_;
   std::uint32_t slot_;
   Tenant* tenant_;
   gate::ThreadRecord* thread_;
-  cuda::CUcontext context_;
-  gate::StreamSet* streams_;
 };
 
 // The calling thread inside the gates of several seats: all of them, or it waits outside of all.

@@ -33,12 +33,15 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
       page_(std::move(page)),
       gate_(page_.page(), request, this),
       seats_(driver),
+      memories_(driver, gate_, seats_, agent_, settings_.memory),
       agent_(client::AgentOptions{.socket_path = std::move(socket_path),
                                   .connect_timeout = settings_.connect_timeout,
                                   .hello = make_hello(settings_),
                                   .page_fd = page_.fd()},
              *this),
-      drainer_(gate_, seats_, agent_) {}
+      drainer_(gate_, seats_, agent_) {
+  drainer_.on_drained([](void* self) { static_cast<Tenant*>(self)->memories_.mover().on_drained(); }, this);
+}
 
 Tenant::~Tenant() = default;
 
@@ -68,6 +71,7 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
     const Seats::Locked seats(seats_);
     if (ungated_.load(std::memory_order_seq_cst)) gate_.set_ungated(*slot);
   }
+  memories_.of(*slot);
   start_once();
   agent_.wake();
   return slot;
@@ -88,6 +92,7 @@ void Tenant::start_once() {
     for (const std::string& complaint : settings_.complaints) note(wire::Severity::kWarning, complaint);
     auto status = agent_.start();
     if (status) status = drainer_.start();
+    if (status) status = memories_.start();
     if (!status) on_ungated(status.error().message());
   }
   pthread_mutex_unlock(&start_mutex_);
@@ -96,6 +101,11 @@ void Tenant::start_once() {
 // Threads at a closed gate ask through here, each time they go to sleep.
 void Tenant::request(void* self, std::uint32_t slot) {
   auto& tenant = *static_cast<Tenant*>(self);
+  // The lease is there: it is memory that the thread waits for.
+  if (tenant.gate_.is_barred(slot)) {
+    tenant.memories_.mover().wake();
+    if (tenant.gate_.is_granted(slot) || tenant.gate_.is_ungated(slot)) return;
+  }
   client::Agent::Announcement announcement(tenant.agent_);
   Seats::Locked seats(tenant.seats_);
   // Before it is announced the daemon would not know what we speak of; the announcement itself asks for those who wait.
@@ -109,6 +119,7 @@ void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
   ungated_.store(false, std::memory_order_seq_cst);
   drainer_.tell_idling(welcome.protocol >= wire::kIdlingProtocol);
+  memories_.on_connected(welcome.protocol >= wire::kMemoryProtocol);
   {
     Seats::Locked seats(seats_);
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) seats[slot].announced = false;
@@ -147,12 +158,16 @@ void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t s
       seat.closing = Closing::kNot;
     } else {
       open.state = wire::SeatState::kDraining;
+      gate_.drop_permits(slot);  // a daemon that let it step is gone, and this one does not know
+      ++seat.closings;
       seat.closing = Closing::kClosing;
+      seat.stepping = false;
       seat.closing_epoch = open.epoch;
       seat.closing_since = os::SystemClock().now();
     }
   }
   seat.announced = announcement.send(open);
+  if (seat.announced) memories_.announce(announcement, slot);
   if (seat.announced && gate_.waiting(slot) != 0) announcement.send(wire::Request{.slot = slot});
   drainer_.wake();
 }
@@ -163,17 +178,28 @@ void Tenant::on_message(const wire::DaemonMessage& message) {
 
 void Tenant::handle(const wire::Revoke& message) {
   {
+    // Said before the drainer can see it: what it says after that was seen after it.
+    client::Agent::Announcement ordered(agent_);
     Seats::Locked seats(seats_);
     Seat* seat = seats.find(message.slot);
     // An older epoch: the lease was released while this message was on its way.
     if (seat == nullptr || message.epoch != gate_.epoch(message.slot)) return;
+    ++seat->closings;
     seat->closing = Closing::kClosing;
     seat->closing_epoch = message.epoch;
     seat->closing_since = os::SystemClock().now();
-    seat->steps_left = 0;
+    seat->stepping = false;
+    ordered.send(wire::RevokeSeen{.slot = message.slot, .epoch = message.epoch});
   }
-  agent_.send(wire::RevokeSeen{.slot = message.slot, .epoch = message.epoch});
   drainer_.close_at_once(message.slot, message.epoch);
+}
+
+void Tenant::on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) {
+  memories_.on_host_lent(message, std::move(memory));
+}
+
+void Tenant::handle(const wire::PrepareSwapOut& message) {
+  if (message.slot < seats_.count()) memories_.mover().prepare(message.slot, message.bytes);
 }
 
 // The page has said so already; this only spares the drainer another look.
@@ -184,7 +210,9 @@ void Tenant::handle(const wire::Step& message) {
     Seats::Locked seats(seats_);
     Seat* seat = seats.find(message.slot);
     if (seat == nullptr || seat->closing_epoch != message.epoch) return;
-    seat->closing = Closing::kStepping;
+    seat->stepping = true;
+    // Otherwise a drain runs, which goes over to it: the Revoke before this was only the question who is there.
+    if (seat->closing == Closing::kNot) seat->closing = Closing::kStepping;
   }
   drainer_.wake();
 }
@@ -212,6 +240,7 @@ void Tenant::handle(const wire::SeatRefused& message) {
   note(wire::Severity::kWarning, text);
   tell_user(text);
   gate_.set_ungated(message.slot);
+  memories_.unbind(message.slot);
 }
 
 void Tenant::handle(const wire::Refused& message) {
@@ -223,6 +252,7 @@ void Tenant::on_lost() {
   if (on_daemon_loss_.load(std::memory_order_relaxed) == wire::OnDaemonLoss::kWait) return;
   ungated_.store(true, std::memory_order_seq_cst);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) gate_.set_ungated(slot);
+  memories_.unbind_all();
 }
 
 void Tenant::on_ungated(const std::string& why) {
@@ -233,6 +263,7 @@ void Tenant::on_ungated(const std::string& why) {
   // flag there.
   ungated_.store(true, std::memory_order_seq_cst);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) gate_.set_ungated(slot);
+  memories_.unbind_all();
 }
 
 // ---- gangs and messages
@@ -271,6 +302,9 @@ void Tenant::report_unknown_entry(const char* name) {
   write_log(wire::Severity::kWarning, std::string("the driver entry ") + name + " is not known and goes past gpumux");
 }
 
-void Tenant::close_after_fork() { agent_.close_after_fork(); }
+void Tenant::close_after_fork() {
+  agent_.close_after_fork();
+  memories_.close_after_fork();
+}
 
 }  // namespace gpumux::shim

@@ -13,6 +13,7 @@
 #include "client/lease_page_memory.h"
 #include "gate/gate.h"
 #include "shim/drainer.h"
+#include "shim/memories.h"
 #include "shim/seats.h"
 #include "shim/settings.h"
 
@@ -28,6 +29,7 @@ class Tenant final : public client::SeatPort {
   gate::Gate& gate() { return gate_; }
   Seats& seats() { return seats_; }
   Drainer& drainer() { return drainer_; }
+  Memories& memories() { return memories_; }
   const cuda::Driver& driver() const { return driver_; }
 
   // The seat on the GPU of `context`, opened if need be. Nothing: no such device, or no room: the call goes ungated to
@@ -60,6 +62,7 @@ class Tenant final : public client::SeatPort {
   void on_connected(const wire::Welcome& welcome, bool again) override;
   void announce_seats() override;
   void on_message(const wire::DaemonMessage& message) override;
+  void on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) override;
   void on_lost() override;
   void on_ungated(const std::string& why) override;
 
@@ -70,11 +73,11 @@ class Tenant final : public client::SeatPort {
   void handle(const wire::Reopen& message);
   void handle(const wire::Step& message);
   void handle(const wire::Contention& message);
-  void handle(const wire::SeatOpened&) {}
-  void handle(const wire::Room&) {}
-  void handle(const wire::HostLent&) {}
-  void handle(const wire::HostRecall&) {}
-  void handle(const wire::PrepareSwapOut&) {}
+  void handle(const wire::SeatOpened& message) { memories_.on_opened(message.slot); }
+  void handle(const wire::Room& message) { memories_.on_room(message); }
+  void handle(const wire::HostLent&) {}  // on_host_lent
+  void handle(const wire::HostRecall& message) { memories_.mover().recall_host(message.bytes); }
+  void handle(const wire::PrepareSwapOut& message);
   void handle(const wire::SeatRefused& message);
   void handle(const wire::Welcome&) {}
   void handle(const wire::Refused& message);
@@ -86,6 +89,7 @@ class Tenant final : public client::SeatPort {
   client::LeasePageMemory page_;
   gate::Gate gate_;
   Seats seats_;
+  Memories memories_;  // outlives the agent, whose thread speaks to it
   client::Agent agent_;
   Drainer drainer_;
   std::atomic<wire::OnDaemonLoss> on_daemon_loss_{wire::OnDaemonLoss::kWait};

@@ -64,7 +64,15 @@ base::Duration run_time() {
   return text != nullptr ? std::chrono::seconds(std::atoi(text)) : base::Duration(2s);
 }
 
-enum class Phase { kIdle, kHolding, kRevoked, kClosed, kDrained /* and revoked: may be stepped */, kStepping };
+enum class Phase {
+  kIdle,
+  kHolding,
+  kRevoked,
+  kClosed,
+  kDrained /* and revoked: may be stepped */,
+  kStepping,
+  kRecalled
+};
 
 // What the daemon believes of one seat. The atomics are read by the submitting threads as well. (What orders them is
 // the lease page, which is mapped twice here, so that ThreadSanitizer does not see it.)
@@ -76,8 +84,10 @@ struct SeatBelief {
   std::uint64_t epoch = 0;
   base::TimePoint next_whim{};
   std::atomic<bool> may_submit{false};
-  std::atomic<int> permits{0};
-  std::atomic<std::uint64_t> granted{0}, drained{0}, stepped{0}, reopened{0};
+  std::atomic<int> permits{0};   // submissions that may still be made
+  std::uint32_t unreported = 0;  // of those that were let through, not told by Stepped
+  std::uint32_t revokes_unseen = 0;
+  std::atomic<std::uint64_t> granted{0}, drained{0}, stepped{0}, recalled{0}, reopened{0};
 };
 
 class WhimsicalDaemon {
@@ -183,6 +193,7 @@ class WhimsicalDaemon {
     SeatBelief& seat = seats_[open.slot];
     seat.device = open.gpu_uuid[0] - FakeGpu::uuid_byte(0);
     seat.wanted = false;
+    seat.revokes_unseen = 0;
     switch (open.state) {
       case wire::SeatState::kNone:
       case wire::SeatState::kWaiting: seat.phase = Phase::kIdle; break;
@@ -197,10 +208,18 @@ class WhimsicalDaemon {
     send(wire::SeatOpened{.slot = open.slot, .gpu_index = static_cast<std::uint32_t>(seat.device.load())});
   }
   void on(const wire::Request& request) { seats_[request.slot].wanted = true; }
+  // What it says of the permits that were taken back counts from here on.
+  void on(const wire::RevokeSeen& seen) {
+    SeatBelief& seat = seats_[seen.slot];
+    if (seen.epoch != seat.epoch) return;
+    if (seat.revokes_unseen == 0) return complain("answers a revocation that was not");
+    if (--seat.revokes_unseen == 0 && seat.phase == Phase::kRecalled) seat.phase = Phase::kRevoked;
+  }
   void on(const wire::GateClosed& closed) {
     SeatBelief& seat = seats_[closed.slot];
     if (closed.epoch != seat.epoch || seat.phase != Phase::kRevoked) return;
     seat.may_submit = false;
+    seat.permits = 0;
     seat.phase = Phase::kClosed;
   }
   void on(const wire::Drained& drained) {
@@ -217,8 +236,11 @@ class WhimsicalDaemon {
   void on(const wire::Stepped& stepped) {
     SeatBelief& seat = seats_[stepped.slot];
     if (stepped.epoch != seat.epoch || seat.phase != Phase::kStepping) return;
-    seat.stepped.fetch_add(1);
-    seat.phase = Phase::kClosed;
+    if (stepped.count == 0 || stepped.count > seat.unreported) complain("reports steps that it was not given");
+    seat.stepped.fetch_add(stepped.count);
+    seat.unreported -= std::min(stepped.count, seat.unreported);
+    // All used: what it says of its drain from now on is true of them all.
+    if (seat.unreported == 0) seat.phase = Phase::kClosed;
   }
   template <class Other>
   void on(const Other&) {}
@@ -242,9 +264,8 @@ class WhimsicalDaemon {
           }
           send(wire::Contention{.slot = number, .contended = 1, .idle_hold_ns = dice(300) * 1000});
         } else {
-          store(slot, 0);
           seat.phase = Phase::kRevoked;
-          send(wire::Revoke{.slot = number, .epoch = seat.epoch});
+          revoke(slot);
           seat.next_whim = now() + std::chrono::microseconds(dice(2) == 0 ? dice(100) : dice(2000));
         }
         break;
@@ -257,8 +278,11 @@ class WhimsicalDaemon {
       case Phase::kDrained:
         if (!calm_ && seat.wanted && dice(2) == 0) {
           seat.phase = Phase::kStepping;
-          seat.permits.fetch_add(1);
-          words.permits.store(1, std::memory_order_release);
+          seat.unreported = 1 + dice(20);
+          // Often while they are being used.
+          seat.next_whim = now() + std::chrono::microseconds(dice(300));
+          seat.permits = static_cast<int>(seat.unreported);
+          words.permits.store(seat.unreported, std::memory_order_release);
           words.word.fetch_add(wire::kSequenceOne);
           os::futex_wake(words.word, os::FutexScope::kShared);
           send(wire::Step{.slot = number, .epoch = seat.epoch});
@@ -266,8 +290,21 @@ class WhimsicalDaemon {
           seat.phase = Phase::kIdle;
         }
         break;
-      case Phase::kStepping: break;
+      case Phase::kStepping:
+        if (!calm_ && dice(2) != 0) break;
+        seat.recalled.fetch_add(1);
+        seat.phase = Phase::kRecalled;
+        revoke(slot);
+        break;
+      case Phase::kRecalled: break;
     }
+  }
+
+  void revoke(std::size_t slot) {
+    SeatBelief& seat = seats_[slot];
+    store(slot, 0);
+    ++seat.revokes_unseen;
+    send(wire::Revoke{.slot = static_cast<std::uint32_t>(slot), .epoch = seat.epoch});
   }
 
   // The message names the revocation that is taken back; the lease goes on under a new epoch.
@@ -275,6 +312,7 @@ class WhimsicalDaemon {
     SeatBelief& seat = seats_[slot];
     const std::uint64_t revoked = seat.epoch;
     seat.epoch = ++last_epoch_;
+    seat.revokes_unseen = 0;
     seat.phase = Phase::kHolding;
     seat.may_submit = true;
     page_->slots[slot].epoch.store(seat.epoch, std::memory_order_relaxed);
@@ -285,6 +323,7 @@ class WhimsicalDaemon {
   void grant(std::size_t slot) {
     SeatBelief& seat = seats_[slot];
     seat.wanted = false;
+    seat.revokes_unseen = 0;
     seat.epoch = ++last_epoch_;
     seat.phase = Phase::kHolding;
     seat.permits = 0;
@@ -407,12 +446,14 @@ TEST(Tenant, NeverSubmitsWithoutALeaseAndNeverCallsAWorkingGpuDrained) {
     EXPECT_EQ(daemon.complaints(), "");
     for (int slot = 0; slot < FakeGpu::kDevices; ++slot) {
       const SeatBelief& seat = daemon.seat(slot);
-      std::printf("slot %d: %llu grants, %llu drained, %llu stepped, %llu reopened, %llu connections\n", slot,
-                  static_cast<unsigned long long>(seat.granted), static_cast<unsigned long long>(seat.drained),
-                  static_cast<unsigned long long>(seat.stepped), static_cast<unsigned long long>(seat.reopened),
+      std::printf("slot %d: %llu grants, %llu drained, %llu stepped, %llu recalled, %llu reopened, %llu connections\n",
+                  slot, static_cast<unsigned long long>(seat.granted), static_cast<unsigned long long>(seat.drained),
+                  static_cast<unsigned long long>(seat.stepped), static_cast<unsigned long long>(seat.recalled),
+                  static_cast<unsigned long long>(seat.reopened),
                   static_cast<unsigned long long>(daemon.connections()));
       EXPECT_GT(seat.granted, 10u);
       EXPECT_GT(seat.drained, 10u);
+      EXPECT_GT(seat.stepped, 0u);
     }
     FakeGpu::get().on_submit = nullptr;
     FakeGpu::get().after_query = nullptr;

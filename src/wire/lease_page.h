@@ -7,8 +7,9 @@
 //
 // clang-format off
 //   byte 128*i  word         lease word (below)                  daemon stores; the tenant clears kGranted, kImminent
-//         +4    permits      submissions let through             daemon stores 1 for a Step and 0 with every other
-//                                                                word; a thread takes it
+//         +4    permits      submissions let through             daemon stores some for a Step and 0 with every other
+//                                                                word; threads take them, and the tenant drops those
+//                                                                of a daemon that is gone
 //         +8    epoch        which grant `word` speaks of        daemon, before the word that grants it
 //         +64   submissions  work submitted so far               tenant
 //         +72   waiting_ns   time threads have slept here        tenant
@@ -29,8 +30,9 @@
 //                                         granted --agent, compare-and-exchange: released by itself-----> not granted
 // clang-format on
 //
-// A Step (stall rule) stores permits = 1, then the word again, still not granted but with the next sequence number, and
-// wakes: one sleeping thread takes the permit by compare-and-exchange and may submit once.
+// A Step (stall rule) stores permits, then the word again, still not granted but with the next sequence number, and
+// wakes: a thread that has marked itself inside takes a permit by compare-and-exchange and may submit once. Whoever
+// takes permits back stores 0 and closes the gate as after clearing kGranted.
 //
 // The epoch changes only while the word is not granted: where a grant follows a grant in place, the daemon stores a
 // word without kGranted, then the epoch, then the word with it. So a tenant that finds the same epoch before and after

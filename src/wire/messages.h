@@ -54,11 +54,12 @@
 
 namespace gpumux::wire {
 
-// 2: Idling; memory.
+// 2: Idling; memory; steps of several submissions, which Stepped counts.
 inline constexpr std::uint32_t kProtocolVersion = 2;
 inline constexpr std::uint32_t kOldestProtocolVersion = 1;
 inline constexpr std::uint32_t kIdlingProtocol = 2;
 inline constexpr std::uint32_t kMemoryProtocol = 2;  // a seat that speaks less leaves its memory to the driver
+inline constexpr std::uint32_t kManyStepsProtocol = 2;
 
 enum class Type : std::uint32_t {
   kHello = 1,
@@ -173,12 +174,13 @@ struct Drained {
   std::uint64_t epoch = 0;
 };
 
-// A submission let through by Step has been made.
+// So many of the submissions that were let through have been made since it was last said; before a GateClosed, all that
+// were. (0, of an older library, which is given one at a time: that one.)
 struct Stepped {
   static constexpr Type kType = Type::kStepped;
   static constexpr std::size_t kMinimumBytes = 16;
   std::uint32_t slot = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t count = 0;
   std::uint64_t epoch = 0;
 };
 
@@ -353,8 +355,9 @@ struct Reopen {
   std::uint64_t epoch = 0;
 };
 
-// The page's `permits` was raised by one: one submission may go through although the gate is closed; then drain and
-// report again.
+// The page has permits: so many submissions may go through although the gate is closed. After each, or after several:
+// Stepped, and Drained when they are done. A Revoke takes back what is left, and is answered like the first one; a
+// Drained sent before its RevokeSeen says nothing of what was let through.
 struct Step {
   static constexpr Type kType = Type::kStep;
   static constexpr std::size_t kMinimumBytes = 16;

@@ -130,7 +130,7 @@ class Table(unittest.TestCase):
         actions = read_table()
         self.assertGreater(sum(action == "gate" for action in actions.values()), 150)
         self.assertEqual(actions["cuLaunchKernel"], "gate")
-        self.assertEqual(actions["cuMemAlloc_v2"], "forward")
+        self.assertEqual(actions["cuMemAllocHost_v2"], "forward")
 
 
 if __name__ == "__main__":

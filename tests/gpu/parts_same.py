@@ -62,6 +62,9 @@ def test_doors(session):
                   f"{first(found['doors'])}")
     session.check(not found["lookups"], "doors: cuGetProcAddress gives ours, same result",
                   f"{len(found['lookups'])} of {found['questions']} differ{first(found['lookups'])}")
+    assumed = run(session, "assumptions", [session.program("gpumux_gpu_assumptions")], seconds=60).result()
+    for name, holds in assumed.items():
+        session.check(holds, f"driver: {name}")
     if found["missing"]:
         session.add(INFO, "doors: entries that this driver lacks", f"{len(found['missing'])}{first(found['missing'])}")
 

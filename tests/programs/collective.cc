@@ -3,6 +3,9 @@
 // kernel of that round runs too, as collectives do, and then works a little. Rounds are launched ahead, and waited for
 // every few rounds.
 //
+// --small n                so many small kernels in each round, as a training step has
+// --host-us n              what the host does before each of them
+// --drift-us n             at most so long the host sleeps before each round: ranks run ahead of each other
 // --ranks 0,1 --gpus 0,1   all ranks in this process, a thread each, GPUs reached as peers
 // --meet DIR --rank i      one rank in this process; ranks find each other's flags through files in DIR with IPC
 // handles
@@ -11,6 +14,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <random>
 #include <thread>
 
 #include "tests/programs/gpu.h"
@@ -66,6 +70,12 @@ void find_next(const Api& api, const Options& options, Rank& rank, int ranks) {
   GPUMUX_CALL(api.cuIpcOpenMemHandle_v2(&rank.next_flag, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS));
 }
 
+void work_on_host(std::uint64_t us) {
+  const std::uint64_t end = now_ns() + us * 1000;
+  while (us != 0 && now_ns() < end) {
+  }
+}
+
 void run(const Api& api, const Options& options, Rank& rank) {
   GPUMUX_CALL(api.cuCtxSetCurrent(rank.context));
   const Kernels kernels = load_kernels(api);
@@ -73,9 +83,17 @@ void run(const Api& api, const Options& options, Rank& rank) {
   GPUMUX_CALL(api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   const auto rounds = static_cast<std::uint32_t>(options.number("rounds"));
   const std::uint64_t step_ns = options.number("step-us") * 1000;
+  const auto small = static_cast<std::uint32_t>(options.number("small"));
+  const std::uint64_t host_us = options.number("host-us");
+  const std::uint64_t drift_us = options.number("drift-us");
+  std::minstd_rand random(static_cast<unsigned>(rank.number) + 1);
   for (std::uint32_t round = 1; round <= rounds; ++round) {
+    if (drift_us != 0) ::usleep(static_cast<unsigned>(random() % drift_us));
     launch(api, kernels.rendezvous, stream, false, rank.flag, rank.next_flag, round);
-    launch(api, kernels.increment, stream, false, rank.data, kElements);
+    for (std::uint32_t i = 0; i < small; ++i) {
+      work_on_host(host_us);
+      launch(api, kernels.increment, stream, false, rank.data, kElements);
+    }
     if (step_ns != 0) launch(api, kernels.spin, stream, false, step_ns);
     if (round % options.number("ahead") == 0) {
       GPUMUX_CALL(api.cuStreamSynchronize(stream));
@@ -86,7 +104,7 @@ void run(const Api& api, const Options& options, Rank& rank) {
   std::vector<std::uint32_t> data(kElements);
   GPUMUX_CALL(api.cuMemcpyDtoH_v2(data.data(), rank.data, kElements * 4));
   for (const std::uint32_t element : data) {
-    if (element != static_cast<std::uint32_t>(rank.number) + rounds)
+    if (element != static_cast<std::uint32_t>(rank.number) + rounds * small)
       wrong("rank " + std::to_string(rank.number) + " has a wrong element");
   }
   say("done rank=%d t=%llu", rank.number, static_cast<unsigned long long>(now_ns()));
@@ -105,6 +123,9 @@ int main(int argc, char** argv) {
                          {"of", "2"},
                          {"rounds", "50"},
                          {"ahead", "5"},
+                         {"small", "1"},
+                         {"host-us", "0"},
+                         {"drift-us", "0"},
                          {"step-us", "200"}});
   const Api api = open_driver(options.door());
   GPUMUX_CALL(api.cuInit(0));

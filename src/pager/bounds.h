@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much a seat may have on the GPU (its room), and how much its program may have allocated in all (its commitment);
+// and how much it has of both.
+//
+// Everything that takes physical memory takes room first, so what the driver has given never exceeds the bound that was
+// in force when it was asked; and whoever lowers a bound and then reads what is used knows the most that there is. That
+// is why it is a lock and not two atomics. It is a leaf: nothing is called under it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "pager/lock.h"
+
+namespace gpumux::pager {
+
+class Bounds {
+ public:
+  static constexpr std::uint64_t kNone = UINT64_MAX;
+
+  // What is used may be more than a new bound: it stays so, and nothing more is given.
+  void set(std::uint64_t room, std::uint64_t commitment) {
+    const Locked locked(mutex_);
+    room_ = room;
+    commitment_ = commitment;
+  }
+
+  bool take(std::uint64_t bytes) {
+    const Locked locked(mutex_);
+    if (used_ > room_ || bytes > room_ - used_) return false;
+    used_ += bytes;
+    return true;
+  }
+  void give(std::uint64_t bytes) {
+    const Locked locked(mutex_);
+    used_ -= std::min(bytes, used_);
+  }
+
+  bool commit(std::uint64_t bytes) {
+    const Locked locked(mutex_);
+    if (committed_ > commitment_ || bytes > commitment_ - committed_) return false;
+    committed_ += bytes;
+    return true;
+  }
+  void uncommit(std::uint64_t bytes) {
+    const Locked locked(mutex_);
+    committed_ -= std::min(bytes, committed_);
+  }
+
+  // Physical memory that the driver has given.
+  std::uint64_t used() const {
+    const Locked locked(mutex_);
+    return used_;
+  }
+  // Of that, how much is beyond the bound; and how much more may be taken.
+  std::uint64_t excess() const {
+    const Locked locked(mutex_);
+    return used_ > room_ ? used_ - room_ : 0;
+  }
+  std::uint64_t left() const {
+    const Locked locked(mutex_);
+    return used_ < room_ ? room_ - used_ : 0;
+  }
+  // Live allocations, in whole blocks, on the GPU or not.
+  std::uint64_t committed() const {
+    const Locked locked(mutex_);
+    return committed_;
+  }
+
+  void reset_after_fork() {
+    mutex_.reset_after_fork();
+    used_ = 0;
+    committed_ = 0;
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::uint64_t room_ = kNone;
+  std::uint64_t commitment_ = kNone;
+  std::uint64_t used_ = 0;
+  std::uint64_t committed_ = 0;
+};
+
+}  // namespace gpumux::pager

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a program asks about addresses. For memory of the pager's the answers come from its tables, as the driver gives
+// them for what cuMemAlloc made: the driver itself knows only of a reserved range, and of nothing at all while it is
+// evicted.
+#include <cstring>
+
+#include "shim/hooks.gen.h"
+#include "shim/submit.h"
+
+namespace gpumux::shim::hooks {
+namespace {
+
+template <class T>
+CUresult put(void* data, T value) {
+  std::memcpy(data, &value, sizeof value);
+  return CUDA_SUCCESS;
+}
+
+struct Known {
+  SeatMemory* memory = nullptr;
+  pager::AddressInfo info;
+};
+
+// Nothing: no allocation of the pager's.
+std::optional<Known> find(CUdeviceptr pointer) {
+  Tenant* const mine = tenant_if_any();
+  for (std::uint32_t slot = 0; mine != nullptr && pointer != 0 && slot < mine->seats().count(); ++slot) {
+    SeatMemory* const memory = mine->memories().if_any(slot);
+    if (memory == nullptr) continue;
+    if (const auto info = memory->pager.find(pointer)) return Known{memory, *info};
+  }
+  return std::nullopt;
+}
+
+CUresult attribute_of(const Known& known, void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const pager::AddressInfo& info = known.info;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: return put(data, info.context);
+    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return put(data, CU_MEMORYTYPE_DEVICE);
+    case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return put(data, pointer);
+    case CU_POINTER_ATTRIBUTE_HOST_POINTER: return CUDA_ERROR_INVALID_VALUE;
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS: return CUDA_ERROR_NOT_SUPPORTED;
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put(data, 0);
+    case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put(data, static_cast<unsigned long long>(info.buffer_id));
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return put(data, 0);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(data, int{known.memory->device});
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return put(data, 1);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put(data, info.base);
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(data, static_cast<std::size_t>(info.bytes));
+    case CU_POINTER_ATTRIBUTE_MAPPED: return put(data, 1);
+    case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return put(data, std::uint64_t{0});
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return put(data, 0);
+    case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return put(data, static_cast<unsigned>(CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return put(data, CUmemoryPool{nullptr});
+    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put(data, static_cast<std::size_t>(info.mapping_bytes));
+    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put(data, info.mapping_base);
+    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put(data, static_cast<unsigned long long>(info.buffer_id));
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: return put(data, 0);
+  }
+  return CUDA_ERROR_INVALID_VALUE;
+}
+
+// What cuPointerGetAttributes says where there is nothing to say.
+void put_nothing(void* data, CUpointer_attribute attribute) {
+  if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER) put(data, std::uint64_t{0});
+}
+
+}  // namespace
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdeviceptr pointer) {
+  if (driver().cuMemGetAddressRange_v2 == nullptr) return kNoSuchEntry;
+  const auto known = find(pointer);
+  if (!known) return driver().cuMemGetAddressRange_v2(base, size, pointer);
+  if (base != nullptr) *base = known->info.base;
+  if (size != nullptr) *size = known->info.bytes;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  if (driver().cuPointerGetAttribute == nullptr) return kNoSuchEntry;
+  const auto known = find(pointer);
+  if (!known) return driver().cuPointerGetAttribute(data, attribute, pointer);
+  return attribute_of(*known, data, attribute, pointer);
+}
+
+CUresult cuPointerGetAttributes(unsigned int attribute_count, CUpointer_attribute* attributes, void** data,
+                                CUdeviceptr pointer) {
+  if (driver().cuPointerGetAttributes == nullptr) return kNoSuchEntry;
+  const auto known = find(pointer);
+  if (!known || attribute_count == 0 || attributes == nullptr || data == nullptr)
+    return driver().cuPointerGetAttributes(attribute_count, attributes, data, pointer);
+  for (unsigned int i = 0; i < attribute_count; ++i) {
+    if (data[i] == nullptr) return CUDA_ERROR_INVALID_VALUE;
+    if (attribute_of(*known, data[i], attributes[i], pointer) != CUDA_SUCCESS) put_nothing(data[i], attributes[i]);
+  }
+  return CUDA_SUCCESS;
+}
+
+CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  if (driver().cuPointerSetAttribute == nullptr) return kNoSuchEntry;
+  const auto known = find(pointer);
+  // Whoever sets this is about to hand the address to a network adapter, which keeps the physical place: it stays from
+  // here on. Inside the gate, where it is resident.
+  if (known && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
+    const Passage passage(at_default(StreamVariant::kLegacy));
+    if (known->memory->pager.pin(pointer, pager::PinReason::kRdma) == CUDA_SUCCESS) {
+      const CUresult result = driver().cuPointerSetAttribute(value, attribute, pointer);
+      if (result != CUDA_SUCCESS) known->memory->pager.unpin(pointer, pager::PinReason::kRdma);
+      return result;
+    }
+  }
+  return driver().cuPointerSetAttribute(value, attribute, pointer);
+}
+
+}  // namespace gpumux::shim::hooks

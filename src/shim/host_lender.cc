@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/host_lender.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "os/system_clock.h"
+#include "pager/sizes.h"
+
+namespace gpumux::shim {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Asked for at a time: large enough for few messages, small enough that a chunk becomes free as a whole again.
+constexpr std::uint64_t kAskBytes = 256 * pager::kMebibyte;
+// Under way at most: what arrives is pinned soon after, and the daemon zeroes and populates it before.
+constexpr std::uint64_t kMostAsked = 2048 * pager::kMebibyte;
+// After "not now". The daemon gets memory back from others within some milliseconds.
+constexpr base::Duration kAskAgain = 10ms;
+
+class Locked {
+ public:
+  explicit Locked(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
+  ~Locked() { pthread_mutex_unlock(&mutex_); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  pthread_mutex_t& mutex_;
+};
+
+}  // namespace
+
+HostLender::~HostLender() {
+  for (const Lent& lent : lent_) ::munmap(lent.address, lent.bytes);
+}
+
+void HostLender::on_lent(const wire::HostLent& message, os::FileDescriptor memory) {
+  const Locked locked(mutex_);
+  if (!asked_each_.empty()) {
+    asked_ -= asked_each_.front();
+    asked_each_.erase(asked_each_.begin());
+  }
+  if (message.bytes == 0 || !memory) {
+    refused_until_ = os::SystemClock().now() + kAskAgain;
+    return;
+  }
+  arrived_.push_back({message, std::move(memory)});
+}
+
+void HostLender::on_connected() {
+  const Locked locked(mutex_);
+  asked_ = 0;
+  asked_each_.clear();
+  refused_until_ = {};
+  connected_anew_ = true;
+  arrived_.clear();
+}
+
+// Aligned to a block, so that huge pages and copies meet it.
+bool HostLender::map(Arrived& arrived) {
+  const std::uint64_t bytes = arrived.message.bytes / pager::kBlockBytes * pager::kBlockBytes;
+  // What lies beyond the file's end cannot be touched: better not to believe the number alone.
+  if (bytes == 0 || bytes > wire::kMaxHostChunkBytes ||
+      ::lseek(arrived.memory.get(), 0, SEEK_END) < static_cast<off_t>(bytes))
+    return false;
+  const std::uint64_t reserved = bytes + pager::kBlockBytes;
+  void* const space = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (space == MAP_FAILED) return false;
+  auto* const begin = static_cast<std::byte*>(space);
+  const std::uint64_t skip = pager::round_up(reinterpret_cast<std::uintptr_t>(begin), pager::kBlockBytes) -
+                             reinterpret_cast<std::uintptr_t>(begin);
+  std::byte* const address = begin + skip;
+  if (skip != 0) ::munmap(begin, skip);
+  ::munmap(address + bytes, pager::kBlockBytes - skip);
+  if (::mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arrived.memory.get(), 0) == MAP_FAILED) {
+    ::munmap(address, bytes);
+    return false;
+  }
+  // A forked child has no use for it, and must not keep it when we are gone.
+  ::madvise(address, bytes, MADV_DONTFORK);
+  ::madvise(address, bytes, MADV_HUGEPAGE);
+  Lent lent;
+  lent.id = arrived.message.id;
+  lent.address = address;
+  lent.bytes = bytes;
+  for (std::uint64_t at = bytes; at != 0;) {
+    const std::uint64_t piece = at % pager::kHostChunkBytes != 0 ? at % pager::kHostChunkBytes : pager::kHostChunkBytes;
+    at -= piece;
+    lent.free.push_back(address + at);
+  }
+  lent_.push_back(std::move(lent));
+  return true;
+}
+
+void HostLender::map_arrived() {
+  std::vector<Arrived> arrived;
+  {
+    const Locked locked(mutex_);
+    arrived.swap(arrived_);
+    // Numbers of an earlier connection mean nothing to whoever is at the other end now.
+    if (std::exchange(connected_anew_, false)) {
+      for (Lent& lent : lent_) lent.orphan = true;
+    }
+  }
+  for (Arrived& one : arrived) {
+    if (!map(one)) port_.return_host(one.message.id);
+  }
+}
+
+void HostLender::ask(std::uint64_t missing) {
+  for (;;) {
+    std::uint64_t bytes = 0;
+    {
+      const Locked locked(mutex_);
+      if (asked_ >= std::min(missing, kMostAsked) || os::SystemClock().now() < refused_until_) return;
+      bytes = std::min(pager::round_up(missing - asked_, pager::kHostChunkBytes), kAskBytes);
+      // Before it is sent: the answer may be here first.
+      asked_ += bytes;
+      asked_each_.push_back(bytes);
+    }
+    if (port_.ask_for_host(slot_, bytes)) continue;
+    const Locked locked(mutex_);
+    if (!asked_each_.empty()) {
+      asked_ -= asked_each_.back();
+      asked_each_.pop_back();
+    }
+    refused_until_ = os::SystemClock().now() + kAskAgain;
+    return;
+  }
+}
+
+void HostLender::want(std::uint64_t bytes) {
+  map_arrived();
+  const std::uint64_t have = unused_bytes();
+  if (have < bytes) ask(bytes - have);
+}
+
+std::uint64_t HostLender::unused_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Lent& lent : lent_) {
+    for (const std::byte* piece : lent.free)
+      bytes += std::min<std::uint64_t>(pager::kHostChunkBytes,
+                                       static_cast<std::uint64_t>(lent.address + lent.bytes - piece));
+  }
+  return bytes;
+}
+
+std::optional<pager::HostChunk> HostLender::lend(std::uint64_t bytes) {
+  map_arrived();
+  // The fullest first, so that the emptiest become free as a whole.
+  Lent* best = nullptr;
+  for (Lent& lent : lent_) {
+    if (!lent.free.empty() && (best == nullptr || lent.free.size() < best->free.size())) best = &lent;
+  }
+  if (best == nullptr) {
+    ask(bytes);
+    return std::nullopt;
+  }
+  std::byte* const piece = best->free.back();
+  best->free.pop_back();
+  const auto left = static_cast<std::uint64_t>(best->address + best->bytes - piece);
+  return pager::HostChunk{piece, std::min<std::uint64_t>(left, pager::kHostChunkBytes), best->id};
+}
+
+void HostLender::give_back(const pager::HostChunk& chunk) {
+  for (Lent& lent : lent_) {
+    if (chunk.address >= lent.address && chunk.address < lent.address + lent.bytes) lent.free.push_back(chunk.address);
+  }
+}
+
+std::uint64_t HostLender::give_up(std::uint64_t bytes) {
+  map_arrived();
+  std::uint64_t given = 0;
+  for (std::size_t i = lent_.size(); i-- > 0 && given < bytes;) {
+    const Lent& lent = lent_[i];
+    const std::uint64_t pieces = (lent.bytes + pager::kHostChunkBytes - 1) / pager::kHostChunkBytes;
+    if (lent.free.size() != pieces) continue;
+    ::munmap(lent.address, lent.bytes);
+    given += lent.bytes;
+    const std::uint64_t id = lent.id;
+    const bool orphan = lent.orphan;
+    lent_.erase(lent_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (!orphan) port_.return_host(id);
+  }
+  return given;
+}
+
+}  // namespace gpumux::shim

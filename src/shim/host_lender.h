@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host memory for one seat's evicted data: the daemon's, lent chunk by chunk (memfds), handed to the pager in pieces.
+//
+// The pager asks and takes what is at hand; it never waits. So what it will need is asked for ahead (want), and what
+// the daemon cannot give at once is asked for again after a while. What the pager has given back stays here until the
+// daemon recalls it: the next switch will want it.
+//
+//   agent's thread: on_lent.   The mover's: everything else.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "os/file_descriptor.h"
+#include "pager/host_memory.h"
+#include "wire/messages.h"
+
+namespace gpumux::shim {
+
+class HostLender final : public pager::HostMemory {
+ public:
+  // How the daemon is spoken to; false: it cannot be reached now.
+  struct Port {
+    virtual bool ask_for_host(std::uint32_t slot, std::uint64_t bytes) = 0;
+    virtual void return_host(std::uint64_t id) = 0;
+
+   protected:
+    ~Port() = default;
+  };
+
+  HostLender(Port& port, std::uint32_t slot) : port_(port), slot_(slot) {}
+  ~HostLender() override;
+  HostLender(const HostLender&) = delete;
+  HostLender& operator=(const HostLender&) = delete;
+
+  // pager::HostMemory
+  std::optional<pager::HostChunk> lend(std::uint64_t bytes) override;
+  void give_back(const pager::HostChunk& chunk) override;
+
+  // Asks the daemon for so much that `bytes` are at hand beside what the pager has, and maps what has come. Cheap, and
+  // does nothing more if it has been asked already.
+  void want(std::uint64_t bytes);
+
+  // Unused chunks go back to the daemon until so many bytes have; returns how many.
+  std::uint64_t give_up(std::uint64_t bytes);
+
+  // From the daemon. No bytes: it has none now.
+  void on_lent(const wire::HostLent& message, os::FileDescriptor memory);
+  // A new connection: what was asked for on the old one will not be answered, and what was lent by a daemon that is
+  // gone is nobody's but ours.
+  void on_connected();
+
+  // So many bytes are at hand and not with the pager.
+  std::uint64_t unused_bytes() const;
+
+ private:
+  struct Lent {
+    std::uint64_t id = 0;
+    bool orphan = false;  // its daemon is gone
+    std::byte* address = nullptr;
+    std::uint64_t bytes = 0;
+    std::vector<std::byte*> free;  // pieces
+  };
+  struct Arrived {
+    wire::HostLent message;
+    os::FileDescriptor memory;
+  };
+
+  void map_arrived();
+  bool map(Arrived& arrived);
+  void ask(std::uint64_t missing);
+
+  Port& port_;
+  const std::uint32_t slot_;
+  mutable pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  std::vector<Arrived> arrived_;           // under the mutex
+  std::uint64_t asked_ = 0;                // under the mutex: bytes that the daemon has not answered for
+  base::TimePoint refused_until_{};        // under the mutex
+  bool connected_anew_ = false;            // under the mutex
+  std::vector<std::uint64_t> asked_each_;  // under the mutex: in the order of asking; answers come in it
+  std::vector<Lent> lent_;                 // the mover's
+};
+
+}  // namespace gpumux::shim

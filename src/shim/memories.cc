@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/memories.h"
+
+#include <time.h>
+
+#include <bit>
+#include <utility>
+
+#include "os/system_clock.h"
+#include "shim/tenant.h"
+
+namespace gpumux::shim {
+namespace {
+
+using namespace std::chrono_literals;
+using cuda::CUresult;
+
+class Locked {
+ public:
+  explicit Locked(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
+  ~Locked() { pthread_mutex_unlock(&mutex_); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  pthread_mutex_t& mutex_;
+};
+
+static_assert(base::kMaxSeatsPerTenant <= 64);
+constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
+
+}  // namespace
+
+Memories::Memories(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
+                   const MemorySettings& settings)
+    : driver_(driver),
+      gate_(gate),
+      seats_(seats),
+      agent_(agent),
+      settings_(settings),
+      mover_(driver, gate, seats, *this) {}
+
+Memories::~Memories() {
+  mover_.stop();
+  for (auto& memory : seats_memory_) delete memory.load();
+}
+
+SeatMemory& Memories::of(std::uint32_t slot) {
+  if (SeatMemory* const memory = if_any(slot)) return *memory;
+  cuda::CUdevice device = 0;
+  {
+    Seats::Locked seats(seats_);
+    device = seats[slot].device;
+  }
+  const Locked locked(make_mutex_);
+  if (SeatMemory* const memory = if_any(slot)) return *memory;
+  auto* const made = new SeatMemory(driver_, settings_, device, slot, *this);  // for the life of the process
+  if (unbound_.load(std::memory_order_seq_cst)) made->unbind();
+  // seq_cst: pairs with unbind_all, which either finds this one or is seen by the next line.
+  seats_memory_[slot].store(made, std::memory_order_seq_cst);
+  if (unbound_.load(std::memory_order_seq_cst)) made->unbind();
+  return *made;
+}
+
+SeatMemory* Memories::owner_of(cuda::CUdeviceptr address) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory != nullptr && memory->pager.owns(address)) return memory;
+  }
+  return nullptr;
+}
+
+bool Memories::is_inside(std::uint32_t slot) const {
+  const gate::ThreadRecord* const thread = gate::t_record;
+  return thread != nullptr && (thread->passages[slot].load(std::memory_order_relaxed) & 1) != 0;
+}
+
+// ---- the program's threads
+
+// Before the program gets the address. What is evicted bars the gate until it is there: whoever has been given the
+// address, and so has synchronised with this thread, finds it barred.
+void Memories::born(SeatMemory& memory, bool on_gpu) {
+  if (!on_gpu && memory.pager.evicted_bytes() != 0) settle(memory.slot);
+  if (gate_.is_barred(memory.slot)) mover_.wake();
+  mover_.note_change(memory);
+}
+
+// No lock is held, and the thread is not inside the gate. True: trying again is of use.
+bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, bool on_gpu) {
+  bool again = false;
+  SeatMemory::Wish wish;
+  {
+    client::Agent::Announcement announcement(agent_);
+    Seats::Locked seats(seats_);
+    wish = memory.wish(bytes, on_gpu, &again);
+    // If it is not known now, the announcement says it.
+    if (wish.ticket != 0 && seats[memory.slot].announced) announcement.send(wish.message);
+  }
+  if (wish.ticket == 0) return again && memory.await_bounds();
+  return memory.await(wish.ticket);
+}
+
+// cuMemFree waits for what may still use the memory: the work that has been submitted in its context.
+CUresult Memories::wait_for_work(SeatMemory& memory, cuda::CUcontext context) {
+  Tenant* const tenant = tenant_if_any();
+  if (tenant == nullptr || tenant->captures.load(std::memory_order_relaxed) == 0) {
+    cuda::CUcontext current = nullptr;
+    if (driver_.cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == context)
+      return driver_.cuCtxSynchronize();
+    if (const CUresult result = driver_.cuCtxPushCurrent_v2(context); result != cuda::CUDA_SUCCESS) return result;
+    const CUresult result = driver_.cuCtxSynchronize();
+    driver_.cuCtxPopCurrent_v2(&current);
+    return result;
+  }
+  // Synchronising would break the capture; what has been submitted can be asked stream by stream.
+  gate::StreamSet& streams = seats_.streams(memory.slot);
+  const os::SystemClock clock;
+  const base::TimePoint start = clock.now();
+  while (streams.poll(false) == gate::WorkState::kRunning) {
+    const base::Duration waited = clock.now() - start;
+    const timespec pause{0, waited < 1ms ? 10'000 : 200'000};
+    ::nanosleep(&pause, nullptr);
+  }
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Memories::free(SeatMemory& memory, cuda::CUdeviceptr address) {
+  struct Waiting {
+    Memories* memories;
+    SeatMemory* memory;
+  } waiting{this, &memory};
+  const auto info = memory.pager.find(address);
+  const CUresult result = memory.pager.free(
+      address,
+      [](void* argument, cuda::CUcontext context) {
+        const auto& its = *static_cast<Waiting*>(argument);
+        return its.memories->wait_for_work(*its.memory, context);
+      },
+      &waiting);
+  if (result == cuda::CUDA_SUCCESS && info) ipc_.forget(info->buffer_id << 8 | memory.slot);
+  // What was evicted of it keeps nobody out any more; a free that failed has made it count again.
+  if (gate_.is_barred(memory.slot) || result != cuda::CUDA_SUCCESS) settle(memory.slot);
+  mover_.note_change(memory);
+  return result;
+}
+
+CUresult Memories::export_handle(SeatMemory& memory, cuda::CUdeviceptr address, cuda::CUipcMemHandle* handle) {
+  gate::ThreadRecord* const thread = gate::this_thread();
+  const auto info = memory.pager.find(address);
+  if (thread == nullptr || handle == nullptr || !info) return cuda::CUDA_ERROR_INVALID_VALUE;
+  const std::uint64_t offset = info->base - info->mapping_base;
+  // Numbers of allocations are the pager's own, so of one GPU.
+  const std::uint64_t allocation = info->buffer_id << 8 | memory.slot;
+  IpcHandle made;
+  if (!ipc_.find(allocation, offset, info->bytes, &made)) {
+    // Its memory must be there, and stay while it is pinned.
+    gate::Passed passed = gate_.try_hold(*thread, memory.slot);
+    if (passed == gate::Passed::kNot) passed = gate_.pass(*thread, memory.slot);
+    std::vector<pager::ExportedPiece> pieces;
+    std::uint64_t in_block = 0;
+    const CUresult result = memory.pager.export_pieces(address, &pieces, &in_block);
+    if (passed == gate::Passed::kStep) tenant()->drainer().stepped(memory.slot);
+    if (passed != gate::Passed::kNested) gate_.leave(*thread, memory.slot);
+    if (result != cuda::CUDA_SUCCESS) return result;
+    if (!ipc_.serve(allocation, std::move(pieces), offset, info->bytes, &made)) {
+      memory.pager.unpin(address, pager::PinReason::kExported);
+      return cuda::CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    mover_.note_change(memory);
+  }
+  *handle = std::bit_cast<cuda::CUipcMemHandle>(made);
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Memories::open_handle(SeatMemory& memory, cuda::CUcontext context, const cuda::CUipcMemHandle& handle,
+                               cuda::CUdeviceptr* address) {
+  const auto asked = std::bit_cast<IpcHandle>(handle);
+  if (asked.magic != IpcHandle::kMagic) return cuda::CUDA_ERROR_NOT_FOUND;
+  if (address == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
+  const auto received = IpcServer::ask(asked);
+  if (!received) return cuda::CUDA_ERROR_MAP_FAILED;
+  std::vector<pager::ExportedPiece> pieces;
+  std::uint64_t bytes = 0;
+  for (const IpcPiece& piece : *received) {
+    pieces.push_back({piece.fd.get(), piece.bytes});
+    bytes += piece.bytes;
+  }
+  // It was another process that wrote the handle.
+  if (asked.offset >= bytes) return cuda::CUDA_ERROR_INVALID_VALUE;
+  cuda::CUdeviceptr base = 0;
+  const CUresult result = with_room(memory, 0, [&] { return memory.pager.import_pieces(context, pieces, &base); });
+  if (result != cuda::CUDA_SUCCESS) return result;
+  *address = base + asked.offset;
+  memory.note_import();
+  const Locked locked(opened_mutex_);
+  opened_.insert({*address, {&memory, base}});
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Memories::close_handle(cuda::CUdeviceptr address) {
+  Opened opened;
+  {
+    const Locked locked(opened_mutex_);
+    const auto found = opened_.find(address);
+    if (found == opened_.end()) return cuda::CUDA_ERROR_NOT_FOUND;
+    opened = found->second;
+    opened_.erase(found);
+  }
+  return free(*opened.memory, opened.base);
+}
+
+void Memories::pause(std::uint32_t slot) { mover_.pause(slot); }
+
+void Memories::resume(std::uint32_t slot) {
+  mover_.resume(slot);
+  settle(slot);
+  if (SeatMemory* const memory = if_any(slot)) memory->changed.store(true, std::memory_order_release);
+  mover_.wake();
+}
+
+// ---- complete or not
+
+CUresult Memories::enable_peer(std::uint32_t own, std::uint32_t peer) {
+  const Locked locked(peers_mutex_);
+  // Before there are rights to use.
+  connect(own, peer);
+  if (peers_[{own, peer}] == 0) {
+    if (const CUresult result = of(peer).pager.enable_peer(of(own).device); result != cuda::CUDA_SUCCESS) return result;
+  }
+  ++peers_[{own, peer}];
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Memories::disable_peer(std::uint32_t own, std::uint32_t peer) {
+  const Locked locked(peers_mutex_);
+  int& count = peers_[{own, peer}];
+  if (count == 0 || --count != 0) return cuda::CUDA_SUCCESS;
+  return of(peer).pager.disable_peer(of(own).device);
+}
+
+void Memories::connect(std::uint32_t a, std::uint32_t b) {
+  if (a == b) return;
+  const Locked locked(bars_mutex_);
+  const std::uint64_t all = connected_[a] | connected_[b] | bit(a) | bit(b);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if ((all & bit(slot)) != 0) connected_[slot] = all;
+  }
+  settle_locked(all);
+}
+
+std::uint64_t Memories::group(std::uint32_t slot) {
+  const Locked locked(bars_mutex_);
+  return connected_[slot] | bit(slot);
+}
+
+void Memories::settle(std::uint32_t slot) {
+  const Locked locked(bars_mutex_);
+  settle_locked(connected_[slot] | bit(slot));
+}
+
+void Memories::set_evicting(std::uint32_t slot, bool evicting) {
+  const Locked locked(bars_mutex_);
+  evicting_[slot] = evicting;
+  settle_locked(connected_[slot] | bit(slot));
+}
+
+void Memories::set_broken(std::uint32_t slot) {
+  const Locked locked(bars_mutex_);
+  broken_[slot].store(true, std::memory_order_relaxed);
+  settle_locked(connected_[slot] | bit(slot));
+}
+
+// The lock makes what is read and what is stored one step: a thread that has made something evicted comes after a mover
+// that has not seen it, and bars again.
+void Memories::settle_locked(std::uint64_t mask) {
+  bool complete = true;
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if ((mask & bit(slot)) == 0) continue;
+    const SeatMemory* const memory = if_any(slot);
+    const bool broken = broken_[slot].load(std::memory_order_relaxed);
+    if (evicting_[slot] || (memory != nullptr && memory->pager.evicted_bytes() != 0 && !broken)) complete = false;
+  }
+  bool barred = false;
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if ((mask & bit(slot)) == 0) continue;
+    if (complete) {
+      gate_.unbar(slot);
+    } else if (gate_.bar(slot)) {
+      barred = true;
+    }
+  }
+  // Under the lock: who finds a seat barred already can rely on the memos being invalid.
+  if (barred) gate::forget_memos();
+}
+
+// ---- the agent's thread
+
+void Memories::on_connected(bool speaks_of_memory) {
+  unbound_.store(!speaks_of_memory, std::memory_order_seq_cst);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory == nullptr) continue;
+    memory->on_connected();
+    if (!speaks_of_memory) memory->unbind();
+  }
+}
+
+void Memories::announce(client::Agent::Announcement& announcement, std::uint32_t slot) {
+  if (unbound_.load(std::memory_order_relaxed)) return;
+  SeatMemory* const memory = if_any(slot);
+  if (memory == nullptr) {
+    announcement.send(wire::Memory{.slot = slot});
+    return;
+  }
+  announcement.send(memory->report(gate_.is_granted(slot) ? gate_.epoch(slot) : 0, 0));
+  if (const wire::RoomWanted wish = memory->open_wish(); wish.ticket != 0) announcement.send(wish);
+}
+
+void Memories::on_opened(std::uint32_t slot) {
+  if (slot >= seats_.count()) return;
+  of(slot).on_opened(os::SystemClock().now());
+  mover_.wake();
+}
+
+void Memories::on_room(const wire::Room& room) {
+  if (room.slot >= seats_.count()) return;
+  if (of(room.slot).set_room(room)) mover_.wake();
+}
+
+void Memories::on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory) {
+  if (lent.slot >= seats_.count()) return;
+  of(lent.slot).lender.on_lent(lent, std::move(memory));
+  mover_.wake();
+}
+
+void Memories::unbind(std::uint32_t slot) {
+  if (slot >= seats_.count()) return;
+  of(slot).unbind();
+  mover_.wake();
+}
+
+void Memories::unbind_all() {
+  unbound_.store(true, std::memory_order_seq_cst);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (SeatMemory* const memory = if_any(slot)) memory->unbind();
+  }
+  mover_.wake();
+}
+
+// ---- messages
+
+template <class Message>
+bool Memories::send(std::uint32_t slot, const Message& message) {
+  client::Agent::Announcement announcement(agent_);
+  Seats::Locked seats(seats_);
+  // A daemon that does not know the seat yet hears of its memory with the announcement.
+  return seats[slot].announced && announcement.send(message);
+}
+
+bool Memories::send_report(SeatMemory& memory, std::uint32_t flags) {
+  if (unbound_.load(std::memory_order_relaxed)) return false;
+  // Made with the agent's lock held, so that nothing is said on a new connection that was counted on the old one.
+  client::Agent::Announcement announcement(agent_);
+  Seats::Locked seats(seats_);
+  const std::uint32_t slot = memory.slot;
+  return seats[slot].announced &&
+         announcement.send(memory.report(gate_.is_granted(slot) ? gate_.epoch(slot) : 0, flags));
+}
+
+bool Memories::ask_for_host(std::uint32_t slot, std::uint64_t bytes) {
+  return send(slot, wire::HostWanted{.slot = slot, .bytes = bytes});
+}
+
+void Memories::return_host(std::uint64_t id) { agent_.send(wire::HostReturned{.id = id}); }
+
+}  // namespace gpumux::shim

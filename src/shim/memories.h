@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of all seats of this process: allocating and freeing for the program, and whether each seat is complete.
+//
+// A seat is complete when nothing is evicted of what its work can reach: of its own, and of the seats that it is
+// connected to as a peer. While it is not, its gate is barred (gate/gate.h). The bar follows from three things, under
+// one lock: what the pagers say (evicted_bytes), whether an eviction is about to begin or under way, and who is
+// connected with whom. settle() is to be called whenever one of them may have changed, and before anybody can act on
+// it:
+//
+//   - an allocation that was born evicted: before its address is handed out;
+//   - an eviction: before it looks whether anybody is inside;
+//   - a restoration that is over: afterwards.
+#pragma once
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "client/agent.h"
+#include "gate/gate.h"
+#include "shim/host_lender.h"
+#include "shim/ipc_server.h"
+#include "shim/mover.h"
+#include "shim/seat_memory.h"
+#include "shim/seats.h"
+
+namespace gpumux::shim {
+
+class Memories final : public HostLender::Port {
+ public:
+  Memories(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
+           const MemorySettings& settings);
+  ~Memories();  // in tests: gives everything back
+  Memories(const Memories&) = delete;
+  Memories& operator=(const Memories&) = delete;
+
+  base::Status start() { return mover_.start(); }
+  Mover& mover() { return mover_; }
+  bool is_managed() const { return settings_.managed; }
+
+  // The memory of an open seat; made at the first call. Calls no driver, so that the agent may ask.
+  SeatMemory& of(std::uint32_t slot);
+  // Null: nobody has asked for it yet.
+  SeatMemory* if_any(std::uint32_t slot) { return seats_memory_[slot].load(std::memory_order_acquire); }
+  // Whose allocation this address lies in; null: nobody's of ours.
+  SeatMemory* owner_of(cuda::CUdeviceptr address);
+
+  // ---- the program's threads
+
+  // Allocates by `call(placement)`, which asks the pager: on the GPU if the thread holds its seat's lease, and asks the
+  // daemon for room where it lacks; born evicted otherwise.
+  template <class Call>
+  cuda::CUresult allocate(SeatMemory& memory, std::uint64_t bytes, Call call) {
+    for (int attempt = 0;; ++attempt) {
+      gate::ThreadRecord* const thread = gate::this_thread();
+      if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+      const gate::Passed passed = gate_.try_pass(*thread, memory.slot);
+      const bool on_gpu = passed != gate::Passed::kNot;
+      const cuda::CUresult result = call(on_gpu ? pager::Placement::kResident : pager::Placement::kEvicted);
+      if (passed == gate::Passed::kHolding) gate_.leave(*thread, memory.slot);
+      if (result == cuda::CUDA_SUCCESS) {
+        born(memory, on_gpu);
+        return result;
+      }
+      // A thread that is inside the gate all the same must not wait there.
+      if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || attempt == kAttempts || passed == gate::Passed::kNested)
+        return result;
+      if (!make_room(memory, bytes, on_gpu)) return result;
+    }
+  }
+  // The same for what only the driver can make: tried, and once more when there is more room.
+  template <class Call>
+  cuda::CUresult with_room(SeatMemory& memory, std::uint64_t bytes, Call call) {
+    const cuda::CUresult result = call();
+    if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || is_inside(memory.slot)) return result;
+    // What is kept for reuse goes first: it is of no use to anybody.
+    if (memory.pager.trim(bytes) == 0 && !make_room(memory, bytes, true)) return result;
+    return call();
+  }
+  cuda::CUresult free(SeatMemory& memory, cuda::CUdeviceptr address);
+
+  // Legacy IPC of the pager's memory.
+  cuda::CUresult export_handle(SeatMemory& memory, cuda::CUdeviceptr address, cuda::CUipcMemHandle* handle);
+  // CUDA_ERROR_NOT_FOUND: it is not one of ours.
+  cuda::CUresult open_handle(SeatMemory& memory, cuda::CUcontext context, const cuda::CUipcMemHandle& handle,
+                             cuda::CUdeviceptr* address);
+  // NOT_FOUND: the address was not opened by open_handle.
+  cuda::CUresult close_handle(cuda::CUdeviceptr address);
+  void close_after_fork() { ipc_.close_after_fork(); }
+
+  // Around the end of a context: no job runs between these two.
+  void pause(std::uint32_t slot);
+  void resume(std::uint32_t slot);
+  // Waits for the work of a context, whatever captures.
+  cuda::CUresult wait_for_work(SeatMemory& memory, cuda::CUcontext context);
+
+  // Contexts of `own` get, or lose, access to the memory of `peer`. Counted: contexts share a device.
+  cuda::CUresult enable_peer(std::uint32_t own, std::uint32_t peer);
+  cuda::CUresult disable_peer(std::uint32_t own, std::uint32_t peer);
+  // Work of one seat reaches the memory of the other from now on.
+  void connect(std::uint32_t a, std::uint32_t b);
+  // Seats that are complete or not together, as bits; the seat itself among them.
+  std::uint64_t group(std::uint32_t slot);
+
+  // Makes bars follow from what is evicted and being evicted.
+  void settle(std::uint32_t slot);
+  // The mover: an eviction of this seat begins, or is over.
+  void set_evicting(std::uint32_t slot, bool evicting);
+  // Its context is broken and its memory discarded: it counts as complete, so that its program hears of the error.
+  void set_broken(std::uint32_t slot);
+  bool is_broken(std::uint32_t slot) const { return broken_[slot].load(std::memory_order_relaxed); }
+
+  // ---- the agent's thread
+
+  void on_connected(bool speaks_of_memory);
+  // With the agent and the seats locked: the first word about a seat on a connection.
+  void announce(client::Agent::Announcement& announcement, std::uint32_t slot);
+  void on_opened(std::uint32_t slot);
+  void on_room(const wire::Room& room);
+  void on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory);
+  void unbind(std::uint32_t slot);
+  void unbind_all();
+
+  // ---- messages, from any thread; false: the seat is not known to a daemon
+
+  bool send_report(SeatMemory& memory, std::uint32_t flags);
+  bool ask_for_host(std::uint32_t slot, std::uint64_t bytes) override;
+  void return_host(std::uint64_t id) override;
+
+ private:
+  // Other threads may take what one has asked for; but not for ever.
+  static constexpr int kAttempts = 4;
+
+  template <class Message>
+  bool send(std::uint32_t slot, const Message& message);
+  void born(SeatMemory& memory, bool on_gpu);
+  bool make_room(SeatMemory& memory, std::uint64_t bytes, bool on_gpu);
+  bool is_inside(std::uint32_t slot) const;
+  void settle_locked(std::uint64_t mask);
+
+  const cuda::Driver& driver_;
+  gate::Gate& gate_;
+  Seats& seats_;
+  client::Agent& agent_;
+  const MemorySettings settings_;
+  Mover mover_;
+  IpcServer ipc_;
+  pthread_mutex_t opened_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  struct Opened {
+    SeatMemory* memory = nullptr;
+    cuda::CUdeviceptr base = 0;
+  };
+  std::multimap<cuda::CUdeviceptr, Opened> opened_;  // by the address that the program was given
+  std::atomic<bool> unbound_{false};                 // for seats that are opened from now on
+  pthread_mutex_t make_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  std::array<std::atomic<SeatMemory*>, base::kMaxSeatsPerTenant> seats_memory_{};
+
+  pthread_mutex_t peers_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, int> peers_;  // how many contexts have access
+
+  pthread_mutex_t bars_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  std::array<std::uint64_t, base::kMaxSeatsPerTenant> connected_{};  // the others of the group
+  std::array<bool, base::kMaxSeatsPerTenant> evicting_{};
+  std::array<std::atomic<bool>, base::kMaxSeatsPerTenant> broken_{};
+};
+
+}  // namespace gpumux::shim

@@ -1,0 +1,574 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: whatever room the daemon gives and takes, and whatever the driver refuses, a program reads what it has written,
+// gets memory or CUDA_ERROR_OUT_OF_MEMORY, and gets on; and the seat never has more than its bounds allow.
+//
+// Method: the process's real tenant (agent, drainer, mover, gate, pager) on the simulated driver, whose kernels and
+// copies fault on memory that is not there. A daemon grants, revokes and changes the room as fast as it can, lends host
+// memory in its moods, and checks each report against the bounds that it has set. Threads allocate, free, write, copy,
+// capture, replay and verify meanwhile. GPUMUX_TEST_SEED repeats a run (as far as threads allow), GPUMUX_TEST_ROOMS
+// says how many changes of room it lasts.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <deque>
+#include <random>
+#include <thread>
+
+#include "os/futex.h"
+#include "os/runtime_dir.h"
+#include "os/system_clock.h"
+#include "os/unix_socket.h"
+#include "pager/pager_test_support.h"
+#include "shim/hooks.gen.h"
+#include "shim/real_driver.h"
+#include "shim/submit.h"
+#include "shim/tenant.h"
+
+namespace gpumux::shim {
+
+constinit cuda::Driver g_driver;
+constinit std::atomic<bool> g_driver_loaded{false};
+
+void load_real_driver() {
+  g_driver = pager::faulty_driver();
+  g_driver_loaded.store(true, std::memory_order_release);
+}
+
+namespace {
+
+using namespace std::chrono_literals;
+using namespace cuda;
+using pager::kMebibyte;
+
+base::TimePoint now() { return os::SystemClock().now(); }
+
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+unsigned seed() {
+  static const unsigned value = [] {
+    const auto chosen = static_cast<unsigned>(from_environment("GPUMUX_TEST_SEED", std::random_device()()));
+    std::printf("seed: GPUMUX_TEST_SEED=%u\n", chosen);
+    return chosen;
+  }();
+  return value;
+}
+
+// What the simulated GPU has for one process, beside its context.
+constexpr std::uint64_t kCapacity = 48 * kMebibyte;
+constexpr std::uint64_t kCommitment = 44 * kMebibyte;
+constexpr std::uint64_t kHostBudget = 256 * kMebibyte;
+
+enum class Phase { kIdle, kHolding, kRevoked, kDrained };
+
+class RoomDaemon {
+ public:
+  explicit RoomDaemon(const std::string& path) : path_(path), random_(seed()) {
+    thread_ = std::thread([this] { run(); });
+  }
+  ~RoomDaemon() {
+    stopping_ = true;
+    thread_.join();
+    if (page_ != nullptr) ::munmap(page_, wire::kLeasePageBytes);
+  }
+
+  // Grants what is asked for and gives all the room there is, and does nothing else.
+  void calm(bool is) { calm_ = is; }
+
+  std::string complaints() {
+    const std::lock_guard lock(mutex_);
+    return complaints_;
+  }
+  std::uint64_t rooms() const { return rooms_; }
+  std::uint64_t grants() const { return grants_; }
+  std::uint64_t reports() const { return reports_; }
+  std::uint64_t refusals() const { return refusals_; }
+  wire::Memory last() {
+    const std::lock_guard lock(mutex_);
+    return last_;
+  }
+
+ private:
+  void complain(const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    if (complaints_.size() < 4000) complaints_ += what + "\n";
+  }
+  unsigned dice(unsigned sides) { return static_cast<unsigned>(random_() % sides); }
+
+  void run() {
+    auto listening = os::listen_seqpacket(path_, 0600, 4);
+    if (!listening) return complain(listening.error().message());
+    while (!stopping_) {
+      std::array<pollfd, 2> waiting{{{listening->get(), POLLIN, 0}, {socket_ ? socket_.get() : -1, POLLIN, 0}}};
+      const timespec wait{0, 50'000};
+      ::ppoll(waiting.data(), waiting.size(), &wait, nullptr);
+      if ((waiting[0].revents & POLLIN) != 0) {
+        socket_ = os::FileDescriptor(::accept4(listening->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        is_open_ = false;
+      }
+      if ((waiting[1].revents & (POLLIN | POLLHUP)) != 0) receive();
+      if (!socket_ || !is_open_) continue;
+      if (now() >= next_whim_) act();
+      if (!calm_ && now() >= next_room_) change_room();
+      // Gone for a moment: everything is kept, and told to the next connection.
+      if (!calm_ && dice(20'000) == 0) socket_.reset();
+    }
+  }
+
+  void receive() {
+    std::array<std::byte, base::kMaxMessageBytes> buffer;
+    while (socket_) {
+      auto received = os::receive_message(socket_.get(), buffer);
+      if (!received && received.error().system_errno == EAGAIN) return;
+      if (!received || received->bytes == 0) return socket_.reset();
+      const auto message = wire::decode_from_tenant(std::span(buffer).first(received->bytes));
+      if (!message) {
+        complain(message.error().message());
+        continue;
+      }
+      if (std::holds_alternative<wire::Hello>(*message)) {
+        if (page_ == nullptr) {
+          page_ = static_cast<wire::LeasePage*>(
+              ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, received->fd.get(), 0));
+        }
+        send(wire::Welcome{.protocol = wire::kProtocolVersion, .tenant = 1});
+        continue;
+      }
+      std::visit([this](const auto& m) { on(m); }, *message);
+    }
+  }
+
+  template <class Message>
+  void send(const Message& message, int fd = -1) {
+    if (socket_ && !os::send_message(socket_.get(), wire::encode(message).bytes(), fd)) socket_.reset();
+  }
+
+  // ---- memory
+
+  void give_room(std::uint64_t room, std::uint32_t refused = 0) {
+    // What was in force may still be until the new one is acknowledged.
+    ++sequence_;
+    given_.push_back({sequence_, room});
+    ++rooms_;
+    send(wire::Room{.slot = 0,
+                    .sequence = sequence_,
+                    .room = room,
+                    .commitment = kCommitment,
+                    .total = kCapacity,
+                    .ticket = ticket_,
+                    .refused = refused});
+  }
+
+  // In bursts that nothing can follow, and between them long enough that memory moves.
+  void change_room() {
+    next_room_ = now() + std::chrono::microseconds(dice(10) != 0 ? 0 : dice(30'000));
+    switch (dice(4)) {
+      case 0: return give_room(0);
+      case 1: return give_room(kCapacity);
+      default: return give_room(dice(kCapacity / kMebibyte) * kMebibyte);
+    }
+  }
+
+  void on(const wire::Memory& memory) {
+    ++reports_;
+    std::uint64_t on_gpu = memory.resident;
+    for (const std::uint64_t bytes : memory.unpageable) on_gpu += bytes;
+    // The most that it may have: by a bound since the one that was in force the last time, or what it had then.
+    std::uint64_t most = had_;
+    for (const Given& given : given_) most = std::max(most, given.room);
+    while (!given_.empty() && given_.front().sequence < memory.room_sequence) given_.pop_front();
+    if (memory.room_sequence != 0 && on_gpu > most) {
+      complain("has " + std::to_string(on_gpu) + " where it may have " + std::to_string(most));
+    }
+    if (memory.room_sequence != 0 && memory.allocated > kCommitment) complain("has allocated more than it may");
+    had_ = on_gpu;
+    const std::lock_guard lock(mutex_);
+    last_ = memory;
+  }
+
+  void on(const wire::RoomWanted& wanted) {
+    if (wanted.ticket == 0) complain("a wish without a ticket");
+    ticket_ = wanted.ticket;
+    const bool refuse = wanted.room > kCapacity || wanted.commitment > kCommitment;
+    refusals_ += refuse ? 1 : 0;
+    give_room(refuse ? kCapacity : std::max(wanted.room, kCapacity / 2), refuse ? 1 : 0);
+  }
+
+  void on(const wire::HostWanted& wanted) {
+    if (wanted.bytes == 0 || wanted.bytes > wire::kMaxHostChunkBytes) complain("an odd wish for host memory");
+    std::uint64_t bytes = 32 * kMebibyte;
+    if (host_ + bytes > kHostBudget || (!calm_ && dice(4) == 0)) return send(wire::HostLent{.slot = wanted.slot});
+    const os::FileDescriptor memory(::memfd_create("host", MFD_CLOEXEC));
+    ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(bytes)), 0);
+    host_ += bytes;
+    send(wire::HostLent{.slot = wanted.slot, .id = ++last_id_, .bytes = bytes}, memory.get());
+  }
+  void on(const wire::HostReturned& returned) {
+    if (returned.id == 0 || returned.id > last_id_) complain("returns what it was not lent");
+    host_ -= 32 * kMebibyte;
+  }
+
+  // ---- leases
+
+  void on(const wire::SeatOpen& open) {
+    if (open.slot != 0) complain("another slot");
+    wanted_ = false;
+    switch (open.state) {
+      case wire::SeatState::kHolding: phase_ = Phase::kHolding; break;
+      case wire::SeatState::kDraining: phase_ = Phase::kRevoked; break;
+      default: phase_ = Phase::kIdle;
+    }
+    is_open_ = true;
+    // This connection counts from anew. What was given before may still be in force.
+    std::uint64_t most = had_;
+    for (const Given& given : given_) most = std::max(most, given.room);
+    had_ = most;
+    given_.clear();
+    sequence_ = 0;
+    ticket_ = 0;
+    send(wire::SeatOpened{.slot = 0, .gpu_index = 0});
+    give_room(kCapacity);
+  }
+  void on(const wire::Request&) { wanted_ = true; }
+  void on(const wire::Drained& drained) {
+    if (drained.epoch != epoch_) return;
+    if (drained.poisoned != 0) complain("the context is poisoned");
+    phase_ = Phase::kDrained;
+    // Long enough to be evicted in, as a rule.
+    next_whim_ = now() + std::chrono::microseconds(dice(3) == 0 ? dice(2000) : dice(60'000));
+  }
+  template <class Other>
+  void on(const Other&) {}
+
+  void act() {
+    wire::LeaseSlot& words = page_->slots[0];
+    next_whim_ = now() + std::chrono::microseconds(dice(3000));
+    switch (phase_) {
+      case Phase::kIdle:
+      case Phase::kDrained:
+        if (!wanted_ && dice(20) != 0) break;
+        wanted_ = false;
+        phase_ = Phase::kHolding;
+        ++grants_;
+        words.epoch.store(++epoch_, std::memory_order_relaxed);
+        store(wire::kGranted | wire::kExclusive);
+        break;
+      case Phase::kHolding:
+        if (calm_) {
+          give_room(kCapacity);
+          break;
+        }
+        if (dice(3) == 0) words.word.fetch_or(wire::kContended);
+        if (dice(3) != 0) break;
+        store(0);
+        phase_ = Phase::kRevoked;
+        send(wire::Revoke{.slot = 0, .epoch = epoch_});
+        if (dice(4) == 0) send(wire::PrepareSwapOut{.slot = 0, .epoch = epoch_, .bytes = kCapacity});
+        if (dice(8) == 0) send(wire::HostRecall{.bytes = 64 * kMebibyte});
+        break;
+      case Phase::kRevoked:
+        if (dice(4) != 0) break;
+        phase_ = Phase::kHolding;
+        words.epoch.store(++epoch_, std::memory_order_relaxed);
+        store(wire::kGranted | wire::kExclusive);
+        send(wire::Reopen{.slot = 0, .epoch = epoch_});
+        break;
+    }
+  }
+
+  void store(std::uint32_t flags) {
+    word_sequence_ += wire::kSequenceOne;
+    page_->slots[0].word.store(flags | word_sequence_, std::memory_order_release);
+    os::futex_wake(page_->slots[0].word, os::FutexScope::kShared);
+  }
+
+  struct Given {
+    std::uint32_t sequence;
+    std::uint64_t room;
+  };
+
+  const std::string path_;
+  std::mt19937 random_;
+  os::FileDescriptor socket_;
+  wire::LeasePage* page_ = nullptr;
+  bool is_open_ = false;
+  bool wanted_ = false;
+  Phase phase_ = Phase::kIdle;
+  std::uint64_t epoch_ = 0;
+  std::uint32_t word_sequence_ = 0;
+  base::TimePoint next_whim_{};
+  base::TimePoint next_room_{};
+  std::uint32_t sequence_ = 0;
+  std::uint32_t ticket_ = 0;
+  std::deque<Given> given_;
+  std::uint64_t had_ = 0;
+  std::uint64_t host_ = 0;
+  std::uint64_t last_id_ = 0;
+  std::atomic<std::uint64_t> rooms_{0}, grants_{0}, reports_{0}, refusals_{0};
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> calm_{false};
+  std::mutex mutex_;
+  std::string complaints_;
+  wire::Memory last_;
+  std::thread thread_;
+};
+
+// ---- the program
+
+template <auto Member, class... Arguments>
+CUresult gated(CUstream stream, Arguments... arguments) {
+  return submit(Entry::cuMemcpy, at_stream(stream, StreamVariant::kLegacy), driver().*Member, arguments...);
+}
+
+class Program {
+ public:
+  Program(CUcontext context, CUmodule module, unsigned thread_seed) : context_(context), random_(thread_seed) {
+    EXPECT_EQ(simulated().cuCtxSetCurrent(context_), CUDA_SUCCESS);
+    EXPECT_EQ(simulated().cuModuleGetFunction(&increment_, module, "gpumux_increment"), CUDA_SUCCESS);
+    EXPECT_EQ(driver().cuStreamCreate(&stream_, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  }
+  ~Program() {
+    while (!live_.empty()) free_one();
+    EXPECT_EQ(hooks::cuStreamDestroy_v2(stream_), CUDA_SUCCESS);
+  }
+
+  void step() {
+    const unsigned what = pick(12);
+    if (live_.empty() || what < 3) return allocate();
+    const std::size_t i = pick(static_cast<unsigned>(live_.size()));
+    Live& live = live_[i];
+    switch (what) {
+      case 3: return free_one();
+      case 4:
+      case 5: return write(live);
+      case 6: return replay(live);
+      case 7: return look(live);
+      case 8: return verify(live);
+      default: return increment(live);
+    }
+  }
+  void verify_all() {
+    for (Live& live : live_) verify(live);
+  }
+
+  std::atomic<std::uint64_t> steps{0};
+  std::atomic<std::uint64_t> verified{0};
+  std::atomic<std::uint64_t> refused{0};
+
+ private:
+  struct Live {
+    CUdeviceptr address;
+    std::vector<std::uint32_t> words;
+  };
+  static const Driver& simulated() { return pager::simulated_driver(); }
+  unsigned pick(unsigned below) { return static_cast<unsigned>(random_() % below); }
+
+  void allocate() {
+    if (live_.size() >= 12) return free_one();
+    const std::uint64_t words = 1 + pick(pick(2) == 0 ? 20'000 : 700'000);
+    CUdeviceptr address = 0;
+    const CUresult result = hooks::cuMemAlloc_v2(&address, words * 4);
+    if (result != CUDA_SUCCESS) {
+      EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
+      refused.fetch_add(1);
+      return free_one();
+    }
+    live_.push_back({address, std::vector<std::uint32_t>(words)});
+    write(live_.back());
+  }
+  void free_one() {
+    if (live_.empty()) return;
+    const std::size_t i = pick(static_cast<unsigned>(live_.size()));
+    if (pick(3) == 0) verify(live_[i]);
+    EXPECT_EQ(hooks::cuMemFree_v2(live_[i].address), CUDA_SUCCESS);
+    std::swap(live_[i], live_.back());
+    live_.pop_back();
+  }
+  void write(Live& live) {
+    // The copy is on another stream than what still runs.
+    EXPECT_EQ(driver().cuStreamSynchronize(stream_), CUDA_SUCCESS);
+    if (pick(3) == 0) {
+      std::fill(live.words.begin(), live.words.end(), pick(3));
+    } else {
+      for (std::uint32_t& word : live.words) word = static_cast<std::uint32_t>(random_());
+    }
+    EXPECT_EQ((gated<&Driver::cuMemcpyHtoD_v2>(nullptr, live.address, static_cast<const void*>(live.words.data()),
+                                               live.words.size() * 4)),
+              CUDA_SUCCESS);
+  }
+  CUresult launch(CUdeviceptr data, std::uint64_t count) {
+    void* parameters[] = {&data, &count};
+    return gated<&Driver::cuLaunchKernel>(stream_, increment_, 1u, 1u, 1u, 1u, 1u, 1u, 0u, stream_, parameters,
+                                          static_cast<void**>(nullptr));
+  }
+  void increment(Live& live) {
+    const std::uint64_t count = 1 + pick(static_cast<unsigned>(live.words.size()));
+    EXPECT_EQ(launch(live.address, count), CUDA_SUCCESS);
+    for (std::uint64_t i = 0; i < count; ++i) ++live.words[i];
+    if (pick(2) == 0) {
+      EXPECT_EQ(driver().cuStreamSynchronize(stream_), CUDA_SUCCESS);
+    }
+  }
+  // A graph that copies: its addresses are looked up while it is made.
+  void replay(Live& live) {
+    const std::uint64_t count = std::min<std::uint64_t>(live.words.size(), 1000);
+    std::vector<std::uint32_t> copied(count);
+    CUgraph graph = nullptr;
+    CUgraphExec exec = nullptr;
+    ASSERT_EQ(hooks::cuStreamBeginCapture_v2(stream_, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+    EXPECT_EQ(launch(live.address, count), CUDA_SUCCESS);
+    EXPECT_EQ((gated<&Driver::cuMemcpyDtoHAsync_v2>(stream_, static_cast<void*>(copied.data()), live.address, count * 4,
+                                                    stream_)),
+              CUDA_SUCCESS);
+    ASSERT_EQ(hooks::cuStreamEndCapture(stream_, &graph), CUDA_SUCCESS);
+    ASSERT_EQ(driver().cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
+    EXPECT_EQ((gated<&Driver::cuGraphLaunch>(stream_, exec, stream_)), CUDA_SUCCESS);
+    EXPECT_EQ(driver().cuStreamSynchronize(stream_), CUDA_SUCCESS);
+    for (std::uint64_t i = 0; i < count; ++i) {
+      if (copied[i] != ++live.words[i]) {
+        ADD_FAILURE() << "a graph read " << copied[i] << " and not " << live.words[i];
+        break;
+      }
+    }
+    EXPECT_EQ(driver().cuGraphExecDestroy(exec), CUDA_SUCCESS);
+    EXPECT_EQ(driver().cuGraphDestroy(graph), CUDA_SUCCESS);
+  }
+  // Answered whether it is there or not.
+  void look(const Live& live) {
+    CUdeviceptr base = 0;
+    std::size_t size = 0;
+    EXPECT_EQ(hooks::cuMemGetAddressRange_v2(&base, &size, live.address + 2), CUDA_SUCCESS);
+    EXPECT_EQ(base, live.address);
+    EXPECT_EQ(size, live.words.size() * 4);
+    CUcontext context = nullptr;
+    EXPECT_EQ(hooks::cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, live.address), CUDA_SUCCESS);
+    EXPECT_EQ(context, context_);
+    std::size_t free = 0;
+    std::size_t total = 0;
+    EXPECT_EQ(hooks::cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
+    EXPECT_EQ(total, kCapacity);
+  }
+  void verify(Live& live) {
+    EXPECT_EQ(driver().cuStreamSynchronize(stream_), CUDA_SUCCESS);
+    std::vector<std::uint32_t> words(live.words.size());
+    EXPECT_EQ(
+        (gated<&Driver::cuMemcpyDtoH_v2>(nullptr, static_cast<void*>(words.data()), live.address, words.size() * 4)),
+        CUDA_SUCCESS);
+    const auto [read, written] = std::mismatch(words.begin(), words.end(), live.words.begin());
+    EXPECT_TRUE(read == words.end()) << "word " << (read - words.begin()) << " of " << words.size() << " is " << *read
+                                     << ", written was " << *written;
+    verified.fetch_add(1);
+  }
+
+  const CUcontext context_;
+  std::mt19937 random_;
+  CUfunction increment_ = nullptr;
+  CUstream stream_ = nullptr;
+  std::vector<Live> live_;
+};
+
+class MemoryTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_NE(::mkdtemp(directory_), nullptr);
+    ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory_, 1), 0);
+    ASSERT_EQ(::setenv("GPUMUX_ON_DAEMON_LOSS", "wait", 1), 0);
+    ASSERT_EQ(::unsetenv("GPUMUX_DISABLE"), 0);
+    socket_ = std::string(directory_) + "/" + os::kTenantSocket;
+  }
+  void TearDown() override {
+    pager::clear_faults();
+    ::unlink(socket_.c_str());
+    ::rmdir(directory_);
+  }
+  char directory_[64] = "/tmp/gpumux-memory-test-XXXXXX";
+  std::string socket_;
+};
+
+// One tenant for the whole process, as in a program; so one test for everything that happens to it.
+TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
+  RoomDaemon daemon(socket_);
+  ASSERT_EQ(driver().cuInit(0), CUDA_SUCCESS);
+  CUcontext context = nullptr;
+  CUmodule module = nullptr;
+  ASSERT_EQ(hooks::cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+  ASSERT_EQ(hooks::cuModuleLoadData(&module, ::kGpumuxSimKernelsPtx), CUDA_SUCCESS);
+
+  std::atomic<bool> stop{false};
+  std::vector<std::unique_ptr<Program>> programs;
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < 3; ++i) programs.push_back(std::make_unique<Program>(context, module, seed() + i + 1));
+  for (auto& program : programs) {
+    threads.emplace_back([&program, &stop, context] {
+      ASSERT_EQ(driver().cuCtxSetCurrent(context), CUDA_SUCCESS);
+      while (!stop) {
+        program->step();
+        program->steps.fetch_add(1);
+      }
+      program->verify_all();
+    });
+  }
+  const std::uint64_t rooms = from_environment("GPUMUX_TEST_ROOMS", 3000);
+  std::array<std::uint64_t, 3> before{};
+  std::mt19937 random(seed());
+  for (unsigned round = 0; daemon.rooms() < rooms && daemon.complaints().empty() && !HasFailure(); ++round) {
+    // In every second round the driver refuses now and then what the pager asks.
+    for (const char* name : {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemHostRegister_v2",
+                             "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"}) {
+      pager::Fault& fault = *pager::the_faults()[name];
+      fault.code = std::string_view(name) == "cuMemCreate" ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
+      fault.per_million = round % 2 == 0 ? 0 : 3000;
+    }
+    std::this_thread::sleep_for(100ms);
+    // Everybody gets on, if not while the room changes faster than memory moves, then when it stays.
+    pager::clear_faults();
+    daemon.calm(true);
+    const base::TimePoint patience = now() + 60s;
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      while (programs[i]->steps < before[i] + 5 && now() < patience) std::this_thread::sleep_for(1ms);
+      ASSERT_GE(programs[i]->steps, before[i] + 5) << "thread " << i << " does not get on";
+      before[i] = programs[i]->steps;
+    }
+    daemon.calm(false);
+  }
+  pager::clear_faults();
+  daemon.calm(true);
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(daemon.complaints(), "");
+  const wire::Memory last = daemon.last();
+  std::uint64_t verified = 0;
+  std::uint64_t refused = 0;
+  for (const auto& program : programs) {
+    verified += program->verified;
+    refused += program->refused;
+  }
+  std::printf(
+      "%llu rooms, %llu grants, %llu reports, %llu refusals; %llu verified, %llu without memory; moved %llu MiB "
+      "out, %llu in, saved %llu clean, %llu constant\n",
+      static_cast<unsigned long long>(daemon.rooms()), static_cast<unsigned long long>(daemon.grants()),
+      static_cast<unsigned long long>(daemon.reports()), static_cast<unsigned long long>(daemon.refusals()),
+      static_cast<unsigned long long>(verified), static_cast<unsigned long long>(refused),
+      static_cast<unsigned long long>(last.moved_out >> 20), static_cast<unsigned long long>(last.moved_in >> 20),
+      static_cast<unsigned long long>(last.saved_clean >> 20),
+      static_cast<unsigned long long>(last.saved_constant >> 20));
+  EXPECT_GT(verified, 10u);
+  EXPECT_GT(last.moved_out, 0u) << "nothing was ever evicted";
+  EXPECT_GT(last.moved_in, 0u);
+  programs.clear();
+  EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
+  SeatMemory& memory = tenant()->memories().of(0);
+  tenant()->memories().pause(0);
+  EXPECT_STREQ(memory.pager.check(), nullptr);
+  EXPECT_EQ(memory.pager.bounds().committed(), 0u);
+  EXPECT_EQ(memory.pager.evicted_bytes(), 0u);
+  tenant()->memories().resume(0);
+}
+
+}  // namespace
+}  // namespace gpumux::shim

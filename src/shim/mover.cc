@@ -1,0 +1,397 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/mover.h"
+
+#include <signal.h>
+
+#include <algorithm>
+
+#include "os/futex.h"
+#include "os/system_clock.h"
+#include "shim/memories.h"
+
+namespace gpumux::shim {
+namespace {
+
+using namespace std::chrono_literals;
+using pager::JobState;
+
+constexpr base::Duration kPoll = std::chrono::microseconds(pager::kPollMicroseconds);
+// A seat that is to be evicted is looked at this often until it is drained: a drain takes its work's time, at most some
+// milliseconds where the daemon bounds it.
+constexpr base::Duration kDrainLook = 200us;
+constexpr base::Duration kLongestDrainLook = 20ms;
+// A job that lacks what another process has to give up first, or that failed, is tried again after this; twice as long
+// each time, up to the second.
+constexpr base::Duration kRetry = 2ms;
+constexpr base::Duration kLongestRetry = 100ms;
+// From then on it is told to the daemon, which may count on others.
+constexpr base::Duration kStuckAfter = 500ms;
+// A context that cannot have streams now will hardly have them later; the first job tries once more.
+constexpr std::uint32_t kMostPreparations = 3;
+// What changes without anybody waiting for it is told this often.
+constexpr base::Duration kReportEvery = 250ms;
+
+base::TimePoint now() { return os::SystemClock().now(); }
+
+std::optional<base::Duration> sooner(std::optional<base::Duration> a, std::optional<base::Duration> b) {
+  if (!a) return b;
+  return b && *b < *a ? b : a;
+}
+
+constexpr bool has(std::uint64_t group, std::uint32_t slot) { return (group >> slot & 1) != 0; }
+
+}  // namespace
+
+Mover::Mover(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, Memories& memories)
+    : driver_(driver), gate_(gate), seats_(seats), memories_(memories) {}
+
+Mover::~Mover() { stop(); }
+
+base::Status Mover::start() {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int result = pthread_create(&thread_, nullptr, thread_main, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (result != 0) return base::fail_errno(result, "cannot create the mover's thread");
+  pthread_mutex_lock(&pause_mutex_);
+  started_ = true;
+  pthread_mutex_unlock(&pause_mutex_);
+  return {};
+}
+
+void Mover::stop() {
+  if (!started_) return;
+  stopping_.store(true, std::memory_order_release);
+  wake();
+  pthread_join(thread_, nullptr);
+  started_ = false;
+  for (Moving& moving : moving_) {
+    moving.eviction.reset();
+    moving.restoration.reset();
+  }
+}
+
+void Mover::wake() {
+  wakes_.fetch_add(1, std::memory_order_release);  // pairs with the acquire in run
+  os::futex_wake(wakes_, os::FutexScope::kProcess);
+}
+
+void Mover::note_change(SeatMemory& memory) {
+  // Once for each report: the mover sends it when its time has come.
+  if (!memory.changed.exchange(true, std::memory_order_acq_rel)) wake();
+}
+
+void* Mover::thread_main(void* self) {
+  pthread_setname_np(pthread_self(), "gpumux-mover");
+  static_cast<Mover*>(self)->run();
+  return nullptr;
+}
+
+void Mover::run() {
+  while (!stopping_.load(std::memory_order_acquire)) {
+    const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
+    std::optional<base::Duration> sleep;
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+      SeatMemory* const memory = memories_.if_any(slot);
+      if (memory != nullptr) sleep = sooner(sleep, look_at(*memory, moving_[slot], now()));
+    }
+    if (recalled_.load(std::memory_order_relaxed) != 0) return_host_memory();
+    if (!sleep || *sleep > 0ns) os::futex_wait(wakes_, seen, sleep.value_or(-1ns), os::FutexScope::kProcess);
+  }
+}
+
+// ---- what others ask for
+
+void Mover::pause(std::uint32_t slot) {
+  pthread_mutex_lock(&pause_mutex_);
+  ++moving_[slot].paused;
+  if (started_) {
+    wake();
+    while (!moving_[slot].idle) pthread_cond_wait(&idle_, &pause_mutex_);
+  }
+  pthread_mutex_unlock(&pause_mutex_);
+}
+
+void Mover::resume(std::uint32_t slot) {
+  pthread_mutex_lock(&pause_mutex_);
+  --moving_[slot].paused;
+  pthread_mutex_unlock(&pause_mutex_);
+  wake();
+}
+
+void Mover::recall_host(std::uint64_t bytes) {
+  recalled_.store(bytes, std::memory_order_relaxed);
+  wake();
+}
+
+void Mover::prepare(std::uint32_t slot, std::uint64_t bytes) {
+  moving_[slot].to_prepare.store(bytes, std::memory_order_relaxed);
+  wake();
+}
+
+// ---- one seat
+
+std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  pthread_mutex_lock(&pause_mutex_);
+  const bool paused = moving.paused != 0;
+  moving.idle = false;
+  pthread_mutex_unlock(&pause_mutex_);
+  if (paused) {
+    // Destroying a job waits for the copies that are under way, and leaves every chunk on one side or the other.
+    moving.restoration.reset();
+    if (moving.eviction != nullptr || moving.is_shut) end_eviction(memory, moving);
+    pthread_mutex_lock(&pause_mutex_);
+    moving.idle = true;
+    pthread_cond_broadcast(&idle_);
+    pthread_mutex_unlock(&pause_mutex_);
+    return std::nullopt;
+  }
+  std::optional<base::Duration> next = memory.expire_asking(time);
+  // Streams and the hash kernel, while there is room for them.
+  if (memory.is_bounded() && !memory.pager.is_prepared() && memory.pager.bounds().committed() != 0 &&
+      moving.unprepared < kMostPreparations && memory.pager.prepare(nullptr) != cuda::CUDA_SUCCESS)
+    ++moving.unprepared;
+  prepare_now(memory, moving);
+  std::optional<base::Duration> job;
+  if (moving.eviction != nullptr) {
+    job = step_eviction(memory, moving, time);
+  } else if (moving.restoration != nullptr) {
+    job = step_restoration(memory, moving, time);
+  } else {
+    job = begin(memory, moving, time);
+  }
+  next = sooner(next, job);
+  next = sooner(next, report(memory, moving, time));
+  if (moving.eviction == nullptr && moving.restoration == nullptr) {
+    pthread_mutex_lock(&pause_mutex_);
+    moving.idle = true;
+    pthread_cond_broadcast(&idle_);
+    pthread_mutex_unlock(&pause_mutex_);
+  }
+  return next;
+}
+
+// By the words alone: quick, and asked at each step.
+bool Mover::may_evict(std::uint64_t group) const {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (has(group, slot) && (gate_.is_granted(slot) || gate_.is_ungated(slot) || gate_.has_permits(slot))) return false;
+  }
+  return true;
+}
+
+// Nobody inside, and all work done.
+bool Mover::is_quiet(std::uint64_t group) {
+  gate_.begin_close();
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (!has(group, slot)) continue;
+    if (gate_.is_anybody_inside(slot)) return false;
+    if (seats_.streams(slot).poll(false) == gate::WorkState::kRunning) return false;
+  }
+  return true;
+}
+
+base::Duration Mover::try_later(Moving& moving, base::TimePoint time) {
+  moving.retry_after = std::clamp(2 * moving.retry_after, kRetry, kLongestRetry);
+  moving.retry_at = time + moving.retry_after;
+  if (moving.starved_since == base::TimePoint{}) moving.starved_since = time;
+  return moving.retry_after;
+}
+
+std::optional<base::Duration> Mover::begin(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  if (memories_.is_broken(memory.slot)) return std::nullopt;
+  const std::uint64_t excess = memory.is_bounded() ? memory.pager.bounds().excess() : 0;
+  if (excess == 0 && moving.is_shut) end_eviction(memory, moving);
+  if (excess == 0 && memory.pager.evicted_bytes() == 0) {
+    // A free may have taken the last of it.
+    if (gate_.is_barred(memory.slot)) memories_.settle(memory.slot);
+    moving.retry_after = 0ns;
+    moving.starved_since = {};
+    return std::nullopt;
+  }
+  if (time < moving.retry_at) return moving.retry_at - time;
+  return excess != 0 ? begin_eviction(memory, moving, time) : begin_restoration(memory, moving, time);
+}
+
+std::optional<base::Duration> Mover::begin_eviction(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  // Freed memory goes whoever holds what: nobody uses it.
+  if (memory.pager.trim(memory.pager.bounds().excess()) != 0) moving.report_now = true;
+  const std::uint64_t excess = memory.pager.bounds().excess();
+  if (excess == 0) return 0ns;
+  const std::uint64_t group = memories_.group(memory.slot);
+  // Before the look: a drain that is over meanwhile is seen by it, or wakes us.
+  waits_for_drain_.store(true, std::memory_order_seq_cst);
+  if (!may_evict(group)) {
+    if (moving.is_shut) end_eviction(memory, moving);
+    // A holder keeps what it has. The drainer wakes us when it is drained; looking besides costs next to nothing.
+    moving.retry_after = std::clamp(2 * moving.retry_after, kDrainLook, kLongestDrainLook);
+    return moving.retry_after;
+  }
+  if (!moving.is_shut) {
+    // Shut before it is asked whether anybody is inside. The lease is not held, so this keeps nobody from anything.
+    moving.is_shut = true;
+    memories_.set_evicting(memory.slot, true);
+  }
+  if (!is_quiet(group)) return kDrainLook;
+  moving.door.mover = this;
+  moving.door.group = group;
+  cuda::CUresult error = cuda::CUDA_SUCCESS;
+  moving.discarding = false;
+  memory.lender.want(excess);
+  moving.eviction = memory.pager.begin_eviction(moving.door, excess, &error);
+  if (moving.eviction == nullptr && is_broken(memory, error)) {
+    moving.eviction = memory.pager.begin_discard(moving.door, &error);
+    moving.discarding = moving.eviction != nullptr;
+  }
+  if (moving.eviction == nullptr) {
+    end_eviction(memory, moving);
+    return try_later(moving, time);
+  }
+  return 0ns;
+}
+
+std::optional<base::Duration> Mover::step_eviction(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  const std::uint64_t freed = moving.eviction->freed_bytes();
+  const JobState state = moving.eviction->step();
+  if (moving.eviction->freed_bytes() != freed) {
+    moving.report_now = true;
+    moving.starved_since = {};
+  }
+  if (!is_over(state)) {
+    if (memory.pager.bounds().excess() == 0) moving.eviction->cancel();
+    if (state == JobState::kRunning) return 0ns;
+    if (state == JobState::kWaiting) return kPoll;
+    // Host memory is on its way, or asked for again.
+    if (moving.starved_since == base::TimePoint{}) moving.starved_since = time;
+    memory.lender.want(memory.pager.bounds().excess());
+    return time - moving.starved_since < kStuckAfter ? base::Duration(500us) : base::Duration(5ms);
+  }
+  const cuda::CUresult error = moving.eviction->error();
+  const std::uint64_t all_freed = moving.eviction->freed_bytes();
+  const bool discarded = moving.discarding && state == JobState::kDone;
+  moving.eviction.reset();
+  moving.report_now = true;
+  if (discarded) {
+    memories_.set_broken(memory.slot);
+  } else if (state == JobState::kFailed && !moving.discarding && is_broken(memory, error)) {
+    // Nothing can be copied from a broken context, and nobody can use what it has.
+    moving.eviction = memory.pager.begin_discard(moving.door, &moving.discard_error);
+    moving.discarding = moving.eviction != nullptr;
+    if (moving.eviction != nullptr) return 0ns;
+  }
+  end_eviction(memory, moving);
+  // Failed, or there was nothing more to free: what is left is pinned, or held by the driver.
+  if (state == JobState::kFailed || (state == JobState::kDone && all_freed == 0)) return try_later(moving, time);
+  moving.retry_at = time;
+  return 0ns;
+}
+
+void Mover::end_eviction(SeatMemory& memory, Moving& moving) {
+  moving.eviction.reset();
+  moving.is_shut = false;
+  memories_.set_evicting(memory.slot, false);
+}
+
+std::optional<base::Duration> Mover::begin_restoration(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  if (moving.is_shut) end_eviction(memory, moving);
+  cuda::CUresult error = cuda::CUDA_SUCCESS;
+  moving.restoration = memory.pager.begin_restoration(pager::Restoration::kAnyRoom, &error);
+  if (moving.restoration != nullptr) return step_restoration(memory, moving, time);
+  return try_later(moving, time);
+}
+
+std::optional<base::Duration> Mover::step_restoration(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  const std::uint64_t restored = moving.restoration->restored_bytes();
+  const JobState state = moving.restoration->step();
+  if (moving.restoration->restored_bytes() != restored) {
+    moving.starved_since = {};
+    moving.retry_after = 0ns;
+  }
+  if (state == JobState::kRunning) return 0ns;
+  if (state == JobState::kWaiting) {
+    // A bound that was lowered meanwhile ends it; what had been taken stays until it is evicted again.
+    if (memory.is_bounded() && memory.pager.bounds().excess() != 0) moving.restoration->cancel();
+    return kPoll;
+  }
+  const bool lacks_room = moving.restoration->lacks_room();
+  const cuda::CUresult error = moving.restoration->error();
+  moving.restoration.reset();
+  memories_.settle(memory.slot);
+  if (state == JobState::kDone || state == JobState::kCancelled) {
+    moving.report_now = true;
+    moving.retry_at = time;
+    return 0ns;
+  }
+  if (state == JobState::kFailed && is_broken(memory, error)) {
+    memories_.set_broken(memory.slot);
+    moving.report_now = true;
+    return std::nullopt;
+  }
+  // Without room it is the daemon's next word that matters, or a free.
+  if (state == JobState::kStarved && lacks_room) return std::nullopt;
+  return try_later(moving, time);
+}
+
+// A sticky error: the driver answers everything in this context with it.
+bool Mover::is_broken(SeatMemory& memory, cuda::CUresult error) const {
+  switch (error) {
+    case cuda::CUDA_ERROR_ILLEGAL_ADDRESS:
+    case cuda::CUDA_ERROR_LAUNCH_TIMEOUT:
+    case cuda::CUDA_ERROR_ASSERT:
+    case cuda::CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case cuda::CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case cuda::CUDA_ERROR_MISALIGNED_ADDRESS:
+    case cuda::CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case cuda::CUDA_ERROR_INVALID_PC:
+    case cuda::CUDA_ERROR_LAUNCH_FAILED:
+    case cuda::CUDA_ERROR_ECC_UNCORRECTABLE:
+    case cuda::CUDA_ERROR_CONTAINED: break;
+    default: return false;
+  }
+  return memory.pager.context_error() == error;
+}
+
+// ---- host memory
+
+void Mover::prepare_now(SeatMemory& memory, Moving& moving) {
+  const std::uint64_t bytes = moving.to_prepare.exchange(0, std::memory_order_relaxed);
+  // A hint: what is missing now is asked for, and pinned when the hint comes again or the eviction does.
+  if (bytes == 0 || moving.eviction != nullptr || moving.restoration != nullptr) return;
+  memory.lender.want(bytes);
+  memory.pager.prepare_host(bytes);
+}
+
+void Mover::return_host_memory() {
+  std::uint64_t left = recalled_.exchange(0, std::memory_order_relaxed);
+  for (std::uint32_t slot = 0; slot < seats_.count() && left != 0; ++slot) {
+    SeatMemory* const memory = memories_.if_any(slot);
+    if (memory == nullptr) continue;
+    std::uint64_t given = memory->lender.give_up(left);
+    if (given < left && memory->pager.shrink_host(left - given) != 0) given += memory->lender.give_up(left - given);
+    left -= std::min(left, given);
+  }
+}
+
+// ---- reports
+
+std::optional<base::Duration> Mover::report(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  const std::uint64_t used = memory.pager.bounds().used() + memory.outside_bytes();
+  const bool is_moving = moving.eviction != nullptr || moving.restoration != nullptr;
+  const bool less = used < moving.reported_used;
+  if (!moving.report_now && !memory.has_unreported_room() && !(less && is_moving)) {
+    if (!memory.changed.load(std::memory_order_acquire) && !less) return std::nullopt;
+    if (time - moving.reported_at < kReportEvery) return kReportEvery - (time - moving.reported_at);
+  }
+  // Before it is counted: what changes from here on is reported the next time.
+  memory.changed.store(false, std::memory_order_seq_cst);
+  const bool is_stuck = moving.starved_since != base::TimePoint{} && time - moving.starved_since > kStuckAfter;
+  const std::uint32_t flags = (is_moving ? wire::kMemoryBusy : 0) | (is_stuck ? wire::kMemoryStuck : 0);
+  memories_.send_report(memory, flags);
+  moving.report_now = false;
+  moving.reported_at = time;
+  moving.reported_used = used;
+  return std::nullopt;
+}
+
+}  // namespace gpumux::shim

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mover: the thread that takes each seat's memory to where its bounds want it, and says how far it has come.
+//
+//   above its room, and drained            -> evict
+//   below its room, and something evicted  -> restore, lease or not
+//
+// It is apart from the drainer because moving takes long: a call that maps or pins a chunk lasts a millisecond, and
+// longer where the driver is busy; a revocation of another seat must not wait for it. One thread serves all seats: jobs
+// are stepped in turn, about a millisecond at a time, and the copying is the GPU's.
+//
+// Evicting begins only behind three doors: the lease is not held (the daemon's word), the gate is barred (our own word,
+// so a lease that is given in the middle lets nobody in), and after a barrier nobody is inside and all work that was
+// noted is done. While it goes on, a lease that is given ends it: what holds a lease wants its memory back.
+#pragma once
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+
+#include "base/limits.h"
+#include "base/result.h"
+#include "pager/pager.h"
+#include "shim/seats.h"
+
+namespace gpumux::gate {
+class Gate;
+}
+
+namespace gpumux::shim {
+
+class Memories;
+class SeatMemory;
+
+class Mover {
+ public:
+  Mover(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, Memories& memories);
+  ~Mover();
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+
+  base::Status start();
+  void stop();  // in tests
+
+  // Any thread: a bound, a lease or what is allocated has changed.
+  void wake();
+
+  // Something of a seat's has changed that people want to see.
+  void note_change(SeatMemory& memory);
+  // The drainer: a seat is drained.
+  void on_drained() {
+    if (waits_for_drain_.exchange(false, std::memory_order_acq_rel)) wake();
+  }
+
+  // Returns when no job of this seat's runs, and none will until resume. Counted. Not from the mover's thread.
+  void pause(std::uint32_t slot);
+  void resume(std::uint32_t slot);
+
+  // The daemon wants so much host memory back.
+  void recall_host(std::uint64_t bytes);
+  // The seat is likely to have to evict so much soon.
+  void prepare(std::uint32_t slot, std::uint64_t bytes);
+
+ private:
+  class Door final : public pager::DrainedSeat {
+   public:
+    bool still_drained() const override { return mover->may_evict(group); }
+    const Mover* mover = nullptr;
+    std::uint64_t group = 0;
+  };
+  // What the mover knows of a seat; its own thread's, unless it says otherwise.
+  struct Moving {
+    Door door;
+    std::unique_ptr<pager::Eviction> eviction;
+    std::unique_ptr<pager::Restoration> restoration;
+    bool discarding = false;
+    std::uint32_t unprepared = 0;  // attempts to prepare that failed
+    bool is_shut = false;          // the bar is asked for, for an eviction
+    cuda::CUresult discard_error = cuda::CUDA_SUCCESS;
+    base::TimePoint retry_at{};
+    base::Duration retry_after{};
+    base::TimePoint starved_since{};  // zero: it is not
+    base::TimePoint reported_at{};
+    std::uint64_t reported_used = 0;
+    bool report_now = false;
+    std::uint32_t paused = 0;  // under pause_mutex_
+    bool idle = true;          // under pause_mutex_
+    std::atomic<std::uint64_t> to_prepare{0};
+  };
+
+  static void* thread_main(void* self);
+  void run();
+  std::optional<base::Duration> look_at(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> step_eviction(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> step_restoration(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> begin(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> begin_eviction(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> begin_restoration(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  base::Duration try_later(Moving& moving, base::TimePoint now);
+  void end_eviction(SeatMemory& memory, Moving& moving);
+  void prepare_now(SeatMemory& memory, Moving& moving);
+  void return_host_memory();
+  std::optional<base::Duration> report(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  bool may_evict(std::uint64_t group) const;
+  bool is_quiet(std::uint64_t group);
+  bool is_broken(SeatMemory& memory, cuda::CUresult error) const;
+
+  const cuda::Driver& driver_;
+  gate::Gate& gate_;
+  Seats& seats_;
+  Memories& memories_;
+  std::array<Moving, base::kMaxSeatsPerTenant> moving_;
+  std::atomic<std::uint64_t> recalled_{0};
+  std::atomic<bool> waits_for_drain_{false};
+  pthread_t thread_{};
+  bool started_ = false;
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::uint32_t> wakes_{0};
+  pthread_mutex_t pause_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t idle_ = PTHREAD_COND_INITIALIZER;
+};
+
+}  // namespace gpumux::shim

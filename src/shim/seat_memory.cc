@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/seat_memory.h"
+
+#include <time.h>
+
+#include <algorithm>
+
+#include "os/system_clock.h"
+
+namespace gpumux::shim {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A daemon says how much room there is right behind SeatOpened. This long after that without a word, it is one that
+// leaves memory to the driver.
+constexpr base::Duration kFirstRoom = 100ms;
+// A thread that waits for room goes on waiting while there is a daemon, which answers sooner or later: others may have
+// to drain and be evicted first. Without one it waits this long for it to come back.
+constexpr base::Duration kWithoutDaemon = 30s;
+constexpr base::Duration kLook = 100ms;
+// Beside what is asked for: allocations on the way and rounding need not ask once more each.
+constexpr std::uint64_t kSlackBytes = 8 * pager::kMebibyte;
+
+class Locked {
+ public:
+  explicit Locked(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
+  ~Locked() { pthread_mutex_unlock(&mutex_); }
+  Locked(const Locked&) = delete;
+  Locked& operator=(const Locked&) = delete;
+
+ private:
+  pthread_mutex_t& mutex_;
+};
+
+// Tickets and sequences grow, and may come round.
+bool is_newer(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) > 0; }
+
+pager::Options options_of(const MemorySettings& settings, cuda::CUdevice device, HostLender& lender) {
+  pager::Options options;
+  options.device = device;
+  options.host_memory = &lender;
+  options.verify = settings.verify;
+  options.chunk_bytes = settings.chunk_bytes;
+  return options;
+}
+
+}  // namespace
+
+SeatMemory::SeatMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice the_device,
+                       std::uint32_t the_slot, HostLender::Port& port)
+    : slot(the_slot),
+      device(the_device),
+      lender(port, the_slot),
+      pager(driver, options_of(settings, the_device, lender)),
+      driver_(driver),
+      settings_(settings) {
+  pager.bounds().set(0, pager::Bounds::kNone);
+}
+
+bool SeatMemory::is_paged() {
+  int known = is_paged_.load(std::memory_order_relaxed);
+  if (known < 0) {
+    int supported = 0;
+    const bool can =
+        settings_.paging && !settings_.managed && driver_.cuMemAddressReserve != nullptr &&
+        driver_.cuMemCreate != nullptr && driver_.cuThreadExchangeStreamCaptureMode != nullptr &&
+        driver_.cuDeviceGetAttribute != nullptr &&
+        driver_.cuDeviceGetAttribute(&supported, cuda::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
+                                     device) == cuda::CUDA_SUCCESS;
+    known = can && supported != 0 ? 1 : 0;
+    is_paged_.store(known, std::memory_order_relaxed);
+  }
+  return known == 1;
+}
+
+// ---- bounds
+
+// What is outside the pager's reach takes part of the room.
+void SeatMemory::apply_locked() {
+  const std::uint64_t outside = outside_total_.load(std::memory_order_relaxed);
+  const auto within = [&](std::uint64_t bound) { return bound - std::min(bound, outside); };
+  switch (rule_.load(std::memory_order_relaxed)) {
+    case Rule::kAsking: pager.bounds().set(0, pager::Bounds::kNone); break;
+    case Rule::kBounded: pager.bounds().set(within(room_.room), within(room_.commitment)); break;
+    case Rule::kUnbounded: pager.bounds().set(pager::Bounds::kNone, pager::Bounds::kNone); break;
+  }
+}
+
+bool SeatMemory::set_room(const wire::Room& room) {
+  const Locked locked(mutex_);
+  if (room_.sequence != 0 && !is_newer(room.sequence, room_.sequence)) return false;
+  room_ = room;
+  rule_.store(Rule::kBounded, std::memory_order_release);
+  if (room.total != 0) total_.store(room.total, std::memory_order_relaxed);
+  if (room.ticket != 0 && is_newer(room.ticket, answered_)) {
+    answered_ = room.ticket;
+    if (room.refused != 0) refused_ = room.ticket;
+  }
+  apply_locked();
+  pthread_cond_broadcast(&changed_);
+  return true;
+}
+
+void SeatMemory::unbind() {
+  const Locked locked(mutex_);
+  rule_.store(Rule::kUnbounded, std::memory_order_release);
+  opened_ = false;
+  apply_locked();
+  pthread_cond_broadcast(&changed_);
+}
+
+void SeatMemory::on_connected() {
+  lender.on_connected();
+  const Locked locked(mutex_);
+  // Sequences are the connection's.
+  room_.sequence = 0;
+  reported_sequence_ = 0;
+  opened_ = false;
+}
+
+void SeatMemory::on_opened(base::TimePoint now) {
+  const Locked locked(mutex_);
+  opened_ = true;
+  opened_at_ = now;
+}
+
+std::optional<base::Duration> SeatMemory::expire_asking(base::TimePoint now) {
+  const Locked locked(mutex_);
+  if (!opened_ || rule_.load(std::memory_order_relaxed) != Rule::kAsking) return std::nullopt;
+  if (now - opened_at_ < kFirstRoom) return kFirstRoom - (now - opened_at_);
+  rule_.store(Rule::kUnbounded, std::memory_order_release);
+  apply_locked();
+  pthread_cond_broadcast(&changed_);
+  return 0ns;
+}
+
+bool SeatMemory::sleep_locked(base::Duration duration) {
+  timespec until{};
+  ::clock_gettime(CLOCK_REALTIME, &until);
+  until.tv_nsec += duration.count();
+  until.tv_sec += until.tv_nsec / 1'000'000'000;
+  until.tv_nsec %= 1'000'000'000;
+  return pthread_cond_timedwait(&changed_, &mutex_, &until) == 0;
+}
+
+bool SeatMemory::await_bounds() {
+  const Locked locked(mutex_);
+  const base::TimePoint start = os::SystemClock().now();
+  while (rule_.load(std::memory_order_relaxed) == Rule::kAsking) {
+    if (os::SystemClock().now() - start > kWithoutDaemon) return false;
+    sleep_locked(kLook);
+  }
+  return true;
+}
+
+bool SeatMemory::enough_locked(const wire::RoomWanted& wish) const {
+  return (wish.room == 0 || room_.room >= wish.room) && (wish.commitment == 0 || room_.commitment >= wish.commitment);
+}
+
+SeatMemory::Wish SeatMemory::wish(std::uint64_t bytes, bool on_gpu, bool* again) {
+  const Locked locked(mutex_);
+  *again = rule_.load(std::memory_order_relaxed) == Rule::kAsking;
+  if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return {};
+  const std::uint64_t wanted = pager::round_up(std::min(bytes, UINT64_MAX / 4), pager::kBlockBytes) + kSlackBytes;
+  const std::uint64_t outside = outside_total_.load(std::memory_order_relaxed);
+  Wish made;
+  do {
+    made.ticket = ++last_ticket_;
+  } while (made.ticket == 0);
+  made.message = {.slot = slot,
+                  .ticket = made.ticket,
+                  .room = on_gpu ? pager.bounds().used() + outside + wanted : 0,
+                  .commitment = pager.bounds().committed() + outside + wanted};
+  newest_wish_ = made.message;
+  return made;
+}
+
+bool SeatMemory::await(std::uint32_t ticket) {
+  const Locked locked(mutex_);
+  base::TimePoint heard = os::SystemClock().now();
+  while (is_newer(ticket, answered_)) {
+    if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return true;  // no bounds any more: try
+    const base::TimePoint now = os::SystemClock().now();
+    if (opened_) heard = now;
+    if (now - heard > kWithoutDaemon) return false;
+    sleep_locked(kLook);
+  }
+  return refused_ != ticket;
+}
+
+wire::RoomWanted SeatMemory::open_wish() {
+  const Locked locked(mutex_);
+  return newest_wish_.ticket != 0 && is_newer(newest_wish_.ticket, answered_) ? newest_wish_ : wire::RoomWanted{};
+}
+
+// ---- what the pager does not have
+
+void SeatMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes) {
+  {
+    const Locked locked(mutex_);
+    outside_[key] = {reason, bytes};
+    outside_by_reason_[static_cast<std::size_t>(reason)] += bytes;
+    outside_total_.fetch_add(bytes, std::memory_order_relaxed);
+    apply_locked();
+  }
+}
+
+bool SeatMemory::remove_outside(std::uint64_t key) {
+  {
+    const Locked locked(mutex_);
+    const auto found = outside_.find(key);
+    if (found == outside_.end()) return false;
+    outside_by_reason_[static_cast<std::size_t>(found->second.reason)] -= found->second.bytes;
+    outside_total_.fetch_sub(found->second.bytes, std::memory_order_relaxed);
+    outside_.erase(found);
+    apply_locked();
+  }
+  return true;
+}
+
+void SeatMemory::set_outside(wire::Unpageable reason, std::uint64_t bytes) {
+  const Locked locked(mutex_);
+  std::uint64_t& known = outside_by_reason_[static_cast<std::size_t>(reason)];
+  if (known == bytes) return;
+  outside_total_.fetch_add(bytes - known, std::memory_order_relaxed);
+  known = bytes;
+  apply_locked();
+}
+
+// ---- reports
+
+bool SeatMemory::has_unreported_room() const {
+  const Locked locked(mutex_);
+  return room_.sequence != reported_sequence_;
+}
+
+wire::Memory SeatMemory::report(std::uint64_t epoch, std::uint32_t flags) {
+  wire::Memory memory{.slot = slot, .epoch = epoch, .flags = flags};
+  {
+    // The bounds were in force before what follows is counted: that is what a sequence promises.
+    const Locked locked(mutex_);
+    memory.room_sequence = room_.sequence;
+    reported_sequence_ = room_.sequence;
+    for (std::size_t i = 0; i < wire::kUnpageableReasons; ++i) memory.unpageable[i] = outside_by_reason_[i];
+  }
+  const pager::Counters counters = pager.counters();
+  const std::uint64_t on_gpu = pager.bounds().used();
+  const auto pinned = [&](pager::PinReason reason) { return counters.unpageable[static_cast<std::size_t>(reason)]; };
+  const auto add = [&](wire::Unpageable reason, std::uint64_t bytes) {
+    memory.unpageable[static_cast<std::size_t>(reason)] += bytes;
+  };
+  add(wire::Unpageable::kExported, pinned(pager::PinReason::kExported));
+  add(wire::Unpageable::kRegistered, pinned(pager::PinReason::kRegistered) + pinned(pager::PinReason::kRdma));
+  add(wire::Unpageable::kOther, pinned(pager::PinReason::kPeer) + pinned(pager::PinReason::kProgram));
+  // Counted once: what is pinned is not pageable; what is imported is told by the process that exports it.
+  std::uint64_t stays = 0;
+  for (std::size_t i = 0; i < counters.unpageable.size(); ++i) {
+    if (static_cast<pager::PinReason>(i) != pager::PinReason::kImported) stays += counters.unpageable[i];
+  }
+  memory.allocated = allocated_bytes();
+  memory.resident = on_gpu - std::min(on_gpu, stays);
+  memory.evicted = pager.evicted_bytes();
+  memory.host_used = counters.host_used;
+  memory.host_clean = counters.clean_copies;
+  memory.moved_out = counters.moved.out;
+  memory.moved_in = counters.moved.in;
+  memory.saved_clean = counters.moved.saved_clean;
+  memory.saved_constant = counters.moved.saved_constant;
+  return memory;
+}
+
+}  // namespace gpumux::shim

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// One seat's memory, as the tenant sees it: the pager, the bounds that the daemon has set (docs/memory.md), what of the
+// seat's memory is out of the pager's reach, and the threads that wait for more room.
+//
+// Until the daemon has said how much the seat may have, it may have nothing on the GPU: what is allocated is born
+// evicted, or waits. Without a daemon there are no bounds.
+//
+//     kAsking --Room--> kBounded --no daemon any more, and told to go on without--> kUnbounded --Room--> kBounded
+//        \--no daemon, or one that does not speak of memory--> kUnbounded
+//
+// Any thread may call any function, but not while it holds another lock of the shim's than the agent's (an
+// Announcement). This one (mutex_) is held for moments, never across a call of the driver.
+#pragma once
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "base/clock.h"
+#include "pager/pager.h"
+#include "shim/host_lender.h"
+#include "wire/messages.h"
+
+namespace gpumux::shim {
+
+struct MemorySettings {
+  bool paging = true;             // GPUMUX_PAGING
+  bool verify = false;            // GPUMUX_VERIFY
+  bool managed = false;           // GPUMUX_MEMORY=managed
+  std::uint64_t chunk_bytes = 0;  // for tests; 0: as pager::Options
+};
+
+class SeatMemory {
+ public:
+  SeatMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice device, std::uint32_t slot,
+             HostLender::Port& port);
+  SeatMemory(const SeatMemory&) = delete;
+  SeatMemory& operator=(const SeatMemory&) = delete;
+
+  const std::uint32_t slot;
+  const cuda::CUdevice device;
+  HostLender lender;
+  pager::Pager pager;
+
+  // Whether allocations on this GPU are the pager's. Calls the driver once.
+  bool is_paged();
+
+  // Whether the pager has anything that a context's end could concern.
+  bool has_anything() const {
+    return pager.is_prepared() || pager.bounds().committed() != 0 || pager.bounds().used() != 0 || has_imports_;
+  }
+  // Memory of other processes is neither used nor committed here.
+  void note_import() { has_imports_ = true; }
+
+  // ---- bounds
+
+  // An older sequence than the newest is ignored. False: it was.
+  bool set_room(const wire::Room& room);
+  // From now on there are none.
+  void unbind();
+  // A new connection: bounds stay, but the daemon has not said them yet.
+  void on_connected();
+  // The seat is known to a daemon, which will say how much room there is if it ever does. After a while that it does
+  // not (expire_asking) there are no bounds.
+  void on_opened(base::TimePoint now);
+  // How long until it must be called again; nothing: not needed.
+  std::optional<base::Duration> expire_asking(base::TimePoint now);
+
+  bool is_bounded() const { return rule_.load(std::memory_order_acquire) == Rule::kBounded; }
+  // What the program is told that its GPU has; 0: what the driver says.
+  std::uint64_t told_total() const { return total_.load(std::memory_order_relaxed); }
+  // So much more than before it began would the program have on the GPU and allocated.
+  struct Wish {
+    std::uint32_t ticket = 0;
+    wire::RoomWanted message;
+  };
+  // Notes that a thread wants `bytes` more; what is to be sent, unless bounds are not what it lacks (ticket 0, then
+  // `again` says whether trying once more is of use). With the agent's lock held, so that tickets are sent in order.
+  Wish wish(std::uint64_t bytes, bool on_gpu, bool* again);
+  // Waits for the answer. False: there is none to be had, or it is no.
+  bool await(std::uint32_t ticket);
+  // Waits until the first bounds are known. False: this is taking too long.
+  bool await_bounds();
+  // The newest wish that is not answered, to be said again on a new connection. ticket 0: none.
+  wire::RoomWanted open_wish();
+
+  // ---- what the pager does not have
+
+  // Device memory of the driver's own making. `key` names it (an address, a handle).
+  void add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes);
+  // False: it is not known here.
+  bool remove_outside(std::uint64_t key);
+  // For what is asked for and not followed (pools).
+  void set_outside(wire::Unpageable reason, std::uint64_t bytes);
+  std::uint64_t outside_bytes() const { return outside_total_.load(std::memory_order_relaxed); }
+  // Allocated in all, in whole blocks.
+  std::uint64_t allocated_bytes() const { return pager.bounds().committed() + outside_bytes(); }
+
+  // ---- reports
+
+  wire::Memory report(std::uint64_t epoch, std::uint32_t flags);
+  // The newest bound that is in force and has not been reported.
+  bool has_unreported_room() const;
+  // Something has changed that people want to see.
+  std::atomic<bool> changed{false};
+
+ private:
+  enum class Rule : std::uint8_t { kAsking, kBounded, kUnbounded };
+  struct Outside {
+    wire::Unpageable reason;
+    std::uint64_t bytes;
+  };
+
+  void apply_locked();
+  bool enough_locked(const wire::RoomWanted& wish) const;
+  bool sleep_locked(base::Duration duration);
+
+  const cuda::Driver& driver_;
+  const MemorySettings& settings_;
+  std::atomic<int> is_paged_{-1};
+  std::atomic<bool> has_imports_{false};
+  std::atomic<Rule> rule_{Rule::kAsking};  // written under mutex_
+  std::atomic<std::uint64_t> total_{0};
+  std::atomic<std::uint64_t> outside_total_{0};
+
+  mutable pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t changed_ = PTHREAD_COND_INITIALIZER;  // rule, room or answers
+  wire::Room room_;
+  bool opened_ = false;
+  base::TimePoint opened_at_{};
+  bool connected_ = false;
+  std::uint32_t reported_sequence_ = 0;
+  std::uint32_t last_ticket_ = 0;
+  std::uint32_t answered_ = 0;
+  std::uint32_t refused_ = 0;  // the newest ticket that was
+  std::map<std::uint64_t, Outside> outside_;
+  std::array<std::uint64_t, wire::kUnpageableReasons> outside_by_reason_{};
+  wire::RoomWanted newest_wish_;
+};
+
+}  // namespace gpumux::shim

@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs whose memory does not fit together: same results as natively, and how much of the time is theirs."""
+from parts_same import START_S, XLA_FLAGS
+from support import FAIL, INFO, SKIP, Daemon, Failed, Group, review, run
+
+# Of the GPU, each of three: 180 % in all.
+SHARE = 0.6
+
+
+def native_of(session, name, argv, **variables):
+    native = run(session, f"native.{name}", argv, seconds=START_S, **variables)
+    result = native.result()
+    if result is None:
+        raise Failed(f"native {name}: {native.why()}")
+    session.natives[name] = result
+    session.add(INFO, f"native {name}", f"{result['digest'][:16]}, {result['steps']} steps in "
+                f"{result['steady_s']:.2f} s, {result['peak_bytes'] / 2**30:.1f} GiB")
+    return result
+
+
+def same(session, label, name, member):
+    result = member.result()
+    if result is None:
+        return session.check(False, label, member.why())
+    native = session.natives[name]
+    return session.check(result["digest"] == native["digest"], label,
+                         "same result" if result["digest"] == native["digest"] else "ANOTHER RESULT than native")
+
+
+def moved(status):
+    """What the daemon says of memory, in GiB."""
+    found = {}
+    for seat in status["gpus"][0]["seats"]:
+        for key, value in (seat.get("memory") or {}).items():
+            if isinstance(value, int):
+                found[key] = found.get(key, 0) + value
+    return ", ".join(f"{key.removesuffix('_bytes')} {value / 2**30:.1f}" for key, value in found.items()
+                     if key.endswith("_bytes"))
+
+
+def at_once(session, title, members, limit, **settings):
+    """Starts `members` (label, name in natives, argv, variables), lets them begin together, and compares. Returns the
+    time by which all had ended, from the beginning."""
+    with Daemon(session, title, **settings) as daemon, Group(session, title, daemon) as group:
+        for label, _, argv, variables in members:
+            group.add(label, argv, **variables)
+        try:
+            group.wait_ready(limit)
+        finally:
+            session.keep(title + ".ready-status.json", daemon.ask("GET", "/v1/status"))
+        begin = group.go()
+        status = None
+        for member in group.members:
+            while member.process.poll() is None and session.left() > 5:
+                try:
+                    member.process.wait(0.25)
+                except Exception:  # a time-out: look at the status while everybody is there
+                    status = daemon.status() if all(m.process.poll() is None for m in group.members) else status
+        group.wait(limit)
+        events = daemon.trace()
+        good = [same(session, f"{title}: {label}", name, member)
+                for (label, name, _, _), member in zip(members, group.members)]
+        wrong = review(events)["wrong"]
+        session.check(not wrong, f"{title}: leases were exclusive", wrong[0] if wrong else "")
+        switches = sum(1 for event in events if event["event"] == "grant")
+        session.add(INFO, f"{title}: memory, GiB", f"{moved(status) if status else 'not seen'}; {switches} grants")
+        if not all(good):
+            return None
+        return (max(member.result()["end_ns"] for member in group.members) - begin) / 1e9
+
+
+def large(session, *more):
+    return session.workload("large") + list(more)
+
+
+def three_programs(session):
+    share = ["--share", str(SHARE)]
+    native_of(session, "large", large(session, *share, "--seconds", "6"))
+    argv = large(session, *share, "--steps", str(session.natives["large"]["steps"]))
+    alone = 3 * session.natives["large"]["steady_s"]
+    for quantum in ("1s", "auto"):
+        title = f"three of {SHARE:.0%}, {quantum}"
+        members = [(f"large{i}", "large", argv, {}) for i in range(3)]
+        took = at_once(session, title.replace(" ", "-").replace("%", ""), members, 200, mode="auto", quantum=quantum)
+        if took:
+            session.add(INFO, f"{title}: throughput kept",
+                        f"{100 * alone / took:.1f} % ({took:.1f} s, one after the other {alone:.1f} s)")
+
+
+def allocators(session):
+    """PyTorch's ways to allocate, each beside a program that needs the rest of the GPU and more."""
+    crowd = large(session, "--share", "0.75", "--steps", str(max(10, session.natives["large"]["steps"] // 2)))
+    native = run(session, "native.crowd", crowd, seconds=START_S).result()
+    if native is None:
+        raise Failed("the native crowd failed")
+    session.natives["crowd"] = native
+    members = [("crowd", "crowd", crowd, {})]
+    for label, setting in (("expandable", "expandable_segments:True"), ("async", "backend:cudaMallocAsync")):
+        name = f"large-{label}"
+        variables = {"PYTORCH_CUDA_ALLOC_CONF": setting, "PYTORCH_ALLOC_CONF": setting}
+        argv = large(session, "--share", "0.2", "--seconds", "3")
+        native_of(session, name, argv, **variables)
+        argv = large(session, "--share", "0.2", "--steps", str(session.natives[name]["steps"]))
+        members.append((label, name, argv, variables))
+    at_once(session, "allocators", members, 150, mode="auto", quantum="500ms")
+
+
+def jax_preallocated(session):
+    variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.75",
+                 "GPUMUX_TEST_XLA_FLAGS": session.facts.get("xla_flags", XLA_FLAGS[0])}
+    native_of(session, "jax", session.workload("jax_mlp") + ["--seconds", "3"], **variables)
+    argv = session.workload("jax_mlp") + ["--steps", str(session.natives["jax"]["steps"])]
+    at_once(session, "two-jax-of-75", [(f"jax{i}", "jax", argv, variables) for i in range(2)], 150, mode="auto",
+            quantum="500ms")
+
+
+def run_memory(session):
+    for name, part in (("three programs", three_programs), ("two JAX", jax_preallocated), ("allocators", allocators)):
+        if session.left() < 60:
+            session.add(SKIP, name, "out of time")
+            continue
+        try:
+            part(session)
+        except Failed as error:
+            session.add(FAIL, name, str(error))
