@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <span>
 
 #include "daemon/host_memory.h"
@@ -262,6 +263,96 @@ TEST(DaemonMemory, HostileNumbersHarmNobodyElse) {
   }
   EXPECT_TRUE(good.say());
   EXPECT_TRUE(good.settle([](const wire::Room& room) { return room.room >= 70 * kGiB; }));
+}
+
+TEST(DaemonMemory, StatusSaysWhatEverybodyHas) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.config.host_memory = "64M";
+  TestDaemon daemon(std::move(options));
+  Tenant a(dir.path(), "a");
+  Tenant b(dir.path(), "b");
+  TestTenant silent(dir.path(), "silent");
+  ASSERT_TRUE(a.join() && a.open_seat(0, test_uuid(0)) && a.settle(has_any));
+  a.memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kGraph)] = kGiB;
+  a.memory.moved_out = 7;
+  ASSERT_TRUE(a.has(50));
+  const auto status = [&] { return nlohmann::json::parse(http(dir.path(), "GET", "/v1/status").body); };
+  EXPECT_TRUE(eventually([&] { return status()["gpus"][0]["memory"]["tenants_bytes"] == 51 * kGiB; }));
+  EXPECT_EQ(status()["gpus"][0]["remark"], "");
+  ASSERT_TRUE(b.join() && b.open_seat(0, test_uuid(0)) && b.settle(has_any, &a));
+  ASSERT_TRUE(b.has(0, 40));
+  ASSERT_TRUE(silent.join() && silent.open_seat(0, test_uuid(0)));
+  EXPECT_TRUE(eventually([&] { return status()["gpus"][0]["remark"] != ""; }));
+  const auto json = status();
+  const auto& gpu = json["gpus"][0];
+  EXPECT_NE(gpu["remark"].get<std::string>().find("XLA_PYTHON_CLIENT_PREALLOCATE=false"), std::string::npos);
+  EXPECT_EQ(gpu["memory"]["moved_out_bytes"], 7);
+  EXPECT_EQ(gpu["memory"]["reserve_bytes"], kReserve);
+  EXPECT_EQ(json["host_memory"]["budget_bytes"], 64 << 20);
+  for (const auto& seat : gpu["seats"]) {
+    EXPECT_EQ(seat.contains("memory"), seat["program"] != "silent");
+    if (seat["program"] == "b") {
+      EXPECT_EQ(seat["memory"]["evicted_bytes"], 40 * kGiB);
+    }
+    if (seat["program"] != "a") continue;
+    EXPECT_EQ(seat["memory"]["resident_bytes"], 50 * kGiB);
+    EXPECT_EQ(seat["memory"]["unpageable"], (nlohmann::json{{"graph", kGiB}}));
+  }
+  // What somebody has moved is not forgotten with him.
+  a.disconnect();
+  EXPECT_TRUE(eventually([&] { return status()["gpus"][0]["seats"].size() == 2; }));
+  EXPECT_EQ(status()["gpus"][0]["memory"]["moved_out_bytes"], 7);
+}
+
+// The list of a GPU's processes is up to a second old: who was a tenant when it was made is not somebody who went past
+// us.
+TEST(DaemonMemory, WhoHasJustEndedIsNotForeign) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant tenant(dir.path());
+  ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)));
+  const auto foreign = [&] {
+    return nlohmann::json::parse(http(dir.path(), "GET", "/v1/status").body)["gpus"][0]["foreign"];
+  };
+  // The GPU's list has this process, which is the tenant, and another one.
+  EXPECT_TRUE(eventually([&] { return foreign().size() == 1; }));
+  tenant.disconnect();
+  EXPECT_TRUE(eventually(
+      [&] { return nlohmann::json::parse(http(dir.path(), "GET", "/v1/status").body)["gpus"][0]["seats"].empty(); }));
+  EXPECT_EQ(foreign().size(), 1u);
+  // It goes on without us, and is shown as that when it is still there after a while.
+  EXPECT_TRUE(eventually([&] { return foreign().size() == 2; }));
+}
+
+// `gpumux run --mem`: the process tree of a run has its limit together, and sees a GPU of that size.
+TEST(DaemonMemory, ARunHasItsLimitTogether) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  const auto join = [&](Tenant& tenant, std::uint64_t limit) {
+    wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
+    hello.memory_limit = limit;
+    wire::set_text(hello.run, "run");
+    return tenant.send(hello, tenant.page_fd()) && tenant.receive_a<wire::Welcome>() &&
+           tenant.open_seat(0, test_uuid(0)) && tenant.settle(has_any);
+  };
+  Tenant first(dir.path(), "first");
+  ASSERT_TRUE(join(first, 20 * kGiB));
+  EXPECT_EQ(first.room.total, 20 * kGiB);
+  EXPECT_LE(first.room.commitment, 20 * kGiB);
+  ASSERT_TRUE(first.has(15));
+  Tenant second(dir.path(), "second");
+  ASSERT_TRUE(second.connected());
+  std::thread pump([&] { first.settle([](const wire::Room& room) { return room.commitment < 20 * kGiB; }); });
+  EXPECT_TRUE(join(second, 60 * kGiB));  // says more, and gets what the run has left
+  pump.join();
+  EXPECT_EQ(second.room.total, 20 * kGiB);
+  ASSERT_TRUE(second.send(wire::RoomWanted{.slot = 0, .ticket = 1, .commitment = 6 * kGiB}));
+  EXPECT_TRUE(second.settle([](const wire::Room& room) { return room.ticket == 1; }, &first));
+  EXPECT_EQ(second.room.refused, 1u);
+  ASSERT_TRUE(second.send(wire::RoomWanted{.slot = 0, .ticket = 2, .commitment = 4 * kGiB}));
+  EXPECT_TRUE(second.settle([](const wire::Room& room) { return room.ticket == 2; }, &first));
+  EXPECT_EQ(second.room.refused, 0u);
 }
 
 TEST(HostMemoryText, SaysWhatIsAllowed) {
