@@ -23,7 +23,7 @@ GRAPHS_MISSING = "the simulated driver has no graphs"
 
 class Lifecycle(GpumuxTest):
     gpus = 2
-    daemon_settings = {"quantum": "5ms"}
+    daemon_settings = {"mode": "serial", "quantum": "5ms"}
 
     def start_neighbour(self):
         neighbour = self.start("worker", name="neighbour", steps=100_000, step_us=500, sync_every=2, say_every=1)

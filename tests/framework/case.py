@@ -17,7 +17,8 @@ from .process import Process
 class GpumuxTest(unittest.TestCase):
     gpus = 1
     machine_settings = {}
-    daemon_settings = {}
+    # Small programs fit together, and would all run at once by default: most tests are about turns.
+    daemon_settings = {"mode": "serial"}
 
     def setUp(self):
         self.started_at = time.monotonic()
