@@ -17,7 +17,7 @@ from .process import Process
 class GpumuxTest(unittest.TestCase):
     gpus = 1
     machine_settings = {}
-    # Turns, although the test programs' memory fits together.
+    # Small programs fit together, and would all run at once by default: most tests are about turns.
     daemon_settings = {"mode": "serial"}
 
     def setUp(self):

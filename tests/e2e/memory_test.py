@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs that together need more memory than the GPU has: each sees a whole GPU, and reads what it has written.
+
+The simulated GPU's kernels and copies fault on memory that is not there, so a switch that comes too late or too early
+ends a program; and what a program reads is compared with what it wrote.
+"""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+
+from framework.case import GpumuxTest, main
+from framework.waiting import wait_until
+
+LARGE = {"blocks": 6, "block_kib": 8192, "rounds": 12}  # 48 MiB
+
+
+class Memory(GpumuxTest):
+    # Each of two programs takes more than half of what is left beside the reserve and two contexts.
+    machine_settings = {"memory": "96MiB", "context_memory": "4MiB", "d2h_bandwidth": "8G", "h2d_bandwidth": "8G",
+                        "kernel_bandwidth": "16G"}
+    daemon_settings = {"mode": "auto", "quantum": "30ms", "reserve": "8MiB", "host_memory": "512MiB"}
+
+    def native(self, **options):
+        return self.start("large", name="native", preload=False, **options).expect_success(timeout=60).field("digest")
+
+    def run_together(self, count, **options):
+        wanted = self.native(**options)
+        programs = [self.start("large", name=f"large{i}", variables={"GPUMUX_VERIFY": "1"}, **options)
+                    for i in range(count)]
+        for program in programs:
+            program.expect_success(timeout=120)
+            self.assertEqual(program.field("digest"), wanted)
+
+    def test_alone_nothing_is_moved(self):
+        daemon = self.start_daemon()
+        wanted = self.native(**LARGE)
+        program = self.start("large", hold=60, **LARGE)
+        program.wait_for_line("digest", timeout=60)
+        self.assertEqual(program.field("digest"), wanted)
+        self.assertEqual(len(daemon.trace.switches(0)), 1)
+
+    def test_two_that_do_not_fit_together(self):
+        daemon = self.start_daemon()
+        self.run_together(2, **LARGE)
+        # Both were at work in turns, so each turn of one took the memory of the other.
+        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+
+    def test_three_that_allocate_and_free(self):
+        self.start_daemon()
+        self.run_together(3, churn=1, **LARGE)
+
+    def test_a_program_that_is_killed_in_the_middle_of_a_switch(self):
+        self.start_daemon()
+        wanted = self.native(**LARGE)
+        survivor = self.start("large", name="survivor", **LARGE)
+        for _ in range(4):
+            victim = self.start("large", name="victim", **{**LARGE, "rounds": 100000})
+            victim.wait_for_line("round", timeout=60)
+            victim.send(9)
+            victim.wait()
+        survivor.expect_success(timeout=120)
+        self.assertEqual(survivor.field("digest"), wanted)
+
+    def test_a_daemon_that_is_restarted(self):
+        daemon = self.start_daemon()
+        wanted = self.native(**LARGE)
+        programs = [self.start("large", name=f"large{i}", **LARGE) for i in range(2)]
+        for _ in range(3):
+            seen = len(programs[0].lines)
+            wait_until(lambda: len(programs[0].lines) > seen or programs[0].code is not None, 60,
+                       lambda: f"the first program gets on; it said {programs[0].tail()}")
+            daemon.restart()
+        for program in programs:
+            program.expect_success(timeout=120)
+            self.assertEqual(program.field("digest"), wanted)
+
+    def test_paging_off_is_the_drivers_own_memory(self):
+        self.start_daemon()
+        wanted = self.native(**LARGE)
+        program = self.start("large", variables={"GPUMUX_PAGING": "off"}, **LARGE)
+        program.expect_success(timeout=60)
+        self.assertEqual(program.field("digest"), wanted)
+
+
+if __name__ == "__main__":
+    main()
