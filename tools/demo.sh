@@ -50,7 +50,7 @@ case $kind in
 esac
 
 # Quanta that a person can follow; left alone, gpumux chooses them from what a switch costs.
-GPUMUX_QUANTUM=${GPUMUX_QUANTUM:-200ms} gpumuxd --private --config "$folder/gpumux.toml" >"$folder/daemon.log" 2>&1 &
+GPUMUX_MODE=${GPUMUX_MODE:-serial} GPUMUX_QUANTUM=${GPUMUX_QUANTUM:-200ms} gpumuxd --private --config "$folder/gpumux.toml" >"$folder/daemon.log" 2>&1 &
 started+=($!)
 daemon=$!
 deadline=$((SECONDS + 60))

@@ -107,6 +107,20 @@ class Reader {
     if (problem_.empty()) problem_ = "'" + name + "' in " + where_ + " is not " + expected;
   }
 
+  // An object within this one.
+  template <class T>
+  bool read_object(const char* name, T& target, Result<T> (*parse)(const json&)) {
+    const json* value = find(name);
+    if (value == nullptr) return false;
+    auto parsed = parse(*value);
+    if (!parsed) {
+      problem_ = parsed.error().what;
+      return false;
+    }
+    target = std::move(*parsed);
+    return true;
+  }
+
   template <class T>
   Result<T> finish(T value) const {
     if (!problem_.empty()) return base::fail(Code::kProtocol, problem_);
@@ -143,6 +157,49 @@ Result<UnknownEntry> parse_unknown_entry(const json& object) {
   return reader.finish(std::move(entry));
 }
 
+template <class Memory>
+void read_moved(Reader& reader, Memory& memory) {
+  reader.read("moved_out_bytes", memory.moved_out);
+  reader.read("moved_in_bytes", memory.moved_in);
+  reader.read("saved_clean_bytes", memory.saved_clean);
+  reader.read("saved_constant_bytes", memory.saved_constant);
+}
+
+Result<SeatMemory> parse_seat_memory(const json& object) {
+  SeatMemory memory;
+  Reader reader(object, "a seat's memory");
+  reader.read("allocated_bytes", memory.allocated);
+  reader.read("resident_bytes", memory.resident);
+  reader.read("evicted_bytes", memory.evicted);
+  reader.read("unpageable_bytes", memory.unpageable);
+  reader.read("unpageable", memory.unpageable_by_reason);
+  reader.read("room_bytes", memory.room);
+  reader.read("wanted_bytes", memory.wanted);
+  reader.read("quota_bytes", memory.quota);
+  reader.read("host_used_bytes", memory.host_used);
+  read_moved(reader, memory);
+  return reader.finish(std::move(memory));
+}
+
+Result<GpuMemory> parse_gpu_memory(const json& object) {
+  GpuMemory memory;
+  Reader reader(object, "a GPU's memory");
+  reader.read("tenants_bytes", memory.tenants);
+  reader.read("foreign_bytes", memory.foreign);
+  reader.read("reserve_bytes", memory.reserve);
+  read_moved(reader, memory);
+  return reader.finish(std::move(memory));
+}
+
+Result<HostMemory> parse_host_memory(const json& object) {
+  HostMemory memory;
+  Reader reader(object, "the host memory");
+  reader.read("budget_bytes", memory.budget);
+  reader.read("lent_bytes", memory.lent);
+  reader.read("ready_bytes", memory.ready);
+  return reader.finish(std::move(memory));
+}
+
 Result<Seat> parse_seat(const json& object) {
   Seat seat;
   Reader reader(object, "a seat");
@@ -164,6 +221,7 @@ Result<Seat> parse_seat(const json& object) {
   reader.read("poisoned", seat.poisoned);
   reader.read("submissions", seat.submissions);
   reader.read("note", seat.note);
+  if (SeatMemory memory; reader.read_object("memory", memory, parse_seat_memory)) seat.memory = std::move(memory);
   return reader.finish(std::move(seat));
 }
 
@@ -185,6 +243,9 @@ Result<Gpu> parse_gpu(const json& object) {
   reader.read_ns("switch_cost_ns", gpu.switch_cost);
   reader.read("switches", gpu.switches);
   reader.read_ns("held_ns", gpu.held);
+  reader.read("mode_now", gpu.mode_now);
+  reader.read_object("memory", gpu.memory, parse_gpu_memory);
+  reader.read("remark", gpu.remark);
   reader.read("refused", gpu.refused);
   reader.read_array("foreign", gpu.foreign, parse_foreign);
   reader.read_array("seats", gpu.seats, parse_seat);
@@ -242,6 +303,7 @@ Result<Snapshot> parse_snapshot(std::string_view text) {
   Snapshot snapshot;
   Reader reader(*object, "the daemon's answer");
   reader.read_array("gpus", snapshot.gpus, parse_gpu);
+  reader.read_object("host_memory", snapshot.host_memory, parse_host_memory);
   return reader.finish(std::move(snapshot));
 }
 

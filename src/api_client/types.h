@@ -56,6 +56,39 @@ struct ForeignProcess {
   std::uint64_t memory_bytes = 0;
 };
 
+// All in bytes.
+struct SeatMemory {
+  std::uint64_t allocated = 0;
+  std::uint64_t resident = 0;
+  std::uint64_t evicted = 0;
+  std::uint64_t unpageable = 0;
+  std::map<std::string, std::string> unpageable_by_reason;
+  std::uint64_t room = 0;
+  std::uint64_t wanted = 0;  // more than its room, and waits for it; 0: it does not
+  std::uint64_t quota = 0;   // 0: none
+  std::uint64_t host_used = 0;
+  std::uint64_t moved_out = 0;
+  std::uint64_t moved_in = 0;
+  std::uint64_t saved_clean = 0;
+  std::uint64_t saved_constant = 0;
+};
+
+struct GpuMemory {
+  std::uint64_t tenants = 0;
+  std::uint64_t foreign = 0;
+  std::uint64_t reserve = 0;
+  std::uint64_t moved_out = 0;
+  std::uint64_t moved_in = 0;
+  std::uint64_t saved_clean = 0;
+  std::uint64_t saved_constant = 0;
+};
+
+struct HostMemory {
+  std::uint64_t budget = 0;
+  std::uint64_t lent = 0;
+  std::uint64_t ready = 0;
+};
+
 struct Seat {
   std::uint64_t tenant = 0;
   std::int64_t pid = 0;
@@ -75,6 +108,7 @@ struct Seat {
   bool poisoned = false;
   std::uint64_t submissions = 0;
   std::string note;
+  std::optional<SeatMemory> memory;  // nothing: it is left to the driver
 };
 
 struct Gpu {
@@ -85,6 +119,7 @@ struct Gpu {
   std::uint64_t memory_total_bytes = 0;
   std::uint64_t memory_used_bytes = 0;
   std::string mode;
+  std::string mode_now;  // serial or concurrent: what "auto" comes to at the moment
   std::string policy;
   std::string quantum;                        // as it was set: "auto", "unlimited", "50ms"
   base::Duration quantum_now{};               // what that comes to at the moment; 0: nothing
@@ -94,6 +129,8 @@ struct Gpu {
   base::Duration switch_cost{};
   std::uint64_t switches = 0;
   base::Duration held{};
+  GpuMemory memory;
+  std::string remark;   // what its programs' users should know; empty: nothing
   std::string refused;  // why this GPU is not served; empty: it is
   std::vector<ForeignProcess> foreign;
   std::vector<Seat> seats;
@@ -102,6 +139,7 @@ struct Gpu {
 // GET /v1/status
 struct Snapshot {
   std::vector<Gpu> gpus;
+  HostMemory host_memory;
 };
 
 // One line of GET /v1/trace.

@@ -39,7 +39,9 @@ TEST(DaemonInfoTest, ReadsEveryField) {
 TEST(SnapshotTest, ReadsEveryField) {
   const auto snapshot = parse_snapshot(R"({"gpus": [{"index": 2, "uuid": "GPU-1", "name": "H100",
     "pci_bus_id": "0000:18:00.0",
-    "memory_total_bytes": 100, "memory_used_bytes": 50, "mode": "serial", "policy": "fair", "quantum": "auto",
+    "memory_total_bytes": 100, "memory_used_bytes": 50, "mode": "auto", "mode_now": "serial",
+    "memory": {"tenants_bytes": 30, "foreign_bytes": 4, "moved_out_bytes": 11}, "remark": "they do not fit",
+    "policy": "fair", "quantum": "auto",
     "quantum_ns": 50000000,
     "max_runtime_ns": 9223372036854775807, 
     "settings": {"idle_hold": "200us", "overlap": true}, "switch_cost_ns": 7, "switches": 12,
@@ -50,9 +52,12 @@ TEST(SnapshotTest, ReadsEveryField) {
       "epoch": 6, "since_ns": 11, "queue_place": 2, "waits_for": "bench, pid 5",
       "grants": 5, "held_ns": 13, "waited_ns": 14,
       "gang": "g",
+      "memory": {"allocated_bytes": 21, "resident_bytes": 22, "evicted_bytes": 23, "unpageable_bytes": 24,
+        "unpageable": {"pool": 24}, "room_bytes": 25, "wanted_bytes": 26, "quota_bytes": 27,
+        "saved_constant_bytes": 28},
       "poisoned": true, "submissions": 15, "note": "n"}]
-}]
-})");
+}],
+"host_memory": {"budget_bytes": 31, "lent_bytes": 32, "ready_bytes": 33}})");
   ASSERT_TRUE(snapshot) << snapshot.error().what;
   ASSERT_EQ(snapshot->gpus.size(), 1u);
   const Gpu& gpu = snapshot->gpus[0];
@@ -62,6 +67,15 @@ TEST(SnapshotTest, ReadsEveryField) {
   EXPECT_EQ(gpu.pci_bus_id, "0000:18:00.0");
   EXPECT_EQ(gpu.memory_total_bytes, 100u);
   EXPECT_EQ(gpu.memory_used_bytes, 50u);
+  EXPECT_EQ(gpu.mode, "auto");
+  EXPECT_EQ(gpu.mode_now, "serial");
+  EXPECT_EQ(gpu.memory.tenants, 30u);
+  EXPECT_EQ(gpu.memory.foreign, 4u);
+  EXPECT_EQ(gpu.memory.moved_out, 11u);
+  EXPECT_EQ(gpu.remark, "they do not fit");
+  EXPECT_EQ(snapshot->host_memory.budget, 31u);
+  EXPECT_EQ(snapshot->host_memory.lent, 32u);
+  EXPECT_EQ(snapshot->host_memory.ready, 33u);
   EXPECT_EQ(gpu.policy, "fair");
   EXPECT_EQ(gpu.quantum, "auto");
   EXPECT_EQ(gpu.quantum_now, 50ms);
@@ -94,6 +108,16 @@ TEST(SnapshotTest, ReadsEveryField) {
   EXPECT_TRUE(seat.poisoned);
   EXPECT_EQ(seat.submissions, 15u);
   EXPECT_EQ(seat.note, "n");
+  ASSERT_TRUE(seat.memory);
+  EXPECT_EQ(seat.memory->allocated, 21u);
+  EXPECT_EQ(seat.memory->resident, 22u);
+  EXPECT_EQ(seat.memory->evicted, 23u);
+  EXPECT_EQ(seat.memory->unpageable, 24u);
+  EXPECT_EQ(seat.memory->unpageable_by_reason, (std::map<std::string, std::string>{{"pool", "24"}}));
+  EXPECT_EQ(seat.memory->room, 25u);
+  EXPECT_EQ(seat.memory->wanted, 26u);
+  EXPECT_EQ(seat.memory->quota, 27u);
+  EXPECT_EQ(seat.memory->saved_constant, 28u);
 }
 
 TEST(SnapshotTest, MissingAndNullFieldsAreTheDefaults) {

@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "base/limits.h"
+#include "base/units.h"
 #include "cli/command.h"
 #include "cli/preload.h"
 #include "cli/private_daemon.h"
@@ -34,6 +35,7 @@ constexpr char kUsage[] = "gpumux run [OPTIONS] [--] PROGRAM [ARGUMENTS...]";
 struct RunOptions {
   std::string name;
   std::string gang;
+  std::string memory;
   bool no_gang = false;
   bool allow_ungated = false;
   bool verbose = false;
@@ -100,7 +102,8 @@ Status set_environment(const RunOptions& options, const std::string& library, co
     ::setenv("LD_PRELOAD", compose_preload(existing == nullptr ? "" : existing, library).c_str(), 1);
   }
   const char* outer = std::getenv("GPUMUX_RUN_ID");
-  if (outer == nullptr || outer[0] == '\0') {
+  const bool is_inner = outer != nullptr && outer[0] != '\0';
+  if (!is_inner) {
     const auto id = random_run_id();
     if (!id) return tl::unexpected(id.error());
     ::setenv("GPUMUX_RUN_ID", id->c_str(), 1);
@@ -110,6 +113,8 @@ Status set_environment(const RunOptions& options, const std::string& library, co
   if (!options.name.empty()) ::setenv("GPUMUX_NAME", options.name.c_str(), 1);
   if (!options.gang.empty()) ::setenv("GPUMUX_GANG", options.gang.c_str(), 1);
   if (options.no_gang) ::setenv("GPUMUX_GANG", "none", 1);
+  // What the outer run was given is not for the inner one to raise.
+  if (!options.memory.empty()) ::setenv("GPUMUX_MEM_LIMIT", options.memory.c_str(), is_inner ? 0 : 1);
   return {};
 }
 
@@ -156,6 +161,14 @@ int run_command(const std::vector<char*>& arguments) {
           ->check([](const std::string& key) { return key == "none" ? "'none' means no gang: write --no-gang" : ""; });
   app.add_flag("--no-gang", options.no_gang, "Never tie the program's processes together, even with WORLD_SIZE > 1")
       ->excludes(gang);
+  app.add_option("--mem", options.memory,
+                 "The most GPU memory that the program and its children may have together, on each GPU")
+      ->type_name("BYTES")
+      ->check([](const std::string& text) {
+        const bool has_unit = !text.empty() && (text.back() < '0' || text.back() > '9');
+        const auto bytes = base::parse_bytes(text, 1);
+        return has_unit && bytes && *bytes > 0 ? std::string() : "not a number of bytes with a unit, such as 20G";
+      });
   app.add_flag("--allow-ungated", options.allow_ungated, "Run the program without gpumux if it cannot run under it");
   app.add_flag("-v,--verbose", options.verbose, "Say which daemon and which library are used");
   app.footer(
@@ -165,6 +178,7 @@ nobody uses it. Processes of one run with WORLD_SIZE > 1 get and give back their
 Examples:
   gpumux run -- python train.py --epochs 3
   gpumux run --name nightly -- torchrun --nproc-per-node 2 train.py
+  gpumux run --mem 20G -- python serve.py      # sees a GPU of 20 GiB
   gpumux run --allow-ungated -- ./simulate     # also on machines without a GPU
 
 Exit status: the program's own; 126 it cannot be executed, 127 it was not found; before it starts: 1 failed,

@@ -17,8 +17,8 @@ int main(int argc, char** argv) {
     for (const char* c = argv[i]; *c != '\0'; ++c) printf("%02x", (unsigned)(unsigned char)*c);
     printf("\n");
   }
-  static const char* const kNames[] = {"LD_PRELOAD", "GPUMUX_RUN_ID", "GPUMUX_RUNTIME_DIR", "GPUMUX_NAME",
-                                       "GPUMUX_GANG"};
+  static const char* const kNames[] = {"LD_PRELOAD",  "GPUMUX_RUN_ID", "GPUMUX_RUNTIME_DIR",
+                                       "GPUMUX_NAME", "GPUMUX_GANG",   "GPUMUX_MEM_LIMIT"};
   for (size_t i = 0; i < sizeof kNames / sizeof kNames[0]; ++i) {
     const char* value = getenv(kNames[i]);
     if (value != NULL) printf("%s=%s\n", kNames[i], value);

@@ -9,7 +9,7 @@ namespace gpumux::cli {
 namespace {
 
 // The options of `gpumux run` that take the next word as their value.
-constexpr std::array<std::string_view, 2> kOptionsWithValue{"--name", "--gang"};
+constexpr std::array<std::string_view, 3> kOptionsWithValue{"--name", "--gang", "--mem"};
 
 }  // namespace
 

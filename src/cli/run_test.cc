@@ -207,6 +207,8 @@ TEST_F(RunTest, WrongUsageIsTwo) {
                                                     {"run", "--nmae", "x"},
                                                     {"run", "--gang", "none", "--", "true"},
                                                     {"run", "--no-gang", "--gang", "k", "--", "true"},
+                                                    {"run", "--mem", "20", "--", "true"},
+                                                    {"run", "--mem", "much", "--", "true"},
                                                     {"run", "--name", std::string(64, 'x'), "--", "true"}}) {
     const Outcome outcome = run(arguments);
     EXPECT_EQ(outcome.exit_status, 2) << arguments.back();
@@ -223,6 +225,8 @@ TEST_F(RunTest, TheEnvironmentIsAsDocumented) {
   EXPECT_EQ(first.variables.at("GPUMUX_RUNTIME_DIR"), dir_ + "/run");
   EXPECT_EQ(first.variables.count("GPUMUX_GANG"), 0u);
   EXPECT_EQ(second.variables.at("GPUMUX_GANG"), "ring");
+  EXPECT_EQ(first.variables.count("GPUMUX_MEM_LIMIT"), 0u);
+  EXPECT_EQ(run({"run", "--mem", "20G", PRINT_SELF}).variables.at("GPUMUX_MEM_LIMIT"), "20G");
   EXPECT_EQ(first.variables.at("GPUMUX_RUN_ID").size(), 16u);
   EXPECT_NE(first.variables.at("GPUMUX_RUN_ID"), second.variables.at("GPUMUX_RUN_ID"));
   set("GPUMUX_RUN_ID", "outer");

@@ -56,6 +56,10 @@ std::string why(const Seat& seat, const Gpu& gpu) {
   std::string text = name_tenants(seat.waits_for, gpu);
   if (seat.poisoned)
     text += (text.empty() ? "" : "; ") + std::string("its context has failed and can run nothing more");
+  if (seat.memory && seat.memory->wanted > 0) {
+    text += (text.empty() ? "" : "; ") + std::string("its allocation waits for room: ") +
+            base::format_bytes(seat.memory->wanted) + " in all";
+  }
   if (!seat.note.empty()) text += (text.empty() ? "" : "; ") + seat.note;
   return text;
 }
@@ -76,6 +80,8 @@ std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu) {
           {std::to_string(seat.grants)},
           {short_duration(seat.held)},
           {short_duration(seat.waited)},
+          {seat.memory ? base::format_bytes(seat.memory->allocated) : ""},
+          {seat.memory ? base::format_bytes(seat.memory->resident + seat.memory->unpageable) : ""},
           {why(seat, gpu)}};
 }
 
@@ -90,6 +96,8 @@ Table seat_table(const Gpu& gpu) {
                {.title = "GRANTS", .align = Align::kRight, .leave_out = 10},
                {.title = "HELD", .align = Align::kRight, .leave_out = 8},
                {.title = "WAITED", .align = Align::kRight, .leave_out = 9},
+               {.title = "MEMORY", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
+               {.title = "ON GPU", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
                {.title = "WHY", .leave_out = 1, .minimum = 14, .hide_if_empty = true}},
               2);
   std::vector<const Seat*> seats;
@@ -109,6 +117,25 @@ std::string foreign_line(const Gpu& gpu) {
     text += (text.back() == ':' ? " " : ", ") + process.name + " (" + std::to_string(process.pid);
     if (process.memory_bytes > 0) text += ", " + base::format_bytes(process.memory_bytes);
     text += ")";
+  }
+  return text;
+}
+
+std::string mode_text(const Gpu& gpu) {
+  if (gpu.mode != "auto" || gpu.mode_now.empty()) return gpu.mode;
+  return gpu.mode + " (now " + gpu.mode_now + ")";
+}
+
+// Empty: nothing has moved.
+std::string moved_line(const Gpu& gpu) {
+  const api_client::GpuMemory& memory = gpu.memory;
+  const std::uint64_t saved = memory.saved_clean + memory.saved_constant;
+  if (memory.moved_out + memory.moved_in + saved == 0) return {};
+  std::string text =
+      "moved " + base::format_bytes(memory.moved_out) + " out, " + base::format_bytes(memory.moved_in) + " in";
+  if (saved > 0) {
+    text += "; not copied: " + base::format_bytes(memory.saved_clean) + " unchanged, " +
+            base::format_bytes(memory.saved_constant) + " constant";
   }
   return text;
 }
@@ -158,7 +185,7 @@ std::string short_duration(base::Duration duration) {
 }
 
 std::string describe_settings(const Gpu& gpu) {
-  std::string text = gpu.mode + ", " + gpu.policy + ", quantum " + gpu.quantum;
+  std::string text = mode_text(gpu) + ", " + gpu.policy + ", quantum " + gpu.quantum;
   if (gpu.quantum == "auto" && gpu.quantum_now > base::Duration::zero()) {
     text += " (now " +
             (gpu.quantum_now == base::Duration::max() ? "unlimited" : base::format_duration(gpu.quantum_now)) + ")";
@@ -183,7 +210,7 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
       lines.push_back(line(output, Colour::kRed, "  not served: " + gpu.refused));
       continue;
     }
-    std::string facts = "  " + gpu.mode + ", " + gpu.policy + ", quantum " + gpu.quantum;
+    std::string facts = "  " + mode_text(gpu) + ", " + gpu.policy + ", quantum " + gpu.quantum;
     if (gpu.quantum == "auto" && gpu.quantum_now > base::Duration::zero())
       facts += " (now " + short_duration(gpu.quantum_now) + ")";
     if (gpu.memory_total_bytes > 0) {
@@ -193,12 +220,22 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
     facts += "; " + std::to_string(gpu.switches) + (gpu.switches == 1 ? " switch" : " switches");
     if (gpu.switch_cost > base::Duration::zero()) facts += ", " + short_duration(gpu.switch_cost) + " each";
     lines.push_back(line(output, Colour::kNone, facts));
+    if (const std::string moved = moved_line(gpu); !moved.empty())
+      lines.push_back(line(output, Colour::kNone, "  " + moved));
+    if (!gpu.remark.empty()) lines.push_back(line(output, Colour::kYellow, "  " + name_tenants(gpu.remark, gpu)));
     if (!gpu.foreign.empty()) lines.push_back(line(output, Colour::kYellow, "  " + foreign_line(gpu)));
     if (gpu.seats.empty()) {
       lines.push_back("  no program uses it");
       continue;
     }
     for (std::string& row : seat_table(gpu).lines(output)) lines.push_back(std::move(row));
+  }
+  const api_client::HostMemory& host = snapshot.host_memory;
+  if (host.lent > 0) {
+    lines.emplace_back();
+    lines.push_back(line(output, Colour::kNone,
+                         "Host memory for evicted data: " + base::format_bytes(host.lent) + " lent of " +
+                             base::format_bytes(host.budget)));
   }
   return lines;
 }

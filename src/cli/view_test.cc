@@ -171,6 +171,32 @@ TEST_F(StatusTest, HoldersComeFirstThenTheQueue) {
   EXPECT_NE(lines[6].find("idle"), std::string::npos);
 }
 
+TEST_F(StatusTest, MemoryIsShownWhereItIsKnown) {
+  api_client::Snapshot snapshot = busy();
+  api_client::Gpu& gpu = snapshot.gpus[0];
+  gpu.mode = "auto";
+  gpu.mode_now = "serial";
+  gpu.remark = "tenant 1 and another do not fit together";
+  gpu.memory.moved_out = 40ull << 30;
+  gpu.memory.saved_clean = 10ull << 30;
+  api_client::SeatMemory& memory = gpu.seats[2].memory.emplace();
+  memory.allocated = 60ull << 30;
+  memory.resident = 50ull << 30;
+  memory.wanted = 70ull << 30;
+  snapshot.host_memory = {.budget = 100ull << 30, .lent = 10ull << 30};
+  std::string all;
+  for (const std::string& line : status_lines(snapshot, Output{})) all += line + "\n";
+  SCOPED_TRACE(all);
+  for (const char* said :
+       {"auto (now serial), fair", "60.0 GiB", "50.0 GiB", "moved 40.0 GiB out", "10.0 GiB unchanged",
+        "train.py (4711) and another do not fit", "waits for room: 70.0 GiB", "10.0 GiB lent of 100 GiB"}) {
+    EXPECT_NE(all.find(said), std::string::npos) << said;
+  }
+  for (std::size_t columns = 20; columns <= 200; ++columns) {
+    for (const std::string& line : status_lines(snapshot, terminal(columns))) EXPECT_LE(display_width(line), columns);
+  }
+}
+
 TEST_F(StatusTest, HostileNamesAreHarmlessEverywhere) {
   api_client::Snapshot snapshot = busy();
   const std::string evil = "\x1b[2J\n\x9b";

@@ -560,6 +560,7 @@ void Daemon::Impl::refresh_use() {
     asio::post(io_, [this, asked_at, use = std::move(use)]() mutable {
       refreshing_ = false;
       for (std::size_t i = 0; i < use.size(); ++i) {
+        use[i].asked_at = asked_at;
         rooms_.sampled({static_cast<std::uint32_t>(i)}, use[i].memory_used, asked_at);
         leases_.set_use(i, std::move(use[i]));
       }

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
 
@@ -32,6 +33,7 @@ struct GpuProcess {
 struct GpuUse {
   std::uint64_t memory_used = 0;
   std::vector<GpuProcess> processes;  // tenants and others
+  base::TimePoint asked_at{};         // filled in by who asked
 };
 
 struct DriverInfo {

@@ -70,6 +70,8 @@ void Rooms::reported(base::SeatId seat, const sched::MemoryReport& report, bool 
   if (is_moving || planner_.on_gpu(seat.gpu) != before) state.changed_at = leases_.now();
   state.dirty = true;
   leases_.apply(sched::MemoryNeed{seat, report.evicted > 0});
+  // Before anybody's request that came with it: else it would be granted, and revoked at once.
+  if (report.evicted > 0) resolve_mode(seat.gpu);
 }
 
 void Rooms::wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment) {

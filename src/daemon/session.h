@@ -16,6 +16,7 @@
 #include "daemon/lease_page_view.h"
 #include "daemon/rate_limit.h"
 #include "daemon/trace.h"
+#include "sched/residency.h"
 #include "wire/messages.h"
 
 namespace gpumux::daemon {
@@ -61,6 +62,7 @@ class Session {
   RateLimit notes{20, 2};
   std::uint64_t notes_suppressed = 0;
   std::size_t gang_joins = 0;
+  sched::Quota quota;             // of the run that it belongs to
   base::TimePoint recalled_at{};  // when it was last asked for host memory back
 
   template <class Message>

@@ -2,9 +2,12 @@
 #include "daemon/status.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/units.h"
 #include "daemon/process_info.h"
 #include "daemon/settings.h"
 
@@ -65,23 +68,124 @@ Json gpu_json(std::uint32_t index, const Gpu& gpu) {
   return json;
 }
 
+void add_moved(Json& json, const MovedMemory& moved) {
+  json["moved_out_bytes"] = moved.out;
+  json["moved_in_bytes"] = moved.in;
+  json["saved_clean_bytes"] = moved.saved_clean;
+  json["saved_constant_bytes"] = moved.saved_constant;
+}
+
+Json memory_json(const GpuStatus& gpu) {
+  std::uint64_t tenants = 0;
+  for (const sched::SeatMemory& seat : gpu.memory.seats) tenants += seat.report.resident + seat.report.unpageable;
+  Json json{{"tenants_bytes", tenants},
+            {"foreign_bytes", gpu.memory.foreign},
+            {"returning_bytes", gpu.memory.returning},
+            {"reserve_bytes", gpu.memory.reserve}};
+  add_moved(json, gpu.moved);
+  return json;
+}
+
+Json memory_json(const SeatStatus& seat) {
+  constexpr std::array<std::string_view, wire::kUnpageableReasons> kReasons{
+      "exported", "imported", "registered", "mapped", "pool", "graph", "array", "managed", "other"};
+  const sched::MemoryReport& report = seat.memory.report;
+  Json unpageable = Json::object();
+  for (std::size_t i = 0; i < kReasons.size(); ++i) {
+    if (seat.said.unpageable[i] > 0) unpageable[std::string(kReasons[i])] = seat.said.unpageable[i];
+  }
+  Json json{{"allocated_bytes", report.allocated},
+            {"resident_bytes", report.resident},
+            {"evicted_bytes", report.evicted},
+            {"unpageable_bytes", report.unpageable},
+            {"unpageable", std::move(unpageable)},
+            {"room_bytes", seat.memory.room},
+            {"commitment_bytes", seat.memory.commitment},
+            {"wanted_bytes", seat.memory.wanted},
+            {"quota_bytes", seat.memory.quota},
+            {"host_lent_bytes", seat.host_lent},
+            {"host_used_bytes", seat.said.host_used},
+            {"host_clean_bytes", seat.said.host_clean}};
+  MovedMemory moved;
+  moved.add(seat.said);
+  add_moved(json, moved);
+  return json;
+}
+
+// Two programs that never fit together move their memory at each switch. Often one of them has only taken it to have
+// it.
+std::string remark_on(const GpuStatus& gpu) {
+  const SeatStatus* first = nullptr;
+  const SeatStatus* second = nullptr;
+  const auto need = [](const SeatStatus* seat) {
+    const sched::MemoryReport& report = seat->memory.report;
+    return seat == nullptr ? 0 : report.resident + report.evicted + report.unpageable;
+  };
+  for (const SeatStatus& seat : gpu.seats) {
+    if (!seat.reports_memory) continue;
+    if (first == nullptr || need(&seat) > need(first)) {
+      second = std::exchange(first, &seat);
+    } else if (second == nullptr || need(&seat) > need(second)) {
+      second = &seat;
+    }
+  }
+  const sched::GpuMemory& memory = gpu.memory;
+  const std::uint64_t taken = memory.reserve + memory.foreign;
+  const std::uint64_t room = memory.capacity > taken ? memory.capacity - taken : 0;
+  if (second == nullptr || need(first) + need(second) <= room) return {};
+  const auto name = [&](const SeatStatus* seat) {
+    return (seat->label ? seat->label->program + " (" + std::to_string(seat->label->pid) + ")" : "?") + " with " +
+           base::format_bytes(need(seat));
+  };
+  std::string text = name(first) + " and " + name(second) + " do not fit together in " + base::format_bytes(room) +
+                     ": their memory moves whenever the GPU changes hands";
+  // JAX takes three quarters of the GPU when it starts, whatever it will use.
+  if (memory.capacity > 0 && need(first) >= memory.capacity / 2)
+    text +=
+        ". If one of them is a JAX program that needs less, XLA_PYTHON_CLIENT_PREALLOCATE=false makes it take only "
+        "what it uses";
+  return text;
+}
+
 }  // namespace
 
 StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
-  StatusSnapshot snapshot{leases.now(), {}};
+  StatusSnapshot snapshot{.now = leases.now(), .gpus = {}};
   for (std::size_t i = 0; i < leases.gpus().size(); ++i) {
-    snapshot.gpus.push_back({static_cast<std::uint32_t>(i), leases.gpus()[i], {}, {}, {}});
+    GpuStatus& gpu = snapshot.gpus.emplace_back();
+    gpu.index = static_cast<std::uint32_t>(i);
+    gpu.gpu = leases.gpus()[i];
+  }
+  if (const HostMemory* host = translator.host_memory()) {
+    snapshot.host_budget = host->budget();
+    snapshot.host_lent = host->lent();
+    snapshot.host_ready = host->ready();
   }
   std::vector<pid_t> tenants;
   for (const auto& [id, session] : translator.sessions()) tenants.push_back(session->peer.pid);
   std::sort(tenants.begin(), tenants.end());
   for (sched::GpuView& view : leases.view()) {
     GpuStatus& gpu = snapshot.gpus.at(view.gpu.value);
+    gpu.memory = translator.rooms().view(view.gpu);
+    gpu.moved = translator.moved_before(view.gpu);
+    std::map<base::SeatId, const sched::SeatMemory*> memory_of;
+    for (const sched::SeatMemory& memory : gpu.memory.seats) memory_of[memory.seat] = &memory;
     for (sched::SeatView& seat : view.seats) {
       SeatStatus status{
           .view = std::move(seat), .label = leases.label(seat.seat.tenant), .note = leases.note(seat.seat)};
       if (const Session* session = translator.find(status.view.seat.tenant)) {
-        if (const auto slot = session->slot_of(view.gpu)) status.submissions = session->page.submissions(*slot);
+        if (const auto number = session->slot_of(view.gpu)) {
+          status.submissions = session->page.submissions(*number);
+          session->for_each_slot([&](std::uint32_t each, const Slot& slot) {
+            if (each == *number) status.said = slot.memory;
+          });
+          gpu.moved.add(status.said);
+          if (const HostMemory* host = translator.host_memory()) status.host_lent = host->lent_to(session->id);
+        }
+      }
+      if (const auto memory = memory_of.find(status.view.seat); memory != memory_of.end()) {
+        status.memory = *memory->second;
+        status.reports_memory = status.memory.speaks;
       }
       gpu.seats.push_back(std::move(status));
     }
@@ -90,7 +194,8 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
   }
   for (GpuStatus& gpu : snapshot.gpus) {
     for (const GpuProcess& process : gpu.gpu.use.processes) {
-      if (!std::binary_search(tenants.begin(), tenants.end(), process.pid)) gpu.foreign.push_back(process);
+      if (std::binary_search(tenants.begin(), tenants.end(), process.pid)) continue;
+      if (!translator.was_tenant(process.pid, gpu.gpu.use.asked_at)) gpu.foreign.push_back(process);
     }
   }
   return snapshot;
@@ -112,6 +217,8 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
       json["switch_cost_ns"] = gpu.view.switch_cost.count();
       json["switches"] = gpu.view.switches;
       json["held_ns"] = gpu.view.held.count();
+      json["memory"] = memory_json(gpu);
+      json["remark"] = remark_on(gpu);
     }
     json["foreign"] = Json::array();
     for (const GpuProcess& process : gpu.foreign) {
@@ -147,11 +254,16 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
       s["poisoned"] = view.poisoned;
       s["submissions"] = seat.submissions;
       s["note"] = note;
+      if (seat.reports_memory) s["memory"] = memory_json(seat);
       json["seats"].push_back(std::move(s));
     }
     gpus.push_back(std::move(json));
   }
-  return text_of(Json{{"gpus", std::move(gpus)}});
+  return text_of(Json{{"gpus", std::move(gpus)},
+                      {"host_memory",
+                       {{"budget_bytes", snapshot.host_budget},
+                        {"lent_bytes", snapshot.host_lent},
+                        {"ready_bytes", snapshot.host_ready}}}});
 }
 
 std::string render_settings(const std::vector<std::pair<std::uint32_t, Gpu>>& gpus) {

@@ -18,6 +18,10 @@ struct SeatStatus {
   std::shared_ptr<const TenantLabel> label{};
   std::string note{};
   std::uint64_t submissions = 0;
+  bool reports_memory = false;
+  sched::SeatMemory memory{};  // as it is planned with
+  wire::Memory said{};         // as the tenant said it
+  std::uint64_t host_lent = 0;
 };
 
 struct GpuStatus {
@@ -26,11 +30,16 @@ struct GpuStatus {
   sched::GpuView view;  // its seats are moved to `seats`
   std::vector<SeatStatus> seats;
   std::vector<GpuProcess> foreign;
+  sched::GpuMemory memory;  // its seats are copied to `seats`
+  MovedMemory moved;        // by all that there were
 };
 
 struct StatusSnapshot {
   base::TimePoint now;
   std::vector<GpuStatus> gpus;
+  std::uint64_t host_budget = 0;
+  std::uint64_t host_lent = 0;
+  std::uint64_t host_ready = 0;
 };
 
 // Loop's thread.

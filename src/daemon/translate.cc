@@ -12,6 +12,12 @@
 namespace gpumux::daemon {
 namespace {
 
+// A process that has ended is still listed by the driver for so long (40 GiB are back after 68 ms). Who only leaves and
+// goes on is shown as what it is then after that.
+constexpr base::Duration kGoneIsListed = std::chrono::seconds(1);
+// Lists are made once a second, and by a helper that may be slow.
+constexpr base::Duration kGoneRemembered = std::chrono::seconds(10);
+
 // One that was asked for host memory needs a moment to unregister and unmap it.
 constexpr base::Duration kRecallPause = std::chrono::milliseconds(100);
 
@@ -88,7 +94,16 @@ base::Status Translator::receive(Session& session, std::span<const std::byte> by
 void Translator::ended(Session& session, std::string_view why) {
   session.end();
   sessions_.erase(session.id);
-  session.for_each_slot([&](std::uint32_t, const Slot& slot) { rooms_.closed(seat_of(session, slot)); });
+  session.for_each_slot([&](std::uint32_t, const Slot& slot) { forget_slot(session, slot); });
+  for (auto run = runs_.begin(); session.quota.group != 0 && run != runs_.end(); ++run) {
+    if (run->second.quota.group != session.quota.group) continue;
+    if (--run->second.tenants == 0) runs_.erase(run);
+    break;
+  }
+  if (session.welcomed) {
+    while (!gone_.empty() && gone_.front().second + kGoneRemembered < leases_.now()) gone_.pop_front();
+    gone_.emplace_back(session.peer.pid, leases_.now());
+  }
   if (host_ != nullptr) host_->gone(session.id);
   leases_.gone(session.id, why);
 }
@@ -116,6 +131,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const os
   session.welcomed = true;
   if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)));
+  session.quota = quota_of(session, hello);
   leases_.connected(session.id, session.label);
   if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
     leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
@@ -206,8 +222,8 @@ base::Status Translator::on(Session& session, const wire::SeatClose& close) {
   if (slot == nullptr) return {};
   const base::SeatId seat = seat_of(session, *slot);
   if (slot->granted) session.page.revoke(close.slot);
+  forget_slot(session, *slot);
   session.close_slot(close.slot);
-  rooms_.closed(seat);
   leases_.apply(sched::SeatClosed{seat});
   if (changed_) changed_(session);
   return {};
@@ -277,7 +293,17 @@ base::Status Translator::on(Session& session, const wire::Idling& idling) {
 
 void Translator::open_room(Session& session, base::SeatId seat, bool may_be_back) {
   if (session.protocol < wire::kMemoryProtocol) return;  // it leaves its memory to the driver
-  rooms_.opened(seat, {}, !may_be_back);
+  rooms_.opened(seat, session.quota, !may_be_back);
+}
+
+// The first process of a run says what it may have; those that come later belong to it, and cannot raise it.
+sched::Quota Translator::quota_of(const Session& session, const wire::Hello& hello) {
+  if (hello.memory_limit == 0) return {};
+  std::string name(wire::text_of(hello.run));
+  if (name.empty()) name = "tenant:" + std::to_string(session.id.value);
+  Run& run = runs_[{session.peer.uid, name}];
+  if (run.tenants++ == 0) run.quota = {.group = next_group_++, .bytes = hello.memory_limit};
+  return run.quota;
 }
 
 base::Status Translator::on(Session& session, const wire::Memory& memory) {
@@ -296,6 +322,16 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
   }
   rooms_.reported(seat_of(session, *slot), report, (memory.flags & wire::kMemoryBusy) != 0);
   return {};
+}
+
+void Translator::forget_slot(const Session& session, const Slot& slot) {
+  rooms_.closed(seat_of(session, slot));
+  moved_before_.at(slot.gpu.value).add(slot.memory);
+}
+
+bool Translator::was_tenant(pid_t pid, base::TimePoint asked_at) const {
+  return std::any_of(gone_.begin(), gone_.end(),
+                     [&](const auto& one) { return one.first == pid && asked_at < one.second + kGoneIsListed; });
 }
 
 base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {

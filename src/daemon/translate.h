@@ -8,12 +8,15 @@
 // Owned by the loop's thread.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <deque>
 #include <functional>
 #include <map>
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/ids.h"
@@ -34,6 +37,20 @@ struct UnknownEntry {
 };
 inline constexpr std::size_t kMaxUnknownEntries = 1024;
 inline constexpr std::size_t kMaxProgramsPerEntry = 8;
+
+// Sums over seats' lives, in bytes.
+struct MovedMemory {
+  std::uint64_t out = 0;
+  std::uint64_t in = 0;
+  std::uint64_t saved_clean = 0;
+  std::uint64_t saved_constant = 0;
+  void add(const wire::Memory& memory) {
+    out += memory.moved_out;
+    in += memory.moved_in;
+    saved_clean += memory.saved_clean;
+    saved_constant += memory.saved_constant;
+  }
+};
 
 class Translator {
  public:
@@ -74,6 +91,13 @@ class Translator {
   Session* find(base::TenantId tenant) const;
   const std::map<std::string, UnknownEntry>& unknown_entries() const { return unknown_entries_; }
   const std::unordered_map<base::TenantId, Session*>& sessions() const { return sessions_; }
+  const Rooms& rooms() const { return rooms_; }
+  const HostMemory* host_memory() const { return host_; }
+  // Whether that process was a tenant a moment before `asked_at`: a list of a GPU's processes that was made then may
+  // still have it.
+  bool was_tenant(pid_t pid, base::TimePoint asked_at) const;
+  // What seats that are gone had moved.
+  const MovedMemory& moved_before(base::GpuIndex gpu) const { return moved_before_.at(gpu.value); }
 
  private:
   base::Status on(Session& session, const wire::Hello& hello, const os::FileDescriptor& fd);
@@ -96,6 +120,8 @@ class Translator {
   void send_expected_eviction(const sched::ExpectEviction& eviction);
   void send_loan(const HostLoan& loan, int fd);
   void recall_host(std::uint64_t bytes);
+  sched::Quota quota_of(const Session& session, const wire::Hello& hello);
+  void forget_slot(const Session& session, const Slot& slot);
   base::Status check_slot(std::uint32_t slot) const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
   void closed_by_tenant(Session& session, std::uint32_t number, base::LeaseEpoch epoch);
@@ -115,6 +141,15 @@ class Translator {
   std::function<void(bool)> hand_over_;
   std::unordered_map<base::TenantId, Session*> sessions_;
   std::vector<base::TenantId> unwritable_;
+  std::array<MovedMemory, base::kMaxGpus> moved_before_{};
+  // Runs with a memory limit, by user and name: those of the tenants that are there.
+  struct Run {
+    sched::Quota quota;
+    std::size_t tenants = 0;
+  };
+  std::map<std::pair<uid_t, std::string>, Run> runs_;
+  std::uint64_t next_group_ = 1;
+  std::deque<std::pair<pid_t, base::TimePoint>> gone_;  // who was a tenant, and until when; only of the last moments
   std::map<std::string, UnknownEntry> unknown_entries_;
 };
 

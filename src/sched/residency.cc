@@ -101,6 +101,7 @@ void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint
   Seat* const seat = find(id);
   if (seat == nullptr || ticket == 0) return;
   if (static_cast<std::int32_t>(ticket - seat->answered) <= 0) return;  // answered already
+  if (!seat->is_back) seat->speaks = true;
   if (!seat->waits()) {
     seat->want_room = seat->want_commitment = 0;
     seat->wanted_at = now;
@@ -126,8 +127,10 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
   TimePoint next = gpu->prepare_at;
   if (gpu->returning > 0) next = std::min(next, gpu->returning_until);
   for (const auto& [id, seat] : gpu->seats) {
-    if (!seat.speaks && counts(seat)) next = std::min(next, seat.opened_at + kFirstReportPatience);
+    if (may_speak_yet(seat)) next = std::min(next, seat.opened_at + kFirstReportPatience);
     if (seat.waits()) next = std::min(next, std::max(gpu->moved_at, seat.wanted_at) + kRoomPatience);
+    if (seat.bounds.size() > 1 && counts(seat) && answers(seat))
+      next = std::min(next, seat.bounds[1].told_at + kAnswerPatience);
   }
   if (next == TimePoint::max()) return std::nullopt;
   return next;
@@ -154,7 +157,7 @@ Togetherness Residency::together(GpuIndex index) const {
     ++together.seats;
     together.evicted += seat.report.evicted;
     if (seat.speaks) continue;
-    ++(counts(seat) ? together.unknown : together.silent);
+    ++(may_speak_yet(seat) ? together.unknown : together.silent);
   }
   return together;
 }
@@ -194,6 +197,7 @@ GpuMemory Residency::view(GpuIndex index) const {
                           .report = seat.report,
                           .speaks = seat.speaks,
                           .room = seat.told_room(),
+                          .counted = counts(seat) ? charge(seat) : 0,
                           .commitment = seat.told_commitment(),
                           .wanted = seat.waits() ? seat.want_room : 0,
                           .quota = seat.quota.bytes});

@@ -8,8 +8,10 @@
 //
 // A bound that was sent is not in force before the seat has said so, and a lower one may be followed by the higher one
 // that it replaces for as long as that has not been said. So what a seat *counts* for is the most that any of the
-// bounds still under way allows it, or what it has, if that is more. What holds after every step (checked by
-// check_invariants):
+// bounds still under way allows it, or what it has, if that is more. Who does not say so for kAnswerPatience (stopped,
+// frozen, in a debugger) takes nothing meanwhile, and counts for what it has and was last told: if it wakes up and
+// takes what it was told before, the driver refuses it, which is an allocation that asks for room. What holds after
+// every step (checked by check_invariants):
 //   1. On each GPU, what all seats count for fits beside the reserve and what is not ours, unless somebody has or was
 //      left with more than its bound: then no bound is raised.
 //   2. What all seats may have allocated fits on the GPUs and in the host memory budget, in the same sense.
@@ -74,6 +76,7 @@ struct SeatMemory {
   MemoryReport report;
   bool speaks = false;  // has reported; what the others have is counted with what is not ours
   std::uint64_t room = 0;
+  std::uint64_t counted = 0;  // as having: what it may have had at most by now
   std::uint64_t commitment = 0;
   std::uint64_t wanted = 0;  // more than that, and waits for it
   std::uint64_t quota = 0;
@@ -94,8 +97,12 @@ struct Togetherness {
   std::uint64_t evicted = 0;  // bytes
 };
 
-// A seat that has not answered its first bound by then leaves its memory to the driver.
+// A seat that has not answered its first bound by then leaves its memory to the driver, as far as anybody can tell.
+// (That first bound gives it nothing: who is stopped before he answers has nothing then that is not counted.)
 inline constexpr Duration kFirstReportPatience = std::chrono::seconds(1);
+// A bound is taken note of within a millisecond or so; a machine under load takes longer. As the lease core's silence
+// limit.
+inline constexpr Duration kAnswerPatience = std::chrono::milliseconds(500);
 // The driver has returned a killed tenant's memory by then (40 GiB were back after 68 ms).
 inline constexpr Duration kReturnPatience = std::chrono::seconds(2);
 // Nothing has moved for this long: whoever could make room is stopped, or does not drain. Natively the allocation would
@@ -152,6 +159,7 @@ class Residency {
     std::uint32_t sequence = 0;
     std::uint64_t room = 0;
     std::uint64_t commitment = 0;
+    TimePoint told_at{};
   };
   struct Seat {
     SeatId id;
@@ -208,10 +216,13 @@ class Residency {
   // residency_plan.cc
   static std::uint64_t kept_by(const Gpu& gpu, const Seat& seat);
   std::uint64_t kept(const Gpu& gpu) const;
-  static std::uint64_t charge(const Seat& seat);
-  static std::uint64_t commitment_charge(const Seat& seat);
+  bool answers(const Seat& seat) const;
+  std::uint64_t charge(const Seat& seat) const;
+  std::uint64_t commitment_charge(const Seat& seat) const;
   static std::uint64_t available(const Gpu& gpu);
-  bool counts(const Seat& seat) const;
+  // A seat that never reports leaves its memory to the driver: it is counted with what is not ours.
+  static bool counts(const Seat& seat) { return seat.speaks; }
+  bool may_speak_yet(const Seat& seat) const { return !seat.speaks && now_ - seat.opened_at < kFirstReportPatience; }
   std::uint64_t charged(const Gpu& gpu) const;
   std::uint64_t commitment_capacity(const Gpu& gpu) const;
   // `kept_by_all`: kept(gpu), reckoned once.

@@ -41,20 +41,23 @@ constexpr std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ?
 
 }  // namespace
 
-std::uint64_t Residency::charge(const Seat& seat) {
+bool Residency::answers(const Seat& seat) const {
+  return seat.bounds.size() < 2 || now_ - seat.bounds[1].told_at < kAnswerPatience;
+}
+
+std::uint64_t Residency::charge(const Seat& seat) const {
   std::uint64_t most = seat.has();
+  if (!answers(seat)) return std::max(most, seat.told_room());
   for (const Bound& bound : seat.bounds) most = std::max(most, bound.room);
   return most;
 }
 
-std::uint64_t Residency::commitment_charge(const Seat& seat) {
+std::uint64_t Residency::commitment_charge(const Seat& seat) const {
   std::uint64_t most = seat.report.allocated;
+  if (!answers(seat)) return std::max(most, seat.told_commitment());
   for (const Bound& bound : seat.bounds) most = std::max(most, bound.commitment);
   return most;
 }
-
-// A seat that never reports leaves its memory to the driver: it is counted with what is not ours.
-bool Residency::counts(const Seat& seat) const { return seat.speaks || now_ - seat.opened_at < kFirstReportPatience; }
 
 std::uint64_t Residency::available(const Gpu& gpu) {
   return minus(gpu.capacity, gpu.reserve + gpu.foreign + gpu.returning);
@@ -198,15 +201,20 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
   std::vector<Share> shares;
   for (Seat* seat : order) {
     if (!counts(*seat) || seat->is_back) continue;
-    shares.push_back({seat, seat->fair, seat->told_room(), std::numeric_limits<std::uint64_t>::max(), 0});
+    // Who does not answer gets nothing to spare.
+    const std::uint64_t most = answers(*seat) ? std::numeric_limits<std::uint64_t>::max() : seat->fair;
+    shares.push_back({seat, seat->fair, seat->told_room(), most, 0});
   }
   deal(shares, left);
 
   // Not above what everybody counts for, as long as that has not become less.
-  std::uint64_t free = minus(available(gpu), charged(gpu));
-  const auto raise = [&free](Share& share, std::uint64_t goal) {
-    if (goal <= share.told) return;
-    const std::uint64_t counted = charge(*share.seat);
+  // Where somebody has said that he has more than there is, nothing is raised: also not to what he says that he has.
+  const std::uint64_t counted_in_all = charged(gpu);
+  const bool is_over = counted_in_all > available(gpu);
+  std::uint64_t free = minus(available(gpu), counted_in_all);
+  const auto raise = [this, &free, is_over](Share& share, std::uint64_t goal) {
+    if (goal <= share.told || is_over) return;
+    const std::uint64_t counted = std::max(charge(*share.seat), share.told);
     const std::uint64_t room = std::min(goal, counted + free);
     if (room <= share.told || (room != goal && room - share.told < kLeastRaise)) return;
     free -= minus(room, counted);
@@ -234,9 +242,20 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
     if (!counts(*seat)) continue;
     free = minus(free, commitment_charge(*seat));
     Share share{seat, seat->report.allocated, seat->told_commitment(), most_commitment(gpu, *seat, kept_by_all), 0};
-    if (seat->waits() && is_possible(gpu, *seat)) share.base = std::max(share.base, seat->want_commitment);
     left = minus(left, share.base);
+    if (!answers(*seat)) share.most = share.base;
     if (!seat->is_back) shares.push_back(share);
+  }
+  // What is waited for comes before what is to spare, and the nearest turn first: where not everybody can have what it
+  // wants, somebody can.
+  for (Share& share : shares) {
+    const Seat& seat = *share.seat;
+    if (!seat.waits() || seat.want_commitment <= share.base || !is_possible(gpu, seat)) continue;
+    const std::uint64_t more = seat.want_commitment - share.base;
+    if (more > left && seat.want_commitment > share.told) continue;
+    left = minus(left, more);
+    share.base = seat.want_commitment;
+    share.most = std::max(share.most, share.base);
   }
   // Of the seats of one quota, each may use what the others of it leave, and no more is spared for them.
   for (Share& share : shares) {
@@ -286,7 +305,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
   if (!seat.bounds.empty() && room == seat.told_room() && commitment == seat.told_commitment()) {
     seat.bounds.back().sequence = sequence;
   } else {
-    seat.bounds.push_back({sequence, room, commitment});
+    seat.bounds.push_back({sequence, room, commitment, now_});
   }
   if (answer) seat.answered = seat.ticket;
   commands.bounds.push_back({.seat = seat.id,
@@ -330,17 +349,24 @@ void Residency::plan(TimePoint now, GpuIndex index, std::span<const Turn> turns,
     gpu->moved_at = now_;
   }
   for (auto& [id, seat] : gpu->seats) {
-    if (!counts(seat)) seat.is_back = false;  // it has nothing to say
+    if (!seat.speaks && !may_speak_yet(seat)) seat.is_back = false;  // it has nothing to say
   }
   const std::vector<Seat*> order = in_order(*gpu, turns);
   const std::uint64_t counted = charged(*gpu);
-  plan_commitments(*gpu, order);
-  const std::vector<Share> rooms = plan_rooms(*gpu, order);
-  for (const Share& share : rooms) tell(*gpu, *share.seat, share.told, share.seat->commitment, commands);
+  bool is_settled = false;
+  while (!is_settled) {
+    is_settled = true;
+    plan_commitments(*gpu, order);
+    for (const Share& share : plan_rooms(*gpu, order)) {
+      const std::uint64_t before = charge(*share.seat);
+      tell(*gpu, *share.seat, share.told, share.seat->commitment, commands);
+      // Nobody waits for the answer of one that does not answer: what it counts for less is there for others now.
+      is_settled = is_settled && charge(*share.seat) >= before;
+    }
+  }
   for (Seat* seat : order) {
-    // Who came without ever having reported, and does not count any more, still learns that it may do as it likes.
-    if (!counts(*seat) && (seat->bounds.empty() || seat->waits()))
-      tell(*gpu, *seat, gpu->capacity, gpu->capacity, commands);
+    // The first bound gives nothing: with its answer it counts.
+    if (!seat->speaks && !seat->is_back) tell(*gpu, *seat, 0, 0, commands);
   }
   expect_evictions(*gpu, order, commands);
   const std::uint64_t after = charged(*gpu);

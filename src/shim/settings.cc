@@ -79,6 +79,14 @@ Settings read_settings() {
       complain("GPUMUX_ON_DAEMON_LOSS", value, "it can be 'wait' or 'ungated'");
     }
   }
+  if (const char* value = variable("GPUMUX_MEM_LIMIT")) {
+    if (const auto limit = base::parse_bytes(value, 1); limit && *limit > 0) {
+      settings.memory_limit = *limit;
+    } else {
+      complain("GPUMUX_MEM_LIMIT", value, "it can be a number of bytes such as 20G");
+    }
+  }
+  if (const char* run = variable("GPUMUX_RUN_ID")) settings.run = run;
   if (const char* value = variable("GPUMUX_PAGING")) {
     settings.memory.paging = std::string_view(value) != "off";
     if (std::string_view(value) != "off" && std::string_view(value) != "on")

@@ -16,10 +16,12 @@ wire::Hello make_hello(const Settings& settings) {
   wire::Hello hello{.protocol = wire::kProtocolVersion,
                     .oldest_protocol = wire::kOldestProtocolVersion,
                     .gang_world = settings.gang_world,
-                    .pid_here = static_cast<std::uint32_t>(::getpid())};
+                    .pid_here = static_cast<std::uint32_t>(::getpid()),
+                    .memory_limit = settings.memory_limit};
   wire::set_text(hello.program, program_name());
   wire::set_text(hello.gang, settings.gang);
   wire::set_text(hello.version, GPUMUX_VERSION);
+  wire::set_text(hello.run, settings.run);
   return hello;
 }
 

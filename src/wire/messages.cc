@@ -17,6 +17,7 @@ void tidy(Hello& m) {
   terminate(m.program);
   terminate(m.gang);
   terminate(m.version);
+  terminate(m.run);
 }
 void tidy(GangJoin& m) { terminate(m.key); }
 void tidy(Note& m) { terminate(m.text); }

@@ -113,8 +113,12 @@ struct Hello {
   char program[base::kMaxNameBytes] = {};
   char gang[base::kMaxNameBytes] = {};  // empty: none. The daemon keeps users' gangs apart, whatever they are called
   char version[16] = {};                // of the library
+  // The most device memory that the process tree of one run may have allocated on each GPU; 0: no limit. Processes of
+  // one user with the same `run` have it together; without a name, this process has it for itself.
+  std::uint64_t memory_limit = 0;
+  char run[base::kMaxNameBytes] = {};
 };
-static_assert(sizeof(Hello) == 160);
+static_assert(sizeof(Hello) == 232);
 
 // What a tenant that reconnects still has, so that a new daemon can rebuild its state.
 enum class SeatState : std::uint32_t { kNone = 0, kWaiting = 1, kHolding = 2, kDraining = 3 };

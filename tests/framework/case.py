@@ -17,7 +17,7 @@ from .process import Process
 class GpumuxTest(unittest.TestCase):
     gpus = 1
     machine_settings = {}
-    # Small programs fit together, and would all run at once by default: most tests are about turns.
+    # Turns, although the test programs' memory fits together.
     daemon_settings = {"mode": "serial"}
 
     def setUp(self):

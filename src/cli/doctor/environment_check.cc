@@ -42,7 +42,7 @@ struct Variable {
   std::string_view own_name;  // of an alias: the variable that wins
 };
 
-constexpr std::array<Variable, 33> kVariables{{
+constexpr std::array<Variable, 37> kVariables{{
     {"GPUMUX_RUNTIME_DIR", Reader::kLibrary, Kind::kPath, "", 0, 0, ""},
     {"GPUMUX_LIBRARY", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_DAEMON", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
@@ -55,7 +55,11 @@ constexpr std::array<Variable, 33> kVariables{{
     {"GPUMUX_NAME", Reader::kLibrary, Kind::kName, "", 0, 0, ""},
     {"GPUMUX_GANG", Reader::kLibrary, Kind::kName, "", 0, 0, ""},
     {"GPUMUX_RUN_ID", Reader::kLibrary, Kind::kName, "", 0, 0, ""},
+    {"GPUMUX_MEM_LIMIT", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_HOST_MEMORY", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_MODE", Reader::kDaemon, Kind::kSetting, "mode", 0, 0, ""},
+    {"GPUMUX_AUTO_BY_GAIN", Reader::kDaemon, Kind::kSetting, "auto_by_gain", 0, 0, ""},
+    {"GPUMUX_RESERVE", Reader::kDaemon, Kind::kSetting, "reserve", 0, 0, ""},
     {"GPUMUX_POLICY", Reader::kDaemon, Kind::kSetting, "policy", 0, 0, ""},
     {"GPUMUX_QUANTUM", Reader::kDaemon, Kind::kSetting, "quantum", 0, 0, ""},
     {"GPUMUX_MAX_RUNTIME", Reader::kDaemon, Kind::kSetting, "max_runtime", 0, 0, ""},

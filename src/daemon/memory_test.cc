@@ -1,0 +1,369 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon's half of memory through its socket. Goal: bounds, hints and host memory reach the right tenant, and
+// nothing that a tenant says about memory harms another. Method: a daemon with a GPU of 80 GiB and tenants that speak
+// by hand.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "daemon/host_memory.h"
+#include "daemon/test_support.h"
+#include "os/unix_socket.h"
+#include "wire/messages.h"
+
+namespace gpumux::daemon::testing {
+namespace {
+
+constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
+constexpr std::uint64_t kReserve = kGiB;
+
+class Tenant : public TestTenant {
+ public:
+  using TestTenant::TestTenant;
+
+  // Takes bounds, and says so, until one is as wanted. A revocation is answered as one answers with nothing queued.
+  bool settle(const std::function<bool(const wire::Room&)>& is_wanted, Tenant* other = nullptr) {
+    return eventually([&] {
+      if (other != nullptr) other->step();
+      return (room.sequence != 0 && is_wanted(room)) || (step(), false);
+    });
+  }
+  // Takes one message, if there is one.
+  bool step() {
+    const auto message = receive(1ms);
+    if (!message) return false;
+    if (const auto* next = std::get_if<wire::Room>(&*message)) {
+      room = *next;
+      say();
+    } else if (const auto* revoke = std::get_if<wire::Revoke>(&*message)) {
+      send(wire::RevokeSeen{.slot = 0, .epoch = revoke->epoch});
+      send(wire::GateClosed{.slot = 0, .epoch = revoke->epoch});
+      send(wire::Drained{.slot = 0, .epoch = revoke->epoch});
+    }
+    return true;
+  }
+  bool say() {
+    memory.room_sequence = room.sequence;
+    memory.allocated = memory.resident + memory.evicted;
+    return send(memory);
+  }
+  bool has(std::uint64_t resident, std::uint64_t evicted = 0) {
+    memory.resident = resident * kGiB;
+    memory.evicted = evicted * kGiB;
+    return say();
+  }
+  wire::Memory memory{};
+  wire::Room room{};
+};
+
+bool has_any(const wire::Room& room) { return room.room > 0; }
+
+TEST(DaemonMemory, AloneATenantHasTheWholeGpu) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  Tenant tenant(dir.path());
+  ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(tenant.settle([](const wire::Room& room) { return room.room >= 78 * kGiB; }));
+  EXPECT_LE(tenant.room.room, 80 * kGiB - kReserve);
+  EXPECT_EQ(tenant.room.total, 80 * kGiB);
+}
+
+// Two programs of 60 GiB each take turns, and the memory goes where the turn is.
+TEST(DaemonMemory, MemoryFollowsTheLease) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  Tenant a(dir.path(), "a");
+  Tenant b(dir.path(), "b");
+  ASSERT_TRUE(a.join() && a.open_seat(0, test_uuid(0)) && a.settle(has_any));
+  ASSERT_TRUE(a.request() && a.wait_granted());
+  ASSERT_TRUE(a.settle([](const wire::Room& room) { return room.room >= 78 * kGiB; }));
+  ASSERT_TRUE(a.has(60));
+  ASSERT_TRUE(b.join() && b.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(b.settle([](const wire::Room&) { return true; }));  // the first one gives nothing: b counts from now on
+  ASSERT_TRUE(a.settle([](const wire::Room& room) { return room.room < 78 * kGiB; }));
+  ASSERT_TRUE(b.settle(has_any));
+  // Born evicted: b holds no lease.
+  ASSERT_TRUE(b.has(0, 60));
+  ASSERT_TRUE(b.request());
+  ASSERT_TRUE(a.settle([](const wire::Room& room) { return room.room <= 20 * kGiB; }, &b));
+  EXPECT_TRUE(eventually([&] { return b.is_granted(); }));
+  EXPECT_FALSE(a.is_granted());
+  EXPECT_LT(b.room.room, 60 * kGiB);  // not before it is free
+  ASSERT_TRUE(a.has(19, 41));
+  EXPECT_TRUE(b.settle([](const wire::Room& room) { return room.room >= 60 * kGiB; }));
+}
+
+std::string mode_now(const TemporaryDirectory& dir) {
+  const std::string body = http(dir.path(), "GET", "/v1/status").body;
+  const std::string key = "\"mode_now\":\"";
+  const std::size_t at = body.find(key);
+  return at == std::string::npos ? "" : body.substr(at + key.size(), body.find('"', at + key.size()) - at - key.size());
+}
+
+// Mode auto: at once as long as all fits together, by turns from the moment when it does not, and at once again when it
+// has fitted for a while.
+TEST(DaemonMemory, TheModeFollowsWhatFits) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  Tenant a(dir.path(), "a");
+  Tenant b(dir.path(), "b");
+  ASSERT_TRUE(a.join() && a.open_seat(0, test_uuid(0)) && a.settle(has_any));
+  ASSERT_TRUE(b.join() && b.open_seat(0, test_uuid(0)) && b.settle(has_any, &a));
+  ASSERT_TRUE(a.has(20) && b.has(20));
+  ASSERT_TRUE(a.request() && b.request());
+  ASSERT_TRUE(a.wait_granted() && b.wait_granted());
+  EXPECT_EQ(mode_now(dir), "concurrent");
+  ASSERT_TRUE(a.send(wire::RoomWanted{.slot = 0, .ticket = 1, .room = 70 * kGiB, .commitment = 70 * kGiB}));
+  EXPECT_TRUE(a.settle([](const wire::Room& room) { return room.ticket == 1; }, &b));
+  EXPECT_EQ(a.room.refused, 0u);  // both lost their leases, and it asks again when it has its turn
+  ASSERT_TRUE(a.has(0, 70));
+  EXPECT_TRUE(eventually([&] { return mode_now(dir) == "serial"; }));
+  ASSERT_TRUE(a.has(30));
+  EXPECT_TRUE(eventually([&] { return a.step(), b.step(), mode_now(dir) == "concurrent"; }));
+}
+
+// A program whose memory is left to the driver: nobody knows whether it would fit beside others.
+TEST(DaemonMemory, WhoSaysNothingKeepsTheGpuSerial) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  Tenant a(dir.path(), "a");
+  TestTenant silent(dir.path(), "silent");
+  ASSERT_TRUE(a.join() && a.open_seat(0, test_uuid(0)) && a.settle(has_any));
+  ASSERT_TRUE(silent.join() && silent.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(a.request() && a.wait_granted());
+  ASSERT_TRUE(silent.request());
+  EXPECT_TRUE(eventually([&] { return a.step(), silent.is_granted(); }));
+  EXPECT_FALSE(a.is_granted());
+  EXPECT_EQ(mode_now(dir), "serial");
+}
+
+TEST(DaemonMemory, AnAllocationIsAnswered) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  Tenant tenant(dir.path());
+  ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)) && tenant.settle(has_any));
+  ASSERT_TRUE(tenant.send(wire::RoomWanted{.slot = 0, .ticket = 1, .room = 90 * kGiB}));
+  ASSERT_TRUE(tenant.settle([](const wire::Room& room) { return room.ticket == 1; }));
+  EXPECT_EQ(tenant.room.refused, 1u);
+  ASSERT_TRUE(tenant.send(wire::RoomWanted{.slot = 0, .ticket = 2, .room = 70 * kGiB, .commitment = 70 * kGiB}));
+  ASSERT_TRUE(tenant.settle([](const wire::Room& room) { return room.ticket == 2; }));
+  EXPECT_EQ(tenant.room.refused, 0u);
+}
+
+// A killed tenant's memory is another one's as soon as NVML has it back.
+TEST(DaemonMemory, TheMemoryOfTheDeadIsReused) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  auto a = std::make_unique<Tenant>(dir.path(), "a");
+  Tenant b(dir.path(), "b");
+  ASSERT_TRUE(a->join() && a->open_seat(0, test_uuid(0)) && a->settle(has_any));
+  ASSERT_TRUE(a->has(78));
+  ASSERT_TRUE(b.join() && b.open_seat(0, test_uuid(0)));
+  a.reset();
+  EXPECT_TRUE(b.settle([](const wire::Room& room) { return room.room >= 78 * kGiB; }));
+}
+
+// A new daemon believes what its tenants have: nobody is told to give up anything before he has said what it is.
+TEST(DaemonMemory, ARestartTakesNothingAway) {
+  const TemporaryDirectory dir;
+  auto daemon = std::make_unique<TestDaemon>(TestDaemon::options_in(dir.path()));
+  Tenant before(dir.path());
+  ASSERT_TRUE(before.join() && before.open_seat(0, test_uuid(0)) && before.settle(has_any));
+  ASSERT_TRUE(before.has(50, 3));
+  daemon->stop();
+  TestDaemon later(TestDaemon::options_in(dir.path()));
+  Tenant tenant(dir.path());
+  tenant.memory = before.memory;
+  ASSERT_TRUE(tenant.join());
+  wire::SeatOpen open{.slot = 0, .state = wire::SeatState::kWaiting};
+  const base::GpuUuid uuid = test_uuid(0);
+  std::copy(uuid.bytes.begin(), uuid.bytes.end(), std::begin(open.gpu_uuid));
+  ASSERT_TRUE(tenant.send(open) && tenant.say());
+  std::uint64_t least = ~std::uint64_t{0};
+  ASSERT_TRUE(tenant.settle([&](const wire::Room& room) {
+    least = std::min(least, room.room);
+    return room.room >= 78 * kGiB;
+  }));
+  EXPECT_GE(least, 50 * kGiB);
+}
+
+TEST(DaemonMemory, HostMemoryIsLentAndComesBack) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.config.host_memory = "64M";
+  TestDaemon daemon(std::move(options));
+  Tenant tenant(dir.path());
+  ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)));
+  std::vector<std::uint64_t> ids;
+  std::uint64_t lent = 0;
+  const auto ask = [&]() -> std::uint64_t {
+    EXPECT_TRUE(tenant.send(wire::HostWanted{.slot = 0, .bytes = 32 << 20}));
+    for (;;) {
+      std::array<std::byte, base::kMaxMessageBytes> buffer;
+      auto received = os::receive_message(tenant.socket(), buffer);
+      if (!received) {
+        if (received.error().system_errno != EAGAIN) return 0;
+        std::this_thread::yield();
+        continue;
+      }
+      const auto message = wire::decode_from_daemon(std::span<const std::byte>(buffer).first(received->bytes));
+      const auto* loan = message ? std::get_if<wire::HostLent>(&*message) : nullptr;
+      if (loan == nullptr) continue;
+      if (loan->bytes == 0) return 0;
+      struct stat facts {};
+      EXPECT_EQ(::fstat(received->fd.get(), &facts), 0);
+      EXPECT_EQ(static_cast<std::uint64_t>(facts.st_size), loan->bytes);
+      void* const memory = ::mmap(nullptr, loan->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, received->fd.get(), 0);
+      EXPECT_NE(memory, MAP_FAILED);
+      auto* const words = static_cast<std::uint64_t*>(memory);
+      for (std::uint64_t i = 0; i < loan->bytes / 8; i += 512) EXPECT_EQ(std::exchange(words[i], i), 0u);
+      ::munmap(memory, loan->bytes);
+      ids.push_back(loan->id);
+      return loan->bytes;
+    }
+  };
+  while (const std::uint64_t bytes = ask()) lent += bytes;
+  EXPECT_GE(lent, 48u << 20);
+  EXPECT_LE(lent, 64u << 20);  // and the asking has ended: the budget is used up
+  EXPECT_TRUE(tenant.send(wire::HostReturned{.id = ids.front() + 1'000'000}));  // nobody's
+  EXPECT_EQ(ask(), 0u);
+  EXPECT_TRUE(tenant.send(wire::HostReturned{.id = ids.front()}));
+  EXPECT_GT(ask(), 0u);
+}
+
+// Whatever a tenant says about memory, another one goes on.
+TEST(DaemonMemory, HostileNumbersHarmNobodyElse) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  Tenant good(dir.path(), "good");
+  ASSERT_TRUE(good.join() && good.open_seat(0, test_uuid(0)) && good.settle(has_any));
+  {
+    Tenant bad(dir.path(), "bad");
+    ASSERT_TRUE(bad.join() && bad.open_seat(0, test_uuid(0)));
+    wire::Memory absurd;
+    std::ranges::fill(std::as_writable_bytes(std::span(&absurd, 1)), std::byte{0xff});
+    absurd.slot = 0;
+    EXPECT_TRUE(bad.send(absurd));
+    absurd.slot = 63;  // not open
+    EXPECT_TRUE(bad.send(absurd));
+    for (std::uint32_t i = 1; i < 1000; ++i) {
+      if (!bad.send(wire::RoomWanted{.slot = 0, .ticket = i * 4'000'000, .room = ~std::uint64_t{0}, .commitment = i}))
+        break;
+    }
+  }
+  for (const wire::RoomWanted wrong : {wire::RoomWanted{.slot = 64, .ticket = 1}, wire::RoomWanted{.slot = 0}}) {
+    Tenant bad(dir.path(), "bad");
+    ASSERT_TRUE(bad.join() && bad.open_seat(0, test_uuid(0)));
+    EXPECT_TRUE(bad.send(wrong));
+    EXPECT_TRUE(bad.is_dropped());
+  }
+  EXPECT_TRUE(good.say());
+  EXPECT_TRUE(good.settle([](const wire::Room& room) { return room.room >= 70 * kGiB; }));
+}
+
+TEST(DaemonMemory, StatusSaysWhatEverybodyHas) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.config.host_memory = "64M";
+  TestDaemon daemon(std::move(options));
+  Tenant a(dir.path(), "a");
+  Tenant b(dir.path(), "b");
+  TestTenant silent(dir.path(), "silent");
+  ASSERT_TRUE(a.join() && a.open_seat(0, test_uuid(0)) && a.settle(has_any));
+  a.memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kGraph)] = kGiB;
+  a.memory.moved_out = 7;
+  ASSERT_TRUE(a.has(50));
+  const auto status = [&] { return nlohmann::json::parse(http(dir.path(), "GET", "/v1/status").body); };
+  EXPECT_TRUE(eventually([&] { return status()["gpus"][0]["memory"]["tenants_bytes"] == 51 * kGiB; }));
+  EXPECT_EQ(status()["gpus"][0]["remark"], "");
+  ASSERT_TRUE(b.join() && b.open_seat(0, test_uuid(0)) && b.settle(has_any, &a));
+  ASSERT_TRUE(b.has(0, 40));
+  ASSERT_TRUE(silent.join() && silent.open_seat(0, test_uuid(0)));
+  EXPECT_TRUE(eventually([&] { return status()["gpus"][0]["remark"] != ""; }));
+  const auto json = status();
+  const auto& gpu = json["gpus"][0];
+  EXPECT_NE(gpu["remark"].get<std::string>().find("XLA_PYTHON_CLIENT_PREALLOCATE=false"), std::string::npos);
+  EXPECT_EQ(gpu["memory"]["moved_out_bytes"], 7);
+  EXPECT_EQ(gpu["memory"]["reserve_bytes"], kReserve);
+  EXPECT_EQ(json["host_memory"]["budget_bytes"], 64 << 20);
+  for (const auto& seat : gpu["seats"]) {
+    EXPECT_EQ(seat.contains("memory"), seat["program"] != "silent");
+    if (seat["program"] == "b") {
+      EXPECT_EQ(seat["memory"]["evicted_bytes"], 40 * kGiB);
+    }
+    if (seat["program"] != "a") continue;
+    EXPECT_EQ(seat["memory"]["resident_bytes"], 50 * kGiB);
+    EXPECT_EQ(seat["memory"]["unpageable"], (nlohmann::json{{"graph", kGiB}}));
+  }
+  // What somebody has moved is not forgotten with him.
+  a.disconnect();
+  EXPECT_TRUE(eventually([&] { return status()["gpus"][0]["seats"].size() == 2; }));
+  EXPECT_EQ(status()["gpus"][0]["memory"]["moved_out_bytes"], 7);
+}
+
+// The list of a GPU's processes is up to a second old: who was a tenant when it was made is not somebody who went past
+// us.
+TEST(DaemonMemory, WhoHasJustEndedIsNotForeign) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant tenant(dir.path());
+  ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)));
+  const auto foreign = [&] {
+    return nlohmann::json::parse(http(dir.path(), "GET", "/v1/status").body)["gpus"][0]["foreign"];
+  };
+  // The GPU's list has this process, which is the tenant, and another one.
+  EXPECT_TRUE(eventually([&] { return foreign().size() == 1; }));
+  tenant.disconnect();
+  EXPECT_TRUE(eventually(
+      [&] { return nlohmann::json::parse(http(dir.path(), "GET", "/v1/status").body)["gpus"][0]["seats"].empty(); }));
+  EXPECT_EQ(foreign().size(), 1u);
+  // It goes on without us, and is shown as that when it is still there after a while.
+  EXPECT_TRUE(eventually([&] { return foreign().size() == 2; }));
+}
+
+// `gpumux run --mem`: the process tree of a run has its limit together, and sees a GPU of that size.
+TEST(DaemonMemory, ARunHasItsLimitTogether) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  const auto join = [&](Tenant& tenant, std::uint64_t limit) {
+    wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
+    hello.memory_limit = limit;
+    wire::set_text(hello.run, "run");
+    return tenant.send(hello, tenant.page_fd()) && tenant.receive_a<wire::Welcome>() &&
+           tenant.open_seat(0, test_uuid(0)) && tenant.settle(has_any);
+  };
+  Tenant first(dir.path(), "first");
+  ASSERT_TRUE(join(first, 20 * kGiB));
+  EXPECT_EQ(first.room.total, 20 * kGiB);
+  EXPECT_LE(first.room.commitment, 20 * kGiB);
+  ASSERT_TRUE(first.has(15));
+  Tenant second(dir.path(), "second");
+  ASSERT_TRUE(second.connected());
+  std::thread pump([&] { first.settle([](const wire::Room& room) { return room.commitment < 20 * kGiB; }); });
+  EXPECT_TRUE(join(second, 60 * kGiB));  // says more, and gets what the run has left
+  pump.join();
+  EXPECT_EQ(second.room.total, 20 * kGiB);
+  ASSERT_TRUE(second.send(wire::RoomWanted{.slot = 0, .ticket = 1, .commitment = 6 * kGiB}));
+  EXPECT_TRUE(second.settle([](const wire::Room& room) { return room.ticket == 1; }, &first));
+  EXPECT_EQ(second.room.refused, 1u);
+  ASSERT_TRUE(second.send(wire::RoomWanted{.slot = 0, .ticket = 2, .commitment = 4 * kGiB}));
+  EXPECT_TRUE(second.settle([](const wire::Room& room) { return room.ticket == 2; }, &first));
+  EXPECT_EQ(second.room.refused, 0u);
+}
+
+TEST(HostMemoryText, SaysWhatIsAllowed) {
+  for (const char* good : {"64G", "0%", "60%", "90%", "1.5GiB", "0B"}) EXPECT_TRUE(check_host_memory(good)) << good;
+  for (const char* bad : {"", "64", "91%", "%", "-1G", "half", "60 %", "64Q"})
+    EXPECT_FALSE(check_host_memory(bad)) << bad;
+  EXPECT_GT(host_budget("50%"), 0u);
+  EXPECT_EQ(host_budget("0%"), 0u);
+  EXPECT_EQ(host_budget("64M"), 64u << 20);
+  EXPECT_LE(host_budget("100000T"), host_budget("90%") * 2);
+}
+
+}  // namespace
+}  // namespace gpumux::daemon::testing
