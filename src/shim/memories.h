@@ -74,7 +74,10 @@ class Memories final : public HostLender::Port {
         return result;
       // After a no it is tried once more all the same: the lease may have been lost while this thread waited, and then
       // no room on the GPU is needed.
-      refused = !make_room(memory, bytes, on_gpu);
+      // A no that came for that reason does not count.
+      const std::uint64_t epoch = gate_.epoch(memory.slot);
+      const bool granted = make_room(memory, bytes, on_gpu);
+      refused = !granted && !(on_gpu && (!gate_.is_granted(memory.slot) || gate_.epoch(memory.slot) != epoch));
     }
   }
   // The same for what only the driver can make: tried, and once more when there is more room.
@@ -138,7 +141,7 @@ class Memories final : public HostLender::Port {
 
  private:
   // Other threads may take what one has asked for; but not for ever.
-  static constexpr int kAttempts = 4;
+  static constexpr int kAttempts = 16;
 
   template <class Message>
   bool send(std::uint32_t slot, const Message& message);
