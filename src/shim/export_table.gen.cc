@@ -344,10 +344,10 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuMemAdvise
     nullptr,  // cuMemAdvise_v2
     nullptr,  // cuMemAlloc
-    nullptr,  // cuMemAllocAsync
-    nullptr,  // cuMemAllocAsync_ptsz
-    nullptr,  // cuMemAllocFromPoolAsync
-    nullptr,  // cuMemAllocFromPoolAsync_ptsz
+    reinterpret_cast<const void*>(&cuda::cuMemAllocAsync),
+    reinterpret_cast<const void*>(&cuda::cuMemAllocAsync_ptsz),
+    reinterpret_cast<const void*>(&cuda::cuMemAllocFromPoolAsync),
+    reinterpret_cast<const void*>(&cuda::cuMemAllocFromPoolAsync_ptsz),
     nullptr,  // cuMemAllocHost
     nullptr,  // cuMemAllocHost_v2
     reinterpret_cast<const void*>(&cuda::cuMemAllocManaged),
@@ -375,7 +375,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuMemGetAttribute
     nullptr,  // cuMemGetAttribute_v2
     nullptr,  // cuMemGetDefaultMemPool
-    nullptr,  // cuMemGetHandleForAddressRange
+    reinterpret_cast<const void*>(&cuda::cuMemGetHandleForAddressRange),
     nullptr,  // cuMemGetInfo
     reinterpret_cast<const void*>(&cuda::cuMemGetInfo_v2),
     nullptr,  // cuMemGetMemPool
@@ -391,7 +391,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuMemMapArrayAsync),
     reinterpret_cast<const void*>(&cuda::cuMemMapArrayAsync_ptsz),
     nullptr,  // cuMemPoolCreate
-    nullptr,  // cuMemPoolDestroy
+    reinterpret_cast<const void*>(&cuda::cuMemPoolDestroy),
     nullptr,  // cuMemPoolExportPointer
     reinterpret_cast<const void*>(&cuda::cuMemPoolExportToShareableHandle),
     nullptr,  // cuMemPoolGetAccess

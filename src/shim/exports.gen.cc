@@ -282,6 +282,22 @@ GPUMUX_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int gri
   return submit(Entry::cuLaunchKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
 }
 
+GPUMUX_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
+  return hooks::cuMemAllocAsync(pointer, bytes, stream);
+}
+
+GPUMUX_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
+  return hooks::cuMemAllocAsync_ptsz(pointer, bytes, stream);
+}
+
+GPUMUX_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return hooks::cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+}
+
+GPUMUX_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
+  return hooks::cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream);
+}
+
 GPUMUX_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int flags) {
   return hooks::cuMemAllocManaged(pointer, bytes, flags);
 }
@@ -334,6 +350,10 @@ GPUMUX_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* s
   return hooks::cuMemGetAddressRange_v2(base, size, pointer);
 }
 
+GPUMUX_EXPORT CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::size_t size, CUmemRangeHandleType handle_type, unsigned long long flags) {
+  return hooks::cuMemGetHandleForAddressRange(handle, pointer, size, handle_type, flags);
+}
+
 GPUMUX_EXPORT CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   return hooks::cuMemGetInfo_v2(free, total);
 }
@@ -348,6 +368,10 @@ GPUMUX_EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo* map_info_list, unsigne
 
 GPUMUX_EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* map_info_list, unsigned int count, CUstream stream) {
   return submit(Entry::cuMemMapArrayAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemMapArrayAsync_ptsz, map_info_list, count, stream);
+}
+
+GPUMUX_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  return hooks::cuMemPoolDestroy(pool);
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool, CUmemAllocationHandleType handle_type, unsigned long long flags) {

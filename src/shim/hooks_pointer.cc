@@ -97,6 +97,20 @@ CUresult cuPointerGetAttributes(unsigned int attribute_count, CUpointer_attribut
   return CUDA_SUCCESS;
 }
 
+// What a network adapter is given must stay where it is. Inside the gate, where it is resident.
+CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::size_t size,
+                                       CUmemRangeHandleType handle_type, unsigned long long flags) {
+  const auto real = driver().cuMemGetHandleForAddressRange;
+  if (real == nullptr) return kNoSuchEntry;
+  const auto known = find(pointer);
+  if (!known) return real(handle, pointer, size, handle_type, flags);
+  const Passage passage(at_default(StreamVariant::kLegacy));
+  const bool pinned = known->memory->pager.pin(pointer, pager::PinReason::kRdma) == CUDA_SUCCESS;
+  const CUresult result = real(handle, pointer, size, handle_type, flags);
+  if (pinned && result != CUDA_SUCCESS) known->memory->pager.unpin(pointer, pager::PinReason::kRdma);
+  return result;
+}
+
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
   if (driver().cuPointerSetAttribute == nullptr) return kNoSuchEntry;
   const auto known = find(pointer);

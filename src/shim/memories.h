@@ -56,6 +56,7 @@ class Memories final : public HostLender::Port {
   // daemon for room where it lacks; born evicted otherwise.
   template <class Call>
   cuda::CUresult allocate(SeatMemory& memory, std::uint64_t bytes, Call call) {
+    bool refused = false;
     for (int attempt = 0;; ++attempt) {
       gate::ThreadRecord* const thread = gate::this_thread();
       if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
@@ -68,9 +69,15 @@ class Memories final : public HostLender::Port {
         return result;
       }
       // A thread that is inside the gate all the same must not wait there.
-      if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || attempt == kAttempts || passed == gate::Passed::kNested)
+      if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || attempt == kAttempts || refused ||
+          passed == gate::Passed::kNested)
         return result;
-      if (!make_room(memory, bytes, on_gpu)) return result;
+      // After a no it is tried once more all the same: the lease may have been lost while this thread waited, and then
+      // no room on the GPU is needed.
+      // A no that came for that reason does not count.
+      const std::uint64_t epoch = gate_.epoch(memory.slot);
+      const bool granted = make_room(memory, bytes, on_gpu);
+      refused = !granted && !(on_gpu && (!gate_.is_granted(memory.slot) || gate_.epoch(memory.slot) != epoch));
     }
   }
   // The same for what only the driver can make: tried, and once more when there is more room.
@@ -134,7 +141,7 @@ class Memories final : public HostLender::Port {
 
  private:
   // Other threads may take what one has asked for; but not for ever.
-  static constexpr int kAttempts = 4;
+  static constexpr int kAttempts = 16;
 
   template <class Message>
   bool send(std::uint32_t slot, const Message& message);

@@ -355,11 +355,13 @@ bool Mover::is_broken(SeatMemory& memory, cuda::CUresult error) const {
 // ---- host memory
 
 void Mover::prepare_now(SeatMemory& memory, Moving& moving) {
-  const std::uint64_t bytes = moving.to_prepare.exchange(0, std::memory_order_relaxed);
-  // A hint: what is missing now is asked for, and pinned when the hint comes again or the eviction does.
-  if (bytes == 0 || moving.eviction != nullptr || moving.restoration != nullptr) return;
-  memory.lender.want(bytes);
-  memory.pager.prepare_host(bytes);
+  const std::uint64_t bytes = moving.to_prepare.load(std::memory_order_relaxed);
+  if (bytes == 0 || moving.restoration != nullptr) return;
+  // What is missing is asked for, and pinned as it comes, each time that we are woken; until there is enough, or the
+  // eviction takes over.
+  if (moving.eviction == nullptr) memory.lender.want(bytes);
+  if (moving.eviction != nullptr || memory.pager.prepare_host(bytes) >= bytes)
+    moving.to_prepare.store(0, std::memory_order_relaxed);
 }
 
 void Mover::return_host_memory() {
@@ -383,6 +385,7 @@ std::optional<base::Duration> Mover::report(SeatMemory& memory, Moving& moving, 
     if (!memory.changed.load(std::memory_order_acquire) && !less) return std::nullopt;
     if (time - moving.reported_at < kReportEvery) return kReportEvery - (time - moving.reported_at);
   }
+  memory.count_pools();
   // Before it is counted: what changes from here on is reported the next time.
   memory.changed.store(false, std::memory_order_seq_cst);
   const bool is_stuck = moving.starved_since != base::TimePoint{} && time - moving.starved_since > kStuckAfter;

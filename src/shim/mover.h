@@ -60,7 +60,7 @@ class Mover {
 
   // The daemon wants so much host memory back.
   void recall_host(std::uint64_t bytes);
-  // The seat is likely to have to evict so much soon.
+  // The seat is likely to have to evict so much soon. 0: no longer.
   void prepare(std::uint32_t slot, std::uint64_t bytes);
 
  private:

@@ -19,8 +19,6 @@ constexpr base::Duration kFirstRoom = 100ms;
 // to drain and be evicted first. Without one it waits this long for it to come back.
 constexpr base::Duration kWithoutDaemon = 30s;
 constexpr base::Duration kLook = 100ms;
-// Beside what is asked for: allocations on the way and rounding need not ask once more each.
-constexpr std::uint64_t kSlackBytes = 8 * pager::kMebibyte;
 
 class Locked {
  public:
@@ -162,7 +160,7 @@ SeatMemory::Wish SeatMemory::wish(std::uint64_t bytes, bool on_gpu, bool* again)
   const Locked locked(mutex_);
   *again = rule_.load(std::memory_order_relaxed) == Rule::kAsking;
   if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return {};
-  const std::uint64_t wanted = pager::round_up(std::min(bytes, UINT64_MAX / 4), pager::kBlockBytes) + kSlackBytes;
+  const std::uint64_t wanted = pager::round_up(std::min(bytes, UINT64_MAX / 4), pager::kBlockBytes);
   const std::uint64_t outside = outside_total_.load(std::memory_order_relaxed);
   Wish made;
   do {
@@ -226,6 +224,37 @@ void SeatMemory::set_outside(wire::Unpageable reason, std::uint64_t bytes) {
   outside_total_.fetch_add(bytes - known, std::memory_order_relaxed);
   known = bytes;
   apply_locked();
+}
+
+void SeatMemory::count_pool(cuda::CUmemoryPool pool) {
+  {
+    const Locked locked(pools_mutex_);
+    if (pool != nullptr && std::find(pools_.begin(), pools_.end(), pool) == pools_.end()) pools_.push_back(pool);
+  }
+  count_pools();
+}
+
+void SeatMemory::forget_pool(cuda::CUmemoryPool pool) {
+  {
+    const Locked locked(pools_mutex_);
+    const auto found = std::find(pools_.begin(), pools_.end(), pool);
+    if (found == pools_.end()) return;
+    pools_.erase(found);
+  }
+  count_pools();
+}
+
+void SeatMemory::count_pools() {
+  const Locked locked(pools_mutex_);
+  std::uint64_t bytes = 0;
+  for (const cuda::CUmemoryPool pool : pools_) {
+    std::uint64_t reserved = 0;
+    if (driver_.cuMemPoolGetAttribute != nullptr &&
+        driver_.cuMemPoolGetAttribute(pool, cuda::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved) ==
+            cuda::CUDA_SUCCESS)
+      bytes += reserved;
+  }
+  set_outside(wire::Unpageable::kPool, bytes);
 }
 
 // ---- reports

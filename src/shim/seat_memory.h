@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "base/clock.h"
 #include "pager/pager.h"
@@ -96,6 +97,11 @@ class SeatMemory {
   bool remove_outside(std::uint64_t key);
   // For what is asked for and not followed (pools).
   void set_outside(wire::Unpageable reason, std::uint64_t bytes);
+  // A pool of the driver's has been allocated from: what it has reserved is counted from now on.
+  void count_pool(cuda::CUmemoryPool pool);
+  void forget_pool(cuda::CUmemoryPool pool);
+  // Asks the driver again: pools give memory back at moments of their own.
+  void count_pools();
   std::uint64_t outside_bytes() const { return outside_total_.load(std::memory_order_relaxed); }
   // Allocated in all, in whole blocks.
   std::uint64_t allocated_bytes() const { return pager.bounds().committed() + outside_bytes(); }
@@ -138,6 +144,8 @@ class SeatMemory {
   std::uint32_t answered_ = 0;
   std::uint32_t refused_ = 0;  // the newest ticket that was
   std::map<std::uint64_t, Outside> outside_;
+  pthread_mutex_t pools_mutex_ = PTHREAD_MUTEX_INITIALIZER;  // held while the driver is asked; before mutex_
+  std::vector<cuda::CUmemoryPool> pools_;
   std::array<std::uint64_t, wire::kUnpageableReasons> outside_by_reason_{};
   wire::RoomWanted newest_wish_;
 };
