@@ -3,8 +3,10 @@
 from parts_same import START_S, XLA_FLAGS
 from support import FAIL, INFO, SKIP, Daemon, Failed, Group, review, run
 
-# Of the GPU, each of three: 180 % in all.
+# Of the GPU, each of three: 180 % in all, or as much as the host memory that the daemon lends allows.
 SHARE = 0.6
+# What contexts and the reserve take.
+SPARED_BYTES = 4 << 30
 
 
 def native_of(session, name, argv, **variables):
@@ -73,13 +75,22 @@ def large(session, *more):
     return session.workload("large") + list(more)
 
 
+def share_of_three(session):
+    with Daemon(session, "budget") as daemon:
+        status = daemon.status()
+    gpu = status["gpus"][0]["memory_total_bytes"]
+    host = status["host_memory"]["budget_bytes"]
+    return min(SHARE, (gpu + host - SPARED_BYTES) / 3 / gpu)
+
+
 def three_programs(session):
-    share = ["--share", str(SHARE)]
+    each = share_of_three(session)
+    share = ["--share", f"{each:.2f}"]
     native_of(session, "large", large(session, *share, "--seconds", "6"))
     argv = large(session, *share, "--steps", str(session.natives["large"]["steps"]))
     alone = 3 * session.natives["large"]["steady_s"]
     for quantum in ("1s", "auto"):
-        title = f"three of {SHARE:.0%}, {quantum}"
+        title = f"three of {each:.0%}, {quantum}"
         members = [(f"large{i}", "large", argv, {}) for i in range(3)]
         took = at_once(session, title.replace(" ", "-").replace("%", ""), members, 200, mode="auto", quantum=quantum)
         if took:
