@@ -17,6 +17,11 @@ using base::GpuIndex;
 constexpr std::uint64_t kMaxAutomaticReserve = std::uint64_t{1} << 30;
 constexpr std::uint64_t kReserveDivisor = 16;
 
+// What a program's context comes to with its libraries' kernels loaded: 0.5 to 0.7 GB (H200, CUDA 13.0, PyTorch). So
+// much of what is not ours is expected of each seat before NVML shows it, for then it is too late. Again in proportion.
+constexpr std::uint64_t kMaxContextBytes = std::uint64_t{768} << 20;
+constexpr std::uint64_t kContextDivisor = 64;
+
 // Once everybody's memory has not fitted, it must fit with so much to spare, and stay like that for a while, before all
 // run at once again: an allocator that goes up and down would change the mode with each step of its program.
 constexpr std::uint64_t kFitMarginDivisor = 16;
@@ -53,11 +58,20 @@ void Rooms::opened(base::SeatId seat, sched::Quota quota, bool gets_bound) {
   if (!gpus_.at(seat.gpu.value).managed) return;
   planner_.opened(leases_.now(), seat, quota, gets_bound);
   gpus_[seat.gpu.value].dirty = true;
+  tell_foreign(seat.gpu);
+}
+
+void Rooms::tell_foreign(GpuIndex index) {
+  const std::uint64_t context =
+      std::min(kMaxContextBytes, leases_.gpus()[index.value].info.memory_total / kContextDivisor);
+  const std::uint64_t expected = planner_.together(index).seats * context;
+  planner_.set_foreign(leases_.now(), index, std::max(gpus_[index.value].foreign, expected));
 }
 
 void Rooms::closed(base::SeatId seat) {
   planner_.closed(leases_.now(), seat);
   GpuState& state = gpus_.at(seat.gpu.value);
+  if (state.managed) tell_foreign(seat.gpu);
   state.dirty = true;
   state.changed_at = leases_.now();
 }
@@ -100,7 +114,7 @@ void Rooms::sampled(GpuIndex index, std::uint64_t used, base::TimePoint asked_at
   const std::uint64_t change = foreign > state.foreign ? foreign - state.foreign : state.foreign - foreign;
   if (change < kForeignGrain) return;
   state.foreign = foreign;
-  planner_.set_foreign(now, index, foreign);
+  tell_foreign(index);
   state.dirty = true;
 }
 

@@ -79,6 +79,7 @@ class Rooms {
   };
 
   void adopt(base::GpuIndex gpu);
+  void tell_foreign(base::GpuIndex gpu);
   void resolve_mode(base::GpuIndex gpu);
   void plan(base::GpuIndex gpu);
 

@@ -85,6 +85,18 @@ void Memories::born(SeatMemory& memory, bool on_gpu) {
   mover_.note_change(memory);
 }
 
+bool Memories::take_turn(std::uint32_t slot) {
+  gate::ThreadRecord* const thread = gate::this_thread();
+  if (thread == nullptr) return false;
+  const gate::Passed passed = gate_.pass(*thread, slot);
+  if (passed == gate::Passed::kNested) return false;
+  // A permit of the stall rule is used up by it, though nothing was submitted.
+  Tenant* const tenant = tenant_if_any();
+  if (passed == gate::Passed::kStep && tenant != nullptr) tenant->drainer().stepped(slot);
+  gate_.leave(*thread, slot);
+  return passed == gate::Passed::kHolding;
+}
+
 // No lock is held, and the thread is not inside the gate. True: trying again is of use.
 bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, bool on_gpu) {
   bool again = false;

@@ -80,14 +80,24 @@ class Memories final : public HostLender::Port {
       refused = !granted && !(on_gpu && (!gate_.is_granted(memory.slot) || gate_.epoch(memory.slot) != epoch));
     }
   }
-  // The same for what only the driver can make: tried, and once more when there is more room.
+  // The same for what only the driver can make: tried, and again when there is more room.
   template <class Call>
   cuda::CUresult with_room(SeatMemory& memory, std::uint64_t bytes, Call call) {
-    const cuda::CUresult result = call();
-    if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || is_inside(memory.slot)) return result;
-    // What is kept for reuse goes first: it is of no use to anybody.
-    if (memory.pager.trim(bytes) == 0 && !make_room(memory, bytes, true)) return result;
-    return call();
+    cuda::CUresult result = call();
+    for (int attempt = 0; attempt < kAttempts; ++attempt) {
+      if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || is_inside(memory.slot)) return result;
+      // What is kept for reuse goes first: it is of no use to anybody.
+      bool refused = false;
+      if (memory.pager.trim(bytes) == 0) {
+        // Others give up memory for whoever holds the lease.
+        if (!take_turn(memory.slot)) return result;
+        const std::uint64_t epoch = gate_.epoch(memory.slot);
+        refused = !make_room(memory, bytes, true) && gate_.is_granted(memory.slot) && gate_.epoch(memory.slot) == epoch;
+      }
+      result = call();
+      if (refused) return result;
+    }
+    return result;
   }
   cuda::CUresult free(SeatMemory& memory, cuda::CUdeviceptr address);
 
@@ -140,6 +150,8 @@ class Memories final : public HostLender::Port {
   void return_host(std::uint64_t id) override;
 
  private:
+  // Waits for the seat's lease, at the gate as a submission does. False: it cannot be had.
+  bool take_turn(std::uint32_t slot);
   // Other threads may take what one has asked for; but not for ever.
   static constexpr int kAttempts = 16;
 
