@@ -86,7 +86,7 @@ std::uint64_t Residency::commitment_capacity(const Gpu& gpu) const {
 // What nobody can take from the seat for another one's sake.
 std::uint64_t Residency::kept_by(const Gpu& gpu, const Seat& seat) {
   if (gpu.free_only) return seat.has() + seat.report.evicted;
-  // Not what is stuck: mostly it waits for host memory, which comes. If it does not, nothing moves, and that has an end.
+  // Not what is stuck: mostly it waits for host memory, which comes. If not, nothing moves, and that has an end.
   return seat.report.unpageable;
 }
 std::uint64_t Residency::kept(const Gpu& gpu) const {
