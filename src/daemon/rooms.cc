@@ -168,6 +168,13 @@ void Rooms::plan(GpuIndex index) {
   leases_.turns(index, turns_);
   planner_.plan(leases_.now(), index, turns_, commands_);
   for (const sched::RoomBound& bound : commands_.bounds) {
+    if (bound.refused) {
+      log_info("an allocation is refused: there will not be so much room, or nothing has moved for long",
+               {{"tenant", bound.seat.tenant.value},
+                {"gpu", index.value},
+                {"room", bound.room},
+                {"commitment", bound.commitment}});
+    }
     if (on_bound_) on_bound_(bound);
   }
   for (const sched::ExpectEviction& eviction : commands_.evictions) {

@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 // A daemon says how much room there is right behind SeatOpened. This long after that without a word, it is one that
 // leaves memory to the driver.
-constexpr base::Duration kFirstRoom = 100ms;
+constexpr base::Duration kFirstRoom = 3s;
 // A thread that waits for room goes on waiting while there is a daemon, which answers sooner or later: others may have
 // to drain and be evicted first. Without one it waits this long for it to come back.
 constexpr base::Duration kWithoutDaemon = 30s;
