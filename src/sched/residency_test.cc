@@ -223,6 +223,26 @@ TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
 
 // It could wait for ever: a thread that waits for room asks for no lease. So it hears what there is, and asks again
 // when it holds one.
+// A seat that lacks host memory says that it is stuck. Mostly it comes, so nobody is refused for it at once.
+TEST(Residency, WhoIsStuckMayStillGiveWay) {
+  Desk desk;
+  desk.open(1);
+  desk.turn({{1, TurnKind::kHolding}});
+  desk.has(1, 70);
+  desk.open(2);
+  desk.reports[1].stuck = true;
+  desk.turn({{2, TurnKind::kHolding}, {1, TurnKind::kIdle}});
+  desk.say(1);
+  desk.say(2);
+  EXPECT_FALSE(desk.want(2, 40, 40)) << "it waits";
+  desk.reports[1].stuck = false;
+  desk.has(1, 30, 40);
+  desk.say(1);
+  const auto answer = desk.answer(2);
+  ASSERT_TRUE(answer);
+  EXPECT_FALSE(answer->refused);
+}
+
 TEST(Residency, WhoHoldsNoLeaseIsAnsweredAtOnce) {
   Desk desk;
   desk.open(1);
