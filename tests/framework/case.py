@@ -22,6 +22,7 @@ class GpumuxTest(unittest.TestCase):
 
     def setUp(self):
         self.started_at = time.monotonic()
+        self.failed = False
         self.directory = tempfile.mkdtemp(prefix="gpumux-e2e-")
         self.machine = Machine(self.gpus, **self.machine_settings)
         self.runtime_dir = os.path.join(self.directory, "run")
@@ -30,13 +31,20 @@ class GpumuxTest(unittest.TestCase):
         self.daemons = []
         self.addCleanup(self._clean)
 
+    def _callTestMethod(self, method):
+        # What unittest knows of success is not to be had in a clean-up.
+        try:
+            return super()._callTestMethod(method)
+        except BaseException:
+            self.failed = True
+            raise
+
     def _clean(self):
-        failed = not self._outcome.success
         for process in self.programs:
             process.end()
         for daemon in self.daemons:
             daemon.end()
-        if failed:
+        if self.failed:
             self._show()
         self.machine.remove()
         shutil.rmtree(self.directory, ignore_errors=True)
