@@ -61,6 +61,11 @@ class Bounds {
     const Locked locked(mutex_);
     return used_ < room_ ? room_ - used_ : 0;
   }
+  // Whether both bounds allow so much more, at this moment.
+  bool allow(std::uint64_t bytes) const {
+    const Locked locked(mutex_);
+    return used_ <= room_ && bytes <= room_ - used_ && committed_ <= commitment_ && bytes <= commitment_ - committed_;
+  }
   // Live allocations, in whole blocks, on the GPU or not.
   std::uint64_t committed() const {
     const Locked locked(mutex_);

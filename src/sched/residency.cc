@@ -146,7 +146,7 @@ bool Residency::fits_together(GpuIndex index, std::uint64_t margin) const {
     if (seat.waits()) need = std::max(need, std::min(seat.want_room, most_room(*gpu, seat, kept_by_all)));
     sum += need;
   }
-  return sum <= available(*gpu);
+  return sum <= eventual(*gpu);
 }
 
 Togetherness Residency::together(GpuIndex index) const {
@@ -167,7 +167,7 @@ std::uint64_t Residency::overflow(GpuIndex index) const {
   if (gpu == nullptr) return 0;
   std::uint64_t sum = 0;
   for (const auto& [id, seat] : gpu->seats) sum += std::max(seat.has() + seat.report.evicted, seat.report.allocated);
-  const std::uint64_t most = available(*gpu);
+  const std::uint64_t most = eventual(*gpu);
   return sum > most ? sum - most : 0;
 }
 

@@ -219,12 +219,14 @@ class Residency {
   bool answers(const Seat& seat) const;
   std::uint64_t charge(const Seat& seat) const;
   std::uint64_t commitment_charge(const Seat& seat) const;
+  // What seats may have together, now and when what tenants that are gone have left has come back.
   static std::uint64_t available(const Gpu& gpu);
+  static std::uint64_t eventual(const Gpu& gpu);
   // A seat that never reports leaves its memory to the driver: it is counted with what is not ours.
   static bool counts(const Seat& seat) { return seat.speaks; }
   bool may_speak_yet(const Seat& seat) const { return !seat.speaks && now_ - seat.opened_at < kFirstReportPatience; }
   std::uint64_t charged(const Gpu& gpu) const;
-  std::uint64_t commitment_capacity(const Gpu& gpu) const;
+  std::uint64_t commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu) const;
   // `kept_by_all`: kept(gpu), reckoned once.
   std::uint64_t most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
   std::uint64_t most_commitment(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;

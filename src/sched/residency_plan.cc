@@ -59,9 +59,9 @@ std::uint64_t Residency::commitment_charge(const Seat& seat) const {
   return most;
 }
 
-std::uint64_t Residency::available(const Gpu& gpu) {
-  return minus(gpu.capacity, gpu.reserve + gpu.foreign + gpu.returning);
-}
+std::uint64_t Residency::eventual(const Gpu& gpu) { return minus(gpu.capacity, gpu.reserve + gpu.foreign); }
+
+std::uint64_t Residency::available(const Gpu& gpu) { return minus(eventual(gpu), gpu.returning); }
 
 std::uint64_t Residency::charged(const Gpu& gpu) const {
   std::uint64_t sum = 0;
@@ -69,10 +69,10 @@ std::uint64_t Residency::charged(const Gpu& gpu) const {
   return sum;
 }
 
-// How much all seats of this GPU together may have allocated: what fits on it, and what of the host memory the other
-// GPUs' seats do not need.
-std::uint64_t Residency::commitment_capacity(const Gpu& gpu) const {
-  if (gpu.free_only) return available(gpu);
+// How much all seats of this GPU together may have allocated: what fits on it (`on_gpu`), and what of the host memory
+// the other GPUs' seats do not need.
+std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu) const {
+  if (gpu.free_only) return on_gpu;
   std::uint64_t elsewhere = 0;
   for (const auto& [index, other] : gpus_) {
     if (&other == &gpu) continue;
@@ -80,7 +80,7 @@ std::uint64_t Residency::commitment_capacity(const Gpu& gpu) const {
     for (const auto& [id, seat] : other.seats) sum += counts(seat) ? commitment_charge(seat) : 0;
     elsewhere += minus(sum, available(other));
   }
-  return available(gpu) + minus(host_budget_, elsewhere);
+  return on_gpu + minus(host_budget_, elsewhere);
 }
 
 // What nobody can take from the seat for another one's sake.
@@ -98,7 +98,7 @@ std::uint64_t Residency::kept(const Gpu& gpu) const {
 // The most that the seat can ever have there as long as the others keep what they cannot give up.
 std::uint64_t Residency::most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const {
   const std::uint64_t own = counts(seat) ? kept_by(gpu, seat) : 0;
-  const std::uint64_t most = minus(available(gpu), kept_by_all - own);
+  const std::uint64_t most = minus(eventual(gpu), kept_by_all - own);
   return seat.quota.group != 0 ? std::min(most, seat.quota.bytes) : most;
 }
 
@@ -112,7 +112,7 @@ std::uint64_t Residency::most_commitment(const Gpu& gpu, const Seat& seat, std::
   return std::min(most, minus(seat.quota.bytes, others));
 }
 
-// Whether what the seat waits for can still be given to it.
+// Whether what the seat waits for can still be given to it. What tenants that are gone have left comes back.
 bool Residency::is_possible(const Gpu& gpu, const Seat& seat) const {
   const std::uint64_t kept_by_all = kept(gpu);
   if (seat.want_room > std::max(most_room(gpu, seat, kept_by_all), seat.told_room())) return false;
@@ -122,7 +122,7 @@ bool Residency::is_possible(const Gpu& gpu, const Seat& seat) const {
   for (const auto& [id, other] : gpu.seats) {
     if (&other != &seat && counts(other)) others += other.report.allocated;
   }
-  return seat.want_commitment <= minus(commitment_capacity(gpu), others);
+  return seat.want_commitment <= minus(commitment_capacity(gpu, eventual(gpu)), others);
 }
 
 // Its seats, nearest turn first.
@@ -235,7 +235,7 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
 // Sets each seat's `commitment`.
 void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const {
   const std::uint64_t kept_by_all = kept(gpu);
-  const std::uint64_t capacity = commitment_capacity(gpu);
+  const std::uint64_t capacity = commitment_capacity(gpu, available(gpu));
   std::uint64_t left = capacity;
   std::uint64_t free = capacity;
   std::vector<Share> shares;

@@ -355,6 +355,23 @@ TEST(Residency, MemoryOfTheDeadIsWaitedForWithinBounds) {
 }
 
 // A daemon that has just started does not know what its tenants have: nobody is told to evict before he has said.
+TEST(Residency, NobodyIsRefusedForWhatTheDeadHaveNotGivenBackYet) {
+  Desk desk(80, 0);
+  desk.open(1);
+  desk.has(1, 60);  // alone: it may have had all of the GPU by now
+  desk.turn({});
+  desk.planner.closed(desk.now, seat(1));
+  desk.open(2);
+  EXPECT_FALSE(desk.want(2, 0, 30)) << "not now, but soon";
+  desk.turn({{2, kHolding}});
+  desk.now += 50ms;
+  desk.planner.returned(desk.now, kGpu, 0);
+  desk.plan();
+  const auto answer = desk.answer(2);
+  ASSERT_TRUE(answer);
+  EXPECT_FALSE(answer->refused);
+}
+
 TEST(Residency, WhoComesBackSaysFirstWhatItHas) {
   Desk desk;
   desk.planner.opened(desk.now, seat(1), {}, false);

@@ -3,6 +3,7 @@
 
 #include <time.h>
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -30,6 +31,15 @@ static_assert(base::kMaxSeatsPerTenant <= 64);
 constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
 
 }  // namespace
+
+bool MemoryComes::wait() {
+  if (waited_ >= kInAll) return false;
+  const timespec pause{0, next_.count()};
+  ::nanosleep(&pause, nullptr);
+  waited_ += next_;
+  next_ = std::min(2 * next_, kLongest);
+  return true;
+}
 
 Memories::Memories(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
                    const MemorySettings& settings)
@@ -79,8 +89,8 @@ bool Memories::is_inside(std::uint32_t slot) const {
 
 // Before the program gets the address. What is evicted bars the gate until it is there: whoever has been given the
 // address, and so has synchronised with this thread, finds it barred.
-void Memories::born(SeatMemory& memory, bool on_gpu) {
-  if (!on_gpu && memory.pager.evicted_bytes() != 0) settle(memory.slot);
+void Memories::born(SeatMemory& memory) {
+  if (memory.pager.evicted_bytes() != 0) settle(memory.slot);
   if (gate_.is_barred(memory.slot)) mover_.wake();
   mover_.note_change(memory);
 }

@@ -31,6 +31,22 @@
 
 namespace gpumux::shim {
 
+// The daemon has given room, and the driver has no memory: it has not come back from where it was (a tenant that was
+// killed), or the daemon has not seen yet that somebody else has it. Either takes a second or two; a wait, then, and
+// not an error.
+class MemoryComes {
+ public:
+  // Sleeps for a moment, each time for longer. False: it has taken too long.
+  bool wait();
+
+ private:
+  static constexpr base::Duration kFirst = std::chrono::milliseconds(1);
+  static constexpr base::Duration kLongest = std::chrono::milliseconds(50);
+  static constexpr base::Duration kInAll = std::chrono::seconds(5);
+  base::Duration next_ = kFirst;
+  base::Duration waited_{};
+};
+
 class Memories final : public HostLender::Port {
  public:
   Memories(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
@@ -57,21 +73,27 @@ class Memories final : public HostLender::Port {
   template <class Call>
   cuda::CUresult allocate(SeatMemory& memory, std::uint64_t bytes, Call call) {
     bool refused = false;
+    MemoryComes comes;
     for (int attempt = 0;; ++attempt) {
       gate::ThreadRecord* const thread = gate::this_thread();
       if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
       const gate::Passed passed = gate_.try_pass(*thread, memory.slot);
       const bool on_gpu = passed != gate::Passed::kNot;
-      const cuda::CUresult result = call(on_gpu ? pager::Placement::kResident : pager::Placement::kEvicted);
+      const cuda::CUresult result = call(placement(passed, attempt));
       if (passed == gate::Passed::kHolding) gate_.leave(*thread, memory.slot);
       if (result == cuda::CUDA_SUCCESS) {
-        born(memory, on_gpu);
+        born(memory);
         return result;
       }
       // A thread that is inside the gate all the same must not wait there.
       if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || attempt == kAttempts || refused ||
           passed == gate::Passed::kNested)
         return result;
+      if (on_gpu && memory.is_bounded() && memory.pager.bounds().allow(pager::round_up(bytes, pager::kBlockBytes))) {
+        if (!comes.wait()) return result;
+        --attempt;
+        continue;
+      }
       // After a no it is tried once more all the same: the lease may have been lost while this thread waited, and then
       // no room on the GPU is needed.
       // A no that came for that reason does not count.
@@ -84,8 +106,10 @@ class Memories final : public HostLender::Port {
   template <class Call>
   cuda::CUresult with_room(SeatMemory& memory, std::uint64_t bytes, Call call) {
     cuda::CUresult result = call();
+    MemoryComes comes;
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || is_inside(memory.slot)) return result;
+      if (attempt != 0 && !comes.wait()) return result;
       // What is kept for reuse goes first: it is of no use to anybody.
       bool refused = false;
       if (memory.pager.trim(bytes) == 0) {
@@ -157,7 +181,14 @@ class Memories final : public HostLender::Port {
 
   template <class Message>
   bool send(std::uint32_t slot, const Message& message);
-  void born(SeatMemory& memory, bool on_gpu);
+  static pager::Placement placement(gate::Passed passed, int attempt) {
+    // It uses what it gets before it leaves the gate.
+    if (passed == gate::Passed::kNested) return pager::Placement::kResident;
+    // The last attempt leaves it to the mover to get the room that others have taken each time.
+    if (passed == gate::Passed::kNot || attempt == kAttempts) return pager::Placement::kEvicted;
+    return pager::Placement::kResident;
+  }
+  void born(SeatMemory& memory);
   bool make_room(SeatMemory& memory, std::uint64_t bytes, bool on_gpu);
   bool is_inside(std::uint32_t slot) const;
   void settle_locked(std::uint64_t mask);
