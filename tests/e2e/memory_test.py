@@ -51,6 +51,15 @@ class Memory(GpumuxTest):
         self.start_daemon()
         self.run_together(3, churn=1, **LARGE)
 
+    def test_memory_that_programs_map_by_themselves(self):
+        daemon = self.start_daemon()
+        self.run_together(2, allocator="vmm", **LARGE)
+        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+
+    def test_memory_that_is_mapped_elsewhere_now_and_then(self):
+        self.start_daemon()
+        self.run_together(3, allocator="vmm", churn=1, **LARGE)
+
     def test_a_program_that_is_killed_in_the_middle_of_a_switch(self):
         self.start_daemon()
         wanted = self.native(**LARGE)
