@@ -116,10 +116,14 @@ bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, bool on_gpu) {
     Seats::Locked seats(seats_);
     wish = memory.wish(bytes, on_gpu, &again);
     // If it is not known now, the announcement says it.
+    if (wish.ticket != 0) ++seats[memory.slot].awaiting_room;
     if (wish.ticket != 0 && seats[memory.slot].announced) announcement.send(wish.message);
   }
   if (wish.ticket == 0) return again && memory.await_bounds();
-  return memory.await(wish.ticket);
+  const bool granted = memory.await(wish.ticket);
+  Seats::Locked seats(seats_);
+  --seats[memory.slot].awaiting_room;
+  return granted;
 }
 
 // cuMemFree waits for what may still use the memory: the work that has been submitted in its context.

@@ -60,6 +60,12 @@ class Memory(GpumuxTest):
         self.start_daemon()
         self.run_together(3, allocator="vmm", churn=1, **LARGE)
 
+    def test_host_memory_that_all_of_it_only_just_fits_into(self):
+        # What one has restored is what the next one evicts into.
+        daemon = self.start_daemon(host_memory="88MiB")
+        self.run_together(3, **LARGE)
+        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+
     def test_a_program_that_is_killed_in_the_middle_of_a_switch(self):
         self.start_daemon()
         wanted = self.native(**LARGE)
