@@ -221,6 +221,37 @@ TEST_F(HandlesTest, LivesAsLongAsAHandleOrAMapping) {
   EXPECT_EQ(pager().counters().host_used, 0u);
 }
 
+TEST_F(HandlesTest, OutlivesItsContextAndPagesInAnother) {
+  const std::uint64_t handle = create();
+  const CUdeviceptr address = mapped(handle);
+  const auto words = random_words(kBytes, 5);
+  write(address, words);
+  ASSERT_EQ(evict(), JobState::kDone);
+  CUcontext second = nullptr;
+  ASSERT_CUDA(simulated_driver().cuCtxCreate_v2(&second, 0, 0));
+  ASSERT_CUDA(simulated_driver().cuCtxPopCurrent_v2(&second));
+  pager().know_context(second);
+  pager().context_going(context_);
+  EXPECT_EQ(pager().bounds().committed(), kBytes) << "no context has it";
+  EXPECT_CUDA(simulated_driver().cuCtxDestroy_v2(context_));
+  EXPECT_CUDA(simulated_driver().cuCtxSetCurrent(second));
+  context_ = second;
+  load_kernels();
+  ASSERT_EQ(restore(), JobState::kDone);
+  expect_words(address, words);
+  pager().forget_context(second);
+  pager().context_going(second);
+  CUresult error = CUDA_SUCCESS;
+  {
+    const auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
+    EXPECT_EQ(run(*job), JobState::kFailed) << "there is no context to copy in";
+  }
+  pager().know_context(second);
+  ASSERT_EQ(evict(), JobState::kDone);
+  ASSERT_EQ(restore(), JobState::kDone);
+  expect_words(address, words);
+}
+
 TEST_F(HandlesTest, AddressesOfThePagersAreNobodys) {
   const std::uint64_t handle = create();
   const CUdeviceptr address = mapped(handle);

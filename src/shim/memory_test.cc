@@ -499,8 +499,54 @@ class Program {
     EXPECT_EQ(driver().cuGraphExecDestroy(exec), CUDA_SUCCESS);
     EXPECT_EQ(driver().cuGraphDestroy(graph), CUDA_SUCCESS);
   }
+  // The same answers as a 580.159 driver's, whether the memory is there or not.
+  void look_at_mapping(const Live& live) {
+    const CUdeviceptr inner = live.address + live.bytes() - 4;
+    CUdeviceptr start = 0;
+    std::size_t size = 0;
+    EXPECT_EQ(hooks::cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, inner), CUDA_SUCCESS);
+    EXPECT_EQ(hooks::cuPointerGetAttribute(&size, CU_POINTER_ATTRIBUTE_MAPPING_SIZE, inner), CUDA_SUCCESS);
+    EXPECT_EQ(start, live.address);
+    EXPECT_EQ(size, live.bytes());
+    EXPECT_EQ(hooks::cuPointerGetAttribute(&start, CU_POINTER_ATTRIBUTE_DEVICE_POINTER, inner), CUDA_SUCCESS);
+    EXPECT_EQ(start, inner);
+    int value = 1;
+    EXPECT_EQ(hooks::cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, inner),
+              CUDA_SUCCESS);
+    EXPECT_EQ(value, 0);
+    EXPECT_EQ(hooks::cuPointerSetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, inner), CUDA_ERROR_NOT_SUPPORTED);
+    unsigned long long flags = 0;
+    const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    EXPECT_EQ(hooks::cuMemGetAccess(&flags, &here, inner), CUDA_SUCCESS);
+    EXPECT_EQ(flags, static_cast<unsigned>(CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
+    // What is taken is taken, and mappings are whole.
+    const CUmemAccessDesc rights{here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const CUmemAccessDesc strange{{CU_MEM_LOCATION_TYPE_DEVICE, 77}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    const std::size_t bytes = live.bytes();
+    EXPECT_EQ(hooks::cuMemMap(live.address, bytes, 0, live.handle, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(hooks::cuMemMap(live.address, bytes + 2 * kMebibyte, 0, live.handle, 0), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(hooks::cuMemMap(live.address, bytes, 2 * kMebibyte, live.handle, 0), CUDA_ERROR_NOT_SUPPORTED);
+    EXPECT_EQ(hooks::cuMemAddressFree(live.address, bytes), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(hooks::cuMemUnmap(live.address + kMebibyte, bytes), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(hooks::cuMemUnmap(live.address, 0), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(hooks::cuMemSetAccess(live.address, bytes / 2, &rights, 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(hooks::cuMemSetAccess(live.address, bytes, &strange, 1), CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(hooks::cuMemFree_v2(live.address), CUDA_ERROR_INVALID_VALUE);
+    CUmemGenericAllocationHandle same = 0;
+    EXPECT_EQ(hooks::cuMemRetainAllocationHandle(&same, reinterpret_cast<void*>(inner)), CUDA_SUCCESS);
+    EXPECT_EQ(same, live.handle);
+    EXPECT_EQ(hooks::cuMemRelease(same), CUDA_SUCCESS);
+    CUmemAllocationProp properties{};
+    EXPECT_EQ(hooks::cuMemGetAllocationPropertiesFromHandle(&properties, live.handle), CUDA_SUCCESS);
+    EXPECT_EQ(properties.type, CU_MEM_ALLOCATION_TYPE_PINNED);
+    int fd = -1;
+    EXPECT_EQ(hooks::cuMemExportToShareableHandle(&fd, live.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+              CUDA_ERROR_INVALID_VALUE)
+        << "nobody asked for that when it was created";
+  }
   // Answered whether it is there or not.
   void look(const Live& live) {
+    if (live.handle != 0) look_at_mapping(live);
     CUdeviceptr base = 0;
     std::size_t size = 0;
     EXPECT_EQ(hooks::cuMemGetAddressRange_v2(&base, &size, live.address + 2), CUDA_SUCCESS);
