@@ -86,9 +86,8 @@ def at_once(session, title, members, limit, **settings):
         session.check(not wrong, f"{title}: leases were exclusive", wrong[0] if wrong else "")
         session.add(INFO, f"{title}: memory, GiB", moved(status) if status else "not seen")
         waits = restored_after(events, begin)
-        session.add(INFO, f"{title}: from grant to complete",
-                    f"{len(waits)} switches, median {statistics.median(waits):.2f} s, most {max(waits):.2f} s" if waits else
-                    "nothing was moved")
+        said = f"{len(waits)} switches, median {statistics.median(waits):.2f} s, most {max(waits):.2f} s" if waits else ""
+        session.add(INFO, f"{title}: from grant to complete", said or "nothing was moved")
         if not all(good):
             return None
         return (max(member.result()["end_ns"] for member in group.members) - begin) / 1e9
