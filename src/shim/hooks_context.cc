@@ -13,7 +13,7 @@ CUresult created(CUresult result, CUdevice device, const CUcontext* context) {
   if (result == CUDA_SUCCESS) {
     if (Tenant* const mine = tenant()) {
       mine->note_context(*context);
-      mine->seat_of_device(device);
+      if (const auto slot = mine->seat_of_device(device)) mine->memories().of(*slot).pager.know_context(*context);
     }
   }
   return result;
@@ -34,10 +34,13 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   if (certain != nullptr && memory.has_anything()) {
     memories.wait_for_work(memory, certain);
     memory.pager.context_going(certain);
+  } else if (certain != nullptr) {
+    memory.pager.forget_context(certain);
   }
   streams.begin_teardown();
   const CUresult result = destroy();
   const CUcontext dead = gone(result);
+  if (dead == nullptr && certain != nullptr) memory.pager.know_context(certain);
   if (dead != nullptr && certain == nullptr) memory.pager.context_going(dead, pager::Pager::Context::kGone);
   streams.end_teardown(dead);
   gate::forget_memos();

@@ -170,6 +170,35 @@ CUresult Memories::free(SeatMemory& memory, cuda::CUdeviceptr address) {
   return result;
 }
 
+void Memories::forget_outside(std::uint64_t key) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory != nullptr && memory->remove_outside(key)) return mover_.note_change(*memory);
+  }
+}
+
+void Memories::on_reach_changed(SeatMemory& memory) {
+  if (gate_.is_barred(memory.slot)) settle(memory.slot);
+  born(memory);
+}
+
+CUresult Memories::pin_handle(SeatMemory& memory, std::uint64_t handle, pager::PinReason reason,
+                              std::vector<pager::DriverPiece>* pieces) {
+  gate::ThreadRecord* const thread = gate::this_thread();
+  if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  // Nobody may be able to reach it yet, and then it need not be there.
+  memory.pager.want_handle(handle, true);
+  on_reach_changed(memory);
+  gate::Passed passed = gate_.try_hold(*thread, memory.slot);
+  if (passed == gate::Passed::kNot) passed = gate_.pass(*thread, memory.slot);
+  const CUresult result = memory.pager.pin_handle(handle, reason, pieces);
+  if (passed == gate::Passed::kStep) tenant()->drainer().stepped(memory.slot);
+  if (passed != gate::Passed::kNested) gate_.leave(*thread, memory.slot);
+  memory.pager.want_handle(handle, false);
+  on_reach_changed(memory);
+  return result == cuda::CUDA_ERROR_NOT_READY ? cuda::CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
 CUresult Memories::export_handle(SeatMemory& memory, cuda::CUdeviceptr address, cuda::CUipcMemHandle* handle) {
   gate::ThreadRecord* const thread = gate::this_thread();
   const auto info = memory.pager.find(address);

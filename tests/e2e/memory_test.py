@@ -51,6 +51,15 @@ class Memory(GpumuxTest):
         self.start_daemon()
         self.run_together(3, churn=1, **LARGE)
 
+    def test_memory_that_programs_map_by_themselves(self):
+        daemon = self.start_daemon()
+        self.run_together(2, allocator="vmm", **LARGE)
+        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+
+    def test_memory_that_is_mapped_elsewhere_now_and_then(self):
+        self.start_daemon()
+        self.run_together(3, allocator="vmm", churn=1, **LARGE)
+
     def test_host_memory_that_all_of_it_only_just_fits_into(self):
         # What one has restored is what the next one evicts into.
         daemon = self.start_daemon(host_memory="88MiB")
@@ -97,6 +106,21 @@ class Memory(GpumuxTest):
         program = self.start("large", variables={"GPUMUX_PAGING": "off"}, **LARGE)
         program.expect_success(timeout=60)
         self.assertEqual(program.field("digest"), wanted)
+
+
+class MemoryOfSeveralGpus(GpumuxTest):
+    gpus = 2
+    machine_settings = Memory.machine_settings
+    daemon_settings = Memory.daemon_settings
+
+    def test_kernels_that_reach_each_others_mapped_memory(self):
+        """Two jobs, each on both GPUs, of which each GPU holds one: a kernel on one GPU reads what lies on the other."""
+        daemon = self.start_daemon()
+        jobs = [self.start("collective", name=f"job{i}", mapped_mib=48, rounds=200, step_us=2000) for i in range(2)]
+        for job in jobs:
+            job.expect_success(timeout=120)
+        for gpu in range(2):
+            self.assertGreaterEqual(len(daemon.trace.switches(gpu)), 4)
 
 
 if __name__ == "__main__":
