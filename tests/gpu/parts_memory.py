@@ -86,9 +86,10 @@ def at_once(session, title, members, limit, **settings):
         session.check(not wrong, f"{title}: leases were exclusive", wrong[0] if wrong else "")
         session.add(INFO, f"{title}: memory, GiB", moved(status) if status else "not seen")
         waits = restored_after(events, begin)
-        session.add(INFO, f"{title}: from grant to complete",
-                    f"{len(waits)} switches, median {statistics.median(waits):.2f} s, most {max(waits):.2f} s" if waits else
-                    "nothing was moved")
+        said = "nothing was moved"
+        if waits:
+            said = f"{len(waits)} switches, median {statistics.median(waits):.2f} s, most {max(waits):.2f} s"
+        session.add(INFO, f"{title}: from grant to complete", said)
         if not all(good):
             return None
         return (max(member.result()["end_ns"] for member in group.members) - begin) / 1e9
