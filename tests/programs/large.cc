@@ -39,7 +39,7 @@ class Large {
       // Allocations come and go beside what stays; whoever holds no lease meanwhile gets them without memory.
       const std::size_t i = number % blocks_.size();
       check_sum(blocks_[i]);
-      GPUMUX_CALL(api_.cuMemFree_v2(blocks_[i].data));
+      free_memory(blocks_[i]);
       fill(blocks_[i], static_cast<std::uint32_t>(1000 + number));
     }
     check_sum(blocks_[number % blocks_.size()]);
@@ -56,12 +56,28 @@ class Large {
         if (words[i] != block.value) wrong("word " + std::to_string(i) + " is " + std::to_string(words[i]));
       }
       digest = digest * 31 + hash(words.data(), 4096, block.value);
-      GPUMUX_CALL(api_.cuMemFree_v2(block.data));
+      free_memory(block);
     }
     return digest;
   }
 
  private:
+  // plain: cuMemAlloc; async: in the order of the stream, from the device's pool.
+  void allocate_memory(BlockOfMemory& block) {
+    if (options_.text("allocator") == "async") {
+      GPUMUX_CALL(api_.cuMemAllocAsync(&block.data, block.count * 4, stream_));
+    } else {
+      GPUMUX_CALL(api_.cuMemAlloc_v2(&block.data, block.count * 4));
+    }
+  }
+  void free_memory(const BlockOfMemory& block) {
+    if (options_.text("allocator") == "async") {
+      GPUMUX_CALL(api_.cuMemFreeAsync(block.data, stream_));
+    } else {
+      GPUMUX_CALL(api_.cuMemFree_v2(block.data));
+    }
+  }
+
   void allocate(std::uint64_t number) {
     BlockOfMemory block;
     block.count = options_.number("block-kib") * 256;
@@ -72,7 +88,7 @@ class Large {
 
   void fill(BlockOfMemory& block, std::uint32_t value) {
     block.value = value;
-    GPUMUX_CALL(api_.cuMemAlloc_v2(&block.data, block.count * 4));
+    allocate_memory(block);
     launch(api_, kernels_.fill, stream_, false, block.data, block.count, value);
     GPUMUX_CALL(api_.cuStreamSynchronize(stream_));
   }
@@ -105,6 +121,7 @@ int main(int argc, char** argv) {
                          {"rounds", "20"},
                          {"step-us", "0"},
                          {"churn", "0"},
+                         {"allocator", "plain"},
                          {"hold", "0"}});
   const Api api = open_driver(options.door());
   GPUMUX_CALL(api.cuInit(0));
