@@ -12,7 +12,9 @@ namespace {
 Colour colour_of(const std::string& event) {
   if (event == "grant" || event == "reopen" || event == "answering") return Colour::kGreen;
   if (event == "request") return Colour::kYellow;
-  if (event == "revoke" || event == "gate_closed" || event == "drained" || event == "step") return Colour::kCyan;
+  if (event == "revoke" || event == "gate_closed" || event == "drained" || event == "step" || event == "evicted" ||
+      event == "complete")
+    return Colour::kCyan;
   if (event == "stall" || event == "silent" || event == "kill") return Colour::kRed;
   return Colour::kNone;
 }

@@ -32,8 +32,11 @@ constexpr std::uint64_t kMaxChunk = std::uint64_t{256} << 20;
 constexpr std::uint64_t kChunksInBudget = 16;
 // Ready beyond what is known to be needed, so that a switch that evicts a little more finds it.
 constexpr std::size_t kWindowChunks = 4;
-// Being made at once: the pool's threads and one more each.
-constexpr std::size_t kMaxMaking = 8;
+// Being made at once: more than the pool has threads.
+constexpr std::size_t kMaxMaking = 16;
+// Host memory is short no more when there is this much less to be evicted than there was.
+constexpr std::uint64_t kMuchLessNumerator = 3;
+constexpr std::uint64_t kMuchLessDenominator = 4;
 constexpr std::size_t kMaxProcFile = 1 << 16;
 
 std::uint64_t chunk_for(std::uint64_t budget) {
@@ -151,71 +154,119 @@ HostMemory::~HostMemory() { alive_->self = nullptr; }
 void HostMemory::set_demand(std::uint64_t bytes) {
   if (demand_ == bytes) return;
   demand_ = bytes;
+  if (short_ && demand_ <= short_at_ / kMuchLessDenominator * kMuchLessNumerator) set_short(false);
   // What is not needed any more goes back to the machine at once.
-  const std::uint64_t needed = demand_ > lent_ ? demand_ - lent_ : 0;
-  const std::size_t most = demand_ == 0 ? 0 : static_cast<std::size_t>(needed / chunk_bytes_) + 2 * kWindowChunks;
-  if (ready_.size() > most) ready_.resize(most);
+  const std::size_t most = demand_ == 0 ? 0 : static_cast<std::size_t>(needed() / chunk_bytes_) + 2 * kWindowChunks;
+  while (!used_.empty() && used_.size() + ready_.size() > most) {
+    remake(std::move(used_.back().memory), false);
+    used_.pop_back();
+  }
+  while (ready_.size() > most) {
+    remake(std::move(ready_.back()), false);
+    ready_.pop_back();
+  }
   make_more();
 }
 
-void HostMemory::wanted(base::TenantId tenant, std::uint32_t slot, std::uint64_t bytes) {
+void HostMemory::set_short(bool is_short) {
+  if (is_short) short_at_ = std::max(short_ ? short_at_ : 0, demand_);
+  if (short_ == is_short) return;
+  short_ = is_short;
+  if (on_short_) on_short_(is_short);
+}
+
+void HostMemory::wanted(base::TenantId tenant, std::uint32_t slot, std::uint64_t bytes, std::string_view domain) {
   const auto of_tenant = std::count_if(requests_.begin(), requests_.end(),
                                        [&](const Request& request) { return request.tenant == tenant; });
   if (bytes == 0 || static_cast<std::size_t>(of_tenant) >= kMaxHostRequests) {
     if (on_lent_) on_lent_({tenant, slot, 0, 0}, -1);
     return;
   }
+  borrowers_[tenant].domain = domain;
   requests_.push_back({tenant, slot, bytes});
   serve();
 }
 
+// False: there is nothing that it could have now.
+bool HostMemory::serve(const Request& request) {
+  Borrower& borrower = borrowers_[request.tenant];
+  os::FileDescriptor memory;
+  const auto own = std::find_if(used_.rbegin(), used_.rend(), [&](const Used& used) {
+    return !borrower.domain.empty() && used.domain == borrower.domain;
+  });
+  if (own != used_.rend()) {
+    memory = std::move(own->memory);
+    used_.erase(std::next(own).base());
+  } else if (!ready_.empty()) {
+    memory = std::move(ready_.back());
+    ready_.pop_back();
+  } else {
+    return false;
+  }
+  const HostLoan loan{request.tenant, request.slot, next_id_++, chunk_bytes_};
+  const int fd = memory.get();
+  borrower.loans.emplace(loan.id, Loan{loan.bytes, std::move(memory)});
+  lent_ += loan.bytes;
+  if (on_lent_) on_lent_(loan, fd);
+  return true;
+}
+
 void HostMemory::serve() {
-  while (!requests_.empty()) {
-    const Request request = requests_.front();
-    if (!ready_.empty()) {
-      const os::FileDescriptor fd = std::move(ready_.back());
-      ready_.pop_back();
-      requests_.pop_front();
-      const HostLoan loan{request.tenant, request.slot, next_id_++, chunk_bytes_};
-      loans_[loan.tenant].emplace(loan.id, loan.bytes);
-      lent_ += loan.bytes;
-      if (on_lent_) on_lent_(loan, fd.get());
+  for (std::size_t i = 0; i < requests_.size();) {
+    const Request request = requests_[i];
+    const bool comes = making_ > 0 || (!failing_ && taken() + chunk_bytes_ <= budget_) || !used_.empty();
+    const bool served = serve(request);
+    if (!served && comes) {  // a moment
+      ++i;
       continue;
     }
-    if (making_ > 0) return;  // a moment
-    if (!failing_ && taken() + chunk_bytes_ <= budget_) break;
+    requests_.erase(requests_.begin() + static_cast<std::ptrdiff_t>(i));
+    if (served) continue;
     // It may have to wait for somebody who gives something back: it asks again.
-    requests_.pop_front();
-    if (on_short_) on_short_(std::max(request.bytes, chunk_bytes_));
+    set_short(true);
     if (on_lent_) on_lent_({request.tenant, request.slot, 0, 0}, -1);
   }
   make_more();
 }
 
 void HostMemory::make_more() {
-  const std::uint64_t needed = demand_ > lent_ ? demand_ - lent_ : 0;
-  std::size_t chunks = static_cast<std::size_t>((needed + chunk_bytes_ - 1) / chunk_bytes_);
+  const std::size_t needs = static_cast<std::size_t>((needed() + chunk_bytes_ - 1) / chunk_bytes_);
+  std::size_t chunks = needs > used_.size() ? needs - used_.size() : 0;
   if (demand_ > 0) chunks += kWindowChunks;
   chunks = std::max(chunks, requests_.size());
-  while (!failing_ && ready_.size() + making_ < chunks && making_ < kMaxMaking && taken() + chunk_bytes_ <= budget_) {
-    ++making_;
-    boost::asio::post(pool_, [alive = alive_, &loop = loop_, bytes = chunk_bytes_] {
-      // Shared, because the loop's handlers must be copyable.
-      auto chunk = std::make_shared<base::Result<os::FileDescriptor>>(make_chunk(bytes));
-      boost::asio::post(loop, [alive, chunk] {
-        if (alive->self != nullptr) alive->self->made(std::move(*chunk));
-      });
-    });
+  while (!failing_ && ready_.size() + making_ < chunks && making_ < kMaxMaking && taken() + chunk_bytes_ <= budget_)
+    remake({}, true);
+  // Whoever still waits is of another domain than what has come back.
+  while (making_ < std::min(requests_.size(), kMaxMaking) && !used_.empty()) {
+    os::FileDescriptor old = std::move(used_.front().memory);
+    used_.erase(used_.begin());
+    remake(std::move(old), true);
   }
 }
 
-void HostMemory::made(base::Result<os::FileDescriptor> chunk) {
+void HostMemory::remake(os::FileDescriptor old, bool make) {
+  ++making_;
+  // Shared, because handlers must be copyable.
+  auto closing = std::make_shared<os::FileDescriptor>(std::move(old));
+  boost::asio::post(pool_, [alive = alive_, &loop = loop_, closing, bytes = chunk_bytes_, make] {
+    closing->reset();
+    auto chunk = std::make_shared<std::optional<base::Result<os::FileDescriptor>>>();
+    if (make) chunk->emplace(make_chunk(bytes));
+    boost::asio::post(loop, [alive, chunk] {
+      if (alive->self != nullptr) alive->self->remade(std::move(*chunk));
+    });
+  });
+}
+
+void HostMemory::remade(std::optional<base::Result<os::FileDescriptor>> chunk) {
   --making_;
-  if (chunk) {
-    ready_.push_back(std::move(*chunk));
+  if (!chunk) {
+    failing_ = false;
+  } else if (*chunk) {
+    ready_.push_back(std::move(**chunk));
   } else if (!failing_) {
     failing_ = true;
-    log_warning("the machine has no memory left for evicted data", {{"why", chunk.error().message()},
+    log_warning("the machine has no memory left for evicted data", {{"why", chunk->error().message()},
                                                                     {"lent", base::format_bytes(lent_)},
                                                                     {"budget", base::format_bytes(budget_)}});
   }
@@ -223,32 +274,39 @@ void HostMemory::made(base::Result<os::FileDescriptor> chunk) {
 }
 
 void HostMemory::returned(base::TenantId tenant, std::uint64_t id) {
-  const auto loans = loans_.find(tenant);
-  if (loans == loans_.end()) return;
-  const auto loan = loans->second.find(id);
-  if (loan == loans->second.end()) return;
-  lent_ -= loan->second;
-  loans->second.erase(loan);
-  if (loans->second.empty()) loans_.erase(loans);
-  failing_ = false;
+  const auto borrower = borrowers_.find(tenant);
+  if (borrower == borrowers_.end()) return;
+  const auto found = borrower->second.loans.find(id);
+  if (found == borrower->second.loans.end()) return;
+  Loan loan = std::move(found->second);
+  borrower->second.loans.erase(found);
+  lent_ -= loan.bytes;
+  if (borrower->second.domain.empty() || demand_ == 0) {
+    remake(std::move(loan.memory), false);
+  } else {
+    used_.push_back({borrower->second.domain, std::move(loan.memory)});
+    failing_ = false;
+  }
   serve();
 }
 
 void HostMemory::gone(base::TenantId tenant) {
   std::erase_if(requests_, [&](const Request& request) { return request.tenant == tenant; });
-  const auto loans = loans_.find(tenant);
-  if (loans == loans_.end()) return;
-  for (const auto& [id, bytes] : loans->second) lent_ -= bytes;
-  loans_.erase(loans);
-  failing_ = false;
+  const auto borrower = borrowers_.find(tenant);
+  if (borrower == borrowers_.end()) return;
+  for (auto& [id, loan] : borrower->second.loans) {
+    lent_ -= loan.bytes;
+    remake(std::move(loan.memory), false);
+  }
+  borrowers_.erase(borrower);
   serve();
 }
 
 std::uint64_t HostMemory::lent_to(base::TenantId tenant) const {
-  const auto loans = loans_.find(tenant);
-  if (loans == loans_.end()) return 0;
+  const auto borrower = borrowers_.find(tenant);
+  if (borrower == borrowers_.end()) return 0;
   std::uint64_t sum = 0;
-  for (const auto& [id, bytes] : loans->second) sum += bytes;
+  for (const auto& [id, loan] : borrower->second.loans) sum += loan.bytes;
   return sum;
 }
 

@@ -138,9 +138,16 @@ void Leases::gone(base::TenantId tenant, std::string_view why) {
   trace_.record(std::move(traced));
   apply(sched::TenantGone{tenant});
   for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
-    notes_.erase(note_key({tenant, {static_cast<std::uint32_t>(gpu)}}));
+    forget({tenant, {static_cast<std::uint32_t>(gpu)}});
   }
   labels_.erase(tenant);
+}
+
+void Leases::forget(SeatId seat) {
+  const std::uint64_t key = note_key(seat);
+  notes_.erase(key);
+  traced_requests_.erase(key);
+  traced_evicted_.erase(key);
 }
 
 void Leases::apply(const sched::Event& event) {
@@ -196,9 +203,16 @@ void Leases::record_event(base::TimePoint now, const sched::Event& event) {
                  },
                  [&](const sched::SeatClosed& e) {
                    trace_.record(entry(now, "close", e.seat));
-                   notes_.erase(note_key(e.seat));
+                   forget(e.seat);
                  },
-                 [&](const sched::Requested& e) { trace_.record(entry(now, "request", e.seat)); },
+                 [&](const sched::Requested& e) {
+                   if (traced_requests_.insert(note_key(e.seat)).second) trace_.record(entry(now, "request", e.seat));
+                 },
+                 [&](const sched::MemoryNeed& e) {
+                   const std::uint64_t key = note_key(e.seat);
+                   const bool is_news = e.pages ? traced_evicted_.insert(key).second : traced_evicted_.erase(key) != 0;
+                   if (is_news) trace_.record(entry(now, e.pages ? "evicted" : "complete", e.seat));
+                 },
                  [&](const sched::GateClosed& e) { with_epoch("gate_closed", e.seat, e.epoch); },
                  [&](const sched::Drained& e) {
                    with_epoch("drained", e.seat, e.epoch);
@@ -225,6 +239,7 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
             traced.has_lease = true;
             traced.exclusive = c.kind == sched::LeaseKind::kExclusive;
             trace_.record(std::move(traced));
+            traced_requests_.erase(note_key(c.seat));
           },
           [&](const sched::Revoke& c) {
             TraceEntry traced = entry(now, "revoke", c.seat);

@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -78,6 +79,7 @@ class Leases {
 
  private:
   void record_event(base::TimePoint now, const sched::Event& event);
+  void forget(base::SeatId seat);
   void record_command(base::TimePoint now, const sched::Command& command);
   TraceEntry entry(base::TimePoint now, std::string_view name, base::SeatId seat) const;
 
@@ -91,6 +93,8 @@ class Leases {
   std::vector<Gpu> gpus_;
   std::unordered_map<base::TenantId, std::shared_ptr<const TenantLabel>> labels_;
   std::unordered_map<std::uint64_t, std::string> notes_;  // by tenant and GPU
+  // What the trace has said last: a tenant that waits asks every 100 ms, and reports ever so often.
+  std::unordered_set<std::uint64_t> traced_requests_, traced_evicted_;
   std::bitset<base::kMaxGpus> changed_;
   std::vector<sched::Command> commands_;  // kept only for its memory
 };

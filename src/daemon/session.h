@@ -62,8 +62,8 @@ class Session {
   RateLimit notes{20, 2};
   std::uint64_t notes_suppressed = 0;
   std::size_t gang_joins = 0;
-  sched::Quota quota;             // of the run that it belongs to
-  base::TimePoint recalled_at{};  // when it was last asked for host memory back
+  sched::Quota quota;        // of the run that it belongs to
+  std::string trust_domain;  // trust_domain.h; set before the first message
 
   template <class Message>
   bool send(const Message& message, int fd = -1) {

@@ -14,6 +14,7 @@
 
 #include "daemon/log.h"
 #include "daemon/rate_limit.h"
+#include "daemon/trust_domain.h"
 #include "os/pidfd.h"
 #include "os/unix_socket.h"
 
@@ -239,11 +240,15 @@ void TenantServer::add(os::FileDescriptor socket) {
   if (!peer) return;
   auto pidfd = os::peer_pidfd(socket.get(), peer->pid);
   if (!pidfd && peer->pid > 0 && pidfd.error().code == base::Code::kNotFound) return;  // it is dead already
+  // What /proc says is of this process if that has not ended by then.
+  std::string domain = pidfd ? trust_domain(peer->pid, peer->uid) : std::string();
   if (!is_connected(socket.get())) return;
+  if (pidfd && os::has_ended(pidfd->get())) domain.clear();
   const uid_t uid = peer->uid;
   const base::TenantId id{next_tenant_++};
   auto connection = std::make_shared<Connection>(*this, id, std::move(*peer), std::move(socket),
                                                  pidfd ? std::move(*pidfd) : os::FileDescriptor());
+  connection->session.trust_domain = std::move(domain);
   if (!access_.may_connect(connection->session.peer)) {
     Translator::refuse(connection->session, wire::Reason::kDenied,
                        "user " + std::to_string(uid) + " may not use this daemon (allow_users, allow_groups)");

@@ -18,9 +18,6 @@ constexpr base::Duration kGoneIsListed = std::chrono::seconds(1);
 // Lists are made once a second, and by a helper that may be slow.
 constexpr base::Duration kGoneRemembered = std::chrono::seconds(10);
 
-// One that was asked for host memory needs a moment to unregister and unmap it.
-constexpr base::Duration kRecallPause = std::chrono::milliseconds(100);
-
 base::SeatId seat_of(const Session& session, const Slot& slot) { return {session.id, slot.gpu}; }
 
 // Program names and notes are shown to people: no control characters reach a terminal.
@@ -55,7 +52,7 @@ void Translator::set_host_memory(HostMemory* host) {
   host_ = host;
   if (host_ == nullptr) return;
   host_->on_lent([this](const HostLoan& loan, int fd) { send_loan(loan, fd); });
-  host_->on_short([this](std::uint64_t bytes) { recall_host(bytes); });
+  host_->on_short([this](bool is_short) { spare_host(is_short); });
 }
 
 Session* Translator::find(base::TenantId tenant) const {
@@ -347,7 +344,7 @@ base::Status Translator::on(Session& session, const wire::HostWanted& wanted) {
   if (host_ == nullptr) {
     send(session, wire::HostLent{.slot = wanted.slot});
   } else {
-    host_->wanted(session.id, wanted.slot, std::min(wanted.bytes, wire::kMaxHostChunkBytes));
+    host_->wanted(session.id, wanted.slot, std::min(wanted.bytes, wire::kMaxHostChunkBytes), session.trust_domain);
   }
   return {};
 }
@@ -385,25 +382,12 @@ void Translator::send_loan(const HostLoan& loan, int fd) {
     send(*session, wire::HostLent{.slot = loan.slot, .id = loan.id, .bytes = loan.bytes}, fd);
 }
 
-// Whoever keeps most that it could do without gives it back.
-void Translator::recall_host(std::uint64_t bytes) {
-  Session* most = nullptr;
-  std::uint64_t spare_of_most = 0;
+// Where host memory is short nobody keeps what it could do without.
+void Translator::spare_host(bool is_short) {
   for (const auto& [id, session] : sessions_) {
-    std::uint64_t needed = 0;
-    session->for_each_slot([&](std::uint32_t, const Slot& slot) {
-      const wire::Memory& memory = slot.memory;
-      needed += memory.host_used > memory.host_clean ? memory.host_used - memory.host_clean : 0;
-    });
-    const std::uint64_t lent = host_->lent_to(id);
-    const std::uint64_t spare = lent > needed ? lent - needed : 0;
-    if (spare <= spare_of_most || leases_.now() < session->recalled_at + kRecallPause) continue;
-    most = session;
-    spare_of_most = spare;
+    if (session->protocol >= wire::kMemoryProtocol)
+      send(*session, wire::HostSpare{.bytes = is_short ? 0 : ~std::uint64_t{0}});
   }
-  if (most == nullptr) return;
-  most->recalled_at = leases_.now();
-  send(*most, wire::HostRecall{.bytes = std::min(bytes, spare_of_most)});
 }
 
 base::Status Translator::on(Session& session, const wire::GangJoin& join) {

@@ -119,7 +119,7 @@ class Translator {
   void send_room(const sched::RoomBound& bound);
   void send_expected_eviction(const sched::ExpectEviction& eviction);
   void send_loan(const HostLoan& loan, int fd);
-  void recall_host(std::uint64_t bytes);
+  void spare_host(bool is_short);
   sched::Quota quota_of(const Session& session, const wire::Hello& hello);
   void forget_slot(const Session& session, const Slot& slot);
   base::Status check_slot(std::uint32_t slot) const;

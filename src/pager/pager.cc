@@ -457,6 +457,23 @@ std::unique_ptr<Restoration> Pager::begin_restoration(std::uint64_t room, CUresu
 
 // Host memory
 
+// Host memory that holds what is on the GPU as well.
+std::uint64_t Pager::clean_copies_locked() const {
+  std::uint64_t bytes = 0;
+  for (const auto& [base, range] : state_.table.all()) {
+    for (const Chunk& chunk : range->chunks) {
+      if (chunk.claimed || chunk.place != Place::kDevice || chunk.blocks == nullptr) continue;
+      for (std::uint32_t i = 0; i < chunk.block_count(); ++i) bytes += chunk.blocks[i].slot ? kBlockBytes : 0;
+    }
+  }
+  return bytes;
+}
+
+std::uint64_t Pager::host_spare_bytes() const {
+  const Locked locked(state_.mutex);
+  return state_.host.borrowed_bytes() - state_.host.used_bytes() + clean_copies_locked();
+}
+
 std::uint64_t Pager::drop_clean_copies(std::uint64_t bytes) {
   const Locked locked(state_.mutex);
   std::uint64_t dropped = 0;
@@ -510,13 +527,10 @@ Counters Pager::counters() const {
     if (reason != range->pins.end())
       counters.unpageable[static_cast<std::size_t>(reason - range->pins.begin())] += resident;
     for (const Chunk& chunk : range->chunks) {
-      if (chunk.claimed) continue;
-      if (chunk.created && chunk.place != Place::kDevice) counters.stuck += chunk.bytes;
-      if (chunk.place != Place::kDevice || chunk.blocks == nullptr) continue;
-      for (std::uint32_t i = 0; i < chunk.block_count(); ++i)
-        counters.clean_copies += chunk.blocks[i].slot ? kBlockBytes : 0;
+      if (!chunk.claimed && chunk.created && chunk.place != Place::kDevice) counters.stuck += chunk.bytes;
     }
   }
+  counters.clean_copies = clean_copies_locked();
   counters.reusable = state_.reusable_bytes;
   for (const auto& range : state_.stuck) {
     for (const Chunk& chunk : range->chunks) counters.stuck += chunk.created ? chunk.bytes : 0;

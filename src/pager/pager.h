@@ -129,6 +129,8 @@ class Pager {
   std::uint64_t trim(std::uint64_t bytes) { return state_.trim(bytes); }
   // Gives borrowed host memory back: what is unused, then the copies of resident blocks; returns how much.
   std::uint64_t shrink_host(std::uint64_t bytes);
+  // As much as that could give back at most.
+  std::uint64_t host_spare_bytes() const;
   // Borrows and registers host memory ahead of an eviction of so many bytes (a hint that one is coming); returns how
   // much there is then. By the thread that steps jobs, while none runs.
   std::uint64_t prepare_host(std::uint64_t bytes);
@@ -161,6 +163,7 @@ class Pager {
   cuda::CUresult change_peer(cuda::CUdevice peer, bool may);
   void discard(std::unique_ptr<Range> range);
   cuda::CUresult begin_job();
+  std::uint64_t clean_copies_locked() const;
   std::uint64_t drop_clean_copies(std::uint64_t bytes);
 
   // Slabs that have room, by context; most recently useful first. A hint: full ones leave when they are met.

@@ -20,7 +20,7 @@ constexpr std::uint64_t kAskBytes = 256 * pager::kMebibyte;
 // Under way at most: what arrives is pinned soon after, and the daemon zeroes and populates it before.
 constexpr std::uint64_t kMostAsked = 2048 * pager::kMebibyte;
 // After "not now". The daemon gets memory back from others within some milliseconds.
-constexpr base::Duration kAskAgain = 10ms;
+constexpr base::Duration kAskAgain = 3ms;
 
 class Locked {
  public:

@@ -97,7 +97,6 @@ void Mover::run() {
       SeatMemory* const memory = memories_.if_any(slot);
       if (memory != nullptr) sleep = sooner(sleep, look_at(*memory, moving_[slot], now()));
     }
-    if (recalled_.load(std::memory_order_relaxed) != 0) return_host_memory();
     if (!sleep || *sleep > 0ns) os::futex_wait(wakes_, seen, sleep.value_or(-1ns), os::FutexScope::kProcess);
   }
 }
@@ -121,8 +120,8 @@ void Mover::resume(std::uint32_t slot) {
   wake();
 }
 
-void Mover::recall_host(std::uint64_t bytes) {
-  recalled_.store(bytes, std::memory_order_relaxed);
+void Mover::spare_host(std::uint64_t bytes) {
+  spare_host_.store(bytes, std::memory_order_relaxed);
   wake();
 }
 
@@ -162,6 +161,7 @@ std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving,
   } else {
     job = begin(memory, moving, time);
   }
+  return_host_memory(memory, moving);
   next = sooner(next, job);
   next = sooner(next, report(memory, moving, time));
   if (moving.eviction == nullptr && moving.restoration == nullptr) {
@@ -364,15 +364,16 @@ void Mover::prepare_now(SeatMemory& memory, Moving& moving) {
     moving.to_prepare.store(0, std::memory_order_relaxed);
 }
 
-void Mover::return_host_memory() {
-  std::uint64_t left = recalled_.exchange(0, std::memory_order_relaxed);
-  for (std::uint32_t slot = 0; slot < seats_.count() && left != 0; ++slot) {
-    SeatMemory* const memory = memories_.if_any(slot);
-    if (memory == nullptr) continue;
-    std::uint64_t given = memory->lender.give_up(left);
-    if (given < left && memory->pager.shrink_host(left - given) != 0) given += memory->lender.give_up(left - given);
-    left -= std::min(left, given);
-  }
+// What an eviction or its preparation has asked for is not to be done without.
+void Mover::return_host_memory(SeatMemory& memory, const Moving& moving) {
+  const std::uint64_t keep = spare_host_.load(std::memory_order_relaxed);
+  if (keep == UINT64_MAX || moving.eviction != nullptr || moving.to_prepare.load(std::memory_order_relaxed) != 0)
+    return;
+  const std::uint64_t unused = memory.lender.unused_bytes();
+  const std::uint64_t spare = unused + memory.pager.host_spare_bytes();
+  if (spare <= keep) return;
+  if (spare - keep > unused) memory.pager.shrink_host(spare - keep - unused);
+  memory.lender.give_up(spare - keep);
 }
 
 // ---- reports

@@ -58,8 +58,8 @@ class Mover {
   void pause(std::uint32_t slot);
   void resume(std::uint32_t slot);
 
-  // The daemon wants so much host memory back.
-  void recall_host(std::uint64_t bytes);
+  // Each seat may keep so much host memory that it could do without.
+  void spare_host(std::uint64_t bytes);
   // The seat is likely to have to evict so much soon. 0: no longer.
   void prepare(std::uint32_t slot, std::uint64_t bytes);
 
@@ -101,7 +101,7 @@ class Mover {
   base::Duration try_later(Moving& moving, base::TimePoint now);
   void end_eviction(SeatMemory& memory, Moving& moving);
   void prepare_now(SeatMemory& memory, Moving& moving);
-  void return_host_memory();
+  void return_host_memory(SeatMemory& memory, const Moving& moving);
   std::optional<base::Duration> report(SeatMemory& memory, Moving& moving, base::TimePoint now);
   bool may_evict(std::uint64_t group) const;
   bool is_quiet(std::uint64_t group);
@@ -112,7 +112,7 @@ class Mover {
   Seats& seats_;
   Memories& memories_;
   std::array<Moving, base::kMaxSeatsPerTenant> moving_;
-  std::atomic<std::uint64_t> recalled_{0};
+  std::atomic<std::uint64_t> spare_host_{UINT64_MAX};
   std::atomic<bool> waits_for_drain_{false};
   pthread_t thread_{};
   bool started_ = false;

@@ -76,7 +76,7 @@ class Tenant final : public client::SeatPort {
   void handle(const wire::SeatOpened& message) { memories_.on_opened(message.slot); }
   void handle(const wire::Room& message) { memories_.on_room(message); }
   void handle(const wire::HostLent&) {}  // on_host_lent
-  void handle(const wire::HostRecall& message) { memories_.mover().recall_host(message.bytes); }
+  void handle(const wire::HostSpare& message) { memories_.mover().spare_host(message.bytes); }
   void handle(const wire::PrepareSwapOut& message);
   void handle(const wire::SeatRefused& message);
   void handle(const wire::Welcome&) {}

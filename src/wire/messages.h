@@ -26,7 +26,7 @@
 //   HostWanted          ------------------>                      host memory for evicted data
 //                       <------------------  HostLent + memfd
 //   HostReturned        ------------------>
-//                       <------------------  HostRecall          give back what you do without
+//                       <------------------  HostSpare           keep no more than so much that you could do without
 //                       <------------------  PrepareSwapOut      a revocation is near: get ready to evict
 //
 // What was revoked and does not drain:
@@ -88,7 +88,7 @@ enum class Type : std::uint32_t {
   kContention = 71,
   kRoom = 72,
   kHostLent = 73,
-  kHostRecall = 74,
+  kHostSpare = 74,
   kPrepareSwapOut = 75,
 };
 
@@ -404,9 +404,10 @@ struct HostLent {
 };
 inline constexpr std::uint64_t kMaxHostChunkBytes = std::uint64_t{1} << 30;
 
-// So much host memory is wanted back, as far as it holds nothing or clean copies.
-struct HostRecall {
-  static constexpr Type kType = Type::kHostRecall;
+// From now on each seat may keep so much host memory that holds nothing or clean copies, and gives back the rest as
+// soon as it has it. Before the first one: any amount.
+struct HostSpare {
+  static constexpr Type kType = Type::kHostSpare;
   static constexpr std::size_t kMinimumBytes = 8;
   std::uint64_t bytes = 0;
 };
@@ -424,7 +425,7 @@ struct PrepareSwapOut {
 using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped,
                                    GangJoin, Note, Idling, Memory, RoomWanted, HostWanted, HostReturned>;
 using DaemonMessage = std::variant<Welcome, Refused, SeatOpened, SeatRefused, Revoke, Reopen, Step, Contention, Room,
-                                   HostLent, HostRecall, PrepareSwapOut>;
+                                   HostLent, HostSpare, PrepareSwapOut>;
 
 // ---- codec ------------------------------------------------------------------------------------------------
 

@@ -62,6 +62,12 @@ class Memory(GpumuxTest):
         self.run_together(2, "pools", keep=4, keep_kib=8192)
         self.assertGreaterEqual(len(daemon.trace.switches(0)), 3)
 
+    def test_host_memory_that_all_of_it_only_just_fits_into(self):
+        # What one has restored is what the next one evicts into.
+        daemon = self.start_daemon(host_memory="88MiB")
+        self.run_together(3, **LARGE)
+        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+
     def test_a_program_that_is_killed_in_the_middle_of_a_switch(self):
         self.start_daemon()
         wanted = self.native(**LARGE)

@@ -117,6 +117,21 @@ void check_gpus(const Facts& facts, Findings& findings) {
   }
 }
 
+void check_host_memory(const Facts& facts, Findings& findings) {
+  const std::string& setting = facts.shared_huge_pages;
+  const bool off =
+      setting.find("[never]") != std::string::npos || setting.find("[deny]") != std::string::npos || setting.empty();
+  if (!off || facts.huge_page_pool != 0) {
+    findings.push_back({"host memory", Level::kOk, "evicted data gets huge pages", "", ""});
+    return;
+  }
+  findings.push_back({"host memory", Level::kWarning, "shared memory has no huge pages on this machine",
+                      "programs that do not fit on a GPU together switch slowly: memory to evict into is made at a "
+                      "tenth of the bus's speed",
+                      "echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled (until the next boot; "
+                      "for good: transparent_hugepage_shmem=advise among the kernel's arguments)"});
+}
+
 void check_library(const Facts& facts, Findings& findings) {
   const LibraryFacts& library = facts.library;
   if (!library.error.empty()) {
@@ -292,6 +307,7 @@ Findings check_all(const Facts& facts) {
   check_library(facts, findings);
   check_daemon(facts, findings);
   check_user_dir(facts, findings);
+  check_host_memory(facts, findings);
   check_mps(facts, findings);
   check_foreign(facts, findings);
   check_unknown_entries(facts, findings);

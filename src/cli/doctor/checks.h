@@ -22,6 +22,7 @@ void check_gpus(const Facts& facts, Findings& findings);
 void check_library(const Facts& facts, Findings& findings);
 void check_daemon(const Facts& facts, Findings& findings);
 void check_user_dir(const Facts& facts, Findings& findings);
+void check_host_memory(const Facts& facts, Findings& findings);
 void check_mps(const Facts& facts, Findings& findings);
 void check_foreign(const Facts& facts, Findings& findings);
 void check_unknown_entries(const Facts& facts, Findings& findings);

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <string>
 
 #include "api_client/client.h"
 #include "cli/doctor/facts.h"
@@ -141,6 +142,11 @@ void collect_mps(Facts& facts) {
 
 }  // namespace
 
+void collect_huge_pages(Facts& facts) {
+  std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/shmem_enabled"), facts.shared_huge_pages);
+  std::ifstream("/proc/sys/vm/nr_hugepages") >> facts.huge_page_pool;
+}
+
 Facts collect_facts(const std::string& runtime_dir) {
   Facts facts;
   facts.uid = ::geteuid();
@@ -157,6 +163,7 @@ Facts collect_facts(const std::string& runtime_dir) {
   collect_daemon(facts, runtime_dir);
   collect_user_dir(facts);
   collect_mps(facts);
+  collect_huge_pages(facts);
   return facts;
 }
 

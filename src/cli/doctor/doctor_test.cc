@@ -37,6 +37,7 @@ Facts sound() {
   facts.daemon->owner = "root";
   facts.snapshot.emplace();
   facts.snapshot->gpus.resize(1);
+  facts.shared_huge_pages = "always within_size [advise] never deny force";
   facts.user_dir = {.path = "/run/user/1000/gpumux", .exists = true, .is_dir = true, .owner = 1000, .mode = 0700};
   return facts;
 }
@@ -54,8 +55,8 @@ TEST(ChecksTest, ASoundMachineIsInOrder) {
   for (const Finding& finding : findings)
     EXPECT_EQ(finding.level, Level::kOk) << finding.check << ": " << finding.title;
   EXPECT_EQ(findings_lines(findings, Output{}).back(), "Everything is in order.");
-  for (const char* check : {"driver", "gpus", "library", "daemon", "permissions", "private directory", "mps", "foreign",
-                            "entries", "environment"}) {
+  for (const char* check : {"driver", "gpus", "library", "daemon", "permissions", "private directory", "host memory",
+                            "mps", "foreign", "entries", "environment"}) {
     EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.check == check; }))
         << check;
   }
@@ -73,6 +74,8 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
       {"no kernel module", [](Facts& f) { f.kernel_module = false; }, "driver", Level::kProblem, "kernel module"},
       {"closed devices", [](Facts& f) { f.closed_devices = {"/dev/nvidia0"}; }, "driver", Level::kProblem,
        "/dev/nvidia0"},
+      {"small pages", [](Facts& f) { f.shared_huge_pages = "always within_size advise [never] deny force"; },
+       "host memory", Level::kWarning, "no huge pages"},
       {"NVML mismatch", [](Facts& f) { f.driver.nvml_error = "Driver/library version mismatch"; }, "gpus",
        Level::kProblem, "mismatch"},
       {"no GPU", [](Facts& f) { f.driver.gpus.clear(); }, "gpus", Level::kProblem, "no GPU"},

@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -75,6 +76,11 @@ struct Facts {
   std::optional<api_client::DaemonInfo> daemon;
   std::optional<api_client::Snapshot> snapshot;
   DirFacts user_dir;
+
+  // Where evicted data lies: how the kernel gives shared memory huge pages ("always within_size [advise] never ..."),
+  // and how many it keeps apart for those who ask. Empty: not known.
+  std::string shared_huge_pages;
+  std::uint64_t huge_page_pool = 0;
 
   std::vector<ProcessFact> mps_daemons;
   std::string mps_pipe;  // MPS's control pipe, where it exists; empty: it does not

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which processes are open to each other anyway: those of one user, in the same namespaces (so, not of two containers),
+// under the same label of the system's security module. What one of them has left in host memory need not be hidden
+// from another.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+
+namespace gpumux::daemon {
+
+// Two processes with the same, not empty, text are in one domain. Empty: not known, so nobody else's. Reads /proc, for
+// microseconds.
+std::string trust_domain(pid_t pid, uid_t uid);
+
+}  // namespace gpumux::daemon
