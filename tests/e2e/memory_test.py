@@ -110,5 +110,20 @@ class Memory(GpumuxTest):
         self.assertEqual(program.field("digest"), wanted)
 
 
+class MemoryOfTwo(GpumuxTest):
+    """The same with two GPUs, one of which reads the other's memory."""
+    gpus = 2
+    machine_settings = Memory.machine_settings
+    daemon_settings = Memory.daemon_settings
+
+    def test_pools_that_a_peer_reads(self):
+        self.start_daemon()
+        wanted = (self.start("pools", name="native", preload=False, peer=1).expect_success(timeout=60).field("digest"))
+        programs = [self.start("pools", name=f"pools{i}", peer=1, variables={"GPUMUX_VERIFY": "1"}) for i in range(2)]
+        for program in programs:
+            program.expect_success(timeout=120)
+            self.assertEqual(program.field("digest"), wanted)
+
+
 if __name__ == "__main__":
     main()

@@ -34,8 +34,8 @@ enum class Door { kLinked, kDlsym, kProcAddress };
   X(cuGraphExecDestroy) X(cuGraphDestroy) X(cuEventCreate) X(cuEventRecord) X(cuEventSynchronize) \
   X(cuEventDestroy_v2) X(cuIpcGetMemHandle) X(cuIpcOpenMemHandle_v2) X(cuIpcCloseMemHandle) \
   X(cuMemAllocAsync) X(cuMemFreeAsync) X(cuMemAllocAsync_ptsz) X(cuMemFreeAsync_ptsz) X(cuMemAllocFromPoolAsync) \
-  X(cuMemPoolCreate) X(cuMemPoolDestroy) X(cuMemPoolGetAttribute) X(cuMemPoolSetAttribute) X(cuMemPoolTrimTo) \
-  X(cuDeviceGetDefaultMemPool) X(cuPointerGetAttribute) X(cuMemGetAddressRange_v2)
+  X(cuMemPoolCreate) X(cuMemPoolDestroy) X(cuMemPoolGetAttribute) X(cuMemPoolSetAttribute) X(cuMemPoolSetAccess) \
+  X(cuMemPoolTrimTo) X(cuDeviceGetDefaultMemPool) X(cuPointerGetAttribute) X(cuMemGetAddressRange_v2)
 // clang-format on
 
 struct Api {

@@ -50,6 +50,8 @@ class Pools {
     kept_.clear();
     collect();
     rely_on_rules();
+    rely_on_captures();
+    if (options_.text("peer") != "none") let_a_peer_look(options_.list("peer").front());
     return digest_;
   }
 
@@ -165,6 +167,67 @@ class Pools {
     collect();
   }
 
+  // While one stream captures, the others go on; what was allocated outside cannot be freed by the graph.
+  void rely_on_captures() {
+    CUdeviceptr outside = 0, beside = 0;
+    CUgraph graph = nullptr;
+    GPUMUX_CALL(api_.cuMemAllocAsync(&outside, 4096, streams_[2]));
+    GPUMUX_CALL(api_.cuStreamBeginCapture_v2(streams_[2], CU_STREAM_CAPTURE_MODE_RELAXED));
+    expect(api_.cuMemFreeAsync(outside, streams_[2]) != CUDA_SUCCESS, "a graph frees what it did not allocate");
+    GPUMUX_CALL(api_.cuMemAllocAsync(&beside, 3 << 20, streams_[3]));
+    launch(api_, kernels_.fill, streams_[3], false, beside, std::uint64_t{3 << 18}, 5u);
+    GPUMUX_CALL(api_.cuMemFreeAsync(beside, streams_[3]));
+    api_.cuStreamEndCapture(streams_[2], &graph);
+    if (graph != nullptr) GPUMUX_CALL(api_.cuGraphDestroy(graph));
+    GPUMUX_CALL(api_.cuMemFreeAsync(outside, streams_[2]));
+    GPUMUX_CALL(api_.cuCtxSynchronize());
+  }
+
+  // Another GPU reads what this one has written into memory of the pool, allocated before it may and after.
+  void let_a_peer_look(int peer) {
+    CUcontext own = nullptr, other = nullptr;
+    CUstream stream = nullptr;
+    CUdeviceptr sum = 0;
+    GPUMUX_CALL(api_.cuCtxGetCurrent(&own));
+    std::vector<Kept> all(3);
+    const auto make = [&](Kept& kept, std::uint32_t value) {
+      kept.count = 1'000'000;
+      fill(kept, streams_[0], value);
+      GPUMUX_CALL(api_.cuStreamSynchronize(streams_[0]));
+    };
+    make(all[0], 11);
+    CUmemAccessDesc access{};
+    access.location = {CU_MEM_LOCATION_TYPE_DEVICE, peer};
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+    GPUMUX_CALL(api_.cuMemPoolSetAccess(pool_, &access, 1));
+    make(all[1], 12);
+    GPUMUX_CALL(api_.cuCtxCreate_v2(&other, 0, peer));
+    const Kernels kernels = load_kernels(api_);
+    GPUMUX_CALL(api_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    GPUMUX_CALL(api_.cuMemAlloc_v2(&sum, 8));
+    GPUMUX_CALL(api_.cuCtxSetCurrent(own));
+    make(all[2], 13);
+    for (unsigned i = 0; i < 30; ++i) {
+      Kept& kept = all[i % all.size()];
+      GPUMUX_CALL(api_.cuCtxSetCurrent(other));
+      launch(api_, kernels.checksum, stream, false, kept.data, kept.count, sum);
+      std::uint64_t found = 0;
+      GPUMUX_CALL(api_.cuStreamSynchronize(stream));
+      GPUMUX_CALL(api_.cuMemcpyDtoH_v2(&found, sum, 8));
+      if (found != checksum_of(kept.value, kept.count)) wrong("a peer read " + std::to_string(found));
+      digest_ = hash(&found, 8, digest_);
+      GPUMUX_CALL(api_.cuCtxSetCurrent(own));
+      GPUMUX_CALL(api_.cuMemFreeAsync(kept.data, streams_[0]));
+      make(kept, i);
+    }
+    for (const Kept& kept : all) GPUMUX_CALL(api_.cuMemFreeAsync(kept.data, streams_[0]));
+    access.flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    GPUMUX_CALL(api_.cuMemPoolSetAccess(pool_, &access, 1));
+    GPUMUX_CALL(api_.cuCtxSynchronize());
+    GPUMUX_CALL(api_.cuCtxDestroy_v2(other));
+    GPUMUX_CALL(api_.cuCtxSetCurrent(own));
+  }
+
   const Api& api_;
   const Options& options_;
   Kernels kernels_;
@@ -183,8 +246,9 @@ class Pools {
 
 int main(int argc, char** argv) {
   using namespace gpumux::programs;
-  const Options options(argc, argv,
-                        {{"gpu", "0"}, {"rounds", "10"}, {"keep", "4"}, {"keep-kib", "8192"}, {"seed", "1"}});
+  const Options options(
+      argc, argv,
+      {{"gpu", "0"}, {"rounds", "10"}, {"keep", "4"}, {"keep-kib", "8192"}, {"seed", "1"}, {"peer", "none"}});
   const Api api = open_driver(options.door());
   GPUMUX_CALL(api.cuInit(0));
   CUdevice device = 0;
