@@ -48,9 +48,6 @@ bool Gate::has_lease(std::uint32_t slot) const {
 }
 
 void Gate::sleep(std::uint32_t slot) {
-  // seq_cst, before asking: pairs with waiting(), which the drainer reads after it has told the daemon of a release.
-  // Either it sees this thread and asks on its behalf, or the daemon gets this thread's request after the release.
-  waiting_[slot].fetch_add(1, std::memory_order_seq_cst);
   request_(context_, slot);
   const os::SystemClock clock;
   const base::TimePoint start = clock.now();
@@ -71,7 +68,6 @@ void Gate::sleep(std::uint32_t slot) {
     time = clock.now();
   }
   page_.slots[slot].waiting_ns.fetch_add(static_cast<std::uint64_t>((time - start).count()), std::memory_order_relaxed);
-  waiting_[slot].fetch_sub(1, std::memory_order_seq_cst);
 }
 
 // For the grant that has been announced: what is waited for is another process's last moments.
@@ -118,15 +114,16 @@ void Gate::unbar(std::uint32_t slot) {
 }
 
 Passed Gate::wait_and_pass(ThreadRecord& thread, std::uint32_t slot) {
+  const Waiting waiting(*this, slot);
   while (true) {
     const Passed passed = try_pass_or_step(thread, slot);
     if (passed != Passed::kNot) return passed;
-    wait_until_open(slot);
+    if (!is_open(slot)) sleep(slot);
   }
 }
 
-void Gate::wait_until_open(std::uint32_t slot) {
-  if (!is_open(slot)) sleep(slot);
+void Gate::wait_until_open(const Waiting& waiting) {
+  if (!is_open(waiting.slot())) sleep(waiting.slot());
 }
 
 void Gate::begin_close() { process_barrier(); }

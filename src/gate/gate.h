@@ -123,9 +123,26 @@ class Gate {
     passages.store(passages.load(std::memory_order_relaxed) + 1, std::memory_order_release);
   }
 
+  // A thread that will not go on before it has passed this gate, asleep or not: waiting() counts it.
+  class Waiting {
+   public:
+    // seq_cst, before asking: pairs with waiting(), which the drainer reads after it has told the daemon of a release.
+    // Either it sees this thread and asks on its behalf, or the daemon gets this thread's request after the release.
+    Waiting(Gate& gate, std::uint32_t slot) : gate_(gate), slot_(slot) {
+      gate_.waiting_[slot_].fetch_add(1, std::memory_order_seq_cst);
+    }
+    ~Waiting() { gate_.waiting_[slot_].fetch_sub(1, std::memory_order_seq_cst); }
+    Waiting(const Waiting&) = delete;
+    Waiting& operator=(const Waiting&) = delete;
+    std::uint32_t slot() const { return slot_; }
+
+   private:
+    Gate& gate_;
+    const std::uint32_t slot_;
+  };
   // Sleeps until the word or a permit lets somebody pass, without passing (it may return early, for nothing): for
   // callers that need several gates at once.
-  void wait_until_open(std::uint32_t slot);
+  void wait_until_open(const Waiting& waiting);
 
   // The barrier, once for all slots whose word has been cleared; then ask is_anybody_inside until it is false.
   void begin_close();

@@ -246,6 +246,23 @@ TEST_F(GateTest, AHintKeepsAWaitingThreadAwake) {
   EXPECT_TRUE(was_awake);
 }
 
+// Who waits is counted all the time, also while it asks again: an idle look in between must not find nobody.
+TEST_F(GateTest, WhoWaitsIsCountedAllTheTime) {
+  store(0, 0);
+  const int before = requests.load();
+  std::thread waiter([&] {
+    ASSERT_EQ(gate.pass(*this_thread(), 0), Passed::kHolding);
+    gate.leave(*this_thread(), 0);
+  });
+  while (requests.load() == before) std::this_thread::yield();
+  std::uint64_t gaps = 0;
+  while (requests.load() < before + 8) gaps += gate.waiting(0) == 0 ? 1u : 0u;
+  EXPECT_EQ(gaps, 0u);
+  store(0, wire::kGranted);
+  waiter.join();
+  EXPECT_EQ(gate.waiting(0), 0u);
+}
+
 // A hint is a hint: with nothing behind it, again and again, threads wait as they did, and the grant finds them.
 TEST_F(GateTest, HintsThatComeToNothingChangeNothing) {
   for (const bool spare : {false, true}) {

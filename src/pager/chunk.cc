@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pager/chunk.h"
 
+#include <algorithm>
+
 namespace gpumux::pager {
 
 using cuda::CUresult;
@@ -14,31 +16,75 @@ cuda::CUmemAllocationProp Mapper::properties() const {
   return properties;
 }
 
+bool Chunk::is_complete() const {
+  const auto seen = [](const View& view) { return view.gone || (view.mapped && view.granted); };
+  return created && (as != nullptr || accessible) && std::all_of(views.begin(), views.end(), seen);
+}
+
+CUresult Mapper::map_home(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const {
+  if (!chunk.mapped) {
+    if (const CUresult result = driver_.cuMemMap(chunk.address, chunk.bytes, 0, chunk.handle, 0);
+        result != cuda::CUDA_SUCCESS)
+      return result;
+    chunk.mapped = true;
+  }
+  if (chunk.accessible) return cuda::CUDA_SUCCESS;
+  std::vector<cuda::CUmemAccessDesc> rights;
+  rights.reserve(peers.size() + 1);
+  rights.push_back({{cuda::CU_MEM_LOCATION_TYPE_DEVICE, device_}, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  for (const cuda::CUdevice peer : peers)
+    rights.push_back({{cuda::CU_MEM_LOCATION_TYPE_DEVICE, peer}, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  const CUresult result = driver_.cuMemSetAccess(chunk.address, chunk.bytes, rights.data(), rights.size());
+  chunk.accessible = result == cuda::CUDA_SUCCESS;
+  return result;
+}
+
+CUresult Mapper::show(const Chunk& chunk, View& view) const {
+  if (!view.mapped) {
+    if (const CUresult result = driver_.cuMemMap(view.address, chunk.bytes, 0, chunk.handle, 0);
+        result != cuda::CUDA_SUCCESS)
+      return result;
+    view.mapped = true;
+    view.granted = view.rights.empty();
+  }
+  if (view.granted) return cuda::CUDA_SUCCESS;
+  const CUresult result = driver_.cuMemSetAccess(view.address, chunk.bytes, view.rights.data(), view.rights.size());
+  view.granted = result == cuda::CUDA_SUCCESS;
+  return result;
+}
+
 CUresult Mapper::attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const {
   CUresult result = cuda::CUDA_SUCCESS;
   if (!chunk.created) {
     if (!bounds_.take(chunk.bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-    const cuda::CUmemAllocationProp wanted = properties();
+    const cuda::CUmemAllocationProp wanted = chunk.as != nullptr ? *chunk.as : properties();
     result = driver_.cuMemCreate(&chunk.handle, chunk.bytes, &wanted, 0);
     chunk.created = result == cuda::CUDA_SUCCESS;
     chunk.counted = chunk.created;
     if (!chunk.created) bounds_.give(chunk.bytes);
   }
-  if (chunk.created && !chunk.mapped) {
-    result = driver_.cuMemMap(chunk.address, chunk.bytes, 0, chunk.handle, 0);
-    chunk.mapped = result == cuda::CUDA_SUCCESS;
+  if (chunk.created && chunk.as == nullptr) result = map_home(chunk, peers);
+  for (View& view : chunk.views) {
+    if (result == cuda::CUDA_SUCCESS && !view.gone) result = show(chunk, view);
   }
-  if (chunk.mapped && !chunk.accessible) {
-    std::vector<cuda::CUmemAccessDesc> rights;
-    rights.reserve(peers.size() + 1);
-    rights.push_back({{cuda::CU_MEM_LOCATION_TYPE_DEVICE, device_}, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
-    for (const cuda::CUdevice peer : peers)
-      rights.push_back({{cuda::CU_MEM_LOCATION_TYPE_DEVICE, peer}, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
-    result = driver_.cuMemSetAccess(chunk.address, chunk.bytes, rights.data(), rights.size());
-    chunk.accessible = result == cuda::CUDA_SUCCESS;
-  }
-  if (!chunk.accessible) detach(chunk);
+  if (!chunk.is_complete()) detach(chunk);
   return result;
+}
+
+CUresult Mapper::reach(Chunk& chunk) const {
+  chunk.reach = chunk.address;
+  if (chunk.accessible) return cuda::CUDA_SUCCESS;
+  for (const View& view : chunk.views) {
+    if (!view.mapped || !view.granted || view.gone) continue;
+    for (const cuda::CUmemAccessDesc& right : view.rights) {
+      if (right.location.type != cuda::CU_MEM_LOCATION_TYPE_DEVICE || right.location.id != device_ ||
+          right.flags != cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+        continue;
+      chunk.reach = view.address;
+      return cuda::CUDA_SUCCESS;
+    }
+  }
+  return map_home(chunk, {});
 }
 
 CUresult Mapper::detach(Chunk& chunk) const {
@@ -48,6 +94,15 @@ CUresult Mapper::detach(Chunk& chunk) const {
     chunk.mapped = false;
     chunk.accessible = false;
   }
+  for (View& view : chunk.views) {
+    if (!view.mapped) continue;
+    if (const CUresult result = driver_.cuMemUnmap(view.address, chunk.bytes); result != cuda::CUDA_SUCCESS)
+      return result;
+    view.mapped = false;
+    view.granted = false;
+  }
+  chunk.views.erase(std::remove_if(chunk.views.begin(), chunk.views.end(), [](const View& view) { return view.gone; }),
+                    chunk.views.end());
   if (chunk.created) {
     if (const CUresult result = driver_.cuMemRelease(chunk.handle); result != cuda::CUDA_SUCCESS) return result;
     chunk.created = false;

@@ -6,9 +6,10 @@
 // they are, next to where the valid content is:
 //
 //     created -> mapped -> accessible          steps of having memory; each needs the one before
+//     created -> each view mapped -> granted   the same, where the program maps by itself
 //     place: kNowhere, kDevice, kHost          where the content is that the program would read
 //
-// Resident means kDevice (then it is accessible). A chunk that is not resident may still hold memory, if the driver
+// Resident means kDevice (then it is complete). A chunk that is not resident may still hold memory, if the driver
 // refused to take it back: the next attempt at anything goes on from there. A failure thus never loses content: place
 // changes only after the new place is complete.
 #pragma once
@@ -45,6 +46,16 @@ struct Block {
   HostSlot slot;  // may be there without kCopied: about to be written
 };
 
+// A chunk of a handle of the program's, as the program has mapped it: at addresses and with rights of its choice
+// (handles.cc).
+struct View {
+  cuda::CUdeviceptr address = 0;
+  std::vector<cuda::CUmemAccessDesc> rights;  // one for each location; empty: none were given
+  bool mapped = false;
+  bool granted = false;  // `rights` are in force
+  bool gone = false;     // the program has no such mapping, but the driver still has: goes when it can
+};
+
 struct Chunk {
   cuda::CUdeviceptr address = 0;
   std::uint64_t bytes = 0;
@@ -58,9 +69,16 @@ struct Chunk {
   bool claimed = false;
   // The last eviction had nothing to copy; it may be so again.
   bool was_cheap = false;
+  // Of a handle of the program's: what it is created as. Such a chunk is mapped where the program wants it (views), and
+  // at `address` only if the pager cannot reach it there. Null: `address` is the program's.
+  const cuda::CUmemAllocationProp* as = nullptr;
+  std::vector<View> views;
+  cuda::CUdeviceptr reach = 0;      // where the pager copies it; valid after Mapper::reach
   std::unique_ptr<Block[]> blocks;  // bytes / kBlockBytes of them; null: never evicted
 
   std::uint32_t block_count() const { return static_cast<std::uint32_t>(bytes / kBlockBytes); }
+  // It has memory wherever the program may look for it.
+  bool is_complete() const;
 };
 
 // Gives chunks physical memory and takes it away. Knows the driver and nothing of the pager; never waits for the GPU.
@@ -74,9 +92,12 @@ class Mapper {
   // gives back what the driver takes back, and is the error of the step that failed.
   cuda::CUresult attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const;
 
-  // Unmaps and releases. Nothing on any device may still use the addresses: unmapping does not wait. An error with
-  // `mapped` still true: nothing has changed. With `mapped` false: only the release failed.
+  // Unmaps and releases. Nothing on any device may still use the addresses: unmapping does not wait. An error, and the
+  // chunk still complete: the program sees no change. An error otherwise: the rest goes the next time.
   cuda::CUresult detach(Chunk& chunk) const;
+
+  // Makes sure that a chunk which has memory can be copied, at `chunk.reach`.
+  cuda::CUresult reach(Chunk& chunk) const;
 
   // Changes one peer's rights to a mapped chunk.
   cuda::CUresult set_peer(const Chunk& chunk, cuda::CUdevice peer, bool may) const;
@@ -88,6 +109,9 @@ class Mapper {
   cuda::CUmemAllocationProp properties() const;
 
  private:
+  cuda::CUresult map_home(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const;
+  cuda::CUresult show(const Chunk& chunk, View& view) const;
+
   const cuda::Driver& driver_;
   const cuda::CUdevice device_;
   Bounds& bounds_;

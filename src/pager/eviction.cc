@@ -28,18 +28,21 @@ Eviction::~Eviction() {
   state_.mutex.wake_all();
 }
 
-// Which chunks, in which order: those that needed no copy the last time first, they are the cheapest; then by address.
+// Which chunks, in which order: what nobody can reach first, then those that needed no copy the last time, they are the
+// cheapest; then by address.
 void Eviction::plan(std::uint64_t bytes) {
   const Locked locked(state_.mutex);
   plan_.clear();
   next_ = 0;
   std::uint64_t planned = 0;
-  for (const bool cheap : {true, false}) {
+  enum class Rank { kUnneeded, kCheap, kOther };
+  for (const Rank rank : {Rank::kUnneeded, Rank::kCheap, Rank::kOther}) {
     for (const auto& [base, range] : state_.table.all()) {
       if (range->doomed || range->foreign || range->pinned()) continue;
       for (std::uint32_t i = 0; i < range->chunks.size() && planned < bytes; ++i) {
         const Chunk& chunk = range->chunks[i];
-        if (chunk.place != Place::kDevice || chunk.claimed || chunk.was_cheap != cheap) continue;
+        const Rank its = !range->needed ? Rank::kUnneeded : chunk.was_cheap ? Rank::kCheap : Rank::kOther;
+        if (chunk.place != Place::kDevice || chunk.claimed || its != rank) continue;
         plan_.push_back({range->id, i});
         planned += chunk.bytes;
       }
@@ -123,7 +126,7 @@ bool Eviction::claim_next(std::uint32_t most_blocks) {
   const Locked locked(state_.mutex);
   for (; next_ < plan_.size(); ++next_) {
     Range* range = state_.table.by_id(plan_[next_].range);
-    if (range == nullptr || range->doomed || range->pinned()) continue;
+    if (range == nullptr || range->doomed || range->waiters != 0 || range->pinned()) continue;
     Chunk& chunk = range->chunks[plan_[next_].chunk];
     if (chunk.place != Place::kDevice || chunk.claimed) continue;
     if (chunk.block_count() > most_blocks) return false;
@@ -140,9 +143,20 @@ bool Eviction::claim_next(std::uint32_t most_blocks) {
   return false;
 }
 
+// The same, and it can be copied. False, too: the driver refused that, and the job ends.
+bool Eviction::claim_reachable(std::uint32_t most_blocks) {
+  if (stopping_ || !claim_next(most_blocks)) return false;
+  const CUresult result = state_.mapper.reach(*window_.back().chunk);
+  if (result == cuda::CUDA_SUCCESS) return true;
+  keep(window_.back());
+  window_.pop_back();
+  fail(result);
+  return false;
+}
+
 void Eviction::fill() {
   if (!hashing_) {
-    while (window_.size() < 2 * kCopiesInFlight && claim_next(UINT32_MAX)) {
+    while (window_.size() < 2 * kCopiesInFlight && claim_reachable(UINT32_MAX)) {
     }
     return;
   }
@@ -150,13 +164,13 @@ void Eviction::fill() {
     if (batches_[batch].entries != 0 || next_ == plan_.size()) continue;
     const std::size_t first = window_.size();
     std::uint32_t blocks = 0;
-    while (claim_next(Engine::kBatchBlocks - blocks)) {
+    while (claim_reachable(Engine::kBatchBlocks - blocks)) {
       Entry& entry = window_.back();
       entry.phase = Phase::kHashing;
       entry.batch = batch;
       entry.first_block = blocks;
       for (std::uint32_t i = 0; i < entry.chunk->block_count(); ++i)
-        state_.engine.batch_addresses(batch)[blocks++] = entry.chunk->address + i * kBlockBytes;
+        state_.engine.batch_addresses(batch)[blocks++] = entry.chunk->reach + i * kBlockBytes;
     }
     if (blocks != 0) hash(batch, first);
   }
@@ -224,7 +238,7 @@ void Eviction::classify(Entry& entry) {
 // Is a block that the hash says need not be copied really what it is believed to be? Reads all of it.
 bool Eviction::matches(const Entry& entry, std::uint32_t block, const BlockPlan& plan) {
   std::vector<std::uint32_t> content(kBlockBytes / sizeof(std::uint32_t));
-  const cuda::CUdeviceptr address = entry.chunk->address + block * kBlockBytes;
+  const cuda::CUdeviceptr address = entry.chunk->reach + block * kBlockBytes;
   CUresult result =
       state_.driver.cuMemcpyDtoHAsync_v2(content.data(), address, kBlockBytes, state_.engine.hash_stream());
   const CUresult waited = state_.driver.cuStreamSynchronize(state_.engine.hash_stream());
@@ -249,7 +263,7 @@ bool Eviction::advance(Entry& entry) {
   bool doomed = false;
   {
     const Locked locked(state_.mutex);
-    doomed = entry.range->doomed;
+    doomed = entry.range->doomed || (entry.phase == Phase::kReady && entry.range->waiters != 0);
   }
   switch (entry.phase) {
     case Phase::kHashing: return true;
@@ -340,7 +354,7 @@ CUresult Eviction::submit(Entry& entry) {
     if (const CUresult result = state_.host.ensure_registered(chunk.blocks[first].slot); result != cuda::CUDA_SUCCESS)
       return result;
     const CUresult result =
-        state_.driver.cuMemcpyDtoHAsync_v2(chunk.blocks[first].slot.address(), chunk.address + first * kBlockBytes,
+        state_.driver.cuMemcpyDtoHAsync_v2(chunk.blocks[first].slot.address(), chunk.reach + first * kBlockBytes,
                                            (i - first) * kBlockBytes, state_.engine.out());
     if (result != cuda::CUDA_SUCCESS) return result;
   }
@@ -353,7 +367,7 @@ CUresult Eviction::submit(Entry& entry) {
 void Eviction::take_off(Entry& entry) {
   ++taken_off_;
   const CUresult result = state_.mapper.detach(*entry.chunk);
-  if (entry.chunk->mapped) {
+  if (entry.chunk->is_complete()) {
     keep(entry);
     fail(result);
     return;
@@ -394,7 +408,7 @@ void Eviction::commit(Entry& entry) {
   }
   chunk.place = discard_ ? Place::kNowhere : Place::kHost;
   chunk.was_cheap = entry.to_copy == 0;
-  if (!entry.range->doomed) state_.evicted_bytes.fetch_add(chunk.bytes);
+  if (entry.range->holds_up()) state_.evicted_bytes.fetch_add(chunk.bytes);
   state_.unclaim(*entry.range, chunk);
 }
 

@@ -75,6 +75,7 @@ class Eviction {
   void plan(std::uint64_t bytes);
   void fill();
   bool claim_next(std::uint32_t most_blocks);
+  bool claim_reachable(std::uint32_t most_blocks);
   void hash(std::uint32_t batch, std::size_t first_entry);
   void look_at_batches();
   void classify(Entry& entry);

@@ -50,9 +50,7 @@ CUresult Pager::prepare(cuda::CUcontext context) {
     const Locked locked(state_.mutex);
     if (state_.engine.context() != nullptr) return cuda::CUDA_SUCCESS;
     if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
-    for (const auto& [base, range] : state_.table.all()) {
-      if (context == nullptr) context = range->context;
-    }
+    if (context == nullptr) context = state_.any_context();
     if (context == nullptr) return cuda::CUDA_ERROR_INVALID_CONTEXT;
     state_.job_running = true;  // nobody else uses the engine meanwhile
   }
@@ -71,7 +69,8 @@ CUresult Pager::context_error() const {
 
 Pager::Found Pager::find_locked(cuda::CUdeviceptr address) const {
   Range* range = state_.table.find(address);
-  if (range == nullptr) return {};
+  // Where the pager keeps memory of a handle is no address of the program's.
+  if (range == nullptr || range->handle != nullptr) return find_mapping_locked(address);
   if (range->slab == nullptr) {
     // What is reserved beyond the requested size is nobody's.
     if (address - range->base >= range->requested_bytes) return {};
@@ -84,7 +83,8 @@ Pager::Found Pager::find_locked(cuda::CUdeviceptr address) const {
 
 bool Pager::owns(cuda::CUdeviceptr address) const {
   const Locked locked(state_.mutex);
-  return state_.table.find(address) != nullptr;
+  const Range* range = state_.table.find(address);
+  return range != nullptr && range->handle == nullptr;
 }
 
 std::optional<AddressInfo> Pager::find(cuda::CUdeviceptr address) const {
@@ -97,8 +97,9 @@ std::optional<AddressInfo> Pager::find(cuda::CUdeviceptr address) const {
   info.bytes = found.piece != nullptr ? found.piece->bytes : range.requested_bytes;
   info.context = range.context;
   info.buffer_id = found.piece != nullptr ? found.piece->id : range.id;
-  info.mapping_base = range.base;
+  info.mapping_base = range.handle != nullptr ? found.base : range.base;
   info.mapping_bytes = range.bytes;
+  info.handle = range.handle != nullptr ? range.id : 0;
   info.resident = range.resident_bytes() == range.bytes;
   info.pinned = range.pinned();
   return info;
@@ -194,7 +195,7 @@ CUresult Pager::insert(std::unique_ptr<Range> range, Range** inserted) {
     {
       const Locked locked(state_.mutex);
       if (range->peers == state_.peers) {
-        state_.evicted_bytes.fetch_add(range->bytes - range->resident_bytes());
+        if (range->holds_up()) state_.evicted_bytes.fetch_add(range->bytes - range->resident_bytes());
         *inserted = state_.table.insert(std::move(range));
         return cuda::CUDA_SUCCESS;
       }
@@ -284,8 +285,8 @@ CUresult Pager::allocate_pitch(cuda::CUcontext context, std::size_t width_bytes,
 
 // Keeps a range for reuse, if it may be kept and there is room; destroys it otherwise. It is in no table any more.
 void Pager::discard(std::unique_ptr<Range> range) {
-  const bool keep = !range->foreign && !range->pinned() && range->bytes <= state_.options.reuse_bytes &&
-                    range->resident_bytes() == range->bytes;
+  const bool keep = !range->foreign && range->handle == nullptr && !range->pinned() &&
+                    range->bytes <= state_.options.reuse_bytes && range->resident_bytes() == range->bytes;
   if (!keep) {
     const RelaxedCapture relaxed(state_.driver);
     state_.destroy(std::move(range));
@@ -319,7 +320,7 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
   {
     const Locked locked(state_.mutex);
     const Found found = find_locked(address);
-    if (found.range == nullptr || found.base != address || found.range->doomed ||
+    if (found.range == nullptr || found.range->handle != nullptr || found.base != address || found.range->doomed ||
         (found.piece != nullptr && found.piece->doomed))
       return cuda::CUDA_ERROR_INVALID_VALUE;
     context = found.range->context;
@@ -370,6 +371,7 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
   bool leave = false;
   {
     const Locked locked(state_.mutex);
+    forget_context_locked(context);
     leave = state_.engine.context() == context;
     if (leave) {
       state_.cancel_jobs.store(true);
@@ -417,9 +419,7 @@ CUresult Pager::begin_job() {
     if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
     state_.job_running = true;
     context = state_.engine.context();
-    for (const auto& [base, range] : state_.table.all()) {
-      if (context == nullptr) context = range->context;
-    }
+    if (context == nullptr) context = state_.any_context();
   }
   // Without a context there is nothing but memory kept for reuse.
   return context == nullptr ? cuda::CUDA_SUCCESS : state_.engine.open(context);

@@ -45,6 +45,23 @@ struct AddressInfo {
   std::uint64_t mapping_bytes = 0;
   bool resident = false;  // all of it
   bool pinned = false;
+  std::uint64_t handle = 0;  // of a mapping of the program's: its memory, as create_handle names it; 0: of cuMemAlloc
+};
+
+// What is known of a mapping of the program's.
+struct MappingInfo {
+  cuda::CUdeviceptr address = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t id = 0;
+  std::uint64_t handle = 0;
+  cuda::CUmemAllocationProp properties{};
+  std::vector<cuda::CUmemAccessDesc> rights;
+};
+
+// Part of a handle's memory, as the driver knows it.
+struct DriverPiece {
+  cuda::CUmemGenericAllocationHandle handle = 0;
+  std::uint64_t bytes = 0;
 };
 
 // One physical piece of an allocation, as a descriptor that another process can import. The receiver owns the
@@ -85,6 +102,36 @@ class Pager {
   // Does the address lie in memory of this pager's (freed but reserved addresses are nobody's)?
   bool owns(cuda::CUdeviceptr address) const;
   std::optional<AddressInfo> find(cuda::CUdeviceptr address) const;
+
+  // ---- the program's own virtual memory (handles.cc). Handles are named by number; mappings are of whole handles. No
+  // call waits for the GPU, or for room; each waits for the job that holds a chunk of the same memory.
+
+  // Whether memory of such properties can be the pager's. The rest is the driver's alone.
+  static bool can_page(const cuda::CUmemAllocationProp& properties, std::uint64_t bytes);
+  // cuMemCreate. kResident: it is on the GPU when this returns. While nobody may reach it, it may be away all the same.
+  cuda::CUresult create_handle(std::uint64_t bytes, const cuda::CUmemAllocationProp& properties, Placement placement,
+                               std::uint64_t* handle);
+  // cuMemRelease. What is mapped lives on. CUDA_ERROR_INVALID_VALUE: released as often as it was retained.
+  cuda::CUresult release_handle(std::uint64_t handle);
+  // cuMemRetainAllocationHandle. CUDA_ERROR_INVALID_VALUE: nothing is mapped there.
+  cuda::CUresult retain_handle(cuda::CUdeviceptr address, std::uint64_t* handle);
+  // Size and properties; false: no such handle.
+  bool find_handle(std::uint64_t handle, std::uint64_t* bytes, cuda::CUmemAllocationProp* properties) const;
+  // cuMemMap of the whole handle, at addresses that are reserved and free: the caller knows.
+  cuda::CUresult map_handle(std::uint64_t handle, cuda::CUdeviceptr address);
+  // cuMemUnmap, cuMemSetAccess of one mapping. After rights were given evicted_bytes() may have grown.
+  cuda::CUresult unmap_handle(cuda::CUdeviceptr address);
+  cuda::CUresult set_access(cuda::CUdeviceptr address, const cuda::CUmemAccessDesc* rights, std::size_t count);
+  std::optional<MappingInfo> find_mapping(cuda::CUdeviceptr address) const;
+  // It must be on the GPU though nobody may reach it: it counts as evicted until it is there. Counted.
+  void want_handle(std::uint64_t handle, bool want);
+  // As pin. The driver's handles stay what they are until unpin_handle.
+  cuda::CUresult pin_handle(std::uint64_t handle, PinReason reason, std::vector<DriverPiece>* pieces);
+  cuda::CUresult unpin_handle(std::uint64_t handle, PinReason reason);
+
+  // A context on this device, in which memory may be copied; and that it will be no more, if nothing of it is ours.
+  void know_context(cuda::CUcontext context);
+  void forget_context(cuda::CUcontext context);
 
   // The context is about to be destroyed, reset or released for the last time: frees its allocations and leaves it.
   // Its work must be over. Ends a running job, so not to be called by the thread that steps jobs. kGone: it is
@@ -153,6 +200,10 @@ class Pager {
   };
 
   Found find_locked(cuda::CUdeviceptr address) const;
+  Found find_mapping_locked(cuda::CUdeviceptr address) const;
+  void forget_context_locked(cuda::CUcontext context);
+  bool let_go_locked(std::uint64_t handle, std::unique_ptr<Range>* gone);
+  const char* check_handle(const Range& range) const;
   std::unique_ptr<Range> take_reusable(std::uint64_t bytes);
   cuda::CUresult make_range(std::uint64_t bytes, Placement placement, std::unique_ptr<Range>* range);
   cuda::CUresult attach_all(Range& range);

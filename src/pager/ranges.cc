@@ -17,6 +17,15 @@ const char* to_string(PinReason reason) {
   return "unknown";
 }
 
+bool ProgramHandle::is_accessible() const {
+  for (const Mapping& mapping : mappings) {
+    for (const cuda::CUmemAccessDesc& right : mapping.rights) {
+      if (right.flags != cuda::CU_MEM_ACCESS_FLAGS_PROT_NONE) return true;
+    }
+  }
+  return false;
+}
+
 bool Range::pinned() const {
   return std::any_of(pins.begin(), pins.end(), [](std::uint32_t count) { return count != 0; });
 }

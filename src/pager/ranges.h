@@ -29,6 +29,23 @@ enum class PinReason : std::uint8_t {
 inline constexpr std::size_t kPinReasons = 6;
 const char* to_string(PinReason reason);
 
+// What cuMemCreate gave the program: memory without an address, which the program maps as often as it likes, always
+// as a whole (other mappings the driver refuses: CUDA_ERROR_NOT_SUPPORTED, 580.159). docs/pager.md says how it pages.
+struct ProgramHandle {
+  struct Mapping {
+    std::uint64_t id = 0;  // what pointer attributes call the buffer's id
+    cuda::CUdeviceptr address = 0;
+    std::vector<cuda::CUmemAccessDesc> rights;  // one for each location
+  };
+  cuda::CUmemAllocationProp properties{};
+  std::uint32_t references = 1;  // of the program's; mapped memory lives on without
+  std::uint32_t wanted = 0;      // by whom it must be on the GPU though nobody may reach it
+  std::vector<Mapping> mappings;
+
+  // Somebody may reach it.
+  bool is_accessible() const;
+};
+
 struct Range {
   std::uint64_t id = 0;  // never used again in this process; what pointer attributes call the buffer's id
   cuda::CUdeviceptr base = 0;
@@ -43,7 +60,12 @@ struct Range {
   bool committed = false;    // counted against the commitment
   bool foreign = false;      // another process's memory: has no handles of ours, goes without being kept for reuse
   std::unique_ptr<Slab> slab;
+  std::unique_ptr<ProgramHandle> handle;  // of cuMemCreate; then `base` is known to the pager alone
+  // Work may reach it, so nobody may submit while it is evicted. What nobody can reach may stay away.
+  bool needed = true;
+  std::uint32_t waiters = 0;  // threads that wait for claims to end: jobs begin nothing new with it
 
+  bool holds_up() const { return needed && !doomed; }
   bool pinned() const;
   // Resident bytes.
   std::uint64_t resident_bytes() const;

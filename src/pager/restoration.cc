@@ -82,7 +82,7 @@ bool Restoration::claim_next(Entry* entry) {
   for (std::size_t seen = 0; seen <= all.size(); ++seen, ++at) {
     if (at == all.end()) at = all.begin();
     Range& range = *at->second;
-    if (range.doomed) continue;
+    if (!range.holds_up() || range.waiters != 0) continue;
     for (Chunk& chunk : range.chunks) {
       if (chunk.place == Place::kDevice || chunk.claimed) continue;
       state_.claim(range, chunk);
@@ -134,11 +134,12 @@ void Restoration::fill() {
 CUresult Restoration::submit(Entry& entry) {
   Chunk& chunk = *entry.chunk;
   if (chunk.place == Place::kNowhere || chunk.blocks == nullptr) return cuda::CUDA_SUCCESS;
+  if (const CUresult result = state_.mapper.reach(chunk); result != cuda::CUDA_SUCCESS) return result;
   const std::uint32_t count = chunk.block_count();
   for (std::uint32_t i = 0; i < count;) {
     const std::uint32_t first = i++;
     const Block& block = chunk.blocks[first];
-    const cuda::CUdeviceptr address = chunk.address + first * kBlockBytes;
+    const cuda::CUdeviceptr address = chunk.reach + first * kBlockBytes;
     CUresult result = cuda::CUDA_SUCCESS;
     if (block.kind == Block::Kind::kConstant) {
       while (i < count && chunk.blocks[i].kind == Block::Kind::kConstant && chunk.blocks[i].word == block.word) ++i;
@@ -182,7 +183,7 @@ void Restoration::commit(Entry& entry) {
   const Locked locked(state_.mutex);
   chunk.place = Place::kDevice;
   state_.moved.in += entry.copied;
-  if (!entry.range->doomed) state_.evicted_bytes.fetch_sub(chunk.bytes);
+  if (entry.range->holds_up()) state_.evicted_bytes.fetch_sub(chunk.bytes);
   state_.unclaim(*entry.range, chunk);
 }
 

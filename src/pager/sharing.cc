@@ -32,6 +32,8 @@ CUresult Pager::unpin(cuda::CUdeviceptr address, PinReason reason) {
 }
 
 CUresult Pager::export_pieces(cuda::CUdeviceptr address, std::vector<ExportedPiece>* pieces, std::uint64_t* offset) {
+  // Legacy IPC is for what cuMemAlloc gave.
+  if (find_mapping(address)) return cuda::CUDA_ERROR_INVALID_VALUE;
   if (const CUresult result = pin(address, PinReason::kExported); result != cuda::CUDA_SUCCESS) return result;
   // Pinned and not to be freed by a sane program meanwhile, but claimed all the same: another thread may be insane.
   std::vector<Chunk*> chunks;
@@ -132,7 +134,10 @@ CUresult Pager::change_peer(cuda::CUdevice peer, bool may) {
     } else {
       peers.erase(found);
     }
-    for (const auto& [base, range] : state_.table.all()) ids.push_back(range->id);
+    for (const auto& [base, range] : state_.table.all()) {
+      // Who may reach memory of a handle is for the program to say: peer access does not cover it.
+      if (range->handle == nullptr) ids.push_back(range->id);
+    }
   }
   CUresult result = cuda::CUDA_SUCCESS;
   for (const std::uint64_t id : ids) {
@@ -179,6 +184,8 @@ void Pager::reset_after_fork() {
   state_.reusable_bytes = 0;
   state_.stuck.clear();
   state_.peers.clear();
+  state_.mappings.clear();
+  state_.contexts.clear();
   state_.moved = {};
   state_.job_running = false;
   state_.evicted_bytes.store(0);
@@ -192,6 +199,7 @@ const char* Pager::check() const {
   const Locked locked(state_.mutex);
   std::uint64_t evicted = 0;
   std::uint64_t slots = 0;
+  std::size_t mappings = 0;
   const Range* previous = nullptr;
   for (const auto& [base, range] : state_.table.all()) {
     if (previous != nullptr && previous->base + previous->bytes > base) return "ranges overlap";
@@ -205,7 +213,7 @@ const char* Pager::check() const {
       if (chunk.claimed) return "a chunk is claimed though no job runs";
       if (chunk.accessible && !chunk.mapped) return "a chunk is accessible and not mapped";
       if (chunk.mapped && !chunk.created) return "a chunk is mapped and not created";
-      if (chunk.place == Place::kDevice && !chunk.accessible) return "a resident chunk is not accessible";
+      if (chunk.place == Place::kDevice && !chunk.is_complete()) return "a resident chunk is not complete";
       if (chunk.place == Place::kHost && chunk.blocks == nullptr) return "an evicted chunk has no blocks";
       for (std::uint32_t i = 0; chunk.blocks != nullptr && i < chunk.block_count(); ++i) {
         const Block& block = chunk.blocks[i];
@@ -215,9 +223,12 @@ const char* Pager::check() const {
       }
     }
     if (bytes != range->bytes) return "chunks do not cover their range";
-    if (!range->doomed) evicted += bytes - range->resident_bytes();
+    if (const char* wrong = check_handle(*range); wrong != nullptr) return wrong;
+    mappings += range->handle != nullptr ? range->handle->mappings.size() : 0;
+    if (range->holds_up()) evicted += bytes - range->resident_bytes();
   }
   if (evicted != state_.evicted_bytes.load()) return "evicted_bytes is not the sum of what is evicted";
+  if (mappings != state_.mappings.size()) return "mappings are known that no handle has";
   if (slots != state_.host.used_bytes()) return "host slots are used by nobody";
   std::uint64_t reusable = 0;
   for (const auto& range : state_.reusable) {

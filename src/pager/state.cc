@@ -45,15 +45,49 @@ Range* State::wait_for_claims(std::uint64_t id) {
   }
 }
 
+Range* State::claim_all(std::uint64_t id) {
+  Range* range = table.by_id(id);
+  if (range == nullptr) return nullptr;
+  ++range->waiters;
+  range = wait_for_claims(id);
+  if (range == nullptr) return nullptr;
+  --range->waiters;
+  if (range->doomed) return nullptr;
+  for (Chunk& chunk : range->chunks) claim(*range, chunk);
+  return range;
+}
+
+void State::unclaim_all(Range& range) {
+  for (Chunk& chunk : range.chunks) unclaim(range, chunk);
+}
+
 void State::set_doomed(Range& range, bool doomed) {
-  if (range.doomed == doomed) return;
+  const bool before = range.holds_up();
   range.doomed = doomed;
+  count_evicted(range, before);
+}
+
+void State::settle_needed(Range& range) {
+  const bool before = range.holds_up();
+  range.needed = range.handle == nullptr || range.handle->wanted != 0 || range.handle->is_accessible();
+  count_evicted(range, before);
+}
+
+void State::count_evicted(const Range& range, bool held_up) {
+  if (range.holds_up() == held_up) return;
   const std::uint64_t evicted = range.bytes - range.resident_bytes();
-  if (doomed) {
+  if (held_up) {
     evicted_bytes.fetch_sub(evicted);
   } else {
     evicted_bytes.fetch_add(evicted);
   }
+}
+
+cuda::CUcontext State::any_context() const {
+  for (const auto& [base, range] : table.all()) {
+    if (range->context != nullptr) return range->context;
+  }
+  return contexts.empty() ? nullptr : contexts.back();
 }
 
 bool State::commit(Range& range) {

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -43,14 +44,18 @@ struct State {
   std::uint64_t reusable_bytes = 0;
   // Freed, but the driver refused to take the memory back. Tried again at every occasion.
   std::vector<std::unique_ptr<Range>> stuck;
+  // Where handles of the program's are mapped: the mapping's address, and the range's id.
+  std::map<cuda::CUdeviceptr, std::uint64_t> mappings;
+  // Contexts of the program's on this device that are alive: handles belong to none, and copying needs one.
+  std::vector<cuda::CUcontext> contexts;
   std::vector<cuda::CUdevice> peers;  // devices that get rights to all ranges
   std::uint64_t peers_version = 0;    // changes with `peers`
   std::uint64_t next_id = 1;
   Moved moved;
   bool job_running = false;
 
-  // Bytes of ranges, but doomed ones, that are not resident. Written under the lock, read by anybody: a thread may only
-  // submit while it is zero. Sequentially consistent, as it is rarely written.
+  // Bytes of ranges that hold somebody up (Range::holds_up) and are not resident. Written under the lock, read by
+  // anybody: a thread may only submit while it is zero. Sequentially consistent, as it is rarely written.
   std::atomic<std::uint64_t> evicted_bytes{0};
   std::atomic<bool> cancel_jobs{false};
 
@@ -64,8 +69,15 @@ struct State {
   void forget_copies(Chunk& chunk);
   // The range with this id, when nobody has claimed a chunk of it; null: it is gone.
   Range* wait_for_claims(std::uint64_t id);
+  // Waits until nobody has claimed a chunk of the range, and claims all of them; null: it is gone.
+  Range* claim_all(std::uint64_t id);
+  void unclaim_all(Range& range);
   // A doomed range holds nobody up any more; one that is spared after all does again.
   void set_doomed(Range& range, bool doomed);
+  // The same of a handle, whose memory somebody may reach or not.
+  void settle_needed(Range& range);
+  // A context to copy in; null: there is none.
+  cuda::CUcontext any_context() const;
 
   // Without the lock, for ranges that are in no table:
   // Its allocation counts against the commitment, or no longer does. False: there is no more to commit.
@@ -76,6 +88,9 @@ struct State {
   // Destroys reusable ranges, the oldest first, until so many bytes of device memory are free; returns how many are.
   std::uint64_t trim(std::uint64_t bytes);
   void retry_stuck();
+
+ private:
+  void count_evicted(const Range& range, bool held_up);
 };
 
 }  // namespace gpumux::pager

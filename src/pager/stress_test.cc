@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: whatever a program does between and during switches, and whatever the driver refuses, what it reads is what it
-// wrote. Method: random allocations, writes, kernels, pins and frees, evictions and restorations of all or some, given
-// up in the middle or not, with failures by chance in every call that the pager makes; every live allocation is
-// compared with a copy. A run is told by its seed: GPUMUX_STRESS_SEED, GPUMUX_STRESS_ROUNDS.
+// wrote. Method: random allocations, writes, kernels, pins and frees, memory that is mapped by hand here and there,
+// evictions and restorations of all or some, given up in the middle or not, with failures by chance in every call that
+// the pager makes; every live allocation is compared with a copy. A run is told by its seed: GPUMUX_STRESS_SEED,
+// GPUMUX_STRESS_ROUNDS.
 #include <thread>
 
 #include "pager/pager_test_support.h"
@@ -23,6 +24,10 @@ class StressTest : public PagerTest {
     CUdeviceptr address;
     std::vector<std::uint32_t> words;
     int pins = 0;
+    std::uint64_t handle = 0;  // mapped by hand
+    CUdeviceptr other = 0;     // mapped a second time, to be read
+
+    std::uint64_t bytes() const { return words.size() * 4; }
   };
 
   void set_failures(std::uint32_t per_million) {
@@ -35,12 +40,61 @@ class StressTest : public PagerTest {
 
   void allocate(Placement placement) {
     if (live_.size() >= 14) return;
+    if (pick(3) == 0) return create(placement);
     const std::uint64_t bytes = 4 * (1 + pick(pick(2) == 0 ? 20'000 : 3 * kMebibyte / 2));
     CUdeviceptr address = 0;
     if (pager().allocate(context_, bytes, placement, &address) != CUDA_SUCCESS) return;
-    live_.push_back({address, {}, 0});
+    live_.push_back({address, {}, 0, 0, 0});
     live_.back().words.resize(bytes / 4);
     if (placement == Placement::kResident) write_to(live_.back());
+  }
+  // Until it does not fail by chance: the program is told, and nothing has changed.
+  template <class Call>
+  static void insist(Call call) {
+    for (int i = 0; i < 50; ++i) {
+      const CUresult result = call();
+      if (result == CUDA_SUCCESS) return;
+      ASSERT_EQ(result, CUDA_ERROR_UNKNOWN);
+    }
+    FAIL() << "it fails again and again";
+  }
+  CUdeviceptr map(std::uint64_t handle, std::uint64_t bytes, CUmemAccess_flags flags) {
+    CUdeviceptr address = 0;
+    EXPECT_CUDA(simulated_driver().cuMemAddressReserve(&address, bytes, 0, 0, 0));
+    const CUmemAccessDesc right{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, flags};
+    insist([&] { return pager().map_handle(handle, address); });
+    insist([&] { return pager().set_access(address, &right, 1); });
+    return address;
+  }
+  void unmap(CUdeviceptr address, std::uint64_t bytes) {
+    EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
+    insist([&] { return pager().unmap_handle(address); });
+    // What could not be unmapped of it yet keeps the addresses.
+    simulated_driver().cuMemAddressFree(address, bytes);
+  }
+  void create(Placement placement) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    if (pick(3) == 0) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    const std::uint64_t bytes = kBlockBytes * (1 + pick(5));
+    std::uint64_t handle = 0;
+    if (pager().create_handle(bytes, properties, placement, &handle) != CUDA_SUCCESS) return;
+    live_.push_back({map(handle, bytes, CU_MEM_ACCESS_FLAGS_PROT_READWRITE), {}, 0, handle, 0});
+    live_.back().words.resize(bytes / 4);
+    if (placement == Placement::kResident && pager().evicted_bytes() == 0) write_to(live_.back());
+  }
+  // Elsewhere, or at a second place, or no longer there.
+  void move(Live& live) {
+    if (live.other != 0) {
+      unmap(live.other, live.bytes());
+      live.other = 0;
+    } else if (pick(2) == 0) {
+      live.other = map(live.handle, live.bytes(), CU_MEM_ACCESS_FLAGS_PROT_READ);
+    } else {
+      unmap(live.address, live.bytes());
+      live.address = map(live.handle, live.bytes(), CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
+    }
   }
   void write_to(Live& live) {
     if (pick(3) == 0) {
@@ -59,17 +113,28 @@ class StressTest : public PagerTest {
     for (std::uint64_t i = first; i < first + count; ++i) ++live.words[i];
   }
   void verify_all() {
-    for (const Live& live : live_) ASSERT_EQ(read(live.address, live.words.size()), live.words);
+    for (const Live& live : live_) {
+      ASSERT_EQ(read(live.address, live.words.size()), live.words);
+      if (live.other != 0) {
+        ASSERT_EQ(read(live.other, live.words.size()), live.words);
+      }
+    }
   }
   void free_one() {
     if (live_.empty()) return;
     const std::size_t i = pick(live_.size());
-    ASSERT_CUDA(release(live_[i].address));
+    if (live_[i].handle != 0) {
+      if (live_[i].other != 0) unmap(live_[i].other, live_[i].bytes());
+      unmap(live_[i].address, live_[i].bytes());
+      ASSERT_CUDA(pager().release_handle(live_[i].handle));
+    } else {
+      ASSERT_CUDA(release(live_[i].address));
+    }
     live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   void run_some() {
     for (std::uint64_t i = pick(6); i > 0; --i) {
-      const std::uint64_t what = pick(10);
+      const std::uint64_t what = pick(11);
       if (what < 4) allocate(Placement::kResident);
       if (what == 4) free_one();
       if (live_.empty()) continue;
@@ -77,7 +142,8 @@ class StressTest : public PagerTest {
       if (what == 5 && pager().pin(live.address, PinReason::kProgram) == CUDA_SUCCESS) ++live.pins;
       if (what == 6 && live.pins > 0 && pager().unpin(live.address, PinReason::kProgram) == CUDA_SUCCESS) --live.pins;
       if (what == 7) write_to(live);
-      if (what > 7) touch(live);
+      if (what == 8 || what == 9) touch(live);
+      if (what == 10 && live.handle != 0) move(live);
     }
   }
   void switch_out() {
@@ -92,6 +158,7 @@ class StressTest : public PagerTest {
         free_one();
         pager().counters();
         allocate(Placement::kEvicted);
+        if (!live_.empty() && live_.back().handle != 0) move(live_.back());
         if (!live_.empty()) pager().find(live_.back().address);
       }
       finished_ = true;
@@ -130,6 +197,7 @@ TEST_F(StressTest, WhatIsReadIsWhatWasWritten) {
     the_chance = seed;
     options_.verify = seed % 2 == 0;
     pager_.reset();
+    pager().know_context(context_);
     for (std::uint64_t round = 0; round < rounds; ++round) {
       SCOPED_TRACE("round " + std::to_string(round));
       set_failures(round % 2 == 0 ? 0 : 8000);

@@ -108,6 +108,9 @@ inline constexpr Duration kReturnPatience = std::chrono::seconds(2);
 // Nothing has moved for this long: whoever could make room is stopped, or does not drain. Natively the allocation would
 // have failed at once.
 inline constexpr Duration kRoomPatience = std::chrono::seconds(10);
+// Who has been given room takes it as soon as its thread has woken up; on a busy machine, a little later. Until then it
+// is not to spare.
+inline constexpr Duration kTakePatience = std::chrono::milliseconds(250);
 // How long before its quantum ends a holder is told to get ready: borrowing and registering 20 GiB takes 0.35 s.
 inline constexpr Duration kExpectEvictionAhead = std::chrono::milliseconds(500);
 // Bounds under way to one seat; beyond them the newest one waits for an answer. A stopped tenant does not read, and
@@ -174,6 +177,9 @@ class Residency {
     TimePoint wanted_at{};
     std::uint64_t want_room = 0;  // of `ticket`, until it is answered
     std::uint64_t want_commitment = 0;
+    // What it was last given because it asked: it takes it in a moment, and until then it is needed.
+    std::uint64_t given_room = 0;
+    TimePoint given_until{};
     bool told_to_prepare = false;
 
     // While a plan is made.

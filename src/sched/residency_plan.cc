@@ -162,6 +162,7 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
     if (seat->turn == TurnKind::kHolding || seat->turn == TurnKind::kNext) {
       seat->need += seat->report.evicted;
       if (seat->waits()) seat->need = std::max(seat->need, seat->want_room);
+      if (now_ < seat->given_until) seat->need = std::max(seat->need, seat->given_room);
       seat->need = std::max(seat->has(), std::min(seat->need, most_room(gpu, *seat, kept_by_all)));
     }
     floors += floor_of(*seat);
@@ -292,6 +293,10 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     refused = !has_all && (!is_possible(gpu, seat) || now_ - std::max(gpu.moved_at, seat.wanted_at) >= kRoomPatience);
     // Without a lease it may never be its turn: it asks again when it holds one.
     const bool holds = seat.turn == TurnKind::kHolding;
+    if (has_all) {
+      seat.given_room = seat.want_room;
+      seat.given_until = now_ + kTakePatience;
+    }
     answer = has_all || refused || (has_commitment && !holds);
   }
   const bool changes = seat.bounds.empty() || room != seat.told_room() || commitment != seat.told_commitment();

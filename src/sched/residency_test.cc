@@ -203,6 +203,28 @@ TEST(Residency, AHoldersAllocationIsMadeRoomFor) {
   EXPECT_EQ(desk.room(2), 60u);
 }
 
+// Its thread has to wake up first; whatever is said meanwhile must not take back what it was given.
+TEST(Residency, WhatWasAskedForIsKeptUntilItIsTaken) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 50);
+  desk.say(2);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  EXPECT_FALSE(desk.want(2, 60));
+  desk.has(1, 20, 30);
+  ASSERT_TRUE(desk.answer(2));
+  // It has nothing yet, and the other one could use what it lost.
+  desk.turn({{2, kHolding}, {1, kNext}});
+  desk.say(1);
+  desk.say(2);
+  EXPECT_EQ(desk.room(2), 60u);
+  desk.now += kTakePatience;
+  desk.plan();
+  EXPECT_LT(desk.room(2), 60u) << "nor for ever";
+}
+
 TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
   Desk desk;
   desk.open(1);

@@ -249,7 +249,7 @@ std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::
   const std::uint64_t passages = gate_.passages(slot);
   // Threads that wait for the seat's memory are about to submit.
   const bool is_restoring = gate_.is_barred(slot) && gate_.waiting(slot) != 0;
-  const bool is_busy =
+  bool is_busy =
       is_restoring || gate_.is_anybody_inside(slot) || seats_.streams(slot).poll(false) == WorkState::kRunning;
   base::Duration idle_hold;
   base::Duration idle;
@@ -258,6 +258,8 @@ std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::
     Seats::Locked seats(seats_);
     Seat& seat = seats[slot];
     idle_hold = seat.idle_hold;
+    // Giving the lease back would send the memory back that others are giving up for it.
+    is_busy = is_busy || seat.awaiting_room != 0;
     if (is_busy || seat.last_passages != passages) {
       seat.last_passages = passages;
       seat.idle_since = time;

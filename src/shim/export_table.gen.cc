@@ -339,8 +339,8 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuLogsDumpToMemory
     nullptr,  // cuLogsRegisterCallback
     nullptr,  // cuLogsUnregisterCallback
-    nullptr,  // cuMemAddressFree
-    nullptr,  // cuMemAddressReserve
+    reinterpret_cast<const void*>(&cuda::cuMemAddressFree),
+    reinterpret_cast<const void*>(&cuda::cuMemAddressReserve),
     nullptr,  // cuMemAdvise
     nullptr,  // cuMemAdvise_v2
     nullptr,  // cuMemAlloc
@@ -367,11 +367,11 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuMemFreeAsync_ptsz),
     nullptr,  // cuMemFreeHost
     reinterpret_cast<const void*>(&cuda::cuMemFree_v2),
-    nullptr,  // cuMemGetAccess
+    reinterpret_cast<const void*>(&cuda::cuMemGetAccess),
     nullptr,  // cuMemGetAddressRange
     reinterpret_cast<const void*>(&cuda::cuMemGetAddressRange_v2),
     nullptr,  // cuMemGetAllocationGranularity
-    nullptr,  // cuMemGetAllocationPropertiesFromHandle
+    reinterpret_cast<const void*>(&cuda::cuMemGetAllocationPropertiesFromHandle),
     nullptr,  // cuMemGetAttribute
     nullptr,  // cuMemGetAttribute_v2
     nullptr,  // cuMemGetDefaultMemPool
@@ -387,7 +387,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuMemHostRegister_v2
     nullptr,  // cuMemHostUnregister
     reinterpret_cast<const void*>(&cuda::cuMemImportFromShareableHandle),
-    nullptr,  // cuMemMap
+    reinterpret_cast<const void*>(&cuda::cuMemMap),
     reinterpret_cast<const void*>(&cuda::cuMemMapArrayAsync),
     reinterpret_cast<const void*>(&cuda::cuMemMapArrayAsync_ptsz),
     reinterpret_cast<const void*>(&cuda::cuMemPoolCreate),
@@ -413,7 +413,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuMemRetainAllocationHandle),
     reinterpret_cast<const void*>(&cuda::cuMemSetAccess),
     reinterpret_cast<const void*>(&cuda::cuMemSetMemPool),
-    nullptr,  // cuMemUnmap
+    reinterpret_cast<const void*>(&cuda::cuMemUnmap),
     reinterpret_cast<const void*>(&cuda::cuMemcpy),
     reinterpret_cast<const void*>(&cuda::cuMemcpy2D),
     reinterpret_cast<const void*>(&cuda::cuMemcpy2DAsync),
@@ -537,8 +537,8 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuModuleLoadFatBinary),
     nullptr,  // cuModuleUnload
     reinterpret_cast<const void*>(&cuda::cuMulticastAddDevice),
-    nullptr,  // cuMulticastBindAddr
-    nullptr,  // cuMulticastBindMem
+    reinterpret_cast<const void*>(&cuda::cuMulticastBindAddr),
+    reinterpret_cast<const void*>(&cuda::cuMulticastBindMem),
     reinterpret_cast<const void*>(&cuda::cuMulticastCreate),
     nullptr,  // cuMulticastGetGranularity
     nullptr,  // cuMulticastUnbind

@@ -290,6 +290,14 @@ GPUMUX_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int gri
   return submit(Entry::cuLaunchKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
 }
 
+GPUMUX_EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, std::size_t size) {
+  return hooks::cuMemAddressFree(pointer, size);
+}
+
+GPUMUX_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* pointer, std::size_t size, std::size_t alignment, CUdeviceptr address, unsigned long long flags) {
+  return hooks::cuMemAddressReserve(pointer, size, alignment, address, flags);
+}
+
 GPUMUX_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
   return hooks::cuMemAllocAsync(pointer, bytes, stream);
 }
@@ -362,8 +370,16 @@ GPUMUX_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
   return hooks::cuMemFree_v2(pointer);
 }
 
+GPUMUX_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr pointer) {
+  return hooks::cuMemGetAccess(flags, location, pointer);
+}
+
 GPUMUX_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdeviceptr pointer) {
   return hooks::cuMemGetAddressRange_v2(base, size, pointer);
+}
+
+GPUMUX_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
+  return hooks::cuMemGetAllocationPropertiesFromHandle(properties, handle);
 }
 
 GPUMUX_EXPORT CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::size_t size, CUmemRangeHandleType handle_type, unsigned long long flags) {
@@ -376,6 +392,10 @@ GPUMUX_EXPORT CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
 
 GPUMUX_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType handle_type) {
   return hooks::cuMemImportFromShareableHandle(handle, os_handle, handle_type);
+}
+
+GPUMUX_EXPORT CUresult cuMemMap(CUdeviceptr pointer, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  return hooks::cuMemMap(pointer, size, offset, handle, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo* map_info_list, unsigned int count, CUstream stream) {
@@ -456,6 +476,10 @@ GPUMUX_EXPORT CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, con
 
 GPUMUX_EXPORT CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
   return hooks::cuMemSetMemPool(location, type, pool);
+}
+
+GPUMUX_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, std::size_t size) {
+  return hooks::cuMemUnmap(pointer, size);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes) {
@@ -900,6 +924,14 @@ GPUMUX_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* mod, const void* fat_bina
 
 GPUMUX_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc_handle, CUdevice device) {
   return hooks::cuMulticastAddDevice(mc_handle, device);
+}
+
+GPUMUX_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mc_handle, std::size_t mc_offset, CUdeviceptr pointer, std::size_t size, unsigned long long flags) {
+  return hooks::cuMulticastBindAddr(mc_handle, mc_offset, pointer, size, flags);
+}
+
+GPUMUX_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mc_handle, std::size_t mc_offset, CUmemGenericAllocationHandle mem_handle, std::size_t mem_offset, std::size_t size, unsigned long long flags) {
+  return hooks::cuMulticastBindMem(mc_handle, mc_offset, mem_handle, mem_offset, size, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle* mc_handle, const CUmulticastObjectProp* properties) {

@@ -13,7 +13,7 @@ CUresult created(CUresult result, CUdevice device, const CUcontext* context) {
   if (result == CUDA_SUCCESS) {
     if (Tenant* const mine = tenant()) {
       mine->note_context(*context);
-      mine->seat_of_device(device);
+      if (const auto slot = mine->seat_of_device(device)) mine->memories().of(*slot).pager.know_context(*context);
     }
   }
   return result;
@@ -35,10 +35,13 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
     memories.wait_for_work(memory, certain);
     memories.context_gone_from_pools(certain);
     memory.pager.context_going(certain);
+  } else if (certain != nullptr) {
+    memory.pager.forget_context(certain);
   }
   streams.begin_teardown();
   const CUresult result = destroy();
   const CUcontext dead = gone(result);
+  if (dead == nullptr && certain != nullptr) memory.pager.know_context(certain);
   if (dead != nullptr && certain == nullptr) {
     memories.context_gone_from_pools(dead);
     memory.pager.context_going(dead, pager::Pager::Context::kGone);

@@ -49,11 +49,7 @@ CUresult outside(wire::Unpageable reason, std::uint64_t bytes, Call call, Key ke
 }
 
 void forget_outside(std::uint64_t key) {
-  Tenant* const mine = tenant_if_any();
-  for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
-    SeatMemory* const memory = mine->memories().if_any(slot);
-    if (memory != nullptr && memory->remove_outside(key)) return mine->memories().mover().note_change(*memory);
-  }
+  if (Tenant* const mine = tenant_if_any()) mine->memories().forget_outside(key);
 }
 
 std::uint64_t format_bytes(CUarray_format format) {
@@ -218,40 +214,6 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
   const CUresult result = driver().cuMipmappedArrayDestroy(array);
   if (result == CUDA_SUCCESS) forget_outside(reinterpret_cast<std::uint64_t>(array));
   return result;
-}
-
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* properties,
-                     unsigned long long flags) {
-  const auto real = driver().cuMemCreate;
-  if (real == nullptr) return kNoSuchEntry;
-  Tenant* const mine = tenant();
-  const bool on_gpu = properties != nullptr && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  const auto slot = mine != nullptr && on_gpu ? mine->seat_of_device(properties->location.id) : std::nullopt;
-  if (!slot) return real(handle, bytes, properties, flags);
-  SeatMemory& memory = mine->memories().of(*slot);
-  const CUresult result =
-      mine->memories().with_room(memory, bytes, [&] { return real(handle, bytes, properties, flags); });
-  if (result == CUDA_SUCCESS) {
-    memory.add_outside(wire::Unpageable::kMapped, *handle, bytes);
-    mine->memories().mover().note_change(memory);
-  }
-  return result;
-}
-
-CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  if (driver().cuMemRelease == nullptr) return kNoSuchEntry;
-  const CUresult result = driver().cuMemRelease(handle);
-  if (result == CUDA_SUCCESS) forget_outside(handle);
-  return result;
-}
-
-CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  if (driver().cuMemRetainAllocationHandle == nullptr) return kNoSuchEntry;
-  // What cuMemAlloc gave has no handle, natively. A handle to a chunk of ours would keep it from being given back.
-  Tenant* const mine = tenant_if_any();
-  if (mine != nullptr && mine->memories().owner_of(reinterpret_cast<CUdeviceptr>(address)) != nullptr)
-    return CUDA_ERROR_INVALID_VALUE;
-  return driver().cuMemRetainAllocationHandle(handle, address);
 }
 
 CUresult cuModuleLoad(CUmodule* module, const char* path) {

@@ -2,25 +2,12 @@
 // Memory that several GPUs or processes reach. The calls themselves are the driver's; what is seen here is who belongs
 // together: work on one GPU may now wait for, or read what is written by, work on another, so their leases are granted
 // and revoked together.
+#include "shim/gangs.h"
 #include "shim/hooks.gen.h"
 #include "shim/submit.h"
 
 namespace gpumux::shim::hooks {
 namespace {
-
-CUresult own_gang(CUresult result) {
-  if (result == CUDA_SUCCESS) {
-    if (Tenant* const mine = tenant()) mine->join_own_gang();
-  }
-  return result;
-}
-
-CUresult sharing_gang(CUresult result) {
-  if (result == CUDA_SUCCESS) {
-    if (Tenant* const mine = tenant()) mine->join_sharing_gang();
-  }
-  return result;
-}
 
 // The seats of the calling thread's context and of another; `memories` null: not both are known.
 struct PeerSeats {
@@ -38,18 +25,6 @@ PeerSeats peer_seats(CUcontext peer_context) {
   const auto peer = mine->seat_of(peer_context);
   if (!own || !peer || *own == *peer) return seats;
   return {&mine->memories(), *own, *peer};
-}
-
-// Whether accesses are given to more than one device, or to another than the calling thread's.
-bool names_another_device(const CUmemAccessDesc* accesses, std::size_t count) {
-  CUdevice current = -1;
-  if (driver().cuCtxGetDevice(&current) != CUDA_SUCCESS) current = -1;
-  for (std::size_t i = 0; accesses != nullptr && i < count; ++i) {
-    if (accesses[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE || accesses[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE)
-      continue;
-    if (accesses[i].location.id != (current >= 0 ? current : accesses[0].location.id)) return true;
-  }
-  return false;
 }
 
 // What is allocated from a pool of ours is the pager's, which gives the rights.
@@ -102,12 +77,6 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer_context) {
   return seats.memories != nullptr ? seats.memories->disable_peer(seats.own, seats.peer) : result;
 }
 
-CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccessDesc* descriptor, std::size_t count) {
-  if (driver().cuMemSetAccess == nullptr) return kNoSuchEntry;
-  const CUresult result = driver().cuMemSetAccess(pointer, size, descriptor, count);
-  return names_another_device(descriptor, count) ? own_gang(result) : result;
-}
-
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, std::size_t count) {
   if (driver().cuMemPoolSetAccess == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemPoolSetAccess(pool, map, count);
@@ -152,11 +121,6 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
     if (result != CUDA_ERROR_NOT_FOUND) return result;
   }
   return driver().cuIpcCloseMemHandle(pointer);
-}
-CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle,
-                                      CUmemAllocationHandleType handle_type, unsigned long long flags) {
-  if (driver().cuMemExportToShareableHandle == nullptr) return kNoSuchEntry;
-  return sharing_gang(driver().cuMemExportToShareableHandle(shareable_handle, handle, handle_type, flags));
 }
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
                                         CUmemAllocationHandleType sh_handle_type) {

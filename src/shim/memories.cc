@@ -116,10 +116,14 @@ bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, bool on_gpu) {
     Seats::Locked seats(seats_);
     wish = memory.wish(bytes, on_gpu, &again);
     // If it is not known now, the announcement says it.
+    if (wish.ticket != 0) ++seats[memory.slot].awaiting_room;
     if (wish.ticket != 0 && seats[memory.slot].announced) announcement.send(wish.message);
   }
   if (wish.ticket == 0) return again && memory.await_bounds();
-  return memory.await(wish.ticket);
+  const bool granted = memory.await(wish.ticket);
+  Seats::Locked seats(seats_);
+  --seats[memory.slot].awaiting_room;
+  return granted;
 }
 
 // cuMemFree waits for what may still use the memory: the work that has been submitted in its context.
@@ -250,6 +254,35 @@ bool Memories::has_pools() {
     if (memory != nullptr && memory->pools.reserved_bytes() != 0) return true;
   }
   return false;
+}
+
+void Memories::forget_outside(std::uint64_t key) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory != nullptr && memory->remove_outside(key)) return mover_.note_change(*memory);
+  }
+}
+
+void Memories::on_reach_changed(SeatMemory& memory) {
+  if (gate_.is_barred(memory.slot)) settle(memory.slot);
+  born(memory);
+}
+
+CUresult Memories::pin_handle(SeatMemory& memory, std::uint64_t handle, pager::PinReason reason,
+                              std::vector<pager::DriverPiece>* pieces) {
+  gate::ThreadRecord* const thread = gate::this_thread();
+  if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  // Nobody may be able to reach it yet, and then it need not be there.
+  memory.pager.want_handle(handle, true);
+  on_reach_changed(memory);
+  gate::Passed passed = gate_.try_hold(*thread, memory.slot);
+  if (passed == gate::Passed::kNot) passed = gate_.pass(*thread, memory.slot);
+  const CUresult result = memory.pager.pin_handle(handle, reason, pieces);
+  if (passed == gate::Passed::kStep) tenant()->drainer().stepped(memory.slot);
+  if (passed != gate::Passed::kNested) gate_.leave(*thread, memory.slot);
+  memory.pager.want_handle(handle, false);
+  on_reach_changed(memory);
+  return result == cuda::CUDA_ERROR_NOT_READY ? cuda::CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
 CUresult Memories::export_handle(SeatMemory& memory, cuda::CUdeviceptr address, cuda::CUipcMemHandle* handle) {

@@ -24,6 +24,7 @@
 
 #include "client/agent.h"
 #include "gate/gate.h"
+#include "shim/address_table.h"
 #include "shim/host_lender.h"
 #include "shim/ipc_server.h"
 #include "shim/mover.h"
@@ -155,6 +156,17 @@ class Memories final : public HostLender::Port, public Pools::Port {
   void context_gone_from_pools(cuda::CUcontext context);
   bool has_pools();
 
+  // Memory of the driver's own making has gone (SeatMemory::add_outside), whichever seat it was of.
+  void forget_outside(std::uint64_t key);
+
+  // The program's own virtual memory (hooks_vmm.cc): what it has reserved and mapped where.
+  AddressTable& addresses() { return addresses_; }
+  // A call of it has changed what the program may reach, or has: before it returns.
+  void on_reach_changed(SeatMemory& memory);
+  // Brings a handle's memory to the GPU, where it stays until unpin_handle. Waits for the seat's turn, as a submission.
+  cuda::CUresult pin_handle(SeatMemory& memory, std::uint64_t handle, pager::PinReason reason,
+                            std::vector<pager::DriverPiece>* pieces);
+
   // Legacy IPC of the pager's memory.
   cuda::CUresult export_handle(SeatMemory& memory, cuda::CUdeviceptr address, cuda::CUipcMemHandle* handle);
   // CUDA_ERROR_NOT_FOUND: it is not one of ours.
@@ -241,6 +253,7 @@ class Memories final : public HostLender::Port, public Pools::Port {
   const MemorySettings settings_;
   Mover mover_;
   IpcServer ipc_;
+  AddressTable addresses_;
   pthread_mutex_t opened_mutex_ = PTHREAD_MUTEX_INITIALIZER;
   struct Opened {
     SeatMemory* memory = nullptr;

@@ -39,9 +39,10 @@ struct Seat {
   std::uint64_t closing_epoch = 0;
   std::uint64_t closings = 0;  // revocations noted: what was seen before the last one says nothing of it
   base::TimePoint closing_since{};
-  bool stepping = false;         // since that revocation, submissions have been let through: more may come
-  std::uint32_t steps_left = 0;  // submissions let through and made, not yet reported
-  std::uint32_t steps_seen = 0;  // of those, when the drainer last looked
+  bool stepping = false;            // since that revocation, submissions have been let through: more may come
+  std::uint32_t steps_left = 0;     // submissions let through and made, not yet reported
+  std::uint32_t steps_seen = 0;     // of those, when the drainer last looked
+  std::uint32_t awaiting_room = 0;  // threads that wait for the daemon to make room for an allocation
   base::Duration idle_hold = std::chrono::microseconds(200);
   // The drainer's watch for idleness.
   std::uint64_t last_passages = 0;

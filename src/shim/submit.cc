@@ -122,13 +122,14 @@ void SeveralPassages::add_stream(cuda::CUstream stream) {
   member->stream = stream;
 }
 
-bool SeveralPassages::try_enter() {
+bool SeveralPassages::try_enter(std::optional<gate::Gate::Waiting>& waiting) {
   for (std::size_t i = 0; i < count_; ++i) {
     members_[i].passed = tenant_->gate().try_pass_or_step(*thread_, members_[i].slot);
     if (members_[i].passed == gate::Passed::kNot) {
       const std::uint32_t closed = members_[i].slot;
       leave();
-      tenant_->gate().wait_until_open(closed);
+      if (!waiting || waiting->slot() != closed) waiting.emplace(tenant_->gate(), closed);
+      tenant_->gate().wait_until_open(*waiting);
       return false;
     }
   }
@@ -138,8 +139,10 @@ bool SeveralPassages::try_enter() {
 void SeveralPassages::enter() {
   // GPUs that work on each other's memory belong together from now on.
   if (count_ > 1) tenant_->join_own_gang();
-  while (!try_enter()) {
+  std::optional<gate::Gate::Waiting> waiting;
+  while (!try_enter(waiting)) {
   }
+  waiting.reset();
   // Only now, inside: a drain that came before has forgotten what was noted before it.
   for (std::size_t i = 0; i < count_; ++i) {
     const Member& member = members_[i];

@@ -118,7 +118,7 @@ class SeveralPassages {
     cuda::CUstream stream = nullptr;
   };
   Member* find_or_add(std::uint32_t slot);
-  bool try_enter();
+  bool try_enter(std::optional<gate::Gate::Waiting>& waiting);
   void leave();
 
   Tenant* tenant_;

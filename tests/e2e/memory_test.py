@@ -62,6 +62,15 @@ class Memory(GpumuxTest):
         self.run_together(2, "pools", keep=4, keep_kib=8192)
         self.assertGreaterEqual(len(daemon.trace.switches(0)), 3)
 
+    def test_memory_that_programs_map_by_themselves(self):
+        daemon = self.start_daemon()
+        self.run_together(2, allocator="vmm", **LARGE)
+        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+
+    def test_memory_that_is_mapped_elsewhere_now_and_then(self):
+        self.start_daemon()
+        self.run_together(3, allocator="vmm", churn=1, **LARGE)
+
     def test_host_memory_that_all_of_it_only_just_fits_into(self):
         # What one has restored is what the next one evicts into.
         daemon = self.start_daemon(host_memory="88MiB")
@@ -110,15 +119,23 @@ class Memory(GpumuxTest):
         self.assertEqual(program.field("digest"), wanted)
 
 
-class MemoryOfTwo(GpumuxTest):
-    """The same with two GPUs, one of which reads the other's memory."""
+class MemoryOfSeveralGpus(GpumuxTest):
     gpus = 2
     machine_settings = Memory.machine_settings
     daemon_settings = Memory.daemon_settings
 
+    def test_kernels_that_reach_each_others_mapped_memory(self):
+        """Two jobs, each on both GPUs, of which each GPU holds one: a kernel on one GPU reads what lies on the other."""
+        daemon = self.start_daemon()
+        jobs = [self.start("collective", name=f"job{i}", mapped_mib=48, rounds=200, step_us=2000) for i in range(2)]
+        for job in jobs:
+            job.expect_success(timeout=120)
+        for gpu in range(2):
+            self.assertGreaterEqual(len(daemon.trace.switches(gpu)), 4)
+
     def test_pools_that_a_peer_reads(self):
         self.start_daemon()
-        wanted = (self.start("pools", name="native", preload=False, peer=1).expect_success(timeout=60).field("digest"))
+        wanted = self.start("pools", name="native", preload=False, peer=1).expect_success(timeout=60).field("digest")
         programs = [self.start("pools", name=f"pools{i}", peer=1, variables={"GPUMUX_VERIFY": "1"}) for i in range(2)]
         for program in programs:
             program.expect_success(timeout=120)

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs whose memory does not fit together: same results as natively, and how much of the time is theirs."""
+import statistics
+
 from parts_same import START_S, XLA_FLAGS
 from support import FAIL, INFO, SKIP, Daemon, Failed, Group, review, run
 
@@ -40,6 +42,24 @@ def moved(status):
                      if key.endswith("_bytes"))
 
 
+def restored_after(events, begin):
+    """How long each grant since `begin` (ns) waited for its memory, in seconds."""
+    waits, evicted, granted = [], set(), {}
+    for event in events:
+        kind, who = event["event"], event.get("tenant")
+        if kind == "evicted":
+            evicted.add(who)
+        elif kind == "grant" and who in evicted and event["time_ns"] >= begin:
+            granted[who] = event["time_ns"]
+        elif kind == "complete":
+            evicted.discard(who)
+            if who in granted:
+                waits.append((event["time_ns"] - granted.pop(who)) / 1e9)
+        elif kind in ("drained", "gone"):
+            granted.pop(who, None)
+    return waits
+
+
 def at_once(session, title, members, limit, **settings):
     """Starts `members` (label, name in natives, argv, variables), lets them begin together, and compares. Returns the
     time by which all had ended, from the beginning."""
@@ -64,8 +84,12 @@ def at_once(session, title, members, limit, **settings):
                 for (label, name, _, _), member in zip(members, group.members)]
         wrong = review(events)["wrong"]
         session.check(not wrong, f"{title}: leases were exclusive", wrong[0] if wrong else "")
-        switches = sum(1 for event in events if event["event"] == "grant")
-        session.add(INFO, f"{title}: memory, GiB", f"{moved(status) if status else 'not seen'}; {switches} grants")
+        session.add(INFO, f"{title}: memory, GiB", moved(status) if status else "not seen")
+        waits = restored_after(events, begin)
+        said = "nothing was moved"
+        if waits:
+            said = f"{len(waits)} switches, median {statistics.median(waits):.2f} s, most {max(waits):.2f} s"
+        session.add(INFO, f"{title}: from grant to complete", said)
         if not all(good):
             return None
         return (max(member.result()["end_ns"] for member in group.members) - begin) / 1e9
@@ -87,12 +111,13 @@ def three_programs(session):
     each = share_of_three(session)
     share = ["--share", f"{each:.2f}"]
     # Long enough for each to have the GPU a few times: a switch moves tens of gigabytes.
-    native_of(session, "large", large(session, *share, "--seconds", "20"))
+    native_of(session, "large", large(session, *share, "--seconds", str(session.options.memory_seconds)))
     argv = large(session, *share, "--steps", str(session.natives["large"]["steps"]))
     alone = 3 * session.natives["large"]["steady_s"]
-    title = f"three of {each:.0%}"
+    title = f"three of {each:.0%}, quantum {session.options.memory_quantum}"
     members = [(f"large{i}", "large", argv, {}) for i in range(3)]
-    took = at_once(session, title.replace(" ", "-").replace("%", ""), members, 250, mode="auto", quantum="auto")
+    took = at_once(session, title.replace(" ", "-").replace("%", "").replace(",", ""), members, 250, mode="auto",
+                   quantum=session.options.memory_quantum)
     if took:
         session.add(INFO, f"{title}: throughput kept",
                     f"{100 * alone / took:.1f} % ({took:.1f} s, one after the other {alone:.1f} s)")

@@ -34,6 +34,7 @@ class Session:
         self.out = os.path.abspath(arguments.out)
         self.gpus = arguments.gpus
         self.quick = arguments.quick
+        self.options = arguments
         self.seconds = 1.0 if arguments.quick else 2.0
         self.raw = tempfile.mkdtemp(prefix="gpumux-raw-")
         self.deadline = time.monotonic() + arguments.budget

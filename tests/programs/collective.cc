@@ -6,6 +6,7 @@
 // --small n                so many small kernels in each round, as a training step has
 // --host-us n              what the host does before each of them
 // --drift-us n             at most so long the host sleeps before each round: ranks run ahead of each other
+// --mapped-mib n           each rank's memory lies in so much that the program maps by itself, for all GPUs to reach
 // --ranks 0,1 --gpus 0,1   all ranks in this process, a thread each, GPUs reached as peers
 // --meet DIR --rank i      one rank in this process; ranks find each other's flags through files in DIR with IPC
 // handles
@@ -33,13 +34,35 @@ struct Rank {
 
 constexpr std::uint64_t kElements = 4096;
 
-void open(const Api& api, Rank& rank) {
+// By the rights of a mapping, and not by peer access.
+CUdeviceptr map_for_all(const Api& api, const std::vector<int>& gpus, int own, std::size_t bytes) {
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, own};
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr address = 0;
+  GPUMUX_CALL(api.cuMemCreate(&handle, bytes, &properties, 0));
+  GPUMUX_CALL(api.cuMemAddressReserve(&address, bytes, 0, 0, 0));
+  GPUMUX_CALL(api.cuMemMap(address, bytes, 0, handle, 0));
+  GPUMUX_CALL(api.cuMemRelease(handle));
+  std::vector<CUmemAccessDesc> rights;
+  for (const int gpu : gpus) rights.push_back({{CU_MEM_LOCATION_TYPE_DEVICE, gpu}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
+  GPUMUX_CALL(api.cuMemSetAccess(address, bytes, rights.data(), rights.size()));
+  return address;
+}
+
+void open(const Api& api, const Options& options, Rank& rank) {
   CUdevice device = 0;
   GPUMUX_CALL(api.cuDeviceGet(&device, rank.gpu));
   GPUMUX_CALL(api.cuDevicePrimaryCtxRetain(&rank.context, device));
   GPUMUX_CALL(api.cuCtxSetCurrent(rank.context));
-  GPUMUX_CALL(api.cuMemAlloc_v2(&rank.flag, 4));
-  GPUMUX_CALL(api.cuMemAlloc_v2(&rank.data, kElements * 4));
+  if (const std::size_t bytes = options.number("mapped-mib") << 20; bytes != 0) {
+    rank.flag = map_for_all(api, options.list("gpus"), rank.gpu, bytes);
+    rank.data = rank.flag + bytes / 2;
+  } else {
+    GPUMUX_CALL(api.cuMemAlloc_v2(&rank.flag, 4));
+    GPUMUX_CALL(api.cuMemAlloc_v2(&rank.data, kElements * 4));
+  }
   GPUMUX_CALL(api.cuMemsetD32_v2(rank.flag, 0, 1));
   GPUMUX_CALL(api.cuMemsetD32_v2(rank.data, static_cast<unsigned>(rank.number), kElements));
   GPUMUX_CALL(api.cuCtxSynchronize());
@@ -120,6 +143,7 @@ int main(int argc, char** argv) {
                          {"gpus", "0,1"},
                          {"meet", ""},
                          {"rank", "0"},
+                         {"mapped-mib", "0"},
                          {"of", "2"},
                          {"rounds", "50"},
                          {"ahead", "5"},
@@ -133,7 +157,7 @@ int main(int argc, char** argv) {
   if (!options.text("meet").empty()) {
     const int number = static_cast<int>(options.number("rank"));
     Rank rank{.number = number, .gpu = gpus[static_cast<std::size_t>(number) % gpus.size()]};
-    open(api, rank);
+    open(api, options, rank);
     publish(api, options, rank);
     find_next(api, options, rank, static_cast<int>(options.number("of")));
     say("ready rank=%d", number);
@@ -149,13 +173,14 @@ int main(int argc, char** argv) {
   std::vector<Rank> ranks;
   for (const int number : options.list("ranks")) {
     ranks.push_back({.number = number, .gpu = gpus[static_cast<std::size_t>(number) % gpus.size()]});
-    open(api, ranks.back());
+    open(api, options, ranks.back());
   }
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const Rank& next = ranks[(i + 1) % ranks.size()];
     ranks[i].next_flag = next.flag;
     GPUMUX_CALL(api.cuCtxSetCurrent(ranks[i].context));
-    if (next.gpu != ranks[i].gpu) GPUMUX_CALL(api.cuCtxEnablePeerAccess(next.context, 0));
+    if (next.gpu != ranks[i].gpu && options.number("mapped-mib") == 0)
+      GPUMUX_CALL(api.cuCtxEnablePeerAccess(next.context, 0));
   }
   say("ready ranks=%zu", ranks.size());
   std::vector<std::thread> threads;

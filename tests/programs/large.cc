@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program with much memory: several blocks of it, each written by the GPU, stepped through by kernels, checked by
 // sums at every round and word by word at the end. A part of it never changes (weights), a part is never touched again
-// (a preallocation). The digest depends on the options alone.
+// (a preallocation). The digest depends on the options
+// alone. With --allocator vmm the blocks are mapped by the program itself, two handles next to each other, and with
+// --churn 1 move to other addresses now and then.
 #include <unistd.h>
 
 #include <cstring>
@@ -13,7 +15,8 @@ namespace {
 
 struct BlockOfMemory {
   CUdeviceptr data = 0;
-  std::uint64_t count = 0;  // words
+  std::vector<CUmemGenericAllocationHandle> handles;  // with --allocator vmm
+  std::uint64_t count = 0;                            // words
   std::uint32_t value = 0;
   bool changes = true;
 };
@@ -39,7 +42,11 @@ class Large {
       // Allocations come and go beside what stays; whoever holds no lease meanwhile gets them without memory.
       const std::size_t i = number % blocks_.size();
       check_sum(blocks_[i]);
-      free_memory(blocks_[i]);
+      if (is_vmm() && number % 2 == 0) {
+        move(blocks_[i]);
+        return check_sum(blocks_[i]);
+      }
+      release(blocks_[i]);
       fill(blocks_[i], static_cast<std::uint32_t>(1000 + number));
     }
     check_sum(blocks_[number % blocks_.size()]);
@@ -56,28 +63,12 @@ class Large {
         if (words[i] != block.value) wrong("word " + std::to_string(i) + " is " + std::to_string(words[i]));
       }
       digest = digest * 31 + hash(words.data(), 4096, block.value);
-      free_memory(block);
+      release(block);
     }
     return digest;
   }
 
  private:
-  // plain: cuMemAlloc; async: in the order of the stream, from the device's pool.
-  void allocate_memory(BlockOfMemory& block) {
-    if (options_.text("allocator") == "async") {
-      GPUMUX_CALL(api_.cuMemAllocAsync(&block.data, block.count * 4, stream_));
-    } else {
-      GPUMUX_CALL(api_.cuMemAlloc_v2(&block.data, block.count * 4));
-    }
-  }
-  void free_memory(const BlockOfMemory& block) {
-    if (options_.text("allocator") == "async") {
-      GPUMUX_CALL(api_.cuMemFreeAsync(block.data, stream_));
-    } else {
-      GPUMUX_CALL(api_.cuMemFree_v2(block.data));
-    }
-  }
-
   void allocate(std::uint64_t number) {
     BlockOfMemory block;
     block.count = options_.number("block-kib") * 256;
@@ -88,9 +79,59 @@ class Large {
 
   void fill(BlockOfMemory& block, std::uint32_t value) {
     block.value = value;
-    allocate_memory(block);
+    if (is_vmm()) {
+      create(block);
+      map(block);
+    } else if (is_async()) {
+      GPUMUX_CALL(api_.cuMemAllocAsync(&block.data, block.count * 4, stream_));
+    } else {
+      GPUMUX_CALL(api_.cuMemAlloc_v2(&block.data, block.count * 4));
+    }
     launch(api_, kernels_.fill, stream_, false, block.data, block.count, value);
     GPUMUX_CALL(api_.cuStreamSynchronize(stream_));
+  }
+
+  // From the device's pool, in the order of the stream.
+  bool is_async() const { return options_.text("allocator") == "async"; }
+
+  // ---- memory that the program maps by itself
+
+  static constexpr std::size_t kHandles = 2;
+
+  bool is_vmm() const { return options_.text("allocator") == "vmm"; }
+  static std::size_t handle_bytes(const BlockOfMemory& block) { return block.count * 4 / kHandles; }
+
+  void create(BlockOfMemory& block) {
+    CUmemAllocationProp properties{};
+    properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, options_.list("gpu").front()};
+    block.handles.resize(kHandles);
+    for (CUmemGenericAllocationHandle& handle : block.handles)
+      GPUMUX_CALL(api_.cuMemCreate(&handle, handle_bytes(block), &properties, 0));
+  }
+  void map(BlockOfMemory& block) {
+    const std::size_t bytes = handle_bytes(block);
+    GPUMUX_CALL(api_.cuMemAddressReserve(&block.data, kHandles * bytes, 0, 0, 0));
+    for (std::size_t i = 0; i < kHandles; ++i)
+      GPUMUX_CALL(api_.cuMemMap(block.data + i * bytes, bytes, 0, block.handles[i], 0));
+    const CUmemAccessDesc rights{{CU_MEM_LOCATION_TYPE_DEVICE, options_.list("gpu").front()},
+                                 CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    GPUMUX_CALL(api_.cuMemSetAccess(block.data, kHandles * bytes, &rights, 1));
+  }
+  void unmap(BlockOfMemory& block) {
+    GPUMUX_CALL(api_.cuStreamSynchronize(stream_));
+    GPUMUX_CALL(api_.cuMemUnmap(block.data, kHandles * handle_bytes(block)));
+    GPUMUX_CALL(api_.cuMemAddressFree(block.data, kHandles * handle_bytes(block)));
+  }
+  void move(BlockOfMemory& block) {
+    unmap(block);
+    map(block);
+  }
+  void release(BlockOfMemory& block) {
+    if (is_async()) return GPUMUX_CALL(api_.cuMemFreeAsync(block.data, stream_));
+    if (!is_vmm()) return GPUMUX_CALL(api_.cuMemFree_v2(block.data));
+    unmap(block);
+    for (const CUmemGenericAllocationHandle handle : block.handles) GPUMUX_CALL(api_.cuMemRelease(handle));
   }
 
   void check_sum(const BlockOfMemory& block) {
@@ -121,7 +162,7 @@ int main(int argc, char** argv) {
                          {"rounds", "20"},
                          {"step-us", "0"},
                          {"churn", "0"},
-                         {"allocator", "plain"},
+                         {"allocator", "malloc"},
                          {"hold", "0"}});
   const Api api = open_driver(options.door());
   GPUMUX_CALL(api.cuInit(0));

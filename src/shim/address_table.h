@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The device addresses that the program has reserved, and what it has mapped there: memory of the pager's, or the
+// driver's own.
+//
+// Addresses stay the driver's to give. But where memory is evicted the driver knows of no mapping, and would give the
+// place to another, or take the addresses back; and a mapping that is made while there is no memory for it must be
+// one that the driver will accept later. So it is decided here what is reserved and free.
+//
+// One lock for all of it, held across the driver's call that goes with a change: the two change together.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "cuda/abi.h"
+
+namespace gpumux::shim {
+
+class SeatMemory;
+
+class AddressTable {
+ public:
+  struct Mapping {
+    cuda::CUdeviceptr address = 0;
+    std::uint64_t bytes = 0;
+    SeatMemory* owner = nullptr;  // null: the driver's own
+  };
+  struct Reservation {
+    cuda::CUdeviceptr address = 0;
+    std::uint64_t bytes = 0;
+  };
+
+  class Locked {
+   public:
+    explicit Locked(AddressTable& table) : table_(table) { pthread_mutex_lock(&table_.mutex_); }
+    ~Locked() { pthread_mutex_unlock(&table_.mutex_); }
+    Locked(const Locked&) = delete;
+    Locked& operator=(const Locked&) = delete;
+    AddressTable* operator->() const { return &table_; }
+
+   private:
+    AddressTable& table_;
+  };
+
+  // With the lock held:
+  void reserve(cuda::CUdeviceptr address, std::uint64_t bytes) { reserved_[address] = bytes; }
+  void unreserve(cuda::CUdeviceptr address) { reserved_.erase(address); }
+  // The reservation that holds the address.
+  std::optional<Reservation> reservation_of(cuda::CUdeviceptr address) const;
+  // Is all of it reserved? Reservations next to each other are as good as one, as they are for the driver.
+  bool is_reserved(cuda::CUdeviceptr address, std::uint64_t bytes) const;
+
+  void add(const Mapping& mapping) { mappings_[mapping.address] = mapping; }
+  void remove(cuda::CUdeviceptr address) { mappings_.erase(address); }
+  // What is mapped in any part of it, in the order of addresses.
+  std::vector<Mapping> in(cuda::CUdeviceptr address, std::uint64_t bytes) const;
+
+ private:
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  std::map<cuda::CUdeviceptr, std::uint64_t> reserved_;
+  std::map<cuda::CUdeviceptr, Mapping> mappings_;
+};
+
+}  // namespace gpumux::shim
