@@ -125,7 +125,7 @@ class MemoryOfSeveralGpus(GpumuxTest):
     daemon_settings = Memory.daemon_settings
 
     def test_kernels_that_reach_each_others_mapped_memory(self):
-        """Two jobs, each on both GPUs, of which each GPU holds one: a kernel on one GPU reads what lies on the other."""
+        """Two jobs on both GPUs, of which each GPU holds one: a kernel on one GPU reads what lies on the other."""
         daemon = self.start_daemon()
         jobs = [self.start("collective", name=f"job{i}", mapped_mib=48, rounds=200, step_us=2000) for i in range(2)]
         for job in jobs:
