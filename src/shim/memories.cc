@@ -210,13 +210,15 @@ bool Memories::await_frees(SeatMemory& memory) {
   constexpr base::Duration kLongest = 30s;
   const os::SystemClock clock;
   const base::TimePoint start = clock.now();
-  if (!memory.pools.has_pending()) return false;
+  // What other threads free meanwhile is theirs to wait for.
+  const std::uint64_t moment = memory.pools.moment();
+  if (!memory.pools.has_pending(moment)) return false;
   do {
     const base::Duration waited = clock.now() - start;
     if (waited > kLongest) return false;
     const timespec pause{0, waited < 1ms ? 10'000 : 200'000};
     ::nanosleep(&pause, nullptr);
-  } while (memory.pools.has_pending());
+  } while (memory.pools.has_pending(moment));
   return true;
 }
 

@@ -320,10 +320,16 @@ void Pools::settle(std::size_t questions) {
   }
 }
 
-bool Pools::has_pending() {
+std::uint64_t Pools::moment() const {
+  const Locked locked(mutex_);
+  return next_number_;
+}
+
+bool Pools::has_pending(std::uint64_t before) {
   const Locked locked(mutex_);
   const RelaxedCapture relaxed(driver_);
   for (const auto& [freed, address] : pending_) {
+    if (freed >= before) break;
     for (const Fence& fence : blocks_.find(address)->second.fences) {
       if (driver_.cuEventQuery(fence.event) == cuda::CUDA_ERROR_NOT_READY) return true;
     }
@@ -653,7 +659,8 @@ std::uint64_t Pools::release(std::uint64_t bytes) {
   std::uint64_t freed = 0;
   {
     const Locked locked(mutex_);
-    if (segments_.empty()) return 0;
+    const auto has_free = [](const auto& pool) { return !pool->free[0].empty() || !pool->free[1].empty(); };
+    if (std::none_of(pools_.begin(), pools_.end(), has_free)) return 0;
     settle(kAllQuestions);
     unite();
     for (const auto& pool : pools_) {

@@ -141,8 +141,10 @@ class Pools {
   // What pools have beyond what they may keep. Called when the program has synchronised.
   void release_surplus();
   bool has_surplus() const { return surplus_.load(std::memory_order_relaxed); }
-  // Whether there are free blocks that something may still use, and will be done with some time.
-  bool has_pending();
+  // Whether there are free blocks that something may still use, and will be done with some time; of those that were
+  // freed before this moment.
+  std::uint64_t moment() const;
+  bool has_pending(std::uint64_t before = UINT64_MAX);
 
   // ---- ends
 

@@ -419,6 +419,8 @@ TEST_F(PoolsTest, OutOfMemoryTakesWhatIsDoneAndThenWhatWillBe) {
   EXPECT_EQ(set(CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 0), CUDA_SUCCESS);
   EXPECT_EQ(try_allocate(10 * kMebibyte, kB, &address), CUDA_ERROR_OUT_OF_MEMORY);
   EXPECT_TRUE(pools_.has_pending());
+  EXPECT_TRUE(pools_.has_pending(pools_.moment()));
+  EXPECT_FALSE(pools_.has_pending(1)) << "what was freed later is not waited for";
   EXPECT_EQ(set(CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES, 1), CUDA_SUCCESS);
   gpu_.fail_next["cuStreamWaitEvent"] = 1;
   EXPECT_EQ(try_allocate(10 * kMebibyte, kB, &address), CUDA_ERROR_UNKNOWN);
