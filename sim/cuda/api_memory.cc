@@ -49,7 +49,7 @@ CUresult free_memory(const char* entry, cuda::CUdeviceptr pointer) {
       if (const CUresult result = context->synchronize(); result != cuda::CUDA_SUCCESS) return result;
       auto past = std::make_shared<Completion>();
       past->finish(now());
-      const auto pool = process.pools.find(mapping->pool);
+      const auto pool = pool_of_memory(process, mapping->pool);
       return pool != nullptr && pool->free(pointer, 0, std::move(past)) ? cuda::CUDA_SUCCESS
                                                                         : cuda::CUDA_ERROR_INVALID_VALUE;
     }

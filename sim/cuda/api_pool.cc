@@ -50,7 +50,7 @@ CUresult free_in_order(const char* entry, bool per_thread, cuda::CUdeviceptr poi
     if (!mapping || mapping->kind != MemoryKind::kPool || mapping->base != pointer)
       return cuda::CUDA_ERROR_INVALID_VALUE;
     if (capturing(stream)) return cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
-    const auto pool = process.pools.find(mapping->pool);
+    const auto pool = pool_of_memory(process, mapping->pool);
     if (pool == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
     const auto point = stream->context()->submit(*stream, Operation());
     return pool->free(pointer, stream->id(), point) ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_INVALID_VALUE;
@@ -108,8 +108,11 @@ CUresult cuMemPoolDestroy(CUmemoryPool handle) {
   return pool_call("cuMemPoolDestroy", handle, [&](Process& process, const std::shared_ptr<MemoryPool>& pool) {
     if (pool->is_default) return CUDA_ERROR_INVALID_VALUE;
     process.pools.remove(handle);
-    const std::lock_guard lock(pool->device.mutex);
-    if (pool->device.current_pool == pool) pool->device.current_pool = nullptr;
+    {
+      const std::lock_guard lock(pool->device.mutex);
+      if (pool->device.current_pool == pool) pool->device.current_pool = nullptr;
+    }
+    end_pool(process, pool);
     return CUDA_SUCCESS;
   });
 }

@@ -132,6 +132,12 @@ void MemoryPool::trim_to_threshold() {
   trim_locked(std::max(release_threshold_, used_bytes_));
 }
 
+bool MemoryPool::is_over() {
+  const std::lock_guard lock(mutex_);
+  trim_locked(0);
+  return reserved_bytes_ == 0;
+}
+
 CUresult MemoryPool::get(cuda::CUmemPool_attribute attribute, void* value) {
   const std::lock_guard lock(mutex_);
   auto* number = static_cast<std::uint64_t*>(value);
@@ -205,8 +211,20 @@ std::shared_ptr<MemoryPool> current_pool(Process& process, Device& device) {
   return default_pool(process, device);
 }
 
+std::shared_ptr<MemoryPool> pool_of_memory(Process& process, const void* handle) {
+  auto pool = process.pools.find(handle);
+  return pool != nullptr ? pool : process.ending_pools.find(handle);
+}
+
+void end_pool(Process& process, std::shared_ptr<MemoryPool> pool) {
+  if (!pool->is_over()) process.ending_pools.add<cuda::CUmemoryPool>(std::move(pool));
+}
+
 void trim_pools(Process& process) {
   for (const auto& pool : process.pools.all()) pool->trim_to_threshold();
+  for (const auto& pool : process.ending_pools.all()) {
+    if (pool->is_over()) process.ending_pools.remove(pool.get());
+  }
 }
 
 }  // namespace gpumux::sim

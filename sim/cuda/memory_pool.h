@@ -31,6 +31,8 @@ struct MemoryPool {
   cuda::CUresult set(cuda::CUmemPool_attribute attribute, const void* value);
   cuda::CUresult set_access(std::uint32_t gpu, std::uint8_t bits);
   std::uint8_t access_of(std::uint32_t gpu);
+  // Nothing is left of it, once what is free has been given back.
+  bool is_over();
 
   static constexpr std::uint8_t kFullAccess =
       static_cast<std::uint8_t>(Touch::kRead) | static_cast<std::uint8_t>(Touch::kWrite);
@@ -67,6 +69,11 @@ struct MemoryPool {
 // The pool that a stream's allocations come from unless another is named.
 std::shared_ptr<MemoryPool> current_pool(Process& process, Device& device);
 std::shared_ptr<MemoryPool> default_pool(Process& process, Device& device);
+
+// The pool of a mapping; it may have been destroyed.
+std::shared_ptr<MemoryPool> pool_of_memory(Process& process, const void* pool);
+// A destroyed pool goes when nothing of it is allocated any more.
+void end_pool(Process& process, std::shared_ptr<MemoryPool> pool);
 
 // At each synchronisation.
 void trim_pools(Process& process);

@@ -397,5 +397,24 @@ TEST_F(MemoryTest, PoolsOfOnesOwn) {
   EXPECT_EQ(cuMemPoolTrimTo(pool, 0), CUDA_ERROR_INVALID_VALUE);
 }
 
+TEST_F(MemoryTest, ADestroyedPoolsAllocationsLiveUntilTheyAreFreed) {
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemoryPool pool = nullptr;
+  ASSERT_CUDA(cuMemPoolCreate(&pool, &properties));
+  const std::uint64_t before = free_bytes();
+  CUdeviceptr data = 0;
+  ASSERT_CUDA(cuMemAllocFromPoolAsync(&data, 2 << 20, pool, nullptr));
+  EXPECT_CUDA(cuMemPoolDestroy(pool));
+  EXPECT_EQ(cuMemPoolTrimTo(pool, 0), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_CUDA(cuMemsetD32_v2(data, 7, 1));
+  EXPECT_EQ(read(data, 1)[0], 7u);
+  EXPECT_CUDA(cuMemFreeAsync(data, nullptr));
+  EXPECT_CUDA(cuCtxSynchronize());
+  EXPECT_EQ(free_bytes(), before);
+  EXPECT_EQ(cuMemFreeAsync(data, nullptr), CUDA_ERROR_INVALID_VALUE);
+}
+
 }  // namespace
 }  // namespace gpumux::sim

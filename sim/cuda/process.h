@@ -65,6 +65,7 @@ class Process {
   HandleTable<Function> functions;
   HandleTable<Library> libraries;
   HandleTable<MemoryPool> pools;
+  HandleTable<MemoryPool> ending_pools;  // destroyed, and something of them is still allocated
   HandleTable<Graph> graphs;
   HandleTable<GraphExec> graph_execs;
 

@@ -101,7 +101,6 @@ enum CUexecAffinityType : unsigned int {};
 enum CUfilter_mode : unsigned int {};
 enum CUflushGPUDirectRDMAWritesScope : unsigned int {};
 enum CUflushGPUDirectRDMAWritesTarget : unsigned int {};
-enum CUgraphMem_attribute : unsigned int {};
 enum CUjitInputType : unsigned int {};
 enum CUjit_option : unsigned int {};
 enum CUlibraryOption : unsigned int {};

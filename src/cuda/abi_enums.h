@@ -475,6 +475,13 @@ enum CUmemPool_attribute : unsigned int {
   CU_MEMPOOL_ATTR_USED_MEM_HIGH = 8,
 };
 
+enum CUgraphMem_attribute : unsigned int {
+  CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT = 0,
+  CU_GRAPH_MEM_ATTR_USED_MEM_HIGH = 1,
+  CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT = 2,
+  CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH = 3,
+};
+
 enum CUmulticastGranularity_flags : unsigned int {
   CU_MULTICAST_GRANULARITY_MINIMUM = 0,
   CU_MULTICAST_GRANULARITY_RECOMMENDED = 1,

@@ -111,7 +111,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuDevicePrimaryCtxSetFlags_v2
     nullptr,  // cuDeviceRegisterAsyncNotification
     nullptr,  // cuDeviceSetGraphMemAttribute
-    nullptr,  // cuDeviceSetMemPool
+    reinterpret_cast<const void*>(&cuda::cuDeviceSetMemPool),
     nullptr,  // cuDeviceTotalMem
     reinterpret_cast<const void*>(&cuda::cuDeviceTotalMem_v2),
     nullptr,  // cuDeviceUnregisterAsyncNotification
@@ -184,7 +184,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuGraphAddHostNode
     nullptr,  // cuGraphAddKernelNode
     nullptr,  // cuGraphAddKernelNode_v2
-    nullptr,  // cuGraphAddMemAllocNode
+    reinterpret_cast<const void*>(&cuda::cuGraphAddMemAllocNode),
     nullptr,  // cuGraphAddMemFreeNode
     nullptr,  // cuGraphAddMemcpyNode
     nullptr,  // cuGraphAddMemsetNode
@@ -363,8 +363,8 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuMemDiscardBatchAsync_ptsz),
     reinterpret_cast<const void*>(&cuda::cuMemExportToShareableHandle),
     nullptr,  // cuMemFree
-    nullptr,  // cuMemFreeAsync
-    nullptr,  // cuMemFreeAsync_ptsz
+    reinterpret_cast<const void*>(&cuda::cuMemFreeAsync),
+    reinterpret_cast<const void*>(&cuda::cuMemFreeAsync_ptsz),
     nullptr,  // cuMemFreeHost
     reinterpret_cast<const void*>(&cuda::cuMemFree_v2),
     reinterpret_cast<const void*>(&cuda::cuMemGetAccess),
@@ -390,17 +390,17 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuMemMap),
     reinterpret_cast<const void*>(&cuda::cuMemMapArrayAsync),
     reinterpret_cast<const void*>(&cuda::cuMemMapArrayAsync_ptsz),
-    nullptr,  // cuMemPoolCreate
+    reinterpret_cast<const void*>(&cuda::cuMemPoolCreate),
     reinterpret_cast<const void*>(&cuda::cuMemPoolDestroy),
     nullptr,  // cuMemPoolExportPointer
     reinterpret_cast<const void*>(&cuda::cuMemPoolExportToShareableHandle),
     nullptr,  // cuMemPoolGetAccess
-    nullptr,  // cuMemPoolGetAttribute
+    reinterpret_cast<const void*>(&cuda::cuMemPoolGetAttribute),
     reinterpret_cast<const void*>(&cuda::cuMemPoolImportFromShareableHandle),
     nullptr,  // cuMemPoolImportPointer
     reinterpret_cast<const void*>(&cuda::cuMemPoolSetAccess),
-    nullptr,  // cuMemPoolSetAttribute
-    nullptr,  // cuMemPoolTrimTo
+    reinterpret_cast<const void*>(&cuda::cuMemPoolSetAttribute),
+    reinterpret_cast<const void*>(&cuda::cuMemPoolTrimTo),
     reinterpret_cast<const void*>(&cuda::cuMemPrefetchAsync),
     reinterpret_cast<const void*>(&cuda::cuMemPrefetchAsync_ptsz),
     reinterpret_cast<const void*>(&cuda::cuMemPrefetchAsync_v2),
@@ -412,7 +412,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuMemRelease),
     reinterpret_cast<const void*>(&cuda::cuMemRetainAllocationHandle),
     reinterpret_cast<const void*>(&cuda::cuMemSetAccess),
-    nullptr,  // cuMemSetMemPool
+    reinterpret_cast<const void*>(&cuda::cuMemSetMemPool),
     reinterpret_cast<const void*>(&cuda::cuMemUnmap),
     reinterpret_cast<const void*>(&cuda::cuMemcpy),
     reinterpret_cast<const void*>(&cuda::cuMemcpy2D),

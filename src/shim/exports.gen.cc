@@ -98,6 +98,10 @@ GPUMUX_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice dev
   return hooks::cuDevicePrimaryCtxRetain(context, device);
 }
 
+GPUMUX_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+  return hooks::cuDeviceSetMemPool(device, pool);
+}
+
 GPUMUX_EXPORT CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
   return hooks::cuDeviceTotalMem_v2(bytes, device);
 }
@@ -160,6 +164,10 @@ GPUMUX_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int
 
 GPUMUX_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int cuda_version, std::uint64_t flags, CUdriverProcAddressQueryResult* symbol_status) {
   return hooks::cuGetProcAddress_v2(symbol, function, cuda_version, flags, symbol_status);
+}
+
+GPUMUX_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, CUDA_MEM_ALLOC_NODE_PARAMS* node_params) {
+  return hooks::cuGraphAddMemAllocNode(graph_node, graph, dependencies, dependency_count, node_params);
 }
 
 GPUMUX_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* graph_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiate_params) {
@@ -350,6 +358,14 @@ GPUMUX_EXPORT CUresult cuMemExportToShareableHandle(void* shareable_handle, CUme
   return hooks::cuMemExportToShareableHandle(shareable_handle, handle, handle_type, flags);
 }
 
+GPUMUX_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+  return hooks::cuMemFreeAsync(pointer, stream);
+}
+
+GPUMUX_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+  return hooks::cuMemFreeAsync_ptsz(pointer, stream);
+}
+
 GPUMUX_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
   return hooks::cuMemFree_v2(pointer);
 }
@@ -390,6 +406,10 @@ GPUMUX_EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* map_info_list, un
   return submit(Entry::cuMemMapArrayAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemMapArrayAsync_ptsz, map_info_list, count, stream);
 }
 
+GPUMUX_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+  return hooks::cuMemPoolCreate(pool, properties);
+}
+
 GPUMUX_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   return hooks::cuMemPoolDestroy(pool);
 }
@@ -398,12 +418,24 @@ GPUMUX_EXPORT CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPo
   return hooks::cuMemPoolExportToShareableHandle(handle, pool, handle_type, flags);
 }
 
+GPUMUX_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  return hooks::cuMemPoolGetAttribute(pool, attribute, value);
+}
+
 GPUMUX_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType handle_type, unsigned long long flags) {
   return hooks::cuMemPoolImportFromShareableHandle(pool, handle, handle_type, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, std::size_t count) {
   return hooks::cuMemPoolSetAccess(pool, map, count);
+}
+
+GPUMUX_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  return hooks::cuMemPoolSetAttribute(pool, attribute, value);
+}
+
+GPUMUX_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t min_bytes_to_keep) {
+  return hooks::cuMemPoolTrimTo(pool, min_bytes_to_keep);
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr pointer, std::size_t count, CUdevice destination_device, CUstream stream) {
@@ -440,6 +472,10 @@ GPUMUX_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle*
 
 GPUMUX_EXPORT CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccessDesc* descriptor, std::size_t count) {
   return hooks::cuMemSetAccess(pointer, size, descriptor, count);
+}
+
+GPUMUX_EXPORT CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+  return hooks::cuMemSetMemPool(location, type, pool);
 }
 
 GPUMUX_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, std::size_t size) {

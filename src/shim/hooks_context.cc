@@ -31,8 +31,9 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   SeatMemory& memory = memories.of(*slot);
   // Nothing is moved meanwhile. The context's memory goes while it can still be spoken to, and its work is over.
   memories.pause(*slot);
-  if (certain != nullptr && memory.has_anything()) {
+  if (certain != nullptr && (memory.has_anything() || memories.has_pools())) {
     memories.wait_for_work(memory, certain);
+    memories.context_gone_from_pools(certain);
     memory.pager.context_going(certain);
   } else if (certain != nullptr) {
     memory.pager.forget_context(certain);
@@ -41,7 +42,10 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   const CUresult result = destroy();
   const CUcontext dead = gone(result);
   if (dead == nullptr && certain != nullptr) memory.pager.know_context(certain);
-  if (dead != nullptr && certain == nullptr) memory.pager.context_going(dead, pager::Pager::Context::kGone);
+  if (dead != nullptr && certain == nullptr) {
+    memories.context_gone_from_pools(dead);
+    memory.pager.context_going(dead, pager::Pager::Context::kGone);
+  }
   streams.end_teardown(dead);
   gate::forget_memos();
   memories.resume(*slot);

@@ -19,6 +19,7 @@ CUresult put(void* data, T value) {
 struct Known {
   SeatMemory* memory = nullptr;
   pager::AddressInfo info;
+  CUmemoryPool pool = nullptr;  // that it was allocated from, in the order of a stream
 };
 
 // Nothing: no allocation of the pager's.
@@ -27,7 +28,18 @@ std::optional<Known> find(CUdeviceptr pointer) {
   for (std::uint32_t slot = 0; mine != nullptr && pointer != 0 && slot < mine->seats().count(); ++slot) {
     SeatMemory* const memory = mine->memories().if_any(slot);
     if (memory == nullptr) continue;
-    if (const auto info = memory->pager.find(pointer)) return Known{memory, *info};
+    const auto info = memory->pager.find(pointer);
+    if (!info) continue;
+    Known known{memory, *info, nullptr};
+    if (!memory->pools.covers(pointer)) return known;
+    const auto allocation = memory->pools.find(pointer);
+    if (!allocation) return std::nullopt;
+    known.info.base = allocation->base;
+    known.info.bytes = allocation->bytes;
+    known.info.buffer_id = allocation->id;
+    known.info.context = nullptr;
+    known.pool = allocation->pool;
+    return known;
   }
   return std::nullopt;
 }
@@ -36,6 +48,7 @@ CUresult attribute_of(const Known& known, void* data, CUpointer_attribute attrib
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const pager::AddressInfo& info = known.info;
   switch (attribute) {
+    // None, where the memory is the device's: from a pool, or the program's own.
     case CU_POINTER_ATTRIBUTE_CONTEXT: return put(data, info.context);
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return put(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return put(data, pointer);
@@ -45,14 +58,14 @@ CUresult attribute_of(const Known& known, void* data, CUpointer_attribute attrib
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put(data, static_cast<unsigned long long>(info.buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return put(data, 0);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(data, int{known.memory->device});
-    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return put(data, 1);
+    case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return put(data, known.pool == nullptr ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put(data, info.base);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(data, static_cast<std::size_t>(info.bytes));
     case CU_POINTER_ATTRIBUTE_MAPPED: return put(data, 1);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return put(data, std::uint64_t{0});
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return put(data, 0);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return put(data, static_cast<unsigned>(CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return put(data, CUmemoryPool{nullptr});
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return put(data, known.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put(data, static_cast<std::size_t>(info.mapping_bytes));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put(data, info.mapping_base);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put(data, static_cast<unsigned long long>(info.buffer_id));

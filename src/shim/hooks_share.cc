@@ -27,6 +27,21 @@ PeerSeats peer_seats(CUcontext peer_context) {
   return {&mine->memories(), *own, *peer};
 }
 
+// What is allocated from a pool of ours is the pager's, which gives the rights.
+CUresult give_pool_access(CUmemoryPool pool, const CUmemAccessDesc* accesses, std::size_t count) {
+  Tenant* const mine = tenant_if_any();
+  SeatMemory* const owner = mine != nullptr ? mine->memories().owner_of_pool(pool) : nullptr;
+  for (std::size_t i = 0; owner != nullptr && i < count; ++i) {
+    if (accesses[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) continue;
+    const bool may = accesses[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+    const auto accessor = mine->seat_of_device(accesses[i].location.id);
+    if (!accessor) continue;
+    const CUresult result = mine->memories().set_pool_access(pool, owner->slot, *accessor, may);
+    if (result != CUDA_SUCCESS) return result;
+  }
+  return CUDA_SUCCESS;
+}
+
 // A handle that the library in another process has made. CUDA_ERROR_NOT_FOUND: it is the driver's.
 CUresult open_ours(CUdeviceptr* pointer, const CUipcMemHandle& handle) {
   Tenant* const mine = tenant();
@@ -65,6 +80,8 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer_context) {
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, std::size_t count) {
   if (driver().cuMemPoolSetAccess == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemPoolSetAccess(pool, map, count);
+  if (result != CUDA_SUCCESS) return result;
+  if (const CUresult given = give_pool_access(pool, map, count); given != CUDA_SUCCESS) return given;
   return names_another_device(map, count) ? own_gang(result) : result;
 }
 
@@ -80,8 +97,10 @@ CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc_handle, CUdevice d
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   if (driver().cuIpcGetMemHandle == nullptr) return kNoSuchEntry;
   if (Tenant* const mine = tenant_if_any()) {
-    if (SeatMemory* const owner = mine->memories().owner_of(pointer))
-      return sharing_gang(mine->memories().export_handle(*owner, pointer, handle));
+    SeatMemory* const owner = mine->memories().owner_of(pointer);
+    // As natively: what comes from a pool is shared by the pool's own means.
+    if (owner != nullptr && owner->pools.covers(pointer)) return CUDA_ERROR_INVALID_VALUE;
+    if (owner != nullptr) return sharing_gang(mine->memories().export_handle(*owner, pointer, handle));
   }
   return sharing_gang(driver().cuIpcGetMemHandle(handle, pointer));
 }

@@ -77,6 +77,7 @@ CUresult destroy(CUstream stream, CUresult (*real)(CUstream)) {
   const Known known = find(stream, StreamVariant::kLegacy);
   if (known.streams == nullptr || stream == nullptr) return real(stream);
   known.streams->retire(stream);
+  known.tenant->memories().stream_gone(stream);
   const CUresult result = real(stream);
   gate::forget_memos();
   return result;

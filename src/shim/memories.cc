@@ -64,7 +64,7 @@ SeatMemory& Memories::of(std::uint32_t slot) {
   }
   const Locked locked(make_mutex_);
   if (SeatMemory* const memory = if_any(slot)) return *memory;
-  auto* const made = new SeatMemory(driver_, settings_, device, slot, *this);  // for the life of the process
+  auto* const made = new SeatMemory(driver_, settings_, device, slot, *this, *this);  // for the life of the process
   if (unbound_.load(std::memory_order_seq_cst)) made->unbind();
   // seq_cst: pairs with unbind_all, which either finds this one or is seen by the next line.
   seats_memory_[slot].store(made, std::memory_order_seq_cst);
@@ -155,6 +155,14 @@ CUresult Memories::free(SeatMemory& memory, cuda::CUdeviceptr address) {
     Memories* memories;
     SeatMemory* memory;
   } waiting{this, &memory};
+  if (memory.pools.covers(address)) {
+    const auto freeing = memory.pools.begin_free(address);
+    if (!freeing) return cuda::CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = wait_for_work(memory, freeing->context);
+    memory.pools.end_free(*freeing, result == cuda::CUDA_SUCCESS);
+    synchronised();
+    return result;
+  }
   const auto info = memory.pager.find(address);
   const CUresult result = memory.pager.free(
       address,
@@ -168,6 +176,86 @@ CUresult Memories::free(SeatMemory& memory, cuda::CUdeviceptr address) {
   if (gate_.is_barred(memory.slot) || result != cuda::CUDA_SUCCESS) settle(memory.slot);
   mover_.note_change(memory);
   return result;
+}
+
+// ---- stream-ordered allocation
+
+CUresult Memories::allocate_in_order(SeatMemory& memory, cuda::CUmemoryPool pool, const StreamName& stream,
+                                     std::uint64_t bytes, cuda::CUdeviceptr* address) {
+  // Nothing that the GPU has changes by this: the memory is where the seat's memory is, and the gate says when that may
+  // be used.
+  if (memory.pools.reuse(pool, stream, bytes, address)) return cuda::CUDA_SUCCESS;
+  const CUresult result = allocate(memory, Pools::segment_bytes(bytes), [&](pager::Placement placement) {
+    return memory.pools.allocate(pool, stream, bytes, placement, address);
+  });
+  return result == Pools::kBeyondLimit ? cuda::CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
+CUresult Memories::take_segment(std::uint32_t slot, cuda::CUcontext context, std::uint64_t bytes,
+                                pager::Placement placement, cuda::CUdeviceptr* address) {
+  return of(slot).pager.allocate(context, bytes, placement, address);
+}
+
+void Memories::give_segment(std::uint32_t slot, cuda::CUdeviceptr address) {
+  SeatMemory& memory = of(slot);
+  memory.pager.free(
+      address, [](void*, cuda::CUcontext) { return cuda::CUDA_SUCCESS; }, nullptr);
+  if (gate_.is_barred(slot)) settle(slot);
+  mover_.note_change(memory);
+}
+
+bool Memories::await_frees(SeatMemory& memory) {
+  // Longer than any kernel that one would wait for in an allocation; a wait that this thread itself should end, by work
+  // that it has not submitted yet, must end all the same.
+  constexpr base::Duration kLongest = 30s;
+  const os::SystemClock clock;
+  const base::TimePoint start = clock.now();
+  // What other threads free meanwhile is theirs to wait for.
+  const std::uint64_t moment = memory.pools.moment();
+  if (!memory.pools.has_pending(moment)) return false;
+  do {
+    const base::Duration waited = clock.now() - start;
+    if (waited > kLongest) return false;
+    const timespec pause{0, waited < 1ms ? 10'000 : 200'000};
+    ::nanosleep(&pause, nullptr);
+  } while (memory.pools.has_pending(moment));
+  return true;
+}
+
+SeatMemory* Memories::owner_of_pool(cuda::CUmemoryPool pool) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory != nullptr && memory->is_paged() && memory->pools.has(pool)) return memory;
+  }
+  return nullptr;
+}
+
+SeatMemory* Memories::owner_in_order(cuda::CUdeviceptr address) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory != nullptr && memory->pools.owns(address)) return memory;
+  }
+  return nullptr;
+}
+
+void Memories::stream_gone(cuda::CUstream stream) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (SeatMemory* const memory = if_any(slot)) memory->pools.stream_gone(stream);
+  }
+}
+
+void Memories::context_gone_from_pools(cuda::CUcontext context) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (SeatMemory* const memory = if_any(slot)) memory->pools.context_going(context);
+  }
+}
+
+bool Memories::has_pools() {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory != nullptr && memory->pools.reserved_bytes() != 0) return true;
+  }
+  return false;
 }
 
 void Memories::forget_outside(std::uint64_t key) {
@@ -277,6 +365,10 @@ void Memories::resume(std::uint32_t slot) {
 
 CUresult Memories::enable_peer(std::uint32_t own, std::uint32_t peer) {
   const Locked locked(peers_mutex_);
+  return enable_peer_locked(own, peer);
+}
+
+CUresult Memories::enable_peer_locked(std::uint32_t own, std::uint32_t peer) {
   // Before there are rights to use.
   connect(own, peer);
   if (peers_[{own, peer}] == 0) {
@@ -288,9 +380,29 @@ CUresult Memories::enable_peer(std::uint32_t own, std::uint32_t peer) {
 
 CUresult Memories::disable_peer(std::uint32_t own, std::uint32_t peer) {
   const Locked locked(peers_mutex_);
+  return disable_peer_locked(own, peer);
+}
+
+CUresult Memories::disable_peer_locked(std::uint32_t own, std::uint32_t peer) {
   int& count = peers_[{own, peer}];
   if (count == 0 || --count != 0) return cuda::CUDA_SUCCESS;
   return of(peer).pager.disable_peer(of(own).device);
+}
+
+// Rights are the whole seat's: the pager knows nothing of pools, and a program that gives them to a pool's memory has
+// no use for keeping them from the rest.
+CUresult Memories::set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner, std::uint32_t accessor, bool may) {
+  if (owner == accessor) return cuda::CUDA_SUCCESS;
+  const Locked locked(peers_mutex_);
+  const std::pair key{pool, accessor};
+  if (pool_access_.contains(key) == may) return cuda::CUDA_SUCCESS;
+  if (!may) {
+    pool_access_.erase(key);
+    return disable_peer_locked(accessor, owner);
+  }
+  const CUresult result = enable_peer_locked(accessor, owner);
+  if (result == cuda::CUDA_SUCCESS) pool_access_.insert(key);
+  return result;
 }
 
 void Memories::connect(std::uint32_t a, std::uint32_t b) {

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "client/agent.h"
@@ -48,7 +49,7 @@ class MemoryComes {
   base::Duration waited_{};
 };
 
-class Memories final : public HostLender::Port {
+class Memories final : public HostLender::Port, public Pools::Port {
  public:
   Memories(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
            const MemorySettings& settings);
@@ -74,6 +75,7 @@ class Memories final : public HostLender::Port {
   template <class Call>
   cuda::CUresult allocate(SeatMemory& memory, std::uint64_t bytes, Call call) {
     bool refused = false;
+    bool waited = false;
     MemoryComes comes;
     for (int attempt = 0;; ++attempt) {
       gate::ThreadRecord* const thread = gate::this_thread();
@@ -87,9 +89,17 @@ class Memories final : public HostLender::Port {
         return result;
       }
       // A thread that is inside the gate all the same must not wait there.
-      if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || attempt == kAttempts || refused ||
-          passed == gate::Passed::kNested)
-        return result;
+      if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || passed == gate::Passed::kNested) return result;
+      // What pools keep for their next allocations is of use to this one.
+      const bool released = memory.pools.release(bytes) != 0;
+      if (attempt >= kAttempts || refused) {
+        if (waited || (!released && !await_frees(memory))) return result;
+        waited = true;
+        refused = false;
+        attempt = -1;
+        continue;
+      }
+      if (released) continue;
       if (on_gpu && memory.is_bounded() && memory.pager.bounds().allow(pager::round_up(bytes, pager::kBlockBytes))) {
         if (!comes.wait()) return result;
         --attempt;
@@ -113,7 +123,7 @@ class Memories final : public HostLender::Port {
       if (attempt != 0 && !comes.wait()) return result;
       // What is kept for reuse goes first: it is of no use to anybody.
       bool refused = false;
-      if (memory.pager.trim(bytes) == 0) {
+      if (memory.trim(bytes) == 0) {
         // Others give up memory for whoever holds the lease.
         if (!take_turn(memory.slot)) return result;
         const std::uint64_t epoch = gate_.epoch(memory.slot);
@@ -125,6 +135,26 @@ class Memories final : public HostLender::Port {
     return result;
   }
   cuda::CUresult free(SeatMemory& memory, cuda::CUdeviceptr address);
+
+  // Stream-ordered allocation from a pool that `memory.pools` has.
+  cuda::CUresult allocate_in_order(SeatMemory& memory, cuda::CUmemoryPool pool, const StreamName& stream,
+                                   std::uint64_t bytes, cuda::CUdeviceptr* address);
+  // Whose pool this is, and which allocation's from one; null: none of ours.
+  SeatMemory* owner_of_pool(cuda::CUmemoryPool pool);
+  SeatMemory* owner_in_order(cuda::CUdeviceptr address);
+  // The program has synchronised with some of its work.
+  void synchronised() {
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+      SeatMemory* const memory = if_any(slot);
+      if (memory != nullptr && memory->pools.has_surplus()) memory->pools.release_surplus();
+    }
+  }
+  // Seat `accessor` may reach what is allocated from a pool of `owner`, or no longer.
+  cuda::CUresult set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner, std::uint32_t accessor, bool may);
+  // Ends that concern pools: before a stream is destroyed, a context's end, a pool's after it.
+  void stream_gone(cuda::CUstream stream);
+  void context_gone_from_pools(cuda::CUcontext context);
+  bool has_pools();
 
   // Memory of the driver's own making has gone (SeatMemory::add_outside), whichever seat it was of.
   void forget_outside(std::uint64_t key);
@@ -185,7 +215,18 @@ class Memories final : public HostLender::Port {
   bool ask_for_host(std::uint32_t slot, std::uint64_t bytes) override;
   void return_host(std::uint64_t id) override;
 
+  // ---- Pools::Port
+
+  cuda::CUresult take_segment(std::uint32_t slot, cuda::CUcontext context, std::uint64_t bytes,
+                              pager::Placement placement, cuda::CUdeviceptr* address) override;
+  void give_segment(std::uint32_t slot, cuda::CUdeviceptr address) override;
+
  private:
+  // Waits for what has been freed in the order of streams, as long as something is under way. False: nothing was, or
+  // it takes too long.
+  bool await_frees(SeatMemory& memory);
+  cuda::CUresult enable_peer_locked(std::uint32_t own, std::uint32_t peer);
+  cuda::CUresult disable_peer_locked(std::uint32_t own, std::uint32_t peer);
   // Waits for the seat's lease, at the gate as a submission does. False: it cannot be had.
   bool take_turn(std::uint32_t slot);
   // Other threads may take what one has asked for; but not for ever.
@@ -224,7 +265,8 @@ class Memories final : public HostLender::Port {
   std::array<std::atomic<SeatMemory*>, base::kMaxSeatsPerTenant> seats_memory_{};
 
   pthread_mutex_t peers_mutex_ = PTHREAD_MUTEX_INITIALIZER;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, int> peers_;  // how many contexts have access
+  std::map<std::pair<std::uint32_t, std::uint32_t>, int> peers_;  // how many contexts, and pools, have access
+  std::set<std::pair<cuda::CUmemoryPool, std::uint32_t>> pool_access_;
 
   pthread_mutex_t bars_mutex_ = PTHREAD_MUTEX_INITIALIZER;
   std::array<std::uint64_t, base::kMaxSeatsPerTenant> connected_{};  // the others of the group

@@ -189,6 +189,7 @@ class RoomDaemon {
       complain("has " + std::to_string(on_gpu) + " where it may have " + std::to_string(most));
     }
     if (memory.room_sequence != 0 && memory.allocated > kCommitment) complain("has allocated more than it may");
+    if (memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kPool)] != 0) complain("a pool is the driver's");
     had_ = on_gpu;
     const std::lock_guard lock(mutex_);
     last_ = memory;
@@ -368,8 +369,9 @@ class Program {
 
  private:
   struct Live {
-    CUdeviceptr address;
+    CUdeviceptr address = 0;
     std::vector<std::uint32_t> words;
+    bool is_in_order = false;                 // from a pool
     CUmemGenericAllocationHandle handle = 0;  // mapped by the program itself
     bool exportable = false;
 
@@ -382,13 +384,15 @@ class Program {
     if (live_.size() >= 12) return free_one();
     const std::uint64_t words = 1 + pick(pick(2) == 0 ? 20'000 : 700'000);
     CUdeviceptr address = 0;
-    const CUresult result = hooks::cuMemAlloc_v2(&address, words * 4);
+    const bool is_in_order = pick(3) == 0;
+    const CUresult result =
+        is_in_order ? hooks::cuMemAllocAsync(&address, words * 4, stream_) : hooks::cuMemAlloc_v2(&address, words * 4);
     if (result != CUDA_SUCCESS) {
       EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
       refused.fetch_add(1);
       return free_one();
     }
-    live_.push_back({address, std::vector<std::uint32_t>(words), 0, false});
+    live_.push_back({.address = address, .words = std::vector<std::uint32_t>(words), .is_in_order = is_in_order});
     write(live_.back());
   }
   void free_one() {
@@ -404,11 +408,23 @@ class Program {
       if (!early) {
         EXPECT_EQ(hooks::cuMemRelease(live_[i].handle), CUDA_SUCCESS);
       }
+    } else if (live_[i].is_in_order && pick(4) != 0) {
+      // In the order of the stream: behind increments that may still run, while others look for memory.
+      EXPECT_EQ(hooks::cuMemFreeAsync(live_[i].address, stream_), CUDA_SUCCESS);
     } else {
       EXPECT_EQ(hooks::cuMemFree_v2(live_[i].address), CUDA_SUCCESS);
     }
+    if (pick(20) == 0) change_pool();
     std::swap(live_[i], live_.back());
     live_.pop_back();
+  }
+  void change_pool() {
+    CUmemoryPool pool = nullptr;
+    ASSERT_EQ(driver().cuDeviceGetDefaultMemPool(&pool, 0), CUDA_SUCCESS);
+    std::uint64_t threshold = pick(2) == 0 ? 0 : UINT64_MAX;
+    EXPECT_EQ(hooks::cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold), CUDA_SUCCESS);
+    EXPECT_EQ(hooks::cuMemPoolTrimTo(pool, pick(8) * kMebibyte), CUDA_SUCCESS);
+    synchronised();
   }
   // What a program does that maps its memory by itself. The driver may refuse any call for reasons of its own (this
   // test's), and then nothing has changed: it is made again.
@@ -433,7 +449,7 @@ class Program {
       refused.fetch_add(1);
       return free_one();
     }
-    live_.push_back({0, std::vector<std::uint32_t>(bytes / 4), handle, exportable});
+    live_.push_back({.words = std::vector<std::uint32_t>(bytes / 4), .handle = handle, .exportable = exportable});
     map(live_.back());
     write(live_.back());
     created.fetch_add(1);
@@ -558,8 +574,11 @@ class Program {
     EXPECT_EQ(base, live.address);
     EXPECT_EQ(size, live.words.size() * 4);
     CUcontext context = nullptr;
+    CUmemoryPool pool = nullptr;
     EXPECT_EQ(hooks::cuPointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, live.address), CUDA_SUCCESS);
-    EXPECT_EQ(context, live.handle != 0 ? nullptr : context_);
+    EXPECT_EQ(context, live.is_in_order || live.handle != 0 ? nullptr : context_);
+    EXPECT_EQ(hooks::cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, live.address), CUDA_SUCCESS);
+    EXPECT_EQ(pool != nullptr, live.is_in_order);
     std::size_t free = 0;
     std::size_t total = 0;
     EXPECT_EQ(hooks::cuMemGetInfo_v2(&free, &total), CUDA_SUCCESS);
@@ -677,10 +696,13 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
   for (const auto& program : programs) EXPECT_GT(program->created, 0u);
   EXPECT_GT(last.moved_out, 0u) << "nothing was ever evicted";
   EXPECT_GT(last.moved_in, 0u);
+  EXPECT_STREQ(tenant()->memories().of(0).pools.check(), nullptr);
   programs.clear();
   EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
   SeatMemory& memory = tenant()->memories().of(0);
   tenant()->memories().pause(0);
+  EXPECT_STREQ(memory.pools.check(), nullptr);
+  EXPECT_EQ(memory.pools.reserved_bytes(), 0u);
   EXPECT_STREQ(memory.pager.check(), nullptr);
   EXPECT_EQ(memory.pager.bounds().committed(), 0u);
   EXPECT_EQ(memory.pager.evicted_bytes(), 0u);

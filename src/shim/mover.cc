@@ -216,7 +216,7 @@ std::optional<base::Duration> Mover::begin(SeatMemory& memory, Moving& moving, b
 
 std::optional<base::Duration> Mover::begin_eviction(SeatMemory& memory, Moving& moving, base::TimePoint time) {
   // Freed memory goes whoever holds what: nobody uses it.
-  if (memory.pager.trim(memory.pager.bounds().excess()) != 0) moving.report_now = true;
+  if (memory.trim(memory.pager.bounds().excess()) != 0) moving.report_now = true;
   const std::uint64_t excess = memory.pager.bounds().excess();
   if (excess == 0) return 0ns;
   const std::uint64_t group = memories_.group(memory.slot);

@@ -46,11 +46,12 @@ pager::Options options_of(const MemorySettings& settings, cuda::CUdevice device,
 }  // namespace
 
 SeatMemory::SeatMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice the_device,
-                       std::uint32_t the_slot, HostLender::Port& port)
+                       std::uint32_t the_slot, HostLender::Port& port, Pools::Port& pools_port)
     : slot(the_slot),
       device(the_device),
       lender(port, the_slot),
       pager(driver, options_of(settings, the_device, lender)),
+      pools(driver, pools_port, the_device, the_slot),
       driver_(driver),
       settings_(settings) {
   pager.bounds().set(0, pager::Bounds::kNone);
@@ -255,6 +256,11 @@ void SeatMemory::count_pools() {
       bytes += reserved;
   }
   set_outside(wire::Unpageable::kPool, bytes);
+  std::uint64_t of_graphs = 0;
+  if (has_graph_memory_.load(std::memory_order_relaxed) && driver_.cuDeviceGetGraphMemAttribute != nullptr &&
+      driver_.cuDeviceGetGraphMemAttribute(device, cuda::CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT, &of_graphs) ==
+          cuda::CUDA_SUCCESS)
+    set_outside(wire::Unpageable::kGraph, of_graphs);
 }
 
 // ---- reports

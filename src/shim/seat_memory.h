@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "pager/pager.h"
 #include "shim/host_lender.h"
+#include "shim/pools.h"
 #include "wire/messages.h"
 
 namespace gpumux::shim {
@@ -38,7 +39,7 @@ struct MemorySettings {
 class SeatMemory {
  public:
   SeatMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice device, std::uint32_t slot,
-             HostLender::Port& port);
+             HostLender::Port& port, Pools::Port& pools_port);
   SeatMemory(const SeatMemory&) = delete;
   SeatMemory& operator=(const SeatMemory&) = delete;
 
@@ -46,6 +47,7 @@ class SeatMemory {
   const cuda::CUdevice device;
   HostLender lender;
   pager::Pager pager;
+  Pools pools;  // stream-ordered allocation, out of the pager's memory
 
   // Whether allocations on this GPU are the pager's. Calls the driver once.
   bool is_paged();
@@ -53,6 +55,11 @@ class SeatMemory {
   // Whether the pager has anything that a context's end could concern.
   bool has_anything() const {
     return pager.is_prepared() || pager.bounds().committed() != 0 || pager.bounds().used() != 0 || has_imports_;
+  }
+  // Freed memory that is kept for reuse goes back to the driver, so much at least; returns how much.
+  std::uint64_t trim(std::uint64_t bytes) {
+    pools.release(bytes);
+    return pager.trim(bytes);
   }
   // Memory of other processes is neither used nor committed here.
   void note_import() { has_imports_ = true; }
@@ -100,7 +107,9 @@ class SeatMemory {
   // A pool of the driver's has been allocated from: what it has reserved is counted from now on.
   void count_pool(cuda::CUmemoryPool pool);
   void forget_pool(cuda::CUmemoryPool pool);
-  // Asks the driver again: pools give memory back at moments of their own.
+  // From now on graphs may have memory of their own.
+  void note_graph_memory() { has_graph_memory_.store(true, std::memory_order_relaxed); }
+  // Asks the driver again: pools and graphs give memory back at moments of their own.
   void count_pools();
   std::uint64_t outside_bytes() const { return outside_total_.load(std::memory_order_relaxed); }
   // Allocated in all, in whole blocks.
@@ -129,6 +138,7 @@ class SeatMemory {
   const MemorySettings& settings_;
   std::atomic<int> is_paged_{-1};
   std::atomic<bool> has_imports_{false};
+  std::atomic<bool> has_graph_memory_{false};
   std::atomic<Rule> rule_{Rule::kAsking};  // written under mutex_
   std::atomic<std::uint64_t> total_{0};
   std::atomic<std::uint64_t> outside_total_{0};

@@ -162,6 +162,7 @@ void SeveralPassages::leave() {
 
 void synchronised() {
   Tenant* const tenant = tenant_if_any();
+  tenant->memories().synchronised();
   for (std::uint32_t slot = 0; slot < tenant->seats().count(); ++slot) {
     if (tenant->gate().is_contended(slot)) {
       tenant->drainer().wake();

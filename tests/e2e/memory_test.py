@@ -22,12 +22,12 @@ class Memory(GpumuxTest):
                         "kernel_bandwidth": "16G"}
     daemon_settings = {"mode": "auto", "quantum": "30ms", "reserve": "8MiB", "host_memory": "512MiB"}
 
-    def native(self, **options):
-        return self.start("large", name="native", preload=False, **options).expect_success(timeout=60).field("digest")
+    def native(self, kind="large", **options):
+        return self.start(kind, name="native", preload=False, **options).expect_success(timeout=60).field("digest")
 
-    def run_together(self, count, **options):
-        wanted = self.native(**options)
-        programs = [self.start("large", name=f"large{i}", variables={"GPUMUX_VERIFY": "1"}, **options)
+    def run_together(self, count, kind="large", **options):
+        wanted = self.native(kind, **options)
+        programs = [self.start(kind, name=f"{kind}{i}", variables={"GPUMUX_VERIFY": "1"}, **options)
                     for i in range(count)]
         for program in programs:
             program.expect_success(timeout=120)
@@ -50,6 +50,17 @@ class Memory(GpumuxTest):
     def test_three_that_allocate_and_free(self):
         self.start_daemon()
         self.run_together(3, churn=1, **LARGE)
+
+    def test_two_that_allocate_in_the_order_of_streams(self):
+        daemon = self.start_daemon()
+        self.run_together(2, churn=1, allocator="async", **LARGE)
+        # What the driver's own pools have stays where it is: then they would not have got through at all.
+        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+
+    def test_streams_that_share_pools(self):
+        daemon = self.start_daemon()
+        self.run_together(2, "pools", keep=4, keep_kib=8192)
+        self.assertGreaterEqual(len(daemon.trace.switches(0)), 3)
 
     def test_memory_that_programs_map_by_themselves(self):
         daemon = self.start_daemon()
@@ -130,6 +141,14 @@ class MemoryOfSeveralGpus(GpumuxTest):
             job.expect_success(timeout=120)
         for gpu in range(2):
             self.assertGreaterEqual(len(daemon.trace.switches(gpu)), 4)
+
+    def test_pools_that_a_peer_reads(self):
+        self.start_daemon()
+        wanted = self.start("pools", name="native", preload=False, peer=1).expect_success(timeout=60).field("digest")
+        programs = [self.start("pools", name=f"pools{i}", peer=1, variables={"GPUMUX_VERIFY": "1"}) for i in range(2)]
+        for program in programs:
+            program.expect_success(timeout=120)
+            self.assertEqual(program.field("digest"), wanted)
 
 
 if __name__ == "__main__":

@@ -82,12 +82,17 @@ class Large {
     if (is_vmm()) {
       create(block);
       map(block);
+    } else if (is_async()) {
+      GPUMUX_CALL(api_.cuMemAllocAsync(&block.data, block.count * 4, stream_));
     } else {
       GPUMUX_CALL(api_.cuMemAlloc_v2(&block.data, block.count * 4));
     }
     launch(api_, kernels_.fill, stream_, false, block.data, block.count, value);
     GPUMUX_CALL(api_.cuStreamSynchronize(stream_));
   }
+
+  // From the device's pool, in the order of the stream.
+  bool is_async() const { return options_.text("allocator") == "async"; }
 
   // ---- memory that the program maps by itself
 
@@ -123,6 +128,7 @@ class Large {
     map(block);
   }
   void release(BlockOfMemory& block) {
+    if (is_async()) return GPUMUX_CALL(api_.cuMemFreeAsync(block.data, stream_));
     if (!is_vmm()) return GPUMUX_CALL(api_.cuMemFree_v2(block.data));
     unmap(block);
     for (const CUmemGenericAllocationHandle handle : block.handles) GPUMUX_CALL(api_.cuMemRelease(handle));

@@ -37,6 +37,35 @@ bool legacy_answers_for(const Program& program, cuda::CUstream stream, bool ende
   return was_busy && busy_ns > static_cast<std::int64_t>(kSpinNs) * 9 / 10;
 }
 
+// What the library says of memory that it allocates in the place of the driver's pools (shim/hooks_pool.cc).
+struct PoolFacts {
+  bool no_context = false;
+  bool no_ipc = false;
+  bool no_graph_frees_it = false;
+  bool freed_once = false;
+};
+
+PoolFacts ask_pools(const Program& program, cuda::CUstream stream) {
+  const cuda::Driver& driver = program.driver;
+  PoolFacts facts;
+  cuda::CUdeviceptr data = 0;
+  check(driver.cuMemAllocAsync(&data, 5'000'000, stream), "cuMemAllocAsync");
+  auto context = program.context;
+  facts.no_context =
+      driver.cuPointerGetAttribute(&context, cuda::CU_POINTER_ATTRIBUTE_CONTEXT, data) == cuda::CUDA_SUCCESS &&
+      context == nullptr;
+  cuda::CUipcMemHandle handle{};
+  facts.no_ipc = driver.cuIpcGetMemHandle(&handle, data) == cuda::CUDA_ERROR_INVALID_VALUE;
+  cuda::CUgraph graph = nullptr;
+  check(driver.cuStreamBeginCapture_v2(stream, cuda::CU_STREAM_CAPTURE_MODE_RELAXED), "cuStreamBeginCapture");
+  facts.no_graph_frees_it = driver.cuMemFreeAsync(data, stream) == cuda::CUDA_ERROR_INVALID_VALUE;
+  if (driver.cuStreamEndCapture(stream, &graph) == cuda::CUDA_SUCCESS && graph != nullptr) driver.cuGraphDestroy(graph);
+  check(driver.cuMemFreeAsync(data, stream), "cuMemFreeAsync");
+  facts.freed_once = driver.cuMemFreeAsync(data, stream) == cuda::CUDA_ERROR_INVALID_VALUE;
+  check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
+  return facts;
+}
+
 }  // namespace
 
 int run() {
@@ -54,8 +83,13 @@ int run() {
               text(legacy_answers_for(program, per_thread, true)));
   std::printf("\"legacy stream answers for created streams\": %s, ",
               text(legacy_answers_for(program, blocking, false)));
-  std::printf("\"legacy stream knows nothing of non-blocking streams\": %s}\n",
+  std::printf("\"legacy stream knows nothing of non-blocking streams\": %s, ",
               text(!legacy_answers_for(program, apart, false)));
+  const PoolFacts pools = ask_pools(program, apart);
+  std::printf("\"a pool's memory is of no context\": %s, ", text(pools.no_context));
+  std::printf("\"a pool's memory has no legacy handle\": %s, ", text(pools.no_ipc));
+  std::printf("\"a graph frees nothing that was allocated outside\": %s, ", text(pools.no_graph_frees_it));
+  std::printf("\"memory is freed once\": %s}\n", text(pools.freed_once));
   return 0;
 }
 

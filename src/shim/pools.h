@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stream-ordered allocation (cuMemAllocAsync and its pools) out of the pager's memory, for the pools of one seat.
+//
+// Problem: the driver's pools map and unmap by themselves, so what they have cannot be taken off the GPU. Memory of the
+// pager's can; but cuMemAlloc and cuMemFree wait, and programs use pools because these do not.
+//
+// Idea: a pool takes *segments* from the pager and divides them into *blocks*. An allocation may be used at once, which
+// is more than a program may expect. A free is where the order of streams matters: the block goes to the free ones at
+// once, with the name of the stream that freed it and a *fence*, an event that was recorded behind what the stream had
+// been given until then. So it may be handed out again
+//
+//     on the same stream            at once: what comes there comes after what was there
+//     on any other                  when the fence is done, which is asked and never waited for
+//     on any other, out of memory   behind a cuStreamWaitEvent for the fence, as the driver does it
+//     to anybody else (the pager)   when the fence is done and no other block of the segment is in use
+//
+// Pools keep their handles: the driver made them, has nothing in them, and still answers for whatever is not asked
+// here. Of its memory a pool keeps what its release threshold says, and kKept beyond that, so that a program which
+// allocates and frees in turn calls the driver once for each free (to record the fence), and not to map. The rest is
+// given back when the program synchronises, when another allocation lacks memory, or when the seat is evicted: what is
+// free in a pool is not worth copying.
+//
+// The lock is held for moments; under it the driver is asked about events (as in gate/stream_set.h), so that none is
+// asked about when its context has gone. Memory is taken from and given to the port without it.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "cuda/driver.gen.h"
+#include "pager/pager.h"
+
+namespace gpumux::shim {
+
+// A stream, told from all others that there are and have been, once whoever destroys streams says so (stream_gone).
+struct StreamName {
+  cuda::CUcontext context = nullptr;
+  cuda::CUstream stream = nullptr;  // null: the legacy one of the context
+  std::uint64_t thread = 0;         // of a thread's own default stream
+  bool operator==(const StreamName&) const = default;
+};
+
+class Pools {
+ public:
+  // Where segments come from, and go to. Any thread; called without the lock.
+  class Port {
+   public:
+    virtual cuda::CUresult take_segment(std::uint32_t slot, cuda::CUcontext context, std::uint64_t bytes,
+                                        pager::Placement placement, cuda::CUdeviceptr* address) = 0;
+    // Nothing uses it any more.
+    virtual void give_segment(std::uint32_t slot, cuda::CUdeviceptr address) = 0;
+
+   protected:
+    ~Port() = default;
+  };
+
+  // What a pool keeps though its threshold says less. As much as the driver's own take from the GPU at a time.
+  static constexpr std::uint64_t kKept = 32 * pager::kMebibyte;
+  // Up to this size allocations share segments of one block of the pager's. Larger ones get segments of their own size.
+  static constexpr std::uint64_t kLargestSmall = 256 * 1024;
+  static constexpr std::uint64_t kSmallStep = 512;
+  static constexpr std::uint64_t kLargeStep = 64 * 1024;
+  // A large free block is divided for an allocation of at least this part of it, unless memory is short: otherwise
+  // what is small would keep whole from ever being whole again.
+  static constexpr std::uint64_t kLargestWaste = 8;
+
+  // An allocation that the pool's maxSize forbids: others can make no room for it.
+  static constexpr cuda::CUresult kBeyondLimit = cuda::CUDA_ERROR_NOT_PERMITTED;
+
+  Pools(const cuda::Driver& driver, Port& port, cuda::CUdevice device, std::uint32_t slot);
+  Pools(const Pools&) = delete;
+  Pools& operator=(const Pools&) = delete;
+
+  // ---- which pools
+
+  // From now on allocations from this pool are ours. `largest`: all that it may have; 0: no bound. What has been set
+  // with the driver holds here, too.
+  void add(cuda::CUmemoryPool pool, std::uint64_t largest);
+  // Whether they are. The device's default pool is ours from the first time that it is asked for.
+  bool has(cuda::CUmemoryPool pool);
+  // Which one the device's allocations come from where they name none.
+  cuda::CUmemoryPool current();
+  // The program has chosen another.
+  void forget_current();
+  // The driver has destroyed it. What is allocated lives until it is freed.
+  void destroyed(cuda::CUmemoryPool pool);
+
+  // ---- the program's threads
+
+  // What an allocation of so many bytes takes from the port where nothing is free.
+  static std::uint64_t segment_bytes(std::uint64_t bytes);
+
+  // Out of what is free, without asking the driver anything. False: there is nothing that fits.
+  bool reuse(cuda::CUmemoryPool pool, const StreamName& stream, std::uint64_t bytes, cuda::CUdeviceptr* address);
+  // By any means but waiting. CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, kBeyondLimit.
+  cuda::CUresult allocate(cuda::CUmemoryPool pool, const StreamName& stream, std::uint64_t bytes,
+                          pager::Placement placement, cuda::CUdeviceptr* address);
+
+  // Is the address that of an allocation? (An address inside one is not.)
+  bool owns(cuda::CUdeviceptr address) const;
+  // Does it lie in memory of a pool's, allocated or free?
+  bool covers(cuda::CUdeviceptr address) const;
+  // cuMemFreeAsync. Inside the gate.
+  cuda::CUresult free(cuda::CUdeviceptr address, const StreamName& stream);
+  // cuMemFree, in two steps; between them whoever calls waits for what may use it. `context`: in which that is.
+  struct Freeing {
+    cuda::CUdeviceptr address = 0;
+    std::uint64_t id = 0;
+    cuda::CUcontext context = nullptr;
+  };
+  std::optional<Freeing> begin_free(cuda::CUdeviceptr address);
+  void end_free(const Freeing& freeing, bool freed);
+
+  struct Allocation {
+    cuda::CUdeviceptr base = 0;
+    std::uint64_t bytes = 0;  // as requested
+    std::uint64_t id = 0;     // never used again in this process
+    cuda::CUmemoryPool pool = nullptr;
+  };
+  // The allocation that the address lies in.
+  std::optional<Allocation> find(cuda::CUdeviceptr address) const;
+
+  // Attributes. Of what the driver has in the pool itself nothing is known here.
+  cuda::CUresult get(cuda::CUmemoryPool pool, cuda::CUmemPool_attribute attribute, void* value) const;
+  cuda::CUresult set(cuda::CUmemoryPool pool, cuda::CUmemPool_attribute attribute, const void* value);
+  // Gives back what is free until the pool has no more than this; returns how much.
+  std::uint64_t trim(cuda::CUmemoryPool pool, std::uint64_t keep);
+
+  // ---- giving back
+
+  // So many bytes at least, of what is free in any pool, whatever it may keep; returns how much.
+  std::uint64_t release(std::uint64_t bytes);
+  // What pools have beyond what they may keep. Called when the program has synchronised.
+  void release_surplus();
+  bool has_surplus() const { return surplus_.load(std::memory_order_relaxed); }
+  // Whether there are free blocks that something may still use, and will be done with some time; of those that were
+  // freed before this moment.
+  std::uint64_t moment() const;
+  bool has_pending(std::uint64_t before = UINT64_MAX);
+
+  // ---- ends
+
+  // Before the stream is destroyed: another one may get its handle.
+  void stream_gone(cuda::CUstream stream);
+  // The context's memory goes with it, or has gone, and so do its events. Its work is over.
+  void context_going(cuda::CUcontext context);
+
+  // For tests: what is wrong with the tables; null: nothing.
+  const char* check() const;
+  std::uint64_t reserved_bytes() const;
+
+ private:
+  struct Pool;
+  struct Segment {
+    std::uint64_t bytes = 0;
+    cuda::CUcontext context = nullptr;
+    Pool* pool = nullptr;
+    bool is_small = false;
+  };
+  struct Fence {
+    cuda::CUevent event = nullptr;
+    cuda::CUcontext context = nullptr;
+    std::uint64_t began = 0;  // its recording, and was over, by next_number_
+    std::uint64_t ended = 0;
+  };
+  enum class Use : std::uint8_t {
+    kLive,
+    kFreeing,  // a thread frees it
+    kFree,
+    kTaking,  // a thread makes an allocation of it
+  };
+  struct Block {
+    std::uint64_t bytes = 0;
+    std::uint64_t requested = 0;
+    cuda::CUdeviceptr segment = 0;
+    Use use = Use::kFree;
+    std::uint64_t id = 0;
+    StreamName stream;          // that freed it; no context: nobody's
+    std::vector<Fence> fences;  // that are not known to be done
+    std::uint64_t freed = 0;    // when, as a number that grows
+  };
+  using Blocks = std::map<cuda::CUdeviceptr, Block>;
+  using FreeList = std::set<std::pair<std::uint64_t, cuda::CUdeviceptr>>;  // by size
+  struct Pool {
+    cuda::CUmemoryPool handle = nullptr;
+    std::uint64_t largest = 0;
+    bool is_destroyed = false;
+    std::uint64_t threshold = 0;
+    int reuse[3] = {1, 1, 1};  // by CUmemPool_attribute
+    std::uint64_t reserved = 0, reserved_high = 0;
+    std::uint64_t used = 0, used_high = 0;
+    std::uint64_t whole = 0;  // of segments of which nothing is in use
+    FreeList free[2];         // large blocks, small ones
+    bool may_take_done() const { return reuse[1] != 0; }
+    bool may_depend() const { return reuse[2] != 0; }
+  };
+  enum class Fit { kClose, kAny };
+
+  Pool* find_pool(cuda::CUmemoryPool pool) const;
+  Blocks::iterator take_free(Pool& pool, const StreamName& stream, std::uint64_t bytes, Fit fit);
+  Blocks::iterator take_pending(Pool& pool, const StreamName& stream, std::uint64_t bytes);
+  void make_live(Blocks::iterator block, std::uint64_t bytes, std::uint64_t requested);
+  cuda::CUresult grow(cuda::CUmemoryPool handle, const StreamName& stream, std::uint64_t bytes,
+                      pager::Placement placement, cuda::CUdeviceptr* address);
+  bool take_again(cuda::CUmemoryPool handle, const StreamName& stream, std::uint64_t bytes, Fit fit,
+                  std::size_t questions, cuda::CUdeviceptr* address);
+  cuda::CUresult depend(cuda::CUmemoryPool handle, const StreamName& stream, std::uint64_t bytes,
+                        cuda::CUdeviceptr* address);
+  void list(Blocks::iterator block);
+  void unlist(Blocks::iterator block);
+  void put_free(Blocks::iterator block);
+  Blocks::iterator merge(Blocks::iterator block);
+  void join_fences(Block& into, const Block& other);
+  bool may_merge(const Block& low, const Block& high) const;
+  bool ask_fences(Blocks::iterator block, std::size_t* questions);
+  void settle(std::size_t questions);
+  void unite();
+  cuda::CUresult make_fence(cuda::CUcontext context, Fence* fence);
+  void keep_fence(const Fence& fence);
+  const Segment& segment_of(const Block& block) const { return segments_.find(block.segment)->second; }
+  bool is_whole(const Block& block) const;
+  static bool is_used(const Block& block) { return block.use == Use::kLive || block.use == Use::kFreeing; }
+  void detach(Blocks::iterator block, std::vector<cuda::CUdeviceptr>* gone);
+  std::uint64_t detach_free(Pool& pool, std::uint64_t bytes, std::vector<cuda::CUdeviceptr>* gone);
+  void detach_surplus(Pool& pool, std::vector<cuda::CUdeviceptr>* gone);
+  void note_surplus();
+  void forget_destroyed();
+  void give(const std::vector<cuda::CUdeviceptr>& gone);
+  Blocks::const_iterator holding(cuda::CUdeviceptr address) const;
+
+  const cuda::Driver& driver_;
+  Port& port_;
+  const cuda::CUdevice device_;
+  const std::uint32_t slot_;
+
+  mutable pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // guards all that follows
+  std::vector<std::unique_ptr<Pool>> pools_;                   // few
+  std::map<cuda::CUdeviceptr, Segment> segments_;
+  Blocks blocks_;                                       // of all segments, without gaps
+  std::map<std::uint64_t, cuda::CUdeviceptr> pending_;  // free blocks with fences, the oldest first
+  std::map<cuda::CUcontext, std::vector<cuda::CUevent>> spare_;
+  std::uint64_t next_number_ = 1;
+  cuda::CUmemoryPool default_ = nullptr;  // null: not asked yet
+  cuda::CUmemoryPool current_ = nullptr;
+  std::atomic<bool> surplus_{false};  // written under the lock
+};
+
+}  // namespace gpumux::shim
