@@ -30,14 +30,6 @@ using cuda::CUresult;
 // too much to move at once; they stay on the GPU. No library is known to export more in one.
 constexpr std::uint64_t kLargestWhole = 1024 * kMebibyte;
 
-// The legacy way of registering memory with a network adapter, of which the driver tells nobody. (The way that is not
-// legacy is seen: cuMemGetHandleForAddressRange.)
-bool adapters_may_register_unseen() {
-  static const bool may =
-      ::access("/sys/module/nvidia_peermem", F_OK) == 0 || ::access("/sys/kernel/mm/memory_peers/nv_mem", F_OK) == 0;
-  return may;
-}
-
 View& view_of(Chunk& chunk, cuda::CUdeviceptr mapping, cuda::CUdeviceptr home) {
   const cuda::CUdeviceptr address = mapping + (chunk.address - home);
   return *std::find_if(chunk.views.begin(), chunk.views.end(),
@@ -92,7 +84,6 @@ bool Pager::can_page(const cuda::CUmemAllocationProp& properties, std::uint64_t 
       properties.location.type != cuda::CU_MEM_LOCATION_TYPE_DEVICE || properties.win32HandleMetaData != nullptr ||
       properties.allocFlags.compressionType != 0 || properties.allocFlags.usage != 0)
     return false;
-  if (properties.allocFlags.gpuDirectRDMACapable != 0 && adapters_may_register_unseen()) return false;
   if (bytes == 0 || bytes % kBlockBytes != 0) return false;
   switch (properties.requestedHandleTypes) {
     case cuda::CU_MEM_HANDLE_TYPE_NONE: return true;

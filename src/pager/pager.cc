@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "pager/adapters.h"
+
 namespace gpumux::pager {
 namespace {
 
@@ -426,6 +428,10 @@ CUresult Pager::begin_job() {
 }
 
 std::unique_ptr<Eviction> Pager::begin_eviction(const DrainedSeat& drained, std::uint64_t bytes, CUresult* error) {
+  if (adapters_may_use_memory()) {
+    *error = cuda::CUDA_ERROR_NOT_PERMITTED;
+    return nullptr;
+  }
   *error = begin_job();
   if (*error == cuda::CUDA_SUCCESS) return std::make_unique<Eviction>(state_, drained, bytes, false);
   if (*error == cuda::CUDA_ERROR_NOT_READY) return nullptr;
