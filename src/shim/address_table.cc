@@ -25,6 +25,40 @@ bool AddressTable::is_reserved(cuda::CUdeviceptr address, std::uint64_t bytes) c
   return true;
 }
 
+void AddressTable::add(const Mapping& mapping) {
+  mappings_[mapping.address] = mapping;
+  if (const auto found = counted_.find(mapping.handle); found != counted_.end()) ++found->second.mappings;
+}
+
+cuda::CUmemGenericAllocationHandle AddressTable::remove(cuda::CUdeviceptr address) {
+  const auto found = mappings_.find(address);
+  if (found == mappings_.end()) return 0;
+  const cuda::CUmemGenericAllocationHandle handle = found->second.handle;
+  mappings_.erase(found);
+  const auto counted = counted_.find(handle);
+  if (counted == counted_.end()) return 0;
+  --counted->second.mappings;
+  return is_gone(handle) ? handle : 0;
+}
+
+void AddressTable::retained(cuda::CUmemGenericAllocationHandle handle) {
+  if (const auto found = counted_.find(handle); found != counted_.end()) ++found->second.references;
+}
+
+bool AddressTable::released(cuda::CUmemGenericAllocationHandle handle) {
+  const auto found = counted_.find(handle);
+  if (found == counted_.end()) return false;
+  if (found->second.references != 0) --found->second.references;
+  return is_gone(handle);
+}
+
+bool AddressTable::is_gone(cuda::CUmemGenericAllocationHandle handle) {
+  const auto found = counted_.find(handle);
+  if (found->second.references != 0 || found->second.mappings != 0) return false;
+  counted_.erase(found);
+  return true;
+}
+
 std::vector<AddressTable::Mapping> AddressTable::in(cuda::CUdeviceptr address, std::uint64_t bytes) const {
   std::vector<Mapping> found;
   auto at = mappings_.upper_bound(address);

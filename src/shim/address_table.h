@@ -27,7 +27,8 @@ class AddressTable {
   struct Mapping {
     cuda::CUdeviceptr address = 0;
     std::uint64_t bytes = 0;
-    SeatMemory* owner = nullptr;  // null: the driver's own
+    SeatMemory* owner = nullptr;                    // null: the driver's own
+    cuda::CUmemGenericAllocationHandle handle = 0;  // of the driver's own
   };
   struct Reservation {
     cuda::CUdeviceptr address = 0;
@@ -41,6 +42,7 @@ class AddressTable {
     Locked(const Locked&) = delete;
     Locked& operator=(const Locked&) = delete;
     AddressTable* operator->() const { return &table_; }
+    AddressTable& operator*() const { return table_; }
 
    private:
     AddressTable& table_;
@@ -54,15 +56,29 @@ class AddressTable {
   // Is all of it reserved? Reservations next to each other are as good as one, as they are for the driver.
   bool is_reserved(cuda::CUdeviceptr address, std::uint64_t bytes) const;
 
-  void add(const Mapping& mapping) { mappings_[mapping.address] = mapping; }
-  void remove(cuda::CUdeviceptr address) { mappings_.erase(address); }
+  void add(const Mapping& mapping);
+  // The handle whose memory has gone with it; 0: none.
+  cuda::CUmemGenericAllocationHandle remove(cuda::CUdeviceptr address);
   // What is mapped in any part of it, in the order of addresses.
   std::vector<Mapping> in(cuda::CUdeviceptr address, std::uint64_t bytes) const;
 
+  // Memory of the driver's own that is counted: it lives as long as its handle or a mapping.
+  void created(cuda::CUmemGenericAllocationHandle handle) { counted_[handle] = {1, 0}; }
+  void retained(cuda::CUmemGenericAllocationHandle handle);
+  // True: its memory has gone with it.
+  bool released(cuda::CUmemGenericAllocationHandle handle);
+
  private:
+  struct Counted {
+    std::uint32_t references = 0;
+    std::uint32_t mappings = 0;
+  };
+  bool is_gone(cuda::CUmemGenericAllocationHandle handle);
+
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
   std::map<cuda::CUdeviceptr, std::uint64_t> reserved_;
   std::map<cuda::CUdeviceptr, Mapping> mappings_;
+  std::map<cuda::CUmemGenericAllocationHandle, Counted> counted_;
 };
 
 }  // namespace gpumux::shim

@@ -98,6 +98,11 @@ bool is_inside(const AddressTable::Mapping& mapping, CUdeviceptr address, std::s
   return mapping.address >= address && mapping.address + mapping.bytes <= address + size;
 }
 
+void remove(Tenant& mine, AddressTable& table, const AddressTable::Mapping& mapping) {
+  const CUmemGenericAllocationHandle gone = table.remove(mapping.address);
+  if (gone != 0) mine.memories().forget_outside(gone);
+}
+
 bool any_ours(const std::vector<AddressTable::Mapping>& mappings) {
   return std::any_of(mappings.begin(), mappings.end(), [](const auto& mapping) { return mapping.owner != nullptr; });
 }
@@ -127,6 +132,10 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, co
   }
   const CUresult result = memories.with_room(memory, bytes, [&] { return real(handle, bytes, properties, flags); });
   if (result == CUDA_SUCCESS) {
+    {
+      const AddressTable::Locked table(memories.addresses());
+      table->created(*handle);
+    }
     memory.add_outside(wire::Unpageable::kMapped, *handle, bytes);
     memories.mover().note_change(memory);
   }
@@ -140,9 +149,11 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     tenant()->memories().on_reach_changed(*its->memory);
     return result;
   }
+  Tenant* const mine = tenant_if_any();
+  if (mine == nullptr) return driver().cuMemRelease(handle);
+  const AddressTable::Locked table(mine->memories().addresses());
   const CUresult result = driver().cuMemRelease(handle);
-  if (Tenant* const mine = tenant_if_any(); mine != nullptr && result == CUDA_SUCCESS)
-    mine->memories().forget_outside(handle);
+  if (result == CUDA_SUCCESS && table->released(handle)) mine->memories().forget_outside(handle);
   return result;
 }
 
@@ -160,7 +171,12 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
       return result;
     }
   }
-  return driver().cuMemRetainAllocationHandle(handle, address);
+  const CUresult result = driver().cuMemRetainAllocationHandle(handle, address);
+  if (Tenant* const mine = tenant_if_any(); mine != nullptr && result == CUDA_SUCCESS) {
+    const AddressTable::Locked table(mine->memories().addresses());
+    table->retained(*handle);
+  }
+  return result;
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
@@ -238,7 +254,7 @@ CUresult cuMemMap(CUdeviceptr pointer, std::size_t size, std::size_t offset, CUm
     // While it is evicted the driver does not know that something is there.
     if (any_ours(there)) return CUDA_ERROR_INVALID_VALUE;
     const CUresult result = real(pointer, size, offset, handle, flags);
-    if (result == CUDA_SUCCESS) table->add({pointer, size, nullptr});
+    if (result == CUDA_SUCCESS) table->add({pointer, size, nullptr, handle});
     return result;
   }
   std::uint64_t bytes = 0;
@@ -249,7 +265,7 @@ CUresult cuMemMap(CUdeviceptr pointer, std::size_t size, std::size_t offset, CUm
   if (offset != 0 || size != bytes) return CUDA_ERROR_NOT_SUPPORTED;
   if (!there.empty() || !table->is_reserved(pointer, size)) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = its->memory->pager.map_handle(its->id, pointer);
-  if (result == CUDA_SUCCESS) table->add({pointer, size, its->memory});
+  if (result == CUDA_SUCCESS) table->add({pointer, size, its->memory, 0});
   return result;
 }
 
@@ -264,7 +280,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, std::size_t size) {
   if (!any_ours(there)) {
     const CUresult result = real(pointer, size);
     for (const AddressTable::Mapping& mapping : there) {
-      if (result == CUDA_SUCCESS) table->remove(mapping.address);
+      if (result == CUDA_SUCCESS) remove(*mine, *table, mapping);
     }
     return result;
   }
@@ -276,7 +292,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, std::size_t size) {
                                                      : real(mapping.address, mapping.bytes);
     if (mapping.owner != nullptr) mine->memories().on_reach_changed(*mapping.owner);
     if (result != CUDA_SUCCESS) return result;
-    table->remove(mapping.address);
+    remove(*mine, *table, mapping);
   }
   return CUDA_SUCCESS;
 }

@@ -373,6 +373,7 @@ class Program {
     std::vector<std::uint32_t> words;
     bool is_in_order;                         // from a pool
     CUmemGenericAllocationHandle handle = 0;  // mapped by the program itself
+    bool exportable = false;
 
     std::size_t bytes() const { return words.size() * 4; }
   };
@@ -391,7 +392,7 @@ class Program {
       refused.fetch_add(1);
       return free_one();
     }
-    live_.push_back({address, std::vector<std::uint32_t>(words), is_in_order, 0});
+    live_.push_back({address, std::vector<std::uint32_t>(words), is_in_order, 0, false});
     write(live_.back());
   }
   void free_one() {
@@ -439,6 +440,8 @@ class Program {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    const bool exportable = pick(5) == 0;
+    if (exportable) properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     CUmemGenericAllocationHandle handle = 0;
     const CUresult result = hooks::cuMemCreate(&handle, bytes, &properties, 0);
     if (result != CUDA_SUCCESS) {
@@ -446,7 +449,7 @@ class Program {
       refused.fetch_add(1);
       return free_one();
     }
-    live_.push_back({0, std::vector<std::uint32_t>(bytes / 4), false, handle});
+    live_.push_back({0, std::vector<std::uint32_t>(bytes / 4), false, handle, exportable});
     map(live_.back());
     write(live_.back());
     created.fetch_add(1);
@@ -556,9 +559,11 @@ class Program {
     EXPECT_EQ(hooks::cuMemGetAllocationPropertiesFromHandle(&properties, live.handle), CUDA_SUCCESS);
     EXPECT_EQ(properties.type, CU_MEM_ALLOCATION_TYPE_PINNED);
     int fd = -1;
-    EXPECT_EQ(hooks::cuMemExportToShareableHandle(&fd, live.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-              CUDA_ERROR_INVALID_VALUE)
-        << "nobody asked for that when it was created";
+    const CUresult exported =
+        hooks::cuMemExportToShareableHandle(&fd, live.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    EXPECT_EQ(exported, live.exportable ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE)
+        << "what nobody asked for when it was created cannot be had later";
+    if (exported == CUDA_SUCCESS) ::close(fd);
   }
   // Answered whether it is there or not.
   void look(const Live& live) {
