@@ -244,10 +244,12 @@ Pools::Blocks::iterator Pools::take_free(Pool& pool, const StreamName& stream, s
     if (small != is_small && fit == Fit::kClose) break;
     FreeList& list = pool.free[small];
     for (auto entry = list.lower_bound({bytes, 0}); entry != list.end(); ++entry) {
-      if (fit == Fit::kClose && !is_small && entry->first / kLargestWaste > bytes) break;
       const auto block = blocks_.find(entry->second);
       const Block& found = block->second;
-      if (segment_of(found).context != stream.context) continue;
+      const Segment& segment = segment_of(found);
+      if (segment.context != stream.context) continue;
+      const bool is_waste = segment.bytes > kLargestStep && found.bytes / kLargestWaste > bytes;
+      if (fit == Fit::kClose && is_waste) continue;
       const bool is_done = found.fences.empty() && (pool.may_take_done() || found.stream.context == nullptr);
       if (!is_done && !(found.stream == stream)) continue;
       unlist(block);
@@ -359,17 +361,32 @@ bool Pools::reuse(cuda::CUmemoryPool pool, const StreamName& stream, std::uint64
 
 CUresult Pools::grow(cuda::CUmemoryPool handle, const StreamName& stream, std::uint64_t bytes,
                      pager::Placement placement, cuda::CUdeviceptr* address) {
-  const std::uint64_t size = segment_bytes(bytes);
+  const std::uint64_t least = segment_bytes(bytes);
+  const bool is_small = block_bytes(bytes) <= kLargestSmall;
+  std::uint64_t size = least;
   Pool* pool = nullptr;
   {
     const Locked locked(mutex_);
     pool = find_pool(handle);
     if (pool == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
-    if (pool->largest != 0 && (size > pool->largest || pool->reserved > pool->largest - size)) return kBeyondLimit;
+    const auto has_room = [pool](std::uint64_t more) {
+      return pool->largest == 0 || (more <= pool->largest && pool->reserved <= pool->largest - more);
+    };
+    const std::uint64_t step = std::min(pool->reserved / pager::kBlockBytes * pager::kBlockBytes, kLargestStep);
+    if (!is_small && has_room(step)) size = std::max(least, step);
+    if (!has_room(size)) return kBeyondLimit;
     pool->reserved += size;  // from here on it cannot go
   }
   cuda::CUdeviceptr base = 0;
-  const CUresult result = port_.take_segment(slot_, stream.context, size, placement, &base);
+  CUresult result = port_.take_segment(slot_, stream.context, size, placement, &base);
+  if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && size != least) {
+    {
+      const Locked locked(mutex_);
+      pool->reserved -= size - least;
+    }
+    size = least;
+    result = port_.take_segment(slot_, stream.context, size, placement, &base);
+  }
   const Locked locked(mutex_);
   if (result != cuda::CUDA_SUCCESS) {
     pool->reserved -= size;
@@ -377,7 +394,7 @@ CUresult Pools::grow(cuda::CUmemoryPool handle, const StreamName& stream, std::u
     return result;
   }
   pool->reserved_high = std::max(pool->reserved_high, pool->reserved);
-  segments_.emplace(base, Segment{size, stream.context, pool, block_bytes(bytes) <= kLargestSmall});
+  segments_.emplace(base, Segment{size, stream.context, pool, is_small});
   Block whole;
   whole.bytes = size;
   whole.segment = base;

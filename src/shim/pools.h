@@ -64,12 +64,16 @@ class Pools {
 
   // What a pool keeps though its threshold says less. As much as the driver's own take from the GPU at a time.
   static constexpr std::uint64_t kKept = 32 * pager::kMebibyte;
-  // Up to this size allocations share segments of one block of the pager's. Larger ones get segments of their own size.
+  // Segments are taken in steps that grow with the pool, up to this: each costs the driver 120 us in its life, and
+  // again whenever it moves (pager/sizes.h). Larger allocations, and all where memory is short, get segments of their
+  // own size.
+  static constexpr std::uint64_t kLargestStep = 32 * pager::kMebibyte;
+  // Up to this size allocations share segments of one block of the pager's.
   static constexpr std::uint64_t kLargestSmall = 256 * 1024;
   static constexpr std::uint64_t kSmallStep = 512;
   static constexpr std::uint64_t kLargeStep = 64 * 1024;
-  // A large free block is divided for an allocation of at least this part of it, unless memory is short: otherwise
-  // what is small would keep whole from ever being whole again.
+  // What is free of a segment that is larger than a step is divided for an allocation of at least this part of it,
+  // unless memory is short: otherwise what is small would keep it from ever being whole again.
   static constexpr std::uint64_t kLargestWaste = 8;
 
   // An allocation that the pool's maxSize forbids: others can make no room for it.
@@ -95,7 +99,7 @@ class Pools {
 
   // ---- the program's threads
 
-  // What an allocation of so many bytes takes from the port where nothing is free.
+  // What an allocation of so many bytes takes from the port at least, where nothing is free.
   static std::uint64_t segment_bytes(std::uint64_t bytes);
 
   // Out of what is free, without asking the driver anything. False: there is nothing that fits.

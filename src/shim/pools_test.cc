@@ -311,7 +311,7 @@ TEST_F(PoolsTest, AStreamsNameIsNotItsHandle) {
   submit(kB);
   ASSERT_EQ(pools_.free(own, one), CUDA_SUCCESS);
   CUdeviceptr again = 0;
-  EXPECT_FALSE(pools_.reuse(pool_, two, 4 * kMebibyte, &again));
+  EXPECT_TRUE(!pools_.reuse(pool_, two, 4 * kMebibyte, &again) || again != own);
   EXPECT_TRUE(pools_.reuse(pool_, one, 4 * kMebibyte, &again));
   EXPECT_EQ(again, own);
 }
@@ -351,6 +351,23 @@ TEST_F(PoolsTest, WhatIsSmallSharesABlockAndLeavesLargeOnesWhole) {
   const CUdeviceptr medium = allocate(kMebibyte, kA);
   EXPECT_FALSE(medium >= large && medium < large + 64 * kMebibyte) << "too little of it to divide it for";
   EXPECT_EQ(allocate(60 * kMebibyte, kA), large);
+}
+
+TEST_F(PoolsTest, SegmentsComeInStepsAsLongAsThereIsMemory) {
+  std::vector<CUdeviceptr> all;
+  for (int i = 0; i < 256; ++i) all.push_back(allocate(kMebibyte, kA));
+  EXPECT_LE(pages_.taken, 12u) << "2, 2, 4, 8, 16 and then 32 MiB at a time";
+  EXPECT_LE(pages_.used, (256 + 32) * kMebibyte);
+  EXPECT_EQ(get(CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 256 * kMebibyte);
+  // Where a step is too much, what is asked for may not be.
+  while (get(CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT) != get(CU_MEMPOOL_ATTR_USED_MEM_CURRENT))
+    all.push_back(allocate(kMebibyte, kA));
+  pages_.capacity = pages_.used + 2 * kMebibyte;
+  all.push_back(allocate(kMebibyte, kA));
+  EXPECT_EQ(pages_.used, pages_.capacity);
+  for (const CUdeviceptr address : all) free(address, kA);
+  gpu_.run_all();
+  EXPECT_EQ(pools_.trim(pool_, 0), pages_.capacity);
 }
 
 TEST_F(PoolsTest, AttributesAreThePoolsOwnNumbers) {

@@ -53,13 +53,13 @@ class Memory(GpumuxTest):
 
     def test_two_that_allocate_in_the_order_of_streams(self):
         daemon = self.start_daemon()
-        self.run_together(2, churn=1, allocator="async", **LARGE)
+        self.run_together(2, churn=1, allocator="async", **{**LARGE, "rounds": 24})
         # What the driver's own pools have stays where it is: then they would not have got through at all.
         self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
 
     def test_streams_that_share_pools(self):
         daemon = self.start_daemon()
-        self.run_together(2, "pools", keep=4, keep_kib=8192)
+        self.run_together(2, "pools", rounds=20, keep=4, keep_kib=8192)
         self.assertGreaterEqual(len(daemon.trace.switches(0)), 3)
 
     def test_memory_that_programs_map_by_themselves(self):
