@@ -221,6 +221,22 @@ TEST_F(HandlesTest, LivesAsLongAsAHandleOrAMapping) {
   EXPECT_EQ(pager().counters().host_used, 0u);
 }
 
+TEST_F(HandlesTest, WhatNobodyCanReachIsEvictedFirst) {
+  const std::uint64_t needed = create();
+  mapped(needed);
+  const std::uint64_t idle = create();
+  const CUdeviceptr address = mapped(idle);
+  write(address, random_words(kBytes, 8));
+  EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
+  EXPECT_CUDA(pager().unmap_handle(address));
+  ASSERT_EQ(evict(kBytes), JobState::kDone);
+  EXPECT_EQ(freed_, kBytes);
+  EXPECT_EQ(pager().evicted_bytes(), 0u) << "what is needed has stayed";
+  const CUdeviceptr again = mapped(idle);
+  ASSERT_EQ(restore(), JobState::kDone);
+  expect_words(again, random_words(kBytes, 8));
+}
+
 TEST_F(HandlesTest, OutlivesItsContextAndPagesInAnother) {
   const std::uint64_t handle = create();
   const CUdeviceptr address = mapped(handle);
@@ -354,19 +370,20 @@ TEST_F(HandlesTest, ACallDuringAnEvictionIsNotHeldUpByIt) {
 // true, and nothing is lost or left behind.
 TEST_F(HandlesTest, EachFailureOfTheDriverLosesNothing) {
   const std::uint64_t before = sim::free_bytes();
-  const auto words = random_words(kBytes, 6);
+  constexpr std::uint64_t kSmall = 6 * kMebibyte;  // two chunks
+  const auto words = random_words(kSmall, 6);
   for (const char* entry : {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemRelease",
                             "cuMemAddressReserve", "cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"}) {
-    for (std::uint64_t nth = 1; nth <= 8; ++nth) {
+    for (std::uint64_t nth = 1; nth <= 6; ++nth) {
       SCOPED_TRACE(std::string(entry) + " " + std::to_string(nth));
       clear_faults();
       Fault& fault = *the_faults()[entry];
       fault.fail_at = nth;
       const auto twice = [](auto call) { return call() == CUDA_SUCCESS ? CUDA_SUCCESS : call(); };
       std::uint64_t handle = 0;
-      ASSERT_CUDA(twice([&] { return pager().create_handle(kBytes, properties(), Placement::kResident, &handle); }));
-      const CUdeviceptr first = reserve();
-      const CUdeviceptr second = reserve();
+      ASSERT_CUDA(twice([&] { return pager().create_handle(kSmall, properties(), Placement::kResident, &handle); }));
+      const CUdeviceptr first = reserve(kSmall);
+      const CUdeviceptr second = reserve(kSmall);
       ASSERT_CUDA(twice([&] { return pager().map_handle(handle, first); }));
       ASSERT_CUDA(twice([&] { return allow(first); }));
       ASSERT_STREQ(pager().check(), nullptr);
@@ -394,7 +411,7 @@ TEST_F(HandlesTest, EachFailureOfTheDriverLosesNothing) {
       EXPECT_EQ(pager().counters().stuck, 0u);
       ASSERT_STREQ(pager().check(), nullptr);
       for (const CUdeviceptr address : {first, second})
-        EXPECT_CUDA(simulated_driver().cuMemAddressFree(address, kBytes));
+        EXPECT_CUDA(simulated_driver().cuMemAddressFree(address, kSmall));
     }
   }
 }
