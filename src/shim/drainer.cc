@@ -19,6 +19,7 @@ using gate::WorkState;
 // besides; this is for work that ends unobserved. A look costs about a microsecond when something has been submitted
 // meanwhile.
 constexpr base::Duration kIdleLook = 250us;
+constexpr std::int64_t kLooksPerIdleHold = 8;
 
 // A wait as short as this is spent awake: asleep it would last longer, for waking up alone takes 20 to 70 us.
 constexpr base::Duration kShortestSleep = 60us;
@@ -247,10 +248,9 @@ std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::
   if (!gate_.is_granted(slot) || !gate_.is_contended(slot)) return std::nullopt;
   const std::uint64_t epoch = gate_.epoch(slot);
   const std::uint64_t passages = gate_.passages(slot);
-  // Threads that wait for the seat's memory are about to submit.
-  const bool is_restoring = gate_.is_barred(slot) && gate_.waiting(slot) != 0;
-  bool is_busy =
-      is_restoring || gate_.is_anybody_inside(slot) || seats_.streams(slot).poll(false) == WorkState::kRunning;
+  // Threads that wait while the lease is held wait for the seat's memory, or are just waking up: about to submit.
+  bool is_busy = gate_.waiting(slot) != 0 || gate_.is_anybody_inside(slot) ||
+                 seats_.streams(slot).poll(false) == WorkState::kRunning;
   base::Duration idle_hold;
   base::Duration idle;
   bool tell = false;
@@ -270,7 +270,8 @@ std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::
       seat.idling_told = false;
     }
     idle = time - seat.idle_since;
-    if (is_busy) return std::max<base::Duration>(idle_hold, kIdleLook);
+    // A long hold is looked at in parts: what was busy until just now must not count as idle since the last look.
+    if (is_busy) return std::max<base::Duration>(idle_hold / kLooksPerIdleHold, kIdleLook);
     if (idle < idle_hold && !seat.idling_told) {
       // Once for each time that it is idle, whether it is told or skipped.
       tell = seat.idlings_to_skip == 0;

@@ -6,6 +6,8 @@
 // Order and errors are the driver's, as a real one (580.159) was seen to give them: whole handles are mapped, nothing
 // else; rights are given to rows of whole mappings; unmapping passes over what is not mapped.
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 
 #include "shim/gangs.h"
 #include "shim/hooks.gen.h"
@@ -94,6 +96,20 @@ void connect(Tenant& mine, const SeatMemory& memory, const CUmemAccessDesc* righ
   }
 }
 
+// Once: who wonders why a program's memory stays on the GPU finds it in the daemon's log.
+void note_left_to_driver(Tenant& mine, const CUmemAllocationProp& properties, std::size_t bytes,
+                         unsigned long long flags) {
+  static std::atomic<bool> told{false};
+  if (told.exchange(true, std::memory_order_relaxed)) return;
+  char text[256];
+  std::snprintf(text, sizeof text,
+                "memory that the program maps by itself stays on the GPU: %zu bytes, type %u, handle types %u, "
+                "compression %u, usage %u, flags %llu",
+                bytes, static_cast<unsigned>(properties.type), static_cast<unsigned>(properties.requestedHandleTypes),
+                properties.allocFlags.compressionType, properties.allocFlags.usage, flags);
+  mine.note_unpageable(text);
+}
+
 bool is_inside(const AddressTable::Mapping& mapping, CUdeviceptr address, std::size_t size) {
   return mapping.address >= address && mapping.address + mapping.bytes <= address + size;
 }
@@ -132,6 +148,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, co
   }
   const CUresult result = memories.with_room(memory, bytes, [&] { return real(handle, bytes, properties, flags); });
   if (result == CUDA_SUCCESS) {
+    note_left_to_driver(*mine, *properties, bytes, flags);
     {
       const AddressTable::Locked table(memories.addresses());
       table->created(*handle);

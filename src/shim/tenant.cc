@@ -288,6 +288,8 @@ void Tenant::announce_gangs(client::Agent::Announcement& announcement) {
     sharing_gang_told_ = announcement.send(join);
 }
 
+void Tenant::note_unpageable(const char* text) { note(wire::Severity::kInfo, text); }
+
 void Tenant::note(wire::Severity severity, const std::string& text) {
   write_log(severity, text);
   wire::Note message{.severity = severity};

@@ -52,6 +52,7 @@ class Tenant final : public client::SeatPort {
 
   // To the daemon's log and GPUMUX_LOG.
   void note(wire::Severity severity, const std::string& text);
+  void note_unpageable(const char* text);
 
   void close_after_fork();
 

@@ -43,7 +43,7 @@ class Memory(GpumuxTest):
 
     def test_two_that_do_not_fit_together(self):
         daemon = self.start_daemon()
-        self.run_together(2, **LARGE)
+        self.run_together(2, **{**LARGE, "rounds": 60})
         # Both were at work in turns, so each turn of one took the memory of the other.
         self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
 
