@@ -27,7 +27,8 @@ namespace {
 using cuda::CUresult;
 
 // A handle that may be exported is one of the driver's, for whoever imports it gets one. Larger ones than this would be
-// too much to move at once; they stay on the GPU. No library is known to export more in one.
+// too much to move at once, and are several of the driver's, which cannot be exported: JAX asks for all of its memory
+// in one handle that could be, and exports none of it; no library is known to export more in one.
 constexpr std::uint64_t kLargestWhole = 1024 * kMebibyte;
 
 View& view_of(Chunk& chunk, cuda::CUdeviceptr mapping, cuda::CUdeviceptr home) {
@@ -87,7 +88,7 @@ bool Pager::can_page(const cuda::CUmemAllocationProp& properties, std::uint64_t 
   if (bytes == 0 || bytes % kBlockBytes != 0) return false;
   switch (properties.requestedHandleTypes) {
     case cuda::CU_MEM_HANDLE_TYPE_NONE: return true;
-    case cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: return bytes <= kLargestWhole;
+    case cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR: return true;
     default: return false;
   }
 }
@@ -106,7 +107,7 @@ CUresult Pager::create_handle(std::uint64_t bytes, const cuda::CUmemAllocationPr
     state_.mapper.unreserve(range->base, bytes);
     return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   }
-  const bool whole = properties.requestedHandleTypes != cuda::CU_MEM_HANDLE_TYPE_NONE;
+  const bool whole = properties.requestedHandleTypes != cuda::CU_MEM_HANDLE_TYPE_NONE && bytes <= kLargestWhole;
   const std::uint64_t chosen = state_.options.chunk_bytes;
   range->chunks = make_chunks(range->base, bytes, whole ? bytes : chosen != 0 ? chosen : chunk_bytes_for(bytes));
   for (Chunk& chunk : range->chunks) chunk.as = &range->handle->properties;

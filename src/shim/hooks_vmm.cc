@@ -224,7 +224,12 @@ CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAlloca
   std::vector<pager::DriverPiece> pieces;
   CUresult result = tenant()->memories().pin_handle(*its->memory, its->id, pager::PinReason::kExported, &pieces);
   if (result != CUDA_SUCCESS) return result;
-  // What may be exported is one handle of the driver's.
+  if (pieces.size() != 1) {
+    its->memory->pager.unpin_handle(its->id, pager::PinReason::kExported);
+    tenant()->note_unpageable(
+        "more than 1 GiB of memory in one handle cannot be exported while it pages: with GPUMUX_PAGING=off it can");
+    return CUDA_ERROR_NOT_SUPPORTED;
+  }
   result = real(shareable_handle, pieces.front().handle, handle_type, flags);
   if (result != CUDA_SUCCESS) its->memory->pager.unpin_handle(its->id, pager::PinReason::kExported);
   return sharing_gang(result);
