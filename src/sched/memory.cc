@@ -34,6 +34,10 @@ void LeaseCore::State::on(const MemoryNeed& e) {
   seat->pages = e.pages;
   Unit& unit = *seat->unit;
   touch(unit);
+  // How long an idle holder is to wait follows from what the next one would have to move.
+  for (Unit* holder : seat->gpu->holders) {
+    if (holder->told_contended) tell_contention(*holder, true);
+  }
   if (!unit.restoring || has_pages_to_move(unit)) return;
   unit.restoring = false;
   unit.ready_at = now;

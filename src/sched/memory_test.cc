@@ -61,6 +61,24 @@ TEST(Memory, TheQuantumBeginsWhenTheMemoryIsThere) {
   EXPECT_EQ(script.phase(kA), SeatPhase::kRevoked);
 }
 
+// A holder is granted its lease while the others' memory is still there; what it restores then takes from them makes
+// giving way dear.
+TEST(Memory, TheIdleHoldFollowsWhatTheNextOneLacks) {
+  Script script(1, {});
+  script.tenant(1, {0});
+  script.tenant(2, {0});
+  pages(script, kA, true);
+  script.request(kA);
+  script.wait(300ms);
+  pages(script, kA, false);
+  const std::string short_hold = script.request(kB);
+  EXPECT_NE(short_hold.find("contention 1@0 yes"), std::string::npos) << short_hold;
+  const std::string long_hold = pages(script, kB, true);
+  EXPECT_NE(long_hold.find("contention 1@0 yes"), std::string::npos) << long_hold;
+  EXPECT_NE(long_hold, short_hold);
+  EXPECT_EQ(pages(script, kB, false), short_hold);
+}
+
 // Whoever says that it lacks memory again later does not get another quantum for it.
 TEST(Memory, ItBeginsOnce) {
   GpuSettings settings;

@@ -58,7 +58,7 @@ def run(work, arguments):
         step += 1
     work.wait()
     each = (time.monotonic() - begin) / MEASURED
-    steps = arguments.steps or max(10, min(5000, round(arguments.seconds / each)))
+    steps = arguments.steps or max(10, min(20000, round(arguments.seconds / each)))
     warm_s = (time.monotonic_ns() - started) / 1e9
     meet(arguments)
 
