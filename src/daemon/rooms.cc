@@ -107,7 +107,12 @@ void Rooms::sampled(GpuIndex index, std::uint64_t used, base::TimePoint asked_at
   }
   // What seats said while NVML was asked makes the two sums ones of different moments.
   const bool is_quiet = state.changed_at < asked_at;
-  if (!is_quiet && state.sampled) return;
+  if (!is_quiet) {
+    // The first look of all may be at a moment when tenants allocate: then the second one counts, as far as they agree.
+    if (!state.sampled) state.last_foreign = beyond;
+    state.sampled = true;
+    return;
+  }
   const std::uint64_t foreign = state.sampled ? std::min(beyond, std::max(state.last_foreign, state.foreign)) : beyond;
   state.last_foreign = beyond;
   state.sampled = true;
