@@ -64,7 +64,7 @@ class Memory(GpumuxTest):
 
     def test_memory_that_programs_map_by_themselves(self):
         daemon = self.start_daemon()
-        self.run_together(2, allocator="vmm", **LARGE)
+        self.run_together(2, allocator="vmm", **{**LARGE, "rounds": 60})
         self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
 
     def test_memory_that_is_mapped_elsewhere_now_and_then(self):
