@@ -139,6 +139,8 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const os
                         .tenant = session.id.value};
   wire::set_text(welcome.version, options_.version);
   send(session, welcome);
+  if (host_ != nullptr && host_->is_short() && session.protocol >= wire::kMemoryProtocol)
+    send(session, wire::HostSpare{.bytes = 0});
   log_info("tenant connected", {{"tenant", session.id.value},
                                 {"pid", session.peer.pid},
                                 {"uid", session.peer.uid},

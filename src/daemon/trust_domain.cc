@@ -23,9 +23,11 @@ std::string trust_domain(pid_t pid, uid_t uid) {
     if (::stat((process + "/ns/" + name).c_str(), &space) != 0) return {};
     domain += "/" + std::to_string(space.st_dev) + ":" + std::to_string(space.st_ino);
   }
-  // Not there, or not to be read: no module labels processes.
-  if (const auto label = read_file(process + "/attr/current", kMaxLabel)) domain += "/" + *label;
-  return domain;
+  const auto label = read_file(process + "/attr/current", kMaxLabel);
+  if (label) return domain + "/" + *label;
+  // Where no module labels processes the file is not there, or the kernel refuses to read it with EINVAL.
+  const int why = label.error().system_errno;
+  return why == ENOENT || why == EINVAL ? domain : std::string();
 }
 
 }  // namespace gpumux::daemon

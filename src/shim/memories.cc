@@ -464,6 +464,7 @@ void Memories::settle_locked(std::uint64_t mask) {
 
 void Memories::on_connected(bool speaks_of_memory) {
   unbound_.store(!speaks_of_memory, std::memory_order_seq_cst);
+  mover_.spare_host(UINT64_MAX);  // what an earlier daemon was short of says nothing of this one
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     SeatMemory* const memory = if_any(slot);
     if (memory == nullptr) continue;

@@ -140,12 +140,12 @@ void collect_mps(Facts& facts) {
   if (::access(pipe.c_str(), F_OK) == 0) facts.mps_pipe = pipe;
 }
 
-}  // namespace
-
 void collect_huge_pages(Facts& facts) {
   std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/shmem_enabled"), facts.shared_huge_pages);
   std::ifstream("/proc/sys/vm/nr_hugepages") >> facts.huge_page_pool;
 }
+
+}  // namespace
 
 Facts collect_facts(const std::string& runtime_dir) {
   Facts facts;
