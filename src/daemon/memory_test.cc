@@ -232,6 +232,17 @@ TEST(DaemonMemory, HostMemoryIsLentAndComesBack) {
   while (const std::uint64_t bytes = ask()) lent += bytes;
   EXPECT_GE(lent, 48u << 20);
   EXPECT_LE(lent, 64u << 20);  // and the asking has ended: the budget is used up
+  // Who comes now hears that there is none to spare, first of all.
+  Tenant late(dir.path(), "late");
+  ASSERT_TRUE(late.join());
+  std::array<std::byte, base::kMaxMessageBytes> first;
+  EXPECT_TRUE(eventually([&] {
+    const auto received = os::receive_message(late.socket(), first);
+    if (!received) return false;
+    const auto message = wire::decode_from_daemon(std::span<const std::byte>(first).first(received->bytes));
+    const auto* spare = message ? std::get_if<wire::HostSpare>(&*message) : nullptr;
+    return spare != nullptr && spare->bytes == 0;
+  }));
   EXPECT_TRUE(tenant.send(wire::HostReturned{.id = ids.front() + 1'000'000}));  // nobody's
   EXPECT_EQ(ask(), 0u);
   EXPECT_TRUE(tenant.send(wire::HostReturned{.id = ids.front()}));
