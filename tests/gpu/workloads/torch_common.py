@@ -26,7 +26,7 @@ PIECE = 1 << 28  # 32-bit words of one tensor: a GiB
 
 
 class Pieces:
-    """Tensors of a GiB with random words. `write` gives one new content, and the digest depends on every word of all."""
+    """Tensors of a GiB with random words. `write` gives one new content; the sums depend on every word of all."""
 
     def __init__(self, device, count, seed):
         generator = torch.Generator(device).manual_seed(seed)
