@@ -184,6 +184,11 @@ std::uint64_t Residency::returning(GpuIndex index) const {
   return gpu == nullptr ? 0 : gpu->returning;
 }
 
+std::uint64_t Residency::capacity(GpuIndex index) const {
+  const Gpu* const gpu = gpu_of(index);
+  return gpu == nullptr ? 0 : gpu->capacity;
+}
+
 GpuMemory Residency::view(GpuIndex index) const {
   GpuMemory view;
   const Gpu* const gpu = gpu_of(index);

@@ -153,6 +153,7 @@ class Residency {
   // Sum of what its seats have said that they have on it.
   std::uint64_t on_gpu(GpuIndex gpu) const;
   std::uint64_t returning(GpuIndex gpu) const;
+  std::uint64_t capacity(GpuIndex gpu) const;
   bool has(SeatId seat) const { return find(seat) != nullptr; }
   GpuMemory view(GpuIndex gpu) const;
   std::string check_invariants() const;
