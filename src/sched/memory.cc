@@ -34,6 +34,7 @@ void LeaseCore::State::on(const MemoryNeed& e) {
   seat->pages = e.pages;
   Unit& unit = *seat->unit;
   touch(unit);
+  drain_is_over();  // or needs no waiting for
   // How long an idle holder is to wait follows from what the next one would have to move.
   for (Unit* holder : seat->gpu->holders) {
     if (holder->told_contended) tell_contention(*holder, true);
@@ -80,6 +81,11 @@ bool LeaseCore::State::must_wait_for_drain(const Unit& unit) const {
   });
 }
 
+// Whoever was kept from its GPUs by a drain may start now, or not be the next any more.
+void LeaseCore::State::drain_is_over() {
+  while (!held_up.empty()) dirty.set(held_up.take_first());
+}
+
 // The ski-rental rule: at most twice what the best choice would have cost. Where the next one's memory is all there, a
 // switch costs next to nothing, whatever others cost.
 Duration LeaseCore::State::idle_hold_of(const Gpu& gpu) const {
@@ -119,7 +125,8 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
       one.turn.kind = TurnKind::kWaiting;
       one.entry = state.entry_of(unit, *gpu);
     } else if (is_in_revocation(*seat)) {
-      one.turn.kind = TurnKind::kLeaving;
+      const bool may_go_on = !unit.single() && unit.undrained > 0 && !unit.passed_over();
+      one.turn.kind = may_go_on ? TurnKind::kHeldBack : TurnKind::kLeaving;
     }
     ranked.push_back(one);
   }
