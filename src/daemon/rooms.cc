@@ -84,13 +84,17 @@ void Rooms::sampled(GpuIndex index, std::uint64_t used, base::TimePoint asked_at
   const base::TimePoint now = leases_.now();
   const std::uint64_t ours = planner_.on_gpu(index);
   const std::uint64_t beyond = used > ours ? used - ours : 0;
+  // What seats said while NVML was asked makes the two sums ones of different moments. With a look that says too little
+  // of what is not ours, what the dead have left would be given away before it is there.
+  const bool is_quiet = state.changed_at < asked_at;
+  state.look_again = !is_quiet;
   if (planner_.returning(index) > 0) {
+    if (!is_quiet) return;
     planner_.returned(now, index, state.foreign.left_behind(beyond));
     state.dirty = true;
     if (planner_.returning(index) > 0) return;
   }
-  // What seats said while NVML was asked makes the two sums ones of different moments.
-  if (!state.foreign.look(beyond, state.changed_at < asked_at)) return;
+  if (!state.foreign.look(beyond, is_quiet)) return;
   tell_foreign(index);
   state.dirty = true;
 }
@@ -100,6 +104,11 @@ bool Rooms::awaits_return() const {
     if (planner_.returning({static_cast<std::uint32_t>(i)}) > 0) return true;
   }
   return false;
+}
+
+bool Rooms::looks_again() const {
+  return std::any_of(gpus_.begin(), gpus_.begin() + static_cast<std::ptrdiff_t>(leases_.gpus().size()),
+                     [](const GpuState& state) { return state.look_again; });
 }
 
 void Rooms::resolve_mode(GpuIndex index) {

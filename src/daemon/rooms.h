@@ -41,7 +41,7 @@ class Rooms {
   void on_bound(OnBound callback) { on_bound_ = std::move(callback); }
   void on_expect_eviction(OnExpectEviction callback) { on_expect_eviction_ = std::move(callback); }
 
-  void set_host_budget(std::uint64_t bytes) { planner_.set_host_budget(bytes); }
+  void set_host_budget(std::uint64_t bytes, std::uint64_t chunk) { planner_.set_host_budget(bytes, chunk); }
 
   // `gets_bound`: at once, not only when it has said what it has (residency.h).
   void opened(base::SeatId seat, sched::Quota quota, bool gets_bound);
@@ -53,6 +53,9 @@ class Rooms {
   void sampled(base::GpuIndex gpu, std::uint64_t used, base::TimePoint asked_at);
   // Whether memory of tenants that are gone is waited for: look again soon.
   bool awaits_return() const;
+  // Whether the last look came while memory moved and said nothing: where programs always move some, one a second would
+  // never find out what others use.
+  bool looks_again() const;
 
   // Brings everything to rest. After whatever has happened.
   void settle();
@@ -70,6 +73,7 @@ class Rooms {
     bool dirty = false;
     sched::MemoryMode mode;
     sched::ForeignUse foreign;
+    bool look_again = false;
     base::TimePoint changed_at{};  // when what a seat has was last said to be other than before
   };
 
