@@ -6,9 +6,9 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <mutex>
 
+#include "base/interval_map.h"
 #include "cuda/abi.h"
 
 namespace gpumux::sim {
@@ -25,15 +25,10 @@ class ManagedPlaces {
   void forget(std::uint64_t address, std::uint64_t bytes);
 
  private:
-  struct Piece {
-    std::uint64_t end = 0;
-    cuda::CUmemLocation place{};
-  };
-  using Pieces = std::map<std::uint64_t, Piece>;  // by beginning; they do not overlap
+  using Pieces = base::IntervalMap<cuda::CUmemLocation>;
 
   Pieces& pieces_of(Fact fact) { return fact == Fact::kPreferred ? preferred_ : prefetched_; }
   const Pieces& pieces_of(Fact fact) const { return fact == Fact::kPreferred ? preferred_ : prefetched_; }
-  static void cut(Pieces& pieces, std::uint64_t begin, std::uint64_t end);
 
   mutable std::mutex mutex_;
   Pieces preferred_;

@@ -83,13 +83,15 @@ void Rooms::reported(base::SeatId seat, const sched::MemoryReport& report, bool 
   planner_.reported(leases_.now(), seat, report);
   if (is_moving || planner_.on_gpu(seat.gpu) != before) state.changed_at = leases_.now();
   state.dirty = true;
-  leases_.apply(sched::MemoryNeed{seat, report.evicted > 0});
+  // Nobody has to wait for managed memory; but its way back belongs to what a switch costs, and not to the quantum.
+  leases_.apply(sched::MemoryNeed{seat, report.evicted > 0 || report.managed_away > 0});
   // Before anybody's request that came with it: else it would be granted, and revoked at once.
   if (report.evicted > 0) resolve_mode(seat.gpu);
 }
 
-void Rooms::wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment) {
-  planner_.wanted(leases_.now(), seat, ticket, room, commitment);
+void Rooms::wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,
+                   std::uint64_t managed) {
+  planner_.wanted(leases_.now(), seat, ticket, room, commitment, managed);
   gpus_.at(seat.gpu.value).dirty = true;
 }
 
@@ -113,7 +115,11 @@ void Rooms::sampled(GpuIndex index, std::uint64_t used, base::TimePoint asked_at
     state.sampled = true;
     return;
   }
-  const std::uint64_t foreign = state.sampled ? std::min(beyond, std::max(state.last_foreign, state.foreign)) : beyond;
+  std::uint64_t foreign = state.sampled ? std::min(beyond, std::max(state.last_foreign, state.foreign)) : beyond;
+  // Pages of managed memory come and go by the driver's doing: what they may explain is nobody else's. It makes way for
+  // what others allocate.
+  if (const std::uint64_t managed = planner_.managed(index); managed > 0)
+    foreign = std::min(foreign, std::max(state.foreign, beyond - std::min(beyond, managed)));
   state.last_foreign = beyond;
   state.sampled = true;
   const std::uint64_t change = foreign > state.foreign ? foreign - state.foreign : state.foreign - foreign;

@@ -38,13 +38,29 @@ class Bounds {
 
   bool commit(std::uint64_t bytes) {
     const Locked locked(mutex_);
-    if (committed_ > commitment_ || bytes > commitment_ - committed_) return false;
+    if (!may_commit_locked(bytes)) return false;
     committed_ += bytes;
     return true;
   }
   void uncommit(std::uint64_t bytes) {
     const Locked locked(mutex_);
     committed_ -= std::min(bytes, committed_);
+  }
+
+  // The same for allocations that are not the pager's and never take room (managed memory).
+  bool commit_beside(std::uint64_t bytes) {
+    const Locked locked(mutex_);
+    if (!may_commit_locked(bytes)) return false;
+    beside_ += bytes;
+    return true;
+  }
+  void uncommit_beside(std::uint64_t bytes) {
+    const Locked locked(mutex_);
+    beside_ -= std::min(bytes, beside_);
+  }
+  std::uint64_t beside() const {
+    const Locked locked(mutex_);
+    return beside_;
   }
 
   // Physical memory that the driver has given.
@@ -64,7 +80,7 @@ class Bounds {
   // Whether both bounds allow so much more, at this moment.
   bool allow(std::uint64_t bytes) const {
     const Locked locked(mutex_);
-    return used_ <= room_ && bytes <= room_ - used_ && committed_ <= commitment_ && bytes <= commitment_ - committed_;
+    return used_ <= room_ && bytes <= room_ - used_ && may_commit_locked(bytes);
   }
   // Live allocations, in whole blocks, on the GPU or not.
   std::uint64_t committed() const {
@@ -76,14 +92,21 @@ class Bounds {
     mutex_.reset_after_fork();
     used_ = 0;
     committed_ = 0;
+    beside_ = 0;
   }
 
  private:
+  bool may_commit_locked(std::uint64_t bytes) const {
+    const std::uint64_t all = committed_ + beside_;
+    return all <= commitment_ && bytes <= commitment_ - all;
+  }
+
   mutable Mutex mutex_;
   std::uint64_t room_ = kNone;
   std::uint64_t commitment_ = kNone;
   std::uint64_t used_ = 0;
   std::uint64_t committed_ = 0;
+  std::uint64_t beside_ = 0;
 };
 
 }  // namespace gpumux::pager
