@@ -12,8 +12,6 @@
 //   - a restoration that is over: afterwards.
 #pragma once
 
-#include <pthread.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -22,6 +20,7 @@
 #include <set>
 #include <utility>
 
+#include "base/lock.h"
 #include "client/agent.h"
 #include "gate/gate.h"
 #include "shim/address_table.h"
@@ -254,21 +253,21 @@ class Memories final : public HostLender::Port, public Pools::Port {
   Mover mover_;
   IpcServer ipc_;
   AddressTable addresses_;
-  pthread_mutex_t opened_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex opened_mutex_;
   struct Opened {
     SeatMemory* memory = nullptr;
     cuda::CUdeviceptr base = 0;
   };
   std::multimap<cuda::CUdeviceptr, Opened> opened_;  // by the address that the program was given
   std::atomic<bool> unbound_{false};                 // for seats that are opened from now on
-  pthread_mutex_t make_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex make_mutex_;
   std::array<std::atomic<SeatMemory*>, base::kMaxSeatsPerTenant> seats_memory_{};
 
-  pthread_mutex_t peers_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex peers_mutex_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, int> peers_;  // how many contexts, and pools, have access
   std::set<std::pair<cuda::CUmemoryPool, std::uint32_t>> pool_access_;
 
-  pthread_mutex_t bars_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex bars_mutex_;
   std::array<std::uint64_t, base::kMaxSeatsPerTenant> connected_{};  // the others of the group
   std::array<bool, base::kMaxSeatsPerTenant> evicting_{};
   std::array<std::atomic<bool>, base::kMaxSeatsPerTenant> broken_{};

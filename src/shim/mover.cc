@@ -55,9 +55,8 @@ base::Status Mover::start() {
   const int result = pthread_create(&thread_, nullptr, thread_main, this);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (result != 0) return base::fail_errno(result, "cannot create the mover's thread");
-  pthread_mutex_lock(&pause_mutex_);
+  const base::Locked locked(pause_mutex_);
   started_ = true;
-  pthread_mutex_unlock(&pause_mutex_);
   return {};
 }
 
@@ -104,19 +103,18 @@ void Mover::run() {
 // ---- what others ask for
 
 void Mover::pause(std::uint32_t slot) {
-  pthread_mutex_lock(&pause_mutex_);
+  const base::Locked locked(pause_mutex_);
   ++moving_[slot].paused;
-  if (started_) {
-    wake();
-    while (!moving_[slot].idle) pthread_cond_wait(&idle_, &pause_mutex_);
-  }
-  pthread_mutex_unlock(&pause_mutex_);
+  if (!started_) return;
+  wake();
+  while (!moving_[slot].idle) pause_mutex_.wait();
 }
 
 void Mover::resume(std::uint32_t slot) {
-  pthread_mutex_lock(&pause_mutex_);
-  --moving_[slot].paused;
-  pthread_mutex_unlock(&pause_mutex_);
+  {
+    const base::Locked locked(pause_mutex_);
+    --moving_[slot].paused;
+  }
   wake();
 }
 
@@ -132,19 +130,25 @@ void Mover::prepare(std::uint32_t slot, std::uint64_t bytes) {
 
 // ---- one seat
 
-std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving, base::TimePoint time) {
-  pthread_mutex_lock(&pause_mutex_);
-  const bool paused = moving.paused != 0;
+// If not, whoever pauses it from now on waits for set_idle.
+bool Mover::is_paused(Moving& moving) {
+  const base::Locked locked(pause_mutex_);
   moving.idle = false;
-  pthread_mutex_unlock(&pause_mutex_);
-  if (paused) {
+  return moving.paused != 0;
+}
+
+void Mover::set_idle(Moving& moving) {
+  const base::Locked locked(pause_mutex_);
+  moving.idle = true;
+  pause_mutex_.wake_all();
+}
+
+std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  if (is_paused(moving)) {
     // Destroying a job waits for the copies that are under way, and leaves every chunk on one side or the other.
     moving.restoration.reset();
     if (moving.eviction != nullptr || moving.is_shut) end_eviction(memory, moving);
-    pthread_mutex_lock(&pause_mutex_);
-    moving.idle = true;
-    pthread_cond_broadcast(&idle_);
-    pthread_mutex_unlock(&pause_mutex_);
+    set_idle(moving);
     return std::nullopt;
   }
   std::optional<base::Duration> next = memory.expire_asking(time);
@@ -164,12 +168,7 @@ std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving,
   return_host_memory(memory, moving);
   next = sooner(next, job);
   next = sooner(next, report(memory, moving, time));
-  if (moving.eviction == nullptr && moving.restoration == nullptr) {
-    pthread_mutex_lock(&pause_mutex_);
-    moving.idle = true;
-    pthread_cond_broadcast(&idle_);
-    pthread_mutex_unlock(&pause_mutex_);
-  }
+  if (moving.eviction == nullptr && moving.restoration == nullptr) set_idle(moving);
   return next;
 }
 

@@ -21,6 +21,7 @@
 #include <optional>
 
 #include "base/limits.h"
+#include "base/lock.h"
 #include "base/result.h"
 #include "pager/pager.h"
 #include "shim/seats.h"
@@ -92,6 +93,8 @@ class Mover {
 
   static void* thread_main(void* self);
   void run();
+  bool is_paused(Moving& moving);
+  void set_idle(Moving& moving);
   std::optional<base::Duration> look_at(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> step_eviction(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> step_restoration(SeatMemory& memory, Moving& moving, base::TimePoint now);
@@ -118,8 +121,7 @@ class Mover {
   bool started_ = false;
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint32_t> wakes_{0};
-  pthread_mutex_t pause_mutex_ = PTHREAD_MUTEX_INITIALIZER;
-  pthread_cond_t idle_ = PTHREAD_COND_INITIALIZER;
+  base::Mutex pause_mutex_;  // those who wait for a seat to be idle wait at it
 };
 
 }  // namespace gpumux::shim

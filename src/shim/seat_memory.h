@@ -12,8 +12,6 @@
 // Announcement). This one (mutex_) is held for moments, never across a call of the driver.
 #pragma once
 
-#include <pthread.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -22,6 +20,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/lock.h"
 #include "pager/pager.h"
 #include "shim/host_lender.h"
 #include "shim/pools.h"
@@ -132,7 +131,6 @@ class SeatMemory {
 
   void apply_locked();
   bool enough_locked(const wire::RoomWanted& wish) const;
-  bool sleep_locked(base::Duration duration);
 
   const cuda::Driver& driver_;
   const MemorySettings& settings_;
@@ -143,8 +141,7 @@ class SeatMemory {
   std::atomic<std::uint64_t> total_{0};
   std::atomic<std::uint64_t> outside_total_{0};
 
-  mutable pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
-  pthread_cond_t changed_ = PTHREAD_COND_INITIALIZER;  // rule, room or answers
+  mutable base::Mutex mutex_;  // those who wait for rule, room or answers wait at it
   wire::Room room_;
   bool opened_ = false;
   base::TimePoint opened_at_{};
@@ -154,7 +151,7 @@ class SeatMemory {
   std::uint32_t answered_ = 0;
   std::uint32_t refused_ = 0;  // the newest ticket that was
   std::map<std::uint64_t, Outside> outside_;
-  pthread_mutex_t pools_mutex_ = PTHREAD_MUTEX_INITIALIZER;  // held while the driver is asked; before mutex_
+  base::Mutex pools_mutex_;  // held while the driver is asked; before mutex_
   std::vector<cuda::CUmemoryPool> pools_;
   std::array<std::uint64_t, wire::kUnpageableReasons> outside_by_reason_{};
   wire::RoomWanted newest_wish_;
