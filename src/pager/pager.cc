@@ -269,16 +269,25 @@ CUresult Pager::allocate_packed(cuda::CUcontext context, std::size_t bytes, Plac
   return cuda::CUDA_SUCCESS;
 }
 
+CUresult Pager::lay_out_rows(std::size_t width_bytes, std::size_t height, unsigned element_bytes, std::size_t* pitch,
+                             std::uint64_t* bytes) {
+  const bool element = element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
+  if (width_bytes == 0 || height == 0 || !element) return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (width_bytes > UINT64_MAX - kPitchBytes) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  *pitch = round_up(width_bytes, kPitchBytes);
+  if (height > UINT64_MAX / *pitch) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  *bytes = *pitch * height;
+  return cuda::CUDA_SUCCESS;
+}
+
 CUresult Pager::allocate_pitch(cuda::CUcontext context, std::size_t width_bytes, std::size_t height,
                                unsigned element_bytes, Placement placement, cuda::CUdeviceptr* address,
                                std::size_t* pitch) {
-  const bool element = element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
-  if (address == nullptr || pitch == nullptr || width_bytes == 0 || height == 0 || !element)
-    return cuda::CUDA_ERROR_INVALID_VALUE;
-  if (width_bytes > UINT64_MAX - kPitchBytes) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  const std::uint64_t row = round_up(width_bytes, kPitchBytes);
-  if (height > UINT64_MAX / row) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = allocate(context, row * height, placement, address);
+  if (address == nullptr || pitch == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
+  std::size_t row = 0;
+  std::uint64_t bytes = 0;
+  CUresult result = lay_out_rows(width_bytes, height, element_bytes, &row, &bytes);
+  if (result == cuda::CUDA_SUCCESS) result = allocate(context, bytes, placement, address);
   if (result == cuda::CUDA_SUCCESS) *pitch = row;
   return result;
 }

@@ -97,13 +97,13 @@ bool Memories::take_turn(std::uint32_t slot) {
 }
 
 // No lock is held, and the thread is not inside the gate. True: trying again is of use.
-bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, bool on_gpu) {
+bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, Kind kind) {
   bool again = false;
   SeatMemory::Wish wish;
   {
     client::Agent::Announcement announcement(agent_);
     Seats::Locked seats(seats_);
-    wish = memory.wish(bytes, on_gpu, &again);
+    wish = memory.wish(bytes, kind, &again);
     // If it is not known now, the announcement says it.
     if (wish.ticket != 0) ++seats[memory.slot].awaiting_room;
     if (wish.ticket != 0 && seats[memory.slot].announced) announcement.send(wish.message);
@@ -113,6 +113,18 @@ bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, bool on_gpu) {
   Seats::Locked seats(seats_);
   --seats[memory.slot].awaiting_room;
   return granted;
+}
+
+bool Memories::commit_managed(SeatMemory& memory, std::uint64_t bytes) {
+  pager::Bounds& bounds = memory.pager.bounds();
+  bool refused = false;
+  for (int attempt = 0; !bounds.commit_beside(bytes); ++attempt) {
+    // What pools keep for their next allocations counts as allocated, too.
+    if (memory.pools.release(bytes) != 0) continue;
+    if (is_inside(memory.slot) || refused || attempt >= kAttempts) return false;
+    refused = !make_room(memory, bytes, Kind::kManaged);
+  }
+  return true;
 }
 
 // cuMemFree waits for what may still use the memory: the work that has been submitted in its context.
@@ -225,6 +237,12 @@ SeatMemory* Memories::owner_in_order(cuda::CUdeviceptr address) {
     if (memory != nullptr && memory->pools.owns(address)) return memory;
   }
   return nullptr;
+}
+
+void Memories::context_gone_from_outside(cuda::CUcontext context) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (SeatMemory* const memory = if_any(slot)) memory->context_gone(context);
+  }
 }
 
 void Memories::stream_gone(cuda::CUstream stream) {

@@ -28,6 +28,11 @@ constexpr base::Duration kLongestRetry = 100ms;
 constexpr base::Duration kStuckAfter = 500ms;
 // A context that cannot have streams now will hardly have them later; the first job tries once more.
 constexpr std::uint32_t kMostPreparations = 3;
+// What was told to leave ahead of a revocation comes back if there is none: after more than the daemon ever tells ahead
+// (sched: kExpectEvictionAhead).
+constexpr base::Duration kHintHolds = 1s;
+// A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
+constexpr base::Duration kManagedLook = 100ms;
 // What changes without anybody waiting for it is told this often.
 constexpr base::Duration kReportEvery = 250ms;
 
@@ -38,6 +43,7 @@ std::optional<base::Duration> sooner(std::optional<base::Duration> a, std::optio
   return b && *b < *a ? b : a;
 }
 
+constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
 constexpr bool has(std::uint64_t group, std::uint32_t slot) { return (group >> slot & 1) != 0; }
 
 }  // namespace
@@ -123,8 +129,9 @@ void Mover::spare_host(std::uint64_t bytes) {
   wake();
 }
 
-void Mover::prepare(std::uint32_t slot, std::uint64_t bytes) {
+void Mover::prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t managed) {
   moving_[slot].to_prepare.store(bytes, std::memory_order_relaxed);
+  moving_[slot].to_leave.store(managed, std::memory_order_relaxed);
   wake();
 }
 
@@ -167,6 +174,7 @@ std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving,
   }
   return_host_memory(memory, moving);
   next = sooner(next, job);
+  next = sooner(next, move_managed(memory, moving, time));
   next = sooner(next, report(memory, moving, time));
   if (moving.eviction == nullptr && moving.restoration == nullptr) set_idle(moving);
   return next;
@@ -373,6 +381,39 @@ void Mover::return_host_memory(SeatMemory& memory, const Moving& moving) {
   if (spare <= keep) return;
   if (spare - keep > unused) memory.pager.shrink_host(spare - keep - unused);
   memory.lender.give_up(spare - keep);
+}
+
+// ---- managed memory
+
+// Beside whatever else is done, and behind no door: what leaves is missed by nobody but for speed, so it may go while
+// the seat still works, or when it is drained. Only what comes back is asked for with a lease in hand.
+std::optional<base::Duration> Mover::move_managed(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  ManagedMemory& managed = memory.managed;
+  const std::uint32_t slot = memory.slot;
+  const bool has_lease = gate_.is_granted(slot) || gate_.is_ungated(slot);
+  const std::uint64_t epoch = gate_.epoch(slot);
+  if (const std::uint64_t bytes = moving.to_leave.exchange(0, std::memory_order_relaxed); bytes != 0) {
+    managed.leave(bytes);
+    moving.left_epoch = epoch;
+    moving.left_at = time;
+  }
+  if (managed.is_at_home()) return std::nullopt;
+  // Before the lease is looked at again: a thread that passes from here on wakes us.
+  out_.fetch_or(bit(slot), std::memory_order_seq_cst);
+  if (has_lease && (epoch != moving.left_epoch || time - moving.left_at >= kHintHolds)) {
+    const std::uint64_t others = memory.pager.bounds().used() + memory.outside_bytes();
+    const std::uint64_t total = memory.told_total();
+    managed.come_back(total - std::min(total, others));
+  } else if (!has_lease) {
+    managed.stop_coming_back();
+  }
+  const bool was_away = managed.away_bytes() != 0;
+  const bool is_moving = managed.step();
+  if (was_away != (managed.away_bytes() != 0)) moving.report_now = true;
+  if (is_moving) return kPoll;
+  if (!managed.is_at_home()) return kManagedLook;
+  out_.fetch_and(~bit(slot), std::memory_order_relaxed);
+  return std::nullopt;
 }
 
 // ---- reports

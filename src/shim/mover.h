@@ -61,8 +61,13 @@ class Mover {
 
   // Each seat may keep so much host memory that it could do without.
   void spare_host(std::uint64_t bytes);
-  // The seat is likely to have to evict so much soon. 0: no longer.
-  void prepare(std::uint32_t slot, std::uint64_t bytes);
+  // The seat is likely to have to evict so much soon, and so much of its managed memory is in the way. 0: no longer, or
+  // none.
+  void prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t managed);
+  // A thread has passed the gate the long way, as the first one after a grant does: what is wanted back comes back.
+  void on_passed(std::uint32_t slot) {
+    if ((out_.load(std::memory_order_relaxed) >> slot & 1) != 0) wake();
+  }
 
  private:
   class Door final : public pager::DrainedSeat {
@@ -89,6 +94,10 @@ class Mover {
     std::uint32_t paused = 0;  // under pause_mutex_
     bool idle = true;          // under pause_mutex_
     std::atomic<std::uint64_t> to_prepare{0};
+    // Managed memory.
+    std::atomic<std::uint64_t> to_leave{0};
+    std::uint64_t left_epoch = 0;  // of the lease during which it was told to
+    base::TimePoint left_at{};
   };
 
   static void* thread_main(void* self);
@@ -104,6 +113,7 @@ class Mover {
   base::Duration try_later(Moving& moving, base::TimePoint now);
   void end_eviction(SeatMemory& memory, Moving& moving);
   void prepare_now(SeatMemory& memory, Moving& moving);
+  std::optional<base::Duration> move_managed(SeatMemory& memory, Moving& moving, base::TimePoint now);
   void return_host_memory(SeatMemory& memory, const Moving& moving);
   std::optional<base::Duration> report(SeatMemory& memory, Moving& moving, base::TimePoint now);
   bool may_evict(std::uint64_t group) const;
@@ -117,6 +127,7 @@ class Mover {
   std::array<Moving, base::kMaxSeatsPerTenant> moving_;
   std::atomic<std::uint64_t> spare_host_{UINT64_MAX};
   std::atomic<bool> waits_for_drain_{false};
+  std::atomic<std::uint64_t> out_{0};  // seats with managed memory that is to come back, as bits
   pthread_t thread_{};
   bool started_ = false;
   std::atomic<bool> stopping_{false};

@@ -39,6 +39,7 @@ SeatMemory::SeatMemory(const cuda::Driver& driver, const MemorySettings& setting
       lender(port, the_slot),
       pager(driver, options_of(settings, the_device, lender)),
       pools(driver, pools_port, the_device, the_slot),
+      managed(driver, the_device),
       driver_(driver),
       settings_(settings) {
   pager.bounds().set(0, pager::Bounds::kNone);
@@ -135,7 +136,7 @@ bool SeatMemory::enough_locked(const wire::RoomWanted& wish) const {
   return (wish.room == 0 || room_.room >= wish.room) && (wish.commitment == 0 || room_.commitment >= wish.commitment);
 }
 
-SeatMemory::Wish SeatMemory::wish(std::uint64_t bytes, bool on_gpu, bool* again) {
+SeatMemory::Wish SeatMemory::wish(std::uint64_t bytes, Kind kind, bool* again) {
   const base::Locked locked(mutex_);
   *again = rule_.load(std::memory_order_relaxed) == Rule::kAsking;
   if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return {};
@@ -145,10 +146,12 @@ SeatMemory::Wish SeatMemory::wish(std::uint64_t bytes, bool on_gpu, bool* again)
   do {
     made.ticket = ++last_ticket_;
   } while (made.ticket == 0);
+  const std::uint64_t beside = pager.bounds().beside();
   made.message = {.slot = slot,
                   .ticket = made.ticket,
-                  .room = on_gpu ? pager.bounds().used() + outside + wanted : 0,
-                  .commitment = pager.bounds().committed() + outside + wanted};
+                  .room = kind == Kind::kOnGpu ? pager.bounds().used() + outside + wanted : 0,
+                  .commitment = pager.bounds().committed() + beside + outside + wanted,
+                  .managed = beside + (kind == Kind::kManaged ? wanted : 0)};
   newest_wish_ = made.message;
   return made;
 }
@@ -173,27 +176,56 @@ wire::RoomWanted SeatMemory::open_wish() {
 
 // ---- what the pager does not have
 
-void SeatMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes) {
-  {
-    const base::Locked locked(mutex_);
-    outside_[key] = {reason, bytes};
-    outside_by_reason_[static_cast<std::size_t>(reason)] += bytes;
-    outside_total_.fetch_add(bytes, std::memory_order_relaxed);
-    apply_locked();
-  }
+void SeatMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context) {
+  const base::Locked locked(mutex_);
+  // What had this name before is gone: the thread that has freed it has not come to say so.
+  if (const auto gone = outside_.find(key); gone != outside_.end()) remove_locked(gone);
+  outside_[key] = {reason, bytes, context, next_number_++};
+  outside_by_reason_[static_cast<std::size_t>(reason)] += bytes;
+  outside_total_.fetch_add(bytes, std::memory_order_relaxed);
+  apply_locked();
+}
+
+void SeatMemory::remove_locked(std::map<std::uint64_t, Outside>::iterator outside) {
+  outside_by_reason_[static_cast<std::size_t>(outside->second.reason)] -= outside->second.bytes;
+  outside_total_.fetch_sub(outside->second.bytes, std::memory_order_relaxed);
+  outside_.erase(outside);
+  apply_locked();
 }
 
 bool SeatMemory::remove_outside(std::uint64_t key) {
-  {
-    const base::Locked locked(mutex_);
-    const auto found = outside_.find(key);
-    if (found == outside_.end()) return false;
-    outside_by_reason_[static_cast<std::size_t>(found->second.reason)] -= found->second.bytes;
-    outside_total_.fetch_sub(found->second.bytes, std::memory_order_relaxed);
-    outside_.erase(found);
-    apply_locked();
-  }
+  const base::Locked locked(mutex_);
+  const auto found = outside_.find(key);
+  if (found == outside_.end()) return false;
+  remove_locked(found);
   return true;
+}
+
+std::optional<SeatMemory::Freeing> SeatMemory::begin_free(std::uint64_t key) {
+  if (const auto going = managed.begin_free(key)) return Freeing{key, 0, going};
+  const base::Locked locked(mutex_);
+  const auto found = outside_.find(key);
+  if (found == outside_.end()) return std::nullopt;
+  return Freeing{key, found->second.number, std::nullopt};
+}
+
+void SeatMemory::end_free(const Freeing& freeing, bool freed) {
+  if (freeing.managed) {
+    if (managed.end_free(*freeing.managed, freed)) pager.bounds().uncommit_beside(freeing.managed->counted);
+    return;
+  }
+  const base::Locked locked(mutex_);
+  const auto found = outside_.find(freeing.key);
+  if (freed && found != outside_.end() && found->second.number == freeing.number) remove_locked(found);
+}
+
+void SeatMemory::context_gone(cuda::CUcontext context) {
+  pager.bounds().uncommit_beside(managed.context_gone(context));
+  const base::Locked locked(mutex_);
+  for (auto outside = outside_.begin(); outside != outside_.end();) {
+    const auto its = outside++;
+    if (its->second.context == context) remove_locked(its);
+  }
 }
 
 void SeatMemory::set_outside(wire::Unpageable reason, std::uint64_t bytes) {
@@ -257,6 +289,8 @@ wire::Memory SeatMemory::report(std::uint64_t epoch, std::uint32_t flags) {
     reported_sequence_ = room_.sequence;
     for (std::size_t i = 0; i < wire::kUnpageableReasons; ++i) memory.unpageable[i] = outside_by_reason_[i];
   }
+  memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kManaged)] = pager.bounds().beside();
+  memory.managed_away = managed.away_bytes();
   const pager::Counters counters = pager.counters();
   const std::uint64_t on_gpu = pager.bounds().used();
   const auto pinned = [&](pager::PinReason reason) { return counters.unpageable[static_cast<std::size_t>(reason)]; };
