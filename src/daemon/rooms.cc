@@ -17,6 +17,9 @@ using base::GpuIndex;
 constexpr std::uint64_t kMaxAutomaticReserve = std::uint64_t{1} << 30;
 constexpr std::uint64_t kReserveDivisor = 16;
 
+// Who cannot have its memory changes turns, and those what is needed: one more plan, seldom two.
+constexpr int kMostReplans = 4;
+
 }  // namespace
 
 std::uint64_t automatic_reserve(std::uint64_t capacity) {
@@ -126,8 +129,9 @@ void Rooms::resolve_mode(GpuIndex index) {
   leases_.set_mode(index, mode);
 }
 
-void Rooms::plan(GpuIndex index) {
+bool Rooms::plan(GpuIndex index) {
   commands_.bounds.clear();
+  commands_.obstructions.clear();
   commands_.evictions.clear();
   leases_.turns(index, turns_);
   planner_.plan(leases_.now(), index, turns_, commands_);
@@ -144,6 +148,8 @@ void Rooms::plan(GpuIndex index) {
   for (const sched::ExpectEviction& eviction : commands_.evictions) {
     if (on_expect_eviction_) on_expect_eviction_(eviction);
   }
+  for (const sched::MemoryObstructed& obstruction : commands_.obstructions) leases_.apply(obstruction);
+  return commands_.obstructions.empty();
 }
 
 void Rooms::settle() {
@@ -160,7 +166,7 @@ void Rooms::settle() {
       state.dirty = false;
       adopt(index);
       resolve_mode(index);
-      plan(index);
+      for (int again = 0; !plan(index) && again < kMostReplans; ++again) resolve_mode(index);
     }
     base::TimePoint next = planner_.next_deadline(index).value_or(base::TimePoint::max());
     next = std::min(next, state.mode.look_again());

@@ -80,7 +80,8 @@ class Rooms {
   void adopt(base::GpuIndex gpu);
   void tell_foreign(base::GpuIndex gpu);
   void resolve_mode(base::GpuIndex gpu);
-  void plan(base::GpuIndex gpu);
+  // False: turns have changed because of it.
+  bool plan(base::GpuIndex gpu);
 
   Leases& leases_;
   OnBound on_bound_;

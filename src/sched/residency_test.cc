@@ -71,6 +71,12 @@ class Desk {
     sent += commands.bounds.size();
     EXPECT_EQ(planner.check_invariants(), "");
   }
+  // Everybody takes note of everything.
+  void settle() {
+    for (int i = 0; i < 4; ++i) {
+      for (const auto& [tenant, bound] : std::map(bounds)) say(tenant);
+    }
+  }
   std::uint64_t room(std::uint64_t tenant) { return bounds[tenant].room / kGiB; }
   std::uint64_t commitment(std::uint64_t tenant) { return bounds[tenant].commitment / kGiB; }
 
@@ -574,6 +580,90 @@ TEST(Residency, TheHolderHearsAheadWhatItWillHaveToEvict) {
   EXPECT_EQ(desk.commands.evictions[0].bytes, 20 * kGiB);
   desk.plan();
   EXPECT_TRUE(desk.commands.evictions.empty());  // once
+}
+
+// The last that was said of the seat in `commands`.
+std::optional<MemoryObstacle> obstacle_of(const Desk& desk, std::uint64_t tenant) {
+  std::optional<MemoryObstacle> found;
+  for (const MemoryObstructed& one : desk.commands.obstructions) {
+    if (one.seat == seat(tenant)) found = one.obstacle;
+  }
+  return found;
+}
+
+// The other one has been told to give way, and does not: it waits for host memory, or is stopped.
+TEST(Residency, AHolderForWhomNothingMovesIsTriedAgainEverMoreRarely) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 60);
+  desk.say(2);
+  desk.has(2, 0, 50);
+  desk.turn({{2, kHolding}, {1, kWaiting}});
+  desk.settle();
+  Duration pause = kHolderRetry;
+  for (int i = 0; i < 3; ++i) {
+    const auto impatient = desk.planner.next_deadline(kGpu);
+    ASSERT_TRUE(impatient);
+    EXPECT_EQ(*impatient, desk.now + kHolderPatience);
+    desk.now = *impatient - 1ms;
+    desk.plan();
+    EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+    desk.now += 1ms;
+    desk.plan();
+    EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNothingMoves);
+    desk.turn({{1, kHolding}, {2, kWaiting}});
+    EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+    desk.settle();
+    EXPECT_EQ(desk.planner.next_deadline(kGpu), desk.now + pause);
+    desk.now += pause;
+    desk.plan();
+    EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+    desk.turn({{2, kHolding}, {1, kWaiting}});
+    desk.settle();
+    pause *= 2;
+  }
+  // Something moves.
+  desk.now += kHolderPatience - 1ms;
+  desk.has(1, 59, 1);
+  desk.now += kHolderPatience - 1ms;
+  desk.plan();
+  EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+}
+
+TEST(Residency, WhatFitsBesideTheOthersIsObstructedNoMore) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 60);
+  desk.say(2);
+  desk.has(2, 0, 50);
+  desk.turn({{2, kHolding}, {1, kWaiting}});
+  desk.say(1);
+  desk.now += kHolderPatience + kRoomPatience;
+  desk.plan();
+  ASSERT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNothingMoves);
+  desk.turn({{1, kHolding}, {2, kWaiting}});
+  desk.has(1, 20);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+}
+
+TEST(Residency, WhatNobodyCanGiveUpObstructsAtOnce) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 0, 0, 30);
+  desk.say(2);
+  desk.has(2, 10, 41);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kOtherTenants);
+  desk.has(1, 1, 0, 29);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+  desk.planner.set_foreign(desk.now, kGpu, 30 * kGiB);
+  desk.plan();
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kOtherPrograms);
 }
 
 TEST(Residency, WhetherAllFitsTogether) {
