@@ -242,7 +242,7 @@ void World::carry_out(const sched::RoomBound& bound, const std::vector<sched::Tu
     memory.promised = memory.wanted_room;
     memory.promised_commitment = memory.wanted_commitment;
     memory.promised_beside = planner_->view(bound.seat.gpu).foreign;
-    memory.promised_until = now_ + sched::kTakePatience;
+    memory.promised_until = memory.kept_until = now_ + sched::kTakePatience;
   }
   receive(*rank->process, [this, rank, bound] { told_room(*rank, bound); });
 }
@@ -316,10 +316,10 @@ void World::check_plan(std::uint32_t index, const sched::GpuMemory& before, cons
     const auto turn = std::find_if(turns.begin(), turns.end(), [&](const auto& one) { return one.seat == seat.seat; });
     const bool is_near = turn != turns.end() && turn->kind <= sched::TurnKind::kNext;
     somebody_needs = somebody_needs || (is_near && (seat.report.evicted > 0 || seat.wanted > 0));
-    // What was asked for and given is taken in a moment.
+    // What was asked for and given is taken in a moment. (Of who has just died nobody knows yet.)
     const Rank* const rank = rank_of(seat.seat);
-    somebody_needs =
-        somebody_needs || (rank != nullptr && rank->memory.promised > 0 && now_ < rank->memory.promised_until);
+    somebody_needs = somebody_needs || (is_near && rank != nullptr && !rank->process->alive);
+    somebody_needs = somebody_needs || (rank != nullptr && rank->memory.promised > 0 && now_ < rank->memory.kept_until);
   }
   const std::uint64_t gone = before.reserve + before.foreign + before.returning;
   const bool is_over = counted + gone > before.capacity;
@@ -340,7 +340,8 @@ void World::check_plan(std::uint32_t index, const sched::GpuMemory& before, cons
       fail(name(turn.seat) + " is left with memory that somebody whose turn is nearer had to give up");
     if (is_told && now->room < has && !keeps) {
       somebody_gives = true;
-      if (!somebody_needs && !is_over)
+      // (What was asked of a daemon that is gone, or by somebody who was stopped, is not known here.)
+      if (!somebody_needs && !is_over && now_ > gpu_memory_[index].surprised_until)
         fail(name(turn.seat) + " is evicted, and nobody needs its memory" + describe(index));
     }
   }

@@ -74,6 +74,7 @@ struct SeatMemory {
   std::uint32_t promised_ticket = 0;
   std::uint64_t promised_beside = 0;  // what other programs had
   TimePoint promised_until{};
+  TimePoint kept_until{};  // the same, whatever has become of its lease
 
   std::uint64_t has() const { return resident + unpageable; }
   std::uint64_t allocated() const { return has() + evicted; }
