@@ -152,6 +152,14 @@ bool Rooms::plan(GpuIndex index) {
   return commands_.obstructions.empty();
 }
 
+// Each of these looks at all seats of the GPU; settle() comes after every message.
+void Rooms::note(GpuIndex index) {
+  GpuState& state = gpus_[index.value];
+  state.is_tight = planner_.is_tight(index);
+  state.overflow = planner_.overflow(index);
+  state.due_at = std::min(planner_.next_deadline(index).value_or(base::TimePoint::max()), state.mode.look_again());
+}
+
 void Rooms::settle() {
   const base::TimePoint now = leases_.now();
   auto changed = leases_.take_changed();
@@ -160,17 +168,14 @@ void Rooms::settle() {
     GpuState& state = gpus_[i];
     if (!state.managed) continue;
     const GpuIndex index{static_cast<std::uint32_t>(i)};
-    const auto planned_at = planner_.next_deadline(index);
-    const bool is_due = state.mode.look_again() <= now || (planned_at && *planned_at <= now);
-    if (state.dirty || is_due || (changed[i] && planner_.is_tight(index))) {
+    if (state.dirty || state.due_at <= now || (changed[i] && state.is_tight)) {
       state.dirty = false;
       adopt(index);
       resolve_mode(index);
       for (int again = 0; !plan(index) && again < kMostReplans; ++again) resolve_mode(index);
+      note(index);
     }
-    base::TimePoint next = planner_.next_deadline(index).value_or(base::TimePoint::max());
-    next = std::min(next, state.mode.look_again());
-    if (next != base::TimePoint::max() && (!deadline_ || next < *deadline_)) deadline_ = next;
+    if (state.due_at != base::TimePoint::max() && (!deadline_ || state.due_at < *deadline_)) deadline_ = state.due_at;
   }
   // Changes that the above has made itself were planned with.
   static_cast<void>(leases_.take_changed());
@@ -179,7 +184,7 @@ void Rooms::settle() {
 std::uint64_t Rooms::evictable_demand() const {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
-    if (gpus_[i].managed) sum += planner_.overflow({static_cast<std::uint32_t>(i)});
+    sum += gpus_[i].overflow;
   }
   return sum;
 }
