@@ -36,6 +36,7 @@ std::string_view reason_text(sched::RevokeReason reason) {
     case sched::RevokeReason::kGang: return "gang";
     case sched::RevokeReason::kUrgent: return "urgent";
     case sched::RevokeReason::kBadClaim: return "bad_claim";
+    case sched::RevokeReason::kMemory: return "memory";
   }
   return "";
 }

@@ -79,6 +79,12 @@ class Desk {
     sent += commands.bounds.size();
     EXPECT_EQ(planner.check_invariants(), "");
   }
+  // Everybody takes note of everything.
+  void settle() {
+    for (int i = 0; i < 4; ++i) {
+      for (const auto& [tenant, bound] : std::map(bounds)) say(tenant);
+    }
+  }
   std::uint64_t room(std::uint64_t tenant) { return bounds[tenant].room / kGiB; }
   std::uint64_t commitment(std::uint64_t tenant) { return bounds[tenant].commitment / kGiB; }
 
@@ -691,6 +697,138 @@ TEST(Residency, OnlyManagedMemoryMayBeMoreWhereNobodyIsEvicted) {
   const auto beyond = desk.want(2, 0, 81);
   ASSERT_TRUE(beyond);
   EXPECT_TRUE(beyond->refused);
+}
+
+TEST(Residency, WhetherAllFitsTogether) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  desk.has(1, 30);
+  desk.has(2, 20, 20);
+  EXPECT_TRUE(desk.planner.fits_together(kGpu, 0));
+  EXPECT_FALSE(desk.planner.fits_together(kGpu, 11 * kGiB));
+  desk.turn({{1, kHolding}, {2, kHolding}});
+  EXPECT_FALSE(desk.want(1, 60));
+  EXPECT_FALSE(desk.planner.fits_together(kGpu, 0));  // what is waited for counts
+}
+
+TEST(Residency, WhereOnlyFreeMemoryMayBeHadNobodyIsEvicted) {
+  Desk desk;
+  desk.planner.set_free_only(kGpu, true);
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 50);
+  desk.say(2);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  const auto answer = desk.want(2, 31);
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(answer->refused);
+  EXPECT_GE(desk.room(1), 50u);
+}
+
+// Nothing that a tenant says makes sums overflow or the planner give away what is not there.
+TEST(Residency, AbsurdNumbersChangeNothingForOthers) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  constexpr std::uint64_t kAll = ~std::uint64_t{0};
+  desk.planner.reported(desk.now, seat(2), {kAll & 0xffffffff, kAll, kAll, kAll, kAll, false});
+  desk.plan();
+  desk.planner.wanted(desk.now, seat(2), 0, kAll, kAll);
+  desk.planner.wanted(desk.now, seat(2), 0xffffffff, kAll, kAll);
+  desk.planner.wanted(desk.now, seat(3), 1, kAll, kAll);
+  desk.plan();
+  desk.say(2);
+  desk.say(1);
+  EXPECT_LE(desk.room(1) + desk.room(2), 80u);
+}
+
+// The last that was said of the seat in `commands`.
+std::optional<MemoryObstacle> obstacle_of(const Desk& desk, std::uint64_t tenant) {
+  std::optional<MemoryObstacle> found;
+  for (const MemoryObstructed& one : desk.commands.obstructions) {
+    if (one.seat == seat(tenant)) found = one.obstacle;
+  }
+  return found;
+}
+
+// The other one has been told to give way, and does not: it waits for host memory, or is stopped.
+TEST(Residency, AHolderForWhomNothingMovesIsTriedAgainEverMoreRarely) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 60);
+  desk.say(2);
+  desk.has(2, 0, 50);
+  desk.turn({{2, kHolding}, {1, kWaiting}});
+  desk.settle();
+  Duration pause = kHolderRetry;
+  for (int i = 0; i < 3; ++i) {
+    const auto impatient = desk.planner.next_deadline(kGpu);
+    ASSERT_TRUE(impatient);
+    EXPECT_EQ(*impatient, desk.now + kHolderPatience);
+    desk.now = *impatient - 1ms;
+    desk.plan();
+    EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+    desk.now += 1ms;
+    desk.plan();
+    EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNothingMoves);
+    desk.turn({{1, kHolding}, {2, kWaiting}});
+    EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+    desk.settle();
+    EXPECT_EQ(desk.planner.next_deadline(kGpu), desk.now + pause);
+    desk.now += pause;
+    desk.plan();
+    EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+    desk.turn({{2, kHolding}, {1, kWaiting}});
+    desk.settle();
+    pause *= 2;
+  }
+  // Something moves.
+  desk.now += kHolderPatience - 1ms;
+  desk.has(1, 59, 1);
+  desk.now += kHolderPatience - 1ms;
+  desk.plan();
+  EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+}
+
+TEST(Residency, WhatFitsBesideTheOthersIsObstructedNoMore) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 60);
+  desk.say(2);
+  desk.has(2, 0, 50);
+  desk.turn({{2, kHolding}, {1, kWaiting}});
+  desk.say(1);
+  desk.now += kHolderPatience + kRoomPatience;
+  desk.plan();
+  ASSERT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNothingMoves);
+  desk.turn({{1, kHolding}, {2, kWaiting}});
+  desk.has(1, 20);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+}
+
+TEST(Residency, WhatNobodyCanGiveUpObstructsAtOnce) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 0, 0, 30);
+  desk.say(2);
+  desk.has(2, 10, 41);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kOtherTenants);
+  desk.has(1, 1, 0, 29);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+  desk.planner.set_foreign(desk.now, kGpu, 30 * kGiB);
+  desk.plan();
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kOtherPrograms);
 }
 
 TEST(Residency, WhetherAllFitsTogether) {
