@@ -75,7 +75,7 @@ void Gate::stay_awake(std::uint32_t slot) {
   if (!os::has_spare_cores()) return;
   const os::SystemClock clock;
   const base::TimePoint start = clock.now();
-  const base::TimePoint end = start + std::min(kAwakeForGrant, t_awake.left(start));
+  const base::TimePoint end = start + awake_for_test_.value_or(std::min(kAwakeForGrant, t_awake.left(start)));
   base::TimePoint time = start;
   while (time < end && !is_open(slot)) {
     for (int i = 0; i < kPausesPerLook && !is_open(slot); ++i) os::spin_pause();

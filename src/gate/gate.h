@@ -193,6 +193,9 @@ class Gate {
   // Whether the short way may be taken at all: not where passing threads have to fence themselves.
   bool has_short_way() const { return !fences_itself_; }
 
+  // In tests: who is told of a grant to come stays awake so long, whatever it costs.
+  void stay_awake_in_test(base::Duration time) { awake_for_test_ = time; }
+
  private:
   const std::atomic<std::uint32_t>& word(std::uint32_t slot) const { return page_.slots[slot].word; }
   std::atomic<std::uint32_t>& word(std::uint32_t slot) { return page_.slots[slot].word; }
@@ -207,6 +210,7 @@ class Gate {
   void (*const request_)(void*, std::uint32_t);
   void* const context_;
   const bool fences_itself_;
+  std::optional<base::Duration> awake_for_test_;
   std::atomic<std::uint32_t> waiting_[base::kMaxSeatsPerTenant] = {};
   // Read together with the lease word, on the long way only.
   std::atomic<std::uint32_t> barred_[base::kMaxSeatsPerTenant] = {};

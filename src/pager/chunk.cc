@@ -16,6 +16,17 @@ cuda::CUmemAllocationProp Mapper::properties() const {
   return properties;
 }
 
+std::uint64_t Chunk::likely_host_bytes() const {
+  if (was_cheap) return 0;
+  if (blocks == nullptr) return bytes;
+  std::uint64_t sum = 0;
+  for (std::uint32_t i = 0; i < block_count(); ++i) {
+    const bool needs = !blocks[i].slot && blocks[i].kind != Block::Kind::kConstant;
+    sum += needs ? kBlockBytes : 0;
+  }
+  return sum;
+}
+
 bool Chunk::is_complete() const {
   const auto seen = [](const View& view) { return view.gone || (view.mapped && view.granted); };
   return created && (as != nullptr || accessible) && std::all_of(views.begin(), views.end(), seen);

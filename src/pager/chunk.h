@@ -77,6 +77,8 @@ struct Chunk {
   std::unique_ptr<Block[]> blocks;  // bytes / kBlockBytes of them; null: never evicted
 
   std::uint32_t block_count() const { return static_cast<std::uint32_t>(bytes / kBlockBytes); }
+  // Host memory that evicting it will take, if it goes as the last time.
+  std::uint64_t likely_host_bytes() const;
   // It has memory wherever the program may look for it.
   bool is_complete() const;
 };

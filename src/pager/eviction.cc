@@ -28,26 +28,11 @@ Eviction::~Eviction() {
   state_.mutex.wake_all();
 }
 
-// Which chunks, in which order: what nobody can reach first, then those that needed no copy the last time, they are the
-// cheapest; then by address.
 void Eviction::plan(std::uint64_t bytes) {
   const base::Locked locked(state_.mutex);
   plan_.clear();
   next_ = 0;
-  std::uint64_t planned = 0;
-  enum class Rank { kUnneeded, kCheap, kOther };
-  for (const Rank rank : {Rank::kUnneeded, Rank::kCheap, Rank::kOther}) {
-    for (const auto& [base, range] : state_.table.all()) {
-      if (range->doomed || range->foreign || range->pinned()) continue;
-      for (std::uint32_t i = 0; i < range->chunks.size() && planned < bytes; ++i) {
-        const Chunk& chunk = range->chunks[i];
-        const Rank its = !range->needed ? Rank::kUnneeded : chunk.was_cheap ? Rank::kCheap : Rank::kOther;
-        if (chunk.place != Place::kDevice || chunk.claimed || its != rank) continue;
-        plan_.push_back({range->id, i});
-        planned += chunk.bytes;
-      }
-    }
-  }
+  state_.for_victims(bytes, [this](const Range& range, std::uint32_t chunk) { plan_.push_back({range.id, chunk}); });
 }
 
 void Eviction::fail(CUresult error) {

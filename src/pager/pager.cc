@@ -516,12 +516,29 @@ std::uint64_t Pager::shrink_host(std::uint64_t bytes) {
   }
 }
 
+std::uint64_t Pager::host_used_bytes() const { return state_.host.used_bytes(); }
+
+std::uint64_t Pager::host_unused_bytes() const { return state_.host.borrowed_bytes() - state_.host.used_bytes(); }
+
+std::uint64_t Pager::release_unused_host(std::uint64_t keep) {
+  const Engine::Current current(state_.engine);
+  return state_.host.shrink(state_.host.used_bytes() + keep);
+}
+
+std::uint64_t Pager::likely_host_bytes(std::uint64_t bytes) const {
+  const base::Locked locked(state_.mutex);
+  std::uint64_t likely = 0;
+  state_.for_victims(
+      bytes, [&](const Range& range, std::uint32_t chunk) { likely += range.chunks[chunk].likely_host_bytes(); });
+  return likely;
+}
+
 std::uint64_t Pager::prepare_host(std::uint64_t bytes) {
   const Engine::Current current(state_.engine);
-  while (state_.host.borrowed_bytes() - state_.host.used_bytes() < bytes && state_.host.borrow()) {
+  while (host_unused_bytes() < bytes && state_.host.borrow()) {
   }
   if (current.result() == cuda::CUDA_SUCCESS) state_.host.register_all();
-  return state_.host.borrowed_bytes() - state_.host.used_bytes();
+  return host_unused_bytes();
 }
 
 Counters Pager::counters() const {

@@ -182,8 +182,16 @@ class Pager {
   std::uint64_t shrink_host(std::uint64_t bytes);
   // As much as that could give back at most.
   std::uint64_t host_spare_bytes() const;
-  // Borrows and registers host memory ahead of an eviction of so many bytes (a hint that one is coming); returns how
-  // much there is then. By the thread that steps jobs, while none runs.
+  // Borrowed, and holding evicted data or copies of what is on the GPU; and what holds neither.
+  std::uint64_t host_used_bytes() const;
+  std::uint64_t host_unused_bytes() const;
+  // Gives back what is unused until no more than `keep` bytes are; copies stay. Returns how much.
+  std::uint64_t release_unused_host(std::uint64_t keep);
+  // What evicting so many bytes will take of host memory beyond what has copies already, if it goes as the last time:
+  // what was constant then takes none, what was never evicted all.
+  std::uint64_t likely_host_bytes(std::uint64_t bytes) const;
+  // Borrows and registers host memory ahead of an eviction (a hint that one is coming) until so many bytes are unused;
+  // returns how many are. By the thread that steps jobs, while none runs.
   std::uint64_t prepare_host(std::uint64_t bytes);
 
   Counters counters() const;

@@ -249,6 +249,31 @@ TEST_F(PagingTest, HostMemoryGoesBackWhenWanted) {
   EXPECT_EQ(host_.lent(), 0u);
 }
 
+// What was constant the last time is not asked host memory for: a JAX program has tens of gigabytes that are.
+TEST_F(PagingTest, HostMemoryIsPreparedForWhatIsLikelyToNeedIt) {
+  const CUdeviceptr data = get(32 * kMebibyte);
+  const CUdeviceptr zeros = get(128 * kMebibyte);
+  write(data, random_words(32 * kMebibyte, 15));
+  EXPECT_CUDA(fill(nullptr, zeros, 32 * kMebibyte, 0));
+  EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
+  EXPECT_EQ(pager().likely_host_bytes(UINT64_MAX), 160 * kMebibyte) << "nothing is known yet";
+  EXPECT_EQ(pager().likely_host_bytes(kMebibyte), 4 * kMebibyte);
+  EXPECT_GE(pager().prepare_host(160 * kMebibyte), 160 * kMebibyte);
+  ASSERT_EQ(evict(), JobState::kDone);
+  EXPECT_EQ(pager().likely_host_bytes(UINT64_MAX), 0u) << "nothing is on the GPU";
+  EXPECT_EQ(pager().host_unused_bytes(), 128 * kMebibyte);
+  EXPECT_EQ(pager().release_unused_host(16 * kMebibyte), 112 * kMebibyte);
+  EXPECT_EQ(host_.lent(), 48 * kMebibyte);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(pager().likely_host_bytes(UINT64_MAX), 0u) << "copies have their place";
+  pager().shrink_host(UINT64_MAX);
+  EXPECT_EQ(pager().likely_host_bytes(UINT64_MAX), 32 * kMebibyte) << "the rest was constant";
+  ASSERT_EQ(evict(), JobState::kDone);
+  EXPECT_EQ(host_.lent(), 32 * kMebibyte);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(data, 8 * kMebibyte), random_words(32 * kMebibyte, 15));
+}
+
 TEST_F(PagingTest, ALeaseThatComesBackEndsTheEviction) {
   const CUdeviceptr data = get(64 * kMebibyte);
   write(data, random_words(64 * kMebibyte, 14));

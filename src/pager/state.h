@@ -76,6 +76,10 @@ struct State {
   void set_doomed(Range& range, bool doomed);
   // The same of a handle, whose memory somebody may reach or not.
   void settle_needed(Range& range);
+  // The chunks that an eviction of so many bytes takes, in its order: what nobody can reach first, then those that
+  // needed no copy the last time, they are the cheapest; then by address. `each` gets the range and the chunk's number.
+  template <typename Each>
+  void for_victims(std::uint64_t bytes, Each each) const;
   // A context to copy in; null: there is none.
   cuda::CUcontext any_context() const;
 
@@ -92,5 +96,23 @@ struct State {
  private:
   void count_evicted(const Range& range, bool held_up);
 };
+
+template <typename Each>
+void State::for_victims(std::uint64_t bytes, Each each) const {
+  std::uint64_t chosen = 0;
+  enum class Rank { kUnneeded, kCheap, kOther };
+  for (const Rank rank : {Rank::kUnneeded, Rank::kCheap, Rank::kOther}) {
+    for (const auto& [base, range] : table.all()) {
+      if (range->doomed || range->foreign || range->pinned()) continue;
+      for (std::uint32_t i = 0; i < range->chunks.size() && chosen < bytes; ++i) {
+        const Chunk& chunk = range->chunks[i];
+        const Rank its = !range->needed ? Rank::kUnneeded : chunk.was_cheap ? Rank::kCheap : Rank::kOther;
+        if (chunk.place != Place::kDevice || chunk.claimed || its != rank) continue;
+        each(*range, i);
+        chosen += chunk.bytes;
+      }
+    }
+  }
+}
 
 }  // namespace gpumux::pager

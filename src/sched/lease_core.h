@@ -66,7 +66,7 @@ struct GpuView {
 
 // Who uses a GPU when, as far as it can be told: what the residency planner goes by.
 enum class TurnKind {
-  kHolding,
+  kHolding /* or of a gang that has not drained as a whole */,
   kNext,
   kWaiting,
   kLeaving /* revoked or draining, and waits again only after that */,

@@ -92,6 +92,13 @@ Duration LeaseCore::State::idle_hold_of(const Gpu& gpu) const {
 
 // ---- turns --------------------------------------------------------------------------------------
 
+// A member of a gang that drains keeps its memory until all of them have drained: those that are behind may have to be
+// let through, and the whole of it may get its lease back. Not so where it is passed over, or waits to return: then
+// others run meanwhile.
+bool LeaseCore::State::drains_as_a_whole(const Unit& unit) {
+  return unit.phase == UnitPhase::kRevoking && !unit.single() && !unit.passed_over() && !unit.returning;
+}
+
 void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
   turns.clear();
   State& state = *state_;
@@ -109,9 +116,9 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
   for (const Seat* seat : gpu->seats) {
     Ranked one{.turn = {.seat = seat->id}, .entry = {}, .since = seat->since};
     const Unit& unit = *seat->unit;
-    if (seat->phase == SeatPhase::kHolding) {
+    if (seat->phase == SeatPhase::kHolding || (is_in_revocation(*seat) && State::drains_as_a_whole(unit))) {
       one.turn.kind = TurnKind::kHolding;
-      if (next != nullptr && next != &unit && gpu->settings.mode == Mode::kSerial)
+      if (seat->phase == SeatPhase::kHolding && next != nullptr && next != &unit && gpu->settings.mode == Mode::kSerial)
         one.turn.ends = after(state.now, state.time_left(unit, *gpu, *next));
     } else if (&unit == next && (unit.phase == UnitPhase::kWaiting || unit.returning)) {
       one.turn.kind = TurnKind::kNext;

@@ -166,5 +166,35 @@ TEST(Memory, TurnsAreTheOrderInWhichSeatsComeNearest) {
   EXPECT_EQ(turns[2].kind, TurnKind::kLeaving);
 }
 
+// The others may wait for it on their GPUs, and can be waited for only with its memory there.
+TEST(Memory, AGangsMemberKeepsItsMemoryUntilAllHaveDrained) {
+  Script script(2, {});
+  script.tenant(1, {0, 1});
+  script.tenant(2, {0, 1});
+  const auto turn_of = [&](SeatId seat) {
+    std::vector<Turn> turns;
+    script.core().turns(seat.gpu, turns);
+    for (const Turn& turn : turns) {
+      if (turn.seat == seat) return turn.kind;
+    }
+    return TurnKind::kIdle;
+  };
+  for (const std::uint64_t tenant : {1u, 2u}) script.tell(GangJoined{TenantId{tenant}, "", 0});
+  for (const std::uint64_t tenant : {1u, 2u}) {
+    for (const std::uint32_t gpu : {0u, 1u}) script.request(seat(tenant, gpu));
+  }
+  script.wait(100ms);
+  ASSERT_EQ(script.phase(kA), SeatPhase::kRevoked);
+  script.closed(kA);
+  script.drained(kA);
+  EXPECT_EQ(turn_of(kA), TurnKind::kHolding) << "the other one has not drained";
+  script.closed(seat(1, 1));
+  EXPECT_EQ(turn_of(seat(1, 1)), TurnKind::kHolding);
+  script.drained(seat(1, 1));
+  EXPECT_EQ(turn_of(kB), TurnKind::kHolding);
+  EXPECT_NE(turn_of(kA), TurnKind::kHolding);
+  EXPECT_NE(turn_of(seat(1, 1)), TurnKind::kHolding);
+}
+
 }  // namespace
 }  // namespace gpumux::sched

@@ -284,6 +284,7 @@ struct LeaseCore::State {
   void measure_paging(Gpu& gpu, Duration cost);
   bool is_restoring(const Unit& unit) const;
   bool must_wait_for_drain(const Unit& unit) const;
+  static bool drains_as_a_whole(const Unit& unit);
   Duration idle_hold_of(const Gpu& gpu) const;
 
   // ---- queueing.cc ------------------------------------------------------------------------------

@@ -33,6 +33,11 @@ constexpr std::uint32_t kMostPreparations = 3;
 constexpr base::Duration kHintHolds = 1s;
 // A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
 constexpr base::Duration kManagedLook = 100ms;
+// Host memory is asked for ahead as far as it is likely to be needed, and so much more, in case it is not as it was:
+// 5 ms of copying.
+constexpr std::uint64_t kHostWindow = 256 * pager::kMebibyte;
+// What an eviction has left over goes back after this: it may go on before.
+constexpr base::Duration kReturnAfter = 1s;
 // What changes without anybody waiting for it is told this often.
 constexpr base::Duration kReportEvery = 250ms;
 
@@ -172,7 +177,7 @@ std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving,
   } else {
     job = begin(memory, moving, time);
   }
-  return_host_memory(memory, moving);
+  next = sooner(next, return_host_memory(memory, moving, time));
   next = sooner(next, job);
   next = sooner(next, move_managed(memory, moving, time));
   next = sooner(next, report(memory, moving, time));
@@ -245,7 +250,8 @@ std::optional<base::Duration> Mover::begin_eviction(SeatMemory& memory, Moving& 
   moving.door.group = group;
   cuda::CUresult error = cuda::CUDA_SUCCESS;
   moving.discarding = false;
-  memory.lender.want(excess);
+  moving.host_before = memory.pager.host_used_bytes();
+  want_host(memory, host_ahead(memory, moving, excess));
   moving.eviction = memory.pager.begin_eviction(moving.door, excess, &error);
   if (moving.eviction == nullptr && is_broken(memory, error)) {
     moving.eviction = memory.pager.begin_discard(moving.door, &error);
@@ -271,7 +277,7 @@ std::optional<base::Duration> Mover::step_eviction(SeatMemory& memory, Moving& m
     if (state == JobState::kWaiting) return kPoll;
     // Host memory is on its way, or asked for again.
     if (moving.starved_since == base::TimePoint{}) moving.starved_since = time;
-    memory.lender.want(memory.pager.bounds().excess());
+    want_host(memory, host_ahead(memory, moving, memory.pager.bounds().excess()));
     return time - moving.starved_since < kStuckAfter ? base::Duration(500us) : base::Duration(5ms);
   }
   const cuda::CUresult error = moving.eviction->error();
@@ -297,6 +303,7 @@ std::optional<base::Duration> Mover::step_eviction(SeatMemory& memory, Moving& m
 void Mover::end_eviction(SeatMemory& memory, Moving& moving) {
   moving.eviction.reset();
   moving.is_shut = false;
+  moving.return_at = now() + kReturnAfter;
   memories_.set_evicting(memory.slot, false);
 }
 
@@ -361,26 +368,54 @@ bool Mover::is_broken(SeatMemory& memory, cuda::CUresult error) const {
 
 // ---- host memory
 
+// For an eviction of so many bytes. What is registered in vain costs the running program driver locks, and others the
+// memory: so no more than it took the last time, and the window. A seat whose memory is no longer as constant as it was
+// runs out of that, and is given each time as much again as the eviction has come to use.
+std::uint64_t Mover::host_ahead(const SeatMemory& memory, const Moving& moving, std::uint64_t bytes) {
+  const std::uint64_t used = memory.pager.host_used_bytes();
+  const std::uint64_t taken = moving.eviction != nullptr && used > moving.host_before ? used - moving.host_before : 0;
+  return std::min(bytes, std::max(memory.pager.likely_host_bytes(bytes) + kHostWindow, taken));
+}
+
+// So many bytes at hand, the pager's unused ones included.
+void Mover::want_host(SeatMemory& memory, std::uint64_t bytes) {
+  const std::uint64_t has = memory.pager.host_unused_bytes();
+  memory.lender.want(bytes > has ? bytes - has : 0);
+}
+
 void Mover::prepare_now(SeatMemory& memory, Moving& moving) {
   const std::uint64_t bytes = moving.to_prepare.load(std::memory_order_relaxed);
   if (bytes == 0 || moving.restoration != nullptr) return;
   // What is missing is asked for, and pinned as it comes, each time that we are woken; until there is enough, or the
   // eviction takes over.
-  if (moving.eviction == nullptr) memory.lender.want(bytes);
-  if (moving.eviction != nullptr || memory.pager.prepare_host(bytes) >= bytes)
-    moving.to_prepare.store(0, std::memory_order_relaxed);
+  if (moving.eviction == nullptr) {
+    const std::uint64_t ahead = host_ahead(memory, moving, bytes);
+    want_host(memory, ahead);
+    if (memory.pager.prepare_host(ahead) < ahead) return;
+  }
+  moving.to_prepare.store(0, std::memory_order_relaxed);
 }
 
 // What an eviction or its preparation has asked for is not to be done without.
-void Mover::return_host_memory(SeatMemory& memory, const Moving& moving) {
+std::optional<base::Duration> Mover::return_host_memory(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  if (moving.eviction != nullptr || moving.to_prepare.load(std::memory_order_relaxed) != 0) return std::nullopt;
+  std::optional<base::Duration> next;
+  if (moving.return_at > time) {
+    next = moving.return_at - time;
+  } else if (moving.return_at != base::TimePoint{}) {
+    moving.return_at = {};
+    memory.pager.release_unused_host(kHostWindow);
+    const std::uint64_t unused = memory.lender.unused_bytes();
+    if (unused > kHostWindow) memory.lender.give_up(unused - kHostWindow);
+  }
   const std::uint64_t keep = spare_host_.load(std::memory_order_relaxed);
-  if (keep == UINT64_MAX || moving.eviction != nullptr || moving.to_prepare.load(std::memory_order_relaxed) != 0)
-    return;
+  if (keep == UINT64_MAX) return next;
   const std::uint64_t unused = memory.lender.unused_bytes();
   const std::uint64_t spare = unused + memory.pager.host_spare_bytes();
-  if (spare <= keep) return;
+  if (spare <= keep) return next;
   if (spare - keep > unused) memory.pager.shrink_host(spare - keep - unused);
   memory.lender.give_up(spare - keep);
+  return next;
 }
 
 // ---- managed memory
@@ -390,17 +425,16 @@ void Mover::return_host_memory(SeatMemory& memory, const Moving& moving) {
 std::optional<base::Duration> Mover::move_managed(SeatMemory& memory, Moving& moving, base::TimePoint time) {
   ManagedMemory& managed = memory.managed;
   const std::uint32_t slot = memory.slot;
-  const bool has_lease = gate_.is_granted(slot) || gate_.is_ungated(slot);
-  const std::uint64_t epoch = gate_.epoch(slot);
   if (const std::uint64_t bytes = moving.to_leave.exchange(0, std::memory_order_relaxed); bytes != 0) {
     managed.leave(bytes);
-    moving.left_epoch = epoch;
+    moving.left_epoch = gate_.epoch(slot);
     moving.left_at = time;
   }
   if (managed.is_at_home()) return std::nullopt;
-  // Before the lease is looked at again: a thread that passes from here on wakes us.
+  // Before the lease is looked at: a thread that passes from here on wakes us.
   out_.fetch_or(bit(slot), std::memory_order_seq_cst);
-  if (has_lease && (epoch != moving.left_epoch || time - moving.left_at >= kHintHolds)) {
+  const bool has_lease = gate_.is_granted(slot) || gate_.is_ungated(slot);
+  if (has_lease && (gate_.epoch(slot) != moving.left_epoch || time - moving.left_at >= kHintHolds)) {
     const std::uint64_t others = memory.pager.bounds().used() + memory.outside_bytes();
     const std::uint64_t total = memory.told_total();
     managed.come_back(total - std::min(total, others));

@@ -88,6 +88,8 @@ class Mover {
     base::TimePoint retry_at{};
     base::Duration retry_after{};
     base::TimePoint starved_since{};  // zero: it is not
+    base::TimePoint return_at{};      // host memory that is left over; zero: there is none
+    std::uint64_t host_before = 0;    // used, when the eviction began
     base::TimePoint reported_at{};
     std::uint64_t reported_used = 0;
     bool report_now = false;
@@ -112,9 +114,11 @@ class Mover {
   std::optional<base::Duration> begin_restoration(SeatMemory& memory, Moving& moving, base::TimePoint now);
   base::Duration try_later(Moving& moving, base::TimePoint now);
   void end_eviction(SeatMemory& memory, Moving& moving);
+  static std::uint64_t host_ahead(const SeatMemory& memory, const Moving& moving, std::uint64_t bytes);
+  static void want_host(SeatMemory& memory, std::uint64_t bytes);
   void prepare_now(SeatMemory& memory, Moving& moving);
   std::optional<base::Duration> move_managed(SeatMemory& memory, Moving& moving, base::TimePoint now);
-  void return_host_memory(SeatMemory& memory, const Moving& moving);
+  std::optional<base::Duration> return_host_memory(SeatMemory& memory, Moving& moving, base::TimePoint time);
   std::optional<base::Duration> report(SeatMemory& memory, Moving& moving, base::TimePoint now);
   bool may_evict(std::uint64_t group) const;
   bool is_quiet(std::uint64_t group);

@@ -21,13 +21,13 @@ from framework.seeds import amount, seeded  # noqa: E402
 from framework.waiting import Timeout, wait_until  # noqa: E402
 
 
-class Gangs(GpumuxTest):
+class GangTest(GpumuxTest):
     gpus = 2
 
-    def start_job(self, number, kind, rounds, gang=True):
+    def start_job(self, number, kind, rounds, gang=True, **more):
         """One process with two GPUs ("threads"), or two processes with one each ("processes")."""
         variables = {} if gang else {"GPUMUX_GANG": "none"}
-        options = {"rounds": rounds, "ahead": 7, "step_us": 200}
+        options = {"rounds": rounds, "ahead": 7, "step_us": 200, **more}
         if kind == "threads":
             return [self.start("collective", name=f"job{number}", variables=variables, **options)]
         meet = os.path.join(self.directory, f"meet{number}")
@@ -37,6 +37,13 @@ class Gangs(GpumuxTest):
         return [self.start("collective", name=f"job{number}.{rank}", variables=variables, meet=meet, rank=rank,
                            **options) for rank in range(2)]
 
+    def fresh_runtime_dir(self, name):
+        self.runtime_dir = os.path.join(self.directory, f"run-{name}")
+        os.mkdir(self.runtime_dir, 0o700)
+        return self.runtime_dir
+
+
+class Gangs(GangTest):
     def rounds(self, jobs):
         return [sum(process.count("round") for process in job) for job in jobs]
 
@@ -78,11 +85,6 @@ class Gangs(GpumuxTest):
                         for process in job:
                             process.end()
                     daemon.end()
-
-    def fresh_runtime_dir(self, name):
-        self.runtime_dir = os.path.join(self.directory, f"run-{name}")
-        os.mkdir(self.runtime_dir, 0o700)
-        return self.runtime_dir
 
     def stands_still(self, jobs):
         """Whether neither job gets on for two seconds, some time within twenty."""
@@ -146,6 +148,25 @@ class Gangs(GpumuxTest):
         y.expect_success()
         x.expect_success()
         self.assertEqual(daemon.trace.switches(0), [y.pid, x.pid])
+
+
+class GangsWithMemory(GangTest):
+    machine_settings = {"memory": "96MiB", "context_memory": "4MiB", "d2h_bandwidth": "8G", "h2d_bandwidth": "8G"}
+
+    def test_jobs_whose_memory_does_not_fit_together(self):
+        """A rank that has drained keeps its memory as long as another one's kernel may wait for it."""
+        for kind in ("threads", "processes"):
+            with self.subTest(kind=kind):
+                daemon = self.start_daemon(quantum="10ms", stall_timeout="4s", reserve="8MiB", host_memory="512MiB",
+                                           runtime_dir=self.fresh_runtime_dir(kind))
+                jobs = [self.start_job(f"{kind}{number}", kind, 200, load_mib=56, drift_us=2000,
+                                       ahead=20) for number in range(2)]
+                for job in jobs:
+                    for process in job:
+                        process.expect_success(timeout=90)
+                self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+                self.assertEqual(daemon.trace.events(event="stall"), [])
+                daemon.end()
 
 
 if __name__ == "__main__":

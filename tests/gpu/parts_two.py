@@ -52,6 +52,10 @@ def seeds_scenario(session, quantum):
                       else f"revoked {before} times")
 
 
+# Of each GPU, of each of two programs: together more than there is.
+BALLAST = ["--ballast", "0.6"]
+
+
 def native_of(session, name, argv):
     native = run(session, f"native.{name}", argv, seconds=START_S)
     result = native.result()
@@ -62,9 +66,9 @@ def native_of(session, name, argv):
     return result
 
 
-def twice_at_once(session, name, argv, quantum, limit, **variables):
+def twice_at_once(session, name, argv, quantum, limit, pages=False, **variables):
     title = f"{name} twice at once, {quantum}" + (", gangs off" if variables else "")
-    short = f"twice-{name}-{quantum}" + ("-nogang" if variables else "")
+    short = f"twice-{name}-{quantum}".replace(" ", "-").replace("%", "percent") + ("-nogang" if variables else "")
     with Daemon(session, short, mode="serial", quantum=quantum) as daemon, Group(session, short, daemon) as group:
         for i in range(2):
             group.add(f"{name}{i}", argv, **variables)
@@ -91,10 +95,16 @@ def twice_at_once(session, name, argv, quantum, limit, **variables):
             return session.add(INFO, title, f"{ends[0]}; {ends[1]}; {figure}")
         for i, member in enumerate(group.members):
             check_digest_of(session, f"{title}: job {i}", name, member)
-        session.check(min(turns) >= 4, f"{title}: took turns", figure)
+        session.check(min(turns) >= (2 if pages else 4), f"{title}: took turns", figure)
+        if pages:
+            session.check(stalls == 0, f"{title}: no revocation stalled", figure)
         for gpu in (0, 1):
             wrong = review(events, gpu)["wrong"]
             session.check(not wrong, f"{title}: leases of GPU {gpu} were exclusive", wrong[0] if wrong else "")
+            if pages:
+                evicted = sum(1 for event in events if event["event"] == "evicted" and event.get("gpu") == gpu
+                              and event["time_ns"] > begin)
+                session.check(evicted >= 1, f"{title}: memory of GPU {gpu} was evicted", f"{evicted} times")
 
 
 def check_digest_of(session, label, name, member):
@@ -134,5 +144,10 @@ def run_two_gpus(session):
     if native:
         peers = session.workload("peers") + ["--steps", str(native["steps"])]
         attempt("peers twice", lambda: twice_at_once(session, "peers", peers, "20ms", 80))
+    for name, argv in (("ddp", ddp), ("peers", peers)):
+        laden = f"{name} of 60 %"
+        if argv and attempt(f"native {laden}", lambda n=laden, a=argv: native_of(session, n, a + BALLAST)):
+            attempt(f"{laden} twice",
+                    lambda n=laden, a=argv: twice_at_once(session, n, a + BALLAST, "500ms", 150, pages=True))
     if "ddp" in session.natives:
         attempt("ddp twice, gangs off", lambda: twice_at_once(session, "ddp", ddp, "50ms", 30, GPUMUX_GANG="none"))

@@ -93,6 +93,8 @@ def main():
                         help="these parts; default: all for that many GPUs")
     parser.add_argument("--workloads", nargs="+", help="of part same, and what others compare with: these only")
     parser.add_argument("--memory-seconds", type=float, default=20, help="of part memory: of each program, alone")
+    parser.add_argument("--memory-parts", nargs="+", choices=tuple(parts_memory.PARTS),
+                        default=tuple(parts_memory.PARTS), help="of part memory: only these")
     parser.add_argument("--memory-quantum", default="auto", help="of part memory, where three programs take turns")
     parser.add_argument("--budget", type=float, help="seconds after which nothing more is started")
     arguments = parser.parse_args()

@@ -319,15 +319,16 @@ class Group:
             member.wait(end - time.monotonic())
 
 
-def review(events, gpu=0):
+def review(events, gpu=0, among=None):
     """Reads one GPU's trace: grants and held time for each pid, and every moment at which two had an exclusive
-    lease."""
+    lease. `among`: these pids only, so that processes that one of them has started, which may hold together with it,
+    are left out."""
     holding, closing = {}, set()
     grants, held, waited, asked = collections.Counter(), collections.Counter(), collections.Counter(), {}
     wrong = []
     for event in events:
         kind, tenant, pid, at = event["event"], event.get("tenant"), event.get("pid"), event["time_ns"]
-        if event.get("gpu") != gpu and kind != "gone":
+        if (event.get("gpu") != gpu and kind != "gone") or (among is not None and pid not in among):
             continue
         if kind == "request":
             asked.setdefault(tenant, at)

@@ -6,6 +6,7 @@
 // --small n                so many small kernels in each round, as a training step has
 // --host-us n              what the host does before each of them
 // --drift-us n             at most so long the host sleeps before each round: ranks run ahead of each other
+// --load-mib n             memory that each rank has besides
 // --mapped-mib n           each rank's memory lies in so much that the program maps by itself, for all GPUs to reach
 // --ranks 0,1 --gpus 0,1   all ranks in this process, a thread each, GPUs reached as peers
 // --meet DIR --rank i      one rank in this process; ranks find each other's flags through files in DIR with IPC
@@ -30,6 +31,7 @@ struct Rank {
   CUdeviceptr flag = 0;       // own, set to the round's number
   CUdeviceptr next_flag = 0;  // the next rank's
   CUdeviceptr data = 0;
+  CUdeviceptr load = 0;
 };
 
 constexpr std::uint64_t kElements = 4096;
@@ -62,6 +64,10 @@ void open(const Api& api, const Options& options, Rank& rank) {
   } else {
     GPUMUX_CALL(api.cuMemAlloc_v2(&rank.flag, 4));
     GPUMUX_CALL(api.cuMemAlloc_v2(&rank.data, kElements * 4));
+  }
+  if (const std::size_t bytes = options.number("load-mib") << 20; bytes != 0) {
+    GPUMUX_CALL(api.cuMemAlloc_v2(&rank.load, bytes));
+    GPUMUX_CALL(api.cuMemsetD32_v2(rank.load, static_cast<unsigned>(rank.number) + 7, bytes / 4));
   }
   GPUMUX_CALL(api.cuMemsetD32_v2(rank.flag, 0, 1));
   GPUMUX_CALL(api.cuMemsetD32_v2(rank.data, static_cast<unsigned>(rank.number), kElements));
@@ -130,6 +136,12 @@ void run(const Api& api, const Options& options, Rank& rank) {
     if (element != static_cast<std::uint32_t>(rank.number) + rounds * small)
       wrong("rank " + std::to_string(rank.number) + " has a wrong element");
   }
+  std::vector<std::uint32_t> load((options.number("load-mib") << 20) / 4);
+  if (!load.empty()) GPUMUX_CALL(api.cuMemcpyDtoH_v2(load.data(), rank.load, load.size() * 4));
+  for (const std::uint32_t element : load) {
+    if (element != static_cast<std::uint32_t>(rank.number) + 7)
+      wrong("rank " + std::to_string(rank.number) + " has lost what it had");
+  }
   say("done rank=%d t=%llu", rank.number, static_cast<unsigned long long>(now_ns()));
 }
 
@@ -143,6 +155,7 @@ int main(int argc, char** argv) {
                          {"gpus", "0,1"},
                          {"meet", ""},
                          {"rank", "0"},
+                         {"load-mib", "0"},
                          {"mapped-mib", "0"},
                          {"of", "2"},
                          {"rounds", "50"},

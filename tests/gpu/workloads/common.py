@@ -76,6 +76,7 @@ def run(work, arguments):
     work.wait()
     end_ns = time.monotonic_ns()
     times.sort()
-    result(digest=hashlib.sha256(work.digest()).hexdigest(), steps=steps, steady_s=(end_ns - begin_ns) / 1e9,
+    digest = hashlib.sha256(work.digest()).hexdigest()
+    result(digest=digest, steps=steps, steady_s=(end_ns - begin_ns) / 1e9, done_ns=time.monotonic_ns(),
            median_step_ms=times[len(times) // 2] / 1e6 if times else None, warm_s=warm_s, peak_bytes=work.peak_bytes(),
            start_ns=begin_ns, end_ns=end_ns, pid=os.getpid())

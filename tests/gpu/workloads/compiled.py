@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains a small GPT through torch.compile: Triton kernels, compiled by worker processes."""
 import common
-from torch_common import Training, prepare
+from torch_common import Laden, Training, prepare
 
 import small_gpt
 import torch
@@ -9,7 +9,7 @@ import torch._inductor.config
 
 
 def main():
-    arguments = common.options()
+    arguments = common.options(ballast=0.0)
     # No choice of kernels by timing them.
     if hasattr(torch._inductor.config, "deterministic"):
         torch._inductor.config.deterministic = True
@@ -18,7 +18,8 @@ def main():
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     data = small_gpt.batches(4, 16, 2048, 128, device, arguments.seed)
     compiled = torch.compile(small_gpt.loss)
-    common.run(Training(model, data, compiled, optimizer), arguments)
+    training = Training(model, data, compiled, optimizer)
+    common.run(Laden(training, arguments.ballast, arguments.seed, [device]), arguments)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ WORLD = 2
 def rank_main(arguments):
     import datetime
 
-    from torch_common import prepare, state_bytes
+    from torch_common import Laden, prepare, state_bytes
     import small_gpt
     import torch
     import torch.distributed as distributed
@@ -33,16 +33,23 @@ def rank_main(arguments):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     data = small_gpt.batches(4, 8, 2048, 128, device, arguments.seed * 100 + rank)
 
-    def step(i):
-        optimizer.zero_grad(set_to_none=True)
-        loss = small_gpt.loss(wrapped, data[i % 4])
-        loss.backward()
-        optimizer.step()
-        return loss
+    class Job:
+        def step(self, i):
+            optimizer.zero_grad(set_to_none=True)
+            self.loss = small_gpt.loss(wrapped, data[i % 4])
+            self.loss.backward()
+            optimizer.step()
 
+        def wait(self):
+            self.loss.item()
+
+        def digest(self):
+            return state_bytes(list(model.state_dict().values()))
+
+    work = Laden(Job(), arguments.ballast, arguments.seed, [device])
     for i in range(5):
-        loss = step(i)
-    loss.item()
+        work.step(i)
+    work.wait()
     torch.cuda.synchronize()
     # The ranks meet on the host, with nothing on the GPUs: a collective that one rank has begun would hold both jobs'
     # GPUs until the other rank joins, and that one waits for the other job.
@@ -53,13 +60,13 @@ def rank_main(arguments):
     store.wait(["go"])
     begin = time.monotonic_ns()
     for i in range(arguments.steps or 200):
-        loss = step(i)
+        work.step(i)
         if i % 5 == 0:
-            loss.item()
+            work.wait()
     torch.cuda.synchronize()
     end = time.monotonic_ns()
-    common.result(rank=rank, digest=hashlib.sha256(state_bytes(list(model.state_dict().values()))).hexdigest(),
-                  steady_s=(end - begin) / 1e9, start_ns=begin, end_ns=end)
+    digest = hashlib.sha256(work.digest()).hexdigest()
+    common.result(rank=rank, digest=digest, steady_s=(end - begin) / 1e9, start_ns=begin, end_ns=end)
     distributed.barrier()
     distributed.destroy_process_group()
 
@@ -92,7 +99,7 @@ def launch():
 
 
 if __name__ == "__main__":
-    parsed = common.options()
+    parsed = common.options(ballast=0.0)
     if "RANK" in os.environ:
         rank_main(parsed)
     else:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Captures a whole training step in a CUDA graph and replays it with new data in place."""
 import common
-from torch_common import prepare, state_bytes
+from torch_common import Laden, prepare, state_bytes
 
 import torch
 
@@ -52,9 +52,9 @@ class Replayed:
 
 
 def main():
-    arguments = common.options()
+    arguments = common.options(ballast=0.0)
     device = prepare(arguments)
-    common.run(Replayed(device, arguments.seed), arguments)
+    common.run(Laden(Replayed(device, arguments.seed), arguments.ballast, arguments.seed, [device]), arguments)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One process with two GPUs: each computes, then they change results by peer copies, again and again."""
 import common
-from torch_common import prepare, state_bytes
+from torch_common import Laden, prepare, state_bytes
 
 import torch
 
@@ -29,6 +29,6 @@ class Exchange:
 
 
 if __name__ == "__main__":
-    parsed = common.options()
+    parsed = common.options(ballast=0.0)
     prepare(parsed)
-    common.run(Exchange(parsed.seed), parsed)
+    common.run(Laden(Exchange(parsed.seed), parsed.ballast, parsed.seed, ["cuda:0", "cuda:1"]), parsed)
