@@ -91,6 +91,9 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   seat->report = sane;
   seat->speaks = true;
   seat->is_back = false;
+  // What was given has been taken.
+  if (seat->has() >= seat->given_room) seat->given_until = TimePoint();
+  if (sane.allocated >= seat->given_commitment) seat->given_commitment_until = TimePoint();
   // Sequences grow by one and are compared as distances, so that they may wrap.
   while (seat->bounds.size() > 1 && static_cast<std::int32_t>(report.sequence - seat->bounds[1].sequence) >= 0) {
     seat->bounds.pop_front();
@@ -199,6 +202,11 @@ std::uint64_t Residency::managed(GpuIndex index) const {
 std::uint64_t Residency::returning(GpuIndex index) const {
   const Gpu* const gpu = gpu_of(index);
   return gpu == nullptr ? 0 : gpu->returning;
+}
+
+std::uint64_t Residency::capacity(GpuIndex index) const {
+  const Gpu* const gpu = gpu_of(index);
+  return gpu == nullptr ? 0 : gpu->capacity;
 }
 
 GpuMemory Residency::view(GpuIndex index) const {

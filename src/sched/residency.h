@@ -129,7 +129,11 @@ inline constexpr std::size_t kMaxBoundsUnderWay = 8;
 
 class Residency {
  public:
-  void set_host_budget(std::uint64_t bytes) { host_budget_ = bytes; }
+  // Evicted data lies in chunks of a seat's own, of so many bytes each.
+  void set_host_budget(std::uint64_t bytes, std::uint64_t chunk = 0) {
+    host_budget_ = bytes;
+    host_chunk_ = chunk;
+  }
   void add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve);
   void set_reserve(GpuIndex gpu, std::uint64_t reserve);
   // What the GPU's memory holds besides what seats report: other programs, the contexts of ours.
@@ -167,6 +171,7 @@ class Residency {
   // Sum of their managed memory: some of it is on the GPU, too.
   std::uint64_t managed(GpuIndex gpu) const;
   std::uint64_t returning(GpuIndex gpu) const;
+  std::uint64_t capacity(GpuIndex gpu) const;
   bool has(SeatId seat) const { return find(seat) != nullptr; }
   GpuMemory view(GpuIndex gpu) const;
   std::string check_invariants() const;
@@ -195,6 +200,8 @@ class Residency {
     // What it was last given because it asked: it takes it in a moment, and until then it is needed.
     std::uint64_t given_room = 0;
     TimePoint given_until{};
+    std::uint64_t given_commitment = 0;
+    TimePoint given_commitment_until{};
     bool told_to_prepare = false;
     TimePoint holds_since = TimePoint::max();
 
@@ -250,6 +257,7 @@ class Residency {
   static bool counts(const Seat& seat) { return seat.speaks; }
   bool may_speak_yet(const Seat& seat) const { return !seat.speaks && now_ - seat.opened_at < kFirstReportPatience; }
   std::uint64_t charged(const Gpu& gpu) const;
+  std::uint64_t usable_host() const;
   std::uint64_t commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu) const;
   // `kept_by_all`: kept(gpu), reckoned once.
   std::uint64_t most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
@@ -265,6 +273,7 @@ class Residency {
 
   std::map<std::uint32_t, Gpu> gpus_;
   std::uint64_t host_budget_ = 0;
+  std::uint64_t host_chunk_ = 0;
   TimePoint now_{};
   std::string broken_;  // the first invariant that a plan has broken
 };

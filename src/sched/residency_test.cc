@@ -93,6 +93,7 @@ class Desk {
 };
 
 constexpr auto kHolding = TurnKind::kHolding;
+constexpr auto kHeldBack = TurnKind::kHeldBack;
 constexpr auto kNext = TurnKind::kNext;
 constexpr auto kWaiting = TurnKind::kWaiting;
 constexpr auto kLeaving = TurnKind::kLeaving;
@@ -231,6 +232,114 @@ TEST(Residency, WhatWasAskedForIsKeptUntilItIsTaken) {
   desk.now += kTakePatience;
   desk.plan();
   EXPECT_LT(desk.room(2), 60u) << "nor for ever";
+}
+
+// Two who run at once: what one of them was given is not room for the other one's next wish.
+TEST(Residency, WhatAHolderWasGivenIsNotTakenByAnother) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  desk.has(1, 20);
+  desk.has(2, 10);
+  desk.turn({{1, kHolding}, {2, kHolding}});
+  desk.want(2, 50);
+  desk.say(1);
+  ASSERT_TRUE(desk.answer(2));
+  ASSERT_GE(desk.room(2), 50u);
+  EXPECT_FALSE(desk.want(1, 40));
+  desk.say(1);
+  desk.say(2);
+  EXPECT_GE(desk.room(2), 50u);
+  // It does not take it: then it is another one's.
+  desk.now += kTakePatience;
+  desk.plan();
+  desk.say(2);
+  EXPECT_TRUE(desk.answer(1));
+}
+
+// What is given and taken, and freed again at once, is nobody's any more.
+TEST(Residency, WhatWasGivenAndTakenIsNotKept) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 50);
+  desk.say(2);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  EXPECT_FALSE(desk.want(2, 60));
+  desk.has(1, 20, 30);
+  ASSERT_TRUE(desk.answer(2));
+  desk.has(2, 60);
+  desk.has(2, 10);
+  desk.turn({{2, kHolding}, {1, kNext}});
+  desk.say(2);
+  EXPECT_GE(desk.room(1), 50u);
+}
+
+TEST(Residency, ACommitmentThatWasGivenIsKeptUntilItIsTaken) {
+  Desk desk(80, 0);
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  desk.want(1, 0, 50);
+  desk.say(2);
+  ASSERT_TRUE(desk.answer(1));
+  desk.want(2, 0, 60);
+  desk.say(1);
+  EXPECT_GE(desk.commitment(1), 50u);
+  desk.now += kTakePatience;
+  desk.plan();
+  desk.say(1);
+  ASSERT_TRUE(desk.answer(2));
+  EXPECT_GE(desk.commitment(2), 60u);
+}
+
+// A member of a gang that has drained, and may be let through as long as the others have not.
+TEST(Residency, WhoIsHeldBackKeepsItsMemoryAndGetsWhatItLacks) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 30, 20);
+  desk.say(2);
+  desk.has(2, 40);
+  desk.turn({{1, kHeldBack}, {2, kNext}});
+  desk.say(1);
+  desk.say(2);
+  EXPECT_GE(desk.room(1), 40u);
+  EXPECT_LE(desk.room(2), 30u);
+  desk.has(2, 30, 10);
+  EXPECT_EQ(desk.room(1), 50u);
+}
+
+// The last chunk of each is hardly ever full.
+TEST(Residency, NotAllHostMemoryIsPromised) {
+  Desk desk(80, 40);
+  desk.planner.set_host_budget(40 * kGiB, kGiB);
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  EXPECT_LE(desk.commitment(1) + desk.commitment(2), 118u);
+  desk.has(1, 70);
+  desk.want(2, 0, 49);
+  ASSERT_TRUE(desk.answer(2));
+  EXPECT_TRUE(desk.answer(2)->refused);
+  desk.want(2, 0, 48);
+  desk.say(1);
+  ASSERT_TRUE(desk.answer(2));
+  EXPECT_FALSE(desk.answer(2)->refused);
+  Desk small(80, 0);
+  small.planner.set_host_budget(40 * kGiB, 40 * kGiB);
+  small.open(1);
+  small.open(2);
+  small.say(1);
+  small.say(2);
+  EXPECT_LE(small.commitment(1) + small.commitment(2), 100u);
+  EXPECT_GT(small.commitment(1) + small.commitment(2), 80u) << "half of it is promised all the same";
 }
 
 TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {

@@ -28,16 +28,16 @@ constexpr base::Duration kLongestRetry = 100ms;
 constexpr base::Duration kStuckAfter = 500ms;
 // A context that cannot have streams now will hardly have them later; the first job tries once more.
 constexpr std::uint32_t kMostPreparations = 3;
-// What was told to leave ahead of a revocation comes back if there is none: after more than the daemon ever tells ahead
-// (sched: kExpectEvictionAhead).
-constexpr base::Duration kHintHolds = 1s;
-// A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
-constexpr base::Duration kManagedLook = 100ms;
 // Host memory is asked for ahead as far as it is likely to be needed, and so much more, in case it is not as it was:
 // 5 ms of copying.
 constexpr std::uint64_t kHostWindow = 256 * pager::kMebibyte;
 // What an eviction has left over goes back after this: it may go on before.
 constexpr base::Duration kReturnAfter = 1s;
+// What was told to leave ahead of a revocation comes back if there is none: after more than the daemon ever tells ahead
+// (sched: kExpectEvictionAhead).
+constexpr base::Duration kHintHolds = 1s;
+// A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
+constexpr base::Duration kManagedLook = 100ms;
 // What changes without anybody waiting for it is told this often.
 constexpr base::Duration kReportEvery = 250ms;
 

@@ -117,8 +117,8 @@ class Mover {
   static std::uint64_t host_ahead(const SeatMemory& memory, const Moving& moving, std::uint64_t bytes);
   static void want_host(SeatMemory& memory, std::uint64_t bytes);
   void prepare_now(SeatMemory& memory, Moving& moving);
-  std::optional<base::Duration> move_managed(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> return_host_memory(SeatMemory& memory, Moving& moving, base::TimePoint time);
+  std::optional<base::Duration> move_managed(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> report(SeatMemory& memory, Moving& moving, base::TimePoint now);
   bool may_evict(std::uint64_t group) const;
   bool is_quiet(std::uint64_t group);
