@@ -70,13 +70,15 @@ void Rooms::reported(base::SeatId seat, const sched::MemoryReport& report, bool 
   planner_.reported(leases_.now(), seat, report);
   if (is_moving || planner_.on_gpu(seat.gpu) != before) state.changed_at = leases_.now();
   state.dirty = true;
-  leases_.apply(sched::MemoryNeed{seat, report.evicted > 0});
+  // Nobody has to wait for managed memory; but its way back belongs to what a switch costs, and not to the quantum.
+  leases_.apply(sched::MemoryNeed{seat, report.evicted > 0 || report.managed_away > 0});
   // Before anybody's request that came with it: else it would be granted, and revoked at once.
   if (report.evicted > 0) resolve_mode(seat.gpu);
 }
 
-void Rooms::wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment) {
-  planner_.wanted(leases_.now(), seat, ticket, room, commitment);
+void Rooms::wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,
+                   std::uint64_t managed) {
+  planner_.wanted(leases_.now(), seat, ticket, room, commitment, managed);
   gpus_.at(seat.gpu.value).dirty = true;
 }
 
@@ -97,7 +99,7 @@ void Rooms::sampled(GpuIndex index, std::uint64_t used, base::TimePoint asked_at
     state.dirty = true;
     if (planner_.returning(index) > 0) return;
   }
-  if (!state.foreign.look(beyond, is_quiet)) return;
+  if (!state.foreign.look(beyond, is_quiet, planner_.managed(index))) return;
   tell_foreign(index);
   state.dirty = true;
 }

@@ -47,7 +47,8 @@ class Rooms {
   void opened(base::SeatId seat, sched::Quota quota, bool gets_bound);
   void closed(base::SeatId seat);
   void reported(base::SeatId seat, const sched::MemoryReport& report, bool is_moving);
-  void wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment);
+  void wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,
+              std::uint64_t managed);
 
   // NVML has said that so much of the GPU was used; it was asked at `asked_at`.
   void sampled(base::GpuIndex gpu, std::uint64_t used, base::TimePoint asked_at);

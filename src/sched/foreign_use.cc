@@ -15,14 +15,15 @@ constexpr std::uint64_t kContextDivisor = 64;
 
 }  // namespace
 
-bool ForeignUse::look(std::uint64_t beyond, bool is_quiet) {
+bool ForeignUse::look(std::uint64_t beyond, bool is_quiet, std::uint64_t managed) {
   if (!is_quiet) {
     // The first look of all may be at a moment when tenants allocate: then the second one counts, as far as they agree.
     if (!has_looked_) last_ = beyond;
     has_looked_ = true;
     return false;
   }
-  const std::uint64_t agreed = has_looked_ ? std::min(beyond, std::max(last_, bytes_)) : beyond;
+  std::uint64_t agreed = has_looked_ ? std::min(beyond, std::max(last_, bytes_)) : beyond;
+  if (managed > 0) agreed = std::min(agreed, std::max(bytes_, beyond - std::min(beyond, managed)));
   last_ = beyond;
   has_looked_ = true;
   const std::uint64_t change = agreed > bytes_ ? agreed - bytes_ : bytes_ - agreed;

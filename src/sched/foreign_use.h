@@ -13,9 +13,10 @@ namespace gpumux::sched {
 
 class ForeignUse {
  public:
-  // `beyond`: used, less what seats had said that they have. `is_quiet`: nobody has said otherwise meanwhile. True:
-  // bytes() has become another.
-  bool look(std::uint64_t beyond, bool is_quiet);
+  // `beyond`: used, less what seats had said that they have. `is_quiet`: nobody has said otherwise meanwhile.
+  // `managed`: what seats have of managed memory: its pages come and go by the driver's doing, and make way for what
+  // others allocate, so what they may explain is nobody else's. True: bytes() has become another.
+  bool look(std::uint64_t beyond, bool is_quiet, std::uint64_t managed = 0);
   std::uint64_t bytes() const { return bytes_; }
   // What of `beyond` tenants that are gone have left, as long as something of theirs is waited for.
   std::uint64_t left_behind(std::uint64_t beyond) const { return beyond > bytes_ ? beyond - bytes_ : 0; }

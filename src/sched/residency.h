@@ -20,6 +20,7 @@
 //   4. A holder is never told to have less than it has.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -40,7 +41,12 @@ struct MemoryReport {
   std::uint64_t resident = 0;
   std::uint64_t evicted = 0;
   std::uint64_t unpageable = 0;
-  bool stuck = false;  // it cannot give anything up
+  // Unified memory, part of `allocated` and of nothing else. Its pages are wherever the driver wants them, and may be
+  // more than the GPU holds; they are wanted on the GPU while the seat holds a lease, and make way for whatever else is
+  // allocated there.
+  std::uint64_t managed = 0;
+  std::uint64_t managed_away = 0;  // of it, moved out of the way by the seat itself
+  bool stuck = false;              // it cannot give anything up
 };
 
 // The most that the seats of one process tree may have together, on each GPU.
@@ -63,6 +69,7 @@ struct RoomBound {
 struct ExpectEviction {
   SeatId seat;
   std::uint64_t bytes = 0;
+  std::uint64_t managed = 0;  // so much of its managed memory is in the way
 };
 
 struct ResidencyCommands {
@@ -121,6 +128,9 @@ inline constexpr Duration kHolderRetry = std::chrono::seconds(4);
 inline constexpr Duration kLongestHolderRetry = std::chrono::seconds(64);
 // How long before its quantum ends a holder is told to get ready: borrowing and registering 20 GiB takes 0.35 s.
 inline constexpr Duration kExpectEvictionAhead = std::chrono::milliseconds(500);
+// Managed memory that leaves ahead is missed by the holder's own work: only so large a part of its turn is given to
+// that.
+inline constexpr int kManagedAheadPart = 8;
 // Bounds under way to one seat; beyond them the newest one waits for an answer. A stopped tenant does not read, and
 // what it does not read must not pile up.
 inline constexpr std::size_t kMaxBoundsUnderWay = 8;
@@ -145,7 +155,9 @@ class Residency {
   void closed(TimePoint now, SeatId seat);
   void reported(TimePoint now, SeatId seat, const MemoryReport& report);
   // A thread of the seat's waits for so much in all; zero: as it is.
-  void wanted(TimePoint now, SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment);
+  // `managed`: so much of that commitment need not fit on the GPU.
+  void wanted(TimePoint now, SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,
+              std::uint64_t managed = 0);
   // At most so much of the memory of tenants that are gone has not come back yet.
   void returned(TimePoint now, GpuIndex gpu, std::uint64_t left);
 
@@ -164,6 +176,8 @@ class Residency {
   std::uint64_t overflow(GpuIndex gpu) const;
   // Sum of what its seats have said that they have on it.
   std::uint64_t on_gpu(GpuIndex gpu) const;
+  // Sum of their managed memory: some of it is on the GPU, too.
+  std::uint64_t managed(GpuIndex gpu) const;
   std::uint64_t returning(GpuIndex gpu) const;
   std::uint64_t capacity(GpuIndex gpu) const;
   bool has(SeatId seat) const { return find(seat) != nullptr; }
@@ -190,6 +204,7 @@ class Residency {
     TimePoint wanted_at{};
     std::uint64_t want_room = 0;  // of `ticket`, until it is answered
     std::uint64_t want_commitment = 0;
+    std::uint64_t want_managed = 0;
     // What it was last given because it asked: it takes it in a moment, and until then it is needed.
     std::uint64_t given_room = 0;
     TimePoint given_until{};
@@ -201,6 +216,7 @@ class Residency {
     TimePoint lacking_since = TimePoint::max();  // holding, or told to have more since
     Duration retry_after{};
     TimePoint retry_at{};  // what did not move is expected to move then
+    TimePoint holds_since = TimePoint::max();
 
     // While a plan is made.
     TurnKind turn = TurnKind::kIdle;
@@ -211,6 +227,8 @@ class Residency {
 
     bool waits() const { return ticket != answered; }
     std::uint64_t has() const { return report.resident + report.unpageable; }
+    // Once it is given what it waits for.
+    std::uint64_t managed() const { return waits() ? std::max(report.managed, want_managed) : report.managed; }
     std::uint64_t told_room() const { return bounds.empty() ? 0 : bounds.back().room; }
     std::uint64_t told_commitment() const { return bounds.empty() ? 0 : bounds.back().commitment; }
   };

@@ -84,7 +84,6 @@ std::uint64_t Residency::usable_host() const {
 // How much all seats of this GPU together may have allocated: what fits on it (`on_gpu`), and what of the host memory
 // the other GPUs' seats do not need.
 std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu) const {
-  if (gpu.free_only) return on_gpu;
   std::uint64_t elsewhere = 0;
   for (const auto& [index, other] : gpus_) {
     if (&other == &gpu) continue;
@@ -92,7 +91,12 @@ std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gp
     for (const auto& [id, seat] : other.seats) sum += counts(seat) ? commitment_charge(seat) : 0;
     elsewhere += minus(sum, available(other));
   }
-  return on_gpu + minus(usable_host(), elsewhere);
+  const std::uint64_t in_host_memory = minus(usable_host(), elsewhere);
+  if (!gpu.free_only) return on_gpu + in_host_memory;
+  // Nothing is evicted; only managed memory may be more than fits.
+  std::uint64_t managed = 0;
+  for (const auto& [id, seat] : gpu.seats) managed += counts(seat) ? seat.managed() : 0;
+  return on_gpu + std::min(managed, in_host_memory);
 }
 
 // What nobody can take from the seat for another one's sake.
@@ -115,7 +119,7 @@ std::uint64_t Residency::most_room(const Gpu& gpu, const Seat& seat, std::uint64
 }
 
 std::uint64_t Residency::most_commitment(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const {
-  const std::uint64_t most = most_room(gpu, seat, kept_by_all);
+  const std::uint64_t most = most_room(gpu, seat, kept_by_all) + seat.managed();
   if (seat.quota.group == 0) return most;
   std::uint64_t others = 0;
   for (const auto& [id, other] : gpu.seats) {
@@ -179,7 +183,7 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
     if (!counts(*seat)) continue;
     seat->need = seat->has();
     if (seat->turn <= TurnKind::kNext) {
-      seat->need += seat->report.evicted;
+      seat->need += seat->report.evicted + seat->report.managed;
       if (seat->waits()) seat->need = std::max(seat->need, seat->want_room);
       if (now_ < seat->given_until) seat->need = std::max(seat->need, seat->given_room);
       seat->need = std::max(seat->has(), std::min(seat->need, most_room(gpu, *seat, kept_by_all)));
@@ -409,16 +413,23 @@ void Residency::expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, Resi
   for (Seat* seat : order) {
     if (seat->turn != TurnKind::kHolding) {
       seat->told_to_prepare = false;
+      seat->holds_since = TimePoint::max();
       continue;
     }
-    if (lacking == 0 || seat->told_to_prepare || seat->report.resident == 0 || seat->ends == TimePoint::max()) continue;
-    const TimePoint when = seat->ends - kExpectEvictionAhead;
+    seat->holds_since = std::min(seat->holds_since, now_);
+    const std::uint64_t may_leave = seat->report.resident + seat->report.managed;
+    if (lacking == 0 || seat->told_to_prepare || may_leave == 0 || seat->ends == TimePoint::max()) continue;
+    Duration ahead = kExpectEvictionAhead;
+    if (seat->report.managed > 0) ahead = std::min(ahead, (seat->ends - seat->holds_since) / kManagedAheadPart);
+    const TimePoint when = seat->ends - ahead;
     if (when > now_) {
       gpu.prepare_at = std::min(gpu.prepare_at, when);
       continue;
     }
     seat->told_to_prepare = true;
-    commands.evictions.push_back({seat->id, std::min(lacking, seat->report.resident)});
+    // Its managed memory makes way first: it is in nobody's books as being there.
+    const std::uint64_t managed = std::min(lacking, seat->report.managed);
+    commands.evictions.push_back({seat->id, std::min(lacking - managed, seat->report.resident), managed});
   }
 }
 

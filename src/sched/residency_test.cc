@@ -2,100 +2,12 @@
 // The residency planner by script: one rule of docs/memory.md each. Goal: who gets room, from whom, and when. Method:
 // reports and turns are written down, and the bounds that come out are looked at; seats go where they are told at once
 // unless the script says otherwise.
-#include "sched/residency.h"
-
 #include <gtest/gtest.h>
 
-#include <map>
+#include "sched/residency_desk.h"
 
 namespace gpumux::sched {
 namespace {
-
-using namespace std::chrono_literals;
-
-constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
-constexpr GpuIndex kGpu{0};
-
-SeatId seat(std::uint64_t tenant) { return {TenantId{tenant}, kGpu}; }
-
-class Desk {
- public:
-  explicit Desk(std::uint64_t capacity = 80, std::uint64_t host = 400) {
-    planner.add_gpu(kGpu, capacity * kGiB, 0);
-    planner.set_host_budget(host * kGiB);
-  }
-
-  void open(std::uint64_t tenant, Quota quota = {}) {
-    planner.opened(now, seat(tenant), quota, true);
-    turns.push_back({seat(tenant), TurnKind::kIdle, TimePoint::max()});
-    plan();
-    say(tenant);
-  }
-  // The seat has so much now, and says so.
-  void has(std::uint64_t tenant, std::uint64_t resident, std::uint64_t evicted = 0, std::uint64_t unpageable = 0) {
-    MemoryReport& report = reports[tenant];
-    report.resident = resident * kGiB;
-    report.evicted = evicted * kGiB;
-    report.unpageable = unpageable * kGiB;
-    report.allocated = report.resident + report.evicted + report.unpageable;
-    say(tenant);
-  }
-  void say(std::uint64_t tenant) {
-    if (bounds.contains(tenant)) reports[tenant].sequence = bounds[tenant].sequence;
-    planner.reported(now, seat(tenant), reports[tenant]);
-    plan();
-  }
-  void turn(std::vector<std::pair<std::uint64_t, TurnKind>> order, Duration left = 10s) {
-    turns.clear();
-    for (const auto& [tenant, kind] : order) {
-      turns.push_back({seat(tenant), kind, kind == TurnKind::kHolding ? now + left : TimePoint::max()});
-    }
-    plan();
-  }
-  // The answer to a want, if there is one.
-  std::optional<RoomBound> want(std::uint64_t tenant, std::uint64_t room, std::uint64_t commitment = 0) {
-    ++ticket;
-    planner.wanted(now, seat(tenant), ticket, room * kGiB, commitment * kGiB);
-    plan();
-    return answer(tenant);
-  }
-  std::optional<RoomBound> answer(std::uint64_t tenant) {
-    const auto found = bounds.find(tenant);
-    if (found == bounds.end() || found->second.ticket != ticket) return std::nullopt;
-    return found->second;
-  }
-  void plan() {
-    commands = {};
-    planner.plan(now, kGpu, turns, commands);
-    for (const RoomBound& bound : commands.bounds) bounds[bound.seat.tenant.value] = bound;
-    sent += commands.bounds.size();
-    EXPECT_EQ(planner.check_invariants(), "");
-  }
-  // Everybody takes note of everything.
-  void settle() {
-    for (int i = 0; i < 4; ++i) {
-      for (const auto& [tenant, bound] : std::map(bounds)) say(tenant);
-    }
-  }
-  std::uint64_t room(std::uint64_t tenant) { return bounds[tenant].room / kGiB; }
-  std::uint64_t commitment(std::uint64_t tenant) { return bounds[tenant].commitment / kGiB; }
-
-  Residency planner;
-  TimePoint now = TimePoint() + 1h;
-  std::vector<Turn> turns;
-  std::map<std::uint64_t, MemoryReport> reports;
-  std::map<std::uint64_t, RoomBound> bounds;
-  ResidencyCommands commands;
-  std::uint32_t ticket = 0;
-  std::size_t sent = 0;
-};
-
-constexpr auto kHolding = TurnKind::kHolding;
-constexpr auto kHeldBack = TurnKind::kHeldBack;
-constexpr auto kNext = TurnKind::kNext;
-constexpr auto kWaiting = TurnKind::kWaiting;
-constexpr auto kLeaving = TurnKind::kLeaving;
-constexpr auto kIdle = TurnKind::kIdle;
 
 TEST(Residency, AloneASeatHasTheWholeGpu) {
   Desk desk;
@@ -582,88 +494,113 @@ TEST(Residency, TheHolderHearsAheadWhatItWillHaveToEvict) {
   EXPECT_TRUE(desk.commands.evictions.empty());  // once
 }
 
-// The last that was said of the seat in `commands`.
-std::optional<MemoryObstacle> obstacle_of(const Desk& desk, std::uint64_t tenant) {
-  std::optional<MemoryObstacle> found;
-  for (const MemoryObstructed& one : desk.commands.obstructions) {
-    if (one.seat == seat(tenant)) found = one.obstacle;
-  }
-  return found;
+// ---- managed memory
+
+TEST(Residency, ManagedMemoryMayBeMoreThanTheGpuButNotMoreThanAllThereIs) {
+  Desk desk(80, 100);
+  desk.open(1);
+  const auto refused = desk.want(1, 0, 120);
+  ASSERT_TRUE(refused);
+  EXPECT_TRUE(refused->refused) << "so much could never be on the GPU";
+  const auto given = desk.want(1, 0, 120, 120);
+  ASSERT_TRUE(given);
+  EXPECT_FALSE(given->refused);
+  EXPECT_GE(given->commitment, 120 * kGiB);
+  desk.has_managed(1, 120);
+  const auto beyond = desk.want(1, 0, 181, 181);
+  ASSERT_TRUE(beyond);
+  EXPECT_TRUE(beyond->refused) << "GPU and host memory together are 180";
+  // What others may have is less by it.
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  EXPECT_LE(desk.commitment(2), 60u);
+  const auto too_much = desk.want(2, 0, 70);
+  ASSERT_TRUE(too_much);
+  EXPECT_TRUE(too_much->refused);
 }
 
-// The other one has been told to give way, and does not: it waits for host memory, or is stopped.
-TEST(Residency, AHolderForWhomNothingMovesIsTriedAgainEverMoreRarely) {
+// Its pages are on nobody's account, so they are nothing that others have to wait for; but while it runs it is given
+// the GPU, and whoever is next hears of it.
+TEST(Residency, ManagedMemoryIsGivenTheGpuForItsTurnAndMakesWay) {
   Desk desk;
   desk.open(1);
   desk.open(2);
   desk.say(1);
-  desk.has(1, 60);
   desk.say(2);
-  desk.has(2, 0, 50);
-  desk.turn({{2, kHolding}, {1, kWaiting}});
-  desk.settle();
-  Duration pause = kHolderRetry;
-  for (int i = 0; i < 3; ++i) {
-    const auto impatient = desk.planner.next_deadline(kGpu);
-    ASSERT_TRUE(impatient);
-    EXPECT_EQ(*impatient, desk.now + kHolderPatience);
-    desk.now = *impatient - 1ms;
-    desk.plan();
-    EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
-    desk.now += 1ms;
-    desk.plan();
-    EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNothingMoves);
-    desk.turn({{1, kHolding}, {2, kWaiting}});
-    EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
-    desk.settle();
-    EXPECT_EQ(desk.planner.next_deadline(kGpu), desk.now + pause);
-    desk.now += pause;
-    desk.plan();
-    EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
-    desk.turn({{2, kHolding}, {1, kWaiting}});
-    desk.settle();
-    pause *= 2;
-  }
-  // Something moves.
-  desk.now += kHolderPatience - 1ms;
-  desk.has(1, 59, 1);
-  desk.now += kHolderPatience - 1ms;
+  desk.has_managed(1, 60);
+  desk.has(2, 50);
+  EXPECT_FALSE(desk.planner.fits_together(kGpu, 0));
+  EXPECT_TRUE(desk.planner.is_tight(kGpu)) << "turns matter";
+  EXPECT_EQ(desk.planner.overflow(kGpu), 0u) << "none of it will ever be evicted to the daemon's host memory";
+  desk.turn({{1, kHolding}, {2, kIdle}});
+  EXPECT_EQ(desk.room(2), 20u) << "it is in the way";
+  desk.has(2, 20, 30);
+  EXPECT_GE(desk.room(1), 60u);
+  desk.turn({{1, kHolding}, {2, kNext}}, 80ms);
+  EXPECT_TRUE(desk.commands.evictions.empty()) << "a short turn is not spent without one's memory";
+  ASSERT_TRUE(desk.planner.next_deadline(kGpu));
+  EXPECT_EQ(*desk.planner.next_deadline(kGpu), desk.now + 70ms);
+  desk.now += 70ms;
   desk.plan();
-  EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+  ASSERT_EQ(desk.commands.evictions.size(), 1u);
+  EXPECT_EQ(desk.commands.evictions[0].bytes, 0u);
+  EXPECT_EQ(desk.commands.evictions[0].managed, 30 * kGiB) << "as much as the next one lacks";
+  desk.turn({{2, kNext}, {1, kLeaving}});
+  desk.say(1);
+  EXPECT_GE(desk.room(2), 50u) << "nothing has to be said to have been freed";
 }
 
-TEST(Residency, WhatFitsBesideTheOthersIsObstructedNoMore) {
+TEST(Residency, ManagedMemoryAndPageableMemoryLeaveInThatOrder) {
   Desk desk;
   desk.open(1);
   desk.open(2);
-  desk.say(1);
-  desk.has(1, 60);
+  desk.turn({{1, kHolding}, {2, kIdle}});
+  desk.has(1, 50);
+  desk.has_managed(1, 10);
   desk.say(2);
-  desk.has(2, 0, 50);
-  desk.turn({{2, kHolding}, {1, kWaiting}});
-  desk.say(1);
-  desk.now += kHolderPatience + kRoomPatience;
+  desk.has(2, 20, 20);
+  desk.turn({{1, kHolding}, {2, kNext}}, 80ms);
+  desk.now += 70ms;
   desk.plan();
-  ASSERT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNothingMoves);
-  desk.turn({{1, kHolding}, {2, kWaiting}});
-  desk.has(1, 20);
-  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+  ASSERT_EQ(desk.commands.evictions.size(), 1u);
+  EXPECT_EQ(desk.commands.evictions[0].managed, 10 * kGiB);
+  EXPECT_EQ(desk.commands.evictions[0].bytes, 10 * kGiB);
 }
 
-TEST(Residency, WhatNobodyCanGiveUpObstructsAtOnce) {
+TEST(Residency, AQuotaHoldsForManagedMemoryToo) {
   Desk desk;
+  const Quota quota{.group = 1, .bytes = 30 * kGiB};
+  desk.open(1, quota);
+  desk.say(1);
+  const auto given = desk.want(1, 0, 30, 30);
+  ASSERT_TRUE(given);
+  EXPECT_FALSE(given->refused);
+  const auto beyond = desk.want(1, 0, 31, 31);
+  ASSERT_TRUE(beyond);
+  EXPECT_TRUE(beyond->refused);
+}
+
+TEST(Residency, OnlyManagedMemoryMayBeMoreWhereNobodyIsEvicted) {
+  Desk desk(80, 100);
+  desk.planner.set_free_only(kGpu, true);
   desk.open(1);
   desk.open(2);
   desk.say(1);
-  desk.has(1, 0, 0, 30);
   desk.say(2);
-  desk.has(2, 10, 41);
-  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kOtherTenants);
-  desk.has(1, 1, 0, 29);
-  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
-  desk.planner.set_foreign(desk.now, kGpu, 30 * kGiB);
-  desk.plan();
-  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kOtherPrograms);
+  const auto given = desk.want(1, 0, 120, 120);
+  ASSERT_TRUE(given);
+  EXPECT_FALSE(given->refused);
+  desk.has_managed(1, 120);
+  desk.say(2);
+  desk.want(2, 0, 60);
+  desk.say(1);  // what it was given ahead is taken back
+  const auto fits = desk.answer(2);
+  ASSERT_TRUE(fits);
+  EXPECT_FALSE(fits->refused) << "managed memory makes way";
+  const auto beyond = desk.want(2, 0, 81);
+  ASSERT_TRUE(beyond);
+  EXPECT_TRUE(beyond->refused);
 }
 
 TEST(Residency, WhetherAllFitsTogether) {
