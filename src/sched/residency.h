@@ -211,12 +211,12 @@ class Residency {
     std::uint64_t given_commitment = 0;
     TimePoint given_commitment_until{};
     bool told_to_prepare = false;
-    TimePoint holds_since = TimePoint::max();
     // Why what it lacks cannot come.
     MemoryObstacle obstacle = MemoryObstacle::kNone;
     TimePoint lacking_since = TimePoint::max();  // holding, or told to have more since
     Duration retry_after{};
     TimePoint retry_at{};  // what did not move is expected to move then
+    TimePoint holds_since = TimePoint::max();
 
     // While a plan is made.
     TurnKind turn = TurnKind::kIdle;

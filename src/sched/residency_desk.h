@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A planner for tests: reports and turns are written down, and the bounds that come out are looked at; seats go where
-// they are told at once unless the script says otherwise.
+// The residency planner and a few seats for tests: they say what a test says, and take note of their bounds at once.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The residency planner by script: one rule of docs/memory.md each. Goal: who gets room, from whom, and when.
+// The residency planner by script: one rule of docs/memory.md each. Goal: who gets room, from whom, and when. Method:
+// reports and turns are written down, and the bounds that come out are looked at; seats go where they are told at once
+// unless the script says otherwise.
 #include <gtest/gtest.h>
 
 #include "sched/residency_desk.h"
@@ -492,6 +494,115 @@ TEST(Residency, TheHolderHearsAheadWhatItWillHaveToEvict) {
   EXPECT_TRUE(desk.commands.evictions.empty());  // once
 }
 
+// ---- managed memory
+
+TEST(Residency, ManagedMemoryMayBeMoreThanTheGpuButNotMoreThanAllThereIs) {
+  Desk desk(80, 100);
+  desk.open(1);
+  const auto refused = desk.want(1, 0, 120);
+  ASSERT_TRUE(refused);
+  EXPECT_TRUE(refused->refused) << "so much could never be on the GPU";
+  const auto given = desk.want(1, 0, 120, 120);
+  ASSERT_TRUE(given);
+  EXPECT_FALSE(given->refused);
+  EXPECT_GE(given->commitment, 120 * kGiB);
+  desk.has_managed(1, 120);
+  const auto beyond = desk.want(1, 0, 181, 181);
+  ASSERT_TRUE(beyond);
+  EXPECT_TRUE(beyond->refused) << "GPU and host memory together are 180";
+  // What others may have is less by it.
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  EXPECT_LE(desk.commitment(2), 60u);
+  const auto too_much = desk.want(2, 0, 70);
+  ASSERT_TRUE(too_much);
+  EXPECT_TRUE(too_much->refused);
+}
+
+// Its pages are on nobody's account, so they are nothing that others have to wait for; but while it runs it is given
+// the GPU, and whoever is next hears of it.
+TEST(Residency, ManagedMemoryIsGivenTheGpuForItsTurnAndMakesWay) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  desk.has_managed(1, 60);
+  desk.has(2, 50);
+  EXPECT_FALSE(desk.planner.fits_together(kGpu, 0));
+  EXPECT_TRUE(desk.planner.is_tight(kGpu)) << "turns matter";
+  EXPECT_EQ(desk.planner.overflow(kGpu), 0u) << "none of it will ever be evicted to the daemon's host memory";
+  desk.turn({{1, kHolding}, {2, kIdle}});
+  EXPECT_EQ(desk.room(2), 20u) << "it is in the way";
+  desk.has(2, 20, 30);
+  EXPECT_GE(desk.room(1), 60u);
+  desk.turn({{1, kHolding}, {2, kNext}}, 80ms);
+  EXPECT_TRUE(desk.commands.evictions.empty()) << "a short turn is not spent without one's memory";
+  ASSERT_TRUE(desk.planner.next_deadline(kGpu));
+  EXPECT_EQ(*desk.planner.next_deadline(kGpu), desk.now + 70ms);
+  desk.now += 70ms;
+  desk.plan();
+  ASSERT_EQ(desk.commands.evictions.size(), 1u);
+  EXPECT_EQ(desk.commands.evictions[0].bytes, 0u);
+  EXPECT_EQ(desk.commands.evictions[0].managed, 30 * kGiB) << "as much as the next one lacks";
+  desk.turn({{2, kNext}, {1, kLeaving}});
+  desk.say(1);
+  EXPECT_GE(desk.room(2), 50u) << "nothing has to be said to have been freed";
+}
+
+TEST(Residency, ManagedMemoryAndPageableMemoryLeaveInThatOrder) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.turn({{1, kHolding}, {2, kIdle}});
+  desk.has(1, 50);
+  desk.has_managed(1, 10);
+  desk.say(2);
+  desk.has(2, 20, 20);
+  desk.turn({{1, kHolding}, {2, kNext}}, 80ms);
+  desk.now += 70ms;
+  desk.plan();
+  ASSERT_EQ(desk.commands.evictions.size(), 1u);
+  EXPECT_EQ(desk.commands.evictions[0].managed, 10 * kGiB);
+  EXPECT_EQ(desk.commands.evictions[0].bytes, 10 * kGiB);
+}
+
+TEST(Residency, AQuotaHoldsForManagedMemoryToo) {
+  Desk desk;
+  const Quota quota{.group = 1, .bytes = 30 * kGiB};
+  desk.open(1, quota);
+  desk.say(1);
+  const auto given = desk.want(1, 0, 30, 30);
+  ASSERT_TRUE(given);
+  EXPECT_FALSE(given->refused);
+  const auto beyond = desk.want(1, 0, 31, 31);
+  ASSERT_TRUE(beyond);
+  EXPECT_TRUE(beyond->refused);
+}
+
+TEST(Residency, OnlyManagedMemoryMayBeMoreWhereNobodyIsEvicted) {
+  Desk desk(80, 100);
+  desk.planner.set_free_only(kGpu, true);
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  const auto given = desk.want(1, 0, 120, 120);
+  ASSERT_TRUE(given);
+  EXPECT_FALSE(given->refused);
+  desk.has_managed(1, 120);
+  desk.say(2);
+  desk.want(2, 0, 60);
+  desk.say(1);  // what it was given ahead is taken back
+  const auto fits = desk.answer(2);
+  ASSERT_TRUE(fits);
+  EXPECT_FALSE(fits->refused) << "managed memory makes way";
+  const auto beyond = desk.want(2, 0, 81);
+  ASSERT_TRUE(beyond);
+  EXPECT_TRUE(beyond->refused);
+}
+
 TEST(Residency, WhetherAllFitsTogether) {
   Desk desk;
   desk.open(1);
@@ -538,90 +649,6 @@ TEST(Residency, AbsurdNumbersChangeNothingForOthers) {
   desk.say(2);
   desk.say(1);
   EXPECT_LE(desk.room(1) + desk.room(2), 80u);
-}
-
-// The last that was said of the seat in `commands`.
-std::optional<MemoryObstacle> obstacle_of(const Desk& desk, std::uint64_t tenant) {
-  std::optional<MemoryObstacle> found;
-  for (const MemoryObstructed& one : desk.commands.obstructions) {
-    if (one.seat == seat(tenant)) found = one.obstacle;
-  }
-  return found;
-}
-
-// The other one has been told to give way, and does not: it waits for host memory, or is stopped.
-TEST(Residency, AHolderForWhomNothingMovesIsTriedAgainEverMoreRarely) {
-  Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 60);
-  desk.say(2);
-  desk.has(2, 0, 50);
-  desk.turn({{2, kHolding}, {1, kWaiting}});
-  desk.settle();
-  Duration pause = kHolderRetry;
-  for (int i = 0; i < 3; ++i) {
-    const auto impatient = desk.planner.next_deadline(kGpu);
-    ASSERT_TRUE(impatient);
-    EXPECT_EQ(*impatient, desk.now + kHolderPatience);
-    desk.now = *impatient - 1ms;
-    desk.plan();
-    EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
-    desk.now += 1ms;
-    desk.plan();
-    EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNothingMoves);
-    desk.turn({{1, kHolding}, {2, kWaiting}});
-    EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
-    desk.settle();
-    EXPECT_EQ(desk.planner.next_deadline(kGpu), desk.now + pause);
-    desk.now += pause;
-    desk.plan();
-    EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
-    desk.turn({{2, kHolding}, {1, kWaiting}});
-    desk.settle();
-    pause *= 2;
-  }
-  // Something moves.
-  desk.now += kHolderPatience - 1ms;
-  desk.has(1, 59, 1);
-  desk.now += kHolderPatience - 1ms;
-  desk.plan();
-  EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
-}
-
-TEST(Residency, WhatFitsBesideTheOthersIsObstructedNoMore) {
-  Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 60);
-  desk.say(2);
-  desk.has(2, 0, 50);
-  desk.turn({{2, kHolding}, {1, kWaiting}});
-  desk.say(1);
-  desk.now += kHolderPatience + kRoomPatience;
-  desk.plan();
-  ASSERT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNothingMoves);
-  desk.turn({{1, kHolding}, {2, kWaiting}});
-  desk.has(1, 20);
-  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
-}
-
-TEST(Residency, WhatNobodyCanGiveUpObstructsAtOnce) {
-  Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 0, 0, 30);
-  desk.say(2);
-  desk.has(2, 10, 41);
-  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kOtherTenants);
-  desk.has(1, 1, 0, 29);
-  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
-  desk.planner.set_foreign(desk.now, kGpu, 30 * kGiB);
-  desk.plan();
-  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kOtherPrograms);
 }
 
 }  // namespace
