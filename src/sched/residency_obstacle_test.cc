@@ -56,6 +56,7 @@ TEST(Residency, AHolderForWhomNothingMovesIsTriedAgainEverMoreRarely) {
   desk.now += kHolderPatience - 1ms;
   desk.plan();
   EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+  EXPECT_LT(desk.room(2), 51u);
 }
 
 TEST(Residency, WhatFitsBesideTheOthersIsObstructedNoMore) {
@@ -76,20 +77,38 @@ TEST(Residency, WhatFitsBesideTheOthersIsObstructedNoMore) {
   EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
 }
 
-TEST(Residency, WhatNobodyCanGiveUpObstructsAtOnce) {
+// What is seen of it goes up and down: it counts when it has lasted.
+TEST(Residency, WhatNobodyCanGiveUpObstructsAfterAWhile) {
   Desk desk;
   desk.open(1);
   desk.open(2);
   desk.say(1);
   desk.has(1, 0, 0, 30);
   desk.say(2);
+  desk.turn({{2, kHolding}, {1, kIdle}});
   desk.has(2, 10, 41);
+  EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+  desk.settle();
+  desk.now += kHolderPatience;
+  desk.plan();
   EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kOtherTenants);
   desk.has(1, 1, 0, 29);
+  EXPECT_NE(obstacle_of(desk, 2), MemoryObstacle::kOtherTenants);
+  desk.has(2, 51);
   EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+}
+
+TEST(Residency, OtherProgramsObstructAfterAWhile) {
+  Desk desk;
+  desk.open(1);
   desk.planner.set_foreign(desk.now, kGpu, 30 * kGiB);
+  desk.turn({{1, kHolding}});
+  desk.has(1, 10, 41);
+  desk.settle();
+  EXPECT_EQ(obstacle_of(desk, 1), std::nullopt);
+  desk.now += kHolderPatience;
   desk.plan();
-  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kOtherPrograms);
+  EXPECT_EQ(obstacle_of(desk, 1), MemoryObstacle::kOtherPrograms);
 }
 
 }  // namespace

@@ -381,12 +381,15 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
       seat->lacking_since = std::min(seat->lacking_since, now_);
     }
     MemoryObstacle found = MemoryObstacle::kNone;
+    // What others keep, and what is not ours, is seen late and goes up and down: it has to be in the way for a while.
+    const bool lasts =
+        seat->obstacle != MemoryObstacle::kNone || (is_lacking(*seat) && now_ - seat->lacking_since >= kHolderPatience);
     if (seat->report.evicted == 0) {
       seat->retry_after = Duration::zero();
     } else if (need > eventual(gpu)) {
-      found = MemoryObstacle::kOtherPrograms;
+      if (lasts) found = MemoryObstacle::kOtherPrograms;
     } else if (need > minus(eventual(gpu), kept_by_others)) {
-      found = MemoryObstacle::kOtherTenants;
+      if (lasts) found = MemoryObstacle::kOtherTenants;
     } else if (is_lacking(*seat)) {
       if (now_ >= impatient_at(gpu, *seat)) found = MemoryObstacle::kNothingMoves;
     } else if (seat->obstacle == MemoryObstacle::kNothingMoves && seat->turn != TurnKind::kHolding &&
