@@ -51,7 +51,7 @@ std::string check_unit(const Unit& unit) {
   const bool same = wanting == unit.wanting && resting == unit.resting && silent == unit.silent &&
                     permits == unit.permits && revoked == unit.revoked && undrained == unit.undrained;
   if (!same) return who + " has miscounted its seats";
-  if (unit.phase == UnitPhase::kIdle && wanting > 0) return who + " wants and does not wait";
+  if (unit.phase == UnitPhase::kIdle && wanting > 0 && !unit.thaw.armed()) return who + " wants and does not wait";
   if (unit.phase == UnitPhase::kWaiting && wanting == 0) return who + " waits and does not want";
   if (unit.phase == UnitPhase::kRevoking && undrained == 0) return who + " has drained and is not done";
   if (unit.phase == UnitPhase::kHolding && resting + idle == unit.seats.size())
@@ -66,7 +66,7 @@ std::string check_unit(const Unit& unit) {
   std::uint32_t contended = 0;
   for (const UnitGpu& on_gpu : unit.gpus) contended += on_gpu.holding > 0 && on_gpu.gpu->contended ? 1u : 0u;
   if (contended != unit.contended) return who + " has miscounted its contention";
-  if (unit.phase == UnitPhase::kHolding && unit.told_contended != (contended > 0))
+  if (unit.phase == UnitPhase::kHolding && unit.told_contended != (contended > 0 || has_cap(unit)))
     return who + " was not told of contention";
   return {};
 }

@@ -31,6 +31,7 @@ TimePoint after(TimePoint now, Duration duration) {
 
 void LeaseCore::State::set_phase(Seat& seat, SeatPhase phase) {
   if (seat.phase == phase) return;
+  settle_allowance(seat);
   seat.phase = phase;
   seat.since = now;
 }
@@ -127,7 +128,8 @@ void LeaseCore::State::touch(Unit& unit) {
 LeaseEpoch LeaseCore::State::next_epoch(Gpu& gpu) { return LeaseEpoch{gpu.next_epoch.value++}; }
 
 void LeaseCore::State::tell_contention(Unit& unit, bool always) {
-  const bool contended = unit.contended > 0;
+  // A capped seat is not to spend its allowance idle.
+  const bool contended = unit.contended > 0 || has_cap(unit);
   if (unit.told_contended == contended && !always) return;
   unit.told_contended = contended;
   for (Seat* seat : unit.seats) {

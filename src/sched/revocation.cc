@@ -229,8 +229,9 @@ void LeaseCore::State::finish(Unit& unit) {
   unit.resting = 0;
   unit.revoked = 0;
   unit.phase = UnitPhase::kIdle;
+  timers.stop(unit.thaw);
   touch(unit);
-  if (unit.wanting > 0) enqueue(unit);
+  if (unit.wanting > 0 && !freeze(unit)) enqueue(unit);
 }
 
 // ---- stepping -----------------------------------------------------------------------------------

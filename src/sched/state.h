@@ -12,13 +12,15 @@
 // its GPU (holding, blocking, overlapping) and each GPU counts its places by kind of lease; check_invariants() counts
 // again and compares.
 //
-// Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; revocation.cc revoking,
+// Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; standing.cc priorities and
+// caps; revocation.cc revoking,
 // stalls, stepping, silence; memory.cc what moving memory changes; gangs.cc joining, leaving, claims; invariants.cc and
 // view.cc read only.
 #pragma once
 
 #include <array>
 #include <bit>
+#include <compare>
 #include <map>
 #include <memory>
 #include <optional>
@@ -73,6 +75,11 @@ struct Seat {
   bool fresh = true;   // has never waited: its virtual time is not set yet
   bool pages = false;  // something of its memory is not on the GPU
 
+  std::int32_t priority = 0;
+  std::uint32_t cap = kNoCap;  // thousandths of all time
+  Duration allowance{};        // lease time that the cap leaves it, as of `allowed_to`
+  TimePoint allowed_to{};
+
   std::int64_t virtual_time = 0;
   std::int64_t virtual_rest = 0;     // ns held that the division by the weight left over
   std::uint32_t permits = 0;         // submissions that a Step allows, not answered by Stepped nor taken back
@@ -100,11 +107,13 @@ struct UnitGpu {
 };
 
 struct QueueEntry {
+  std::int64_t level = 0;  // less first, before rank: the negative priority, as a rule
   std::int64_t rank = 0;
   TimePoint requested{};
   SeatId lead;
   Unit* unit = nullptr;
   friend bool operator<(const QueueEntry& a, const QueueEntry& b) {
+    if (a.level != b.level) return a.level < b.level;
     if (a.rank != b.rank) return a.rank < b.rank;
     if (a.requested != b.requested) return a.requested < b.requested;
     return a.lead < b.lead;
@@ -131,6 +140,8 @@ struct Unit {
   RevokeReason reason = RevokeReason::kQuantum;  // of its last revocation
   bool returning = false;  // its revocation stalled, and it could not be reopened at once: it gets its GPUs back next
   bool aged = false;
+  bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of whoever holds
+  bool yields = false;  // max_runtime has ended its lease: behind all others until one of them has started
   bool told_contended = false;
   QueueEntry entry;  // in its shape's queue
   TimePoint requested{};
@@ -152,15 +163,21 @@ struct Unit {
   std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
   bool restoring = false;        // holding: its memory has not been all there since the grant
   TimePoint ready_at{};          // holding: when its memory was there; its quantum counts from then
+  bool is_safe = false;          // holding: higher priorities wait for the end of its quantum
 
   Timer run;    // when its quantum ends, or it may be revoked again
   Timer stall;  // when its revocation counts as stalled
   Timer step;
   Timer age;
+  Timer lift;
+  Timer thaw;  // its cap has ended its lease, and allows the next one then
 
   bool single() const { return seats.size() == 1; }
   bool passed_over() const { return silent > 0; }
 };
+
+// Whether any of its seats has a cap.
+bool has_cap(const Unit& unit);
 
 struct BySerial {
   bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
@@ -229,6 +246,9 @@ class GpuSet {
   std::array<std::uint64_t, 2> words_{};
 };
 
+// Weights beyond this say nothing that this does not.
+inline constexpr std::uint32_t kMaxWeight = 1'000'000;
+
 // now + duration, and never beyond the end of time.
 TimePoint after(TimePoint now, Duration duration);
 
@@ -242,6 +262,7 @@ struct LeaseCore::State {
   void on(const TenantGone& e);
   void on(const GangJoined& e);
   void on(const SeatOpened& e);
+  void on(const StandingChanged& e);
   void on(const SeatClaimed& e);
   void on(const SeatClosed& e);
   void on(const Requested& e);
@@ -286,6 +307,19 @@ struct LeaseCore::State {
   bool must_wait_for_drain(const Unit& unit) const;
   static bool drains_as_a_whole(const Unit& unit);
   Duration idle_hold_of(const Gpu& gpu) const;
+
+  // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
+  static std::int32_t priority_of(const Unit& unit);
+  static std::int64_t level_of(const Unit& unit);
+  static std::strong_ordering precedence(const Unit& waiter, const Unit& holder);
+  void requeue(Unit& unit);
+  void lift(Unit& unit);
+  void settle_yielded(Unit& unit);
+  void settle_yielding(Unit& started);
+  void settle_allowance(Seat& seat) const;
+  void arm_cap(Unit& unit);
+  bool freeze(Unit& unit);
+  void cap_is_due(Unit& unit);
 
   // ---- queueing.cc ------------------------------------------------------------------------------
   void settle();
