@@ -176,27 +176,6 @@ CUresult pointer_attribute(Process& process, void* data, cuda::CUpointer_attribu
   return cuda::CUDA_ERROR_INVALID_VALUE;
 }
 
-// Moving managed memory is only a hint here: it has one place. The stream's order is kept.
-CUresult prefetch(const char* entry, bool per_thread, cuda::CUdeviceptr pointer, std::size_t bytes,
-                  cuda::CUstream handle) {
-  return stream_call(entry, handle, per_thread, [&](const std::shared_ptr<Stream>& stream) {
-    const AddressSpace& space = stream->context()->process().space();
-    const auto mapping = space.find(pointer);
-    if (!mapping || mapping->kind != MemoryKind::kManaged || bytes == 0 || !space.mapped(pointer, bytes))
-      return cuda::CUDA_ERROR_INVALID_VALUE;
-    return issue(stream, EmptyTask{});
-  });
-}
-
-CUresult advise(const char* entry, cuda::CUdeviceptr pointer, std::size_t bytes) {
-  return driver_call(entry, [&](Process& process) {
-    const auto mapping = process.space().find(pointer);
-    const bool known =
-        mapping && mapping->kind == MemoryKind::kManaged && bytes != 0 && process.space().mapped(pointer, bytes);
-    return known ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_INVALID_VALUE;
-  });
-}
-
 }  // namespace
 }  // namespace gpumux::sim
 
@@ -349,18 +328,6 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
         value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && process.space().find(pointer);
     return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
   });
-}
-
-GPUMUX_SIM_STREAM_ENTRY(cuMemPrefetchAsync, _ptsz, (CUdeviceptr pointer, std::size_t count, CUdevice, CUstream stream),
-                        prefetch, pointer, count, stream)
-GPUMUX_SIM_STREAM_ENTRY(cuMemPrefetchAsync_v2, _ptsz,
-                        (CUdeviceptr pointer, std::size_t count, CUmemLocation, unsigned int, CUstream stream),
-                        prefetch, pointer, count, stream)
-CUresult cuMemAdvise(CUdeviceptr pointer, std::size_t count, CUmem_advise, CUdevice) {
-  return advise("cuMemAdvise", pointer, count);
-}
-CUresult cuMemAdvise_v2(CUdeviceptr pointer, std::size_t count, CUmem_advise, CUmemLocation) {
-  return advise("cuMemAdvise_v2", pointer, count);
 }
 
 }  // extern "C"

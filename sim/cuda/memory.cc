@@ -122,8 +122,8 @@ bool free_allocation(Process& process, std::uint64_t address) {
       if (!space.remove_host(address)) return false;
       if (!mapping->registered) ::munmap(reinterpret_cast<void*>(address), mapping->bytes);
       return true;
+    case MemoryKind::kManaged: process.managed.forget(address, mapping->bytes); [[fallthrough]];
     case MemoryKind::kDevice:
-    case MemoryKind::kManaged:
     case MemoryKind::kImported:
       return space.unmap(address, mapping->bytes) && space.unreserve(address, round_up(mapping->bytes, kPageBytes));
     case MemoryKind::kMapped:

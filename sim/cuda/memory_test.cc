@@ -85,6 +85,54 @@ TEST_F(MemoryTest, ManagedMemoryIsTheSameForHostAndKernels) {
   EXPECT_CUDA(cuMemFree_v2(data));
 }
 
+// What was asked for is said of a range if it was asked for all of its pages.
+TEST_F(MemoryTest, ManagedMemoryRemembersWhereItWasAskedToBe) {
+  constexpr std::size_t kBytes = 1 << 20;
+  CUdeviceptr data = 0;
+  ASSERT_CUDA(cuMemAllocManaged(&data, kBytes, CU_MEM_ATTACH_GLOBAL));
+  const auto ask = [&](CUmem_range_attribute attribute, std::size_t offset, std::size_t bytes) {
+    int answer = 77;
+    EXPECT_CUDA(cuMemRangeGetAttribute(&answer, sizeof answer, attribute, data + offset, bytes));
+    return answer;
+  };
+  const auto preferred = [&](std::size_t offset, std::size_t bytes) {
+    return ask(CU_MEM_RANGE_ATTRIBUTE_PREFERRED_LOCATION, offset, bytes);
+  };
+  const auto prefetched = [&](std::size_t offset, std::size_t bytes) {
+    return ask(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION, offset, bytes);
+  };
+  EXPECT_EQ(preferred(0, kBytes), kDeviceInvalid);
+  EXPECT_EQ(prefetched(0, kBytes), kDeviceInvalid);
+  EXPECT_CUDA(cuMemPrefetchAsync(data, kBytes, 0, nullptr));
+  EXPECT_CUDA(cuMemPrefetchAsync_v2(data + 8192, 4097, {CU_MEM_LOCATION_TYPE_HOST, 0}, 0, nullptr));
+  EXPECT_EQ(prefetched(0, 8192), 0);
+  EXPECT_EQ(prefetched(8192, 8192), kDeviceCpu) << "whole pages are moved";
+  EXPECT_EQ(prefetched(16384, kBytes - 16384), 0);
+  EXPECT_EQ(prefetched(0, kBytes), kDeviceInvalid);
+  EXPECT_EQ(ask(CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION_TYPE, 8192, 1),
+            static_cast<int>(CU_MEM_LOCATION_TYPE_HOST));
+  EXPECT_CUDA(cuMemAdvise(data, kBytes / 2, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kDeviceCpu));
+  EXPECT_EQ(preferred(0, kBytes / 2), kDeviceCpu);
+  EXPECT_EQ(preferred(0, kBytes), kDeviceInvalid);
+  EXPECT_CUDA(cuMemAdvise_v2(data + kBytes / 2, kBytes / 2, CU_MEM_ADVISE_SET_PREFERRED_LOCATION,
+                             {CU_MEM_LOCATION_TYPE_HOST, 0}));
+  EXPECT_EQ(preferred(4096, kBytes - 4096), kDeviceCpu);
+  EXPECT_CUDA(cuMemAdvise(data + 4096, 1, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, kDeviceCpu));
+  EXPECT_EQ(preferred(0, 4096), kDeviceCpu);
+  EXPECT_EQ(preferred(4096, 4096), kDeviceInvalid);
+  EXPECT_EQ(cuMemAdvise(data, kBytes, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, 99), CUDA_ERROR_INVALID_DEVICE);
+  EXPECT_EQ(cuMemAdvise(data, 2 * kBytes + (1 << 21), CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, 0),
+            CUDA_ERROR_INVALID_VALUE);
+  // Nothing is said of memory that comes to lie there later.
+  EXPECT_CUDA(cuMemFree_v2(data));
+  CUdeviceptr later = 0;
+  ASSERT_CUDA(cuMemAllocManaged(&later, kBytes, CU_MEM_ATTACH_GLOBAL));
+  data = later;
+  EXPECT_EQ(preferred(0, 4096), kDeviceInvalid);
+  EXPECT_EQ(prefetched(8192, 4096), kDeviceInvalid);
+  EXPECT_CUDA(cuMemFree_v2(data));
+}
+
 TEST_F(MemoryTest, PinnedAndRegisteredHostMemoryIsReachedByKernels) {
   void* pinned = nullptr;
   ASSERT_CUDA(cuMemHostAlloc(&pinned, 4096, kMemHostAllocPortable));

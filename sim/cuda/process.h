@@ -17,6 +17,7 @@
 #include "sim/cuda/event.h"
 #include "sim/cuda/handle_table.h"
 #include "sim/cuda/machine.h"
+#include "sim/cuda/managed.h"
 #include "sim/cuda/time_slice.h"
 
 namespace gpumux::sim {
@@ -77,6 +78,8 @@ class Process {
   };
   std::mutex memory_handles_mutex;
   std::map<std::uint64_t, MemoryHandle> memory_handles;  // by PhysicalMemory::id
+
+  ManagedPlaces managed;
 
   void forget_modules(const Context& context);
 

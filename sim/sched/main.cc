@@ -8,6 +8,7 @@
 int main(int argc, char** argv) {
   gpumux::simsched::Options options;
   std::uint64_t seeds = 1;
+  std::uint64_t seconds = 3600, calm_after = 3600;
   bool no_gangs = false, no_faults = false;
   CLI::App app(
       "Runs random workloads through gpumux's lease core in virtual time and checks its invariants after every step.");
@@ -22,10 +23,15 @@ int main(int argc, char** argv) {
   app.add_flag("--collectives", options.collectives, "Only jobs of one rank on each GPU, with collectives");
   app.add_flag("--eager", options.eager, "Ranks submit collectives before the others of their job are there");
   app.add_flag("--overloaded", options.overloaded, "Messages, agents and gates are late now and then");
+  app.add_flag("--memory", options.memory, "Seats have memory, and the residency planner runs beside the core");
+  app.add_option("--seconds", seconds, "Of virtual time at most, per seed")->capture_default_str();
+  app.add_option("--calm-after", calm_after, "Seconds of virtual time after which nothing disturbs anybody any more");
   app.add_flag("--log", options.keep_log, "Print every event and command");
   CLI11_PARSE(app, argc, argv);
   options.gangs = !no_gangs;
   options.faults = !no_faults;
+  options.duration = std::chrono::seconds(seconds);
+  options.calm_after = std::chrono::seconds(calm_after);
 
   for (const std::uint64_t end = options.seed + seeds; options.seed != end; ++options.seed) {
     const gpumux::simsched::Outcome outcome = simulate(options);
@@ -41,6 +47,18 @@ int main(int argc, char** argv) {
           static_cast<unsigned long long>(outcome.stalls), static_cast<unsigned long long>(outcome.silences),
           static_cast<unsigned long long>(outcome.restarts), static_cast<double>(outcome.longest_wait.count()) / 1e9,
           static_cast<unsigned long long>(outcome.log_hash));
+    }
+    if (options.memory && (seeds == 1 || !outcome.wrong.empty())) {
+      std::printf(
+          "  memory: %llu MiB out, %llu MiB in, %llu bounds, %llu wishes (%llu refused, the longest %.3f s), %llu "
+          "refusals "
+          "of the driver's, %llu changes of mode, %llu leases given up for want of memory\n",
+          static_cast<unsigned long long>(outcome.bytes_out >> 20),
+          static_cast<unsigned long long>(outcome.bytes_in >> 20), static_cast<unsigned long long>(outcome.bounds),
+          static_cast<unsigned long long>(outcome.wishes), static_cast<unsigned long long>(outcome.wishes_refused),
+          static_cast<double>(outcome.longest_wish.count()) / 1e9,
+          static_cast<unsigned long long>(outcome.refused_by_driver),
+          static_cast<unsigned long long>(outcome.mode_changes), static_cast<unsigned long long>(outcome.gave_way));
     }
     if (outcome.wrong.empty()) continue;
     std::fflush(stdout);

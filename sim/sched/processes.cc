@@ -40,6 +40,7 @@ Job& World::start_job() {
   job.is_eager = options_.eager || (options_.faults && random_.chance(10));
   if (job.is_gang) job.collective_every = options_.collectives ? 3 : 1 + random_.below(6);
   if (job.is_gang && !one_process) job.key = "job" + std::to_string(job.number);
+  if (options_.memory && random_.chance(15)) job.quota = gpu_memory_.front().capacity / (2 + random_.below(6));
   const std::uint32_t first_gpu = random_.below(gpus_);
   for (std::uint32_t i = 0; i < ranks; ++i) {
     if (i == 0 || !one_process) {
@@ -54,6 +55,7 @@ Job& World::start_job() {
     rank->job = &job;
     rank->seat = {process.tenant, GpuIndex{(first_gpu + i) % gpus_}};
     rank->left_in_burst = job.burst;
+    if (options_.memory) choose_memory(*rank);
     job.ranks.push_back(rank.get());
     process.ranks.push_back(std::move(rank));
   }
@@ -81,6 +83,7 @@ void World::connect(Process& process, bool again) {
   }
   for (const auto& rank : process.ranks) {
     tell(sched::SeatOpened{rank->seat, job.weight});
+    if (options_.memory) open_room(*rank, again);
     if (again) claim(*rank);
   }
   process.settled = true;
@@ -120,12 +123,16 @@ Duration World::closing_delay() {
   return random_.between(1us, 300us);
 }
 
-void World::send(Process& process, sched::Event event) {
+void World::send_action(Process& process, Action action) {
   if (!process.alive || !daemon_up_ || process.connected_to != daemon_life_) return;
   process.last_sent = std::max(process.last_sent, now_ + message_delay());
-  at(process.last_sent, [this, life = daemon_life_, &process, event = std::move(event)] {
-    if (life == daemon_life_ && process.connected_to == life) tell(event);
+  at(process.last_sent, [life = daemon_life_, this, &process, action = std::move(action)] {
+    if (life == daemon_life_ && process.connected_to == life) action();
   });
+}
+
+void World::send(Process& process, sched::Event event) {
+  send_action(process, [this, event = std::move(event)] { tell(event); });
 }
 
 void World::receive(Process& process, Action action) {
@@ -145,6 +152,7 @@ void World::run_thread(Rank& rank) {
     if (rank.left_in_burst == 0) {
       if (!rank.stream.empty()) return;  // synchronises
       rank.left_in_burst = rank.job->burst;
+      if (options_.memory) choose_allocation(rank);
       if (rank.job->think_most == Duration::zero()) continue;
       rank.thinking = true;
       in(random_.between(rank.job->think_least, rank.job->think_most), [this, &rank] {
@@ -154,17 +162,12 @@ void World::run_thread(Rank& rank) {
       release_when_idle(rank);
       return;
     }
+    if (rank.memory.asked != 0 && !allocate(rank)) return;
     if (rank.stream.size() >= rank.job->in_flight) return;
     // Real ranks find each other before their first collective: by then all of them are members of the gang.
     const bool all_here = rank.job->connected == rank.job->processes.size() || rank.job->is_eager;
     if (!all_here && is_collective(rank)) return;
-    if (!rank.granted && rank.permits == 0) {
-      if (rank.asked) return;
-      rank.asked = true;
-      rank.asked_at = now_;
-      send(*rank.process, sched::Requested{rank.seat});
-      return;
-    }
+    if (block(rank)) return;
     if (!rank.granted) {
       --rank.permits;
       rank.asked = false;
@@ -178,6 +181,25 @@ void World::run_thread(Rank& rank) {
     submit(rank);
     if (rank.permits == 0 && random_.chance(80)) say_steps(rank);
   }
+}
+
+// At the gate: true where it is closed, or something that the rank's work may reach is not on the GPU.
+bool World::block(Rank& rank) {
+  const bool has_lease = rank.granted || rank.permits > 0;
+  if (has_lease && has_memory(rank)) return rank.blocked = false;
+  if (!std::exchange(rank.blocked, true)) rank.blocked_at = now_;
+  if (has_lease || rank.asked) return true;
+  rank.asked = true;
+  rank.asked_at = now_;
+  send(*rank.process, sched::Requested{rank.seat});
+  return true;
+}
+
+// The GPUs of one process that uses peers or collectives reach each other's memory.
+bool World::has_memory(const Rank& rank) const {
+  if (!rank.job->is_gang) return rank.memory.evicted == 0;
+  const auto& ranks = rank.process->ranks;
+  return std::all_of(ranks.begin(), ranks.end(), [](const auto& one) { return one->memory.evicted == 0; });
 }
 
 bool World::is_collective(const Rank& rank) const {
@@ -265,6 +287,7 @@ void World::when_empty(Rank& rank) {
   if (!process.alive || process.stopped || !rank.stream.empty() || rank.report != Rank::Report::kDraining) return;
   rank.report = Rank::Report::kNone;
   send(*rank.process, sched::Drained{rank.seat, rank.epoch, rank.poisoned});
+  look(rank, 0ns);
 }
 
 // Idle, and somebody waits: the lease is kept for a moment, then given back.
@@ -277,6 +300,7 @@ void World::release_when_idle(Rank& rank) {
     if (!process.alive || process.stopped || turn != rank.idle_turn || epoch != rank.epoch || !is_idle()) return;
     closed(rank);
     send(*rank.process, sched::Drained{rank.seat, rank.epoch, rank.poisoned});
+    look(rank, 0ns);
   });
 }
 
@@ -288,12 +312,18 @@ void World::kill(Process& process) {
   for (const auto& rank : process.ranks) {
     closed(*rank);
     rank->asked = false;
+    rank->blocked = false;
     rank->stream.clear();
+    lose_memory(*rank);
   }
+  troubled_at_ = std::max(troubled_at_, now_);
   if (process.connected_to == daemon_life_) {
     const TimePoint seen = std::max(process.last_sent, now_ + random_.between(10us, 20ms));
     at(seen, [this, life = daemon_life_, &process] {
       if (life != daemon_life_) return;
+      if (planner_ != nullptr) {
+        for (const auto& rank : process.ranks) close_room(*rank);
+      }
       tell(sched::TenantGone{process.tenant});
       process.connected_to = 0;
     });
@@ -314,6 +344,12 @@ void World::kill_job(Job& job) {
 void World::stop(Process& process) {
   if (!process.alive || process.stopped) return;
   process.stopped = true;
+  troubled_at_ = std::max(troubled_at_, now_);
+  if (options_.memory) {
+    // What it has just taken it may not have said. And what it was told before it was stopped it may take when it goes
+    // on, although others have been told otherwise since.
+    for (const auto& rank : process.ranks) surprise(rank->seat.gpu.value, 6s);
+  }
   process.job->disturbed = TimePoint::max();
   in(random_.between(1ms, 3s), [this, &process] { resume(process); });
 }
@@ -321,6 +357,7 @@ void World::stop(Process& process) {
 void World::resume(Process& process) {
   if (!process.alive || !process.stopped) return;
   process.stopped = false;
+  troubled_at_ = std::max(troubled_at_, now_ + 3s);
   if (process.job->alive) process.job->disturbed = now_ + 3s;
   for (const Action& action : std::exchange(process.inbox, {})) {
     if (process.alive) action();
@@ -330,6 +367,7 @@ void World::resume(Process& process) {
     say_steps(*rank);
     run_thread(*rank);
     release_when_idle(*rank);
+    look(*rank, 0ns);
   }
 }
 
@@ -344,6 +382,7 @@ void World::poison(Rank& rank) {
 }
 
 void World::disturb() {
+  if (now_.time_since_epoch() > options_.calm_after) return;
   Job& job = *jobs_[random_.below(jobs_.size())];
   Process& process = *job.processes[random_.below(job.processes.size())];
   switch (random_.below(24)) {
@@ -358,6 +397,7 @@ void World::disturb() {
     case 8: {
       const std::uint32_t gpu = random_.below(gpus_);
       settings_[gpu] = any_settings();
+      if (options_.memory) choose_mode(gpu);
       tell(sched::SettingsChanged{GpuIndex{gpu}, settings_[gpu]});
       break;
     }

@@ -10,6 +10,12 @@
 // machine a lot of time; lease pages are written at once, as shared memory is. Processes are stopped, continued,
 // killed and started; kernels fail; settings change; the daemon restarts and everybody comes back with claims.
 //
+// With `memory`, seats have memory, and the residency planner runs beside the core as it does in the daemon. Programs
+// allocate and free, at the gate or away from it; what they are told to give up they evict when they are drained, chunk
+// by chunk, and restore when they may. GPUs hold what they hold: contexts, other programs that come and go, what killed
+// processes leave until the driver has it back; host memory ends, and is not to be had for a while. See memory.cc for
+// the tenants' side, rooms.cc for the daemon's and for what is checked.
+//
 // Everything follows from the seed. The log (events and commands, one a line) is the same, byte for byte, in every run
 // of a seed.
 #pragma once
@@ -37,6 +43,8 @@ struct Options {
   std::optional<sched::GpuSettings> settings = std::nullopt;  // of all GPUs; otherwise by seed
   bool eager = false;  // ranks submit collectives before the others of their job are there: the worst case of joining
   bool overloaded = false;  // messages, agents and gates are late now and then, by more than every limit
+  bool memory = false;      // seats have memory, and the planner says how much of it is on the GPU
+  base::Duration calm_after = base::Duration::max();  // from then on nothing disturbs anybody
   bool keep_log = false;
 };
 
@@ -56,6 +64,11 @@ struct Outcome {
   base::Duration time{};
   std::uint64_t grants = 0, revocations = 0, let_through = 0, stalls = 0, silences = 0, restarts = 0;
   base::Duration longest_wait{};
+  // With memory.
+  std::uint64_t bytes_out = 0, bytes_in = 0;
+  std::uint64_t bounds = 0, wishes = 0, wishes_refused = 0, refused_by_driver = 0, mode_changes = 0, returned_late = 0;
+  std::uint64_t gave_way = 0;  // leases taken back from who could not have its memory
+  base::Duration longest_wish{};
   std::vector<JobOutcome> jobs;
 };
 

@@ -43,6 +43,58 @@ TEST(Simulation, OfAnOverloadedMachineKeepsTheInvariants) {
   run_seeds(600'000, 200, {.steps = 1000, .duration = 30s, .eager = true, .overloaded = true});
 }
 
+// Seats that have memory, under a planner that says how much of it is on the GPU.
+TEST(Memory, OfRandomProgramsKeepsTheInvariants) {
+  run_seeds(700'000, 120, {.steps = 4000, .duration = 20s, .memory = true});
+  run_seeds(710'000, 60, {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true});
+}
+
+// Big ones beside small ones, gangs beside single seats: everybody gets its memory, and every wish its answer.
+TEST(Memory, OfRandomProgramsWithoutFaultsStarvesNobody) {
+  run_seeds(720'000, 20, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true});
+}
+
+// After stops, deaths, restarts, other programs that come and go: once nothing happens any more, everybody goes on.
+TEST(Memory, ComesBackToRestAfterFaults) {
+  run_seeds(730'000, 15, {.steps = 20'000, .duration = 60s, .memory = true, .calm_after = 8s});
+}
+
+TEST(Memory, HappensTheSameWayAgain) {
+  for (std::uint64_t seed = 740'000; seed < 740'005; ++seed) {
+    const Options options{.seed = seed, .steps = 3000, .duration = 20s, .memory = true, .keep_log = true};
+    const Outcome first = simulate(options), second = simulate(options);
+    ASSERT_NE(first.log.find("memory"), std::string::npos);
+    EXPECT_EQ(first.log, second.log) << "seed " << seed;
+    EXPECT_EQ(first.log_hash, second.log_hash);
+  }
+}
+
+TEST(Memory, ReachesEveryRule) {
+  Outcome all;
+  for (std::uint64_t seed = 1; seed <= 60; ++seed) {
+    const Outcome one = simulate({.seed = seed, .steps = 4000, .duration = 20s, .memory = true});
+    all.bytes_out += one.bytes_out;
+    all.bytes_in += one.bytes_in;
+    all.wishes += one.wishes;
+    all.wishes_refused += one.wishes_refused;
+    all.refused_by_driver += one.refused_by_driver;
+    all.mode_changes += one.mode_changes;
+    all.returned_late += one.returned_late;
+    all.restarts += one.restarts;
+    all.silences += one.silences;
+  }
+  EXPECT_GT(all.bytes_out >> 30, 100u);
+  EXPECT_GT(all.bytes_in >> 30, 100u);
+  EXPECT_GT(all.wishes, 500u);
+  EXPECT_GT(all.wishes_refused, 50u);
+  EXPECT_LT(all.wishes_refused, all.wishes);
+  EXPECT_GT(all.refused_by_driver, 20u);
+  EXPECT_GT(all.mode_changes, 100u);
+  EXPECT_GT(all.returned_late, 5u);
+  EXPECT_GT(all.restarts, 20u);
+  EXPECT_GT(all.silences, 20u);
+}
+
 TEST(Simulation, HappensTheSameWayAgain) {
   for (std::uint64_t seed = 300'000; seed < 300'010; ++seed) {
     const Options options{.seed = seed, .steps = 1500, .duration = 30s, .keep_log = true};

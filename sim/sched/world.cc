@@ -10,6 +10,8 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr Duration kCheckEvery = 50ms;
+// More than this at one moment: somebody asks again and again for a moment that is not later.
+constexpr std::uint64_t kMostActionsAtOnce = 100'000;
 // Nobody whose job is undisturbed waits longer than this many turns of everybody else, each a quantum and a drain.
 constexpr int kTurns = 6;
 constexpr Duration kLongestDrain = 60ms;  // see the kernels that start_job() chooses, times those in flight
@@ -20,6 +22,7 @@ World::World(const Options& options) : options_(options), random_(options.seed) 
   gpus_ = options.gpus > 0 ? options.gpus : 1 + random_.below(4);
   jobs_wanted_ = options.jobs > 0 ? options.jobs : 2 + random_.below(6);
   for (std::uint32_t i = 0; i < gpus_; ++i) settings_.push_back(options.settings.value_or(any_settings()));
+  if (options_.memory) make_gpus();
 }
 
 sched::GpuSettings World::any_settings() {
@@ -28,7 +31,7 @@ sched::GpuSettings World::any_settings() {
   s.policy = random_.chance(60) ? sched::PolicyKind::kFair : sched::PolicyKind::kFifo;
   const Duration quanta[] = {sched::kAutomatic, sched::kUnlimited, 5ms, 20ms, 50ms};
   s.quantum = quanta[random_.below(5)];
-  s.max_runtime = 200ms;
+  s.max_runtime = options_.memory ? 500ms : 200ms;
   s.stall_timeout = 1s;
   s.stall_retry = 20ms;
   s.gang_ageing = random_.between(10ms, 200ms);
@@ -70,6 +73,7 @@ void World::tell(const sched::Event& event) {
   }
   check();
   wake_core();
+  if (options_.memory) settle_memory();
 }
 
 // The daemon sleeps until the core's next deadline.
@@ -102,6 +106,7 @@ void World::opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind) {
   rank.granted = true;
   rank.open = true;
   rank.excused = false;
+  rank.memory.promised_until = TimePoint();
 }
 
 void World::closed(Rank& rank) {
@@ -124,6 +129,7 @@ void World::carry_out(const sched::Command& command) {
     receive(*rank->process, [this, rank] {
       run_thread(*rank);
       release_when_idle(*rank);
+      look(*rank, 0ns);
     });
   } else if (const auto* revoke = std::get_if<sched::Revoke>(&command)) {
     ++outcome_.revocations;
@@ -168,8 +174,10 @@ void World::carry_out(const sched::Command& command) {
     });
   } else if (std::holds_alternative<sched::ReportStall>(command)) {
     ++outcome_.stalls;
+    troubled_at_ = std::max(troubled_at_, now_);
   } else if (const auto* silent = std::get_if<sched::ReportSilent>(&command)) {
     ++outcome_.silences;
+    troubled_at_ = std::max(troubled_at_, now_);
     // It is passed over with its gang.
     Rank* const rank = rank_of(silent->seat);
     if (rank == nullptr) return;
@@ -185,6 +193,7 @@ void World::start_daemon() {
   daemon_up_ = true;
   woken_for_ = TimePoint::max();
   core_ = std::make_unique<sched::LeaseCore>();
+  if (options_.memory) start_planner();
   for (std::uint32_t gpu = 0; gpu < gpus_; ++gpu) {
     tell(sched::GpuAdded{GpuIndex{gpu}, settings_[gpu], LeaseEpoch{highest_epoch_ + 1}});
   }
@@ -193,6 +202,7 @@ void World::start_daemon() {
 void World::restart_daemon() {
   if (!daemon_up_) return;
   ++outcome_.restarts;
+  troubled_at_ = now_;
   log(std::to_string(now_.time_since_epoch().count()) + " --- the daemon dies");
   daemon_up_ = false;
   in(random_.between(1ms, 300ms), [this] {
@@ -203,6 +213,7 @@ void World::restart_daemon() {
     for (const auto& job : jobs_) {
       if (!job->alive) continue;
       job->disturbed = now_ + 3s;
+      troubled_at_ = now_ + 3s;
       for (const auto& process : job->processes) {
         // Most are back before anything is granted; a few come later, and find that their lease has been given away.
         const Duration late = random_.chance(3) ? random_.between(1s, 2s) : random_.between(1ms, 800ms);
@@ -220,7 +231,7 @@ void World::restart_daemon() {
 
 void World::check() {
   const std::string wrong = core_->check_invariants();
-  if (!wrong.empty()) fail(wrong);
+  if (!wrong.empty()) fail(wrong + describe_turns());
   // What the gates do, which is what counts in the end: an exclusive lease is nobody else's.
   for (const auto& [tenant, process] : by_tenant_) {
     if (!is_present(*process)) continue;
@@ -254,6 +265,10 @@ bool World::is_open_to_another(const Rank& rank) const {
 // Nobody starves: each waits at most so many turns of all the others, unless its own job is disturbed, or somebody
 // cannot be drained.
 void World::check_waits() {
+  if (options_.memory) {
+    check_memory_waits();
+    return in(kCheckEvery, [this] { check_waits(); });
+  }
   if (options_.gangs && outcome_.stalls == 0 && outcome_.silences == 0) {
     Duration turn{};
     for (std::uint32_t gpu = 0; gpu < gpus_; ++gpu) {
@@ -287,9 +302,16 @@ Outcome World::run() {
   for (std::uint32_t i = 0; i < jobs_wanted_; ++i) start_job();
   check_waits();
   if (options_.faults) in(random_.between(1ms, 50ms), [this] { disturb(); });
+  if (options_.memory) {
+    sample_all();
+    if (options_.faults) in(random_.between(1ms, 500ms), [this] { disturb_memory(); });
+  }
+  std::uint64_t actions_now = 0;
   while (outcome_.wrong.empty() && outcome_.steps < options_.steps && !actions_.empty()) {
     const auto first = actions_.begin();
     if (first->first.first > TimePoint(options_.duration)) break;
+    actions_now = first->first.first == now_ ? actions_now + 1 : 0;
+    if (actions_now > kMostActionsAtOnce) fail("time stands still");
     now_ = first->first.first;
     const Action action = std::move(first->second);
     actions_.erase(first);
@@ -321,6 +343,9 @@ std::string replay_command(const Options& options) {
   if (options.eager) text += " --eager";
   if (options.overloaded) text += " --overloaded";
   if (options.collectives) text += " --collectives";
+  if (options.memory) text += " --memory";
+  if (options.duration < 1h) text += " --seconds " + std::to_string(options.duration / 1s);
+  if (options.calm_after < 1h) text += " --calm-after " + std::to_string(options.calm_after / 1s);
   return text;
 }
 

@@ -10,7 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "sched/foreign_use.h"
 #include "sched/lease_core.h"
+#include "sched/memory_mode.h"
+#include "sched/residency.h"
 #include "sim/sched/random.h"
 #include "sim/sched/simulation.h"
 
@@ -31,6 +34,50 @@ struct Kernel {
   std::uint32_t collective = 0;  // which one of the job, from 1; 0: none
   bool waits_for_next = false;   // runs until its own thread has submitted once more, as a stream wait does
   bool running = false;
+};
+
+// A seat's memory: what is true of it, in bytes, and what its process knows.
+struct SeatMemory {
+  std::uint64_t resident = 0;    // pageable, on the GPU
+  std::uint64_t evicted = 0;     // pageable, not on the GPU
+  std::uint64_t unpageable = 0;  // on the GPU, and stays
+  std::uint64_t host = 0;        // host memory that its evicted data takes
+  std::uint64_t context = 0;     // the driver's own, which nobody reports
+  std::uint64_t most = 0;        // what its program would like to have
+
+  bool is_bounded = false;  // has been told a bound
+  sched::RoomBound bound;   // the one in force
+  TimePoint reported_at{};
+  bool report_is_due = false;
+
+  // The mover.
+  enum class Job : std::uint8_t { kNone, kOut, kIn } job = Job::kNone;
+  std::uint64_t chunk = 0;  // of the job
+  bool looks = false;       // will look at what is to be moved, in a moment
+  Duration retry_after{};
+  TimePoint starved_since{};  // could not go where it was told, since
+
+  // The thread, in an allocation.
+  std::uint64_t asked = 0;  // bytes; 0: it is in none
+  bool by_driver = false;   // what is asked for is not pageable
+  std::uint32_t attempts = 0;
+  bool refused = false;
+  bool waits = false;  // for the answer to `ticket`
+  std::uint32_t ticket = 0;
+  std::uint64_t wanted_room = 0, wanted_commitment = 0;
+  LeaseEpoch wanted_in;  // the lease that it had when it asked, if any
+  TimePoint wanted_at{};
+
+  // What the daemon has promised its holder, which may take a moment to take it.
+  std::uint64_t promised = 0;
+  std::uint64_t promised_commitment = 0;
+  std::uint32_t promised_ticket = 0;
+  std::uint64_t promised_beside = 0;  // what other programs had
+  TimePoint promised_until{};
+
+  std::uint64_t has() const { return resident + unpageable; }
+  std::uint64_t allocated() const { return has() + evicted; }
+  std::uint64_t on_gpu() const { return has() + context + (job == Job::kIn ? chunk : 0); }
 };
 
 // One thread with one GPU, its seat, and its stream.
@@ -66,6 +113,10 @@ struct Rank {
   std::uint64_t idle_turn = 0;  // which wait for idleness counts
   bool poisoned = false;
 
+  SeatMemory memory;
+  bool blocked = false;  // its thread wants to submit and cannot: no lease, or not all of its memory
+  TimePoint blocked_at{};
+
   std::deque<Kernel> stream;
   std::uint64_t completed = 0;
   Duration busy{};  // sum of the kernels that completed
@@ -97,12 +148,36 @@ struct Job {
   std::uint32_t collective_every = 0;
   std::uint32_t waits_for_next_percent = 0;
   std::uint32_t connected = 0;  // processes
+  std::uint64_t quota = 0;      // of memory on each GPU; 0: none
   bool is_eager = false;        // submits collectives before all its ranks are there
   std::vector<std::unique_ptr<Process>> processes;
   std::vector<Rank*> ranks;
   std::map<std::uint32_t, std::uint32_t> arrived;  // by collective: how many ranks' kernels run
   std::uint64_t collectives_done = 0;
   TimePoint disturbed{};  // a member was stopped, killed or away until then: it may wait
+};
+
+// A GPU's memory, and what the daemon remembers of it.
+struct GpuMemory {
+  std::uint64_t capacity = 0;
+  std::uint64_t reserve = 0;
+  Duration chunk_time{};        // one chunk in one direction
+  std::uint64_t foreign = 0;    // other programs'
+  std::uint64_t returning = 0;  // of processes that are gone
+  // What the driver may refuse until then is nobody's fault: something has come that nobody could know of.
+  TimePoint surprised_until{};
+
+  bool is_auto = true;
+  sched::Mode configured = sched::Mode::kSerial;
+  // As in the daemon.
+  sched::MemoryMode mode;
+  sched::ForeignUse use;
+  TimePoint changed_at{};
+  bool look_again = false;
+  bool dirty = false;
+  // Since when what its seats have has been more, or clearly less, than there is, while nothing else was in the way.
+  TimePoint too_much_since = TimePoint::max();
+  TimePoint fits_since = TimePoint::max();
 };
 
 class World {
@@ -157,6 +232,60 @@ class World {
 
   Duration message_delay();
   Duration closing_delay();
+  void send_action(Process& process, Action action);
+  bool has_memory(const Rank& rank) const;
+  bool block(Rank& rank);
+
+  // memory.cc: what seats have, and how it moves
+  void choose_memory(Rank& rank);
+  void create_context(Rank& rank);
+  void choose_allocation(Rank& rank);
+  bool allocate(Rank& rank);
+  bool allocate_by_driver(Rank& rank);
+  void want_room(Rank& rank, bool on_gpu);
+  void refuse_allocation(Rank& rank);
+  void free_some(Rank& rank);
+  void told_room(Rank& rank, const sched::RoomBound& bound);
+  void look(Rank& rank, Duration delay);
+  void move(Rank& rank);
+  void starve(Rank& rank);
+  void finish_out(Rank& rank);
+  void finish_in(Rank& rank);
+  bool may_evict(const Rank& rank) const;
+  bool take(Rank& rank, std::uint64_t bytes);
+  void return_host(SeatMemory& memory);
+  void report(Rank& rank);
+  void reported(Rank& rank, const sched::MemoryReport& report, bool is_moving);
+  void report_soon(Rank& rank);
+  void lose_memory(Rank& rank);
+  void come_back_with_memory(Rank& rank);
+
+  // rooms.cc: the daemon's side of memory, and what must hold
+  void make_gpus();
+  void start_planner();
+  void open_room(Rank& rank, bool again);
+  void close_room(Rank& rank);
+  void choose_mode(std::uint32_t gpu);
+  void surprise(std::uint32_t gpu, Duration how_long);
+  void settle_memory();
+  void resolve_mode(std::uint32_t gpu);
+  void plan(std::uint32_t gpu);
+  void carry_out(const sched::RoomBound& bound, const std::vector<sched::Turn>& turns);
+  void wake_planner();
+  void tell_foreign(std::uint32_t gpu);
+  void sample(std::uint32_t gpu);
+  void sample_all();
+  void look_soon();
+  void disturb_memory();
+  std::uint64_t used(std::uint32_t gpu) const;
+  void check_plan(std::uint32_t gpu, const sched::GpuMemory& before, const std::vector<sched::Turn>& turns);
+  void check_memory();
+  std::string describe(std::uint32_t gpu) const;
+  std::string describe_turns() const;
+  void check_modes();
+  void check_memory_waits();
+  bool can_host_hold() const;
+  bool can_ever_fit(const Rank& rank) const;
 
   Options options_;
   Random random_;
@@ -176,6 +305,17 @@ class World {
   std::map<TenantId, Process*> by_tenant_;
   std::uint64_t next_tenant_ = 1;
   std::string line_;
+
+  std::vector<GpuMemory> gpu_memory_;
+  std::unique_ptr<sched::Residency> planner_;
+  std::uint64_t host_budget_ = 0;
+  std::uint64_t host_used_ = 0;
+  TimePoint host_closed_until_{};  // nothing is lent until then
+  bool settling_ = false;
+  bool looks_soon_ = false;
+  TimePoint planner_woken_for_ = TimePoint::max();
+  TimePoint troubled_at_{};  // something has happened that makes others wait for a while
+
   Outcome outcome_;
 };
 

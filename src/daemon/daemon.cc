@@ -50,6 +50,8 @@ using namespace std::chrono_literals;
 constexpr char kLockFile[] = "lock";
 constexpr auto kHousekeeping = 1s;
 constexpr auto kReturnedMemoryLook = 20ms;
+// After a look that said nothing, because memory moved.
+constexpr auto kNextLook = 100ms;
 // Tenants come in bursts (the ranks of a job): one file for all of them. A daemon that dies within this time waits for
 // fewer.
 constexpr auto kKnownTenantsDelay = 20ms;
@@ -138,7 +140,7 @@ class Daemon::Impl {
   void settled();
   void arm_core_timer();
   void arm_rooms_timer();
-  void look_for_returned_memory();
+  void look_soon();
   void tenant_changed(const Session& session);
   void tenant_gone();
   void write_known_tenants_soon();
@@ -241,7 +243,7 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
   });
   translator_.on_tenant_changed([this](const Session& session) { tenant_changed(session); });
   tenants_.on_gone([this](const Session&) { tenant_gone(); });
-  rooms_.set_host_budget(host_memory_.budget());
+  rooms_.set_host_budget(host_memory_.budget(), host_memory_.chunk_bytes());
   translator_.set_host_memory(&host_memory_);
   last_tenant_ = clock_.now();
   hold_grants();
@@ -420,7 +422,7 @@ void Daemon::Impl::settled() {
   host_memory_.set_demand(rooms_.evictable_demand());
   arm_core_timer();
   arm_rooms_timer();
-  if (rooms_.awaits_return()) look_for_returned_memory();
+  if (rooms_.awaits_return() || rooms_.looks_again()) look_soon();
 }
 
 void Daemon::Impl::arm_rooms_timer() {
@@ -440,15 +442,17 @@ void Daemon::Impl::arm_rooms_timer() {
 }
 
 // The driver needs some tens of milliseconds for a killed tenant's memory; others wait for it.
-void Daemon::Impl::look_for_returned_memory() {
+void Daemon::Impl::look_soon() {
   if (returning_armed_) return;
   returning_armed_ = true;
-  refresh_use();
-  returning_timer_.expires_after(kReturnedMemoryLook);
+  const bool awaits_return = rooms_.awaits_return();
+  if (awaits_return) refresh_use();
+  returning_timer_.expires_after(awaits_return ? kReturnedMemoryLook : kNextLook);
   returning_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
     returning_armed_ = false;
-    if (rooms_.awaits_return()) look_for_returned_memory();
+    if (!rooms_.awaits_return() && rooms_.looks_again()) refresh_use();
+    if (rooms_.awaits_return()) look_soon();
   });
 }
 

@@ -117,10 +117,11 @@ TEST(DaemonMemory, TheModeFollowsWhatFits) {
   ASSERT_TRUE(a.request() && b.request());
   ASSERT_TRUE(a.wait_granted() && b.wait_granted());
   EXPECT_EQ(mode_now(dir), "concurrent");
-  ASSERT_TRUE(a.send(wire::RoomWanted{.slot = 0, .ticket = 1, .room = 70 * kGiB, .commitment = 70 * kGiB}));
+  // A little more than fits: the rest must find host memory on any machine that runs this.
+  ASSERT_TRUE(a.send(wire::RoomWanted{.slot = 0, .ticket = 1, .room = 62 * kGiB, .commitment = 62 * kGiB}));
   EXPECT_TRUE(a.settle([](const wire::Room& room) { return room.ticket == 1; }, &b));
   EXPECT_EQ(a.room.refused, 0u);  // both lost their leases, and it asks again when it has its turn
-  ASSERT_TRUE(a.has(0, 70));
+  ASSERT_TRUE(a.has(0, 62));
   EXPECT_TRUE(eventually([&] { return mode_now(dir) == "serial"; }));
   ASSERT_TRUE(a.has(30));
   EXPECT_TRUE(eventually([&] { return a.step(), b.step(), mode_now(dir) == "concurrent"; }));

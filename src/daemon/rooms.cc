@@ -17,20 +17,6 @@ using base::GpuIndex;
 constexpr std::uint64_t kMaxAutomaticReserve = std::uint64_t{1} << 30;
 constexpr std::uint64_t kReserveDivisor = 16;
 
-// What a program's context comes to with its libraries' kernels loaded: 0.5 to 0.7 GB (H200, CUDA 13.0, PyTorch). So
-// much of what is not ours is expected of each seat before NVML shows it, for then it is too late. Again in proportion.
-constexpr std::uint64_t kMaxContextBytes = std::uint64_t{768} << 20;
-constexpr std::uint64_t kContextDivisor = 64;
-
-// Once everybody's memory has not fitted, it must fit with so much to spare, and stay like that for a while, before all
-// run at once again: an allocator that goes up and down would change the mode with each step of its program.
-constexpr std::uint64_t kFitMarginDivisor = 16;
-constexpr base::Duration kFitDwell = 2s;
-
-// Others' use is told to the planner when it has changed by this much: less is noise, and would only make bounds
-// change.
-constexpr std::uint64_t kForeignGrain = std::uint64_t{16} << 20;
-
 }  // namespace
 
 std::uint64_t automatic_reserve(std::uint64_t capacity) {
@@ -62,10 +48,8 @@ void Rooms::opened(base::SeatId seat, sched::Quota quota, bool gets_bound) {
 }
 
 void Rooms::tell_foreign(GpuIndex index) {
-  const std::uint64_t context =
-      std::min(kMaxContextBytes, leases_.gpus()[index.value].info.memory_total / kContextDivisor);
-  const std::uint64_t expected = planner_.together(index).seats * context;
-  planner_.set_foreign(leases_.now(), index, std::max(gpus_[index.value].foreign, expected));
+  const std::uint64_t expected = sched::expected_contexts(planner_.capacity(index), planner_.together(index).seats);
+  planner_.set_foreign(leases_.now(), index, std::max(gpus_[index.value].foreign.bytes(), expected));
 }
 
 void Rooms::closed(base::SeatId seat) {
@@ -83,13 +67,15 @@ void Rooms::reported(base::SeatId seat, const sched::MemoryReport& report, bool 
   planner_.reported(leases_.now(), seat, report);
   if (is_moving || planner_.on_gpu(seat.gpu) != before) state.changed_at = leases_.now();
   state.dirty = true;
-  leases_.apply(sched::MemoryNeed{seat, report.evicted > 0});
+  // Nobody has to wait for managed memory; but its way back belongs to what a switch costs, and not to the quantum.
+  leases_.apply(sched::MemoryNeed{seat, report.evicted > 0 || report.managed_away > 0});
   // Before anybody's request that came with it: else it would be granted, and revoked at once.
   if (report.evicted > 0) resolve_mode(seat.gpu);
 }
 
-void Rooms::wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment) {
-  planner_.wanted(leases_.now(), seat, ticket, room, commitment);
+void Rooms::wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,
+                   std::uint64_t managed) {
+  planner_.wanted(leases_.now(), seat, ticket, room, commitment, managed);
   gpus_.at(seat.gpu.value).dirty = true;
 }
 
@@ -100,25 +86,17 @@ void Rooms::sampled(GpuIndex index, std::uint64_t used, base::TimePoint asked_at
   const base::TimePoint now = leases_.now();
   const std::uint64_t ours = planner_.on_gpu(index);
   const std::uint64_t beyond = used > ours ? used - ours : 0;
+  // What seats said while NVML was asked makes the two sums ones of different moments. With a look that says too little
+  // of what is not ours, what the dead have left would be given away before it is there.
+  const bool is_quiet = state.changed_at < asked_at;
+  state.look_again = !is_quiet;
   if (planner_.returning(index) > 0) {
-    planner_.returned(now, index, beyond > state.foreign ? beyond - state.foreign : 0);
+    if (!is_quiet) return;
+    planner_.returned(now, index, state.foreign.left_behind(beyond));
     state.dirty = true;
     if (planner_.returning(index) > 0) return;
   }
-  // What seats said while NVML was asked makes the two sums ones of different moments.
-  const bool is_quiet = state.changed_at < asked_at;
-  if (!is_quiet) {
-    // The first look of all may be at a moment when tenants allocate: then the second one counts, as far as they agree.
-    if (!state.sampled) state.last_foreign = beyond;
-    state.sampled = true;
-    return;
-  }
-  const std::uint64_t foreign = state.sampled ? std::min(beyond, std::max(state.last_foreign, state.foreign)) : beyond;
-  state.last_foreign = beyond;
-  state.sampled = true;
-  const std::uint64_t change = foreign > state.foreign ? foreign - state.foreign : state.foreign - foreign;
-  if (change < kForeignGrain) return;
-  state.foreign = foreign;
+  if (!state.foreign.look(beyond, is_quiet, planner_.managed(index))) return;
   tell_foreign(index);
   state.dirty = true;
 }
@@ -130,41 +108,24 @@ bool Rooms::awaits_return() const {
   return false;
 }
 
-// What `auto` comes to. And `concurrent`, where what is there already does not fit, is had by turns until it does.
+bool Rooms::looks_again() const {
+  return std::any_of(gpus_.begin(), gpus_.begin() + static_cast<std::ptrdiff_t>(leases_.gpus().size()),
+                     [](const GpuState& state) { return state.look_again; });
+}
+
 void Rooms::resolve_mode(GpuIndex index) {
   GpuState& state = gpus_[index.value];
   const Gpu& gpu = leases_.gpus()[index.value];
-  const base::TimePoint now = leases_.now();
-  state.mode_at = base::TimePoint::max();
-  planner_.set_free_only(index, !gpu.settings.auto_mode && gpu.settings.mode == sched::Mode::kConcurrent);
-  if (!gpu.settings.auto_mode && gpu.settings.mode == sched::Mode::kSerial) return;
-
-  const sched::Togetherness all = planner_.together(index);
-  const std::uint64_t margin = state.serial_for_memory ? gpu.info.memory_total / kFitMarginDivisor : 0;
-  const bool fits = planner_.fits_together(index, margin);
-  if (gpu.settings.auto_mode) {
-    if (all.seats < 2 || all.unknown > 0) return;  // no difference, or not known yet
-    if (all.silent > 0) {
-      // Somebody's memory is left to the driver: nobody knows whether it would fit.
-      return leases_.set_mode(index, sched::Mode::kSerial);
-    }
-  } else if (all.evicted == 0 && gpu.mode == sched::Mode::kConcurrent) {
-    return;  // what does not fit is refused
+  const sched::MemoryMode::Setting setting{gpu.settings.auto_mode, gpu.settings.mode};
+  planner_.set_free_only(index, !setting.is_auto && setting.mode == sched::Mode::kConcurrent);
+  const bool took_turns = state.mode.takes_turns_for_memory();
+  const sched::Mode mode = state.mode.resolve(leases_.now(), planner_, index, setting, gpu.mode);
+  if (state.mode.takes_turns_for_memory() != took_turns) {
+    log_info(took_turns ? "the programs on a GPU fit together: they run at once"
+                        : "the programs on a GPU do not fit together: they take turns",
+             {{"gpu", index.value}});
   }
-  if (!fits) {
-    state.serial_since = now;
-    if (!state.serial_for_memory)
-      log_info("the programs on a GPU do not fit together: they take turns", {{"gpu", index.value}});
-    state.serial_for_memory = true;
-    return leases_.set_mode(index, sched::Mode::kSerial);
-  }
-  if (state.serial_for_memory && now - state.serial_since < kFitDwell) {
-    state.mode_at = state.serial_since + kFitDwell;
-    return;
-  }
-  if (state.serial_for_memory) log_info("the programs on a GPU fit together: they run at once", {{"gpu", index.value}});
-  state.serial_for_memory = false;
-  leases_.set_mode(index, sched::Mode::kConcurrent);
+  leases_.set_mode(index, mode);
 }
 
 void Rooms::plan(GpuIndex index) {
@@ -196,7 +157,7 @@ void Rooms::settle() {
     if (!state.managed) continue;
     const GpuIndex index{static_cast<std::uint32_t>(i)};
     const auto planned_at = planner_.next_deadline(index);
-    const bool is_due = state.mode_at <= now || (planned_at && *planned_at <= now);
+    const bool is_due = state.mode.look_again() <= now || (planned_at && *planned_at <= now);
     if (state.dirty || is_due || (changed[i] && planner_.is_tight(index))) {
       state.dirty = false;
       adopt(index);
@@ -204,7 +165,7 @@ void Rooms::settle() {
       plan(index);
     }
     base::TimePoint next = planner_.next_deadline(index).value_or(base::TimePoint::max());
-    next = std::min(next, state.mode_at);
+    next = std::min(next, state.mode.look_again());
     if (next != base::TimePoint::max() && (!deadline_ || next < *deadline_)) deadline_ = next;
   }
   // Changes that the above has made itself were planned with.

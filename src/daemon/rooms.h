@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The residency planner in the daemon: hands it reports and turns with the time, passes on its bounds, tells it what of
-// each GPU is not ours, and resolves the mode `auto`. Knows nothing of messages and sockets.
-//
-// What is not ours. NVML says how much of a GPU is used; what that is beyond what seats report is other programs, the
-// contexts of ours, and reports that are late. A report is late for some tenths of a second at most, so what two looks
-// a second apart agree on is counted, and what is less is believed at once. The reserve covers the time in between.
+// each GPU is not ours (sched/foreign_use.h), and brings about the mode that memory allows (sched/memory_mode.h). Knows
+// nothing of messages and sockets.
 //
 // Planning happens when the loop has come to rest (settle), once for all that has come in, and only for GPUs whose
 // memory or, where memory is tight, whose turns have changed: where programs fit together, leases change hands without
@@ -23,6 +20,8 @@
 
 #include "base/limits.h"
 #include "daemon/leases.h"
+#include "sched/foreign_use.h"
+#include "sched/memory_mode.h"
 #include "sched/residency.h"
 
 namespace gpumux::daemon {
@@ -42,18 +41,22 @@ class Rooms {
   void on_bound(OnBound callback) { on_bound_ = std::move(callback); }
   void on_expect_eviction(OnExpectEviction callback) { on_expect_eviction_ = std::move(callback); }
 
-  void set_host_budget(std::uint64_t bytes) { planner_.set_host_budget(bytes); }
+  void set_host_budget(std::uint64_t bytes, std::uint64_t chunk) { planner_.set_host_budget(bytes, chunk); }
 
   // `gets_bound`: at once, not only when it has said what it has (residency.h).
   void opened(base::SeatId seat, sched::Quota quota, bool gets_bound);
   void closed(base::SeatId seat);
   void reported(base::SeatId seat, const sched::MemoryReport& report, bool is_moving);
-  void wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment);
+  void wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,
+              std::uint64_t managed);
 
   // NVML has said that so much of the GPU was used; it was asked at `asked_at`.
   void sampled(base::GpuIndex gpu, std::uint64_t used, base::TimePoint asked_at);
   // Whether memory of tenants that are gone is waited for: look again soon.
   bool awaits_return() const;
+  // Whether the last look came while memory moved and said nothing: where programs always move some, one a second would
+  // never find out what others use.
+  bool looks_again() const;
 
   // Brings everything to rest. After whatever has happened.
   void settle();
@@ -69,13 +72,10 @@ class Rooms {
   struct GpuState {
     bool managed = false;
     bool dirty = false;
-    bool serial_for_memory = false;  // in mode auto: because it did not fit together
-    base::TimePoint serial_since{};
-    base::TimePoint mode_at = base::TimePoint::max();  // when the mode is to be looked at again
-    base::TimePoint changed_at{};                      // when what a seat has was last said to be other than before
-    bool sampled = false;
-    std::uint64_t foreign = 0;       // as told to the planner
-    std::uint64_t last_foreign = 0;  // at the last look
+    sched::MemoryMode mode;
+    sched::ForeignUse foreign;
+    bool look_again = false;
+    base::TimePoint changed_at{};  // when what a seat has was last said to be other than before
   };
 
   void adopt(base::GpuIndex gpu);

@@ -315,9 +315,12 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
                              .resident = memory.resident,
                              .evicted = memory.evicted,
                              .unpageable = 0,
+                             .managed = memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kManaged)],
+                             .managed_away = memory.managed_away,
                              .stuck = (memory.flags & wire::kMemoryStuck) != 0};
-  for (const std::uint64_t bytes : memory.unpageable) {
-    report.unpageable += std::min(bytes, ~std::uint64_t{0} - report.unpageable);
+  for (std::size_t i = 0; i < wire::kUnpageableReasons; ++i) {
+    if (i == static_cast<std::size_t>(wire::Unpageable::kManaged)) continue;
+    report.unpageable += std::min(memory.unpageable[i], ~std::uint64_t{0} - report.unpageable);
   }
   rooms_.reported(seat_of(session, *slot), report, (memory.flags & wire::kMemoryBusy) != 0);
   return {};
@@ -337,7 +340,8 @@ base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
   GPUMUX_TRY(check_slot(wanted.slot));
   if (wanted.ticket == 0) return base::fail(base::Code::kProtocol, "a ticket of zero");
   const Slot* const slot = session.slot(wanted.slot);
-  if (slot != nullptr) rooms_.wanted(seat_of(session, *slot), wanted.ticket, wanted.room, wanted.commitment);
+  if (slot != nullptr)
+    rooms_.wanted(seat_of(session, *slot), wanted.ticket, wanted.room, wanted.commitment, wanted.managed);
   return {};
 }
 
@@ -376,7 +380,8 @@ void Translator::send_expected_eviction(const sched::ExpectEviction& eviction) {
   const auto number = session->slot_of(eviction.seat.gpu);
   if (!number || !session->slot(*number)->granted) return;
   const std::uint64_t epoch = session->slot(*number)->epoch.value;
-  send(*session, wire::PrepareSwapOut{.slot = *number, .epoch = epoch, .bytes = eviction.bytes});
+  send(*session,
+       wire::PrepareSwapOut{.slot = *number, .epoch = epoch, .bytes = eviction.bytes, .managed = eviction.managed});
 }
 
 void Translator::send_loan(const HostLoan& loan, int fd) {

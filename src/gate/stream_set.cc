@@ -13,17 +13,6 @@ using cuda::CUstream;
 // dropped.
 constexpr std::size_t kSweepAbove = 256;
 
-class Locked {
- public:
-  explicit Locked(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
-  ~Locked() { pthread_mutex_unlock(&mutex_); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-
- private:
-  pthread_mutex_t& mutex_;
-};
-
 // Our own driver calls must neither fail because some thread of the program captures, nor break its capture.
 class RelaxedCapture {
  public:
@@ -126,7 +115,7 @@ void StreamSet::drop(std::size_t index) {
 }
 
 void StreamSet::note(CUcontext context, CUstream stream) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   const std::uint64_t generation = memo_generation();
   for (Entry& entry : entries_) {
     if (entry.event != nullptr || entry.stream != stream || entry.context != context) continue;
@@ -143,14 +132,14 @@ void StreamSet::note(CUcontext context, CUstream stream) {
 }
 
 void StreamSet::fence_before_capture(CUcontext context, CUstream stream, Capture how) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   const RelaxedCapture relaxed(driver_);
   fence(context, stream);
   if (how == Capture::kBegin && stream != nullptr) fence(context, nullptr);
 }
 
 void StreamSet::retire(CUstream stream) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   const RelaxedCapture relaxed(driver_);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].event != nullptr || entries_[i].stream != stream) continue;
@@ -164,12 +153,12 @@ void StreamSet::retire(CUstream stream) {
 }
 
 void StreamSet::begin_teardown() {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   ++teardowns_;
 }
 
 void StreamSet::end_teardown(CUcontext gone) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   --teardowns_;
   if (gone == nullptr) return;
   for (std::size_t i = entries_.size(); i-- > 0;) {
@@ -182,12 +171,12 @@ void StreamSet::end_teardown(CUcontext gone) {
 
 // Taking the lock orders this with notes: none carries an older generation from now on.
 void StreamSet::begin_drain() {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   drain_generation_ = forget_memos();
 }
 
 WorkState StreamSet::poll(bool forget) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   if (teardowns_ != 0) return WorkState::kRunning;
   if (entries_.empty()) return WorkState::kDone;
   const RelaxedCapture relaxed(driver_);
@@ -207,7 +196,7 @@ WorkState StreamSet::poll(bool forget) {
 }
 
 void StreamSet::reset_after_fork() {
-  pthread_mutex_init(&mutex_, nullptr);
+  mutex_.reset_after_fork();
   entries_.clear();
   teardowns_ = 0;
 }

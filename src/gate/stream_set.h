@@ -22,11 +22,10 @@
 // lock is never held while waiting for the GPU.
 #pragma once
 
-#include <pthread.h>
-
 #include <cstdint>
 #include <vector>
 
+#include "base/lock.h"
 #include "cuda/driver.gen.h"
 #include "gate/thread_records.h"
 
@@ -90,7 +89,7 @@ class StreamSet {
   void drop(std::size_t index);
 
   const cuda::Driver& driver_;
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex mutex_;
   std::vector<Entry> entries_;
   int teardowns_ = 0;
   std::uint64_t drain_generation_ = 0;  // since the last begin_drain; what was noted before it may be dropped

@@ -10,7 +10,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "pager/lock.h"
+#include "base/lock.h"
 
 namespace gpumux::pager {
 
@@ -20,55 +20,71 @@ class Bounds {
 
   // What is used may be more than a new bound: it stays so, and nothing more is given.
   void set(std::uint64_t room, std::uint64_t commitment) {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     room_ = room;
     commitment_ = commitment;
   }
 
   bool take(std::uint64_t bytes) {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     if (used_ > room_ || bytes > room_ - used_) return false;
     used_ += bytes;
     return true;
   }
   void give(std::uint64_t bytes) {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     used_ -= std::min(bytes, used_);
   }
 
   bool commit(std::uint64_t bytes) {
-    const Locked locked(mutex_);
-    if (committed_ > commitment_ || bytes > commitment_ - committed_) return false;
+    const base::Locked locked(mutex_);
+    if (!may_commit_locked(bytes)) return false;
     committed_ += bytes;
     return true;
   }
   void uncommit(std::uint64_t bytes) {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     committed_ -= std::min(bytes, committed_);
+  }
+
+  // The same for allocations that are not the pager's and never take room (managed memory).
+  bool commit_beside(std::uint64_t bytes) {
+    const base::Locked locked(mutex_);
+    if (!may_commit_locked(bytes)) return false;
+    beside_ += bytes;
+    return true;
+  }
+  void uncommit_beside(std::uint64_t bytes) {
+    const base::Locked locked(mutex_);
+    beside_ -= std::min(bytes, beside_);
+  }
+  std::uint64_t beside() const {
+    const base::Locked locked(mutex_);
+    return beside_;
   }
 
   // Physical memory that the driver has given.
   std::uint64_t used() const {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     return used_;
   }
   // Of that, how much is beyond the bound; and how much more may be taken.
   std::uint64_t excess() const {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     return used_ > room_ ? used_ - room_ : 0;
   }
   std::uint64_t left() const {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     return used_ < room_ ? room_ - used_ : 0;
   }
   // Whether both bounds allow so much more, at this moment.
   bool allow(std::uint64_t bytes) const {
-    const Locked locked(mutex_);
-    return used_ <= room_ && bytes <= room_ - used_ && committed_ <= commitment_ && bytes <= commitment_ - committed_;
+    const base::Locked locked(mutex_);
+    return used_ <= room_ && bytes <= room_ - used_ && may_commit_locked(bytes);
   }
   // Live allocations, in whole blocks, on the GPU or not.
   std::uint64_t committed() const {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     return committed_;
   }
 
@@ -76,14 +92,21 @@ class Bounds {
     mutex_.reset_after_fork();
     used_ = 0;
     committed_ = 0;
+    beside_ = 0;
   }
 
  private:
-  mutable Mutex mutex_;
+  bool may_commit_locked(std::uint64_t bytes) const {
+    const std::uint64_t all = committed_ + beside_;
+    return all <= commitment_ && bytes <= commitment_ - all;
+  }
+
+  mutable base::Mutex mutex_;
   std::uint64_t room_ = kNone;
   std::uint64_t commitment_ = kNone;
   std::uint64_t used_ = 0;
   std::uint64_t committed_ = 0;
+  std::uint64_t beside_ = 0;
 };
 
 }  // namespace gpumux::pager

@@ -23,13 +23,13 @@ Eviction::~Eviction() {
     for (const cuda::CUstream stream : {state_.engine.out(), state_.engine.hash_stream()})
       state_.driver.cuStreamSynchronize(stream);
   }
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   state_.job_running = false;
   state_.mutex.wake_all();
 }
 
 void Eviction::plan(std::uint64_t bytes) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   plan_.clear();
   next_ = 0;
   state_.for_victims(bytes, [this](const Range& range, std::uint32_t chunk) { plan_.push_back({range.id, chunk}); });
@@ -38,7 +38,7 @@ void Eviction::plan(std::uint64_t bytes) {
 void Eviction::fail(CUresult error) {
   if (error_ == cuda::CUDA_SUCCESS) error_ = error;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     ++state_.moved.failures;
   }
   stop(JobState::kFailed);
@@ -108,7 +108,7 @@ JobState Eviction::step() {
 
 // Takes the next chunk of the plan that still is what it was. False: there is none, or it has more blocks than allowed.
 bool Eviction::claim_next(std::uint32_t most_blocks) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   for (; next_ < plan_.size(); ++next_) {
     Range* range = state_.table.by_id(plan_[next_].range);
     if (range == nullptr || range->doomed || range->waiters != 0 || range->pinned()) continue;
@@ -172,7 +172,7 @@ void Eviction::hash(std::uint32_t batch, std::size_t first_entry) {
     hashing_ = false;
     made = Batch{};
     for (std::size_t i = first_entry; i < window_.size(); ++i) window_[i].phase = Phase::kReady;
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     ++state_.moved.failures;
   }
 }
@@ -193,7 +193,7 @@ void Eviction::look_at_batches() {
     }
     batch = Batch{};
     hashing_ = false;
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     ++state_.moved.failures;
   }
 }
@@ -234,7 +234,7 @@ bool Eviction::matches(const Entry& entry, std::uint32_t block, const BlockPlan&
   } else if (same) {
     same = std::memcmp(content.data(), entry.chunk->blocks[block].slot.address(), kBlockBytes) == 0;
   }
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   ++state_.moved.verified_blocks;
   if (!same && result == cuda::CUDA_SUCCESS) ++state_.moved.verify_failures;
   return same;
@@ -247,7 +247,7 @@ bool Eviction::advance(Entry& entry) {
   }
   bool doomed = false;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     doomed = entry.range->doomed || (entry.phase == Phase::kReady && entry.range->waiters != 0);
   }
   switch (entry.phase) {
@@ -365,7 +365,7 @@ void Eviction::take_off(Entry& entry) {
 void Eviction::commit(Entry& entry) {
   Chunk& chunk = *entry.chunk;
   if (!discard_ && chunk.blocks == nullptr) chunk.blocks = std::make_unique<Block[]>(chunk.block_count());
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   Moved& moved = state_.moved;
   if (discard_) {
     state_.forget_copies(chunk);
@@ -403,7 +403,7 @@ void Eviction::keep(Entry& entry) {
   if (entry.phase == Phase::kHashing && batches_[entry.batch].entries != 0) --batches_[entry.batch].entries;
   if (entry.event != nullptr) state_.engine.give(entry.event);
   entry.event = nullptr;
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   for (std::uint32_t i = 0; i < chunk.block_count() && chunk.blocks != nullptr; ++i) {
     Block& block = chunk.blocks[i];
     if (block.kind == Block::Kind::kCopied) continue;

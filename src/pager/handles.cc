@@ -116,7 +116,7 @@ CUresult Pager::create_handle(std::uint64_t bytes, const cuda::CUmemAllocationPr
     state_.destroy(std::move(range));
     return result;
   }
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   range->id = state_.next_id++;
   *handle = range->id;
   state_.table.insert(std::move(range));
@@ -144,7 +144,7 @@ bool Pager::let_go_locked(std::uint64_t handle, std::unique_ptr<Range>* gone) {
 CUresult Pager::release_handle(std::uint64_t handle) {
   std::unique_ptr<Range> gone;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     Range* range = state_.table.by_id(handle);
     if (range == nullptr || range->handle == nullptr || range->doomed || range->handle->references == 0)
       return cuda::CUDA_ERROR_INVALID_VALUE;
@@ -156,7 +156,7 @@ CUresult Pager::release_handle(std::uint64_t handle) {
 }
 
 CUresult Pager::retain_handle(cuda::CUdeviceptr address, std::uint64_t* handle) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   const Found found = find_mapping_locked(address);
   if (found.range == nullptr || found.range->doomed) return cuda::CUDA_ERROR_INVALID_VALUE;
   ++found.range->handle->references;
@@ -165,7 +165,7 @@ CUresult Pager::retain_handle(cuda::CUdeviceptr address, std::uint64_t* handle) 
 }
 
 bool Pager::find_handle(std::uint64_t handle, std::uint64_t* bytes, cuda::CUmemAllocationProp* properties) const {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   const Range* range = state_.table.by_id(handle);
   if (range == nullptr || range->handle == nullptr || range->doomed) return false;
   *bytes = range->bytes;
@@ -176,7 +176,7 @@ bool Pager::find_handle(std::uint64_t handle, std::uint64_t* bytes, cuda::CUmemA
 CUresult Pager::map_handle(std::uint64_t handle, cuda::CUdeviceptr address) {
   Range* range = nullptr;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     range = state_.table.by_id(handle);
     if (range == nullptr || range->handle == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
     range = state_.claim_all(handle);
@@ -211,7 +211,7 @@ CUresult Pager::map_handle(std::uint64_t handle, cuda::CUdeviceptr address) {
   }
   std::unique_ptr<Range> gone;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     state_.unclaim_all(*range);
     if (result == cuda::CUDA_SUCCESS) {
       range->handle->mappings.push_back({state_.next_id++, address, {}});
@@ -228,7 +228,7 @@ CUresult Pager::unmap_handle(cuda::CUdeviceptr address) {
   Range* range = nullptr;
   std::uint64_t handle = 0;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     const auto found = state_.mappings.find(address);
     if (found == state_.mappings.end()) return cuda::CUDA_ERROR_INVALID_VALUE;
     handle = found->second;
@@ -272,7 +272,7 @@ CUresult Pager::unmap_handle(cuda::CUdeviceptr address) {
   }
   std::unique_ptr<Range> gone;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     state_.unclaim_all(*range);
     if (result != cuda::CUDA_SUCCESS) return result;
     range->handle->mappings.erase(find_mapping_of(*range->handle, address));
@@ -288,7 +288,7 @@ CUresult Pager::set_access(cuda::CUdeviceptr address, const cuda::CUmemAccessDes
   Range* range = nullptr;
   std::vector<cuda::CUmemAccessDesc> before;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     const auto found = state_.mappings.find(address);
     if (found == state_.mappings.end()) return cuda::CUDA_ERROR_INVALID_VALUE;
     range = state_.claim_all(found->second);
@@ -326,7 +326,7 @@ CUresult Pager::set_access(cuda::CUdeviceptr address, const cuda::CUmemAccessDes
     }
     set(back.data(), back.size(), [](Chunk&) {});
   }
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   state_.unclaim_all(*range);
   if (result != cuda::CUDA_SUCCESS) return result;
   find_mapping_of(*range->handle, address)->rights = after;
@@ -344,7 +344,7 @@ Pager::Found Pager::find_mapping_locked(cuda::CUdeviceptr address) const {
 }
 
 std::optional<MappingInfo> Pager::find_mapping(cuda::CUdeviceptr address) const {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   const Found found = find_mapping_locked(address);
   if (found.range == nullptr) return std::nullopt;
   const auto mapping = find_mapping_of(*found.range->handle, found.base);
@@ -359,7 +359,7 @@ std::optional<MappingInfo> Pager::find_mapping(cuda::CUdeviceptr address) const 
 }
 
 void Pager::want_handle(std::uint64_t handle, bool want) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   Range* range = state_.table.by_id(handle);
   if (range == nullptr || range->handle == nullptr) return;
   if (want) {
@@ -371,7 +371,7 @@ void Pager::want_handle(std::uint64_t handle, bool want) {
 }
 
 CUresult Pager::pin_handle(std::uint64_t handle, PinReason reason, std::vector<DriverPiece>* pieces) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   Range* range = state_.table.by_id(handle);
   if (range == nullptr || range->handle == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
   range = state_.claim_all(handle);
@@ -385,7 +385,7 @@ CUresult Pager::pin_handle(std::uint64_t handle, PinReason reason, std::vector<D
 }
 
 CUresult Pager::unpin_handle(std::uint64_t handle, PinReason reason) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   Range* range = state_.table.by_id(handle);
   if (range == nullptr || range->handle == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
   std::uint32_t& count = range->pins[static_cast<std::size_t>(reason)];
@@ -395,13 +395,13 @@ CUresult Pager::unpin_handle(std::uint64_t handle, PinReason reason) {
 }
 
 void Pager::know_context(cuda::CUcontext context) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   auto& known = state_.contexts;
   if (std::find(known.begin(), known.end(), context) == known.end()) known.push_back(context);
 }
 
 void Pager::forget_context(cuda::CUcontext context) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   forget_context_locked(context);
 }
 

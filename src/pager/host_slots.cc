@@ -15,7 +15,7 @@ HostSlots::~HostSlots() {
 }
 
 std::uint32_t HostSlots::take(std::uint32_t count, std::vector<HostSlot>* slots) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   for (const auto& chunk : chunks_) {
     if (chunk->used_count == chunk->used.size()) continue;
     const auto first =
@@ -34,7 +34,7 @@ std::uint32_t HostSlots::take(std::uint32_t count, std::vector<HostSlot>* slots)
 
 void HostSlots::give(HostSlot slot) {
   if (!slot) return;
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   slot.chunk->used[slot.index] = false;
   --slot.chunk->used_count;
   --used_blocks_;
@@ -53,7 +53,7 @@ bool HostSlots::borrow() {
   auto chunk = std::make_unique<LentChunk>();
   chunk->memory = *lent;
   chunk->used.resize(lent->bytes / kBlockBytes);
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   borrowed_bytes_ += lent->bytes;
   chunks_.push_back(std::move(chunk));
   return true;
@@ -72,7 +72,7 @@ void HostSlots::register_all() {
   for (;;) {
     LentChunk* next = nullptr;
     {
-      const Locked locked(mutex_);
+      const base::Locked locked(mutex_);
       for (const auto& chunk : chunks_) {
         if (!chunk->registered) next = chunk.get();
       }
@@ -80,7 +80,7 @@ void HostSlots::register_all() {
       next->held = true;
     }
     const CUresult result = ensure_registered({next, 0});
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     next->held = false;
     if (result != cuda::CUDA_SUCCESS) return;  // it will be tried again when the chunk is used, and be told then
   }
@@ -91,7 +91,7 @@ std::uint64_t HostSlots::shrink(std::uint64_t keep) {
   for (;;) {
     std::unique_ptr<LentChunk> gone;
     {
-      const Locked locked(mutex_);
+      const base::Locked locked(mutex_);
       if (borrowed_bytes_ <= keep) return given_back;
       const auto unused = std::find_if(chunks_.begin(), chunks_.end(),
                                        [](const auto& chunk) { return chunk->used_count == 0 && !chunk->held; });
@@ -108,7 +108,7 @@ std::uint64_t HostSlots::shrink(std::uint64_t keep) {
 }
 
 void HostSlots::unregister_all() {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   for (const auto& chunk : chunks_) {
     if (chunk->registered) driver_.cuMemHostUnregister(chunk->memory.address);
     chunk->registered = false;
@@ -116,17 +116,17 @@ void HostSlots::unregister_all() {
 }
 
 void HostSlots::forget_registrations() {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   for (const auto& chunk : chunks_) chunk->registered = false;
 }
 
 std::uint64_t HostSlots::borrowed_bytes() const {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   return borrowed_bytes_;
 }
 
 std::uint64_t HostSlots::used_bytes() const {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   return used_blocks_ * kBlockBytes;
 }
 

@@ -14,9 +14,9 @@
 #include <memory>
 #include <vector>
 
+#include "base/lock.h"
 #include "cuda/driver.gen.h"
 #include "pager/host_memory.h"
-#include "pager/lock.h"
 #include "pager/sizes.h"
 
 namespace gpumux::pager {
@@ -83,7 +83,7 @@ class HostSlots {
  private:
   const cuda::Driver& driver_;
   HostMemory* const lender_;
-  mutable Mutex mutex_;
+  mutable base::Mutex mutex_;
   std::vector<std::unique_ptr<LentChunk>> chunks_;
   std::uint64_t borrowed_bytes_ = 0;
   std::uint64_t used_blocks_ = 0;

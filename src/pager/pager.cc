@@ -35,7 +35,7 @@ Pager::Pager(const cuda::Driver& driver, const Options& options) : state_(driver
 Pager::~Pager() {
   std::vector<std::unique_ptr<Range>> all;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     while (!state_.table.all().empty()) all.push_back(state_.table.remove(*state_.table.all().begin()->second));
   }
   for (auto& range : all) state_.destroy(std::move(range));
@@ -49,7 +49,7 @@ Pager::~Pager() {
 
 CUresult Pager::prepare(cuda::CUcontext context) {
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     if (state_.engine.context() != nullptr) return cuda::CUDA_SUCCESS;
     if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
     if (context == nullptr) context = state_.any_context();
@@ -57,7 +57,7 @@ CUresult Pager::prepare(cuda::CUcontext context) {
     state_.job_running = true;  // nobody else uses the engine meanwhile
   }
   const CUresult result = state_.engine.open(context);
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   state_.job_running = false;
   state_.mutex.wake_all();
   return result;
@@ -84,13 +84,13 @@ Pager::Found Pager::find_locked(cuda::CUdeviceptr address) const {
 }
 
 bool Pager::owns(cuda::CUdeviceptr address) const {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   const Range* range = state_.table.find(address);
   return range != nullptr && range->handle == nullptr;
 }
 
 std::optional<AddressInfo> Pager::find(cuda::CUdeviceptr address) const {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   const Found found = find_locked(address);
   if (found.range == nullptr) return std::nullopt;
   const Range& range = *found.range;
@@ -110,7 +110,7 @@ std::optional<AddressInfo> Pager::find(cuda::CUdeviceptr address) const {
 // Allocation
 
 std::unique_ptr<Range> Pager::take_reusable(std::uint64_t bytes) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   // The most recently freed: its translations may still be in the GPU's caches.
   for (auto range = state_.reusable.rbegin(); range != state_.reusable.rend(); ++range) {
     if ((*range)->bytes != bytes) continue;
@@ -155,7 +155,7 @@ CUresult Pager::make_range(std::uint64_t bytes, Placement placement, std::unique
   const std::uint64_t chosen = state_.options.chunk_bytes;
   made->chunks = make_chunks(made->base, bytes, chosen != 0 ? chosen : chunk_bytes_for(bytes));
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     made->id = state_.next_id++;
     made->peers = state_.peers;
   }
@@ -172,7 +172,7 @@ CUresult Pager::make_range(std::uint64_t bytes, Placement placement, std::unique
 CUresult Pager::grant_peers(Range& range) {
   std::vector<cuda::CUdevice> wanted;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     wanted = state_.peers;
   }
   for (const bool may : {true, false}) {
@@ -195,7 +195,7 @@ CUresult Pager::grant_peers(Range& range) {
 CUresult Pager::insert(std::unique_ptr<Range> range, Range** inserted) {
   for (;;) {
     {
-      const Locked locked(state_.mutex);
+      const base::Locked locked(state_.mutex);
       if (range->peers == state_.peers) {
         if (range->holds_up()) state_.evicted_bytes.fetch_add(range->bytes - range->resident_bytes());
         *inserted = state_.table.insert(std::move(range));
@@ -236,7 +236,7 @@ CUresult Pager::allocate_packed(cuda::CUcontext context, std::size_t bytes, Plac
     return true;
   };
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     for (std::size_t i = open_slabs_.size(); i-- > 0;) {
       Range& range = *open_slabs_[i];
       if (range.slab->largest_free() == 0) {
@@ -256,7 +256,7 @@ CUresult Pager::allocate_packed(cuda::CUcontext context, std::size_t bytes, Plac
   range->slab = std::make_unique<Slab>();
   {
     // The first piece is taken before anybody else can see the slab, and take all of it.
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     take(*range);
   }
   const cuda::CUdeviceptr taken = *address;
@@ -264,21 +264,30 @@ CUresult Pager::allocate_packed(cuda::CUcontext context, std::size_t bytes, Plac
   const CUresult result = insert(std::move(range), &inserted);
   if (result != cuda::CUDA_SUCCESS) return result;
   *address = taken;
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   open_slabs_.push_back(inserted);
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Pager::lay_out_rows(std::size_t width_bytes, std::size_t height, unsigned element_bytes, std::size_t* pitch,
+                             std::uint64_t* bytes) {
+  const bool element = element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
+  if (width_bytes == 0 || height == 0 || !element) return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (width_bytes > UINT64_MAX - kPitchBytes) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  *pitch = round_up(width_bytes, kPitchBytes);
+  if (height > UINT64_MAX / *pitch) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  *bytes = *pitch * height;
   return cuda::CUDA_SUCCESS;
 }
 
 CUresult Pager::allocate_pitch(cuda::CUcontext context, std::size_t width_bytes, std::size_t height,
                                unsigned element_bytes, Placement placement, cuda::CUdeviceptr* address,
                                std::size_t* pitch) {
-  const bool element = element_bytes == 4 || element_bytes == 8 || element_bytes == 16;
-  if (address == nullptr || pitch == nullptr || width_bytes == 0 || height == 0 || !element)
-    return cuda::CUDA_ERROR_INVALID_VALUE;
-  if (width_bytes > UINT64_MAX - kPitchBytes) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  const std::uint64_t row = round_up(width_bytes, kPitchBytes);
-  if (height > UINT64_MAX / row) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  const CUresult result = allocate(context, row * height, placement, address);
+  if (address == nullptr || pitch == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
+  std::size_t row = 0;
+  std::uint64_t bytes = 0;
+  CUresult result = lay_out_rows(width_bytes, height, element_bytes, &row, &bytes);
+  if (result == cuda::CUDA_SUCCESS) result = allocate(context, bytes, placement, address);
   if (result == cuda::CUDA_SUCCESS) *pitch = row;
   return result;
 }
@@ -303,7 +312,7 @@ void Pager::discard(std::unique_ptr<Range> range) {
   range->doomed = false;
   std::uint64_t surplus = 0;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     state_.reusable_bytes += range->bytes;
     state_.reusable.push_back(std::move(range));
     if (state_.reusable_bytes > state_.options.reuse_bytes)
@@ -320,7 +329,7 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
   cuda::CUcontext context = nullptr;
   std::uint64_t id = 0;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     const Found found = find_locked(address);
     if (found.range == nullptr || found.range->handle != nullptr || found.base != address || found.range->doomed ||
         (found.piece != nullptr && found.piece->doomed))
@@ -336,7 +345,7 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
   const CUresult waited = wait(argument, context);
   std::unique_ptr<Range> gone;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     const Found found = find_locked(address);
     // Its context may have been destroyed meanwhile, by another thread, and somebody else may have the address.
     if (found.range == nullptr || found.id() != id) return cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -372,7 +381,7 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
   std::vector<std::unique_ptr<Range>> gone;
   bool leave = false;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     forget_context_locked(context);
     leave = state_.engine.context() == context;
     if (leave) {
@@ -406,7 +415,7 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
     state_.host.forget_registrations();
     state_.engine.forget();
   }
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   state_.cancel_jobs.store(false);
   state_.job_running = false;
   state_.mutex.wake_all();
@@ -417,7 +426,7 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
 CUresult Pager::begin_job() {
   cuda::CUcontext context = nullptr;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
     state_.job_running = true;
     context = state_.engine.context();
@@ -435,7 +444,7 @@ std::unique_ptr<Eviction> Pager::begin_eviction(const DrainedSeat& drained, std:
   *error = begin_job();
   if (*error == cuda::CUDA_SUCCESS) return std::make_unique<Eviction>(state_, drained, bytes, false);
   if (*error == cuda::CUDA_ERROR_NOT_READY) return nullptr;
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   state_.job_running = false;
   state_.mutex.wake_all();
   return nullptr;
@@ -443,7 +452,7 @@ std::unique_ptr<Eviction> Pager::begin_eviction(const DrainedSeat& drained, std:
 
 std::unique_ptr<Eviction> Pager::begin_discard(const DrainedSeat& drained, CUresult* error) {
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     *error = state_.job_running ? cuda::CUDA_ERROR_NOT_READY : cuda::CUDA_SUCCESS;
     if (state_.job_running) return nullptr;
     state_.job_running = true;
@@ -455,7 +464,7 @@ std::unique_ptr<Restoration> Pager::begin_restoration(std::uint64_t room, CUresu
   *error = begin_job();
   if (*error == cuda::CUDA_SUCCESS) return std::make_unique<Restoration>(state_, room);
   if (*error == cuda::CUDA_ERROR_NOT_READY) return nullptr;
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   state_.job_running = false;
   state_.mutex.wake_all();
   return nullptr;
@@ -476,12 +485,12 @@ std::uint64_t Pager::clean_copies_locked() const {
 }
 
 std::uint64_t Pager::host_spare_bytes() const {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   return state_.host.borrowed_bytes() - state_.host.used_bytes() + clean_copies_locked();
 }
 
 std::uint64_t Pager::drop_clean_copies(std::uint64_t bytes) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   std::uint64_t dropped = 0;
   for (const auto& [base, range] : state_.table.all()) {
     for (Chunk& chunk : range->chunks) {
@@ -517,7 +526,7 @@ std::uint64_t Pager::release_unused_host(std::uint64_t keep) {
 }
 
 std::uint64_t Pager::likely_host_bytes(std::uint64_t bytes) const {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   std::uint64_t likely = 0;
   state_.for_victims(
       bytes, [&](const Range& range, std::uint32_t chunk) { likely += range.chunks[chunk].likely_host_bytes(); });
@@ -533,7 +542,7 @@ std::uint64_t Pager::prepare_host(std::uint64_t bytes) {
 }
 
 Counters Pager::counters() const {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   Counters counters;
   for (const auto& [base, range] : state_.table.all()) {
     if (range->slab != nullptr) {

@@ -96,6 +96,10 @@ class Pager {
                                 unsigned element_bytes, Placement placement, cuda::CUdeviceptr* address,
                                 std::size_t* pitch);
 
+  // How cuMemAllocPitch lays rows out, and what they come to; the errors are its own.
+  static cuda::CUresult lay_out_rows(std::size_t width_bytes, std::size_t height, unsigned element_bytes,
+                                     std::size_t* pitch, std::uint64_t* bytes);
+
   // cuMemFree, for addresses that this pager owns. CUDA_ERROR_INVALID_VALUE for an inner address, or twice.
   cuda::CUresult free(cuda::CUdeviceptr address, WaitForWork wait, void* argument);
 

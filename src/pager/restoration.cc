@@ -11,7 +11,7 @@ Restoration::~Restoration() {
     const Engine::Current current(state_.engine);
     state_.driver.cuStreamSynchronize(state_.engine.in());
   }
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   state_.job_running = false;
   state_.mutex.wake_all();
 }
@@ -19,7 +19,7 @@ Restoration::~Restoration() {
 void Restoration::fail(CUresult error) {
   if (error_ == cuda::CUDA_SUCCESS) error_ = error;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     ++state_.moved.failures;
   }
   stop(JobState::kFailed);
@@ -68,14 +68,14 @@ JobState Restoration::step() {
 }
 
 bool Restoration::nothing_evicted() {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   return state_.evicted_bytes.load() == 0;
 }
 
 // The next chunk, by address, that is not on the GPU; after the last one the first again. False: there is none that
 // nobody works on.
 bool Restoration::claim_next(Entry* entry) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   const auto& all = state_.table.all();
   if (state_.evicted_bytes.load() == 0 || all.empty()) return false;
   auto at = all.lower_bound(resume_at_);
@@ -117,7 +117,7 @@ void Restoration::fill() {
       if (result != cuda::CUDA_SUCCESS && !starved_) fail(result);
     }
     if (starved_ || result != cuda::CUDA_SUCCESS) {
-      const Locked locked(state_.mutex);
+      const base::Locked locked(state_.mutex);
       state_.unclaim(*entry.range, chunk);
       return;
     }
@@ -180,7 +180,7 @@ bool Restoration::advance(Entry& entry) {
 void Restoration::commit(Entry& entry) {
   Chunk& chunk = *entry.chunk;
   restored_ += chunk.bytes;
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   chunk.place = Place::kDevice;
   state_.moved.in += entry.copied;
   if (entry.range->holds_up()) state_.evicted_bytes.fetch_sub(chunk.bytes);
@@ -191,7 +191,7 @@ void Restoration::commit(Entry& entry) {
 void Restoration::undo(Entry& entry) {
   Chunk& chunk = *entry.chunk;
   if (state_.mapper.detach(chunk) == cuda::CUDA_SUCCESS) taken_ -= chunk.bytes;
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   state_.unclaim(*entry.range, chunk);
 }
 

@@ -11,7 +11,7 @@ namespace gpumux::pager {
 using cuda::CUresult;
 
 CUresult Pager::pin(cuda::CUdeviceptr address, PinReason reason) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   const Found found = find_locked(address);
   if (found.range == nullptr || found.range->doomed) return cuda::CUDA_ERROR_INVALID_VALUE;
   Range& range = *found.range;
@@ -22,7 +22,7 @@ CUresult Pager::pin(cuda::CUdeviceptr address, PinReason reason) {
 }
 
 CUresult Pager::unpin(cuda::CUdeviceptr address, PinReason reason) {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   const Found found = find_locked(address);
   if (found.range == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
   std::uint32_t& count = found.range->pins[static_cast<std::size_t>(reason)];
@@ -39,7 +39,7 @@ CUresult Pager::export_pieces(cuda::CUdeviceptr address, std::vector<ExportedPie
   std::vector<Chunk*> chunks;
   Range* range = nullptr;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     const Found found = find_locked(address);
     if (found.range == nullptr || found.range->doomed || found.range->foreign) return cuda::CUDA_ERROR_INVALID_VALUE;
     range = found.range;
@@ -60,7 +60,7 @@ CUresult Pager::export_pieces(cuda::CUdeviceptr address, std::vector<ExportedPie
     if (result == cuda::CUDA_SUCCESS) made.push_back(piece);
   }
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     for (Chunk* chunk : chunks) state_.unclaim(*range, *chunk);
     if (result != cuda::CUDA_SUCCESS) --range->pins[static_cast<std::size_t>(PinReason::kExported)];
   }
@@ -90,7 +90,7 @@ CUresult Pager::import_pieces(cuda::CUcontext context, const std::vector<Exporte
   range->foreign = true;
   range->pins[static_cast<std::size_t>(PinReason::kImported)] = 1;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     range->id = state_.next_id++;
     range->peers = state_.peers;
   }
@@ -125,7 +125,7 @@ CUresult Pager::import_pieces(cuda::CUcontext context, const std::vector<Exporte
 CUresult Pager::change_peer(cuda::CUdevice peer, bool may) {
   std::vector<std::uint64_t> ids;
   {
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     auto& peers = state_.peers;
     const auto found = std::find(peers.begin(), peers.end(), peer);
     if ((found != peers.end()) == may) return cuda::CUDA_SUCCESS;
@@ -144,7 +144,7 @@ CUresult Pager::change_peer(cuda::CUdevice peer, bool may) {
     std::vector<Chunk*> mapped;
     Range* range = nullptr;
     {
-      const Locked locked(state_.mutex);
+      const base::Locked locked(state_.mutex);
       range = state_.wait_for_claims(id);
       if (range == nullptr || range->doomed) continue;
       auto& has = range->peers;
@@ -160,7 +160,7 @@ CUresult Pager::change_peer(cuda::CUdevice peer, bool may) {
       const CUresult changed = state_.mapper.set_peer(*chunk, peer, may);
       if (result == cuda::CUDA_SUCCESS) result = changed;
     }
-    const Locked locked(state_.mutex);
+    const base::Locked locked(state_.mutex);
     for (Chunk* chunk : mapped) state_.unclaim(*range, *chunk);
     if (result != cuda::CUDA_SUCCESS && may) break;
   }
@@ -196,7 +196,7 @@ void Pager::reset_after_fork() {
 }
 
 const char* Pager::check() const {
-  const Locked locked(state_.mutex);
+  const base::Locked locked(state_.mutex);
   std::uint64_t evicted = 0;
   std::uint64_t slots = 0;
   std::size_t mappings = 0;

@@ -108,7 +108,7 @@ void State::destroy(std::unique_ptr<Range> range) {
     if (mapper.detach(chunk) != cuda::CUDA_SUCCESS) all = false;
   }
   if (all && mapper.unreserve(range->base, range->bytes) == cuda::CUDA_SUCCESS) return;
-  const Locked locked(mutex);
+  const base::Locked locked(mutex);
   stuck.push_back(std::move(range));
 }
 
@@ -118,7 +118,7 @@ std::uint64_t State::trim(std::uint64_t bytes) {
   while (freed < bytes) {
     std::unique_ptr<Range> oldest;
     {
-      const Locked locked(mutex);
+      const base::Locked locked(mutex);
       if (reusable.empty()) break;
       oldest = std::move(reusable.front());
       reusable.erase(reusable.begin());
@@ -133,7 +133,7 @@ std::uint64_t State::trim(std::uint64_t bytes) {
 void State::retry_stuck() {
   std::vector<std::unique_ptr<Range>> again;
   {
-    const Locked locked(mutex);
+    const base::Locked locked(mutex);
     if (stuck.empty()) return;
     again.swap(stuck);
   }

@@ -18,11 +18,11 @@
 #include <memory>
 #include <vector>
 
+#include "base/lock.h"
 #include "pager/bounds.h"
 #include "pager/counters.h"
 #include "pager/engine.h"
 #include "pager/host_slots.h"
-#include "pager/lock.h"
 #include "pager/options.h"
 #include "pager/ranges.h"
 
@@ -36,7 +36,7 @@ struct State {
   Bounds bounds;  // has its own lock
   const Mapper mapper;
 
-  Mutex mutex;  // guards what follows, unless it says otherwise
+  base::Mutex mutex;  // guards what follows, unless it says otherwise
 
   RangeTable table;
   // Freed, still mapped, ready to be allocated again; the oldest first. Not in the table.

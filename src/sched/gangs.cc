@@ -53,6 +53,7 @@ void LeaseCore::State::unplace(Unit& unit) {
   stop_returning(unit);
   incomplete.erase(&unit);
   touch(unit);
+  drain_is_over();
   for (Seat* seat : unit.seats) set_place(*seat, Place::kNone);
 }
 

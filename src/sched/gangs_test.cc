@@ -3,35 +3,14 @@
 // Method: small scripts, and a few programs with collectives whose kernels spin until all ranks have submitted them.
 #include <gtest/gtest.h>
 
-#include "sched/script.h"
+#include <algorithm>
+
+#include "sched/two_gangs.h"
 
 namespace gpumux::sched {
 namespace {
 
 using namespace std::chrono_literals;
-
-GpuSettings fixed(Duration quantum = 10ms) {
-  GpuSettings settings;
-  settings.quantum = quantum;
-  return settings;
-}
-
-GpuSettings fifo(Duration quantum = 10ms) {
-  GpuSettings settings = fixed(quantum);
-  settings.policy = PolicyKind::kFifo;
-  return settings;
-}
-
-// Two GPUs; tenants 1 and 2 are one gang, on GPU 0 and 1; tenants 3 and 4 another one; 5 and 6 are by themselves on GPU
-// 0 and 1.
-struct TwoGangs : Script {
-  explicit TwoGangs(const GpuSettings& settings = fifo()) : Script(2, settings) {
-    for (std::uint64_t id = 1; id <= 6; ++id) tenant(id, {id % 2 == 1 ? 0u : 1u});
-    for (std::uint64_t id = 1; id <= 4; ++id) tell(GangJoined{TenantId{id}, id <= 2 ? "x" : "y", 2});
-  }
-};
-
-const SeatId kX0 = seat(1, 0), kX1 = seat(2, 1), kY0 = seat(3, 0), kY1 = seat(4, 1), kS0 = seat(5, 0), kS1 = seat(6, 1);
 
 TEST(Gang, IsGrantedWholeWhenOneMemberAsks) {
   TwoGangs s;
@@ -441,6 +420,32 @@ Duration pause_after_stall(Script& s, SeatId stuck) {
   return s.view(stuck).since - reopened;
 }
 
+// Nobody looks at its gates from then on, and others that cannot be drained may go on beside them.
+TEST(Stall, OfAGangThatReturnsLeavesNoStepsBehind) {
+  GpuSettings settings = fifo();
+  settings.stall_timeout = 1s;
+  settings.silence_limit = kUnlimited;
+  Script s(3, settings);
+  for (std::uint64_t id = 1; id <= 4; ++id)
+    s.tenant(id, {static_cast<std::uint32_t>(std::min(id - 1, std::uint64_t{2}))});
+  for (const std::uint64_t id : {1u, 2u}) s.tell(GangJoined{TenantId{id}, "x", 3});
+  s.request(seat(1, 0));
+  s.request(seat(4, 2));
+  // The third one's GPU is another's, so the gang has to start anew; the second one's work does not end before that.
+  s.tell(GangJoined{TenantId{3}, "x", 3});
+  for (const SeatId one : {seat(1, 0), seat(2, 1)}) s.closed(one);
+  s.drained(seat(1, 0));
+  EXPECT_EQ(s.wait(10ms), "step 1@0 e1");
+  const std::string then = s.wait(1s);
+  const std::size_t stalled = then.find("stall 2@1");
+  ASSERT_NE(stalled, std::string::npos) << then;
+  EXPECT_NE(then.find("revoke 1@0 e1", stalled), std::string::npos) << then;
+  s.seen(seat(1, 0));
+  s.closed(seat(1, 0));
+  s.drained(seat(1, 0));
+  EXPECT_EQ(s.wait(100ms).find("step"), std::string::npos) << "nobody waits for its drain any more";
+}
+
 TEST(Stall, OfASingleSeatIsTriedAgainEverMoreRarely) {
   GpuSettings settings = fifo();
   settings.overlap = false;
@@ -574,205 +579,6 @@ TEST(Stall, IsNotPutOffByChangesOfOtherSettings) {
     s.settings(GpuIndex{0}, settings);
   }
   EXPECT_NE(text.find("stall 1@0"), std::string::npos) << text;
-}
-
-// ---- silence ------------------------------------------------------------------------------------
-
-// Stopped just after it has answered: the others go on as soon as if it had never answered.
-TEST(Silence, CountsFromTheLastSignOfLife) {
-  Script s(1, fifo());
-  s.tenant(1, {0});
-  s.tenant(2, {0});
-  s.request(seat(1, 0));
-  s.request(seat(2, 0));
-  s.wait(10ms);
-  s.wait(20ms);
-  s.seen(seat(1, 0));
-  const TimePoint stopped = s.now();
-  EXPECT_EQ(s.wait(499ms), "revoke 1@0 e1 quantum") << "asked whether it is there";
-  EXPECT_EQ(s.wait(1ms), "silent 1@0 waited 500000000ns; grant 2@0 e2 exclusive");
-  EXPECT_EQ(s.now() - stopped, 500ms);
-}
-
-TEST(Silence, IsNotThatOfAnAgentThatAnswers) {
-  Script s(1, fifo());
-  s.tenant(1, {0});
-  s.tenant(2, {0});
-  s.request(seat(1, 0));
-  s.request(seat(2, 0));
-  s.wait(10ms);
-  std::string text;
-  for (int i = 0; i < 20; ++i) {
-    s.seen(seat(1, 0));
-    text += s.wait(300ms);
-  }
-  EXPECT_EQ(text.find("silent"), std::string::npos) << text;
-  EXPECT_NE(text.find("revoke 1@0 e1 quantum"), std::string::npos) << text;
-}
-
-TEST(Silence, IsPassedOver) {
-  Script s(1, fifo());
-  for (const std::uint64_t id : {1u, 2u, 3u}) s.tenant(id, {0});
-  s.request(seat(1, 0));
-  s.request(seat(2, 0));
-  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
-  EXPECT_EQ(s.wait(500ms), "silent 1@0 waited 500000000ns; grant 2@0 e2 exclusive");
-  EXPECT_EQ(s.phase(seat(1, 0)), SeatPhase::kSilent);
-  s.request(seat(3, 0));
-  s.wait(10ms);
-  EXPECT_EQ(s.drained(seat(2, 0)), "grant 3@0 e3 exclusive") << "and goes on being passed over";
-  EXPECT_EQ(s.seen(seat(1, 0)), "answering 1@0");
-  EXPECT_EQ(s.phase(seat(1, 0)), SeatPhase::kRevoked);
-  s.closed(seat(1, 0));
-  s.request(seat(1, 0));
-  s.wait(10ms);
-  EXPECT_EQ(s.drained(seat(1, 0)), "revoke 3@0 e3 quantum") << "an ordinary waiter again";
-  EXPECT_EQ(s.drained(seat(3, 0)), "grant 1@0 e4 exclusive");
-}
-
-TEST(Silence, WhileDrainingIsNoticed) {
-  Script s(1, fifo());
-  for (const std::uint64_t id : {1u, 2u, 3u}) s.tenant(id, {0});
-  s.request(seat(1, 0));
-  s.request(seat(2, 0));
-  s.request(seat(3, 0));
-  s.wait(10ms);
-  s.closed(seat(1, 0));  // 2 starts; and then 1 is stopped
-  s.wait(10ms);
-  s.closed(seat(2, 0));
-  s.drained(seat(2, 0));
-  EXPECT_EQ(s.phase(seat(3, 0)), SeatPhase::kHolding);
-  s.request(seat(2, 0));
-  s.wait(10ms);
-  s.closed(seat(3, 0));  // 1 and 3 are undrained: nobody new
-  EXPECT_EQ(s.phase(seat(2, 0)), SeatPhase::kWaiting);
-  std::string text;
-  for (int i = 0; i < 10; ++i) {
-    text += s.wait(100ms) + " ";
-    s.seen(seat(3, 0));
-  }
-  EXPECT_NE(text.find("revoke 1@0 e1 quantum"), std::string::npos) << "asked whether it is there: " << text;
-  EXPECT_NE(text.find("silent 1@0 waited 500000000ns; grant 2@0"), std::string::npos) << text;
-}
-
-TEST(Silence, IsEndedByKillingIfSoConfigured) {
-  GpuSettings settings = fifo();
-  settings.kill_silent_after = 2s;
-  Script s(1, settings);
-  s.tenant(1, {0});
-  s.tenant(2, {0});
-  s.request(seat(1, 0));
-  s.request(seat(2, 0));
-  EXPECT_EQ(s.wait(1s), "revoke 1@0 e1 quantum; silent 1@0 waited 500000000ns; grant 2@0 e2 exclusive");
-  EXPECT_EQ(s.wait(100s), "kill 1");
-  EXPECT_EQ(s.tell(TenantGone{TenantId{1}}), "");
-}
-
-TEST(Silence, OfOneMemberPassesOverItsGang) {
-  TwoGangs s;
-  s.request(kX0);
-  s.wait(10ms);
-  s.request(kS0);
-  s.seen(kX0);
-  s.closed(kX0);  // spins for 2, which is stopped
-  std::string text = s.wait(490ms);
-  s.seen(kX0);
-  text += s.wait(20ms);
-  EXPECT_NE(text.find("silent 2@1 waited 500000000ns; grant 5@0"), std::string::npos) << text;
-  EXPECT_EQ(s.phase(kX0), SeatPhase::kDraining);
-  EXPECT_EQ(s.closed(kX1), "answering 2@1");
-  s.drained(kX0);
-  s.request(kX1);
-  s.drained(kX1);
-  EXPECT_EQ(s.drained(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive");
-}
-
-// ---- after a restart ----------------------------------------------------------------------------
-
-struct Restarted : Script {
-  Restarted() : Script(2, fifo()) { tell(GrantsHeld{now() + 1s}); }
-  std::string claim(SeatId s, Claim claim, std::uint64_t epoch, LeaseKind kind = LeaseKind::kExclusive) {
-    return tell(SeatClaimed{s, claim, kind, LeaseEpoch{epoch}});
-  }
-};
-
-TEST(Claim, OfAHolderIsBelieved) {
-  Restarted s;
-  s.tenant(1, {0});
-  s.tenant(2, {0});
-  EXPECT_EQ(s.claim(seat(2, 0), Claim::kWaiting, 0), "") << "the holder may not have come back yet";
-  EXPECT_EQ(s.claim(seat(1, 0), Claim::kHolding, 41), "contention 1@0 yes 200000ns");
-  EXPECT_EQ(s.tell(GrantsAllowed{}), "");
-  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e41 quantum");
-  EXPECT_EQ(s.drained(seat(1, 0)), "grant 2@0 e42 exclusive") << "epochs go on above what was claimed";
-}
-
-TEST(Claim, OfASecondExclusiveHolderIsRefused) {
-  Restarted s;
-  s.tenant(1, {0});
-  s.tenant(2, {0});
-  EXPECT_EQ(s.claim(seat(1, 0), Claim::kHolding, 41), "contention 1@0 no 200000ns");
-  EXPECT_EQ(s.claim(seat(2, 0), Claim::kHolding, 40), "revoke 2@0 e40 bad_claim");
-  EXPECT_EQ(s.drained(seat(2, 0)), "");
-  EXPECT_EQ(s.phase(seat(1, 0)), SeatPhase::kHolding);
-}
-
-TEST(Claim, OfADrainingSeatIsItsPredecessors) {
-  Restarted s;
-  s.tenant(1, {0});
-  s.tenant(2, {0});
-  s.tenant(3, {0});
-  s.claim(seat(1, 0), Claim::kDraining, 7);
-  s.claim(seat(2, 0), Claim::kHolding, 8);
-  s.claim(seat(3, 0), Claim::kWaiting, 0);
-  s.tell(GrantsAllowed{});
-  s.wait(10ms);
-  EXPECT_EQ(s.closed(seat(2, 0)), "");
-  EXPECT_EQ(s.drained(seat(1, 0)), "grant 3@0 e9 exclusive");
-}
-
-// Its page says that it holds nothing any more, but threads may be inside still.
-TEST(Claim, OfADrainingSeatIsWaitedForUntilItsGateIsClosed) {
-  Restarted s;
-  s.tenant(1, {0});
-  s.tenant(2, {0});
-  s.claim(seat(1, 0), Claim::kDraining, 7);
-  s.claim(seat(2, 0), Claim::kWaiting, 0);
-  EXPECT_EQ(s.tell(GrantsAllowed{}), "");
-  EXPECT_EQ(s.closed(seat(1, 0)), "grant 2@0 e8 exclusive");
-}
-
-TEST(Claim, GrantsGoOnWhenTheTimeIsOver) {
-  Restarted s;
-  s.tenant(1, {0});
-  EXPECT_EQ(s.request(seat(1, 0)), "");
-  EXPECT_EQ(s.view(seat(1, 0)).waits_for, "tenants to come back after a restart");
-  EXPECT_EQ(s.wait(999ms), "");
-  EXPECT_EQ(s.wait(1ms), "grant 1@0 e1 exclusive");
-}
-
-TEST(Claim, OfAGangComesBackMemberByMember) {
-  Restarted s;
-  s.tenant(1, {0});
-  s.tell(GangJoined{TenantId{1}, "x", 2});
-  s.claim(seat(1, 0), Claim::kHolding, 5);
-  s.tell(TenantConnected{TenantId{2}, 0});
-  s.tell(GangJoined{TenantId{2}, "x", 2});
-  EXPECT_EQ(s.tell(SeatOpened{seat(2, 1)}), "contention 2@1 no 200000ns") << "half a gang, for the moment";
-  s.claim(seat(2, 1), Claim::kHolding, 6);
-  EXPECT_EQ(s.tell(GrantsAllowed{}), "");
-  EXPECT_EQ(s.phase(seat(1, 0)), SeatPhase::kHolding);
-  EXPECT_EQ(s.phase(seat(2, 1)), SeatPhase::kHolding);
-}
-
-TEST(Claim, OnAConcurrentGpuBecomesShared) {
-  Restarted s;
-  GpuSettings settings;
-  settings.mode = Mode::kConcurrent;
-  s.settings(GpuIndex{0}, settings);
-  s.tenant(1, {0});
-  s.claim(seat(1, 0), Claim::kHolding, 5);
-  EXPECT_EQ(s.tell(GrantsAllowed{}), "grant 1@0 e6 shared");
 }
 
 }  // namespace

@@ -130,16 +130,31 @@ std::string LeaseCore::check_invariants() const {
     if (half && !state.grants_held && unit->retry_at <= state.now) return name(*unit) + " is half granted";
   }
   if (state.grants_held) return {};
+  // Who has to wait for a drain keeps its place meanwhile, also on the way of a gang that is behind it on one GPU.
+  const auto is_kept = [&state](const Unit& unit) {
+    if (state.must_wait_for_drain(unit)) return true;
+    for (const Gpu* gpu : unit.shape->gpus) {
+      for (const Shape* shape : gpu->shapes) {
+        if (shape->queue.empty()) continue;
+        const Unit& ahead = *shape->queue.begin()->unit;
+        if (&ahead != &unit && state.must_wait_for_drain(ahead) && !state.is_reserved_against(ahead) &&
+            state.entry_of(ahead, *gpu) < state.entry_of(unit, *gpu))
+          return true;
+      }
+    }
+    return false;
+  };
   for (const Gpu* gpu : state.gpu_list) {
     const Unit* const reserved = gpu->reserved;
-    if (reserved == nullptr || reserved->returning || !state.can_start(*reserved->shape)) continue;
+    if (reserved == nullptr || reserved->returning || !state.can_start(*reserved->shape) || is_kept(*reserved))
+      continue;
     return name(*reserved) + " waits although all GPUs that are kept for it are free";
   }
   for (const auto& [key, shape] : state.shapes) {
     if (shape->queue.empty() || !state.can_start(*shape)) continue;
     const auto is_reserved = [](const Gpu* gpu) { return gpu->reserved != nullptr; };
     if (std::any_of(shape->gpus.begin(), shape->gpus.end(), is_reserved)) continue;
-    if (state.must_wait_for_drain(*shape->queue.begin()->unit)) continue;
+    if (is_kept(*shape->queue.begin()->unit)) continue;
     return name(*shape->queue.begin()->unit) + " waits although all its GPUs are free";
   }
   return {};

@@ -66,7 +66,8 @@ struct GpuView {
 
 // Who uses a GPU when, as far as it can be told: what the residency planner goes by.
 enum class TurnKind {
-  kHolding /* or of a gang that has not drained as a whole */,
+  kHolding,
+  kHeldBack /* revoked, and let through again as long as others of its gang have not drained */,
   kNext,
   kWaiting,
   kLeaving /* revoked or draining, and waits again only after that */,

@@ -34,6 +34,7 @@ void LeaseCore::State::on(const MemoryNeed& e) {
   seat->pages = e.pages;
   Unit& unit = *seat->unit;
   touch(unit);
+  drain_is_over();  // or needs no waiting for
   // How long an idle holder is to wait follows from what the next one would have to move.
   for (Unit* holder : seat->gpu->holders) {
     if (holder->told_contended) tell_contention(*holder, true);
@@ -80,6 +81,11 @@ bool LeaseCore::State::must_wait_for_drain(const Unit& unit) const {
   });
 }
 
+// Whoever was kept from its GPUs by a drain may start now, or not be the next any more.
+void LeaseCore::State::drain_is_over() {
+  while (!held_up.empty()) dirty.set(held_up.take_first());
+}
+
 // The ski-rental rule: at most twice what the best choice would have cost. Where the next one's memory is all there, a
 // switch costs next to nothing, whatever others cost.
 Duration LeaseCore::State::idle_hold_of(const Gpu& gpu) const {
@@ -91,13 +97,6 @@ Duration LeaseCore::State::idle_hold_of(const Gpu& gpu) const {
 }
 
 // ---- turns --------------------------------------------------------------------------------------
-
-// A member of a gang that drains keeps its memory until all of them have drained: those that are behind may have to be
-// let through, and the whole of it may get its lease back. Not so where it is passed over, or waits to return: then
-// others run meanwhile.
-bool LeaseCore::State::drains_as_a_whole(const Unit& unit) {
-  return unit.phase == UnitPhase::kRevoking && !unit.single() && !unit.passed_over() && !unit.returning;
-}
 
 void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
   turns.clear();
@@ -117,9 +116,9 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
   for (const Seat* seat : gpu->seats) {
     Ranked one{.turn = {.seat = seat->id}, .entry = {}, .since = seat->since, .priority = 0};
     const Unit& unit = *seat->unit;
-    if (seat->phase == SeatPhase::kHolding || (is_in_revocation(*seat) && State::drains_as_a_whole(unit))) {
+    if (seat->phase == SeatPhase::kHolding) {
       one.turn.kind = TurnKind::kHolding;
-      if (seat->phase == SeatPhase::kHolding && next != nullptr && next != &unit && gpu->settings.mode == Mode::kSerial)
+      if (next != nullptr && next != &unit && gpu->settings.mode == Mode::kSerial)
         one.turn.ends = after(state.now, state.time_left(unit, *gpu, *next));
     } else if (&unit == next && (unit.phase == UnitPhase::kWaiting || unit.returning)) {
       one.turn.kind = TurnKind::kNext;
@@ -127,7 +126,8 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
       one.turn.kind = TurnKind::kWaiting;
       one.entry = state.entry_of(unit, *gpu);
     } else if (is_in_revocation(*seat)) {
-      one.turn.kind = TurnKind::kLeaving;
+      const bool may_go_on = !unit.single() && unit.undrained > 0 && !unit.passed_over();
+      one.turn.kind = may_go_on ? TurnKind::kHeldBack : TurnKind::kLeaving;
     }
     one.priority = state.priority_of(unit);
     ranked.push_back(one);

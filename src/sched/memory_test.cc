@@ -2,6 +2,8 @@
 // What moving memory changes about turns. Method: the lease core by script.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "sched/script.h"
 
 namespace gpumux::sched {
@@ -166,34 +168,86 @@ TEST(Memory, TurnsAreTheOrderInWhichSeatsComeNearest) {
   EXPECT_EQ(turns[2].kind, TurnKind::kLeaving);
 }
 
-// The others may wait for it on their GPUs, and can be waited for only with its memory there.
-TEST(Memory, AGangsMemberKeepsItsMemoryUntilAllHaveDrained) {
-  Script script(2, {});
+GpuSettings in_order() {
+  GpuSettings settings;
+  settings.policy = PolicyKind::kFifo;
+  settings.quantum = 10ms;
+  return settings;
+}
+
+// Each GPU's next seat waits for the drain there, and a gang of both waits behind them: nobody can start, and looking
+// from one GPU at the other one changes nothing.
+TEST(Memory, AGangBehindSeatsThatWaitForDrainsComesToRest) {
+  Script script(2, in_order());
+  const SeatId holders[] = {seat(1, 0), seat(2, 1)}, waiters[] = {seat(3, 0), seat(4, 1)};
+  for (std::uint64_t tenant = 1; tenant <= 4; ++tenant) script.tenant(tenant, {tenant % 2 == 1 ? 0u : 1u});
+  script.tenant(5, {0, 1});
+  script.tell(GangJoined{TenantId{5}, "", 0});
+  for (const SeatId one : holders) script.request(one);
+  for (const SeatId one : waiters) {
+    pages(script, one, true);
+    script.request(one);
+  }
+  script.request(seat(5, 0));
+  script.wait(10ms);
+  for (const SeatId one : holders) script.closed(one);
+  for (const SeatId one : waiters) EXPECT_EQ(script.phase(one), SeatPhase::kWaiting);
+  for (const SeatId one : holders) script.drained(one);
+  for (const SeatId one : waiters) EXPECT_EQ(script.phase(one), SeatPhase::kHolding);
+}
+
+// A gang is next on a free GPU and waits for a drain on another one, which then goes to somebody else: whoever is
+// behind it on the free GPU must not wait for anything more.
+TEST(Memory, WhoIsBehindAGangThatDoesNotGetItsOtherGpuStarts) {
+  GpuSettings settings;
+  settings.quantum = 10ms;
+  settings.gang_ageing = 1ms;
+  Script script(3, settings);
+  script.tenant(1, {0});
+  for (const std::uint64_t gang : {2u, 3u, 5u}) {
+    script.tenant(gang, gang == 3 ? std::vector<std::uint32_t>{0, 1} : std::vector<std::uint32_t>{0, 2});
+    script.tell(GangJoined{TenantId{gang}, "", 0});
+  }
+  script.tenant(4, {1});
+  for (const std::uint64_t gang : {2u, 3u}) pages(script, seat(gang, 0), true);
+  // One that has waited longest, and so keeps the two GPUs of its own, but has used them most, and so goes last.
+  script.request(seat(5, 0));
+  script.wait(1s);
+  for (const std::uint32_t gpu : {0u, 2u}) script.drained(seat(5, gpu));
+  script.request(seat(1, 0));
+  script.request(seat(5, 0));
+  script.wait(1ms);
+  script.request(seat(2, 0));
+  script.request(seat(3, 0));
+  script.wait(10ms);
+  ASSERT_EQ(script.phase(seat(1, 0)), SeatPhase::kRevoked);
+  script.closed(seat(1, 0));
+  EXPECT_EQ(script.request(seat(4, 1)), "");  // behind the gang of tenant 3
+  script.drained(seat(1, 0));
+  EXPECT_EQ(script.phase(seat(2, 0)), SeatPhase::kHolding);
+  EXPECT_EQ(script.phase(seat(4, 1)), SeatPhase::kHolding);
+}
+
+// It may have to be let through, and cannot be without its memory.
+TEST(Memory, AMemberWhoseGangHasNotDrainedIsHeldBack) {
+  Script script(2, in_order());
   script.tenant(1, {0, 1});
-  script.tenant(2, {0, 1});
-  const auto turn_of = [&](SeatId seat) {
+  script.tenant(2, {0});
+  script.tell(GangJoined{TenantId{1}, "", 0});
+  script.request(seat(1, 0));
+  script.request(seat(2, 0));
+  script.wait(10ms);
+  const auto kind_of = [&script](SeatId seat) {
     std::vector<Turn> turns;
     script.core().turns(seat.gpu, turns);
-    for (const Turn& turn : turns) {
-      if (turn.seat == seat) return turn.kind;
-    }
-    return TurnKind::kIdle;
+    return std::find_if(turns.begin(), turns.end(), [seat](const Turn& turn) { return turn.seat == seat; })->kind;
   };
-  for (const std::uint64_t tenant : {1u, 2u}) script.tell(GangJoined{TenantId{tenant}, "", 0});
-  for (const std::uint64_t tenant : {1u, 2u}) {
-    for (const std::uint32_t gpu : {0u, 1u}) script.request(seat(tenant, gpu));
-  }
-  script.wait(100ms);
-  ASSERT_EQ(script.phase(kA), SeatPhase::kRevoked);
-  script.closed(kA);
-  script.drained(kA);
-  EXPECT_EQ(turn_of(kA), TurnKind::kHolding) << "the other one has not drained";
-  script.closed(seat(1, 1));
-  EXPECT_EQ(turn_of(seat(1, 1)), TurnKind::kHolding);
+  for (const SeatId one : {seat(1, 0), seat(1, 1)}) script.closed(one);
+  script.drained(seat(1, 0));
+  EXPECT_EQ(kind_of(seat(1, 0)), TurnKind::kHeldBack);
+  EXPECT_EQ(kind_of(seat(1, 1)), TurnKind::kHeldBack);
   script.drained(seat(1, 1));
-  EXPECT_EQ(turn_of(kB), TurnKind::kHolding);
-  EXPECT_NE(turn_of(kA), TurnKind::kHolding);
-  EXPECT_NE(turn_of(seat(1, 1)), TurnKind::kHolding);
+  EXPECT_EQ(kind_of(seat(1, 0)), TurnKind::kIdle);
 }
 
 }  // namespace

@@ -80,6 +80,7 @@ void LeaseCore::State::place(Seat& seat) {
     if (seat.phase == SeatPhase::kRevoked) place = Place::kBlocking;
     if (seat.phase == SeatPhase::kDraining) place = unit.single() ? Place::kOverlapping : Place::kBlocking;
   }
+  if (seat.place == Place::kOverlapping && place != Place::kOverlapping) drain_is_over();
   set_place(seat, place);
 }
 

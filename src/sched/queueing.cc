@@ -197,7 +197,12 @@ bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
       if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
       const Unit& single = *shape->queue.begin()->unit;
       if (is_reserved_against(single) || !(entry_of(single, gpu) < entry_of(gang, gpu))) continue;
-      touch(gpu);
+      // It starts in a moment; or, if a drain keeps it, when that is over, and looking again now would find the same.
+      if (must_wait_for_drain(single)) {
+        held_up.set(here.index.value);
+      } else {
+        touch(gpu);
+      }
       return true;
     }
   }
@@ -219,8 +224,9 @@ Unit* LeaseCore::State::next_on(Gpu& gpu) {
     }
   }
   // Nobody behind it starts instead: it would wait for that one's drain next.
-  if (next != nullptr && must_wait_for_drain(*next)) return nullptr;
-  return next;
+  if (next == nullptr || !must_wait_for_drain(*next)) return next;
+  held_up.set(gpu.index.value);
+  return nullptr;
 }
 
 // Who is next, as far as it can be told while somebody else has the GPU still.

@@ -85,10 +85,15 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   sane.unpageable = std::min(sane.unpageable, gpu.capacity);
   sane.resident = std::min(sane.resident, gpu.capacity - sane.unpageable);
   sane.evicted = std::min(sane.evicted, gpu.capacity);
-  sane.allocated = std::min(sane.allocated, 2 * gpu.capacity);
+  // Of managed memory more than the GPU, but no more than all of it could be given.
+  sane.managed = std::min(sane.managed, gpu.capacity + host_budget_);
+  sane.allocated = std::min(sane.allocated, 2 * gpu.capacity + sane.managed);
   seat->report = sane;
   seat->speaks = true;
   seat->is_back = false;
+  // What was given has been taken.
+  if (seat->has() >= seat->given_room) seat->given_until = TimePoint();
+  if (sane.allocated >= seat->given_commitment) seat->given_commitment_until = TimePoint();
   // Sequences grow by one and are compared as distances, so that they may wrap.
   while (seat->bounds.size() > 1 && static_cast<std::int32_t>(report.sequence - seat->bounds[1].sequence) >= 0) {
     seat->bounds.pop_front();
@@ -96,29 +101,32 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   if (charge(*seat) < before) gpu.moved_at = now;
 }
 
-void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment) {
+void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,
+                       std::uint64_t managed) {
   now_ = std::max(now_, now);
   Seat* const seat = find(id);
   if (seat == nullptr || ticket == 0) return;
   if (static_cast<std::int32_t>(ticket - seat->answered) <= 0) return;  // answered already
   if (!seat->is_back) seat->speaks = true;
   if (!seat->waits()) {
-    seat->want_room = seat->want_commitment = 0;
+    seat->want_room = seat->want_commitment = seat->want_managed = 0;
     seat->wanted_at = now;
   }
   // Several threads may wait: the newest ticket answers all, so it asks for the most of them.
   if (static_cast<std::int32_t>(ticket - seat->ticket) > 0) seat->ticket = ticket;
   seat->want_room = std::max(seat->want_room, room);
   seat->want_commitment = std::max(seat->want_commitment, commitment);
+  seat->want_managed = std::max(seat->want_managed, std::min(managed, gpu_of(id.gpu)->capacity + host_budget_));
 }
 
 bool Residency::is_tight(GpuIndex index) const {
   const Gpu* const gpu = gpu_of(index);
   if (gpu == nullptr) return false;
-  return std::any_of(gpu->seats.begin(), gpu->seats.end(), [](const auto& entry) {
+  const bool is_short = std::any_of(gpu->seats.begin(), gpu->seats.end(), [](const auto& entry) {
     const Seat& seat = entry.second;
     return seat.report.evicted > 0 || seat.waits();
   });
+  return is_short || (managed(index) > 0 && !fits_together(index, 0));
 }
 
 std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
@@ -142,7 +150,7 @@ bool Residency::fits_together(GpuIndex index, std::uint64_t margin) const {
   std::uint64_t sum = margin;
   const std::uint64_t kept_by_all = kept(*gpu);
   for (const auto& [id, seat] : gpu->seats) {
-    std::uint64_t need = seat.has() + seat.report.evicted;
+    std::uint64_t need = seat.has() + seat.report.evicted + seat.managed();
     if (seat.waits()) need = std::max(need, std::min(seat.want_room, most_room(*gpu, seat, kept_by_all)));
     sum += need;
   }
@@ -166,7 +174,11 @@ std::uint64_t Residency::overflow(GpuIndex index) const {
   const Gpu* const gpu = gpu_of(index);
   if (gpu == nullptr) return 0;
   std::uint64_t sum = 0;
-  for (const auto& [id, seat] : gpu->seats) sum += std::max(seat.has() + seat.report.evicted, seat.report.allocated);
+  // Managed memory lies in its program's own host memory.
+  for (const auto& [id, seat] : gpu->seats) {
+    const std::uint64_t allocated = seat.report.allocated - std::min(seat.report.allocated, seat.report.managed);
+    sum += std::max(seat.has() + seat.report.evicted, allocated);
+  }
   const std::uint64_t most = eventual(*gpu);
   return sum > most ? sum - most : 0;
 }
@@ -179,9 +191,22 @@ std::uint64_t Residency::on_gpu(GpuIndex index) const {
   return sum;
 }
 
+std::uint64_t Residency::managed(GpuIndex index) const {
+  std::uint64_t sum = 0;
+  if (const Gpu* const gpu = gpu_of(index)) {
+    for (const auto& [id, seat] : gpu->seats) sum += seat.managed();
+  }
+  return sum;
+}
+
 std::uint64_t Residency::returning(GpuIndex index) const {
   const Gpu* const gpu = gpu_of(index);
   return gpu == nullptr ? 0 : gpu->returning;
+}
+
+std::uint64_t Residency::capacity(GpuIndex index) const {
+  const Gpu* const gpu = gpu_of(index);
+  return gpu == nullptr ? 0 : gpu->capacity;
 }
 
 GpuMemory Residency::view(GpuIndex index) const {

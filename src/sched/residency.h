@@ -20,6 +20,7 @@
 //   4. A holder is never told to have less than it has.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -40,7 +41,12 @@ struct MemoryReport {
   std::uint64_t resident = 0;
   std::uint64_t evicted = 0;
   std::uint64_t unpageable = 0;
-  bool stuck = false;  // it cannot give anything up
+  // Unified memory, part of `allocated` and of nothing else. Its pages are wherever the driver wants them, and may be
+  // more than the GPU holds; they are wanted on the GPU while the seat holds a lease, and make way for whatever else is
+  // allocated there.
+  std::uint64_t managed = 0;
+  std::uint64_t managed_away = 0;  // of it, moved out of the way by the seat itself
+  bool stuck = false;              // it cannot give anything up
 };
 
 // The most that the seats of one process tree may have together, on each GPU.
@@ -63,6 +69,7 @@ struct RoomBound {
 struct ExpectEviction {
   SeatId seat;
   std::uint64_t bytes = 0;
+  std::uint64_t managed = 0;  // so much of its managed memory is in the way
 };
 
 struct ResidencyCommands {
@@ -113,13 +120,20 @@ inline constexpr Duration kRoomPatience = std::chrono::seconds(10);
 inline constexpr Duration kTakePatience = std::chrono::milliseconds(250);
 // How long before its quantum ends a holder is told to get ready: borrowing and registering 20 GiB takes 0.35 s.
 inline constexpr Duration kExpectEvictionAhead = std::chrono::milliseconds(500);
+// Managed memory that leaves ahead is missed by the holder's own work: only so large a part of its turn is given to
+// that.
+inline constexpr int kManagedAheadPart = 8;
 // Bounds under way to one seat; beyond them the newest one waits for an answer. A stopped tenant does not read, and
 // what it does not read must not pile up.
 inline constexpr std::size_t kMaxBoundsUnderWay = 8;
 
 class Residency {
  public:
-  void set_host_budget(std::uint64_t bytes) { host_budget_ = bytes; }
+  // Evicted data lies in chunks of a seat's own, of so many bytes each.
+  void set_host_budget(std::uint64_t bytes, std::uint64_t chunk = 0) {
+    host_budget_ = bytes;
+    host_chunk_ = chunk;
+  }
   void add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve);
   void set_reserve(GpuIndex gpu, std::uint64_t reserve);
   // What the GPU's memory holds besides what seats report: other programs, the contexts of ours.
@@ -133,7 +147,9 @@ class Residency {
   void closed(TimePoint now, SeatId seat);
   void reported(TimePoint now, SeatId seat, const MemoryReport& report);
   // A thread of the seat's waits for so much in all; zero: as it is.
-  void wanted(TimePoint now, SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment);
+  // `managed`: so much of that commitment need not fit on the GPU.
+  void wanted(TimePoint now, SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,
+              std::uint64_t managed = 0);
   // At most so much of the memory of tenants that are gone has not come back yet.
   void returned(TimePoint now, GpuIndex gpu, std::uint64_t left);
 
@@ -152,7 +168,10 @@ class Residency {
   std::uint64_t overflow(GpuIndex gpu) const;
   // Sum of what its seats have said that they have on it.
   std::uint64_t on_gpu(GpuIndex gpu) const;
+  // Sum of their managed memory: some of it is on the GPU, too.
+  std::uint64_t managed(GpuIndex gpu) const;
   std::uint64_t returning(GpuIndex gpu) const;
+  std::uint64_t capacity(GpuIndex gpu) const;
   bool has(SeatId seat) const { return find(seat) != nullptr; }
   GpuMemory view(GpuIndex gpu) const;
   std::string check_invariants() const;
@@ -177,10 +196,14 @@ class Residency {
     TimePoint wanted_at{};
     std::uint64_t want_room = 0;  // of `ticket`, until it is answered
     std::uint64_t want_commitment = 0;
+    std::uint64_t want_managed = 0;
     // What it was last given because it asked: it takes it in a moment, and until then it is needed.
     std::uint64_t given_room = 0;
     TimePoint given_until{};
+    std::uint64_t given_commitment = 0;
+    TimePoint given_commitment_until{};
     bool told_to_prepare = false;
+    TimePoint holds_since = TimePoint::max();
 
     // While a plan is made.
     TurnKind turn = TurnKind::kIdle;
@@ -191,6 +214,8 @@ class Residency {
 
     bool waits() const { return ticket != answered; }
     std::uint64_t has() const { return report.resident + report.unpageable; }
+    // Once it is given what it waits for.
+    std::uint64_t managed() const { return waits() ? std::max(report.managed, want_managed) : report.managed; }
     std::uint64_t told_room() const { return bounds.empty() ? 0 : bounds.back().room; }
     std::uint64_t told_commitment() const { return bounds.empty() ? 0 : bounds.back().commitment; }
   };
@@ -232,6 +257,7 @@ class Residency {
   static bool counts(const Seat& seat) { return seat.speaks; }
   bool may_speak_yet(const Seat& seat) const { return !seat.speaks && now_ - seat.opened_at < kFirstReportPatience; }
   std::uint64_t charged(const Gpu& gpu) const;
+  std::uint64_t usable_host() const;
   std::uint64_t commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu) const;
   // `kept_by_all`: kept(gpu), reckoned once.
   std::uint64_t most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
@@ -247,6 +273,7 @@ class Residency {
 
   std::map<std::uint32_t, Gpu> gpus_;
   std::uint64_t host_budget_ = 0;
+  std::uint64_t host_chunk_ = 0;
   TimePoint now_{};
   std::string broken_;  // the first invariant that a plan has broken
 };

@@ -6,8 +6,10 @@
 // Aim. Everybody has a floor below which it cannot go: what it has, if it holds a lease or cannot give anything up, and
 // what is unpageable otherwise. What is left above all floors is given away in the order of the turns, nearest first,
 // to each as much as it needs: a holder and whoever is next, all that they have, evicted or not, and what they wait to
-// allocate; the others, what they have on the GPU. So the ones that lose something are those whose turn is furthest
-// away, they lose what is lacking and no more, and nobody gets anything back before it is next.
+// allocate; the others, what they have on the GPU. A member of a gang that is being revoked is as good as a holder
+// until all have drained: it may have to be let through, and without its memory the gang would not drain. So the ones
+// that lose something are those whose turn is furthest away, they lose what is lacking and no more, and nobody gets
+// anything back before it is next.
 //
 // Share. What nobody needs is dealt out ahead, so that allocating seldom has to ask. Who has less to spare than half an
 // even share gets a share; who has more keeps it, until all of it together is more than there is. Without that
@@ -69,10 +71,19 @@ std::uint64_t Residency::charged(const Gpu& gpu) const {
   return sum;
 }
 
+// What can be promised of the host memory. Each seat may have a chunk that is not full, and another one needs a whole
+// one all the same. (Where there are many seats and little host memory, half of it can be promised.)
+std::uint64_t Residency::usable_host() const {
+  std::uint64_t seats = 0;
+  for (const auto& [index, gpu] : gpus_) {
+    for (const auto& [id, seat] : gpu.seats) seats += counts(seat) ? 1u : 0u;
+  }
+  return host_budget_ - std::min(host_budget_ / 2, seats * host_chunk_);
+}
+
 // How much all seats of this GPU together may have allocated: what fits on it (`on_gpu`), and what of the host memory
 // the other GPUs' seats do not need.
 std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu) const {
-  if (gpu.free_only) return on_gpu;
   std::uint64_t elsewhere = 0;
   for (const auto& [index, other] : gpus_) {
     if (&other == &gpu) continue;
@@ -80,7 +91,12 @@ std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gp
     for (const auto& [id, seat] : other.seats) sum += counts(seat) ? commitment_charge(seat) : 0;
     elsewhere += minus(sum, available(other));
   }
-  return on_gpu + minus(host_budget_, elsewhere);
+  const std::uint64_t in_host_memory = minus(usable_host(), elsewhere);
+  if (!gpu.free_only) return on_gpu + in_host_memory;
+  // Nothing is evicted; only managed memory may be more than fits.
+  std::uint64_t managed = 0;
+  for (const auto& [id, seat] : gpu.seats) managed += counts(seat) ? seat.managed() : 0;
+  return on_gpu + std::min(managed, in_host_memory);
 }
 
 // What nobody can take from the seat for another one's sake.
@@ -103,7 +119,7 @@ std::uint64_t Residency::most_room(const Gpu& gpu, const Seat& seat, std::uint64
 }
 
 std::uint64_t Residency::most_commitment(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const {
-  const std::uint64_t most = most_room(gpu, seat, kept_by_all);
+  const std::uint64_t most = most_room(gpu, seat, kept_by_all) + seat.managed();
   if (seat.quota.group == 0) return most;
   std::uint64_t others = 0;
   for (const auto& [id, other] : gpu.seats) {
@@ -150,17 +166,24 @@ std::vector<Residency::Seat*> Residency::in_order(Gpu& gpu, std::span<const Turn
 
 // Sets `need` and `fair`; returns what is left when everybody has that.
 std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) const {
-  const auto floor_of = [](const Seat& seat) {
-    return seat.turn == TurnKind::kHolding || seat.report.stuck ? seat.has() : seat.report.unpageable;
-  };
   const std::uint64_t kept_by_all = kept(gpu);
+  const auto floor_of = [&](const Seat& seat) {
+    if (seat.turn == TurnKind::kHolding) {
+      // What it was given it takes in a moment, and has no other way to say so.
+      const bool takes = now_ < seat.given_until;
+      return std::max(seat.has(), takes ? std::min(seat.given_room, most_room(gpu, seat, kept_by_all)) : 0);
+    }
+    return seat.turn == TurnKind::kHeldBack || seat.report.stuck ? seat.has() : seat.report.unpageable;
+  };
   std::uint64_t floors = 0;
   for (Seat* seat : order) {
     seat->need = seat->fair = 0;
+    // Without the lease it takes nothing, and asks again when it has it.
+    if (seat->turn != TurnKind::kHolding) seat->given_until = TimePoint();
     if (!counts(*seat)) continue;
     seat->need = seat->has();
-    if (seat->turn == TurnKind::kHolding || seat->turn == TurnKind::kNext) {
-      seat->need += seat->report.evicted;
+    if (seat->turn <= TurnKind::kNext) {
+      seat->need += seat->report.evicted + seat->report.managed;
       if (seat->waits()) seat->need = std::max(seat->need, seat->want_room);
       if (now_ < seat->given_until) seat->need = std::max(seat->need, seat->given_room);
       seat->need = std::max(seat->has(), std::min(seat->need, most_room(gpu, *seat, kept_by_all)));
@@ -243,7 +266,9 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
   for (Seat* seat : order) {
     if (!counts(*seat)) continue;
     free = minus(free, commitment_charge(*seat));
-    Share share{seat, seat->report.allocated, seat->told_commitment(), most_commitment(gpu, *seat, kept_by_all), 0};
+    const std::uint64_t given = now_ < seat->given_commitment_until ? seat->given_commitment : 0;
+    Share share{seat, std::max(seat->report.allocated, given), seat->told_commitment(),
+                most_commitment(gpu, *seat, kept_by_all), 0};
     left = minus(left, share.base);
     if (!answers(*seat)) share.most = share.base;
     if (!seat->is_back) shares.push_back(share);
@@ -293,9 +318,13 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     refused = !has_all && (!is_possible(gpu, seat) || now_ - std::max(gpu.moved_at, seat.wanted_at) >= kRoomPatience);
     // Without a lease it may never be its turn: it asks again when it holds one.
     const bool holds = seat.turn == TurnKind::kHolding;
-    if (has_all) {
+    if (has_all && holds) {
       seat.given_room = seat.want_room;
       seat.given_until = now_ + kTakePatience;
+    }
+    if (has_commitment && !refused) {
+      seat.given_commitment = seat.want_commitment;
+      seat.given_commitment_until = now_ + kTakePatience;
     }
     answer = has_all || refused || (has_commitment && !holds);
   }
@@ -333,16 +362,23 @@ void Residency::expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, Resi
   for (Seat* seat : order) {
     if (seat->turn != TurnKind::kHolding) {
       seat->told_to_prepare = false;
+      seat->holds_since = TimePoint::max();
       continue;
     }
-    if (lacking == 0 || seat->told_to_prepare || seat->report.resident == 0 || seat->ends == TimePoint::max()) continue;
-    const TimePoint when = seat->ends - kExpectEvictionAhead;
+    seat->holds_since = std::min(seat->holds_since, now_);
+    const std::uint64_t may_leave = seat->report.resident + seat->report.managed;
+    if (lacking == 0 || seat->told_to_prepare || may_leave == 0 || seat->ends == TimePoint::max()) continue;
+    Duration ahead = kExpectEvictionAhead;
+    if (seat->report.managed > 0) ahead = std::min(ahead, (seat->ends - seat->holds_since) / kManagedAheadPart);
+    const TimePoint when = seat->ends - ahead;
     if (when > now_) {
       gpu.prepare_at = std::min(gpu.prepare_at, when);
       continue;
     }
     seat->told_to_prepare = true;
-    commands.evictions.push_back({seat->id, std::min(lacking, seat->report.resident)});
+    // Its managed memory makes way first: it is in nobody's books as being there.
+    const std::uint64_t managed = std::min(lacking, seat->report.managed);
+    commands.evictions.push_back({seat->id, std::min(lacking - managed, seat->report.resident), managed});
   }
 }
 

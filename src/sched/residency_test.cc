@@ -40,6 +40,13 @@ class Desk {
     report.allocated = report.resident + report.evicted + report.unpageable;
     say(tenant);
   }
+  // The same for managed memory: wherever its pages are.
+  void has_managed(std::uint64_t tenant, std::uint64_t managed) {
+    MemoryReport& report = reports[tenant];
+    report.managed = managed * kGiB;
+    report.allocated = report.resident + report.evicted + report.unpageable + report.managed;
+    say(tenant);
+  }
   void say(std::uint64_t tenant) {
     if (bounds.contains(tenant)) reports[tenant].sequence = bounds[tenant].sequence;
     planner.reported(now, seat(tenant), reports[tenant]);
@@ -53,9 +60,10 @@ class Desk {
     plan();
   }
   // The answer to a want, if there is one.
-  std::optional<RoomBound> want(std::uint64_t tenant, std::uint64_t room, std::uint64_t commitment = 0) {
+  std::optional<RoomBound> want(std::uint64_t tenant, std::uint64_t room, std::uint64_t commitment = 0,
+                                std::uint64_t managed = 0) {
     ++ticket;
-    planner.wanted(now, seat(tenant), ticket, room * kGiB, commitment * kGiB);
+    planner.wanted(now, seat(tenant), ticket, room * kGiB, commitment * kGiB, managed * kGiB);
     plan();
     return answer(tenant);
   }
@@ -85,6 +93,7 @@ class Desk {
 };
 
 constexpr auto kHolding = TurnKind::kHolding;
+constexpr auto kHeldBack = TurnKind::kHeldBack;
 constexpr auto kNext = TurnKind::kNext;
 constexpr auto kWaiting = TurnKind::kWaiting;
 constexpr auto kLeaving = TurnKind::kLeaving;
@@ -223,6 +232,114 @@ TEST(Residency, WhatWasAskedForIsKeptUntilItIsTaken) {
   desk.now += kTakePatience;
   desk.plan();
   EXPECT_LT(desk.room(2), 60u) << "nor for ever";
+}
+
+// Two who run at once: what one of them was given is not room for the other one's next wish.
+TEST(Residency, WhatAHolderWasGivenIsNotTakenByAnother) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  desk.has(1, 20);
+  desk.has(2, 10);
+  desk.turn({{1, kHolding}, {2, kHolding}});
+  desk.want(2, 50);
+  desk.say(1);
+  ASSERT_TRUE(desk.answer(2));
+  ASSERT_GE(desk.room(2), 50u);
+  EXPECT_FALSE(desk.want(1, 40));
+  desk.say(1);
+  desk.say(2);
+  EXPECT_GE(desk.room(2), 50u);
+  // It does not take it: then it is another one's.
+  desk.now += kTakePatience;
+  desk.plan();
+  desk.say(2);
+  EXPECT_TRUE(desk.answer(1));
+}
+
+// What is given and taken, and freed again at once, is nobody's any more.
+TEST(Residency, WhatWasGivenAndTakenIsNotKept) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 50);
+  desk.say(2);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  EXPECT_FALSE(desk.want(2, 60));
+  desk.has(1, 20, 30);
+  ASSERT_TRUE(desk.answer(2));
+  desk.has(2, 60);
+  desk.has(2, 10);
+  desk.turn({{2, kHolding}, {1, kNext}});
+  desk.say(2);
+  EXPECT_GE(desk.room(1), 50u);
+}
+
+TEST(Residency, ACommitmentThatWasGivenIsKeptUntilItIsTaken) {
+  Desk desk(80, 0);
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  desk.want(1, 0, 50);
+  desk.say(2);
+  ASSERT_TRUE(desk.answer(1));
+  desk.want(2, 0, 60);
+  desk.say(1);
+  EXPECT_GE(desk.commitment(1), 50u);
+  desk.now += kTakePatience;
+  desk.plan();
+  desk.say(1);
+  ASSERT_TRUE(desk.answer(2));
+  EXPECT_GE(desk.commitment(2), 60u);
+}
+
+// A member of a gang that has drained, and may be let through as long as the others have not.
+TEST(Residency, WhoIsHeldBackKeepsItsMemoryAndGetsWhatItLacks) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 30, 20);
+  desk.say(2);
+  desk.has(2, 40);
+  desk.turn({{1, kHeldBack}, {2, kNext}});
+  desk.say(1);
+  desk.say(2);
+  EXPECT_GE(desk.room(1), 40u);
+  EXPECT_LE(desk.room(2), 30u);
+  desk.has(2, 30, 10);
+  EXPECT_EQ(desk.room(1), 50u);
+}
+
+// The last chunk of each is hardly ever full.
+TEST(Residency, NotAllHostMemoryIsPromised) {
+  Desk desk(80, 40);
+  desk.planner.set_host_budget(40 * kGiB, kGiB);
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  EXPECT_LE(desk.commitment(1) + desk.commitment(2), 118u);
+  desk.has(1, 70);
+  desk.want(2, 0, 49);
+  ASSERT_TRUE(desk.answer(2));
+  EXPECT_TRUE(desk.answer(2)->refused);
+  desk.want(2, 0, 48);
+  desk.say(1);
+  ASSERT_TRUE(desk.answer(2));
+  EXPECT_FALSE(desk.answer(2)->refused);
+  Desk small(80, 0);
+  small.planner.set_host_budget(40 * kGiB, 40 * kGiB);
+  small.open(1);
+  small.open(2);
+  small.say(1);
+  small.say(2);
+  EXPECT_LE(small.commitment(1) + small.commitment(2), 100u);
+  EXPECT_GT(small.commitment(1) + small.commitment(2), 80u) << "half of it is promised all the same";
 }
 
 TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
@@ -465,6 +582,115 @@ TEST(Residency, TheHolderHearsAheadWhatItWillHaveToEvict) {
   EXPECT_EQ(desk.commands.evictions[0].bytes, 20 * kGiB);
   desk.plan();
   EXPECT_TRUE(desk.commands.evictions.empty());  // once
+}
+
+// ---- managed memory
+
+TEST(Residency, ManagedMemoryMayBeMoreThanTheGpuButNotMoreThanAllThereIs) {
+  Desk desk(80, 100);
+  desk.open(1);
+  const auto refused = desk.want(1, 0, 120);
+  ASSERT_TRUE(refused);
+  EXPECT_TRUE(refused->refused) << "so much could never be on the GPU";
+  const auto given = desk.want(1, 0, 120, 120);
+  ASSERT_TRUE(given);
+  EXPECT_FALSE(given->refused);
+  EXPECT_GE(given->commitment, 120 * kGiB);
+  desk.has_managed(1, 120);
+  const auto beyond = desk.want(1, 0, 181, 181);
+  ASSERT_TRUE(beyond);
+  EXPECT_TRUE(beyond->refused) << "GPU and host memory together are 180";
+  // What others may have is less by it.
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  EXPECT_LE(desk.commitment(2), 60u);
+  const auto too_much = desk.want(2, 0, 70);
+  ASSERT_TRUE(too_much);
+  EXPECT_TRUE(too_much->refused);
+}
+
+// Its pages are on nobody's account, so they are nothing that others have to wait for; but while it runs it is given
+// the GPU, and whoever is next hears of it.
+TEST(Residency, ManagedMemoryIsGivenTheGpuForItsTurnAndMakesWay) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  desk.has_managed(1, 60);
+  desk.has(2, 50);
+  EXPECT_FALSE(desk.planner.fits_together(kGpu, 0));
+  EXPECT_TRUE(desk.planner.is_tight(kGpu)) << "turns matter";
+  EXPECT_EQ(desk.planner.overflow(kGpu), 0u) << "none of it will ever be evicted to the daemon's host memory";
+  desk.turn({{1, kHolding}, {2, kIdle}});
+  EXPECT_EQ(desk.room(2), 20u) << "it is in the way";
+  desk.has(2, 20, 30);
+  EXPECT_GE(desk.room(1), 60u);
+  desk.turn({{1, kHolding}, {2, kNext}}, 80ms);
+  EXPECT_TRUE(desk.commands.evictions.empty()) << "a short turn is not spent without one's memory";
+  ASSERT_TRUE(desk.planner.next_deadline(kGpu));
+  EXPECT_EQ(*desk.planner.next_deadline(kGpu), desk.now + 70ms);
+  desk.now += 70ms;
+  desk.plan();
+  ASSERT_EQ(desk.commands.evictions.size(), 1u);
+  EXPECT_EQ(desk.commands.evictions[0].bytes, 0u);
+  EXPECT_EQ(desk.commands.evictions[0].managed, 30 * kGiB) << "as much as the next one lacks";
+  desk.turn({{2, kNext}, {1, kLeaving}});
+  desk.say(1);
+  EXPECT_GE(desk.room(2), 50u) << "nothing has to be said to have been freed";
+}
+
+TEST(Residency, ManagedMemoryAndPageableMemoryLeaveInThatOrder) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.turn({{1, kHolding}, {2, kIdle}});
+  desk.has(1, 50);
+  desk.has_managed(1, 10);
+  desk.say(2);
+  desk.has(2, 20, 20);
+  desk.turn({{1, kHolding}, {2, kNext}}, 80ms);
+  desk.now += 70ms;
+  desk.plan();
+  ASSERT_EQ(desk.commands.evictions.size(), 1u);
+  EXPECT_EQ(desk.commands.evictions[0].managed, 10 * kGiB);
+  EXPECT_EQ(desk.commands.evictions[0].bytes, 10 * kGiB);
+}
+
+TEST(Residency, AQuotaHoldsForManagedMemoryToo) {
+  Desk desk;
+  const Quota quota{.group = 1, .bytes = 30 * kGiB};
+  desk.open(1, quota);
+  desk.say(1);
+  const auto given = desk.want(1, 0, 30, 30);
+  ASSERT_TRUE(given);
+  EXPECT_FALSE(given->refused);
+  const auto beyond = desk.want(1, 0, 31, 31);
+  ASSERT_TRUE(beyond);
+  EXPECT_TRUE(beyond->refused);
+}
+
+TEST(Residency, OnlyManagedMemoryMayBeMoreWhereNobodyIsEvicted) {
+  Desk desk(80, 100);
+  desk.planner.set_free_only(kGpu, true);
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.say(2);
+  const auto given = desk.want(1, 0, 120, 120);
+  ASSERT_TRUE(given);
+  EXPECT_FALSE(given->refused);
+  desk.has_managed(1, 120);
+  desk.say(2);
+  desk.want(2, 0, 60);
+  desk.say(1);  // what it was given ahead is taken back
+  const auto fits = desk.answer(2);
+  ASSERT_TRUE(fits);
+  EXPECT_FALSE(fits->refused) << "managed memory makes way";
+  const auto beyond = desk.want(2, 0, 81);
+  ASSERT_TRUE(beyond);
+  EXPECT_TRUE(beyond->refused);
 }
 
 TEST(Residency, WhetherAllFitsTogether) {

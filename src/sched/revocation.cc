@@ -247,6 +247,7 @@ void LeaseCore::State::progress(Unit& unit) {
 }
 
 void LeaseCore::State::step(Unit& unit) {
+  if (unit.returning) return;  // it goes on as a whole, and nobody waits for its drain meanwhile
   const auto is_behind = [](const Seat& seat) {
     return seat.phase == SeatPhase::kDraining && seat.drained && seat.permits == 0;
   };
@@ -315,6 +316,12 @@ void LeaseCore::State::stalled(Unit& unit) {
         return on_gpu.gpu->reserved != nullptr && on_gpu.gpu->reserved->returning;
       });
   if (!others_first && can_reopen(unit)) return reopen(unit);
+  // From now on nobody looks at its gates when others that cannot be drained go on.
+  for (Seat* seat : unit.seats) {
+    if (seat->permits == 0) continue;
+    take_back_step(*seat);
+    ask_again(*seat);
+  }
   // Its successor has started, or a member that joined while the others held, and that they wait for now, has no GPU.
   // The unit goes to the front of all queues, and gets its GPUs, the missing ones too, when their holders have had
   // their time.
@@ -375,6 +382,7 @@ bool LeaseCore::State::can_reopen(Unit& unit) {
 // theirs.
 void LeaseCore::State::reopen(Unit& unit) {
   stop_returning(unit);
+  drain_is_over();
   timers.stop(unit.stall);
   timers.stop(unit.step);
   unit.phase = UnitPhase::kHolding;

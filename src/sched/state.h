@@ -305,7 +305,7 @@ struct LeaseCore::State {
   void measure_paging(Gpu& gpu, Duration cost);
   bool is_restoring(const Unit& unit) const;
   bool must_wait_for_drain(const Unit& unit) const;
-  static bool drains_as_a_whole(const Unit& unit);
+  void drain_is_over();
   Duration idle_hold_of(const Gpu& gpu) const;
 
   // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
@@ -406,6 +406,7 @@ struct LeaseCore::State {
   Timers timers;
   std::uint64_t next_serial = 1;
   GpuSet dirty;
+  GpuSet held_up;  // somebody's start there waits for a drain, which may be another GPU's: to be looked at after it
   GpuSet handing_over;  // whoever is next there is given a heads-up at the end of settle()
   GpuSet told_dirty;    // their contention is compared at the end of settle()
   bool reservations_dirty = false;

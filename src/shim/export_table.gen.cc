@@ -341,8 +341,8 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuLogsUnregisterCallback
     reinterpret_cast<const void*>(&cuda::cuMemAddressFree),
     reinterpret_cast<const void*>(&cuda::cuMemAddressReserve),
-    nullptr,  // cuMemAdvise
-    nullptr,  // cuMemAdvise_v2
+    reinterpret_cast<const void*>(&cuda::cuMemAdvise),
+    reinterpret_cast<const void*>(&cuda::cuMemAdvise_v2),
     nullptr,  // cuMemAlloc
     reinterpret_cast<const void*>(&cuda::cuMemAllocAsync),
     reinterpret_cast<const void*>(&cuda::cuMemAllocAsync_ptsz),

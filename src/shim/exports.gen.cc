@@ -298,6 +298,14 @@ GPUMUX_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* pointer, std::size_t siz
   return hooks::cuMemAddressReserve(pointer, size, alignment, address, flags);
 }
 
+GPUMUX_EXPORT CUresult cuMemAdvise(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUdevice device) {
+  return hooks::cuMemAdvise(pointer, count, advice, device);
+}
+
+GPUMUX_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUmemLocation location) {
+  return hooks::cuMemAdvise_v2(pointer, count, advice, location);
+}
+
 GPUMUX_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
   return hooks::cuMemAllocAsync(pointer, bytes, stream);
 }

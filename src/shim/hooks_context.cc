@@ -41,6 +41,7 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   streams.begin_teardown();
   const CUresult result = destroy();
   const CUcontext dead = gone(result);
+  if (dead != nullptr) memories.context_gone_from_outside(dead);
   if (dead == nullptr && certain != nullptr) memory.pager.know_context(certain);
   if (dead != nullptr && certain == nullptr) {
     memories.context_gone_from_pools(dead);

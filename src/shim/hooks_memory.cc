@@ -42,14 +42,37 @@ CUresult outside(wire::Unpageable reason, std::uint64_t bytes, Call call, Key ke
   if (at.memory == nullptr) return call();
   const CUresult result = at.memories->with_room(*at.memory, bytes, call);
   if (result == CUDA_SUCCESS) {
-    at.memory->add_outside(reason, key(), in_blocks(bytes));
+    at.memory->add_outside(reason, key(), in_blocks(bytes), at.context);
     at.memories->mover().note_change(*at.memory);
   }
   return result;
 }
 
-void forget_outside(std::uint64_t key) {
-  if (Tenant* const mine = tenant_if_any()) mine->memories().forget_outside(key);
+template <class Call>
+CUresult free_outside(std::uint64_t key, Call call) {
+  Tenant* const mine = tenant_if_any();
+  return mine != nullptr && key != 0 ? mine->memories().free_outside(key, call) : call();
+}
+
+// Managed memory in place of what the program asked for.
+CUresult allocate_managed(const Here& at, CUdeviceptr* pointer, std::size_t bytes, unsigned int flags) {
+  const auto real = driver().cuMemAllocManaged;
+  if (real == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (at.memory == nullptr || pointer == nullptr || bytes == 0) return real(pointer, bytes, flags);
+  return at.memories->allocate_managed(*at.memory, at.context, bytes, pointer,
+                                       [&](CUdeviceptr* address) { return real(address, bytes, flags); });
+}
+
+// Advice that says where memory should be, given by `call()`.
+template <class Call>
+CUresult advise(CUdeviceptr pointer, std::size_t bytes, CUmem_advise advice, CUmemLocation place, Call call) {
+  Tenant* const mine = tenant_if_any();
+  for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
+    SeatMemory* const memory = mine->memories().if_any(slot);
+    if (memory == nullptr) continue;
+    if (const auto result = memory->managed.advise(pointer, bytes, advice, place, call)) return *result;
+  }
+  return call();
 }
 
 std::uint64_t format_bytes(CUarray_format format) {
@@ -84,11 +107,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
   if (real == nullptr) return kNoSuchEntry;
   const Here at = here();
   if (at.memory == nullptr || pointer == nullptr || bytes == 0) return real(pointer, bytes);
-  if (at.memories->is_managed()) {
-    return outside(
-        wire::Unpageable::kManaged, 0, [&] { return driver().cuMemAllocManaged(pointer, bytes, CU_MEM_ATTACH_GLOBAL); },
-        [&] { return *pointer; });
-  }
+  if (at.memories->is_managed()) return allocate_managed(at, pointer, bytes, CU_MEM_ATTACH_GLOBAL);
   if (!at.memory->is_paged()) {
     return outside(
         wire::Unpageable::kOther, bytes, [&] { return real(pointer, bytes); }, [&] { return *pointer; });
@@ -103,16 +122,23 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_
   const auto real = driver().cuMemAllocPitch_v2;
   if (real == nullptr) return kNoSuchEntry;
   const Here at = here();
-  if (at.memory == nullptr || pointer == nullptr || pitch == nullptr || at.memories->is_managed())
+  if (at.memory == nullptr || pointer == nullptr || pitch == nullptr)
     return real(pointer, pitch, width, height, element_bytes);
+  std::size_t row = 0;
+  std::uint64_t all = 0;
+  const CUresult laid_out = pager::Pager::lay_out_rows(width, height, element_bytes, &row, &all);
+  if (laid_out != CUDA_SUCCESS) return laid_out;
+  if (at.memories->is_managed()) {
+    const CUresult result = allocate_managed(at, pointer, all, CU_MEM_ATTACH_GLOBAL);
+    if (result == CUDA_SUCCESS) *pitch = row;
+    return result;
+  }
   if (!at.memory->is_paged()) {
     return outside(
-        wire::Unpageable::kOther, width * height, [&] { return real(pointer, pitch, width, height, element_bytes); },
+        wire::Unpageable::kOther, all, [&] { return real(pointer, pitch, width, height, element_bytes); },
         [&] { return *pointer; });
   }
-  const std::uint64_t rows = pager::round_up(std::min<std::uint64_t>(width, UINT64_MAX / 2), pager::kPitchBytes);
-  const std::uint64_t bytes = height != 0 && rows > UINT64_MAX / height ? UINT64_MAX : rows * height;
-  return at.memories->allocate(*at.memory, bytes, [&](pager::Placement placement) {
+  return at.memories->allocate(*at.memory, all, [&](pager::Placement placement) {
     return at.memory->pager.allocate_pitch(at.context, width, height, element_bytes, placement, pointer, pitch);
   });
 }
@@ -122,9 +148,7 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
   Tenant* const mine = tenant_if_any();
   SeatMemory* const owner = mine != nullptr && pointer != 0 ? mine->memories().owner_of(pointer) : nullptr;
   if (owner != nullptr) return mine->memories().free(*owner, pointer);
-  const CUresult result = driver().cuMemFree_v2(pointer);
-  if (result == CUDA_SUCCESS && pointer != 0) forget_outside(pointer);
-  return result;
+  return free_outside(pointer, [&] { return driver().cuMemFree_v2(pointer); });
 }
 
 CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
@@ -132,13 +156,14 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   const CUresult result = driver().cuMemGetInfo_v2(free, total);
   if (result != CUDA_SUCCESS) return result;
   const Here at = here();
-  if (at.memory == nullptr || !at.memory->is_paged()) return result;
+  if (at.memory == nullptr) return result;
   if (const std::uint64_t told = at.memory->told_total(); told != 0) {
     // As if the GPU were the program's alone: what others do changes nothing here.
     *total = told;
     *free = told - std::min(told, at.memory->allocated_bytes());
     return result;
   }
+  if (!at.memory->is_paged()) return result;
   // What is kept for reuse is free, what has no memory yet is not.
   const std::uint64_t used = at.memory->pager.bounds().used();
   const std::uint64_t committed = at.memory->pager.bounds().committed();
@@ -161,11 +186,20 @@ CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int flags) {
-  const auto real = driver().cuMemAllocManaged;
-  if (real == nullptr) return kNoSuchEntry;
-  // Its pages come and go by the driver's doing, and may be anywhere: known, and not counted as being on the GPU.
-  return outside(
-      wire::Unpageable::kManaged, 0, [&] { return real(pointer, bytes, flags); }, [&] { return *pointer; });
+  if (driver().cuMemAllocManaged == nullptr) return kNoSuchEntry;
+  return allocate_managed(here(), pointer, bytes, flags);
+}
+
+CUresult cuMemAdvise(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUdevice device) {
+  if (driver().cuMemAdvise == nullptr) return kNoSuchEntry;
+  const CUmemLocation place{device == kDeviceCpu ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, device};
+  return advise(pointer, count, advice, place, [&] { return driver().cuMemAdvise(pointer, count, advice, device); });
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUmemLocation location) {
+  if (driver().cuMemAdvise_v2 == nullptr) return kNoSuchEntry;
+  return advise(pointer, count, advice, location,
+                [&] { return driver().cuMemAdvise_v2(pointer, count, advice, location); });
 }
 
 CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* descriptor) {
@@ -204,16 +238,12 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_ARRAY3D_DESC
 
 CUresult cuArrayDestroy(CUarray array) {
   if (driver().cuArrayDestroy == nullptr) return kNoSuchEntry;
-  const CUresult result = driver().cuArrayDestroy(array);
-  if (result == CUDA_SUCCESS) forget_outside(reinterpret_cast<std::uint64_t>(array));
-  return result;
+  return free_outside(reinterpret_cast<std::uint64_t>(array), [&] { return driver().cuArrayDestroy(array); });
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
   if (driver().cuMipmappedArrayDestroy == nullptr) return kNoSuchEntry;
-  const CUresult result = driver().cuMipmappedArrayDestroy(array);
-  if (result == CUDA_SUCCESS) forget_outside(reinterpret_cast<std::uint64_t>(array));
-  return result;
+  return free_outside(reinterpret_cast<std::uint64_t>(array), [&] { return driver().cuMipmappedArrayDestroy(array); });
 }
 
 CUresult cuModuleLoad(CUmodule* module, const char* path) {

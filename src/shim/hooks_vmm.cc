@@ -153,7 +153,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, co
       const AddressTable::Locked table(memories.addresses());
       table->created(*handle);
     }
-    memory.add_outside(wire::Unpageable::kMapped, *handle, bytes);
+    memory.add_outside(wire::Unpageable::kMapped, *handle, bytes, nullptr);
     memories.mover().note_change(memory);
   }
   return result;

@@ -22,17 +22,6 @@ constexpr std::uint64_t kMostAsked = 2048 * pager::kMebibyte;
 // After "not now". The daemon gets memory back from others within some milliseconds.
 constexpr base::Duration kAskAgain = 3ms;
 
-class Locked {
- public:
-  explicit Locked(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
-  ~Locked() { pthread_mutex_unlock(&mutex_); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-
- private:
-  pthread_mutex_t& mutex_;
-};
-
 }  // namespace
 
 HostLender::~HostLender() {
@@ -40,7 +29,7 @@ HostLender::~HostLender() {
 }
 
 void HostLender::on_lent(const wire::HostLent& message, os::FileDescriptor memory) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   if (!asked_each_.empty()) {
     asked_ -= asked_each_.front();
     asked_each_.erase(asked_each_.begin());
@@ -53,7 +42,7 @@ void HostLender::on_lent(const wire::HostLent& message, os::FileDescriptor memor
 }
 
 void HostLender::on_connected() {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   asked_ = 0;
   asked_each_.clear();
   refused_until_ = {};
@@ -100,7 +89,7 @@ bool HostLender::map(Arrived& arrived) {
 void HostLender::map_arrived() {
   std::vector<Arrived> arrived;
   {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     arrived.swap(arrived_);
     // Numbers of an earlier connection mean nothing to whoever is at the other end now.
     if (std::exchange(connected_anew_, false)) {
@@ -116,7 +105,7 @@ void HostLender::ask(std::uint64_t missing) {
   for (;;) {
     std::uint64_t bytes = 0;
     {
-      const Locked locked(mutex_);
+      const base::Locked locked(mutex_);
       if (asked_ >= std::min(missing, kMostAsked) || os::SystemClock().now() < refused_until_) return;
       bytes = std::min(pager::round_up(missing - asked_, pager::kHostChunkBytes), kAskBytes);
       // Before it is sent: the answer may be here first.
@@ -124,7 +113,7 @@ void HostLender::ask(std::uint64_t missing) {
       asked_each_.push_back(bytes);
     }
     if (port_.ask_for_host(slot_, bytes)) continue;
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     if (!asked_each_.empty()) {
       asked_ -= asked_each_.back();
       asked_each_.pop_back();

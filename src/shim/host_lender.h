@@ -8,13 +8,12 @@
 //   agent's thread: on_lent.   The mover's: everything else.
 #pragma once
 
-#include <pthread.h>
-
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/lock.h"
 #include "os/file_descriptor.h"
 #include "pager/host_memory.h"
 #include "wire/messages.h"
@@ -76,7 +75,7 @@ class HostLender final : public pager::HostMemory {
 
   Port& port_;
   const std::uint32_t slot_;
-  mutable pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  mutable base::Mutex mutex_;
   std::vector<Arrived> arrived_;           // under the mutex
   std::uint64_t asked_ = 0;                // under the mutex: bytes that the daemon has not answered for
   base::TimePoint refused_until_{};        // under the mutex

@@ -35,17 +35,6 @@ struct Piece {
   std::uint64_t bytes = 0;
 };
 
-class Locked {
- public:
-  explicit Locked(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
-  ~Locked() { pthread_mutex_unlock(&mutex_); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-
- private:
-  pthread_mutex_t& mutex_;
-};
-
 sockaddr_un address_of(const std::array<std::uint8_t, 16>& name) {
   static constexpr char kPrefix[] = "gpumux-ipc-";
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -129,7 +118,7 @@ base::Status IpcServer::serve(std::uint64_t allocation, std::vector<pager::Expor
                               std::uint64_t bytes, IpcHandle* handle) {
   std::vector<IpcPiece> owned;
   for (const pager::ExportedPiece& piece : pieces) owned.push_back({os::FileDescriptor(piece.fd), piece.bytes});
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   if (const auto started = start_locked(); !started) return started;
   served_[allocation] = std::move(owned);
   *handle = handle_of(allocation, offset, bytes);
@@ -137,14 +126,14 @@ base::Status IpcServer::serve(std::uint64_t allocation, std::vector<pager::Expor
 }
 
 bool IpcServer::find(std::uint64_t allocation, std::uint64_t offset, std::uint64_t bytes, IpcHandle* handle) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   if (served_.find(allocation) == served_.end()) return false;
   *handle = handle_of(allocation, offset, bytes);
   return true;
 }
 
 void IpcServer::forget(std::uint64_t allocation) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   served_.erase(allocation);
 }
 
@@ -176,7 +165,7 @@ void IpcServer::answer(const os::FileDescriptor& peer) {
   // Copies of the descriptors: the allocation may be freed while a slow peer reads.
   std::vector<IpcPiece> pieces;
   {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     if (const auto found = served_.find(request.allocation); found != served_.end()) {
       for (const IpcPiece& piece : found->second)
         pieces.push_back({os::FileDescriptor(::fcntl(piece.fd.get(), F_DUPFD_CLOEXEC, 0)), piece.bytes});

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/lock.h"
 #include "base/result.h"
 #include "cuda/abi.h"
 #include "os/file_descriptor.h"
@@ -71,7 +72,7 @@ class IpcServer {
   base::Status start_locked();
   IpcHandle handle_of(std::uint64_t allocation, std::uint64_t offset, std::uint64_t bytes) const;
 
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex mutex_;
   std::map<std::uint64_t, std::vector<IpcPiece>> served_;
   os::FileDescriptor listening_;
   std::array<std::uint8_t, 16> name_{};

@@ -16,17 +16,6 @@ namespace {
 using namespace std::chrono_literals;
 using cuda::CUresult;
 
-class Locked {
- public:
-  explicit Locked(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
-  ~Locked() { pthread_mutex_unlock(&mutex_); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-
- private:
-  pthread_mutex_t& mutex_;
-};
-
 static_assert(base::kMaxSeatsPerTenant <= 64);
 constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
 
@@ -62,7 +51,7 @@ SeatMemory& Memories::of(std::uint32_t slot) {
     Seats::Locked seats(seats_);
     device = seats[slot].device;
   }
-  const Locked locked(make_mutex_);
+  const base::Locked locked(make_mutex_);
   if (SeatMemory* const memory = if_any(slot)) return *memory;
   auto* const made = new SeatMemory(driver_, settings_, device, slot, *this, *this);  // for the life of the process
   if (unbound_.load(std::memory_order_seq_cst)) made->unbind();
@@ -108,13 +97,13 @@ bool Memories::take_turn(std::uint32_t slot) {
 }
 
 // No lock is held, and the thread is not inside the gate. True: trying again is of use.
-bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, bool on_gpu) {
+bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, Kind kind) {
   bool again = false;
   SeatMemory::Wish wish;
   {
     client::Agent::Announcement announcement(agent_);
     Seats::Locked seats(seats_);
-    wish = memory.wish(bytes, on_gpu, &again);
+    wish = memory.wish(bytes, kind, &again);
     // If it is not known now, the announcement says it.
     if (wish.ticket != 0) ++seats[memory.slot].awaiting_room;
     if (wish.ticket != 0 && seats[memory.slot].announced) announcement.send(wish.message);
@@ -124,6 +113,18 @@ bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, bool on_gpu) {
   Seats::Locked seats(seats_);
   --seats[memory.slot].awaiting_room;
   return granted;
+}
+
+bool Memories::commit_managed(SeatMemory& memory, std::uint64_t bytes) {
+  pager::Bounds& bounds = memory.pager.bounds();
+  bool refused = false;
+  for (int attempt = 0; !bounds.commit_beside(bytes); ++attempt) {
+    // What pools keep for their next allocations counts as allocated, too.
+    if (memory.pools.release(bytes) != 0) continue;
+    if (is_inside(memory.slot) || refused || attempt >= kAttempts) return false;
+    refused = !make_room(memory, bytes, Kind::kManaged);
+  }
+  return true;
 }
 
 // cuMemFree waits for what may still use the memory: the work that has been submitted in its context.
@@ -238,6 +239,12 @@ SeatMemory* Memories::owner_in_order(cuda::CUdeviceptr address) {
   return nullptr;
 }
 
+void Memories::context_gone_from_outside(cuda::CUcontext context) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (SeatMemory* const memory = if_any(slot)) memory->context_gone(context);
+  }
+}
+
 void Memories::stream_gone(cuda::CUstream stream) {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if (SeatMemory* const memory = if_any(slot)) memory->pools.stream_gone(stream);
@@ -335,7 +342,7 @@ CUresult Memories::open_handle(SeatMemory& memory, cuda::CUcontext context, cons
   if (result != cuda::CUDA_SUCCESS) return result;
   *address = base + asked.offset;
   memory.note_import();
-  const Locked locked(opened_mutex_);
+  const base::Locked locked(opened_mutex_);
   opened_.insert({*address, {&memory, base}});
   return cuda::CUDA_SUCCESS;
 }
@@ -343,7 +350,7 @@ CUresult Memories::open_handle(SeatMemory& memory, cuda::CUcontext context, cons
 CUresult Memories::close_handle(cuda::CUdeviceptr address) {
   Opened opened;
   {
-    const Locked locked(opened_mutex_);
+    const base::Locked locked(opened_mutex_);
     const auto found = opened_.find(address);
     if (found == opened_.end()) return cuda::CUDA_ERROR_NOT_FOUND;
     opened = found->second;
@@ -364,7 +371,7 @@ void Memories::resume(std::uint32_t slot) {
 // ---- complete or not
 
 CUresult Memories::enable_peer(std::uint32_t own, std::uint32_t peer) {
-  const Locked locked(peers_mutex_);
+  const base::Locked locked(peers_mutex_);
   return enable_peer_locked(own, peer);
 }
 
@@ -379,7 +386,7 @@ CUresult Memories::enable_peer_locked(std::uint32_t own, std::uint32_t peer) {
 }
 
 CUresult Memories::disable_peer(std::uint32_t own, std::uint32_t peer) {
-  const Locked locked(peers_mutex_);
+  const base::Locked locked(peers_mutex_);
   return disable_peer_locked(own, peer);
 }
 
@@ -393,7 +400,7 @@ CUresult Memories::disable_peer_locked(std::uint32_t own, std::uint32_t peer) {
 // no use for keeping them from the rest.
 CUresult Memories::set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner, std::uint32_t accessor, bool may) {
   if (owner == accessor) return cuda::CUDA_SUCCESS;
-  const Locked locked(peers_mutex_);
+  const base::Locked locked(peers_mutex_);
   const std::pair key{pool, accessor};
   if (pool_access_.contains(key) == may) return cuda::CUDA_SUCCESS;
   if (!may) {
@@ -407,7 +414,7 @@ CUresult Memories::set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner,
 
 void Memories::connect(std::uint32_t a, std::uint32_t b) {
   if (a == b) return;
-  const Locked locked(bars_mutex_);
+  const base::Locked locked(bars_mutex_);
   const std::uint64_t all = connected_[a] | connected_[b] | bit(a) | bit(b);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if ((all & bit(slot)) != 0) connected_[slot] = all;
@@ -416,23 +423,23 @@ void Memories::connect(std::uint32_t a, std::uint32_t b) {
 }
 
 std::uint64_t Memories::group(std::uint32_t slot) {
-  const Locked locked(bars_mutex_);
+  const base::Locked locked(bars_mutex_);
   return connected_[slot] | bit(slot);
 }
 
 void Memories::settle(std::uint32_t slot) {
-  const Locked locked(bars_mutex_);
+  const base::Locked locked(bars_mutex_);
   settle_locked(connected_[slot] | bit(slot));
 }
 
 void Memories::set_evicting(std::uint32_t slot, bool evicting) {
-  const Locked locked(bars_mutex_);
+  const base::Locked locked(bars_mutex_);
   evicting_[slot] = evicting;
   settle_locked(connected_[slot] | bit(slot));
 }
 
 void Memories::set_broken(std::uint32_t slot) {
-  const Locked locked(bars_mutex_);
+  const base::Locked locked(bars_mutex_);
   broken_[slot].store(true, std::memory_order_relaxed);
   settle_locked(connected_[slot] | bit(slot));
 }

@@ -12,8 +12,6 @@
 //   - a restoration that is over: afterwards.
 #pragma once
 
-#include <pthread.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -22,6 +20,7 @@
 #include <set>
 #include <utility>
 
+#include "base/lock.h"
 #include "client/agent.h"
 #include "gate/gate.h"
 #include "shim/address_table.h"
@@ -109,7 +108,7 @@ class Memories final : public HostLender::Port, public Pools::Port {
       // no room on the GPU is needed.
       // A no that came for that reason does not count.
       const std::uint64_t epoch = gate_.epoch(memory.slot);
-      const bool granted = make_room(memory, bytes, on_gpu);
+      const bool granted = make_room(memory, bytes, on_gpu ? Kind::kOnGpu : Kind::kEvicted);
       refused = !granted && !(on_gpu && (!gate_.is_granted(memory.slot) || gate_.epoch(memory.slot) != epoch));
     }
   }
@@ -127,14 +126,45 @@ class Memories final : public HostLender::Port, public Pools::Port {
         // Others give up memory for whoever holds the lease.
         if (!take_turn(memory.slot)) return result;
         const std::uint64_t epoch = gate_.epoch(memory.slot);
-        refused = !make_room(memory, bytes, true) && gate_.is_granted(memory.slot) && gate_.epoch(memory.slot) == epoch;
+        refused = !make_room(memory, bytes, Kind::kOnGpu) && gate_.is_granted(memory.slot) &&
+                  gate_.epoch(memory.slot) == epoch;
       }
       result = call();
       if (refused) return result;
     }
     return result;
   }
+  // The same for managed memory, of which the driver gives as much as the host has: bounds are all that it can lack.
+  // `call(address)` asks the driver.
+  template <class Call>
+  cuda::CUresult allocate_managed(SeatMemory& memory, cuda::CUcontext context, std::uint64_t bytes,
+                                  cuda::CUdeviceptr* address, Call call) {
+    const std::uint64_t pages = ManagedMemory::counted(std::min(bytes, UINT64_MAX / 4));
+    if (!commit_managed(memory, pages)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    const cuda::CUresult result = call(address);
+    if (result != cuda::CUDA_SUCCESS) {
+      memory.pager.bounds().uncommit_beside(pages);
+      return result;
+    }
+    memory.pager.bounds().uncommit_beside(memory.managed.add({*address, bytes, context}));
+    mover_.note_change(memory);
+    return result;
+  }
   cuda::CUresult free(SeatMemory& memory, cuda::CUdeviceptr address);
+  // Memory that is the driver's, and counted under this key, is freed by `call()`.
+  template <class Call>
+  cuda::CUresult free_outside(std::uint64_t key, Call call) {
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+      SeatMemory* const memory = if_any(slot);
+      const auto freeing = memory != nullptr ? memory->begin_free(key) : std::nullopt;
+      if (!freeing) continue;
+      const cuda::CUresult result = call();
+      memory->end_free(*freeing, result == cuda::CUDA_SUCCESS);
+      mover_.note_change(*memory);
+      return result;
+    }
+    return call();
+  }
 
   // Stream-ordered allocation from a pool that `memory.pools` has.
   cuda::CUresult allocate_in_order(SeatMemory& memory, cuda::CUmemoryPool pool, const StreamName& stream,
@@ -155,6 +185,8 @@ class Memories final : public HostLender::Port, public Pools::Port {
   void stream_gone(cuda::CUstream stream);
   void context_gone_from_pools(cuda::CUcontext context);
   bool has_pools();
+  // A context's end: what of the driver's own memory was in it is gone.
+  void context_gone_from_outside(cuda::CUcontext context);
 
   // Memory of the driver's own making has gone (SeatMemory::add_outside), whichever seat it was of.
   void forget_outside(std::uint64_t key);
@@ -242,7 +274,9 @@ class Memories final : public HostLender::Port, public Pools::Port {
     return pager::Placement::kResident;
   }
   void born(SeatMemory& memory);
-  bool make_room(SeatMemory& memory, std::uint64_t bytes, bool on_gpu);
+  using Kind = SeatMemory::Kind;
+  bool make_room(SeatMemory& memory, std::uint64_t bytes, Kind kind);
+  bool commit_managed(SeatMemory& memory, std::uint64_t bytes);
   bool is_inside(std::uint32_t slot) const;
   void settle_locked(std::uint64_t mask);
 
@@ -254,21 +288,21 @@ class Memories final : public HostLender::Port, public Pools::Port {
   Mover mover_;
   IpcServer ipc_;
   AddressTable addresses_;
-  pthread_mutex_t opened_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex opened_mutex_;
   struct Opened {
     SeatMemory* memory = nullptr;
     cuda::CUdeviceptr base = 0;
   };
   std::multimap<cuda::CUdeviceptr, Opened> opened_;  // by the address that the program was given
   std::atomic<bool> unbound_{false};                 // for seats that are opened from now on
-  pthread_mutex_t make_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex make_mutex_;
   std::array<std::atomic<SeatMemory*>, base::kMaxSeatsPerTenant> seats_memory_{};
 
-  pthread_mutex_t peers_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex peers_mutex_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, int> peers_;  // how many contexts, and pools, have access
   std::set<std::pair<cuda::CUmemoryPool, std::uint32_t>> pool_access_;
 
-  pthread_mutex_t bars_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex bars_mutex_;
   std::array<std::uint64_t, base::kMaxSeatsPerTenant> connected_{};  // the others of the group
   std::array<bool, base::kMaxSeatsPerTenant> evicting_{};
   std::array<std::atomic<bool>, base::kMaxSeatsPerTenant> broken_{};

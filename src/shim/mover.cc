@@ -33,6 +33,11 @@ constexpr std::uint32_t kMostPreparations = 3;
 constexpr std::uint64_t kHostWindow = 256 * pager::kMebibyte;
 // What an eviction has left over goes back after this: it may go on before.
 constexpr base::Duration kReturnAfter = 1s;
+// What was told to leave ahead of a revocation comes back if there is none: after more than the daemon ever tells ahead
+// (sched: kExpectEvictionAhead).
+constexpr base::Duration kHintHolds = 1s;
+// A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
+constexpr base::Duration kManagedLook = 100ms;
 // What changes without anybody waiting for it is told this often.
 constexpr base::Duration kReportEvery = 250ms;
 
@@ -43,6 +48,7 @@ std::optional<base::Duration> sooner(std::optional<base::Duration> a, std::optio
   return b && *b < *a ? b : a;
 }
 
+constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
 constexpr bool has(std::uint64_t group, std::uint32_t slot) { return (group >> slot & 1) != 0; }
 
 }  // namespace
@@ -60,9 +66,8 @@ base::Status Mover::start() {
   const int result = pthread_create(&thread_, nullptr, thread_main, this);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   if (result != 0) return base::fail_errno(result, "cannot create the mover's thread");
-  pthread_mutex_lock(&pause_mutex_);
+  const base::Locked locked(pause_mutex_);
   started_ = true;
-  pthread_mutex_unlock(&pause_mutex_);
   return {};
 }
 
@@ -109,19 +114,18 @@ void Mover::run() {
 // ---- what others ask for
 
 void Mover::pause(std::uint32_t slot) {
-  pthread_mutex_lock(&pause_mutex_);
+  const base::Locked locked(pause_mutex_);
   ++moving_[slot].paused;
-  if (started_) {
-    wake();
-    while (!moving_[slot].idle) pthread_cond_wait(&idle_, &pause_mutex_);
-  }
-  pthread_mutex_unlock(&pause_mutex_);
+  if (!started_) return;
+  wake();
+  while (!moving_[slot].idle) pause_mutex_.wait();
 }
 
 void Mover::resume(std::uint32_t slot) {
-  pthread_mutex_lock(&pause_mutex_);
-  --moving_[slot].paused;
-  pthread_mutex_unlock(&pause_mutex_);
+  {
+    const base::Locked locked(pause_mutex_);
+    --moving_[slot].paused;
+  }
   wake();
 }
 
@@ -130,26 +134,33 @@ void Mover::spare_host(std::uint64_t bytes) {
   wake();
 }
 
-void Mover::prepare(std::uint32_t slot, std::uint64_t bytes) {
+void Mover::prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t managed) {
   moving_[slot].to_prepare.store(bytes, std::memory_order_relaxed);
+  moving_[slot].to_leave.store(managed, std::memory_order_relaxed);
   wake();
 }
 
 // ---- one seat
 
-std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving, base::TimePoint time) {
-  pthread_mutex_lock(&pause_mutex_);
-  const bool paused = moving.paused != 0;
+// If not, whoever pauses it from now on waits for set_idle.
+bool Mover::is_paused(Moving& moving) {
+  const base::Locked locked(pause_mutex_);
   moving.idle = false;
-  pthread_mutex_unlock(&pause_mutex_);
-  if (paused) {
+  return moving.paused != 0;
+}
+
+void Mover::set_idle(Moving& moving) {
+  const base::Locked locked(pause_mutex_);
+  moving.idle = true;
+  pause_mutex_.wake_all();
+}
+
+std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  if (is_paused(moving)) {
     // Destroying a job waits for the copies that are under way, and leaves every chunk on one side or the other.
     moving.restoration.reset();
     if (moving.eviction != nullptr || moving.is_shut) end_eviction(memory, moving);
-    pthread_mutex_lock(&pause_mutex_);
-    moving.idle = true;
-    pthread_cond_broadcast(&idle_);
-    pthread_mutex_unlock(&pause_mutex_);
+    set_idle(moving);
     return std::nullopt;
   }
   std::optional<base::Duration> next = memory.expire_asking(time);
@@ -168,13 +179,9 @@ std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving,
   }
   next = sooner(next, return_host_memory(memory, moving, time));
   next = sooner(next, job);
+  next = sooner(next, move_managed(memory, moving, time));
   next = sooner(next, report(memory, moving, time));
-  if (moving.eviction == nullptr && moving.restoration == nullptr) {
-    pthread_mutex_lock(&pause_mutex_);
-    moving.idle = true;
-    pthread_cond_broadcast(&idle_);
-    pthread_mutex_unlock(&pause_mutex_);
-  }
+  if (moving.eviction == nullptr && moving.restoration == nullptr) set_idle(moving);
   return next;
 }
 
@@ -409,6 +416,39 @@ std::optional<base::Duration> Mover::return_host_memory(SeatMemory& memory, Movi
   if (spare - keep > unused) memory.pager.shrink_host(spare - keep - unused);
   memory.lender.give_up(spare - keep);
   return next;
+}
+
+// ---- managed memory
+
+// Beside whatever else is done, and behind no door: what leaves is missed by nobody but for speed, so it may go while
+// the seat still works, or when it is drained. Only what comes back is asked for with a lease in hand.
+std::optional<base::Duration> Mover::move_managed(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  ManagedMemory& managed = memory.managed;
+  const std::uint32_t slot = memory.slot;
+  const bool has_lease = gate_.is_granted(slot) || gate_.is_ungated(slot);
+  const std::uint64_t epoch = gate_.epoch(slot);
+  if (const std::uint64_t bytes = moving.to_leave.exchange(0, std::memory_order_relaxed); bytes != 0) {
+    managed.leave(bytes);
+    moving.left_epoch = epoch;
+    moving.left_at = time;
+  }
+  if (managed.is_at_home()) return std::nullopt;
+  // Before the lease is looked at again: a thread that passes from here on wakes us.
+  out_.fetch_or(bit(slot), std::memory_order_seq_cst);
+  if (has_lease && (epoch != moving.left_epoch || time - moving.left_at >= kHintHolds)) {
+    const std::uint64_t others = memory.pager.bounds().used() + memory.outside_bytes();
+    const std::uint64_t total = memory.told_total();
+    managed.come_back(total - std::min(total, others));
+  } else if (!has_lease) {
+    managed.stop_coming_back();
+  }
+  const bool was_away = managed.away_bytes() != 0;
+  const bool is_moving = managed.step();
+  if (was_away != (managed.away_bytes() != 0)) moving.report_now = true;
+  if (is_moving) return kPoll;
+  if (!managed.is_at_home()) return kManagedLook;
+  out_.fetch_and(~bit(slot), std::memory_order_relaxed);
+  return std::nullopt;
 }
 
 // ---- reports

@@ -21,6 +21,7 @@
 #include <optional>
 
 #include "base/limits.h"
+#include "base/lock.h"
 #include "base/result.h"
 #include "pager/pager.h"
 #include "shim/seats.h"
@@ -60,8 +61,13 @@ class Mover {
 
   // Each seat may keep so much host memory that it could do without.
   void spare_host(std::uint64_t bytes);
-  // The seat is likely to have to evict so much soon. 0: no longer.
-  void prepare(std::uint32_t slot, std::uint64_t bytes);
+  // The seat is likely to have to evict so much soon, and so much of its managed memory is in the way. 0: no longer, or
+  // none.
+  void prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t managed);
+  // A thread has passed the gate the long way, as the first one after a grant does: what is wanted back comes back.
+  void on_passed(std::uint32_t slot) {
+    if ((out_.load(std::memory_order_relaxed) >> slot & 1) != 0) wake();
+  }
 
  private:
   class Door final : public pager::DrainedSeat {
@@ -90,10 +96,16 @@ class Mover {
     std::uint32_t paused = 0;  // under pause_mutex_
     bool idle = true;          // under pause_mutex_
     std::atomic<std::uint64_t> to_prepare{0};
+    // Managed memory.
+    std::atomic<std::uint64_t> to_leave{0};
+    std::uint64_t left_epoch = 0;  // of the lease during which it was told to
+    base::TimePoint left_at{};
   };
 
   static void* thread_main(void* self);
   void run();
+  bool is_paused(Moving& moving);
+  void set_idle(Moving& moving);
   std::optional<base::Duration> look_at(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> step_eviction(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> step_restoration(SeatMemory& memory, Moving& moving, base::TimePoint now);
@@ -106,6 +118,7 @@ class Mover {
   static void want_host(SeatMemory& memory, std::uint64_t bytes);
   void prepare_now(SeatMemory& memory, Moving& moving);
   std::optional<base::Duration> return_host_memory(SeatMemory& memory, Moving& moving, base::TimePoint time);
+  std::optional<base::Duration> move_managed(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> report(SeatMemory& memory, Moving& moving, base::TimePoint now);
   bool may_evict(std::uint64_t group) const;
   bool is_quiet(std::uint64_t group);
@@ -118,12 +131,12 @@ class Mover {
   std::array<Moving, base::kMaxSeatsPerTenant> moving_;
   std::atomic<std::uint64_t> spare_host_{UINT64_MAX};
   std::atomic<bool> waits_for_drain_{false};
+  std::atomic<std::uint64_t> out_{0};  // seats with managed memory that is to come back, as bits
   pthread_t thread_{};
   bool started_ = false;
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint32_t> wakes_{0};
-  pthread_mutex_t pause_mutex_ = PTHREAD_MUTEX_INITIALIZER;
-  pthread_cond_t idle_ = PTHREAD_COND_INITIALIZER;
+  base::Mutex pause_mutex_;  // those who wait for a seat to be idle wait at it
 };
 
 }  // namespace gpumux::shim

@@ -22,17 +22,6 @@ constexpr std::uint64_t kFirstId = std::uint64_t{1} << 48;
 
 constinit std::atomic<std::uint64_t> g_next_id{kFirstId};
 
-class Locked {
- public:
-  explicit Locked(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
-  ~Locked() { pthread_mutex_unlock(&mutex_); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-
- private:
-  pthread_mutex_t& mutex_;
-};
-
 // Our questions are not part of what this thread, or another, captures.
 class RelaxedCapture {
  public:
@@ -85,13 +74,13 @@ void Pools::add(cuda::CUmemoryPool handle, std::uint64_t largest) {
     get(handle, cuda::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &pool->threshold);
     for (int i = 0; i < 3; ++i) get(handle, static_cast<cuda::CUmemPool_attribute>(i + 1), &pool->reuse[i]);
   }
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   if (find_pool(handle) == nullptr) pools_.push_back(std::move(pool));
 }
 
 bool Pools::has(cuda::CUmemoryPool handle) {
   {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     if (find_pool(handle) != nullptr) return true;
     if (default_ == nullptr && driver_.cuDeviceGetDefaultMemPool != nullptr)
       driver_.cuDeviceGetDefaultMemPool(&default_, device_);
@@ -102,20 +91,20 @@ bool Pools::has(cuda::CUmemoryPool handle) {
 }
 
 cuda::CUmemoryPool Pools::current() {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   // Under the lock: who changes it comes to forget_current afterwards.
   if (current_ == nullptr && driver_.cuDeviceGetMemPool != nullptr) driver_.cuDeviceGetMemPool(&current_, device_);
   return current_;
 }
 
 void Pools::forget_current() {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   current_ = nullptr;
 }
 
 void Pools::destroyed(cuda::CUmemoryPool handle) {
   {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     Pool* const pool = find_pool(handle);
     if (pool == nullptr) return;
     pool->is_destroyed = true;
@@ -323,12 +312,12 @@ void Pools::settle(std::size_t questions) {
 }
 
 std::uint64_t Pools::moment() const {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   return next_number_;
 }
 
 bool Pools::has_pending(std::uint64_t before) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   const RelaxedCapture relaxed(driver_);
   for (const auto& [freed, address] : pending_) {
     if (freed >= before) break;
@@ -343,7 +332,7 @@ bool Pools::has_pending(std::uint64_t before) {
 
 bool Pools::take_again(cuda::CUmemoryPool handle, const StreamName& stream, std::uint64_t bytes, Fit fit,
                        std::size_t questions, cuda::CUdeviceptr* address) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   Pool* const pool = find_pool(handle);
   if (pool == nullptr) return false;
   if (questions != 0) settle(questions);
@@ -366,7 +355,7 @@ CUresult Pools::grow(cuda::CUmemoryPool handle, const StreamName& stream, std::u
   std::uint64_t size = least;
   Pool* pool = nullptr;
   {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     pool = find_pool(handle);
     if (pool == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
     const auto has_room = [pool](std::uint64_t more) {
@@ -381,13 +370,13 @@ CUresult Pools::grow(cuda::CUmemoryPool handle, const StreamName& stream, std::u
   CUresult result = port_.take_segment(slot_, stream.context, size, placement, &base);
   if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && size != least) {
     {
-      const Locked locked(mutex_);
+      const base::Locked locked(mutex_);
       pool->reserved -= size - least;
     }
     size = least;
     result = port_.take_segment(slot_, stream.context, size, placement, &base);
   }
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   if (result != cuda::CUDA_SUCCESS) {
     pool->reserved -= size;
     forget_destroyed();
@@ -411,7 +400,7 @@ CUresult Pools::depend(cuda::CUmemoryPool handle, const StreamName& stream, std:
   cuda::CUdeviceptr taken = 0;
   std::uint64_t id = 0;
   {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     Pool* const pool = find_pool(handle);
     if (pool == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
     const auto block = take_pending(*pool, stream, block_bytes(bytes));
@@ -424,7 +413,7 @@ CUresult Pools::depend(cuda::CUmemoryPool handle, const StreamName& stream, std:
   for (const Fence& fence : fences) {
     if (result == cuda::CUDA_SUCCESS) result = driver_.cuStreamWaitEvent(stream.stream, fence.event, 0);
   }
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   const auto block = blocks_.find(taken);
   if (block == blocks_.end() || block->second.id != id) return cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (result != cuda::CUDA_SUCCESS) {
@@ -458,18 +447,18 @@ CUresult Pools::allocate(cuda::CUmemoryPool pool, const StreamName& stream, std:
 // ---- freeing
 
 bool Pools::owns(cuda::CUdeviceptr address) const {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   const auto block = blocks_.find(address);
   return block != blocks_.end() && block->second.use == Use::kLive;
 }
 
 bool Pools::covers(cuda::CUdeviceptr address) const {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   return holding(address) != blocks_.end();
 }
 
 std::optional<Pools::Freeing> Pools::begin_free(cuda::CUdeviceptr address) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   const auto block = blocks_.find(address);
   if (block == blocks_.end() || block->second.use != Use::kLive) return std::nullopt;
   block->second.use = Use::kFreeing;
@@ -477,7 +466,7 @@ std::optional<Pools::Freeing> Pools::begin_free(cuda::CUdeviceptr address) {
 }
 
 void Pools::end_free(const Freeing& freeing, bool freed) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   const auto block = blocks_.find(freeing.address);
   // Its context may have gone meanwhile.
   if (block == blocks_.end() || block->second.id != freeing.id) return;
@@ -496,7 +485,7 @@ CUresult Pools::free(cuda::CUdeviceptr address, const StreamName& stream) {
   std::uint64_t id = 0;
   Fence fence{nullptr, stream.context, 0, 0};
   {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     const auto block = blocks_.find(address);
     if (block == blocks_.end() || block->second.use != Use::kLive) return cuda::CUDA_ERROR_INVALID_VALUE;
     block->second.use = Use::kFreeing;
@@ -514,7 +503,7 @@ CUresult Pools::free(cuda::CUdeviceptr address, const StreamName& stream) {
   const bool is_fenced = result == cuda::CUDA_SUCCESS;
   // A stream of a green context may be one that no event of ours fits. Where it is so, its work is waited for.
   if (!is_fenced && !is_about_capture(result)) result = driver_.cuStreamSynchronize(stream.stream);
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   const auto block = blocks_.find(address);
   const bool is_there = block != blocks_.end() && block->second.id == id;
   // Its context has gone meanwhile, and with it, as a rule, the event.
@@ -544,7 +533,7 @@ Pools::Blocks::const_iterator Pools::holding(cuda::CUdeviceptr address) const {
 }
 
 std::optional<Pools::Allocation> Pools::find(cuda::CUdeviceptr address) const {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   const auto block = holding(address);
   if (block == blocks_.end() || !is_used(block->second) || address - block->first >= block->second.requested)
     return std::nullopt;
@@ -552,14 +541,14 @@ std::optional<Pools::Allocation> Pools::find(cuda::CUdeviceptr address) const {
 }
 
 std::uint64_t Pools::reserved_bytes() const {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   std::uint64_t bytes = 0;
   for (const auto& pool : pools_) bytes += pool->reserved;
   return bytes;
 }
 
 CUresult Pools::get(cuda::CUmemoryPool handle, cuda::CUmemPool_attribute attribute, void* value) const {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   const Pool* const pool = find_pool(handle);
   if (pool == nullptr || value == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
   auto* const number = static_cast<std::uint64_t*>(value);
@@ -579,7 +568,7 @@ CUresult Pools::get(cuda::CUmemoryPool handle, cuda::CUmemPool_attribute attribu
 }
 
 CUresult Pools::set(cuda::CUmemoryPool handle, cuda::CUmemPool_attribute attribute, const void* value) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   Pool* const pool = find_pool(handle);
   if (pool == nullptr || value == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
   const auto number = [value] { return *static_cast<const std::uint64_t*>(value); };
@@ -675,7 +664,7 @@ std::uint64_t Pools::release(std::uint64_t bytes) {
   std::vector<cuda::CUdeviceptr> gone;
   std::uint64_t freed = 0;
   {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     const auto has_free = [](const auto& pool) { return !pool->free[0].empty() || !pool->free[1].empty(); };
     if (std::none_of(pools_.begin(), pools_.end(), has_free)) return 0;
     settle(kAllQuestions);
@@ -693,7 +682,7 @@ std::uint64_t Pools::release(std::uint64_t bytes) {
 void Pools::release_surplus() {
   std::vector<cuda::CUdeviceptr> gone;
   {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     settle(kFewQuestions);
     for (const auto& pool : pools_) detach_surplus(*pool, &gone);
     forget_destroyed();
@@ -706,7 +695,7 @@ std::uint64_t Pools::trim(cuda::CUmemoryPool handle, std::uint64_t keep) {
   std::vector<cuda::CUdeviceptr> gone;
   std::uint64_t freed = 0;
   {
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     Pool* const pool = find_pool(handle);
     if (pool == nullptr) return 0;
     settle(kAllQuestions);
@@ -721,14 +710,14 @@ std::uint64_t Pools::trim(cuda::CUmemoryPool handle, std::uint64_t keep) {
 // ---- ends
 
 void Pools::stream_gone(cuda::CUstream stream) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   for (auto& [address, block] : blocks_) {
     if (block.use == Use::kFree && block.stream.stream == stream) block.stream = {};
   }
 }
 
 void Pools::context_going(cuda::CUcontext context) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   for (auto block = blocks_.begin(); block != blocks_.end();) {
     Block& its = block->second;
     const Segment& segment = segment_of(its);
@@ -760,7 +749,7 @@ void Pools::context_going(cuda::CUcontext context) {
 // ---- for tests
 
 const char* Pools::check() const {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   std::map<const Pool*, std::pair<std::uint64_t, std::uint64_t>> sums;  // used, whole
   std::map<const Pool*, std::uint64_t> reserved;
   std::size_t free = 0;

@@ -24,8 +24,6 @@
 // asked about when its context has gone. Memory is taken from and given to the port without it.
 #pragma once
 
-#include <pthread.h>
-
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -35,6 +33,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/lock.h"
 #include "cuda/driver.gen.h"
 #include "pager/pager.h"
 
@@ -245,8 +244,8 @@ class Pools {
   const cuda::CUdevice device_;
   const std::uint32_t slot_;
 
-  mutable pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;  // guards all that follows
-  std::vector<std::unique_ptr<Pool>> pools_;                   // few
+  mutable base::Mutex mutex_;                 // guards all that follows
+  std::vector<std::unique_ptr<Pool>> pools_;  // few
   std::map<cuda::CUdeviceptr, Segment> segments_;
   Blocks blocks_;                                       // of all segments, without gaps
   std::map<std::uint64_t, cuda::CUdeviceptr> pending_;  // free blocks with fences, the oldest first

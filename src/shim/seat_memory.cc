@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shim/seat_memory.h"
 
-#include <time.h>
-
 #include <algorithm>
 
 #include "os/system_clock.h"
@@ -19,17 +17,6 @@ constexpr base::Duration kFirstRoom = 3s;
 // to drain and be evicted first. Without one it waits this long for it to come back.
 constexpr base::Duration kWithoutDaemon = 30s;
 constexpr base::Duration kLook = 100ms;
-
-class Locked {
- public:
-  explicit Locked(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
-  ~Locked() { pthread_mutex_unlock(&mutex_); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-
- private:
-  pthread_mutex_t& mutex_;
-};
 
 // Tickets and sequences grow, and may come round.
 bool is_newer(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) > 0; }
@@ -52,6 +39,7 @@ SeatMemory::SeatMemory(const cuda::Driver& driver, const MemorySettings& setting
       lender(port, the_slot),
       pager(driver, options_of(settings, the_device, lender)),
       pools(driver, pools_port, the_device, the_slot),
+      managed(driver, the_device),
       driver_(driver),
       settings_(settings) {
   pager.bounds().set(0, pager::Bounds::kNone);
@@ -87,7 +75,7 @@ void SeatMemory::apply_locked() {
 }
 
 bool SeatMemory::set_room(const wire::Room& room) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   if (room_.sequence != 0 && !is_newer(room.sequence, room_.sequence)) return false;
   room_ = room;
   rule_.store(Rule::kBounded, std::memory_order_release);
@@ -97,21 +85,21 @@ bool SeatMemory::set_room(const wire::Room& room) {
     if (room.refused != 0) refused_ = room.ticket;
   }
   apply_locked();
-  pthread_cond_broadcast(&changed_);
+  mutex_.wake_all();
   return true;
 }
 
 void SeatMemory::unbind() {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   rule_.store(Rule::kUnbounded, std::memory_order_release);
   opened_ = false;
   apply_locked();
-  pthread_cond_broadcast(&changed_);
+  mutex_.wake_all();
 }
 
 void SeatMemory::on_connected() {
   lender.on_connected();
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   // Sequences are the connection's.
   room_.sequence = 0;
   reported_sequence_ = 0;
@@ -119,36 +107,27 @@ void SeatMemory::on_connected() {
 }
 
 void SeatMemory::on_opened(base::TimePoint now) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   opened_ = true;
   opened_at_ = now;
 }
 
 std::optional<base::Duration> SeatMemory::expire_asking(base::TimePoint now) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   if (!opened_ || rule_.load(std::memory_order_relaxed) != Rule::kAsking) return std::nullopt;
   if (now - opened_at_ < kFirstRoom) return kFirstRoom - (now - opened_at_);
   rule_.store(Rule::kUnbounded, std::memory_order_release);
   apply_locked();
-  pthread_cond_broadcast(&changed_);
+  mutex_.wake_all();
   return 0ns;
 }
 
-bool SeatMemory::sleep_locked(base::Duration duration) {
-  timespec until{};
-  ::clock_gettime(CLOCK_REALTIME, &until);
-  until.tv_nsec += duration.count();
-  until.tv_sec += until.tv_nsec / 1'000'000'000;
-  until.tv_nsec %= 1'000'000'000;
-  return pthread_cond_timedwait(&changed_, &mutex_, &until) == 0;
-}
-
 bool SeatMemory::await_bounds() {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   const base::TimePoint start = os::SystemClock().now();
   while (rule_.load(std::memory_order_relaxed) == Rule::kAsking) {
     if (os::SystemClock().now() - start > kWithoutDaemon) return false;
-    sleep_locked(kLook);
+    mutex_.wait_for(kLook);
   }
   return true;
 }
@@ -157,8 +136,8 @@ bool SeatMemory::enough_locked(const wire::RoomWanted& wish) const {
   return (wish.room == 0 || room_.room >= wish.room) && (wish.commitment == 0 || room_.commitment >= wish.commitment);
 }
 
-SeatMemory::Wish SeatMemory::wish(std::uint64_t bytes, bool on_gpu, bool* again) {
-  const Locked locked(mutex_);
+SeatMemory::Wish SeatMemory::wish(std::uint64_t bytes, Kind kind, bool* again) {
+  const base::Locked locked(mutex_);
   *again = rule_.load(std::memory_order_relaxed) == Rule::kAsking;
   if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return {};
   const std::uint64_t wanted = pager::round_up(std::min(bytes, UINT64_MAX / 4), pager::kBlockBytes);
@@ -167,59 +146,90 @@ SeatMemory::Wish SeatMemory::wish(std::uint64_t bytes, bool on_gpu, bool* again)
   do {
     made.ticket = ++last_ticket_;
   } while (made.ticket == 0);
+  const std::uint64_t beside = pager.bounds().beside();
   made.message = {.slot = slot,
                   .ticket = made.ticket,
-                  .room = on_gpu ? pager.bounds().used() + outside + wanted : 0,
-                  .commitment = pager.bounds().committed() + outside + wanted};
+                  .room = kind == Kind::kOnGpu ? pager.bounds().used() + outside + wanted : 0,
+                  .commitment = pager.bounds().committed() + beside + outside + wanted,
+                  .managed = beside + (kind == Kind::kManaged ? wanted : 0)};
   newest_wish_ = made.message;
   return made;
 }
 
 bool SeatMemory::await(std::uint32_t ticket) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   base::TimePoint heard = os::SystemClock().now();
   while (is_newer(ticket, answered_)) {
     if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return true;  // no bounds any more: try
     const base::TimePoint now = os::SystemClock().now();
     if (opened_) heard = now;
     if (now - heard > kWithoutDaemon) return false;
-    sleep_locked(kLook);
+    mutex_.wait_for(kLook);
   }
   return refused_ != ticket;
 }
 
 wire::RoomWanted SeatMemory::open_wish() {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   return newest_wish_.ticket != 0 && is_newer(newest_wish_.ticket, answered_) ? newest_wish_ : wire::RoomWanted{};
 }
 
 // ---- what the pager does not have
 
-void SeatMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes) {
-  {
-    const Locked locked(mutex_);
-    outside_[key] = {reason, bytes};
-    outside_by_reason_[static_cast<std::size_t>(reason)] += bytes;
-    outside_total_.fetch_add(bytes, std::memory_order_relaxed);
-    apply_locked();
-  }
+void SeatMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context) {
+  const base::Locked locked(mutex_);
+  // What had this name before is gone: the thread that has freed it has not come to say so.
+  if (const auto gone = outside_.find(key); gone != outside_.end()) remove_locked(gone);
+  outside_[key] = {reason, bytes, context, next_number_++};
+  outside_by_reason_[static_cast<std::size_t>(reason)] += bytes;
+  outside_total_.fetch_add(bytes, std::memory_order_relaxed);
+  apply_locked();
+}
+
+void SeatMemory::remove_locked(std::map<std::uint64_t, Outside>::iterator outside) {
+  outside_by_reason_[static_cast<std::size_t>(outside->second.reason)] -= outside->second.bytes;
+  outside_total_.fetch_sub(outside->second.bytes, std::memory_order_relaxed);
+  outside_.erase(outside);
+  apply_locked();
 }
 
 bool SeatMemory::remove_outside(std::uint64_t key) {
-  {
-    const Locked locked(mutex_);
-    const auto found = outside_.find(key);
-    if (found == outside_.end()) return false;
-    outside_by_reason_[static_cast<std::size_t>(found->second.reason)] -= found->second.bytes;
-    outside_total_.fetch_sub(found->second.bytes, std::memory_order_relaxed);
-    outside_.erase(found);
-    apply_locked();
-  }
+  const base::Locked locked(mutex_);
+  const auto found = outside_.find(key);
+  if (found == outside_.end()) return false;
+  remove_locked(found);
   return true;
 }
 
+std::optional<SeatMemory::Freeing> SeatMemory::begin_free(std::uint64_t key) {
+  if (const auto going = managed.begin_free(key)) return Freeing{key, 0, going};
+  const base::Locked locked(mutex_);
+  const auto found = outside_.find(key);
+  if (found == outside_.end()) return std::nullopt;
+  return Freeing{key, found->second.number, std::nullopt};
+}
+
+void SeatMemory::end_free(const Freeing& freeing, bool freed) {
+  if (freeing.managed) {
+    if (managed.end_free(*freeing.managed, freed)) pager.bounds().uncommit_beside(freeing.managed->counted);
+    return;
+  }
+  const base::Locked locked(mutex_);
+  const auto found = outside_.find(freeing.key);
+  if (freed && found != outside_.end() && found->second.number == freeing.number) remove_locked(found);
+}
+
+void SeatMemory::context_gone(cuda::CUcontext context) {
+  pager.bounds().uncommit_beside(managed.context_gone(context));
+  const base::Locked locked(mutex_);
+  for (auto outside = outside_.begin(); outside != outside_.end();) {
+    const auto its = outside++;
+    if (its->second.context == context) remove_locked(its);
+  }
+}
+
 void SeatMemory::set_outside(wire::Unpageable reason, std::uint64_t bytes) {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   std::uint64_t& known = outside_by_reason_[static_cast<std::size_t>(reason)];
   if (known == bytes) return;
   outside_total_.fetch_add(bytes - known, std::memory_order_relaxed);
@@ -229,7 +239,7 @@ void SeatMemory::set_outside(wire::Unpageable reason, std::uint64_t bytes) {
 
 void SeatMemory::count_pool(cuda::CUmemoryPool pool) {
   {
-    const Locked locked(pools_mutex_);
+    const base::Locked locked(pools_mutex_);
     if (pool != nullptr && std::find(pools_.begin(), pools_.end(), pool) == pools_.end()) pools_.push_back(pool);
   }
   count_pools();
@@ -237,7 +247,7 @@ void SeatMemory::count_pool(cuda::CUmemoryPool pool) {
 
 void SeatMemory::forget_pool(cuda::CUmemoryPool pool) {
   {
-    const Locked locked(pools_mutex_);
+    const base::Locked locked(pools_mutex_);
     const auto found = std::find(pools_.begin(), pools_.end(), pool);
     if (found == pools_.end()) return;
     pools_.erase(found);
@@ -246,7 +256,7 @@ void SeatMemory::forget_pool(cuda::CUmemoryPool pool) {
 }
 
 void SeatMemory::count_pools() {
-  const Locked locked(pools_mutex_);
+  const base::Locked locked(pools_mutex_);
   std::uint64_t bytes = 0;
   for (const cuda::CUmemoryPool pool : pools_) {
     std::uint64_t reserved = 0;
@@ -266,7 +276,7 @@ void SeatMemory::count_pools() {
 // ---- reports
 
 bool SeatMemory::has_unreported_room() const {
-  const Locked locked(mutex_);
+  const base::Locked locked(mutex_);
   return room_.sequence != reported_sequence_;
 }
 
@@ -274,11 +284,13 @@ wire::Memory SeatMemory::report(std::uint64_t epoch, std::uint32_t flags) {
   wire::Memory memory{.slot = slot, .epoch = epoch, .flags = flags};
   {
     // The bounds were in force before what follows is counted: that is what a sequence promises.
-    const Locked locked(mutex_);
+    const base::Locked locked(mutex_);
     memory.room_sequence = room_.sequence;
     reported_sequence_ = room_.sequence;
     for (std::size_t i = 0; i < wire::kUnpageableReasons; ++i) memory.unpageable[i] = outside_by_reason_[i];
   }
+  memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kManaged)] = pager.bounds().beside();
+  memory.managed_away = managed.away_bytes();
   const pager::Counters counters = pager.counters();
   const std::uint64_t on_gpu = pager.bounds().used();
   const auto pinned = [&](pager::PinReason reason) { return counters.unpageable[static_cast<std::size_t>(reason)]; };

@@ -12,8 +12,6 @@
 // Announcement). This one (mutex_) is held for moments, never across a call of the driver.
 #pragma once
 
-#include <pthread.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -22,8 +20,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/lock.h"
 #include "pager/pager.h"
 #include "shim/host_lender.h"
+#include "shim/managed_memory.h"
 #include "shim/pools.h"
 #include "wire/messages.h"
 
@@ -48,6 +48,7 @@ class SeatMemory {
   HostLender lender;
   pager::Pager pager;
   Pools pools;  // stream-ordered allocation, out of the pager's memory
+  ManagedMemory managed;
 
   // Whether allocations on this GPU are the pager's. Calls the driver once.
   bool is_paged();
@@ -88,7 +89,8 @@ class SeatMemory {
   };
   // Notes that a thread wants `bytes` more; what is to be sent, unless bounds are not what it lacks (ticket 0, then
   // `again` says whether trying once more is of use). With the agent's lock held, so that tickets are sent in order.
-  Wish wish(std::uint64_t bytes, bool on_gpu, bool* again);
+  enum class Kind : std::uint8_t { kOnGpu, kEvicted, kManaged };
+  Wish wish(std::uint64_t bytes, Kind kind, bool* again);
   // Waits for the answer. False: there is none to be had, or it is no.
   bool await(std::uint32_t ticket);
   // Waits until the first bounds are known. False: this is taking too long.
@@ -98,10 +100,22 @@ class SeatMemory {
 
   // ---- what the pager does not have
 
-  // Device memory of the driver's own making. `key` names it (an address, a handle).
-  void add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes);
+  // Device memory of the driver's own making. `key` names it (an address, a handle). It goes with `context`, unless
+  // that is null.
+  void add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context);
   // False: it is not known here.
   bool remove_outside(std::uint64_t key);
+  // The same in two steps, around the driver's call that frees it: another thread may be given the same name before
+  // this one is back. Managed memory, too.
+  struct Freeing {
+    std::uint64_t key = 0;
+    std::uint64_t number = 0;  // of the entry
+    std::optional<ManagedMemory::Freeing> managed;
+  };
+  std::optional<Freeing> begin_free(std::uint64_t key);
+  void end_free(const Freeing& freeing, bool freed);
+  // The context is gone, and with it what was in it.
+  void context_gone(cuda::CUcontext context);
   // For what is asked for and not followed (pools).
   void set_outside(wire::Unpageable reason, std::uint64_t bytes);
   // A pool of the driver's has been allocated from: what it has reserved is counted from now on.
@@ -112,8 +126,10 @@ class SeatMemory {
   // Asks the driver again: pools and graphs give memory back at moments of their own.
   void count_pools();
   std::uint64_t outside_bytes() const { return outside_total_.load(std::memory_order_relaxed); }
-  // Allocated in all, in whole blocks.
-  std::uint64_t allocated_bytes() const { return pager.bounds().committed() + outside_bytes(); }
+  // Allocated in all, in whole blocks; managed memory in pages.
+  std::uint64_t allocated_bytes() const {
+    return pager.bounds().committed() + pager.bounds().beside() + outside_bytes();
+  }
 
   // ---- reports
 
@@ -128,11 +144,13 @@ class SeatMemory {
   struct Outside {
     wire::Unpageable reason;
     std::uint64_t bytes;
+    cuda::CUcontext context;
+    std::uint64_t number;
   };
 
   void apply_locked();
+  void remove_locked(std::map<std::uint64_t, Outside>::iterator outside);
   bool enough_locked(const wire::RoomWanted& wish) const;
-  bool sleep_locked(base::Duration duration);
 
   const cuda::Driver& driver_;
   const MemorySettings& settings_;
@@ -143,8 +161,7 @@ class SeatMemory {
   std::atomic<std::uint64_t> total_{0};
   std::atomic<std::uint64_t> outside_total_{0};
 
-  mutable pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
-  pthread_cond_t changed_ = PTHREAD_COND_INITIALIZER;  // rule, room or answers
+  mutable base::Mutex mutex_;  // those who wait for rule, room or answers wait at it
   wire::Room room_;
   bool opened_ = false;
   base::TimePoint opened_at_{};
@@ -154,7 +171,8 @@ class SeatMemory {
   std::uint32_t answered_ = 0;
   std::uint32_t refused_ = 0;  // the newest ticket that was
   std::map<std::uint64_t, Outside> outside_;
-  pthread_mutex_t pools_mutex_ = PTHREAD_MUTEX_INITIALIZER;  // held while the driver is asked; before mutex_
+  std::uint64_t next_number_ = 1;
+  base::Mutex pools_mutex_;  // held while the driver is asked; before mutex_
   std::vector<cuda::CUmemoryPool> pools_;
   std::array<std::uint64_t, wire::kUnpageableReasons> outside_by_reason_{};
   wire::RoomWanted newest_wish_;

@@ -40,6 +40,7 @@ void Passage::enter_slowly(cuda::CUstream stream) {
   slot_ = memo.slot;
   passed_ = tenant_->gate().pass(*thread_, slot_);
   note(memo);
+  tenant_->memories().mover().on_passed(slot_);
 }
 
 // Nothing runs, so no lease is needed; but the driver looks up some of the addresses now, so the memory has to be
@@ -147,6 +148,7 @@ void SeveralPassages::enter() {
   for (std::size_t i = 0; i < count_; ++i) {
     const Member& member = members_[i];
     if (member.has_stream) tenant_->seats().streams(member.slot).note(member.context, member.stream);
+    tenant_->memories().mover().on_passed(member.slot);
   }
 }
 

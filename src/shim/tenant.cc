@@ -199,7 +199,7 @@ void Tenant::on_host_lent(const wire::HostLent& message, os::FileDescriptor memo
 }
 
 void Tenant::handle(const wire::PrepareSwapOut& message) {
-  if (message.slot < seats_.count()) memories_.mover().prepare(message.slot, message.bytes);
+  if (message.slot < seats_.count()) memories_.mover().prepare(message.slot, message.bytes, message.managed);
 }
 
 // The page has said so already; this only spares the drainer another look.

@@ -195,7 +195,7 @@ struct Idling {
   std::uint64_t epoch = 0;
 };
 
-// Why device memory must stay where it is.
+// Why device memory is not the pager's. All but kManaged must stay where it is.
 enum class Unpageable : std::uint32_t {
   kExported = 0,    // other processes reach it, or may
   kImported = 1,    // another process's
@@ -204,8 +204,8 @@ enum class Unpageable : std::uint32_t {
   kPool = 4,        // stream-ordered pools, where they are left to the driver
   kGraph = 5,       // memory nodes of graphs
   kArray = 6,
-  kManaged = 7,
-  kOther = 8,  // GPUMUX_PAGING=off, and whatever else the driver was asked for
+  kManaged = 7,  // unified: its pages go where the driver wants them
+  kOther = 8,    // GPUMUX_PAGING=off, and whatever else the driver was asked for
 };
 inline constexpr std::size_t kUnpageableReasons = 9;
 
@@ -221,7 +221,7 @@ struct Memory {
   std::uint64_t allocated = 0;                        // that the program has asked for and not freed, pageable or not
   std::uint64_t resident = 0;                         // pageable, on the GPU; what is kept for reuse is part of it
   std::uint64_t evicted = 0;                          // pageable, not on the GPU. Zero: its work may run
-  std::uint64_t unpageable[kUnpageableReasons] = {};  // on the GPU
+  std::uint64_t unpageable[kUnpageableReasons] = {};  // on the GPU; of kManaged, wherever its pages are
   std::uint64_t host_used = 0;                        // of the host memory that it has been lent
   std::uint64_t host_clean = 0;                       // of that, copies of what is on the GPU too
   // Since it began.
@@ -231,8 +231,9 @@ struct Memory {
   std::uint64_t saved_constant = 0;
   std::uint32_t flags = 0;  // kMemoryBusy
   std::uint32_t reserved = 0;
+  std::uint64_t managed_away = 0;  // of unpageable[kManaged], moved to the host by the seat, and not back
 };
-static_assert(sizeof(Memory) == 168);
+static_assert(sizeof(Memory) == 176);
 inline constexpr std::uint32_t kMemoryBusy = 1u << 0;   // a job of the pager's is under way
 inline constexpr std::uint32_t kMemoryStuck = 1u << 1;  // it cannot go where Room wants it: the driver refuses
 
@@ -245,7 +246,7 @@ struct RoomWanted {
   std::uint32_t ticket = 0;      // grows; never 0
   std::uint64_t room = 0;        // on the GPU in all, with what it has; 0: as it is
   std::uint64_t commitment = 0;  // allocated in all; 0: as it is
-  std::uint64_t reserved = 0;
+  std::uint64_t managed = 0;     // of `commitment`, unified memory: that need not fit on the GPU
 };
 
 // Host memory for evicted data: about so many bytes more (at most kMaxHostChunkBytes); answered by HostLent.
@@ -412,7 +413,8 @@ struct HostSpare {
   std::uint64_t bytes = 0;
 };
 
-// The seat holds a lease that will be revoked soon, and is likely to have to make so much room then. Only a hint.
+// The seat holds a lease that will be revoked soon, and is likely to have to make so much room then; and whoever is
+// next will want so much of what its managed memory takes. Only a hint.
 struct PrepareSwapOut {
   static constexpr Type kType = Type::kPrepareSwapOut;
   static constexpr std::size_t kMinimumBytes = 24;
@@ -420,6 +422,7 @@ struct PrepareSwapOut {
   std::uint32_t reserved = 0;
   std::uint64_t epoch = 0;
   std::uint64_t bytes = 0;
+  std::uint64_t managed = 0;
 };
 
 using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped,

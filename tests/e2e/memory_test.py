@@ -119,6 +119,77 @@ class Memory(GpumuxTest):
         self.assertEqual(program.field("digest"), wanted)
 
 
+class ManagedMemory(GpumuxTest):
+    """Unified memory, which the driver pages: one program may have more of it than the GPU holds."""
+    machine_settings = Memory.machine_settings
+    daemon_settings = Memory.daemon_settings
+    blocks = {**LARGE, "blocks": 20}  # 160 MiB, of a GPU with 96
+    mib = 1 << 20
+
+    def native(self, **options):
+        return self.start("large", name="native", preload=False, allocator="managed",
+                          **options).expect_success(timeout=60).field("digest")
+
+    def seat_of(self, daemon, program):
+        return next((seat for seat in daemon.api.seats() if seat["pid"] == program.pid), None)
+
+    def turns_of_two(self, **options):
+        """One with more managed memory than the GPU has, one whose memory is paged: each gets the GPU in turn."""
+        managed = {**self.blocks, "rounds": 40}
+        paged = {**LARGE, "rounds": 100}
+        wanted = self.native(**managed)
+        wanted_of_paged = self.start("large", name="native", preload=False, **paged).expect_success().field("digest")
+        daemon = self.start_daemon()
+        program = self.start("large", name="managed", watch=1, **managed, **options)
+        other = self.start("large", name="paged", **paged)
+        program.wait_for_line("round", timeout=60)
+
+        def is_counted():
+            seat = self.seat_of(daemon, program)
+            memory = (seat or {}).get("memory", {})
+            return 160 <= memory.get("unpageable", {}).get("managed", 0) / self.mib < 161 and \
+                memory["allocated_bytes"] >= 160 * self.mib and memory["unpageable_bytes"] < 16 * self.mib
+        wait_until(is_counted, 20, lambda: f"managed memory is counted: {daemon.api.seats()}")
+        program.expect_success(timeout=120)
+        other.expect_success(timeout=120)
+        self.assertEqual(program.field("digest"), wanted)
+        self.assertEqual(other.field("digest"), wanted_of_paged)
+        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+        # It made way before the other one's turn, and was fetched in its own.
+        self.assertGreaterEqual(int(program.field("left")), 2)
+        self.assertGreaterEqual(int(program.field("came_back")), 2)
+        # Its own use, of a whole GPU.
+        self.assertEqual(program.field("total"), str(96 * self.mib))
+        self.assertEqual(program.field("free"), "0")
+
+    def test_a_program_with_managed_memory_makes_way(self):
+        self.turns_of_two(allocator="managed")
+
+    def test_a_program_that_is_told_to_use_managed_memory(self):
+        self.turns_of_two(variables={"GPUMUX_MEMORY": "managed"})
+
+    def test_alone_nothing_is_asked_of_it(self):
+        self.start_daemon()
+        wanted = self.native(**LARGE)
+        program = self.start("large", watch=1, variables={"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}, **LARGE)
+        program.expect_success(timeout=60)
+        self.assertEqual(program.field("digest"), wanted)
+        self.assertEqual((program.field("left"), program.field("came_back")), ("0", "0"))
+        self.assertEqual(int(program.field("free")), int(program.field("total")) - 48 * self.mib - 4096)
+
+    def refused(self, daemon, **variables):
+        program = self.start("large", allocator="managed", variables=variables, **self.blocks)
+        self.assertEqual(program.wait(timeout=60), 3)
+        self.assertEqual(program.field("code"), "2")  # CUDA_ERROR_OUT_OF_MEMORY
+        wait_until(lambda: "an allocation is refused" in daemon.log(), 20, "the daemon says so")
+
+    def test_a_quota_is_for_managed_memory_too(self):
+        self.refused(self.start_daemon(), GPUMUX_MEM_LIMIT="120M")
+
+    def test_gpu_and_host_memory_are_all_there_is(self):
+        self.refused(self.start_daemon(host_memory="48MiB"))
+
+
 class MemoryOfSeveralGpus(GpumuxTest):
     gpus = 2
     machine_settings = Memory.machine_settings

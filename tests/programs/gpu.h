@@ -36,7 +36,8 @@ enum class Door { kLinked, kDlsym, kProcAddress };
   X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess) X(cuMemAllocAsync) \
   X(cuMemFreeAsync) X(cuMemAllocAsync_ptsz) X(cuMemFreeAsync_ptsz) X(cuMemAllocFromPoolAsync) X(cuMemPoolCreate) \
   X(cuMemPoolDestroy) X(cuMemPoolGetAttribute) X(cuMemPoolSetAttribute) X(cuMemPoolSetAccess) X(cuMemPoolTrimTo) \
-  X(cuDeviceGetDefaultMemPool) X(cuPointerGetAttribute) X(cuMemGetAddressRange_v2)
+  X(cuDeviceGetDefaultMemPool) X(cuPointerGetAttribute) X(cuMemGetAddressRange_v2) X(cuMemGetInfo_v2) \
+  X(cuMemAllocManaged) X(cuMemRangeGetAttribute)
 // clang-format on
 
 struct Api {

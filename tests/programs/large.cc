@@ -3,10 +3,14 @@
 // sums at every round and word by word at the end. A part of it never changes (weights), a part is never touched again
 // (a preallocation). The digest depends on the options
 // alone. With --allocator vmm the blocks are mapped by the program itself, two handles next to each other, and with
-// --churn 1 move to other addresses now and then.
+// --churn 1 move to other addresses now and then. With --allocator managed they are managed memory, and with --watch 1
+// the program says at the end how often its first block was asked to leave the GPU, and to come back.
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
+#include <memory>
+#include <thread>
 
 #include "tests/programs/gpu.h"
 
@@ -21,6 +25,34 @@ struct BlockOfMemory {
   bool changes = true;
 };
 
+// Looks where a block was last asked to be.
+class Watcher {
+ public:
+  Watcher(const Api& api, CUdeviceptr block, std::size_t bytes) {
+    thread_ = std::thread([this, &api, block, bytes] {
+      for (int last = kDeviceInvalid; !stopping_; ::usleep(200)) {
+        int place = kDeviceInvalid;
+        GPUMUX_CALL(api.cuMemRangeGetAttribute(&place, sizeof place, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
+                                               block, bytes));
+        if (place != last && place == kDeviceCpu) ++left_;
+        if (place != last && place >= 0) ++came_back_;
+        last = place;
+      }
+    });
+  }
+  void stop() {
+    stopping_ = true;
+    thread_.join();
+    say("left=%d came_back=%d", left_, came_back_);
+  }
+
+ private:
+  std::atomic<bool> stopping_{false};
+  int left_ = 0;
+  int came_back_ = 0;
+  std::thread thread_;
+};
+
 class Large {
  public:
   Large(const Api& api, const Options& options) : api_(api), options_(options), kernels_(load_kernels(api)) {
@@ -28,6 +60,12 @@ class Large {
     GPUMUX_CALL(api_.cuMemAlloc_v2(&sum_, 8));
     const std::uint64_t blocks = options.number("blocks");
     for (std::uint64_t i = 0; i < blocks; ++i) allocate(i);
+    std::size_t free = 0;
+    std::size_t total = 0;
+    GPUMUX_CALL(api_.cuMemGetInfo_v2(&free, &total));
+    say("memory total=%zu free=%zu", total, free);
+    if (options_.flag("watch"))
+      watcher_ = std::make_unique<Watcher>(api_, blocks_.front().data, blocks_.front().count * 4);
   }
 
   void round(std::uint64_t number) {
@@ -54,6 +92,7 @@ class Large {
 
   std::uint64_t finish() {
     std::uint64_t digest = 0;
+    if (watcher_ != nullptr) watcher_->stop();
     std::vector<std::uint32_t> words;
     for (BlockOfMemory& block : blocks_) {
       check_sum(block);
@@ -84,6 +123,8 @@ class Large {
       map(block);
     } else if (is_async()) {
       GPUMUX_CALL(api_.cuMemAllocAsync(&block.data, block.count * 4, stream_));
+    } else if (options_.text("allocator") == "managed") {
+      GPUMUX_CALL(api_.cuMemAllocManaged(&block.data, block.count * 4, CU_MEM_ATTACH_GLOBAL));
     } else {
       GPUMUX_CALL(api_.cuMemAlloc_v2(&block.data, block.count * 4));
     }
@@ -148,6 +189,7 @@ class Large {
   CUstream stream_ = nullptr;
   CUdeviceptr sum_ = 0;
   std::vector<BlockOfMemory> blocks_;
+  std::unique_ptr<Watcher> watcher_;
 };
 
 }  // namespace
@@ -163,6 +205,7 @@ int main(int argc, char** argv) {
                          {"step-us", "0"},
                          {"churn", "0"},
                          {"allocator", "malloc"},
+                         {"watch", "0"},
                          {"hold", "0"}});
   const Api api = open_driver(options.door());
   GPUMUX_CALL(api.cuInit(0));

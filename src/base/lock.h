@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mutex and a condition for code that must not throw, end its host or need more than the C library.
+// A mutex and a condition for code that must not throw, end its host or need more than the C library: the one small
+// lock of everything that runs in other people's processes.
 #pragma once
 
 #include <pthread.h>
+#include <time.h>
 
-namespace gpumux::pager {
+#include "base/clock.h"
+
+namespace gpumux::base {
 
 class Mutex {
  public:
@@ -17,6 +21,18 @@ class Mutex {
 
   // Sleeps until somebody calls wake_all; the mutex is free meanwhile. Wakes for no reason, too.
   void wait() { pthread_cond_wait(&condition_, &mutex_); }
+  // The same, for about so long at most: by the wall clock, which may be set meanwhile (the monotonic one came with
+  // glibc 2.30). So it is for looking again every now and then, and not for measuring.
+  void wait_for(Duration duration) {
+    constexpr std::int64_t kSecond = 1'000'000'000;
+    timespec until{};
+    ::clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += duration.count() / kSecond;
+    until.tv_nsec += duration.count() % kSecond;
+    until.tv_sec += until.tv_nsec / kSecond;
+    until.tv_nsec %= kSecond;
+    pthread_cond_timedwait(&condition_, &mutex_, &until);
+  }
   void wake_all() { pthread_cond_broadcast(&condition_); }
 
   // In a forked child, where the thread that held it does not exist.
@@ -53,4 +69,4 @@ class Unlocked {
   Mutex& mutex_;
 };
 
-}  // namespace gpumux::pager
+}  // namespace gpumux::base

@@ -1,0 +1,494 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon's side of memory: the planner beside the core, looks at what GPUs hold, the mode that memory allows. And
+// what must hold of all that, after every step.
+//
+// The glue is the daemon's (daemon/rooms.cc) with messages left out: reports go to the planner and to the core, and
+// when everything that has come in at once is applied, GPUs whose memory or, where it is tight, whose turns have
+// changed are planned anew.
+#include <algorithm>
+#include <utility>
+
+#include "sim/sched/world.h"
+
+namespace gpumux::simsched {
+
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+// As often as the daemon looks.
+constexpr Duration kSampleEvery = 1s;
+constexpr Duration kReturnedLook = 20ms;
+constexpr Duration kNextLook = 100ms;
+// Every wish is answered by then: the planner's own patience, and what messages and restarts add.
+constexpr Duration kLongestWish = sched::kRoomPatience + 8s;
+// The mode that memory asks for is there by then: looks, reports and the dwell take that long.
+constexpr Duration kLongestModeChange = sched::kFitDwell + 3s;
+
+// What the core lets a seat owe at most: 10 s, or eight quanta of those that these settings come to.
+constexpr Duration kLongestDebt = 10s;
+
+std::string name(SeatId seat) {
+  return "tenant " + std::to_string(seat.tenant.value) + " on GPU " + std::to_string(seat.gpu.value);
+}
+
+}  // namespace
+
+void World::make_gpus() {
+  for (std::uint32_t i = 0; i < gpus_; ++i) {
+    GpuMemory gpu;
+    gpu.capacity = (1 + random_.below(4)) * 1024 * kMiB;
+    gpu.reserve = gpu.capacity / 16;
+    gpu.chunk_time = random_.between(300us, 3ms);
+    gpu_memory_.push_back(gpu);
+    choose_mode(i);
+  }
+  // Little enough that it is used up now and then.
+  host_budget_ = gpus_ * (512 + random_.below(8192)) * kMiB;
+}
+
+void World::choose_mode(std::uint32_t gpu) {
+  GpuMemory& memory = gpu_memory_[gpu];
+  memory.is_auto = random_.chance(70);
+  memory.configured = settings_[gpu].mode;
+  memory.too_much_since = memory.fits_since = TimePoint::max();
+  if (memory.is_auto) settings_[gpu].mode = sched::Mode::kSerial;
+  memory.dirty = true;
+}
+
+void World::start_planner() {
+  planner_ = std::make_unique<sched::Residency>();
+  planner_woken_for_ = TimePoint::max();
+  planner_->set_host_budget(host_budget_, 64 * kMiB);
+  for (std::uint32_t i = 0; i < gpus_; ++i) {
+    GpuMemory& gpu = gpu_memory_[i];
+    gpu.mode = {};
+    gpu.use = {};
+    gpu.changed_at = now_;
+    planner_->add_gpu(GpuIndex{i}, gpu.capacity, gpu.reserve);
+    surprise(i, 5s);
+  }
+}
+
+void World::surprise(std::uint32_t gpu, Duration how_long) {
+  gpu_memory_[gpu].surprised_until = std::max(gpu_memory_[gpu].surprised_until, now_ + how_long);
+}
+
+// ---- what comes in ------------------------------------------------------------------------------
+
+void World::open_room(Rank& rank, bool again) {
+  if (!again) create_context(rank);
+  sched::Quota quota;
+  if (rank.job->quota > 0) quota = {.group = rank.job->number, .bytes = rank.job->quota};
+  planner_->opened(now_, rank.seat, quota, !again);
+  gpu_memory_[rank.seat.gpu.value].dirty = true;
+  tell_foreign(rank.seat.gpu.value);
+  if (again) come_back_with_memory(rank);
+}
+
+void World::close_room(Rank& rank) {
+  GpuMemory& gpu = gpu_memory_[rank.seat.gpu.value];
+  planner_->closed(now_, rank.seat);
+  tell_foreign(rank.seat.gpu.value);
+  gpu.dirty = true;
+  gpu.changed_at = now_;
+}
+
+void World::reported(Rank& rank, const sched::MemoryReport& report, bool is_moving) {
+  GpuMemory& gpu = gpu_memory_[rank.seat.gpu.value];
+  log(std::to_string(now_.time_since_epoch().count()) + " memory " + std::to_string(rank.seat.tenant.value) + "@" +
+      std::to_string(rank.seat.gpu.value) + " #" + std::to_string(report.sequence) + " " +
+      std::to_string(report.resident) + " " + std::to_string(report.evicted) + " " + std::to_string(report.unpageable) +
+      (report.stuck ? " stuck" : ""));
+  const std::uint64_t before = planner_->on_gpu(rank.seat.gpu);
+  planner_->reported(now_, rank.seat, report);
+  if (is_moving || planner_->on_gpu(rank.seat.gpu) != before) gpu.changed_at = now_;
+  gpu.dirty = true;
+  if (report.resident + report.unpageable >= rank.memory.promised ||
+      report.allocated >= rank.memory.promised_commitment)
+    rank.memory.promised_until = TimePoint();  // taken
+  const bool was_settling = std::exchange(settling_, true);
+  tell(sched::MemoryNeed{rank.seat, report.evicted > 0});
+  if (report.evicted > 0) resolve_mode(rank.seat.gpu.value);
+  settling_ = was_settling;
+  settle_memory();
+}
+
+void World::tell_foreign(std::uint32_t index) {
+  const std::uint64_t expected =
+      sched::expected_contexts(gpu_memory_[index].capacity, planner_->together(GpuIndex{index}).seats);
+  planner_->set_foreign(now_, GpuIndex{index}, std::max(gpu_memory_[index].use.bytes(), expected));
+}
+
+// What NVML says, a moment later.
+void World::sample(std::uint32_t index) {
+  in(random_.between(100us, 30ms), [this, index, life = daemon_life_, used_then = used(index), asked_at = now_] {
+    if (!daemon_up_ || life != daemon_life_) return;
+    const GpuIndex gpu_index{index};
+    GpuMemory& gpu = gpu_memory_[index];
+    const std::uint64_t ours = planner_->on_gpu(gpu_index);
+    const std::uint64_t beyond = used_then > ours ? used_then - ours : 0;
+    log(std::to_string(now_.time_since_epoch().count()) + " used " + std::to_string(index) + " " +
+        std::to_string(used_then));
+    const bool is_quiet = gpu.changed_at < asked_at;
+    gpu.look_again = !is_quiet;
+    if (planner_->returning(gpu_index) > 0) {
+      if (!is_quiet) return;
+      planner_->returned(now_, gpu_index, gpu.use.left_behind(beyond));
+      gpu.dirty = true;
+      if (planner_->returning(gpu_index) > 0) return settle_memory();
+    }
+    if (gpu.use.look(beyond, is_quiet)) {
+      tell_foreign(index);
+      gpu.dirty = true;
+    }
+    settle_memory();
+  });
+}
+
+void World::sample_all() {
+  if (daemon_up_) {
+    for (std::uint32_t i = 0; i < gpus_; ++i) sample(i);
+  }
+  in(kSampleEvery, [this] { sample_all(); });
+}
+
+// Sooner, as long as memory of the dead is waited for, or the last look said nothing.
+void World::look_soon() {
+  if (looks_soon_ || !daemon_up_) return;
+  bool awaits_return = false, looks_again = false;
+  for (std::uint32_t i = 0; i < gpus_; ++i) {
+    awaits_return = awaits_return || planner_->returning(GpuIndex{i}) > 0;
+    looks_again = looks_again || gpu_memory_[i].look_again;
+  }
+  if (!awaits_return && !looks_again) return;
+  looks_soon_ = true;
+  in(awaits_return ? kReturnedLook : kNextLook, [this] {
+    looks_soon_ = false;
+    for (std::uint32_t i = 0; daemon_up_ && i < gpus_; ++i) sample(i);
+  });
+}
+
+// ---- planning -----------------------------------------------------------------------------------
+
+void World::settle_memory() {
+  if (settling_ || !daemon_up_ || !outcome_.wrong.empty()) return;
+  settling_ = true;
+  for (std::uint32_t i = 0; i < gpus_; ++i) {
+    GpuMemory& gpu = gpu_memory_[i];
+    const auto planned_at = planner_->next_deadline(GpuIndex{i});
+    const bool is_due = gpu.mode.look_again() <= now_ || (planned_at && *planned_at <= now_);
+    if (!gpu.dirty && !is_due && !planner_->is_tight(GpuIndex{i})) continue;
+    gpu.dirty = false;
+    resolve_mode(i);
+    plan(i);
+  }
+  settling_ = false;
+  check_memory();
+  wake_planner();
+  look_soon();
+}
+
+void World::resolve_mode(std::uint32_t index) {
+  GpuMemory& gpu = gpu_memory_[index];
+  const bool free_only = !gpu.is_auto && gpu.configured == sched::Mode::kConcurrent;
+  planner_->set_free_only(GpuIndex{index}, free_only);
+  const sched::Mode mode =
+      gpu.mode.resolve(now_, *planner_, GpuIndex{index}, {gpu.is_auto, gpu.configured}, settings_[index].mode);
+  if (mode == settings_[index].mode) return;
+  ++outcome_.mode_changes;
+  settings_[index].mode = mode;
+  tell(sched::SettingsChanged{GpuIndex{index}, settings_[index]});
+}
+
+void World::plan(std::uint32_t index) {
+  const sched::GpuMemory before = planner_->view(GpuIndex{index});
+  std::vector<sched::Turn> turns;
+  core_->turns(GpuIndex{index}, turns);
+  sched::ResidencyCommands commands;
+  planner_->plan(now_, GpuIndex{index}, turns, commands);
+  for (const sched::RoomBound& bound : commands.bounds) carry_out(bound, turns);
+  check_plan(index, before, turns);
+}
+
+void World::carry_out(const sched::RoomBound& bound, const std::vector<sched::Turn>& turns) {
+  ++outcome_.bounds;
+  log("  room " + std::to_string(bound.seat.tenant.value) + "@" + std::to_string(bound.seat.gpu.value) + " #" +
+      std::to_string(bound.sequence) + " " + std::to_string(bound.room) + " " + std::to_string(bound.commitment) + " " +
+      std::to_string(bound.ticket) + (bound.refused ? " refused" : ""));
+  Rank* const rank = rank_of(bound.seat);
+  if (rank == nullptr) return;
+  SeatMemory& memory = rank->memory;
+  const auto turn = std::find_if(turns.begin(), turns.end(), [&](const auto& one) { return one.seat == bound.seat; });
+  const bool holds = turn != turns.end() && turn->kind == sched::TurnKind::kHolding;
+  if (!holds) memory.promised_until = TimePoint();
+  // (What other programs take, and what somebody has who was stopped and unheard of, is nobody's to promise.)
+  const bool is_as_then = planner_->view(bound.seat.gpu).foreign <= memory.promised_beside &&
+                          now_ > gpu_memory_[bound.seat.gpu.value].surprised_until;
+  if (now_ < memory.promised_until && is_as_then &&
+      (bound.room < memory.promised || bound.commitment < memory.promised_commitment))
+    fail(name(bound.seat) + " holds its lease, was given room for what it asked for, and loses it at once: " +
+         std::to_string(memory.promised) + ", " + std::to_string(bound.room) + describe(bound.seat.gpu.value));
+  const bool answers = holds && memory.waits && bound.ticket == memory.ticket && !bound.refused;
+  if (answers && memory.promised_ticket != bound.ticket && bound.room >= memory.wanted_room) {
+    memory.promised_ticket = bound.ticket;
+    memory.promised = memory.wanted_room;
+    memory.promised_commitment = memory.wanted_commitment;
+    memory.promised_beside = planner_->view(bound.seat.gpu).foreign;
+    memory.promised_until = now_ + sched::kTakePatience;
+  }
+  receive(*rank->process, [this, rank, bound] { told_room(*rank, bound); });
+}
+
+void World::wake_planner() {
+  TimePoint next = TimePoint::max();
+  for (std::uint32_t i = 0; i < gpus_; ++i) {
+    next = std::min(next, planner_->next_deadline(GpuIndex{i}).value_or(TimePoint::max()));
+    next = std::min(next, gpu_memory_[i].mode.look_again());
+  }
+  if (next >= planner_woken_for_) return;
+  planner_woken_for_ = next;
+  at(next, [this, life = daemon_life_, next] {
+    if (!daemon_up_ || life != daemon_life_ || planner_woken_for_ != next) return;
+    planner_woken_for_ = TimePoint::max();
+    log(std::to_string(now_.time_since_epoch().count()) + " plan");
+    settle_memory();
+  });
+}
+
+// ---- the machine --------------------------------------------------------------------------------
+
+std::uint64_t World::used(std::uint32_t index) const {
+  const GpuMemory& gpu = gpu_memory_[index];
+  std::uint64_t sum = gpu.foreign + gpu.returning;
+  for (const auto& [tenant, process] : by_tenant_) {
+    if (!process->alive) continue;
+    for (const auto& rank : process->ranks) {
+      if (rank->seat.gpu.value == index) sum += rank->memory.on_gpu();
+    }
+  }
+  return sum;
+}
+
+void World::disturb_memory() {
+  if (now_.time_since_epoch() > options_.calm_after) {
+    for (GpuMemory& gpu : gpu_memory_) gpu.foreign = 0;
+    return;
+  }
+  const std::uint32_t index = random_.below(gpus_);
+  GpuMemory& gpu = gpu_memory_[index];
+  if (random_.chance(20)) {
+    host_closed_until_ = now_ + random_.between(1ms, 2s);
+    troubled_at_ = std::max(troubled_at_, host_closed_until_);
+  } else {
+    const std::uint64_t free = gpu.capacity - used(index);
+    const std::uint64_t wanted = random_.chance(50) ? 0 : random_.next() % (gpu.capacity / 3);
+    const std::uint64_t before = std::exchange(gpu.foreign, std::min(wanted, gpu.foreign + free));
+    // Looks find out in two seconds or so.
+    if (gpu.foreign > before) surprise(index, options_.overloaded ? 15s : 5s);
+    if (gpu.foreign != before) troubled_at_ = std::max(troubled_at_, now_ + 3s);
+  }
+  in(random_.between(10ms, 3s), [this] { disturb_memory(); });
+}
+
+// ---- what must hold -----------------------------------------------------------------------------
+
+// Of one plan: from whom it takes, why, and what it leaves to whom.
+void World::check_plan(std::uint32_t index, const sched::GpuMemory& before, const std::vector<sched::Turn>& turns) {
+  const std::string wrong = planner_->check_invariants();
+  if (!wrong.empty()) fail(wrong);
+  const sched::GpuMemory after = planner_->view(GpuIndex{index});
+  const auto find = [](const sched::GpuMemory& view, SeatId seat) {
+    return std::find_if(view.seats.begin(), view.seats.end(), [&](const auto& one) { return one.seat == seat; });
+  };
+  // Whether somebody lacks what others have, or all count for more than there is.
+  std::uint64_t counted = 0;
+  bool somebody_needs = false;
+  for (const sched::SeatMemory& seat : before.seats) {
+    counted += seat.counted;
+    const auto turn = std::find_if(turns.begin(), turns.end(), [&](const auto& one) { return one.seat == seat.seat; });
+    const bool is_near = turn != turns.end() && turn->kind <= sched::TurnKind::kNext;
+    somebody_needs = somebody_needs || (is_near && (seat.report.evicted > 0 || seat.wanted > 0));
+    // What was asked for and given is taken in a moment.
+    const Rank* const rank = rank_of(seat.seat);
+    somebody_needs = somebody_needs || (rank != nullptr && now_ < rank->memory.promised_until);
+  }
+  const std::uint64_t gone = before.reserve + before.foreign + before.returning;
+  const bool is_over = counted + gone > before.capacity;
+  bool somebody_gives = false;
+  for (const sched::Turn& turn : turns) {
+    const auto then = find(before, turn.seat), now = find(after, turn.seat);
+    if (then == before.seats.end() || now == after.seats.end() || !now->speaks) continue;
+    const std::uint64_t has = now->report.resident + now->report.unpageable;
+    const bool is_told = now->room < then->room;
+    const bool keeps = turn.kind == sched::TurnKind::kHolding || turn.kind == sched::TurnKind::kHeldBack;
+    if (keeps && is_told && now->room < has)
+      fail(name(turn.seat) + " may submit, and is told to have less than it has");
+    // Nobody further away keeps what somebody nearer has to give up.
+    const Rank* const rank = rank_of(turn.seat);
+    const bool hears = rank != nullptr && rank->process->alive && !rank->process->stopped;
+    if (somebody_gives && hears && !now->report.stuck && !keeps &&
+        now->room > std::max(now->report.unpageable, then->room) && now->room > now->report.unpageable)
+      fail(name(turn.seat) + " is left with memory that somebody whose turn is nearer had to give up");
+    if (is_told && now->room < has && !keeps) {
+      somebody_gives = true;
+      if (!somebody_needs && !is_over)
+        fail(name(turn.seat) + " is evicted, and nobody needs its memory" + describe(index));
+    }
+  }
+}
+
+// Who waits for whom, everywhere.
+std::string World::describe_turns() const {
+  std::string text;
+  for (const sched::GpuView& gpu : core_->view(now_)) {
+    text += "\nGPU " + std::to_string(gpu.gpu.value) + ":";
+    for (const sched::SeatView& seat : gpu.seats) {
+      text += "\n  " + std::to_string(seat.seat.tenant.value) + " phase " +
+              std::to_string(static_cast<int>(seat.phase)) + " since " +
+              std::to_string(seat.since.time_since_epoch().count()) + " place " + std::to_string(seat.queue_place) +
+              " " + seat.gang + ": " + seat.waits_for;
+    }
+  }
+  return text;
+}
+
+// The planner's view of a GPU, for whoever looks into a failure.
+std::string World::describe(std::uint32_t gpu) const {
+  const sched::GpuMemory view = planner_->view(GpuIndex{gpu});
+  std::vector<sched::Turn> turns;
+  core_->turns(GpuIndex{gpu}, turns);
+  std::string text = ": capacity " + std::to_string(view.capacity) + ", reserve " + std::to_string(view.reserve) +
+                     ", foreign " + std::to_string(view.foreign) + ", returning " + std::to_string(view.returning);
+  for (const sched::Turn& turn : turns) {
+    for (const sched::SeatMemory& seat : view.seats) {
+      if (seat.seat != turn.seat) continue;
+      text += "; " + std::to_string(seat.seat.tenant.value) + " turn " + std::to_string(static_cast<int>(turn.kind)) +
+              " has " + std::to_string(seat.report.resident) + "+" + std::to_string(seat.report.unpageable) +
+              " evicted " + std::to_string(seat.report.evicted) + " room " + std::to_string(seat.room) + " counted " +
+              std::to_string(seat.counted) + " wants " + std::to_string(seat.wanted);
+    }
+  }
+  return text;
+}
+
+void World::check_memory() {
+  for (std::uint32_t i = 0; i < gpus_; ++i) {
+    if (used(i) > gpu_memory_[i].capacity) fail("GPU " + std::to_string(i) + " holds more than it has");
+  }
+  check_modes();
+  if (!outcome_.wrong.empty()) return;
+  for (std::uint32_t i = 0; i < gpus_; ++i) {
+    if (now_ <= gpu_memory_[i].surprised_until) continue;
+    for (const sched::SeatMemory& seat : planner_->view(GpuIndex{i}).seats) {
+      const Rank* const rank = rank_of(seat.seat);
+      if (rank == nullptr || !rank->process->alive || !seat.speaks) continue;
+      const SeatMemory& memory = rank->memory;
+      if (memory.on_gpu() - memory.context > seat.counted)
+        fail(name(seat.seat) + " has " + std::to_string(memory.on_gpu() - memory.context) + " and counts for " +
+             std::to_string(seat.counted));
+    }
+  }
+}
+
+// Where memory decides the mode, it follows what programs really have: at once while all fits, by turns while it does
+// not.
+void World::check_modes() {
+  for (std::uint32_t i = 0; i < gpus_; ++i) {
+    GpuMemory& gpu = gpu_memory_[i];
+    std::uint64_t sum = 0;
+    std::size_t seats = 0;
+    bool is_clear = gpu.is_auto && now_ > gpu.surprised_until && now_ > troubled_at_;
+    for (const auto& [tenant, process] : by_tenant_) {
+      if (!process->alive) continue;
+      for (const auto& rank : process->ranks) {
+        if (rank->seat.gpu.value != i) continue;
+        is_clear = is_clear && is_present(*process) && !process->stopped && !rank->memory.waits;
+        sum += rank->memory.allocated();
+        ++seats;
+      }
+    }
+    is_clear = is_clear && seats > 1;
+    const std::uint64_t gone = gpu.reserve + planner_->view(GpuIndex{i}).foreign;
+    const std::uint64_t most = gpu.capacity - std::min(gpu.capacity, gone);
+    const bool is_too_much = is_clear && sum > most;
+    const bool fits = is_clear && sum + gpu.capacity / sched::kFitMarginDivisor + 64 * kMiB <= most;
+    gpu.too_much_since = is_too_much ? std::min(gpu.too_much_since, now_) : TimePoint::max();
+    gpu.fits_since = fits ? std::min(gpu.fits_since, now_) : TimePoint::max();
+    const auto lasts = [this](TimePoint since) {
+      return since != TimePoint::max() && now_ - since > kLongestModeChange;
+    };
+    if (lasts(gpu.too_much_since) && settings_[i].mode != sched::Mode::kSerial)
+      fail("GPU " + std::to_string(i) + " runs all at once what does not fit together");
+    if (lasts(gpu.fits_since) && settings_[i].mode != sched::Mode::kConcurrent)
+      fail("GPU " + std::to_string(i) + " runs by turns what fits together");
+  }
+}
+
+// Whether the seat's memory could be there if all the others gave up what they can.
+bool World::can_ever_fit(const Rank& rank) const {
+  const sched::GpuMemory view = planner_->view(rank.seat.gpu);
+  std::uint64_t taken = view.reserve + view.foreign + view.returning;
+  for (const sched::SeatMemory& seat : view.seats) {
+    if (seat.seat != rank.seat) taken += seat.report.unpageable;
+  }
+  return rank.memory.allocated() + taken <= view.capacity;
+}
+
+// Whether what does not fit on the GPUs fits into host memory, with a chunk for each that is evicted.
+bool World::can_host_hold() const {
+  std::uint64_t sum = 0;
+  for (std::uint32_t i = 0; i < gpus_; ++i) {
+    const sched::GpuMemory view = planner_->view(GpuIndex{i});
+    std::uint64_t allocated = view.reserve + view.foreign + view.returning;
+    for (const sched::SeatMemory& seat : view.seats) {
+      allocated += seat.report.allocated;
+      sum += 64 * kMiB;
+    }
+    sum += allocated - std::min(allocated, view.capacity);
+  }
+  return sum <= host_budget_;
+}
+
+// Everybody who waits goes on, and every wish is answered, within a bound that is the others' turns.
+void World::check_memory_waits() {
+  if (!daemon_up_) return;
+  Duration turn{};
+  for (std::uint32_t i = 0; i < gpus_; ++i) {
+    // Out, and in.
+    const Duration moves = gpu_memory_[i].chunk_time * static_cast<std::int64_t>(gpu_memory_[i].capacity / kMiB / 32);
+    turn = std::max(turn, settings_[i].max_runtime + moves);
+  }
+  constexpr int kTurns = 3;
+  // Who has held for long before owes the others so much of their turns, and is behind them until then.
+  Duration debt{};
+  if (options_.faults) debt = kLongestDebt;
+  const Duration bound = (turn * kTurns + debt) * (jobs_wanted_ + 1) + sched::kRoomPatience;
+  if (!can_host_hold()) troubled_at_ = std::max(troubled_at_, now_);
+  for (const auto& [tenant, process] : by_tenant_) {
+    Job& job = *process->job;
+    if (!job.alive || !is_present(*process) || process->stopped || now_ < job.disturbed) continue;
+    for (const auto& rank : process->ranks) {
+      SeatMemory& memory = rank->memory;
+      if (memory.waits) {
+        const Duration waited = now_ - std::max({memory.wanted_at, troubled_at_, job.disturbed});
+        if (waited > kLongestWish) fail(name(rank->seat) + " has waited for room too long, and was not refused");
+      }
+      if (!rank->blocked || job.waits_for_next_percent > 0) continue;
+      for (Rank* member : job.ranks) {
+        if (!can_ever_fit(*member)) job.disturbed = now_;
+      }
+      const Duration waited = now_ - std::max({rank->blocked_at, troubled_at_, job.disturbed});
+      outcome_.longest_wait = std::max(outcome_.longest_wait, waited);
+      if (waited > bound) {
+        fail(name(rank->seat) + " has waited " + std::to_string(waited.count()) + " ns, more than " +
+             std::to_string(bound.count()) + (rank->granted ? ", for its memory" : ", for its turn") + ", host " +
+             std::to_string(host_used_) + " of " + std::to_string(host_budget_) + describe(rank->seat.gpu.value) +
+             describe_turns());
+      }
+    }
+  }
+}
+
+}  // namespace gpumux::simsched

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a GPU's programs run all at once or by turns, as far as their memory decides it.
+//
+// `auto`: at once while everybody's memory fits together, by turns otherwise. `concurrent`: at once; where what is
+// there already does not fit, it is had by turns until it does. `serial`: by turns.
+//
+// Pure: asks the planner, is told the time, remembers what it last found.
+#pragma once
+
+#include "sched/events.h"
+#include "sched/residency.h"
+
+namespace gpumux::sched {
+
+// Once everybody's memory has not fitted, it must fit with so much of the GPU to spare, and stay like that for a while,
+// before all run at once again: an allocator that goes up and down would change the mode with each step of its program.
+inline constexpr std::uint64_t kFitMarginDivisor = 16;
+inline constexpr Duration kFitDwell = std::chrono::seconds(2);
+
+class MemoryMode {
+ public:
+  // What was set for the GPU.
+  struct Setting {
+    bool is_auto = true;
+    Mode mode = Mode::kSerial;  // unless it is auto
+  };
+
+  // The mode that the GPU should have now, `current` if that is to stay. To be asked again whenever memory has changed,
+  // and at look_again().
+  Mode resolve(TimePoint now, const Residency& planner, GpuIndex gpu, Setting setting, Mode current);
+  TimePoint look_again() const { return look_again_; }
+  // Whether there are turns because of memory.
+  bool takes_turns_for_memory() const { return turns_for_memory_; }
+
+ private:
+  bool turns_for_memory_ = false;
+  TimePoint did_not_fit_at_{};
+  TimePoint look_again_ = TimePoint::max();
+};
+
+}  // namespace gpumux::sched

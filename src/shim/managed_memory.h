@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// A seat's managed memory (cuMemAllocManaged, GPUMUX_MEMORY=managed): what there is of it, and getting it out of the
+// way of whoever is next.
+//
+// Problem: managed memory moves by itself, page by page, when somebody touches it. So it needs no pager; but a GPU full
+// of another program's pages gives them up one fault at a time, at a fraction of the bus's speed, and in the middle of
+// somebody's kernel.
+//
+// Idea: the daemon says ahead that a seat's turn ends and how much of its managed memory is in the way
+// (PrepareSwapOut). So much of it is asked for in host memory: its preferred location is set there, so that a late
+// kernel does not fetch it back, and it is prefetched. When the seat has a lease again the preference is taken back,
+// and what there is room for is prefetched to the GPU. All of it is advice: the driver keeps every page right without
+// it, and a hint that is lost, late or half followed costs time and nothing else.
+//
+// What the program has said itself stands above it. Pages with a preferred location of the program's keep that: they
+// are moved if it is this GPU, and left alone if it is not. So are ranges that it last prefetched to the host as a
+// whole (of parts the driver does not say which). Advice goes by whole pages, so only those count that lie in one
+// allocation: small ones, which share pages, are not moved.
+//
+// In bites, one under way at a time, on a stream of our own that waits for nobody and that nobody waits for: whoever
+// steps (the mover) never waits, and can turn round after each bite. A piece is asked for under the lock, and under the
+// lock a range is taken out of it all before the driver hears that it is freed: so no call of ours names memory that
+// has gone, or that is somebody else's by now.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "base/interval_map.h"
+#include "base/lock.h"
+#include "cuda/driver.gen.h"
+
+namespace gpumux::shim {
+
+class ManagedMemory {
+ public:
+  // The host's pages, by which advice goes. Allocations are counted in them.
+  static constexpr std::uint64_t kPageBytes = 4096;
+  // At 21 to 50 GB/s (docs/pager.md) 6 to 12 ms: how late it turns round. Far more than a call costs.
+  static constexpr std::uint64_t kBiteBytes = std::uint64_t{256} << 20;
+
+  struct Range {
+    cuda::CUdeviceptr address = 0;
+    std::uint64_t bytes = 0;
+    cuda::CUcontext context = nullptr;
+  };
+
+  ManagedMemory(const cuda::Driver& driver, cuda::CUdevice device) : driver_(driver), device_(device) {}
+  ManagedMemory(const ManagedMemory&) = delete;
+  ManagedMemory& operator=(const ManagedMemory&) = delete;
+
+  // As it is counted.
+  static std::uint64_t counted(std::uint64_t bytes) { return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes; }
+
+  // ---- the program's threads
+
+  // Returns how much, as counted, has turned out to be gone: another thread has freed it, and has not come to say so.
+  std::uint64_t add(const Range& range);
+  // Around the driver's cuMemFree. Nothing: no range begins there.
+  struct Freeing {
+    cuda::CUdeviceptr address = 0;
+    std::uint64_t id = 0;
+    std::uint64_t counted = 0;
+  };
+  std::optional<Freeing> begin_free(cuda::CUdeviceptr address);
+  // True: it is gone by this call.
+  bool end_free(const Freeing& freeing, bool freed);
+  // The context is gone, and all that was in it; returns how much, as counted.
+  std::uint64_t context_gone(cuda::CUcontext context);
+  // Advice of the program's own, given by `call()`. Nothing: this address is none of the seat's.
+  template <class Call>
+  std::optional<cuda::CUresult> advise(cuda::CUdeviceptr address, std::uint64_t bytes, cuda::CUmem_advise advice,
+                                       cuda::CUmemLocation place, Call call) {
+    const base::Locked locked(mutex_);
+    if (live_at(address) == nullptr) return std::nullopt;
+    const cuda::CUresult result = call();
+    if (result == cuda::CUDA_SUCCESS) follow(address, bytes, advice, place);
+    return result;
+  }
+
+  // ---- the mover's thread
+
+  // So much is to leave the GPU.
+  void leave(std::uint64_t bytes);
+  // All of it may be as the program wants it again, and as much as there may be `room` for is fetched. (What has left
+  // was no more than others lacked, and that is what they give up now: so there is room beside what has not left,
+  // though that may be more than the GPU holds.)
+  void come_back(std::uint64_t room);
+  // The lease is lost: no more is fetched.
+  void stop_coming_back();
+  // One bite more. False: nothing is under way, and nothing to be done.
+  bool step();
+
+  // ---- any thread
+
+  std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  // What has left and is not back.
+  std::uint64_t away_bytes() const { return away_bytes_.load(std::memory_order_relaxed); }
+  bool is_at_home() const { return is_at_home_.load(std::memory_order_relaxed); }
+
+ private:
+  enum class Aim : std::uint8_t { kStay, kLeave, kComeBack };
+  struct Live {
+    Range range;
+    std::uint64_t id = 0;   // another allocation may come to lie where one was
+    bool is_going = false;  // a thread frees it
+  };
+  // A row of whole pages of one range, of which one thing is true throughout.
+  struct Piece {
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+    cuda::CUcontext context = nullptr;
+    std::uint64_t bytes() const { return end - begin; }
+  };
+  struct Away {
+    bool is_advised = false;
+  };
+  struct Stream {
+    cuda::CUstream stream = nullptr;
+    bool is_running = false;  // at a piece, as far as is known
+  };
+  class InContext;
+
+  const Live* live_at(cuda::CUdeviceptr address) const;
+  void follow(cuda::CUdeviceptr address, std::uint64_t bytes, cuda::CUmem_advise advice, cuda::CUmemLocation place);
+  void forget(const Range& range);
+  bool can_move();
+  bool is_running();
+  std::optional<Piece> next_to_leave();
+  bool send_away(const Piece& piece);
+  std::optional<Piece> next_to_come_back();
+  bool fetch(const Piece& piece);
+  bool was_left_with_the_host(const Piece& piece) const;
+  bool prefers_other(std::uint64_t address) const;
+  cuda::CUresult prefer_host(const Piece& piece);
+  void prefer_nothing(const Piece& piece);
+  cuda::CUresult prefetch(const Piece& piece, bool to_host);
+  Stream* stream_of(cuda::CUcontext context);
+  std::uint64_t cut(std::uint64_t begin, std::uint64_t end) const;
+  void note();
+
+  const cuda::Driver& driver_;
+  const cuda::CUdevice device_;
+
+  // Held while the driver is asked for a piece, never while it is waited for.
+  base::Mutex mutex_;
+  std::map<cuda::CUdeviceptr, Live> ranges_;
+  std::uint64_t next_id_ = 1;
+  base::IntervalMap<cuda::CUmemLocation> preferred_;  // by the program
+  base::IntervalMap<Away> away_;
+  base::IntervalMap<bool> not_fetched_;  // came back to where it was wanted by nobody: our prefetch was the last
+  std::map<cuda::CUcontext, Stream> streams_;
+  int can_move_ = -1;  // not known yet
+  Aim aim_ = Aim::kStay;
+  std::uint64_t to_go_ = 0;   // bytes that are still to leave, or may still be fetched
+  std::uint64_t cursor_ = 0;  // up to where that has been looked at
+  std::atomic<std::uint64_t> bytes_{0};
+  std::atomic<std::uint64_t> away_bytes_{0};
+  std::atomic<bool> is_at_home_{true};
+};
+
+}  // namespace gpumux::shim
