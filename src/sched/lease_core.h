@@ -51,6 +51,9 @@ struct SeatView {
   Duration held{};    // lease time so far
   Duration waited{};  // waiting time so far
   std::string gang;   // empty: none
+  std::int32_t priority = 0;
+  std::uint32_t weight = 1;
+  std::uint32_t cap = kNoCap;
   bool poisoned = false;
 };
 
