@@ -35,9 +35,12 @@ CLASSES = (
 # Entries of these classes make the GPU work: forwarding one is a hole in the gate unless a reason says why it is none.
 SUBMISSION_CLASSES = {"launch", "graph_launch", "copy", "fill", "prefetch", "memop", "external", "callback"}
 
+# Entries of these classes have done nothing when they fail for lack of memory: asking for room and trying again is safe.
+TRIED_AGAIN_CLASSES = {"launch", "graph_launch"}
+
 PER_THREAD_VARIANTS = ("ptds", "ptsz")
 VARIANTS = {"-": "kNone", "legacy": "kLegacy", "ptds": "kPtds", "ptsz": "kPtsz"}
-ACTIONS = {"forward": "kForward", "gate": "kGate", "sync": "kSync", "hook": "kHook"}
+ACTIONS = {"forward": "kForward", "gate": "kGate", "sync": "kSync", "room": "kRoom", "hook": "kHook"}
 
 # Types that name device memory or a stream. A structure that holds one of them counts too: those with a layout in abi.h
 # are found there, the others are listed here.
@@ -283,6 +286,8 @@ def check_entry(entry, layouts):
         yield f"class {entry.entry_class} makes the GPU work; it must be gated, or say why not"
     if (entry.entry_class == "sync") != (entry.action == "sync"):
         yield "class sync and action sync go together"
+    if entry.action == "room" and (streams := [p.name for p in entry.parameters if p.type == "CUstream"]):
+        yield f"takes stream '{streams[0]}'; what is submitted is gated, and not only tried again"
     if entry.where is not None:
         if entry.action == "gate" and entry.variant == "-":
             yield "is gated and so needs a stream variant"
@@ -480,7 +485,7 @@ def upload_function(entry):
     place = f"at_stream(uploads ? {params}->hUploadStream : nullptr, StreamVariant::{VARIANTS[entry.variant]})"
     return f"""GPUMUX_EXPORT {entry.declaration()} {{
   const bool uploads = {params} != nullptr && ({params}->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
-  if (!uploads && driver().{entry.symbol} != nullptr) return driver().{entry.symbol}({arguments});
+  if (!uploads) return make(driver().{entry.symbol}, {arguments});
   return submit(Entry::{entry.symbol}, {place}, driver().{entry.symbol}, {arguments});
 }}
 """
@@ -492,8 +497,13 @@ def shim_function(entry):
     arguments = [p.name for p in entry.parameters]
     if entry.action == "hook":
         function = f"hooks::{entry.symbol}"
+    elif entry.action == "room":
+        function = "make"
+        arguments = [f"driver().{entry.symbol}", *arguments]
     else:
         function = {"gate": "submit", "sync": "synchronise"}[entry.action]
+        if entry.entry_class in TRIED_AGAIN_CLASSES and not entry.where.kind.startswith(("contexts", "peer")):
+            function = "submit_with_room"
         arguments = [f"Entry::{entry.symbol}", place_expression(entry), f"driver().{entry.symbol}", *arguments]
     return f"""GPUMUX_EXPORT {entry.declaration()} {{
   return {function}({", ".join(arguments)});

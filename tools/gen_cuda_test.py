@@ -167,6 +167,10 @@ class Refusals(unittest.TestCase):
         self.assertIn("cuNew: is exported", refusal(GOOD, exports=["cuLaunchThing", "cuNew"]))
         self.assertIn("cuLaunchThing: is in the table and not exported", refusal(GOOD, exports=[]))
 
+    def test_what_goes_to_a_stream_is_not_only_tried_again(self):
+        line = "cuThing | cuThing | 4000 | legacy | event | room | CUresult(CUevent event, CUstream stream)"
+        self.assert_refused(line, "takes stream 'stream'", "gated")
+
     def test_lines_that_cannot_be_read(self):
         self.assertIn("line 1: 2 columns", refusal("cuThing | cuThing"))
         self.assertIn("line 2", refusal(GOOD, thing("query | forward | CUresult(int)")))
@@ -205,11 +209,21 @@ class TheRealTable(unittest.TestCase):
     def test_an_edited_output_is_found_and_shown(self):
         self.run_program()
         output = self.root / "src/shim/exports.gen.cc"
-        output.write_text(output.read_text().replace("submit(Entry::cuLaunchKernel,", "submit(Entry::cuLaunch,"))
+        output.write_text(output.read_text().replace("(Entry::cuLaunchKernel,", "(Entry::cuLaunch,"))
         code, said = self.run_program("--verify")
         self.assertEqual(code, 1)
         self.assertIn("src/shim/exports.gen.cc is not what", said)
-        self.assertIn("+  return submit(Entry::cuLaunchKernel,", said)
+        self.assertIn("+  return submit_with_room(Entry::cuLaunchKernel,", said)
+
+    def test_what_may_lack_memory_is_tried_again(self):
+        self.run_program()
+        exports = (self.root / "src/shim/exports.gen.cc").read_text()
+        self.assertIn("return make(driver().cuEventCreate, event, flags);", exports)
+        # Copies and fills take no memory, and may have begun.
+        self.assertIn("return submit(Entry::cuMemcpyDtoH_v2,", exports)
+        self.assertIn("return submit_with_room(Entry::cuGraphLaunch_ptsz,", exports)
+        # It builds a graph, and launches nothing.
+        self.assertIn("if (!uploads) return make(driver().cuGraphInstantiateWithParams,", exports)
 
     def test_a_line_taken_out_is_missed(self):
         table = self.root / gen_cuda.TABLE

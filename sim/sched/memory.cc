@@ -344,6 +344,7 @@ void World::lose_memory(Rank& rank) {
 void World::come_back_with_memory(Rank& rank) {
   SeatMemory& memory = rank.memory;
   memory.bound.sequence = 0;
+  memory.promised_ticket = 0;
   memory.promised_until = TimePoint();
   report(rank);
   if (!memory.waits) return;

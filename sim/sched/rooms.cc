@@ -21,6 +21,7 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr Duration kSampleEvery = 1s;
 constexpr Duration kReturnedLook = 20ms;
 constexpr Duration kNextLook = 100ms;
+constexpr int kMostReplans = 4;
 // Every wish is answered by then: the planner's own patience, and what messages and restarts add.
 constexpr Duration kLongestWish = sched::kRoomPatience + 8s;
 // The mode that memory asks for is there by then: looks, reports and the dwell take that long.
@@ -28,6 +29,9 @@ constexpr Duration kLongestModeChange = sched::kFitDwell + 3s;
 
 // What the core lets a seat owe at most: 10 s, or eight quanta of those that these settings come to.
 constexpr Duration kLongestDebt = 10s;
+
+// Its patience, and what messages and moving memory take.
+constexpr Duration kLongestIdle = sched::kHolderPatience + 1s;
 
 std::string name(SeatId seat) {
   return "tenant " + std::to_string(seat.tenant.value) + " on GPU " + std::to_string(seat.gpu.value);
@@ -105,9 +109,9 @@ void World::reported(Rank& rank, const sched::MemoryReport& report, bool is_movi
   planner_->reported(now_, rank.seat, report);
   if (is_moving || planner_->on_gpu(rank.seat.gpu) != before) gpu.changed_at = now_;
   gpu.dirty = true;
-  if (report.resident + report.unpageable >= rank.memory.promised ||
-      report.allocated >= rank.memory.promised_commitment)
-    rank.memory.promised_until = TimePoint();  // taken
+  // What was promised has been taken.
+  if (report.resident + report.unpageable >= rank.memory.promised) rank.memory.promised = 0;
+  if (report.allocated >= rank.memory.promised_commitment) rank.memory.promised_commitment = 0;
   const bool was_settling = std::exchange(settling_, true);
   tell(sched::MemoryNeed{rank.seat, report.evicted > 0});
   if (report.evicted > 0) resolve_mode(rank.seat.gpu.value);
@@ -182,7 +186,7 @@ void World::settle_memory() {
     if (!gpu.dirty && !is_due && !planner_->is_tight(GpuIndex{i})) continue;
     gpu.dirty = false;
     resolve_mode(i);
-    plan(i);
+    for (int again = 0; !plan(i) && again < kMostReplans; ++again) resolve_mode(i);
   }
   settling_ = false;
   check_memory();
@@ -203,7 +207,7 @@ void World::resolve_mode(std::uint32_t index) {
   tell(sched::SettingsChanged{GpuIndex{index}, settings_[index]});
 }
 
-void World::plan(std::uint32_t index) {
+bool World::plan(std::uint32_t index) {
   const sched::GpuMemory before = planner_->view(GpuIndex{index});
   std::vector<sched::Turn> turns;
   core_->turns(GpuIndex{index}, turns);
@@ -211,6 +215,8 @@ void World::plan(std::uint32_t index) {
   planner_->plan(now_, GpuIndex{index}, turns, commands);
   for (const sched::RoomBound& bound : commands.bounds) carry_out(bound, turns);
   check_plan(index, before, turns);
+  for (const sched::MemoryObstructed& obstruction : commands.obstructions) tell(obstruction);
+  return commands.obstructions.empty();
 }
 
 void World::carry_out(const sched::RoomBound& bound, const std::vector<sched::Turn>& turns) {
@@ -237,7 +243,7 @@ void World::carry_out(const sched::RoomBound& bound, const std::vector<sched::Tu
     memory.promised = memory.wanted_room;
     memory.promised_commitment = memory.wanted_commitment;
     memory.promised_beside = planner_->view(bound.seat.gpu).foreign;
-    memory.promised_until = now_ + sched::kTakePatience;
+    memory.promised_until = memory.kept_until = now_ + sched::kTakePatience;
   }
   receive(*rank->process, [this, rank, bound] { told_room(*rank, bound); });
 }
@@ -311,9 +317,10 @@ void World::check_plan(std::uint32_t index, const sched::GpuMemory& before, cons
     const auto turn = std::find_if(turns.begin(), turns.end(), [&](const auto& one) { return one.seat == seat.seat; });
     const bool is_near = turn != turns.end() && turn->kind <= sched::TurnKind::kNext;
     somebody_needs = somebody_needs || (is_near && (seat.report.evicted > 0 || seat.wanted > 0));
-    // What was asked for and given is taken in a moment.
+    // What was asked for and given is taken in a moment. (Of who has just died nobody knows yet.)
     const Rank* const rank = rank_of(seat.seat);
-    somebody_needs = somebody_needs || (rank != nullptr && now_ < rank->memory.promised_until);
+    somebody_needs = somebody_needs || (is_near && rank != nullptr && !rank->process->alive);
+    somebody_needs = somebody_needs || (rank != nullptr && rank->memory.promised > 0 && now_ < rank->memory.kept_until);
   }
   const std::uint64_t gone = before.reserve + before.foreign + before.returning;
   const bool is_over = counted + gone > before.capacity;
@@ -334,7 +341,8 @@ void World::check_plan(std::uint32_t index, const sched::GpuMemory& before, cons
       fail(name(turn.seat) + " is left with memory that somebody whose turn is nearer had to give up");
     if (is_told && now->room < has && !keeps) {
       somebody_gives = true;
-      if (!somebody_needs && !is_over)
+      // (What was asked of a daemon that is gone, or by somebody who was stopped, is not known here.)
+      if (!somebody_needs && !is_over && now_ > gpu_memory_[index].surprised_until)
         fail(name(turn.seat) + " is evicted, and nobody needs its memory" + describe(index));
     }
   }
@@ -452,9 +460,32 @@ bool World::can_host_hold() const {
   return sum <= host_budget_;
 }
 
+// A holder that cannot have its memory does not keep the GPU from somebody who could run.
+void World::check_idle_holders() {
+  for (const auto& [tenant, process] : by_tenant_) {
+    for (const auto& holder : process->ranks) {
+      const bool is_idle = is_present(*process) && !process->stopped && holder->granted && holder->blocked &&
+                           holder->kind == sched::LeaseKind::kExclusive && !has_memory(*holder);
+      holder->idle_since = is_idle ? std::min(holder->idle_since, now_) : TimePoint::max();
+      if (!is_idle) continue;
+      for (const auto& [id, other] : by_tenant_) {
+        if (!is_present(*other) || other->stopped || other->job->ranks.size() > 1) continue;
+        const Rank& waiter = *other->ranks.front();
+        if (waiter.seat.gpu != holder->seat.gpu || !waiter.asked || waiter.memory.evicted > 0) continue;
+        const Duration idle = now_ - std::max({holder->idle_since, waiter.asked_at, troubled_at_});
+        if (idle > kLongestIdle) {
+          fail(name(holder->seat) + " holds its lease without its memory, and " + name(waiter.seat) + " waits for " +
+               std::to_string(idle.count()) + " ns" + describe(holder->seat.gpu.value) + describe_turns());
+        }
+      }
+    }
+  }
+}
+
 // Everybody who waits goes on, and every wish is answered, within a bound that is the others' turns.
 void World::check_memory_waits() {
   if (!daemon_up_) return;
+  check_idle_holders();
   Duration turn{};
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     // Out, and in.

@@ -31,7 +31,7 @@ sched::GpuSettings World::any_settings() {
   s.policy = random_.chance(60) ? sched::PolicyKind::kFair : sched::PolicyKind::kFifo;
   const Duration quanta[] = {sched::kAutomatic, sched::kUnlimited, 5ms, 20ms, 50ms};
   s.quantum = quanta[random_.below(5)];
-  s.max_runtime = options_.memory ? 500ms : 200ms;
+  s.max_runtime = options_.memory ? (random_.chance(70) ? 500ms : 8s) : 200ms;
   s.stall_timeout = 1s;
   s.stall_retry = 20ms;
   s.gang_ageing = random_.between(10ms, 200ms);
@@ -133,6 +133,7 @@ void World::carry_out(const sched::Command& command) {
     });
   } else if (const auto* revoke = std::get_if<sched::Revoke>(&command)) {
     ++outcome_.revocations;
+    if (revoke->reason == sched::RevokeReason::kMemory) ++outcome_.gave_way;
     Rank* const rank = rank_of(revoke->seat);
     if (rank == nullptr) return;
     if (rank->epoch == revoke->epoch) rank->granted = false;

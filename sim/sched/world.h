@@ -74,6 +74,7 @@ struct SeatMemory {
   std::uint32_t promised_ticket = 0;
   std::uint64_t promised_beside = 0;  // what other programs had
   TimePoint promised_until{};
+  TimePoint kept_until{};  // the same, whatever has become of its lease
 
   std::uint64_t has() const { return resident + unpageable; }
   std::uint64_t allocated() const { return has() + evicted; }
@@ -116,6 +117,7 @@ struct Rank {
   SeatMemory memory;
   bool blocked = false;  // its thread wants to submit and cannot: no lease, or not all of its memory
   TimePoint blocked_at{};
+  TimePoint idle_since = TimePoint::max();  // holds its lease, and its work cannot run for want of memory
 
   std::deque<Kernel> stream;
   std::uint64_t completed = 0;
@@ -269,7 +271,7 @@ class World {
   void surprise(std::uint32_t gpu, Duration how_long);
   void settle_memory();
   void resolve_mode(std::uint32_t gpu);
-  void plan(std::uint32_t gpu);
+  bool plan(std::uint32_t gpu);
   void carry_out(const sched::RoomBound& bound, const std::vector<sched::Turn>& turns);
   void wake_planner();
   void tell_foreign(std::uint32_t gpu);
@@ -285,6 +287,7 @@ class World {
   void check_modes();
   void check_memory_waits();
   bool can_host_hold() const;
+  void check_idle_holders();
   bool can_ever_fit(const Rank& rank) const;
 
   Options options_;

@@ -51,6 +51,7 @@ enum class Action : std::uint8_t {
   kForward,  // nothing: the program calls the driver's own
   kGate,     // a submission: it passes the gate
   kSync,     // waits for the GPU: not gated, but idleness is seen here
+  kRoom,     // the driver takes memory for it: if there is none, others make room, and it is tried again
   kHook,     // written by hand
 };
 

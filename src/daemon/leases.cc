@@ -37,6 +37,7 @@ std::string_view reason_text(sched::RevokeReason reason) {
     case sched::RevokeReason::kUrgent: return "urgent";
     case sched::RevokeReason::kCap: return "cap";
     case sched::RevokeReason::kBadClaim: return "bad_claim";
+    case sched::RevokeReason::kMemory: return "memory";
   }
   return "";
 }

@@ -17,6 +17,9 @@ using base::GpuIndex;
 constexpr std::uint64_t kMaxAutomaticReserve = std::uint64_t{1} << 30;
 constexpr std::uint64_t kReserveDivisor = 16;
 
+// Who cannot have its memory changes turns, and those what is needed: one more plan, seldom two.
+constexpr int kMostReplans = 4;
+
 }  // namespace
 
 std::uint64_t automatic_reserve(std::uint64_t capacity) {
@@ -128,8 +131,9 @@ void Rooms::resolve_mode(GpuIndex index) {
   leases_.set_mode(index, mode);
 }
 
-void Rooms::plan(GpuIndex index) {
+bool Rooms::plan(GpuIndex index) {
   commands_.bounds.clear();
+  commands_.obstructions.clear();
   commands_.evictions.clear();
   leases_.turns(index, turns_);
   planner_.plan(leases_.now(), index, turns_, commands_);
@@ -146,6 +150,16 @@ void Rooms::plan(GpuIndex index) {
   for (const sched::ExpectEviction& eviction : commands_.evictions) {
     if (on_expect_eviction_) on_expect_eviction_(eviction);
   }
+  for (const sched::MemoryObstructed& obstruction : commands_.obstructions) leases_.apply(obstruction);
+  return commands_.obstructions.empty();
+}
+
+// Each of these looks at all seats of the GPU; settle() comes after every message.
+void Rooms::note(GpuIndex index) {
+  GpuState& state = gpus_[index.value];
+  state.is_tight = planner_.is_tight(index);
+  state.overflow = planner_.overflow(index);
+  state.due_at = std::min(planner_.next_deadline(index).value_or(base::TimePoint::max()), state.mode.look_again());
 }
 
 void Rooms::settle() {
@@ -156,17 +170,14 @@ void Rooms::settle() {
     GpuState& state = gpus_[i];
     if (!state.managed) continue;
     const GpuIndex index{static_cast<std::uint32_t>(i)};
-    const auto planned_at = planner_.next_deadline(index);
-    const bool is_due = state.mode.look_again() <= now || (planned_at && *planned_at <= now);
-    if (state.dirty || is_due || (changed[i] && planner_.is_tight(index))) {
+    if (state.dirty || state.due_at <= now || (changed[i] && state.is_tight)) {
       state.dirty = false;
       adopt(index);
       resolve_mode(index);
-      plan(index);
+      for (int again = 0; !plan(index) && again < kMostReplans; ++again) resolve_mode(index);
+      note(index);
     }
-    base::TimePoint next = planner_.next_deadline(index).value_or(base::TimePoint::max());
-    next = std::min(next, state.mode.look_again());
-    if (next != base::TimePoint::max() && (!deadline_ || next < *deadline_)) deadline_ = next;
+    if (state.due_at != base::TimePoint::max() && (!deadline_ || state.due_at < *deadline_)) deadline_ = state.due_at;
   }
   // Changes that the above has made itself were planned with.
   static_cast<void>(leases_.take_changed());
@@ -175,7 +186,7 @@ void Rooms::settle() {
 std::uint64_t Rooms::evictable_demand() const {
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
-    if (gpus_[i].managed) sum += planner_.overflow({static_cast<std::uint32_t>(i)});
+    sum += gpus_[i].overflow;
   }
   return sum;
 }

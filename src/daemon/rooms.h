@@ -75,13 +75,19 @@ class Rooms {
     sched::MemoryMode mode;
     sched::ForeignUse foreign;
     bool look_again = false;
+    // As of the last plan: whatever changes them makes the GPU dirty.
+    bool is_tight = false;
+    std::uint64_t overflow = 0;
+    base::TimePoint due_at = base::TimePoint::max();
     base::TimePoint changed_at{};  // when what a seat has was last said to be other than before
   };
 
   void adopt(base::GpuIndex gpu);
   void tell_foreign(base::GpuIndex gpu);
+  void note(base::GpuIndex gpu);
   void resolve_mode(base::GpuIndex gpu);
-  void plan(base::GpuIndex gpu);
+  // False: turns have changed because of it.
+  bool plan(base::GpuIndex gpu);
 
   Leases& leases_;
   OnBound on_bound_;

@@ -4,8 +4,9 @@
 //
 // The input is a script: each record is an operation byte, a length byte and that many bytes. Low bits of the operation
 // choose one of three tenants, the others what happens: connect, say Hello with a good or bad page, send the bytes as
-// they are or as a well-formed message of a type, leave, let time pass, stop reading. After each record the lease
-// core's invariants must hold, everything that a tenant is sent must be readable, and its page must never grant more
+// they are or as a well-formed message of a type, leave, let time pass, stop reading. What a well-formed message
+// says of memory has sizes that mean something. After each record the lease core's and the planner's invariants must
+// hold, everything that a tenant is sent must be readable, and its page must never grant more
 // than the core does.
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -19,6 +20,9 @@
 #include <memory>
 #include <optional>
 
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
+
 #include "daemon/log.h"
 #include "daemon/translate.h"
 #include "wire/messages.h"
@@ -29,6 +33,8 @@ namespace {
 constexpr std::size_t kTenants = 3;
 constexpr std::size_t kGpus = 2;
 constexpr std::size_t kPageBytes = 8192;
+// Of messages from tenants, those that are none of theirs included.
+constexpr std::uint32_t kTypes = static_cast<std::uint32_t>(wire::Type::kHostReturned) + 1;
 
 class ManualClock final : public base::Clock {
  public:
@@ -54,12 +60,15 @@ os::FileDescriptor make_page(bool good) {
 class Tenant final : public Carrier {
  public:
   bool send(std::span<const std::byte> message, int /*fd*/) override {
-    if (!wire::decode_from_daemon(message)) broken("the daemon has sent what cannot be read");
+    const auto read = wire::decode_from_daemon(message);
+    if (!read) broken("the daemon has sent what cannot be read");
+    if (const auto* room = std::get_if<wire::Room>(&*read)) room_sequence = room->sequence;
     return reads;
   }
   void kill() override {}
 
   bool reads = true;
+  std::uint32_t room_sequence = 0;  // of the newest bound
   std::optional<Session> session;
 };
 
@@ -76,6 +85,8 @@ class Machine {
         access_(everybody()),
         rooms_(leases_),
         translator_(leases_, rooms_, access_, {OnLoss::kWait, "fuzz"}) {
+    rooms_.set_host_budget(std::uint64_t{20} << 30, std::uint64_t{256} << 20);
+    translator_.set_host_memory(&host_);
     for (std::size_t i = 0; i < kGpus; ++i) {
       GpuInfo gpu;
       gpu.uuid.bytes[0] = static_cast<std::uint8_t>(i);
@@ -130,7 +141,11 @@ class Machine {
 
   void hello(Tenant& tenant, std::span<const std::uint8_t> data) {
     connect(tenant);
-    wire::Hello hello{.protocol = 1, .oldest_protocol = 1, .gang_world = data.size() > 1 ? data[1] % 4u : 0u};
+    // Mostly the newest one; an older one leaves its memory to the driver.
+    const std::uint32_t protocol = data.size() > 3 && data[3] % 4 == 0 ? 1 : wire::kProtocolVersion;
+    wire::Hello hello{.protocol = protocol, .oldest_protocol = 1, .gang_world = data.size() > 1 ? data[1] % 4u : 0u};
+    if (data.size() > 4) hello.memory_limit = std::uint64_t{data[4]} << 28;
+    if (data.size() > 5) wire::set_text(hello.run, data[5] % 2 == 0 ? "r" : "");
     if (data.size() > 2) {
       wire::set_text(hello.gang, data[2] % 2 == 0 ? "a" : "b");
       gangs_ = true;
@@ -142,7 +157,9 @@ class Machine {
   void well_formed(Tenant& tenant, std::span<const std::uint8_t> data) {
     if (data.empty()) return;
     std::array<std::byte, base::kMaxMessageBytes> message{};
-    wire::Header header{data[0] % 12u, 0};
+    wire::Header header{data[0] % kTypes, 0};
+    if (header.type == static_cast<std::uint32_t>(wire::Type::kMemory)) return say_memory(tenant, data.subspan(1));
+    if (header.type == static_cast<std::uint32_t>(wire::Type::kRoomWanted)) return want_room(tenant, data.subspan(1));
     std::size_t body = 40;
     if (header.type == static_cast<std::uint32_t>(wire::Type::kGangJoin)) body = 64;
     if (header.type == static_cast<std::uint32_t>(wire::Type::kNote)) body = 8 + base::kMaxNoteBytes;
@@ -159,6 +176,34 @@ class Machine {
       }
     }
     deliver(tenant, std::span<const std::byte>(message).first(header.bytes), {});
+  }
+
+  // Sizes that programs have: a byte is so many times 512 MiB, and 255 is more than there is anywhere.
+  static std::uint64_t size_of(std::span<const std::uint8_t> data, std::size_t at) {
+    const std::uint8_t byte = at < data.size() ? data[at] : 0;
+    return byte == 255 ? ~std::uint64_t{0} : std::uint64_t{byte} << 29;
+  }
+
+  // What it has, and mostly that the newest bound is in force.
+  void say_memory(Tenant& tenant, std::span<const std::uint8_t> data) {
+    wire::Memory memory{.slot = data.empty() ? 0u : data[0] % 4u,
+                        .room_sequence = tenant.room_sequence,
+                        .resident = size_of(data, 1),
+                        .evicted = size_of(data, 2)};
+    memory.allocated = memory.resident + memory.evicted;
+    memory.unpageable[0] = size_of(data, 3);
+    if (data.size() > 4) memory.flags = data[4];
+    if (data.size() > 5 && data[5] % 2 == 1) memory.room_sequence = data[5] / 2;
+    if (data.size() > 6) memory.allocated = size_of(data, 6);
+    deliver(tenant, wire::encode(memory).bytes(), {});
+  }
+
+  void want_room(Tenant& tenant, std::span<const std::uint8_t> data) {
+    const wire::RoomWanted wanted{.slot = data.empty() ? 0u : data[0] % 4u,
+                                  .ticket = data.size() > 1 ? data[1] : 1u,
+                                  .room = size_of(data, 2),
+                                  .commitment = size_of(data, 3)};
+    deliver(tenant, wire::encode(wanted).bytes(), {});
   }
 
   void pass(std::span<const std::uint8_t> data) {
@@ -193,6 +238,10 @@ class Machine {
   Leases leases_;
   AccessRules access_;
   Rooms rooms_;
+  // Nothing is lent, so nothing is made, and nothing runs elsewhere: who asks is told that there is none.
+  boost::asio::io_context loop_;
+  boost::asio::thread_pool pool_{1};
+  HostMemory host_{loop_, pool_, 0};
   Translator translator_;
   std::array<Tenant, kTenants> tenants_;
   std::uint64_t next_ = 1;

@@ -35,6 +35,17 @@ std::string_view text(RevokeReason reason) {
     case RevokeReason::kUrgent: return "urgent";
     case RevokeReason::kCap: return "cap";
     case RevokeReason::kBadClaim: return "bad_claim";
+    case RevokeReason::kMemory: return "memory";
+  }
+  return "?";
+}
+
+std::string_view text(MemoryObstacle obstacle) {
+  switch (obstacle) {
+    case MemoryObstacle::kNone: return "nothing";
+    case MemoryObstacle::kOtherTenants: return "other tenants";
+    case MemoryObstacle::kOtherPrograms: return "other programs";
+    case MemoryObstacle::kNothingMoves: return "nothing moves";
   }
   return "?";
 }
@@ -109,6 +120,9 @@ struct EventText {
   std::string operator()(const Idling& e) const { return "idling " + text(e.seat) + " " + text(e.epoch); }
   std::string operator()(const MemoryNeed& e) const {
     return "memory " + text(e.seat) + (e.pages ? " pages" : " is there");
+  }
+  std::string operator()(const MemoryObstructed& e) const {
+    return "memory " + text(e.seat) + " obstructed by " + std::string(text(e.obstacle));
   }
   std::string operator()(const TimePassed&) const { return "time"; }
 };

@@ -83,19 +83,23 @@ struct Idling { SeatId seat; LeaseEpoch epoch; };
 // Whether something of the seat's memory is not on the GPU: its work cannot run before that is there. Such a seat is
 // not granted beside a predecessor that still drains, and its quantum begins when it says that all is there.
 struct MemoryNeed { SeatId seat; bool pages = false; };
+// Why what the seat lacks cannot come, as the residency planner sees it; kNone: it can. Such a seat waits behind all
+// that can run, and gives its lease to them.
+enum class MemoryObstacle { kNone, kOtherTenants /* cannot give up theirs */, kOtherPrograms, kNothingMoves };
+struct MemoryObstructed { SeatId seat; MemoryObstacle obstacle = MemoryObstacle::kNone; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
 using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone,
                            GangJoined, SeatOpened, StandingChanged, SeatClaimed, SeatClosed, Requested, RevokeSeen,
-                           GateClosed, Drained, Stepped, Idling, MemoryNeed, TimePassed>;
+                           GateClosed, Drained, Stepped, Idling, MemoryNeed, MemoryObstructed, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
 // clang-format off
 // `idle_hold`: how long to keep a contended lease while idle.
 struct Grant { SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; Duration idle_hold{}; };
-enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kCap, kBadClaim };
+enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kCap, kBadClaim, kMemory };
 // Close the gate, take back what Steps were not used, drain, and say so. Always answered by RevokeSeen at once, and by
 // GateClosed and Drained when they are true (again, if they were said before), by every agent whose latest epoch this
 // is, also one that has released that lease already. Sent again for the same epoch while a seat drains for long: then

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What moving memory changes about turns, and the turns as the residency planner sees them.
 //
-// The core knows one thing of a seat's memory: whether something of it is not on the GPU (`pages`). Three rules follow.
+// The core knows two things of a seat's memory: whether something of it is not on the GPU (`pages`), and what keeps it
+// from coming (`obstacle`), if it cannot. Who cannot have its memory waits behind all that can run; if it holds, it
+// makes way for them at once, and keeps the place that it had before. Of who only lacks memory, three rules follow.
 // Such a unit does not start beside a predecessor that still drains, for nothing can be evicted before that has
 // drained, and a predecessor that turns out not to drain can be given its lease back as long as nobody has started. Its
 // quantum begins when its memory is there; max_runtime goes on counting from the grant, so that nobody holds for ever
@@ -31,8 +33,12 @@ bool has_pages_to_move(const Unit& unit) {
 void LeaseCore::State::on(const MemoryNeed& e) {
   Seat* const seat = seat_of(e.seat);
   if (seat == nullptr || seat->pages == e.pages) return;
-  seat->pages = e.pages;
   Unit& unit = *seat->unit;
+  const bool changes_place = unit.phase == UnitPhase::kWaiting && seat->obstacle != MemoryObstacle::kNone;
+  if (changes_place) dequeue(unit);
+  seat->pages = e.pages;
+  if (!e.pages) seat->keeps_place = false;
+  if (changes_place) enqueue(unit);
   touch(unit);
   drain_is_over();  // or needs no waiting for
   // How long an idle holder is to wait follows from what the next one would have to move.
@@ -44,6 +50,23 @@ void LeaseCore::State::on(const MemoryNeed& e) {
   unit.ready_at = now;
   if (unit.phase != UnitPhase::kHolding) return;
   for (const UnitGpu& on_gpu : unit.gpus) measure_paging(*on_gpu.gpu, now - unit.granted_at);
+}
+
+// A unit that waits changes its place in the queue; one that holds may have to make way.
+void LeaseCore::State::on(const MemoryObstructed& e) {
+  Seat* const seat = seat_of(e.seat);
+  if (seat == nullptr || seat->obstacle == e.obstacle) return;
+  Unit& unit = *seat->unit;
+  const bool waits = unit.phase == UnitPhase::kWaiting;
+  if (waits) dequeue(unit);
+  seat->obstacle = e.obstacle;
+  if (waits) enqueue(unit);
+  touch(unit);
+}
+
+bool LeaseCore::State::is_obstructed(const Unit& unit) const {
+  return std::any_of(unit.seats.begin(), unit.seats.end(),
+                     [](const Seat* seat) { return seat->pages && seat->obstacle != MemoryObstacle::kNone; });
 }
 
 // A unit is being granted: its quantum begins now, or when its memory is there.

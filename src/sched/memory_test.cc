@@ -250,5 +250,81 @@ TEST(Memory, AMemberWhoseGangHasNotDrainedIsHeldBack) {
   EXPECT_EQ(kind_of(seat(1, 0)), TurnKind::kIdle);
 }
 
+// Three seats of one GPU: A lacks memory, B and C do not.
+struct Lacking : Script {
+  explicit Lacking(const GpuSettings& settings = in_order()) : Script(1, settings) {
+    for (std::uint64_t id = 1; id <= 3; ++id) tenant(id, {0});
+    pages(*this, kA, true);
+  }
+  std::string obstruct(SeatId seat, MemoryObstacle obstacle) { return tell(MemoryObstructed{seat, obstacle}); }
+  void give_up(SeatId seat) {
+    closed(seat);
+    drained(seat);
+    request(seat);
+  }
+};
+
+TEST(Obstacle, WhoCannotHaveItsMemoryMakesWayForWhoCanRun) {
+  Lacking s;
+  s.request(kA);
+  s.request(kB);
+  EXPECT_EQ(s.wait(5s), "");
+  EXPECT_EQ(s.obstruct(kA, MemoryObstacle::kNothingMoves), "revoke 1@0 e1 memory");
+  s.give_up(kA);
+  EXPECT_EQ(s.phase(kB), SeatPhase::kHolding);
+  EXPECT_NE(s.view(kA).waits_for.find("of which nothing moves"), std::string::npos) << s.view(kA).waits_for;
+  EXPECT_EQ(s.wait(1min), "") << "nobody goes for who could not run";
+  EXPECT_EQ(s.obstruct(kA, MemoryObstacle::kNone).find("revoke 2@0 e2"), 0u);
+  s.closed(kB);
+  s.drained(kB);
+  EXPECT_EQ(s.phase(kA), SeatPhase::kHolding);
+}
+
+// Its useless turn counts neither as one nor as time.
+TEST(Obstacle, ItKeepsItsPlace) {
+  for (const PolicyKind policy : {PolicyKind::kFifo, PolicyKind::kFair}) {
+    GpuSettings settings = in_order();
+    settings.policy = policy;
+    Lacking s(settings);
+    s.request(kA);
+    s.wait(1ms);
+    s.request(kB);
+    s.wait(1ms);
+    s.request(kC);
+    s.wait(3s);
+    s.obstruct(kA, MemoryObstacle::kOtherPrograms);
+    s.give_up(kA);
+    EXPECT_EQ(s.phase(kB), SeatPhase::kHolding);
+    EXPECT_EQ(s.view(kC).queue_place, 1u);
+    s.obstruct(kA, MemoryObstacle::kNone);
+    EXPECT_EQ(s.view(kA).queue_place, 1u);
+    EXPECT_EQ(s.view(kC).queue_place, 2u);
+  }
+}
+
+TEST(Obstacle, WhereNobodyElseCanRunTheLeaseStays) {
+  Lacking s;
+  s.request(kA);
+  EXPECT_EQ(s.obstruct(kA, MemoryObstacle::kOtherTenants), "");
+  pages(s, kB, true);
+  s.obstruct(kB, MemoryObstacle::kOtherTenants);
+  s.request(kB);
+  EXPECT_EQ(s.wait(1min), "");
+  EXPECT_EQ(s.phase(kA), SeatPhase::kHolding);
+  EXPECT_NE(s.request(kC).find("revoke 1@0 e1 memory"), std::string::npos);
+}
+
+// What arrives after all is as good as never obstructed.
+TEST(Obstacle, IsOverWhenTheMemoryIsThere) {
+  Lacking s;
+  s.request(kB);
+  s.request(kA);
+  s.request(kC);
+  s.obstruct(kA, MemoryObstacle::kNothingMoves);
+  EXPECT_EQ(s.view(kA).queue_place, 2u);
+  pages(s, kA, false);
+  EXPECT_EQ(s.view(kA).queue_place, 1u);
+}
+
 }  // namespace
 }  // namespace gpumux::sched

@@ -41,7 +41,8 @@ Standing LeaseCore::State::standing(const Unit& unit, const Gpu& gpu) const {
 
 QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
   const Standing of = standing(unit, gpu);
-  return {.level = level_of(unit),
+  return {.obstructed = is_obstructed(unit),
+          .level = level_of(unit),
           .rank = gpu.policy->rank(of),
           .requested = of.requested,
           .lead = unit.seats.front()->id,
@@ -64,7 +65,8 @@ void LeaseCore::State::enqueue(Unit& unit) {
     }
   }
   for (Seat* seat : unit.seats) {
-    if (seat->wants) unit.requested = std::min(unit.requested, seat->wants_since);
+    if (seat->wants)
+      unit.requested = std::min(unit.requested, seat->keeps_place ? seat->turn_since : seat->wants_since);
     const Gpu& gpu = *seat->gpu;
     const std::int64_t credit =
         seat->fresh ? 0 : std::min(quantum_of(gpu), kMaxCredit).count() / static_cast<std::int64_t>(seat->weight);
@@ -92,7 +94,7 @@ void LeaseCore::State::dequeue(Unit& unit) {
   timers.stop(unit.lift);
   if (unit.aged) {
     unit.aged = false;
-    unit.shape->aged.erase(QueueEntry{0, 0, unit.requested, unit.seats.front()->id, &unit});
+    unit.shape->aged.erase(QueueEntry{false, 0, 0, unit.requested, unit.seats.front()->id, &unit});
     for (const UnitGpu& on_gpu : unit.gpus) {
       if (on_gpu.gpu->reserved == &unit) on_gpu.gpu->reserved = nullptr;
     }
@@ -118,9 +120,10 @@ void LeaseCore::State::rekey(Gpu& gpu) {
 // ---- reservations -------------------------------------------------------------------------------
 
 void LeaseCore::State::age(Unit& unit) {
-  if (unit.phase != UnitPhase::kWaiting || unit.aged) return;
+  // Nothing is kept free for who could not use it.
+  if (unit.phase != UnitPhase::kWaiting || unit.aged || is_obstructed(unit)) return;
   unit.aged = true;
-  unit.shape->aged.insert(QueueEntry{0, 0, unit.requested, unit.seats.front()->id, &unit});
+  unit.shape->aged.insert(QueueEntry{false, 0, 0, unit.requested, unit.seats.front()->id, &unit});
   reservations_dirty = true;
 }
 
@@ -292,6 +295,7 @@ void LeaseCore::State::start(Unit& unit) {
 }
 
 void LeaseCore::State::grant_seat(Seat& seat) {
+  if (seat.wants && !seat.keeps_place) seat.turn_since = seat.wants_since;
   set_wants(seat, false);
   seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
   seat.epoch = next_epoch(*seat.gpu);
@@ -326,6 +330,8 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
 // How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now.
 Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
   if (holder.retry_at > now) return holder.retry_at - now;
+  // Who cannot run makes way for who can, and for nobody else does who can run make way for it.
+  if (is_obstructed(holder) != is_obstructed(waiter)) return is_obstructed(holder) ? Duration::zero() : Duration::max();
   // From the grant, so that nobody holds for ever while its memory comes and does not arrive.
   const TimePoint latest = after(holder.granted_at, gpu.settings.max_runtime);
   if (now >= latest) return Duration::zero();
@@ -368,9 +374,11 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
   for (const auto& [holder, gpu] : to_go) {
     const bool ran_out = now >= after(holder->granted_at, gpu->settings.max_runtime);
     const auto order = precedence(waiter, *holder);
-    const RevokeReason in_time = order > 0 && !holder->is_safe ? RevokeReason::kUrgent : RevokeReason::kQuantum;
-    holder->yields = ran_out && order < 0;
-    revoke(*holder, ran_out ? RevokeReason::kMaxRuntime : in_time);
+    RevokeReason reason = order > 0 && !holder->is_safe ? RevokeReason::kUrgent : RevokeReason::kQuantum;
+    if (ran_out) reason = RevokeReason::kMaxRuntime;
+    if (is_obstructed(*holder) && !is_obstructed(waiter)) reason = RevokeReason::kMemory;
+    holder->yields = reason == RevokeReason::kMaxRuntime && order < 0;
+    revoke(*holder, reason);
   }
 }
 

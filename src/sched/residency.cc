@@ -137,6 +137,9 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
   for (const auto& [id, seat] : gpu->seats) {
     if (may_speak_yet(seat)) next = std::min(next, seat.opened_at + kFirstReportPatience);
     if (seat.waits()) next = std::min(next, std::max(gpu->moved_at, seat.wanted_at) + kRoomPatience);
+    if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) next = std::min(next, impatient_at(*gpu, seat));
+    if (seat.obstacle == MemoryObstacle::kNothingMoves && seat.turn != TurnKind::kHolding)
+      next = std::min(next, seat.retry_at);
     if (seat.bounds.size() > 1 && counts(seat) && answers(seat))
       next = std::min(next, seat.bounds[1].told_at + kAnswerPatience);
   }

@@ -73,6 +73,7 @@ struct ExpectEviction {
 };
 
 struct ResidencyCommands {
+  std::vector<MemoryObstructed> obstructions;  // for the lease core; turns are others when it knows
   std::vector<RoomBound> bounds;
   std::vector<ExpectEviction> evictions;
 };
@@ -118,6 +119,13 @@ inline constexpr Duration kRoomPatience = std::chrono::seconds(10);
 // Who has been given room takes it as soon as its thread has woken up; on a busy machine, a little later. Until then it
 // is not to spare.
 inline constexpr Duration kTakePatience = std::chrono::milliseconds(250);
+// A holder lacks memory, and for this long nothing has been freed for it: others may use the GPU meanwhile. Getting the
+// first host memory ready takes some tenths of a second.
+inline constexpr Duration kHolderPatience = std::chrono::seconds(2);
+// When it is tried again: after this, doubled each time up to the longest. The GPU is idle for less than a thirtieth of
+// the time then.
+inline constexpr Duration kHolderRetry = std::chrono::seconds(4);
+inline constexpr Duration kLongestHolderRetry = std::chrono::seconds(64);
 // How long before its quantum ends a holder is told to get ready: borrowing and registering 20 GiB takes 0.35 s.
 inline constexpr Duration kExpectEvictionAhead = std::chrono::milliseconds(500);
 // Managed memory that leaves ahead is missed by the holder's own work: only so large a part of its turn is given to
@@ -203,6 +211,11 @@ class Residency {
     std::uint64_t given_commitment = 0;
     TimePoint given_commitment_until{};
     bool told_to_prepare = false;
+    // Why what it lacks cannot come.
+    MemoryObstacle obstacle = MemoryObstacle::kNone;
+    TimePoint lacking_since = TimePoint::max();  // holding, or told to have more since
+    Duration retry_after{};
+    TimePoint retry_at{};  // what did not move is expected to move then
     TimePoint holds_since = TimePoint::max();
 
     // While a plan is made.
@@ -268,6 +281,9 @@ class Residency {
   static void deal(std::vector<Share>& shares, std::uint64_t left);
   std::vector<Share> plan_rooms(Gpu& gpu, const std::vector<Seat*>& order) const;
   void plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const;
+  bool is_lacking(const Seat& seat) const;
+  TimePoint impatient_at(const Gpu& gpu, const Seat& seat) const;
+  void find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
   void expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
   void tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands);
 

@@ -330,6 +330,8 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
   }
   const bool changes = seat.bounds.empty() || room != seat.told_room() || commitment != seat.told_commitment();
   const bool is_full = seat.bounds.size() > kMaxBoundsUnderWay;
+  if (changes && !is_full && room > seat.told_room() && seat.lacking_since != TimePoint::max())
+    seat.lacking_since = now_;  // something comes
   if (!answer && (!changes || is_full)) return;
   if (is_full) {  // it is answered, with what it was told already
     room = seat.told_room();
@@ -350,6 +352,58 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
                              .total = seat.quota.group != 0 ? std::min(seat.quota.bytes, gpu.capacity) : gpu.capacity,
                              .ticket = seat.answered,
                              .refused = refused});
+}
+
+// A holder whose work cannot run because something is still on its way out of the way, or the driver refuses it.
+bool Residency::is_lacking(const Seat& seat) const {
+  if (seat.turn != TurnKind::kHolding || seat.report.evicted == 0) return false;
+  return seat.told_room() < seat.has() + seat.report.evicted || seat.report.stuck;
+}
+
+// When its patience is over, if nothing moves until then.
+TimePoint Residency::impatient_at(const Gpu& gpu, const Seat& seat) const {
+  return std::max(seat.lacking_since, gpu.moved_at) + kHolderPatience;
+}
+
+// Who cannot have what it lacks, whoever gives up what he can; and which holder has waited in vain. The latter is tried
+// again later, or when it would fit beside what is there.
+void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) {
+  const std::uint64_t kept_by_all = kept(gpu);
+  std::uint64_t on_gpu = 0;
+  for (const Seat* seat : order) on_gpu += counts(*seat) ? seat->has() : 0;
+  for (Seat* seat : order) {
+    if (!counts(*seat)) continue;
+    const std::uint64_t need = seat->has() + seat->report.evicted;
+    const std::uint64_t kept_by_others = kept_by_all - kept_by(gpu, *seat);
+    if (!is_lacking(*seat)) {
+      seat->lacking_since = TimePoint::max();
+    } else {
+      seat->lacking_since = std::min(seat->lacking_since, now_);
+    }
+    MemoryObstacle found = MemoryObstacle::kNone;
+    // What others keep, and what is not ours, is seen late and goes up and down: it has to be in the way for a while.
+    const bool lasts =
+        seat->obstacle != MemoryObstacle::kNone || (is_lacking(*seat) && now_ - seat->lacking_since >= kHolderPatience);
+    if (seat->report.evicted == 0) {
+      seat->retry_after = Duration::zero();
+    } else if (need > eventual(gpu)) {
+      if (lasts) found = MemoryObstacle::kOtherPrograms;
+    } else if (need > minus(eventual(gpu), kept_by_others)) {
+      if (lasts) found = MemoryObstacle::kOtherTenants;
+    } else if (is_lacking(*seat)) {
+      if (now_ >= impatient_at(gpu, *seat)) found = MemoryObstacle::kNothingMoves;
+    } else if (seat->obstacle == MemoryObstacle::kNothingMoves && seat->turn != TurnKind::kHolding &&
+               now_ < seat->retry_at && need > minus(available(gpu), on_gpu - seat->has())) {
+      found = MemoryObstacle::kNothingMoves;
+    }
+    if (found == seat->obstacle) continue;
+    if (found == MemoryObstacle::kNothingMoves) {
+      seat->retry_after = std::clamp(2 * seat->retry_after, kHolderRetry, kLongestHolderRetry);
+      seat->retry_at = now_ + seat->retry_after;
+    }
+    seat->obstacle = found;
+    commands.obstructions.push_back({seat->id, found});
+  }
 }
 
 // A holder whose time is nearly over hears how much whoever is next will lack then.
@@ -410,6 +464,7 @@ void Residency::plan(TimePoint now, GpuIndex index, std::span<const Turn> turns,
     // The first bound gives nothing: with its answer it counts.
     if (!seat->speaks && !seat->is_back) tell(*gpu, *seat, 0, 0, commands);
   }
+  find_obstacles(*gpu, order, commands);
   expect_evictions(*gpu, order, commands);
   const std::uint64_t after = charged(*gpu);
   if (broken_.empty() && after > counted && after > available(*gpu))

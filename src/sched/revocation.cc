@@ -83,6 +83,11 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   incomplete.erase(&unit);
   timers.stop(unit.run);
   for (Seat* seat : unit.seats) {
+    // A turn that was of no use does not count: it costs nothing, and the next one comes as if this had not been.
+    seat->keeps_place = reason == RevokeReason::kMemory;
+    if (reason == RevokeReason::kMemory) seat->charged_to = now;
+  }
+  for (Seat* seat : unit.seats) {
     if (seat->phase == SeatPhase::kHolding) revoke_seat(*seat, reason);
   }
   place(unit);

@@ -116,10 +116,15 @@ void LeaseCore::State::settle_yielding(Unit& started) {
   started.yields = false;
   for (const UnitGpu& on_gpu : started.gpus) {
     for (const Shape* shape : on_gpu.gpu->shapes) {
-      while (!shape->queue.empty() && shape->queue.rbegin()->unit->yields) {
-        Unit& unit = *shape->queue.rbegin()->unit;
-        unit.yields = false;
-        requeue(unit);
+      // Behind them are only those that cannot run at all.
+      std::vector<Unit*> yielding;
+      for (auto entry = shape->queue.rbegin(); entry != shape->queue.rend(); ++entry) {
+        if (entry->unit->yields) yielding.push_back(entry->unit);
+        if (!entry->unit->yields && !entry->obstructed) break;
+      }
+      for (Unit* unit : yielding) {
+        unit->yields = false;
+        requeue(*unit);
         started.is_safe = true;
       }
     }

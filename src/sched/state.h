@@ -72,8 +72,10 @@ struct Seat {
   bool was_ahead = false;    // undrained at the last round of steps
   bool late = false;         // was silent, stalled, or came with a claim: may exceed the one undrained predecessor
   bool poisoned = false;
-  bool fresh = true;   // has never waited: its virtual time is not set yet
-  bool pages = false;  // something of its memory is not on the GPU
+  bool fresh = true;                                // has never waited: its virtual time is not set yet
+  bool pages = false;                               // something of its memory is not on the GPU
+  MemoryObstacle obstacle = MemoryObstacle::kNone;  // why that cannot come
+  bool keeps_place = false;  // it gave its last lease up for want of memory, and waits as from before that
 
   std::int32_t priority = 0;
   std::uint32_t cap = kNoCap;  // thousandths of all time
@@ -89,6 +91,7 @@ struct Seat {
   TimePoint alive_at{};    // in revocation: its last sign of life, or the first Revoke, which asks for one
   TimePoint charged_to{};  // while it holds or drains: up to when its time is accounted
   TimePoint wants_since{};
+  TimePoint turn_since{};  // since when it had waited for its last lease
   std::uint64_t grants = 0;
   Duration held{};
   Duration waited{};
@@ -107,12 +110,14 @@ struct UnitGpu {
 };
 
 struct QueueEntry {
+  bool obstructed = false;  // cannot run for want of memory: behind all that can
   std::int64_t level = 0;  // less first, before rank: the negative priority, as a rule
   std::int64_t rank = 0;
   TimePoint requested{};
   SeatId lead;
   Unit* unit = nullptr;
   friend bool operator<(const QueueEntry& a, const QueueEntry& b) {
+    if (a.obstructed != b.obstructed) return b.obstructed;
     if (a.level != b.level) return a.level < b.level;
     if (a.rank != b.rank) return a.rank < b.rank;
     if (a.requested != b.requested) return a.requested < b.requested;
@@ -272,6 +277,7 @@ struct LeaseCore::State {
   void on(const Stepped& e);
   void on(const Idling& e);
   void on(const MemoryNeed& e);
+  void on(const MemoryObstructed& e);
   void on(const TimePassed& e);
   void fire(Timer& timer);
   void rearm(Gpu& gpu, const GpuSettings& before);
@@ -304,6 +310,7 @@ struct LeaseCore::State {
   void start_quantum(Unit& unit);
   void measure_paging(Gpu& gpu, Duration cost);
   bool is_restoring(const Unit& unit) const;
+  bool is_obstructed(const Unit& unit) const;
   bool must_wait_for_drain(const Unit& unit) const;
   void drain_is_over();
   Duration idle_hold_of(const Gpu& gpu) const;

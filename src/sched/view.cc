@@ -37,8 +37,24 @@ std::string obstacle(const Unit& waiter, const Gpu& gpu, TimePoint now) {
   return {};
 }
 
+std::string_view in_words(MemoryObstacle obstacle) {
+  switch (obstacle) {
+    case MemoryObstacle::kNone: break;
+    case MemoryObstacle::kOtherTenants: return "memory that other tenants cannot give up";
+    case MemoryObstacle::kOtherPrograms: return "memory that programs outside gpumux use";
+    case MemoryObstacle::kNothingMoves:
+      return "memory of others, of which nothing moves: host memory is used up, or they do not answer";
+  }
+  return {};
+}
+
 std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
   const Unit& unit = *seat.unit;
+  if (unit.phase == UnitPhase::kWaiting || unit.phase == UnitPhase::kHolding) {
+    for (const Seat* member : unit.seats) {
+      if (member->pages && member->obstacle != MemoryObstacle::kNone) return std::string(in_words(member->obstacle));
+    }
+  }
   if (unit.returning) return obstacle(unit, *seat.gpu, now);
   if (seat.wants && unit.phase == UnitPhase::kRevoking) {
     if (unit.passed_over()) return "a stopped member of " + name(unit);

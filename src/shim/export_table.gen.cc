@@ -69,7 +69,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuCtxSetCacheConfig
     nullptr,  // cuCtxSetCurrent
     nullptr,  // cuCtxSetFlags
-    nullptr,  // cuCtxSetLimit
+    reinterpret_cast<const void*>(&cuda::cuCtxSetLimit),
     nullptr,  // cuCtxSetSharedMemConfig
     reinterpret_cast<const void*>(&cuda::cuCtxSynchronize),
     reinterpret_cast<const void*>(&cuda::cuCtxSynchronize_v2),
@@ -126,7 +126,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuEGLStreamProducerDisconnect
     reinterpret_cast<const void*>(&cuda::cuEGLStreamProducerPresentFrame),
     reinterpret_cast<const void*>(&cuda::cuEGLStreamProducerReturnFrame),
-    nullptr,  // cuEventCreate
+    reinterpret_cast<const void*>(&cuda::cuEventCreate),
     nullptr,  // cuEventDestroy
     nullptr,  // cuEventDestroy_v2
     nullptr,  // cuEventElapsedTime
@@ -145,7 +145,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuFuncGetName
     nullptr,  // cuFuncGetParamInfo
     nullptr,  // cuFuncIsLoaded
-    nullptr,  // cuFuncLoad
+    reinterpret_cast<const void*>(&cuda::cuFuncLoad),
     nullptr,  // cuFuncSetAttribute
     nullptr,  // cuFuncSetBlockShape
     nullptr,  // cuFuncSetCacheConfig
@@ -217,8 +217,8 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuGraphExecMemcpyNodeSetParams
     nullptr,  // cuGraphExecMemsetNodeSetParams
     nullptr,  // cuGraphExecNodeSetParams
-    nullptr,  // cuGraphExecUpdate
-    nullptr,  // cuGraphExecUpdate_v2
+    reinterpret_cast<const void*>(&cuda::cuGraphExecUpdate),
+    reinterpret_cast<const void*>(&cuda::cuGraphExecUpdate_v2),
     nullptr,  // cuGraphExternalSemaphoresSignalNodeGetParams
     nullptr,  // cuGraphExternalSemaphoresSignalNodeSetParams
     nullptr,  // cuGraphExternalSemaphoresWaitNodeGetParams
@@ -229,11 +229,11 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuGraphGetRootNodes
     nullptr,  // cuGraphHostNodeGetParams
     nullptr,  // cuGraphHostNodeSetParams
-    nullptr,  // cuGraphInstantiate
-    nullptr,  // cuGraphInstantiateWithFlags
+    reinterpret_cast<const void*>(&cuda::cuGraphInstantiate),
+    reinterpret_cast<const void*>(&cuda::cuGraphInstantiateWithFlags),
     reinterpret_cast<const void*>(&cuda::cuGraphInstantiateWithParams),
     reinterpret_cast<const void*>(&cuda::cuGraphInstantiateWithParams_ptsz),
-    nullptr,  // cuGraphInstantiate_v2
+    reinterpret_cast<const void*>(&cuda::cuGraphInstantiate_v2),
     nullptr,  // cuGraphKernelNodeCopyAttributes
     nullptr,  // cuGraphKernelNodeGetAttribute
     nullptr,  // cuGraphKernelNodeGetParams
@@ -286,7 +286,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuGreenCtxGetDevResource
     nullptr,  // cuGreenCtxGetId
     nullptr,  // cuGreenCtxRecordEvent
-    nullptr,  // cuGreenCtxStreamCreate
+    reinterpret_cast<const void*>(&cuda::cuGreenCtxStreamCreate),
     nullptr,  // cuGreenCtxWaitEvent
     nullptr,  // cuImportExternalMemory
     nullptr,  // cuImportExternalSemaphore
@@ -298,7 +298,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuIpcOpenMemHandle),
     reinterpret_cast<const void*>(&cuda::cuIpcOpenMemHandle_v2),
     nullptr,  // cuKernelGetAttribute
-    nullptr,  // cuKernelGetFunction
+    reinterpret_cast<const void*>(&cuda::cuKernelGetFunction),
     nullptr,  // cuKernelGetLibrary
     nullptr,  // cuKernelGetName
     nullptr,  // cuKernelGetParamInfo
@@ -317,14 +317,14 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuLaunchKernelEx_ptsz),
     reinterpret_cast<const void*>(&cuda::cuLaunchKernel_ptsz),
     nullptr,  // cuLibraryEnumerateKernels
-    nullptr,  // cuLibraryGetGlobal
-    nullptr,  // cuLibraryGetKernel
+    reinterpret_cast<const void*>(&cuda::cuLibraryGetGlobal),
+    reinterpret_cast<const void*>(&cuda::cuLibraryGetKernel),
     nullptr,  // cuLibraryGetKernelCount
-    nullptr,  // cuLibraryGetManaged
-    nullptr,  // cuLibraryGetModule
+    reinterpret_cast<const void*>(&cuda::cuLibraryGetManaged),
+    reinterpret_cast<const void*>(&cuda::cuLibraryGetModule),
     nullptr,  // cuLibraryGetUnifiedFunction
-    nullptr,  // cuLibraryLoadData
-    nullptr,  // cuLibraryLoadFromFile
+    reinterpret_cast<const void*>(&cuda::cuLibraryLoadData),
+    reinterpret_cast<const void*>(&cuda::cuLibraryLoadFromFile),
     nullptr,  // cuLibraryUnload
     nullptr,  // cuLinkAddData
     nullptr,  // cuLinkAddData_v2
@@ -524,10 +524,10 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuMipmappedArrayGetMemoryRequirements
     nullptr,  // cuMipmappedArrayGetSparseProperties
     nullptr,  // cuModuleEnumerateFunctions
-    nullptr,  // cuModuleGetFunction
+    reinterpret_cast<const void*>(&cuda::cuModuleGetFunction),
     nullptr,  // cuModuleGetFunctionCount
     nullptr,  // cuModuleGetGlobal
-    nullptr,  // cuModuleGetGlobal_v2
+    reinterpret_cast<const void*>(&cuda::cuModuleGetGlobal_v2),
     nullptr,  // cuModuleGetLoadingMode
     nullptr,  // cuModuleGetSurfRef
     nullptr,  // cuModuleGetTexRef
@@ -578,8 +578,8 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuStreamBeginCapture_v2_ptsz),
     nullptr,  // cuStreamCopyAttributes
     nullptr,  // cuStreamCopyAttributes_ptsz
-    nullptr,  // cuStreamCreate
-    nullptr,  // cuStreamCreateWithPriority
+    reinterpret_cast<const void*>(&cuda::cuStreamCreate),
+    reinterpret_cast<const void*>(&cuda::cuStreamCreateWithPriority),
     reinterpret_cast<const void*>(&cuda::cuStreamDestroy),
     reinterpret_cast<const void*>(&cuda::cuStreamDestroy_v2),
     reinterpret_cast<const void*>(&cuda::cuStreamEndCapture),
@@ -635,7 +635,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuStreamWriteValue64_ptsz),
     reinterpret_cast<const void*>(&cuda::cuStreamWriteValue64_v2),
     reinterpret_cast<const void*>(&cuda::cuStreamWriteValue64_v2_ptsz),
-    nullptr,  // cuSurfObjectCreate
+    reinterpret_cast<const void*>(&cuda::cuSurfObjectCreate),
     nullptr,  // cuSurfObjectDestroy
     nullptr,  // cuSurfObjectGetResourceDesc
     nullptr,  // cuSurfRefGetArray
@@ -644,7 +644,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuTensorMapEncodeIm2colWide
     nullptr,  // cuTensorMapEncodeTiled
     nullptr,  // cuTensorMapReplaceAddress
-    nullptr,  // cuTexObjectCreate
+    reinterpret_cast<const void*>(&cuda::cuTexObjectCreate),
     nullptr,  // cuTexObjectDestroy
     nullptr,  // cuTexObjectGetResourceDesc
     nullptr,  // cuTexObjectGetResourceViewDesc

@@ -70,6 +70,10 @@ GPUMUX_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer_context, unsigned in
   return hooks::cuCtxEnablePeerAccess(peer_context, flags);
 }
 
+GPUMUX_EXPORT CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
+  return make(driver().cuCtxSetLimit, limit, value);
+}
+
 GPUMUX_EXPORT CUresult cuCtxSynchronize() {
   return synchronise(Entry::cuCtxSynchronize, at_context(), driver().cuCtxSynchronize);
 }
@@ -118,8 +122,16 @@ GPUMUX_EXPORT CUresult cuEGLStreamProducerReturnFrame(CUeglStreamConnection* con
   return submit(Entry::cuEGLStreamProducerReturnFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerReturnFrame, connection, frame, stream);
 }
 
+GPUMUX_EXPORT CUresult cuEventCreate(CUevent* event, unsigned int flags) {
+  return make(driver().cuEventCreate, event, flags);
+}
+
 GPUMUX_EXPORT CUresult cuEventSynchronize(CUevent event) {
   return synchronise(Entry::cuEventSynchronize, at_event(event), driver().cuEventSynchronize, event);
+}
+
+GPUMUX_EXPORT CUresult cuFuncLoad(CUfunction function) {
+  return make(driver().cuFuncLoad, function);
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObject(CUdeviceptr_v1* pointer, unsigned int* size, GLuint buffer) {
@@ -170,32 +182,52 @@ GPUMUX_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph g
   return hooks::cuGraphAddMemAllocNode(graph_node, graph, dependencies, dependency_count, node_params);
 }
 
+GPUMUX_EXPORT CUresult cuGraphExecUpdate(CUgraphExec graph_exec, CUgraph graph, CUgraphNode* error_node, CUgraphExecUpdateResult* update_result) {
+  return make(driver().cuGraphExecUpdate, graph_exec, graph, error_node, update_result);
+}
+
+GPUMUX_EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec graph_exec, CUgraph graph, CUgraphExecUpdateResultInfo* result_info) {
+  return make(driver().cuGraphExecUpdate_v2, graph_exec, graph, result_info);
+}
+
+GPUMUX_EXPORT CUresult cuGraphInstantiate(CUgraphExec* graph_exec, CUgraph graph, CUgraphNode* error_node, char* log_buffer, std::size_t buffer_size) {
+  return make(driver().cuGraphInstantiate, graph_exec, graph, error_node, log_buffer, buffer_size);
+}
+
+GPUMUX_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* graph_exec, CUgraph graph, unsigned long long flags) {
+  return make(driver().cuGraphInstantiateWithFlags, graph_exec, graph, flags);
+}
+
 GPUMUX_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* graph_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiate_params) {
   const bool uploads = instantiate_params != nullptr && (instantiate_params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
-  if (!uploads && driver().cuGraphInstantiateWithParams != nullptr) return driver().cuGraphInstantiateWithParams(graph_exec, graph, instantiate_params);
+  if (!uploads) return make(driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params);
   return submit(Entry::cuGraphInstantiateWithParams, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kLegacy), driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params);
 }
 
 GPUMUX_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* graph_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiate_params) {
   const bool uploads = instantiate_params != nullptr && (instantiate_params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
-  if (!uploads && driver().cuGraphInstantiateWithParams_ptsz != nullptr) return driver().cuGraphInstantiateWithParams_ptsz(graph_exec, graph, instantiate_params);
+  if (!uploads) return make(driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params);
   return submit(Entry::cuGraphInstantiateWithParams_ptsz, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kPtsz), driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params);
 }
 
+GPUMUX_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec* graph_exec, CUgraph graph, CUgraphNode* error_node, char* log_buffer, std::size_t buffer_size) {
+  return make(driver().cuGraphInstantiate_v2, graph_exec, graph, error_node, log_buffer, buffer_size);
+}
+
 GPUMUX_EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
-  return submit(Entry::cuGraphLaunch, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphLaunch, graph, stream);
+  return submit_with_room(Entry::cuGraphLaunch, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphLaunch, graph, stream);
 }
 
 GPUMUX_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph_exec, CUstream stream) {
-  return submit(Entry::cuGraphLaunch_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphLaunch_ptsz, graph_exec, stream);
+  return submit_with_room(Entry::cuGraphLaunch_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphLaunch_ptsz, graph_exec, stream);
 }
 
 GPUMUX_EXPORT CUresult cuGraphUpload(CUgraphExec graph, CUstream stream) {
-  return submit(Entry::cuGraphUpload, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphUpload, graph, stream);
+  return submit_with_room(Entry::cuGraphUpload, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphUpload, graph, stream);
 }
 
 GPUMUX_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec graph_exec, CUstream stream) {
-  return submit(Entry::cuGraphUpload_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphUpload_ptsz, graph_exec, stream);
+  return submit_with_room(Entry::cuGraphUpload_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphUpload_ptsz, graph_exec, stream);
 }
 
 GPUMUX_EXPORT CUresult cuGraphicsMapResources(unsigned int count, CUgraphicsResource* resources, CUstream stream) {
@@ -222,6 +254,10 @@ GPUMUX_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx context) {
   return hooks::cuGreenCtxDestroy(context);
 }
 
+GPUMUX_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green_context, unsigned int flags, int priority) {
+  return make(driver().cuGreenCtxStreamCreate, stream, green_context, flags, priority);
+}
+
 GPUMUX_EXPORT CUresult cuInit(unsigned int flags) {
   return hooks::cuInit(flags);
 }
@@ -242,12 +278,16 @@ GPUMUX_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandl
   return hooks::cuIpcOpenMemHandle_v2(pointer, handle, flags);
 }
 
+GPUMUX_EXPORT CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  return make(driver().cuKernelGetFunction, function, kernel);
+}
+
 GPUMUX_EXPORT CUresult cuLaunch(CUfunction function) {
-  return submit(Entry::cuLaunch, at_default(StreamVariant::kLegacy), driver().cuLaunch, function);
+  return submit_with_room(Entry::cuLaunch, at_default(StreamVariant::kLegacy), driver().cuLaunch, function);
 }
 
 GPUMUX_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params) {
-  return submit(Entry::cuLaunchCooperativeKernel, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchCooperativeKernel, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params);
+  return submit_with_room(Entry::cuLaunchCooperativeKernel, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchCooperativeKernel, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params);
 }
 
 GPUMUX_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch_params_list, unsigned int device_count, unsigned int flags) {
@@ -255,15 +295,15 @@ GPUMUX_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* 
 }
 
 GPUMUX_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params) {
-  return submit(Entry::cuLaunchCooperativeKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchCooperativeKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params);
+  return submit_with_room(Entry::cuLaunchCooperativeKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchCooperativeKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params);
 }
 
 GPUMUX_EXPORT CUresult cuLaunchGrid(CUfunction function, int grid_width, int grid_height) {
-  return submit(Entry::cuLaunchGrid, at_default(StreamVariant::kLegacy), driver().cuLaunchGrid, function, grid_width, grid_height);
+  return submit_with_room(Entry::cuLaunchGrid, at_default(StreamVariant::kLegacy), driver().cuLaunchGrid, function, grid_width, grid_height);
 }
 
 GPUMUX_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int grid_width, int grid_height, CUstream stream) {
-  return submit(Entry::cuLaunchGridAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchGridAsync, function, grid_width, grid_height, stream);
+  return submit_with_room(Entry::cuLaunchGridAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchGridAsync, function, grid_width, grid_height, stream);
 }
 
 GPUMUX_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_data) {
@@ -275,19 +315,43 @@ GPUMUX_EXPORT CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function,
 }
 
 GPUMUX_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params, void** extra) {
-  return submit(Entry::cuLaunchKernel, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchKernel, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
+  return submit_with_room(Entry::cuLaunchKernel, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchKernel, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
 }
 
 GPUMUX_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** kernel_params, void** extra) {
-  return submit(Entry::cuLaunchKernelEx, at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kLegacy), driver().cuLaunchKernelEx, config, function, kernel_params, extra);
+  return submit_with_room(Entry::cuLaunchKernelEx, at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kLegacy), driver().cuLaunchKernelEx, config, function, kernel_params, extra);
 }
 
 GPUMUX_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction function, void** kernel_params, void** extra) {
-  return submit(Entry::cuLaunchKernelEx_ptsz, at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kPtsz), driver().cuLaunchKernelEx_ptsz, config, function, kernel_params, extra);
+  return submit_with_room(Entry::cuLaunchKernelEx_ptsz, at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kPtsz), driver().cuLaunchKernelEx_ptsz, config, function, kernel_params, extra);
 }
 
 GPUMUX_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params, void** extra) {
-  return submit(Entry::cuLaunchKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
+  return submit_with_room(Entry::cuLaunchKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
+}
+
+GPUMUX_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* pointer, std::size_t* bytes, CUlibrary library, const char* name) {
+  return make(driver().cuLibraryGetGlobal, pointer, bytes, library, name);
+}
+
+GPUMUX_EXPORT CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
+  return make(driver().cuLibraryGetKernel, kernel, library, name);
+}
+
+GPUMUX_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr* pointer, std::size_t* bytes, CUlibrary library, const char* name) {
+  return make(driver().cuLibraryGetManaged, pointer, bytes, library, name);
+}
+
+GPUMUX_EXPORT CUresult cuLibraryGetModule(CUmodule* mod, CUlibrary library) {
+  return make(driver().cuLibraryGetModule, mod, library);
+}
+
+GPUMUX_EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jit_options, void** jit_options_values, unsigned int jit_option_count, CUlibraryOption* library_options, void** library_option_values, unsigned int library_option_count) {
+  return make(driver().cuLibraryLoadData, library, code, jit_options, jit_options_values, jit_option_count, library_options, library_option_values, library_option_count);
+}
+
+GPUMUX_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* file_name, CUjit_option* jit_options, void** jit_options_values, unsigned int jit_option_count, CUlibraryOption* library_options, void** library_option_values, unsigned int library_option_count) {
+  return make(driver().cuLibraryLoadFromFile, library, file_name, jit_options, jit_options_values, jit_option_count, library_options, library_option_values, library_option_count);
 }
 
 GPUMUX_EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, std::size_t size) {
@@ -914,20 +978,28 @@ GPUMUX_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmapped_array)
   return hooks::cuMipmappedArrayDestroy(mipmapped_array);
 }
 
+GPUMUX_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule mod, const char* name) {
+  return make(driver().cuModuleGetFunction, function, mod, name);
+}
+
+GPUMUX_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* pointer, std::size_t* bytes, CUmodule mod, const char* name) {
+  return make(driver().cuModuleGetGlobal_v2, pointer, bytes, mod, name);
+}
+
 GPUMUX_EXPORT CUresult cuModuleLoad(CUmodule* mod, const char* path) {
-  return hooks::cuModuleLoad(mod, path);
+  return make(driver().cuModuleLoad, mod, path);
 }
 
 GPUMUX_EXPORT CUresult cuModuleLoadData(CUmodule* mod, const void* image) {
-  return hooks::cuModuleLoadData(mod, image);
+  return make(driver().cuModuleLoadData, mod, image);
 }
 
 GPUMUX_EXPORT CUresult cuModuleLoadDataEx(CUmodule* mod, const void* image, unsigned int option_count, CUjit_option* options, void** option_values) {
-  return hooks::cuModuleLoadDataEx(mod, image, option_count, options, option_values);
+  return make(driver().cuModuleLoadDataEx, mod, image, option_count, options, option_values);
 }
 
 GPUMUX_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* mod, const void* fat_binary) {
-  return hooks::cuModuleLoadFatBinary(mod, fat_binary);
+  return make(driver().cuModuleLoadFatBinary, mod, fat_binary);
 }
 
 GPUMUX_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc_handle, CUdevice device) {
@@ -1020,6 +1092,14 @@ GPUMUX_EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureM
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
   return hooks::cuStreamBeginCapture_v2_ptsz(stream, mode);
+}
+
+GPUMUX_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
+  return make(driver().cuStreamCreate, stream, flags);
+}
+
+GPUMUX_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
+  return make(driver().cuStreamCreateWithPriority, stream, flags, priority);
 }
 
 GPUMUX_EXPORT CUresult cuStreamDestroy(CUstream stream) {
@@ -1116,6 +1196,14 @@ GPUMUX_EXPORT CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr addr
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
   return submit(Entry::cuStreamWriteValue64_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue64_v2_ptsz, stream, address, value, flags);
+}
+
+GPUMUX_EXPORT CUresult cuSurfObjectCreate(CUsurfObject* surf_object, const CUDA_RESOURCE_DESC* resource) {
+  return make(driver().cuSurfObjectCreate, surf_object, resource);
+}
+
+GPUMUX_EXPORT CUresult cuTexObjectCreate(CUtexObject* tex_object, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* texture, const CUDA_RESOURCE_VIEW_DESC* view) {
+  return make(driver().cuTexObjectCreate, tex_object, resource, texture, view);
 }
 
 GPUMUX_EXPORT CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* params, unsigned int semaphore_count, CUstream stream) {

@@ -85,10 +85,6 @@ CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUme
 CUresult cuMemUnmap(CUdeviceptr pointer, std::size_t size);
 CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR* mipmapped_array_desc, unsigned int mipmap_level_count);
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmapped_array);
-CUresult cuModuleLoad(CUmodule* mod, const char* path);
-CUresult cuModuleLoadData(CUmodule* mod, const void* image);
-CUresult cuModuleLoadDataEx(CUmodule* mod, const void* image, unsigned int option_count, CUjit_option* options, void** option_values);
-CUresult cuModuleLoadFatBinary(CUmodule* mod, const void* fat_binary);
 CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc_handle, CUdevice device);
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mc_handle, std::size_t mc_offset, CUdeviceptr pointer, std::size_t size, unsigned long long flags);
 CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mc_handle, std::size_t mc_offset, CUmemGenericAllocationHandle mem_handle, std::size_t mem_offset, std::size_t size, unsigned long long flags);

@@ -10,13 +10,24 @@ namespace {
 // After a successful creation: the device is known, the context may not be current. All that make or hand out a context
 // come here, so a tenant knows whether there has been more than one.
 CUresult created(CUresult result, CUdevice device, const CUcontext* context) {
-  if (result == CUDA_SUCCESS) {
+  if (result == CUDA_SUCCESS && context != nullptr) {
     if (Tenant* const mine = tenant()) {
       mine->note_context(*context);
       if (const auto slot = mine->seat_of_device(device)) mine->memories().of(*slot).pager.know_context(*context);
     }
   }
   return result;
+}
+
+// Contexts are the largest thing that the driver takes memory for by itself.
+template <class... Parameters>
+CUresult create(CUdevice device, CUcontext* context, CUresult (*function)(Parameters...),
+                std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) return kNoSuchEntry;
+  const auto call = [=] { return function(arguments...); };
+  CUresult result = call();
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) result = again_with_room(device, call);
+  return created(result, device, context);
 }
 
 // Runs a destruction; `gone` decides after it which context, if any, has died by it. `certain`: the context that will
@@ -97,29 +108,26 @@ CUresult cuInit(unsigned int flags) {
 }
 
 CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
-  if (driver().cuCtxCreate == nullptr) return kNoSuchEntry;
-  return created(driver().cuCtxCreate(context, flags, device), device, context);
+  return create(device, context, driver().cuCtxCreate, context, flags, device);
 }
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
-  if (driver().cuCtxCreate_v2 == nullptr) return kNoSuchEntry;
-  return created(driver().cuCtxCreate_v2(context, flags, device), device, context);
+  return create(device, context, driver().cuCtxCreate_v2, context, flags, device);
 }
 CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params_array, int param_count, unsigned int flags,
                         CUdevice device) {
-  if (driver().cuCtxCreate_v3 == nullptr) return kNoSuchEntry;
-  return created(driver().cuCtxCreate_v3(context, params_array, param_count, flags, device), device, context);
+  return create(device, context, driver().cuCtxCreate_v3, context, params_array, param_count, flags, device);
 }
 CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* ctx_create_params, unsigned int flags, CUdevice device) {
-  if (driver().cuCtxCreate_v4 == nullptr) return kNoSuchEntry;
-  return created(driver().cuCtxCreate_v4(context, ctx_create_params, flags, device), device, context);
+  return create(device, context, driver().cuCtxCreate_v4, context, ctx_create_params, flags, device);
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  if (driver().cuDevicePrimaryCtxRetain == nullptr) return kNoSuchEntry;
-  return created(driver().cuDevicePrimaryCtxRetain(context, device), device, context);
+  return create(device, context, driver().cuDevicePrimaryCtxRetain, context, device);
 }
 CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc descriptor, CUdevice device, unsigned int flags) {
   if (driver().cuGreenCtxCreate == nullptr) return kNoSuchEntry;
-  const CUresult result = driver().cuGreenCtxCreate(context, descriptor, device, flags);
+  const auto call = [=] { return driver().cuGreenCtxCreate(context, descriptor, device, flags); };
+  CUresult result = call();
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) result = again_with_room(device, call);
   CUcontext plain = nullptr;
   if (result == CUDA_SUCCESS && driver().cuCtxFromGreenCtx != nullptr) driver().cuCtxFromGreenCtx(&plain, *context);
   return created(result, device, &plain);

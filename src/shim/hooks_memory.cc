@@ -92,14 +92,6 @@ std::uint64_t array_bytes(std::uint64_t width, std::uint64_t height, std::uint64
          std::max(channels, 1u);
 }
 
-template <class Load>
-CUresult load_module(Load load) {
-  const Here at = here();
-  // How large a module is on the GPU only the driver knows: little, beside what can be made room for at once.
-  constexpr std::uint64_t kModuleBytes = 32 * pager::kMebibyte;
-  return at.memory == nullptr ? load() : at.memories->with_room(*at.memory, kModuleBytes, load);
-}
-
 }  // namespace
 
 CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
@@ -244,24 +236,6 @@ CUresult cuArrayDestroy(CUarray array) {
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
   if (driver().cuMipmappedArrayDestroy == nullptr) return kNoSuchEntry;
   return free_outside(reinterpret_cast<std::uint64_t>(array), [&] { return driver().cuMipmappedArrayDestroy(array); });
-}
-
-CUresult cuModuleLoad(CUmodule* module, const char* path) {
-  if (driver().cuModuleLoad == nullptr) return kNoSuchEntry;
-  return load_module([&] { return driver().cuModuleLoad(module, path); });
-}
-CUresult cuModuleLoadData(CUmodule* module, const void* image) {
-  if (driver().cuModuleLoadData == nullptr) return kNoSuchEntry;
-  return load_module([&] { return driver().cuModuleLoadData(module, image); });
-}
-CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int option_count, CUjit_option* options,
-                            void** option_values) {
-  if (driver().cuModuleLoadDataEx == nullptr) return kNoSuchEntry;
-  return load_module([&] { return driver().cuModuleLoadDataEx(module, image, option_count, options, option_values); });
-}
-CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fat_binary) {
-  if (driver().cuModuleLoadFatBinary == nullptr) return kNoSuchEntry;
-  return load_module([&] { return driver().cuModuleLoadFatBinary(module, fat_binary); });
 }
 
 }  // namespace gpumux::shim::hooks

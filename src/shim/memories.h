@@ -115,7 +115,15 @@ class Memories final : public HostLender::Port, public Pools::Port {
   // The same for what only the driver can make: tried, and again when there is more room.
   template <class Call>
   cuda::CUresult with_room(SeatMemory& memory, std::uint64_t bytes, Call call) {
-    cuda::CUresult result = call();
+    const cuda::CUresult result = call();
+    return result == cuda::CUDA_ERROR_OUT_OF_MEMORY ? again_with_room(memory, bytes, Need::kKnown, call) : result;
+  }
+  // The call has failed for lack of memory. kGuessed: so much may not be enough, for only the driver knows.
+  enum class Need : std::uint8_t { kKnown, kGuessed };
+  template <class Call>
+  cuda::CUresult again_with_room(SeatMemory& memory, std::uint64_t bytes, Need need, Call call) {
+    const std::uint64_t first = bytes;
+    cuda::CUresult result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
     MemoryComes comes;
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || is_inside(memory.slot)) return result;
@@ -128,6 +136,14 @@ class Memories final : public HostLender::Port, public Pools::Port {
         const std::uint64_t epoch = gate_.epoch(memory.slot);
         refused = !make_room(memory, bytes, Kind::kOnGpu) && gate_.is_granted(memory.slot) &&
                   gate_.epoch(memory.slot) == epoch;
+        if (refused && bytes > first) {
+          // What was given before may still be on its way, and enough.
+          refused = false;
+          need = Need::kKnown;
+          bytes = first;
+        } else if (need == Need::kGuessed) {
+          bytes *= 2;
+        }
       }
       result = call();
       if (refused) return result;

@@ -628,7 +628,7 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
   CUcontext context = nullptr;
   CUmodule module = nullptr;
   ASSERT_EQ(hooks::cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
-  ASSERT_EQ(hooks::cuModuleLoadData(&module, ::kGpumuxSimKernelsPtx), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuModuleLoadData(&module, ::kGpumuxSimKernelsPtx), CUDA_SUCCESS);
 
   std::atomic<bool> stop{false};
   std::vector<std::unique_ptr<Program>> programs;

@@ -425,17 +425,16 @@ std::optional<base::Duration> Mover::return_host_memory(SeatMemory& memory, Movi
 std::optional<base::Duration> Mover::move_managed(SeatMemory& memory, Moving& moving, base::TimePoint time) {
   ManagedMemory& managed = memory.managed;
   const std::uint32_t slot = memory.slot;
-  const bool has_lease = gate_.is_granted(slot) || gate_.is_ungated(slot);
-  const std::uint64_t epoch = gate_.epoch(slot);
   if (const std::uint64_t bytes = moving.to_leave.exchange(0, std::memory_order_relaxed); bytes != 0) {
     managed.leave(bytes);
-    moving.left_epoch = epoch;
+    moving.left_epoch = gate_.epoch(slot);
     moving.left_at = time;
   }
   if (managed.is_at_home()) return std::nullopt;
-  // Before the lease is looked at again: a thread that passes from here on wakes us.
+  // Before the lease is looked at: a thread that passes from here on wakes us.
   out_.fetch_or(bit(slot), std::memory_order_seq_cst);
-  if (has_lease && (epoch != moving.left_epoch || time - moving.left_at >= kHintHolds)) {
+  const bool has_lease = gate_.is_granted(slot) || gate_.is_ungated(slot);
+  if (has_lease && (gate_.epoch(slot) != moving.left_epoch || time - moving.left_at >= kHintHolds)) {
     const std::uint64_t others = memory.pager.bounds().used() + memory.outside_bytes();
     const std::uint64_t total = memory.told_total();
     managed.come_back(total - std::min(total, others));

@@ -93,6 +93,23 @@ void Passage::leave_slowly() {
   tenant_->gate().leave(*thread_, slot_);
 }
 
+cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, cuda::CUresult (*call)(void*), void* argument) {
+  // A module, or a graph's nodes, and twice as much each time that this was not enough.
+  constexpr std::uint64_t kFirstGuess = 32 * pager::kMebibyte;
+  Tenant* const mine = tenant();
+  // Waiting for a turn is nothing to do in the middle of a capture.
+  if (mine == nullptr || mine->captures.load(std::memory_order_relaxed) != 0) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  std::optional<std::uint32_t> slot;
+  if (device) {
+    slot = mine->seat_of_device(*device);
+  } else if (const cuda::CUcontext context = context_of(mine->driver(), nullptr)) {
+    slot = mine->seat_of(context);
+  }
+  if (!slot) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  return mine->memories().again_with_room(mine->memories().of(*slot), kFirstGuess, Memories::Need::kGuessed,
+                                          [&] { return call(argument); });
+}
+
 SeveralPassages::SeveralPassages(Tenant* tenant) : tenant_(tenant) {
   if (tenant_ != nullptr) thread_ = gate::this_thread();
 }

@@ -7,6 +7,7 @@
 // stream captures (nothing runs), or gpumux is disabled.
 #pragma once
 
+#include <optional>
 #include <type_traits>
 
 #include "gate/thread_records.h"
@@ -137,6 +138,40 @@ inline cuda::CUresult submit(cuda::Entry, Where where, cuda::CUresult (*function
     return kNoSuchEntry;
   const Passage passage(where);
   return function(arguments...);
+}
+
+// ---- calls for which the driver takes memory of its own: contexts, modules, streams, events, graphs, what kernels
+// need for their stacks. That is nobody's to page, and how much it is only the driver knows.
+
+// Such a call has failed for lack of memory, and has done nothing: asks the daemon for room and makes it again, until
+// there is enough or no more to be had. Not inside the gate, holding nothing. `device`: a context is being made there;
+// nothing: the call is for the current one.
+[[gnu::cold, gnu::noinline]] cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device,
+                                                            cuda::CUresult (*call)(void*), void* argument);
+template <class Call>
+[[gnu::cold, gnu::noinline]] cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, Call call) {
+  return again_with_room(
+      device, [](void* again) { return (*static_cast<Call*>(again))(); }, &call);
+}
+
+template <class... Parameters>
+inline cuda::CUresult make(cuda::CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
+  const cuda::CUresult result = function(arguments...);
+  if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
+    return result;
+  return again_with_room(std::nullopt, [=] { return function(arguments...); });
+}
+
+// A submission that returns this has not been made.
+template <class... Parameters>
+inline cuda::CUresult submit_with_room(cuda::Entry entry, Where where, cuda::CUresult (*function)(Parameters...),
+                                       std::type_identity_t<Parameters>... arguments) {
+  const cuda::CUresult result = submit(entry, where, function, arguments...);
+  if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
+    return result;
+  return again_with_room(std::nullopt, [=] { return submit(entry, where, function, arguments...); });
 }
 
 template <class... Parameters>

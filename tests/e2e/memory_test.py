@@ -98,6 +98,46 @@ class Memory(GpumuxTest):
         program.expect_success(timeout=60)
         self.assertEqual(program.field("digest"), wanted)
 
+    def out_of_memory(self, **calls):
+        """Scripted: these calls of these entries find no memory."""
+        return ";".join(f"{entry}:{call}=CUDA_ERROR_OUT_OF_MEMORY"
+                        for entry, numbers in calls.items() for call in numbers)
+
+    def made_again(self, entries, **options):
+        wanted = self.native_digest(**options)
+        # The first of each, and some in a row, which is memory that is there and has not come yet.
+        for numbers in ([1], [2, 3, 4, 5]):
+            faults = self.out_of_memory(**{entry: numbers for entry in entries})
+            for program in [self.start("worker", variables={"GPUMUX_SIM_FAULTS": faults}, **options) for _ in range(2)]:
+                program.expect_success(timeout=60)
+                self.assertEqual(program.field("digest"), wanted)
+        # Natively they are the program's to deal with.
+        for entry in entries:
+            program = self.start("worker", preload=False, name=f"native without {entry}",
+                                 variables={"GPUMUX_SIM_FAULTS": self.out_of_memory(**{entry: [1]})}, **options)
+            self.assertEqual(program.wait(timeout=60), 3, f"{entry} is never called")
+
+    def test_any_call_that_finds_no_memory_is_made_again(self):
+        self.start_daemon()
+        self.made_again(["cuCtxCreate_v2", "cuModuleLoadData", "cuModuleGetFunction", "cuStreamCreate", "cuEventCreate",
+                         "cuLaunchKernel"], steps=20, step_us=100, streams=2, cross_events=1)
+
+    def test_graphs_that_find_no_memory_are_made_again(self):
+        self.start_daemon()
+        self.made_again(["cuGraphInstantiateWithFlags", "cuGraphLaunch"], steps=20, graph=1)
+
+    def test_a_primary_context_that_finds_no_memory_is_made_again(self):
+        self.start_daemon()
+        self.made_again(["cuDevicePrimaryCtxRetain"], steps=4, primary=1)
+
+    def test_memory_that_never_comes_is_not_waited_for_for_ever(self):
+        self.start_daemon()
+        for entry in ("cuCtxCreate_v2", "cuModuleLoadData", "cuStreamCreate", "cuLaunchKernel"):
+            faults = f"{entry}:1+=CUDA_ERROR_OUT_OF_MEMORY"
+            program = self.start("worker", steps=4, variables={"GPUMUX_SIM_FAULTS": faults})
+            self.assertEqual(program.wait(timeout=30), 3)
+            self.assertEqual(program.field("code"), "2")
+
     def test_a_daemon_that_is_restarted(self):
         daemon = self.start_daemon()
         wanted = self.native(**LARGE)

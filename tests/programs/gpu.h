@@ -93,6 +93,31 @@ void launch(const Api& api, CUfunction kernel, CUstream stream, bool per_thread,
 // A running hash of bytes.
 std::uint64_t hash(const void* data, std::size_t bytes, std::uint64_t seed = 0xcbf29ce484222325u);
 
+// A program whose work is `rounds` rounds of `Work` in one context on the first GPU named: round(number), and at the
+// end finish(), which checks everything and returns the digest.
+template <class Work>
+int run_in_rounds(const Options& options) {
+  const Api api = open_driver(options.door());
+  GPUMUX_CALL(api.cuInit(0));
+  CUdevice device = 0;
+  CUcontext context = nullptr;
+  GPUMUX_CALL(api.cuDeviceGet(&device, options.list("gpu").front()));
+  GPUMUX_CALL(api.cuCtxCreate_v2(&context, 0, device));
+  std::uint64_t digest = 0;
+  {
+    Work work(api, options);
+    say("ready");
+    for (std::uint64_t i = 0; i < options.number("rounds"); ++i) {
+      work.round(i);
+      say("round n=%llu", static_cast<unsigned long long>(i + 1));
+    }
+    digest = work.finish();
+  }
+  GPUMUX_CALL(api.cuCtxDestroy_v2(context));
+  say("digest=%016llx t=%llu", static_cast<unsigned long long>(digest), static_cast<unsigned long long>(now_ns()));
+  return 0;
+}
+
 // The sum that gpumux_checksum gives for `count` elements of one value.
 inline std::uint64_t checksum_of(std::uint32_t value, std::uint64_t count) { return value * (count * count); }
 

@@ -207,24 +207,7 @@ int main(int argc, char** argv) {
                          {"allocator", "malloc"},
                          {"watch", "0"},
                          {"hold", "0"}});
-  const Api api = open_driver(options.door());
-  GPUMUX_CALL(api.cuInit(0));
-  CUdevice device = 0;
-  CUcontext context = nullptr;
-  GPUMUX_CALL(api.cuDeviceGet(&device, options.list("gpu").front()));
-  GPUMUX_CALL(api.cuCtxCreate_v2(&context, 0, device));
-  std::uint64_t digest = 0;
-  {
-    Large large(api, options);
-    say("ready");
-    for (std::uint64_t i = 0; i < options.number("rounds"); ++i) {
-      large.round(i);
-      say("round n=%llu", static_cast<unsigned long long>(i + 1));
-    }
-    digest = large.finish();
-  }
-  GPUMUX_CALL(api.cuCtxDestroy_v2(context));
-  say("digest=%016llx t=%llu", static_cast<unsigned long long>(digest), static_cast<unsigned long long>(now_ns()));
+  const int code = run_in_rounds<Large>(options);
   if (options.number("hold") != 0) ::sleep(static_cast<unsigned>(options.number("hold")));
-  return 0;
+  return code;
 }

@@ -249,23 +249,5 @@ int main(int argc, char** argv) {
   const Options options(
       argc, argv,
       {{"gpu", "0"}, {"rounds", "10"}, {"keep", "4"}, {"keep-kib", "8192"}, {"seed", "1"}, {"peer", "none"}});
-  const Api api = open_driver(options.door());
-  GPUMUX_CALL(api.cuInit(0));
-  CUdevice device = 0;
-  CUcontext context = nullptr;
-  GPUMUX_CALL(api.cuDeviceGet(&device, options.list("gpu").front()));
-  GPUMUX_CALL(api.cuCtxCreate_v2(&context, 0, device));
-  std::uint64_t digest = 0;
-  {
-    Pools pools(api, options);
-    say("ready");
-    for (std::uint64_t i = 0; i < options.number("rounds"); ++i) {
-      pools.round(i);
-      say("round n=%llu", static_cast<unsigned long long>(i + 1));
-    }
-    digest = pools.finish();
-  }
-  GPUMUX_CALL(api.cuCtxDestroy_v2(context));
-  say("digest=%016llx t=%llu", static_cast<unsigned long long>(digest), static_cast<unsigned long long>(now_ns()));
-  return 0;
+  return run_in_rounds<Pools>(options);
 }

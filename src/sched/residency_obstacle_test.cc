@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who cannot have its memory, and why. Goal: nobody is said to be obstructed whose memory comes, and everybody is who
+// would keep a GPU idle. Method: as residency_test.cc.
+#include <gtest/gtest.h>
+
+#include "sched/residency_desk.h"
+
+namespace gpumux::sched {
+namespace {
+
+// The last that was said of the seat in `commands`.
+std::optional<MemoryObstacle> obstacle_of(const Desk& desk, std::uint64_t tenant) {
+  std::optional<MemoryObstacle> found;
+  for (const MemoryObstructed& one : desk.commands.obstructions) {
+    if (one.seat == seat(tenant)) found = one.obstacle;
+  }
+  return found;
+}
+
+// The other one has been told to give way, and does not: it waits for host memory, or is stopped.
+TEST(Residency, AHolderForWhomNothingMovesIsTriedAgainEverMoreRarely) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 60);
+  desk.say(2);
+  desk.has(2, 0, 50);
+  desk.turn({{2, kHolding}, {1, kWaiting}});
+  desk.settle();
+  Duration pause = kHolderRetry;
+  for (int i = 0; i < 3; ++i) {
+    const auto impatient = desk.planner.next_deadline(kGpu);
+    ASSERT_TRUE(impatient);
+    EXPECT_EQ(*impatient, desk.now + kHolderPatience);
+    desk.now = *impatient - 1ms;
+    desk.plan();
+    EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+    desk.now += 1ms;
+    desk.plan();
+    EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNothingMoves);
+    desk.turn({{1, kHolding}, {2, kWaiting}});
+    EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+    desk.settle();
+    EXPECT_EQ(desk.planner.next_deadline(kGpu), desk.now + pause);
+    desk.now += pause;
+    desk.plan();
+    EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+    desk.turn({{2, kHolding}, {1, kWaiting}});
+    desk.settle();
+    pause *= 2;
+  }
+  // Something moves.
+  desk.now += kHolderPatience - 1ms;
+  desk.has(1, 59, 1);
+  desk.now += kHolderPatience - 1ms;
+  desk.plan();
+  EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+  EXPECT_LT(desk.room(2), 51u);
+}
+
+TEST(Residency, WhatFitsBesideTheOthersIsObstructedNoMore) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 60);
+  desk.say(2);
+  desk.has(2, 0, 50);
+  desk.turn({{2, kHolding}, {1, kWaiting}});
+  desk.say(1);
+  desk.now += kHolderPatience + kRoomPatience;
+  desk.plan();
+  ASSERT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNothingMoves);
+  desk.turn({{1, kHolding}, {2, kWaiting}});
+  desk.has(1, 20);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+}
+
+// What is seen of it goes up and down: it counts when it has lasted.
+TEST(Residency, WhatNobodyCanGiveUpObstructsAfterAWhile) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.say(1);
+  desk.has(1, 0, 0, 30);
+  desk.say(2);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  desk.has(2, 10, 41);
+  EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+  desk.settle();
+  desk.now += kHolderPatience;
+  desk.plan();
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kOtherTenants);
+  desk.has(1, 1, 0, 29);
+  EXPECT_NE(obstacle_of(desk, 2), MemoryObstacle::kOtherTenants);
+  desk.has(2, 51);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+}
+
+TEST(Residency, OtherProgramsObstructAfterAWhile) {
+  Desk desk;
+  desk.open(1);
+  desk.planner.set_foreign(desk.now, kGpu, 30 * kGiB);
+  desk.turn({{1, kHolding}});
+  desk.has(1, 10, 41);
+  desk.settle();
+  EXPECT_EQ(obstacle_of(desk, 1), std::nullopt);
+  desk.now += kHolderPatience;
+  desk.plan();
+  EXPECT_EQ(obstacle_of(desk, 1), MemoryObstacle::kOtherPrograms);
+}
+
+}  // namespace
+}  // namespace gpumux::sched
