@@ -198,9 +198,8 @@ void World::resolve_mode(std::uint32_t index) {
   GpuMemory& gpu = gpu_memory_[index];
   const bool free_only = !gpu.is_auto && gpu.configured == sched::Mode::kConcurrent;
   planner_->set_free_only(GpuIndex{index}, free_only);
-  const sched::Mode mode =
-      gpu.mode.resolve(now_, *planner_, GpuIndex{index}, {gpu.is_auto, gpu.configured}, core_->wants_turns(GpuIndex{index}),
-                       settings_[index].mode);
+  const sched::Mode mode = gpu.mode.resolve(now_, *planner_, GpuIndex{index}, {gpu.is_auto, gpu.configured},
+                                            core_->wants_turns(GpuIndex{index}), settings_[index].mode);
   if (mode == settings_[index].mode) return;
   ++outcome_.mode_changes;
   settings_[index].mode = mode;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a program stands among those that want the same GPU, as people write it: `--priority 5 --share 2 --max-share 30%`.
+// How a program stands among those that want the same GPU, as people write it: `--priority 5 --share 2 --max-share
+// 30%`.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +11,15 @@
 
 namespace gpumux::base {
 
-inline constexpr std::int32_t kMostPriority = 1000;      // and as much below 0
-inline constexpr std::uint32_t kOneShare = 100;          // shares are counted in hundredths
+inline constexpr std::int32_t kMostPriority = 1000;  // and as much below 0
+inline constexpr std::uint32_t kOneShare = 100;      // shares are counted in hundredths
 inline constexpr std::uint32_t kMostShare = 100 * kOneShare;
-inline constexpr std::uint32_t kWholeGpu = 1000;         // caps are counted in thousandths of all time
+inline constexpr std::uint32_t kWholeGpu = 1000;  // caps are counted in thousandths of all time
 
 struct Standing {
-  std::int32_t priority = 0;           // higher first
-  std::uint32_t share = kOneShare;     // of the time among equals: twice as much gets twice as much
-  std::uint32_t max_share = kWholeGpu; // of all time, also of a GPU that nobody else wants
+  std::int32_t priority = 0;            // higher first
+  std::uint32_t share = kOneShare;      // of the time among equals: twice as much gets twice as much
+  std::uint32_t max_share = kWholeGpu;  // of all time, also of a GPU that nobody else wants
   bool operator==(const Standing&) const = default;
 };
 

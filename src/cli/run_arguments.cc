@@ -10,7 +10,7 @@ namespace {
 
 // The options of `gpumux run` that take the next word as their value.
 constexpr std::array<std::string_view, 6> kOptionsWithValue{"--name",     "--gang",  "--mem",
-                                                           "--priority", "--share", "--max-share"};
+                                                            "--priority", "--share", "--max-share"};
 
 }  // namespace
 

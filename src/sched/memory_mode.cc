@@ -3,8 +3,8 @@
 
 namespace gpumux::sched {
 
-Mode MemoryMode::resolve(TimePoint now, const Residency& planner, GpuIndex gpu, Setting setting,
-                         bool wants_turns, Mode current) {
+Mode MemoryMode::resolve(TimePoint now, const Residency& planner, GpuIndex gpu, Setting setting, bool wants_turns,
+                         Mode current) {
   look_again_ = TimePoint::max();
   if (!setting.is_auto && setting.mode == Mode::kSerial) return Mode::kSerial;
   // The driver's time slicing knows nothing of priorities, shares and caps.

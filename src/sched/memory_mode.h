@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether a GPU's programs run all at once or by turns, as far as their memory decides it.
 //
-// `auto`: at once while everybody's memory fits together and all stand alike, by turns otherwise. `concurrent`: at once; where what is
-// there already does not fit, it is had by turns until it does. `serial`: by turns.
+// `auto`: at once while everybody's memory fits together and all stand alike, by turns otherwise. `concurrent`: at
+// once; where what is there already does not fit, it is had by turns until it does. `serial`: by turns.
 //
 // Pure: asks the planner, is told the time, remembers what it last found.
 #pragma once

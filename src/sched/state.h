@@ -111,7 +111,7 @@ struct UnitGpu {
 
 struct QueueEntry {
   bool obstructed = false;  // cannot run for want of memory: behind all that can
-  std::int64_t level = 0;  // less first, before rank: the negative priority, as a rule
+  std::int64_t level = 0;   // less first, before rank: the negative priority, as a rule
   std::int64_t rank = 0;
   TimePoint requested{};
   SeatId lead;
