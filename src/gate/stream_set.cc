@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gate/stream_set.h"
 
+#include "cuda/relaxed_capture.h"
+
 namespace gpumux::gate {
 namespace {
 
@@ -12,24 +14,6 @@ using cuda::CUstream;
 // Fences of destroyed streams pile up in a seat that is never drained; past this many entries the finished ones are
 // dropped.
 constexpr std::size_t kSweepAbove = 256;
-
-// Our own driver calls must neither fail because some thread of the program captures, nor break its capture.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const cuda::Driver& driver) : exchange_(driver.cuThreadExchangeStreamCaptureMode) {
-    if (exchange_ != nullptr) exchanged_ = exchange_(&mode_) == cuda::CUDA_SUCCESS;
-  }
-  ~RelaxedCapture() {
-    if (exchanged_) exchange_(&mode_);
-  }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  decltype(cuda::Driver::cuThreadExchangeStreamCaptureMode) exchange_;
-  cuda::CUstreamCaptureMode mode_ = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
-  bool exchanged_ = false;
-};
 
 class CurrentContext {
  public:
@@ -123,7 +107,7 @@ void StreamSet::note(CUcontext context, CUstream stream) {
     return;
   }
   if (entries_.size() >= kSweepAbove && teardowns_ == 0) {
-    const RelaxedCapture relaxed(driver_);
+    const cuda::RelaxedCapture relaxed(driver_);
     for (std::size_t i = entries_.size(); i-- > 0;) {
       if (entries_[i].event != nullptr && state_of(entries_[i]) != WorkState::kRunning) drop(i);
     }
@@ -133,14 +117,14 @@ void StreamSet::note(CUcontext context, CUstream stream) {
 
 void StreamSet::fence_before_capture(CUcontext context, CUstream stream, Capture how) {
   const base::Locked locked(mutex_);
-  const RelaxedCapture relaxed(driver_);
+  const cuda::RelaxedCapture relaxed(driver_);
   fence(context, stream);
   if (how == Capture::kBegin && stream != nullptr) fence(context, nullptr);
 }
 
 void StreamSet::retire(CUstream stream) {
   const base::Locked locked(mutex_);
-  const RelaxedCapture relaxed(driver_);
+  const cuda::RelaxedCapture relaxed(driver_);
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     if (entries_[i].event != nullptr || entries_[i].stream != stream) continue;
     const CUcontext context = entries_[i].context;
@@ -179,7 +163,7 @@ WorkState StreamSet::poll(bool forget) {
   const base::Locked locked(mutex_);
   if (teardowns_ != 0) return WorkState::kRunning;
   if (entries_.empty()) return WorkState::kDone;
-  const RelaxedCapture relaxed(driver_);
+  const cuda::RelaxedCapture relaxed(driver_);
   bool running = false;
   bool poisoned = false;
   for (std::size_t i = entries_.size(); i-- > 0;) {

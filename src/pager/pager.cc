@@ -3,30 +3,13 @@
 
 #include <algorithm>
 
+#include "cuda/relaxed_capture.h"
 #include "pager/adapters.h"
 
 namespace gpumux::pager {
 namespace {
 
 using cuda::CUresult;
-
-// Allows on this thread what a capture of the program's would forbid to it: our calls are not part of its capture.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const cuda::Driver& driver) : driver_(driver) {
-    changed_ = driver_.cuThreadExchangeStreamCaptureMode(&mode_) == cuda::CUDA_SUCCESS;
-  }
-  ~RelaxedCapture() {
-    if (changed_) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-  }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  const cuda::Driver& driver_;
-  cuda::CUstreamCaptureMode mode_ = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
-  bool changed_ = false;
-};
 
 }  // namespace
 
@@ -144,7 +127,7 @@ CUresult Pager::make_range(std::uint64_t bytes, Placement placement, std::unique
     return cuda::CUDA_SUCCESS;
   }
   auto made = std::make_unique<Range>();
-  const RelaxedCapture relaxed(state_.driver);
+  const cuda::RelaxedCapture relaxed(state_.driver);
   const CUresult reserved = state_.mapper.reserve(bytes, &made->base);
   if (reserved != cuda::CUDA_SUCCESS) return reserved;
   made->bytes = bytes;
@@ -299,7 +282,7 @@ void Pager::discard(std::unique_ptr<Range> range) {
   const bool keep = !range->foreign && range->handle == nullptr && !range->pinned() &&
                     range->bytes <= state_.options.reuse_bytes && range->resident_bytes() == range->bytes;
   if (!keep) {
-    const RelaxedCapture relaxed(state_.driver);
+    const cuda::RelaxedCapture relaxed(state_.driver);
     state_.destroy(std::move(range));
     return;
   }
@@ -319,7 +302,7 @@ void Pager::discard(std::unique_ptr<Range> range) {
       surplus = state_.reusable_bytes - state_.options.reuse_bytes;
   }
   if (surplus != 0) {
-    const RelaxedCapture relaxed(state_.driver);
+    const cuda::RelaxedCapture relaxed(state_.driver);
     state_.trim(surplus);
   }
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shim/pools.h"
 
+#include "cuda/relaxed_capture.h"
+
 #include <algorithm>
 #include <cstdint>
 
@@ -21,24 +23,6 @@ constexpr std::size_t kMostSpare = 1024;
 constexpr std::uint64_t kFirstId = std::uint64_t{1} << 48;
 
 constinit std::atomic<std::uint64_t> g_next_id{kFirstId};
-
-// Our questions are not part of what this thread, or another, captures.
-class RelaxedCapture {
- public:
-  explicit RelaxedCapture(const cuda::Driver& driver) : exchange_(driver.cuThreadExchangeStreamCaptureMode) {
-    if (exchange_ != nullptr) exchanged_ = exchange_(&mode_) == cuda::CUDA_SUCCESS;
-  }
-  ~RelaxedCapture() {
-    if (exchanged_) exchange_(&mode_);
-  }
-  RelaxedCapture(const RelaxedCapture&) = delete;
-  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
-
- private:
-  decltype(cuda::Driver::cuThreadExchangeStreamCaptureMode) exchange_;
-  cuda::CUstreamCaptureMode mode_ = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
-  bool exchanged_ = false;
-};
 
 bool is_about_capture(CUresult result) {
   return result >= cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= cuda::CUDA_ERROR_CAPTURED_EVENT;
@@ -268,7 +252,7 @@ Pools::Blocks::iterator Pools::take_pending(Pool& pool, const StreamName& stream
 
 // Without the lock: this makes an event.
 CUresult Pools::make_fence(cuda::CUcontext context, Fence* fence) {
-  const RelaxedCapture relaxed(driver_);
+  const cuda::RelaxedCapture relaxed(driver_);
   if (const CUresult pushed = driver_.cuCtxPushCurrent_v2(context); pushed != cuda::CUDA_SUCCESS) return pushed;
   const CUresult result = driver_.cuEventCreate(&fence->event, cuda::CU_EVENT_DISABLE_TIMING);
   cuda::CUcontext popped = nullptr;
@@ -299,7 +283,7 @@ bool Pools::ask_fences(Blocks::iterator block, std::size_t* questions) {
 // Finds out what is done, the oldest first.
 void Pools::settle(std::size_t questions) {
   if (pending_.empty()) return;
-  const RelaxedCapture relaxed(driver_);
+  const cuda::RelaxedCapture relaxed(driver_);
   for (std::uint64_t last = 0; questions != 0;) {
     const auto next = pending_.upper_bound(last);
     if (next == pending_.end()) return;
@@ -318,7 +302,7 @@ std::uint64_t Pools::moment() const {
 
 bool Pools::has_pending(std::uint64_t before) {
   const base::Locked locked(mutex_);
-  const RelaxedCapture relaxed(driver_);
+  const cuda::RelaxedCapture relaxed(driver_);
   for (const auto& [freed, address] : pending_) {
     if (freed >= before) break;
     for (const Fence& fence : blocks_.find(address)->second.fences) {
