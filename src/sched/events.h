@@ -63,9 +63,15 @@ struct TenantGone { TenantId tenant; };  // dead or disconnected for good: all i
 // will join; 0: unknown.
 struct GangJoined { TenantId tenant; std::string key; std::uint32_t world = 0; };
 struct SeatOpened { SeatId seat; std::uint32_t weight = 1; };
-// How a seat stands among those that want the same GPU. Higher priorities first; `weight`: its part of the time among
-// equals (fair); `cap`: thousandths of all time that it may have at most, also of a GPU that nobody else wants.
-struct StandingChanged { SeatId seat; std::int32_t priority = 0; std::uint32_t weight = 1; std::uint32_t cap = kNoCap; };
+// clang-format on
+// How a seat stands among those that want the same GPU.
+struct StandingChanged {
+  SeatId seat;
+  std::int32_t priority = 0;   // higher first
+  std::uint32_t weight = 1;    // its part of the time among equals (fair)
+  std::uint32_t cap = kNoCap;  // thousandths of all time that it may have at most, also of a GPU that nobody else wants
+};
+// clang-format off
 // After SeatOpened, when a tenant comes back: what it still has. A claim that cannot be true is answered with Revoke.
 enum class Claim { kWaiting, kHolding, kDraining };
 struct SeatClaimed { SeatId seat; Claim claim; LeaseKind kind; LeaseEpoch epoch; };

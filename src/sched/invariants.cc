@@ -130,6 +130,21 @@ std::string LeaseCore::check_invariants() const {
     if (half && !state.grants_held && unit->retry_at <= state.now) return name(*unit) + " is half granted";
   }
   if (state.grants_held) return {};
+  // Whoever has no time left before a single seat that waits has been told to go. (A gang waits until all can.) What
+  // only time has changed shows when a timer has fired; weights divide, so that one may be a little late.
+  const TimePoint soon = after(state.now, std::chrono::microseconds(1));
+  const Timer* const next_timer = state.timers.earliest();
+  const bool is_settled = next_timer == nullptr || next_timer->at > soon;
+  for (const Gpu* gpu : state.gpu_list) {
+    if (!is_settled || gpu->settings.mode == Mode::kConcurrent || gpu->holders.size() != 1) continue;
+    const Unit& holder = **gpu->holders.begin();
+    for (const Shape* shape : gpu->shapes) {
+      if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
+      const Unit& waiter = *shape->queue.begin()->unit;
+      if (holder.phase == UnitPhase::kHolding && state.time_left(holder, *gpu, waiter) == Duration::zero())
+        return name(holder) + " keeps " + name(*gpu) + " from " + name(waiter) + ", which is to have it";
+    }
+  }
   // Who has to wait for a drain keeps its place meanwhile, also on the way of a gang that is behind it on one GPU.
   const auto is_kept = [&state](const Unit& unit) {
     if (state.must_wait_for_drain(unit)) return true;

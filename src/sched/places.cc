@@ -22,6 +22,8 @@ constexpr std::int64_t kSwitchCostSmoothing = 8;
 // stall, nobody is shut out for minutes in return.
 constexpr std::int64_t kMaxDebtQuanta = 8;
 constexpr Duration kMinDebt = std::chrono::seconds(10);
+// A seat that comes back after idling is ahead of the others by at most this much, and at most by one quantum.
+constexpr Duration kMaxCredit = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -104,6 +106,11 @@ void LeaseCore::State::charge(Seat& seat) {
   seat.virtual_time += virtual_charge(seat, &seat.virtual_rest);
   seat.held += now - seat.charged_to;
   seat.charged_to = now;
+}
+
+// In virtual time.
+std::int64_t LeaseCore::State::credit_of(const Seat& seat) const {
+  return std::min(quantum_of(*seat.gpu), kMaxCredit).count() / static_cast<std::int64_t>(seat.weight);
 }
 
 Duration LeaseCore::State::quantum_of(const Gpu& gpu) const {

@@ -16,8 +16,6 @@
 namespace gpumux::sched {
 namespace {
 
-// A seat that comes back after idling is ahead of the others by at most this much, and at most by one quantum.
-constexpr Duration kMaxCredit = std::chrono::seconds(1);
 // A fair holder is not looked at again sooner: rounding would otherwise ask for moments that are a nanosecond apart.
 constexpr Duration kShortestExtension = std::chrono::microseconds(1);
 
@@ -68,9 +66,8 @@ void LeaseCore::State::enqueue(Unit& unit) {
     if (seat->wants)
       unit.requested = std::min(unit.requested, seat->keeps_place ? seat->turn_since : seat->wants_since);
     const Gpu& gpu = *seat->gpu;
-    const std::int64_t credit =
-        seat->fresh ? 0 : std::min(quantum_of(gpu), kMaxCredit).count() / static_cast<std::int64_t>(seat->weight);
-    seat->virtual_time = seat->fresh ? gpu.virtual_now : std::max(seat->virtual_time, gpu.virtual_now - credit);
+    seat->virtual_time =
+        seat->fresh ? gpu.virtual_now : std::max(seat->virtual_time, gpu.virtual_now - credit_of(*seat));
     seat->fresh = false;
     set_phase(*seat, SeatPhase::kWaiting);
   }
@@ -401,6 +398,9 @@ void LeaseCore::State::preempt(Gpu& gpu) {
 // The next moment at which time alone can end this lease. What else can end it are events, and those look for
 // themselves.
 void LeaseCore::State::arm_run(Unit& unit) {
+  // It is due, and has not fired yet: that is when all its GPUs are looked at, and not only the one that brought us
+  // here.
+  if (unit.run.armed() && unit.run.at <= now) return;
   TimePoint next = TimePoint::max();
   const auto consider = [&](const Gpu& gpu, const Unit& waiter) {
     const Duration left = time_left(unit, gpu, waiter);

@@ -25,6 +25,10 @@ constexpr Duration kCapWindow = std::chrono::seconds(1);
 // most.
 constexpr Duration kMostOverspent = std::chrono::seconds(30);
 
+// Who was ripe for being lifted, and waited among equals only, is looked at again after this part of priority_ageing.
+constexpr std::int64_t kLooksPerAgeing = 8;
+constexpr Duration kShortestLook = std::chrono::microseconds(1);
+
 constexpr bool is_capped(const Seat& seat) { return seat.cap < kNoCap; }
 
 Duration part(Duration duration, std::uint32_t thousandths) {
@@ -45,8 +49,10 @@ void LeaseCore::State::on(const StandingChanged& e) {
   settle_allowance(*seat);
   Unit& unit = *seat->unit;
   const bool was_capped = is_capped(*seat);
-  // What it has had at another priority says nothing about what it is to have among its new equals.
-  seat->fresh |= e.priority != seat->priority;
+  // What it has had at another priority says nothing about what it is to have among its new equals: it owes them no
+  // more than who comes back is owed.
+  if (e.priority != seat->priority && !seat->fresh)
+    seat->virtual_time = std::min(seat->virtual_time, seat->gpu->virtual_now + credit_of(*seat));
   seat->priority = e.priority;
   seat->weight = std::clamp(e.weight, 1u, kMaxWeight);
   seat->cap = std::clamp(e.cap, 1u, kNoCap);
@@ -56,7 +62,7 @@ void LeaseCore::State::on(const StandingChanged& e) {
     tell_contention(unit, false);
     arm_cap(unit);
   }
-  if (unit.phase == UnitPhase::kIdle && unit.thaw.armed() && !freeze(unit)) enqueue(unit);
+  if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && !freeze(unit)) enqueue(unit);
   reservations_dirty = true;
   touch(unit);
 }
@@ -90,8 +96,27 @@ void LeaseCore::State::requeue(Unit& unit) {
   touch(unit);
 }
 
+// Whether somebody who holds or waits for one of its GPUs has a higher priority.
+bool LeaseCore::State::is_outranked(const Unit& unit) const {
+  const std::int32_t priority = priority_of(unit);
+  const auto outranks = [&](const Unit* other) { return priority_of(*other) > priority; };
+  return std::any_of(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& on_gpu) {
+    const Gpu& gpu = *on_gpu.gpu;
+    if (std::any_of(gpu.holders.begin(), gpu.holders.end(), outranks)) return true;
+    return std::any_of(gpu.shapes.begin(), gpu.shapes.end(), [&](const Shape* shape) {
+      return !shape->queue.empty() && outranks(shape->queue.begin()->unit);
+    });
+  });
+}
+
+// It has waited for priority_ageing. Who waits among equals only is looked at again: shares decide there.
 void LeaseCore::State::lift(Unit& unit) {
   if (unit.phase != UnitPhase::kWaiting || unit.lifted) return;
+  if (!is_outranked(unit)) {
+    Duration ageing = Duration::max();
+    for (const UnitGpu& on_gpu : unit.gpus) ageing = std::min(ageing, on_gpu.gpu->settings.priority_ageing);
+    return timers.arm(unit.lift, after(now, std::max(ageing / kLooksPerAgeing, kShortestLook)));
+  }
   unit.lifted = true;
   unit.yields = false;
   requeue(unit);
@@ -187,7 +212,11 @@ void LeaseCore::State::cap_is_due(Unit& unit) {
   if (unit.phase == UnitPhase::kHolding) {
     if (grants_held) return timers.arm(unit.thaw, after(now, kCapWindow));
     if (unit.retry_at > now) return timers.arm(unit.thaw, unit.retry_at);
-    return revoke(unit, RevokeReason::kCap);
+    for (Seat* seat : unit.seats) settle_allowance(*seat);
+    const bool any_spent = std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) {
+      return is_capped(*seat) && seat->allowance <= Duration::zero();
+    });
+    return any_spent ? revoke(unit, RevokeReason::kCap) : arm_cap(unit);
   }
   if (unit.phase == UnitPhase::kIdle && unit.wanting > 0) enqueue(unit);
 }

@@ -123,6 +123,33 @@ TEST(Priority, AgeingGivesAQuantum) {
   EXPECT_LT(held, 2.5e9);
 }
 
+// Among equals shares decide, however long somebody waits.
+TEST(Priority, AgeingChangesNothingAmongEquals) {
+  GpuSettings settings = with_quantum(50ms);
+  settings.priority_ageing = 100ms;
+  Script script(1, settings);
+  script.tenant(1, {0}, 400);
+  script.tenant(2, {0}, 100);
+  run(script, {kA, kB}, 20s);
+  EXPECT_NEAR(static_cast<double>(script.view(kB).held.count()), 4e9, 0.2e9);
+}
+
+// Who waits behind others goes by what it has had among them, not by what it had before.
+TEST(Priority, OnesChangedWhileItWaitsCountsAtOnce) {
+  Script script(1, with_quantum(10ms));
+  for (const std::uint64_t tenant : {1u, 2u}) script.tenant(tenant, {0});
+  stand(script, kA, 9);
+  run(script, {kA, kB}, 20s);
+  stand(script, kB, 9);
+  run(script, {kA, kB}, 100ms);
+  stand(script, kA, 0);
+  ASSERT_EQ(script.phase(kB), SeatPhase::kHolding);
+  const Duration had = script.view(kA).held;
+  stand(script, kB, 0);
+  run(script, {kA, kB}, 1s);
+  EXPECT_NEAR(static_cast<double>((script.view(kA).held - had).count()), 0.5e9, 0.1e9);
+}
+
 // A newcomer is the equal of those that wait, not of the one that has had all the time.
 TEST(Priority, ANewcomerDoesNotPayForWhoWentBefore) {
   Script script(1, with_quantum(10ms));
@@ -247,6 +274,28 @@ TEST(Cap, IsNotSpentIdle) {
     script.request(kA);
   }
   EXPECT_GE(script.view(kA).held, 990ms) << "a tenth of the time is less than its cap";
+}
+
+// A lease that could not be taken back goes on, and is taken back as soon as that is tried again.
+TEST(Cap, HoldsAfterAStall) {
+  GpuSettings settings = with_quantum(20ms);
+  settings.stall_timeout = 1s;
+  Script script(1, settings);
+  script.tenant(1, {0});
+  stand(script, kA, 0, 1, 500);
+  script.request(kA);
+  std::string told;
+  const auto wait = [&](Duration time) {
+    for (; time > 0ms; time -= 100ms) {
+      told += script.wait(100ms);
+      script.seen(kA);
+    }
+    return std::exchange(told, {});
+  };
+  EXPECT_NE(wait(1100ms).find("revoke 1@0 e1 cap"), std::string::npos);
+  script.closed(kA);
+  EXPECT_NE(wait(1s).find("reopen 1@0 e2"), std::string::npos);
+  EXPECT_NE(wait(1s).find("revoke 1@0 e2 cap"), std::string::npos);
 }
 
 TEST(Cap, CanBeTakenAway) {

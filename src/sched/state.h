@@ -13,9 +13,8 @@
 // again and compares.
 //
 // Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; standing.cc priorities and
-// caps; revocation.cc revoking,
-// stalls, stepping, silence; memory.cc what moving memory changes; gangs.cc joining, leaving, claims; invariants.cc and
-// view.cc read only.
+// caps; revocation.cc revoking, stalls, stepping, silence; memory.cc what moving memory changes; gangs.cc joining,
+// leaving, claims; invariants.cc and view.cc read only.
 #pragma once
 
 #include <array>
@@ -299,6 +298,7 @@ struct LeaseCore::State {
   void place(Unit& unit);
   void charge(Seat& seat);
   std::int64_t virtual_charge(const Seat& seat, std::int64_t* rest) const;
+  std::int64_t credit_of(const Seat& seat) const;
   Duration quantum_of(const Gpu& gpu) const;
   void measure_switch(Gpu& gpu, Duration cost);
   void touch(Gpu& gpu) { dirty.set(gpu.index.value); }
@@ -320,6 +320,7 @@ struct LeaseCore::State {
   static std::int64_t level_of(const Unit& unit);
   static std::strong_ordering precedence(const Unit& waiter, const Unit& holder);
   void requeue(Unit& unit);
+  bool is_outranked(const Unit& unit) const;
   void lift(Unit& unit);
   void settle_yielded(Unit& unit);
   void settle_yielding(Unit& started);
