@@ -59,7 +59,7 @@ class Memory(GpumuxTest):
 
     def test_streams_that_share_pools(self):
         daemon = self.start_daemon()
-        self.run_together(2, "pools", rounds=20, keep=4, keep_kib=8192)
+        self.run_together(2, "pools", rounds=40, keep=6, keep_kib=8192)
         self.assertGreaterEqual(len(daemon.trace.switches(0)), 3)
 
     def test_memory_that_programs_map_by_themselves(self):
