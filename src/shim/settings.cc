@@ -116,6 +116,18 @@ Settings read_settings() {
       complain("GPUMUX_MEM_LIMIT", value, "it can be a number of bytes such as 20G");
     }
   }
+  const auto take = [&](const char* name, auto parse, auto& into) {
+    const char* value = variable(name);
+    if (value == nullptr) return;
+    if (const auto parsed = parse(value)) {
+      into = *parsed;
+    } else {
+      complain(name, value, parsed.error().message());
+    }
+  };
+  take("GPUMUX_PRIORITY", base::parse_priority, settings.standing.priority);
+  take("GPUMUX_SHARE", base::parse_share, settings.standing.share);
+  take("GPUMUX_MAX_SHARE", base::parse_max_share, settings.standing.max_share);
   if (const char* run = variable("GPUMUX_RUN_ID")) settings.run = run;
   if (const char* value = variable("GPUMUX_PAGING")) {
     settings.memory.paging = std::string_view(value) != "off";

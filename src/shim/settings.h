@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/standing.h"
 #include "shim/lock_modes.h"
 #include "shim/seat_memory.h"
 #include "wire/messages.h"
@@ -24,6 +25,7 @@ struct Settings {
   std::uint32_t gang_world = 0;
   std::uint64_t memory_limit = 0;              // GPUMUX_MEM_LIMIT; 0: none
   std::string run;                             // GPUMUX_RUN_ID: who has it together
+  base::Standing standing;                     // GPUMUX_PRIORITY, GPUMUX_SHARE, GPUMUX_MAX_SHARE
   bool never_in_gang = false;                  // GPUMUX_GANG=none, whatever the program does
   std::string sharing_gang;                    // the gang it joins when it shares memory with other processes
   std::optional<LockModeSettings> lock_modes;  // CUDA_OVERRIDE_*; nothing: none is set

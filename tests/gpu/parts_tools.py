@@ -10,8 +10,8 @@ BUSY = ["--launches", "8", "--spin-us", "2000"]
 STEPS = ["--launches", "4", "--spin-us", "500", "--steps", "100"]
 LIMIT_S = 120
 
-# Each with what goes before the program's own words. A tool that needs performance counters may be refused by the driver, for
-# every program alike: then it fails natively too, and shows nothing.
+# Each with what goes before the program's own words. A tool that needs performance counters may be refused by the
+# driver, for every program alike: then it fails natively too, and shows nothing.
 TOOLS = {
     "cuda-gdb": ["-batch", "-ex", "run", "-ex", "quit $_exitcode", "--args"],
     "compute-sanitizer": ["--tool", "memcheck", "--error-exitcode", "9"],

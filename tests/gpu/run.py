@@ -9,8 +9,8 @@ DIR gets table.txt, summary.json (both after every line) and raw.tar.gz (every p
 traces). What cannot run here is SKIP with its reason; a part that fails or takes too long is FAIL, and the next one
 goes on. Exit status: 0 no FAIL, 1 some, 2 wrong usage.
 
-Parts: doors, same, robust, tools, memory, figures on one GPU; two on two. `same` runs first natively, which others compare
-with.
+Parts: doors, same, robust, tools, memory, figures on one GPU; two on two. `same` runs first natively, which others
+compare with.
 """
 import argparse
 import os
