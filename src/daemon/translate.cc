@@ -130,6 +130,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const os
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)));
   session.quota = quota_of(session, hello);
   session.standing = standing_of(session, hello);
+  session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
   leases_.connected(session.id, session.label);
   if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
     leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
@@ -185,7 +186,7 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
   }
   Slot& slot = session.open_slot(open.slot, *gpu);
   const base::Standing& standing = session.standing;
-  leases_.apply(sched::SeatOpened{seat_of(session, slot), standing.share});
+  leases_.apply(sched::SeatOpened{seat_of(session, slot), standing.share, session.ends_own_turns});
   if (standing.priority != 0 || standing.max_share != base::kWholeGpu) {
     leases_.apply(
         sched::StandingChanged{seat_of(session, slot), standing.priority, standing.share, standing.max_share});
@@ -475,6 +476,16 @@ void Translator::send(Session& session, const Message& message, int fd) {
   unwritable_.push_back(session.id);
 }
 
+void Translator::send_contention(Session& session, std::uint32_t number, bool contended, base::Duration idle_hold) {
+  const auto ns = [](base::Duration time) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0));
+  };
+  send(session, wire::Contention{.slot = number,
+                                 .contended = contended ? 1u : 0u,
+                                 .idle_hold_ns = ns(idle_hold),
+                                 .in_flight_ns = ns(session.slot(number)->in_flight)});
+}
+
 void Translator::carry_out(const sched::Command& command) {
   std::visit(
       [this](const auto& c) {
@@ -494,10 +505,7 @@ void Translator::carry_out(const sched::Command& command) {
             session->page.grant(*number, c.epoch, slot.exclusive, c.contended);
             if (hand_over_) hand_over_(false);
             // The grant itself wakes only those who want to submit; who watches for idleness learns of it here.
-            if (c.contended) {
-              const auto idle_hold = static_cast<std::uint64_t>(std::max<std::int64_t>(c.idle_hold.count(), 0));
-              send(*session, wire::Contention{.slot = *number, .contended = 1, .idle_hold_ns = idle_hold});
-            }
+            if (c.contended) send_contention(*session, *number, true, c.idle_hold);
           } else if constexpr (std::is_same_v<Command, sched::Revoke>) {
             slot.granted = false;
             slot.epoch = c.epoch;
@@ -519,9 +527,8 @@ void Translator::carry_out(const sched::Command& command) {
             if (hand_over_) hand_over_(true);
           } else if constexpr (std::is_same_v<Command, sched::Contention>) {
             if (slot.granted) session->page.set_contended(*number, c.contended);
-            const auto idle_hold = static_cast<std::uint64_t>(std::max<std::int64_t>(c.idle_hold.count(), 0));
-            send(*session,
-                 wire::Contention{.slot = *number, .contended = c.contended ? 1u : 0u, .idle_hold_ns = idle_hold});
+            slot.in_flight = c.in_flight;
+            send_contention(*session, *number, c.contended, c.idle_hold);
           }
         }
       },

@@ -130,6 +130,7 @@ class Translator {
   void note_unknown_entry(const Session& session, std::string_view name);
   template <class Message>
   void send(Session& session, const Message& message, int fd = -1);
+  void send_contention(Session& session, std::uint32_t number, bool contended, base::Duration idle_hold);
   void carry_out(const sched::Command& command);
 
   Leases& leases_;

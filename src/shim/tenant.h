@@ -85,6 +85,7 @@ class Tenant final : public client::SeatPort {
   void handle(const wire::Welcome&) {}
   void handle(const wire::Refused& message);
   void start_once();
+  void bound_in_flight();
   void announce_gangs(client::Agent::Announcement& announcement);
 
   const cuda::Driver& driver_;

@@ -121,9 +121,12 @@ struct Hello {
   std::int32_t priority = 0;
   std::uint32_t share = 0;      // hundredths; 0: one share
   std::uint32_t max_share = 0;  // thousandths; 0: no cap
-  std::uint32_t reserved = 0;
+  std::uint32_t flags = 0;      // kEndsOwnTurns
 };
 static_assert(sizeof(Hello) == 248);
+// It wants exclusive turns, gives each up itself (shim/lock_modes.h), and waits in order of arrival: no quantum is for
+// it.
+inline constexpr std::uint32_t kEndsOwnTurns = 1u << 0;
 
 // What a tenant that reconnects still has, so that a new daemon can rebuild its state.
 enum class SeatState : std::uint32_t { kNone = 0, kWaiting = 1, kHolding = 2, kDraining = 3 };
@@ -373,13 +376,14 @@ struct Step {
 };
 
 // Somebody waits for the GPU that this seat holds, or nobody does any more. While somebody waits an idle holder
-// releases.
+// releases. Also sent when one of the times changes.
 struct Contention {
   static constexpr Type kType = Type::kContention;
   static constexpr std::size_t kMinimumBytes = 16;
   std::uint32_t slot = 0;
   std::uint32_t contended = 0;
   std::uint64_t idle_hold_ns = 0;  // how long the seat may stay idle before it releases
+  std::uint64_t in_flight_ns = 0;  // the most work that it may have queued; 0: any
 };
 
 // How much the seat may have on the GPU, pageable and not, in bytes; and how much it may have allocated in all. The
