@@ -6,6 +6,7 @@
 // when everything that has come in at once is applied, GPUs whose memory or, where it is tight, whose turns have
 // changed are planned anew.
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "sim/sched/world.h"
@@ -198,8 +199,8 @@ void World::resolve_mode(std::uint32_t index) {
   GpuMemory& gpu = gpu_memory_[index];
   const bool free_only = !gpu.is_auto && gpu.configured == sched::Mode::kConcurrent;
   planner_->set_free_only(GpuIndex{index}, free_only);
-  const sched::Mode mode =
-      gpu.mode.resolve(now_, *planner_, GpuIndex{index}, {gpu.is_auto, gpu.configured}, settings_[index].mode);
+  const sched::Mode mode = gpu.mode.resolve(now_, *planner_, GpuIndex{index}, {gpu.is_auto, gpu.configured},
+                                            core_->wants_turns(GpuIndex{index}), settings_[index].mode);
   if (mode == settings_[index].mode) return;
   ++outcome_.mode_changes;
   settings_[index].mode = mode;
@@ -400,12 +401,13 @@ void World::check_memory() {
   }
 }
 
-// Where memory decides the mode, it follows what programs really have: at once while all fits, by turns while it does
-// not.
+// Where memory decides the mode, it follows what programs really have: at once while all fits and nobody is to have
+// more of the GPU than another, by turns otherwise.
 void World::check_modes() {
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     GpuMemory& gpu = gpu_memory_[i];
     std::uint64_t sum = 0;
+    std::set<std::uint32_t> weights;
     std::size_t seats = 0;
     bool is_clear = gpu.is_auto && now_ > gpu.surprised_until && now_ > troubled_at_;
     for (const auto& [tenant, process] : by_tenant_) {
@@ -414,21 +416,23 @@ void World::check_modes() {
         if (rank->seat.gpu.value != i) continue;
         is_clear = is_clear && is_present(*process) && !process->stopped && !rank->memory.waits;
         sum += rank->memory.allocated();
+        weights.insert(process->job->weight);
         ++seats;
       }
     }
     is_clear = is_clear && seats > 1;
     const std::uint64_t gone = gpu.reserve + planner_->view(GpuIndex{i}).foreign;
     const std::uint64_t most = gpu.capacity - std::min(gpu.capacity, gone);
-    const bool is_too_much = is_clear && sum > most;
-    const bool fits = is_clear && sum + gpu.capacity / sched::kFitMarginDivisor + 64 * kMiB <= most;
+    const bool is_too_much = is_clear && (sum > most || weights.size() > 1);
+    const bool fits =
+        is_clear && weights.size() == 1 && sum + gpu.capacity / sched::kFitMarginDivisor + 64 * kMiB <= most;
     gpu.too_much_since = is_too_much ? std::min(gpu.too_much_since, now_) : TimePoint::max();
     gpu.fits_since = fits ? std::min(gpu.fits_since, now_) : TimePoint::max();
     const auto lasts = [this](TimePoint since) {
       return since != TimePoint::max() && now_ - since > kLongestModeChange;
     };
     if (lasts(gpu.too_much_since) && settings_[i].mode != sched::Mode::kSerial)
-      fail("GPU " + std::to_string(i) + " runs all at once what does not fit together");
+      fail("GPU " + std::to_string(i) + " runs all at once what does not fit together, or differs in its shares");
     if (lasts(gpu.fits_since) && settings_[i].mode != sched::Mode::kConcurrent)
       fail("GPU " + std::to_string(i) + " runs by turns what fits together");
   }

@@ -218,6 +218,9 @@ Result<Seat> parse_seat(const json& object) {
   reader.read_ns("held_ns", seat.held);
   reader.read_ns("waited_ns", seat.waited);
   reader.read("gang", seat.gang);
+  reader.read("priority", seat.priority);
+  reader.read("share", seat.share);
+  reader.read("max_share", seat.max_share);
   reader.read("poisoned", seat.poisoned);
   reader.read("submissions", seat.submissions);
   reader.read("note", seat.note);

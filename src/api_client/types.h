@@ -105,6 +105,9 @@ struct Seat {
   base::Duration held{};
   base::Duration waited{};
   std::string gang;
+  std::int64_t priority = 0;
+  std::string share = "1";
+  std::string max_share = "100%";
   bool poisoned = false;
   std::uint64_t submissions = 0;
   std::string note;

@@ -16,6 +16,7 @@
 #include <memory>
 
 #include "base/limits.h"
+#include "base/standing.h"
 #include "base/units.h"
 #include "cli/command.h"
 #include "cli/preload.h"
@@ -36,6 +37,9 @@ struct RunOptions {
   std::string name;
   std::string gang;
   std::string memory;
+  std::string priority;
+  std::string share;
+  std::string max_share;
   bool no_gang = false;
   bool allow_ungated = false;
   bool verbose = false;
@@ -115,6 +119,9 @@ Status set_environment(const RunOptions& options, const std::string& library, co
   if (options.no_gang) ::setenv("GPUMUX_GANG", "none", 1);
   // What the outer run was given is not for the inner one to raise.
   if (!options.memory.empty()) ::setenv("GPUMUX_MEM_LIMIT", options.memory.c_str(), is_inner ? 0 : 1);
+  if (!options.priority.empty()) ::setenv("GPUMUX_PRIORITY", options.priority.c_str(), 1);
+  if (!options.share.empty()) ::setenv("GPUMUX_SHARE", options.share.c_str(), 1);
+  if (!options.max_share.empty()) ::setenv("GPUMUX_MAX_SHARE", options.max_share.c_str(), is_inner ? 0 : 1);
   return {};
 }
 
@@ -169,6 +176,21 @@ int run_command(const std::vector<char*>& arguments) {
         const auto bytes = base::parse_bytes(text, 1);
         return has_unit && bytes && *bytes > 0 ? std::string() : "not a number of bytes with a unit, such as 20G";
       });
+  const auto check_standing = [](auto parse) {
+    return [parse](const std::string& text) {
+      const auto parsed = parse(text);
+      return parsed ? std::string() : parsed.error().message();
+    };
+  };
+  app.add_option("--priority", options.priority, "Before whom it goes: higher first, 0 if not given")
+      ->type_name("N")
+      ->check(check_standing(base::parse_priority));
+  app.add_option("--share", options.share, "Its part of the time among equals: 2 gets twice as much as 1")
+      ->type_name("X")
+      ->check(check_standing(base::parse_share));
+  app.add_option("--max-share", options.max_share, "The most of all time that it may have, such as 30%")
+      ->type_name("PART")
+      ->check(check_standing(base::parse_max_share));
   app.add_flag("--allow-ungated", options.allow_ungated, "Run the program without gpumux if it cannot run under it");
   app.add_flag("-v,--verbose", options.verbose, "Say which daemon and which library are used");
   app.footer(
@@ -179,7 +201,11 @@ Examples:
   gpumux run -- python train.py --epochs 3
   gpumux run --name nightly -- torchrun --nproc-per-node 2 train.py
   gpumux run --mem 20G -- python serve.py      # sees a GPU of 20 GiB
+  gpumux run --priority 5 -- python serve.py   # takes the GPU at once when it has work
+  gpumux run --share 0.5 --max-share 30% -- python crunch.py
   gpumux run --allow-ungated -- ./simulate     # also on machines without a GPU
+
+Only who may change settings (see `gpumux set`) may go before others; anybody may ask for less.
 
 Exit status: the program's own; 126 it cannot be executed, 127 it was not found; before it starts: 1 failed,
 2 wrong usage, 3 no daemon and none could be started, 4 not allowed.)");

@@ -9,7 +9,8 @@ namespace gpumux::cli {
 namespace {
 
 // The options of `gpumux run` that take the next word as their value.
-constexpr std::array<std::string_view, 3> kOptionsWithValue{"--name", "--gang", "--mem"};
+constexpr std::array<std::string_view, 6> kOptionsWithValue{"--name",     "--gang",  "--mem",
+                                                            "--priority", "--share", "--max-share"};
 
 }  // namespace
 

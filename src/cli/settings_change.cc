@@ -32,7 +32,7 @@ struct Rule {
   bool is_bytes = false;
 };
 
-constexpr std::array<Rule, 14> kRules{{
+constexpr std::array<Rule, 15> kRules{{
     {{"mode", "--mode", "MODE", "auto, serial or concurrent",
       "One holder at a time, or all at once; auto: at once while all fits"},
      "auto serial concurrent"},
@@ -89,6 +89,12 @@ constexpr std::array<Rule, 14> kRules{{
      true,
      0ns,
      1h},
+    {{"priority_ageing", "--priority-ageing", "TIME", "a time from 10ms to 24h, or unlimited",
+      "Who waited this long for higher priorities goes before them for a quantum"},
+     "unlimited",
+     true,
+     10ms,
+     24h},
     {{"silence_limit", "--silence-limit", "TIME", "a time from 10ms to 1h",
       "A program that does not answer this long is passed over"},
      "",

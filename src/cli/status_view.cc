@@ -64,6 +64,13 @@ std::string why(const Seat& seat, const Gpu& gpu) {
   return text;
 }
 
+// What is not as with everybody.
+std::string share_of(const Seat& seat) {
+  std::string text = seat.share == "1" ? "" : seat.share;
+  if (!seat.max_share.empty() && seat.max_share != "100%") text += (text.empty() ? "<= " : ", <= ") + seat.max_share;
+  return text;
+}
+
 std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu) {
   const std::size_t rank = phase_rank(seat.phase);
   Colour colour = rank < kPhases.size() ? kPhases[rank].colour : Colour::kNone;
@@ -77,6 +84,8 @@ std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu) {
           {short_duration(seat.since)},
           {seat.lease},
           {seat.gang},
+          {seat.priority != 0 ? std::to_string(seat.priority) : ""},
+          {share_of(seat)},
           {std::to_string(seat.grants)},
           {short_duration(seat.held)},
           {short_duration(seat.waited)},
@@ -93,6 +102,8 @@ Table seat_table(const Gpu& gpu) {
                {.title = "FOR", .align = Align::kRight, .leave_out = 3},
                {.title = "LEASE", .leave_out = 6, .hide_if_empty = true},
                {.title = "GANG", .leave_out = 7, .minimum = 6, .hide_if_empty = true},
+               {.title = "PRIO", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
+               {.title = "SHARE", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
                {.title = "GRANTS", .align = Align::kRight, .leave_out = 10},
                {.title = "HELD", .align = Align::kRight, .leave_out = 8},
                {.title = "WAITED", .align = Align::kRight, .leave_out = 9},

@@ -35,6 +35,7 @@ std::string_view reason_text(sched::RevokeReason reason) {
     case sched::RevokeReason::kModeChange: return "mode_change";
     case sched::RevokeReason::kGang: return "gang";
     case sched::RevokeReason::kUrgent: return "urgent";
+    case sched::RevokeReason::kCap: return "cap";
     case sched::RevokeReason::kBadClaim: return "bad_claim";
     case sched::RevokeReason::kMemory: return "memory";
   }

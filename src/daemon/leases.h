@@ -55,6 +55,7 @@ class Leases {
   void set_mode(base::GpuIndex gpu, sched::Mode mode);
   // Its seats, nearest turn first. Writes over `turns`.
   void turns(base::GpuIndex gpu, std::vector<sched::Turn>& turns) const { core_.turns(gpu, turns); }
+  bool wants_turns(base::GpuIndex gpu) const { return core_.wants_turns(gpu); }
   // GPUs whose turns may have changed since the last call.
   std::bitset<base::kMaxGpus> take_changed() { return std::exchange(changed_, {}); }
 

@@ -122,7 +122,8 @@ void Rooms::resolve_mode(GpuIndex index) {
   const sched::MemoryMode::Setting setting{gpu.settings.auto_mode, gpu.settings.mode};
   planner_.set_free_only(index, !setting.is_auto && setting.mode == sched::Mode::kConcurrent);
   const bool took_turns = state.mode.takes_turns_for_memory();
-  const sched::Mode mode = state.mode.resolve(leases_.now(), planner_, index, setting, gpu.mode);
+  const sched::Mode mode =
+      state.mode.resolve(leases_.now(), planner_, index, setting, leases_.wants_turns(index), gpu.mode);
   if (state.mode.takes_turns_for_memory() != took_turns) {
     log_info(took_turns ? "the programs on a GPU fit together: they run at once"
                         : "the programs on a GPU do not fit together: they take turns",

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "base/ids.h"
+#include "base/standing.h"
 #include "daemon/access.h"
 #include "daemon/lease_page_view.h"
 #include "daemon/rate_limit.h"
@@ -63,6 +64,7 @@ class Session {
   std::uint64_t notes_suppressed = 0;
   std::size_t gang_joins = 0;
   sched::Quota quota;        // of the run that it belongs to
+  base::Standing standing;   // as it was allowed
   std::string trust_domain;  // trust_domain.h; set before the first message
 
   template <class Message>

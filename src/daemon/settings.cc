@@ -113,7 +113,7 @@ std::string write_reserve(const GpuSettings& s) {
   return std::to_string(s.reserve) + "B";
 }
 
-constexpr std::array<SettingKey, 14> kKeys{{
+constexpr std::array<SettingKey, 15> kKeys{{
     {"mode", "GPUMUX_MODE", "NVSHARE_SCHEDULING_MODE", "auto, serial or concurrent",
      "Whether tenants hold the GPU one at a time, or all at once under the driver's own time slicing; auto: all at "
      "once as long as all their memory fits together.",
@@ -154,6 +154,10 @@ constexpr std::array<SettingKey, 14> kKeys{{
      "A gang that has waited this long has its GPUs kept free for it.", false,
      [](GpuSettings& s, std::string_view text) { return read_time(s.gang_ageing, text, 0ns, 1h); },
      [](const GpuSettings& s) { return write_time(s.gang_ageing); }},
+    {"priority_ageing", "GPUMUX_PRIORITY_AGEING", "", "a time from 10ms to 24h, or unlimited",
+     "Who has waited this long for higher priorities goes before them for a quantum.", false,
+     [](GpuSettings& s, std::string_view text) { return read_time_or_unlimited(s.priority_ageing, text, 10ms, 24h); },
+     [](const GpuSettings& s) { return write_time(s.priority_ageing); }},
     {"silence_limit", "GPUMUX_SILENCE_LIMIT", "", "a time from 10ms to 1h",
      "A tenant that does not answer a revocation for this long (stopped, in a debugger) is passed over.", false,
      [](GpuSettings& s, std::string_view text) { return read_time(s.silence_limit, text, 10ms, 1h); },

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/standing.h"
 #include "base/units.h"
 #include "daemon/process_info.h"
 #include "daemon/settings.h"
@@ -254,6 +255,9 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
       s["held_ns"] = view.held.count();
       s["waited_ns"] = view.waited.count();
       s["gang"] = view.gang;
+      s["priority"] = view.priority;
+      s["share"] = base::format_share(view.weight);
+      s["max_share"] = base::format_max_share(view.cap);
       s["poisoned"] = view.poisoned;
       s["submissions"] = seat.submissions;
       s["note"] = note;

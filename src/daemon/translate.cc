@@ -130,6 +130,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const os
   if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)));
   session.quota = quota_of(session, hello);
+  session.standing = standing_of(session, hello);
   leases_.connected(session.id, session.label);
   if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
     leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
@@ -184,7 +185,12 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
     return {};
   }
   Slot& slot = session.open_slot(open.slot, *gpu);
-  leases_.apply(sched::SeatOpened{seat_of(session, slot)});
+  const base::Standing& standing = session.standing;
+  leases_.apply(sched::SeatOpened{seat_of(session, slot), standing.share});
+  if (standing.priority != 0 || standing.max_share != base::kWholeGpu) {
+    leases_.apply(
+        sched::StandingChanged{seat_of(session, slot), standing.priority, standing.share, standing.max_share});
+  }
   send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
   const base::SeatId seat = seat_of(session, slot);
   if (open.state != wire::SeatState::kNone) claim(session, open.slot, open);
@@ -287,6 +293,26 @@ base::Status Translator::on(Session& session, const wire::Idling& idling) {
   if (const Slot* slot = session.slot(idling.slot))
     leases_.apply(sched::Idling{seat_of(session, *slot), {idling.epoch}});
   return {};
+}
+
+// Anybody may ask for less than others; for more only who may change settings.
+base::Standing Translator::standing_of(const Session& session, const wire::Hello& hello) const {
+  base::Standing standing;
+  standing.priority = std::clamp(hello.priority, -base::kMostPriority, base::kMostPriority);
+  if (hello.share != 0) standing.share = std::min(hello.share, base::kMostShare);
+  if (hello.max_share != 0) standing.max_share = std::min(hello.max_share, base::kWholeGpu);
+  if (access_.may_change(session.peer)) return standing;
+  const base::Standing asked = standing;
+  standing.priority = std::min(standing.priority, 0);
+  standing.share = std::min(standing.share, base::kOneShare);
+  if (standing != asked) {
+    log_warning("a tenant may not stand above others: only who may change settings may (admin_groups)",
+                {{"tenant", session.id.value},
+                 {"uid", session.peer.uid},
+                 {"priority", asked.priority},
+                 {"share", base::format_share(asked.share)}});
+  }
+  return standing;
 }
 
 // ---- memory -------------------------------------------------------------------------------------

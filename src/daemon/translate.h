@@ -123,6 +123,7 @@ class Translator {
   void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
   void spare_host(bool is_short);
   sched::Quota quota_of(const Session& session, const wire::Hello& hello);
+  base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
   void forget_slot(const Session& session, const Slot& slot);
   base::Status check_slot(std::uint32_t slot) const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);

@@ -33,6 +33,7 @@ std::string_view text(RevokeReason reason) {
     case RevokeReason::kModeChange: return "mode";
     case RevokeReason::kGang: return "gang";
     case RevokeReason::kUrgent: return "urgent";
+    case RevokeReason::kCap: return "cap";
     case RevokeReason::kBadClaim: return "bad_claim";
     case RevokeReason::kMemory: return "memory";
   }
@@ -54,7 +55,8 @@ std::string text(const GpuSettings& s) {
   out += s.policy == PolicyKind::kFair ? " fair" : " fifo";
   out += " quantum=" + text(s.quantum) + " max_runtime=" + text(s.max_runtime) + " stall=" + text(s.stall_timeout) +
          "/" + text(s.stall_retry) + " step=" + text(s.step_delay) + " ageing=" + text(s.gang_ageing) +
-         " idle_hold=" + text(s.idle_hold) + " silence=" + text(s.silence_limit) + "/" + text(s.kill_silent_after);
+         " priority_ageing=" + text(s.priority_ageing) + " idle_hold=" + text(s.idle_hold) +
+         " silence=" + text(s.silence_limit) + "/" + text(s.kill_silent_after);
   out += s.overlap ? " overlap" : " no-overlap";
   return out;
 }
@@ -96,6 +98,10 @@ struct EventText {
   }
   std::string operator()(const SeatOpened& e) const {
     return "open " + text(e.seat) + " weight " + std::to_string(e.weight);
+  }
+  std::string operator()(const StandingChanged& e) const {
+    return "standing " + text(e.seat) + " priority " + std::to_string(e.priority) + " weight " +
+           std::to_string(e.weight) + " cap " + std::to_string(e.cap);
   }
   std::string operator()(const SeatClaimed& e) const {
     return "claim " + text(e.seat) + " " + std::string(text(e.claim)) + " " + std::string(text(e.kind)) + " " +

@@ -23,12 +23,13 @@ using base::TenantId;
 using base::TimePoint;
 
 enum class Mode { kSerial, kConcurrent };  // exclusive quanta / shared leases, all at once
-enum class PolicyKind { kFair, kFifo };
+enum class PolicyKind { kFair, kFifo };    // among those of one priority
 enum class LeaseKind { kExclusive, kShared };
 
 inline constexpr Duration kAutomatic =
     Duration(-1);  // a quantum or idle hold that follows the measured cost of a switch
 inline constexpr Duration kUnlimited = Duration::max();  // never revoked because of time
+inline constexpr std::uint32_t kNoCap = 1000;            // thousandths
 
 // One GPU's settings. All may change while tenants run.
 struct GpuSettings {
@@ -43,7 +44,8 @@ struct GpuSettings {
   Duration idle_hold = kAutomatic;                        // how long an idle holder keeps a contended lease
   Duration silence_limit = std::chrono::milliseconds(500);  // who does not answer a revocation this long is passed over
   Duration kill_silent_after = kUnlimited;                  // and killed after this, if configured
-  bool overlap = true;                                      // the next holder starts while the last one's work drains
+  Duration priority_ageing = kUnlimited;  // who has waited this long for higher priorities gets a quantum like them
+  bool overlap = true;                    // the next holder starts while the last one's work drains
   bool operator==(const GpuSettings&) const = default;
 };
 
@@ -61,6 +63,15 @@ struct TenantGone { TenantId tenant; };  // dead or disconnected for good: all i
 // will join; 0: unknown.
 struct GangJoined { TenantId tenant; std::string key; std::uint32_t world = 0; };
 struct SeatOpened { SeatId seat; std::uint32_t weight = 1; };
+// clang-format on
+// How a seat stands among those that want the same GPU.
+struct StandingChanged {
+  SeatId seat;
+  std::int32_t priority = 0;   // higher first
+  std::uint32_t weight = 1;    // its part of the time among equals (fair)
+  std::uint32_t cap = kNoCap;  // thousandths of all time that it may have at most, also of a GPU that nobody else wants
+};
+// clang-format off
 // After SeatOpened, when a tenant comes back: what it still has. A claim that cannot be true is answered with Revoke.
 enum class Claim { kWaiting, kHolding, kDraining };
 struct SeatClaimed { SeatId seat; Claim claim; LeaseKind kind; LeaseEpoch epoch; };
@@ -86,15 +97,15 @@ struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
 using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone,
-                           GangJoined, SeatOpened, SeatClaimed, SeatClosed, Requested, RevokeSeen, GateClosed, Drained,
-                           Stepped, Idling, MemoryNeed, MemoryObstructed, TimePassed>;
+                           GangJoined, SeatOpened, StandingChanged, SeatClaimed, SeatClosed, Requested, RevokeSeen,
+                           GateClosed, Drained, Stepped, Idling, MemoryNeed, MemoryObstructed, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
 // clang-format off
 // `idle_hold`: how long to keep a contended lease while idle.
 struct Grant { SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; Duration idle_hold{}; };
-enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kBadClaim, kMemory };
+enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kCap, kBadClaim, kMemory };
 // Close the gate, take back what Steps were not used, drain, and say so. Always answered by RevokeSeen at once, and by
 // GateClosed and Drained when they are true (again, if they were said before), by every agent whose latest epoch this
 // is, also one that has released that lease already. Sent again for the same epoch while a seat drains for long: then

@@ -32,6 +32,8 @@ Unit& LeaseCore::State::make_unit(Gang* gang) {
   init(unit->stall, TimerKind::kStall);
   init(unit->step, TimerKind::kStep);
   init(unit->age, TimerKind::kAge);
+  init(unit->lift, TimerKind::kLift);
+  init(unit->thaw, TimerKind::kThaw);
   Unit& made = *unit;
   units.emplace(made.serial, std::move(unit));
   return made;
@@ -41,7 +43,7 @@ Unit& LeaseCore::State::make_unit(Gang* gang) {
 void LeaseCore::State::destroy_unit(Unit& unit) {
   unplace(unit);
   set_shape(unit);
-  for (Timer* timer : {&unit.run, &unit.stall, &unit.step, &unit.age}) timers.stop(*timer);
+  for (Timer* timer : {&unit.run, &unit.stall, &unit.step, &unit.age, &unit.lift, &unit.thaw}) timers.stop(*timer);
   units.erase(unit.serial);
 }
 
@@ -144,10 +146,11 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
     place(unit);
     if (unit.resting == holding) return finish(unit);
     if (holding < unit.seats.size()) incomplete.insert(&unit);
+    arm_cap(unit);
     return tell_contention(unit, tell_all);
   }
   timers.stop(unit.run);
-  if (unit.wanting > 0) enqueue(unit);
+  if (unit.wanting > 0 && !freeze(unit)) enqueue(unit);
 }
 
 // What of `other`, whose seats go to `unit`, is not in the seats.

@@ -75,6 +75,22 @@ TEST(Gang, TakesTwoGpusWhoseHoldersHadTheirTime) {
   EXPECT_EQ(s.closed(kS1), "grant 1@0 e2 exclusive contended; grant 2@1 e2 exclusive contended");
 }
 
+// Something happens on one GPU of a gang when its quantum is over already and the core has not been woken for that yet.
+TEST(Gang, GoesWhenItsQuantumIsOverWhateverElseHappensThen) {
+  GpuSettings settings;
+  settings.quantum = 10ms;
+  Script script(2, settings);
+  script.tenant(1, {0, 1});
+  script.tell(GangJoined{TenantId{1}, "", 0});
+  script.tenant(2, {0});
+  script.tenant(3, {1});
+  script.request(seat(1, 0));
+  script.request(seat(2, 0));
+  script.skip(11ms);
+  script.tell(MemoryNeed{seat(3, 1), true});
+  EXPECT_NE(script.wait(1ms).find("revoke 1@0 e1 quantum"), std::string::npos);
+}
+
 TEST(Gang, ThatHasWaitedLongHasItsGpusReserved) {
   GpuSettings settings = fifo();
   settings.gang_ageing = 15ms;

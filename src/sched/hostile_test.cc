@@ -3,6 +3,7 @@
 // Method: seeded random events over few tenants, GPUs and epochs, so that they collide; invariants after each.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -30,7 +31,7 @@ class Nonsense {
 
   Event next(const LeaseCore& core, TimePoint now) {
     const SeatId seat = any_seat();
-    switch (below(34)) {
+    switch (below(40)) {
       case 0: return TenantConnected{seat.tenant, below(2)};
       case 1: return below(4) == 0 ? Event(TenantGone{seat.tenant}) : Event(TimePassed{});
       case 2: return below(3) == 0 ? Event(GangJoined{seat.tenant, key(), below(4)}) : Event(TimePassed{});
@@ -62,6 +63,11 @@ class Nonsense {
       case 25:
       case 26:
       case 27: return Requested{seat};
+      case 28:
+      case 29: return standing(seat);
+      case 30: return MemoryNeed{seat, below(2) == 0};
+      case 31: return MemoryObstructed{seat, static_cast<MemoryObstacle>(below(4))};
+      case 32: return Idling{seat, epoch(core, now, seat)};
       default: return TimePassed{};
     }
   }
@@ -83,6 +89,12 @@ class Nonsense {
     return LeaseEpoch{1};
   }
 
+  StandingChanged standing(SeatId seat) {
+    const std::int32_t priority =
+        below(20) == 0 ? std::numeric_limits<std::int32_t>::min() : static_cast<std::int32_t>(below(4)) - 1;
+    return {seat, priority, below(20) == 0 ? ~0u : below(5), below(2) == 0 ? kNoCap : below(1100)};
+  }
+
   GpuSettings settings() {
     GpuSettings s;
     s.mode = static_cast<Mode>(below(4) == 0);
@@ -96,6 +108,7 @@ class Nonsense {
     s.gang_ageing = std::chrono::milliseconds(below(20));
     s.silence_limit = below(4) == 0 ? kUnlimited : std::chrono::milliseconds(below(20));
     s.kill_silent_after = below(2) == 0 ? kUnlimited : std::chrono::milliseconds(below(50));
+    s.priority_ageing = below(2) == 0 ? kUnlimited : std::chrono::milliseconds(below(50));
     s.overlap = below(2) == 0;
     return s;
   }

@@ -51,7 +51,7 @@ std::string check_unit(const Unit& unit) {
   const bool same = wanting == unit.wanting && resting == unit.resting && silent == unit.silent &&
                     permits == unit.permits && revoked == unit.revoked && undrained == unit.undrained;
   if (!same) return who + " has miscounted its seats";
-  if (unit.phase == UnitPhase::kIdle && wanting > 0) return who + " wants and does not wait";
+  if (unit.phase == UnitPhase::kIdle && wanting > 0 && !unit.thaw.armed()) return who + " wants and does not wait";
   if (unit.phase == UnitPhase::kWaiting && wanting == 0) return who + " waits and does not want";
   if (unit.phase == UnitPhase::kRevoking && undrained == 0) return who + " has drained and is not done";
   if (unit.phase == UnitPhase::kHolding && resting + idle == unit.seats.size())
@@ -66,7 +66,7 @@ std::string check_unit(const Unit& unit) {
   std::uint32_t contended = 0;
   for (const UnitGpu& on_gpu : unit.gpus) contended += on_gpu.holding > 0 && on_gpu.gpu->contended ? 1u : 0u;
   if (contended != unit.contended) return who + " has miscounted its contention";
-  if (unit.phase == UnitPhase::kHolding && unit.told_contended != (contended > 0))
+  if (unit.phase == UnitPhase::kHolding && unit.told_contended != (contended > 0 || has_cap(unit)))
     return who + " was not told of contention";
   return {};
 }
@@ -130,6 +130,21 @@ std::string LeaseCore::check_invariants() const {
     if (half && !state.grants_held && unit->retry_at <= state.now) return name(*unit) + " is half granted";
   }
   if (state.grants_held) return {};
+  // Whoever has no time left before a single seat that waits has been told to go. (A gang waits until all can.) What
+  // only time has changed shows when a timer has fired; weights divide, so that one may be a little late.
+  const TimePoint soon = after(state.now, std::chrono::microseconds(1));
+  const Timer* const next_timer = state.timers.earliest();
+  const bool is_settled = next_timer == nullptr || next_timer->at > soon;
+  for (const Gpu* gpu : state.gpu_list) {
+    if (!is_settled || gpu->settings.mode == Mode::kConcurrent || gpu->holders.size() != 1) continue;
+    const Unit& holder = **gpu->holders.begin();
+    for (const Shape* shape : gpu->shapes) {
+      if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
+      const Unit& waiter = *shape->queue.begin()->unit;
+      if (holder.phase == UnitPhase::kHolding && state.time_left(holder, *gpu, waiter) == Duration::zero())
+        return name(holder) + " keeps " + name(*gpu) + " from " + name(waiter) + ", which is to have it";
+    }
+  }
   // Who has to wait for a drain keeps its place meanwhile, also on the way of a gang that is behind it on one GPU.
   const auto is_kept = [&state](const Unit& unit) {
     if (state.must_wait_for_drain(unit)) return true;

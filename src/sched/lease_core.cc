@@ -9,8 +9,6 @@
 namespace gpumux::sched {
 namespace {
 
-// Weights beyond this say nothing that this does not.
-constexpr std::uint32_t kMaxWeight = 1'000'000;
 // No setting may make the core ask for a moment that is not later: it would never come to rest.
 constexpr Duration kShortestSetting = std::chrono::microseconds(1);
 // An epoch that a new GPU starts with is at least 1: 0 means "no lease".
@@ -23,6 +21,7 @@ GpuSettings sane(GpuSettings s) {
     *d = std::max(*d, kShortestSetting);
   }
   s.gang_ageing = std::max(s.gang_ageing, Duration::zero());
+  s.priority_ageing = std::max(s.priority_ageing, kShortestSetting);
   if (s.idle_hold != kAutomatic) s.idle_hold = std::max(s.idle_hold, Duration::zero());
   return s;
 }
@@ -112,6 +111,8 @@ void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
     if (unit.phase == UnitPhase::kWaiting && unit.gpus.size() > 1 && !unit.aged) {
       timers.arm(unit.age, std::max(now, after(unit.requested, limits.gang_ageing)));
     }
+    if (unit.phase == UnitPhase::kWaiting && limits.priority_ageing != before.priority_ageing)
+      timers.arm(unit.lift, unit.lifted ? TimePoint::max() : after(now, limits.priority_ageing));
     if (!is_in_revocation(*seat)) continue;
     if (seat->phase == SeatPhase::kSilent) {
       timers.arm(seat->answer, std::max(now, after(seat->alive_at, limits.kill_silent_after)));
@@ -163,7 +164,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->gpu = gpu;
   seat->tenant = tenant;
   seat->weight = std::clamp(e.weight, 1u, kMaxWeight);
-  seat->since = now;
+  seat->since = seat->allowed_to = now;
   seat->answer.kind = TimerKind::kAnswer;
   seat->answer.seat = seat.get();
   Unit& unit = tenant->gang != nullptr ? *tenant->gang->unit : make_unit(nullptr);
@@ -199,7 +200,7 @@ void LeaseCore::State::on(const Requested& e) {
     return;
   }
   set_wants(*seat, true);
-  if (unit.phase == UnitPhase::kIdle) enqueue(unit);
+  if (unit.phase == UnitPhase::kIdle && !freeze(unit)) enqueue(unit);
 }
 
 void LeaseCore::State::on(const RevokeSeen& e) {
@@ -290,6 +291,8 @@ void LeaseCore::State::fire(Timer& timer) {
     case TimerKind::kStall: return stalled(*timer.unit);
     case TimerKind::kStep: return step(*timer.unit);
     case TimerKind::kAge: return age(*timer.unit);
+    case TimerKind::kLift: return lift(*timer.unit);
+    case TimerKind::kThaw: return cap_is_due(*timer.unit);
     case TimerKind::kAnswer: return unanswered(*timer.seat);
     case TimerKind::kGrantsHeld: return on(GrantsAllowed());
   }

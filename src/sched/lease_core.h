@@ -51,6 +51,9 @@ struct SeatView {
   Duration held{};    // lease time so far
   Duration waited{};  // waiting time so far
   std::string gang;   // empty: none
+  std::int32_t priority = 0;
+  std::uint32_t weight = 1;
+  std::uint32_t cap = kNoCap;
   bool poisoned = false;
 };
 
@@ -95,9 +98,13 @@ class LeaseCore {
 
   std::vector<GpuView> view(TimePoint now) const;
 
-  // All seats of a GPU, nearest turn first: holders, whoever is next, the others that wait, those that are leaving, the
-  // idle ones, longest idle last. Writes over `turns`.
+  // All seats of a GPU, nearest turn first: holders, whoever is next; then by priority, and of one priority those that
+  // wait, those that are leaving, the idle ones, longest idle last. Writes over `turns`.
   void turns(GpuIndex gpu, std::vector<Turn>& turns) const;
+
+  // Whether its seats differ in what the driver's own time slicing does not know (priority, share, cap), so that only
+  // exclusive leases can give them what they are to have.
+  bool wants_turns(GpuIndex gpu) const;
 
   // Empty, or the first violated invariant in words. Costs time linear in everything: for tests and simulations.
   std::string check_invariants() const;

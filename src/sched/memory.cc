@@ -132,11 +132,12 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
     Turn turn;
     QueueEntry entry;  // of those that wait
     TimePoint since{};
+    std::int32_t priority = 0;
   };
   std::vector<Ranked> ranked;
   ranked.reserve(gpu->seats.size());
   for (const Seat* seat : gpu->seats) {
-    Ranked one{.turn = {.seat = seat->id}, .entry = {}, .since = seat->since};
+    Ranked one{.turn = {.seat = seat->id}, .entry = {}, .since = seat->since, .priority = 0};
     const Unit& unit = *seat->unit;
     if (seat->phase == SeatPhase::kHolding) {
       one.turn.kind = TurnKind::kHolding;
@@ -151,9 +152,13 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
       const bool may_go_on = !unit.single() && unit.undrained > 0 && !unit.passed_over();
       one.turn.kind = may_go_on ? TurnKind::kHeldBack : TurnKind::kLeaving;
     }
+    one.priority = state.priority_of(unit);
     ranked.push_back(one);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
+    // Whose memory is the last to go for another one's sake: it may be wanted at any moment, and at once.
+    const bool both_off = a.turn.kind > TurnKind::kNext && b.turn.kind > TurnKind::kNext;
+    if (both_off && a.priority != b.priority) return a.priority > b.priority;
     if (a.turn.kind != b.turn.kind) return a.turn.kind < b.turn.kind;
     if (a.turn.kind == TurnKind::kWaiting) return a.entry < b.entry;
     return a.turn.kind == TurnKind::kIdle && a.since > b.since;

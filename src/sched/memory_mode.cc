@@ -3,9 +3,12 @@
 
 namespace gpumux::sched {
 
-Mode MemoryMode::resolve(TimePoint now, const Residency& planner, GpuIndex gpu, Setting setting, Mode current) {
+Mode MemoryMode::resolve(TimePoint now, const Residency& planner, GpuIndex gpu, Setting setting, bool wants_turns,
+                         Mode current) {
   look_again_ = TimePoint::max();
   if (!setting.is_auto && setting.mode == Mode::kSerial) return Mode::kSerial;
+  // The driver's time slicing knows nothing of priorities, shares and caps.
+  if (setting.is_auto && wants_turns) return Mode::kSerial;
 
   const Togetherness all = planner.together(gpu);
   const std::uint64_t margin = turns_for_memory_ ? planner.capacity(gpu) / kFitMarginDivisor : 0;

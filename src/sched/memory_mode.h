@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether a GPU's programs run all at once or by turns, as far as their memory decides it.
 //
-// `auto`: at once while everybody's memory fits together, by turns otherwise. `concurrent`: at once; where what is
-// there already does not fit, it is had by turns until it does. `serial`: by turns.
+// `auto`: at once while everybody's memory fits together and all stand alike, by turns otherwise. `concurrent`: at
+// once; where what is there already does not fit, it is had by turns until it does. `serial`: by turns.
 //
 // Pure: asks the planner, is told the time, remembers what it last found.
 #pragma once
@@ -25,9 +25,9 @@ class MemoryMode {
     Mode mode = Mode::kSerial;  // unless it is auto
   };
 
-  // The mode that the GPU should have now, `current` if that is to stay. To be asked again whenever memory has changed,
-  // and at look_again().
-  Mode resolve(TimePoint now, const Residency& planner, GpuIndex gpu, Setting setting, Mode current);
+  // The mode that the GPU should have now, `current` if that is to stay. `wants_turns`: LeaseCore::wants_turns. To be
+  // asked again whenever memory or that has changed, and at look_again().
+  Mode resolve(TimePoint now, const Residency& planner, GpuIndex gpu, Setting setting, bool wants_turns, Mode current);
   TimePoint look_again() const { return look_again_; }
   // Whether there are turns because of memory.
   bool takes_turns_for_memory() const { return turns_for_memory_; }

@@ -100,13 +100,14 @@ class Mode : public ::testing::Test {
     ResidencyCommands commands;
     planner_.plan(now_, kGpu, {}, commands);
   }
-  sched::Mode resolve() { return current_ = mode_.resolve(now_, planner_, kGpu, setting_, current_); }
+  sched::Mode resolve() { return current_ = mode_.resolve(now_, planner_, kGpu, setting_, wants_turns_, current_); }
 
   TimePoint now_ = TimePoint() + 1h;
   Residency planner_;
   MemoryMode mode_;
   MemoryMode::Setting setting_;
   sched::Mode current_ = sched::Mode::kSerial;
+  bool wants_turns_ = false;
 };
 
 TEST_F(Mode, IsAsItWasUntilEverybodyHasSpoken) {
@@ -169,6 +170,20 @@ TEST_F(Mode, ThatCannotBeYetComesWhenItFits) {
   now_ += kFitDwell;
   EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
   has(1, 70, 0);
+  EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
+}
+
+// What differs in priority, share or cap can have it only by turns; whoever set concurrent has set that aside.
+TEST_F(Mode, ThoseWhoDoNotStandAlikeTakeTurns) {
+  has(1, 3, 0);
+  has(2, 3, 0);
+  ASSERT_EQ(resolve(), sched::Mode::kConcurrent);
+  wants_turns_ = true;
+  EXPECT_EQ(resolve(), sched::Mode::kSerial);
+  setting_ = {false, sched::Mode::kConcurrent};
+  EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
+  setting_ = {};
+  wants_turns_ = false;
   EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
 }
 

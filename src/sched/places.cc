@@ -22,6 +22,8 @@ constexpr std::int64_t kSwitchCostSmoothing = 8;
 // stall, nobody is shut out for minutes in return.
 constexpr std::int64_t kMaxDebtQuanta = 8;
 constexpr Duration kMinDebt = std::chrono::seconds(10);
+// A seat that comes back after idling is ahead of the others by at most this much, and at most by one quantum.
+constexpr Duration kMaxCredit = std::chrono::seconds(1);
 
 }  // namespace
 
@@ -31,6 +33,7 @@ TimePoint after(TimePoint now, Duration duration) {
 
 void LeaseCore::State::set_phase(Seat& seat, SeatPhase phase) {
   if (seat.phase == phase) return;
+  settle_allowance(seat);
   seat.phase = phase;
   seat.since = now;
 }
@@ -105,6 +108,11 @@ void LeaseCore::State::charge(Seat& seat) {
   seat.charged_to = now;
 }
 
+// In virtual time.
+std::int64_t LeaseCore::State::credit_of(const Seat& seat) const {
+  return std::min(quantum_of(*seat.gpu), kMaxCredit).count() / static_cast<std::int64_t>(seat.weight);
+}
+
 Duration LeaseCore::State::quantum_of(const Gpu& gpu) const {
   if (gpu.settings.quantum != kAutomatic) return gpu.settings.quantum;
   return std::clamp((gpu.switch_cost + gpu.paging_cost) * kQuantaPerSwitchCost, kMinAutomaticQuantum,
@@ -128,7 +136,8 @@ void LeaseCore::State::touch(Unit& unit) {
 LeaseEpoch LeaseCore::State::next_epoch(Gpu& gpu) { return LeaseEpoch{gpu.next_epoch.value++}; }
 
 void LeaseCore::State::tell_contention(Unit& unit, bool always) {
-  const bool contended = unit.contended > 0;
+  // A capped seat is not to spend its allowance idle.
+  const bool contended = unit.contended > 0 || has_cap(unit);
   if (unit.told_contended == contended && !always) return;
   unit.told_contended = contended;
   for (Seat* seat : unit.seats) {

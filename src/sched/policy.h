@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In which order those who wait for a GPU get it. A policy is stateless: all it knows is in what it is handed.
+// In which order those of one priority who wait for a GPU get it. A policy is stateless: all it knows is in what it is
+// handed.
 #pragma once
 
 #include <compare>

@@ -16,8 +16,6 @@
 namespace gpumux::sched {
 namespace {
 
-// A seat that comes back after idling is ahead of the others by at most this much, and at most by one quantum.
-constexpr Duration kMaxCredit = std::chrono::seconds(1);
 // A fair holder is not looked at again sooner: rounding would otherwise ask for moments that are a nanosecond apart.
 constexpr Duration kShortestExtension = std::chrono::microseconds(1);
 
@@ -42,6 +40,7 @@ Standing LeaseCore::State::standing(const Unit& unit, const Gpu& gpu) const {
 QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
   const Standing of = standing(unit, gpu);
   return {.obstructed = is_obstructed(unit),
+          .level = level_of(unit),
           .rank = gpu.policy->rank(of),
           .requested = of.requested,
           .lead = unit.seats.front()->id,
@@ -52,9 +51,12 @@ void LeaseCore::State::enqueue(Unit& unit) {
   unit.phase = UnitPhase::kWaiting;
   unit.requested = TimePoint::max();
   Duration ageing = Duration::max();
+  Duration lifting = Duration::max();
+  timers.stop(unit.thaw);
   for (const UnitGpu& on_gpu : unit.gpus) {
     Gpu& gpu = *on_gpu.gpu;
     ageing = std::min(ageing, gpu.settings.gang_ageing);
+    lifting = std::min(lifting, gpu.settings.priority_ageing);
     // With waiters, virtual_now is theirs; without, the holder is the one whom a newcomer must not be ahead of.
     if (gpu.waiting == 0 && gpu.holders.size() == 1) {
       gpu.virtual_now = std::max(gpu.virtual_now, standing(**gpu.holders.begin(), gpu).virtual_time);
@@ -64,16 +66,18 @@ void LeaseCore::State::enqueue(Unit& unit) {
     if (seat->wants)
       unit.requested = std::min(unit.requested, seat->keeps_place ? seat->turn_since : seat->wants_since);
     const Gpu& gpu = *seat->gpu;
-    const std::int64_t credit = seat->fresh ? 0 : std::min(quantum_of(gpu), kMaxCredit).count();
-    seat->virtual_time = seat->fresh ? gpu.virtual_now : std::max(seat->virtual_time, gpu.virtual_now - credit);
+    seat->virtual_time =
+        seat->fresh ? gpu.virtual_now : std::max(seat->virtual_time, gpu.virtual_now - credit_of(*seat));
     seat->fresh = false;
     set_phase(*seat, SeatPhase::kWaiting);
   }
   for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
+  settle_yielded(unit);
   unit.entry = entry_of(unit, *unit.shape->gpus.front());
   unit.entry.unit = &unit;
   unit.shape->queue.insert(unit.entry);
   if (unit.shape->gpus.size() > 1) timers.arm(unit.age, std::max(now, after(unit.requested, ageing)));
+  timers.arm(unit.lift, after(now, lifting));
   touch(unit);
 }
 
@@ -84,9 +88,10 @@ void LeaseCore::State::dequeue(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) --on_gpu.gpu->waiting;
   for (Seat* seat : unit.seats) set_phase(*seat, SeatPhase::kIdle);
   timers.stop(unit.age);
+  timers.stop(unit.lift);
   if (unit.aged) {
     unit.aged = false;
-    unit.shape->aged.erase(QueueEntry{false, 0, unit.requested, unit.seats.front()->id, &unit});
+    unit.shape->aged.erase(QueueEntry{false, 0, 0, unit.requested, unit.seats.front()->id, &unit});
     for (const UnitGpu& on_gpu : unit.gpus) {
       if (on_gpu.gpu->reserved == &unit) on_gpu.gpu->reserved = nullptr;
     }
@@ -115,7 +120,7 @@ void LeaseCore::State::age(Unit& unit) {
   // Nothing is kept free for who could not use it.
   if (unit.phase != UnitPhase::kWaiting || unit.aged || is_obstructed(unit)) return;
   unit.aged = true;
-  unit.shape->aged.insert(QueueEntry{false, 0, unit.requested, unit.seats.front()->id, &unit});
+  unit.shape->aged.insert(QueueEntry{false, 0, 0, unit.requested, unit.seats.front()->id, &unit});
   reservations_dirty = true;
 }
 
@@ -269,12 +274,19 @@ void LeaseCore::State::start(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     Gpu& gpu = *on_gpu.gpu;
     if (gpu.holders.empty()) gpu.contended = gpu.waiting > 0;  // nobody is there to be told
-    gpu.virtual_now = std::max(gpu.virtual_now, on_gpu.lead->virtual_time);
+    // Who was granted for its priority may have had more time than those whom newcomers are to be equal to.
+    std::int64_t least = on_gpu.lead->virtual_time;
+    for (const Shape* shape : gpu.shapes) {
+      if (!shape->queue.empty()) least = std::min(least, standing(*shape->queue.begin()->unit, gpu).virtual_time);
+    }
+    gpu.virtual_now = std::max(gpu.virtual_now, least);
     if (gpu.last_holder != unit.serial) ++gpu.switches;
     gpu.last_holder = unit.serial;
   }
+  settle_yielding(unit);
   for (Seat* seat : unit.seats) grant_seat(*seat);
-  unit.told_contended = unit.contended > 0;
+  unit.told_contended = unit.contended > 0 || has_cap(unit);
+  arm_cap(unit);
   for (Seat* seat : unit.seats) announce(*seat);
   touch(unit);
 }
@@ -293,7 +305,8 @@ void LeaseCore::State::grant_seat(Seat& seat) {
 }
 
 void LeaseCore::State::announce(Seat& seat) {
-  command(Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0, idle_hold_of(*seat.gpu)});
+  command(
+      Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0 || has_cap(*seat.unit), idle_hold_of(*seat.gpu)});
 }
 
 // A holder's lease becomes one of the other kind, in place: to the tenant a new grant.
@@ -319,10 +332,13 @@ Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const U
   // From the grant, so that nobody holds for ever while its memory comes and does not arrive.
   const TimePoint latest = after(holder.granted_at, gpu.settings.max_runtime);
   if (now >= latest) return Duration::zero();
+  const auto order = precedence(waiter, holder);
+  if (order < 0) return latest - now;
+  if (order > 0 && !holder.is_safe) return Duration::zero();
   const TimePoint quantum_end =
       is_restoring(holder) ? TimePoint::max() : after(std::max(holder.granted_at, holder.ready_at), quantum_of(gpu));
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
-  if (waiter.returning) return Duration::zero();
+  if (waiter.returning || order > 0) return Duration::zero();
   const Duration extension = gpu.policy->goes_on_for(standing(holder, gpu), standing(waiter, gpu));
   if (extension == Duration::zero()) return extension;
   return std::min(std::max(extension, kShortestExtension), latest - now);
@@ -354,11 +370,12 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
   }
   for (const auto& [holder, gpu] : to_go) {
     const bool ran_out = now >= after(holder->granted_at, gpu->settings.max_runtime);
-    if (is_obstructed(*holder) && !is_obstructed(waiter)) {
-      revoke(*holder, RevokeReason::kMemory);
-    } else {
-      revoke(*holder, ran_out ? RevokeReason::kMaxRuntime : RevokeReason::kQuantum);
-    }
+    const auto order = precedence(waiter, *holder);
+    RevokeReason reason = order > 0 && !holder->is_safe ? RevokeReason::kUrgent : RevokeReason::kQuantum;
+    if (ran_out) reason = RevokeReason::kMaxRuntime;
+    if (is_obstructed(*holder) && !is_obstructed(waiter)) reason = RevokeReason::kMemory;
+    holder->yields = reason == RevokeReason::kMaxRuntime && order < 0;
+    revoke(*holder, reason);
   }
 }
 
@@ -381,6 +398,9 @@ void LeaseCore::State::preempt(Gpu& gpu) {
 // The next moment at which time alone can end this lease. What else can end it are events, and those look for
 // themselves.
 void LeaseCore::State::arm_run(Unit& unit) {
+  // It is due, and has not fired yet: that is when all its GPUs are looked at, and not only the one that brought us
+  // here.
+  if (unit.run.armed() && unit.run.at <= now) return;
   TimePoint next = TimePoint::max();
   const auto consider = [&](const Gpu& gpu, const Unit& waiter) {
     const Duration left = time_left(unit, gpu, waiter);

@@ -234,8 +234,9 @@ void LeaseCore::State::finish(Unit& unit) {
   unit.resting = 0;
   unit.revoked = 0;
   unit.phase = UnitPhase::kIdle;
+  timers.stop(unit.thaw);
   touch(unit);
-  if (unit.wanting > 0) enqueue(unit);
+  if (unit.wanting > 0 && !freeze(unit)) enqueue(unit);
 }
 
 // ---- stepping -----------------------------------------------------------------------------------
@@ -390,6 +391,7 @@ void LeaseCore::State::reopen(Unit& unit) {
   timers.stop(unit.stall);
   timers.stop(unit.step);
   unit.phase = UnitPhase::kHolding;
+  unit.yields = false;
   const Duration retry = least(unit, &GpuSettings::stall_retry);
   unit.retry_at = after(now, doubled(retry, std::min(unit.stalls, kMaxRetryDoublings)));
   ++unit.stalls;
@@ -422,6 +424,7 @@ void LeaseCore::State::reopen(Unit& unit) {
     command(Reopen{seat->id, seat->epoch, seat->kind});
   }
   for (Seat* seat : joined) announce(*seat);
+  arm_cap(unit);
   tell_contention(unit, true);
   touch(unit);
 }

@@ -62,6 +62,9 @@ class Script {
     return text;
   }
 
+  // Lets time pass without waking the core: it is busy with something else.
+  void skip(Duration duration) { now_ += duration; }
+
   SeatView view(SeatId s) const {
     for (const GpuView& gpu : core_.view(now_)) {
       for (const SeatView& one : gpu.seats) {

@@ -12,13 +12,14 @@
 // its GPU (holding, blocking, overlapping) and each GPU counts its places by kind of lease; check_invariants() counts
 // again and compares.
 //
-// Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; revocation.cc revoking,
-// stalls, stepping, silence; memory.cc what moving memory changes; gangs.cc joining, leaving, claims; invariants.cc and
-// view.cc read only.
+// Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; standing.cc priorities and
+// caps; revocation.cc revoking, stalls, stepping, silence; memory.cc what moving memory changes; gangs.cc joining,
+// leaving, claims; invariants.cc and view.cc read only.
 #pragma once
 
 #include <array>
 #include <bit>
+#include <compare>
 #include <map>
 #include <memory>
 #include <optional>
@@ -75,6 +76,11 @@ struct Seat {
   MemoryObstacle obstacle = MemoryObstacle::kNone;  // why that cannot come
   bool keeps_place = false;  // it gave its last lease up for want of memory, and waits as from before that
 
+  std::int32_t priority = 0;
+  std::uint32_t cap = kNoCap;  // thousandths of all time
+  Duration allowance{};        // lease time that the cap leaves it, as of `allowed_to`
+  TimePoint allowed_to{};
+
   std::int64_t virtual_time = 0;
   std::int64_t virtual_rest = 0;     // ns held that the division by the weight left over
   std::uint32_t permits = 0;         // submissions that a Step allows, not answered by Stepped nor taken back
@@ -104,12 +110,14 @@ struct UnitGpu {
 
 struct QueueEntry {
   bool obstructed = false;  // cannot run for want of memory: behind all that can
+  std::int64_t level = 0;   // less first, before rank: the negative priority, as a rule
   std::int64_t rank = 0;
   TimePoint requested{};
   SeatId lead;
   Unit* unit = nullptr;
   friend bool operator<(const QueueEntry& a, const QueueEntry& b) {
     if (a.obstructed != b.obstructed) return b.obstructed;
+    if (a.level != b.level) return a.level < b.level;
     if (a.rank != b.rank) return a.rank < b.rank;
     if (a.requested != b.requested) return a.requested < b.requested;
     return a.lead < b.lead;
@@ -136,6 +144,8 @@ struct Unit {
   RevokeReason reason = RevokeReason::kQuantum;  // of its last revocation
   bool returning = false;  // its revocation stalled, and it could not be reopened at once: it gets its GPUs back next
   bool aged = false;
+  bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of whoever holds
+  bool yields = false;  // max_runtime has ended its lease: behind all others until one of them has started
   bool told_contended = false;
   QueueEntry entry;  // in its shape's queue
   TimePoint requested{};
@@ -157,15 +167,21 @@ struct Unit {
   std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
   bool restoring = false;        // holding: its memory has not been all there since the grant
   TimePoint ready_at{};          // holding: when its memory was there; its quantum counts from then
+  bool is_safe = false;          // holding: higher priorities wait for the end of its quantum
 
   Timer run;    // when its quantum ends, or it may be revoked again
   Timer stall;  // when its revocation counts as stalled
   Timer step;
   Timer age;
+  Timer lift;
+  Timer thaw;  // its cap has ended its lease, and allows the next one then
 
   bool single() const { return seats.size() == 1; }
   bool passed_over() const { return silent > 0; }
 };
+
+// Whether any of its seats has a cap.
+bool has_cap(const Unit& unit);
 
 struct BySerial {
   bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
@@ -234,6 +250,9 @@ class GpuSet {
   std::array<std::uint64_t, 2> words_{};
 };
 
+// Weights beyond this say nothing that this does not.
+inline constexpr std::uint32_t kMaxWeight = 1'000'000;
+
 // now + duration, and never beyond the end of time.
 TimePoint after(TimePoint now, Duration duration);
 
@@ -247,6 +266,7 @@ struct LeaseCore::State {
   void on(const TenantGone& e);
   void on(const GangJoined& e);
   void on(const SeatOpened& e);
+  void on(const StandingChanged& e);
   void on(const SeatClaimed& e);
   void on(const SeatClosed& e);
   void on(const Requested& e);
@@ -278,6 +298,7 @@ struct LeaseCore::State {
   void place(Unit& unit);
   void charge(Seat& seat);
   std::int64_t virtual_charge(const Seat& seat, std::int64_t* rest) const;
+  std::int64_t credit_of(const Seat& seat) const;
   Duration quantum_of(const Gpu& gpu) const;
   void measure_switch(Gpu& gpu, Duration cost);
   void touch(Gpu& gpu) { dirty.set(gpu.index.value); }
@@ -293,6 +314,20 @@ struct LeaseCore::State {
   bool must_wait_for_drain(const Unit& unit) const;
   void drain_is_over();
   Duration idle_hold_of(const Gpu& gpu) const;
+
+  // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
+  static std::int32_t priority_of(const Unit& unit);
+  static std::int64_t level_of(const Unit& unit);
+  static std::strong_ordering precedence(const Unit& waiter, const Unit& holder);
+  void requeue(Unit& unit);
+  bool is_outranked(const Unit& unit) const;
+  void lift(Unit& unit);
+  void settle_yielded(Unit& unit);
+  void settle_yielding(Unit& started);
+  void settle_allowance(Seat& seat) const;
+  void arm_cap(Unit& unit);
+  bool freeze(Unit& unit);
+  void cap_is_due(Unit& unit);
 
   // ---- queueing.cc ------------------------------------------------------------------------------
   void settle();

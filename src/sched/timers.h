@@ -19,7 +19,7 @@ namespace gpumux::sched {
 struct Seat;
 struct Unit;
 
-enum class TimerKind : std::uint8_t { kRun, kStall, kStep, kAge, kAnswer, kGrantsHeld };
+enum class TimerKind : std::uint8_t { kRun, kStall, kStep, kAge, kLift, kThaw, kAnswer, kGrantsHeld };
 
 struct Timer {
   static constexpr std::size_t kStopped = std::numeric_limits<std::size_t>::max();

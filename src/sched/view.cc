@@ -60,6 +60,7 @@ std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
     if (unit.passed_over()) return "a stopped member of " + name(unit);
     return "its own work to drain";
   }
+  if (seat.wants && unit.thaw.armed()) return "its own cap: time that it may have";
   if (unit.phase != UnitPhase::kWaiting) return {};
   if (grants_held) return "tenants to come back after a restart";
   std::string here = obstacle(unit, *seat.gpu, now);
@@ -121,6 +122,9 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
       one.held = seat->held + (runs ? state.now - seat->charged_to : Duration::zero());
       one.waited = seat->waited + (seat->wants ? state.now - seat->wants_since : Duration::zero());
       one.gang = gang_name(*seat->unit);
+      one.priority = seat->priority;
+      one.weight = seat->weight;
+      one.cap = seat->cap;
       one.poisoned = seat->poisoned;
       view.seats.push_back(std::move(one));
     }

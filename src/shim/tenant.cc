@@ -17,7 +17,10 @@ wire::Hello make_hello(const Settings& settings) {
                     .oldest_protocol = wire::kOldestProtocolVersion,
                     .gang_world = settings.gang_world,
                     .pid_here = static_cast<std::uint32_t>(::getpid()),
-                    .memory_limit = settings.memory_limit};
+                    .memory_limit = settings.memory_limit,
+                    .priority = settings.standing.priority,
+                    .share = settings.standing.share,
+                    .max_share = settings.standing.max_share};
   wire::set_text(hello.program, program_name());
   wire::set_text(hello.gang, settings.gang);
   wire::set_text(hello.version, GPUMUX_VERSION);
@@ -33,13 +36,14 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
       page_(std::move(page)),
       gate_(page_.page(), request, this),
       seats_(driver),
+      lock_modes_(settings_.lock_modes),
       memories_(driver, gate_, seats_, agent_, settings_.memory),
       agent_(client::AgentOptions{.socket_path = std::move(socket_path),
                                   .connect_timeout = settings_.connect_timeout,
                                   .hello = make_hello(settings_),
                                   .page_fd = page_.fd()},
              *this),
-      drainer_(gate_, seats_, agent_) {
+      drainer_(gate_, seats_, lock_modes_, agent_) {
   drainer_.on_drained([](void* self) { static_cast<Tenant*>(self)->memories_.mover().on_drained(); }, this);
 }
 

@@ -123,8 +123,13 @@ struct Hello {
   // one user with the same `run` have it together; without a name, this process has it for itself.
   std::uint64_t memory_limit = 0;
   char run[base::kMaxNameBytes] = {};
+  // How it asks to stand among others (base/standing.h). Above what everybody may have: only who may change settings.
+  std::int32_t priority = 0;
+  std::uint32_t share = 0;      // hundredths; 0: one share
+  std::uint32_t max_share = 0;  // thousandths; 0: no cap
+  std::uint32_t reserved = 0;
 };
-static_assert(sizeof(Hello) == 232);
+static_assert(sizeof(Hello) == 248);
 
 // What a tenant that reconnects still has, so that a new daemon can rebuild its state.
 enum class SeatState : std::uint32_t { kNone = 0, kWaiting = 1, kHolding = 2, kDraining = 3 };

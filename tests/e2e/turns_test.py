@@ -91,6 +91,35 @@ class Turns(GpumuxTest):
         self.assertFalse(any(lease.exclusive for lease in leases))
         self.assertEqual(daemon.trace.events(event="revoke"), [])
 
+    def test_a_higher_priority_takes_the_gpu_at_once(self):
+        daemon = self.start_daemon(mode="auto", quantum="30s")
+        low = self.start("worker", name="low", gpu=0, steps=100_000, step_us=500, sync_every=1)
+        low.wait_for_line("ready")
+        high = self.start("worker", name="high", gpu=0, steps=40, step_us=500, sync_every=1, pause_us=10_000,
+                          variables={"GPUMUX_PRIORITY": "5"})
+        high.expect_success(timeout=30)
+        self.assertIsNone(low.code)
+        # Otherwise it would have had the GPU after half a minute at the earliest.
+        urgent = daemon.trace.events(event="revoke", pid=low.pid, detail="urgent")
+        self.assertGreaterEqual(len(urgent), 10)
+        self.assertEqual(daemon.trace.events(event="revoke", pid=high.pid), [])
+        self.assertEqual(daemon.trace.check_exclusive(), [])
+        seat = next(seat for seat in daemon.api.status()["gpus"][0]["seats"] if seat["pid"] == low.pid)
+        self.assertEqual((seat["priority"], seat["share"], seat["max_share"]), (0, "1", "100%"))
+
+    def test_a_cap_holds_alone(self):
+        daemon = self.start_daemon(mode="auto", quantum="20ms")
+        capped = self.start("worker", name="capped", gpu=0, steps=100_000, step_us=500, sync_every=1,
+                            variables={"GPUMUX_MAX_SHARE": "25%"})
+        capped.wait_for_line("ready")
+        daemon.trace.wait_for(event="revoke", pid=capped.pid, detail="cap", count=6)
+        leases = [lease for lease in daemon.trace.leases(0) if lease.pid == capped.pid and lease.drained]
+        held = sum(lease.drained - lease.granted for lease in leases[1:])
+        span = leases[-1].drained - leases[0].drained
+        # Between two ends of its allowance it has had its part, and what the drains add on a busy machine.
+        self.assertLess(held / span, 0.35)
+        self.assertGreater(held / span, 0.15)
+
     def test_four_programs_share_fairly(self):
         daemon = self.start_daemon(quantum="5ms", policy="fair")
         programs = [self.start("worker", name=f"P{i}", gpu=0, steps=100, step_us=1000, sync_every=3) for i in range(4)]

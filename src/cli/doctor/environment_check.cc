@@ -42,7 +42,7 @@ struct Variable {
   std::string_view own_name;  // of an alias: the variable that wins
 };
 
-constexpr std::array<Variable, 37> kVariables{{
+constexpr std::array<Variable, 41> kVariables{{
     {"GPUMUX_RUNTIME_DIR", Reader::kLibrary, Kind::kPath, "", 0, 0, ""},
     {"GPUMUX_LIBRARY", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_DAEMON", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
@@ -56,6 +56,9 @@ constexpr std::array<Variable, 37> kVariables{{
     {"GPUMUX_GANG", Reader::kLibrary, Kind::kName, "", 0, 0, ""},
     {"GPUMUX_RUN_ID", Reader::kLibrary, Kind::kName, "", 0, 0, ""},
     {"GPUMUX_MEM_LIMIT", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_PRIORITY", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_SHARE", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_MAX_SHARE", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_HOST_MEMORY", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_MODE", Reader::kDaemon, Kind::kSetting, "mode", 0, 0, ""},
     {"GPUMUX_AUTO_BY_GAIN", Reader::kDaemon, Kind::kSetting, "auto_by_gain", 0, 0, ""},
@@ -68,6 +71,7 @@ constexpr std::array<Variable, 37> kVariables{{
     {"GPUMUX_STALL_RETRY", Reader::kDaemon, Kind::kSetting, "stall_retry", 0, 0, ""},
     {"GPUMUX_STEP_DELAY", Reader::kDaemon, Kind::kSetting, "step_delay", 0, 0, ""},
     {"GPUMUX_GANG_AGEING", Reader::kDaemon, Kind::kSetting, "gang_ageing", 0, 0, ""},
+    {"GPUMUX_PRIORITY_AGEING", Reader::kDaemon, Kind::kSetting, "priority_ageing", 0, 0, ""},
     {"GPUMUX_SILENCE_LIMIT", Reader::kDaemon, Kind::kSetting, "silence_limit", 0, 0, ""},
     {"GPUMUX_KILL_SILENT_AFTER", Reader::kDaemon, Kind::kSetting, "kill_silent_after", 0, 0, ""},
     {"GPUMUX_OVERLAP", Reader::kDaemon, Kind::kWords, "true false", 0, 0, ""},

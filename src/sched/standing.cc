@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who stands before whom, whatever the policy: priorities, ageing, caps.
+//
+// Priorities. In every queue the higher one is ahead; a holder goes at once for it, and for a lower one only when
+// max_runtime is over. Two things keep that from shutting anybody out. Whoever max_runtime has ended for a lower
+// one's sake *yields*: it queues behind all others until one of them has started, and that one is *safe* from it for a
+// quantum. And where priority_ageing is set, who has waited that long is *lifted*: ahead of all, an equal of whoever
+// holds, and safe for a quantum when it starts. A gang has the highest priority of its members.
+//
+// Caps. A capped seat has an allowance of lease time. It grows with time, by the cap's part of it, up to what a window
+// of kCapWindow gives; holding spends it. A lease ends when nothing is left of it, and the seat queues again when half
+// a window's worth has come back. So over any stretch of time it has had no more than its part and one window's worth,
+// and it is not switched more than a few times a second. Time is lease time: so that a seat which computes on the CPU
+// meanwhile does not spend its allowance, capped holders are told that somebody waits, and give an idle lease up.
+#include <algorithm>
+#include <limits>
+
+#include "sched/state.h"
+
+namespace gpumux::sched {
+namespace {
+
+constexpr Duration kCapWindow = std::chrono::seconds(1);
+// However long a lease went on beyond the allowance (a kernel of minutes, a stall), it is paid back for so long at
+// most.
+constexpr Duration kMostOverspent = std::chrono::seconds(30);
+
+// Who was ripe for being lifted, and waited among equals only, is looked at again after this part of priority_ageing.
+constexpr std::int64_t kLooksPerAgeing = 8;
+constexpr Duration kShortestLook = std::chrono::microseconds(1);
+
+constexpr bool is_capped(const Seat& seat) { return seat.cap < kNoCap; }
+
+Duration part(Duration duration, std::uint32_t thousandths) {
+  // Never above a few minutes, so this does not overflow.
+  return duration * static_cast<std::int64_t>(thousandths) / static_cast<std::int64_t>(kNoCap);
+}
+
+bool spends(const Seat& seat) {
+  return seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && !seat.unit->passed_over();
+}
+
+}  // namespace
+
+void LeaseCore::State::on(const StandingChanged& e) {
+  Seat* const seat = seat_of(e.seat);
+  if (seat == nullptr) return;
+  charge(*seat);
+  settle_allowance(*seat);
+  Unit& unit = *seat->unit;
+  const bool was_capped = is_capped(*seat);
+  // What it has had at another priority says nothing about what it is to have among its new equals: it owes them no
+  // more than who comes back is owed.
+  if (e.priority != seat->priority && !seat->fresh)
+    seat->virtual_time = std::min(seat->virtual_time, seat->gpu->virtual_now + credit_of(*seat));
+  seat->priority = e.priority;
+  seat->weight = std::clamp(e.weight, 1u, kMaxWeight);
+  seat->cap = std::clamp(e.cap, 1u, kNoCap);
+  if (is_capped(*seat) && !was_capped) seat->allowance = part(kCapWindow, seat->cap);
+  if (unit.phase == UnitPhase::kWaiting) requeue(unit);
+  if (unit.phase == UnitPhase::kHolding) {
+    tell_contention(unit, false);
+    arm_cap(unit);
+  }
+  if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && !freeze(unit)) enqueue(unit);
+  reservations_dirty = true;
+  touch(unit);
+}
+
+// ---- priorities ---------------------------------------------------------------------------------
+
+std::int32_t LeaseCore::State::priority_of(const Unit& unit) {
+  std::int32_t priority = std::numeric_limits<std::int32_t>::min();
+  for (const Seat* seat : unit.seats) priority = std::max(priority, seat->priority);
+  return priority;
+}
+
+std::int64_t LeaseCore::State::level_of(const Unit& unit) {
+  if (unit.yields) return std::numeric_limits<std::int64_t>::max();
+  if (unit.lifted) return std::numeric_limits<std::int64_t>::min();
+  return -static_cast<std::int64_t>(priority_of(unit));
+}
+
+// Less: the holder goes first; greater: the waiter; equal: time decides.
+std::strong_ordering LeaseCore::State::precedence(const Unit& waiter, const Unit& holder) {
+  if (waiter.returning || waiter.lifted) return std::strong_ordering::equal;
+  return priority_of(waiter) <=> priority_of(holder);
+}
+
+// Where something that decides its place in the queue has changed.
+void LeaseCore::State::requeue(Unit& unit) {
+  unit.shape->queue.erase(unit.entry);
+  unit.entry = entry_of(unit, *unit.shape->gpus.front());
+  unit.entry.unit = &unit;
+  unit.shape->queue.insert(unit.entry);
+  touch(unit);
+}
+
+// Whether somebody who holds or waits for one of its GPUs has a higher priority.
+bool LeaseCore::State::is_outranked(const Unit& unit) const {
+  const std::int32_t priority = priority_of(unit);
+  const auto outranks = [&](const Unit* other) { return priority_of(*other) > priority; };
+  return std::any_of(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& on_gpu) {
+    const Gpu& gpu = *on_gpu.gpu;
+    if (std::any_of(gpu.holders.begin(), gpu.holders.end(), outranks)) return true;
+    return std::any_of(gpu.shapes.begin(), gpu.shapes.end(), [&](const Shape* shape) {
+      return !shape->queue.empty() && outranks(shape->queue.begin()->unit);
+    });
+  });
+}
+
+// It has waited for priority_ageing. Who waits among equals only is looked at again: shares decide there.
+void LeaseCore::State::lift(Unit& unit) {
+  if (unit.phase != UnitPhase::kWaiting || unit.lifted) return;
+  if (!is_outranked(unit)) {
+    Duration ageing = Duration::max();
+    for (const UnitGpu& on_gpu : unit.gpus) ageing = std::min(ageing, on_gpu.gpu->settings.priority_ageing);
+    return timers.arm(unit.lift, after(now, std::max(ageing / kLooksPerAgeing, kShortestLook)));
+  }
+  unit.lifted = true;
+  unit.yields = false;
+  requeue(unit);
+}
+
+// It yields, and somebody has started since it was told to go: that is over.
+void LeaseCore::State::settle_yielded(Unit& unit) {
+  if (!unit.yields) return;
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    for (Unit* holder : on_gpu.gpu->holders) {
+      if (holder->granted_at < unit.revoked_at) continue;
+      holder->is_safe = true;
+      unit.yields = false;
+    }
+  }
+}
+
+// Those that yielded to whoever starts now stand where they stood; it has a quantum before them.
+void LeaseCore::State::settle_yielding(Unit& started) {
+  started.is_safe = started.lifted;
+  started.lifted = false;
+  started.yields = false;
+  for (const UnitGpu& on_gpu : started.gpus) {
+    for (const Shape* shape : on_gpu.gpu->shapes) {
+      // Behind them are only those that cannot run at all.
+      std::vector<Unit*> yielding;
+      for (auto entry = shape->queue.rbegin(); entry != shape->queue.rend(); ++entry) {
+        if (entry->unit->yields) yielding.push_back(entry->unit);
+        if (!entry->unit->yields && !entry->obstructed) break;
+      }
+      for (Unit* unit : yielding) {
+        unit->yields = false;
+        requeue(*unit);
+        started.is_safe = true;
+      }
+    }
+  }
+}
+
+bool LeaseCore::wants_turns(GpuIndex index) const {
+  const Gpu* const gpu = state_->gpu_of(index);
+  if (gpu == nullptr || gpu->seats.empty()) return false;
+  const Seat& first = **gpu->seats.begin();
+  return std::any_of(gpu->seats.begin(), gpu->seats.end(), [&first](const Seat* seat) {
+    return is_capped(*seat) || seat->priority != first.priority || seat->weight != first.weight;
+  });
+}
+
+// ---- caps ---------------------------------------------------------------------------------------
+
+// Brings the allowance up to now. Before anything that decides whether it is spent changes.
+void LeaseCore::State::settle_allowance(Seat& seat) const {
+  const Duration passed = std::min(now - seat.allowed_to, kMostOverspent);
+  seat.allowed_to = now;
+  if (!is_capped(seat)) return;
+  seat.allowance += part(passed, seat.cap) - (spends(seat) ? passed : Duration::zero());
+  seat.allowance = std::clamp(seat.allowance, -kMostOverspent, part(kCapWindow, seat.cap));
+}
+
+bool has_cap(const Unit& unit) {
+  return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return is_capped(*seat); });
+}
+
+// A holder's lease ends when the first allowance of its seats is spent.
+void LeaseCore::State::arm_cap(Unit& unit) {
+  TimePoint ends = TimePoint::max();
+  for (Seat* seat : unit.seats) {
+    if (!is_capped(*seat)) continue;
+    settle_allowance(*seat);
+    const Duration left = std::max(seat->allowance, Duration::zero());
+    ends = std::min(ends, after(now, left * kNoCap / (kNoCap - seat->cap) + std::chrono::nanoseconds(1)));
+  }
+  timers.arm(unit.thaw, ends);
+}
+
+// Whether it may not queue now. It will when its timer fires.
+bool LeaseCore::State::freeze(Unit& unit) {
+  Duration longest = Duration::zero();
+  for (Seat* seat : unit.seats) {
+    if (!is_capped(*seat)) continue;
+    settle_allowance(*seat);
+    const Duration enough = part(kCapWindow, seat->cap) / 2;
+    const bool spent = seat->allowance <= Duration::zero() || unit.thaw.armed();
+    if (!spent || seat->allowance >= enough) continue;
+    longest = std::max(longest, (enough - seat->allowance) * kNoCap / seat->cap + std::chrono::nanoseconds(1));
+  }
+  timers.arm(unit.thaw, longest == Duration::zero() ? TimePoint::max() : after(now, longest));
+  return unit.thaw.armed();
+}
+
+// A holder has spent its allowance, or who had spent it has enough again.
+void LeaseCore::State::cap_is_due(Unit& unit) {
+  if (unit.phase == UnitPhase::kHolding) {
+    if (grants_held) return timers.arm(unit.thaw, after(now, kCapWindow));
+    if (unit.retry_at > now) return timers.arm(unit.thaw, unit.retry_at);
+    for (Seat* seat : unit.seats) settle_allowance(*seat);
+    const bool any_spent = std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) {
+      return is_capped(*seat) && seat->allowance <= Duration::zero();
+    });
+    return any_spent ? revoke(unit, RevokeReason::kCap) : arm_cap(unit);
+  }
+  if (unit.phase == UnitPhase::kIdle && unit.wanting > 0) enqueue(unit);
+}
+
+}  // namespace gpumux::sched

@@ -1,0 +1,328 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who stands before whom: priorities, shares, caps. Method: the lease core by script, and loads that always want more,
+// for seconds of its time.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "sched/script.h"
+
+namespace gpumux::sched {
+namespace {
+
+using namespace std::chrono_literals;
+
+const SeatId kA = seat(1, 0);
+const SeatId kB = seat(2, 0);
+const SeatId kC = seat(3, 0);
+
+GpuSettings with_quantum(Duration quantum) {
+  GpuSettings settings;
+  settings.quantum = quantum;
+  return settings;
+}
+
+void stand(Script& script, SeatId seat, std::int32_t priority, std::uint32_t weight = 1, std::uint32_t cap = kNoCap) {
+  script.tell(StandingChanged{seat, priority, weight, cap});
+}
+
+// What tenants do that always have work: whoever is told to go closes, drains and asks again. In steps of `step`.
+void run(Script& script, const std::vector<SeatId>& busy, Duration time, Duration step = 1ms) {
+  for (Duration past{}; past < time; past += step) {
+    for (const SeatId seat : busy) {
+      if (script.phase(seat) == SeatPhase::kRevoked) script.closed(seat);
+      if (script.phase(seat) == SeatPhase::kDraining) script.drained(seat);
+      if (script.phase(seat) == SeatPhase::kIdle) script.request(seat);
+    }
+    script.wait(step);
+  }
+}
+
+TEST(Priority, TakesTheGpuAtOnceAndBesideTheDrain) {
+  Script script(1, with_quantum(10s));
+  script.tenant(1, {0});
+  script.tenant(2, {0});
+  stand(script, kB, 5);
+  script.request(kA);
+  EXPECT_EQ(script.request(kB), "revoke 1@0 e1 urgent");
+  EXPECT_NE(script.closed(kA).find("grant 2@0"), std::string::npos);
+}
+
+TEST(Priority, KeepsItWhileItHasWork) {
+  Script script(1, with_quantum(10ms));
+  script.tenant(1, {0});
+  script.tenant(2, {0});
+  stand(script, kA, 1);
+  script.request(kA);
+  script.request(kB);
+  EXPECT_EQ(script.wait(250s), "");
+  EXPECT_NE(script.drained(kA).find("grant 2@0"), std::string::npos);
+  EXPECT_NE(script.request(kA).find("revoke 2@0"), std::string::npos);
+}
+
+TEST(Priority, EqualOnesTakeTurns) {
+  Script script(1, with_quantum(10ms));
+  for (const std::uint64_t tenant : {1u, 2u, 3u}) script.tenant(tenant, {0});
+  for (const SeatId seat : {kA, kB}) stand(script, seat, 3);
+  run(script, {kA, kB, kC}, 5s);
+  EXPECT_NEAR(static_cast<double>(script.view(kA).held.count()), 2.5e9, 0.1e9);
+  EXPECT_NEAR(static_cast<double>(script.view(kB).held.count()), 2.5e9, 0.1e9);
+  EXPECT_EQ(script.view(kC).grants, 0u);
+}
+
+TEST(Priority, NegativeOnesGetWhatNobodyWants) {
+  Script script(1, with_quantum(10ms));
+  script.tenant(1, {0});
+  script.tenant(2, {0});
+  stand(script, kA, -1);
+  script.request(kA);
+  EXPECT_NE(script.request(kB).find("revoke 1@0 e1 urgent"), std::string::npos);
+}
+
+// Whoever holds for max_runtime gives the others a quantum, though it asks again at once.
+TEST(Priority, MaxRuntimeBoundsIt) {
+  for (const bool pages : {false, true}) {
+    GpuSettings settings = with_quantum(100ms);
+    settings.max_runtime = 1s;
+    Script script(1, settings);
+    for (const std::uint64_t tenant : {1u, 2u, 3u}) script.tenant(tenant, {0});
+    stand(script, kA, 9);
+    // Who has to page is granted only when A has drained, and A has asked again by then.
+    const auto page = [&](bool away) {
+      for (const SeatId seat : {kB, kC}) {
+        if (pages) script.tell(MemoryNeed{seat, away});
+      }
+    };
+    page(true);
+    run(script, {kA, kB, kC}, 5ms);
+    ASSERT_EQ(script.phase(kA), SeatPhase::kHolding);
+    for (int i = 0; i < 1100; ++i) {
+      run(script, {kA, kB, kC}, 10ms, 5ms);
+      page(script.phase(kA) == SeatPhase::kHolding);
+    }
+    const Duration others = script.view(kB).held + script.view(kC).held;
+    EXPECT_GE(others, 950ms) << pages;
+    EXPECT_LE(others, 1300ms) << pages;
+    EXPECT_GT(script.view(kB).grants, 1u);
+    EXPECT_GT(script.view(kC).grants, 1u);
+  }
+}
+
+TEST(Priority, AgeingGivesAQuantum) {
+  GpuSettings settings = with_quantum(50ms);
+  settings.priority_ageing = 500ms;
+  Script script(1, settings);
+  script.tenant(1, {0});
+  script.tenant(2, {0});
+  stand(script, kA, 9);
+  script.request(kA);
+  script.request(kB);
+  run(script, {kA, kB}, 20s);
+  const double held = static_cast<double>(script.view(kB).held.count());
+  EXPECT_GT(held, 1.2e9);
+  EXPECT_LT(held, 2.5e9);
+}
+
+// Among equals shares decide, however long somebody waits.
+TEST(Priority, AgeingChangesNothingAmongEquals) {
+  GpuSettings settings = with_quantum(50ms);
+  settings.priority_ageing = 100ms;
+  Script script(1, settings);
+  script.tenant(1, {0}, 400);
+  script.tenant(2, {0}, 100);
+  run(script, {kA, kB}, 20s);
+  EXPECT_NEAR(static_cast<double>(script.view(kB).held.count()), 4e9, 0.2e9);
+}
+
+// Who waits behind others goes by what it has had among them, not by what it had before.
+TEST(Priority, OnesChangedWhileItWaitsCountsAtOnce) {
+  Script script(1, with_quantum(10ms));
+  for (const std::uint64_t tenant : {1u, 2u}) script.tenant(tenant, {0});
+  stand(script, kA, 9);
+  run(script, {kA, kB}, 20s);
+  stand(script, kB, 9);
+  run(script, {kA, kB}, 100ms);
+  stand(script, kA, 0);
+  ASSERT_EQ(script.phase(kB), SeatPhase::kHolding);
+  const Duration had = script.view(kA).held;
+  stand(script, kB, 0);
+  run(script, {kA, kB}, 1s);
+  EXPECT_NEAR(static_cast<double>((script.view(kA).held - had).count()), 0.5e9, 0.1e9);
+}
+
+// A newcomer is the equal of those that wait, not of the one that has had all the time.
+TEST(Priority, ANewcomerDoesNotPayForWhoWentBefore) {
+  Script script(1, with_quantum(10ms));
+  for (const std::uint64_t tenant : {1u, 2u}) script.tenant(tenant, {0});
+  stand(script, kA, 9);
+  run(script, {kA, kB}, 20s);
+  script.tenant(3, {0});
+  script.drained(kA);
+  run(script, {kB, kC}, 1s);
+  EXPECT_NEAR(static_cast<double>(script.view(kC).held.count()), 0.5e9, 0.1e9);
+  stand(script, kA, 0);
+  const Duration had = script.view(kA).held;
+  run(script, {kA, kB, kC}, 3s);
+  EXPECT_NEAR(static_cast<double>((script.view(kA).held - had).count()), 1e9, 0.15e9);
+}
+
+TEST(Priority, AGangHasTheHighestOfItsMembers) {
+  Script script(2, with_quantum(10s));
+  for (const std::uint64_t tenant : {1u, 2u}) script.tenant(tenant, {0, 1});
+  for (const std::uint64_t tenant : {1u, 2u}) script.tell(GangJoined{TenantId{tenant}, "", 0});
+  stand(script, seat(2, 1), 4);
+  for (const std::uint32_t gpu : {0u, 1u}) script.request(seat(1, gpu));
+  ASSERT_EQ(script.phase(seat(1, 1)), SeatPhase::kHolding);
+  const std::string told = script.request(seat(2, 0));
+  EXPECT_NE(told.find("revoke 1@0 e1 urgent"), std::string::npos) << told;
+  EXPECT_NE(told.find("revoke 1@1 e1 urgent"), std::string::npos) << told;
+}
+
+TEST(Priority, ASingleSeatTakesOneGpuOfAGang) {
+  Script script(2, with_quantum(10s));
+  script.tenant(1, {0, 1});
+  script.tell(GangJoined{TenantId{1}, "", 0});
+  script.tenant(2, {0});
+  stand(script, kB, 1);
+  for (const std::uint32_t gpu : {0u, 1u}) script.request(seat(1, gpu));
+  script.request(kB);
+  for (const std::uint32_t gpu : {0u, 1u}) {
+    EXPECT_EQ(script.phase(seat(1, gpu)), SeatPhase::kRevoked) << "never left half revoked";
+    script.closed(seat(1, gpu));
+    script.drained(seat(1, gpu));
+  }
+  EXPECT_EQ(script.phase(kB), SeatPhase::kHolding);
+}
+
+TEST(Priority, ItsMemoryIsTheLastToGo) {
+  Script script(1, {});
+  for (const std::uint64_t tenant : {1u, 2u, 3u, 4u}) script.tenant(tenant, {0});
+  stand(script, seat(4, 0), 2);
+  script.request(kA);
+  script.request(kB);
+  script.request(kC);
+  std::vector<Turn> turns;
+  script.core().turns(GpuIndex{0}, turns);
+  ASSERT_EQ(turns.size(), 4u);
+  EXPECT_EQ(turns[0].seat, kA);
+  EXPECT_EQ(turns[1].seat, kB);
+  EXPECT_EQ(turns[2].seat, seat(4, 0)) << "idle, and before one that waits";
+  EXPECT_EQ(turns[3].seat, kC);
+}
+
+TEST(Share, TimeIsInProportion) {
+  Script script(1, with_quantum(20ms));
+  const std::vector<SeatId> seats{kA, kB, kC};
+  for (const std::uint64_t tenant : {1u, 2u, 3u}) script.tenant(tenant, {0}, 100u << (tenant - 1));
+  run(script, seats, 500ms);
+  std::map<SeatId, Duration> before;
+  for (const SeatId seat : seats) before[seat] = script.view(seat).held;
+  run(script, seats, 10s);
+  double all = 0;
+  for (const SeatId seat : seats) all += static_cast<double>((script.view(seat).held - before[seat]).count());
+  for (std::size_t i = 0; i < 3; ++i) {
+    const double part = static_cast<double>((script.view(seats[i]).held - before[seats[i]]).count()) / all;
+    EXPECT_NEAR(part, static_cast<double>(1 << i) / 7, 0.03 * static_cast<double>(1 << i) / 7) << i;
+  }
+}
+
+// What somebody does not use is nobody's later, but for a quantum.
+TEST(Share, AnIdleShareIsNotBanked) {
+  Script script(1, with_quantum(20ms));
+  script.tenant(1, {0}, 400);
+  script.tenant(2, {0}, 100);
+  script.request(kA);
+  script.drained(kA);
+  run(script, {kB}, 60s);
+  const Duration had = script.view(kB).held;
+  run(script, {kA, kB}, 1s);
+  EXPECT_GE(script.view(kB).held - had, 150ms);
+}
+
+TEST(Cap, HoldsAlone) {
+  Script script(1, with_quantum(20ms));
+  script.tenant(1, {0});
+  stand(script, kA, 0, 1, 300);
+  run(script, {kA}, 500ms);
+  const Duration had = script.view(kA).held;
+  run(script, {kA}, 20s);
+  EXPECT_NEAR(static_cast<double>((script.view(kA).held - had).count()), 6e9, 0.2e9);
+  EXPECT_LT(script.view(kA).grants, 200u) << "a few times a second";
+}
+
+TEST(Cap, LeavesTheRestToOthers) {
+  Script script(1, with_quantum(20ms));
+  script.tenant(1, {0});
+  script.tenant(2, {0});
+  stand(script, kA, 5, 1, 100);
+  run(script, {kA, kB}, 20s);
+  EXPECT_NEAR(static_cast<double>(script.view(kA).held.count()), 2e9, 0.2e9);
+  EXPECT_GT(script.view(kB).held, 17s);
+}
+
+// It gives an idle lease up as if somebody waited, so that its allowance is for its work.
+TEST(Cap, IsNotSpentIdle) {
+  Script script(1, with_quantum(20ms));
+  script.tenant(1, {0});
+  stand(script, kA, 0, 1, 200);
+  const std::string told = script.request(kA);
+  EXPECT_NE(told.find("grant 1@0 e1 exclusive contended"), std::string::npos) << told;
+  for (int i = 0; i < 100; ++i) {
+    script.wait(10ms);
+    script.drained(kA);
+    script.wait(90ms);
+    script.request(kA);
+  }
+  EXPECT_GE(script.view(kA).held, 990ms) << "a tenth of the time is less than its cap";
+}
+
+// A lease that could not be taken back goes on, and is taken back as soon as that is tried again.
+TEST(Cap, HoldsAfterAStall) {
+  GpuSettings settings = with_quantum(20ms);
+  settings.stall_timeout = 1s;
+  Script script(1, settings);
+  script.tenant(1, {0});
+  stand(script, kA, 0, 1, 500);
+  script.request(kA);
+  std::string told;
+  const auto wait = [&](Duration time) {
+    for (; time > 0ms; time -= 100ms) {
+      told += script.wait(100ms);
+      script.seen(kA);
+    }
+    return std::exchange(told, {});
+  };
+  EXPECT_NE(wait(1100ms).find("revoke 1@0 e1 cap"), std::string::npos);
+  script.closed(kA);
+  EXPECT_NE(wait(1s).find("reopen 1@0 e2"), std::string::npos);
+  EXPECT_NE(wait(1s).find("revoke 1@0 e2 cap"), std::string::npos);
+}
+
+TEST(Cap, CanBeTakenAway) {
+  Script script(1, with_quantum(20ms));
+  script.tenant(1, {0});
+  stand(script, kA, 0, 1, 10);
+  run(script, {kA}, 5s);
+  EXPECT_LT(script.view(kA).held, 100ms);
+  stand(script, kA, 0);
+  run(script, {kA}, 5s);
+  EXPECT_GT(script.view(kA).held, 4900ms);
+}
+
+TEST(Standing, SaysWhetherTheGpuNeedsTurns) {
+  Script script(1, {});
+  script.tenant(1, {0});
+  script.tenant(2, {0});
+  EXPECT_FALSE(script.core().wants_turns(GpuIndex{0}));
+  stand(script, kA, 1);
+  EXPECT_TRUE(script.core().wants_turns(GpuIndex{0}));
+  stand(script, kB, 1);
+  EXPECT_FALSE(script.core().wants_turns(GpuIndex{0}));
+  stand(script, kB, 1, 2);
+  EXPECT_TRUE(script.core().wants_turns(GpuIndex{0}));
+  stand(script, kB, 1, 1, 500);
+  EXPECT_TRUE(script.core().wants_turns(GpuIndex{0}));
+}
+
+}  // namespace
+}  // namespace gpumux::sched
