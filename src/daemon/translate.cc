@@ -52,6 +52,7 @@ void Translator::set_host_memory(HostMemory* host) {
   host_ = host;
   if (host_ == nullptr) return;
   host_->on_lent([this](const HostLoan& loan, int fd) { send_loan(loan, fd); });
+  host_->on_forget([this](const HostSeat& seat, std::span<const std::uint64_t> ids) { send_forget(seat, ids); });
   host_->on_short([this](bool is_short) { spare_host(is_short); });
 }
 
@@ -377,13 +378,20 @@ base::Status Translator::on(Session& session, const wire::HostWanted& wanted) {
   if (host_ == nullptr) {
     send(session, wire::HostLent{.slot = wanted.slot});
   } else {
-    host_->wanted(session.id, wanted.slot, std::min(wanted.bytes, wire::kMaxHostChunkBytes), session.trust_domain);
+    host_->wanted({session.id, wanted.slot}, std::min(wanted.bytes, wire::kMaxHostChunkBytes), session.trust_domain);
   }
   return {};
 }
 
 base::Status Translator::on(Session& session, const wire::HostReturned& returned) {
-  if (host_ != nullptr) host_->returned(session.id, returned.id);
+  const bool kept = returned.kept != 0 && session.protocol >= wire::kKeptHostProtocol;
+  if (host_ != nullptr) host_->returned(session.id, returned.id, kept);
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::HostForgotten& forgotten) {
+  GPUMUX_TRY(check_slot(forgotten.slot));
+  if (host_ != nullptr) host_->forgotten({session.id, forgotten.slot});
   return {};
 }
 
@@ -412,8 +420,16 @@ void Translator::send_expected_eviction(const sched::ExpectEviction& eviction) {
 }
 
 void Translator::send_loan(const HostLoan& loan, int fd) {
-  if (Session* const session = find(loan.tenant))
-    send(*session, wire::HostLent{.slot = loan.slot, .id = loan.id, .bytes = loan.bytes}, fd);
+  if (Session* const session = find(loan.seat.tenant))
+    send(*session, wire::HostLent{.slot = loan.seat.slot, .id = loan.id, .bytes = loan.bytes}, fd);
+}
+
+void Translator::send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids) {
+  Session* const session = find(seat.tenant);
+  if (session == nullptr) return;
+  wire::HostForget forget{.slot = seat.slot, .count = static_cast<std::uint32_t>(ids.size())};
+  std::copy(ids.begin(), ids.end(), forget.ids);
+  send(*session, forget);
 }
 
 // Where host memory is short nobody keeps what it could do without.

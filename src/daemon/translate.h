@@ -115,10 +115,12 @@ class Translator {
   base::Status on(Session& session, const wire::RoomWanted& wanted);
   base::Status on(Session& session, const wire::HostWanted& wanted);
   base::Status on(Session& session, const wire::HostReturned& returned);
+  base::Status on(Session& session, const wire::HostForgotten& forgotten);
   void open_room(Session& session, base::SeatId seat, bool may_be_back);
   void send_room(const sched::RoomBound& bound);
   void send_expected_eviction(const sched::ExpectEviction& eviction);
   void send_loan(const HostLoan& loan, int fd);
+  void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
   void spare_host(bool is_short);
   sched::Quota quota_of(const Session& session, const wire::Hello& hello);
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;

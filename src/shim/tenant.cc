@@ -125,7 +125,7 @@ void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
   ungated_.store(false, std::memory_order_seq_cst);
   drainer_.tell_idling(welcome.protocol >= wire::kIdlingProtocol);
-  memories_.on_connected(welcome.protocol >= wire::kMemoryProtocol);
+  memories_.on_connected(welcome.protocol);
   {
     Seats::Locked seats(seats_);
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) seats[slot].announced = false;
@@ -274,6 +274,7 @@ void Tenant::handle(const wire::Refused& message) {
 }
 
 void Tenant::on_lost() {
+  memories_.on_lost();
   write_log(wire::Severity::kWarning, "the connection to the daemon is lost; looking for it");
   if (on_daemon_loss_.load(std::memory_order_relaxed) == wire::OnDaemonLoss::kWait) return;
   ungated_.store(true, std::memory_order_seq_cst);
