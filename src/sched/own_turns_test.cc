@@ -46,29 +46,27 @@ TEST(OwnTurns, EndForWhoIsMoreUrgent) {
   open(script, kB, false);
   script.tell(StandingChanged{kB, 5});
   script.request(kA);
-  EXPECT_EQ(script.request(kB), "contention 1@0 yes 200000ns; revoke 1@0 e1 urgent");
+  EXPECT_EQ(script.request(kB), "revoke 1@0 e1 urgent");
 }
 
-// Everybody has one turn of 10 ms at a time; C came last and has had nothing yet, so that `fair` would let it go first.
+// B has had more than A, and asks before A while C holds.
 TEST(OwnTurns, AreWaitedForInOrderOfArrival) {
   for (const bool ends_own_turns : {false, true}) {
     Script script(1, fair(1s));
     open(script, kA, false);
     open(script, kB, ends_own_turns);
-    for (const SeatId seat : {kB, kA}) {
+    open(script, kC, false);
+    for (const auto& [seat, time] : {std::pair{kB, 500ms}, {kA, 100ms}}) {
       script.request(seat);
-      script.wait(100ms);
+      script.wait(time);
       script.drained(seat);
     }
-    open(script, kC, false);
-    script.tell(SeatClosed{kC});
-    script.request(kA);
-    script.request(kB);
-    script.wait(50ms);
-    script.tell(SeatOpened{kC, 1});
-    script.request(kC);
-    script.drained(kA);
-    EXPECT_EQ(script.phase(ends_own_turns ? kB : kC), SeatPhase::kHolding) << ends_own_turns;
+    for (const SeatId seat : {kC, kB, kA}) {
+      script.request(seat);
+      script.wait(1ms);
+    }
+    script.drained(kC);
+    EXPECT_EQ(script.phase(ends_own_turns ? kB : kA), SeatPhase::kHolding) << ends_own_turns;
   }
 }
 
