@@ -167,11 +167,13 @@ void Rooms::settle() {
   const base::TimePoint now = leases_.now();
   auto changed = leases_.take_changed();
   deadline_.reset();
+  // Host memory is for all GPUs: what has become free for one of them another may wait for.
+  const bool any_dirty = std::any_of(gpus_.begin(), gpus_.end(), [](const GpuState& state) { return state.dirty; });
   for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
     GpuState& state = gpus_[i];
     if (!state.managed) continue;
     const GpuIndex index{static_cast<std::uint32_t>(i)};
-    if (state.dirty || state.due_at <= now || (changed[i] && state.is_tight)) {
+    if (state.dirty || state.due_at <= now || ((changed[i] || any_dirty) && state.is_tight)) {
       state.dirty = false;
       adopt(index);
       resolve_mode(index);

@@ -271,7 +271,9 @@ class Residency {
   bool may_speak_yet(const Seat& seat) const { return !seat.speaks && now_ - seat.opened_at < kFirstReportPatience; }
   std::uint64_t charged(const Gpu& gpu) const;
   std::uint64_t usable_host() const;
-  std::uint64_t commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu) const;
+  // What seats have allocated, or may have by now, as far as anybody knows.
+  enum class Needs { kAllocated, kCharged };
+  std::uint64_t commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu, Needs needs) const;
   // `kept_by_all`: kept(gpu), reckoned once.
   std::uint64_t most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
   std::uint64_t most_commitment(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;

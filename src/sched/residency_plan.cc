@@ -21,7 +21,8 @@
 // may spare it. Each report that makes somebody count for less makes the next plan raise somebody else: that is how a
 // switch moves both ways at once.
 //
-// Commitments are shared out in the same way, over the GPU and the host memory together.
+// Commitments are shared out in the same way, over the GPU and the host memory together; but to spare there is only
+// what is the GPU's own. Host memory is for the seats of all GPUs, and who asks for some has to find it.
 #include <algorithm>
 #include <limits>
 
@@ -82,13 +83,15 @@ std::uint64_t Residency::usable_host() const {
 }
 
 // How much all seats of this GPU together may have allocated: what fits on it (`on_gpu`), and what of the host memory
-// the other GPUs' seats do not need.
-std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu) const {
+// the other GPUs' seats do not need, each as much as `needs` says.
+std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu, Needs needs) const {
   std::uint64_t elsewhere = 0;
   for (const auto& [index, other] : gpus_) {
     if (&other == &gpu) continue;
     std::uint64_t sum = 0;
-    for (const auto& [id, seat] : other.seats) sum += counts(seat) ? commitment_charge(seat) : 0;
+    for (const auto& [id, seat] : other.seats) {
+      if (counts(seat)) sum += needs == Needs::kAllocated ? seat.report.allocated : commitment_charge(seat);
+    }
     elsewhere += minus(sum, available(other));
   }
   const std::uint64_t in_host_memory = minus(usable_host(), elsewhere);
@@ -138,7 +141,7 @@ bool Residency::is_possible(const Gpu& gpu, const Seat& seat) const {
   for (const auto& [id, other] : gpu.seats) {
     if (&other != &seat && counts(other)) others += other.report.allocated;
   }
-  return seat.want_commitment <= minus(commitment_capacity(gpu, eventual(gpu)), others);
+  return seat.want_commitment <= minus(commitment_capacity(gpu, eventual(gpu), Needs::kAllocated), others);
 }
 
 // Its seats, nearest turn first.
@@ -259,7 +262,7 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
 // Sets each seat's `commitment`.
 void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const {
   const std::uint64_t kept_by_all = kept(gpu);
-  const std::uint64_t capacity = commitment_capacity(gpu, available(gpu));
+  const std::uint64_t capacity = commitment_capacity(gpu, available(gpu), Needs::kCharged);
   std::uint64_t left = capacity;
   std::uint64_t free = capacity;
   std::vector<Share> shares;
@@ -284,6 +287,9 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
     share.base = seat.want_commitment;
     share.most = std::max(share.most, share.base);
   }
+  std::uint64_t needed = 0;
+  for (const Share& share : shares) needed += share.base;
+  left = std::min(left, minus(available(gpu), needed));
   // Of the seats of one quota, each may use what the others of it leave, and no more is spared for them.
   for (Share& share : shares) {
     const Quota& quota = share.seat->quota;
