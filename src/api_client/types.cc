@@ -328,6 +328,20 @@ Result<std::vector<Gpu>> parse_settings(std::string_view text) {
   return reader.finish(std::move(gpus));
 }
 
+Result<TenantStanding> parse_tenant_standing(std::string_view text) {
+  const auto object = parse_json(text);
+  if (!object) return tl::unexpected(object.error());
+  TenantStanding standing;
+  Reader reader(*object, "the daemon's answer");
+  reader.read("tenant", standing.tenant);
+  reader.read("pid", standing.pid);
+  reader.read("program", standing.program);
+  reader.read("priority", standing.priority);
+  reader.read("share", standing.share);
+  reader.read("max_share", standing.max_share);
+  return reader.finish(std::move(standing));
+}
+
 Result<TraceEvent> parse_trace_event(std::string_view text) {
   const auto object = parse_json(text);
   if (!object) return tl::unexpected(object.error());

@@ -114,6 +114,16 @@ struct Seat {
   std::optional<SeatMemory> memory;  // nothing: it is left to the driver
 };
 
+// The answer to PATCH /v1/tenants/...
+struct TenantStanding {
+  std::uint64_t tenant = 0;
+  std::int64_t pid = 0;
+  std::string program;
+  std::int64_t priority = 0;
+  std::string share = "1";
+  std::string max_share = "100%";
+};
+
 struct Gpu {
   std::uint32_t index = 0;
   std::string uuid;
@@ -163,6 +173,7 @@ struct TraceEvent {
 base::Result<DaemonInfo> parse_daemon_info(std::string_view json);
 base::Result<Snapshot> parse_snapshot(std::string_view json);
 base::Result<TraceEvent> parse_trace_event(std::string_view json);
+base::Result<TenantStanding> parse_tenant_standing(std::string_view json);
 // The answer to a change of settings: one GPU, an array of them, or an object with "gpus".
 base::Result<std::vector<Gpu>> parse_settings(std::string_view json);
 

@@ -156,6 +156,19 @@ TEST(SettingsTest, AllFormsOfTheAnswerAreRead) {
   EXPECT_FALSE(parse_settings("7"));
 }
 
+TEST(TenantStandingTest, IsRead) {
+  const auto standing = parse_tenant_standing(
+      R"({"tenant": 3, "pid": 4711, "program": "train.py", "priority": -5, "share": "0.5", "max_share": "30%"})");
+  ASSERT_TRUE(standing) << standing.error().what;
+  EXPECT_EQ(standing->tenant, 3u);
+  EXPECT_EQ(standing->pid, 4711);
+  EXPECT_EQ(standing->program, "train.py");
+  EXPECT_EQ(standing->priority, -5);
+  EXPECT_EQ(standing->share, "0.5");
+  EXPECT_EQ(standing->max_share, "30%");
+  EXPECT_FALSE(parse_tenant_standing("[]"));
+}
+
 TEST(TraceEventTest, ReadsEveryFieldAndKeepsTheRestAsText) {
   // The time is that of a machine that has been up for a year: more than 2^53 nanoseconds.
   const auto event = parse_trace_event(
