@@ -116,6 +116,11 @@ class Gate {
     return passed != Passed::kNot ? passed : wait_and_pass(thread, slot);
   }
 
+  // Whether the thread has passed, and not left.
+  static bool is_inside(const ThreadRecord& thread, std::uint32_t slot) {
+    return (thread.passages[slot].load(std::memory_order_relaxed) & 1) != 0;
+  }
+
   // Not for kNested.
   void leave(ThreadRecord& thread, std::uint32_t slot) {
     std::atomic<std::uint64_t>& passages = thread.passages[slot];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gate/stream_set.h"
 
+#include "cuda/current_context.h"
 #include "cuda/relaxed_capture.h"
 
 namespace gpumux::gate {
@@ -14,23 +15,6 @@ using cuda::CUstream;
 // Fences of destroyed streams pile up in a seat that is never drained; past this many entries the finished ones are
 // dropped.
 constexpr std::size_t kSweepAbove = 256;
-
-class CurrentContext {
- public:
-  CurrentContext(const cuda::Driver& driver, CUcontext context)
-      : pop_(driver.cuCtxPopCurrent_v2), result_(driver.cuCtxPushCurrent_v2(context)) {}
-  ~CurrentContext() {
-    CUcontext popped = nullptr;
-    if (result_ == cuda::CUDA_SUCCESS) pop_(&popped);
-  }
-  CurrentContext(const CurrentContext&) = delete;
-  CurrentContext& operator=(const CurrentContext&) = delete;
-  CUresult result() const { return result_; }
-
- private:
-  decltype(cuda::Driver::cuCtxPopCurrent_v2) pop_;
-  CUresult result_;
-};
 
 WorkState state_from(CUresult result) {
   switch (result) {
@@ -61,7 +45,7 @@ bool StreamSet::is_capturing(CUstream stream) {
 }
 
 WorkState StreamSet::state_of(const Entry& entry) {
-  const CurrentContext current(driver_, entry.context);
+  const cuda::CurrentContext current(driver_, entry.context);
   if (current.result() != cuda::CUDA_SUCCESS) return state_from(current.result());
   if (entry.event != nullptr) return state_from(driver_.cuEventQuery(entry.event));
   if (entry.stream == kPerThreadStream)  // of some thread, which may submit while another stream captures
@@ -71,7 +55,7 @@ WorkState StreamSet::state_of(const Entry& entry) {
 }
 
 CUevent StreamSet::record_event(CUcontext context, CUstream stream) {
-  const CurrentContext current(driver_, context);
+  const cuda::CurrentContext current(driver_, context);
   CUevent event = nullptr;
   if (current.result() != cuda::CUDA_SUCCESS) return nullptr;
   if (driver_.cuEventCreate(&event, cuda::CU_EVENT_DISABLE_TIMING) != cuda::CUDA_SUCCESS) return nullptr;

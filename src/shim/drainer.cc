@@ -49,8 +49,8 @@ wire::Drained drained_message(std::uint32_t slot, std::uint64_t epoch, WorkState
 
 }  // namespace
 
-Drainer::Drainer(gate::Gate& gate, Seats& seats, client::Agent& agent)
-    : gate_(gate), seats_(seats), agent_(agent), spinning_(kSpinningShare, kSpinningReserve) {}
+Drainer::Drainer(gate::Gate& gate, Seats& seats, LockModes& lock_modes, client::Agent& agent)
+    : gate_(gate), seats_(seats), lock_modes_(lock_modes), agent_(agent), spinning_(kSpinningShare, kSpinningReserve) {}
 
 Drainer::~Drainer() {
   if (!started_) return;
@@ -184,6 +184,24 @@ void Drainer::close_at_once(std::uint32_t slot, std::uint64_t epoch) {
   wake();
 }
 
+// What the daemon hears of it meanwhile it does not need: nothing is revoked. If it revokes now, this is the answer.
+void Drainer::give_up(std::uint32_t slot) {
+  std::uint64_t epoch;
+  {
+    Seats::Locked seats(seats_);
+    const auto given_up = gate_.close_if_granted(slot);
+    if (!given_up) return;
+    epoch = *given_up;
+    Seat& seat = seats[slot];
+    ++seat.closings;
+    seat.closing = Closing::kClosing;
+    seat.closing_epoch = epoch;
+    seat.closing_since = now();
+    seat.stepping = false;
+  }
+  close_at_once(slot, epoch);
+}
+
 // Whether all that was submitted is done; then it is forgotten. The gate is closed, but the daemon may open it at any
 // moment. So what enters is made to note its stream again (which keeps it) before anybody is looked for inside: a
 // thread that has not seen that is visible after the barrier.
@@ -246,6 +264,10 @@ void Drainer::ask_for_waiting(std::uint32_t slot) {
 
 std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::TimePoint time) {
   if (!gate_.is_granted(slot) || !gate_.is_contended(slot)) return std::nullopt;
+  if (lock_modes_.are_set()) {
+    if (!lock_modes_.is_locked(slot)) give_up(slot);
+    return std::nullopt;  // whoever unlocks gives up by himself
+  }
   const std::uint64_t epoch = gate_.epoch(slot);
   const std::uint64_t passages = gate_.passages(slot);
   // Threads that wait while the lease is held wait for the seat's memory, or are just waking up: about to submit.

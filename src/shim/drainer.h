@@ -11,6 +11,7 @@
 //                 again, until a Revoke takes back what is left
 //   contended  -> nobody inside, no new passage and the streams done for the whole idle hold: clear the word, look
 //                 again, Drained
+//   given up   -> as revoked: the program does so itself (lock_modes.h)
 // clang-format on
 #pragma once
 
@@ -23,13 +24,14 @@
 #include "client/agent.h"
 #include "gate/gate.h"
 #include "os/spin.h"
+#include "shim/lock_modes.h"
 #include "shim/seats.h"
 
 namespace gpumux::shim {
 
 class Drainer {
  public:
-  Drainer(gate::Gate& gate, Seats& seats, client::Agent& agent);
+  Drainer(gate::Gate& gate, Seats& seats, LockModes& lock_modes, client::Agent& agent);
   Drainer(const Drainer&) = delete;
   Drainer& operator=(const Drainer&) = delete;
   ~Drainer();  // in tests; stops the thread
@@ -42,6 +44,10 @@ class Drainer {
   // The agent: a revocation has been noted. Closes the gate if nobody is inside, and says so, without the time that it
   // takes to wake the drainer. Never calls the driver.
   void close_at_once(std::uint32_t slot, std::uint64_t epoch);
+
+  // Any thread, not inside the gate: the program gives its lease up, if it has one. Its gate is closed, and what it has
+  // submitted runs out; then the daemon is told that it is drained.
+  void give_up(std::uint32_t slot);
 
   // What to call, on the drainer's thread, when a seat is drained. Before start.
   void on_drained(void (*call)(void* argument), void* argument) {
@@ -80,6 +86,7 @@ class Drainer {
 
   gate::Gate& gate_;
   Seats& seats_;
+  LockModes& lock_modes_;
   client::Agent& agent_;
   pthread_t thread_{};
   bool started_ = false;

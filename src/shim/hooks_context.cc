@@ -38,6 +38,7 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   const auto slot = mine != nullptr ? mine->seat_of_device(device) : std::nullopt;
   if (!slot) return destroy();
   gate::StreamSet& streams = mine->seats().streams(*slot);
+  gate::InFlight& in_flight = mine->seats().in_flight(*slot);
   Memories& memories = mine->memories();
   SeatMemory& memory = memories.of(*slot);
   // Nothing is moved meanwhile. The context's memory goes while it can still be spoken to, and its work is over.
@@ -50,6 +51,7 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
     memory.pager.forget_context(certain);
   }
   streams.begin_teardown();
+  if (certain != nullptr) in_flight.forget_context(certain, gate::InFlight::Context::kGoing);
   const CUresult result = destroy();
   const CUcontext dead = gone(result);
   if (dead != nullptr) memories.context_gone_from_outside(dead);
@@ -59,6 +61,7 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
     memory.pager.context_going(dead, pager::Pager::Context::kGone);
   }
   streams.end_teardown(dead);
+  if (dead != nullptr) in_flight.forget_context(dead, gate::InFlight::Context::kGone);
   gate::forget_memos();
   memories.resume(*slot);
   mine->drainer().wake();

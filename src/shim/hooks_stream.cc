@@ -11,6 +11,7 @@ namespace {
 struct Known {
   Tenant* tenant = nullptr;
   gate::StreamSet* streams = nullptr;
+  gate::InFlight* in_flight = nullptr;
   CUcontext context = nullptr;
   CUstream stream = nullptr;
 };
@@ -24,7 +25,10 @@ Known find(CUstream handle, StreamVariant variant) {
   const CUresult found =
       is_default ? driver().cuCtxGetCurrent(&known.context) : driver().cuStreamGetCtx(known.stream, &known.context);
   if (found != CUDA_SUCCESS || known.context == nullptr) return known;
-  if (const auto slot = known.tenant->seat_of(known.context)) known.streams = &known.tenant->seats().streams(*slot);
+  if (const auto slot = known.tenant->seat_of(known.context)) {
+    known.streams = &known.tenant->seats().streams(*slot);
+    known.in_flight = &known.tenant->seats().in_flight(*slot);
+  }
   return known;
 }
 
@@ -77,6 +81,7 @@ CUresult destroy(CUstream stream, CUresult (*real)(CUstream)) {
   const Known known = find(stream, StreamVariant::kLegacy);
   if (known.streams == nullptr || stream == nullptr) return real(stream);
   known.streams->retire(stream);
+  known.in_flight->forget_stream(stream);
   known.tenant->memories().stream_gone(stream);
   const CUresult result = real(stream);
   gate::forget_memos();

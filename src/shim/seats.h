@@ -16,6 +16,7 @@
 #include "base/ids.h"
 #include "base/limits.h"
 #include "cuda/abi.h"
+#include "gate/in_flight.h"
 #include "gate/stream_set.h"
 
 namespace gpumux::shim {
@@ -29,7 +30,7 @@ enum class Closing {
 };
 
 struct Seat {
-  explicit Seat(const cuda::Driver& driver) : streams(driver) {}
+  explicit Seat(const cuda::Driver& driver) : streams(driver), in_flight(driver) {}
 
   cuda::CUdevice device = 0;
   base::GpuUuid uuid;
@@ -52,6 +53,7 @@ struct Seat {
   std::uint32_t idlings_to_skip = 0;  // so many are not told
 
   gate::StreamSet streams;
+  gate::InFlight in_flight;
 };
 
 class Seats {
@@ -65,6 +67,7 @@ class Seats {
   // Any thread, no lock: slots below count() exist.
   std::uint32_t count() const { return count_.load(std::memory_order_acquire); }
   gate::StreamSet& streams(std::uint32_t slot) { return seats_[slot]->streams; }
+  gate::InFlight& in_flight(std::uint32_t slot) { return seats_[slot]->in_flight; }
 
   class Locked {
    public:

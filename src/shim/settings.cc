@@ -54,6 +54,36 @@ void read_gang(Settings& settings) {
   settings.sharing_gang = !key.empty() ? key : "group:" + std::to_string(::getpgrp());
 }
 
+// Complains by calling complain(name, value, why).
+template <class Complain>
+void read_lock_modes(Settings& settings, const Complain& complain) {
+  constexpr std::uint64_t kMost = 1u << 30;
+  // True: the variable is set, and sets the lock modes with it, whatever its value.
+  const auto read = [&](const char* name, const auto& take) {
+    const char* value = variable(name);
+    if (value == nullptr) return;
+    if (!settings.lock_modes) settings.lock_modes.emplace();
+    if (const std::string why = take(value); !why.empty()) complain(name, value, why);
+  };
+  const auto read_count = [&](const char* name, const auto& take) {
+    read(name, [&](const char* value) {
+      const auto count = base::parse_integer(value, 0, kMost);
+      if (!count) return count.error().message();
+      take(static_cast<std::uint32_t>(*count));
+      return std::string();
+    });
+  };
+  read_count("CUDA_OVERRIDE_KERNEL_N_SYNC", [&](std::uint32_t count) { settings.lock_modes->submissions = count; });
+  read_count("CUDA_OVERRIDE_ALWAYS_LOCK", [&](std::uint32_t count) { settings.lock_modes->always = count != 0; });
+  read_count("CUDA_OVERRIDE_SYNC_LOCK_SKIPS", [&](std::uint32_t count) { settings.lock_modes->skips = count; });
+  read("CUDA_OVERRIDE_MAX_SYNC_MS", [&](const char* value) {
+    const auto held = base::parse_duration(value, std::chrono::milliseconds(1));
+    if (!held) return held.error().message();
+    settings.lock_modes->held = *held;
+    return std::string();
+  });
+}
+
 }  // namespace
 
 Settings read_settings() {
@@ -111,6 +141,7 @@ Settings read_settings() {
   } else if (const char* old = variable("NVSHARE_ENABLE_SINGLE_OVERSUB")) {
     settings.memory.managed = std::string_view(old) != "0";
   }
+  read_lock_modes(settings, complain);
   read_gang(settings);
   return settings;
 }

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/standing.h"
+#include "shim/lock_modes.h"
 #include "shim/seat_memory.h"
 #include "wire/messages.h"
 
@@ -22,13 +23,14 @@ struct Settings {
   std::string log;                                   // GPUMUX_LOG: a file, or "stderr"; empty: the daemon's log only
   std::string gang;                                  // the gang this process is born into; empty: none
   std::uint32_t gang_world = 0;
-  std::uint64_t memory_limit = 0;       // GPUMUX_MEM_LIMIT; 0: none
-  std::string run;                      // GPUMUX_RUN_ID: who has it together
-  base::Standing standing;              // GPUMUX_PRIORITY, GPUMUX_SHARE, GPUMUX_MAX_SHARE
-  bool never_in_gang = false;           // GPUMUX_GANG=none, whatever the program does
-  std::string sharing_gang;             // the gang it joins when it shares memory with other processes
-  MemorySettings memory;                // GPUMUX_PAGING, GPUMUX_VERIFY, GPUMUX_MEMORY
-  std::vector<std::string> complaints;  // bad values, for the log
+  std::uint64_t memory_limit = 0;              // GPUMUX_MEM_LIMIT; 0: none
+  std::string run;                             // GPUMUX_RUN_ID: who has it together
+  base::Standing standing;                     // GPUMUX_PRIORITY, GPUMUX_SHARE, GPUMUX_MAX_SHARE
+  bool never_in_gang = false;                  // GPUMUX_GANG=none, whatever the program does
+  std::string sharing_gang;                    // the gang it joins when it shares memory with other processes
+  std::optional<LockModeSettings> lock_modes;  // CUDA_OVERRIDE_*; nothing: none is set
+  MemorySettings memory;                       // GPUMUX_PAGING, GPUMUX_VERIFY, GPUMUX_MEMORY
+  std::vector<std::string> complaints;         // bad values, for the log
 };
 
 Settings read_settings();

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shim/submit.h"
 
+#include "os/system_clock.h"
+
 namespace gpumux::shim {
 namespace {
 
@@ -23,6 +25,20 @@ bool is_capturing(const cuda::Driver& driver, cuda::CUstream stream) {
          status != cuda::CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
+// The program has given its GPU up, if it is unlocked and somebody waits.
+void unlock(Tenant& tenant, std::uint32_t slot) {
+  if (tenant.lock_modes().synchronised(slot, os::SystemClock().now()) && tenant.gate().is_contended(slot))
+    tenant.drainer().give_up(slot);
+}
+
+// After a submission to `stream`, outside the gate. (A stream that began to capture meanwhile is refused, and waited
+// for at the next one.)
+void keep_lock_modes(Tenant& tenant, std::uint32_t slot, cuda::CUstream stream) {
+  if (!tenant.lock_modes().wants_synchronisation(slot, os::SystemClock().now())) return;
+  if (tenant.captures.load(std::memory_order_relaxed) != 0) return;
+  if (tenant.driver().cuStreamSynchronize(stream) == cuda::CUDA_SUCCESS) unlock(tenant, slot);
+}
+
 }  // namespace
 
 void Passage::enter_slowly(cuda::CUstream stream) {
@@ -30,17 +46,32 @@ void Passage::enter_slowly(cuda::CUstream stream) {
   if (tenant_ == nullptr) return;
   thread_ = gate::this_thread();
   if (thread_ == nullptr) return;
+  gate::StreamMemo* memo = look_up(stream);
+  if (memo == nullptr) return;
+  runs_ = tenant_->captures.load(std::memory_order_relaxed) == 0 || !is_capturing(tenant_->driver(), stream);
+  if (!runs_) return hold(memo->slot);
+  if (gate::InFlight& in_flight = tenant_->seats().in_flight(memo->slot);
+      in_flight.is_bounded() && !tenant_->gate().is_inside(*thread_, memo->slot)) {
+    in_flight.await(memo->context, stream);
+    memo = look_up(stream);  // time has passed
+    if (memo == nullptr) return;
+  }
+  // The memo's place may be taken by another stream's before this ends, if the driver calls back.
+  slot_ = memo->slot;
+  context_ = memo->context;
+  stream_ = stream;
+  passed_ = tenant_->gate().pass(*thread_, slot_);
+  note(*memo);
+  if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(slot_, os::SystemClock().now());
+  tenant_->memories().mover().on_passed(slot_);
+}
+
+// What the thread knows of the stream, found if need be. Null: no seat.
+gate::StreamMemo* Passage::look_up(cuda::CUstream stream) const {
   gate::StreamMemo& memo = thread_->memo_of(stream);
   // Before asking anything: what changes meanwhile makes the memo stale.
   const std::uint64_t generation = gate::memo_generation();
-  if (!remembers(memo, stream, generation) && !find_seat(memo, stream, generation)) return;
-  if (tenant_->captures.load(std::memory_order_relaxed) != 0 && is_capturing(tenant_->driver(), stream))
-    return hold(memo.slot);
-  // The memo's place may be taken by another stream's before this ends, if the driver calls back.
-  slot_ = memo.slot;
-  passed_ = tenant_->gate().pass(*thread_, slot_);
-  note(memo);
-  tenant_->memories().mover().on_passed(slot_);
+  return remembers(memo, stream, generation) || find_seat(memo, stream, generation) ? &memo : nullptr;
 }
 
 // Nothing runs, so no lease is needed; but the driver looks up some of the addresses now, so the memory has to be
@@ -82,15 +113,20 @@ void Passage::note(gate::StreamMemo& memo) const {
   const bool is_sure = !is_default(memo.stream) || memo.context == tenant_->only_context();
   // By the lease, and not nested: so that it was found unbarred after the memo's generation was read (gate.h).
   const bool is_direct = is_fresh && is_sure && passed_ == gate::Passed::kHolding && tenant_->gate().has_short_way() &&
-                         tenant_->captures.load(std::memory_order_relaxed) == 0;
+                         tenant_->captures.load(std::memory_order_relaxed) == 0 && !tenant_->lock_modes().are_set() &&
+                         !tenant_->seats().in_flight(slot_).is_bounded();
   memo.direct_generation = is_direct ? memo.generation : 0;
 }
 
 void Passage::leave_slowly() {
   if (passed_ == gate::Passed::kNested) return;
+  gate::InFlight& in_flight = tenant_->seats().in_flight(slot_);
+  if (runs_ && in_flight.is_bounded() && tenant_->captures.load(std::memory_order_relaxed) == 0)
+    in_flight.submitted(context_, stream_, os::SystemClock().now());
   // Still inside: the gate is not closed again before the step has been counted.
   if (passed_ == gate::Passed::kStep) tenant_->drainer().stepped(slot_);
   tenant_->gate().leave(*thread_, slot_);
+  if (runs_ && tenant_->lock_modes().are_set()) keep_lock_modes(*tenant_, slot_, stream_);
 }
 
 cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, cuda::CUresult (*call)(void*), void* argument) {
@@ -114,7 +150,14 @@ SeveralPassages::SeveralPassages(Tenant* tenant) : tenant_(tenant) {
   if (tenant_ != nullptr) thread_ = gate::this_thread();
 }
 
-SeveralPassages::~SeveralPassages() { leave(); }
+SeveralPassages::~SeveralPassages() {
+  const bool passed = count_ != 0 && members_[0].passed != gate::Passed::kNot;
+  leave();
+  if (!passed || !tenant_->lock_modes().are_set()) return;
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (members_[i].has_stream) keep_lock_modes(*tenant_, members_[i].slot, members_[i].stream);
+  }
+}
 
 SeveralPassages::Member* SeveralPassages::find_or_add(std::uint32_t slot) {
   for (std::size_t i = 0; i < count_; ++i) {
@@ -165,6 +208,7 @@ void SeveralPassages::enter() {
   for (std::size_t i = 0; i < count_; ++i) {
     const Member& member = members_[i];
     if (member.has_stream) tenant_->seats().streams(member.slot).note(member.context, member.stream);
+    if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(member.slot, os::SystemClock().now());
     tenant_->memories().mover().on_passed(member.slot);
   }
 }
@@ -182,6 +226,9 @@ void SeveralPassages::leave() {
 void synchronised() {
   Tenant* const tenant = tenant_if_any();
   tenant->memories().synchronised();
+  if (tenant->lock_modes().are_set()) {
+    for (std::uint32_t slot = 0; slot < tenant->seats().count(); ++slot) unlock(*tenant, slot);
+  }
   for (std::uint32_t slot = 0; slot < tenant->seats().count(); ++slot) {
     if (tenant->gate().is_contended(slot)) {
       tenant->drainer().wake();

@@ -84,6 +84,7 @@ class Passage {
 
  private:
   void enter_slowly(cuda::CUstream stream);
+  gate::StreamMemo* look_up(cuda::CUstream stream) const;
   void hold(std::uint32_t slot);
   void leave_slowly();
   bool remembers(const gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const;
@@ -92,7 +93,10 @@ class Passage {
 
   std::atomic<std::uint64_t>* direct_ = nullptr;  // what the short way ends with
   gate::Passed passed_ = gate::Passed::kNot;      // by the long way, as are all that follow
+  bool runs_;                                     // not captured: the GPU has more to do now
   std::uint32_t slot_;
+  cuda::CUcontext context_;
+  cuda::CUstream stream_;
   Tenant* tenant_;
   gate::ThreadRecord* thread_;
 };

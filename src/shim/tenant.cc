@@ -36,13 +36,14 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
       page_(std::move(page)),
       gate_(page_.page(), request, this),
       seats_(driver),
+      lock_modes_(settings_.lock_modes),
       memories_(driver, gate_, seats_, agent_, settings_.memory),
       agent_(client::AgentOptions{.socket_path = std::move(socket_path),
                                   .connect_timeout = settings_.connect_timeout,
                                   .hello = make_hello(settings_),
                                   .page_fd = page_.fd()},
              *this),
-      drainer_(gate_, seats_, agent_) {
+      drainer_(gate_, seats_, lock_modes_, agent_) {
   drainer_.on_drained([](void* self) { static_cast<Tenant*>(self)->memories_.mover().on_drained(); }, this);
 }
 

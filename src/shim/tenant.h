@@ -13,6 +13,7 @@
 #include "client/lease_page_memory.h"
 #include "gate/gate.h"
 #include "shim/drainer.h"
+#include "shim/lock_modes.h"
 #include "shim/memories.h"
 #include "shim/seats.h"
 #include "shim/settings.h"
@@ -30,6 +31,7 @@ class Tenant final : public client::SeatPort {
   Seats& seats() { return seats_; }
   Drainer& drainer() { return drainer_; }
   Memories& memories() { return memories_; }
+  LockModes& lock_modes() { return lock_modes_; }
   const cuda::Driver& driver() const { return driver_; }
 
   // The seat on the GPU of `context`, opened if need be. Nothing: no such device, or no room: the call goes ungated to
@@ -90,6 +92,7 @@ class Tenant final : public client::SeatPort {
   client::LeasePageMemory page_;
   gate::Gate gate_;
   Seats seats_;
+  LockModes lock_modes_;
   Memories memories_;  // outlives the agent, whose thread speaks to it
   client::Agent agent_;
   Drainer drainer_;

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// While it lives, `context` is the calling thread's current one, if result() is CUDA_SUCCESS.
+#pragma once
+
+#include "cuda/driver.gen.h"
+
+namespace gpumux::cuda {
+
+class CurrentContext {
+ public:
+  CurrentContext(const Driver& driver, CUcontext context)
+      : pop_(driver.cuCtxPopCurrent_v2), result_(driver.cuCtxPushCurrent_v2(context)) {}
+  ~CurrentContext() {
+    CUcontext popped = nullptr;
+    if (result_ == CUDA_SUCCESS) pop_(&popped);
+  }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+  CUresult result() const { return result_; }
+
+ private:
+  decltype(Driver::cuCtxPopCurrent_v2) pop_;
+  CUresult result_;
+};
+
+}  // namespace gpumux::cuda

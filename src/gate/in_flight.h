@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// How far ahead of the GPU a seat's threads may submit, as a time: the in-flight bound.
+//
+// Problem: a program can queue seconds of work in a moment. When its lease is taken away, whoever is next waits for all
+// of that, or shares the GPU with it. How much it is cannot be told from the number of launches: one takes a
+// microsecond or a second.
+//
+// Idea: behind every so many submissions to a stream an event is recorded, a mark. What two marks that are done
+// measured says how long the submissions between them ran, and so how many the next mark should stand for: an eighth of
+// the bound's time. A thread whose stream has a bound's worth of marks undone waits before it enters the gate. So the
+// GPU always has most of the bound queued and never idles, and the queue never holds more than the bound, or one
+// submission where that alone takes longer. A graph's launch counts as one.
+//
+// What waits here must not be what the GPU waits for. Work may need something that its thread only does later (a kernel
+// that spins on a flag, a wait for a value). So nobody waits for longer than kPatience without a mark being done; then
+// the stream has no bound until one is, and after kMostStalls such times, or where the driver makes no marks, never
+// again.
+//
+// A mark is only ever made behind a submission, inside the gate, and not while something captures. Any thread may call
+// any function; the driver is called under the lock, briefly.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/lock.h"
+#include "cuda/driver.gen.h"
+
+namespace gpumux::gate {
+
+class InFlight {
+ public:
+  static constexpr base::Duration kPatience = std::chrono::milliseconds(500);
+  static constexpr unsigned kMostStalls = 3;
+
+  explicit InFlight(const cuda::Driver& driver) : driver_(driver) {}
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+
+  // Zero: no bound. The caller makes the memos invalid, so that threads come here, or do so no more.
+  void set_bound(base::Duration bound) { bound_ns_.store(bound.count(), std::memory_order_relaxed); }
+  bool is_bounded() const { return bound_ns_.load(std::memory_order_relaxed) != 0; }
+
+  // Before a submission, not inside the gate: waits while the stream (as in StreamSet::note) has its bound queued.
+  void await(cuda::CUcontext context, cuda::CUstream stream);
+  // The same without waiting: whether it would at this moment.
+  bool is_full(cuda::CUcontext context, cuda::CUstream stream, base::TimePoint now);
+
+  // After a submission, still inside the gate.
+  void submitted(cuda::CUcontext context, cuda::CUstream stream, base::TimePoint now);
+
+  // The stream is about to be destroyed; the context is, or has been, and its events with it.
+  void forget_stream(cuda::CUstream stream);
+  enum class Context { kGoing, kGone };
+  void forget_context(cuda::CUcontext context, Context state);
+
+ private:
+  static constexpr std::size_t kMostMarks = 16;  // undone, of one stream
+
+  struct Mark {
+    cuda::CUevent event = nullptr;
+    std::uint32_t submissions = 0;
+    bool after_idling = false;  // the queue was empty before it: the time since the mark before is no work's
+  };
+  struct Stream {
+    cuda::CUcontext context = nullptr;
+    cuda::CUstream stream = nullptr;
+    const void* thread = nullptr;        // whose default stream it is, where each thread has its own
+    std::array<Mark, kMostMarks> marks;  // undone, a ring, oldest at `first`
+    std::size_t first = 0;
+    std::size_t count = 0;
+    Mark last_done;
+    std::vector<cuda::CUevent> spare;
+    std::uint32_t since_mark = 0;
+    std::uint32_t per_mark = 1;
+    double each_ns = 0;          // a submission's time on the GPU, smoothed; 0: not known yet
+    base::TimePoint progress{};  // when the oldest undone mark became that
+    bool is_waived = false;      // nothing was done for too long: no bound until something is
+    unsigned stalls = 0;         // kMostStalls: no bound any more
+  };
+
+  Stream& find(cuda::CUcontext context, cuda::CUstream stream);
+  void reap(Stream& stream, base::TimePoint now);
+  void learn(Stream& stream, const Mark& mark, double elapsed_ns);
+  std::size_t most_marks(const Stream& stream) const;
+  cuda::CUevent take_event(Stream& stream);
+  void mark(Stream& stream, base::TimePoint now);
+  void drop_events(Stream& stream);
+  double bound_ns() const { return static_cast<double>(bound_ns_.load(std::memory_order_relaxed)); }
+
+  const cuda::Driver& driver_;
+  std::atomic<std::int64_t> bound_ns_{0};
+  base::Mutex mutex_;
+  std::vector<std::unique_ptr<Stream>> streams_;
+};
+
+}  // namespace gpumux::gate
