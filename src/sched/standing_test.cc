@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "sched/residency_desk.h"
 #include "sched/script.h"
 
 namespace gpumux::sched {
@@ -123,6 +124,22 @@ TEST(Priority, AgeingGivesAQuantum) {
   EXPECT_LT(held, 2.5e9);
 }
 
+// There are so many others that one of them has always waited long enough: the high one waits among them.
+TEST(Priority, AgeingOfManyDoesNotShutAHigherOneOut) {
+  GpuSettings settings = with_quantum(50ms);
+  settings.priority_ageing = 100ms;
+  Script script(1, settings);
+  std::vector<SeatId> seats;
+  for (std::uint64_t tenant = 1; tenant <= 7; ++tenant) {
+    script.tenant(tenant, {0});
+    seats.push_back(seat(tenant, 0));
+  }
+  stand(script, kA, 9);
+  run(script, seats, 20s);
+  EXPECT_GT(script.view(kA).held, 2500ms);
+  for (const SeatId one : seats) EXPECT_GT(script.view(one).held, 1s) << one.tenant.value;
+}
+
 // Among equals shares decide, however long somebody waits.
 TEST(Priority, AgeingChangesNothingAmongEquals) {
   GpuSettings settings = with_quantum(50ms);
@@ -194,6 +211,33 @@ TEST(Priority, ASingleSeatTakesOneGpuOfAGang) {
   EXPECT_EQ(script.phase(kB), SeatPhase::kHolding);
 }
 
+// A gang that waits behind a higher priority on one GPU keeps no other one free meanwhile.
+TEST(Priority, AGangBehindAHigherOneReservesNothing) {
+  GpuSettings settings = with_quantum(10ms);
+  settings.max_runtime = 1s;
+  Script script(2, settings);
+  script.tenant(1, {0, 1});
+  script.tell(GangJoined{TenantId{1}, "", 0});
+  script.tenant(2, {1});
+  script.tenant(3, {0});
+  stand(script, seat(2, 1), 1);
+  script.request(seat(2, 1));
+  script.request(seat(1, 0));
+  script.wait(900ms);
+  EXPECT_EQ(script.request(kC).substr(0, 9), "grant 3@0") << "and did not wait until the gang could run";
+  // When max_runtime has ended the higher one's turn the gang is next, and gets both.
+  const std::string told = script.wait(150ms);
+  EXPECT_NE(told.find("revoke 2@1 e1 max_runtime"), std::string::npos) << told;
+  EXPECT_NE(told.find("revoke 3@0"), std::string::npos) << told;
+  for (const SeatId one : {seat(2, 1), kC}) {
+    script.closed(one);
+    script.drained(one);
+    script.request(one);
+  }
+  EXPECT_EQ(script.phase(seat(1, 0)), SeatPhase::kHolding);
+  EXPECT_EQ(script.phase(seat(1, 1)), SeatPhase::kHolding);
+}
+
 TEST(Priority, ItsMemoryIsTheLastToGo) {
   Script script(1, {});
   for (const std::uint64_t tenant : {1u, 2u, 3u, 4u}) script.tenant(tenant, {0});
@@ -208,6 +252,32 @@ TEST(Priority, ItsMemoryIsTheLastToGo) {
   EXPECT_EQ(turns[1].seat, kB);
   EXPECT_EQ(turns[2].seat, seat(4, 0)) << "idle, and before one that waits";
   EXPECT_EQ(turns[3].seat, kC);
+}
+
+// Who comes with low priority takes what it lacks from its equals first, and of one that stands higher, idle for longer
+// than they, only what they cannot give.
+TEST(Priority, TakesNoMoreOfAHighOnesMemoryThanItMust) {
+  for (const auto& [lacks, left_to_high] : {std::pair(30u, 40u), std::pair(50u, 30u)}) {
+    Script script(1, {});
+    Desk desk;
+    for (std::uint64_t tenant = 1; tenant <= 4; ++tenant) {
+      script.tenant(tenant, {0});
+      desk.open(tenant);
+      script.wait(1s);
+    }
+    stand(script, kA, 3);
+    desk.has(1, 40);
+    desk.has(2, 20);
+    desk.has(3, 20);
+    desk.has(4, 0, lacks);
+    desk.settle();
+    script.tell(MemoryNeed{seat(4, 0), true});
+    script.request(seat(4, 0));
+    script.core().turns(GpuIndex{0}, desk.turns);
+    desk.plan();
+    EXPECT_EQ(desk.room(1), left_to_high) << lacks;
+    EXPECT_EQ(desk.room(2) + desk.room(3), lacks == 30 ? 10u : 0u);
+  }
 }
 
 TEST(Share, TimeIsInProportion) {

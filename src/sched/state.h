@@ -320,7 +320,9 @@ struct LeaseCore::State {
   static std::int64_t level_of(const Unit& unit);
   static std::strong_ordering precedence(const Unit& waiter, const Unit& holder);
   void requeue(Unit& unit);
-  bool is_outranked(const Unit& unit) const;
+  template <class Predicate>
+  static bool any_before(const Unit& unit, Predicate outranks);
+  static bool is_outranked(const Unit& unit);
   void lift(Unit& unit);
   void settle_yielded(Unit& unit);
   void settle_yielding(Unit& started);
@@ -418,6 +420,7 @@ struct LeaseCore::State {
   GpuSet handing_over;  // whoever is next there is given a heads-up at the end of settle()
   GpuSet told_dirty;    // their contention is compared at the end of settle()
   bool reservations_dirty = false;
+  std::uint32_t aged = 0;  // units
   bool grants_held = false;
   Timer grants_held_timer;
 };
