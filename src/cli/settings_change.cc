@@ -36,7 +36,7 @@ struct Rule {
   bool is_bytes = false;
 };
 
-constexpr std::array<Rule, 15> kRules{{
+constexpr std::array<Rule, 16> kRules{{
     {{"mode", "--mode", "MODE", "auto, serial or concurrent",
       "One holder at a time, or all at once; auto: at once while all fits"},
      "auto serial concurrent"},
@@ -69,6 +69,12 @@ constexpr std::array<Rule, 15> kRules{{
      "auto",
      true,
      0ns,
+     10s},
+    {{"in_flight", "--in-flight", "TIME", "a time from 100us to 10s, or unlimited",
+      "How much work a program may have queued on a GPU that others use"},
+     "unlimited",
+     true,
+     100us,
      10s},
     {{"stall_timeout", "--stall-timeout", "TIME", "a time from 10ms to 1h",
       "A revocation that has not drained by then is taken back"},

@@ -21,6 +21,7 @@ TEST(CheckSettingTest, TakesWhatIsDocumented) {
       {"stall_retry", {"1ms", "1m"}},
       {"step_delay", {"100us", "10s"}},
       {"gang_ageing", {"0ms", "1h"}},
+      {"in_flight", {"unlimited", "100us", "10s"}},
       {"priority_ageing", {"unlimited", "10ms", "24h"}},
       {"silence_limit", {"10ms", "1h"}},
       {"kill_silent_after", {"unlimited", "1s", "24h"}},

@@ -533,6 +533,7 @@ void Daemon::Impl::keep_house() {
   housekeeping_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
     tenants_.housekeeping();
+    host_memory_.look();
     settled();
     retry_locks();
     refresh_use();

@@ -33,7 +33,7 @@ Json get(const std::string& dir, const std::string& target) {
 // computer lets the next tenant ask, and then the holder is revoked and told nothing of contention.
 DaemonOptions unlimited_quanta_in(const TemporaryDirectory& dir) {
   auto options = TestDaemon::options_in(dir.path());
-  options.flag_settings = {{"quantum", "unlimited"}};
+  options.flag_settings = {{"quantum", "unlimited"}, {"in_flight", "unlimited"}};
   return options;
 }
 

@@ -11,11 +11,13 @@
 #include <ctime>
 #include <fstream>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "base/units.h"
 #include "daemon/files.h"
 #include "daemon/log.h"
+#include "wire/messages.h"
 
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
@@ -37,6 +39,8 @@ constexpr std::size_t kMaxMaking = 16;
 // Host memory is short no more when there is this much less to be evicted than there was.
 constexpr std::uint64_t kMuchLessNumerator = 3;
 constexpr std::uint64_t kMuchLessDenominator = 4;
+// Unmapping takes a tenth of a second. Who has not done it at the second look is stopped, or worse.
+constexpr std::uint32_t kPatientLooks = 1;
 constexpr std::size_t kMaxProcFile = 1 << 16;
 
 std::uint64_t chunk_for(std::uint64_t budget) {
@@ -157,14 +161,7 @@ void HostMemory::set_demand(std::uint64_t bytes) {
   if (short_ && demand_ <= short_at_ / kMuchLessDenominator * kMuchLessNumerator) set_short(false);
   // What is not needed any more goes back to the machine at once.
   const std::size_t most = demand_ == 0 ? 0 : static_cast<std::size_t>(needed() / chunk_bytes_) + 2 * kWindowChunks;
-  while (!used_.empty() && used_.size() + ready_.size() > most) {
-    remake(std::move(used_.back().memory), false);
-    used_.pop_back();
-  }
-  while (ready_.size() > most) {
-    remake(std::move(ready_.back()), false);
-    ready_.pop_back();
-  }
+  while (used_.size() + ready_.size() > most) drop_one();
   make_more();
 }
 
@@ -175,38 +172,49 @@ void HostMemory::set_short(bool is_short) {
   if (on_short_) on_short_(is_short);
 }
 
-void HostMemory::wanted(base::TenantId tenant, std::uint32_t slot, std::uint64_t bytes, std::string_view domain) {
+void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain) {
   const auto of_tenant = std::count_if(requests_.begin(), requests_.end(),
-                                       [&](const Request& request) { return request.tenant == tenant; });
+                                       [&](const Request& request) { return request.seat.tenant == seat.tenant; });
   if (bytes == 0 || static_cast<std::size_t>(of_tenant) >= kMaxHostRequests) {
-    if (on_lent_) on_lent_({tenant, slot, 0, 0}, -1);
+    if (on_lent_) on_lent_({seat, 0, 0}, -1);
     return;
   }
-  borrowers_[tenant].domain = domain;
-  requests_.push_back({tenant, slot, bytes});
+  borrowers_[seat.tenant].domain = domain;
+  requests_.push_back({seat, bytes});
   serve();
 }
 
 // False: there is nothing that it could have now.
 bool HostMemory::serve(const Request& request) {
-  Borrower& borrower = borrowers_[request.tenant];
-  os::FileDescriptor memory;
-  const auto own = std::find_if(used_.rbegin(), used_.rend(), [&](const Used& used) {
-    return !borrower.domain.empty() && used.domain == borrower.domain;
-  });
-  if (own != used_.rend()) {
-    memory = std::move(own->memory);
-    used_.erase(std::next(own).base());
+  Borrower& borrower = borrowers_[request.seat.tenant];
+  Chunk chunk;
+  bool kept = false;
+  // One that the seat has kept costs it nothing; any other it has to map and register.
+  auto best = used_.end();
+  for (auto used = used_.begin(); used != used_.end() && !borrower.domain.empty(); ++used) {
+    if (used->domain != borrower.domain) continue;
+    const bool has = std::find(used->keepers.begin(), used->keepers.end(), request.seat) != used->keepers.end();
+    if (has || !kept) best = used;
+    kept = kept || has;
+  }
+  if (best != used_.end()) {
+    chunk = std::move(*best);
+    used_.erase(best);
+    std::erase(chunk.keepers, request.seat);
   } else if (!ready_.empty()) {
-    memory = std::move(ready_.back());
+    chunk.id = next_id_++;
+    chunk.domain = borrower.domain;
+    chunk.memory = std::move(ready_.back());
     ready_.pop_back();
   } else {
     return false;
   }
-  const HostLoan loan{request.tenant, request.slot, next_id_++, chunk_bytes_};
-  const int fd = memory.get();
-  borrower.loans.emplace(loan.id, Loan{loan.bytes, std::move(memory)});
-  lent_ += loan.bytes;
+  const HostLoan loan{request.seat, chunk.id, chunk_bytes_};
+  const int fd = kept ? -1 : chunk.memory.get();
+  borrower.loans.emplace(loan.id, Loan{request.seat, std::move(chunk)});
+  lent_ += chunk_bytes_;
+  ++loans_;
+  if (kept) ++loans_kept_;
   if (on_lent_) on_lent_(loan, fd);
   return true;
 }
@@ -214,7 +222,8 @@ bool HostMemory::serve(const Request& request) {
 void HostMemory::serve() {
   for (std::size_t i = 0; i < requests_.size();) {
     const Request request = requests_[i];
-    const bool comes = making_ > 0 || (!failing_ && taken() + chunk_bytes_ <= budget_) || !used_.empty();
+    const bool comes =
+        making_ > 0 || leaving_soon() > 0 || (!failing_ && taken() + chunk_bytes_ <= budget_) || !used_.empty();
     const bool served = serve(request);
     if (!served && comes) {  // a moment
       ++i;
@@ -224,7 +233,7 @@ void HostMemory::serve() {
     if (served) continue;
     // It may have to wait for somebody who gives something back: it asks again.
     set_short(true);
-    if (on_lent_) on_lent_({request.tenant, request.slot, 0, 0}, -1);
+    if (on_lent_) on_lent_({request.seat, 0, 0}, -1);
   }
   make_more();
 }
@@ -235,79 +244,161 @@ void HostMemory::make_more() {
   if (demand_ > 0) chunks += kWindowChunks;
   chunks = std::max(chunks, requests_.size());
   while (!failing_ && ready_.size() + making_ < chunks && making_ < kMaxMaking && taken() + chunk_bytes_ <= budget_)
-    remake({}, true);
+    remake({});
   // Whoever still waits is of another domain than what has come back.
-  while (making_ < std::min(requests_.size(), kMaxMaking) && !used_.empty()) {
-    os::FileDescriptor old = std::move(used_.front().memory);
-    used_.erase(used_.begin());
-    remake(std::move(old), true);
+  for (std::size_t coming = making_ + leaving_soon(); coming < std::min(requests_.size(), kMaxMaking) && !used_.empty();
+       ++coming)
+    drop_one();
+}
+
+// Of what its keepers have been told to let go of, as much as they are likely to.
+std::size_t HostMemory::leaving_soon() const {
+  return static_cast<std::size_t>(std::count_if(leaving_.begin(), leaving_.end(),
+                                                [](const auto& chunk) { return chunk.second.looks <= kPatientLooks; }));
+}
+
+// Of what is free. What nobody has mapped goes first, for that costs nobody anything.
+void HostMemory::drop_one() {
+  auto chunk = std::find_if(used_.begin(), used_.end(), [](const Chunk& used) { return used.keepers.empty(); });
+  if (chunk == used_.end() && !ready_.empty()) {
+    remake(std::move(ready_.back()));
+    ready_.pop_back();
+    return;
+  }
+  if (chunk == used_.end()) chunk = used_.begin();
+  Chunk gone = std::move(*chunk);
+  used_.erase(chunk);
+  unmake(std::move(gone));
+}
+
+void HostMemory::unmake(Chunk chunk) {
+  if (chunk.keepers.empty()) return remake(std::move(chunk.memory));
+  const std::uint64_t id = chunk.id;
+  const std::vector<HostSeat> keepers = chunk.keepers;
+  leaving_.emplace(id, std::move(chunk));
+  for (const HostSeat& keeper : keepers) {
+    borrowers_[keeper.tenant].forgetting[keeper.slot].to_tell.push_back(id);
+    tell(keeper);
   }
 }
 
-void HostMemory::remake(os::FileDescriptor old, bool make) {
+void HostMemory::tell(const HostSeat& seat) {
+  Forgetting& forgetting = borrowers_[seat.tenant].forgetting[seat.slot];
+  std::vector<std::uint64_t>& next = forgetting.to_tell;
+  if (!forgetting.told.empty() || next.empty()) return;
+  const auto end = next.begin() + static_cast<std::ptrdiff_t>(std::min(next.size(), wire::kMostForgotten));
+  forgetting.told.assign(next.begin(), end);
+  next.erase(next.begin(), end);
+  if (on_forget_) on_forget_(seat, forgetting.told);
+}
+
+void HostMemory::remake(os::FileDescriptor old) {
   ++making_;
   // Shared, because handlers must be copyable.
   auto closing = std::make_shared<os::FileDescriptor>(std::move(old));
-  boost::asio::post(pool_, [alive = alive_, &loop = loop_, closing, bytes = chunk_bytes_, make] {
-    closing->reset();
-    auto chunk = std::make_shared<std::optional<base::Result<os::FileDescriptor>>>();
-    if (make) chunk->emplace(make_chunk(bytes));
-    boost::asio::post(loop, [alive, chunk] {
-      if (alive->self != nullptr) alive->self->remade(std::move(*chunk));
+  boost::asio::post(pool_, [alive = alive_, &loop = loop_, closing, bytes = chunk_bytes_] {
+    auto made = std::make_shared<std::optional<base::Result<os::FileDescriptor>>>();
+    if (*closing) {
+      closing->reset();
+    } else {
+      made->emplace(make_chunk(bytes));
+    }
+    boost::asio::post(loop, [alive, made] {
+      if (alive->self != nullptr) alive->self->remade(std::move(*made));
     });
   });
 }
 
-void HostMemory::remade(std::optional<base::Result<os::FileDescriptor>> chunk) {
+void HostMemory::remade(std::optional<base::Result<os::FileDescriptor>> made) {
   --making_;
-  if (!chunk) {
+  if (!made) {
     failing_ = false;
-  } else if (*chunk) {
-    ready_.push_back(std::move(**chunk));
+  } else if (*made) {
+    ready_.push_back(std::move(**made));
   } else if (!failing_) {
     failing_ = true;
-    log_warning("the machine has no memory left for evicted data", {{"why", chunk->error().message()},
+    log_warning("the machine has no memory left for evicted data", {{"why", made->error().message()},
                                                                     {"lent", base::format_bytes(lent_)},
                                                                     {"budget", base::format_bytes(budget_)}});
   }
   serve();
 }
 
-void HostMemory::returned(base::TenantId tenant, std::uint64_t id) {
+void HostMemory::returned(base::TenantId tenant, std::uint64_t id, bool kept) {
   const auto borrower = borrowers_.find(tenant);
   if (borrower == borrowers_.end()) return;
   const auto found = borrower->second.loans.find(id);
   if (found == borrower->second.loans.end()) return;
   Loan loan = std::move(found->second);
   borrower->second.loans.erase(found);
-  lent_ -= loan.bytes;
-  if (borrower->second.domain.empty() || demand_ == 0) {
-    remake(std::move(loan.memory), false);
+  lent_ -= chunk_bytes_;
+  if (kept) loan.chunk.keepers.push_back(loan.seat);
+  if (loan.chunk.domain.empty() || demand_ == 0) {
+    unmake(std::move(loan.chunk));
   } else {
-    used_.push_back({borrower->second.domain, std::move(loan.memory)});
+    used_.push_back(std::move(loan.chunk));
     failing_ = false;
   }
   serve();
 }
 
-void HostMemory::gone(base::TenantId tenant) {
-  std::erase_if(requests_, [&](const Request& request) { return request.tenant == tenant; });
-  const auto borrower = borrowers_.find(tenant);
+void HostMemory::forgotten(const HostSeat& seat) {
+  const auto borrower = borrowers_.find(seat.tenant);
   if (borrower == borrowers_.end()) return;
-  for (auto& [id, loan] : borrower->second.loans) {
-    lent_ -= loan.bytes;
-    remake(std::move(loan.memory), false);
+  const auto forgetting = borrower->second.forgetting.find(seat.slot);
+  if (forgetting == borrower->second.forgetting.end()) return;
+  for (const std::uint64_t id : std::exchange(forgetting->second.told, {})) {
+    const auto chunk = leaving_.find(id);
+    std::erase(chunk->second.keepers, seat);
+    if (!chunk->second.keepers.empty()) continue;
+    remake(std::move(chunk->second.memory));
+    leaving_.erase(chunk);
   }
-  borrowers_.erase(borrower);
+  tell(seat);
+}
+
+void HostMemory::gone(base::TenantId tenant) {
+  std::erase_if(requests_, [&](const Request& request) { return request.seat.tenant == tenant; });
+  auto gone = borrowers_.extract(tenant);
+  if (gone.empty()) return;
+  const auto is_its = [&](const HostSeat& seat) { return seat.tenant == tenant; };
+  for (Chunk& chunk : used_) std::erase_if(chunk.keepers, is_its);
+  for (auto& [id, borrower] : borrowers_) {
+    for (auto& [number, loan] : borrower.loans) std::erase_if(loan.chunk.keepers, is_its);
+  }
+  for (auto next = leaving_.begin(); next != leaving_.end();) {
+    const auto chunk = next++;
+    std::erase_if(chunk->second.keepers, is_its);
+    if (!chunk->second.keepers.empty()) continue;
+    remake(std::move(chunk->second.memory));
+    leaving_.erase(chunk);
+  }
+  for (auto& [id, loan] : gone.mapped().loans) {
+    lent_ -= chunk_bytes_;
+    std::erase_if(loan.chunk.keepers, is_its);
+    unmake(std::move(loan.chunk));
+  }
   serve();
+}
+
+void HostMemory::look() {
+  const std::size_t soon = leaving_soon();
+  for (auto& [id, chunk] : leaving_) ++chunk.looks;
+  if (leaving_soon() == soon) return;
+  std::set<std::uint64_t> silent;
+  for (const auto& [id, chunk] : leaving_) {
+    if (chunk.looks <= kPatientLooks) continue;
+    for (const HostSeat& keeper : chunk.keepers) silent.insert(keeper.tenant.value);
+  }
+  log_warning("host memory cannot go back to the machine: tenants that do not answer have it mapped",
+              {{"tenant", *silent.begin()}, {"tenants", silent.size()}, {"bytes", base::format_bytes(leaving())}});
+  serve();  // nobody waits for it any longer
 }
 
 std::uint64_t HostMemory::lent_to(base::TenantId tenant) const {
   const auto borrower = borrowers_.find(tenant);
   if (borrower == borrowers_.end()) return 0;
-  std::uint64_t sum = 0;
-  for (const auto& [id, loan] : borrower->second.loans) sum += loan.bytes;
-  return sum;
+  return borrower->second.loans.size() * chunk_bytes_;
 }
 
 }  // namespace gpumux::daemon

@@ -10,6 +10,13 @@
 // moves, and making it anew takes several times as long as the switch (2 GB/s a thread in 4 KiB pages). What a tenant
 // that is gone has left is never handed on: the GPU may still be writing to it.
 //
+// Who gives a chunk back may keep it mapped, and registered with the driver: the next time that the seat is lent it, it
+// needs no descriptor and registers nothing (docs/decisions/0010-host-memory-stays-registered.md). So a chunk's memory
+// is the machine's again only when all its keepers have unmapped it, and it counts until then. It leaves in one
+// direction: it is among what is free; it is to go, each keeper is told and nobody is lent it any more; the last keeper
+// has let go of it, or is gone; it is closed. A seat is told of at most so many at a time, and of no more before it has
+// answered, so one that does not answer has one message waiting for it.
+//
 // Populating takes a hundred times longer than a switch may wait, so chunks are ready before they are asked for: as
 // many as everybody's memory together exceeds what the GPUs hold (set_demand), and a window. Somebody who asks beyond
 // that is answered as soon as the next chunk is ready.
@@ -26,8 +33,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -50,17 +59,25 @@ inline constexpr std::string_view kDefaultHostMemory = "60%";
 // A tenant that asks for more at once than it will be given waits for nothing: it asks again when it has used some.
 inline constexpr std::size_t kMaxHostRequests = 64;
 
-struct HostLoan {
+// Maps what it is lent by itself: each seat of a process for its own use.
+struct HostSeat {
   base::TenantId tenant;
   std::uint32_t slot = 0;
-  std::uint64_t id = 0;
+  bool operator==(const HostSeat&) const = default;
+};
+
+struct HostLoan {
+  HostSeat seat;
+  std::uint64_t id = 0;     // of the chunk, as long as there is one
   std::uint64_t bytes = 0;  // zero: not now
 };
 
 class HostMemory {
  public:
-  // The descriptor is the callee's to send; it is closed afterwards. Must not call back.
+  // The descriptor is ours; negative: the seat has kept this chunk. Must not call back.
   using OnLent = std::function<void(const HostLoan&, int fd)>;
+  // The seat is to let go of these chunks, which it has kept, and say so (forgotten). Must not call back.
+  using OnForget = std::function<void(const HostSeat&, std::span<const std::uint64_t> ids)>;
   // Whether everybody is to give back what it could do without. Must not call back.
   using OnShort = std::function<void(bool is_short)>;
 
@@ -69,53 +86,76 @@ class HostMemory {
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
   void on_lent(OnLent callback) { on_lent_ = std::move(callback); }
+  void on_forget(OnForget callback) { on_forget_ = std::move(callback); }
   void on_short(OnShort callback) { on_short_ = std::move(callback); }
 
   // About so many bytes of evicted data there may be in all.
   void set_demand(std::uint64_t bytes);
   // `domain`: the tenant's trust_domain.
-  void wanted(base::TenantId tenant, std::uint32_t slot, std::uint64_t bytes, std::string_view domain);
-  // An id that is not lent to this tenant is ignored.
-  void returned(base::TenantId tenant, std::uint64_t id);
+  void wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain);
+  // `kept`: it is still mapped there. An id that is not lent to this tenant is ignored.
+  void returned(base::TenantId tenant, std::uint64_t id, bool kept);
+  // The answer to on_forget; without a question it is ignored.
+  void forgotten(const HostSeat& seat);
   void gone(base::TenantId tenant);
+  // About once a second: who does not let go of what it was told to is counted on no longer.
+  void look();
 
   std::uint64_t budget() const { return budget_; }
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
   std::uint64_t lent() const { return lent_; }
   std::uint64_t lent_to(base::TenantId tenant) const;
   std::uint64_t ready() const { return (ready_.size() + used_.size()) * chunk_bytes_; }
+  // To go back to the machine, and still mapped by somebody.
+  std::uint64_t leaving() const { return leaving_.size() * chunk_bytes_; }
   bool is_short() const { return short_; }
+  // So often something has been lent, and of that, to a seat that had kept it.
+  std::uint64_t loans() const { return loans_; }
+  std::uint64_t loans_kept() const { return loans_kept_; }
 
  private:
   struct Request {
-    base::TenantId tenant;
-    std::uint32_t slot = 0;
+    HostSeat seat;
     std::uint64_t bytes = 0;
   };
-  struct Loan {
-    std::uint64_t bytes = 0;
+  struct Chunk {
+    std::uint64_t id = 0;
     os::FileDescriptor memory;
+    std::string domain;             // of those who have had it: it may go to them as it is
+    std::vector<HostSeat> keepers;  // have it mapped, and not on loan
+    std::uint32_t looks = 0;        // since it is to go
+  };
+  struct Loan {
+    HostSeat seat;
+    Chunk chunk;
+  };
+  // What a seat has been told to let go of and has not answered, and what it is to be told next.
+  struct Forgetting {
+    std::vector<std::uint64_t> told;
+    std::vector<std::uint64_t> to_tell;
   };
   struct Borrower {
     std::string domain;
-    std::unordered_map<std::uint64_t, Loan> loans;  // by id
-  };
-  // Has come back, and may go to its own domain as it is.
-  struct Used {
-    std::string domain;
-    os::FileDescriptor memory;
+    std::unordered_map<std::uint64_t, Loan> loans;   // by the chunk's id
+    std::map<std::uint32_t, Forgetting> forgetting;  // by slot
   };
   struct Alive;  // shared with the pool's jobs: cleared when this object goes
 
   // Descriptors that are being closed count as being made: the memory is not there before.
-  std::uint64_t taken() const { return lent_ + (ready_.size() + used_.size() + making_) * chunk_bytes_; }
+  std::uint64_t taken() const {
+    return lent_ + (ready_.size() + used_.size() + leaving_.size() + making_) * chunk_bytes_;
+  }
   std::uint64_t needed() const { return demand_ > lent_ ? demand_ - lent_ : 0; }
   void serve();
   bool serve(const Request& request);
   void make_more();
-  // In the pool: closes `old`, and makes a new one if asked to.
-  void remake(os::FileDescriptor old, bool make);
-  void remade(std::optional<base::Result<os::FileDescriptor>> chunk);
+  std::size_t leaving_soon() const;
+  void drop_one();
+  void unmake(Chunk chunk);
+  void tell(const HostSeat& seat);
+  // In the pool: closes `old`, or makes a new one if there is none.
+  void remake(os::FileDescriptor old);
+  void remade(std::optional<base::Result<os::FileDescriptor>> made);
   void set_short(bool is_short);
 
   boost::asio::io_context& loop_;
@@ -123,17 +163,21 @@ class HostMemory {
   const std::uint64_t budget_;
   const std::uint64_t chunk_bytes_;
   OnLent on_lent_;
+  OnForget on_forget_;
   OnShort on_short_;
   std::shared_ptr<Alive> alive_;
   std::uint64_t next_id_ = 0;
   std::uint64_t demand_ = 0;
   std::uint64_t lent_ = 0;
+  std::uint64_t loans_ = 0;
+  std::uint64_t loans_kept_ = 0;
   std::size_t making_ = 0;
   bool failing_ = false;  // the machine has no memory left: not tried again before something comes back
   bool short_ = false;
-  std::uint64_t short_at_ = 0;  // what the demand was then
-  std::vector<os::FileDescriptor> ready_;
-  std::vector<Used> used_;
+  std::uint64_t short_at_ = 0;                        // what the demand was then
+  std::vector<os::FileDescriptor> ready_;             // nobody has had them
+  std::vector<Chunk> used_;                           // have come back; the newest last
+  std::unordered_map<std::uint64_t, Chunk> leaving_;  // by id
   std::deque<Request> requests_;
   std::unordered_map<base::TenantId, Borrower> borrowers_;
 };

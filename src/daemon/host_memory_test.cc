@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host memory for evicted data. Goal: nobody sees what a stranger has left, the budget holds, and where it is used up
-// everybody hears of it. Method: loans are written to and given back, and looked at by whoever gets them next.
+// everybody hears of it; what is kept mapped is lent again as it is, counts until all have let go of it, and nobody can
+// lie about it but to his own harm. Method: loans are written to and given back, and looked at by whoever gets them
+// next; each seat's mappings are a table of the test's.
 #include "daemon/host_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <set>
 #include <vector>
 
 #include "daemon/trust_domain.h"
@@ -21,18 +27,22 @@ class HostMemoryTest : public testing::Test {
   struct Got {
     HostLoan loan;
     std::uint64_t before = 0;  // what its first word was
+    bool was_kept = false;     // it came without a descriptor
   };
 
   HostMemoryTest() {
     memory.on_lent([this](const HostLoan& loan, int fd) {
-      Got now{loan, 0};
-      if (loan.bytes != 0) {
+      Got now{loan, 0, loan.bytes != 0 && fd < 0};
+      if (fd >= 0) {
         void* const mapped = ::mmap(nullptr, loan.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         ASSERT_NE(mapped, MAP_FAILED);
-        now.before = std::exchange(*static_cast<std::uint64_t*>(mapped), loan.tenant.value);
+        now.before = std::exchange(*static_cast<std::uint64_t*>(mapped), loan.seat.tenant.value);
         ::munmap(mapped, loan.bytes);
       }
       got.push_back(now);
+    });
+    memory.on_forget([this](const HostSeat& seat, std::span<const std::uint64_t> ids) {
+      told.push_back({seat, {ids.begin(), ids.end()}});
     });
     memory.on_short([this](bool is_short) { shorts.push_back(is_short); });
     memory.set_demand(kBudget);
@@ -41,31 +51,47 @@ class HostMemoryTest : public testing::Test {
 
   Got ask(std::uint64_t tenant, std::string_view domain) {
     got.clear();
-    memory.wanted({tenant}, 0, 1, domain);
+    memory.wanted({{tenant}, 0}, 1, domain);
     while (got.empty()) loop.run_one();
     return got.front();
+  }
+  std::vector<std::uint64_t> ask_all(std::uint64_t tenant, std::string_view domain) {
+    std::vector<std::uint64_t> ids;
+    for (Got next = ask(tenant, domain); next.loan.bytes != 0; next = ask(tenant, domain)) ids.push_back(next.loan.id);
+    return ids;
+  }
+  void give_back(std::uint64_t tenant, const std::vector<std::uint64_t>& ids, bool kept) {
+    for (const std::uint64_t id : ids) memory.returned({tenant}, id, kept);
   }
   // All jobs are over.
   void rest() {
     while (loop.run_one_for(std::chrono::milliseconds(300)) != 0) {
     }
   }
+  // Of the machine's memory, as far as it is ours.
+  std::uint64_t taken() const { return memory.lent() + memory.ready() + memory.leaving(); }
+
+  struct Told {
+    HostSeat seat;
+    std::vector<std::uint64_t> ids;
+  };
 
   boost::asio::io_context loop;
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> stays{loop.get_executor()};
   boost::asio::thread_pool pool{2};
   HostMemory memory{loop, pool, kBudget};
   std::vector<Got> got;
+  std::vector<Told> told;
   std::vector<bool> shorts;
 };
 
 TEST_F(HostMemoryTest, OnlyWhoIsOpenToThemSeesWhatOthersHaveLeft) {
   const Got first = ask(1, "one");
   EXPECT_EQ(first.before, 0u);
-  memory.returned({1}, first.loan.id);
+  memory.returned({1}, first.loan.id, false);
   const Got second = ask(2, "one");
   EXPECT_EQ(second.before, 1u) << "it is handed on as it is";
-  memory.returned({2}, second.loan.id);
+  memory.returned({2}, second.loan.id, false);
   // All of the budget goes through a stranger's hands, and through those of one that is not known.
   for (const auto& [tenant, domain] : {std::pair{3u, "two"}, {4u, ""}}) {
     std::vector<HostLoan> loans;
@@ -74,7 +100,7 @@ TEST_F(HostMemoryTest, OnlyWhoIsOpenToThemSeesWhatOthersHaveLeft) {
       loans.push_back(next.loan);
     }
     EXPECT_EQ(loans.size() * memory.chunk_bytes(), kBudget);
-    for (const HostLoan& loan : loans) memory.returned({tenant}, loan.id);
+    for (const HostLoan& loan : loans) memory.returned({tenant}, loan.id, false);
   }
 }
 
@@ -91,7 +117,7 @@ TEST_F(HostMemoryTest, WhereItIsShortEverybodyHearsOfIt) {
   for (Got next = ask(1, "one"); next.loan.bytes != 0; next = ask(1, "one")) loans.push_back(next.loan);
   EXPECT_EQ(shorts, std::vector<bool>{true});
   EXPECT_EQ(ask(2, "one").loan.bytes, 0u);
-  memory.returned({1}, loans.back().id);
+  memory.returned({1}, loans.back().id, false);
   EXPECT_NE(ask(2, "one").loan.bytes, 0u);
   memory.set_demand(kBudget / 2);
   EXPECT_EQ(shorts, (std::vector<bool>{true, false}));
@@ -102,6 +128,194 @@ TEST_F(HostMemoryTest, WhereItIsShortEverybodyHearsOfIt) {
   rest();
   EXPECT_EQ(memory.ready(), 0u);
   EXPECT_EQ(memory.lent(), 0u);
+}
+
+TEST_F(HostMemoryTest, WhatASeatHasKeptIsLentToItAsItIs) {
+  const std::uint64_t id = ask(1, "one").loan.id;
+  memory.returned({1}, id, true);
+  Got next = ask(2, "one");
+  EXPECT_EQ(next.loan.id, id);
+  EXPECT_FALSE(next.was_kept) << "somebody else has it mapped";
+  EXPECT_EQ(next.before, 1u);
+  memory.returned({2}, id, true);
+  // From here on it goes back and forth, and nobody needs the descriptor; one that is free but not kept is left.
+  const std::uint64_t other = ask(3, "one").loan.id;
+  EXPECT_EQ(other, id);
+  EXPECT_NE(ask(3, "one").loan.id, id);
+  give_back(3, {other, got.front().loan.id}, false);
+  for (const std::uint64_t tenant : {1u, 2u, 1u, 2u}) {
+    next = ask(tenant, "one");
+    EXPECT_EQ(next.loan.id, id);
+    EXPECT_TRUE(next.was_kept);
+    memory.returned({tenant}, id, true);
+  }
+  // Another seat of the same process maps by itself.
+  got.clear();
+  memory.wanted({{1}, 1}, 1, "one");
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_FALSE(got.front().was_kept);
+  EXPECT_TRUE(told.empty());
+}
+
+TEST_F(HostMemoryTest, WhatIsKeptCountsUntilEverybodyHasLetGoOfIt) {
+  for (const std::uint64_t tenant : {1u, 2u}) give_back(tenant, ask_all(tenant, "one"), true);
+  EXPECT_EQ(memory.ready(), kBudget);
+  memory.set_demand(0);
+  rest();
+  EXPECT_EQ(memory.leaving(), kBudget) << "mapped by two";
+  // Each has been asked for the first, and for the others when it has answered.
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0].ids.size(), 1u);
+  memory.forgotten({{1}, 1});  // was never asked
+  memory.forgotten({{9}, 0});  // nobody
+  memory.forgotten({{1}, 0});
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_EQ(told[2].seat, (HostSeat{{1}, 0}));
+  EXPECT_EQ(told[2].ids.size(), kBudget / memory.chunk_bytes() - 1);
+  memory.forgotten({{1}, 0});
+  memory.forgotten({{1}, 0});  // has answered all
+  rest();
+  EXPECT_EQ(memory.leaving(), kBudget) << "the second has not";
+  // None of it is lent again: there is no room for anything before it has gone.
+  memory.set_demand(kBudget);
+  got.clear();
+  memory.wanted({{1}, 0}, 1, "one");
+  rest();
+  EXPECT_TRUE(got.empty());
+  memory.forgotten({{2}, 0});
+  rest();
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got.front().before, 0u);
+  EXPECT_LE(taken(), kBudget);
+  memory.gone({2});
+  rest();
+  EXPECT_EQ(memory.leaving(), 0u);
+  EXPECT_LE(taken(), kBudget);
+}
+
+// What it has on loan, its GPU context may still be writing to; what it has only kept it had given back before.
+TEST_F(HostMemoryTest, OfWhoIsGoneWhatWasOnLoanLeavesAndWhatWasKeptStays) {
+  const std::vector<std::uint64_t> all = ask_all(1, "one");
+  give_back(1, all, true);
+  const std::vector<std::uint64_t> again = ask_all(2, "one");
+  give_back(2, again, true);
+  const std::uint64_t on_loan = ask(1, "one").loan.id;
+  memory.gone({1});
+  ASSERT_EQ(told.size(), 1u) << "the other one has it mapped too";
+  EXPECT_EQ(told[0].seat, (HostSeat{{2}, 0}));
+  EXPECT_EQ(told[0].ids, std::vector{on_loan});
+  EXPECT_EQ(memory.leaving(), memory.chunk_bytes());
+  std::size_t kept = 0;
+  for (;;) {
+    const Got next = ask(2, "one");
+    if (!next.was_kept) break;
+    EXPECT_NE(next.loan.id, on_loan);
+    if (++kept == all.size() - 1) break;
+  }
+  EXPECT_EQ(kept, all.size() - 1);
+  memory.forgotten({{2}, 0});
+  const Got fresh = ask(2, "one");
+  EXPECT_NE(fresh.loan.bytes, 0u);
+  EXPECT_EQ(fresh.before, 0u);
+}
+
+TEST_F(HostMemoryTest, WhoDoesNotAnswerIsNotWaitedFor) {
+  give_back(1, ask_all(1, "one"), true);
+  shorts.clear();
+  // A stranger wants what the silent one has mapped.
+  got.clear();
+  memory.wanted({{2}, 0}, 1, "two");
+  rest();
+  EXPECT_TRUE(got.empty()) << "that should take a moment";
+  EXPECT_EQ(told.size(), 1u);
+  for (int i = 0; got.empty() && i < 100; ++i) memory.look();
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got.front().loan.bytes, 0u);
+  EXPECT_EQ(told.size(), 1u) << "there is one message for it, however much it keeps";
+  EXPECT_EQ(memory.leaving(), kBudget) << "it counts";
+  memory.gone({1});
+  EXPECT_NE(ask(2, "two").loan.bytes, 0u);
+}
+
+// Tenants that do and say anything. What is checked: the budget; nobody gets without a descriptor what he does not say
+// that he has; what strangers have had is zero; and who is told to forget has it.
+TEST_F(HostMemoryTest, WhateverTenantsSayTheBudgetHolds) {
+  const char* const text = std::getenv("GPUMUX_TEST_SEED");
+  const unsigned seed = text != nullptr ? static_cast<unsigned>(std::atoi(text)) : std::random_device()();
+  std::printf("seed: GPUMUX_TEST_SEED=%u\n", seed);
+  std::mt19937 random(seed);
+  constexpr std::uint64_t kTenants = 5;
+  struct Seat {
+    std::set<std::uint64_t> loans, keeps, told;
+  };
+  std::map<std::uint64_t, Seat> seats;
+  const auto domain_of = [](std::uint64_t tenant) { return tenant % 2 == 0 ? "even" : tenant == 5 ? "" : "odd"; };
+  for (int round = 0; round < 6000; ++round) {
+    const std::uint64_t tenant = 1 + random() % kTenants;
+    Seat& seat = seats[tenant];
+    const auto some = [&](const std::set<std::uint64_t>& ids) {
+      return ids.empty() || random() % 8 == 0
+                 ? random()
+                 : *std::next(ids.begin(), static_cast<std::ptrdiff_t>(random() % ids.size()));
+    };
+    switch (random() % 10) {
+      case 0:
+      case 1:
+      case 2: memory.wanted({{tenant}, 0}, 1, domain_of(tenant)); break;
+      case 3:
+      case 4:
+      case 5: {
+        const std::uint64_t id = some(seat.loans);
+        const bool kept = random() % 4 != 0;
+        if (seat.loans.erase(id) != 0 && kept) seat.keeps.insert(id);
+        memory.returned({tenant}, id, kept);
+        break;
+      }
+      case 6:
+      case 7:
+        for (const std::uint64_t id : std::exchange(seat.told, {})) seat.keeps.erase(id);
+        memory.forgotten({{tenant}, 0});
+        break;
+      case 8:
+        if (random() % 10 == 0) {
+          seats.erase(tenant);
+          memory.gone({tenant});
+        } else {
+          memory.look();
+        }
+        break;
+      default: memory.set_demand(random() % 3 == 0 ? 0 : random() % kBudget); break;
+    }
+    while (loop.poll_one() != 0 || (random() % 4 == 0 && loop.run_one_for(std::chrono::microseconds(200)) != 0)) {
+    }
+    for (const Told& one : std::exchange(told, {})) {
+      Seat& asked = seats[one.seat.tenant.value];
+      EXPECT_TRUE(asked.told.empty()) << "has not answered yet";
+      for (const std::uint64_t id : one.ids) {
+        EXPECT_EQ(asked.keeps.count(id), 1u);
+        asked.told.insert(id);
+      }
+    }
+    for (const Got& one : std::exchange(got, {})) {
+      if (one.loan.bytes == 0) continue;
+      const std::uint64_t borrower = one.loan.seat.tenant.value;
+      Seat& lucky = seats[borrower];
+      EXPECT_EQ(lucky.keeps.erase(one.loan.id), one.was_kept ? 1u : 0u);
+      EXPECT_TRUE(lucky.loans.insert(one.loan.id).second);
+      if (one.before != 0) {
+        EXPECT_STREQ(domain_of(one.before), domain_of(borrower));
+      }
+      for (const auto& [id, other] : seats) EXPECT_TRUE(id == borrower || other.loans.count(one.loan.id) == 0);
+    }
+    ASSERT_LE(taken(), kBudget);
+    ASSERT_FALSE(HasFailure()) << "round " << round;
+  }
+  for (std::uint64_t tenant = 1; tenant <= kTenants; ++tenant) memory.gone({tenant});
+  rest();
+  memory.set_demand(1);
+  memory.set_demand(0);
+  rest();
+  EXPECT_EQ(taken(), 0u);
 }
 
 TEST(TrustDomain, IsOfAUserInItsNamespaces) {

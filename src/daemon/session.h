@@ -45,7 +45,8 @@ struct Slot {
   bool granted = false;
   bool exclusive = true;
   base::LeaseEpoch epoch;
-  wire::Memory memory;  // what it last said that it has, as it said it: for people
+  base::Duration in_flight{};  // the bound that it was told
+  wire::Memory memory;         // what it last said that it has, as it said it: for people
 };
 
 class Session {
@@ -66,7 +67,8 @@ class Session {
   sched::Quota quota;  // of the run that it belongs to
   base::Standing standing;
   base::Standing first_standing;  // what it asked for, as it was allowed
-  std::string trust_domain;       // trust_domain.h; set before the first message
+  bool ends_own_turns = false;
+  std::string trust_domain;  // trust_domain.h; set before the first message
 
   template <class Message>
   bool send(const Message& message, int fd = -1) {

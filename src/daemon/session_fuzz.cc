@@ -34,7 +34,7 @@ constexpr std::size_t kTenants = 3;
 constexpr std::size_t kGpus = 2;
 constexpr std::size_t kPageBytes = 8192;
 // Of messages from tenants, those that are none of theirs included.
-constexpr std::uint32_t kTypes = static_cast<std::uint32_t>(wire::Type::kHostReturned) + 1;
+constexpr std::uint32_t kTypes = static_cast<std::uint32_t>(wire::Type::kHostForgotten) + 1;
 
 class ManualClock final : public base::Clock {
  public:

@@ -113,7 +113,7 @@ std::string write_reserve(const GpuSettings& s) {
   return std::to_string(s.reserve) + "B";
 }
 
-constexpr std::array<SettingKey, 15> kKeys{{
+constexpr std::array<SettingKey, 16> kKeys{{
     {"mode", "GPUMUX_MODE", "NVSHARE_SCHEDULING_MODE", "auto, serial or concurrent",
      "Whether tenants hold the GPU one at a time, or all at once under the driver's own time slicing; auto: all at "
      "once as long as all their memory fits together.",
@@ -138,6 +138,10 @@ constexpr std::array<SettingKey, 15> kKeys{{
     {"idle_hold", "GPUMUX_IDLE_HOLD", "", "a time from 0us to 10s, or auto",
      "How long an idle tenant keeps a GPU that others wait for; auto: as long as the switch would cost.", false,
      parse_idle_hold, [](const GpuSettings& s) { return write_time(s.idle_hold); }},
+    {"in_flight", "GPUMUX_IN_FLIGHT", "", "a time from 100us to 10s, or unlimited",
+     "How much work a tenant may have queued on a GPU that others use too: that much they wait when its turn is over.",
+     false, [](GpuSettings& s, std::string_view text) { return read_time_or_unlimited(s.in_flight, text, 100us, 10s); },
+     [](const GpuSettings& s) { return write_time(s.in_flight); }},
     {"stall_timeout", "GPUMUX_STALL_TIMEOUT", "", "a time from 10ms to 1h",
      "A revocation whose work has not drained by then is taken back and tried again later.", false,
      [](GpuSettings& s, std::string_view text) { return read_time(s.stall_timeout, text, 10ms, 1h); },

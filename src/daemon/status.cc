@@ -161,6 +161,9 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
     snapshot.host_budget = host->budget();
     snapshot.host_lent = host->lent();
     snapshot.host_ready = host->ready();
+    snapshot.host_leaving = host->leaving();
+    snapshot.host_loans = host->loans();
+    snapshot.host_loans_kept = host->loans_kept();
   }
   std::vector<pid_t> tenants;
   for (const auto& [id, session] : translator.sessions()) tenants.push_back(session->peer.pid);
@@ -267,7 +270,10 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
                       {"host_memory",
                        {{"budget_bytes", snapshot.host_budget},
                         {"lent_bytes", snapshot.host_lent},
-                        {"ready_bytes", snapshot.host_ready}}}});
+                        {"ready_bytes", snapshot.host_ready},
+                        {"leaving_bytes", snapshot.host_leaving},
+                        {"loans", snapshot.host_loans},
+                        {"loans_kept", snapshot.host_loans_kept}}}});
 }
 
 std::string render_settings(const std::vector<std::pair<std::uint32_t, Gpu>>& gpus) {

@@ -40,6 +40,9 @@ struct StatusSnapshot {
   std::uint64_t host_budget = 0;
   std::uint64_t host_lent = 0;
   std::uint64_t host_ready = 0;
+  std::uint64_t host_leaving = 0;  // to go back to the machine, and still mapped by tenants
+  std::uint64_t host_loans = 0;
+  std::uint64_t host_loans_kept = 0;  // of these, of what the seat had kept mapped
 };
 
 // Loop's thread.

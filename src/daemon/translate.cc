@@ -52,6 +52,7 @@ void Translator::set_host_memory(HostMemory* host) {
   host_ = host;
   if (host_ == nullptr) return;
   host_->on_lent([this](const HostLoan& loan, int fd) { send_loan(loan, fd); });
+  host_->on_forget([this](const HostSeat& seat, std::span<const std::uint64_t> ids) { send_forget(seat, ids); });
   host_->on_short([this](bool is_short) { spare_host(is_short); });
 }
 
@@ -130,6 +131,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const os
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)));
   session.quota = quota_of(session, hello);
   session.standing = session.first_standing = standing_of(session, hello);
+  session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
   leases_.connected(session.id, session.label);
   if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
     leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
@@ -184,7 +186,7 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
     return {};
   }
   Slot& slot = session.open_slot(open.slot, *gpu);
-  leases_.apply(sched::SeatOpened{seat_of(session, slot), session.standing.share});
+  leases_.apply(sched::SeatOpened{seat_of(session, slot), session.standing.share, session.ends_own_turns});
   if (session.standing != base::Standing()) tell_standing(session, slot);
   send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
   const base::SeatId seat = seat_of(session, slot);
@@ -408,13 +410,20 @@ base::Status Translator::on(Session& session, const wire::HostWanted& wanted) {
   if (host_ == nullptr) {
     send(session, wire::HostLent{.slot = wanted.slot});
   } else {
-    host_->wanted(session.id, wanted.slot, std::min(wanted.bytes, wire::kMaxHostChunkBytes), session.trust_domain);
+    host_->wanted({session.id, wanted.slot}, std::min(wanted.bytes, wire::kMaxHostChunkBytes), session.trust_domain);
   }
   return {};
 }
 
 base::Status Translator::on(Session& session, const wire::HostReturned& returned) {
-  if (host_ != nullptr) host_->returned(session.id, returned.id);
+  const bool kept = returned.kept != 0 && session.protocol >= wire::kKeptHostProtocol;
+  if (host_ != nullptr) host_->returned(session.id, returned.id, kept);
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::HostForgotten& forgotten) {
+  GPUMUX_TRY(check_slot(forgotten.slot));
+  if (host_ != nullptr) host_->forgotten({session.id, forgotten.slot});
   return {};
 }
 
@@ -443,8 +452,16 @@ void Translator::send_expected_eviction(const sched::ExpectEviction& eviction) {
 }
 
 void Translator::send_loan(const HostLoan& loan, int fd) {
-  if (Session* const session = find(loan.tenant))
-    send(*session, wire::HostLent{.slot = loan.slot, .id = loan.id, .bytes = loan.bytes}, fd);
+  if (Session* const session = find(loan.seat.tenant))
+    send(*session, wire::HostLent{.slot = loan.seat.slot, .id = loan.id, .bytes = loan.bytes}, fd);
+}
+
+void Translator::send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids) {
+  Session* const session = find(seat.tenant);
+  if (session == nullptr) return;
+  wire::HostForget forget{.slot = seat.slot, .count = static_cast<std::uint32_t>(ids.size())};
+  std::copy(ids.begin(), ids.end(), forget.ids);
+  send(*session, forget);
 }
 
 // Where host memory is short nobody keeps what it could do without.
@@ -507,6 +524,16 @@ void Translator::send(Session& session, const Message& message, int fd) {
   unwritable_.push_back(session.id);
 }
 
+void Translator::send_contention(Session& session, std::uint32_t number, bool contended, base::Duration idle_hold) {
+  const auto ns = [](base::Duration time) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0));
+  };
+  send(session, wire::Contention{.slot = number,
+                                 .contended = contended ? 1u : 0u,
+                                 .idle_hold_ns = ns(idle_hold),
+                                 .in_flight_ns = ns(session.slot(number)->in_flight)});
+}
+
 void Translator::carry_out(const sched::Command& command) {
   std::visit(
       [this](const auto& c) {
@@ -526,10 +553,7 @@ void Translator::carry_out(const sched::Command& command) {
             session->page.grant(*number, c.epoch, slot.exclusive, c.contended);
             if (hand_over_) hand_over_(false);
             // The grant itself wakes only those who want to submit; who watches for idleness learns of it here.
-            if (c.contended) {
-              const auto idle_hold = static_cast<std::uint64_t>(std::max<std::int64_t>(c.idle_hold.count(), 0));
-              send(*session, wire::Contention{.slot = *number, .contended = 1, .idle_hold_ns = idle_hold});
-            }
+            if (c.contended) send_contention(*session, *number, true, c.idle_hold);
           } else if constexpr (std::is_same_v<Command, sched::Revoke>) {
             slot.granted = false;
             slot.epoch = c.epoch;
@@ -551,9 +575,8 @@ void Translator::carry_out(const sched::Command& command) {
             if (hand_over_) hand_over_(true);
           } else if constexpr (std::is_same_v<Command, sched::Contention>) {
             if (slot.granted) session->page.set_contended(*number, c.contended);
-            const auto idle_hold = static_cast<std::uint64_t>(std::max<std::int64_t>(c.idle_hold.count(), 0));
-            send(*session,
-                 wire::Contention{.slot = *number, .contended = c.contended ? 1u : 0u, .idle_hold_ns = idle_hold});
+            slot.in_flight = c.in_flight;
+            send_contention(*session, *number, c.contended, c.idle_hold);
           }
         }
       },

@@ -118,10 +118,12 @@ class Translator {
   base::Status on(Session& session, const wire::RoomWanted& wanted);
   base::Status on(Session& session, const wire::HostWanted& wanted);
   base::Status on(Session& session, const wire::HostReturned& returned);
+  base::Status on(Session& session, const wire::HostForgotten& forgotten);
   void open_room(Session& session, base::SeatId seat, bool may_be_back);
   void send_room(const sched::RoomBound& bound);
   void send_expected_eviction(const sched::ExpectEviction& eviction);
   void send_loan(const HostLoan& loan, int fd);
+  void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
   void spare_host(bool is_short);
   sched::Quota quota_of(const Session& session, const wire::Hello& hello);
   void tell_standing(const Session& session, const Slot& slot);
@@ -134,6 +136,7 @@ class Translator {
   void note_unknown_entry(const Session& session, std::string_view name);
   template <class Message>
   void send(Session& session, const Message& message, int fd = -1);
+  void send_contention(Session& session, std::uint32_t number, bool contended, base::Duration idle_hold);
   void carry_out(const sched::Command& command);
 
   Leases& leases_;

@@ -41,8 +41,11 @@ class InFlight {
   InFlight(const InFlight&) = delete;
   InFlight& operator=(const InFlight&) = delete;
 
-  // Zero: no bound. The caller makes the memos invalid, so that threads come here, or do so no more.
-  void set_bound(base::Duration bound) { bound_ns_.store(bound.count(), std::memory_order_relaxed); }
+  // Zero: no bound. True: it was another; then the caller makes the memos invalid, so that threads come here, or do so
+  // no more.
+  bool set_bound(base::Duration bound) {
+    return bound_ns_.exchange(bound.count(), std::memory_order_relaxed) != bound.count();
+  }
   bool is_bounded() const { return bound_ns_.load(std::memory_order_relaxed) != 0; }
 
   // Before a submission, not inside the gate: waits while the stream (as in StreamSet::note) has its bound queued.

@@ -8,7 +8,8 @@
 
 namespace gpumux::pager {
 
-// Memory of this process, aligned to 2 MiB; its size is a multiple of that.
+// Memory of this process, aligned to 2 MiB; its size is a multiple of that. The same memory may be lent again and
+// again, and then has the same address and size.
 struct HostChunk {
   std::byte* address = nullptr;
   std::uint64_t bytes = 0;
@@ -23,7 +24,8 @@ class HostMemory {
   virtual ~HostMemory() = default;
   // About so many bytes (never more than twice). Nothing: not now.
   virtual std::optional<HostChunk> lend(std::uint64_t bytes) = 0;
-  // No longer registered with the driver, and nobody uses it any more.
+  // Nobody uses it any more, no copy of the GPU's either. It stays registered with the driver, so that it need not be
+  // when it is lent again: before it is unmapped, Pager::unregister_host.
   virtual void give_back(const HostChunk& chunk) = 0;
 };
 

@@ -8,10 +8,8 @@ namespace gpumux::pager {
 using cuda::CUresult;
 
 HostSlots::~HostSlots() {
-  for (const auto& chunk : chunks_) {
-    if (chunk->registered) driver_.cuMemHostUnregister(chunk->memory.address);
-    lender_->give_back(chunk->memory);
-  }
+  unregister_all();
+  for (const auto& chunk : chunks_) lender_->give_back(chunk->memory);
 }
 
 std::uint32_t HostSlots::take(std::uint32_t count, std::vector<HostSlot>* slots) {
@@ -54,6 +52,7 @@ bool HostSlots::borrow() {
   chunk->memory = *lent;
   chunk->used.resize(lent->bytes / kBlockBytes);
   const base::Locked locked(mutex_);
+  chunk->registered = registered_.count(lent->address) != 0;
   borrowed_bytes_ += lent->bytes;
   chunks_.push_back(std::move(chunk));
   return true;
@@ -64,7 +63,10 @@ CUresult HostSlots::ensure_registered(const HostSlot& slot) {
   if (chunk.registered) return cuda::CUDA_SUCCESS;
   const CUresult result =
       driver_.cuMemHostRegister_v2(chunk.memory.address, chunk.memory.bytes, cuda::kMemHostRegisterPortable);
-  chunk.registered = result == cuda::CUDA_SUCCESS;
+  if (result != cuda::CUDA_SUCCESS) return result;
+  const base::Locked locked(mutex_);
+  registered_.insert(chunk.memory.address);
+  chunk.registered = true;
   return result;
 }
 
@@ -101,22 +103,30 @@ std::uint64_t HostSlots::shrink(std::uint64_t keep) {
       borrowed_bytes_ -= gone->memory.bytes;
     }
     given_back += gone->memory.bytes;
-    // Where the driver refuses, its registration ends with the context; the memory goes back either way.
-    if (gone->registered) driver_.cuMemHostUnregister(gone->memory.address);
     lender_->give_back(gone->memory);
+  }
+}
+
+// Where the driver refuses, its registration ends with the context; the memory goes either way.
+void HostSlots::unregister(const std::byte* address, std::uint64_t bytes) {
+  const base::Locked locked(mutex_);
+  auto at = registered_.lower_bound(const_cast<std::byte*>(address));
+  while (at != registered_.end() && *at < address + bytes) {
+    driver_.cuMemHostUnregister(*at);
+    at = registered_.erase(at);
   }
 }
 
 void HostSlots::unregister_all() {
   const base::Locked locked(mutex_);
-  for (const auto& chunk : chunks_) {
-    if (chunk->registered) driver_.cuMemHostUnregister(chunk->memory.address);
-    chunk->registered = false;
-  }
+  for (std::byte* const address : registered_) driver_.cuMemHostUnregister(address);
+  registered_.clear();
+  for (const auto& chunk : chunks_) chunk->registered = false;
 }
 
 void HostSlots::forget_registrations() {
   const base::Locked locked(mutex_);
+  registered_.clear();
   for (const auto& chunk : chunks_) chunk->registered = false;
 }
 
@@ -134,6 +144,7 @@ void HostSlots::reset_after_fork() {
   mutex_.reset_after_fork();
   for (auto& chunk : chunks_) chunk.release();  // the parent's: neither the driver nor the lender hears of it
   chunks_.clear();
+  registered_.clear();
   borrowed_bytes_ = 0;
   used_blocks_ = 0;
 }

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Borrowed host memory, divided into slots of one block each.
 //
-// A chunk is registered with the driver (pinned) right before it is first copied to or from, and stays so as long as it
-// is borrowed: registering runs at about the bus's speed, which is far too slow for every switch, and fast enough to be
-// done for one chunk while the copies of the one before are under way.
+// A chunk is registered with the driver (pinned) right before it is first copied to or from, and stays so until its
+// memory is unmapped, borrowed or not: registering runs at about the bus's speed and holds locks of the driver's, which
+// is far too slow for every switch, and fast enough to be done once for each chunk while the copies of the one before
+// are under way. What is given back nobody touches: it holds what somebody else has evicted.
 //
 // Any thread may call any function. The lock is a leaf: under it the lender is never called, and the driver only to
 // unregister.
@@ -12,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "base/lock.h"
@@ -38,7 +40,7 @@ struct LentChunk {
   HostChunk memory;
   std::vector<bool> used;
   std::uint32_t used_count = 0;
-  // Only the thread that steps jobs registers; guarded by there being one.
+  // As in HostSlots::registered_. Only the thread that steps jobs registers; guarded by there being one.
   bool registered = false;
   bool held = false;  // being registered ahead of need: stays
 };
@@ -70,6 +72,8 @@ class HostSlots {
   // Gives unused chunks back until no more than `keep` bytes are borrowed; returns what was given back.
   std::uint64_t shrink(std::uint64_t keep);
 
+  // What lies there goes away, and is nobody's now.
+  void unregister(const std::byte* address, std::uint64_t bytes);
   // The context in which chunks were registered is about to go: unregisters all. They are registered anew when used.
   void unregister_all();
   // The same, when it is gone and its registrations with it.
@@ -85,6 +89,7 @@ class HostSlots {
   HostMemory* const lender_;
   mutable base::Mutex mutex_;
   std::vector<std::unique_ptr<LentChunk>> chunks_;
+  std::set<std::byte*> registered_;  // where they begin, also of those that are given back
   std::uint64_t borrowed_bytes_ = 0;
   std::uint64_t used_blocks_ = 0;
 };

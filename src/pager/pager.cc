@@ -508,6 +508,11 @@ std::uint64_t Pager::release_unused_host(std::uint64_t keep) {
   return state_.host.shrink(state_.host.used_bytes() + keep);
 }
 
+void Pager::unregister_host(const std::byte* address, std::uint64_t bytes) {
+  const Engine::Current current(state_.engine);
+  state_.host.unregister(address, bytes);
+}
+
 std::uint64_t Pager::likely_host_bytes(std::uint64_t bytes) const {
   const base::Locked locked(state_.mutex);
   std::uint64_t likely = 0;

@@ -187,6 +187,8 @@ class Pager {
   std::uint64_t host_unused_bytes() const;
   // Gives back what is unused until no more than `keep` bytes are; copies stay. Returns how much.
   std::uint64_t release_unused_host(std::uint64_t keep);
+  // The lender's: what lies there was given back, and is about to be unmapped.
+  void unregister_host(const std::byte* address, std::uint64_t bytes);
   // What evicting so many bytes will take of host memory beyond what has copies already, if it goes as the last time:
   // what was constant then takes none, what was never evicted all.
   std::uint64_t likely_host_bytes(std::uint64_t bytes) const;

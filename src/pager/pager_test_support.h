@@ -12,6 +12,7 @@
 #include <cstring>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <random>
 #include <string>
 
@@ -152,15 +153,26 @@ inline void clear_faults() {
   }
 }
 
-// Lends memory of this process, up to a limit that tests change.
+// Lends memory of this process, up to a limit that tests change. What is given back is lent again as it is.
 class LocalHostMemory : public HostMemory {
  public:
   explicit LocalHostMemory(std::uint64_t limit = std::uint64_t{1} << 40, std::uint64_t chunk_bytes = 8 * kMebibyte)
       : limit_(limit), chunk_bytes_(chunk_bytes) {}
-  ~LocalHostMemory() { EXPECT_EQ(lent_.load(), 0u) << "host memory was not given back"; }
+  ~LocalHostMemory() {
+    EXPECT_EQ(lent_.load(), 0u) << "host memory was not given back";
+    for (const HostChunk& chunk : back_) ::munmap(reinterpret_cast<void*>(chunk.id), chunk_bytes_ + kBlockBytes);
+  }
 
   std::optional<HostChunk> lend(std::uint64_t) override {
     if (lent_.load() + chunk_bytes_ > limit_.load()) return std::nullopt;
+    const std::lock_guard lock(mutex_);
+    if (!back_.empty()) {
+      const HostChunk chunk = back_.back();
+      back_.pop_back();
+      ::mprotect(chunk.address, chunk.bytes, PROT_READ | PROT_WRITE);
+      lent_ += chunk_bytes_;
+      return chunk;
+    }
     void* memory =
         ::mmap(nullptr, chunk_bytes_ + kBlockBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return std::nullopt;
@@ -169,8 +181,10 @@ class LocalHostMemory : public HostMemory {
     return HostChunk{reinterpret_cast<std::byte*>(address), chunk_bytes_, reinterpret_cast<std::uintptr_t>(memory)};
   }
   void give_back(const HostChunk& chunk) override {
+    const std::lock_guard lock(mutex_);
     // Whoever uses it later crashes instead of reading old data.
-    ::munmap(reinterpret_cast<void*>(chunk.id), chunk_bytes_ + kBlockBytes);
+    ::mprotect(chunk.address, chunk.bytes, PROT_NONE);
+    back_.push_back(chunk);
     lent_ -= chunk.bytes;
   }
 
@@ -181,6 +195,8 @@ class LocalHostMemory : public HostMemory {
   std::atomic<std::uint64_t> limit_;
   const std::uint64_t chunk_bytes_;
   std::atomic<std::uint64_t> lent_{0};
+  std::mutex mutex_;
+  std::vector<HostChunk> back_;
 };
 
 class TestSeat final : public DrainedSeat {

@@ -274,6 +274,38 @@ TEST_F(PagingTest, HostMemoryIsPreparedForWhatIsLikelyToNeedIt) {
   EXPECT_EQ(read(data, 8 * kMebibyte), random_words(32 * kMebibyte, 15));
 }
 
+// Goal: host memory is registered once, however often it is given back and lent again, until it is to go or its
+// registration is gone. Method: calls are counted; what is given back has no rights, so whoever touches it crashes.
+TEST_F(PagingTest, HostMemoryThatWasGivenBackIsStillRegistered) {
+  const std::atomic<std::uint64_t>& registered = the_faults()["cuMemHostRegister_v2"]->calls;
+  const std::atomic<std::uint64_t>& unregistered = the_faults()["cuMemHostUnregister"]->calls;
+  const CUdeviceptr data = get(32 * kMebibyte);
+  write(data, random_words(32 * kMebibyte, 16));
+  const auto once = [&] {
+    ASSERT_EQ(evict(), JobState::kDone);
+    EXPECT_EQ(host_.lent(), 32 * kMebibyte);
+    ASSERT_EQ(restore(), JobState::kDone);
+    pager().shrink_host(UINT64_MAX);
+    EXPECT_EQ(host_.lent(), 0u);
+  };
+  for (int round = 0; round < 3; ++round) once();
+  EXPECT_EQ(registered, 4u);
+  EXPECT_EQ(unregistered, 0u);
+  // One of them is unmapped, or could be.
+  const auto chunk = host_.lend(1);
+  ASSERT_TRUE(chunk);
+  host_.give_back(*chunk);
+  pager().unregister_host(chunk->address, chunk->bytes);
+  pager().unregister_host(chunk->address, chunk->bytes);
+  EXPECT_EQ(unregistered, 1u);
+  once();
+  EXPECT_EQ(registered, 5u);
+  EXPECT_EQ(read(data, 8 * kMebibyte), random_words(32 * kMebibyte, 16));
+  EXPECT_CUDA(release(data));
+  pager_.reset();
+  EXPECT_EQ(unregistered, registered.load());
+}
+
 TEST_F(PagingTest, ALeaseThatComesBackEndsTheEviction) {
   const CUdeviceptr data = get(64 * kMebibyte);
   write(data, random_words(64 * kMebibyte, 14));

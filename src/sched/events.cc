@@ -56,7 +56,7 @@ std::string text(const GpuSettings& s) {
   out += " quantum=" + text(s.quantum) + " max_runtime=" + text(s.max_runtime) + " stall=" + text(s.stall_timeout) +
          "/" + text(s.stall_retry) + " step=" + text(s.step_delay) + " ageing=" + text(s.gang_ageing) +
          " priority_ageing=" + text(s.priority_ageing) + " idle_hold=" + text(s.idle_hold) +
-         " silence=" + text(s.silence_limit) + "/" + text(s.kill_silent_after);
+         " in_flight=" + text(s.in_flight) + " silence=" + text(s.silence_limit) + "/" + text(s.kill_silent_after);
   out += s.overlap ? " overlap" : " no-overlap";
   return out;
 }
@@ -97,7 +97,7 @@ struct EventText {
     return "gang " + std::to_string(e.tenant.value) + " " + quoted(e.key) + " of " + std::to_string(e.world);
   }
   std::string operator()(const SeatOpened& e) const {
-    return "open " + text(e.seat) + " weight " + std::to_string(e.weight);
+    return "open " + text(e.seat) + " weight " + std::to_string(e.weight) + (e.ends_own_turns ? " ends_own_turns" : "");
   }
   std::string operator()(const StandingChanged& e) const {
     return "standing " + text(e.seat) + " priority " + std::to_string(e.priority) + " weight " +
@@ -140,7 +140,8 @@ struct CommandText {
   }
   std::string operator()(const Step& c) const { return "step " + text(c.seat) + " " + text(c.epoch) + times(c.count); }
   std::string operator()(const Contention& c) const {
-    return "contention " + text(c.seat) + (c.contended ? " yes " : " no ") + text(c.idle_hold);
+    return "contention " + text(c.seat) + (c.contended ? " yes " : " no ") + text(c.idle_hold) +
+           (c.in_flight == Duration::zero() ? "" : " in_flight=" + text(c.in_flight));
   }
   std::string operator()(const HeadsUp& c) const { return "heads_up " + text(c.seat); }
   std::string operator()(const ReportStall& c) const {

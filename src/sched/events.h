@@ -45,6 +45,7 @@ struct GpuSettings {
   Duration silence_limit = std::chrono::milliseconds(500);  // who does not answer a revocation this long is passed over
   Duration kill_silent_after = kUnlimited;                  // and killed after this, if configured
   Duration priority_ageing = kUnlimited;  // who has waited this long for higher priorities gets a quantum like them
+  Duration in_flight = kUnlimited;        // work that a seat may have queued while it is not the only one
   bool overlap = true;                    // the next holder starts while the last one's work drains
   bool operator==(const GpuSettings&) const = default;
 };
@@ -62,7 +63,8 @@ struct TenantGone { TenantId tenant; };  // dead or disconnected for good: all i
 // Joins the gang `key` of its user; an empty key makes a gang of this tenant's own seats. `world`: how many members
 // will join; 0: unknown.
 struct GangJoined { TenantId tenant; std::string key; std::uint32_t world = 0; };
-struct SeatOpened { SeatId seat; std::uint32_t weight = 1; };
+// `ends_own_turns`: no quantum ends its leases, and who waits for its GPU is served in order of arrival.
+struct SeatOpened { SeatId seat; std::uint32_t weight = 1; bool ends_own_turns = false; };
 // clang-format on
 // How a seat stands among those that want the same GPU.
 struct StandingChanged {
@@ -118,9 +120,10 @@ struct Reopen { SeatId seat; LeaseEpoch epoch; LeaseKind kind; };
 // `count` submissions may pass the closed gate of a seat that has been told of the revocation and has drained. Answered
 // by Stepped when threads have used some, then by Drained when that work is done, until all are used or taken back.
 struct Step { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
-// Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened and
-// when its GPU's idle_hold changes: a Grant says only whether it is contended.
-struct Contention { SeatId seat; bool contended; Duration idle_hold; };
+// Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened, and
+// when its GPU's idle_hold or in_flight changes: a Grant says only whether it is contended. `in_flight`: the most work
+// that it may have queued; zero: any.
+struct Contention { SeatId seat; bool contended; Duration idle_hold; Duration in_flight{}; };
 // A grant is about to come, as far as anybody can know: to the members of the unit that is next when the one before it
 // is told to go, has closed its gates, or is about to give up. Only a hint: it promises nothing, and is sent once.
 struct HeadsUp { SeatId seat; };

@@ -182,9 +182,13 @@ void LeaseCore::State::leave(Seat& seat) {
 
 void LeaseCore::State::remove_seat(Seat& seat) {
   Tenant& tenant = *seat.tenant;
+  Gpu& gpu = *seat.gpu;
   leave(seat);
-  seat.gpu->seats.erase(&seat);
+  gpu.seats.erase(&seat);
+  if (seat.ends_own_turns) --gpu.own_turns;
   std::erase_if(tenant.seats, [&](const std::unique_ptr<Seat>& one) { return one.get() == &seat; });
+  settle_order(gpu);
+  settle_in_flight(gpu);
 }
 
 // ---- gangs --------------------------------------------------------------------------------------

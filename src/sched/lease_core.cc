@@ -21,6 +21,7 @@ GpuSettings sane(GpuSettings s) {
     *d = std::max(*d, kShortestSetting);
   }
   s.gang_ageing = std::max(s.gang_ageing, Duration::zero());
+  s.in_flight = std::max(s.in_flight, kShortestSetting);
   s.priority_ageing = std::max(s.priority_ageing, kShortestSetting);
   if (s.idle_hold != kAutomatic) s.idle_hold = std::max(s.idle_hold, Duration::zero());
   return s;
@@ -79,6 +80,7 @@ void LeaseCore::State::on(const GpuAdded& e) {
   gpu->index = e.gpu;
   gpu->settings = sane(e.settings);
   gpu->policy = &policy_of(gpu->settings.policy);
+  gpu->told_in_flight = in_flight_of(*gpu);
   gpu->next_epoch.value = std::max(e.first_epoch.value, kFirstEpoch);
   gpu_list.insert(std::upper_bound(gpu_list.begin(), gpu_list.end(), gpu.get(),
                                    [](const Gpu* a, const Gpu* b) { return a->index < b->index; }),
@@ -91,15 +93,12 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   if (gpu == nullptr) return;
   const GpuSettings before = gpu->settings;
   gpu->settings = sane(e.settings);
-  const Policy* const policy = &policy_of(gpu->settings.policy);
-  if (std::exchange(gpu->policy, policy) != policy) rekey(*gpu);
+  settle_order(*gpu);
   touch(*gpu);
   rearm(*gpu, before);
+  settle_in_flight(*gpu);
   if (before.idle_hold == gpu->settings.idle_hold) return;
-  for (const Seat* seat : gpu->seats) {
-    const bool contended = seat->phase == SeatPhase::kHolding && seat->unit->told_contended;
-    command(Contention{seat->id, contended, idle_hold_of(*gpu)});
-  }
+  for (const Seat* seat : gpu->seats) tell_contention(*seat);
 }
 
 // New limits hold for what is under way, too, counted from now. Limits that have not changed go on: else a setting that
@@ -164,6 +163,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->gpu = gpu;
   seat->tenant = tenant;
   seat->weight = std::clamp(e.weight, 1u, kMaxWeight);
+  seat->ends_own_turns = e.ends_own_turns;
   seat->since = seat->allowed_to = now;
   seat->answer.kind = TimerKind::kAnswer;
   seat->answer.seat = seat.get();
@@ -174,8 +174,10 @@ void LeaseCore::State::on(const SeatOpened& e) {
   const auto at = std::find_if(tenant->seats.begin(), tenant->seats.end(),
                                [&](const auto& other) { return e.seat.gpu < other->id.gpu; });
   tenant->seats.insert(at, std::move(seat));
-  command(
-      Contention{e.seat, false, idle_hold_of(*gpu)});  // so that it knows how long to hold when a contended grant comes
+  if (e.ends_own_turns) ++gpu->own_turns;
+  settle_order(*gpu);
+  settle_in_flight(*gpu);
+  tell_contention(*seat_of(e.seat));  // so that it knows how long to hold when a contended grant comes
   rebuild(unit, false);
 }
 

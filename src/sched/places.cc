@@ -142,9 +142,28 @@ void LeaseCore::State::tell_contention(Unit& unit, bool always) {
   unit.told_contended = contended;
   for (Seat* seat : unit.seats) {
     if (seat->phase == SeatPhase::kHolding && !seat->resting) {
-      command(Contention{seat->id, contended, idle_hold_of(*seat->gpu)});
+      tell_contention(*seat);
     }
   }
+}
+
+void LeaseCore::State::tell_contention(const Seat& seat) {
+  const bool contended = seat.phase == SeatPhase::kHolding && seat.unit->told_contended;
+  command(Contention{seat.id, contended, idle_hold_of(*seat.gpu), seat.gpu->told_in_flight});
+}
+
+// Zero: no bound. One that is alone keeps nobody waiting, and where all run at once nobody waits for a turn.
+Duration LeaseCore::State::in_flight_of(const Gpu& gpu) {
+  const bool is_bounded =
+      gpu.settings.mode == Mode::kSerial && gpu.seats.size() > 1 && gpu.settings.in_flight != kUnlimited;
+  return is_bounded ? gpu.settings.in_flight : Duration::zero();
+}
+
+// To be called when the GPU's seats, mode or settings have changed.
+void LeaseCore::State::settle_in_flight(Gpu& gpu) {
+  const Duration bound = in_flight_of(gpu);
+  if (std::exchange(gpu.told_in_flight, bound) == bound) return;
+  for (const Seat* seat : gpu.seats) tell_contention(*seat);
 }
 
 }  // namespace gpumux::sched

@@ -341,6 +341,7 @@ Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const U
   const auto order = precedence(waiter, holder);
   if (order < 0) return latest - now;
   if (order > 0 && !holder.is_safe) return Duration::zero();
+  if (ends_own_turns(holder)) return latest - now;
   const TimePoint quantum_end =
       is_restoring(holder) ? TimePoint::max() : after(std::max(holder.granted_at, holder.ready_at), quantum_of(gpu));
   if (now < quantum_end) return std::min(quantum_end, latest) - now;

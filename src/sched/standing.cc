@@ -69,6 +69,12 @@ void LeaseCore::State::on(const StandingChanged& e) {
   touch(unit);
 }
 
+// The policy that those who wait are sorted by. To be called when the GPU's policy or its seats have changed.
+void LeaseCore::State::settle_order(Gpu& gpu) {
+  const Policy* const policy = &policy_of(gpu.own_turns > 0 ? PolicyKind::kFifo : gpu.settings.policy);
+  if (std::exchange(gpu.policy, policy) != policy) rekey(gpu);
+}
+
 // ---- priorities ---------------------------------------------------------------------------------
 
 std::int32_t LeaseCore::State::priority_of(const Unit& unit) {
@@ -167,12 +173,16 @@ void LeaseCore::State::settle_yielding(Unit& started) {
   }
 }
 
+bool ends_own_turns(const Unit& unit) {
+  return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->ends_own_turns; });
+}
+
 bool LeaseCore::wants_turns(GpuIndex index) const {
   const Gpu* const gpu = state_->gpu_of(index);
   if (gpu == nullptr || gpu->seats.empty()) return false;
   const Seat& first = **gpu->seats.begin();
   return std::any_of(gpu->seats.begin(), gpu->seats.end(), [&first](const Seat* seat) {
-    return is_capped(*seat) || seat->priority != first.priority || seat->weight != first.weight;
+    return is_capped(*seat) || seat->ends_own_turns || seat->priority != first.priority || seat->weight != first.weight;
   });
 }
 

@@ -76,6 +76,7 @@ struct Seat {
   MemoryObstacle obstacle = MemoryObstacle::kNone;  // why that cannot come
   bool keeps_place = false;  // it gave its last lease up for want of memory, and waits as from before that
 
+  bool ends_own_turns = false;
   std::int32_t priority = 0;
   std::uint32_t cap = kNoCap;  // thousandths of all time
   Duration allowance{};        // lease time that the cap leaves it, as of `allowed_to`
@@ -180,8 +181,9 @@ struct Unit {
   bool passed_over() const { return silent > 0; }
 };
 
-// Whether any of its seats has a cap.
+// Whether any of its seats has a cap; or ends its turns itself.
 bool has_cap(const Unit& unit);
+bool ends_own_turns(const Unit& unit);
 
 struct BySerial {
   bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
@@ -194,6 +196,8 @@ struct Gpu {
   GpuIndex index;
   GpuSettings settings;
   const Policy* policy = nullptr;
+  std::size_t own_turns = 0;  // seats that end their turns themselves
+  Duration told_in_flight{};  // the seats were told
   LeaseEpoch next_epoch;
   std::array<std::array<std::uint32_t, kPlaces>, kKinds> count{};  // seats by kind and place
   std::set<Unit*, BySerial> holders;                               // units with a seat whose place is kHolding
@@ -315,6 +319,11 @@ struct LeaseCore::State {
   void drain_is_over();
   Duration idle_hold_of(const Gpu& gpu) const;
 
+  // ---- places.cc: what tenants are told of each other --------------------------------------------
+  static Duration in_flight_of(const Gpu& gpu);
+  void tell_contention(const Seat& seat);
+  void settle_in_flight(Gpu& gpu);
+
   // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
   static std::int32_t priority_of(const Unit& unit);
   static std::int64_t level_of(const Unit& unit);
@@ -324,6 +333,7 @@ struct LeaseCore::State {
   static bool any_before(const Unit& unit, Predicate outranks);
   static bool is_outranked(const Unit& unit);
   void lift(Unit& unit);
+  void settle_order(Gpu& gpu);
   void settle_yielded(Unit& unit);
   void settle_yielding(Unit& started);
   void settle_allowance(Seat& seat) const;

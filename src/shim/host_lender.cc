@@ -34,20 +34,26 @@ void HostLender::on_lent(const wire::HostLent& message, os::FileDescriptor memor
     asked_ -= asked_each_.front();
     asked_each_.erase(asked_each_.begin());
   }
-  if (message.bytes == 0 || !memory) {
+  if (message.bytes == 0) {
     refused_until_ = os::SystemClock().now() + kAskAgain;
     return;
   }
   arrived_.push_back({message, std::move(memory)});
 }
 
-void HostLender::on_connected() {
+void HostLender::on_forget(const wire::HostForget& message) {
+  const base::Locked locked(mutex_);
+  forget_.insert(forget_.end(), message.ids, message.ids + message.count);
+}
+
+void HostLender::on_lost() {
   const base::Locked locked(mutex_);
   asked_ = 0;
   asked_each_.clear();
   refused_until_ = {};
-  connected_anew_ = true;
+  lost_ = true;
   arrived_.clear();
+  forget_.clear();
 }
 
 // Aligned to a block, so that huge pages and copies meet it.
@@ -86,18 +92,45 @@ bool HostLender::map(Arrived& arrived) {
   return true;
 }
 
+// Its index. The daemon has numbered it: what is kept under this number is this one.
+std::size_t HostLender::find_kept(std::uint64_t id) const {
+  const auto found = std::find_if(lent_.begin(), lent_.end(),
+                                  [id](const Lent& lent) { return lent.kept && !lent.orphan && lent.id == id; });
+  return static_cast<std::size_t>(found - lent_.begin());
+}
+
+bool HostLender::take_kept(const wire::HostLent& message) {
+  const std::size_t index = find_kept(message.id);
+  if (index == lent_.size()) return false;
+  Lent& lent = lent_[index];
+  if (::mprotect(lent.address, lent.bytes, PROT_READ | PROT_WRITE) != 0) {
+    unmap(index);
+    return false;
+  }
+  lent.kept = false;
+  return true;
+}
+
+void HostLender::unmap(std::size_t index) {
+  const Lent& lent = lent_[index];
+  port_.unregister_host(slot_, lent.address, lent.bytes);
+  ::munmap(lent.address, lent.bytes);
+  lent_.erase(lent_.begin() + static_cast<std::ptrdiff_t>(index));
+}
+
 void HostLender::map_arrived() {
   std::vector<Arrived> arrived;
   {
     const base::Locked locked(mutex_);
     arrived.swap(arrived_);
     // Numbers of an earlier connection mean nothing to whoever is at the other end now.
-    if (std::exchange(connected_anew_, false)) {
+    if (std::exchange(lost_, false)) {
       for (Lent& lent : lent_) lent.orphan = true;
+      keeps_in_vain_ = true;
     }
   }
   for (Arrived& one : arrived) {
-    if (!map(one)) port_.return_host(one.message.id);
+    if (one.memory ? !map(one) : !take_kept(one.message)) port_.return_host(one.message.id, false);
   }
 }
 
@@ -132,6 +165,7 @@ void HostLender::want(std::uint64_t bytes) {
 std::uint64_t HostLender::unused_bytes() const {
   std::uint64_t bytes = 0;
   for (const Lent& lent : lent_) {
+    if (lent.kept) continue;
     for (const std::byte* piece : lent.free)
       bytes += std::min<std::uint64_t>(pager::kHostChunkBytes,
                                        static_cast<std::uint64_t>(lent.address + lent.bytes - piece));
@@ -144,7 +178,7 @@ std::optional<pager::HostChunk> HostLender::lend(std::uint64_t bytes) {
   // The fullest first, so that the emptiest become free as a whole.
   Lent* best = nullptr;
   for (Lent& lent : lent_) {
-    if (!lent.free.empty() && (best == nullptr || lent.free.size() < best->free.size())) best = &lent;
+    if (!lent.kept && !lent.free.empty() && (best == nullptr || lent.free.size() < best->free.size())) best = &lent;
   }
   if (best == nullptr) {
     ask(bytes);
@@ -166,17 +200,45 @@ std::uint64_t HostLender::give_up(std::uint64_t bytes) {
   map_arrived();
   std::uint64_t given = 0;
   for (std::size_t i = lent_.size(); i-- > 0 && given < bytes;) {
-    const Lent& lent = lent_[i];
+    Lent& lent = lent_[i];
     const std::uint64_t pieces = (lent.bytes + pager::kHostChunkBytes - 1) / pager::kHostChunkBytes;
-    if (lent.free.size() != pieces) continue;
-    ::munmap(lent.address, lent.bytes);
+    if (lent.kept || lent.free.size() != pieces) continue;
     given += lent.bytes;
     const std::uint64_t id = lent.id;
     const bool orphan = lent.orphan;
-    lent_.erase(lent_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (!orphan) port_.return_host(id);
+    // Others may have it from now on: a stray pointer of the program's must not find it.
+    lent.kept = !orphan && port_.may_keep_host() && ::mprotect(lent.address, lent.bytes, PROT_NONE) == 0;
+    const bool kept = lent.kept;
+    if (!kept) unmap(i);
+    if (!orphan) port_.return_host(id, kept);
   }
   return given;
+}
+
+// One at a time, a few milliseconds: a job of the pager's may be under way.
+bool HostLender::forget_one() {
+  map_arrived();
+  if (keeps_in_vain_) {
+    const auto vain =
+        std::find_if(lent_.begin(), lent_.end(), [](const Lent& lent) { return lent.kept && lent.orphan; });
+    keeps_in_vain_ = vain != lent_.end();
+    if (keeps_in_vain_) unmap(static_cast<std::size_t>(vain - lent_.begin()));
+    return keeps_in_vain_;
+  }
+  std::uint64_t id = 0;
+  {
+    const base::Locked locked(mutex_);
+    if (forget_.empty()) return false;
+    id = forget_.back();
+  }
+  if (const std::size_t index = find_kept(id); index != lent_.size()) unmap(index);
+  {
+    const base::Locked locked(mutex_);
+    // A connection that was lost meanwhile has taken the question with it.
+    if (std::erase(forget_, id) == 0 || !forget_.empty()) return true;
+  }
+  port_.forgot_host(slot_);
+  return true;
 }
 
 }  // namespace gpumux::shim

@@ -5,7 +5,14 @@
 // the daemon cannot give at once is asked for again after a while. What the pager has given back stays here until the
 // daemon recalls it: the next switch will want it.
 //
-//   agent's thread: on_lent.   The mover's: everything else.
+// What goes back to the daemon is *kept*: mapped without any rights, and registered with the driver, so that it costs
+// nothing when the daemon lends it to this seat again; others may have it meanwhile. It is unmapped when the daemon
+// says so (HostForget), or is gone.
+//
+//     lent <--HostLent without memory-- kept --HostForget, connection lost--> unmapped
+//       \----------give_up-------------->/
+//
+//   agent's thread: on_*.   The mover's: everything else.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +32,12 @@ class HostLender final : public pager::HostMemory {
   // How the daemon is spoken to; false: it cannot be reached now.
   struct Port {
     virtual bool ask_for_host(std::uint32_t slot, std::uint64_t bytes) = 0;
-    virtual void return_host(std::uint64_t id) = 0;
+    virtual void return_host(std::uint64_t id, bool kept) = 0;
+    virtual void forgot_host(std::uint32_t slot) = 0;
+    // Whether the daemon knows of what is kept.
+    virtual bool may_keep_host() = 0;
+    // What is about to be unmapped may be registered with the driver.
+    virtual void unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) = 0;
 
    protected:
     ~Port() = default;
@@ -47,11 +59,14 @@ class HostLender final : public pager::HostMemory {
   // Unused chunks go back to the daemon until so many bytes have; returns how many.
   std::uint64_t give_up(std::uint64_t bytes);
 
-  // From the daemon. No bytes: it has none now.
+  // Unmaps one chunk that is kept in vain. False: there is none.
+  bool forget_one();
+
+  // From the daemon. No bytes: it has none now. No memory: it is kept here.
   void on_lent(const wire::HostLent& message, os::FileDescriptor memory);
-  // A new connection: what was asked for on the old one will not be answered, and what was lent by a daemon that is
-  // gone is nobody's but ours.
-  void on_connected();
+  void on_forget(const wire::HostForget& message);
+  // The connection is lost: what was asked for will not be answered, and what was lent is nobody's but ours.
+  void on_lost();
 
   // So many bytes are at hand and not with the pager.
   std::uint64_t unused_bytes() const;
@@ -60,6 +75,7 @@ class HostLender final : public pager::HostMemory {
   struct Lent {
     std::uint64_t id = 0;
     bool orphan = false;  // its daemon is gone
+    bool kept = false;    // with the daemon again
     std::byte* address = nullptr;
     std::uint64_t bytes = 0;
     std::vector<std::byte*> free;  // pieces
@@ -71,6 +87,9 @@ class HostLender final : public pager::HostMemory {
 
   void map_arrived();
   bool map(Arrived& arrived);
+  std::size_t find_kept(std::uint64_t id) const;
+  bool take_kept(const wire::HostLent& message);
+  void unmap(std::size_t index);
   void ask(std::uint64_t missing);
 
   Port& port_;
@@ -79,9 +98,11 @@ class HostLender final : public pager::HostMemory {
   std::vector<Arrived> arrived_;           // under the mutex
   std::uint64_t asked_ = 0;                // under the mutex: bytes that the daemon has not answered for
   base::TimePoint refused_until_{};        // under the mutex
-  bool connected_anew_ = false;            // under the mutex
+  bool lost_ = false;                      // under the mutex
+  std::vector<std::uint64_t> forget_;      // under the mutex
   std::vector<std::uint64_t> asked_each_;  // under the mutex: in the order of asking; answers come in it
   std::vector<Lent> lent_;                 // the mover's
+  bool keeps_in_vain_ = false;             // the mover's: some of them may be kept for a daemon that is gone
 };
 
 }  // namespace gpumux::shim

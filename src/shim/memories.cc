@@ -469,7 +469,9 @@ void Memories::settle_locked(std::uint64_t mask) {
 
 // ---- the agent's thread
 
-void Memories::on_connected(bool speaks_of_memory) {
+void Memories::on_connected(std::uint32_t protocol) {
+  const bool speaks_of_memory = protocol >= wire::kMemoryProtocol;
+  daemon_keeps_host_.store(protocol >= wire::kKeptHostProtocol, std::memory_order_relaxed);
   unbound_.store(!speaks_of_memory, std::memory_order_seq_cst);
   mover_.spare_host(UINT64_MAX);  // what an earlier daemon was short of says nothing of this one
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
@@ -505,6 +507,19 @@ void Memories::on_room(const wire::Room& room) {
 void Memories::on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory) {
   if (lent.slot >= seats_.count()) return;
   of(lent.slot).lender.on_lent(lent, std::move(memory));
+  mover_.wake();
+}
+
+void Memories::on_host_forget(const wire::HostForget& forget) {
+  if (forget.slot >= seats_.count()) return;
+  of(forget.slot).lender.on_forget(forget);
+  mover_.wake();
+}
+
+void Memories::on_lost() {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (SeatMemory* const memory = if_any(slot)) memory->lender.on_lost();
+  }
   mover_.wake();
 }
 
@@ -546,6 +561,14 @@ bool Memories::ask_for_host(std::uint32_t slot, std::uint64_t bytes) {
   return send(slot, wire::HostWanted{.slot = slot, .bytes = bytes});
 }
 
-void Memories::return_host(std::uint64_t id) { agent_.send(wire::HostReturned{.id = id}); }
+void Memories::return_host(std::uint64_t id, bool kept) {
+  agent_.send(wire::HostReturned{.id = id, .kept = kept ? 1u : 0u});
+}
+
+void Memories::forgot_host(std::uint32_t slot) { agent_.send(wire::HostForgotten{.slot = slot}); }
+
+void Memories::unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) {
+  of(slot).pager.unregister_host(address, bytes);
+}
 
 }  // namespace gpumux::shim

@@ -248,12 +248,14 @@ class Memories final : public HostLender::Port, public Pools::Port {
 
   // ---- the agent's thread
 
-  void on_connected(bool speaks_of_memory);
+  void on_connected(std::uint32_t protocol);
   // With the agent and the seats locked: the first word about a seat on a connection.
   void announce(client::Agent::Announcement& announcement, std::uint32_t slot);
   void on_opened(std::uint32_t slot);
   void on_room(const wire::Room& room);
   void on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory);
+  void on_host_forget(const wire::HostForget& forget);
+  void on_lost();
   void unbind(std::uint32_t slot);
   void unbind_all();
 
@@ -261,7 +263,10 @@ class Memories final : public HostLender::Port, public Pools::Port {
 
   bool send_report(SeatMemory& memory, std::uint32_t flags);
   bool ask_for_host(std::uint32_t slot, std::uint64_t bytes) override;
-  void return_host(std::uint64_t id) override;
+  void return_host(std::uint64_t id, bool kept) override;
+  void forgot_host(std::uint32_t slot) override;
+  bool may_keep_host() override { return daemon_keeps_host_.load(std::memory_order_relaxed); }
+  void unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) override;
 
   // ---- Pools::Port
 
@@ -310,6 +315,7 @@ class Memories final : public HostLender::Port, public Pools::Port {
     cuda::CUdeviceptr base = 0;
   };
   std::multimap<cuda::CUdeviceptr, Opened> opened_;  // by the address that the program was given
+  std::atomic<bool> daemon_keeps_host_{false};       // knows of host memory that is kept
   std::atomic<bool> unbound_{false};                 // for seats that are opened from now on
   base::Mutex make_mutex_;
   std::array<std::atomic<SeatMemory*>, base::kMaxSeatsPerTenant> seats_memory_{};

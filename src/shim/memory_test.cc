@@ -15,6 +15,7 @@
 #include <array>
 #include <deque>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "os/futex.h"
@@ -91,6 +92,8 @@ class RoomDaemon {
   std::uint64_t grants() const { return grants_; }
   std::uint64_t reports() const { return reports_; }
   std::uint64_t refusals() const { return refusals_; }
+  std::uint64_t lent_again() const { return lent_again_; }
+  std::uint64_t forgotten() const { return forgotten_; }
   wire::Memory last() {
     const std::lock_guard lock(mutex_);
     return last_;
@@ -139,6 +142,9 @@ class RoomDaemon {
           page_ = static_cast<wire::LeasePage*>(
               ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, received->fd.get(), 0));
         }
+        lent_.clear();
+        kept_.clear();
+        told_ = 0;
         send(wire::Welcome{.protocol = wire::kProtocolVersion, .tenant = 1});
         continue;
       }
@@ -205,17 +211,42 @@ class RoomDaemon {
 
   void on(const wire::HostWanted& wanted) {
     if (wanted.bytes == 0 || wanted.bytes > wire::kMaxHostChunkBytes) complain("an odd wish for host memory");
-    std::uint64_t bytes = 32 * kMebibyte;
-    if (host_ + bytes > kHostBudget || (!calm_ && dice(4) == 0)) return send(wire::HostLent{.slot = wanted.slot});
+    constexpr std::uint64_t kBytes = 32 * kMebibyte;
+    if (!calm_ && dice(4) == 0) return send(wire::HostLent{.slot = wanted.slot});
+    if (!kept_.empty() && (dice(4) != 0 || (host_chunks() + 1) * kBytes > kHostBudget)) {
+      const std::uint64_t id = *kept_.begin();
+      kept_.erase(kept_.begin());
+      lent_.insert(id);
+      ++lent_again_;
+      return send(wire::HostLent{.slot = wanted.slot, .id = id, .bytes = kBytes});
+    }
+    if ((host_chunks() + 1) * kBytes > kHostBudget) return send(wire::HostLent{.slot = wanted.slot});
     const os::FileDescriptor memory(::memfd_create("host", MFD_CLOEXEC));
-    ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(bytes)), 0);
-    host_ += bytes;
-    send(wire::HostLent{.slot = wanted.slot, .id = ++last_id_, .bytes = bytes}, memory.get());
+    ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(kBytes)), 0);
+    lent_.insert(++last_id_);
+    send(wire::HostLent{.slot = wanted.slot, .id = last_id_, .bytes = kBytes}, memory.get());
   }
   void on(const wire::HostReturned& returned) {
     if (returned.id == 0 || returned.id > last_id_) complain("returns what it was not lent");
-    host_ -= 32 * kMebibyte;
+    if (lent_.erase(returned.id) == 0) return;  // of an earlier connection
+    if (returned.kept == 0) complain("does not keep host memory, or has not got what it has kept");
+    kept_.insert(returned.id);
+    if (told_ == 0 && dice(4) == 0) forget();
   }
+  void forget() {
+    wire::HostForget message{.slot = 0};
+    while (!kept_.empty() && message.count < 1 + dice(4)) {
+      message.ids[message.count++] = *kept_.begin();
+      kept_.erase(kept_.begin());
+    }
+    told_ = message.count;
+    send(message);
+  }
+  void on(const wire::HostForgotten&) {
+    if (std::exchange(told_, 0) == 0) complain("forgets what it was not told to");
+    ++forgotten_;
+  }
+  std::uint64_t host_chunks() const { return lent_.size() + kept_.size() + told_; }
 
   // ---- leases
 
@@ -311,8 +342,10 @@ class RoomDaemon {
   std::uint32_t ticket_ = 0;
   std::deque<Given> given_;
   std::uint64_t had_ = 0;
-  std::uint64_t host_ = 0;
+  std::set<std::uint64_t> lent_, kept_;  // host memory, on this connection
+  std::uint64_t told_ = 0;               // so many chunks are to be forgotten
   std::uint64_t last_id_ = 0;
+  std::atomic<std::uint64_t> lent_again_{0}, forgotten_{0};
   std::atomic<std::uint64_t> rooms_{0}, grants_{0}, reports_{0}, refusals_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> calm_{false};
@@ -648,7 +681,10 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
   std::array<std::uint64_t, 3> before{};
   std::mt19937 random(seed());
   const base::TimePoint end = now() + 200s;
-  const auto has_moved = [&] { return daemon.last().moved_out != 0 && daemon.last().moved_in != 0; };
+  const auto has_moved = [&] {
+    return daemon.last().moved_out != 0 && daemon.last().moved_in != 0 && daemon.lent_again() != 0 &&
+           daemon.forgotten() != 0;
+  };
   for (unsigned round = 0; daemon.complaints().empty() && !HasFailure(); ++round) {
     if (daemon.rooms() >= rooms && (has_moved() || now() > end)) break;
     if (round % 8 == 7 && !has_moved()) daemon.slow_down();
@@ -696,6 +732,8 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
   for (const auto& program : programs) EXPECT_GT(program->created, 0u);
   EXPECT_GT(last.moved_out, 0u) << "nothing was ever evicted";
   EXPECT_GT(last.moved_in, 0u);
+  EXPECT_GT(daemon.lent_again(), 0u);
+  EXPECT_GT(daemon.forgotten(), 0u);
   EXPECT_STREQ(tenant()->memories().of(0).pools.check(), nullptr);
   programs.clear();
   EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);

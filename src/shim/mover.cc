@@ -178,6 +178,7 @@ std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving,
     job = begin(memory, moving, time);
   }
   next = sooner(next, return_host_memory(memory, moving, time));
+  if (memory.lender.forget_one()) next = 0ns;
   next = sooner(next, job);
   next = sooner(next, move_managed(memory, moving, time));
   next = sooner(next, report(memory, moving, time));

@@ -98,7 +98,6 @@ void SeatMemory::unbind() {
 }
 
 void SeatMemory::on_connected() {
-  lender.on_connected();
   const base::Locked locked(mutex_);
   // Sequences are the connection's.
   room_.sequence = 0;

@@ -20,7 +20,8 @@ wire::Hello make_hello(const Settings& settings) {
                     .memory_limit = settings.memory_limit,
                     .priority = settings.standing.priority,
                     .share = settings.standing.share,
-                    .max_share = settings.standing.max_share};
+                    .max_share = settings.standing.max_share,
+                    .flags = settings.lock_modes ? wire::kEndsOwnTurns : 0};
   wire::set_text(hello.program, program_name());
   wire::set_text(hello.gang, settings.gang);
   wire::set_text(hello.version, GPUMUX_VERSION);
@@ -76,6 +77,7 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
     if (ungated_.load(std::memory_order_seq_cst)) gate_.set_ungated(*slot);
   }
   memories_.of(*slot);
+  bound_in_flight();
   start_once();
   agent_.wake();
   return slot;
@@ -123,7 +125,7 @@ void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
   ungated_.store(false, std::memory_order_seq_cst);
   drainer_.tell_idling(welcome.protocol >= wire::kIdlingProtocol);
-  memories_.on_connected(welcome.protocol >= wire::kMemoryProtocol);
+  memories_.on_connected(welcome.protocol);
   {
     Seats::Locked seats(seats_);
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) seats[slot].announced = false;
@@ -227,10 +229,30 @@ void Tenant::handle(const wire::Contention& message) {
     Seat* seat = seats.find(message.slot);
     if (seat == nullptr) return;
     // An hour: more than any configuration means, and far from overflowing.
-    constexpr std::uint64_t kLongestHoldNs = 3'600'000'000'000;
-    seat->idle_hold = base::Duration(static_cast<std::int64_t>(std::min(message.idle_hold_ns, kLongestHoldNs)));
+    static constexpr std::uint64_t kLongestHoldNs = 3'600'000'000'000;
+    const auto time = [](std::uint64_t ns) {
+      return base::Duration(static_cast<std::int64_t>(std::min(ns, kLongestHoldNs)));
+    };
+    seat->idle_hold = time(message.idle_hold_ns);
+    seat->in_flight_bound = time(message.in_flight_ns);
   }
+  bound_in_flight();
   drainer_.wake();
+}
+
+// Threads of a process with several GPUs are not bounded: one that fills one GPU's queue before it turns to the next
+// may have to, for work there that the first one waits for.
+void Tenant::bound_in_flight() {
+  bool changed = false;
+  {
+    Seats::Locked seats(seats_);
+    const std::uint32_t count = seats_.count();
+    for (std::uint32_t slot = 0; slot < count; ++slot) {
+      const base::Duration bound = count == 1 ? seats[slot].in_flight_bound : base::Duration::zero();
+      changed = seats[slot].in_flight.set_bound(bound) || changed;
+    }
+  }
+  if (changed) gate::forget_memos();
 }
 
 void Tenant::handle(const wire::SeatRefused& message) {
@@ -252,6 +274,7 @@ void Tenant::handle(const wire::Refused& message) {
 }
 
 void Tenant::on_lost() {
+  memories_.on_lost();
   write_log(wire::Severity::kWarning, "the connection to the daemon is lost; looking for it");
   if (on_daemon_loss_.load(std::memory_order_relaxed) == wire::OnDaemonLoss::kWait) return;
   ungated_.store(true, std::memory_order_seq_cst);

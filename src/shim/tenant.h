@@ -79,12 +79,14 @@ class Tenant final : public client::SeatPort {
   void handle(const wire::SeatOpened& message) { memories_.on_opened(message.slot); }
   void handle(const wire::Room& message) { memories_.on_room(message); }
   void handle(const wire::HostLent&) {}  // on_host_lent
+  void handle(const wire::HostForget& message) { memories_.on_host_forget(message); }
   void handle(const wire::HostSpare& message) { memories_.mover().spare_host(message.bytes); }
   void handle(const wire::PrepareSwapOut& message);
   void handle(const wire::SeatRefused& message);
   void handle(const wire::Welcome&) {}
   void handle(const wire::Refused& message);
   void start_once();
+  void bound_in_flight();
   void announce_gangs(client::Agent::Announcement& announcement);
 
   const cuda::Driver& driver_;

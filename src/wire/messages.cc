@@ -37,6 +37,7 @@ bool known(const Note& m) {
 bool known(const Welcome& m) {
   return static_cast<std::uint32_t>(m.on_daemon_loss) <= static_cast<std::uint32_t>(OnDaemonLoss::kUngated);
 }
+bool known(const HostForget& m) { return m.count <= kMostForgotten; }
 template <class Message>
 bool known(const Message&) {
   return true;

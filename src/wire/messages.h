@@ -26,6 +26,8 @@
 //   HostWanted          ------------------>                      host memory for evicted data
 //                       <------------------  HostLent + memfd
 //   HostReturned        ------------------>
+//                       <------------------  HostForget          what of it was kept mapped is to be unmapped
+//   HostForgotten       ------------------>
 //                       <------------------  HostSpare           keep no more than so much that you could do without
 //                       <------------------  PrepareSwapOut      a revocation is near: get ready to evict
 //
@@ -55,11 +57,13 @@
 namespace gpumux::wire {
 
 // 2: Idling; memory; steps of several submissions, which Stepped counts.
-inline constexpr std::uint32_t kProtocolVersion = 2;
+// 3: host memory that is kept mapped where it has been.
+inline constexpr std::uint32_t kProtocolVersion = 3;
 inline constexpr std::uint32_t kOldestProtocolVersion = 1;
 inline constexpr std::uint32_t kIdlingProtocol = 2;
 inline constexpr std::uint32_t kMemoryProtocol = 2;  // a seat that speaks less leaves its memory to the driver
 inline constexpr std::uint32_t kManyStepsProtocol = 2;
+inline constexpr std::uint32_t kKeptHostProtocol = 3;
 
 enum class Type : std::uint32_t {
   kHello = 1,
@@ -77,6 +81,7 @@ enum class Type : std::uint32_t {
   kRoomWanted = 13,
   kHostWanted = 14,
   kHostReturned = 15,
+  kHostForgotten = 16,
 
   kWelcome = 64,
   kRefused = 65,
@@ -90,6 +95,7 @@ enum class Type : std::uint32_t {
   kHostLent = 73,
   kHostSpare = 74,
   kPrepareSwapOut = 75,
+  kHostForget = 76,
 };
 
 struct Header {
@@ -121,9 +127,12 @@ struct Hello {
   std::int32_t priority = 0;
   std::uint32_t share = 0;      // hundredths; 0: one share
   std::uint32_t max_share = 0;  // thousandths; 0: no cap
-  std::uint32_t reserved = 0;
+  std::uint32_t flags = 0;      // kEndsOwnTurns
 };
 static_assert(sizeof(Hello) == 248);
+// It wants exclusive turns, gives each up itself (shim/lock_modes.h), and waits in order of arrival: no quantum is for
+// it.
+inline constexpr std::uint32_t kEndsOwnTurns = 1u << 0;
 
 // What a tenant that reconnects still has, so that a new daemon can rebuild its state.
 enum class SeatState : std::uint32_t { kNone = 0, kWaiting = 1, kHolding = 2, kDraining = 3 };
@@ -263,11 +272,23 @@ struct HostWanted {
   std::uint64_t bytes = 0;
 };
 
-// Unmapped: the descriptor is closed, and nobody reads it any more.
+// Nobody uses it any more, no copy of the GPU's either. Unmapped, or `kept` mapped and registered with the driver for
+// the next time that it is lent to this seat; this only to a daemon that speaks kKeptHostProtocol.
 struct HostReturned {
   static constexpr Type kType = Type::kHostReturned;
   static constexpr std::size_t kMinimumBytes = 8;
   std::uint64_t id = 0;
+  std::uint32_t kept = 0;
+  std::uint32_t reserved = 0;
+};
+static_assert(sizeof(HostReturned) == 16);
+
+// All that the last HostForget named is unmapped.
+struct HostForgotten {
+  static constexpr Type kType = Type::kHostForgotten;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint32_t slot = 0;
+  std::uint32_t reserved = 0;
 };
 
 // This process's seats belong together from now on (it uses peers or collectives), and with everybody of the same user
@@ -373,13 +394,14 @@ struct Step {
 };
 
 // Somebody waits for the GPU that this seat holds, or nobody does any more. While somebody waits an idle holder
-// releases.
+// releases. Also sent when one of the times changes.
 struct Contention {
   static constexpr Type kType = Type::kContention;
   static constexpr std::size_t kMinimumBytes = 16;
   std::uint32_t slot = 0;
   std::uint32_t contended = 0;
   std::uint64_t idle_hold_ns = 0;  // how long the seat may stay idle before it releases
+  std::uint64_t in_flight_ns = 0;  // the most work that it may have queued; 0: any
 };
 
 // How much the seat may have on the GPU, pageable and not, in bytes; and how much it may have allocated in all. The
@@ -398,8 +420,9 @@ struct Room {
 };
 static_assert(sizeof(Room) == 40);
 
-// Carries the descriptor of a memfd, all of it zero, mapped nowhere else; or none, with no bytes: not now, ask again
-// after a while. It goes back by HostReturned, or when the tenant is gone.
+// Carries the descriptor of a memfd. Without one: what the seat has kept mapped under this id; and with no bytes
+// either: not now, ask again after a while. It goes back by HostReturned, or when the tenant is gone. What it holds is
+// nobody's any more.
 struct HostLent {
   static constexpr Type kType = Type::kHostLent;
   static constexpr std::size_t kMinimumBytes = 24;
@@ -409,6 +432,17 @@ struct HostLent {
   std::uint64_t bytes = 0;
 };
 inline constexpr std::uint64_t kMaxHostChunkBytes = std::uint64_t{1} << 30;
+
+// What the seat has kept mapped is needed no more: its memory goes back to the machine when everybody has unmapped it.
+// Answered by HostForgotten; until then there is no other HostForget for this seat, and none of this is lent again.
+inline constexpr std::size_t kMostForgotten = 32;  // 8 GiB in the largest chunks, unmapped in a tenth of a second
+struct HostForget {
+  static constexpr Type kType = Type::kHostForget;
+  static constexpr std::size_t kMinimumBytes = 8 + 8 * kMostForgotten;
+  std::uint32_t slot = 0;
+  std::uint32_t count = 0;
+  std::uint64_t ids[kMostForgotten] = {};
+};
 
 // From now on each seat may keep so much host memory that holds nothing or clean copies, and gives back the rest as
 // soon as it has it. Before the first one: any amount.
@@ -431,9 +465,9 @@ struct PrepareSwapOut {
 };
 
 using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped,
-                                   GangJoin, Note, Idling, Memory, RoomWanted, HostWanted, HostReturned>;
+                                   GangJoin, Note, Idling, Memory, RoomWanted, HostWanted, HostReturned, HostForgotten>;
 using DaemonMessage = std::variant<Welcome, Refused, SeatOpened, SeatRefused, Revoke, Reopen, Step, Contention, Room,
-                                   HostLent, HostSpare, PrepareSwapOut>;
+                                   HostLent, HostForget, HostSpare, PrepareSwapOut>;
 
 // ---- codec ------------------------------------------------------------------------------------------------
 

@@ -76,6 +76,12 @@ class Memory(GpumuxTest):
         daemon = self.start_daemon(host_memory="88MiB")
         self.run_together(3, **LARGE)
         self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+        # It is handed to and fro without being mapped or registered each time.
+        host = daemon.api.status()["host_memory"]
+        self.assertGreater(host["loans_kept"], 0)
+        # And all of it is the machine's again when nobody needs it.
+        wait_until(lambda: all(daemon.api.status()["host_memory"][part] == 0
+                               for part in ("lent_bytes", "leaving_bytes")), 10, "host memory is back")
 
     def test_a_program_that_is_killed_in_the_middle_of_a_switch(self):
         self.start_daemon()

@@ -155,6 +155,54 @@ class Turns(GpumuxTest):
         self.assertLess(held / span, 0.35)
         self.assertGreater(held / span, 0.15)
 
+    def test_programs_that_end_their_turns_themselves(self):
+        daemon = self.start_daemon(mode="auto", quantum="unlimited")
+        options = {"steps": 60, "step_us": 300, "sync_every": 1000}
+        want = self.native_digest(**options)
+        # A step is four launches and a copy.
+        programs = [self.start("worker", name=name, variables=variables, **options)
+                    for name, variables in (("ten", {"CUDA_OVERRIDE_KERNEL_N_SYNC": "10"}),
+                                            ("each", {"CUDA_OVERRIDE_ALWAYS_LOCK": "1"}),
+                                            ("time", {"CUDA_OVERRIDE_MAX_SYNC_MS": "0.5"}),
+                                            ("none", {}))]
+        for program in programs:
+            program.expect_success()
+            self.assertEqual(program.field("digest"), want)
+        self.assertEqual(daemon.trace.check_exclusive(), [])
+        self.assertEqual(daemon.trace.events(event="revoke"), [])
+        turns = daemon.trace.switches(0)
+        for program in programs[:3]:
+            self.assertGreaterEqual(turns.count(program.pid), 4, f"{program.name} in {turns}")
+
+    def test_a_lock_that_is_kept_through_synchronisations(self):
+        daemon = self.start_daemon(mode="auto")
+        a = self.start("worker", name="A", steps=150, step_us=2000, sync_every=1,
+                       variables={"CUDA_OVERRIDE_SYNC_LOCK_SKIPS": "1000000"})
+        a.wait_for_line("ready")
+        c = self.start("worker", name="C", steps=20, step_us=500)
+        daemon.trace.wait_for(event="request", pid=c.pid)
+        self.assertIsNone(a.code, "A was done before C asked: the test has shown nothing")
+        a.expect_success()
+        c.expect_success()
+        turns = daemon.trace.switches(0)
+        self.assertEqual(turns[-2:], [a.pid, c.pid])
+        self.assertEqual(daemon.trace.events(event="revoke", pid=a.pid), [])
+
+    def test_little_is_queued_where_others_wait(self):
+        """Without a bound a program that never synchronises queues all it has to do: whoever is next waits for it."""
+        drains = {}
+        for bound in ("4ms", "unlimited"):
+            daemon = self.start_daemon(name=f"gpumuxd-{bound}", mode="serial", quantum="20ms", overlap="false",
+                                       in_flight=bound)
+            programs = [self.start("worker", name=f"{name}-{bound}", steps=150, step_us=2000, sync_every=1000)
+                        for name in "AB"]
+            for program in programs:
+                program.expect_success()
+            leases = [lease for lease in daemon.trace.leases(0) if lease.revokes]
+            drains[bound] = max(lease.drained - lease.revokes[0] for lease in leases)
+            daemon.terminate()
+        self.assertLess(drains["4ms"], drains["unlimited"] / 2)
+
     def test_four_programs_share_fairly(self):
         daemon = self.start_daemon(quantum="5ms", policy="fair")
         programs = [self.start("worker", name=f"P{i}", gpu=0, steps=100, step_us=1000, sync_every=3) for i in range(4)]

@@ -9,8 +9,8 @@ DIR gets table.txt, summary.json (both after every line) and raw.tar.gz (every p
 traces). What cannot run here is SKIP with its reason; a part that fails or takes too long is FAIL, and the next one
 goes on. Exit status: 0 no FAIL, 1 some, 2 wrong usage.
 
-Parts: doors, same, robust, tools, memory, figures on one GPU; two on two. `same` runs first natively, which others
-compare with.
+Parts: doors, same, robust, tools, memory, figures, sharing on one GPU; two on two. `same` runs first natively, which
+others compare with.
 """
 import argparse
 import os
@@ -30,12 +30,14 @@ import parts_robust  # noqa: E402
 import parts_same  # noqa: E402
 import parts_tools  # noqa: E402
 import parts_two  # noqa: E402
+import sharing  # noqa: E402
 from support import FAIL, SKIP, Daemon, Failed, Session, run  # noqa: E402
 
-ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "figures")
+ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "figures", "sharing")
 # What each part runs natively first, to compare with.
 WORKLOADS_OF = {"doors": (), "same": tuple(parts_same.PYTHON_WORKLOADS), "robust": ("transformer", "resnet"),
-                "tools": (), "memory": (), "figures": ("transformer", "graphs"), "two": ()}
+                "tools": (), "memory": (), "figures": ("transformer", "graphs"),
+                "sharing": ("transformer",), "two": ()}
 ONE_GPU_BUDGET_S, TWO_GPU_BUDGET_S, QUICK_BUDGET_S = 480, 360, 180
 
 
@@ -128,7 +130,7 @@ def main():
         if not any(row["name"] == "look around" for row in session.rows):
             if "doors" in chosen:
                 attempt("doors", parts_same.test_doors)
-            if {"same", "robust", "figures"} & set(chosen):
+            if {"same", "robust", "figures", "sharing"} & set(chosen):
                 wanted = arguments.workloads or sorted(set().union(*(WORKLOADS_OF[part] for part in chosen)))
                 parts_same.PYTHON_WORKLOADS = {name: module for name, module in parts_same.PYTHON_WORKLOADS.items()
                                                if name in wanted}
@@ -137,7 +139,7 @@ def main():
             for name, part in (("same", run_same), ("robust", parts_robust.run_robustness),
                                ("tools", parts_tools.run_tools),
                                ("memory", parts_memory.run_memory),
-                               ("figures", figures.run_figures),
+                               ("figures", figures.run_figures), ("sharing", sharing.run_sharing),
                                ("two", parts_two.run_two_gpus)):
                 if name in chosen:
                     attempt(name, part)

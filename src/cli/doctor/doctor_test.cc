@@ -151,7 +151,7 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
        "10 to 86400"},
       {"bad seed variable", [](Facts& f) { f.environment["CUDA_OVERRIDE_KERNEL_N_SYNC"] = "ten"; }, "environment",
        Level::kWarning, "whole number"},
-      {"seed variable that does nothing yet", [](Facts& f) { f.environment["CUDA_OVERRIDE_ALWAYS_LOCK"] = "1"; },
+      {"seed variable that does nothing yet", [](Facts& f) { f.environment["NVSHARE_VIRTUAL_DEVICES"] = "10"; },
        "environment", Level::kWarning, "no effect"},
       {"two names",
        [](Facts& f) { f.environment["NVSHARE_MAX_RUNTIME_SEC"] = "300", f.environment["GPUMUX_MAX_RUNTIME"] = "5m"; },

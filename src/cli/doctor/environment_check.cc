@@ -42,7 +42,7 @@ struct Variable {
   std::string_view own_name;  // of an alias: the variable that wins
 };
 
-constexpr std::array<Variable, 41> kVariables{{
+constexpr std::array<Variable, 42> kVariables{{
     {"GPUMUX_RUNTIME_DIR", Reader::kLibrary, Kind::kPath, "", 0, 0, ""},
     {"GPUMUX_LIBRARY", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_DAEMON", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
@@ -59,6 +59,10 @@ constexpr std::array<Variable, 41> kVariables{{
     {"GPUMUX_PRIORITY", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_SHARE", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_MAX_SHARE", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
+    {"CUDA_OVERRIDE_KERNEL_N_SYNC", Reader::kLibrary, Kind::kNumber, "", 0, 1u << 30, ""},
+    {"CUDA_OVERRIDE_MAX_SYNC_MS", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
+    {"CUDA_OVERRIDE_ALWAYS_LOCK", Reader::kLibrary, Kind::kNumber, "", 0, 1u << 30, ""},
+    {"CUDA_OVERRIDE_SYNC_LOCK_SKIPS", Reader::kLibrary, Kind::kNumber, "", 0, 1u << 30, ""},
     {"GPUMUX_HOST_MEMORY", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_MODE", Reader::kDaemon, Kind::kSetting, "mode", 0, 0, ""},
     {"GPUMUX_AUTO_BY_GAIN", Reader::kDaemon, Kind::kSetting, "auto_by_gain", 0, 0, ""},
@@ -67,6 +71,7 @@ constexpr std::array<Variable, 41> kVariables{{
     {"GPUMUX_QUANTUM", Reader::kDaemon, Kind::kSetting, "quantum", 0, 0, ""},
     {"GPUMUX_MAX_RUNTIME", Reader::kDaemon, Kind::kSetting, "max_runtime", 0, 0, ""},
     {"GPUMUX_IDLE_HOLD", Reader::kDaemon, Kind::kSetting, "idle_hold", 0, 0, ""},
+    {"GPUMUX_IN_FLIGHT", Reader::kDaemon, Kind::kSetting, "in_flight", 0, 0, ""},
     {"GPUMUX_STALL_TIMEOUT", Reader::kDaemon, Kind::kSetting, "stall_timeout", 0, 0, ""},
     {"GPUMUX_STALL_RETRY", Reader::kDaemon, Kind::kSetting, "stall_retry", 0, 0, ""},
     {"GPUMUX_STEP_DELAY", Reader::kDaemon, Kind::kSetting, "step_delay", 0, 0, ""},
@@ -77,13 +82,9 @@ constexpr std::array<Variable, 41> kVariables{{
     {"GPUMUX_OVERLAP", Reader::kDaemon, Kind::kWords, "true false", 0, 0, ""},
     {"NVSHARE_SCHEDULING_MODE", Reader::kDaemon, Kind::kSetting, "mode", 0, 0, "GPUMUX_MODE"},
     {"NVSHARE_MAX_RUNTIME_SEC", Reader::kDaemon, Kind::kNumber, "", 10, 86400, "GPUMUX_MAX_RUNTIME"},
-    {"NVSHARE_ENABLE_SINGLE_OVERSUB", Reader::kNobody, Kind::kNumber, "", 0, 1, ""},
+    {"NVSHARE_ENABLE_SINGLE_OVERSUB", Reader::kLibrary, Kind::kAny, "", 0, 0, "GPUMUX_MEMORY"},
     {"NVSHARE_DEBUG", Reader::kDaemon, Kind::kAny, "", 0, 0, "GPUMUX_LOG_LEVEL"},
     {"NVSHARE_VIRTUAL_DEVICES", Reader::kNobody, Kind::kNumber, "", 1, 65536, ""},
-    {"CUDA_OVERRIDE_KERNEL_N_SYNC", Reader::kNobody, Kind::kNumber, "", 0, UINT32_MAX, ""},
-    {"CUDA_OVERRIDE_MAX_SYNC_MS", Reader::kNobody, Kind::kNumber, "", 0, UINT32_MAX, ""},
-    {"CUDA_OVERRIDE_ALWAYS_LOCK", Reader::kNobody, Kind::kNumber, "", 0, 1, ""},
-    {"CUDA_OVERRIDE_SYNC_LOCK_SKIPS", Reader::kNobody, Kind::kNumber, "", 0, UINT32_MAX, ""},
 }};
 
 // The simulated driver's variables are its own business (sim/cuda has their table).

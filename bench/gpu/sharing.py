@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What sharing costs and gives on a real GPU where memory fits: alone, two at once, drains, shares, idleness.
+tests/gpu/run.py calls run_sharing. Everything is compared in pairs, as in figures.py, or read from the lease trace."""
+from figures import pairs
+from parts_same import START_S, environment_of
+from support import FAIL, INFO, SKIP, Daemon, Failed, Group, median, percentile, run
+
+ALONE_LIMIT = 0.995
+SHARE_LIMIT = 0.03
+IDLE_LIMIT = 0.02
+DRAIN_MEDIAN_MS, DRAIN_P99_MS = 5, 15
+WINDOW_S = 10
+SHARES = (1, 2, 4)
+# Saturating work that waits for its results seldom: what a training does.
+QUEUED = ["--launches", "20", "--spin-us", "2000"]
+
+
+def training(session, times):
+    """The transformer for `times` its native number of steps."""
+    return session.workload("transformer") + ["--steps", str(times * session.natives["transformer"]["steps"])]
+
+
+def alone(session):
+    argv, variables = training(session, 2), environment_of(session, "transformer")
+    with Daemon(session, "alone-figure") as daemon:
+        done = pairs(session, 2 if session.quick else 5,
+                     lambda i: run(session, f"alone.native.{i}", argv, seconds=START_S, **variables).result(),
+                     lambda i: run(session, f"alone.gpumux.{i}", argv, daemon, START_S, **variables).result())
+    ratio = median([native["steady_s"] / gpumux["steady_s"] for native, gpumux in done])
+    natives = [native["steady_s"] for native, _ in done]
+    session.check(ratio >= ALONE_LIMIT, "a training alone: within 0.5 % of native's speed",
+                  f"{100 * ratio:.2f} %, {len(done)} pairs of {median(natives):.1f} s; native alone varies by "
+                  f"{100 * (max(natives) - min(natives)) / median(natives):.1f} %")
+
+
+def at_once(session, label, daemon, count=2):
+    """How long `count` trainings take that run at once."""
+    argv = training(session, 2)
+    with Group(session, label, daemon) as group:
+        for i in range(count):
+            group.add(f"transformer{i}", argv, **environment_of(session, "transformer"))
+        group.wait_ready()
+        group.go()
+        group.wait(START_S)
+        results = [member.result() for member in group.members]
+        if not all(results):
+            return None
+        return (max(result["end_ns"] for result in results) - min(result["start_ns"] for result in results)) / 1e9
+
+
+def two_that_fit(session):
+    with Daemon(session, "two-fit", mode="auto") as daemon:
+        done = pairs(session, 2 if session.quick else 3, lambda i: at_once(session, f"two-fit.native.{i}", None),
+                     lambda i: at_once(session, f"two-fit.gpumux.{i}", daemon))
+        modes = {gpu["mode_now"] if "mode_now" in gpu else gpu["mode"] for gpu in daemon.status()["gpus"][:1]}
+    ratio = median([native / gpumux for native, gpumux in done])
+    natives = [native for native, _ in done]
+    session.check(ratio >= ALONE_LIMIT, "two trainings that fit, mode auto: no slower than without gpumux",
+                  f"{100 * ratio:.1f} % of native's speed, {len(done)} pairs of {median(natives):.1f} s; native varies by "
+                  f"{100 * (max(natives) - min(natives)) / median(natives):.1f} %; {', '.join(modes)}")
+
+
+def drains_of(events, gpu=0):
+    """Times in ns from each revocation to its drain."""
+    asked, drains = {}, []
+    for event in events:
+        if event.get("gpu") != gpu:
+            continue
+        if event["event"] == "revoke":
+            asked.setdefault(event["tenant"], event["time_ns"])
+        elif event["event"] == "drained" and event["tenant"] in asked:
+            drains.append(event["time_ns"] - asked.pop(event["tenant"]))
+        elif event["event"] == "reopen":
+            asked.pop(event["tenant"], None)
+    return drains
+
+
+def drains(session):
+    for bound in ("4ms", "unlimited"):
+        with Daemon(session, f"drains-{bound}", mode="serial", quantum="50ms", in_flight=bound) as daemon:
+            span = at_once(session, f"drains-{bound}", daemon)
+            times = [time / 1e6 for time in drains_of(daemon.trace())]
+        if span is None or len(times) < 10:
+            session.add(FAIL, f"revocation to drained, in_flight={bound}", f"{len(times)} drains")
+            continue
+        figure = f"median {median(times):.2f} ms, p99 {percentile(times, 0.99):.2f} ms, {len(times)} drains; " \
+                 f"both trainings in {span:.2f} s"
+        if bound == "unlimited":
+            session.add(INFO, "revocation to drained, nothing bounded", figure)
+        else:
+            session.check(median(times) <= DRAIN_MEDIAN_MS and percentile(times, 0.99) <= DRAIN_P99_MS,
+                          "revocation to drained, training in flight: 5 ms, p99 15 ms", figure)
+
+
+def held_in(events, begin_ns, end_ns, gpu=0):
+    """The time that each pid held the GPU within a window."""
+    since, held = {}, {}
+    for event in events:
+        if event.get("gpu") != gpu or "pid" not in event:
+            continue
+        pid, at = event["pid"], min(max(event["time_ns"], begin_ns), end_ns)
+        if event["event"] in ("grant", "reopen"):
+            since[pid] = at
+        elif event["event"] in ("drained", "close") and pid in since:
+            held[pid] = held.get(pid, 0) + at - since.pop(pid)
+    for pid, at in since.items():
+        held[pid] = held.get(pid, 0) + end_ns - at
+    return held
+
+
+def shares(session):
+    program = [session.program("gpumux_gpu_worker")] + QUEUED + ["--seconds", str(WINDOW_S + 4)]
+    with Daemon(session, "shares", mode="auto", quantum="10ms", overlap=False) as daemon, \
+            Group(session, "shares", daemon) as group:
+        for share in SHARES:
+            group.add(f"share{share}", program, GPUMUX_SHARE=str(share))
+        group.wait_ready()
+        begin = group.go() + 2_000_000_000
+        group.wait(WINDOW_S + 30)
+        held = held_in(daemon.trace(), begin, begin + WINDOW_S * 1_000_000_000)
+        parts = [held.get(member.pid, 0) for member in group.members]
+    if not sum(parts):
+        return session.add(FAIL, "shares 1:2:4 over 10 s: within 3 %", "nobody held the GPU")
+    off = [part / sum(parts) / (share / sum(SHARES)) - 1 for part, share in zip(parts, SHARES)]
+    return session.check(max(map(abs, off)) <= SHARE_LIMIT, "shares 1:2:4 over 10 s: within 3 %",
+                         ", ".join(f"{100 * part / sum(parts):.2f} % ({100 * error:+.1f} %)"
+                                   for part, error in zip(parts, off)))
+
+
+def idle_of(events, begin_ns, end_ns, gpu=0):
+    """The part of a window in which somebody waited and nobody held or drained."""
+    waiting, busy, idle, last = set(), set(), 0, begin_ns
+    for event in events:
+        if event.get("gpu") != gpu or "tenant" not in event:
+            continue
+        at, tenant, kind = event["time_ns"], event["tenant"], event["event"]
+        if begin_ns <= at <= end_ns:
+            idle += at - last if waiting and not busy else 0
+            last = at
+        if kind == "request":
+            waiting.add(tenant)
+        elif kind in ("grant", "reopen"):
+            waiting.discard(tenant)
+            busy.add(tenant)
+        elif kind in ("drained", "close"):
+            busy.discard(tenant)
+    return idle / (end_ns - begin_ns)
+
+
+def idleness(session):
+    """Four programs in bursts of 2 ms of work and 3 ms of something else, each an idle holder again and again."""
+    program = [session.program("gpumux_gpu_worker"), "--launches", "4", "--spin-us", "2000", "--pause-us", "3000",
+               "--seconds", "8"]
+    with Daemon(session, "idle", mode="serial") as daemon, Group(session, "idle", daemon) as group:
+        for i in range(4):
+            group.add(f"bursty{i}", program)
+        group.wait_ready()
+        begin = group.go() + 1_000_000_000
+        group.wait(40)
+        events = daemon.trace()
+        end = begin + 5_000_000_000
+        results = [member.result() for member in group.members]
+        if not all(results):
+            raise Failed("a bursty program failed")
+        worked = sum(result["steps"] / result["steady_s"] for result in results) * 0.002
+        idle = idle_of(events, begin, end)
+    session.check(idle <= IDLE_LIMIT, "four bursty programs: idle while somebody waits at most 2 %",
+                  f"{100 * idle:.2f} % between leases; {100 * worked:.1f} % of the time the GPU worked")
+
+
+def run_sharing(session):
+    for part in (drains, shares, idleness, alone, two_that_fit):
+        if session.left() < 40:
+            session.add(SKIP, part.__name__, "out of time")
+            continue
+        if part not in (shares, idleness) and "transformer" not in session.natives:
+            session.add(SKIP, part.__name__, "no PyTorch")
+            continue
+        try:
+            part(session)
+        except Failed as error:
+            session.add(FAIL, part.__name__, str(error))
