@@ -56,8 +56,8 @@ def two_that_fit(session):
     ratio = median([native / gpumux for native, gpumux in done])
     natives = [native for native, _ in done]
     session.check(ratio >= ALONE_LIMIT, "two trainings that fit, mode auto: no slower than without gpumux",
-                  f"{100 * ratio:.1f} % of native's speed, {len(done)} pairs of {median(natives):.1f} s; native varies by "
-                  f"{100 * (max(natives) - min(natives)) / median(natives):.1f} %; {', '.join(modes)}")
+                  f"{100 * ratio:.1f} % of native's speed, {len(done)} pairs of {median(natives):.1f} s; native "
+                  f"varies by {100 * (max(natives) - min(natives)) / median(natives):.1f} %; {', '.join(modes)}")
 
 
 def drains_of(events, gpu=0):

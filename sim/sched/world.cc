@@ -302,7 +302,7 @@ bool World::is_outranked(const Job& job) const {
 
 // Over any stretch of time a capped seat has had no more than its part of it, and one second's worth.
 void World::check_caps() {
-  constexpr Duration kOvershoot = 2 * kLongestDrain;
+  constexpr Duration kOvershoot = 5 * kLongestDrain;  // a gang drains by steps
   std::map<SeatId, Duration> held;
   for (const sched::GpuView& gpu : core_->view(now_)) {
     for (const sched::SeatView& seat : gpu.seats) held[seat.seat] = seat.held;

@@ -216,7 +216,10 @@ Result<Seat> parse_seat(const json& object) {
   reader.read("waits_for", seat.waits_for);
   reader.read("grants", seat.grants);
   reader.read_ns("held_ns", seat.held);
+  reader.read_ns("gpu_time_ns", seat.gpu_time);
   reader.read_ns("waited_ns", seat.waited);
+  reader.read_ns("wait_p50_ns", seat.wait_p50);
+  reader.read_ns("wait_p99_ns", seat.wait_p99);
   reader.read("gang", seat.gang);
   reader.read("priority", seat.priority);
   reader.read("share", seat.share);

@@ -103,7 +103,10 @@ struct Seat {
   std::string waits_for;          // whom and why, for people
   std::uint64_t grants = 0;
   base::Duration held{};
+  base::Duration gpu_time{};  // of `held`, what it was not idle for
   base::Duration waited{};
+  base::Duration wait_p50{};  // from request to grant: half of all waits were no longer
+  base::Duration wait_p99{};  // and 99 % no longer than this
   std::string gang;
   std::int64_t priority = 0;
   std::string share = "1";

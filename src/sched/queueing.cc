@@ -299,6 +299,8 @@ void LeaseCore::State::start(Unit& unit) {
 
 void LeaseCore::State::grant_seat(Seat& seat) {
   if (seat.wants && !seat.keeps_place) seat.turn_since = seat.wants_since;
+  if (seat.wants) seat.waits.add(now - seat.wants_since);
+  seat.idling_since = TimePoint::max();
   set_wants(seat, false);
   seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
   seat.epoch = next_epoch(*seat.gpu);
@@ -311,8 +313,8 @@ void LeaseCore::State::grant_seat(Seat& seat) {
 }
 
 void LeaseCore::State::announce(Seat& seat) {
-  command(
-      Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0 || has_cap(*seat.unit), idle_hold_of(*seat.gpu)});
+  command(Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0 || has_cap(*seat.unit),
+                idle_hold_of(*seat.unit, *seat.gpu)});
 }
 
 // A holder's lease becomes one of the other kind, in place: to the tenant a new grant.
@@ -381,6 +383,7 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
     RevokeReason reason = order > 0 && !holder->is_safe ? RevokeReason::kUrgent : RevokeReason::kQuantum;
     if (ran_out) reason = RevokeReason::kMaxRuntime;
     if (is_obstructed(*holder) && !is_obstructed(waiter)) reason = RevokeReason::kMemory;
+    if (reason == RevokeReason::kUrgent) note_return(waiter, *holder);
     holder->yields = reason == RevokeReason::kMaxRuntime && order < 0;
     revoke(*holder, reason);
   }

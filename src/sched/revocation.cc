@@ -114,6 +114,8 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   seat.revokes_unseen = 0;
   seat.was_ahead = false;
   seat.unasked = seat.resting;
+  if (seat.resting) settle_idle(seat);
+  seat.idling_since = TimePoint::max();  // it may have found work since
   if (seat.resting) {
     seat.resting = false;
     --unit.resting;
@@ -224,6 +226,7 @@ void LeaseCore::State::finish(Unit& unit) {
   }
   for (Seat* seat : unit.seats) {
     charge(*seat);
+    settle_idle(*seat);
     seat->resting = false;
     seat->gate_closed = false;
     seat->drained = false;

@@ -116,10 +116,12 @@ class Turns(GpumuxTest):
             program.wait_for_line("ready")
         # They fit together and stand alike: both run at once, and nobody is told to go.
         daemon.trace.wait_for(event="grant", lease="shared", count=2)
+        def phase_of(program):
+            return next(seat["phase"] for seat in daemon.api.seats() if seat["pid"] == program.pid)
+
         answer = daemon.api.set_tenant(second.pid, priority="5")
         self.assertEqual((answer["pid"], answer["priority"], answer["share"]), (second.pid, 5, "1"))
-        daemon.trace.wait_for(event="grant", pid=second.pid, lease="exclusive")
-        daemon.trace.wait_for(event="request", pid=first.pid, count=2)
+        wait_until(lambda: (phase_of(first), phase_of(second)) == ("waiting", "holding"), 20, "the second to be alone")
         granted = len(daemon.trace.events(event="grant", pid=first.pid))
         # The tables turn.
         daemon.api.set_tenant(first.pid, priority="9")
