@@ -27,6 +27,7 @@ Job& World::start_job() {
   std::uint32_t ranks = gpus_ > 1 && random_.chance(50) ? 2 + random_.below(gpus_ - 1) : 1;
   bool one_process = random_.chance(40);
   if (options_.faults && random_.chance(options_.overloaded ? 30 : 5)) job.waits_for_next_percent = 5;
+  choose_standing(job);
   if (options_.busy_singles) {
     ranks = 1;
     job.weight = 1 + job.number % 4;
@@ -71,6 +72,28 @@ Job& World::start_job() {
   return job;
 }
 
+// Most are everybody's equal.
+void World::choose_standing(Job& job) {
+  job.priority = 0;
+  job.cap = sched::kNoCap;
+  if (options_.busy_singles || options_.collectives) return;
+  if (random_.chance(25)) job.priority = static_cast<std::int32_t>(random_.below(5)) - 2;
+  if (random_.chance(8)) job.cap = 50 + random_.below(900);
+}
+
+// As `gpumux set --tenant` does.
+void World::change_standing(Job& job) {
+  choose_standing(job);
+  job.weight = 1 + random_.below(4);
+  for (Rank* rank : job.ranks) {
+    rank->least_beyond_cap.reset();
+    if (rank->process->connected_to == daemon_life_ && rank->process->settled)
+      tell(sched::StandingChanged{rank->seat, job.priority, job.weight, job.cap});
+    if (options_.memory) gpu_memory_[rank->seat.gpu.value].dirty = true;
+  }
+  if (options_.memory) settle_memory();
+}
+
 void World::connect(Process& process, bool again) {
   if (!daemon_up_ || !process.alive || process.connected_to == daemon_life_) return;
   process.connected_to = daemon_life_;
@@ -83,6 +106,8 @@ void World::connect(Process& process, bool again) {
   }
   for (const auto& rank : process.ranks) {
     tell(sched::SeatOpened{rank->seat, job.weight});
+    if (job.priority != 0 || job.cap != sched::kNoCap)
+      tell(sched::StandingChanged{rank->seat, job.priority, job.weight, job.cap});
     if (options_.memory) open_room(*rank, again);
     if (again) claim(*rank);
   }
@@ -401,6 +426,8 @@ void World::disturb() {
       tell(sched::SettingsChanged{GpuIndex{gpu}, settings_[gpu]});
       break;
     }
+    case 9:
+    case 10: change_standing(job); break;
     default: break;
   }
   in(random_.between(1ms, 200ms), [this] { disturb(); });

@@ -6,6 +6,7 @@
 // when everything that has come in at once is applied, GPUs whose memory or, where it is tight, whose turns have
 // changed are planned anew.
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -325,6 +326,7 @@ void World::check_plan(std::uint32_t index, const sched::GpuMemory& before, cons
   const std::uint64_t gone = before.reserve + before.foreign + before.returning;
   const bool is_over = counted + gone > before.capacity;
   bool somebody_gives = false;
+  std::int32_t highest_to_give = std::numeric_limits<std::int32_t>::min();
   for (const sched::Turn& turn : turns) {
     const auto then = find(before, turn.seat), now = find(after, turn.seat);
     if (then == before.seats.end() || now == after.seats.end() || !now->speaks) continue;
@@ -341,9 +343,26 @@ void World::check_plan(std::uint32_t index, const sched::GpuMemory& before, cons
       fail(name(turn.seat) + " is left with memory that somebody whose turn is nearer had to give up");
     if (is_told && now->room < has && !keeps) {
       somebody_gives = true;
+      if (rank != nullptr) highest_to_give = std::max(highest_to_give, rank->job->priority);
       // (What was asked of a daemon that is gone, or by somebody who was stopped, is not known here.)
       if (!somebody_needs && !is_over && now_ > gpu_memory_[index].surprised_until)
         fail(name(turn.seat) + " is evicted, and nobody needs its memory" + describe(index));
+    }
+  }
+  check_givers(after, turns, highest_to_give);
+}
+
+// Of those that neither hold a lease nor are next, the lowest priority gives first.
+void World::check_givers(const sched::GpuMemory& after, const std::vector<sched::Turn>& turns, std::int32_t highest) {
+  for (const sched::Turn& turn : turns) {
+    const Rank* const rank = rank_of(turn.seat);
+    if (turn.kind <= sched::TurnKind::kNext || rank == nullptr || rank->job->priority >= highest) continue;
+    for (const sched::SeatMemory& seat : after.seats) {
+      const bool can_give =
+          !seat.is_behind && seat.speaks && !seat.report.stuck && rank->process->alive && !rank->process->stopped;
+      if (seat.seat == turn.seat && can_give && seat.room > seat.report.unpageable && seat.report.resident > 0)
+        fail(name(turn.seat) + " keeps memory that one of a higher priority has to give up" +
+             describe(turn.seat.gpu.value));
     }
   }
 }
@@ -407,7 +426,8 @@ void World::check_modes() {
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     GpuMemory& gpu = gpu_memory_[i];
     std::uint64_t sum = 0;
-    std::set<std::uint32_t> weights;
+    std::set<std::pair<std::int32_t, std::uint32_t>> standings;
+    bool any_cap = false;
     std::size_t seats = 0;
     bool is_clear = gpu.is_auto && now_ > gpu.surprised_until && now_ > troubled_at_;
     for (const auto& [tenant, process] : by_tenant_) {
@@ -416,23 +436,24 @@ void World::check_modes() {
         if (rank->seat.gpu.value != i) continue;
         is_clear = is_clear && is_present(*process) && !process->stopped && !rank->memory.waits;
         sum += rank->memory.allocated();
-        weights.insert(process->job->weight);
+        standings.emplace(process->job->priority, process->job->weight);
+        any_cap = any_cap || process->job->cap != sched::kNoCap;
         ++seats;
       }
     }
     is_clear = is_clear && seats > 1;
     const std::uint64_t gone = gpu.reserve + planner_->view(GpuIndex{i}).foreign;
     const std::uint64_t most = gpu.capacity - std::min(gpu.capacity, gone);
-    const bool is_too_much = is_clear && (sum > most || weights.size() > 1);
-    const bool fits =
-        is_clear && weights.size() == 1 && sum + gpu.capacity / sched::kFitMarginDivisor + 64 * kMiB <= most;
+    const bool differs = standings.size() > 1 || any_cap;
+    const bool is_too_much = is_clear && (sum > most || differs);
+    const bool fits = is_clear && !differs && sum + gpu.capacity / sched::kFitMarginDivisor + 64 * kMiB <= most;
     gpu.too_much_since = is_too_much ? std::min(gpu.too_much_since, now_) : TimePoint::max();
     gpu.fits_since = fits ? std::min(gpu.fits_since, now_) : TimePoint::max();
     const auto lasts = [this](TimePoint since) {
       return since != TimePoint::max() && now_ - since > kLongestModeChange;
     };
     if (lasts(gpu.too_much_since) && settings_[i].mode != sched::Mode::kSerial)
-      fail("GPU " + std::to_string(i) + " runs all at once what does not fit together, or differs in its shares");
+      fail("GPU " + std::to_string(i) + " runs all at once what does not fit together, or does not stand alike");
     if (lasts(gpu.fits_since) && settings_[i].mode != sched::Mode::kConcurrent)
       fail("GPU " + std::to_string(i) + " runs by turns what fits together");
   }
@@ -474,6 +495,7 @@ void World::check_idle_holders() {
       for (const auto& [id, other] : by_tenant_) {
         if (!is_present(*other) || other->stopped || other->job->ranks.size() > 1) continue;
         const Rank& waiter = *other->ranks.front();
+        if (waiter.job->cap != sched::kNoCap) continue;  // it may wait for its own sake
         if (waiter.seat.gpu != holder->seat.gpu || !waiter.asked || waiter.memory.evicted > 0) continue;
         const Duration idle = now_ - std::max({holder->idle_since, waiter.asked_at, troubled_at_});
         if (idle > kLongestIdle) {
@@ -499,6 +521,7 @@ void World::check_memory_waits() {
   // Who has held for long before owes the others so much of their turns, and is behind them until then.
   Duration debt{};
   if (options_.faults) debt = kLongestDebt;
+  const Duration ageing = longest_ageing();
   const Duration bound = (turn * kTurns + debt) * (jobs_wanted_ + 1) + sched::kRoomPatience;
   if (!can_host_hold()) troubled_at_ = std::max(troubled_at_, now_);
   for (const auto& [tenant, process] : by_tenant_) {
@@ -511,6 +534,8 @@ void World::check_memory_waits() {
         if (waited > kLongestWish) fail(name(rank->seat) + " has waited for room too long, and was not refused");
       }
       if (!rank->blocked || job.waits_for_next_percent > 0) continue;
+      // Its cap, or those of higher priority, may keep it for as long as they like.
+      if (job.cap != sched::kNoCap || (is_outranked(job) && ageing == sched::kUnlimited)) continue;
       for (Rank* member : job.ranks) {
         if (!can_ever_fit(*member)) job.disturbed = now_;
       }

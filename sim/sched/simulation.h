@@ -62,6 +62,7 @@ struct Outcome {
   std::uint64_t log_hash = 0;  // of the log, kept or not
   std::uint64_t steps = 0;
   base::Duration time{};
+  std::uint64_t urgent = 0, capped = 0;  // leases taken back for a higher priority, and because a cap was reached
   std::uint64_t grants = 0, revocations = 0, let_through = 0, stalls = 0, silences = 0, restarts = 0;
   base::Duration longest_wait{};
   // With memory.

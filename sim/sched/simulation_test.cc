@@ -117,7 +117,11 @@ TEST(Simulation, ReachesEveryRule) {
     all.stalls += one.stalls;
     all.silences += one.silences;
     all.restarts += one.restarts;
+    all.urgent += one.urgent;
+    all.capped += one.capped;
   }
+  EXPECT_GT(all.urgent, 500u);
+  EXPECT_GT(all.capped, 20u);
   EXPECT_GT(all.grants, 1000u);
   EXPECT_GT(all.revocations, 1000u);
   EXPECT_GT(all.let_through, 50u);

@@ -35,6 +35,7 @@ sched::GpuSettings World::any_settings() {
   s.stall_timeout = 1s;
   s.stall_retry = 20ms;
   s.gang_ageing = random_.between(10ms, 200ms);
+  s.priority_ageing = random_.chance(50) ? sched::kUnlimited : random_.between(20ms, 500ms);
   s.silence_limit = 100ms;
   s.kill_silent_after = random_.chance(20) ? Duration(2s) : sched::kUnlimited;
   s.overlap = random_.chance(70);
@@ -134,6 +135,8 @@ void World::carry_out(const sched::Command& command) {
   } else if (const auto* revoke = std::get_if<sched::Revoke>(&command)) {
     ++outcome_.revocations;
     if (revoke->reason == sched::RevokeReason::kMemory) ++outcome_.gave_way;
+    if (revoke->reason == sched::RevokeReason::kUrgent) ++outcome_.urgent;
+    if (revoke->reason == sched::RevokeReason::kCap) ++outcome_.capped;
     Rank* const rank = rank_of(revoke->seat);
     if (rank == nullptr) return;
     if (rank->epoch == revoke->epoch) rank->granted = false;
@@ -263,29 +266,115 @@ bool World::is_open_to_another(const Rank& rank) const {
   return false;
 }
 
+Duration World::longest_turn() const {
+  Duration turn{};
+  for (const sched::GpuSettings& settings : settings_) {
+    const Duration quantum = settings.quantum == sched::kAutomatic ? 33 * kLongestDrain : settings.quantum;
+    turn = std::max(turn, std::min(quantum, settings.max_runtime) + kLongestDrain);
+  }
+  return turn;
+}
+
+Duration World::longest_ageing() const {
+  Duration longest{};
+  for (const sched::GpuSettings& settings : settings_) longest = std::max(longest, settings.priority_ageing);
+  return longest;
+}
+
+// Connected, and for a while nothing has happened to it or to anybody that could make it wait.
+bool World::is_calm(const Process& process) const {
+  return is_present(process) && !process.stopped && process.job->alive && now_ >= process.job->disturbed &&
+         now_ > troubled_at_ + 3s && now_ > grants_held_until_;
+}
+
+// Whether somebody of higher priority may want one of its GPUs.
+bool World::is_outranked(const Job& job) const {
+  const auto is_on = [](const Job& other, GpuIndex gpu) {
+    return std::any_of(other.ranks.begin(), other.ranks.end(),
+                       [gpu](const Rank* rank) { return rank->seat.gpu == gpu; });
+  };
+  return std::any_of(jobs_.begin(), jobs_.end(), [&](const auto& other) {
+    if (!other->alive || other->priority <= job.priority) return false;
+    return std::any_of(job.ranks.begin(), job.ranks.end(),
+                       [&](const Rank* rank) { return is_on(*other, rank->seat.gpu); });
+  });
+}
+
+// Over any stretch of time a capped seat has had no more than its part of it, and one second's worth.
+void World::check_caps() {
+  constexpr Duration kOvershoot = 5 * kLongestDrain;  // a gang drains by steps
+  std::map<SeatId, Duration> held;
+  for (const sched::GpuView& gpu : core_->view(now_)) {
+    for (const sched::SeatView& seat : gpu.seats) held[seat.seat] = seat.held;
+  }
+  for (const auto& [tenant, process] : by_tenant_) {
+    for (const auto& rank : process->ranks) {
+      const Job& job = *rank->job;
+      if (job.cap == sched::kNoCap || !is_calm(*process) || !held.contains(rank->seat)) {
+        rank->least_beyond_cap.reset();
+        continue;
+      }
+      const std::int64_t part = now_.time_since_epoch().count() / 1000 * job.cap;
+      const Duration beyond = held[rank->seat] - Duration(part);
+      rank->least_beyond_cap = std::min(rank->least_beyond_cap.value_or(beyond), beyond);
+      if (beyond - *rank->least_beyond_cap <= Duration(1s) * job.cap / 1000 + kOvershoot) continue;
+      fail("tenant " + std::to_string(tenant.value) + " has had " +
+           std::to_string((beyond - *rank->least_beyond_cap).count()) + " ns more than its cap of " +
+           std::to_string(job.cap) + " thousandths allows");
+    }
+  }
+}
+
+// Nobody of lower priority keeps the GPU from one that waits and can run: but for those that have waited for
+// priority_ageing, and whom max_runtime has let in, each for a quantum.
+void World::check_priorities() {
+  const Duration bound = longest_turn() * (jobs_wanted_ + 2) + 100ms;
+  for (const auto& [tenant, process] : by_tenant_) {
+    for (const auto& rank : process->ranks) {
+      const bool waits = rank->asked && !rank->granted && rank->job->ranks.size() == 1 && is_calm(*process) &&
+                         rank->job->cap == sched::kNoCap && rank->memory.evicted == 0 &&
+                         settings_[rank->seat.gpu.value].mode == sched::Mode::kSerial;
+      const bool is_outdone = waits && std::any_of(by_tenant_.begin(), by_tenant_.end(), [&](const auto& one) {
+                                const Process& other = *one.second;
+                                return is_calm(other) && other.job->priority < rank->job->priority &&
+                                       other.job->waits_for_next_percent == 0 &&
+                                       std::any_of(other.ranks.begin(), other.ranks.end(), [&](const auto& lower) {
+                                         return lower->seat.gpu == rank->seat.gpu && lower->granted;
+                                       });
+                              });
+      rank->outdone_since = is_outdone ? std::min(rank->outdone_since, now_) : TimePoint::max();
+      if (!is_outdone || now_ - rank->outdone_since <= bound) continue;
+      fail("tenant " + std::to_string(tenant.value) + " waits for GPU " + std::to_string(rank->seat.gpu.value) +
+           " behind lower priorities for more than " + std::to_string(bound.count()) + " ns" + describe_turns());
+    }
+  }
+}
+
 // Nobody starves: each waits at most so many turns of all the others, unless its own job is disturbed, or somebody
-// cannot be drained.
+// cannot be drained. Who has a cap waits for its own sake; lower priorities wait as long as it takes, unless ageing
+// helps them.
 void World::check_waits() {
+  if (daemon_up_ && options_.gangs) {
+    check_caps();
+    check_priorities();
+  }
   if (options_.memory) {
     check_memory_waits();
     return in(kCheckEvery, [this] { check_waits(); });
   }
   if (options_.gangs && outcome_.stalls == 0 && outcome_.silences == 0) {
-    Duration turn{};
-    for (std::uint32_t gpu = 0; gpu < gpus_; ++gpu) {
-      const Duration quantum =
-          settings_[gpu].quantum == sched::kAutomatic ? 33 * kLongestDrain : settings_[gpu].quantum;
-      turn = std::max(turn, std::min(quantum, settings_[gpu].max_runtime) + kLongestDrain);
-    }
-    const Duration bound = turn * kTurns * (jobs_wanted_ + 1) + 1s;
+    const Duration ageing = longest_ageing();
+    const Duration bound = longest_turn() * kTurns * (jobs_wanted_ + 1) + 1s;
     for (const auto& [tenant, process] : by_tenant_) {
       if (!process->alive || process->stopped || process->connected_to != daemon_life_ ||
           now_ < process->job->disturbed)
         continue;
+      const bool is_low = is_outranked(*process->job);
+      if (process->job->cap != sched::kNoCap || (is_low && ageing == sched::kUnlimited)) continue;
       for (const auto& rank : process->ranks) {
         if (!rank->asked || rank->permits > 0) continue;
         const Duration waited = now_ - std::max(rank->asked_at, process->job->disturbed);
-        if (waited > bound) {
+        if (waited > bound + (is_low ? 2 * ageing : Duration::zero())) {
           fail("tenant " + std::to_string(tenant.value) + " has waited " + std::to_string(waited.count()) +
                " ns, more than " + std::to_string(bound.count()) + ", for GPU " + std::to_string(rank->seat.gpu.value));
         }

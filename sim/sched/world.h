@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -119,6 +120,11 @@ struct Rank {
   TimePoint blocked_at{};
   TimePoint idle_since = TimePoint::max();  // holds its lease, and its work cannot run for want of memory
 
+  // What it has had of its GPU beyond its cap's part, at its least since nothing disturbed that account.
+  std::optional<Duration> least_beyond_cap;
+  // Somebody of lower priority has had its GPU since then, while it waited and could run.
+  TimePoint outdone_since = TimePoint::max();
+
   std::deque<Kernel> stream;
   std::uint64_t completed = 0;
   Duration busy{};  // sum of the kernels that completed
@@ -140,6 +146,8 @@ struct Process {
 struct Job {
   std::uint32_t number = 0;
   std::uint32_t weight = 1;
+  std::int32_t priority = 0;
+  std::uint32_t cap = sched::kNoCap;
   bool alive = true;
   std::string key;  // of its gang; empty: its one process's own seats
   bool is_gang = false;
@@ -204,6 +212,13 @@ class World {
   void wake_core();
   void check();
   void check_waits();
+  void check_caps();
+  void check_priorities();
+  Duration longest_turn() const;
+  Duration longest_ageing() const;
+  bool is_calm(const Process& process) const;
+  bool is_outranked(const Job& job) const;
+  void change_standing(Job& job);
   void start_daemon();
   void restart_daemon();
   sched::GpuSettings any_settings();
@@ -212,6 +227,7 @@ class World {
 
   // processes.cc: programs and their agents
   Job& start_job();
+  void choose_standing(Job& job);
   void connect(Process& process, bool again);
   void claim(Rank& rank);
   void send(Process& process, sched::Event event);
@@ -281,6 +297,7 @@ class World {
   void disturb_memory();
   std::uint64_t used(std::uint32_t gpu) const;
   void check_plan(std::uint32_t gpu, const sched::GpuMemory& before, const std::vector<sched::Turn>& turns);
+  void check_givers(const sched::GpuMemory& after, const std::vector<sched::Turn>& turns, std::int32_t highest);
   void check_memory();
   std::string describe(std::uint32_t gpu) const;
   std::string describe_turns() const;

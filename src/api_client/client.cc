@@ -248,6 +248,12 @@ Result<std::vector<Gpu>> Client::change_settings(std::string_view gpu, const std
   });
 }
 
+Result<TenantStanding> Client::change_tenant(std::uint64_t tenant, const std::string& changes) const {
+  return call("PATCH", "/v1/tenants/" + std::to_string(tenant), changes).and_then([](const std::string& text) {
+    return parse_tenant_standing(text);
+  });
+}
+
 Status Client::hold() const {
   auto answer = call("POST", "/v1/hold", "");
   if (!answer) return tl::unexpected(std::move(answer).error());

@@ -56,6 +56,9 @@ class Client {
   // `gpu`: an index, a UUID or "all". `changes`: a JSON object as docs/api.md describes it. The settings now in force.
   base::Result<std::vector<Gpu>> change_settings(std::string_view gpu, const std::string& changes) const;
 
+  // `tenant`: a Seat's. How it stands now.
+  base::Result<TenantStanding> change_tenant(std::uint64_t tenant, const std::string& changes) const;
+
   // Asks a private daemon not to end for want of use while the calling process lives (it keeps its pid across exec).
   base::Status hold() const;
 

@@ -216,7 +216,10 @@ Result<Seat> parse_seat(const json& object) {
   reader.read("waits_for", seat.waits_for);
   reader.read("grants", seat.grants);
   reader.read_ns("held_ns", seat.held);
+  reader.read_ns("gpu_time_ns", seat.gpu_time);
   reader.read_ns("waited_ns", seat.waited);
+  reader.read_ns("wait_p50_ns", seat.wait_p50);
+  reader.read_ns("wait_p99_ns", seat.wait_p99);
   reader.read("gang", seat.gang);
   reader.read("priority", seat.priority);
   reader.read("share", seat.share);
@@ -326,6 +329,20 @@ Result<std::vector<Gpu>> parse_settings(std::string_view text) {
   Reader reader(answer, "the daemon's answer");
   reader.read_array("gpus", gpus, parse_gpu);
   return reader.finish(std::move(gpus));
+}
+
+Result<TenantStanding> parse_tenant_standing(std::string_view text) {
+  const auto object = parse_json(text);
+  if (!object) return tl::unexpected(object.error());
+  TenantStanding standing;
+  Reader reader(*object, "the daemon's answer");
+  reader.read("tenant", standing.tenant);
+  reader.read("pid", standing.pid);
+  reader.read("program", standing.program);
+  reader.read("priority", standing.priority);
+  reader.read("share", standing.share);
+  reader.read("max_share", standing.max_share);
+  return reader.finish(std::move(standing));
 }
 
 Result<TraceEvent> parse_trace_event(std::string_view text) {

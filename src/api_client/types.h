@@ -103,7 +103,10 @@ struct Seat {
   std::string waits_for;          // whom and why, for people
   std::uint64_t grants = 0;
   base::Duration held{};
+  base::Duration gpu_time{};  // of `held`, what it was not idle for
   base::Duration waited{};
+  base::Duration wait_p50{};  // from request to grant: half of all waits were no longer
+  base::Duration wait_p99{};  // and 99 % no longer than this
   std::string gang;
   std::int64_t priority = 0;
   std::string share = "1";
@@ -112,6 +115,16 @@ struct Seat {
   std::uint64_t submissions = 0;
   std::string note;
   std::optional<SeatMemory> memory;  // nothing: it is left to the driver
+};
+
+// The answer to PATCH /v1/tenants/...
+struct TenantStanding {
+  std::uint64_t tenant = 0;
+  std::int64_t pid = 0;
+  std::string program;
+  std::int64_t priority = 0;
+  std::string share = "1";
+  std::string max_share = "100%";
 };
 
 struct Gpu {
@@ -163,6 +176,7 @@ struct TraceEvent {
 base::Result<DaemonInfo> parse_daemon_info(std::string_view json);
 base::Result<Snapshot> parse_snapshot(std::string_view json);
 base::Result<TraceEvent> parse_trace_event(std::string_view json);
+base::Result<TenantStanding> parse_tenant_standing(std::string_view json);
 // The answer to a change of settings: one GPU, an array of them, or an object with "gpus".
 base::Result<std::vector<Gpu>> parse_settings(std::string_view json);
 

@@ -50,7 +50,7 @@ TEST(SnapshotTest, ReadsEveryField) {
     "seats": [{"tenant": 1, "pid": 4711, "uid": 1000, "user": "eva",
       "program": "train.py", "phase": "waiting", "lease": "exclusive",
       "epoch": 6, "since_ns": 11, "queue_place": 2, "waits_for": "bench, pid 5",
-      "grants": 5, "held_ns": 13, "waited_ns": 14,
+      "grants": 5, "held_ns": 13, "gpu_time_ns": 12, "waited_ns": 14, "wait_p50_ns": 3, "wait_p99_ns": 9,
       "gang": "g",
       "memory": {"allocated_bytes": 21, "resident_bytes": 22, "evicted_bytes": 23, "unpageable_bytes": 24,
         "unpageable": {"pool": 24}, "room_bytes": 25, "wanted_bytes": 26, "quota_bytes": 27,
@@ -103,7 +103,10 @@ TEST(SnapshotTest, ReadsEveryField) {
   EXPECT_EQ(seat.waits_for, "bench, pid 5");
   EXPECT_EQ(seat.grants, 5u);
   EXPECT_EQ(seat.held, 13ns);
+  EXPECT_EQ(seat.gpu_time, 12ns);
   EXPECT_EQ(seat.waited, 14ns);
+  EXPECT_EQ(seat.wait_p50, 3ns);
+  EXPECT_EQ(seat.wait_p99, 9ns);
   EXPECT_EQ(seat.gang, "g");
   EXPECT_TRUE(seat.poisoned);
   EXPECT_EQ(seat.submissions, 15u);
@@ -154,6 +157,19 @@ TEST(SettingsTest, AllFormsOfTheAnswerAreRead) {
     EXPECT_EQ(gpus->at(0).index, 4u);
   }
   EXPECT_FALSE(parse_settings("7"));
+}
+
+TEST(TenantStandingTest, IsRead) {
+  const auto standing = parse_tenant_standing(
+      R"({"tenant": 3, "pid": 4711, "program": "train.py", "priority": -5, "share": "0.5", "max_share": "30%"})");
+  ASSERT_TRUE(standing) << standing.error().what;
+  EXPECT_EQ(standing->tenant, 3u);
+  EXPECT_EQ(standing->pid, 4711);
+  EXPECT_EQ(standing->program, "train.py");
+  EXPECT_EQ(standing->priority, -5);
+  EXPECT_EQ(standing->share, "0.5");
+  EXPECT_EQ(standing->max_share, "30%");
+  EXPECT_FALSE(parse_tenant_standing("[]"));
 }
 
 TEST(TraceEventTest, ReadsEveryFieldAndKeepsTheRestAsText) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumux set: changes a running daemon's settings, per GPU.
+// gpumux set: changes a running daemon's settings, per GPU, and how running programs stand before others.
 #include <array>
 #include <iostream>
 
@@ -14,9 +14,23 @@ namespace {
 
 constexpr char kName[] = "set";
 
+// Of a program that runs: in the API, as an option, and for --help.
+struct StandingOption {
+  const char* name;
+  const char* option;
+  const char* placeholder;
+  const char* meaning;
+};
+constexpr std::array<StandingOption, 3> kStandingOptions{{
+    {"priority", "--priority", "N", "With --tenant: before whom it goes, from -1000 to 1000, higher first, or default"},
+    {"share", "--share", "X", "With --tenant: its part of the time among equals, from 0.01 to 100, or default"},
+    {"max_share", "--max-share", "PART",
+     "With --tenant: the most of all time that it may have, such as 30%, or default"},
+}};
+
 int report_change_error(const base::Error& error, const std::string& changed) {
   const int status = report_error(kName, error);
-  if (!changed.empty()) say_error(kName, "changed before that: GPU " + changed);
+  if (!changed.empty()) say_error(kName, "changed before that: " + changed);
   return status;
 }
 
@@ -38,13 +52,56 @@ base::Result<std::vector<std::string>> resolve(const api_client::Client& client,
   return uuids;
 }
 
+int change_gpus(const api_client::Client& client, const std::vector<std::string>& gpus, const std::string& body) {
+  // Every name is looked up before anything is changed, so a wrong one changes nothing.
+  const auto targets = resolve(client, gpus);
+  if (!targets) return report_error(kName, targets.error());
+  std::string changed;
+  for (const std::string& target : *targets) {
+    const auto now = client.change_settings(target, body);
+    if (!now) return report_change_error(now.error(), changed.empty() ? "" : "GPU " + changed);
+    for (const api_client::Gpu& gpu : *now) {
+      std::cout << "GPU " << gpu.index << ": " << printable(describe_settings(gpu)) << "\n";
+      changed += (changed.empty() ? "" : ", ") + std::to_string(gpu.index);
+    }
+  }
+  std::cout << std::flush;
+  return kExitOk;
+}
+
+int change_tenants(const api_client::Client& client, const std::vector<std::string>& names, const std::string& body) {
+  const auto snapshot = client.snapshot();
+  if (!snapshot) return report_error(kName, snapshot.error());
+  std::vector<std::uint64_t> tenants;
+  for (const std::string& name : names) {
+    const auto tenant = find_tenant(snapshot->gpus, name);
+    if (!tenant) return report_error(kName, tenant.error());
+    if (std::find(tenants.begin(), tenants.end(), *tenant) == tenants.end()) tenants.push_back(*tenant);
+  }
+  std::string changed;
+  for (const std::uint64_t tenant : tenants) {
+    const auto now = client.change_tenant(tenant, body);
+    if (!now) return report_change_error(now.error(), changed);
+    const std::string who = now->program + " (" + std::to_string(now->pid) + ")";
+    std::cout << printable(who) << ": priority " << now->priority << ", share " << printable(now->share) << ", at most "
+              << printable(now->max_share) << " of the time\n";
+    changed += (changed.empty() ? "" : ", ") + who;
+  }
+  std::cout << std::flush;
+  return kExitOk;
+}
+
 }  // namespace
 
 int set_command(const std::vector<char*>& arguments) {
   api_client::Options options;
   std::vector<std::string> gpus;
+  std::vector<std::string> tenants;
   bool save = false;
-  CLI::App app("Changes settings of GPUs while programs run, and prints the settings now in force.", "gpumux set");
+  CLI::App app(
+      "Changes settings of GPUs while programs run, or how a running program stands before others, and prints what is "
+      "now in force.",
+      "gpumux set");
   app.add_option("GPU", gpus, "Indices, UUIDs, or all (the default)")->type_name("");
   const auto rules = setting_rules();
   std::vector<std::string> values(rules.size());
@@ -54,14 +111,28 @@ int set_command(const std::vector<char*>& arguments) {
                               std::string(rules[i].meaning) + ": " + std::string(rules[i].allowed))
                    ->type_name(std::string(rules[i].placeholder));
   }
+  app.add_option("--tenant", tenants, "A running program's process id; may be given several times")
+      ->type_name("PID")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  std::array<std::string, kStandingOptions.size()> standing;
+  std::array<const CLI::Option*, kStandingOptions.size()> given_standing{};
+  for (std::size_t i = 0; i < kStandingOptions.size(); ++i) {
+    given_standing[i] = app.add_option(kStandingOptions[i].option, standing[i], kStandingOptions[i].meaning)
+                            ->type_name(kStandingOptions[i].placeholder);
+  }
   app.add_flag("--save", save, "Also write them to the daemon's configuration, so that they outlive its restart");
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(R"(Examples:
   gpumux set --quantum 50ms
   gpumux set 0 --mode concurrent
   gpumux set 0 1 --policy fifo --max-runtime 5m --save
+  gpumux set --tenant 4711 --priority 5
+  gpumux set --tenant 4711 --priority default --max-share 30%
 
-Only the daemon's owner, root and members of the group gpumux may change settings.
+Only the daemon's owner, root and members of the group gpumux may change settings, and put a program above others;
+who started a program may change how it stands below that. That lasts as long as the program is connected: when the
+daemon restarts, a program stands again as it started.
 
 Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
@@ -75,13 +146,31 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
     }
     changes.push_back({std::string(rules[i].name), values[i]});
   }
+  std::vector<SettingValue> standing_changes;
+  for (std::size_t i = 0; i < kStandingOptions.size(); ++i) {
+    if (given_standing[i]->count() == 0) continue;
+    if (const auto checked = check_standing(kStandingOptions[i].name, standing[i]); !checked) {
+      say_error(kName, checked.error().message());
+      return kExitUsage;
+    }
+    standing_changes.push_back({kStandingOptions[i].name, standing[i]});
+  }
+  if (tenants.empty() != standing_changes.empty()) {
+    say_error(kName, tenants.empty() ? "whose priority or share? Name the program with --tenant PID"
+                                     : "nothing to change: name --priority, --share or --max-share with --tenant");
+    return kExitUsage;
+  }
+  if (!tenants.empty() && (!changes.empty() || !gpus.empty() || save)) {
+    say_error(kName, "settings of GPUs, and --save, do not go with --tenant: use two commands");
+    return kExitUsage;
+  }
   for (const std::string& gpu : gpus) {
     if (const auto checked = check_gpu_name(gpu); !checked) {
       say_error(kName, checked.error().message());
       return kExitUsage;
     }
   }
-  if (changes.empty()) {
+  if (changes.empty() && tenants.empty()) {
     say_error(kName,
               "nothing to change: name at least one setting, for example --quantum 50ms; see `gpumux set --help`");
     return kExitUsage;
@@ -89,21 +178,8 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
 
   const auto client = api_client::Client::connect(options);
   if (!client) return report_error(kName, client.error());
-  // Every name is looked up before anything is changed, so a wrong one changes nothing.
-  const auto targets = resolve(*client, gpus);
-  if (!targets) return report_error(kName, targets.error());
-  const std::string body = settings_body(changes, save);
-  std::string changed;
-  for (const std::string& target : *targets) {
-    const auto now = client->change_settings(target, body);
-    if (!now) return report_change_error(now.error(), changed);
-    for (const api_client::Gpu& gpu : *now) {
-      std::cout << "GPU " << gpu.index << ": " << printable(describe_settings(gpu)) << "\n";
-      changed += (changed.empty() ? "" : ", ") + std::to_string(gpu.index);
-    }
-  }
-  std::cout << std::flush;
-  return kExitOk;
+  if (!tenants.empty()) return change_tenants(*client, tenants, settings_body(standing_changes, false));
+  return change_gpus(*client, gpus, settings_body(changes, save));
 }
 
 }  // namespace gpumux::cli

@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/settings_change.h"
 
+#include <algorithm>
 #include <array>
 #include <chrono>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/ids.h"
 #include "base/limits.h"
+#include "base/standing.h"
 #include "base/units.h"
 
 namespace gpumux::cli {
@@ -177,6 +181,40 @@ std::string settings_body(const std::vector<SettingValue>& values, bool save) {
   }
   if (save) body["save"] = true;
   return body.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
+}
+
+Status check_standing(std::string_view name, std::string_view value) {
+  if (value == "default") return {};
+  Status checked;
+  const auto check = [&](const auto& parsed) {
+    if (!parsed) checked = tl::unexpected(parsed.error());
+  };
+  if (name == "priority") check(base::parse_priority(value));
+  if (name == "share") check(base::parse_share(value));
+  if (name == "max_share") check(base::parse_max_share(value));
+  if (checked) return {};
+  std::string option(name);
+  std::replace(option.begin(), option.end(), '_', '-');
+  return base::fail(Code::kInvalid, "--" + option + " cannot be '" + std::string(value.substr(0, 64)) +
+                                        "': " + checked.error().what + ", or default: as it started");
+}
+
+Result<std::uint64_t> find_tenant(const std::vector<api_client::Gpu>& gpus, std::string_view text) {
+  const auto number = base::parse_integer(text, 1, std::numeric_limits<std::int64_t>::max());
+  if (!number) {
+    return base::fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) +
+                                          "' names no program: give its process id, as `gpumux status` shows it");
+  }
+  std::optional<std::uint64_t> found;
+  for (const auto& gpu : gpus) {
+    for (const auto& seat : gpu.seats) {
+      if (seat.pid == static_cast<std::int64_t>(*number)) return seat.tenant;
+      if (seat.tenant == *number) found = seat.tenant;
+    }
+  }
+  if (found) return *found;
+  return base::fail(Code::kNotFound, "no program with the process id " + std::string(text) +
+                                         " uses a GPU under gpumux: see `gpumux status`");
 }
 
 Status check_gpu_name(std::string_view text) {

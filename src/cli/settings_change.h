@@ -31,11 +31,17 @@ struct SettingValue {
   std::string value;
 };
 
-// The body of PATCH /v1/gpus/...; each value was checked.
+// The body of a PATCH; each value was checked.
 std::string settings_body(const std::vector<SettingValue>& values, bool save);
 
 // Whether `text` can name GPUs at all: "all", an index, a UUID.
 base::Status check_gpu_name(std::string_view text);
+
+// The same of a tenant: `name` is "priority", "share" or "max_share"; "default" is what it started with.
+base::Status check_standing(std::string_view name, std::string_view value);
+
+// The number of the tenant that `text` names: by its process id, or, where no process has that, by that number itself.
+base::Result<std::uint64_t> find_tenant(const std::vector<api_client::Gpu>& gpus, std::string_view text);
 
 // The GPU of `gpus` that `text` names: by index, or by UUID (which may be shortened as long as only one GPU begins so).
 base::Result<const api_client::Gpu*> find_gpu(const std::vector<api_client::Gpu>& gpus, std::string_view text);

@@ -33,6 +33,38 @@ TEST(CheckSettingTest, TakesWhatIsDocumented) {
   }
 }
 
+TEST(CheckStandingTest, TakesWhatIsDocumentedAndNothingElse) {
+  const std::vector<std::pair<const char*, std::vector<const char*>>> good{
+      {"priority", {"5", "-1000", "default"}}, {"share", {"2", "0.5", "default"}}, {"max_share", {"30%", "default"}}};
+  for (const auto& [name, values] : good) {
+    for (const char* value : values) EXPECT_TRUE(check_standing(name, value)) << name << " " << value;
+  }
+  const std::vector<std::pair<const char*, std::vector<const char*>>> bad{
+      {"priority", {"", "high", "1001"}}, {"share", {"0", "2x"}}, {"max_share", {"30", "0%", "101%"}}};
+  for (const auto& [name, values] : bad) {
+    for (const char* value : values) EXPECT_FALSE(check_standing(name, value)) << name << " " << value;
+  }
+  EXPECT_NE(check_standing("max_share", "30").error().what.find("--max-share cannot be '30'"), std::string::npos);
+}
+
+TEST(FindTenantTest, GoesByProcessIdAndThenByNumber) {
+  std::vector<api_client::Gpu> gpus(2);
+  const auto add = [&](std::size_t gpu, std::uint64_t tenant, std::int64_t pid) {
+    api_client::Seat& seat = gpus[gpu].seats.emplace_back();
+    seat.tenant = tenant;
+    seat.pid = pid;
+  };
+  add(0, 1, 4711);
+  add(0, 2, 0);  // in a pid namespace that is not seen from here
+  add(1, 4711, 2);
+  EXPECT_EQ(find_tenant(gpus, "4711").value_or(0), 1u);
+  EXPECT_EQ(find_tenant(gpus, "2").value_or(0), 4711u);
+  EXPECT_EQ(find_tenant(gpus, "1").value_or(0), 1u);
+  EXPECT_EQ(find_tenant(gpus, "77").error().code, base::Code::kNotFound);
+  for (const char* text : {"", "0", "-1", "train.py"})
+    EXPECT_EQ(find_tenant(gpus, text).error().code, base::Code::kInvalid) << text;
+}
+
 TEST(CheckSettingTest, RefusesEverythingElseAndSaysWhatIsAllowed) {
   const std::vector<std::pair<const char*, std::vector<const char*>>> bad{
       {"mode", {"", "Serial", "automatic", "serial concurrent", " "}},

@@ -71,6 +71,12 @@ std::string share_of(const Seat& seat) {
   return text;
 }
 
+// Of a wait, as a rule and at worst.
+std::string waits_of(const Seat& seat) {
+  if (seat.wait_p99 == base::Duration::zero()) return {};
+  return short_duration(seat.wait_p50) + " / " + short_duration(seat.wait_p99);
+}
+
 std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu) {
   const std::size_t rank = phase_rank(seat.phase);
   Colour colour = rank < kPhases.size() ? kPhases[rank].colour : Colour::kNone;
@@ -87,8 +93,9 @@ std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu) {
           {seat.priority != 0 ? std::to_string(seat.priority) : ""},
           {share_of(seat)},
           {std::to_string(seat.grants)},
-          {short_duration(seat.held)},
+          {short_duration(seat.gpu_time)},
           {short_duration(seat.waited)},
+          {waits_of(seat)},
           {seat.memory ? base::format_bytes(seat.memory->allocated) : ""},
           {seat.memory ? base::format_bytes(seat.memory->resident + seat.memory->unpageable) : ""},
           {why(seat, gpu)}};
@@ -105,8 +112,9 @@ Table seat_table(const Gpu& gpu) {
                {.title = "PRIO", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
                {.title = "SHARE", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
                {.title = "GRANTS", .align = Align::kRight, .leave_out = 10},
-               {.title = "HELD", .align = Align::kRight, .leave_out = 8},
+               {.title = "GPU TIME", .align = Align::kRight, .leave_out = 8},
                {.title = "WAITED", .align = Align::kRight, .leave_out = 9},
+               {.title = "P50 / P99", .align = Align::kRight, .leave_out = 11, .hide_if_empty = true},
                {.title = "MEMORY", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
                {.title = "ON GPU", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
                {.title = "WHY", .leave_out = 1, .minimum = 14, .hide_if_empty = true}},

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/standing.h"
 #include "base/units.h"
 #include "daemon/log.h"
 #include "daemon/process_info.h"
@@ -81,6 +82,7 @@ Api::Api(Leases& leases, Translator& translator, const AccessRules& access, Daem
 
 ApiAnswer Api::answer(const ApiRequest& request) {
   static constexpr std::string_view kGpus = "/v1/gpus/";
+  static constexpr std::string_view kTenants = "/v1/tenants/";
   const std::string_view target = request.target;
   const std::size_t question = target.find('?');
   const std::string_view path = target.substr(0, question);
@@ -93,9 +95,12 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   if (path.starts_with(kGpus)) {
     return request.method == "PATCH" ? change(request, path.substr(kGpus.size())) : wrong_method("PATCH");
   }
-  return failed(
-      {base::Code::kNotFound, 0,
-       "there is nothing at this address (there are /v1/daemon, /v1/status, /v1/gpus/{gpu}, /v1/hold and /v1/trace)"});
+  if (path.starts_with(kTenants)) {
+    return request.method == "PATCH" ? change_tenant(request, path.substr(kTenants.size())) : wrong_method("PATCH");
+  }
+  return failed({base::Code::kNotFound, 0,
+                 "there is nothing at this address (there are /v1/daemon, /v1/status, /v1/gpus/{gpu}, "
+                 "/v1/tenants/{tenant}, /v1/hold and /v1/trace)"});
 }
 
 ApiAnswer Api::daemon() const {
@@ -201,6 +206,29 @@ ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {
     }
     return ApiResponse{200, render_settings(changed)};
   });
+}
+
+ApiAnswer Api::change_tenant(const ApiRequest& request, std::string_view which) {
+  const auto number = base::parse_integer(which, 0, UINT64_MAX);
+  Session* const session = number ? translator_.find({*number}) : nullptr;
+  if (session == nullptr || !session->welcomed) {
+    return failed({base::Code::kNotFound, 0,
+                   "there is no tenant '" + std::string(which.substr(0, 64)) +
+                       "': use a number that /v1/status shows as a seat's tenant"});
+  }
+  const auto wanted = parse_standing_patch(request.body, session->standing, session->first_standing);
+  if (!wanted) return failed(wanted.error());
+  if (const auto changed = translator_.change_standing(*session, *wanted, request.peer); !changed) {
+    log_warning("a change was denied",
+                {{"pid", request.peer.pid}, {"uid", request.peer.uid}, {"target", request.target}});
+    return failed(changed.error());
+  }
+  return ApiResponse{200, text_of({{"tenant", session->id.value},
+                                   {"pid", session->peer.pid},
+                                   {"program", session->label->program},
+                                   {"priority", session->standing.priority},
+                                   {"share", base::format_share(session->standing.share)},
+                                   {"max_share", base::format_max_share(session->standing.max_share)}})};
 }
 
 }  // namespace gpumux::daemon

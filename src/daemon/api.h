@@ -82,6 +82,7 @@ class Api {
   ApiAnswer status(const Peer& peer);
   ApiAnswer hold(const ApiRequest& request);
   ApiAnswer change(const ApiRequest& request, std::string_view which);
+  ApiAnswer change_tenant(const ApiRequest& request, std::string_view which);
   base::Result<std::vector<base::GpuIndex>> select(std::string_view which) const;
 
   Leases& leases_;

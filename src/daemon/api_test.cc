@@ -132,6 +132,41 @@ TEST(Api, ChangesSettings) {
   EXPECT_FALSE(json_of(answer)["gpus"][0].contains("max_runtime_ns"));
 }
 
+TEST(Api, ChangesHowATenantStands) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.flag_settings = {{"mode", "auto"}, {"quantum", "unlimited"}};
+  TestDaemon daemon(std::move(options));
+  TestTenant a(dir.path());
+  TestTenant b(dir.path());
+  ASSERT_TRUE(a.join() && b.join() && a.open_seat(0, test_uuid(0)) && b.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(a.request() && a.wait_granted());
+  const auto seats = [&] { return json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["seats"]; };
+  ASSERT_EQ(seats().size(), 2u);
+  const auto number_of = [&](const char* phase) {
+    for (const Json& seat : seats()) {
+      if (seat["phase"] == phase) return "/v1/tenants/" + std::to_string(seat["tenant"].get<std::uint64_t>());
+    }
+    return std::string();
+  };
+  const std::string target = number_of("idle");
+  const auto answer = http(dir.path(), "PATCH", target, R"({"priority": 5, "share": "0.5", "max_share": "30%"})");
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const Json json = json_of(answer);
+  EXPECT_EQ(json["priority"], 5);
+  EXPECT_EQ(json["share"], "0.5");
+  EXPECT_EQ(json["max_share"], "30%");
+  // It counts at once, and the GPU takes turns from now on.
+  ASSERT_TRUE(b.request());
+  EXPECT_TRUE(a.yield());
+  EXPECT_TRUE(b.wait_granted());
+  const Json gpu = json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0];
+  EXPECT_EQ(gpu["mode_now"], "serial");
+  EXPECT_EQ(json_of(http(dir.path(), "PATCH", target, R"({"share": "default"})"))["share"], "1");
+  EXPECT_EQ(json_of(http(dir.path(), "PATCH", target, R"({"priority": "default"})"))["priority"], 0);
+  EXPECT_EQ(json_of(http(dir.path(), "PATCH", target, "{}"))["max_share"], "30%");
+}
+
 TEST(Api, ShortensARunningQuantum) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());
@@ -188,6 +223,9 @@ TEST(Api, RefusesWhatIsWrong) {
       {"PATCH", "/v1/gpus/0", R"({"quantum": 5})", 400, "as a string"},
       {"PATCH", "/v1/gpus/0", R"({"mode": "turbo"})", 400, "serial or concurrent"},
       {"PATCH", "/v1/gpus/0", R"({"save": "yes"})", 400, "save must be true or false"},
+      {"GET", "/v1/tenants/1", "", 405, "PATCH"},
+      {"PATCH", "/v1/tenants/1", "{}", 404, "no tenant '1'"},
+      {"PATCH", "/v1/tenants/", "{}", 404, "no tenant"},
       {"GET", "/v1/trace?since=x", "", 400, "since"},
       {"GET", "/v1/trace?follow=yes", "", 400, "follow"},
   };
@@ -201,6 +239,21 @@ TEST(Api, RefusesWhatIsWrong) {
   // One wrong setting changes none.
   http(dir.path(), "PATCH", "/v1/gpus/0", R"({"mode": "concurrent", "quantum": "x"})");
   EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["mode"], "auto");
+}
+
+TEST(Api, RefusesAStandingThatIsWrong) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant tenant(dir.path());
+  ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)));
+  const auto seat = [&] { return json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["seats"][0]; };
+  const std::string target = "/v1/tenants/" + std::to_string(seat()["tenant"].get<std::uint64_t>());
+  for (const char* body :
+       {"", "[5]", R"({"priority": "x"})", R"({"priority": 1001})", R"({"priority": null})", R"({"share": "0"})",
+        R"({"max_share": 30})", R"({"colour": "red"})", R"({"priority": "2", "share": "x"})"}) {
+    EXPECT_EQ(http(dir.path(), "PATCH", target, body).status, 400) << body;
+  }
+  EXPECT_EQ(seat()["priority"], 0);
 }
 
 class ManualClock final : public base::Clock {
@@ -249,6 +302,35 @@ TEST(Api, LetsStrangersLookAndNotTouch) {
             }),
             0);
   EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["mode"], "auto");
+}
+
+// Whose tenant it is may put it below others, and where it was, and not above.
+TEST(Api, LetsUsersChangeTheirOwnTenantsWithinBounds) {
+  if (getuid() != 0) GTEST_SKIP() << "needs root, to become another user";
+  const TemporaryDirectory dir;
+  ASSERT_EQ(chmod(dir.path().c_str(), 0755), 0);
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant ours(dir.path());
+  const base::GpuUuid gpu = test_uuid(0);  // this process's, not its child's
+  ASSERT_TRUE(ours.join() && ours.open_seat(0, gpu));
+  EXPECT_EQ(as_nobody([&] {
+              const auto seats = [&] { return json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["seats"]; };
+              const std::string foreign = "/v1/tenants/" + std::to_string(seats()[0]["tenant"].get<std::uint64_t>());
+              if (http(dir.path(), "PATCH", foreign, R"({"priority": -1})").status != 403) return 1;
+              TestTenant own(dir.path());
+              if (!own.join() || !own.open_seat(0, gpu)) return 2;
+              std::string target;
+              for (const Json& seat : seats()) {
+                if (seat["uid"] == getuid())
+                  target = "/v1/tenants/" + std::to_string(seat["tenant"].get<std::uint64_t>());
+              }
+              const auto status = [&](const char* body) { return http(dir.path(), "PATCH", target, body).status; };
+              if (status(R"({"priority": 1})") != 403 || status(R"({"share": "1.01"})") != 403) return 3;
+              if (status(R"({"priority": -5, "share": "0.5", "max_share": "10%"})") != 200) return 4;
+              return status(R"({"priority": 0, "share": "1", "max_share": "100%"})") == 200 ? 0 : 5;
+            }),
+            0);
+  EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["seats"][0]["priority"], 0);
 }
 
 TEST(Access, IsForThoseWhoAreAllowed) {

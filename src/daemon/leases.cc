@@ -197,6 +197,7 @@ void Leases::record_event(base::TimePoint now, const sched::Event& event) {
                    trace_.record({.time = now, .event = "connect", .tenant = e.tenant, .label = label(e.tenant)});
                  },
                  [&](const sched::SeatOpened& e) { trace_.record(entry(now, "open", e.seat)); },
+                 [&](const sched::StandingChanged& e) { trace_.record(entry(now, "standing", e.seat)); },
                  [&](const sched::SeatClaimed& e) {
                    TraceEntry traced = entry(now, "claim", e.seat);
                    traced.epoch = e.epoch;

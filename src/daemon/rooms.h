@@ -45,6 +45,8 @@ class Rooms {
 
   // `gets_bound`: at once, not only when it has said what it has (residency.h).
   void opened(base::SeatId seat, sched::Quota quota, bool gets_bound);
+  // Something has changed that decides whether its seats take turns.
+  void look_again(base::GpuIndex gpu) { gpus_.at(gpu.value).dirty = true; }
   void closed(base::SeatId seat);
   void reported(base::SeatId seat, const sched::MemoryReport& report, bool is_moving);
   void wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,

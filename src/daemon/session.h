@@ -64,8 +64,9 @@ class Session {
   RateLimit notes{20, 2};
   std::uint64_t notes_suppressed = 0;
   std::size_t gang_joins = 0;
-  sched::Quota quota;       // of the run that it belongs to
-  base::Standing standing;  // as it was allowed
+  sched::Quota quota;  // of the run that it belongs to
+  base::Standing standing;
+  base::Standing first_standing;  // what it asked for, as it was allowed
   bool ends_own_turns = false;
   std::string trust_domain;  // trust_domain.h; set before the first message
 

@@ -12,22 +12,27 @@ namespace {
 // any.
 constexpr int kMaxDepth = 8;
 
-}  // namespace
+using Json = nlohmann::json;
 
-base::Result<SettingsPatch> parse_settings_patch(std::string_view body) {
-  using Json = nlohmann::json;
+base::Result<Json> parse_object(std::string_view body, const char* example) {
   bool too_deep = false;
   const auto limit = [&](int depth, Json::parse_event_t, Json&) {
     too_deep = too_deep || depth > kMaxDepth;
     return !too_deep;
   };
-  const Json json = Json::parse(body, limit, /*allow_exceptions=*/false);
-  if (json.is_discarded() || !json.is_object()) {
-    return base::fail(base::Code::kInvalid,
-                      "the body must be a JSON object of settings, such as {\"quantum\": \"50ms\"}");
-  }
+  Json json = Json::parse(body, limit, /*allow_exceptions=*/false);
+  if (!json.is_discarded() && json.is_object()) return json;
+  return base::fail(base::Code::kInvalid,
+                    std::string("the body must be a JSON object of settings, such as ") + example);
+}
+
+}  // namespace
+
+base::Result<SettingsPatch> parse_settings_patch(std::string_view body) {
+  const auto json = parse_object(body, R"({"quantum": "50ms"})");
+  if (!json) return tl::unexpected(json.error());
   SettingsPatch patch;
-  for (const auto& [name, value] : json.items()) {
+  for (const auto& [name, value] : json->items()) {
     if (name == "save") {
       if (!value.is_boolean()) return base::fail(base::Code::kInvalid, "save must be true or false");
       patch.save = value.get<bool>();
@@ -48,6 +53,44 @@ base::Result<SettingsPatch> parse_settings_patch(std::string_view body) {
     patch.changes.push_back({name, text});
   }
   return patch;
+}
+
+base::Result<base::Standing> parse_standing_patch(std::string_view body, const base::Standing& now,
+                                                  const base::Standing& at_start) {
+  const auto json = parse_object(body, R"({"priority": "5"})");
+  if (!json) return tl::unexpected(json.error());
+  base::Standing standing = now;
+  for (const auto& [name, value] : json->items()) {
+    const auto read = [&text = value](auto parse, auto& into, auto fallback) -> base::Status {
+      const std::string given = text.is_string()           ? text.template get<std::string>()
+                                : text.is_number_integer() ? text.dump()
+                                                           : std::string();
+      if (given == "default") {
+        into = fallback;
+        return {};
+      }
+      const auto parsed = parse(given);
+      if (!parsed) return tl::unexpected(parsed.error());
+      into = *parsed;
+      return {};
+    };
+    base::Status done;
+    if (name == "priority") {
+      done = read(base::parse_priority, standing.priority, at_start.priority);
+    } else if (name == "share") {
+      done = read(base::parse_share, standing.share, at_start.share);
+    } else if (name == "max_share") {
+      done = read(base::parse_max_share, standing.max_share, at_start.max_share);
+    } else {
+      return base::fail(base::Code::kInvalid, "there is no setting '" + name.substr(0, 64) +
+                                                  "' of a tenant: it has priority, share and max_share");
+    }
+    if (!done) {
+      return base::fail(base::Code::kInvalid,
+                        "cannot set " + name + ": " + done.error().what + ", or default: as it started");
+    }
+  }
+  return standing;
 }
 
 }  // namespace gpumux::daemon

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The body of PATCH /v1/gpus/...: a stranger's JSON, read into checked settings.
+// The bodies of PATCH: a stranger's JSON, read into checked settings.
 #pragma once
 
 #include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "base/standing.h"
 #include "daemon/config.h"
 
 namespace gpumux::daemon {
@@ -17,5 +18,8 @@ struct SettingsPatch {
 
 // Any bytes are safe to pass. Errors are kInvalid and say what is allowed.
 base::Result<SettingsPatch> parse_settings_patch(std::string_view body);
+// How a tenant is to stand that stands as `now`, and came as `at_start` ("default" is that again).
+base::Result<base::Standing> parse_standing_patch(std::string_view body, const base::Standing& now,
+                                                  const base::Standing& at_start);
 
 }  // namespace gpumux::daemon

@@ -253,7 +253,10 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
       s["waits_for"] = view.waits_for;
       s["grants"] = view.grants;
       s["held_ns"] = view.held.count();
+      s["gpu_time_ns"] = std::max(view.held - view.idle, base::Duration::zero()).count();
       s["waited_ns"] = view.waited.count();
+      s["wait_p50_ns"] = view.wait_p50.count();
+      s["wait_p99_ns"] = view.wait_p99.count();
       s["gang"] = view.gang;
       s["priority"] = view.priority;
       s["share"] = base::format_share(view.weight);

@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace gpumux::daemon;
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 5) {
+  switch (data[0] % 6) {
     case 0: {
       const auto patch = parse_settings_patch(text);
       gpumux::daemon::GpuSettings settings;
@@ -40,6 +40,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         gpumux::daemon::GpuSettings settings;
         if (key.parse(settings, text)) static_cast<void>(key.format(settings));
       }
+      break;
+    }
+    case 4: {
+      const gpumux::base::Standing at_start{.priority = -3, .share = 50, .max_share = 200};
+      static_cast<void>(parse_standing_patch(text, {}, at_start));
       break;
     }
     default: {

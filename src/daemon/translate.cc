@@ -130,7 +130,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const os
   if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)));
   session.quota = quota_of(session, hello);
-  session.standing = standing_of(session, hello);
+  session.standing = session.first_standing = standing_of(session, hello);
   session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
   leases_.connected(session.id, session.label);
   if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
@@ -186,12 +186,8 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
     return {};
   }
   Slot& slot = session.open_slot(open.slot, *gpu);
-  const base::Standing& standing = session.standing;
-  leases_.apply(sched::SeatOpened{seat_of(session, slot), standing.share, session.ends_own_turns});
-  if (standing.priority != 0 || standing.max_share != base::kWholeGpu) {
-    leases_.apply(
-        sched::StandingChanged{seat_of(session, slot), standing.priority, standing.share, standing.max_share});
-  }
+  leases_.apply(sched::SeatOpened{seat_of(session, slot), session.standing.share, session.ends_own_turns});
+  if (session.standing != base::Standing()) tell_standing(session, slot);
   send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
   const base::SeatId seat = seat_of(session, slot);
   if (open.state != wire::SeatState::kNone) claim(session, open.slot, open);
@@ -314,6 +310,42 @@ base::Standing Translator::standing_of(const Session& session, const wire::Hello
                  {"share", base::format_share(asked.share)}});
   }
   return standing;
+}
+
+void Translator::tell_standing(const Session& session, const Slot& slot) {
+  const base::Standing& standing = session.standing;
+  leases_.apply(sched::StandingChanged{seat_of(session, slot), standing.priority, standing.share, standing.max_share});
+  rooms_.look_again(slot.gpu);
+}
+
+// A tenant's own user may have for it what it could have if it were started again, and never has to keep less than it
+// has.
+base::Status Translator::change_standing(Session& session, const base::Standing& wanted, const Peer& by) {
+  if (!access_.may_change(by)) {
+    const std::string user = "user " + std::to_string(by.uid);
+    if (by.uid != session.peer.uid) {
+      return base::fail(base::Code::kDenied, user + " may not change a tenant of user " +
+                                                 std::to_string(session.peer.uid) +
+                                                 ": only that user, and who may change settings, may");
+    }
+    if (wanted.priority > std::max(session.standing.priority, 0) ||
+        wanted.share > std::max(session.standing.share, base::kOneShare)) {
+      return base::fail(base::Code::kDenied,
+                        user +
+                            " may not put a tenant above others (a priority up to 0, a share up to 1): only the "
+                            "daemon's owner, root and members of its admin_group may");
+    }
+  }
+  if (session.standing == wanted) return {};
+  session.standing = wanted;
+  session.for_each_slot([&](std::uint32_t, const Slot& slot) { tell_standing(session, slot); });
+  log_info("a tenant stands differently from now on", {{"tenant", session.id.value},
+                                                       {"pid", session.peer.pid},
+                                                       {"by_uid", by.uid},
+                                                       {"priority", wanted.priority},
+                                                       {"share", base::format_share(wanted.share)},
+                                                       {"max_share", base::format_max_share(wanted.max_share)}});
+  return {};
 }
 
 // ---- memory -------------------------------------------------------------------------------------

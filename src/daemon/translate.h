@@ -84,6 +84,9 @@ class Translator {
   // Sessions that could not be written to since the last call: to be ended by the caller.
   std::vector<base::TenantId> take_unwritable();
 
+  // How the tenant stands from now on, as long as it is connected, if `by` may want that.
+  base::Status change_standing(Session& session, const base::Standing& wanted, const Peer& by);
+
   // Tells a peer why it is not wanted, before or instead of its Hello.
   static void refuse(Session& session, wire::Reason reason, std::string_view text);
 
@@ -123,6 +126,7 @@ class Translator {
   void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
   void spare_host(bool is_short);
   sched::Quota quota_of(const Session& session, const wire::Hello& hello);
+  void tell_standing(const Session& session, const Slot& slot);
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
   void forget_slot(const Session& session, const Slot& slot);
   base::Status check_slot(std::uint32_t slot) const;

@@ -195,6 +195,7 @@ void LeaseCore::State::on(const Requested& e) {
     if (!seat->resting) return;  // crossed a grant
     // Its gang still holds, for it too.
     seat->resting = false;
+    settle_idle(*seat);
     --unit.resting;
     seat->epoch = next_epoch(*seat->gpu);
     ++seat->grants;
@@ -246,6 +247,9 @@ void LeaseCore::State::on(const Drained& e) {
 void LeaseCore::State::release(Seat& seat) {
   if (seat.resting) return;
   Unit& unit = *seat.unit;
+  // Had it found work again it would have said once more that it idles. And it goes on idling while its gang holds.
+  settle_idle(seat);
+  seat.idling_since = now;
   seat.resting = true;
   ++unit.resting;
   std::uint32_t holding = 0;
@@ -271,6 +275,7 @@ void LeaseCore::State::on(const Stepped& e) {
 void LeaseCore::State::on(const Idling& e) {
   Seat* const seat = seat_in(e.seat, e.epoch);
   if (seat == nullptr || seat->phase != SeatPhase::kHolding || seat->resting) return;
+  seat->idling_since = now;
   const Unit& unit = *seat->unit;
   std::uint32_t holding = 0;
   for (const UnitGpu& on_gpu : unit.gpus) holding += on_gpu.holding;

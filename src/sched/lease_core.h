@@ -48,9 +48,11 @@ struct SeatView {
   std::uint32_t queue_place = 0;  // 1: next; 0: not waiting
   std::string waits_for;  // "quantum of tenant 3", "gang needs GPU 1", "tenant 3 drains", ...: empty when not waiting
   std::uint64_t grants = 0;
-  Duration held{};    // lease time so far
-  Duration waited{};  // waiting time so far
-  std::string gang;   // empty: none
+  Duration held{};                  // lease time so far
+  Duration idle{};                  // of that, as far as it is known: idle before it gave leases up
+  Duration waited{};                // waiting time so far
+  Duration wait_p50{}, wait_p99{};  // from request to grant: what half of all were not above, and 99 %
+  std::string gang;                 // empty: none
   std::int32_t priority = 0;
   std::uint32_t weight = 1;
   std::uint32_t cap = kNoCap;

@@ -414,5 +414,58 @@ TEST(Settings, OfAPolicyReorderThoseWhoWait) {
   EXPECT_EQ(s.view(kA).queue_place, 1u);
 }
 
+// Time that a seat was idle before it gave its lease up, and the waits of each seat by how long they were.
+TEST(Statistics, OfASeat) {
+  GpuSettings settings;
+  settings.quantum = 10ms;
+  Script script(1, settings);
+  const SeatId a = seat(1, 0), b = seat(2, 0);
+  script.tenant(1, {0});
+  script.tenant(2, {0});
+  script.request(a);
+  script.wait(5ms);
+  script.tell(Idling{a, script.epoch(a)});
+  script.wait(1ms);  // it has found work again
+  script.tell(Idling{a, script.epoch(a)});
+  script.wait(2ms);
+  script.drained(a);
+  EXPECT_EQ(script.view(a).held, 8ms);
+  EXPECT_EQ(script.view(a).idle, 2ms);
+  EXPECT_EQ(script.view(a).wait_p99, 0ms);
+  for (int i = 0; i < 100; ++i) {
+    script.request(a);
+    script.wait(1ms);
+    script.request(b);
+    script.wait(i == 0 ? 5ms : 1ms);
+    script.drained(a);
+    script.drained(b);
+  }
+  EXPECT_EQ(script.view(a).idle, 2ms) << "nobody has said that it idled";
+  EXPECT_NEAR(static_cast<double>(script.view(b).wait_p50.count()), 1e6, 0.25e6);
+  EXPECT_NEAR(static_cast<double>(script.view(b).wait_p99.count()), 1e6, 0.25e6);
+  script.request(a);
+  script.request(b);
+  script.wait(7ms);
+  script.drained(a);
+  EXPECT_GE(script.view(b).wait_p99, 5ms);
+}
+
+// A member of a gang that has drained while the others go on does not use its GPU.
+TEST(Statistics, AMemberThatRestsIsIdle) {
+  Script script(2, {});
+  script.tenant(1, {0, 1});
+  script.tell(GangJoined{TenantId{1}, "", 0});
+  script.request(seat(1, 0));
+  script.wait(1ms);
+  script.drained(seat(1, 1));
+  script.wait(3ms);
+  EXPECT_EQ(script.view(seat(1, 1)).idle, 3ms);
+  script.request(seat(1, 1));
+  script.wait(1ms);
+  EXPECT_EQ(script.view(seat(1, 1)).idle, 3ms);
+  EXPECT_EQ(script.view(seat(1, 1)).held, 5ms);
+  EXPECT_EQ(script.view(seat(1, 0)).idle, 0ms);
+}
+
 }  // namespace
 }  // namespace gpumux::sched

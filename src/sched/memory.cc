@@ -19,6 +19,9 @@ namespace {
 // alone costs as much; above, people wait for nothing.
 constexpr Duration kMinIdleHold = std::chrono::microseconds(200);
 constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
+// It is eight times as long at most: so nobody waits longer than 8 s for an idle GPU, and in a row of bursts at most
+// three of four switches are in vain.
+constexpr std::uint32_t kMostVain = 3;
 // A switch that moves memory raises the smoothed cost by this part of the difference, one that moves none lowers it by
 // this part: when programs fit together again, quanta of many seconds are short again after a few.
 constexpr std::int64_t kPagingCostSmoothing = 4;
@@ -109,14 +112,28 @@ void LeaseCore::State::drain_is_over() {
   while (!held_up.empty()) dirty.set(held_up.take_first());
 }
 
+// `waiter` takes the GPU at once, for its priority, from `holder`, which had got it because that one idled. If memory
+// was moved for that and `holder` had no use of it, or less than it cost, the waiter's idle leases last twice as long
+// from now on: until such a switch has paid back.
+void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
+  const bool restores = is_restoring(holder);
+  if (!restores && holder.ready_at == holder.granted_at) return;
+  const auto costs_more = [&](const UnitGpu& on_gpu) { return now - holder.ready_at < on_gpu.gpu->paging_cost; };
+  if (restores || std::any_of(holder.gpus.begin(), holder.gpus.end(), costs_more)) {
+    waiter.vain = std::min(waiter.vain + 1, kMostVain);
+  } else {
+    waiter.vain = 0;
+  }
+}
+
 // The ski-rental rule: at most twice what the best choice would have cost. Where the next one's memory is all there, a
 // switch costs next to nothing, whatever others cost.
-Duration LeaseCore::State::idle_hold_of(const Gpu& gpu) const {
+Duration LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gpu) const {
   if (gpu.settings.idle_hold != kAutomatic) return gpu.settings.idle_hold;
   if (gpu.paging_cost == Duration::zero()) return kMinIdleHold;
   const Unit* const next = expected_on(gpu);
   if (next != nullptr && !has_pages_to_move(*next)) return kMinIdleHold;
-  return std::clamp(gpu.switch_cost + gpu.paging_cost, kMinIdleHold, kMaxIdleHold);
+  return std::clamp(gpu.switch_cost + gpu.paging_cost, kMinIdleHold, kMaxIdleHold) * (1 << holder.vain);
 }
 
 // ---- turns --------------------------------------------------------------------------------------

@@ -108,6 +108,12 @@ void LeaseCore::State::charge(Seat& seat) {
   seat.charged_to = now;
 }
 
+// Up to now it has been idle, if it has said so: of the lease that it holds it has not used that.
+void LeaseCore::State::settle_idle(Seat& seat) const {
+  if (seat.idling_since != TimePoint::max()) seat.idle += now - seat.idling_since;
+  seat.idling_since = TimePoint::max();
+}
+
 // In virtual time.
 std::int64_t LeaseCore::State::credit_of(const Seat& seat) const {
   return std::min(quantum_of(*seat.gpu), kMaxCredit).count() / static_cast<std::int64_t>(seat.weight);
@@ -149,7 +155,7 @@ void LeaseCore::State::tell_contention(Unit& unit, bool always) {
 
 void LeaseCore::State::tell_contention(const Seat& seat) {
   const bool contended = seat.phase == SeatPhase::kHolding && seat.unit->told_contended;
-  command(Contention{seat.id, contended, idle_hold_of(*seat.gpu), seat.gpu->told_in_flight});
+  command(Contention{seat.id, contended, idle_hold_of(*seat.unit, *seat.gpu), seat.gpu->told_in_flight});
 }
 
 // Zero: no bound. One that is alone keeps nobody waiting, and where all run at once nobody waits for a turn.

@@ -41,7 +41,7 @@ QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
   const Standing of = standing(unit, gpu);
   return {.obstructed = is_obstructed(unit),
           .level = level_of(unit),
-          .rank = gpu.policy->rank(of),
+          .rank = unit.lifted ? 0 : gpu.policy->rank(of),
           .requested = of.requested,
           .lead = unit.seats.front()->id,
           .unit = nullptr};
@@ -78,6 +78,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
   unit.shape->queue.insert(unit.entry);
   if (unit.shape->gpus.size() > 1) timers.arm(unit.age, std::max(now, after(unit.requested, ageing)));
   timers.arm(unit.lift, after(now, lifting));
+  if (aged > 0) reservations_dirty = true;
   touch(unit);
 }
 
@@ -91,6 +92,7 @@ void LeaseCore::State::dequeue(Unit& unit) {
   timers.stop(unit.lift);
   if (unit.aged) {
     unit.aged = false;
+    --aged;
     unit.shape->aged.erase(QueueEntry{false, 0, 0, unit.requested, unit.seats.front()->id, &unit});
     for (const UnitGpu& on_gpu : unit.gpus) {
       if (on_gpu.gpu->reserved == &unit) on_gpu.gpu->reserved = nullptr;
@@ -120,12 +122,14 @@ void LeaseCore::State::age(Unit& unit) {
   // Nothing is kept free for who could not use it.
   if (unit.phase != UnitPhase::kWaiting || unit.aged || is_obstructed(unit)) return;
   unit.aged = true;
+  ++aged;
   unit.shape->aged.insert(QueueEntry{false, 0, 0, unit.requested, unit.seats.front()->id, &unit});
   reservations_dirty = true;
 }
 
 // Whoever must have its lease back comes first (those whose gates are open before the others, who have to wait for
-// that), then the gangs, longest wait first. Of one shape only the first can get anything.
+// that), then the gangs, longest wait first. Of one shape only the first can get anything. Whoever starts, goes or asks
+// may change who is outranked.
 void LeaseCore::State::reserve() {
   reservations_dirty = false;
   enum Class { kWithOpenGate, kReturning, kAged };
@@ -135,9 +139,10 @@ void LeaseCore::State::reserve() {
                             unit->seats.front()->id, unit);
   }
   for (const auto& [key, shape] : shapes) {
-    if (shape->aged.empty()) continue;
-    const QueueEntry& first = *shape->aged.begin();
-    candidates.emplace_back(kAged, first.requested, first.lead, first.unit);
+    // Nothing is kept free for who has to wait for a higher priority on another of its GPUs, for as long as that likes.
+    const auto first = std::find_if(shape->aged.begin(), shape->aged.end(),
+                                    [](const QueueEntry& entry) { return !is_outranked(*entry.unit); });
+    if (first != shape->aged.end()) candidates.emplace_back(kAged, first->requested, first->lead, first->unit);
   }
   std::sort(candidates.begin(), candidates.end());
   std::array<Unit*, base::kMaxGpus> before{};
@@ -270,6 +275,7 @@ void LeaseCore::State::start(Unit& unit) {
   dequeue(unit);
   unit.phase = UnitPhase::kHolding;
   unit.granted_at = now;
+  if (aged > 0) reservations_dirty = true;
   start_quantum(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     Gpu& gpu = *on_gpu.gpu;
@@ -293,6 +299,8 @@ void LeaseCore::State::start(Unit& unit) {
 
 void LeaseCore::State::grant_seat(Seat& seat) {
   if (seat.wants && !seat.keeps_place) seat.turn_since = seat.wants_since;
+  if (seat.wants) seat.waits.add(now - seat.wants_since);
+  seat.idling_since = TimePoint::max();
   set_wants(seat, false);
   seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
   seat.epoch = next_epoch(*seat.gpu);
@@ -305,8 +313,8 @@ void LeaseCore::State::grant_seat(Seat& seat) {
 }
 
 void LeaseCore::State::announce(Seat& seat) {
-  command(
-      Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0 || has_cap(*seat.unit), idle_hold_of(*seat.gpu)});
+  command(Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0 || has_cap(*seat.unit),
+                idle_hold_of(*seat.unit, *seat.gpu)});
 }
 
 // A holder's lease becomes one of the other kind, in place: to the tenant a new grant.
@@ -339,7 +347,7 @@ Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const U
   const TimePoint quantum_end =
       is_restoring(holder) ? TimePoint::max() : after(std::max(holder.granted_at, holder.ready_at), quantum_of(gpu));
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
-  if (waiter.returning || order > 0) return Duration::zero();
+  if (waiter.returning || waiter.lifted || order > 0) return Duration::zero();
   const Duration extension = gpu.policy->goes_on_for(standing(holder, gpu), standing(waiter, gpu));
   if (extension == Duration::zero()) return extension;
   return std::min(std::max(extension, kShortestExtension), latest - now);
@@ -375,6 +383,7 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
     RevokeReason reason = order > 0 && !holder->is_safe ? RevokeReason::kUrgent : RevokeReason::kQuantum;
     if (ran_out) reason = RevokeReason::kMaxRuntime;
     if (is_obstructed(*holder) && !is_obstructed(waiter)) reason = RevokeReason::kMemory;
+    if (reason == RevokeReason::kUrgent) note_return(waiter, *holder);
     holder->yields = reason == RevokeReason::kMaxRuntime && order < 0;
     revoke(*holder, reason);
   }

@@ -224,6 +224,7 @@ GpuMemory Residency::view(GpuIndex index) const {
     view.seats.push_back({.seat = id,
                           .report = seat.report,
                           .speaks = seat.speaks,
+                          .is_behind = seat.bounds.size() > kMaxBoundsUnderWay,
                           .room = seat.told_room(),
                           .counted = counts(seat) ? charge(seat) : 0,
                           .commitment = seat.told_commitment(),

@@ -82,7 +82,8 @@ struct ResidencyCommands {
 struct SeatMemory {
   SeatId seat;
   MemoryReport report;
-  bool speaks = false;  // has reported; what the others have is counted with what is not ours
+  bool speaks = false;     // has reported; what the others have is counted with what is not ours
+  bool is_behind = false;  // takes no note of what it is told, and is told no more until it does
   std::uint64_t room = 0;
   std::uint64_t counted = 0;  // as having: what it may have had at most by now
   std::uint64_t commitment = 0;

@@ -82,6 +82,7 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   unit.step_shift = 0;
   incomplete.erase(&unit);
   timers.stop(unit.run);
+  if (aged > 0) reservations_dirty = true;
   for (Seat* seat : unit.seats) {
     // A turn that was of no use does not count: it costs nothing, and the next one comes as if this had not been.
     seat->keeps_place = reason == RevokeReason::kMemory;
@@ -113,6 +114,8 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   seat.revokes_unseen = 0;
   seat.was_ahead = false;
   seat.unasked = seat.resting;
+  if (seat.resting) settle_idle(seat);
+  seat.idling_since = TimePoint::max();  // it may have found work since
   if (seat.resting) {
     seat.resting = false;
     --unit.resting;
@@ -223,6 +226,7 @@ void LeaseCore::State::finish(Unit& unit) {
   }
   for (Seat* seat : unit.seats) {
     charge(*seat);
+    settle_idle(*seat);
     seat->resting = false;
     seat->gate_closed = false;
     seat->drained = false;
@@ -234,6 +238,7 @@ void LeaseCore::State::finish(Unit& unit) {
   unit.resting = 0;
   unit.revoked = 0;
   unit.phase = UnitPhase::kIdle;
+  if (aged > 0) reservations_dirty = true;
   timers.stop(unit.thaw);
   touch(unit);
   if (unit.wanting > 0 && !freeze(unit)) enqueue(unit);

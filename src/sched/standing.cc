@@ -4,8 +4,10 @@
 // Priorities. In every queue the higher one is ahead; a holder goes at once for it, and for a lower one only when
 // max_runtime is over. Two things keep that from shutting anybody out. Whoever max_runtime has ended for a lower
 // one's sake *yields*: it queues behind all others until one of them has started, and that one is *safe* from it for a
-// quantum. And where priority_ageing is set, who has waited that long is *lifted*: ahead of all, an equal of whoever
-// holds, and safe for a quantum when it starts. A gang has the highest priority of its members.
+// quantum. And where priority_ageing is set, who has waited that long is *lifted*: it is ahead of all that are not,
+// those that have waited longest first, an equal of whoever holds, and safe for a quantum when it starts. Whoever is
+// held up by lifted ones is lifted in its turn, whatever its priority: so many of low priority do not shut one of high
+// priority out, nor it them. A gang has the highest priority of its members.
 //
 // Caps. A capped seat has an allowance of lease time. It grows with time, by the cap's part of it, up to what a window
 // of kCapWindow gives; holding spends it. A lease ends when nothing is left of it, and the seat queues again when half
@@ -102,10 +104,8 @@ void LeaseCore::State::requeue(Unit& unit) {
   touch(unit);
 }
 
-// Whether somebody who holds or waits for one of its GPUs has a higher priority.
-bool LeaseCore::State::is_outranked(const Unit& unit) const {
-  const std::int32_t priority = priority_of(unit);
-  const auto outranks = [&](const Unit* other) { return priority_of(*other) > priority; };
+template <class Predicate>
+bool LeaseCore::State::any_before(const Unit& unit, Predicate outranks) {
   return std::any_of(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& on_gpu) {
     const Gpu& gpu = *on_gpu.gpu;
     if (std::any_of(gpu.holders.begin(), gpu.holders.end(), outranks)) return true;
@@ -115,10 +115,21 @@ bool LeaseCore::State::is_outranked(const Unit& unit) const {
   });
 }
 
+// Whether somebody who holds or waits for one of its GPUs has a higher priority, and need not wait for it all the same.
+bool LeaseCore::State::is_outranked(const Unit& unit) {
+  if (unit.lifted) return false;
+  return any_before(unit, [priority = priority_of(unit)](const Unit* other) {
+    return !other->yields && priority_of(*other) > priority;
+  });
+}
+
 // It has waited for priority_ageing. Who waits among equals only is looked at again: shares decide there.
 void LeaseCore::State::lift(Unit& unit) {
   if (unit.phase != UnitPhase::kWaiting || unit.lifted) return;
-  if (!is_outranked(unit)) {
+  const auto is_lifted = [](const Unit* other) {
+    return other->phase == UnitPhase::kHolding ? other->is_safe : other->lifted;
+  };
+  if (!is_outranked(unit) && !any_before(unit, is_lifted)) {
     Duration ageing = Duration::max();
     for (const UnitGpu& on_gpu : unit.gpus) ageing = std::min(ageing, on_gpu.gpu->settings.priority_ageing);
     return timers.arm(unit.lift, after(now, std::max(ageing / kLooksPerAgeing, kShortestLook)));

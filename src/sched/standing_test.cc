@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "sched/residency_desk.h"
 #include "sched/script.h"
 
 namespace gpumux::sched {
@@ -123,6 +124,22 @@ TEST(Priority, AgeingGivesAQuantum) {
   EXPECT_LT(held, 2.5e9);
 }
 
+// There are so many others that one of them has always waited long enough: the high one waits among them.
+TEST(Priority, AgeingOfManyDoesNotShutAHigherOneOut) {
+  GpuSettings settings = with_quantum(50ms);
+  settings.priority_ageing = 100ms;
+  Script script(1, settings);
+  std::vector<SeatId> seats;
+  for (std::uint64_t tenant = 1; tenant <= 7; ++tenant) {
+    script.tenant(tenant, {0});
+    seats.push_back(seat(tenant, 0));
+  }
+  stand(script, kA, 9);
+  run(script, seats, 20s);
+  EXPECT_GT(script.view(kA).held, 2500ms);
+  for (const SeatId one : seats) EXPECT_GT(script.view(one).held, 1s) << one.tenant.value;
+}
+
 // Among equals shares decide, however long somebody waits.
 TEST(Priority, AgeingChangesNothingAmongEquals) {
   GpuSettings settings = with_quantum(50ms);
@@ -194,6 +211,33 @@ TEST(Priority, ASingleSeatTakesOneGpuOfAGang) {
   EXPECT_EQ(script.phase(kB), SeatPhase::kHolding);
 }
 
+// A gang that waits behind a higher priority on one GPU keeps no other one free meanwhile.
+TEST(Priority, AGangBehindAHigherOneReservesNothing) {
+  GpuSettings settings = with_quantum(10ms);
+  settings.max_runtime = 1s;
+  Script script(2, settings);
+  script.tenant(1, {0, 1});
+  script.tell(GangJoined{TenantId{1}, "", 0});
+  script.tenant(2, {1});
+  script.tenant(3, {0});
+  stand(script, seat(2, 1), 1);
+  script.request(seat(2, 1));
+  script.request(seat(1, 0));
+  script.wait(900ms);
+  EXPECT_EQ(script.request(kC).substr(0, 9), "grant 3@0") << "and did not wait until the gang could run";
+  // When max_runtime has ended the higher one's turn the gang is next, and gets both.
+  const std::string told = script.wait(150ms);
+  EXPECT_NE(told.find("revoke 2@1 e1 max_runtime"), std::string::npos) << told;
+  EXPECT_NE(told.find("revoke 3@0"), std::string::npos) << told;
+  for (const SeatId one : {seat(2, 1), kC}) {
+    script.closed(one);
+    script.drained(one);
+    script.request(one);
+  }
+  EXPECT_EQ(script.phase(seat(1, 0)), SeatPhase::kHolding);
+  EXPECT_EQ(script.phase(seat(1, 1)), SeatPhase::kHolding);
+}
+
 TEST(Priority, ItsMemoryIsTheLastToGo) {
   Script script(1, {});
   for (const std::uint64_t tenant : {1u, 2u, 3u, 4u}) script.tenant(tenant, {0});
@@ -208,6 +252,155 @@ TEST(Priority, ItsMemoryIsTheLastToGo) {
   EXPECT_EQ(turns[1].seat, kB);
   EXPECT_EQ(turns[2].seat, seat(4, 0)) << "idle, and before one that waits";
   EXPECT_EQ(turns[3].seat, kC);
+}
+
+// Who comes with low priority takes what it lacks from its equals first, and of one that stands higher, idle for longer
+// than they, only what they cannot give.
+TEST(Priority, TakesNoMoreOfAHighOnesMemoryThanItMust) {
+  for (const auto& [lacks, left_to_high] : {std::pair(30u, 40u), std::pair(50u, 30u)}) {
+    Script script(1, {});
+    Desk desk;
+    for (std::uint64_t tenant = 1; tenant <= 4; ++tenant) {
+      script.tenant(tenant, {0});
+      desk.open(tenant);
+      script.wait(1s);
+    }
+    stand(script, kA, 3);
+    desk.has(1, 40);
+    desk.has(2, 20);
+    desk.has(3, 20);
+    desk.has(4, 0, lacks);
+    desk.settle();
+    script.tell(MemoryNeed{seat(4, 0), true});
+    script.request(seat(4, 0));
+    script.core().turns(GpuIndex{0}, desk.turns);
+    desk.plan();
+    EXPECT_EQ(desk.room(1), left_to_high) << lacks;
+    EXPECT_EQ(desk.room(2) + desk.room(3), lacks == 30 ? 10u : 0u);
+  }
+}
+
+// Gangs by shares, as single seats: on both of their GPUs.
+TEST(Share, OfGangsIsInProportion) {
+  Script script(2, with_quantum(20ms));
+  std::vector<SeatId> seats;
+  for (const std::uint64_t tenant : {1u, 2u, 3u}) {
+    script.tenant(tenant, {0, 1}, 100u << (tenant - 1));
+    script.tell(GangJoined{TenantId{tenant}, "", 0});
+    for (const std::uint32_t gpu : {0u, 1u}) seats.push_back(seat(tenant, gpu));
+  }
+  run(script, seats, 500ms);
+  std::map<SeatId, Duration> before;
+  for (const SeatId seat : seats) before[seat] = script.view(seat).held;
+  run(script, seats, 10s);
+  for (const std::uint32_t gpu : {0u, 1u}) {
+    double all = 0;
+    const auto held = [&](std::uint64_t tenant) {
+      return static_cast<double>((script.view(seat(tenant, gpu)).held - before[seat(tenant, gpu)]).count());
+    };
+    for (const std::uint64_t tenant : {1u, 2u, 3u}) all += held(tenant);
+    for (const std::uint64_t tenant : {1u, 2u, 3u}) {
+      const double part = static_cast<double>(1 << (tenant - 1)) / 7;
+      EXPECT_NEAR(held(tenant) / all, part, 0.03 * part) << tenant << "@" << gpu;
+    }
+  }
+}
+
+// A low one that always has work, and a high one that works for 10 ms each `period`; what one has on the GPU is in the
+// other's way, and takes 200 ms to come. How often the low one gets the GPU, and how long it runs.
+struct Bursts {
+  int switches = 0;
+  Duration low_ran{};
+};
+Bursts run_bursts(Duration period, Duration time) {
+  constexpr Duration kPaging = 200ms;
+  LeaseCore core;
+  TimePoint now{};
+  Bursts bursts;
+  struct Side {
+    SeatId seat;
+    bool holds = false;
+    LeaseEpoch epoch;
+    TimePoint ready_at = TimePoint::max();  // its memory is there then
+    Duration idle_hold{};
+    TimePoint idle_since = TimePoint::max();
+    Duration work{};
+  };
+  Side sides[2];  // high, low
+  sides[0].seat = kA;
+  sides[1].seat = kB;
+  std::vector<Event> to_tell;
+  const auto tell = [&](const Event& event) {
+    std::vector<Command> commands;
+    core.apply(now, event, commands);
+    EXPECT_EQ(core.check_invariants(), "");
+    for (const Command& command : commands) {
+      for (Side& side : sides) {
+        if (const auto* grant = std::get_if<Grant>(&command); grant != nullptr && grant->seat == side.seat) {
+          side.holds = true;
+          side.epoch = grant->epoch;
+          side.idle_hold = grant->idle_hold;
+          if (side.ready_at == TimePoint::max()) side.ready_at = now + kPaging;
+          if (&side == &sides[1]) ++bursts.switches;
+        }
+        if (const auto* told = std::get_if<Contention>(&command); told != nullptr && told->seat == side.seat)
+          side.idle_hold = told->idle_hold;
+        if (const auto* revoke = std::get_if<Revoke>(&command); revoke != nullptr && revoke->seat == side.seat) {
+          to_tell.emplace_back(GateClosed{side.seat, side.epoch});
+          to_tell.emplace_back(Drained{side.seat, side.epoch});
+          to_tell.emplace_back(Requested{side.seat});
+        }
+      }
+    }
+  };
+  tell(GpuAdded{GpuIndex{0}, {}, LeaseEpoch{1}});
+  for (const Side& side : sides) {
+    tell(TenantConnected{side.seat.tenant, 0});
+    tell(SeatOpened{side.seat});
+  }
+  tell(StandingChanged{kA, 5});
+  for (; now < TimePoint(time); now += 1ms) {
+    tell(TimePassed{});
+    if (now.time_since_epoch() % period == 0ms) {
+      sides[0].work += 10ms;
+      tell(Requested{kA});
+      tell(Requested{kB});
+    }
+    for (Side& side : sides) {
+      if (side.holds && now == side.ready_at) tell(MemoryNeed{side.seat, false});
+      const bool runs = side.holds && now >= side.ready_at;
+      if (&side == &sides[1] && runs) bursts.low_ran += 1ms;
+      if (&side == &sides[1] || !runs) continue;
+      side.work -= std::min(side.work, Duration(1ms));
+      side.idle_since = side.work > 0ms ? TimePoint::max() : std::min(side.idle_since, now);
+      if (side.idle_since != TimePoint::max() && now - side.idle_since >= side.idle_hold) {
+        side.idle_since = TimePoint::max();
+        to_tell.emplace_back(Drained{side.seat, side.epoch});
+      }
+    }
+    while (!to_tell.empty()) {
+      const Event event = to_tell.front();
+      to_tell.erase(to_tell.begin());
+      if (const auto* drained = std::get_if<Drained>(&event)) {
+        // What it has goes when the other one comes.
+        Side& side = drained->seat == kA ? sides[0] : sides[1];
+        side.holds = false;
+        side.ready_at = TimePoint::max();
+        tell(MemoryNeed{side.seat, true});
+      }
+      tell(event);
+    }
+  }
+  return bursts;
+}
+
+// The high one is back before the low one's memory is there, each time: a switch brings nobody anything.
+TEST(Priority, SwitchesThatCannotPayBackAreNotMade) {
+  const Bursts often = run_bursts(600ms, 60s);
+  EXPECT_LE(often.switches, 6) << "of 100 pauses";
+  const Bursts seldom = run_bursts(5s, 60s);
+  EXPECT_GE(seldom.switches, 10) << "of 12 pauses";
+  EXPECT_GT(seldom.low_ran, 40s);
 }
 
 TEST(Share, TimeIsInProportion) {

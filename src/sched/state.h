@@ -28,6 +28,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/histogram.h"
 #include "base/limits.h"
 #include "sched/events.h"
 #include "sched/lease_core.h"
@@ -95,6 +96,9 @@ struct Seat {
   std::uint64_t grants = 0;
   Duration held{};
   Duration waited{};
+  Duration idle{};                            // of `held`: before it gave leases up that it did not use
+  TimePoint idling_since = TimePoint::max();  // has said so, of this lease
+  base::DurationHistogram waits;              // from request to grant
   Timer answer;  // until it is asked whether it is there; then until it counts as silent; then until it is killed
 };
 
@@ -168,6 +172,7 @@ struct Unit {
   std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
   bool restoring = false;        // holding: its memory has not been all there since the grant
   TimePoint ready_at{};          // holding: when its memory was there; its quantum counts from then
+  std::uint32_t vain = 0;        // how often its idle hold is doubled
   bool is_safe = false;          // holding: higher priorities wait for the end of its quantum
 
   Timer run;    // when its quantum ends, or it may be revoked again
@@ -301,6 +306,7 @@ struct LeaseCore::State {
   void place(Seat& seat);  // where its state puts it
   void place(Unit& unit);
   void charge(Seat& seat);
+  void settle_idle(Seat& seat) const;
   std::int64_t virtual_charge(const Seat& seat, std::int64_t* rest) const;
   std::int64_t credit_of(const Seat& seat) const;
   Duration quantum_of(const Gpu& gpu) const;
@@ -317,7 +323,8 @@ struct LeaseCore::State {
   bool is_obstructed(const Unit& unit) const;
   bool must_wait_for_drain(const Unit& unit) const;
   void drain_is_over();
-  Duration idle_hold_of(const Gpu& gpu) const;
+  void note_return(Unit& waiter, const Unit& holder) const;
+  Duration idle_hold_of(const Unit& holder, const Gpu& gpu) const;
 
   // ---- places.cc: what tenants are told of each other --------------------------------------------
   static Duration in_flight_of(const Gpu& gpu);
@@ -329,7 +336,9 @@ struct LeaseCore::State {
   static std::int64_t level_of(const Unit& unit);
   static std::strong_ordering precedence(const Unit& waiter, const Unit& holder);
   void requeue(Unit& unit);
-  bool is_outranked(const Unit& unit) const;
+  template <class Predicate>
+  static bool any_before(const Unit& unit, Predicate outranks);
+  static bool is_outranked(const Unit& unit);
   void lift(Unit& unit);
   void settle_order(Gpu& gpu);
   void settle_yielded(Unit& unit);
@@ -428,6 +437,7 @@ struct LeaseCore::State {
   GpuSet handing_over;  // whoever is next there is given a heads-up at the end of settle()
   GpuSet told_dirty;    // their contention is compared at the end of settle()
   bool reservations_dirty = false;
+  std::uint32_t aged = 0;  // units
   bool grants_held = false;
   Timer grants_held_timer;
 };

@@ -121,6 +121,10 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
           seat->phase != SeatPhase::kIdle && seat->phase != SeatPhase::kWaiting && !seat->unit->passed_over();
       one.held = seat->held + (runs ? state.now - seat->charged_to : Duration::zero());
       one.waited = seat->waited + (seat->wants ? state.now - seat->wants_since : Duration::zero());
+      const bool is_idle = seat->resting && seat->idling_since != TimePoint::max();
+      one.idle = seat->idle + (is_idle ? state.now - seat->idling_since : Duration::zero());
+      one.wait_p50 = seat->waits.percentile(500);
+      one.wait_p99 = seat->waits.percentile(990);
       one.gang = gang_name(*seat->unit);
       one.priority = seat->priority;
       one.weight = seat->weight;

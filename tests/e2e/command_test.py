@@ -105,6 +105,23 @@ class Command(GpumuxTest):
         self.assertIn("overlap false", text)
         self.assertIs(daemon.api.gpu(0)["settings"]["overlap"], False)
 
+    def test_set_changes_how_a_running_program_stands(self):
+        daemon = self.start_daemon()
+        worker = self.start("worker", steps=100_000, step_us=500)
+        worker.wait_for_line("ready")
+        text, _ = self.ask("set", "--tenant", str(worker.pid), "--priority", "5", "--max-share", "30%")
+        self.assertIn(f"({worker.pid}): priority 5, share 1, at most 30% of the time", text)
+        self.assertEqual((daemon.api.seats()[0]["priority"], daemon.api.seats()[0]["max_share"]), (5, "30%"))
+        self.ask("set", "--tenant", str(worker.pid), "--priority", "default", "--max-share", "default")
+        self.assertEqual((daemon.api.seats()[0]["priority"], daemon.api.seats()[0]["max_share"]), (0, "100%"))
+        for wrong in (["--priority", "5"], ["--tenant", str(worker.pid)],
+                      ["--tenant", str(worker.pid), "--share", "0"],
+                      ["--tenant", str(worker.pid), "--share", "2", "--quantum", "5ms"],
+                      ["0", "--tenant", str(worker.pid), "--share", "2"]):
+            self.ask("set", *wrong, code=2)
+        _, errors = self.ask("set", "--tenant", "1234567", "--share", "2", code=1)
+        self.assertIn("gpumux status", errors)
+
     def test_help(self):
         commands = ("run", "status", "set", "trace", "doctor", "version")
         overview, errors = self.ask("help")

@@ -12,6 +12,7 @@ import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework.case import GpumuxTest, main  # noqa: E402
+from framework.waiting import wait_until  # noqa: E402
 
 
 class Turns(GpumuxTest):
@@ -44,7 +45,7 @@ class Turns(GpumuxTest):
 
     def test_an_unlimited_quantum_makes_c_wait_until_a_is_done(self):
         daemon = self.start_daemon(quantum="unlimited", idle_hold="10s")
-        a = self.start("worker", name="A", gpu=0, steps=100, step_us=2000, sync_every=1)
+        a = self.start("worker", name="A", gpu=0, steps=500, step_us=2000, sync_every=1)
         a.wait_for_line("ready")
         c = self.start("worker", name="C", gpu=0, steps=20, step_us=2000)
         daemon.trace.wait_for(event="request", pid=c.pid)
@@ -106,6 +107,42 @@ class Turns(GpumuxTest):
         self.assertEqual(daemon.trace.check_exclusive(), [])
         seat = next(seat for seat in daemon.api.status()["gpus"][0]["seats"] if seat["pid"] == low.pid)
         self.assertEqual((seat["priority"], seat["share"], seat["max_share"]), (0, "1", "100%"))
+
+    def test_a_running_programs_standing_is_changed(self):
+        daemon = self.start_daemon(mode="auto", quantum="unlimited", max_runtime="unlimited", idle_hold="10s")
+        first, second = [self.start("worker", name=name, gpu=0, steps=100_000, step_us=500, sync_every=1)
+                         for name in ("first", "second")]
+        for program in (first, second):
+            program.wait_for_line("ready")
+        # They fit together and stand alike: both run at once, and nobody is told to go.
+        daemon.trace.wait_for(event="grant", lease="shared", count=2)
+        def phase_of(program):
+            return next(seat["phase"] for seat in daemon.api.seats() if seat["pid"] == program.pid)
+
+        answer = daemon.api.set_tenant(second.pid, priority="5")
+        self.assertEqual((answer["pid"], answer["priority"], answer["share"]), (second.pid, 5, "1"))
+        wait_until(lambda: (phase_of(first), phase_of(second)) == ("waiting", "holding"), 20, "the second to be alone")
+        granted = len(daemon.trace.events(event="grant", pid=first.pid))
+        # The tables turn.
+        daemon.api.set_tenant(first.pid, priority="9")
+        daemon.trace.wait_for(event="revoke", pid=second.pid, detail="urgent")
+        daemon.trace.wait_for(event="grant", pid=first.pid, count=granted + 1)
+        # As they started again: at once.
+        for program in (first, second):
+            daemon.api.set_tenant(program.pid, priority="default")
+        wait_until(lambda: daemon.api.gpu(0)["mode_now"] == "concurrent", 20, "both to run at once")
+
+    def test_a_restarted_daemon_knows_what_programs_started_with(self):
+        daemon = self.start_daemon()
+        worker = self.start("worker", gpu=0, steps=100_000, step_us=500, variables={"GPUMUX_PRIORITY": "-3"})
+        worker.wait_for_line("ready")
+        daemon.api.set_tenant(worker.pid, priority="-7", max_share="50%")
+        daemon.restart()
+
+        def standing():
+            return [(seat["priority"], seat["max_share"]) for seat in daemon.api.seats() if seat["pid"] == worker.pid]
+
+        wait_until(lambda: standing() == [(-3, "100%")], 20, "the worker to be back as it started")
 
     def test_a_cap_holds_alone(self):
         daemon = self.start_daemon(mode="auto", quantum="20ms")

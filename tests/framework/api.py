@@ -57,5 +57,9 @@ class Api:
     def seats(self, index=0):
         return self.gpu(index)["seats"]
 
+    def set_tenant(self, pid, **standing):
+        tenant = next(seat["tenant"] for gpu in self.status()["gpus"] for seat in gpu["seats"] if seat["pid"] == pid)
+        return self.ask("PATCH", f"/v1/tenants/{tenant}", standing)
+
     def set(self, gpu="all", **settings):
         return self.ask("PATCH", f"/v1/gpus/{gpu}", settings)
