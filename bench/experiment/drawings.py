@@ -56,7 +56,8 @@ def trade(title, points):
         else:
             drawing.circle(x, y, 5, colour)
         drawing.text(x + 7, y - 5, str(i + 1), 10)
-        drawing.text(700, 62 + 17 * i, f"{i + 1}  {name}: {p99:.1f} ms, {100 * kept:.0f} %", fill=colour)
+        drawing.text(716, 62 + 17 * i, str(i + 1), anchor="end", fill=colour)
+        drawing.text(722, 62 + 17 * i, name, fill=colour)
     drawing.text(70, drawing.height - 8, "Up and left is better. Circles: plain driver and gpumux; squares: modes of "
                  "the wrapper.", 10, fill=svg.FAINT)
     return drawing
@@ -156,15 +157,16 @@ def timeline(title, panels, offset, span):
     drawing.line(x, 38, x, 52, svg.INK)
     drawing.text(x + 6, 49, "arrival")
     top = 66
+    bottom = top + sum(heights)
+    axis = svg.Linear(offset * 1e3, (offset + span) * 1e3)
+    for value, label in axis.ticks():
+        place = LEFT + WIDTH * axis.place(value)
+        drawing.line(place, top + PANEL_HEAD, place, bottom, svg.GRID)
+        drawing.text(place, bottom + 16, label, anchor="middle")
+    drawing.text(LEFT + WIDTH / 2, bottom + 36, "time since the measurement began, ms", 12, "middle")
     for (name, window), height in zip(panels, heights):
         begin = window.begin + round(offset * 1e9)
         drawing.text(20, top + 14, name, 12, weight="bold")
         draw_panel(drawing, top + PANEL_HEAD, window, begin, begin + round(span * 1e9))
         top += height
-    axis = svg.Linear(offset * 1e3, (offset + span) * 1e3)
-    for value, label in axis.ticks():
-        place = LEFT + WIDTH * axis.place(value)
-        drawing.line(place, 62, place, top, svg.GRID)
-        drawing.text(place, top + 16, label, anchor="middle")
-    drawing.text(LEFT + WIDTH / 2, top + 36, "time since the measurement began, ms", 12, "middle")
     return drawing

@@ -117,20 +117,28 @@ class Whole(unittest.TestCase):
         return measures.Window(0, 1000 * MS, requests=requests((0, 0, latency_ms)), steps=ends)
 
     def test_medians_over_runs_and_what_is_kept(self):
-        alone = report.summary_of([measures.Window(0, 1000 * MS, steps=[i * 50 * MS for i in range(21)])])
-        both = report.summary_of([self.window(latency, 10) for latency in (100, 300, 200)])
-        found = report.complete({"alone-batch": alone, "both": both})["both"]
+        alone = measures.Window(0, 1000 * MS, steps=[i * 50 * MS for i in range(21)])
+        served = {turn: measures.Window(0, 1000 * MS, requests=requests((0, 0, latency)))
+                  for turn, latency in ((0, 50), (1, 100), (2, 100))}
+        both = {turn: self.window(latency, 10) for turn, latency in ((0, 100), (1, 300), (2, 200))}
+        found = report.summaries({"alone-batch": {0: alone, 1: alone}, "alone-latency": served, "both": both,
+                                  "none": {}})
+        self.assertNotIn("none", found)
+        self.assertEqual(found["alone-batch"]["kept"]["median"], 1)
+        found = found["both"]
         self.assertEqual(found["p99"], {"median": 200, "low": 100, "high": 300})
+        # Each by the one of its own round: 2, 3 and 2.
+        self.assertEqual(found["p99_of_alone"], {"median": 2, "low": 2, "high": 3})
         self.assertAlmostEqual(found["kept"]["median"], 0.5)
         self.assertAlmostEqual(found["free"]["median"], 0.8)
         self.assertAlmostEqual(found["kept_of_free"], 0.5 / 0.8)
 
     def test_table_has_every_row_in_line(self):
         chosen = configurations.every()
-        summaries = {"native": report.summary_of([self.window(100, 10)]),
-                     "default": {"failed": "failed: the driver is gone"},
-                     "alone-batch": report.summary_of([measures.Window(0, 1000 * MS, steps=[0, 1000 * MS])])}
-        text = report.table({"GPU": "none"}, chosen, report.complete(summaries), ["left out: always-lock"])
+        summaries = report.summaries({"native": {0: self.window(100, 10)},
+                                      "alone-batch": {0: measures.Window(0, 1000 * MS, steps=[0, 1000 * MS])}})
+        summaries["default"] = {"failed": "failed: the driver is gone"}
+        text = report.table({"GPU": "none"}, chosen, summaries, ["left out: always-lock"])
         self.assertIn("failed: the driver is gone", text)
         self.assertIn("left out: always-lock", text)
         self.assertIn("1000.0 %", text)

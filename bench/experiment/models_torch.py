@@ -5,6 +5,7 @@ Each name has the makers that can give it, best first; the first whose package i
 here, not their results: a vision transformer or a BERT that answers requests, a GPT or a ResNet in training.
 """
 
+import importlib
 import importlib.util
 
 import torch
@@ -118,6 +119,17 @@ def choose(name, table):
         if importlib.util.find_spec(package) is not None:
             return package, maker
     raise SystemExit(f"the model {name} needs one of these packages: {', '.join(package for package, _ in makers)}")
+
+
+def prepare(role, name):
+    """Imports what the model needs; that takes seconds, and no GPU."""
+    if name == MATMUL:
+        return
+    package, _ = choose(name, SERVED if role == "latency" else TRAINED)
+    importlib.import_module(package)
+    if package == "transformers":  # which imports its parts when they are first asked for
+        import transformers
+        assert transformers.GPT2LMHeadModel and transformers.BertModel
 
 
 class Mark:

@@ -6,38 +6,47 @@ import math
 import measures
 
 
-def summary_of(windows):
-    """One configuration's figures: for each the median over its runs, with the lowest and the highest."""
-    runs = [window.figures() for window in windows]
-    found = {"runs": len(runs), "requests": sum(run.get("requests", 0) for run in runs),
-             "unanswered": sum(run.get("unanswered", 0) for run in runs)}
+def over(runs):
+    """The median over the runs, with the lowest and the highest; None: no run has it."""
+    known = [value for value in runs if value is not None]
+    return dict(zip(("median", "low", "high"), measures.middle(known))) if known else None
 
-    def over(name, values):
-        values = [value for value in values if value is not None]
-        if values:
-            found[name] = dict(zip(("median", "low", "high"), measures.middle(values)))
 
-    for name in ("p50", "p95", "p99", "max"):
-        over(name, [run["latency_ms"][name] for run in runs if "latency_ms" in run])
-        if any(name in run["latency_ms"]["at_least"] for run in runs if "latency_ms" in run):
-            found.setdefault("at_least", []).append(name)
+def ratios(runs, base, figure):
+    """figure of each run by that of `base` in the same round, for clocks and temperatures drift from one to the next."""
+    pairs = [(figure(run), figure(base[turn])) for turn, run in runs.items() if turn in base]
+    return over([value / of for value, of in pairs if value is not None and of])
+
+
+def latency(name):
+    return lambda run: run["latency_ms"][name] if "latency_ms" in run else None
+
+
+def summary_of(runs, windows, alone_latency, alone_batch):
+    """One configuration's figures. `runs` and the ones it is compared with: round: figures of that round's window."""
+    of_all = runs.values()
+    found = {"runs": len(runs), "requests": sum(run.get("requests", 0) for run in of_all),
+             "unanswered": sum(run.get("unanswered", 0) for run in of_all)}
+    latencies = [run["latency_ms"] for run in of_all if "latency_ms" in run]
+    found["at_least"] = [name for name in ("p50", "p95", "p99", "max")
+                         if any(name in figures["at_least"] for figures in latencies)]
+    figures = {name: over([latency(name)(run) for run in of_all]) for name in ("p50", "p95", "p99", "max")}
     for name in ("free", "steps_per_s", "latency_held", "batch_held", "latency_turns_per_s", "batch_turns_per_s"):
-        over(name, [run.get(name) for run in runs])
-    restores = [restore for window in windows for restore in window.restores]
-    if restores:
-        found["restore_ms"] = dict(zip(("median", "low", "high"), measures.middle(restores)))
+        figures[name] = over([run.get(name) for run in of_all])
+    figures["p99_of_alone"] = ratios(runs, alone_latency, latency("p99"))
+    figures["kept"] = ratios(runs, alone_batch, lambda run: run.get("steps_per_s"))
+    figures["restore_ms"] = over([restore for window in windows for restore in window.restores])
+    found.update({name: figure for name, figure in figures.items() if figure is not None})
+    if "kept" in found and "free" in found and found["free"]["median"] > 0:
+        found["kept_of_free"] = found["kept"]["median"] / found["free"]["median"]
     return found
 
 
-def complete(summaries):
-    """Adds what is compared with the batch task alone."""
-    alone = summaries.get("alone-batch", {}).get("steps_per_s", {}).get("median")
-    for summary in summaries.values():
-        if alone and "steps_per_s" in summary:
-            summary["kept"] = {key: value / alone for key, value in summary["steps_per_s"].items()}
-            if "free" in summary and summary["free"]["median"] > 0:
-                summary["kept_of_free"] = summary["kept"]["median"] / summary["free"]["median"]
-    return summaries
+def summaries(windows):
+    """`windows`: configuration: round: what it did. Those without any round are left out."""
+    runs = {name: {turn: window.figures() for turn, window in of.items()} for name, of in windows.items() if of}
+    return {name: summary_of(of, windows[name].values(), runs.get("alone-latency", {}), runs.get("alone-batch", {}))
+            for name, of in runs.items()}
 
 
 def short(value):
@@ -61,25 +70,26 @@ def share(summary, name):
     return f"{100 * value:.1f} %"
 
 
-HEAD = ("configuration", "p50", "p95", "p99", "max", "not answered", "batch kept", "free", "kept/free", "turns/s")
+HEAD = ("configuration", "p50", "p95", "p99", "max", "p99/alone", "not answered", "batch kept", "free", "kept/free", "turns/s")
 
 
-def row(name, title, summary):
+def row(title, summary):
     if "failed" in summary:
-        return (name, summary["failed"])
+        return (title, summary["failed"])
     has_requests = "p50" in summary
     has_both = has_requests and "kept" in summary
     turns = sum(summary.get(f"{role}_turns_per_s", {}).get("median", 0.0) for role in ("latency", "batch"))
     return (title, cell(summary, "p50", False), cell(summary, "p95", False), cell(summary, "p99", True),
-            cell(summary, "max", False), str(summary["unanswered"]) if has_requests else "-", share(summary, "kept"),
+            cell(summary, "max", False), cell(summary, "p99_of_alone", True), str(summary["unanswered"]) if has_requests else "-", share(summary, "kept"),
             share(summary, "free"), share(summary, "kept_of_free") if has_both else "-",
             f"{turns:.1f}" if "latency_held" in summary or "batch_held" in summary else "-")
 
 
 LEGEND = """\
 p50 to max   ms from a request's arrival to its answer, waiting included; the same arrivals in every configuration.
-             With several runs: the median over the runs (p99: lowest to highest). ">": not all were answered in time.
-batch kept   the batch task's steps a second, of those that it makes alone.
+             With several runs: the median over the runs (lowest to highest). ">": not all were answered in time.
+p99/alone    p99 by that of the latency task alone; with several runs: median of the runs' ratios.
+batch kept   the batch task's steps a second, of those that it makes alone (median of the runs' ratios).
 free         the part of the time in which no request was in service: what the batch task would have kept if it had
              had all of that time, and nothing else.
 kept/free    more than 100 %: the two overlapped, or requests left parts of the GPU unused. In a mode where requests
@@ -98,7 +108,7 @@ def table(facts, configurations, summaries, notes):
         if configuration.group != group:
             group = configuration.group
             breaks.append(len(rows))
-        rows.append(row(configuration.title, configuration.title, summaries[configuration.name]))
+        rows.append(row(configuration.title, summaries[configuration.name]))
     whole = [line for line in rows if len(line) == len(HEAD)]
     widths = [max(len(line[i]) for line in whole) for i in range(len(HEAD))]
     widths[0] = max(len(line[0]) for line in rows)

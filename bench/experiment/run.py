@@ -125,7 +125,7 @@ class Experiment:
         self.arguments = arguments
         self.chosen = chosen
         self.deadline = time.monotonic() + arguments.budget
-        self.windows = {configuration.name: [] for configuration in chosen}
+        self.windows = {configuration.name: {} for configuration in chosen}
         self.failures = {}
         self.notes = []
         self.left_out = []
@@ -166,7 +166,7 @@ class Experiment:
             self.models[role] = wanted or (default if has_torch else "spin")
         self.facts = {
             "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-            "GPU": "simulated" if self.machine.simulated else found["gpu"] or "real, name unknown",
+            "GPU": found["gpu"] or "real, name unknown",
             "packages": ", ".join([f"Python {platform.python_version()}"]
                                   + [f"{name} {version}" for name, version in found["packages"].items()]),
             "requests": f"{arguments.rate:g} a second (where memory does not fit {self.memory_rate:g}), at random "
@@ -174,6 +174,8 @@ class Experiment:
             "measured": f"{self.seconds:g} s of each configuration, {arguments.repeat} "
                         f"{'time' if arguments.repeat == 1 else 'times'}",
         }
+        if self.machine.simulated:
+            self.facts["GPU"] = "simulated; its times show how the configurations differ, not how fast anything is"
         if arguments.daemon:
             self.facts["daemon"] = ", ".join(arguments.daemon)
 
@@ -213,7 +215,7 @@ class Experiment:
                     if not self.windows[configuration.name]:
                         self.failures[configuration.name] = f"failed: {error}"
                 else:
-                    self.windows[configuration.name].append(window)
+                    self.windows[configuration.name][turn] = window
                     self.keep_raw(configuration, turn, window)
                     print(f"{where}: {self.in_a_line(window)}", flush=True)
                 self.write()
@@ -261,10 +263,7 @@ class Experiment:
                                          dict(environment, **own), self.raw / f"{name}.{role}.err")
             for program in programs.values():
                 program.hear("imported", deadline)
-            # The batch task first: where the latency task keeps the GPU once it has it, nobody could warm up after it.
-            for role in sorted(programs):
-                programs[role].tell("warm")
-                self.described[role] = programs[role].hear("ready", deadline)
+            self.warm_up(configuration, programs, deadline)
             ready = time.monotonic() - started
             begin = time.monotonic_ns() + round(LEAD_S * 1e9)
             end = begin + round(self.seconds_of(configuration) * 1e9)
@@ -289,6 +288,18 @@ class Experiment:
             for path in self.raw.glob(f"{name}.*"):
                 if path.stat().st_size == 0:
                     path.unlink()
+
+    def warm_up(self, configuration, programs, deadline):
+        """The batch task first where the latency task keeps the GPU once it has it, for nobody could warm up after it,
+        and where memory does not fit, for it would move to and fro."""
+        one_by_one = bool(configuration.latency_environment or configuration.ballast)
+        if not one_by_one:
+            for program in programs.values():
+                program.tell("warm")
+        for role in sorted(programs):
+            if one_by_one:
+                programs[role].tell("warm")
+            self.described[role] = programs[role].hear("ready", deadline)
 
     def wait_for_end(self, configuration, programs, end_ns):
         """The latency task first: it may be what the batch task waits for."""
@@ -343,13 +354,9 @@ class Experiment:
                    for role, found in window.holds.items() for hold in found])
 
     def summaries(self):
-        found = {}
-        for configuration in self.chosen:
-            if configuration.name in self.failures:
-                found[configuration.name] = {"failed": self.failures[configuration.name]}
-            elif self.windows[configuration.name]:
-                found[configuration.name] = report.summary_of(self.windows[configuration.name])
-        return report.complete(found)
+        found = report.summaries(self.windows)
+        found.update({name: {"failed": why} for name, why in self.failures.items()})
+        return found
 
     def write(self):
         """After every configuration, so that nothing is lost if it is interrupted."""
@@ -364,7 +371,8 @@ class Experiment:
                     "environment": configuration.environment, "latency_environment": configuration.latency_environment,
                     "latency_run": configuration.latency_run, "ballast": configuration.ballast,
                     "summary": summaries.get(configuration.name),
-                    "runs": [window.figures() for window in self.windows[configuration.name]]}
+                    "runs": [{"run": turn + 1, **window.figures()}
+                             for turn, window in self.windows[configuration.name].items()]}
                    for configuration in self.chosen]
         (self.out / "summary.json").write_text(
             json.dumps({"facts": facts, "notes": notes, "configurations": details}, indent=1) + "\n",
@@ -397,7 +405,7 @@ class Experiment:
         def latency(name, title, members):
             series = []
             for configuration in members:
-                windows = self.windows[configuration.name]
+                windows = self.windows[configuration.name].values()
                 series.append((configuration.title,
                                [value for window in windows for value in measures.latencies_ms(window.requests)],
                                sum(len(window.requests) + len(window.unanswered) for window in windows),
@@ -413,9 +421,11 @@ class Experiment:
         latency("latency-memory.svg", "Latency of requests where memory does not fit", memory)
 
         summaries = self.summaries()
-        points = [(c.title, summaries[c.name]["p99"]["median"], summaries[c.name]["kept"]["median"], looks[c.name],
-                   c.group) for c in measured
-                  if len(c.roles) == 2 and "kept" in summaries[c.name] and "p99" in summaries[c.name]]
+        points = []
+        for c in measured:
+            summary = summaries[c.name]
+            if len(c.roles) == 2 and c.group != "memory" and "kept" in summary and "p99" in summary:
+                points.append((c.title, summary["p99"]["median"], summary["kept"]["median"], looks[c.name], c.group))
         if points:
             keep("trade.svg", drawings.trade("What is traded for what", points))
         for name, members in (("timeline.svg", [c for c in measured if len(c.roles) == 2 and c.group != "memory"]),
@@ -425,7 +435,7 @@ class Experiment:
         return written
 
     def draw_timeline(self, name, members, keep):
-        panels = [(c.title, self.windows[c.name][0]) for c in members]
+        panels = [(c.title, next(iter(self.windows[c.name].values()))) for c in members]
         seconds = self.seconds_of(members[0])
         span = min(TIMELINE_S["memory" if members[0].group == "memory" else "other"], seconds)
         first = panels[0][1]

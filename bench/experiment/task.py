@@ -88,6 +88,7 @@ def load(role, name):
         import models_driver
         return lambda: models_driver.Spin(role)
     import models_torch
+    models_torch.prepare(role, name)
     return lambda: models_torch.make(role, name)
 
 
