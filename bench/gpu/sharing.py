@@ -52,12 +52,12 @@ def two_that_fit(session):
     with Daemon(session, "two-fit", mode="auto") as daemon:
         done = pairs(session, 2 if session.quick else 3, lambda i: at_once(session, f"two-fit.native.{i}", None),
                      lambda i: at_once(session, f"two-fit.gpumux.{i}", daemon))
-        modes = {gpu["mode_now"] if "mode_now" in gpu else gpu["mode"] for gpu in daemon.status()["gpus"][:1]}
+        modes = {gpu["mode_now"] for gpu in daemon.status()["gpus"][:1]}
     ratio = median([native / gpumux for native, gpumux in done])
     natives = [native for native, _ in done]
     session.check(ratio >= ALONE_LIMIT, "two trainings that fit, mode auto: no slower than without gpumux",
-                  f"{100 * ratio:.1f} % of native's speed, {len(done)} pairs of {median(natives):.1f} s; native varies by "
-                  f"{100 * (max(natives) - min(natives)) / median(natives):.1f} %; {', '.join(modes)}")
+                  f"{100 * ratio:.1f} % of native's speed, {len(done)} pairs of {median(natives):.1f} s; native varies "
+                  f"by {100 * (max(natives) - min(natives)) / median(natives):.1f} %; {', '.join(modes)}")
 
 
 def drains_of(events, gpu=0):

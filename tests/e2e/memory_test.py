@@ -244,7 +244,7 @@ class MemoryOfSeveralGpus(GpumuxTest):
     def test_kernels_that_reach_each_others_mapped_memory(self):
         """Two jobs on both GPUs, of which each holds one: a kernel on one GPU reads what lies on the other."""
         daemon = self.start_daemon()
-        options = {"mapped_mib": 48, "rounds": 500, "step_us": 2000}
+        options = {"mapped_mib": 48, "rounds": 900, "step_us": 2000}
         jobs = [self.start("collective", name="job0", **options)]
 
         # A GPU that is looked at between an allocation and the word of it counts it as somebody else's, for a second.
