@@ -13,7 +13,7 @@ def over(runs):
 
 
 def ratios(runs, base, figure):
-    """figure of each run by that of `base` in the same round, for clocks and temperatures drift from one to the next."""
+    """`figure` of each run by that of `base` in the same round: clocks and temperatures drift from one to the next."""
     pairs = [(figure(run), figure(base[turn])) for turn, run in runs.items() if turn in base]
     return over([value / of for value, of in pairs if value is not None and of])
 
@@ -70,7 +70,8 @@ def share(summary, name):
     return f"{100 * value:.1f} %"
 
 
-HEAD = ("configuration", "p50", "p95", "p99", "max", "p99/alone", "not answered", "batch kept", "free", "kept/free", "turns/s")
+HEAD = ("configuration", "p50", "p95", "p99", "max", "p99/alone", "not answered", "batch kept", "free", "kept/free",
+        "turns/s")
 
 
 def row(title, summary):
@@ -80,8 +81,9 @@ def row(title, summary):
     has_both = has_requests and "kept" in summary
     turns = sum(summary.get(f"{role}_turns_per_s", {}).get("median", 0.0) for role in ("latency", "batch"))
     return (title, cell(summary, "p50", False), cell(summary, "p95", False), cell(summary, "p99", True),
-            cell(summary, "max", False), cell(summary, "p99_of_alone", True), str(summary["unanswered"]) if has_requests else "-", share(summary, "kept"),
-            share(summary, "free"), share(summary, "kept_of_free") if has_both else "-",
+            cell(summary, "max", False), cell(summary, "p99_of_alone", True),
+            str(summary["unanswered"]) if has_requests else "-", share(summary, "kept"), share(summary, "free"),
+            share(summary, "kept_of_free") if has_both else "-",
             f"{turns:.1f}" if "latency_held" in summary or "batch_held" in summary else "-")
 
 
