@@ -2,7 +2,7 @@
 """Where the experiment runs: a real GPU or a simulated machine of its own, a daemon of its own, and its programs."""
 
 import collections
-import ctypes.util
+import ctypes
 import json
 import os
 import pathlib
@@ -29,7 +29,13 @@ class Failed(Exception):
 
 
 def has_gpu():
-    return os.path.exists("/dev/nvidiactl") and ctypes.util.find_library("cuda") is not None
+    if not os.path.exists("/dev/nvidiactl"):
+        return False
+    try:
+        ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return True
 
 
 def clean_environment():
@@ -43,6 +49,13 @@ class Machine:
     def __init__(self, dist, simulated):
         self.dist = pathlib.Path(dist).resolve()
         self.simulated = simulated
+        libraries = next((folder for folder in (self.dist / "sim", self.dist / "lib" / "sim")
+                          if (folder / "libcuda.so.1").exists()), None)
+        if simulated and libraries is None:
+            raise Failed(f"there is no simulated driver in {self.dist}; run make build")
+        for name in ("gpumux", "gpumuxd"):
+            if not (self.dist / "bin" / name).exists():
+                raise Failed(f"{self.dist / 'bin' / name} is missing; run make build")
         # Short, for the path of a unix socket has 107 bytes.
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gpumux-exp-"))
         self.environment = clean_environment()
@@ -52,18 +65,11 @@ class Machine:
         self.environment["HF_HUB_OFFLINE"] = "1"
         self.environment["TRANSFORMERS_VERBOSITY"] = "error"
         if simulated:
-            libraries = next((folder for folder in (self.dist / "sim", self.dist / "lib" / "sim")
-                              if (folder / "libcuda.so.1").exists()), None)
-            if libraries is None:
-                raise Failed(f"there is no simulated driver in {self.dist}; run make build")
             memory = self.folder / "machine"
             memory.mkdir()
             (memory / "machine.conf").write_text("".join(f"{key} = {value}\n" for key, value in SIMULATED.items()))
             self.environment["GPUMUX_SIM_DIR"] = str(memory)
             self.environment["LD_LIBRARY_PATH"] = str(libraries)
-        for name in ("gpumux", "gpumuxd"):
-            if not (self.dist / "bin" / name).exists():
-                raise Failed(f"{self.dist / 'bin' / name} is missing; run make build")
 
     def remove(self):
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -159,6 +165,9 @@ class Program:
             if line.split(" ", 1)[0] == word:
                 return line[len(word):].strip()
             self.said.append(line)
+
+    def has_loaded(self, library):
+        return library in pathlib.Path(f"/proc/{self.pid}/maps").read_text(errors="replace")
 
     def wait(self, deadline):
         """Whether it ended by itself, and well, before the deadline."""

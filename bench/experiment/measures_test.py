@@ -133,6 +133,20 @@ class Whole(unittest.TestCase):
         self.assertAlmostEqual(found["free"]["median"], 0.8)
         self.assertAlmostEqual(found["kept_of_free"], 0.5 / 0.8)
 
+    def test_unanswered_requests_make_lower_bounds(self):
+        window = self.window(100, 10)
+        window.unanswered, window.gave_up = [0] * 9, 700 * MS
+        found = report.summaries({"alone-latency": {0: self.window(100, 10)}, "alone-batch": {}, "both": {0: window}})
+        self.assertEqual(found["both"]["at_least"], ["p50", "p95", "p99", "max", "p99_of_alone"])
+        text = report.table({}, configurations.every(), {"native": found["both"]}, [])
+        self.assertIn(">700.0", text)
+        self.assertIn(">7.00", text)
+
+    def test_little_free_time_is_compared_with_nothing(self):
+        window = self.window(950, 10)
+        self.assertNotIn("kept_of_free", report.summaries({"alone-batch": {0: self.window(1, 10)},
+                                                           "both": {0: window}})["both"])
+
     def test_table_has_every_row_in_line(self):
         chosen = configurations.every()
         summaries = report.summaries({"native": {0: self.window(100, 10)},

@@ -6,6 +6,10 @@ import math
 import measures
 
 
+# Below this, what is kept by what is free is a large number that depends on chance.
+LEAST_FREE = 0.1
+
+
 def over(runs):
     """The median over the runs, with the lowest and the highest; None: no run has it."""
     known = [value for value in runs if value is not None]
@@ -37,7 +41,9 @@ def summary_of(runs, windows, alone_latency, alone_batch):
     figures["kept"] = ratios(runs, alone_batch, lambda run: run.get("steps_per_s"))
     figures["restore_ms"] = over([restore for window in windows for restore in window.restores])
     found.update({name: figure for name, figure in figures.items() if figure is not None})
-    if "kept" in found and "free" in found and found["free"]["median"] > 0:
+    if "p99" in found["at_least"]:
+        found["at_least"].append("p99_of_alone")
+    if "kept" in found and "free" in found and found["free"]["median"] >= LEAST_FREE:
         found["kept_of_free"] = found["kept"]["median"] / found["free"]["median"]
     return found
 
@@ -94,8 +100,8 @@ p99/alone    p99 by that of the latency task alone; with several runs: median of
 batch kept   the batch task's steps a second, of those that it makes alone (median of the runs' ratios).
 free         the part of the time in which no request was in service: what the batch task would have kept if it had
              had all of that time, and nothing else.
-kept/free    more than 100 %: the two overlapped, or requests left parts of the GPU unused. In a mode where requests
-             are in service nearly all of the time it says nothing.
+kept/free    more than 100 %: the two overlapped, or requests left parts of the GPU unused. "-": less than a tenth of
+             the time was free, so it would say nothing.
 turns/s      leases that began, of both tasks, a second.
 """
 

@@ -121,28 +121,27 @@ def probe(python, environment):
 
 class Experiment:
 
-    def __init__(self, arguments, chosen):
+    def __init__(self, arguments, chosen, machine, deadline):
         self.arguments = arguments
         self.chosen = chosen
-        self.deadline = time.monotonic() + arguments.budget
+        self.deadline = deadline
+        self.machine = machine
         self.windows = {configuration.name: {} for configuration in chosen}
         self.failures = {}
         self.notes = []
         self.left_out = []
         self.took = {}
-        simulated = arguments.gpu == "simulated" or (arguments.gpu == "auto" and not has_gpu())
-        self.machine = Machine(arguments.dist, simulated)
-        host = platform.node().split(".")[0] or "host"
-        stamp = datetime.datetime.now().strftime("%Y-%m-%dT%H%M%S")
-        self.out = pathlib.Path(arguments.out or ROOT / "experiments" / "runs" / f"{stamp}-{host}").resolve()
-        self.raw = self.out / "raw"
-        self.raw.mkdir(parents=True, exist_ok=True)
-        self.seconds = arguments.seconds or (2.0 if simulated else 4.0)
+        self.seconds = arguments.seconds or (2.0 if machine.simulated else 4.0)
         self.memory_rate = arguments.memory_rate or arguments.rate / MEMORY_RATE_PART
         self.models = {}
         self.described = {}
         self.facts = {}
         self.choose_models()
+        host = platform.node().split(".")[0] or "host"
+        stamp = datetime.datetime.now().strftime("%Y-%m-%dT%H%M%S")
+        self.out = pathlib.Path(arguments.out or ROOT / "experiments" / "runs" / f"{stamp}-{host}").resolve()
+        self.raw = self.out / "raw"
+        self.raw.mkdir(parents=True, exist_ok=True)
 
     def choose_models(self):
         arguments = self.arguments
@@ -264,6 +263,8 @@ class Experiment:
             for program in programs.values():
                 program.hear("imported", deadline)
             self.warm_up(configuration, programs, deadline)
+            if not configuration.under_gpumux and any(p.has_loaded("libgpumux.so") for p in programs.values()):
+                raise Failed("libgpumux.so is in a program that was started without it; /etc/ld.so.preload names it?")
             ready = time.monotonic() - started
             begin = time.monotonic_ns() + round(LEAD_S * 1e9)
             end = begin + round(self.seconds_of(configuration) * 1e9)
@@ -448,9 +449,6 @@ class Experiment:
             archive.add(self.raw, "raw")
         shutil.rmtree(self.raw)
 
-    def close(self):
-        self.machine.remove()
-
 
 def main():
     parser, arguments = options()
@@ -464,10 +462,12 @@ def main():
         parser.error(str(error))
     # As Ctrl-C: what was measured is written, and nothing is left running.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    experiment = None
+    deadline = time.monotonic() + arguments.budget
+    machine = None
     interrupted = False
     try:
-        experiment = Experiment(arguments, chosen)
+        machine = Machine(arguments.dist, arguments.gpu == "simulated" or (arguments.gpu == "auto" and not has_gpu()))
+        experiment = Experiment(arguments, chosen, machine, deadline)
         print(f"{len(chosen)} configurations, {experiment.seconds:g} s each"
               + (f", {arguments.repeat} times" if arguments.repeat > 1 else "")
               + f", on {'the simulated GPU' if experiment.machine.simulated else experiment.facts['GPU']}"
@@ -488,8 +488,8 @@ def main():
         print(f"experiment: {error}", file=sys.stderr)
         return 1
     finally:
-        if experiment is not None:
-            experiment.close()
+        if machine is not None:
+            machine.remove()
     if interrupted:
         return 130
     return 1 if experiment.failures or not any(experiment.windows.values()) else 0
