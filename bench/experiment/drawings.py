@@ -6,6 +6,7 @@ import math
 import svg
 
 REQUEST, WAITING, EXCLUSIVE, SHARED, STEP = "#0072b2", "#a6cee3", "#009e73", "#b9ddc8", "#d55e00"
+FETCH = "#e6c619"
 SHADES = 4  # of a stretch of time that is only partly held
 
 
@@ -37,8 +38,9 @@ def latency(title, series):
     return drawing
 
 
-def trade(title, points):
-    """`points`: (name, p99 in ms, what of its rate alone the batch task kept, (colour, dashes), group)."""
+def trade(title, points, alone=math.nan):
+    """`points`: (name, p99 in ms, what of its rate alone the batch task kept, (colour, dashes), group). `alone`: the
+    p99 of the latency task alone."""
     points = [point for point in points if not math.isnan(point[1])]
     drawing = svg.Drawing(980, 150 + max(360, 17 * len(points)), title)
     drawing.text(70, 24, title, 15, weight="bold")
@@ -46,9 +48,13 @@ def trade(title, points):
         drawing.text(70, 60, "nothing to compare")
         return drawing
     low, high = min(point[1] for point in points), max(point[1] for point in points)
+    low = low if math.isnan(alone) else min(low, alone)
     plot = svg.Plot(drawing, 70, 46, 600, drawing.height - 110, svg.Logarithmic(low * 0.8, high * 1.25),
                     svg.Linear(0, max(100, *(100 * point[2] for point in points))))
     plot.frame("p99 latency, ms (logarithmic)", "rate that the batch task kept, % of alone")
+    if not math.isnan(alone):
+        drawing.line(plot.x(alone), plot.top, plot.x(alone), plot.top + plot.height, svg.FAINT, dashes="5 4")
+        drawing.text(plot.x(alone) + 4, plot.top + plot.height - 6, "latency task alone", 10, fill=svg.FAINT)
     for i, (name, p99, kept, (colour, dashes), group) in enumerate(points):
         x, y = plot.x(p99), plot.y(100 * kept)
         if group == "wrapper":
@@ -125,13 +131,16 @@ def draw_panel(drawing, top, window, begin, end):
         if name == "requests":
             for request in window.requests:
                 if request.end > begin and request.arrival < end:
-                    drawing.rectangle(x(request.arrival), y + 1, x(request.begin) - x(request.arrival), 10, WAITING)
-                    drawing.rectangle(x(request.begin), y + 1, max(x(request.end) - x(request.begin), 1), 10, REQUEST)
+                    # One above the other, for requests wait while another one is in service.
+                    drawing.rectangle(x(request.arrival), y, x(request.begin) - x(request.arrival), 5, WAITING)
+                    if request.begin < end:
+                        length = max(x(request.end) - x(request.begin), 1)
+                        drawing.rectangle(x(request.begin), y + 5, length, 7, REQUEST)
                     if request.arrival >= begin:
                         drawing.line(x(request.arrival), y - 1, x(request.arrival), y + 13, svg.INK)
             for arrival in window.unanswered:
                 if arrival < end:
-                    drawing.rectangle(x(arrival), y + 1, x(window.gave_up) - x(arrival), 10, WAITING)
+                    drawing.rectangle(x(arrival), y, x(window.gave_up) - x(arrival), 5, WAITING)
                     if arrival >= begin:
                         drawing.line(x(arrival), y - 1, x(arrival), y + 13, svg.INK)
         elif name == "batch steps end":
@@ -139,7 +148,11 @@ def draw_panel(drawing, top, window, begin, end):
                 if begin <= step < end:
                     drawing.line(x(step), y + 1, x(step), y + 12, STEP, 1.5)
         else:
-            draw_holds(drawing, window.holds[name.split()[0]], begin, end, LEFT, y + 1, WIDTH, 11)
+            role = name.split()[0]
+            draw_holds(drawing, window.holds[role], begin, end, LEFT, y + 1, WIDTH, 11)
+            for fetch in window.fetches(role):
+                if fetch.end > begin and fetch.begin < end:
+                    drawing.rectangle(x(fetch.begin), y + 1, x(fetch.end) - x(fetch.begin), 11, FETCH)
     return len(rows)
 
 
@@ -150,7 +163,7 @@ def timeline(title, panels, offset, span):
     drawing.text(20, 24, title, 15, weight="bold")
     x = 20
     for words, colour in (("request waits", WAITING), ("request in service", REQUEST), ("exclusive lease", EXCLUSIVE),
-                          ("shared lease", SHARED), ("a step ended", STEP)):
+                          ("its memory on the way", FETCH), ("shared lease", SHARED), ("a step ended", STEP)):
         drawing.rectangle(x, 40, 14, 10, colour)
         drawing.text(x + 19, 49, words)
         x += 34 + 6.2 * len(words)

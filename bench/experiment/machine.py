@@ -21,6 +21,8 @@ ROOT = HERE.parents[1]
 # What somebody has in his shell must not take part.
 FOREIGN = ("GPUMUX_", "NVSHARE_", "CUDA_OVERRIDE_")
 DAEMON_START_S = 60
+# If this process is killed, its programs end when they hear nothing more, and the daemon when it is alone.
+UNUSED = "60s"
 SIMULATED = {"gpus": "1", "memory": "1GiB", "context_memory": "16MiB"}
 
 
@@ -89,8 +91,9 @@ class Daemon:
         with open(log_path, "ab") as log:
             self.process = subprocess.Popen(
                 [machine.dist / "bin" / "gpumuxd", "--private", "--config", config, "--trace", self.trace_path,
-                 "--notify-fd", str(writing)], env=environment, pass_fds=[writing], stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True)
+                 "--notify-fd", str(writing), "--exit-when-unused", UNUSED],
+                env=environment, pass_fds=[writing], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True)
         os.close(writing)
         with os.fdopen(reading, "rb") as pipe:
             ready, _, _ = select.select([pipe], [], [], DAEMON_START_S)

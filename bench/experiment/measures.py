@@ -105,22 +105,38 @@ def clipped(intervals, begin, end):
             if hold.begin < end and hold.end > begin]
 
 
-def restores_ms(events, pid, begin, end):
-    """From each grant to this process until its memory was there, where something was missing."""
-    found, granted, missing = [], None, False
+@dataclass
+class Turn:
+    """One turn of a task, as it was felt."""
+    asked: int
+    granted: int
+    ready: int      # when its memory was there too; the same as granted where nothing was missing
+    arrived: bool   # False: the turn had ended by then, and `ready` says when
+
+
+def turns(events, pid):
+    """This process's turns in the daemon's trace: since when it asked, had the lease, had its memory."""
+    found, asked, granted, missing = [], None, None, False
     for event in events:
         if event.get("pid") != pid:
             continue
         kind, at = event["event"], event["time_ns"]
-        if kind == "evicted":
+        if kind == "request" and asked is None:
+            asked = at
+        elif kind == "evicted":
             missing = True
         elif kind == "grant":
-            granted = at
+            granted = (asked if asked is not None else at, at)
+            asked = None
+            if not missing:
+                found.append(Turn(*granted, at, True))
+                granted = None
         elif kind == "complete":
-            if missing and granted is not None and begin <= granted < end:
-                found.append((at - granted) / 1e6)
+            if granted is not None:
+                found.append(Turn(*granted, at, True))
             missing, granted = False, None
-        elif kind in ENDS:
+        elif kind in ENDS and granted is not None:
+            found.append(Turn(*granted, at, False))
             granted = None
     return found
 
@@ -143,7 +159,7 @@ class Window:
     gave_up: int = 0                                # when the latency task stopped
     steps: list = field(default_factory=list)       # ends; the first one is the loop's begin
     holds: dict = field(default_factory=dict)       # role: holds
-    restores: list = field(default_factory=list)    # of the latency task, milliseconds
+    turns: dict = field(default_factory=dict)       # role: turns
 
     def seconds(self):
         return (self.end - self.begin) / 1e9
@@ -161,6 +177,25 @@ class Window:
             found[f"{role}_held"] = covered([(hold.begin, hold.end) for hold in inside],
                                             self.begin, self.end) / (self.end - self.begin)
             found[f"{role}_turns_per_s"] = len(inside) / self.seconds()
-        if self.restores:
-            found["restore_ms"] = dict(zip(("median", "least", "most"), middle(self.restores)))
+        for role in self.turns:
+            waits = self.waits_ms(role)
+            if waits:
+                found[f"{role}_wait_ms"] = {"median": percentile(waits, 0.5), "p99": percentile(waits, 0.99),
+                                            "max": max(waits)}
         return found
+
+    def turns_inside(self, role):
+        return [turn for turn in self.turns.get(role, ()) if self.begin <= turn.asked < self.end]
+
+    def waits_ms(self, role):
+        """From asking for the GPU until it could be used."""
+        return [(turn.ready - turn.asked) / 1e6 for turn in self.turns_inside(role) if turn.arrived]
+
+    def fetches_ms(self, role):
+        """From the lease until the memory was there, where something was missing."""
+        return [(turn.ready - turn.granted) / 1e6 for turn in self.turns_inside(role)
+                if turn.arrived and turn.ready > turn.granted]
+
+    def fetches(self, role):
+        """The stretches of time in which it had the lease and its memory was on the way."""
+        return [Hold(turn.granted, turn.ready) for turn in self.turns.get(role, ()) if turn.ready > turn.granted]

@@ -107,7 +107,17 @@ class Holds(unittest.TestCase):
                   event("evicted", 8 * MS), event("grant", 10 * MS), event("complete", 13 * MS),
                   event("evicted", 20 * MS), event("grant", 30 * MS), event("gate_closed", 31 * MS),
                   event("complete", 33 * MS)]  # not in time for its turn
-        self.assertEqual(measures.restores_ms(events, 1, 0, 100 * MS), [3.0])
+        window = measures.Window(0, 100 * MS, turns={"latency": measures.turns(events, 1)})
+        self.assertEqual(window.fetches_ms("latency"), [3.0])
+        # What did not arrive is no turn that could be used, but was on the way.
+        self.assertEqual(window.fetches("latency"), [Hold(10 * MS, 13 * MS), Hold(30 * MS, 31 * MS)])
+
+    def test_waiting_is_from_the_first_request_to_lease_and_memory(self):
+        events = [event("request", 1 * MS), event("request", 2 * MS), event("grant", 4 * MS), event("evicted", 6 * MS),
+                  event("request", 7 * MS), event("grant", 9 * MS), event("complete", 12 * MS)]
+        window = measures.Window(0, 100 * MS, turns={"latency": measures.turns(events, 1)})
+        self.assertEqual(window.waits_ms("latency"), [3.0, 5.0])
+        self.assertEqual(window.figures()["latency_wait_ms"], {"median": 3.0, "p99": 5.0, "max": 5.0})
 
 
 class Whole(unittest.TestCase):

@@ -7,6 +7,7 @@ here, not their results: a vision transformer or a BERT that answers requests, a
 
 import importlib
 import importlib.util
+import sys
 
 import torch
 
@@ -112,24 +113,45 @@ TRAINED = {
 MATMUL = "matmul"  # products of 8192 x 8192 matrices: what saturates a GPU with the fewest launches
 
 
-def choose(name, table):
-    """(package, maker) of a model's name."""
-    makers, _ = table[name]
-    for package, maker in makers:
-        if importlib.util.find_spec(package) is not None:
-            return package, maker
-    raise SystemExit(f"the model {name} needs one of these packages: {', '.join(package for package, _ in makers)}")
+def makers_of(name, table):
+    """(package, maker) of a model's name, for the packages that can be imported, which takes seconds and no GPU. What
+    is installed and broken is said, and passed over: packages are often of versions that do not go together."""
+    found = []
+    for package, maker in table[name][0]:
+        if importlib.util.find_spec(package) is None:
+            continue
+        try:
+            importlib.import_module(package)
+            if package == "transformers":  # which imports its parts when they are first asked for
+                import transformers
+                assert transformers.GPT2LMHeadModel and transformers.BertModel
+        except Exception as error:  # whatever somebody else's package may raise
+            print(f"{package} cannot be imported: {error}", file=sys.stderr)
+            continue
+        found.append((package, maker))
+    if not found:
+        wanted = ", ".join(package for package, _ in table[name][0])
+        sys.exit(f"the model {name} needs one of these packages: {wanted}")
+    return found
 
 
 def prepare(role, name):
-    """Imports what the model needs; that takes seconds, and no GPU."""
-    if name == MATMUL:
-        return
-    package, _ = choose(name, SERVED if role == "latency" else TRAINED)
-    importlib.import_module(package)
-    if package == "transformers":  # which imports its parts when they are first asked for
-        import transformers
-        assert transformers.GPT2LMHeadModel and transformers.BertModel
+    if name != MATMUL:
+        makers_of(name, SERVED if role == "latency" else TRAINED)
+
+
+def build(name, table):
+    """(package, model on the GPU), of the first package that can make it."""
+    makers = makers_of(name, table)
+    for package, maker in makers:
+        try:
+            with torch.device("cuda"):
+                return package, maker()
+        except Exception as error:
+            if maker is makers[-1][1]:
+                raise
+            print(f"{package} cannot make the model {name}: {error}", file=sys.stderr)
+    raise AssertionError("the last maker's error has been raised")
 
 
 class Mark:
@@ -170,11 +192,10 @@ class Served(OnGpu):
     """A model that answers: input to the GPU, forward, result back."""
 
     def __init__(self, name):
-        package, maker = choose(name, SERVED)
-        super().__init__(f"{name} of {package}, batch 4")
         torch.manual_seed(1)
-        with torch.device("cuda"):
-            self.model = maker().eval()
+        package, model = build(name, SERVED)
+        super().__init__(f"{name} of {package}, batch 4")
+        self.model = model.eval()
         self.input = SERVED[name][1]().pin_memory()
 
     @torch.inference_mode()
@@ -186,10 +207,9 @@ class Trained(OnGpu):
     """A training loop in bfloat16 (autocast), with AdamW."""
 
     def __init__(self, name):
-        package, maker = choose(name, TRAINED)
         torch.manual_seed(2)
-        with torch.device("cuda"):
-            self.model = maker().train()
+        package, model = build(name, TRAINED)
+        self.model = model.train()
         self.inputs = [TRAINED[name][1]().to("cuda") for _ in range(2)]
         shape = self.inputs[0].shape
         super().__init__(f"training {name} of {package}, batch " + " x ".join(map(str, shape[:2] if len(shape) == 2

@@ -39,7 +39,9 @@ def summary_of(runs, windows, alone_latency, alone_batch):
         figures[name] = over([run.get(name) for run in of_all])
     figures["p99_of_alone"] = ratios(runs, alone_latency, latency("p99"))
     figures["kept"] = ratios(runs, alone_batch, lambda run: run.get("steps_per_s"))
-    figures["restore_ms"] = over([restore for window in windows for restore in window.restores])
+    for role in ("latency", "batch"):
+        figures[f"{role}_fetch_ms"] = over([fetch for window in windows for fetch in window.fetches_ms(role)])
+        figures[f"{role}_wait_ms"] = over([wait for window in windows for wait in window.waits_ms(role)])
     found.update({name: figure for name, figure in figures.items() if figure is not None})
     if "p99" in found["at_least"]:
         found["at_least"].append("p99_of_alone")
@@ -61,12 +63,13 @@ def short(value):
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"
 
 
-def cell(summary, name, spread):
+def cell(summary, name, with_spread, least_runs=2):
     if name not in summary:
         return "-"
     figure = summary[name]
     text = (">" if name in summary.get("at_least", ()) else "") + short(figure["median"])
-    return text + (f" ({short(figure['low'])} to {short(figure['high'])})" if spread and summary["runs"] > 1 else "")
+    spread = f" ({short(figure['low'])} to {short(figure['high'])})"
+    return text + (spread if with_spread and summary["runs"] >= least_runs else "")
 
 
 def share(summary, name):
@@ -130,9 +133,9 @@ def table(facts, configurations, summaries, notes):
             continue
         lines.append("  ".join([first] + [f"{text:>{width}}" for text, width in zip(line[1:], widths[1:])]))
     lines += ["", LEGEND.rstrip("\n")]
-    for summary_name, summary in summaries.items():
-        if "restore_ms" in summary:
-            figure = summary["restore_ms"]
-            lines.append(f"{summary_name}: the latency task's memory was there {short(figure['median'])} ms after each "
-                         f"grant ({short(figure['low'])} to {short(figure['high'])})")
+    for name, summary in summaries.items():
+        for role in ("latency", "batch"):
+            if f"{role}_fetch_ms" in summary:
+                lines.append(f"{name}: the {role} task had its memory {cell(summary, f'{role}_fetch_ms', True, 0)} ms "
+                             f"after its lease, and {cell(summary, f'{role}_wait_ms', True, 0)} ms after it had asked.")
     return "\n".join(lines + [""] + notes if notes else lines) + "\n"

@@ -14,6 +14,7 @@ import csv
 import datetime
 import gzip
 import json
+import math
 import pathlib
 import platform
 import shutil
@@ -327,10 +328,9 @@ class Experiment:
             events = daemon.events()
             for role, program in programs.items():
                 window.holds[role] = measures.holds(events, program.pid)
+                window.turns[role] = measures.turns(events, program.pid)
             if not all(window.holds.values()):
                 raise Failed("a task was never given the GPU by the daemon, so it did not run under gpumux")
-            if configuration.ballast:
-                window.restores = measures.restores_ms(events, programs["latency"].pid, window.begin, window.end)
 
     def keep_raw(self, configuration, turn, window):
         """Times are nanoseconds since the measurement's begin."""
@@ -428,7 +428,8 @@ class Experiment:
             if len(c.roles) == 2 and c.group != "memory" and "kept" in summary and "p99" in summary:
                 points.append((c.title, summary["p99"]["median"], summary["kept"]["median"], looks[c.name], c.group))
         if points:
-            keep("trade.svg", drawings.trade("What is traded for what", points))
+            alone = summaries.get("alone-latency", {}).get("p99", {}).get("median", math.nan)
+            keep("trade.svg", drawings.trade("What is traded for what", points, alone))
         for name, members in (("timeline.svg", [c for c in measured if len(c.roles) == 2 and c.group != "memory"]),
                               ("timeline-memory.svg", [c for c in measured if c.group == "memory"])):
             if members:

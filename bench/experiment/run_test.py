@@ -7,10 +7,12 @@ lets nothing run; then the files are read. No figure is judged but those that ho
 
 import csv
 import json
+import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 import xml.etree.ElementTree as ElementTree
 
@@ -70,6 +72,38 @@ class Whole(unittest.TestCase):
             self.assertIn(f"{configuration.name}: left out", done.stdout)
         self.assertIn("left out for lack of time (--budget 1): alone-latency, alone-batch, native",
                       (self.out / "table.txt").read_text())
+
+    def test_interrupted(self):
+        """What was measured until then is written, and no process of it is left."""
+        temporary = self.out / "t"
+        temporary.mkdir()
+        process = subprocess.Popen([sys.executable, HERE / "run.py", "--gpu", "simulated", "--dist", DIST, "--out",
+                                    self.out, "--seconds", "1", "--only", "default"], stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, text=True, env=dict(os.environ, TMPDIR=str(temporary)))
+        def running():
+            """Processes that were told a path in the temporary folder, as daemons and tasks are."""
+            words = [self.words(path) for path in pathlib.Path("/proc").glob("[0-9]*/cmdline")]
+            return [text for text in words if str(temporary) in text]
+
+        deadline = time.monotonic() + 30
+        while not any(log.stat().st_size for log in temporary.glob("*/default.1.batch")):
+            self.assertLess(time.monotonic(), deadline, "the measurement with a daemon did not begin")
+            time.sleep(0.01)
+        self.assertEqual(len(running()), 3)
+        process.terminate()
+        text = process.stdout.read()
+        process.stdout.close()
+        self.assertEqual(process.wait(60), 130)
+        self.assertIn("interrupted", text)
+        self.assertIn("interrupted", (self.out / "table.txt").read_text())
+        self.assertEqual((running(), list(temporary.iterdir())), ([], []))
+
+    @staticmethod
+    def words(path):
+        try:
+            return path.read_text(errors="replace")
+        except OSError:  # it has ended meanwhile
+            return ""
 
     def test_wrong_usage(self):
         for arguments, words in ((["--only", "nativ"], "no configuration is called nativ"),

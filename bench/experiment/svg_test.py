@@ -106,7 +106,7 @@ class Pictures(unittest.TestCase):
 
     def test_trade(self):
         drawing = drawings.trade("t", [("a", 5.0, 0.0, svg.style(0), "native"),
-                                       ("b", 500.0, 1.3, svg.style(1), "wrapper")])
+                                       ("b", 500.0, 1.3, svg.style(1), "wrapper")], alone=3.0)
         self.assertTrue(within(drawing))
         self.assertEqual(len(parsed(drawing).findall(NAMESPACE + "circle")), 1)
 
@@ -136,6 +136,8 @@ class Pictures(unittest.TestCase):
                                    for left in sorted(begin + chance.randrange(-100 * MS, 1100 * MS)
                                                       for _ in range(40))]
                             for role in ("latency", "batch")}
+            window.turns = {"batch": [measures.Turn(left, left + MS, left + 5 * MS, True)
+                                      for left in range(begin - 10 * MS, begin + 900 * MS, 37 * MS)]}
             panels = [("one", window), ("two", measures.Window(begin, begin + 1000 * MS))]
             drawing = drawings.timeline("t", panels, 0.3, 0.4)
             self.assertTrue(within(drawing))
