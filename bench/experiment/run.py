@@ -58,7 +58,7 @@ LEAD_S = 0.3
 END_S = 5
 # Where memory does not fit each change of hands takes about a second for each 20 GiB: requests come more rarely, so
 # that the other one runs at all, and those at the end get longer.
-MEMORY_RATE_PART = 20
+MEMORY_RATE_PART = 30
 MEMORY_GRACE_S = 10
 TIMELINE_S = {"memory": 4.0, "other": 0.4}
 
