@@ -9,7 +9,7 @@ JOBS ?= $(shell tools/jobs.sh)
 
 export JOBS PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build test demo bench install uninstall clean clean-all format check tidy setup help
+.PHONY: all build test demo experiment run bench install uninstall clean clean-all format check tidy setup help
 .DEFAULT_GOAL := build
 
 all: build
@@ -23,6 +23,10 @@ test: setup
 
 demo: build
 	tools/demo.sh
+
+# EXPERIMENT: options of bench/experiment/run.py, such as '--only native priority --repeat 5'.
+experiment run: build
+	python3 bench/experiment/run.py --dist dist $(EXPERIMENT)
 
 bench: setup
 	tools/build.sh release
@@ -57,6 +61,8 @@ help:
 	@echo 'make, make build   builds gpumux into dist/ (release)'
 	@echo 'make test          builds and runs the test suite'
 	@echo 'make demo          three programs share one GPU, real or simulated; under two minutes after the build'
+	@echo 'make experiment    a latency-sensitive model beside a training loop, under everything that can decide who goes first;'
+	@echo '                   under five minutes after the build (also make run; EXPERIMENT="--only native priority" and the like)'
 	@echo 'make bench         runs the benchmarks; prints figures beside their baselines'
 	@echo 'make install       copies dist/ to $$(DESTDIR)$$(PREFIX), default /usr, with the systemd unit'
 	@echo 'make uninstall     removes what make install put there; keeps the configuration'
