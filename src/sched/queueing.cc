@@ -202,10 +202,12 @@ bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
       if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
       const Unit& single = *shape->queue.begin()->unit;
       if (is_reserved_against(single) || !(entry_of(single, gpu) < entry_of(gang, gpu))) continue;
-      // It starts in a moment; or, if a drain keeps it, when that is over, and looking again now would find the same.
-      if (must_wait_for_drain(single)) {
+      // It starts in a moment; or when a drain is over that keeps it, or those before it. Looking again now would find
+      // the same, and two GPUs would look at each other for ever.
+      if (must_wait_for_drain(single) || gave_way.has(here.index.value)) {
         held_up.set(here.index.value);
       } else {
+        gave_way.set(here.index.value);
         touch(gpu);
       }
       return true;
@@ -273,6 +275,7 @@ void LeaseCore::State::grant_all(Gpu& gpu) {
 
 void LeaseCore::State::start(Unit& unit) {
   dequeue(unit);
+  gave_way = {};
   unit.phase = UnitPhase::kHolding;
   unit.granted_at = now;
   if (aged > 0) reservations_dirty = true;
@@ -488,6 +491,7 @@ void LeaseCore::State::settle_incomplete() {
 }
 
 void LeaseCore::State::settle() {
+  gave_way = {};
   for (;;) {
     if (!grants_held && !incomplete.empty()) settle_incomplete();
     if (reservations_dirty) reserve();

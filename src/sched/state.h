@@ -246,6 +246,7 @@ struct Gang {
 class GpuSet {
  public:
   void set(std::uint32_t index) { words_[index / 64] |= std::uint64_t{1} << (index % 64); }
+  bool has(std::uint32_t index) const { return (words_[index / 64] >> (index % 64) & 1) != 0; }
   bool empty() const { return (words_[0] | words_[1]) == 0; }
   std::uint32_t take_first() {
     const std::uint32_t word = words_[0] != 0 ? 0 : 1;
@@ -433,7 +434,8 @@ struct LeaseCore::State {
   Timers timers;
   std::uint64_t next_serial = 1;
   GpuSet dirty;
-  GpuSet held_up;  // somebody's start there waits for a drain, which may be another GPU's: to be looked at after it
+  GpuSet gave_way;  // a gang there waits for who is ahead of it elsewhere; since the last start that was looked at
+  GpuSet held_up;   // somebody's start there waits for a drain, which may be another GPU's: to be looked at after it
   GpuSet handing_over;  // whoever is next there is given a heads-up at the end of settle()
   GpuSet told_dirty;    // their contention is compared at the end of settle()
   bool reservations_dirty = false;

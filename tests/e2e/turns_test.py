@@ -196,12 +196,13 @@ class Turns(GpumuxTest):
         for bound in ("4ms", "unlimited"):
             daemon = self.start_daemon(name=f"gpumuxd-{bound}", mode="serial", quantum="20ms", overlap="false",
                                        in_flight=bound)
-            programs = [self.start("worker", name=f"{name}-{bound}", steps=150, step_us=2000, sync_every=1000)
-                        for name in "AB"]
-            for program in programs:
+            a = self.start("worker", name=f"A-{bound}", steps=150, step_us=2000, sync_every=2)
+            a.wait_for_line("ready")
+            b = self.start("worker", name=f"B-{bound}", steps=150, step_us=2000, sync_every=1000)
+            for program in (a, b):
                 program.expect_success()
-            leases = [lease for lease in daemon.trace.leases(0) if lease.revokes]
-            drains[bound] = max(lease.drained - lease.revokes[0] for lease in leases)
+            revoked = [lease for lease in daemon.trace.leases(0) if lease.pid == b.pid and lease.revokes]
+            drains[bound] = max(lease.drained - lease.revokes[0] for lease in revoked)
             daemon.terminate()
         self.assertLess(drains["4ms"], drains["unlimited"] / 2)
 
