@@ -91,10 +91,11 @@ std::size_t InFlight::most_marks(const Stream& stream) const {
 bool InFlight::is_full(CUcontext context, CUstream which, base::TimePoint now) {
   const base::Locked locked(mutex_);
   Stream& stream = find(context, which);
+  // The driver is asked only where the answer matters: a query takes half as long as a launch.
+  if (!is_bounded() || stream.stalls >= kMostStalls || stream.count < most_marks(stream)) return false;
   const cuda::RelaxedCapture relaxed(driver_);
   reap(stream, now);
-  if (!is_bounded() || stream.is_waived || stream.stalls >= kMostStalls) return false;
-  if (stream.count < most_marks(stream)) return false;
+  if (stream.is_waived || stream.stalls >= kMostStalls || stream.count < most_marks(stream)) return false;
   if (now - stream.progress <= kPatience) return true;
   stream.is_waived = true;
   ++stream.stalls;
@@ -144,9 +145,10 @@ void InFlight::submitted(CUcontext context, CUstream which, base::TimePoint now)
   const base::Locked locked(mutex_);
   Stream& stream = find(context, which);
   ++stream.since_mark;
-  if (stream.since_mark < stream.per_mark || stream.count == kMostMarks || stream.stalls >= kMostStalls) return;
+  if (stream.since_mark < stream.per_mark || stream.stalls >= kMostStalls) return;
   const cuda::RelaxedCapture relaxed(driver_);
-  mark(stream, now);
+  reap(stream, now);
+  if (stream.count < kMostMarks) mark(stream, now);
 }
 
 void InFlight::drop_events(Stream& stream) {
