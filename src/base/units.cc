@@ -88,6 +88,82 @@ std::string format_duration(Duration duration) {
   return std::to_string(duration.count()) + "ns";
 }
 
+namespace {
+
+constexpr char kTimeLimitForms[] =
+    "a number of seconds, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS[:MINUTES[:SECONDS]], or a time with its "
+    "unit such as 90m";
+
+// A time limit of more is a mistake: ten years.
+constexpr std::uint64_t kMostTimeLimitSeconds = 3660ull * 86400;
+
+tl::unexpected<Error> not_a_time_limit(std::string_view text) {
+  return fail(Code::kInvalid,
+              "'" + std::string(text.substr(0, 64)) + "' is not a time limit above 0: write " + kTimeLimitForms);
+}
+
+}  // namespace
+
+Result<Duration> parse_time_limit(std::string_view text) {
+  const auto make = [&](std::uint64_t seconds) -> Result<Duration> {
+    if (seconds == 0 || seconds > kMostTimeLimitSeconds) return not_a_time_limit(text);
+    return std::chrono::seconds(static_cast<std::int64_t>(seconds));
+  };
+  if (text.find_first_of(":-") == std::string_view::npos) {
+    const auto duration = parse_duration(text, std::chrono::seconds(1));
+    const bool good = duration && *duration > Duration::zero() &&
+                      *duration <= std::chrono::seconds(static_cast<std::int64_t>(kMostTimeLimitSeconds));
+    return good ? duration : Result<Duration>(not_a_time_limit(text));
+  }
+  std::string_view rest = text;
+  std::uint64_t days = 0;
+  const std::size_t dash = rest.find('-');
+  const bool has_days = dash != std::string_view::npos;
+  if (has_days) {
+    const auto parsed = parse_integer(rest.substr(0, dash), 0, kMostTimeLimitSeconds / 86400);
+    if (!parsed) return not_a_time_limit(text);
+    days = *parsed;
+    rest.remove_prefix(dash + 1);
+  }
+  std::array<std::uint64_t, 3> fields{};
+  std::size_t count = 0;
+  for (;;) {
+    const std::size_t colon = rest.find(':');
+    // Every field but the first of all is a part of the one before it.
+    const std::uint64_t most = count > 0 ? 59 : has_days ? 23 : kMostTimeLimitSeconds / 60;
+    const auto parsed = parse_integer(rest.substr(0, colon), 0, most);
+    if (!parsed || count == fields.size()) return not_a_time_limit(text);
+    fields[count++] = *parsed;
+    if (colon == std::string_view::npos) break;
+    rest.remove_prefix(colon + 1);
+  }
+  if (has_days) return make(days * 86400 + fields[0] * 3600 + fields[1] * 60 + fields[2]);
+  return make(count == 2 ? fields[0] * 60 + fields[1] : fields[0] * 3600 + fields[1] * 60 + fields[2]);
+}
+
+std::string format_time_limit(Duration limit) {
+  const auto seconds = static_cast<unsigned long long>(std::chrono::ceil<std::chrono::seconds>(limit).count());
+  const unsigned long long days = seconds / 86400;
+  const unsigned long long hours = seconds / 3600 % 24;
+  const unsigned long long minutes = seconds / 60 % 60;
+  char buffer[64];
+  if (days > 0) {
+    std::snprintf(buffer, sizeof buffer, "%llu-%02llu:%02llu:%02llu", days, hours, minutes, seconds % 60);
+  } else if (hours > 0) {
+    std::snprintf(buffer, sizeof buffer, "%llu:%02llu:%02llu", hours, minutes, seconds % 60);
+  } else {
+    std::snprintf(buffer, sizeof buffer, "%llu:%02llu", minutes, seconds % 60);
+  }
+  return buffer;
+}
+
+Result<std::uint64_t> parse_job_memory(std::string_view text) {
+  auto bytes = parse_bytes(text, 1ull << 20);
+  if (bytes && *bytes == 0)
+    return fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) + "': a job needs some memory");
+  return bytes;
+}
+
 Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit) {
   const auto number = parse_number(text);
   if (!number) return tl::unexpected(number.error());

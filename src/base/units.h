@@ -26,6 +26,18 @@ Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit
 // "1.5 GiB".
 std::string format_bytes(std::uint64_t bytes);
 
+// A job's time limit: "600" (seconds), "90:00" (minutes and seconds), "1:30:00" (hours, minutes, seconds), "2-12",
+// "2-12:30", "2-12:30:00" (days first), or a duration with its unit ("90m"). More than zero; kInvalid says what is
+// allowed.
+Result<Duration> parse_time_limit(std::string_view text);
+
+// The same as people write it: "1:30:00", "2-12:30:00", "0:45".
+std::string format_time_limit(Duration limit);
+
+// The GPU memory that a job asks for: "8000" (MB, as nvidia-smi counts them: of 2^20 bytes, so that 8000 and 8000M are
+// the same), "20G". More than zero.
+Result<std::uint64_t> parse_job_memory(std::string_view text);
+
 // Decimal digits only, all of `text`, within the limits; otherwise kInvalid.
 Result<std::uint64_t> parse_integer(std::string_view text, std::uint64_t minimum, std::uint64_t maximum);
 

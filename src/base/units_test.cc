@@ -56,5 +56,67 @@ TEST(GpuUuid, IsReadAsItIsWritten) {
   EXPECT_FALSE(GpuUuid::parse("GPU-01234567-89ab-cdef-0123-456789abcdeg"));
 }
 
+TEST(TimeLimitTest, ReadsEveryForm) {
+  struct Case {
+    const char* text;
+    std::int64_t seconds;
+  };
+  for (const auto& [text, seconds] : {Case{"600", 600},
+                                      {"90:00", 5400},
+                                      {"1:30:00", 5400},
+                                      {"100:00:00", 360000},
+                                      {"2-12", 216000},
+                                      {"2-12:30", 217800},
+                                      {"2-12:30:05", 217805},
+                                      {"0-0:0:1", 1},
+                                      {"90m", 5400},
+                                      {"2h", 7200}}) {
+    const auto limit = parse_time_limit(text);
+    ASSERT_TRUE(limit) << text << ": " << limit.error().what;
+    EXPECT_EQ(*limit, std::chrono::seconds(seconds)) << text;
+  }
+  EXPECT_EQ(parse_time_limit("1.5").value(), std::chrono::milliseconds(1500));
+}
+
+TEST(TimeLimitTest, RefusesWhatIsNone) {
+  for (const char* text : {"",
+                           "0",
+                           "0:00",
+                           "-5",
+                           "1:60",
+                           "1:30:60",
+                           "1-24",
+                           "1:2:3:4",
+                           "1-1:2:3:4",
+                           ":30",
+                           "1:",
+                           "1-",
+                           "-1:00",
+                           "x",
+                           "1:3x",
+                           "10y",
+                           "99999999999999999999",
+                           "5000-0",
+                           "1 :30",
+                           "1:-1"}) {
+    const auto limit = parse_time_limit(text);
+    ASSERT_FALSE(limit) << text;
+    EXPECT_NE(limit.error().what.find("HOURS:MINUTES:SECONDS"), std::string::npos) << text;
+  }
+}
+
+TEST(TimeLimitTest, IsWrittenAsItIsRead) {
+  for (const char* text : {"0:45", "10:00", "1:30:00", "2-12:30:05", "23:59:59"}) {
+    EXPECT_EQ(format_time_limit(parse_time_limit(text).value()), text);
+  }
+}
+
+TEST(JobMemoryTest, ABareNumberIsMegabytesAsNvidiaSmiCountsThem) {
+  EXPECT_EQ(parse_job_memory("8000").value(), 8000ull << 20);
+  EXPECT_EQ(parse_job_memory("8000M").value(), 8000ull << 20);
+  EXPECT_EQ(parse_job_memory("20G").value(), 20ull << 30);
+  for (const char* text : {"", "0", "0G", "-1", "8000X", "G"}) EXPECT_FALSE(parse_job_memory(text)) << text;
+}
+
 }  // namespace
 }  // namespace gpumux::base
