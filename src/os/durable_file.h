@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Small files that must be whole and lasting, or not there at all; and files that exactly one process can make.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::os {
+
+base::Result<FileDescriptor> open_directory(const std::string& path);
+
+// All of the file, which must be at most `most` bytes long and a regular file (kInvalid).
+base::Result<std::string> read_file_at(int directory, const char* name, std::size_t most);
+
+// A new file with this content; kExists if there is one. Not synced.
+base::Status write_new_file_at(int directory, const char* name, std::string_view content, mode_t mode);
+
+// Makes `name` with this content for whoever comes first: it is there from the first moment with all of its content and
+// with an exclusive flock by the caller, both durable once this returns. kExists: somebody else was first. The lock is
+// the caller's for as long as the descriptor (or a copy of it in another process) is open.
+base::Result<FileDescriptor> claim_file_at(int directory, const char* name, std::string_view content);
+
+// Whether somebody holds the lock of such a file.
+base::Result<bool> is_claim_locked(int directory, const char* name);
+
+// A file whose room on disk is taken ahead, so that its content can be written when the disk has become full meanwhile.
+class ReservedFile {
+ public:
+  // Takes room for `bytes` under a name of its own. An error leaves it unreserved; publish() works all the same.
+  base::Status reserve(int directory, const char* name, std::size_t bytes);
+  // Writes the content, makes it durable, and only then gives it its name. Replaces what had the name. May be tried
+  // again after an error.
+  base::Status publish(std::string_view content);
+
+ private:
+  base::Status open();
+
+  int directory_ = -1;
+  std::string name_;
+  FileDescriptor file_;
+};
+
+// /proc/sys/kernel/random/boot_id: another one after each start of the machine. Empty where it cannot be read.
+std::string boot_id();
+
+}  // namespace gpumux::os

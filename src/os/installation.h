@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where gpumux's own files are.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace gpumux::os {
+
+inline constexpr char kLibraryName[] = "libgpumux.so";
+
+// The directory of the running executable, links resolved.
+base::Result<std::string> executable_dir();
+
+// Where the library is looked for, in order, when GPUMUX_LIBRARY does not name it: beside an executable in `dir` (build
+// tree, dist/, /usr/local), then where packages put it.
+std::vector<std::string> library_places(const std::string& dir);
+
+// The first file of library_places(dir), or what GPUMUX_LIBRARY names, as an absolute path. kNotFound names the places.
+base::Result<std::string> find_library(const std::string& dir);
+
+}  // namespace gpumux::os

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "os/installation.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+namespace gpumux::os {
+namespace {
+
+TEST(FindLibraryTest, TheVariableWinsAndMustBeRight) {
+  ::setenv("GPUMUX_LIBRARY", "/proc/self/exe", 1);
+  const auto found = find_library("/nowhere");
+  ASSERT_TRUE(found) << found.error().what;
+  EXPECT_TRUE(found->ends_with("/os_files_test")) << *found;
+  ::setenv("GPUMUX_LIBRARY", "/no/such/lib.so", 1);
+  EXPECT_NE(find_library("/nowhere").error().what.find("GPUMUX_LIBRARY"), std::string::npos);
+  ::unsetenv("GPUMUX_LIBRARY");
+  const auto missing = find_library("/nowhere");
+  if (!missing) {
+    EXPECT_NE(missing.error().what.find("/nowhere/../lib/gpumux/libgpumux.so"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace gpumux::os
