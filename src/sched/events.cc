@@ -13,6 +13,11 @@ std::string text(Duration duration) {
 }
 
 std::string text(SeatId seat) { return std::to_string(seat.tenant.value) + "@" + std::to_string(seat.gpu.value); }
+std::string text(const std::vector<SeatId>& seats) {
+  std::string out;
+  for (const SeatId seat : seats) out += " " + text(seat);
+  return out;
+}
 std::string text(LeaseEpoch epoch) { return "e" + std::to_string(epoch.value); }
 std::string text(GpuIndex gpu) { return "gpu " + std::to_string(gpu.value); }
 std::string_view text(LeaseKind kind) { return kind == LeaseKind::kExclusive ? "exclusive" : "shared"; }
@@ -36,6 +41,7 @@ std::string_view text(RevokeReason reason) {
     case RevokeReason::kCap: return "cap";
     case RevokeReason::kBadClaim: return "bad_claim";
     case RevokeReason::kMemory: return "memory";
+    case RevokeReason::kSuspended: return "suspended";
   }
   return "?";
 }
@@ -97,7 +103,10 @@ struct EventText {
     return "gang " + std::to_string(e.tenant.value) + " " + quoted(e.key) + " of " + std::to_string(e.world);
   }
   std::string operator()(const SeatOpened& e) const {
-    return "open " + text(e.seat) + " weight " + std::to_string(e.weight) + (e.ends_own_turns ? " ends_own_turns" : "");
+    return "open " + text(e.seat) + " weight " + std::to_string(e.weight) +
+           (e.ends_own_turns ? " ends_own_turns" : "") +
+           (e.priority != 0 ? " priority " + std::to_string(e.priority) : "") +
+           (e.cap != kNoCap ? " cap " + std::to_string(e.cap) : "") + (e.is_suspended ? " suspended" : "");
   }
   std::string operator()(const StandingChanged& e) const {
     return "standing " + text(e.seat) + " priority " + std::to_string(e.priority) + " weight " +
@@ -108,6 +117,8 @@ struct EventText {
            text(e.epoch);
   }
   std::string operator()(const SeatClosed& e) const { return "close " + text(e.seat); }
+  std::string operator()(const SeatsSuspended& e) const { return "suspend" + text(e.seats); }
+  std::string operator()(const SeatsResumed& e) const { return "resume" + text(e.seats); }
   std::string operator()(const Requested& e) const { return "request " + text(e.seat); }
   std::string operator()(const RevokeSeen& e) const { return "revoke_seen " + text(e.seat) + " " + text(e.epoch); }
   std::string operator()(const GateClosed& e) const { return "gate_closed " + text(e.seat) + " " + text(e.epoch); }
@@ -145,9 +156,8 @@ struct CommandText {
   }
   std::string operator()(const HeadsUp& c) const { return "heads_up " + text(c.seat); }
   std::string operator()(const ReportStall& c) const {
-    std::string out = "stall " + text(c.seat) + " " + text(c.epoch) + " waited " + text(c.waited) + " undrained";
-    for (const SeatId seat : c.undrained) out += " " + text(seat);
-    return out;
+    return "stall " + text(c.seat) + " " + text(c.epoch) + " waited " + text(c.waited) + " undrained" +
+           text(c.undrained);
   }
   std::string operator()(const ReportSilent& c) const { return "silent " + text(c.seat) + " waited " + text(c.waited); }
   std::string operator()(const ReportAnswering& c) const { return "answering " + text(c.seat); }

@@ -63,21 +63,32 @@ struct TenantGone { TenantId tenant; };  // dead or disconnected for good: all i
 // Joins the gang `key` of its user; an empty key makes a gang of this tenant's own seats. `world`: how many members
 // will join; 0: unknown.
 struct GangJoined { TenantId tenant; std::string key; std::uint32_t world = 0; };
-// `ends_own_turns`: no quantum ends its leases, and who waits for its GPU is served in order of arrival.
-struct SeatOpened { SeatId seat; std::uint32_t weight = 1; bool ends_own_turns = false; };
 // clang-format on
-// How a seat stands among those that want the same GPU.
+// How a seat stands among those that want the same GPU: from the beginning, for a gang has the highest priority of its
+// members, and must not have another one for the moment between two events.
+struct SeatOpened {
+  SeatId seat;
+  std::uint32_t weight = 1;     // its part of the time among equals (fair)
+  bool ends_own_turns = false;  // no quantum ends its leases, and who waits for its GPU is served in order of arrival
+  std::int32_t priority = 0;    // higher first
+  std::uint32_t cap = kNoCap;   // thousandths of all time that it may have at most, also of a GPU nobody else wants
+  bool is_suspended = false;    // from the beginning, as by SeatsSuspended: in between it could be granted
+};
 struct StandingChanged {
   SeatId seat;
-  std::int32_t priority = 0;   // higher first
-  std::uint32_t weight = 1;    // its part of the time among equals (fair)
-  std::uint32_t cap = kNoCap;  // thousandths of all time that it may have at most, also of a GPU that nobody else wants
+  std::int32_t priority = 0;
+  std::uint32_t weight = 1;
+  std::uint32_t cap = kNoCap;
 };
 // clang-format off
 // After SeatOpened, when a tenant comes back: what it still has. A claim that cannot be true is answered with Revoke.
 enum class Claim { kWaiting, kHolding, kDraining };
 struct SeatClaimed { SeatId seat; Claim claim; LeaseKind kind; LeaseEpoch epoch; };
 struct SeatClosed { SeatId seat; };
+// These are to have no lease until SeatsResumed: what they hold is revoked, what they ask for is remembered. All seats
+// of a run in one event: of two that take turns, the second would otherwise be granted what the first one gives up.
+struct SeatsSuspended { std::vector<SeatId> seats; };
+struct SeatsResumed { std::vector<SeatId> seats; };
 // A thread waits at the gate. Harmless when repeated, or when a grant has crossed it.
 struct Requested { SeatId seat; };
 // These four name the epoch that they speak of, and mean nothing under another than the seat's latest one.
@@ -98,16 +109,17 @@ struct MemoryObstructed { SeatId seat; MemoryObstacle obstacle = MemoryObstacle:
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
-using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone,
-                           GangJoined, SeatOpened, StandingChanged, SeatClaimed, SeatClosed, Requested, RevokeSeen,
-                           GateClosed, Drained, Stepped, Idling, MemoryNeed, MemoryObstructed, TimePassed>;
+using Event =
+    std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone, GangJoined,
+                 SeatOpened, StandingChanged, SeatClaimed, SeatClosed, SeatsSuspended, SeatsResumed, Requested,
+                 RevokeSeen, GateClosed, Drained, Stepped, Idling, MemoryNeed, MemoryObstructed, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
 // clang-format off
 // `idle_hold`: how long to keep a contended lease while idle.
 struct Grant { SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; Duration idle_hold{}; };
-enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kCap, kBadClaim, kMemory };
+enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kCap, kBadClaim, kMemory, kSuspended };
 // Close the gate, take back what Steps were not used, drain, and say so. Always answered by RevokeSeen at once, and by
 // GateClosed and Drained when they are true (again, if they were said before), by every agent whose latest epoch this
 // is, also one that has released that lease already. Sent again for the same epoch while a seat drains for long: then

@@ -13,23 +13,87 @@ constexpr std::uint64_t kGrain = std::uint64_t{16} << 20;
 constexpr std::uint64_t kMaxContextBytes = std::uint64_t{768} << 20;
 constexpr std::uint64_t kContextDivisor = 64;
 
+constexpr std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
+
 }  // namespace
 
-bool ForeignUse::look(std::uint64_t beyond, bool is_quiet, std::uint64_t managed) {
+void ForeignUse::heard(base::TimePoint now, bool moves) {
+  heard_at_ = now;
+  if (moves) moved_at_ = now;
+}
+
+void ForeignUse::opened(base::TimePoint now) {
+  if (now >= newcomers_until_) {
+    newcomers_ = 0;
+    before_newcomers_ = bytes_;
+  }
+  ++newcomers_;
+  newcomers_until_ = now + kContextPatience;
+}
+
+void ForeignUse::closed(base::TimePoint now) {
+  moved_at_ = now;
+  looks_ = 0;
+  left_ = std::numeric_limits<std::uint64_t>::max();
+}
+
+void ForeignUse::keep(std::uint64_t left) {
+  bytes_ += left;
+  has_bytes_ = true;
+  seen_at_ = {};
+  looks_ = 0;
+}
+
+void ForeignUse::begin_again(const Look& look) {
+  looks_ = 1;
+  first_at_ = look.asked_at;
+  least_ = most_ = look.beyond;
+}
+
+void ForeignUse::look(const Look& look) {
+  const bool is_quiet = moved_at_ < look.asked_at;
+  look_again_ = !is_quiet;
   if (!is_quiet) {
     // The first look of all may be at a moment when tenants allocate: then the second one counts, as far as they agree.
-    if (!has_looked_) last_ = beyond;
+    if (!has_looked_) begin_again(look);
     has_looked_ = true;
-    return false;
+    return;
   }
-  std::uint64_t agreed = has_looked_ ? std::min(beyond, std::max(last_, bytes_)) : beyond;
-  if (managed > 0) agreed = std::min(agreed, std::max(bytes_, beyond - std::min(beyond, managed)));
-  last_ = beyond;
   has_looked_ = true;
-  const std::uint64_t change = agreed > bytes_ ? agreed - bytes_ : bytes_ - agreed;
-  if (change < kGrain) return false;
-  bytes_ = agreed;
-  return true;
+  if (looks_ == 0)
+    begin_again(look);
+  else
+    ++looks_;
+  least_ = std::min(least_, look.beyond);
+  most_ = std::max(most_, look.beyond);
+  if (!has_bytes_) {
+    has_bytes_ = true;
+    bytes_ = minus(least_, look.returning);
+  }
+  // Whoever has said nothing for so long would have said at once what it has freed. (At this very moment, perhaps, and
+  // it is on its way: the look before has shown that.)
+  const bool all_is_told = look.asked_at - heard_at_ >= kLatestReport;
+  const bool is_sure = looks_ > 1 && (all_is_told || look.asked_at - first_at_ >= kLatestReport);
+  if (is_sure) conclude(look);
+  // Less is seen, and not believed yet.
+  look_again_ = minus(bytes_, look.beyond) >= kGrain;
+  if (!look_again_) seen_at_ = look.asked_at;
+}
+
+void ForeignUse::conclude(const Look& look) {
+  std::uint64_t more = minus(least_, look.returning);
+  if (look.managed > 0) more = std::min(more, std::max(bytes_, minus(look.beyond, look.managed)));
+  if (more >= bytes_ + kGrain) bytes_ = more;
+  if (minus(bytes_, most_) >= kGrain) bytes_ = most_;
+  before_newcomers_ = std::min(before_newcomers_, bytes_);
+  left_ = minus(most_, bytes_);
+  begin_again(look);
+}
+
+std::uint64_t ForeignUse::expected(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const {
+  const std::uint64_t all = std::max(bytes_, expected_contexts(capacity, seats));
+  if (now >= newcomers_until_) return all;
+  return std::max(all, before_newcomers_ + expected_contexts(capacity, std::min(newcomers_, seats)));
 }
 
 std::uint64_t expected_contexts(std::uint64_t capacity, std::size_t seats) {

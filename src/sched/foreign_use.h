@@ -1,30 +1,83 @@
 // SPDX-License-Identifier: Apache-2.0
 // What of a GPU's memory is not our tenants', from looks at how much of it is used in all.
 //
-// What is used beyond what seats report is other programs, the contexts of ours, and reports that are late. A report is
-// late for some tenths of a second at most. So what two looks a second apart agree on is counted, and what is less is
-// believed at once; the planner's reserve covers the time in between. A look at a moment when a seat's memory moved
-// says nothing, for the two sums are of different moments.
+// What is used beyond what seats report is other programs, the contexts of ours, what tenants that are gone have left,
+// and reports that are late. A program's own allocations and frees are told at most a quarter of a second late, and at
+// once if it has said nothing for so long. So a look may show too much (an allocation that nobody has heard of yet) or
+// too little (a free), and a single one is never believed: more is counted when all looks of a while show it, and less
+// when none of them shows more. Too much would cost somebody room for a moment; too little would give away memory that
+// is taken, and the driver would refuse it to whoever was told to have it. A look at a moment when a seat was known to
+// move memory says nothing, for the two sums are of different moments. The planner's reserve covers what has come and
+// is not believed yet.
+//
+// Pure: is told the time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <limits>
+
+#include "base/clock.h"
 
 namespace gpumux::sched {
 
+// Reports are late by this much at most, the message included, on a machine that is not overloaded (shim/mover.cc tells
+// what changes without anybody waiting for it each 250 ms).
+inline constexpr base::Duration kLatestReport = std::chrono::milliseconds(300);
+// A newcomer's context has been seen by then: it takes half a second to be made, and looks are a second apart.
+inline constexpr base::Duration kContextPatience = std::chrono::seconds(3);
+
 class ForeignUse {
  public:
-  // `beyond`: used, less what seats had said that they have. `is_quiet`: nobody has said otherwise meanwhile.
-  // `managed`: what seats have of managed memory: its pages come and go by the driver's doing, and make way for what
-  // others allocate, so what they may explain is nobody else's. True: bytes() has become another.
-  bool look(std::uint64_t beyond, bool is_quiet, std::uint64_t managed = 0);
+  struct Look {
+    base::TimePoint asked_at{};
+    std::uint64_t beyond = 0;  // used, less what seats have said that they have
+    // What seats have of managed memory: its pages come and go by the driver's doing, and make way for what others
+    // allocate, so what they may explain is nobody else's.
+    std::uint64_t managed = 0;
+    std::uint64_t returning = 0;  // what tenants that are gone may have left
+  };
+
+  // A seat has said what it has. `moves`: that is other than before, or becoming so at this moment.
+  void heard(base::TimePoint now, bool moves);
+  void opened(base::TimePoint now);
+  // A seat is gone: what it had is no longer told by anybody.
+  void closed(base::TimePoint now);
+  void look(const Look& look);
+  // So much of what the dead have left has not come back in time: it is not theirs any more, whoever has it.
+  void keep(std::uint64_t left);
+
   std::uint64_t bytes() const { return bytes_; }
-  // What of `beyond` tenants that are gone have left, as long as something of theirs is waited for.
-  std::uint64_t left_behind(std::uint64_t beyond) const { return beyond > bytes_ ? beyond - bytes_ : 0; }
+  // When a look last showed that there is so much.
+  base::TimePoint seen_at() const { return seen_at_; }
+  // The most that tenants that are gone have left, as far as looks have shown it since the last one went.
+  std::uint64_t left_behind() const { return left_; }
+  // What is to be kept free of a GPU with so many seats: with the contexts of newcomers, which looks show too late.
+  std::uint64_t expected(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
+  // The last look has said nothing yet: another one soon would.
+  bool look_again() const { return look_again_; }
 
  private:
-  bool has_looked_ = false;
+  void begin_again(const Look& look);
+  void conclude(const Look& look);
+
   std::uint64_t bytes_ = 0;
-  std::uint64_t last_ = 0;  // at the last look
+  bool has_looked_ = false;
+  bool has_bytes_ = false;
+  bool look_again_ = false;
+  base::TimePoint heard_at_{};
+  base::TimePoint moved_at_{};
+  base::TimePoint seen_at_{};
+  // Looks since something was last concluded.
+  std::size_t looks_ = 0;
+  base::TimePoint first_at_{};
+  std::uint64_t least_ = 0;
+  std::uint64_t most_ = 0;
+  std::uint64_t left_ = std::numeric_limits<std::uint64_t>::max();
+  // Seats that have come lately, and what there was before them.
+  std::size_t newcomers_ = 0;
+  base::TimePoint newcomers_until_{};
+  std::uint64_t before_newcomers_ = 0;
 };
 
 // What of it is expected for the contexts of so many seats: looks show them too late.

@@ -52,6 +52,7 @@ void LeaseCore::State::unplace(Unit& unit) {
   dequeue(unit);
   stop_returning(unit);
   incomplete.erase(&unit);
+  to_suspend.erase(&unit);
   touch(unit);
   drain_is_over();
   for (Seat* seat : unit.seats) set_place(*seat, Place::kNone);
@@ -107,12 +108,14 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   set_shape(unit);
   const bool was_passed_over = unit.passed_over();
   unit.wanting = unit.resting = unit.revoked = unit.undrained = unit.silent = unit.permits = unit.contended = 0;
+  unit.suspended = 0;
   std::uint32_t holding = 0;
   for (const Seat* seat : unit.seats) {
     unit.wanting += seat->wants ? 1 : 0;
     unit.resting += seat->resting ? 1 : 0;
     unit.silent += seat->phase == SeatPhase::kSilent ? 1 : 0;
     unit.permits += seat->permits > 0 ? 1 : 0;
+    unit.suspended += seat->suspended ? 1 : 0;
     holding += seat->phase == SeatPhase::kHolding ? 1 : 0;
     if (seat->phase != SeatPhase::kIdle && seat->phase != SeatPhase::kHolding) {
       ++unit.revoked;
@@ -145,12 +148,13 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
     }
     place(unit);
     if (unit.resting == holding) return finish(unit);
-    if (holding < unit.seats.size()) incomplete.insert(&unit);
+    note_incomplete(unit);
+    if (unit.suspended > 0) to_suspend.insert(&unit);
     arm_cap(unit);
     return tell_contention(unit, tell_all);
   }
   timers.stop(unit.run);
-  if (unit.wanting > 0 && !freeze(unit)) enqueue(unit);
+  if (unit.wanting > 0 && may_queue(unit)) enqueue(unit);
 }
 
 // What of `other`, whose seats go to `unit`, is not in the seats.
@@ -185,7 +189,7 @@ void LeaseCore::State::remove_seat(Seat& seat) {
   Gpu& gpu = *seat.gpu;
   leave(seat);
   gpu.seats.erase(&seat);
-  if (seat.ends_own_turns) --gpu.own_turns;
+  if (seat.ends_own_turns && !seat.suspended) --gpu.own_turns;
   std::erase_if(tenant.seats, [&](const std::unique_ptr<Seat>& one) { return one.get() == &seat; });
   settle_order(gpu);
   settle_in_flight(gpu);

@@ -39,6 +39,7 @@ std::string check_seat(const Seat& seat) {
 std::string check_unit(const Unit& unit) {
   const std::string who = name(unit);
   std::uint32_t wanting = 0, resting = 0, revoked = 0, undrained = 0, silent = 0, permits = 0, idle = 0;
+  std::uint32_t suspended = 0;
   for (const Seat* seat : unit.seats) {
     wanting += seat->wants ? 1u : 0u;
     resting += seat->resting ? 1u : 0u;
@@ -47,11 +48,15 @@ std::string check_unit(const Unit& unit) {
     revoked += is_in_revocation(*seat) ? 1u : 0u;
     undrained += is_in_revocation(*seat) && !seat->drained ? 1u : 0u;
     idle += seat->phase == SeatPhase::kIdle ? 1u : 0u;
+    suspended += seat->suspended ? 1u : 0u;
   }
   const bool same = wanting == unit.wanting && resting == unit.resting && silent == unit.silent &&
-                    permits == unit.permits && revoked == unit.revoked && undrained == unit.undrained;
+                    permits == unit.permits && revoked == unit.revoked && undrained == unit.undrained &&
+                    suspended == unit.suspended;
   if (!same) return who + " has miscounted its seats";
-  if (unit.phase == UnitPhase::kIdle && wanting > 0 && !unit.thaw.armed()) return who + " wants and does not wait";
+  if (unit.phase == UnitPhase::kIdle && wanting > 0 && suspended == 0 && !unit.thaw.armed())
+    return who + " wants and does not wait";
+  if (unit.phase == UnitPhase::kWaiting && suspended > 0) return who + " waits although a seat of it is suspended";
   if (unit.phase == UnitPhase::kWaiting && wanting == 0) return who + " waits and does not want";
   if (unit.phase == UnitPhase::kRevoking && undrained == 0) return who + " has drained and is not done";
   if (unit.phase == UnitPhase::kHolding && resting + idle == unit.seats.size())
@@ -76,6 +81,7 @@ std::string check_gpu(const Gpu& gpu) {
   std::array<std::array<std::uint32_t, kPlaces>, kKinds> count{};
   std::set<const Unit*> holders, undrained, waiting;
   bool any_late = false;
+  std::size_t own_turns = 0;
   const Seat* open = nullptr;
   for (const Seat* seat : gpu.seats) {
     if (seat->place != Place::kNone)
@@ -89,7 +95,9 @@ std::string check_gpu(const Gpu& gpu) {
       if (!seat->late && !seat->gate_closed) open = seat;
     }
     if (seat->unit->phase == UnitPhase::kWaiting || seat->unit->returning) waiting.insert(seat->unit);
+    own_turns += seat->ends_own_turns && !seat->suspended ? 1u : 0u;
   }
+  if (own_turns != gpu.own_turns) return who + " has miscounted those who end their turns themselves";
   if (count != gpu.count) return who + " has miscounted its places";
   if (holders.size() != gpu.holders.size()) return who + " has miscounted its holders";
   if (waiting.size() != gpu.waiting) return who + " has miscounted its waiters";
@@ -123,11 +131,15 @@ std::string LeaseCore::check_invariants() const {
       return name(*unit) + " is not queued";
     // A gang is granted whole; members that joined it since are granted, or the gang revoked, unless that has just
     // failed.
-    const bool half =
-        unit->phase == UnitPhase::kHolding &&
-        std::any_of(unit->seats.begin(), unit->seats.end(), [](const Seat* s) { return s->phase == SeatPhase::kIdle; });
+    const bool half = unit->phase == UnitPhase::kHolding &&
+                      std::any_of(unit->seats.begin(), unit->seats.end(),
+                                  [](const Seat* s) { return s->phase == SeatPhase::kIdle && !s->suspended; });
     if (half != state.incomplete.contains(unit.get())) return name(*unit) + " is half granted, or thought to be";
     if (half && !state.grants_held && unit->retry_at <= state.now) return name(*unit) + " is half granted";
+    const bool is_to_go = unit->phase == UnitPhase::kHolding && unit->suspended > 0;
+    if (is_to_go != state.to_suspend.contains(unit.get())) return name(*unit) + " is to be suspended, or thought to be";
+    if (is_to_go && !state.grants_held && unit->retry_at <= state.now)
+      return name(*unit) + " holds although a seat of it is suspended";
   }
   if (state.grants_held) return {};
   // Whoever has no time left before a single seat that waits has been told to go. (A gang waits until all can.) What

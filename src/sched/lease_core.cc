@@ -80,7 +80,6 @@ void LeaseCore::State::on(const GpuAdded& e) {
   gpu->index = e.gpu;
   gpu->settings = sane(e.settings);
   gpu->policy = &policy_of(gpu->settings.policy);
-  gpu->told_in_flight = in_flight_of(*gpu);
   gpu->next_epoch.value = std::max(e.first_epoch.value, kFirstEpoch);
   gpu_list.insert(std::upper_bound(gpu_list.begin(), gpu_list.end(), gpu.get(),
                                    [](const Gpu* a, const Gpu* b) { return a->index < b->index; }),
@@ -98,7 +97,9 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   rearm(*gpu, before);
   settle_in_flight(*gpu);
   if (before.idle_hold == gpu->settings.idle_hold) return;
-  for (const Seat* seat : gpu->seats) tell_contention(*seat);
+  for (const Seat* seat : gpu->seats) {
+    if (!seat->suspended) tell_contention(*seat);
+  }
 }
 
 // New limits hold for what is under way, too, counted from now. Limits that have not changed go on: else a setting that
@@ -162,8 +163,9 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->id = e.seat;
   seat->gpu = gpu;
   seat->tenant = tenant;
-  seat->weight = std::clamp(e.weight, 1u, kMaxWeight);
+  set_standing(*seat, e.priority, e.weight, e.cap);
   seat->ends_own_turns = e.ends_own_turns;
+  seat->suspended = e.is_suspended;
   seat->since = seat->allowed_to = now;
   seat->answer.kind = TimerKind::kAnswer;
   seat->answer.seat = seat.get();
@@ -174,7 +176,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   const auto at = std::find_if(tenant->seats.begin(), tenant->seats.end(),
                                [&](const auto& other) { return e.seat.gpu < other->id.gpu; });
   tenant->seats.insert(at, std::move(seat));
-  if (e.ends_own_turns) ++gpu->own_turns;
+  if (e.ends_own_turns && !e.is_suspended) ++gpu->own_turns;
   settle_order(*gpu);
   settle_in_flight(*gpu);
   tell_contention(*seat_of(e.seat));  // so that it knows how long to hold when a contended grant comes
@@ -203,7 +205,7 @@ void LeaseCore::State::on(const Requested& e) {
     return;
   }
   set_wants(*seat, true);
-  if (unit.phase == UnitPhase::kIdle && !freeze(unit)) enqueue(unit);
+  if (unit.phase == UnitPhase::kIdle && may_queue(unit)) enqueue(unit);
 }
 
 void LeaseCore::State::on(const RevokeSeen& e) {

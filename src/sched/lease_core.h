@@ -17,6 +17,8 @@
 //   5. Whoever waits while its GPUs are free and none of them is reserved is granted: the core never sits on a free
 //   GPU.
 //   6. A tenant that is gone holds nothing and waits for nothing.
+//   7. A unit with a suspended seat waits for nothing and is not granted; it holds only as long as it cannot be
+//   drained.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +37,8 @@ enum class SeatPhase {
   kHolding,
   kRevoked /* told to close */,
   kDraining /* gate closed */,
-  kSilent /* passed over */
+  kSilent,   /* passed over */
+  kSuspended /* and drained */
 };
 
 // For people: `gpumux status`.
@@ -77,11 +80,19 @@ enum class TurnKind {
   kWaiting,
   kLeaving /* revoked or draining, and waits again only after that */,
   kIdle,
+  kSuspended /* and drained: it has none */
 };
 struct Turn {
   SeatId seat;
   TurnKind kind = TurnKind::kIdle;
   TimePoint ends = TimePoint::max();  // of a holder whom somebody waits for: when its time is over, as it looks now
+};
+
+// What a seat has had of its GPU.
+struct SeatUse {
+  SeatId seat;
+  Duration wanted{};      // it held a lease, and was not known to be idle, or waited for one; so far
+  bool has_turn = false;  // an exclusive lease
 };
 
 class LeaseCore {
@@ -101,12 +112,21 @@ class LeaseCore {
   std::vector<GpuView> view(TimePoint now) const;
 
   // All seats of a GPU, nearest turn first: holders, whoever is next; then by priority, and of one priority those that
-  // wait, those that are leaving, the idle ones, longest idle last. Writes over `turns`.
+  // wait, those that are leaving, the idle ones, longest idle last; last of all the suspended ones. Writes over
+  // `turns`.
   void turns(GpuIndex gpu, std::vector<Turn>& turns) const;
 
-  // Whether its seats differ in what the driver's own time slicing does not know (priority, share, cap), so that only
-  // exclusive leases can give them what they are to have.
+  // All seats of a GPU that are not suspended, ascending. Writes over `uses`.
+  void uses(TimePoint now, GpuIndex gpu, std::vector<SeatUse>& uses) const;
+  // In effect: what kAutomatic comes to.
+  Duration quantum(GpuIndex gpu) const;
+
+  // Whether its seats, suspended ones left out, differ in what the driver's own time slicing does not know (priority,
+  // share, cap), so that only exclusive leases can give them what they are to have.
   bool wants_turns(GpuIndex gpu) const;
+
+  // None: there is no such seat.
+  std::optional<SeatPhase> phase(SeatId seat) const;
 
   // Empty, or the first violated invariant in words. Costs time linear in everything: for tests and simulations.
   std::string check_invariants() const;

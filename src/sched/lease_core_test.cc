@@ -5,25 +5,12 @@
 
 #include <gtest/gtest.h>
 
-#include "sched/script.h"
+#include "sched/one_gpu.h"
 
 namespace gpumux::sched {
 namespace {
 
 using namespace std::chrono_literals;
-
-// A GPU whose quantum is known.
-GpuSettings fixed(Duration quantum = 10ms) {
-  GpuSettings settings;
-  settings.quantum = quantum;
-  return settings;
-}
-
-GpuSettings fifo(Duration quantum = 10ms) {
-  GpuSettings settings = fixed(quantum);
-  settings.policy = PolicyKind::kFifo;
-  return settings;
-}
 
 GpuSettings no_overlap(Duration quantum = 10ms) {
   GpuSettings settings = fixed(quantum);
@@ -31,26 +18,19 @@ GpuSettings no_overlap(Duration quantum = 10ms) {
   return settings;
 }
 
-const SeatId kA = seat(1, 0);
-const SeatId kB = seat(2, 0);
-const SeatId kC = seat(3, 0);
-const SeatId kD = seat(4, 0);
-
-struct ThreeOnOne : Script {
-  explicit ThreeOnOne(const GpuSettings& settings = fixed()) : Script(1, settings) {
-    for (const SeatId s : {kA, kB, kC, kD}) tenant(s.tenant.value, {0});
-  }
+struct FourOnOne : OneGpu {
+  explicit FourOnOne(const GpuSettings& settings = fixed()) : OneGpu(settings, 4) {}
 };
 
 TEST(Lease, OfAFreeGpuIsGrantedAtOnce) {
-  ThreeOnOne s;
+  FourOnOne s;
   EXPECT_EQ(s.request(kA), "grant 1@0 e1 exclusive");
   EXPECT_EQ(s.request(kA), "") << "asking again changes nothing";
   EXPECT_EQ(s.wait(1h), "") << "nobody waits: nobody is revoked";
 }
 
 TEST(Lease, EndsWithItsQuantumOnceSomebodyWaits) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   s.wait(4ms);
   EXPECT_EQ(s.request(kB), "contention 1@0 yes 200000ns");
@@ -63,7 +43,7 @@ TEST(Lease, EndsWithItsQuantumOnceSomebodyWaits) {
 }
 
 TEST(Lease, IsRevokedAtOnceWhenAWaiterComesAfterTheQuantum) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   s.wait(50ms);
   EXPECT_EQ(s.request(kB), "revoke 1@0 e1 quantum");
@@ -71,7 +51,7 @@ TEST(Lease, IsRevokedAtOnceWhenAWaiterComesAfterTheQuantum) {
 
 // Whoever is next is told when nothing but a moment is between it and its grant, and nobody else is.
 TEST(HeadsUp, ComesWithTheRevocationOfThePredecessor) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   s.request(kB);
   s.request(kC);
@@ -83,7 +63,7 @@ TEST(HeadsUp, ComesWithTheRevocationOfThePredecessor) {
 }
 
 TEST(HeadsUp, ComesWithTheClosedGateWhereTheDrainIsWaitedFor) {
-  ThreeOnOne s(no_overlap());
+  FourOnOne s(no_overlap());
   s.request(kA);
   s.request(kB);
   s.wait(10ms);
@@ -94,7 +74,7 @@ TEST(HeadsUp, ComesWithTheClosedGateWhereTheDrainIsWaitedFor) {
 }
 
 TEST(HeadsUp, ComesWhenTheHolderIsAboutToGiveUp) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   s.tell(Idling{kA, s.epoch(kA)});
   EXPECT_EQ(s.hints(), "") << "nobody waits";
@@ -109,7 +89,7 @@ TEST(HeadsUp, ComesWhenTheHolderIsAboutToGiveUp) {
 }
 
 TEST(Lease, WithoutOverlapIsGivenOnlyOnAnEmptyGpu) {
-  ThreeOnOne s(no_overlap());
+  FourOnOne s(no_overlap());
   s.request(kA);
   s.request(kB);
   s.wait(10ms);
@@ -118,7 +98,7 @@ TEST(Lease, WithoutOverlapIsGivenOnlyOnAnEmptyGpu) {
 }
 
 TEST(Lease, HasAtMostOneUndrainedPredecessor) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   s.request(kB);
   s.request(kC);
@@ -131,7 +111,7 @@ TEST(Lease, HasAtMostOneUndrainedPredecessor) {
 }
 
 TEST(Lease, IsReleasedByDrainingUnasked) {
-  ThreeOnOne s(fifo());
+  FourOnOne s(fifo());
   s.request(kA);
   s.request(kB);
   s.request(kC);
@@ -143,7 +123,7 @@ TEST(Lease, IsReleasedByDrainingUnasked) {
 }
 
 TEST(Lease, IsNotGivenToASeatThatStillDrains) {
-  ThreeOnOne s(fifo());
+  FourOnOne s(fifo());
   s.request(kA);
   s.request(kB);
   s.wait(10ms);
@@ -157,7 +137,7 @@ TEST(Lease, IsNotGivenToASeatThatStillDrains) {
 TEST(Lease, WithAnUnlimitedQuantumLastsUntilReleased) {
   GpuSettings settings = fixed(kUnlimited);
   settings.max_runtime = kUnlimited;
-  ThreeOnOne s(settings);
+  FourOnOne s(settings);
   s.request(kA);
   s.request(kB);
   EXPECT_EQ(s.wait(24h), "");
@@ -165,7 +145,7 @@ TEST(Lease, WithAnUnlimitedQuantumLastsUntilReleased) {
 }
 
 TEST(Lease, NeverOutlastsTheMaximumRuntimeWhileOthersWait) {
-  ThreeOnOne s(fixed(kUnlimited));
+  FourOnOne s(fixed(kUnlimited));
   s.request(kA);
   EXPECT_EQ(s.wait(400s), "") << "nobody waits";
   EXPECT_EQ(s.request(kB), "revoke 1@0 e1 max_runtime");
@@ -192,7 +172,7 @@ TEST(Lease, OfOneGpuIsNothingToAnother) {
 }
 
 TEST(Lease, OfADeadTenantIsFreeAtOnce) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   s.request(kB);
   EXPECT_EQ(s.tell(TenantGone{TenantId{1}}), "grant 2@0 e2 exclusive");
@@ -201,7 +181,7 @@ TEST(Lease, OfADeadTenantIsFreeAtOnce) {
 }
 
 TEST(Lease, OfATenantThatDiesWhileDrainingBlocksNobody) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   s.request(kB);
   s.request(kC);
@@ -213,14 +193,14 @@ TEST(Lease, OfATenantThatDiesWhileDrainingBlocksNobody) {
 }
 
 TEST(Lease, OfASeatThatIsClosedIsFree) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   s.request(kB);
   EXPECT_EQ(s.tell(SeatClosed{kA}), "grant 2@0 e2 exclusive");
 }
 
 TEST(Lease, MessagesOfAnOlderEpochAreIgnored) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   s.request(kB);
   s.wait(10ms);
@@ -234,7 +214,7 @@ TEST(Lease, MessagesOfAnOlderEpochAreIgnored) {
 }
 
 TEST(Lease, OfAPoisonedSeatIsGivenLikeAnyOther) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   s.request(kB);
   s.wait(10ms);
@@ -245,7 +225,7 @@ TEST(Lease, OfAPoisonedSeatIsGivenLikeAnyOther) {
 }
 
 TEST(Contention, IsToldWhenTheFirstComesAndWhenTheLastGoes) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   EXPECT_EQ(s.request(kB), "contention 1@0 yes 200000ns");
   EXPECT_EQ(s.request(kC), "");
@@ -254,7 +234,7 @@ TEST(Contention, IsToldWhenTheFirstComesAndWhenTheLastGoes) {
 }
 
 TEST(Contention, IsToldAgainWhenTheIdleHoldChanges) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   s.request(kB);
   GpuSettings settings = fixed();
@@ -265,7 +245,7 @@ TEST(Contention, IsToldAgainWhenTheIdleHoldChanges) {
 }
 
 TEST(Quantum, IsChosenFromTheCostOfSwitching) {
-  ThreeOnOne s(fixed(kAutomatic));
+  FourOnOne s(fixed(kAutomatic));
   EXPECT_EQ(s.gpu(0).quantum, 5ms) << "nothing measured: the least";
   s.request(kA);
   s.request(kB);
@@ -282,7 +262,7 @@ TEST(Quantum, IsChosenFromTheCostOfSwitching) {
 TEST(Quantum, IsNeverChosenAboveHalfAMinute) {
   GpuSettings settings = fixed(kAutomatic);
   settings.stall_timeout = 1h;
-  ThreeOnOne s(settings);
+  FourOnOne s(settings);
   s.request(kA);
   s.request(kB);
   s.wait(5ms);
@@ -296,7 +276,7 @@ TEST(Quantum, IsNeverChosenAboveHalfAMinute) {
 }
 
 TEST(Fifo, GoesByTheTimeOfRequest) {
-  ThreeOnOne s(fifo());
+  FourOnOne s(fifo());
   s.request(kA);
   s.wait(1ms);
   s.request(kC);
@@ -307,7 +287,7 @@ TEST(Fifo, GoesByTheTimeOfRequest) {
 }
 
 TEST(Fair, PrefersWhoeverHadLeast) {
-  ThreeOnOne s(fixed());
+  FourOnOne s(fixed());
   s.request(kA);
   s.wait(1ms);
   s.request(kB);
@@ -357,14 +337,14 @@ TEST(Fair, DoesNotBankIdleTime) {
 TEST(Concurrent, GrantsAllAtOnce) {
   GpuSettings settings;
   settings.mode = Mode::kConcurrent;
-  ThreeOnOne s(settings);
+  FourOnOne s(settings);
   EXPECT_EQ(s.request(kA), "grant 1@0 e1 shared");
   EXPECT_EQ(s.request(kB), "grant 2@0 e2 shared");
   EXPECT_EQ(s.wait(1h), "");
 }
 
 TEST(Concurrent, AfterSerialSharesTheHoldersLeaseInPlace) {
-  ThreeOnOne s;
+  FourOnOne s;
   s.request(kA);
   s.request(kB);
   GpuSettings settings = fixed();
@@ -377,7 +357,7 @@ TEST(Concurrent, AfterSerialSharesTheHoldersLeaseInPlace) {
 TEST(Concurrent, BeforeSerialIsEndedForAllBeforeAnyoneStarts) {
   GpuSettings settings = fixed();
   settings.mode = Mode::kConcurrent;
-  ThreeOnOne s(settings);
+  FourOnOne s(settings);
   s.request(kA);
   s.request(kB);
   settings.mode = Mode::kSerial;
@@ -393,14 +373,14 @@ TEST(Concurrent, BeforeSerialIsEndedForAllBeforeAnyoneStarts) {
 TEST(Concurrent, BeforeSerialLeavesASoleHolderAlone) {
   GpuSettings settings = fixed();
   settings.mode = Mode::kConcurrent;
-  ThreeOnOne s(settings);
+  FourOnOne s(settings);
   s.request(kA);
   settings.mode = Mode::kSerial;
   EXPECT_EQ(s.settings(GpuIndex{0}, settings), "grant 1@0 e2 exclusive");
 }
 
 TEST(Settings, OfAPolicyReorderThoseWhoWait) {
-  ThreeOnOne s(fixed());
+  FourOnOne s(fixed());
   s.request(kA);
   s.wait(20ms);
   s.request(kB);  // revokes 1

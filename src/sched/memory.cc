@@ -168,13 +168,16 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
     } else if (is_in_revocation(*seat)) {
       const bool may_go_on = !unit.single() && unit.undrained > 0 && !unit.passed_over();
       one.turn.kind = may_go_on ? TurnKind::kHeldBack : TurnKind::kLeaving;
+    } else if (seat->suspended) {
+      one.turn.kind = TurnKind::kSuspended;
     }
     one.priority = state.priority_of(unit);
     ranked.push_back(one);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
     // Whose memory is the last to go for another one's sake: it may be wanted at any moment, and at once.
-    const bool both_off = a.turn.kind > TurnKind::kNext && b.turn.kind > TurnKind::kNext;
+    const bool both_off = a.turn.kind > TurnKind::kNext && b.turn.kind > TurnKind::kNext &&
+                          (a.turn.kind == TurnKind::kSuspended) == (b.turn.kind == TurnKind::kSuspended);
     if (both_off && a.priority != b.priority) return a.priority > b.priority;
     if (a.turn.kind != b.turn.kind) return a.turn.kind < b.turn.kind;
     if (a.turn.kind == TurnKind::kWaiting) return a.entry < b.entry;

@@ -6,20 +6,26 @@ namespace gpumux::sched {
 Mode MemoryMode::resolve(TimePoint now, const Residency& planner, GpuIndex gpu, Setting setting, bool wants_turns,
                          Mode current) {
   look_again_ = TimePoint::max();
+  reason_ = Reason::kSetting;
   if (!setting.is_auto && setting.mode == Mode::kSerial) return Mode::kSerial;
   // The driver's time slicing knows nothing of priorities, shares and caps.
-  if (setting.is_auto && wants_turns) return Mode::kSerial;
-
+  if (setting.is_auto && wants_turns) {
+    reason_ = Reason::kStanding;
+    return Mode::kSerial;
+  }
   const Togetherness all = planner.together(gpu);
   const std::uint64_t margin = turns_for_memory_ ? planner.capacity(gpu) / kFitMarginDivisor : 0;
   const bool fits = planner.fits_together(gpu, margin);
   if (setting.is_auto) {
-    if (all.seats < 2 || all.unknown > 0) return current;  // no difference, or not known yet
-    // Somebody's memory is left to the driver: nobody knows whether it would fit.
+    reason_ = Reason::kNotKnown;
+    if (all.seats < 2 || all.unknown > 0) return current;
+    // Nobody knows whether it would fit.
+    reason_ = Reason::kLeftToDriver;
     if (all.silent > 0) return Mode::kSerial;
   } else if (all.evicted == 0 && current == Mode::kConcurrent) {
     return current;  // what does not fit is refused
   }
+  reason_ = Reason::kTooMuch;
   if (!fits) {
     did_not_fit_at_ = now;
     turns_for_memory_ = true;
@@ -30,6 +36,7 @@ Mode MemoryMode::resolve(TimePoint now, const Residency& planner, GpuIndex gpu, 
     return current;
   }
   turns_for_memory_ = false;
+  reason_ = Reason::kFits;
   return Mode::kConcurrent;
 }
 

@@ -25,14 +25,26 @@ class MemoryMode {
     Mode mode = Mode::kSerial;  // unless it is auto
   };
 
+  // What the last mode follows from.
+  enum class Reason : std::uint8_t {
+    kSetting,
+    kStanding /* LeaseCore::wants_turns */,
+    kLeftToDriver /* somebody's memory is */,
+    kTooMuch,
+    kFits,
+    kNotKnown /* or one seat at most */,
+  };
+
   // The mode that the GPU should have now, `current` if that is to stay. `wants_turns`: LeaseCore::wants_turns. To be
   // asked again whenever memory or that has changed, and at look_again().
   Mode resolve(TimePoint now, const Residency& planner, GpuIndex gpu, Setting setting, bool wants_turns, Mode current);
   TimePoint look_again() const { return look_again_; }
+  Reason reason() const { return reason_; }
   // Whether there are turns because of memory.
   bool takes_turns_for_memory() const { return turns_for_memory_; }
 
  private:
+  Reason reason_ = Reason::kNotKnown;
   bool turns_for_memory_ = false;
   TimePoint did_not_fit_at_{};
   TimePoint look_again_ = TimePoint::max();

@@ -1,81 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is not ours of a GPU, and whether its programs run at once. Goal: neither follows a look or a report that may be
-// wrong. Method: looks and reports are written down one by one.
+// Whether a GPU's programs run at once. Goal: that does not follow a report that may be wrong. Method: reports are
+// written down one by one.
 #include "sched/memory_mode.h"
 
 #include <gtest/gtest.h>
-
-#include "sched/foreign_use.h"
 
 namespace gpumux::sched {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr GpuIndex kGpu{0};
-
-TEST(ForeignUse, TheFirstQuietLookIsBelieved) {
-  ForeignUse use;
-  EXPECT_TRUE(use.look(5 * kGiB, true));
-  EXPECT_EQ(use.bytes(), 5 * kGiB);
-}
-
-// Tenants were allocating when the daemon looked first: what it saw is theirs, and they report it in a moment.
-TEST(ForeignUse, AFirstLookWhileMemoryMovesCountsOnlyAsFarAsTheNextOneAgrees) {
-  ForeignUse use;
-  EXPECT_FALSE(use.look(60 * kGiB, false));
-  EXPECT_EQ(use.bytes(), 0u);
-  EXPECT_TRUE(use.look(2 * kGiB, true));
-  EXPECT_EQ(use.bytes(), 2 * kGiB);
-
-  ForeignUse other;
-  EXPECT_FALSE(other.look(2 * kGiB, false));
-  EXPECT_TRUE(other.look(60 * kGiB, true));  // they allocate still
-  EXPECT_EQ(other.bytes(), 2 * kGiB);
-}
-
-TEST(ForeignUse, MoreIsCountedWhenTwoLooksAgreeAndLessAtOnce) {
-  ForeignUse use;
-  use.look(kGiB, true);
-  EXPECT_FALSE(use.look(9 * kGiB, true));
-  EXPECT_EQ(use.bytes(), kGiB);
-  EXPECT_TRUE(use.look(6 * kGiB, true));
-  EXPECT_EQ(use.bytes(), 6 * kGiB);
-  EXPECT_TRUE(use.look(3 * kGiB, true));
-  EXPECT_EQ(use.bytes(), 3 * kGiB);
-}
-
-TEST(ForeignUse, ALookWhileMemoryMovesSaysNothing) {
-  ForeignUse use;
-  use.look(kGiB, true);
-  EXPECT_FALSE(use.look(50 * kGiB, false));
-  EXPECT_FALSE(use.look(50 * kGiB, true));  // the first of two that agree
-  EXPECT_EQ(use.bytes(), kGiB);
-  EXPECT_FALSE(use.look(0, false));
-  EXPECT_EQ(use.bytes(), kGiB);
-}
-
-TEST(ForeignUse, NoiseChangesNothing) {
-  ForeignUse use;
-  use.look(kGiB, true);
-  EXPECT_FALSE(use.look(kGiB - 15 * kMiB, true));
-  EXPECT_EQ(use.bytes(), kGiB);
-}
-
-TEST(ForeignUse, WhatIsBeyondItTheDeadHaveLeft) {
-  ForeignUse use;
-  use.look(kGiB, true);
-  EXPECT_EQ(use.left_behind(31 * kGiB), 30 * kGiB);
-  EXPECT_EQ(use.left_behind(kGiB / 2), 0u);
-}
-
-TEST(ForeignUse, ContextsAreExpectedInProportionToTheGpu) {
-  EXPECT_EQ(expected_contexts(80 * kGiB, 2), 2 * 768 * kMiB);
-  EXPECT_EQ(expected_contexts(8 * kGiB, 3), 3 * 128 * kMiB);
-  EXPECT_EQ(expected_contexts(8 * kGiB, 0), 0u);
-}
 
 // Two seats on a GPU of 80 GiB.
 class Mode : public ::testing::Test {
@@ -163,6 +99,7 @@ TEST_F(Mode, ThatCannotBeYetComesWhenItFits) {
   has(1, 60, 0);
   has(2, 20, 40);
   EXPECT_EQ(resolve(), sched::Mode::kSerial);
+  EXPECT_EQ(mode_.reason(), MemoryMode::Reason::kTooMuch);
   setting_ = {.is_auto = false, .mode = sched::Mode::kConcurrent};
   EXPECT_EQ(resolve(), sched::Mode::kSerial);
   has(2, 20, 0);
@@ -178,8 +115,10 @@ TEST_F(Mode, ThoseWhoDoNotStandAlikeTakeTurns) {
   has(1, 3, 0);
   has(2, 3, 0);
   ASSERT_EQ(resolve(), sched::Mode::kConcurrent);
+  EXPECT_EQ(mode_.reason(), MemoryMode::Reason::kFits);
   wants_turns_ = true;
   EXPECT_EQ(resolve(), sched::Mode::kSerial);
+  EXPECT_EQ(mode_.reason(), MemoryMode::Reason::kStanding);
   setting_ = {false, sched::Mode::kConcurrent};
   EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
   setting_ = {};

@@ -4,24 +4,18 @@
 
 #include <algorithm>
 
-#include "sched/script.h"
+#include "sched/one_gpu.h"
 
 namespace gpumux::sched {
 namespace {
 
 using namespace std::chrono_literals;
 
-const SeatId kA = seat(1, 0);
-const SeatId kB = seat(2, 0);
-const SeatId kC = seat(3, 0);
-
 std::string pages(Script& script, SeatId seat, bool pages) { return script.tell(MemoryNeed{seat, pages}); }
 
 // Nothing of the predecessor's can be evicted before its work is done.
 TEST(Memory, WhoMustPageDoesNotOverlapADrain) {
-  Script script(1, {});
-  script.tenant(1, {0});
-  script.tenant(2, {0});
+  OneGpu script;
   script.request(kA);
   pages(script, kB, true);
   script.request(kB);
@@ -34,9 +28,7 @@ TEST(Memory, WhoMustPageDoesNotOverlapADrain) {
 
 // Memory that came while it waited makes it start beside the drain after all.
 TEST(Memory, PrefetchedMemoryOverlapsAgain) {
-  Script script(1, {});
-  script.tenant(1, {0});
-  script.tenant(2, {0});
+  OneGpu script;
   script.request(kA);
   pages(script, kB, true);
   script.request(kB);
@@ -48,9 +40,7 @@ TEST(Memory, PrefetchedMemoryOverlapsAgain) {
 TEST(Memory, TheQuantumBeginsWhenTheMemoryIsThere) {
   GpuSettings settings;
   settings.quantum = 100ms;
-  Script script(1, settings);
-  script.tenant(1, {0});
-  script.tenant(2, {0});
+  OneGpu script(settings);
   pages(script, kA, true);
   script.request(kA);
   script.request(kB);
@@ -66,9 +56,7 @@ TEST(Memory, TheQuantumBeginsWhenTheMemoryIsThere) {
 // A holder is granted its lease while the others' memory is still there; what it restores then takes from them makes
 // giving way dear.
 TEST(Memory, TheIdleHoldFollowsWhatTheNextOneLacks) {
-  Script script(1, {});
-  script.tenant(1, {0});
-  script.tenant(2, {0});
+  OneGpu script;
   pages(script, kA, true);
   script.request(kA);
   script.wait(300ms);
@@ -85,9 +73,7 @@ TEST(Memory, TheIdleHoldFollowsWhatTheNextOneLacks) {
 TEST(Memory, ItBeginsOnce) {
   GpuSettings settings;
   settings.quantum = 100ms;
-  Script script(1, settings);
-  script.tenant(1, {0});
-  script.tenant(2, {0});
+  OneGpu script(settings);
   script.request(kA);
   script.request(kB);
   pages(script, kA, true);
@@ -98,9 +84,7 @@ TEST(Memory, ItBeginsOnce) {
 TEST(Memory, MaxRuntimeCountsFromTheGrant) {
   GpuSettings settings;
   settings.max_runtime = 2s;
-  Script script(1, settings);
-  script.tenant(1, {0});
-  script.tenant(2, {0});
+  OneGpu script(settings);
   pages(script, kA, true);
   script.request(kA);
   script.request(kB);
@@ -110,9 +94,7 @@ TEST(Memory, MaxRuntimeCountsFromTheGrant) {
 
 // Long where much moves, next to nothing where nothing does.
 TEST(Memory, QuantumAndIdleHoldFollowTheMeasuredCost) {
-  Script script(1, {});
-  script.tenant(1, {0});
-  script.tenant(2, {0});
+  OneGpu script;
   SeatId holder = kA;
   SeatId other = kB;
   script.request(holder);
@@ -168,17 +150,10 @@ TEST(Memory, TurnsAreTheOrderInWhichSeatsComeNearest) {
   EXPECT_EQ(turns[2].kind, TurnKind::kLeaving);
 }
 
-GpuSettings in_order() {
-  GpuSettings settings;
-  settings.policy = PolicyKind::kFifo;
-  settings.quantum = 10ms;
-  return settings;
-}
-
 // Each GPU's next seat waits for the drain there, and a gang of both waits behind them: nobody can start, and looking
 // from one GPU at the other one changes nothing.
 TEST(Memory, AGangBehindSeatsThatWaitForDrainsComesToRest) {
-  Script script(2, in_order());
+  Script script(2, fifo());
   const SeatId holders[] = {seat(1, 0), seat(2, 1)}, waiters[] = {seat(3, 0), seat(4, 1)};
   for (std::uint64_t tenant = 1; tenant <= 4; ++tenant) script.tenant(tenant, {tenant % 2 == 1 ? 0u : 1u});
   script.tenant(5, {0, 1});
@@ -228,9 +203,104 @@ TEST(Memory, WhoIsBehindAGangThatDoesNotGetItsOtherGpuStarts) {
   EXPECT_EQ(script.phase(seat(4, 1)), SeatPhase::kHolding);
 }
 
+// The seat holds its GPU, is revoked for somebody who goes away again, and drains.
+void leave_draining(Script& script, SeatId one) {
+  const SeatId other = seat(one.tenant.value + 10, one.gpu.value);
+  script.request(one);
+  script.tenant(other.tenant.value, {one.gpu.value});
+  script.request(other);
+  script.wait(10ms);
+  ASSERT_EQ(script.phase(one), SeatPhase::kRevoked);
+  script.tell(TenantGone{other.tenant});
+  script.closed(one);
+}
+
+// On each of its two GPUs a gang gives way to a single seat that is ahead of it on the other one; and neither of those
+// starts, for each is behind somebody who waits for a drain elsewhere. The two GPUs must not look at each other for
+// ever.
+TEST(Memory, AGangThatGivesWayOnTwoGpusToSeatsThatDoNotStartComesToRest) {
+  Script script(4, fifo());
+  const SeatId drains[] = {seat(1, 2), seat(2, 3)}, singles[] = {seat(5, 0), seat(6, 1)};
+  const SeatId ahead[] = {seat(3, 0), seat(4, 1)};
+  for (const SeatId one : {drains[0], drains[1], singles[0], singles[1]})
+    script.tenant(one.tenant.value, {one.gpu.value});
+  const std::vector<std::uint32_t> gpus[] = {{0, 2}, {1, 3}, {0, 1}};
+  for (std::size_t i = 0; i < 3; ++i) {
+    const TenantId gang = i < 2 ? ahead[i].tenant : TenantId{7};
+    script.tenant(gang.value, gpus[i]);
+    script.tell(GangJoined{gang, "", 0});
+  }
+  for (const SeatId one : drains) leave_draining(script, one);
+  for (const SeatId one : ahead) {
+    pages(script, one, true);
+    script.request(one);
+  }
+  for (const SeatId one : singles) script.request(one);
+  script.request(seat(7, 0));
+  for (const SeatId one : {ahead[0], ahead[1], singles[0], singles[1], seat(7, 0)})
+    EXPECT_EQ(script.phase(one), SeatPhase::kWaiting);
+  for (const SeatId one : drains) script.drained(one);
+  for (const SeatId one : ahead) EXPECT_EQ(script.phase(one), SeatPhase::kHolding);
+  for (const SeatId one : ahead) {
+    for (const std::uint32_t gpu : {one.gpu.value, one.gpu.value + 2}) script.drained(seat(one.tenant.value, gpu));
+  }
+  for (const SeatId one : singles) EXPECT_EQ(script.phase(one), SeatPhase::kHolding);
+  for (const SeatId one : singles) script.drained(one);
+  EXPECT_EQ(script.phase(seat(7, 0)), SeatPhase::kHolding);
+}
+
+// Whoever is behind a gang that waits for a drain elsewhere starts when another one's reservation keeps that gang off:
+// also on a GPU that nothing is reserved on.
+TEST(Memory, WhoIsBehindAGangThatIsKeptOffStarts) {
+  GpuSettings settings = fifo();
+  settings.gang_ageing = 50ms;
+  Script script(3, settings);
+  script.tenant(1, {1});
+  leave_draining(script, seat(1, 1));
+  script.tenant(2, {0, 1});
+  script.tenant(3, {0, 1, 2});
+  script.tenant(4, {2});
+  for (const std::uint64_t gang : {2u, 3u}) {
+    script.tell(GangJoined{TenantId{gang}, "", 0});
+    pages(script, seat(gang, 0), true);
+    script.request(seat(gang, 0));
+    script.wait(1ms);
+  }
+  EXPECT_EQ(script.request(seat(4, 2)), "") << "behind the gang of tenant 3";
+  EXPECT_NE(script.wait(48ms).find("grant 4@2"), std::string::npos) << "that of tenant 2 has its GPUs kept free";
+  script.drained(seat(1, 1));
+  EXPECT_EQ(script.phase(seat(2, 0)), SeatPhase::kHolding);
+}
+
+// The same where it is kept off because the one that has the reservation comes to stand before it.
+TEST(Memory, WhoIsBehindAGangThatIsOutrankedByAReservationStarts) {
+  GpuSettings settings;
+  settings.quantum = 10ms;
+  settings.gang_ageing = 1ms;
+  Script script(3, settings);
+  script.tenant(2, {0, 1});
+  script.tenant(3, {0, 1, 2});
+  for (const std::uint64_t gang : {2u, 3u}) script.tell(GangJoined{TenantId{gang}, "", 0});
+  // It has used its GPUs most.
+  script.request(seat(2, 0));
+  script.wait(1s);
+  for (const std::uint32_t gpu : {0u, 1u}) script.drained(seat(2, gpu));
+  script.tenant(1, {1});
+  script.tenant(4, {2});
+  leave_draining(script, seat(1, 1));
+  for (const std::uint64_t gang : {2u, 3u}) {
+    pages(script, seat(gang, 0), true);
+    script.request(seat(gang, 0));
+    script.wait(2ms);
+  }
+  EXPECT_EQ(script.request(seat(4, 2)), "")
+      << "behind the gang of tenant 3, which is ahead of the one with a reservation";
+  EXPECT_NE(script.tell(StandingChanged{seat(2, 0), 1}).find("grant 4@2"), std::string::npos);
+}
+
 // It may have to be let through, and cannot be without its memory.
 TEST(Memory, AMemberWhoseGangHasNotDrainedIsHeldBack) {
-  Script script(2, in_order());
+  Script script(2, fifo());
   script.tenant(1, {0, 1});
   script.tenant(2, {0});
   script.tell(GangJoined{TenantId{1}, "", 0});
@@ -251,11 +321,8 @@ TEST(Memory, AMemberWhoseGangHasNotDrainedIsHeldBack) {
 }
 
 // Three seats of one GPU: A lacks memory, B and C do not.
-struct Lacking : Script {
-  explicit Lacking(const GpuSettings& settings = in_order()) : Script(1, settings) {
-    for (std::uint64_t id = 1; id <= 3; ++id) tenant(id, {0});
-    pages(*this, kA, true);
-  }
+struct Lacking : OneGpu {
+  explicit Lacking(const GpuSettings& settings = fifo()) : OneGpu(settings, 3) { pages(*this, kA, true); }
   std::string obstruct(SeatId seat, MemoryObstacle obstacle) { return tell(MemoryObstructed{seat, obstacle}); }
   void give_up(SeatId seat) {
     closed(seat);
@@ -283,7 +350,7 @@ TEST(Obstacle, WhoCannotHaveItsMemoryMakesWayForWhoCanRun) {
 // Its useless turn counts neither as one nor as time.
 TEST(Obstacle, ItKeepsItsPlace) {
   for (const PolicyKind policy : {PolicyKind::kFifo, PolicyKind::kFair}) {
-    GpuSettings settings = in_order();
+    GpuSettings settings = fifo();
     settings.policy = policy;
     Lacking s(settings);
     s.request(kA);

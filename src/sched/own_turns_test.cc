@@ -3,14 +3,12 @@
 // served in order of arrival; and whoever is not alone on a GPU of turns is told how much work he may have queued.
 #include <gtest/gtest.h>
 
-#include "sched/script.h"
+#include "sched/one_gpu.h"
 
 namespace gpumux::sched {
 namespace {
 
 using namespace std::chrono_literals;
-
-const SeatId kA = seat(1, 0), kB = seat(2, 0), kC = seat(3, 0);
 
 GpuSettings fair(Duration quantum) {
   GpuSettings settings;
@@ -103,13 +101,30 @@ TEST(InFlightBound, IsToldWhileASeatIsNotAlone) {
   EXPECT_EQ(script.tell(TenantGone{kB.tenant}), "contention 1@0 no 200000ns");
 }
 
-// What a holder hears of those who wait says the bound, too.
-TEST(InFlightBound, IsPartOfWhatAHolderIsTold) {
+// Whoever may be interrupted by a higher priority at any moment has little queued; equals have what is set.
+TEST(InFlightBound, IsLessForWhomAHigherPriorityMayInterrupt) {
   GpuSettings settings = fair(20ms);
   settings.in_flight = 4ms;
   Script script(1, settings);
   script.tenant(1, {0});
   script.tenant(2, {0});
+  const std::string below = "contention 1@0 no 200000ns in_flight=1000000ns";
+  EXPECT_EQ(script.tell(StandingChanged{.seat = kB, .priority = 5}), below);
+  EXPECT_EQ(script.tell(StandingChanged{.seat = kB, .priority = 0}), "contention 1@0 no 200000ns in_flight=4000000ns");
+  EXPECT_EQ(script.tell(StandingChanged{.seat = kA, .priority = -1}), below);
+  // A bound that is shorter anyway stays.
+  settings.in_flight = 500us;
+  EXPECT_EQ(script.settings(GpuIndex{0}, settings),
+            "contention 1@0 no 200000ns in_flight=500000ns; contention 2@0 no 200000ns in_flight=500000ns");
+  settings.in_flight = kUnlimited;
+  EXPECT_EQ(script.settings(GpuIndex{0}, settings), "contention 1@0 no 200000ns; contention 2@0 no 200000ns");
+}
+
+// What a holder hears of those who wait says the bound, too.
+TEST(InFlightBound, IsPartOfWhatAHolderIsTold) {
+  GpuSettings settings = fair(20ms);
+  settings.in_flight = 4ms;
+  OneGpu script(settings);
   script.request(kA);
   EXPECT_EQ(script.request(kB), "contention 1@0 yes 200000ns in_flight=4000000ns");
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Phases, places and what they cost: the bookkeeping under everything else.
 #include <algorithm>
+#include <limits>
 
 #include "sched/state.h"
 
@@ -15,6 +16,10 @@ constexpr std::int64_t kQuantaPerSwitchCost = 33;
 constexpr Duration kMinAutomaticQuantum = std::chrono::milliseconds(5);
 // And never longer: people wait.
 constexpr Duration kMaxAutomaticQuantum = std::chrono::seconds(30);
+// What a seat may have queued where somebody of a higher priority may come at any moment: it runs beside the first
+// kernels of whoever comes, which gets half of the GPU until it is through. Enough for a host that takes 10 us for a
+// launch to keep the GPU busy.
+constexpr Duration kInFlightBelow = std::chrono::milliseconds(1);
 // Each measured switch moves the smoothed cost by one part in this many: a few outliers do not move the quantum much.
 constexpr std::int64_t kSwitchCostSmoothing = 8;
 
@@ -45,7 +50,7 @@ void LeaseCore::State::set_wants(Seat& seat, bool wants) {
     seat.wants_since = now;
     ++seat.unit->wanting;
   } else {
-    seat.waited += now - seat.wants_since;
+    if (!seat.suspended) seat.waited += now - seat.wants_since;
     --seat.unit->wanting;
   }
 }
@@ -139,6 +144,16 @@ void LeaseCore::State::touch(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) touch(*on_gpu.gpu);
 }
 
+// Who is reserved there, or where he stands, has changed. A gang that is kept off by that is no longer in the way of
+// those behind it, on the rest of its GPUs as well.
+void LeaseCore::State::touch_around(Gpu& gpu) {
+  touch(gpu);
+  for (const Shape* shape : gpu.shapes) {
+    if (shape->queue.empty()) continue;
+    for (Gpu* other : shape->gpus) touch(*other);
+  }
+}
+
 LeaseEpoch LeaseCore::State::next_epoch(Gpu& gpu) { return LeaseEpoch{gpu.next_epoch.value++}; }
 
 void LeaseCore::State::tell_contention(Unit& unit, bool always) {
@@ -155,21 +170,27 @@ void LeaseCore::State::tell_contention(Unit& unit, bool always) {
 
 void LeaseCore::State::tell_contention(const Seat& seat) {
   const bool contended = seat.phase == SeatPhase::kHolding && seat.unit->told_contended;
-  command(Contention{seat.id, contended, idle_hold_of(*seat.unit, *seat.gpu), seat.gpu->told_in_flight});
+  command(Contention{seat.id, contended, idle_hold_of(*seat.unit, *seat.gpu), seat.told_in_flight});
 }
 
-// Zero: no bound. One that is alone keeps nobody waiting, and where all run at once nobody waits for a turn.
-Duration LeaseCore::State::in_flight_of(const Gpu& gpu) {
-  const bool is_bounded =
-      gpu.settings.mode == Mode::kSerial && gpu.seats.size() > 1 && gpu.settings.in_flight != kUnlimited;
-  return is_bounded ? gpu.settings.in_flight : Duration::zero();
-}
-
-// To be called when the GPU's seats, mode or settings have changed.
+// To be called when the GPU's seats, which of them are suspended, their priorities, its mode or its settings have
+// changed. Zero: no bound. One that is alone keeps nobody waiting, and where all run at once nobody waits for a turn.
 void LeaseCore::State::settle_in_flight(Gpu& gpu) {
-  const Duration bound = in_flight_of(gpu);
-  if (std::exchange(gpu.told_in_flight, bound) == bound) return;
-  for (const Seat* seat : gpu.seats) tell_contention(*seat);
+  std::size_t seats = 0;
+  std::int32_t highest = std::numeric_limits<std::int32_t>::min();
+  for (const Seat* seat : gpu.seats) {
+    if (seat->suspended) continue;
+    ++seats;
+    highest = std::max(highest, seat->priority);
+  }
+  const bool is_bounded = gpu.settings.mode == Mode::kSerial && seats > 1 && gpu.settings.in_flight != kUnlimited;
+  for (Seat* seat : gpu.seats) {
+    if (seat->suspended)
+      continue;  // told when it is resumed: its process may be frozen, and what it does not read piles up
+    Duration bound = is_bounded ? gpu.settings.in_flight : Duration::zero();
+    if (is_bounded && seat->priority < highest) bound = std::min(bound, kInFlightBelow);
+    if (std::exchange(seat->told_in_flight, bound) != bound) tell_contention(*seat);
+  }
 }
 
 }  // namespace gpumux::sched

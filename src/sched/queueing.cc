@@ -114,6 +114,7 @@ void LeaseCore::State::rekey(Gpu& gpu) {
       shape->queue.insert(entry.unit->entry);
     }
   }
+  touch_around(gpu);
 }
 
 // ---- reservations -------------------------------------------------------------------------------
@@ -154,7 +155,7 @@ void LeaseCore::State::reserve() {
     for (const UnitGpu& on_gpu : unit->gpus) on_gpu.gpu->reserved = unit;
   }
   for (Gpu* gpu : gpu_list) {
-    if (gpu->reserved != before[gpu->index.value]) touch(*gpu);
+    if (gpu->reserved != before[gpu->index.value]) touch_around(*gpu);
   }
 }
 
@@ -427,7 +428,7 @@ void LeaseCore::State::arm_run(Unit& unit) {
     }
     if (gpu.reserved != nullptr && gpu.reserved != &unit) consider(gpu, *gpu.reserved);
   }
-  if (incomplete.contains(&unit) && unit.retry_at > now) next = std::min(next, unit.retry_at);
+  if ((incomplete.contains(&unit) || unit.suspended > 0) && unit.retry_at > now) next = std::min(next, unit.retry_at);
   timers.arm(unit.run, next);
 }
 
@@ -463,6 +464,7 @@ void LeaseCore::State::settle_mode(Gpu& gpu) {
 // granted whole.
 void LeaseCore::State::settle_incomplete() {
   for (Unit* unit : std::vector<Unit*>(incomplete.begin(), incomplete.end())) {
+    if (unit->suspended > 0) continue;  // it goes as a whole
     const auto has = [this, unit](const UnitGpu& on_gpu) {
       const Gpu& gpu = *on_gpu.gpu;
       const bool alone = gpu.holders.size() == 1 && gpu.counted(LeaseKind::kShared, Place::kHolding) == 0;
@@ -493,6 +495,7 @@ void LeaseCore::State::settle_incomplete() {
 void LeaseCore::State::settle() {
   gave_way = {};
   for (;;) {
+    if (!grants_held && !to_suspend.empty()) settle_suspended();
     if (!grants_held && !incomplete.empty()) settle_incomplete();
     if (reservations_dirty) reserve();
     if (dirty.empty()) break;

@@ -34,11 +34,15 @@ void Residency::set_free_only(GpuIndex index, bool free_only) {
   if (Gpu* const gpu = gpu_of(index)) gpu->free_only = free_only;
 }
 
-void Residency::set_foreign(TimePoint now, GpuIndex index, std::uint64_t bytes) {
+bool Residency::set_foreign(TimePoint now, GpuIndex index, std::uint64_t bytes, TimePoint seen_at) {
   Gpu* const gpu = gpu_of(index);
-  if (gpu == nullptr) return;
+  if (gpu == nullptr) return false;
+  const bool was_awaited = awaits_look(index);
+  gpu->foreign_seen_at = seen_at;
+  if (bytes == gpu->foreign) return was_awaited && !awaits_look(index);
   if (bytes < gpu->foreign) gpu->moved_at = now;
   gpu->foreign = bytes;
+  return true;
 }
 
 void Residency::opened(TimePoint now, SeatId id, Quota quota, bool gets_bound) {
@@ -67,11 +71,22 @@ void Residency::closed(TimePoint now, SeatId id) {
   gpu.returning_until = now + kReturnPatience;
 }
 
-void Residency::returned(TimePoint now, GpuIndex index, std::uint64_t left) {
+void Residency::set_suspended(TimePoint now, SeatId id, bool is_suspended) {
+  now_ = std::max(now_, now);
+  Seat* const seat = find(id);
+  if (seat == nullptr || seat->suspended == is_suspended) return;
+  seat->suspended = is_suspended;
+  // Its patience begins when it can be served again.
+  if (!is_suspended && seat->waits()) seat->wanted_at = now;
+  seat->retry_after = Duration::zero();
+}
+
+bool Residency::returned(TimePoint now, GpuIndex index, std::uint64_t left) {
   Gpu* const gpu = gpu_of(index);
-  if (gpu == nullptr || left >= gpu->returning) return;
+  if (gpu == nullptr || left >= gpu->returning) return false;
   gpu->returning = left;
   gpu->moved_at = now;
+  return true;
 }
 
 void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
@@ -119,14 +134,29 @@ void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint
   seat->want_managed = std::max(seat->want_managed, std::min(managed, gpu_of(id.gpu)->capacity + host_budget_));
 }
 
+bool Residency::awaits_look(GpuIndex index) const {
+  const Gpu* const gpu = gpu_of(index);
+  return gpu != nullptr && std::any_of(gpu->seats.begin(), gpu->seats.end(), [&](const auto& entry) {
+           return entry.second.asks() && !is_possible(*gpu, entry.second) && may_be_possible(*gpu, entry.second);
+         });
+}
+
 bool Residency::is_tight(GpuIndex index) const {
   const Gpu* const gpu = gpu_of(index);
   if (gpu == nullptr) return false;
   const bool is_short = std::any_of(gpu->seats.begin(), gpu->seats.end(), [](const auto& entry) {
     const Seat& seat = entry.second;
-    return seat.report.evicted > 0 || seat.waits();
+    return seat.asks() || (seat.report.evicted > 0 && !seat.is_out());
   });
   return is_short || (managed(index) > 0 && !fits_together(index, 0));
+}
+
+bool Residency::is_clearing(GpuIndex index) const {
+  const Gpu* const gpu = gpu_of(index);
+  return gpu != nullptr && std::any_of(gpu->seats.begin(), gpu->seats.end(), [](const auto& entry) {
+           const Seat& seat = entry.second;
+           return seat.suspended && (seat.report.resident > 0 || seat.is_told_too_much());
+         });
 }
 
 std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
@@ -136,7 +166,8 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
   if (gpu->returning > 0) next = std::min(next, gpu->returning_until);
   for (const auto& [id, seat] : gpu->seats) {
     if (may_speak_yet(seat)) next = std::min(next, seat.opened_at + kFirstReportPatience);
-    if (seat.waits()) next = std::min(next, std::max(gpu->moved_at, seat.wanted_at) + kRoomPatience);
+    if (seat.asks()) next = std::min(next, std::max(gpu->moved_at, seat.wanted_at) + kRoomPatience);
+    if (seat.asks() && may_be_possible(*gpu, seat)) next = std::min(next, seat.wanted_at + kForeignPatience);
     if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) next = std::min(next, impatient_at(*gpu, seat));
     if (seat.obstacle == MemoryObstacle::kNothingMoves && seat.turn != TurnKind::kHolding)
       next = std::min(next, seat.retry_at);
@@ -153,8 +184,9 @@ bool Residency::fits_together(GpuIndex index, std::uint64_t margin) const {
   std::uint64_t sum = margin;
   const std::uint64_t kept_by_all = kept(*gpu);
   for (const auto& [id, seat] : gpu->seats) {
-    std::uint64_t need = seat.has() + seat.report.evicted + seat.managed();
-    if (seat.waits()) need = std::max(need, std::min(seat.want_room, most_room(*gpu, seat, kept_by_all)));
+    std::uint64_t need = seat.suspended ? seat.report.unpageable : seat.all() + seat.managed();
+    if (seat.asks() && !seat.suspended)
+      need = std::max(need, std::min(seat.want_room, most_room(*gpu, seat, kept_by_all)));
     sum += need;
   }
   return sum <= eventual(*gpu);
@@ -165,6 +197,10 @@ Togetherness Residency::together(GpuIndex index) const {
   const Gpu* const gpu = gpu_of(index);
   if (gpu == nullptr) return together;
   for (const auto& [id, seat] : gpu->seats) {
+    if (seat.suspended) {
+      ++together.suspended;
+      continue;
+    }
     ++together.seats;
     together.evicted += seat.report.evicted;
     if (seat.speaks) continue;
@@ -177,13 +213,19 @@ std::uint64_t Residency::overflow(GpuIndex index) const {
   const Gpu* const gpu = gpu_of(index);
   if (gpu == nullptr) return 0;
   std::uint64_t sum = 0;
+  std::uint64_t suspended = 0;
   // Managed memory lies in its program's own host memory.
   for (const auto& [id, seat] : gpu->seats) {
+    if (seat.suspended) {
+      sum += seat.report.unpageable;
+      suspended += seat.pageable();
+      continue;
+    }
     const std::uint64_t allocated = seat.report.allocated - std::min(seat.report.allocated, seat.report.managed);
-    sum += std::max(seat.has() + seat.report.evicted, allocated);
+    sum += std::max(seat.all(), allocated);
   }
   const std::uint64_t most = eventual(*gpu);
-  return sum > most ? sum - most : 0;
+  return suspended + (sum > most ? sum - most : 0);
 }
 
 std::uint64_t Residency::on_gpu(GpuIndex index) const {
@@ -207,6 +249,11 @@ std::uint64_t Residency::returning(GpuIndex index) const {
   return gpu == nullptr ? 0 : gpu->returning;
 }
 
+std::uint64_t Residency::overdue(TimePoint now, GpuIndex index) const {
+  const Gpu* const gpu = gpu_of(index);
+  return gpu == nullptr || now < gpu->returning_until ? 0 : gpu->returning;
+}
+
 std::uint64_t Residency::capacity(GpuIndex index) const {
   const Gpu* const gpu = gpu_of(index);
   return gpu == nullptr ? 0 : gpu->capacity;
@@ -220,18 +267,30 @@ GpuMemory Residency::view(GpuIndex index) const {
   view.reserve = gpu->reserve;
   view.foreign = gpu->foreign;
   view.returning = gpu->returning;
-  for (const auto& [id, seat] : gpu->seats) {
-    view.seats.push_back({.seat = id,
-                          .report = seat.report,
-                          .speaks = seat.speaks,
-                          .is_behind = seat.bounds.size() > kMaxBoundsUnderWay,
-                          .room = seat.told_room(),
-                          .counted = counts(seat) ? charge(seat) : 0,
-                          .commitment = seat.told_commitment(),
-                          .wanted = seat.waits() ? seat.want_room : 0,
-                          .quota = seat.quota.bytes});
-  }
+  for (const auto& [id, seat] : gpu->seats) view.seats.push_back(view_of(seat));
   return view;
+}
+
+SeatMemory Residency::view_of(const Seat& seat) const {
+  return {.seat = seat.id,
+          .report = seat.report,
+          .speaks = seat.speaks,
+          .answers = answers(seat),
+          .is_behind = seat.bounds.size() > kMaxBoundsUnderWay,
+          .room = seat.told_room(),
+          .counted = counts(seat) ? charge(seat) : 0,
+          .commitment = seat.told_commitment(),
+          .wanted = seat.waits() ? seat.want_room : 0,
+          .quota = seat.quota.bytes,
+          .is_suspended = seat.suspended,
+          .is_told = seat.bounds.size() < 2 && !seat.is_told_too_much(),
+          .may_speak_yet = may_speak_yet(seat)};
+}
+
+std::optional<SeatMemory> Residency::view(SeatId id) const {
+  const Seat* const seat = find(id);
+  if (seat == nullptr) return std::nullopt;
+  return view_of(*seat);
 }
 
 std::string Residency::check_invariants() const {
@@ -245,7 +304,7 @@ std::string Residency::check_invariants() const {
       }
       if (seat.bounds.size() > kMaxBoundsUnderWay + 1) return who + " has too many bounds under way";
       if (seat.speaks && seat.is_back) return who + " has spoken and is still waited for";
-      if (!seat.waits()) continue;
+      if (!seat.asks()) continue;
       if (seat.turn != TurnKind::kHolding && seat.told_commitment() >= seat.want_commitment && seat.speaks &&
           !seat.bounds.empty() && seat.wanted_at < now_)
         return who + " holds no lease and is kept waiting for room";

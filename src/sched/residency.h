@@ -18,6 +18,10 @@
 //   3. Whoever wants room is answered: with it, with a refusal if nothing that can still happen would make it fit or
 //      nothing has moved for kRoomPatience, or, if it holds no lease, at once with what there is.
 //   4. A holder is never told to have less than it has.
+//
+// A suspended seat (set_suspended) is to have nothing on the GPU that can leave it, whether anybody needs the room or
+// not, and what it waits for it waits for until it is resumed. For who fits beside whom it counts with what cannot
+// leave, and its other memory is the host memory's.
 #pragma once
 
 #include <algorithm>
@@ -47,6 +51,8 @@ struct MemoryReport {
   std::uint64_t managed = 0;
   std::uint64_t managed_away = 0;  // of it, moved out of the way by the seat itself
   bool stuck = false;              // it cannot give anything up
+  // A job of its pager's is under way: what is being restored is counted twice, as evicted and as there.
+  bool moving = false;
 };
 
 // The most that the seats of one process tree may have together, on each GPU.
@@ -83,12 +89,16 @@ struct SeatMemory {
   SeatId seat;
   MemoryReport report;
   bool speaks = false;     // has reported; what the others have is counted with what is not ours
-  bool is_behind = false;  // takes no note of what it is told, and is told no more until it does
+  bool answers = true;     // takes note of what it is told; otherwise it is taken to be stopped
+  bool is_behind = false;  // takes none of so much that it is told no more until it does
   std::uint64_t room = 0;
   std::uint64_t counted = 0;  // as having: what it may have had at most by now
   std::uint64_t commitment = 0;
   std::uint64_t wanted = 0;  // more than that, and waits for it
   std::uint64_t quota = 0;
+  bool is_suspended = false;
+  bool is_told = true;         // has taken note of all that it was told, and is not about to be told more
+  bool may_speak_yet = false;  // it does not, but has just come
 };
 struct GpuMemory {
   std::uint64_t capacity = 0;
@@ -100,6 +110,7 @@ struct GpuMemory {
 
 // What is known of a GPU's seats, for deciding whether they can all run at once.
 struct Togetherness {
+  std::size_t suspended = 0;  // are left out of all that follows
   std::size_t seats = 0;
   std::size_t unknown = 0;    // of them, have not said yet whether they report
   std::size_t silent = 0;     // do not report
@@ -127,6 +138,9 @@ inline constexpr Duration kHolderPatience = std::chrono::seconds(2);
 // the time then.
 inline constexpr Duration kHolderRetry = std::chrono::seconds(4);
 inline constexpr Duration kLongestHolderRetry = std::chrono::seconds(64);
+// What other programs have was looked at for the last time up to a second ago, and two looks are needed to see that it
+// has become less. Nobody is refused an allocation for its sake before somebody has looked again, or for so long.
+inline constexpr Duration kForeignPatience = std::chrono::seconds(2);
 // How long before its quantum ends a holder is told to get ready: borrowing and registering 20 GiB takes 0.35 s.
 inline constexpr Duration kExpectEvictionAhead = std::chrono::milliseconds(500);
 // Managed memory that leaves ahead is missed by the holder's own work: only so large a part of its turn is given to
@@ -145,8 +159,11 @@ class Residency {
   }
   void add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve);
   void set_reserve(GpuIndex gpu, std::uint64_t reserve);
-  // What the GPU's memory holds besides what seats report: other programs, the contexts of ours.
-  void set_foreign(TimePoint now, GpuIndex gpu, std::uint64_t bytes);
+  // What the GPU's memory holds besides what seats report: other programs, the contexts of ours. True: that is other
+  // than before. `seen_at`: when that was last seen to be still true; by default, it is.
+  bool set_foreign(TimePoint now, GpuIndex gpu, std::uint64_t bytes, TimePoint seen_at = TimePoint::max());
+  // Whether somebody waits to know whether it is: look at once.
+  bool awaits_look(GpuIndex gpu) const;
   // Nobody is evicted for anybody's sake: allocations beyond what is free are refused.
   void set_free_only(GpuIndex gpu, bool free_only);
 
@@ -154,17 +171,22 @@ class Residency {
   void opened(TimePoint now, SeatId seat, Quota quota, bool gets_bound);
   // Its memory is taken until the driver has returned it (returned()).
   void closed(TimePoint now, SeatId seat);
+  // Until it is told otherwise. The seat is open.
+  void set_suspended(TimePoint now, SeatId seat, bool is_suspended);
   void reported(TimePoint now, SeatId seat, const MemoryReport& report);
   // A thread of the seat's waits for so much in all; zero: as it is.
   // `managed`: so much of that commitment need not fit on the GPU.
   void wanted(TimePoint now, SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,
               std::uint64_t managed = 0);
-  // At most so much of the memory of tenants that are gone has not come back yet.
-  void returned(TimePoint now, GpuIndex gpu, std::uint64_t left);
+  // At most so much of the memory of tenants that are gone has not come back yet. True: that is less than before.
+  bool returned(TimePoint now, GpuIndex gpu, std::uint64_t left);
 
   // Whether turns matter for this GPU's memory: something is evicted, or somebody waits for room. Otherwise plan() need
   // be called after the events above only.
   bool is_tight(GpuIndex gpu) const;
+  // Whether a suspended seat has something there still that is to leave: whatever drains, on any GPU, plan() is to be
+  // called.
+  bool is_clearing(GpuIndex gpu) const;
   // Brings the GPU's bounds where they belong. `turns`: as the lease core sees them now.
   void plan(TimePoint now, GpuIndex gpu, std::span<const Turn> turns, ResidencyCommands& commands);
   // When plan() is wanted although nothing has happened.
@@ -173,16 +195,21 @@ class Residency {
   // Whether everybody's memory, allocations that are waited for included, fits at once and leaves `margin`.
   bool fits_together(GpuIndex gpu, std::uint64_t margin) const;
   Togetherness together(GpuIndex gpu) const;
-  // How much of its seats' memory does not fit on it.
+  // How much of its seats' memory does not fit on it; of suspended ones all that can leave.
   std::uint64_t overflow(GpuIndex gpu) const;
   // Sum of what its seats have said that they have on it.
   std::uint64_t on_gpu(GpuIndex gpu) const;
   // Sum of their managed memory: some of it is on the GPU, too.
   std::uint64_t managed(GpuIndex gpu) const;
   std::uint64_t returning(GpuIndex gpu) const;
+  // Of that, what has not come back in time: the next plan counts it no longer, so whoever has it now must be counted
+  // with what is not ours (set_foreign) before.
+  std::uint64_t overdue(TimePoint now, GpuIndex gpu) const;
   std::uint64_t capacity(GpuIndex gpu) const;
   bool has(SeatId seat) const { return find(seat) != nullptr; }
   GpuMemory view(GpuIndex gpu) const;
+  // None: there is no such seat.
+  std::optional<SeatMemory> view(SeatId seat) const;
   std::string check_invariants() const;
 
  private:
@@ -198,6 +225,7 @@ class Residency {
     MemoryReport report;
     bool speaks = false;
     bool is_back = false;  // gets no bound before it has said what it has
+    bool suspended = false;
     TimePoint opened_at{};
     std::deque<Bound> bounds;  // the one in force, then those under way; the last one is what it was told
     std::uint32_t ticket = 0;  // the newest that it waits or has waited with
@@ -228,8 +256,25 @@ class Residency {
 
     bool waits() const { return ticket != answered; }
     std::uint64_t has() const { return report.resident + report.unpageable; }
+    // Once all of its memory is there. (While nothing moves, the sum is believed: `allocated` is what its program asked
+    // for, which may take a little more.)
+    std::uint64_t all() const {
+      const std::uint64_t sum = has() + report.evicted;
+      if (!report.moving) return sum;
+      return std::clamp(report.allocated - std::min(report.allocated, report.managed), has(), sum);
+    }
     // Once it is given what it waits for.
     std::uint64_t managed() const { return waits() ? std::max(report.managed, want_managed) : report.managed; }
+    // Of its memory, once it is all there, what can leave.
+    std::uint64_t pageable() const { return all() - report.unpageable; }
+    // It is suspended, and nothing of it can come to need its memory any more.
+    bool is_out() const { return suspended && turn > TurnKind::kNext; }
+    // It is told less as soon as it has drained.
+    bool is_told_too_much() const {
+      return suspended && (told_room() > report.unpageable || told_commitment() > report.allocated);
+    }
+    // It waits, and is to be answered.
+    bool asks() const { return waits() && !is_out(); }
     std::uint64_t told_room() const { return bounds.empty() ? 0 : bounds.back().room; }
     std::uint64_t told_commitment() const { return bounds.empty() ? 0 : bounds.back().commitment; }
   };
@@ -237,6 +282,7 @@ class Residency {
     std::uint64_t capacity = 0;
     std::uint64_t reserve = 0;
     std::uint64_t foreign = 0;
+    TimePoint foreign_seen_at = TimePoint::max();
     std::uint64_t returning = 0;
     TimePoint returning_until{};
     bool free_only = false;
@@ -258,6 +304,8 @@ class Residency {
   Seat* find(SeatId seat);
   const Seat* find(SeatId seat) const;
 
+  SeatMemory view_of(const Seat& seat) const;
+
   // residency_plan.cc
   static std::uint64_t kept_by(const Gpu& gpu, const Seat& seat);
   std::uint64_t kept(const Gpu& gpu) const;
@@ -274,11 +322,18 @@ class Residency {
   std::uint64_t usable_host() const;
   // What seats have allocated, or may have by now, as far as anybody knows.
   enum class Needs { kAllocated, kCharged };
+  std::uint64_t in_host_memory(const Gpu& gpu, Needs needs) const;
   std::uint64_t commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu, Needs needs) const;
   // `kept_by_all`: kept(gpu), reckoned once.
   std::uint64_t most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
-  std::uint64_t most_commitment(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
-  bool is_possible(const Gpu& gpu, const Seat& seat) const;
+  std::uint64_t most_room(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
+  std::uint64_t most_commitment(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat,
+                                std::uint64_t kept_by_all) const;
+  // `foreign`: if what is not ours were so much.
+  bool is_possible(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const;
+  bool is_possible(const Gpu& gpu, const Seat& seat) const { return is_possible(gpu, seat, gpu.foreign); }
+  // Only what is not ours is in its way, and that may be less by now.
+  bool may_be_possible(const Gpu& gpu, const Seat& seat) const;
   std::vector<Seat*> in_order(Gpu& gpu, std::span<const Turn> turns) const;
   std::uint64_t aim(const Gpu& gpu, const std::vector<Seat*>& order) const;
   static void deal(std::vector<Share>& shares, std::uint64_t left);

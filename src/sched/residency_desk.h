@@ -33,6 +33,13 @@ class Desk {
     plan();
     say(tenant);
   }
+  // Two of them; the first one has so much, and each has taken note of what that changes.
+  void open_two(std::uint64_t resident = 0, std::uint64_t evicted = 0, std::uint64_t unpageable = 0) {
+    for (const std::uint64_t tenant : {1u, 2u}) open(tenant);
+    say(1);
+    has(1, resident, evicted, unpageable);
+    say(2);
+  }
   // The seat has so much now, and says so.
   void has(std::uint64_t tenant, std::uint64_t resident, std::uint64_t evicted = 0, std::uint64_t unpageable = 0) {
     MemoryReport& report = reports[tenant];
@@ -40,6 +47,14 @@ class Desk {
     report.evicted = evicted * kGiB;
     report.unpageable = unpageable * kGiB;
     report.allocated = report.resident + report.evicted + report.unpageable;
+    report.moving = false;
+    say(tenant);
+  }
+  // It is being restored: so much is on its way, has its place on the GPU, and counts as evicted still.
+  void restores(std::uint64_t tenant, std::uint64_t on_its_way) {
+    MemoryReport& report = reports[tenant];
+    report.resident += on_its_way * kGiB;
+    report.moving = true;
     say(tenant);
   }
   // The same for managed memory: wherever its pages are.
@@ -106,5 +121,6 @@ inline constexpr auto kNext = TurnKind::kNext;
 inline constexpr auto kWaiting = TurnKind::kWaiting;
 inline constexpr auto kLeaving = TurnKind::kLeaving;
 inline constexpr auto kIdle = TurnKind::kIdle;
+inline constexpr auto kSuspended = TurnKind::kSuspended;
 
 }  // namespace gpumux::sched

@@ -20,11 +20,7 @@ std::optional<MemoryObstacle> obstacle_of(const Desk& desk, std::uint64_t tenant
 // The other one has been told to give way, and does not: it waits for host memory, or is stopped.
 TEST(Residency, AHolderForWhomNothingMovesIsTriedAgainEverMoreRarely) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 60);
-  desk.say(2);
+  desk.open_two(60);
   desk.has(2, 0, 50);
   desk.turn({{2, kHolding}, {1, kWaiting}});
   desk.settle();
@@ -61,11 +57,7 @@ TEST(Residency, AHolderForWhomNothingMovesIsTriedAgainEverMoreRarely) {
 
 TEST(Residency, WhatFitsBesideTheOthersIsObstructedNoMore) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 60);
-  desk.say(2);
+  desk.open_two(60);
   desk.has(2, 0, 50);
   desk.turn({{2, kHolding}, {1, kWaiting}});
   desk.say(1);
@@ -80,11 +72,7 @@ TEST(Residency, WhatFitsBesideTheOthersIsObstructedNoMore) {
 // What is seen of it goes up and down: it counts when it has lasted.
 TEST(Residency, WhatNobodyCanGiveUpObstructsAfterAWhile) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 0, 0, 30);
-  desk.say(2);
+  desk.open_two(0, 0, 30);
   desk.turn({{2, kHolding}, {1, kIdle}});
   desk.has(2, 10, 41);
   EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);

@@ -11,6 +11,9 @@
 // that lose something are those whose turn is furthest away, they lose what is lacking and no more, and nobody gets
 // anything back before it is next.
 //
+// A suspended seat that has drained needs nothing. It is told of what it has to give up, and of nothing else: its
+// process may be frozen.
+//
 // Share. What nobody needs is dealt out ahead, so that allocating seldom has to ask. Who has less to spare than half an
 // even share gets a share; who has more keeps it, until all of it together is more than there is. Without that
 // stickiness, each change of hands would cost messages between programs whose memory fits together.
@@ -82,29 +85,40 @@ std::uint64_t Residency::usable_host() const {
   return host_budget_ - std::min(host_budget_ / 2, seats * host_chunk_);
 }
 
-// How much all seats of this GPU together may have allocated: what fits on it (`on_gpu`), and what of the host memory
-// the other GPUs' seats do not need, each as much as `needs` says.
-std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu, Needs needs) const {
+// What of the host memory the other GPUs' seats do not need, each as much as `needs` says.
+std::uint64_t Residency::in_host_memory(const Gpu& gpu, Needs needs) const {
   std::uint64_t elsewhere = 0;
   for (const auto& [index, other] : gpus_) {
     if (&other == &gpu) continue;
     std::uint64_t sum = 0;
     for (const auto& [id, seat] : other.seats) {
-      if (counts(seat)) sum += needs == Needs::kAllocated ? seat.report.allocated : commitment_charge(seat);
+      if (!counts(seat)) continue;
+      const std::uint64_t allocated = needs == Needs::kAllocated ? seat.report.allocated : commitment_charge(seat);
+      const std::uint64_t leaves = seat.suspended ? std::min(seat.pageable(), allocated) : 0;
+      elsewhere += leaves;
+      sum += allocated - leaves;
     }
     elsewhere += minus(sum, available(other));
   }
-  const std::uint64_t in_host_memory = minus(usable_host(), elsewhere);
-  if (!gpu.free_only) return on_gpu + in_host_memory;
-  // Nothing is evicted; only managed memory may be more than fits.
-  std::uint64_t managed = 0;
-  for (const auto& [id, seat] : gpu.seats) managed += counts(seat) ? seat.managed() : 0;
-  return on_gpu + std::min(managed, in_host_memory);
+  return minus(usable_host(), elsewhere);
+}
+
+// How much all seats of this GPU together may have allocated: what fits on it (`on_gpu`), and what there is of host
+// memory.
+std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu, Needs needs) const {
+  const std::uint64_t in_host = in_host_memory(gpu, needs);
+  if (!gpu.free_only) return on_gpu + in_host;
+  // Nothing is evicted but what is suspended; only managed memory may be more than fits.
+  std::uint64_t beside = 0;
+  for (const auto& [id, seat] : gpu.seats) {
+    if (counts(seat)) beside += seat.managed() + (seat.suspended ? seat.pageable() : 0);
+  }
+  return on_gpu + std::min(beside, in_host);
 }
 
 // What nobody can take from the seat for another one's sake.
 std::uint64_t Residency::kept_by(const Gpu& gpu, const Seat& seat) {
-  if (gpu.free_only) return seat.has() + seat.report.evicted;
+  if (gpu.free_only && !seat.suspended) return seat.all();
   // Not what is stuck: mostly it waits for host memory, which comes. If not, nothing moves, and that has an end.
   return seat.report.unpageable;
 }
@@ -116,13 +130,19 @@ std::uint64_t Residency::kept(const Gpu& gpu) const {
 
 // The most that the seat can ever have there as long as the others keep what they cannot give up.
 std::uint64_t Residency::most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const {
+  return most_room(eventual(gpu), gpu, seat, kept_by_all);
+}
+
+std::uint64_t Residency::most_room(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat,
+                                   std::uint64_t kept_by_all) const {
   const std::uint64_t own = counts(seat) ? kept_by(gpu, seat) : 0;
-  const std::uint64_t most = minus(eventual(gpu), kept_by_all - own);
+  const std::uint64_t most = minus(on_gpu, kept_by_all - own);
   return seat.quota.group != 0 ? std::min(most, seat.quota.bytes) : most;
 }
 
-std::uint64_t Residency::most_commitment(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const {
-  const std::uint64_t most = most_room(gpu, seat, kept_by_all) + seat.managed();
+std::uint64_t Residency::most_commitment(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat,
+                                         std::uint64_t kept_by_all) const {
+  const std::uint64_t most = most_room(on_gpu, gpu, seat, kept_by_all) + seat.managed();
   if (seat.quota.group == 0) return most;
   std::uint64_t others = 0;
   for (const auto& [id, other] : gpu.seats) {
@@ -132,16 +152,22 @@ std::uint64_t Residency::most_commitment(const Gpu& gpu, const Seat& seat, std::
 }
 
 // Whether what the seat waits for can still be given to it. What tenants that are gone have left comes back.
-bool Residency::is_possible(const Gpu& gpu, const Seat& seat) const {
+bool Residency::is_possible(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const {
+  const std::uint64_t on_gpu = minus(gpu.capacity, gpu.reserve + foreign);
   const std::uint64_t kept_by_all = kept(gpu);
-  if (seat.want_room > std::max(most_room(gpu, seat, kept_by_all), seat.told_room())) return false;
+  if (seat.want_room > std::max(most_room(on_gpu, gpu, seat, kept_by_all), seat.told_room())) return false;
   if (seat.want_commitment <= seat.told_commitment()) return true;
-  if (seat.want_commitment > most_commitment(gpu, seat, kept_by_all)) return false;
+  if (seat.want_commitment > most_commitment(on_gpu, gpu, seat, kept_by_all)) return false;
   std::uint64_t others = 0;
   for (const auto& [id, other] : gpu.seats) {
     if (&other != &seat && counts(other)) others += other.report.allocated;
   }
-  return seat.want_commitment <= minus(commitment_capacity(gpu, eventual(gpu), Needs::kAllocated), others);
+  return seat.want_commitment <= minus(commitment_capacity(gpu, on_gpu, Needs::kAllocated), others);
+}
+
+bool Residency::may_be_possible(const Gpu& gpu, const Seat& seat) const {
+  const bool was_seen = gpu.foreign_seen_at > seat.wanted_at;
+  return !was_seen && now_ - seat.wanted_at < kForeignPatience && is_possible(gpu, seat, 0);
 }
 
 // Its seats, nearest turn first.
@@ -184,9 +210,9 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
     // Without the lease it takes nothing, and asks again when it has it.
     if (seat->turn != TurnKind::kHolding) seat->given_until = TimePoint();
     if (!counts(*seat)) continue;
-    seat->need = seat->has();
+    seat->need = seat->is_out() ? floor_of(*seat) : seat->has();
     if (seat->turn <= TurnKind::kNext) {
-      seat->need += seat->report.evicted + seat->report.managed;
+      seat->need = seat->all() + seat->report.managed;
       if (seat->waits()) seat->need = std::max(seat->need, seat->want_room);
       if (now_ < seat->given_until) seat->need = std::max(seat->need, seat->given_room);
       seat->need = std::max(seat->has(), std::min(seat->need, most_room(gpu, *seat, kept_by_all)));
@@ -200,6 +226,8 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
     const std::uint64_t more = std::min(minus(seat->need, floor), left);
     seat->fair = floor + more;
     left -= more;
+    // It goes on trying where it is stuck, and nobody counts on that.
+    if (seat->is_out()) seat->fair = seat->report.unpageable;
   }
   return left;
 }
@@ -227,11 +255,17 @@ void Residency::deal(std::vector<Share>& shares, std::uint64_t left) {
 std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<Seat*>& order) const {
   const std::uint64_t left = aim(gpu, order);
   std::vector<Share> shares;
+  std::vector<Share> out;
   for (Seat* seat : order) {
     if (!counts(*seat) || seat->is_back) continue;
     // Who does not answer gets nothing to spare.
     const std::uint64_t most = answers(*seat) ? std::numeric_limits<std::uint64_t>::max() : seat->fair;
-    shares.push_back({seat, seat->fair, seat->told_room(), most, 0});
+    const std::uint64_t told = seat->told_room();
+    if (seat->is_out()) {
+      out.push_back({seat, seat->fair, std::min(told, seat->fair), told, told});
+    } else {
+      shares.push_back({seat, seat->fair, told, most, 0});
+    }
   }
   deal(shares, left);
 
@@ -254,8 +288,11 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
     raise(share, share.base);
     all_fair = all_fair && share.told >= share.base;
   }
-  if (!all_fair) return shares;  // what is to spare may be needed there in a moment
-  for (Share& share : shares) raise(share, share.target);
+  // What is to spare may be needed there in a moment.
+  for (Share& share : shares) {
+    if (all_fair) raise(share, share.target);
+  }
+  shares.insert(shares.end(), out.begin(), out.end());
   return shares;
 }
 
@@ -266,15 +303,18 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
   std::uint64_t left = capacity;
   std::uint64_t free = capacity;
   std::vector<Share> shares;
+  std::vector<Share> out;
   for (Seat* seat : order) {
     if (!counts(*seat)) continue;
     free = minus(free, commitment_charge(*seat));
-    const std::uint64_t given = now_ < seat->given_commitment_until ? seat->given_commitment : 0;
+    const bool takes = now_ < seat->given_commitment_until && !seat->is_out();
+    const std::uint64_t given = takes ? seat->given_commitment : 0;
     Share share{seat, std::max(seat->report.allocated, given), seat->told_commitment(),
-                most_commitment(gpu, *seat, kept_by_all), 0};
+                most_commitment(eventual(gpu), gpu, *seat, kept_by_all), 0};
     left = minus(left, share.base);
     if (!answers(*seat)) share.most = share.base;
-    if (!seat->is_back) shares.push_back(share);
+    if (seat->is_out()) share.told = std::min(share.told, share.base);
+    if (!seat->is_back) (seat->is_out() ? out : shares).push_back(share);
   }
   // What is waited for comes before what is to spare, and the nearest turn first: where not everybody can have what it
   // wants, somebody can.
@@ -289,6 +329,7 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
   }
   std::uint64_t needed = 0;
   for (const Share& share : shares) needed += share.base;
+  for (const Share& share : out) needed += share.seat->report.unpageable;
   left = std::min(left, minus(available(gpu), needed));
   // Of the seats of one quota, each may use what the others of it leave, and no more is spared for them.
   for (Share& share : shares) {
@@ -297,6 +338,9 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
     std::uint64_t others = 0;
     for (const Share& other : shares) {
       if (&other != &share && other.seat->quota.group == quota.group) others += std::max(other.base, other.told);
+    }
+    for (const Share& other : out) {
+      if (other.seat->quota.group == quota.group) others += other.base;
     }
     share.most = std::min(share.most, std::max(share.base, minus(quota.bytes, others)));
   }
@@ -313,15 +357,17 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
     share.told = commitment;
   }
   for (const Share& share : shares) share.seat->commitment = share.told;
+  for (const Share& share : out) share.seat->commitment = share.told;
 }
 
 void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands) {
   bool answer = false;
   bool refused = false;
-  if (seat.waits()) {
+  if (seat.asks()) {
     const bool has_commitment = commitment >= seat.want_commitment;
     const bool has_all = has_commitment && room >= seat.want_room;
-    refused = !has_all && (!is_possible(gpu, seat) || now_ - std::max(gpu.moved_at, seat.wanted_at) >= kRoomPatience);
+    const bool is_hopeless = !is_possible(gpu, seat) && !may_be_possible(gpu, seat);
+    refused = !has_all && (is_hopeless || now_ - std::max(gpu.moved_at, seat.wanted_at) >= kRoomPatience);
     // Without a lease it may never be its turn: it asks again when it holds one.
     const bool holds = seat.turn == TurnKind::kHolding;
     if (has_all && holds) {
@@ -363,7 +409,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
 // A holder whose work cannot run because something is still on its way out of the way, or the driver refuses it.
 bool Residency::is_lacking(const Seat& seat) const {
   if (seat.turn != TurnKind::kHolding || seat.report.evicted == 0) return false;
-  return seat.told_room() < seat.has() + seat.report.evicted || seat.report.stuck;
+  return seat.told_room() < seat.all() || seat.report.stuck;
 }
 
 // When its patience is over, if nothing moves until then.
@@ -379,7 +425,7 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
   for (const Seat* seat : order) on_gpu += counts(*seat) ? seat->has() : 0;
   for (Seat* seat : order) {
     if (!counts(*seat)) continue;
-    const std::uint64_t need = seat->has() + seat->report.evicted;
+    const std::uint64_t need = seat->all();
     const std::uint64_t kept_by_others = kept_by_all - kept_by(gpu, *seat);
     if (!is_lacking(*seat)) {
       seat->lacking_since = TimePoint::max();
@@ -392,6 +438,8 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
         seat->obstacle != MemoryObstacle::kNone || (is_lacking(*seat) && now_ - seat->lacking_since >= kHolderPatience);
     if (seat->report.evicted == 0) {
       seat->retry_after = Duration::zero();
+    } else if (seat->is_out()) {
+      // It is not to have it.
     } else if (need > eventual(gpu)) {
       if (lasts) found = MemoryObstacle::kOtherPrograms;
     } else if (need > minus(eventual(gpu), kept_by_others)) {

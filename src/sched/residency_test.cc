@@ -93,11 +93,7 @@ TEST(Residency, WhoseTurnIsFurthestAwayGivesFirst) {
 
 TEST(Residency, UnpageableMemoryStays) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 20, 0, 30);
-  desk.say(2);
+  desk.open_two(20, 0, 30);
   desk.has(2, 0, 60);
   desk.turn({{2, kHolding}, {1, kIdle}});
   EXPECT_EQ(desk.room(1), 30u);
@@ -107,11 +103,7 @@ TEST(Residency, UnpageableMemoryStays) {
 
 TEST(Residency, AHoldersAllocationIsMadeRoomFor) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 50);
-  desk.say(2);
+  desk.open_two(50);
   desk.turn({{2, kHolding}, {1, kIdle}});
   EXPECT_FALSE(desk.want(2, 60));  // not yet: the other one has to evict
   EXPECT_EQ(desk.room(1), 20u);
@@ -125,11 +117,7 @@ TEST(Residency, AHoldersAllocationIsMadeRoomFor) {
 // Its thread has to wake up first; whatever is said meanwhile must not take back what it was given.
 TEST(Residency, WhatWasAskedForIsKeptUntilItIsTaken) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 50);
-  desk.say(2);
+  desk.open_two(50);
   desk.turn({{2, kHolding}, {1, kIdle}});
   EXPECT_FALSE(desk.want(2, 60));
   desk.has(1, 20, 30);
@@ -147,10 +135,7 @@ TEST(Residency, WhatWasAskedForIsKeptUntilItIsTaken) {
 // Two who run at once: what one of them was given is not room for the other one's next wish.
 TEST(Residency, WhatAHolderWasGivenIsNotTakenByAnother) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.say(2);
+  desk.open_two();
   desk.has(1, 20);
   desk.has(2, 10);
   desk.turn({{1, kHolding}, {2, kHolding}});
@@ -172,11 +157,7 @@ TEST(Residency, WhatAHolderWasGivenIsNotTakenByAnother) {
 // What is given and taken, and freed again at once, is nobody's any more.
 TEST(Residency, WhatWasGivenAndTakenIsNotKept) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 50);
-  desk.say(2);
+  desk.open_two(50);
   desk.turn({{2, kHolding}, {1, kIdle}});
   EXPECT_FALSE(desk.want(2, 60));
   desk.has(1, 20, 30);
@@ -190,10 +171,7 @@ TEST(Residency, WhatWasGivenAndTakenIsNotKept) {
 
 TEST(Residency, ACommitmentThatWasGivenIsKeptUntilItIsTaken) {
   Desk desk(80, 0);
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.say(2);
+  desk.open_two();
   desk.want(1, 0, 50);
   desk.say(2);
   ASSERT_TRUE(desk.answer(1));
@@ -210,11 +188,7 @@ TEST(Residency, ACommitmentThatWasGivenIsKeptUntilItIsTaken) {
 // A member of a gang that has drained, and may be let through as long as the others have not.
 TEST(Residency, WhoIsHeldBackKeepsItsMemoryAndGetsWhatItLacks) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 30, 20);
-  desk.say(2);
+  desk.open_two(30, 20);
   desk.has(2, 40);
   desk.turn({{1, kHeldBack}, {2, kNext}});
   desk.say(1);
@@ -229,10 +203,7 @@ TEST(Residency, WhoIsHeldBackKeepsItsMemoryAndGetsWhatItLacks) {
 TEST(Residency, NotAllHostMemoryIsPromised) {
   Desk desk(80, 40);
   desk.planner.set_host_budget(40 * kGiB, kGiB);
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.say(2);
+  desk.open_two();
   EXPECT_LE(desk.commitment(1) + desk.commitment(2), 118u);
   desk.has(1, 70);
   desk.want(2, 0, 49);
@@ -258,11 +229,7 @@ TEST(Residency, NotAllHostMemoryIsPromised) {
 
 TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 10, 0, 30);
-  desk.say(2);
+  desk.open_two(10, 0, 30);
   desk.turn({{2, kHolding}, {1, kIdle}});
   const auto answer = desk.want(2, 51);
   ASSERT_TRUE(answer);
@@ -272,6 +239,46 @@ TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
   const auto fits = desk.answer(2);
   ASSERT_TRUE(fits);
   EXPECT_FALSE(fits->refused);
+}
+
+// Another program may have ended since it was seen: nobody is refused for its sake before somebody has looked again.
+TEST(Residency, NobodyIsRefusedForWhatOthersHadWhenTheyWereLastLookedAt) {
+  Desk desk;
+  desk.open(1);
+  desk.turn({{1, kHolding}});
+  const TimePoint before = desk.now;
+  desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, before);
+  desk.say(1);
+  desk.now += 1ms;
+  ASSERT_TRUE(desk.want(1, 90)) << "so much there never is";
+  EXPECT_FALSE(desk.want(1, 40, 40));
+  EXPECT_TRUE(desk.planner.awaits_look(kGpu));
+  desk.now += 20ms;
+  EXPECT_TRUE(desk.planner.set_foreign(desk.now, kGpu, 0, desk.now));
+  desk.plan();
+  ASSERT_TRUE(desk.answer(1));
+  EXPECT_FALSE(desk.answer(1)->refused);
+  // It is there still, which changes nothing but what is known of it.
+  desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, desk.now);
+  desk.has(1, 10);
+  desk.now += 1ms;
+  EXPECT_FALSE(desk.want(1, 60, 60));
+  desk.now += 20ms;
+  EXPECT_TRUE(desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, desk.now));
+  desk.plan();
+  ASSERT_TRUE(desk.answer(1));
+  EXPECT_TRUE(desk.answer(1)->refused);
+  // Nobody looks.
+  desk.now += 1ms;
+  EXPECT_FALSE(desk.want(1, 61, 61));
+  const TimePoint asked_at = desk.now;
+  while (!desk.answer(1)) {
+    ASSERT_TRUE(desk.planner.next_deadline(kGpu));
+    desk.now = *desk.planner.next_deadline(kGpu);
+    desk.plan();
+  }
+  EXPECT_TRUE(desk.answer(1)->refused);
+  EXPECT_EQ(desk.now, asked_at + kForeignPatience);
 }
 
 // It could wait for ever: a thread that waits for room asks for no lease. So it hears what there is, and asks again
@@ -311,11 +318,7 @@ TEST(Residency, WhoHoldsNoLeaseIsAnsweredAtOnce) {
 
 TEST(Residency, WhereNothingMovesTheWaitEnds) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 50);
-  desk.say(2);
+  desk.open_two(50);
   desk.turn({{2, kHolding}, {1, kIdle}});
   EXPECT_FALSE(desk.want(2, 60));
   desk.now += kRoomPatience / 2;
@@ -333,10 +336,7 @@ TEST(Residency, WhereNothingMovesTheWaitEnds) {
 
 TEST(Residency, CommitmentsFitOnTheGpuAndInHostMemory) {
   Desk desk(80, 40);
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.say(2);
+  desk.open_two();
   EXPECT_LE(desk.commitment(1) + desk.commitment(2), 120u);
   desk.has(1, 70);
   // What the other one has not used is taken back for it first.
@@ -478,11 +478,7 @@ TEST(Residency, AStoppedSeatIsNotFloodedWithBounds) {
 
 TEST(Residency, TheHolderHearsAheadWhatItWillHaveToEvict) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 50);
-  desk.say(2);
+  desk.open_two(50);
   desk.has(2, 30, 20);
   desk.turn({{1, kHolding}, {2, kNext}}, 10s);
   EXPECT_TRUE(desk.commands.evictions.empty());
@@ -528,10 +524,7 @@ TEST(Residency, ManagedMemoryMayBeMoreThanTheGpuButNotMoreThanAllThereIs) {
 // the GPU, and whoever is next hears of it.
 TEST(Residency, ManagedMemoryIsGivenTheGpuForItsTurnAndMakesWay) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.say(2);
+  desk.open_two();
   desk.has_managed(1, 60);
   desk.has(2, 50);
   EXPECT_FALSE(desk.planner.fits_together(kGpu, 0));
@@ -588,10 +581,7 @@ TEST(Residency, AQuotaHoldsForManagedMemoryToo) {
 TEST(Residency, OnlyManagedMemoryMayBeMoreWhereNobodyIsEvicted) {
   Desk desk(80, 100);
   desk.planner.set_free_only(kGpu, true);
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.say(2);
+  desk.open_two();
   const auto given = desk.want(1, 0, 120, 120);
   ASSERT_TRUE(given);
   EXPECT_FALSE(given->refused);
@@ -609,10 +599,7 @@ TEST(Residency, OnlyManagedMemoryMayBeMoreWhereNobodyIsEvicted) {
 
 TEST(Residency, WhetherAllFitsTogether) {
   Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.say(2);
+  desk.open_two();
   desk.has(1, 30);
   desk.has(2, 20, 20);
   EXPECT_TRUE(desk.planner.fits_together(kGpu, 0));
@@ -625,16 +612,48 @@ TEST(Residency, WhetherAllFitsTogether) {
 TEST(Residency, WhereOnlyFreeMemoryMayBeHadNobodyIsEvicted) {
   Desk desk;
   desk.planner.set_free_only(kGpu, true);
-  desk.open(1);
-  desk.open(2);
-  desk.say(1);
-  desk.has(1, 50);
-  desk.say(2);
+  desk.open_two(50);
   desk.turn({{2, kHolding}, {1, kIdle}});
   const auto answer = desk.want(2, 31);
   ASSERT_TRUE(answer);
   EXPECT_TRUE(answer->refused);
   EXPECT_GE(desk.room(1), 50u);
+}
+
+// What is on its way has its place on the GPU and counts as evicted until it is there: it is needed once.
+TEST(Residency, WhatIsBeingRestoredIsNeededOnce) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.turn({{1, kHolding}, {2, kIdle}});
+  desk.has(1, 50);
+  desk.say(2);
+  desk.has(2, 30, 20);
+  desk.turn({{2, kNext}, {1, kLeaving}});
+  EXPECT_EQ(desk.room(1), 30u);
+  desk.has(1, 40, 10);
+  desk.restores(2, 10);
+  EXPECT_EQ(desk.room(1), 30u) << "no more is taken for what has its place already";
+  desk.has(1, 30, 0);
+  desk.restores(2, 5);
+  EXPECT_TRUE(desk.planner.fits_together(kGpu, 0)) << "30 and 50";
+}
+
+// Where nobody is evicted, what was given to one is not taken back because another one restores the last of its own.
+TEST(Residency, WhatIsBeingRestoredTakesNothingBackFromOthers) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.planner.set_free_only(kGpu, true);
+  desk.turn({{1, kHolding}, {2, kHolding}});
+  desk.has(1, 30, 10);
+  desk.say(2);
+  desk.want(2, 40);
+  desk.say(1);
+  ASSERT_TRUE(desk.answer(2));
+  ASSERT_FALSE(desk.answer(2)->refused);
+  desk.restores(1, 5);
+  EXPECT_EQ(desk.room(2), 40u);
 }
 
 // Nothing that a tenant says makes sums overflow or the planner give away what is not there.

@@ -81,6 +81,7 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   unit.stepped = false;
   unit.step_shift = 0;
   incomplete.erase(&unit);
+  to_suspend.erase(&unit);
   timers.stop(unit.run);
   if (aged > 0) reservations_dirty = true;
   for (Seat* seat : unit.seats) {
@@ -208,6 +209,7 @@ void LeaseCore::State::finish(Unit& unit) {
   timers.stop(unit.step);
   stop_returning(unit);
   incomplete.erase(&unit);
+  to_suspend.erase(&unit);
   if (unit.phase == UnitPhase::kRevoking) {
     unit.stalls = 0;
     unit.retry_at = TimePoint();
@@ -241,7 +243,7 @@ void LeaseCore::State::finish(Unit& unit) {
   if (aged > 0) reservations_dirty = true;
   timers.stop(unit.thaw);
   touch(unit);
-  if (unit.wanting > 0 && !freeze(unit)) enqueue(unit);
+  if (unit.wanting > 0 && may_queue(unit)) enqueue(unit);
 }
 
 // ---- stepping -----------------------------------------------------------------------------------
@@ -379,7 +381,7 @@ bool LeaseCore::State::can_reopen(Unit& unit) {
   set_aside(unit);
   for (Unit* other : returning) set_aside(*other);
   const bool can = std::all_of(unit.seats.begin(), unit.seats.end(), [this](const Seat* seat) {
-    if (!is_in_revocation(*seat)) return can_start(*seat->gpu);
+    if (!is_in_revocation(*seat)) return seat->suspended || can_start(*seat->gpu);
     const bool shared = seat->kind == LeaseKind::kShared || seat->gpu->settings.mode == Mode::kConcurrent;
     return can_start(*seat->gpu, shared ? LeaseKind::kShared : LeaseKind::kExclusive);
   });
@@ -410,6 +412,7 @@ void LeaseCore::State::reopen(Unit& unit) {
   std::vector<Seat*> joined;
   for (Seat* seat : unit.seats) {
     if (!is_in_revocation(*seat)) {
+      if (seat->suspended) continue;
       grant_seat(*seat);
       joined.push_back(seat);
       continue;
@@ -429,6 +432,7 @@ void LeaseCore::State::reopen(Unit& unit) {
     command(Reopen{seat->id, seat->epoch, seat->kind});
   }
   for (Seat* seat : joined) announce(*seat);
+  if (unit.suspended > 0) to_suspend.insert(&unit);
   arm_cap(unit);
   tell_contention(unit, true);
   touch(unit);

@@ -50,23 +50,29 @@ void LeaseCore::State::on(const StandingChanged& e) {
   charge(*seat);
   settle_allowance(*seat);
   Unit& unit = *seat->unit;
-  const bool was_capped = is_capped(*seat);
   // What it has had at another priority says nothing about what it is to have among its new equals: it owes them no
   // more than who comes back is owed.
   if (e.priority != seat->priority && !seat->fresh)
     seat->virtual_time = std::min(seat->virtual_time, seat->gpu->virtual_now + credit_of(*seat));
-  seat->priority = e.priority;
-  seat->weight = std::clamp(e.weight, 1u, kMaxWeight);
-  seat->cap = std::clamp(e.cap, 1u, kNoCap);
-  if (is_capped(*seat) && !was_capped) seat->allowance = part(kCapWindow, seat->cap);
+  set_standing(*seat, e.priority, e.weight, e.cap);
   if (unit.phase == UnitPhase::kWaiting) requeue(unit);
   if (unit.phase == UnitPhase::kHolding) {
     tell_contention(unit, false);
     arm_cap(unit);
   }
-  if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && !freeze(unit)) enqueue(unit);
+  if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && may_queue(unit)) enqueue(unit);
+  settle_in_flight(*seat->gpu);
   reservations_dirty = true;
   touch(unit);
+}
+
+// With a cap that it had not before, it begins with a full allowance.
+void LeaseCore::State::set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap) {
+  const bool was_capped = is_capped(seat);
+  seat.priority = priority;
+  seat.weight = std::clamp(weight, 1u, kMaxWeight);
+  seat.cap = std::clamp(cap, 1u, kNoCap);
+  if (is_capped(seat) && !was_capped) seat.allowance = part(kCapWindow, seat.cap);
 }
 
 // The policy that those who wait are sorted by. To be called when the GPU's policy or its seats have changed.
@@ -102,6 +108,9 @@ void LeaseCore::State::requeue(Unit& unit) {
   unit.entry.unit = &unit;
   unit.shape->queue.insert(unit.entry);
   touch(unit);
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    if (on_gpu.gpu->reserved == &unit) touch_around(*on_gpu.gpu);
+  }
 }
 
 template <class Predicate>
@@ -179,10 +188,13 @@ bool ends_own_turns(const Unit& unit) {
 
 bool LeaseCore::wants_turns(GpuIndex index) const {
   const Gpu* const gpu = state_->gpu_of(index);
-  if (gpu == nullptr || gpu->seats.empty()) return false;
-  const Seat& first = **gpu->seats.begin();
-  return std::any_of(gpu->seats.begin(), gpu->seats.end(), [&first](const Seat* seat) {
-    return is_capped(*seat) || seat->ends_own_turns || seat->priority != first.priority || seat->weight != first.weight;
+  if (gpu == nullptr) return false;
+  const auto first =
+      std::find_if_not(gpu->seats.begin(), gpu->seats.end(), [](const Seat* seat) { return seat->suspended; });
+  return std::any_of(first, gpu->seats.end(), [first](const Seat* seat) {
+    if (seat->suspended) return false;
+    return is_capped(*seat) || seat->ends_own_turns || seat->priority != (*first)->priority ||
+           seat->weight != (*first)->weight;
   });
 }
 
@@ -239,7 +251,7 @@ void LeaseCore::State::cap_is_due(Unit& unit) {
     });
     return any_spent ? revoke(unit, RevokeReason::kCap) : arm_cap(unit);
   }
-  if (unit.phase == UnitPhase::kIdle && unit.wanting > 0) enqueue(unit);
+  if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && unit.suspended == 0) enqueue(unit);
 }
 
 }  // namespace gpumux::sched

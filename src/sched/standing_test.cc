@@ -5,23 +5,13 @@
 
 #include <map>
 
+#include "sched/one_gpu.h"
 #include "sched/residency_desk.h"
-#include "sched/script.h"
 
 namespace gpumux::sched {
 namespace {
 
 using namespace std::chrono_literals;
-
-const SeatId kA = seat(1, 0);
-const SeatId kB = seat(2, 0);
-const SeatId kC = seat(3, 0);
-
-GpuSettings with_quantum(Duration quantum) {
-  GpuSettings settings;
-  settings.quantum = quantum;
-  return settings;
-}
 
 void stand(Script& script, SeatId seat, std::int32_t priority, std::uint32_t weight = 1, std::uint32_t cap = kNoCap) {
   script.tell(StandingChanged{seat, priority, weight, cap});
@@ -40,9 +30,7 @@ void run(Script& script, const std::vector<SeatId>& busy, Duration time, Duratio
 }
 
 TEST(Priority, TakesTheGpuAtOnceAndBesideTheDrain) {
-  Script script(1, with_quantum(10s));
-  script.tenant(1, {0});
-  script.tenant(2, {0});
+  OneGpu script(fixed(10s));
   stand(script, kB, 5);
   script.request(kA);
   EXPECT_EQ(script.request(kB), "revoke 1@0 e1 urgent");
@@ -50,9 +38,7 @@ TEST(Priority, TakesTheGpuAtOnceAndBesideTheDrain) {
 }
 
 TEST(Priority, KeepsItWhileItHasWork) {
-  Script script(1, with_quantum(10ms));
-  script.tenant(1, {0});
-  script.tenant(2, {0});
+  OneGpu script(fixed(10ms));
   stand(script, kA, 1);
   script.request(kA);
   script.request(kB);
@@ -62,8 +48,7 @@ TEST(Priority, KeepsItWhileItHasWork) {
 }
 
 TEST(Priority, EqualOnesTakeTurns) {
-  Script script(1, with_quantum(10ms));
-  for (const std::uint64_t tenant : {1u, 2u, 3u}) script.tenant(tenant, {0});
+  OneGpu script(fixed(10ms), 3);
   for (const SeatId seat : {kA, kB}) stand(script, seat, 3);
   run(script, {kA, kB, kC}, 5s);
   EXPECT_NEAR(static_cast<double>(script.view(kA).held.count()), 2.5e9, 0.1e9);
@@ -72,9 +57,7 @@ TEST(Priority, EqualOnesTakeTurns) {
 }
 
 TEST(Priority, NegativeOnesGetWhatNobodyWants) {
-  Script script(1, with_quantum(10ms));
-  script.tenant(1, {0});
-  script.tenant(2, {0});
+  OneGpu script(fixed(10ms));
   stand(script, kA, -1);
   script.request(kA);
   EXPECT_NE(script.request(kB).find("revoke 1@0 e1 urgent"), std::string::npos);
@@ -83,10 +66,9 @@ TEST(Priority, NegativeOnesGetWhatNobodyWants) {
 // Whoever holds for max_runtime gives the others a quantum, though it asks again at once.
 TEST(Priority, MaxRuntimeBoundsIt) {
   for (const bool pages : {false, true}) {
-    GpuSettings settings = with_quantum(100ms);
+    GpuSettings settings = fixed(100ms);
     settings.max_runtime = 1s;
-    Script script(1, settings);
-    for (const std::uint64_t tenant : {1u, 2u, 3u}) script.tenant(tenant, {0});
+    OneGpu script(settings, 3);
     stand(script, kA, 9);
     // Who has to page is granted only when A has drained, and A has asked again by then.
     const auto page = [&](bool away) {
@@ -109,12 +91,27 @@ TEST(Priority, MaxRuntimeBoundsIt) {
   }
 }
 
-TEST(Priority, AgeingGivesAQuantum) {
-  GpuSettings settings = with_quantum(50ms);
-  settings.priority_ageing = 500ms;
-  Script script(1, settings);
+// A gang has the highest priority of its members, and a new one is a member as soon as it is there.
+TEST(Priority, OfAGangIsNotAnotherForTheMomentInWhichAMemberComes) {
+  Script script(2, fixed(10s));
   script.tenant(1, {0});
-  script.tenant(2, {0});
+  stand(script, kA, -1);
+  for (const std::uint64_t member : {2u, 3u}) {
+    script.tell(TenantConnected{TenantId{member}, 0});
+    script.tell(GangJoined{TenantId{member}, "x", 2});
+  }
+  script.tell(SeatOpened{kB, 1, false, -2});
+  script.request(kA);
+  script.request(kB);
+  EXPECT_EQ(script.tell(SeatOpened{seat(3, 1), 1, false, -2}), "contention 3@1 no 200000ns");
+  EXPECT_EQ(script.phase(kA), SeatPhase::kHolding);
+  EXPECT_EQ(script.view(seat(3, 1)).priority, -2);
+}
+
+TEST(Priority, AgeingGivesAQuantum) {
+  GpuSettings settings = fixed(50ms);
+  settings.priority_ageing = 500ms;
+  OneGpu script(settings);
   stand(script, kA, 9);
   script.request(kA);
   script.request(kB);
@@ -126,7 +123,7 @@ TEST(Priority, AgeingGivesAQuantum) {
 
 // There are so many others that one of them has always waited long enough: the high one waits among them.
 TEST(Priority, AgeingOfManyDoesNotShutAHigherOneOut) {
-  GpuSettings settings = with_quantum(50ms);
+  GpuSettings settings = fixed(50ms);
   settings.priority_ageing = 100ms;
   Script script(1, settings);
   std::vector<SeatId> seats;
@@ -142,7 +139,7 @@ TEST(Priority, AgeingOfManyDoesNotShutAHigherOneOut) {
 
 // Among equals shares decide, however long somebody waits.
 TEST(Priority, AgeingChangesNothingAmongEquals) {
-  GpuSettings settings = with_quantum(50ms);
+  GpuSettings settings = fixed(50ms);
   settings.priority_ageing = 100ms;
   Script script(1, settings);
   script.tenant(1, {0}, 400);
@@ -153,7 +150,7 @@ TEST(Priority, AgeingChangesNothingAmongEquals) {
 
 // Who waits behind others goes by what it has had among them, not by what it had before.
 TEST(Priority, OnesChangedWhileItWaitsCountsAtOnce) {
-  Script script(1, with_quantum(10ms));
+  Script script(1, fixed(10ms));
   for (const std::uint64_t tenant : {1u, 2u}) script.tenant(tenant, {0});
   stand(script, kA, 9);
   run(script, {kA, kB}, 20s);
@@ -169,7 +166,7 @@ TEST(Priority, OnesChangedWhileItWaitsCountsAtOnce) {
 
 // A newcomer is the equal of those that wait, not of the one that has had all the time.
 TEST(Priority, ANewcomerDoesNotPayForWhoWentBefore) {
-  Script script(1, with_quantum(10ms));
+  Script script(1, fixed(10ms));
   for (const std::uint64_t tenant : {1u, 2u}) script.tenant(tenant, {0});
   stand(script, kA, 9);
   run(script, {kA, kB}, 20s);
@@ -184,7 +181,7 @@ TEST(Priority, ANewcomerDoesNotPayForWhoWentBefore) {
 }
 
 TEST(Priority, AGangHasTheHighestOfItsMembers) {
-  Script script(2, with_quantum(10s));
+  Script script(2, fixed(10s));
   for (const std::uint64_t tenant : {1u, 2u}) script.tenant(tenant, {0, 1});
   for (const std::uint64_t tenant : {1u, 2u}) script.tell(GangJoined{TenantId{tenant}, "", 0});
   stand(script, seat(2, 1), 4);
@@ -196,7 +193,7 @@ TEST(Priority, AGangHasTheHighestOfItsMembers) {
 }
 
 TEST(Priority, ASingleSeatTakesOneGpuOfAGang) {
-  Script script(2, with_quantum(10s));
+  Script script(2, fixed(10s));
   script.tenant(1, {0, 1});
   script.tell(GangJoined{TenantId{1}, "", 0});
   script.tenant(2, {0});
@@ -213,7 +210,7 @@ TEST(Priority, ASingleSeatTakesOneGpuOfAGang) {
 
 // A gang that waits behind a higher priority on one GPU keeps no other one free meanwhile.
 TEST(Priority, AGangBehindAHigherOneReservesNothing) {
-  GpuSettings settings = with_quantum(10ms);
+  GpuSettings settings = fixed(10ms);
   settings.max_runtime = 1s;
   Script script(2, settings);
   script.tenant(1, {0, 1});
@@ -282,7 +279,7 @@ TEST(Priority, TakesNoMoreOfAHighOnesMemoryThanItMust) {
 
 // Gangs by shares, as single seats: on both of their GPUs.
 TEST(Share, OfGangsIsInProportion) {
-  Script script(2, with_quantum(20ms));
+  Script script(2, fixed(20ms));
   std::vector<SeatId> seats;
   for (const std::uint64_t tenant : {1u, 2u, 3u}) {
     script.tenant(tenant, {0, 1}, 100u << (tenant - 1));
@@ -404,7 +401,7 @@ TEST(Priority, SwitchesThatCannotPayBackAreNotMade) {
 }
 
 TEST(Share, TimeIsInProportion) {
-  Script script(1, with_quantum(20ms));
+  Script script(1, fixed(20ms));
   const std::vector<SeatId> seats{kA, kB, kC};
   for (const std::uint64_t tenant : {1u, 2u, 3u}) script.tenant(tenant, {0}, 100u << (tenant - 1));
   run(script, seats, 500ms);
@@ -421,7 +418,7 @@ TEST(Share, TimeIsInProportion) {
 
 // What somebody does not use is nobody's later, but for a quantum.
 TEST(Share, AnIdleShareIsNotBanked) {
-  Script script(1, with_quantum(20ms));
+  Script script(1, fixed(20ms));
   script.tenant(1, {0}, 400);
   script.tenant(2, {0}, 100);
   script.request(kA);
@@ -433,7 +430,7 @@ TEST(Share, AnIdleShareIsNotBanked) {
 }
 
 TEST(Cap, HoldsAlone) {
-  Script script(1, with_quantum(20ms));
+  Script script(1, fixed(20ms));
   script.tenant(1, {0});
   stand(script, kA, 0, 1, 300);
   run(script, {kA}, 500ms);
@@ -444,9 +441,7 @@ TEST(Cap, HoldsAlone) {
 }
 
 TEST(Cap, LeavesTheRestToOthers) {
-  Script script(1, with_quantum(20ms));
-  script.tenant(1, {0});
-  script.tenant(2, {0});
+  OneGpu script(fixed(20ms));
   stand(script, kA, 5, 1, 100);
   run(script, {kA, kB}, 20s);
   EXPECT_NEAR(static_cast<double>(script.view(kA).held.count()), 2e9, 0.2e9);
@@ -455,7 +450,7 @@ TEST(Cap, LeavesTheRestToOthers) {
 
 // It gives an idle lease up as if somebody waited, so that its allowance is for its work.
 TEST(Cap, IsNotSpentIdle) {
-  Script script(1, with_quantum(20ms));
+  Script script(1, fixed(20ms));
   script.tenant(1, {0});
   stand(script, kA, 0, 1, 200);
   const std::string told = script.request(kA);
@@ -471,7 +466,7 @@ TEST(Cap, IsNotSpentIdle) {
 
 // A lease that could not be taken back goes on, and is taken back as soon as that is tried again.
 TEST(Cap, HoldsAfterAStall) {
-  GpuSettings settings = with_quantum(20ms);
+  GpuSettings settings = fixed(20ms);
   settings.stall_timeout = 1s;
   Script script(1, settings);
   script.tenant(1, {0});
@@ -492,7 +487,7 @@ TEST(Cap, HoldsAfterAStall) {
 }
 
 TEST(Cap, CanBeTakenAway) {
-  Script script(1, with_quantum(20ms));
+  Script script(1, fixed(20ms));
   script.tenant(1, {0});
   stand(script, kA, 0, 1, 10);
   run(script, {kA}, 5s);
@@ -503,9 +498,7 @@ TEST(Cap, CanBeTakenAway) {
 }
 
 TEST(Standing, SaysWhetherTheGpuNeedsTurns) {
-  Script script(1, {});
-  script.tenant(1, {0});
-  script.tenant(2, {0});
+  OneGpu script;
   EXPECT_FALSE(script.core().wants_turns(GpuIndex{0}));
   stand(script, kA, 1);
   EXPECT_TRUE(script.core().wants_turns(GpuIndex{0}));

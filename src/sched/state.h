@@ -13,8 +13,8 @@
 // again and compares.
 //
 // Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; standing.cc priorities and
-// caps; revocation.cc revoking, stalls, stepping, silence; memory.cc what moving memory changes; gangs.cc joining,
-// leaving, claims; invariants.cc and view.cc read only.
+// caps; revocation.cc revoking, stalls, stepping, silence; memory.cc what moving memory changes; suspension.cc seats
+// that are to have no lease; gangs.cc joining, leaving, claims; invariants.cc and view.cc read only.
 #pragma once
 
 #include <array>
@@ -72,12 +72,14 @@ struct Seat {
   bool was_ahead = false;    // undrained at the last round of steps
   bool late = false;         // was silent, stalled, or came with a claim: may exceed the one undrained predecessor
   bool poisoned = false;
+  bool suspended = false;                           // to have no lease
   bool fresh = true;                                // has never waited: its virtual time is not set yet
   bool pages = false;                               // something of its memory is not on the GPU
   MemoryObstacle obstacle = MemoryObstacle::kNone;  // why that cannot come
   bool keeps_place = false;  // it gave its last lease up for want of memory, and waits as from before that
 
   bool ends_own_turns = false;
+  Duration told_in_flight{};  // the bound that it knows of
   std::int32_t priority = 0;
   std::uint32_t cap = kNoCap;  // thousandths of all time
   Duration allowance{};        // lease time that the cap leaves it, as of `allowed_to`
@@ -169,6 +171,7 @@ struct Unit {
   std::uint32_t undrained = 0;   // of those, not drained
   std::uint32_t silent = 0;      // of those, silent
   std::uint32_t permits = 0;     // seats with permits
+  std::uint32_t suspended = 0;   // seats that are
   std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
   bool restoring = false;        // holding: its memory has not been all there since the grant
   TimePoint ready_at{};          // holding: when its memory was there; its quantum counts from then
@@ -201,8 +204,7 @@ struct Gpu {
   GpuIndex index;
   GpuSettings settings;
   const Policy* policy = nullptr;
-  std::size_t own_turns = 0;  // seats that end their turns themselves
-  Duration told_in_flight{};  // the seats were told
+  std::size_t own_turns = 0;  // seats that end their turns themselves, suspended ones left out
   LeaseEpoch next_epoch;
   std::array<std::array<std::uint32_t, kPlaces>, kKinds> count{};  // seats by kind and place
   std::set<Unit*, BySerial> holders;                               // units with a seat whose place is kHolding
@@ -279,6 +281,8 @@ struct LeaseCore::State {
   void on(const StandingChanged& e);
   void on(const SeatClaimed& e);
   void on(const SeatClosed& e);
+  void on(const SeatsSuspended& e);
+  void on(const SeatsResumed& e);
   void on(const Requested& e);
   void on(const RevokeSeen& e);
   void on(const GateClosed& e);
@@ -314,6 +318,7 @@ struct LeaseCore::State {
   void measure_switch(Gpu& gpu, Duration cost);
   void touch(Gpu& gpu) { dirty.set(gpu.index.value); }
   void touch(Unit& unit);
+  void touch_around(Gpu& gpu);
   LeaseEpoch next_epoch(Gpu& gpu);
   void tell_contention(Unit& unit, bool always);
 
@@ -327,12 +332,19 @@ struct LeaseCore::State {
   void note_return(Unit& waiter, const Unit& holder) const;
   Duration idle_hold_of(const Unit& holder, const Gpu& gpu) const;
 
+  // ---- suspension.cc ----------------------------------------------------------------------------
+  void suspend(Seat& seat);
+  void resume(Seat& seat);
+  bool may_queue(Unit& unit);
+  void note_incomplete(Unit& unit);
+  void settle_suspended();
+
   // ---- places.cc: what tenants are told of each other --------------------------------------------
-  static Duration in_flight_of(const Gpu& gpu);
   void tell_contention(const Seat& seat);
   void settle_in_flight(Gpu& gpu);
 
   // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
+  static void set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap);
   static std::int32_t priority_of(const Unit& unit);
   static std::int64_t level_of(const Unit& unit);
   static std::strong_ordering precedence(const Unit& waiter, const Unit& holder);
@@ -431,6 +443,7 @@ struct LeaseCore::State {
   std::map<std::vector<std::uint32_t>, std::unique_ptr<Shape>> shapes;
   std::set<Unit*, BySerial> returning;
   std::set<Unit*, BySerial> incomplete;  // holding, but for members that have joined since
+  std::set<Unit*, BySerial> to_suspend;  // holding, although a member is suspended
   Timers timers;
   std::uint64_t next_serial = 1;
   GpuSet dirty;

@@ -5,23 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "sched/script.h"
+#include "sched/one_gpu.h"
 
 namespace gpumux::sched {
-
-using namespace std::chrono_literals;
-
-inline GpuSettings fixed(Duration quantum = 10ms) {
-  GpuSettings settings;
-  settings.quantum = quantum;
-  return settings;
-}
-
-inline GpuSettings fifo(Duration quantum = 10ms) {
-  GpuSettings settings = fixed(quantum);
-  settings.policy = PolicyKind::kFifo;
-  return settings;
-}
 
 // Two GPUs; tenants 1 and 2 are one gang, on GPU 0 and 1; tenants 3 and 4 another one; 5 and 6 are by themselves on GPU
 // 0 and 1.

@@ -50,6 +50,8 @@ std::string_view in_words(MemoryObstacle obstacle) {
 
 std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
   const Unit& unit = *seat.unit;
+  if (seat.wants && unit.phase == UnitPhase::kIdle && unit.suspended > 0)
+    return seat.suspended ? "its run to be resumed" : "a suspended member of " + name(unit);
   if (unit.phase == UnitPhase::kWaiting || unit.phase == UnitPhase::kHolding) {
     for (const Seat* member : unit.seats) {
       if (member->pages && member->obstacle != MemoryObstacle::kNone) return std::string(in_words(member->obstacle));
@@ -73,7 +75,48 @@ std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
   return {};
 }
 
+SeatPhase phase_of(const Seat& seat) {
+  return seat.suspended && seat.phase == SeatPhase::kIdle ? SeatPhase::kSuspended : seat.phase;
+}
+
+// Of the lease that it has, as if its unit were charged now.
+Duration held_of(const Seat& seat, TimePoint now) {
+  const bool runs = seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && !seat.unit->passed_over();
+  return seat.held + (runs ? now - seat.charged_to : Duration::zero());
+}
+Duration waited_of(const Seat& seat, TimePoint now) {
+  return seat.waited + (seat.wants && !seat.suspended ? now - seat.wants_since : Duration::zero());
+}
+Duration idle_of(const Seat& seat, TimePoint now) {
+  const bool is_idle = seat.resting && seat.idling_since != TimePoint::max();
+  return seat.idle + (is_idle ? now - seat.idling_since : Duration::zero());
+}
+
 }  // namespace
+
+std::optional<SeatPhase> LeaseCore::phase(SeatId id) const {
+  const Seat* const seat = state_->seat_of(id);
+  if (seat == nullptr) return std::nullopt;
+  return phase_of(*seat);
+}
+
+Duration LeaseCore::quantum(GpuIndex index) const {
+  const Gpu* const gpu = state_->gpu_of(index);
+  return gpu == nullptr ? Duration::zero() : state_->quantum_of(*gpu);
+}
+
+void LeaseCore::uses(TimePoint now, GpuIndex index, std::vector<SeatUse>& uses) const {
+  uses.clear();
+  const Gpu* const gpu = state_->gpu_of(index);
+  if (gpu == nullptr) return;
+  now = std::max(now, state_->now);
+  for (const Seat* seat : gpu->seats) {
+    if (seat->suspended) continue;
+    uses.push_back({.seat = seat->id,
+                    .wanted = held_of(*seat, now) - idle_of(*seat, now) + waited_of(*seat, now),
+                    .has_turn = seat->phase == SeatPhase::kHolding && seat->kind == LeaseKind::kExclusive});
+  }
+}
 
 std::vector<GpuView> LeaseCore::view(TimePoint now) const {
   State& state = *state_;
@@ -109,7 +152,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
     for (const Seat* seat : gpu->seats) {
       SeatView one;
       one.seat = seat->id;
-      one.phase = seat->phase;
+      one.phase = phase_of(*seat);
       one.kind = seat->kind;
       one.epoch = seat->epoch;
       one.since = seat->since;
@@ -117,12 +160,9 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
       if (place != place_of.end()) one.queue_place = place->second;
       one.waits_for = waits_for(*seat, state.grants_held, state.now);
       one.grants = seat->grants;
-      const bool runs =
-          seat->phase != SeatPhase::kIdle && seat->phase != SeatPhase::kWaiting && !seat->unit->passed_over();
-      one.held = seat->held + (runs ? state.now - seat->charged_to : Duration::zero());
-      one.waited = seat->waited + (seat->wants ? state.now - seat->wants_since : Duration::zero());
-      const bool is_idle = seat->resting && seat->idling_since != TimePoint::max();
-      one.idle = seat->idle + (is_idle ? state.now - seat->idling_since : Duration::zero());
+      one.held = held_of(*seat, state.now);
+      one.waited = waited_of(*seat, state.now);
+      one.idle = idle_of(*seat, state.now);
       one.wait_p50 = seat->waits.percentile(500);
       one.wait_p99 = seat->waits.percentile(990);
       one.gang = gang_name(*seat->unit);
@@ -133,7 +173,8 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
       view.seats.push_back(std::move(one));
     }
     const auto group = [](const SeatView& seat) {
-      const bool has_it = seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting;
+      const bool has_it =
+          seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && seat.phase != SeatPhase::kSuspended;
       return seat.phase == SeatPhase::kHolding ? 0 : has_it ? 1 : seat.queue_place > 0 ? 2 : 3;
     };
     std::stable_sort(view.seats.begin(), view.seats.end(), [&](const SeatView& a, const SeatView& b) {

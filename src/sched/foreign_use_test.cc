@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// What of a GPU is not ours. Goal: nothing is given away because of a look that shows too little, and nothing taken
+// from anybody for one that shows too much. Method: looks and reports are written down one by one; the last tests have
+// the planner beside them, and look at the room that it gives.
+#include "sched/foreign_use.h"
+
+#include <gtest/gtest.h>
+
+#include "sched/residency_desk.h"
+
+namespace gpumux::sched {
+namespace {
+
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
+// Looks a second apart, unless the script says otherwise.
+class Looks {
+ public:
+  // What the use was found to be.
+  std::uint64_t look(std::uint64_t gib, std::uint64_t managed = 0, std::uint64_t returning = 0) {
+    return look_at(gib * kGiB, managed * kGiB, returning * kGiB) / kGiB;
+  }
+  std::uint64_t look_at(std::uint64_t beyond, std::uint64_t managed = 0, std::uint64_t returning = 0) {
+    now += pause;
+    use.look({.asked_at = now, .beyond = beyond, .managed = managed, .returning = returning});
+    return use.bytes();
+  }
+  // Memory moves while the look is taken.
+  std::uint64_t look_in_between(std::uint64_t gib) {
+    now += pause;
+    use.heard(now + 1ms, true);
+    use.look({.asked_at = now, .beyond = gib * kGiB});
+    return use.bytes() / kGiB;
+  }
+  void heard() { use.heard(now, false); }
+
+  ForeignUse use;
+  TimePoint now = TimePoint() + 1h;
+  Duration pause = 1s;
+};
+
+TEST(ForeignUse, TheFirstQuietLookIsBelieved) {
+  Looks s;
+  EXPECT_EQ(s.look(5), 5u);
+}
+
+// Tenants were allocating when the daemon looked first: what it saw is theirs, and they report it in a moment.
+TEST(ForeignUse, AFirstLookWhileMemoryMovesCountsOnlyAsFarAsTheNextOneAgrees) {
+  Looks s;
+  EXPECT_EQ(s.look_in_between(60), 0u);
+  EXPECT_EQ(s.look(2), 2u);
+  Looks other;
+  EXPECT_EQ(other.look_in_between(2), 0u);
+  EXPECT_EQ(other.look(60), 2u) << "they allocate still";
+}
+
+TEST(ForeignUse, WhatTwoLooksAgreeOnIsCounted) {
+  Looks s;
+  s.look(1);
+  EXPECT_EQ(s.look(9), 1u);
+  EXPECT_EQ(s.look(6), 6u);
+  EXPECT_EQ(s.look(3), 6u);
+  EXPECT_EQ(s.look(4), 4u);
+}
+
+// A seat has freed 7 GiB and not said so: what looks show less is its own, and not another program that has ended.
+TEST(ForeignUse, AFreeThatIsToldLateIsNotAnotherProgramsEnd) {
+  Looks s;
+  s.look(9);
+  s.look(9);
+  EXPECT_EQ(s.look(2), 9u);
+  s.heard();
+  EXPECT_EQ(s.look(9), 9u) << "it has said so by now";
+}
+
+// The same where looks follow each other closely: a report may be later than several of them.
+TEST(ForeignUse, LooksThatFollowEachOtherCloselySayNoMoreThanOne) {
+  Looks s;
+  s.look(9);
+  s.look(9);
+  s.heard();
+  s.pause = 20ms;
+  for (Duration past{}; past < 250ms; past += s.pause) EXPECT_EQ(s.look(2), 9u);
+  EXPECT_TRUE(s.use.look_again());
+  s.pause = 100ms;
+  EXPECT_EQ(s.look(2), 9u) << "the first of these was at a time when more was shown";
+  for (int i = 0; i < 4; ++i) s.look(2);
+  EXPECT_EQ(s.use.bytes(), 2 * kGiB) << "reports are not as late as that";
+  EXPECT_FALSE(s.use.look_again());
+}
+
+// Nobody has said anything for long: whoever had freed something would have said so at once.
+TEST(ForeignUse, WhereNobodySpeaksTwoLooksAreEnough) {
+  Looks s;
+  s.look(9);
+  s.look(9);
+  s.pause = 20ms;
+  EXPECT_EQ(s.look(2), 9u);
+  EXPECT_EQ(s.look(2), 2u);
+}
+
+TEST(ForeignUse, ALookWhileMemoryMovesSaysNothing) {
+  Looks s;
+  s.look(1);
+  EXPECT_EQ(s.look_in_between(50), 1u);
+  EXPECT_TRUE(s.use.look_again());
+  EXPECT_EQ(s.look(50), 1u) << "the first of two that agree";
+  EXPECT_EQ(s.look_in_between(0), 1u);
+}
+
+TEST(ForeignUse, WhatIsLessThanIsCountedWasNotSeen) {
+  Looks s;
+  s.look(9);
+  s.look(9);
+  EXPECT_EQ(s.use.seen_at(), s.now);
+  const TimePoint seen_at = s.now;
+  EXPECT_EQ(s.look(2), 9u);
+  EXPECT_EQ(s.use.seen_at(), seen_at);
+  EXPECT_TRUE(s.use.look_again());
+  EXPECT_EQ(s.look(2), 2u);
+  EXPECT_EQ(s.use.seen_at(), s.now);
+}
+
+TEST(ForeignUse, NoiseChangesNothing) {
+  Looks s;
+  s.look(1);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(s.look_at(kGiB - 15 * kMiB), kGiB);
+  EXPECT_FALSE(s.use.look_again());
+}
+
+TEST(ForeignUse, WhatManagedMemoryMayExplainIsNobodyElses) {
+  Looks s;
+  s.look(1);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(s.look(30, 40), 1u);
+  for (int i = 0; i < 3; ++i) s.look(45, 40);
+  EXPECT_EQ(s.use.bytes(), 5 * kGiB);
+}
+
+TEST(ForeignUse, WhatIsBeyondItTheDeadHaveLeft) {
+  Looks s;
+  s.look(1);
+  s.use.closed(s.now);
+  EXPECT_GT(s.use.left_behind(), 80 * kGiB) << "not known yet";
+  s.pause = 20ms;
+  s.look(31, 0, 30);
+  s.look(31, 0, 30);
+  EXPECT_EQ(s.use.left_behind(), 30 * kGiB);
+  EXPECT_EQ(s.use.bytes(), kGiB);
+  s.look(1, 0, 30);
+  EXPECT_EQ(s.use.left_behind(), 30 * kGiB) << "somebody may have freed so much and not said so";
+  s.look(1, 0, 30);
+  s.look(1, 0, 30);
+  EXPECT_EQ(s.use.left_behind(), 0u);
+}
+
+TEST(ForeignUse, OtherProgramsComeWhileTheDeadAreWaitedFor) {
+  Looks s;
+  s.look(1);
+  s.use.closed(s.now);
+  for (int i = 0; i < 3; ++i) s.look(41, 0, 30);
+  EXPECT_EQ(s.use.bytes(), 11 * kGiB) << "the dead cannot have left more than they had";
+}
+
+TEST(ForeignUse, ContextsAreExpectedInProportionToTheGpu) {
+  EXPECT_EQ(expected_contexts(80 * kGiB, 2), 2 * 768 * kMiB);
+  EXPECT_EQ(expected_contexts(8 * kGiB, 3), 3 * 128 * kMiB);
+  EXPECT_EQ(expected_contexts(8 * kGiB, 0), 0u);
+}
+
+// Beside another program's 20 GiB the contexts of those who have just come are not seen yet either.
+TEST(ForeignUse, ContextsOfNewcomersAreExpectedBesideWhatIsThere) {
+  Looks s;
+  s.look(20);
+  for (int i = 0; i < 4; ++i) s.use.opened(s.now);
+  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 23 * kGiB);
+  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 2), 20 * kGiB + 1536 * kMiB) << "two have gone again";
+  for (int i = 0; i < 2; ++i) s.look_at(22 * kGiB);
+  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 23 * kGiB) << "they are not counted twice";
+  s.now += kContextPatience;
+  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 22 * kGiB) << "they take no more than that";
+  for (int i = 0; i < 3; ++i) s.look(2);
+  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 3 * kGiB) << "at least that, sooner or later";
+}
+
+// What a tenant that is gone has left and the driver has not returned in time is not free: it is counted with what is
+// not ours, until looks show that it is.
+TEST(ForeignUse, WhatTheDeadDoNotGiveBackIsKept) {
+  Desk desk;
+  ForeignUse use;
+  const auto tell = [&] { desk.planner.set_foreign(desk.now, kGpu, use.bytes()); };
+  const auto look = [&](std::uint64_t gib) {
+    use.look({.asked_at = desk.now, .beyond = gib * kGiB, .returning = desk.planner.returning(kGpu)});
+    desk.planner.returned(desk.now, kGpu, use.left_behind());
+    tell();
+  };
+  look(0);
+  desk.open(1);
+  desk.has(1, 80);
+  desk.planner.closed(desk.now, seat(1));
+  use.closed(desk.now);
+  desk.open(2);
+  for (int i = 0; i < 3; ++i) {
+    desk.now += 20ms;
+    look(70);  // 10 have come back
+  }
+  desk.say(2);
+  desk.say(2);
+  EXPECT_EQ(desk.room(2), 10u);
+  desk.now += kReturnPatience;
+  ASSERT_EQ(desk.planner.overdue(desk.now, kGpu), 70 * kGiB);
+  use.keep(desk.planner.overdue(desk.now, kGpu));
+  tell();
+  desk.plan();
+  EXPECT_EQ(desk.planner.returning(kGpu), 0u);
+  EXPECT_EQ(desk.room(2), 10u) << "it is still taken, whosever it is";
+  for (int i = 0; i < 3; ++i) {
+    desk.now += 1s;
+    look(0);
+  }
+  desk.say(2);
+  desk.say(2);
+  EXPECT_EQ(desk.room(2), 80u);
+}
+
+}  // namespace
+}  // namespace gpumux::sched
