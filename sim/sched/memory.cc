@@ -308,9 +308,9 @@ void World::report(Rank& rank) {
                                    .resident = memory.on_gpu() - memory.context - memory.unpageable,
                                    .evicted = memory.evicted,
                                    .unpageable = memory.unpageable,
-                                   .stuck = is_stuck};
-  const bool is_moving = memory.job != SeatMemory::Job::kNone;
-  send_action(*rank.process, [this, &rank, report, is_moving] { reported(rank, report, is_moving); });
+                                   .stuck = is_stuck,
+                                   .moving = memory.job != SeatMemory::Job::kNone};
+  send_action(*rank.process, [this, &rank, report] { reported(rank, report); });
 }
 
 // For those who look: some times a second.
@@ -334,7 +334,6 @@ void World::lose_memory(Rank& rank) {
   if (left == 0) return;
   gpu_memory_[index].returning += left;
   const Duration late = random_.chance(10) ? random_.between(500ms, 4s) : random_.between(1ms, 150ms);
-  if (late > sched::kReturnPatience) surprise(index, late + 2s);
   if (late > 500ms) ++outcome_.returned_late;
   troubled_at_ = std::max(troubled_at_, now_ + late);
   in(late, [this, index, left] { gpu_memory_[index].returning -= left; });
@@ -344,7 +343,7 @@ void World::lose_memory(Rank& rank) {
 void World::come_back_with_memory(Rank& rank) {
   SeatMemory& memory = rank.memory;
   memory.bound.sequence = 0;
-  memory.promised_ticket = 0;
+  memory.answered_ticket = 0;
   memory.promised_until = TimePoint();
   report(rank);
   if (!memory.waits) return;

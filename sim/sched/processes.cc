@@ -85,12 +85,15 @@ void World::choose_standing(Job& job) {
 void World::change_standing(Job& job) {
   choose_standing(job);
   job.weight = 1 + random_.below(4);
+  // Nothing is planned for a job that stands as it shall in part only: the daemon plans when its loop has come to rest.
+  const bool was_settling = std::exchange(settling_, true);
   for (Rank* rank : job.ranks) {
     rank->least_beyond_cap.reset();
     if (rank->process->connected_to == daemon_life_ && rank->process->settled)
       tell(sched::StandingChanged{rank->seat, job.priority, job.weight, job.cap});
     if (options_.memory) gpu_memory_[rank->seat.gpu.value].dirty = true;
   }
+  settling_ = was_settling;
   if (options_.memory) settle_memory();
 }
 
@@ -105,9 +108,7 @@ void World::connect(Process& process, bool again) {
     tell(sched::GangJoined{process.tenant, job.key, static_cast<std::uint32_t>(job.processes.size())});
   }
   for (const auto& rank : process.ranks) {
-    tell(sched::SeatOpened{rank->seat, job.weight});
-    if (job.priority != 0 || job.cap != sched::kNoCap)
-      tell(sched::StandingChanged{rank->seat, job.priority, job.weight, job.cap});
+    tell(sched::SeatOpened{rank->seat, job.weight, false, job.priority, job.cap, job.is_suspended});
     if (options_.memory) open_room(*rank, again);
     if (again) claim(*rank);
   }
@@ -161,6 +162,8 @@ void World::send(Process& process, sched::Event event) {
 }
 
 void World::receive(Process& process, Action action) {
+  if (process.frozen)
+    fail("tenant " + std::to_string(process.tenant.value) + " is frozen, and something is said to it");
   process.last_received = std::max(process.last_received, now_ + message_delay());
   at(process.last_received, [&process, action = std::move(action)] {
     if (!process.alive) return;
@@ -234,6 +237,8 @@ bool World::is_collective(const Rank& rank) const {
 
 void World::submit(Rank& rank) {
   const Job& job = *rank.job;
+  if (job.is_suspended && is_present(*rank.process) && core_->phase(rank.seat) == sched::SeatPhase::kSuspended)
+    fail("tenant " + std::to_string(rank.process->tenant.value) + " is suspended, and submits");
   Kernel kernel{.length = random_.between(job.shortest, job.longest)};
   if (is_collective(rank)) {
     kernel.collective = ++rank.collectives;
@@ -373,7 +378,7 @@ void World::stop(Process& process) {
   if (options_.memory) {
     // What it has just taken it may not have said. And what it was told before it was stopped it may take when it goes
     // on, although others have been told otherwise since.
-    for (const auto& rank : process.ranks) surprise(rank->seat.gpu.value, 6s);
+    for (const auto& rank : process.ranks) surprise(rank->seat.gpu.value, kLongestStop);
   }
   process.job->disturbed = TimePoint::max();
   in(random_.between(1ms, 3s), [this, &process] { resume(process); });
@@ -381,9 +386,13 @@ void World::stop(Process& process) {
 
 void World::resume(Process& process) {
   if (!process.alive || !process.stopped) return;
-  process.stopped = false;
   troubled_at_ = std::max(troubled_at_, now_ + 3s);
-  if (process.job->alive) process.job->disturbed = now_ + 3s;
+  if (process.job->alive && !process.job->is_suspended) process.job->disturbed = now_ + 3s;
+  wake(process);
+}
+
+void World::wake(Process& process) {
+  process.stopped = false;
   for (const Action& action : std::exchange(process.inbox, {})) {
     if (process.alive) action();
   }

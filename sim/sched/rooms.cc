@@ -70,8 +70,9 @@ void World::start_planner() {
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     GpuMemory& gpu = gpu_memory_[i];
     gpu.mode = {};
+    gpu.is_by_gain = false;
     gpu.use = {};
-    gpu.changed_at = now_;
+    gpu.use.closed(now_);  // what was said to the last one is not known
     planner_->add_gpu(GpuIndex{i}, gpu.capacity, gpu.reserve);
     surprise(i, 5s);
   }
@@ -89,19 +90,21 @@ void World::open_room(Rank& rank, bool again) {
   if (rank.job->quota > 0) quota = {.group = rank.job->number, .bytes = rank.job->quota};
   planner_->opened(now_, rank.seat, quota, !again);
   gpu_memory_[rank.seat.gpu.value].dirty = true;
+  gpu_memory_[rank.seat.gpu.value].use.opened(now_);
   tell_foreign(rank.seat.gpu.value);
+  if (rank.job->is_suspended) planner_->set_suspended(now_, rank.seat, true);
   if (again) come_back_with_memory(rank);
 }
 
 void World::close_room(Rank& rank) {
   GpuMemory& gpu = gpu_memory_[rank.seat.gpu.value];
   planner_->closed(now_, rank.seat);
+  gpu.use.closed(now_);
   tell_foreign(rank.seat.gpu.value);
   gpu.dirty = true;
-  gpu.changed_at = now_;
 }
 
-void World::reported(Rank& rank, const sched::MemoryReport& report, bool is_moving) {
+void World::reported(Rank& rank, const sched::MemoryReport& report) {
   GpuMemory& gpu = gpu_memory_[rank.seat.gpu.value];
   log(std::to_string(now_.time_since_epoch().count()) + " memory " + std::to_string(rank.seat.tenant.value) + "@" +
       std::to_string(rank.seat.gpu.value) + " #" + std::to_string(report.sequence) + " " +
@@ -109,7 +112,7 @@ void World::reported(Rank& rank, const sched::MemoryReport& report, bool is_movi
       (report.stuck ? " stuck" : ""));
   const std::uint64_t before = planner_->on_gpu(rank.seat.gpu);
   planner_->reported(now_, rank.seat, report);
-  if (is_moving || planner_->on_gpu(rank.seat.gpu) != before) gpu.changed_at = now_;
+  gpu.use.heard(now_, report.moving || planner_->on_gpu(rank.seat.gpu) != before);
   gpu.dirty = true;
   // What was promised has been taken.
   if (report.resident + report.unpageable >= rank.memory.promised) rank.memory.promised = 0;
@@ -122,9 +125,10 @@ void World::reported(Rank& rank, const sched::MemoryReport& report, bool is_movi
 }
 
 void World::tell_foreign(std::uint32_t index) {
-  const std::uint64_t expected =
-      sched::expected_contexts(gpu_memory_[index].capacity, planner_->together(GpuIndex{index}).seats);
-  planner_->set_foreign(now_, GpuIndex{index}, std::max(gpu_memory_[index].use.bytes(), expected));
+  GpuMemory& gpu = gpu_memory_[index];
+  const sched::Togetherness all = planner_->together(GpuIndex{index});
+  const std::uint64_t bytes = gpu.use.expected(now_, gpu.capacity, all.seats + all.suspended);
+  if (planner_->set_foreign(now_, GpuIndex{index}, bytes, gpu.use.seen_at())) gpu.dirty = true;
 }
 
 // What NVML says, a moment later.
@@ -134,21 +138,13 @@ void World::sample(std::uint32_t index) {
     const GpuIndex gpu_index{index};
     GpuMemory& gpu = gpu_memory_[index];
     const std::uint64_t ours = planner_->on_gpu(gpu_index);
-    const std::uint64_t beyond = used_then > ours ? used_then - ours : 0;
     log(std::to_string(now_.time_since_epoch().count()) + " used " + std::to_string(index) + " " +
-        std::to_string(used_then));
-    const bool is_quiet = gpu.changed_at < asked_at;
-    gpu.look_again = !is_quiet;
-    if (planner_->returning(gpu_index) > 0) {
-      if (!is_quiet) return;
-      planner_->returned(now_, gpu_index, gpu.use.left_behind(beyond));
-      gpu.dirty = true;
-      if (planner_->returning(gpu_index) > 0) return settle_memory();
-    }
-    if (gpu.use.look(beyond, is_quiet)) {
-      tell_foreign(index);
-      gpu.dirty = true;
-    }
+        std::to_string(used_then) + " of which " + std::to_string(ours));
+    gpu.use.look({.asked_at = asked_at,
+                  .beyond = used_then > ours ? used_then - ours : 0,
+                  .returning = planner_->returning(gpu_index)});
+    if (planner_->returned(now_, gpu_index, gpu.use.left_behind())) gpu.dirty = true;
+    tell_foreign(index);
     settle_memory();
   });
 }
@@ -165,8 +161,8 @@ void World::look_soon() {
   if (looks_soon_ || !daemon_up_) return;
   bool awaits_return = false, looks_again = false;
   for (std::uint32_t i = 0; i < gpus_; ++i) {
-    awaits_return = awaits_return || planner_->returning(GpuIndex{i}) > 0;
-    looks_again = looks_again || gpu_memory_[i].look_again;
+    awaits_return = awaits_return || planner_->returning(GpuIndex{i}) > 0 || planner_->awaits_look(GpuIndex{i});
+    looks_again = looks_again || gpu_memory_[i].use.look_again();
   }
   if (!awaits_return && !looks_again) return;
   looks_soon_ = true;
@@ -185,8 +181,13 @@ void World::settle_memory() {
     GpuMemory& gpu = gpu_memory_[i];
     const auto planned_at = planner_->next_deadline(GpuIndex{i});
     const bool is_due = gpu.mode.look_again() <= now_ || (planned_at && *planned_at <= now_);
-    if (!gpu.dirty && !is_due && !planner_->is_tight(GpuIndex{i})) continue;
+    if (!gpu.dirty && !is_due && !planner_->is_tight(GpuIndex{i}) && !planner_->is_clearing(GpuIndex{i})) continue;
     gpu.dirty = false;
+    if (const std::uint64_t left = planner_->overdue(now_, GpuIndex{i}); left > 0) {
+      gpu.use.keep(left);
+      tell_foreign(i);
+      gpu.dirty = false;
+    }
     resolve_mode(i);
     for (int again = 0; !plan(i) && again < kMostReplans; ++again) resolve_mode(i);
   }
@@ -200,12 +201,27 @@ void World::resolve_mode(std::uint32_t index) {
   GpuMemory& gpu = gpu_memory_[index];
   const bool free_only = !gpu.is_auto && gpu.configured == sched::Mode::kConcurrent;
   planner_->set_free_only(GpuIndex{index}, free_only);
-  const sched::Mode mode = gpu.mode.resolve(now_, *planner_, GpuIndex{index}, {gpu.is_auto, gpu.configured},
-                                            core_->wants_turns(GpuIndex{index}), settings_[index].mode);
+  const sched::Mode current = gpu.is_auto && gpu.is_by_gain ? sched::Mode::kConcurrent : settings_[index].mode;
+  sched::Mode mode = gpu.mode.resolve(now_, *planner_, GpuIndex{index}, {gpu.is_auto, gpu.configured},
+                                      core_->wants_turns(GpuIndex{index}), current);
+  gpu.is_by_gain = gpu.is_auto && mode == sched::Mode::kConcurrent;
+  if (gpu.is_by_gain && gpu.wants_turns) mode = sched::Mode::kSerial;
   if (mode == settings_[index].mode) return;
   ++outcome_.mode_changes;
   settings_[index].mode = mode;
   tell(sched::SettingsChanged{GpuIndex{index}, settings_[index]});
+}
+
+// What programs get done is not simulated, but what follows from it: changes of mode to and fro, as a trial makes them
+// and more often, in the middle of whatever happens.
+void World::change_ways() {
+  for (GpuMemory& gpu : gpu_memory_) {
+    if (!random_.chance(50)) continue;
+    gpu.wants_turns = !gpu.wants_turns && now_.time_since_epoch() <= options_.calm_after;
+    gpu.dirty = true;
+  }
+  settle_memory();
+  in(random_.chance(80) ? random_.between(20ms, 2s) : random_.between(1us, 5ms), [this] { change_ways(); });
 }
 
 bool World::plan(std::uint32_t index) {
@@ -238,9 +254,10 @@ void World::carry_out(const sched::RoomBound& bound, const std::vector<sched::Tu
       (bound.room < memory.promised || bound.commitment < memory.promised_commitment))
     fail(name(bound.seat) + " holds its lease, was given room for what it asked for, and loses it at once: " +
          std::to_string(memory.promised) + ", " + std::to_string(bound.room) + describe(bound.seat.gpu.value));
-  const bool answers = holds && memory.waits && bound.ticket == memory.ticket && !bound.refused;
-  if (answers && memory.promised_ticket != bound.ticket && bound.room >= memory.wanted_room) {
-    memory.promised_ticket = bound.ticket;
+  // The first bound with a wish's ticket is its answer: those that follow it say nothing of the wish, refused or not.
+  const bool answers = memory.waits && bound.ticket == memory.ticket && memory.answered_ticket != bound.ticket;
+  if (answers) memory.answered_ticket = bound.ticket;
+  if (answers && holds && !bound.refused && bound.room >= memory.wanted_room) {
     memory.promised = memory.wanted_room;
     memory.promised_commitment = memory.wanted_commitment;
     memory.promised_beside = planner_->view(bound.seat.gpu).foreign;
@@ -330,6 +347,11 @@ void World::check_plan(std::uint32_t index, const sched::GpuMemory& before, cons
   for (const sched::Turn& turn : turns) {
     const auto then = find(before, turn.seat), now = find(after, turn.seat);
     if (then == before.seats.end() || now == after.seats.end() || !now->speaks) continue;
+    if (now->is_suspended && turn.kind > sched::TurnKind::kNext) {
+      if (now->room > now->report.unpageable && !now->is_behind)
+        fail(name(turn.seat) + " is suspended, and may have memory" + describe(index));
+      continue;
+    }
     const std::uint64_t has = now->report.resident + now->report.unpageable;
     const bool is_told = now->room < then->room;
     const bool keeps = turn.kind == sched::TurnKind::kHolding || turn.kind == sched::TurnKind::kHeldBack;
@@ -358,8 +380,8 @@ void World::check_givers(const sched::GpuMemory& after, const std::vector<sched:
     const Rank* const rank = rank_of(turn.seat);
     if (turn.kind <= sched::TurnKind::kNext || rank == nullptr || rank->job->priority >= highest) continue;
     for (const sched::SeatMemory& seat : after.seats) {
-      const bool can_give =
-          !seat.is_behind && seat.speaks && !seat.report.stuck && rank->process->alive && !rank->process->stopped;
+      const bool can_give = !seat.is_behind && !seat.is_suspended && seat.speaks && !seat.report.stuck &&
+                            rank->process->alive && !rank->process->stopped;
       if (seat.seat == turn.seat && can_give && seat.room > seat.report.unpageable && seat.report.resident > 0)
         fail(name(turn.seat) + " keeps memory that one of a higher priority has to give up" +
              describe(turn.seat.gpu.value));
@@ -401,6 +423,18 @@ std::string World::describe(std::uint32_t gpu) const {
   return text;
 }
 
+// Who takes no note of a bound for kAnswerPatience counts for what it has, and is otherwise as if it were stopped. On a
+// machine that is not overloaded nobody but the stopped is that late.
+void World::check_answers(std::uint32_t gpu) {
+  for (const sched::SeatMemory& seat : planner_->view(GpuIndex{gpu}).seats) {
+    const Rank* const rank = rank_of(seat.seat);
+    if (seat.answers || !seat.speaks || rank == nullptr || !rank->process->alive || rank->process->stopped) continue;
+    if (!options_.overloaded && now_ > gpu_memory_[gpu].surprised_until)
+      fail(name(seat.seat) + " answers at once, and is taken to be stopped" + describe(gpu));
+    surprise(gpu, kLongestStop);
+  }
+}
+
 void World::check_memory() {
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     if (used(i) > gpu_memory_[i].capacity) fail("GPU " + std::to_string(i) + " holds more than it has");
@@ -408,6 +442,7 @@ void World::check_memory() {
   check_modes();
   if (!outcome_.wrong.empty()) return;
   for (std::uint32_t i = 0; i < gpus_; ++i) {
+    check_answers(i);
     if (now_ <= gpu_memory_[i].surprised_until) continue;
     for (const sched::SeatMemory& seat : planner_->view(GpuIndex{i}).seats) {
       const Rank* const rank = rank_of(seat.seat);
@@ -434,6 +469,10 @@ void World::check_modes() {
       if (!process->alive) continue;
       for (const auto& rank : process->ranks) {
         if (rank->seat.gpu.value != i) continue;
+        if (process->job->is_suspended) {
+          sum += rank->memory.unpageable;
+          continue;
+        }
         is_clear = is_clear && is_present(*process) && !process->stopped && !rank->memory.waits;
         sum += rank->memory.allocated();
         standings.emplace(process->job->priority, process->job->weight);
@@ -454,7 +493,7 @@ void World::check_modes() {
     };
     if (lasts(gpu.too_much_since) && settings_[i].mode != sched::Mode::kSerial)
       fail("GPU " + std::to_string(i) + " runs all at once what does not fit together, or does not stand alike");
-    if (lasts(gpu.fits_since) && settings_[i].mode != sched::Mode::kConcurrent)
+    if (lasts(gpu.fits_since) && !gpu.is_by_gain && settings_[i].mode != sched::Mode::kConcurrent)
       fail("GPU " + std::to_string(i) + " runs by turns what fits together");
   }
 }
@@ -476,8 +515,11 @@ bool World::can_host_hold() const {
     const sched::GpuMemory view = planner_->view(GpuIndex{i});
     std::uint64_t allocated = view.reserve + view.foreign + view.returning;
     for (const sched::SeatMemory& seat : view.seats) {
-      allocated += seat.report.allocated;
       sum += 64 * kMiB;
+      // (In modes in which memory is not moved, what is suspended is.)
+      const std::uint64_t leaves = seat.is_suspended ? seat.report.allocated - seat.report.unpageable : 0;
+      sum += leaves;
+      allocated += seat.report.allocated - leaves;
     }
     sum += allocated - std::min(allocated, view.capacity);
   }
@@ -495,7 +537,7 @@ void World::check_idle_holders() {
       for (const auto& [id, other] : by_tenant_) {
         if (!is_present(*other) || other->stopped || other->job->ranks.size() > 1) continue;
         const Rank& waiter = *other->ranks.front();
-        if (waiter.job->cap != sched::kNoCap) continue;  // it may wait for its own sake
+        if (waiter.job->cap != sched::kNoCap || waiter.job->is_suspended) continue;  // it may wait for its own sake
         if (waiter.seat.gpu != holder->seat.gpu || !waiter.asked || waiter.memory.evicted > 0) continue;
         const Duration idle = now_ - std::max({holder->idle_since, waiter.asked_at, troubled_at_});
         if (idle > kLongestIdle) {

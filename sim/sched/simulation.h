@@ -16,6 +16,10 @@
 // processes leave until the driver has it back; host memory ends, and is not to be had for a while. See memory.cc for
 // the tenants' side, rooms.cc for the daemon's and for what is checked.
 //
+// With `suspensions`, jobs are held off their GPUs now and then, frozen when they have given up what they can, and go
+// on later; or go on because they could not. A frozen process reads nothing, and nothing may be said to it; and all
+// others go on as if it were not there. See suspension.cc.
+//
 // Everything follows from the seed. The log (events and commands, one a line) is the same, byte for byte, in every run
 // of a seed.
 #pragma once
@@ -42,8 +46,9 @@ struct Options {
   bool collectives = false;   // only jobs of one rank on each GPU with collectives: to show what gangs are for
   std::optional<sched::GpuSettings> settings = std::nullopt;  // of all GPUs; otherwise by seed
   bool eager = false;  // ranks submit collectives before the others of their job are there: the worst case of joining
-  bool overloaded = false;  // messages, agents and gates are late now and then, by more than every limit
-  bool memory = false;      // seats have memory, and the planner says how much of it is on the GPU
+  bool overloaded = false;   // messages, agents and gates are late now and then, by more than every limit
+  bool memory = false;       // seats have memory, and the planner says how much of it is on the GPU
+  bool suspensions = false;  // jobs are suspended and resumed
   base::Duration calm_after = base::Duration::max();  // from then on nothing disturbs anybody
   bool keep_log = false;
 };
@@ -64,6 +69,7 @@ struct Outcome {
   base::Duration time{};
   std::uint64_t urgent = 0, capped = 0;  // leases taken back for a higher priority, and because a cap was reached
   std::uint64_t grants = 0, revocations = 0, let_through = 0, stalls = 0, silences = 0, restarts = 0;
+  std::uint64_t suspensions = 0, freezes = 0, not_frozen = 0;  // the last ones had to go on first
   base::Duration longest_wait{};
   // With memory.
   std::uint64_t bytes_out = 0, bytes_in = 0;

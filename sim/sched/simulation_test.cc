@@ -49,6 +49,14 @@ TEST(Memory, OfRandomProgramsKeepsTheInvariants) {
   run_seeds(710'000, 60, {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true});
 }
 
+// Each of these has found a fault once.
+TEST(Memory, OfSeedsThatFoundFaultsKeepsTheInvariants) {
+  for (const std::uint64_t seed : {1001569u, 1003131u, 1003202u, 1002958u, 1004699u, 1007963u})
+    run_seeds(seed, kFewer, {.steps = 3000, .duration = 20s, .memory = true});
+  for (const std::uint64_t seed : {700114u, 2101884u, 2104867u, 2105120u})
+    run_seeds(seed, kFewer, {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true});
+}
+
 // Big ones beside small ones, gangs beside single seats: everybody gets its memory, and every wish its answer.
 TEST(Memory, OfRandomProgramsWithoutFaultsStarvesNobody) {
   run_seeds(720'000, 20, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true});
@@ -57,6 +65,45 @@ TEST(Memory, OfRandomProgramsWithoutFaultsStarvesNobody) {
 // After stops, deaths, restarts, other programs that come and go: once nothing happens any more, everybody goes on.
 TEST(Memory, ComesBackToRestAfterFaults) {
   run_seeds(730'000, 15, {.steps = 20'000, .duration = 60s, .memory = true, .calm_after = 8s});
+}
+
+// Jobs that stand still, frozen or not: they are in nobody's way, and go on as if nothing had been.
+TEST(Suspensions, OfRandomWorkloadsKeepTheInvariants) {
+  run_seeds(800'000, 250, {.steps = 1000, .duration = 30s, .suspensions = true});
+  run_seeds(810'000, 100, {.steps = 1000, .duration = 30s, .eager = true, .overloaded = true, .suspensions = true});
+  run_seeds(820'000, 100, {.steps = 1500, .duration = 30s, .faults = false, .suspensions = true});
+}
+
+TEST(Suspensions, OfRandomProgramsTakeTheirMemoryAndGiveItBack) {
+  run_seeds(830'000, 30, {.steps = 4000, .duration = 20s, .memory = true, .suspensions = true});
+  run_seeds(840'000, 15, {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true, .suspensions = true});
+  run_seeds(850'000, 4, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true, .suspensions = true});
+  run_seeds(860'000, 4, {.steps = 20'000, .duration = 60s, .memory = true, .suspensions = true, .calm_after = 8s});
+}
+
+TEST(Suspensions, OfSeedsThatFoundFaultsKeepTheInvariants) {
+  for (const std::uint64_t seed : {142u, 40243u})
+    run_seeds(seed, kFewer, {.steps = 4000, .duration = 30s, .memory = true, .suspensions = true});
+  for (const std::uint64_t seed : {103u, 50096u})
+    run_seeds(seed, kFewer, {.steps = 4000, .duration = 30s, .overloaded = true, .memory = true, .suspensions = true});
+  run_seeds(70025, kFewer, {.steps = 20'000, .duration = 60s, .memory = true, .suspensions = true, .calm_after = 8s});
+}
+
+TEST(Suspensions, ReachEveryRule) {
+  Outcome all;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const Outcome one = simulate({.seed = seed, .steps = 4000, .duration = 20s, .memory = true, .suspensions = true});
+    all.suspensions += one.suspensions;
+    all.freezes += one.freezes;
+    all.not_frozen += one.not_frozen;
+    all.bytes_out += one.bytes_out;
+    all.restarts += one.restarts;
+  }
+  EXPECT_GT(all.suspensions, 150u);
+  EXPECT_GT(all.freezes, 50u);
+  EXPECT_GT(all.not_frozen, 10u);
+  EXPECT_GT(all.bytes_out >> 30, 50u);
+  EXPECT_GT(all.restarts, 5u);
 }
 
 TEST(Memory, HappensTheSameWayAgain) {

@@ -122,8 +122,12 @@ void World::carry_out(const sched::Command& command) {
     ++outcome_.grants;
     Rank* const rank = rank_of(grant->seat);
     if (rank == nullptr) return;
+    // (What could not be taken from it, or not yet, it goes on with: also a seat of it that had rested.)
+    if (rank->job->is_suspended && !rank->has_stalled && now_ > grants_held_until_)
+      fail("tenant " + std::to_string(grant->seat.tenant.value) + " is suspended, and granted");
     if (grant->epoch.value <= highest_epoch_ && grant->epoch <= rank->epoch) fail("an epoch went backwards");
     highest_epoch_ = std::max(highest_epoch_, grant->epoch.value);
+    if (!rank->job->is_suspended) rank->has_stalled = false;
     if (rank->asked) outcome_.longest_wait = std::max(outcome_.longest_wait, now_ - rank->asked_at);
     rank->contended = grant->contended;
     opened(*rank, grant->epoch, grant->kind);
@@ -176,18 +180,23 @@ void World::carry_out(const sched::Command& command) {
       rank->idle_hold = told.idle_hold;
       release_when_idle(*rank);
     });
-  } else if (std::holds_alternative<sched::ReportStall>(command)) {
+  } else if (const auto* stall = std::get_if<sched::ReportStall>(&command)) {
     ++outcome_.stalls;
     troubled_at_ = std::max(troubled_at_, now_);
+    const Rank* const stalled = rank_of(stall->seat);
+    if (stalled == nullptr) return;
+    for (Rank* member : stalled->job->ranks) member->has_stalled = true;
   } else if (const auto* silent = std::get_if<sched::ReportSilent>(&command)) {
     ++outcome_.silences;
     troubled_at_ = std::max(troubled_at_, now_);
     // It is passed over with its gang.
     Rank* const rank = rank_of(silent->seat);
     if (rank == nullptr) return;
+    if (rank->process->frozen) fail("a frozen process is taken to be silent");
     for (Rank* member : rank->job->ranks) member->excused = true;
   } else if (const auto* to_kill = std::get_if<sched::KillTenant>(&command)) {
     const auto found = by_tenant_.find(to_kill->tenant);
+    if (found != by_tenant_.end() && found->second->frozen) fail("a frozen process is killed");
     if (found != by_tenant_.end()) in(1ms, [this, process = found->second] { kill(*process); });
   }
 }
@@ -216,7 +225,7 @@ void World::restart_daemon() {
     tell(sched::GrantsHeld{grants_held_until_});
     for (const auto& job : jobs_) {
       if (!job->alive) continue;
-      job->disturbed = now_ + 3s;
+      if (!job->is_suspended) job->disturbed = now_ + 3s;
       troubled_at_ = now_ + 3s;
       for (const auto& process : job->processes) {
         // Most are back before anything is granted; a few come later, and find that their lease has been given away.
@@ -300,24 +309,33 @@ bool World::is_outranked(const Job& job) const {
   });
 }
 
-// Over any stretch of time a capped seat has had no more than its part of it, and one second's worth.
+// Over any stretch of time a capped seat has had no more than its part of it, and one second's worth, and what it took
+// to drain it once.
 void World::check_caps() {
   constexpr Duration kOvershoot = 5 * kLongestDrain;  // a gang drains by steps
-  std::map<SeatId, Duration> held;
+  std::map<SeatId, sched::SeatView> views;
   for (const sched::GpuView& gpu : core_->view(now_)) {
-    for (const sched::SeatView& seat : gpu.seats) held[seat.seat] = seat.held;
+    for (const sched::SeatView& seat : gpu.seats) views[seat.seat] = seat;
   }
   for (const auto& [tenant, process] : by_tenant_) {
     for (const auto& rank : process->ranks) {
       const Job& job = *rank->job;
-      if (job.cap == sched::kNoCap || !is_calm(*process) || !held.contains(rank->seat)) {
+      const auto view = views.find(rank->seat);
+      if (job.cap == sched::kNoCap || !is_calm(*process) || rank->has_stalled || view == views.end()) {
         rank->least_beyond_cap.reset();
+        rank->longest_drain = Duration::zero();
+        rank->drains_since = TimePoint::max();
         continue;
       }
+      const bool drains =
+          view->second.phase >= sched::SeatPhase::kRevoked && view->second.phase != sched::SeatPhase::kSuspended;
+      rank->drains_since = drains ? std::min(rank->drains_since, view->second.since) : TimePoint::max();
+      if (drains) rank->longest_drain = std::max(rank->longest_drain, now_ - rank->drains_since);
       const std::int64_t part = now_.time_since_epoch().count() / 1000 * job.cap;
-      const Duration beyond = held[rank->seat] - Duration(part);
+      const Duration beyond = view->second.held - Duration(part);
       rank->least_beyond_cap = std::min(rank->least_beyond_cap.value_or(beyond), beyond);
-      if (beyond - *rank->least_beyond_cap <= Duration(1s) * job.cap / 1000 + kOvershoot) continue;
+      const Duration overshoot = std::max(kOvershoot, rank->longest_drain + kLongestDrain);
+      if (beyond - *rank->least_beyond_cap <= Duration(1s) * job.cap / 1000 + overshoot) continue;
       fail("tenant " + std::to_string(tenant.value) + " has had " +
            std::to_string((beyond - *rank->least_beyond_cap).count()) + " ns more than its cap of " +
            std::to_string(job.cap) + " thousandths allows");
@@ -358,6 +376,7 @@ void World::check_waits() {
     check_caps();
     check_priorities();
   }
+  if (options_.suspensions) check_suspended();
   if (options_.memory) {
     check_memory_waits();
     return in(kCheckEvery, [this] { check_waits(); });
@@ -392,9 +411,11 @@ Outcome World::run() {
   for (std::uint32_t i = 0; i < jobs_wanted_; ++i) start_job();
   check_waits();
   if (options_.faults) in(random_.between(1ms, 50ms), [this] { disturb(); });
+  if (options_.suspensions) in(random_.between(1ms, 500ms), [this] { disturb_runs(); });
   if (options_.memory) {
     sample_all();
     if (options_.faults) in(random_.between(1ms, 500ms), [this] { disturb_memory(); });
+    if (options_.faults) in(random_.between(1ms, 2s), [this] { change_ways(); });
   }
   std::uint64_t actions_now = 0;
   while (outcome_.wrong.empty() && outcome_.steps < options_.steps && !actions_.empty()) {
@@ -434,6 +455,7 @@ std::string replay_command(const Options& options) {
   if (options.overloaded) text += " --overloaded";
   if (options.collectives) text += " --collectives";
   if (options.memory) text += " --memory";
+  if (options.suspensions) text += " --suspend";
   if (options.duration < 1h) text += " --seconds " + std::to_string(options.duration / 1s);
   if (options.calm_after < 1h) text += " --calm-after " + std::to_string(options.calm_after / 1s);
   return text;

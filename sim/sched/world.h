@@ -30,6 +30,10 @@ using base::TimePoint;
 struct Job;
 struct Process;
 
+// Somebody who was stopped, or as good as that, may have what nobody knows of for so long: he goes on after three
+// seconds at most, and looks find out a little later.
+inline constexpr Duration kLongestStop = std::chrono::seconds(6);
+
 struct Kernel {
   Duration length{};
   std::uint32_t collective = 0;  // which one of the job, from 1; 0: none
@@ -68,11 +72,11 @@ struct SeatMemory {
   std::uint64_t wanted_room = 0, wanted_commitment = 0;
   LeaseEpoch wanted_in;  // the lease that it had when it asked, if any
   TimePoint wanted_at{};
+  std::uint32_t answered_ticket = 0;  // the newest that this daemon has answered
 
   // What the daemon has promised its holder, which may take a moment to take it.
   std::uint64_t promised = 0;
   std::uint64_t promised_commitment = 0;
-  std::uint32_t promised_ticket = 0;
   std::uint64_t promised_beside = 0;  // what other programs had
   TimePoint promised_until{};
   TimePoint kept_until{};  // the same, whatever has become of its lease
@@ -122,6 +126,10 @@ struct Rank {
 
   // What it has had of its GPU beyond its cap's part, at its least since nothing disturbed that account.
   std::optional<Duration> least_beyond_cap;
+  // It could not be drained for so long, at the longest since then: that is its own doing, and paid back.
+  Duration longest_drain{};
+  TimePoint drains_since = TimePoint::max();
+  bool has_stalled = false;  // since its last grant: it was given its lease back, spent or not
   // Somebody of lower priority has had its GPU since then, while it waited and could run.
   TimePoint outdone_since = TimePoint::max();
 
@@ -135,6 +143,7 @@ struct Process {
   Job* job = nullptr;
   bool alive = true;
   bool stopped = false;
+  bool frozen = false;             // stopped, and not by accident: its job is suspended
   std::uint64_t connected_to = 0;  // which life of the daemon; 0: none
   bool settled = false;            // has claimed what it has: the daemon knows of its leases
   TimePoint last_sent{};           // messages arrive in order
@@ -159,7 +168,10 @@ struct Job {
   std::uint32_t waits_for_next_percent = 0;
   std::uint32_t connected = 0;  // processes
   std::uint64_t quota = 0;      // of memory on each GPU; 0: none
-  bool is_eager = false;        // submits collectives before all its ranks are there
+  bool is_suspended = false;
+  std::uint32_t suspensions = 0;
+  TimePoint clearing_since = TimePoint::max();  // suspended and drained, and nothing else was in its memory's way
+  bool is_eager = false;                        // submits collectives before all its ranks are there
   std::vector<std::unique_ptr<Process>> processes;
   std::vector<Rank*> ranks;
   std::map<std::uint32_t, std::uint32_t> arrived;  // by collective: how many ranks' kernels run
@@ -181,9 +193,9 @@ struct GpuMemory {
   sched::Mode configured = sched::Mode::kSerial;
   // As in the daemon.
   sched::MemoryMode mode;
+  bool is_by_gain = false;  // memory and standing leave the mode to what was measured: here, to chance
+  bool wants_turns = false;
   sched::ForeignUse use;
-  TimePoint changed_at{};
-  bool look_again = false;
   bool dirty = false;
   // Since when what its seats have has been more, or clearly less, than there is, while nothing else was in the way.
   TimePoint too_much_since = TimePoint::max();
@@ -245,8 +257,21 @@ class World {
   void kill_job(Job& job);
   void stop(Process& process);
   void resume(Process& process);
+  void wake(Process& process);
   void poison(Rank& rank);
   void disturb();
+
+  // suspension.cc: jobs that stand still
+  void disturb_runs();
+  void suspend(Job& job);
+  void go_on(Job& job);
+  void tell_suspended(Job& job);
+  void follow(Job& job, TimePoint patience);
+  bool is_drained(const Job& job) const;
+  bool is_parked(const Job& job) const;
+  void freeze(Job& job);
+  void thaw(Job& job);
+  void check_suspended();
 
   Duration message_delay();
   Duration closing_delay();
@@ -273,7 +298,7 @@ class World {
   bool take(Rank& rank, std::uint64_t bytes);
   void return_host(SeatMemory& memory);
   void report(Rank& rank);
-  void reported(Rank& rank, const sched::MemoryReport& report, bool is_moving);
+  void reported(Rank& rank, const sched::MemoryReport& report);
   void report_soon(Rank& rank);
   void lose_memory(Rank& rank);
   void come_back_with_memory(Rank& rank);
@@ -287,6 +312,7 @@ class World {
   void surprise(std::uint32_t gpu, Duration how_long);
   void settle_memory();
   void resolve_mode(std::uint32_t gpu);
+  void change_ways();
   bool plan(std::uint32_t gpu);
   void carry_out(const sched::RoomBound& bound, const std::vector<sched::Turn>& turns);
   void wake_planner();
@@ -298,6 +324,7 @@ class World {
   std::uint64_t used(std::uint32_t gpu) const;
   void check_plan(std::uint32_t gpu, const sched::GpuMemory& before, const std::vector<sched::Turn>& turns);
   void check_givers(const sched::GpuMemory& after, const std::vector<sched::Turn>& turns, std::int32_t highest);
+  void check_answers(std::uint32_t gpu);
   void check_memory();
   std::string describe(std::uint32_t gpu) const;
   std::string describe_turns() const;
