@@ -102,7 +102,7 @@ CUresult cuDeviceGetUuid_v2(CUuuid* uuid, CUdevice device) { return device_uuid(
 CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
   return device_call("cuDeviceTotalMem_v2", device, [&](Device&) {
     if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
-    *bytes = Process::get()->machine().settings().memory_bytes;
+    *bytes = Process::get()->machine().settings().usable_bytes();
     return CUDA_SUCCESS;
   });
 }
@@ -111,7 +111,7 @@ CUresult cuDeviceTotalMem(unsigned int* bytes, CUdevice device) {
   return device_call("cuDeviceTotalMem", device, [&](Device&) {
     if (bytes == nullptr) return CUDA_ERROR_INVALID_VALUE;
     *bytes =
-        static_cast<unsigned>(std::min<std::uint64_t>(Process::get()->machine().settings().memory_bytes, UINT32_MAX));
+        static_cast<unsigned>(std::min<std::uint64_t>(Process::get()->machine().settings().usable_bytes(), UINT32_MAX));
     return CUDA_SUCCESS;
   });
 }

@@ -119,7 +119,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size, con
     std::uint32_t gpu = 0;
     if (handle == nullptr || size == 0 || !is_page(size) || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = check_properties(process, properties, &gpu); result != CUDA_SUCCESS) return result;
-    if (size > process.machine().settings().memory_bytes) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (size > process.machine().settings().usable_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
     auto memory = PhysicalMemory::create(process.machine(), gpu, size);
     if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     *handle = add_handle(process, std::move(memory), *properties);

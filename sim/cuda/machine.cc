@@ -299,7 +299,7 @@ std::uint64_t Machine::used(std::uint32_t gpu, std::uint64_t* pending) {
 bool Machine::reserve(std::uint32_t gpu, std::uint64_t bytes) {
   const std::lock_guard lock(reserve_mutex_);
   SlotGpu& mine = own().gpu[gpu];
-  const std::uint64_t capacity = settings().memory_bytes;
+  const std::uint64_t capacity = settings().usable_bytes();
   if (bytes > capacity) return false;
   constexpr int kTries = 64;
   bool waited_for_the_dead = false;
@@ -330,7 +330,8 @@ void Machine::release(std::uint32_t gpu, std::uint64_t bytes) { own().gpu[gpu].u
 
 MemoryInfo Machine::memory(std::uint32_t gpu) {
   const std::lock_guard lock(reserve_mutex_);
-  return {settings().memory_bytes, std::min(used(gpu, nullptr), settings().memory_bytes)};
+  const std::uint64_t total = settings().usable_bytes();
+  return {total, std::min(used(gpu, nullptr), total), settings().memory_bytes - total};
 }
 
 SharedBlock* Machine::find_block(std::uint64_t inode) {

@@ -26,8 +26,9 @@ base::TimePoint now();
 void sleep_until(base::TimePoint time);
 
 struct MemoryInfo {
-  std::uint64_t total = 0;
+  std::uint64_t total = 0;  // that programs can have
   std::uint64_t used = 0;
+  std::uint64_t reserved = 0;  // beside it: the driver's own
 };
 
 struct ProcessView {

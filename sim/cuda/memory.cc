@@ -46,7 +46,7 @@ std::uint64_t round_up(std::uint64_t bytes, std::uint64_t step) { return (bytes 
 
 CUresult allocate_device(Context& context, std::uint64_t bytes, std::uint64_t* address) {
   Process& process = context.process();
-  if (bytes > process.machine().settings().memory_bytes) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > process.machine().settings().usable_bytes()) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   auto memory = PhysicalMemory::create(process.machine(), context.device().gpu, physical_bytes(bytes));
   if (memory == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   return map_new(context, MemoryKind::kDevice, std::move(memory), bytes, address);

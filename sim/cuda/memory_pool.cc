@@ -75,7 +75,7 @@ CUresult MemoryPool::grow(std::uint64_t bytes, std::uint64_t* address) {
 }
 
 CUresult MemoryPool::allocate(const Stream& stream, std::uint64_t bytes, std::uint64_t* address) {
-  if (bytes > process.machine().settings().memory_bytes) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > process.machine().settings().usable_bytes()) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   const std::uint64_t size = round_up(bytes, kStep);
   std::unique_lock lock(mutex_);
   if (!take_free(stream.id(), size, address)) {

@@ -191,7 +191,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t* pci) {
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t* memory) {
   return sim::device_call(device, memory, [&](Machine& machine, std::uint32_t gpu) {
     const MemoryInfo info = machine.memory(gpu);
-    *memory = {info.total, info.total - info.used, info.used};
+    *memory = {info.total + info.reserved, info.total - info.used, info.used + info.reserved};
     return NVML_SUCCESS;
   });
 }
@@ -200,7 +200,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t* me
   return sim::device_call(device, memory, [&](Machine& machine, std::uint32_t gpu) {
     if (memory->version != kNvmlMemoryVersion2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
     const MemoryInfo info = machine.memory(gpu);
-    *memory = {kNvmlMemoryVersion2, info.total, 0, info.total - info.used, info.used};
+    *memory = {kNvmlMemoryVersion2, info.total + info.reserved, info.reserved, info.total - info.used, info.used};
     return NVML_SUCCESS;
   });
 }

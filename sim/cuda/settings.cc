@@ -32,6 +32,7 @@ constexpr Key kKeys[] = {
     {"peers", Unit::kCount, 0, 1, [](Settings& s, std::uint64_t v) { s.peers = static_cast<std::uint32_t>(v); }},
     {"memory", Unit::kBytes, 4 * kMega, 16 * kTera, [](Settings& s, std::uint64_t v) { s.memory_bytes = v; }},
     {"context_memory", Unit::kBytes, 0, kTera, [](Settings& s, std::uint64_t v) { s.context_bytes = v; }},
+    {"reserved_memory", Unit::kBytes, 0, kTera, [](Settings& s, std::uint64_t v) { s.reserved_bytes = v; }},
     {"h2d_bandwidth", Unit::kBytes, kMega, kTera, [](Settings& s, std::uint64_t v) { s.h2d_bytes_per_second = v; }},
     {"d2h_bandwidth", Unit::kBytes, kMega, kTera, [](Settings& s, std::uint64_t v) { s.d2h_bytes_per_second = v; }},
     {"d2d_bandwidth", Unit::kBytes, kMega, kTera, [](Settings& s, std::uint64_t v) { s.d2d_bytes_per_second = v; }},

@@ -22,6 +22,7 @@ struct Settings {
   std::uint32_t peers = 1;                              // 1: every GPU can reach every other's memory
   std::uint64_t memory_bytes = std::uint64_t{8} << 30;  // per GPU
   std::uint64_t context_bytes = std::uint64_t{256} << 20;
+  std::uint64_t reserved_bytes = 0;  // of memory_bytes, what the driver keeps for itself
   std::uint64_t h2d_bytes_per_second = std::uint64_t{6} << 30;
   std::uint64_t d2h_bytes_per_second = std::uint64_t{6} << 30;
   std::uint64_t d2d_bytes_per_second = std::uint64_t{16} << 30;
@@ -34,6 +35,8 @@ struct Settings {
   std::uint64_t death_nanoseconds = 20'000'000;  // until the memory of a killed process is back
   std::uint64_t seed = 0;                        // of the UUIDs; 0: random
   char name[64] = "gpumux simulated GPU";
+
+  std::uint64_t usable_bytes() const { return memory_bytes - (reserved_bytes < memory_bytes ? reserved_bytes : 0); }
 };
 
 // Applies the lines of machine.conf. An unknown key or a bad value is kInvalid and names its line.
