@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every store refuses before it begins to write.
+#pragma once
+
+#include "store/job_store.h"
+
+namespace gpumux::store {
+
+Status check(const std::vector<Change>& changes);
+
+// What a finished job means for one who needs it.
+sched::jobs::Dependency::Fate fate_of(sched::jobs::Dependency::Need need, sched::jobs::JobState state,
+                                      sched::jobs::Outcome outcome);
+
+}  // namespace gpumux::store

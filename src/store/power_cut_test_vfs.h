@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// A file system layer for SQLite that notes everything that is written, synced, cut and removed, so that a test can
+// make the files as they may be after a power cut at any of these moments; and that can be full, or fail to sync.
+//
+// What a power cut leaves (disk): everything that a file's last sync covered; of what was written to it since, any
+// part, in any order, the last piece maybe torn. Removing and making files is taken to be durable at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace gpumux::store {
+
+struct FileOperation {
+  enum class Kind { kWrite, kTruncate, kSync, kDelete, kAcknowledged } kind = Kind::kWrite;
+  std::string file;      // without its folder
+  std::uint64_t at = 0;  // kWrite: where; kTruncate: the new length; kAcknowledged: what the test gave
+  std::string bytes;
+};
+
+class PowerCutVfs {
+ public:
+  static constexpr const char* kName = "gpumux-power-cut";
+
+  // Registers it, under kName. One at a time.
+  PowerCutVfs();
+  ~PowerCutVfs();
+  PowerCutVfs(const PowerCutVfs&) = delete;
+  PowerCutVfs& operator=(const PowerCutVfs&) = delete;
+
+  // The test has been told that `what` is durable.
+  void acknowledged(std::uint64_t what);
+  const std::vector<FileOperation>& log() const;
+
+  // From now on so many bytes can be written, then the disk is full.
+  void set_room(std::uint64_t bytes);
+  // The next so many syncs fail.
+  void set_failing_syncs(int count);
+
+  // Makes the files in `folder` as they may be after a power cut when `count` operations had been done.
+  static void leave(const std::vector<FileOperation>& log, std::size_t count, std::mt19937_64& random,
+                    const std::string& folder);
+
+  struct State;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace gpumux::store

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// The form of the job store's file, and how each released form becomes the next.
+#pragma once
+
+#include <array>
+
+namespace gpumux::store {
+
+// "gpmx": tells `file` and us that a database is ours.
+inline constexpr int kApplicationId = 0x67706d78;
+
+// Step i leads from version i to version i + 1; the version is in `PRAGMA user_version`. A step that has been released
+// is never changed again: what is to be different is another step. Each runs in the transaction that sets the version.
+//
+// Columns say nothing twice, but for what scheduling and lists need without opening the document. Numbers of states and
+// outcomes are those of sched/jobs/job.h. GPU sets are text ("0,2"), so that a person can read the file.
+inline constexpr std::array kSchema = {
+    R"(
+CREATE TABLE jobs (
+  id           INTEGER PRIMARY KEY,
+  uid          INTEGER NOT NULL,
+  token        TEXT NOT NULL,
+  name         TEXT NOT NULL,
+  wanted       TEXT NOT NULL,      -- these GPUs, or
+  gpu_count    INTEGER NOT NULL,   -- any so many
+  memory       INTEGER NOT NULL,
+  time_limit   INTEGER NOT NULL,   -- nanoseconds
+  on_limit     INTEGER NOT NULL,
+  exclusive    INTEGER NOT NULL,
+  requeue      INTEGER NOT NULL,
+  array        INTEGER NOT NULL,
+  array_index  INTEGER NOT NULL,
+  array_limit  INTEGER NOT NULL,
+  state        INTEGER NOT NULL,
+  outcome      INTEGER NOT NULL,
+  attempt      INTEGER NOT NULL,
+  given        TEXT NOT NULL,
+  ord          INTEGER NOT NULL,
+  priority     INTEGER NOT NULL,
+  held         INTEGER NOT NULL,
+  ran          INTEGER NOT NULL,   -- nanoseconds
+  submitted_at INTEGER NOT NULL,
+  started_at   INTEGER NOT NULL,
+  ended_at     INTEGER NOT NULL,
+  exit_status  INTEGER NOT NULL,
+  note         TEXT NOT NULL
+);
+CREATE UNIQUE INDEX jobs_by_token ON jobs (uid, token) WHERE token <> '';
+CREATE INDEX jobs_unfinished ON jobs (id) WHERE state <> 8;
+CREATE INDEX jobs_by_user ON jobs (uid, id);
+CREATE INDEX jobs_by_array ON jobs (array, id) WHERE array <> 0;
+CREATE INDEX jobs_by_end ON jobs (ended_at, id) WHERE state = 8;
+
+-- In a table of their own: lists never read them.
+CREATE TABLE documents (
+  job  INTEGER PRIMARY KEY,
+  body BLOB NOT NULL
+);
+
+CREATE TABLE dependencies (
+  job         INTEGER NOT NULL,
+  place       INTEGER NOT NULL,
+  target      INTEGER NOT NULL,
+  whole_array INTEGER NOT NULL,
+  need        INTEGER NOT NULL,
+  fate        INTEGER NOT NULL,    -- as it was known when the job was submitted
+  PRIMARY KEY (job, place)
+) WITHOUT ROWID;
+
+CREATE TABLE usage (
+  uid              INTEGER PRIMARY KEY,
+  gpu_microseconds INTEGER NOT NULL,
+  at               INTEGER NOT NULL
+);
+
+CREATE TABLE kept (
+  key   TEXT PRIMARY KEY,
+  value TEXT NOT NULL
+) WITHOUT ROWID;
+
+CREATE TABLE counters (
+  name  TEXT PRIMARY KEY,
+  value INTEGER NOT NULL
+) WITHOUT ROWID;
+INSERT INTO counters VALUES ('last_id', 0), ('fence', 0);
+)"};
+
+}  // namespace gpumux::store

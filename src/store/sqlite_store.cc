@@ -1,0 +1,565 @@
+// SPDX-License-Identifier: Apache-2.0
+// The job store in a SQLite file.
+//
+// Two connections: one writes, one reads. With a write-ahead log they do not wait for each other: who reads sees the
+// last commit while the next one is on its way to the disk. Each has its mutex, for a connection's statements are kept
+// prepared and belong to one caller at a time.
+//
+// A commit that fails leaves nothing. If it failed while its log was being synced, though, its pages may stand in the
+// log file complete, and would be found there after a crash. So after a failure a small commit of our own (the counter
+// `fence`) is written over them; until that has succeeded nothing else is committed.
+#include "store/sqlite_store.h"
+
+#include <SQLiteCpp/SQLiteCpp.h>
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+
+#include "base/units.h"
+#include "store/checks.h"
+#include "store/schema.h"
+
+namespace gpumux::store {
+namespace {
+
+using base::Code;
+using sched::jobs::Dependency;
+using sched::jobs::GpuSet;
+using sched::jobs::JobState;
+
+// Another process that has the file open (a person with sqlite3) is waited for so long.
+constexpr int kBusyMilliseconds = 5000;
+
+constexpr const char* kMostLogBytes = "67108864";  // what a burst has let grow is given back
+
+std::string path_of(const SqliteOptions& options) { return "job store " + options.path; }
+
+tl::unexpected<base::Error> failed(const SQLite::Exception& e, const std::string& what) {
+  const int code = e.getErrorCode();
+  Code as = Code::kInternal;
+  if (code == SQLITE_FULL) as = Code::kExhausted;
+  if (code == SQLITE_CONSTRAINT) as = Code::kExists;
+  if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) as = Code::kInvalid;
+  if (code == SQLITE_IOERR || code == SQLITE_BUSY || code == SQLITE_LOCKED || code == SQLITE_READONLY ||
+      code == SQLITE_CANTOPEN)
+    as = Code::kUnavailable;
+  return base::fail(as, what + ": " + e.what());
+}
+
+GpuSet gpu_set(const std::string& text) {
+  GpuSet set;
+  std::size_t at = 0;
+  while (at < text.size()) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    const Result<std::uint64_t> index = base::parse_integer(text.substr(at, comma - at), 0, base::kMaxGpus - 1);
+    if (index) set.insert(base::GpuIndex{static_cast<std::uint32_t>(*index)});
+    at = comma + 1;
+  }
+  return set;
+}
+
+// SQLite's integers have a sign; ours that have none come back as they were.
+std::int64_t as_signed(std::uint64_t value) { return static_cast<std::int64_t>(value); }
+std::uint64_t as_unsigned(std::int64_t value) { return static_cast<std::uint64_t>(value); }
+
+constexpr const char* kColumns =
+    "id, uid, token, name, wanted, gpu_count, memory, time_limit, on_limit, exclusive, requeue, array, array_index, "
+    "array_limit, state, outcome, attempt, given, ord, priority, held, ran, submitted_at, started_at, ended_at, "
+    "exit_status, note";
+
+StoredJob read_job(SQLite::Statement& row) {
+  int at = 0;
+  const auto next = [&] { return row.getColumn(at++).getInt64(); };
+  const auto next_text = [&] { return row.getColumn(at++).getString(); };
+  const auto next_unsigned = [&] { return static_cast<std::uint32_t>(next()); };
+  StoredJob job;
+  job.spec.id = job.core.job = JobId{as_unsigned(next())};
+  job.spec.uid = next_unsigned();
+  job.token = next_text();
+  job.name = next_text();
+  job.spec.gpus = gpu_set(next_text());
+  job.spec.gpu_count = next_unsigned();
+  job.spec.memory = as_unsigned(next());
+  job.spec.time_limit = base::Duration(next());
+  job.spec.on_limit = static_cast<sched::jobs::OnLimit>(next());
+  job.spec.exclusive = next() != 0;
+  job.spec.requeue = next() != 0;
+  job.spec.array = JobId{as_unsigned(next())};
+  job.spec.array_index = next_unsigned();
+  job.spec.array_limit = next_unsigned();
+  job.core.state = static_cast<JobState>(next());
+  job.core.outcome = static_cast<sched::jobs::Outcome>(next());
+  job.core.attempt = next_unsigned();
+  job.core.gpus = gpu_set(next_text());
+  job.spec.order = job.core.order = as_unsigned(next());
+  job.spec.priority = job.core.priority = static_cast<std::int32_t>(next());
+  job.spec.held = job.core.held = next() != 0;
+  job.core.ran = base::Duration(next());
+  job.submitted_at = next();
+  job.started_at = next();
+  job.ended_at = next();
+  job.exit_status = static_cast<int>(next());
+  job.note = next_text();
+  return job;
+}
+
+// A statement that is to be used again: reset when this goes, so that it holds no lock on what it read.
+class Use {
+ public:
+  explicit Use(SQLite::Statement& statement) : statement_(statement) {}
+  ~Use() {
+    statement_.tryReset();
+    statement_.clearBindings();
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  SQLite::Statement* operator->() { return &statement_; }
+  SQLite::Statement& operator*() { return statement_; }
+
+ private:
+  SQLite::Statement& statement_;
+};
+
+class Writer {
+ public:
+  explicit Writer(SQLite::Database& db)
+      : db_(db),
+        insert_(db, "INSERT INTO jobs (" + std::string(kColumns) +
+                        ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
+                        "ON CONFLICT (uid, token) WHERE token <> '' DO NOTHING"),
+        document_(db, "INSERT INTO documents (job, body) VALUES (?,?)"),
+        dependency_(db, "INSERT INTO dependencies (job, place, target, whole_array, need, fate) VALUES (?,?,?,?,?,?)"),
+        token_(db, "SELECT id FROM jobs WHERE uid = ? AND token = ? AND token <> ''"),
+        last_id_(db, "UPDATE counters SET value = max(value, ?) WHERE name = 'last_id'"),
+        core_(db,
+              "UPDATE jobs SET state = ?, outcome = ?, attempt = ?, given = ?, ord = ?, priority = ?, held = ?, ran = ?"
+              " WHERE id = ?"),
+        rest_(db,
+              "UPDATE jobs SET started_at = coalesce(?, started_at), ended_at = coalesce(?, ended_at), "
+              "exit_status = coalesce(?, exit_status), note = coalesce(?, note) WHERE id = ?"),
+        usage_(db, "INSERT OR REPLACE INTO usage (uid, gpu_microseconds, at) VALUES (?,?,?)"),
+        keep_(db, "INSERT OR REPLACE INTO kept (key, value) VALUES (?,?)"),
+        drop_(db, "DELETE FROM kept WHERE key = ?"),
+        old_(db, "SELECT id FROM jobs WHERE state = 8 AND ended_at < ? ORDER BY ended_at, id LIMIT ?"),
+        delete_job_(db, "DELETE FROM jobs WHERE id = ?"),
+        delete_document_(db, "DELETE FROM documents WHERE job = ?"),
+        delete_dependencies_(db, "DELETE FROM dependencies WHERE job = ?") {}
+
+  Applied apply(const Insert& change) {
+    const StoredJob& job = change.job;
+    {
+      Use insert(insert_);
+      bind(*insert, job);
+      if (insert->exec() == 0) return {false, find_token(job.spec.uid, job.token), 0};
+    }
+    const std::int64_t id = as_signed(job.spec.id.value);
+    Use document(document_);
+    document->bind(1, id);
+    document->bindNoCopy(2, change.document.data(), static_cast<int>(change.document.size()));
+    document->exec();
+    int place = 0;
+    for (const Dependency& one : job.spec.after) {
+      Use dependency(dependency_);
+      dependency->bind(1, id);
+      dependency->bind(2, place++);
+      dependency->bind(3, as_signed(one.on.value));
+      dependency->bind(4, one.whole_array ? 1 : 0);
+      dependency->bind(5, static_cast<int>(one.need));
+      dependency->bind(6, static_cast<int>(one.fate));
+      dependency->exec();
+    }
+    Use last_id(last_id_);
+    last_id->bind(1, id);
+    last_id->exec();
+    return {};
+  }
+
+  Applied apply(const Update& change) {
+    bool there = true;
+    if (change.core) {
+      Use core(core_);
+      core->bind(1, static_cast<int>(change.core->state));
+      core->bind(2, static_cast<int>(change.core->outcome));
+      core->bind(3, static_cast<std::int64_t>(change.core->attempt));
+      core->bind(4, change.core->gpus.to_string());
+      core->bind(5, as_signed(change.core->order));
+      core->bind(6, change.core->priority);
+      core->bind(7, change.core->held ? 1 : 0);
+      core->bind(8, static_cast<std::int64_t>(change.core->ran.count()));
+      core->bind(9, as_signed(change.job.value));
+      there = core->exec() > 0;
+    }
+    if (!change.core || change.started_at || change.ended_at || change.exit_status || change.note) {
+      Use rest(rest_);
+      if (change.started_at) rest->bind(1, *change.started_at);
+      if (change.ended_at) rest->bind(2, *change.ended_at);
+      if (change.exit_status) rest->bind(3, *change.exit_status);
+      if (change.note) rest->bind(4, *change.note);
+      rest->bind(5, as_signed(change.job.value));
+      there = rest->exec() > 0;
+    }
+    return {there, {}, 0};
+  }
+
+  Applied apply(const PutUsage& change) {
+    Use usage(usage_);
+    usage->bind(1, static_cast<std::int64_t>(change.uid));
+    usage->bind(2, as_signed(change.gpu_microseconds));
+    usage->bind(3, change.at);
+    usage->exec();
+    return {};
+  }
+
+  Applied apply(const PutValue& change) {
+    Use statement(change.value.empty() ? drop_ : keep_);
+    statement->bind(1, change.key);
+    if (!change.value.empty()) statement->bind(2, change.value);
+    statement->exec();
+    return {};
+  }
+
+  Applied apply(const Prune& change) {
+    std::vector<std::int64_t> ids;
+    {
+      Use old(old_);
+      old->bind(1, change.ended_before);
+      old->bind(2, static_cast<std::int64_t>(change.at_most));
+      while (old->executeStep()) ids.push_back(old->getColumn(0).getInt64());
+    }
+    for (const std::int64_t id : ids) {
+      for (SQLite::Statement* statement : {&delete_job_, &delete_document_, &delete_dependencies_}) {
+        Use remove(*statement);
+        remove->bind(1, id);
+        remove->exec();
+      }
+    }
+    return {true, {}, static_cast<std::uint32_t>(ids.size())};
+  }
+
+ private:
+  std::optional<JobId> find_token(std::uint32_t uid, const std::string& token) {
+    Use find(token_);
+    find->bind(1, static_cast<std::int64_t>(uid));
+    find->bind(2, token);
+    if (!find->executeStep()) return std::nullopt;
+    return JobId{as_unsigned(find->getColumn(0).getInt64())};
+  }
+
+  static void bind(SQLite::Statement& insert, const StoredJob& job) {
+    int at = 1;
+    const auto put = [&](std::int64_t value) { insert.bind(at++, value); };
+    const auto put_text = [&](const std::string& value) { insert.bind(at++, value); };
+    put(as_signed(job.spec.id.value));
+    put(job.spec.uid);
+    put_text(job.token);
+    put_text(job.name);
+    put_text(job.spec.gpus.to_string());
+    put(job.spec.gpu_count);
+    put(as_signed(job.spec.memory));
+    put(job.spec.time_limit.count());
+    put(static_cast<int>(job.spec.on_limit));
+    put(job.spec.exclusive ? 1 : 0);
+    put(job.spec.requeue ? 1 : 0);
+    put(as_signed(job.spec.array.value));
+    put(job.spec.array_index);
+    put(job.spec.array_limit);
+    put(static_cast<int>(job.core.state));
+    put(static_cast<int>(job.core.outcome));
+    put(job.core.attempt);
+    put_text(job.core.gpus.to_string());
+    put(as_signed(job.core.order));
+    put(job.core.priority);
+    put(job.core.held ? 1 : 0);
+    put(job.core.ran.count());
+    put(job.submitted_at);
+    put(job.started_at);
+    put(job.ended_at);
+    put(job.exit_status);
+    put_text(job.note);
+  }
+
+  SQLite::Database& db_;
+  SQLite::Statement insert_, document_, dependency_, token_, last_id_, core_, rest_, usage_, keep_, drop_, old_,
+      delete_job_, delete_document_, delete_dependencies_;
+};
+
+class SqliteStore final : public JobStore {
+ public:
+  explicit SqliteStore(const SqliteOptions& options)
+      : what_(path_of(options)),
+        write_db_(options.path, SQLite::OPEN_READWRITE, kBusyMilliseconds, options.vfs),
+        read_db_(open_for_reading(options)),
+        writer_(write_db_) {}
+
+  Result<std::vector<Applied>> commit(const std::vector<Change>& changes) override {
+    GPUMUX_TRY(check(changes));
+    const std::lock_guard lock(write_mutex_);
+    try {
+      if (fence_wanted_) write_fence();
+      SQLite::Transaction transaction(write_db_, SQLite::TransactionBehavior::IMMEDIATE);
+      std::vector<Applied> applied;
+      applied.reserve(changes.size());
+      for (const Change& change : changes) {
+        applied.push_back(std::visit([this](const auto& one) { return writer_.apply(one); }, change));
+      }
+      fence_wanted_ = true;
+      transaction.commit();
+      fence_wanted_ = false;
+      return applied;
+    } catch (const SQLite::Exception& e) {
+      const auto error = failed(e, "cannot write to the " + what_);
+      after_failure();
+      return error;
+    }
+  }
+
+  Result<JobId> next_id() const override {
+    return read<JobId>([&]() -> Result<JobId> {
+      SQLite::Statement query(read_db_, "SELECT value FROM counters WHERE name = 'last_id'");
+      if (!query.executeStep()) return base::fail(Code::kInvalid, what_ + " has lost its counter of jobs");
+      return JobId{as_unsigned(query.getColumn(0).getInt64()) + 1};
+    });
+  }
+
+  Result<StoredJob> find(JobId id) const override {
+    return read<StoredJob>([&]() -> Result<StoredJob> {
+      SQLite::Statement query(read_db_, "SELECT " + std::string(kColumns) + " FROM jobs WHERE id = ?");
+      query.bind(1, as_signed(id.value));
+      if (!query.executeStep()) return not_found(id);
+      StoredJob job = read_job(query);
+      SQLite::Statement after(read_db_,
+                              "SELECT target, whole_array, need, fate FROM dependencies WHERE job = ? ORDER BY place");
+      after.bind(1, as_signed(id.value));
+      while (after.executeStep()) job.spec.after.push_back(read_dependency(after, 0));
+      return job;
+    });
+  }
+
+  Result<std::string> document(JobId id) const override {
+    return read<std::string>([&]() -> Result<std::string> {
+      SQLite::Statement query(read_db_, "SELECT body FROM documents WHERE job = ?");
+      query.bind(1, as_signed(id.value));
+      if (!query.executeStep()) return not_found(id);
+      return query.getColumn(0).getString();
+    });
+  }
+
+  Result<std::optional<JobId>> find_token(std::uint32_t uid, std::string_view token) const override {
+    return read<std::optional<JobId>>([&]() -> Result<std::optional<JobId>> {
+      SQLite::Statement query(read_db_, "SELECT id FROM jobs WHERE uid = ? AND token = ? AND token <> ''");
+      query.bind(1, static_cast<std::int64_t>(uid));
+      query.bind(2, std::string(token));
+      if (!query.executeStep()) return std::nullopt;
+      return JobId{as_unsigned(query.getColumn(0).getInt64())};
+    });
+  }
+
+  Result<Page> page(const Query& query) const override {
+    return read<Page>([&]() -> Result<Page> {
+      const std::uint32_t at_most = std::clamp(query.at_most, 1u, kMaxPageJobs);
+      std::string sql = "SELECT " + std::string(kColumns) + " FROM jobs WHERE ";
+      sql += query.newest_first ? "id < ?1" : "id > ?1";
+      // Written out, not bound: only so can the partial indexes be used.
+      if (query.which == Query::Which::kUnfinished) sql += " AND state <> 8";
+      if (query.which == Query::Which::kDone) sql += " AND state = 8";
+      if (query.uid) sql += " AND uid = ?3";
+      if (query.array) sql += " AND array = ?4 AND array <> 0";
+      sql += query.newest_first ? " ORDER BY id DESC LIMIT ?2" : " ORDER BY id LIMIT ?2";
+      SQLite::Statement select(read_db_, sql);
+      const bool from_the_end = query.newest_first && query.beyond == sched::jobs::kNoJob;
+      select.bind(1, from_the_end ? INT64_MAX : as_signed(query.beyond.value));
+      select.bind(2, static_cast<std::int64_t>(at_most) + 1);
+      if (query.uid) select.bind(3, static_cast<std::int64_t>(*query.uid));
+      if (query.array) select.bind(4, as_signed(query.array->value));
+      Page page;
+      while (select.executeStep()) {
+        page.more = page.jobs.size() == at_most;
+        if (page.more) break;
+        page.jobs.push_back(read_job(select));
+      }
+      return page;
+    });
+  }
+
+  Result<std::vector<StoredJob>> unfinished() const override {
+    return read<std::vector<StoredJob>>([&]() -> Result<std::vector<StoredJob>> {
+      SQLite::Transaction one_moment(read_db_);
+      std::vector<StoredJob> all;
+      SQLite::Statement select(read_db_, "SELECT " + std::string(kColumns) + " FROM jobs WHERE state <> 8 ORDER BY id");
+      while (select.executeStep()) all.push_back(read_job(select));
+      SQLite::Statement after(read_db_,
+                              "SELECT d.job, d.target, d.whole_array, d.need, d.fate FROM jobs j JOIN dependencies d "
+                              "ON d.job = j.id WHERE j.state <> 8 ORDER BY d.job, d.place");
+      auto job = all.begin();
+      while (after.executeStep()) {
+        const JobId id{as_unsigned(after.getColumn(0).getInt64())};
+        while (job->spec.id != id) ++job;
+        Dependency dependency = read_dependency(after, 1);
+        if (dependency.fate == Dependency::Fate::kPending)
+          dependency.fate = known_fate(dependency).value_or(Dependency::Fate::kBroken);
+        job->spec.after.push_back(dependency);
+      }
+      return all;
+    });
+  }
+
+  Result<Dependency::Fate> fate(const Dependency& dependency) const override {
+    return read<Dependency::Fate>([&]() -> Result<Dependency::Fate> {
+      const std::optional<Dependency::Fate> fate = known_fate(dependency);
+      if (!fate) return not_found(dependency.on);
+      return *fate;
+    });
+  }
+
+  Result<std::vector<Usage>> usage() const override {
+    return read<std::vector<Usage>>([&]() -> Result<std::vector<Usage>> {
+      std::vector<Usage> all;
+      SQLite::Statement select(read_db_, "SELECT uid, gpu_microseconds, at FROM usage ORDER BY uid");
+      while (select.executeStep()) {
+        all.push_back({static_cast<std::uint32_t>(select.getColumn(0).getInt64()),
+                       as_unsigned(select.getColumn(1).getInt64()), select.getColumn(2).getInt64()});
+      }
+      return all;
+    });
+  }
+
+  Result<std::map<std::string, std::string>> values() const override {
+    return read<std::map<std::string, std::string>>([&]() -> Result<std::map<std::string, std::string>> {
+      std::map<std::string, std::string> all;
+      SQLite::Statement select(read_db_, "SELECT key, value FROM kept");
+      while (select.executeStep()) all[select.getColumn(0).getString()] = select.getColumn(1).getString();
+      return all;
+    });
+  }
+
+ private:
+  // The writing connection has made the file what it is to be before the reading one looks at it.
+  SQLite::Database open_for_reading(const SqliteOptions& options) {
+    prepare(write_db_, options.checkpoint_pages);
+    SQLite::Database db(options.path, SQLite::OPEN_READWRITE, kBusyMilliseconds, options.vfs);
+    db.exec("PRAGMA query_only = ON");
+    return db;
+  }
+
+  static void prepare(SQLite::Database& db, std::uint32_t checkpoint_pages) {
+    db.exec("PRAGMA journal_mode = WAL");
+    db.exec("PRAGMA synchronous = FULL");
+    db.exec("PRAGMA temp_store = MEMORY");
+    db.exec("PRAGMA wal_autocheckpoint = " + std::to_string(checkpoint_pages));
+    db.exec(std::string("PRAGMA journal_size_limit = ") + kMostLogBytes);
+    migrate(db);
+  }
+
+  static void migrate(SQLite::Database& db) {
+    SQLite::Transaction transaction(db, SQLite::TransactionBehavior::IMMEDIATE);
+    const int version = db.execAndGet("PRAGMA user_version").getInt();
+    const int newest = static_cast<int>(kSchema.size());
+    if (version == newest) return;
+    if (version == 0) db.exec("PRAGMA application_id = " + std::to_string(kApplicationId));
+    for (int step = version; step < newest; ++step) db.exec(kSchema[static_cast<std::size_t>(step)]);
+    db.exec("PRAGMA user_version = " + std::to_string(newest));
+    transaction.commit();
+  }
+
+  void write_fence() {
+    write_db_.exec("UPDATE counters SET value = value + 1 WHERE name = 'fence'");
+    fence_wanted_ = false;
+  }
+
+  void after_failure() {
+    if (!fence_wanted_) return;
+    try {
+      write_fence();
+    } catch (const SQLite::Exception&) {
+      // The next commit tries again before it does anything.
+    }
+  }
+
+  static Dependency read_dependency(SQLite::Statement& row, int at) {
+    Dependency dependency;
+    dependency.on = JobId{as_unsigned(row.getColumn(at).getInt64())};
+    dependency.whole_array = row.getColumn(at + 1).getInt() != 0;
+    dependency.need = static_cast<Dependency::Need>(row.getColumn(at + 2).getInt());
+    dependency.fate = static_cast<Dependency::Fate>(row.getColumn(at + 3).getInt());
+    return dependency;
+  }
+
+  std::optional<Dependency::Fate> known_fate(const Dependency& dependency) const {
+    // What each state and outcome there is means: there are few, however many elements an array has.
+    SQLite::Statement select(read_db_, dependency.whole_array
+                                           ? "SELECT DISTINCT state, outcome FROM jobs WHERE array = ? AND array <> 0"
+                                           : "SELECT state, outcome FROM jobs WHERE id = ?");
+    select.bind(1, as_signed(dependency.on.value));
+    std::optional<Dependency::Fate> all;
+    while (select.executeStep()) {
+      const Dependency::Fate one = fate_of(dependency.need, static_cast<JobState>(select.getColumn(0).getInt()),
+                                           static_cast<sched::jobs::Outcome>(select.getColumn(1).getInt()));
+      if (one == Dependency::Fate::kBroken) return one;
+      if (!all || one == Dependency::Fate::kPending) all = one;
+    }
+    return all;
+  }
+
+  tl::unexpected<base::Error> not_found(JobId job) const {
+    return base::fail(Code::kNotFound, "there is no job " + std::to_string(job.value));
+  }
+
+  template <class T, class Body>
+  Result<T> read(Body body) const {
+    const std::lock_guard lock(read_mutex_);
+    try {
+      return body();
+    } catch (const SQLite::Exception& e) {
+      return failed(e, "cannot read the " + what_);
+    }
+  }
+
+  std::string what_;
+  mutable std::mutex write_mutex_, read_mutex_;
+  SQLite::Database write_db_;
+  mutable SQLite::Database read_db_;
+  Writer writer_;
+  bool fence_wanted_ = false;  // the log may hold a commit that has failed
+};
+
+// Ours, empty, or somebody else's.
+Status recognise(const SqliteOptions& options) {
+  SQLite::Database db(options.path, SQLite::OPEN_READWRITE, kBusyMilliseconds, options.vfs);
+  const int version = db.execAndGet("PRAGMA user_version").getInt();
+  const int application = db.execAndGet("PRAGMA application_id").getInt();
+  const int tables = db.execAndGet("SELECT count(*) FROM sqlite_master").getInt();
+  if (tables == 0 && version == 0) return {};
+  if (application != kApplicationId)
+    return base::fail(Code::kInvalid, options.path + " is a database, but not a job store; move it away");
+  if (version > static_cast<int>(kSchema.size()))
+    return base::fail(Code::kUnsupported, "the " + path_of(options) + " is of version " + std::to_string(version) +
+                                              ", written by a newer gpumux; this one knows versions up to " +
+                                              std::to_string(kSchema.size()));
+  return {};
+}
+
+// Made by us, so that nobody else can read it from the first moment: SQLite gives its two other files the same rights.
+Status make_file(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) return base::fail_errno(errno, "cannot open the job store " + path);
+  ::close(fd);
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<JobStore>> open_sqlite_store(const SqliteOptions& options) {
+  GPUMUX_TRY(make_file(options.path));
+  try {
+    GPUMUX_TRY(recognise(options));
+    return std::make_unique<SqliteStore>(options);
+  } catch (const SQLite::Exception& e) {
+    return failed(e, "cannot open the " + path_of(options));
+  }
+}
+
+}  // namespace gpumux::store

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is particular to the store in a file: whose file it opens, who can read it, versions; and the queue of commits.
+#include "store/sqlite_store.h"
+
+#include <SQLiteCpp/SQLiteCpp.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <fstream>
+#include <mutex>
+
+#include "store/commit_queue.h"
+#include "store/memory_store.h"
+#include "store/schema.h"
+#include "store/store_test_support.h"
+
+namespace gpumux::store {
+namespace {
+
+TEST(SqliteStore, OnlyItsOwnerCanReadIt) {
+  TemporaryFolder folder;
+  const std::string path = folder.file("jobs.db");
+  auto store = open_sqlite_store({path, "", kCheckpointPages});
+  ASSERT_TRUE(store) << store.error().message();
+  ASSERT_TRUE((*store)->commit({insert(1)}));
+  for (const char* suffix : {"", "-wal", "-shm"}) {
+    struct stat info {};
+    ASSERT_EQ(::stat((path + suffix).c_str(), &info), 0) << suffix;
+    EXPECT_EQ(info.st_mode & 0777, 0600u) << suffix;
+  }
+}
+
+TEST(SqliteStore, FollowsNoLink) {
+  TemporaryFolder folder;
+  std::filesystem::create_symlink(folder.file("elsewhere"), folder.file("jobs.db"));
+  const auto store = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointPages});
+  ASSERT_FALSE(store);
+  EXPECT_FALSE(std::filesystem::exists(folder.file("elsewhere")));
+}
+
+TEST(SqliteStore, OpensNothingThatIsNotIts) {
+  TemporaryFolder folder;
+  std::ofstream(folder.file("text")) << std::string(5000, 'x');
+  EXPECT_EQ(open_sqlite_store({folder.file("text"), "", kCheckpointPages}).error().code, base::Code::kInvalid);
+  {
+    SQLite::Database other(folder.file("other.db"), SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+    other.exec("CREATE TABLE important (x)");
+  }
+  const auto other = open_sqlite_store({folder.file("other.db"), "", kCheckpointPages});
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().code, base::Code::kInvalid);
+  EXPECT_NE(other.error().message().find("move it away"), std::string::npos);
+  EXPECT_EQ(open_sqlite_store({folder.file("no/such/folder"), "", kCheckpointPages}).error().code,
+            base::Code::kNotFound);
+}
+
+TEST(SqliteStore, RefusesANewerVersion) {
+  TemporaryFolder folder;
+  const std::string path = folder.file("jobs.db");
+  ASSERT_TRUE(open_sqlite_store({path, "", kCheckpointPages}));
+  {
+    SQLite::Database db(path, SQLite::OPEN_READWRITE);
+    db.exec("PRAGMA user_version = " + std::to_string(kSchema.size() + 1));
+  }
+  const auto store = open_sqlite_store({path, "", kCheckpointPages});
+  ASSERT_FALSE(store);
+  EXPECT_EQ(store.error().code, base::Code::kUnsupported);
+}
+
+TEST(SqliteStore, ReadersSeeCommitsOfTheWriter) {
+  TemporaryFolder folder;
+  auto store = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointPages});
+  ASSERT_TRUE(store);
+  for (std::uint64_t id = 1; id <= 20; ++id) {
+    ASSERT_TRUE((*store)->commit({insert(id)}));
+    EXPECT_TRUE((*store)->find(JobId{id}));
+  }
+}
+
+// A store whose commits wait until they are let go, and fail if told to.
+class SlowStore final : public JobStore {
+ public:
+  Result<std::vector<Applied>> commit(const std::vector<Change>& changes) override {
+    std::unique_lock lock(mutex_);
+    ++begun_;
+    changed_.notify_all();
+    changed_.wait(lock, [this] { return open_; });
+    return inner_->commit(changes);
+  }
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    open_ = true;
+    changed_.notify_all();
+  }
+  void wait_for_first() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return begun_ > 0; });
+  }
+  Result<JobId> next_id() const override { return inner_->next_id(); }
+  Result<StoredJob> find(JobId job) const override { return inner_->find(job); }
+  Result<std::string> document(JobId job) const override { return inner_->document(job); }
+  Result<std::optional<JobId>> find_token(std::uint32_t uid, std::string_view token) const override {
+    return inner_->find_token(uid, token);
+  }
+  Result<Page> page(const Query& query) const override { return inner_->page(query); }
+  Result<std::vector<StoredJob>> unfinished() const override { return inner_->unfinished(); }
+  Result<sched::jobs::Dependency::Fate> fate(const sched::jobs::Dependency& dependency) const override {
+    return inner_->fate(dependency);
+  }
+  Result<std::vector<Usage>> usage() const override { return inner_->usage(); }
+  Result<std::map<std::string, std::string>> values() const override { return inner_->values(); }
+
+ private:
+  std::unique_ptr<JobStore> inner_ = make_memory_store();
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int begun_ = 0;
+  bool open_ = false;
+};
+
+TEST(CommitQueue, WhatComesMeanwhileIsOneCommit) {
+  SlowStore store;
+  std::atomic<int> told = 0;
+  {
+    CommitQueue queue(store);
+    const auto count = [&](const Result<std::vector<Applied>>& applied) {
+      ASSERT_TRUE(applied);
+      EXPECT_EQ(applied->size(), 1u);
+      ++told;
+    };
+    queue.hand_in({insert(1)}, count);
+    store.wait_for_first();
+    for (std::uint64_t id = 2; id <= 100; ++id) queue.hand_in({insert(id)}, count);
+    EXPECT_EQ(told, 0);
+    store.let_go();
+    queue.drain();
+    EXPECT_EQ(told, 100);
+    EXPECT_EQ(queue.counts().commits, 2u);
+    EXPECT_EQ(queue.counts().changes, 100u);
+  }
+}
+
+TEST(CommitQueue, OnePartThatIsWrongFailsAlone) {
+  SlowStore store;
+  std::string told;
+  {
+    CommitQueue queue(store);
+    const auto note = [&](char good, char bad) {
+      return [&told, good, bad](const Result<std::vector<Applied>>& applied) { told += applied ? good : bad; };
+    };
+    queue.hand_in({insert(1)}, note('a', 'A'));
+    store.wait_for_first();
+    queue.hand_in({insert(2)}, note('b', 'B'));
+    queue.hand_in({insert(3), insert(1)}, note('c', 'C'));  // 1 is taken
+    queue.hand_in({insert(4)}, note('d', 'D'));
+    store.let_go();
+  }  // and its end waits for all
+  EXPECT_EQ(told, "abCd");
+  EXPECT_FALSE(store.find(JobId{3}));
+  EXPECT_TRUE(store.find(JobId{4}));
+  EXPECT_EQ(store.document(JobId{4}).value(), insert(4).document);
+}
+
+TEST(CommitQueue, ACommitHasAnEnd) {
+  SlowStore store;
+  CommitQueue queue(store);
+  queue.hand_in({insert(1)}, {});
+  store.wait_for_first();
+  for (std::uint64_t id = 2; id <= 2 * kMaxCommitChanges + 1; ++id) queue.hand_in({insert(id)}, {});
+  store.let_go();
+  queue.drain();
+  EXPECT_EQ(queue.counts().commits, 3u);
+}
+
+}  // namespace
+}  // namespace gpumux::store

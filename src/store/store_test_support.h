@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the store's tests share: jobs to store, and a folder that goes away.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "store/job_store.h"
+
+namespace gpumux::store {
+
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (std::filesystem::temp_directory_path() / "gpumux-store-XXXXXX").string();
+    if (::mkdtemp(name.data()) == nullptr) std::abort();
+    path_ = name;
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::string file(const std::string& name) const { return (path_ / name).string(); }
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
+
+inline Insert insert(std::uint64_t id, std::uint32_t uid = 1000, const std::string& token = "") {
+  Insert change;
+  change.job.spec.id = JobId{id};
+  change.job.spec.uid = uid;
+  change.job.core.job = JobId{id};
+  change.job.core.order = change.job.spec.order = id;
+  change.job.token = token;
+  change.job.name = "job " + std::to_string(id);
+  change.job.submitted_at = static_cast<WallTime>(id) * 1000;
+  change.document = "{\"argv\":[\"train\",\"" + std::to_string(id) + "\"]}";
+  return change;
+}
+
+inline Update done(std::uint64_t id, WallTime at, sched::jobs::Outcome outcome = sched::jobs::Outcome::kOk) {
+  Update change{JobId{id}, sched::jobs::Record(), {}, at, 0, {}};
+  change.core->job = JobId{id};
+  change.core->state = sched::jobs::JobState::kDone;
+  change.core->outcome = outcome;
+  change.core->order = id;
+  return change;
+}
+
+}  // namespace gpumux::store
