@@ -31,6 +31,10 @@
 //                       <------------------  HostSpare           keep no more than so much that you could do without
 //                       <------------------  PrepareSwapOut      a revocation is near: get ready to evict
 //
+// What programs get done (sched/gain.h):
+//                       <------------------  Measure             how much has the seat submitted so far?
+//   Measured            ------------------>                      so much
+//
 // What was revoked and does not drain:
 //                       <------------------  Reopen              the lease goes on, under a new epoch (page: granted)
 //                       <------------------  Step                let `permits` submissions through, then drain again
@@ -58,12 +62,14 @@ namespace gpumux::wire {
 
 // 2: Idling; memory; steps of several submissions, which Stepped counts.
 // 3: host memory that is kept mapped where it has been.
-inline constexpr std::uint32_t kProtocolVersion = 3;
+// 4: Measure.
+inline constexpr std::uint32_t kProtocolVersion = 4;
 inline constexpr std::uint32_t kOldestProtocolVersion = 1;
 inline constexpr std::uint32_t kIdlingProtocol = 2;
 inline constexpr std::uint32_t kMemoryProtocol = 2;  // a seat that speaks less leaves its memory to the driver
 inline constexpr std::uint32_t kManyStepsProtocol = 2;
 inline constexpr std::uint32_t kKeptHostProtocol = 3;
+inline constexpr std::uint32_t kMeasureProtocol = 4;
 
 enum class Type : std::uint32_t {
   kHello = 1,
@@ -82,6 +88,7 @@ enum class Type : std::uint32_t {
   kHostWanted = 14,
   kHostReturned = 15,
   kHostForgotten = 16,
+  kMeasured = 17,
 
   kWelcome = 64,
   kRefused = 65,
@@ -96,6 +103,7 @@ enum class Type : std::uint32_t {
   kHostSpare = 74,
   kPrepareSwapOut = 75,
   kHostForget = 76,
+  kMeasure = 77,
 };
 
 struct Header {
@@ -291,6 +299,16 @@ struct HostForgotten {
   std::uint32_t reserved = 0;
 };
 
+// Answers Measure: how much work the seat has submitted since its process began, in whatever unit, which never changes.
+// It is compared with what the same seat says at other times only.
+struct Measured {
+  static constexpr Type kType = Type::kMeasured;
+  static constexpr std::size_t kMinimumBytes = 16;
+  std::uint32_t slot = 0;
+  std::uint32_t question = 0;  // the Measure's
+  std::uint64_t submissions = 0;
+};
+
 // This process's seats belong together from now on (it uses peers or collectives), and with everybody of the same user
 // who joined the same key. An empty key: only this process's own seats.
 struct GangJoin {
@@ -464,10 +482,19 @@ struct PrepareSwapOut {
   std::uint64_t managed = 0;
 };
 
-using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped,
-                                   GangJoin, Note, Idling, Memory, RoomWanted, HostWanted, HostReturned, HostForgotten>;
+// To be answered by Measured, at once. Only to who speaks kMeasureProtocol.
+struct Measure {
+  static constexpr Type kType = Type::kMeasure;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint32_t slot = 0;
+  std::uint32_t question = 0;
+};
+
+using TenantMessage =
+    std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped, GangJoin, Note, Idling,
+                 Memory, RoomWanted, HostWanted, HostReturned, HostForgotten, Measured>;
 using DaemonMessage = std::variant<Welcome, Refused, SeatOpened, SeatRefused, Revoke, Reopen, Step, Contention, Room,
-                                   HostLent, HostForget, HostSpare, PrepareSwapOut>;
+                                   HostLent, HostForget, HostSpare, PrepareSwapOut, Measure>;
 
 // ---- codec ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "wire/runner_messages.h"
+
+#include "wire/decode.h"
+
+namespace gpumux::wire {
+namespace {
+
+template <class Enum>
+bool within(Enum value, Enum first, Enum last) {
+  return static_cast<std::uint32_t>(value) >= static_cast<std::uint32_t>(first) &&
+         static_cast<std::uint32_t>(value) <= static_cast<std::uint32_t>(last);
+}
+
+struct Checks {
+  static void tidy(Begin& m) { terminate(m.directory); }
+  static void tidy(RunnerEnded& m) { terminate(m.text); }
+  static void tidy(RunnerRefused& m) { terminate(m.text); }
+  template <class Message>
+  static void tidy(Message&) {}
+
+  static bool known(const Begin& m) { return m.directory[0] == '/'; }
+  static bool known(const Terminate& m) { return within(m.reason, EndReason::kCancelled, EndReason::kDaemon); }
+  static bool known(const RunnerState& m) {
+    return within(m.phase, RunnerPhase::kStarting, RunnerPhase::kEnded) &&
+           within(m.suspension, Suspension::kNone, Suspension::kFailed);
+  }
+  static bool known(const RunnerEnded& m) {
+    return within(m.how, EndHow::kExited, EndHow::kSetupFailed) &&
+           within(m.reason, EndReason::kNone, EndReason::kDaemon);
+  }
+  template <class Message>
+  static bool known(const Message&) {
+    return true;
+  }
+};
+
+}  // namespace
+
+base::Result<ToRunner> decode_to_runner(std::span<const std::byte> bytes) {
+  return decode<Checks>(bytes, static_cast<const ToRunner*>(nullptr));
+}
+
+base::Result<FromRunner> decode_from_runner(std::span<const std::byte> bytes) {
+  return decode<Checks>(bytes, static_cast<const FromRunner*>(nullptr));
+}
+
+}  // namespace gpumux::wire
