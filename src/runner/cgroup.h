@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The job's own control group (version 2): what is born in it stays in it, whoever its parent becomes, so it can be
+// frozen and killed as a whole.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::runner {
+
+// Where the job's own group will be: below `parent` (wire::RunnerSpec::cgroup_parent). Empty, with no error: nowhere,
+// as "none" says, or because with "auto" there is no version 2, or this process's own group is not for it to divide: on
+// a system under systemd only a group with the mark of having been delegated is.
+std::string plan_cgroup(const std::string& parent, std::uint64_t job, std::uint32_t attempt);
+
+class Cgroup {
+ public:
+  // Makes the directory. An error leaves nothing behind; the job is then held together without a group.
+  static base::Result<Cgroup> make(const std::string& path);
+
+  // In the job's process, before it drops its rights: from here on it and all that it starts are in the group.
+  base::Status join() const;
+
+  base::Status freeze(bool frozen) const;
+  // Whether all of it is frozen by now.
+  base::Result<bool> is_frozen() const;
+  // SIGKILL to everything in it, at once where the kernel can (5.14).
+  base::Status kill() const;
+  base::Result<bool> is_empty() const;
+  base::Result<std::vector<pid_t>> members() const;
+  // Removes it and what root's jobs have made below it. False: not yet; who has just ended may be in it for a moment.
+  bool remove() const;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  base::Status write(const char* name, const char* value) const;
+  base::Result<bool> event(const char* key) const;
+
+  std::string path_;
+  os::FileDescriptor directory_;
+};
+
+}  // namespace gpumux::runner

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the job's process tells its supervisor on its way to the command, over a pipe: how far it has come, and why it
+// cannot go on.
+//
+// With a set-up command the pipe is open in that command too, so what comes through it is the user's own word about his
+// own job: it is bounded, its text is made harmless, and it decides nothing but how that job's end is described.
+#pragma once
+
+#include <climits>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace gpumux::runner {
+
+enum class ReportKind : std::uint32_t {
+  kNoCgroup = 1,   // it is not in the job's group; find it otherwise
+  kSetup = 2,      // next thing the set-up command's shell is executed
+  kLaunching = 3,  // next thing the command itself is executed
+  kFailed = 4,     // it will end with status `code`, for the reason in the text
+};
+
+struct Report {
+  ReportKind kind = ReportKind::kFailed;
+  std::uint32_t code = 0;
+  char text[248] = {};
+};
+static_assert(sizeof(Report) == 256 && sizeof(Report) <= PIPE_BUF, "a report is written whole or not at all");
+
+// Sends it; nothing if the supervisor is gone.
+void send_report(int pipe, ReportKind kind, std::uint32_t code, std::string_view text);
+
+// The next report that has arrived. Anything that is none of them is left out.
+std::optional<Report> receive_report(int pipe);
+
+// As people may see it on their terminals: control characters, and bytes beyond ASCII, become '?'.
+std::string printable(std::string_view text);
+
+}  // namespace gpumux::runner

@@ -1,0 +1,367 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: the parts on which a job's safety rests hold by themselves: nothing is opened through somebody else's link,
+// rights that were given up cannot be had again, a stranger is never signalled, the environment is joined as
+// documented. Method: as root, in forked children of users who exist by number only; without root, what can be shown
+// without it.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <linux/capability.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+
+#include "os/durable_file.h"
+#include "runner/child.h"
+#include "runner/descendants.h"
+#include "runner/job_log.h"
+#include "runner/launch.h"
+#include "runner/privileges.h"
+#include "runner/report.h"
+
+namespace gpumux::runner {
+namespace {
+
+using wire::LogOpening;
+using wire::SetHow;
+
+constexpr std::uint32_t kAlice = 60001;
+constexpr std::uint32_t kBob = 60002;
+
+bool is_root() { return ::geteuid() == 0; }
+
+// What `act` returns (below 100), in a child process.
+int in_child(const std::function<int()>& act) {
+  const pid_t pid = ::fork();
+  if (pid == 0) ::_exit(act());
+  int status = 0;
+  ::waitpid(pid, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+wire::RunnerSpec spec_of(std::uint32_t user) {
+  wire::RunnerSpec spec;
+  spec.uid = spec.gid = user;
+  spec.groups = {user, 60100};
+  return spec;
+}
+
+int as(std::uint32_t user, const std::function<int()>& act) {
+  return in_child([&] {
+    if (!become_user(spec_of(user))) return 99;
+    return act();
+  });
+}
+
+class RunnerParts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char folder[] = "/tmp/gpumux-runner-parts-XXXXXX";
+    ASSERT_NE(::mkdtemp(folder), nullptr);
+    folder_ = folder;
+    // As /tmp: everybody may make files, nobody may remove another's.
+    ASSERT_EQ(::chmod(folder, 01777), 0);
+  }
+  void TearDown() override {
+    std::error_code error;
+    std::filesystem::remove_all(folder_, error);
+  }
+  static std::string text_of(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  }
+  static bool opens(const std::string& path, LogOpening opening) { return open_job_log(path, opening).has_value(); }
+
+  std::string folder_;
+};
+
+// ---- rights -----------------------------------------------------------------------------------------------
+
+TEST_F(RunnerParts, RightsAreGoneForGood) {
+  if (!is_root()) GTEST_SKIP() << "needs root";
+  EXPECT_EQ(as(kAlice,
+               [&] {
+                 if (::getuid() != kAlice || ::geteuid() != kAlice || ::getgid() != kAlice) return 1;
+                 if (::setuid(0) == 0 || ::setreuid(0, 0) == 0 || ::setgid(0) == 0) return 2;
+                 if (::setuid(kBob) == 0 || ::setgid(kBob) == 0) return 3;
+                 gid_t groups[16];
+                 if (::getgroups(16, groups) != 2) return 4;
+                 if (::open("/etc/shadow", O_RDONLY) >= 0) return 5;
+                 if (::kill(1, 0) == 0) return 6;
+                 return 0;
+               }),
+            0);
+}
+
+TEST_F(RunnerParts, InheritedCapabilitiesAreNot) {
+  if (!is_root()) GTEST_SKIP() << "needs root";
+  EXPECT_EQ(in_child([&] {
+              // As a careless parent would have left it: inheritable and ambient, which survive a change of the user.
+              __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+              __user_cap_data_struct data[2] = {};
+              ::syscall(SYS_capget, &header, data);
+              data[0].inheritable = data[0].permitted;
+              if (::syscall(SYS_capset, &header, data) != 0) return 1;
+              if (::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_KILL, 0, 0) != 0) return 2;
+              if (::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0) return 3;
+              if (!become_user(spec_of(kAlice))) return 4;
+              ::syscall(SYS_capget, &header, data);
+              for (const auto& part : data) {
+                if ((part.effective | part.permitted | part.inheritable) != 0) return 5;
+              }
+              if (::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_IS_SET, CAP_KILL, 0, 0) != 0) return 6;
+              return ::kill(1, 0) == 0 ? 7 : 0;
+            }),
+            0);
+}
+
+TEST_F(RunnerParts, WithoutRootOnlyOnesOwnJobIsTaken) {
+  const auto act = [] {
+    wire::RunnerSpec own = spec_of(::geteuid());
+    own.gid = ::getegid();
+    if (!become_user(own)) return 1;
+    wire::RunnerSpec other = own;
+    other.uid = own.uid + 1;
+    if (become_user(other)) return 2;
+    other = own;
+    other.gid = own.gid + 1;
+    return become_user(other) ? 3 : 0;
+  };
+  EXPECT_EQ(is_root() ? as(kAlice, act) : in_child(act), 0);
+}
+
+TEST_F(RunnerParts, TheSupervisorKeepsSignallingOnly) {
+  if (!is_root()) GTEST_SKIP() << "needs root";
+  EXPECT_EQ(in_child([] {
+              if (!keep_only_signalling(false)) return 1;
+              __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+              __user_cap_data_struct data[2] = {};
+              ::syscall(SYS_capget, &header, data);
+              if (data[0].permitted != 1u << CAP_KILL || data[1].permitted != 0) return 2;
+              return ::setuid(kAlice) == 0 ? 3 : 0;
+            }),
+            0);
+}
+
+TEST_F(RunnerParts, LimitsAreRaisedOnlySoFarAsTheyMayBe) {
+  const auto act = [] {
+    if (!apply_limits({{RLIMIT_NOFILE, 0, 64, 128}})) return 1;
+    if (!apply_limits({{RLIMIT_NOFILE, 0, 256, 512}})) return 2;
+    rlimit now{};
+    ::getrlimit(RLIMIT_NOFILE, &now);
+    return now.rlim_cur == 128 && now.rlim_max == 128 ? 0 : 3;
+  };
+  EXPECT_EQ(is_root() ? as(kAlice, act) : in_child(act), 0);
+}
+
+// ---- the log ----------------------------------------------------------------------------------------------
+
+TEST_F(RunnerParts, OurLogsAreNeverOpenedThroughALink) {
+  if (!is_root()) GTEST_SKIP() << "needs root to be several users";
+  const std::string target = folder_ + "/target";
+  ASSERT_EQ(as(kAlice,
+               [&] {
+                 std::ofstream(target) << "precious";
+                 return 0;
+               }),
+            0);
+  const std::string path = folder_ + "/1.log";
+  for (const std::uint32_t owner : {kBob, kAlice}) {
+    ASSERT_EQ(as(owner, [&] { return ::symlink(target.c_str(), path.c_str()) == 0 ? 0 : 1; }), 0);
+    for (const LogOpening opening : {LogOpening::kOursTruncate, LogOpening::kOursAppend})
+      EXPECT_EQ(as(kAlice, [&] { return opens(path, opening) ? 1 : 0; }), 0) << owner;
+    // What the user named himself: through his own link, and never through another's.
+    EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kUsersAppend) ? 1 : 0; }), owner == kAlice ? 1 : 0);
+    EXPECT_EQ(text_of(target), "precious");
+    std::filesystem::remove(path);
+  }
+  // A hard link, another's file, a directory, a FIFO.
+  ASSERT_EQ(::link(target.c_str(), path.c_str()), 0);
+  EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kOursTruncate) ? 1 : 0; }), 0);
+  EXPECT_EQ(text_of(target), "precious");
+  std::filesystem::remove(path);
+  ASSERT_EQ(as(kBob,
+               [&] {
+                 std::ofstream file(path);
+                 return ::chmod(path.c_str(), 0666);
+               }),
+            0);
+  EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kOursAppend) ? 1 : 0; }), 0)
+      << "another user would read it";
+  std::filesystem::remove(path);
+  ASSERT_EQ(as(kAlice, [&] { return ::mkfifo(path.c_str(), 0600); }), 0);
+  EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kOursAppend) ? 1 : 0; }), 0) << "and it did not wait";
+  std::filesystem::remove(path);
+  ASSERT_EQ(::mkdir(path.c_str(), 0777), 0);
+  EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kUsersAppend) ? 1 : 0; }), 0);
+}
+
+TEST_F(RunnerParts, ALogFolderThatChangesUnderUsGainsNothing) {
+  if (!is_root()) GTEST_SKIP() << "needs root to be several users";
+  // Bob exchanges the folder of Alice's log for a link to his own and back, as fast as he can. Whatever she opens, she
+  // opens with her own rights: nothing of hers becomes his, nothing of his is written to.
+  const std::string shared = folder_ + "/shared";
+  ASSERT_EQ(as(kBob,
+               [&] {
+                 ::umask(0);
+                 return ::mkdir(shared.c_str(), 0777) | ::mkdir((folder_ + "/bobs").c_str(), 0755);
+               }),
+            0);
+  const pid_t bob = ::fork();
+  if (bob == 0) {
+    if (!become_user(spec_of(kBob))) ::_exit(1);
+    const std::string logs = shared + "/logs";
+    for (;;) {
+      ::symlink((folder_ + "/bobs").c_str(), logs.c_str());
+      ::unlink(logs.c_str());
+      ::mkdir(logs.c_str(), 0777);
+      ::rmdir(logs.c_str());
+    }
+  }
+  EXPECT_EQ(as(kAlice,
+               [&] {
+                 for (int i = 0; i < 2000; ++i) {
+                   const auto file = open_job_log(shared + "/logs/1.log", LogOpening::kOursTruncate);
+                   struct stat status {};
+                   if (file && (::fstat(file->get(), &status) != 0 || status.st_uid != kAlice)) return 1;
+                 }
+                 return 0;
+               }),
+            0);
+  ::kill(bob, SIGKILL);
+  ::waitpid(bob, nullptr, 0);
+  EXPECT_TRUE(std::filesystem::is_empty(folder_ + "/bobs"));
+}
+
+TEST_F(RunnerParts, LogsAreMadeCutAndContinued) {
+  const std::string path = folder_ + "/a/b/1.log";
+  const auto write = [&](LogOpening opening, const char* text) {
+    const auto file = open_job_log(path, opening);
+    ASSERT_TRUE(file) << file.error().message();
+    ASSERT_EQ(::write(file->get(), text, 3), 3);
+  };
+  write(LogOpening::kOursTruncate, "one");
+  write(LogOpening::kOursAppend, "two");
+  EXPECT_EQ(text_of(path), "onetwo");
+  write(LogOpening::kOursTruncate, "new");
+  EXPECT_EQ(text_of(path), "new");
+  struct stat status {};
+  ASSERT_EQ(::stat(path.c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0600u);
+  // The user's own: his umask, no folders made for him.
+  EXPECT_FALSE(opens(folder_ + "/missing/1.log", LogOpening::kUsersTruncate));
+  const mode_t old = ::umask(027);
+  EXPECT_TRUE(opens(folder_ + "/his.log", LogOpening::kUsersTruncate));
+  ::umask(old);
+  ASSERT_EQ(::stat((folder_ + "/his.log").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0640u);
+  EXPECT_TRUE(opens("/dev/null", LogOpening::kUsersTruncate));
+}
+
+// ---- processes --------------------------------------------------------------------------------------------
+
+TEST_F(RunnerParts, AStrangerIsNeverSignalled) {
+  // Found once, ended since, and its number another's: what was found then is nobody now.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    for (;;) ::pause();
+  }
+  auto found = find_descendants(0);
+  const auto mine = [&] {
+    for (const Descendant& process : found) {
+      if (process.pid == child) return process;
+    }
+    return Descendant{};
+  };
+  Descendant process = mine();
+  ASSERT_EQ(process.pid, child);
+  Descendant reused = process;
+  reused.start_ticks -= 1;  // as if it had begun at another time
+  EXPECT_EQ(signal_descendant(reused, found, SIGKILL), Signalled::kGone);
+  Descendant stranger;
+  stranger.pid = ::getppid();  // not a descendant of ours
+  stranger.start_ticks = start_ticks_of(stranger.pid);
+  EXPECT_EQ(signal_descendant(stranger, found, 0), Signalled::kGone);
+  EXPECT_EQ(signal_descendant(process, found, SIGSTOP), Signalled::kDone);
+  for (int i = 0; i < 10'000 && !is_stopped(child); ++i) ::usleep(1000);
+  EXPECT_TRUE(is_stopped(child));
+  EXPECT_EQ(signal_descendant(process, found, SIGKILL), Signalled::kDone);
+  ::waitpid(child, nullptr, 0);
+  EXPECT_EQ(signal_descendant(process, found, SIGKILL), Signalled::kGone);
+  found = find_descendants(0);
+  EXPECT_EQ(mine().pid, 0);
+}
+
+// ---- the environment --------------------------------------------------------------------------------------
+
+TEST(RunnerEnvironment, IsJoinedAsDocumented) {
+  using List = std::vector<std::string>;
+  EXPECT_EQ(join_environment({"A=1", "B=2", "A=3"}, {{SetHow::kSet, "A=9"}}), (List{"A=9", "B=2"}));
+  EXPECT_EQ(join_environment({"A="}, {{SetHow::kIfUnset, "A=9"}, {SetHow::kIfUnset, "B=1"}}), (List{"A=", "B=1"}));
+  EXPECT_EQ(join_environment({"AB=1"}, {{SetHow::kSet, "A=9"}}), (List{"AB=1", "A=9"}));
+  EXPECT_EQ(join_environment({}, {{SetHow::kPreload, "LD_PRELOAD=/x/libgpumux.so"}}),
+            (List{"LD_PRELOAD=/x/libgpumux.so"}));
+  EXPECT_EQ(join_environment({"LD_PRELOAD=libjemalloc.so /old/libgpumux.so:a"},
+                             {{SetHow::kPreload, "LD_PRELOAD=/x/libgpumux.so"}}),
+            (List{"LD_PRELOAD=/x/libgpumux.so:libjemalloc.so:a"}));
+}
+
+TEST(RunnerReports, AreBoundedAndHarmless) {
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+  send_report(ends[1], ReportKind::kFailed, 126, std::string(1000, 'x'));
+  auto report = receive_report(ends[0]);
+  ASSERT_TRUE(report);
+  EXPECT_EQ(report->code, 126u);
+  EXPECT_EQ(std::string(report->text).size(), sizeof report->text - 1);
+  // A set-up command may write anything there.
+  const std::string garbage(700, '\xff');
+  ASSERT_EQ(::write(ends[1], garbage.data(), garbage.size()), 700);
+  EXPECT_FALSE(receive_report(ends[0]));
+  EXPECT_EQ(printable("a\033[2Jb\n\xc3"), "a?[2Jb??");
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
+// ---- files that last --------------------------------------------------------------------------------------
+
+TEST_F(RunnerParts, AClaimIsOnePersons) {
+  const auto directory = os::open_directory(folder_);
+  ASSERT_TRUE(directory);
+  {
+    const auto first = os::claim_file_at(directory->get(), "claim", "first");
+    ASSERT_TRUE(first) << first.error().message();
+    EXPECT_EQ(os::claim_file_at(directory->get(), "claim", "second").error().code, base::Code::kExists);
+    EXPECT_TRUE(*os::is_claim_locked(directory->get(), "claim"));
+    EXPECT_EQ(*os::read_file_at(directory->get(), "claim", 100), "first");
+  }
+  EXPECT_FALSE(*os::is_claim_locked(directory->get(), "claim"));
+  EXPECT_EQ(os::claim_file_at(directory->get(), "claim", "third").error().code, base::Code::kExists);
+  // Nothing is left beside it.
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator()), 1);
+}
+
+TEST_F(RunnerParts, AReservedFileAppearsWhole) {
+  const auto directory = os::open_directory(folder_);
+  ASSERT_TRUE(directory);
+  os::ReservedFile file;
+  ASSERT_TRUE(file.reserve(directory->get(), "end", 4096));
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/end"));
+  ASSERT_TRUE(file.publish("the end"));
+  EXPECT_EQ(text_of(folder_ + "/end"), "the end");
+  ASSERT_TRUE(file.publish("once more"));
+  EXPECT_EQ(text_of(folder_ + "/end"), "once more");
+  EXPECT_FALSE(os::read_file_at(directory->get(), "end", 3));
+  EXPECT_FALSE(os::write_new_file_at(directory->get(), "end", "x", 0600));
+}
+
+}  // namespace
+}  // namespace gpumux::runner
