@@ -70,6 +70,8 @@ void* Agent::thread_main(void* self) {
 void Agent::run() {
   const base::TimePoint deadline = now() + options_.connect_timeout;
   while (!stopping_.load(std::memory_order_acquire)) {
+    // A process that is frozen in the middle of a try (its job is suspended) has had no time for it.
+    const base::TimePoint began = now();
     if (connect_once() && await_welcome()) {
       serve();
       disconnect();
@@ -78,7 +80,7 @@ void Agent::run() {
     }
     disconnect();
     if (!refusal_.empty()) return port_.on_ungated(refusal_);
-    if (!was_connected_ && now() >= deadline) return port_.on_ungated(last_failure_);
+    if (!was_connected_ && began >= deadline) return port_.on_ungated(last_failure_);
     pause(kRetry);
   }
 }

@@ -169,6 +169,20 @@ TEST_F(AgentTest, RunsUngatedWhenNoDaemonCame) {
   EXPECT_TRUE(port_.wait_for("ungated: no daemon answers"));
 }
 
+// Its process was frozen in its first try, until long after the time for that was over: it tries once more.
+TEST_F(AgentTest, TriesAgainWhenItsFirstTryTookTooLong) {
+  constexpr base::Duration kTimeout = 300ms;
+  ScriptedDaemon daemon(path_);
+  const auto start = std::chrono::steady_clock::now();
+  Agent agent(options(kTimeout), port_);
+  ASSERT_TRUE(agent.start());
+  ASSERT_TRUE(daemon.accept());
+  std::this_thread::sleep_until(start + 2 * kTimeout);  // what is tested is that this time passes
+  daemon.hang_up();
+  daemon.welcome();
+  EXPECT_TRUE(port_.wait_for("connected"));
+}
+
 TEST_F(AgentTest, RunsUngatedWhenItIsRefused) {
   ScriptedDaemon daemon(path_);
   Agent agent(options(), port_);

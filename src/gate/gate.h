@@ -173,7 +173,6 @@ class Gate {
   bool bar(std::uint32_t slot) { return barred_[slot].exchange(1, std::memory_order_seq_cst) == 0; }
   void unbar(std::uint32_t slot);
   bool is_barred(std::uint32_t slot) const { return barred_[slot].load(std::memory_order_acquire) != 0; }
-  bool has_permit(std::uint32_t slot) const { return page_.slots[slot].permits.load(std::memory_order_acquire) != 0; }
 
   bool is_granted(std::uint32_t slot) const {
     return (word(slot).load(std::memory_order_acquire) & wire::kGranted) != 0;

@@ -27,7 +27,13 @@ bool MemoryComes::wait() {
   ::nanosleep(&pause, nullptr);
   waited_ += next_;
   next_ = std::min(2 * next_, kLongest);
+  if (claims_) claim_.refused(memory_, waited_);
   return true;
+}
+
+bool MemoryComes::refused() {
+  claims_ = false;
+  return claim_.release(memory_);
 }
 
 Memories::Memories(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,

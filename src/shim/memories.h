@@ -34,16 +34,28 @@ namespace gpumux::shim {
 
 // The daemon has given room, and the driver has no memory: it has not come back from where it was (a tenant that was
 // killed), or the daemon has not seen yet that somebody else has it. Either takes a second or two; a wait, then, and
-// not an error.
+// not an error. Or nobody but the driver knows where it is (what it keeps for itself, for one): so after a moment more
+// and more of the room is claimed as hidden, until the rest no longer allows the call, and others have to make way for
+// it.
 class MemoryComes {
  public:
+  explicit MemoryComes(SeatMemory& memory) : memory_(memory) {}
+  ~MemoryComes() { claim_.release(memory_); }
+  MemoryComes(const MemoryComes&) = delete;
+  MemoryComes& operator=(const MemoryComes&) = delete;
   // Sleeps for a moment, each time for longer. False: it has taken too long.
   bool wait();
+  // The daemon has refused more room. False: nothing was claimed. Otherwise nothing is any longer, and the rest of the
+  // wait is all that can be done.
+  bool refused();
 
  private:
   static constexpr base::Duration kFirst = std::chrono::milliseconds(1);
   static constexpr base::Duration kLongest = std::chrono::milliseconds(50);
   static constexpr base::Duration kInAll = std::chrono::seconds(5);
+  SeatMemory& memory_;
+  HiddenClaim claim_;
+  bool claims_ = true;
   base::Duration next_ = kFirst;
   base::Duration waited_{};
 };
@@ -75,7 +87,7 @@ class Memories final : public HostLender::Port, public Pools::Port {
   cuda::CUresult allocate(SeatMemory& memory, std::uint64_t bytes, Call call) {
     bool refused = false;
     bool waited = false;
-    MemoryComes comes;
+    MemoryComes comes(memory);
     for (int attempt = 0;; ++attempt) {
       gate::ThreadRecord* const thread = gate::this_thread();
       if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
@@ -109,7 +121,8 @@ class Memories final : public HostLender::Port, public Pools::Port {
       // A no that came for that reason does not count.
       const std::uint64_t epoch = gate_.epoch(memory.slot);
       const bool granted = make_room(memory, bytes, on_gpu ? Kind::kOnGpu : Kind::kEvicted);
-      refused = !granted && !(on_gpu && (!gate_.is_granted(memory.slot) || gate_.epoch(memory.slot) != epoch));
+      refused = !granted && !(on_gpu && (!gate_.is_granted(memory.slot) || gate_.epoch(memory.slot) != epoch)) &&
+                !comes.refused();
     }
   }
   // The same for what only the driver can make: tried, and again when there is more room.
@@ -124,7 +137,7 @@ class Memories final : public HostLender::Port, public Pools::Port {
   cuda::CUresult again_with_room(SeatMemory& memory, std::uint64_t bytes, Need need, Call call) {
     const std::uint64_t first = bytes;
     cuda::CUresult result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
-    MemoryComes comes;
+    MemoryComes comes(memory);
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || is_inside(memory.slot)) return result;
       if (attempt != 0 && !comes.wait()) return result;

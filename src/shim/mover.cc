@@ -38,6 +38,8 @@ constexpr base::Duration kReturnAfter = 1s;
 constexpr base::Duration kHintHolds = 1s;
 // A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
 constexpr base::Duration kManagedLook = 100ms;
+// What is claimed as hidden and nobody has made way for: longer than a switch of some GiB takes.
+constexpr base::Duration kClaimHolds = 1s;
 // What changes without anybody waiting for it is told this often.
 constexpr base::Duration kReportEvery = 250ms;
 
@@ -216,6 +218,9 @@ std::optional<base::Duration> Mover::begin(SeatMemory& memory, Moving& moving, b
   if (memories_.is_broken(memory.slot)) return std::nullopt;
   const std::uint64_t excess = memory.is_bounded() ? memory.pager.bounds().excess() : 0;
   if (excess == 0 && moving.is_shut) end_eviction(memory, moving);
+  if (excess != 0 || memory.pager.evicted_bytes() == 0) release_claim(memory, moving);
+  // Nobody has made way for it: it may be there by now.
+  if (moving.claimed_at != base::TimePoint{} && time - moving.claimed_at >= kClaimHolds) release_claim(memory, moving);
   if (excess == 0 && memory.pager.evicted_bytes() == 0) {
     // A free may have taken the last of it.
     if (gate_.is_barred(memory.slot)) memories_.settle(memory.slot);
@@ -343,9 +348,24 @@ std::optional<base::Duration> Mover::step_restoration(SeatMemory& memory, Moving
     moving.report_now = true;
     return std::nullopt;
   }
-  // Without room it is the daemon's next word that matters, or a free.
-  if (state == JobState::kStarved && lacks_room) return std::nullopt;
-  return try_later(moving, time);
+  // Without room it is the daemon's next word that matters, or a free; or that a claim was in vain.
+  if (state == JobState::kStarved && lacks_room) {
+    if (moving.claimed_at == base::TimePoint{}) return std::nullopt;
+    return kClaimHolds - std::min(kClaimHolds, time - moving.claimed_at);
+  }
+  const base::Duration later = try_later(moving, time);
+  if (state == JobState::kStarved && moving.hidden.refused(memory, time - moving.starved_since)) {
+    moving.claimed_at = time;
+    moving.report_now = true;
+  }
+  return later;
+}
+
+void Mover::release_claim(SeatMemory& memory, Moving& moving) {
+  if (moving.claimed_at == base::TimePoint{}) return;
+  moving.claimed_at = {};
+  moving.hidden.release(memory);
+  moving.report_now = true;
 }
 
 // A sticky error: the driver answers everything in this context with it.

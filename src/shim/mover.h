@@ -24,6 +24,7 @@
 #include "base/lock.h"
 #include "base/result.h"
 #include "pager/pager.h"
+#include "shim/seat_memory.h"
 #include "shim/seats.h"
 
 namespace gpumux::gate {
@@ -90,6 +91,8 @@ class Mover {
     base::TimePoint starved_since{};  // zero: it is not
     base::TimePoint return_at{};      // host memory that is left over; zero: there is none
     std::uint64_t host_before = 0;    // used, when the eviction began
+    HiddenClaim hidden;               // for what is to be restored
+    base::TimePoint claimed_at{};     // zero: nothing is
     base::TimePoint reported_at{};
     std::uint64_t reported_used = 0;
     bool report_now = false;
@@ -120,6 +123,7 @@ class Mover {
   std::optional<base::Duration> return_host_memory(SeatMemory& memory, Moving& moving, base::TimePoint time);
   std::optional<base::Duration> move_managed(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> report(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  static void release_claim(SeatMemory& memory, Moving& moving);
   bool may_evict(std::uint64_t group) const;
   bool is_quiet(std::uint64_t group);
   bool is_broken(SeatMemory& memory, cuda::CUresult error) const;

@@ -2,6 +2,7 @@
 #include "shim/seat_memory.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "os/system_clock.h"
 
@@ -66,10 +67,12 @@ bool SeatMemory::is_paged() {
 // What is outside the pager's reach takes part of the room.
 void SeatMemory::apply_locked() {
   const std::uint64_t outside = outside_total_.load(std::memory_order_relaxed);
-  const auto within = [&](std::uint64_t bound) { return bound - std::min(bound, outside); };
+  const auto within = [](std::uint64_t bound, std::uint64_t part) { return bound - std::min(bound, part); };
   switch (rule_.load(std::memory_order_relaxed)) {
     case Rule::kAsking: pager.bounds().set(0, pager::Bounds::kNone); break;
-    case Rule::kBounded: pager.bounds().set(within(room_.room), within(room_.commitment)); break;
+    case Rule::kBounded:
+      pager.bounds().set(within(room_.room, outside + hidden_), within(room_.commitment, outside));
+      break;
     case Rule::kUnbounded: pager.bounds().set(pager::Bounds::kNone, pager::Bounds::kNone); break;
   }
 }
@@ -108,13 +111,16 @@ void SeatMemory::on_connected() {
 void SeatMemory::on_opened(base::TimePoint now) {
   const base::Locked locked(mutex_);
   opened_ = true;
-  opened_at_ = now;
+  asked_for_ = base::Duration::zero();
+  looked_at_ = now;
 }
 
 std::optional<base::Duration> SeatMemory::expire_asking(base::TimePoint now) {
   const base::Locked locked(mutex_);
   if (!opened_ || rule_.load(std::memory_order_relaxed) != Rule::kAsking) return std::nullopt;
-  if (now - opened_at_ < kFirstRoom) return kFirstRoom - (now - opened_at_);
+  // In small steps, so that the time that its process was frozen does not count: the answer waits to be read.
+  asked_for_ += std::min(now - std::exchange(looked_at_, now), kLook);
+  if (asked_for_ < kFirstRoom) return kLook;
   rule_.store(Rule::kUnbounded, std::memory_order_release);
   apply_locked();
   mutex_.wake_all();
@@ -123,10 +129,13 @@ std::optional<base::Duration> SeatMemory::expire_asking(base::TimePoint now) {
 
 bool SeatMemory::await_bounds() {
   const base::Locked locked(mutex_);
-  const base::TimePoint start = os::SystemClock().now();
+  // As in expire_asking. (Somebody may wake it much sooner.)
+  base::Duration waited{};
   while (rule_.load(std::memory_order_relaxed) == Rule::kAsking) {
-    if (os::SystemClock().now() - start > kWithoutDaemon) return false;
+    if (waited > kWithoutDaemon) return false;
+    const base::TimePoint before = os::SystemClock().now();
     mutex_.wait_for(kLook);
+    waited += std::min(os::SystemClock().now() - before, 2 * kLook);
   }
   return true;
 }
@@ -148,7 +157,7 @@ SeatMemory::Wish SeatMemory::wish(std::uint64_t bytes, Kind kind, bool* again) {
   const std::uint64_t beside = pager.bounds().beside();
   made.message = {.slot = slot,
                   .ticket = made.ticket,
-                  .room = kind == Kind::kOnGpu ? pager.bounds().used() + outside + wanted : 0,
+                  .room = kind == Kind::kOnGpu ? pager.bounds().used() + outside + hidden_ + wanted : 0,
                   .commitment = pager.bounds().committed() + beside + outside + wanted,
                   .managed = beside + (kind == Kind::kManaged ? wanted : 0)};
   newest_wish_ = made.message;
@@ -227,6 +236,24 @@ void SeatMemory::context_gone(cuda::CUcontext context) {
   }
 }
 
+std::uint64_t SeatMemory::claim_hidden(std::uint64_t bytes) {
+  const base::Locked locked(mutex_);
+  if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return 0;
+  // Taken first, so that nobody else has it meanwhile: a seat never counts for more than its room.
+  const std::uint64_t claimed = std::min(bytes, pager.bounds().left());
+  if (claimed == 0 || !pager.bounds().take(claimed)) return 0;
+  hidden_ += claimed;
+  apply_locked();
+  pager.bounds().give(claimed);
+  return claimed;
+}
+
+void SeatMemory::release_hidden(std::uint64_t bytes) {
+  const base::Locked locked(mutex_);
+  hidden_ -= bytes;
+  apply_locked();
+}
+
 void SeatMemory::set_outside(wire::Unpageable reason, std::uint64_t bytes) {
   const base::Locked locked(mutex_);
   std::uint64_t& known = outside_by_reason_[static_cast<std::size_t>(reason)];
@@ -272,6 +299,22 @@ void SeatMemory::count_pools() {
     set_outside(wire::Unpageable::kGraph, of_graphs);
 }
 
+bool HiddenClaim::refused(SeatMemory& memory, base::Duration waited) {
+  if (waited < due_) return false;
+  claimed_ += memory.claim_hidden(next_);
+  next_ *= 2;
+  due_ = waited + kEvery;
+  return true;
+}
+
+bool HiddenClaim::release(SeatMemory& memory) {
+  next_ = kFirst;
+  due_ = kEvery;
+  if (claimed_ == 0) return false;
+  memory.release_hidden(std::exchange(claimed_, 0));
+  return true;
+}
+
 // ---- reports
 
 bool SeatMemory::has_unreported_room() const {
@@ -287,6 +330,7 @@ wire::Memory SeatMemory::report(std::uint64_t epoch, std::uint32_t flags) {
     memory.room_sequence = room_.sequence;
     reported_sequence_ = room_.sequence;
     for (std::size_t i = 0; i < wire::kUnpageableReasons; ++i) memory.unpageable[i] = outside_by_reason_[i];
+    memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kOther)] += hidden_;
   }
   memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kManaged)] = pager.bounds().beside();
   memory.managed_away = managed.away_bytes();

@@ -116,6 +116,10 @@ class SeatMemory {
   void end_free(const Freeing& freeing, bool freed);
   // The context is gone, and with it what was in it.
   void context_gone(cuda::CUcontext context);
+  // The driver has refused what the room allows. So much of the room, as far as there is still so much left, counts as
+  // taken from now on; returns how much.
+  std::uint64_t claim_hidden(std::uint64_t bytes);
+  void release_hidden(std::uint64_t bytes);
   // For what is asked for and not followed (pools).
   void set_outside(wire::Unpageable reason, std::uint64_t bytes);
   // A pool of the driver's has been allocated from: what it has reserved is counted from now on.
@@ -160,11 +164,13 @@ class SeatMemory {
   std::atomic<Rule> rule_{Rule::kAsking};  // written under mutex_
   std::atomic<std::uint64_t> total_{0};
   std::atomic<std::uint64_t> outside_total_{0};
+  std::uint64_t hidden_ = 0;  // under mutex_; beside that
 
   mutable base::Mutex mutex_;  // those who wait for rule, room or answers wait at it
   wire::Room room_;
   bool opened_ = false;
-  base::TimePoint opened_at_{};
+  base::Duration asked_for_{};  // since then, less the time that nobody looked
+  base::TimePoint looked_at_{};
   bool connected_ = false;
   std::uint32_t reported_sequence_ = 0;
   std::uint32_t last_ticket_ = 0;
@@ -176,6 +182,28 @@ class SeatMemory {
   std::vector<cuda::CUmemoryPool> pools_;
   std::array<std::uint64_t, wire::kUnpageableReasons> outside_by_reason_{};
   wire::RoomWanted newest_wish_;
+};
+
+// Memory that the daemon takes for free and the driver does not have. Whoever is refused what its room allows takes it
+// for its own, more each time, until it is given the memory: then others have had to make way for so much more.
+// Owned by whoever asks the driver, one thread at a time.
+class HiddenClaim {
+ public:
+  // The driver still refuses, `waited` after it did so first. Whether more is claimed now.
+  bool refused(SeatMemory& memory, base::Duration waited);
+  // False: nothing was claimed.
+  bool release(SeatMemory& memory);
+
+ private:
+  // What a dead tenant had is back within a tenth of a second, as a rule; NVML's next looks tell the daemon of what
+  // other programs have within two. From then on the driver's word is believed, and twice as much each time: 4 GiB
+  // before a thread stops waiting.
+  static constexpr base::Duration kEvery = std::chrono::milliseconds(250);
+  static constexpr std::uint64_t kFirst = std::uint64_t{64} << 20;
+
+  std::uint64_t claimed_ = 0;
+  std::uint64_t next_ = kFirst;
+  base::Duration due_ = kEvery;
 };
 
 }  // namespace gpumux::shim

@@ -208,6 +208,14 @@ void Tenant::handle(const wire::PrepareSwapOut& message) {
   if (message.slot < seats_.count()) memories_.mover().prepare(message.slot, message.bytes, message.managed);
 }
 
+// Each passage counts twice. The page's count is for people; nothing is added up for it while work is submitted.
+void Tenant::handle(const wire::Measure& message) {
+  if (message.slot >= seats_.count()) return;
+  const std::uint64_t submissions = gate_.passages(message.slot) / 2;
+  page_.page().slots[message.slot].submissions.store(submissions, std::memory_order_relaxed);
+  agent_.send(wire::Measured{.slot = message.slot, .question = message.question, .submissions = submissions});
+}
+
 // The page has said so already; this only spares the drainer another look.
 void Tenant::handle(const wire::Reopen&) { drainer_.wake(); }
 

@@ -76,6 +76,8 @@ enum class Phase {
 
 // What the daemon believes of one seat. The atomics are read by the submitting threads as well. (What orders them is
 // the lease page, which is mapped twice here, so that ThreadSanitizer does not see it.)
+constexpr std::size_t kThreads = 4;
+
 struct SeatBelief {
   std::atomic<bool> open{false};
   std::atomic<int> device{0};
@@ -88,6 +90,10 @@ struct SeatBelief {
   std::uint32_t unreported = 0;  // of those that were let through, not told by Stepped
   std::uint32_t revokes_unseen = 0;
   std::atomic<std::uint64_t> granted{0}, drained{0}, stepped{0}, recalled{0}, reopened{0};
+  // What it says that it has submitted.
+  std::uint32_t question = 0;
+  std::uint64_t submitted_then = 0;
+  std::atomic<std::uint64_t> measured{0}, answers{0};
 };
 
 class WhimsicalDaemon {
@@ -105,6 +111,7 @@ class WhimsicalDaemon {
   void calm() { calm_ = true; }
 
   void check_submission(int device) {
+    submitted_[static_cast<std::size_t>(device)].fetch_add(1);
     for (SeatBelief& seat : seats_) {
       if (!seat.open || seat.device != device || seat.may_submit.load()) continue;
       int permits = seat.permits.load();
@@ -242,6 +249,16 @@ class WhimsicalDaemon {
     // All used: what it says of its drain from now on is true of them all.
     if (seat.unreported == 0) seat.phase = Phase::kClosed;
   }
+  // What threads have submitted by then is counted, but for what each of them is about to, and never less than before.
+  void on(const wire::Measured& measured) {
+    if (measured.slot >= seats_.size()) return complain("measures a slot that it was not asked for");
+    SeatBelief& seat = seats_[measured.slot];
+    if (measured.question != seat.question) return;  // an older connection's
+    if (measured.submissions + kThreads < seat.submitted_then) complain("counts too few submissions");
+    if (measured.submissions < seat.measured) complain("counts fewer submissions than before");
+    seat.measured = measured.submissions;
+    seat.answers.fetch_add(1);
+  }
   template <class Other>
   void on(const Other&) {}
 
@@ -250,6 +267,10 @@ class WhimsicalDaemon {
     wire::LeaseSlot& words = page_->slots[slot];
     const auto number = static_cast<std::uint32_t>(slot);
     seat.next_whim = now() + std::chrono::microseconds(dice(2000));
+    if (dice(10) == 0) {
+      seat.submitted_then = submitted_[static_cast<std::size_t>(seat.device.load())];
+      send(wire::Measure{.slot = number, .question = ++seat.question});
+    }
     switch (seat.phase) {
       case Phase::kIdle:
         if (seat.wanted || dice(50) == 0) grant(slot);
@@ -347,6 +368,7 @@ class WhimsicalDaemon {
   std::uint32_t sequence_ = 0;
   std::uint64_t last_epoch_ = 0;
   std::array<SeatBelief, FakeGpu::kDevices> seats_;
+  std::array<std::atomic<std::uint64_t>, FakeGpu::kDevices> submitted_{};
   std::atomic<std::uint64_t> connections_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> calm_{false};
@@ -424,12 +446,12 @@ TEST(Tenant, NeverSubmitsWithoutALeaseAndNeverCallsAWorkingGpuDrained) {
     };
     FakeGpu::get().set_work(20us);
     std::atomic<bool> stop{false};
-    std::array<std::atomic<std::uint64_t>, 4> submissions{};
+    std::array<std::atomic<std::uint64_t>, kThreads> submissions{};
     std::vector<std::thread> threads;
     for (unsigned i = 0; i < submissions.size(); ++i) {
       threads.emplace_back([&, i] { program_thread(static_cast<int>(i % 2), seed() + i + 1, stop, submissions[i]); });
     }
-    std::array<std::uint64_t, 4> before{};
+    std::array<std::uint64_t, kThreads> before{};
     const base::TimePoint end = now() + run_time();
     while (now() < end && daemon.complaints().empty()) {
       // Everybody gets on, again and again; the bound is for a machine that is very busy.
@@ -454,6 +476,8 @@ TEST(Tenant, NeverSubmitsWithoutALeaseAndNeverCallsAWorkingGpuDrained) {
       EXPECT_GT(seat.granted, 10u);
       EXPECT_GT(seat.drained, 10u);
       EXPECT_GT(seat.stepped, 0u);
+      EXPECT_GT(seat.answers, 0u);
+      EXPECT_GT(seat.measured, 0u);
     }
     FakeGpu::get().on_submit = nullptr;
     FakeGpu::get().after_query = nullptr;
