@@ -8,6 +8,7 @@
 
 #include "base/standing.h"
 #include "base/units.h"
+#include "daemon/jobs/job_api.h"
 #include "daemon/log.h"
 #include "daemon/process_info.h"
 #include "daemon/settings.h"
@@ -20,61 +21,23 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxLimitedUsers = 4096;
 
-unsigned http_status(base::Code code) {
-  switch (code) {
-    case base::Code::kInvalid: return 400;
-    case base::Code::kProtocol: return 400;
-    case base::Code::kNotFound: return 404;
-    case base::Code::kExists: return 409;
-    case base::Code::kDenied: return 403;
-    case base::Code::kExhausted: return 503;
-    case base::Code::kUnavailable: return 503;
-    case base::Code::kTimeout: return 504;
-    case base::Code::kUnsupported: return 501;
-    case base::Code::kInternal: return 500;
-  }
-  return 500;
-}
-
-ApiResponse failed(const base::Error& error) { return error_response(http_status(error.code), error); }
-
-ApiResponse wrong_method(std::string_view allowed) {
-  return error_response(405, {base::Code::kInvalid, 0, "this address takes " + std::string(allowed) + " only"});
-}
-
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
-// The value of `name` in "a=1&b=2". Values here are numbers: nothing needs decoding.
-std::optional<std::string_view> query_value(std::string_view query, std::string_view name) {
-  while (!query.empty()) {
-    const std::size_t end = query.find('&');
-    const std::string_view part = query.substr(0, end);
-    query.remove_prefix(end == std::string_view::npos ? query.size() : end + 1);
-    const std::size_t equals = part.find('=');
-    if (equals != std::string_view::npos && part.substr(0, equals) == name) return part.substr(equals + 1);
-  }
-  return std::nullopt;
-}
 
 ApiAnswer trace(std::string_view query) {
   ApiTrace answer;
   if (const auto since = query_value(query, "since")) {
     const auto number = base::parse_integer(*since, 0, UINT64_MAX);
-    if (!number) return failed({base::Code::kInvalid, 0, "since: " + number.error().message()});
+    if (!number) return error_response({base::Code::kInvalid, 0, "since: " + number.error().message()});
     answer.since = *number;
   }
   if (const auto follow = query_value(query, "follow")) {
-    if (*follow != "0" && *follow != "1") return failed({base::Code::kInvalid, 0, "follow must be 0 or 1"});
+    if (*follow != "0" && *follow != "1") return error_response({base::Code::kInvalid, 0, "follow must be 0 or 1"});
     answer.follow = *follow == "1";
   }
   return answer;
 }
 
 }  // namespace
-
-ApiResponse error_response(unsigned status, const base::Error& error) {
-  return {status, text_of(Json{{"error", {{"code", to_string(error.code)}, {"message", error.message()}}}})};
-}
 
 Api::Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info,
          const TimerStatistics& timers)
@@ -92,15 +55,19 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   if (path == "/v1/status") return is_get ? status(request.peer) : wrong_method("GET");
   if (path == "/v1/trace") return is_get ? trace(query) : wrong_method("GET");
   if (path == "/v1/hold") return request.method == "POST" ? hold(request) : wrong_method("POST");
+  if (path == "/v1/jobs" || path == "/v1/queue" || path.starts_with("/v1/jobs/") || path.starts_with("/v1/queue/")) {
+    if (jobs_ != nullptr) return jobs_->answer(request, path, query);
+    return error_response({base::Code::kUnavailable, 0, "this daemon has no job queue"});
+  }
   if (path.starts_with(kGpus)) {
     return request.method == "PATCH" ? change(request, path.substr(kGpus.size())) : wrong_method("PATCH");
   }
   if (path.starts_with(kTenants)) {
     return request.method == "PATCH" ? change_tenant(request, path.substr(kTenants.size())) : wrong_method("PATCH");
   }
-  return failed({base::Code::kNotFound, 0,
-                 "there is nothing at this address (there are /v1/daemon, /v1/status, /v1/gpus/{gpu}, "
-                 "/v1/tenants/{tenant}, /v1/hold and /v1/trace)"});
+  return error_response({base::Code::kNotFound, 0,
+                         "there is nothing at this address (there are /v1/daemon, /v1/status, /v1/gpus/{gpu}, "
+                         "/v1/tenants/{tenant}, /v1/hold, /v1/trace, /v1/jobs and /v1/queue)"});
 }
 
 ApiAnswer Api::daemon() const {
@@ -165,7 +132,7 @@ base::Result<std::vector<base::GpuIndex>> Api::select(std::string_view which) co
 ApiAnswer Api::hold(const ApiRequest& request) {
   // Only a private daemon ends by itself.
   if (info_.is_private) {
-    if (const auto held = holds_.add(request.peer.pid); !held) return failed(held.error());
+    if (const auto held = holds_.add(request.peer.pid); !held) return error_response(held.error());
   }
   return ApiResponse{200, "{}\n"};
 }
@@ -174,14 +141,15 @@ ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {
   if (!access_.may_change(request.peer)) {
     log_warning("a change was denied",
                 {{"pid", request.peer.pid}, {"uid", request.peer.uid}, {"target", request.target}});
-    return failed({base::Code::kDenied, 0,
-                   "user " + std::to_string(request.peer.uid) +
-                       " may not change settings: only the daemon's owner, root and members of its admin_group may"});
+    return error_response(
+        {base::Code::kDenied, 0,
+         "user " + std::to_string(request.peer.uid) +
+             " may not change settings: only the daemon's owner, root and members of its admin_group may"});
   }
   const auto selected = select(which);
-  if (!selected) return failed(selected.error());
+  if (!selected) return error_response(selected.error());
   auto patch = parse_settings_patch(request.body);
-  if (!patch) return failed(patch.error());
+  if (!patch) return error_response(patch.error());
 
   std::vector<std::pair<std::uint32_t, Gpu>> changed;
   std::vector<std::string> sections;
@@ -201,7 +169,7 @@ ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {
       if (const auto saved = save_settings(file, section, patch.changes); !saved) {
         base::Error error = saved.error();
         error.what = "the settings are in force but could not be saved: " + error.what;
-        return failed(error);
+        return error_response(error);
       }
     }
     return ApiResponse{200, render_settings(changed)};
@@ -212,16 +180,16 @@ ApiAnswer Api::change_tenant(const ApiRequest& request, std::string_view which) 
   const auto number = base::parse_integer(which, 0, UINT64_MAX);
   Session* const session = number ? translator_.find({*number}) : nullptr;
   if (session == nullptr || !session->welcomed) {
-    return failed({base::Code::kNotFound, 0,
-                   "there is no tenant '" + std::string(which.substr(0, 64)) +
-                       "': use a number that /v1/status shows as a seat's tenant"});
+    return error_response({base::Code::kNotFound, 0,
+                           "there is no tenant '" + std::string(which.substr(0, 64)) +
+                               "': use a number that /v1/status shows as a seat's tenant"});
   }
   const auto wanted = parse_standing_patch(request.body, session->standing, session->first_standing);
-  if (!wanted) return failed(wanted.error());
+  if (!wanted) return error_response(wanted.error());
   if (const auto changed = translator_.change_standing(*session, *wanted, request.peer); !changed) {
     log_warning("a change was denied",
                 {{"pid", request.peer.pid}, {"uid", request.peer.uid}, {"target", request.target}});
-    return failed(changed.error());
+    return error_response(changed.error());
   }
   return ApiResponse{200, text_of({{"tenant", session->id.value},
                                    {"pid", session->peer.pid},

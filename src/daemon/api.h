@@ -10,10 +10,10 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
-#include <variant>
 
 #include "base/result.h"
 #include "daemon/access.h"
+#include "daemon/api_types.h"
 #include "daemon/holds.h"
 #include "daemon/inventory.h"
 #include "daemon/leases.h"
@@ -22,27 +22,6 @@
 #include "daemon/translate.h"
 
 namespace gpumux::daemon {
-
-struct ApiRequest {
-  std::string method;
-  std::string target;
-  std::string body;
-  Peer peer;
-};
-
-struct ApiResponse {
-  unsigned status = 200;
-  std::string body;  // JSON
-};
-
-// The client is sent the trace from `since` on, and with `follow` what comes.
-struct ApiTrace {
-  std::uint64_t since = 0;
-  bool follow = false;
-};
-
-using ApiWork = std::function<ApiResponse()>;
-using ApiAnswer = std::variant<ApiResponse, ApiWork, ApiTrace>;
 
 struct DaemonInfo {
   std::string version;
@@ -67,10 +46,15 @@ struct TimerStatistics {
 inline constexpr std::int64_t kStatusBurst = 50;
 inline constexpr std::int64_t kStatusPerSecond = 100;
 
+class JobApi;
+
 class Api {
  public:
   Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info,
       const TimerStatistics& timers);
+
+  // Who answers for jobs; until then, nobody does.
+  void set_jobs(JobApi* jobs) { jobs_ = jobs; }
 
   ApiAnswer answer(const ApiRequest& request);
 
@@ -91,10 +75,9 @@ class Api {
   DaemonInfo info_;
   const TimerStatistics& timers_;
   std::unordered_map<uid_t, RateLimit> status_limits_;
+  JobApi* jobs_ = nullptr;
   Holds holds_;
   std::shared_ptr<StatusRenderer> renderer_ = std::make_shared<StatusRenderer>();
 };
-
-ApiResponse error_response(unsigned status, const base::Error& error);
 
 }  // namespace gpumux::daemon

@@ -35,7 +35,8 @@ namespace {
 
 constexpr char kSavedName[] = "saved.toml";
 constexpr char kTopKeys[] =
-    "log_level, on_daemon_loss, allow_users, allow_groups, admin_group, socket_mode, host_memory, [defaults], [gpu.N]";
+    "log_level, on_daemon_loss, allow_users, allow_groups, admin_group, socket_mode, host_memory, [queue], [defaults], "
+    "[gpu.N]";
 
 // Where a value stands, and how its errors begin: "/etc/gpumux/gpumux.toml:12: ".
 struct Place {
@@ -135,6 +136,21 @@ base::Status read_gpu_sections(Config& config, const toml::node& node, const std
   return {};
 }
 
+base::Status read_queue_section(Config& config, const toml::node& node, const std::string& file) {
+  const auto* table = node.as_table();
+  if (table == nullptr) return wrong({file, node.source()}, "queue must be a section: [queue]");
+  for (const auto& [key, value] : *table) {
+    const Place place{file, value.source()};
+    auto text = value_text(value);
+    // Counts, priorities and factors need no quotes.
+    if (const auto* integer = value.as_integer()) text = std::to_string(integer->get());
+    if (!text) return wrong(place, "queue." + std::string(key.str()) + " must be written in quotes");
+    if (const auto set = set_queue_key(config.queue, key.str(), *text); !set)
+      return wrong(place, set.error().message());
+  }
+  return {};
+}
+
 base::Status set_on_loss(Config& config, std::string_view text) {
   if (text != "wait" && text != "ungated") {
     return base::fail(base::Code::kInvalid,
@@ -183,6 +199,7 @@ base::Status read_top_key(Config& config, const std::string& key, const toml::no
     return {};
   }
   if (key == "gpu") return read_gpu_sections(config, node, file);
+  if (key == "queue") return read_queue_section(config, node, file);
   if (key == "allow_users") return read_names(config.allow_users, node, place, key);
   if (key == "allow_groups") return read_names(config.allow_groups, node, place, key);
   base::Status (*set)(Config&, std::string_view) = nullptr;
@@ -274,6 +291,11 @@ base::Status read_environment(Config& config, const Environment& environment) {
     }
     // The text itself where it is in our words: format() keeps three digits only.
     config.overrides.push_back({std::string(key.name), own != nullptr ? own : key.format(settings)});
+  }
+  for (const QueueKey& key : queue_keys()) {
+    if (const char* text = get(key.environment)) {
+      GPUMUX_TRY(in_variable(key.environment.data(), set_queue_key(config.queue, key.name, text)));
+    }
   }
   if (const char* text = get("GPUMUX_ON_DAEMON_LOSS")) {
     GPUMUX_TRY(in_variable("GPUMUX_ON_DAEMON_LOSS", set_on_loss(config, text)));

@@ -19,6 +19,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "daemon/gpu_settings.h"
+#include "daemon/jobs/queue_config.h"
 #include "daemon/log.h"
 #include "sched/events.h"
 
@@ -47,6 +48,8 @@ struct Config {
   std::string admin_group = "gpumux";
   unsigned socket_mode = 0666;
   std::string host_memory = "60%";  // for evicted data (host_memory.h); changed only by a restart
+
+  QueueConfig queue;  // of jobs: [queue]
 
   // For all GPUs; per GPU ("0", "GPU-...") on top; the environment's on top of those.
   GpuSettings defaults;

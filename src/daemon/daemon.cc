@@ -27,6 +27,9 @@
 #include "daemon/gpu_lock.h"
 #include "daemon/host_memory.h"
 #include "daemon/http_server.h"
+#include "daemon/jobs/job_api.h"
+#include "daemon/jobs/job_queue.h"
+#include "daemon/jobs/job_tenants.h"
 #include "daemon/known_tenants.h"
 #include "daemon/leases.h"
 #include "daemon/log.h"
@@ -92,6 +95,9 @@ class Daemon::Impl {
         translator_(leases_, rooms_, access_, {options_.config.on_daemon_loss, GPUMUX_VERSION}),
         tenants_(io_, translator_, leases_, access_, tenant_limits(), [this] { settled(); }),
         api_(leases_, translator_, access_, daemon_info(), timers_),
+        job_tenants_(leases_, rooms_, translator_, [this] { asio::post(io_, [this] { settled(); }); }),
+        jobs_(io_, clock_),
+        job_api_(io_, jobs_, access_),
         http_(io_, worker_, api_, trace_, access_),
         host_memory_(io_, host_pool_, host_budget(options_.config.host_memory)),
         core_timer_(io_),
@@ -132,6 +138,8 @@ class Daemon::Impl {
   tl::expected<void, DaemonError> add_gpus();
   tl::expected<void, DaemonError> open_sockets();
   void hold_grants();
+  void open_jobs();
+  QueueConfig queue_config() const;
   bool is_wanted(std::size_t index, const GpuInfo& gpu) const;
   GpuSettings settings_for(std::size_t index) const;
   void answer_lock(std::size_t index);
@@ -171,6 +179,9 @@ class Daemon::Impl {
   Translator translator_;
   TenantServer tenants_;
   Api api_;
+  JobTenants job_tenants_;
+  JobQueue jobs_;
+  JobApi job_api_;
   HttpServer http_;
   HostMemory host_memory_;
 
@@ -195,6 +206,7 @@ class Daemon::Impl {
   base::TimePoint earliest_grant_{};  // after an earlier daemon was killed
   base::TimePoint last_tenant_{};
   bool refreshing_ = false;
+  bool runs_changed_ = false;
   bool finished_ = false;
   bool crashed_ = false;
   ExitCode exit_code_ = kExitStopped;
@@ -247,6 +259,7 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
   translator_.set_host_memory(&host_memory_);
   last_tenant_ = clock_.now();
   hold_grants();
+  open_jobs();
   return open_sockets();
 }
 
@@ -262,6 +275,30 @@ tl::expected<void, DaemonError> Daemon::Impl::lock_runtime_dir() {
     return fail(kExitOwned, {base::Code::kExists, 0, "another gpumuxd already serves " + dir});
   }
   return {};
+}
+
+QueueConfig Daemon::Impl::queue_config() const {
+  QueueConfig config = options_.config.queue;
+  if (options_.flag_max_job_time) config.core.max_time = *options_.flag_max_job_time;
+  return config;
+}
+
+void Daemon::Impl::open_jobs() {
+  std::vector<JobQueue::GpuOf> gpus;
+  for (const Gpu& gpu : leases_.gpus())
+    gpus.push_back({gpu.info.uuid_text, gpu.info.memory_total, gpu.refused.empty()});
+  jobs_.open({.state_dir = options_.state_dir, .runtime_dir = options_.runtime_dir, .is_private = options_.is_private},
+             std::move(gpus), queue_config(), job_tenants_);
+  api_.set_jobs(&job_api_);
+  // Not from within: what changes comes to rest first.
+  translator_.on_run_changed([this](uid_t, const std::string&) {
+    if (!std::exchange(runs_changed_, true)) {
+      asio::post(io_, [this] {
+        runs_changed_ = false;
+        jobs_.programs_changed();
+      });
+    }
+  });
 }
 
 bool Daemon::Impl::is_wanted(std::size_t index, const GpuInfo& gpu) const {
@@ -337,6 +374,7 @@ void Daemon::Impl::retry_locks() {
     locks_[i].lock.emplace(std::move(*lock));
     answer_lock(i);
     leases_.serve({static_cast<std::uint32_t>(i)});
+    jobs_.set_served({static_cast<std::uint32_t>(i)}, true);
     log_info("a GPU has become free and is served now", {{"gpu", i}, {"uuid", inventory_->gpus()[i].uuid_text}});
     settled();
   }
@@ -505,7 +543,8 @@ void Daemon::Impl::tenant_gone() {
 KnownTenants Daemon::Impl::known_tenants() const {
   KnownTenants known;
   for (const auto& [id, session] : translator_.sessions()) {
-    if (session->welcomed && session->process_start != 0) {
+    // Who stands still has no lease, and comes back when it goes on: nobody is to wait for it.
+    if (session->welcomed && session->process_start != 0 && !translator_.is_parked(*session)) {
       known[session->peer.pid] = {session->process_start, session->open_slots()};
     }
   }
@@ -537,6 +576,7 @@ void Daemon::Impl::keep_house() {
     settled();
     retry_locks();
     refresh_use();
+    job_tenants_.look_for_foreign_use(jobs_);
     if (returning_.waiting() && clock_.now() > grants_held_until_) {
       log_warning("some tenants of the earlier daemon did not come back in time", {{"missing", returning_.size()}});
       returning_ = Returning();
@@ -578,7 +618,7 @@ void Daemon::Impl::refresh_use() {
 bool Daemon::Impl::is_unused() {
   if (options_.exit_when_unused.count() == 0) return false;
   // Somebody who is connecting at this moment finds us still there.
-  if (tenants_.connections() > 0 || tenants_.has_pending() || http_.has_followers()) return false;
+  if (tenants_.connections() > 0 || tenants_.has_pending() || http_.has_followers() || jobs_.size() > 0) return false;
   // The time counts from the end of the last program that was started under us, whether it used a GPU or not.
   if (api_.is_held()) last_tenant_ = clock_.now();
   const base::TimePoint last = std::max(last_tenant_, http_.last_used());
@@ -622,6 +662,7 @@ void Daemon::Impl::finish_reload(base::Result<std::pair<Config, AccessRules>> lo
               {{"why", loaded.error().message()}});
   } else {
     options_.config = std::move(loaded->first);
+    jobs_.set_config(queue_config());
     access_ = std::move(loaded->second);
     if (!options_.flag_log_level) set_log_level(options_.config.log_level);
     translator_.set_on_daemon_loss(options_.config.on_daemon_loss);
@@ -652,6 +693,7 @@ void Daemon::Impl::finish(ExitCode code) {
   log_info("stopped", {{"tenants", tenants_.connections()}});
   tenants_.close();
   http_.close();
+  jobs_.close();
   trace_file_.flush();
   io_.stop();
 }

@@ -40,6 +40,8 @@ struct DaemonOptions {
   std::optional<std::string> flag_log_level;
   std::chrono::nanoseconds exit_when_unused{0};  // zero: never
   std::string trace_file;                        // empty: none
+  std::string state_dir;                         // of the job queue; empty: there is none
+  std::optional<base::Duration> flag_max_job_time;
   int notify_fd = -1;
   std::vector<std::string> gpus;  // UUIDs or indices; empty: all
   bool handle_signals = true;

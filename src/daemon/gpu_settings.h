@@ -13,7 +13,7 @@ inline constexpr std::uint64_t kAutomaticReserve = ~std::uint64_t{0};
 struct GpuSettings : sched::GpuSettings {
   // `mode` follows what fits together at the moment (rooms.h); otherwise it is what was set.
   bool auto_mode = true;
-  // Where all fits together: whether to measure what gives more, all at once or by quanta. Not measured yet: at once.
+  // Where all fits together: whether to measure what gives more, all at once or by quanta. Otherwise at once.
   bool auto_by_gain = true;
   // Kept free on the GPU for what nobody asks us for: contexts, local memory, what is allocated in this moment.
   std::uint64_t reserve = kAutomaticReserve;

@@ -160,9 +160,13 @@ void HostMemory::set_demand(std::uint64_t bytes) {
   demand_ = bytes;
   if (short_ && demand_ <= short_at_ / kMuchLessDenominator * kMuchLessNumerator) set_short(false);
   // What is not needed any more goes back to the machine at once.
-  const std::size_t most = demand_ == 0 ? 0 : static_cast<std::size_t>(needed() / chunk_bytes_) + 2 * kWindowChunks;
-  while (used_.size() + ready_.size() > most) drop_one();
+  while (used_.size() + ready_.size() > most_free()) drop_one();
   make_more();
+}
+
+// So many chunks are worth keeping free.
+std::size_t HostMemory::most_free() const {
+  return demand_ == 0 ? 0 : static_cast<std::size_t>(needed() / chunk_bytes_) + 2 * kWindowChunks;
 }
 
 void HostMemory::set_short(bool is_short) {
@@ -193,7 +197,9 @@ bool HostMemory::serve(const Request& request) {
   auto best = used_.end();
   for (auto used = used_.begin(); used != used_.end() && !borrower.domain.empty(); ++used) {
     if (used->domain != borrower.domain) continue;
-    const bool has = std::find(used->keepers.begin(), used->keepers.end(), request.seat) != used->keepers.end();
+    const bool is_keeper = std::find(used->keepers.begin(), used->keepers.end(), request.seat) != used->keepers.end();
+    if (is_keeper && is_let_go(request.seat, used->id)) continue;  // it unmaps it at this moment
+    const bool has = is_keeper;
     if (has || !kept) best = used;
     kept = kept || has;
   }
@@ -276,10 +282,46 @@ void HostMemory::unmake(Chunk chunk) {
   const std::uint64_t id = chunk.id;
   const std::vector<HostSeat> keepers = chunk.keepers;
   leaving_.emplace(id, std::move(chunk));
-  for (const HostSeat& keeper : keepers) {
-    borrowers_[keeper.tenant].forgetting[keeper.slot].to_tell.push_back(id);
-    tell(keeper);
+  for (const HostSeat& keeper : keepers) let_go(keeper, id);
+}
+
+void HostMemory::let_go(const HostSeat& seat, std::uint64_t id) {
+  if (is_let_go(seat, id)) return;
+  borrowers_[seat.tenant].forgetting[seat.slot].to_tell.push_back(id);
+  tell(seat);
+}
+
+// It has been told, or will be.
+bool HostMemory::is_let_go(const HostSeat& seat, std::uint64_t id) const {
+  const auto borrower = borrowers_.find(seat.tenant);
+  if (borrower == borrowers_.end()) return false;
+  const auto forgetting = borrower->second.forgetting.find(seat.slot);
+  if (forgetting == borrower->second.forgetting.end()) return false;
+  const auto has = [id](const std::vector<std::uint64_t>& ids) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
+  return has(forgetting->second.told) || has(forgetting->second.to_tell);
+}
+
+void HostMemory::set_keeps(base::TenantId tenant, bool keeps) {
+  borrowers_[tenant].keeps = keeps;
+  if (keeps) return;
+  const auto take = [&](const Chunk& chunk) {
+    for (const HostSeat& keeper : std::vector<HostSeat>(chunk.keepers)) {
+      if (keeper.tenant == tenant) let_go(keeper, chunk.id);
+    }
+  };
+  for (const Chunk& chunk : used_) take(chunk);
+  for (const auto& [id, borrower] : borrowers_) {
+    for (const auto& [number, loan] : borrower.loans) take(loan.chunk);
   }
+}
+
+bool HostMemory::is_forgetting(base::TenantId tenant) const {
+  const auto borrower = borrowers_.find(tenant);
+  if (borrower == borrowers_.end()) return false;
+  return std::any_of(borrower->second.forgetting.begin(), borrower->second.forgetting.end(),
+                     [](const auto& one) { return !one.second.told.empty() || !one.second.to_tell.empty(); });
 }
 
 void HostMemory::tell(const HostSeat& seat) {
@@ -322,6 +364,11 @@ void HostMemory::remade(std::optional<base::Result<os::FileDescriptor>> made) {
                                                                     {"budget", base::format_bytes(budget_)}});
   }
   serve();
+  // It was needed when it was begun.
+  if (made && !ready_.empty() && used_.size() + ready_.size() > most_free()) {
+    remake(std::move(ready_.back()));
+    ready_.pop_back();
+  }
 }
 
 void HostMemory::returned(base::TenantId tenant, std::uint64_t id, bool kept) {
@@ -332,13 +379,16 @@ void HostMemory::returned(base::TenantId tenant, std::uint64_t id, bool kept) {
   Loan loan = std::move(found->second);
   borrower->second.loans.erase(found);
   lent_ -= chunk_bytes_;
-  if (kept) loan.chunk.keepers.push_back(loan.seat);
+  const HostSeat seat = loan.seat;
+  const bool keeps = borrower->second.keeps;
+  if (kept) loan.chunk.keepers.push_back(seat);
   if (loan.chunk.domain.empty() || demand_ == 0) {
     unmake(std::move(loan.chunk));
   } else {
     used_.push_back(std::move(loan.chunk));
     failing_ = false;
   }
+  if (kept && !keeps) let_go(seat, id);
   serve();
 }
 
@@ -349,12 +399,29 @@ void HostMemory::forgotten(const HostSeat& seat) {
   if (forgetting == borrower->second.forgetting.end()) return;
   for (const std::uint64_t id : std::exchange(forgetting->second.told, {})) {
     const auto chunk = leaving_.find(id);
+    if (chunk == leaving_.end()) {
+      // Others may go on having it.
+      if (Chunk* const stays = find(id)) std::erase(stays->keepers, seat);
+      continue;
+    }
     std::erase(chunk->second.keepers, seat);
     if (!chunk->second.keepers.empty()) continue;
     remake(std::move(chunk->second.memory));
     leaving_.erase(chunk);
   }
   tell(seat);
+  serve();  // it can be lent what it has let go of, as anybody else
+}
+
+// One that is free or lent.
+HostMemory::Chunk* HostMemory::find(std::uint64_t id) {
+  const auto used = std::find_if(used_.begin(), used_.end(), [id](const Chunk& chunk) { return chunk.id == id; });
+  if (used != used_.end()) return &*used;
+  for (auto& [tenant, borrower] : borrowers_) {
+    const auto loan = borrower.loans.find(id);
+    if (loan != borrower.loans.end()) return &loan->second.chunk;
+  }
+  return nullptr;
 }
 
 void HostMemory::gone(base::TenantId tenant) {

@@ -97,6 +97,11 @@ class HostMemory {
   void returned(base::TenantId tenant, std::uint64_t id, bool kept);
   // The answer to on_forget; without a question it is ignored.
   void forgotten(const HostSeat& seat);
+  // False: the tenant is to let go of all that it has kept, and of what it gives back from now on: it may be frozen
+  // soon, and nothing could be taken from it then. True: as before.
+  void set_keeps(base::TenantId tenant, bool keeps);
+  // It has been told to let go of something, and has not answered.
+  bool is_forgetting(base::TenantId tenant) const;
   void gone(base::TenantId tenant);
   // About once a second: who does not let go of what it was told to is counted on no longer.
   void look();
@@ -108,6 +113,10 @@ class HostMemory {
   std::uint64_t ready() const { return (ready_.size() + used_.size()) * chunk_bytes_; }
   // To go back to the machine, and still mapped by somebody.
   std::uint64_t leaving() const { return leaving_.size() * chunk_bytes_; }
+  // All of these, and what is being made or given back at this moment: what the budget bounds.
+  std::uint64_t taken() const { return lent_ + ready() + leaving() + making_ * chunk_bytes_; }
+  // Whether something is being made or given back.
+  bool is_making() const { return making_ > 0; }
   bool is_short() const { return short_; }
   // So often something has been lent, and of that, to a seat that had kept it.
   std::uint64_t loans() const { return loans_; }
@@ -122,7 +131,7 @@ class HostMemory {
     std::uint64_t id = 0;
     os::FileDescriptor memory;
     std::string domain;             // of those who have had it: it may go to them as it is
-    std::vector<HostSeat> keepers;  // have it mapped, and not on loan
+    std::vector<HostSeat> keepers;  // have it mapped, and not on loan; some may have been told to let go of it
     std::uint32_t looks = 0;        // since it is to go
   };
   struct Loan {
@@ -138,20 +147,21 @@ class HostMemory {
     std::string domain;
     std::unordered_map<std::uint64_t, Loan> loans;   // by the chunk's id
     std::map<std::uint32_t, Forgetting> forgetting;  // by slot
+    bool keeps = true;
   };
   struct Alive;  // shared with the pool's jobs: cleared when this object goes
 
-  // Descriptors that are being closed count as being made: the memory is not there before.
-  std::uint64_t taken() const {
-    return lent_ + (ready_.size() + used_.size() + leaving_.size() + making_) * chunk_bytes_;
-  }
   std::uint64_t needed() const { return demand_ > lent_ ? demand_ - lent_ : 0; }
   void serve();
   bool serve(const Request& request);
+  std::size_t most_free() const;
   void make_more();
   std::size_t leaving_soon() const;
   void drop_one();
   void unmake(Chunk chunk);
+  Chunk* find(std::uint64_t id);
+  void let_go(const HostSeat& seat, std::uint64_t id);
+  bool is_let_go(const HostSeat& seat, std::uint64_t id) const;
   void tell(const HostSeat& seat);
   // In the pool: closes `old`, or makes a new one if there is none.
   void remake(os::FileDescriptor old);
@@ -171,8 +181,8 @@ class HostMemory {
   std::uint64_t lent_ = 0;
   std::uint64_t loans_ = 0;
   std::uint64_t loans_kept_ = 0;
-  std::size_t making_ = 0;
-  bool failing_ = false;  // the machine has no memory left: not tried again before something comes back
+  std::size_t making_ = 0;  // also what is being closed: the memory is not there before
+  bool failing_ = false;    // the machine has no memory left: not tried again before something comes back
   bool short_ = false;
   std::uint64_t short_at_ = 0;                        // what the demand was then
   std::vector<os::FileDescriptor> ready_;             // nobody has had them

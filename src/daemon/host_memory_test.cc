@@ -63,13 +63,10 @@ class HostMemoryTest : public testing::Test {
   void give_back(std::uint64_t tenant, const std::vector<std::uint64_t>& ids, bool kept) {
     for (const std::uint64_t id : ids) memory.returned({tenant}, id, kept);
   }
-  // All jobs are over.
+  // All jobs are over, and what they have led to.
   void rest() {
-    while (loop.run_one_for(std::chrono::milliseconds(300)) != 0) {
-    }
+    while (memory.is_making()) loop.run_one();
   }
-  // Of the machine's memory, as far as it is ours.
-  std::uint64_t taken() const { return memory.lent() + memory.ready() + memory.leaving(); }
 
   struct Told {
     HostSeat seat;
@@ -130,6 +127,20 @@ TEST_F(HostMemoryTest, WhereItIsShortEverybodyHearsOfIt) {
   EXPECT_EQ(memory.lent(), 0u);
 }
 
+// Whoever wanted it has gone while it was being made.
+TEST_F(HostMemoryTest, WhatIsReadyTooLateGoesBackToTheMachine) {
+  ASSERT_TRUE(memory.is_making());
+  memory.set_demand(0);
+  rest();
+  EXPECT_EQ(memory.ready(), 0u);
+  EXPECT_EQ(memory.taken(), 0u);
+  memory.set_demand(kBudget);
+  memory.set_demand(memory.chunk_bytes());
+  rest();
+  EXPECT_LT(memory.ready(), kBudget / 4 * 3) << "only as much as there is to evict, and a little more";
+  EXPECT_GT(memory.ready(), memory.chunk_bytes());
+}
+
 TEST_F(HostMemoryTest, WhatASeatHasKeptIsLentToItAsItIs) {
   const std::uint64_t id = ask(1, "one").loan.id;
   memory.returned({1}, id, true);
@@ -186,11 +197,11 @@ TEST_F(HostMemoryTest, WhatIsKeptCountsUntilEverybodyHasLetGoOfIt) {
   rest();
   ASSERT_EQ(got.size(), 1u);
   EXPECT_EQ(got.front().before, 0u);
-  EXPECT_LE(taken(), kBudget);
+  EXPECT_LE(memory.taken(), kBudget);
   memory.gone({2});
   rest();
   EXPECT_EQ(memory.leaving(), 0u);
-  EXPECT_LE(taken(), kBudget);
+  EXPECT_LE(memory.taken(), kBudget);
 }
 
 // What it has on loan, its GPU context may still be writing to; what it has only kept it had given back before.
@@ -217,6 +228,44 @@ TEST_F(HostMemoryTest, OfWhoIsGoneWhatWasOnLoanLeavesAndWhatWasKeptStays) {
   const Got fresh = ask(2, "one");
   EXPECT_NE(fresh.loan.bytes, 0u);
   EXPECT_EQ(fresh.before, 0u);
+}
+
+// Who may be frozen soon: what it keeps goes back to the machine, or to others, without it.
+TEST_F(HostMemoryTest, WhoIsToKeepNothingLetsGoAtOnce) {
+  std::vector<std::uint64_t> all = ask_all(1, "one");
+  give_back(1, {all.begin(), all.begin() + 3}, true);
+  const std::uint64_t others = ask(2, "one").loan.id;
+  EXPECT_FALSE(memory.is_forgetting({1}));
+  memory.set_keeps({1}, false);
+  EXPECT_TRUE(memory.is_forgetting({1}));
+  // What it lets go of at this moment it is not lent as what it has.
+  got.clear();
+  memory.wanted({{1}, 0}, 1, "one");
+  EXPECT_TRUE(got.empty());
+  std::set<std::uint64_t> asked;
+  while (memory.is_forgetting({1})) {
+    for (const Told& one : std::exchange(told, {})) asked.insert(one.ids.begin(), one.ids.end());
+    memory.forgotten({{1}, 0});
+  }
+  EXPECT_EQ(asked, (std::set<std::uint64_t>{all.begin(), all.begin() + 3})) << "also what another one has by now";
+  EXPECT_TRUE(asked.contains(others));
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_TRUE(asked.contains(got.front().loan.id));
+  EXPECT_FALSE(got.front().was_kept);
+  // What it gives back from now on it does not keep either; without anything to do with it, all of it leaves.
+  memory.returned({1}, all.back(), true);
+  EXPECT_TRUE(memory.is_forgetting({1}));
+  memory.forgotten({{1}, 0});
+  EXPECT_FALSE(memory.is_forgetting({1}));
+  memory.set_demand(0);
+  rest();
+  EXPECT_EQ(memory.leaving(), 0u) << "nobody has to be waited for";
+  // As before, when it goes on.
+  memory.set_demand(kBudget);
+  memory.set_keeps({1}, true);
+  memory.returned({1}, all[4], true);
+  EXPECT_FALSE(memory.is_forgetting({1}));
+  EXPECT_TRUE(ask(1, "one").was_kept);
 }
 
 TEST_F(HostMemoryTest, WhoDoesNotAnswerIsNotWaitedFor) {
@@ -280,6 +329,8 @@ TEST_F(HostMemoryTest, WhateverTenantsSayTheBudgetHolds) {
         if (random() % 10 == 0) {
           seats.erase(tenant);
           memory.gone({tenant});
+        } else if (random() % 4 == 0) {
+          memory.set_keeps({tenant}, random() % 2 == 0);
         } else {
           memory.look();
         }
@@ -307,15 +358,13 @@ TEST_F(HostMemoryTest, WhateverTenantsSayTheBudgetHolds) {
       }
       for (const auto& [id, other] : seats) EXPECT_TRUE(id == borrower || other.loans.count(one.loan.id) == 0);
     }
-    ASSERT_LE(taken(), kBudget);
+    ASSERT_LE(memory.taken(), kBudget);
     ASSERT_FALSE(HasFailure()) << "round " << round;
   }
   for (std::uint64_t tenant = 1; tenant <= kTenants; ++tenant) memory.gone({tenant});
-  rest();
-  memory.set_demand(1);
   memory.set_demand(0);
   rest();
-  EXPECT_EQ(taken(), 0u);
+  EXPECT_EQ(memory.taken(), 0u);
 }
 
 TEST(TrustDomain, IsOfAUserInItsNamespaces) {

@@ -26,6 +26,9 @@ using Stream = beast::basic_stream<asio::local::stream_protocol>;
 // curl sends 100 bytes of header; the longest body names every setting.
 constexpr std::uint32_t kMaxHeaderBytes = 8 * 1024;
 constexpr std::uint64_t kMaxBodyBytes = 16 * 1024;
+// A job's arguments and environment: the kernel takes 6 MiB, JSON may need more for them.
+constexpr std::uint64_t kMaxSubmissionBytes = 16 * 1024 * 1024;
+constexpr std::uint64_t kLargeRequestBytes = 512 * 1024;
 constexpr std::size_t kMaxBufferBytes = 32 * 1024;
 // A kept connection may be idle this long between requests; a request and its answer have to arrive in time.
 constexpr auto kIdleTimeout = 60s;
@@ -49,6 +52,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   void close() {
     open_ = false;
+    done_with_body();
     boost::system::error_code ignored;
     stream_.socket().close(ignored);
   }
@@ -64,11 +68,39 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   void read() {
     parser_.emplace();
     parser_->header_limit(kMaxHeaderBytes);
-    parser_->body_limit(kMaxBodyBytes);
+    parser_->body_limit(kMaxSubmissionBytes);
     stream_.expires_after(kIdleTimeout);
+    http::async_read_header(stream_, buffer_, *parser_,
+                            [self = shared_from_this()](const boost::system::error_code& error, std::size_t) {
+                              self->header_was_read(error);
+                            });
+  }
+
+  // Only a submission may be long, and few of them at once.
+  void header_was_read(const boost::system::error_code& error) {
+    if (!open_ || error || parser_->is_done()) return was_read(error);
+    const auto& message = parser_->get();
+    const bool is_submission = message.method() == http::verb::post && message.target() == "/v1/jobs";
+    const std::uint64_t limit = is_submission ? kMaxSubmissionBytes : kMaxBodyBytes;
+    const std::uint64_t length = parser_->content_length().value_or(limit);
+    if (parser_->content_length() && length > limit) return was_read(http::error::body_limit);
+    if (length > kLargeRequestBytes) {
+      if (server_.large_requests_ >= kMaxLargeRequests) {
+        return respond(
+            error_response(503, {base::Code::kUnavailable, 0, "others hand in long jobs at this moment: try again"}),
+            false);
+      }
+      is_large_ = true;
+      ++server_.large_requests_;
+    }
+    parser_->body_limit(limit);
     http::async_read(
         stream_, buffer_, *parser_,
-        [self = shared_from_this()](const boost::system::error_code& error, std::size_t) { self->was_read(error); });
+        [self = shared_from_this()](const boost::system::error_code& late, std::size_t) { self->was_read(late); });
+  }
+
+  void done_with_body() {
+    if (std::exchange(is_large_, false)) --server_.large_requests_;
   }
 
   void was_read(const boost::system::error_code& error) {
@@ -101,10 +133,16 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
                                               " may not use this daemon (allow_users, allow_groups)"}),
                      false);
     }
-    ApiRequest request{std::string(message.method_string()), std::string(message.target()), message.body(), peer};
+    ApiRequest request{std::string(message.method_string()), std::string(message.target()),
+                       std::move(parser_->get().body()), peer};
     ApiAnswer answer = server_.api_.answer(request);
     if (auto* response = std::get_if<ApiResponse>(&answer)) return respond(std::move(*response), keep);
     if (auto* trace = std::get_if<ApiTrace>(&answer)) return start_trace(*trace);
+    if (auto* later = std::get_if<ApiLater>(&answer)) {
+      return (*later)([self = shared_from_this(), keep](ApiResponse response) {
+        if (self->open_) self->respond(std::move(response), keep);
+      });
+    }
     asio::post(server_.worker_, [self = shared_from_this(), keep, work = std::move(std::get<ApiWork>(answer)),
                                  io = &server_.io_]() mutable {
       ApiResponse response;
@@ -120,6 +158,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void respond(ApiResponse answer, bool keep) {
+    done_with_body();
+    server_.last_used_ = now();
     response_ = {};
     response_.result(answer.status);
     response_.set(http::field::server, "gpumuxd");
@@ -226,6 +266,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   bool follow_ = false;
   bool writing_ = false;
   bool finished_ = false;
+  bool is_large_ = false;
   bool caught_up_ = false;  // has been sent something: from here on there may be no gap
   std::uint64_t cursor_ = 1;
   std::string piece_;

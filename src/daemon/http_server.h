@@ -3,7 +3,7 @@
 //
 // Clients are strangers: requests are bounded in size and time, connections in number, and a client that reads the
 // trace too slowly to keep up with the ring is cut off. Everything runs on the loop's thread but ApiWork, which runs on
-// `worker`, one at a time.
+// `worker`, one at a time. Who waits for an ApiLater and goes meanwhile is noticed when it comes.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -21,9 +21,11 @@
 
 namespace gpumux::daemon {
 
-// Dashboards and watchers of one node, and room. A connection costs some 12 KiB.
-inline constexpr std::size_t kMaxApiConnections = 256;
-inline constexpr std::size_t kMaxApiConnectionsPerUser = 64;
+// Dashboards, watchers, and whoever waits for the end of a job; a connection costs some 12 KiB.
+inline constexpr std::size_t kMaxApiConnections = 2048;
+inline constexpr std::size_t kMaxApiConnectionsPerUser = 512;
+// Requests of megabytes (a job with a large environment) that are in memory at once.
+inline constexpr std::size_t kMaxLargeRequests = 8;
 
 class HttpServer {
  public:
@@ -60,6 +62,7 @@ class HttpServer {
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
   std::unordered_set<Connection*> followers_;
   std::unordered_map<uid_t, std::size_t> per_user_;
+  std::size_t large_requests_ = 0;
   base::TimePoint last_used_{};
 };
 

@@ -38,6 +38,7 @@ std::string_view reason_text(sched::RevokeReason reason) {
     case sched::RevokeReason::kCap: return "cap";
     case sched::RevokeReason::kBadClaim: return "bad_claim";
     case sched::RevokeReason::kMemory: return "memory";
+    case sched::RevokeReason::kSuspended: return "suspended";
   }
   return "";
 }
@@ -95,6 +96,7 @@ void Leases::set_settings(base::GpuIndex gpu, const GpuSettings& settings) {
   Gpu& target = gpus_.at(gpu.value);
   if (target.settings == settings) return;
   target.settings = settings;
+  ++target.settings_changes;
   if (!settings.auto_mode) target.mode = settings.mode;
   if (target.refused.empty()) apply(sched::SettingsChanged{gpu, core_settings(target)});
 }
@@ -119,6 +121,9 @@ void Leases::note_changed(const sched::Event& event) {
   const auto look = [&](const auto& one) {
     if constexpr (requires { one.seat.gpu; }) note(one.seat.gpu);
     if constexpr (requires { one.gpu; }) note(one.gpu);
+    if constexpr (requires { one.seats; }) {
+      for (const SeatId seat : one.seats) note(seat.gpu);
+    }
   };
   std::visit(look, event);
   for (const sched::Command& command : commands_) std::visit(look, command);
@@ -198,6 +203,12 @@ void Leases::record_event(base::TimePoint now, const sched::Event& event) {
                  },
                  [&](const sched::SeatOpened& e) { trace_.record(entry(now, "open", e.seat)); },
                  [&](const sched::StandingChanged& e) { trace_.record(entry(now, "standing", e.seat)); },
+                 [&](const sched::SeatsSuspended& e) {
+                   for (const SeatId seat : e.seats) trace_.record(entry(now, "suspend", seat));
+                 },
+                 [&](const sched::SeatsResumed& e) {
+                   for (const SeatId seat : e.seats) trace_.record(entry(now, "resume", seat));
+                 },
                  [&](const sched::SeatClaimed& e) {
                    TraceEntry traced = entry(now, "claim", e.seat);
                    traced.epoch = e.epoch;

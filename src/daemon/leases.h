@@ -28,6 +28,7 @@ namespace gpumux::daemon {
 struct Gpu {
   GpuInfo info;
   GpuSettings settings;
+  std::uint64_t settings_changes = 0;       // how often they were
   sched::Mode mode = sched::Mode::kSerial;  // in force: what `auto` comes to, or what was set
   std::string refused;                      // why it is not served; empty: it is
   GpuUse use;
@@ -56,6 +57,9 @@ class Leases {
   // Its seats, nearest turn first. Writes over `turns`.
   void turns(base::GpuIndex gpu, std::vector<sched::Turn>& turns) const { core_.turns(gpu, turns); }
   bool wants_turns(base::GpuIndex gpu) const { return core_.wants_turns(gpu); }
+  void uses(base::GpuIndex gpu, std::vector<sched::SeatUse>& uses) const { core_.uses(clock_.now(), gpu, uses); }
+  base::Duration quantum(base::GpuIndex gpu) const { return core_.quantum(gpu); }
+  std::optional<sched::SeatPhase> phase(base::SeatId seat) const { return core_.phase(seat); }
   // GPUs whose turns may have changed since the last call.
   std::bitset<base::kMaxGpus> take_changed() { return std::exchange(changed_, {}); }
 

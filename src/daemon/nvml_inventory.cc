@@ -128,7 +128,9 @@ class NvmlInventory final : public Inventory {
       nvmlMemory_v2_t memory{};
       memory.version = kNvmlMemoryVersion2;
       if (nvml_.nvmlDeviceGetMemoryInfo_v2(device, &memory) == NVML_SUCCESS) {
-        return nvmlMemory_t{memory.total, memory.free, memory.used};
+        // `total` is with what the driver has reserved for itself (0.6 of an H200's 140 GiB), `used` is without it. The
+        // rest is what programs can have, and what the driver tells them.
+        return nvmlMemory_t{memory.total - std::min(memory.reserved, memory.total), memory.free, memory.used};
       }
     }
     nvmlMemory_t memory{};

@@ -16,6 +16,8 @@
 namespace gpumux::daemon {
 namespace {
 
+constexpr char kSystemStateDir[] = "/var/lib/gpumux";
+
 constexpr char kFooter[] = R"(
 Examples:
   gpumuxd                                  the machine's daemon: /run/gpumux, /etc/gpumux/gpumux.toml
@@ -45,6 +47,18 @@ std::string default_config_file(bool is_private, const Environment& environment)
   return kSystemConfigFile;
 }
 
+// Where jobs are kept: what a service manager has made for it, else where such things are.
+std::string default_state_dir(bool is_private, const Environment& environment) {
+  const auto absolute = [](const char* value) { return std::string(value != nullptr && value[0] == '/' ? value : ""); };
+  if (!is_private) {
+    const std::string made = absolute(environment("STATE_DIRECTORY"));
+    return made.empty() ? kSystemStateDir : made.substr(0, made.find(':'));
+  }
+  if (const std::string xdg = absolute(environment("XDG_STATE_HOME")); !xdg.empty()) return xdg + "/gpumux/queue";
+  const std::string home = absolute(environment("HOME"));
+  return home.empty() ? "" : home + "/.local/state/gpumux/queue";
+}
+
 std::string flag_of(std::string_view setting) {
   std::string flag = "--" + std::string(setting);
   for (char& c : flag) {
@@ -68,6 +82,7 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
   ParsedOptions parsed;
   DaemonOptions& daemon = parsed.daemon;
   std::string exit_when_unused;
+  std::string max_job_time;
   std::string log_level;
   std::map<std::string, std::string> settings;
 
@@ -80,6 +95,12 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
   app.add_option("--runtime-dir", daemon.runtime_dir,
                  "Where the sockets are (default: /run/gpumux, private: the user's own)")
       ->type_name("DIR");
+  app.add_option("--state-dir", daemon.state_dir,
+                 "Where jobs are kept (default: /var/lib/gpumux, private: ~/.local/state/gpumux/queue)")
+      ->type_name("DIR");
+  app.add_option("--max-job-time", max_job_time,
+                 "A time limit for every job, in seconds; the smaller of this and its own counts")
+      ->type_name("SECONDS");
   app.add_flag("--private", daemon.is_private, "Serve only the user who starts it; needs no root");
   app.add_option("--exit-when-unused", exit_when_unused,
                  "Stop after this long without tenants and API requests, such as 10s")
@@ -119,6 +140,11 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
     if (!duration || duration->count() == 0) return fail(kExitUsage, "--exit-when-unused must be a time such as 10s");
     daemon.exit_when_unused = *duration;
   }
+  if (!max_job_time.empty()) {
+    const auto seconds = base::parse_integer(max_job_time, 1, 31'536'000);
+    if (!seconds) return fail(kExitUsage, "--max-job-time must be a number of seconds, at most a year");
+    daemon.flag_max_job_time = std::chrono::seconds(static_cast<std::int64_t>(*seconds));
+  }
   daemon.config_required = !daemon.config_file.empty();
   if (!daemon.config_required) daemon.config_file = default_config_file(daemon.is_private, environment);
   auto config = load_config(daemon.config_file, daemon.config_required, environment);
@@ -135,6 +161,9 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
   }
   daemon.environment = environment;
   if (const char* nvml = environment("GPUMUX_NVML"); nvml != nullptr) parsed.nvml_path = nvml;
+  if (const char* state = environment("GPUMUX_STATE_DIR"); daemon.state_dir.empty() && state != nullptr)
+    daemon.state_dir = state;
+  if (daemon.state_dir.empty()) daemon.state_dir = default_state_dir(daemon.is_private, environment);
   if (parsed.check_config) return parsed;
   auto dir = runtime_dir(daemon.runtime_dir, daemon.is_private, environment);
   if (!dir) return fail(kExitNoSockets, dir.error().message());

@@ -2,6 +2,7 @@
 #include "daemon/rooms.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/units.h"
 #include "daemon/log.h"
@@ -47,28 +48,37 @@ void Rooms::opened(base::SeatId seat, sched::Quota quota, bool gets_bound) {
   if (!gpus_.at(seat.gpu.value).managed) return;
   planner_.opened(leases_.now(), seat, quota, gets_bound);
   gpus_[seat.gpu.value].dirty = true;
+  gpus_[seat.gpu.value].foreign.opened(leases_.now());
   tell_foreign(seat.gpu);
 }
 
 void Rooms::tell_foreign(GpuIndex index) {
-  const std::uint64_t expected = sched::expected_contexts(planner_.capacity(index), planner_.together(index).seats);
-  planner_.set_foreign(leases_.now(), index, std::max(gpus_[index.value].foreign.bytes(), expected));
+  const base::TimePoint now = leases_.now();
+  GpuState& state = gpus_[index.value];
+  const sched::Togetherness all = planner_.together(index);
+  const std::uint64_t bytes = state.foreign.expected(now, planner_.capacity(index), all.seats + all.suspended);
+  if (planner_.set_foreign(now, index, bytes, state.foreign.seen_at())) state.dirty = true;
 }
 
 void Rooms::closed(base::SeatId seat) {
   planner_.closed(leases_.now(), seat);
   GpuState& state = gpus_.at(seat.gpu.value);
+  state.foreign.closed(leases_.now());
   if (state.managed) tell_foreign(seat.gpu);
   state.dirty = true;
-  state.changed_at = leases_.now();
 }
 
-void Rooms::reported(base::SeatId seat, const sched::MemoryReport& report, bool is_moving) {
+void Rooms::set_suspended(base::SeatId seat, bool is_suspended) {
+  planner_.set_suspended(leases_.now(), seat, is_suspended);
+  gpus_.at(seat.gpu.value).dirty = true;
+}
+
+void Rooms::reported(base::SeatId seat, const sched::MemoryReport& report) {
   GpuState& state = gpus_.at(seat.gpu.value);
   if (!state.managed) return;
   const std::uint64_t before = planner_.on_gpu(seat.gpu);
   planner_.reported(leases_.now(), seat, report);
-  if (is_moving || planner_.on_gpu(seat.gpu) != before) state.changed_at = leases_.now();
+  state.foreign.heard(leases_.now(), report.moving || planner_.on_gpu(seat.gpu) != before);
   state.dirty = true;
   // Nobody has to wait for managed memory; but its way back belongs to what a switch costs, and not to the quantum.
   leases_.apply(sched::MemoryNeed{seat, report.evicted > 0 || report.managed_away > 0});
@@ -86,34 +96,26 @@ void Rooms::sampled(GpuIndex index, std::uint64_t used, base::TimePoint asked_at
   GpuState& state = gpus_.at(index.value);
   if (!state.managed) adopt(index);
   if (!state.managed) return;
-  const base::TimePoint now = leases_.now();
   const std::uint64_t ours = planner_.on_gpu(index);
-  const std::uint64_t beyond = used > ours ? used - ours : 0;
-  // What seats said while NVML was asked makes the two sums ones of different moments. With a look that says too little
-  // of what is not ours, what the dead have left would be given away before it is there.
-  const bool is_quiet = state.changed_at < asked_at;
-  state.look_again = !is_quiet;
-  if (planner_.returning(index) > 0) {
-    if (!is_quiet) return;
-    planner_.returned(now, index, state.foreign.left_behind(beyond));
-    state.dirty = true;
-    if (planner_.returning(index) > 0) return;
-  }
-  if (!state.foreign.look(beyond, is_quiet, planner_.managed(index))) return;
+  state.foreign.look({.asked_at = asked_at,
+                      .beyond = used > ours ? used - ours : 0,
+                      .managed = planner_.managed(index),
+                      .returning = planner_.returning(index)});
+  if (planner_.returned(leases_.now(), index, state.foreign.left_behind())) state.dirty = true;
   tell_foreign(index);
-  state.dirty = true;
 }
 
 bool Rooms::awaits_return() const {
   for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
-    if (planner_.returning({static_cast<std::uint32_t>(i)}) > 0) return true;
+    const GpuIndex index{static_cast<std::uint32_t>(i)};
+    if (planner_.returning(index) > 0 || planner_.awaits_look(index)) return true;
   }
   return false;
 }
 
 bool Rooms::looks_again() const {
   return std::any_of(gpus_.begin(), gpus_.begin() + static_cast<std::ptrdiff_t>(leases_.gpus().size()),
-                     [](const GpuState& state) { return state.look_again; });
+                     [](const GpuState& state) { return state.foreign.look_again(); });
 }
 
 void Rooms::resolve_mode(GpuIndex index) {
@@ -122,14 +124,66 @@ void Rooms::resolve_mode(GpuIndex index) {
   const sched::MemoryMode::Setting setting{gpu.settings.auto_mode, gpu.settings.mode};
   planner_.set_free_only(index, !setting.is_auto && setting.mode == sched::Mode::kConcurrent);
   const bool took_turns = state.mode.takes_turns_for_memory();
-  const sched::Mode mode =
-      state.mode.resolve(leases_.now(), planner_, index, setting, leases_.wants_turns(index), gpu.mode);
+  // What is measured for a while, or was chosen for what it gives, says nothing of memory.
+  const sched::Mode current = setting.is_auto && state.is_by_gain ? sched::Mode::kConcurrent : gpu.mode;
+  sched::Mode mode = state.mode.resolve(leases_.now(), planner_, index, setting, leases_.wants_turns(index), current);
   if (state.mode.takes_turns_for_memory() != took_turns) {
     log_info(took_turns ? "the programs on a GPU fit together: they run at once"
                         : "the programs on a GPU do not fit together: they take turns",
              {{"gpu", index.value}});
   }
+  state.is_by_gain = setting.is_auto && gpu.settings.auto_by_gain && mode == sched::Mode::kConcurrent;
+  if (choose_way(index, state.is_by_gain) == sched::Way::kByTurns) mode = sched::Mode::kSerial;
   leases_.set_mode(index, mode);
+}
+
+sched::Way Rooms::choose_way(GpuIndex index, bool is_open) {
+  GpuState& state = gpus_[index.value];
+  const GpuSettings& settings = leases_.gpus()[index.value].settings;
+  const base::Duration quantum = leases_.quantum(index);
+  const bool has_end = quantum != sched::kUnlimited && settings.in_flight != sched::kUnlimited;
+  leases_.uses(index, situation_.seats);
+  situation_.is_open = is_open && situation_.seats.size() > 1;
+  situation_.turn = has_end ? quantum + settings.in_flight : sched::kUnlimited;
+  const sched::Way before = state.gain.way();
+  const sched::Way way = state.gain.choose(leases_.now(), situation_);
+  if (state.gain.way() != before && situation_.is_open) {
+    const auto& finding = state.gain.finding();
+    log_info(state.gain.way() == sched::Way::kByTurns ? "the programs on a GPU get more done by turns"
+                                                      : "the programs on a GPU run at once again",
+             {{"gpu", index.value}, {"why", finding ? finding->why : std::string("one at most has work")}});
+  }
+  if (const auto question = state.gain.take_question()) {
+    for (const sched::SeatUse& use : situation_.seats) {
+      if (on_measure_) on_measure_(use.seat, *question);
+    }
+  }
+  return way;
+}
+
+void Rooms::measured(base::SeatId seat, std::uint32_t question, std::uint64_t submissions) {
+  GpuState& state = gpus_.at(seat.gpu.value);
+  if (state.gain.told(seat, question, submissions)) state.dirty = true;
+}
+
+std::string Rooms::why(GpuIndex index) const {
+  const GpuState& state = gpus_[index.value];
+  const GpuSettings& settings = leases_.gpus()[index.value].settings;
+  if (!settings.auto_mode || !state.managed) return {};
+  switch (state.mode.reason()) {
+    case sched::MemoryMode::Reason::kSetting:
+    case sched::MemoryMode::Reason::kNotKnown: return {};
+    case sched::MemoryMode::Reason::kStanding:
+      return "its programs differ in priority, share or cap, or end their turns themselves: they take turns";
+    case sched::MemoryMode::Reason::kLeftToDriver:
+      return "a program leaves its memory to the driver, and nobody knows whether all fits: they take turns";
+    case sched::MemoryMode::Reason::kTooMuch: return "their memory does not fit together: they take turns";
+    case sched::MemoryMode::Reason::kFits: break;
+  }
+  if (!settings.auto_by_gain) return "their memory fits together: they run at once";
+  const auto& finding = state.gain.finding();
+  if (finding) return finding->why;
+  return "their memory fits together: they run at once, until it is known whether turns give more";
 }
 
 bool Rooms::plan(GpuIndex index) {
@@ -159,8 +213,10 @@ bool Rooms::plan(GpuIndex index) {
 void Rooms::note(GpuIndex index) {
   GpuState& state = gpus_[index.value];
   state.is_tight = planner_.is_tight(index);
+  state.is_clearing = planner_.is_clearing(index);
   state.overflow = planner_.overflow(index);
-  state.due_at = std::min(planner_.next_deadline(index).value_or(base::TimePoint::max()), state.mode.look_again());
+  state.due_at = std::min({planner_.next_deadline(index).value_or(base::TimePoint::max()), state.mode.look_again(),
+                           state.gain.look_again()});
 }
 
 void Rooms::settle() {
@@ -173,9 +229,18 @@ void Rooms::settle() {
     GpuState& state = gpus_[i];
     if (!state.managed) continue;
     const GpuIndex index{static_cast<std::uint32_t>(i)};
-    if (state.dirty || state.due_at <= now || ((changed[i] || any_dirty) && state.is_tight)) {
+    const std::uint64_t settings_changes = leases_.gpus()[i].settings_changes;
+    if (std::exchange(state.settings_changes, settings_changes) != settings_changes) state.dirty = true;
+    // A gang's last member that drains lets those on other GPUs go, too.
+    const bool may_clear = state.is_clearing && changed.any();
+    if (state.dirty || state.due_at <= now || ((changed[i] || any_dirty) && state.is_tight) || may_clear) {
       state.dirty = false;
       adopt(index);
+      if (const std::uint64_t left = planner_.overdue(now, index); left > 0) {
+        state.foreign.keep(left);
+        tell_foreign(index);
+        state.dirty = false;
+      }
       resolve_mode(index);
       for (int again = 0; !plan(index) && again < kMostReplans; ++again) resolve_mode(index);
       note(index);
@@ -184,6 +249,7 @@ void Rooms::settle() {
   }
   // Changes that the above has made itself were planned with.
   static_cast<void>(leases_.take_changed());
+  if (on_settled_) on_settled_();
 }
 
 std::uint64_t Rooms::evictable_demand() const {

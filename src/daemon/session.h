@@ -64,7 +64,9 @@ class Session {
   RateLimit notes{20, 2};
   std::uint64_t notes_suppressed = 0;
   std::size_t gang_joins = 0;
-  sched::Quota quota;  // of the run that it belongs to
+  std::string run;            // that it belongs to (run_suspension.h); empty: none
+  bool is_suspended = false;  // the run is
+  sched::Quota quota;         // of the run
   base::Standing standing;
   base::Standing first_standing;  // what it asked for, as it was allowed
   bool ends_own_turns = false;

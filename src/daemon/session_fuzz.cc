@@ -4,10 +4,10 @@
 //
 // The input is a script: each record is an operation byte, a length byte and that many bytes. Low bits of the operation
 // choose one of three tenants, the others what happens: connect, say Hello with a good or bad page, send the bytes as
-// they are or as a well-formed message of a type, leave, let time pass, stop reading. What a well-formed message
-// says of memory has sizes that mean something. After each record the lease core's and the planner's invariants must
-// hold, everything that a tenant is sent must be readable, and its page must never grant more
-// than the core does.
+// they are or as a well-formed message of a type, leave, let time pass, stop reading, be suspended or resumed with the
+// others of one run. What a well-formed message says of memory has sizes that mean something. After each record the
+// lease core's and the planner's invariants must hold, everything that a tenant is sent must be readable, and its page
+// must never grant more than the core does.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -33,8 +33,10 @@ namespace {
 constexpr std::size_t kTenants = 3;
 constexpr std::size_t kGpus = 2;
 constexpr std::size_t kPageBytes = 8192;
+constexpr uid_t kUser = 1000;
+constexpr char kRun[] = "r";
 // Of messages from tenants, those that are none of theirs included.
-constexpr std::uint32_t kTypes = static_cast<std::uint32_t>(wire::Type::kHostForgotten) + 1;
+constexpr std::uint32_t kTypes = static_cast<std::uint32_t>(wire::Type::kMeasured) + 1;
 
 class ManualClock final : public base::Clock {
  public:
@@ -104,7 +106,15 @@ class Machine {
       case 3: well_formed(tenant, data); break;
       case 4: leave(tenant); break;
       case 5: pass(data); break;
-      case 6: tenant.reads = !tenant.reads; break;
+      case 6:
+        if (data.size() != 1) {
+          tenant.reads = !tenant.reads;
+        } else if (data[0] % 2 == 0) {
+          translator_.suspend_run(kUser, kRun);
+        } else {
+          translator_.resume_run(kUser, kRun);
+        }
+        break;
       default: deliver(tenant, std::as_bytes(data), make_page(true)); break;
     }
     settle();
@@ -120,7 +130,7 @@ class Machine {
   void connect(Tenant& tenant) {
     if (tenant.session) return;
     tenant.reads = true;
-    tenant.session.emplace(base::TenantId{next_++}, Peer{0, 1000, {1000}}, tenant);
+    tenant.session.emplace(base::TenantId{next_++}, Peer{0, kUser, {kUser}}, tenant);
     translator_.started(*tenant.session);
   }
 
@@ -145,7 +155,7 @@ class Machine {
     const std::uint32_t protocol = data.size() > 3 && data[3] % 4 == 0 ? 1 : wire::kProtocolVersion;
     wire::Hello hello{.protocol = protocol, .oldest_protocol = 1, .gang_world = data.size() > 1 ? data[1] % 4u : 0u};
     if (data.size() > 4) hello.memory_limit = std::uint64_t{data[4]} << 28;
-    if (data.size() > 5) wire::set_text(hello.run, data[5] % 2 == 0 ? "r" : "");
+    if (data.size() > 5) wire::set_text(hello.run, data[5] % 2 == 0 ? kRun : "");
     if (data.size() > 2) {
       wire::set_text(hello.gang, data[2] % 2 == 0 ? "a" : "b");
       gangs_ = true;

@@ -115,12 +115,12 @@ std::string write_reserve(const GpuSettings& s) {
 
 constexpr std::array<SettingKey, 16> kKeys{{
     {"mode", "GPUMUX_MODE", "NVSHARE_SCHEDULING_MODE", "auto, serial or concurrent",
-     "Whether tenants hold the GPU one at a time, or all at once under the driver's own time slicing; auto: all at "
-     "once as long as all their memory fits together.",
+     "Whether tenants hold the GPU one at a time, or all at once under the driver's own time slicing; auto: "
+     "whichever gives more where all their memory fits together, otherwise one at a time.",
      false, parse_mode, write_mode},
     {"auto_by_gain", "GPUMUX_AUTO_BY_GAIN", "", "true or false",
-     "In mode auto, whether it is measured what gives more where all fits together; not measured yet: all at once.",
-     true, [](GpuSettings& s, std::string_view text) { return read_boolean(s.auto_by_gain, text); },
+     "In mode auto, whether it is measured what gives more where all fits together; false: all at once there.", true,
+     [](GpuSettings& s, std::string_view text) { return read_boolean(s.auto_by_gain, text); },
      [](const GpuSettings& s) { return std::string(s.auto_by_gain ? "true" : "false"); }},
     {"reserve", "GPUMUX_RESERVE", "", "a number of bytes with a unit, such as 512M, at most 1024G, or auto",
      "GPU memory that is kept free for contexts and whatever else the driver takes without asking.", false,

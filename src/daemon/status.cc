@@ -28,12 +28,14 @@ std::string_view phase_text(sched::SeatPhase phase) {
     case sched::SeatPhase::kRevoked: return "revoked";
     case sched::SeatPhase::kDraining: return "draining";
     case sched::SeatPhase::kSilent: return "silent";
+    case sched::SeatPhase::kSuspended: return "suspended";
   }
   return "unknown";
 }
 
 bool has_lease(sched::SeatPhase phase) {
-  return phase != sched::SeatPhase::kIdle && phase != sched::SeatPhase::kWaiting;
+  return phase != sched::SeatPhase::kIdle && phase != sched::SeatPhase::kWaiting &&
+         phase != sched::SeatPhase::kSuspended;
 }
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
@@ -123,7 +125,7 @@ std::string remark_on(const GpuStatus& gpu) {
     return seat == nullptr ? 0 : report.resident + report.evicted + report.unpageable;
   };
   for (const SeatStatus& seat : gpu.seats) {
-    if (!seat.reports_memory) continue;
+    if (!seat.reports_memory || seat.memory.is_suspended) continue;
     if (first == nullptr || need(&seat) > need(first)) {
       second = std::exchange(first, &seat);
     } else if (second == nullptr || need(&seat) > need(second)) {
@@ -172,6 +174,8 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
     GpuStatus& gpu = snapshot.gpus.at(view.gpu.value);
     gpu.memory = translator.rooms().view(view.gpu);
     gpu.moved = translator.moved_before(view.gpu);
+    gpu.mode_why = translator.rooms().why(view.gpu);
+    gpu.finding = translator.rooms().finding(view.gpu);
     std::map<base::SeatId, const sched::SeatMemory*> memory_of;
     for (const sched::SeatMemory& memory : gpu.memory.seats) memory_of[memory.seat] = &memory;
     for (sched::SeatView& seat : view.seats) {
@@ -221,6 +225,13 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
       json["switch_cost_ns"] = gpu.view.switch_cost.count();
       json["switches"] = gpu.view.switches;
       json["held_ns"] = gpu.view.held.count();
+      json["mode_why"] = gpu.mode_why;
+      if (gpu.finding && gpu.finding->by_turns > 0) {
+        json["measured"] = {{"by_turns_permille", gpu.finding->by_turns},
+                            {"noise_permille", gpu.finding->noise},
+                            {"has_pauses", gpu.finding->has_pauses},
+                            {"age_ns", (snapshot.now - gpu.finding->at).count()}};
+      }
       json["memory"] = memory_json(gpu);
       json["remark"] = remark_on(gpu);
     }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -32,6 +33,8 @@ struct GpuStatus {
   std::vector<GpuProcess> foreign;
   sched::GpuMemory memory;  // its seats are copied to `seats`
   MovedMemory moved;        // by all that there were
+  std::string mode_why;     // Rooms::why
+  std::optional<sched::Gain::Finding> finding;
 };
 
 struct StatusSnapshot {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes the texts that the daemon reads: PATCH bodies (a stranger's), the configuration (its owner's), the list of
-// known tenants (its own, perhaps of another version), times and byte counts. The first byte chooses; the rest is the
-// text.
+// Fuzzes the texts that the daemon reads: PATCH bodies and jobs (strangers'), the configuration (its owner's), the list
+// of known tenants (its own, perhaps of another version), times and byte counts. The first byte chooses; the rest is
+// the text.
 #include <cstdlib>
 #include <string_view>
 
 #include "daemon/config.h"
+#include "daemon/jobs/launch.h"
+#include "daemon/jobs/submission.h"
 #include "daemon/known_tenants.h"
 #include "daemon/settings.h"
 #include "daemon/settings_patch.h"
@@ -15,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   using namespace gpumux::daemon;
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
-  switch (data[0] % 6) {
+  switch (data[0] % 8) {
     case 0: {
       const auto patch = parse_settings_patch(text);
       gpumux::daemon::GpuSettings settings;
@@ -47,9 +49,29 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       static_cast<void>(parse_standing_patch(text, {}, at_start));
       break;
     }
-    default: {
+    case 5: {
       const std::string quoted = json_string(text);
       if (quoted.size() < 2 || quoted.front() != '"' || quoted.back() != '"') std::abort();
+      break;
+    }
+    case 6: {
+      if (const auto submission = parse_submission(text)) {
+        // What was accepted is kept, and comes back.
+        const std::string kept = to_text(submission->document);
+        const auto back = parse_document(kept);
+        if (!back || to_text(*back) != kept) std::abort();
+        static_cast<void>(make_runner_spec(*back, {}, {}));
+      }
+      static_cast<void>(parse_document(text));
+      break;
+    }
+    default: {
+      static_cast<void>(parse_array(text));
+      static_cast<void>(parse_limits(text));
+      for (const QueueKey& key : queue_keys()) {
+        QueueConfig config;
+        static_cast<void>(key.parse(config, text));
+      }
     }
   }
   return 0;

@@ -42,14 +42,21 @@ LogLevel level_of(wire::Severity severity) {
 }  // namespace
 
 Translator::Translator(Leases& leases, Rooms& rooms, const AccessRules& access, Options options)
-    : leases_(leases), rooms_(rooms), access_(access), options_(std::move(options)) {
+    : leases_(leases), rooms_(rooms), access_(access), options_(std::move(options)), suspension_(leases, rooms) {
   leases_.set_executor([this](const sched::Command& command) { carry_out(command); });
   rooms_.on_bound([this](const sched::RoomBound& bound) { send_room(bound); });
   rooms_.on_expect_eviction([this](const sched::ExpectEviction& eviction) { send_expected_eviction(eviction); });
+  rooms_.on_settled([this] { suspension_.look(); });
+  // Who is not to be waited for after a restart has changed.
+  suspension_.on_parked([this](const Session& session) {
+    if (changed_) changed_(session);
+  });
+  rooms_.on_measure([this](base::SeatId seat, std::uint32_t question) { return ask_measure(seat, question); });
 }
 
 void Translator::set_host_memory(HostMemory* host) {
   host_ = host;
+  suspension_.set_host_memory(host);
   if (host_ == nullptr) return;
   host_->on_lent([this](const HostLoan& loan, int fd) { send_loan(loan, fd); });
   host_->on_forget([this](const HostSeat& seat, std::span<const std::uint64_t> ids) { send_forget(seat, ids); });
@@ -77,6 +84,7 @@ base::Status Translator::receive(Session& session, std::span<const std::byte> by
     return base::fail(base::Code::kProtocol, hello != nullptr ? "a second Hello" : "something before Hello");
   }
   if (hello != nullptr) return on(session, *hello, fd);
+  suspension_.heard(session);
   if (fd) return base::fail(base::Code::kProtocol, "a descriptor where none belongs");
   return std::visit(
       [&](const auto& m) -> base::Status {
@@ -92,6 +100,7 @@ base::Status Translator::receive(Session& session, std::span<const std::byte> by
 void Translator::ended(Session& session, std::string_view why) {
   session.end();
   sessions_.erase(session.id);
+  suspension_.left(session);
   session.for_each_slot([&](std::uint32_t, const Slot& slot) { forget_slot(session, slot); });
   for (auto run = runs_.begin(); session.quota.group != 0 && run != runs_.end(); ++run) {
     if (run->second.quota.group != session.quota.group) continue;
@@ -129,6 +138,8 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const os
   session.welcomed = true;
   if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)));
+  session.run = wire::text_of(hello.run);
+  suspension_.joined(session);
   session.quota = quota_of(session, hello);
   session.standing = session.first_standing = standing_of(session, hello);
   session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
@@ -142,8 +153,8 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const os
                         .tenant = session.id.value};
   wire::set_text(welcome.version, options_.version);
   send(session, welcome);
-  if (host_ != nullptr && host_->is_short() && session.protocol >= wire::kMemoryProtocol)
-    send(session, wire::HostSpare{.bytes = 0});
+  if (host_ != nullptr && session.is_suspended) host_->set_keeps(session.id, false);
+  if (session.is_suspended || (host_ != nullptr && host_->is_short())) tell_spare(session);
   log_info("tenant connected", {{"tenant", session.id.value},
                                 {"pid", session.peer.pid},
                                 {"uid", session.peer.uid},
@@ -186,8 +197,9 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
     return {};
   }
   Slot& slot = session.open_slot(open.slot, *gpu);
-  leases_.apply(sched::SeatOpened{seat_of(session, slot), session.standing.share, session.ends_own_turns});
-  if (session.standing != base::Standing()) tell_standing(session, slot);
+  const base::Standing& standing = session.standing;
+  leases_.apply(sched::SeatOpened{seat_of(session, slot), standing.share, session.ends_own_turns, standing.priority,
+                                  standing.max_share, session.is_suspended});
   send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
   const base::SeatId seat = seat_of(session, slot);
   if (open.state != wire::SeatState::kNone) claim(session, open.slot, open);
@@ -352,7 +364,9 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
 
 void Translator::open_room(Session& session, base::SeatId seat, bool may_be_back) {
   if (session.protocol < wire::kMemoryProtocol) return;  // it leaves its memory to the driver
-  rooms_.opened(seat, session.quota, !may_be_back);
+  // Who comes to a run that is suspended may have stood still while the daemon was restarted.
+  rooms_.opened(seat, session.quota, !may_be_back && !session.is_suspended);
+  if (session.is_suspended) rooms_.set_suspended(seat, true);
 }
 
 // The first process of a run says what it may have; those that come later belong to it, and cannot raise it.
@@ -377,12 +391,13 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
                              .unpageable = 0,
                              .managed = memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kManaged)],
                              .managed_away = memory.managed_away,
-                             .stuck = (memory.flags & wire::kMemoryStuck) != 0};
+                             .stuck = (memory.flags & wire::kMemoryStuck) != 0,
+                             .moving = (memory.flags & wire::kMemoryBusy) != 0};
   for (std::size_t i = 0; i < wire::kUnpageableReasons; ++i) {
     if (i == static_cast<std::size_t>(wire::Unpageable::kManaged)) continue;
     report.unpageable += std::min(memory.unpageable[i], ~std::uint64_t{0} - report.unpageable);
   }
-  rooms_.reported(seat_of(session, *slot), report, (memory.flags & wire::kMemoryBusy) != 0);
+  rooms_.reported(seat_of(session, *slot), report);
   return {};
 }
 
@@ -427,6 +442,22 @@ base::Status Translator::on(Session& session, const wire::HostForgotten& forgott
   return {};
 }
 
+base::Status Translator::on(Session& session, const wire::Measured& measured) {
+  GPUMUX_TRY(check_slot(measured.slot));
+  if (const Slot* slot = session.slot(measured.slot))
+    rooms_.measured(seat_of(session, *slot), measured.question, measured.submissions);
+  return {};
+}
+
+// False: it would not understand.
+bool Translator::ask_measure(base::SeatId seat, std::uint32_t question) {
+  Session* const session = find(seat.tenant);
+  const auto number = session != nullptr ? session->slot_of(seat.gpu) : std::nullopt;
+  if (!number || session->protocol < wire::kMeasureProtocol) return false;
+  send(*session, wire::Measure{.slot = *number, .question = question});
+  return true;
+}
+
 void Translator::send_room(const sched::RoomBound& bound) {
   Session* const session = find(bound.seat.tenant);
   if (session == nullptr) return;
@@ -464,12 +495,44 @@ void Translator::send_forget(const HostSeat& seat, std::span<const std::uint64_t
   send(*session, forget);
 }
 
-// Where host memory is short nobody keeps what it could do without.
-void Translator::spare_host(bool is_short) {
+// Where host memory is short nobody keeps what it could do without. (Who is suspended does not in any case, and may not
+// be able to read.)
+void Translator::spare_host(bool) {
   for (const auto& [id, session] : sessions_) {
-    if (session->protocol >= wire::kMemoryProtocol)
-      send(*session, wire::HostSpare{.bytes = is_short ? 0 : ~std::uint64_t{0}});
+    if (!session->is_suspended) tell_spare(*session);
   }
+}
+
+void Translator::tell_spare(Session& session) {
+  if (session.protocol < wire::kMemoryProtocol) return;
+  const bool keeps_none = session.is_suspended || (host_ != nullptr && host_->is_short());
+  send(session, wire::HostSpare{.bytes = keeps_none ? 0 : ~std::uint64_t{0}});
+}
+
+// ---- runs ---------------------------------------------------------------------------------------
+
+void Translator::suspend_run(uid_t uid, const std::string& run) {
+  for (Session* session : suspension_.suspend({uid, run})) {
+    tell_spare(*session);
+    if (host_ != nullptr) host_->set_keeps(session->id, false);
+  }
+}
+
+void Translator::resume_run(uid_t uid, const std::string& run) {
+  for (Session* session : suspension_.resume({uid, run})) {
+    if (host_ != nullptr) host_->set_keeps(session->id, true);
+    tell_spare(*session);
+    if (changed_) changed_(*session);
+  }
+}
+
+std::vector<RunMemory> Translator::memory_outside(const std::set<RunKey>& runs) const {
+  std::vector<RunMemory> gpus(leases_.gpus().size());
+  for (const auto& [id, session] : sessions_) {
+    if (!session->run.empty() && runs.contains({session->peer.uid, session->run})) continue;
+    RunSuspension::add_memory(rooms_, *session, gpus);
+  }
+  return gpus;
 }
 
 base::Status Translator::on(Session& session, const wire::GangJoin& join) {

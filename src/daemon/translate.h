@@ -25,6 +25,7 @@
 #include "daemon/host_memory.h"
 #include "daemon/leases.h"
 #include "daemon/rooms.h"
+#include "daemon/run_suspension.h"
 #include "daemon/session.h"
 #include "os/file_descriptor.h"
 
@@ -63,11 +64,29 @@ class Translator {
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
 
-  // Called when a tenant has said Hello, or has opened or closed a seat, with the number of seats that it now has.
+  // Called when a tenant has said Hello, has opened or closed a seat, or has been parked or resumed with its run.
   void on_tenant_changed(std::function<void(const Session&)> callback) { changed_ = std::move(callback); }
 
   // Called when a lease is about to change hands (true: a message that must not wait is on its way), and when one has.
   void on_hand_over(std::function<void(bool near)> callback) { hand_over_ = std::move(callback); }
+
+  // All seats of a user's run are held off the GPUs, also those that come later, until it is resumed
+  // (run_suspension.h). To be followed by Rooms::settle, as everything else.
+  void suspend_run(uid_t uid, const std::string& run);
+  void resume_run(uid_t uid, const std::string& run);
+  RunState run_state(uid_t uid, const std::string& run) const { return suspension_.state({uid, run}); }
+  // Called when that of a suspended run has changed, while everything comes to rest: must not call back. Each run that
+  // is suspended is named at least once.
+  void on_run_changed(std::function<void(uid_t, const std::string&)> callback) {
+    suspension_.on_changed(std::move(callback));
+  }
+  // Nothing of its run is on its way any more, and its processes may be frozen.
+  bool is_parked(const Session& session) const { return suspension_.is_parked(session); }
+  // By GPU index: what the tenants of a run have; and what those have that belong to none of these runs.
+  std::vector<RunMemory> memory_of_run(uid_t uid, const std::string& run) const {
+    return suspension_.memory_of({uid, run});
+  }
+  std::vector<RunMemory> memory_outside(const std::set<RunKey>& runs) const;
 
   // Who lends host memory; without one, nobody is lent any.
   void set_host_memory(HostMemory* host);
@@ -119,12 +138,15 @@ class Translator {
   base::Status on(Session& session, const wire::HostWanted& wanted);
   base::Status on(Session& session, const wire::HostReturned& returned);
   base::Status on(Session& session, const wire::HostForgotten& forgotten);
+  base::Status on(Session& session, const wire::Measured& measured);
+  bool ask_measure(base::SeatId seat, std::uint32_t question);
   void open_room(Session& session, base::SeatId seat, bool may_be_back);
   void send_room(const sched::RoomBound& bound);
   void send_expected_eviction(const sched::ExpectEviction& eviction);
   void send_loan(const HostLoan& loan, int fd);
   void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
   void spare_host(bool is_short);
+  void tell_spare(Session& session);
   sched::Quota quota_of(const Session& session, const wire::Hello& hello);
   void tell_standing(const Session& session, const Slot& slot);
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
@@ -155,7 +177,8 @@ class Translator {
     sched::Quota quota;
     std::size_t tenants = 0;
   };
-  std::map<std::pair<uid_t, std::string>, Run> runs_;
+  std::map<RunKey, Run> runs_;
+  RunSuspension suspension_;
   std::uint64_t next_group_ = 1;
   std::deque<std::pair<pid_t, base::TimePoint>> gone_;  // who was a tenant, and until when; only of the last moments
   std::map<std::string, UnknownEntry> unknown_entries_;

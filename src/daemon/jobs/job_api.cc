@@ -1,0 +1,653 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/jobs/job_api.h"
+
+#include <pwd.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <set>
+#include <utility>
+
+#include "base/standing.h"
+#include "base/units.h"
+#include "daemon/log.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+namespace core = sched::jobs;
+using Json = nlohmann::ordered_json;
+using base::Code;
+using base::Duration;
+using base::Result;
+using core::JobId;
+using namespace std::chrono_literals;
+
+constexpr std::uint32_t kDefaultPage = 1'000;
+// Jobs whose standing is looked up in one go: a fraction of a millisecond of the loop.
+constexpr std::uint32_t kLookedAtOnce = 256;
+constexpr Duration kLongestWait = 30s;
+constexpr std::size_t kMostNamed = 100'000;  // jobs in one address; the header's limit is below that
+constexpr std::size_t kLookupBytes = 65'536;
+constexpr int kMaxDepth = 4;
+
+ApiResponse ok(const Json& json, unsigned status = 200) {
+  return {status, json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"};
+}
+
+base::Error invalid(std::string what) { return {Code::kInvalid, 0, std::move(what)}; }
+base::Error no_job(std::string_view which) {
+  return {Code::kNotFound, 0,
+          "there is no job " + std::string(which.substr(0, 64)) +
+              " (`gpumux queue` and `gpumux history` show those that there are)"};
+}
+base::Error denied(const Peer& peer, const std::string& what) {
+  return {Code::kDenied, 0,
+          "user " + std::to_string(peer.uid) + " may not " + what +
+              ": only its owner, root and members of the admin_group may"};
+}
+base::Error not_admin(const Peer& peer) {
+  return {Code::kDenied, 0,
+          "user " + std::to_string(peer.uid) +
+              " may not change the queue: only the daemon's owner, root and members of its admin_group may"};
+}
+
+Result<std::uint32_t> find_uid(const std::string& name) {
+  if (const auto number = base::parse_integer(name, 0, UINT32_MAX - 1)) return static_cast<std::uint32_t>(*number);
+  std::vector<char> buffer(kLookupBytes);
+  passwd entry{};
+  passwd* found = nullptr;
+  ::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found == nullptr) return base::fail(Code::kNotFound, "there is no user '" + name.substr(0, 64) + "'");
+  return found->pw_uid;
+}
+
+// "17", "17_3".
+struct NamedJob {
+  JobId job;
+  std::optional<std::uint32_t> element;
+};
+Result<NamedJob> parse_name(std::string_view text) {
+  const std::size_t mark = text.find('_');
+  const auto id = base::parse_integer(text.substr(0, mark), 1, INT64_MAX);
+  NamedJob named;
+  if (!id)
+    return tl::unexpected(invalid("'" + std::string(text.substr(0, 64)) +
+                                  "' is no job's id: it is a number such as 17, or 17_3 for element 3 of array 17"));
+  named.job = JobId{*id};
+  if (mark != std::string_view::npos) {
+    const auto element = base::parse_integer(text.substr(mark + 1), 0, UINT32_MAX);
+    if (!element)
+      return tl::unexpected(
+          invalid("'" + std::string(text.substr(0, 64)) + "': after _ comes the number of an array's element"));
+    named.element = static_cast<std::uint32_t>(*element);
+  }
+  return named;
+}
+
+Result<Json> parse_object(const std::string& body) {
+  bool too_deep = false;
+  Json json = Json::parse(
+      body, [&](int depth, Json::parse_event_t, Json&) { return !(too_deep = too_deep || depth > kMaxDepth); }, false);
+  if (json.is_discarded() || !json.is_object() || json.size() != 1)
+    return tl::unexpected(invalid("the body must be a JSON object with one field (docs/api.md)"));
+  return json;
+}
+
+struct WantedChange {
+  JobQueue::Change change = JobQueue::Change::kCancel;
+  std::int32_t priority = 0;
+};
+Result<WantedChange> parse_change(const std::string& body) {
+  const auto json = parse_object(body);
+  if (!json) return tl::unexpected(json.error());
+  const std::string name = json->begin().key();
+  const Json& value = json->begin().value();
+  WantedChange wanted;
+  if (name == "cancel" && value == true) return wanted;
+  if (name == "held" && value.is_boolean()) {
+    wanted.change = value.get<bool>() ? JobQueue::Change::kHold : JobQueue::Change::kRelease;
+    return wanted;
+  }
+  if (name == "priority" && value.is_number_integer()) {
+    const auto priority = base::parse_priority(value.dump());
+    if (!priority) return tl::unexpected(priority.error());
+    wanted.change = JobQueue::Change::kPriority;
+    wanted.priority = *priority;
+    return wanted;
+  }
+  return tl::unexpected(
+      invalid("the body must be one of {\"cancel\": true}, {\"held\": true}, {\"held\": false} and {\"priority\": 5}"));
+}
+
+Json limits_json(const core::UserLimits& limits) {
+  Json json = Json::object();
+  if (limits.running != core::kUnlimitedCount) json["running"] = limits.running;
+  if (limits.queued != core::kUnlimitedCount) json["queued"] = limits.queued;
+  if (limits.gpus != core::kUnlimitedCount) json["gpus"] = limits.gpus;
+  if (limits.priority_cap != core::kNoPriorityCap) json["priority_cap"] = limits.priority_cap;
+  return json;
+}
+
+Json settings_json(const QueueConfig& config) {
+  return {{"order", config.core.order == core::Order::kFair ? "fair" : "fifo"},
+          {"half_life_ns", config.core.half_life.count()},
+          {"oversubscribe", static_cast<double>(config.core.oversubscribe) / 1000},
+          {"default_memory_bytes", config.core.default_memory},
+          {"max_job_time_ns", config.core.max_time.count()},
+          {"preempt", config.core.preempt},
+          {"privacy", to_string(config.privacy)},
+          {"cancel_grace_ns", config.cancel_grace.count()},
+          {"suspend_patience_ns", config.suspend_patience.count()},
+          {"history_ns", config.history.count()},
+          {"limits", limits_json(config.core.limits)}};
+}
+
+// {"running": 2, "queued": null}
+base::Status read_limits(const Json& json, core::UserLimits& limits) {
+  for (const auto& [name, value] : json.items()) {
+    std::uint32_t* const count = name == "running"  ? &limits.running
+                                 : name == "queued" ? &limits.queued
+                                 : name == "gpus"   ? &limits.gpus
+                                                    : nullptr;
+    if (count != nullptr && value.is_null()) {
+      *count = core::kUnlimitedCount;
+    } else if (count != nullptr && value.is_number_unsigned() && value.get<std::uint64_t>() < core::kUnlimitedCount) {
+      *count = value.get<std::uint32_t>();
+    } else if (name == "priority_cap" && value.is_null()) {
+      limits.priority_cap = core::kNoPriorityCap;
+    } else if (const auto priority = base::parse_priority(value.dump());
+               name == "priority_cap" && value.is_number_integer() && priority) {
+      limits.priority_cap = *priority;
+    } else {
+      return tl::unexpected(
+          invalid("limits are running, queued and gpus (a number, or null for none), and priority_cap, and not '" +
+                  name.substr(0, 64) + "' with this value"));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+JobApi::JobApi(asio::io_context& io, JobQueue& queue, const AccessRules& access)
+    : io_(io), queue_(queue), access_(access) {}
+
+ApiAnswer JobApi::answer(const ApiRequest& request, std::string_view path, std::string_view query) {
+  static constexpr std::string_view kJobs = "/v1/jobs/";
+  static constexpr std::string_view kGpus = "/v1/queue/gpus/";
+  static constexpr std::string_view kUsers = "/v1/queue/users/";
+  const bool is_get = request.method == "GET";
+  const bool is_patch = request.method == "PATCH";
+  if (path == "/v1/queue" && is_get) return this->queue(request.peer);
+  if (!queue_.unavailable().empty()) return error_response({Code::kUnavailable, 0, queue_.unavailable()});
+  if (path == "/v1/jobs") {
+    if (is_get) return list(request.peer, query);
+    return request.method == "POST" ? submit(request) : wrong_method("GET and POST");
+  }
+  if (path == "/v1/queue") return is_patch ? change_queue(request) : wrong_method("GET and PATCH");
+  if (path.starts_with(kGpus))
+    return is_patch ? change_gpus(request, path.substr(kGpus.size())) : wrong_method("PATCH");
+  if (path.starts_with(kUsers))
+    return is_patch ? change_user(request, path.substr(kUsers.size())) : wrong_method("PATCH");
+  if (!path.starts_with(kJobs)) return error_response({Code::kNotFound, 0, "there is nothing at this address"});
+  std::string_view which = path.substr(kJobs.size());
+  if (which.ends_with("/wait")) {
+    which.remove_suffix(5);
+    return is_get ? wait(request.peer, which, query) : wrong_method("GET");
+  }
+  if (is_get) return show(request.peer, which, query_value(query, "environment") == "1");
+  return is_patch ? change(request, which) : wrong_method("GET and PATCH");
+}
+
+Sight JobApi::sight(const Peer& peer, std::uint32_t uid) const {
+  if (peer.uid == uid || access_.may_change(peer)) return Sight::kOwn;
+  switch (queue_.config().privacy) {
+    case JobPrivacy::kOpen: return Sight::kOpen;
+    case JobPrivacy::kLimited: return Sight::kLimited;
+    case JobPrivacy::kOwn: return Sight::kNothing;
+  }
+  return Sight::kNothing;
+}
+
+JobNow JobApi::now_of(JobId job) const {
+  JobNow now{.standing = queue_.standing(job),
+             .note = queue_.note(job),
+             .limit_in = {},
+             .default_memory = queue_.config().core.default_memory};
+  if (now.standing && now.standing->limit_at) now.limit_in = *now.standing->limit_at - queue_.now();
+  return now;
+}
+
+// ---- handing in --------------------------------------------------------------------------------------------
+
+ApiAnswer JobApi::submit(const ApiRequest& request) {
+  auto body = std::make_shared<std::string>(request.body);
+  return ApiLater([this, body, peer = request.peer](ApiReply reply) {
+    asio::post(queue_.pool(), [this, body, peer, reply = std::move(reply)]() mutable {
+      auto parsed = parse_submission(*body);
+      base::Status status = parsed ? base::Status() : base::Status(tl::unexpected(parsed.error()));
+      std::shared_ptr<Submission> submission;
+      if (parsed) {
+        submission = std::make_shared<Submission>(std::move(*parsed));
+        auto submitter = look_at_submitter(peer);
+        if (submitter) {
+          submission->document.submitter = std::move(*submitter);
+          submission->document_text = to_text(submission->document);
+          if (submission->document_text.size() * submission->elements.size() > kMaxArrayBytes) {
+            status = base::fail(Code::kInvalid,
+                                "so many elements with so large an environment are too much: hand in a "
+                                "smaller array, or a script that sets what it needs");
+          }
+          // What it would fail of in the end, said while somebody listens.
+          const LaunchedJob first{.id = JobId{1},
+                                  .array = JobId{submission->elements.empty() ? 0u : 1u},
+                                  .name = submission->name,
+                                  .gpus = {}};
+          if (const auto log = log_path(submission->document, first); !log) status = tl::unexpected(log.error());
+        } else {
+          status = tl::unexpected(submitter.error());
+        }
+      }
+      asio::post(io_, [this, submission, status = std::move(status), reply = std::move(reply)]() mutable {
+        if (!status) return reply(error_response(status.error()));
+        queue_.submit(std::move(submission), [reply = std::move(reply)](const Result<JobQueue::Submitted>& submitted) {
+          if (!submitted) return reply(error_response(submitted.error()));
+          reply(ok({{"id", submitted->id.value}, {"count", submitted->count}}, submitted->was_known ? 200 : 201));
+        });
+      });
+    });
+  });
+}
+
+// ---- looking -----------------------------------------------------------------------------------------------
+
+// Read page by page on the pool; between two pages the loop says where each of them stands now.
+struct JobApi::Listing {
+  Peer peer;
+  store::Query query;
+  std::uint32_t left = 0;
+  std::string body = "{\"jobs\": [";
+  bool is_first = true;
+  ApiReply reply;
+};
+
+ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
+  auto listing = std::make_shared<Listing>();
+  listing->peer = peer;
+  const auto number = [&](std::string_view name, std::uint64_t fallback, std::uint64_t least,
+                          std::uint64_t most) -> Result<std::uint64_t> {
+    const auto text = query_value(query, name);
+    if (!text) return fallback;
+    const auto parsed = base::parse_integer(*text, least, most);
+    if (!parsed)
+      return tl::unexpected(invalid(std::string(name) + " must be a number from " + std::to_string(least) + " to " +
+                                    std::to_string(most)));
+    return *parsed;
+  };
+  const auto limit = number("limit", kDefaultPage, 1, store::kMaxPageJobs);
+  if (!limit) return error_response(limit.error());
+  const auto beyond = number("beyond", 0, 0, INT64_MAX);
+  if (!beyond) return error_response(beyond.error());
+  const auto array = number("array", 0, 1, INT64_MAX);
+  if (!array) return error_response(array.error());
+  const std::string_view state = query_value(query, "state").value_or("unfinished");
+  const std::string_view order = query_value(query, "order").value_or("oldest");
+  if (state != "unfinished" && state != "done" && state != "all")
+    return error_response(invalid("state must be unfinished, done or all"));
+  if (order != "oldest" && order != "newest") return error_response(invalid("order must be oldest or newest"));
+  using Which = store::Query::Which;
+  listing->query.which = state == "all" ? Which::kAll : state == "done" ? Which::kDone : Which::kUnfinished;
+  listing->query.newest_first = order == "newest";
+  listing->query.beyond = JobId{*beyond};
+  if (*array != 0) listing->query.array = JobId{*array};
+  listing->left = static_cast<std::uint32_t>(*limit);
+  const std::string user = decode_percent(query_value(query, "user").value_or(""));
+  if (queue_.config().privacy == JobPrivacy::kOwn && !access_.may_change(peer)) listing->query.uid = peer.uid;
+  return ApiLater([this, listing, user](ApiReply reply) {
+    listing->reply = std::move(reply);
+    asio::post(queue_.pool(), [this, listing, user] {
+      if (!user.empty()) {
+        const auto uid = find_uid(user);
+        if (!uid) {
+          return asio::post(io_, [listing, error = uid.error()] { listing->reply(error_response(error)); });
+        }
+        // Others' jobs that are not shown: an empty list, as if there were none.
+        if (listing->query.uid && *listing->query.uid != *uid) listing->left = 0;
+        listing->query.uid = *uid;
+      }
+      list_page(listing);
+    });
+  });
+}
+
+// On the pool.
+void JobApi::list_page(std::shared_ptr<Listing> listing) {
+  listing->query.at_most = std::clamp(listing->left, 1u, kLookedAtOnce);
+  auto page = listing->left == 0 ? Result<store::Page>(store::Page{}) : queue_.store()->page(listing->query);
+  if (!page) {
+    return asio::post(io_, [listing, error = page.error()] { listing->reply(error_response(error)); });
+  }
+  auto found = std::make_shared<store::Page>(std::move(*page));
+  asio::post(io_, [this, listing, found] { list_look(listing, found); });
+}
+
+// On the loop.
+void JobApi::list_look(std::shared_ptr<Listing> listing, std::shared_ptr<store::Page> page) {
+  auto looks = std::make_shared<std::vector<std::pair<JobNow, Sight>>>();
+  looks->reserve(page->jobs.size());
+  for (const store::StoredJob& job : page->jobs) {
+    looks->emplace_back(now_of(job.spec.id), sight(listing->peer, job.spec.uid));
+  }
+  asio::post(queue_.pool(), [this, listing, page, looks] {
+    for (std::size_t i = 0; i < page->jobs.size(); ++i) {
+      const auto& [now, seen] = (*looks)[i];
+      if (seen == Sight::kNothing) continue;
+      if (!std::exchange(listing->is_first, false)) listing->body += ",\n";
+      listing->body += job_json(page->jobs[i], now, seen, *names_).dump(-1, ' ', false, Json::error_handler_t::replace);
+    }
+    listing->left -= static_cast<std::uint32_t>(std::min<std::size_t>(page->jobs.size(), listing->left));
+    if (page->more && listing->left > 0 && !page->jobs.empty()) {
+      listing->query.beyond = page->jobs.back().spec.id;
+      return list_page(listing);
+    }
+    listing->body += std::string("], \"more\": ") + (page->more ? "true" : "false") + "}\n";
+    asio::post(io_, [listing] { listing->reply({200, std::move(listing->body)}); });
+  });
+}
+
+// `found` is called on the loop.
+void JobApi::find_job(std::string_view which, std::function<void(Result<store::StoredJob>)> found) {
+  const auto named = parse_name(which);
+  if (!named) return found(tl::unexpected(named.error()));
+  asio::post(queue_.pool(), [this, named = *named, which = std::string(which), found = std::move(found)]() mutable {
+    auto job = std::make_shared<Result<store::StoredJob>>(tl::unexpected(no_job(which)));
+    if (!named.element) {
+      *job = queue_.store()->find(named.job);
+    } else if (const auto page = queue_.store()->page(query_of_array(named.job))) {
+      for (const store::StoredJob& element : page->jobs) {
+        if (element.spec.array_index == *named.element) *job = queue_.store()->find(element.spec.id);
+      }
+    }
+    if (!*job && job->error().code == Code::kNotFound) *job = tl::unexpected(no_job(which));
+    asio::post(io_, [job, found = std::move(found)] { found(std::move(*job)); });
+  });
+}
+
+void JobApi::show_job(const Peer& peer, JobId id, bool with_environment, ApiReply reply) {
+  asio::post(queue_.pool(), [this, peer, id, with_environment, reply = std::move(reply)]() mutable {
+    auto job = std::make_shared<Result<store::StoredJob>>(queue_.store()->find(id));
+    asio::post(io_, [this, peer, id, with_environment, job, reply = std::move(reply)]() mutable {
+      if (!*job) return reply(error_response(job->error()));
+      const Sight seen = sight(peer, (*job)->spec.uid);
+      if (seen == Sight::kNothing) return reply(error_response(no_job(std::to_string(id.value))));
+      asio::post(queue_.pool(), [this, id, with_environment, job, seen, now = now_of(id), view = queue_.view(id),
+                                 reply = std::move(reply)]() mutable {
+        Json json = job_json(**job, now, seen, *names_);
+        if (seen == Sight::kOwn) {
+          const auto text = queue_.store()->document(id);
+          const auto document = text ? parse_document(*text) : Result<JobDocument>(tl::unexpected(text.error()));
+          if (document) add_details(json, **job, *document, view, with_environment);
+        }
+        asio::post(io_, [reply = std::move(reply), response = ok(json)] { reply(response); });
+      });
+    });
+  });
+}
+
+ApiAnswer JobApi::show(const Peer& peer, std::string_view which, bool with_environment) {
+  return ApiLater([this, peer, which = std::string(which), with_environment](ApiReply reply) {
+    find_job(which, [this, peer, with_environment, reply](const Result<store::StoredJob>& job) {
+      if (!job) return reply(error_response(job.error()));
+      show_job(peer, job->spec.id, with_environment, reply);
+    });
+  });
+}
+
+ApiAnswer JobApi::wait(const Peer& peer, std::string_view which, std::string_view query) {
+  const std::string_view until = query_value(query, "until").value_or("done");
+  if (until != "done" && until != "started") return error_response(invalid("until must be done or started"));
+  Duration patience = kLongestWait;
+  if (const auto text = query_value(query, "timeout_ns")) {
+    const auto parsed = base::parse_integer(*text, 0, INT64_MAX);
+    if (!parsed) return error_response(invalid("timeout_ns must be a number"));
+    patience = std::min(patience, Duration(static_cast<std::int64_t>(*parsed)));
+  }
+  return ApiLater([this, peer, which = std::string(which), patience, is_start = until == "started"](ApiReply reply) {
+    find_job(which, [this, peer, which, patience, is_start, reply](const Result<store::StoredJob>& job) {
+      if (!job) return reply(error_response(job.error()));
+      if (sight(peer, job->spec.uid) == Sight::kNothing) return reply(error_response(no_job(which)));
+      const JobId id = job->spec.id;
+      queue_.wait(id, is_start, patience, [this, peer, id, reply] { show_job(peer, id, false, reply); });
+    });
+  });
+}
+
+// ---- changing ----------------------------------------------------------------------------------------------
+
+ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
+  const auto wanted = parse_change(request.body);
+  if (!wanted) return error_response(wanted.error());
+  if (which == "all") {
+    return ApiLater([this, peer = request.peer, wanted = *wanted](ApiReply reply) {
+      const auto uid = access_.may_change(peer) ? std::nullopt : std::optional<std::uint32_t>(peer.uid);
+      change_jobs(peer, queue_.unfinished(uid), false, wanted.change, wanted.priority, reply);
+    });
+  }
+  static constexpr std::string_view kUser = "user:";
+  if (which.starts_with(kUser)) {
+    return ApiLater([this, peer = request.peer, wanted = *wanted,
+                     user = decode_percent(which.substr(kUser.size()))](ApiReply reply) {
+      asio::post(queue_.pool(), [this, peer, wanted, user, reply = std::move(reply)]() mutable {
+        const auto uid = find_uid(user);
+        asio::post(io_, [this, peer, wanted, uid, reply = std::move(reply)] {
+          if (!uid) return reply(error_response(uid.error()));
+          if (*uid != peer.uid && !access_.may_change(peer))
+            return reply(error_response(denied(peer, "change that user's jobs")));
+          change_jobs(peer, queue_.unfinished(*uid), false, wanted.change, wanted.priority, reply);
+        });
+      });
+    });
+  }
+  std::vector<NamedJob> named;
+  for (std::string_view rest = which;;) {
+    const std::size_t comma = rest.find(',');
+    const auto one = parse_name(rest.substr(0, comma));
+    if (!one) return error_response(one.error());
+    named.push_back(*one);
+    if (named.size() > kMostNamed) return error_response(invalid("too many jobs at once"));
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  return ApiLater([this, peer = request.peer, wanted = *wanted, named = std::move(named)](ApiReply reply) {
+    std::vector<JobId> jobs;
+    for (const NamedJob& one : named) {
+      const std::vector<JobId> elements = queue_.elements(one.job);
+      if (one.element) {
+        const auto found = std::find_if(elements.begin(), elements.end(),
+                                        [&](JobId id) { return queue_.find(id)->array_index == *one.element; });
+        jobs.push_back(found == elements.end() ? JobId{0} : *found);
+      } else if (!elements.empty()) {
+        jobs.insert(jobs.end(), elements.begin(), elements.end());
+      } else {
+        jobs.push_back(one.job);
+      }
+    }
+    change_jobs(peer, jobs, true, wanted.change, wanted.priority, reply);
+  });
+}
+
+void JobApi::change_jobs(const Peer& peer, const std::vector<JobId>& jobs, bool are_named, JobQueue::Change change,
+                         std::int32_t priority, const ApiReply& reply) {
+  const bool is_admin = access_.may_change(peer);
+  Json answers = Json::array();
+  std::size_t allowed = 0;
+  std::optional<base::Error> last;
+  for (const JobId job : jobs) {
+    Json answer{{"id", job.value}, {"changed", false}};
+    const JobQueue::Owner* owner = queue_.find(job);
+    std::optional<std::uint32_t> uid = owner != nullptr ? std::optional(owner->uid) : std::nullopt;
+    if (!uid) {
+      // Done, or never there.
+      if (const auto stored = queue_.store()->find(job)) uid = stored->spec.uid;
+    }
+    std::optional<base::Error> error;
+    if (!uid || sight(peer, *uid) == Sight::kNothing) {
+      error = no_job(job == JobId{0} ? "like that" : std::to_string(job.value));
+    } else if (*uid != peer.uid && !is_admin) {
+      error = denied(peer, "change job " + std::to_string(job.value));
+      log_warning("a change of a job was denied", {{"uid", peer.uid}, {"pid", peer.pid}, {"job", job.value}});
+    } else {
+      ++allowed;
+      answer["changed"] = queue_.change(job, change, priority);
+    }
+    if (error) answer["error"] = {{"code", to_string(error->code)}, {"message", error->message()}};
+    if (error) last = error;
+    answers.push_back(std::move(answer));
+  }
+  if (are_named && allowed == 0 && last) return reply(error_response(*last));
+  queue_.when_durable([reply, answers = std::move(answers)](const base::Status& status) {
+    if (!status) return reply(error_response(status.error()));
+    reply(ok({{"jobs", answers}}));
+  });
+}
+
+// ---- the queue itself --------------------------------------------------------------------------------------
+
+ApiAnswer JobApi::queue(const Peer& peer) {
+  Json json{{"settings", settings_json(queue_.config())},
+            {"paused", queue_.is_paused()},
+            {"unavailable", queue_.unavailable()}};
+  const auto in = [&](core::JobState state) { return queue_.core().counts()[static_cast<std::size_t>(state)]; };
+  using core::JobState;
+  Json gpus = Json::array();
+  std::vector<core::UserUsage> users;
+  if (queue_.unavailable().empty()) {
+    for (std::size_t i = 0; i < queue_.gpus().size(); ++i) {
+      const auto room = queue_.core().room(base::GpuIndex{static_cast<std::uint32_t>(i)});
+      if (!room) continue;
+      gpus.push_back({{"index", i},
+                      {"capacity_bytes", room->capacity},
+                      {"promised_bytes", room->promised},
+                      {"foreign_bytes", room->foreign},
+                      {"drained", room->drained},
+                      {"present", room->present}});
+    }
+    users = queue_.core().usage(queue_.now());
+    if (const auto kept = queue_.core().kept()) {
+      Json reserved{{"job", kept->job.value}, {"gpus", Json::array()}};
+      for (const base::GpuIndex gpu : kept->gpus) reserved["gpus"].push_back(gpu.value);
+      if (kept->start) reserved["starts_in_ns"] = (*kept->start - queue_.now()).count();
+      json["reserved"] = std::move(reserved);
+    }
+  }
+  json["jobs"] = {{"queued", in(JobState::kQueued)},
+                  {"held", in(JobState::kHeld)},
+                  {"running", in(JobState::kStarting) + in(JobState::kRunning) + in(JobState::kSuspending) +
+                                  in(JobState::kResuming) + in(JobState::kEnding)},
+                  {"suspended", in(JobState::kSuspended)}};
+  json["gpus"] = std::move(gpus);
+  const bool sees_all = access_.may_change(peer) || queue_.config().privacy != JobPrivacy::kOwn;
+  return ApiWork([json = std::move(json), users = std::move(users), limits = queue_.limits(), names = names_, sees_all,
+                  uid = peer.uid]() mutable {
+    Json list = Json::array();
+    std::set<std::uint32_t> shown;
+    const auto add = [&](std::uint32_t user, const core::UserUsage& usage) {
+      if (!shown.insert(user).second || (!sees_all && user != uid)) return;
+      Json entry{{"uid", user},
+                 {"user", names->name(user)},
+                 {"running", usage.running},
+                 {"queued", usage.queued},
+                 {"gpus", usage.gpus},
+                 {"used_gpu_ns", usage.gpu_microseconds * 1000}};
+      if (const auto own = limits.find(user); own != limits.end()) entry["limits"] = limits_json(own->second);
+      list.push_back(std::move(entry));
+    };
+    for (const core::UserUsage& usage : users) add(usage.uid, usage);
+    for (const auto& [user, own] : limits) add(user, {});
+    json["users"] = std::move(list);
+    return ok(json);
+  });
+}
+
+ApiAnswer JobApi::change_queue(const ApiRequest& request) {
+  if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
+  const auto json = parse_object(request.body);
+  if (!json) return error_response(json.error());
+  if (!json->contains("paused") || !(*json)["paused"].is_boolean())
+    return error_response(invalid(
+        "the body must be {\"paused\": true} or {\"paused\": false}; settings are in the configuration, [queue]"));
+  return ApiLater([this, peer = request.peer, is_paused = (*json)["paused"].get<bool>()](ApiReply reply) {
+    log_info(is_paused ? "the queue is paused" : "the queue goes on", {{"uid", peer.uid}, {"pid", peer.pid}});
+    queue_.set_paused(is_paused,
+                      [this, peer, reply](const base::Status& status) { answer_queue(status, peer, reply); });
+  });
+}
+
+ApiAnswer JobApi::change_gpus(const ApiRequest& request, std::string_view which) {
+  if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
+  const auto json = parse_object(request.body);
+  if (!json) return error_response(json.error());
+  if (!json->contains("drained") || !(*json)["drained"].is_boolean())
+    return error_response(invalid("the body must be {\"drained\": true} or {\"drained\": false}"));
+  std::vector<base::GpuIndex> gpus;
+  for (std::size_t i = 0; i < queue_.gpus().size(); ++i) {
+    if (which == "all" || which == std::to_string(i) || which == queue_.gpus()[i].uuid)
+      gpus.push_back({static_cast<std::uint32_t>(i)});
+  }
+  if (gpus.empty())
+    return error_response({Code::kNotFound, 0,
+                           "there is no GPU '" + std::string(which.substr(0, 64)) +
+                               "': use an index or UUID that /v1/status shows, or all"});
+  return ApiLater([this, peer = request.peer, gpus, is_drained = (*json)["drained"].get<bool>()](ApiReply reply) {
+    log_info(is_drained ? "GPUs are drained" : "GPUs take jobs again",
+             {{"gpus", gpus.size()}, {"uid", peer.uid}, {"pid", peer.pid}});
+    // They are stored in order: the last one's word is all's.
+    auto left = std::make_shared<std::size_t>(gpus.size());
+    auto failed = std::make_shared<base::Status>();
+    for (const base::GpuIndex gpu : gpus) {
+      queue_.set_drained(gpu, is_drained, [this, peer, left, failed, reply](const base::Status& status) {
+        if (!status) *failed = status;
+        if (--*left == 0) answer_queue(*failed, peer, reply);
+      });
+    }
+  });
+}
+
+ApiAnswer JobApi::change_user(const ApiRequest& request, std::string_view which) {
+  if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
+  bool too_deep = false;
+  const Json json = Json::parse(
+      request.body, [&](int depth, Json::parse_event_t, Json&) { return !(too_deep = too_deep || depth > kMaxDepth); },
+      false);
+  if (json.is_discarded() || !json.is_object() || json.empty())
+    return error_response(invalid("the body must be like {\"running\": 2, \"queued\": null}, or {\"default\": true}"));
+  return ApiLater([this, peer = request.peer, json, user = decode_percent(which)](ApiReply reply) {
+    asio::post(queue_.pool(), [this, peer, json, user, reply = std::move(reply)]() mutable {
+      const auto uid = find_uid(user);
+      asio::post(io_, [this, peer, json, uid, reply = std::move(reply)] {
+        if (!uid) return reply(error_response(uid.error()));
+        std::optional<core::UserLimits> limits;
+        if (!(json.size() == 1 && json.contains("default") && json["default"] == true)) {
+          const auto own = queue_.limits().find(*uid);
+          limits = own != queue_.limits().end() ? own->second : queue_.config().core.limits;
+          if (const auto read = read_limits(json, *limits); !read) return reply(error_response(read.error()));
+        }
+        log_info("a user's limits are changed", {{"user", *uid}, {"uid", peer.uid}, {"pid", peer.pid}});
+        queue_.set_limits(*uid, limits,
+                          [this, peer, reply](const base::Status& status) { answer_queue(status, peer, reply); });
+      });
+    });
+  });
+}
+
+void JobApi::answer_queue(const base::Status& status, const Peer& peer, const ApiReply& reply) {
+  if (!status) return reply(error_response(status.error()));
+  auto work = std::get<ApiWork>(queue(peer));
+  asio::post(queue_.pool(), [this, work = std::move(work), reply] {
+    asio::post(io_, [reply, response = work()] { reply(response); });
+  });
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The API's addresses of jobs and their queue; docs/api.md is their contract.
+//
+// On the loop's thread; what takes time is done on the queue's pool.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "daemon/access.h"
+#include "daemon/api_types.h"
+#include "daemon/jobs/job_queue.h"
+#include "daemon/jobs/job_view.h"
+
+namespace gpumux::daemon {
+
+class JobApi {
+ public:
+  // Both outlive this object, and it outlives whatever they still call back.
+  JobApi(boost::asio::io_context& io, JobQueue& queue, const AccessRules& access);
+
+  // `path`: "/v1/jobs...", "/v1/queue..."; without the query.
+  ApiAnswer answer(const ApiRequest& request, std::string_view path, std::string_view query);
+
+ private:
+  struct Listing;
+  ApiAnswer submit(const ApiRequest& request);
+  ApiAnswer list(const Peer& peer, std::string_view query);
+  ApiAnswer show(const Peer& peer, std::string_view which, bool with_environment);
+  ApiAnswer wait(const Peer& peer, std::string_view which, std::string_view query);
+  ApiAnswer change(const ApiRequest& request, std::string_view which);
+  ApiAnswer queue(const Peer& peer);
+  ApiAnswer change_queue(const ApiRequest& request);
+  ApiAnswer change_gpus(const ApiRequest& request, std::string_view which);
+  ApiAnswer change_user(const ApiRequest& request, std::string_view which);
+
+  Sight sight(const Peer& peer, std::uint32_t uid) const;
+  JobNow now_of(sched::jobs::JobId job) const;
+  void list_page(std::shared_ptr<Listing> listing);
+  void list_look(std::shared_ptr<Listing> listing, std::shared_ptr<store::Page> page);
+  void show_job(const Peer& peer, sched::jobs::JobId job, bool with_environment, ApiReply reply);
+  void find_job(std::string_view which, std::function<void(base::Result<store::StoredJob>)> found);
+  void change_jobs(const Peer& peer, const std::vector<sched::jobs::JobId>& jobs, bool are_named,
+                   JobQueue::Change change, std::int32_t priority, const ApiReply& reply);
+  void answer_queue(const base::Status& status, const Peer& peer, const ApiReply& reply);
+
+  boost::asio::io_context& io_;
+  JobQueue& queue_;
+  const AccessRules& access_;
+  std::shared_ptr<UserNames> names_ = std::make_shared<UserNames>();
+};
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the job queue wants of the GPUs' side of a job: its programs, as tenants.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace gpumux::daemon {
+
+struct ProgramsState {
+  bool is_off = false;    // nothing of it runs on a GPU, and none of its memory is there that can be elsewhere
+  bool is_stuck = false;  // it will not get there as things are; `why` says what keeps it
+  std::string why;        // "waits for its work to drain", "12.0 GiB are still on its GPUs"
+};
+
+// A run is the programs of one attempt of a job (GPUMUX_RUN_ID). On the loop's thread; none of these calls back.
+class JobPrograms {
+ public:
+  virtual ~JobPrograms() = default;
+  // Holds them off the GPUs: revoked, drained, their memory in host memory; those too that come later.
+  virtual void suspend(uid_t uid, const std::string& run) = 0;
+  // They wait for their turns again.
+  virtual void resume(uid_t uid, const std::string& run) = 0;
+  virtual ProgramsState state(uid_t uid, const std::string& run) const = 0;
+};
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,615 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/jobs/job_queue.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/units.h"
+#include "daemon/log.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+namespace core = sched::jobs;
+using base::Code;
+using base::Duration;
+using base::Result;
+using base::Status;
+using core::JobId;
+using core::JobState;
+using namespace std::chrono_literals;
+
+constexpr Duration kStoreRetry = 1s;
+constexpr Duration kHousekeeping = 60s;
+
+store::WallTime wall_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+std::chrono::steady_clock::time_point to_steady(base::TimePoint time) {
+  return std::chrono::steady_clock::time_point(time.time_since_epoch());
+}
+
+// The later of two updates of one job says what holds.
+void merge(store::Update& target, const store::Update& later) {
+  if (later.core) target.core = later.core;
+  if (later.started_at) target.started_at = later.started_at;
+  if (later.ended_at) target.ended_at = later.ended_at;
+  if (later.exit_status) target.exit_status = later.exit_status;
+  if (later.note) target.note = later.note;
+}
+
+}  // namespace
+
+base::Error describe(core::Refusal refusal, const core::JobSpec& spec) {
+  const std::string memory = base::format_bytes(spec.memory);
+  switch (refusal) {
+    case core::Refusal::kExists: return {Code::kInternal, 0, "a job with this id is there already"};
+    case core::Refusal::kNoGpus: return {Code::kInvalid, 0, "a job needs at least one GPU"};
+    case core::Refusal::kUnknownGpu:
+      return {Code::kInvalid, 0,
+              "GPUs " + spec.gpus.to_string() +
+                  ": this machine does not have all of them (`gpumux status` shows those "
+                  "that it has)"};
+    case core::Refusal::kTooManyGpus:
+      return {Code::kInvalid, 0, std::to_string(spec.wanted_gpus()) + " GPUs are more than this machine has"};
+    case core::Refusal::kTooMuchMemory:
+      return {Code::kInvalid, 0,
+              memory + " on each of " + std::to_string(spec.wanted_gpus()) +
+                  (spec.wanted_gpus() == 1 ? " GPU is" : " GPUs are") + " more than this machine's GPUs have"};
+    case core::Refusal::kQueueLimit:
+      return {Code::kDenied, 0, "as many jobs wait as you may have: wait until some have run, or cancel some"};
+    case core::Refusal::kGpuLimit: return {Code::kInvalid, 0, "more GPUs than you may have at once"};
+    case core::Refusal::kUnknownJob: return {Code::kInvalid, 0, "a job that it is to come after is not there"};
+  }
+  return {Code::kInternal, 0, "refused"};
+}
+
+store::Query query_of_array(JobId array) {
+  store::Query query;
+  query.array = array;
+  query.at_most = kMaxArrayElements;
+  return query;
+}
+
+JobQueue::JobQueue(asio::io_context& io, const base::Clock& clock)
+    : io_(io), clock_(clock), core_timer_(io), retry_timer_(io), housekeeping_(io) {}
+
+JobQueue::~JobQueue() {
+  *alive_ = false;
+  // What is under way there uses what goes now.
+  pool_.join();
+  commits_.reset();
+}
+
+void JobQueue::close() {
+  if (!is_open_) return;
+  save_usage();
+  commits_->drain();
+}
+
+// ---- settings, GPUs ----------------------------------------------------------------------------------------
+
+void JobQueue::set_config(const QueueConfig& config) {
+  const bool is_other = !(config.core == config_.core);
+  config_ = config;
+  if (!is_open_) return;
+  runs_->set_patience(config.suspend_patience);
+  runs_->set_default_memory(config.core.default_memory);
+  if (is_other) apply(core::SettingsChanged{config.core});
+}
+
+void JobQueue::set_served(base::GpuIndex gpu, bool is_served) {
+  if (gpu.value >= gpus_.size() || gpus_[gpu.value].is_served == is_served) return;
+  gpus_[gpu.value].is_served = is_served;
+  if (!is_open_) return;
+  if (is_served) {
+    apply(core::GpuAdded{gpu, gpus_[gpu.value].capacity});
+  } else {
+    apply(core::GpuRemoved{gpu});
+  }
+}
+
+void JobQueue::set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes) {
+  if (!is_open_) return;
+  const auto room = core_.room(gpu);
+  if (room && room->present && room->foreign != bytes) apply(core::ForeignUse{gpu, bytes});
+}
+
+void JobQueue::programs_changed() {
+  if (is_open_) runs_->programs_changed();
+}
+
+// ---- the core and the store --------------------------------------------------------------------------------
+
+void JobQueue::apply_now(const core::Event& event, std::vector<core::Command>& commands) {
+  core_.apply(clock_.now(), event, commands);
+}
+
+void JobQueue::apply(const core::Event& event) {
+  std::vector<core::Command> commands;
+  apply_now(event, commands);
+  hand_over(std::move(commands), {}, nullptr);
+}
+
+store::Update JobQueue::update_of(const core::Record& record, Batch& batch) {
+  store::Update update;
+  update.job = record.job;
+  update.core = record;
+  const auto end = ends_.find(record.job);
+  const bool is_of_this_attempt = end != ends_.end() && end->second.attempt == record.attempt;
+  if (record.state == JobState::kDone) {
+    update.ended_at = is_of_this_attempt && end->second.end.ended_at != 0 ? end->second.end.ended_at : wall_now();
+    if (is_of_this_attempt) {
+      update.exit_status = end->second.end.exit_status;
+      update.note = end->second.end.note;
+    }
+  } else if (const auto started = started_at_.extract(record.job); record.state == JobState::kRunning && started) {
+    update.started_at = started.mapped();
+  } else if (is_of_this_attempt) {
+    // It was lost, and runs again.
+    notes_[record.job] = end->second.end.note;
+  }
+  if (is_of_this_attempt) {
+    batch.to_forget.emplace_back(record.job, record.attempt);
+    ends_.erase(end);
+  }
+  return update;
+}
+
+void JobQueue::hand_over(std::vector<core::Command> commands, std::vector<store::Insert> inserts,
+                         std::function<void(Status)> after) {
+  arm_core_timer();
+  auto batch = std::make_shared<Batch>();
+  if (after) batch->after.push_back(std::move(after));
+  std::vector<store::Change> changes;
+  // What an earlier commit could not store goes first: this one may be about the same jobs.
+  for (auto& [job, update] : std::exchange(unsaved_, {})) {
+    batch->updates.push_back(update);
+    changes.push_back(std::move(update));
+  }
+  batch->to_forget = std::exchange(unsaved_forgets_, {});
+  std::map<JobId, store::Insert*> is_new;
+  for (store::Insert& insert : inserts) is_new[insert.job.spec.id] = &insert;
+  for (const core::Command& command : commands) {
+    const auto* record = std::get_if<core::Record>(&command);
+    if (record == nullptr) continue;
+    if (const auto found = is_new.find(record->job); found != is_new.end()) {
+      batch->inserted.push_back(record->job);
+      found->second->job.core = *record;
+      changes.push_back(std::move(*found->second));
+      is_new.erase(found);
+      continue;
+    }
+    store::Update update = update_of(*record, *batch);
+    batch->updates.push_back(update);
+    changes.push_back(std::move(update));
+  }
+  if (changes.empty() && commands.empty() && batch->after.empty() && batch->to_forget.empty()) return;
+  batch->commands = std::move(commands);
+  batches_.push_back(batch);
+  if (changes.empty()) {
+    batch->stored = Status();
+    return settle_batches();
+  }
+  commits_->hand_in(std::move(changes), [this, alive = alive_, batch](Result<std::vector<store::Applied>> applied) {
+    Status status = applied ? Status() : Status(tl::unexpected(applied.error()));
+    asio::post(io_, [this, alive, batch, status = std::move(status)]() mutable {
+      if (*alive) stored(batch, std::move(status));
+    });
+  });
+}
+
+void JobQueue::stored(const std::shared_ptr<Batch>& batch, Status status) {
+  if (!status) {
+    log_error("jobs could not be stored", {{"why", status.error().message()}});
+    keep_unsaved(*batch);
+  }
+  batch->stored = std::move(status);
+  settle_batches();
+}
+
+// In order: who comes later may undo what was before.
+void JobQueue::settle_batches() {
+  if (is_settling_) return;  // what is carried out hands over more: the loop below gets there
+  is_settling_ = true;
+  while (!batches_.empty() && batches_.front()->stored) {
+    const auto batch = std::move(batches_.front());
+    batches_.pop_front();
+    const Status stored = *batch->stored;
+    if (stored) {
+      for (const store::Update& update : batch->updates) {
+        if (update.core && update.core->state == JobState::kDone) forget_job(update.job);
+      }
+      for (const auto& [job, attempt] : batch->to_forget) runs_->forget(job, attempt);
+    }
+    const std::set<JobId> taken_back(stored ? batch->inserted.end() : batch->inserted.begin(), batch->inserted.end());
+    for (const core::Command& command : batch->commands) {
+      const auto* start = std::get_if<core::Start>(&command);
+      if (start == nullptr || !taken_back.contains(start->job)) carry_out(command, stored);
+    }
+    for (const JobId job : taken_back) {
+      owners_.erase(job);
+      apply(core::Withdrawn{job});
+    }
+    for (const auto& after : batch->after) after(stored);
+  }
+  is_settling_ = false;
+}
+
+void JobQueue::keep_unsaved(Batch& batch) {
+  for (const store::Update& update : batch.updates) {
+    const auto [kept, is_first] = unsaved_.try_emplace(update.job, update);
+    if (!is_first) merge(kept->second, update);
+  }
+  unsaved_forgets_.insert(unsaved_forgets_.end(), batch.to_forget.begin(), batch.to_forget.end());
+  if (unsaved_.empty()) return;
+  retry_timer_.expires_after(kStoreRetry);
+  retry_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && !unsaved_.empty()) hand_over({}, {}, nullptr);
+  });
+}
+
+void JobQueue::carry_out(const core::Command& command, const Status& stored) {
+  if (const auto* start = std::get_if<core::Start>(&command)) {
+    const auto owner = owners_.find(start->job);
+    if (!stored || owner == owners_.end()) {
+      notes_[start->job] = stored ? "" : "it could not be stored that it starts: " + stored.error().message();
+      return apply(core::StartFailed{start->job, start->attempt, true});
+    }
+    notes_.erase(start->job);
+    runs_->start(*start, owner->second.uid);
+  } else if (const auto* suspend = std::get_if<core::Suspend>(&command)) {
+    runs_->suspend(*suspend);
+  } else if (const auto* resume = std::get_if<core::Resume>(&command)) {
+    notes_.erase(resume->job);
+    runs_->resume(*resume);
+  } else if (const auto* cancel = std::get_if<core::Cancel>(&command)) {
+    const bool is_limit = cancel->reason == core::CancelReason::kTimeLimit;
+    runs_->cancel(cancel->job, cancel->attempt, is_limit ? wire::EndReason::kTimeLimit : wire::EndReason::kCancelled,
+                  config_.cancel_grace);
+  }
+}
+
+// Its StartConfirmed follows.
+void JobQueue::started(JobId job, store::WallTime at) {
+  const auto owner = owners_.find(job);
+  if (owner == owners_.end()) return;
+  if (!std::exchange(owner->second.has_started, true)) started_at_[job] = at;
+  wake(job, false);
+}
+
+void JobQueue::ended(JobId job, std::uint32_t attempt, const JobRuns::End& end) {
+  ends_[job] = {attempt, end};
+  apply(core::Ended{job, attempt, end.how});
+  // Of nobody's any more: it was withdrawn, say.
+  ends_.erase(job);
+}
+
+// What is known of it besides the store.
+void JobQueue::forget_job(JobId job) {
+  owners_.erase(job);
+  notes_.erase(job);
+  wake(job, true);
+}
+
+void JobQueue::when_durable(std::function<void(Status)> callback) {
+  if (batches_.empty()) {
+    // Not from within the call that asks.
+    asio::post(io_, [callback = std::move(callback)] { callback({}); });
+    return;
+  }
+  batches_.back()->after.push_back(std::move(callback));
+}
+
+void JobQueue::arm_core_timer() {
+  const auto deadline = core_.next_deadline();
+  if (deadline == core_deadline_) return;
+  core_deadline_ = deadline;
+  core_timer_.cancel();
+  if (!deadline) return;
+  core_timer_.expires_at(to_steady(*deadline));
+  core_timer_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    core_deadline_.reset();
+    apply(core::TimePassed{});
+  });
+}
+
+// ---- submissions -------------------------------------------------------------------------------------------
+
+// What the core does not know of is done, or was never there. `is_too_early`: its end is on its way into the store.
+Status JobQueue::resolve_dependencies(core::JobSpec& spec, bool& is_too_early) const {
+  for (core::Dependency& dependency : spec.after) {
+    const Owner* owner = find(dependency.on);
+    std::optional<std::uint32_t> uid = owner != nullptr ? std::optional(owner->uid) : std::nullopt;
+    if (!uid) {
+      const auto stored = store_->find(dependency.on);
+      if (!stored) {
+        return base::fail(Code::kInvalid,
+                          "job " + std::to_string(dependency.on.value) + ", which it is to come after, is not there");
+      }
+      uid = stored->spec.uid;
+      dependency.whole_array = stored->spec.array == dependency.on;
+    } else {
+      dependency.whole_array = owner->array == dependency.on;
+    }
+    const auto pending = [&] {
+      if (!dependency.whole_array) return core_.standing(dependency.on).has_value();
+      const std::vector<JobId> left = elements(dependency.on);
+      return std::any_of(left.begin(), left.end(), [&](JobId job) { return core_.standing(job).has_value(); });
+    };
+    if (pending()) continue;
+    const auto fate = store_->fate(dependency);
+    if (!fate) return tl::unexpected(fate.error());
+    dependency.fate = *fate;
+    is_too_early = is_too_early || *fate == core::Dependency::Fate::kPending;
+  }
+  return {};
+}
+
+void JobQueue::submit(std::shared_ptr<const Submission> submission, std::function<void(Result<Submitted>)> reply) {
+  if (!is_open_) return reply(base::fail(Code::kUnavailable, unavailable_));
+  const Token token(submission->document.submitter.uid, submission->token);
+  if (!token.second.empty()) {
+    if (const auto same = tokens_.find(token); same != tokens_.end()) {
+      same->second.push_back([reply = std::move(reply)](Result<Submitted> result) {
+        if (result) result->was_known = true;
+        reply(std::move(result));
+      });
+      return;
+    }
+    const auto known = store_->find_token(token.first, token.second);
+    if (!known) return reply(tl::unexpected(known.error()));
+    if (*known) {
+      Submitted answer{.id = **known, .was_known = true};
+      if (const auto page = store_->page(query_of_array(**known)); page && !page->jobs.empty()) {
+        answer.count = static_cast<std::uint32_t>(page->jobs.size());
+      }
+      return reply(answer);
+    }
+  }
+  core::JobSpec spec = submission->spec;
+  spec.uid = token.first;
+  bool is_too_early = false;
+  if (const auto resolved = resolve_dependencies(spec, is_too_early); !resolved)
+    return reply(tl::unexpected(resolved.error()));
+  if (is_too_early) {
+    return when_durable([this, submission, reply = std::move(reply)](const Status& status) mutable {
+      if (!status) return reply(tl::unexpected(status.error()));
+      submit(submission, std::move(reply));
+    });
+  }
+  spec.id = next_id_;
+  if (const auto refusal = core_.refusal(spec)) return reply(tl::unexpected(describe(*refusal, spec)));
+
+  const std::uint32_t count =
+      submission->elements.empty() ? 1 : static_cast<std::uint32_t>(submission->elements.size());
+  std::vector<core::Command> commands;
+  std::vector<store::Insert> inserts;
+  std::optional<core::Refusal> refused;
+  if (!submission->elements.empty()) spec.array = spec.id;
+  for (std::uint32_t i = 0; i < count && !refused; ++i) {
+    spec.id = JobId{next_id_.value + i};
+    if (!submission->elements.empty()) spec.array_index = submission->elements[i];
+    if ((refused = core_.refusal(spec))) break;
+    apply_now(core::Submitted{spec}, commands);
+    store::Insert& insert = inserts.emplace_back();
+    insert.job.spec = spec;
+    insert.job.name = submission->name;
+    if (i == 0) insert.job.token = submission->token;
+    insert.job.submitted_at = wall_now();
+    insert.document = submission->document_text;
+    owners_[spec.id] = {.uid = spec.uid, .array_index = spec.array_index, .array = spec.array};
+  }
+  const Submitted answer{.id = next_id_, .count = count};
+  if (refused) {
+    // As if it had never been: nothing of it has been stored or started. What its elements have led to besides stands.
+    for (const store::Insert& insert : inserts) {
+      const JobId job = insert.job.spec.id;
+      owners_.erase(job);
+      apply_now(core::Withdrawn{job}, commands);
+      std::erase_if(commands, [job](const core::Command& command) {
+        return std::visit([job]<class C>(const C& c) { return c.job == job; }, command);
+      });
+    }
+    hand_over(std::move(commands), {}, nullptr);
+    return reply(tl::unexpected(describe(*refused, spec)));
+  }
+  next_id_ = JobId{next_id_.value + count};
+  const bool has_token = !token.second.empty();
+  if (has_token) tokens_[token].push_back(std::move(reply));
+  hand_over(std::move(commands), std::move(inserts),
+            [this, has_token, token, answer, reply = has_token ? nullptr : std::move(reply)](const Status& status) {
+              Result<Submitted> result = answer;
+              if (!status) result = tl::unexpected(status.error());
+              if (has_token) return submitted(token, result);
+              reply(result);
+            });
+}
+
+void JobQueue::submitted(const Token& token, const Result<Submitted>& result) {
+  const auto waiting = tokens_.extract(token);
+  if (waiting.empty()) return;
+  for (const auto& reply : waiting.mapped()) reply(result);
+}
+
+// ---- other wishes ------------------------------------------------------------------------------------------
+
+bool JobQueue::change(JobId job, Change change, std::int32_t priority) {
+  if (!is_open_ || !owners_.contains(job)) return false;
+  std::vector<core::Command> commands;
+  switch (change) {
+    case Change::kCancel: apply_now(core::CancelAsked{job}, commands); break;
+    case Change::kHold: apply_now(core::HoldAsked{job}, commands); break;
+    case Change::kRelease: apply_now(core::ReleaseAsked{job}, commands); break;
+    case Change::kPriority: apply_now(core::PriorityAsked{job, priority}, commands); break;
+  }
+  const bool changed = std::any_of(commands.begin(), commands.end(), [job](const core::Command& command) {
+    return std::visit([job]<class C>(const C& c) { return c.job == job; }, command);
+  });
+  hand_over(std::move(commands), {}, nullptr);
+  return changed;
+}
+
+void JobQueue::wait(JobId job, bool until_started, Duration patience, std::function<void()> callback) {
+  const auto owner = owners_.find(job);
+  if (owner == owners_.end() || (until_started && owner->second.has_started)) {
+    asio::post(io_, std::move(callback));
+    return;
+  }
+  auto waiter = std::make_shared<Waiter>(Waiter{job, until_started, std::move(callback)});
+  waiters_.emplace(job, waiter);
+  auto timer = std::make_shared<asio::steady_timer>(io_, patience);
+  timer->async_wait(
+      [this, alive = alive_, weak = std::weak_ptr(waiter), timer](const boost::system::error_code& error) {
+        const auto late = weak.lock();
+        if (error || !*alive || !late) return;
+        const auto [first, last] = waiters_.equal_range(late->job);
+        const auto found = std::find_if(first, last, [&](const auto& entry) { return entry.second == late; });
+        if (found == last) return;
+        waiters_.erase(found);
+        late->callback();
+      });
+}
+
+void JobQueue::wake(JobId job, bool is_done) {
+  std::vector<std::shared_ptr<Waiter>> woken;
+  for (auto [at, last] = waiters_.equal_range(job); at != last;) {
+    if (is_done || at->second->until_started) {
+      woken.push_back(std::move(at->second));
+      at = waiters_.erase(at);
+    } else {
+      ++at;
+    }
+  }
+  for (const auto& waiter : woken) asio::post(io_, waiter->callback);
+}
+
+void JobQueue::put_value(std::string key, std::string value, std::function<void(Status)> reply) {
+  if (!is_open_) return reply(base::fail(Code::kUnavailable, unavailable_));
+  std::vector<store::Change> changes;
+  changes.push_back(store::PutValue{std::move(key), std::move(value)});
+  commits_->hand_in(std::move(changes),
+                    [this, alive = alive_, reply = std::move(reply)](Result<std::vector<store::Applied>> applied) {
+                      Status status = applied ? Status() : Status(tl::unexpected(applied.error()));
+                      asio::post(io_, [alive, reply, status = std::move(status)] {
+                        if (*alive) reply(status);
+                      });
+                    });
+}
+
+void JobQueue::set_paused(bool is_paused, std::function<void(Status)> reply) {
+  put_value("paused", is_paused ? "1" : "", [this, is_paused, reply = std::move(reply)](const Status& status) {
+    if (status) {
+      is_paused_ = is_paused;
+      if (is_paused) {
+        apply(core::SchedulingHeld{});
+      } else {
+        apply(core::SchedulingAllowed{});
+      }
+    }
+    reply(status);
+  });
+}
+
+void JobQueue::set_drained(base::GpuIndex gpu, bool is_drained, std::function<void(Status)> reply) {
+  if (gpu.value >= gpus_.size()) return reply(base::fail(Code::kNotFound, "there is no such GPU"));
+  put_value("drained/" + gpus_[gpu.value].uuid, is_drained ? "1" : "",
+            [this, gpu, is_drained, reply = std::move(reply)](const Status& status) {
+              if (status && is_drained) apply(core::GpuDrained{gpu});
+              if (status && !is_drained) apply(core::GpuResumed{gpu});
+              reply(status);
+            });
+}
+
+void JobQueue::set_limits(std::uint32_t uid, std::optional<core::UserLimits> limits,
+                          std::function<void(Status)> reply) {
+  std::string text;
+  if (limits) text = nlohmann::json{limits->running, limits->queued, limits->gpus, limits->priority_cap}.dump();
+  put_value("limits/" + std::to_string(uid), std::move(text),
+            [this, uid, limits, reply = std::move(reply)](const Status& status) {
+              if (status) {
+                limits_.erase(uid);
+                if (limits) limits_[uid] = *limits;
+                apply(core::UserLimitsChanged{uid, limits});
+              }
+              reply(status);
+            });
+}
+
+// ---- what there is -----------------------------------------------------------------------------------------
+
+const JobQueue::Owner* JobQueue::find(JobId job) const {
+  const auto found = owners_.find(job);
+  return found == owners_.end() ? nullptr : &found->second;
+}
+
+std::vector<JobId> JobQueue::unfinished(std::optional<std::uint32_t> uid) const {
+  std::vector<JobId> jobs;
+  for (const auto& [job, owner] : owners_) {
+    if (!uid || owner.uid == *uid) jobs.push_back(job);
+  }
+  return jobs;
+}
+
+// They were numbered in one go.
+std::vector<JobId> JobQueue::elements(JobId array) const {
+  std::vector<JobId> jobs;
+  const auto last = owners_.lower_bound(JobId{array.value + kMaxArrayElements});
+  for (auto at = owners_.lower_bound(array); at != last; ++at) {
+    if (at->second.array == array) jobs.push_back(at->first);
+  }
+  return jobs;
+}
+
+std::optional<JobRuns::View> JobQueue::view(JobId job) const { return runs_ ? runs_->view(job) : std::nullopt; }
+
+std::string JobQueue::note(JobId job) const {
+  const auto found = notes_.find(job);
+  return found == notes_.end() ? std::string() : found->second;
+}
+
+// ---- now and then ------------------------------------------------------------------------------------------
+
+void JobQueue::keep_house() {
+  housekeeping_.expires_after(kHousekeeping);
+  housekeeping_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    save_usage();
+    prune();
+    keep_house();
+  });
+}
+
+void JobQueue::save_usage() {
+  std::vector<store::Change> changes;
+  const store::WallTime now = wall_now();
+  for (const core::UserUsage& usage : core_.usage(clock_.now())) {
+    std::uint64_t& saved = saved_usage_[usage.uid];
+    if (saved == usage.gpu_microseconds) continue;
+    saved = usage.gpu_microseconds;
+    changes.push_back(store::PutUsage{usage.uid, usage.gpu_microseconds, now});
+  }
+  if (!changes.empty()) commits_->hand_in(std::move(changes), nullptr);
+}
+
+void JobQueue::prune() {
+  const store::Prune wanted{.ended_before = wall_now() - config_.history.count()};
+  std::vector<store::Change> changes;
+  changes.push_back(wanted);
+  commits_->hand_in(std::move(changes),
+                    [this, alive = alive_, most = wanted.at_most](const Result<std::vector<store::Applied>>& applied) {
+                      // As many as allowed: there may be more.
+                      if (!applied || applied->empty() || applied->front().pruned < most) return;
+                      asio::post(io_, [this, alive] {
+                        if (*alive) prune();
+                      });
+                    });
+}
+
+}  // namespace gpumux::daemon

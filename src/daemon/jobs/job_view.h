@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs as the API shows them: docs/api.md is the contract. Looks up users' names, so it is not for the loop's thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/jobs/job_document.h"
+#include "daemon/jobs/job_runs.h"
+#include "daemon/jobs/queue_config.h"
+#include "sched/jobs/job_core.h"
+#include "store/job_store.h"
+
+namespace gpumux::daemon {
+
+// What only the loop knows of a job, beside what is stored.
+struct JobNow {
+  std::optional<sched::jobs::JobStanding> standing;  // none: it is done
+  std::string note;
+  std::optional<std::chrono::nanoseconds> limit_in;
+  std::uint64_t default_memory = 0;
+};
+
+// What the viewer may see of a job.
+enum class Sight { kNothing, kLimited, kOpen, kOwn };
+
+// For any thread. A name is remembered for a minute: directory services are slow, and lists long.
+class UserNames {
+ public:
+  std::string name(uid_t uid);
+
+ private:
+  std::mutex mutex_;
+  std::map<uid_t, std::pair<std::string, std::chrono::steady_clock::time_point>> names_;
+};
+
+// Not for kNothing.
+nlohmann::ordered_json job_json(const store::StoredJob& job, const JobNow& now, Sight sight, UserNames& names);
+
+// What its owner sees besides.
+void add_details(nlohmann::ordered_json& json, const store::StoredJob& job, const JobDocument& document,
+                 const std::optional<JobRuns::View>& view, bool with_environment);
+
+// As the API names reasons: "gpu_memory".
+std::string_view reason_name(sched::jobs::WaitReason reason);
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hands in jobs at a running daemon, as many clients at once, and looks at lists: bench/jobs/run.py reads what it
+// prints.
+//
+//   gpumux_queue_load SOCKET submit CLIENTS JOBS [held]   durable submissions: rate, round trips
+//   gpumux_queue_load SOCKET list TIMES TARGET            GET of an address: time for each, bytes
+//
+// Each client keeps one connection, and asks for the next thing when it has its answer.
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+[[noreturn]] void fail(const std::string& why) {
+  std::fprintf(stderr, "gpumux_queue_load: %s\n", why.c_str());
+  std::exit(1);
+}
+
+class Connection {
+ public:
+  explicit Connection(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+    const auto* plain = reinterpret_cast<const sockaddr*>(&address);
+    if (::connect(socket_, plain, sizeof address) != 0) fail("cannot connect to " + path);
+  }
+  ~Connection() { ::close(socket_); }
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  // The bytes of the answer's body; `first`: when its first byte came.
+  std::size_t ask(const std::string& request, const char* expected) {
+    for (std::size_t sent = 0; sent < request.size();) {
+      const ssize_t now = ::send(socket_, request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
+      if (now <= 0) fail("the daemon has closed the connection");
+      sent += static_cast<std::size_t>(now);
+    }
+    answer_.clear();
+    std::size_t body = std::string::npos;
+    std::size_t wanted = 0;
+    char buffer[65536];
+    while (body == std::string::npos || answer_.size() < body + wanted) {
+      const ssize_t got = ::recv(socket_, buffer, sizeof buffer, 0);
+      if (got <= 0) fail("the daemon has closed the connection");
+      answer_.append(buffer, static_cast<std::size_t>(got));
+      if (body != std::string::npos) continue;
+      const std::size_t end = answer_.find("\r\n\r\n");
+      if (end == std::string::npos) continue;
+      body = end + 4;
+      const std::size_t length = answer_.find("Content-Length: ");
+      if (length == std::string::npos) fail("an answer without a length");
+      wanted = std::strtoul(answer_.c_str() + length + 16, nullptr, 10);
+    }
+    if (answer_.compare(9, 3, expected) != 0) fail("the daemon answers " + answer_.substr(0, 300));
+    return wanted;
+  }
+
+ private:
+  int socket_;
+  std::string answer_;
+};
+
+std::string with_body(const std::string& body) {
+  return "POST /v1/jobs HTTP/1.1\r\nHost: gpumux\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+}
+
+double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
+
+void submit(const std::string& socket, int clients, int jobs, bool held) {
+  // As large as an ordinary user's environment: 40 variables, 2 KiB.
+  std::string environment;
+  for (int i = 0; i < 40; ++i) {
+    environment += (i == 0 ? "\"" : ", \"") + std::string("SOME_VARIABLE_") + std::to_string(i) +
+                   "=a value of some length, as they have\"";
+  }
+  std::atomic<int> left = jobs;
+  std::vector<std::vector<double>> times(static_cast<std::size_t>(clients));
+  std::vector<std::thread> threads;
+  const auto begin = Clock::now();
+  for (int client = 0; client < clients; ++client) {
+    threads.emplace_back([&, client] {
+      Connection connection(socket);
+      for (int i = 0; left.fetch_sub(1) > 0; ++i) {
+        const std::string token = std::to_string(::getpid()) + "-" + std::to_string(client) + "-" + std::to_string(i);
+        const std::string request = with_body(
+            "{\"arguments\": [\"true\"], \"directory\": \"/\", \"output\": \"/dev/null\", \"token\": \"" + token +
+            "\", \"held\": " + (held ? "true" : "false") + ", \"environment\": [" + environment + "]}");
+        const auto asked = Clock::now();
+        connection.ask(request, "201");
+        times[static_cast<std::size_t>(client)].push_back(milliseconds(Clock::now() - asked));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const double seconds = milliseconds(Clock::now() - begin) / 1000;
+  std::vector<double> all;
+  for (const auto& some : times) all.insert(all.end(), some.begin(), some.end());
+  std::sort(all.begin(), all.end());
+  std::printf("jobs=%zu seconds=%.3f per_second=%.0f median_ms=%.3f p99_ms=%.3f\n", all.size(), seconds,
+              static_cast<double>(all.size()) / seconds, all[all.size() / 2], all[all.size() * 99 / 100]);
+}
+
+void list(const std::string& socket, int times, const std::string& target) {
+  Connection connection(socket);
+  std::vector<double> all;
+  std::size_t bytes = 0;
+  for (int i = 0; i < times; ++i) {
+    const auto asked = Clock::now();
+    bytes = connection.ask("GET " + target + " HTTP/1.1\r\nHost: gpumux\r\n\r\n", "200");
+    all.push_back(milliseconds(Clock::now() - asked));
+  }
+  std::sort(all.begin(), all.end());
+  std::printf("times=%d median_ms=%.3f least_ms=%.3f bytes=%zu\n", times, all[all.size() / 2], all[0], bytes);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::string what = argc >= 5 ? argv[2] : "";
+  if (what == "submit") {
+    submit(argv[1], std::atoi(argv[3]), std::atoi(argv[4]), argc > 5);
+  } else if (what == "list") {
+    list(argv[1], std::atoi(argv[3]), argv[4]);
+  } else {
+    std::fprintf(stderr, "usage: gpumux_queue_load SOCKET submit CLIENTS JOBS [held] | SOCKET list TIMES TARGET\n");
+    return 2;
+  }
+}
