@@ -111,7 +111,7 @@ Code code_of(unsigned http_status, std::string_view name) {
   }
 }
 
-base::Error error_of(unsigned http_status, const std::string& body) {
+base::Error read_error(unsigned http_status, const std::string& body) {
   const auto parsed = nlohmann::json::parse(body, nullptr, false);
   std::string name;
   std::string message;
@@ -206,12 +206,13 @@ Result<Client> Client::connect(const Options& options) {
   return Client(std::move(dir), options.timeout);
 }
 
-Result<std::string> Client::call(std::string_view method, const std::string& target, const std::string& body) const {
+Result<Client::Answer> Client::exchange(std::string_view method, const std::string& target, const std::string& body,
+                                        base::Duration patience) const {
   const std::string path = socket_path(runtime_dir_);
   auto socket = connect_stream(path, timeout_);
   if (!socket) return tl::unexpected(std::move(socket).error());
   Connection connection(std::move(*socket), path);
-  const SteadyTime deadline = std::chrono::steady_clock::now() + timeout_;
+  const SteadyTime deadline = std::chrono::steady_clock::now() + timeout_ + patience;
   const auto request = make_request(method, target, body);
   GPUMUX_TRY(connection.run(deadline, "while it was asked",
                             [&](auto handler) { http::async_write(connection.socket(), request, handler); }));
@@ -220,9 +221,18 @@ Result<std::string> Client::call(std::string_view method, const std::string& tar
   parser.body_limit(kMaxAnswerBytes);
   GPUMUX_TRY(connection.run(deadline, "before its answer was complete",
                             [&](auto handler) { http::async_read(connection.socket(), buffer, parser, handler); }));
-  const auto& response = parser.get();
-  if (response.result_int() >= 300) return tl::unexpected(error_of(response.result_int(), response.body()));
-  return response.body();
+  auto& response = parser.get();
+  return Answer{response.result_int(), std::move(response.body())};
+}
+
+base::Error Client::error_of(const Answer& answer) { return read_error(answer.http_status, answer.body); }
+
+Result<std::string> Client::call(std::string_view method, const std::string& target, const std::string& body,
+                                 base::Duration patience) const {
+  auto answer = exchange(method, target, body, patience);
+  if (!answer) return tl::unexpected(std::move(answer).error());
+  if (answer->http_status >= 300) return tl::unexpected(error_of(*answer));
+  return std::move(answer->body);
 }
 
 Result<std::string> Client::daemon_info_text() const { return call("GET", "/v1/daemon", ""); }
@@ -298,7 +308,7 @@ Status Client::trace(bool follow, std::uint64_t since, const std::function<bool(
     if (pending.size() > kMaxTraceLineBytes)
       return base::fail(Code::kProtocol, "a line of the trace is longer than 64 KiB");
   }
-  if (http_status >= 300) return tl::unexpected(error_of(http_status, pending));
+  if (http_status >= 300) return tl::unexpected(read_error(http_status, pending));
   if (!pending.empty()) on_line(pending);
   if (follow) {
     return base::fail(Code::kUnavailable,

@@ -18,6 +18,7 @@
 #include <string_view>
 #include <vector>
 
+#include "api_client/jobs.h"
 #include "api_client/types.h"
 #include "base/clock.h"
 #include "base/result.h"
@@ -59,6 +60,25 @@ class Client {
   // `tenant`: a Seat's. How it stands now.
   base::Result<TenantStanding> change_tenant(std::uint64_t tenant, const std::string& changes) const;
 
+  // Jobs (docs/api.md, "Jobs"). What ends in _text gives the answer's body as the daemon wrote it.
+  //
+  // Hands in a job. kUnavailable and kTimeout: there was no answer, and the job is there or not; send it again, with
+  // the same token. Every other error is the daemon's word that it is not there.
+  base::Result<Submitted> submit(const Submission& submission) const;
+  base::Result<JobPage> jobs(const JobQuery& query) const;
+  base::Result<std::string> jobs_text(const JobQuery& query) const;
+  // `id`: "17", or "17_3". kInvalid for what is neither.
+  base::Result<Job> job(std::string_view id, bool with_environment = false) const;
+  base::Result<std::string> job_text(std::string_view id, bool with_environment = false) const;
+  // The job as it is when it is done (or has started), or when `timeout` is over; at most kLongestJobWait.
+  base::Result<Job> wait_for_job(std::string_view id, JobMoment moment, base::Duration timeout) const;
+  // `which`: ids with commas between them, "user:NAME" or "all". `change`: a JSON object.
+  base::Result<std::vector<JobChange>> change_jobs(const std::string& which, const std::string& change) const;
+  base::Result<QueueState> queue() const;
+  base::Result<std::string> queue_text() const;
+  // `what`: "" for the queue itself, "gpus/0", "users/eva". The queue as it is now.
+  base::Result<QueueState> change_queue(const std::string& what, const std::string& change) const;
+
   // Asks a private daemon not to end for want of use while the calling process lives (it keeps its pid across exec).
   base::Status hold() const;
 
@@ -70,7 +90,18 @@ class Client {
  private:
   Client(std::string runtime_dir, base::Duration timeout) : runtime_dir_(std::move(runtime_dir)), timeout_(timeout) {}
 
-  base::Result<std::string> call(std::string_view method, const std::string& target, const std::string& body) const;
+  struct Answer {
+    unsigned http_status = 0;
+    std::string body;
+  };
+
+  static base::Error error_of(const Answer& answer);
+  // An answer, whatever it says; `patience` is how long it may take beyond the time limit of a call.
+  base::Result<Answer> exchange(std::string_view method, const std::string& target, const std::string& body,
+                                base::Duration patience) const;
+  // An answer that is no error: the body.
+  base::Result<std::string> call(std::string_view method, const std::string& target, const std::string& body,
+                                 base::Duration patience = {}) const;
 
   std::string runtime_dir_;
   base::Duration timeout_;

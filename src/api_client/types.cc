@@ -2,9 +2,8 @@
 #include "api_client/types.h"
 
 #include <array>
-#include <limits>
-#include <nlohmann/json.hpp>
-#include <type_traits>
+
+#include "api_client/json_reader.h"
 
 namespace gpumux::api_client {
 namespace {
@@ -12,132 +11,6 @@ namespace {
 using base::Code;
 using base::Result;
 using nlohmann::json;
-
-// 2^62 ns are 146 years: nothing has lasted or will last that long, so such a number can only stand for "never".
-constexpr std::int64_t kNeverNs = std::int64_t{1} << 62;
-
-// Reads the fields of one object. The first wrong type is remembered, and everything after it is skipped, so that a
-// parser is a plain list of fields with one check at its end.
-class Reader {
- public:
-  Reader(const json& object, std::string where) : object_(object), where_(std::move(where)) {
-    if (!object_.is_object()) problem_ = where_ + " is not an object";
-  }
-
-  template <class T>
-  void read(const char* name, T& target) {
-    const json* value = find(name);
-    if (value == nullptr) return;
-    if constexpr (std::is_same_v<T, std::string>) {
-      if (!value->is_string()) return wrong(name, "a string");
-      target = value->get<std::string>();
-    } else if constexpr (std::is_same_v<T, bool>) {
-      if (!value->is_boolean()) return wrong(name, "true or false");
-      target = value->get<bool>();
-    } else if constexpr (std::is_unsigned_v<T>) {
-      if (!value->is_number_unsigned() || value->get<std::uint64_t>() > std::numeric_limits<T>::max()) {
-        return wrong(name, "a whole number");
-      }
-      target = value->get<T>();
-    } else {
-      static_assert(std::is_same_v<T, std::int64_t>);
-      if (!value->is_number_integer()) return wrong(name, "a whole number");
-      target = value->get<std::int64_t>();
-    }
-  }
-
-  void read_ns(const char* name, base::Duration& target) {
-    const json* value = find(name);
-    if (value == nullptr) return;
-    if (!value->is_number()) return wrong(name, "a number of nanoseconds");
-    const bool never = value->is_number_unsigned() ? value->get<std::uint64_t>() >= static_cast<std::uint64_t>(kNeverNs)
-                                                   : value->get<double>() >= static_cast<double>(kNeverNs);
-    target = never ? base::Duration::max() : base::Duration(value->get<std::int64_t>());
-  }
-
-  void read_ns(const char* name, std::optional<base::Duration>& target) {
-    base::Duration value{};
-    if (find(name) == nullptr) return;
-    read_ns(name, value);
-    target = value;
-  }
-
-  void read(const char* name, std::map<std::string, std::string>& target) {
-    const json* value = find(name);
-    if (value == nullptr) return;
-    if (!value->is_object()) return wrong(name, "an object");
-    for (const auto& [key, item] : value->items()) {
-      target[key] =
-          item.is_string() ? item.get<std::string>() : item.dump(-1, ' ', false, json::error_handler_t::replace);
-    }
-  }
-
-  void read(const char* name, std::vector<std::string>& target) {
-    const json* value = find(name);
-    if (value == nullptr) return;
-    if (!value->is_array()) return wrong(name, "an array");
-    for (const json& item : *value) {
-      if (!item.is_string()) return wrong(name, "an array of strings");
-      target.push_back(item.get<std::string>());
-    }
-  }
-
-  template <class T>
-  void read_array(const char* name, std::vector<T>& target, Result<T> (*parse)(const json&)) {
-    const json* value = find(name);
-    if (value == nullptr) return;
-    if (!value->is_array()) return wrong(name, "an array");
-    for (const json& item : *value) {
-      auto parsed = parse(item);
-      if (!parsed) {
-        problem_ = parsed.error().what;
-        return;
-      }
-      target.push_back(std::move(*parsed));
-    }
-  }
-
-  const json* find(const char* name) const {
-    if (!problem_.empty()) return nullptr;
-    const auto found = object_.find(name);
-    return found == object_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  void wrong(const std::string& name, const char* expected) {
-    if (problem_.empty()) problem_ = "'" + name + "' in " + where_ + " is not " + expected;
-  }
-
-  // An object within this one.
-  template <class T>
-  bool read_object(const char* name, T& target, Result<T> (*parse)(const json&)) {
-    const json* value = find(name);
-    if (value == nullptr) return false;
-    auto parsed = parse(*value);
-    if (!parsed) {
-      problem_ = parsed.error().what;
-      return false;
-    }
-    target = std::move(*parsed);
-    return true;
-  }
-
-  template <class T>
-  Result<T> finish(T value) const {
-    if (!problem_.empty()) return base::fail(Code::kProtocol, problem_);
-    return value;
-  }
-
- private:
-  const json& object_;
-  std::string where_;
-  std::string problem_;
-};
-
-Result<json> parse_json(std::string_view text) {
-  json parsed = json::parse(text, nullptr, false);
-  if (parsed.is_discarded()) return base::fail(Code::kProtocol, "the daemon's answer is not JSON");
-  return parsed;
-}
 
 Result<ForeignProcess> parse_foreign(const json& object) {
   ForeignProcess process;
@@ -250,6 +123,7 @@ Result<Gpu> parse_gpu(const json& object) {
   reader.read("switches", gpu.switches);
   reader.read_ns("held_ns", gpu.held);
   reader.read("mode_now", gpu.mode_now);
+  reader.read("mode_why", gpu.mode_why);
   reader.read_object("memory", gpu.memory, parse_gpu_memory);
   reader.read("remark", gpu.remark);
   reader.read("refused", gpu.refused);

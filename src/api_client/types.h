@@ -136,6 +136,7 @@ struct Gpu {
   std::uint64_t memory_used_bytes = 0;
   std::string mode;
   std::string mode_now;  // serial or concurrent: what "auto" comes to at the moment
+  std::string mode_why;  // and why
   std::string policy;
   std::string quantum;                        // as it was set: "auto", "unlimited", "50ms"
   base::Duration quantum_now{};               // what that comes to at the moment; 0: nothing

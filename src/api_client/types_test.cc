@@ -39,7 +39,7 @@ TEST(DaemonInfoTest, ReadsEveryField) {
 TEST(SnapshotTest, ReadsEveryField) {
   const auto snapshot = parse_snapshot(R"({"gpus": [{"index": 2, "uuid": "GPU-1", "name": "H100",
     "pci_bus_id": "0000:18:00.0",
-    "memory_total_bytes": 100, "memory_used_bytes": 50, "mode": "auto", "mode_now": "serial",
+    "memory_total_bytes": 100, "memory_used_bytes": 50, "mode": "auto", "mode_now": "serial", "mode_why": "too much",
     "memory": {"tenants_bytes": 30, "foreign_bytes": 4, "moved_out_bytes": 11}, "remark": "they do not fit",
     "policy": "fair", "quantum": "auto",
     "quantum_ns": 50000000,
@@ -69,6 +69,7 @@ TEST(SnapshotTest, ReadsEveryField) {
   EXPECT_EQ(gpu.memory_used_bytes, 50u);
   EXPECT_EQ(gpu.mode, "auto");
   EXPECT_EQ(gpu.mode_now, "serial");
+  EXPECT_EQ(gpu.mode_why, "too much");
   EXPECT_EQ(gpu.memory.tenants, 30u);
   EXPECT_EQ(gpu.memory.foreign, 4u);
   EXPECT_EQ(gpu.memory.moved_out, 11u);

@@ -3,16 +3,12 @@
 //
 // The program is exec'd, not started as a child: its process id, signals, terminal, exit status and arguments are its
 // own, and nothing of ours stays behind.
-#include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "base/limits.h"
@@ -21,7 +17,11 @@
 #include "cli/command.h"
 #include "cli/preload.h"
 #include "cli/private_daemon.h"
+#include "cli/program_lookup.h"
 #include "cli/run_arguments.h"
+#include "os/installation.h"
+#include "os/preload_list.h"
+#include "os/random.h"
 
 namespace gpumux::cli {
 namespace {
@@ -45,70 +45,18 @@ struct RunOptions {
   bool verbose = false;
 };
 
-// 64 random bits are enough to keep one user's runs apart; the daemon keeps users apart itself.
-Result<std::string> random_run_id() {
-  unsigned char bytes[8];
-  if (::getrandom(bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes))
-    return base::fail_errno(errno, "cannot get random bytes");
-  std::string text;
-  for (const unsigned char byte : bytes) {
-    char hex[3];
-    std::snprintf(hex, sizeof hex, "%02x", byte);
-    text += hex;
-  }
-  return text;
-}
-
-bool preloaded_system_wide() {
-  std::ifstream file("/etc/ld.so.preload");
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  return names_library(text);
-}
-
-// The exit status of a program that cannot be executed, and why; 0: it can, as far as can be seen.
-int look_for_program(const std::string& program, std::string& why, bool& is_setuid) {
-  int failure = ENOENT;
-  const auto consider = [&](const std::string& path) {
-    struct stat status {};
-    if (::stat(path.c_str(), &status) != 0) {
-      if (errno == EACCES) failure = EACCES;
-      return false;
-    }
-    if (S_ISDIR(status.st_mode) || ::access(path.c_str(), X_OK) != 0) {
-      failure = S_ISDIR(status.st_mode) ? EISDIR : errno;
-      return false;
-    }
-    is_setuid = (status.st_mode & (S_ISUID | S_ISGID)) != 0;
-    return true;
-  };
-  if (program.find('/') != std::string::npos) {
-    if (consider(program)) return 0;
-  } else if (!program.empty()) {
-    const char* path_variable = std::getenv("PATH");
-    std::string_view path = path_variable == nullptr ? "/bin:/usr/bin" : path_variable;
-    for (;;) {
-      const std::size_t end = path.find(':');
-      const std::string dir(path.substr(0, end));
-      if (consider((dir.empty() ? std::string(".") : dir) + "/" + program)) return 0;
-      if (end == std::string_view::npos) break;
-      path.remove_prefix(end + 1);
-    }
-  }
-  why = program + ": " + (failure == ENOENT ? "no such program (see PATH)" : ::strerror(failure));
-  return failure == ENOENT ? kExitNotFound : kExitNotExecutable;
-}
-
 // Sets the variables that the library reads. The inner one of two nested runs belongs to the outer: one process tree is
 // one run.
 Status set_environment(const RunOptions& options, const std::string& library, const std::string& runtime_dir) {
-  if (!preloaded_system_wide()) {
+  if (!os::is_preloaded_everywhere()) {
     const char* existing = std::getenv("LD_PRELOAD");
-    ::setenv("LD_PRELOAD", compose_preload(existing == nullptr ? "" : existing, library).c_str(), 1);
+    ::setenv("LD_PRELOAD", os::compose_preload(existing == nullptr ? "" : existing, library).c_str(), 1);
   }
   const char* outer = std::getenv("GPUMUX_RUN_ID");
   const bool is_inner = outer != nullptr && outer[0] != '\0';
   if (!is_inner) {
-    const auto id = random_run_id();
+    // 64 bits are enough to keep one user's runs apart; the daemon keeps users apart itself.
+    const auto id = os::random_hex(8);
     if (!id) return tl::unexpected(id.error());
     ::setenv("GPUMUX_RUN_ID", id->c_str(), 1);
   }
@@ -127,9 +75,9 @@ Status set_environment(const RunOptions& options, const std::string& library, co
 
 // Finds library and daemon and sets the environment. On success the program will be gated.
 Status prepare(const RunOptions& options) {
-  auto dir = executable_dir();
+  auto dir = os::executable_dir();
   if (!dir) return tl::unexpected(std::move(dir).error());
-  auto library = find_library(*dir);
+  auto library = os::find_library(*dir);
   if (!library) return tl::unexpected(std::move(library).error());
   GPUMUX_TRY(check_preloadable(*library));
   auto daemon = find_or_start_daemon();
@@ -210,20 +158,19 @@ Only who may change settings (see `gpumux set`) may go before others; anybody ma
 Exit status: the program's own; 126 it cannot be executed, 127 it was not found; before it starts: 1 failed,
 2 wrong usage, 3 no daemon and none could be started, 4 not allowed.)");
 
-  const SplitArguments split = split_run_arguments(arguments);
+  const SplitArguments split = split_run_arguments(arguments, options_with_value(app));
   if (const auto exit_status = parse_command_line(app, split.options, kUsage)) return *exit_status;
   if (split.program.size() < 2) {
     say_error(kName, std::string("no program was named.\nUsage: ") + kUsage + "; see `gpumux run --help`.");
     return kExitUsage;
   }
 
-  std::string why;
-  bool is_setuid = false;
-  if (const int status = look_for_program(split.program[0], why, is_setuid); status != 0) {
-    say_error(kName, why);
-    return status;
+  const FoundProgram found = look_for_program(split.program[0]);
+  if (found.exit_status != 0) {
+    say_error(kName, found.why);
+    return found.exit_status;
   }
-  if (is_setuid) {
+  if (found.is_setuid) {
     say_error(kName, std::string("warning: ") + split.program[0] +
                          " is set-user-ID or set-group-ID: the loader drops LD_PRELOAD for it, so it and what it "
                          "starts use the GPUs without gpumux");

@@ -85,7 +85,8 @@ int exit_status_of(base::Code code) {
 }
 
 void say_error(std::string_view command, std::string_view text) {
-  const std::string name = command.empty() ? "gpumux" : "gpumux " + std::string(command);
+  std::string name(command);
+  if (!command.starts_with("mgpu_")) name = command.empty() ? "gpumux" : "gpumux " + name;
   std::cerr << name << ": " << printable_lines(text) << "\n";
 }
 

@@ -37,6 +37,20 @@ int status_command(const std::vector<char*>& arguments);   // gpumux status
 int set_command(const std::vector<char*>& arguments);      // gpumux set
 int trace_command(const std::vector<char*>& arguments);    // gpumux trace
 int doctor_command(const std::vector<char*>& arguments);   // gpumux doctor
+int submit_command(const std::vector<char*>& arguments);   // gpumux submit
+int queue_command(const std::vector<char*>& arguments);    // gpumux queue
+int show_command(const std::vector<char*>& arguments);     // gpumux show
+int cancel_command(const std::vector<char*>& arguments);   // gpumux cancel
+int logs_command(const std::vector<char*>& arguments);     // gpumux logs
+int attach_command(const std::vector<char*>& arguments);   // gpumux attach
+int wait_command(const std::vector<char*>& arguments);     // gpumux wait
+int hold_command(const std::vector<char*>& arguments);     // gpumux hold
+int release_command(const std::vector<char*>& arguments);  // gpumux release
+int history_command(const std::vector<char*>& arguments);  // gpumux history
+int admin_command(const std::vector<char*>& arguments);    // gpumux admin
+// What this program does under another name (mgpu_srun, mgpu_queue, mgpu_cancel, mgpu_scheduler_server); null: nothing.
+int (*find_seed_command(std::string_view program))(const std::vector<char*>& arguments);
+
 int version_command(const std::vector<char*>& arguments);  // gpumux version
 
 // Reads a command line into what `app` has bound. A value: the command is over, with this exit status (help was shown,
@@ -44,7 +58,8 @@ int version_command(const std::vector<char*>& arguments);  // gpumux version
 // `usage` replaces what CLI11 would say of the order of arguments.
 std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments, std::string_view usage = "");
 
-// "gpumux COMMAND: what happened" on stderr; gives the exit status for the error's code.
+// "gpumux COMMAND: what happened" on stderr (the command alone where it is a program's name, as mgpu_srun is); gives
+// the exit status for the error's code.
 int report_error(std::string_view command, const base::Error& error);
 int exit_status_of(base::Code code);
 

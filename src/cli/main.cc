@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumux: finds the command that was named and runs it.
+// gpumux: finds the command that was named and runs it. Under another name (a link to it) it is that name's command.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -10,6 +10,7 @@
 #include <iomanip>
 #include <iostream>
 #include <string>
+#include <string_view>
 
 #include "cli/command.h"
 #include "cli/doctor/probe.h"
@@ -24,6 +25,17 @@ constexpr std::array kCommands{
     Command{"set", "Change mode, policy, quantum and limits of GPUs", set_command},
     Command{"trace", "Show who ran when", trace_command},
     Command{"doctor", "Check this installation and say what to do", doctor_command},
+    Command{"submit", "Hand in a job", submit_command},
+    Command{"queue", "Show the jobs that run and wait, and why they wait", queue_command},
+    Command{"show", "Show everything about a job", show_command},
+    Command{"cancel", "End jobs", cancel_command},
+    Command{"logs", "Show what a job prints", logs_command},
+    Command{"attach", "Connect your terminal with an interactive job", attach_command},
+    Command{"wait", "Wait until jobs are done, and exit as they did", wait_command},
+    Command{"hold", "Keep waiting jobs from being started", hold_command},
+    Command{"release", "Let held jobs wait for their turn again", release_command},
+    Command{"history", "Show the jobs that are done", history_command},
+    Command{"admin", "Pause the queue, drain GPUs, set limits of users", admin_command},
     Command{"version", "Print the version", version_command},
 };
 
@@ -33,7 +45,8 @@ void print_help(std::ostream& out) {
     out << "  " << std::left << std::setw(10) << command.name << command.summary << "\n";
   }
   out << "\n`gpumux COMMAND --help` explains a command, with examples and its exit statuses.\n\n"
-         "Try it:\n  gpumux run -- python train.py\n  gpumux status --watch\n\n"
+         "Try it:\n  gpumux run -- python train.py\n  gpumux status --watch\n"
+         "  gpumux submit -- python train.py\n  gpumux queue\n\n"
          "Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.\n";
 }
 
@@ -98,6 +111,10 @@ int main(int argc, char** argv) {
   // Only for the widths of characters on the terminal; a missing locale leaves them at one column each.
   std::setlocale(LC_CTYPE, "C.UTF-8");
   try {
+    std::string_view program = argc > 0 ? argv[0] : "";
+    program.remove_prefix(program.rfind('/') == std::string_view::npos ? 0 : program.rfind('/') + 1);
+    if (auto* command = gpumux::cli::find_seed_command(program))
+      return command(std::vector<char*>(argv + 1, argv + argc + 1));
     // argv ends with a null pointer, which is kept: `gpumux run` hands it on.
     return gpumux::cli::dispatch(std::vector<char*>(argv + (argc > 0 ? 1 : 0), argv + argc + 1));
   } catch (const std::exception& error) {

@@ -102,41 +102,11 @@ TEST(PreloadableTest, WrongMachineAndWrongKindAreNamed) {
   ::unlink(path);
 }
 
-TEST(ComposeTest, OursIsFirstOthersStayOtherCopiesGo) {
-  EXPECT_EQ(compose_preload("", "/a/libgpumux.so"), "/a/libgpumux.so");
-  EXPECT_EQ(compose_preload("/x.so", "/a/libgpumux.so"), "/a/libgpumux.so:/x.so");
-  EXPECT_EQ(compose_preload("/x.so /y.so:/z.so", "/a/libgpumux.so"), "/a/libgpumux.so:/x.so:/y.so:/z.so");
-  EXPECT_EQ(compose_preload("/x.so:/a/libgpumux.so", "/a/libgpumux.so"), "/a/libgpumux.so:/x.so");
-  EXPECT_EQ(compose_preload("/old/libgpumux.so::libgpumux.so $LIB/q.so", "/a/libgpumux.so"),
-            "/a/libgpumux.so:$LIB/q.so");
-}
-
-TEST(NamesLibraryTest, ReadsListsAsTheLoaderDoes) {
-  EXPECT_TRUE(names_library("/usr/lib/gpumux/libgpumux.so\n"));
-  EXPECT_TRUE(names_library("/x.so:libgpumux.so"));
-  EXPECT_FALSE(names_library("# /usr/lib/gpumux/libgpumux.so\n/x.so"));
-  EXPECT_TRUE(names_library("# comment\nlibgpumux.so # another"));
-  EXPECT_FALSE(names_library("/libgpumux.so.old /x/libgpumux.so/y"));
-  EXPECT_FALSE(names_library(""));
-}
-
-TEST(FindLibraryTest, TheVariableWinsAndMustBeRight) {
-  ::setenv("GPUMUX_LIBRARY", FAKE_LIBRARY, 1);
-  EXPECT_EQ(*find_library("/nowhere"), FAKE_LIBRARY);
-  ::setenv("GPUMUX_LIBRARY", "/no/such/lib.so", 1);
-  EXPECT_NE(find_library("/nowhere").error().what.find("GPUMUX_LIBRARY"), std::string::npos);
-  ::unsetenv("GPUMUX_LIBRARY");
-  const auto missing = find_library("/nowhere");
-  if (!missing) {
-    EXPECT_NE(missing.error().what.find("/nowhere/../lib/gpumux/libgpumux.so"), std::string::npos);
-  }
-}
-
 std::pair<std::vector<std::string>, std::vector<std::string>> split(std::vector<std::string> words) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   arguments.push_back(nullptr);
-  const SplitArguments result = split_run_arguments(arguments);
+  const SplitArguments result = split_run_arguments(arguments, {"--name", "--gang", "--mem", "-m"});
   EXPECT_EQ(result.options.back(), nullptr);
   EXPECT_EQ(result.program.back(), nullptr);
   return {std::vector<std::string>(result.options.begin(), result.options.end() - 1),

@@ -17,8 +17,9 @@
 #include <cstring>
 #include <thread>
 
-#include "cli/preload.h"
 #include "os/file_descriptor.h"
+#include "os/installation.h"
+#include "os/preload_list.h"
 #include "os/runtime_dir.h"
 #include "os/system_clock.h"
 
@@ -140,7 +141,7 @@ class DaemonEnvironment {
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string_view text = *variable;
       if (text.starts_with("GPUMUX_RUNTIME_DIR=")) continue;
-      if (text.starts_with("LD_PRELOAD=") && names_library(text.substr(11))) continue;
+      if (text.starts_with("LD_PRELOAD=") && os::names_library(text.substr(11))) continue;
       storage_.emplace_back(text);
     }
     storage_.push_back("GPUMUX_RUNTIME_DIR=" + runtime_dir);
@@ -224,7 +225,7 @@ Result<std::string> find_daemon_binary() {
     return base::fail_errno(errno, "GPUMUX_DAEMON names " + std::string(named) + ", which cannot be executed");
   }
   std::string looked;
-  if (const auto dir = executable_dir()) {
+  if (const auto dir = os::executable_dir()) {
     for (const char* place : {"/gpumuxd", "/../sbin/gpumuxd", "/../libexec/gpumux/gpumuxd"}) {
       const std::string path = *dir + place;
       if (::access(path.c_str(), X_OK) == 0) return absolute_dir(path);

@@ -2,19 +2,21 @@
 #include "cli/run_arguments.h"
 
 #include <algorithm>
-#include <array>
 #include <string_view>
 
 namespace gpumux::cli {
-namespace {
+std::vector<std::string> options_with_value(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_items_expected_max() == 0) continue;  // a flag
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
 
-// The options of `gpumux run` that take the next word as their value.
-constexpr std::array<std::string_view, 6> kOptionsWithValue{"--name",     "--gang",  "--mem",
-                                                            "--priority", "--share", "--max-share"};
-
-}  // namespace
-
-SplitArguments split_run_arguments(const std::vector<char*>& arguments) {
+SplitArguments split_run_arguments(const std::vector<char*>& arguments,
+                                   const std::vector<std::string>& options_with_value) {
   std::size_t count = arguments.size();
   if (count > 0 && arguments.back() == nullptr) --count;
   std::size_t end_of_options = 0;
@@ -30,7 +32,7 @@ SplitArguments split_run_arguments(const std::vector<char*>& arguments) {
       break;
     }
     const bool takes_value =
-        std::find(kOptionsWithValue.begin(), kOptionsWithValue.end(), word) != kOptionsWithValue.end();
+        std::find(options_with_value.begin(), options_with_value.end(), word) != options_with_value.end();
     if (takes_value && i + 1 < count) ++i;
     end_of_options = i + 1;
   }

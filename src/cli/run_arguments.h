@@ -2,6 +2,8 @@
 // Where gpumux's own options end and the program begins.
 #pragma once
 
+#include <CLI/App.hpp>
+#include <string>
 #include <vector>
 
 namespace gpumux::cli {
@@ -14,6 +16,11 @@ struct SplitArguments {
 };
 
 // The program begins after "--", or at the first word that is neither an option nor an option's value.
-SplitArguments split_run_arguments(const std::vector<char*>& arguments);
+// `options_with_value`: those that take the next word.
+SplitArguments split_run_arguments(const std::vector<char*>& arguments,
+                                   const std::vector<std::string>& options_with_value);
+
+// The names of all options of `app` that take a value.
+std::vector<std::string> options_with_value(const CLI::App& app);
 
 }  // namespace gpumux::cli

@@ -38,10 +38,10 @@ struct Rule {
 
 constexpr std::array<Rule, 16> kRules{{
     {{"mode", "--mode", "MODE", "auto, serial or concurrent",
-      "One holder at a time, or all at once; auto: at once while all fits"},
+      "One holder at a time, or all at once; auto: what gives more where all fits"},
      "auto serial concurrent"},
     {{"auto_by_gain", "--auto-by-gain", "BOOL", "true or false",
-      "In mode auto, measure what gives more where all fits (not yet)"},
+      "In mode auto, measure what gives more where all fits"},
      "true false"},
     {{"reserve", "--reserve", "BYTES", "a number of bytes with a unit, such as 512M, at most 1024G, or auto",
       "GPU memory kept free for what the driver takes"},

@@ -239,6 +239,8 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
     facts += "; " + std::to_string(gpu.switches) + (gpu.switches == 1 ? " switch" : " switches");
     if (gpu.switch_cost > base::Duration::zero()) facts += ", " + short_duration(gpu.switch_cost) + " each";
     lines.push_back(line(output, Colour::kNone, facts));
+    if (gpu.mode == "auto" && !gpu.mode_why.empty())
+      lines.push_back(line(output, Colour::kNone, "  auto: " + gpu.mode_why));
     if (const std::string moved = moved_line(gpu); !moved.empty())
       lines.push_back(line(output, Colour::kNone, "  " + moved));
     if (!gpu.remark.empty()) lines.push_back(line(output, Colour::kYellow, "  " + name_tenants(gpu.remark, gpu)));

@@ -176,6 +176,7 @@ TEST_F(StatusTest, MemoryIsShownWhereItIsKnown) {
   api_client::Gpu& gpu = snapshot.gpus[0];
   gpu.mode = "auto";
   gpu.mode_now = "serial";
+  gpu.mode_why = "their memory does not fit together: they take turns";
   gpu.remark = "tenant 1 and another do not fit together";
   gpu.memory.moved_out = 40ull << 30;
   gpu.memory.saved_clean = 10ull << 30;
@@ -188,8 +189,9 @@ TEST_F(StatusTest, MemoryIsShownWhereItIsKnown) {
   for (const std::string& line : status_lines(snapshot, Output{})) all += line + "\n";
   SCOPED_TRACE(all);
   for (const char* said :
-       {"auto (now serial), fair", "60.0 GiB", "50.0 GiB", "moved 40.0 GiB out", "10.0 GiB unchanged",
-        "train.py (4711) and another do not fit", "waits for room: 70.0 GiB", "10.0 GiB lent of 100 GiB"}) {
+       {"auto (now serial), fair", "auto: their memory does not fit together: they take turns", "60.0 GiB", "50.0 GiB",
+        "moved 40.0 GiB out", "10.0 GiB unchanged", "train.py (4711) and another do not fit",
+        "waits for room: 70.0 GiB", "10.0 GiB lent of 100 GiB"}) {
     EXPECT_NE(all.find(said), std::string::npos) << said;
   }
   for (std::size_t columns = 20; columns <= 200; ++columns) {

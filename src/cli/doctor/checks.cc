@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include "cli/preload.h"
+#include "os/preload_list.h"
 
 namespace gpumux::cli {
 namespace {
@@ -152,8 +152,8 @@ void check_library(const Facts& facts, Findings& findings) {
                         "every program on this machine complains about it when it starts",
                         "remove the entry, or install what it names"});
   }
-  for (const std::string& entry : preload_entries(facts.ld_so_preload)) {
-    if (!names_library(entry)) continue;
+  for (const std::string& entry : os::preload_entries(facts.ld_so_preload)) {
+    if (!os::names_library(entry)) continue;
     if (library.path.empty() || entry == library.path) {
       findings.push_back(
           {"ld.so.preload", Level::kOk, "/etc/ld.so.preload has " + entry + ": every program is under gpumux", "", ""});

@@ -17,6 +17,8 @@
 #include "cli/doctor/probe.h"
 #include "cli/preload.h"
 #include "os/file_descriptor.h"
+#include "os/installation.h"
+#include "os/preload_list.h"
 #include "os/runtime_dir.h"
 
 namespace gpumux::cli {
@@ -73,8 +75,8 @@ void collect_devices(Facts& facts) {
 }
 
 void collect_library(Facts& facts) {
-  const auto dir = executable_dir();
-  const auto found = dir ? find_library(*dir) : base::Result<std::string>(tl::unexpected(dir.error()));
+  const auto dir = os::executable_dir();
+  const auto found = dir ? os::find_library(*dir) : base::Result<std::string>(tl::unexpected(dir.error()));
   if (!found) {
     facts.library.error = found.error().message();
   } else {
@@ -86,7 +88,7 @@ void collect_library(Facts& facts) {
     }
   }
   facts.ld_so_preload = read_text("/etc/ld.so.preload");
-  for (const std::string& entry : preload_entries(facts.ld_so_preload)) {
+  for (const std::string& entry : os::preload_entries(facts.ld_so_preload)) {
     if (entry.starts_with('/') && entry.find('$') == std::string::npos && ::access(entry.c_str(), R_OK) != 0) {
       facts.missing_preloads.push_back(entry);
     }

@@ -29,7 +29,7 @@ enum class Reader {
   kLibrary,
   kDaemon,
   kCommand,
-  kNobody,  // an older system's, kept for what it will mean here; nothing reads it yet
+  kNobody,  // for programs to read, or an older system's, kept for what it will mean here
 };
 
 struct Variable {
@@ -42,7 +42,7 @@ struct Variable {
   std::string_view own_name;  // of an alias: the variable that wins
 };
 
-constexpr std::array<Variable, 42> kVariables{{
+constexpr std::array<Variable, 60> kVariables{{
     {"GPUMUX_RUNTIME_DIR", Reader::kLibrary, Kind::kPath, "", 0, 0, ""},
     {"GPUMUX_LIBRARY", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_DAEMON", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
@@ -80,6 +80,24 @@ constexpr std::array<Variable, 42> kVariables{{
     {"GPUMUX_SILENCE_LIMIT", Reader::kDaemon, Kind::kSetting, "silence_limit", 0, 0, ""},
     {"GPUMUX_KILL_SILENT_AFTER", Reader::kDaemon, Kind::kSetting, "kill_silent_after", 0, 0, ""},
     {"GPUMUX_OVERLAP", Reader::kDaemon, Kind::kWords, "true false", 0, 0, ""},
+    {"GPUMUX_STATE_DIR", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_ORDER", Reader::kDaemon, Kind::kWords, "fair fifo", 0, 0, ""},
+    {"GPUMUX_QUEUE_HALF_LIFE", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_DEFAULT_MEM", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_OVERSUBSCRIBE", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_MAX_JOB_TIME", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_PREEMPT", Reader::kDaemon, Kind::kWords, "true false", 0, 0, ""},
+    {"GPUMUX_QUEUE_PRIVACY", Reader::kDaemon, Kind::kWords, "open limited own", 0, 0, ""},
+    {"GPUMUX_QUEUE_MAX_RUNNING", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_MAX_QUEUED", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_MAX_GPUS", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_PRIORITY_CAP", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_CANCEL_GRACE", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_SUSPEND_PATIENCE", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_HISTORY", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_JOB_ID", Reader::kNobody, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_ARRAY_ID", Reader::kNobody, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_ARRAY_INDEX", Reader::kNobody, Kind::kAny, "", 0, 0, ""},
     {"NVSHARE_SCHEDULING_MODE", Reader::kDaemon, Kind::kSetting, "mode", 0, 0, "GPUMUX_MODE"},
     {"NVSHARE_MAX_RUNTIME_SEC", Reader::kDaemon, Kind::kNumber, "", 10, 86400, "GPUMUX_MAX_RUNTIME"},
     {"NVSHARE_ENABLE_SINGLE_OVERSUB", Reader::kLibrary, Kind::kAny, "", 0, 0, "GPUMUX_MEMORY"},

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumux admin: the queue as a whole. What it changes lasts beyond restarts.
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "api_client/client.h"
+#include "base/units.h"
+#include "cli/command.h"
+#include "cli/jobs/admin_change.h"
+#include "cli/jobs/job_view.h"
+#include "cli/terminal.h"
+
+namespace gpumux::cli {
+namespace {
+
+constexpr char kName[] = "admin";
+constexpr char kUsage[] = "gpumux admin [OPTIONS] ACTION [WHAT...]";
+
+}  // namespace
+
+int admin_command(const std::vector<char*>& arguments) {
+  api_client::Options options;
+  std::vector<std::string> words;
+  bool json = false;
+  CLI::App app("Shows and changes the job queue as a whole: for its administrators.", "gpumux admin");
+  app.add_option("ACTION", words, "What to do, and with what")->type_name("")->required();
+  app.add_flag("--json", json, "Print the daemon's answer (docs/api.md, GET /v1/queue)");
+  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  app.footer(R"(Actions:
+  show                      Settings, GPUs, users and their limits
+  pause                     Start no job until unpause; those that run go on
+  unpause                   Start jobs again
+  drain GPU...              Start no job on these GPUs (numbers, UUIDs, or all)
+  resume GPU...             Take jobs there again
+  limits USER KEY=VALUE...  Bound a user: running, queued, gpus, priority_cap; a number or unlimited
+  limits USER default       Bound him as everybody is
+
+Examples:
+  gpumux admin show
+  gpumux admin drain 3
+  gpumux admin limits eva running=2 gpus=4 queued=unlimited
+  gpumux admin limits eva default
+
+Everybody may look; only the daemon's owner, root and members of the group gpumux may change anything. What is changed
+outlives restarts. Other settings are in the configuration file, under [queue].
+
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
+  if (const auto exit_status = parse_command_line(app, arguments, kUsage)) return *exit_status;
+  const auto changes = parse_admin_words(words);
+  if (!changes) {
+    say_error(kName, changes.error().message() + "; see `gpumux admin --help`");
+    return kExitUsage;
+  }
+  const auto client = api_client::Client::connect(options);
+  if (!client) return report_error(kName, client.error());
+  for (const AdminChange& change : *changes) {
+    if (const auto done = client->change_queue(change.what, change.body); !done)
+      return report_error(kName, done.error());
+  }
+  const auto text = client->queue_text();
+  if (!text) return report_error(kName, text.error());
+  if (json) {
+    std::cout << *text << (text->ends_with('\n') ? "" : "\n") << std::flush;
+    return kExitOk;
+  }
+  const auto queue = api_client::parse_queue(*text);
+  if (!queue) return report_error(kName, queue.error());
+  for (const std::string& line : queue_state_lines(*queue, look_at_stdout())) std::cout << line << "\n";
+  std::cout << std::flush;
+  return kExitOk;
+}
+
+}  // namespace gpumux::cli

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumux cancel, hold, release: what is asked of several jobs at once, and told of each.
+#include <unistd.h>
+
+#include <iostream>
+#include <string>
+
+#include "api_client/client.h"
+#include "cli/command.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/terminal.h"
+
+namespace gpumux::cli {
+namespace {
+
+struct Request {
+  const char* command;
+  const char* change;    // the body
+  const char* done;      // "cancelled": of a job that was changed
+  const char* not_done;  // of one that needed no change
+};
+
+constexpr Request kCancel{"cancel", R"({"cancel":true})", "is cancelled", "has ended already, or is being ended"};
+constexpr Request kHold{"hold", R"({"held":true})", "is held", "is held already, or runs"};
+constexpr Request kRelease{"release", R"({"held":false})", "waits for its turn", "was not held"};
+
+struct Which {
+  std::vector<std::string> ids;
+  std::string user;
+  bool all = false;
+  bool yes = false;
+  bool quiet = false;
+  api_client::Options daemon;
+};
+
+void add_which(CLI::App& app, Which& which) {
+  app.add_option("ID", which.ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")->type_name("");
+  auto* user = app.add_option("-u,--user", which.user, "All jobs of this user")->type_name("NAME");
+  app.add_flag("-a,--all", which.all, "All your jobs; for root and administrators: everybody's")->excludes(user);
+  app.add_flag("-y,--yes", which.yes, "Do not ask before everybody's jobs are changed");
+  app.add_flag("-q,--quiet", which.quiet, "Say nothing but what went wrong");
+  app.add_option("--runtime-dir", which.daemon.runtime_dir, "Ask the daemon whose sockets are in DIR")
+      ->type_name("DIR");
+}
+
+std::optional<int> check(const Request& request, const Which& which) {
+  const bool many = which.all || !which.user.empty();
+  if (many != which.ids.empty()) {
+    say_error(request.command,
+              many ? "ids do not go with --user or --all" : "which jobs? Name their ids, --user NAME or --all");
+    return kExitUsage;
+  }
+  for (const std::string& id : which.ids) {
+    if (const auto checked = api_client::check_job_id(id); !checked) {
+      say_error(request.command, checked.error().message());
+      return kExitUsage;
+    }
+  }
+  // Only root's hand reaches everybody's by this, and only a person can have slipped.
+  if (which.all && !which.yes && ::geteuid() == 0 && ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1) {
+    std::cerr << "gpumux " << request.command << " --all: this changes the jobs of all users. Go on? [y/N] "
+              << std::flush;
+    std::string answer;
+    std::getline(std::cin, answer);
+    if (answer != "y" && answer != "Y" && answer != "yes") {
+      say_error(request.command, "nothing was changed");
+      return kExitFailed;
+    }
+  }
+  return std::nullopt;
+}
+
+int tell(const Request& request, const std::vector<api_client::JobChange>& changes, bool quiet) {
+  int status = kExitOk;
+  for (const api_client::JobChange& change : changes) {
+    const std::string job = "job " + std::to_string(change.id);
+    if (change.error) {
+      const std::string said = change.error->message();
+      const bool names_it = change.id == 0 || said.find(std::to_string(change.id)) != std::string::npos;
+      say_error(request.command, (names_it ? "" : job + ": ") + said);
+      if (status == kExitOk) status = exit_status_of(change.error->code);
+    } else if (!quiet) {
+      std::cout << job << " " << (change.changed ? request.done : request.not_done) << "\n";
+    }
+  }
+  if (changes.empty() && !quiet) std::cout << "there are no such jobs\n";
+  std::cout << std::flush;
+  return status;
+}
+
+int change(const Request& request, const Which& which) {
+  if (const auto exit_status = check(request, which)) return *exit_status;
+  const auto client = api_client::Client::connect(which.daemon);
+  if (!client) return report_error(request.command, client.error());
+  const auto changes =
+      which.ids.empty()
+          ? client->change_jobs(which.all ? "all" : "user:" + api_client::url_encoded(which.user), request.change)
+          : change_named_jobs(*client, which.ids, request.change);
+  if (!changes) return report_error(request.command, changes.error());
+  return tell(request, *changes, which.quiet);
+}
+
+constexpr char kStatuses[] =
+    R"(Exit status: 0 done, also where nothing needed to be; 1 failed for one of them (there is no such job, say),
+2 wrong usage, 3 no daemon is running, 4 not allowed for one of them.)";
+
+}  // namespace
+
+int cancel_command(const std::vector<char*>& arguments) {
+  Which which;
+  CLI::App app("Ends jobs: those that wait at once, those that run by SIGTERM and, a while later, SIGKILL.",
+               "gpumux cancel");
+  add_which(app, which);
+  app.footer(std::string(R"(Examples:
+  gpumux cancel 17
+  gpumux cancel 17_3 20 21
+  gpumux cancel --all
+
+)") + kStatuses);
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  return change(kCancel, which);
+}
+
+int hold_command(const std::vector<char*>& arguments) {
+  Which which;
+  CLI::App app("Keeps waiting jobs from being started until they are released.", "gpumux hold");
+  add_which(app, which);
+  app.footer(std::string(R"(Examples:
+  gpumux hold 17
+  gpumux hold --all
+
+)") + kStatuses);
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  return change(kHold, which);
+}
+
+int release_command(const std::vector<char*>& arguments) {
+  Which which;
+  CLI::App app("Lets held jobs wait for their turn again, in their old place.", "gpumux release");
+  add_which(app, which);
+  app.footer(std::string(R"(Examples:
+  gpumux release 17
+
+)") + kStatuses);
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  return change(kRelease, which);
+}
+
+}  // namespace gpumux::cli

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// mgpu_srun, mgpu_queue, mgpu_cancel, mgpu_scheduler_server: the commands of an older scheduler, for the scripts that
+// have them. The same program under other names; what they do is what gpumux submit, queue and cancel and gpumuxd do.
+//
+// Their defaults are kept: a job begins in the home directory, in the background, and --mem is in MB. So are the lines
+// that they print, which scripts read. docs/cli.md has what is different.
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <iostream>
+#include <limits>
+#include <string>
+
+#include "base/units.h"
+#include "cli/command.h"
+#include "cli/jobs/interactive.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
+#include "cli/jobs/submission.h"
+#include "cli/private_daemon.h"
+#include "cli/run_arguments.h"
+#include "cli/terminal.h"
+
+namespace gpumux::cli {
+namespace {
+
+constexpr char kSrun[] = "mgpu_srun";
+constexpr char kQueue[] = "mgpu_queue";
+constexpr char kCancel[] = "mgpu_cancel";
+constexpr char kServer[] = "mgpu_scheduler_server";
+
+// The list does not have the commands: each is a question of its own, a fraction of a millisecond. Beyond so many jobs,
+// names will do.
+constexpr std::size_t kMostCommandsShown = 200;
+
+int submit_failed(const std::string& why, int exit_status) {
+  std::cerr << "Submit failed: " << printable_lines(why) << "\n";
+  return exit_status;
+}
+
+int srun(const std::vector<char*>& arguments) {
+  SubmitWishes wishes;
+  bool background = false;
+  CLI::App app("Hands in a job for the GPUs that are named. The same as gpumux submit --home.", kSrun);
+  app.add_option("--gpu-ids", wishes.gpu_ids, "The GPUs, in this order, such as 0,2: the job's cuda:0, cuda:1")
+      ->type_name("IDS")
+      ->required();
+  app.add_option("--mem", wishes.memory, "Memory on each GPU, in MB (all of it)")->type_name("MB");
+  app.add_option("--time-limit", wishes.time_limit, "For how many seconds before others have their turn")
+      ->type_name("SECONDS");
+  app.add_option("--priority", wishes.priority, "Before whom it goes, higher first (0)")->type_name("N");
+  app.add_option("--env-setup-cmd", wishes.setup_command, "A shell command that is run before")->type_name("COMMAND");
+  auto* interactive =
+      app.add_flag("--interactive", wishes.interactive, "Show its output here; Ctrl+C leaves, and the job goes on");
+  app.add_flag("--background", background, "Return when the job is handed in (the default)")->excludes(interactive);
+  app.footer(R"(Examples:
+  mgpu_srun --gpu-ids 0 --interactive -- python train.py
+  mgpu_srun --gpu-ids 0,1 --mem 8000 --time-limit 600 -- torchrun --nproc_per_node=2 train.py
+  mgpu_srun --gpu-ids 2 --env-setup-cmd "source venv/bin/activate" -- python train.py
+
+Exit status: with --interactive the job's, 130 when you have left it. Otherwise 0 handed in, 1 failed, 2 wrong usage, 3
+no daemon, 4 not allowed.)");
+  const SplitArguments split = split_run_arguments(arguments, options_with_value(app));
+  if (const auto exit_status =
+          parse_command_line(app, split.options, "mgpu_srun --gpu-ids IDS [OPTIONS] -- COMMAND [ARGUMENTS...]"))
+    return *exit_status;
+  wishes.home = true;
+  auto submission = make_submission(wishes, split.program);
+  if (!submission) {
+    return submit_failed(submission.error().message(),
+                         submission.error().code == base::Code::kInvalid ? kExitUsage : kExitFailed);
+  }
+  if (const std::string doubt = doubt_about(*submission); !doubt.empty()) say_error(kSrun, "warning: " + doubt);
+  const auto client = find_or_start_client();
+  if (!client) return submit_failed(client.error().message(), exit_status_of(client.error().code));
+  const auto submitted = submit_persistently(*submission, find_or_start_client);
+  if (!submitted) return submit_failed(submitted.error().message(), exit_status_of(submitted.error().code));
+  std::cout << "Job submitted. ID: " << submitted->id << " (priority=" << submission->priority.value_or(0) << ")\n"
+            << std::flush;
+  if (!wishes.interactive) return kExitOk;
+  return attach_to_job(kSrun, std::to_string(submitted->id), same_daemon_or_another(client->runtime_dir()));
+}
+
+std::string numbers(const std::vector<std::uint32_t>& list) {
+  std::string text;
+  for (const std::uint32_t number : list) text += (text.empty() ? "" : ",") + std::to_string(number);
+  return text;
+}
+
+std::string queue_line(const api_client::Job& job, const std::string& command) {
+  const std::vector<std::uint32_t>& gpus = job.gpus.empty() ? job.gpu_ids : job.gpus;
+  std::string line = "ID: " + job_label(job) + " | User: " + job.user + " | GPUs: ";
+  line += gpus.empty() ? "any " + std::to_string(job.gpus_wanted) : numbers(gpus);
+  line += " | Mem: " + (job.memory_bytes == 0 ? "all" : std::to_string(job.memory_bytes >> 20) + " MB");
+  line += " | CMD: " + command + " | Status: " + job.state;
+  if (const std::string reason = job_reason(job); job.waits() && !reason.empty()) line += " (" + reason + ")";
+  return printable(line);
+}
+
+int queue(const std::vector<char*>& arguments) {
+  CLI::App app("Shows the jobs that run and wait. gpumux queue says more.", kQueue);
+  app.footer("Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.");
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  const auto client = api_client::Client::connect({});
+  if (!client) return report_error(kQueue, client.error());
+  auto page = all_jobs(*client, {}, std::numeric_limits<std::uint64_t>::max());
+  if (!page) return report_error(kQueue, page.error());
+  sort_for_queue(page->jobs);
+  std::string running;
+  std::string waiting;
+  std::size_t asked = 0;
+  for (const api_client::Job& job : page->jobs) {
+    std::string command = job.name;
+    if (asked < kMostCommandsShown) {
+      ++asked;
+      if (const auto whole = client->job(std::to_string(job.id)); whole && !whole->arguments.empty()) {
+        command.clear();
+        for (const std::string& word : whole->arguments) command += (command.empty() ? "" : " ") + word;
+      }
+    }
+    (job.waits() || job.state == "suspended" ? waiting : running) += queue_line(job, command) + "\n";
+  }
+  std::cout << "--- Running Jobs ---\n" << running << "--- Queue ---\n" << waiting << std::flush;
+  return kExitOk;
+}
+
+int cancel(const std::vector<char*>& arguments) {
+  std::string id;
+  CLI::App app("Ends a job. The same as gpumux cancel.", kCancel);
+  app.add_option("ID", id, "The job's id")->type_name("")->required();
+  app.footer("Exit status: 0 cancelled, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.");
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  const auto failed = [](const std::string& why, int exit_status) {
+    std::cout << "Cancel failed.\n" << std::flush;
+    say_error(kCancel, why);
+    return exit_status;
+  };
+  if (const auto checked = api_client::check_job_id(id); !checked) return failed(checked.error().message(), kExitUsage);
+  const auto client = api_client::Client::connect({});
+  if (!client) return failed(client.error().message(), exit_status_of(client.error().code));
+  const auto changes = change_named_jobs(*client, {id}, R"({"cancel":true})");
+  if (!changes) return failed(changes.error().message(), exit_status_of(changes.error().code));
+  bool changed = false;
+  for (const api_client::JobChange& change : *changes) {
+    if (change.error) return failed(change.error->message(), exit_status_of(change.error->code));
+    changed = changed || change.changed;
+  }
+  if (!changed) return failed("job " + id + " has ended already, or is being ended", kExitFailed);
+  std::cout << "Job cancelled.\n" << std::flush;
+  return kExitOk;
+}
+
+int scheduler_server(const std::vector<char*>& arguments) {
+  std::string limit;
+  CLI::App app("Runs the daemon: the same as gpumuxd, as root for the whole machine.", kServer);
+  app.add_option("--max-job-time", limit, "The longest that a job runs before others have their turn, in seconds")
+      ->type_name("SECONDS");
+  app.footer("Exit status: the daemon's; 127 where it was not found.");
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  std::string seconds;
+  if (!limit.empty()) {
+    const auto parsed = base::parse_time_limit(limit);
+    if (!parsed) {
+      say_error(kServer, "--max-job-time: " + parsed.error().message());
+      return kExitUsage;
+    }
+    seconds = std::to_string(std::chrono::ceil<std::chrono::seconds>(*parsed).count());
+  }
+  auto binary = find_daemon_binary();
+  if (!binary) {
+    say_error(kServer, binary.error().message());
+    return kExitNotFound;
+  }
+  std::string option = "--max-job-time";
+  std::vector<char*> words{binary->data()};
+  if (!seconds.empty()) words.insert(words.end(), {option.data(), seconds.data()});
+  words.push_back(nullptr);
+  ::execv(binary->c_str(), words.data());
+  const int failure = errno;
+  say_error(kServer, *binary + ": " + ::strerror(failure));
+  return failure == ENOENT ? kExitNotFound : kExitNotExecutable;
+}
+
+struct SeedCommand {
+  std::string_view name;
+  int (*run)(const std::vector<char*>& arguments);
+};
+constexpr std::array kSeedCommands{SeedCommand{kSrun, srun}, SeedCommand{kQueue, queue}, SeedCommand{kCancel, cancel},
+                                   SeedCommand{kServer, scheduler_server}};
+
+}  // namespace
+
+int (*find_seed_command(std::string_view program))(const std::vector<char*>& arguments) {
+  for (const SeedCommand& command : kSeedCommands) {
+    if (command.name == program) return command.run;
+  }
+  return nullptr;
+}
+
+}  // namespace gpumux::cli

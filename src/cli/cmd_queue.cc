@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumux queue, gpumux history, gpumux show: jobs that run and wait, jobs that are done, one job in full.
+#include <iostream>
+#include <limits>
+#include <optional>
+
+#include "api_client/client.h"
+#include "cli/command.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
+#include "cli/terminal.h"
+
+namespace gpumux::cli {
+namespace {
+
+// More lines than this nobody reads, and a program asks with --json or --format, which have no such limit.
+constexpr std::uint64_t kMostShownJobs = 100'000;
+constexpr std::uint64_t kDefaultHistory = 30;
+
+struct ListOptions {
+  api_client::Options daemon;
+  std::string user;
+  bool mine = false;
+  bool json = false;
+  std::string fields;
+};
+
+void add_list_options(CLI::App& app, ListOptions& options) {
+  auto* user = app.add_option("-u,--user", options.user, "Only this user's jobs")->type_name("NAME");
+  app.add_flag("--mine", options.mine, "Only your own jobs")->excludes(user);
+  auto* json = app.add_flag("--json", options.json, "Print them as the daemon does (docs/api.md, GET /v1/jobs)");
+  app.add_option("--format", options.fields, "Print these fields, with commas between their names, for programs")
+      ->type_name("FIELDS")
+      ->excludes(json);
+  app.add_option("--runtime-dir", options.daemon.runtime_dir, "Ask the daemon whose sockets are in DIR")
+      ->type_name("DIR");
+}
+
+constexpr char kFieldsHelp[] =
+    R"(Fields for --format: id, label, array, index, name, user, uid, state, outcome, exit, reason, why, place,
+priority, gpus, gpu-ids, gpus-wanted, memory, exclusive, time-limit, on-time-limit, requeue, attempt, interactive,
+submitted, started, ended, elapsed, note. Each job is one line, in the order of ids, with tabs between its fields:
+bytes, seconds, and seconds since 1970 as whole numbers, and nothing where there is nothing.)";
+
+// Without a table: JSON, or fields. Nothing: a table is wanted.
+std::optional<int> print_for_programs(const char* command, const api_client::Client& client, const ListOptions& options,
+                                      const api_client::JobQuery& query, std::uint64_t most) {
+  if (options.json) {
+    const auto text = all_jobs_text(client, query, most);
+    if (!text) return report_error(command, text.error());
+    std::cout << *text << (text->ends_with('\n') ? "" : "\n") << std::flush;
+    return kExitOk;
+  }
+  if (options.fields.empty()) return std::nullopt;
+  const auto fields = parse_fields(options.fields);
+  const auto page = all_jobs(client, query, most);
+  if (!page) return report_error(command, page.error());
+  const std::int64_t now = now_unix_ns();
+  for (const api_client::Job& job : page->jobs) std::cout << format_fields(*fields, job, now) << "\n";
+  std::cout << std::flush;
+  return kExitOk;
+}
+
+bool fields_are_wrong(const char* command, const ListOptions& options) {
+  if (options.fields.empty()) return false;
+  const auto fields = parse_fields(options.fields);
+  if (fields) return false;
+  say_error(command, "--format: " + fields.error().message());
+  return true;
+}
+
+void print_lines(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) std::cout << line << "\n";
+  std::cout << std::flush;
+}
+
+}  // namespace
+
+int queue_command(const std::vector<char*>& arguments) {
+  constexpr char kName[] = "queue";
+  ListOptions options;
+  bool all = false;
+  CLI::App app("Shows the jobs that run and wait, their places, and why they wait.", "gpumux queue");
+  app.add_flag("-a,--all", all, "Also those that are done");
+  add_list_options(app, options);
+  app.footer(std::string(kFieldsHelp) + R"(
+
+GPUS are those that a job has; in brackets those that it waits for. TIME is how long it has run or waited.
+
+Examples:
+  gpumux queue
+  gpumux queue --mine
+  gpumux queue --format id,name,state,place
+  gpumux queue --json | jq '.jobs[] | select(.state == "running") | .id'
+
+Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  if (fields_are_wrong(kName, options)) return kExitUsage;
+  const auto client = api_client::Client::connect(options.daemon);
+  if (!client) return report_error(kName, client.error());
+  api_client::JobQuery query;
+  query.state = all ? api_client::JobsState::kAll : api_client::JobsState::kUnfinished;
+  query.user = options.mine ? own_user_name() : options.user;
+  const std::uint64_t no_limit = std::numeric_limits<std::uint64_t>::max();
+  if (const auto exit_status = print_for_programs(kName, *client, options, query, no_limit)) return *exit_status;
+
+  auto page = all_jobs(*client, query, kMostShownJobs);
+  if (!page) return report_error(kName, page.error());
+  const auto state = client->queue();
+  sort_for_queue(page->jobs);
+  print_lines(queue_lines(page->jobs, state ? std::optional<api_client::QueueState>(*state) : std::nullopt,
+                          now_unix_ns(), look_at_stdout()));
+  if (page->more) print_lines({"... and more; gpumux queue --json has all"});
+  return kExitOk;
+}
+
+int history_command(const std::vector<char*>& arguments) {
+  constexpr char kName[] = "history";
+  ListOptions options;
+  std::uint64_t limit = kDefaultHistory;
+  CLI::App app("Shows the jobs that are done, the latest first.", "gpumux history");
+  app.add_option("-n,--limit", limit, "So many (30)")->type_name("N")->check(CLI::PositiveNumber);
+  add_list_options(app, options);
+  app.footer(std::string(kFieldsHelp) + R"(
+
+OUTCOME: ok, failed, cancelled, timed out (ended at its time limit), lost (nobody knows how it ended), dependency
+failed.
+
+Examples:
+  gpumux history
+  gpumux history --mine --limit 5
+  gpumux history --limit 1000 --format id,outcome,exit,elapsed
+
+Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  if (fields_are_wrong(kName, options)) return kExitUsage;
+  const auto client = api_client::Client::connect(options.daemon);
+  if (!client) return report_error(kName, client.error());
+  api_client::JobQuery query;
+  query.state = api_client::JobsState::kDone;
+  query.newest_first = true;
+  query.user = options.mine ? own_user_name() : options.user;
+  if (const auto exit_status = print_for_programs(kName, *client, options, query, limit)) return *exit_status;
+  const auto page = all_jobs(*client, query, limit);
+  if (!page) return report_error(kName, page.error());
+  print_lines(history_lines(page->jobs, now_unix_ns(), look_at_stdout()));
+  return kExitOk;
+}
+
+int show_command(const std::vector<char*>& arguments) {
+  constexpr char kName[] = "show";
+  api_client::Options options;
+  std::vector<std::string> ids;
+  bool json = false;
+  bool environment = false;
+  CLI::App app("Shows everything that is known of a job.", "gpumux show");
+  app.add_option("ID", ids, "A job's id; 17_3 is element 3 of array 17")->type_name("")->required();
+  app.add_flag("-e,--environment", environment, "Also the environment that it was handed in with");
+  app.add_flag("--json", json, "Print the daemon's answer (docs/api.md, GET /v1/jobs/{id})");
+  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  app.footer(
+      R"(Command, directory, log and environment are shown to who may change the job: its owner, root, administrators.
+
+Examples:
+  gpumux show 17
+  gpumux show --json 17 | jq -r .log
+
+Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  for (const std::string& id : ids) {
+    if (const auto checked = api_client::check_job_id(id); !checked) {
+      say_error(kName, checked.error().message());
+      return kExitUsage;
+    }
+  }
+  const auto client = api_client::Client::connect(options);
+  if (!client) return report_error(kName, client.error());
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto text = client->job_text(ids[i], environment);
+    if (!text) return report_error(kName, text.error());
+    if (json) {
+      std::cout << *text << (text->ends_with('\n') ? "" : "\n") << std::flush;
+      continue;
+    }
+    const auto job = api_client::parse_job(*text);
+    if (!job) return report_error(kName, job.error());
+    if (i > 0) std::cout << "\n";
+    print_lines(show_lines(*job, now_unix_ns(), look_at_stdout()));
+  }
+  return kExitOk;
+}
+
+}  // namespace gpumux::cli

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumux submit: hands in a job, once, and says which it has become.
+#include <iostream>
+
+#include "cli/command.h"
+#include "cli/jobs/interactive.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/submission.h"
+#include "cli/run_arguments.h"
+#include "cli/terminal.h"
+
+namespace gpumux::cli {
+namespace {
+
+constexpr char kName[] = "submit";
+constexpr char kUsage[] = "gpumux submit [OPTIONS] [--] COMMAND [ARGUMENTS...]";
+
+constexpr char kFooter[] =
+    R"(The command runs as you, in this directory, with this environment, its arguments byte for byte, and no shell
+around it (unless a set-up command asks for one). Its output goes to its log: see `gpumux logs`. The job sees its GPUs
+as cuda:0 and so on, in the order in which they were named.
+
+A time limit is a context switch: when it is over and others wait, the job is suspended and goes on later where it was.
+
+Examples:
+  gpumux submit -- python train.py --epochs 3
+  gpumux submit --gpus 2 --mem 20G --time-limit 1:30:00 -- torchrun --nproc_per_node=2 train.py
+  gpumux submit --env-setup-cmd "source venv/bin/activate" -- python train.py
+  gpumux submit --array 0-9%2 --output 'run-%a.log' -- ./sweep.sh
+  gpumux submit --after ok:17 -- python evaluate.py
+  gpumux submit --interactive -- python      # Ctrl+C detaches; the job goes on
+  id=$(gpumux submit --quiet -- ./job.sh) && gpumux wait "$id"
+
+With --interactive and --wait the exit status is the job's (of an array: the first that is not 0), 1 where it has none
+and did not end well, 130 when you have detached. Otherwise, and before that: 0 handed in, 1 failed, 2 wrong usage, 3 no
+daemon and none could be started, 4 not allowed.)";
+
+struct Printing {
+  bool quiet = false;
+  bool json = false;
+};
+
+void add_options(CLI::App& app, SubmitWishes& wishes) {
+  auto* gpus = app.add_option("--gpus", wishes.gpus, "How many GPUs, any of them (1)")->type_name("N");
+  app.add_option("--gpu-ids", wishes.gpu_ids, "These GPUs, in this order, such as 0,2")
+      ->type_name("IDS")
+      ->excludes(gpus);
+  app.add_option("--mem", wishes.memory,
+                 "Memory on each GPU, such as 20G or 8000 (MB); it is also the most that the job may have there")
+      ->type_name("BYTES");
+  app.add_option("--time-limit", wishes.time_limit,
+                 "For how long before others have their turn, such as 600 (seconds), 1:30:00 or 2-12:00:00")
+      ->type_name("TIME");
+  app.add_option("--on-time-limit", wishes.on_time_limit, "What happens then: suspend or cancel")->type_name("WHAT");
+  app.add_option("--priority", wishes.priority, "Before whom it goes, higher first (0)")->type_name("N");
+  app.add_option("--name", wishes.name, "Show the job under this name (the program's)")->type_name("NAME");
+  app.add_option("--env-setup-cmd", wishes.setup_command, "A shell command that is run before, in bash -l")
+      ->type_name("COMMAND");
+  app.add_option("--output", wishes.output,
+                 "The log, with %j for the job's id, %u the user, %n the name, %a the array's element")
+      ->type_name("PATTERN");
+  app.add_flag("--append", wishes.append, "Write behind what is in the log already");
+  app.add_flag("--exclusive", wishes.exclusive, "No other job on its GPUs");
+  app.add_option("--after", wishes.after,
+                 "Start when that job has ended well (ok:ID), or at all (any:ID); may be given several times")
+      ->type_name("CONDITION")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--array", wishes.array, "A job for each of these numbers, such as 0-9, 1,3,7 or 0-99%4 (4 at once)")
+      ->type_name("LIST");
+  app.add_flag("--interactive", wishes.interactive, "Give the job a terminal, and attach yours to it");
+  app.add_flag("--home", wishes.home, "Run it in your home directory instead of this one");
+  app.add_flag("--requeue", wishes.requeue, "Run it again if it is lost (the machine was restarted, say)");
+  app.add_flag("--hold", wishes.held, "Do not start it before `gpumux release`");
+}
+
+void print_submitted(const api_client::Client& client, const api_client::Submitted& submitted, const Printing& how,
+                     bool interactive) {
+  if (how.json) {
+    std::cout << submitted.text << (submitted.text.ends_with('\n') ? "" : "\n");
+  } else if (how.quiet) {
+    std::cout << submitted.id << "\n";
+  } else {
+    std::cout << "Submitted " << describe_submitted(submitted) << "\n";
+    // For who looks at it; the first line is for scripts too.
+    if (look_at_stdout().terminal && !interactive) {
+      if (const auto job = client.job(std::to_string(submitted.id)); job && !job->log.empty())
+        std::cout << "Its output: " << printable(job->log) << "  (gpumux logs -f " << submitted.id << ")\n";
+    }
+  }
+  std::cout << std::flush;
+}
+
+int wait_for_all(const api_client::Client& client, std::uint64_t id) {
+  const auto jobs = named_jobs(client, std::to_string(id));
+  if (!jobs) return report_error(kName, jobs.error());
+  PatientClient patient(same_daemon_or_another(client.runtime_dir()));
+  int status = kExitOk;
+  for (const api_client::Job& named : *jobs) {
+    const auto job = patient.wait_until_done(std::to_string(named.id));
+    if (!job) return report_error(kName, job.error());
+    if (status == kExitOk) status = exit_status_of_job(*job);
+  }
+  return status;
+}
+
+}  // namespace
+
+int submit_command(const std::vector<char*>& arguments) {
+  SubmitWishes wishes;
+  Printing printing;
+  bool wait = false;
+  CLI::App app("Hands in a job: a command that runs when there is room for it on the GPUs that it needs.",
+               "gpumux submit");
+  add_options(app, wishes);
+  app.add_flag("--wait", wait, "Return when the job is done, with its exit status");
+  auto* quiet = app.add_flag("-q,--quiet", printing.quiet, "Print nothing but the job's id");
+  app.add_flag("--json", printing.json, "Print the daemon's answer (docs/api.md, POST /v1/jobs)")->excludes(quiet);
+  app.footer(kFooter);
+  const SplitArguments split = split_run_arguments(arguments, options_with_value(app));
+  if (const auto exit_status = parse_command_line(app, split.options, kUsage)) return *exit_status;
+
+  auto submission = make_submission(wishes, split.program);
+  if (!submission) {
+    say_error(kName, submission.error().message());
+    return submission.error().code == base::Code::kInvalid ? kExitUsage : kExitFailed;
+  }
+  if (const std::string doubt = doubt_about(*submission); !doubt.empty())
+    say_error(kName, "warning: " + doubt + ". The job is handed in all the same, and fails if that is still so");
+  auto client = find_or_start_client();
+  if (!client) return report_error(kName, client.error());
+  if (const auto resolved = resolve_dependencies(*client, wishes.after, *submission); !resolved)
+    return report_error(kName, resolved.error());
+  const auto submitted = submit_persistently(*submission, find_or_start_client);
+  if (!submitted) return report_error(kName, submitted.error());
+  print_submitted(*client, *submitted, printing, wishes.interactive);
+  if (wishes.interactive) {
+    const FindClient find = same_daemon_or_another(client->runtime_dir());
+    return attach_to_job(kName, std::to_string(submitted->id), find);
+  }
+  return wait ? wait_for_all(*client, submitted->id) : kExitOk;
+}
+
+}  // namespace gpumux::cli

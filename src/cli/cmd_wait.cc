@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumux wait, gpumux attach: commands that last as long as a job does, and end as it ended.
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "api_client/client.h"
+#include "cli/command.h"
+#include "cli/jobs/interactive.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
+
+namespace gpumux::cli {
+namespace {
+
+bool ids_are_wrong(const char* command, const std::vector<std::string>& ids) {
+  for (const std::string& id : ids) {
+    if (const auto checked = api_client::check_job_id(id); !checked) {
+      say_error(command, checked.error().message());
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+int wait_command(const std::vector<char*>& arguments) {
+  constexpr char kName[] = "wait";
+  api_client::Options options;
+  std::vector<std::string> ids;
+  CLI::App app("Waits until jobs are done, and exits as they did.", "gpumux wait");
+  app.add_option("ID", ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")
+      ->type_name("")
+      ->required();
+  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  app.footer(R"(A daemon that is restarted meanwhile is waited for, up to ten minutes.
+
+Examples:
+  gpumux wait 17
+  gpumux wait 17 18 && gpumux submit -- python evaluate.py
+
+Exit status: the job's; of several, the first in their order that is not 0. A job that has none (it was cancelled before
+it started, it is lost, what it came after failed), or that was cancelled and exited with 0, counts as 1. Before that: 1
+failed (there is no such job, say), 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  if (ids_are_wrong(kName, ids)) return kExitUsage;
+  const auto client = api_client::Client::connect(options);
+  if (!client) return report_error(kName, client.error());
+  std::vector<api_client::Job> jobs;
+  for (const std::string& id : ids) {
+    auto named = named_jobs(*client, id);
+    if (!named) return report_error(kName, named.error());
+    std::move(named->begin(), named->end(), std::back_inserter(jobs));
+  }
+  PatientClient patient([&] { return api_client::Client::connect(options); });
+  int status = kExitOk;
+  for (const api_client::Job& named : jobs) {
+    auto job =
+        named.is_done() ? base::Result<api_client::Job>(named) : patient.wait_until_done(std::to_string(named.id));
+    if (!job) return report_error(kName, job.error());
+    if (job->outcome != "ok" && job->outcome != "failed")
+      say_error(kName, "job " + job_label(*job) + ": " + job->outcome + (job->note.empty() ? "" : ": " + job->note));
+    if (status == kExitOk) status = exit_status_of_job(*job);
+  }
+  return status;
+}
+
+int attach_command(const std::vector<char*>& arguments) {
+  constexpr char kName[] = "attach";
+  api_client::Options options;
+  std::string id;
+  CLI::App app("Connects your terminal with that of a job that was handed in with --interactive.", "gpumux attach");
+  app.add_option("ID", id, "A job's id")->type_name("")->required();
+  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  app.footer(
+      R"(What the job printed before is shown first, as far as it is kept. Ctrl+C leaves, and the job goes on; pressed
+twice within a second it cancels the job. All other keys go to the job. Several may be attached at once.
+
+Examples:
+  gpumux attach 17
+  echo 'print(1)' | gpumux attach 17     # input need not be a terminal, and its end ends nothing
+
+Exit status: the job's; 130 when you have left it; before that: 1 failed (it has no terminal, say), 2 wrong usage, 3 no
+daemon is running, 4 not allowed.)");
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  if (ids_are_wrong(kName, {id})) return kExitUsage;
+  // Here, so that a daemon that is not there at all is told at once.
+  const auto client = api_client::Client::connect(options);
+  if (!client) return report_error(kName, client.error());
+  return attach_to_job(kName, id, [&] { return api_client::Client::connect(options); });
+}
+
+}  // namespace gpumux::cli

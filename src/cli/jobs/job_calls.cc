@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/jobs/job_calls.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "cli/command.h"
+#include "os/system_clock.h"
+
+namespace gpumux::cli {
+namespace {
+
+using api_client::Client;
+using api_client::Job;
+using api_client::JobChange;
+using api_client::JobPage;
+using api_client::JobQuery;
+using base::Code;
+using base::Result;
+
+// One page: some megabytes of JSON.
+constexpr std::uint64_t kPage = 10'000;
+
+// A request's header has at most 8 KiB; half of that leaves room for everything else.
+constexpr std::size_t kMaxTargetBytes = 4096;
+
+// Between two looks for a daemon that is away.
+constexpr base::Duration kLookAgain = std::chrono::milliseconds(200);
+
+base::TimePoint now() { return os::SystemClock().now(); }
+
+}  // namespace
+
+Result<JobPage> all_jobs(const Client& client, JobQuery query, std::uint64_t most) {
+  JobPage all;
+  while (all.jobs.size() < most) {
+    query.limit = std::min(kPage, most - all.jobs.size());
+    auto page = client.jobs(query);
+    if (!page) return page;
+    all.more = page->more;
+    if (page->jobs.empty()) return all;
+    query.beyond = page->jobs.back().id;
+    std::move(page->jobs.begin(), page->jobs.end(), std::back_inserter(all.jobs));
+    if (!all.more) return all;
+  }
+  return all;
+}
+
+Result<std::string> all_jobs_text(const Client& client, JobQuery query, std::uint64_t most) {
+  nlohmann::json all = nlohmann::json::array();
+  bool more = true;
+  while (all.size() < most && more) {
+    query.limit = std::min<std::uint64_t>(kPage, most - all.size());
+    const auto text = client.jobs_text(query);
+    if (!text) return tl::unexpected(text.error());
+    const auto page = api_client::parse_job_page(*text);
+    if (!page) return tl::unexpected(page.error());
+    if (!page->more && all.empty()) return *text;
+    const auto parsed = nlohmann::json::parse(*text, nullptr, false);
+    for (const auto& job : parsed["jobs"]) all.push_back(job);
+    more = page->more && !page->jobs.empty();
+    if (!page->jobs.empty()) query.beyond = page->jobs.back().id;
+  }
+  return nlohmann::json{{"jobs", std::move(all)}, {"more", more}}.dump();
+}
+
+Result<std::vector<Job>> named_jobs(const Client& client, std::string_view id) {
+  auto job = client.job(id);
+  if (!job) return tl::unexpected(std::move(job).error());
+  const bool whole_array = job->array && *job->array == job->id && id.find('_') == std::string_view::npos;
+  if (!whole_array) return std::vector<Job>{std::move(*job)};
+  auto page = all_jobs(client, {.state = api_client::JobsState::kAll, .array = job->array},
+                       std::numeric_limits<std::uint64_t>::max());
+  if (!page) return tl::unexpected(std::move(page).error());
+  // An element that has been forgotten is no reason to forget the one that was asked for.
+  if (page->jobs.empty()) return std::vector<Job>{std::move(*job)};
+  return std::move(page->jobs);
+}
+
+Result<std::vector<JobChange>> change_named_jobs(const Client& client, const std::vector<std::string>& ids,
+                                                 const std::string& change) {
+  for (const std::string& id : ids) GPUMUX_TRY(api_client::check_job_id(id));
+  std::vector<JobChange> all;
+  for (std::size_t begin = 0; begin < ids.size();) {
+    std::string which;
+    std::size_t end = begin;
+    for (; end < ids.size() && which.size() + ids[end].size() < kMaxTargetBytes; ++end)
+      which += (which.empty() ? "" : ",") + ids[end];
+    auto changes = client.change_jobs(which, change);
+    if (changes) {
+      std::move(changes->begin(), changes->end(), std::back_inserter(all));
+    } else if (ids.size() > 1 && (changes.error().code == Code::kNotFound || changes.error().code == Code::kDenied)) {
+      all.push_back(JobChange{0, false, changes.error()});
+    } else {
+      return changes;
+    }
+    begin = end;
+  }
+  return all;
+}
+
+int exit_status_of_job(const Job& job) {
+  const int status = job.exit_status.value_or(0);
+  if (status > 0 && status <= 255) return status;
+  return status == 0 && job.outcome == "ok" ? kExitOk : kExitFailed;
+}
+
+std::string own_user_name() {
+  const passwd* entry = ::getpwuid(::geteuid());
+  return entry != nullptr ? entry->pw_name : std::to_string(::geteuid());
+}
+
+Result<std::optional<Job>> PatientClient::wait(std::string_view id, api_client::JobMoment moment,
+                                               base::Duration timeout) {
+  const auto client = connect_();
+  base::Error error;
+  if (client) {
+    auto job = client->wait_for_job(id, moment, timeout);
+    if (job) {
+      away_since_.reset();
+      return std::optional<Job>(std::move(*job));
+    }
+    error = std::move(job).error();
+  } else {
+    error = client.error();
+  }
+  if (error.code != Code::kUnavailable && error.code != Code::kTimeout) return tl::unexpected(std::move(error));
+  if (!away_since_) away_since_ = now();
+  if (now() - *away_since_ >= patience_) {
+    return base::fail(Code::kUnavailable, error.message() +
+                                              ". The job goes on without the daemon; how it ends will be "
+                                              "known when that is back");
+  }
+  std::this_thread::sleep_for(std::min(kLookAgain, timeout));
+  return std::optional<Job>();
+}
+
+Result<Job> PatientClient::wait_until_done(std::string_view id) {
+  bool told = false;
+  for (;;) {
+    auto job = wait(id, api_client::JobMoment::kDone, api_client::kLongestJobWait);
+    if (!job) return tl::unexpected(std::move(job).error());
+    if (*job && (*job)->is_done()) return std::move(**job);
+    if (away() && !told) {
+      say_error("", "the daemon is away; waiting for it to come back");
+      told = true;
+    }
+    if (!away()) told = false;
+  }
+}
+
+}  // namespace gpumux::cli

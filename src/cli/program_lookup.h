@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a program can be executed, found as execvp and shells find it.
+#pragma once
+
+#include <string>
+
+namespace gpumux::cli {
+
+struct FoundProgram {
+  int exit_status = 0;  // 0: it can, as far as can be seen; else what a shell would exit with
+  std::string why;      // why not
+  bool is_setuid = false;
+};
+
+// `directory`: from where paths count that are not absolute; empty: the current one.
+FoundProgram look_for_program(const std::string& program, const std::string& directory = "");
+
+}  // namespace gpumux::cli
