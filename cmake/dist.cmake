@@ -32,6 +32,13 @@ add_dependencies(product gpumux_share)
 install(DIRECTORY ${share} DESTINATION . COMPONENT dist PATTERN .made EXCLUDE)
 
 gpumux_in_dist(bin gpumux gpumuxd)
+# Links, there and where their users look for them: ./dist/mgpu_srun.
+foreach(name ${GPUMUX_SEED_COMMANDS})
+  install(CODE "
+    file(CREATE_LINK gpumux \"\${CMAKE_INSTALL_PREFIX}/bin/${name}\" SYMBOLIC)
+    file(CREATE_LINK bin/gpumux \"\${CMAKE_INSTALL_PREFIX}/${name}\" SYMBOLIC)" COMPONENT dist)
+endforeach()
+gpumux_in_dist(libexec/gpumux gpumux_runner_program)
 gpumux_in_dist(lib gpumux_preload)
 gpumux_in_dist(sim simulated_cuda simulated_nvml)
 gpumux_in_dist(demo gpumux_demo)

@@ -17,10 +17,13 @@ files() {
   printf '%s\t%s\t%s\n' \
     dist/bin/gpumux "$prefix/bin/gpumux" 755 \
     dist/bin/gpumuxd "$prefix/bin/gpumuxd" 755 \
+    dist/libexec/gpumux/gpumux-runner "$prefix/libexec/gpumux/gpumux-runner" 755 \
     dist/lib/libgpumux.so "$prefix/lib/libgpumux.so" 755 \
     dist/sim/libcuda.so.1 "$prefix/lib/gpumux/sim/libcuda.so.1" 755 \
     dist/sim/libnvidia-ml.so.1 "$prefix/lib/gpumux/sim/libnvidia-ml.so.1" 755 \
     packaging/systemd/gpumuxd.service "$prefix/lib/systemd/system/gpumuxd.service" 644 \
+    packaging/systemd/gpumux-runner.socket "$prefix/lib/systemd/system/gpumux-runner.socket" 644 \
+    packaging/systemd/gpumux-runner@.service "$prefix/lib/systemd/system/gpumux-runner@.service" 644 \
     packaging/systemd/gpumux.sysusers.conf "$prefix/lib/sysusers.d/gpumux.conf" 644 \
     packaging/gpumux.toml.example "$prefix/share/doc/gpumux/gpumux.toml.example" 644 \
     LICENSE "$prefix/share/doc/gpumux/LICENSE" 644 \
@@ -39,6 +42,15 @@ files() {
   done
 }
 
+# link <tab> what it points to
+links() {
+  local name
+  for name in mgpu_srun mgpu_queue mgpu_cancel mgpu_scheduler_server; do
+    printf '%s\t%s\n' "$prefix/bin/$name" gpumux
+    printf '%s\t%s\n' "$prefix/share/man/man1/$name.1" gpumux.1
+  done
+}
+
 case $action in
   install)
     missing=()
@@ -49,9 +61,15 @@ case $action in
     fi
     while IFS=$'\t' read -r from to mode; do
       install -D -m "$mode" "$from" "$root$to"
-      case $to in *.service) sed -i "s|/usr/bin/gpumuxd|$prefix/bin/gpumuxd|" "$root$to" ;; esac
+      case $to in
+        *.service) sed -i "s|/usr/bin/gpumuxd|$prefix/bin/gpumuxd|; s|/usr/libexec/|$prefix/libexec/|" "$root$to" ;;
+      esac
       echo "$root$to"
     done < <(files)
+    while IFS=$'\t' read -r link to; do
+      ln -sfn "$to" "$root$link"
+      echo "$root$link"
+    done < <(links)
     install -d -m 755 "$root$etc/gpumux"
     if [ -z "$root" ] && [ -d /run/systemd/system ]; then
       systemd-sysusers gpumux.conf || true
@@ -60,9 +78,12 @@ case $action in
     fi
     ;;
   uninstall)
-    if [ -z "$root" ] && [ -d /run/systemd/system ]; then systemctl disable --now gpumuxd 2>/dev/null || true; fi
+    if [ -z "$root" ] && [ -d /run/systemd/system ]; then
+      systemctl disable --now gpumuxd gpumux-runner.socket 2>/dev/null || true
+    fi
     while IFS=$'\t' read -r _ to _; do rm -f "$root$to"; done < <(files)
-    for dir in "$prefix/lib/gpumux/sim" "$prefix/lib/gpumux" "$prefix/share/doc/gpumux"; do
+    while IFS=$'\t' read -r link _; do rm -f "$root$link"; done < <(links)
+    for dir in "$prefix/lib/gpumux/sim" "$prefix/lib/gpumux" "$prefix/libexec/gpumux" "$prefix/share/doc/gpumux"; do
       rmdir "$root$dir" 2>/dev/null || true
     done
     rmdir "$root$etc/gpumux" 2>/dev/null || echo "uninstall: kept the configuration in $root$etc/gpumux"

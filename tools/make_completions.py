@@ -5,7 +5,8 @@
     tools/make_completions.py --bin DIR --out DIR     DIR is laid out like /usr/share
 
 Commands, options, and the words that an option may be come from the programs' --help, so they cannot differ. After
-`gpumux run` the program's own completion takes over.
+`gpumux run` and `gpumux submit` the program's own completion takes over. Where a job's id belongs, gpumux is asked for
+the user's jobs.
 """
 
 import argparse
@@ -15,12 +16,27 @@ import sys
 import help_text
 
 BANNER = "# Made by tools/make_completions.py from gpumux --help. Do not edit."
-PROGRAM_COMMAND = "run"    # what follows its options is another command line
+PROGRAM_COMMANDS = ("run", "submit")    # what follows their options is another command line
 GPU_COMMAND = "set"        # takes GPUs
+ACTION_COMMAND = "admin"    # takes one of the words that its help lists
+JOB_COMMANDS = ("show", "cancel", "logs", "attach", "wait", "hold", "release")    # take ids of jobs
+ASK_FOR_JOBS = "gpumux queue --mine --format label 2>/dev/null"
 
 
 def is_folder(option):
     return option.placeholder == "DIR"
+
+
+def actions_of(commands):
+    found = dict(commands).get(ACTION_COMMAND)
+    lines = [item for block in found.blocks if block.header == "Actions" for item in block.items] if found else []
+    return list(dict.fromkeys(words.split()[0] for words, _ in lines))
+
+
+def program_options(commands):
+    """Options that take the next word, so that the program is not looked for there. A name means the same in each."""
+    return dict.fromkeys(flag for command, found in commands if command in PROGRAM_COMMANDS
+                         for option in found.options() if option.placeholder for flag in option.flags)
 
 
 def words_of(found):
@@ -39,7 +55,7 @@ _gpumux() {{
   elif [ "$command" = help ]; then
     words='{commands}'
   else
-    if [ "$command" = {program_command} ]; then
+    case $command in {program_commands})
       for ((i = 2; i < COMP_CWORD; i++)); do
         case ${{COMP_WORDS[i]}} in
           --) _gpumux_program $((i + 1)); return ;;
@@ -48,17 +64,23 @@ _gpumux() {{
           *) _gpumux_program "$i"; return ;;
         esac
       done
-    fi
+    esac
     case $command:$before in
 {values}
       *)
         case $command in
 {options}
         esac
-        case $command:$word in
-          {program_command}:-*) ;;
-          {program_command}:*) _gpumux_program "$COMP_CWORD"; return ;;
-          {gpu_command}:[!-]* | {gpu_command}:) words=all ;;
+        case $word in
+          -*) ;;
+          *)
+            case $command in
+              {program_commands}) _gpumux_program "$COMP_CWORD"; return ;;
+              {gpu_command}) words=all ;;
+              {action_command}) words=; [ "$COMP_CWORD" = 2 ] && words='{actions}' ;;
+              {job_commands}) words=$({ask_for_jobs}) ;;
+            esac
+            ;;
         esac
         ;;
     esac
@@ -93,11 +115,12 @@ def bash(commands):
                 values.append(f"      {patterns}) words='{' '.join(option.values())}' ;;")
             elif option.placeholder and not option.placeholder.startswith("["):
                 values.append(f"      {patterns}) return ;;")
-    program_values = [flag for command, found in commands if command == PROGRAM_COMMAND
-                      for option in found.options() if option.placeholder for flag in option.flags]
     return BASH.format(banner=BANNER, commands=" ".join(command for command, _ in commands),
-                       program_command=PROGRAM_COMMAND, gpu_command=GPU_COMMAND,
-                       program_values=" | ".join(program_values), values="\n".join(values), options="\n".join(options))
+                       program_commands=" | ".join(PROGRAM_COMMANDS), gpu_command=GPU_COMMAND,
+                       action_command=ACTION_COMMAND, actions=" ".join(actions_of(commands)),
+                       job_commands=" | ".join(JOB_COMMANDS), ask_for_jobs=ASK_FOR_JOBS,
+                       program_values=" | ".join(program_options(commands)), values="\n".join(values),
+                       options="\n".join(options))
 
 
 def quoted(text):
@@ -128,10 +151,14 @@ def zsh(whole, commands):
               "  shift words", "  (( CURRENT-- ))", "  case $command in"]
     for command, found in commands:
         specs = [spec for option in found.options() for spec in zsh_option(option)]
-        if command == PROGRAM_COMMAND:
+        if command in PROGRAM_COMMANDS:
             specs += [quoted("(-)1:program:_command_names -e"), quoted("*::argument:_normal")]
         elif command == GPU_COMMAND:
             specs += [quoted("*:GPU:(all)")]
+        elif command == ACTION_COMMAND:
+            specs += [quoted(f"1:action:({' '.join(actions_of(commands))})"), quoted("*:what: ")]
+        elif command in JOB_COMMANDS:
+            specs += [quoted(f"*:job:($({ASK_FOR_JOBS}))")]
         lines += [f"    {command})", "      _arguments -s " + " \\\n        ".join(specs), "      ;;"]
     lines += ["    help) _describe -t commands 'gpumux command' commands ;;", "  esac", "}", '_gpumux "$@"', ""]
     return "\n".join(lines)
@@ -154,10 +181,14 @@ def fish(whole, commands):
             elif option.placeholder and not option.placeholder.startswith("["):
                 value = f" -x -a {quoted(' '.join(option.values()))}" if option.values() else " -x"
             lines.append(f"complete -c gpumux -n {here} {flags}{value} -d {quoted(option.text)}")
-        if command == PROGRAM_COMMAND:
+        if command in PROGRAM_COMMANDS:
             lines.append(f"complete -c gpumux -n {here} -a '(__fish_complete_subcommand --fcs-skip=2)'")
         elif command == GPU_COMMAND:
             lines.append(f"complete -c gpumux -n {here} -a all")
+        elif command == ACTION_COMMAND:
+            lines.append(f"complete -c gpumux -n {here} -a {quoted(' '.join(actions_of(commands)))}")
+        elif command in JOB_COMMANDS:
+            lines.append(f"complete -c gpumux -n {here} -a {quoted(f'({ASK_FOR_JOBS})')}")
     return "\n".join(lines) + "\n"
 
 

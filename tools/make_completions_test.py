@@ -6,6 +6,7 @@ in bash as bash asks; in zsh and fish, where they are installed, at least read w
     tools/make_completions_test.py DIR     DIR has gpumux
 """
 
+import os
 import pathlib
 import shlex
 import shutil
@@ -44,9 +45,9 @@ class CompletionsTest(unittest.TestCase):
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def complete(self, *words):
+    def complete(self, *words, path=os.defpath):
         answer = subprocess.run(["bash", "--norc", "-c", ASK, "bash", self.file, "gpumux", *words], text=True,
-                                capture_output=True, check=True, timeout=20)
+                                capture_output=True, check=True, timeout=20, env={**os.environ, "PATH": path})
         self.assertEqual(answer.stderr, "")
         return answer.stdout.split("\n")[:-1]
 
@@ -77,6 +78,25 @@ class CompletionsTest(unittest.TestCase):
         self.assertEqual(self.complete("run", "--name", "=", "x", "ls", "-")[0], "command at 5")
         self.assertEqual(self.complete("run", "-v", "--", "--odd", "-")[0], "command at 4")
         self.assertEqual(self.complete("run", "--name", ""), [""])
+        self.assertIn("bash", self.complete("submit", "--array", "0-9", "bas"))
+        self.assertEqual(self.complete("submit", "--hold", "--mem", "=", "20G", "ls", "-")[0], "command at 6")
+
+    def test_actions(self):
+        self.assertEqual(sorted(self.complete("admin", "")), ["drain", "limits", "pause", "resume", "show", "unpause"])
+        self.assertEqual(self.complete("admin", "drain", ""), [""])
+
+    def test_ids_of_jobs_are_asked_for(self):
+        asked = pathlib.Path(self.folder.name) / "asked"
+        asked.mkdir()
+        fake = asked / "gpumux"
+        fake.write_text('#!/bin/sh\n[ "$*" = "queue --mine --format label" ] && printf "17\\n18_3\\n"\n',
+                        encoding="utf-8")
+        fake.chmod(0o755)
+        path = f"{asked}:{os.defpath}"
+        for command in ("cancel", "logs", "wait", "show", "attach", "hold", "release"):
+            self.assertEqual(self.complete(command, "", path=path), ["17", "18_3"])
+        self.assertEqual(self.complete("cancel", "17", "18", path=path), ["18_3"])
+        self.assertEqual(self.complete("wait", ""), [""])
 
     def test_the_other_shells_read_theirs(self):
         scripts = {"zsh": make_completions.zsh(self.whole, self.commands),

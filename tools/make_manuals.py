@@ -168,6 +168,7 @@ def gpumux_page(program, version):
     for command, found in commands:
         body += [f".SS gpumux {command}", *of_help(found)[1:], *markdown(told.get(f"gpumux {command}", ""))]
     body += [".SH EXIT STATUS", *markdown(told["Exit statuses"]),
+             ".SH NAMES OF AN OLDER SCHEDULER", *markdown(told["Names of an older scheduler"]),
              ".SH ENVIRONMENT", *environment({"command", "library"}), *see_also(("gpumuxd", 8), ("gpumux.toml", 5))]
     return page("gpumux", 1, "User Commands", version, r"gpumux \- share GPUs between unmodified CUDA programs", body)
 

@@ -26,6 +26,8 @@ libspdlog-dev|<spdlog/spdlog.h>|log of the daemon
 libtomlplusplus-dev|<toml++/toml.h>|configuration files
 libcap-ng-dev|<cap-ng.h>|the daemon drops what root rights it does not need
 libsystemd-dev|<systemd/sd-daemon.h>|tells systemd when the daemon is ready
+libsqlite3-dev|<sqlite3.h>|files of the job store
+libsqlitecpp-dev|<SQLiteCpp/SQLiteCpp.h>|SQLite from C++, for the job store
 libgtest-dev|<gtest/gtest.h>|tests
 libbenchmark-dev|<benchmark/benchmark.h>|benchmarks
 clang-format-14|clang-format-14|the format check
