@@ -21,16 +21,6 @@ from framework.waiting import wait_until  # noqa: E402
 class Command(GpumuxTest):
     gpus = 2
 
-    def gpumux(self, *arguments, name=None, **variables):
-        own = {"GPUMUX_LIBRARY": paths.LIBRARY, "GPUMUX_DAEMON": paths.DAEMON, **variables}
-        return self.start_process([paths.COMMAND, *arguments], name=name or f"gpumux {arguments[0]}",
-                                  environment=self.environment(preload=False, **own))
-
-    def ask(self, *arguments, code=0, **variables):
-        process = self.gpumux(*arguments, **variables)
-        self.assertEqual(process.wait(), code, process.tail(30))
-        return "\n".join(process.lines), "\n".join(process.errors)
-
     def test_run_makes_tenants(self):
         daemon = self.start_daemon(quantum="5ms")
         want = self.native_digest(steps=40, step_us=500)

@@ -62,9 +62,9 @@ class GpumuxTest(unittest.TestCase):
 
     # ---- starting things
 
-    def start_daemon(self, name="gpumuxd", runtime_dir=None, machine=None, arguments=(), **settings):
+    def start_daemon(self, name="gpumuxd", runtime_dir=None, machine=None, arguments=(), state_dir=None, **settings):
         daemon = Daemon(machine or self.machine, runtime_dir or self.runtime_dir, {**self.daemon_settings, **settings},
-                        arguments, name)
+                        arguments, name, state_dir)
         self.daemons.append(daemon)
         return daemon.start()
 
@@ -96,6 +96,22 @@ class GpumuxTest(unittest.TestCase):
         options["step_us"] = 0
         native = self.start("worker", name="native worker", preload=False, **options).expect_success()
         return native.field("digest")
+
+    # ---- the command
+
+    def gpumux(self, *arguments, name=None, cwd=None, **variables):
+        """`gpumux ...`, with what it needs of a build that is not installed."""
+        own = {"GPUMUX_LIBRARY": paths.LIBRARY, "GPUMUX_DAEMON": paths.DAEMON, **variables}
+        process = Process([paths.COMMAND, *arguments], self.environment(preload=False, **own),
+                          name=name or f"gpumux {arguments[0]}", cwd=cwd)
+        self.programs.append(process)
+        return process
+
+    def ask(self, *arguments, code=0, **variables):
+        """What the command prints, on standard output and standard error."""
+        process = self.gpumux(*arguments, **variables)
+        self.assertEqual(process.wait(), code, process.tail(30))
+        return "\n".join(process.lines), "\n".join(process.errors)
 
     # ---- looking at things
 

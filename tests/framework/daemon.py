@@ -13,12 +13,14 @@ from .trace import Trace
 
 class Daemon:
 
-    def __init__(self, machine, runtime_dir, settings=None, arguments=(), name="gpumuxd"):
+    def __init__(self, machine, runtime_dir, settings=None, arguments=(), name="gpumuxd", state_dir=None):
         self.machine = machine
         self.runtime_dir = str(runtime_dir)
         self.settings = dict(settings or {})
         self.arguments = list(arguments)
         self.name = name
+        self.private = True
+        self.state_dir = state_dir or f"{self.runtime_dir}.state"
         self.trace_path = f"{self.runtime_dir}.trace"
         self.processes = []
         self.trace = Trace(self.trace_path)
@@ -40,8 +42,9 @@ class Daemon:
     def start(self, timeout=20):
         """Returns when it serves; raises if it ends or says nothing."""
         reading, writing = os.pipe()
-        command = [paths.DAEMON, "--private", "--runtime-dir", self.runtime_dir, "--notify-fd", str(writing),
-                   "--trace", self.trace_path, *self.arguments]
+        command = [paths.DAEMON, *(["--private"] if self.private else []), "--runtime-dir", self.runtime_dir,
+                   "--notify-fd", str(writing), "--trace", self.trace_path, "--state-dir", self.state_dir,
+                   *self.arguments]
         process = Process(command, self.environment(), name=self.name, pass_fds=(writing,))
         os.close(writing)
         self.processes.append(process)

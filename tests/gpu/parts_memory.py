@@ -169,7 +169,7 @@ PARTS = {"three": three_programs, "jax": jax_preallocated, "allocators": allocat
 
 def run_memory(session):
     for name, part in PARTS.items():
-        if name not in session.options.memory_parts:
+        if not session.wants(name):
             continue
         if session.left() < 60:
             session.add(SKIP, name, "out of time")

@@ -5,7 +5,7 @@ import signal
 import time
 
 from parts_same import START_S, arguments_of, check_digest, environment_of
-from support import FAIL, SKIP, Daemon, Failed, Group, review
+from support import SKIP, Daemon, Failed, Group, review
 
 LIMIT_S = 1.0  # within which the others go on
 # Work that is done again and again until the time is over, so that a victim is never done before it is hurt.
@@ -169,11 +169,4 @@ def restart_daemon(session):
 def run_robustness(session):
     if not os.path.exists(session.program("gpumux_gpu_worker")):
         raise Failed("gpumux_gpu_worker is not in " + session.programs + ": run tests/gpu/bundle.sh")
-    for part in (kill_holders, stop_holder, sticky_error, restart_daemon, kill_training):
-        if session.left() < 30:
-            session.add(SKIP, part.__name__, "out of time")
-            continue
-        try:
-            part(session)
-        except Failed as error:
-            session.add(FAIL, part.__name__, str(error))
+    session.run_parts((kill_holders, stop_holder, sticky_error, restart_daemon, kill_training), seconds=30)

@@ -54,6 +54,7 @@ def seeds_scenario(session, quantum):
 
 # Of each GPU, of each of two programs: together more than there is.
 BALLAST = ["--ballast", "0.6"]
+NAMES = ("scenario", "ddp", "peers", "laden", "nogang")
 
 
 def native_of(session, name, argv):
@@ -123,9 +124,9 @@ def run_two_gpus(session):
            seconds=START_S).code != 0:
         raise Failed("PyTorch does not see two GPUs")
     ddp = session.workload("ddp") + ["--steps", "100" if session.quick else "200"]
-    peers = None
-
-    def attempt(name, function):
+    def attempt(part, name, function):
+        if not session.wants(part):
+            return None
         if session.left() < 40:
             return session.add(SKIP, name, "out of time")
         try:
@@ -133,21 +134,22 @@ def run_two_gpus(session):
         except Failed as error:
             return session.add(FAIL, name, str(error))
 
-    attempt("A, C and B, 50 ms", lambda: seeds_scenario(session, "50ms"))
-    attempt("A, C and B, unlimited", lambda: seeds_scenario(session, "unlimited"))
-    if attempt("native ddp", lambda: native_of(session, "ddp", ddp)):
-        attempt("ddp twice, 50 ms", lambda: twice_at_once(session, "ddp", ddp, "50ms", 100))
+    attempt("scenario", "A, C and B, 50 ms", lambda: seeds_scenario(session, "50ms"))
+    attempt("scenario", "A, C and B, unlimited", lambda: seeds_scenario(session, "unlimited"))
+    if attempt("ddp", "native ddp", lambda: native_of(session, "ddp", ddp)):
+        attempt("ddp", "ddp twice, 50 ms", lambda: twice_at_once(session, "ddp", ddp, "50ms", 100))
         if not session.quick:
-            attempt("ddp twice, 10 ms", lambda: twice_at_once(session, "ddp", ddp, "10ms", 100))
-    native = attempt("native peers", lambda: native_of(session, "peers",
-                                                       session.workload("peers") + ["--seconds", str(session.seconds)]))
-    if native:
-        peers = session.workload("peers") + ["--steps", str(native["steps"])]
-        attempt("peers twice", lambda: twice_at_once(session, "peers", peers, "20ms", 80))
-    for name, argv in (("ddp", ddp), ("peers", peers)):
+            attempt("ddp", "ddp twice, 10 ms", lambda: twice_at_once(session, "ddp", ddp, "10ms", 100))
+    peers = session.workload("peers")
+    measured = peers + ["--seconds", str(session.seconds)]
+    if attempt("peers", "native peers", lambda: native_of(session, "peers", measured)):
+        same = peers + ["--steps", str(session.natives["peers"]["steps"])]
+        attempt("peers", "peers twice", lambda: twice_at_once(session, "peers", same, "20ms", 80))
+    for name, argv in (("ddp", ddp), ("peers", peers + ["--steps", "2000"])):
         laden = f"{name} of 60 %"
-        if argv and attempt(f"native {laden}", lambda n=laden, a=argv: native_of(session, n, a + BALLAST)):
-            attempt(f"{laden} twice",
+        if attempt("laden", f"native {laden}", lambda n=laden, a=argv: native_of(session, n, a + BALLAST)):
+            attempt("laden", f"{laden} twice",
                     lambda n=laden, a=argv: twice_at_once(session, n, a + BALLAST, "500ms", 150, pages=True))
     if "ddp" in session.natives:
-        attempt("ddp twice, gangs off", lambda: twice_at_once(session, "ddp", ddp, "50ms", 30, GPUMUX_GANG="none"))
+        attempt("nogang", "ddp twice, gangs off",
+                lambda: twice_at_once(session, "ddp", ddp, "50ms", 30, GPUMUX_GANG="none"))

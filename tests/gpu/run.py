@@ -9,8 +9,8 @@ DIR gets table.txt, summary.json (both after every line) and raw.tar.gz (every p
 traces). What cannot run here is SKIP with its reason; a part that fails or takes too long is FAIL, and the next one
 goes on. Exit status: 0 no FAIL, 1 some, 2 wrong usage.
 
-Parts: doors, same, robust, tools, memory, figures, sharing on one GPU; two on two. `same` runs first natively, which
-others compare with.
+Parts: doors, same, robust, tools, memory, figures, sharing, saturating on one GPU; two on two. `same` runs first
+natively, which others compare with.
 """
 import argparse
 import os
@@ -33,11 +33,11 @@ import parts_two  # noqa: E402
 import sharing  # noqa: E402
 from support import FAIL, SKIP, Daemon, Failed, Session, run  # noqa: E402
 
-ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "figures", "sharing")
+ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "figures", "sharing", "saturating")
 # What each part runs natively first, to compare with.
 WORKLOADS_OF = {"doors": (), "same": tuple(parts_same.PYTHON_WORKLOADS), "robust": ("transformer", "resnet"),
                 "tools": (), "memory": (), "figures": ("transformer", "graphs"),
-                "sharing": ("transformer",), "two": ()}
+                "sharing": ("transformer",), "saturating": (), "two": ()}
 ONE_GPU_BUDGET_S, TWO_GPU_BUDGET_S, QUICK_BUDGET_S = 480, 360, 180
 
 
@@ -96,8 +96,9 @@ def main():
                         help="these parts; default: all for that many GPUs")
     parser.add_argument("--workloads", nargs="+", help="of part same, and what others compare with: these only")
     parser.add_argument("--memory-seconds", type=float, default=20, help="of part memory: of each program, alone")
-    parser.add_argument("--memory-parts", nargs="+", choices=tuple(parts_memory.PARTS),
-                        default=tuple(parts_memory.PARTS), help="of part memory: only these")
+    parser.add_argument("--within", nargs="+", metavar="NAME", help="within these parts only what is so named: of "
+                        "memory " + ", ".join(parts_memory.PARTS) + "; of two " + ", ".join(parts_two.NAMES) +
+                        "; of figures and sharing the functions of bench/gpu")
     parser.add_argument("--memory-quantum", default="auto", help="of part memory, where three programs take turns")
     parser.add_argument("--budget", type=float, help="seconds after which nothing more is started")
     arguments = parser.parse_args()
@@ -140,6 +141,7 @@ def main():
                                ("tools", parts_tools.run_tools),
                                ("memory", parts_memory.run_memory),
                                ("figures", figures.run_figures), ("sharing", sharing.run_sharing),
+                               ("saturating", sharing.run_saturating),
                                ("two", parts_two.run_two_gpus)):
                 if name in chosen:
                     attempt(name, part)

@@ -84,6 +84,22 @@ class Session:
         with open(os.path.join(self.out, "table.txt"), "w") as file:
             file.write(self.table())
 
+    def wants(self, name):
+        return not self.options.within or name in self.options.within
+
+    def run_parts(self, parts, seconds):
+        """Each of these functions, while so much time is left; one that fails does not keep the next from running."""
+        for part in parts:
+            if not self.wants(part.__name__):
+                continue
+            if self.left() < seconds:
+                self.add(SKIP, part.__name__, "out of time")
+                continue
+            try:
+                part(self)
+            except Failed as error:
+                self.add(FAIL, part.__name__, str(error))
+
     def table(self):
         text = "".join(f"{key}: {value}\n" for key, value in self.facts.items()) + "\n"
         for row in self.rows:

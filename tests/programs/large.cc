@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // A program with much memory: several blocks of it, each written by the GPU, stepped through by kernels, checked by
 // sums at every round and word by word at the end. A part of it never changes (weights), a part is never touched again
-// (a preallocation). The digest depends on the options
-// alone. With --allocator vmm the blocks are mapped by the program itself, two handles next to each other, and with
-// --churn 1 move to other addresses now and then. With --allocator managed they are managed memory, and with --watch 1
-// the program says at the end how often its first block was asked to leave the GPU, and to come back.
+// (a preallocation). The digest depends on the options alone. With --allocator vmm the blocks are mapped by the program
+// itself, two handles next to each other, and with --churn 1 move to other addresses now and then. With --allocator
+// managed they are managed memory, and with --watch 1 the program says at the end how often its first block was asked
+// to leave the GPU, and to come back. --ballast-kib N: beside them, so much that is uploaded once, of which no two
+// words are alike.
 #include <unistd.h>
 
 #include <atomic>
@@ -60,6 +61,7 @@ class Large {
     GPUMUX_CALL(api_.cuMemAlloc_v2(&sum_, 8));
     const std::uint64_t blocks = options.number("blocks");
     for (std::uint64_t i = 0; i < blocks; ++i) allocate(i);
+    upload_ballast(options_.number("ballast-kib") * 256);
     std::size_t free = 0;
     std::size_t total = 0;
     GPUMUX_CALL(api_.cuMemGetInfo_v2(&free, &total));
@@ -94,6 +96,7 @@ class Large {
     std::uint64_t digest = 0;
     if (watcher_ != nullptr) watcher_->stop();
     std::vector<std::uint32_t> words;
+    digest = check_ballast(digest);
     for (BlockOfMemory& block : blocks_) {
       check_sum(block);
       words.resize(block.count);
@@ -108,6 +111,23 @@ class Large {
   }
 
  private:
+  // Words that differ from each other: nothing of them need not be copied.
+  void upload_ballast(std::uint64_t count) {
+    if (count == 0) return;
+    std::uint32_t word = 1;
+    for (std::uint64_t i = 0; i < count; ++i) ballast_.push_back(word = word * 1664525 + 1013904223);
+    GPUMUX_CALL(api_.cuMemAlloc_v2(&ballast_data_, count * 4));
+    GPUMUX_CALL(api_.cuMemcpyHtoD_v2(ballast_data_, ballast_.data(), count * 4));
+  }
+  std::uint64_t check_ballast(std::uint64_t digest) {
+    if (ballast_.empty()) return digest;
+    std::vector<std::uint32_t> words(ballast_.size());
+    GPUMUX_CALL(api_.cuMemcpyDtoH_v2(words.data(), ballast_data_, words.size() * 4));
+    if (words != ballast_) wrong("the ballast is not what it was");
+    GPUMUX_CALL(api_.cuMemFree_v2(ballast_data_));
+    return hash(words.data(), words.size() * 4, digest);
+  }
+
   void allocate(std::uint64_t number) {
     BlockOfMemory block;
     block.count = options_.number("block-kib") * 256;
@@ -188,6 +208,8 @@ class Large {
   Kernels kernels_;
   CUstream stream_ = nullptr;
   CUdeviceptr sum_ = 0;
+  CUdeviceptr ballast_data_ = 0;
+  std::vector<std::uint32_t> ballast_;
   std::vector<BlockOfMemory> blocks_;
   std::unique_ptr<Watcher> watcher_;
 };
@@ -204,6 +226,7 @@ int main(int argc, char** argv) {
                          {"rounds", "20"},
                          {"step-us", "0"},
                          {"churn", "0"},
+                         {"ballast-kib", "0"},
                          {"allocator", "malloc"},
                          {"watch", "0"},
                          {"hold", "0"}});

@@ -3,11 +3,12 @@
 // end. It can be told to fault, to keep the GPU busy, or to say when each of its submissions returned.
 //
 //   worker [--device N] [--steps N] [--seconds S] [--elements N] [--launches N] [--spin-us N] [--pause-us N]
-//          [--ready FILE] [--go FILE] [--fault-at STEP] [--log FILE]
+//          [--ready FILE] [--go FILE] [--fault-at STEP] [--log FILE] [--lead S]
 //
 // One step is `launches` increments and a spin of `spin-us`, then a wait for all of it, then a pause. With --seconds it
-// goes on until that much time has passed. --log writes "before after" (CLOCK_MONOTONIC, nanoseconds) of each first
-// launch of a step. Prints one line `RESULT {json}`.
+// goes on until that much time has passed; what `per_s` counts begins --lead seconds later, and ends so much later.
+// --log writes "before after" (CLOCK_MONOTONIC, nanoseconds) of each first launch of a step. Prints one line `RESULT
+// {json}`.
 #include <unistd.h>
 
 #include <cstdio>
@@ -25,6 +26,7 @@ struct Options {
   int device = 0;
   long steps = 100;
   double seconds = 0;
+  double lead = 0;
   std::uint64_t elements = 1 << 20;
   long launches = 4;
   std::uint64_t spin_us = 500;
@@ -46,6 +48,8 @@ Options read_options(int count, char** arguments) {
       options.steps = std::atol(value);
     else if (name == "--seconds")
       options.seconds = std::atof(value);
+    else if (name == "--lead")
+      options.lead = std::atof(value);
     else if (name == "--elements")
       options.elements = std::strtoull(value, nullptr, 10);
     else if (name == "--launches")
@@ -98,9 +102,12 @@ int run(const Options& options) {
   std::vector<std::int64_t> moments;
   const std::int64_t begin = now_ns();
   const auto is_over = [&](long step) {
-    return options.seconds > 0 ? static_cast<double>(now_ns() - begin) > options.seconds * 1e9 : step >= options.steps;
+    return options.seconds > 0 ? static_cast<double>(now_ns() - begin) > (options.lead + options.seconds) * 1e9
+                               : step >= options.steps;
   };
   long step = 0;
+  std::int64_t counted_from = begin;
+  long uncounted = 0;
   std::uint32_t expected = 0;
   for (; !is_over(step); ++step) {
     if (step == options.fault_at) {
@@ -120,6 +127,10 @@ int run(const Options& options) {
     if (options.spin_us != 0) check(launch_spin(program, options.spin_us * 1000, stream), "cuLaunchKernel");
     check(driver.cuStreamSynchronize(stream), "cuStreamSynchronize");
     if (options.pause_us != 0) sleep_ns(options.pause_us * 1000);
+    if (uncounted == 0 && options.lead > 0 && static_cast<double>(now_ns() - begin) > options.lead * 1e9) {
+      counted_from = now_ns();
+      uncounted = step + 1;
+    }
   }
   const std::int64_t end = now_ns();
 
@@ -137,9 +148,11 @@ int run(const Options& options) {
   check(driver.cuMemFree_v2(data), "cuMemFree");
   std::printf(
       "RESULT {\"digest\": \"%u x %llu, %llu wrong\", \"wrong\": %llu, \"steps\": %ld, \"steady_s\": %.6f, "
+      "\"per_s\": %.3f, "
       "\"start_ns\": %lld, \"end_ns\": %lld, \"preloaded\": %s}\n",
       expected, static_cast<unsigned long long>(options.elements), static_cast<unsigned long long>(wrong),
       static_cast<unsigned long long>(wrong), step, static_cast<double>(end - begin) / 1e9,
+      static_cast<double>(step - uncounted) * 1e9 / static_cast<double>(end - counted_from),
       static_cast<long long>(begin), static_cast<long long>(end), program.preloaded ? "true" : "false");
   return wrong == 0 ? 0 : 1;
 }

@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Mode auto, where all memory fits: at once or by turns, whichever gives more.
+
+Method: a simulated GPU that loses two thirds of its time to changes between processes when it slices its time among
+them, and a sixth by turns; programs that always have work, and programs with pauses, which lose nothing either way.
+"""
+
+import pathlib
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from framework import paths  # noqa: E402
+from framework.case import GpumuxTest, main  # noqa: E402
+from framework.waiting import wait_until  # noqa: E402
+
+# A choice takes some 4 s; a busy machine makes it measure again, and for longer.
+PATIENCE_S = 90
+
+
+class Gain(GpumuxTest):
+    machine_settings = {"slice": "2ms", "switch_cost": "4ms"}
+    daemon_settings = {"mode": "auto", "quantum": "20ms"}
+
+    def start_several(self, name, **options):
+        return [self.start("worker", name=f"{name}{i}", steps=10_000_000, **options) for i in range(3)]
+
+    def choose(self, daemon, what):
+        """Waits until that has been chosen for what it gives."""
+        wait_until(lambda: f": they run {what}" in daemon.api.gpu(0)["mode_why"], PATIENCE_S,
+                   lambda: f"a choice: {what}; but {daemon.api.gpu(0)['mode_why']}")
+
+    def test_it_follows_the_load_and_says_why(self):
+        daemon = self.start_daemon()
+        busy = self.start_several("busy", step_us=500)
+        wait_until(lambda: "they run at once" in daemon.api.gpu(0)["mode_why"], 20, "all to fit together")
+        self.choose(daemon, "by turns")
+        gpu = daemon.api.gpu(0)
+        self.assertGreater(gpu["measured"]["by_turns_permille"], 1100)
+        self.assertTrue(all(seat["submissions"] > 0 for seat in gpu["seats"]))
+        wait_until(lambda: daemon.api.gpu(0)["mode_now"] == "serial", 20, "turns")
+        status = self.start_process([paths.COMMAND, "status"], environment=self.environment(preload=False))
+        status.expect_success()
+        self.assertIn("auto: by turns its programs had", " ".join(status.lines))
+        # Others, that use the GPU for moments only, come, and these go.
+        self.start_several("pausing", step_us=200, sync_every=1, pause_us=20_000)
+        for program in busy:
+            program.end()
+        self.choose(daemon, "at once")
+        wait_until(lambda: daemon.api.gpu(0)["mode_now"] == "concurrent", 20, "all to run at once")
+        self.assertEqual(len(daemon.api.gpu(0)["seats"]), 3)
+        # One that is alone has nothing to choose.
+        for program in self.programs[-2:]:
+            program.end()
+        wait_until(lambda: daemon.api.gpu(0)["mode_why"] == "", 20, "nothing to choose")
+
+
+if __name__ == "__main__":
+    main()

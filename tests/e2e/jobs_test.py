@@ -1,0 +1,358 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The job queue from end to end: commands, daemon, runners and programs on simulated GPUs.
+
+Method: jobs are handed in as a user does it; what they print, their order, their ends and what is said of them are
+compared with what docs/jobs.md promises. Nothing is waited for but by its condition.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from framework import paths  # noqa: E402
+from framework.api import ApiError  # noqa: E402
+from framework.case import GpumuxTest, main  # noqa: E402
+from framework.waiting import wait_until  # noqa: E402
+
+MIB = 1 << 20
+
+
+class Jobs(GpumuxTest):
+    gpus = 2
+    daemon_settings = {"mode": "serial"}
+
+    def setUp(self):
+        super().setUp()
+        self.daemon = self.start_daemon(library=paths.LIBRARY)
+
+    def submit(self, *command, code=0, **options):
+        """The new job's id; its output goes into the test's folder."""
+        arguments = ["submit", "--quiet", "--output", os.path.join(self.directory, "%j.log")]
+        for key, value in options.items():
+            arguments += ["--" + key.replace("_", "-")] + ([] if value is True else [str(value)])
+        said, _ = self.ask(*arguments, "--", *map(str, command), code=code)
+        return int(said.split()[0]) if code == 0 else None
+
+    def job(self, job):
+        return self.daemon.api.ask("GET", f"/v1/jobs/{job}")
+
+    def wait_state(self, job, *states):
+        return wait_until(lambda: (found := self.job(job))["state"] in states and found, 30,
+                          lambda: f"job {job} is {states}; it is {self.job(job)}")
+
+    def wait_done(self, job, outcome=None):
+        done = self.wait_state(job, "done")
+        if outcome is not None:
+            self.assertEqual(done["outcome"], outcome, done)
+        return done
+
+    def output(self, job):
+        with open(os.path.join(self.directory, f"{job}.log"), encoding="utf-8") as file:
+            return file.read()
+
+    def unfinished(self):
+        return self.daemon.api.ask("GET", "/v1/jobs")["jobs"]
+
+    def hold_gpus(self, **options):
+        """A job that has all memory of a GPU until `release(job)`."""
+        wait = f"while [ ! -e {self.directory}/go.$GPUMUX_JOB_ID ]; do sleep 0.01; done"
+        return self.submit("sh", "-c", wait, **options)
+
+    def release(self, job):
+        with open(os.path.join(self.directory, f"go.{job}"), "w", encoding="utf-8"):
+            pass
+
+    # ---- what a job sees
+
+    def test_a_job_runs_as_it_was_handed_in(self):
+        odd = "a b\t'c'\n\"$HOME\" *"
+        script = 'printf "%s|" "$@"; pwd; env; umask'
+        job = self.submit("sh", "-c", script, "me", odd, "", "-x", gpu_ids="1,0", name="odd")
+        self.assertEqual(self.wait_done(job, "ok")["exit_status"], 0)
+        printed = self.output(job)
+        self.assertTrue(printed.startswith(f"{odd}||-x|"), printed)
+        lines = printed.split("\n")
+        for expected in ("CUDA_VISIBLE_DEVICES=1,0", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "PYTHONUNBUFFERED=1",
+                         f"GPUMUX_JOB_ID={job}", f"HOME={self.directory}", f"GPUMUX_RUNTIME_DIR={self.runtime_dir}"):
+            self.assertIn(expected, lines)
+        self.assertTrue(any(line.startswith("LD_PRELOAD=") and "libgpumux.so" in line for line in lines), printed)
+
+    def test_bytes_that_are_no_text_arrive(self):
+        arguments = [paths.COMMAND, "submit", "--quiet", "--output", self.directory + "/%j.log", "--", "sh", "-c",
+                     'printf %s "$0$ODD" | od -An -tx1', b"\xff\xfe"]
+        environment = {key.encode(): str(value).encode() for key, value in self.environment(preload=False).items()}
+        environment[b"ODD"] = b"\x80"
+        said = subprocess.run(arguments, env=environment, check=True, capture_output=True, timeout=30).stdout
+        job = int(said.split()[0])
+        self.wait_done(job, "ok")
+        self.assertEqual(self.output(job).split(), ["ff", "fe", "80"])
+
+    def test_programs_share_gpus_as_a_jobs_tenants(self):
+        want = self.native_digest(steps=40, step_us=300)
+        worker = [paths.PROGRAMS / "worker", "--steps", 40, "--step-us", 300]
+        jobs = [self.submit(*worker, mem="400M", gpu_ids=0) for _ in range(2)]
+        for job in jobs:
+            self.wait_done(job, "ok")
+            self.assertIn(f"digest={want}", self.output(job))
+        self.assertEqual(len(set(self.daemon.trace.switches(0))), 2)
+
+    def test_ends_are_told_as_they_were(self):
+        cases = [("failed", 3, ("sh", "-c", "exit 3"), ""), ("failed", 137, ("sh", "-c", "kill -9 $$"), "SIGKILL"),
+                 ("failed", 127, ("no-such-program",), "no-such-program"),
+                 ("failed", 126, ("/etc/passwd",), "/etc/passwd")]
+        for outcome, status, command, note in cases:
+            job = self.submit(*command)
+            done = self.wait_done(job, outcome)
+            self.assertEqual(done["exit_status"], status, done)
+            self.assertIn(note, done["note"])
+            self.ask("wait", str(job), code=status)
+
+    def test_a_set_up_command_runs_first(self):
+        job = self.submit("sh", "-c", "echo $MADE; echo $CUDA_VISIBLE_DEVICES",
+                          env_setup_cmd="export MADE=here CUDA_VISIBLE_DEVICES=9")
+        self.wait_done(job, "ok")
+        self.assertEqual(self.output(job).split(), ["here", "0"])
+        failing = self.submit("echo", "never", env_setup_cmd="echo this is why; exit 5")
+        done = self.wait_done(failing, "failed")
+        self.assertEqual(done["exit_status"], 5)
+        self.assertIn("set-up command", done["note"])
+        self.assertIn("this is why", self.output(failing))
+        self.assertNotIn("never", self.output(failing))
+
+    # ---- order
+
+    def test_jobs_wait_for_memory_and_say_so(self):
+        first = self.hold_gpus(gpu_ids=0)
+        second = self.submit("true", gpu_ids=0, mem="600M")
+        third = self.submit("true", gpu_ids=0, mem="600M", priority=5)
+        self.wait_state(first, "running")
+        waiting = self.job(second)
+        self.assertEqual((waiting["state"], waiting["place"]), ("queued", 2))
+        self.assertEqual(self.job(third)["reason"], "gpu_memory")
+        self.assertIn("GPU 0", self.job(third)["why"])
+        table, _ = self.ask("queue")
+        self.assertIn("waits for", table)
+        self.release(first)
+        for job in (first, second, third):
+            self.wait_done(job, "ok")
+        self.assertLess(self.job(third)["started_unix_ns"], self.job(second)["started_unix_ns"])
+
+    def test_what_can_never_run_is_refused(self):
+        for options, text in (({"gpus": 3}, "more than this machine has"),
+                              ({"mem": "2G"}, "more than this machine's GPUs have"), ({"gpu_ids": "0,7"}, "GPUs 0,7"),
+                              ({"after": "ok:99"}, "job 99"), ({"array": "5-1"}, "no range"), ({"output": "%x"}, "%")):
+            with self.subTest(options):
+                arguments = ["submit"]
+                for key, value in options.items():
+                    arguments += ["--" + key.replace("_", "-"), str(value)]
+                process = self.gpumux(*arguments, "--", "true")
+                self.assertNotEqual(process.wait(), 0)
+                self.assertIn(text, "\n".join(process.errors))
+        self.assertEqual(self.unfinished(), [])
+
+    def test_dependencies_arrays_holds_and_cancels(self):
+        held = self.submit("true", hold=True)
+        after = self.submit("true", after=f"ok:{held}")
+        never = self.submit("true", after=f"ok:{after}")
+        other = self.submit("true", after=f"any:{never}")
+        self.assertEqual(self.job(held)["state"], "held")
+        self.assertEqual(self.job(after)["reason"], "dependency")
+        self.ask("cancel", str(after))
+        self.wait_done(after, "cancelled")
+        self.wait_done(never, "dependency failed")
+        self.wait_done(other, "ok")
+        self.ask("release", str(held))
+        self.wait_done(held, "ok")
+        array = self.submit("sh", "-c", "echo $GPUMUX_ARRAY_INDEX; exit $((GPUMUX_ARRAY_INDEX / 6))", array="3,5-7",
+                            mem="50M")
+        last = self.submit("true", after=f"any:{array}")
+        self.wait_done(last, "ok")
+        ends = self.daemon.api.ask("GET", f"/v1/jobs?state=all&array={array}")["jobs"]
+        self.assertEqual([(job["array_index"], job["outcome"]) for job in ends],
+                         [(3, "ok"), (5, "ok"), (6, "failed"), (7, "failed")])
+        self.assertEqual(self.output(array).strip(), "3")
+
+    def test_cancelling_ends_everything_of_a_job(self):
+        script = 'trap "echo told; exit 0" TERM; (setsid sleep 1000 &); while :; do sleep 0.01; done'
+        job = self.submit("sh", "-c", script)
+        self.wait_state(job, "running")
+        wait_until(lambda: os.path.exists(f"{self.directory}/{job}.log"), 20, "the log is there")
+        self.ask("cancel", str(job))
+        self.wait_done(job, "cancelled")
+        # Its directory, and with it everything that its runner had to look after, goes.
+        wait_until(lambda: os.listdir(f"{self.runtime_dir}.state/jobs") == [], 20, "its runner is done")
+        self.ask("cancel", "12345", code=1)
+
+    def test_a_second_submission_with_a_token_is_the_first(self):
+        body = {"arguments": ["true"], "directory": "/", "environment": [], "token": "once", "array": "0-2",
+                "output": f"{self.directory}/o", "held": True}
+        first = self.daemon.api.ask("POST", "/v1/jobs", body)
+        self.assertEqual(first["count"], 3)
+        self.assertEqual(self.daemon.api.ask("POST", "/v1/jobs", body), first)
+        self.daemon.restart()
+        self.assertEqual(self.daemon.api.ask("POST", "/v1/jobs", body), first)
+        self.assertEqual(len(self.unfinished()), 3)
+
+    def test_bad_submissions_are_refused_and_leave_nothing(self):
+        good = {"arguments": ["true"], "directory": "/", "environment": []}
+        bad = [{"arguments": []}, {"arguments": [""]}, {"directory": "x"}, {"environment": ["nothing"]}, {"gpus": 0},
+               {"gpu_ids": [0, 0]}, {"priority": 5000}, {"memory_bytes": -1}, {"time_limit_ns": "1"}, {"unknown": 1},
+               {"array": "0-99999"}, {"after": [{"job": 1}]}, {"arguments": ["a\0b"]}, {"arguments": ["x" * 200_000]},
+               {"arguments": [{"base64": "%"}]}, {"environment": ["A=" + "x" * 100_000] * 80}, {"nice": 50}]
+        for change in bad:
+            with self.subTest(list(change)), self.assertRaises(ApiError) as refused:
+                self.daemon.api.ask("POST", "/v1/jobs", {**good, **change})
+            self.assertEqual(refused.exception.status, 400, refused.exception)
+        with self.assertRaises((ApiError, OSError)):  # answered, and closed while it is still being sent
+            self.daemon.api.ask("POST", "/v1/jobs", {**good, "arguments": ["x" * (17 << 20)]})
+        self.assertEqual(self.daemon.api.ask("GET", "/v1/jobs?state=all")["jobs"], [])
+
+    # ---- suspending
+
+    def worker(self, **options):
+        command = [paths.PROGRAMS / "worker"]
+        for key, value in options.items():
+            command += ["--" + key.replace("_", "-"), value]
+        return command
+
+    def test_a_time_limit_is_a_context_switch(self):
+        options = {"steps": 600, "step_us": 2000}
+        want = self.native_digest(**options)
+        alone = self.submit(*self.worker(**options), gpu_ids=1, time_limit=1)
+        first = self.submit(*self.worker(**options), gpu_ids=0, time_limit=1)
+        self.wait_state(first, "running")
+        second = self.submit("true", gpu_ids=0)
+        seen = self.wait_state(first, "suspended", "done")
+        self.assertEqual(seen["state"], "suspended")
+        self.wait_done(second, "ok")
+        for job in (first, alone):
+            self.wait_done(job, "ok")
+            self.assertIn(f"digest={want}", self.output(job))
+        self.assertLess(self.job(second)["ended_unix_ns"], self.job(first)["ended_unix_ns"])
+
+    def test_on_time_limit_cancel_ends_it(self):
+        first = self.submit("sleep", "1000", gpu_ids=0, time_limit=1, on_time_limit="cancel")
+        self.wait_state(first, "running")
+        second = self.submit("true", gpu_ids=0)
+        self.wait_done(first, "timed out")
+        self.wait_done(second, "ok")
+
+    def test_a_suspended_job_survives_the_daemon(self):
+        script = f"while [ ! -e {self.directory}/end ]; do echo x; sleep 0.02; done"
+        first = self.submit("sh", "-c", script, gpu_ids=0, time_limit=1)
+        self.wait_state(first, "running")
+        second = self.hold_gpus(gpu_ids=0)
+        self.wait_state(first, "suspended")
+        pid = self.job(first)["pid"]
+        self.daemon.restart()
+        self.assertEqual(self.job(first)["state"], "suspended")
+        self.assertEqual(self.job(second)["state"], "running")
+        printed = len(self.output(first))
+        self.release(second)
+        self.wait_done(second, "ok")
+        self.wait_state(first, "running")
+        self.assertEqual(self.job(first)["pid"], pid)
+        wait_until(lambda: len(self.output(first)) > printed, 20, "it goes on printing")
+        with open(f"{self.directory}/end", "w", encoding="utf-8"):
+            pass
+        self.wait_done(first, "ok")
+
+    def test_a_suspended_job_can_be_cancelled(self):
+        first = self.submit("sleep", "1000", gpu_ids=0, time_limit=1)
+        self.wait_state(first, "running")
+        second = self.hold_gpus(gpu_ids=0)
+        self.wait_state(first, "suspended")
+        self.ask("cancel", str(first))
+        self.wait_done(first, "cancelled")
+        self.release(second)
+        self.wait_done(second, "ok")
+
+    # ---- the queue as a whole
+
+    def test_drained_and_paused(self):
+        self.ask("admin", "drain", "0")
+        waiting = self.submit("true", gpu_ids=0)
+        self.assertEqual(self.job(waiting)["reason"], "drained")
+        self.daemon.restart()
+        self.assertEqual(self.job(waiting)["reason"], "drained")
+        self.ask("admin", "resume", "0")
+        self.wait_done(waiting, "ok")
+        self.ask("admin", "pause")
+        waiting = self.submit("true")
+        self.assertEqual(self.job(waiting)["reason"], "paused")
+        self.daemon.restart()
+        self.assertEqual(self.job(waiting)["reason"], "paused")
+        self.ask("admin", "unpause")
+        self.wait_done(waiting, "ok")
+
+    def test_limits_of_a_user(self):
+        uid = os.getuid()
+        self.daemon.api.ask("PATCH", f"/v1/queue/users/{uid}", {"running": 1, "queued": 2})
+        first = self.hold_gpus(mem="10M")
+        self.wait_state(first, "running")
+        second = self.submit("true", mem="10M")
+        self.assertEqual(self.job(second)["reason"], "user_limit")
+        self.daemon.restart()
+        self.submit("true", mem="10M")
+        process = self.gpumux("submit", "--", "true")
+        self.assertNotEqual(process.wait(), 0)
+        self.assertIn("as many jobs wait as you may have", "\n".join(process.errors))
+        self.daemon.api.ask("PATCH", f"/v1/queue/users/{uid}", {"default": True})
+        self.wait_done(second, "ok")
+        self.release(first)
+        self.wait_done(first, "ok")
+
+    def test_a_daemon_without_a_queue_says_why_and_goes_on(self):
+        other = self.start_daemon("other", runtime_dir=self.runtime_dir + "2", machine=type(self.machine)(1),
+                                  state_dir=self.daemon.state_dir)
+        with self.assertRaises(ApiError) as refused:
+            other.api.ask("GET", "/v1/jobs")
+        self.assertEqual(refused.exception.status, 503)
+        self.assertIn("another gpumuxd keeps its jobs", refused.exception.body)
+        self.assertIn("another gpumuxd", other.api.ask("GET", "/v1/queue")["unavailable"])
+        self.assertEqual(len(other.api.status()["gpus"]), 1)
+
+    def test_lists_come_in_pages(self):
+        jobs = [self.submit("true", hold=True) for _ in range(5)]
+        seen, beyond = [], 0
+        while True:
+            page = self.daemon.api.ask("GET", f"/v1/jobs?limit=2&beyond={beyond}")
+            seen += [job["id"] for job in page["jobs"]]
+            if not page["more"]:
+                break
+            beyond = seen[-1]
+        self.assertEqual(seen, jobs)
+        newest = self.daemon.api.ask("GET", "/v1/jobs?order=newest&limit=2")
+        self.assertEqual([job["id"] for job in newest["jobs"]], jobs[:2:-1])
+        text, _ = self.ask("queue", "--json")
+        self.assertEqual(len(json.loads(text)["jobs"]), 5)
+
+
+class JobsWithLargeContexts(Jobs):
+    """A context that no suspension takes off the GPU, and that is more than what is nobody's."""
+    machine_settings = {"context_memory": "128MiB"}
+
+    def test_what_it_could_not_take_along_keeps_no_job_from_resuming(self):
+        options = {"steps": 2000, "step_us": 2000}
+        first = self.submit(*self.worker(**options), gpu_ids=0, mem="900M", time_limit=1)
+        self.wait_state(first, "running")
+        second = self.hold_gpus(gpu_ids=0, mem="100M", exclusive=True)
+        self.wait_state(first, "suspended")
+        self.daemon.restart()
+        self.wait_state(second, "running")
+        self.release(second)
+        self.wait_done(second, "ok")
+        self.wait_state(first, "running", "done")
+        self.wait_done(first, "ok")
+
+
+# Its own tests only: those of the base have run.
+for inherited in [name for name in dir(Jobs) if name.startswith("test_")]:
+    setattr(JobsWithLargeContexts, inherited, None)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,222 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon of root's that runs jobs of several users: each job is its user's, and nobody else's.
+
+Method: two ordinary users of the system (`games` and `news`) and root itself speak to one daemon, each by processes of
+their own. What a job is (user, groups, limits, descriptors, directory, umask) is printed by the job; what users must
+not be able to do is tried. Needs root; is skipped without.
+"""
+
+import grp
+import json
+import os
+import pathlib
+import pwd
+import resource
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from framework import paths  # noqa: E402
+from framework.case import GpumuxTest, main  # noqa: E402
+from framework.daemon import Daemon  # noqa: E402
+from framework.waiting import wait_until  # noqa: E402
+
+# One that every user may execute.
+PYTHON = "/usr/bin/python3"
+
+# Asks the API in a process of the user's, for the daemon asks the kernel who that is.
+ASK = """
+import http.client, json, socket, sys
+class C(http.client.HTTPConnection):
+  def connect(self):
+    self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(30); self.sock.connect(sys.argv[1])
+c = C("x"); c.request(sys.argv[2], sys.argv[3], sys.argv[4] or None); r = c.getresponse()
+print(r.status); print(r.read().decode())
+"""
+
+
+class SystemDaemon(Daemon):
+    """Serves everybody, as the machine's own does."""
+
+    def start(self, timeout=20):
+        self.private = False
+        return super().start(timeout)
+
+
+@unittest.skipUnless(os.geteuid() == 0, "needs root: jobs of several users")
+class Users(GpumuxTest):
+    gpus = 1
+
+    def setUp(self):
+        super().setUp()
+        os.chmod(self.directory, 0o755)
+        os.chmod(self.runtime_dir, 0o755)
+        self.games, self.news = pwd.getpwnam("games"), pwd.getpwnam("news")
+        self.homes = {}
+        for user in (self.games, self.news):
+            self.homes[user.pw_uid] = os.path.join(self.directory, user.pw_name)
+            os.mkdir(self.homes[user.pw_uid], 0o700)
+            os.chown(self.homes[user.pw_uid], user.pw_uid, user.pw_gid)
+        self.daemon = SystemDaemon(self.machine, self.runtime_dir, {"mode": "serial", "library": paths.LIBRARY},
+                                   ["--config", self.write_config("")])
+        self.daemons.append(self.daemon)
+        self.daemon.start()
+
+    def write_config(self, text):
+        path = os.path.join(self.directory, "gpumux.toml")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return path
+
+    def ask_as(self, user, method, target, body=None, **popen):
+        done = subprocess.run([PYTHON, "-c", ASK, f"{self.runtime_dir}/api.sock", method, target,
+                               json.dumps(body) if body else ""], user=user.pw_uid, group=user.pw_gid,
+                              extra_groups=popen.pop("extra_groups", []), cwd="/", capture_output=True, text=True,
+                              timeout=60, check=True, **popen)
+        status, _, text = done.stdout.partition("\n")
+        return int(status), json.loads(text)
+
+    def submit_as(self, user, *command, status=201, popen=None, **fields):
+        home = self.homes[user.pw_uid]
+        body = {"arguments": list(command), "directory": home, "environment": [f"PATH={os.environ['PATH']}"],
+                "output": home + "/%j.log", "memory_bytes": 50 << 20, **fields}
+        answer = self.ask_as(user, "POST", "/v1/jobs", body, **(popen or {}))
+        self.assertEqual(answer[0], status, answer)
+        return answer[1].get("id")
+
+    def job(self, job):
+        return self.daemon.api.ask("GET", f"/v1/jobs/{job}")
+
+    def wait_done(self, job):
+        return wait_until(lambda: (found := self.job(job))["state"] == "done" and found, 30,
+                          lambda: f"job {job} is done; it is {self.job(job)}")
+
+    def output(self, user, job):
+        with open(f"{self.homes[user.pw_uid]}/{job}.log", encoding="utf-8") as file:
+            return file.read()
+
+    def test_a_job_is_its_users(self):
+        def limits():
+            resource.setrlimit(resource.RLIMIT_NOFILE, (333, 444))
+            os.umask(0o027)
+
+        script = ('id -u; id -g; id -G; pwd; umask; ulimit -Sn; ulimit -Hn; ls /proc/self/fd | tr "\\n" " "; echo; '
+                  'grep -E "^(CapEff|NoNewPrivs)" /proc/self/status; ls -l /proc/self/fd/0')
+        job = self.submit_as(self.games, "sh", "-c", script, umask=0o027, popen={"preexec_fn": limits})
+        self.assertEqual(self.wait_done(job)["exit_status"], 0)
+        lines = self.output(self.games, job).split("\n")
+        own_groups = {self.games.pw_gid} | {group.gr_gid for group in grp.getgrall() if "games" in group.gr_mem}
+        self.assertEqual(lines[0], str(self.games.pw_uid))
+        self.assertEqual(lines[1], str(self.games.pw_gid))
+        self.assertEqual(set(map(int, lines[2].split())), own_groups)
+        self.assertEqual(lines[3:7], [self.homes[self.games.pw_uid], "0027", "333", "444"])
+        # The last one is the directory that `ls` itself reads.
+        self.assertEqual(lines[7].split(), ["0", "1", "2", "3"])
+        self.assertIn("CapEff:\t0000000000000000", lines)
+        self.assertEqual(os.stat(f"{self.homes[self.games.pw_uid]}/{job}.log").st_uid, self.games.pw_uid)
+
+    def test_others_cannot_touch_it(self):
+        job = self.submit_as(self.games, "sleep", "1000", name="secret")
+        wait_until(lambda: self.job(job)["state"] == "running", 30, "it runs")
+        for change in ({"cancel": True}, {"held": True}, {"priority": 5}):
+            self.assertEqual(self.ask_as(self.news, "PATCH", f"/v1/jobs/{job}", change)[0], 403)
+        self.assertEqual(self.ask_as(self.news, "PATCH", "/v1/jobs/user:games", {"cancel": True})[0], 403)
+        self.assertEqual(self.ask_as(self.news, "PATCH", "/v1/jobs/all", {"cancel": True})[1]["jobs"], [])
+        seen = self.ask_as(self.news, "GET", f"/v1/jobs/{job}?environment=1")[1]
+        for private in ("arguments", "directory", "environment", "log", "pid"):
+            self.assertNotIn(private, seen)
+        for target, body in (("/v1/queue", {"paused": True}), ("/v1/queue/gpus/0", {"drained": True}),
+                             ("/v1/queue/users/" + "2000", {"running": 1})):
+            self.assertEqual(self.ask_as(self.news, "PATCH", target, body)[0], 403, target)
+        # Nor signal its runner, nor the job.
+        pid = self.job(job)["pid"]
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
+            runner = int(file.read().rsplit(")", 1)[1].split()[1])
+        for target in (pid, runner):
+            killed = subprocess.run(["kill", "-9", str(target)], user=self.news.pw_uid, group=self.news.pw_gid,
+                                    extra_groups=[], capture_output=True, check=False)
+            self.assertNotEqual(killed.returncode, 0)
+        self.assertEqual(self.job(job)["state"], "running")
+        # Its owner may, and root.
+        self.assertTrue(self.ask_as(self.games, "PATCH", f"/v1/jobs/{job}", {"cancel": True})[1]["jobs"][0]["changed"])
+        self.assertEqual(self.wait_done(job)["outcome"], "cancelled")
+
+    def test_privacy(self):
+        self.submit_as(self.games, "sleep", "1000", name="secret")
+        listed = self.ask_as(self.news, "GET", "/v1/jobs")[1]["jobs"]
+        self.assertEqual(listed[0]["name"], "secret")
+        for privacy in ("limited", "own"):
+            self.write_config(f'[queue]\nprivacy = "{privacy}"\n')
+            os.kill(self.daemon.pid, 1)
+            wait_until(lambda: self.daemon.api.ask("GET", "/v1/queue")["settings"]["privacy"] == privacy, 20,
+                       "it is reloaded")
+            listed = self.ask_as(self.news, "GET", "/v1/jobs")[1]["jobs"]
+            if privacy == "own":
+                self.assertEqual(listed, [])
+                self.assertEqual(self.ask_as(self.news, "GET", "/v1/jobs/1")[0], 404)
+            else:
+                self.assertNotIn("name", listed[0])
+                self.assertEqual(listed[0]["user"], "games")
+            self.assertEqual(self.ask_as(self.games, "GET", "/v1/jobs")[1]["jobs"][0]["name"], "secret")
+
+    def test_a_log_cannot_be_made_where_its_user_cannot_write(self):
+        precious = os.path.join(self.directory, "precious")
+        with open(precious, "w", encoding="utf-8") as file:
+            file.write("kept")
+        os.chmod(precious, 0o644)
+        link = os.path.join(self.homes[self.games.pw_uid], "link")
+        os.symlink(precious, link)
+        for output in (precious, link, "/etc/never.log", self.homes[self.news.pw_uid] + "/log"):
+            job = self.submit_as(self.games, "echo", "overwritten", output=output)
+            done = self.wait_done(job)
+            self.assertEqual((done["outcome"], done["exit_status"]), ("failed", 125), done)
+            self.assertIn("log", done["note"], done)
+        with open(precious, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "kept")
+
+    def test_a_directory_that_its_user_cannot_enter(self):
+        job = self.submit_as(self.games, "pwd", directory="/root")
+        done = self.wait_done(job)
+        self.assertEqual((done["outcome"], done["exit_status"]), ("failed", 125), done)
+        self.assertIn("/root", done["note"])
+
+    def test_the_terminal_is_its_users(self):
+        job = self.submit_as(self.games, "sleep", "1000", interactive=True)
+        wait_until(lambda: self.job(job).get("pid"), 30, "it runs")
+        path = self.job(job)["attach"]
+        connect = "import socket, sys; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(sys.argv[1])"
+        for user, allowed in ((self.games, True), (self.news, False)):
+            done = subprocess.run([PYTHON, "-c", connect, path], user=user.pw_uid, group=user.pw_gid, extra_groups=[],
+                                  cwd="/", capture_output=True, text=True, check=False, timeout=30)
+            self.assertEqual(done.returncode == 0, allowed, done.stderr)
+            listing = subprocess.run(["ls", os.path.dirname(path)], user=user.pw_uid, group=user.pw_gid,
+                                     extra_groups=[], capture_output=True, check=False, timeout=30)
+            self.assertNotEqual(listing.returncode, 0)
+        self.daemon.api.ask("PATCH", "/v1/jobs/all", {"cancel": True})
+        self.wait_done(job)
+
+    def test_a_client_that_is_gone_lends_nobody_his_limits(self):
+        """A connection outlives the process that made it: whose limits would the job get?"""
+        connect = ("import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "
+                   "os.set_inheritable(s.fileno(), True); me = os.getpid(); os.fork() == 0 or os._exit(0); "
+                   "words = [sys.executable, '-c', sys.argv[2], str(s.fileno()), sys.argv[3], str(me)]; "
+                   "os.execv(words[0], words)")
+        speak = ("import os, socket, sys, time\n"
+                 "while os.path.exists('/proc/%s' % sys.argv[3]): time.sleep(0.01)\n"
+                 "s = socket.socket(fileno=int(sys.argv[1])); b = sys.argv[2].encode()\n"
+                 "s.sendall(b'POST /v1/jobs HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: %d\\r\\n\\r\\n' % len(b) + b)\n"
+                 "print(s.recv(65536).decode(), flush=True)\n")
+        body = json.dumps({"arguments": ["true"], "directory": "/", "environment": [], "output": "/dev/null"})
+        # The shell waits for the first process, so that nothing is left of it, and ends.
+        command = [PYTHON, "-c", connect, f"{self.runtime_dir}/api.sock", speak, body]
+        done = subprocess.run(["sh", "-c", '"$0" "$@"; true', *command], user=self.games.pw_uid,
+                              group=self.games.pw_gid, extra_groups=[], cwd="/", capture_output=True, text=True,
+                              timeout=60, check=False)
+        self.assertIn("403", done.stdout.split("\r\n")[0], done.stdout + done.stderr)
+        self.assertIn("resource limits are not known", done.stdout)
+
+
+if __name__ == "__main__":
+    main()
