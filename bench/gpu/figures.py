@@ -208,11 +208,4 @@ def run_figures(session):
     for program in ("gpumux_gpu_worker", "gpumux_gpu_launch"):
         if not os.path.exists(session.program(program)):
             raise Failed(f"{program} is not in {session.programs}: run tests/gpu/bundle.sh")
-    for part in (preload_cost, launch_cost, hand_over, torch_throughput, throughput):
-        if session.left() < 40:
-            session.add(SKIP, part.__name__, "out of time")
-            continue
-        try:
-            part(session)
-        except Failed as error:
-            session.add(FAIL, part.__name__, str(error))
+    session.run_parts((preload_cost, launch_cost, hand_over, torch_throughput, throughput), seconds=40)

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sharing costs and gives on a real GPU where memory fits: alone, two at once, drains, shares, idleness.
 tests/gpu/run.py calls run_sharing. Everything is compared in pairs, as in figures.py, or read from the lease trace."""
+import time
+
 from figures import pairs
 from parts_same import START_S, environment_of
 from support import FAIL, INFO, SKIP, Daemon, Failed, Group, median, percentile, run
@@ -31,6 +33,28 @@ def alone(session):
     session.check(ratio >= ALONE_LIMIT, "a training alone: within 0.5 % of native's speed",
                   f"{100 * ratio:.2f} %, {len(done)} pairs of {median(natives):.1f} s; native alone varies by "
                   f"{100 * (max(natives) - min(natives)) / median(natives):.1f} %")
+
+
+def host_costs(session):
+    """What the host spends on each kind of call, alone: natively, under gpumux, and with memory left to the driver."""
+    argv = session.workload("host_cost") + (["--windows", "5"] if session.quick else [])
+    seen = {"native": [], "gpumux": [], "paging off": []}
+    with Daemon(session, "host-costs") as daemon:
+        for i in range(2 if session.quick else 3):
+            for name, at, variables in (("native", None, {}), ("gpumux", daemon, {}),
+                                        ("paging off", daemon, {"GPUMUX_PAGING": "off"})):
+                short = f"host-cost.{name}.{i}".replace(" ", "-")
+                result = run(session, short, argv, at, START_S, **variables).result()
+                if result:
+                    seen[name].append(result["kinds"])
+    if not all(seen.values()):
+        raise Failed("host_cost.py failed")
+    for kind in seen["native"][0]:
+        least = {name: min(one[kind]["least_us"] for one in all_of) for name, all_of in seen.items()}
+        middle = {name: median([one[kind]["median_us"] for one in all_of]) for name, all_of in seen.items()}
+        cpu = {name: median([one[kind]["cpu_us"] for one in all_of]) for name, all_of in seen.items()}
+        session.add(INFO, f"host time alone, {kind}", "; ".join(
+            f"{name} {least[name]:.2f}, median {middle[name]:.2f}, processor {cpu[name]:.2f} us" for name in seen))
 
 
 def at_once(session, label, daemon, count=2):
@@ -168,15 +192,68 @@ def idleness(session):
                   f"{100 * idle:.2f} % between leases; {100 * worked:.1f} % of the time the GPU worked")
 
 
+# Saturating work in steps that each program waits for. `large` writes and reads a GiB in each of its kernels.
+KERNELS = {"small": ["--elements", "1048576", "--launches", "10", "--spin-us", "0"],
+           "large": ["--elements", "268435456", "--launches", "4", "--spin-us", "0"]}
+MATMULS = {"matmuls of 1024": ["--side", "1024", "--sync-every", "10"],
+           "matmuls of 8192": ["--side", "8192", "--sync-every", "2"]}
+GAIN_LIMIT = 0.98
+SATURATING_S = 6
+SETTLED_S = 9  # `auto` has chosen some 4 s after the last program has come
+VARIES = 0.01  # from run to run
+
+
+def saturated(session, label, argv, count, daemon=None, lead=1):
+    """What `count` programs get done a second, together, and why the mode was what it was."""
+    with Group(session, label, daemon) as group:
+        for i in range(count):
+            group.add(f"program{i}", argv + ["--lead", str(lead), "--seconds", str(SATURATING_S)])
+        group.wait_ready()
+        group.go()
+        time.sleep(lead + SATURATING_S / 2)
+        why = daemon.status()["gpus"][0].get("mode_why", "") if daemon else ""
+        group.wait(SATURATING_S + START_S)
+        results = [member.result() for member in group.members]
+        if not all(results):
+            failed = next(member for member in group.members if member.result() is None)
+            raise Failed(f"{failed.name}: {failed.why()}")
+    return sum(result["per_s"] for result in results), why
+
+
+def saturating_kind(session, kind, argv, counts, start_s):
+    """Against one program alone: under the driver's own time slicing, in mode auto, and by turns."""
+    name = kind.replace(" ", "-")
+    alone_per_s, _ = saturated(session, f"saturating-{name}-alone", argv, 1)
+    for count in counts:
+        if session.left() < 3 * (SATURATING_S + start_s) + SETTLED_S:
+            session.add(SKIP, f"{count} saturating programs, {kind}", "out of time")
+            continue
+        label = f"saturating-{name}-{count}"
+        kept = {"native": saturated(session, label + "-native", argv, count)[0] / alone_per_s}
+        with Daemon(session, label + "-auto", mode="auto") as daemon:
+            per_s, why = saturated(session, label + "-auto", argv, count, daemon, SETTLED_S)
+        kept["auto"] = per_s / alone_per_s
+        with Daemon(session, label + "-serial", mode="serial") as daemon:
+            kept["serial"] = saturated(session, label + "-serial", argv, count, daemon)[0] / alone_per_s
+        session.check(kept["auto"] >= GAIN_LIMIT and kept["auto"] >= kept["native"] - VARIES,
+                      f"{count} saturating programs, {kind}: 98 % of one alone", "; ".join(
+                          f"{way} {100 * part:.1f} %" for way, part in kept.items()) + f"; auto: {why}")
+
+
+def run_saturating(session):
+    """2, 4 and 8 programs that always have work: what they get done together."""
+    counts = (2, 4) if session.quick else (2, 4, 8)
+    for kind, options in KERNELS.items():
+        saturating_kind(session, kind + " kernels", [session.program("gpumux_gpu_worker")] + options, counts, 3)
+    if run(session, "import.torch", [session.python, "-c", "import torch"], seconds=START_S).code != 0:
+        return session.add(SKIP, "saturating matmuls", "no PyTorch")
+    for kind, options in MATMULS.items():
+        saturating_kind(session, kind, session.workload("matmul_rate") + options, counts[:2], 15)
+    return None
+
+
 def run_sharing(session):
-    for part in (drains, shares, idleness, alone, two_that_fit):
-        if session.left() < 40:
-            session.add(SKIP, part.__name__, "out of time")
-            continue
-        if part not in (shares, idleness) and "transformer" not in session.natives:
-            session.add(SKIP, part.__name__, "no PyTorch")
-            continue
-        try:
-            part(session)
-        except Failed as error:
-            session.add(FAIL, part.__name__, str(error))
+    if "transformer" not in session.natives:
+        session.add(SKIP, "drains, alone, two that fit", "no PyTorch")
+        return session.run_parts((shares, idleness), seconds=40)
+    return session.run_parts((drains, shares, idleness, alone, host_costs, two_that_fit), seconds=40)
