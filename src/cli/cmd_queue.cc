@@ -9,6 +9,7 @@
 #include "cli/jobs/job_calls.h"
 #include "cli/jobs/job_view.h"
 #include "cli/terminal.h"
+#include "cli/watch.h"
 
 namespace gpumux::cli {
 namespace {
@@ -25,15 +26,22 @@ struct ListOptions {
   std::string fields;
 };
 
-void add_list_options(CLI::App& app, ListOptions& options) {
+// The options of which a command has one at most: tables are not for programs, and programs look by themselves.
+struct ForPrograms {
+  CLI::Option* json;
+  CLI::Option* fields;
+};
+ForPrograms add_list_options(CLI::App& app, ListOptions& options) {
   auto* user = app.add_option("-u,--user", options.user, "Only this user's jobs")->type_name("NAME");
   app.add_flag("--mine", options.mine, "Only your own jobs")->excludes(user);
   auto* json = app.add_flag("--json", options.json, "Print them as the daemon does (docs/api.md, GET /v1/jobs)");
-  app.add_option("--format", options.fields, "Print these fields, with commas between their names, for programs")
-      ->type_name("FIELDS")
-      ->excludes(json);
+  auto* fields =
+      app.add_option("--format", options.fields, "Print these fields, with commas between their names, for programs")
+          ->type_name("FIELDS")
+          ->excludes(json);
   app.add_option("--runtime-dir", options.daemon.runtime_dir, "Ask the daemon whose sockets are in DIR")
       ->type_name("DIR");
+  return {json, fields};
 }
 
 constexpr char kFieldsHelp[] =
@@ -69,6 +77,18 @@ bool fields_are_wrong(const char* command, const ListOptions& options) {
   return true;
 }
 
+base::Result<std::vector<std::string>> look_at_queue(const api_client::Client& client,
+                                                     const api_client::JobQuery& query, const Output& output) {
+  auto page = all_jobs(client, query, kMostShownJobs);
+  if (!page) return tl::unexpected(page.error());
+  const auto state = client.queue();
+  sort_for_queue(page->jobs);
+  auto lines = queue_lines(page->jobs, state ? std::optional<api_client::QueueState>(*state) : std::nullopt,
+                           now_unix_ns(), output);
+  if (page->more) lines.emplace_back("... and more; gpumux queue --json has all");
+  return lines;
+}
+
 void print_lines(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) std::cout << line << "\n";
   std::cout << std::flush;
@@ -82,14 +102,16 @@ int queue_command(const std::vector<char*>& arguments) {
   bool all = false;
   CLI::App app("Shows the jobs that run and wait, their places, and why they wait.", "gpumux queue");
   app.add_flag("-a,--all", all, "Also those that are done");
-  add_list_options(app, options);
+  const ForPrograms for_programs = add_list_options(app, options);
+  Watch watch(app);
+  watch.option()->excludes(for_programs.json)->excludes(for_programs.fields);
   app.footer(std::string(kFieldsHelp) + R"(
 
 GPUS are those that a job has; in brackets those that it waits for. TIME is how long it has run or waited.
 
 Examples:
   gpumux queue
-  gpumux queue --mine
+  gpumux queue --mine --watch
   gpumux queue --format id,name,state,place
   gpumux queue --json | jq '.jobs[] | select(.state == "running") | .id'
 
@@ -104,13 +126,16 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
   const std::uint64_t no_limit = std::numeric_limits<std::uint64_t>::max();
   if (const auto exit_status = print_for_programs(kName, *client, options, query, no_limit)) return *exit_status;
 
-  auto page = all_jobs(*client, query, kMostShownJobs);
-  if (!page) return report_error(kName, page.error());
-  const auto state = client->queue();
-  sort_for_queue(page->jobs);
-  print_lines(queue_lines(page->jobs, state ? std::optional<api_client::QueueState>(*state) : std::nullopt,
-                          now_unix_ns(), look_at_stdout()));
-  if (page->more) print_lines({"... and more; gpumux queue --json has all"});
+  if (watch.is_wanted()) {
+    return watch.screens(kName, [&](const Output& output) -> base::Result<std::vector<std::string>> {
+      const auto again = api_client::Client::connect(options.daemon);
+      if (!again) return tl::unexpected(again.error());
+      return look_at_queue(*again, query, output);
+    });
+  }
+  const auto lines = look_at_queue(*client, query, look_at_stdout());
+  if (!lines) return report_error(kName, lines.error());
+  print_lines(*lines);
   return kExitOk;
 }
 

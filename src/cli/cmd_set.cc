@@ -5,6 +5,7 @@
 
 #include "api_client/client.h"
 #include "cli/command.h"
+#include "cli/jobs/job_calls.h"
 #include "cli/settings_change.h"
 #include "cli/status_view.h"
 #include "cli/terminal.h"
@@ -22,7 +23,8 @@ struct StandingOption {
   const char* meaning;
 };
 constexpr std::array<StandingOption, 3> kStandingOptions{{
-    {"priority", "--priority", "N", "With --tenant: before whom it goes, from -1000 to 1000, higher first, or default"},
+    {"priority", "--priority", "N",
+     "With --tenant or --job: before whom it goes, from -1000 to 1000, higher first, or default"},
     {"share", "--share", "X", "With --tenant: its part of the time among equals, from 0.01 to 100, or default"},
     {"max_share", "--max-share", "PART",
      "With --tenant: the most of all time that it may have, such as 30%, or default"},
@@ -91,16 +93,40 @@ int change_tenants(const api_client::Client& client, const std::vector<std::stri
   return kExitOk;
 }
 
+bool is_a_jobs(const std::vector<SettingValue>& changes) {
+  return changes.size() == 1 && changes[0].name == "priority" && changes[0].value != "default";
+}
+
+int change_jobs(const api_client::Client& client, const std::vector<std::string>& ids, const std::string& priority) {
+  const auto changes = change_named_jobs(client, ids, "{\"priority\":" + priority + "}");
+  if (!changes) return report_error(kName, changes.error());
+  int status = kExitOk;
+  for (const api_client::JobChange& change : *changes) {
+    // What it is now: a user's may be bounded.
+    const auto job = change.error ? base::Result<api_client::Job>(tl::unexpected(*change.error))
+                                  : client.job(std::to_string(change.id));
+    if (job) {
+      std::cout << "job " << job->id << ": priority " << job->priority
+                << (job->state == "done" ? ", and is done already" : "") << "\n";
+    } else {
+      status = report_error(kName, job.error());
+    }
+  }
+  std::cout << std::flush;
+  return status;
+}
+
 }  // namespace
 
 int set_command(const std::vector<char*>& arguments) {
   api_client::Options options;
   std::vector<std::string> gpus;
   std::vector<std::string> tenants;
+  std::vector<std::string> jobs;
   bool save = false;
   CLI::App app(
-      "Changes settings of GPUs while programs run, or how a running program stands before others, and prints what is "
-      "now in force.",
+      "Changes settings of GPUs while programs run, how a running program stands before others, or a job's priority, "
+      "and prints what is now in force.",
       "gpumux set");
   app.add_option("GPU", gpus, "Indices, UUIDs, or all (the default)")->type_name("");
   const auto rules = setting_rules();
@@ -113,6 +139,10 @@ int set_command(const std::vector<char*>& arguments) {
   }
   app.add_option("--tenant", tenants, "A running program's process id; may be given several times")
       ->type_name("PID")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--job", jobs, "A job's id, for its priority; may be given several times")
+      ->type_name("ID")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   std::array<std::string, kStandingOptions.size()> standing;
@@ -129,10 +159,12 @@ int set_command(const std::vector<char*>& arguments) {
   gpumux set 0 1 --policy fifo --max-runtime 5m --save
   gpumux set --tenant 4711 --priority 5
   gpumux set --tenant 4711 --priority default --max-share 30%
+  gpumux set --job 17 --priority 10
 
 Only the daemon's owner, root and members of the group gpumux may change settings, and put a program above others;
 who started a program may change how it stands below that. That lasts as long as the program is connected: when the
-daemon restarts, a program stands again as it started.
+daemon restarts, a program stands again as it started. A job's owner may change its priority, up to what the
+administrator lets him have; that lasts.
 
 Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
@@ -155,13 +187,22 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
     }
     standing_changes.push_back({kStandingOptions[i].name, standing[i]});
   }
-  if (tenants.empty() != standing_changes.empty()) {
-    say_error(kName, tenants.empty() ? "whose priority or share? Name the program with --tenant PID"
-                                     : "nothing to change: name --priority, --share or --max-share with --tenant");
-    return kExitUsage;
-  }
-  if (!tenants.empty() && (!changes.empty() || !gpus.empty() || save)) {
-    say_error(kName, "settings of GPUs, and --save, do not go with --tenant: use two commands");
+  const bool are_gpus = tenants.empty() && jobs.empty();
+  const char* const wrong =
+      !tenants.empty() && !jobs.empty() ? "--tenant and --job do not go together: use two commands"
+      : !are_gpus && (!changes.empty() || !gpus.empty() || save)
+          ? "settings of GPUs, and --save, do not go with --tenant and --job: use two commands"
+      : are_gpus && !standing_changes.empty()
+          ? "whose priority or share? Name the program with --tenant PID, or the job with --job ID"
+      : !tenants.empty() && standing_changes.empty()
+          ? "nothing to change: name --priority, --share or --max-share with --tenant"
+      : !jobs.empty() && !is_a_jobs(standing_changes)
+          ? "a job has a priority to be changed, and nothing else: name --priority N with --job"
+      : are_gpus && changes.empty()
+          ? "nothing to change: name at least one setting, for example --quantum 50ms; see `gpumux set --help`"
+          : nullptr;
+  if (wrong != nullptr) {
+    say_error(kName, wrong);
     return kExitUsage;
   }
   for (const std::string& gpu : gpus) {
@@ -170,14 +211,16 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
       return kExitUsage;
     }
   }
-  if (changes.empty() && tenants.empty()) {
-    say_error(kName,
-              "nothing to change: name at least one setting, for example --quantum 50ms; see `gpumux set --help`");
-    return kExitUsage;
+  for (const std::string& job : jobs) {
+    if (const auto checked = api_client::check_job_id(job); !checked) {
+      say_error(kName, checked.error().message());
+      return kExitUsage;
+    }
   }
 
   const auto client = api_client::Client::connect(options);
   if (!client) return report_error(kName, client.error());
+  if (!jobs.empty()) return change_jobs(*client, jobs, standing_changes[0].value);
   if (!tenants.empty()) return change_tenants(*client, tenants, settings_body(standing_changes, false));
   return change_gpus(*client, gpus, settings_body(changes, save));
 }

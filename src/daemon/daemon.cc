@@ -290,6 +290,8 @@ void Daemon::Impl::open_jobs() {
   jobs_.open({.state_dir = options_.state_dir, .runtime_dir = options_.runtime_dir, .is_private = options_.is_private},
              std::move(gpus), queue_config(), job_tenants_);
   api_.set_jobs(&job_api_);
+  translator_.set_granted_priority(
+      [this](uid_t uid, const std::string& run) { return jobs_.granted_priority(uid, run); });
   // Not from within: what changes comes to rest first.
   translator_.on_run_changed([this](uid_t, const std::string&) {
     if (!std::exchange(runs_changed_, true)) {

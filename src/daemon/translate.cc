@@ -304,7 +304,13 @@ base::Status Translator::on(Session& session, const wire::Idling& idling) {
   return {};
 }
 
-// Anybody may ask for less than others; for more only who may change settings.
+// Anybody may ask for less than others; for more only who may change settings, and a priority that the run was granted.
+std::int32_t Translator::allowed_priority(const Session& session, std::int32_t asked) const {
+  if (access_.may_change(session.peer)) return asked;
+  const std::int32_t granted = granted_priority_ ? granted_priority_(session.peer.uid, session.run) : 0;
+  return std::min(asked, std::max(granted, 0));
+}
+
 base::Standing Translator::standing_of(const Session& session, const wire::Hello& hello) const {
   base::Standing standing;
   standing.priority = std::clamp(hello.priority, -base::kMostPriority, base::kMostPriority);
@@ -312,7 +318,7 @@ base::Standing Translator::standing_of(const Session& session, const wire::Hello
   if (hello.max_share != 0) standing.max_share = std::min(hello.max_share, base::kWholeGpu);
   if (access_.may_change(session.peer)) return standing;
   const base::Standing asked = standing;
-  standing.priority = std::min(standing.priority, 0);
+  standing.priority = allowed_priority(session, standing.priority);
   standing.share = std::min(standing.share, base::kOneShare);
   if (standing != asked) {
     log_warning("a tenant may not stand above others: only who may change settings may (admin_groups)",
@@ -358,6 +364,15 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
                                                        {"share", base::format_share(wanted.share)},
                                                        {"max_share", base::format_max_share(wanted.max_share)}});
   return {};
+}
+
+void Translator::set_run_priority(uid_t uid, const std::string& run, std::int32_t priority) {
+  for (const auto& entry : sessions_) {
+    Session& session = *entry.second;
+    if (session.peer.uid != uid || session.run != run) continue;
+    session.standing.priority = session.first_standing.priority = allowed_priority(session, priority);
+    session.for_each_slot([&](std::uint32_t, const Slot& slot) { tell_standing(session, slot); });
+  }
 }
 
 // ---- memory -------------------------------------------------------------------------------------

@@ -88,6 +88,14 @@ class Translator {
   }
   std::vector<RunMemory> memory_outside(const std::set<RunKey>& runs) const;
 
+  // The priority that a user's run may have beyond what anybody may ask for, which is 0.
+  void set_granted_priority(std::function<std::int32_t(uid_t, const std::string&)> granted) {
+    granted_priority_ = std::move(granted);
+  }
+
+  // Those of its programs that are connected; later ones say it themselves. As far as it may be.
+  void set_run_priority(uid_t uid, const std::string& run, std::int32_t priority);
+
   // Who lends host memory; without one, nobody is lent any.
   void set_host_memory(HostMemory* host);
   // Whether seats that are opened now may be those of tenants that come back after a restart of the daemon.
@@ -149,6 +157,7 @@ class Translator {
   void tell_spare(Session& session);
   sched::Quota quota_of(const Session& session, const wire::Hello& hello);
   void tell_standing(const Session& session, const Slot& slot);
+  std::int32_t allowed_priority(const Session& session, std::int32_t asked) const;
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
   void forget_slot(const Session& session, const Slot& slot);
   base::Status check_slot(std::uint32_t slot) const;
@@ -168,6 +177,7 @@ class Translator {
   const AccessRules& access_;
   Options options_;
   std::function<void(const Session&)> changed_;
+  std::function<std::int32_t(uid_t, const std::string&)> granted_priority_;
   std::function<void(bool)> hand_over_;
   std::unordered_map<base::TenantId, Session*> sessions_;
   std::vector<base::TenantId> unwritable_;

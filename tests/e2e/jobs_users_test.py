@@ -13,6 +13,7 @@ import os
 import pathlib
 import pwd
 import resource
+import shutil
 import subprocess
 import sys
 import unittest
@@ -59,10 +60,17 @@ class Users(GpumuxTest):
             self.homes[user.pw_uid] = os.path.join(self.directory, user.pw_name)
             os.mkdir(self.homes[user.pw_uid], 0o700)
             os.chown(self.homes[user.pw_uid], user.pw_uid, user.pw_gid)
-        self.daemon = SystemDaemon(self.machine, self.runtime_dir, {"mode": "serial", "library": paths.LIBRARY},
+        library = self.hand_out(paths.LIBRARY)
+        self.daemon = SystemDaemon(self.machine, self.runtime_dir, {"mode": "serial", "library": library},
                                    ["--config", self.write_config("")])
         self.daemons.append(self.daemon)
         self.daemon.start()
+
+    def hand_out(self, *built):
+        """Copies that every user may read, for the build may lie where they may not go; the first one's path."""
+        for path in built:
+            shutil.copy(path, self.directory)
+        return os.path.join(self.directory, built[0].name)
 
     def write_config(self, text):
         path = os.path.join(self.directory, "gpumux.toml")
@@ -196,6 +204,30 @@ class Users(GpumuxTest):
             self.assertNotEqual(listing.returncode, 0)
         self.daemon.api.ask("PATCH", "/v1/jobs/all", {"cancel": True})
         self.wait_done(job)
+
+    def test_its_programs_have_its_priority_within_a_cap(self):
+        self.daemon.terminate()
+        self.write_config("[queue]\npriority_cap = 5\n")
+        self.daemon.start()
+        machine = pathlib.Path(self.machine.directory)
+        for path in (machine, *machine.iterdir()):
+            path.chmod(0o777)
+        worker = [self.hand_out(paths.PROGRAMS / "worker", *paths.SIM_LIBRARIES.iterdir()), "--steps", "1000000"]
+        environment = [f"PATH={os.environ['PATH']}", f"GPUMUX_SIM_DIR={machine}", f"LD_LIBRARY_PATH={self.directory}"]
+
+        def priority_on_the_gpu(**fields):
+            job = self.submit_as(self.games, *worker, environment=environment, **fields)
+            seat = wait_until(lambda: next(iter(self.daemon.api.seats()), None), 30,
+                              lambda: f"its program has a seat: {self.output(self.games, job)}")
+            self.assertEqual(seat["uid"], self.games.pw_uid)
+            self.assertEqual(self.ask_as(self.games, "PATCH", f"/v1/jobs/{job}", {"cancel": True})[0], 200)
+            self.wait_done(job)
+            return seat["priority"]
+
+        self.assertEqual([priority_on_the_gpu(priority=priority) for priority in (9, 3, -4)], [5, 3, -4])
+        # Where nobody has said how high it may be, it goes before other jobs only.
+        self.daemon.api.ask("PATCH", f"/v1/queue/users/{self.games.pw_uid}", {"priority_cap": None})
+        self.assertEqual(priority_on_the_gpu(priority=9), 0)
 
     def test_a_client_that_is_gone_lends_nobody_his_limits(self):
         """A connection outlives the process that made it: whose limits would the job get?"""

@@ -24,6 +24,8 @@ class JobPrograms {
   virtual void suspend(uid_t uid, const std::string& run) = 0;
   // They wait for their turns again.
   virtual void resume(uid_t uid, const std::string& run) = 0;
+  // Before whom they go from now on, as far as their user may have that.
+  virtual void set_priority(uid_t uid, const std::string& run, std::int32_t priority) = 0;
   virtual ProgramsState state(uid_t uid, const std::string& run) const = 0;
 };
 

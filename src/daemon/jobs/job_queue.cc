@@ -453,12 +453,21 @@ bool JobQueue::change(JobId job, Change change, std::int32_t priority) {
     return std::visit([job]<class C>(const C& c) { return c.job == job; }, command);
   });
   hand_over(std::move(commands), {}, nullptr);
+  if (changed && change == Change::kPriority) {
+    if (const auto at = standing(job)) runs_->set_priority(job, at->priority);
+  }
   return changed;
+}
+
+// One that was lost and waits to run again is not.
+bool JobQueue::is_started(JobId job) const {
+  const auto at = standing(job);
+  return at && at->state != JobState::kHeld && at->state != JobState::kQueued && at->state != JobState::kStarting;
 }
 
 void JobQueue::wait(JobId job, bool until_started, Duration patience, std::function<void()> callback) {
   const auto owner = owners_.find(job);
-  if (owner == owners_.end() || (until_started && owner->second.has_started)) {
+  if (owner == owners_.end() || (until_started && is_started(job))) {
     asio::post(io_, std::move(callback));
     return;
   }
@@ -501,6 +510,18 @@ void JobQueue::put_value(std::string key, std::string value, std::function<void(
                         if (*alive) reply(status);
                       });
                     });
+}
+
+std::int32_t JobQueue::granted_priority(uid_t uid, const std::string& run) const {
+  const auto own = limits_.find(uid);
+  const core::UserLimits& limits = own != limits_.end() ? own->second : config_.core.limits;
+  if (runs_ == nullptr || run.empty() || limits.priority_cap == core::kNoPriorityCap) return 0;
+  std::int32_t granted = 0;
+  runs_->for_each_run([&](JobId job, uid_t owner, const std::string& name) {
+    if (owner != uid || name != run) return;
+    if (const auto at = standing(job)) granted = std::min(at->priority, limits.priority_cap);
+  });
+  return granted;
 }
 
 void JobQueue::set_paused(bool is_paused, std::function<void(Status)> reply) {

@@ -96,12 +96,15 @@ class JobQueue {
     std::uint32_t uid = 0;
     std::uint32_t array_index = 0;
     sched::jobs::JobId array = sched::jobs::kNoJob;
-    bool has_started = false;
+    bool has_started = false;  // once
   };
   const Owner* find(sched::jobs::JobId job) const;
   std::vector<sched::jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending
   std::vector<sched::jobs::JobId> elements(sched::jobs::JobId array) const;            // that are not done
   std::optional<sched::jobs::JobStanding> standing(sched::jobs::JobId job) const { return core_.standing(job); }
+  // The lease priority that is granted to the programs of a user's run (GPUMUX_RUN_ID): its job's, if somebody has set
+  // how high that may be; 0 if nobody has, or it is no job's.
+  std::int32_t granted_priority(uid_t uid, const std::string& run) const;
   std::optional<JobRuns::View> view(sched::jobs::JobId job) const;
   // Why it did not start, or could not be suspended, lately.
   std::string note(sched::jobs::JobId job) const;
@@ -150,6 +153,7 @@ class JobQueue {
   void hand_over(std::vector<sched::jobs::Command> commands, std::vector<store::Insert> inserts,
                  std::function<void(base::Status)> after);
   store::Update update_of(const sched::jobs::Record& record, Batch& batch);
+  bool is_started(sched::jobs::JobId job) const;
   void stored(const std::shared_ptr<Batch>& batch, base::Status status);
   void settle_batches();
   void keep_unsaved(Batch& batch);

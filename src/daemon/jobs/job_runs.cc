@@ -475,6 +475,11 @@ void JobRuns::resume(const core::Resume& command) {
   if (run->link) run->link->resume(++run->sequence);
 }
 
+void JobRuns::set_priority(JobId job, std::int32_t priority) {
+  const auto run = runs_.find(job);
+  if (run != runs_.end()) programs_.set_priority(run->second->uid, run->second->run, priority);
+}
+
 // ---- after a restart ---------------------------------------------------------------------------------------
 
 JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32_t uid) {

@@ -75,6 +75,8 @@ class JobRuns {
   void start(const sched::jobs::Start& command, std::uint32_t uid);
   void suspend(const sched::jobs::Suspend& command);
   void resume(const sched::jobs::Resume& command);
+  // Of its programs, on the GPU. Nothing if it has none.
+  void set_priority(sched::jobs::JobId job, std::int32_t priority);
   void cancel(sched::jobs::JobId job, std::uint32_t attempt, wire::EndReason reason, base::Duration grace);
   // Its end is stored: its directory is not needed any more.
   void forget(sched::jobs::JobId job, std::uint32_t attempt);

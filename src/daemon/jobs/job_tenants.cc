@@ -36,6 +36,11 @@ void JobTenants::resume(uid_t uid, const std::string& run) {
   settle_();
 }
 
+void JobTenants::set_priority(uid_t uid, const std::string& run, std::int32_t priority) {
+  translator_.set_run_priority(uid, run, priority);
+  settle_();
+}
+
 ProgramsState JobTenants::state(uid_t uid, const std::string& run) const {
   const RunState state = translator_.run_state(uid, run);
   return {.is_off = state.is_parked, .is_stuck = state.is_stuck, .why = state.why};

@@ -22,6 +22,7 @@ class JobTenants : public JobPrograms {
   JobTenants(const Leases& leases, const Rooms& rooms, Translator& translator, std::function<void()> settle);
   void suspend(uid_t uid, const std::string& run) override;
   void resume(uid_t uid, const std::string& run) override;
+  void set_priority(uid_t uid, const std::string& run, std::int32_t priority) override;
   ProgramsState state(uid_t uid, const std::string& run) const override;
 
   // Tells the queue of memory that jobs cannot have: what is not ours, and what tenants of no job have. What a
