@@ -202,6 +202,24 @@ TEST_F(Runners, RunTheSetUpCommandFirst) {
   EXPECT_EQ(said(log, "open"), "0 1 2") << "nothing of the way here is left open";
 }
 
+TEST_F(Runners, FindWhatTheSubmitterFoundAfterAProfileThatForgetsIt) {
+  const std::string conda = home_ + "/conda/bin", venv = home_ + "/venv/bin";
+  for (const std::string& folder : {conda, venv}) std::filesystem::create_directories(folder);
+  std::ofstream(conda + "/conda") << "#!/bin/sh\n[ \"$1 $2\" = 'shell.bash hook' ] && echo 'export HOOKED=yes'\n";
+  std::ofstream(venv + "/torchrun") << "#!/bin/sh\necho \"torchrun of the venv, conda $HOOKED\"\n";
+  for (const std::string& file : {conda + "/conda", venv + "/torchrun"}) ::chmod(file.c_str(), 0755);
+  std::ofstream(home_ + "/.bash_profile") << "export PATH=/usr/bin:/bin\n";
+  auto spec = make_spec({"describe"});
+  spec.arguments = {"torchrun"};
+  spec.setup_command = "test \"$HOOKED\" = yes";
+  std::erase_if(spec.environment, [](const std::string& entry) { return entry.starts_with("PATH="); });
+  spec.environment.push_back("PATH=" + venv + ":/usr/bin");
+  spec.environment.push_back("CONDA_EXE=" + conda + "/conda");
+  const auto end = run(spec);
+  EXPECT_EQ(end.code, 0u) << log_of(spec);
+  EXPECT_NE(log_of(spec).find("torchrun of the venv, conda yes\n"), std::string::npos) << log_of(spec);
+}
+
 TEST_F(Runners, FailWithTheSetUpCommand) {
   const auto status = [&](const std::string& setup) {
     auto spec = make_spec({"once", home_ + "/ran"});

@@ -17,15 +17,20 @@
 namespace gpumux::runner {
 namespace {
 
-// $1 is the set-up command, $2 the job's directory. A profile may have changed the directory: it is the job's again
-// when the set-up command begins, which itself may change it. conda's hook is for `conda activate`; a broken conda is
-// no reason to fail a job that does not use it. `eval` keeps errors of syntax, unfinished quotes and here-documents
-// within the set-up command, and its text is put together before the shift that empties "$@". Not `eval || exit`: that
-// would turn off the set-up command's own `set -e`.
+// $1 is the set-up command, $2 the job's directory, $3 the submitter's PATH. A profile may have changed the directory:
+// it is the job's again when the set-up command begins, which itself may change it. A profile may have forgotten the
+// PATH (Debian's does): what the submitter's shell found is found first again. conda's hook is for `conda activate`; a
+// shell that was initialized for conda knows where it is by CONDA_EXE; a broken conda is no reason to fail a job that
+// does not use it. `eval` keeps errors of syntax, unfinished quotes and here-documents within the set-up command, and
+// its text is put together before the shift that empties "$@". Not `eval || exit`: that would turn off the set-up
+// command's own `set -e`.
 constexpr char kSetupScript[] =
-    "if command -v conda >/dev/null 2>&1; then eval \"$(conda shell.bash hook)\"; fi\n"
+    "[ -z \"$3\" ] || [ \"$PATH\" = \"$3\" ] || PATH=$3:$PATH\n"
+    "if command -v \"${CONDA_EXE:-conda}\" >/dev/null 2>&1; then\n"
+    "eval \"$(\"${CONDA_EXE:-conda}\" shell.bash hook)\"\n"
+    "fi\n"
     "[ . -ef \"$2\" ] || cd -- \"$2\" || exit\n"
-    "eval 'shift 2\n'\"$1\"\n"
+    "eval 'shift 3\n'\"$1\"\n"
     "case $? in 0) ;; *) exit $? ;; esac\n"
     "exec /proc/self/fd/62 --launch\n";
 static_assert(kProgramFd == 62);
@@ -151,8 +156,12 @@ void run_setup(const wire::RunnerSpec& spec, int report, int program) {
                               "below 64?): ") +
                       ::strerror(errno));
   }
+  std::string path;
+  for (const std::string& entry : spec.environment) {
+    if (name_of(entry) == "PATH") path = value_of(entry);
+  }
   const std::vector<std::string> arguments = {
-      "bash", "-l", "-c", kSetupScript, "gpumux-set-up", spec.setup_command, spec.directory};
+      "bash", "-l", "-c", kSetupScript, "gpumux-set-up", spec.setup_command, spec.directory, path};
   auto list = pointers(spec.environment);
   const auto argument_list = pointers(arguments);
   replace_environment(list);
