@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "base/units.h"
+#include "daemon/trust_domain.h"
 #include "os/unix_socket.h"
 
 namespace gpumux::daemon {
@@ -55,7 +56,7 @@ bool any_in(const std::vector<gid_t>& groups, const std::vector<gid_t>& allowed)
 base::Result<Peer> peer_of(int socket) {
   const auto credentials = os::peer_credentials(socket);
   if (!credentials) return tl::unexpected(credentials.error());
-  Peer peer{credentials->pid, credentials->uid, {credentials->gid}};
+  Peer peer{credentials->pid, credentials->uid, {credentials->gid}, !is_on_this_machine(credentials->pid)};
   // The kernel answers with the length that it needs when the buffer is too small.
   std::vector<gid_t> groups(32);
   for (int attempt = 0; attempt < 2; ++attempt) {
@@ -105,6 +106,7 @@ bool AccessRules::may_connect(const Peer& peer) const {
 }
 
 bool AccessRules::may_change(const Peer& peer) const {
+  if (peer.is_contained) return false;
   if (peer.uid == owner_ || peer.uid == 0) return true;
   return !private_ && any_in(peer.groups, admin_groups_);
 }

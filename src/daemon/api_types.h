@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,7 +24,8 @@ struct ApiRequest {
 
 struct ApiResponse {
   unsigned status = 200;
-  std::string body;  // JSON
+  std::string body;                   // JSON
+  std::shared_ptr<void> permit = {};  // goes when the client has the answer, or is gone
 };
 
 // The client is sent the trace from `since` on, and with `follow` what comes.

@@ -5,12 +5,16 @@
 // next; each seat's mappings are a table of the test's.
 #include "daemon/host_memory.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <vector>
@@ -373,6 +377,38 @@ TEST(TrustDomain, IsOfAUserInItsNamespaces) {
   EXPECT_EQ(trust_domain(::getpid(), 0), own);
   EXPECT_NE(trust_domain(::getpid(), 1), own);
   EXPECT_EQ(trust_domain(-1, 0), "");
+}
+
+// Asks of a child that has gone elsewhere by `leave`; none: it may not.
+std::optional<bool> is_on_this_machine_after(bool (*leave)()) {
+  int ready[2], end[2];
+  EXPECT_EQ(::pipe2(ready, O_CLOEXEC) + ::pipe2(end, O_CLOEXEC), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(end[1]);
+    char word = leave() ? 'y' : 'n';
+    if (::write(ready[1], &word, 1) != 1 || ::read(end[0], &word, 1) != 0) ::_exit(1);
+    ::_exit(0);
+  }
+  ::close(end[0]);
+  char word = 'n';
+  EXPECT_EQ(::read(ready[0], &word, 1), 1);
+  const bool is = is_on_this_machine(child);
+  ::close(end[1]);
+  ::waitpid(child, nullptr, 0);
+  ::close(ready[0]);
+  ::close(ready[1]);
+  return word == 'y' ? std::optional(is) : std::nullopt;
+}
+
+TEST(TrustDomain, ContainersAreNotTheMachine) {
+  EXPECT_TRUE(is_on_this_machine(::getpid()));
+  EXPECT_FALSE(is_on_this_machine(0));
+  EXPECT_EQ(is_on_this_machine_after([] { return true; }), true);
+  EXPECT_NE(is_on_this_machine_after([] { return ::chroot("/tmp") == 0 && ::chdir("/") == 0; }), true);
+  EXPECT_NE(is_on_this_machine_after([] { return ::unshare(CLONE_NEWUSER) == 0; }), true);
+  // A service's mounts are its own, and it is of the machine.
+  EXPECT_NE(is_on_this_machine_after([] { return ::unshare(CLONE_NEWNS) == 0; }), false);
 }
 
 }  // namespace

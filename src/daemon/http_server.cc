@@ -167,12 +167,14 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     response_.set(http::field::cache_control, "no-store");
     response_.keep_alive(keep);
     response_.body() = std::move(answer.body);
+    permit_ = std::move(answer.permit);
     response_.prepare_payload();
     stream_.expires_after(kWriteTimeout);
     http::async_write(stream_, response_,
                       [self = shared_from_this(), keep](const boost::system::error_code& error, std::size_t) {
                         if (!self->open_) return;
                         if (error || !keep) return self->server_.remove(*self);
+                        self->permit_.reset();
                         self->response_.body().clear();
                         self->response_.body().shrink_to_fit();
                         self->read();
@@ -261,6 +263,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   http::response<http::string_body> response_;
+  std::shared_ptr<void> permit_;  // of the response
   bool open_ = true;
   bool chunked_ = true;
   bool follow_ = false;

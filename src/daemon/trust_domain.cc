@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 
@@ -12,16 +13,49 @@ namespace gpumux::daemon {
 namespace {
 
 constexpr std::size_t kMaxLabel = 4096;
+constexpr std::size_t kMaxStatus = 65536;
+
+// What a name leads to, whatever names there are of it. Empty: it cannot be looked at.
+std::string identity(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return {};
+  return std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino);
+}
+
+// How many pid namespaces a process is in, counted from ours: one number for each.
+std::string pid_namespaces(const std::string& process) {
+  const std::string status = read_file(process + "/status", kMaxStatus).value_or("");
+  const std::size_t line = status.find("\nNSpid:");
+  if (line == std::string::npos) return {};
+  const std::string numbers = status.substr(line + 7, status.find('\n', line + 1) - line - 7);
+  return std::to_string(std::count(numbers.begin(), numbers.end(), '\t'));
+}
+
+std::string user_mapping(const std::string& process) { return read_file(process + "/uid_map", kMaxLabel).value_or(""); }
+
+// Whoever may not trace a process cannot see it (a daemon without CAP_SYS_PTRACE).
+std::string root(const std::string& process) { return identity(process + "/root"); }
 
 }  // namespace
+
+bool is_on_this_machine(pid_t pid) {
+  if (pid <= 0) return false;  // in a pid namespace that cannot be seen from here
+  const std::string process = "/proc/" + std::to_string(pid);
+  // A service has a mount namespace of its own as often as not, and a user's session may: only the root says something.
+  const auto is_same = [&](const auto& look) {
+    const std::string ours = look("/proc/1").empty() ? look("/proc/self") : look("/proc/1");
+    return look(process) == ours;
+  };
+  return is_same(pid_namespaces) && is_same(user_mapping) && (root(process).empty() || is_same(root));
+}
 
 std::string trust_domain(pid_t pid, uid_t uid) {
   const std::string process = "/proc/" + std::to_string(pid);
   std::string domain = std::to_string(uid);
   for (const char* name : {"user", "pid", "mnt"}) {
-    struct stat space {};
-    if (::stat((process + "/ns/" + name).c_str(), &space) != 0) return {};
-    domain += "/" + std::to_string(space.st_dev) + ":" + std::to_string(space.st_ino);
+    const std::string space = identity(process + "/ns/" + name);
+    if (space.empty()) return {};
+    domain += "/" + space;
   }
   const auto label = read_file(process + "/attr/current", kMaxLabel);
   if (label) return domain + "/" + *label;

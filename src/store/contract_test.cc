@@ -184,12 +184,17 @@ TEST_P(Contract, ElementsOfAnArray) {
   for (std::uint64_t id = 1; id <= 4; ++id) {
     Insert element = insert(id);
     if (id != 2) element.job.spec.array = JobId{1};
+    element.job.spec.array_index = static_cast<std::uint32_t>(10 * id);
     changes.push_back(element);
   }
   put(changes);
   Query query;
   query.array = JobId{1};
   EXPECT_EQ(ids(query), "1 3 4 ");
+  query.array_index = 30;
+  EXPECT_EQ(ids(query), "3 ");
+  query.array_index = 20;
+  EXPECT_EQ(ids(query), "");
 }
 
 TEST_P(Contract, UnfinishedOnesWithTheFatesOfWhatTheyWaitFor) {

@@ -102,6 +102,7 @@ struct Query {
   std::optional<std::uint32_t> uid;
   enum class Which { kAll, kUnfinished, kDone } which = Which::kAll;
   std::optional<JobId> array;
+  std::optional<std::uint32_t> array_index;  // one element of it
   bool newest_first = false;
   JobId beyond;  // the last id of the page before; 0: the first page
   std::uint32_t at_most = 100;

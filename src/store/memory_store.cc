@@ -64,6 +64,7 @@ class MemoryStore final : public JobStore {
       const bool done = job.core.state == JobState::kDone;
       if (query.uid && job.spec.uid != *query.uid) return true;
       if (query.array && job.spec.array != *query.array) return true;
+      if (query.array_index && job.spec.array_index != *query.array_index) return true;
       if (query.which == Query::Which::kUnfinished && done) return true;
       if (query.which == Query::Which::kDone && !done) return true;
       page.more = page.jobs.size() == at_most;

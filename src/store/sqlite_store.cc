@@ -368,6 +368,7 @@ class SqliteStore final : public JobStore {
       if (query.which == Query::Which::kDone) sql += " AND state = 8";
       if (query.uid) sql += " AND uid = ?3";
       if (query.array) sql += " AND array = ?4 AND array <> 0";
+      if (query.array_index) sql += " AND array_index = ?5";
       sql += query.newest_first ? " ORDER BY id DESC LIMIT ?2" : " ORDER BY id LIMIT ?2";
       SQLite::Statement select(read_db_, sql);
       const bool from_the_end = query.newest_first && query.beyond == sched::jobs::kNoJob;
@@ -375,6 +376,7 @@ class SqliteStore final : public JobStore {
       select.bind(2, static_cast<std::int64_t>(at_most) + 1);
       if (query.uid) select.bind(3, static_cast<std::int64_t>(*query.uid));
       if (query.array) select.bind(4, as_signed(query.array->value));
+      if (query.array_index) select.bind(5, static_cast<std::int64_t>(*query.array_index));
       Page page;
       while (select.executeStep()) {
         page.more = page.jobs.size() == at_most;

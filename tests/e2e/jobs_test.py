@@ -6,11 +6,14 @@ Method: jobs are handed in as a user does it; what they print, their order, thei
 compared with what docs/jobs.md promises. Nothing is waited for but by its condition.
 """
 
+import contextlib
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
@@ -288,6 +291,104 @@ class Jobs(GpumuxTest):
         self.assertEqual(self.job(waiting)["reason"], "paused")
         self.ask("admin", "unpause")
         self.wait_done(waiting, "ok")
+
+    def restart_with(self, state_dir=None, **settings):
+        self.daemon.terminate()
+        self.daemon.settings.update(settings)
+        self.daemon.state_dir = state_dir or self.daemon.state_dir
+        self.daemon.start()
+
+    def test_a_higher_priority_takes_a_running_jobs_place(self):
+        self.restart_with(queue_preempt="true")
+        options = {"steps": 400, "step_us": 2000}
+        want = self.native_digest(**options)
+        low = self.submit(*self.worker(**options), gpu_ids=0, mem="900M")
+        self.wait_state(low, "running")
+        same = self.submit("true", gpu_ids=0, mem="900M")
+        high = self.submit("true", gpu_ids=0, mem="900M", priority=5)
+        self.wait_done(high, "ok")
+        self.assertNotEqual(self.job(low)["state"], "done")
+        self.assertEqual(self.job(same)["state"], "queued")
+        self.wait_done(low, "ok")
+        self.wait_done(same, "ok")
+        self.assertIn(want, self.output(low))
+
+    def test_jobs_page_in_turns_where_more_is_promised_than_there_is(self):
+        self.restart_with(queue_oversubscribe="2")
+        options = {"steps": 300, "step_us": 2000}
+        want = self.native_digest(**options)
+        jobs = [self.submit(*self.worker(**options), gpu_ids=0, mem="900M") for _ in range(3)]
+        for job in jobs[:2]:
+            self.wait_state(job, "running")
+        self.assertEqual(self.job(jobs[2])["reason"], "gpu_memory")
+        for job in jobs:
+            self.wait_done(job, "ok")
+            self.assertIn(want, self.output(job))
+
+    def test_a_job_whose_runner_is_told_to_stop_is_lost(self):
+        """As when the machine shuts down: what it makes of SIGTERM is not how it would have ended."""
+        polite = ("sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.01; done")
+        jobs = [self.submit(*polite, gpu_ids=0, mem="100M"), self.submit(*polite, gpu_ids=0, mem="100M", requeue=True)]
+        after = self.submit("true", after=f"ok:{jobs[0]}")
+        for job in jobs:
+            self.wait_state(job, "running")
+            pid = wait_until(lambda job=job: self.job(job).get("pid"), 20, "it has a process")
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
+                os.kill(int(stat.read().rpartition(")")[2].split()[1]), signal.SIGTERM)
+        self.wait_done(jobs[0], "lost")
+        self.wait_done(after, "dependency failed")
+        wait_until(lambda: self.job(jobs[1])["attempt"] == 2, 30, "the other one runs again")
+        self.ask("cancel", jobs[1])
+        self.wait_done(jobs[1], "cancelled")
+
+    def test_several_are_changed_at_once_and_each_is_told_of_once(self):
+        self.ask("admin", "pause")
+        array = self.submit("true", array="3-5")
+        single = self.submit("true")
+        body = {"cancel": True}
+        answer = self.daemon.api.ask("PATCH", f"/v1/jobs/{array}_4,{array}_4,{array},{single},{array},77777", body)
+        told = [(job["id"], job["changed"], "error" in job) for job in answer["jobs"]]
+        self.assertEqual(told, [(array + 1, True, False), (array, True, False), (array + 2, True, False),
+                                (single, True, False), (0, False, True)])
+        # What is done is no error, and no longer different.
+        answer = self.daemon.api.ask("PATCH", f"/v1/jobs/{array}_5,{array}", body)
+        self.assertEqual(answer, {"jobs": [{"id": array + 2, "changed": False}, {"id": array, "changed": False}]})
+        for wrong in (f"{array}_77", "88888"):
+            with self.assertRaises(ApiError) as raised:
+                self.daemon.api.ask("PATCH", f"/v1/jobs/{wrong}", body)
+            self.assertEqual(raised.exception.status, 404)
+        many = self.submit("true", array="0-999")
+        self.assertEqual(len(self.daemon.api.ask("PATCH", "/v1/jobs/all", body)["jobs"]), 1000)
+        self.wait_done(many + 999, "cancelled")
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root: a file system of its own")
+    def test_a_full_disk_loses_nothing(self):
+        disk = os.path.join(self.directory, "disk")
+        os.mkdir(disk)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "none", disk], check=False).returncode:
+            self.skipTest("no file system can be mounted here")
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        self.restart_with(state_dir=disk)
+        running = self.hold_gpus(gpu_ids=0)
+        waiting = self.submit("true", gpu_ids=0, mem="900M")
+        self.wait_state(running, "running")
+        with open(f"{disk}/filler", "wb", buffering=0) as filler, contextlib.suppress(OSError):
+            while True:
+                filler.write(b"x" * 4096)
+        # Nothing can be handed in, or said to be done; what is there goes on.
+        self.submit("true", code=3)
+        self.release(running)
+        self.submit("true", code=3)
+        self.assertEqual(self.job(running)["state"], "running")
+        self.assertEqual(self.job(waiting)["state"], "queued")
+        os.unlink(f"{disk}/filler")
+        for job in (running, waiting):
+            self.wait_done(job, "ok")
+        later = self.submit("true")
+        self.wait_done(later, "ok")
+        self.assertEqual(later, waiting + 1, "what was refused has left nothing")
+        self.daemon.restart()
+        self.assertEqual([self.job(job)["outcome"] for job in (running, waiting, later)], ["ok"] * 3)
 
     def test_limits_of_a_user(self):
         uid = os.getuid()

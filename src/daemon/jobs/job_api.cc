@@ -25,10 +25,11 @@ using core::JobId;
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kDefaultPage = 1'000;
+// A list of all that a page may hold takes some 70 MB until it has been read.
+constexpr std::uint32_t kLargePage = 10'000;
 // Jobs whose standing is looked up in one go: a fraction of a millisecond of the loop.
 constexpr std::uint32_t kLookedAtOnce = 256;
 constexpr Duration kLongestWait = 30s;
-constexpr std::size_t kMostNamed = 100'000;  // jobs in one address; the header's limit is below that
 constexpr std::size_t kLookupBytes = 65'536;
 constexpr int kMaxDepth = 4;
 
@@ -63,29 +64,6 @@ Result<std::uint32_t> find_uid(const std::string& name) {
   return found->pw_uid;
 }
 
-// "17", "17_3".
-struct NamedJob {
-  JobId job;
-  std::optional<std::uint32_t> element;
-};
-Result<NamedJob> parse_name(std::string_view text) {
-  const std::size_t mark = text.find('_');
-  const auto id = base::parse_integer(text.substr(0, mark), 1, INT64_MAX);
-  NamedJob named;
-  if (!id)
-    return tl::unexpected(invalid("'" + std::string(text.substr(0, 64)) +
-                                  "' is no job's id: it is a number such as 17, or 17_3 for element 3 of array 17"));
-  named.job = JobId{*id};
-  if (mark != std::string_view::npos) {
-    const auto element = base::parse_integer(text.substr(mark + 1), 0, UINT32_MAX);
-    if (!element)
-      return tl::unexpected(
-          invalid("'" + std::string(text.substr(0, 64)) + "': after _ comes the number of an array's element"));
-    named.element = static_cast<std::uint32_t>(*element);
-  }
-  return named;
-}
-
 Result<Json> parse_object(const std::string& body) {
   bool too_deep = false;
   Json json = Json::parse(
@@ -95,27 +73,18 @@ Result<Json> parse_object(const std::string& body) {
   return json;
 }
 
-struct WantedChange {
-  JobQueue::Change change = JobQueue::Change::kCancel;
-  std::int32_t priority = 0;
-};
-Result<WantedChange> parse_change(const std::string& body) {
+Result<JobQueue::Change> parse_change(const std::string& body) {
   const auto json = parse_object(body);
   if (!json) return tl::unexpected(json.error());
   const std::string name = json->begin().key();
   const Json& value = json->begin().value();
-  WantedChange wanted;
-  if (name == "cancel" && value == true) return wanted;
-  if (name == "held" && value.is_boolean()) {
-    wanted.change = value.get<bool>() ? JobQueue::Change::kHold : JobQueue::Change::kRelease;
-    return wanted;
-  }
+  using Kind = JobQueue::Change::Kind;
+  if (name == "cancel" && value == true) return JobQueue::Change{Kind::kCancel};
+  if (name == "held" && value.is_boolean()) return JobQueue::Change{value.get<bool>() ? Kind::kHold : Kind::kRelease};
   if (name == "priority" && value.is_number_integer()) {
     const auto priority = base::parse_priority(value.dump());
     if (!priority) return tl::unexpected(priority.error());
-    wanted.change = JobQueue::Change::kPriority;
-    wanted.priority = *priority;
-    return wanted;
+    return JobQueue::Change{Kind::kPriority, *priority};
   }
   return tl::unexpected(
       invalid("the body must be one of {\"cancel\": true}, {\"held\": true}, {\"held\": false} and {\"priority\": 5}"));
@@ -171,6 +140,63 @@ base::Status read_limits(const Json& json, core::UserLimits& limits) {
 
 }  // namespace
 
+// As an address has it: "17", "17_3".
+struct JobApi::Name {
+  JobId job;
+  std::optional<std::uint32_t> element;
+};
+
+struct JobApi::Found {
+  store::StoredJob job;
+  bool is_whole_array = false;  // of which it is the first
+};
+
+// What is asked of one job, or why it is not.
+struct JobApi::Asked {
+  JobId job;
+  std::optional<base::Error> refused;
+};
+
+Result<JobApi::Name> JobApi::parse_name(std::string_view text) {
+  const std::size_t mark = text.find('_');
+  const auto id = base::parse_integer(text.substr(0, mark), 1, INT64_MAX);
+  if (!id)
+    return tl::unexpected(invalid("'" + std::string(text.substr(0, 64)) +
+                                  "' is no job's id: it is a number such as 17, or 17_3 for element 3 of array 17"));
+  Name name{.job = JobId{*id}, .element = {}};
+  if (mark != std::string_view::npos) {
+    const auto element = base::parse_integer(text.substr(mark + 1), 0, UINT32_MAX);
+    if (!element)
+      return tl::unexpected(
+          invalid("'" + std::string(text.substr(0, 64)) + "': after _ comes the number of an array's element"));
+    name.element = static_cast<std::uint32_t>(*element);
+  }
+  return name;
+}
+
+// Reads the store: not for the loop.
+Result<JobApi::Found> JobApi::look_up(const store::JobStore& store, const Name& name) {
+  const auto with_text = [&name](const base::Error& error) {
+    const std::string text =
+        std::to_string(name.job.value) + (name.element ? "_" + std::to_string(*name.element) : std::string());
+    return error.code == Code::kNotFound ? no_job(text) : error;
+  };
+  JobId id = name.job;
+  if (name.element) {
+    store::Query query;
+    query.array = name.job;
+    query.array_index = name.element;
+    const auto page = store.page(query);
+    if (!page) return tl::unexpected(page.error());
+    if (page->jobs.empty()) return tl::unexpected(with_text({Code::kNotFound, 0, ""}));
+    id = page->jobs.front().spec.id;
+  }
+  auto job = store.find(id);
+  if (!job) return tl::unexpected(with_text(job.error()));
+  const bool is_first = job->spec.array == id;
+  return Found{.job = std::move(*job), .is_whole_array = is_first && !name.element};
+}
+
 JobApi::JobApi(asio::io_context& io, JobQueue& queue, const AccessRules& access)
     : io_(io), queue_(queue), access_(access) {}
 
@@ -180,6 +206,10 @@ ApiAnswer JobApi::answer(const ApiRequest& request, std::string_view path, std::
   static constexpr std::string_view kUsers = "/v1/queue/users/";
   const bool is_get = request.method == "GET";
   const bool is_patch = request.method == "PATCH";
+  if (request.peer.is_contained)
+    return error_response({Code::kDenied, 0,
+                           "jobs belong to users of the machine, and run there: those of a container (its user or pid "
+                           "namespace, or its root directory, is another) have none"});
   if (path == "/v1/queue" && is_get) return this->queue(request.peer);
   if (!queue_.unavailable().empty()) return error_response({Code::kUnavailable, 0, queue_.unavailable()});
   if (path == "/v1/jobs") {
@@ -270,6 +300,7 @@ struct JobApi::Listing {
   std::uint32_t left = 0;
   std::string body = "{\"jobs\": [";
   bool is_first = true;
+  std::shared_ptr<void> permit;
   ApiReply reply;
 };
 
@@ -303,6 +334,16 @@ ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
   listing->query.beyond = JobId{*beyond};
   if (*array != 0) listing->query.array = JobId{*array};
   listing->left = static_cast<std::uint32_t>(*limit);
+  if (listing->left > kLargePage) {
+    const auto free =
+        std::find_if(large_lists_.begin(), large_lists_.end(), [](const auto& at) { return at.expired(); });
+    if (free == large_lists_.end())
+      return error_response({Code::kUnavailable, 0,
+                             "others read long lists at this moment: try again, or ask for " +
+                                 std::to_string(kLargePage) + " jobs at a time"});
+    listing->permit = std::make_shared<char>();
+    *free = listing->permit;
+  }
   const std::string user = decode_percent(query_value(query, "user").value_or(""));
   if (queue_.config().privacy == JobPrivacy::kOwn && !access_.may_change(peer)) listing->query.uid = peer.uid;
   return ApiLater([this, listing, user](ApiReply reply) {
@@ -353,25 +394,20 @@ void JobApi::list_look(std::shared_ptr<Listing> listing, std::shared_ptr<store::
       return list_page(listing);
     }
     listing->body += std::string("], \"more\": ") + (page->more ? "true" : "false") + "}\n";
-    asio::post(io_, [listing] { listing->reply({200, std::move(listing->body)}); });
+    asio::post(io_, [listing] { listing->reply({200, std::move(listing->body), std::move(listing->permit)}); });
   });
 }
 
 // `found` is called on the loop.
 void JobApi::find_job(std::string_view which, std::function<void(Result<store::StoredJob>)> found) {
-  const auto named = parse_name(which);
-  if (!named) return found(tl::unexpected(named.error()));
-  asio::post(queue_.pool(), [this, named = *named, which = std::string(which), found = std::move(found)]() mutable {
-    auto job = std::make_shared<Result<store::StoredJob>>(tl::unexpected(no_job(which)));
-    if (!named.element) {
-      *job = queue_.store()->find(named.job);
-    } else if (const auto page = queue_.store()->page(query_of_array(named.job))) {
-      for (const store::StoredJob& element : page->jobs) {
-        if (element.spec.array_index == *named.element) *job = queue_.store()->find(element.spec.id);
-      }
-    }
-    if (!*job && job->error().code == Code::kNotFound) *job = tl::unexpected(no_job(which));
-    asio::post(io_, [job, found = std::move(found)] { found(std::move(*job)); });
+  const auto name = parse_name(which);
+  if (!name) return found(tl::unexpected(name.error()));
+  asio::post(queue_.pool(), [this, name = *name, found = std::move(found)]() mutable {
+    auto job = std::make_shared<Result<Found>>(look_up(*queue_.store(), name));
+    asio::post(io_, [job, found = std::move(found)] {
+      if (!*job) return found(tl::unexpected(job->error()));
+      found(std::move((*job)->job));
+    });
   });
 }
 
@@ -427,90 +463,113 @@ ApiAnswer JobApi::wait(const Peer& peer, std::string_view which, std::string_vie
 // ---- changing ----------------------------------------------------------------------------------------------
 
 ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
-  const auto wanted = parse_change(request.body);
-  if (!wanted) return error_response(wanted.error());
+  const auto change = parse_change(request.body);
+  if (!change) return error_response(change.error());
   if (which == "all") {
-    return ApiLater([this, peer = request.peer, wanted = *wanted](ApiReply reply) {
-      const auto uid = access_.may_change(peer) ? std::nullopt : std::optional<std::uint32_t>(peer.uid);
-      change_jobs(peer, queue_.unfinished(uid), false, wanted.change, wanted.priority, reply);
+    return ApiLater([this, peer = request.peer, change = *change](ApiReply reply) {
+      change_all(access_.may_change(peer) ? std::nullopt : std::optional<std::uint32_t>(peer.uid), change, reply);
     });
   }
   static constexpr std::string_view kUser = "user:";
   if (which.starts_with(kUser)) {
-    return ApiLater([this, peer = request.peer, wanted = *wanted,
+    return ApiLater([this, peer = request.peer, change = *change,
                      user = decode_percent(which.substr(kUser.size()))](ApiReply reply) {
-      asio::post(queue_.pool(), [this, peer, wanted, user, reply = std::move(reply)]() mutable {
+      asio::post(queue_.pool(), [this, peer, change, user, reply = std::move(reply)]() mutable {
         const auto uid = find_uid(user);
-        asio::post(io_, [this, peer, wanted, uid, reply = std::move(reply)] {
+        asio::post(io_, [this, peer, change, uid, reply = std::move(reply)] {
           if (!uid) return reply(error_response(uid.error()));
           if (*uid != peer.uid && !access_.may_change(peer))
             return reply(error_response(denied(peer, "change that user's jobs")));
-          change_jobs(peer, queue_.unfinished(*uid), false, wanted.change, wanted.priority, reply);
+          change_all(*uid, change, reply);
         });
       });
     });
   }
-  std::vector<NamedJob> named;
+  auto names = std::make_shared<std::vector<Name>>();
   for (std::string_view rest = which;;) {
     const std::size_t comma = rest.find(',');
     const auto one = parse_name(rest.substr(0, comma));
     if (!one) return error_response(one.error());
-    named.push_back(*one);
-    if (named.size() > kMostNamed) return error_response(invalid("too many jobs at once"));
+    names->push_back(*one);
     if (comma == std::string_view::npos) break;
     rest.remove_prefix(comma + 1);
   }
-  return ApiLater([this, peer = request.peer, wanted = *wanted, named = std::move(named)](ApiReply reply) {
-    std::vector<JobId> jobs;
-    for (const NamedJob& one : named) {
-      const std::vector<JobId> elements = queue_.elements(one.job);
-      if (one.element) {
-        const auto found = std::find_if(elements.begin(), elements.end(),
-                                        [&](JobId id) { return queue_.find(id)->array_index == *one.element; });
-        jobs.push_back(found == elements.end() ? JobId{0} : *found);
-      } else if (!elements.empty()) {
-        jobs.insert(jobs.end(), elements.begin(), elements.end());
-      } else {
-        jobs.push_back(one.job);
-      }
-    }
-    change_jobs(peer, jobs, true, wanted.change, wanted.priority, reply);
+  return ApiLater([this, peer = request.peer, change = *change, names](ApiReply reply) {
+    asio::post(queue_.pool(), [this, peer, change, names, reply = std::move(reply)] {
+      auto found = std::make_shared<std::vector<Result<Found>>>();
+      for (const Name& name : *names) found->push_back(look_up(*queue_.store(), name));
+      asio::post(io_, [this, peer, change, found, reply] { change_found(peer, *found, change, reply); });
+    });
   });
 }
 
-void JobApi::change_jobs(const Peer& peer, const std::vector<JobId>& jobs, bool are_named, JobQueue::Change change,
-                         std::int32_t priority, const ApiReply& reply) {
+void JobApi::change_found(const Peer& peer, const std::vector<Result<Found>>& jobs, const JobQueue::Change& change,
+                          const ApiReply& reply) {
   const bool is_admin = access_.may_change(peer);
-  Json answers = Json::array();
-  std::size_t allowed = 0;
-  std::optional<base::Error> last;
-  for (const JobId job : jobs) {
-    Json answer{{"id", job.value}, {"changed", false}};
-    const JobQueue::Owner* owner = queue_.find(job);
-    std::optional<std::uint32_t> uid = owner != nullptr ? std::optional(owner->uid) : std::nullopt;
-    if (!uid) {
-      // Done, or never there.
-      if (const auto stored = queue_.store()->find(job)) uid = stored->spec.uid;
+  std::vector<Asked> asked;
+  std::set<JobId> seen;
+  std::size_t denied_jobs = 0;
+  for (const Result<Found>& found : jobs) {
+    if (!found) {
+      asked.push_back({JobId{0}, found.error()});
+      continue;
     }
-    std::optional<base::Error> error;
-    if (!uid || sight(peer, *uid) == Sight::kNothing) {
-      error = no_job(job == JobId{0} ? "like that" : std::to_string(job.value));
-    } else if (*uid != peer.uid && !is_admin) {
-      error = denied(peer, "change job " + std::to_string(job.value));
-      log_warning("a change of a job was denied", {{"uid", peer.uid}, {"pid", peer.pid}, {"job", job.value}});
+    const core::JobSpec& spec = found->job.spec;
+    // Of an array of which nothing is left the first one stands for all.
+    std::vector<JobId> ids = found->is_whole_array ? queue_.elements(spec.id) : std::vector<JobId>();
+    if (ids.empty()) ids.push_back(spec.id);
+    if (sight(peer, spec.uid) == Sight::kNothing) {
+      asked.push_back({spec.id, no_job(std::to_string(spec.id.value))});
+    } else if (spec.uid != peer.uid && !is_admin) {
+      asked.push_back({spec.id, denied(peer, "change job " + std::to_string(spec.id.value))});
+      ++denied_jobs;
     } else {
-      ++allowed;
-      answer["changed"] = queue_.change(job, change, priority);
+      for (const JobId id : ids) {
+        if (seen.insert(id).second) asked.push_back({id, {}});
+      }
     }
-    if (error) answer["error"] = {{"code", to_string(error->code)}, {"message", error->message()}};
-    if (error) last = error;
-    answers.push_back(std::move(answer));
   }
-  if (are_named && allowed == 0 && last) return reply(error_response(*last));
-  queue_.when_durable([reply, answers = std::move(answers)](const base::Status& status) {
-    if (!status) return reply(error_response(status.error()));
-    reply(ok({{"jobs", answers}}));
-  });
+  if (denied_jobs > 0)
+    log_warning("changes of jobs were denied", {{"uid", peer.uid}, {"pid", peer.pid}, {"jobs", denied_jobs}});
+  if (seen.empty()) return reply(error_response(*asked.back().refused));
+  change_jobs(std::move(asked), change, reply);
+}
+
+void JobApi::change_all(std::optional<std::uint32_t> uid, const JobQueue::Change& change, const ApiReply& reply) {
+  std::vector<Asked> asked;
+  for (const JobId job : queue_.unfinished(uid)) asked.push_back({job, {}});
+  change_jobs(std::move(asked), change, reply);
+}
+
+void JobApi::change_jobs(std::vector<Asked> asked, const JobQueue::Change& change, const ApiReply& reply) {
+  std::vector<JobId> jobs;
+  for (const Asked& one : asked) {
+    if (!one.refused) jobs.push_back(one.job);
+  }
+  queue_.change(std::move(jobs), change,
+                [this, asked = std::make_shared<std::vector<Asked>>(std::move(asked)),
+                 reply](const Result<std::vector<JobId>>& changed) {
+                  if (!changed) return reply(error_response(changed.error()));
+                  // There may be a million.
+                  asio::post(queue_.pool(), [this, asked, changed = *changed, reply] {
+                    std::string body = "{\"jobs\": [";
+                    auto next = changed.begin();
+                    for (const Asked& one : *asked) {
+                      const bool is_changed = next != changed.end() && *next == one.job && !one.refused;
+                      if (is_changed) ++next;
+                      if (&one != &asked->front()) body += ",\n";
+                      body += "{\"id\": " + std::to_string(one.job.value) + ", \"changed\": ";
+                      body += is_changed ? "true" : "false";
+                      if (one.refused)
+                        body +=
+                            ", \"error\": " +
+                            Json{{"code", to_string(one.refused->code)}, {"message", one.refused->message()}}.dump();
+                      body += "}";
+                    }
+                    body += "]}\n";
+                    asio::post(io_, [reply, response = ApiResponse{200, std::move(body)}] { reply(response); });
+                  });
+                });
 }
 
 // ---- the queue itself --------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@
 // On the loop's thread; what takes time is done on the queue's pool.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string_view>
 
@@ -24,6 +25,9 @@ class JobApi {
 
  private:
   struct Listing;
+  struct Name;
+  struct Found;
+  struct Asked;
   ApiAnswer submit(const ApiRequest& request);
   ApiAnswer list(const Peer& peer, std::string_view query);
   ApiAnswer show(const Peer& peer, std::string_view which, bool with_environment);
@@ -40,13 +44,18 @@ class JobApi {
   void list_look(std::shared_ptr<Listing> listing, std::shared_ptr<store::Page> page);
   void show_job(const Peer& peer, sched::jobs::JobId job, bool with_environment, ApiReply reply);
   void find_job(std::string_view which, std::function<void(base::Result<store::StoredJob>)> found);
-  void change_jobs(const Peer& peer, const std::vector<sched::jobs::JobId>& jobs, bool are_named,
-                   JobQueue::Change change, std::int32_t priority, const ApiReply& reply);
+  static base::Result<Name> parse_name(std::string_view text);
+  static base::Result<Found> look_up(const store::JobStore& store, const Name& name);
+  void change_found(const Peer& peer, const std::vector<base::Result<Found>>& jobs, const JobQueue::Change& change,
+                    const ApiReply& reply);
+  void change_all(std::optional<std::uint32_t> uid, const JobQueue::Change& change, const ApiReply& reply);
+  void change_jobs(std::vector<Asked> asked, const JobQueue::Change& change, const ApiReply& reply);
   void answer_queue(const base::Status& status, const Peer& peer, const ApiReply& reply);
 
   boost::asio::io_context& io_;
   JobQueue& queue_;
   const AccessRules& access_;
+  std::array<std::weak_ptr<void>, 4> large_lists_;  // that are being made, or sent
   std::shared_ptr<UserNames> names_ = std::make_shared<UserNames>();
 };
 

@@ -88,7 +88,9 @@ Status read_submitter(const Json& json, Submitter& who) {
 Result<Json> parse_bounded_json(std::string_view text) {
   std::size_t values = 0;
   const auto bounded = [&values](int depth, Json::parse_event_t event, Json&) {
-    if (event == Json::parse_event_t::value || event == Json::parse_event_t::key) ++values;
+    using Event = Json::parse_event_t;
+    if (event == Event::value || event == Event::key || event == Event::array_end || event == Event::object_end)
+      ++values;
     return depth <= kMaxDepth && values <= wire::kMaxSpecStrings;
   };
   Json json = Json::parse(text, bounded, false);
@@ -184,8 +186,8 @@ Result<Submitter> look_at_submitter(const Peer& peer) {
   if (!before || ::stat(folder.c_str(), &status) != 0 || status.st_uid != peer.uid) {
     return base::fail(
         Code::kDenied,
-        "the process that submits cannot be seen from the daemon (it has ended, runs set-user-ID, or is in another pid "
-        "namespace), so its resource limits are not known: submit from an ordinary process of the machine");
+        "the process that submits cannot be seen from the daemon (it has ended, or runs set-user-ID), so its resource "
+        "limits are not known: submit from an ordinary process of the machine");
   }
   const auto text = read_file(folder + "/limits", kMaxLimitsBytes);
   if (!text) return tl::unexpected(text.error());

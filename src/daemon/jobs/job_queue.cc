@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -24,6 +25,8 @@ using namespace std::chrono_literals;
 
 constexpr Duration kStoreRetry = 1s;
 constexpr Duration kHousekeeping = 60s;
+// In one turn of the loop: a millisecond or two.
+constexpr std::size_t kChangedAtOnce = 256;
 
 store::WallTime wall_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -41,6 +44,19 @@ void merge(store::Update& target, const store::Update& later) {
   if (later.ended_at) target.ended_at = later.ended_at;
   if (later.exit_status) target.exit_status = later.exit_status;
   if (later.note) target.note = later.note;
+}
+
+// What a later update of the same job says is not said again after it.
+void leave_to(store::Update& target, const store::Update& later) {
+  if (later.core) target.core.reset();
+  if (later.started_at) target.started_at.reset();
+  if (later.ended_at) target.ended_at.reset();
+  if (later.exit_status) target.exit_status.reset();
+  if (later.note) target.note.reset();
+}
+
+bool says_nothing(const store::Update& update) {
+  return !update.core && !update.started_at && !update.ended_at && !update.exit_status && !update.note;
 }
 
 }  // namespace
@@ -89,6 +105,7 @@ JobQueue::~JobQueue() {
 void JobQueue::close() {
   if (!is_open_) return;
   save_usage();
+  if (!unsaved_.empty()) hand_over({}, {}, nullptr);
   commits_->drain();
 }
 
@@ -142,14 +159,13 @@ store::Update JobQueue::update_of(const core::Record& record, Batch& batch) {
   update.core = record;
   const auto end = ends_.find(record.job);
   const bool is_of_this_attempt = end != ends_.end() && end->second.attempt == record.attempt;
+  if (const auto started = started_at_.extract(record.job)) update.started_at = started.mapped();
   if (record.state == JobState::kDone) {
     update.ended_at = is_of_this_attempt && end->second.end.ended_at != 0 ? end->second.end.ended_at : wall_now();
     if (is_of_this_attempt) {
       update.exit_status = end->second.end.exit_status;
       update.note = end->second.end.note;
     }
-  } else if (const auto started = started_at_.extract(record.job); record.state == JobState::kRunning && started) {
-    update.started_at = started.mapped();
   } else if (is_of_this_attempt) {
     // It was lost, and runs again.
     notes_[record.job] = end->second.end.note;
@@ -220,29 +236,52 @@ void JobQueue::settle_batches() {
   while (!batches_.empty() && batches_.front()->stored) {
     const auto batch = std::move(batches_.front());
     batches_.pop_front();
-    const Status stored = *batch->stored;
-    if (stored) {
-      for (const store::Update& update : batch->updates) {
-        if (update.core && update.core->state == JobState::kDone) forget_job(update.job);
-      }
-      for (const auto& [job, attempt] : batch->to_forget) runs_->forget(job, attempt);
-    }
-    const std::set<JobId> taken_back(stored ? batch->inserted.end() : batch->inserted.begin(), batch->inserted.end());
-    for (const core::Command& command : batch->commands) {
-      const auto* start = std::get_if<core::Start>(&command);
-      if (start == nullptr || !taken_back.contains(start->job)) carry_out(command, stored);
-    }
-    for (const JobId job : taken_back) {
-      owners_.erase(job);
-      apply(core::Withdrawn{job});
-    }
-    for (const auto& after : batch->after) after(stored);
+    settle(*batch);
   }
   is_settling_ = false;
 }
 
+void JobQueue::settle(const Batch& batch) {
+  const Status stored = *batch.stored;
+  // One that fails (out of memory, say) must not keep the others from their turn, now or ever.
+  const auto whatever_happens = [](const auto& act) {
+    try {
+      act();
+    } catch (const std::exception& e) {
+      log_error("something of the job queue failed", {{"why", e.what()}});
+    }
+  };
+  if (stored) {
+    for (const store::Update& update : batch.updates) {
+      if (update.core && update.core->state == JobState::kDone) whatever_happens([&] { forget_job(update.job); });
+    }
+    for (const auto& over : batch.to_forget) whatever_happens([&] { runs_->forget(over.first, over.second); });
+  }
+  const std::set<JobId> taken_back(stored ? batch.inserted.end() : batch.inserted.begin(), batch.inserted.end());
+  for (const core::Command& command : batch.commands) {
+    const auto* start = std::get_if<core::Start>(&command);
+    if (start != nullptr && taken_back.contains(start->job)) continue;
+    whatever_happens([&] { carry_out(command, stored); });
+  }
+  for (const JobId job : taken_back) {
+    whatever_happens([&] {
+      owners_.erase(job);
+      apply(core::Withdrawn{job});
+    });
+  }
+  for (const auto& after : batch.after) whatever_happens([&] { after(stored); });
+}
+
+// Those behind it in the line are later, and may be stored already, or have failed before it.
 void JobQueue::keep_unsaved(Batch& batch) {
-  for (const store::Update& update : batch.updates) {
+  std::map<JobId, store::Update> newer;
+  auto at = std::find_if(batches_.begin(), batches_.end(), [&](const auto& other) { return other.get() == &batch; });
+  while (at != batches_.end() && ++at != batches_.end()) {
+    for (const store::Update& update : (*at)->updates) merge(newer[update.job], update);
+  }
+  for (store::Update update : batch.updates) {
+    if (const auto later = newer.find(update.job); later != newer.end()) leave_to(update, later->second);
+    if (says_nothing(update)) continue;
     const auto [kept, is_first] = unsaved_.try_emplace(update.job, update);
     if (!is_first) merge(kept->second, update);
   }
@@ -279,7 +318,7 @@ void JobQueue::carry_out(const core::Command& command, const Status& stored) {
 void JobQueue::started(JobId job, store::WallTime at) {
   const auto owner = owners_.find(job);
   if (owner == owners_.end()) return;
-  if (!std::exchange(owner->second.has_started, true)) started_at_[job] = at;
+  if (!std::exchange(owner->second.has_started, true)) started_at_[job] = at != 0 ? at : wall_now();
   wake(job, false);
 }
 
@@ -294,16 +333,8 @@ void JobQueue::ended(JobId job, std::uint32_t attempt, const JobRuns::End& end) 
 void JobQueue::forget_job(JobId job) {
   owners_.erase(job);
   notes_.erase(job);
+  started_at_.erase(job);
   wake(job, true);
-}
-
-void JobQueue::when_durable(std::function<void(Status)> callback) {
-  if (batches_.empty()) {
-    // Not from within the call that asks.
-    asio::post(io_, [callback = std::move(callback)] { callback({}); });
-    return;
-  }
-  batches_.back()->after.push_back(std::move(callback));
 }
 
 void JobQueue::arm_core_timer() {
@@ -379,7 +410,8 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
   if (const auto resolved = resolve_dependencies(spec, is_too_early); !resolved)
     return reply(tl::unexpected(resolved.error()));
   if (is_too_early) {
-    return when_durable([this, submission, reply = std::move(reply)](const Status& status) mutable {
+    // Behind everything that is on its way.
+    return hand_over({}, {}, [this, submission, reply = std::move(reply)](const Status& status) mutable {
       if (!status) return reply(tl::unexpected(status.error()));
       submit(submission, std::move(reply));
     });
@@ -440,20 +472,56 @@ void JobQueue::submitted(const Token& token, const Result<Submitted>& result) {
 
 // ---- other wishes ------------------------------------------------------------------------------------------
 
-bool JobQueue::change(JobId job, Change change, std::int32_t priority) {
-  if (!is_open_ || !owners_.contains(job)) return false;
+struct JobQueue::Changing {
+  std::vector<JobId> jobs;
+  Change change;
+  std::function<void(Result<std::vector<JobId>>)> reply;
+  std::vector<JobId> changed;
+  std::size_t next = 0;
+  Status status;
+};
+
+void JobQueue::change(std::vector<JobId> jobs, const Change& change,
+                      std::function<void(Result<std::vector<JobId>>)> reply) {
+  if (!is_open_) return reply(base::fail(Code::kUnavailable, unavailable_));
+  change_some(std::make_shared<Changing>(
+      Changing{.jobs = std::move(jobs), .change = change, .reply = std::move(reply), .changed = {}, .status = {}}));
+}
+
+void JobQueue::change_some(std::shared_ptr<Changing> work) {
   std::vector<core::Command> commands;
-  switch (change) {
-    case Change::kCancel: apply_now(core::CancelAsked{job}, commands); break;
-    case Change::kHold: apply_now(core::HoldAsked{job}, commands); break;
-    case Change::kRelease: apply_now(core::ReleaseAsked{job}, commands); break;
-    case Change::kPriority: apply_now(core::PriorityAsked{job, priority}, commands); break;
+  const std::size_t end = std::min(work->jobs.size(), work->next + kChangedAtOnce);
+  for (; work->next < end; ++work->next) {
+    const JobId job = work->jobs[work->next];
+    if (change_now(job, work->change, commands)) work->changed.push_back(job);
+  }
+  const bool is_last = end == work->jobs.size();
+  hand_over(std::move(commands), {}, [work, is_last](const Status& status) {
+    if (!status) work->status = status;
+    if (!is_last) return;
+    if (!work->status) return work->reply(tl::unexpected(work->status.error()));
+    work->reply(std::move(work->changed));
+  });
+  if (is_last) return;
+  asio::post(io_, [this, alive = alive_, work = std::move(work)] {
+    if (*alive) change_some(work);
+  });
+}
+
+bool JobQueue::change_now(JobId job, const Change& change, std::vector<core::Command>& all) {
+  if (!owners_.contains(job)) return false;
+  std::vector<core::Command> commands;
+  switch (change.kind) {
+    case Change::Kind::kCancel: apply_now(core::CancelAsked{job}, commands); break;
+    case Change::Kind::kHold: apply_now(core::HoldAsked{job}, commands); break;
+    case Change::Kind::kRelease: apply_now(core::ReleaseAsked{job}, commands); break;
+    case Change::Kind::kPriority: apply_now(core::PriorityAsked{job, change.priority}, commands); break;
   }
   const bool changed = std::any_of(commands.begin(), commands.end(), [job](const core::Command& command) {
     return std::visit([job]<class C>(const C& c) { return c.job == job; }, command);
   });
-  hand_over(std::move(commands), {}, nullptr);
-  if (changed && change == Change::kPriority) {
+  all.insert(all.end(), commands.begin(), commands.end());
+  if (changed && change.kind == Change::Kind::kPriority) {
     if (const auto at = standing(job)) runs_->set_priority(job, at->priority);
   }
   return changed;
@@ -581,10 +649,8 @@ std::vector<JobId> JobQueue::unfinished(std::optional<std::uint32_t> uid) const 
 // They were numbered in one go.
 std::vector<JobId> JobQueue::elements(JobId array) const {
   std::vector<JobId> jobs;
-  const auto last = owners_.lower_bound(JobId{array.value + kMaxArrayElements});
-  for (auto at = owners_.lower_bound(array); at != last; ++at) {
-    if (at->second.array == array) jobs.push_back(at->first);
-  }
+  for (auto at = owners_.lower_bound(array); at != owners_.end() && at->second.array == array; ++at)
+    jobs.push_back(at->first);
   return jobs;
 }
 

@@ -75,11 +75,13 @@ class JobQueue {
   };
   void submit(std::shared_ptr<const Submission> submission, std::function<void(base::Result<Submitted>)> reply);
 
-  enum class Change { kCancel, kHold, kRelease, kPriority };
-  // False: nothing is different. Not to be told to anybody before when_durable().
-  bool change(sched::jobs::JobId job, Change change, std::int32_t priority = 0);
-  // Calls back when all that has happened until now is stored, or cannot be: with the reason.
-  void when_durable(std::function<void(base::Status)> callback);
+  struct Change {
+    enum class Kind { kCancel, kHold, kRelease, kPriority } kind = Kind::kCancel;
+    std::int32_t priority = 0;
+  };
+  // Of those that are not done; the reply names those of which something is different now, in their order.
+  void change(std::vector<sched::jobs::JobId> jobs, const Change& change,
+              std::function<void(base::Result<std::vector<sched::jobs::JobId>>)> reply);
 
   // Calls back when the job is done (or has started, if that is enough), or after `patience`.
   void wait(sched::jobs::JobId job, bool until_started, base::Duration patience, std::function<void()> callback);
@@ -133,6 +135,7 @@ class JobQueue {
     std::uint32_t attempt = 0;
     JobRuns::End end;
   };
+  struct Changing;
   struct Waiter {
     sched::jobs::JobId job;
     bool until_started = false;
@@ -156,9 +159,12 @@ class JobQueue {
   bool is_started(sched::jobs::JobId job) const;
   void stored(const std::shared_ptr<Batch>& batch, base::Status status);
   void settle_batches();
+  void settle(const Batch& batch);
   void keep_unsaved(Batch& batch);
   void carry_out(const sched::jobs::Command& command, const base::Status& stored);
   void put_value(std::string key, std::string value, std::function<void(base::Status)> reply);
+  void change_some(std::shared_ptr<Changing> work);
+  bool change_now(sched::jobs::JobId job, const Change& change, std::vector<sched::jobs::Command>& commands);
   base::Status resolve_dependencies(sched::jobs::JobSpec& spec, bool& is_too_early) const;
   void submitted(const Token& token, const base::Result<Submitted>& result);
   void started(sched::jobs::JobId job, store::WallTime at);

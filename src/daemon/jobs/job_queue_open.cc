@@ -249,7 +249,7 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
       if (event.state == JobState::kSuspended || event.state == JobState::kSuspending ||
           event.state == JobState::kResuming)
         event.state = JobState::kRunning;
-      if (!found.was_suspended) event.ran = found.ran;
+      if (!found.was_suspended && found.started_at != 0) event.ran = found.ran;
       break;
     case JobRuns::Found::kSuspended:
       if (event.state != JobState::kEnding) event.state = JobState::kSuspended;

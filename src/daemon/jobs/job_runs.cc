@@ -55,6 +55,12 @@ JobRuns::End end_of(const wire::RunnerEnd& end) {
   result.how = end.how == wire::EndHow::kExited && code == 0 ? core::End::kOk : core::End::kFailed;
   result.ended_at = static_cast<store::WallTime>(end.ended_wall_ns);
   result.note = ended_text(end);
+  if (end.reason == wire::EndReason::kShutdown) {
+    // Whatever it made of that: it was not done.
+    result.how = core::End::kLost;
+    result.note = "its runner was told to stop, with the machine or its service" +
+                  (result.note.empty() ? std::string() : ": " + result.note);
+  }
   return result;
 }
 
@@ -214,6 +220,13 @@ void JobRuns::on_message(Run& run, const wire::RunnerState& state) {
     callbacks_.event(core::StartConfirmed{job, attempt});
     if (find(job, attempt) == nullptr) return;
   }
+  if (run.step == Step::kNone && state.suspension != wire::Suspension::kNone && state.sequence >= run.sequence &&
+      !run.termination && run.link) {
+    // Since before this daemon, which it did not answer in time: here it runs.
+    run.sequence = state.sequence + 1;
+    run.link->resume(run.sequence);
+    return;
+  }
   take_step(run, state);
 }
 
@@ -296,8 +309,11 @@ void JobRuns::looked(JobId job, std::uint32_t attempt, Result<FoundRunner> found
       const std::string directory = run->directory;
       run->looking = true;
       asio::post(pool_, [this, alive = alive_, directory, job, attempt] {
-        const bool is_over =
-            abandon_runner(directory) || look_at_runner(directory)->standing == RunnerStanding::kAbandoned;
+        const auto is_abandoned = [&] {
+          const auto now = look_at_runner(directory);
+          return now && now->standing == RunnerStanding::kAbandoned;
+        };
+        const bool is_over = abandon_runner(directory) || is_abandoned();
         if (is_over) static_cast<void>(forget_runner(directory));
         asio::post(io_, [this, alive, job, attempt, is_over] {
           Run* const again = *alive ? find(job, attempt) : nullptr;

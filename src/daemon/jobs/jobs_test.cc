@@ -9,6 +9,7 @@
 #include <map>
 #include <random>
 
+#include "daemon/jobs/json_fields.h"
 #include "daemon/jobs/launch.h"
 #include "daemon/jobs/queue_config.h"
 #include "daemon/jobs/submission.h"
@@ -59,6 +60,18 @@ TEST(Submission, HasItsProgramsName) {
   EXPECT_EQ(name(std::string(1000, 'x')).size(), 256u);
 }
 
+std::string dependencies(int count) {
+  std::string text;
+  for (int i = 1; i <= count; ++i) text += (i > 1 ? "," : "") + (R"({"need": "ok", "job": )" + std::to_string(i)) + "}";
+  return text;
+}
+
+TEST(Submission, ComesAfterAJobOnce) {
+  const auto read = parse_submission(body(R"("after": [)" + dependencies(2) + "," + dependencies(3) + "]"));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(read->spec.after.size(), 3u);
+}
+
 TEST(Submission, SaysWhatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {R"("gpus": 0)", "gpus must be a whole number from 1"},
@@ -71,6 +84,7 @@ TEST(Submission, SaysWhatIsWrong) {
       {R"("after": [{"job": 0, "need": "ok"}])", "job must be"},
       {R"("after": [{"job": 1, "need": "maybe"}])", "need is ok or any"},
       {R"("array": "1-0")", "no range"},
+      {R"("array": "0-9999", "after": [)" + dependencies(11) + "]", "too much"},
       {R"("array": "0-9", "interactive": true)", "interactive"},
       {R"("umask": 512)", "umask"},
       {R"("output": "a\u0000b")", "zero byte"},
@@ -87,6 +101,11 @@ TEST(Submission, SaysWhatIsWrong) {
     EXPECT_FALSE(parse_submission(whole)) << whole;
   EXPECT_FALSE(parse_submission(std::string(100'000, '[')));
   EXPECT_FALSE(parse_submission(R"({"x": )" + std::string(100'000, '[') + "}"));
+  std::string empty_lists = R"({"x": [[])";
+  for (int i = 0; i < 1'100'000; ++i) empty_lists += ",[]";
+  const auto bounded = parse_bounded_json(empty_lists + "]}");
+  ASSERT_FALSE(bounded);
+  EXPECT_NE(bounded.error().message().find("a million"), std::string::npos);
 }
 
 TEST(Submission, AnyBytesAreSafe) {
@@ -161,6 +180,23 @@ TEST(Document, ComesBackAsItWas) {
   EXPECT_EQ(back->gpu_order, full.gpu_order);
   EXPECT_EQ(back->nice, -3);
   EXPECT_EQ(to_text(*back), to_text(full));
+}
+
+TEST(Launch, GivesNobodyANiceValueThatHeCouldNotHaveSet) {
+  JobDocument wanted = document();
+  const auto nice_of = [&](int nice, std::uint64_t soft_limit) {
+    wanted.nice = nice;
+    wanted.submitter.limits = {{.resource = RLIMIT_NICE, .soft = soft_limit, .hard = soft_limit}};
+    const auto spec = make_runner_spec(wanted, job(), {});
+    return spec ? spec->nice : 99;
+  };
+  EXPECT_EQ(nice_of(-20, 0), 0);
+  EXPECT_EQ(nice_of(7, 0), 7);
+  EXPECT_EQ(nice_of(-20, 25), -5);
+  EXPECT_EQ(nice_of(-3, 25), -3);
+  EXPECT_EQ(nice_of(-20, RLIM_INFINITY), -20);
+  wanted.submitter.uid = 0;
+  EXPECT_EQ(nice_of(-20, 0), -20);
 }
 
 TEST(Log, IsWhereThePatternSays) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/jobs/launch.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 
 #include "base/limits.h"
@@ -31,6 +33,16 @@ std::string visible_gpus(const JobDocument& document, const LaunchedJob& job) {
 std::string file_part(std::string text) {
   std::replace(text.begin(), text.end(), '/', '_');
   return text;
+}
+
+// The runner sets it as root: what its user could have set himself (setpriority(2), RLIMIT_NICE).
+std::int32_t allowed_nice(const JobDocument& document) {
+  if (document.submitter.uid == 0) return document.nice;
+  std::uint64_t ceiling = 0;
+  for (const wire::ResourceLimit& limit : document.submitter.limits) {
+    if (limit.resource == RLIMIT_NICE) ceiling = std::min<std::uint64_t>(limit.soft, 40);
+  }
+  return std::max(document.nice, std::min(0, 20 - static_cast<std::int32_t>(ceiling)));
 }
 
 }  // namespace
@@ -98,7 +110,7 @@ Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const Lau
   spec.setup_command = document.setup_command;
   spec.limits = who.limits;
   spec.umask = document.umask;
-  spec.nice = document.nice;
+  spec.nice = allowed_nice(document);
 
   spec.log_path = std::move(*log);
   // What an earlier attempt has printed stays.

@@ -22,6 +22,7 @@ using sched::jobs::Dependency;
 using sched::jobs::OnLimit;
 
 constexpr std::size_t kMaxDependencies = 1'000;
+constexpr std::size_t kMaxArrayDependencies = 100'000;  // of all elements together
 constexpr std::uint64_t kMaxTimeLimit = std::uint64_t{10 * 365 * 24 * 3600} * 1'000'000'000;
 
 tl::unexpected<base::Error> invalid(std::string what) { return base::fail(Code::kInvalid, std::move(what)); }
@@ -81,7 +82,10 @@ Status read_dependencies(JsonFields& fields, sched::jobs::JobSpec& spec) {
     if (job == 0 || (need != "ok" && need != "any")) return invalid(kWhat);
     dependency.on = {job};
     dependency.need = need == "ok" ? Dependency::Need::kOk : Dependency::Need::kAny;
-    spec.after.push_back(dependency);
+    const auto is_same = [&](const Dependency& other) {
+      return other.on == dependency.on && other.need == dependency.need;
+    };
+    if (std::none_of(spec.after.begin(), spec.after.end(), is_same)) spec.after.push_back(dependency);
   }
   return {};
 }
@@ -158,6 +162,10 @@ Result<Submission> parse_submission(std::string_view body) {
     if (!elements) return tl::unexpected(elements.error());
     submission.elements = std::move(elements->indices);
     submission.spec.array_limit = elements->at_once;
+    if (submission.elements.size() * submission.spec.after.size() > kMaxArrayDependencies)
+      return invalid(
+          "so many elements that come after so many jobs are too much: let one job come after them all, "
+          "and the array after that one");
     if (submission.document.interactive) return invalid("an array cannot be interactive: it has many terminals");
   }
   return submission;

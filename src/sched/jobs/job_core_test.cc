@@ -228,6 +228,15 @@ TEST(Life, WithdrawnNeverWas) {
   EXPECT_EQ(s.standing(2).state, JobState::kRunning);  // it is too late for that
 }
 
+TEST(Life, WithdrawnWhileItIsCancelled) {
+  Script s;
+  s.submit();
+  s.submit();
+  s.tell(CancelAsked{JobId{1}});
+  EXPECT_EQ(s.tell(Withdrawn{JobId{1}}), "Start job 2.1 on 0");
+  EXPECT_EQ(s.outcome(1), "none");
+}
+
 TEST(Life, NothingStartsWhileSchedulingIsHeld) {
   Script s;
   s.tell(SchedulingHeld{});

@@ -148,8 +148,9 @@ void JobCore::State::on(const Restored& e) {
 void JobCore::State::on(const Withdrawn& e) {
   Job* const job = find(e.job);
   if (job == nullptr) return;
+  // Ending: somebody has cancelled it before it could begin.
   const bool never_ran = job->state == JobState::kQueued || job->state == JobState::kHeld ||
-                         (job->state == JobState::kStarting && job->attempt == 1);
+                         ((job->state == JobState::kStarting || job->state == JobState::kEnding) && job->attempt == 1);
   if (never_ran) finish(*job, Outcome::kCancelled, false);
 }
 
