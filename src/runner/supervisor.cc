@@ -127,7 +127,17 @@ void Supervisor::reap() {
 }
 
 void Supervisor::serve_report() {
-  while (const auto report = receive_report(report_.get())) take_report(report->kind, report->code, report->text);
+  Report report;
+  while (report_) {
+    const Received received = receive_report(report_.get(), report);
+    if (received == Received::kNothing) return;
+    if (++reports_ > kMostReports) {
+      // The set-up command writes what it likes. From here on its status is as good as the command's.
+      report_.reset();
+      return take_report(ReportKind::kLaunching, 0, "");
+    }
+    if (received == Received::kReport) take_report(report.kind, report.code, report.text);
+  }
 }
 
 void Supervisor::take_report(ReportKind kind, std::uint32_t code, std::string_view text) {
@@ -334,7 +344,7 @@ void Supervisor::end_leftovers() {
 
 void Supervisor::main_ended(int status) {
   // Its last words are in the pipe before it ends.
-  if (report_) serve_report();
+  serve_report();
   main_reaped_ = true;
   rusage usage{};
   ::getrusage(RUSAGE_CHILDREN, &usage);
@@ -377,7 +387,7 @@ void Supervisor::terminal_ended() {
   terminal_ = 0;
   processes_.except(0);
   link_.reset();
-  if (report_) serve_report();
+  serve_report();
   if (main_ == 0 && !main_reaped_) {
     never_started(
         failure_ ? failure_->code : wire::kExitNotStarted,

@@ -92,6 +92,7 @@ class Supervisor {
   os::FileDescriptor control_;
   os::FileDescriptor signals_;
   os::FileDescriptor report_;
+  int reports_ = 0;                // read from it
   os::FileDescriptor report_end_;  // the children's end, until both have it
   os::FileDescriptor link_;        // to the terminal process
   os::FileDescriptor program_;     // this program, for after the set-up command
