@@ -342,6 +342,7 @@ Status send_to_runner(int connection, const Message& message) {
 template Status send_to_runner(int, const wire::Terminate&);
 template Status send_to_runner(int, const wire::Suspend&);
 template Status send_to_runner(int, const wire::Resume&);
+template Status send_to_runner(int, const wire::Noted&);
 
 Result<wire::FromRunner> receive_from_runner(int connection) {
   std::byte buffer[base::kMaxMessageBytes];

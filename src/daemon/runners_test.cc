@@ -396,6 +396,33 @@ TEST_F(Runners, EndWithTheServiceManager) {
   EXPECT_EQ(end->code, static_cast<std::uint32_t>(SIGKILL)) << "it ignores TERM";
 }
 
+TEST_F(Runners, TellAnEndThatTheyCannotWriteUntilItIsNoted) {
+  const auto spec = make_spec({"ignore"});
+  auto connection = start(spec);
+  const auto state = wait_until_running(connection.get());
+  ASSERT_TRUE(state);
+  const auto runner = os::open_pidfd(static_cast<pid_t>(state->runner_pid));
+  ASSERT_TRUE(runner);
+  // A file cannot take a folder's name.
+  std::filesystem::create_directory(directory(spec) + "/end");
+  ASSERT_TRUE(send_to_runner(connection.get(), wire::Terminate{.grace_ms = 0}));
+  // Two daemons hear it and are gone before they have stored it; the third one stores it.
+  for (int daemon = 0; daemon < 3; ++daemon) {
+    const auto end = wait_for_end(connection.get());
+    ASSERT_TRUE(end) << daemon;
+    EXPECT_NE(end->flags & wire::kEndNotDurable, 0u);
+    EXPECT_EQ(end->reason, wire::EndReason::kCancelled);
+    if (daemon == 2) break;
+    connection.reset();
+    auto next = connect_runner(directory(spec));
+    ASSERT_TRUE(next) << next.error().message();
+    connection = std::move(*next);
+  }
+  EXPECT_FALSE(os::has_ended(runner->get()));
+  ASSERT_TRUE(send_to_runner(connection.get(), wire::Noted()));
+  EXPECT_TRUE(eventually([&] { return os::has_ended(runner->get()); }));
+}
+
 TEST_F(Runners, DoNotOutliveTheirDirectory) {
   const auto spec = make_spec({"ignore"});
   auto connection = start(spec);

@@ -344,7 +344,10 @@ void JobRuns::bury(JobId job, std::uint32_t attempt) {
 }
 
 void JobRuns::forget(JobId job, std::uint32_t attempt) {
-  told_.erase(job);
+  if (const auto told = told_.find(job); told != told_.end()) {
+    told->second->note_end();
+    told_.erase(told);
+  }
   forget_later(runner_directory(places_, job.value, attempt), kForgetTries);
 }
 
