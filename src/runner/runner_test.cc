@@ -366,5 +366,18 @@ TEST_F(RunnerParts, AReservedFileAppearsWhole) {
   EXPECT_FALSE(os::write_new_file_at(directory->get(), "end", "x", 0600));
 }
 
+TEST_F(RunnerParts, FilesWithoutASizeAreReadToTheirEnd) {
+  const auto status = os::read_unsized_at(AT_FDCWD, "/proc/self/status");
+  ASSERT_TRUE(status);
+  EXPECT_NE(status->find("\nPid:\t" + std::to_string(::getpid()) + "\n"), std::string::npos);
+  EXPECT_EQ(os::read_unsized_at(AT_FDCWD, "/proc/self/status", 7), status->substr(0, 7));
+  const std::string content(10'000, 'x');
+  std::ofstream(folder_ + "/file") << content;
+  const auto directory = os::open_directory(folder_);
+  ASSERT_TRUE(directory);
+  EXPECT_EQ(os::read_unsized_at(directory->get(), "file"), content);
+  EXPECT_EQ(os::read_unsized_at(directory->get(), "none").error().code, base::Code::kNotFound);
+}
+
 }  // namespace
 }  // namespace gpumux::runner
