@@ -9,12 +9,12 @@ import unittest
 UNITS = pathlib.Path(__file__).resolve().parent.parent / "packaging" / "systemd"
 
 
-def settings_of(name):
+def settings_of(name, section="Service"):
     # A key may stand there several times; of these none may.
     parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",), comment_prefixes=("#",))
     parser.optionxform = str
     parser.read(UNITS / name)
-    return dict(parser["Service"])
+    return dict(parser[section])
 
 
 class Units(unittest.TestCase):
@@ -26,6 +26,14 @@ class Units(unittest.TestCase):
 
     def test_stopping_the_daemon_stops_nobody_else(self):
         self.assertEqual(settings_of("gpumuxd.service")["KillMode"], "process")
+
+    def test_containers_cannot_start_jobs(self):
+        # Who reaches this socket as root is root, and /run/gpumux is passed into containers.
+        socket = settings_of("gpumux-runner.socket", "Socket")
+        path = pathlib.PurePath(socket["ListenSequentialPacket"])
+        self.assertNotIn(pathlib.PurePath("/run/gpumux"), path.parents)
+        self.assertEqual((socket["SocketMode"], socket["DirectoryMode"]), ("0600", "0700"))
+        self.assertIn(f'"{path}"', (UNITS.parent.parent / "src/daemon/jobs/job_queue_open.cc").read_text())
 
 
 if __name__ == "__main__":

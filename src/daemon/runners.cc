@@ -113,13 +113,9 @@ void for_each_marked(uid_t uid, std::string_view marker, Visit visit) {
     struct stat status {};
     const std::string folder = std::string("/proc/") + entry->d_name;
     if (!pidfd || ::stat(folder.c_str(), &status) != 0 || status.st_uid != uid) continue;
-    const os::FileDescriptor file(::open((folder + "/environ").c_str(), O_RDONLY | O_CLOEXEC));
-    if (!file) continue;
-    std::string text(1, '\0');
-    char buffer[4096];
-    ssize_t got;
-    while (text.size() < kMostEnvironmentBytes && (got = ::read(file.get(), buffer, sizeof buffer)) > 0)
-      text.append(buffer, static_cast<std::size_t>(got));
+    const auto environment = os::read_unsized_at(AT_FDCWD, (folder + "/environ").c_str(), kMostEnvironmentBytes);
+    if (!environment) continue;
+    const std::string text = '\0' + *environment;
     if (text.find(marker) != std::string::npos && !os::has_ended(pidfd->get())) visit(pidfd->get());
   }
   ::closedir(proc);
@@ -141,13 +137,9 @@ Result<std::size_t> kill_cgroup(const std::string& path) {
     if (directory.error().code == Code::kNotFound) return 0u;
     return tl::unexpected(directory.error());
   }
-  const os::FileDescriptor members(::openat(directory->get(), "cgroup.procs", O_RDONLY | O_CLOEXEC));
-  if (!members) return base::fail_errno(errno, "cannot read " + path + "/cgroup.procs");
-  std::string text;
-  char buffer[4096];
-  for (ssize_t got; (got = ::read(members.get(), buffer, sizeof buffer)) > 0;)
-    text.append(buffer, static_cast<std::size_t>(got));
-  const auto count = static_cast<std::size_t>(std::count(text.begin(), text.end(), '\n'));
+  const auto members = os::read_unsized_at(directory->get(), "cgroup.procs");
+  if (!members) return tl::unexpected(members.error());
+  const auto count = static_cast<std::size_t>(std::count(members->begin(), members->end(), '\n'));
   if (count == 0) {
     ::rmdir(path.c_str());
     return 0u;
@@ -158,9 +150,10 @@ Result<std::size_t> kill_cgroup(const std::string& path) {
     return count;
   }
   // Linux before 5.14: one by one. Who is in the group is the job's, whatever its number meant before.
-  for (const char* at = text.data(); at < text.data() + text.size();) {
+  const char* const end = members->data() + members->size();
+  for (const char* at = members->data(); at < end;) {
     pid_t pid = 0;
-    at = std::from_chars(at, text.data() + text.size(), pid).ptr + 1;
+    at = std::from_chars(at, end, pid).ptr + 1;
     if (const auto pidfd = os::open_pidfd(pid)) static_cast<void>(os::kill_process(pidfd->get()));
   }
   return count;
@@ -342,6 +335,7 @@ Status send_to_runner(int connection, const Message& message) {
 template Status send_to_runner(int, const wire::Terminate&);
 template Status send_to_runner(int, const wire::Suspend&);
 template Status send_to_runner(int, const wire::Resume&);
+template Status send_to_runner(int, const wire::Noted&);
 
 Result<wire::FromRunner> receive_from_runner(int connection) {
   std::byte buffer[base::kMaxMessageBytes];

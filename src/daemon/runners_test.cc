@@ -251,6 +251,35 @@ TEST_F(Runners, FailWithTheSetUpCommand) {
   EXPECT_EQ(end.code, 127u);
 }
 
+TEST_F(Runners, AreNotHeldUpByASetUpCommandThatFloodsThem) {
+  // Gigabytes of proper reports (kSetup), and of something else.
+  const std::string reports = home_ + "/reports";
+  std::string report(256, '\0');
+  report[0] = 2;
+  std::ofstream file(reports);
+  for (int i = 0; i < 4096; ++i) file << report;
+  file.close();
+  const std::string many = "for i in {1..4096}; do files+=(" + reports + "); done; cat \"${files[@]}\" >&61";
+  for (const std::string& flood : {std::string("cat /dev/zero >&61"), many}) {
+    auto spec = make_spec({"exit", "6"});
+    spec.setup_command = flood + "; touch " + home_ + "/flooded; exec sleep 1000";
+    const auto connection = start(spec);
+    ASSERT_TRUE(wait_for_state(connection.get(), [](const auto& s) { return s.phase == wire::RunnerPhase::kSetup; }));
+    ASSERT_TRUE(eventually([&] { return std::filesystem::remove(home_ + "/flooded"); })) << flood;
+    ASSERT_TRUE(send_to_runner(connection.get(), wire::Terminate{.grace_ms = 0}));
+    const auto end = wait_for_end(connection.get());
+    ASSERT_TRUE(end) << flood;
+    EXPECT_EQ(end->reason, wire::EndReason::kCancelled);
+    EXPECT_EQ(end->code, static_cast<std::uint32_t>(SIGKILL));
+    // Who lets it be goes on.
+    spec = make_spec({"exit", "6"});
+    spec.setup_command = flood + "; true";
+    const auto ended = run(spec);
+    EXPECT_EQ(ended.how, EndHow::kExited) << log_of(spec);
+    EXPECT_EQ(ended.code, 6u) << log_of(spec);
+  }
+}
+
 TEST_F(Runners, NeverBeginTwice) {
   const auto spec = make_spec({"once", home_ + "/ran"});
   EXPECT_EQ(run(spec).code, 3u);
@@ -365,6 +394,33 @@ TEST_F(Runners, EndWithTheServiceManager) {
   ASSERT_TRUE(end);
   EXPECT_EQ(end->reason, wire::EndReason::kShutdown);
   EXPECT_EQ(end->code, static_cast<std::uint32_t>(SIGKILL)) << "it ignores TERM";
+}
+
+TEST_F(Runners, TellAnEndThatTheyCannotWriteUntilItIsNoted) {
+  const auto spec = make_spec({"ignore"});
+  auto connection = start(spec);
+  const auto state = wait_until_running(connection.get());
+  ASSERT_TRUE(state);
+  const auto runner = os::open_pidfd(static_cast<pid_t>(state->runner_pid));
+  ASSERT_TRUE(runner);
+  // A file cannot take a folder's name.
+  std::filesystem::create_directory(directory(spec) + "/end");
+  ASSERT_TRUE(send_to_runner(connection.get(), wire::Terminate{.grace_ms = 0}));
+  // Two daemons hear it and are gone before they have stored it; the third one stores it.
+  for (int daemon = 0; daemon < 3; ++daemon) {
+    const auto end = wait_for_end(connection.get());
+    ASSERT_TRUE(end) << daemon;
+    EXPECT_NE(end->flags & wire::kEndNotDurable, 0u);
+    EXPECT_EQ(end->reason, wire::EndReason::kCancelled);
+    if (daemon == 2) break;
+    connection.reset();
+    auto next = connect_runner(directory(spec));
+    ASSERT_TRUE(next) << next.error().message();
+    connection = std::move(*next);
+  }
+  EXPECT_FALSE(os::has_ended(runner->get()));
+  ASSERT_TRUE(send_to_runner(connection.get(), wire::Noted()));
+  EXPECT_TRUE(eventually([&] { return os::has_ended(runner->get()); }));
 }
 
 TEST_F(Runners, DoNotOutliveTheirDirectory) {

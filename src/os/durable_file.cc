@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace gpumux::os {
@@ -57,6 +58,20 @@ base::Result<std::string> read_file_at(int directory, const char* name, std::siz
     at += static_cast<std::size_t>(got);
   }
   content.resize(at);
+  return content;
+}
+
+base::Result<std::string> read_unsized_at(int directory, const char* name, std::size_t most) {
+  const FileDescriptor file(::openat(directory, name, O_RDONLY | O_CLOEXEC));
+  if (!file) return base::fail_errno(errno, std::string("cannot open ") + name);
+  std::string content;
+  char buffer[4096];
+  while (content.size() < most) {
+    const ssize_t got = ::read(file.get(), buffer, std::min(sizeof buffer, most - content.size()));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) break;
+    content.append(buffer, static_cast<std::size_t>(got));
+  }
   return content;
 }
 

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -17,6 +18,9 @@ base::Result<FileDescriptor> open_directory(const std::string& path);
 
 // All of the file, which must be at most `most` bytes long and a regular file (kInvalid).
 base::Result<std::string> read_file_at(int directory, const char* name, std::size_t most);
+
+// A file that does not say how long it is, in /proc or of a control group: what can be read of it, up to `most` bytes.
+base::Result<std::string> read_unsized_at(int directory, const char* name, std::size_t most = SIZE_MAX);
 
 // A new file with this content; kExists if there is one. Not synced.
 base::Status write_new_file_at(int directory, const char* name, std::string_view content, mode_t mode);

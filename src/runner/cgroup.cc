@@ -24,27 +24,6 @@ using base::Status;
 // and the groups are removed then.
 constexpr char kSharedName[] = "gpumux";
 constexpr decltype(statfs::f_type) kCgroup2Magic = 0x63677270;
-// /proc/self/cgroup and mountinfo: a line for each controller and mount; machines with thousands of containers have a
-// megabyte of it.
-constexpr std::size_t kMostProcBytes = 16u << 20;
-
-// Files in /proc say that they have no size.
-std::string read_all(int fd) {
-  std::string text;
-  char buffer[4096];
-  while (text.size() < kMostProcBytes) {
-    const ssize_t got = ::read(fd, buffer, sizeof buffer);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) break;
-    text.append(buffer, static_cast<std::size_t>(got));
-  }
-  return text;
-}
-
-std::string read_proc(const char* path) {
-  const os::FileDescriptor file(::open(path, O_RDONLY | O_CLOEXEC));
-  return file ? read_all(file.get()) : std::string();
-}
 
 // The `index`th word of a line, from 0.
 std::string_view word(std::string_view line, std::size_t index) {
@@ -69,13 +48,13 @@ void for_each_line(std::string_view text, Visit visit) {
 // The directory of this process's own group of version 2; empty: there is none to be seen.
 std::string own_cgroup() {
   std::string group;
-  const std::string groups = read_proc("/proc/self/cgroup");
+  const std::string groups = os::read_unsized_at(AT_FDCWD, "/proc/self/cgroup").value_or("");
   for_each_line(groups, [&](std::string_view line) {
     if (line.starts_with("0::/")) group = line.substr(3);
   });
   if (group.empty()) return {};
   std::string directory;
-  const std::string mounts = read_proc("/proc/self/mountinfo");
+  const std::string mounts = os::read_unsized_at(AT_FDCWD, "/proc/self/mountinfo").value_or("");
   for_each_line(mounts, [&](std::string_view line) {
     const std::size_t separator = line.find(" - ");
     if (!directory.empty() || separator == std::string_view::npos) return;
@@ -151,11 +130,10 @@ Status Cgroup::write(const char* name, const char* value) const {
 }
 
 Result<bool> Cgroup::event(const char* key) const {
-  const os::FileDescriptor file(::openat(directory_.get(), "cgroup.events", O_RDONLY | O_CLOEXEC));
-  if (!file) return base::fail_errno(errno, "cannot open " + path_ + "/cgroup.events");
+  const auto text = os::read_unsized_at(directory_.get(), "cgroup.events");
+  if (!text) return tl::unexpected(text.error());
   bool value = false;
-  const std::string text = read_all(file.get());
-  for_each_line(text, [&](std::string_view line) {
+  for_each_line(*text, [&](std::string_view line) {
     if (word(line, 0) == key) value = word(line, 1) == "1";
   });
   return value;
@@ -171,11 +149,10 @@ Result<bool> Cgroup::is_empty() const {
 }
 
 Result<std::vector<pid_t>> Cgroup::members() const {
-  const os::FileDescriptor file(::openat(directory_.get(), "cgroup.procs", O_RDONLY | O_CLOEXEC));
-  if (!file) return base::fail_errno(errno, "cannot open " + path_ + "/cgroup.procs");
+  const auto text = os::read_unsized_at(directory_.get(), "cgroup.procs");
+  if (!text) return tl::unexpected(text.error());
   std::vector<pid_t> pids;
-  const std::string text = read_all(file.get());
-  for_each_line(text, [&](std::string_view line) {
+  for_each_line(*text, [&](std::string_view line) {
     pid_t pid = 0;
     // 0 stands for a process of another pid namespace, which cannot be named from here.
     if (std::from_chars(line.data(), line.data() + line.size(), pid).ec == std::errc() && pid > 0) pids.push_back(pid);

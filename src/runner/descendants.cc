@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "os/durable_file.h"
 #include "os/file_descriptor.h"
 #include "os/pidfd.h"
 
@@ -67,15 +68,12 @@ void for_each_number(const std::string& folder, Visit visit) {
 // The children that one thread has started, and those that it was given as a subreaper. False: the kernel has no list.
 bool append_children(pid_t pid, pid_t thread, std::vector<pid_t>& children) {
   const std::string path = "/proc/" + std::to_string(pid) + "/task/" + std::to_string(thread) + "/children";
-  const os::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) return false;
-  std::string text;
-  char buffer[4096];
-  for (ssize_t got; (got = ::read(file.get(), buffer, sizeof buffer)) > 0;)
-    text.append(buffer, static_cast<std::size_t>(got));
-  for (const char* at = text.data(); at < text.data() + text.size();) {
+  const auto text = os::read_unsized_at(AT_FDCWD, path.c_str());
+  if (!text) return false;
+  const char* const end = text->data() + text->size();
+  for (const char* at = text->data(); at < end;) {
     pid_t child = 0;
-    const auto parsed = std::from_chars(at, text.data() + text.size(), child);
+    const auto parsed = std::from_chars(at, end, child);
     if (parsed.ec != std::errc()) break;
     children.push_back(child);
     at = parsed.ptr + 1;  // a space

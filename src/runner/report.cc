@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runner/report.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,21 +15,24 @@ void send_report(int pipe, ReportKind kind, std::uint32_t code, std::string_view
   report.kind = kind;
   report.code = code;
   wire::set_text(report.text, text);
+  struct sigaction ignored {};
+  struct sigaction before {};
+  ignored.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &ignored, &before);
   while (::write(pipe, &report, sizeof report) < 0 && errno == EINTR) {
   }
+  ::sigaction(SIGPIPE, &before, nullptr);
 }
 
-std::optional<Report> receive_report(int pipe) {
-  for (;;) {
-    Report report;
-    const ssize_t got = ::read(pipe, &report, sizeof report);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return std::nullopt;
-    const auto kind = static_cast<std::uint32_t>(report.kind);
-    if (got != static_cast<ssize_t>(sizeof report) || kind < 1 || kind > 4) continue;
-    report.text[sizeof report.text - 1] = '\0';
-    return report;
+Received receive_report(int pipe, Report& report) {
+  ssize_t got;
+  while ((got = ::read(pipe, &report, sizeof report)) < 0 && errno == EINTR) {
   }
+  if (got <= 0) return Received::kNothing;
+  const auto kind = static_cast<std::uint32_t>(report.kind);
+  if (got != static_cast<ssize_t>(sizeof report) || kind < 1 || kind > 4) return Received::kSomethingElse;
+  report.text[sizeof report.text - 1] = '\0';
+  return Received::kReport;
 }
 
 std::string printable(std::string_view text) {

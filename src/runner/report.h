@@ -3,12 +3,12 @@
 // cannot go on.
 //
 // With a set-up command the pipe is open in that command too, so what comes through it is the user's own word about his
-// own job: it is bounded, its text is made harmless, and it decides nothing but how that job's end is described.
+// own job: so much is read and no more (kMostReports), its text is made harmless, and it decides nothing but how that
+// job's end is described.
 #pragma once
 
 #include <climits>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 
@@ -28,11 +28,15 @@ struct Report {
 };
 static_assert(sizeof(Report) == 256 && sizeof(Report) <= PIPE_BUF, "a report is written whole or not at all");
 
-// Sends it; nothing if the supervisor is gone.
+// Of one job, whatever else comes through the pipe included. A job's own processes send five at most.
+inline constexpr int kMostReports = 64;
+
+// Sends it; nothing if the supervisor is gone, or does not listen any more.
 void send_report(int pipe, ReportKind kind, std::uint32_t code, std::string_view text);
 
-// The next report that has arrived. Anything that is none of them is left out.
-std::optional<Report> receive_report(int pipe);
+// One read, which does not wait if the pipe does not.
+enum class Received { kNothing, kReport, kSomethingElse };
+Received receive_report(int pipe, Report& report);
 
 // As people may see it on their terminals: control characters, and bytes beyond ASCII, become '?'.
 std::string printable(std::string_view text);

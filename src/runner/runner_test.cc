@@ -318,16 +318,19 @@ TEST(RunnerReports, AreBoundedAndHarmless) {
   int ends[2];
   ASSERT_EQ(::pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
   send_report(ends[1], ReportKind::kFailed, 126, std::string(1000, 'x'));
-  auto report = receive_report(ends[0]);
-  ASSERT_TRUE(report);
-  EXPECT_EQ(report->code, 126u);
-  EXPECT_EQ(std::string(report->text).size(), sizeof report->text - 1);
+  Report report;
+  ASSERT_EQ(receive_report(ends[0], report), Received::kReport);
+  EXPECT_EQ(report.code, 126u);
+  EXPECT_EQ(std::string(report.text).size(), sizeof report.text - 1);
   // A set-up command may write anything there.
   const std::string garbage(700, '\xff');
   ASSERT_EQ(::write(ends[1], garbage.data(), garbage.size()), 700);
-  EXPECT_FALSE(receive_report(ends[0]));
+  for (int reads = 0; reads < 3; ++reads) EXPECT_EQ(receive_report(ends[0], report), Received::kSomethingElse);
+  EXPECT_EQ(receive_report(ends[0], report), Received::kNothing);
   EXPECT_EQ(printable("a\033[2Jb\n\xc3"), "a?[2Jb??");
+  // Who reports to nobody goes on.
   ::close(ends[0]);
+  send_report(ends[1], ReportKind::kFailed, 126, "");
   ::close(ends[1]);
 }
 
@@ -361,6 +364,19 @@ TEST_F(RunnerParts, AReservedFileAppearsWhole) {
   EXPECT_EQ(text_of(folder_ + "/end"), "once more");
   EXPECT_FALSE(os::read_file_at(directory->get(), "end", 3));
   EXPECT_FALSE(os::write_new_file_at(directory->get(), "end", "x", 0600));
+}
+
+TEST_F(RunnerParts, FilesWithoutASizeAreReadToTheirEnd) {
+  const auto status = os::read_unsized_at(AT_FDCWD, "/proc/self/status");
+  ASSERT_TRUE(status);
+  EXPECT_NE(status->find("\nPid:\t" + std::to_string(::getpid()) + "\n"), std::string::npos);
+  EXPECT_EQ(os::read_unsized_at(AT_FDCWD, "/proc/self/status", 7), status->substr(0, 7));
+  const std::string content(10'000, 'x');
+  std::ofstream(folder_ + "/file") << content;
+  const auto directory = os::open_directory(folder_);
+  ASSERT_TRUE(directory);
+  EXPECT_EQ(os::read_unsized_at(directory->get(), "file"), content);
+  EXPECT_EQ(os::read_unsized_at(directory->get(), "none").error().code, base::Code::kNotFound);
 }
 
 }  // namespace

@@ -59,15 +59,15 @@ Duration grace_of(std::uint64_t milliseconds) {
 void Supervisor::loop() {
   while (true) {
     if (finished_ && terminal_ == 0) {
-      // Whoever was told and has closed has taken note (below); where the directory was removed, nobody will ever look.
+      // Where the directory was removed, nobody will ever look.
       struct stat status {};
       const bool removed = ::fstat(directory_.get(), &status) == 0 && status.st_nlink == 0;
-      if (end_written_ || removed) return;
+      if (end_written_ || noted_ || removed) return;
     }
     std::vector<pollfd> polled = {
         {signals_.get(), POLLIN, 0}, {report_.get(), POLLIN, 0}, {link_.get(), POLLIN, 0}, {control_.get(), POLLIN, 0}};
     const std::size_t known = peers_.size();
-    for (const Connection& peer : peers_) polled.push_back({peer.socket.get(), POLLIN, 0});
+    for (const os::FileDescriptor& peer : peers_) polled.push_back({peer.get(), POLLIN, 0});
     if (::poll(polled.data(), polled.size(), poll_timeout()) < 0 && errno != EINTR) return;
     if (polled[1].revents != 0) {
       serve_report();
@@ -75,15 +75,11 @@ void Supervisor::loop() {
     }
     if (polled[2].revents != 0) serve_link();
     if (polled[0].revents != 0) serve_signals();
-    bool noted = false;
     for (std::size_t i = 0; i < known; ++i) {
-      if (polled[4 + i].revents == 0) continue;
-      serve_peer(peers_[i]);
-      noted = noted || (!peers_[i].socket && peers_[i].told_end);
+      if (polled[4 + i].revents != 0) serve_peer(peers_[i]);
     }
-    if (noted) return;
     if (polled[3].revents != 0) accept_peer();
-    std::erase_if(peers_, [](const Connection& peer) { return !peer.socket; });
+    std::erase_if(peers_, [](const os::FileDescriptor& peer) { return !peer; });
     if (needs_tick_ && clock_.now() >= next_tick_) tick();
   }
 }
@@ -127,7 +123,17 @@ void Supervisor::reap() {
 }
 
 void Supervisor::serve_report() {
-  while (const auto report = receive_report(report_.get())) take_report(report->kind, report->code, report->text);
+  Report report;
+  while (report_) {
+    const Received received = receive_report(report_.get(), report);
+    if (received == Received::kNothing) return;
+    if (++reports_ > kMostReports) {
+      // The set-up command writes what it likes. From here on its status is as good as the command's.
+      report_.reset();
+      return take_report(ReportKind::kLaunching, 0, "");
+    }
+    if (received == Received::kReport) take_report(report.kind, report.code, report.text);
+  }
 }
 
 void Supervisor::take_report(ReportKind kind, std::uint32_t code, std::string_view text) {
@@ -176,21 +182,17 @@ void Supervisor::accept_peer() {
   if (!socket || peers_.size() >= kMostPeers) return;
   const auto credentials = os::peer_credentials(socket.get());
   if (!credentials || (credentials->uid != 0 && credentials->uid != ::geteuid())) return;
-  Connection& peer = peers_.emplace_back(Connection{std::move(socket)});
-  if (!tell(peer, state())) return;
-  if (finished_) {
-    tell(peer, end_);
-    peer.told_end = true;
-  }
+  os::FileDescriptor& peer = peers_.emplace_back(std::move(socket));
+  if (tell(peer, state()) && finished_) tell(peer, end_);
 }
 
-void Supervisor::serve_peer(Connection& peer) {
+void Supervisor::serve_peer(os::FileDescriptor& peer) {
   std::byte buffer[base::kMaxMessageBytes];
-  const auto received = os::receive_message(peer.socket.get(), buffer);
+  const auto received = os::receive_message(peer.get(), buffer);
   if (!received && received.error().system_errno == EAGAIN) return;
-  if (!received || received->bytes == 0) return peer.socket.reset();
+  if (!received || received->bytes == 0) return peer.reset();
   const auto message = wire::decode_to_runner(std::span(buffer, received->bytes));
-  if (!message) return peer.socket.reset();
+  if (!message) return peer.reset();
   obey(*message);
 }
 
@@ -201,6 +203,9 @@ void Supervisor::obey(const wire::ToRunner& message) {
     suspend(suspended->sequence);
   } else if (const auto* resumed = std::get_if<wire::Resume>(&message)) {
     resume(resumed->sequence);
+  } else if (std::holds_alternative<wire::Noted>(message) && finished_) {
+    noted_ = true;
+    claim_.reset();  // the directory may go
   }
 }
 
@@ -334,7 +339,7 @@ void Supervisor::end_leftovers() {
 
 void Supervisor::main_ended(int status) {
   // Its last words are in the pipe before it ends.
-  if (report_) serve_report();
+  serve_report();
   main_reaped_ = true;
   rusage usage{};
   ::getrusage(RUSAGE_CHILDREN, &usage);
@@ -377,7 +382,7 @@ void Supervisor::terminal_ended() {
   terminal_ = 0;
   processes_.except(0);
   link_.reset();
-  if (report_) serve_report();
+  serve_report();
   if (main_ == 0 && !main_reaped_) {
     never_started(
         failure_ ? failure_->code : wire::kExitNotStarted,
@@ -400,7 +405,7 @@ void Supervisor::finish() {
   change_phase(wire::RunnerPhase::kEnded);
   // Before it is told: whoever hears it may look, and finds the claim free.
   if (end_written_) claim_.reset();
-  say_ended();
+  tell_all(end_);
   if (link_) {
     const LinkMessage ended{.kind = LinkKind::kEnded, .how = static_cast<std::uint32_t>(end_.how), .code = end_.code};
     static_cast<void>(::send(link_.get(), &ended, sizeof ended, MSG_NOSIGNAL | MSG_DONTWAIT));
@@ -408,27 +413,23 @@ void Supervisor::finish() {
   drain_until_ = clock_.now() + kTerminalEndTime;
 }
 
-void Supervisor::say_ended() {
-  for (Connection& peer : peers_) peer.told_end = tell(peer, end_);
-}
-
 // ---- telling ----------------------------------------------------------------------------------------------
 
 template <class Message>
-bool Supervisor::tell(Connection& peer, const Message& message) {
-  if (!peer.socket) return false;
-  if (os::send_message(peer.socket.get(), wire::encode(message).bytes())) return true;
+bool Supervisor::tell(os::FileDescriptor& peer, const Message& message) {
+  if (!peer) return false;
+  if (os::send_message(peer.get(), wire::encode(message).bytes())) return true;
   // Gone, or it has not read for hundreds of messages: it will connect again, and hear how things are.
-  peer.socket.reset();
+  peer.reset();
   return false;
 }
 
 template <class Message>
 void Supervisor::tell_all(const Message& message) {
-  for (Connection& peer : peers_) tell(peer, message);
+  for (os::FileDescriptor& peer : peers_) tell(peer, message);
 }
 
-template bool Supervisor::tell(Connection&, const wire::RunnerRefused&);
+template bool Supervisor::tell(os::FileDescriptor&, const wire::RunnerRefused&);
 template void Supervisor::tell_all(const wire::RunnerState&);
 
 wire::RunnerState Supervisor::state() const {

@@ -35,11 +35,6 @@ class Supervisor {
   int run();
 
  private:
-  struct Connection {
-    os::FileDescriptor socket;
-    bool told_end = false;  // of an end that is not durable: its closing then means that it has taken note
-  };
-
   // ---- beginning (supervisor_begin.cc)
   std::optional<wire::Begin> receive_begin();
   base::Status begin(const wire::Begin& begin);
@@ -64,7 +59,7 @@ class Supervisor {
   void take_report(ReportKind kind, std::uint32_t code, std::string_view text);
   void serve_link();
   void accept_peer();
-  void serve_peer(Connection& peer);
+  void serve_peer(os::FileDescriptor& peer);
   void obey(const wire::ToRunner& message);
   void terminate(wire::EndReason reason, base::Duration grace);
   void suspend(std::uint64_t sequence);
@@ -75,23 +70,23 @@ class Supervisor {
   // ---- ending
   void write_end();
   void finish();
-  void say_ended();
 
   template <class Message>
   void tell_all(const Message& message);
   template <class Message>
-  bool tell(Connection& peer, const Message& message);
+  bool tell(os::FileDescriptor& peer, const Message& message);
   wire::RunnerState state() const;
   void change_phase(wire::RunnerPhase phase);
   void change_suspension(wire::Suspension suspension);
 
   os::SystemClock clock_;
-  std::vector<Connection> peers_;
+  std::vector<os::FileDescriptor> peers_;
   os::FileDescriptor directory_;
   os::FileDescriptor claim_;  // its lock says that this runner lives
   os::FileDescriptor control_;
   os::FileDescriptor signals_;
   os::FileDescriptor report_;
+  int reports_ = 0;                // read from it
   os::FileDescriptor report_end_;  // the children's end, until both have it
   os::FileDescriptor link_;        // to the terminal process
   os::FileDescriptor program_;     // this program, for after the set-up command
@@ -114,6 +109,7 @@ class Supervisor {
   wire::EndReason reason_ = wire::EndReason::kNone;
   wire::RunnerEnded end_;
   bool end_written_ = false;
+  bool noted_ = false;  // the daemon has stored the end
   bool finished_ = false;
 
   std::uint64_t started_wall_ns_ = 0;

@@ -86,7 +86,7 @@ std::uint64_t wall_clock_ns() {
 
 }  // namespace
 
-Supervisor::Supervisor(os::FileDescriptor daemon) { peers_.push_back(Connection{std::move(daemon)}); }
+Supervisor::Supervisor(os::FileDescriptor daemon) { peers_.push_back(std::move(daemon)); }
 
 int Supervisor::run() {
   const auto message = receive_begin();
@@ -101,7 +101,7 @@ int Supervisor::run() {
 }
 
 std::optional<wire::Begin> Supervisor::receive_begin() {
-  const int socket = peers_[0].socket.get();
+  const int socket = peers_[0].get();
   pollfd polled{socket, POLLIN, 0};
   int ready;
   do {

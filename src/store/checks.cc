@@ -47,4 +47,8 @@ sched::jobs::Dependency::Fate fate_of(sched::jobs::Dependency::Need need, sched:
   return met ? Dependency::Fate::kMet : Dependency::Fate::kBroken;
 }
 
+bool is_needed(const StoredJob& job, const sched::jobs::Dependency& dependency) {
+  return job.core.state != sched::jobs::JobState::kDone && dependency.fate == sched::jobs::Dependency::Fate::kPending;
+}
+
 }  // namespace gpumux::store

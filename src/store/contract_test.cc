@@ -251,6 +251,39 @@ TEST_P(Contract, PruningTakesTheOldestAndNeverTheirIds) {
   EXPECT_EQ(ids({}), "1 ");  // what is not done stays
 }
 
+TEST_P(Contract, PruningLeavesWhatAnUnfinishedJobComesAfter) {
+  std::vector<Change> changes;
+  for (std::uint64_t id = 1; id <= 6; ++id) {
+    changes.push_back(insert(id));
+    if (id >= 3 && id <= 5) std::get<Insert>(changes.back()).job.spec.array = JobId{3};
+  }
+  Insert after_jobs = insert(7), after_array = insert(8), known = insert(9);
+  after_jobs.job.spec.after = {{JobId{1}}, {JobId{2}}};  // 2 takes long
+  after_array.job.spec.after = {{JobId{3}, true}, {JobId{2}}};
+  known.job.spec.after = {{JobId{6}, false, Dependency::Need::kOk, Dependency::Fate::kMet}};  // stored with it
+  for (const Insert& dependent : {after_jobs, after_array, known}) changes.push_back(dependent);
+  changes.push_back(done(4, 10, Outcome::kFailed));
+  for (const std::uint64_t id : {1u, 3u, 5u, 6u}) changes.push_back(done(id, 11));
+  put(changes);
+  EXPECT_EQ(put({Prune{INT64_MAX, 100}})[0].pruned, 1u);
+  EXPECT_EQ(ids({}), "1 2 3 4 5 7 8 9 ");
+  if (survives()) open();
+  const auto unfinished = store_->unfinished().value();
+  ASSERT_EQ(unfinished.size(), 4u);
+  EXPECT_EQ(unfinished[1].spec.after[0].fate, Dependency::Fate::kMet);
+  EXPECT_EQ(unfinished[1].spec.after[1].fate, Dependency::Fate::kPending);
+  EXPECT_EQ(unfinished[2].spec.after[0].fate, Dependency::Fate::kBroken);
+  EXPECT_EQ(unfinished[3].spec.after[0].fate, Dependency::Fate::kMet);
+  // Nobody needs them any more. What is kept does not count.
+  put({done(8, 20)});
+  EXPECT_EQ(put({Prune{INT64_MAX, 2}})[0].pruned, 2u);
+  EXPECT_EQ(ids({}), "1 2 5 7 8 9 ");
+  EXPECT_EQ(put({Prune{INT64_MAX, 100}})[0].pruned, 2u);
+  put({done(7, 20)});
+  EXPECT_EQ(put({Prune{INT64_MAX, 100}})[0].pruned, 2u);
+  EXPECT_EQ(ids({}), "2 9 ");
+}
+
 TEST_P(Contract, UsageAndValues) {
   put({PutUsage{1000, 5, 1}, PutUsage{1001, std::uint64_t{1} << 62, 2}, PutValue{"a", "1"}, PutValue{"b", "2"}});
   put({PutUsage{1000, 6, 3}, PutValue{"a", ""}, PutValue{"b", "3"}});

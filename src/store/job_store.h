@@ -82,6 +82,8 @@ struct PutValue {
   std::string value;
 };
 // Removes jobs that ended before this, the oldest first, and no more than `at_most` at a time: a commit stays short.
+// What a job that is not done comes after (an array: all of its elements) stays until that job is done, for a restarted
+// daemon asks for its fate again.
 struct Prune {
   WallTime ended_before = 0;
   std::uint32_t at_most = 1000;

@@ -193,10 +193,17 @@ class MemoryStore final : public JobStore {
   }
 
   Applied apply(const Prune& prune) {
+    std::set<JobId> needed_jobs, needed_arrays;
+    for (const auto& [id, entry] : jobs_) {
+      for (const Dependency& one : entry.job.spec.after) {
+        if (is_needed(entry.job, one)) (one.whole_array ? needed_arrays : needed_jobs).insert(one.on);
+      }
+    }
     std::set<std::pair<WallTime, JobId>> old;
     for (const auto& [id, entry] : jobs_) {
-      const bool done = entry.job.core.state == JobState::kDone;
-      if (done && entry.job.ended_at < prune.ended_before) old.insert({entry.job.ended_at, id});
+      if (entry.job.core.state != JobState::kDone || entry.job.ended_at >= prune.ended_before) continue;
+      if (needed_jobs.contains(id) || needed_arrays.contains(entry.job.spec.array)) continue;
+      old.insert({entry.job.ended_at, id});
     }
     Applied applied;
     for (const auto& [at, id] : old) {

@@ -83,6 +83,13 @@ CREATE TABLE counters (
   value INTEGER NOT NULL
 ) WITHOUT ROWID;
 INSERT INTO counters VALUES ('last_id', 0), ('fence', 0);
+)",
+    // What a job that is not done comes after is not pruned: `needed` from its submission until it is done, unless its
+    // fate was known then. The index has those alone, so that a look for one costs the same whatever was done before.
+    R"(
+ALTER TABLE dependencies ADD COLUMN needed INTEGER NOT NULL DEFAULT 0;
+UPDATE dependencies SET needed = 1 WHERE fate = 0 AND job IN (SELECT id FROM jobs WHERE state <> 8);
+CREATE INDEX dependencies_needed ON dependencies (target, whole_array) WHERE needed <> 0;
 )"};
 
 }  // namespace gpumux::store

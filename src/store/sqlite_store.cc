@@ -34,6 +34,9 @@ using sched::jobs::JobState;
 // Another process that has the file open (a person with sqlite3) is waited for so long.
 constexpr int kBusyMilliseconds = 5000;
 
+// Old jobs that one Prune looks at, 0.1 s: others may need them all, and then it goes on there the next time.
+constexpr std::int64_t kMostLooked = 100'000;
+
 constexpr const char* kMostLogBytes = "67108864";  // what a burst has let grow is given back
 
 std::string path_of(const SqliteOptions& options) { return "job store " + options.path; }
@@ -132,7 +135,9 @@ class Writer {
                         ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
                         "ON CONFLICT (uid, token) WHERE token <> '' DO NOTHING"),
         document_(db, "INSERT INTO documents (job, body) VALUES (?,?)"),
-        dependency_(db, "INSERT INTO dependencies (job, place, target, whole_array, need, fate) VALUES (?,?,?,?,?,?)"),
+        dependency_(db,
+                    "INSERT INTO dependencies (job, place, target, whole_array, need, fate, needed) "
+                    "VALUES (?,?,?,?,?,?,?)"),
         token_(db, "SELECT id FROM jobs WHERE uid = ? AND token = ? AND token <> ''"),
         last_id_(db, "UPDATE counters SET value = max(value, ?) WHERE name = 'last_id'"),
         core_(db,
@@ -144,7 +149,12 @@ class Writer {
         usage_(db, "INSERT OR REPLACE INTO usage (uid, gpu_microseconds, at) VALUES (?,?,?)"),
         keep_(db, "INSERT OR REPLACE INTO kept (key, value) VALUES (?,?)"),
         drop_(db, "DELETE FROM kept WHERE key = ?"),
-        old_(db, "SELECT id FROM jobs WHERE state = 8 AND ended_at < ? ORDER BY ended_at, id LIMIT ?"),
+        let_go_(db, "UPDATE dependencies SET needed = 0 WHERE job = ? AND needed <> 0"),
+        old_(db,
+             "SELECT ended_at, id, EXISTS (SELECT 1 FROM dependencies WHERE needed <> 0 AND target = jobs.id AND "
+             "whole_array = 0) OR EXISTS (SELECT 1 FROM dependencies WHERE needed <> 0 AND target = jobs.array AND "
+             "whole_array = 1) FROM jobs WHERE state = 8 AND (ended_at, id) > (?,?) AND ended_at < ? "
+             "ORDER BY ended_at, id LIMIT ?"),
         delete_job_(db, "DELETE FROM jobs WHERE id = ?"),
         delete_document_(db, "DELETE FROM documents WHERE job = ?"),
         delete_dependencies_(db, "DELETE FROM dependencies WHERE job = ?") {}
@@ -170,6 +180,7 @@ class Writer {
       dependency->bind(4, one.whole_array ? 1 : 0);
       dependency->bind(5, static_cast<int>(one.need));
       dependency->bind(6, static_cast<int>(one.fate));
+      dependency->bind(7, is_needed(job, one) ? 1 : 0);
       dependency->exec();
     }
     Use last_id(last_id_);
@@ -192,6 +203,11 @@ class Writer {
       core->bind(8, static_cast<std::int64_t>(change.core->ran.count()));
       core->bind(9, as_signed(change.job.value));
       there = core->exec() > 0;
+      if (change.core->state == JobState::kDone) {
+        Use let_go(let_go_);
+        let_go->bind(1, as_signed(change.job.value));
+        let_go->exec();
+      }
     }
     if (!change.core || change.started_at || change.ended_at || change.exit_status || change.note) {
       Use rest(rest_);
@@ -224,12 +240,19 @@ class Writer {
 
   Applied apply(const Prune& change) {
     std::vector<std::int64_t> ids;
+    std::int64_t looked = 0;
     {
       Use old(old_);
-      old->bind(1, change.ended_before);
-      old->bind(2, static_cast<std::int64_t>(change.at_most));
-      while (old->executeStep()) ids.push_back(old->getColumn(0).getInt64());
+      old->bind(1, looked_to_.first);
+      old->bind(2, looked_to_.second);
+      old->bind(3, change.ended_before);
+      old->bind(4, kMostLooked);
+      for (; ids.size() < change.at_most && old->executeStep(); ++looked) {
+        looked_to_ = {old->getColumn(0).getInt64(), old->getColumn(1).getInt64()};
+        if (old->getColumn(2).getInt() == 0) ids.push_back(looked_to_.second);
+      }
     }
+    if (ids.size() < change.at_most && looked < kMostLooked) looked_to_ = {};
     for (const std::int64_t id : ids) {
       for (SQLite::Statement* statement : {&delete_job_, &delete_document_, &delete_dependencies_}) {
         Use remove(*statement);
@@ -283,8 +306,9 @@ class Writer {
   }
 
   SQLite::Database& db_;
-  SQLite::Statement insert_, document_, dependency_, token_, last_id_, core_, rest_, usage_, keep_, drop_, old_,
-      delete_job_, delete_document_, delete_dependencies_;
+  SQLite::Statement insert_, document_, dependency_, token_, last_id_, core_, rest_, usage_, keep_, drop_, let_go_,
+      old_, delete_job_, delete_document_, delete_dependencies_;
+  std::pair<WallTime, std::int64_t> looked_to_;  // by Prune; from the beginning again when it is through
 };
 
 class SqliteStore final : public JobStore {

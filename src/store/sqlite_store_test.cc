@@ -69,6 +69,34 @@ TEST(SqliteStore, RefusesANewerVersion) {
   EXPECT_EQ(store.error().code, base::Code::kUnsupported);
 }
 
+TEST(SqliteStore, TheFirstVersionBecomesTheNewest) {
+  TemporaryFolder folder;
+  const std::string path = folder.file("jobs.db");
+  {
+    SQLite::Database db(path, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+    db.exec("PRAGMA application_id = " + std::to_string(kApplicationId) + "; PRAGMA user_version = 1");
+    db.exec(kSchema[0]);
+    const auto job = [&](int id, int state, int array) {
+      db.exec("INSERT INTO jobs VALUES (" + std::to_string(id) + ",1,'','','',1,0,0,0,0,0," + std::to_string(array) +
+              ",0,0," + std::to_string(state) + ",1,1,'',1,0,0,0,1,1,1,0,'')");
+    };
+    for (int id = 1; id <= 3; ++id) job(id, 8, 0);
+    job(4, 8, 4);
+    job(5, 1, 0);  // is not done: it needs 1 and the array 4; the fate of 2 was known
+    job(6, 8, 0);  // is done, and needs 3 no more
+    db.exec("INSERT INTO dependencies VALUES (5,0,1,0,0,0), (5,1,2,0,0,1), (5,2,4,1,0,0), (6,0,3,0,0,0)");
+  }
+  auto store = open_sqlite_store({path, "", kCheckpointPages});
+  ASSERT_TRUE(store) << store.error().message();
+  EXPECT_EQ((*store)->commit({Prune{2, 100}})->front().pruned, 3u);
+  EXPECT_TRUE((*store)->find(JobId{1}));
+  EXPECT_TRUE((*store)->find(JobId{4}));
+  const auto unfinished = (*store)->unfinished().value();
+  ASSERT_EQ(unfinished.size(), 1u);
+  EXPECT_EQ(unfinished[0].spec.after.size(), 3u);
+  EXPECT_EQ(unfinished[0].spec.after[0].fate, sched::jobs::Dependency::Fate::kMet);
+}
+
 TEST(SqliteStore, ReadersSeeCommitsOfTheWriter) {
   TemporaryFolder folder;
   auto store = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointPages});

@@ -11,9 +11,10 @@
 //   Terminate           ------------------>                  TERM to everything, after the grace KILL
 //   Suspend, Resume     ------------------>                  freeze and thaw
 //                       <------------------  RunnerEnded     after DIR/end is durable and nothing of the job is left
+//   Noted               ------------------>                  the end is stored; matters to a kEndNotDurable only
 //
-// A runner ends after RunnerEnded, or without a word when it may not begin (somebody else holds the claim): its last
-// message is then RunnerRefused. Losing a connection changes nothing for the job.
+// A runner ends after RunnerEnded (kEndNotDurable: after Noted), or without a word when it may not begin (somebody else
+// holds the claim): its last message is then RunnerRefused. Losing a connection changes nothing for the job.
 //
 // Trust: the runner obeys peers whose SO_PEERCRED is root or its own user, and nobody else. The daemon reads what comes
 // from a runner as it reads what comes from a tenant.
@@ -42,6 +43,7 @@ enum class RunnerType : std::uint32_t {
   kTerminate = 2,
   kSuspend = 3,
   kResume = 4,
+  kNoted = 5,
 
   kState = 64,
   kEnded = 65,
@@ -120,6 +122,14 @@ struct Resume {
   std::uint64_t sequence = 0;
 };
 
+// The daemon has stored the end that it was told. Losing the connection says nothing of the kind: the daemon may have
+// been killed, and the next one asks again.
+struct Noted {
+  static constexpr RunnerType kType = RunnerType::kNoted;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint64_t reserved = 0;
+};
+
 // ---- runner to daemon -------------------------------------------------------------------------------------
 
 struct RunnerState {
@@ -159,7 +169,7 @@ struct RunnerEnded {
 };
 inline constexpr std::uint32_t kDumpedCore = 1u << 0;
 // The end could not be written to disk (it is full, or broken). The message is all there is: the runner keeps on
-// trying, and stays until it has succeeded or the daemon has taken note by closing the connection after this message.
+// trying, and stays until it has succeeded or the daemon has said Noted.
 inline constexpr std::uint32_t kEndNotDurable = 1u << 1;
 
 // The runner does nothing, and has done nothing: not claimed, or the claim is another's. The job did not start here.
@@ -171,7 +181,7 @@ struct RunnerRefused {
   char text[256] = {};
 };
 
-using ToRunner = std::variant<Begin, Terminate, Suspend, Resume>;
+using ToRunner = std::variant<Begin, Terminate, Suspend, Resume, Noted>;
 using FromRunner = std::variant<RunnerState, RunnerEnded, RunnerRefused>;
 
 // As decode_from_tenant: any bytes at all are safe.

@@ -208,6 +208,7 @@ TEST(RunnerMessages, ComeBackAndAreChecked) {
   EXPECT_FALSE(decode_to_runner(encode(begin).bytes()));
   EXPECT_FALSE(decode_to_runner(encode(Terminate{.reason = EndReason::kNone}).bytes()));
   EXPECT_TRUE(decode_to_runner(encode(Terminate{.grace_ms = 5}).bytes()));
+  EXPECT_TRUE(decode_to_runner(encode(Noted{}).bytes()));
   EXPECT_FALSE(decode_from_runner(encode(Suspend{}).bytes()));
   EXPECT_FALSE(decode_from_runner(encode(RunnerState{.phase = static_cast<RunnerPhase>(0)}).bytes()));
   EXPECT_TRUE(decode_from_runner(encode(full_end()).bytes()));
@@ -251,6 +252,7 @@ TEST(RunnerRecords, MakeTheCorpus) {
   write("terminate", encode(Terminate{.grace_ms = 5}).bytes());
   write("suspend", encode(Suspend{.sequence = 1}).bytes());
   write("resume", encode(Resume{.sequence = 2}).bytes());
+  write("noted", encode(Noted{}).bytes());
   write("state", encode(RunnerState{}).bytes());
   write("ended", encode(full_end()).bytes());
   write("refused", encode(RunnerRefused{}).bytes());

@@ -376,9 +376,9 @@ class Jobs(GpumuxTest):
             while True:
                 filler.write(b"x" * 4096)
         # Nothing can be handed in, or said to be done; what is there goes on.
-        self.submit("true", code=3)
+        self.submit("true", code=1)
         self.release(running)
-        self.submit("true", code=3)
+        self.submit("true", code=1)
         self.assertEqual(self.job(running)["state"], "running")
         self.assertEqual(self.job(waiting)["state"], "queued")
         os.unlink(f"{disk}/filler")
@@ -386,7 +386,8 @@ class Jobs(GpumuxTest):
             self.wait_done(job, "ok")
         later = self.submit("true")
         self.wait_done(later, "ok")
-        self.assertEqual(later, waiting + 1, "what was refused has left nothing")
+        known = [job["id"] for job in self.daemon.api.ask("GET", "/v1/jobs?state=all")["jobs"]]
+        self.assertEqual(known, [running, waiting, later], "what was refused has left nothing")
         self.daemon.restart()
         self.assertEqual([self.job(job)["outcome"] for job in (running, waiting, later)], ["ok"] * 3)
 

@@ -247,7 +247,7 @@ class Users(GpumuxTest):
                               group=self.games.pw_gid, extra_groups=[], cwd="/", capture_output=True, text=True,
                               timeout=60, check=False)
         self.assertIn("403", done.stdout.split("\r\n")[0], done.stdout + done.stderr)
-        self.assertIn("resource limits are not known", done.stdout)
+        self.assertIn("has ended", done.stdout)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ using base::Status;
 using core::JobId;
 using core::JobState;
 
-constexpr char kStarterSocket[] = "/run/gpumux/runner.sock";  // packaging/systemd/gpumux-runner.socket
+constexpr char kStarterSocket[] = "/run/gpumux-runner/runner.sock";  // packaging/systemd/gpumux-runner.socket
 constexpr std::string_view kDrained = "drained/";
 constexpr std::string_view kLimits = "limits/";
 

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <cstring>
@@ -24,6 +25,8 @@ using namespace std::chrono_literals;
 
 // A runner that has just claimed does not listen yet; one that ends still holds its claim for a moment.
 constexpr Duration kLookAgain = 20ms;
+// What a lost job has left is gone at the second look, or hangs in a driver for as long as that takes.
+constexpr Duration kSlowestLook = 1s;
 // The memory of a suspended job is looked at again even when nobody has said that it has changed.
 constexpr Duration kMemoryLook = 200ms;
 // After a restart, for a runner's first word. They speak at once; a machine that has just started is slow.
@@ -77,6 +80,7 @@ struct JobRuns::Run {
   std::optional<wire::RunnerState> state;  // the last one
   bool confirmed = false;                  // StartConfirmed was told
   bool looking = false;
+  Duration bury_again = kLookAgain;
   std::optional<std::pair<wire::EndReason, Duration>> termination;  // asked for
 
   Step step = Step::kNone;
@@ -351,7 +355,8 @@ void JobRuns::bury(JobId job, std::uint32_t attempt) {
         return finish(*lost, {.how = core::End::kLost,
                               .note = rebooted ? "the machine was started anew while it ran" : "its runner died"});
       }
-      timer->expires_after(kLookAgain);
+      timer->expires_after(lost->bury_again);
+      lost->bury_again = std::min(2 * lost->bury_again, kSlowestLook);
       timer->async_wait([this, alive, job, attempt, timer](const boost::system::error_code& error) {
         if (!error && *alive) bury(job, attempt);
       });
@@ -360,7 +365,10 @@ void JobRuns::bury(JobId job, std::uint32_t attempt) {
 }
 
 void JobRuns::forget(JobId job, std::uint32_t attempt) {
-  told_.erase(job);
+  if (const auto told = told_.find(job); told != told_.end()) {
+    told->second->note_end();
+    told_.erase(told);
+  }
   forget_later(runner_directory(places_, job.value, attempt), kForgetTries);
 }
 

@@ -72,4 +72,8 @@ bool RunnerLink::resume(std::uint64_t sequence) {
   return state_->open && send_to_runner(state_->descriptor.native_handle(), wire::Resume{sequence}).has_value();
 }
 
+void RunnerLink::note_end() {
+  if (state_->open) static_cast<void>(send_to_runner(state_->descriptor.native_handle(), wire::Noted()));
+}
+
 }  // namespace gpumux::daemon

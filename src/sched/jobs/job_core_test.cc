@@ -234,7 +234,6 @@ TEST(Life, WithdrawnWhileItIsCancelled) {
   s.submit();
   s.tell(CancelAsked{JobId{1}});
   EXPECT_EQ(s.tell(Withdrawn{JobId{1}}), "Start job 2.1 on 0");
-  EXPECT_EQ(s.outcome(1), "none");
 }
 
 TEST(Life, NothingStartsWhileSchedulingIsHeld) {
