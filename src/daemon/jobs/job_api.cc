@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
@@ -27,8 +28,8 @@ using namespace std::chrono_literals;
 constexpr std::uint32_t kDefaultPage = 1'000;
 // A list of all that a page may hold takes some 70 MB until it has been read.
 constexpr std::uint32_t kLargePage = 10'000;
-// Jobs whose standing is looked up in one go: a fraction of a millisecond of the loop.
-constexpr std::uint32_t kLookedAtOnce = 256;
+// Jobs whose standing is looked up in one go: about a millisecond of the loop.
+constexpr std::uint32_t kLookedAtOnce = 1024;
 constexpr Duration kLongestWait = 30s;
 constexpr std::size_t kLookupBytes = 65'536;
 constexpr int kMaxDepth = 4;
@@ -386,7 +387,7 @@ void JobApi::list_look(std::shared_ptr<Listing> listing, std::shared_ptr<store::
       const auto& [now, seen] = (*looks)[i];
       if (seen == Sight::kNothing) continue;
       if (!std::exchange(listing->is_first, false)) listing->body += ",\n";
-      listing->body += job_json(page->jobs[i], now, seen, *names_).dump(-1, ' ', false, Json::error_handler_t::replace);
+      append_job(listing->body, page->jobs[i], now, seen, *names_);
     }
     listing->left -= static_cast<std::uint32_t>(std::min<std::size_t>(page->jobs.size(), listing->left));
     if (page->more && listing->left > 0 && !page->jobs.empty()) {
@@ -420,13 +421,17 @@ void JobApi::show_job(const Peer& peer, JobId id, bool with_environment, ApiRepl
       if (seen == Sight::kNothing) return reply(error_response(no_job(std::to_string(id.value))));
       asio::post(queue_.pool(), [this, id, with_environment, job, seen, now = now_of(id), view = queue_.view(id),
                                  reply = std::move(reply)]() mutable {
-        Json json = job_json(**job, now, seen, *names_);
-        if (seen == Sight::kOwn) {
-          const auto text = queue_.store()->document(id);
-          const auto document = text ? parse_document(*text) : Result<JobDocument>(tl::unexpected(text.error()));
-          if (document) add_details(json, **job, *document, view, with_environment);
+        std::string body;
+        const auto text = seen == Sight::kOwn ? queue_.store()->document(id) : Result<std::string>("");
+        const auto document = text ? parse_document(*text) : Result<JobDocument>(tl::unexpected(text.error()));
+        if (document) {
+          const JobDetails details{*document, view, with_environment};
+          append_job(body, **job, now, seen, *names_, &details);
+        } else {
+          append_job(body, **job, now, seen, *names_);
         }
-        asio::post(io_, [reply = std::move(reply), response = ok(json)] { reply(response); });
+        body += "\n";
+        asio::post(io_, [reply = std::move(reply), response = ApiResponse{200, std::move(body)}] { reply(response); });
       });
     });
   });

@@ -2,14 +2,13 @@
 #include "daemon/jobs/job_view.h"
 
 #include "base/units.h"
-#include "daemon/jobs/json_fields.h"
+#include "daemon/jobs/json_object.h"
 #include "daemon/process_info.h"
 
 namespace gpumux::daemon {
 namespace {
 
 namespace core = sched::jobs;
-using Json = nlohmann::ordered_json;
 using core::JobState;
 using core::WaitReason;
 using namespace std::chrono_literals;
@@ -17,15 +16,9 @@ using namespace std::chrono_literals;
 constexpr auto kNameKept = 60s;
 constexpr std::size_t kMostNames = 10'000;
 
-Json texts_json(const std::vector<std::string>& texts) {
-  Json json = Json::array();
-  for (const std::string& text : texts) json.push_back(Json(text_json(text)));
-  return json;
-}
-
-Json gpus_json(const core::GpuSet& gpus) {
-  Json json = Json::array();
-  for (const base::GpuIndex gpu : gpus) json.push_back(gpu.value);
+nlohmann::json texts_json(const std::vector<std::string>& texts) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const std::string& text : texts) json.push_back(text_json(text));
   return json;
 }
 
@@ -89,53 +82,14 @@ std::string UserNames::name(uid_t uid) {
   return name;
 }
 
-Json job_json(const store::StoredJob& job, const JobNow& now, Sight sight, UserNames& names) {
-  const bool is_all = sight == Sight::kOpen || sight == Sight::kOwn;
-  const core::JobSpec& spec = job.spec;
-  Json json{{"id", spec.id.value}};
-  if (spec.array != core::kNoJob) {
-    json["array"] = spec.array.value;
-    json["array_index"] = spec.array_index;
-  }
-  if (is_all) json["name"] = Json(text_json(job.name));
-  json["uid"] = spec.uid;
-  json["user"] = text_json(names.name(spec.uid));
-  json["state"] = to_string(now.standing ? now.standing->state : job.core.state);
-  json["outcome"] =
-      job.core.outcome == core::Outcome::kNone || job.core.state != JobState::kDone ? "" : to_string(job.core.outcome);
-  if (job.exit_status != store::kNoExitStatus) json["exit_status"] = job.exit_status;
-  json["reason"] = now.standing ? reason_name(now.standing->reason) : "";
-  if (is_all) json["why"] = now.standing ? why(job, *now.standing, now) : "";
-  if (now.standing && now.standing->place != 0) json["place"] = now.standing->place;
-  json["priority"] = now.standing ? now.standing->priority : job.core.priority;
-  json["gpus"] = gpus_json(now.standing ? now.standing->gpus : job.core.gpus);
-  json["gpus_wanted"] = spec.wanted_gpus();
-  if (!spec.gpus.empty()) json["gpu_ids"] = gpus_json(spec.gpus);
-  json["memory_bytes"] = spec.memory != 0 ? spec.memory : now.default_memory;
-  json["exclusive"] = spec.exclusive;
-  json["time_limit_ns"] = spec.time_limit.count();
-  json["on_time_limit"] = spec.on_limit == core::OnLimit::kCancel ? "cancel" : "suspend";
-  if (now.limit_in) json["limit_in_ns"] = now.limit_in->count();
-  json["requeue"] = spec.requeue;
-  json["attempt"] = now.standing ? now.standing->attempt : job.core.attempt;
-  json["submitted_unix_ns"] = job.submitted_at;
-  json["started_unix_ns"] = job.started_at;
-  json["ended_unix_ns"] = job.ended_at;
-  if (is_all) json["note"] = text_json(now.standing && !now.note.empty() ? now.note : job.note);
-  return json;
-}
+namespace {
 
-void add_details(Json& json, const store::StoredJob& job, const JobDocument& document,
-                 const std::optional<JobRuns::View>& view, bool with_environment) {
-  // In the order of its own numbers.
-  if (!document.gpu_order.empty()) {
-    json["gpu_ids"] = document.gpu_order;
-    if (!json["gpus"].empty()) json["gpus"] = document.gpu_order;
-  }
-  json["interactive"] = document.interactive;
-  json["arguments"] = texts_json(document.arguments);
-  json["directory"] = text_json(document.directory);
-  json["setup_command"] = text_json(document.setup_command);
+void add_details(JsonObject& json, const store::StoredJob& job, const JobDetails& details) {
+  const JobDocument& document = details.document;
+  json.flag("interactive", document.interactive);
+  json.json("arguments", texts_json(document.arguments));
+  json.text("directory", document.directory);
+  json.text("setup_command", document.setup_command);
   const LaunchedJob launched{.id = job.spec.id,
                              .attempt = job.core.attempt,
                              .array = job.spec.array,
@@ -144,16 +98,70 @@ void add_details(Json& json, const store::StoredJob& job, const JobDocument& doc
                              .gpus = {},
                              .memory = 0,
                              .priority = 0};
-  json["log"] = text_json(log_path(document, launched).value_or(""));
-  if (view && !view->attach_path.empty()) json["attach"] = view->attach_path;
-  if (view && view->main_pid != 0) json["pid"] = view->main_pid;
-  Json after = Json::array();
+  json.text("log", log_path(document, launched).value_or(""));
+  if (details.view && !details.view->attach_path.empty()) json.text("attach", details.view->attach_path);
+  if (details.view && details.view->main_pid != 0) json.number("pid", details.view->main_pid);
+  nlohmann::json after = nlohmann::json::array();
   for (const core::Dependency& dependency : job.spec.after) {
     after.push_back(
         {{"job", dependency.on.value}, {"need", dependency.need == core::Dependency::Need::kOk ? "ok" : "any"}});
   }
-  json["after"] = std::move(after);
-  if (with_environment) json["environment"] = texts_json(document.environment);
+  json.json("after", after);
+  if (details.with_environment) json.json("environment", texts_json(document.environment));
+}
+
+}  // namespace
+
+void append_job(std::string& text, const store::StoredJob& job, const JobNow& now, Sight sight, UserNames& names,
+                const JobDetails* details) {
+  const bool is_all = sight == Sight::kOpen || sight == Sight::kOwn;
+  const core::JobSpec& spec = job.spec;
+  JsonObject json(text);
+  json.number("id", spec.id.value);
+  if (spec.array != core::kNoJob) {
+    json.number("array", spec.array.value);
+    json.number("array_index", spec.array_index);
+  }
+  if (is_all) json.text("name", job.name);
+  json.number("uid", spec.uid);
+  json.text("user", names.name(spec.uid));
+  const JobState state = now.standing ? now.standing->state : job.core.state;
+  const bool is_done = job.core.state == JobState::kDone;
+  json.word("state", to_string(state));
+  if (is_all) {
+    json.word("outcome", job.core.outcome == core::Outcome::kNone || !is_done ? "" : to_string(job.core.outcome));
+    if (job.exit_status != store::kNoExitStatus) json.number("exit_status", job.exit_status);
+  }
+  json.word("reason", now.standing ? reason_name(now.standing->reason) : "");
+  if (is_all) json.text("why", now.standing ? why(job, *now.standing, now) : "");
+  if (now.standing && now.standing->place != 0) json.number("place", now.standing->place);
+  json.number("priority", now.standing ? now.standing->priority : job.core.priority);
+  const core::GpuSet& gpus = now.standing ? now.standing->gpus : job.core.gpus;
+  // Its owner sees them in the order of its own numbers.
+  const bool has_order = details != nullptr && !details->document.gpu_order.empty();
+  if (has_order && !gpus.empty()) {
+    json.numbers("gpus", details->document.gpu_order);
+  } else {
+    json.numbers("gpus", gpus);
+  }
+  json.number("gpus_wanted", spec.wanted_gpus());
+  if (has_order) {
+    json.numbers("gpu_ids", details->document.gpu_order);
+  } else if (!spec.gpus.empty()) {
+    json.numbers("gpu_ids", spec.gpus);
+  }
+  json.number("memory_bytes", spec.memory != 0 ? spec.memory : now.default_memory);
+  json.flag("exclusive", spec.exclusive);
+  json.number("time_limit_ns", spec.time_limit.count());
+  json.word("on_time_limit", spec.on_limit == core::OnLimit::kCancel ? "cancel" : "suspend");
+  if (now.limit_in) json.number("limit_in_ns", now.limit_in->count());
+  json.flag("requeue", spec.requeue);
+  json.number("attempt", now.standing ? now.standing->attempt : job.core.attempt);
+  json.number("submitted_unix_ns", job.submitted_at);
+  json.number("started_unix_ns", job.started_at);
+  json.number("ended_unix_ns", job.ended_at);
+  if (is_all) json.text("note", now.standing && !now.note.empty() ? now.note : job.note);
+  if (details != nullptr) add_details(json, job, *details);
 }
 
 }  // namespace gpumux::daemon

@@ -7,7 +7,6 @@
 #include <chrono>
 #include <map>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,12 +40,16 @@ class UserNames {
   std::map<uid_t, std::pair<std::string, std::chrono::steady_clock::time_point>> names_;
 };
 
-// Not for kNothing.
-nlohmann::ordered_json job_json(const store::StoredJob& job, const JobNow& now, Sight sight, UserNames& names);
-
 // What its owner sees besides.
-void add_details(nlohmann::ordered_json& json, const store::StoredJob& job, const JobDocument& document,
-                 const std::optional<JobRuns::View>& view, bool with_environment);
+struct JobDetails {
+  const JobDocument& document;
+  std::optional<JobRuns::View> view;
+  bool with_environment = false;
+};
+
+// Appends it as JSON. Not for kNothing.
+void append_job(std::string& text, const store::StoredJob& job, const JobNow& now, Sight sight, UserNames& names,
+                const JobDetails* details = nullptr);
 
 // As the API names reasons: "gpu_memory".
 std::string_view reason_name(sched::jobs::WaitReason reason);
