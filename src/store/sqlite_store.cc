@@ -130,8 +130,7 @@ class Use {
 class Writer {
  public:
   explicit Writer(SQLite::Database& db)
-      : db_(db),
-        insert_(db, "INSERT INTO jobs (" + std::string(kColumns) +
+      : insert_(db, "INSERT INTO jobs (" + std::string(kColumns) +
                         ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
                         "ON CONFLICT (uid, token) WHERE token <> '' DO NOTHING"),
         document_(db, "INSERT INTO documents (job, body) VALUES (?,?)"),
@@ -305,7 +304,6 @@ class Writer {
     put_text(job.note);
   }
 
-  SQLite::Database& db_;
   SQLite::Statement insert_, document_, dependency_, token_, last_id_, core_, rest_, usage_, keep_, drop_, let_go_,
       old_, delete_job_, delete_document_, delete_dependencies_;
   std::pair<WallTime, std::int64_t> looked_to_;  // by Prune; from the beginning again when it is through

@@ -13,6 +13,8 @@ GPUMUX_TEST_KILLS: how many kills (default 40). GPUMUX_TEST_SEED repeats a run, 
 import os
 import pathlib
 import signal
+import socket
+import struct
 import sys
 import threading
 import time
@@ -26,6 +28,8 @@ from framework.waiting import wait_until  # noqa: E402
 
 # begin; work for a while; end as told. The book's lines are appended, each by one write.
 JOB = 'echo "begin $GPUMUX_RUN_ID" >> "$0.$GPUMUX_JOB_ID"; sleep $1; echo "end $2" >> "$0.$GPUMUX_JOB_ID"; exit $2'
+
+RUNNER_ENDED = 65  # src/wire/runner_messages.h
 
 
 class JobsAndKills(GpumuxTest):
@@ -139,6 +143,33 @@ class JobsAndKills(GpumuxTest):
                    lambda: f"all jobs are done; left: {self.api('GET', '/v1/jobs')}")
         self.check()
         print(f"{len(self.acknowledged)} jobs, kills: {happened}", file=sys.stderr)
+
+    def test_an_end_that_no_disk_takes_is_told_until_it_is_stored(self):
+        gate = os.path.join(self.directory, "gate")
+        os.mkfifo(gate)
+        job = self.api("POST", "/v1/jobs", {
+            "arguments": ["sh", "-c", 'read -r line < "$0"; exit 7', gate], "directory": self.directory,
+            "environment": [f"PATH={os.environ['PATH']}"], "output": os.devnull, "append": True, "token": "told"})["id"]
+        writer = os.open(gate, os.O_WRONLY)  # once the job reads
+        runner = self.runners()[job]
+        directory = f"{self.daemon.state_dir}/jobs/{job}.1"
+        os.chmod(directory, 0o500)  # as far as a runner's rights go, nothing is written there any more
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as witness:
+            witness.settimeout(60)
+            witness.connect(f"{directory}/control")
+            witness.recv(1024)
+            # The daemon is told, and dies before it has stored it.
+            self.daemon.process.send(signal.SIGSTOP)
+            os.close(writer)
+            while struct.unpack("<I", witness.recv(1024)[:4])[0] != RUNNER_ENDED:
+                pass
+            self.daemon.kill()
+        self.daemon.start()
+        wait_until(lambda: self.api("GET", f"/v1/jobs/{job}")["state"] == "done", 60,
+                   lambda: f"it is done; {self.api('GET', f'/v1/jobs/{job}')}")
+        end = self.api("GET", f"/v1/jobs/{job}")
+        self.assertEqual((end["outcome"], end.get("exit_status")), ("failed", 7), end)
+        wait_until(lambda: not os.path.exists(f"/proc/{runner}"), 60, "its runner has ended")
 
     def collect(self, pending):
         for entry in list(pending):
