@@ -33,6 +33,8 @@ using sched::jobs::JobState;
 
 // Another process that has the file open (a person with sqlite3) is waited for so long.
 constexpr int kBusyMilliseconds = 5000;
+// One thread at a time uses either connection, which is seen to here: SQLite need not lock for each column.
+int open_flags() { return SQLite::OPEN_READWRITE | SQLite::OPEN_NOMUTEX; }
 
 // Old jobs that one Prune looks at, 0.1 s: others may need them all, and then it goes on there the next time.
 constexpr std::int64_t kMostLooked = 100'000;
@@ -313,7 +315,7 @@ class SqliteStore final : public JobStore {
  public:
   explicit SqliteStore(const SqliteOptions& options)
       : what_(path_of(options)),
-        write_db_(options.path, SQLite::OPEN_READWRITE, kBusyMilliseconds, options.vfs),
+        write_db_(options.path, open_flags(), kBusyMilliseconds, options.vfs),
         read_db_(open_for_reading(options)),
         writer_(write_db_) {}
 
@@ -464,7 +466,7 @@ class SqliteStore final : public JobStore {
   // The writing connection has made the file what it is to be before the reading one looks at it.
   SQLite::Database open_for_reading(const SqliteOptions& options) {
     prepare(write_db_, options.checkpoint_pages);
-    SQLite::Database db(options.path, SQLite::OPEN_READWRITE, kBusyMilliseconds, options.vfs);
+    SQLite::Database db(options.path, open_flags(), kBusyMilliseconds, options.vfs);
     db.exec("PRAGMA query_only = ON");
     return db;
   }
@@ -552,7 +554,7 @@ class SqliteStore final : public JobStore {
 
 // Ours, empty, or somebody else's.
 Status recognise(const SqliteOptions& options) {
-  SQLite::Database db(options.path, SQLite::OPEN_READWRITE, kBusyMilliseconds, options.vfs);
+  SQLite::Database db(options.path, open_flags(), kBusyMilliseconds, options.vfs);
   const int version = db.execAndGet("PRAGMA user_version").getInt();
   const int application = db.execAndGet("PRAGMA application_id").getInt();
   const int tables = db.execAndGet("SELECT count(*) FROM sqlite_master").getInt();
