@@ -90,7 +90,7 @@ int tell(const Request& request, const std::vector<api_client::JobChange>& chang
 
 int change(const Request& request, const Which& which) {
   if (const auto exit_status = check(request, which)) return *exit_status;
-  const auto client = api_client::Client::connect(which.daemon);
+  const auto client = find_jobs(which.daemon);
   if (!client) return report_error(request.command, client.error());
   const auto changes =
       which.ids.empty()

@@ -74,7 +74,7 @@ Exit status: 0 shown, 1 failed (there is no log, say), 2 wrong usage, 3 no daemo
     say_error(kName, checked.error().message());
     return kExitUsage;
   }
-  const auto client = api_client::Client::connect(options);
+  const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
   auto job = client->job(id);
   if (!job) return report_error(kName, job.error());
@@ -91,7 +91,7 @@ Exit status: 0 shown, 1 failed (there is no log, say), 2 wrong usage, 3 no daemo
   if (lines && has_begun(*job)) {
     if (const auto skipped = reader.skip_to_last_lines(*lines); !skipped) return report_error(kName, skipped.error());
   }
-  PatientClient patient([&] { return api_client::Client::connect(options); });
+  PatientClient patient(find_jobs_again(*client, options));
   return show_log(reader, patient, id, std::move(*job), follow);
 }
 

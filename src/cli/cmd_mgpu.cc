@@ -80,7 +80,7 @@ no daemon, 4 not allowed.)");
   std::cout << "Job submitted. ID: " << submitted->id << " (priority=" << submission->priority.value_or(0) << ")\n"
             << std::flush;
   if (!wishes.interactive) return kExitOk;
-  return attach_to_job(kSrun, std::to_string(submitted->id), same_daemon_or_another(client->runtime_dir()));
+  return attach_to_job(kSrun, std::to_string(submitted->id), find_jobs_again(*client));
 }
 
 std::string numbers(const std::vector<std::uint32_t>& list) {
@@ -103,7 +103,7 @@ int queue(const std::vector<char*>& arguments) {
   CLI::App app("Shows the jobs that run and wait. gpumux queue says more.", kQueue);
   app.footer("Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  const auto client = api_client::Client::connect({});
+  const auto client = find_jobs({});
   if (!client) return report_error(kQueue, client.error());
   auto page = all_jobs(*client, {}, std::numeric_limits<std::uint64_t>::max());
   if (!page) return report_error(kQueue, page.error());
@@ -138,7 +138,7 @@ int cancel(const std::vector<char*>& arguments) {
     return exit_status;
   };
   if (const auto checked = api_client::check_job_id(id); !checked) return failed(checked.error().message(), kExitUsage);
-  const auto client = api_client::Client::connect({});
+  const auto client = find_jobs({});
   if (!client) return failed(client.error().message(), exit_status_of(client.error().code));
   const auto changes = change_named_jobs(*client, {id}, R"({"cancel":true})");
   if (!changes) return failed(changes.error().message(), exit_status_of(changes.error().code));

@@ -118,7 +118,7 @@ Examples:
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (fields_are_wrong(kName, options)) return kExitUsage;
-  const auto client = api_client::Client::connect(options.daemon);
+  const auto client = find_jobs(options.daemon);
   if (!client) return report_error(kName, client.error());
   api_client::JobQuery query;
   query.state = all ? api_client::JobsState::kAll : api_client::JobsState::kUnfinished;
@@ -127,8 +127,9 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
   if (const auto exit_status = print_for_programs(kName, *client, options, query, no_limit)) return *exit_status;
 
   if (watch.is_wanted()) {
+    const FindClient find = find_jobs_again(*client, options.daemon);
     return watch.screens(kName, [&](const Output& output) -> base::Result<std::vector<std::string>> {
-      const auto again = api_client::Client::connect(options.daemon);
+      const auto again = find();
       if (!again) return tl::unexpected(again.error());
       return look_at_queue(*again, query, output);
     });
@@ -159,7 +160,7 @@ Examples:
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (fields_are_wrong(kName, options)) return kExitUsage;
-  const auto client = api_client::Client::connect(options.daemon);
+  const auto client = find_jobs(options.daemon);
   if (!client) return report_error(kName, client.error());
   api_client::JobQuery query;
   query.state = api_client::JobsState::kDone;
@@ -198,7 +199,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not all
       return kExitUsage;
     }
   }
-  const auto client = api_client::Client::connect(options);
+  const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
   for (std::size_t i = 0; i < ids.size(); ++i) {
     const auto text = client->job_text(ids[i], environment);

@@ -5,6 +5,7 @@
 
 #include "api_client/client.h"
 #include "cli/command.h"
+#include "cli/jobs/find_client.h"
 #include "cli/jobs/job_calls.h"
 #include "cli/settings_change.h"
 #include "cli/status_view.h"
@@ -218,7 +219,7 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
     }
   }
 
-  const auto client = api_client::Client::connect(options);
+  const auto client = jobs.empty() ? api_client::Client::connect(options) : find_jobs(options);
   if (!client) return report_error(kName, client.error());
   if (!jobs.empty()) return change_jobs(*client, jobs, standing_changes[0].value);
   if (!tenants.empty()) return change_tenants(*client, tenants, settings_body(standing_changes, false));

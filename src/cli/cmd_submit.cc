@@ -94,7 +94,7 @@ void print_submitted(const api_client::Client& client, const api_client::Submitt
 int wait_for_all(const api_client::Client& client, std::uint64_t id) {
   const auto jobs = named_jobs(client, std::to_string(id));
   if (!jobs) return report_error(kName, jobs.error());
-  PatientClient patient(same_daemon_or_another(client.runtime_dir()));
+  PatientClient patient(find_jobs_again(client));
   int status = kExitOk;
   for (const api_client::Job& named : *jobs) {
     const auto job = patient.wait_until_done(std::to_string(named.id));
@@ -134,10 +134,7 @@ int submit_command(const std::vector<char*>& arguments) {
   const auto submitted = submit_persistently(*submission, find_or_start_client);
   if (!submitted) return report_error(kName, submitted.error());
   print_submitted(*client, *submitted, printing, wishes.interactive);
-  if (wishes.interactive) {
-    const FindClient find = same_daemon_or_another(client->runtime_dir());
-    return attach_to_job(kName, std::to_string(submitted->id), find);
-  }
+  if (wishes.interactive) return attach_to_job(kName, std::to_string(submitted->id), find_jobs_again(*client));
   return wait ? wait_for_all(*client, submitted->id) : kExitOk;
 }
 

@@ -45,7 +45,7 @@ it started, it is lost, what it came after failed), or that was cancelled and ex
 failed (there is no such job, say), 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (ids_are_wrong(kName, ids)) return kExitUsage;
-  const auto client = api_client::Client::connect(options);
+  const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
   std::vector<api_client::Job> jobs;
   for (const std::string& id : ids) {
@@ -53,7 +53,7 @@ failed (there is no such job, say), 2 wrong usage, 3 no daemon is running, 4 not
     if (!named) return report_error(kName, named.error());
     std::move(named->begin(), named->end(), std::back_inserter(jobs));
   }
-  PatientClient patient([&] { return api_client::Client::connect(options); });
+  PatientClient patient(find_jobs_again(*client, options));
   int status = kExitOk;
   for (const api_client::Job& named : jobs) {
     auto job =
@@ -86,9 +86,9 @@ daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (ids_are_wrong(kName, {id})) return kExitUsage;
   // Here, so that a daemon that is not there at all is told at once.
-  const auto client = api_client::Client::connect(options);
+  const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
-  return attach_to_job(kName, id, [&] { return api_client::Client::connect(options); });
+  return attach_to_job(kName, id, find_jobs_again(*client, options));
 }
 
 }  // namespace gpumux::cli

@@ -14,6 +14,7 @@
 
 #include "cli/command.h"
 #include "cli/jobs/attached_terminal.h"
+#include "cli/jobs/job_calls.h"
 #include "cli/jobs/job_view.h"
 #include "cli/jobs/signal_pipe.h"
 #include "cli/terminal.h"
@@ -69,7 +70,7 @@ class WaitingLine {
 
 class Session {
  public:
-  Session(const char* command, std::string id, const ConnectAgain& connect)
+  Session(const char* command, std::string id, const FindClient& connect)
       : command_(command),
         id_(std::move(id)),
         connect_(connect),
@@ -227,7 +228,7 @@ class Session {
 
   const char* command_;
   std::string id_;
-  ConnectAgain connect_;
+  FindClient connect_;
   PatientClient patient_;
   SignalPipe signals_;
   InterruptRule interrupts_;
@@ -240,7 +241,7 @@ class Session {
 
 }  // namespace
 
-int attach_to_job(const char* command, const std::string& id, const ConnectAgain& connect) {
+int attach_to_job(const char* command, const std::string& id, const FindClient& connect) {
   int signal = 0;
   const int status = [&] {
     Session session(command, id, connect);

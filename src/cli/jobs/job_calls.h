@@ -2,7 +2,6 @@
 // Calls about jobs that several commands make.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +10,7 @@
 #include "api_client/client.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "cli/jobs/find_client.h"
 
 namespace gpumux::cli {
 
@@ -36,8 +36,6 @@ int exit_status_of_job(const api_client::Job& job);
 // The name of the user who asks, or his number.
 std::string own_user_name();
 
-using ConnectAgain = std::function<base::Result<api_client::Client>()>;
-
 // Asks one daemon that may be restarted meanwhile.
 class PatientClient {
  public:
@@ -45,7 +43,7 @@ class PatientClient {
   // something.
   static constexpr base::Duration kPatience = std::chrono::minutes(10);
 
-  explicit PatientClient(ConnectAgain connect, base::Duration patience = kPatience)
+  explicit PatientClient(FindClient connect, base::Duration patience = kPatience)
       : connect_(std::move(connect)), patience_(patience) {}
 
   // As Client::wait_for_job. A daemon that is not there counts as one that has nothing to tell: nothing comes, after a
@@ -58,7 +56,7 @@ class PatientClient {
   bool away() const { return away_since_.has_value(); }
 
  private:
-  ConnectAgain connect_;
+  FindClient connect_;
   base::Duration patience_;
   std::optional<base::TimePoint> away_since_;
 };

@@ -16,7 +16,6 @@
 
 #include "base/standing.h"
 #include "base/units.h"
-#include "cli/private_daemon.h"
 #include "cli/program_lookup.h"
 #include "os/random.h"
 #include "os/system_clock.h"
@@ -177,19 +176,6 @@ Status resolve_dependencies(const api_client::Client& client, const std::vector<
     submission.after.push_back({job->id, named->need});
   }
   return {};
-}
-
-Result<api_client::Client> find_or_start_client() {
-  auto daemon = find_or_start_daemon();
-  if (!daemon) return tl::unexpected(std::move(daemon).error());
-  return api_client::Client::connect({.runtime_dir = daemon->runtime_dir});
-}
-
-FindClient same_daemon_or_another(const std::string& runtime_dir) {
-  return [runtime_dir]() -> Result<api_client::Client> {
-    auto client = api_client::Client::connect({.runtime_dir = runtime_dir});
-    return client || client.error().code != Code::kUnavailable ? client : find_or_start_client();
-  };
 }
 
 Result<api_client::Submitted> submit_persistently(const api_client::Submission& submission, const FindClient& find,
