@@ -3,6 +3,7 @@
 #include <iostream>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "api_client/client.h"
 #include "cli/command.h"
@@ -180,9 +181,11 @@ int show_command(const std::vector<char*>& arguments) {
   bool json = false;
   bool environment = false;
   CLI::App app("Shows everything that is known of a job.", "gpumux show");
-  app.add_option("ID", ids, "A job's id; 17_3 is element 3 of array 17")->type_name("")->required();
+  app.add_option("ID", ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")
+      ->type_name("")
+      ->required();
   app.add_flag("-e,--environment", environment, "Also the environment that it was handed in with");
-  app.add_flag("--json", json, "Print the daemon's answer (docs/api.md, GET /v1/jobs/{id})");
+  app.add_flag("--json", json, "Print the daemon's answers (docs/api.md, GET /v1/jobs/{id})");
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
       R"(Command, directory, log and environment are shown to who may change the job: its owner, root, administrators.
@@ -201,17 +204,22 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not all
   }
   const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const auto text = client->job_text(ids[i], environment);
-    if (!text) return report_error(kName, text.error());
-    if (json) {
-      std::cout << *text << (text->ends_with('\n') ? "" : "\n") << std::flush;
-      continue;
+  bool first = true;
+  for (const std::string& id : ids) {
+    const auto jobs = named_jobs(*client, id);
+    if (!jobs) return report_error(kName, jobs.error());
+    for (const api_client::Job& named : *jobs) {
+      const auto text = client->job_text(std::to_string(named.id), environment);
+      if (!text) return report_error(kName, text.error());
+      if (json) {
+        std::cout << *text << (text->ends_with('\n') ? "" : "\n") << std::flush;
+        continue;
+      }
+      const auto job = api_client::parse_job(*text);
+      if (!job) return report_error(kName, job.error());
+      if (!std::exchange(first, false)) std::cout << "\n";
+      print_lines(show_lines(*job, now_unix_ns(), look_at_stdout()));
     }
-    const auto job = api_client::parse_job(*text);
-    if (!job) return report_error(kName, job.error());
-    if (i > 0) std::cout << "\n";
-    print_lines(show_lines(*job, now_unix_ns(), look_at_stdout()));
   }
   return kExitOk;
 }

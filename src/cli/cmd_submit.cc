@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/jobs/interactive.h"
 #include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
 #include "cli/jobs/submission.h"
 #include "cli/run_arguments.h"
 #include "cli/terminal.h"
@@ -84,8 +85,10 @@ void print_submitted(const api_client::Client& client, const api_client::Submitt
     std::cout << "Submitted " << describe_submitted(submitted) << "\n";
     // For who looks at it; the first line is for scripts too.
     if (look_at_stdout().terminal && !interactive) {
-      if (const auto job = client.job(std::to_string(submitted.id)); job && !job->log.empty())
-        std::cout << "Its output: " << printable(job->log) << "  (gpumux logs -f " << submitted.id << ")\n";
+      if (const auto job = client.job(std::to_string(submitted.id)); job && !job->log.empty()) {
+        std::cout << (submitted.count > 1 ? "Output of " + job_label(*job) : "Its output") << ": "
+                  << printable(job->log) << "  (gpumux logs -f " << job_label(*job) << ")\n";
+      }
     }
   }
   std::cout << std::flush;

@@ -306,6 +306,36 @@ TEST_F(JobCommandTest, LogsFollowsUntilTheJobIsDone) {
   EXPECT_EQ(run({"logs", "17"}).exit_status, 4) << "another user's";
 }
 
+TEST_F(JobCommandTest, AnArraysIdIsAllItsElements) {
+  std::vector<json> elements;
+  for (int i = 0; i < 5; ++i) {
+    json element = job("running");
+    element["id"] = 17 + i;
+    element["array"] = 17;
+    element["array_index"] = 2 * i;
+    element["log"] = dir_ + "/" + std::to_string(i);
+    elements.push_back(element);
+    answer("GET /v1/jobs/" + std::to_string(17 + i), element);
+  }
+  answer("GET /v1/jobs/17_8", elements[4]);
+  answer("GET /v1/jobs?state=all&array=17", json{{"jobs", elements}, {"more", false}});
+  serve();
+  std::ofstream(dir_ + "/0") << "the first's\n";
+  std::ofstream(dir_ + "/4") << "the last's\n";
+  const auto whole = run({"logs", "17"});
+  EXPECT_EQ(whole.exit_status, 1);
+  EXPECT_EQ(whole.out, "") << "the first's is not the array's";
+  EXPECT_NE(whole.err.find("name one of 17_0, 17_2, 17_4 ... 17_8"), std::string::npos) << whole.err;
+  EXPECT_EQ(run({"logs", "17_8"}).out, "the last's\n");
+  const auto shown = run({"show", "17"});
+  for (const char* label : {"(17_0)", "(17_2)", "(17_4)", "(17_6)", "(17_8)"})
+    EXPECT_NE(shown.out.find(label), std::string::npos) << shown.out;
+  EXPECT_EQ(run({"show", "17_8"}).out.find("(17_0)"), std::string::npos);
+
+  answer("GET /v1/jobs?state=all&array=17", json{{"jobs", {elements[0]}}, {"more", false}});
+  EXPECT_EQ(run({"logs", "17"}).out, "the first's\n") << "an array of one";
+}
+
 TEST_F(JobCommandTest, PagesAreReadToTheEnd) {
   json first = job("running");
   json second = job("queued");
@@ -468,6 +498,19 @@ TEST_F(InteractiveTest, FromTheQueueToTheExitStatus) {
   const json body = json::parse(asked("POST", "/v1/jobs").at(0).body);
   EXPECT_EQ(body["interactive"], true);
   EXPECT_EQ(body["window"], (json{{"rows", 30}, {"columns", 90}}));
+}
+
+TEST_F(InteractiveTest, SubmitNamesTheLogOfAnArraysElement) {
+  json first = job("running");
+  first["array"] = 17;
+  first["array_index"] = 5;
+  first["log"] = "/logs/5.log";
+  answer("POST /v1/jobs", 201, R"({"id": 17, "count": 2})");
+  answer("GET /v1/jobs/17", first);
+  serve();
+  start({"submit", "--array", "5-6", "--", "sh"});
+  EXPECT_TRUE(see("Output of 17_5: /logs/5.log  (gpumux logs -f 17_5)")) << shown_;
+  EXPECT_EQ(finish(child_).exit_status, 0);
 }
 
 TEST_F(InteractiveTest, CtrlCLeavesAndSaysHowToComeBack) {

@@ -79,8 +79,8 @@ Result<std::vector<Job>> named_jobs(const Client& client, std::string_view id) {
   auto page = all_jobs(client, {.state = api_client::JobsState::kAll, .array = job->array},
                        std::numeric_limits<std::uint64_t>::max());
   if (!page) return tl::unexpected(std::move(page).error());
-  // An element that has been forgotten is no reason to forget the one that was asked for.
-  if (page->jobs.empty()) return std::vector<Job>{std::move(*job)};
+  // An element that has been forgotten is no reason to forget the one that was asked for; of one alone all is known.
+  if (page->jobs.size() <= 1) return std::vector<Job>{std::move(*job)};
   return std::move(page->jobs);
 }
 

@@ -183,6 +183,15 @@ std::string job_label(const Job& job) {
                                       : std::to_string(job.id);
 }
 
+std::string job_labels(const std::vector<Job>& jobs) {
+  constexpr std::size_t kNamed = 3;
+  std::string text;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (i < kNamed || jobs.size() == kNamed + 1) text += (i == 0 ? "" : ", ") + job_label(jobs[i]);
+  }
+  return jobs.size() > kNamed + 1 ? text + " ... " + job_label(jobs.back()) : text;
+}
+
 std::string job_reason(const Job& job) {
   if (job.waits() || job.state == "suspended") return !job.why.empty() ? job.why : job.reason;
   if (!job.note.empty()) return job.note;

@@ -19,6 +19,9 @@ namespace gpumux::cli {
 // "17", or "17_3" for an element of an array: what every command takes.
 std::string job_label(const api_client::Job& job);
 
+// "17_0, 17_1, 17_2 ... 17_9"
+std::string job_labels(const std::vector<api_client::Job>& jobs);
+
 // Why a job waits, or what is remarkable about one that does not. One line, as it came: not yet printable.
 std::string job_reason(const api_client::Job& job);
 
