@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/jobs/find_client.h"
 #include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
 #include "cli/settings_change.h"
 #include "cli/status_view.h"
 #include "cli/terminal.h"
@@ -107,7 +108,7 @@ int change_jobs(const api_client::Client& client, const std::vector<std::string>
     const auto job = change.error ? base::Result<api_client::Job>(tl::unexpected(*change.error))
                                   : client.job(std::to_string(change.id));
     if (job) {
-      std::cout << "job " << job->id << ": priority " << job->priority
+      std::cout << "job " << job_label(*job) << ": priority " << job->priority
                 << (job->state == "done" ? ", and is done already" : "") << "\n";
     } else {
       status = report_error(kName, job.error());

@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "api_client/scripted_server.h"
+#include "cli/jobs/job_calls.h"
 #include "os/file_descriptor.h"
 #include "os/unix_socket.h"
 #include "wire/attach_messages.h"
@@ -263,14 +264,34 @@ TEST_F(JobCommandTest, CancelTellsOfEach) {
   answer("PATCH /v1/jobs/17,18", 200, R"({"jobs": [{"id": 17, "changed": true}, {"id": 18, "changed": false,
       "error": {"code": "denied", "message": "job 18 is bob's"}}]})");
   answer("PATCH /v1/jobs/user:eva", 200, R"({"jobs": [{"id": 17, "changed": false}]})");
+  json element = job("ending");
+  element["array"] = 5;
+  element["array_index"] = 3;
+  answer("GET /v1/jobs/17", element);
   serve();
   const auto outcome = run({"cancel", "17", "18"});
   EXPECT_EQ(outcome.exit_status, 4);
-  EXPECT_EQ(outcome.out, "job 17 is cancelled\n");
+  EXPECT_EQ(outcome.out, "job 5_3 is told to end\n") << "it ran, and has not ended yet";
   EXPECT_EQ(outcome.err, "gpumux cancel: job 18 is bob's\n");
   EXPECT_EQ(asked("PATCH", "/v1/jobs")[0].body, R"({"cancel":true})");
   EXPECT_EQ(run({"cancel", "--user", "eva"}).exit_status, 0);
   EXPECT_EQ(run({"cancel", "99"}).exit_status, 1);
+  answer("PATCH /v1/jobs/17", 200, R"({"jobs": [{"id": 17, "changed": true}]})");
+  answer("GET /v1/jobs/17", done("cancelled", 143));
+  EXPECT_EQ(run({"cancel", "17"}).out, "job 17 is cancelled\n");
+}
+
+TEST_F(JobCommandTest, AllIsOnesOwnAndEverybodyIsEverybody) {
+  answer("PATCH /v1/jobs/", json{{"jobs", json::array()}});
+  serve();
+  EXPECT_EQ(run({"hold", "--all"}).exit_status, 0);
+  EXPECT_EQ(run({"hold", "--everybody"}).exit_status, 0) << "no terminal, no question";
+  const auto patches = asked("PATCH", "/v1/jobs/");
+  ASSERT_EQ(patches.size(), 2u);
+  EXPECT_EQ(patches[0].target, "/v1/jobs/user:" + api_client::url_encoded(own_user_name()));
+  EXPECT_EQ(patches[1].target, "/v1/jobs/all");
+  for (const char* other : {"--all", "--user=eva", "17"})
+    EXPECT_EQ(run({"cancel", "--everybody", other}).exit_status, 2) << other;
 }
 
 TEST_F(JobCommandTest, LogsFollowsUntilTheJobIsDone) {
@@ -511,6 +532,22 @@ TEST_F(InteractiveTest, SubmitNamesTheLogOfAnArraysElement) {
   start({"submit", "--array", "5-6", "--", "sh"});
   EXPECT_TRUE(see("Output of 17_5: /logs/5.log  (gpumux logs -f 17_5)")) << shown_;
   EXPECT_EQ(finish(child_).exit_status, 0);
+}
+
+TEST_F(InteractiveTest, EverybodysJobsAreChangedAfterAYes) {
+  answer("PATCH /v1/jobs/all", json{{"jobs", json::array()}});
+  serve();
+  start({"cancel", "--everybody"});
+  ASSERT_TRUE(see("[y/N]")) << shown_;
+  type("n\r");
+  EXPECT_EQ(finish(child_).exit_status, 1);
+  EXPECT_TRUE(asked("PATCH", "").empty());
+  shown_.clear();
+  start({"cancel", "--everybody"});
+  ASSERT_TRUE(see("[y/N]")) << shown_;
+  type("y\r");
+  EXPECT_EQ(finish(child_).exit_status, 0);
+  EXPECT_EQ(asked("PATCH", "/v1/jobs/all").size(), 1u);
 }
 
 TEST_F(InteractiveTest, CtrlCLeavesAndSaysHowToComeBack) {
