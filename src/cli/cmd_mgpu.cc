@@ -72,7 +72,7 @@ no daemon, 4 not allowed.)");
     return submit_failed(submission.error().message(),
                          submission.error().code == base::Code::kInvalid ? kExitUsage : kExitFailed);
   }
-  if (const std::string doubt = doubt_about(*submission); !doubt.empty()) say_error(kSrun, "warning: " + doubt);
+  for (const std::string& doubt : doubts_about(*submission)) say_error(kSrun, "warning: " + doubt);
   const auto client = find_or_start_client();
   if (!client) return submit_failed(client.error().message(), exit_status_of(client.error().code));
   const auto submitted = submit_persistently(*submission, find_or_start_client);

@@ -128,7 +128,7 @@ int submit_command(const std::vector<char*>& arguments) {
     say_error(kName, submission.error().message());
     return submission.error().code == base::Code::kInvalid ? kExitUsage : kExitFailed;
   }
-  if (const std::string doubt = doubt_about(*submission); !doubt.empty())
+  for (const std::string& doubt : doubts_about(*submission))
     say_error(kName, "warning: " + doubt + ". The job is handed in all the same, and fails if that is still so");
   auto client = find_or_start_client();
   if (!client) return report_error(kName, client.error());

@@ -64,8 +64,8 @@ struct Persistence {
 base::Result<api_client::Submitted> submit_persistently(const api_client::Submission& submission,
                                                         const FindClient& find, const Persistence& persistence = {});
 
-// A warning about a program that the job will not find; empty where nothing is plain.
-std::string doubt_about(const api_client::Submission& submission);
+// Warnings of what will not be found when the job runs, as far as it is plain: its program, the folder of its log.
+std::vector<std::string> doubts_about(const api_client::Submission& submission);
 
 // "job 17", or "array 17 (10 jobs: 17 to 26)".
 std::string describe_submitted(const api_client::Submitted& submitted);
