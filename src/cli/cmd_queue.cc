@@ -47,9 +47,9 @@ ForPrograms add_list_options(CLI::App& app, ListOptions& options) {
 
 constexpr char kFieldsHelp[] =
     R"(Fields for --format: id, label, array, index, name, user, uid, state, outcome, exit, reason, why, place,
-priority, gpus, gpu-ids, gpus-wanted, memory, exclusive, time-limit, on-time-limit, requeue, attempt, interactive,
-submitted, started, ended, elapsed, note. Each job is one line, in the order of ids, with tabs between its fields:
-bytes, seconds, and seconds since 1970 as whole numbers, and nothing where there is nothing.)";
+priority, gpus, gpu-ids, gpus-wanted, memory, exclusive, time-limit, on-time-limit, requeue, attempt, submitted,
+started, ended, elapsed, note. Each job is one line with tabs between its fields: bytes, seconds, and seconds since 1970
+as whole numbers, GPUs in the order of their numbers, and nothing where there is nothing.)";
 
 // Without a table: JSON, or fields. Nothing: a table is wanted.
 std::optional<int> print_for_programs(const char* command, const api_client::Client& client, const ListOptions& options,
@@ -108,7 +108,9 @@ int queue_command(const std::vector<char*>& arguments) {
   watch.option()->excludes(for_programs.json)->excludes(for_programs.fields);
   app.footer(std::string(kFieldsHelp) + R"(
 
-GPUS are those that a job has; in brackets those that it waits for. TIME is how long it has run or waited.
+The jobs are in the order of their ids in --format and --json. GPUS are those that a job has; in brackets those that it
+waits for. TIME is how long ago it was started first, suspensions included, or how long it has waited. LIMIT is, of one
+that runs, the time that is left to it, by its own limit or the queue's.
 
 Examples:
   gpumux queue
@@ -150,8 +152,8 @@ int history_command(const std::vector<char*>& arguments) {
   add_list_options(app, options);
   app.footer(std::string(kFieldsHelp) + R"(
 
-OUTCOME: ok, failed, cancelled, timed out (ended at its time limit), lost (nobody knows how it ended), dependency
-failed.
+The latest comes first in --format and --json too. OUTCOME: ok, failed, cancelled, timed out (ended at its time limit),
+lost (nobody knows how it ended), dependency failed.
 
 Examples:
   gpumux history

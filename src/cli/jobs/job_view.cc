@@ -77,6 +77,13 @@ int rank_of(const Job& job) {
   return job.is_done() ? 5 : 0;
 }
 
+// Until its time is over, by its own limit or the queue's: "12m05s left". Empty: it has none, or does not run.
+std::string time_left(const Job& job) {
+  if (!job.limit_in || job.is_done()) return "";
+  return *job.limit_in > base::Duration::zero() ? time_text(*job.limit_in) + " left"
+                                                : "over since " + time_text(-*job.limit_in);
+}
+
 std::string limit_text(const Job& job) { return job.time_limit ? base::format_time_limit(*job.time_limit) : ""; }
 
 std::string exit_text(const Job& job) { return job.exit_status ? std::to_string(*job.exit_status) : "-"; }
@@ -133,7 +140,7 @@ std::string number_or_empty(std::uint64_t number) { return number == 0 ? "" : st
 std::string seconds_of(base::Duration duration) { return std::to_string(duration.count() / 1'000'000'000); }
 std::string seconds_of(std::int64_t unix_ns) { return unix_ns <= 0 ? "" : std::to_string(unix_ns / 1'000'000'000); }
 
-constexpr std::array<JobField, 29> kFields{{
+constexpr std::array<JobField, 28> kFields{{
     {"id", [](const Job& job, std::int64_t) { return std::to_string(job.id); }},
     {"label", [](const Job& job, std::int64_t) { return job_label(job); }},
     {"array", [](const Job& job, std::int64_t) { return job.array ? std::to_string(*job.array) : ""; }},
@@ -157,7 +164,6 @@ constexpr std::array<JobField, 29> kFields{{
     {"on-time-limit", [](const Job& job, std::int64_t) { return job.on_time_limit; }},
     {"requeue", [](const Job& job, std::int64_t) { return std::string(job.requeue ? "1" : "0"); }},
     {"attempt", [](const Job& job, std::int64_t) { return number_or_empty(job.attempt); }},
-    {"interactive", [](const Job& job, std::int64_t) { return std::string(job.interactive ? "1" : "0"); }},
     {"submitted", [](const Job& job, std::int64_t) { return seconds_of(job.submitted_unix_ns); }},
     {"started", [](const Job& job, std::int64_t) { return seconds_of(job.started_unix_ns); }},
     {"ended", [](const Job& job, std::int64_t) { return seconds_of(job.ended_unix_ns); }},
@@ -236,7 +242,7 @@ std::vector<std::string> queue_lines(const std::vector<Job>& jobs, const std::op
                      {gpus_text(job)},
                      {memory_text(job)},
                      {time_text(elapsed(job, now))},
-                     {limit_text(job)},
+                     {job.limit_in ? time_left(job) : limit_text(job)},
                      {job_reason(job)}});
     }
     lines = table.lines(output);
@@ -302,14 +308,10 @@ std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Outp
   wanted += job.memory_bytes == 0 ? ", all of their memory" : ", " + base::format_bytes(job.memory_bytes) + " on each";
   if (job.exclusive) wanted += ", for itself alone";
   add("asked for", wanted);
-  if (job.time_limit) {
-    std::string limit = limit_text(job) + (job.on_time_limit == "cancel" ? ", then it is ended" : "");
-    if (job.limit_in && !job.is_done()) {
-      const bool over = *job.limit_in <= base::Duration::zero();
-      limit += over ? " (over since " + time_text(-*job.limit_in) + ")" : " (" + time_text(*job.limit_in) + " left)";
-    }
-    add("time limit", limit);
-  }
+  const std::string left = time_left(job);
+  std::string limit = job.time_limit ? limit_text(job) : left.empty() ? "" : "the queue's";
+  if (!limit.empty() && job.on_time_limit == "cancel") limit += ", then it is ended";
+  add("time limit", limit + (left.empty() ? "" : " (" + left + ")"));
   add("submitted", date_text(job.submitted_unix_ns));
   if (job.started_unix_ns > 0) add("started", date_text(job.started_unix_ns));
   if (job.ended_unix_ns > 0) add("ended", date_text(job.ended_unix_ns));
