@@ -35,12 +35,12 @@ int show_log(LogReader& reader, PatientClient& patient, const std::string& id, a
     if (shown->began_anew) say_error(kName, "the log of job " + id + " has begun anew");
     if (last && !shown->there) {
       say_error(kName, job.is_done() ? "job " + id + " has no log: " + job_reason(job) + " (" + job.log + ")"
-                                     : waiting_line(job) + "; there is no log yet: -f waits for it");
+                                     : waiting_text(job) + "; there is no log yet: -f waits for it");
       return kExitFailed;
     }
     if (last) return kExitOk;
     if (!shown->there && !told) {
-      say_error(kName, waiting_line(job));
+      say_error(kName, waiting_text(job));
       told = true;
     }
     auto now = patient.wait(id, api_client::JobMoment::kDone, kLookAgain);

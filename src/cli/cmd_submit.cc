@@ -100,7 +100,7 @@ int wait_for_all(const api_client::Client& client, std::uint64_t id) {
   PatientClient patient(find_jobs_again(client));
   int status = kExitOk;
   for (const api_client::Job& named : *jobs) {
-    const auto job = patient.wait_until_done(std::to_string(named.id));
+    const auto job = patient.wait_until_done(named);
     if (!job) return report_error(kName, job.error());
     if (status == kExitOk) status = exit_status_of_job(*job);
   }

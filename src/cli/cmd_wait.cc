@@ -34,7 +34,8 @@ int wait_command(const std::vector<char*>& arguments) {
       ->type_name("")
       ->required();
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
-  app.footer(R"(A daemon that is restarted meanwhile is waited for, up to ten minutes.
+  app.footer(
+      R"(A daemon that is restarted meanwhile is waited for, up to ten minutes. On a terminal it says why the job waits.
 
 Examples:
   gpumux wait 17
@@ -56,8 +57,7 @@ failed (there is no such job, say), 2 wrong usage, 3 no daemon is running, 4 not
   PatientClient patient(find_jobs_again(*client, options));
   int status = kExitOk;
   for (const api_client::Job& named : jobs) {
-    auto job =
-        named.is_done() ? base::Result<api_client::Job>(named) : patient.wait_until_done(std::to_string(named.id));
+    const auto job = patient.wait_until_done(named);
     if (!job) return report_error(kName, job.error());
     if (job->outcome != "ok" && job->outcome != "failed")
       say_error(kName, "job " + job_label(*job) + ": " + job->outcome + (job->note.empty() ? "" : ": " + job->note));

@@ -550,6 +550,26 @@ TEST_F(InteractiveTest, EverybodysJobsAreChangedAfterAYes) {
   EXPECT_EQ(asked("PATCH", "/v1/jobs/all").size(), 1u);
 }
 
+TEST_F(InteractiveTest, WhoWaitsIsToldWhy) {
+  json queued = job("queued");
+  queued["place"] = 3;
+  queued["why"] = "others go first";
+  answer("POST /v1/jobs", 201, R"({"id": 17, "count": 1})");
+  answer("GET /v1/jobs/17", queued);
+  serve();
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"wait", "17"}, {"submit", "--wait", "sh"}}) {
+    shown_.clear();
+    answer("GET /v1/jobs/17/wait", queued);
+    start(words);
+    ASSERT_TRUE(see("job 17 waits: place 3; others go first")) << shown_;
+    answer("GET /v1/jobs/17/wait", job("running"));
+    ASSERT_TRUE(see("job 17 is running")) << shown_;
+    answer("GET /v1/jobs/17/wait", done("failed", 3));
+    EXPECT_EQ(finish(child_).exit_status, 3);
+  }
+  EXPECT_EQ(run({"wait", "17"}).err, "") << "no terminal, nobody who looks on";
+}
+
 TEST_F(InteractiveTest, CtrlCLeavesAndSaysHowToComeBack) {
   answer("GET /v1/jobs/17/wait", running());
   serve();

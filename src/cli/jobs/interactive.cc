@@ -3,20 +3,19 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <optional>
-#include <string_view>
 
 #include "cli/command.h"
 #include "cli/jobs/attached_terminal.h"
 #include "cli/jobs/job_calls.h"
 #include "cli/jobs/job_view.h"
 #include "cli/jobs/signal_pipe.h"
+#include "cli/jobs/waiting_line.h"
 #include "cli/terminal.h"
 #include "os/system_clock.h"
 
@@ -36,37 +35,6 @@ constexpr base::Duration kLookAgain = std::chrono::milliseconds(100);
 constexpr base::Duration kLastWords = std::chrono::seconds(3);
 
 base::TimePoint now() { return os::SystemClock().now(); }
-
-// One line on stderr that is written over while a terminal shows it; elsewhere each new one.
-class WaitingLine {
- public:
-  void show(const std::string& text) {
-    if (text == shown_) return;
-    shown_ = text;
-    if (!moves_) {
-      std::cerr << printable(text) << "\n" << std::flush;
-      return;
-    }
-    winsize size{};
-    const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-    std::cerr << "\r" << fit(printable(text), (known ? size.ws_col : 80u) - 1) << "\x1b[K" << std::flush;
-    on_screen_ = true;
-  }
-  void clear() {
-    if (on_screen_) std::cerr << "\r\x1b[K" << std::flush;
-    on_screen_ = false;
-    shown_.clear();
-  }
-
- private:
-  static bool can_move() {
-    const char* term = std::getenv("TERM");
-    return ::isatty(STDERR_FILENO) == 1 && term != nullptr && term[0] != '\0' && std::string_view(term) != "dumb";
-  }
-  bool moves_ = can_move();
-  bool on_screen_ = false;
-  std::string shown_;
-};
 
 class Session {
  public:
@@ -139,7 +107,7 @@ class Session {
       return kExitFailed;
     }
     socket_path_ = job.attach;
-    if (socket_path_.empty()) line_.show(waiting_line(job) + "  (Ctrl+C leaves, twice cancels)");
+    if (socket_path_.empty()) line_.show(waiting_text(job) + "  (Ctrl+C leaves, twice cancels)");
     return std::nullopt;
   }
 

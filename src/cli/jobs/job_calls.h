@@ -50,8 +50,8 @@ class PatientClient {
   // pause of at most `timeout`. kUnavailable: it has been away for too long.
   base::Result<std::optional<api_client::Job>> wait(std::string_view id, api_client::JobMoment moment,
                                                     base::Duration timeout);
-  // Until it is done.
-  base::Result<api_client::Job> wait_until_done(std::string_view id);
+  // Until `job` is done; a line on a terminal says meanwhile how it stands.
+  base::Result<api_client::Job> wait_until_done(api_client::Job job);
 
   bool away() const { return away_since_.has_value(); }
 

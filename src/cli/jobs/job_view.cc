@@ -206,7 +206,7 @@ std::string job_reason(const Job& job) {
   return job.is_done() ? job.outcome : "";
 }
 
-std::string waiting_line(const Job& job) {
+std::string waiting_text(const Job& job) {
   std::string text = "job " + job_label(job) + (job.waits() ? " waits" : " is " + job.state);
   const std::string reason = job_reason(job);
   if (job.place) text += ": place " + std::to_string(*job.place) + (reason.empty() ? "" : "; " + reason);

@@ -26,7 +26,7 @@ std::string job_labels(const std::vector<api_client::Job>& jobs);
 std::string job_reason(const api_client::Job& job);
 
 // "job 17 waits: place 3; waits for 20.0 GiB on GPU 0"
-std::string waiting_line(const api_client::Job& job);
+std::string waiting_text(const api_client::Job& job);
 
 // What runs first, then what waits in its order, then what is held.
 void sort_for_queue(std::vector<api_client::Job>& jobs);

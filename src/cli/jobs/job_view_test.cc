@@ -187,9 +187,9 @@ TEST_F(JobViewTest, TheTimeThatIsLeftIsShownWhoeverSetTheLimit) {
 
 TEST_F(JobViewTest, TheWaitingLineHasPlaceAndReason) {
   const auto jobs = busy();
-  EXPECT_EQ(waiting_line(jobs[4]), "job 19 waits: place 1; waits for 20.0 GiB on GPU 0");
-  EXPECT_EQ(waiting_line(jobs[1]), "job 16 waits: held by eva");
-  EXPECT_EQ(waiting_line(make_job(1, "x", "starting")), "job 1 is starting");
+  EXPECT_EQ(waiting_text(jobs[4]), "job 19 waits: place 1; waits for 20.0 GiB on GPU 0");
+  EXPECT_EQ(waiting_text(jobs[1]), "job 16 waits: held by eva");
+  EXPECT_EQ(waiting_text(make_job(1, "x", "starting")), "job 1 is starting");
 }
 
 TEST_F(JobViewTest, FieldsForPrograms) {
