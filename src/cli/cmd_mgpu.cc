@@ -31,8 +31,8 @@ constexpr char kQueue[] = "mgpu_queue";
 constexpr char kCancel[] = "mgpu_cancel";
 constexpr char kServer[] = "mgpu_scheduler_server";
 
-// The list does not have the commands: each is a question of its own, a fraction of a millisecond. Beyond so many jobs,
-// names will do.
+// The list has neither commands nor the order of GPUs: each job is a question of its own, a fraction of a millisecond.
+// Beyond so many, names and numbers will do.
 constexpr std::size_t kMostCommandsShown = 200;
 
 int submit_failed(const std::string& why, int exit_status) {
@@ -89,12 +89,15 @@ std::string numbers(const std::vector<std::uint32_t>& list) {
   return text;
 }
 
-std::string queue_line(const api_client::Job& job, const std::string& command) {
+// `job` in full, where it may be seen: its GPUs in its own order, and its command.
+std::string queue_line(const api_client::Job& job) {
+  std::string command;
+  for (const std::string& word : job.arguments) command += (command.empty() ? "" : " ") + word;
   const std::vector<std::uint32_t>& gpus = job.gpus.empty() ? job.gpu_ids : job.gpus;
   std::string line = "ID: " + job_label(job) + " | User: " + job.user + " | GPUs: ";
   line += gpus.empty() ? "any " + std::to_string(job.gpus_wanted) : numbers(gpus);
   line += " | Mem: " + (job.memory_bytes == 0 ? "all" : std::to_string(job.memory_bytes >> 20) + " MB");
-  line += " | CMD: " + command + " | Status: " + job.state;
+  line += " | CMD: " + (command.empty() ? job.name : command) + " | Status: " + job.state;
   if (const std::string reason = job_reason(job); job.waits() && !reason.empty()) line += " (" + reason + ")";
   return printable(line);
 }
@@ -112,15 +115,8 @@ int queue(const std::vector<char*>& arguments) {
   std::string waiting;
   std::size_t asked = 0;
   for (const api_client::Job& job : page->jobs) {
-    std::string command = job.name;
-    if (asked < kMostCommandsShown) {
-      ++asked;
-      if (const auto whole = client->job(std::to_string(job.id)); whole && !whole->arguments.empty()) {
-        command.clear();
-        for (const std::string& word : whole->arguments) command += (command.empty() ? "" : " ") + word;
-      }
-    }
-    (job.waits() || job.state == "suspended" ? waiting : running) += queue_line(job, command) + "\n";
+    const auto whole = asked++ < kMostCommandsShown ? client->job(std::to_string(job.id)) : job;
+    (job.waits() || job.state == "suspended" ? waiting : running) += queue_line(whole ? *whole : job) + "\n";
   }
   std::cout << "--- Running Jobs ---\n" << running << "--- Queue ---\n" << waiting << std::flush;
   return kExitOk;

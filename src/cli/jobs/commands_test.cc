@@ -375,11 +375,15 @@ TEST_F(JobCommandTest, TheOldNamesPrintTheOldLines) {
   queued["id"] = 18;
   queued["gpu_ids"] = {1, 2};
   queued["gpus"] = json::array();
+  queued["arguments"] = json::array();
   queued["memory_bytes"] = 8000ull << 20;
   queued["why"] = "others go first";
   json whole = job("running");
   whole["arguments"] = {"python", "train.py"};
   answer("POST /v1/jobs", 201, R"({"id": 17, "count": 1})");
+  json in_its_order = queued;
+  in_its_order["gpu_ids"] = {2, 1};
+  answer("GET /v1/jobs/18", in_its_order);
   answer("GET /v1/jobs?", json{{"jobs", {queued, job("running")}}, {"more", false}});
   answer("GET /v1/jobs/17", whole);
   answer("PATCH /v1/jobs/17", 200, R"({"jobs": [{"id": 17, "changed": true}]})");
@@ -402,7 +406,7 @@ TEST_F(JobCommandTest, TheOldNamesPrintTheOldLines) {
             "--- Running Jobs ---\n"
             "ID: 17 | User: eva | GPUs: 0 | Mem: all | CMD: python train.py | Status: running\n"
             "--- Queue ---\n"
-            "ID: 18 | User: eva | GPUs: 1,2 | Mem: 8000 MB | CMD: x | Status: queued (others go first)\n");
+            "ID: 18 | User: eva | GPUs: 2,1 | Mem: 8000 MB | CMD: x | Status: queued (others go first)\n");
   EXPECT_EQ(run({"17"}, (bin + "/mgpu_cancel").c_str()).out, "Job cancelled.\n");
   const auto failed = run({"99"}, (bin + "/mgpu_cancel").c_str());
   EXPECT_EQ(failed.out, "Cancel failed.\n");
