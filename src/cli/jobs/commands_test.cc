@@ -580,9 +580,17 @@ TEST_F(InteractiveTest, CtrlCLeavesAndSaysHowToComeBack) {
   start({"attach", "17"});
   accept();
   type("\x03");
-  ASSERT_TRUE(see("gpumux attach 17")) << shown_;
+  ASSERT_TRUE(see(std::string("`") + GPUMUX + " attach 17`")) << "it is not in PATH: " << shown_;
   EXPECT_EQ(finish(child_).exit_status, 130);
   EXPECT_TRUE(asked("PATCH", "").empty());
+  shown_.clear();
+  environment_.push_back("PATH=" + std::filesystem::path(GPUMUX).parent_path().string());
+  std::erase(environment_, "PATH=/usr/bin:/bin");
+  start({"attach", "17"});
+  accept();
+  type("\x03");
+  ASSERT_TRUE(see("`gpumux attach 17`")) << shown_;
+  EXPECT_EQ(finish(child_).exit_status, 130);
 }
 
 TEST_F(InteractiveTest, CtrlCTwiceCancels) {

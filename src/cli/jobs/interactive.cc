@@ -16,6 +16,7 @@
 #include "cli/jobs/job_view.h"
 #include "cli/jobs/signal_pipe.h"
 #include "cli/jobs/waiting_line.h"
+#include "cli/program_lookup.h"
 #include "cli/terminal.h"
 #include "os/system_clock.h"
 
@@ -163,8 +164,9 @@ class Session {
     std::cerr.clear();  // a message that the signal interrupted
     line_.clear();
     signal_ = signal;
-    std::cerr << "[left job " << id_ << ", which goes on; `gpumux attach " << id_ << "` comes back, `gpumux cancel "
-              << id_ << "` ends it]\n"
+    const std::string own = printable(own_command());
+    std::cerr << "[left job " << id_ << ", which goes on; `" << own << " attach " << id_ << "` comes back, `" << own
+              << " cancel " << id_ << "` ends it]\n"
               << std::flush;
     return kExitLeft;
   }
