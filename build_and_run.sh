@@ -9,4 +9,5 @@ if [ $# -gt 0 ]; then
   cd - >/dev/null 2>&1 || true
   exec "$here/dist/bin/gpumux" run -- "$@"
 fi
-echo "built: dist/bin/gpumux run -- PROGRAM runs a program; make demo shows three sharing one GPU"
+echo "built: dist/bin/gpumux run -- PROGRAM runs a program now; dist/bin/gpumux submit -- PROGRAM, or dist/mgpu_srun,"
+echo "hands it in as a job; make demo shows three sharing one GPU"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job that runs until it is cancelled, to be handed in: it tells of the signal, tidies up, and ends.
 
-    mgpu_srun --gpu-ids 0 -- python3 test/test_cancellation.py
+    mgpu_srun --gpu-ids 0 -- python3 "$PWD/test/test_cancellation.py"    # it begins in the home directory
     mgpu_cancel ID        # and then: gpumux logs ID, gpumux show ID
 
 It has a child, as training has its data loaders: cancelling must end both. With --stubborn it ignores SIGTERM and is

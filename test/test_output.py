@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job that prints a line a second, to be handed in: what it prints should be seen as it comes.
 
-    mgpu_srun --gpu-ids 0 --interactive -- python3 test/test_output.py
+    mgpu_srun --gpu-ids 0 --interactive -- python3 "$PWD/test/test_output.py"    # it begins in the home directory
     gpumux submit -- python3 test/test_output.py --lines 5 && gpumux logs -f ID
 
 Both streams are used, and a line is written in two halves, so that buffering anywhere on the way would show.

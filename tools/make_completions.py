@@ -20,7 +20,13 @@ PROGRAM_COMMANDS = ("run", "submit")    # what follows their options is another 
 GPU_COMMAND = "set"        # takes GPUs
 ACTION_COMMAND = "admin"    # takes one of the words that its help lists
 JOB_COMMANDS = ("show", "cancel", "logs", "attach", "wait", "hold", "release")    # take ids of jobs
+DONE_JOB_COMMANDS = ("show", "logs", "wait")    # and of those that are done, the latest
 ASK_FOR_JOBS = "gpumux queue --mine --format label 2>/dev/null"
+ASK_FOR_ALL_JOBS = ASK_FOR_JOBS + "; gpumux history --mine --format label 2>/dev/null"
+
+
+def asking_for_jobs(command):
+    return ASK_FOR_ALL_JOBS if command in DONE_JOB_COMMANDS else ASK_FOR_JOBS
 
 
 def is_folder(option):
@@ -78,6 +84,7 @@ _gpumux() {{
               {program_commands}) _gpumux_program "$COMP_CWORD"; return ;;
               {gpu_command}) words=all ;;
               {action_command}) words=; [ "$COMP_CWORD" = 2 ] && words='{actions}' ;;
+              {done_job_commands}) words=$({ask_for_all_jobs}) ;;
               {job_commands}) words=$({ask_for_jobs}) ;;
             esac
             ;;
@@ -119,6 +126,7 @@ def bash(commands):
                        program_commands=" | ".join(PROGRAM_COMMANDS), gpu_command=GPU_COMMAND,
                        action_command=ACTION_COMMAND, actions=" ".join(actions_of(commands)),
                        job_commands=" | ".join(JOB_COMMANDS), ask_for_jobs=ASK_FOR_JOBS,
+                       done_job_commands=" | ".join(DONE_JOB_COMMANDS), ask_for_all_jobs=ASK_FOR_ALL_JOBS,
                        program_values=" | ".join(program_options(commands)), values="\n".join(values),
                        options="\n".join(options))
 
@@ -158,7 +166,7 @@ def zsh(whole, commands):
         elif command == ACTION_COMMAND:
             specs += [quoted(f"1:action:({' '.join(actions_of(commands))})"), quoted("*:what: ")]
         elif command in JOB_COMMANDS:
-            specs += [quoted(f"*:job:($({ASK_FOR_JOBS}))")]
+            specs += [quoted(f"*:job:($({asking_for_jobs(command)}))")]
         lines += [f"    {command})", "      _arguments -s " + " \\\n        ".join(specs), "      ;;"]
     lines += ["    help) _describe -t commands 'gpumux command' commands ;;", "  esac", "}", '_gpumux "$@"', ""]
     return "\n".join(lines)
@@ -188,7 +196,7 @@ def fish(whole, commands):
         elif command == ACTION_COMMAND:
             lines.append(f"complete -c gpumux -n {here} -a {quoted(' '.join(actions_of(commands)))}")
         elif command in JOB_COMMANDS:
-            lines.append(f"complete -c gpumux -n {here} -a {quoted(f'({ASK_FOR_JOBS})')}")
+            lines.append(f"complete -c gpumux -n {here} -a {quoted(f'({asking_for_jobs(command)})')}")
     return "\n".join(lines) + "\n"
 
 

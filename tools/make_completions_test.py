@@ -89,12 +89,14 @@ class CompletionsTest(unittest.TestCase):
         asked = pathlib.Path(self.folder.name) / "asked"
         asked.mkdir()
         fake = asked / "gpumux"
-        fake.write_text('#!/bin/sh\n[ "$*" = "queue --mine --format label" ] && printf "17\\n18_3\\n"\n',
-                        encoding="utf-8")
+        fake.write_text('#!/bin/sh\ncase "$*" in "queue --mine --format label") printf "17\\n18_3\\n" ;;\n'
+                        '"history --mine --format label") echo 16 ;; esac\n', encoding="utf-8")
         fake.chmod(0o755)
         path = f"{asked}:{os.defpath}"
-        for command in ("cancel", "logs", "wait", "show", "attach", "hold", "release"):
+        for command in ("cancel", "attach", "hold", "release"):
             self.assertEqual(self.complete(command, "", path=path), ["17", "18_3"])
+        for command in ("logs", "wait", "show"):
+            self.assertEqual(self.complete(command, "", path=path), ["17", "18_3", "16"])
         self.assertEqual(self.complete("cancel", "17", "18", path=path), ["18_3"])
         self.assertEqual(self.complete("wait", ""), [""])
 

@@ -40,8 +40,7 @@ base::Error no_daemon(const std::string& path, int system_errno) {
       system_errno == ENOENT || system_errno == ENOTDIR ? "there is no such socket" : "nobody answers there";
   return {Code::kUnavailable, 0,
           "no gpumux daemon is running (looked at " + path + ": " + seen +
-              "): start one with `systemctl start gpumuxd`, or run your program with `gpumux run`, which starts one "
-              "for you"};
+              "): start one with `systemctl start gpumuxd`; `gpumux run` and `gpumux submit` start one for you"};
 }
 
 base::Error not_allowed(const std::string& path) {

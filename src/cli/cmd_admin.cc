@@ -9,6 +9,7 @@
 #include "base/units.h"
 #include "cli/command.h"
 #include "cli/jobs/admin_change.h"
+#include "cli/jobs/find_client.h"
 #include "cli/jobs/job_view.h"
 #include "cli/terminal.h"
 
@@ -53,7 +54,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allo
     say_error(kName, changes.error().message() + "; see `gpumux admin --help`");
     return kExitUsage;
   }
-  const auto client = api_client::Client::connect(options);
+  const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
   for (const AdminChange& change : *changes) {
     if (const auto done = client->change_queue(change.what, change.body); !done)

@@ -8,6 +8,7 @@
 #include "api_client/client.h"
 #include "cli/command.h"
 #include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {
@@ -15,19 +16,25 @@ namespace {
 
 struct Request {
   const char* command;
-  const char* change;    // the body
-  const char* done;      // "cancelled": of a job that was changed
-  const char* not_done;  // of one that needed no change
+  const char* change;                                      // the body
+  const char* (*what_became)(const api_client::Job& job);  // of a job that was changed, as it is now
+  const char* not_done;                                    // of one that needed no change
 };
 
-constexpr Request kCancel{"cancel", R"({"cancel":true})", "is cancelled", "has ended already, or is being ended"};
-constexpr Request kHold{"hold", R"({"held":true})", "is held", "is held already, or runs"};
-constexpr Request kRelease{"release", R"({"held":false})", "waits for its turn", "was not held"};
+constexpr Request kCancel{"cancel", R"({"cancel":true})",
+                          [](const api_client::Job& job) { return job.is_done() ? "is cancelled" : "is told to end"; },
+                          "has ended already, or is being ended"};
+constexpr Request kHold{"hold", R"({"held":true})", [](const api_client::Job&) { return "is held"; },
+                        "is held already, or runs"};
+constexpr Request kRelease{
+    "release", R"({"held":false})",
+    [](const api_client::Job& job) { return job.waits() ? "waits for its turn" : "is released"; }, "was not held"};
 
 struct Which {
   std::vector<std::string> ids;
   std::string user;
   bool all = false;
+  bool everybody = false;
   bool yes = false;
   bool quiet = false;
   api_client::Options daemon;
@@ -36,18 +43,21 @@ struct Which {
 void add_which(CLI::App& app, Which& which) {
   app.add_option("ID", which.ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")->type_name("");
   auto* user = app.add_option("-u,--user", which.user, "All jobs of this user")->type_name("NAME");
-  app.add_flag("-a,--all", which.all, "All your jobs; for root and administrators: everybody's")->excludes(user);
-  app.add_flag("-y,--yes", which.yes, "Do not ask before everybody's jobs are changed");
+  auto* all = app.add_flag("-a,--all", which.all, "All your jobs")->excludes(user);
+  app.add_flag("--everybody", which.everybody, "All jobs of all users: for root and administrators")
+      ->excludes(user)
+      ->excludes(all);
+  app.add_flag("-y,--yes", which.yes, "Do not ask, on a terminal, before everybody's jobs are changed");
   app.add_flag("-q,--quiet", which.quiet, "Say nothing but what went wrong");
   app.add_option("--runtime-dir", which.daemon.runtime_dir, "Ask the daemon whose sockets are in DIR")
       ->type_name("DIR");
 }
 
 std::optional<int> check(const Request& request, const Which& which) {
-  const bool many = which.all || !which.user.empty();
+  const bool many = which.all || which.everybody || !which.user.empty();
   if (many != which.ids.empty()) {
-    say_error(request.command,
-              many ? "ids do not go with --user or --all" : "which jobs? Name their ids, --user NAME or --all");
+    say_error(request.command, many ? "ids do not go with --user, --all or --everybody"
+                                    : "which jobs? Name their ids, --all (yours), --user NAME or --everybody");
     return kExitUsage;
   }
   for (const std::string& id : which.ids) {
@@ -56,9 +66,9 @@ std::optional<int> check(const Request& request, const Which& which) {
       return kExitUsage;
     }
   }
-  // Only root's hand reaches everybody's by this, and only a person can have slipped.
-  if (which.all && !which.yes && ::geteuid() == 0 && ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1) {
-    std::cerr << "gpumux " << request.command << " --all: this changes the jobs of all users. Go on? [y/N] "
+  // Only a person can have slipped.
+  if (which.everybody && !which.yes && ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1) {
+    std::cerr << "gpumux " << request.command << " --everybody: this changes the jobs of all users. Go on? [y/N] "
               << std::flush;
     std::string answer;
     std::getline(std::cin, answer);
@@ -70,7 +80,8 @@ std::optional<int> check(const Request& request, const Which& which) {
   return std::nullopt;
 }
 
-int tell(const Request& request, const std::vector<api_client::JobChange>& changes, bool quiet) {
+int tell(const Request& request, const api_client::Client& client, const std::vector<api_client::JobChange>& changes,
+         bool quiet) {
   int status = kExitOk;
   for (const api_client::JobChange& change : changes) {
     const std::string job = "job " + std::to_string(change.id);
@@ -80,7 +91,11 @@ int tell(const Request& request, const std::vector<api_client::JobChange>& chang
       say_error(request.command, (names_it ? "" : job + ": ") + said);
       if (status == kExitOk) status = exit_status_of(change.error->code);
     } else if (!quiet) {
-      std::cout << job << " " << (change.changed ? request.done : request.not_done) << "\n";
+      api_client::Job now;
+      now.id = change.id;
+      if (auto found = client.job(std::to_string(change.id))) now = std::move(*found);
+      std::cout << "job " << job_label(now) << " " << (change.changed ? request.what_became(now) : request.not_done)
+                << "\n";
     }
   }
   if (changes.empty() && !quiet) std::cout << "there are no such jobs\n";
@@ -90,14 +105,13 @@ int tell(const Request& request, const std::vector<api_client::JobChange>& chang
 
 int change(const Request& request, const Which& which) {
   if (const auto exit_status = check(request, which)) return *exit_status;
-  const auto client = api_client::Client::connect(which.daemon);
+  const auto client = find_jobs(which.daemon);
   if (!client) return report_error(request.command, client.error());
-  const auto changes =
-      which.ids.empty()
-          ? client->change_jobs(which.all ? "all" : "user:" + api_client::url_encoded(which.user), request.change)
-          : change_named_jobs(*client, which.ids, request.change);
+  const std::string user = "user:" + api_client::url_encoded(which.all ? own_user_name() : which.user);
+  const auto changes = which.ids.empty() ? client->change_jobs(which.everybody ? "all" : user, request.change)
+                                         : change_named_jobs(*client, which.ids, request.change);
   if (!changes) return report_error(request.command, changes.error());
-  return tell(request, *changes, which.quiet);
+  return tell(request, *client, *changes, which.quiet);
 }
 
 constexpr char kStatuses[] =

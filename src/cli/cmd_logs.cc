@@ -35,12 +35,12 @@ int show_log(LogReader& reader, PatientClient& patient, const std::string& id, a
     if (shown->began_anew) say_error(kName, "the log of job " + id + " has begun anew");
     if (last && !shown->there) {
       say_error(kName, job.is_done() ? "job " + id + " has no log: " + job_reason(job) + " (" + job.log + ")"
-                                     : waiting_line(job) + "; there is no log yet: -f waits for it");
+                                     : waiting_text(job) + "; there is no log yet: -f waits for it");
       return kExitFailed;
     }
     if (last) return kExitOk;
     if (!shown->there && !told) {
-      say_error(kName, waiting_line(job));
+      say_error(kName, waiting_text(job));
       told = true;
     }
     auto now = patient.wait(id, api_client::JobMoment::kDone, kLookAgain);
@@ -61,7 +61,7 @@ int logs_command(const std::vector<char*>& arguments) {
   app.add_flag("-f,--follow", follow, "Go on with what it prints, until it is done");
   app.add_option("-n,--lines", lines, "Begin with the last so many lines")->type_name("N");
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
-  app.footer(R"(The log is a file of the job's owner; `gpumux show ID` names it. A job that runs again begins it anew.
+  app.footer(R"(The log is a file of the job's owner; `gpumux show ID` names it. A job that runs again goes on with it.
 
 Examples:
   gpumux logs 17
@@ -74,25 +74,30 @@ Exit status: 0 shown, 1 failed (there is no log, say), 2 wrong usage, 3 no daemo
     say_error(kName, checked.error().message());
     return kExitUsage;
   }
-  const auto client = api_client::Client::connect(options);
+  const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
-  auto job = client->job(id);
-  if (!job) return report_error(kName, job.error());
-  if (job->log.empty() && !job->arguments.empty()) {
-    say_error(kName, "job " + id + " has no log: " + job_reason(*job));
+  auto named = named_jobs(*client, id);
+  if (!named) return report_error(kName, named.error());
+  if (named->size() > 1) {
+    say_error(kName, "job " + id + " is an array, and each of its jobs has a log: name one of " + job_labels(*named));
     return kExitFailed;
   }
-  if (job->log.empty()) {
-    const std::string whose = job->user.empty() ? "another user" : job->user;
+  api_client::Job job = std::move(named->front());
+  if (job.log.empty() && !job.arguments.empty()) {
+    say_error(kName, "job " + id + " has no log: " + job_reason(job));
+    return kExitFailed;
+  }
+  if (job.log.empty()) {
+    const std::string whose = job.user.empty() ? "another user" : job.user;
     say_error(kName, "job " + id + " is " + whose + "'s: its log is not for you to see");
     return kExitDenied;
   }
-  LogReader reader(job->log, STDOUT_FILENO);
-  if (lines && has_begun(*job)) {
+  LogReader reader(job.log, STDOUT_FILENO);
+  if (lines && has_begun(job)) {
     if (const auto skipped = reader.skip_to_last_lines(*lines); !skipped) return report_error(kName, skipped.error());
   }
-  PatientClient patient([&] { return api_client::Client::connect(options); });
-  return show_log(reader, patient, id, std::move(*job), follow);
+  PatientClient patient(find_jobs_again(*client, options));
+  return show_log(reader, patient, id, std::move(job), follow);
 }
 
 }  // namespace gpumux::cli

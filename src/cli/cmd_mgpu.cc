@@ -31,8 +31,8 @@ constexpr char kQueue[] = "mgpu_queue";
 constexpr char kCancel[] = "mgpu_cancel";
 constexpr char kServer[] = "mgpu_scheduler_server";
 
-// The list does not have the commands: each is a question of its own, a fraction of a millisecond. Beyond so many jobs,
-// names will do.
+// The list has neither commands nor the order of GPUs: each job is a question of its own, a fraction of a millisecond.
+// Beyond so many, names and numbers will do.
 constexpr std::size_t kMostCommandsShown = 200;
 
 int submit_failed(const std::string& why, int exit_status) {
@@ -72,7 +72,7 @@ no daemon, 4 not allowed.)");
     return submit_failed(submission.error().message(),
                          submission.error().code == base::Code::kInvalid ? kExitUsage : kExitFailed);
   }
-  if (const std::string doubt = doubt_about(*submission); !doubt.empty()) say_error(kSrun, "warning: " + doubt);
+  for (const std::string& doubt : doubts_about(*submission)) say_error(kSrun, "warning: " + doubt);
   const auto client = find_or_start_client();
   if (!client) return submit_failed(client.error().message(), exit_status_of(client.error().code));
   const auto submitted = submit_persistently(*submission, find_or_start_client);
@@ -80,7 +80,7 @@ no daemon, 4 not allowed.)");
   std::cout << "Job submitted. ID: " << submitted->id << " (priority=" << submission->priority.value_or(0) << ")\n"
             << std::flush;
   if (!wishes.interactive) return kExitOk;
-  return attach_to_job(kSrun, std::to_string(submitted->id), same_daemon_or_another(client->runtime_dir()));
+  return attach_to_job(kSrun, std::to_string(submitted->id), find_jobs_again(*client));
 }
 
 std::string numbers(const std::vector<std::uint32_t>& list) {
@@ -89,12 +89,15 @@ std::string numbers(const std::vector<std::uint32_t>& list) {
   return text;
 }
 
-std::string queue_line(const api_client::Job& job, const std::string& command) {
+// `job` in full, where it may be seen: its GPUs in its own order, and its command.
+std::string queue_line(const api_client::Job& job) {
+  std::string command;
+  for (const std::string& word : job.arguments) command += (command.empty() ? "" : " ") + word;
   const std::vector<std::uint32_t>& gpus = job.gpus.empty() ? job.gpu_ids : job.gpus;
   std::string line = "ID: " + job_label(job) + " | User: " + job.user + " | GPUs: ";
   line += gpus.empty() ? "any " + std::to_string(job.gpus_wanted) : numbers(gpus);
   line += " | Mem: " + (job.memory_bytes == 0 ? "all" : std::to_string(job.memory_bytes >> 20) + " MB");
-  line += " | CMD: " + command + " | Status: " + job.state;
+  line += " | CMD: " + (command.empty() ? job.name : command) + " | Status: " + job.state;
   if (const std::string reason = job_reason(job); job.waits() && !reason.empty()) line += " (" + reason + ")";
   return printable(line);
 }
@@ -103,7 +106,7 @@ int queue(const std::vector<char*>& arguments) {
   CLI::App app("Shows the jobs that run and wait. gpumux queue says more.", kQueue);
   app.footer("Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  const auto client = api_client::Client::connect({});
+  const auto client = find_jobs({});
   if (!client) return report_error(kQueue, client.error());
   auto page = all_jobs(*client, {}, std::numeric_limits<std::uint64_t>::max());
   if (!page) return report_error(kQueue, page.error());
@@ -112,15 +115,8 @@ int queue(const std::vector<char*>& arguments) {
   std::string waiting;
   std::size_t asked = 0;
   for (const api_client::Job& job : page->jobs) {
-    std::string command = job.name;
-    if (asked < kMostCommandsShown) {
-      ++asked;
-      if (const auto whole = client->job(std::to_string(job.id)); whole && !whole->arguments.empty()) {
-        command.clear();
-        for (const std::string& word : whole->arguments) command += (command.empty() ? "" : " ") + word;
-      }
-    }
-    (job.waits() || job.state == "suspended" ? waiting : running) += queue_line(job, command) + "\n";
+    const auto whole = asked++ < kMostCommandsShown ? client->job(std::to_string(job.id)) : job;
+    (job.waits() || job.state == "suspended" ? waiting : running) += queue_line(whole ? *whole : job) + "\n";
   }
   std::cout << "--- Running Jobs ---\n" << running << "--- Queue ---\n" << waiting << std::flush;
   return kExitOk;
@@ -138,7 +134,7 @@ int cancel(const std::vector<char*>& arguments) {
     return exit_status;
   };
   if (const auto checked = api_client::check_job_id(id); !checked) return failed(checked.error().message(), kExitUsage);
-  const auto client = api_client::Client::connect({});
+  const auto client = find_jobs({});
   if (!client) return failed(client.error().message(), exit_status_of(client.error().code));
   const auto changes = change_named_jobs(*client, {id}, R"({"cancel":true})");
   if (!changes) return failed(changes.error().message(), exit_status_of(changes.error().code));

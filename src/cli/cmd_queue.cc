@@ -3,6 +3,7 @@
 #include <iostream>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "api_client/client.h"
 #include "cli/command.h"
@@ -46,9 +47,9 @@ ForPrograms add_list_options(CLI::App& app, ListOptions& options) {
 
 constexpr char kFieldsHelp[] =
     R"(Fields for --format: id, label, array, index, name, user, uid, state, outcome, exit, reason, why, place,
-priority, gpus, gpu-ids, gpus-wanted, memory, exclusive, time-limit, on-time-limit, requeue, attempt, interactive,
-submitted, started, ended, elapsed, note. Each job is one line, in the order of ids, with tabs between its fields:
-bytes, seconds, and seconds since 1970 as whole numbers, and nothing where there is nothing.)";
+priority, gpus, gpu-ids, gpus-wanted, memory, exclusive, time-limit, on-time-limit, requeue, attempt, submitted,
+started, ended, elapsed, note. Each job is one line with tabs between its fields: bytes, seconds, and seconds since 1970
+as whole numbers, GPUs in the order of their numbers, and nothing where there is nothing.)";
 
 // Without a table: JSON, or fields. Nothing: a table is wanted.
 std::optional<int> print_for_programs(const char* command, const api_client::Client& client, const ListOptions& options,
@@ -107,7 +108,9 @@ int queue_command(const std::vector<char*>& arguments) {
   watch.option()->excludes(for_programs.json)->excludes(for_programs.fields);
   app.footer(std::string(kFieldsHelp) + R"(
 
-GPUS are those that a job has; in brackets those that it waits for. TIME is how long it has run or waited.
+The jobs are in the order of their ids in --format and --json. GPUS are those that a job has; in brackets those that it
+waits for. TIME is how long ago it was started first, suspensions included, or how long it has waited. LIMIT is, of one
+that runs, the time that is left to it, by its own limit or the queue's.
 
 Examples:
   gpumux queue
@@ -118,7 +121,7 @@ Examples:
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (fields_are_wrong(kName, options)) return kExitUsage;
-  const auto client = api_client::Client::connect(options.daemon);
+  const auto client = find_jobs(options.daemon);
   if (!client) return report_error(kName, client.error());
   api_client::JobQuery query;
   query.state = all ? api_client::JobsState::kAll : api_client::JobsState::kUnfinished;
@@ -127,8 +130,9 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
   if (const auto exit_status = print_for_programs(kName, *client, options, query, no_limit)) return *exit_status;
 
   if (watch.is_wanted()) {
+    const FindClient find = find_jobs_again(*client, options.daemon);
     return watch.screens(kName, [&](const Output& output) -> base::Result<std::vector<std::string>> {
-      const auto again = api_client::Client::connect(options.daemon);
+      const auto again = find();
       if (!again) return tl::unexpected(again.error());
       return look_at_queue(*again, query, output);
     });
@@ -148,8 +152,8 @@ int history_command(const std::vector<char*>& arguments) {
   add_list_options(app, options);
   app.footer(std::string(kFieldsHelp) + R"(
 
-OUTCOME: ok, failed, cancelled, timed out (ended at its time limit), lost (nobody knows how it ended), dependency
-failed.
+The latest comes first in --format and --json too. OUTCOME: ok, failed, cancelled, timed out (ended at its time limit),
+lost (nobody knows how it ended), dependency failed.
 
 Examples:
   gpumux history
@@ -159,7 +163,7 @@ Examples:
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (fields_are_wrong(kName, options)) return kExitUsage;
-  const auto client = api_client::Client::connect(options.daemon);
+  const auto client = find_jobs(options.daemon);
   if (!client) return report_error(kName, client.error());
   api_client::JobQuery query;
   query.state = api_client::JobsState::kDone;
@@ -179,9 +183,11 @@ int show_command(const std::vector<char*>& arguments) {
   bool json = false;
   bool environment = false;
   CLI::App app("Shows everything that is known of a job.", "gpumux show");
-  app.add_option("ID", ids, "A job's id; 17_3 is element 3 of array 17")->type_name("")->required();
+  app.add_option("ID", ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")
+      ->type_name("")
+      ->required();
   app.add_flag("-e,--environment", environment, "Also the environment that it was handed in with");
-  app.add_flag("--json", json, "Print the daemon's answer (docs/api.md, GET /v1/jobs/{id})");
+  app.add_flag("--json", json, "Print the daemon's answers (docs/api.md, GET /v1/jobs/{id})");
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
       R"(Command, directory, log and environment are shown to who may change the job: its owner, root, administrators.
@@ -198,19 +204,24 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not all
       return kExitUsage;
     }
   }
-  const auto client = api_client::Client::connect(options);
+  const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
-  for (std::size_t i = 0; i < ids.size(); ++i) {
-    const auto text = client->job_text(ids[i], environment);
-    if (!text) return report_error(kName, text.error());
-    if (json) {
-      std::cout << *text << (text->ends_with('\n') ? "" : "\n") << std::flush;
-      continue;
+  bool first = true;
+  for (const std::string& id : ids) {
+    const auto jobs = named_jobs(*client, id);
+    if (!jobs) return report_error(kName, jobs.error());
+    for (const api_client::Job& named : *jobs) {
+      const auto text = client->job_text(std::to_string(named.id), environment);
+      if (!text) return report_error(kName, text.error());
+      if (json) {
+        std::cout << *text << (text->ends_with('\n') ? "" : "\n") << std::flush;
+        continue;
+      }
+      const auto job = api_client::parse_job(*text);
+      if (!job) return report_error(kName, job.error());
+      if (!std::exchange(first, false)) std::cout << "\n";
+      print_lines(show_lines(*job, now_unix_ns(), look_at_stdout()));
     }
-    const auto job = api_client::parse_job(*text);
-    if (!job) return report_error(kName, job.error());
-    if (i > 0) std::cout << "\n";
-    print_lines(show_lines(*job, now_unix_ns(), look_at_stdout()));
   }
   return kExitOk;
 }

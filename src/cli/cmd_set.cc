@@ -5,7 +5,9 @@
 
 #include "api_client/client.h"
 #include "cli/command.h"
+#include "cli/jobs/find_client.h"
 #include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
 #include "cli/settings_change.h"
 #include "cli/status_view.h"
 #include "cli/terminal.h"
@@ -106,7 +108,7 @@ int change_jobs(const api_client::Client& client, const std::vector<std::string>
     const auto job = change.error ? base::Result<api_client::Job>(tl::unexpected(*change.error))
                                   : client.job(std::to_string(change.id));
     if (job) {
-      std::cout << "job " << job->id << ": priority " << job->priority
+      std::cout << "job " << job_label(*job) << ": priority " << job->priority
                 << (job->state == "done" ? ", and is done already" : "") << "\n";
     } else {
       status = report_error(kName, job.error());
@@ -218,7 +220,7 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
     }
   }
 
-  const auto client = api_client::Client::connect(options);
+  const auto client = jobs.empty() ? api_client::Client::connect(options) : find_jobs(options);
   if (!client) return report_error(kName, client.error());
   if (!jobs.empty()) return change_jobs(*client, jobs, standing_changes[0].value);
   if (!tenants.empty()) return change_tenants(*client, tenants, settings_body(standing_changes, false));

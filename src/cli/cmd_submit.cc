@@ -5,6 +5,7 @@
 #include "cli/command.h"
 #include "cli/jobs/interactive.h"
 #include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
 #include "cli/jobs/submission.h"
 #include "cli/run_arguments.h"
 #include "cli/terminal.h"
@@ -84,8 +85,10 @@ void print_submitted(const api_client::Client& client, const api_client::Submitt
     std::cout << "Submitted " << describe_submitted(submitted) << "\n";
     // For who looks at it; the first line is for scripts too.
     if (look_at_stdout().terminal && !interactive) {
-      if (const auto job = client.job(std::to_string(submitted.id)); job && !job->log.empty())
-        std::cout << "Its output: " << printable(job->log) << "  (gpumux logs -f " << submitted.id << ")\n";
+      if (const auto job = client.job(std::to_string(submitted.id)); job && !job->log.empty()) {
+        std::cout << (submitted.count > 1 ? "Output of " + job_label(*job) : "Its output") << ": "
+                  << printable(job->log) << "  (gpumux logs -f " << job_label(*job) << ")\n";
+      }
     }
   }
   std::cout << std::flush;
@@ -94,10 +97,10 @@ void print_submitted(const api_client::Client& client, const api_client::Submitt
 int wait_for_all(const api_client::Client& client, std::uint64_t id) {
   const auto jobs = named_jobs(client, std::to_string(id));
   if (!jobs) return report_error(kName, jobs.error());
-  PatientClient patient(same_daemon_or_another(client.runtime_dir()));
+  PatientClient patient(find_jobs_again(client));
   int status = kExitOk;
   for (const api_client::Job& named : *jobs) {
-    const auto job = patient.wait_until_done(std::to_string(named.id));
+    const auto job = patient.wait_until_done(named);
     if (!job) return report_error(kName, job.error());
     if (status == kExitOk) status = exit_status_of_job(*job);
   }
@@ -125,7 +128,7 @@ int submit_command(const std::vector<char*>& arguments) {
     say_error(kName, submission.error().message());
     return submission.error().code == base::Code::kInvalid ? kExitUsage : kExitFailed;
   }
-  if (const std::string doubt = doubt_about(*submission); !doubt.empty())
+  for (const std::string& doubt : doubts_about(*submission))
     say_error(kName, "warning: " + doubt + ". The job is handed in all the same, and fails if that is still so");
   auto client = find_or_start_client();
   if (!client) return report_error(kName, client.error());
@@ -134,10 +137,7 @@ int submit_command(const std::vector<char*>& arguments) {
   const auto submitted = submit_persistently(*submission, find_or_start_client);
   if (!submitted) return report_error(kName, submitted.error());
   print_submitted(*client, *submitted, printing, wishes.interactive);
-  if (wishes.interactive) {
-    const FindClient find = same_daemon_or_another(client->runtime_dir());
-    return attach_to_job(kName, std::to_string(submitted->id), find);
-  }
+  if (wishes.interactive) return attach_to_job(kName, std::to_string(submitted->id), find_jobs_again(*client));
   return wait ? wait_for_all(*client, submitted->id) : kExitOk;
 }
 

@@ -34,7 +34,8 @@ int wait_command(const std::vector<char*>& arguments) {
       ->type_name("")
       ->required();
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
-  app.footer(R"(A daemon that is restarted meanwhile is waited for, up to ten minutes.
+  app.footer(
+      R"(A daemon that is restarted meanwhile is waited for, up to ten minutes. On a terminal it says why the job waits.
 
 Examples:
   gpumux wait 17
@@ -45,7 +46,7 @@ it started, it is lost, what it came after failed), or that was cancelled and ex
 failed (there is no such job, say), 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (ids_are_wrong(kName, ids)) return kExitUsage;
-  const auto client = api_client::Client::connect(options);
+  const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
   std::vector<api_client::Job> jobs;
   for (const std::string& id : ids) {
@@ -53,11 +54,10 @@ failed (there is no such job, say), 2 wrong usage, 3 no daemon is running, 4 not
     if (!named) return report_error(kName, named.error());
     std::move(named->begin(), named->end(), std::back_inserter(jobs));
   }
-  PatientClient patient([&] { return api_client::Client::connect(options); });
+  PatientClient patient(find_jobs_again(*client, options));
   int status = kExitOk;
   for (const api_client::Job& named : jobs) {
-    auto job =
-        named.is_done() ? base::Result<api_client::Job>(named) : patient.wait_until_done(std::to_string(named.id));
+    const auto job = patient.wait_until_done(named);
     if (!job) return report_error(kName, job.error());
     if (job->outcome != "ok" && job->outcome != "failed")
       say_error(kName, "job " + job_label(*job) + ": " + job->outcome + (job->note.empty() ? "" : ": " + job->note));
@@ -86,9 +86,9 @@ daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (ids_are_wrong(kName, {id})) return kExitUsage;
   // Here, so that a daemon that is not there at all is told at once.
-  const auto client = api_client::Client::connect(options);
+  const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
-  return attach_to_job(kName, id, [&] { return api_client::Client::connect(options); });
+  return attach_to_job(kName, id, find_jobs_again(*client, options));
 }
 
 }  // namespace gpumux::cli

@@ -42,6 +42,9 @@ struct DaemonChoice {
 // gpumuxd, beside this executable or where packages put it; GPUMUX_DAEMON names another.
 base::Result<std::string> find_daemon_binary();
 
+// Whether a private daemon has ever kept jobs for this user, where the one that is started now would.
+bool private_daemon_has_run();
+
 // A daemon that answers and knows that this process uses it: the system's, else this user's, else one that is started
 // now. kUnavailable: none answers and none could be started, with the reason. kDenied: there is one that does not let
 // this user in.

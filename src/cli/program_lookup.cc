@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "cli/command.h"
+#include "os/installation.h"
 
 namespace gpumux::cli {
 
@@ -27,6 +28,7 @@ FoundProgram look_for_program(const std::string& program, const std::string& dir
       failure = S_ISDIR(status.st_mode) ? EISDIR : errno;
       return false;
     }
+    found.path = full;
     found.is_setuid = (status.st_mode & (S_ISUID | S_ISGID)) != 0;
     return true;
   };
@@ -46,6 +48,19 @@ FoundProgram look_for_program(const std::string& program, const std::string& dir
   found.why = program + ": " + (failure == ENOENT ? "no such program (see PATH)" : ::strerror(failure));
   found.exit_status = failure == ENOENT ? kExitNotFound : kExitNotExecutable;
   return found;
+}
+
+std::string own_command() {
+  const auto dir = os::executable_dir();
+  if (!dir) return "gpumux";
+  const std::string own = *dir + "/gpumux";
+  struct stat status {};
+  struct stat own_status {};
+  const FoundProgram found = look_for_program("gpumux");
+  const bool is_this = !found.path.empty() && ::stat(found.path.c_str(), &status) == 0 &&
+                       ::stat(own.c_str(), &own_status) == 0 && status.st_dev == own_status.st_dev &&
+                       status.st_ino == own_status.st_ino;
+  return is_this ? "gpumux" : own;
 }
 
 }  // namespace gpumux::cli

@@ -7,6 +7,7 @@
 namespace gpumux::cli {
 
 struct FoundProgram {
+  std::string path;     // of what was found
   int exit_status = 0;  // 0: it can, as far as can be seen; else what a shell would exit with
   std::string why;      // why not
   bool is_setuid = false;
@@ -14,5 +15,8 @@ struct FoundProgram {
 
 // `directory`: from where paths count that are not absolute; empty: the current one.
 FoundProgram look_for_program(const std::string& program, const std::string& directory = "");
+
+// What a user types to run gpumux, after `mgpu_srun` too: `gpumux` where that is this one, else where this one is.
+std::string own_command();
 
 }  // namespace gpumux::cli

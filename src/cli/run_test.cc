@@ -291,6 +291,25 @@ TEST_F(RunTest, ADaemonThatRunsIsUsedAndToldWhoUsesIt) {
   EXPECT_EQ(server.requests()[0].method + " " + server.requests()[0].target, "POST /v1/hold");
 }
 
+TEST_F(RunTest, WhoAsksAboutJobsStartsTheDaemonThatHasHadThem) {
+  const std::vector<std::vector<std::string>> commands{
+      {"queue", "--json"}, {"history", "--json"}, {"show", "17"}, {"logs", "17"}, {"cancel", "17"}};
+  set("XDG_STATE_HOME", dir_ + "/state");
+  for (const auto& words : commands) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.exit_status, 3) << words[0];
+    EXPECT_NE(outcome.err.find("there are no jobs"), std::string::npos) << outcome.err;
+  }
+  EXPECT_TRUE(started().empty()) << "there has never been a job";
+  std::filesystem::create_directories(dir_ + "/state/gpumux/queue");
+  auto named = commands.front();
+  named.insert(named.end(), {"--runtime-dir", dir_ + "/elsewhere"});
+  EXPECT_EQ(run(named).exit_status, 3);
+  EXPECT_TRUE(started().empty()) << "another daemon was asked for";
+  for (const auto& words : commands) EXPECT_NE(run(words).exit_status, 3) << words[0];
+  EXPECT_EQ(started().size(), 1u);
+}
+
 TEST_F(RunTest, ADaemonThatRefusesIsNotReplaced) {
   std::filesystem::create_directory(dir_ + "/run");
   const api_client::ScriptedServer server(

@@ -9,6 +9,7 @@ the daemon's trace and the programs say.
 import json
 import os
 import pathlib
+import signal
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -56,6 +57,27 @@ class Command(GpumuxTest):
         # --exit-when-unused 10s, and a generous margin.
         wait_until(lambda: not os.path.exists(f"/proc/{daemon['pid']}"), 40, "the private daemon ends", poll=0.2)
         self.assertFalse(os.path.exists(api.path))
+
+    def test_jobs_are_found_after_their_private_daemon_has_ended(self):
+        if os.path.exists("/run/gpumux/tenants.sock"):
+            self.skipTest("this machine has a daemon for all, which would be asked")
+        place = os.path.join(self.directory, "xdg")
+        os.mkdir(place, 0o700)
+        variables = {"GPUMUX_RUNTIME_DIR": "", "XDG_RUNTIME_DIR": place}
+        _, errors = self.ask("queue", code=3, **variables)
+        self.assertIn("there are no jobs", errors)
+        self.assertFalse(os.path.exists(f"{place}/gpumux"), "asking has started nothing")
+        self.ask("submit", "--wait", "--", "echo", "here it is", **variables)
+        api = Api(os.path.join(place, "gpumux", "api.sock"))
+        for command in (("logs", "1"), ("show", "1"), ("history",), ("queue",), ("wait", "1")):
+            pid = api.daemon()["pid"]
+            os.kill(pid, signal.SIGTERM)
+            wait_until(lambda gone=pid: not os.path.exists(f"/proc/{gone}"), 40, "the private daemon ends")
+            text, errors = self.ask(*command, **variables)
+            self.assertEqual(errors, "")
+            self.assertIn({"logs": "here it is", "show": "ok, exit status 0", "history": "echo", "queue": "No jobs.",
+                           "wait": ""}[command[0]], text)
+        os.kill(api.daemon()["pid"], signal.SIGTERM)
 
     def test_run_without_a_library_or_daemon_starts_nothing(self):
         _, errors = self.ask("run", "--", "/bin/echo", "hello", code=1, GPUMUX_LIBRARY="/nowhere/libgpumux.so")

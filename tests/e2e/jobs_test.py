@@ -164,7 +164,7 @@ class Jobs(GpumuxTest):
         other = self.submit("true", after=f"any:{never}")
         self.assertEqual(self.job(held)["state"], "held")
         self.assertEqual(self.job(after)["reason"], "dependency")
-        self.ask("cancel", str(after))
+        self.assertEqual(self.ask("cancel", str(after))[0], f"job {after} is cancelled")
         self.wait_done(after, "cancelled")
         self.wait_done(never, "dependency failed")
         self.wait_done(other, "ok")
@@ -178,6 +178,12 @@ class Jobs(GpumuxTest):
         self.assertEqual([(job["array_index"], job["outcome"]) for job in ends],
                          [(3, "ok"), (5, "ok"), (6, "failed"), (7, "failed")])
         self.assertEqual(self.output(array).strip(), "3")
+        shown, _ = self.ask("show", str(array))
+        for index in (3, 5, 6, 7):
+            self.assertIn(f"({array}_{index})", shown)
+        _, errors = self.ask("logs", str(array), code=1)
+        self.assertIn(f"name one of {array}_3, {array}_5, {array}_6, {array}_7", errors)
+        self.assertEqual(self.ask("logs", f"{array}_7")[0], "7")
 
     def test_cancelling_ends_everything_of_a_job(self):
         script = 'trap "echo told; exit 0" TERM; (setsid sleep 1000 &); while :; do sleep 0.01; done'

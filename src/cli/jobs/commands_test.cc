@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "api_client/scripted_server.h"
+#include "cli/jobs/job_calls.h"
 #include "os/file_descriptor.h"
 #include "os/unix_socket.h"
 #include "wire/attach_messages.h"
@@ -263,14 +264,34 @@ TEST_F(JobCommandTest, CancelTellsOfEach) {
   answer("PATCH /v1/jobs/17,18", 200, R"({"jobs": [{"id": 17, "changed": true}, {"id": 18, "changed": false,
       "error": {"code": "denied", "message": "job 18 is bob's"}}]})");
   answer("PATCH /v1/jobs/user:eva", 200, R"({"jobs": [{"id": 17, "changed": false}]})");
+  json element = job("ending");
+  element["array"] = 5;
+  element["array_index"] = 3;
+  answer("GET /v1/jobs/17", element);
   serve();
   const auto outcome = run({"cancel", "17", "18"});
   EXPECT_EQ(outcome.exit_status, 4);
-  EXPECT_EQ(outcome.out, "job 17 is cancelled\n");
+  EXPECT_EQ(outcome.out, "job 5_3 is told to end\n") << "it ran, and has not ended yet";
   EXPECT_EQ(outcome.err, "gpumux cancel: job 18 is bob's\n");
   EXPECT_EQ(asked("PATCH", "/v1/jobs")[0].body, R"({"cancel":true})");
   EXPECT_EQ(run({"cancel", "--user", "eva"}).exit_status, 0);
   EXPECT_EQ(run({"cancel", "99"}).exit_status, 1);
+  answer("PATCH /v1/jobs/17", 200, R"({"jobs": [{"id": 17, "changed": true}]})");
+  answer("GET /v1/jobs/17", done("cancelled", 143));
+  EXPECT_EQ(run({"cancel", "17"}).out, "job 17 is cancelled\n");
+}
+
+TEST_F(JobCommandTest, AllIsOnesOwnAndEverybodyIsEverybody) {
+  answer("PATCH /v1/jobs/", json{{"jobs", json::array()}});
+  serve();
+  EXPECT_EQ(run({"hold", "--all"}).exit_status, 0);
+  EXPECT_EQ(run({"hold", "--everybody"}).exit_status, 0) << "no terminal, no question";
+  const auto patches = asked("PATCH", "/v1/jobs/");
+  ASSERT_EQ(patches.size(), 2u);
+  EXPECT_EQ(patches[0].target, "/v1/jobs/user:" + api_client::url_encoded(own_user_name()));
+  EXPECT_EQ(patches[1].target, "/v1/jobs/all");
+  for (const char* other : {"--all", "--user=eva", "17"})
+    EXPECT_EQ(run({"cancel", "--everybody", other}).exit_status, 2) << other;
 }
 
 TEST_F(JobCommandTest, LogsFollowsUntilTheJobIsDone) {
@@ -306,6 +327,36 @@ TEST_F(JobCommandTest, LogsFollowsUntilTheJobIsDone) {
   EXPECT_EQ(run({"logs", "17"}).exit_status, 4) << "another user's";
 }
 
+TEST_F(JobCommandTest, AnArraysIdIsAllItsElements) {
+  std::vector<json> elements;
+  for (int i = 0; i < 5; ++i) {
+    json element = job("running");
+    element["id"] = 17 + i;
+    element["array"] = 17;
+    element["array_index"] = 2 * i;
+    element["log"] = dir_ + "/" + std::to_string(i);
+    elements.push_back(element);
+    answer("GET /v1/jobs/" + std::to_string(17 + i), element);
+  }
+  answer("GET /v1/jobs/17_8", elements[4]);
+  answer("GET /v1/jobs?state=all&array=17", json{{"jobs", elements}, {"more", false}});
+  serve();
+  std::ofstream(dir_ + "/0") << "the first's\n";
+  std::ofstream(dir_ + "/4") << "the last's\n";
+  const auto whole = run({"logs", "17"});
+  EXPECT_EQ(whole.exit_status, 1);
+  EXPECT_EQ(whole.out, "") << "the first's is not the array's";
+  EXPECT_NE(whole.err.find("name one of 17_0, 17_2, 17_4 ... 17_8"), std::string::npos) << whole.err;
+  EXPECT_EQ(run({"logs", "17_8"}).out, "the last's\n");
+  const auto shown = run({"show", "17"});
+  for (const char* label : {"(17_0)", "(17_2)", "(17_4)", "(17_6)", "(17_8)"})
+    EXPECT_NE(shown.out.find(label), std::string::npos) << shown.out;
+  EXPECT_EQ(run({"show", "17_8"}).out.find("(17_0)"), std::string::npos);
+
+  answer("GET /v1/jobs?state=all&array=17", json{{"jobs", {elements[0]}}, {"more", false}});
+  EXPECT_EQ(run({"logs", "17"}).out, "the first's\n") << "an array of one";
+}
+
 TEST_F(JobCommandTest, PagesAreReadToTheEnd) {
   json first = job("running");
   json second = job("queued");
@@ -324,11 +375,15 @@ TEST_F(JobCommandTest, TheOldNamesPrintTheOldLines) {
   queued["id"] = 18;
   queued["gpu_ids"] = {1, 2};
   queued["gpus"] = json::array();
+  queued["arguments"] = json::array();
   queued["memory_bytes"] = 8000ull << 20;
   queued["why"] = "others go first";
   json whole = job("running");
   whole["arguments"] = {"python", "train.py"};
   answer("POST /v1/jobs", 201, R"({"id": 17, "count": 1})");
+  json in_its_order = queued;
+  in_its_order["gpu_ids"] = {2, 1};
+  answer("GET /v1/jobs/18", in_its_order);
   answer("GET /v1/jobs?", json{{"jobs", {queued, job("running")}}, {"more", false}});
   answer("GET /v1/jobs/17", whole);
   answer("PATCH /v1/jobs/17", 200, R"({"jobs": [{"id": 17, "changed": true}]})");
@@ -351,7 +406,7 @@ TEST_F(JobCommandTest, TheOldNamesPrintTheOldLines) {
             "--- Running Jobs ---\n"
             "ID: 17 | User: eva | GPUs: 0 | Mem: all | CMD: python train.py | Status: running\n"
             "--- Queue ---\n"
-            "ID: 18 | User: eva | GPUs: 1,2 | Mem: 8000 MB | CMD: x | Status: queued (others go first)\n");
+            "ID: 18 | User: eva | GPUs: 2,1 | Mem: 8000 MB | CMD: x | Status: queued (others go first)\n");
   EXPECT_EQ(run({"17"}, (bin + "/mgpu_cancel").c_str()).out, "Job cancelled.\n");
   const auto failed = run({"99"}, (bin + "/mgpu_cancel").c_str());
   EXPECT_EQ(failed.out, "Cancel failed.\n");
@@ -470,15 +525,72 @@ TEST_F(InteractiveTest, FromTheQueueToTheExitStatus) {
   EXPECT_EQ(body["window"], (json{{"rows", 30}, {"columns", 90}}));
 }
 
+TEST_F(InteractiveTest, SubmitNamesTheLogOfAnArraysElement) {
+  json first = job("running");
+  first["array"] = 17;
+  first["array_index"] = 5;
+  first["log"] = "/logs/5.log";
+  answer("POST /v1/jobs", 201, R"({"id": 17, "count": 2})");
+  answer("GET /v1/jobs/17", first);
+  serve();
+  start({"submit", "--array", "5-6", "--", "sh"});
+  EXPECT_TRUE(see("Output of 17_5: /logs/5.log  (gpumux logs -f 17_5)")) << shown_;
+  EXPECT_EQ(finish(child_).exit_status, 0);
+}
+
+TEST_F(InteractiveTest, EverybodysJobsAreChangedAfterAYes) {
+  answer("PATCH /v1/jobs/all", json{{"jobs", json::array()}});
+  serve();
+  start({"cancel", "--everybody"});
+  ASSERT_TRUE(see("[y/N]")) << shown_;
+  type("n\r");
+  EXPECT_EQ(finish(child_).exit_status, 1);
+  EXPECT_TRUE(asked("PATCH", "").empty());
+  shown_.clear();
+  start({"cancel", "--everybody"});
+  ASSERT_TRUE(see("[y/N]")) << shown_;
+  type("y\r");
+  EXPECT_EQ(finish(child_).exit_status, 0);
+  EXPECT_EQ(asked("PATCH", "/v1/jobs/all").size(), 1u);
+}
+
+TEST_F(InteractiveTest, WhoWaitsIsToldWhy) {
+  json queued = job("queued");
+  queued["place"] = 3;
+  queued["why"] = "others go first";
+  answer("POST /v1/jobs", 201, R"({"id": 17, "count": 1})");
+  answer("GET /v1/jobs/17", queued);
+  serve();
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"wait", "17"}, {"submit", "--wait", "sh"}}) {
+    shown_.clear();
+    answer("GET /v1/jobs/17/wait", queued);
+    start(words);
+    ASSERT_TRUE(see("job 17 waits: place 3; others go first")) << shown_;
+    answer("GET /v1/jobs/17/wait", job("running"));
+    ASSERT_TRUE(see("job 17 is running")) << shown_;
+    answer("GET /v1/jobs/17/wait", done("failed", 3));
+    EXPECT_EQ(finish(child_).exit_status, 3);
+  }
+  EXPECT_EQ(run({"wait", "17"}).err, "") << "no terminal, nobody who looks on";
+}
+
 TEST_F(InteractiveTest, CtrlCLeavesAndSaysHowToComeBack) {
   answer("GET /v1/jobs/17/wait", running());
   serve();
   start({"attach", "17"});
   accept();
   type("\x03");
-  ASSERT_TRUE(see("gpumux attach 17")) << shown_;
+  ASSERT_TRUE(see(std::string("`") + GPUMUX + " attach 17`")) << "it is not in PATH: " << shown_;
   EXPECT_EQ(finish(child_).exit_status, 130);
   EXPECT_TRUE(asked("PATCH", "").empty());
+  shown_.clear();
+  environment_.push_back("PATH=" + std::filesystem::path(GPUMUX).parent_path().string());
+  std::erase(environment_, "PATH=/usr/bin:/bin");
+  start({"attach", "17"});
+  accept();
+  type("\x03");
+  ASSERT_TRUE(see("`gpumux attach 17`")) << shown_;
+  EXPECT_EQ(finish(child_).exit_status, 130);
 }
 
 TEST_F(InteractiveTest, CtrlCTwiceCancels) {

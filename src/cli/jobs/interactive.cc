@@ -3,19 +3,20 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <iostream>
 #include <optional>
-#include <string_view>
 
 #include "cli/command.h"
 #include "cli/jobs/attached_terminal.h"
+#include "cli/jobs/job_calls.h"
 #include "cli/jobs/job_view.h"
 #include "cli/jobs/signal_pipe.h"
+#include "cli/jobs/waiting_line.h"
+#include "cli/program_lookup.h"
 #include "cli/terminal.h"
 #include "os/system_clock.h"
 
@@ -36,40 +37,9 @@ constexpr base::Duration kLastWords = std::chrono::seconds(3);
 
 base::TimePoint now() { return os::SystemClock().now(); }
 
-// One line on stderr that is written over while a terminal shows it; elsewhere each new one.
-class WaitingLine {
- public:
-  void show(const std::string& text) {
-    if (text == shown_) return;
-    shown_ = text;
-    if (!moves_) {
-      std::cerr << printable(text) << "\n" << std::flush;
-      return;
-    }
-    winsize size{};
-    const bool known = ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
-    std::cerr << "\r" << fit(printable(text), (known ? size.ws_col : 80u) - 1) << "\x1b[K" << std::flush;
-    on_screen_ = true;
-  }
-  void clear() {
-    if (on_screen_) std::cerr << "\r\x1b[K" << std::flush;
-    on_screen_ = false;
-    shown_.clear();
-  }
-
- private:
-  static bool can_move() {
-    const char* term = std::getenv("TERM");
-    return ::isatty(STDERR_FILENO) == 1 && term != nullptr && term[0] != '\0' && std::string_view(term) != "dumb";
-  }
-  bool moves_ = can_move();
-  bool on_screen_ = false;
-  std::string shown_;
-};
-
 class Session {
  public:
-  Session(const char* command, std::string id, const ConnectAgain& connect)
+  Session(const char* command, std::string id, const FindClient& connect)
       : command_(command),
         id_(std::move(id)),
         connect_(connect),
@@ -138,7 +108,7 @@ class Session {
       return kExitFailed;
     }
     socket_path_ = job.attach;
-    if (socket_path_.empty()) line_.show(waiting_line(job) + "  (Ctrl+C leaves, twice cancels)");
+    if (socket_path_.empty()) line_.show(waiting_text(job) + "  (Ctrl+C leaves, twice cancels)");
     return std::nullopt;
   }
 
@@ -194,8 +164,9 @@ class Session {
     std::cerr.clear();  // a message that the signal interrupted
     line_.clear();
     signal_ = signal;
-    std::cerr << "[left job " << id_ << ", which goes on; `gpumux attach " << id_ << "` comes back, `gpumux cancel "
-              << id_ << "` ends it]\n"
+    const std::string own = printable(own_command());
+    std::cerr << "[left job " << id_ << ", which goes on; `" << own << " attach " << id_ << "` comes back, `" << own
+              << " cancel " << id_ << "` ends it]\n"
               << std::flush;
     return kExitLeft;
   }
@@ -227,7 +198,7 @@ class Session {
 
   const char* command_;
   std::string id_;
-  ConnectAgain connect_;
+  FindClient connect_;
   PatientClient patient_;
   SignalPipe signals_;
   InterruptRule interrupts_;
@@ -240,7 +211,7 @@ class Session {
 
 }  // namespace
 
-int attach_to_job(const char* command, const std::string& id, const ConnectAgain& connect) {
+int attach_to_job(const char* command, const std::string& id, const FindClient& connect) {
   int signal = 0;
   const int status = [&] {
     Session session(command, id, connect);

@@ -4,8 +4,7 @@
 
 #include <string>
 
-#include "base/clock.h"
-#include "cli/jobs/job_calls.h"
+#include "cli/jobs/find_client.h"
 
 namespace gpumux::cli {
 
@@ -14,6 +13,6 @@ inline constexpr int kExitLeft = 130;
 
 // Shows the place in the queue while the job waits, then attaches to it, over restarts of the daemon. The exit status
 // of the calling command: the job's; kExitLeft. Dies by the signal where one ends it.
-int attach_to_job(const char* command, const std::string& id, const ConnectAgain& connect);
+int attach_to_job(const char* command, const std::string& id, const FindClient& connect);
 
 }  // namespace gpumux::cli

@@ -10,8 +10,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "cli/command.h"
+#include "cli/jobs/job_view.h"
+#include "cli/jobs/waiting_line.h"
 #include "os/system_clock.h"
 
 namespace gpumux::cli {
@@ -33,6 +36,9 @@ constexpr std::size_t kMaxTargetBytes = 4096;
 
 // Between two looks for a daemon that is away.
 constexpr base::Duration kLookAgain = std::chrono::milliseconds(200);
+
+// How often a person who looks on is told anew.
+constexpr base::Duration kLookForPeople = std::chrono::seconds(1);
 
 base::TimePoint now() { return os::SystemClock().now(); }
 
@@ -79,8 +85,8 @@ Result<std::vector<Job>> named_jobs(const Client& client, std::string_view id) {
   auto page = all_jobs(client, {.state = api_client::JobsState::kAll, .array = job->array},
                        std::numeric_limits<std::uint64_t>::max());
   if (!page) return tl::unexpected(std::move(page).error());
-  // An element that has been forgotten is no reason to forget the one that was asked for.
-  if (page->jobs.empty()) return std::vector<Job>{std::move(*job)};
+  // An element that has been forgotten is no reason to forget the one that was asked for; of one alone all is known.
+  if (page->jobs.size() <= 1) return std::vector<Job>{std::move(*job)};
   return std::move(page->jobs);
 }
 
@@ -142,18 +148,23 @@ Result<std::optional<Job>> PatientClient::wait(std::string_view id, api_client::
   return std::optional<Job>();
 }
 
-Result<Job> PatientClient::wait_until_done(std::string_view id) {
+Result<Job> PatientClient::wait_until_done(Job job) {
+  WaitingLine line;
+  const std::string id = std::to_string(job.id);
+  const base::Duration timeout = line.moves() ? kLookForPeople : api_client::kLongestJobWait;
   bool told = false;
-  for (;;) {
-    auto job = wait(id, api_client::JobMoment::kDone, api_client::kLongestJobWait);
-    if (!job) return tl::unexpected(std::move(job).error());
-    if (*job && (*job)->is_done()) return std::move(**job);
-    if (away() && !told) {
+  while (!job.is_done()) {
+    if (away() && !std::exchange(told, true)) {
+      line.clear();
       say_error("", "the daemon is away; waiting for it to come back");
-      told = true;
     }
     if (!away()) told = false;
+    if (!away() && line.moves()) line.show(waiting_text(job));
+    auto now = wait(id, api_client::JobMoment::kDone, timeout);
+    if (!now) return tl::unexpected(std::move(now).error());
+    if (*now) job = std::move(**now);
   }
+  return job;
 }
 
 }  // namespace gpumux::cli

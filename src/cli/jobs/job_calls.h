@@ -2,7 +2,6 @@
 // Calls about jobs that several commands make.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -11,6 +10,7 @@
 #include "api_client/client.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "cli/jobs/find_client.h"
 
 namespace gpumux::cli {
 
@@ -36,8 +36,6 @@ int exit_status_of_job(const api_client::Job& job);
 // The name of the user who asks, or his number.
 std::string own_user_name();
 
-using ConnectAgain = std::function<base::Result<api_client::Client>()>;
-
 // Asks one daemon that may be restarted meanwhile.
 class PatientClient {
  public:
@@ -45,20 +43,20 @@ class PatientClient {
   // something.
   static constexpr base::Duration kPatience = std::chrono::minutes(10);
 
-  explicit PatientClient(ConnectAgain connect, base::Duration patience = kPatience)
+  explicit PatientClient(FindClient connect, base::Duration patience = kPatience)
       : connect_(std::move(connect)), patience_(patience) {}
 
   // As Client::wait_for_job. A daemon that is not there counts as one that has nothing to tell: nothing comes, after a
   // pause of at most `timeout`. kUnavailable: it has been away for too long.
   base::Result<std::optional<api_client::Job>> wait(std::string_view id, api_client::JobMoment moment,
                                                     base::Duration timeout);
-  // Until it is done.
-  base::Result<api_client::Job> wait_until_done(std::string_view id);
+  // Until `job` is done; a line on a terminal says meanwhile how it stands.
+  base::Result<api_client::Job> wait_until_done(api_client::Job job);
 
   bool away() const { return away_since_.has_value(); }
 
  private:
-  ConnectAgain connect_;
+  FindClient connect_;
   base::Duration patience_;
   std::optional<base::TimePoint> away_since_;
 };

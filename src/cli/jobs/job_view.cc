@@ -77,6 +77,13 @@ int rank_of(const Job& job) {
   return job.is_done() ? 5 : 0;
 }
 
+// Until its time is over, by its own limit or the queue's: "12m05s left". Empty: it has none, or does not run.
+std::string time_left(const Job& job) {
+  if (!job.limit_in || job.is_done()) return "";
+  return *job.limit_in > base::Duration::zero() ? time_text(*job.limit_in) + " left"
+                                                : "over since " + time_text(-*job.limit_in);
+}
+
 std::string limit_text(const Job& job) { return job.time_limit ? base::format_time_limit(*job.time_limit) : ""; }
 
 std::string exit_text(const Job& job) { return job.exit_status ? std::to_string(*job.exit_status) : "-"; }
@@ -133,7 +140,7 @@ std::string number_or_empty(std::uint64_t number) { return number == 0 ? "" : st
 std::string seconds_of(base::Duration duration) { return std::to_string(duration.count() / 1'000'000'000); }
 std::string seconds_of(std::int64_t unix_ns) { return unix_ns <= 0 ? "" : std::to_string(unix_ns / 1'000'000'000); }
 
-constexpr std::array<JobField, 29> kFields{{
+constexpr std::array<JobField, 28> kFields{{
     {"id", [](const Job& job, std::int64_t) { return std::to_string(job.id); }},
     {"label", [](const Job& job, std::int64_t) { return job_label(job); }},
     {"array", [](const Job& job, std::int64_t) { return job.array ? std::to_string(*job.array) : ""; }},
@@ -157,7 +164,6 @@ constexpr std::array<JobField, 29> kFields{{
     {"on-time-limit", [](const Job& job, std::int64_t) { return job.on_time_limit; }},
     {"requeue", [](const Job& job, std::int64_t) { return std::string(job.requeue ? "1" : "0"); }},
     {"attempt", [](const Job& job, std::int64_t) { return number_or_empty(job.attempt); }},
-    {"interactive", [](const Job& job, std::int64_t) { return std::string(job.interactive ? "1" : "0"); }},
     {"submitted", [](const Job& job, std::int64_t) { return seconds_of(job.submitted_unix_ns); }},
     {"started", [](const Job& job, std::int64_t) { return seconds_of(job.started_unix_ns); }},
     {"ended", [](const Job& job, std::int64_t) { return seconds_of(job.ended_unix_ns); }},
@@ -183,6 +189,15 @@ std::string job_label(const Job& job) {
                                       : std::to_string(job.id);
 }
 
+std::string job_labels(const std::vector<Job>& jobs) {
+  constexpr std::size_t kNamed = 3;
+  std::string text;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (i < kNamed || jobs.size() == kNamed + 1) text += (i == 0 ? "" : ", ") + job_label(jobs[i]);
+  }
+  return jobs.size() > kNamed + 1 ? text + " ... " + job_label(jobs.back()) : text;
+}
+
 std::string job_reason(const Job& job) {
   if (job.waits() || job.state == "suspended") return !job.why.empty() ? job.why : job.reason;
   if (!job.note.empty()) return job.note;
@@ -191,7 +206,7 @@ std::string job_reason(const Job& job) {
   return job.is_done() ? job.outcome : "";
 }
 
-std::string waiting_line(const Job& job) {
+std::string waiting_text(const Job& job) {
   std::string text = "job " + job_label(job) + (job.waits() ? " waits" : " is " + job.state);
   const std::string reason = job_reason(job);
   if (job.place) text += ": place " + std::to_string(*job.place) + (reason.empty() ? "" : "; " + reason);
@@ -227,7 +242,7 @@ std::vector<std::string> queue_lines(const std::vector<Job>& jobs, const std::op
                      {gpus_text(job)},
                      {memory_text(job)},
                      {time_text(elapsed(job, now))},
-                     {limit_text(job)},
+                     {job.limit_in ? time_left(job) : limit_text(job)},
                      {job_reason(job)}});
     }
     lines = table.lines(output);
@@ -293,14 +308,10 @@ std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Outp
   wanted += job.memory_bytes == 0 ? ", all of their memory" : ", " + base::format_bytes(job.memory_bytes) + " on each";
   if (job.exclusive) wanted += ", for itself alone";
   add("asked for", wanted);
-  if (job.time_limit) {
-    std::string limit = limit_text(job) + (job.on_time_limit == "cancel" ? ", then it is ended" : "");
-    if (job.limit_in && !job.is_done()) {
-      const bool over = *job.limit_in <= base::Duration::zero();
-      limit += over ? " (over since " + time_text(-*job.limit_in) + ")" : " (" + time_text(*job.limit_in) + " left)";
-    }
-    add("time limit", limit);
-  }
+  const std::string left = time_left(job);
+  std::string limit = job.time_limit ? limit_text(job) : left.empty() ? "" : "the queue's";
+  if (!limit.empty() && job.on_time_limit == "cancel") limit += ", then it is ended";
+  add("time limit", limit + (left.empty() ? "" : " (" + left + ")"));
   add("submitted", date_text(job.submitted_unix_ns));
   if (job.started_unix_ns > 0) add("started", date_text(job.started_unix_ns));
   if (job.ended_unix_ns > 0) add("ended", date_text(job.ended_unix_ns));

@@ -19,11 +19,14 @@ namespace gpumux::cli {
 // "17", or "17_3" for an element of an array: what every command takes.
 std::string job_label(const api_client::Job& job);
 
+// "17_0, 17_1, 17_2 ... 17_9"
+std::string job_labels(const std::vector<api_client::Job>& jobs);
+
 // Why a job waits, or what is remarkable about one that does not. One line, as it came: not yet printable.
 std::string job_reason(const api_client::Job& job);
 
 // "job 17 waits: place 3; waits for 20.0 GiB on GPU 0"
-std::string waiting_line(const api_client::Job& job);
+std::string waiting_text(const api_client::Job& job);
 
 // What runs first, then what waits in its order, then what is held.
 void sort_for_queue(std::vector<api_client::Job>& jobs);

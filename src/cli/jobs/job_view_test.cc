@@ -170,11 +170,26 @@ TEST_F(JobViewTest, OneJobInFull) {
     EXPECT_NE(text.find(said), std::string::npos) << said;
 }
 
+TEST_F(JobViewTest, TheTimeThatIsLeftIsShownWhoeverSetTheLimit) {
+  Job job = make_job(17, "train", "running");
+  job.started_unix_ns = kNow - 60 * kSecond;
+  job.limit_in = 59min;
+  EXPECT_NE(text_of(queue_lines({job}, std::nullopt, kNow, Output{})).find("59m00s left"), std::string::npos);
+  EXPECT_NE(text_of(show_lines(job, kNow, Output{})).find("time limit      the queue's (59m00s left)"),
+            std::string::npos)
+      << text_of(show_lines(job, kNow, Output{}));
+  job.time_limit = 10h;
+  EXPECT_NE(text_of(show_lines(job, kNow, Output{})).find("10:00:00 (59m00s left)"), std::string::npos)
+      << "the queue's is the smaller one";
+  job.limit_in.reset();
+  EXPECT_NE(text_of(queue_lines({job}, std::nullopt, kNow, Output{})).find("10:00:00"), std::string::npos);
+}
+
 TEST_F(JobViewTest, TheWaitingLineHasPlaceAndReason) {
   const auto jobs = busy();
-  EXPECT_EQ(waiting_line(jobs[4]), "job 19 waits: place 1; waits for 20.0 GiB on GPU 0");
-  EXPECT_EQ(waiting_line(jobs[1]), "job 16 waits: held by eva");
-  EXPECT_EQ(waiting_line(make_job(1, "x", "starting")), "job 1 is starting");
+  EXPECT_EQ(waiting_text(jobs[4]), "job 19 waits: place 1; waits for 20.0 GiB on GPU 0");
+  EXPECT_EQ(waiting_text(jobs[1]), "job 16 waits: held by eva");
+  EXPECT_EQ(waiting_text(make_job(1, "x", "starting")), "job 1 is starting");
 }
 
 TEST_F(JobViewTest, FieldsForPrograms) {
@@ -184,7 +199,7 @@ TEST_F(JobViewTest, FieldsForPrograms) {
   jobs[2].name = "a\tb";
   EXPECT_EQ(format_fields(*fields, jobs[2], kNow), "17\t17\ta b\trunning\t\t21474836480\t5400\t1699999875\t125\t0,2\t");
   EXPECT_EQ(format_fields(*fields, jobs[3], kNow), "18\t15_3\tsecond\tqueued\t2\t\t\t\t600\t\t");
-  for (const char* wrong : {"", "id,", "%i", "ids"}) EXPECT_FALSE(parse_fields(wrong)) << wrong;
+  for (const char* wrong : {"", "id,", "%i", "ids", "interactive"}) EXPECT_FALSE(parse_fields(wrong)) << wrong;
   EXPECT_NE(parse_fields("stat").error().what.find("did you mean state?"), std::string::npos);
 }
 

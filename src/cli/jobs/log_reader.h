@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A job's log, shown as it grows. It is read with the user's own rights, like any file of his.
 //
-// The log of a job that runs again is cut to nothing and grows anew, maybe beyond where the reader was before he looks
-// again; so the last bytes that were shown are remembered and looked for each time. Somebody may also have put another
-// file in its place (a log rotation). Both are told, and shown from the beginning.
+// A log may be cut to nothing and grow anew (by its job, or by another with the same file), maybe beyond where the
+// reader was before he looks again; so the last bytes that were shown are remembered and looked for each time. Somebody
+// may also have put another file in its place (a log rotation). Both are told, and shown from the beginning.
 #pragma once
 
 #include <sys/types.h>

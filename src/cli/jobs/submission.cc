@@ -16,7 +16,6 @@
 
 #include "base/standing.h"
 #include "base/units.h"
-#include "cli/private_daemon.h"
 #include "cli/program_lookup.h"
 #include "os/random.h"
 #include "os/system_clock.h"
@@ -52,6 +51,32 @@ Result<std::string> current_directory() {
   return base::fail_errno(errno == 0 ? ENOENT : errno,
                           "the current directory cannot be found (was it removed?): change to another one, or use "
                           "--home");
+}
+
+std::string from_directory(const std::string& path, const std::string& directory) {
+  return path.starts_with('/') ? path : directory + "/" + path;
+}
+
+bool is_there(const std::string& path, mode_t kind) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == kind;
+}
+
+// Other queues take a script by its name alone. Here it is a command like any other.
+std::string script_hint(const std::string& program, const std::string& directory) {
+  const std::string path = from_directory(program, directory);
+  if (program.empty() || !is_there(path, S_IFREG)) return {};
+  if (::access(path.c_str(), X_OK) != 0)
+    return "; it is a file that may not be executed: write bash " + program + ", or chmod +x it";
+  return "; it is in the job's directory: write ./" + program + ", or bash " + program;
+}
+
+// Whether each job of an array gets a log of its own: by its element or its id.
+bool tells_elements_apart(const std::string& pattern) {
+  for (std::size_t i = pattern.find('%'); i != std::string::npos; i = pattern.find('%', i + 2)) {
+    if (i + 1 < pattern.size() && (pattern[i + 1] == 'a' || pattern[i + 1] == 'j')) return true;
+  }
+  return false;
 }
 
 // What the job inherits of this process.
@@ -147,6 +172,11 @@ Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const
   }
   if (wishes.interactive && !wishes.array.empty())
     return base::fail(Code::kInvalid, "--interactive: the jobs of an array cannot all have your terminal");
+  if (!wishes.array.empty() && !wishes.output.empty() && !wishes.append && !tells_elements_apart(wishes.output)) {
+    return base::fail(Code::kInvalid,
+                      "--output: the jobs of the array would write over each other's output: put %a, the element, into "
+                      "its name, as in run-%a.log");
+  }
   submission.name = wishes.name;
   submission.setup_command = wishes.setup_command;
   submission.output = wishes.output;
@@ -177,19 +207,6 @@ Status resolve_dependencies(const api_client::Client& client, const std::vector<
     submission.after.push_back({job->id, named->need});
   }
   return {};
-}
-
-Result<api_client::Client> find_or_start_client() {
-  auto daemon = find_or_start_daemon();
-  if (!daemon) return tl::unexpected(std::move(daemon).error());
-  return api_client::Client::connect({.runtime_dir = daemon->runtime_dir});
-}
-
-FindClient same_daemon_or_another(const std::string& runtime_dir) {
-  return [runtime_dir]() -> Result<api_client::Client> {
-    auto client = api_client::Client::connect({.runtime_dir = runtime_dir});
-    return client || client.error().code != Code::kUnavailable ? client : find_or_start_client();
-  };
 }
 
 Result<api_client::Submitted> submit_persistently(const api_client::Submission& submission, const FindClient& find,
@@ -224,11 +241,19 @@ Result<api_client::Submitted> submit_persistently(const api_client::Submission& 
   }
 }
 
-std::string doubt_about(const api_client::Submission& submission) {
+std::vector<std::string> doubts_about(const api_client::Submission& submission) {
+  std::vector<std::string> doubts;
   const std::string& program = submission.arguments.front();
   // A set-up command may put it into PATH, or make it.
-  if (!submission.setup_command.empty()) return {};
-  return look_for_program(program, submission.directory).why;
+  if (submission.setup_command.empty()) {
+    const std::string why = look_for_program(program, submission.directory).why;
+    if (!why.empty()) doubts.push_back(why + script_hint(program, submission.directory));
+  }
+  const std::string log_folder = submission.output.substr(0, submission.output.rfind('/') + 1);
+  if (!log_folder.empty() && log_folder.find('%') == std::string::npos &&
+      !is_there(from_directory(log_folder, submission.directory), S_IFDIR))
+    doubts.push_back("--output: the folder " + log_folder + " is not there: make it");
+  return doubts;
 }
 
 std::string describe_submitted(const api_client::Submitted& submitted) {

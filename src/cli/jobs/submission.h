@@ -2,7 +2,6 @@
 // From a command line to a job that the daemon has: what `gpumux submit` and `mgpu_srun` share.
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "api_client/jobs.h"
 #include "base/clock.h"
 #include "base/result.h"
+#include "cli/jobs/find_client.h"
 
 namespace gpumux::cli {
 
@@ -59,21 +59,13 @@ struct Persistence {
   base::Duration longest_pause = std::chrono::seconds(2);
 };
 
-using FindClient = std::function<base::Result<api_client::Client>()>;
-
-// The daemon that jobs are handed in to: as `gpumux run` finds or starts it.
-base::Result<api_client::Client> find_or_start_client();
-
-// For who asks again and again: the daemon in `runtime_dir` as long as it answers, then whichever is found or started.
-FindClient same_daemon_or_another(const std::string& runtime_dir);
-
 // Hands in the job, once, however often it has to be sent: `submission` has a token. kUnavailable: no answer within the
 // limit; the sentence says whether it may be there all the same.
 base::Result<api_client::Submitted> submit_persistently(const api_client::Submission& submission,
                                                         const FindClient& find, const Persistence& persistence = {});
 
-// A warning about a program that the job will not find; empty where nothing is plain.
-std::string doubt_about(const api_client::Submission& submission);
+// Warnings of what will not be found when the job runs, as far as it is plain: its program, the folder of its log.
+std::vector<std::string> doubts_about(const api_client::Submission& submission);
 
 // "job 17", or "array 17 (10 jobs: 17 to 26)".
 std::string describe_submitted(const api_client::Submitted& submitted);

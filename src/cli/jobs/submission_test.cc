@@ -9,6 +9,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "api_client/scripted_server.h"
@@ -107,18 +108,81 @@ TEST(DependencyTest, OkAndAny) {
     EXPECT_FALSE(parse_dependency(text)) << text;
 }
 
-TEST(DoubtTest, OnlyWhatIsPlainIsDoubted) {
+// All of them as one text.
+std::string doubts(const api_client::Submission& submission) {
+  std::string text;
+  for (const std::string& doubt : doubts_about(submission)) text += doubt + "\n";
+  return text;
+}
+
+TEST(DoubtsTest, OnlyWhatIsPlainIsDoubted) {
   api_client::Submission submission;
   submission.arguments = {"no-such-program-at-all"};
   submission.directory = "/";
-  EXPECT_NE(doubt_about(submission).find("no such program"), std::string::npos);
+  EXPECT_NE(doubts(submission).find("no such program"), std::string::npos);
   submission.setup_command = "source venv/bin/activate";
-  EXPECT_EQ(doubt_about(submission), "") << "it may come into PATH";
+  EXPECT_EQ(doubts(submission), "") << "it may come into PATH";
   submission.setup_command.clear();
   submission.arguments = {"bin/sh"};
-  EXPECT_EQ(doubt_about(submission), "") << "found from the job's directory";
+  EXPECT_EQ(doubts(submission), "") << "found from the job's directory";
   submission.directory = "/proc";
-  EXPECT_NE(doubt_about(submission), "");
+  EXPECT_NE(doubts(submission), "");
+}
+
+TEST(DoubtsTest, AScriptByItsNameAloneAndAFolderThatIsMissing) {
+  char name[] = "/tmp/gpumux-test-XXXXXX";
+  ASSERT_NE(::mkdtemp(name), nullptr);
+  const std::string dir = name;
+  api_client::Submission submission;
+  submission.directory = dir;
+  submission.arguments = {"gpumux-test-job.sh"};
+  EXPECT_EQ(doubts(submission).find("write"), std::string::npos) << "there is none";
+  const std::string script = dir + "/gpumux-test-job.sh";
+  std::ofstream(script) << "#!/bin/sh\n";
+  ::chmod(script.c_str(), 0600);
+  for (const char* words : {"gpumux-test-job.sh", "./gpumux-test-job.sh"}) {
+    submission.arguments = {words};
+    EXPECT_NE(doubts(submission).find(std::string("write bash ") + words), std::string::npos) << doubts(submission);
+  }
+  ::chmod(script.c_str(), 0700);
+  EXPECT_EQ(doubts(submission), "");
+  submission.arguments = {"gpumux-test-job.sh"};
+  EXPECT_NE(doubts(submission).find("write ./gpumux-test-job.sh, or bash gpumux-test-job.sh"), std::string::npos);
+
+  submission.arguments = {"sh"};
+  for (const std::string& good :
+       {std::string("%j.log"), std::string("logs-%n/x"), std::string("/tmp/%j"), dir + "/x"}) {
+    submission.output = good;
+    EXPECT_EQ(doubts(submission), "") << good;
+  }
+  submission.output = "logs/%j.log";
+  EXPECT_NE(doubts(submission).find("logs/ is not there"), std::string::npos) << doubts(submission);
+  std::filesystem::create_directory(dir + "/logs");
+  EXPECT_EQ(doubts(submission), "");
+  std::filesystem::remove_all(dir);
+}
+
+TEST(MakeSubmissionTest, TheJobsOfAnArrayDoNotShareALog) {
+  SubmitWishes wishes;
+  wishes.array = "0-9";
+  EXPECT_TRUE(make(wishes)) << "each has its own";
+  for (const char* shared : {"run.log", "run-%n.log", "run-%%a.log", "100%"}) {
+    wishes.output = shared;
+    const auto submission = make(wishes);
+    ASSERT_FALSE(submission) << shared;
+    EXPECT_EQ(submission.error().code, Code::kInvalid);
+    EXPECT_NE(submission.error().what.find("run-%a.log"), std::string::npos) << submission.error().what;
+  }
+  for (const char* own : {"run-%a.log", "%j", "%%%n%a"}) {
+    wishes.output = own;
+    EXPECT_TRUE(make(wishes)) << own;
+  }
+  wishes.output = "run.log";
+  wishes.append = true;
+  EXPECT_TRUE(make(wishes)) << "they write behind each other";
+  wishes.append = false;
+  wishes.array.clear();
+  EXPECT_TRUE(make(wishes));
 }
 
 TEST(DescribeTest, AnArraySaysItsIds) {
