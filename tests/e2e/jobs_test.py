@@ -458,9 +458,22 @@ class JobsWithLargeContexts(Jobs):
         self.wait_done(first, "ok")
 
 
-# Its own tests only: those of the base have run.
+class JobsUnderALimit(Jobs):
+    daemon_settings = {"mode": "serial", "queue_max_job_time": "1h"}
+
+    def test_the_queues_limit_is_shown_of_a_job_without_its_own(self):
+        job = self.hold_gpus()
+        self.wait_state(job, "running")
+        self.assertRegex(self.ask("queue")[0], r" (60m00s|59m\d\ds) left")
+        self.assertRegex(self.ask("show", str(job))[0], r"(?m)^time limit +the queue's \((60m00s|59m\d\ds) left\)$")
+        self.release(job)
+        self.wait_done(job, "ok")
+
+
+# Their own tests only: those of the base have run.
 for inherited in [name for name in dir(Jobs) if name.startswith("test_")]:
     setattr(JobsWithLargeContexts, inherited, None)
+    setattr(JobsUnderALimit, inherited, None)
 
 if __name__ == "__main__":
     main()
