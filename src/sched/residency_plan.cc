@@ -137,7 +137,8 @@ std::uint64_t Residency::most_room(std::uint64_t on_gpu, const Gpu& gpu, const S
                                    std::uint64_t kept_by_all) const {
   const std::uint64_t own = counts(seat) ? kept_by(gpu, seat) : 0;
   const std::uint64_t most = minus(on_gpu, kept_by_all - own);
-  return seat.quota.group != 0 ? std::min(most, seat.quota.bytes) : most;
+  // A quota bounds what is allocated. What it has beyond that already (from before it was known) has its place too.
+  return seat.quota.group != 0 ? std::min(most, std::max(seat.quota.bytes, seat.all())) : most;
 }
 
 std::uint64_t Residency::most_commitment(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat,

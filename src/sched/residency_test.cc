@@ -371,6 +371,22 @@ TEST(Residency, AQuotaIsForTheWholeGroup) {
   EXPECT_EQ(desk.bounds[3].total, 80 * kGiB);
 }
 
+TEST(Residency, WhatASeatHasBeyondItsQuotaHasItsPlace) {
+  Desk desk;
+  desk.open(1, {.group = 7, .bytes = 20 * kGiB});
+  desk.open(2);
+  desk.open(3);
+  desk.has(1, 5, 25);  // from a time without a daemon
+  desk.has(2, 75);
+  desk.has(3, 0, 55);
+  desk.turn({{1, TurnKind::kHolding}, {3, TurnKind::kNext}, {2, TurnKind::kWaiting}});
+  desk.has(2, desk.room(2), 75 - desk.room(2));  // it makes way
+  EXPECT_GE(desk.room(1), 30u);
+  const auto answer = desk.want(1, 0, 31);
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(answer->refused);
+}
+
 TEST(Residency, WhoNeverReportsIsNotCounted) {
   Desk desk;
   desk.planner.opened(desk.now, seat(1), {}, true);
