@@ -43,12 +43,13 @@ class Gain(GpumuxTest):
         status.expect_success()
         self.assertIn("auto: by turns its programs had", " ".join(status.lines))
         # Others, that use the GPU for moments only, come, and these go.
-        self.start_several("pausing", step_us=200, sync_every=1, pause_us=20_000)
+        pausing = self.start_several("pausing", step_us=200, sync_every=1, pause_us=20_000)
         for program in busy:
             program.end()
+        there = {program.pid for program in pausing}
+        wait_until(lambda: {seat["pid"] for seat in daemon.api.gpu(0)["seats"]} == there, 20, "only these to be there")
         self.choose(daemon, "at once")
         wait_until(lambda: daemon.api.gpu(0)["mode_now"] == "concurrent", 20, "all to run at once")
-        self.assertEqual(len(daemon.api.gpu(0)["seats"]), 3)
         # One that is alone has nothing to choose.
         for program in self.programs[-2:]:
             program.end()
