@@ -56,7 +56,7 @@ bool any_in(const std::vector<gid_t>& groups, const std::vector<gid_t>& allowed)
 base::Result<Peer> peer_of(int socket) {
   const auto credentials = os::peer_credentials(socket);
   if (!credentials) return tl::unexpected(credentials.error());
-  Peer peer{credentials->pid, credentials->uid, {credentials->gid}, !is_on_this_machine(credentials->pid)};
+  Peer peer{credentials->pid, credentials->uid, {credentials->gid}, !is_where_we_are(credentials->pid)};
   // The kernel answers with the length that it needs when the buffer is too small.
   std::vector<gid_t> groups(32);
   for (int attempt = 0; attempt < 2; ++attempt) {

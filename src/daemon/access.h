@@ -17,7 +17,7 @@ struct Peer {
   pid_t pid = 0;  // 0: in a pid namespace that cannot be seen from here
   uid_t uid = 0;
   std::vector<gid_t> groups;  // the primary one and all others, at the moment of connecting
-  bool is_contained = false;  // its users are a container's, whatever their numbers
+  bool is_contained = false;  // in a container that is not the daemon's: its users are others, whatever their numbers
 };
 
 base::Result<Peer> peer_of(int socket);

@@ -380,7 +380,7 @@ TEST(TrustDomain, IsOfAUserInItsNamespaces) {
 }
 
 // Asks of a child that has gone elsewhere by `leave`; none: it may not.
-std::optional<bool> is_on_this_machine_after(bool (*leave)()) {
+std::optional<bool> is_where_we_are_after(bool (*leave)()) {
   int ready[2], end[2];
   EXPECT_EQ(::pipe2(ready, O_CLOEXEC) + ::pipe2(end, O_CLOEXEC), 0);
   const pid_t child = ::fork();
@@ -393,7 +393,7 @@ std::optional<bool> is_on_this_machine_after(bool (*leave)()) {
   ::close(end[0]);
   char word = 'n';
   EXPECT_EQ(::read(ready[0], &word, 1), 1);
-  const bool is = is_on_this_machine(child);
+  const bool is = is_where_we_are(child);
   ::close(end[1]);
   ::waitpid(child, nullptr, 0);
   ::close(ready[0]);
@@ -402,13 +402,13 @@ std::optional<bool> is_on_this_machine_after(bool (*leave)()) {
 }
 
 TEST(TrustDomain, ContainersAreNotTheMachine) {
-  EXPECT_TRUE(is_on_this_machine(::getpid()));
-  EXPECT_FALSE(is_on_this_machine(0));
-  EXPECT_EQ(is_on_this_machine_after([] { return true; }), true);
-  EXPECT_NE(is_on_this_machine_after([] { return ::chroot("/tmp") == 0 && ::chdir("/") == 0; }), true);
-  EXPECT_NE(is_on_this_machine_after([] { return ::unshare(CLONE_NEWUSER) == 0; }), true);
+  EXPECT_TRUE(is_where_we_are(::getpid()));
+  EXPECT_FALSE(is_where_we_are(0));
+  EXPECT_EQ(is_where_we_are_after([] { return true; }), true);
+  EXPECT_NE(is_where_we_are_after([] { return ::chroot("/tmp") == 0 && ::chdir("/") == 0; }), true);
+  EXPECT_NE(is_where_we_are_after([] { return ::unshare(CLONE_NEWUSER) == 0; }), true);
   // A service's mounts are its own, and it is of the machine.
-  EXPECT_NE(is_on_this_machine_after([] { return ::unshare(CLONE_NEWNS) == 0; }), false);
+  EXPECT_NE(is_where_we_are_after([] { return ::unshare(CLONE_NEWNS) == 0; }), false);
 }
 
 }  // namespace

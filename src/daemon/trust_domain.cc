@@ -38,14 +38,11 @@ std::string root(const std::string& process) { return identity(process + "/root"
 
 }  // namespace
 
-bool is_on_this_machine(pid_t pid) {
+bool is_where_we_are(pid_t pid) {
   if (pid <= 0) return false;  // in a pid namespace that cannot be seen from here
   const std::string process = "/proc/" + std::to_string(pid);
   // A service has a mount namespace of its own as often as not, and a user's session may: only the root says something.
-  const auto is_same = [&](const auto& look) {
-    const std::string ours = look("/proc/1").empty() ? look("/proc/self") : look("/proc/1");
-    return look(process) == ours;
-  };
+  const auto is_same = [&](const auto& look) { return look(process) == look("/proc/self"); };
   return is_same(pid_namespaces) && is_same(user_mapping) && (root(process).empty() || is_same(root));
 }
 

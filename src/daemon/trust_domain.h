@@ -14,8 +14,8 @@ namespace gpumux::daemon {
 // microseconds.
 std::string trust_domain(pid_t pid, uid_t uid);
 
-// Whether a process is no container's: in the user and pid namespaces and the root directory of this machine's first
-// process (of the daemon itself, where it may not look at that one). Reads /proc, for microseconds.
-bool is_on_this_machine(pid_t pid);
+// Whether a process is where the daemon is, and not in a container (or in another one): in the daemon's user and pid
+// namespaces, and with its root directory. Reads /proc, for microseconds.
+bool is_where_we_are(pid_t pid);
 
 }  // namespace gpumux::daemon

@@ -208,9 +208,10 @@ ApiAnswer JobApi::answer(const ApiRequest& request, std::string_view path, std::
   const bool is_get = request.method == "GET";
   const bool is_patch = request.method == "PATCH";
   if (request.peer.is_contained)
-    return error_response({Code::kDenied, 0,
-                           "jobs belong to users of the machine, and run there: the process that asks is in a "
-                           "container (its user or pid namespace, or its root directory, is another), or has ended"});
+    return error_response(
+        {Code::kDenied, 0,
+         "jobs are for users of the system that the daemon is on, and run there: the process that asks is in a "
+         "container (its user or pid namespace, or its root directory, is another), or has ended"});
   if (path == "/v1/queue" && is_get) return this->queue(request.peer);
   if (!queue_.unavailable().empty()) return error_response({Code::kUnavailable, 0, queue_.unavailable()});
   if (path == "/v1/jobs") {
