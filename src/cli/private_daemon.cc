@@ -212,18 +212,6 @@ Result<DaemonChoice> wait_for_system_daemon(const base::Error& first_error) {
           "set GPUMUX_RUNTIME_DIR to a directory of yours to run under a daemon of your own");
 }
 
-// As gpumuxd's options have it (default_state_dir): what it is started with is this environment.
-std::string private_state_dir() {
-  const auto variable = [](const char* name) {
-    const char* value = std::getenv(name);
-    return std::string(value == nullptr ? "" : value);
-  };
-  if (const std::string named = variable("GPUMUX_STATE_DIR"); !named.empty()) return named;
-  if (const std::string xdg = variable("XDG_STATE_HOME"); xdg.starts_with('/')) return xdg + "/gpumux/queue";
-  const std::string home = variable("HOME");
-  return home.starts_with('/') ? home + "/.local/state/gpumux/queue" : "";
-}
-
 std::string absolute_dir(const std::string& dir) {
   char buffer[PATH_MAX];
   return ::realpath(dir.c_str(), buffer) == nullptr ? dir : std::string(buffer);
@@ -254,7 +242,7 @@ Result<std::string> find_daemon_binary() {
 
 bool private_daemon_has_run() {
   struct stat status {};
-  const std::string dir = private_state_dir();
+  const std::string dir = os::private_state_dir(::getenv);
   return !dir.empty() && ::stat(dir.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 

@@ -11,6 +11,7 @@
 #include "base/units.h"
 #include "daemon/access.h"
 #include "daemon/settings.h"
+#include "os/installation.h"
 #include "os/runtime_dir.h"
 
 namespace gpumux::daemon {
@@ -49,14 +50,12 @@ std::string default_config_file(bool is_private, const Environment& environment)
 
 // Where jobs are kept: what a service manager has made for it, else where such things are.
 std::string default_state_dir(bool is_private, const Environment& environment) {
-  const auto absolute = [](const char* value) { return std::string(value != nullptr && value[0] == '/' ? value : ""); };
-  if (!is_private) {
-    const std::string made = absolute(environment("STATE_DIRECTORY"));
-    return made.empty() ? kSystemStateDir : made.substr(0, made.find(':'));
-  }
-  if (const std::string xdg = absolute(environment("XDG_STATE_HOME")); !xdg.empty()) return xdg + "/gpumux/queue";
-  const std::string home = absolute(environment("HOME"));
-  return home.empty() ? "" : home + "/.local/state/gpumux/queue";
+  if (is_private) return os::private_state_dir(environment);
+  if (const char* named = environment("GPUMUX_STATE_DIR"); named != nullptr && named[0] != '\0') return named;
+  const char* made = environment("STATE_DIRECTORY");
+  if (made == nullptr || made[0] != '/') return kSystemStateDir;
+  const std::string all = made;
+  return all.substr(0, all.find(':'));
 }
 
 std::string flag_of(std::string_view setting) {
@@ -161,8 +160,6 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
   }
   daemon.environment = environment;
   if (const char* nvml = environment("GPUMUX_NVML"); nvml != nullptr) parsed.nvml_path = nvml;
-  if (const char* state = environment("GPUMUX_STATE_DIR"); daemon.state_dir.empty() && state != nullptr)
-    daemon.state_dir = state;
   if (daemon.state_dir.empty()) daemon.state_dir = default_state_dir(daemon.is_private, environment);
   if (parsed.check_config) return parsed;
   auto dir = runtime_dir(daemon.runtime_dir, daemon.is_private, environment);

@@ -63,4 +63,12 @@ Result<std::string> find_library(const std::string& dir) {
                                          "): install gpumux again, or name the library in GPUMUX_LIBRARY");
 }
 
+std::string private_state_dir(const std::function<const char*(const char*)>& environment) {
+  if (const char* named = environment("GPUMUX_STATE_DIR"); named != nullptr && named[0] != '\0') return named;
+  if (const char* xdg = environment("XDG_STATE_HOME"); xdg != nullptr && xdg[0] == '/')
+    return std::string(xdg) + "/gpumux/queue";
+  const char* home = environment("HOME");
+  return home != nullptr && home[0] == '/' ? std::string(home) + "/.local/state/gpumux/queue" : "";
+}
+
 }  // namespace gpumux::os

@@ -2,6 +2,7 @@
 // Where gpumux's own files are.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,5 +21,9 @@ std::vector<std::string> library_places(const std::string& dir);
 
 // The first file of library_places(dir), or what GPUMUX_LIBRARY names, as an absolute path. kNotFound names the places.
 base::Result<std::string> find_library(const std::string& dir);
+
+// Where a user's own daemon keeps jobs: GPUMUX_STATE_DIR, else in XDG_STATE_HOME, else in his home. Empty: he has none.
+// `environment`: as getenv.
+std::string private_state_dir(const std::function<const char*(const char*)>& environment);
 
 }  // namespace gpumux::os
