@@ -256,6 +256,7 @@ class Jobs(GpumuxTest):
         self.wait_state(first, "running")
         second = self.hold_gpus(gpu_ids=0)
         self.wait_state(first, "suspended")
+        self.wait_state(second, "running")
         pid = self.job(first)["pid"]
         self.daemon.restart()
         self.assertEqual(self.job(first)["state"], "suspended")
