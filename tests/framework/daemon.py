@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A private daemon of one test's own: started when it says that it is ready, killed and started again at will."""
 
+import contextlib
 import os
 import select
 import signal
+import time
 
 from . import paths
-from .api import Api
+from .api import Api, ApiError
 from .process import Process
 from .trace import Trace
 
@@ -69,7 +71,18 @@ class Daemon:
         self.kill()
         return self.start()
 
+    def cancel_jobs(self):
+        """Jobs outlive their daemon, and are not to outlive the test. A daemon that does not answer has done so."""
+        api = Api(f"{self.runtime_dir}/api.sock", timeout=3)
+        with contextlib.suppress(OSError, ApiError):
+            api.ask("PATCH", "/v1/jobs/all", {"cancel": True})
+            deadline = time.monotonic() + 15
+            while api.ask("GET", "/v1/jobs")["jobs"] and time.monotonic() < deadline:
+                time.sleep(0.01)
+
     def end(self):
+        if any(process.code is None for process in self.processes):
+            self.cancel_jobs()
         for process in self.processes:
             process.end()
 
