@@ -301,8 +301,9 @@ void Gain::compare(TimePoint now) {
   }
   if (finding.has_pauses && tried_turns) credit_ -= trial_took_ * (kPausesCost - 1);
   const std::uint64_t margin = finding.has_pauses ? kClearlyBetterWithPauses : kClearlyBetter;
-  // What was chosen stays until it is no longer worth half of that.
-  const std::uint64_t least = (tried_turns ? 1000 + margin : 1'000'000 / (1000 + margin / 2)) + finding.noise;
+  // Turns have to show what they are worth, beyond the noise; they stay until they are no longer worth half of that,
+  // and noise is no reason to stay: where pauses fall in with turns or do not, there is always some.
+  const std::uint64_t least = tried_turns ? 1000 + margin + finding.noise : 1'000'000 / (1000 + margin / 2);
   known_ = std::move(this_way);
   const std::uint64_t difference = found.speed > 1000 ? found.speed - 1000 : 1000 - found.speed;
   const bool is_unclear =

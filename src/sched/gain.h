@@ -20,7 +20,8 @@
 //
 // What is chosen. At once, unless turns are clearly better: by kClearlyBetter, and by kClearlyBetterWithPauses where
 // some program does not want the GPU all the time, for turns make it wait while others have theirs. A change needs the
-// same finding, beyond the noise, two or three times in a row; a load that was too noisy is looked at for longer.
+// same finding two or three times in a row, a change to turns beyond the noise; a load that was too noisy is looked at
+// for longer.
 //
 // What trials cost. All together a fiftieth of the time at most, however often the load changes: a budget, of which a
 // little is saved up, so that a new load is found out about within seconds. Where a trial finds nothing new the next

@@ -178,6 +178,24 @@ TEST(Gain, NoiseChangesNothing) {
   }
 }
 
+// Pauses that fall in with turns for a moment, and then do not.
+TEST(Gain, NoiseIsNoReasonToStayByTurns) {
+  for (std::uint32_t seed = 1; seed <= kSeeds; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    Programs run;
+    run.go(30s, [](TimePoint, Way way) { return std::vector<std::uint64_t>(3, way == Way::kAtOnce ? 100 : 160); });
+    ASSERT_EQ(run.gain.way(), Way::kByTurns);
+    run.wants = 300;
+    std::uint64_t by_turns = 70;
+    run.go(90s, [&](TimePoint now, Way way) {
+      if (now.time_since_epoch() % 400ms == 0s) by_turns = random() % 2 == 0 ? 50 : 130;
+      return std::vector<std::uint64_t>(3, way == Way::kAtOnce ? 100 : by_turns);
+    });
+    EXPECT_EQ(run.gain.way(), Way::kAtOnce) << run.gain.finding()->why;
+  }
+}
+
 // Steps of a third of a second, each of a part of many submissions and one of few: windows see them cut anywhere.
 TEST(Gain, FindsWhatIsClearInAnUnsteadyLoad) {
   for (std::uint32_t seed = 1; seed <= kSeeds; ++seed) {
