@@ -318,7 +318,7 @@ void JobQueue::carry_out(const core::Command& command, const Status& stored) {
 void JobQueue::started(JobId job, store::WallTime at) {
   const auto owner = owners_.find(job);
   if (owner == owners_.end()) return;
-  if (!std::exchange(owner->second.has_started, true)) started_at_[job] = at != 0 ? at : wall_now();
+  if (!std::exchange(owner->second.ever_started, true)) started_at_[job] = at != 0 ? at : wall_now();
   wake(job, false);
 }
 

@@ -98,7 +98,7 @@ class JobQueue {
     std::uint32_t uid = 0;
     std::uint32_t array_index = 0;
     sched::jobs::JobId array = sched::jobs::kNoJob;
-    bool has_started = false;  // once
+    bool ever_started = false;  // if only in an attempt that was lost
   };
   const Owner* find(sched::jobs::JobId job) const;
   std::vector<sched::jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending

@@ -217,7 +217,7 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
   owners_[id] = {.uid = job.spec.uid,
                  .array_index = job.spec.array_index,
                  .array = job.spec.array,
-                 .has_started = job.started_at != 0};
+                 .ever_started = job.started_at != 0};
   core::Restored event{.spec = job.spec,
                        .state = job.core.state,
                        .attempt = attempt,
