@@ -22,6 +22,10 @@ struct Speed {
   std::uint64_t by_turns = 0;
 };
 
+// So far apart that however late a busy machine asks and answers, neither looks like the other.
+constexpr Speed kMoreByTurns{10, 90};
+constexpr Speed kMoreAtOnce{90, 10};
+
 // A program that always has work. Its memory is small, and known.
 class Busy : public TestTenant {
  public:
@@ -70,7 +74,9 @@ struct Machine {
   }
   static DaemonOptions options(const TemporaryDirectory& dir, std::vector<Assignment> settings) {
     auto options = TestDaemon::options_in(dir.path());
-    options.flag_settings = std::move(settings);
+    // Short turns make short windows: the trials of a whole test are within what may be saved up for them.
+    options.flag_settings = {{"quantum", "5ms"}};
+    options.flag_settings.insert(options.flag_settings.end(), settings.begin(), settings.end());
     return options;
   }
   Json gpu() const { return Json::parse(http(dir.path(), "GET", "/v1/status").body)["gpus"][0]; }
@@ -85,7 +91,7 @@ struct Machine {
           next = std::chrono::steady_clock::now() + 20ms;
           return is_wanted(gpu());
         },
-        240s);  // a busy machine's programs are unsteady, and are looked at for longer
+        60s);
   }
 };
 
@@ -97,42 +103,42 @@ bool has_chosen(const Json& gpu, const std::string& what) {
 TEST(DaemonMode, FollowsWhatGivesMore) {
   Machine machine;
   EXPECT_TRUE(machine.reaches(
-      {50, 90}, [](const Json& gpu) { return gpu["mode_now"] == "serial" && has_chosen(gpu, "by turns"); }));
+      kMoreByTurns, [](const Json& gpu) { return gpu["mode_now"] == "serial" && has_chosen(gpu, "by turns"); }));
   const Json measured = machine.gpu()["measured"];
   EXPECT_GT(measured["by_turns_permille"], 1300);
   EXPECT_EQ(measured["has_pauses"], false);
   // Another load, which gets more done at once: a trial comes as soon as it is seen that it is another.
   EXPECT_TRUE(machine.reaches(
-      {95, 20}, [](const Json& gpu) { return gpu["mode_now"] == "concurrent" && has_chosen(gpu, "at once"); }));
+      kMoreAtOnce, [](const Json& gpu) { return gpu["mode_now"] == "concurrent" && has_chosen(gpu, "at once"); }));
   for (const auto& program : machine.programs) EXPECT_TRUE(program->wait_granted());
   // Nothing to choose any more.
   machine.programs.resize(1);
-  EXPECT_TRUE(machine.reaches({95, 20}, [](const Json& gpu) { return gpu["mode_why"] == ""; }));
+  EXPECT_TRUE(machine.reaches(kMoreAtOnce, [](const Json& gpu) { return gpu["mode_why"] == ""; }));
 }
 
 TEST(DaemonMode, IsNotMeasuredUnlessWanted) {
   Machine machine(std::vector<Assignment>{{"auto_by_gain", "false"}});
-  EXPECT_TRUE(machine.reaches({50, 90}, [](const Json& gpu) { return gpu["mode_now"] == "concurrent"; }));
+  EXPECT_TRUE(machine.reaches(kMoreByTurns, [](const Json& gpu) { return gpu["mode_now"] == "concurrent"; }));
   EXPECT_EQ(machine.gpu()["mode_why"], "their memory fits together: they run at once");
   const auto after = std::chrono::steady_clock::now() + 1500ms;  // the first look would have been over
-  EXPECT_TRUE(machine.reaches({50, 90}, [&](const Json&) { return std::chrono::steady_clock::now() > after; }));
+  EXPECT_TRUE(machine.reaches(kMoreByTurns, [&](const Json&) { return std::chrono::steady_clock::now() > after; }));
   for (const auto& program : machine.programs) EXPECT_EQ(program->questions, 0);
   // Changed while they run, it holds from that moment on.
   EXPECT_EQ(http(machine.dir.path(), "PATCH", "/v1/gpus/0", R"({"auto_by_gain": true})").status, 200);
-  EXPECT_TRUE(machine.reaches({50, 90}, [](const Json& gpu) { return has_chosen(gpu, "by turns"); }));
+  EXPECT_TRUE(machine.reaches(kMoreByTurns, [](const Json& gpu) { return has_chosen(gpu, "by turns"); }));
   EXPECT_EQ(http(machine.dir.path(), "PATCH", "/v1/gpus/0", R"({"auto_by_gain": false})").status, 200);
-  EXPECT_TRUE(machine.reaches({50, 90}, [](const Json& gpu) { return gpu["mode_now"] == "concurrent"; }));
+  EXPECT_TRUE(machine.reaches(kMoreByTurns, [](const Json& gpu) { return gpu["mode_now"] == "concurrent"; }));
 }
 
 // Turns that nobody ends, and who is above others: the reason is another one.
 TEST(DaemonMode, SaysWhyItIsWhatItIs) {
   Machine machine(std::vector<Assignment>{{"quantum", "unlimited"}});
-  EXPECT_TRUE(machine.reaches({50, 90}, [](const Json& gpu) {
+  EXPECT_TRUE(machine.reaches(kMoreByTurns, [](const Json& gpu) {
     return gpu["mode_now"] == "concurrent" && gpu["mode_why"].get<std::string>().find("too long") != std::string::npos;
   }));
   const std::string tenant = std::to_string(machine.gpu()["seats"][0]["tenant"].get<std::uint64_t>());
   EXPECT_EQ(http(machine.dir.path(), "PATCH", "/v1/tenants/" + tenant, R"({"priority": 5})").status, 200);
-  EXPECT_TRUE(machine.reaches({50, 90}, [](const Json& gpu) {
+  EXPECT_TRUE(machine.reaches(kMoreByTurns, [](const Json& gpu) {
     return gpu["mode_now"] == "serial" && gpu["mode_why"].get<std::string>().find("priority") != std::string::npos;
   }));
 }
@@ -148,7 +154,7 @@ TEST(DaemonMode, WhoDoesNotAnswerOrLiesHarmsNobody) {
   SCOPED_TRACE(seed);
   std::mt19937_64 random(seed);
   Busy& liar = *machine.programs[1];
-  EXPECT_TRUE(machine.reaches({50, 90}, [&](const Json& gpu) {
+  EXPECT_TRUE(machine.reaches(kMoreByTurns, [&](const Json& gpu) {
     for (int i = 0; i < 20; ++i)
       liar.send(wire::Measured{.slot = static_cast<std::uint32_t>(random() % 64),
                                .question = static_cast<std::uint32_t>(random() % 20),
