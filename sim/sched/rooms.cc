@@ -502,8 +502,13 @@ void World::check_modes() {
 bool World::can_ever_fit(const Rank& rank) const {
   const sched::GpuMemory view = planner_->view(rank.seat.gpu);
   std::uint64_t taken = view.reserve + view.foreign + view.returning;
+  // Where all are to run at once, whatever they have, nothing leaves for another one's sake: also what was evicted
+  // before may wait for ever.
+  const GpuMemory& gpu = gpu_memory_[rank.seat.gpu.value];
+  const bool all_stay = !gpu.is_auto && gpu.configured == sched::Mode::kConcurrent;
   for (const sched::SeatMemory& seat : view.seats) {
-    if (seat.seat != rank.seat) taken += seat.report.unpageable;
+    if (seat.seat == rank.seat) continue;
+    taken += all_stay && !seat.is_suspended ? seat.report.allocated : seat.report.unpageable;
   }
   return rank.memory.allocated() + taken <= view.capacity;
 }
