@@ -203,16 +203,16 @@ SETTLED_S = 9  # `auto` has chosen some 4 s after the last program has come
 VARIES = 0.01  # from run to run
 
 
-def saturated(session, label, argv, count, daemon=None, lead=1):
+def saturated(session, label, argv, count, daemon=None, lead=1, seconds=SATURATING_S):
     """What `count` programs get done a second, together, and why the mode was what it was."""
     with Group(session, label, daemon) as group:
         for i in range(count):
-            group.add(f"program{i}", argv + ["--lead", str(lead), "--seconds", str(SATURATING_S)])
+            group.add(f"program{i}", argv + ["--lead", str(lead), "--seconds", str(seconds)])
         group.wait_ready()
         group.go()
-        time.sleep(lead + SATURATING_S / 2)
+        time.sleep(lead + seconds / 2)
         why = daemon.status()["gpus"][0].get("mode_why", "") if daemon else ""
-        group.wait(SATURATING_S + START_S)
+        group.wait(seconds + START_S)
         results = [member.result() for member in group.members]
         if not all(results):
             failed = next(member for member in group.members if member.result() is None)
@@ -240,7 +240,28 @@ def saturating_kind(session, kind, argv, counts, start_s):
                           f"{way} {100 * part:.1f} %" for way, part in kept.items()) + f"; auto: {why}")
 
 
-def run_saturating(session):
+# Settings of turns that may cost what programs get done.
+TURNS = ({"quantum": "5ms"}, {"quantum": "20ms"}, {"quantum": "50ms"}, {"quantum": "200ms"},
+         {"quantum": "50ms", "in_flight": "unlimited"})
+
+
+def turn_lengths(session):
+    """What turns of different lengths leave of what one program gets done alone."""
+    for kind, options in KERNELS.items():
+        argv = [session.program("gpumux_gpu_worker")] + options
+        alone_per_s, _ = saturated(session, f"turns-{kind}-alone", argv, 1, seconds=3)
+        with Daemon(session, f"turns-{kind}-one", mode="serial") as daemon:
+            kept = {"alone under gpumux": saturated(session, f"turns-{kind}-one", argv, 1, daemon, seconds=3)[0]}
+        for settings in TURNS:
+            label = f"turns-{kind}-" + "-".join(settings.values())
+            with Daemon(session, label, mode="serial", **settings) as daemon:
+                name = " ".join(f"{setting} {value}" for setting, value in settings.items())
+                kept[name] = saturated(session, label, argv, 2, daemon, seconds=3)[0]
+        session.add(INFO, f"two by turns, {kind} kernels, against one alone",
+                    "; ".join(f"{name} {100 * per_s / alone_per_s:.1f} %" for name, per_s in kept.items()))
+
+
+def saturating_programs(session):
     """2, 4 and 8 programs that always have work: what they get done together."""
     counts = (2, 4) if session.quick else (2, 4, 8)
     for kind, options in KERNELS.items():
@@ -250,6 +271,10 @@ def run_saturating(session):
     for kind, options in MATMULS.items():
         saturating_kind(session, kind, session.workload("matmul_rate") + options, counts[:2], 15)
     return None
+
+
+def run_saturating(session):
+    return session.run_parts((saturating_programs, turn_lengths), seconds=60)
 
 
 def run_sharing(session):
