@@ -4,6 +4,8 @@
 #include <time.h>
 
 #include <algorithm>
+#include <span>
+#include <utility>
 
 #include "cuda/current_context.h"
 #include "cuda/relaxed_capture.h"
@@ -18,46 +20,59 @@ using cuda::CUcontext;
 using cuda::CUevent;
 using cuda::CUstream;
 
-// A mark stands for this part of the bound: a finer one costs more events, a coarser one a worse bound.
+// A mark stands for this part of the bound: a finer one costs more events, a coarser one a worse bound. However short
+// its submissions are, it is of kMostPerMark at most: an event for so many launches is hardly any cost.
 constexpr double kMarksPerBound = 8;
-// As long as nothing has been measured: few enough that an unlucky program's queue stays short.
-constexpr std::size_t kMarksAtFirst = 4;
-// However short they have been so far: the next ones may be long, and are queued before anybody has seen that. An event
-// for so many launches is hardly any cost.
-constexpr std::uint32_t kMostPerMark = 32;
-// A submission that takes so many bounds is the only one in its queue: what the GPU then idles before the next one
-// comes is little beside it.
-constexpr double kLongSubmission = 2;
+// So many marks with something unknown in them may be undone: few enough that an unlucky program's queue stays short.
+constexpr std::size_t kMostUnknown = 4;
+// What is only known not to have taken longer than a pause of the program is not believed to take more than this part
+// of the bound: were it shorter, as it is as a rule, the GPU would idle behind it.
+constexpr double kUncertainParts = 2;
 // How often a waiting thread looks: a part of the bound that leaves the GPU enough to do.
 constexpr std::int64_t kLooksPerBound = 32;
 constexpr base::Duration kShortestPause = std::chrono::microseconds(20);
 constexpr base::Duration kLongestPause = std::chrono::microseconds(250);
 
+// The same kind after other work is another one. An odd factor with half of its bits set, as hashes have it.
+WorkKind in_context(WorkKind kind, WorkKind before, WorkKind before_that) {
+  constexpr WorkKind kFactor = 0x9FB2'1C65'1E98'DF25;
+  const WorkKind mixed = ((before_that * kFactor ^ before) * kFactor ^ kind) * kFactor;
+  return mixed ^ mixed >> 32;
+}
+
 }  // namespace
 
-InFlight::Stream& InFlight::find(CUcontext context, CUstream stream) {
+InFlight::Stream* InFlight::find_known(CUcontext context, CUstream stream) {
   const void* const thread = stream == kPerThreadStream ? this_thread() : nullptr;
   for (const auto& known : streams_) {
-    if (known->stream == stream && known->context == context && known->thread == thread) return *known;
+    if (known->stream == stream && known->context == context && known->thread == thread) return known.get();
   }
+  return nullptr;
+}
+
+InFlight::Stream& InFlight::find(CUcontext context, CUstream stream) {
+  if (Stream* const known = find_known(context, stream)) return *known;
   auto& made = streams_.emplace_back(std::make_unique<Stream>());
   made->context = context;
   made->stream = stream;
-  made->thread = thread;
+  made->thread = stream == kPerThreadStream ? this_thread() : nullptr;
   return *made;
 }
 
 void InFlight::learn(Stream& stream, const Mark& mark, double elapsed_ns) {
-  const double each = std::max(elapsed_ns, 1.0) / mark.submissions;
-  const double wanted = std::clamp(bound_ns() / kMarksPerBound / each, 1.0, double{kMostPerMark});
+  const double each = std::max(elapsed_ns, 1.0) / static_cast<double>(mark.submissions);
   // What was measured across a pause is at most that long: reason to think it shorter than before, and none for longer.
-  if (mark.after_idling) {
+  if (mark.after_idling && stream.each_ns != 0) {
     stream.each_ns = std::min(stream.each_ns, each);
-    if (wanted <= stream.per_mark) return;
   } else {
     stream.each_ns = stream.each_ns == 0 ? each : (stream.each_ns + each) / 2;
   }
-  stream.per_mark = static_cast<std::uint32_t>(std::min(wanted, 2.0 * stream.per_mark));
+  const auto group = std::span(mark.works).first(mark.submissions);
+  if (mark.after_idling) {
+    times_.learn_at_most(group, elapsed_ns, bound_ns() / kUncertainParts);
+  } else {
+    times_.learn(group, elapsed_ns);
+  }
 }
 
 void InFlight::reap(Stream& stream, base::TimePoint now) {
@@ -68,34 +83,36 @@ void InFlight::reap(Stream& stream, base::TimePoint now) {
     float milliseconds = 0;
     if (state != cuda::CUDA_SUCCESS) {
       stream.stalls = kMostStalls;  // a sticky error
-    } else if (stream.last_done.event != nullptr &&
-               driver_.cuEventElapsedTime(&milliseconds, stream.last_done.event, oldest.event) == cuda::CUDA_SUCCESS) {
+    } else if (stream.last_done != nullptr &&
+               driver_.cuEventElapsedTime(&milliseconds, stream.last_done, oldest.event) == cuda::CUDA_SUCCESS) {
       learn(stream, oldest, double{milliseconds} * 1e6);
     }
-    if (stream.last_done.event != nullptr) stream.spare.push_back(stream.last_done.event);
-    stream.last_done = oldest;
+    if (stream.last_done != nullptr) stream.spare.push_back(stream.last_done);
+    stream.last_done = oldest.event;
+    stream.expected_ns -= oldest.expected_ns;
+    stream.unknown -= oldest.has_unknown ? 1 : 0;
     stream.first = (stream.first + 1) % kMostMarks;
-    --stream.count;
+    if (--stream.count == 0) stream.expected_ns = 0;  // nothing is left of what rounding leaves
     stream.progress = now;
     stream.is_waived = false;
   }
 }
 
-std::size_t InFlight::most_marks(const Stream& stream) const {
-  if (stream.each_ns == 0) return kMarksAtFirst;
-  const double marks = bound_ns() / (stream.each_ns * stream.per_mark);
-  // One more than fits: while the thread looks whether the oldest is done, the GPU has another to go on with.
-  return marks * kLongSubmission <= 1 ? 1 : std::min(static_cast<std::size_t>(marks) + 1, kMostMarks);
+bool InFlight::is_full(const Stream& stream) const {
+  if (stream.count == 0) return false;  // nothing to wait for
+  return stream.count == kMostMarks || stream.unknown >= kMostUnknown ||
+         stream.expected_ns + stream.next.expected_ns >= bound_ns();
 }
 
-bool InFlight::is_full(CUcontext context, CUstream which, base::TimePoint now) {
+bool InFlight::is_full(CUcontext context, CUstream which, const base::Clock& clock) {
   const base::Locked locked(mutex_);
   Stream& stream = find(context, which);
   // The driver is asked only where the answer matters: a query takes half as long as a launch.
-  if (!is_bounded() || stream.stalls >= kMostStalls || stream.count < most_marks(stream)) return false;
+  if (!is_bounded() || stream.stalls >= kMostStalls || !is_full(stream)) return false;
   const cuda::RelaxedCapture relaxed(driver_);
+  const base::TimePoint now = clock.now();
   reap(stream, now);
-  if (stream.is_waived || stream.stalls >= kMostStalls || stream.count < most_marks(stream)) return false;
+  if (stream.is_waived || stream.stalls >= kMostStalls || !is_full(stream)) return false;
   if (now - stream.progress <= kPatience) return true;
   stream.is_waived = true;
   ++stream.stalls;
@@ -104,7 +121,7 @@ bool InFlight::is_full(CUcontext context, CUstream which, base::TimePoint now) {
 
 void InFlight::await(CUcontext context, CUstream stream) {
   const os::SystemClock clock;
-  while (is_full(context, stream, clock.now())) {
+  while (is_full(context, stream, clock)) {
     const base::Duration pause = std::clamp(base::Duration(bound_ns_.load(std::memory_order_relaxed) / kLooksPerBound),
                                             kShortestPause, kLongestPause);
     const timespec time{0, pause.count()};
@@ -135,27 +152,67 @@ void InFlight::mark(Stream& stream, base::TimePoint now) {
     return;
   }
   if (stream.count == 0) stream.progress = now;
-  stream.marks[(stream.first + stream.count) % kMostMarks] =
-      Mark{.event = event, .submissions = stream.since_mark, .after_idling = stream.count == 0};
+  Mark& made = stream.marks[(stream.first + stream.count) % kMostMarks];
+  made = stream.next;
+  made.event = event;
+  made.after_idling = stream.count == 0;
   ++stream.count;
-  stream.since_mark = 0;
+  stream.unknown += made.has_unknown ? 1 : 0;
+  stream.expected_ns += made.expected_ns;
+  start_next(stream);
 }
 
-void InFlight::submitted(CUcontext context, CUstream which, base::TimePoint now) {
+void InFlight::start_next(Stream& stream) {
+  stream.next.submissions = 0;
+  stream.next.expected_ns = 0;
+  stream.next.has_unknown = false;
+}
+
+void InFlight::submitted(CUcontext context, CUstream which, WorkKind kind, const base::Clock& clock) {
   const base::Locked locked(mutex_);
   Stream& stream = find(context, which);
-  ++stream.since_mark;
-  if (stream.since_mark < stream.per_mark || stream.stalls >= kMostStalls) return;
+  if (stream.stalls >= kMostStalls) return;
+  Mark& next = stream.next;
+  const Work work{.kind = kind, .in_context = in_context(kind, stream.before, stream.before_that)};
+  stream.before_that = std::exchange(stream.before, kind);
+  const double expected = times_.of(work);
+  next.has_unknown = next.has_unknown || expected == 0;
+  next.expected_ns += expected == 0 ? stream.each_ns : expected;
+  // Several threads may have come in at once where one more could; what is not in the list is not learned from.
+  if (next.submissions < kMostPerMark) next.works[next.submissions++] = work;
+  if (next.submissions < kMostPerMark && next.expected_ns < bound_ns() / kMarksPerBound && !next.has_unknown) return;
   const cuda::RelaxedCapture relaxed(driver_);
+  const base::TimePoint now = clock.now();
   reap(stream, now);
   if (stream.count < kMostMarks) mark(stream, now);
+}
+
+void InFlight::forget_done(Stream& stream, base::TimePoint now) {
+  if (stream.count != 0) {
+    const cuda::RelaxedCapture relaxed(driver_);
+    reap(stream, now);
+  }
+  if (stream.count == 0) start_next(stream);
+}
+
+void InFlight::waited_for(CUcontext context, CUstream which, const base::Clock& clock) {
+  const base::Locked locked(mutex_);
+  if (Stream* const stream = find_known(context, which)) forget_done(*stream, clock.now());
+}
+
+void InFlight::waited_for(CUcontext context, const base::Clock& clock) {
+  const base::Locked locked(mutex_);
+  const base::TimePoint now = clock.now();
+  for (const auto& stream : streams_) {
+    if (stream->context == context) forget_done(*stream, now);
+  }
 }
 
 void InFlight::drop_events(Stream& stream) {
   for (const CUevent event : stream.spare) driver_.cuEventDestroy_v2(event);
   for (; stream.count != 0; --stream.count, stream.first = (stream.first + 1) % kMostMarks)
     driver_.cuEventDestroy_v2(stream.marks[stream.first].event);
-  if (stream.last_done.event != nullptr) driver_.cuEventDestroy_v2(stream.last_done.event);
+  if (stream.last_done != nullptr) driver_.cuEventDestroy_v2(stream.last_done);
 }
 
 void InFlight::forget_stream(CUstream which) {

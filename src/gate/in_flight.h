@@ -6,10 +6,11 @@
 // microsecond or a second.
 //
 // Idea: behind every so many submissions to a stream an event is recorded, a mark. What two marks that are done
-// measured says how long the submissions between them ran, and so how many the next mark should stand for: an eighth of
-// the bound's time. A thread whose stream has a bound's worth of marks undone waits before it enters the gate. So the
-// GPU always has most of the bound queued and never idles, and the queue never holds more than the bound, or one
-// submission where that alone takes longer. A graph's launch counts as one.
+// measured says how long the submissions between them ran, each kind by itself (work_times.h), and so how much what is
+// queued now is going to take. A mark stands for an eighth of the bound's time, or less. A thread whose stream has the
+// bound's time queued waits before it enters the gate. So the GPU always has most of the bound queued and never idles,
+// and the queue never holds more than the bound and one submission. A graph's launch counts as one. What nobody has
+// seen yet gets a mark at once, and few of those are let in at a time.
 //
 // What waits here must not be what the GPU waits for. Work may need something that its thread only does later (a kernel
 // that spins on a flag, a wait for a value). So nobody waits for longer than kPatience without a mark being done; then
@@ -29,6 +30,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "cuda/driver.gen.h"
+#include "gate/work_times.h"
 
 namespace gpumux::gate {
 
@@ -50,11 +52,16 @@ class InFlight {
 
   // Before a submission, not inside the gate: waits while the stream (as in StreamSet::note) has its bound queued.
   void await(cuda::CUcontext context, cuda::CUstream stream);
-  // The same without waiting: whether it would at this moment.
-  bool is_full(cuda::CUcontext context, cuda::CUstream stream, base::TimePoint now);
+  // The same without waiting: whether it would at this moment. The clock is read where the answer needs it.
+  bool is_full(cuda::CUcontext context, cuda::CUstream stream, const base::Clock& clock);
 
-  // After a submission, still inside the gate.
-  void submitted(cuda::CUcontext context, cuda::CUstream stream, base::TimePoint now);
+  // After a submission of that kind, still inside the gate.
+  void submitted(cuda::CUcontext context, cuda::CUstream stream, WorkKind kind, const base::Clock& clock);
+
+  // A thread of the program has waited until all that it had submitted to the stream was done, or to any stream of the
+  // context: what has no mark yet needs none. (What another thread submits meanwhile is then taken for done, too.)
+  void waited_for(cuda::CUcontext context, cuda::CUstream stream, const base::Clock& clock);
+  void waited_for(cuda::CUcontext context, const base::Clock& clock);
 
   // The stream is about to be destroyed; the context is, or has been, and its events with it.
   void forget_stream(cuda::CUstream stream);
@@ -62,11 +69,16 @@ class InFlight {
   void forget_context(cuda::CUcontext context, Context state);
 
  private:
-  static constexpr std::size_t kMostMarks = 16;  // undone, of one stream
+  static constexpr std::size_t kMostMarks = 16;    // undone, of one stream
+  static constexpr std::size_t kMostPerMark = 32;  // submissions
 
+  // Submissions to one stream, one after the other, and the event behind them.
   struct Mark {
     cuda::CUevent event = nullptr;
-    std::uint32_t submissions = 0;
+    std::array<Work, kMostPerMark> works{};
+    std::size_t submissions = 0;
+    double expected_ns = 0;
+    bool has_unknown = false;
     bool after_idling = false;  // the queue was empty before it: the time since the mark before is no work's
   };
   struct Stream {
@@ -76,22 +88,28 @@ class InFlight {
     std::array<Mark, kMostMarks> marks;  // undone, a ring, oldest at `first`
     std::size_t first = 0;
     std::size_t count = 0;
-    Mark last_done;
+    std::size_t unknown = 0;  // of these, that have_unknown
+    double expected_ns = 0;   // of all of these
+    Mark next;                // of what has no event behind it yet
+    WorkKind before = 0;      // what was submitted last, and just before that
+    WorkKind before_that = 0;
+    cuda::CUevent last_done = nullptr;  // what the oldest is measured from
     std::vector<cuda::CUevent> spare;
-    std::uint32_t since_mark = 0;
-    std::uint32_t per_mark = 1;
     double each_ns = 0;          // a submission's time on the GPU, smoothed; 0: not known yet
     base::TimePoint progress{};  // when the oldest undone mark became that
     bool is_waived = false;      // nothing was done for too long: no bound until something is
     unsigned stalls = 0;         // kMostStalls: no bound any more
   };
 
+  Stream* find_known(cuda::CUcontext context, cuda::CUstream stream);
   Stream& find(cuda::CUcontext context, cuda::CUstream stream);
   void reap(Stream& stream, base::TimePoint now);
   void learn(Stream& stream, const Mark& mark, double elapsed_ns);
-  std::size_t most_marks(const Stream& stream) const;
+  bool is_full(const Stream& stream) const;
+  void forget_done(Stream& stream, base::TimePoint now);
   cuda::CUevent take_event(Stream& stream);
   void mark(Stream& stream, base::TimePoint now);
+  static void start_next(Stream& stream);
   void drop_events(Stream& stream);
   double bound_ns() const { return static_cast<double>(bound_ns_.load(std::memory_order_relaxed)); }
 
@@ -99,6 +117,7 @@ class InFlight {
   std::atomic<std::int64_t> bound_ns_{0};
   base::Mutex mutex_;
   std::vector<std::unique_ptr<Stream>> streams_;
+  WorkTimes times_;
 };
 
 }  // namespace gpumux::gate

@@ -69,13 +69,13 @@ class InFlightTest : public ::testing::Test {
   base::Duration queued(CUstream stream) { return std::max<base::Duration>(fake_.busy_until[stream] - fake_.now, 0ns); }
 
   // Submits work of so long as soon as it may. Returns what was queued then.
-  base::Duration submit(CUstream stream, base::Duration work) {
-    while (in_flight_.is_full(context_, stream, fake_.now)) fake_.now += kPause;
+  base::Duration submit(CUstream stream, base::Duration work, WorkKind kind = 1) {
+    while (in_flight_.is_full(context_, stream, clock_)) fake_.now += kPause;
     base::TimePoint& busy = fake_.busy_until[stream];
     idle_ += std::max<base::Duration>(fake_.now - std::max(busy, begin_), 0ns);
     busy = std::max(busy, fake_.now) + work;
     fake_.now += kHostTime;
-    in_flight_.submitted(context_, stream, fake_.now);
+    in_flight_.submitted(context_, stream, kind, clock_);
     return queued(stream);
   }
 
@@ -89,7 +89,12 @@ class InFlightTest : public ::testing::Test {
     return most;
   }
 
+  struct FakeClock : base::Clock {
+    base::TimePoint now() const override { return fake->now; }
+  };
+
   Fake fake_;
+  FakeClock clock_;
   cuda::Driver driver_;
   InFlight in_flight_{driver_};
   const CUcontext context_ = reinterpret_cast<CUcontext>(4096);
@@ -122,6 +127,64 @@ TEST_F(InFlightTest, FollowsWorkThatChanges) {
   EXPECT_LE(most_queued(a_, 20us, 3000), kBound + kBound / 4);
 }
 
+// A training step: hundreds of short kernels, and then long ones. What came before says nothing of what comes next, but
+// each has been there before.
+TEST_F(InFlightTest, KnowsLongWorkAmongShort) {
+  base::Duration most = 0ns;
+  for (int step = 0; step < 20; ++step) {
+    if (step == 2) {
+      begin_ = fake_.now;
+      most = idle_ = 0ns;
+    }
+    for (WorkKind kind = 1; kind <= 40; ++kind) {
+      for (int i = 0; i < 10; ++i) most = std::max(most, submit(a_, 10us + kind * 500ns, kind));
+    }
+    for (WorkKind kind = 100; kind < 120; ++kind) most = std::max(most, submit(a_, 1500us, kind));
+  }
+  EXPECT_LE(most, kBound + 1500us + kBound / 8);
+  EXPECT_LE(idle_.count(), 0);
+}
+
+// The same kernel on the same threads for small and for large matrices: what comes before tells them apart.
+TEST_F(InFlightTest, KnowsWorkByWhatCameBefore) {
+  base::Duration most = 0ns;
+  for (int step = 0; step < 60; ++step) {
+    if (step == 20) {
+      begin_ = fake_.now;
+      most = idle_ = 0ns;
+    }
+    for (int i = 0; i < 300; ++i) {
+      most = std::max(most, submit(a_, 20us, 1));
+      most = std::max(most, submit(a_, 40us, 2));
+    }
+    for (int i = 0; i < 20; ++i) {
+      most = std::max(most, submit(a_, 20us, 3));
+      most = std::max(most, submit(a_, 1500us, 2));
+    }
+  }
+  EXPECT_LE(most, kBound + 1500us + kBound / 8);
+  EXPECT_LE(idle_.count(), 0);
+}
+
+// What is submitted after a pause is known to have taken no longer than the pause.
+TEST_F(InFlightTest, DoesNotTakeAPauseForWork) {
+  for (int step = 0; step < 50; ++step) {
+    fake_.now = std::max(fake_.now, fake_.busy_until[a_]) + 30ms;
+    begin_ = fake_.now;
+    idle_ = 0ns;
+    submit(a_, 5us, 7);
+    for (int i = 0; i < 30; ++i) submit(a_, 100us, 8);
+    if (step >= 5) {
+      EXPECT_LE(idle_.count(), 0) << step;
+    }
+  }
+}
+
+TEST_F(InFlightTest, LetsFewInThatNobodyKnows) {
+  WorkKind kind = 0;
+  for (int i = 0; i < 200; ++i) EXPECT_LE(submit(a_, 1ms, ++kind), kBound + 1ms);
+}
+
 TEST_F(InFlightTest, CostsFewEventsWhereWorkIsShort) {
   most_queued(a_, 5us, 1000);
   fake_.records = 0;
@@ -131,7 +194,7 @@ TEST_F(InFlightTest, CostsFewEventsWhereWorkIsShort) {
 
 TEST_F(InFlightTest, LetsAProgramThatWaitsForItsWorkAlone) {
   for (int i = 0; i < 500; ++i) {
-    EXPECT_FALSE(in_flight_.is_full(context_, a_, fake_.now));
+    EXPECT_FALSE(in_flight_.is_full(context_, a_, clock_));
     submit(a_, 20us);
     fake_.now += 80us;
   }
@@ -139,37 +202,53 @@ TEST_F(InFlightTest, LetsAProgramThatWaitsForItsWorkAlone) {
   EXPECT_LE(fake_.records, 100u);
 }
 
+// What it has waited for needs no event.
+TEST_F(InFlightTest, CostsNoEventsWhereAProgramWaitsOften) {
+  for (int step = 0; step < 1000; ++step) {
+    if (step == 100) fake_.records = 0;
+    for (WorkKind kind = 0; kind < 10; ++kind) submit(a_, 4us, kind);
+    fake_.now = std::max(fake_.now, fake_.busy_until[a_]) + 10us;
+    if (step % 2 == 0) {
+      in_flight_.waited_for(context_, a_, clock_);
+    } else {
+      in_flight_.waited_for(context_, clock_);
+    }
+  }
+  EXPECT_EQ(fake_.records, 0u);
+  EXPECT_LE(most_queued(a_, 1ms, 300), kBound + 1ms);
+}
+
 TEST_F(InFlightTest, BoundsEachStreamByItself) {
   EXPECT_LE(most_queued(a_, 1ms, 100), kBound + 1ms);
-  EXPECT_FALSE(in_flight_.is_full(context_, b_, fake_.now));
+  EXPECT_FALSE(in_flight_.is_full(context_, b_, clock_));
 }
 
 TEST_F(InFlightTest, LetsThroughWhatTheGpuMayBeWaitingFor) {
   const base::TimePoint never = fake_.now + 1h;
   for (unsigned stall = 1; stall <= InFlight::kMostStalls; ++stall) {
-    while (!in_flight_.is_full(context_, a_, fake_.now)) submit(a_, 1ms);
+    while (!in_flight_.is_full(context_, a_, clock_)) submit(a_, 1ms);
     for (auto& [event, at] : fake_.events) at = std::max(at, never);
     fake_.busy_until[a_] = never;
     fake_.now += InFlight::kPatience - 1ms;
-    EXPECT_TRUE(in_flight_.is_full(context_, a_, fake_.now));
+    EXPECT_TRUE(in_flight_.is_full(context_, a_, clock_));
     fake_.now += 2ms;
     for (int i = 0; i < 100; ++i) {
-      EXPECT_FALSE(in_flight_.is_full(context_, a_, fake_.now)) << stall;
-      in_flight_.submitted(context_, a_, fake_.now);
+      EXPECT_FALSE(in_flight_.is_full(context_, a_, clock_)) << stall;
+      in_flight_.submitted(context_, a_, 1, clock_);
     }
     // It has got what it waited for.
     for (auto& [event, at] : fake_.events) at = std::min(at, fake_.now);
     fake_.busy_until[a_] = fake_.now;
   }
-  EXPECT_FALSE(in_flight_.is_full(context_, a_, fake_.now));
+  EXPECT_FALSE(in_flight_.is_full(context_, a_, clock_));
   for (int i = 0; i < 100; ++i) submit(a_, 10ms);
   EXPECT_GE(queued(a_), 900ms);
 }
 
 TEST_F(InFlightTest, LetsThroughWhatHasAStickyError) {
-  while (!in_flight_.is_full(context_, a_, fake_.now)) submit(a_, 1ms);
+  while (!in_flight_.is_full(context_, a_, clock_)) submit(a_, 1ms);
   fake_.query_result = CUDA_ERROR_ILLEGAL_ADDRESS;
-  EXPECT_FALSE(in_flight_.is_full(context_, a_, fake_.now));
+  EXPECT_FALSE(in_flight_.is_full(context_, a_, clock_));
 }
 
 TEST_F(InFlightTest, LetsThroughWhereTheDriverMakesNoMarks) {
@@ -179,9 +258,9 @@ TEST_F(InFlightTest, LetsThroughWhereTheDriverMakesNoMarks) {
 }
 
 TEST_F(InFlightTest, EndsWithTheBound) {
-  while (!in_flight_.is_full(context_, a_, fake_.now)) submit(a_, 1ms);
+  while (!in_flight_.is_full(context_, a_, clock_)) submit(a_, 1ms);
   in_flight_.set_bound(0ns);
-  EXPECT_FALSE(in_flight_.is_full(context_, a_, fake_.now));
+  EXPECT_FALSE(in_flight_.is_full(context_, a_, clock_));
 }
 
 TEST_F(InFlightTest, LeavesNoEventBehind) {
@@ -195,7 +274,7 @@ TEST_F(InFlightTest, LeavesNoEventBehind) {
   most_queued(a_, 1ms, 20);
   fake_.events.clear();
   in_flight_.forget_context(context_, InFlight::Context::kGone);
-  EXPECT_FALSE(in_flight_.is_full(context_, a_, fake_.now));
+  EXPECT_FALSE(in_flight_.is_full(context_, a_, clock_));
 }
 
 }  // namespace

@@ -16,8 +16,8 @@ using namespace std::chrono_literals;
 using gate::WorkState;
 
 // While somebody waits for a busy GPU, how often its idleness is looked for. Synchronising calls wake the drainer
-// besides; this is for work that ends unobserved. A look costs about a microsecond when something has been submitted
-// meanwhile.
+// besides; this is for work that ends unobserved, and for programs that wait often and go on at once. A look costs
+// about a microsecond when something has been submitted meanwhile.
 constexpr base::Duration kIdleLook = 250us;
 constexpr std::int64_t kLooksPerIdleHold = 8;
 
@@ -30,7 +30,8 @@ constexpr base::Duration kSpinningReserve = 5ms;
 // Between two looks at the clock: about a microsecond.
 constexpr int kPausesPerLook = 16;
 
-// A program that is idle for moments only, again and again, tells the daemon of one idle hold in so many at least.
+// A program that is idle for moments only, again and again, tells the daemon of one idle hold in so many at least, and
+// wakes the drainer at one wait in so many.
 constexpr std::uint32_t kMaxFalseAlarms = 6;  // 2^6 - 1 are skipped
 
 base::TimePoint now() { return os::SystemClock().now(); }
@@ -74,6 +75,14 @@ base::Status Drainer::start() {
 void Drainer::wake() {
   wakes_.fetch_add(1, std::memory_order_release);  // pairs with the acquire in run
   os::futex_wake(wakes_, os::FutexScope::kProcess);
+}
+
+void Drainer::synchronised(std::uint32_t slot) {
+  std::atomic<std::uint32_t>& skip = seats_.waits_to_skip(slot);
+  // Several threads may skip one too many or too few.
+  const std::uint32_t left = skip.load(std::memory_order_relaxed);
+  if (left == 0) return wake();
+  skip.store(left - 1, std::memory_order_relaxed);
 }
 
 void Drainer::stepped(std::uint32_t slot) {
@@ -290,6 +299,8 @@ std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::
         seat.idlings_to_skip = (1u << seat.false_alarms) - 1;
       }
       seat.idling_told = false;
+      if (seat.waits_to_skip.load(std::memory_order_relaxed) == 0)
+        seat.waits_to_skip.store((1u << seat.false_alarms) - 1, std::memory_order_relaxed);
     }
     idle = time - seat.idle_since;
     // A long hold is looked at in parts: what was busy until just now must not count as idle since the last look.
@@ -321,6 +332,7 @@ void Drainer::release(std::uint32_t slot) {
     seats[slot].idling_told = false;
     seats[slot].false_alarms = 0;
     seats[slot].idlings_to_skip = 0;
+    seats[slot].waits_to_skip.store(0, std::memory_order_relaxed);
   }
   agent_.send(drained_message(slot, *epoch, state));
   ask_for_waiting(slot);

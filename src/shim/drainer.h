@@ -38,8 +38,13 @@ class Drainer {
 
   base::Status start();
 
-  // Any thread: something has changed (a revocation, a step made, contention, a synchronising call that returned).
+  // Any thread: something has changed (a revocation, a step made, contention).
   void wake();
+
+  // Any thread: the program has waited for its GPU, which others wait for, and may be idle now. If that was a false
+  // alarm again and again, it is left to the drainer's own looks nearly always: waking it costs a short step as much as
+  // several launches.
+  void synchronised(std::uint32_t slot);
 
   // The agent: a revocation has been noted. Closes the gate if nobody is inside, and says so, without the time that it
   // takes to wake the drainer. Never calls the driver.

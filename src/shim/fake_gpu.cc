@@ -212,6 +212,16 @@ void FakeGpu::fill(Driver& driver) {
     if (found == fake.events_.end()) return CUDA_ERROR_INVALID_HANDLE;
     return now() >= found->second.at ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
   };
+  driver.cuEventElapsedTime = [](float* milliseconds, CUevent from, CUevent to) {
+    FakeGpu& fake = get();
+    const std::lock_guard lock(fake.mutex_);
+    const auto first = fake.events_.find(from);
+    const auto last = fake.events_.find(to);
+    if (first == fake.events_.end() || last == fake.events_.end()) return CUDA_ERROR_INVALID_HANDLE;
+    if (now() < last->second.at) return CUDA_ERROR_NOT_READY;
+    *milliseconds = std::chrono::duration<float, std::milli>(last->second.at - first->second.at).count();
+    return CUDA_SUCCESS;
+  };
   driver.cuEventDestroy_v2 = [](CUevent event) {
     FakeGpu& fake = get();
     const std::lock_guard lock(fake.mutex_);

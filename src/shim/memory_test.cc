@@ -459,7 +459,7 @@ class Program {
     std::uint64_t threshold = pick(2) == 0 ? 0 : UINT64_MAX;
     EXPECT_EQ(hooks::cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold), CUDA_SUCCESS);
     EXPECT_EQ(hooks::cuMemPoolTrimTo(pool, pick(8) * kMebibyte), CUDA_SUCCESS);
-    synchronised();
+    synchronised(Anywhere());
   }
   // What a program does that maps its memory by itself. The driver may refuse any call for reasons of its own (this
   // test's), and then nothing has changed: it is made again.

@@ -49,9 +49,10 @@ struct Seat {
   // The drainer's watch for idleness.
   std::uint64_t last_passages = 0;
   base::TimePoint idle_since{};
-  bool idling_told = false;           // the daemon was told of the idle hold that runs
-  std::uint32_t false_alarms = 0;     // of the last times that it was told, in a row: nothing was released
-  std::uint32_t idlings_to_skip = 0;  // so many are not told
+  bool idling_told = false;                     // the daemon was told of the idle hold that runs
+  std::uint32_t false_alarms = 0;               // of the last times that it was told, in a row: nothing was released
+  std::uint32_t idlings_to_skip = 0;            // so many are not told
+  std::atomic<std::uint32_t> waits_to_skip{0};  // so many of the program's waits for its GPU are not looked at
 
   gate::StreamSet streams;
   gate::InFlight in_flight;
@@ -69,6 +70,7 @@ class Seats {
   std::uint32_t count() const { return count_.load(std::memory_order_acquire); }
   gate::StreamSet& streams(std::uint32_t slot) { return seats_[slot]->streams; }
   gate::InFlight& in_flight(std::uint32_t slot) { return seats_[slot]->in_flight; }
+  std::atomic<std::uint32_t>& waits_to_skip(std::uint32_t slot) { return seats_[slot]->waits_to_skip; }
 
   class Locked {
    public:

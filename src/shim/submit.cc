@@ -41,7 +41,7 @@ void keep_lock_modes(Tenant& tenant, std::uint32_t slot, cuda::CUstream stream) 
 
 }  // namespace
 
-void Passage::enter_slowly(cuda::CUstream stream) {
+void Passage::enter_slowly(cuda::CUstream stream, gate::WorkKind kind) {
   tenant_ = tenant();
   if (tenant_ == nullptr) return;
   thread_ = gate::this_thread();
@@ -60,6 +60,7 @@ void Passage::enter_slowly(cuda::CUstream stream) {
   slot_ = memo->slot;
   context_ = memo->context;
   stream_ = stream;
+  kind_ = kind;
   passed_ = tenant_->gate().pass(*thread_, slot_);
   note(*memo);
   if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(slot_, os::SystemClock().now());
@@ -122,7 +123,7 @@ void Passage::leave_slowly() {
   if (passed_ == gate::Passed::kNested) return;
   gate::InFlight& in_flight = tenant_->seats().in_flight(slot_);
   if (runs_ && in_flight.is_bounded() && tenant_->captures.load(std::memory_order_relaxed) == 0)
-    in_flight.submitted(context_, stream_, os::SystemClock().now());
+    in_flight.submitted(context_, stream_, kind_, os::SystemClock());
   // Still inside: the gate is not closed again before the step has been counted.
   if (passed_ == gate::Passed::kStep) tenant_->drainer().stepped(slot_);
   tenant_->gate().leave(*thread_, slot_);
@@ -223,17 +224,39 @@ void SeveralPassages::leave() {
   }
 }
 
-void synchronised() {
+void synchronised(Where where) {
+  gate::ThreadRecord* const thread = gate::t_record;
+  // A thread that has submitted nothing there has nothing in flight there. A memo that is no longer true names the
+  // stream's seat all the same.
+  if (thread != nullptr) {
+    const gate::StreamMemo& memo = thread->memo_of(where.stream);
+    if (memo.stream == where.stream && memo.streams != nullptr) {
+      gate::InFlight& in_flight = tenant_if_any()->seats().in_flight(memo.slot);
+      if (in_flight.is_bounded()) in_flight.waited_for(memo.context, where.stream, os::SystemClock());
+    }
+  }
+  synchronised(Anywhere());
+}
+
+void synchronised(WholeContext whole) {
+  Tenant* const tenant = tenant_if_any();
+  for (std::uint32_t slot = 0; slot < tenant->seats().count(); ++slot) {
+    gate::InFlight& in_flight = tenant->seats().in_flight(slot);
+    if (!in_flight.is_bounded()) continue;
+    if (whole.context == nullptr) tenant->driver().cuCtxGetCurrent(&whole.context);
+    in_flight.waited_for(whole.context, os::SystemClock());
+  }
+  synchronised(Anywhere());
+}
+
+void synchronised(Anywhere) {
   Tenant* const tenant = tenant_if_any();
   tenant->memories().synchronised();
   if (tenant->lock_modes().are_set()) {
     for (std::uint32_t slot = 0; slot < tenant->seats().count(); ++slot) unlock(*tenant, slot);
   }
   for (std::uint32_t slot = 0; slot < tenant->seats().count(); ++slot) {
-    if (tenant->gate().is_contended(slot)) {
-      tenant->drainer().wake();
-      return;
-    }
+    if (tenant->gate().is_contended(slot)) tenant->drainer().synchronised(slot);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "gate/thread_records.h"
 #include "shim/real_driver.h"
 #include "shim/tenant.h"
+#include "shim/work_kind.h"
 
 namespace gpumux::shim {
 
@@ -52,10 +53,15 @@ inline WhereSeveral at_peer_params(const cuda::CUDA_MEMCPY3D_PEER* copy, cuda::S
   return at_peer_params_stream(copy, nullptr, variant);
 }
 
-// Synchronising calls are not gated, so it does not matter which seat they wait for.
+// All streams of a context; null: the current one's.
+struct WholeContext {
+  cuda::CUcontext context = nullptr;
+};
+inline WholeContext at_context() { return {}; }
+inline WholeContext at_context(cuda::CUcontext context) { return {context}; }
+
+// An event tells no stream.
 struct Anywhere {};
-inline Anywhere at_context() { return {}; }
-inline Anywhere at_context(cuda::CUcontext) { return {}; }
 inline Anywhere at_event(cuda::CUevent) { return {}; }
 
 // ---- passing
@@ -66,13 +72,17 @@ inline Anywhere at_event(cuda::CUevent) { return {}; }
 // captures, waits for the lease, notes the stream for a later drain, and remembers all that.
 class Passage {
  public:
-  explicit Passage(Where where) {
+  // `kind()` tells what is submitted (work_kind.h); asked on the long way only.
+  template <class Kind>
+  Passage(Where where, const Kind& kind) {
     gate::ThreadRecord* const thread = gate::t_record;
     if (thread != nullptr) [[likely]]
       direct_ = gate::pass_directly(*thread, thread->memo_of(where.stream), where.stream);
     if (direct_ == nullptr) [[unlikely]]
-      enter_slowly(where.stream);
+      enter_slowly(where.stream, kind());
   }
+  // For calls that the GPU has next to nothing to do for.
+  explicit Passage(Where where) : Passage(where, [] { return gate::WorkKind{0}; }) {}
   ~Passage() {
     if (direct_ != nullptr) [[likely]]
       gate::leave_directly(*direct_);
@@ -83,7 +93,7 @@ class Passage {
   Passage& operator=(const Passage&) = delete;
 
  private:
-  void enter_slowly(cuda::CUstream stream);
+  void enter_slowly(cuda::CUstream stream, gate::WorkKind kind);
   gate::StreamMemo* look_up(cuda::CUstream stream) const;
   void hold(std::uint32_t slot);
   void leave_slowly();
@@ -97,6 +107,7 @@ class Passage {
   std::uint32_t slot_;
   cuda::CUcontext context_;
   cuda::CUstream stream_;
+  gate::WorkKind kind_;
   Tenant* tenant_;
   gate::ThreadRecord* thread_;
 };
@@ -136,11 +147,11 @@ class SeveralPassages {
 inline constexpr cuda::CUresult kNoSuchEntry = cuda::CUDA_ERROR_NOT_FOUND;
 
 template <class... Parameters>
-inline cuda::CUresult submit(cuda::Entry, Where where, cuda::CUresult (*function)(Parameters...),
+inline cuda::CUresult submit(cuda::Entry entry, Where where, cuda::CUresult (*function)(Parameters...),
                              std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
-  const Passage passage(where);
+  const Passage passage(where, [&] { return work_kind(entry, arguments...); });
   return function(arguments...);
 }
 
@@ -190,16 +201,19 @@ inline cuda::CUresult submit(cuda::Entry, const WhereSeveral& where, cuda::CUres
   return function(arguments...);
 }
 
-// Idleness is seen where a program has waited for its GPU: if somebody else waits for it, the drainer looks at once.
-void synchronised();
+// The program has waited for its GPU. Idleness is seen here: if somebody else waits for the GPU, the drainer looks at
+// once. And what has been waited for is no longer in flight.
+void synchronised(Anywhere);
+void synchronised(Where where);
+void synchronised(WholeContext whole);
 
-template <class Anything, class... Parameters>
-inline cuda::CUresult synchronise(cuda::Entry, Anything, cuda::CUresult (*function)(Parameters...),
+template <class Place, class... Parameters>
+inline cuda::CUresult synchronise(cuda::Entry, Place place, cuda::CUresult (*function)(Parameters...),
                                   std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
   const cuda::CUresult result = function(arguments...);
-  if (tenant_if_any() != nullptr) synchronised();
+  if (tenant_if_any() != nullptr) synchronised(place);
   return result;
 }
 

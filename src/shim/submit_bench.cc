@@ -38,6 +38,23 @@ void make_tenant() {
     return CUDA_SUCCESS;
   };
   g_driver.cuDeviceGetUuid_v2 = [](cuda::CUuuid*, cuda::CUdevice) { return CUDA_SUCCESS; };
+  g_driver.cuStreamIsCapturing = [](cuda::CUstream, cuda::CUstreamCaptureStatus* status) {
+    *status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  };
+  g_driver.cuThreadExchangeStreamCaptureMode = [](cuda::CUstreamCaptureMode*) { return CUDA_SUCCESS; };
+  g_driver.cuCtxPushCurrent_v2 = [](cuda::CUcontext) { return CUDA_SUCCESS; };
+  g_driver.cuCtxPopCurrent_v2 = [](cuda::CUcontext*) { return CUDA_SUCCESS; };
+  g_driver.cuEventCreate = [](cuda::CUevent* event, unsigned int) {
+    *event = reinterpret_cast<cuda::CUevent>(kContextValue);
+    return CUDA_SUCCESS;
+  };
+  g_driver.cuEventRecord = [](cuda::CUevent, cuda::CUstream) { return CUDA_SUCCESS; };
+  g_driver.cuEventQuery = [](cuda::CUevent) { return CUDA_SUCCESS; };
+  g_driver.cuEventElapsedTime = [](float* milliseconds, cuda::CUevent, cuda::CUevent) {
+    *milliseconds = 0.01F;
+    return CUDA_SUCCESS;
+  };
   // No daemon, and none is given up on while this runs.
   ::setenv("GPUMUX_SOCKET", "/nonexistent/gpumux", 1);
   ::setenv("GPUMUX_CONNECT_TIMEOUT", "1h", 1);
@@ -60,10 +77,26 @@ void through_the_gate(benchmark::State& state, std::uintptr_t handle) {
   }
 }
 
+// Where others use the GPU too, and a program may have only so much queued. The driver's events cost besides.
+void through_the_gate_bounded(benchmark::State& state) {
+  static const bool made = (make_tenant(), true);
+  benchmark::DoNotOptimize(made);
+  gate::InFlight& in_flight = tenant()->seats().in_flight(0);
+  in_flight.set_bound(std::chrono::milliseconds(4));
+  gate::forget_memos();
+  for (auto _ : state) {
+    const Passage passage(Where{nullptr});
+    benchmark::DoNotOptimize(nothing(nullptr));
+  }
+  in_flight.set_bound(base::Duration::zero());
+  gate::forget_memos();
+}
+
 BENCHMARK(direct_call);
 BENCHMARK_CAPTURE(through_the_gate, default_stream, 0);
 BENCHMARK_CAPTURE(through_the_gate, created_stream, 0x55550000);
 BENCHMARK_CAPTURE(through_the_gate, created_stream_four_threads, 0x55550000)->Threads(4);
+BENCHMARK(through_the_gate_bounded);
 
 }  // namespace
 }  // namespace gpumux::shim

@@ -283,7 +283,8 @@ class WhimsicalDaemon {
           } else {
             words.word.fetch_and(~wire::kContended);
           }
-          send(wire::Contention{.slot = number, .contended = 1, .idle_hold_ns = dice(300) * 1000});
+          send(wire::Contention{
+              .slot = number, .contended = 1, .idle_hold_ns = dice(300) * 1000, .in_flight_ns = dice(3) * 300'000});
         } else {
           seat.phase = Phase::kRevoked;
           revoke(slot);
@@ -385,8 +386,9 @@ cuda::CUresult launch(cuda::CUstream stream) {
 void wait_for_streams(const std::vector<cuda::CUstream>& streams) {
   for (const cuda::CUstream stream : streams) {
     while (driver().cuStreamQuery(stream) == cuda::CUDA_ERROR_NOT_READY) std::this_thread::yield();
+    synchronised(Where{stream});
   }
-  synchronised();
+  synchronised(WholeContext());
 }
 
 // One program thread: submits to a few streams, and now and then does something to them.
