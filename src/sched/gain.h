@@ -67,9 +67,9 @@ inline constexpr Duration kAgainRest = std::chrono::milliseconds(300);
 // From one trial to the next where nothing changes, doubled up to eight times.
 inline constexpr Duration kTrialEvery = std::chrono::milliseconds(12'500);
 inline constexpr std::uint32_t kMostTrialDoublings = 3;
-// Trials have this part of the time, and so much of it may have been saved up: three of the shortest and some.
+// Trials have this part of the time, and so much of it may have been saved up: two of eight programs' turns of 40 ms.
 inline constexpr std::int64_t kTrialsPart = 50;
-inline constexpr Duration kMostTrialCredit = std::chrono::milliseconds(1500);
+inline constexpr Duration kMostTrialCredit = std::chrono::milliseconds(3500);
 // Where some program has pauses a trial of turns counts so often: it is likely to be one that answers requests, and a
 // fiftieth of the time by turns decides its 99th percentile (beside a training on an H100 twice that of at once).
 inline constexpr std::int64_t kPausesCost = 10;

@@ -66,7 +66,7 @@ struct GpuView {
   GpuIndex gpu;
   GpuSettings settings;
   Duration quantum{};      // in effect: what kAutomatic came to
-  Duration switch_cost{};  // smoothed: from a revocation to the next grant, with drain
+  Duration switch_cost{};  // smoothed: how long nobody could run, for a drain or for memory that came
   std::uint64_t switches = 0;
   Duration held{};              // time with at least one holder
   std::vector<SeatView> seats;  // holders first, then waiters in order, then the rest

@@ -245,18 +245,32 @@ TEST(Contention, IsToldAgainWhenTheIdleHoldChanges) {
 }
 
 TEST(Quantum, IsChosenFromTheCostOfSwitching) {
-  FourOnOne s(fixed(kAutomatic));
-  EXPECT_EQ(s.gpu(0).quantum, 5ms) << "nothing measured: the least";
+  GpuSettings settings = fixed(kAutomatic);
+  settings.overlap = false;
+  FourOnOne s(settings);
+  EXPECT_EQ(s.gpu(0).quantum, 40ms) << "nothing measured: the least";
   s.request(kA);
   s.request(kB);
-  EXPECT_EQ(s.wait(5ms), "revoke 1@0 e1 quantum");
+  EXPECT_EQ(s.wait(40ms), "revoke 1@0 e1 quantum");
   s.closed(kA);
-  s.wait(1ms);
+  s.wait(3ms);
   s.drained(kA);
-  EXPECT_EQ(s.gpu(0).switch_cost, 1ms);
+  EXPECT_EQ(s.gpu(0).switch_cost, 3ms);
   const Duration quantum = s.gpu(0).quantum;
-  EXPECT_LT(1ms / (1.0 * (quantum + 1ms)), 0.03);
-  EXPECT_GT(1ms / (1.0 * (quantum + 2ms)), 0.027) << "and not longer than that needs";
+  EXPECT_LT(3ms / (1.0 * (quantum + 3ms)), 0.03);
+  EXPECT_GT(3ms / (1.0 * (quantum + 6ms)), 0.027) << "and not longer than that needs";
+}
+
+TEST(Quantum, IsNotLongerForADrainThatKeepsNobodyWaiting) {
+  FourOnOne s(fixed(kAutomatic));
+  s.request(kA);
+  s.request(kB);
+  s.wait(40ms);
+  EXPECT_EQ(s.closed(kA), "grant 2@0 e2 exclusive");
+  s.wait(30ms);
+  s.drained(kA);
+  EXPECT_EQ(s.gpu(0).switch_cost, 0ms);
+  EXPECT_EQ(s.gpu(0).quantum, 40ms);
 }
 
 TEST(Quantum, IsNeverChosenAboveHalfAMinute) {

@@ -19,6 +19,9 @@ namespace {
 // alone costs as much; above, people wait for nothing.
 constexpr Duration kMinIdleHold = std::chrono::microseconds(200);
 constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
+// Of a higher priority than the next one: what that one has queued by then (kInFlightBelow) would run beside its next
+// kernels. A host that stumbles between two launches is as far from the GPU as it was.
+constexpr Duration kMinIdleHoldAbove = std::chrono::milliseconds(1);
 // It is eight times as long at most: so nobody waits longer than 8 s for an idle GPU, and in a row of bursts at most
 // three of four switches are in vain.
 constexpr std::uint32_t kMostVain = 3;
@@ -130,10 +133,11 @@ void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
 // switch costs next to nothing, whatever others cost.
 Duration LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gpu) const {
   if (gpu.settings.idle_hold != kAutomatic) return gpu.settings.idle_hold;
-  if (gpu.paging_cost == Duration::zero()) return kMinIdleHold;
   const Unit* const next = expected_on(gpu);
-  if (next != nullptr && !has_pages_to_move(*next)) return kMinIdleHold;
-  return std::clamp(gpu.switch_cost + gpu.paging_cost, kMinIdleHold, kMaxIdleHold) * (1 << holder.vain);
+  const bool is_above = next != nullptr && priority_of(holder) > priority_of(*next);
+  const Duration least = is_above ? kMinIdleHoldAbove : kMinIdleHold;
+  if (gpu.paging_cost == Duration::zero() || (next != nullptr && !has_pages_to_move(*next))) return least;
+  return std::clamp(gpu.switch_cost + gpu.paging_cost, least, kMaxIdleHold) * (1 << holder.vain);
 }
 
 // ---- turns --------------------------------------------------------------------------------------

@@ -222,8 +222,10 @@ void LeaseCore::State::finish(Unit& unit) {
     unit.stepped = false;
     unit.step_shift = 0;
     for (const UnitGpu& on_gpu : unit.gpus) {
-      if (on_gpu.lead->kind == LeaseKind::kExclusive && !on_gpu.lead->late)
-        measure_switch(*on_gpu.gpu, now - unit.revoked_at);
+      if (on_gpu.lead->kind != LeaseKind::kExclusive || on_gpu.lead->late) continue;
+      // Beside whoever has started meanwhile its last work cost nobody anything.
+      const bool is_overlapped = unit.single() && !on_gpu.gpu->holders.empty();
+      measure_switch(*on_gpu.gpu, is_overlapped ? Duration::zero() : now - unit.revoked_at);
     }
   }
   for (Seat* seat : unit.seats) {

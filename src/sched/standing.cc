@@ -57,7 +57,7 @@ void LeaseCore::State::on(const StandingChanged& e) {
   set_standing(*seat, e.priority, e.weight, e.cap);
   if (unit.phase == UnitPhase::kWaiting) requeue(unit);
   if (unit.phase == UnitPhase::kHolding) {
-    tell_contention(unit, false);
+    tell_contention(unit, unit.told_contended);
     arm_cap(unit);
   }
   if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && may_queue(unit)) enqueue(unit);

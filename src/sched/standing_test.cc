@@ -303,6 +303,18 @@ TEST(Share, OfGangsIsInProportion) {
   }
 }
 
+// What the lower one would have queued meanwhile is what the higher one would meet again.
+TEST(Priority, TheHigherOneKeepsAnIdleGpuForLonger) {
+  Script script(1, {});
+  script.tenant(1, {0});
+  script.tenant(2, {0});
+  script.tenant(3, {0});
+  script.request(kA);
+  EXPECT_NE(script.request(kB).find("contention 1@0 yes 200000ns"), std::string::npos);
+  EXPECT_NE(script.tell(StandingChanged{kA, 5}).find("contention 1@0 yes 1000000ns"), std::string::npos);
+  EXPECT_NE(script.tell(StandingChanged{kA, 0}).find("contention 1@0 yes 200000ns"), std::string::npos);
+}
+
 // A low one that always has work, and a high one that works for 10 ms each `period`; what one has on the GPU is in the
 // other's way, and takes 200 ms to come. How often the low one gets the GPU, and how long it runs.
 struct Bursts {
