@@ -288,11 +288,12 @@ def fsync_ms(directory):
 
 
 def start_latency(session):
-    """As bench/jobs: a job's first words are when it runs, and then it is done; what is between two is the queue's."""
+    """As bench/jobs: short jobs say from when to when they run; what is between two is the queue's."""
     with JobsDaemon(session, "jobs-start") as daemon:
         logs = os.path.join(session.raw, "jobs-start.%j.stamp")
         daemon.command("admin", "pause")
-        ids = [int(daemon.command("submit", "--quiet", "--output", logs, "--", "date", "+%s%N"))
+        script = "date +%s%N; sleep 0.05; exec date +%s%N"
+        ids = [int(daemon.command("submit", "--quiet", "--output", logs, "--", "sh", "-c", script))
                for _ in range(STARTS)]
         daemon.command("admin", "unpause")
         end = time.monotonic() + min(60, session.left())
@@ -303,8 +304,8 @@ def start_latency(session):
         stamps = []
         for job in ids:
             with open(logs.replace("%j", str(job))) as file:
-                stamps.append(int(file.read()))
-        gaps = [(after - before) / 1e6 for before, after in zip(stamps, stamps[1:])]
+                stamps.append(list(map(int, file.read().split())))
+        gaps = [(begin - end) / 1e6 for (_, end), (begin, _) in zip(stamps, stamps[1:])]
         done = daemon.jobs("all")
         starts = [(done[after]["started_unix_ns"] - done[before]["ended_unix_ns"]) / 1e6
                   for before, after in zip(ids, ids[1:])]
