@@ -3,13 +3,16 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
+#include <cstdint>
 #include <string_view>
 
 #include "os/durable_file.h"
@@ -137,6 +140,21 @@ Result<bool> Cgroup::event(const char* key) const {
     if (word(line, 0) == key) value = word(line, 1) == "1";
   });
   return value;
+}
+
+pid_t Cgroup::fork_into() const {
+  // The kernel's struct clone_args of Linux 5.7, and its flag; the headers of older systems have neither.
+  struct Arguments {
+    std::uint64_t flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size,
+        cgroup;
+  };
+  constexpr std::uint64_t kIntoCgroup = 0x200000000;
+  Arguments arguments{};
+  arguments.flags = kIntoCgroup;
+  arguments.exit_signal = SIGCHLD;
+  arguments.cgroup = static_cast<std::uint64_t>(directory_.get());
+  // By system call: glibc has no fork() that takes a group. What its own does besides is for programs with threads.
+  return static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
 }
 
 Status Cgroup::join() const { return write("cgroup.procs", "0"); }

@@ -3,6 +3,8 @@
 // frozen and killed as a whole.
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 #include <vector>
 
@@ -21,7 +23,12 @@ class Cgroup {
   // Makes the directory. An error leaves nothing behind; the job is then held together without a group.
   static base::Result<Cgroup> make(const std::string& path);
 
-  // In the job's process, before it drops its rights: from here on it and all that it starts are in the group.
+  // fork(), with the child in the group from its first instruction. Negative, and nothing has happened, where the
+  // kernel cannot (before 5.7) or a container's filter forbids it: then the child has to join(). For a process of one
+  // thread.
+  pid_t fork_into() const;
+  // In the job's process, before it drops its rights: from here on it and all that it starts are in the group. The
+  // kernel moves a process when every processor has come by: 10 to 30 ms, in which nothing of the job's happens.
   base::Status join() const;
 
   base::Status freeze(bool frozen) const;

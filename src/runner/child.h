@@ -15,10 +15,10 @@ namespace gpumux::runner {
 struct ChildPlan {
   const wire::RunnerSpec* spec = nullptr;
   pid_t supervisor = 0;
-  int report = -1;    // runner/report.h
-  int terminal = -1;  // interactive: the job's side of the pty; else -1
-  int program = -1;   // with a set-up command: this program, open for reading
-  const Cgroup* cgroup = nullptr;
+  int report = -1;                 // runner/report.h
+  int terminal = -1;               // interactive: the job's side of the pty; else -1
+  int program = -1;                // with a set-up command: this program, open for reading
+  const Cgroup* cgroup = nullptr;  // to join; null: it is in its group already, or there is none
 };
 
 // Never returns. The order is what makes it safe: while it still has root's rights it does only what needs them and

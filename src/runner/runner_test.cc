@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/capability.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -14,12 +15,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
 
 #include "os/durable_file.h"
+#include "runner/cgroup.h"
 #include "runner/child.h"
 #include "runner/descendants.h"
 #include "runner/job_log.h"
@@ -301,6 +305,35 @@ TEST_F(RunnerParts, AStrangerIsNeverSignalled) {
 }
 
 // ---- the environment --------------------------------------------------------------------------------------
+
+TEST(RunnerCgroup, AChildIsBornInIt) {
+  const std::string path = plan_cgroup("auto", 1, 1);
+  if (path.empty()) GTEST_SKIP() << "no control group to divide here";
+  const auto group = Cgroup::make(path);
+  ASSERT_TRUE(group) << group.error().message();
+  int ends[2];
+  ASSERT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+  const pid_t pid = group->fork_into();
+  if (pid == 0) {
+    char byte;
+    ::_exit(::read(ends[0], &byte, 1) == 1 ? 7 : 8);
+  }
+  const int why = errno;
+  if (pid > 0) {
+    const auto members = group->members();
+    EXPECT_TRUE(members && *members == std::vector<pid_t>{pid});
+    EXPECT_EQ(::write(ends[1], "x", 1), 1);
+    int status = 0;
+    EXPECT_EQ(::waitpid(pid, &status, 0), pid);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 7) << status;
+  }
+  ::close(ends[0]);
+  ::close(ends[1]);
+  // Who has just ended is in it until the kernel gets to it.
+  while (!group->is_empty().value_or(true)) ::sched_yield();
+  EXPECT_TRUE(group->remove());
+  if (pid < 0) GTEST_SKIP() << "this kernel cannot: " << std::strerror(why);
+}
 
 TEST(RunnerEnvironment, IsJoinedAsDocumented) {
   using List = std::vector<std::string>;

@@ -241,7 +241,9 @@ Status Supervisor::start_terminal() {
 
 Status Supervisor::start_main(int terminal) {
   const pid_t self = ::getpid();
-  const pid_t pid = ::fork();
+  const Cgroup* const group = processes_.cgroup();
+  const pid_t born_inside = group != nullptr ? group->fork_into() : -1;
+  const pid_t pid = born_inside >= 0 ? born_inside : ::fork();
   if (pid < 0) return base::fail_errno(errno, "cannot start the job's process");
   if (pid == 0) {
     become_job(ChildPlan{.spec = &spec_,
@@ -249,7 +251,7 @@ Status Supervisor::start_main(int terminal) {
                          .report = report_end_.get(),
                          .terminal = terminal,
                          .program = program_.get(),
-                         .cgroup = processes_.cgroup()});
+                         .cgroup = born_inside < 0 ? group : nullptr});
   }
   main_ = pid;
   started_ = clock_.now();

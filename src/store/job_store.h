@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -60,7 +61,9 @@ struct StoredJob {
 // `document`: the submission in full, as the daemon wants to have it back (JSON); the store does not look into it.
 struct Insert {
   StoredJob job;
-  std::string document;
+  std::shared_ptr<const std::string> document;  // the elements of an array have one together; null: empty
+
+  std::string_view text() const { return document ? std::string_view(*document) : std::string_view(""); }
 };
 // What is set is changed. Of a job that is not there: nothing happens.
 struct Update {

@@ -153,7 +153,7 @@ class MemoryStore final : public JobStore {
     last_id_ = std::max(last_id_, id);
     if (!insert.job.token.empty()) tokens_[{insert.job.spec.uid, insert.job.token}] = id;
     Entry& entry = jobs_[id];
-    entry = {insert.job, insert.document};
+    entry = {insert.job, std::string(insert.text())};
     take_over(entry.job, insert.job.core);
     return {};
   }

@@ -29,7 +29,7 @@ std::vector<Change> commit_of(std::uint64_t n) {
   std::vector<Change> changes;
   for (std::uint64_t i = 0; i < 3; ++i) {
     Insert change = insert(3 * n - i, 1000, "t" + std::to_string(3 * n - i));
-    change.document.assign(200 + n * 37 % 5000, 'x');
+    change.document = std::make_shared<const std::string>(200 + n * 37 % 5000, 'x');
     changes.push_back(change);
   }
   if (n > 1) changes.push_back(done(3 * (n - 1) - 2, static_cast<WallTime>(n)));

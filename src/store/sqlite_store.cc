@@ -170,7 +170,7 @@ class Writer {
     const std::int64_t id = as_signed(job.spec.id.value);
     Use document(document_);
     document->bind(1, id);
-    document->bindNoCopy(2, change.document.data(), static_cast<int>(change.document.size()));
+    document->bindNoCopy(2, change.text().data(), static_cast<int>(change.text().size()));
     document->exec();
     int place = 0;
     for (const Dependency& one : job.spec.after) {

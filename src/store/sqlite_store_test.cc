@@ -188,7 +188,7 @@ TEST(CommitQueue, OnePartThatIsWrongFailsAlone) {
   EXPECT_EQ(told, "abCd");
   EXPECT_FALSE(store.find(JobId{3}));
   EXPECT_TRUE(store.find(JobId{4}));
-  EXPECT_EQ(store.document(JobId{4}).value(), insert(4).document);
+  EXPECT_EQ(store.document(JobId{4}).value(), *insert(4).document);
 }
 
 TEST(CommitQueue, ACommitHasAnEnd) {

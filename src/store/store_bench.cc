@@ -26,7 +26,7 @@ std::unique_ptr<JobStore> open(const TemporaryFolder& folder) {
 
 Insert submission(std::uint64_t id) {
   Insert change = insert(id, 1000 + static_cast<std::uint32_t>(id % 8), "token-" + std::to_string(id));
-  change.document.assign(kDocumentBytes, 'x');
+  change.document = std::make_shared<const std::string>(kDocumentBytes, 'x');
   return change;
 }
 

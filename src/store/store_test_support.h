@@ -39,7 +39,7 @@ inline Insert insert(std::uint64_t id, std::uint32_t uid = 1000, const std::stri
   change.job.token = token;
   change.job.name = "job " + std::to_string(id);
   change.job.submitted_at = static_cast<WallTime>(id) * 1000;
-  change.document = "{\"argv\":[\"train\",\"" + std::to_string(id) + "\"]}";
+  change.document = std::make_shared<const std::string>("{\"argv\":[\"train\",\"" + std::to_string(id) + "\"]}");
   return change;
 }
 

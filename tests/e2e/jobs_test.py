@@ -69,6 +69,11 @@ class Jobs(GpumuxTest):
         with open(os.path.join(self.directory, f"go.{job}"), "w", encoding="utf-8"):
             pass
 
+    def runner_of(self, job):
+        pid = wait_until(lambda: self.job(job).get("pid"), 20, "it has a process")
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
+            return int(stat.read().rpartition(")")[2].split()[1])
+
     # ---- what a job sees
 
     def test_a_job_runs_as_it_was_handed_in(self):
@@ -271,6 +276,26 @@ class Jobs(GpumuxTest):
             pass
         self.wait_done(first, "ok")
 
+    def test_a_job_that_turns_out_to_be_frozen_goes_on(self):
+        """A daemon that has had no word of a runner takes its job for running. It is, if it was frozen."""
+        script = f"while [ ! -e {self.directory}/end ]; do sleep 0.02; done"
+        first = self.submit("sh", "-c", script, gpu_ids=0, time_limit=1)
+        self.wait_state(first, "running")
+        second = self.hold_gpus(gpu_ids=0)
+        self.wait_state(first, "suspended")
+        runner = self.runner_of(first)
+        os.kill(runner, signal.SIGSTOP)
+        try:
+            self.daemon.restart()
+            self.assertEqual(self.job(first)["state"], "running")
+        finally:
+            os.kill(runner, signal.SIGCONT)
+        with open(f"{self.directory}/end", "w", encoding="utf-8"):
+            pass
+        self.wait_done(first, "ok")
+        self.release(second)
+        self.wait_done(second, "ok")
+
     def test_a_suspended_job_can_be_cancelled(self):
         first = self.submit("sleep", "1000", gpu_ids=0, time_limit=1)
         self.wait_state(first, "running")
@@ -339,9 +364,7 @@ class Jobs(GpumuxTest):
         after = self.submit("true", after=f"ok:{jobs[0]}")
         for job in jobs:
             self.wait_state(job, "running")
-            pid = wait_until(lambda job=job: self.job(job).get("pid"), 20, "it has a process")
-            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
-                os.kill(int(stat.read().rpartition(")")[2].split()[1]), signal.SIGTERM)
+            os.kill(self.runner_of(job), signal.SIGTERM)
         self.wait_done(jobs[0], "lost")
         self.wait_done(after, "dependency failed")
         wait_until(lambda: self.job(jobs[1])["attempt"] == 2, 30, "the other one runs again")
@@ -439,6 +462,33 @@ class Jobs(GpumuxTest):
         self.assertEqual([job["id"] for job in newest["jobs"]], jobs[:2:-1])
         text, _ = self.ask("queue", "--json")
         self.assertEqual(len(json.loads(text)["jobs"]), 5)
+
+    def test_four_long_lists_at_once_are_enough(self):
+        job = self.submit("true", hold=True)
+        connections = [self.daemon.api.connect() for _ in range(6)]
+        limits = [10_001, 100_000, 50_000, 10_001, 10_001, 10_000]
+        for connection in connections:
+            self.addCleanup(connection.close)
+            connection.request("GET", "/v1/daemon")
+            connection.getresponse().read()
+        # A daemon that stands still finds all of them when it goes on; each needs several of its turns.
+        self.daemon.process.send(signal.SIGSTOP)
+        try:
+            for connection, limit in zip(connections, limits):
+                connection.request("GET", f"/v1/jobs?limit={limit}")
+        finally:
+            self.daemon.process.send(signal.SIGCONT)
+        answers = [connection.getresponse() for connection in connections]
+        bodies = [answer.read().decode() for answer in answers]
+        self.assertEqual(sorted(answer.status for answer in answers[:5]), [200] * 4 + [503], bodies)
+        self.assertEqual(answers[5].status, 200, "as many as are always to be had")
+        for answer, body in zip(answers, bodies):
+            if answer.status == 503:
+                self.assertIn("10000 jobs at a time", body)
+            else:
+                self.assertEqual([listed["id"] for listed in json.loads(body)["jobs"]], [job])
+        for _ in range(5):
+            self.assertEqual(len(self.daemon.api.ask("GET", "/v1/jobs?limit=100000")["jobs"]), 1)
 
 
 class JobsWithLargeContexts(Jobs):

@@ -249,6 +249,53 @@ class Users(GpumuxTest):
         self.assertIn("403", done.stdout.split("\r\n")[0], done.stdout + done.stderr)
         self.assertIn("has ended", done.stdout)
 
+    def ask_within(self, command, method, target, body=None):
+        """As root, by a process that `command` puts somewhere else."""
+        done = subprocess.run([*command, PYTHON, "-c", ASK, f"{self.runtime_dir}/api.sock", method, target,
+                               json.dumps(body) if body else ""], cwd="/", capture_output=True, text=True, timeout=60,
+                              check=False)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        status, _, text = done.stdout.partition("\n")
+        return int(status), text
+
+    def test_containers_have_no_part_in_jobs_and_settings(self):
+        """The socket is passed into containers, whose root is root to the kernel: not the machine's."""
+        new_root = os.path.join(self.directory, "root")
+        os.mkdir(new_root)
+        make_root = ('mount -t tmpfs none "$0" && for d in /*; do if [ -L "$d" ]; then cp -P "$d" "$0/"; '
+                     'elif [ -d "$d" ]; then mkdir "$0$d" && mount --rbind "$d" "$0$d"; fi; done && '
+                     'exec chroot "$0" "$@"')
+        elsewhere = {"user": ["unshare", "--user", "--map-root-user"], "pid": ["unshare", "--pid", "--fork"],
+                     "root": ["unshare", "--mount", "sh", "-c", make_root, new_root]}
+        body = {"arguments": ["true"], "directory": "/", "environment": [], "output": "/dev/null"}
+        questions = [("GET", "/v1/jobs", None), ("GET", "/v1/queue", None), ("POST", "/v1/jobs", body),
+                     ("PATCH", "/v1/jobs/all", {"cancel": True}), ("PATCH", "/v1/queue", {"paused": True}),
+                     ("PATCH", "/v1/gpus/all", {"mode": "auto"})]
+        # Services and sessions have mount namespaces of their own, and are no containers.
+        near = ["unshare", "--mount"]
+        tried = 0
+        for command in (near, *elsewhere.values()):
+            if subprocess.run([*command, "true"], capture_output=True, check=False, timeout=30).returncode:
+                continue
+            tried += command != near
+            with self.subTest(command):
+                self.assertEqual(self.ask_within(command, "GET", "/v1/status")[0], 200)
+                for question in questions:
+                    status, text = self.ask_within(command, *question)
+                    if command == near:
+                        self.assertEqual(status // 100, 2, (question, text))
+                    else:
+                        self.assertEqual(status, 403, (question, text))
+                        if "/v1/gpus" not in question[1]:
+                            self.assertIn("container", text)
+                if command == near:
+                    self.daemon.api.ask("PATCH", "/v1/queue", {"paused": False})
+                    self.daemon.api.ask("PATCH", "/v1/gpus/all", {"mode": "serial"})
+        self.assertFalse(self.daemon.api.ask("GET", "/v1/queue")["paused"])
+        self.assertEqual(self.daemon.api.gpu()["mode"], "serial")
+        if tried == 0:
+            self.skipTest("no namespace can be made here")
+
 
 if __name__ == "__main__":
     main()

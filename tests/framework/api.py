@@ -32,8 +32,12 @@ class Api:
         self.path = str(path)
         self.timeout = timeout
 
+    def connect(self):
+        """A connection for several requests."""
+        return _Connection(self.path, self.timeout)
+
     def ask(self, method, target, body=None):
-        connection = _Connection(self.path, self.timeout)
+        connection = self.connect()
         try:
             data = json.dumps(body).encode() if body is not None else None
             connection.request(method, target, body=data, headers={"Content-Type": "application/json"} if data else {})

@@ -9,7 +9,7 @@ DIR gets table.txt, summary.json (both after every line) and raw.tar.gz (every p
 traces). What cannot run here is SKIP with its reason; a part that fails or takes too long is FAIL, and the next one
 goes on. Exit status: 0 no FAIL, 1 some, 2 wrong usage.
 
-Parts: doors, same, robust, tools, memory, figures, sharing, saturating on one GPU; two on two. `same` runs first
+Parts: doors, same, robust, tools, memory, jobs, figures, sharing, saturating on one GPU; two on two. `same` runs first
 natively, which others compare with.
 """
 import argparse
@@ -25,6 +25,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "..", "bench", "gpu"))
 sys.dont_write_bytecode = True
 
 import figures  # noqa: E402
+import parts_jobs  # noqa: E402
 import parts_memory  # noqa: E402
 import parts_robust  # noqa: E402
 import parts_same  # noqa: E402
@@ -33,12 +34,12 @@ import parts_two  # noqa: E402
 import sharing  # noqa: E402
 from support import FAIL, SKIP, Daemon, Failed, Session, run  # noqa: E402
 
-ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "figures", "sharing", "saturating")
+ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "jobs", "figures", "sharing", "saturating")
 # What each part runs natively first, to compare with.
 WORKLOADS_OF = {"doors": (), "same": tuple(parts_same.PYTHON_WORKLOADS), "robust": ("transformer", "resnet"),
-                "tools": (), "memory": (), "figures": ("transformer", "graphs"),
+                "tools": (), "memory": (), "jobs": (), "figures": ("transformer", "graphs"),
                 "sharing": ("transformer",), "saturating": (), "two": ()}
-ONE_GPU_BUDGET_S, TWO_GPU_BUDGET_S, QUICK_BUDGET_S = 480, 360, 180
+ONE_GPU_BUDGET_S, TWO_GPU_BUDGET_S, QUICK_BUDGET_S = 540, 360, 180
 
 
 def look_around(session):
@@ -97,7 +98,9 @@ def main():
     parser.add_argument("--workloads", nargs="+", help="of part same, and what others compare with: these only")
     parser.add_argument("--memory-seconds", type=float, default=20, help="of part memory: of each program, alone")
     parser.add_argument("--within", nargs="+", metavar="NAME", help="within these parts only what is so named: of "
-                        "memory " + ", ".join(parts_memory.PARTS) + "; of two " + ", ".join(parts_two.NAMES) +
+                        "memory " + ", ".join(parts_memory.PARTS) + "; of jobs " +
+                        ", ".join(part.__name__ for part in parts_jobs.PARTS) +
+                        "; of two " + ", ".join(parts_two.NAMES) +
                         "; of figures and sharing the functions of bench/gpu")
     parser.add_argument("--memory-quantum", default="auto", help="of part memory, where three programs take turns")
     parser.add_argument("--budget", type=float, help="seconds after which nothing more is started")
@@ -140,6 +143,7 @@ def main():
             for name, part in (("same", run_same), ("robust", parts_robust.run_robustness),
                                ("tools", parts_tools.run_tools),
                                ("memory", parts_memory.run_memory),
+                               ("jobs", parts_jobs.run_jobs),
                                ("figures", figures.run_figures), ("sharing", sharing.run_sharing),
                                ("saturating", sharing.run_saturating),
                                ("two", parts_two.run_two_gpus)):

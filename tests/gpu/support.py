@@ -156,7 +156,8 @@ class Daemon:
         self.starts += 1
         read_end, write_end = os.pipe()
         log = open(os.path.join(self.session.raw, f"{self.name}.daemon-{self.starts}.log"), "wb")
-        environment = dict(self.session.environment, GPUMUX_RUNTIME_DIR=self.dir)
+        environment = dict(self.session.environment, GPUMUX_RUNTIME_DIR=self.dir,
+                           GPUMUX_STATE_DIR=os.path.join(self.dir, "state"))
         with log:
             self.process = subprocess.Popen([self.session.daemon_binary, "--private", "--notify-fd", str(write_end)],
                                             env=environment,

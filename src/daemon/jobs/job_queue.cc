@@ -423,6 +423,9 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
       submission->elements.empty() ? 1 : static_cast<std::uint32_t>(submission->elements.size());
   std::vector<core::Command> commands;
   std::vector<store::Insert> inserts;
+  inserts.reserve(count);
+  const std::shared_ptr<const std::string> document(submission, &submission->document_text);
+  const store::WallTime submitted_at = wall_now();
   std::optional<core::Refusal> refused;
   if (!submission->elements.empty()) spec.array = spec.id;
   for (std::uint32_t i = 0; i < count && !refused; ++i) {
@@ -434,8 +437,8 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
     insert.job.spec = spec;
     insert.job.name = submission->name;
     if (i == 0) insert.job.token = submission->token;
-    insert.job.submitted_at = wall_now();
-    insert.document = submission->document_text;
+    insert.job.submitted_at = submitted_at;
+    insert.document = document;
     owners_[spec.id] = {.uid = spec.uid, .array_index = spec.array_index, .array = spec.array};
   }
   const Submitted answer{.id = next_id_, .count = count};

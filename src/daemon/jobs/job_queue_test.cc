@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: the queue goes on whatever becomes of one of those who ask it. Method: a real queue in a folder of its own,
+// paused, so that no job runs.
+#include "daemon/jobs/job_queue.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <stdexcept>
+
+namespace gpumux::daemon {
+namespace {
+
+using namespace std::chrono_literals;
+using sched::jobs::JobId;
+
+class SteadyClock final : public base::Clock {
+ public:
+  base::TimePoint now() const override { return base::TimePoint(std::chrono::steady_clock::now().time_since_epoch()); }
+};
+
+class NoPrograms final : public JobPrograms {
+ public:
+  void suspend(uid_t /*uid*/, const std::string& /*run*/) override {}
+  void resume(uid_t /*uid*/, const std::string& /*run*/) override {}
+  void set_priority(uid_t /*uid*/, const std::string& /*run*/, std::int32_t /*priority*/) override {}
+  ProgramsState state(uid_t /*uid*/, const std::string& /*run*/) const override { return {}; }
+};
+
+class Queue : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern = std::filesystem::temp_directory_path() / "job-queue-XXXXXX";
+    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
+    folder_ = pattern;
+    queue_.emplace(io_, clock_);
+    queue_->open({.state_dir = folder_ + "/state", .runtime_dir = folder_ + "/run", .is_private = true},
+                 {{.uuid = "GPU-0", .capacity = 1 << 30, .is_served = true}}, {}, programs_);
+    ASSERT_EQ(queue_->unavailable(), "");
+    queue_->set_paused(true, [this](const base::Status& status) { is_paused_ = status.has_value(); });
+    ASSERT_TRUE(run_until([this] { return is_paused_; }));
+  }
+
+  void TearDown() override {
+    if (queue_) queue_->close();
+    queue_.reset();
+    std::filesystem::remove_all(folder_);
+  }
+
+  bool run_until(const std::function<bool()>& condition) {
+    const auto deadline = std::chrono::steady_clock::now() + 30s;
+    while (!condition() && std::chrono::steady_clock::now() < deadline) io_.run_one_for(100ms);
+    return condition();
+  }
+
+  static std::shared_ptr<const Submission> submission() {
+    auto made = std::make_shared<Submission>();
+    made->name = "job";
+    made->document.arguments = {"true"};
+    made->document.submitter.uid = ::getuid();
+    made->document_text = to_text(made->document);
+    return made;
+  }
+
+  boost::asio::io_context io_;
+  SteadyClock clock_;
+  NoPrograms programs_;
+  std::string folder_;
+  std::optional<JobQueue> queue_;
+  bool is_paused_ = false;
+};
+
+// Both are in one commit or in two: what follows the first is settled all the same, now and later.
+TEST_F(Queue, OutlivesAReplyThatFails) {
+  std::vector<JobId> told;
+  const auto tell = [&told](const base::Result<JobQueue::Submitted>& submitted) {
+    ASSERT_TRUE(submitted) << submitted.error().message();
+    told.push_back(submitted->id);
+  };
+  queue_->submit(submission(), [](const base::Result<JobQueue::Submitted>&) {
+    throw std::runtime_error("as if there were no memory for the answer");
+  });
+  queue_->submit(submission(), tell);
+  EXPECT_NO_THROW(EXPECT_TRUE(run_until([&] { return told.size() == 1; })));
+  queue_->submit(submission(), tell);
+  EXPECT_NO_THROW(EXPECT_TRUE(run_until([&] { return told.size() == 2; })));
+  EXPECT_EQ(told, (std::vector<JobId>{JobId{2}, JobId{3}}));
+  EXPECT_EQ(queue_->unfinished(std::nullopt).size(), 3u) << "the one whose answer failed has been handed in";
+}
+
+}  // namespace
+}  // namespace gpumux::daemon
