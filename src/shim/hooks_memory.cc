@@ -149,7 +149,7 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   if (result != CUDA_SUCCESS) return result;
   const Here at = here();
   if (at.memory == nullptr) return result;
-  if (const std::uint64_t told = at.memory->told_total(); told != 0) {
+  if (const std::uint64_t told = at.memory->await_total(); told != 0) {
     // As if the GPU were the program's alone: what others do changes nothing here.
     *total = told;
     *free = told - std::min(told, at.memory->allocated_bytes());
@@ -171,8 +171,9 @@ CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
   Tenant* const mine = tenant_if_any();
   if (result != CUDA_SUCCESS || mine == nullptr) return result;
   for (std::uint32_t slot = 0; slot < mine->seats().count(); ++slot) {
-    const SeatMemory* const memory = mine->memories().if_any(slot);
-    if (memory != nullptr && memory->device == device && memory->told_total() != 0) *bytes = memory->told_total();
+    SeatMemory* const memory = mine->memories().if_any(slot);
+    if (memory == nullptr || memory->device != device) continue;
+    if (const std::uint64_t told = memory->await_total(); told != 0) *bytes = told;
   }
   return result;
 }

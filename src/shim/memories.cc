@@ -114,7 +114,10 @@ bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, Kind kind) {
     if (wish.ticket != 0) ++seats[memory.slot].awaiting_room;
     if (wish.ticket != 0 && seats[memory.slot].announced) announcement.send(wish.message);
   }
-  if (wish.ticket == 0) return again && memory.await_bounds();
+  if (wish.ticket == 0) {
+    if (again) memory.await_bounds();
+    return again;
+  }
   const bool granted = memory.await(wish.ticket);
   Seats::Locked seats(seats_);
   --seats[memory.slot].awaiting_room;

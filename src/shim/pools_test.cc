@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "shim/pools.h"
-#include "shim/seat_memory.h"
 
 namespace gpumux::shim {
 namespace {
@@ -552,42 +551,6 @@ TEST_F(PoolsTest, AContextTakesItsMemoryAndItsEventsWithIt) {
   EXPECT_FALSE(pools_.covers(theirs));
   EXPECT_EQ(allocate(4 * kMebibyte, kA), ours);
   EXPECT_EQ(get(CU_MEMPOOL_ATTR_USED_MEM_CURRENT), 4 * kMebibyte);
-}
-
-// ---- what is left to the driver
-
-class NoHost final : public HostLender::Port {
- public:
-  bool ask_for_host(std::uint32_t, std::uint64_t) override { return false; }
-  void return_host(std::uint64_t, bool) override {}
-  void forgot_host(std::uint32_t) override {}
-  bool may_keep_host() override { return false; }
-  void unregister_host(std::uint32_t, const std::byte*, std::uint64_t) override {}
-};
-
-TEST_F(PoolsTest, WhatTheDriverHasForPoolsAndGraphsIsCounted) {
-  driver_.cuDeviceGetGraphMemAttribute = [](CUdevice device, CUgraphMem_attribute attribute, void* value) {
-    EXPECT_EQ(device, 5);
-    EXPECT_EQ(attribute, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
-    *static_cast<std::uint64_t*>(value) = 6 * kMebibyte;
-    return CUDA_SUCCESS;
-  };
-  gpu_.set_with_driver[CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT] = 4 * kMebibyte;
-  NoHost host;
-  const MemorySettings settings;
-  SeatMemory memory(driver_, settings, 5, 3, host, pages_);
-  const auto counted = [&](wire::Unpageable reason) {
-    return memory.report(0, 0).unpageable[static_cast<std::size_t>(reason)];
-  };
-  memory.count_pool(reinterpret_cast<CUmemoryPool>(0x99));
-  EXPECT_EQ(counted(wire::Unpageable::kPool), 4 * kMebibyte);
-  EXPECT_EQ(counted(wire::Unpageable::kGraph), 0u) << "no graph is known to have memory of its own";
-  memory.note_graph_memory();
-  memory.count_pools();
-  EXPECT_EQ(counted(wire::Unpageable::kGraph), 6 * kMebibyte);
-  EXPECT_EQ(memory.allocated_bytes(), 10 * kMebibyte);
-  memory.forget_pool(reinterpret_cast<CUmemoryPool>(0x99));
-  EXPECT_EQ(counted(wire::Unpageable::kPool), 0u);
 }
 
 // ---- everything at once

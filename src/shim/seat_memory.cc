@@ -43,7 +43,7 @@ SeatMemory::SeatMemory(const cuda::Driver& driver, const MemorySettings& setting
       managed(driver, the_device),
       driver_(driver),
       settings_(settings) {
-  pager.bounds().set(0, pager::Bounds::kNone);
+  pager.bounds().set(0, 0);
 }
 
 bool SeatMemory::is_paged() {
@@ -69,7 +69,7 @@ void SeatMemory::apply_locked() {
   const std::uint64_t outside = outside_total_.load(std::memory_order_relaxed);
   const auto within = [](std::uint64_t bound, std::uint64_t part) { return bound - std::min(bound, part); };
   switch (rule_.load(std::memory_order_relaxed)) {
-    case Rule::kAsking: pager.bounds().set(0, pager::Bounds::kNone); break;
+    case Rule::kAsking: pager.bounds().set(0, 0); break;
     case Rule::kBounded:
       pager.bounds().set(within(room_.room, outside + hidden_), within(room_.commitment, outside));
       break;
@@ -127,17 +127,20 @@ std::optional<base::Duration> SeatMemory::expire_asking(base::TimePoint now) {
   return 0ns;
 }
 
-bool SeatMemory::await_bounds() {
+void SeatMemory::await_bounds(base::Duration at_most) {
   const base::Locked locked(mutex_);
   // As in expire_asking. (Somebody may wake it much sooner.)
   base::Duration waited{};
-  while (rule_.load(std::memory_order_relaxed) == Rule::kAsking) {
-    if (waited > kWithoutDaemon) return false;
+  while (rule_.load(std::memory_order_relaxed) == Rule::kAsking && waited < at_most) {
     const base::TimePoint before = os::SystemClock().now();
     mutex_.wait_for(kLook);
     waited += std::min(os::SystemClock().now() - before, 2 * kLook);
   }
-  return true;
+}
+
+std::uint64_t SeatMemory::await_total() {
+  if (rule_.load(std::memory_order_acquire) == Rule::kAsking) await_bounds(kFirstRoom);
+  return told_total();
 }
 
 bool SeatMemory::enough_locked(const wire::RoomWanted& wish) const {

@@ -2,8 +2,9 @@
 // One seat's memory, as the tenant sees it: the pager, the bounds that the daemon has set (docs/memory.md), what of the
 // seat's memory is out of the pager's reach, and the threads that wait for more room.
 //
-// Until the daemon has said how much the seat may have, it may have nothing on the GPU: what is allocated is born
-// evicted, or waits. Without a daemon there are no bounds.
+// Until the daemon has said how much the seat may have it may have nothing: whoever allocates waits for that, a moment
+// after the first context was made. So there is no time in which a quota is not in force. Without a daemon there are no
+// bounds.
 //
 //     kAsking --Room--> kBounded --no daemon any more, and told to go on without--> kUnbounded --Room--> kBounded
 //        \--no daemon, or one that does not speak of memory--> kUnbounded
@@ -82,6 +83,8 @@ class SeatMemory {
   bool is_bounded() const { return rule_.load(std::memory_order_acquire) == Rule::kBounded; }
   // What the program is told that its GPU has; 0: what the driver says.
   std::uint64_t told_total() const { return total_.load(std::memory_order_relaxed); }
+  // The same, when the daemon has said it, or has not for some seconds.
+  std::uint64_t await_total();
   // So much more than before it began would the program have on the GPU and allocated.
   struct Wish {
     std::uint32_t ticket = 0;
@@ -93,8 +96,8 @@ class SeatMemory {
   Wish wish(std::uint64_t bytes, Kind kind, bool* again);
   // Waits for the answer. False: there is none to be had, or it is no.
   bool await(std::uint32_t ticket);
-  // Waits until the first bounds are known. False: this is taking too long.
-  bool await_bounds();
+  // Waits until the first bounds are known, or that there are none: as long as the tenant looks for a daemon at most.
+  void await_bounds() { await_bounds(base::Duration::max()); }
   // The newest wish that is not answered, to be said again on a new connection. ticket 0: none.
   wire::RoomWanted open_wish();
 
@@ -152,6 +155,7 @@ class SeatMemory {
     std::uint64_t number;
   };
 
+  void await_bounds(base::Duration at_most);
   void apply_locked();
   void remove_locked(std::map<std::uint64_t, Outside>::iterator outside);
   bool enough_locked(const wire::RoomWanted& wish) const;

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: a seat has no more than the daemon has said, from its first moment on, and tells what the pager does not know
+// of.
+#include "shim/seat_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace gpumux::shim {
+namespace {
+
+using namespace cuda;  // the fake's functions are the driver's
+using pager::kMebibyte;
+
+class NoHost final : public HostLender::Port {
+ public:
+  bool ask_for_host(std::uint32_t, std::uint64_t) override { return false; }
+  void return_host(std::uint64_t, bool) override {}
+  void forgot_host(std::uint32_t) override {}
+  bool may_keep_host() override { return false; }
+  void unregister_host(std::uint32_t, const std::byte*, std::uint64_t) override {}
+};
+
+class NoPages final : public Pools::Port {
+ public:
+  CUresult take_segment(std::uint32_t, CUcontext, std::uint64_t, pager::Placement, CUdeviceptr*) override {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  void give_segment(std::uint32_t, CUdeviceptr) override {}
+};
+
+TEST(SeatMemoryTest, WhatTheDriverHasForPoolsAndGraphsIsCounted) {
+  cuda::Driver driver;
+  driver.cuDeviceGetGraphMemAttribute = [](CUdevice device, CUgraphMem_attribute attribute, void* value) {
+    EXPECT_EQ(device, 5);
+    EXPECT_EQ(attribute, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    *static_cast<std::uint64_t*>(value) = 6 * kMebibyte;
+    return CUDA_SUCCESS;
+  };
+  driver.cuMemPoolGetAttribute = [](CUmemoryPool, CUmemPool_attribute attribute, void* value) {
+    EXPECT_EQ(attribute, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    *static_cast<std::uint64_t*>(value) = 4 * kMebibyte;
+    return CUDA_SUCCESS;
+  };
+  NoHost host;
+  NoPages pages;
+  const MemorySettings settings;
+  SeatMemory memory(driver, settings, 5, 3, host, pages);
+  const auto counted = [&](wire::Unpageable reason) {
+    return memory.report(0, 0).unpageable[static_cast<std::size_t>(reason)];
+  };
+  memory.count_pool(reinterpret_cast<CUmemoryPool>(0x99));
+  EXPECT_EQ(counted(wire::Unpageable::kPool), 4 * kMebibyte);
+  EXPECT_EQ(counted(wire::Unpageable::kGraph), 0u) << "no graph is known to have memory of its own";
+  memory.note_graph_memory();
+  memory.count_pools();
+  EXPECT_EQ(counted(wire::Unpageable::kGraph), 6 * kMebibyte);
+  EXPECT_EQ(memory.allocated_bytes(), 10 * kMebibyte);
+  memory.forget_pool(reinterpret_cast<CUmemoryPool>(0x99));
+  EXPECT_EQ(counted(wire::Unpageable::kPool), 0u);
+}
+
+// A quota is in force before the daemon has spoken of it.
+TEST(SeatMemoryTest, NothingMayBeHadBeforeTheDaemonHasSaidHowMuch) {
+  const cuda::Driver driver;
+  NoHost host;
+  NoPages pages;
+  const MemorySettings settings;
+  SeatMemory memory(driver, settings, 5, 3, host, pages);
+  EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
+  memory.add_outside(wire::Unpageable::kOther, 1, kMebibyte, nullptr);
+  EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
+  // Whoever wants some waits, and tries again; so does whoever asks how much there is.
+  std::uint64_t told = 0;
+  std::thread asks([&] { told = memory.await_total(); });
+  EXPECT_TRUE(memory.set_room(
+      {.slot = 3, .sequence = 1, .room = 64 * kMebibyte, .commitment = 32 * kMebibyte, .total = 32 * kMebibyte}));
+  asks.join();
+  EXPECT_EQ(told, 32 * kMebibyte);
+  EXPECT_FALSE(memory.pager.bounds().commit(32 * kMebibyte));
+  EXPECT_TRUE(memory.pager.bounds().commit(31 * kMebibyte));
+}
+
+}  // namespace
+}  // namespace gpumux::shim
