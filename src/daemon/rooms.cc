@@ -56,8 +56,11 @@ void Rooms::tell_foreign(GpuIndex index) {
   const base::TimePoint now = leases_.now();
   GpuState& state = gpus_[index.value];
   const sched::Togetherness all = planner_.together(index);
-  const std::uint64_t bytes = state.foreign.expected(now, planner_.capacity(index), all.seats + all.suspended);
-  if (planner_.set_foreign(now, index, bytes, state.foreign.seen_at())) state.dirty = true;
+  const std::uint64_t capacity = planner_.capacity(index);
+  const std::size_t seats = all.seats + all.suspended;
+  const std::uint64_t bytes = state.foreign.expected(now, capacity, seats);
+  const auto unseen = state.foreign.unseen(now, capacity, seats);
+  if (planner_.set_foreign(now, index, bytes, state.foreign.seen_at(), unseen.bytes, unseen.until)) state.dirty = true;
 }
 
 void Rooms::closed(base::SeatId seat) {
@@ -236,11 +239,9 @@ void Rooms::settle() {
     if (state.dirty || state.due_at <= now || ((changed[i] || any_dirty) && state.is_tight) || may_clear) {
       state.dirty = false;
       adopt(index);
-      if (const std::uint64_t left = planner_.overdue(now, index); left > 0) {
-        state.foreign.keep(left);
-        tell_foreign(index);
-        state.dirty = false;
-      }
+      if (const std::uint64_t left = planner_.overdue(now, index); left > 0) state.foreign.keep(left);
+      tell_foreign(index);  // what was expected of newcomers may have had its time
+      state.dirty = false;
       resolve_mode(index);
       for (int again = 0; !plan(index) && again < kMostReplans; ++again) resolve_mode(index);
       note(index);

@@ -119,6 +119,26 @@ TEST_F(RoomsTest, WhatOthersUseIsNotGivenAndNewcomersContextsAreBesideIt) {
   EXPECT_EQ(foreign(), 20 * kGiB + 500 * kMiB);
 }
 
+// Its context was there, and was looked at, before the seat was: it is counted twice for a moment, and the allocation
+// that would be too much beside two of them waits until it is not.
+TEST_F(RoomsTest, NobodyIsRefusedForAContextThatIsOnlyExpected) {
+  look(kContext);
+  open(1);
+  ASSERT_EQ(foreign(), 2 * kContext);
+  const std::uint64_t all = kCapacity - kContext;
+  rooms.wanted(seat(1), 1, 0, all, 0);
+  rooms.settle();
+  look(kContext);
+  look(kContext);
+  EXPECT_NE(bounds[1].ticket, 1u) << "it is answered, and " << (bounds[1].refused ? "refused" : "not refused");
+  ASSERT_TRUE(rooms.next_deadline());
+  clock.time = *rooms.next_deadline();
+  rooms.settle();
+  EXPECT_EQ(bounds[1].ticket, 1u);
+  EXPECT_FALSE(bounds[1].refused);
+  EXPECT_GE(bounds[1].commitment, all);
+}
+
 // The other program has not ended: the tenant has freed something and not said so.
 TEST_F(RoomsTest, ALateReportDoesNotMakeAnotherProgramSmaller) {
   look(20 * kGiB);

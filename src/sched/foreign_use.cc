@@ -96,6 +96,10 @@ std::uint64_t ForeignUse::expected(base::TimePoint now, std::uint64_t capacity, 
   return std::max(all, before_newcomers_ + expected_contexts(capacity, std::min(newcomers_, seats)));
 }
 
+ForeignUse::Unseen ForeignUse::unseen(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const {
+  return {expected(now, capacity, seats) - std::max(bytes_, expected_contexts(capacity, seats)), newcomers_until_};
+}
+
 std::uint64_t expected_contexts(std::uint64_t capacity, std::size_t seats) {
   return seats * std::min(kMaxContextBytes, capacity / kContextDivisor);
 }

@@ -29,6 +29,10 @@ inline constexpr base::Duration kContextPatience = std::chrono::seconds(3);
 
 class ForeignUse {
  public:
+  struct Unseen {
+    std::uint64_t bytes = 0;
+    base::TimePoint until{};
+  };
   struct Look {
     base::TimePoint asked_at{};
     std::uint64_t beyond = 0;  // used, less what seats have said that they have
@@ -54,6 +58,8 @@ class ForeignUse {
   std::uint64_t left_behind() const { return left_; }
   // What is to be kept free of a GPU with so many seats: with the contexts of newcomers, which looks show too late.
   std::uint64_t expected(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
+  // Of that, what is there only for newcomers, and until when it is. It may have been seen before they were known.
+  Unseen unseen(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
   // The last look has said nothing yet: another one soon would.
   bool look_again() const { return look_again_; }
 

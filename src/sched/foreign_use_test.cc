@@ -171,15 +171,57 @@ TEST(ForeignUse, ContextsAreExpectedInProportionToTheGpu) {
 TEST(ForeignUse, ContextsOfNewcomersAreExpectedBesideWhatIsThere) {
   Looks s;
   s.look(20);
+  const TimePoint opened_at = s.now;
   for (int i = 0; i < 4; ++i) s.use.opened(s.now);
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 23 * kGiB);
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 2), 20 * kGiB + 1536 * kMiB) << "two have gone again";
   for (int i = 0; i < 2; ++i) s.look_at(22 * kGiB);
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 23 * kGiB) << "they are not counted twice";
+  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4).bytes, kGiB);
+  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4).until, opened_at + kContextPatience);
   s.now += kContextPatience;
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 22 * kGiB) << "they take no more than that";
+  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4).bytes, 0u);
   for (int i = 0; i < 3; ++i) s.look(2);
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 3 * kGiB) << "at least that, sooner or later";
+}
+
+// What is kept free for somebody who has just come may never be needed: nobody is refused for its sake while it may
+// not be.
+TEST(ForeignUse, NobodyIsRefusedForWhatIsOnlyExpected) {
+  Desk desk;
+  desk.open(1);
+  desk.turn({{1, kHolding}});
+  const TimePoint until = desk.now + 3s;
+  const auto expect = [&](std::uint64_t gib) {
+    desk.planner.set_foreign(desk.now, kGpu, 20 * kGiB + gib * kGiB, TimePoint::max(), gib * kGiB, until);
+  };
+  expect(2);
+  desk.say(1);
+  ASSERT_TRUE(desk.want(1, 61, 61));
+  EXPECT_TRUE(desk.answer(1)->refused) << "so much there will not be";
+  EXPECT_FALSE(desk.want(1, 60, 60));
+  EXPECT_FALSE(desk.planner.awaits_look(kGpu)) << "a look would not tell";
+  while (desk.now < until) {
+    EXPECT_FALSE(desk.answer(1));
+    ASSERT_TRUE(desk.planner.next_deadline(kGpu));
+    desk.now = *desk.planner.next_deadline(kGpu);
+    if (desk.now < until) desk.plan();
+  }
+  EXPECT_EQ(desk.now, until);
+  expect(0);
+  desk.plan();
+  ASSERT_TRUE(desk.answer(1));
+  EXPECT_FALSE(desk.answer(1)->refused);
+  // It has come.
+  expect(2);
+  EXPECT_TRUE(desk.want(1, 60, 60));
+  desk.settle();
+  desk.has(1, 50);
+  desk.planner.set_foreign(desk.now, kGpu, 22 * kGiB);
+  desk.say(1);
+  ASSERT_TRUE(desk.want(1, 60, 60));
+  EXPECT_TRUE(desk.answer(1)->refused);
 }
 
 // What a tenant that is gone has left and the driver has not returned in time is not free: it is counted with what is
