@@ -112,7 +112,8 @@ void World::reported(Rank& rank, const sched::MemoryReport& report) {
       (report.stuck ? " stuck" : ""));
   const std::uint64_t before = planner_->on_gpu(rank.seat.gpu);
   planner_->reported(now_, rank.seat, report);
-  gpu.use.heard(now_, report.moving || planner_->on_gpu(rank.seat.gpu) != before);
+  const std::uint64_t after = planner_->on_gpu(rank.seat.gpu);
+  gpu.use.heard(now_, report.moving || after != before, after - std::min(after, before));
   gpu.dirty = true;
   // What was promised has been taken.
   if (report.resident + report.unpageable >= rank.memory.promised) rank.memory.promised = 0;

@@ -49,7 +49,6 @@ void Rooms::opened(base::SeatId seat, sched::Quota quota, bool gets_bound) {
   planner_.opened(leases_.now(), seat, quota, gets_bound);
   gpus_[seat.gpu.value].dirty = true;
   gpus_[seat.gpu.value].foreign.opened(leases_.now());
-  tell_foreign(seat.gpu);
 }
 
 void Rooms::tell_foreign(GpuIndex index) {
@@ -67,7 +66,6 @@ void Rooms::closed(base::SeatId seat) {
   planner_.closed(leases_.now(), seat);
   GpuState& state = gpus_.at(seat.gpu.value);
   state.foreign.closed(leases_.now());
-  if (state.managed) tell_foreign(seat.gpu);
   state.dirty = true;
 }
 
@@ -81,7 +79,8 @@ void Rooms::reported(base::SeatId seat, const sched::MemoryReport& report) {
   if (!state.managed) return;
   const std::uint64_t before = planner_.on_gpu(seat.gpu);
   planner_.reported(leases_.now(), seat, report);
-  state.foreign.heard(leases_.now(), report.moving || planner_.on_gpu(seat.gpu) != before);
+  const std::uint64_t after = planner_.on_gpu(seat.gpu);
+  state.foreign.heard(leases_.now(), report.moving || after != before, after - std::min(after, before));
   state.dirty = true;
   // Nobody has to wait for managed memory; but its way back belongs to what a switch costs, and not to the quantum.
   leases_.apply(sched::MemoryNeed{seat, report.evicted > 0 || report.managed_away > 0});
@@ -240,7 +239,7 @@ void Rooms::settle() {
       state.dirty = false;
       adopt(index);
       if (const std::uint64_t left = planner_.overdue(now, index); left > 0) state.foreign.keep(left);
-      tell_foreign(index);  // what was expected of newcomers may have had its time
+      tell_foreign(index);  // others have come or gone, or what was expected of newcomers has had its time
       state.dirty = false;
       resolve_mode(index);
       for (int again = 0; !plan(index) && again < kMostReplans; ++again) resolve_mode(index);

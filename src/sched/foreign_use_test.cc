@@ -73,6 +73,54 @@ TEST(ForeignUse, AFreeThatIsToldLateIsNotAnotherProgramsEnd) {
   EXPECT_EQ(s.look(9), 9u) << "it has said so by now";
 }
 
+// Another program was seen once, and has ended. What is seen the next time is an allocation that nobody has told yet:
+// it is not the other program's, also if nobody looks again for a while.
+TEST(ForeignUse, AnAllocationThatIsToldLateIsNotAnotherProgram) {
+  Looks s;
+  s.look(1);
+  EXPECT_EQ(s.look(20), 1u);
+  EXPECT_TRUE(s.use.look_again());
+  s.now += 1s;
+  s.heard();
+  s.pause = 100ms;
+  EXPECT_EQ(s.look(20), 1u);
+  EXPECT_TRUE(s.use.look_again());
+  s.now += 100ms;
+  s.use.heard(s.now, true, 19 * kGiB);
+  s.pause = 1s;
+  EXPECT_EQ(s.look(1), 1u);
+  EXPECT_EQ(s.look(20), 1u);
+  EXPECT_EQ(s.look(20), 20u) << "nobody tells of it";
+}
+
+TEST(ForeignUse, AmongReportsAnotherProgramIsSeenAsSoonAsTheyCannotBeLate) {
+  Looks s;
+  s.look(1);
+  s.pause = 100ms;
+  const TimePoint came_at = s.now;
+  while (s.use.bytes() != 20 * kGiB && s.now < came_at + 1s) {
+    s.heard();
+    s.look(20);
+  }
+  EXPECT_EQ(s.now - came_at, kLatestReport + 2 * s.pause) << "two looks are past that";
+}
+
+// What others had is theirs no more, and tenants have it: that looks like before until they say so.
+TEST(ForeignUse, WhatAReportExplainsWasNotSeen) {
+  Looks s;
+  s.look(9);
+  s.look(9);
+  const TimePoint seen_at = s.use.seen_at();
+  s.heard();
+  s.pause = 100ms;
+  s.look(9);
+  EXPECT_EQ(s.use.seen_at(), seen_at) << "somebody may tell more";
+  s.use.heard(s.now, true, 7 * kGiB);
+  s.pause = kLatestReport;
+  s.look(2);
+  EXPECT_EQ(s.use.seen_at(), seen_at);
+}
+
 // The same where looks follow each other closely: a report may be later than several of them.
 TEST(ForeignUse, LooksThatFollowEachOtherCloselySayNoMoreThanOne) {
   Looks s;
