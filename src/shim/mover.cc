@@ -327,6 +327,8 @@ std::optional<base::Duration> Mover::step_restoration(SeatMemory& memory, Moving
   if (moving.restoration->restored_bytes() != restored) {
     moving.starved_since = {};
     moving.retry_after = 0ns;
+    // It may end here for want of room. What the daemon is not told of is other programs', as far as it can see.
+    memory.changed.store(true, std::memory_order_release);
   }
   if (state == JobState::kRunning) return 0ns;
   if (state == JobState::kWaiting) {
