@@ -42,7 +42,7 @@ constexpr int kPatienceMs = 60'000;  // until something that never comes is call
 constexpr std::uint64_t kBlock = 2 * kMebibyte;
 constexpr std::size_t kBlocks = 12;
 constexpr std::uint64_t kAll = kBlocks * kBlock;
-constexpr std::uint64_t kHostChunk = 32 * kMebibyte;
+constexpr std::uint64_t kHostChunk = 16 * kMebibyte;
 
 // One daemon's end of the only connection. What is not waited for is read and left; host memory is lent at once.
 class DaemonEnd {
@@ -90,10 +90,11 @@ class DaemonEnd {
     send(wire::SeatOpened{.slot = 0, .gpu_index = 0});
     give_room(room);
   }
+  std::uint64_t epoch() const { return epoch_; }
+  // So many chunks from now on, each smaller than what is asked for; then there are none.
+  void lend_at_most(std::uint64_t chunks) { chunks_left_ = chunks; }
   // The daemon is gone, and another one there.
   void break_off() { socket_.reset(); }
-
-  std::uint64_t returned() const { return returned_; }
 
  private:
   std::optional<wire::TenantMessage> receive() {
@@ -119,7 +120,6 @@ class DaemonEnd {
       }
       if (std::holds_alternative<wire::Hello>(*message)) welcome(received->fd.get());
       if (const auto* const wanted = std::get_if<wire::HostWanted>(&*message)) lend(*wanted);
-      if (std::holds_alternative<wire::HostReturned>(*message)) ++returned_;
       return *message;
     }
   }
@@ -131,6 +131,8 @@ class DaemonEnd {
     send(wire::Welcome{.protocol = wire::kProtocolVersion, .tenant = 1});
   }
   void lend(const wire::HostWanted& wanted) {
+    if (chunks_left_ == 0) return send(wire::HostLent{.slot = wanted.slot});
+    --chunks_left_;
     const os::FileDescriptor memory(::memfd_create("host", MFD_CLOEXEC));
     ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(kHostChunk)), 0);
     send(wire::HostLent{.slot = wanted.slot, .id = ++last_id_, .bytes = kHostChunk}, memory.get());
@@ -150,7 +152,7 @@ class DaemonEnd {
   std::uint64_t epoch_ = 0;
   std::uint32_t word_sequence_ = 0;
   std::uint64_t last_id_ = 0;
-  std::uint64_t returned_ = 0;
+  std::uint64_t chunks_left_ = UINT64_MAX;
 };
 
 // One tenant for the whole process, as in a program; so one test, in parts that follow each other.
@@ -210,6 +212,16 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   daemon.send(wire::HostSpare{.bytes = 0});
   daemon.expect<wire::HostReturned>();
   EXPECT_EQ(evict_and_restore().host_clean, 0u) << "somebody needs the host memory";
+
+  // It is told to get ready to leave, which takes more host memory than there is, and is not revoked: what it has got
+  // for that goes to somebody else.
+  daemon.grant();
+  daemon.lend_at_most(1);
+  daemon.send(wire::PrepareSwapOut{.slot = 0, .epoch = daemon.epoch(), .bytes = kAll});
+  daemon.expect<wire::HostWanted>();
+  daemon.expect<wire::HostReturned>();
+  daemon.lend_at_most(UINT64_MAX);
+  daemon.revoke();
 
   // The next daemon has said nothing of the kind.
   daemon.break_off();
