@@ -387,8 +387,8 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
   }
   const bool changes = seat.bounds.empty() || room != seat.told_room() || commitment != seat.told_commitment();
   const bool is_full = seat.bounds.size() > kMaxBoundsUnderWay;
-  if (changes && !is_full && room > seat.told_room() && seat.lacking_since != TimePoint::max())
-    seat.lacking_since = now_;  // something comes
+  if (changes && !is_full && room >= seat.told_room() + kLeastRaise && seat.lacking_since != TimePoint::max())
+    seat.lacking_since = now_;  // something comes, and more than crumbs
   if (!answer && (!changes || is_full)) return;
   if (is_full) {  // it is answered, with what it was told already
     room = seat.told_room();
