@@ -111,9 +111,12 @@ void World::reported(Rank& rank, const sched::MemoryReport& report) {
       std::to_string(report.resident) + " " + std::to_string(report.evicted) + " " + std::to_string(report.unpageable) +
       (report.stuck ? " stuck" : ""));
   const std::uint64_t before = planner_->on_gpu(rank.seat.gpu);
+  const bool is_back = planner_->may_be_back(rank.seat);
   planner_->reported(now_, rank.seat, report);
   const std::uint64_t after = planner_->on_gpu(rank.seat.gpu);
-  gpu.use.heard(now_, report.moving || after != before, after - std::min(after, before));
+  const std::uint64_t more = after - std::min(after, before);
+  if (is_back) gpu.use.came_back(more);
+  gpu.use.heard(now_, report.moving || after != before, more);
   gpu.dirty = true;
   // What was promised has been taken.
   if (report.resident + report.unpageable >= rank.memory.promised) rank.memory.promised = 0;

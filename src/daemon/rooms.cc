@@ -78,9 +78,12 @@ void Rooms::reported(base::SeatId seat, const sched::MemoryReport& report) {
   GpuState& state = gpus_.at(seat.gpu.value);
   if (!state.managed) return;
   const std::uint64_t before = planner_.on_gpu(seat.gpu);
+  const bool is_back = planner_.may_be_back(seat);
   planner_.reported(leases_.now(), seat, report);
   const std::uint64_t after = planner_.on_gpu(seat.gpu);
-  state.foreign.heard(leases_.now(), report.moving || after != before, after - std::min(after, before));
+  const std::uint64_t more = after - std::min(after, before);
+  if (is_back) state.foreign.came_back(more);
+  state.foreign.heard(leases_.now(), report.moving || after != before, more);
   state.dirty = true;
   // Nobody has to wait for managed memory; but its way back belongs to what a switch costs, and not to the quantum.
   leases_.apply(sched::MemoryNeed{seat, report.evicted > 0 || report.managed_away > 0});

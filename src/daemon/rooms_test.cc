@@ -49,6 +49,14 @@ class RoomsTest : public ::testing::Test {
     reports[tenant] = {};
     settle();
   }
+  // It was there before this daemon was, and says what it has.
+  void come_back(std::uint64_t tenant, std::uint64_t gib) {
+    leases.connected({tenant}, std::make_shared<TenantLabel>());
+    leases.apply(sched::SeatOpened{seat(tenant)});
+    rooms.opened(seat(tenant), {}, false);
+    rooms.settle();
+    has(tenant, gib);
+  }
   void close(std::uint64_t tenant) {
     rooms.closed(seat(tenant));
     leases.gone({tenant}, "test");
@@ -190,6 +198,20 @@ TEST_F(RoomsTest, NobodyIsRefusedForAContextThatIsOnlyExpected) {
   EXPECT_EQ(bounds[1].ticket, 1u);
   EXPECT_FALSE(bounds[1].refused);
   EXPECT_GE(bounds[1].commitment, all);
+}
+
+// What a new daemon sees first is its tenants' own, who have not come back yet: none of them is to evict anything for
+// the sake of that.
+TEST_F(RoomsTest, WhoComesBackKeepsWhatItHas) {
+  look(71 * kGiB);
+  come_back(1, 30);
+  EXPECT_GE(bounds[1].room, 30 * kGiB);
+  come_back(2, 40);
+  EXPECT_GE(bounds[1].room, 30 * kGiB);
+  look(71 * kGiB);
+  settle();
+  EXPECT_GE(bounds[1].room, 30 * kGiB);
+  EXPECT_GE(bounds[2].room, 40 * kGiB);
 }
 
 // The other program has not ended: the tenant has freed something and not said so.

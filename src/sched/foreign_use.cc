@@ -33,6 +33,15 @@ void ForeignUse::opened(base::TimePoint now) {
   newcomers_until_ = now + kContextPatience;
 }
 
+void ForeignUse::came_back(std::uint64_t bytes) {
+  if (!is_first_) return;
+  bytes_ = minus(bytes_, bytes);
+  least_ = minus(least_, bytes);
+  before_newcomers_ = std::min(before_newcomers_, bytes_);
+  // What was seen before says nothing more.
+  if (settled_) settled_ = minus(*settled_, bytes);
+}
+
 void ForeignUse::closed(base::TimePoint now) {
   moved_at_ = now;
   looks_ = 0;
@@ -97,6 +106,7 @@ void ForeignUse::look(const Look& look) {
   most_ = std::max(most_, look.beyond);
   if (!has_bytes_) {
     has_bytes_ = true;
+    is_first_ = true;
     bytes_ = minus(least_, look.returning);
   }
   // Whoever has said nothing for so long would have said at once what it has freed. (At this very moment, perhaps, and
@@ -111,6 +121,7 @@ void ForeignUse::look(const Look& look) {
 }
 
 void ForeignUse::conclude(const Look& look) {
+  is_first_ = false;
   if (minus(bytes_, most_) >= kGrain) bytes_ = most_;
   before_newcomers_ = std::min(before_newcomers_, bytes_);
   left_ = minus(most_, bytes_);

@@ -49,6 +49,8 @@ class ForeignUse {
   // before.
   void heard(base::TimePoint now, bool moves, std::uint64_t more = 0);
   void opened(base::TimePoint now);
+  // A seat has said for the first time that it has so much, and had it before anybody looked.
+  void came_back(std::uint64_t bytes);
   // A seat is gone: what it had is no longer told by anybody.
   void closed(base::TimePoint now);
   void look(const Look& look);
@@ -77,6 +79,7 @@ class ForeignUse {
   std::uint64_t bytes_ = 0;
   bool has_looked_ = false;
   bool has_bytes_ = false;
+  bool is_first_ = false;  // nothing was concluded since: it may be the own tenants', who have not come back yet
   bool look_again_ = false;
   base::TimePoint heard_at_{};
   base::TimePoint moved_at_{};

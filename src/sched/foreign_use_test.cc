@@ -44,6 +44,17 @@ TEST(ForeignUse, TheFirstQuietLookIsBelieved) {
   EXPECT_EQ(s.look(5), 5u);
 }
 
+// What is seen first may be the tenants' of an earlier daemon, until they say so or it is seen again.
+TEST(ForeignUse, WhoComesBackWasSeenFirst) {
+  Looks s;
+  s.look(70);
+  s.use.came_back(30 * kGiB);
+  EXPECT_EQ(s.use.bytes(), 40 * kGiB);
+  s.look(40);
+  s.use.came_back(30 * kGiB);
+  EXPECT_EQ(s.use.bytes(), 40 * kGiB) << "it was not there then, or is not seen to be";
+}
+
 // Tenants were allocating when the daemon looked first: what it saw is theirs, and they report it in a moment.
 TEST(ForeignUse, AFirstLookWhileMemoryMovesCountsOnlyAsFarAsTheNextOneAgrees) {
   Looks s;

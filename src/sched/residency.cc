@@ -137,6 +137,11 @@ void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint
   seat->want_managed = std::max(seat->want_managed, std::min(managed, gpu_of(id.gpu)->capacity + host_budget_));
 }
 
+bool Residency::may_be_back(SeatId id) const {
+  const Seat* const seat = find(id);
+  return seat != nullptr && seat->is_back;
+}
+
 bool Residency::awaits_look(GpuIndex index) const {
   const Gpu* const gpu = gpu_of(index);
   return gpu != nullptr && std::any_of(gpu->seats.begin(), gpu->seats.end(), [&](const auto& entry) {

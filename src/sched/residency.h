@@ -209,6 +209,8 @@ class Residency {
   std::uint64_t overdue(TimePoint now, GpuIndex gpu) const;
   std::uint64_t capacity(GpuIndex gpu) const;
   bool has(SeatId seat) const { return find(seat) != nullptr; }
+  // It may have been there before anybody asked, and has not said yet what it has.
+  bool may_be_back(SeatId seat) const;
   GpuMemory view(GpuIndex gpu) const;
   // None: there is no such seat.
   std::optional<SeatMemory> view(SeatId seat) const;
