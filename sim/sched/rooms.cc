@@ -111,8 +111,12 @@ void World::reported(Rank& rank, const sched::MemoryReport& report) {
       std::to_string(report.resident) + " " + std::to_string(report.evicted) + " " + std::to_string(report.unpageable) +
       (report.stuck ? " stuck" : ""));
   const std::uint64_t before = planner_->on_gpu(rank.seat.gpu);
+  const bool is_back = planner_->may_be_back(rank.seat);
   planner_->reported(now_, rank.seat, report);
-  gpu.use.heard(now_, report.moving || planner_->on_gpu(rank.seat.gpu) != before);
+  const std::uint64_t after = planner_->on_gpu(rank.seat.gpu);
+  const std::uint64_t more = after - std::min(after, before);
+  if (is_back) gpu.use.came_back(more);
+  gpu.use.heard(now_, report.moving || after != before, more);
   gpu.dirty = true;
   // What was promised has been taken.
   if (report.resident + report.unpageable >= rank.memory.promised) rank.memory.promised = 0;
@@ -127,8 +131,11 @@ void World::reported(Rank& rank, const sched::MemoryReport& report) {
 void World::tell_foreign(std::uint32_t index) {
   GpuMemory& gpu = gpu_memory_[index];
   const sched::Togetherness all = planner_->together(GpuIndex{index});
-  const std::uint64_t bytes = gpu.use.expected(now_, gpu.capacity, all.seats + all.suspended);
-  if (planner_->set_foreign(now_, GpuIndex{index}, bytes, gpu.use.seen_at())) gpu.dirty = true;
+  const std::size_t seats = all.seats + all.suspended;
+  const std::uint64_t bytes = gpu.use.expected(now_, gpu.capacity, seats);
+  const auto unseen = gpu.use.unseen(now_, gpu.capacity, seats);
+  if (planner_->set_foreign(now_, GpuIndex{index}, bytes, gpu.use.seen_at(), unseen.bytes, unseen.until))
+    gpu.dirty = true;
 }
 
 // What NVML says, a moment later.
@@ -182,12 +189,9 @@ void World::settle_memory() {
     const auto planned_at = planner_->next_deadline(GpuIndex{i});
     const bool is_due = gpu.mode.look_again() <= now_ || (planned_at && *planned_at <= now_);
     if (!gpu.dirty && !is_due && !planner_->is_tight(GpuIndex{i}) && !planner_->is_clearing(GpuIndex{i})) continue;
+    if (const std::uint64_t left = planner_->overdue(now_, GpuIndex{i}); left > 0) gpu.use.keep(left);
+    tell_foreign(i);
     gpu.dirty = false;
-    if (const std::uint64_t left = planner_->overdue(now_, GpuIndex{i}); left > 0) {
-      gpu.use.keep(left);
-      tell_foreign(i);
-      gpu.dirty = false;
-    }
     resolve_mode(i);
     for (int again = 0; !plan(i) && again < kMostReplans; ++again) resolve_mode(i);
   }

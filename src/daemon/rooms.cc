@@ -49,22 +49,23 @@ void Rooms::opened(base::SeatId seat, sched::Quota quota, bool gets_bound) {
   planner_.opened(leases_.now(), seat, quota, gets_bound);
   gpus_[seat.gpu.value].dirty = true;
   gpus_[seat.gpu.value].foreign.opened(leases_.now());
-  tell_foreign(seat.gpu);
 }
 
 void Rooms::tell_foreign(GpuIndex index) {
   const base::TimePoint now = leases_.now();
   GpuState& state = gpus_[index.value];
   const sched::Togetherness all = planner_.together(index);
-  const std::uint64_t bytes = state.foreign.expected(now, planner_.capacity(index), all.seats + all.suspended);
-  if (planner_.set_foreign(now, index, bytes, state.foreign.seen_at())) state.dirty = true;
+  const std::uint64_t capacity = planner_.capacity(index);
+  const std::size_t seats = all.seats + all.suspended;
+  const std::uint64_t bytes = state.foreign.expected(now, capacity, seats);
+  const auto unseen = state.foreign.unseen(now, capacity, seats);
+  if (planner_.set_foreign(now, index, bytes, state.foreign.seen_at(), unseen.bytes, unseen.until)) state.dirty = true;
 }
 
 void Rooms::closed(base::SeatId seat) {
   planner_.closed(leases_.now(), seat);
   GpuState& state = gpus_.at(seat.gpu.value);
   state.foreign.closed(leases_.now());
-  if (state.managed) tell_foreign(seat.gpu);
   state.dirty = true;
 }
 
@@ -77,8 +78,12 @@ void Rooms::reported(base::SeatId seat, const sched::MemoryReport& report) {
   GpuState& state = gpus_.at(seat.gpu.value);
   if (!state.managed) return;
   const std::uint64_t before = planner_.on_gpu(seat.gpu);
+  const bool is_back = planner_.may_be_back(seat);
   planner_.reported(leases_.now(), seat, report);
-  state.foreign.heard(leases_.now(), report.moving || planner_.on_gpu(seat.gpu) != before);
+  const std::uint64_t after = planner_.on_gpu(seat.gpu);
+  const std::uint64_t more = after - std::min(after, before);
+  if (is_back) state.foreign.came_back(more);
+  state.foreign.heard(leases_.now(), report.moving || after != before, more);
   state.dirty = true;
   // Nobody has to wait for managed memory; but its way back belongs to what a switch costs, and not to the quantum.
   leases_.apply(sched::MemoryNeed{seat, report.evicted > 0 || report.managed_away > 0});
@@ -236,11 +241,9 @@ void Rooms::settle() {
     if (state.dirty || state.due_at <= now || ((changed[i] || any_dirty) && state.is_tight) || may_clear) {
       state.dirty = false;
       adopt(index);
-      if (const std::uint64_t left = planner_.overdue(now, index); left > 0) {
-        state.foreign.keep(left);
-        tell_foreign(index);
-        state.dirty = false;
-      }
+      if (const std::uint64_t left = planner_.overdue(now, index); left > 0) state.foreign.keep(left);
+      tell_foreign(index);  // others have come or gone, or what was expected of newcomers has had its time
+      state.dirty = false;
       resolve_mode(index);
       for (int again = 0; !plan(index) && again < kMostReplans; ++again) resolve_mode(index);
       note(index);

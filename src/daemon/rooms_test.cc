@@ -49,6 +49,14 @@ class RoomsTest : public ::testing::Test {
     reports[tenant] = {};
     settle();
   }
+  // It was there before this daemon was, and says what it has.
+  void come_back(std::uint64_t tenant, std::uint64_t gib) {
+    leases.connected({tenant}, std::make_shared<TenantLabel>());
+    leases.apply(sched::SeatOpened{seat(tenant)});
+    rooms.opened(seat(tenant), {}, false);
+    rooms.settle();
+    has(tenant, gib);
+  }
   void close(std::uint64_t tenant) {
     rooms.closed(seat(tenant));
     leases.gone({tenant}, "test");
@@ -117,6 +125,93 @@ TEST_F(RoomsTest, WhatOthersUseIsNotGivenAndNewcomersContextsAreBesideIt) {
   EXPECT_EQ(foreign(), 20 * kGiB + kContext) << "it may be more in a moment";
   look(20 * kGiB + 500 * kMiB, sched::kContextPatience);
   EXPECT_EQ(foreign(), 20 * kGiB + 500 * kMiB);
+}
+
+TEST_F(RoomsTest, WhatOthersGiveBackAndTakeIsGivenAndTakenAtOnce) {
+  look(20 * kGiB);
+  open(1);
+  clock.time += sched::kContextPatience;
+  for (int i = 0; i < 2; ++i) look(kContext);
+  say(1);
+  EXPECT_EQ(given(), kCapacity - kContext);
+  for (int i = 0; i < 2; ++i) look(30 * kGiB);
+  EXPECT_EQ(given(), 50 * kGiB);
+}
+
+TEST_F(RoomsTest, AContextOfWhoeverIsSuspendedIsThereStill) {
+  open(1);
+  open(2);
+  rooms.set_suspended(seat(1), true);
+  clock.time += sched::kContextPatience;
+  look(0);
+  EXPECT_EQ(foreign(), 2 * kContext);
+}
+
+TEST_F(RoomsTest, NobodyIsRefusedForWhatOthersHadBeforeHeAsked) {
+  look(60 * kGiB);
+  open(1);
+  clock.time += 1ms;
+  rooms.wanted(seat(1), 1, 0, 40 * kGiB, 0);
+  rooms.settle();
+  EXPECT_NE(bounds[1].ticket, 1u);
+  EXPECT_TRUE(rooms.awaits_return()) << "somebody is to look";
+  look(60 * kGiB, 20ms);
+  for (int i = 0; i < 2 && bounds[1].ticket != 1; ++i) look(60 * kGiB, sched::kLatestReport);
+  EXPECT_EQ(bounds[1].ticket, 1u);
+  EXPECT_TRUE(bounds[1].refused);
+}
+
+// Another program has ended between two looks, and a tenant has allocated as much and says so after the second.
+TEST_F(RoomsTest, WhatATenantSaysLateWasNotAnotherPrograms) {
+  open(1);
+  has(1, 1);
+  clock.time += sched::kContextPatience;
+  look(kGiB + kContext);
+  look(41 * kGiB + kContext);
+  ASSERT_EQ(foreign(), kContext);
+  clock.time += 1s;
+  has(1, 1);
+  look(41 * kGiB + kContext, 100ms);
+  clock.time += 100ms;
+  has(1, 41);
+  for (int i = 0; i < 3; ++i) {
+    look(41 * kGiB + kContext);
+    EXPECT_EQ(foreign(), kContext);
+  }
+}
+
+// Its context was there, and was looked at, before the seat was: it is counted twice for a moment, and the allocation
+// that would be too much beside two of them waits until it is not.
+TEST_F(RoomsTest, NobodyIsRefusedForAContextThatIsOnlyExpected) {
+  look(kContext);
+  open(1);
+  ASSERT_EQ(foreign(), 2 * kContext);
+  const std::uint64_t all = kCapacity - kContext;
+  rooms.wanted(seat(1), 1, 0, all, 0);
+  rooms.settle();
+  look(kContext);
+  look(kContext);
+  EXPECT_NE(bounds[1].ticket, 1u) << "it is answered, and " << (bounds[1].refused ? "refused" : "not refused");
+  ASSERT_TRUE(rooms.next_deadline());
+  clock.time = *rooms.next_deadline();
+  rooms.settle();
+  EXPECT_EQ(bounds[1].ticket, 1u);
+  EXPECT_FALSE(bounds[1].refused);
+  EXPECT_GE(bounds[1].commitment, all);
+}
+
+// What a new daemon sees first is its tenants' own, who have not come back yet: none of them is to evict anything for
+// the sake of that.
+TEST_F(RoomsTest, WhoComesBackKeepsWhatItHas) {
+  look(71 * kGiB);
+  come_back(1, 30);
+  EXPECT_GE(bounds[1].room, 30 * kGiB);
+  come_back(2, 40);
+  EXPECT_GE(bounds[1].room, 30 * kGiB);
+  look(71 * kGiB);
+  settle();
+  EXPECT_GE(bounds[1].room, 30 * kGiB);
+  EXPECT_GE(bounds[2].room, 40 * kGiB);
 }
 
 // The other program has not ended: the tenant has freed something and not said so.

@@ -17,9 +17,11 @@ constexpr std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ?
 
 }  // namespace
 
-void ForeignUse::heard(base::TimePoint now, bool moves) {
+void ForeignUse::heard(base::TimePoint now, bool moves, std::uint64_t more) {
+  settle(now);
   heard_at_ = now;
   if (moves) moved_at_ = now;
+  for (Look& look : unsettled_) look.beyond = minus(look.beyond, more);
 }
 
 void ForeignUse::opened(base::TimePoint now) {
@@ -31,9 +33,20 @@ void ForeignUse::opened(base::TimePoint now) {
   newcomers_until_ = now + kContextPatience;
 }
 
+void ForeignUse::came_back(std::uint64_t bytes) {
+  if (!is_first_) return;
+  bytes_ = minus(bytes_, bytes);
+  least_ = minus(least_, bytes);
+  before_newcomers_ = std::min(before_newcomers_, bytes_);
+  // What was seen before says nothing more.
+  if (settled_) settled_ = minus(*settled_, bytes);
+}
+
 void ForeignUse::closed(base::TimePoint now) {
   moved_at_ = now;
   looks_ = 0;
+  unsettled_.clear();
+  settled_.reset();
   left_ = std::numeric_limits<std::uint64_t>::max();
 }
 
@@ -42,6 +55,30 @@ void ForeignUse::keep(std::uint64_t left) {
   has_bytes_ = true;
   seen_at_ = {};
   looks_ = 0;
+  unsettled_.clear();
+  settled_.reset();
+}
+
+// No report is late any more for what was looked at before that.
+void ForeignUse::settle(base::TimePoint now) {
+  while (!unsettled_.empty() && now - unsettled_.front().asked_at >= kLatestReport) {
+    believe(unsettled_.front());
+    unsettled_.pop_front();
+  }
+}
+
+void ForeignUse::believe(const Look& look) {
+  if (minus(bytes_, look.beyond) < kGrain) seen_at_ = look.asked_at;
+  const std::uint64_t others = others_in(look);
+  const std::uint64_t more = std::min(others, settled_.value_or(0));
+  if (more >= bytes_ + kGrain) bytes_ = more;
+  settled_ = others;
+}
+
+// What nobody can explain but others.
+std::uint64_t ForeignUse::others_in(const Look& look) const {
+  const std::uint64_t others = minus(look.beyond, look.returning);
+  return look.managed > 0 ? std::min(others, std::max(bytes_, minus(look.beyond, look.managed))) : others;
 }
 
 void ForeignUse::begin_again(const Look& look) {
@@ -51,6 +88,7 @@ void ForeignUse::begin_again(const Look& look) {
 }
 
 void ForeignUse::look(const Look& look) {
+  settle(look.asked_at);
   const bool is_quiet = moved_at_ < look.asked_at;
   look_again_ = !is_quiet;
   if (!is_quiet) {
@@ -68,6 +106,7 @@ void ForeignUse::look(const Look& look) {
   most_ = std::max(most_, look.beyond);
   if (!has_bytes_) {
     has_bytes_ = true;
+    is_first_ = true;
     bytes_ = minus(least_, look.returning);
   }
   // Whoever has said nothing for so long would have said at once what it has freed. (At this very moment, perhaps, and
@@ -75,15 +114,14 @@ void ForeignUse::look(const Look& look) {
   const bool all_is_told = look.asked_at - heard_at_ >= kLatestReport;
   const bool is_sure = looks_ > 1 && (all_is_told || look.asked_at - first_at_ >= kLatestReport);
   if (is_sure) conclude(look);
-  // Less is seen, and not believed yet.
-  look_again_ = minus(bytes_, look.beyond) >= kGrain;
-  if (!look_again_) seen_at_ = look.asked_at;
+  unsettled_.push_back(look);
+  if (all_is_told) settle(base::TimePoint::max());
+  // Less is seen, or more, and not believed yet.
+  look_again_ = minus(bytes_, look.beyond) >= kGrain || others_in(look) >= bytes_ + kGrain;
 }
 
 void ForeignUse::conclude(const Look& look) {
-  std::uint64_t more = minus(least_, look.returning);
-  if (look.managed > 0) more = std::min(more, std::max(bytes_, minus(look.beyond, look.managed)));
-  if (more >= bytes_ + kGrain) bytes_ = more;
+  is_first_ = false;
   if (minus(bytes_, most_) >= kGrain) bytes_ = most_;
   before_newcomers_ = std::min(before_newcomers_, bytes_);
   left_ = minus(most_, bytes_);
@@ -94,6 +132,10 @@ std::uint64_t ForeignUse::expected(base::TimePoint now, std::uint64_t capacity, 
   const std::uint64_t all = std::max(bytes_, expected_contexts(capacity, seats));
   if (now >= newcomers_until_) return all;
   return std::max(all, before_newcomers_ + expected_contexts(capacity, std::min(newcomers_, seats)));
+}
+
+ForeignUse::Unseen ForeignUse::unseen(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const {
+  return {expected(now, capacity, seats) - std::max(bytes_, expected_contexts(capacity, seats)), newcomers_until_};
 }
 
 std::uint64_t expected_contexts(std::uint64_t capacity, std::size_t seats) {

@@ -4,18 +4,21 @@
 // What is used beyond what seats report is other programs, the contexts of ours, what tenants that are gone have left,
 // and reports that are late. A program's own allocations and frees are told at most a quarter of a second late, and at
 // once if it has said nothing for so long. So a look may show too much (an allocation that nobody has heard of yet) or
-// too little (a free), and a single one is never believed: more is counted when all looks of a while show it, and less
-// when none of them shows more. Too much would cost somebody room for a moment; too little would give away memory that
-// is taken, and the driver would refuse it to whoever was told to have it. A look at a moment when a seat was known to
-// move memory says nothing, for the two sums are of different moments. The planner's reserve covers what has come and
-// is not believed yet.
+// too little (a free), and a single one is never believed: more is counted when two in a row show it, and less when
+// none of a while shows more. Too much would cost somebody room, or an allocation; too little would give away memory
+// that is taken, and the driver would refuse it to whoever was told to have it. So what a look shows is taken for
+// others' when reports can no longer be late for it, less what they have explained until then. A look at a moment when
+// a seat was known to move memory says nothing, for the two sums are of different moments. The planner's reserve covers
+// what has come and is not believed yet.
 //
 // Pure: is told the time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <limits>
+#include <optional>
 
 #include "base/clock.h"
 
@@ -29,6 +32,10 @@ inline constexpr base::Duration kContextPatience = std::chrono::seconds(3);
 
 class ForeignUse {
  public:
+  struct Unseen {
+    std::uint64_t bytes = 0;
+    base::TimePoint until{};
+  };
   struct Look {
     base::TimePoint asked_at{};
     std::uint64_t beyond = 0;  // used, less what seats have said that they have
@@ -38,9 +45,12 @@ class ForeignUse {
     std::uint64_t returning = 0;  // what tenants that are gone may have left
   };
 
-  // A seat has said what it has. `moves`: that is other than before, or becoming so at this moment.
-  void heard(base::TimePoint now, bool moves);
+  // A seat has said what it has. `moves`: that is other than before, or becoming so at this moment. `more`: than
+  // before.
+  void heard(base::TimePoint now, bool moves, std::uint64_t more = 0);
   void opened(base::TimePoint now);
+  // A seat has said for the first time that it has so much, and had it before anybody looked.
+  void came_back(std::uint64_t bytes);
   // A seat is gone: what it had is no longer told by anybody.
   void closed(base::TimePoint now);
   void look(const Look& look);
@@ -48,26 +58,35 @@ class ForeignUse {
   void keep(std::uint64_t left);
 
   std::uint64_t bytes() const { return bytes_; }
-  // When a look last showed that there is so much.
+  // When a look last showed that there is so much, and no report has explained it.
   base::TimePoint seen_at() const { return seen_at_; }
   // The most that tenants that are gone have left, as far as looks have shown it since the last one went.
   std::uint64_t left_behind() const { return left_; }
   // What is to be kept free of a GPU with so many seats: with the contexts of newcomers, which looks show too late.
   std::uint64_t expected(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
+  // Of that, what is there only for newcomers, and until when it is. It may have been seen before they were known.
+  Unseen unseen(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
   // The last look has said nothing yet: another one soon would.
   bool look_again() const { return look_again_; }
 
  private:
   void begin_again(const Look& look);
   void conclude(const Look& look);
+  void settle(base::TimePoint now);
+  void believe(const Look& look);
+  std::uint64_t others_in(const Look& look) const;
 
   std::uint64_t bytes_ = 0;
   bool has_looked_ = false;
   bool has_bytes_ = false;
+  bool is_first_ = false;  // nothing was concluded since: it may be the own tenants', who have not come back yet
   bool look_again_ = false;
   base::TimePoint heard_at_{};
   base::TimePoint moved_at_{};
   base::TimePoint seen_at_{};
+  // Looks that reports may still be late for, oldest first, less what was reported since.
+  std::deque<Look> unsettled_;
+  std::optional<std::uint64_t> settled_;  // what the last one that is not has shown
   // Looks since something was last concluded.
   std::size_t looks_ = 0;
   base::TimePoint first_at_{};

@@ -44,6 +44,17 @@ TEST(ForeignUse, TheFirstQuietLookIsBelieved) {
   EXPECT_EQ(s.look(5), 5u);
 }
 
+// What is seen first may be the tenants' of an earlier daemon, until they say so or it is seen again.
+TEST(ForeignUse, WhoComesBackWasSeenFirst) {
+  Looks s;
+  s.look(70);
+  s.use.came_back(30 * kGiB);
+  EXPECT_EQ(s.use.bytes(), 40 * kGiB);
+  s.look(40);
+  s.use.came_back(30 * kGiB);
+  EXPECT_EQ(s.use.bytes(), 40 * kGiB) << "it was not there then, or is not seen to be";
+}
+
 // Tenants were allocating when the daemon looked first: what it saw is theirs, and they report it in a moment.
 TEST(ForeignUse, AFirstLookWhileMemoryMovesCountsOnlyAsFarAsTheNextOneAgrees) {
   Looks s;
@@ -71,6 +82,54 @@ TEST(ForeignUse, AFreeThatIsToldLateIsNotAnotherProgramsEnd) {
   EXPECT_EQ(s.look(2), 9u);
   s.heard();
   EXPECT_EQ(s.look(9), 9u) << "it has said so by now";
+}
+
+// Another program was seen once, and has ended. What is seen the next time is an allocation that nobody has told yet:
+// it is not the other program's, also if nobody looks again for a while.
+TEST(ForeignUse, AnAllocationThatIsToldLateIsNotAnotherProgram) {
+  Looks s;
+  s.look(1);
+  EXPECT_EQ(s.look(20), 1u);
+  EXPECT_TRUE(s.use.look_again());
+  s.now += 1s;
+  s.heard();
+  s.pause = 100ms;
+  EXPECT_EQ(s.look(20), 1u);
+  EXPECT_TRUE(s.use.look_again());
+  s.now += 100ms;
+  s.use.heard(s.now, true, 19 * kGiB);
+  s.pause = 1s;
+  EXPECT_EQ(s.look(1), 1u);
+  EXPECT_EQ(s.look(20), 1u);
+  EXPECT_EQ(s.look(20), 20u) << "nobody tells of it";
+}
+
+TEST(ForeignUse, AmongReportsAnotherProgramIsSeenAsSoonAsTheyCannotBeLate) {
+  Looks s;
+  s.look(1);
+  s.pause = 100ms;
+  const TimePoint came_at = s.now;
+  while (s.use.bytes() != 20 * kGiB && s.now < came_at + 1s) {
+    s.heard();
+    s.look(20);
+  }
+  EXPECT_EQ(s.now - came_at, kLatestReport + 2 * s.pause) << "two looks are past that";
+}
+
+// What others had is theirs no more, and tenants have it: that looks like before until they say so.
+TEST(ForeignUse, WhatAReportExplainsWasNotSeen) {
+  Looks s;
+  s.look(9);
+  s.look(9);
+  const TimePoint seen_at = s.use.seen_at();
+  s.heard();
+  s.pause = 100ms;
+  s.look(9);
+  EXPECT_EQ(s.use.seen_at(), seen_at) << "somebody may tell more";
+  s.use.heard(s.now, true, 7 * kGiB);
+  s.pause = kLatestReport;
+  s.look(2);
+  EXPECT_EQ(s.use.seen_at(), seen_at);
 }
 
 // The same where looks follow each other closely: a report may be later than several of them.
@@ -171,15 +230,57 @@ TEST(ForeignUse, ContextsAreExpectedInProportionToTheGpu) {
 TEST(ForeignUse, ContextsOfNewcomersAreExpectedBesideWhatIsThere) {
   Looks s;
   s.look(20);
+  const TimePoint opened_at = s.now;
   for (int i = 0; i < 4; ++i) s.use.opened(s.now);
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 23 * kGiB);
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 2), 20 * kGiB + 1536 * kMiB) << "two have gone again";
   for (int i = 0; i < 2; ++i) s.look_at(22 * kGiB);
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 23 * kGiB) << "they are not counted twice";
+  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4).bytes, kGiB);
+  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4).until, opened_at + kContextPatience);
   s.now += kContextPatience;
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 22 * kGiB) << "they take no more than that";
+  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4).bytes, 0u);
   for (int i = 0; i < 3; ++i) s.look(2);
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 3 * kGiB) << "at least that, sooner or later";
+}
+
+// What is kept free for somebody who has just come may never be needed: nobody is refused for its sake while it may
+// not be.
+TEST(ForeignUse, NobodyIsRefusedForWhatIsOnlyExpected) {
+  Desk desk;
+  desk.open(1);
+  desk.turn({{1, kHolding}});
+  const TimePoint until = desk.now + 3s;
+  const auto expect = [&](std::uint64_t gib) {
+    desk.planner.set_foreign(desk.now, kGpu, 20 * kGiB + gib * kGiB, TimePoint::max(), gib * kGiB, until);
+  };
+  expect(2);
+  desk.say(1);
+  ASSERT_TRUE(desk.want(1, 61, 61));
+  EXPECT_TRUE(desk.answer(1)->refused) << "so much there will not be";
+  EXPECT_FALSE(desk.want(1, 60, 60));
+  EXPECT_FALSE(desk.planner.awaits_look(kGpu)) << "a look would not tell";
+  while (desk.now < until) {
+    EXPECT_FALSE(desk.answer(1));
+    ASSERT_TRUE(desk.planner.next_deadline(kGpu));
+    desk.now = *desk.planner.next_deadline(kGpu);
+    if (desk.now < until) desk.plan();
+  }
+  EXPECT_EQ(desk.now, until);
+  expect(0);
+  desk.plan();
+  ASSERT_TRUE(desk.answer(1));
+  EXPECT_FALSE(desk.answer(1)->refused);
+  // It has come.
+  expect(2);
+  EXPECT_TRUE(desk.want(1, 60, 60));
+  desk.settle();
+  desk.has(1, 50);
+  desk.planner.set_foreign(desk.now, kGpu, 22 * kGiB);
+  desk.say(1);
+  ASSERT_TRUE(desk.want(1, 60, 60));
+  EXPECT_TRUE(desk.answer(1)->refused);
 }
 
 // What a tenant that is gone has left and the driver has not returned in time is not free: it is counted with what is

@@ -34,11 +34,14 @@ void Residency::set_free_only(GpuIndex index, bool free_only) {
   if (Gpu* const gpu = gpu_of(index)) gpu->free_only = free_only;
 }
 
-bool Residency::set_foreign(TimePoint now, GpuIndex index, std::uint64_t bytes, TimePoint seen_at) {
+bool Residency::set_foreign(TimePoint now, GpuIndex index, std::uint64_t bytes, TimePoint seen_at, std::uint64_t unseen,
+                            TimePoint unseen_until) {
   Gpu* const gpu = gpu_of(index);
   if (gpu == nullptr) return false;
   const bool was_awaited = awaits_look(index);
   gpu->foreign_seen_at = seen_at;
+  gpu->unseen = std::min(unseen, bytes);
+  gpu->unseen_until = unseen_until;
   if (bytes == gpu->foreign) return was_awaited && !awaits_look(index);
   if (bytes < gpu->foreign) gpu->moved_at = now;
   gpu->foreign = bytes;
@@ -134,10 +137,15 @@ void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint
   seat->want_managed = std::max(seat->want_managed, std::min(managed, gpu_of(id.gpu)->capacity + host_budget_));
 }
 
+bool Residency::may_be_back(SeatId id) const {
+  const Seat* const seat = find(id);
+  return seat != nullptr && seat->is_back;
+}
+
 bool Residency::awaits_look(GpuIndex index) const {
   const Gpu* const gpu = gpu_of(index);
   return gpu != nullptr && std::any_of(gpu->seats.begin(), gpu->seats.end(), [&](const auto& entry) {
-           return entry.second.asks() && !is_possible(*gpu, entry.second) && may_be_possible(*gpu, entry.second);
+           return entry.second.asks() && !is_possible(*gpu, entry.second) && may_have_left(*gpu, entry.second);
          });
 }
 
@@ -167,7 +175,8 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
   for (const auto& [id, seat] : gpu->seats) {
     if (may_speak_yet(seat)) next = std::min(next, seat.opened_at + kFirstReportPatience);
     if (seat.asks()) next = std::min(next, std::max(gpu->moved_at, seat.wanted_at) + kRoomPatience);
-    if (seat.asks() && may_be_possible(*gpu, seat)) next = std::min(next, seat.wanted_at + kForeignPatience);
+    if (seat.asks() && may_have_left(*gpu, seat)) next = std::min(next, seat.wanted_at + kForeignPatience);
+    if (seat.asks() && may_not_come(*gpu, seat)) next = std::min(next, gpu->unseen_until);
     if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) next = std::min(next, impatient_at(*gpu, seat));
     if (seat.obstacle == MemoryObstacle::kNothingMoves && seat.turn != TurnKind::kHolding)
       next = std::min(next, seat.retry_at);

@@ -160,8 +160,10 @@ class Residency {
   void add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve);
   void set_reserve(GpuIndex gpu, std::uint64_t reserve);
   // What the GPU's memory holds besides what seats report: other programs, the contexts of ours. True: that is other
-  // than before. `seen_at`: when that was last seen to be still true; by default, it is.
-  bool set_foreign(TimePoint now, GpuIndex gpu, std::uint64_t bytes, TimePoint seen_at = TimePoint::max());
+  // than before. `seen_at`: when that was last seen to be still true; by default, it is. `unseen`: so much of it never
+  // was, and is there no more at `unseen_until` if it has not come by then.
+  bool set_foreign(TimePoint now, GpuIndex gpu, std::uint64_t bytes, TimePoint seen_at = TimePoint::max(),
+                   std::uint64_t unseen = 0, TimePoint unseen_until = {});
   // Whether somebody waits to know whether it is: look at once.
   bool awaits_look(GpuIndex gpu) const;
   // Nobody is evicted for anybody's sake: allocations beyond what is free are refused.
@@ -207,6 +209,8 @@ class Residency {
   std::uint64_t overdue(TimePoint now, GpuIndex gpu) const;
   std::uint64_t capacity(GpuIndex gpu) const;
   bool has(SeatId seat) const { return find(seat) != nullptr; }
+  // It may have been there before anybody asked, and has not said yet what it has.
+  bool may_be_back(SeatId seat) const;
   GpuMemory view(GpuIndex gpu) const;
   // None: there is no such seat.
   std::optional<SeatMemory> view(SeatId seat) const;
@@ -283,6 +287,8 @@ class Residency {
     std::uint64_t reserve = 0;
     std::uint64_t foreign = 0;
     TimePoint foreign_seen_at = TimePoint::max();
+    std::uint64_t unseen = 0;  // of `foreign`
+    TimePoint unseen_until{};
     std::uint64_t returning = 0;
     TimePoint returning_until{};
     bool free_only = false;
@@ -332,8 +338,9 @@ class Residency {
   // `foreign`: if what is not ours were so much.
   bool is_possible(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const;
   bool is_possible(const Gpu& gpu, const Seat& seat) const { return is_possible(gpu, seat, gpu.foreign); }
-  // Only what is not ours is in its way, and that may be less by now.
-  bool may_be_possible(const Gpu& gpu, const Seat& seat) const;
+  // Only what is not ours is in its way, and that may be less by now; or it is only expected.
+  bool may_have_left(const Gpu& gpu, const Seat& seat) const;
+  bool may_not_come(const Gpu& gpu, const Seat& seat) const;
   std::vector<Seat*> in_order(Gpu& gpu, std::span<const Turn> turns) const;
   std::uint64_t aim(const Gpu& gpu, const std::vector<Seat*>& order) const;
   static void deal(std::vector<Share>& shares, std::uint64_t left);

@@ -86,6 +86,32 @@ TEST(Residency, WhatNobodyCanGiveUpObstructsAfterAWhile) {
   EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
 }
 
+// Now and then there is a little more for it, and never enough.
+TEST(Residency, CrumbsDoNotKeepWhoIsObstructedWaiting) {
+  constexpr std::uint64_t kCrumb = std::uint64_t{2} << 20;
+  Desk desk;
+  std::uint64_t foreign = kGiB;
+  desk.planner.set_foreign(desk.now, kGpu, foreign);
+  desk.open_two(0, 0, 30);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  desk.has(2, 10, 41);
+  desk.settle();
+  const TimePoint since = desk.now;
+  const std::uint64_t room = desk.bounds[2].room;
+  std::optional<MemoryObstacle> found;
+  while (!found && desk.now < since + 2 * kHolderPatience) {
+    desk.now += 250ms;
+    desk.planner.set_foreign(desk.now, kGpu, foreign -= kCrumb);
+    desk.plan();
+    found = obstacle_of(desk, 2);
+    if (!found) desk.say(2);
+    if (!found) found = obstacle_of(desk, 2);
+  }
+  EXPECT_GT(desk.bounds[2].room, room);
+  EXPECT_EQ(found, MemoryObstacle::kOtherTenants);
+  EXPECT_EQ(desk.now, since + kHolderPatience);
+}
+
 TEST(Residency, OtherProgramsObstructAfterAWhile) {
   Desk desk;
   desk.open(1);

@@ -166,9 +166,13 @@ bool Residency::is_possible(const Gpu& gpu, const Seat& seat, std::uint64_t fore
   return seat.want_commitment <= minus(commitment_capacity(gpu, on_gpu, Needs::kAllocated), others);
 }
 
-bool Residency::may_be_possible(const Gpu& gpu, const Seat& seat) const {
+bool Residency::may_have_left(const Gpu& gpu, const Seat& seat) const {
   const bool was_seen = gpu.foreign_seen_at > seat.wanted_at;
   return !was_seen && now_ - seat.wanted_at < kForeignPatience && is_possible(gpu, seat, 0);
+}
+
+bool Residency::may_not_come(const Gpu& gpu, const Seat& seat) const {
+  return now_ < gpu.unseen_until && is_possible(gpu, seat, minus(gpu.foreign, gpu.unseen));
 }
 
 // Its seats, nearest turn first.
@@ -367,7 +371,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
   if (seat.asks()) {
     const bool has_commitment = commitment >= seat.want_commitment;
     const bool has_all = has_commitment && room >= seat.want_room;
-    const bool is_hopeless = !is_possible(gpu, seat) && !may_be_possible(gpu, seat);
+    const bool is_hopeless = !is_possible(gpu, seat) && !may_have_left(gpu, seat) && !may_not_come(gpu, seat);
     refused = !has_all && (is_hopeless || now_ - std::max(gpu.moved_at, seat.wanted_at) >= kRoomPatience);
     // Without a lease it may never be its turn: it asks again when it holds one.
     const bool holds = seat.turn == TurnKind::kHolding;
@@ -383,8 +387,8 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
   }
   const bool changes = seat.bounds.empty() || room != seat.told_room() || commitment != seat.told_commitment();
   const bool is_full = seat.bounds.size() > kMaxBoundsUnderWay;
-  if (changes && !is_full && room > seat.told_room() && seat.lacking_since != TimePoint::max())
-    seat.lacking_since = now_;  // something comes
+  if (changes && !is_full && room >= seat.told_room() + kLeastRaise && seat.lacking_since != TimePoint::max())
+    seat.lacking_since = now_;  // something comes, and more than crumbs
   if (!answer && (!changes || is_full)) return;
   if (is_full) {  // it is answered, with what it was told already
     room = seat.told_room();

@@ -170,7 +170,7 @@ std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving,
   if (memory.is_bounded() && !memory.pager.is_prepared() && memory.pager.bounds().committed() != 0 &&
       moving.unprepared < kMostPreparations && memory.pager.prepare(nullptr) != cuda::CUDA_SUCCESS)
     ++moving.unprepared;
-  prepare_now(memory, moving);
+  next = sooner(next, prepare_now(memory, moving, time));
   std::optional<base::Duration> job;
   if (moving.eviction != nullptr) {
     job = step_eviction(memory, moving, time);
@@ -327,6 +327,8 @@ std::optional<base::Duration> Mover::step_restoration(SeatMemory& memory, Moving
   if (moving.restoration->restored_bytes() != restored) {
     moving.starved_since = {};
     moving.retry_after = 0ns;
+    // It may end here for want of room. What the daemon is not told of is other programs', as far as it can see.
+    memory.changed.store(true, std::memory_order_release);
   }
   if (state == JobState::kRunning) return 0ns;
   if (state == JobState::kWaiting) {
@@ -404,22 +406,28 @@ void Mover::want_host(SeatMemory& memory, std::uint64_t bytes) {
   memory.lender.want(bytes > has ? bytes - has : 0);
 }
 
-void Mover::prepare_now(SeatMemory& memory, Moving& moving) {
-  const std::uint64_t bytes = moving.to_prepare.load(std::memory_order_relaxed);
-  if (bytes == 0 || moving.restoration != nullptr) return;
-  // What is missing is asked for, and pinned as it comes, each time that we are woken; until there is enough, or the
-  // eviction takes over.
-  if (moving.eviction == nullptr) {
-    const std::uint64_t ahead = host_ahead(memory, moving, bytes);
-    want_host(memory, ahead);
-    if (memory.pager.prepare_host(ahead) < ahead) return;
+std::optional<base::Duration> Mover::prepare_now(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  if (const std::uint64_t told = moving.to_prepare.exchange(0, std::memory_order_relaxed); told != 0) {
+    moving.preparing = told;
+    moving.prepare_until = time + kHintHolds;
   }
-  moving.to_prepare.store(0, std::memory_order_relaxed);
+  if (moving.preparing == 0) return std::nullopt;
+  // What is missing is asked for, and pinned as it comes, each time that we are woken; until there is enough, or the
+  // eviction takes over. If there is none, others may need what has come.
+  bool is_over = moving.eviction != nullptr || time >= moving.prepare_until;
+  if (!is_over && moving.restoration == nullptr) {
+    const std::uint64_t ahead = host_ahead(memory, moving, moving.preparing);
+    want_host(memory, ahead);
+    is_over = memory.pager.prepare_host(ahead) >= ahead;
+  }
+  if (!is_over) return moving.prepare_until - time;
+  moving.preparing = 0;
+  return std::nullopt;
 }
 
 // What an eviction or its preparation has asked for is not to be done without.
 std::optional<base::Duration> Mover::return_host_memory(SeatMemory& memory, Moving& moving, base::TimePoint time) {
-  if (moving.eviction != nullptr || moving.to_prepare.load(std::memory_order_relaxed) != 0) return std::nullopt;
+  if (moving.eviction != nullptr || moving.preparing != 0) return std::nullopt;
   std::optional<base::Duration> next;
   if (moving.return_at > time) {
     next = moving.return_at - time;

@@ -96,9 +96,11 @@ class Mover {
     base::TimePoint reported_at{};
     std::uint64_t reported_used = 0;
     bool report_now = false;
-    std::uint32_t paused = 0;  // under pause_mutex_
-    bool idle = true;          // under pause_mutex_
-    std::atomic<std::uint64_t> to_prepare{0};
+    std::uint32_t paused = 0;                  // under pause_mutex_
+    bool idle = true;                          // under pause_mutex_
+    std::atomic<std::uint64_t> to_prepare{0};  // as told; the mover takes it
+    std::uint64_t preparing = 0;               // for an eviction of so much
+    base::TimePoint prepare_until{};
     // Managed memory.
     std::atomic<std::uint64_t> to_leave{0};
     std::uint64_t left_epoch = 0;  // of the lease during which it was told to
@@ -119,7 +121,7 @@ class Mover {
   void end_eviction(SeatMemory& memory, Moving& moving);
   static std::uint64_t host_ahead(const SeatMemory& memory, const Moving& moving, std::uint64_t bytes);
   static void want_host(SeatMemory& memory, std::uint64_t bytes);
-  void prepare_now(SeatMemory& memory, Moving& moving);
+  std::optional<base::Duration> prepare_now(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> return_host_memory(SeatMemory& memory, Moving& moving, base::TimePoint time);
   std::optional<base::Duration> move_managed(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> report(SeatMemory& memory, Moving& moving, base::TimePoint now);

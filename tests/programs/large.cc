@@ -5,7 +5,7 @@
 // itself, two handles next to each other, and with --churn 1 move to other addresses now and then. With --allocator
 // managed they are managed memory, and with --watch 1 the program says at the end how often its first block was asked
 // to leave the GPU, and to come back. --ballast-kib N: beside them, so much that is uploaded once, of which no two
-// words are alike.
+// words are alike, in --ballast-pieces N allocations.
 #include <unistd.h>
 
 #include <atomic>
@@ -116,15 +116,21 @@ class Large {
     if (count == 0) return;
     std::uint32_t word = 1;
     for (std::uint64_t i = 0; i < count; ++i) ballast_.push_back(word = word * 1664525 + 1013904223);
-    GPUMUX_CALL(api_.cuMemAlloc_v2(&ballast_data_, count * 4));
-    GPUMUX_CALL(api_.cuMemcpyHtoD_v2(ballast_data_, ballast_.data(), count * 4));
+    ballast_data_.resize(options_.number("ballast-pieces"));
+    for (std::size_t i = 0; i < ballast_data_.size(); ++i) {
+      GPUMUX_CALL(api_.cuMemAlloc_v2(&ballast_data_[i], piece_words() * 4));
+      GPUMUX_CALL(api_.cuMemcpyHtoD_v2(ballast_data_[i], ballast_.data() + i * piece_words(), piece_words() * 4));
+    }
   }
+  std::size_t piece_words() const { return ballast_.size() / ballast_data_.size(); }
   std::uint64_t check_ballast(std::uint64_t digest) {
     if (ballast_.empty()) return digest;
     std::vector<std::uint32_t> words(ballast_.size());
-    GPUMUX_CALL(api_.cuMemcpyDtoH_v2(words.data(), ballast_data_, words.size() * 4));
+    for (std::size_t i = 0; i < ballast_data_.size(); ++i) {
+      GPUMUX_CALL(api_.cuMemcpyDtoH_v2(words.data() + i * piece_words(), ballast_data_[i], piece_words() * 4));
+      GPUMUX_CALL(api_.cuMemFree_v2(ballast_data_[i]));
+    }
     if (words != ballast_) wrong("the ballast is not what it was");
-    GPUMUX_CALL(api_.cuMemFree_v2(ballast_data_));
     return hash(words.data(), words.size() * 4, digest);
   }
 
@@ -208,7 +214,7 @@ class Large {
   Kernels kernels_;
   CUstream stream_ = nullptr;
   CUdeviceptr sum_ = 0;
-  CUdeviceptr ballast_data_ = 0;
+  std::vector<CUdeviceptr> ballast_data_;
   std::vector<std::uint32_t> ballast_;
   std::vector<BlockOfMemory> blocks_;
   std::unique_ptr<Watcher> watcher_;
@@ -227,6 +233,7 @@ int main(int argc, char** argv) {
                          {"step-us", "0"},
                          {"churn", "0"},
                          {"ballast-kib", "0"},
+                         {"ballast-pieces", "1"},
                          {"allocator", "malloc"},
                          {"watch", "0"},
                          {"hold", "0"}});

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: what the drainer has seen before a Revoke is not said after it. Method: a drainer over a GPU that is
+// arithmetic; the test takes the agent's part, between a look at the GPU and what follows from it.
+#include "shim/drainer.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <optional>
+#include <thread>
+
+#include "os/futex.h"
+#include "os/system_clock.h"
+#include "shim/fake_gpu.h"
+#include "shim/real_driver.h"
+
+namespace gpumux::shim {
+
+constinit cuda::Driver g_driver;
+constinit std::atomic<bool> g_driver_loaded{false};
+
+void load_real_driver() {
+  FakeGpu::fill(g_driver);
+  g_driver_loaded.store(true, std::memory_order_release);
+}
+
+namespace {
+
+using namespace std::chrono_literals;
+
+class NoPort final : public client::SeatPort {
+ public:
+  void on_connected(const wire::Welcome&, bool) override {}
+  void announce_seats() override {}
+  void on_message(const wire::DaemonMessage&) override {}
+  void on_host_lent(const wire::HostLent&, os::FileDescriptor) override {}
+  void on_lost() override {}
+  void on_ungated(const std::string&) override {}
+};
+
+// How often the GPU has been asked whether a stream is done.
+class Queries {
+ public:
+  void count() {
+    count_.fetch_add(1);
+    os::futex_wake(count_, os::FutexScope::kProcess);
+  }
+  void await(std::uint32_t many) {
+    for (std::uint32_t seen = count_; seen < many; seen = count_)
+      os::futex_wait(count_, seen, 1ms, os::FutexScope::kProcess);
+  }
+  std::uint32_t now() const { return count_; }
+
+ private:
+  std::atomic<std::uint32_t> count_{0};
+};
+
+// A member of a gang is let through after it had drained, and what is left of its permits is taken back. The drainer
+// has looked before that, and found nothing; it comes to say so when a submission has been made that was let through
+// meanwhile, and the gate has closed again.
+TEST(Drainer, DoesNotSayOfARevocationWhatItSawBeforeIt) {
+  constexpr std::uint64_t kEpoch = 7;
+  const cuda::Driver& gpu_driver = driver();
+  FakeGpu& gpu = FakeGpu::get();
+  wire::LeasePage page{};
+  page.slots[0].epoch.store(kEpoch);
+  gate::Gate gate(
+      page, [](void*, std::uint32_t) {}, nullptr);
+  Seats seats(gpu_driver);
+  LockModes lock_modes(std::nullopt);
+  NoPort port;
+  client::Agent agent({}, port);
+  bool opened = false;
+  cuda::CUcontext context = nullptr;
+  ASSERT_EQ(gpu_driver.cuCtxCreate_v2(&context, 0, 0), cuda::CUDA_SUCCESS);
+  ASSERT_EQ(seats.open(0, opened), 0u);
+  cuda::CUstream before = nullptr;
+  cuda::CUstream after = nullptr;
+  for (cuda::CUstream* stream : {&before, &after})
+    ASSERT_EQ(gpu_driver.cuStreamCreate(stream, cuda::CU_STREAM_NON_BLOCKING), cuda::CUDA_SUCCESS);
+  seats.streams(0).note(context, before);  // and what it ran is done
+
+  Queries queries;
+  gpu.after_query = [&queries] { queries.count(); };
+  // A Revoke, and the gate is closed.
+  const auto revoke = [&] {
+    Seats::Locked locked(seats);
+    ++locked[0].closings;
+    locked[0].closing = Closing::kDraining;
+    locked[0].closing_epoch = kEpoch;
+    locked[0].closing_since = os::SystemClock().now() - 1h;  // looks are far apart: none is only half a one
+  };
+  revoke();
+  Drainer drainer(gate, seats, lock_modes, agent);
+  std::optional<client::Agent::Announcement> nothing_is_said(std::in_place, agent);
+  ASSERT_TRUE(drainer.start());
+  queries.await(1);
+  // Waits until the look is over, as a thread does that is let through.
+  seats.streams(0).note(context, after);
+  gpu.set_work(1h);
+  void* parameters[] = {nullptr};
+  ASSERT_EQ(gpu_driver.cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, after, parameters, nullptr), cuda::CUDA_SUCCESS);
+  revoke();
+  const std::uint32_t seen = queries.now();
+  nothing_is_said.reset();
+  // It looks again, or has come to the end.
+  const auto closing = [&seats] {
+    Seats::Locked locked(seats);
+    return locked[0].closing;
+  };
+  while (queries.now() < seen + 2 && closing() == Closing::kDraining) std::this_thread::yield();
+  EXPECT_EQ(closing(), Closing::kDraining) << "it works still";
+}
+
+}  // namespace
+}  // namespace gpumux::shim
