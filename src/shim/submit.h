@@ -213,7 +213,12 @@ inline cuda::CUresult synchronise(cuda::Entry, Place place, cuda::CUresult (*fun
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
   const cuda::CUresult result = function(arguments...);
-  if (tenant_if_any() != nullptr) synchronised(place);
+  if (tenant_if_any() == nullptr) return result;
+  if (result == cuda::CUDA_SUCCESS) {
+    synchronised(place);
+  } else {
+    synchronised(Anywhere());  // nothing is known to be done
+  }
   return result;
 }
 
