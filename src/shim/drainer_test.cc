@@ -66,7 +66,7 @@ TEST(Drainer, DoesNotSayOfARevocationWhatItSawBeforeIt) {
   page.slots[0].epoch.store(kEpoch);
   gate::Gate gate(
       page, [](void*, std::uint32_t) {}, nullptr);
-  Seats seats(gpu_driver);
+  static Seats& seats = *new Seats(gpu_driver);  // those opened live as long as the process
   LockModes lock_modes(std::nullopt);
   NoPort port;
   client::Agent agent({}, port);
@@ -104,7 +104,7 @@ TEST(Drainer, DoesNotSayOfARevocationWhatItSawBeforeIt) {
   const std::uint32_t seen = queries.now();
   nothing_is_said.reset();
   // It looks again, or has come to the end.
-  const auto closing = [&seats] {
+  const auto closing = [] {
     Seats::Locked locked(seats);
     return locked[0].closing;
   };
