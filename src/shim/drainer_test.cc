@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what the drainer has seen before a Revoke is not said after it. Method: a drainer over a GPU that is
-// arithmetic; the test takes the agent's part, between a look at the GPU and what follows from it.
+// Goal: what the drainer has seen before a Revoke is not said after it, and it looks when it should. Method: a drainer
+// over a GPU that is arithmetic; the test takes the agent's part, between a look at the GPU and what follows from it.
 #include "shim/drainer.h"
 
 #include <gtest/gtest.h>
@@ -15,14 +15,6 @@
 #include "shim/real_driver.h"
 
 namespace gpumux::shim {
-
-constinit cuda::Driver g_driver;
-constinit std::atomic<bool> g_driver_loaded{false};
-
-void load_real_driver() {
-  FakeGpu::fill(g_driver);
-  g_driver_loaded.store(true, std::memory_order_release);
-}
 
 namespace {
 
@@ -110,6 +102,35 @@ TEST(Drainer, DoesNotSayOfARevocationWhatItSawBeforeIt) {
   };
   while (queries.now() < seen + 2 && closing() == Closing::kDraining) std::this_thread::yield();
   EXPECT_EQ(closing(), Closing::kDraining) << "it works still";
+}
+
+// A program that has turned out to go on at once each time that it has waited.
+TEST(Drainer, IsWokenByOneWaitInSoMany) {
+  wire::LeasePage page{};
+  gate::Gate gate(
+      page, [](void*, std::uint32_t) {}, nullptr);
+  static Seats& seats = *new Seats(driver());
+  LockModes lock_modes(std::nullopt);
+  NoPort port;
+  client::Agent agent({}, port);
+  bool opened = false;
+  cuda::CUcontext context = nullptr;
+  cuda::CUstream stream = nullptr;
+  ASSERT_EQ(driver().cuCtxCreate_v2(&context, 0, 0), cuda::CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuStreamCreate(&stream, cuda::CU_STREAM_NON_BLOCKING), cuda::CUDA_SUCCESS);
+  ASSERT_EQ(seats.open(0, opened), 0u);
+  seats.streams(0).note(context, stream);
+  Queries queries;
+  FakeGpu::get().after_query = [&queries] { queries.count(); };
+  Drainer drainer(gate, seats, lock_modes, agent);
+  ASSERT_TRUE(drainer.start());
+  page.slots[0].word.store(wire::kGranted | wire::kExclusive | wire::kContended);
+  seats.waits_to_skip(0) = 2;
+  drainer.synchronised(0);
+  drainer.synchronised(0);
+  EXPECT_EQ(seats.waits_to_skip(0), 0u);
+  drainer.synchronised(0);
+  queries.await(1);  // it looks
 }
 
 }  // namespace

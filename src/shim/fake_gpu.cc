@@ -6,8 +6,19 @@
 #include <vector>
 
 #include "os/system_clock.h"
+#include "shim/real_driver.h"
 
 namespace gpumux::shim {
+
+// In place of the real driver's, in whatever is linked with this.
+constinit cuda::Driver g_driver;
+constinit std::atomic<bool> g_driver_loaded{false};
+
+void load_real_driver() {
+  FakeGpu::fill(g_driver);
+  g_driver_loaded.store(true, std::memory_order_release);
+}
+
 namespace {
 
 using namespace cuda;

@@ -33,14 +33,6 @@
 
 namespace gpumux::shim {
 
-constinit cuda::Driver g_driver;
-constinit std::atomic<bool> g_driver_loaded{false};
-
-void load_real_driver() {
-  FakeGpu::fill(g_driver);
-  g_driver_loaded.store(true, std::memory_order_release);
-}
-
 namespace {
 
 using namespace std::chrono_literals;

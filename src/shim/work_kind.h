@@ -25,7 +25,8 @@ class WorkKindOf {
   WorkKindOf& with(std::size_t bytes) { return times(bytes); }
   WorkKindOf& with(const cuda::CUlaunchConfig* config) {
     if (config == nullptr) return *this;
-    return times(config->gridDimX).times(config->gridDimY).times(config->gridDimZ).times(config->blockDimX);
+    times(config->gridDimX).times(config->gridDimY).times(config->gridDimZ);
+    return times(config->blockDimX).times(config->blockDimY).times(config->blockDimZ).times(config->sharedMemBytes);
   }
   WorkKindOf& with(const cuda::CUDA_MEMCPY2D* copy) {
     return copy == nullptr ? *this : times(copy->WidthInBytes).times(copy->Height);

@@ -4,21 +4,17 @@
 #include "daemon/jobs/job_queue.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <stdexcept>
+
+#include "daemon/test_support.h"
+#include "os/system_clock.h"
 
 namespace gpumux::daemon {
 namespace {
 
 using namespace std::chrono_literals;
 using sched::jobs::JobId;
-
-class SteadyClock final : public base::Clock {
- public:
-  base::TimePoint now() const override { return base::TimePoint(std::chrono::steady_clock::now().time_since_epoch()); }
-};
 
 class NoPrograms final : public JobPrograms {
  public:
@@ -31,11 +27,8 @@ class NoPrograms final : public JobPrograms {
 class Queue : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = std::filesystem::temp_directory_path() / "job-queue-XXXXXX";
-    ASSERT_NE(::mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     queue_.emplace(io_, clock_);
-    queue_->open({.state_dir = folder_ + "/state", .runtime_dir = folder_ + "/run", .is_private = true},
+    queue_->open({.state_dir = folder_.path() + "/state", .runtime_dir = folder_.path() + "/run", .is_private = true},
                  {{.uuid = "GPU-0", .capacity = 1 << 30, .is_served = true}}, {}, programs_);
     ASSERT_EQ(queue_->unavailable(), "");
     queue_->set_paused(true, [this](const base::Status& status) { is_paused_ = status.has_value(); });
@@ -45,7 +38,6 @@ class Queue : public ::testing::Test {
   void TearDown() override {
     if (queue_) queue_->close();
     queue_.reset();
-    std::filesystem::remove_all(folder_);
   }
 
   bool run_until(const std::function<bool()>& condition) {
@@ -64,9 +56,9 @@ class Queue : public ::testing::Test {
   }
 
   boost::asio::io_context io_;
-  SteadyClock clock_;
+  os::SystemClock clock_;
   NoPrograms programs_;
-  std::string folder_;
+  testing::TemporaryDirectory folder_;
   std::optional<JobQueue> queue_;
   bool is_paused_ = false;
 };
