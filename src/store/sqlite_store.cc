@@ -76,41 +76,74 @@ constexpr const char* kColumns =
     "array_limit, state, outcome, attempt, given, ord, priority, held, ran, submitted_at, started_at, ended_at, "
     "exit_status, note";
 
-StoredJob read_job(SQLite::Statement& row) {
-  int at = 0;
-  const auto next = [&] { return row.getColumn(at++).getInt64(); };
-  const auto next_text = [&] { return row.getColumn(at++).getString(); };
-  const auto next_unsigned = [&] { return static_cast<std::uint32_t>(next()); };
-  StoredJob job;
-  job.spec.id = job.core.job = JobId{as_unsigned(next())};
-  job.spec.uid = next_unsigned();
-  job.token = next_text();
-  job.name = next_text();
-  job.spec.gpus = gpu_set(next_text());
-  job.spec.gpu_count = next_unsigned();
-  job.spec.memory = as_unsigned(next());
-  job.spec.time_limit = base::Duration(next());
-  job.spec.on_limit = static_cast<sched::jobs::OnLimit>(next());
-  job.spec.exclusive = next() != 0;
-  job.spec.requeue = next() != 0;
-  job.spec.array = JobId{as_unsigned(next())};
-  job.spec.array_index = next_unsigned();
-  job.spec.array_limit = next_unsigned();
-  job.core.state = static_cast<JobState>(next());
-  job.core.outcome = static_cast<sched::jobs::Outcome>(next());
-  job.core.attempt = next_unsigned();
-  job.core.gpus = gpu_set(next_text());
-  job.spec.order = job.core.order = as_unsigned(next());
-  job.spec.priority = job.core.priority = static_cast<std::int32_t>(next());
-  job.spec.held = job.core.held = next() != 0;
-  job.core.ran = base::Duration(next());
-  job.submitted_at = next();
-  job.started_at = next();
-  job.ended_at = next();
-  job.exit_status = static_cast<int>(next());
-  job.note = next_text();
-  return job;
-}
+// A query whose rows are jobs, read straight from SQLite: lists have a hundred thousand of them with 27 columns each,
+// and an object for each column costs as much as the reading.
+class SelectJobs {
+ public:
+  // `rest`: what follows "SELECT ... FROM jobs".
+  SelectJobs(const SQLite::Database& db, const std::string& rest) : db_(db.getHandle()) {
+    const std::string sql = "SELECT " + std::string(kColumns) + " FROM jobs " + rest;
+    check(sqlite3_prepare_v2(db_, sql.c_str(), -1, &statement_, nullptr));
+  }
+  ~SelectJobs() { sqlite3_finalize(statement_); }
+  SelectJobs(const SelectJobs&) = delete;
+  SelectJobs& operator=(const SelectJobs&) = delete;
+
+  void bind(int place, std::int64_t value) { check(sqlite3_bind_int64(statement_, place, value)); }
+  std::optional<StoredJob> next() {
+    const int code = sqlite3_step(statement_);
+    if (code == SQLITE_ROW) return read();
+    if (code != SQLITE_DONE) check(code);
+    return std::nullopt;
+  }
+
+ private:
+  void check(int code) const {
+    if (code != SQLITE_OK) throw SQLite::Exception(db_, code);
+  }
+  StoredJob read() const {
+    int at = 0;
+    const auto next = [&] { return static_cast<std::int64_t>(sqlite3_column_int64(statement_, at++)); };
+    const auto next_unsigned = [&] { return static_cast<std::uint32_t>(next()); };
+    const auto next_text = [&] {
+      const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_, at));
+      const int size = sqlite3_column_bytes(statement_, at++);
+      return text == nullptr ? std::string() : std::string(text, static_cast<std::size_t>(size));
+    };
+    StoredJob job;
+    job.spec.id = job.core.job = JobId{as_unsigned(next())};
+    job.spec.uid = next_unsigned();
+    job.token = next_text();
+    job.name = next_text();
+    job.spec.gpus = gpu_set(next_text());
+    job.spec.gpu_count = next_unsigned();
+    job.spec.memory = as_unsigned(next());
+    job.spec.time_limit = base::Duration(next());
+    job.spec.on_limit = static_cast<sched::jobs::OnLimit>(next());
+    job.spec.exclusive = next() != 0;
+    job.spec.requeue = next() != 0;
+    job.spec.array = JobId{as_unsigned(next())};
+    job.spec.array_index = next_unsigned();
+    job.spec.array_limit = next_unsigned();
+    job.core.state = static_cast<JobState>(next());
+    job.core.outcome = static_cast<sched::jobs::Outcome>(next());
+    job.core.attempt = next_unsigned();
+    job.core.gpus = gpu_set(next_text());
+    job.spec.order = job.core.order = as_unsigned(next());
+    job.spec.priority = job.core.priority = static_cast<std::int32_t>(next());
+    job.spec.held = job.core.held = next() != 0;
+    job.core.ran = base::Duration(next());
+    job.submitted_at = next();
+    job.started_at = next();
+    job.ended_at = next();
+    job.exit_status = static_cast<int>(next());
+    job.note = next_text();
+    return job;
+  }
+
+  sqlite3* db_;
+  sqlite3_stmt* statement_ = nullptr;
+};
 
 // A statement that is to be used again: reset when this goes, so that it holds no lock on what it read.
 class Use {
@@ -351,15 +384,15 @@ class SqliteStore final : public JobStore {
 
   Result<StoredJob> find(JobId id) const override {
     return read<StoredJob>([&]() -> Result<StoredJob> {
-      SQLite::Statement query(read_db_, "SELECT " + std::string(kColumns) + " FROM jobs WHERE id = ?");
+      SelectJobs query(read_db_, "WHERE id = ?");
       query.bind(1, as_signed(id.value));
-      if (!query.executeStep()) return not_found(id);
-      StoredJob job = read_job(query);
+      std::optional<StoredJob> job = query.next();
+      if (!job) return not_found(id);
       SQLite::Statement after(read_db_,
                               "SELECT target, whole_array, need, fate FROM dependencies WHERE job = ? ORDER BY place");
       after.bind(1, as_signed(id.value));
-      while (after.executeStep()) job.spec.after.push_back(read_dependency(after, 0));
-      return job;
+      while (after.executeStep()) job->spec.after.push_back(read_dependency(after, 0));
+      return std::move(*job);
     });
   }
 
@@ -385,8 +418,7 @@ class SqliteStore final : public JobStore {
   Result<Page> page(const Query& query) const override {
     return read<Page>([&]() -> Result<Page> {
       const std::uint32_t at_most = std::clamp(query.at_most, 1u, kMaxPageJobs);
-      std::string sql = "SELECT " + std::string(kColumns) + " FROM jobs WHERE ";
-      sql += query.newest_first ? "id < ?1" : "id > ?1";
+      std::string sql = query.newest_first ? "WHERE id < ?1" : "WHERE id > ?1";
       // Written out, not bound: only so can the partial indexes be used.
       if (query.which == Query::Which::kUnfinished) sql += " AND state <> 8";
       if (query.which == Query::Which::kDone) sql += " AND state = 8";
@@ -394,7 +426,7 @@ class SqliteStore final : public JobStore {
       if (query.array) sql += " AND array = ?4 AND array <> 0";
       if (query.array_index) sql += " AND array_index = ?5";
       sql += query.newest_first ? " ORDER BY id DESC LIMIT ?2" : " ORDER BY id LIMIT ?2";
-      SQLite::Statement select(read_db_, sql);
+      SelectJobs select(read_db_, sql);
       const bool from_the_end = query.newest_first && query.beyond == sched::jobs::kNoJob;
       select.bind(1, from_the_end ? INT64_MAX : as_signed(query.beyond.value));
       select.bind(2, static_cast<std::int64_t>(at_most) + 1);
@@ -402,10 +434,10 @@ class SqliteStore final : public JobStore {
       if (query.array) select.bind(4, as_signed(query.array->value));
       if (query.array_index) select.bind(5, static_cast<std::int64_t>(*query.array_index));
       Page page;
-      while (select.executeStep()) {
+      while (auto job = select.next()) {
         page.more = page.jobs.size() == at_most;
         if (page.more) break;
-        page.jobs.push_back(read_job(select));
+        page.jobs.push_back(std::move(*job));
       }
       return page;
     });
@@ -415,8 +447,8 @@ class SqliteStore final : public JobStore {
     return read<std::vector<StoredJob>>([&]() -> Result<std::vector<StoredJob>> {
       SQLite::Transaction one_moment(read_db_);
       std::vector<StoredJob> all;
-      SQLite::Statement select(read_db_, "SELECT " + std::string(kColumns) + " FROM jobs WHERE state <> 8 ORDER BY id");
-      while (select.executeStep()) all.push_back(read_job(select));
+      SelectJobs select(read_db_, "WHERE state <> 8 ORDER BY id");
+      while (auto job = select.next()) all.push_back(std::move(*job));
       SQLite::Statement after(read_db_,
                               "SELECT d.job, d.target, d.whole_array, d.need, d.fate FROM jobs j JOIN dependencies d "
                               "ON d.job = j.id WHERE j.state <> 8 ORDER BY d.job, d.place");
