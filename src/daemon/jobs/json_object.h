@@ -8,6 +8,7 @@
 #include <concepts>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "daemon/jobs/json_fields.h"
 
@@ -15,9 +16,12 @@ namespace gpumux::daemon {
 
 class JsonObject {
  public:
-  // `text` outlives this; the object ends when this goes.
-  explicit JsonObject(std::string& text) : text_(text) { text_ += '{'; }
-  ~JsonObject() { text_ += '}'; }
+  // `text` outlives this; the object is in it when this has gone.
+  explicit JsonObject(std::string& text) : text_(text) { put("{"); }
+  ~JsonObject() {
+    put("}");
+    flush();
+  }
   JsonObject(const JsonObject&) = delete;
   JsonObject& operator=(const JsonObject&) = delete;
 
@@ -28,49 +32,72 @@ class JsonObject {
   }
   void flag(std::string_view name, bool value) {
     begin(name);
-    text_ += value ? "true" : "false";
+    put(value ? "true" : "false");
   }
   // One of our own, in which nothing needs to be escaped.
   void word(std::string_view name, std::string_view value) {
     begin(name);
-    text_.append(1, '"').append(value).append(1, '"');
+    put("\"");
+    put(value);
+    put("\"");
   }
   // Anybody's: any bytes.
   void text(std::string_view name, const std::string& value) {
     const auto is_plain = [](char c) { return c >= ' ' && c < 0x7f && c != '"' && c != '\\'; };
     if (std::all_of(value.begin(), value.end(), is_plain)) return word(name, value);
     begin(name);
-    text_ += text_json(value).dump();
+    put(text_json(value).dump());
   }
   template <class Numbers>
   void numbers(std::string_view name, const Numbers& values) {
     begin(name);
-    text_ += '[';
-    const std::size_t start = text_.size();
+    put("[");
+    bool is_first = true;
     for (const auto& value : values) {
-      if (text_.size() != start) text_ += ',';
+      if (!std::exchange(is_first, false)) put(",");
       append(value);
     }
-    text_ += ']';
+    put("]");
   }
   void json(std::string_view name, const nlohmann::json& value) {
     begin(name);
-    text_ += value.dump();
+    put(value.dump());
   }
 
  private:
   void begin(std::string_view name) {
-    if (text_.back() != '{') text_ += ',';
-    text_.append(1, '"').append(name).append("\":");
+    put(std::exchange(is_empty_, false) ? "\"" : ",\"");
+    put(name);
+    put("\":");
   }
   template <std::integral Number>
   void append(Number value) {
     char digits[24];
-    text_.append(digits, std::to_chars(digits, digits + sizeof digits, value).ptr);
+    put({digits, std::to_chars(digits, digits + sizeof digits, value).ptr});
   }
   void append(base::GpuIndex gpu) { append(gpu.value); }
 
+  // Pieces of some bytes each are gathered: telling a string of each costs more than the bytes.
+  void put(std::string_view piece) {
+    if (piece.size() > sizeof gathered_ - size_) {
+      flush();
+      if (piece.size() > sizeof gathered_) {
+        text_ += piece;
+        return;
+      }
+    }
+    std::copy(piece.begin(), piece.end(), gathered_ + size_);
+    size_ += piece.size();
+  }
+  void flush() {
+    text_.append(gathered_, size_);
+    size_ = 0;
+  }
+
   std::string& text_;
+  bool is_empty_ = true;
+  std::size_t size_ = 0;
+  char gathered_[1024];
 };
 
 }  // namespace gpumux::daemon
