@@ -6,22 +6,25 @@
 //   gpumux_queue_load SOCKET list TIMES TARGET            GET of an address: time for each, bytes
 //
 // Each client keeps one connection, and asks for the next thing when it has its answer.
-#include <sys/socket.h>
-#include <sys/un.h>
-#include <unistd.h>
-
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <thread>
 #include <vector>
 
 namespace {
 
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
 using Clock = std::chrono::steady_clock;
 
 [[noreturn]] void fail(const std::string& why) {
@@ -31,47 +34,39 @@ using Clock = std::chrono::steady_clock;
 
 class Connection {
  public:
-  explicit Connection(const std::string& path) : socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
-    const auto* plain = reinterpret_cast<const sockaddr*>(&address);
-    if (::connect(socket_, plain, sizeof address) != 0) fail("cannot connect to " + path);
+  explicit Connection(const std::string& path) : socket_(io_) {
+    boost::system::error_code error;
+    socket_.connect(path, error);
+    if (error) fail("cannot connect to " + path + ": " + error.message());
   }
-  ~Connection() { ::close(socket_); }
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
 
-  // The bytes of the answer's body; `first`: when its first byte came.
-  std::size_t ask(const std::string& request, const char* expected) {
-    for (std::size_t sent = 0; sent < request.size();) {
-      const ssize_t now = ::send(socket_, request.data() + sent, request.size() - sent, MSG_NOSIGNAL);
-      if (now <= 0) fail("the daemon has closed the connection");
-      sent += static_cast<std::size_t>(now);
+  // The bytes of the answer's body, which is read and not kept.
+  std::size_t ask(const std::string& request, unsigned expected) {
+    boost::system::error_code error;
+    asio::write(socket_, asio::buffer(request), error);
+    if (error) fail("cannot ask: " + error.message());
+    http::response_parser<http::buffer_body> answer;
+    answer.body_limit(boost::none);
+    http::read_header(socket_, buffer_, answer, error);
+    std::size_t bytes = 0;
+    while (!error && !answer.is_done()) {
+      answer.get().body().data = piece_.data();
+      answer.get().body().size = piece_.size();
+      http::read(socket_, buffer_, answer, error);
+      if (error == http::error::need_buffer) error = {};
+      bytes += piece_.size() - answer.get().body().size;
     }
-    answer_.clear();
-    std::size_t body = std::string::npos;
-    std::size_t wanted = 0;
-    char buffer[65536];
-    while (body == std::string::npos || answer_.size() < body + wanted) {
-      const ssize_t got = ::recv(socket_, buffer, sizeof buffer, 0);
-      if (got <= 0) fail("the daemon has closed the connection");
-      answer_.append(buffer, static_cast<std::size_t>(got));
-      if (body != std::string::npos) continue;
-      const std::size_t end = answer_.find("\r\n\r\n");
-      if (end == std::string::npos) continue;
-      body = end + 4;
-      const std::size_t length = answer_.find("Content-Length: ");
-      if (length == std::string::npos) fail("an answer without a length");
-      wanted = std::strtoul(answer_.c_str() + length + 16, nullptr, 10);
-    }
-    if (answer_.compare(9, 3, expected) != 0) fail("the daemon answers " + answer_.substr(0, 300));
-    return wanted;
+    if (error) fail("no answer: " + error.message());
+    if (answer.get().result_int() != expected)
+      fail("the daemon answers " + std::string(piece_.data(), std::min(bytes, std::size_t{300})));
+    return bytes;
   }
 
  private:
-  int socket_;
-  std::string answer_;
+  asio::io_context io_;
+  asio::local::stream_protocol::socket socket_;
+  boost::beast::flat_buffer buffer_;
+  std::array<char, 65536> piece_{};
 };
 
 std::string with_body(const std::string& body) {
@@ -100,7 +95,7 @@ void submit(const std::string& socket, int clients, int jobs, bool held) {
             "{\"arguments\": [\"true\"], \"directory\": \"/\", \"output\": \"/dev/null\", \"token\": \"" + token +
             "\", \"held\": " + (held ? "true" : "false") + ", \"environment\": [" + environment + "]}");
         const auto asked = Clock::now();
-        connection.ask(request, "201");
+        connection.ask(request, 201);
         times[static_cast<std::size_t>(client)].push_back(milliseconds(Clock::now() - asked));
       }
     });
@@ -120,7 +115,7 @@ void list(const std::string& socket, int times, const std::string& target) {
   std::size_t bytes = 0;
   for (int i = 0; i < times; ++i) {
     const auto asked = Clock::now();
-    bytes = connection.ask("GET " + target + " HTTP/1.1\r\nHost: gpumux\r\n\r\n", "200");
+    bytes = connection.ask("GET " + target + " HTTP/1.1\r\nHost: gpumux\r\n\r\n", 200);
     all.push_back(milliseconds(Clock::now() - asked));
   }
   std::sort(all.begin(), all.end());
