@@ -52,6 +52,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   void close() {
     open_ = false;
+    rest_ = nullptr;  // it may hold what waits for it
     done_with_body();
     boost::system::error_code ignored;
     stream_.socket().close(ignored);
@@ -157,44 +158,112 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     });
   }
 
+  template <class Message>
+  static void set_fields(Message& message, std::string_view type, bool keep) {
+    message.set(http::field::server, "gpumuxd");
+    message.set(http::field::content_type, type);
+    message.set(http::field::cache_control, "no-store");
+    message.keep_alive(keep);
+  }
+
+  void next_request(bool keep) {
+    if (!keep) return server_.remove(*this);
+    read();
+  }
+
+  // What a write is given to call: goes on unless the client has gone.
+  template <class Then>
+  auto when_written(Then then) {
+    return [self = shared_from_this(), then = std::move(then)](const boost::system::error_code& error,
+                                                               std::size_t) mutable {
+      self->writing_ = false;
+      if (!self->open_) return;
+      if (error) return self->server_.remove(*self);
+      then();
+    };
+  }
+
   void respond(ApiResponse answer, bool keep) {
     done_with_body();
     server_.last_used_ = now();
+    if (answer.rest) {
+      rest_ = std::move(answer.rest);
+      keep = keep && chunked_;  // its end says where the body ends
+      return begin_pieces("application/json", keep, [this, keep, text = std::move(answer.body)]() mutable {
+        send_piece(std::move(text), [this, keep] { send_rest(keep); });
+      });
+    }
     response_ = {};
     response_.result(answer.status);
-    response_.set(http::field::server, "gpumuxd");
-    response_.set(http::field::content_type, "application/json");
-    response_.set(http::field::cache_control, "no-store");
-    response_.keep_alive(keep);
+    set_fields(response_, "application/json", keep);
     response_.body() = std::move(answer.body);
-    permit_ = std::move(answer.permit);
     response_.prepare_payload();
     stream_.expires_after(kWriteTimeout);
-    http::async_write(stream_, response_,
-                      [self = shared_from_this(), keep](const boost::system::error_code& error, std::size_t) {
-                        if (!self->open_) return;
-                        if (error || !keep) return self->server_.remove(*self);
-                        self->permit_.reset();
-                        self->response_.body().clear();
-                        self->response_.body().shrink_to_fit();
-                        self->read();
-                      });
+    http::async_write(stream_, response_, when_written([this, keep] {
+                        response_.body().clear();
+                        response_.body().shrink_to_fit();
+                        next_request(keep);
+                      }));
   }
 
-  // ---- trace: a response without end, made of pieces
-  // -----------------------------------------------------------------------
+  // ---- responses that are made while they are sent
+
+  template <class Then>
+  void begin_pieces(std::string_view type, bool keep, Then then) {
+    head_ = {};
+    head_.version(chunked_ ? 11 : 10);
+    head_.chunked(chunked_);
+    set_fields(head_, type, keep);
+    head_writer_.emplace(head_);
+    writing_ = true;
+    stream_.expires_after(kWriteTimeout);
+    http::async_write_header(stream_, *head_writer_, when_written(std::move(then)));
+  }
+
+  template <class Then>
+  void send_piece(std::string text, Then then) {
+    if (text.empty()) return then();  // a chunk of nothing would be the end
+    piece_ = std::move(text);
+    writing_ = true;
+    stream_.expires_after(kWriteTimeout);
+    auto written = when_written(std::move(then));
+    if (!chunked_) return asio::async_write(stream_, asio::buffer(piece_), std::move(written));
+    asio::async_write(stream_, http::make_chunk(asio::buffer(piece_)), std::move(written));
+  }
+
+  void end_pieces(bool keep) {
+    piece_ = {};
+    if (!chunked_) return next_request(false);
+    writing_ = true;
+    stream_.expires_after(kWriteTimeout);
+    asio::async_write(stream_, http::make_chunk_last(), when_written([this, keep] { next_request(keep); }));
+  }
+
+  void send_rest(bool keep) {
+    const ApiPieces rest = rest_;  // stays for as long as it runs, whatever it leads to
+    rest([this, self = shared_from_this(), keep](base::Result<ApiPiece> piece) {
+      if (!open_) return;
+      if (!piece) {
+        log_warning("an API answer ends before its time",
+                    {{"uid", peer.uid}, {"pid", peer.pid}, {"why", piece.error().message()}});
+        return server_.remove(*this);
+      }
+      send_piece(std::move(piece->text), [this, keep, is_last = piece->is_last] {
+        if (!is_last) return send_rest(keep);
+        rest_ = nullptr;
+        end_pieces(keep);
+      });
+    });
+  }
 
   void start_trace(const ApiTrace& trace) {
     follow_ = trace.follow;
     cursor_ = trace.since == 0 ? 1 : trace.since;
-    piece_ = "HTTP/1.1 200 OK\r\nServer: gpumuxd\r\nContent-Type: application/x-ndjson\r\nCache-Control: no-store\r\n";
-    piece_ += chunked_ ? "Transfer-Encoding: chunked\r\n" : "";
-    piece_ += "Connection: close\r\n\r\n";
     if (follow_) {
       server_.followers_.insert(this);
       watch();
     }
-    write_piece();
+    begin_pieces("application/x-ndjson", false, [this] { send_trace(); });
   }
 
   // A follower says nothing more: whatever arrives, its end or anything else, ends it.
@@ -207,8 +276,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   void send_trace() {
     const TraceEntry* entry = server_.trace_.at_or_after(cursor_);
-    if (entry == nullptr && follow_) return;  // poked when there is more
-    if (entry != nullptr && entry->sequence > cursor_ && cursor_ > 1 && follow_ && caught_up_) {
+    if (entry == nullptr) return follow_ ? void() : end_pieces(false);  // poked when there is more
+    if (entry->sequence > cursor_ && cursor_ > 1 && follow_ && caught_up_) {
       log_warning("a follower of the trace reads too slowly and is cut off", {{"uid", peer.uid}, {"pid", peer.pid}});
       return server_.remove(*this);
     }
@@ -219,43 +288,15 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       caught_up_ = true;
       entry = server_.trace_.at_or_after(cursor_);
     }
-    finished_ = entry == nullptr && !follow_;
     writing_ = true;
     // The text takes longer to make than the copies, and the loop has better to do.
-    asio::post(server_.worker_,
-               [self = shared_from_this(), io = &server_.io_, entries, chunked = chunked_, last = finished_] {
-                 std::string piece = trace_piece(*entries, chunked, last);
-                 asio::post(*io, [self, piece = std::move(piece)]() mutable {
-                   if (!self->open_) return;
-                   self->piece_ = std::move(piece);
-                   self->write_piece();
-                 });
-               });
-  }
-
-  static std::string trace_piece(const std::vector<TraceEntry>& entries, bool chunked, bool last) {
-    std::string text;
-    for (const TraceEntry& entry : entries) append_json_line(text, entry);
-    if (chunked && !text.empty()) {
-      char length[20];
-      std::snprintf(length, sizeof length, "%zx\r\n", text.size());
-      text.insert(0, length);
-      text += "\r\n";
-    }
-    if (chunked && last) text += "0\r\n\r\n";
-    return text;
-  }
-
-  void write_piece() {
-    writing_ = true;
-    stream_.expires_after(kWriteTimeout);
-    asio::async_write(stream_, asio::buffer(piece_),
-                      [self = shared_from_this()](const boost::system::error_code& error, std::size_t) {
-                        self->writing_ = false;
-                        if (!self->open_) return;
-                        if (error || self->finished_) return self->server_.remove(*self);
-                        self->send_trace();
-                      });
+    asio::post(server_.worker_, [self = shared_from_this(), io = &server_.io_, entries] {
+      std::string text;
+      for (const TraceEntry& one : *entries) append_json_line(text, one);
+      asio::post(*io, [self, text = std::move(text)]() mutable {
+        if (self->open_) self->send_piece(std::move(text), [connection = self.get()] { connection->send_trace(); });
+      });
+    });
   }
 
   HttpServer& server_;
@@ -263,12 +304,13 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   http::response<http::string_body> response_;
-  std::shared_ptr<void> permit_;  // of the response
+  http::response<http::empty_body> head_;  // of one that is made of pieces
+  std::optional<http::response_serializer<http::empty_body>> head_writer_;
+  ApiPieces rest_;
   bool open_ = true;
   bool chunked_ = true;
   bool follow_ = false;
   bool writing_ = false;
-  bool finished_ = false;
   bool is_large_ = false;
   bool caught_up_ = false;  // has been sent something: from here on there may be no gap
   std::uint64_t cursor_ = 1;

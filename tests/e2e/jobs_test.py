@@ -11,6 +11,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import unittest
@@ -463,32 +464,43 @@ class Jobs(GpumuxTest):
         text, _ = self.ask("queue", "--json")
         self.assertEqual(len(json.loads(text)["jobs"]), 5)
 
-    def test_four_long_lists_at_once_are_enough(self):
-        job = self.submit("true", hold=True)
-        connections = [self.daemon.api.connect() for _ in range(6)]
-        limits = [10_001, 100_000, 50_000, 10_001, 10_001, 10_000]
-        for connection in connections:
+    def test_long_lists_are_sent_as_they_are_read(self):
+        array = self.submit("true", hold=True, array="1-5000")
+        target = "/v1/jobs?limit=100000"
+
+        def asked():
+            connection = self.daemon.api.connect()
             self.addCleanup(connection.close)
-            connection.request("GET", "/v1/daemon")
-            connection.getresponse().read()
-        # A daemon that stands still finds all of them when it goes on; each needs several of its turns.
-        self.daemon.process.send(signal.SIGSTOP)
-        try:
-            for connection, limit in zip(connections, limits):
-                connection.request("GET", f"/v1/jobs?limit={limit}")
-        finally:
-            self.daemon.process.send(signal.SIGCONT)
-        answers = [connection.getresponse() for connection in connections]
-        bodies = [answer.read().decode() for answer in answers]
-        self.assertEqual(sorted(answer.status for answer in answers[:5]), [200] * 4 + [503], bodies)
-        self.assertEqual(answers[5].status, 200, "as many as are always to be had")
-        for answer, body in zip(answers, bodies):
-            if answer.status == 503:
-                self.assertIn("10000 jobs at a time", body)
-            else:
-                self.assertEqual([listed["id"] for listed in json.loads(body)["jobs"]], [job])
-        for _ in range(5):
-            self.assertEqual(len(self.daemon.api.ask("GET", "/v1/jobs?limit=100000")["jobs"]), 1)
+            connection.request("GET", target)
+            return connection
+
+        def whole(answer):
+            jobs = json.loads(answer.read())
+            self.assertEqual([job["array_index"] for job in jobs["jobs"]], list(range(1, 5001)))
+            self.assertFalse(jobs["more"])
+
+        # As many as like, some of whom do not read, and some of whom go away in the middle.
+        idle = [asked() for _ in range(10)]
+        readers = [asked() for _ in range(10)]
+        for gone in [asked() for _ in range(5)]:
+            gone.getresponse().read(1000)
+            gone.close()
+        for reader in readers:
+            answer = reader.getresponse()
+            self.assertEqual((answer.status, answer.getheader("Transfer-Encoding")), (200, "chunked"))
+            whole(answer)
+            reader.request("GET", "/v1/jobs?limit=3")  # the connection is kept
+            self.assertEqual(len(json.loads(reader.getresponse().read())["jobs"]), 3)
+        for late in idle:
+            whole(late.getresponse())
+        with socket.socket(socket.AF_UNIX) as plain:  # knows nothing of chunks
+            plain.connect(self.daemon.api.path)
+            plain.sendall(f"GET {target} HTTP/1.0\r\n\r\n".encode())
+            with plain.makefile("rb") as file:
+                head, _, body = file.read().partition(b"\r\n\r\n")
+        self.assertNotIn(b"chunked", head)
+        self.assertEqual(len(json.loads(body)["jobs"]), 5000)
+        self.ask("cancel", str(array))
 
 
 class JobsWithLargeContexts(Jobs):

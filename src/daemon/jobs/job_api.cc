@@ -26,9 +26,7 @@ using core::JobId;
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t kDefaultPage = 1'000;
-// A list of all that a page may hold takes some 70 MB until it has been read.
-constexpr std::uint32_t kLargePage = 10'000;
-// Jobs whose standing is looked up in one go: about a millisecond of the loop.
+// Jobs whose standing is looked up in one go: a quarter of a millisecond of the loop.
 constexpr std::uint32_t kLookedAtOnce = 1024;
 constexpr Duration kLongestWait = 30s;
 constexpr std::size_t kLookupBytes = 65'536;
@@ -295,15 +293,21 @@ ApiAnswer JobApi::submit(const ApiRequest& request) {
 
 // ---- looking -----------------------------------------------------------------------------------------------
 
-// Read page by page on the pool; between two pages the loop says where each of them stands now.
+// Read and written page by page on the pool, while the client is sent what was written before; between reading and
+// writing the loop says where each job of a page stands now. Each step goes on when the next one has taken what it
+// made: of the longest list no more is in memory than a page of jobs and two of text, and a client that does not read
+// stops it. On the loop, but for what says otherwise.
 struct JobApi::Listing {
   Peer peer;
-  store::Query query;
-  std::uint32_t left = 0;
-  std::string body = "{\"jobs\": [";
+  store::Query query;                       // the next page; the reader's while one is read
+  std::uint32_t left = 0;                   // jobs that may still be read; the reader's, too
+  std::optional<Result<store::Page>> page;  // read, and not written yet
+  bool is_writing = false;
+  std::optional<Result<ApiPiece>> piece;  // written, and not asked for yet
+  std::string opening = "{\"jobs\": [";   // the writer's, as is the next
   bool is_first = true;
-  std::shared_ptr<void> permit;
-  ApiReply reply;
+  ApiReply reply;                               // has the first piece, and
+  std::function<void(Result<ApiPiece>)> asked;  // the others
 };
 
 ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
@@ -336,67 +340,87 @@ ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
   listing->query.beyond = JobId{*beyond};
   if (*array != 0) listing->query.array = JobId{*array};
   listing->left = static_cast<std::uint32_t>(*limit);
-  if (listing->left > kLargePage) {
-    const auto free =
-        std::find_if(large_lists_.begin(), large_lists_.end(), [](const auto& at) { return at.expired(); });
-    if (free == large_lists_.end())
-      return error_response({Code::kUnavailable, 0,
-                             "others read long lists at this moment: try again, or ask for " +
-                                 std::to_string(kLargePage) + " jobs at a time"});
-    listing->permit = std::make_shared<char>();
-    *free = listing->permit;
-  }
   const std::string user = decode_percent(query_value(query, "user").value_or(""));
   if (queue_.config().privacy == JobPrivacy::kOwn && !access_.may_change(peer)) listing->query.uid = peer.uid;
   return ApiLater([this, listing, user](ApiReply reply) {
     listing->reply = std::move(reply);
     asio::post(queue_.pool(), [this, listing, user] {
+      const auto uid = user.empty() ? Result<std::uint32_t>(0) : find_uid(user);
+      if (!uid) return list_was_read(listing, tl::unexpected(uid.error()));
       if (!user.empty()) {
-        const auto uid = find_uid(user);
-        if (!uid) {
-          return asio::post(io_, [listing, error = uid.error()] { listing->reply(error_response(error)); });
-        }
         // Others' jobs that are not shown: an empty list, as if there were none.
         if (listing->query.uid && *listing->query.uid != *uid) listing->left = 0;
         listing->query.uid = *uid;
       }
-      list_page(listing);
+      list_read(listing);
     });
   });
 }
 
 // On the pool.
-void JobApi::list_page(std::shared_ptr<Listing> listing) {
+void JobApi::list_read(std::shared_ptr<Listing> listing) {
   listing->query.at_most = std::clamp(listing->left, 1u, kLookedAtOnce);
   auto page = listing->left == 0 ? Result<store::Page>(store::Page{}) : queue_.store()->page(listing->query);
-  if (!page) {
-    return asio::post(io_, [listing, error = page.error()] { listing->reply(error_response(error)); });
+  if (page && !page->jobs.empty()) {
+    listing->left -= static_cast<std::uint32_t>(page->jobs.size());
+    listing->query.beyond = page->jobs.back().spec.id;
   }
-  auto found = std::make_shared<store::Page>(std::move(*page));
-  asio::post(io_, [this, listing, found] { list_look(listing, found); });
+  list_was_read(std::move(listing), std::move(page));
 }
 
-// On the loop.
-void JobApi::list_look(std::shared_ptr<Listing> listing, std::shared_ptr<store::Page> page) {
+void JobApi::list_was_read(std::shared_ptr<Listing> listing, Result<store::Page> page) {
+  asio::post(io_, [this, listing = std::move(listing), page = std::move(page)]() mutable {
+    listing->page = std::move(page);
+    list_go_on(std::move(listing));
+  });
+}
+
+void JobApi::list_go_on(std::shared_ptr<Listing> listing) {
+  const auto write_next = [&] {
+    if (listing->page && !listing->is_writing && !listing->piece) list_write(listing);
+  };
+  write_next();
+  if (!listing->piece || (!listing->reply && !listing->asked)) return;
+  Result<ApiPiece> piece = *std::exchange(listing->piece, std::nullopt);
+  write_next();
+  if (const auto asked = std::exchange(listing->asked, nullptr)) return asked(std::move(piece));
+  const ApiReply reply = std::exchange(listing->reply, nullptr);
+  if (!piece) return reply(error_response(piece.error()));
+  if (piece->is_last) return reply({200, std::move(piece->text)});
+  reply({200, std::move(piece->text), [this, listing](std::function<void(Result<ApiPiece>)> next) {
+           listing->asked = std::move(next);
+           list_go_on(listing);
+         }});
+}
+
+void JobApi::list_write(std::shared_ptr<Listing> listing) {
+  if (!*listing->page) {
+    listing->piece = tl::unexpected(std::exchange(listing->page, std::nullopt)->error());
+    return;
+  }
+  const auto page = std::make_shared<const store::Page>(std::move(**std::exchange(listing->page, std::nullopt)));
+  const bool is_last = !page->more || listing->left == 0 || page->jobs.empty();
+  if (!is_last) asio::post(queue_.pool(), [this, listing] { list_read(listing); });
   auto looks = std::make_shared<std::vector<std::pair<JobNow, Sight>>>();
   looks->reserve(page->jobs.size());
   for (const store::StoredJob& job : page->jobs) {
     looks->emplace_back(now_of(job.spec.id), sight(listing->peer, job.spec.uid));
   }
-  asio::post(queue_.pool(), [this, listing, page, looks] {
+  listing->is_writing = true;
+  asio::post(queue_.pool(), [this, listing, page, looks, is_last] {
+    std::string text = std::exchange(listing->opening, "");
     for (std::size_t i = 0; i < page->jobs.size(); ++i) {
       const auto& [now, seen] = (*looks)[i];
       if (seen == Sight::kNothing) continue;
-      if (!std::exchange(listing->is_first, false)) listing->body += ",\n";
-      append_job(listing->body, page->jobs[i], now, seen, *names_);
+      if (!std::exchange(listing->is_first, false)) text += ",\n";
+      append_job(text, page->jobs[i], now, seen, *names_);
     }
-    listing->left -= static_cast<std::uint32_t>(std::min<std::size_t>(page->jobs.size(), listing->left));
-    if (page->more && listing->left > 0 && !page->jobs.empty()) {
-      listing->query.beyond = page->jobs.back().spec.id;
-      return list_page(listing);
-    }
-    listing->body += std::string("], \"more\": ") + (page->more ? "true" : "false") + "}\n";
-    asio::post(io_, [listing] { listing->reply({200, std::move(listing->body), std::move(listing->permit)}); });
+    if (is_last) text += std::string("], \"more\": ") + (page->more ? "true" : "false") + "}\n";
+    asio::post(io_, [this, listing, text = std::move(text), is_last]() mutable {
+      listing->is_writing = false;
+      listing->piece = ApiPiece{std::move(text), is_last};
+      list_go_on(listing);
+    });
   });
 }
 

@@ -4,7 +4,6 @@
 // On the loop's thread; what takes time is done on the queue's pool.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <string_view>
 
@@ -40,8 +39,10 @@ class JobApi {
 
   Sight sight(const Peer& peer, std::uint32_t uid) const;
   JobNow now_of(sched::jobs::JobId job) const;
-  void list_page(std::shared_ptr<Listing> listing);
-  void list_look(std::shared_ptr<Listing> listing, std::shared_ptr<store::Page> page);
+  void list_read(std::shared_ptr<Listing> listing);
+  void list_was_read(std::shared_ptr<Listing> listing, base::Result<store::Page> page);
+  void list_go_on(std::shared_ptr<Listing> listing);
+  void list_write(std::shared_ptr<Listing> listing);
   void show_job(const Peer& peer, sched::jobs::JobId job, bool with_environment, ApiReply reply);
   void find_job(std::string_view which, std::function<void(base::Result<store::StoredJob>)> found);
   static base::Result<Name> parse_name(std::string_view text);
@@ -55,7 +56,6 @@ class JobApi {
   boost::asio::io_context& io_;
   JobQueue& queue_;
   const AccessRules& access_;
-  std::array<std::weak_ptr<void>, 4> large_lists_;  // that are being made, or sent
   std::shared_ptr<UserNames> names_ = std::make_shared<UserNames>();
 };
 
