@@ -207,12 +207,20 @@ std::uint64_t HostLender::give_up(std::uint64_t bytes) {
     const std::uint64_t id = lent.id;
     const bool orphan = lent.orphan;
     // Others may have it from now on: a stray pointer of the program's must not find it.
-    lent.kept = !orphan && port_.may_keep_host() && ::mprotect(lent.address, lent.bytes, PROT_NONE) == 0;
+    lent.kept = !orphan && !leaving_ && port_.may_keep_host() && ::mprotect(lent.address, lent.bytes, PROT_NONE) == 0;
     const bool kept = lent.kept;
     if (!kept) unmap(i);
     if (!orphan) port_.return_host(id, kept);
   }
   return given;
+}
+
+// When the process is about to end. The daemon may still lend by its number what is no longer here, and hears so.
+bool HostLender::forget_unused() {
+  const auto kept = std::find_if(lent_.begin(), lent_.end(), [](const Lent& lent) { return lent.kept; });
+  if (kept == lent_.end()) return give_up(1) != 0;
+  unmap(static_cast<std::size_t>(kept - lent_.begin()));
+  return true;
 }
 
 // One at a time, a few milliseconds: a job of the pager's may be under way.
@@ -225,17 +233,17 @@ bool HostLender::forget_one() {
     if (keeps_in_vain_) unmap(static_cast<std::size_t>(vain - lent_.begin()));
     return keeps_in_vain_;
   }
-  std::uint64_t id = 0;
+  std::optional<std::uint64_t> id;
   {
     const base::Locked locked(mutex_);
-    if (forget_.empty()) return false;
-    id = forget_.back();
+    if (!forget_.empty()) id = forget_.back();
   }
-  if (const std::size_t index = find_kept(id); index != lent_.size()) unmap(index);
+  if (!id) return leaving_ && forget_unused();
+  if (const std::size_t index = find_kept(*id); index != lent_.size()) unmap(index);
   {
     const base::Locked locked(mutex_);
     // A connection that was lost meanwhile has taken the question with it.
-    if (std::erase(forget_, id) == 0 || !forget_.empty()) return true;
+    if (std::erase(forget_, *id) == 0 || !forget_.empty()) return true;
   }
   port_.forgot_host(slot_);
   return true;

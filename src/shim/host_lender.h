@@ -61,6 +61,9 @@ class HostLender final : public pager::HostMemory {
 
   // Unmaps one chunk that is kept in vain. False: there is none.
   bool forget_one();
+  // Nothing is kept from now on, and what is kept, or at hand and unused, is kept in vain.
+  void leave() { leaving_ = true; }
+  bool has_any() const { return !lent_.empty(); }
 
   // From the daemon. No bytes: it has none now. No memory: it is kept here.
   void on_lent(const wire::HostLent& message, os::FileDescriptor memory);
@@ -90,6 +93,7 @@ class HostLender final : public pager::HostMemory {
   std::size_t find_kept(std::uint64_t id) const;
   bool take_kept(const wire::HostLent& message);
   void unmap(std::size_t index);
+  bool forget_unused();
   void ask(std::uint64_t missing);
 
   Port& port_;
@@ -102,6 +106,7 @@ class HostLender final : public pager::HostMemory {
   std::vector<std::uint64_t> forget_;      // under the mutex
   std::vector<std::uint64_t> asked_each_;  // under the mutex: in the order of asking; answers come in it
   std::vector<Lent> lent_;                 // the mover's
+  bool leaving_ = false;                   // the mover's
   bool keeps_in_vain_ = false;             // the mover's: some of them may be kept for a daemon that is gone
 };
 

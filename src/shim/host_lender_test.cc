@@ -183,6 +183,33 @@ TEST_F(LentTest, WhatIsKeptGoesWithTheConnection) {
   EXPECT_EQ(mappings().size(), 0u);
 }
 
+TEST_F(LentTest, WhoLeavesKeepsNothing) {
+  make_chunk(7);
+  make_chunk(8);
+  make_chunk(9);
+  Seat& seat = *seats_[0];
+  for (int i = 0; i < 3; ++i) seat.lender.want(3 * kData);
+  const auto in_use = seat.lender.lend(kData);
+  ASSERT_TRUE(in_use);
+  EXPECT_EQ(seat.lender.give_up(1), kChunk);
+  EXPECT_EQ(mappings(), (std::multiset<std::string>{"---s", "rw-s", "rw-s"}));
+  returned_kept_.clear();
+  seat.lender.leave();
+  while (seat.lender.forget_one()) {
+  }
+  EXPECT_EQ(mappings(), std::multiset<std::string>{"rw-s"}) << "but for what is in use";
+  EXPECT_EQ(returned_kept_, std::vector<bool>{false});
+  seat.lender.give_back(*in_use);
+  EXPECT_EQ(seat.lender.give_up(1), kChunk);
+  EXPECT_EQ(returned_kept_, (std::vector<bool>{false, false}));
+  EXPECT_EQ(mappings().size(), 0u);
+  // The daemon does not know yet.
+  seat.lender.on_lent({.slot = 0, .id = 9, .bytes = kChunk}, {});
+  chunks_[9].is_free = false;
+  seat.lender.want(1);
+  EXPECT_EQ(returned_kept_, (std::vector<bool>{false, false, false})) << "it does not have what it was lent";
+}
+
 TEST_F(LentTest, ADaemonThatDoesNotKnowOfKeepingGetsAllBack) {
   may_keep_ = false;
   make_chunk(7);

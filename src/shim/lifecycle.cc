@@ -3,7 +3,8 @@
 //
 // The library does nothing until the program creates a context or submits work: a process that does not use CUDA pays
 // for being loaded and no more. There are no destructors: the program may call CUDA from its own until the very end,
-// and the kernel closes the connection, by which the daemon knows.
+// and the kernel closes the connection, by which the daemon knows. What has been lent host memory tidies up before it
+// exits, of what the program cannot miss.
 //
 // fork copies one thread. The child has no agent, its copy of the page would be its parent's page, and its copy of the
 // socket would speak with its parent's voice (and hold the connection open after the parent's death). So the child
@@ -11,6 +12,7 @@
 // refuses children of an initialised process; then their calls find no context and pass to the driver, which says so.)
 #include <pthread.h>
 
+#include <cstdlib>
 #include <new>
 
 #include "gate/thread_records.h"
@@ -47,7 +49,14 @@ Tenant* make_tenant() {
   return new (std::nothrow) Tenant(driver(), std::move(settings), std::move(*page));
 }
 
+// In a forked child there is none, or its own.
+void leave() {
+  if (Tenant* const tenant = tenant_if_any()) tenant->leave();
+}
+
 }  // namespace
+
+void leave_at_exit() { static_cast<void>(std::atexit(leave)); }
 
 Tenant* tenant_if_any() { return g_tenant.load(std::memory_order_acquire); }
 

@@ -40,6 +40,9 @@ constexpr base::Duration kHintHolds = 1s;
 constexpr base::Duration kManagedLook = 100ms;
 // What is claimed as hidden and nobody has made way for: longer than a switch of some GiB takes.
 constexpr base::Duration kClaimHolds = 1s;
+// Until it is known whether a process that ends is to be evicted first: the daemon has to hear of its leases, grant the
+// next one, and lower its bound.
+constexpr base::Duration kLeaveAfter = 100ms;
 // What changes without anybody waiting for it is told this often.
 constexpr base::Duration kReportEvery = 250ms;
 
@@ -105,10 +108,14 @@ void Mover::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
     std::optional<base::Duration> sleep;
+    const bool is_leaving = leaving_since_.load(std::memory_order_acquire) != base::TimePoint{};
+    forgets_ = false;
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
       SeatMemory* const memory = memories_.if_any(slot);
       if (memory != nullptr) sleep = sooner(sleep, look_at(*memory, moving_[slot], now()));
     }
+    if (is_leaving && !forgets_ && left_.exchange(1, std::memory_order_release) == 0)
+      os::futex_wake(left_, os::FutexScope::kProcess);
     if (!sleep || *sleep > 0ns) os::futex_wait(wakes_, seen, sleep.value_or(-1ns), os::FutexScope::kProcess);
   }
 }
@@ -134,6 +141,15 @@ void Mover::resume(std::uint32_t slot) {
 void Mover::spare_host(std::uint64_t bytes) {
   spare_host_.store(bytes, std::memory_order_relaxed);
   wake();
+}
+
+void Mover::leave(base::Duration at_most) {
+  leaving_since_.store(now(), std::memory_order_release);
+  wake();
+  const base::TimePoint end = now() + at_most;
+  for (base::TimePoint time = now(); time < end && left_.load(std::memory_order_acquire) == 0; time = now()) {
+    os::futex_wait(left_, 0, end - time, os::FutexScope::kProcess);
+  }
 }
 
 void Mover::prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t managed) {
@@ -180,7 +196,7 @@ std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving,
     job = begin(memory, moving, time);
   }
   next = sooner(next, return_host_memory(memory, moving, time));
-  if (memory.lender.forget_one()) next = 0ns;
+  next = sooner(next, forget_host(memory, moving, time));
   next = sooner(next, job);
   next = sooner(next, move_managed(memory, moving, time));
   next = sooner(next, report(memory, moving, time));
@@ -445,6 +461,24 @@ std::optional<base::Duration> Mover::return_host_memory(SeatMemory& memory, Movi
   if (spare - keep > unused) memory.pager.shrink_host(spare - keep - unused);
   memory.lender.give_up(spare - keep);
   return next;
+}
+
+// Unregistering takes the driver's locks, and milliseconds: not while the next turn waits for what is being moved. What
+// does not get on may be waiting for this very memory.
+std::optional<base::Duration> Mover::forget_host(SeatMemory& memory, const Moving& moving, base::TimePoint time) {
+  const base::TimePoint leaving_since = leaving_since_.load(std::memory_order_relaxed);
+  const bool is_leaving = leaving_since != base::TimePoint{} && memory.lender.has_any();
+  if ((moving.eviction != nullptr || moving.restoration != nullptr) && moving.starved_since == base::TimePoint{}) {
+    forgets_ = forgets_ || is_leaving;
+    return std::nullopt;
+  }
+  // Who has been waiting for this process's turn to end will have evicted it by means of what it has.
+  const base::Duration left = is_leaving ? leaving_since + kLeaveAfter - time : 0ns;
+  if (is_leaving && left <= 0ns) memory.lender.leave();
+  const bool forgot = memory.lender.forget_one();
+  forgets_ = forgets_ || forgot || left > 0ns;
+  if (forgot) return 0ns;
+  return left > 0ns ? std::optional<base::Duration>(left) : std::nullopt;
 }
 
 // ---- managed memory

@@ -62,6 +62,9 @@ class Mover {
 
   // Each seat may keep so much host memory that it could do without.
   void spare_host(std::uint64_t bytes);
+  // The process is about to end, and has given up its leases: returns when what others want of its memory has moved,
+  // and its unused host memory is unregistered and unmapped; or after `at_most`. Not from the mover's thread.
+  void leave(base::Duration at_most);
   // The seat is likely to have to evict so much soon, and so much of its managed memory is in the way. 0: no longer, or
   // none.
   void prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t managed);
@@ -126,6 +129,7 @@ class Mover {
   std::optional<base::Duration> move_managed(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> report(SeatMemory& memory, Moving& moving, base::TimePoint now);
   static void release_claim(SeatMemory& memory, Moving& moving);
+  std::optional<base::Duration> forget_host(SeatMemory& memory, const Moving& moving, base::TimePoint time);
   bool may_evict(std::uint64_t group) const;
   bool is_quiet(std::uint64_t group);
   bool is_broken(SeatMemory& memory, cuda::CUresult error) const;
@@ -141,6 +145,9 @@ class Mover {
   pthread_t thread_{};
   bool started_ = false;
   std::atomic<bool> stopping_{false};
+  std::atomic<base::TimePoint> leaving_since_{};  // zero: the process is to stay
+  std::atomic<std::uint32_t> left_{0};            // 1: there was nothing more to forget
+  bool forgets_ = false;                          // the mover's: something was forgotten in this round, or is to be
   std::atomic<std::uint32_t> wakes_{0};
   base::Mutex pause_mutex_;  // those who wait for a seat to be idle wait at it
 };

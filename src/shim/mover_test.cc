@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <fstream>
 #include <future>
 #include <numeric>
 #include <optional>
@@ -227,6 +228,40 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   daemon.break_off();
   daemon.open_seat(kAll);
   EXPECT_EQ(evict_and_restore().host_clean, kAll);
+
+  // What it gives back it keeps, without rights; until the program ends, and others have made it give up the GPU. Its
+  // data is there all the same: it may still call CUDA.
+  const auto kept = [] {
+    std::ifstream maps("/proc/self/maps");
+    std::size_t count = 0;
+    for (std::string line; std::getline(maps, line);) {
+      if (line.find("memfd:host") != std::string::npos && line.find(" ---s ") != std::string::npos) ++count;
+    }
+    return count;
+  };
+  daemon.send(wire::HostSpare{.bytes = 0});
+  daemon.expect<wire::HostReturned>([](const wire::HostReturned& returned) { return returned.kept != 0; });
+  EXPECT_GT(kept(), 0u);
+  daemon.grant();
+  auto leaving = std::async(std::launch::async, [] { tenant()->leave(); });
+  daemon.expect<wire::Drained>();
+  daemon.give_room(0);
+  daemon.expect<wire::Memory>([](const wire::Memory& memory) { return memory.evicted == kAll; });
+  leaving.get();
+  EXPECT_EQ(kept(), 0u);
+  daemon.give_room(kAll);
+  daemon.expect_resident(kAll);
+  EXPECT_EQ(kept(), 0u);
+  daemon.grant();
+  in_program([&blocks] {
+    std::vector<std::uint32_t> expected(kBlock / 4);
+    std::vector<std::uint32_t> words(kBlock / 4);
+    for (const CUdeviceptr block : blocks) {
+      std::iota(expected.begin(), expected.end(), static_cast<std::uint32_t>(block));
+      ASSERT_EQ(driver().cuMemcpyDtoH_v2(words.data(), block, kBlock), CUDA_SUCCESS);
+      ASSERT_EQ(words, expected);
+    }
+  }).get();
 
   for (const CUdeviceptr block : blocks) EXPECT_EQ(hooks::cuMemFree_v2(block), CUDA_SUCCESS);
   EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);

@@ -39,6 +39,11 @@ class Tenant final : public client::SeatPort {
   std::optional<std::uint32_t> seat_of(cuda::CUcontext context);
   std::optional<std::uint32_t> seat_of_device(cuda::CUdevice device);
 
+  // The process is about to exit, though the program may still call CUDA: leases are given up, and host memory that is
+  // not in use is unregistered. The kernel would do so in one go, and no other process could allocate or map anything
+  // on the GPU for that second. Returns when it is done, or after some seconds.
+  void leave();
+
   // A context was made. While there has been only one, every default stream is its: submissions need not ask the
   // driver.
   void note_context(cuda::CUcontext context);
@@ -103,6 +108,7 @@ class Tenant final : public client::SeatPort {
   std::atomic<bool> ungated_{false};
   std::atomic<cuda::CUcontext> only_context_{nullptr};
   bool several_contexts_ = false;  // under start_mutex_
+  bool leaves_at_exit_ = false;    // the agent's thread
   std::atomic<bool> own_gang_{false};
   std::atomic<bool> sharing_gang_{false};
   bool own_gang_told_ = false;  // on this connection; the agent's thread
@@ -113,6 +119,9 @@ class Tenant final : public client::SeatPort {
 
 // The process's tenant; null before it is needed, and in a process that gpumux is disabled in.
 Tenant* tenant_if_any();
+
+// From now on the tenant leaves (see there) before the process exits, if it does so by exit().
+void leave_at_exit();
 Tenant* tenant();
 
 }  // namespace gpumux::shim
