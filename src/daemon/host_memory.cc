@@ -39,8 +39,9 @@ constexpr std::size_t kMaxMaking = 16;
 // Host memory is short no more when there is this much less to be evicted than there was.
 constexpr std::uint64_t kMuchLessNumerator = 3;
 constexpr std::uint64_t kMuchLessDenominator = 4;
-// Unmapping takes a tenth of a second. Who has not done it at the second look is stopped, or worse.
-constexpr std::uint32_t kPatientLooks = 1;
+// Unmapping takes a tenth of a second, once what is being moved has been. Who has not done it after so many looks is
+// stopped, or worse.
+constexpr std::uint32_t kPatientLooks = 3;
 constexpr std::size_t kMaxProcFile = 1 << 16;
 
 std::uint64_t chunk_for(std::uint64_t budget) {
@@ -159,8 +160,7 @@ void HostMemory::set_demand(std::uint64_t bytes) {
   if (demand_ == bytes) return;
   demand_ = bytes;
   if (short_ && demand_ <= short_at_ / kMuchLessDenominator * kMuchLessNumerator) set_short(false);
-  // What is not needed any more goes back to the machine at once.
-  while (used_.size() + ready_.size() > most_free()) drop_one();
+  while (has_too_much() && drop_unmapped()) continue;
   make_more();
 }
 
@@ -242,6 +242,7 @@ void HostMemory::serve() {
     if (on_lent_) on_lent_({request.seat, 0, 0}, -1);
   }
   make_more();
+  if (!requests_.empty()) tell_all(wire::kMostForgotten);
 }
 
 void HostMemory::make_more() {
@@ -263,17 +264,25 @@ std::size_t HostMemory::leaving_soon() const {
                                                 [](const auto& chunk) { return chunk.second.looks <= kPatientLooks; }));
 }
 
-// Of what is free. What nobody has mapped goes first, for that costs nobody anything.
-void HostMemory::drop_one() {
-  auto chunk = std::find_if(used_.begin(), used_.end(), [](const Chunk& used) { return used.keepers.empty(); });
-  if (chunk == used_.end() && !ready_.empty()) {
+// Of what is free. That costs nobody anything.
+bool HostMemory::drop_unmapped() {
+  const auto chunk = std::find_if(used_.begin(), used_.end(), [](const Chunk& used) { return used.keepers.empty(); });
+  if (chunk != used_.end()) {
+    remake(std::move(chunk->memory));
+    used_.erase(chunk);
+  } else if (!ready_.empty()) {
     remake(std::move(ready_.back()));
     ready_.pop_back();
-    return;
+  } else {
+    return false;
   }
-  if (chunk == used_.end()) chunk = used_.begin();
-  Chunk gone = std::move(*chunk);
-  used_.erase(chunk);
+  return true;
+}
+
+void HostMemory::drop_one() {
+  if (drop_unmapped()) return;
+  Chunk gone = std::move(used_.front());
+  used_.erase(used_.begin());
   unmake(std::move(gone));
 }
 
@@ -288,19 +297,24 @@ void HostMemory::unmake(Chunk chunk) {
 void HostMemory::let_go(const HostSeat& seat, std::uint64_t id) {
   if (is_let_go(seat, id)) return;
   borrowers_[seat.tenant].forgetting[seat.slot].to_tell.push_back(id);
-  tell(seat);
+  tell_urgent(seat);
+}
+
+const HostMemory::Forgetting* HostMemory::forgetting_of(const HostSeat& seat) const {
+  const auto borrower = borrowers_.find(seat.tenant);
+  if (borrower == borrowers_.end()) return nullptr;
+  const auto forgetting = borrower->second.forgetting.find(seat.slot);
+  return forgetting == borrower->second.forgetting.end() ? nullptr : &forgetting->second;
 }
 
 // It has been told, or will be.
 bool HostMemory::is_let_go(const HostSeat& seat, std::uint64_t id) const {
-  const auto borrower = borrowers_.find(seat.tenant);
-  if (borrower == borrowers_.end()) return false;
-  const auto forgetting = borrower->second.forgetting.find(seat.slot);
-  if (forgetting == borrower->second.forgetting.end()) return false;
+  const Forgetting* const forgetting = forgetting_of(seat);
+  if (forgetting == nullptr) return false;
   const auto has = [id](const std::vector<std::uint64_t>& ids) {
     return std::find(ids.begin(), ids.end(), id) != ids.end();
   };
-  return has(forgetting->second.told) || has(forgetting->second.to_tell);
+  return has(forgetting->told) || has(forgetting->to_tell);
 }
 
 void HostMemory::set_keeps(base::TenantId tenant, bool keeps) {
@@ -315,6 +329,10 @@ void HostMemory::set_keeps(base::TenantId tenant, bool keeps) {
   for (const auto& [id, borrower] : borrowers_) {
     for (const auto& [number, loan] : borrower.loans) take(loan.chunk);
   }
+  // And what it would have been told of by and by.
+  std::vector<std::uint32_t> slots;
+  for (const auto& [slot, forgetting] : borrowers_[tenant].forgetting) slots.push_back(slot);
+  for (const std::uint32_t slot : slots) tell_urgent({tenant, slot});
 }
 
 bool HostMemory::is_forgetting(base::TenantId tenant) const {
@@ -324,11 +342,21 @@ bool HostMemory::is_forgetting(base::TenantId tenant) const {
                      [](const auto& one) { return !one.second.told.empty() || !one.second.to_tell.empty(); });
 }
 
-void HostMemory::tell(const HostSeat& seat) {
+void HostMemory::tell_urgent(const HostSeat& seat) {
+  if (is_urgent(borrowers_[seat.tenant])) tell(seat, wire::kMostForgotten);
+}
+
+void HostMemory::tell_all(std::size_t most) {
+  for (const auto& [tenant, borrower] : borrowers_) {
+    for (const auto& [slot, forgetting] : borrower.forgetting) tell({tenant, slot}, most);
+  }
+}
+
+void HostMemory::tell(const HostSeat& seat, std::size_t most) {
   Forgetting& forgetting = borrowers_[seat.tenant].forgetting[seat.slot];
   std::vector<std::uint64_t>& next = forgetting.to_tell;
   if (!forgetting.told.empty() || next.empty()) return;
-  const auto end = next.begin() + static_cast<std::ptrdiff_t>(std::min(next.size(), wire::kMostForgotten));
+  const auto end = next.begin() + static_cast<std::ptrdiff_t>(std::min(next.size(), most));
   forgetting.told.assign(next.begin(), end);
   next.erase(next.begin(), end);
   if (on_forget_) on_forget_(seat, forgetting.told);
@@ -365,7 +393,7 @@ void HostMemory::remade(std::optional<base::Result<os::FileDescriptor>> made) {
   }
   serve();
   // It was needed when it was begun.
-  if (made && !ready_.empty() && used_.size() + ready_.size() > most_free()) {
+  if (made && !ready_.empty() && has_too_much()) {
     remake(std::move(ready_.back()));
     ready_.pop_back();
   }
@@ -382,7 +410,7 @@ void HostMemory::returned(base::TenantId tenant, std::uint64_t id, bool kept) {
   const HostSeat seat = loan.seat;
   const bool keeps = borrower->second.keeps;
   if (kept) loan.chunk.keepers.push_back(seat);
-  if (loan.chunk.domain.empty() || demand_ == 0) {
+  if (loan.chunk.domain.empty() || (demand_ == 0 && loan.chunk.keepers.empty())) {
     unmake(std::move(loan.chunk));
   } else {
     used_.push_back(std::move(loan.chunk));
@@ -409,7 +437,7 @@ void HostMemory::forgotten(const HostSeat& seat) {
     remake(std::move(chunk->second.memory));
     leaving_.erase(chunk);
   }
-  tell(seat);
+  tell_urgent(seat);
   serve();  // it can be lent what it has let go of, as anybody else
 }
 
@@ -445,21 +473,33 @@ void HostMemory::gone(base::TenantId tenant) {
     std::erase_if(loan.chunk.keepers, is_its);
     unmake(std::move(loan.chunk));
   }
+  while (has_too_much() && drop_unmapped()) continue;
   serve();
 }
 
 void HostMemory::look() {
   const std::size_t soon = leaving_soon();
-  for (auto& [id, chunk] : leaving_) ++chunk.looks;
-  if (leaving_soon() == soon) return;
-  std::set<std::uint64_t> silent;
-  for (const auto& [id, chunk] : leaving_) {
-    if (chunk.looks <= kPatientLooks) continue;
-    for (const HostSeat& keeper : chunk.keepers) silent.insert(keeper.tenant.value);
+  const auto is_asked = [&](const HostSeat& seat) {
+    const Forgetting* const forgetting = forgetting_of(seat);
+    return forgetting != nullptr && !forgetting->told.empty();
+  };
+  for (auto& [id, chunk] : leaving_) {
+    if (std::any_of(chunk.keepers.begin(), chunk.keepers.end(), is_asked)) ++chunk.looks;
   }
-  log_warning("host memory cannot go back to the machine: tenants that do not answer have it mapped",
-              {{"tenant", *silent.begin()}, {"tenants", silent.size()}, {"bytes", base::format_bytes(leaving())}});
-  serve();  // nobody waits for it any longer
+  if (leaving_soon() != soon) {
+    std::set<std::uint64_t> silent;
+    for (const auto& [id, chunk] : leaving_) {
+      if (chunk.looks <= kPatientLooks) continue;
+      for (const HostSeat& keeper : chunk.keepers) {
+        if (is_asked(keeper)) silent.insert(keeper.tenant.value);
+      }
+    }
+    log_warning("host memory cannot go back to the machine: tenants that do not answer have it mapped",
+                {{"tenant", *silent.begin()}, {"tenants", silent.size()}, {"bytes", base::format_bytes(leaving())}});
+    serve();  // nobody waits for it any longer
+  }
+  if (has_too_much()) drop_one();
+  tell_all(1);
 }
 
 std::uint64_t HostMemory::lent_to(base::TenantId tenant) const {

@@ -17,6 +17,10 @@
 // has let go of it, or is gone; it is closed. A seat is told of at most so many at a time, and of no more before it has
 // answered, so one that does not answer has one message waiting for it.
 //
+// Letting go is not free: for each chunk the driver stops the program for some milliseconds. So what is merely not
+// needed any more leaves chunk by chunk, one a second (what nobody has mapped goes at once); all of it, as fast as it
+// can, when somebody waits for memory, or who has it may be frozen.
+//
 // Populating takes a hundred times longer than a switch may wait, so chunks are ready before they are asked for: as
 // many as everybody's memory together exceeds what the GPUs hold (set_demand), and a window. Somebody who asks beyond
 // that is answered as soon as the next chunk is ready.
@@ -103,7 +107,8 @@ class HostMemory {
   // It has been told to let go of something, and has not answered.
   bool is_forgetting(base::TenantId tenant) const;
   void gone(base::TenantId tenant);
-  // About once a second: who does not let go of what it was told to is counted on no longer.
+  // About once a second: what is not needed goes, a chunk at a time, and who does not let go of what it was told to is
+  // counted on no longer.
   void look();
 
   std::uint64_t budget() const { return budget_; }
@@ -157,12 +162,18 @@ class HostMemory {
   std::size_t most_free() const;
   void make_more();
   std::size_t leaving_soon() const;
+  bool has_too_much() const { return used_.size() + ready_.size() > most_free(); }
+  bool drop_unmapped();
   void drop_one();
   void unmake(Chunk chunk);
   Chunk* find(std::uint64_t id);
   void let_go(const HostSeat& seat, std::uint64_t id);
+  const Forgetting* forgetting_of(const HostSeat& seat) const;
   bool is_let_go(const HostSeat& seat, std::uint64_t id) const;
-  void tell(const HostSeat& seat);
+  bool is_urgent(const Borrower& borrower) const { return !requests_.empty() || !borrower.keeps; }
+  void tell(const HostSeat& seat, std::size_t most);
+  void tell_urgent(const HostSeat& seat);
+  void tell_all(std::size_t most);
   // In the pool: closes `old`, or makes a new one if there is none.
   void remake(os::FileDescriptor old);
   void remade(std::optional<base::Result<os::FileDescriptor>> made);

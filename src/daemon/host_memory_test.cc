@@ -177,25 +177,35 @@ TEST_F(HostMemoryTest, WhatIsKeptCountsUntilEverybodyHasLetGoOfIt) {
   EXPECT_EQ(memory.ready(), kBudget);
   memory.set_demand(0);
   rest();
-  EXPECT_EQ(memory.leaving(), kBudget) << "mapped by two";
-  // Each has been asked for the first, and for the others when it has answered.
+  EXPECT_EQ(memory.ready(), kBudget) << "it is not needed any more, and not in a hurry";
+  EXPECT_TRUE(told.empty());
+  for (std::uint64_t chunks = 1; chunks <= kBudget / memory.chunk_bytes(); ++chunks) {
+    memory.look();
+    EXPECT_EQ(memory.leaving(), chunks * memory.chunk_bytes()) << "mapped by two";
+  }
+  // Each has been asked for the first, and for the next ones only when it has answered.
   ASSERT_EQ(told.size(), 2u);
   EXPECT_EQ(told[0].ids.size(), 1u);
   memory.forgotten({{1}, 1});  // was never asked
   memory.forgotten({{9}, 0});  // nobody
   memory.forgotten({{1}, 0});
-  ASSERT_EQ(told.size(), 3u);
+  EXPECT_EQ(told.size(), 2u);
+  memory.look();
+  ASSERT_EQ(told.size(), 3u) << "one at a time";
   EXPECT_EQ(told[2].seat, (HostSeat{{1}, 0}));
-  EXPECT_EQ(told[2].ids.size(), kBudget / memory.chunk_bytes() - 1);
+  EXPECT_EQ(told[2].ids.size(), 1u);
+  // Somebody waits: the rest at once.
+  memory.set_demand(kBudget);
+  got.clear();
+  memory.wanted({{1}, 0}, 1, "one");
+  memory.forgotten({{1}, 0});
+  ASSERT_EQ(told.size(), 4u);
+  EXPECT_EQ(told[3].ids.size(), kBudget / memory.chunk_bytes() - 2);
   memory.forgotten({{1}, 0});
   memory.forgotten({{1}, 0});  // has answered all
   rest();
   EXPECT_EQ(memory.leaving(), kBudget) << "the second has not";
   // None of it is lent again: there is no room for anything before it has gone.
-  memory.set_demand(kBudget);
-  got.clear();
-  memory.wanted({{1}, 0}, 1, "one");
-  rest();
   EXPECT_TRUE(got.empty());
   memory.forgotten({{2}, 0});
   rest();
@@ -216,6 +226,8 @@ TEST_F(HostMemoryTest, OfWhoIsGoneWhatWasOnLoanLeavesAndWhatWasKeptStays) {
   give_back(2, again, true);
   const std::uint64_t on_loan = ask(1, "one").loan.id;
   memory.gone({1});
+  EXPECT_TRUE(told.empty()) << "nobody waits for it";
+  memory.look();
   ASSERT_EQ(told.size(), 1u) << "the other one has it mapped too";
   EXPECT_EQ(told[0].seat, (HostSeat{{2}, 0}));
   EXPECT_EQ(told[0].ids, std::vector{on_loan});
