@@ -199,6 +199,8 @@ Result<JobApi::Found> JobApi::look_up(const store::JobStore& store, const Name& 
 JobApi::JobApi(asio::io_context& io, JobQueue& queue, const AccessRules& access)
     : io_(io), queue_(queue), access_(access) {}
 
+JobApi::~JobApi() { queue_.pool().join(); }
+
 ApiAnswer JobApi::answer(const ApiRequest& request, std::string_view path, std::string_view query) {
   static constexpr std::string_view kJobs = "/v1/jobs/";
   static constexpr std::string_view kGpus = "/v1/queue/gpus/";
