@@ -76,6 +76,15 @@ std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& a
   return std::nullopt;
 }
 
+CLI::Validator not_empty() {
+  return {[](const std::string& value) {
+            return value.empty()
+                       ? std::string("is empty (a variable that is not set?): give it a value, or leave it out")
+                       : std::string();
+          },
+          ""};
+}
+
 int exit_status_of(base::Code code) {
   switch (code) {
     case base::Code::kUnavailable: return kExitNoDaemon;

@@ -58,6 +58,10 @@ int version_command(const std::vector<char*>& arguments);  // gpumux version
 // `usage` replaces what CLI11 would say of the order of arguments.
 std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments, std::string_view usage = "");
 
+// For options that mean something else where they are left out: --gpu-ids "$GPUS" with nothing in GPUS is a mistake,
+// and no wish for any GPU.
+CLI::Validator not_empty();
+
 // "gpumux COMMAND: what happened" on stderr (the command alone where it is a program's name, as mgpu_srun is); gives
 // the exit status for the error's code.
 int report_error(std::string_view command, const base::Error& error);

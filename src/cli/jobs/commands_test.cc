@@ -214,6 +214,16 @@ TEST_F(JobCommandTest, WrongUsageAsksNobody) {
     EXPECT_EQ(outcome.exit_status, 2) << words.back() << ": " << outcome.err;
     EXPECT_NE(outcome.err, "");
   }
+  // A variable with nothing in it is no wish for any GPU, all memory, or one job instead of an array.
+  for (const char* option : {"--gpus", "--gpu-ids", "--mem", "--time-limit", "--priority", "--array", "--output"}) {
+    const auto outcome = run({"submit", option, "", "sh"});
+    EXPECT_EQ(outcome.exit_status, 2) << option;
+    EXPECT_NE(outcome.err.find(option), std::string::npos) << outcome.err;
+  }
+  EXPECT_EQ(
+      run({"--gpu-ids", "", "sh"}, (std::string(std::filesystem::path(GPUMUX).parent_path()) + "/mgpu_srun").c_str())
+          .exit_status,
+      2);
   EXPECT_TRUE(server_->requests().empty());
 }
 
