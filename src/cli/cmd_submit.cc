@@ -112,7 +112,8 @@ int wait_for_all(const api_client::Client& client, std::uint64_t id) {
   for (const api_client::Job& named : *jobs) {
     const auto job = patient.wait_until_done(named);
     if (!job) return report_error(kName, job.error());
-    if (status == kExitOk) status = exit_status_of_job(*job);
+    const int ended = tell_end(kName, *job);
+    if (status == kExitOk) status = ended;
   }
   return status;
 }

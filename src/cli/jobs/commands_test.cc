@@ -254,6 +254,28 @@ TEST_F(JobCommandTest, WaitExitsAsTheJobsDid) {
   EXPECT_EQ(run({"wait", "20"}).exit_status, 1);
 }
 
+TEST_F(JobCommandTest, AnEndThatIsNotForOnesEyesIsCalledThat) {
+  answer("GET /v1/jobs/17", json{{"id", 17}, {"user", "bob"}, {"state", "done"}});
+  serve();
+  for (const char* command : {"wait", "attach"}) {
+    const auto outcome = run({command, "17"});
+    EXPECT_EQ(outcome.exit_status, 4) << command;
+    EXPECT_NE(outcome.err.find("job 17 is bob's: how it ended is not for you to see"), std::string::npos)
+        << outcome.err;
+  }
+}
+
+TEST_F(JobCommandTest, WhoAttachesTooLateIsToldOfTheLog) {
+  json ended = done("failed", 3);
+  ended["log"] = dir_ + "/17.log";
+  ended["started_unix_ns"] = 1;
+  answer("GET /v1/jobs/17", ended);
+  serve();
+  const auto outcome = run({"attach", "17"});
+  EXPECT_EQ(outcome.exit_status, 3);
+  EXPECT_NE(outcome.err.find("gpumux logs 17"), std::string::npos) << outcome.err;
+}
+
 TEST_F(JobCommandTest, SubmitWaitWaitsForEveryElement) {
   answer("POST /v1/jobs", 201, R"({"id": 17, "count": 2})");
   json first = job("running");
