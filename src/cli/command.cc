@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/units.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {
@@ -81,6 +82,14 @@ CLI::Validator not_empty() {
             return value.empty()
                        ? std::string("is empty (a variable that is not set?): give it a value, or leave it out")
                        : std::string();
+          },
+          ""};
+}
+
+CLI::Validator whole_number(std::uint64_t least) {
+  return {[least](const std::string& value) {
+            const auto number = base::parse_integer(value, least, 1'000'000'000);
+            return number ? std::string() : number.error().message();
           },
           ""};
 }

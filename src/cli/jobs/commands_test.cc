@@ -209,10 +209,13 @@ TEST_F(JobCommandTest, WrongUsageAsksNobody) {
                                                 {"queue", "--format", "ids"},
                                                 {"admin"},
                                                 {"admin", "drian", "0"},
+                                                {"logs", "--lines", "-1", "17"},
+                                                {"history", "--limit", "0"},
                                                 {"attach", "../17"}}) {
     const auto outcome = run(words);
     EXPECT_EQ(outcome.exit_status, 2) << words.back() << ": " << outcome.err;
     EXPECT_NE(outcome.err, "");
+    EXPECT_LT(outcome.err.size(), 400u) << outcome.err;
   }
   // A variable with nothing in it is no wish for any GPU, all memory, or one job instead of an array.
   for (const char* option : {"--gpus", "--gpu-ids", "--mem", "--time-limit", "--priority", "--array", "--output"}) {
