@@ -59,7 +59,7 @@ int logs_command(const std::vector<char*>& arguments) {
   CLI::App app("Shows what a job has printed, from its log.", "gpumux logs");
   app.add_option("ID", id, "A job's id; 17_3 is element 3 of array 17")->type_name("")->required();
   app.add_flag("-f,--follow", follow, "Go on with what it prints, until it is done");
-  app.add_option("-n,--lines", lines, "Begin with the last so many lines")->type_name("N");
+  app.add_option("-n,--lines", lines, "Begin with the last so many lines")->type_name("N")->check(whole_number(0));
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(R"(The log is a file of the job's owner; `gpumux show ID` names it. A job that runs again goes on with it.
 

@@ -46,11 +46,15 @@ int srun(const std::vector<char*>& arguments) {
   CLI::App app("Hands in a job for the GPUs that are named. The same as gpumux submit --home.", kSrun);
   app.add_option("--gpu-ids", wishes.gpu_ids, "The GPUs, in this order, such as 0,2: the job's cuda:0, cuda:1")
       ->type_name("IDS")
+      ->check(not_empty())
       ->required();
-  app.add_option("--mem", wishes.memory, "Memory on each GPU, in MB (all of it)")->type_name("MB");
+  app.add_option("--mem", wishes.memory, "Memory on each GPU, in MB (all of it)")->type_name("MB")->check(not_empty());
   app.add_option("--time-limit", wishes.time_limit, "For how many seconds before others have their turn")
-      ->type_name("SECONDS");
-  app.add_option("--priority", wishes.priority, "Before whom it goes, higher first (0)")->type_name("N");
+      ->type_name("SECONDS")
+      ->check(not_empty());
+  app.add_option("--priority", wishes.priority, "Before whom it goes, higher first (0)")
+      ->type_name("N")
+      ->check(not_empty());
   app.add_option("--env-setup-cmd", wishes.setup_command, "A shell command that is run before")->type_name("COMMAND");
   auto* interactive =
       app.add_flag("--interactive", wishes.interactive, "Show its output here; Ctrl+C leaves, and the job goes on");
@@ -152,7 +156,8 @@ int scheduler_server(const std::vector<char*>& arguments) {
   std::string limit;
   CLI::App app("Runs the daemon: the same as gpumuxd, as root for the whole machine.", kServer);
   app.add_option("--max-job-time", limit, "The longest that a job runs before others have their turn, in seconds")
-      ->type_name("SECONDS");
+      ->type_name("SECONDS")
+      ->check(not_empty());
   app.footer("Exit status: the daemon's; 127 where it was not found.");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   std::string seconds;

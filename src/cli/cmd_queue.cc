@@ -148,7 +148,7 @@ int history_command(const std::vector<char*>& arguments) {
   ListOptions options;
   std::uint64_t limit = kDefaultHistory;
   CLI::App app("Shows the jobs that are done, the latest first.", "gpumux history");
-  app.add_option("-n,--limit", limit, "So many (30)")->type_name("N")->check(CLI::PositiveNumber);
+  app.add_option("-n,--limit", limit, "So many (30)")->type_name("N")->check(whole_number(1));
   add_list_options(app, options);
   app.footer(std::string(kFieldsHelp) + R"(
 

@@ -42,24 +42,33 @@ struct Printing {
 };
 
 void add_options(CLI::App& app, SubmitWishes& wishes) {
-  auto* gpus = app.add_option("--gpus", wishes.gpus, "How many GPUs, any of them (1)")->type_name("N");
+  auto* gpus =
+      app.add_option("--gpus", wishes.gpus, "How many GPUs, any of them (1)")->type_name("N")->check(not_empty());
   app.add_option("--gpu-ids", wishes.gpu_ids, "These GPUs, in this order, such as 0,2")
       ->type_name("IDS")
+      ->check(not_empty())
       ->excludes(gpus);
   app.add_option("--mem", wishes.memory,
                  "Memory on each GPU, such as 20G or 8000 (MB); it is also the most that the job may have there")
-      ->type_name("BYTES");
+      ->type_name("BYTES")
+      ->check(not_empty());
   app.add_option("--time-limit", wishes.time_limit,
                  "For how long before others have their turn, such as 600 (seconds), 1:30:00 or 2-12:00:00")
-      ->type_name("TIME");
-  app.add_option("--on-time-limit", wishes.on_time_limit, "What happens then: suspend or cancel")->type_name("WHAT");
-  app.add_option("--priority", wishes.priority, "Before whom it goes, higher first (0)")->type_name("N");
+      ->type_name("TIME")
+      ->check(not_empty());
+  app.add_option("--on-time-limit", wishes.on_time_limit, "What happens then: suspend or cancel")
+      ->type_name("WHAT")
+      ->check(not_empty());
+  app.add_option("--priority", wishes.priority, "Before whom it goes, higher first (0)")
+      ->type_name("N")
+      ->check(not_empty());
   app.add_option("--name", wishes.name, "Show the job under this name (the program's)")->type_name("NAME");
   app.add_option("--env-setup-cmd", wishes.setup_command, "A shell command that is run before, in bash -l")
       ->type_name("COMMAND");
   app.add_option("--output", wishes.output,
                  "The log, with %j for the job's id, %u the user, %n the name, %a the array's element")
-      ->type_name("PATTERN");
+      ->type_name("PATTERN")
+      ->check(not_empty());
   app.add_flag("--append", wishes.append, "Write behind what is in the log already");
   app.add_flag("--exclusive", wishes.exclusive, "No other job on its GPUs");
   app.add_option("--after", wishes.after,
@@ -68,7 +77,8 @@ void add_options(CLI::App& app, SubmitWishes& wishes) {
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--array", wishes.array, "A job for each of these numbers, such as 0-9, 1,3,7 or 0-99%4 (4 at once)")
-      ->type_name("LIST");
+      ->type_name("LIST")
+      ->check(not_empty());
   app.add_flag("--interactive", wishes.interactive, "Give the job a terminal, and attach yours to it");
   app.add_flag("--home", wishes.home, "Run it in your home directory instead of this one");
   app.add_flag("--requeue", wishes.requeue, "Run it again if it is lost (the machine was restarted, say)");
@@ -102,7 +112,8 @@ int wait_for_all(const api_client::Client& client, std::uint64_t id) {
   for (const api_client::Job& named : *jobs) {
     const auto job = patient.wait_until_done(named);
     if (!job) return report_error(kName, job.error());
-    if (status == kExitOk) status = exit_status_of_job(*job);
+    const int ended = tell_end(kName, *job);
+    if (status == kExitOk) status = ended;
   }
   return status;
 }

@@ -59,9 +59,8 @@ failed (there is no such job, say), 2 wrong usage, 3 no daemon is running, 4 not
   for (const api_client::Job& named : jobs) {
     const auto job = patient.wait_until_done(named);
     if (!job) return report_error(kName, job.error());
-    if (job->outcome != "ok" && job->outcome != "failed")
-      say_error(kName, "job " + job_label(*job) + ": " + job->outcome + (job->note.empty() ? "" : ": " + job->note));
-    if (status == kExitOk) status = exit_status_of_job(*job);
+    const int ended = tell_end(kName, *job);
+    if (status == kExitOk) status = ended;
   }
   return status;
 }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/units.h"
 #include "cli/terminal.h"
 
 namespace gpumux::cli {
@@ -74,6 +75,23 @@ std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& a
     return kExitUsage;
   }
   return std::nullopt;
+}
+
+CLI::Validator not_empty() {
+  return {[](const std::string& value) {
+            return value.empty()
+                       ? std::string("is empty (a variable that is not set?): give it a value, or leave it out")
+                       : std::string();
+          },
+          ""};
+}
+
+CLI::Validator whole_number(std::uint64_t least) {
+  return {[least](const std::string& value) {
+            const auto number = base::parse_integer(value, least, 1'000'000'000);
+            return number ? std::string() : number.error().message();
+          },
+          ""};
 }
 
 int exit_status_of(base::Code code) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <CLI/App.hpp>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -57,6 +58,12 @@ int version_command(const std::vector<char*>& arguments);  // gpumux version
 // or the usage was wrong and that was said).
 // `usage` replaces what CLI11 would say of the order of arguments.
 std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments, std::string_view usage = "");
+
+// For options that mean something else where they are left out: --gpu-ids "$GPUS" with nothing in GPUS is a mistake,
+// and no wish for any GPU.
+CLI::Validator not_empty();
+// CLI11 by itself takes -1 for the largest number that there is.
+CLI::Validator whole_number(std::uint64_t least);
 
 // "gpumux COMMAND: what happened" on stderr (the command alone where it is a program's name, as mgpu_srun is); gives
 // the exit status for the error's code.

@@ -205,16 +205,20 @@ Result<DaemonChoice> wait_for_system_daemon(const base::Error& first_error) {
     std::this_thread::sleep_for(kRetryInterval);
     if (use_daemon(os::kSystemRuntimeDir)) return DaemonChoice{os::kSystemRuntimeDir, false};
   }
-  return base::fail(
-      Code::kUnavailable,
-      first_error.what +
-          ". The system's daemon left its socket behind, so none is started for you beside it: start it, or "
-          "set GPUMUX_RUNTIME_DIR to a directory of yours to run under a daemon of your own");
+  return base::fail(Code::kUnavailable,
+                    first_error.what +
+                        ". Only the system's daemon has its place there, so none is started for you: start it, or "
+                        "set GPUMUX_RUNTIME_DIR to a directory of yours to run under a daemon of your own");
 }
 
 std::string absolute_dir(const std::string& dir) {
   char buffer[PATH_MAX];
   return ::realpath(dir.c_str(), buffer) == nullptr ? dir : std::string(buffer);
+}
+
+bool is_systems_place(std::string dir) {
+  while (dir.ends_with('/')) dir.pop_back();
+  return absolute_dir(dir) == os::kSystemRuntimeDir;
 }
 
 }  // namespace
@@ -252,8 +256,8 @@ Result<DaemonChoice> find_or_start_daemon(Duration start_limit) {
   const Status first = use_daemon(*found);
   if (first) return DaemonChoice{absolute_dir(*found), false};
   if (first.error().code != Code::kUnavailable) return tl::unexpected(first.error());
-  const bool named = std::getenv("GPUMUX_RUNTIME_DIR") != nullptr && *std::getenv("GPUMUX_RUNTIME_DIR") != '\0';
-  if (*found == os::kSystemRuntimeDir && !named) return wait_for_system_daemon(first.error());
+  // Every job of the system's daemon has the place's name in its environment.
+  if (is_systems_place(*found)) return wait_for_system_daemon(first.error());
 
   auto binary = find_daemon_binary();
   if (!binary)

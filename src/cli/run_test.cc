@@ -310,6 +310,17 @@ TEST_F(RunTest, WhoAsksAboutJobsStartsTheDaemonThatHasHadThem) {
   EXPECT_EQ(started().size(), 1u);
 }
 
+// As every job of the system's daemon names it. Root could start one there, and the system's could not come back.
+TEST_F(RunTest, NobodyStartsADaemonInTheSystemsPlace) {
+  if (std::filesystem::exists("/run/gpumux")) GTEST_SKIP() << "there is a daemon of the system's, or has been";
+  set("GPUMUX_RUNTIME_DIR", "/run/gpumux/");
+  const Outcome outcome = run({"run", "--", PRINT_SELF});
+  EXPECT_EQ(outcome.exit_status, 3);
+  EXPECT_NE(outcome.err.find("Only the system's daemon has its place there"), std::string::npos) << outcome.err;
+  EXPECT_TRUE(started().empty());
+  EXPECT_FALSE(std::filesystem::exists("/run/gpumux"));
+}
+
 TEST_F(RunTest, ADaemonThatRefusesIsNotReplaced) {
   std::filesystem::create_directory(dir_ + "/run");
   const api_client::ScriptedServer server(

@@ -209,11 +209,24 @@ TEST_F(JobCommandTest, WrongUsageAsksNobody) {
                                                 {"queue", "--format", "ids"},
                                                 {"admin"},
                                                 {"admin", "drian", "0"},
+                                                {"logs", "--lines", "-1", "17"},
+                                                {"history", "--limit", "0"},
                                                 {"attach", "../17"}}) {
     const auto outcome = run(words);
     EXPECT_EQ(outcome.exit_status, 2) << words.back() << ": " << outcome.err;
     EXPECT_NE(outcome.err, "");
+    EXPECT_LT(outcome.err.size(), 400u) << outcome.err;
   }
+  // A variable with nothing in it is no wish for any GPU, all memory, or one job instead of an array.
+  for (const char* option : {"--gpus", "--gpu-ids", "--mem", "--time-limit", "--priority", "--array", "--output"}) {
+    const auto outcome = run({"submit", option, "", "sh"});
+    EXPECT_EQ(outcome.exit_status, 2) << option;
+    EXPECT_NE(outcome.err.find(option), std::string::npos) << outcome.err;
+  }
+  EXPECT_EQ(
+      run({"--gpu-ids", "", "sh"}, (std::string(std::filesystem::path(GPUMUX).parent_path()) + "/mgpu_srun").c_str())
+          .exit_status,
+      2);
   EXPECT_TRUE(server_->requests().empty());
 }
 
@@ -242,6 +255,28 @@ TEST_F(JobCommandTest, WaitExitsAsTheJobsDid) {
   EXPECT_EQ(cancelled.exit_status, 1) << "cancelled is not done, whatever it exited with";
   EXPECT_NE(cancelled.err.find("cancelled"), std::string::npos);
   EXPECT_EQ(run({"wait", "20"}).exit_status, 1);
+}
+
+TEST_F(JobCommandTest, AnEndThatIsNotForOnesEyesIsCalledThat) {
+  answer("GET /v1/jobs/17", json{{"id", 17}, {"user", "bob"}, {"state", "done"}});
+  serve();
+  for (const char* command : {"wait", "attach"}) {
+    const auto outcome = run({command, "17"});
+    EXPECT_EQ(outcome.exit_status, 4) << command;
+    EXPECT_NE(outcome.err.find("job 17 is bob's: how it ended is not for you to see"), std::string::npos)
+        << outcome.err;
+  }
+}
+
+TEST_F(JobCommandTest, WhoAttachesTooLateIsToldOfTheLog) {
+  json ended = done("failed", 3);
+  ended["log"] = dir_ + "/17.log";
+  ended["started_unix_ns"] = 1;
+  answer("GET /v1/jobs/17", ended);
+  serve();
+  const auto outcome = run({"attach", "17"});
+  EXPECT_EQ(outcome.exit_status, 3);
+  EXPECT_NE(outcome.err.find("gpumux logs 17"), std::string::npos) << outcome.err;
 }
 
 TEST_F(JobCommandTest, SubmitWaitWaitsForEveryElement) {

@@ -93,7 +93,12 @@ class Session {
     socket_path_.clear();
     if (job.is_done()) {
       line_.clear();
-      return tell_end(job);
+      // Whoever comes too late for its terminal finds what it printed elsewhere.
+      if (attempt_ == 0 && !job.log.empty() && job.started_unix_ns > 0) {
+        const std::string own = printable(own_command());
+        say_error(command_, "job " + id_ + " has ended already; `" + own + " logs " + id_ + "` shows what it printed");
+      }
+      return tell_end(command_, job);
     }
     if (job.attempt != attempt_ && attempt_ != 0) terminal_.begin_anew();
     attempt_ = job.attempt;
@@ -171,18 +176,12 @@ class Session {
     return kExitLeft;
   }
 
-  int tell_end(const Job& job) {
-    if (job.outcome != "ok" && (job.outcome != "failed" || !job.note.empty()))
-      say_error(command_, "job " + id_ + ": " + job.outcome + (job.note.empty() ? "" : ": " + job.note));
-    return exit_status_of_job(job);
-  }
-
   int finish(const wire::AttachEnded& ended) {
     const auto told = exit_status_of_end(ended);
     const base::TimePoint until = now() + kLastWords;
     for (;;) {
       auto job = patient_.wait(id_, api_client::JobMoment::kDone, kAskFor);
-      if (job && *job && (*job)->is_done()) return tell_end(**job);
+      if (job && *job && (*job)->is_done()) return tell_end(command_, **job);
       if (told && (!job || now() >= until)) return *told;
       if (!job) return report_error(command_, job.error());
       // Nobody here knows how it ended, or it runs again: then it is not over.

@@ -112,7 +112,9 @@ Result<std::vector<JobChange>> change_named_jobs(const Client& client, const std
   return all;
 }
 
-int exit_status_of_job(const Job& job) {
+int tell_end(const char* command, const Job& job) {
+  if (const std::string text = end_text(job); !text.empty()) say_error(command, text);
+  if (job.outcome.empty()) return kExitDenied;
   const int status = job.exit_status.value_or(0);
   if (status > 0 && status <= 255) return status;
   return status == 0 && job.outcome == "ok" ? kExitOk : kExitFailed;

@@ -136,6 +136,12 @@ void add_remarks(const QueueState& queue, const Output& output, std::vector<std:
   if (queue.reserved) say(Colour::kNone, reservation_text(*queue.reserved));
 }
 
+// As docs/jobs.md has it. All that is shown of why others' jobs wait, where privacy is limited.
+std::string words_of_reason(std::string reason) {
+  std::replace(reason.begin(), reason.end(), '_', ' ');
+  return reason.starts_with("gpu ") ? "GPU " + reason.substr(4) : reason;
+}
+
 std::string number_or_empty(std::uint64_t number) { return number == 0 ? "" : std::to_string(number); }
 std::string seconds_of(base::Duration duration) { return std::to_string(duration.count() / 1'000'000'000); }
 std::string seconds_of(std::int64_t unix_ns) { return unix_ns <= 0 ? "" : std::to_string(unix_ns / 1'000'000'000); }
@@ -199,11 +205,19 @@ std::string job_labels(const std::vector<Job>& jobs) {
 }
 
 std::string job_reason(const Job& job) {
-  if (job.waits() || job.state == "suspended") return !job.why.empty() ? job.why : job.reason;
+  if (job.waits() || job.state == "suspended") return !job.why.empty() ? job.why : words_of_reason(job.reason);
   if (!job.note.empty()) return job.note;
   if (job.limit_in && *job.limit_in <= base::Duration::zero() && !job.is_done())
     return "over its time limit for " + time_text(-*job.limit_in);
   return job.is_done() ? job.outcome : "";
+}
+
+std::string end_text(const Job& job) {
+  const std::string name = "job " + job_label(job);
+  if (job.outcome.empty())
+    return name + " is " + (job.user.empty() ? "another user" : job.user) + "'s: how it ended is not for you to see";
+  if (job.outcome == "ok" || (job.outcome == "failed" && job.note.empty())) return "";
+  return name + ": " + job.outcome + (job.note.empty() ? "" : ": " + job.note);
 }
 
 std::string waiting_text(const Job& job) {

@@ -25,6 +25,9 @@ std::string job_labels(const std::vector<api_client::Job>& jobs);
 // Why a job waits, or what is remarkable about one that does not. One line, as it came: not yet printable.
 std::string job_reason(const api_client::Job& job);
 
+// What is to be said of a job's end beside its exit status; empty: nothing.
+std::string end_text(const api_client::Job& job);
+
 // "job 17 waits: place 3; waits for 20.0 GiB on GPU 0"
 std::string waiting_text(const api_client::Job& job);
 

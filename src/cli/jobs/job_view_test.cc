@@ -190,6 +190,11 @@ TEST_F(JobViewTest, TheWaitingLineHasPlaceAndReason) {
   EXPECT_EQ(waiting_text(jobs[4]), "job 19 waits: place 1; waits for 20.0 GiB on GPU 0");
   EXPECT_EQ(waiting_text(jobs[1]), "job 16 waits: held by eva");
   EXPECT_EQ(waiting_text(make_job(1, "x", "starting")), "job 1 is starting");
+  Job others = make_job(1, "", "queued");
+  others.reason = "gpu_memory";
+  EXPECT_EQ(job_reason(others), "GPU memory") << "in words, where that is all that may be seen";
+  others.reason = "user_limit";
+  EXPECT_EQ(job_reason(others), "user limit");
 }
 
 TEST_F(JobViewTest, FieldsForPrograms) {

@@ -47,10 +47,10 @@ base::Error denied(const Peer& peer, const std::string& what) {
           "user " + std::to_string(peer.uid) + " may not " + what +
               ": only its owner, root and members of the admin_group may"};
 }
-base::Error not_admin(const Peer& peer) {
+base::Error not_admin(const Peer& peer, const std::string& what = "the queue") {
   return {Code::kDenied, 0,
-          "user " + std::to_string(peer.uid) +
-              " may not change the queue: only the daemon's owner, root and members of its admin_group may"};
+          "user " + std::to_string(peer.uid) + " may not change " + what +
+              ": only the daemon's owner, root and members of its admin_group may"};
 }
 
 Result<std::uint32_t> find_uid(const std::string& name) {
@@ -198,6 +198,8 @@ Result<JobApi::Found> JobApi::look_up(const store::JobStore& store, const Name& 
 
 JobApi::JobApi(asio::io_context& io, JobQueue& queue, const AccessRules& access)
     : io_(io), queue_(queue), access_(access) {}
+
+JobApi::~JobApi() { queue_.pool().join(); }
 
 ApiAnswer JobApi::answer(const ApiRequest& request, std::string_view path, std::string_view query) {
   static constexpr std::string_view kJobs = "/v1/jobs/";
@@ -496,9 +498,8 @@ ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
   const auto change = parse_change(request.body);
   if (!change) return error_response(change.error());
   if (which == "all") {
-    return ApiLater([this, peer = request.peer, change = *change](ApiReply reply) {
-      change_all(access_.may_change(peer) ? std::nullopt : std::optional<std::uint32_t>(peer.uid), change, reply);
-    });
+    if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer, "everybody's jobs"));
+    return ApiLater([this, change = *change](ApiReply reply) { change_all(std::nullopt, change, reply); });
   }
   static constexpr std::string_view kUser = "user:";
   if (which.starts_with(kUser)) {

@@ -18,6 +18,10 @@ class JobApi {
  public:
   // Both outlive this object, and it outlives whatever they still call back.
   JobApi(boost::asio::io_context& io, JobQueue& queue, const AccessRules& access);
+  // Waits for its work on the queue's pool, which takes no more from here on.
+  ~JobApi();
+  JobApi(const JobApi&) = delete;
+  JobApi& operator=(const JobApi&) = delete;
 
   // `path`: "/v1/jobs...", "/v1/queue..."; without the query.
   ApiAnswer answer(const ApiRequest& request, std::string_view path, std::string_view query);

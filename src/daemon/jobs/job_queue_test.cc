@@ -5,8 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <boost/asio/post.hpp>
 #include <stdexcept>
+#include <thread>
 
+#include "daemon/jobs/job_api.h"
 #include "daemon/test_support.h"
 #include "os/system_clock.h"
 
@@ -79,6 +83,25 @@ TEST_F(Queue, OutlivesAReplyThatFails) {
   EXPECT_NO_THROW(EXPECT_TRUE(run_until([&] { return told.size() == 2; })));
   EXPECT_EQ(told, (std::vector<JobId>{JobId{2}, JobId{3}}));
   EXPECT_EQ(queue_->unfinished(std::nullopt).size(), 3u) << "the one whose answer failed has been handed in";
+}
+
+// A daemon that is told to stop while somebody is sent a list.
+TEST_F(Queue, IsNotWorkedForBySomebodyWhoHasGone) {
+  const auto access = AccessRules::make({}, ::getuid(), true);
+  ASSERT_TRUE(access) << access.error().message();
+  std::optional<JobApi> api(std::in_place, io_, *queue_, *access);
+  std::atomic<bool> goes = false, has_gone = false, worked_beyond = false;
+  boost::asio::post(queue_->pool(), [&] {
+    while (!goes) std::this_thread::yield();
+    const auto until = std::chrono::steady_clock::now() + 50ms;
+    while (!has_gone && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    worked_beyond = has_gone.load();
+  });
+  goes = true;
+  api.reset();
+  has_gone = true;
+  queue_->pool().join();
+  EXPECT_FALSE(worked_beyond) << "work on the pool uses the one whose work it is";
 }
 
 }  // namespace
