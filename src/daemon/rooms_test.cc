@@ -214,6 +214,21 @@ TEST_F(RoomsTest, WhoComesBackKeepsWhatItHas) {
   EXPECT_GE(bounds[2].room, 40 * kGiB);
 }
 
+// The first one back was given all the room there was. Until it has taken note of less, the second one is told to have
+// what it has, and not to evict it.
+TEST_F(RoomsTest, WhoComesBackSecondKeepsWhatItHas) {
+  come_back(1, 30);
+  ASSERT_GT(bounds[1].room, 40 * kGiB);
+  come_back(2, 40);
+  EXPECT_EQ(bounds[2].sequence, 1u);
+  EXPECT_GE(bounds[2].room, 40 * kGiB);
+  EXPECT_GE(bounds[2].commitment, 40 * kGiB);
+  settle();
+  EXPECT_GE(bounds[1].room, 30 * kGiB);
+  EXPECT_GE(bounds[2].room, 40 * kGiB);
+  EXPECT_LE(given(), kCapacity - 2 * kContext);
+}
+
 // The other program has not ended: the tenant has freed something and not said so.
 TEST_F(RoomsTest, ALateReportDoesNotMakeAnotherProgramSmaller) {
   look(20 * kGiB);
