@@ -87,6 +87,9 @@ TEST(Suspensions, OfSeedsThatFoundFaultsKeepTheInvariants) {
   for (const std::uint64_t seed : {103u, 50096u})
     run_seeds(seed, kFewer, {.steps = 4000, .duration = 30s, .overloaded = true, .memory = true, .suspensions = true});
   run_seeds(70025, kFewer, {.steps = 20'000, .duration = 60s, .memory = true, .suspensions = true, .calm_after = 8s});
+  run_seeds(
+      445703855, kFewer,
+      {.steps = 20'000, .duration = 60s, .overloaded = true, .memory = true, .suspensions = true, .calm_after = 8s});
   for (const std::uint64_t seed : {445687396u, 445687447u})
     run_seeds(seed, kFewer, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true, .suspensions = true});
 }

@@ -168,7 +168,8 @@ void World::carry_out(const sched::Command& command) {
     if (rank == nullptr) return;
     rank->permits = step->count;
     // A lease that became shared while the rank rested was not announced.
-    for (const sched::SeatView& seat : core_->view(now_).at(step->seat.gpu.value).seats) {
+    const auto gpus = core_->view(now_);
+    for (const sched::SeatView& seat : gpus.at(step->seat.gpu.value).seats) {
       if (seat.seat == step->seat) rank->kind = seat.kind;
     }
     receive(*rank->process, [this, rank] { run_thread(*rank); });
