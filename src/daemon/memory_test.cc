@@ -216,6 +216,29 @@ TEST(DaemonMemory, ARestartTakesNothingAway) {
   EXPECT_GE(least, 50 * kGiB);
 }
 
+// A tenant that comes back after a restart has host memory of the daemon before: that counts against a fixed budget.
+TEST(DaemonMemory, WhatTenantsComeBackWithCountsAgainstTheBudget) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.config.host_memory = "64M";
+  TestDaemon daemon(std::move(options));
+  Tenant tenant(dir.path());
+  wire::SeatOpen open{.slot = 0, .state = wire::SeatState::kWaiting, .epoch = 0, .exclusive = 0, .reserved = 0};
+  std::copy_n(test_uuid(0).bytes.begin(), 16, open.gpu_uuid);
+  ASSERT_TRUE(tenant.join() && tenant.open_seat(open));
+  tenant.memory.host_used = 32 << 20;
+  ASSERT_TRUE(tenant.has(0, 1));
+  std::uint64_t lent = 0;
+  for (;;) {
+    ASSERT_TRUE(tenant.send(wire::HostWanted{.slot = 0, .bytes = 32 << 20}));
+    const auto loan = tenant.receive_a<wire::HostLent>();
+    ASSERT_TRUE(loan);
+    if (loan->bytes == 0) break;
+    lent += loan->bytes;
+  }
+  EXPECT_EQ(lent, 32u << 20);
+}
+
 TEST(DaemonMemory, HostMemoryIsLentAndComesBack) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());

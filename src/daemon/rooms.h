@@ -83,6 +83,8 @@ class Rooms {
   std::uint64_t evictable_demand() const;
   sched::GpuMemory view(base::GpuIndex gpu) const { return planner_.view(gpu); }
   std::optional<sched::SeatMemory> view(base::SeatId seat) const { return planner_.view(seat); }
+  // It may have come back, and has not said yet what it has.
+  bool may_be_back(base::SeatId seat) const { return planner_.may_be_back(seat); }
   // Why the mode `auto` comes to what it does, for people, and what was measured for that, if anything.
   std::string why(base::GpuIndex gpu) const;
   const std::optional<sched::Gain::Finding>& finding(base::GpuIndex gpu) const {

@@ -413,7 +413,9 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
     if (i == static_cast<std::size_t>(wire::Unpageable::kManaged)) continue;
     report.unpageable += std::min(memory.unpageable[i], ~std::uint64_t{0} - report.unpageable);
   }
-  rooms_.reported(seat_of(session, *slot), report);
+  const base::SeatId seat = seat_of(session, *slot);
+  if (host_ != nullptr) host_->uses({session.id, memory.slot}, memory.host_used, rooms_.may_be_back(seat));
+  rooms_.reported(seat, report);
   return {};
 }
 
