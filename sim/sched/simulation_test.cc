@@ -91,7 +91,7 @@ TEST(Suspensions, OfSeedsThatFoundFaultsKeepTheInvariants) {
   run_seeds(
       445703855, kFewer,
       {.steps = 20'000, .duration = 60s, .overloaded = true, .memory = true, .suspensions = true, .calm_after = 8s});
-  for (const std::uint64_t seed : {445687396u, 445687447u})
+  for (const std::uint64_t seed : {445687396u, 445687447u, 445713936u})
     run_seeds(seed, kFewer, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true, .suspensions = true});
 }
 

@@ -129,6 +129,12 @@ void World::thaw(Job& job) {
   for (const auto& process : job.processes) {
     if (!std::exchange(process->frozen, false) || !process->alive) continue;
     wake(*process);
+    if (!options_.memory) continue;
+    // What the driver has taken for it a moment before it was frozen it says now.
+    for (const auto& rank : process->ranks) {
+      surprise(rank->seat.gpu.value, 3s);
+      report_soon(*rank);
+    }
   }
   in(random_.between(1us, 20ms), [this, &job, which = job.suspensions] {
     if (which == job.suspensions) go_on(job);
