@@ -422,6 +422,7 @@ bool Residency::is_lacking(const Seat& seat) const {
 
 // When its patience is over, if nothing moves until then.
 TimePoint Residency::impatient_at(const Gpu& gpu, const Seat& seat) const {
+  if (seat.lacking_since == TimePoint::max()) return seat.lacking_since;  // the next plan notes since when
   return std::max(seat.lacking_since, gpu.moved_at) + kHolderPatience;
 }
 
