@@ -450,7 +450,8 @@ void World::check_memory() {
     if (now_ <= gpu_memory_[i].surprised_until) continue;
     for (const sched::SeatMemory& seat : planner_->view(GpuIndex{i}).seats) {
       const Rank* const rank = rank_of(seat.seat);
-      if (rank == nullptr || !rank->process->alive || !seat.speaks) continue;
+      // (What the driver has taken for it a moment before it was frozen it cannot say: looks show it, as foreign.)
+      if (rank == nullptr || !rank->process->alive || rank->process->frozen || !seat.speaks) continue;
       const SeatMemory& memory = rank->memory;
       if (memory.on_gpu() - memory.context > seat.counted)
         fail(name(seat.seat) + " has " + std::to_string(memory.on_gpu() - memory.context) + " and counts for " +

@@ -55,6 +55,7 @@ TEST(Memory, OfSeedsThatFoundFaultsKeepsTheInvariants) {
     run_seeds(seed, kFewer, {.steps = 3000, .duration = 20s, .memory = true});
   for (const std::uint64_t seed : {700114u, 2101884u, 2104867u, 2105120u})
     run_seeds(seed, kFewer, {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true});
+  run_seeds(445692324, kFewer, {.steps = 20'000, .duration = 60s, .memory = true, .calm_after = 8s});
 }
 
 // Big ones beside small ones, gangs beside single seats: everybody gets its memory, and every wish its answer.
@@ -87,6 +88,11 @@ TEST(Suspensions, OfSeedsThatFoundFaultsKeepTheInvariants) {
   for (const std::uint64_t seed : {103u, 50096u})
     run_seeds(seed, kFewer, {.steps = 4000, .duration = 30s, .overloaded = true, .memory = true, .suspensions = true});
   run_seeds(70025, kFewer, {.steps = 20'000, .duration = 60s, .memory = true, .suspensions = true, .calm_after = 8s});
+  run_seeds(
+      445703855, kFewer,
+      {.steps = 20'000, .duration = 60s, .overloaded = true, .memory = true, .suspensions = true, .calm_after = 8s});
+  for (const std::uint64_t seed : {445687396u, 445687447u, 445713936u})
+    run_seeds(seed, kFewer, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true, .suspensions = true});
 }
 
 TEST(Suspensions, ReachEveryRule) {

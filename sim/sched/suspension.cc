@@ -52,6 +52,17 @@ void World::go_on(Job& job) {
   tell_suspended(job);
 }
 
+// Where all run at once whatever happens (free_only), its memory has a place again, and what was promised to others
+// beside it while it had none is not to be had any more.
+void World::void_promises(std::uint32_t gpu) {
+  if (gpu_memory_[gpu].is_auto || gpu_memory_[gpu].configured != sched::Mode::kConcurrent) return;
+  for (const auto& [tenant, process] : by_tenant_) {
+    for (const auto& rank : process->ranks) {
+      if (rank->seat.gpu.value == gpu) rank->memory.promised_until = TimePoint();
+    }
+  }
+}
+
 // Those that are not connected hear of it when they are.
 void World::tell_suspended(Job& job) {
   std::vector<SeatId> seats;
@@ -61,6 +72,7 @@ void World::tell_suspended(Job& job) {
     if (!options_.memory) continue;
     planner_->set_suspended(now_, rank->seat, job.is_suspended);
     gpu_memory_[rank->seat.gpu.value].dirty = true;
+    if (!job.is_suspended) void_promises(rank->seat.gpu.value);
   }
   if (!daemon_up_ || seats.empty()) return;
   if (job.is_suspended) {
@@ -117,6 +129,12 @@ void World::thaw(Job& job) {
   for (const auto& process : job.processes) {
     if (!std::exchange(process->frozen, false) || !process->alive) continue;
     wake(*process);
+    if (!options_.memory) continue;
+    // What the driver has taken for it a moment before it was frozen it says now.
+    for (const auto& rank : process->ranks) {
+      surprise(rank->seat.gpu.value, 3s);
+      report_soon(*rank);
+    }
   }
   in(random_.between(1us, 20ms), [this, &job, which = job.suspensions] {
     if (which == job.suspensions) go_on(job);

@@ -168,7 +168,8 @@ void World::carry_out(const sched::Command& command) {
     if (rank == nullptr) return;
     rank->permits = step->count;
     // A lease that became shared while the rank rested was not announced.
-    for (const sched::SeatView& seat : core_->view(now_).at(step->seat.gpu.value).seats) {
+    const auto gpus = core_->view(now_);
+    for (const sched::SeatView& seat : gpus.at(step->seat.gpu.value).seats) {
       if (seat.seat == step->seat) rank->kind = seat.kind;
     }
     receive(*rank->process, [this, rank] { run_thread(*rank); });
@@ -361,7 +362,8 @@ void World::check_priorities() {
                                        });
                               });
       rank->outdone_since = is_outdone ? std::min(rank->outdone_since, now_) : TimePoint::max();
-      if (!is_outdone || now_ - rank->outdone_since <= bound) continue;
+      // (It is looked at now and then: between two looks it may have had its turn.)
+      if (!is_outdone || now_ - std::max(rank->outdone_since, rank->asked_at) <= bound) continue;
       fail("tenant " + std::to_string(tenant.value) + " waits for GPU " + std::to_string(rank->seat.gpu.value) +
            " behind lower priorities for more than " + std::to_string(bound.count()) + " ns" + describe_turns());
     }

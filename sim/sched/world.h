@@ -266,6 +266,7 @@ class World {
   void suspend(Job& job);
   void go_on(Job& job);
   void tell_suspended(Job& job);
+  void void_promises(std::uint32_t gpu);
   void follow(Job& job, TimePoint patience);
   bool is_drained(const Job& job) const;
   bool is_parked(const Job& job) const;

@@ -36,6 +36,9 @@ constexpr std::uint64_t kChunksInBudget = 16;
 constexpr std::size_t kWindowChunks = 4;
 // Being made at once: more than the pool has threads.
 constexpr std::size_t kMaxMaking = 16;
+// What tenants have of an earlier daemon's never leaves less than this part of the budget to be lent: whoever is next
+// may have its memory there, and get none of it back before the one that is there has somewhere to go.
+constexpr std::uint64_t kLeastOfBudget = 4;
 // Host memory is short no more when there is this much less to be evicted than there was.
 constexpr std::uint64_t kMuchLessNumerator = 3;
 constexpr std::uint64_t kMuchLessDenominator = 4;
@@ -141,6 +144,8 @@ std::uint64_t host_budget(std::string_view text) {
   return bytes ? std::min(*bytes, most) : 0;
 }
 
+bool is_fixed_host_memory(std::string_view text) { return !percent_of(text); }
+
 struct HostMemory::Alive {
   HostMemory* self = nullptr;
 };
@@ -228,8 +233,7 @@ bool HostMemory::serve(const Request& request) {
 void HostMemory::serve() {
   for (std::size_t i = 0; i < requests_.size();) {
     const Request request = requests_[i];
-    const bool comes =
-        making_ > 0 || leaving_soon() > 0 || (!failing_ && taken() + chunk_bytes_ <= budget_) || !used_.empty();
+    const bool comes = making_ > 0 || leaving_soon() > 0 || (!failing_ && may_make()) || !used_.empty();
     const bool served = serve(request);
     if (!served && comes) {  // a moment
       ++i;
@@ -245,13 +249,32 @@ void HostMemory::serve() {
   if (!requests_.empty()) tell_all(wire::kMostForgotten);
 }
 
+bool HostMemory::may_make() const {
+  const std::uint64_t earlier =
+      counts_earlier_ ? std::min(earlier_, budget_ / kLeastOfBudget * (kLeastOfBudget - 1)) : 0;
+  return taken() + earlier + chunk_bytes_ <= budget_;
+}
+
+void HostMemory::uses(const HostSeat& seat, std::uint64_t bytes, bool is_back) {
+  const auto borrower = is_back ? borrowers_.try_emplace(seat.tenant).first : borrowers_.find(seat.tenant);
+  if (borrower == borrowers_.end()) return;
+  std::map<std::uint32_t, std::uint64_t>& earlier = borrower->second.earlier;
+  const auto its = is_back ? earlier.try_emplace(seat.slot).first : earlier.find(seat.slot);
+  if (its == earlier.end()) return;
+  const std::uint64_t before = its->second;
+  its->second = std::min(bytes, is_back ? budget_ : before);
+  earlier_ += its->second;
+  earlier_ -= before;
+  if (its->second == 0) earlier.erase(its);
+  if (counts_earlier_ && before > bytes) serve();
+}
+
 void HostMemory::make_more() {
   const std::size_t needs = static_cast<std::size_t>((needed() + chunk_bytes_ - 1) / chunk_bytes_);
   std::size_t chunks = needs > used_.size() ? needs - used_.size() : 0;
   if (demand_ > 0) chunks += kWindowChunks;
   chunks = std::max(chunks, requests_.size());
-  while (!failing_ && ready_.size() + making_ < chunks && making_ < kMaxMaking && taken() + chunk_bytes_ <= budget_)
-    remake({});
+  while (!failing_ && ready_.size() + making_ < chunks && making_ < kMaxMaking && may_make()) remake({});
   // Whoever still waits is of another domain than what has come back.
   for (std::size_t coming = making_ + leaving_soon(); coming < std::min(requests_.size(), kMaxMaking) && !used_.empty();
        ++coming)
@@ -456,6 +479,7 @@ void HostMemory::gone(base::TenantId tenant) {
   std::erase_if(requests_, [&](const Request& request) { return request.seat.tenant == tenant; });
   auto gone = borrowers_.extract(tenant);
   if (gone.empty()) return;
+  for (const auto& [slot, bytes] : gone.mapped().earlier) earlier_ -= bytes;
   const auto is_its = [&](const HostSeat& seat) { return seat.tenant == tenant; };
   for (Chunk& chunk : used_) std::erase_if(chunk.keepers, is_its);
   for (auto& [id, borrower] : borrowers_) {

@@ -57,6 +57,8 @@ namespace gpumux::daemon {
 base::Status check_host_memory(std::string_view text);
 // What it comes to on this machine at this moment: of the memory that is available, within the daemon's cgroup.
 std::uint64_t host_budget(std::string_view text);
+// Whether it is a number of bytes, whatever is available.
+bool is_fixed_host_memory(std::string_view text);
 
 inline constexpr std::string_view kDefaultHostMemory = "60%";
 
@@ -104,6 +106,11 @@ class HostMemory {
   // False: the tenant is to let go of all that it has kept, and of what it gives back from now on: it may be frozen
   // soon, and nothing could be taken from it then. True: as before.
   void set_keeps(base::TenantId tenant, bool keeps);
+  // What an earlier daemon has lent counts, too. (Where the budget is a part of what is available, that is without it.)
+  void set_counts_earlier(bool counts) { counts_earlier_ = counts; }
+  // The seat uses so much host memory. `is_back`: it has come back, and it is all an earlier daemon's; later on at most
+  // the least that it has said since then is. (Who lies takes no more from others than he could borrow.)
+  void uses(const HostSeat& seat, std::uint64_t bytes, bool is_back);
   // It has been told to let go of something, and has not answered.
   bool is_forgetting(base::TenantId tenant) const;
   void gone(base::TenantId tenant);
@@ -152,11 +159,13 @@ class HostMemory {
     std::string domain;
     std::unordered_map<std::uint64_t, Loan> loans;   // by the chunk's id
     std::map<std::uint32_t, Forgetting> forgetting;  // by slot
+    std::map<std::uint32_t, std::uint64_t> earlier;  // by slot: bytes of an earlier daemon's
     bool keeps = true;
   };
   struct Alive;  // shared with the pool's jobs: cleared when this object goes
 
   std::uint64_t needed() const { return demand_ > lent_ ? demand_ - lent_ : 0; }
+  bool may_make() const;
   void serve();
   bool serve(const Request& request);
   std::size_t most_free() const;
@@ -190,6 +199,8 @@ class HostMemory {
   std::uint64_t next_id_ = 0;
   std::uint64_t demand_ = 0;
   std::uint64_t lent_ = 0;
+  bool counts_earlier_ = false;
+  std::uint64_t earlier_ = 0;
   std::uint64_t loans_ = 0;
   std::uint64_t loans_kept_ = 0;
   std::size_t making_ = 0;  // also what is being closed: the memory is not there before

@@ -72,6 +72,15 @@ class HostMemoryTest : public testing::Test {
     while (memory.is_making()) loop.run_one();
   }
 
+  // As after a restart: nothing has been made yet.
+  void begin_again() {
+    memory.set_demand(0);
+    rest();
+    while (memory.ready() > 0) loop.run_one();
+    rest();
+    memory.set_counts_earlier(true);
+  }
+
   struct Told {
     HostSeat seat;
     std::vector<std::uint64_t> ids;
@@ -103,6 +112,30 @@ TEST_F(HostMemoryTest, OnlyWhoIsOpenToThemSeesWhatOthersHaveLeft) {
     EXPECT_EQ(loans.size() * memory.chunk_bytes(), kBudget);
     for (const HostLoan& loan : loans) memory.returned({tenant}, loan.id, false);
   }
+}
+
+// After a restart tenants come back with what the daemon before had lent them.
+TEST_F(HostMemoryTest, WhatAnEarlierDaemonHasLentCounts) {
+  begin_again();
+  memory.uses({{1}, 0}, kBudget / 2, true);
+  memory.uses({{1}, 0}, kBudget, false);  // with what it is lent now
+  EXPECT_EQ(ask_all(2, "one").size() * memory.chunk_bytes(), kBudget / 2);
+  memory.uses({{1}, 0}, kBudget / 4, false);
+  EXPECT_EQ(ask_all(2, "one").size() * memory.chunk_bytes(), kBudget / 4);
+  memory.gone({1});
+  EXPECT_EQ(ask_all(2, "one").size() * memory.chunk_bytes(), kBudget / 4);
+  EXPECT_EQ(memory.lent_to({2}), kBudget);
+}
+
+// Else nobody could leave the GPU for those to whom that memory belongs.
+TEST_F(HostMemoryTest, WhatAnEarlierDaemonHasLentLeavesSomeOfTheBudget) {
+  begin_again();
+  for (const std::uint64_t tenant : {1u, 2u}) memory.uses({{tenant}, 0}, ~std::uint64_t{0}, true);
+  EXPECT_EQ(ask_all(3, "one").size() * memory.chunk_bytes(), kBudget / 4);
+  memory.gone({1});
+  EXPECT_EQ(ask(3, "one").loan.bytes, 0u);
+  memory.gone({2});
+  EXPECT_NE(ask(3, "one").loan.bytes, 0u);
 }
 
 TEST_F(HostMemoryTest, WhatIsLeftByWhoIsGoneIsHandedOnToNobody) {

@@ -127,6 +127,30 @@ TEST(DaemonMemory, TheModeFollowsWhatFits) {
   EXPECT_TRUE(eventually([&] { return a.step(), b.step(), mode_now(dir) == "concurrent"; }));
 }
 
+// A connection has ended, and its process has not: what it has is its own and not on its way back, so there is room for
+// it, and it is not told to evict anything.
+TEST(DaemonMemory, WhoConnectsAgainKeepsWhatItHas) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  std::optional<Tenant> before(std::in_place, dir.path());
+  ASSERT_TRUE(before->join() && before->open_seat(0, test_uuid(0)) && before->settle(has_any));
+  ASSERT_TRUE(before->request() && before->wait_granted());
+  ASSERT_TRUE(before->has(60));
+  ASSERT_TRUE(before->settle([](const wire::Room&) { return true; }));
+  wire::SeatOpen open{
+      .slot = 0, .state = wire::SeatState::kDraining, .epoch = before->epoch(), .exclusive = 1, .reserved = 0};
+  std::copy_n(test_uuid(0).bytes.begin(), 16, open.gpu_uuid);
+  Tenant again(dir.path(), std::move(*before));
+  before.reset();
+  ASSERT_TRUE(eventually(
+      [&] { return nlohmann::json::parse(http(dir.path(), "GET", "/v1/status").body)["gpus"][0]["seats"].empty(); }));
+  ASSERT_TRUE(again.join() && again.open_seat(open));
+  ASSERT_TRUE(again.has(60));
+  ASSERT_TRUE(again.settle([](const wire::Room&) { return true; }));
+  EXPECT_EQ(again.room.sequence, 1u);
+  EXPECT_GE(again.room.room, 60 * kGiB);
+}
+
 // A program whose memory is left to the driver: nobody knows whether it would fit beside others.
 TEST(DaemonMemory, WhoSaysNothingKeepsTheGpuSerial) {
   const TemporaryDirectory dir;
@@ -190,6 +214,29 @@ TEST(DaemonMemory, ARestartTakesNothingAway) {
     return room.room >= 78 * kGiB;
   }));
   EXPECT_GE(least, 50 * kGiB);
+}
+
+// A tenant that comes back after a restart has host memory of the daemon before: that counts against a fixed budget.
+TEST(DaemonMemory, WhatTenantsComeBackWithCountsAgainstTheBudget) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.config.host_memory = "64M";
+  TestDaemon daemon(std::move(options));
+  Tenant tenant(dir.path());
+  wire::SeatOpen open{.slot = 0, .state = wire::SeatState::kWaiting, .epoch = 0, .exclusive = 0, .reserved = 0};
+  std::copy_n(test_uuid(0).bytes.begin(), 16, open.gpu_uuid);
+  ASSERT_TRUE(tenant.join() && tenant.open_seat(open));
+  tenant.memory.host_used = 32 << 20;
+  ASSERT_TRUE(tenant.has(0, 1));
+  std::uint64_t lent = 0;
+  for (;;) {
+    ASSERT_TRUE(tenant.send(wire::HostWanted{.slot = 0, .bytes = 32 << 20}));
+    const auto loan = tenant.receive_a<wire::HostLent>();
+    ASSERT_TRUE(loan);
+    if (loan->bytes == 0) break;
+    lent += loan->bytes;
+  }
+  EXPECT_EQ(lent, 32u << 20);
 }
 
 TEST(DaemonMemory, HostMemoryIsLentAndComesBack) {

@@ -43,10 +43,10 @@ void Rooms::adopt(GpuIndex index) {
   }
 }
 
-void Rooms::opened(base::SeatId seat, sched::Quota quota, bool gets_bound) {
+void Rooms::opened(base::SeatId seat, sched::Quota quota, bool gets_bound, std::uint64_t left) {
   adopt(seat.gpu);
   if (!gpus_.at(seat.gpu.value).managed) return;
-  planner_.opened(leases_.now(), seat, quota, gets_bound);
+  planner_.opened(leases_.now(), seat, quota, gets_bound, left);
   gpus_[seat.gpu.value].dirty = true;
   gpus_[seat.gpu.value].foreign.opened(leases_.now());
 }
@@ -62,11 +62,12 @@ void Rooms::tell_foreign(GpuIndex index) {
   if (planner_.set_foreign(now, index, bytes, state.foreign.seen_at(), unseen.bytes, unseen.until)) state.dirty = true;
 }
 
-void Rooms::closed(base::SeatId seat) {
-  planner_.closed(leases_.now(), seat);
+std::uint64_t Rooms::closed(base::SeatId seat) {
+  const std::uint64_t left = planner_.closed(leases_.now(), seat);
   GpuState& state = gpus_.at(seat.gpu.value);
   state.foreign.closed(leases_.now());
   state.dirty = true;
+  return left;
 }
 
 void Rooms::set_suspended(base::SeatId seat, bool is_suspended) {

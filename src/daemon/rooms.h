@@ -50,10 +50,12 @@ class Rooms {
   void set_host_budget(std::uint64_t bytes, std::uint64_t chunk) { planner_.set_host_budget(bytes, chunk); }
 
   // `gets_bound`: at once, not only when it has said what it has (residency.h).
-  void opened(base::SeatId seat, sched::Quota quota, bool gets_bound);
+  // `left`: what closed() has said of its process.
+  void opened(base::SeatId seat, sched::Quota quota, bool gets_bound, std::uint64_t left = 0);
   // Something has changed that decides whether its seats take turns.
   void look_again(base::GpuIndex gpu) { gpus_.at(gpu.value).dirty = true; }
-  void closed(base::SeatId seat);
+  // How much of the GPU it may have left taken.
+  std::uint64_t closed(base::SeatId seat);
   void set_suspended(base::SeatId seat, bool is_suspended);
   void reported(base::SeatId seat, const sched::MemoryReport& report);
   void wanted(base::SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,
@@ -81,6 +83,8 @@ class Rooms {
   std::uint64_t evictable_demand() const;
   sched::GpuMemory view(base::GpuIndex gpu) const { return planner_.view(gpu); }
   std::optional<sched::SeatMemory> view(base::SeatId seat) const { return planner_.view(seat); }
+  // It may have come back, and has not said yet what it has.
+  bool may_be_back(base::SeatId seat) const { return planner_.may_be_back(seat); }
   // Why the mode `auto` comes to what it does, for people, and what was measured for that, if anything.
   std::string why(base::GpuIndex gpu) const;
   const std::optional<sched::Gain::Finding>& finding(base::GpuIndex gpu) const {

@@ -214,6 +214,48 @@ TEST_F(RoomsTest, WhoComesBackKeepsWhatItHas) {
   EXPECT_GE(bounds[2].room, 40 * kGiB);
 }
 
+// The first one back was given all the room there was. Until it has taken note of less, the second one is told to have
+// what it has, and not to evict it.
+TEST_F(RoomsTest, WhoComesBackSecondKeepsWhatItHas) {
+  come_back(1, 30);
+  ASSERT_GT(bounds[1].room, 40 * kGiB);
+  come_back(2, 40);
+  EXPECT_EQ(bounds[2].sequence, 1u);
+  EXPECT_GE(bounds[2].room, 40 * kGiB);
+  EXPECT_GE(bounds[2].commitment, 40 * kGiB);
+  settle();
+  EXPECT_GE(bounds[1].room, 30 * kGiB);
+  EXPECT_GE(bounds[2].room, 40 * kGiB);
+  EXPECT_LE(given(), kCapacity - 2 * kContext);
+}
+
+// A connection has ended, and its process has not: what it has is not on its way back.
+TEST_F(RoomsTest, WhoConnectsAgainIsNotCountedTwice) {
+  open(1);
+  has(1, 40);
+  open(2);
+  has(2, 10);
+  settle();
+  look(50 * kGiB + 2 * kContext, sched::kContextPatience);
+  const std::uint64_t left = rooms.closed(seat(1));
+  leases.gone({1}, "test");
+  reports.erase(1);
+  bounds.erase(1);
+  settle();
+  EXPECT_GE(left, 40 * kGiB);
+  EXPECT_TRUE(rooms.awaits_return());
+  leases.connected({3}, std::make_shared<TenantLabel>());
+  leases.apply(sched::SeatOpened{seat(3)});
+  rooms.opened(seat(3), {}, false, left);
+  rooms.settle();
+  EXPECT_GE(rooms.view(kGpu).returning, 40 * kGiB) << "until it has said what it has";
+  has(3, 40);
+  EXPECT_LT(rooms.view(kGpu).returning, left);
+  EXPECT_GE(bounds[3].room, 40 * kGiB) << "it is not to evict anything";
+  settle();
+  EXPECT_GE(bounds[2].room, 10 * kGiB);
+}
+
 // The other program has not ended: the tenant has freed something and not said so.
 TEST_F(RoomsTest, ALateReportDoesNotMakeAnotherProgramSmaller) {
   look(20 * kGiB);

@@ -101,15 +101,16 @@ void Translator::ended(Session& session, std::string_view why) {
   session.end();
   sessions_.erase(session.id);
   suspension_.left(session);
-  session.for_each_slot([&](std::uint32_t, const Slot& slot) { forget_slot(session, slot); });
+  Gone gone{session.peer.pid, session.process_start, leases_.now(), {}};
+  session.for_each_slot([&](std::uint32_t, const Slot& slot) { gone.left[slot.gpu] = forget_slot(session, slot); });
   for (auto run = runs_.begin(); session.quota.group != 0 && run != runs_.end(); ++run) {
     if (run->second.quota.group != session.quota.group) continue;
     if (--run->second.tenants == 0) runs_.erase(run);
     break;
   }
   if (session.welcomed) {
-    while (!gone_.empty() && gone_.front().second + kGoneRemembered < leases_.now()) gone_.pop_front();
-    gone_.emplace_back(session.peer.pid, leases_.now());
+    while (!gone_.empty() && gone_.front().at + kGoneRemembered < leases_.now()) gone_.pop_front();
+    gone_.push_back(std::move(gone));
   }
   if (host_ != nullptr) host_->gone(session.id);
   leases_.gone(session.id, why);
@@ -380,7 +381,7 @@ void Translator::set_run_priority(uid_t uid, const std::string& run, std::int32_
 void Translator::open_room(Session& session, base::SeatId seat, bool may_be_back) {
   if (session.protocol < wire::kMemoryProtocol) return;  // it leaves its memory to the driver
   // Who comes to a run that is suspended may have stood still while the daemon was restarted.
-  rooms_.opened(seat, session.quota, !may_be_back && !session.is_suspended);
+  rooms_.opened(seat, session.quota, !may_be_back && !session.is_suspended, take_left(session, seat.gpu));
   if (session.is_suspended) rooms_.set_suspended(seat, true);
 }
 
@@ -412,18 +413,32 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
     if (i == static_cast<std::size_t>(wire::Unpageable::kManaged)) continue;
     report.unpageable += std::min(memory.unpageable[i], ~std::uint64_t{0} - report.unpageable);
   }
-  rooms_.reported(seat_of(session, *slot), report);
+  const base::SeatId seat = seat_of(session, *slot);
+  if (host_ != nullptr) host_->uses({session.id, memory.slot}, memory.host_used, rooms_.may_be_back(seat));
+  rooms_.reported(seat, report);
   return {};
 }
 
-void Translator::forget_slot(const Session& session, const Slot& slot) {
-  rooms_.closed(seat_of(session, slot));
+std::uint64_t Translator::forget_slot(const Session& session, const Slot& slot) {
   moved_before_.at(slot.gpu.value).add(slot.memory);
+  return rooms_.closed(seat_of(session, slot));
+}
+
+// A connection may end without its process. What that has is not on its way back, then, and is not to count twice.
+std::uint64_t Translator::take_left(const Session& session, base::GpuIndex gpu) {
+  std::uint64_t left = 0;
+  for (Gone& gone : gone_) {
+    if (session.process_start == 0 || gone.pid != session.peer.pid || gone.process_start != session.process_start)
+      continue;
+    const auto its = gone.left.find(gpu);
+    if (its != gone.left.end()) left += std::exchange(its->second, 0);
+  }
+  return left;
 }
 
 bool Translator::was_tenant(pid_t pid, base::TimePoint asked_at) const {
   return std::any_of(gone_.begin(), gone_.end(),
-                     [&](const auto& one) { return one.first == pid && asked_at < one.second + kGoneIsListed; });
+                     [&](const Gone& one) { return one.pid == pid && asked_at < one.at + kGoneIsListed; });
 }
 
 base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {

@@ -159,7 +159,8 @@ class Translator {
   void tell_standing(const Session& session, const Slot& slot);
   std::int32_t allowed_priority(const Session& session, std::int32_t asked) const;
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
-  void forget_slot(const Session& session, const Slot& slot);
+  std::uint64_t forget_slot(const Session& session, const Slot& slot);
+  std::uint64_t take_left(const Session& session, base::GpuIndex gpu);
   base::Status check_slot(std::uint32_t slot) const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
   void closed_by_tenant(Session& session, std::uint32_t number, base::LeaseEpoch epoch);
@@ -190,7 +191,14 @@ class Translator {
   std::map<RunKey, Run> runs_;
   RunSuspension suspension_;
   std::uint64_t next_group_ = 1;
-  std::deque<std::pair<pid_t, base::TimePoint>> gone_;  // who was a tenant, and until when; only of the last moments
+  // Who was a tenant, and until when; only of the last moments.
+  struct Gone {
+    pid_t pid = 0;
+    std::uint64_t process_start = 0;
+    base::TimePoint at{};
+    std::map<base::GpuIndex, std::uint64_t> left;  // taken of GPUs
+  };
+  std::deque<Gone> gone_;
   std::map<std::string, UnknownEntry> unknown_entries_;
 };
 

@@ -3,6 +3,7 @@
 #include "sched/residency.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gpumux::sched {
 
@@ -48,7 +49,7 @@ bool Residency::set_foreign(TimePoint now, GpuIndex index, std::uint64_t bytes, 
   return true;
 }
 
-void Residency::opened(TimePoint now, SeatId id, Quota quota, bool gets_bound) {
+void Residency::opened(TimePoint now, SeatId id, Quota quota, bool gets_bound, std::uint64_t left) {
   now_ = std::max(now_, now);
   Gpu* const gpu = gpu_of(id.gpu);
   if (gpu == nullptr) return;
@@ -58,20 +59,24 @@ void Residency::opened(TimePoint now, SeatId id, Quota quota, bool gets_bound) {
   seat.quota = quota;
   seat.opened_at = now;
   seat.is_back = !gets_bound;
+  seat.left = left;
 }
 
-void Residency::closed(TimePoint now, SeatId id) {
+std::uint64_t Residency::closed(TimePoint now, SeatId id) {
   now_ = std::max(now_, now);
   const Seat* const seat = find(id);
-  if (seat == nullptr) return;
+  if (seat == nullptr) return 0;
   Gpu& gpu = *gpu_of(id.gpu);
-  // It may have got so much since it last said what it has.
+  // It may have got so much since it last said what it has. (If it came back and has said nothing yet, what it left
+  // then is expected already.)
+  const std::uint64_t before = seat->left;
   const std::uint64_t left = counts(*seat) ? charge(*seat) : 0;
   gpu.seats.erase(id);
   gpu.moved_at = now;
-  if (left == 0) return;
+  if (left == 0) return before;
   gpu.returning += std::min(left, gpu.capacity);
   gpu.returning_until = now + kReturnPatience;
+  return left;
 }
 
 void Residency::set_suspended(TimePoint now, SeatId id, bool is_suspended) {
@@ -109,6 +114,7 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   seat->report = sane;
   seat->speaks = true;
   seat->is_back = false;
+  gpu.returning -= std::min({std::exchange(seat->left, 0), seat->has(), gpu.returning});
   // What was given has been taken.
   if (seat->has() >= seat->given_room) seat->given_until = TimePoint();
   if (sane.allocated >= seat->given_commitment) seat->given_commitment_until = TimePoint();

@@ -170,9 +170,10 @@ class Residency {
   void set_free_only(GpuIndex gpu, bool free_only);
 
   // `gets_bound`: it gets a first bound now. Otherwise it says first what it has: it may be back after a restart.
-  void opened(TimePoint now, SeatId seat, Quota quota, bool gets_bound);
-  // Its memory is taken until the driver has returned it (returned()).
-  void closed(TimePoint now, SeatId seat);
+  // `left`: what its process had as a seat that was closed: of that, what it says that it has is not to be returned.
+  void opened(TimePoint now, SeatId seat, Quota quota, bool gets_bound, std::uint64_t left = 0);
+  // Its memory, so much of it, is taken until the driver has returned it (returned()).
+  std::uint64_t closed(TimePoint now, SeatId seat);
   // Until it is told otherwise. The seat is open.
   void set_suspended(TimePoint now, SeatId seat, bool is_suspended);
   void reported(TimePoint now, SeatId seat, const MemoryReport& report);
@@ -229,6 +230,7 @@ class Residency {
     MemoryReport report;
     bool speaks = false;
     bool is_back = false;  // gets no bound before it has said what it has
+    std::uint64_t left = 0;
     bool suspended = false;
     TimePoint opened_at{};
     std::deque<Bound> bounds;  // the one in force, then those under way; the last one is what it was told

@@ -289,6 +289,9 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
   };
   bool all_fair = true;
   for (Share& share : shares) {
+    // Who has come back after a restart counts for what it has, whoever has been told too much meanwhile: it is not to
+    // evict anything before they have taken note of less.
+    if (share.seat->bounds.empty()) share.told = std::min(share.base, share.seat->has());
     if (share.target < share.told) share.told = share.target;
     raise(share, share.base);
     all_fair = all_fair && share.told >= share.base;
@@ -419,6 +422,7 @@ bool Residency::is_lacking(const Seat& seat) const {
 
 // When its patience is over, if nothing moves until then.
 TimePoint Residency::impatient_at(const Gpu& gpu, const Seat& seat) const {
+  if (seat.lacking_since == TimePoint::max()) return seat.lacking_since;  // the next plan notes since when
   return std::max(seat.lacking_since, gpu.moved_at) + kHolderPatience;
 }
 

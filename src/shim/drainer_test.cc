@@ -133,5 +133,67 @@ TEST(Drainer, IsWokenByOneWaitInSoMany) {
   queries.await(1);  // it looks
 }
 
+// Each time that it has turned out to go on, more of its waits pass unseen; and none any more once it was idle indeed.
+TEST(Drainer, IsWokenLessOftenTheMoreAlarmsWereFalse) {
+  wire::LeasePage page{};
+  gate::Gate gate(
+      page, [](void*, std::uint32_t) {}, nullptr);
+  static Seats& seats = *new Seats(driver());
+  LockModes lock_modes(std::nullopt);
+  NoPort port;
+  client::Agent agent({}, port);
+  bool opened = false;
+  cuda::CUcontext context = nullptr;
+  ASSERT_EQ(driver().cuCtxCreate_v2(&context, 0, 0), cuda::CUDA_SUCCESS);
+  ASSERT_EQ(seats.open(0, opened), 0u);
+  FakeGpu::get().after_query = nullptr;
+  const auto set_idle_hold = [](base::Duration hold) {
+    Seats::Locked locked(seats);
+    locked[0].idle_hold = hold;
+  };
+  // A look is one critical section.
+  const auto await = [](auto condition) {
+    for (;;) {
+      Seats::Locked locked(seats);
+      if (condition(locked[0])) return;
+    }
+  };
+  const auto await_alarms = [&](std::uint32_t alarms) {
+    await([alarms](const Seat& seat) { return seat.false_alarms == alarms; });
+  };
+  set_idle_hold(1h);
+  Drainer drainer(gate, seats, lock_modes, agent);
+  ASSERT_TRUE(drainer.start());
+  const auto submits_and_waits = [&] {
+    gate::ThreadRecord* const thread = gate::this_thread();
+    ASSERT_EQ(gate.pass(*thread, 0), gate::Passed::kHolding);
+    gate.leave(*thread, 0);
+    drainer.synchronised(0);
+  };
+  page.slots[0].word.store(wire::kGranted | wire::kExclusive | wire::kContended);
+  submits_and_waits();
+  await([](const Seat& seat) { return seat.idling_told; });
+  EXPECT_EQ(seats.waits_to_skip(0), 0u);
+
+  submits_and_waits();
+  await_alarms(1);
+  EXPECT_EQ(seats.waits_to_skip(0), 1u);
+  submits_and_waits();
+  EXPECT_EQ(seats.waits_to_skip(0), 0u) << "it is left alone";
+  submits_and_waits();
+  await([](const Seat& seat) { return seat.idling_told; });
+  EXPECT_EQ(seats.waits_to_skip(0), 1u) << "as often as before: nobody was told anything that was false";
+  submits_and_waits();
+  submits_and_waits();
+  await_alarms(2);
+  EXPECT_EQ(seats.waits_to_skip(0), 3u);
+
+  set_idle_hold(0ns);
+  drainer.wake();
+  await_alarms(0);
+  EXPECT_FALSE(gate.is_granted(0));
+  EXPECT_EQ(seats.waits_to_skip(0), 0u);
+}
+
 }  // namespace
 }  // namespace gpumux::shim

@@ -420,8 +420,10 @@ class Program {
     const std::uint64_t words = 1 + pick(pick(2) == 0 ? 20'000 : 700'000);
     CUdeviceptr address = 0;
     const bool is_in_order = pick(3) == 0;
-    const CUresult result =
-        is_in_order ? hooks::cuMemAllocAsync(&address, words * 4, stream_) : hooks::cuMemAlloc_v2(&address, words * 4);
+    const CUresult result = again([&] {
+      return is_in_order ? hooks::cuMemAllocAsync(&address, words * 4, stream_)
+                         : hooks::cuMemAlloc_v2(&address, words * 4);
+    });
     if (result != CUDA_SUCCESS) {
       EXPECT_EQ(result, CUDA_ERROR_OUT_OF_MEMORY);
       refused.fetch_add(1);
@@ -461,13 +463,18 @@ class Program {
     EXPECT_EQ(hooks::cuMemPoolTrimTo(pool, pick(8) * kMebibyte), CUDA_SUCCESS);
     synchronised(Anywhere());
   }
-  // What a program does that maps its memory by itself. The driver may refuse any call for reasons of its own (this
-  // test's), and then nothing has changed: it is made again.
+  // The driver may refuse any call for reasons of its own (this test's). The program is told, and then nothing has
+  // changed: it is made again.
   template <class Call>
-  static void insist(Call call) {
+  static CUresult again(Call call) {
     CUresult result = call();
     for (int i = 0; i < 100 && result == CUDA_ERROR_UNKNOWN; ++i) result = call();
-    EXPECT_EQ(result, CUDA_SUCCESS);
+    return result;
+  }
+  // What a program does that maps its memory by itself.
+  template <class Call>
+  static void insist(Call call) {
+    EXPECT_EQ(again(call), CUDA_SUCCESS);
   }
   void create() {
     if (live_.size() >= 12) return free_one();
@@ -537,9 +544,10 @@ class Program {
     CUgraphExec exec = nullptr;
     ASSERT_EQ(hooks::cuStreamBeginCapture_v2(stream_, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
     EXPECT_EQ(launch(live.address, count), CUDA_SUCCESS);
-    EXPECT_EQ((gated<&Driver::cuMemcpyDtoHAsync_v2>(stream_, static_cast<void*>(copied.data()), live.address, count * 4,
-                                                    stream_)),
-              CUDA_SUCCESS);
+    insist([&] {
+      return gated<&Driver::cuMemcpyDtoHAsync_v2>(stream_, static_cast<void*>(copied.data()), live.address, count * 4,
+                                                  stream_);
+    });
     ASSERT_EQ(hooks::cuStreamEndCapture(stream_, &graph), CUDA_SUCCESS);
     ASSERT_EQ(driver().cuGraphInstantiateWithFlags(&exec, graph, 0), CUDA_SUCCESS);
     EXPECT_EQ((gated<&Driver::cuGraphLaunch>(stream_, exec, stream_)), CUDA_SUCCESS);
