@@ -25,7 +25,7 @@ constexpr Duration kReturnedLook = 20ms;
 constexpr Duration kNextLook = 100ms;
 constexpr int kMostReplans = 4;
 // Every wish is answered by then: the planner's own patience, and what messages and restarts add.
-constexpr Duration kLongestWish = sched::kRoomPatience + 8s;
+constexpr Duration kLongestWish = sched::kLongestRoomWait + 1s;
 // The mode that memory asks for is there by then: looks, reports and the dwell take that long.
 constexpr Duration kLongestModeChange = sched::kFitDwell + 3s;
 

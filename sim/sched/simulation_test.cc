@@ -56,6 +56,7 @@ TEST(Memory, OfSeedsThatFoundFaultsKeepsTheInvariants) {
   for (const std::uint64_t seed : {700114u, 2101884u, 2104867u, 2105120u})
     run_seeds(seed, kFewer, {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true});
   run_seeds(445692324, kFewer, {.steps = 20'000, .duration = 60s, .memory = true, .calm_after = 8s});
+  run_seeds(445726965, kFewer, {.steps = 15'000, .duration = 60s, .faults = false, .memory = true});
 }
 
 // Big ones beside small ones, gangs beside single seats: everybody gets its memory, and every wish its answer.

@@ -180,7 +180,7 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
   if (gpu->returning > 0) next = std::min(next, gpu->returning_until);
   for (const auto& [id, seat] : gpu->seats) {
     if (may_speak_yet(seat)) next = std::min(next, seat.opened_at + kFirstReportPatience);
-    if (seat.asks()) next = std::min(next, std::max(gpu->moved_at, seat.wanted_at) + kRoomPatience);
+    if (seat.asks()) next = std::min(next, refused_at(*gpu, seat));
     if (seat.asks() && may_have_left(*gpu, seat)) next = std::min(next, seat.wanted_at + kForeignPatience);
     if (seat.asks() && may_not_come(*gpu, seat)) next = std::min(next, gpu->unseen_until);
     if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) next = std::min(next, impatient_at(*gpu, seat));
@@ -323,7 +323,7 @@ std::string Residency::check_invariants() const {
       if (seat.turn != TurnKind::kHolding && seat.told_commitment() >= seat.want_commitment && seat.speaks &&
           !seat.bounds.empty() && seat.wanted_at < now_)
         return who + " holds no lease and is kept waiting for room";
-      if (now_ - std::max(gpu.moved_at, seat.wanted_at) > kRoomPatience) return who + " waits for what does not come";
+      if (now_ > refused_at(gpu, seat)) return who + " waits for what does not come";
     }
   }
   return {};

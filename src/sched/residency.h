@@ -16,7 +16,8 @@
 //      left with more than its bound: then no bound is raised.
 //   2. What all seats may have allocated fits on the GPUs and in the host memory budget, in the same sense.
 //   3. Whoever wants room is answered: with it, with a refusal if nothing that can still happen would make it fit or
-//      nothing has moved for kRoomPatience, or, if it holds no lease, at once with what there is.
+//      nothing has moved for kRoomPatience, or after kLongestRoomWait in any case, or, if it holds no lease, at once with
+//      what there is.
 //   4. A holder is never told to have less than it has.
 //
 // A suspended seat (set_suspended) is to have nothing on the GPU that can leave it, whether anybody needs the room or
@@ -128,6 +129,8 @@ inline constexpr Duration kReturnPatience = std::chrono::seconds(2);
 // Nothing has moved for this long: whoever could make room is stopped, or does not drain. Natively the allocation would
 // have failed at once.
 inline constexpr Duration kRoomPatience = std::chrono::seconds(10);
+// Others free something time and again, and it does not help. A whole GPU has left over a slow bus (5 GB/s) by then.
+inline constexpr Duration kLongestRoomWait = std::chrono::seconds(20);
 // Who has been given room takes it as soon as its thread has woken up; on a busy machine, a little later. Until then it
 // is not to spare.
 inline constexpr Duration kTakePatience = std::chrono::milliseconds(250);
@@ -350,6 +353,7 @@ class Residency {
   void plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const;
   bool is_lacking(const Seat& seat) const;
   TimePoint impatient_at(const Gpu& gpu, const Seat& seat) const;
+  static TimePoint refused_at(const Gpu& gpu, const Seat& seat);
   void find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
   void expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
   void tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands);

@@ -375,7 +375,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     const bool has_commitment = commitment >= seat.want_commitment;
     const bool has_all = has_commitment && room >= seat.want_room;
     const bool is_hopeless = !is_possible(gpu, seat) && !may_have_left(gpu, seat) && !may_not_come(gpu, seat);
-    refused = !has_all && (is_hopeless || now_ - std::max(gpu.moved_at, seat.wanted_at) >= kRoomPatience);
+    refused = !has_all && (is_hopeless || now_ >= refused_at(gpu, seat));
     // Without a lease it may never be its turn: it asks again when it holds one.
     const bool holds = seat.turn == TurnKind::kHolding;
     if (has_all && holds) {
@@ -412,6 +412,11 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
                              .total = seat.quota.group != 0 ? std::min(seat.quota.bytes, gpu.capacity) : gpu.capacity,
                              .ticket = seat.answered,
                              .refused = refused});
+}
+
+// When its wish for room is refused, if nothing moves until then.
+TimePoint Residency::refused_at(const Gpu& gpu, const Seat& seat) {
+  return std::min(std::max(gpu.moved_at, seat.wanted_at) + kRoomPatience, seat.wanted_at + kLongestRoomWait);
 }
 
 // A holder whose work cannot run because something is still on its way out of the way, or the driver refuses it.
