@@ -57,6 +57,8 @@ TEST(Memory, OfSeedsThatFoundFaultsKeepsTheInvariants) {
     run_seeds(seed, kFewer, {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true});
   run_seeds(445692324, kFewer, {.steps = 20'000, .duration = 60s, .memory = true, .calm_after = 8s});
   run_seeds(445726965, kFewer, {.steps = 15'000, .duration = 60s, .faults = false, .memory = true});
+  for (const std::uint64_t seed : {445726998u, 445742146u})
+    run_seeds(seed, kFewer, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true});
 }
 
 // Big ones beside small ones, gangs beside single seats: everybody gets its memory, and every wish its answer.

@@ -51,12 +51,10 @@ void LeaseCore::State::enqueue(Unit& unit) {
   unit.phase = UnitPhase::kWaiting;
   unit.requested = TimePoint::max();
   Duration ageing = Duration::max();
-  Duration lifting = Duration::max();
   timers.stop(unit.thaw);
   for (const UnitGpu& on_gpu : unit.gpus) {
     Gpu& gpu = *on_gpu.gpu;
     ageing = std::min(ageing, gpu.settings.gang_ageing);
-    lifting = std::min(lifting, gpu.settings.priority_ageing);
     // With waiters, virtual_now is theirs; without, the holder is the one whom a newcomer must not be ahead of.
     if (gpu.waiting == 0 && gpu.holders.size() == 1) {
       gpu.virtual_now = std::max(gpu.virtual_now, standing(**gpu.holders.begin(), gpu).virtual_time);
@@ -77,7 +75,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
   unit.entry.unit = &unit;
   unit.shape->queue.insert(unit.entry);
   if (unit.shape->gpus.size() > 1) timers.arm(unit.age, std::max(now, after(unit.requested, ageing)));
-  timers.arm(unit.lift, after(now, lifting));
+  timers.arm(unit.lift, after(now, priority_ageing_of(unit)));
   if (aged > 0) reservations_dirty = true;
   touch(unit);
 }

@@ -7,7 +7,8 @@
 // quantum. And where priority_ageing is set, who has waited that long is *lifted*: it is ahead of all that are not,
 // those that have waited longest first, an equal of whoever holds, and safe for a quantum when it starts. Whoever is
 // held up by lifted ones is lifted in its turn, whatever its priority: so many of low priority do not shut one of high
-// priority out, nor it them. A gang has the highest priority of its members.
+// priority out, nor it them. (Also on a GPU where nobody ages: gangs are lifted by what holds on their other GPUs.) A
+// gang has the highest priority of its members.
 //
 // Caps. A capped seat has an allowance of lease time. It grows with time, by the cap's part of it, up to what a window
 // of kCapWindow gives; holding spends it. A lease ends when nothing is left of it, and the seat queues again when half
@@ -138,14 +139,33 @@ void LeaseCore::State::lift(Unit& unit) {
   const auto is_lifted = [](const Unit* other) {
     return other->phase == UnitPhase::kHolding ? other->is_safe : other->lifted;
   };
-  if (!is_outranked(unit) && !any_before(unit, is_lifted)) {
-    Duration ageing = Duration::max();
-    for (const UnitGpu& on_gpu : unit.gpus) ageing = std::min(ageing, on_gpu.gpu->settings.priority_ageing);
-    return timers.arm(unit.lift, after(now, std::max(ageing / kLooksPerAgeing, kShortestLook)));
+  const Duration ageing = priority_ageing_of(unit);
+  const bool ages = ageing < kUnlimited;
+  if (!any_before(unit, is_lifted) && !(ages && is_outranked(unit))) {
+    if (ages) timers.arm(unit.lift, after(now, std::max(ageing / kLooksPerAgeing, kShortestLook)));
+    return;
   }
   unit.lifted = true;
   unit.yields = false;
   requeue(unit);
+  if (ages) watch_held_up(unit, ageing);
+}
+
+// Those who wait where they do not age are looked at when they have waited for this one as long as it has.
+void LeaseCore::State::watch_held_up(const Unit& lifted, Duration ageing) {
+  for (const UnitGpu& on_gpu : lifted.gpus) {
+    for (const Shape* shape : on_gpu.gpu->shapes) {
+      for (const QueueEntry& entry : shape->queue) {
+        if (!entry.unit->lifted && !entry.unit->lift.armed()) timers.arm(entry.unit->lift, after(now, ageing));
+      }
+    }
+  }
+}
+
+Duration LeaseCore::State::priority_ageing_of(const Unit& unit) {
+  Duration ageing = kUnlimited;
+  for (const UnitGpu& on_gpu : unit.gpus) ageing = std::min(ageing, on_gpu.gpu->settings.priority_ageing);
+  return ageing;
 }
 
 // It yields, and somebody has started since it was told to go: that is over.

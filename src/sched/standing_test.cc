@@ -137,6 +137,25 @@ TEST(Priority, AgeingOfManyDoesNotShutAHigherOneOut) {
   for (const SeatId one : seats) EXPECT_GT(script.view(one).held, 1s) << one.tenant.value;
 }
 
+// Gangs age by what holds on the other one of their GPUs. Here nobody ages but for their sake.
+TEST(Priority, AgeingGangsDoNotShutAHigherOneOutWhereNobodyAges) {
+  GpuSettings settings = fixed(50ms);
+  Script script(2, settings);
+  settings.priority_ageing = 100ms;
+  script.settings(GpuIndex{1}, settings);
+  std::vector<SeatId> seats{kA};
+  script.tenant(1, {0});
+  stand(script, kA, 9);
+  for (std::uint64_t tenant = 2; tenant <= 4; ++tenant) {
+    script.tenant(tenant, {0, 1});
+    script.tell(GangJoined{TenantId{tenant}, "", 0});
+    for (const std::uint32_t gpu : {0u, 1u}) seats.push_back(seat(tenant, gpu));
+  }
+  run(script, seats, 20s);
+  EXPECT_GT(script.view(kA).held, 3s);
+  for (const SeatId one : seats) EXPECT_GT(script.view(one).held, 1s) << one.tenant.value;
+}
+
 // Among equals shares decide, however long somebody waits.
 TEST(Priority, AgeingChangesNothingAmongEquals) {
   GpuSettings settings = fixed(50ms);

@@ -353,6 +353,8 @@ struct LeaseCore::State {
   static bool any_before(const Unit& unit, Predicate outranks);
   static bool is_outranked(const Unit& unit);
   void lift(Unit& unit);
+  void watch_held_up(const Unit& lifted, Duration ageing);
+  static Duration priority_ageing_of(const Unit& unit);
   void settle_order(Gpu& gpu);
   void settle_yielded(Unit& unit);
   void settle_yielding(Unit& started);
