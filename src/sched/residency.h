@@ -16,8 +16,8 @@
 //      left with more than its bound: then no bound is raised.
 //   2. What all seats may have allocated fits on the GPUs and in the host memory budget, in the same sense.
 //   3. Whoever wants room is answered: with it, with a refusal if nothing that can still happen would make it fit or
-//      nothing has moved for kRoomPatience, or after kLongestRoomWait in any case, or, if it holds no lease, at once with
-//      what there is.
+//      nothing has moved for kRoomPatience, or after kLongestRoomWait in any case, or, if it holds no lease, at once
+//      with what there is.
 //   4. A holder is never told to have less than it has.
 //
 // A suspended seat (set_suspended) is to have nothing on the GPU that can leave it, whether anybody needs the room or
