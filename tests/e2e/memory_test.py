@@ -54,7 +54,7 @@ class Memory(GpumuxTest):
 
     def test_two_that_allocate_in_the_order_of_streams(self):
         daemon = self.start_daemon()
-        self.run_together(2, churn=1, allocator="async", **{**LARGE, "rounds": 24})
+        self.run_together(2, churn=1, allocator="async", **{**LARGE, "rounds": 80})
         # What the driver's own pools have stays where it is: then they would not have got through at all.
         self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
 
