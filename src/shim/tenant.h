@@ -119,9 +119,9 @@ class Tenant final : public client::SeatPort {
 
 // The process's tenant; null before it is needed, and in a process that gpumux is disabled in.
 Tenant* tenant_if_any();
+Tenant* tenant();
 
 // From now on the tenant leaves (see there) before the process exits, if it does so by exit().
 void leave_at_exit();
-Tenant* tenant();
 
 }  // namespace gpumux::shim
