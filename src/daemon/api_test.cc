@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: the HTTP API is what docs/api.md says, and only those who may change settings can.
-// Method: requests over the real socket to a daemon in this process; another user is a forked child that has become
-// one.
+// Method: requests over the real socket to a daemon in this process; another user is a child that has become one.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -28,16 +26,12 @@ constexpr uid_t kNobody = 65534;
 
 Json json_of(const HttpAnswer& answer) { return Json::parse(answer.body, nullptr, false); }
 
-// Runs `body` as another user and gives what it returns. Needs root.
-int as_nobody(const std::function<int()>& body) {
-  const pid_t child = fork();
-  if (child == 0) {
-    if (setgid(kNobody) != 0 || setuid(kNobody) != 0) _exit(99);
-    _exit(body());
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+// What does `body` as another user. Needs root.
+OtherProcess stranger(const std::function<int()>& body) {
+  return OtherProcess([body] {
+    if (setgid(kNobody) != 0 || setuid(kNobody) != 0) return 99;
+    return body();
+  });
 }
 
 TEST(Api, ShowsTheDaemon) {
@@ -293,14 +287,14 @@ TEST(Api, LetsStrangersLookAndNotTouch) {
   if (getuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   const TemporaryDirectory dir;
   ASSERT_EQ(chmod(dir.path().c_str(), 0755), 0);
+  OtherProcess other = stranger([&] {
+    if (http(dir.path(), "GET", "/v1/status").status != 200) return 1;
+    const auto denied = http(dir.path(), "PATCH", "/v1/gpus/0", R"({"mode": "concurrent"})");
+    if (denied.status != 403) return 2;
+    return denied.body.find("\"denied\"") == std::string::npos ? 3 : 0;
+  });
   TestDaemon daemon(TestDaemon::options_in(dir.path()));
-  EXPECT_EQ(as_nobody([&] {
-              if (http(dir.path(), "GET", "/v1/status").status != 200) return 1;
-              const auto denied = http(dir.path(), "PATCH", "/v1/gpus/0", R"({"mode": "concurrent"})");
-              if (denied.status != 403) return 2;
-              return denied.body.find("\"denied\"") == std::string::npos ? 3 : 0;
-            }),
-            0);
+  EXPECT_EQ(other.run(), 0);
   EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["mode"], "auto");
 }
 
@@ -309,27 +303,26 @@ TEST(Api, LetsUsersChangeTheirOwnTenantsWithinBounds) {
   if (getuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   const TemporaryDirectory dir;
   ASSERT_EQ(chmod(dir.path().c_str(), 0755), 0);
+  const base::GpuUuid gpu = test_uuid(0);  // this process's, not its child's
+  OtherProcess other = stranger([&] {
+    const auto seats = [&] { return json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["seats"]; };
+    const std::string foreign = "/v1/tenants/" + std::to_string(seats()[0]["tenant"].get<std::uint64_t>());
+    if (http(dir.path(), "PATCH", foreign, R"({"priority": -1})").status != 403) return 1;
+    TestTenant own(dir.path());
+    if (!own.join() || !own.open_seat(0, gpu)) return 2;
+    std::string target;
+    for (const Json& seat : seats()) {
+      if (seat["uid"] == getuid()) target = "/v1/tenants/" + std::to_string(seat["tenant"].get<std::uint64_t>());
+    }
+    const auto status = [&](const char* body) { return http(dir.path(), "PATCH", target, body).status; };
+    if (status(R"({"priority": 1})") != 403 || status(R"({"share": "1.01"})") != 403) return 3;
+    if (status(R"({"priority": -5, "share": "0.5", "max_share": "10%"})") != 200) return 4;
+    return status(R"({"priority": 0, "share": "1", "max_share": "100%"})") == 200 ? 0 : 5;
+  });
   TestDaemon daemon(TestDaemon::options_in(dir.path()));
   TestTenant ours(dir.path());
-  const base::GpuUuid gpu = test_uuid(0);  // this process's, not its child's
   ASSERT_TRUE(ours.join() && ours.open_seat(0, gpu));
-  EXPECT_EQ(as_nobody([&] {
-              const auto seats = [&] { return json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["seats"]; };
-              const std::string foreign = "/v1/tenants/" + std::to_string(seats()[0]["tenant"].get<std::uint64_t>());
-              if (http(dir.path(), "PATCH", foreign, R"({"priority": -1})").status != 403) return 1;
-              TestTenant own(dir.path());
-              if (!own.join() || !own.open_seat(0, gpu)) return 2;
-              std::string target;
-              for (const Json& seat : seats()) {
-                if (seat["uid"] == getuid())
-                  target = "/v1/tenants/" + std::to_string(seat["tenant"].get<std::uint64_t>());
-              }
-              const auto status = [&](const char* body) { return http(dir.path(), "PATCH", target, body).status; };
-              if (status(R"({"priority": 1})") != 403 || status(R"({"share": "1.01"})") != 403) return 3;
-              if (status(R"({"priority": -5, "share": "0.5", "max_share": "10%"})") != 200) return 4;
-              return status(R"({"priority": 0, "share": "1", "max_share": "100%"})") == 200 ? 0 : 5;
-            }),
-            0);
+  EXPECT_EQ(other.run(), 0);
   EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["seats"][0]["priority"], 0);
 }
 
@@ -339,14 +332,14 @@ TEST(Access, IsForThoseWhoAreAllowed) {
   ASSERT_EQ(chmod(dir.path().c_str(), 0755), 0);
   auto options = TestDaemon::options_in(dir.path());
   options.config.allow_users = {"root", "4242"};
+  OtherProcess other = stranger([&] {
+    TestTenant tenant(dir.path());
+    const auto refused = tenant.receive_a<wire::Refused>();
+    if (!refused || refused->reason != wire::Reason::kDenied) return 1;
+    return http(dir.path(), "GET", "/v1/status").status == 403 ? 0 : 2;
+  });
   TestDaemon daemon(std::move(options));
-  EXPECT_EQ(as_nobody([&] {
-              TestTenant tenant(dir.path());
-              const auto refused = tenant.receive_a<wire::Refused>();
-              if (!refused || refused->reason != wire::Reason::kDenied) return 1;
-              return http(dir.path(), "GET", "/v1/status").status == 403 ? 0 : 2;
-            }),
-            0);
+  EXPECT_EQ(other.run(), 0);
   TestTenant tenant(dir.path());
   EXPECT_TRUE(tenant.join());
 }
@@ -357,11 +350,12 @@ TEST(Access, OfAPrivateDaemonIsForItsOwnerAlone) {
   ASSERT_EQ(chmod(dir.path().c_str(), 0755), 0);
   auto options = TestDaemon::options_in(dir.path());
   options.is_private = true;
+  OtherProcess other = stranger([&] { return TestTenant(dir.path()).connected() ? 1 : 0; });
   TestDaemon daemon(std::move(options));
   struct stat status {};
   ASSERT_EQ(stat((dir.path() + "/tenants.sock").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
-  EXPECT_EQ(as_nobody([&] { return TestTenant(dir.path()).connected() ? 1 : 0; }), 0);
+  EXPECT_EQ(other.run(), 0);
   TestTenant tenant(dir.path());
   EXPECT_TRUE(tenant.join());
 }

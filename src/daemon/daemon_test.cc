@@ -5,10 +5,8 @@
 #include "daemon/daemon.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -145,20 +143,14 @@ TEST(Tenants, ThatDisconnectFreeTheirGpu) {
 // A forked child keeps the dead tenant's socket open: only the pidfd tells.
 TEST(Tenants, ThatDieFreeTheirGpuThoughAChildHoldsTheirSocket) {
   const TemporaryDirectory dir;
-  int start[2];
   int ready[2];
   int hold[2];
-  ASSERT_EQ(pipe(start), 0);
   ASSERT_EQ(pipe(ready), 0);
   ASSERT_EQ(pipe(hold), 0);
-  const base::GpuUuid uuid = test_uuid(0);
-  // Before the daemon is there: a child would inherit its lock of the GPU too, and the next test's daemon be refused.
-  const pid_t child = fork();
-  if (child == 0) {
-    char byte;
-    if (read(start[0], &byte, 1) != 1) _exit(1);
+  OtherProcess dying([&, uuid = test_uuid(0)] {
     TestTenant a(dir.path());
-    if (!a.join() || !a.open_seat(0, uuid) || !a.request() || !a.wait_granted()) _exit(1);
+    if (!a.join() || !a.open_seat(0, uuid) || !a.request() || !a.wait_granted()) return 1;
+    char byte;
     if (fork() == 0) {
       close(hold[1]);
       // Holds the socket until the test closes its end.
@@ -167,18 +159,17 @@ TEST(Tenants, ThatDieFreeTheirGpuThoughAChildHoldsTheirSocket) {
     }
     [[maybe_unused]] const ssize_t put = write(ready[1], "r", 1);
     for (;;) pause();
-  }
+  });
   TestDaemon daemon(TestDaemon::options_in(dir.path()));
-  ASSERT_EQ(write(start[1], "s", 1), 1);
+  dying.begin();
   close(hold[0]);
   char byte;
   close(ready[1]);  // so that a child that fails is an end of file here
   ASSERT_EQ(read(ready[0], &byte, 1), 1);
   TestTenant b(dir.path());
   ASSERT_TRUE(b.join() && b.open_seat(0, test_uuid(0)) && b.request());
-  kill(child, SIGKILL);
+  dying.kill();
   EXPECT_TRUE(b.wait_granted());
-  waitpid(child, nullptr, 0);
   close(hold[1]);
   close(ready[0]);
 }
@@ -241,6 +232,15 @@ TEST(Hello, NeedsASealedPageOfTheRightSize) {
 
 TEST(Restart, KeepsHoldersHoldingAndWaitersWaiting) {
   const TemporaryDirectory dir;
+  // Another process, so that the restarted daemon does not take it for the one that it waits for.
+  OtherProcess newcomer([&, uuid = test_uuid(0)] {
+    TestTenant early(dir.path());
+    if (!early.join() || !early.open_seat(0, uuid) || !early.request()) return 1;
+    // The answer to this comes after the request was handled.
+    wire::SeatOpen unknown{.slot = 5};
+    if (!early.send(unknown) || !early.receive_a<wire::SeatRefused>()) return 2;
+    return early.is_granted() ? 3 : 0;
+  });
   auto daemon = std::make_unique<TestDaemon>(TestDaemon::options_in(dir.path()));
   TestTenant holder(dir.path());
   ASSERT_TRUE(holder.join() && holder.open_seat(0, test_uuid(0)) && holder.request() && holder.wait_granted());
@@ -255,20 +255,7 @@ TEST(Restart, KeepsHoldersHoldingAndWaitersWaiting) {
 
   daemon = std::make_unique<TestDaemon>(TestDaemon::options_in(dir.path()));
   // A newcomer comes first, and must not get what the returning holder has.
-  const base::GpuUuid uuid = test_uuid(0);
-  const pid_t child = fork();
-  if (child == 0) {
-    // Another process, so that the daemon does not take it for the one that it waits for.
-    TestTenant early(dir.path());
-    if (!early.join() || !early.open_seat(0, uuid) || !early.request()) _exit(1);
-    // The answer to this comes after the request was handled.
-    wire::SeatOpen unknown{.slot = 5};
-    if (!early.send(unknown) || !early.receive_a<wire::SeatRefused>()) _exit(2);
-    _exit(early.is_granted() ? 3 : 0);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(newcomer.run(), 0);
 
   TestTenant back(dir.path(), std::move(holder));
   ASSERT_TRUE(back.join());
@@ -353,26 +340,24 @@ TEST(Runtime, StaysForAProcessThatAskedForIt) {
   auto options = TestDaemon::options_in(dir.path());
   options.exit_when_unused = 1s;
   options.is_private = true;
-  TestDaemon daemon(std::move(options));
   int hold[2];
   ASSERT_EQ(pipe(hold), 0);
-  const pid_t child = fork();
-  if (child == 0) {
+  OtherProcess holder([&] {
     close(hold[1]);
     char byte;
-    if (http(dir.path(), "POST", "/v1/hold").body != "{}\n") _exit(1);
+    if (http(dir.path(), "POST", "/v1/hold").body != "{}\n") return 1;
     [[maybe_unused]] const ssize_t got = read(hold[0], &byte, 1);
-    _exit(0);
-  }
+    return 0;
+  });
+  TestDaemon daemon(std::move(options));
+  holder.begin();
   close(hold[0]);
   // Two house-keepings beyond the limit. Looking does not count as use here: only the socket's file is looked at.
   const auto until = std::chrono::steady_clock::now() + 3s;
   EXPECT_FALSE(eventually([&] { return access((dir.path() + "/tenants.sock").c_str(), F_OK) != 0; },
                           until - std::chrono::steady_clock::now()));
   close(hold[1]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(holder.wait(), 0);
   EXPECT_EQ(daemon.wait(), kExitStopped);
 }
 

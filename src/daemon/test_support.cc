@@ -6,10 +6,12 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -117,6 +119,43 @@ ExitCode TestDaemon::wait() {
   if (thread_.joinable()) thread_.join();
   daemon_.reset();
   return exit_code_;
+}
+
+OtherProcess::OtherProcess(std::function<int()> body) {
+  // One that has been joined may be listed for a moment.
+  const bool is_alone =
+      eventually([] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}) == 1; });
+  int ends[2];
+  if (!is_alone || ::pipe2(ends, O_CLOEXEC) != 0) {
+    std::fprintf(stderr, "another process must be born before the test's threads\n");
+    std::abort();
+  }
+  pid_ = ::fork();
+  if (pid_ == 0) {
+    ::close(ends[1]);
+    char byte;
+    ::_exit(::read(ends[0], &byte, 1) == 1 ? body() : EXIT_FAILURE);
+  }
+  ::close(ends[0]);
+  start_ = os::FileDescriptor(ends[1]);
+}
+
+OtherProcess::~OtherProcess() { kill(); }
+
+void OtherProcess::begin() {
+  if (::write(start_.get(), "b", 1) != 1) std::abort();
+}
+
+int OtherProcess::wait() {
+  int status = 0;
+  if (pid_ < 0 || ::waitpid(std::exchange(pid_, -1), &status, 0) < 0 || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
+
+void OtherProcess::kill() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
+  wait();
 }
 
 os::FileDescriptor make_page(std::size_t bytes, bool sealed) {

@@ -68,6 +68,28 @@ class TestDaemon {
   ExitCode exit_code_ = kExitFailed;
 };
 
+// A process beside the test, which begins what it does when it is told to. It is born at once, and must be before any
+// thread of the test's: a child of a process with threads may find a lock of the allocator's held for ever, and would
+// hold the daemon's lock of its GPUs.
+class OtherProcess {
+ public:
+  // What `body` returns, at most 255, is the exit status. Fails the test's process if that has threads already.
+  explicit OtherProcess(std::function<int()> body);
+  ~OtherProcess();  // kills it if it is still there
+  OtherProcess(const OtherProcess&) = delete;
+  OtherProcess& operator=(const OtherProcess&) = delete;
+  void begin();
+  // Waits for its end; -1: it did not exit by itself.
+  int wait();
+  void kill();
+  // Begins, waits.
+  int run() { return begin(), wait(); }
+
+ private:
+  pid_t pid_ = -1;
+  os::FileDescriptor start_;
+};
+
 // A sealed lease page, or one that is wrong on purpose.
 os::FileDescriptor make_page(std::size_t bytes, bool sealed);
 
