@@ -19,7 +19,7 @@ import sys
 OURS = re.compile(r'"((?:GPUMUX|NVSHARE|CUDA_OVERRIDE)_[A-Z0-9_]+)"')
 ASKED = re.compile(r'\b(?:getenv|secure_getenv|environment|variable|count_variable)\(\s*"([A-Z][A-Z0-9_]*)"')
 LISTED = re.compile(r"`([A-Z][A-Z0-9_]*)`")
-TEST_CODE = re.compile(r"^(fake|scripted)_|_(test|bench|fuzz)(_\w+)?\.(cc|h)$")
+TEST_CODE = re.compile(r"^(fake|scripted|test)_|_(test|bench|fuzz)(_\w+)?\.(cc|h)$")
 # Not settings: the loader's own, and how programs are found.
 NOT_OURS = {"LD_PRELOAD", "PATH"}
 

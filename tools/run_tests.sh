@@ -10,5 +10,6 @@ case $preset in
   asan) set -- -L unit "$@" ;;
   tsan) set -- -R '^(gate|client|tenant|wire|base)_test$' "$@" ;;  # as tools/build.sh builds
 esac
+export GTEST_BRIEF=${GTEST_BRIEF:-1}  # of a program that fails, what has failed
 # Tests that need the machine to themselves say so with RUN_SERIAL; the others do not mind company.
 exec ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "${TEST_JOBS:-$(nproc)}" "$@"

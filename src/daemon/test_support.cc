@@ -17,6 +17,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "daemon/log.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
 #include "wire/lease_page.h"
@@ -92,6 +93,8 @@ DaemonOptions TestDaemon::options_in(const std::string& runtime_dir) {
 }
 
 TestDaemon::TestDaemon(DaemonOptions options, std::unique_ptr<Inventory> inventory) {
+  // What a failing test prints is read whole, or not at all.
+  set_log_level(std::getenv("GPUMUX_TEST_LOG") != nullptr ? LogLevel::kDebug : LogLevel::kError);
   auto made = Daemon::make(std::move(options), std::move(inventory));
   if (!made) {
     std::fprintf(stderr, "the test's daemon does not start: %s\n", made.error().error.message().c_str());

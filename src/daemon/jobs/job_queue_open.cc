@@ -77,7 +77,9 @@ void JobQueue::open(const Options& options, std::vector<GpuOf> gpus, const Queue
   const Status opened = open_or_fail(options);
   unavailable_ = opened ? "" : "this daemon has no job queue: " + opened.error().message();
   if (!opened) {
-    log_error("there is no job queue", {{"why", opened.error().message()}});
+    // That nobody has said where is no failure.
+    log(options.state_dir.empty() ? LogLevel::kWarning : LogLevel::kError, "there is no job queue",
+        {{"why", opened.error().message()}});
     return;
   }
   keep_house();
