@@ -277,15 +277,16 @@ class Seat {
   double restore(const std::atomic<std::uint64_t>* freed = nullptr) {
     const std::int64_t start = now_ns();
     cuda::CUresult error = cuda::CUDA_SUCCESS;
-    const auto job = pager_.begin_restoration(freed != nullptr ? 0 : pager::Restoration::kAnyRoom, &error);
+    const std::uint64_t before = pager_.bounds().used();
+    const auto allow = [&](std::uint64_t bytes) {
+      pager_.bounds().set(bytes > pager::Bounds::kNone - before ? pager::Bounds::kNone : before + bytes,
+                          pager::Bounds::kNone);
+    };
+    allow(freed != nullptr ? 0 : pager::Bounds::kNone);
+    const auto job = pager_.begin_restoration(&error);
     if (job == nullptr) fail("no restoration began");
-    std::uint64_t allowed = 0;
     for (JobState state = JobState::kRunning; !is_over(state);) {
-      if (freed != nullptr && allowed != UINT64_MAX) {
-        const std::uint64_t now = freed->load();
-        job->allow(now - allowed);
-        allowed = now;
-      }
+      if (freed != nullptr) allow(freed->load());
       state = job->step();
       if (!is_over(state) && state != JobState::kRunning) sleep_ns(pager::kPollMicroseconds * 1000);
     }

@@ -443,9 +443,9 @@ std::unique_ptr<Eviction> Pager::begin_discard(const DrainedSeat& drained, CUres
   return std::make_unique<Eviction>(state_, drained, UINT64_MAX, true);
 }
 
-std::unique_ptr<Restoration> Pager::begin_restoration(std::uint64_t room, CUresult* error) {
+std::unique_ptr<Restoration> Pager::begin_restoration(CUresult* error) {
   *error = begin_job();
-  if (*error == cuda::CUDA_SUCCESS) return std::make_unique<Restoration>(state_, room);
+  if (*error == cuda::CUDA_SUCCESS) return std::make_unique<Restoration>(state_);
   if (*error == cuda::CUDA_ERROR_NOT_READY) return nullptr;
   const base::Locked locked(state_.mutex);
   state_.job_running = false;

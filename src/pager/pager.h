@@ -174,7 +174,7 @@ class Pager {
   std::unique_ptr<Eviction> begin_eviction(const DrainedSeat& drained, std::uint64_t bytes, cuda::CUresult* error);
   // Of a seat whose context is broken: releases its memory, whatever it holds.
   std::unique_ptr<Eviction> begin_discard(const DrainedSeat& drained, cuda::CUresult* error);
-  std::unique_ptr<Restoration> begin_restoration(std::uint64_t room, cuda::CUresult* error);
+  std::unique_ptr<Restoration> begin_restoration(cuda::CUresult* error);
 
   // Freed memory that is kept for reuse goes back to the driver; returns how much.
   std::uint64_t trim(std::uint64_t bytes) { return state_.trim(bytes); }

@@ -263,9 +263,9 @@ class PagerTest : public sim::SimTest {
     error_ = job->error();
     return state;
   }
-  JobState restore(std::uint64_t room = Restoration::kAnyRoom) {
+  JobState restore() {
     cuda::CUresult error = cuda::CUDA_SUCCESS;
-    const auto job = pager().begin_restoration(room, &error);
+    const auto job = pager().begin_restoration(&error);
     EXPECT_EQ(job == nullptr, error != cuda::CUDA_SUCCESS);
     if (job == nullptr) return JobState::kFailed;
     const JobState state = run(*job);

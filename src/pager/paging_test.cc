@@ -161,7 +161,7 @@ TEST_F(PagingTest, FreedMemoryIsHandedOnChunkByChunk) {
   CUresult error = CUDA_SUCCESS;
   auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
   ASSERT_NE(job, nullptr);
-  EXPECT_EQ(pager().begin_restoration(0, &error), nullptr) << "one job at a time";
+  EXPECT_EQ(pager().begin_restoration(&error), nullptr) << "one job at a time";
   EXPECT_EQ(error, CUDA_ERROR_NOT_READY);
   int stages = 0;
   std::uint64_t last = 0;
@@ -173,16 +173,17 @@ TEST_F(PagingTest, FreedMemoryIsHandedOnChunkByChunk) {
   EXPECT_GT(stages, 3);
   job.reset();
 
-  auto back = pager().begin_restoration(0, &error);
+  pager().bounds().set(0, Bounds::kNone);
+  auto back = pager().begin_restoration(&error);
   ASSERT_NE(back, nullptr);
   EXPECT_EQ(run(*back), JobState::kStarved);
   EXPECT_EQ(used(), 0u);
   for (std::uint64_t room = 0; room < 64 * kMebibyte; room += 8 * kMebibyte) {
-    back->allow(8 * kMebibyte);
+    pager().bounds().set(room + 8 * kMebibyte, Bounds::kNone);
     const JobState state = run(*back);
     EXPECT_EQ(state, room == 56 * kMebibyte ? JobState::kDone : JobState::kStarved);
     EXPECT_EQ(used(), room + 8 * kMebibyte);
-    EXPECT_EQ(back->taken_bytes(), room + 8 * kMebibyte);
+    EXPECT_EQ(back->restored_bytes(), room + 8 * kMebibyte);
   }
   back.reset();
   EXPECT_EQ(read(data, 16 * kMebibyte), random_words(64 * kMebibyte, 10));
@@ -195,7 +196,7 @@ TEST_F(PagingTest, ARestorationWaitsForRoomThatIsNotThereYet) {
   CUdeviceptr hog = 0;
   ASSERT_CUDA(simulated_driver().cuMemAlloc_v2(&hog, (sim::free_bytes() - 10 * kMebibyte) / kBlockBytes * kBlockBytes));
   CUresult error = CUDA_SUCCESS;
-  const auto job = pager().begin_restoration(Restoration::kAnyRoom, &error);
+  const auto job = pager().begin_restoration(&error);
   ASSERT_NE(job, nullptr);
   EXPECT_EQ(run(*job), JobState::kStarved);
   EXPECT_CUDA(simulated_driver().cuMemFree_v2(hog));

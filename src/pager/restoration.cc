@@ -101,28 +101,20 @@ void Restoration::fill() {
     Entry entry;
     if (!claim_next(&entry)) return;
     Chunk& chunk = *entry.chunk;
-    CUresult result = cuda::CUDA_SUCCESS;
-    const bool held = chunk.created;  // left over: counted already
-    if (!held && chunk.bytes > room_ - taken_) {
-      starved_ = true;
-      lacks_room_ = true;
-    } else {
+    CUresult result = state_.mapper.attach(chunk, entry.peers);
+    // Freed memory that is kept for reuse is the first to go.
+    while (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && state_.trim(chunk.bytes) != 0)
       result = state_.mapper.attach(chunk, entry.peers);
-      // Freed memory that is kept for reuse is the first to go.
-      while (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && state_.trim(chunk.bytes) != 0)
-        result = state_.mapper.attach(chunk, entry.peers);
-      // Whose memory it is may not have come back yet; later.
-      starved_ = result == cuda::CUDA_ERROR_OUT_OF_MEMORY;
-      lacks_room_ = starved_ && state_.bounds.left() < chunk.bytes;
-      if (result != cuda::CUDA_SUCCESS && !starved_) fail(result);
-    }
-    if (starved_ || result != cuda::CUDA_SUCCESS) {
+    // Whose memory it is may not have come back yet; later.
+    starved_ = result == cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    lacks_room_ = starved_ && state_.bounds.left() < chunk.bytes;
+    if (result != cuda::CUDA_SUCCESS) {
+      if (!starved_) fail(result);
       const base::Locked locked(state_.mutex);
       state_.unclaim(*entry.range, chunk);
       return;
     }
     ++attached_;
-    taken_ += chunk.bytes;
     result = submit(entry);
     entry.failing = result != cuda::CUDA_SUCCESS;
     if (entry.failing) fail(result);
@@ -190,7 +182,7 @@ void Restoration::commit(Entry& entry) {
 // What host memory has is still the content; the device's memory goes again.
 void Restoration::undo(Entry& entry) {
   Chunk& chunk = *entry.chunk;
-  if (state_.mapper.detach(chunk) == cuda::CUDA_SUCCESS) taken_ -= chunk.bytes;
+  state_.mapper.detach(chunk);
   const base::Locked locked(state_.mutex);
   state_.unclaim(*entry.range, chunk);
 }

@@ -3,8 +3,8 @@
 //
 //   claim ... create, map, rights ... copy from host memory, set constants ... say so
 //
-// Needs no drained seat: nobody can use what is not there. It uses no more room than it was allowed (allow), so that
-// memory which another seat gives up piece by piece can be taken piece by piece.
+// Needs no drained seat: nobody can use what is not there. It takes no more than the seat's bound allows, and goes on
+// when that is raised: memory which another seat gives up piece by piece is taken piece by piece.
 //
 // Copies in host memory are kept: a block that is unchanged when it is evicted again need not be copied then.
 //
@@ -21,10 +21,7 @@ namespace gpumux::pager {
 
 class Restoration {
  public:
-  static constexpr std::uint64_t kAnyRoom = UINT64_MAX;
-
-  // May take so many bytes of device memory, until it is allowed more.
-  Restoration(State& state, std::uint64_t room) : state_(state), room_(room) {}
+  explicit Restoration(State& state) : state_(state) {}
   ~Restoration();
   Restoration(const Restoration&) = delete;
   Restoration& operator=(const Restoration&) = delete;
@@ -33,10 +30,7 @@ class Restoration {
   JobState step();
   void cancel() { stop(JobState::kCancelled); }
 
-  void allow(std::uint64_t more_bytes) { room_ = room_ > kAnyRoom - more_bytes ? kAnyRoom : room_ + more_bytes; }
-
-  // Device memory taken so far, and how much of it is usable already.
-  std::uint64_t taken_bytes() const { return taken_; }
+  // Device memory that is usable again.
   std::uint64_t restored_bytes() const { return restored_; }
   // Of kStarved: the seat's bound leaves no room for the next chunk. Otherwise the driver has no memory, though it
   // should: whose it was may not have given it back yet.
@@ -65,8 +59,6 @@ class Restoration {
   JobState over(JobState outcome);
 
   State& state_;
-  std::uint64_t room_;
-  std::uint64_t taken_ = 0;
   std::uint64_t restored_ = 0;
   std::deque<Entry> window_;
   bool stopping_ = false;

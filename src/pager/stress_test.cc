@@ -173,13 +173,17 @@ class StressTest : public PagerTest {
     const std::uint64_t patience = 60;
     for (std::uint64_t attempt = 0; attempt < patience && pager().evicted_bytes() != 0; ++attempt) {
       CUresult error = CUDA_SUCCESS;
-      const auto job = pager().begin_restoration(pick(2) == 0 ? 0 : Restoration::kAnyRoom, &error);
+      std::uint64_t room = pick(2) == 0 ? pager().bounds().used() : Bounds::kNone;
+      pager().bounds().set(room, Bounds::kNone);
+      const auto job = pager().begin_restoration(&error);
       if (job == nullptr) continue;
       for (JobState state = job->step(); !is_over(state); state = job->step()) {
-        if (state == JobState::kStarved) job->allow(4 * kMebibyte);
+        if (state == JobState::kStarved && room != Bounds::kNone)
+          pager().bounds().set(room += 4 * kMebibyte, Bounds::kNone);
         if (state != JobState::kRunning) sim::sleep_until(sim::now() + base::Duration(30'000));
       }
     }
+    pager().bounds().set(Bounds::kNone, Bounds::kNone);
     ASSERT_EQ(pager().evicted_bytes(), 0u);
   }
 

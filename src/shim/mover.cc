@@ -332,7 +332,7 @@ void Mover::end_eviction(SeatMemory& memory, Moving& moving) {
 std::optional<base::Duration> Mover::begin_restoration(SeatMemory& memory, Moving& moving, base::TimePoint time) {
   if (moving.is_shut) end_eviction(memory, moving);
   cuda::CUresult error = cuda::CUDA_SUCCESS;
-  moving.restoration = memory.pager.begin_restoration(pager::Restoration::kAnyRoom, &error);
+  moving.restoration = memory.pager.begin_restoration(&error);
   if (moving.restoration != nullptr) return step_restoration(memory, moving, time);
   return try_later(moving, time);
 }
