@@ -6,7 +6,7 @@
 // copies fault on memory that is not there. A daemon grants, revokes and changes the room as fast as it can, lends host
 // memory in its moods, and checks each report against the bounds that it has set. Threads allocate, free, write, copy,
 // capture, replay and verify meanwhile. GPUMUX_TEST_SEED repeats a run (as far as threads allow), GPUMUX_TEST_ROOMS
-// says how many changes of room it lasts.
+// and GPUMUX_TEST_LEASES say how many changes of room and leases it lasts.
 #include <gtest/gtest.h>
 #include <poll.h>
 #include <sys/mman.h>
@@ -198,6 +198,9 @@ class RoomDaemon {
     if (memory.room_sequence != 0 && memory.allocated > kCommitment) complain("has allocated more than it may");
     if (memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kPool)] != 0) complain("a pool is the driver's");
     had_ = on_gpu;
+    // All has moved that had to.
+    const bool is_settled = memory.room_sequence == sequence_ && !given_.empty() && on_gpu <= given_.back().room;
+    if (phase_ == Phase::kDrained && is_settled && !calm_) next_whim_ = now();
     if (memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kOther)] != 0) ++claims_;
     const std::lock_guard lock(mutex_);
     last_ = memory;
@@ -276,6 +279,7 @@ class RoomDaemon {
     if (drained.epoch != epoch_) return;
     if (drained.poisoned != 0) complain("the context is poisoned");
     phase_ = Phase::kDrained;
+    if (!calm_ && dice(2) == 0) give_room(0);
     // Long enough to be evicted in, as a rule.
     next_whim_ = now() + std::chrono::microseconds(dice(3) == 0 ? dice(2000) : slowness_ * dice(60'000));
   }
@@ -688,6 +692,7 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
     });
   }
   const std::uint64_t rooms = from_environment("GPUMUX_TEST_ROOMS", 3000);
+  const std::uint64_t leases = from_environment("GPUMUX_TEST_LEASES", 0);
   std::array<std::uint64_t, 3> before{};
   std::mt19937 random(seed());
   const base::TimePoint end = now() + 200s;
@@ -696,7 +701,7 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
            daemon.forgotten() != 0 && daemon.claims() != 0;
   };
   for (unsigned round = 0; daemon.complaints().empty() && !HasFailure(); ++round) {
-    if (daemon.rooms() >= rooms && (has_moved() || now() > end)) break;
+    if (daemon.rooms() >= rooms && daemon.grants() >= leases && (has_moved() || now() > end)) break;
     if (round % 8 == 7 && !has_moved()) daemon.slow_down();
     // In every second round the driver refuses now and then what the pager asks.
     for (const char* name : {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemHostRegister_v2",
