@@ -4,7 +4,8 @@
 
 Also refused: an include without its folder or through "..", an unknown folder, cycles of folders in the table, cycles
 of files, and two folders that meet in more places than the table says. Tests, benchmarks and fuzzers (*_test.cc,
-*_bench.cc, *_fuzz.cc and headers named the same way) stand outside the layers and may include any folder.
+*_bench.cc, *_fuzz.cc, test_support.cc and headers named the same way) stand outside the layers and may include any
+folder.
 
     tools/check_layers.py [--root DIR] [--table FILE]
 """
@@ -16,7 +17,7 @@ import sys
 import tomllib
 
 SOURCE_SUFFIXES = {".cc", ".h", ".c", ".S"}
-OUTSIDE_THE_LAYERS = re.compile(r"_(test|bench|fuzz)(_[a-z0-9_]+)?\.(cc|h|c)$")
+OUTSIDE_THE_LAYERS = re.compile(r"(^|[_/])(test|bench|fuzz)(_[a-z0-9_]+)?\.(cc|h|c)$")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 COMPONENT = re.compile(r"gpumux_component\(\s*(\w+)([^)]*)\)")
 KEYWORDS = {"SOURCES", "DEPS", "LIBRARIES", "EXCEPTIONS"}

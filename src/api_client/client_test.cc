@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include "api_client/scripted_server.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::api_client {
 namespace {
@@ -21,13 +22,6 @@ using namespace std::chrono_literals;
 
 class ClientTest : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/gpumux-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
   std::string socket_path() const { return dir_ + "/api.sock"; }
   // Long, so that a slow machine does not matter; a test of the limit itself names a short one.
   Options options(base::Duration timeout = 30s) const { return {.runtime_dir = dir_, .timeout = timeout}; }
@@ -36,7 +30,8 @@ class ClientTest : public testing::Test {
     return [bytes](const ScriptedRequest&, int connection) { ScriptedServer::send_all(connection, bytes); };
   }
 
-  std::string dir_;
+  const TemporaryDirectory folder_;
+  const std::string& dir_ = folder_.path();
 };
 
 TEST_F(ClientTest, NoDaemonSaysWhereItLookedAndWhatToDo) {

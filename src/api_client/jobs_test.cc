@@ -11,6 +11,7 @@
 
 #include "api_client/client.h"
 #include "api_client/scripted_server.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::api_client {
 namespace {
@@ -145,13 +146,6 @@ TEST(JobTypesTest, WhatIsTooLongIsSaidBeforeItIsSent) {
 
 class JobsCallTest : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/gpumux-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
   ScriptedServer::Answer always(int status, const std::string& body) {
     return [=](const ScriptedRequest&, int connection) {
       ScriptedServer::send_all(connection, ScriptedServer::response(status, body));
@@ -163,7 +157,8 @@ class JobsCallTest : public testing::Test {
     return *client;
   }
 
-  std::string dir_;
+  const TemporaryDirectory folder_;
+  const std::string& dir_ = folder_.path();
 };
 
 TEST_F(JobsCallTest, EachCallAsksWhatTheApiSays) {

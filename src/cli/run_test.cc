@@ -19,6 +19,7 @@
 
 #include "api_client/scripted_server.h"
 #include "os/file_descriptor.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::cli {
 namespace {
@@ -41,9 +42,6 @@ std::string read_file(const std::string& path) {
 class RunTest : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/gpumux-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
     set("GPUMUX_RUNTIME_DIR", dir_ + "/run");
     set("GPUMUX_LIBRARY", FAKE_LIBRARY);
     set("GPUMUX_DAEMON", FAKE_DAEMON);
@@ -64,7 +62,6 @@ class RunTest : public testing::Test {
         if (read_file("/proc/" + std::to_string(pid) + "/stat").find(" Z ") != std::string::npos) break;
       }
     }
-    std::filesystem::remove_all(dir_);
   }
 
   void set(const std::string& name, const std::string& value) { environment_[name] = value; }
@@ -146,7 +143,8 @@ class RunTest : public testing::Test {
     return lines;
   }
 
-  std::string dir_;
+  const TemporaryDirectory folder_;
+  const std::string& dir_ = folder_.path();
   std::map<std::string, std::string> environment_;
 
  private:

@@ -21,6 +21,7 @@
 
 #include "client/lease_page_memory.h"
 #include "os/unix_socket.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::client {
 namespace {
@@ -107,23 +108,14 @@ class ScriptedDaemon {
 
 class AgentTest : public ::testing::Test {
  protected:
-  AgentTest() {
-    char name[] = "/tmp/gpumux-agent-test-XXXXXX";
-    directory_ = ::mkdtemp(name);
-    path_ = directory_ + "/tenants.sock";
-  }
-  ~AgentTest() override {
-    ::unlink(path_.c_str());
-    ::rmdir(directory_.c_str());
-  }
   AgentOptions options(base::Duration timeout = 30s) {
     AgentOptions made{.socket_path = path_, .connect_timeout = timeout, .hello = {}, .page_fd = page_.fd()};
     wire::set_text(made.hello.program, "agent_test");
     return made;
   }
 
-  std::string directory_;
-  std::string path_;
+  const TemporaryDirectory directory_;
+  const std::string path_ = directory_.file("tenants.sock");
   LeasePageMemory page_ = LeasePageMemory::make().value();
   RecordingPort port_;
 };

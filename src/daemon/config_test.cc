@@ -19,7 +19,6 @@ namespace gpumux::daemon {
 namespace {
 
 using namespace std::chrono_literals;
-using testing::TemporaryDirectory;
 
 Environment environment_of(std::map<std::string, std::string> variables) {
   auto shared = std::make_shared<std::map<std::string, std::string>>(std::move(variables));

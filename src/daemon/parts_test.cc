@@ -130,7 +130,7 @@ TEST(Pidfd, TellsThatAProcessHasEnded) {
 }
 
 TEST(Files, AreReplacedWholeAndReadUpToALimit) {
-  const testing::TemporaryDirectory dir;
+  const TemporaryDirectory dir;
   const std::string path = dir.path() + "/file";
   EXPECT_EQ(read_file(path, 10).error().code, base::Code::kNotFound);
   ASSERT_TRUE(replace_file(path, "0123456789", 0600));
@@ -139,7 +139,7 @@ TEST(Files, AreReplacedWholeAndReadUpToALimit) {
 }
 
 TEST(ServiceManager, SpeaksToSystemdAndToWhoeverStartedUs) {
-  const testing::TemporaryDirectory dir;
+  const TemporaryDirectory dir;
   const std::string path = dir.path() + "/notify";
   const os::FileDescriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address{};

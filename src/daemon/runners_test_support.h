@@ -22,6 +22,7 @@
 #include "daemon/runners.h"
 #include "os/pidfd.h"
 #include "runner/cgroup.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::daemon {
 
@@ -69,10 +70,7 @@ inline std::vector<pid_t> marked_processes(const std::string& marker) {
 class RunnerTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    char folder[] = "/tmp/gpumux-runners-XXXXXX";
-    ASSERT_NE(::mkdtemp(folder), nullptr);
-    folder_ = folder;
-    ASSERT_EQ(::chmod(folder, 0755), 0);
+    ASSERT_EQ(::chmod(folder_.c_str(), 0755), 0);
     places_.jobs_dir = folder_ + "/jobs";
     places_.runner_program = GPUMUX_RUNNER;
     ASSERT_EQ(::mkdir(places_.jobs_dir.c_str(), 0700), 0);
@@ -88,8 +86,6 @@ class RunnerTest : public ::testing::Test {
     EXPECT_TRUE(eventually([&] { return marked_processes(marker()).empty(); }))
         << "process " << marked_processes(marker())[0] << " is left";
     for (const pid_t pid : marked_processes(marker())) ::kill(pid, SIGKILL);
-    std::error_code error;
-    std::filesystem::remove_all(folder_, error);
   }
 
   static std::uint32_t user() { return is_root() ? kAlice : ::geteuid(); }
@@ -208,7 +204,8 @@ class RunnerTest : public ::testing::Test {
     return error ? 0 : size;
   }
 
-  std::string folder_;
+  const TemporaryDirectory directory_of_test_;
+  const std::string& folder_ = directory_of_test_.path();
   std::string home_;
   std::string job_;
   std::string run_id_;

@@ -73,17 +73,6 @@ std::unique_ptr<Inventory> fake_inventory(std::size_t gpus, std::uint8_t first_n
   return std::make_unique<FakeInventory>(gpus, first_number);
 }
 
-TemporaryDirectory::TemporaryDirectory() {
-  std::string name = "/tmp/gpumux-test-XXXXXX";
-  if (::mkdtemp(name.data()) == nullptr) std::abort();
-  path_ = name;
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
 DaemonOptions TestDaemon::options_in(const std::string& runtime_dir) {
   DaemonOptions options;
   options.runtime_dir = runtime_dir;

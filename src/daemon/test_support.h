@@ -14,6 +14,7 @@
 #include "daemon/daemon.h"
 #include "daemon/inventory.h"
 #include "os/file_descriptor.h"
+#include "tests/unit/temporary_directory.h"
 #include "wire/messages.h"
 
 namespace gpumux::wire {
@@ -34,19 +35,6 @@ bool eventually(const std::function<bool()>& condition, std::chrono::nanoseconds
 base::GpuUuid test_uuid(std::uint8_t number);
 
 std::unique_ptr<Inventory> fake_inventory(std::size_t gpus, std::uint8_t first_number = 0);
-
-// A directory that goes with its owner.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  TemporaryDirectory(const TemporaryDirectory&) = delete;
-  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 // A daemon on a thread of its own.
 class TestDaemon {

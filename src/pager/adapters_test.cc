@@ -2,6 +2,7 @@
 // Goal: memory that an adapter may have is told from memory that none can have. Method: folders that look like those
 // of such processes.
 #include "pager/adapters.h"
+#include "tests/unit/temporary_directory.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -13,9 +14,8 @@ namespace {
 
 TEST(Adapters, NeedTheModuleAndAnOpenDevice) {
   namespace fs = std::filesystem;
-  char made[] = "/tmp/gpumux-adapters-XXXXXX";
-  ASSERT_NE(::mkdtemp(made), nullptr);
-  const fs::path root = made;
+  const TemporaryDirectory directory;
+  const fs::path root = directory.path();
   const std::string modules = root / "module";
   const std::string descriptors = root / "fd";
   fs::create_directories(modules);
@@ -28,7 +28,6 @@ TEST(Adapters, NeedTheModuleAndAnOpenDevice) {
   fs::create_symlink("socket:[4711]", fs::path(descriptors) / "8");
   EXPECT_FALSE(adapters_may_use_memory(modules, descriptors)) << "no adapter is open";
   EXPECT_TRUE(adapters_may_use_memory(modules, root / "hidden")) << "nobody knows";
-  fs::remove_all(root);
 }
 
 }  // namespace

@@ -30,6 +30,7 @@
 #include "runner/launch.h"
 #include "runner/privileges.h"
 #include "runner/report.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::runner {
 namespace {
@@ -68,15 +69,8 @@ int as(std::uint32_t user, const std::function<int()>& act) {
 class RunnerParts : public ::testing::Test {
  protected:
   void SetUp() override {
-    char folder[] = "/tmp/gpumux-runner-parts-XXXXXX";
-    ASSERT_NE(::mkdtemp(folder), nullptr);
-    folder_ = folder;
     // As /tmp: everybody may make files, nobody may remove another's.
-    ASSERT_EQ(::chmod(folder, 01777), 0);
-  }
-  void TearDown() override {
-    std::error_code error;
-    std::filesystem::remove_all(folder_, error);
+    ASSERT_EQ(::chmod(folder_.c_str(), 01777), 0);
   }
   static std::string text_of(const std::string& path) {
     std::ifstream file(path);
@@ -84,7 +78,8 @@ class RunnerParts : public ::testing::Test {
   }
   static bool opens(const std::string& path, LogOpening opening) { return open_job_log(path, opening).has_value(); }
 
-  std::string folder_;
+  const TemporaryDirectory directory_of_test_;
+  const std::string& folder_ = directory_of_test_.path();
 };
 
 // ---- rights -----------------------------------------------------------------------------------------------

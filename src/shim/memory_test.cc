@@ -27,6 +27,7 @@
 #include "shim/real_driver.h"
 #include "shim/submit.h"
 #include "shim/tenant.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::shim {
 
@@ -653,19 +654,13 @@ class Program {
 class MemoryTest : public testing::Test {
  protected:
   void SetUp() override {
-    ASSERT_NE(::mkdtemp(directory_), nullptr);
-    ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory_, 1), 0);
+    ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory_.path().c_str(), 1), 0);
     ASSERT_EQ(::setenv("GPUMUX_ON_DAEMON_LOSS", "wait", 1), 0);
     ASSERT_EQ(::unsetenv("GPUMUX_DISABLE"), 0);
-    socket_ = std::string(directory_) + "/" + os::kTenantSocket;
   }
-  void TearDown() override {
-    pager::clear_faults();
-    ::unlink(socket_.c_str());
-    ::rmdir(directory_);
-  }
-  char directory_[64] = "/tmp/gpumux-memory-test-XXXXXX";
-  std::string socket_;
+  void TearDown() override { pager::clear_faults(); }
+  const TemporaryDirectory directory_;
+  const std::string socket_ = directory_.file(os::kTenantSocket);
 };
 
 // One tenant for the whole process, as in a program; so one test for everything that happens to it.

@@ -23,6 +23,7 @@
 #include "shim/real_driver.h"
 #include "shim/submit.h"
 #include "shim/tenant.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::shim {
 
@@ -158,12 +159,11 @@ class DaemonEnd {
 
 // One tenant for the whole process, as in a program; so one test, in parts that follow each other.
 TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
-  char directory[] = "/tmp/gpumux-mover-test-XXXXXX";
-  ASSERT_NE(::mkdtemp(directory), nullptr);
-  ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory, 1), 0);
+  const TemporaryDirectory directory;
+  ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory.path().c_str(), 1), 0);
   ASSERT_EQ(::setenv("GPUMUX_ON_DAEMON_LOSS", "wait", 1), 0);
   ASSERT_EQ(::unsetenv("GPUMUX_DISABLE"), 0);
-  const std::string path = std::string(directory) + "/" + os::kTenantSocket;
+  const std::string path = directory.file(os::kTenantSocket);
   DaemonEnd daemon(path);
   ASSERT_EQ(driver().cuInit(0), CUDA_SUCCESS);
   CUcontext context = nullptr;
@@ -265,8 +265,6 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
 
   for (const CUdeviceptr block : blocks) EXPECT_EQ(hooks::cuMemFree_v2(block), CUDA_SUCCESS);
   EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
-  ::unlink(path.c_str());
-  ::rmdir(directory);
 }
 
 }  // namespace

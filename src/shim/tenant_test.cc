@@ -30,6 +30,7 @@
 #include "shim/hooks.gen.h"
 #include "shim/real_driver.h"
 #include "shim/submit.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::shim {
 
@@ -424,12 +425,11 @@ void program_thread(int device, unsigned thread_seed, const std::atomic<bool>& s
 
 // One tenant for the whole process, as in a program; so one test for everything that happens to it.
 TEST(Tenant, NeverSubmitsWithoutALeaseAndNeverCallsAWorkingGpuDrained) {
-  char directory[] = "/tmp/gpumux-tenant-test-XXXXXX";
-  ASSERT_NE(::mkdtemp(directory), nullptr);
-  ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory, 1), 0);
+  const TemporaryDirectory directory;
+  ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory.path().c_str(), 1), 0);
   ASSERT_EQ(::setenv("GPUMUX_ON_DAEMON_LOSS", "wait", 1), 0);
   ASSERT_EQ(::unsetenv("GPUMUX_DISABLE"), 0);
-  const std::string socket = std::string(directory) + "/" + os::kTenantSocket;
+  const std::string socket = directory.file(os::kTenantSocket);
   {
     WhimsicalDaemon daemon(socket);
     FakeGpu::get().on_submit = [&](int device) { daemon.check_submission(device); };
@@ -476,8 +476,6 @@ TEST(Tenant, NeverSubmitsWithoutALeaseAndNeverCallsAWorkingGpuDrained) {
     FakeGpu::get().on_submit = nullptr;
     FakeGpu::get().after_query = nullptr;
   }
-  ::unlink(socket.c_str());
-  ::rmdir(directory);
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ class Contract : public testing::TestWithParam<const char*> {
     return text + (page->more ? "..." : "");
   }
 
-  TemporaryFolder folder_;
+  TemporaryDirectory folder_;
   std::unique_ptr<JobStore> store_;
 };
 

@@ -64,7 +64,7 @@ TEST(PowerCut, AtEveryMoment) {
   constexpr std::uint64_t kCommits = 12;
   std::vector<FileOperation> log;
   {
-    TemporaryFolder folder;
+    TemporaryDirectory folder;
     PowerCutVfs vfs;
     {
       auto store = open(folder.file("jobs.db"), PowerCutVfs::kName);
@@ -85,8 +85,8 @@ TEST(PowerCut, AtEveryMoment) {
       acknowledged = log[count - 1].at;
       opened_once = true;
     }
-    TemporaryFolder folder;
-    PowerCutVfs::leave(log, count, random, folder.path().string());
+    TemporaryDirectory folder;
+    PowerCutVfs::leave(log, count, random, folder.path());
     auto opened = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointOften});
     ASSERT_TRUE(opened) << "after " << count << " operations: " << opened.error().message();
     const std::uint64_t commits = commits_in(**opened);
@@ -110,7 +110,7 @@ TEST(PowerCut, ALogThatIsNotSyncedIsNotEnough) {
   std::mt19937_64 random(1);
   std::vector<FileOperation> log;
   {
-    TemporaryFolder folder;
+    TemporaryDirectory folder;
     PowerCutVfs vfs;
     auto store = open(folder.file("jobs.db"), PowerCutVfs::kName);
     for (std::uint64_t n = 1; n <= 5; ++n) ASSERT_TRUE(store->commit(commit_of(n)));
@@ -120,8 +120,8 @@ TEST(PowerCut, ALogThatIsNotSyncedIsNotEnough) {
   }
   bool lost = false;
   for (int i = 0; i < 20 && !lost; ++i) {
-    TemporaryFolder folder;
-    PowerCutVfs::leave(log, log.size(), random, folder.path().string());
+    TemporaryDirectory folder;
+    PowerCutVfs::leave(log, log.size(), random, folder.path());
     auto opened = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointOften});
     lost = !opened || !(*opened)->page({}) || (*opened)->page({})->jobs.size() < 15;
   }
@@ -129,7 +129,7 @@ TEST(PowerCut, ALogThatIsNotSyncedIsNotEnough) {
 }
 
 TEST(PowerCut, AFullDiskLeavesNothingHalfDone) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   PowerCutVfs vfs;
   std::mt19937_64 random(7);
   auto store = open(folder.file("jobs.db"), PowerCutVfs::kName);
@@ -146,8 +146,8 @@ TEST(PowerCut, AFullDiskLeavesNothingHalfDone) {
     }
     ASSERT_EQ(commits_in(*store), commits) << "with room for " << room;
     // And nothing of it comes up after a crash.
-    TemporaryFolder after;
-    PowerCutVfs::leave(vfs.log(), vfs.log().size(), random, after.path().string());
+    TemporaryDirectory after;
+    PowerCutVfs::leave(vfs.log(), vfs.log().size(), random, after.path());
     ASSERT_EQ(commits_in(*open(after.file("jobs.db"), "")), commits) << "with room for " << room;
   }
   EXPECT_GT(failures, 5u);
@@ -160,7 +160,7 @@ TEST(PowerCut, AFullDiskLeavesNothingHalfDone) {
 // One sync fails: the log holds a whole commit that was refused. Many fail: nothing is committed until one succeeds.
 TEST(PowerCut, WhatCouldNotBeSyncedIsNeverThere) {
   for (const int failing : {1, 2, 5}) {
-    TemporaryFolder folder;
+    TemporaryDirectory folder;
     PowerCutVfs vfs;
     std::mt19937_64 random(7);
     auto store = open(folder.file("jobs.db"), PowerCutVfs::kName);
@@ -173,8 +173,8 @@ TEST(PowerCut, WhatCouldNotBeSyncedIsNeverThere) {
     for (int tries = 0; failing > 1 && !store->commit({PutValue{"a", "b"}}); ++tries) ASSERT_LT(tries, failing);
     EXPECT_EQ(commits_in(*store), 1u);
     for (int i = 0; i < 10; ++i) {
-      TemporaryFolder after;
-      PowerCutVfs::leave(vfs.log(), vfs.log().size(), random, after.path().string());
+      TemporaryDirectory after;
+      PowerCutVfs::leave(vfs.log(), vfs.log().size(), random, after.path());
       EXPECT_EQ(commits_in(*open(after.file("jobs.db"), "")), 1u) << failing << " syncs failed";
     }
     ASSERT_TRUE(store->commit(commit_of(2)));
@@ -186,7 +186,7 @@ TEST(PowerCut, KilledAtAnyMoment) {
   const std::uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   const std::string path = folder.file("jobs.db");
   std::uint64_t there = 0;
   for (int round = 0; round < 20; ++round) {

@@ -20,7 +20,7 @@ namespace gpumux::store {
 namespace {
 
 TEST(SqliteStore, OnlyItsOwnerCanReadIt) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   const std::string path = folder.file("jobs.db");
   auto store = open_sqlite_store({path, "", kCheckpointPages});
   ASSERT_TRUE(store) << store.error().message();
@@ -33,7 +33,7 @@ TEST(SqliteStore, OnlyItsOwnerCanReadIt) {
 }
 
 TEST(SqliteStore, FollowsNoLink) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   std::filesystem::create_symlink(folder.file("elsewhere"), folder.file("jobs.db"));
   const auto store = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointPages});
   ASSERT_FALSE(store);
@@ -41,7 +41,7 @@ TEST(SqliteStore, FollowsNoLink) {
 }
 
 TEST(SqliteStore, OpensNothingThatIsNotIts) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   std::ofstream(folder.file("text")) << std::string(5000, 'x');
   EXPECT_EQ(open_sqlite_store({folder.file("text"), "", kCheckpointPages}).error().code, base::Code::kInvalid);
   {
@@ -57,7 +57,7 @@ TEST(SqliteStore, OpensNothingThatIsNotIts) {
 }
 
 TEST(SqliteStore, RefusesANewerVersion) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   const std::string path = folder.file("jobs.db");
   ASSERT_TRUE(open_sqlite_store({path, "", kCheckpointPages}));
   {
@@ -70,7 +70,7 @@ TEST(SqliteStore, RefusesANewerVersion) {
 }
 
 TEST(SqliteStore, TheFirstVersionBecomesTheNewest) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   const std::string path = folder.file("jobs.db");
   {
     SQLite::Database db(path, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
@@ -98,7 +98,7 @@ TEST(SqliteStore, TheFirstVersionBecomesTheNewest) {
 }
 
 TEST(SqliteStore, ReadersSeeCommitsOfTheWriter) {
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   auto store = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointPages});
   ASSERT_TRUE(store);
   for (std::uint64_t id = 1; id <= 20; ++id) {

@@ -18,7 +18,7 @@ namespace {
 // Arguments and an environment of common length.
 constexpr std::size_t kDocumentBytes = 4096;
 
-std::unique_ptr<JobStore> open(const TemporaryFolder& folder) {
+std::unique_ptr<JobStore> open(const TemporaryDirectory& folder) {
   auto store = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointPages});
   if (!store) std::abort();
   return std::move(*store);
@@ -34,7 +34,7 @@ Insert submission(std::uint64_t id) {
 void BM_DurableSubmissions(benchmark::State& state) {
   const auto clients = static_cast<std::uint64_t>(state.range(0));
   const auto depth = static_cast<std::uint64_t>(state.range(1));
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   auto store = open(folder);
   std::atomic<std::uint64_t> id = 0;
   CommitQueue queue(*store);
@@ -83,7 +83,7 @@ struct Filled {
       changes.clear();
     }
   }
-  TemporaryFolder folder;
+  TemporaryDirectory folder;
   std::unique_ptr<JobStore> store;
 };
 

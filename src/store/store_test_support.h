@@ -1,34 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the store's tests share: jobs to store, and a folder that goes away.
+// What the store's tests share: jobs to store.
 #pragma once
 
-#include <cstdlib>
-#include <filesystem>
 #include <string>
 
 #include "store/job_store.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::store {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "gpumux-store-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) std::abort();
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string file(const std::string& name) const { return (path_ / name).string(); }
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline Insert insert(std::uint64_t id, std::uint32_t uid = 1000, const std::string& token = "") {
   Insert change;

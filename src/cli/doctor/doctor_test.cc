@@ -15,6 +15,7 @@
 #include "cli/doctor/checks.h"
 #include "cli/doctor/probe.h"
 #include "cli/doctor/report.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::cli {
 namespace {
@@ -259,13 +260,6 @@ TEST(ProbeTest, CrashesHangsAndFailuresAreAnswers) {
 // The executable itself.
 class DoctorTest : public testing::Test {
  protected:
-  void SetUp() override {
-    char name[] = "/tmp/gpumux-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
-  }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
-
   // Exit status and, for each check, its worst level.
   int run(const std::vector<std::string>& variables, nlohmann::json& findings) {
     const std::string out = dir_ + "/out";
@@ -297,7 +291,8 @@ class DoctorTest : public testing::Test {
     return "none";
   }
 
-  std::string dir_;
+  const TemporaryDirectory folder_;
+  const std::string& dir_ = folder_.path();
 };
 
 TEST_F(DoctorTest, AFakeDriverIsFoundAndNeverInitialised) {

@@ -20,6 +20,7 @@
 #include <thread>
 
 #include "os/unix_socket.h"
+#include "tests/unit/temporary_directory.h"
 #include "wire/runner_messages.h"
 
 namespace gpumux::cli {
@@ -131,9 +132,6 @@ class Runner {
 class AttachedTest : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/gpumux-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
     runner_.emplace(path());
     int user = -1;
     int ours = -1;
@@ -161,7 +159,6 @@ class AttachedTest : public testing::Test {
       EXPECT_EQ(after.c_iflag, before_.c_iflag);
       EXPECT_EQ(after.c_oflag, before_.c_oflag);
     }
-    std::filesystem::remove_all(dir_);
   }
 
   std::string path() const { return dir_ + "/attach.sock"; }
@@ -201,7 +198,8 @@ class AttachedTest : public testing::Test {
     runner_->send(wire::AttachEnded{static_cast<std::uint32_t>(wire::EndHow::kExited), code});
   }
 
-  std::string dir_;
+  const TemporaryDirectory folder_;
+  const std::string& dir_ = folder_.path();
   SignalPipe signals_;
   std::optional<Runner> runner_;
   os::FileDescriptor user_;  // where a person would sit

@@ -24,6 +24,7 @@
 #include "cli/jobs/job_calls.h"
 #include "os/file_descriptor.h"
 #include "os/unix_socket.h"
+#include "tests/unit/temporary_directory.h"
 #include "wire/attach_messages.h"
 #include "wire/runner_messages.h"
 
@@ -46,16 +47,12 @@ struct Outcome {
 class JobCommandTest : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/gpumux-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
     for (const char* variable : {"PATH=/usr/bin:/bin", "TERM=xterm", "LC_ALL=C.UTF-8"})
       environment_.push_back(variable);
     environment_.push_back("GPUMUX_RUNTIME_DIR=" + dir_);
     environment_.push_back("ODD=\xff");
     answer("POST /v1/hold", 200, "{}");
   }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
 
   void answer(const std::string& what, int status, const std::string& body) {
     const std::lock_guard lock(mutex_);
@@ -154,7 +151,8 @@ class JobCommandTest : public testing::Test {
     return result;
   }
 
-  std::string dir_;
+  const TemporaryDirectory folder_;
+  const std::string& dir_ = folder_.path();
   std::vector<std::string> environment_;
   std::optional<ScriptedServer> server_;
   std::mutex mutex_;

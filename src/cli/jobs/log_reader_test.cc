@@ -2,6 +2,7 @@
 // Goal: a log is shown whole and once, however it grows, is cut, or is replaced while it is read.
 // Method: a file that the test changes between two looks; what is shown goes into a second file.
 #include "cli/jobs/log_reader.h"
+#include "tests/unit/temporary_directory.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -19,14 +20,10 @@ namespace {
 class LogReaderTest : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/gpumux-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
     path_ = dir_ + "/17.log";
     output_ = os::FileDescriptor(::open((dir_ + "/shown").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     reader_.emplace(path_, output_.get());
   }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
 
   void append(const std::string& text) { std::ofstream(path_, std::ios::app) << text; }
   void rewrite(const std::string& text) { std::ofstream(path_, std::ios::trunc) << text; }
@@ -45,7 +42,8 @@ class LogReaderTest : public testing::Test {
     return fresh;
   }
 
-  std::string dir_;
+  const TemporaryDirectory folder_;
+  const std::string& dir_ = folder_.path();
   std::string path_;
   os::FileDescriptor output_;
   std::optional<LogReader> reader_;

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api_client/scripted_server.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::cli {
 namespace {
@@ -90,11 +91,10 @@ TEST(MakeSubmissionTest, WhatIsWrongIsNamedWithItsOption) {
 }
 
 TEST(MakeSubmissionTest, ADirectoryThatIsGoneIsSaid) {
-  char name[] = "/tmp/gpumux-test-XXXXXX";
-  ASSERT_NE(::mkdtemp(name), nullptr);
+  const TemporaryDirectory directory;
   const auto before = std::filesystem::current_path();
-  std::filesystem::current_path(name);
-  std::filesystem::remove(name);
+  std::filesystem::current_path(directory.path());
+  std::filesystem::remove(directory.path());
   const auto submission = make({});
   std::filesystem::current_path(before);
   ASSERT_FALSE(submission);
@@ -130,9 +130,8 @@ TEST(DoubtsTest, OnlyWhatIsPlainIsDoubted) {
 }
 
 TEST(DoubtsTest, AScriptByItsNameAloneAndAFolderThatIsMissing) {
-  char name[] = "/tmp/gpumux-test-XXXXXX";
-  ASSERT_NE(::mkdtemp(name), nullptr);
-  const std::string dir = name;
+  const TemporaryDirectory directory;
+  const std::string& dir = directory.path();
   api_client::Submission submission;
   submission.directory = dir;
   submission.arguments = {"gpumux-test-job.sh"};
@@ -193,13 +192,9 @@ TEST(DescribeTest, AnArraySaysItsIds) {
 class PersistenceTest : public testing::Test {
  protected:
   void SetUp() override {
-    char name[] = "/tmp/gpumux-test-XXXXXX";
-    ASSERT_NE(::mkdtemp(name), nullptr);
-    dir_ = name;
     submission_.arguments = {"x"};
     submission_.token = "the-token";
   }
-  void TearDown() override { std::filesystem::remove_all(dir_); }
 
   FindClient find() {
     return [this] {
@@ -208,7 +203,8 @@ class PersistenceTest : public testing::Test {
     };
   }
 
-  std::string dir_;
+  const TemporaryDirectory folder_;
+  const std::string& dir_ = folder_.path();
   api_client::Submission submission_;
   int finds_ = 0;
   Persistence quick_{.limit = 30s, .first_pause = 1ms, .longest_pause = 2ms};

@@ -62,7 +62,7 @@ class Queue : public ::testing::Test {
   boost::asio::io_context io_;
   os::SystemClock clock_;
   NoPrograms programs_;
-  testing::TemporaryDirectory folder_;
+  TemporaryDirectory folder_;
   std::optional<JobQueue> queue_;
   bool is_paused_ = false;
 };
