@@ -261,20 +261,29 @@ def turn_lengths(session):
                     "; ".join(f"{name} {100 * per_s / alone_per_s:.1f} %" for name, per_s in kept.items()))
 
 
-def saturating_programs(session):
-    """2, 4 and 8 programs that always have work: what they get done together."""
-    counts = (2, 4) if session.quick else (2, 4, 8)
+def saturating_kernels(session, counts=(2, 4)):
+    """Programs that always have kernels to launch: what they get done together."""
     for kind, options in KERNELS.items():
         saturating_kind(session, kind + " kernels", [session.program("gpumux_gpu_worker")] + options, counts, 3)
+
+
+def saturating_eights(session):
+    """The same of eight programs."""
+    saturating_kernels(session, (8,))
+
+
+def saturating_matmuls(session):
+    """The same of PyTorch's matrix products."""
     if run(session, "import.torch", [session.python, "-c", "import torch"], seconds=START_S).code != 0:
         return session.add(SKIP, "saturating matmuls", "no PyTorch")
     for kind, options in MATMULS.items():
-        saturating_kind(session, kind, session.workload("matmul_rate") + options, counts[:2], 15)
+        saturating_kind(session, kind, session.workload("matmul_rate") + options, (2, 4), 15)
     return None
 
 
 def run_saturating(session):
-    return session.run_parts((saturating_programs, turn_lengths), seconds=60)
+    eights = () if session.quick else (saturating_eights,)
+    return session.run_parts((saturating_kernels, *eights, saturating_matmuls, turn_lengths), seconds=60)
 
 
 def run_sharing(session):

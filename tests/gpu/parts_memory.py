@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs whose memory does not fit together: same results as natively, and how much of the time is theirs."""
 import statistics
+import subprocess
 
 from parts_same import START_S, XLA_FLAGS
 from support import FAIL, INFO, SKIP, Daemon, Failed, Group, review, run
@@ -42,6 +43,25 @@ def moved(status):
                      if key.endswith("_bytes"))
 
 
+class HostMemory:
+    """What of the daemon's host memory was in use at most, of what status said each quarter of a second."""
+
+    def __init__(self):
+        self.budget = self.taken = self.used = 0
+
+    def look(self, status):
+        host = status["host_memory"]
+        self.budget = host["budget_bytes"]
+        self.taken = max(self.taken, host["lent_bytes"] + host["ready_bytes"] + host["leaving_bytes"])
+        seats = [seat.get("memory") or {} for gpu in status["gpus"] for seat in gpu["seats"]]
+        self.used = max(self.used, sum(memory.get("host_used_bytes", 0) for memory in seats))
+
+    def check(self, session, title):
+        session.check(self.taken <= self.budget, f"{title}: host memory within its budget",
+                      f"at most {self.taken / 2**30:.1f} GiB lent, ready or leaving, {self.used / 2**30:.1f} of them "
+                      f"with evicted data or clean copies; budget {self.budget / 2**30:.1f} GiB")
+
+
 def restored_after(events, begin):
     """How long each grant since `begin` (ns) waited for its memory, in seconds."""
     waits, evicted, granted = [], set(), {}
@@ -71,13 +91,16 @@ def at_once(session, title, members, limit, **settings):
         finally:
             session.keep(title + ".ready-status.json", daemon.ask("GET", "/v1/status"))
         begin = group.go()
-        status = None
+        status, host = None, HostMemory()
         for member in group.members:
             while member.process.poll() is None and session.left() > 5:
                 try:
                     member.process.wait(0.25)
-                except Exception:  # a time-out: look at the status while everybody is there
-                    status = daemon.status() if all(m.process.poll() is None for m in group.members) else status
+                except subprocess.TimeoutExpired:
+                    now = daemon.status()
+                    host.look(now)
+                    # What is shown is of a moment at which everybody was there.
+                    status = now if all(m.process.poll() is None for m in group.members) else status
         group.wait(limit)
         events = daemon.trace()
         good = [same(session, f"{title}: {label}", name, member)
@@ -85,6 +108,7 @@ def at_once(session, title, members, limit, **settings):
         wrong = review(events, among={member.pid for member in group.members})["wrong"]
         session.check(not wrong, f"{title}: leases were exclusive", wrong[0] if wrong else "")
         session.add(INFO, f"{title}: memory, GiB", moved(status) if status else "not seen")
+        host.check(session, title)
         waits = restored_after(events, begin)
         said = "nothing was moved"
         if waits:
