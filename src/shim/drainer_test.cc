@@ -8,6 +8,7 @@
 #include <atomic>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "os/futex.h"
 #include "os/system_clock.h"
@@ -47,29 +48,44 @@ class Queries {
   std::atomic<std::uint32_t> count_{0};
 };
 
+// A seat of a program with one context. Each test makes its drainer itself, after what the drainer's thread uses.
+class DrainerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    bool opened = false;
+    ASSERT_EQ(driver().cuCtxCreate_v2(&context, 0, 0), cuda::CUDA_SUCCESS);
+    ASSERT_EQ(seats.open(0, opened), 0u);
+    FakeGpu::get().after_query = nullptr;
+  }
+  cuda::CUstream make_stream() {
+    cuda::CUstream stream = nullptr;
+    EXPECT_EQ(driver().cuStreamCreate(&stream, cuda::CU_STREAM_NON_BLOCKING), cuda::CUDA_SUCCESS);
+    return stream;
+  }
+  // Seats that are open live as long as the process.
+  static Seats& new_seats() {
+    static auto& all = *new std::vector<Seats*>;
+    return *all.emplace_back(new Seats(driver()));
+  }
+
+  wire::LeasePage page{};
+  gate::Gate gate{page, [](void*, std::uint32_t) {}, nullptr};
+  Seats& seats = new_seats();
+  LockModes lock_modes{std::nullopt};
+  NoPort port;
+  client::Agent agent{{}, port};
+  cuda::CUcontext context = nullptr;
+};
+
 // A member of a gang is let through after it had drained, and what is left of its permits is taken back. The drainer
 // has looked before that, and found nothing; it comes to say so when a submission has been made that was let through
 // meanwhile, and the gate has closed again.
-TEST(Drainer, DoesNotSayOfARevocationWhatItSawBeforeIt) {
+TEST_F(DrainerTest, DoesNotSayOfARevocationWhatItSawBeforeIt) {
   constexpr std::uint64_t kEpoch = 7;
-  const cuda::Driver& gpu_driver = driver();
   FakeGpu& gpu = FakeGpu::get();
-  wire::LeasePage page{};
   page.slots[0].epoch.store(kEpoch);
-  gate::Gate gate(
-      page, [](void*, std::uint32_t) {}, nullptr);
-  static Seats& seats = *new Seats(gpu_driver);  // those opened live as long as the process
-  LockModes lock_modes(std::nullopt);
-  NoPort port;
-  client::Agent agent({}, port);
-  bool opened = false;
-  cuda::CUcontext context = nullptr;
-  ASSERT_EQ(gpu_driver.cuCtxCreate_v2(&context, 0, 0), cuda::CUDA_SUCCESS);
-  ASSERT_EQ(seats.open(0, opened), 0u);
-  cuda::CUstream before = nullptr;
-  cuda::CUstream after = nullptr;
-  for (cuda::CUstream* stream : {&before, &after})
-    ASSERT_EQ(gpu_driver.cuStreamCreate(stream, cuda::CU_STREAM_NON_BLOCKING), cuda::CUDA_SUCCESS);
+  const cuda::CUstream before = make_stream();
+  const cuda::CUstream after = make_stream();
   seats.streams(0).note(context, before);  // and what it ran is done
 
   Queries queries;
@@ -91,12 +107,12 @@ TEST(Drainer, DoesNotSayOfARevocationWhatItSawBeforeIt) {
   seats.streams(0).note(context, after);
   gpu.set_work(1h);
   void* parameters[] = {nullptr};
-  ASSERT_EQ(gpu_driver.cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, after, parameters, nullptr), cuda::CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, after, parameters, nullptr), cuda::CUDA_SUCCESS);
   revoke();
   const std::uint32_t seen = queries.now();
   nothing_is_said.reset();
   // It looks again, or has come to the end.
-  const auto closing = [] {
+  const auto closing = [this] {
     Seats::Locked locked(seats);
     return locked[0].closing;
   };
@@ -105,21 +121,8 @@ TEST(Drainer, DoesNotSayOfARevocationWhatItSawBeforeIt) {
 }
 
 // A program that has turned out to go on at once each time that it has waited.
-TEST(Drainer, IsWokenByOneWaitInSoMany) {
-  wire::LeasePage page{};
-  gate::Gate gate(
-      page, [](void*, std::uint32_t) {}, nullptr);
-  static Seats& seats = *new Seats(driver());
-  LockModes lock_modes(std::nullopt);
-  NoPort port;
-  client::Agent agent({}, port);
-  bool opened = false;
-  cuda::CUcontext context = nullptr;
-  cuda::CUstream stream = nullptr;
-  ASSERT_EQ(driver().cuCtxCreate_v2(&context, 0, 0), cuda::CUDA_SUCCESS);
-  ASSERT_EQ(driver().cuStreamCreate(&stream, cuda::CU_STREAM_NON_BLOCKING), cuda::CUDA_SUCCESS);
-  ASSERT_EQ(seats.open(0, opened), 0u);
-  seats.streams(0).note(context, stream);
+TEST_F(DrainerTest, IsWokenByOneWaitInSoMany) {
+  seats.streams(0).note(context, make_stream());
   Queries queries;
   FakeGpu::get().after_query = [&queries] { queries.count(); };
   Drainer drainer(gate, seats, lock_modes, agent);
@@ -134,25 +137,13 @@ TEST(Drainer, IsWokenByOneWaitInSoMany) {
 }
 
 // Each time that it has turned out to go on, more of its waits pass unseen; and none any more once it was idle indeed.
-TEST(Drainer, IsWokenLessOftenTheMoreAlarmsWereFalse) {
-  wire::LeasePage page{};
-  gate::Gate gate(
-      page, [](void*, std::uint32_t) {}, nullptr);
-  static Seats& seats = *new Seats(driver());
-  LockModes lock_modes(std::nullopt);
-  NoPort port;
-  client::Agent agent({}, port);
-  bool opened = false;
-  cuda::CUcontext context = nullptr;
-  ASSERT_EQ(driver().cuCtxCreate_v2(&context, 0, 0), cuda::CUDA_SUCCESS);
-  ASSERT_EQ(seats.open(0, opened), 0u);
-  FakeGpu::get().after_query = nullptr;
-  const auto set_idle_hold = [](base::Duration hold) {
+TEST_F(DrainerTest, IsWokenLessOftenTheMoreAlarmsWereFalse) {
+  const auto set_idle_hold = [this](base::Duration hold) {
     Seats::Locked locked(seats);
     locked[0].idle_hold = hold;
   };
   // A look is one critical section.
-  const auto await = [](auto condition) {
+  const auto await = [this](auto condition) {
     for (;;) {
       Seats::Locked locked(seats);
       if (condition(locked[0])) return;
