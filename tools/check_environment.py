@@ -8,7 +8,7 @@ A variable that is read and not listed cannot be found by users; one that is lis
 nobody keeps; one that is listed twice is soon described in two ways. Counted as named by the sources: a string literal
 that is a whole name beginning with GPUMUX_, NVSHARE_ or CUDA_OVERRIDE_, and whatever is asked of getenv, secure_getenv,
 the daemon's environment() or the library's variable() and count_variable(). The simulator's GPUMUX_SIM_* are listed in
-its own document.
+its own document. `gpumux doctor` has a table of its own, and would call one that is not in it misspelt.
 """
 
 import argparse
@@ -20,6 +20,7 @@ OURS = re.compile(r'"((?:GPUMUX|NVSHARE|CUDA_OVERRIDE)_[A-Z0-9_]+)"')
 ASKED = re.compile(r'\b(?:getenv|secure_getenv|environment|variable|count_variable)\(\s*"([A-Z][A-Z0-9_]*)"')
 LISTED = re.compile(r"`([A-Z][A-Z0-9_]*)`")
 TEST_CODE = re.compile(r"^(fake|scripted|test)_|_(test|bench|fuzz)(_\w+)?\.(cc|h)$")
+DOCTOR = "src/cli/doctor/environment_check.cc"
 # Not settings: the loader's own, and how programs are found.
 NOT_OURS = {"LD_PRELOAD", "PATH"}
 
@@ -54,6 +55,9 @@ def check(root):
                 for name, where in sorted(named.items()) if name not in listed]
     problems += [f"docs/environment.md lists {name}; nothing in src/ reads it"
                  for name in sorted(set(listed) - set(named))]
+    known = set(OURS.findall((root / DOCTOR).read_text(encoding="utf-8")))
+    problems += [f"docs/environment.md lists {name}; {DOCTOR} does not know it"
+                 for name in sorted(set(listed) - known) if OURS.fullmatch(f'"{name}"')]
     problems += [f"docs/environment.md lists {name} more than once"
                  for name in sorted({name for name in listed if listed.count(name) > 1})]
     return problems

@@ -152,6 +152,20 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
        "10 to 86400"},
       {"bad seed variable", [](Facts& f) { f.environment["CUDA_OVERRIDE_KERNEL_N_SYNC"] = "ten"; }, "environment",
        Level::kWarning, "whole number"},
+      {"bad time of a lock mode", [](Facts& f) { f.environment["CUDA_OVERRIDE_MAX_SYNC_MS"] = "-1"; }, "environment",
+       Level::kWarning, "milliseconds"},
+      {"bad quota", [](Facts& f) { f.environment["GPUMUX_MEM_LIMIT"] = "20Q"; }, "environment", Level::kWarning,
+       "such as 20G"},
+      {"bad priority", [](Facts& f) { f.environment["GPUMUX_PRIORITY"] = "high"; }, "environment", Level::kWarning,
+       "-1000 to 1000"},
+      {"bad share", [](Facts& f) { f.environment["GPUMUX_SHARE"] = "0"; }, "environment", Level::kWarning,
+       "0.01 to 100"},
+      {"bad cap", [](Facts& f) { f.environment["GPUMUX_MAX_SHARE"] = "30"; }, "environment", Level::kWarning,
+       "such as 30%"},
+      {"bad paging", [](Facts& f) { f.environment["GPUMUX_PAGING"] = "no"; }, "environment", Level::kWarning,
+       "on, off"},
+      {"bad kind of memory", [](Facts& f) { f.environment["GPUMUX_MEMORY"] = "unified"; }, "environment",
+       Level::kWarning, "managed"},
       {"seed variable that does nothing yet", [](Facts& f) { f.environment["NVSHARE_VIRTUAL_DEVICES"] = "10"; },
        "environment", Level::kWarning, "no effect"},
       {"two names",
@@ -185,11 +199,24 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
 
 TEST(ChecksTest, GoodVariablesAndOtherPeoplesAreLeftAlone) {
   Facts facts = sound();
-  facts.environment = {{"GPUMUX_QUANTUM", "unlimited"},       {"GPUMUX_CONNECT_TIMEOUT", "5"},
-                       {"GPUMUX_OVERLAP", "false"},           {"GPUMUX_MODE", ""},
-                       {"NVSHARE_SCHEDULING_MODE", "serial"}, {"NVSHARE_DEBUG", "1"},
-                       {"CUDA_VISIBLE_DEVICES", "0"},         {"LD_PRELOAD", "x"},
-                       {"GPUMUX_SIM_DEVICES", "2"},           {"GPUMUX_DISABLE", "0"}};
+  facts.environment = {{"GPUMUX_QUANTUM", "unlimited"},
+                       {"GPUMUX_CONNECT_TIMEOUT", "5"},
+                       {"GPUMUX_OVERLAP", "false"},
+                       {"GPUMUX_MODE", ""},
+                       {"NVSHARE_SCHEDULING_MODE", "serial"},
+                       {"NVSHARE_DEBUG", "1"},
+                       {"CUDA_VISIBLE_DEVICES", "0"},
+                       {"LD_PRELOAD", "x"},
+                       {"GPUMUX_SIM_DEVICES", "2"},
+                       {"GPUMUX_DISABLE", "0"},
+                       {"GPUMUX_PAGING", "off"},
+                       {"GPUMUX_MEMORY", "managed"},
+                       {"GPUMUX_VERIFY", "1"},
+                       {"GPUMUX_MEM_LIMIT", "20G"},
+                       {"GPUMUX_PRIORITY", "-5"},
+                       {"GPUMUX_SHARE", "0.5"},
+                       {"GPUMUX_MAX_SHARE", "30%"},
+                       {"CUDA_OVERRIDE_MAX_SYNC_MS", "0.5"}};
   Findings findings;
   check_environment(facts, findings);
   ASSERT_EQ(findings.size(), 1u) << findings_json(findings);

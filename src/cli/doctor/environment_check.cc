@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/limits.h"
+#include "base/standing.h"
 #include "base/units.h"
 #include "cli/command.h"
 #include "cli/doctor/checks.h"
@@ -20,9 +21,14 @@ enum class Kind {
   kSetting,  // of `gpumux set`; overlap is true or false here
   kWords,    // one of `allowed`
   kTime,     // a bare number is seconds
-  kNumber,   // from `minimum` to `maximum`
-  kPath,     // absolute
-  kName,     // shorter than kMaxNameBytes
+  kMilliseconds,
+  kNumber,  // from `minimum` to `maximum`
+  kBytes,   // more than none
+  kPriority,
+  kShare,
+  kMaxShare,
+  kPath,  // absolute
+  kName,  // shorter than kMaxNameBytes
 };
 
 enum class Reader {
@@ -42,7 +48,7 @@ struct Variable {
   std::string_view own_name;  // of an alias: the variable that wins
 };
 
-constexpr std::array<Variable, 60> kVariables{{
+constexpr std::array<Variable, 63> kVariables{{
     {"GPUMUX_RUNTIME_DIR", Reader::kLibrary, Kind::kPath, "", 0, 0, ""},
     {"GPUMUX_LIBRARY", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_DAEMON", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
@@ -55,12 +61,15 @@ constexpr std::array<Variable, 60> kVariables{{
     {"GPUMUX_NAME", Reader::kLibrary, Kind::kName, "", 0, 0, ""},
     {"GPUMUX_GANG", Reader::kLibrary, Kind::kName, "", 0, 0, ""},
     {"GPUMUX_RUN_ID", Reader::kLibrary, Kind::kName, "", 0, 0, ""},
-    {"GPUMUX_MEM_LIMIT", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
-    {"GPUMUX_PRIORITY", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
-    {"GPUMUX_SHARE", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
-    {"GPUMUX_MAX_SHARE", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_MEM_LIMIT", Reader::kLibrary, Kind::kBytes, "", 0, 0, ""},
+    {"GPUMUX_PRIORITY", Reader::kLibrary, Kind::kPriority, "", 0, 0, ""},
+    {"GPUMUX_SHARE", Reader::kLibrary, Kind::kShare, "", 0, 0, ""},
+    {"GPUMUX_MAX_SHARE", Reader::kLibrary, Kind::kMaxShare, "", 0, 0, ""},
+    {"GPUMUX_PAGING", Reader::kLibrary, Kind::kWords, "on off", 0, 0, ""},
+    {"GPUMUX_MEMORY", Reader::kLibrary, Kind::kWords, "managed", 0, 0, ""},
+    {"GPUMUX_VERIFY", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
     {"CUDA_OVERRIDE_KERNEL_N_SYNC", Reader::kLibrary, Kind::kNumber, "", 0, 1u << 30, ""},
-    {"CUDA_OVERRIDE_MAX_SYNC_MS", Reader::kLibrary, Kind::kAny, "", 0, 0, ""},
+    {"CUDA_OVERRIDE_MAX_SYNC_MS", Reader::kLibrary, Kind::kMilliseconds, "", 0, 0, ""},
     {"CUDA_OVERRIDE_ALWAYS_LOCK", Reader::kLibrary, Kind::kNumber, "", 0, 1u << 30, ""},
     {"CUDA_OVERRIDE_SYNC_LOCK_SKIPS", Reader::kLibrary, Kind::kNumber, "", 0, 1u << 30, ""},
     {"GPUMUX_HOST_MEMORY", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
@@ -113,6 +122,11 @@ bool is_word(std::string_view words, std::string_view value) {
          (" " + std::string(words) + " ").find(" " + std::string(value) + " ") != std::string::npos;
 }
 
+template <class Parsed>
+std::string why_not(const Parsed& parsed) {
+  return parsed ? std::string() : parsed.error().message();
+}
+
 // Why `value` will not do; empty: it will.
 std::string complaint(const Variable& variable, const std::string& value) {
   switch (variable.kind) {
@@ -134,6 +148,15 @@ std::string complaint(const Variable& variable, const std::string& value) {
       return base::parse_duration(value, std::chrono::seconds(1))
                  ? ""
                  : "it must be a time such as 10s, 500ms, or a number of seconds";
+    case Kind::kMilliseconds:
+      return base::parse_duration(value, std::chrono::milliseconds(1)) ? "" : "it must be a number of milliseconds";
+    case Kind::kBytes: {
+      const auto bytes = base::parse_bytes(value, 1);
+      return bytes && *bytes > 0 ? "" : "it must be a number of bytes such as 20G";
+    }
+    case Kind::kPriority: return why_not(base::parse_priority(value));
+    case Kind::kShare: return why_not(base::parse_share(value));
+    case Kind::kMaxShare: return why_not(base::parse_max_share(value));
     case Kind::kNumber:
       return base::parse_integer(value, variable.minimum, variable.maximum)
                  ? ""
