@@ -49,7 +49,9 @@ struct SeatView {
   LeaseEpoch epoch;
   TimePoint since;                // when this phase began
   std::uint32_t queue_place = 0;  // 1: next; 0: not waiting
-  std::string waits_for;  // "quantum of tenant 3", "gang needs GPU 1", "tenant 3 drains", ...: empty when not waiting
+  // "quantum of tenant 3", "higher priority of tenant 3", "gang needs GPU 1", "tenant 3 drains", ...: empty when not
+  // waiting
+  std::string waits_for;
   std::uint64_t grants = 0;
   Duration held{};                  // lease time so far
   Duration idle{};                  // of that, as far as it is known: idle before it gave leases up

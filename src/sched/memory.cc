@@ -175,7 +175,7 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
     } else if (seat->suspended) {
       one.turn.kind = TurnKind::kSuspended;
     }
-    one.priority = state.priority_of(unit);
+    one.priority = priority_of(unit);
     ranked.push_back(one);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {

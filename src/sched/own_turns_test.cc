@@ -29,6 +29,7 @@ TEST(OwnTurns, AreEndedByNoQuantum) {
   open(script, kB, false);
   script.request(kA);
   script.request(kB);
+  EXPECT_EQ(script.view(kB).waits_for, "turn of tenant 1, which ends it itself");
   EXPECT_EQ(script.wait(9s), "");
   EXPECT_EQ(script.wait(1s), "revoke 1@0 e1 max_runtime");
   script.drained(kA);

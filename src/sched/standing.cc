@@ -84,7 +84,7 @@ void LeaseCore::State::settle_order(Gpu& gpu) {
 
 // ---- priorities ---------------------------------------------------------------------------------
 
-std::int32_t LeaseCore::State::priority_of(const Unit& unit) {
+std::int32_t priority_of(const Unit& unit) {
   std::int32_t priority = std::numeric_limits<std::int32_t>::min();
   for (const Seat* seat : unit.seats) priority = std::max(priority, seat->priority);
   return priority;
@@ -96,8 +96,7 @@ std::int64_t LeaseCore::State::level_of(const Unit& unit) {
   return -static_cast<std::int64_t>(priority_of(unit));
 }
 
-// Less: the holder goes first; greater: the waiter; equal: time decides.
-std::strong_ordering LeaseCore::State::precedence(const Unit& waiter, const Unit& holder) {
+std::strong_ordering precedence(const Unit& waiter, const Unit& holder) {
   if (waiter.returning || waiter.lifted) return std::strong_ordering::equal;
   return priority_of(waiter) <=> priority_of(holder);
 }

@@ -47,6 +47,21 @@ TEST(Priority, KeepsItWhileItHasWork) {
   EXPECT_NE(script.request(kA).find("revoke 2@0"), std::string::npos);
 }
 
+TEST(Priority, IsWhatOthersAreSaidToWaitFor) {
+  GpuSettings settings = fixed(10ms);
+  settings.priority_ageing = 1s;
+  OneGpu script(settings, 3);
+  stand(script, kA, 1);
+  stand(script, kB, 1);
+  script.request(kA);
+  script.request(kB);
+  script.request(kC);
+  EXPECT_EQ(script.view(kB).waits_for, "quantum of tenant 1");
+  EXPECT_EQ(script.view(kC).waits_for, "higher priority of tenant 1");
+  script.wait(2s);  // whoever has waited for so long goes before them
+  EXPECT_EQ(script.view(kC).waits_for.find("higher priority"), std::string::npos) << script.view(kC).waits_for;
+}
+
 TEST(Priority, EqualOnesTakeTurns) {
   OneGpu script(fixed(10ms), 3);
   for (const SeatId seat : {kA, kB}) stand(script, seat, 3);

@@ -192,6 +192,10 @@ struct Unit {
 // Whether any of its seats has a cap; or ends its turns itself.
 bool has_cap(const Unit& unit);
 bool ends_own_turns(const Unit& unit);
+// The highest of its seats.
+std::int32_t priority_of(const Unit& unit);
+// Less: the holder goes first; greater: the waiter; equal: time decides.
+std::strong_ordering precedence(const Unit& waiter, const Unit& holder);
 
 struct BySerial {
   bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
@@ -345,9 +349,7 @@ struct LeaseCore::State {
 
   // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
   static void set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap);
-  static std::int32_t priority_of(const Unit& unit);
   static std::int64_t level_of(const Unit& unit);
-  static std::strong_ordering precedence(const Unit& waiter, const Unit& holder);
   void requeue(Unit& unit);
   template <class Predicate>
   static bool any_before(const Unit& unit, Predicate outranks);

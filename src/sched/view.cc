@@ -27,6 +27,8 @@ std::string obstacle(const Unit& waiter, const Gpu& gpu, TimePoint now) {
   for (const Unit* holder : gpu.holders) {
     if (holder == &waiter) continue;
     if (holder->retry_at > now) return name(*holder) + ", which could not be drained";
+    if (precedence(waiter, *holder) < 0) return "higher priority of " + name(*holder);
+    if (ends_own_turns(*holder)) return "turn of " + name(*holder) + ", which ends it itself";
     return "quantum of " + name(*holder);
   }
   for (const Seat* seat : gpu.seats) {
@@ -41,7 +43,7 @@ std::string_view in_words(MemoryObstacle obstacle) {
   switch (obstacle) {
     case MemoryObstacle::kNone: break;
     case MemoryObstacle::kOtherTenants: return "memory that other tenants cannot give up";
-    case MemoryObstacle::kOtherPrograms: return "memory that programs outside gpumux use";
+    case MemoryObstacle::kOtherPrograms: return "memory that programs outside gpumux and contexts use";
     case MemoryObstacle::kNothingMoves:
       return "memory of others, of which nothing moves: host memory is used up, or they do not answer";
   }
