@@ -21,6 +21,17 @@ constexpr std::uint64_t kReserveDivisor = 16;
 // Who cannot have its memory changes turns, and those what is needed: one more plan, seldom two.
 constexpr int kMostReplans = 4;
 
+std::string_view in_words(sched::Refusal refusal) {
+  switch (refusal) {
+    case sched::Refusal::kNone: break;
+    case sched::Refusal::kQuota: return "its run would have more than its quota";
+    case sched::Refusal::kNoRoom: return "its GPU has no room for it beside what stays there";
+    case sched::Refusal::kTogether: return "all together would be more than the GPUs and the host memory budget hold";
+    case sched::Refusal::kNothingMoves: return "there is room for it, but nothing has moved for long";
+  }
+  return {};
+}
+
 }  // namespace
 
 std::uint64_t automatic_reserve(std::uint64_t capacity) {
@@ -200,11 +211,11 @@ bool Rooms::plan(GpuIndex index) {
   planner_.plan(leases_.now(), index, turns_, commands_);
   for (const sched::RoomBound& bound : commands_.bounds) {
     if (bound.refused) {
-      log_info("an allocation is refused: there will not be so much room, or nothing has moved for long",
-               {{"tenant", bound.seat.tenant.value},
-                {"gpu", index.value},
-                {"room", bound.room},
-                {"commitment", bound.commitment}});
+      log_info("an allocation is refused", {{"why", in_words(bound.why)},
+                                            {"tenant", bound.seat.tenant.value},
+                                            {"gpu", index.value},
+                                            {"room", bound.room},
+                                            {"commitment", bound.commitment}});
     }
     if (on_bound_) on_bound_(bound);
   }

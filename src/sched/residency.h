@@ -62,6 +62,15 @@ struct Quota {
   std::uint64_t bytes = 0;
 };
 
+// Why an allocation cannot be had, or not any more.
+enum class Refusal {
+  kNone,
+  kQuota,         // the seats of its quota would have more than that together
+  kNoRoom,        // its GPU cannot hold it beside what stays there
+  kTogether,      // all allocations would be more than GPUs and host memory hold
+  kNothingMoves,  // it could be had, and has not come
+};
+
 struct RoomBound {
   SeatId seat;
   std::uint32_t sequence = 0;
@@ -70,6 +79,7 @@ struct RoomBound {
   std::uint64_t total = 0;   // what the program is told that its GPU has
   std::uint32_t ticket = 0;  // the newest that is answered
   bool refused = false;
+  Refusal why = Refusal::kNone;  // if refused
 };
 
 // The holder's time is nearly over, and it is likely to have to make so much room then.
@@ -338,10 +348,15 @@ class Residency {
   // `kept_by_all`: kept(gpu), reckoned once.
   std::uint64_t most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
   std::uint64_t most_room(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
+  // What the other seats of its quota leave of it.
+  static std::uint64_t left_of_quota(const Gpu& gpu, const Seat& seat);
   std::uint64_t most_commitment(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat,
                                 std::uint64_t kept_by_all) const;
   // `foreign`: if what is not ours were so much.
-  bool is_possible(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const;
+  Refusal refusal_of(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const;
+  bool is_possible(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const {
+    return refusal_of(gpu, seat, foreign) == Refusal::kNone;
+  }
   bool is_possible(const Gpu& gpu, const Seat& seat) const { return is_possible(gpu, seat, gpu.foreign); }
   // Only what is not ours is in its way, and that may be less by now; or it is only expected.
   bool may_have_left(const Gpu& gpu, const Seat& seat) const;

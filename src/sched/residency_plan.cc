@@ -141,29 +141,34 @@ std::uint64_t Residency::most_room(std::uint64_t on_gpu, const Gpu& gpu, const S
   return seat.quota.group != 0 ? std::min(most, std::max(seat.quota.bytes, seat.all())) : most;
 }
 
-std::uint64_t Residency::most_commitment(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat,
-                                         std::uint64_t kept_by_all) const {
-  const std::uint64_t most = most_room(on_gpu, gpu, seat, kept_by_all) + seat.managed();
-  if (seat.quota.group == 0) return most;
+std::uint64_t Residency::left_of_quota(const Gpu& gpu, const Seat& seat) {
+  if (seat.quota.group == 0) return std::numeric_limits<std::uint64_t>::max();
   std::uint64_t others = 0;
   for (const auto& [id, other] : gpu.seats) {
     if (&other != &seat && other.quota.group == seat.quota.group) others += other.report.allocated;
   }
-  return std::min(most, minus(seat.quota.bytes, others));
+  return minus(seat.quota.bytes, others);
 }
 
-// Whether what the seat waits for can still be given to it. What tenants that are gone have left comes back.
-bool Residency::is_possible(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const {
+std::uint64_t Residency::most_commitment(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat,
+                                         std::uint64_t kept_by_all) const {
+  return std::min(most_room(on_gpu, gpu, seat, kept_by_all) + seat.managed(), left_of_quota(gpu, seat));
+}
+
+// Why what the seat waits for cannot be given to it any more. What tenants that are gone have left comes back.
+Refusal Residency::refusal_of(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const {
   const std::uint64_t on_gpu = minus(gpu.capacity, gpu.reserve + foreign);
   const std::uint64_t kept_by_all = kept(gpu);
-  if (seat.want_room > std::max(most_room(on_gpu, gpu, seat, kept_by_all), seat.told_room())) return false;
-  if (seat.want_commitment <= seat.told_commitment()) return true;
-  if (seat.want_commitment > most_commitment(on_gpu, gpu, seat, kept_by_all)) return false;
+  const Refusal too_much = seat.want_commitment > left_of_quota(gpu, seat) ? Refusal::kQuota : Refusal::kNoRoom;
+  if (seat.want_room > std::max(most_room(on_gpu, gpu, seat, kept_by_all), seat.told_room())) return too_much;
+  if (seat.want_commitment <= seat.told_commitment()) return Refusal::kNone;
+  if (seat.want_commitment > most_commitment(on_gpu, gpu, seat, kept_by_all)) return too_much;
   std::uint64_t others = 0;
   for (const auto& [id, other] : gpu.seats) {
     if (&other != &seat && counts(other)) others += other.report.allocated;
   }
-  return seat.want_commitment <= minus(commitment_capacity(gpu, on_gpu, Needs::kAllocated), others);
+  const bool fits = seat.want_commitment <= minus(commitment_capacity(gpu, on_gpu, Needs::kAllocated), others);
+  return fits ? Refusal::kNone : Refusal::kTogether;
 }
 
 bool Residency::may_have_left(const Gpu& gpu, const Seat& seat) const {
@@ -371,11 +376,13 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
 void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands) {
   bool answer = false;
   bool refused = false;
+  Refusal why = Refusal::kNone;
   if (seat.asks()) {
     const bool has_commitment = commitment >= seat.want_commitment;
     const bool has_all = has_commitment && room >= seat.want_room;
     const bool is_hopeless = !is_possible(gpu, seat) && !may_have_left(gpu, seat) && !may_not_come(gpu, seat);
     refused = !has_all && (is_hopeless || now_ >= refused_at(gpu, seat));
+    if (refused) why = is_hopeless ? refusal_of(gpu, seat, gpu.foreign) : Refusal::kNothingMoves;
     // Without a lease it may never be its turn: it asks again when it holds one.
     const bool holds = seat.turn == TurnKind::kHolding;
     if (has_all && holds) {
@@ -411,7 +418,8 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
                              .commitment = commitment,
                              .total = seat.quota.group != 0 ? std::min(seat.quota.bytes, gpu.capacity) : gpu.capacity,
                              .ticket = seat.answered,
-                             .refused = refused});
+                             .refused = refused,
+                             .why = why});
 }
 
 // When its wish for room is refused, if nothing moves until then.

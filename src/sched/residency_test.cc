@@ -234,6 +234,7 @@ TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
   const auto answer = desk.want(2, 51);
   ASSERT_TRUE(answer);
   EXPECT_TRUE(answer->refused);
+  EXPECT_EQ(answer->why, Refusal::kNoRoom);
   desk.want(2, 40);
   desk.say(1);  // what it had to spare is free
   const auto fits = desk.answer(2);
@@ -332,6 +333,7 @@ TEST(Residency, WhereNothingMovesTheWaitEnds) {
   const auto answer = desk.answer(2);
   ASSERT_TRUE(answer);
   EXPECT_TRUE(answer->refused);
+  EXPECT_EQ(answer->why, Refusal::kNothingMoves);
 }
 
 // The other one frees a little time and again, and never as much as is wanted.
@@ -373,6 +375,7 @@ TEST(Residency, CommitmentsFitOnTheGpuAndInHostMemory) {
   const auto more = desk.want(2, 0, 51);
   ASSERT_TRUE(more);
   EXPECT_TRUE(more->refused);
+  EXPECT_EQ(more->why, Refusal::kTogether);
 }
 
 TEST(Residency, AQuotaIsForTheWholeGroup) {
@@ -387,6 +390,7 @@ TEST(Residency, AQuotaIsForTheWholeGroup) {
   const auto answer = desk.want(2, 0, 6);
   ASSERT_TRUE(answer);
   EXPECT_TRUE(answer->refused);
+  EXPECT_EQ(answer->why, Refusal::kQuota);
   desk.open(3);
   EXPECT_GT(desk.commitment(3), 10u);
   EXPECT_EQ(desk.bounds[3].total, 80 * kGiB);

@@ -226,17 +226,17 @@ class ManagedMemory(GpumuxTest):
         self.assertEqual((program.field("left"), program.field("came_back")), ("0", "0"))
         self.assertEqual(int(program.field("free")), int(program.field("total")) - 48 * self.mib - 4096)
 
-    def refused(self, daemon, **variables):
+    def refused(self, why, daemon, **variables):
         program = self.start("large", allocator="managed", variables=variables, **self.blocks)
         self.assertEqual(program.wait(timeout=60), 3)
         self.assertEqual(program.field("code"), "2")  # CUDA_ERROR_OUT_OF_MEMORY
-        wait_until(lambda: "an allocation is refused" in daemon.log(), 20, "the daemon says so")
+        wait_until(lambda: f'an allocation is refused why="{why}' in daemon.log(), 20, "the daemon says so")
 
     def test_a_quota_is_for_managed_memory_too(self):
-        self.refused(self.start_daemon(), GPUMUX_MEM_LIMIT="120M")
+        self.refused("its run would have more than its quota", self.start_daemon(), GPUMUX_MEM_LIMIT="120M")
 
     def test_gpu_and_host_memory_are_all_there_is(self):
-        self.refused(self.start_daemon(host_memory="48MiB"))
+        self.refused("all together would be more than the GPUs", self.start_daemon(host_memory="48MiB"))
 
 
 class MemoryOfSeveralGpus(GpumuxTest):
