@@ -78,15 +78,19 @@ class Machine:
 
 
 class Daemon:
-    """A private daemon with the settings that it comes with, and `settings` (as its environment has them)."""
+    """A private daemon with the settings that it comes with, and `settings`: names and values, as its file has them."""
 
     def __init__(self, machine, log_path, settings):
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="d", dir=machine.folder))
         self.trace_path = self.folder / "trace"
         self.log_path = log_path
         config = self.folder / "gpumux.toml"
-        config.write_text("")  # so that nobody's own settings take part
-        environment = dict(machine.environment, GPUMUX_RUNTIME_DIR=str(self.folder), **settings)
+        # A file of its own, so that nobody's own settings take part. A name that there is not is refused in a file.
+        lines = {name: value if value in ("true", "false") else json.dumps(value) for name, value in settings.items()}
+        everywhere = {name: lines.pop(name) for name in ("host_memory", "log_level") if name in lines}
+        config.write_text("\n".join([*(f"{name} = {value}" for name, value in everywhere.items()), "[defaults]",
+                                     *(f"{name} = {value}" for name, value in lines.items()), ""]))
+        environment = dict(machine.environment, GPUMUX_RUNTIME_DIR=str(self.folder))
         reading, writing = os.pipe()
         with open(log_path, "ab") as log:
             self.process = subprocess.Popen(

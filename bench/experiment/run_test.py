@@ -65,6 +65,11 @@ class Whole(unittest.TestCase):
             ElementTree.parse(self.out / name)
         self.assertIn("gpumux, priority 10", (self.out / "table.txt").read_text())
 
+    def test_a_setting_that_there_is_not_is_no_measurement(self):
+        done = run(self.out, "--seconds", "0.5", "--only", "default", "--daemon", "in_fligt=2ms")
+        self.assertIn("default: FAILED: gpumuxd did not start", done.stdout)
+        self.assertIn("in_fligt", done.stdout)
+
     def test_what_the_budget_has_no_time_for_is_said(self):
         done = run(self.out, "--budget", "1")
         self.assertEqual(done.returncode, 1)  # nothing was measured at all
