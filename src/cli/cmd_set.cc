@@ -213,6 +213,12 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
       return kExitUsage;
     }
   }
+  for (const std::string& tenant : tenants) {
+    if (const auto checked = parse_tenant(tenant); !checked) {
+      say_error(kName, checked.error().message());
+      return kExitUsage;
+    }
+  }
   for (const std::string& job : jobs) {
     if (const auto checked = api_client::check_job_id(job); !checked) {
       say_error(kName, checked.error().message());

@@ -199,12 +199,16 @@ Status check_standing(std::string_view name, std::string_view value) {
                                         "': " + checked.error().what + ", or default: as it started");
 }
 
-Result<std::uint64_t> find_tenant(const std::vector<api_client::Gpu>& gpus, std::string_view text) {
+Result<std::uint64_t> parse_tenant(std::string_view text) {
   const auto number = base::parse_integer(text, 1, std::numeric_limits<std::int64_t>::max());
-  if (!number) {
-    return base::fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) +
-                                          "' names no program: give its process id, as `gpumux status` shows it");
-  }
+  if (number) return *number;
+  return base::fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) +
+                                        "' names no program: give its process id, as `gpumux status` shows it");
+}
+
+Result<std::uint64_t> find_tenant(const std::vector<api_client::Gpu>& gpus, std::string_view text) {
+  const auto number = parse_tenant(text);
+  if (!number) return tl::unexpected(number.error());
   std::optional<std::uint64_t> found;
   for (const auto& gpu : gpus) {
     for (const auto& seat : gpu.seats) {

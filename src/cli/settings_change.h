@@ -40,6 +40,9 @@ base::Status check_gpu_name(std::string_view text);
 // The same of a tenant: `name` is "priority", "share" or "max_share"; "default" is what it started with.
 base::Status check_standing(std::string_view name, std::string_view value);
 
+// Whether `text` can name a program, whichever there are: a process id.
+base::Result<std::uint64_t> parse_tenant(std::string_view text);
+
 // The number of the tenant that `text` names: by its process id, or, where no process has that, by that number itself.
 base::Result<std::uint64_t> find_tenant(const std::vector<api_client::Gpu>& gpus, std::string_view text);
 

@@ -127,7 +127,7 @@ class Command(GpumuxTest):
         self.ask("set", "--tenant", str(worker.pid), "--priority", "default", "--max-share", "default")
         self.assertEqual((daemon.api.seats()[0]["priority"], daemon.api.seats()[0]["max_share"]), (0, "100%"))
         for wrong in (["--priority", "5"], ["--tenant", str(worker.pid)],
-                      ["--tenant", str(worker.pid), "--share", "0"],
+                      ["--tenant", str(worker.pid), "--share", "0"], ["--tenant", "worker", "--share", "2"],
                       ["--tenant", str(worker.pid), "--share", "2", "--quantum", "5ms"],
                       ["0", "--tenant", str(worker.pid), "--share", "2"]):
             self.ask("set", *wrong, code=2)
