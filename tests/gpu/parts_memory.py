@@ -57,7 +57,7 @@ class HostMemory:
         self.used = max(self.used, sum(memory.get("host_used_bytes", 0) for memory in seats))
 
     def check(self, session, title):
-        session.check(self.taken <= self.budget, f"{title}: host memory within its budget",
+        session.check(0 < self.taken <= self.budget, f"{title}: host memory within its budget",
                       f"at most {self.taken / 2**30:.1f} GiB lent, ready or leaving, {self.used / 2**30:.1f} of them "
                       f"with evicted data or clean copies; budget {self.budget / 2**30:.1f} GiB")
 
