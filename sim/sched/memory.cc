@@ -199,7 +199,7 @@ void World::move(Rank& rank) {
     if (rank.granted) return;  // a holder keeps what it has
     if (!may_evict(rank)) return look(rank, kDrainLook);
     memory.chunk = std::min(memory.resident, kChunk);
-    if (now_ < host_closed_until_ || host_used_ + memory.chunk > host_budget_) return starve(rank);
+    if (now_ < host_closed_until_ || host_used_ + memory.chunk > host_budget_) return starve(rank, true);
     host_used_ += memory.chunk;
     memory.host += memory.chunk;
     memory.job = SeatMemory::Job::kOut;
@@ -208,7 +208,7 @@ void World::move(Rank& rank) {
   }
   memory.chunk = std::min({memory.evicted, kChunk, room - std::min(room, memory.has())});
   if (memory.chunk > 0) {
-    if (!take(rank, memory.chunk)) return starve(rank);
+    if (!take(rank, memory.chunk)) return starve(rank, false);
     memory.job = SeatMemory::Job::kIn;
     in(length(), [this, &rank] { finish_in(rank); });
     return;
@@ -218,8 +218,9 @@ void World::move(Rank& rank) {
 }
 
 // What it needs is somebody else's still: host memory, or what the driver refuses.
-void World::starve(Rank& rank) {
+void World::starve(Rank& rank, bool evicts) {
   SeatMemory& memory = rank.memory;
+  if (std::exchange(memory.evicts, evicts) != evicts) memory.starved_since = TimePoint();
   if (memory.starved_since == TimePoint()) memory.starved_since = now_;
   const bool was_stuck = now_ - memory.starved_since - memory.retry_after > kStuckAfter;
   if (!was_stuck && now_ - memory.starved_since > kStuckAfter) report(rank);
@@ -308,7 +309,8 @@ void World::report(Rank& rank) {
                                    .resident = memory.on_gpu() - memory.context - memory.unpageable,
                                    .evicted = memory.evicted,
                                    .unpageable = memory.unpageable,
-                                   .stuck = is_stuck,
+                                   .stuck = is_stuck && memory.evicts,
+                                   .refused = is_stuck && !memory.evicts,
                                    .moving = memory.job != SeatMemory::Job::kNone};
   send_action(*rank.process, [this, &rank, report] { reported(rank, report); });
 }

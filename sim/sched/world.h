@@ -60,7 +60,8 @@ struct SeatMemory {
   std::uint64_t chunk = 0;  // of the job
   bool looks = false;       // will look at what is to be moved, in a moment
   Duration retry_after{};
-  TimePoint starved_since{};  // could not go where it was told, since
+  bool evicts = false;        // the last time that it could not go where it was told
+  TimePoint starved_since{};  // could not, since
 
   // The thread, in an allocation.
   std::uint64_t asked = 0;  // bytes; 0: it is in none
@@ -292,7 +293,7 @@ class World {
   void told_room(Rank& rank, const sched::RoomBound& bound);
   void look(Rank& rank, Duration delay);
   void move(Rank& rank);
-  void starve(Rank& rank);
+  void starve(Rank& rank, bool evicts);
   void finish_out(Rank& rank);
   void finish_in(Rank& rank);
   bool may_evict(const Rank& rank) const;

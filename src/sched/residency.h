@@ -52,6 +52,7 @@ struct MemoryReport {
   std::uint64_t managed = 0;
   std::uint64_t managed_away = 0;  // of it, moved out of the way by the seat itself
   bool stuck = false;              // it cannot give anything up
+  bool refused = false;            // the driver refuses it what it may have
   // A job of its pager's is under way: what is being restored is counted twice, as evicted and as there.
   bool moving = false;
 };

@@ -430,7 +430,7 @@ TimePoint Residency::refused_at(const Gpu& gpu, const Seat& seat) {
 // A holder whose work cannot run because something is still on its way out of the way, or the driver refuses it.
 bool Residency::is_lacking(const Seat& seat) const {
   if (seat.turn != TurnKind::kHolding || seat.report.evicted == 0) return false;
-  return seat.told_room() < seat.all() || seat.report.stuck;
+  return seat.told_room() < seat.all() || seat.report.refused;
 }
 
 // When its patience is over, if nothing moves until then.

@@ -244,6 +244,12 @@ std::optional<base::Duration> Mover::begin(SeatMemory& memory, Moving& moving, b
     moving.starved_since = {};
     return std::nullopt;
   }
+  // That one way is blocked says nothing of the other.
+  if (std::exchange(moving.evicts, excess != 0) != moving.evicts) {
+    moving.retry_at = {};
+    moving.retry_after = 0ns;
+    moving.starved_since = {};
+  }
   if (time < moving.retry_at) return moving.retry_at - time;
   return excess != 0 ? begin_eviction(memory, moving, time) : begin_restoration(memory, moving, time);
 }
@@ -527,7 +533,8 @@ std::optional<base::Duration> Mover::report(SeatMemory& memory, Moving& moving, 
   // Before it is counted: what changes from here on is reported the next time.
   memory.changed.store(false, std::memory_order_seq_cst);
   const bool is_stuck = moving.starved_since != base::TimePoint{} && time - moving.starved_since > kStuckAfter;
-  const std::uint32_t flags = (is_moving ? wire::kMemoryBusy : 0) | (is_stuck ? wire::kMemoryStuck : 0);
+  const std::uint32_t blocked = moving.evicts ? wire::kMemoryStuck : wire::kMemoryRefused;
+  const std::uint32_t flags = (is_moving ? wire::kMemoryBusy : 0) | (is_stuck ? blocked : 0);
   memories_.send_report(memory, flags);
   moving.report_now = false;
   moving.reported_at = time;

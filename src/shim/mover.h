@@ -91,7 +91,8 @@ class Mover {
     cuda::CUresult discard_error = cuda::CUDA_SUCCESS;
     base::TimePoint retry_at{};
     base::Duration retry_after{};
-    base::TimePoint starved_since{};  // zero: it is not
+    bool evicts = false;              // the last job that was wanted: an eviction, or else a restoration
+    base::TimePoint starved_since{};  // zero: that is not
     base::TimePoint return_at{};      // host memory that is left over; zero: there is none
     std::uint64_t host_before = 0;    // used, when the eviction began
     HiddenClaim hidden;               // for what is to be restored
