@@ -236,6 +236,7 @@ bool World::plan(std::uint32_t index) {
   planner_->plan(now_, GpuIndex{index}, turns, commands);
   for (const sched::RoomBound& bound : commands.bounds) carry_out(bound, turns);
   check_plan(index, before, turns);
+  for (const sched::RoomAwaited& awaited : commands.awaited) tell(awaited);
   for (const sched::MemoryObstructed& obstruction : commands.obstructions) tell(obstruction);
   return commands.obstructions.empty();
 }

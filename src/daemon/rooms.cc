@@ -206,6 +206,7 @@ std::string Rooms::why(GpuIndex index) const {
 bool Rooms::plan(GpuIndex index) {
   commands_.bounds.clear();
   commands_.obstructions.clear();
+  commands_.awaited.clear();
   commands_.evictions.clear();
   leases_.turns(index, turns_);
   planner_.plan(leases_.now(), index, turns_, commands_);
@@ -222,6 +223,7 @@ bool Rooms::plan(GpuIndex index) {
   for (const sched::ExpectEviction& eviction : commands_.evictions) {
     if (on_expect_eviction_) on_expect_eviction_(eviction);
   }
+  for (const sched::RoomAwaited& awaited : commands_.awaited) leases_.apply(awaited);
   for (const sched::MemoryObstructed& obstruction : commands_.obstructions) leases_.apply(obstruction);
   return commands_.obstructions.empty();
 }

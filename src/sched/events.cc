@@ -135,6 +135,9 @@ struct EventText {
   std::string operator()(const MemoryObstructed& e) const {
     return "memory " + text(e.seat) + " obstructed by " + std::string(text(e.obstacle));
   }
+  std::string operator()(const RoomAwaited& e) const {
+    return "memory " + text(e.seat) + (e.awaits ? " awaits room" : " awaits no room");
+  }
   std::string operator()(const TimePassed&) const { return "time"; }
 };
 

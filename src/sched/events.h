@@ -106,13 +106,16 @@ struct MemoryNeed { SeatId seat; bool pages = false; };
 // that can run, and gives its lease to them.
 enum class MemoryObstacle { kNone, kOtherTenants /* cannot give up theirs */, kOtherPrograms, kNothingMoves };
 struct MemoryObstructed { SeatId seat; MemoryObstacle obstacle = MemoryObstacle::kNone; };
+// Whether it holds, a thread of it waits for room, and something moves that may make some: its quantum stands still.
+// Otherwise its time could be over before others have given up what it takes back from them, again and again.
+struct RoomAwaited { SeatId seat; bool awaits = false; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
-using Event =
-    std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone, GangJoined,
-                 SeatOpened, StandingChanged, SeatClaimed, SeatClosed, SeatsSuspended, SeatsResumed, Requested,
-                 RevokeSeen, GateClosed, Drained, Stepped, Idling, MemoryNeed, MemoryObstructed, TimePassed>;
+using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone,
+                           GangJoined, SeatOpened, StandingChanged, SeatClaimed, SeatClosed, SeatsSuspended,
+                           SeatsResumed, Requested, RevokeSeen, GateClosed, Drained, Stepped, Idling, MemoryNeed,
+                           MemoryObstructed, RoomAwaited, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What moving memory changes about turns, and the turns as the residency planner sees them.
 //
-// The core knows two things of a seat's memory: whether something of it is not on the GPU (`pages`), and what keeps it
-// from coming (`obstacle`), if it cannot. Who cannot have its memory waits behind all that can run; if it holds, it
-// makes way for them at once, and keeps the place that it had before. Of who only lacks memory, three rules follow.
+// The core knows three things of a seat's memory: whether something of it is not on the GPU (`pages`), what keeps it
+// from coming (`obstacle`), if it cannot, and whether it is to become more (`awaits_room`). Who cannot have its memory
+// waits behind all that can run; if it holds, it makes way for them at once, and keeps the place that it had before. Of
+// who only lacks memory, three rules follow.
 // Such a unit does not start beside a predecessor that still drains, for nothing can be evicted before that has
 // drained, and a predecessor that turns out not to drain can be given its lease back as long as nobody has started. Its
 // quantum begins when its memory is there; max_runtime goes on counting from the grant, so that nobody holds for ever
-// while its memory does not come. And the time that it took is part of what a switch costs.
+// while its memory does not come. And the time that it took is part of what a switch costs. In the same way the quantum
+// of a holder stands still while it waits for room that others are giving up.
 #include <algorithm>
 
 #include "sched/state.h"
@@ -34,6 +36,11 @@ bool has_pages_to_move(const Unit& unit) {
   return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->pages; });
 }
 
+bool waits_for_memory(const Unit& unit) {
+  return std::any_of(unit.seats.begin(), unit.seats.end(),
+                     [](const Seat* seat) { return seat->pages || seat->awaits_room; });
+}
+
 }  // namespace
 
 void LeaseCore::State::on(const MemoryNeed& e) {
@@ -51,10 +58,29 @@ void LeaseCore::State::on(const MemoryNeed& e) {
   for (Unit* holder : seat->gpu->holders) {
     if (holder->told_contended) tell_contention(*holder, true);
   }
-  if (!unit.restoring || has_pages_to_move(unit)) return;
+  resume_quantum(unit);
+}
+
+void LeaseCore::State::on(const RoomAwaited& e) {
+  Seat* const seat = seat_of(e.seat);
+  if (seat == nullptr || seat->awaits_room == e.awaits) return;
+  Unit& unit = *seat->unit;
+  seat->awaits_room = e.awaits;
+  touch(unit);
+  if (e.awaits && unit.phase == UnitPhase::kHolding && !unit.restoring) {
+    unit.restoring = true;
+    unit.restoring_since = now;
+  }
+  resume_quantum(unit);
+}
+
+// If it stands still, and what it waited for is there.
+void LeaseCore::State::resume_quantum(Unit& unit) {
+  if (!unit.restoring || waits_for_memory(unit)) return;
   unit.restoring = false;
-  unit.ready_at = now;
-  if (unit.phase != UnitPhase::kHolding) return;
+  unit.ready_at += now - unit.restoring_since;
+  // What is asked for later is not the price of the switch.
+  if (unit.phase != UnitPhase::kHolding || unit.restoring_since != unit.granted_at) return;
   for (const UnitGpu& on_gpu : unit.gpus) measure_paging(*on_gpu.gpu, now - unit.granted_at);
 }
 
@@ -77,8 +103,8 @@ bool LeaseCore::State::is_obstructed(const Unit& unit) const {
 
 // A unit is being granted: its quantum begins now, or when its memory is there.
 void LeaseCore::State::start_quantum(Unit& unit) {
-  unit.ready_at = now;
-  unit.restoring = has_pages_to_move(unit);
+  unit.ready_at = unit.restoring_since = now;
+  unit.restoring = waits_for_memory(unit);
   if (unit.restoring) return;
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->last_holder != unit.serial) measure_paging(*on_gpu.gpu, Duration::zero());
@@ -86,7 +112,7 @@ void LeaseCore::State::start_quantum(Unit& unit) {
 }
 
 // Whoever kept it from being complete may have left its gang.
-bool LeaseCore::State::is_restoring(const Unit& unit) const { return unit.restoring && has_pages_to_move(unit); }
+bool LeaseCore::State::is_restoring(const Unit& unit) const { return unit.restoring && waits_for_memory(unit); }
 
 void LeaseCore::State::measure_paging(Gpu& gpu, Duration cost) {
   if (gpu.settings.mode != Mode::kSerial) return;

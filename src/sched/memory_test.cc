@@ -53,6 +53,40 @@ TEST(Memory, TheQuantumBeginsWhenTheMemoryIsThere) {
   EXPECT_EQ(script.phase(kA), SeatPhase::kRevoked);
 }
 
+// Others give up what it asks for: that is no time of its own, but what it had of it before is.
+TEST(Memory, TheQuantumStandsStillWhileRoomIsAwaited) {
+  GpuSettings settings;
+  settings.quantum = 100ms;
+  settings.max_runtime = 10s;
+  OneGpu script(settings);
+  const auto awaits = [&script](SeatId seat, bool room) { return script.tell(RoomAwaited{seat, room}); };
+  script.request(kA);
+  script.request(kB);
+  script.wait(60ms);
+  awaits(kA, true);
+  script.wait(5s);
+  EXPECT_EQ(script.phase(kA), SeatPhase::kHolding);
+  awaits(kA, false);
+  script.wait(30ms);
+  awaits(kA, true);
+  script.wait(1s);
+  awaits(kA, false);
+  script.wait(9ms);
+  EXPECT_EQ(script.phase(kA), SeatPhase::kHolding);
+  script.wait(2ms);
+  EXPECT_EQ(script.phase(kA), SeatPhase::kRevoked);
+  // Not for ever.
+  script.closed(kA);
+  script.drained(kA);
+  EXPECT_EQ(script.phase(kB), SeatPhase::kHolding);
+  awaits(kB, true);
+  script.request(kA);
+  script.wait(10s - 1ms);
+  EXPECT_EQ(script.phase(kB), SeatPhase::kHolding);
+  script.wait(2ms);
+  EXPECT_EQ(script.phase(kB), SeatPhase::kRevoked);
+}
+
 // A holder is granted its lease while the others' memory is still there; what it restores then takes from them makes
 // giving way dear.
 TEST(Memory, TheIdleHoldFollowsWhatTheNextOneLacks) {

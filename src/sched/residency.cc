@@ -183,6 +183,7 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
     if (seat.asks()) next = std::min(next, refused_at(*gpu, seat));
     if (seat.asks() && may_have_left(*gpu, seat)) next = std::min(next, seat.wanted_at + kForeignPatience);
     if (seat.asks() && may_not_come(*gpu, seat)) next = std::min(next, gpu->unseen_until);
+    if (seat.awaits_room) next = std::min(next, despairs_at(*gpu, seat));
     if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) next = std::min(next, impatient_at(*gpu, seat));
     if (seat.obstacle == MemoryObstacle::kNothingMoves && seat.turn != TurnKind::kHolding)
       next = std::min(next, seat.retry_at);

@@ -92,6 +92,7 @@ struct ExpectEviction {
 
 struct ResidencyCommands {
   std::vector<MemoryObstructed> obstructions;  // for the lease core; turns are others when it knows
+  std::vector<RoomAwaited> awaited;            // for the lease core
   std::vector<RoomBound> bounds;
   std::vector<ExpectEviction> evictions;
 };
@@ -260,6 +261,7 @@ class Residency {
     std::uint64_t given_commitment = 0;
     TimePoint given_commitment_until{};
     bool told_to_prepare = false;
+    bool awaits_room = false;  // as the lease core was told
     // Why what it lacks cannot come.
     MemoryObstacle obstacle = MemoryObstacle::kNone;
     TimePoint lacking_since = TimePoint::max();  // holding, or told to have more since
@@ -370,7 +372,9 @@ class Residency {
   bool is_lacking(const Seat& seat) const;
   TimePoint impatient_at(const Gpu& gpu, const Seat& seat) const;
   static TimePoint refused_at(const Gpu& gpu, const Seat& seat);
+  static TimePoint despairs_at(const Gpu& gpu, const Seat& seat);
   void find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
+  void find_awaited(const Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) const;
   void expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
   void tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands);
 

@@ -482,6 +482,21 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
   }
 }
 
+// Until when others are likely to make the room that a holder waits for, if nothing moves until then.
+TimePoint Residency::despairs_at(const Gpu& gpu, const Seat& seat) {
+  return std::max(gpu.moved_at, seat.wanted_at) + kHolderPatience;
+}
+
+// Which holders' quanta stand still, because what they have asked for is on its way to them.
+void Residency::find_awaited(const Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) const {
+  for (Seat* seat : order) {
+    const bool awaits = seat->turn == TurnKind::kHolding && seat->asks() && now_ < despairs_at(gpu, *seat);
+    if (awaits == seat->awaits_room) continue;
+    seat->awaits_room = awaits;
+    commands.awaited.push_back({seat->id, awaits});
+  }
+}
+
 // A holder whose time is nearly over hears how much whoever is next will lack then.
 void Residency::expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) {
   gpu.prepare_at = TimePoint::max();
@@ -541,6 +556,7 @@ void Residency::plan(TimePoint now, GpuIndex index, std::span<const Turn> turns,
     if (!seat->speaks && !seat->is_back) tell(*gpu, *seat, 0, 0, commands);
   }
   find_obstacles(*gpu, order, commands);
+  find_awaited(*gpu, order, commands);
   expect_evictions(*gpu, order, commands);
   const std::uint64_t after = charged(*gpu);
   if (broken_.empty() && after > counted && after > available(*gpu))

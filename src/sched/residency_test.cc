@@ -282,8 +282,6 @@ TEST(Residency, NobodyIsRefusedForWhatOthersHadWhenTheyWereLastLookedAt) {
   EXPECT_EQ(desk.now, asked_at + kForeignPatience);
 }
 
-// It could wait for ever: a thread that waits for room asks for no lease. So it hears what there is, and asks again
-// when it holds one.
 // A seat that lacks host memory says that it is stuck. Mostly it comes, so nobody is refused for it at once.
 TEST(Residency, WhoIsStuckMayStillGiveWay) {
   Desk desk;
@@ -304,6 +302,8 @@ TEST(Residency, WhoIsStuckMayStillGiveWay) {
   EXPECT_FALSE(answer->refused);
 }
 
+// It could wait for ever: a thread that waits for room asks for no lease. So it hears what there is, and asks again
+// when it holds one.
 TEST(Residency, WhoHoldsNoLeaseIsAnsweredAtOnce) {
   Desk desk;
   desk.open(1);

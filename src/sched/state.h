@@ -76,6 +76,7 @@ struct Seat {
   bool fresh = true;                                // has never waited: its virtual time is not set yet
   bool pages = false;                               // something of its memory is not on the GPU
   MemoryObstacle obstacle = MemoryObstacle::kNone;  // why that cannot come
+  bool awaits_room = false;                         // more than it has, and that may come
   bool keeps_place = false;  // it gave its last lease up for want of memory, and waits as from before that
 
   bool ends_own_turns = false;
@@ -173,10 +174,11 @@ struct Unit {
   std::uint32_t permits = 0;     // seats with permits
   std::uint32_t suspended = 0;   // seats that are
   std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
-  bool restoring = false;        // holding: its memory has not been all there since the grant
-  TimePoint ready_at{};          // holding: when its memory was there; its quantum counts from then
-  std::uint32_t vain = 0;        // how often its idle hold is doubled
-  bool is_safe = false;          // holding: higher priorities wait for the end of its quantum
+  bool restoring = false;        // holding: its quantum stands still, for its memory is not all there, or to be more
+  TimePoint restoring_since{};
+  TimePoint ready_at{};    // holding: its quantum counts from then, as if it had never stood still since
+  std::uint32_t vain = 0;  // how often its idle hold is doubled
+  bool is_safe = false;    // holding: higher priorities wait for the end of its quantum
 
   Timer run;    // when its quantum ends, or it may be revoked again
   Timer stall;  // when its revocation counts as stalled
@@ -295,6 +297,7 @@ struct LeaseCore::State {
   void on(const Idling& e);
   void on(const MemoryNeed& e);
   void on(const MemoryObstructed& e);
+  void on(const RoomAwaited& e);
   void on(const TimePassed& e);
   void fire(Timer& timer);
   void rearm(Gpu& gpu, const GpuSettings& before);
@@ -328,6 +331,7 @@ struct LeaseCore::State {
 
   // ---- memory.cc: what moving memory changes about turns ----------------------------------------
   void start_quantum(Unit& unit);
+  void resume_quantum(Unit& unit);
   void measure_paging(Gpu& gpu, Duration cost);
   bool is_restoring(const Unit& unit) const;
   bool is_obstructed(const Unit& unit) const;

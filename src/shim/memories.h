@@ -147,14 +147,14 @@ class Memories final : public HostLender::Port, public Pools::Port {
         // Others give up memory for whoever holds the lease.
         if (!take_turn(memory.slot)) return result;
         const std::uint64_t epoch = gate_.epoch(memory.slot);
-        refused = !make_room(memory, bytes, Kind::kOnGpu) && gate_.is_granted(memory.slot) &&
-                  gate_.epoch(memory.slot) == epoch;
+        const bool given = make_room(memory, bytes, Kind::kOnGpu);
+        refused = !given && gate_.is_granted(memory.slot) && gate_.epoch(memory.slot) == epoch;
         if (refused && bytes > first) {
           // What was given before may still be on its way, and enough.
           refused = false;
           need = Need::kKnown;
           bytes = first;
-        } else if (need == Need::kGuessed) {
+        } else if (given && need == Need::kGuessed) {
           bytes *= 2;
         }
       }

@@ -168,6 +168,25 @@ class Memory(GpumuxTest):
         self.assertEqual(program.field("digest"), wanted)
 
 
+class Newcomers(GpumuxTest):
+    # Two contexts and what the first program has are more than the GPU.
+    machine_settings = {"memory": "1GiB", "context_memory": "256MiB"}
+    daemon_settings = {"mode": "auto", "host_memory": "2GiB"}
+
+    def test_one_whose_context_needs_what_somebody_else_has(self):
+        """It gets a lease, waits for room, and keeps the lease until it has that; and both end as they would alone."""
+        self.start_daemon()
+        large = {"blocks": 70, "block_kib": 8192, "rounds": 60, "step_us": 2000}
+        wanted = self.start("large", name="native", preload=False, **large).expect_success(timeout=60).field("digest")
+        first = self.start("large", name="first", **large)
+        first.wait_for_line("round", timeout=60)
+        for i in range(2):
+            self.start("large", name=f"newcomer{i}", blocks=2, block_kib=8192, rounds=3).expect_success(timeout=60)
+        self.assertIsNone(first.code, "the first program is at work all the time")
+        first.expect_success(timeout=120)
+        self.assertEqual(first.field("digest"), wanted)
+
+
 class ManagedMemory(GpumuxTest):
     """Unified memory, which the driver pages: one program may have more of it than the GPU holds."""
     machine_settings = Memory.machine_settings
