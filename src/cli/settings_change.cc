@@ -36,7 +36,7 @@ struct Rule {
   bool is_bytes = false;
 };
 
-constexpr std::array<Rule, 16> kRules{{
+constexpr std::array<Rule, 17> kRules{{
     {{"mode", "--mode", "MODE", "auto, serial or concurrent",
       "One holder at a time, or all at once; auto: what gives more where all fits"},
      "auto serial concurrent"},
@@ -87,6 +87,9 @@ constexpr std::array<Rule, 16> kRules{{
      true,
      1ms,
      1min},
+    {{"on_stall", "--on-stall", "WHAT", "wait or gang",
+      "What does not drain is tried again later, or taken for one gang with those that it may wait for"},
+     "wait gang"},
     {{"step_delay", "--step-delay", "TIME", "a time from 100us to 10s",
       "How long a gang may stay half drained before it is helped on"},
      "",

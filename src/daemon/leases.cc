@@ -245,6 +245,14 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
     const auto tenant = label(seat.tenant);
     return std::pair<std::string, std::string>(std::to_string(tenant ? tenant->pid : 0), tenant ? tenant->program : "");
   };
+  const auto names_of = [&](const std::vector<SeatId>& seats) {
+    std::string names;
+    for (const SeatId seat : seats) {
+      const auto [pid, program] = seat_fields(seat);
+      names += (names.empty() ? "" : ", ") + program + " (" + pid + ", GPU " + std::to_string(seat.gpu.value) + ")";
+    }
+    return names;
+  };
   std::visit(
       Overloaded{
           [&](const sched::Grant& c) {
@@ -277,15 +285,24 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
             TraceEntry traced = entry(now, "stall", c.seat);
             traced.epoch = c.epoch;
             trace_.record(std::move(traced));
+            for (const SeatId partner : c.partners) trace_.record(entry(now, "partner", partner));
             const auto [pid, program] = seat_fields(c.seat);
-            notes_[note_key(c.seat)] = "its submitted work did not finish within " + base::format_duration(c.waited) +
-                                       " of a revocation: it keeps the GPU, and is asked again later";
+            std::string& note = notes_[note_key(c.seat)];
+            note = "its submitted work did not finish within " + base::format_duration(c.waited) +
+                   " of a revocation: it keeps the GPU, and is asked again later";
+            if (!c.partners.empty()) note += "; it may wait for " + names_of(c.partners);
             log_warning("a tenant's work does not drain; its lease was given back to it and will be revoked again",
                         {{"pid", pid},
                          {"program", program},
                          {"gpu", c.seat.gpu.value},
                          {"waited", base::format_duration(c.waited)},
-                         {"undrained", c.undrained.size()}});
+                         {"undrained", c.undrained.size()},
+                         {"likely_partners", names_of(c.partners)}});
+          },
+          [&](const sched::ReportTakenForGang& c) {
+            for (const SeatId seat : c.seats) trace_.record(entry(now, "ganged", seat));
+            log_warning("programs that may wait for each other are taken for one gang from now on",
+                        {{"members", names_of(c.seats)}});
           },
           [&](const sched::ReportSilent& c) {
             trace_.record(entry(now, "silent", c.seat));

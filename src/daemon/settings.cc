@@ -113,7 +113,13 @@ std::string write_reserve(const GpuSettings& s) {
   return std::to_string(s.reserve) + "B";
 }
 
-constexpr std::array<SettingKey, 16> kKeys{{
+base::Status parse_on_stall(GpuSettings& s, std::string_view text) {
+  if (text != "wait" && text != "gang") return bad();
+  s.on_stall = text == "gang" ? sched::OnStall::kGang : sched::OnStall::kWait;
+  return {};
+}
+
+constexpr std::array<SettingKey, 17> kKeys{{
     {"mode", "GPUMUX_MODE", "NVSHARE_SCHEDULING_MODE", "auto, serial or concurrent",
      "Whether tenants hold the GPU one at a time, or all at once under the driver's own time slicing; auto: "
      "whichever gives more where all their memory fits together, otherwise one at a time.",
@@ -150,6 +156,11 @@ constexpr std::array<SettingKey, 16> kKeys{{
      "How long after that it is tried again; doubled each time, up to 64 times this.", false,
      [](GpuSettings& s, std::string_view text) { return read_time(s.stall_retry, text, 1ms, 1min); },
      [](const GpuSettings& s) { return write_time(s.stall_retry); }},
+    {"on_stall", "GPUMUX_ON_STALL", "", "wait or gang",
+     "What becomes of a tenant whose work does not drain: it is tried again later, or it and those of its user's "
+     "programs that it may wait for are taken for one gang.",
+     false, parse_on_stall,
+     [](const GpuSettings& s) { return std::string(s.on_stall == sched::OnStall::kGang ? "gang" : "wait"); }},
     {"step_delay", "GPUMUX_STEP_DELAY", "", "a time from 100us to 10s",
      "How long a revoked gang may stay half drained before its members are let through a few submissions at a time.",
      false, [](GpuSettings& s, std::string_view text) { return read_time(s.step_delay, text, 100us, 10s); },

@@ -25,6 +25,7 @@ using base::TimePoint;
 enum class Mode { kSerial, kConcurrent };  // exclusive quanta / shared leases, all at once
 enum class PolicyKind { kFair, kFifo };    // among those of one priority
 enum class LeaseKind { kExclusive, kShared };
+enum class OnStall { kWait, kGang };  // what becomes of who does not drain, and of its likely partners
 
 inline constexpr Duration kAutomatic =
     Duration(-1);  // a quantum or idle hold that follows the measured cost of a switch
@@ -39,6 +40,7 @@ struct GpuSettings {
   Duration max_runtime = std::chrono::seconds(300);       // nobody holds longer while others wait, whatever the quantum
   Duration stall_timeout = std::chrono::seconds(10);      // a revocation that has not drained by then is taken back
   Duration stall_retry = std::chrono::milliseconds(200);  // and tried again after this, doubled up to 64 times it
+  OnStall on_stall = OnStall::kWait;                      // whether its likely partners are taken for its gang then
   Duration step_delay = std::chrono::milliseconds(2);     // a revoked gang's drained members are let through after this
   Duration gang_ageing = std::chrono::milliseconds(500);  // a gang that has waited this long has its GPUs kept free
   Duration idle_hold = kAutomatic;                        // how long an idle holder keeps a contended lease
@@ -143,15 +145,24 @@ struct Contention { SeatId seat; bool contended; Duration idle_hold; Duration in
 // is told to go, has closed its gates, or is about to give up. Only a hint: it promises nothing, and is sent once.
 struct HeadsUp { SeatId seat; };
 // The revocation of this seat's unit did not drain in time and is taken back (a little later, if its successor runs
-// already). `undrained`: those of its gang's seats that had not drained, `seat` the first of them.
-struct ReportStall { SeatId seat; LeaseEpoch epoch; Duration waited; std::vector<SeatId> undrained; };
+// already). `undrained`: those of its gang's seats that had not drained, `seat` the first of them. `partners`: seats
+// that it may be waiting for, longest wait first (partners.cc).
+struct ReportStall {
+  SeatId seat;
+  LeaseEpoch epoch;
+  Duration waited;
+  std::vector<SeatId> undrained;
+  std::vector<SeatId> partners;
+};
+// Seats of one user that are granted and revoked together from now on: those of a unit that has stalled, and partners'.
+struct ReportTakenForGang { std::vector<SeatId> seats; };
 struct ReportSilent { SeatId seat; Duration waited; };  // its agent does not answer; others go on without it
 struct ReportAnswering { SeatId seat; };                // it answers again
 struct KillTenant { TenantId tenant; };                 // silent longer than the configured limit
 // clang-format on
 
-using Command = std::variant<Grant, Revoke, Reopen, Step, Contention, HeadsUp, ReportStall, ReportSilent,
-                             ReportAnswering, KillTenant>;
+using Command = std::variant<Grant, Revoke, Reopen, Step, Contention, HeadsUp, ReportStall, ReportTakenForGang,
+                             ReportSilent, ReportAnswering, KillTenant>;
 
 // One line each, for logs that are compared byte for byte.
 std::string to_string(const Event& event);

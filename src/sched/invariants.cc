@@ -36,8 +36,28 @@ std::string check_seat(const Seat& seat) {
   return {};
 }
 
+// Who belongs together is in one unit, and nobody else is in it, but for a guess.
+std::string check_members(const Unit& unit) {
+  const std::string who = name(unit);
+  std::set<const Gang*> gangs;
+  std::size_t loners = 0;
+  for (const Seat* seat : unit.seats) {
+    const Gang* const gang = seat->tenant->gang;
+    loners += gang == nullptr ? 1u : 0u;
+    if (gang != nullptr) gangs.insert(gang);
+    if (gang != nullptr && gang->unit != &unit) return name(seat->id) + " is not in its gang's unit";
+    if (seat->tenant->uid != unit.seats.front()->tenant->uid) return who + " is of two users";
+  }
+  if (unit.guessed && unit.silent + unit.suspended > 0) return who + " is a guess, and cannot run";
+  if (unit.guessed && loners + gangs.size() < 2) return who + " is a guess of one";
+  if (!unit.guessed && loners + gangs.size() > 1) return who + " has seats that do not belong together";
+  if (!unit.guessed && !gangs.empty() && !gangs.contains(unit.gang)) return who + " is another gang's";
+  return {};
+}
+
 std::string check_unit(const Unit& unit) {
   const std::string who = name(unit);
+  if (std::string wrong = check_members(unit); !wrong.empty()) return wrong;
   std::uint32_t wanting = 0, resting = 0, revoked = 0, undrained = 0, silent = 0, permits = 0, idle = 0;
   std::uint32_t suspended = 0;
   for (const Seat* seat : unit.seats) {

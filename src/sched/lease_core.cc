@@ -96,6 +96,9 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   touch(*gpu);
   rearm(*gpu, before);
   settle_in_flight(*gpu);
+  if (gpu->settings.on_stall != OnStall::kGang) {
+    for (Seat* seat : gpu->seats) take_apart(*seat->unit);
+  }
   if (before.idle_hold == gpu->settings.idle_hold) return;
   for (const Seat* seat : gpu->seats) {
     if (!seat->suspended) tell_contention(*seat);
@@ -169,6 +172,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->since = seat->allowed_to = now;
   seat->answer.kind = TimerKind::kAnswer;
   seat->answer.seat = seat.get();
+  if (tenant->gang != nullptr) take_apart(*tenant->gang->unit);
   Unit& unit = tenant->gang != nullptr ? *tenant->gang->unit : make_unit(nullptr);
   unplace(unit);
   attach(*seat, unit);

@@ -53,6 +53,8 @@ constexpr std::uint32_t kMostStepsAtOnce = 256;
 // A seat that drains for long is asked whether it is there after this part of the silence limit: the rest of the limit
 // is left for the answer. Each question costs it two messages and a barrier.
 constexpr std::int64_t kProbesPerSilenceLimit = 4;
+// More of them say nothing to whoever reads it.
+constexpr std::size_t kMostPartners = 16;
 
 Duration doubled(Duration duration, std::uint32_t times) {
   for (std::uint32_t i = 0; i < times; ++i) {
@@ -313,17 +315,40 @@ bool LeaseCore::State::may_step(const Seat& seat) const {
 
 void LeaseCore::State::stalled(Unit& unit) {
   if (unit.phase != UnitPhase::kRevoking || unit.passed_over() || unit.returning) return;
-  ReportStall report;
-  report.waited = now - unit.revoked_at;
+  timers.stop(unit.stall);
+  std::vector<SeatId> undrained;
   for (const Seat* seat : unit.seats) {
-    if (!is_in_revocation(*seat) || seat->drained) continue;
-    if (report.undrained.empty()) {
-      report.seat = seat->id;
-      report.epoch = seat->epoch;
+    if (is_in_revocation(*seat) && !seat->drained) undrained.push_back(seat->id);
+  }
+  // If it was a guess, it was wrong, or there is more to it: each that has not drained is looked at by itself.
+  if (unit.guessed || partners_of(unit).empty()) doubt(unit);
+  for (const SeatId id : undrained) report_stall(*seat_of(id));
+  for (const SeatId id : undrained) {
+    Unit& part = *seat_of(id)->unit;
+    if (part.phase != UnitPhase::kRevoking || part.returning) continue;
+    take_for_gang(part, undrained);
+    take_back(part);
+  }
+}
+
+void LeaseCore::State::report_stall(const Seat& first) {
+  const Unit& unit = *first.unit;
+  ReportStall report{
+      .seat = first.id, .epoch = first.epoch, .waited = now - unit.revoked_at, .undrained = {}, .partners = {}};
+  for (const Seat* seat : unit.seats) {
+    if (is_in_revocation(*seat) && !seat->drained) report.undrained.push_back(seat->id);
+  }
+  if (report.undrained.empty() || report.undrained.front() != first.id) return;  // its unit has been reported
+  for (const Unit* partner : partners_of(unit)) {
+    for (const Seat* seat : partner->seats) {
+      if (seat->wants && report.partners.size() < kMostPartners) report.partners.push_back(seat->id);
     }
-    report.undrained.push_back(seat->id);
   }
   command(std::move(report));
+}
+
+// The revocation is: its seats have their leases back now, or as soon as it can be.
+void LeaseCore::State::take_back(Unit& unit) {
   // Who never closed its gate has never given up its GPUs, and goes first; otherwise it is behind those that wait.
   const bool others_first =
       !has_open_gate(unit) && std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& on_gpu) {
@@ -489,7 +514,6 @@ void LeaseCore::State::unanswered(Seat& seat) {
     return;
   }
   if (!is_in_revocation(seat) || seat.drained) return;
-  Unit& unit = *seat.unit;
   const TimePoint silent_at = after(seat.alive_at, seat.gpu->settings.silence_limit);
   if (now < silent_at) {
     if (seat.permits > 0) {
@@ -497,9 +521,13 @@ void LeaseCore::State::unanswered(Seat& seat) {
       set_phase(seat, SeatPhase::kRevoked);
       place(seat);
     }
-    send_revoke(seat, unit.reason);
+    send_revoke(seat, seat.unit->reason);
     return timers.arm(seat.answer, silent_at);
   }
+  // Those who may not belong to it are not passed over with it.
+  take_apart(*seat.unit);
+  if (now < after(seat.alive_at, seat.gpu->settings.silence_limit)) return;  // asked once more
+  Unit& unit = *seat.unit;
   for (Seat* member : unit.seats) {
     charge(*member);
     if (member->permits == 0) continue;

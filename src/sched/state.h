@@ -13,8 +13,9 @@
 // again and compares.
 //
 // Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; standing.cc priorities and
-// caps; revocation.cc revoking, stalls, stepping, silence; memory.cc what moving memory changes; suspension.cc seats
-// that are to have no lease; gangs.cc joining, leaving, claims; invariants.cc and view.cc read only.
+// caps; revocation.cc revoking, stalls, stepping, silence; partners.cc who is likely to belong to what stalls;
+// memory.cc what moving memory changes; suspension.cc seats that are to have no lease; gangs.cc joining, leaving,
+// claims; invariants.cc and view.cc read only.
 #pragma once
 
 #include <array>
@@ -147,6 +148,7 @@ struct Unit {
   std::vector<UnitGpu> gpus;  // ascending
   Shape* shape = nullptr;     // nullptr: no seats
   Gang* gang = nullptr;       // nullptr: a seat by itself
+  bool guessed = false;       // several of these units, which a stall has made one: `gang` is one of theirs
 
   UnitPhase phase = UnitPhase::kIdle;
   RevokeReason reason = RevokeReason::kQuantum;  // of its last revocation
@@ -415,6 +417,8 @@ struct LeaseCore::State {
   void settle_drains(Unit& unit);
   void finish(Unit& unit);
   void stalled(Unit& unit);
+  void report_stall(const Seat& first);
+  void take_back(Unit& unit);
   bool can_reopen(Unit& unit);
   bool has_open_gate(const Unit& unit) const;
   void reopen(Unit& unit);
@@ -422,6 +426,12 @@ struct LeaseCore::State {
   void unanswered(Seat& seat);
   TimePoint probe_at(const Seat& seat) const;
   void count_again(Unit& unit);
+
+  // ---- partners.cc ------------------------------------------------------------------------------
+  std::vector<Unit*> partners_of(const Unit& stalled) const;
+  void take_for_gang(Unit& stalled, const std::vector<SeatId>& undrained);
+  void doubt(Unit& stalled);
+  void take_apart(Unit& unit);
 
   // ---- gangs.cc ---------------------------------------------------------------------------------
   Unit& make_unit(Gang* gang);
