@@ -36,7 +36,7 @@ struct Rule {
   bool is_bytes = false;
 };
 
-constexpr std::array<Rule, 17> kRules{{
+constexpr std::array<Rule, 18> kRules{{
     {{"mode", "--mode", "MODE", "auto, serial or concurrent",
       "One holder at a time, or all at once; auto: what gives more where all fits"},
      "auto serial concurrent"},
@@ -90,6 +90,12 @@ constexpr std::array<Rule, 17> kRules{{
     {{"on_stall", "--on-stall", "WHAT", "wait or gang",
       "What does not drain is tried again later, or taken for one gang with those that it may wait for"},
      "wait gang"},
+    {{"kill_stalled_after", "--kill-stalled-after", "TIME", "a time from 1s to 24h, or unlimited",
+      "A program that has not drained this long is killed if others wait"},
+     "unlimited",
+     true,
+     1s,
+     24h},
     {{"step_delay", "--step-delay", "TIME", "a time from 100us to 10s",
       "How long a gang may stay half drained before it is helped on"},
      "",

@@ -322,8 +322,15 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
           },
           [&](const sched::KillTenant& c) {
             const auto tenant = label(c.tenant);
-            trace_.record({.time = now, .event = "kill", .tenant = c.tenant, .label = tenant});
-            log_warning("a tenant was silent longer than kill_silent_after: it is killed",
+            const bool is_silent = c.reason == sched::KillReason::kSilent;
+            trace_.record({.time = now,
+                           .event = "kill",
+                           .detail = is_silent ? "silent" : "stalled",
+                           .tenant = c.tenant,
+                           .label = tenant});
+            log_warning(is_silent ? "a tenant was silent longer than kill_silent_after: it is killed"
+                                  : "a tenant's work has not drained for longer than kill_stalled_after, and others "
+                                    "wait: it is killed",
                         {{"pid", tenant ? tenant->pid : 0}, {"program", tenant ? tenant->program : ""}});
           },
       },

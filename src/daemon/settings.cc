@@ -119,7 +119,7 @@ base::Status parse_on_stall(GpuSettings& s, std::string_view text) {
   return {};
 }
 
-constexpr std::array<SettingKey, 17> kKeys{{
+constexpr std::array<SettingKey, 18> kKeys{{
     {"mode", "GPUMUX_MODE", "NVSHARE_SCHEDULING_MODE", "auto, serial or concurrent",
      "Whether tenants hold the GPU one at a time, or all at once under the driver's own time slicing; auto: "
      "whichever gives more where all their memory fits together, otherwise one at a time.",
@@ -161,6 +161,10 @@ constexpr std::array<SettingKey, 17> kKeys{{
      "programs that it may wait for are taken for one gang.",
      false, parse_on_stall,
      [](const GpuSettings& s) { return std::string(s.on_stall == sched::OnStall::kGang ? "gang" : "wait"); }},
+    {"kill_stalled_after", "GPUMUX_KILL_STALLED_AFTER", "", "a time from 1s to 24h, or unlimited",
+     "A tenant whose work has not drained for this long, revocation after revocation, is killed if others wait.", false,
+     [](GpuSettings& s, std::string_view text) { return read_time_or_unlimited(s.kill_stalled_after, text, 1s, 24h); },
+     [](const GpuSettings& s) { return write_time(s.kill_stalled_after); }},
     {"step_delay", "GPUMUX_STEP_DELAY", "", "a time from 100us to 10s",
      "How long a revoked gang may stay half drained before its members are let through a few submissions at a time.",
      false, [](GpuSettings& s, std::string_view text) { return read_time(s.step_delay, text, 100us, 10s); },

@@ -60,10 +60,11 @@ std::string text(const GpuSettings& s) {
   std::string out = s.mode == Mode::kSerial ? "serial" : "concurrent";
   out += s.policy == PolicyKind::kFair ? " fair" : " fifo";
   out += " quantum=" + text(s.quantum) + " max_runtime=" + text(s.max_runtime) + " stall=" + text(s.stall_timeout) +
-         "/" + text(s.stall_retry) + (s.on_stall == OnStall::kGang ? " gang" : " wait") +
-         " step=" + text(s.step_delay) + " ageing=" + text(s.gang_ageing) +
-         " priority_ageing=" + text(s.priority_ageing) + " idle_hold=" + text(s.idle_hold) +
-         " in_flight=" + text(s.in_flight) + " silence=" + text(s.silence_limit) + "/" + text(s.kill_silent_after);
+         "/" + text(s.stall_retry) + "/" + text(s.kill_stalled_after) +
+         (s.on_stall == OnStall::kGang ? " gang" : " wait") + " step=" + text(s.step_delay) +
+         " ageing=" + text(s.gang_ageing) + " priority_ageing=" + text(s.priority_ageing) +
+         " idle_hold=" + text(s.idle_hold) + " in_flight=" + text(s.in_flight) + " silence=" + text(s.silence_limit) +
+         "/" + text(s.kill_silent_after);
   out += s.overlap ? " overlap" : " no-overlap";
   return out;
 }
@@ -166,7 +167,9 @@ struct CommandText {
   std::string operator()(const ReportTakenForGang& c) const { return "taken_for_gang" + text(c.seats); }
   std::string operator()(const ReportSilent& c) const { return "silent " + text(c.seat) + " waited " + text(c.waited); }
   std::string operator()(const ReportAnswering& c) const { return "answering " + text(c.seat); }
-  std::string operator()(const KillTenant& c) const { return "kill " + std::to_string(c.tenant.value); }
+  std::string operator()(const KillTenant& c) const {
+    return "kill " + std::to_string(c.tenant.value) + (c.reason == KillReason::kSilent ? " silent" : " stalled");
+  }
 };
 
 }  // namespace

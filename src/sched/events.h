@@ -41,6 +41,7 @@ struct GpuSettings {
   Duration stall_timeout = std::chrono::seconds(10);      // a revocation that has not drained by then is taken back
   Duration stall_retry = std::chrono::milliseconds(200);  // and tried again after this, doubled up to 64 times it
   OnStall on_stall = OnStall::kWait;                      // whether its likely partners are taken for its gang then
+  Duration kill_stalled_after = kUnlimited;               // who has not drained for so long is killed, if configured
   Duration step_delay = std::chrono::milliseconds(2);     // a revoked gang's drained members are let through after this
   Duration gang_ageing = std::chrono::milliseconds(500);  // a gang that has waited this long has its GPUs kept free
   Duration idle_hold = kAutomatic;                        // how long an idle holder keeps a contended lease
@@ -158,7 +159,8 @@ struct ReportStall {
 struct ReportTakenForGang { std::vector<SeatId> seats; };
 struct ReportSilent { SeatId seat; Duration waited; };  // its agent does not answer; others go on without it
 struct ReportAnswering { SeatId seat; };                // it answers again
-struct KillTenant { TenantId tenant; };                 // silent longer than the configured limit
+enum class KillReason { kSilent, kStalled };            // for longer than the configured limit
+struct KillTenant { TenantId tenant; KillReason reason; };
 // clang-format on
 
 using Command = std::variant<Grant, Revoke, Reopen, Step, Contention, HeadsUp, ReportStall, ReportTakenForGang,

@@ -106,6 +106,7 @@ class Nonsense {
     s.stall_timeout = std::chrono::milliseconds(below(30));
     s.stall_retry = std::chrono::milliseconds(below(5));
     s.on_stall = static_cast<OnStall>(below(3) != 0);
+    s.kill_stalled_after = below(2) == 0 ? kUnlimited : std::chrono::milliseconds(below(100));
     s.step_delay = std::chrono::microseconds(below(3000));
     s.gang_ageing = std::chrono::milliseconds(below(20));
     s.silence_limit = below(4) == 0 ? kUnlimited : std::chrono::milliseconds(below(20));

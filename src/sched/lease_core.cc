@@ -16,8 +16,8 @@ constexpr std::uint64_t kFirstEpoch = 1;
 
 GpuSettings sane(GpuSettings s) {
   if (s.quantum != kAutomatic) s.quantum = std::max(s.quantum, kShortestSetting);
-  for (Duration* d :
-       {&s.max_runtime, &s.stall_timeout, &s.stall_retry, &s.step_delay, &s.silence_limit, &s.kill_silent_after}) {
+  for (Duration* d : {&s.max_runtime, &s.stall_timeout, &s.stall_retry, &s.kill_stalled_after, &s.step_delay,
+                      &s.silence_limit, &s.kill_silent_after}) {
     *d = std::max(*d, kShortestSetting);
   }
   s.gang_ageing = std::max(s.gang_ageing, Duration::zero());
@@ -255,6 +255,7 @@ void LeaseCore::State::release(Seat& seat) {
   Unit& unit = *seat.unit;
   // Had it found work again it would have said once more that it idles. And it goes on idling while its gang holds.
   settle_idle(seat);
+  seat.stuck_since = TimePoint::max();
   seat.idling_since = now;
   seat.resting = true;
   ++unit.resting;

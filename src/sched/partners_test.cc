@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: a stall names who is likely to belong to it; where so configured they are one unit from then on, until that
-// turns out not to help. Method: small scripts.
+// turns out not to help; and what never drains is killed for others' sake, where so configured. Method: small scripts.
 #include <gtest/gtest.h>
 
 #include "sched/two_gangs.h"
@@ -29,6 +29,12 @@ struct Deadlock : Script {
   }
   static inline const SeatId k1 = seat(1, 0), k2 = seat(2, 1), k3 = seat(3, 0), k4 = seat(4, 1);
 };
+
+std::size_t count(const std::string& text, const std::string& what) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(what); at != std::string::npos; at = text.find(what, at + 1)) ++found;
+  return found;
+}
 
 // ---- likely partners ----------------------------------------------------------------------------
 
@@ -294,6 +300,109 @@ TEST(Guess, LeavesGangsAsTheyWere) {
   s.drained(seat(5, 1));
   text = s.drained(seat(6, 2));
   EXPECT_NE(text.find("grant 2@1 e3 exclusive; grant 3@2 e3 exclusive"), std::string::npos) << text;
+}
+
+// ---- what never drains --------------------------------------------------------------------------
+
+// Lets it answer and never drain.
+std::string spin(Script& s, SeatId stuck, Duration duration) {
+  std::string text;
+  for (const TimePoint end = s.now() + duration; s.now() < end;) {
+    text += s.wait(100ms) + "; ";
+    s.closed(stuck);
+  }
+  return text;
+}
+
+struct Spinning : OneGpu {
+  explicit Spinning(Duration kill_stalled_after) : OneGpu(with(kill_stalled_after)) {
+    request(kA);
+    request(kB);
+    wait(10ms);
+  }
+  static GpuSettings with(Duration kill_stalled_after) {
+    GpuSettings settings = stalling();
+    settings.kill_stalled_after = kill_stalled_after;
+    return settings;
+  }
+};
+
+TEST(KillStalled, IsNotTheDefault) {
+  Spinning s(kUnlimited);
+  EXPECT_EQ(spin(s, kA, 600s).find("kill"), std::string::npos);
+}
+
+TEST(KillStalled, ComesAtTheStallAfterThatTimeAndOnce) {
+  Spinning s(5s);
+  EXPECT_EQ(spin(s, kA, 4900ms).find("kill"), std::string::npos) << "stalls alone are no reason";
+  const std::string text = spin(s, kA, 20s);
+  EXPECT_EQ(count(text, "kill 1 stalled"), 1u) << text;
+  EXPECT_LT(text.find("stall 1@0"), text.find("kill 1 stalled")) << text;
+  EXPECT_EQ(s.tell(TenantGone{TenantId{1}}).substr(0, 9), "grant 2@0");
+}
+
+TEST(KillStalled, CountsFromTheLastDrain) {
+  Spinning s(5s);
+  spin(s, kA, 4s);
+  for (int i = 0; i < 100 && s.phase(kA) == SeatPhase::kHolding; ++i) s.wait(100ms);
+  s.closed(kA);
+  s.drained(kA);
+  s.request(kA);
+  s.wait(10ms);
+  s.drained(kB);
+  s.request(kB);
+  s.wait(10ms);
+  EXPECT_EQ(spin(s, kA, 4s).find("kill"), std::string::npos) << "it has drained in between";
+  EXPECT_NE(spin(s, kA, 5s).find("kill 1 stalled"), std::string::npos);
+}
+
+// It gives its lease up by itself between two revocations: that is a drain, too.
+TEST(KillStalled, CountsFromTheLastRelease) {
+  Spinning s(5s);
+  spin(s, kA, 4s);
+  for (int i = 0; i < 100 && s.phase(kA) != SeatPhase::kHolding; ++i) {
+    s.closed(kA);
+    s.wait(10ms);
+  }
+  s.drained(kA);
+  s.request(kA);
+  s.drained(kB);
+  s.request(kB);
+  EXPECT_EQ(spin(s, kA, 4s).find("kill"), std::string::npos);
+}
+
+TEST(KillStalled, IsOnlyForSomebodysSake) {
+  Spinning s(5s);
+  spin(s, kA, 4s);
+  s.tell(TenantGone{TenantId{2}});
+  EXPECT_EQ(spin(s, kA, 60s).find("kill"), std::string::npos);
+}
+
+TEST(KillStalled, SparesMembersThatHaveDrained) {
+  GpuSettings settings = Spinning::with(3s);
+  TwoGangs s(settings);
+  s.request(kX0);
+  s.request(kS0);
+  std::string text;
+  for (int i = 0; i < 100; ++i) {
+    text += s.wait(100ms) + "; ";
+    s.closed(kX0);
+    s.seen(kX1);
+    s.closed(kX1);
+    s.stepped(kX1);
+    s.drained(kX1);
+  }
+  EXPECT_EQ(count(text, "kill 1 stalled"), 1u) << text;
+  EXPECT_EQ(text.find("kill 2"), std::string::npos) << text;
+}
+
+// Whoever suspends it goes on waiting, or gives it up.
+TEST(KillStalled, IsNotForWhatIsSuspended) {
+  Spinning s(5s);
+  s.tell(SeatsSuspended{{kA}});
+  EXPECT_EQ(spin(s, kA, 60s).find("kill"), std::string::npos);
+  s.tell(SeatsResumed{{kA}});
+  EXPECT_NE(spin(s, kA, 60s).find("kill 1 stalled"), std::string::npos);
 }
 
 }  // namespace

@@ -129,6 +129,7 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   }
   seat.gate_closed = false;
   seat.drained = false;
+  seat.stuck_since = std::min(seat.stuck_since, now);
   ++unit.undrained;
   set_phase(seat, SeatPhase::kRevoked);
   ask(seat, reason);
@@ -166,6 +167,7 @@ void LeaseCore::State::drained(Seat& seat) {
   seat.recalled = false;
   seat.gate_closed = true;
   seat.drained = true;
+  seat.stuck_since = TimePoint::max();
   --seat.unit->undrained;
   set_phase(seat, SeatPhase::kDraining);
   timers.stop(seat.answer);
@@ -237,6 +239,7 @@ void LeaseCore::State::finish(Unit& unit) {
     seat->gate_closed = false;
     seat->drained = false;
     seat->late = false;
+    seat->stuck_since = TimePoint::max();
     timers.stop(seat->answer);
     set_phase(*seat, SeatPhase::kIdle);
     place(*seat);
@@ -345,6 +348,7 @@ void LeaseCore::State::report_stall(const Seat& first) {
     }
   }
   command(std::move(report));
+  kill_stuck(unit);
 }
 
 // The revocation is: its seats have their leases back now, or as soon as it can be.
@@ -509,9 +513,7 @@ void LeaseCore::State::count_again(Unit& unit) {
 // with it, is passed over.
 void LeaseCore::State::unanswered(Seat& seat) {
   if (seat.phase == SeatPhase::kSilent) {
-    if (!seat.tenant->kill_sent) command(KillTenant{seat.tenant->id});
-    seat.tenant->kill_sent = true;
-    return;
+    return kill(*seat.tenant, KillReason::kSilent);
   }
   if (!is_in_revocation(seat) || seat.drained) return;
   const TimePoint silent_at = after(seat.alive_at, seat.gpu->settings.silence_limit);

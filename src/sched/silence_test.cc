@@ -96,7 +96,7 @@ TEST(Silence, IsEndedByKillingIfSoConfigured) {
   s.request(seat(1, 0));
   s.request(seat(2, 0));
   EXPECT_EQ(s.wait(1s), "revoke 1@0 e1 quantum; silent 1@0 waited 500000000ns; grant 2@0 e2 exclusive");
-  EXPECT_EQ(s.wait(100s), "kill 1");
+  EXPECT_EQ(s.wait(100s), "kill 1 silent");
   EXPECT_EQ(s.tell(TenantGone{TenantId{1}}), "");
 }
 

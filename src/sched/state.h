@@ -93,8 +93,9 @@ struct Seat {
   std::uint32_t last_step = 0;       // how many the last Step allowed; 0: none, or the others were behind since
   std::uint32_t revokes_unseen = 0;  // in this revocation, not answered by RevokeSeen
   TimePoint since{};
-  TimePoint alive_at{};    // in revocation: its last sign of life, or the first Revoke, which asks for one
-  TimePoint charged_to{};  // while it holds or drains: up to when its time is accounted
+  TimePoint alive_at{};  // in revocation: its last sign of life, or the first Revoke, which asks for one
+  TimePoint stuck_since = TimePoint::max();  // its first revocation since it last drained
+  TimePoint charged_to{};                    // while it holds or drains: up to when its time is accounted
   TimePoint wants_since{};
   TimePoint turn_since{};  // since when it had waited for its last lease
   std::uint64_t grants = 0;
@@ -432,6 +433,8 @@ struct LeaseCore::State {
   void take_for_gang(Unit& stalled, const std::vector<SeatId>& undrained);
   void doubt(Unit& stalled);
   void take_apart(Unit& unit);
+  void kill_stuck(const Unit& unit);
+  void kill(Tenant& tenant, KillReason reason);
 
   // ---- gangs.cc ---------------------------------------------------------------------------------
   Unit& make_unit(Gang* gang);

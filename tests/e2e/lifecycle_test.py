@@ -159,6 +159,20 @@ class Lifecycle(GpumuxTest):
         wait_until(lambda: holder.count("step") > said + 5, 10, "the holder goes on after SIGCONT")
         del worker
 
+    def test_a_kernel_that_never_ends_is_reported_and_ended_if_so_configured(self):
+        daemon = self.start_daemon(quantum="5ms", overlap="false", stall_timeout="200ms", stall_retry="20ms",
+                                   kill_stalled_after="1s")
+        spinner = self.start("worker", name="spinner", steps=1, step_us=3_600_000_000)
+        daemon.trace.wait_for(event="grant", pid=spinner.pid)
+        # It is alone, and disturbs nobody; then the other one waits.
+        worker = self.start("worker", steps=20, step_us=500)
+        daemon.trace.wait_for(event="stall", pid=spinner.pid, count=2)
+        worker.expect_success()
+        self.assertEqual(spinner.wait(), -signal.SIGKILL)
+        kills = daemon.trace.events(event="kill")
+        self.assertEqual([(event["pid"], event["detail"]) for event in kills], [(spinner.pid, "stalled")])
+        self.assertIn("kill_stalled_after", daemon.log())
+
 
 class Inert(GpumuxTest):
     """Preloaded into programs that do not use CUDA, nothing happens: no output, thread, descriptor or message."""

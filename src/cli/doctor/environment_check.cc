@@ -48,7 +48,7 @@ struct Variable {
   std::string_view own_name;  // of an alias: the variable that wins
 };
 
-constexpr std::array<Variable, 64> kVariables{{
+constexpr std::array<Variable, 65> kVariables{{
     {"GPUMUX_RUNTIME_DIR", Reader::kLibrary, Kind::kPath, "", 0, 0, ""},
     {"GPUMUX_LIBRARY", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_DAEMON", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
@@ -84,6 +84,7 @@ constexpr std::array<Variable, 64> kVariables{{
     {"GPUMUX_STALL_TIMEOUT", Reader::kDaemon, Kind::kSetting, "stall_timeout", 0, 0, ""},
     {"GPUMUX_STALL_RETRY", Reader::kDaemon, Kind::kSetting, "stall_retry", 0, 0, ""},
     {"GPUMUX_ON_STALL", Reader::kDaemon, Kind::kSetting, "on_stall", 0, 0, ""},
+    {"GPUMUX_KILL_STALLED_AFTER", Reader::kDaemon, Kind::kSetting, "kill_stalled_after", 0, 0, ""},
     {"GPUMUX_STEP_DELAY", Reader::kDaemon, Kind::kSetting, "step_delay", 0, 0, ""},
     {"GPUMUX_GANG_AGEING", Reader::kDaemon, Kind::kSetting, "gang_ageing", 0, 0, ""},
     {"GPUMUX_PRIORITY_AGEING", Reader::kDaemon, Kind::kSetting, "priority_ageing", 0, 0, ""},
