@@ -22,6 +22,8 @@ int main(int argc, char** argv) {
   app.add_flag("--busy-singles", options.busy_singles, "Only jobs of one rank that always have work");
   app.add_flag("--collectives", options.collectives, "Only jobs of one rank on each GPU, with collectives");
   app.add_flag("--eager", options.eager, "Ranks submit collectives before the others of their job are there");
+  app.add_flag("--strangers", options.strangers,
+               "Most jobs of several processes do not say that these belong together");
   app.add_flag("--overloaded", options.overloaded, "Messages, agents and gates are late now and then");
   app.add_flag("--memory", options.memory, "Seats have memory, and the residency planner runs beside the core");
   app.add_flag("--suspend", options.suspensions, "Jobs are suspended, frozen and resumed");
@@ -40,12 +42,13 @@ int main(int argc, char** argv) {
     if (seeds == 1 || !outcome.wrong.empty()) {
       std::printf(
           "seed %llu: %llu steps, %.3f s, %llu grants, %llu revocations, %llu steps let through, %llu stalls, %llu "
-          "silences, "
+          "guesses, %llu killed for them, %llu silences, "
           "%llu restarts, longest wait %.3f s, log %016llx\n",
           static_cast<unsigned long long>(options.seed), static_cast<unsigned long long>(outcome.steps),
           static_cast<double>(outcome.time.count()) / 1e9, static_cast<unsigned long long>(outcome.grants),
           static_cast<unsigned long long>(outcome.revocations), static_cast<unsigned long long>(outcome.let_through),
-          static_cast<unsigned long long>(outcome.stalls), static_cast<unsigned long long>(outcome.silences),
+          static_cast<unsigned long long>(outcome.stalls), static_cast<unsigned long long>(outcome.guesses),
+          static_cast<unsigned long long>(outcome.killed_stalled), static_cast<unsigned long long>(outcome.silences),
           static_cast<unsigned long long>(outcome.restarts), static_cast<double>(outcome.longest_wait.count()) / 1e9,
           static_cast<unsigned long long>(outcome.log_hash));
     }

@@ -41,6 +41,7 @@ Job& World::start_job() {
   job.is_eager = options_.eager || (options_.faults && random_.chance(10));
   if (job.is_gang) job.collective_every = options_.collectives ? 3 : 1 + random_.below(6);
   if (job.is_gang && !one_process) job.key = "job" + std::to_string(job.number);
+  job.is_unknown = options_.strangers && !job.key.empty() && random_.chance(70);
   if (options_.memory && random_.chance(15)) job.quota = gpu_memory_.front().capacity / (2 + random_.below(6));
   const std::uint32_t first_gpu = random_.below(gpus_);
   for (std::uint32_t i = 0; i < ranks; ++i) {
@@ -104,7 +105,7 @@ void World::connect(Process& process, bool again) {
   process.last_sent = process.last_received = now_;
   tell(sched::TenantConnected{process.tenant, 1000});
   const Job& job = *process.job;
-  if (options_.gangs && job.is_gang) {
+  if (options_.gangs && job.is_gang && !job.is_unknown) {
     tell(sched::GangJoined{process.tenant, job.key, static_cast<std::uint32_t>(job.processes.size())});
   }
   for (const auto& rank : process.ranks) {

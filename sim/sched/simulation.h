@@ -46,6 +46,7 @@ struct Options {
   bool collectives = false;   // only jobs of one rank on each GPU with collectives: to show what gangs are for
   std::optional<sched::GpuSettings> settings = std::nullopt;  // of all GPUs; otherwise by seed
   bool eager = false;  // ranks submit collectives before the others of their job are there: the worst case of joining
+  bool strangers = false;    // most jobs of several processes do not say that these belong together
   bool overloaded = false;   // messages, agents and gates are late now and then, by more than every limit
   bool memory = false;       // seats have memory, and the planner says how much of it is on the GPU
   bool suspensions = false;  // jobs are suspended and resumed
@@ -69,6 +70,7 @@ struct Outcome {
   base::Duration time{};
   std::uint64_t urgent = 0, capped = 0;  // leases taken back for a higher priority, and because a cap was reached
   std::uint64_t grants = 0, revocations = 0, let_through = 0, stalls = 0, silences = 0, restarts = 0;
+  std::uint64_t guesses = 0, killed_stalled = 0;  // units that a stall has made one; processes that never drained
   std::uint64_t suspensions = 0, freezes = 0, not_frozen = 0;  // the last ones had to go on first
   base::Duration longest_wait{};
   // With memory.

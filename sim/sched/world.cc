@@ -18,7 +18,7 @@ constexpr Duration kLongestDrain = 60ms;  // see the kernels that start_job() ch
 
 }  // namespace
 
-World::World(const Options& options) : options_(options), random_(options.seed) {
+World::World(const Options& options) : options_(options), random_(options.seed), stall_random_(~options.seed) {
   gpus_ = options.gpus > 0 ? options.gpus : 1 + random_.below(4);
   jobs_wanted_ = options.jobs > 0 ? options.jobs : 2 + random_.below(6);
   for (std::uint32_t i = 0; i < gpus_; ++i) settings_.push_back(options.settings.value_or(any_settings()));
@@ -39,6 +39,8 @@ sched::GpuSettings World::any_settings() {
   s.silence_limit = 100ms;
   s.kill_silent_after = random_.chance(20) ? Duration(2s) : sched::kUnlimited;
   s.overlap = random_.chance(70);
+  s.on_stall = options_.gangs && stall_random_.chance(70) ? sched::OnStall::kGang : sched::OnStall::kWait;
+  s.kill_stalled_after = stall_random_.chance(40) ? Duration(2s) : sched::kUnlimited;
   return s;
 }
 
@@ -187,6 +189,11 @@ void World::carry_out(const sched::Command& command) {
     const Rank* const stalled = rank_of(stall->seat);
     if (stalled == nullptr) return;
     for (Rank* member : stalled->job->ranks) member->has_stalled = true;
+  } else if (const auto* taken = std::get_if<sched::ReportTakenForGang>(&command)) {
+    ++outcome_.guesses;
+    for (const SeatId seat : taken->seats) {
+      if (const Rank* const rank = rank_of(seat)) rank->job->was_guessed = true;
+    }
   } else if (const auto* silent = std::get_if<sched::ReportSilent>(&command)) {
     ++outcome_.silences;
     troubled_at_ = std::max(troubled_at_, now_);
@@ -197,7 +204,10 @@ void World::carry_out(const sched::Command& command) {
     for (Rank* member : rank->job->ranks) member->excused = true;
   } else if (const auto* to_kill = std::get_if<sched::KillTenant>(&command)) {
     const auto found = by_tenant_.find(to_kill->tenant);
+    if (to_kill->reason == sched::KillReason::kStalled) ++outcome_.killed_stalled;
     if (found != by_tenant_.end() && found->second->frozen) fail("a frozen process is killed");
+    if (found != by_tenant_.end() && to_kill->reason == sched::KillReason::kStalled && found->second->job->is_suspended)
+      fail("a suspended process is killed because it does not drain");
     if (found != by_tenant_.end()) in(1ms, [this, process = found->second] { kill(*process); });
   }
 }
@@ -356,7 +366,7 @@ void World::check_priorities() {
       const bool is_outdone = waits && std::any_of(by_tenant_.begin(), by_tenant_.end(), [&](const auto& one) {
                                 const Process& other = *one.second;
                                 return is_calm(other) && other.job->priority < rank->job->priority &&
-                                       other.job->waits_for_next_percent == 0 &&
+                                       other.job->waits_for_next_percent == 0 && !other.job->was_guessed &&
                                        std::any_of(other.ranks.begin(), other.ranks.end(), [&](const auto& lower) {
                                          return lower->seat.gpu == rank->seat.gpu && lower->granted;
                                        });
@@ -454,6 +464,7 @@ std::string replay_command(const Options& options) {
   if (!options.faults) text += " --no-faults";
   if (options.busy_singles) text += " --busy-singles";
   if (options.eager) text += " --eager";
+  if (options.strangers) text += " --strangers";
   if (options.overloaded) text += " --overloaded";
   if (options.collectives) text += " --collectives";
   if (options.memory) text += " --memory";

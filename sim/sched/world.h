@@ -161,6 +161,7 @@ struct Job {
   bool alive = true;
   std::string key;  // of its gang; empty: its one process's own seats
   bool is_gang = false;
+  bool is_unknown = false;               // although it is: nobody says so
   Duration shortest{}, longest{};        // kernels
   Duration think_least{}, think_most{};  // between bursts; zero: always busy
   std::uint32_t burst = 8;
@@ -173,6 +174,7 @@ struct Job {
   std::uint32_t suspensions = 0;
   TimePoint clearing_since = TimePoint::max();  // suspended and drained, and nothing else was in its memory's way
   bool is_eager = false;                        // submits collectives before all its ranks are there
+  bool was_guessed = false;  // has been taken for one gang with others: their priorities may be its own, and their caps
   std::vector<std::unique_ptr<Process>> processes;
   std::vector<Rank*> ranks;
   std::map<std::uint32_t, std::uint32_t> arrived;  // by collective: how many ranks' kernels run
@@ -338,6 +340,7 @@ class World {
 
   Options options_;
   Random random_;
+  Random stall_random_;  // apart, so that what has been drawn before is the same without it
   TimePoint now_{};
   std::map<std::pair<TimePoint, std::uint64_t>, Action> actions_;
   std::uint64_t next_action_ = 0;
