@@ -67,20 +67,20 @@ void LeaseCore::State::on(const RoomAwaited& e) {
   Unit& unit = *seat->unit;
   seat->awaits_room = e.awaits;
   touch(unit);
-  if (e.awaits && unit.phase == UnitPhase::kHolding && !unit.restoring) {
-    unit.restoring = true;
-    unit.restoring_since = now;
+  if (e.awaits && unit.phase == UnitPhase::kHolding && !unit.quantum.stands) {
+    unit.quantum.stands = true;
+    unit.quantum.stands_since = now;
   }
   resume_quantum(unit);
 }
 
 // If it stands still, and what it waited for is there.
 void LeaseCore::State::resume_quantum(Unit& unit) {
-  if (!unit.restoring || waits_for_memory(unit)) return;
-  unit.restoring = false;
-  unit.ready_at += now - unit.restoring_since;
+  if (!unit.quantum.stands || waits_for_memory(unit)) return;
+  unit.quantum.stands = false;
+  unit.quantum.began += now - unit.quantum.stands_since;
   // What is asked for later is not the price of the switch.
-  if (unit.phase != UnitPhase::kHolding || unit.restoring_since != unit.granted_at) return;
+  if (unit.phase != UnitPhase::kHolding || unit.quantum.stands_since != unit.granted_at) return;
   for (const UnitGpu& on_gpu : unit.gpus) measure_paging(*on_gpu.gpu, now - unit.granted_at);
 }
 
@@ -103,16 +103,16 @@ bool LeaseCore::State::is_obstructed(const Unit& unit) const {
 
 // A unit is being granted: its quantum begins now, or when its memory is there.
 void LeaseCore::State::start_quantum(Unit& unit) {
-  unit.ready_at = unit.restoring_since = now;
-  unit.restoring = waits_for_memory(unit);
-  if (unit.restoring) return;
+  unit.quantum.began = unit.quantum.stands_since = now;
+  unit.quantum.stands = waits_for_memory(unit);
+  if (unit.quantum.stands) return;
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->last_holder != unit.serial) measure_paging(*on_gpu.gpu, Duration::zero());
   }
 }
 
 // Whoever kept it from being complete may have left its gang.
-bool LeaseCore::State::is_restoring(const Unit& unit) const { return unit.restoring && waits_for_memory(unit); }
+bool LeaseCore::State::is_restoring(const Unit& unit) const { return unit.quantum.stands && waits_for_memory(unit); }
 
 void LeaseCore::State::measure_paging(Gpu& gpu, Duration cost) {
   if (gpu.settings.mode != Mode::kSerial) return;
@@ -146,8 +146,8 @@ void LeaseCore::State::drain_is_over() {
 // from now on: until such a switch has paid back.
 void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
   const bool restores = is_restoring(holder);
-  if (!restores && holder.ready_at == holder.granted_at) return;
-  const auto costs_more = [&](const UnitGpu& on_gpu) { return now - holder.ready_at < on_gpu.gpu->paging_cost; };
+  if (!restores && holder.quantum.began == holder.granted_at) return;
+  const auto costs_more = [&](const UnitGpu& on_gpu) { return now - holder.quantum.began < on_gpu.gpu->paging_cost; };
   if (restores || std::any_of(holder.gpus.begin(), holder.gpus.end(), costs_more)) {
     waiter.vain = std::min(waiter.vain + 1, kMostVain);
   } else {

@@ -129,8 +129,7 @@ void LeaseCore::State::take_apart(Unit& unit) {
     if (part == nullptr) {
       part = parts.emplace_back(&make_unit(gang));
       absorb(*part, unit);
-      part->ready_at = unit.ready_at;
-      part->restoring = unit.restoring;
+      part->quantum = unit.quantum;
       if (gang != nullptr) gang->unit = part;
     }
     detach(*seat);

@@ -346,8 +346,9 @@ Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const U
   if (order < 0) return latest - now;
   if (order > 0 && !holder.is_safe) return Duration::zero();
   if (ends_own_turns(holder)) return latest - now;
-  const TimePoint quantum_end =
-      is_restoring(holder) ? TimePoint::max() : after(std::max(holder.granted_at, holder.ready_at), quantum_of(gpu));
+  const TimePoint quantum_end = is_restoring(holder)
+                                    ? TimePoint::max()
+                                    : after(std::max(holder.granted_at, holder.quantum.began), quantum_of(gpu));
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
   if (waiter.returning || waiter.lifted || order > 0) return Duration::zero();
   const Duration extension = gpu.policy->goes_on_for(standing(holder, gpu), standing(waiter, gpu));

@@ -143,6 +143,13 @@ struct Shape {
 
 enum class UnitPhase : std::uint8_t { kIdle, kWaiting, kHolding, kRevoking };
 
+// Of a holder.
+struct Quantum {
+  TimePoint began{};    // it counts from then, as if it had never stood still since
+  bool stands = false;  // still: the unit's memory is not all there, or is to be more
+  TimePoint stands_since{};
+};
+
 struct Unit {
   std::uint64_t serial = 0;
   std::vector<Seat*> seats;   // ascending
@@ -177,9 +184,7 @@ struct Unit {
   std::uint32_t permits = 0;     // seats with permits
   std::uint32_t suspended = 0;   // seats that are
   std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
-  bool restoring = false;        // holding: its quantum stands still, for its memory is not all there, or to be more
-  TimePoint restoring_since{};
-  TimePoint ready_at{};    // holding: its quantum counts from then, as if it had never stood still since
+  Quantum quantum;
   std::uint32_t vain = 0;  // how often its idle hold is doubled
   bool is_safe = false;    // holding: higher priorities wait for the end of its quantum
 
