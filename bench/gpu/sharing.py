@@ -17,13 +17,29 @@ SHARES = (1, 2, 4)
 QUEUED = ["--launches", "20", "--spin-us", "2000"]
 
 
+# A training for which the GPU needs several times what the host needs to submit it: what it gets done does not depend
+# on how fast the host happens to be.
+BUSY = ["--width", "1024", "--layers", "12", "--length", "512"]
+ALONE_S, FIT_S = 5, 12  # the second one: alone, so twice as long for two
+
+
 def training(session, times):
     """The transformer for `times` its native number of steps."""
     return session.workload("transformer") + ["--steps", str(times * session.natives["transformer"]["steps"])]
 
 
+def busy_training(session, seconds):
+    """One that takes so long alone."""
+    if "busy_s" not in session.facts:
+        measured = run(session, "busy", session.workload("transformer") + BUSY + ["--seconds", "3"], seconds=START_S)
+        if measured.result() is None:
+            raise Failed(measured.why())
+        session.facts["busy_s"] = measured.result()["steady_s"] / measured.result()["steps"]
+    return session.workload("transformer") + BUSY + ["--steps", str(round(seconds / session.facts["busy_s"]))]
+
+
 def alone(session):
-    argv, variables = training(session, 2), environment_of(session, "transformer")
+    argv, variables = busy_training(session, ALONE_S), environment_of(session, "transformer")
     with Daemon(session, "alone-figure") as daemon:
         done = pairs(session, 2 if session.quick else 5,
                      lambda i: run(session, f"alone.native.{i}", argv, seconds=START_S, **variables).result(),
@@ -57,9 +73,8 @@ def host_costs(session):
             f"{name} {least[name]:.2f}, median {middle[name]:.2f}, processor {cpu[name]:.2f} us" for name in seen))
 
 
-def at_once(session, label, daemon, count=2):
+def at_once(session, label, daemon, argv, count=2):
     """How long `count` trainings take that run at once."""
-    argv = training(session, 2)
     with Group(session, label, daemon) as group:
         for i in range(count):
             group.add(f"transformer{i}", argv, **environment_of(session, "transformer"))
@@ -73,9 +88,11 @@ def at_once(session, label, daemon, count=2):
 
 
 def two_that_fit(session):
+    """Beginning when they come, so with the trials by which it is found out what is best for them."""
+    argv = busy_training(session, FIT_S)
     with Daemon(session, "two-fit", mode="auto") as daemon:
-        done = pairs(session, 2 if session.quick else 3, lambda i: at_once(session, f"two-fit.native.{i}", None),
-                     lambda i: at_once(session, f"two-fit.gpumux.{i}", daemon))
+        done = pairs(session, 2 if session.quick else 3, lambda i: at_once(session, f"two-fit.native.{i}", None, argv),
+                     lambda i: at_once(session, f"two-fit.gpumux.{i}", daemon, argv))
         modes = {gpu["mode_now"] for gpu in daemon.status()["gpus"][:1]}
     ratio = median([native / gpumux for native, gpumux in done])
     natives = [native for native, _ in done]
@@ -102,7 +119,7 @@ def drains_of(events, gpu=0):
 def drains(session):
     for bound in ("4ms", "unlimited"):
         with Daemon(session, f"drains-{bound}", mode="serial", quantum="50ms", in_flight=bound) as daemon:
-            span = at_once(session, f"drains-{bound}", daemon)
+            span = at_once(session, f"drains-{bound}", daemon, training(session, 2))
             times = [time / 1e6 for time in drains_of(daemon.trace())]
         if span is None or len(times) < 10:
             session.add(FAIL, f"revocation to drained, in_flight={bound}", f"{len(times)} drains")
@@ -199,7 +216,9 @@ MATMULS = {"matmuls of 1024": ["--side", "1024", "--sync-every", "10"],
            "matmuls of 8192": ["--side", "8192", "--sync-every", "2"]}
 GAIN_LIMIT = 0.98
 SATURATING_S = 6
-SETTLED_S = 9  # `auto` has chosen some 4 s after the last program has come
+# `auto` has chosen some 4 s after the last program has come; of eight, whose windows have four rounds of all their
+# turns, after 10.
+SETTLED_S = {2: 9, 4: 9, 8: 14}
 VARIES = 0.01  # from run to run
 
 
@@ -225,13 +244,13 @@ def saturating_kind(session, kind, argv, counts, start_s):
     name = kind.replace(" ", "-")
     alone_per_s, _ = saturated(session, f"saturating-{name}-alone", argv, 1)
     for count in counts:
-        if session.left() < 3 * (SATURATING_S + start_s) + SETTLED_S:
+        if session.left() < 3 * (SATURATING_S + start_s) + SETTLED_S[count]:
             session.add(SKIP, f"{count} saturating programs, {kind}", "out of time")
             continue
         label = f"saturating-{name}-{count}"
         kept = {"native": saturated(session, label + "-native", argv, count)[0] / alone_per_s}
         with Daemon(session, label + "-auto", mode="auto") as daemon:
-            per_s, why = saturated(session, label + "-auto", argv, count, daemon, SETTLED_S)
+            per_s, why = saturated(session, label + "-auto", argv, count, daemon, SETTLED_S[count])
         kept["auto"] = per_s / alone_per_s
         with Daemon(session, label + "-serial", mode="serial") as daemon:
             kept["serial"] = saturated(session, label + "-serial", argv, count, daemon)[0] / alone_per_s

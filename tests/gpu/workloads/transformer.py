@@ -8,11 +8,12 @@ import torch
 
 
 def main():
-    arguments = common.options()
+    arguments = common.options(width=512, layers=6, length=128)
     device = prepare(arguments)
-    model = small_gpt.SmallGpt().to(device)
+    model = small_gpt.SmallGpt(width=arguments.width, heads=arguments.width // 64, layers=arguments.layers,
+                               length=arguments.length).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    data = small_gpt.batches(4, 16, 2048, 128, device, arguments.seed)
+    data = small_gpt.batches(4, 16, 2048, arguments.length, device, arguments.seed)
     common.run(Training(model, data, small_gpt.loss, optimizer), arguments)
 
 
