@@ -310,7 +310,6 @@ void World::report(Rank& rank) {
                                    .evicted = memory.evicted,
                                    .unpageable = memory.unpageable,
                                    .stuck = is_stuck && memory.evicts,
-                                   .refused = is_stuck && !memory.evicts,
                                    .moving = memory.job != SeatMemory::Job::kNone};
   send_action(*rank.process, [this, &rank, report] { reported(rank, report); });
 }

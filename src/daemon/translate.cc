@@ -408,7 +408,6 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
                              .managed = memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kManaged)],
                              .managed_away = memory.managed_away,
                              .stuck = (memory.flags & wire::kMemoryStuck) != 0,
-                             .refused = (memory.flags & wire::kMemoryRefused) != 0,
                              .moving = (memory.flags & wire::kMemoryBusy) != 0};
   for (std::size_t i = 0; i < wire::kUnpageableReasons; ++i) {
     if (i == static_cast<std::size_t>(wire::Unpageable::kManaged)) continue;

@@ -103,6 +103,7 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   if (seat == nullptr) return;
   Gpu& gpu = *gpu_of(id.gpu);
   const std::uint64_t before = seat->speaks ? charge(*seat) : 0;
+  const bool comes_back = report.evicted < seat->report.evicted;
   MemoryReport sane = report;
   // Nobody has more than the GPU; sums of what is left are then far from overflowing.
   sane.unpageable = std::min(sane.unpageable, gpu.capacity);
@@ -123,6 +124,7 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
     seat->bounds.pop_front();
   }
   if (charge(*seat) < before) gpu.moved_at = now;
+  if (comes_back && seat->lacking_since != TimePoint::max()) seat->lacking_since = now;
 }
 
 void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,

@@ -52,7 +52,6 @@ struct MemoryReport {
   std::uint64_t managed = 0;
   std::uint64_t managed_away = 0;  // of it, moved out of the way by the seat itself
   bool stuck = false;              // it cannot give anything up
-  bool refused = false;            // the driver refuses it what it may have
   // A job of its pager's is under way: what is being restored is counted twice, as evicted and as there.
   bool moving = false;
 };
@@ -264,7 +263,7 @@ class Residency {
     bool awaits_room = false;  // as the lease core was told
     // Why what it lacks cannot come.
     MemoryObstacle obstacle = MemoryObstacle::kNone;
-    TimePoint lacking_since = TimePoint::max();  // holding, or told to have more since
+    TimePoint lacking_since = TimePoint::max();  // holding, and nothing has come since
     Duration retry_after{};
     TimePoint retry_at{};  // what did not move is expected to move then
     TimePoint holds_since = TimePoint::max();
@@ -369,7 +368,7 @@ class Residency {
   static void deal(std::vector<Share>& shares, std::uint64_t left);
   std::vector<Share> plan_rooms(Gpu& gpu, const std::vector<Seat*>& order) const;
   void plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const;
-  bool is_lacking(const Seat& seat) const;
+  static bool is_lacking(const Seat& seat);
   TimePoint impatient_at(const Gpu& gpu, const Seat& seat) const;
   static TimePoint refused_at(const Gpu& gpu, const Seat& seat);
   static TimePoint despairs_at(const Gpu& gpu, const Seat& seat);

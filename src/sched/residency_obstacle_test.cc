@@ -125,18 +125,26 @@ TEST(Residency, OtherProgramsObstructAfterAWhile) {
   EXPECT_EQ(obstacle_of(desk, 1), MemoryObstacle::kOtherPrograms);
 }
 
-// What the driver refused it while its memory came back says nothing of whether it can give memory up.
-TEST(Residency, WhomTheDriverRefusedMemoryStillGivesWay) {
+// All the room is there, and it does not fetch what it has elsewhere: it is stopped, or the driver refuses it.
+TEST(Residency, AHolderThatFetchesNothingIsObstructed) {
   Desk desk;
-  desk.open_two(60);
-  desk.turn({{1, kHolding}, {2, kIdle}});
-  desk.has(1, 60, 10);
-  desk.reports[1].refused = true;
-  desk.say(1);
-  desk.has(2, 0, 30);
-  desk.turn({{2, kHolding}, {1, kWaiting}});
+  desk.open_two(20, 30);
+  desk.turn({{1, kHolding}, {2, kWaiting}});
   desk.settle();
-  EXPECT_EQ(desk.room(1), 50u);
+  ASSERT_GE(desk.room(1), 50u);
+  desk.now += kHolderPatience - 1ms;
+  desk.plan();
+  EXPECT_EQ(obstacle_of(desk, 1), std::nullopt);
+  desk.has(1, 30, 20);  // slow, but something comes
+  desk.now += kHolderPatience - 1ms;
+  desk.plan();
+  EXPECT_EQ(obstacle_of(desk, 1), std::nullopt);
+  ASSERT_EQ(desk.planner.next_deadline(kGpu), desk.now + 1ms);
+  desk.now += 1ms;
+  desk.plan();
+  EXPECT_EQ(obstacle_of(desk, 1), MemoryObstacle::kNothingMoves);
+  desk.has(1, 50);
+  EXPECT_EQ(obstacle_of(desk, 1), MemoryObstacle::kNone);
 }
 
 // A holder's quantum stands still while others make the room that it has asked for: as long as something moves.

@@ -427,11 +427,9 @@ TimePoint Residency::refused_at(const Gpu& gpu, const Seat& seat) {
   return std::min(std::max(gpu.moved_at, seat.wanted_at) + kRoomPatience, seat.wanted_at + kLongestRoomWait);
 }
 
-// A holder whose work cannot run because something is still on its way out of the way, or the driver refuses it.
-bool Residency::is_lacking(const Seat& seat) const {
-  if (seat.turn != TurnKind::kHolding || seat.report.evicted == 0) return false;
-  return seat.told_room() < seat.all() || seat.report.refused;
-}
+// A holder whose work cannot run: because something is still on its way out of the way, the driver refuses it, or it
+// does not fetch what it may have, for it is stopped.
+bool Residency::is_lacking(const Seat& seat) { return seat.turn == TurnKind::kHolding && seat.report.evicted > 0; }
 
 // When its patience is over, if nothing moves until then.
 TimePoint Residency::impatient_at(const Gpu& gpu, const Seat& seat) const {

@@ -533,8 +533,8 @@ std::optional<base::Duration> Mover::report(SeatMemory& memory, Moving& moving, 
   // Before it is counted: what changes from here on is reported the next time.
   memory.changed.store(false, std::memory_order_seq_cst);
   const bool is_stuck = moving.starved_since != base::TimePoint{} && time - moving.starved_since > kStuckAfter;
-  const std::uint32_t blocked = moving.evicts ? wire::kMemoryStuck : wire::kMemoryRefused;
-  const std::uint32_t flags = (is_moving ? wire::kMemoryBusy : 0) | (is_stuck ? blocked : 0);
+  const std::uint32_t flags =
+      (is_moving ? wire::kMemoryBusy : 0) | (is_stuck && moving.evicts ? wire::kMemoryStuck : 0);
   memories_.send_report(memory, flags);
   moving.report_now = false;
   moving.reported_at = time;

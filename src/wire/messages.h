@@ -251,14 +251,13 @@ struct Memory {
   std::uint64_t moved_in = 0;
   std::uint64_t saved_clean = 0;
   std::uint64_t saved_constant = 0;
-  std::uint32_t flags = 0;  // kMemoryBusy, kMemoryStuck, kMemoryRefused
+  std::uint32_t flags = 0;  // kMemoryBusy, kMemoryStuck
   std::uint32_t reserved = 0;
   std::uint64_t managed_away = 0;  // of unpageable[kManaged], moved to the host by the seat, and not back
 };
 static_assert(sizeof(Memory) == 176);
-inline constexpr std::uint32_t kMemoryBusy = 1u << 0;     // a job of the pager's is under way
-inline constexpr std::uint32_t kMemoryStuck = 1u << 1;    // it cannot give up what Room takes from it
-inline constexpr std::uint32_t kMemoryRefused = 1u << 2;  // the driver refuses it what Room gives it
+inline constexpr std::uint32_t kMemoryBusy = 1u << 0;   // a job of the pager's is under way
+inline constexpr std::uint32_t kMemoryStuck = 1u << 1;  // it cannot give up what Room takes from it
 
 // A thread of the program's wants memory beyond its bounds and waits for the answer: the first Room whose `ticket` is
 // not older.
