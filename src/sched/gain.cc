@@ -24,9 +24,8 @@ constexpr std::uint64_t kMostPart = kParts * 2 / 3;
 constexpr std::uint64_t kCountToTell = 16;
 // A difference of so many times the noise is clear, however much that is.
 constexpr std::uint64_t kClearAboveNoise = 3;
-// Findings in a row that it takes.
-constexpr std::uint32_t kOftenEnough = 3;
-constexpr std::uint32_t kOftenEnoughIfFar = 2;
+// Findings in a row that it takes, of one that is better by so much.
+constexpr std::uint32_t often_enough(std::uint64_t by) { return by >= kVastlyBetter ? 1 : by >= kFarBetter ? 2 : 3; }
 
 std::string percent(std::uint64_t thousandths) {
   return std::to_string(thousandths / 10) + (thousandths < 2000 ? "." + std::to_string(thousandths % 10) : "") + " %";
@@ -133,8 +132,9 @@ void Gain::ask(TimePoint now, Reading& reading, const Situation& situation) {
 void Gain::begin_window(TimePoint now, Phase phase, const Situation& situation) {
   phase_ = phase;
   is_ending_ = false;
+  is_half_ = phase == Phase::kTrial;
   ask(now, begin_, situation);
-  next_ = now + window_;
+  next_ = now + (is_half_ ? window_ / 2 : window_);
 }
 
 Gain::Speeds Gain::speeds_of_window() const {
@@ -172,6 +172,11 @@ void Gain::end_window(TimePoint now, const Situation& situation) {
     case Phase::kBefore: before_ = speeds_of_window(); return end_looking(now, situation);
     case Phase::kTrial:
       trial_ = speeds_of_window();
+      if (std::exchange(is_half_, false) && compare(trial_, before_).speed > kClearlyWorse) {
+        is_ending_ = false;
+        next_ = begin_.asked + window_;
+        return;
+      }
       trial_took_ = now - trial_at_;
       credit_ -= trial_took_;
       return begin_change(now, Phase::kChangeBack);
@@ -310,14 +315,14 @@ void Gain::compare(TimePoint now) {
       finding.noise > margin && difference < kClearAboveNoise * finding.noise && window_ < kLongestTrialWindow;
   if (is_unclear) lengthened_ = std::min(lengthened_ + 1, kMostTrialDoublings);
   is_new_ = is_unclear;
-  conclude(now, finding, found.speed >= least, found.speed >= least + kFarBetter);
+  conclude(now, finding, found.speed, least);
 }
 
-void Gain::conclude(TimePoint now, const Finding& finding, bool is_better, bool is_far) {
+void Gain::conclude(TimePoint now, const Finding& finding, std::uint64_t speed, std::uint64_t least) {
   finding_ = finding;
   finding_->why = "by turns its programs had " + percent(finding.by_turns) + " of the speed that they have at once";
   if (finding.has_pauses) finding_->why += ", and some have pauses";
-  if (!is_better) {
+  if (speed < least) {
     finding_->why += in_words(way_);
     // One trial may have met a bad moment.
     doublings_ = is_new_ || better_ > 0 ? 0 : std::min(doublings_ + 1, kMostTrialDoublings);
@@ -325,7 +330,7 @@ void Gain::conclude(TimePoint now, const Finding& finding, bool is_better, bool 
     return rest(now, is_new_ ? kAgainRest : kLookEvery);
   }
   doublings_ = 0;
-  if (++better_ < (is_far ? kOftenEnoughIfFar : kOftenEnough)) {
+  if (++better_ < often_enough(speed - least)) {
     finding_->why += ": that is tried again before anything changes";
     return rest(now, kAgainRest);
   }

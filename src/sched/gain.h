@@ -20,14 +20,14 @@
 //
 // What is chosen. At once, unless turns are clearly better: by kClearlyBetter, and by kClearlyBetterWithPauses where
 // some program does not want the GPU all the time, for turns make it wait while others have theirs. A change needs the
-// same finding two or three times in a row, a change to turns beyond the noise; a load that was too noisy is looked at
+// same finding up to three times in a row, a change to turns beyond the noise; a load that was too noisy is looked at
 // for longer.
 //
-// What trials cost. All together a fiftieth of the time at most, however often the load changes: a budget, of which a
-// little is saved up, so that a new load is found out about within seconds. Where a trial finds nothing new the next
-// one comes later, up to eight times; two looks at what programs get done, which cost them nothing, tell whether the
-// load is another one. Programs that are long in draining, with seconds of work queued or kernels of half a second, are
-// not tried: while one of them drained the others would wait.
+// What trials cost. One that goes badly ends at half its time. All together they take a fiftieth of the time at most,
+// however often the load changes: a budget, of which a little is saved up, so that a new load is found out about within
+// seconds. Where a trial finds nothing new the next one comes later, up to eight times; two looks at what programs get
+// done, which cost them nothing, tell whether the load is another one. Programs that are long in draining, with seconds
+// of work queued or kernels of half a second, are not tried: while one of them drained the others would wait.
 //
 // Pure: told what seats have submitted, and the time. One for each GPU. No floating point, no order but that of seats.
 #pragma once
@@ -79,8 +79,11 @@ inline constexpr std::uint64_t kClearlyBetter = 20;
 inline constexpr std::uint64_t kClearlyBetterWithPauses = 100;
 // Who wants the GPU for less than this part of a window, in thousandths, has pauses.
 inline constexpr std::uint64_t kWantsAlways = 750;
-// Better by this much: found twice is enough, otherwise three times.
+// Better by so much more than that: found once, or twice, is enough, otherwise three times.
+inline constexpr std::uint64_t kVastlyBetter = 500;
 inline constexpr std::uint64_t kFarBetter = 100;
+// In the first half of a trial: no better than this, in thousandths, and the other half says nothing more.
+inline constexpr std::uint64_t kClearlyWorse = 800;
 // A seat that is so many thousandths faster or slower than when last compared is a different load.
 inline constexpr std::uint64_t kLoadChange = 400;
 
@@ -151,7 +154,7 @@ class Gain {
   void put_off(TimePoint now);
   void give_up(TimePoint now, std::string why);
   void compare(TimePoint now);
-  void conclude(TimePoint now, const Finding& finding, bool is_better, bool is_far);
+  void conclude(TimePoint now, const Finding& finding, std::uint64_t speed, std::uint64_t least);
   Speeds speeds_of_window() const;
   static Comparison compare(const Speeds& speeds, const Speeds& reference);
   bool is_another_load(const Speeds& speeds) const;
@@ -169,6 +172,7 @@ class Gain {
   std::uint32_t question_ = 0;
   bool asks_ = false;
   Reading begin_, end_;
+  bool is_half_ = false;          // the window: it ends after half its time, if that says enough
   bool is_ending_ = false;        // the window: its last question was asked
   bool has_changed_ = false;      // the change: the other way is there, and settles
   Duration window_{};             // of this trial

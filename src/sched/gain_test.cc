@@ -90,6 +90,42 @@ TEST(Gain, FindsWithinSecondsThatTurnsGiveMore) {
   EXPECT_EQ(run.way, Way::kByTurns);
 }
 
+// Where there can be no doubt one trial is enough.
+TEST(Gain, FindsWhatIsVastlyBetterAtOnce) {
+  Programs run;
+  run.go(2s, kSmall);
+  EXPECT_EQ(run.gain.way(), Way::kByTurns);
+  Programs less;
+  less.go(2s, steady(4, 80, 110));
+  EXPECT_EQ(less.gain.way(), Way::kAtOnce);
+  less.go(3s, steady(4, 80, 110));
+  EXPECT_EQ(less.gain.way(), Way::kByTurns);
+}
+
+// A program that has only just come up to speed is no reason.
+TEST(Gain, ALoadThatBeginsSlowlyIsNotTakenForAGain) {
+  for (Duration begins = 0s; begins < 4s; begins += 50ms) {
+    Programs run;
+    const TimePoint at = run.now + begins;
+    run.go(6s, [at](TimePoint now, Way) { return std::vector<std::uint64_t>(4, now < at ? 20 : 100); });
+    EXPECT_EQ(run.gain.way(), Way::kAtOnce) << begins.count();
+  }
+}
+
+TEST(Gain, ATrialThatGoesBadlyEndsEarly) {
+  const auto tried = [](std::uint64_t by_turns) {
+    Programs run;
+    run.go(5s, steady(4, 100, by_turns));
+    EXPECT_EQ(run.gain.way(), Way::kAtOnce);
+    EXPECT_TRUE(run.gain.finding());
+    return run.by_turns;
+  };
+  const Duration whole = tried(90), half = tried(60);
+  EXPECT_GE(whole, kTrialWindow);
+  EXPECT_LE(half, whole - kTrialWindow / 2 + kTick);
+  EXPECT_GE(half, kTrialWindow / 2);
+}
+
 // What large kernels lose at once: seen too, where nothing else makes the speeds differ.
 TEST(Gain, FindsAFewPercent) {
   Programs run;
