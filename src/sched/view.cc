@@ -46,7 +46,7 @@ std::string_view in_words(MemoryObstacle obstacle) {
     case MemoryObstacle::kOtherTenants: return "memory that other tenants cannot give up";
     case MemoryObstacle::kOtherPrograms: return "memory that programs outside gpumux and contexts use";
     case MemoryObstacle::kNothingMoves:
-      return "memory of others, of which nothing moves: host memory is used up, or they do not answer";
+      return "memory, of which nothing moves: host memory is used up, others do not answer, or it is stopped itself";
   }
   return {};
 }
