@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stalls, and who is likely to belong to it.
+// Who is likely to belong to what stalls.
 //
 // A kernel that waits for work of another process ends as soon as that process has its GPU. Programs whose kernels wait
 // for each other are gangs for that reason; where nobody has said that they are, it shows only in a stall: here is a
@@ -136,24 +136,6 @@ void LeaseCore::State::take_apart(Unit& unit) {
     attach(*seat, *part);
   }
   for (Unit* part : parts) rebuild(*part, true);
-}
-
-// ---- what does not drain for long --------------------------------------------------------------
-
-// Nobody who is to stand still: whoever wants that gives it up in time. And only for somebody's sake.
-void LeaseCore::State::kill_stuck(const Unit& unit) {
-  // (It is no holder itself: it is being revoked.)
-  const auto is_wanted = [](const UnitGpu& on_gpu) { return on_gpu.gpu->waiting > 0 || !on_gpu.gpu->holders.empty(); };
-  if (unit.suspended > 0 || std::none_of(unit.gpus.begin(), unit.gpus.end(), is_wanted)) return;
-  for (const Seat* seat : unit.seats) {
-    if (!is_in_revocation(*seat) || seat->drained) continue;
-    if (now < after(seat->stuck_since, seat->gpu->settings.kill_stalled_after)) continue;
-    kill(*seat->tenant, KillReason::kStalled);
-  }
-}
-
-void LeaseCore::State::kill(Tenant& tenant, KillReason reason) {
-  if (!std::exchange(tenant.kill_sent, true)) command(KillTenant{tenant.id, reason});
 }
 
 }  // namespace gpumux::sched

@@ -469,6 +469,18 @@ void LeaseCore::State::reopen(Unit& unit) {
   touch(unit);
 }
 
+// Nobody who is to stand still: whoever wants that gives it up in time. And only for somebody's sake.
+void LeaseCore::State::kill_stuck(const Unit& unit) {
+  // (It is no holder itself: it is being revoked.)
+  const auto is_wanted = [](const UnitGpu& on_gpu) { return on_gpu.gpu->waiting > 0 || !on_gpu.gpu->holders.empty(); };
+  if (unit.suspended > 0 || std::none_of(unit.gpus.begin(), unit.gpus.end(), is_wanted)) return;
+  for (const Seat* seat : unit.seats) {
+    if (!is_in_revocation(*seat) || seat->drained) continue;
+    if (now < after(seat->stuck_since, seat->gpu->settings.kill_stalled_after)) continue;
+    kill(*seat->tenant, KillReason::kStalled);
+  }
+}
+
 // ---- silence ------------------------------------------------------------------------------------
 
 // The tenant's agent has said something about a lease that is being revoked.
@@ -551,6 +563,10 @@ void LeaseCore::State::unanswered(Seat& seat) {
   command(ReportSilent{seat.id, now - seat.alive_at});
   const TimePoint kill_at = after(seat.alive_at, seat.gpu->settings.kill_silent_after);
   timers.arm(seat.answer, kill_at == TimePoint::max() ? kill_at : std::max(kill_at, now));
+}
+
+void LeaseCore::State::kill(Tenant& tenant, KillReason reason) {
+  if (!std::exchange(tenant.kill_sent, true)) command(KillTenant{tenant.id, reason});
 }
 
 }  // namespace gpumux::sched

@@ -429,6 +429,8 @@ struct LeaseCore::State {
   bool has_open_gate(const Unit& unit) const;
   void reopen(Unit& unit);
   void stop_returning(Unit& unit);
+  void kill_stuck(const Unit& unit);
+  void kill(Tenant& tenant, KillReason reason);
   void unanswered(Seat& seat);
   TimePoint probe_at(const Seat& seat) const;
   void count_again(Unit& unit);
@@ -438,8 +440,6 @@ struct LeaseCore::State {
   void take_for_gang(Unit& stalled, const std::vector<SeatId>& undrained);
   void doubt(Unit& stalled);
   void take_apart(Unit& unit);
-  void kill_stuck(const Unit& unit);
-  void kill(Tenant& tenant, KillReason reason);
 
   // ---- gangs.cc ---------------------------------------------------------------------------------
   Unit& make_unit(Gang* gang);
