@@ -94,7 +94,7 @@ class Side {
   // Leaves nothing behind. `seconds` of both are set when it returns.
   void run(const Way& way) {
     const bool is_there = gives_ || !way.makes;
-    for (std::size_t i = 0; is_there && i < handles_.size(); ++i) make(i);
+    for (std::size_t i = 0; is_there && i < handles_.size(); ++i) make(i, false);
     sleep_ns(kScrubbed);
     if (gives_) shared_.left = 0;
     meet();
@@ -116,11 +116,14 @@ class Side {
   cuda::CUdeviceptr at(std::size_t i) const { return address_ + i * kChunkBytes; }
   std::byte* host_at(std::size_t i) const { return static_cast<std::byte*>(host_) + i * kChunkBytes % kHostBytes; }
 
-  void make(std::size_t i) {
+  // `waits`: what the other one has freed may not be back yet.
+  void make(std::size_t i, bool waits) {
     cuda::CUresult made = driver().cuMemCreate(&handles_[i], kChunkBytes, &properties_, 0);
-    for (; made == cuda::CUDA_ERROR_OUT_OF_MEMORY; sleep_ns(kPoll)) {
+    for (; waits && made == cuda::CUDA_ERROR_OUT_OF_MEMORY; sleep_ns(kPoll)) {
       made = driver().cuMemCreate(&handles_[i], kChunkBytes, &properties_, 0);
     }
+    if (made == cuda::CUDA_ERROR_OUT_OF_MEMORY)
+      fail("the GPU has no room for twice --gib beside what is there: take less");
     check(made, "cuMemCreate");
     check(driver().cuMemMap(at(i), kChunkBytes, 0, handles_[i], 0), "cuMemMap");
     const cuda::CUmemAccessDesc access{properties_.location, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -159,7 +162,7 @@ class Side {
           sleep_ns(kPoll);
         }
       }
-      if (makes) make(i);
+      if (makes) make(i, true);
       check(driver().cuMemcpyHtoDAsync_v2(at(i), host_at(i), kChunkBytes, stream_), "copy in");
       check(driver().cuEventRecord(copied_[i], stream_), "cuEventRecord");
     }
@@ -175,12 +178,6 @@ class Side {
   std::vector<cuda::CUmemGenericAllocationHandle> handles_;
   std::vector<cuda::CUevent> copied_;
 };
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 void run(int count, char** arguments) {
   const Options options = read_options(count, arguments);

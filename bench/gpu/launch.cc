@@ -9,7 +9,6 @@
 // where clocks and caches are the same; without gpumux the two are the same function and the difference is the noise.
 // Then long runs of launches without pauses, until the GPU has done them, in turn in the same way, for the rate. Prints
 // one line `RESULT {json}`.
-#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -45,12 +44,6 @@ Options read_options(int count, char** arguments) {
   }
   if (options.batches < 1 || options.launches < 1) fail("--batches and --launches have to be at least 1");
   return options;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 // Nanoseconds for each of `count` launches.

@@ -67,12 +67,6 @@ Options read_options(int count, char** arguments) {
   return options;
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
 double seconds_since(std::int64_t start) { return static_cast<double>(now_ns() - start) * 1e-9; }
 
 // Huge pages, all there before anybody wants them.

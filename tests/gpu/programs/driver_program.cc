@@ -6,6 +6,7 @@
 #include <link.h>
 #include <time.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -66,6 +67,12 @@ void sleep_ns(std::int64_t nanoseconds) {
 void fail(const std::string& text) {
   std::fprintf(stderr, "%s\n", text.c_str());
   std::exit(1);
+}
+
+double median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 void check(cuda::CUresult result, const char* what) {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "cuda/driver.h"
 
@@ -20,6 +21,9 @@ void sleep_ns(std::int64_t nanoseconds);
 // Prints what failed with the driver's name for it, and exits with 1.
 void check(cuda::CUresult result, const char* what);
 [[noreturn]] void fail(const std::string& text);
+
+// Of several runs, at least one; of an even number the upper one of the two in the middle.
+double median(std::vector<double> values);
 
 struct Program {
   cuda::Driver driver;
