@@ -18,11 +18,12 @@ PLAIN_START_LIMIT_MS = 1
 CUDA_START_LIMIT_MS = 20
 
 
-def pairs(session, count, native, gpumux):
-    """Results of `count` pairs; a pair with a failed half is reported and left out."""
+def pairs(session, count, native, gpumux, seconds=20):
+    """Results of `count` pairs, as far as there are so many seconds left for each; a pair with a failed half is left
+    out."""
     done = []
     for i in range(count):
-        if session.left() < 20:
+        if session.left() < seconds:
             break
         halves = {}
         for which in (("native", "gpumux") if i % 2 == 0 else ("gpumux", "native")):

@@ -21,6 +21,7 @@ QUEUED = ["--launches", "20", "--spin-us", "2000"]
 # on how fast the host happens to be.
 BUSY = ["--width", "1024", "--layers", "12", "--length", "512"]
 ALONE_S, FIT_S = 5, 12  # the second one: alone, so twice as long for two
+START_UP_S = 15  # of a Python program that imports PyTorch, and its first steps
 
 
 def training(session, times):
@@ -89,16 +90,19 @@ def at_once(session, label, daemon, argv, count=2):
 
 def two_that_fit(session):
     """Beginning when they come, so with the trials by which it is found out what is best for them."""
+    if session.left() < 2 * (2 * FIT_S + START_UP_S):
+        return session.add(SKIP, "two trainings that fit", "out of time")
     argv = busy_training(session, FIT_S)
     with Daemon(session, "two-fit", mode="auto") as daemon:
         done = pairs(session, 2 if session.quick else 3, lambda i: at_once(session, f"two-fit.native.{i}", None, argv),
-                     lambda i: at_once(session, f"two-fit.gpumux.{i}", daemon, argv))
+                     lambda i: at_once(session, f"two-fit.gpumux.{i}", daemon, argv), 2 * (2 * FIT_S + START_UP_S))
         modes = {gpu["mode_now"] for gpu in daemon.status()["gpus"][:1]}
     ratio = median([native / gpumux for native, gpumux in done])
     natives = [native for native, _ in done]
     session.check(ratio >= ALONE_LIMIT, "two trainings that fit, mode auto: no slower than without gpumux",
                   f"{100 * ratio:.1f} % of native's speed, {len(done)} pairs of {median(natives):.1f} s; native varies "
                   f"by {100 * (max(natives) - min(natives)) / median(natives):.1f} %; {', '.join(modes)}")
+    return None
 
 
 def drains_of(events, gpu=0):
