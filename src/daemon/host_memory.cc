@@ -34,8 +34,10 @@ constexpr std::uint64_t kMaxChunk = std::uint64_t{256} << 20;
 constexpr std::uint64_t kChunksInBudget = 16;
 // Ready beyond what is known to be needed, so that a switch that evicts a little more finds it.
 constexpr std::size_t kWindowChunks = 4;
-// Being made at once: more than the pool has threads.
-constexpr std::size_t kMaxMaking = 16;
+// Being made at once: more than the pool has threads while somebody waits, and otherwise few, so that programs keep
+// their cores.
+constexpr std::size_t kMaxMaking = 32;
+constexpr std::size_t kMaxMakingAhead = 4;
 // What tenants have of an earlier daemon's never leaves less than this part of the budget to be lent: whoever is next
 // may have its memory there, and get none of it back before the one that is there has somewhere to go.
 constexpr std::uint64_t kLeastOfBudget = 4;
@@ -161,9 +163,10 @@ HostMemory::HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& 
 
 HostMemory::~HostMemory() { alive_->self = nullptr; }
 
-void HostMemory::set_demand(std::uint64_t bytes) {
-  if (demand_ == bytes) return;
-  demand_ = bytes;
+void HostMemory::set_demand(std::uint64_t evicted, std::uint64_t copies) {
+  if (demand_ == evicted && copies_ == copies) return;
+  demand_ = evicted;
+  copies_ = copies;
   if (short_ && demand_ <= short_at_ / kMuchLessDenominator * kMuchLessNumerator) set_short(false);
   while (has_too_much() && drop_unmapped()) continue;
   make_more();
@@ -191,6 +194,11 @@ void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_v
   borrowers_[seat.tenant].domain = domain;
   requests_.push_back({seat, bytes});
   serve();
+  const std::uint64_t awaited = requests_.size() * chunk_bytes_;
+  if (awaited <= asked_back_) return;
+  if (!on_awaited_ || !on_awaited_(awaited - asked_back_)) return;
+  asked_back_ = awaited;
+  asks_ = true;
 }
 
 // False: there is nothing that it could have now.
@@ -274,12 +282,14 @@ void HostMemory::make_more() {
   std::size_t chunks = needs > used_.size() ? needs - used_.size() : 0;
   if (demand_ > 0) chunks += kWindowChunks;
   chunks = std::max(chunks, requests_.size());
-  while (!failing_ && ready_.size() + making_ < chunks && making_ < kMaxMaking && may_make()) remake({});
+  while (!failing_ && ready_.size() + making_ < chunks && making_ < most_making() && may_make()) remake({});
   // Whoever still waits is of another domain than what has come back.
   for (std::size_t coming = making_ + leaving_soon(); coming < std::min(requests_.size(), kMaxMaking) && !used_.empty();
        ++coming)
     drop_one();
 }
+
+std::size_t HostMemory::most_making() const { return requests_.empty() ? kMaxMakingAhead : kMaxMaking; }
 
 // Of what its keepers have been told to let go of, as much as they are likely to.
 std::size_t HostMemory::leaving_soon() const {
@@ -430,6 +440,7 @@ void HostMemory::returned(base::TenantId tenant, std::uint64_t id, bool kept) {
   Loan loan = std::move(found->second);
   borrower->second.loans.erase(found);
   lent_ -= chunk_bytes_;
+  asked_back_ -= std::min(asked_back_, chunk_bytes_);
   const HostSeat seat = loan.seat;
   const bool keeps = borrower->second.keeps;
   if (kept) loan.chunk.keepers.push_back(seat);
@@ -521,6 +532,10 @@ void HostMemory::look() {
     log_warning("host memory cannot go back to the machine: tenants that do not answer have it mapped",
                 {{"tenant", *silent.begin()}, {"tenants", silent.size()}, {"bytes", base::format_bytes(leaving())}});
     serve();  // nobody waits for it any longer
+  }
+  if (requests_.empty() && std::exchange(asks_, false)) {
+    asked_back_ = 0;
+    static_cast<void>(on_awaited_(0));
   }
   if (has_too_much()) drop_one();
   tell_all(1);

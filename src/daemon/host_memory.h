@@ -21,9 +21,12 @@
 // needed any more leaves chunk by chunk, one a second (what nobody has mapped goes at once); all of it, as fast as it
 // can, when somebody waits for memory, or who has it may be frozen.
 //
-// Populating takes a hundred times longer than a switch may wait, so chunks are ready before they are asked for: as
-// many as everybody's memory together exceeds what the GPUs hold (set_demand), and a window. Somebody who asks beyond
-// that is answered as soon as the next chunk is ready.
+// Populating takes a hundred times longer than a switch may wait (a thousand times on a virtual machine that gets its
+// memory from its host when it touches it), so chunks are ready before they are asked for: as many as everybody's
+// memory together exceeds what the GPUs hold, as many as the copies take that those keep who come back (set_demand),
+// and a window. Somebody who asks beyond that is answered as soon as the next chunk is ready or comes back: those
+// who come back at that moment are asked for as much as is waited for (on_awaited), and give up copies. So what one
+// seat restores is what another one evicts into, for as long as there is not enough for both.
 //
 // Short. When somebody has had to be turned away for the budget, nobody may keep what it could do without (on_short),
 // until there is much less to be evicted.
@@ -94,9 +97,14 @@ class HostMemory {
   void on_lent(OnLent callback) { on_lent_ = std::move(callback); }
   void on_forget(OnForget callback) { on_forget_ = std::move(callback); }
   void on_short(OnShort callback) { on_short_ = std::move(callback); }
+  // So many bytes more are waited for than have been asked for and have not come: whoever could do without some gives
+  // them back, once. 0: none any longer, which takes back what has been asked for. False: there is nobody to be asked.
+  // Must not call back.
+  using OnAwaited = std::function<bool(std::uint64_t bytes)>;
+  void on_awaited(OnAwaited callback) { on_awaited_ = std::move(callback); }
 
-  // About so many bytes of evicted data there may be in all.
-  void set_demand(std::uint64_t bytes);
+  // About so many bytes of evicted data there may be in all, and of copies of data that has come back.
+  void set_demand(std::uint64_t evicted, std::uint64_t copies = 0);
   // `domain`: the tenant's trust_domain.
   void wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain);
   // `kept`: it is still mapped there. An id that is not lent to this tenant is ignored.
@@ -164,7 +172,7 @@ class HostMemory {
   };
   struct Alive;  // shared with the pool's jobs: cleared when this object goes
 
-  std::uint64_t needed() const { return demand_ > lent_ ? demand_ - lent_ : 0; }
+  std::uint64_t needed() const { return demand_ + copies_ > lent_ ? demand_ + copies_ - lent_ : 0; }
   bool may_make() const;
   void serve();
   bool serve(const Request& request);
@@ -186,6 +194,7 @@ class HostMemory {
   // In the pool: closes `old`, or makes a new one if there is none.
   void remake(os::FileDescriptor old);
   void remade(std::optional<base::Result<os::FileDescriptor>> made);
+  std::size_t most_making() const;
   void set_short(bool is_short);
 
   boost::asio::io_context& loop_;
@@ -195,16 +204,20 @@ class HostMemory {
   OnLent on_lent_;
   OnForget on_forget_;
   OnShort on_short_;
+  OnAwaited on_awaited_;
   std::shared_ptr<Alive> alive_;
   std::uint64_t next_id_ = 0;
   std::uint64_t demand_ = 0;
+  std::uint64_t copies_ = 0;
   std::uint64_t lent_ = 0;
   bool counts_earlier_ = false;
   std::uint64_t earlier_ = 0;
   std::uint64_t loans_ = 0;
   std::uint64_t loans_kept_ = 0;
-  std::size_t making_ = 0;  // also what is being closed: the memory is not there before
-  bool failing_ = false;    // the machine has no memory left: not tried again before something comes back
+  std::size_t making_ = 0;        // also what is being closed: the memory is not there before
+  bool failing_ = false;          // the machine has no memory left: not tried again before something comes back
+  std::uint64_t asked_back_ = 0;  // by on_awaited, less what has come from whomever
+  bool asks_ = false;             // that has not been taken back
   bool short_ = false;
   std::uint64_t short_at_ = 0;                        // what the demand was then
   std::vector<os::FileDescriptor> ready_;             // nobody has had them

@@ -239,6 +239,44 @@ TEST(DaemonMemory, WhatTenantsComeBackWithCountsAgainstTheBudget) {
   EXPECT_EQ(lent, 32u << 20);
 }
 
+// Host memory that has to be made first: who holds the GPU is asked for copies, again when it has given one, and not
+// for ever if it gives none; nobody else is.
+TEST(DaemonMemory, WhoHoldsIsAskedForHostMemoryThatOthersWaitFor) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.config.host_memory = "256M";  // 16 chunks
+  TestDaemon daemon(std::move(options));
+  Tenant holder(dir.path(), "holder"), other(dir.path(), "other"), idle(dir.path(), "idle");
+  for (Tenant* const tenant : {&holder, &other, &idle}) {
+    ASSERT_TRUE(tenant->join() && tenant->open_seat(0, test_uuid(0)));
+  }
+  ASSERT_TRUE(holder.request() && holder.wait_granted());
+  const auto borrow = [](Tenant& tenant) {
+    EXPECT_TRUE(tenant.send(wire::HostWanted{.slot = 0, .bytes = 1}));
+    const auto loan = tenant.receive_a<wire::HostLent>();
+    return loan ? loan->id : 0;
+  };
+  const std::uint64_t copy = borrow(holder);
+  EXPECT_NE(borrow(idle), 0u);
+  EXPECT_NE(borrow(other), 0u);
+  const auto asked = holder.receive_a<wire::HostSpare>();
+  ASSERT_TRUE(asked);
+  EXPECT_EQ(asked->bytes, ~std::uint64_t{0}) << "it may keep what nobody waits for";
+  EXPECT_EQ(asked->awaited, 16u << 20);
+  // What it gives is as good as what would be made.
+  EXPECT_TRUE(holder.send(wire::HostReturned{.id = copy}));
+  EXPECT_NE(borrow(other), 0u);
+  for (int i = 0; i < 12; ++i) borrow(other);
+  // All that it is told until that is taken back.
+  std::size_t times = 0;
+  for (auto next = holder.receive_a<wire::HostSpare>(); next && next->awaited != 0;
+       next = holder.receive_a<wire::HostSpare>()) {
+    ++times;
+  }
+  EXPECT_LE(times, 9u);
+  EXPECT_FALSE(idle.receive_a<wire::HostSpare>(1ms));
+}
+
 TEST(DaemonMemory, HostMemoryIsLentAndComesBack) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());

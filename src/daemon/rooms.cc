@@ -233,7 +233,7 @@ void Rooms::note(GpuIndex index) {
   GpuState& state = gpus_[index.value];
   state.is_tight = planner_.is_tight(index);
   state.is_clearing = planner_.is_clearing(index);
-  state.overflow = planner_.overflow(index);
+  state.host_demand = planner_.host_demand(index);
   state.due_at = std::min({planner_.next_deadline(index).value_or(base::TimePoint::max()), state.mode.look_again(),
                            state.gain.look_again()});
 }
@@ -269,10 +269,11 @@ void Rooms::settle() {
   if (on_settled_) on_settled_();
 }
 
-std::uint64_t Rooms::evictable_demand() const {
-  std::uint64_t sum = 0;
-  for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
-    sum += gpus_[i].overflow;
+sched::HostDemand Rooms::host_demand() const {
+  sched::HostDemand sum;
+  for (const GpuState& state : gpus_) {
+    sum.evicted += state.host_demand.evicted;
+    sum.copies += state.host_demand.copies;
   }
   return sum;
 }

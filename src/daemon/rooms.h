@@ -79,8 +79,8 @@ class Rooms {
   // When settle() is wanted next, although nothing happens.
   std::optional<base::TimePoint> next_deadline() const { return deadline_; }
 
-  // How much evicted data there may be, all GPUs together, when everybody's memory goes where turns may put it.
-  std::uint64_t evictable_demand() const;
+  // How much host memory all GPUs' programs may need together.
+  sched::HostDemand host_demand() const;
   sched::GpuMemory view(base::GpuIndex gpu) const { return planner_.view(gpu); }
   std::optional<sched::SeatMemory> view(base::SeatId seat) const { return planner_.view(seat); }
   // It may have come back, and has not said yet what it has.
@@ -104,7 +104,7 @@ class Rooms {
     // As of the last plan: whatever changes them makes the GPU dirty.
     bool is_tight = false;
     bool is_clearing = false;
-    std::uint64_t overflow = 0;
+    sched::HostDemand host_demand;
     base::TimePoint due_at = base::TimePoint::max();
   };
 

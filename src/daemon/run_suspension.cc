@@ -163,7 +163,8 @@ std::string RunSuspension::why_stuck(const Run& run, const Session& session, bas
 }
 
 bool RunSuspension::is_host_full() const {
-  return host_ == nullptr || host_->is_short() || host_->taken() + host_->chunk_bytes() > host_->budget();
+  return host_ == nullptr || host_->is_short() ||
+         (host_->ready() == 0 && host_->taken() + host_->chunk_bytes() > host_->budget());
 }
 
 bool RunSuspension::is_parked(const Session& session) const {

@@ -70,7 +70,8 @@ class Session {
   base::Standing standing;
   base::Standing first_standing;  // what it asked for, as it was allowed
   bool ends_own_turns = false;
-  std::string trust_domain;  // trust_domain.h; set before the first message
+  std::string trust_domain;      // trust_domain.h; set before the first message
+  std::uint32_t host_asked = 0;  // so often for host memory that others wait for, since it has given some back
 
   template <class Message>
   bool send(const Message& message, int fd = -1) {

@@ -60,7 +60,8 @@ void Translator::set_host_memory(HostMemory* host) {
   if (host_ == nullptr) return;
   host_->on_lent([this](const HostLoan& loan, int fd) { send_loan(loan, fd); });
   host_->on_forget([this](const HostSeat& seat, std::span<const std::uint64_t> ids) { send_forget(seat, ids); });
-  host_->on_short([this](bool is_short) { spare_host(is_short); });
+  host_->on_short([this](bool) { spare_host(); });
+  host_->on_awaited([this](std::uint64_t bytes) { return ask_for_copies(bytes); });
 }
 
 Session* Translator::find(base::TenantId tenant) const {
@@ -461,6 +462,7 @@ base::Status Translator::on(Session& session, const wire::HostWanted& wanted) {
 }
 
 base::Status Translator::on(Session& session, const wire::HostReturned& returned) {
+  session.host_asked = std::min(session.host_asked, 1u);  // that it has been asked still has to be taken back
   const bool kept = returned.kept != 0 && session.protocol >= wire::kKeptHostProtocol;
   if (host_ != nullptr) host_->returned(session.id, returned.id, kept);
   return {};
@@ -527,16 +529,33 @@ void Translator::send_forget(const HostSeat& seat, std::span<const std::uint64_t
 
 // Where host memory is short nobody keeps what it could do without. (Who is suspended does not in any case, and may not
 // be able to read.)
-void Translator::spare_host(bool) {
+void Translator::spare_host() {
   for (const auto& [id, session] : sessions_) {
     if (!session->is_suspended) tell_spare(*session);
   }
 }
 
-void Translator::tell_spare(Session& session) {
+// Who holds a lease comes back, or has just done so. If it gives nothing it is not asked for ever: it may be stopped.
+bool Translator::ask_for_copies(std::uint64_t bytes) {
+  constexpr std::uint32_t kMostInVain = 8;
+  bool any = false;
+  for (const auto& [id, session] : sessions_) {
+    bool holds = false;
+    session->for_each_slot([&](std::uint32_t, const Slot& slot) { holds = holds || slot.granted; });
+    const bool is_asked =
+        bytes == 0 ? session->host_asked != 0 : holds && session->host_asked < kMostInVain && host_->lent_to(id) != 0;
+    if (!is_asked || session->is_suspended) continue;
+    session->host_asked = bytes == 0 ? 0 : session->host_asked + 1;
+    tell_spare(*session, bytes);
+    any = true;
+  }
+  return any;
+}
+
+void Translator::tell_spare(Session& session, std::uint64_t awaited) {
   if (session.protocol < wire::kMemoryProtocol) return;
   const bool keeps_none = session.is_suspended || (host_ != nullptr && host_->is_short());
-  send(session, wire::HostSpare{.bytes = keeps_none ? 0 : ~std::uint64_t{0}});
+  send(session, wire::HostSpare{.bytes = keeps_none ? 0 : ~std::uint64_t{0}, .awaited = awaited});
 }
 
 // ---- runs ---------------------------------------------------------------------------------------

@@ -153,8 +153,9 @@ class Translator {
   void send_expected_eviction(const sched::ExpectEviction& eviction);
   void send_loan(const HostLoan& loan, int fd);
   void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
-  void spare_host(bool is_short);
-  void tell_spare(Session& session);
+  void spare_host();
+  bool ask_for_copies(std::uint64_t bytes);
+  void tell_spare(Session& session, std::uint64_t awaited = 0);
   sched::Quota quota_of(const Session& session, const wire::Hello& hello);
   void tell_standing(const Session& session, const Slot& slot);
   std::int32_t allowed_priority(const Session& session, std::int32_t asked) const;

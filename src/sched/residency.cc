@@ -227,9 +227,9 @@ Togetherness Residency::together(GpuIndex index) const {
   return together;
 }
 
-std::uint64_t Residency::overflow(GpuIndex index) const {
+HostDemand Residency::host_demand(GpuIndex index) const {
   const Gpu* const gpu = gpu_of(index);
-  if (gpu == nullptr) return 0;
+  if (gpu == nullptr) return {};
   std::uint64_t sum = 0;
   std::uint64_t suspended = 0;
   // Managed memory lies in its program's own host memory.
@@ -243,7 +243,8 @@ std::uint64_t Residency::overflow(GpuIndex index) const {
     sum += std::max(seat.all(), allocated);
   }
   const std::uint64_t most = eventual(*gpu);
-  return suspended + (sum > most ? sum - most : 0);
+  const std::uint64_t in_turns = sum > most ? sum - most : 0;
+  return {.evicted = suspended + in_turns, .copies = std::min(in_turns, most)};
 }
 
 std::uint64_t Residency::on_gpu(GpuIndex index) const {

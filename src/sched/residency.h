@@ -120,6 +120,14 @@ struct GpuMemory {
   std::vector<SeatMemory> seats;
 };
 
+// Host memory that a GPU's programs may need, in bytes: for what does not fit on it and for all of suspended ones that
+// can leave; and for copies of what has come back, which spare it the way out if it stays as it is (as much as takes
+// turns, and no more than fits on the GPU).
+struct HostDemand {
+  std::uint64_t evicted = 0;
+  std::uint64_t copies = 0;
+};
+
 // What is known of a GPU's seats, for deciding whether they can all run at once.
 struct Togetherness {
   std::size_t suspended = 0;  // are left out of all that follows
@@ -212,8 +220,7 @@ class Residency {
   // Whether everybody's memory, allocations that are waited for included, fits at once and leaves `margin`.
   bool fits_together(GpuIndex gpu, std::uint64_t margin) const;
   Togetherness together(GpuIndex gpu) const;
-  // How much of its seats' memory does not fit on it; of suspended ones all that can leave.
-  std::uint64_t overflow(GpuIndex gpu) const;
+  HostDemand host_demand(GpuIndex gpu) const;
   // Sum of what its seats have said that they have on it.
   std::uint64_t on_gpu(GpuIndex gpu) const;
   // Sum of their managed memory: some of it is on the GPU, too.

@@ -570,7 +570,8 @@ TEST(Residency, ManagedMemoryIsGivenTheGpuForItsTurnAndMakesWay) {
   desk.has(2, 50);
   EXPECT_FALSE(desk.planner.fits_together(kGpu, 0));
   EXPECT_TRUE(desk.planner.is_tight(kGpu)) << "turns matter";
-  EXPECT_EQ(desk.planner.overflow(kGpu), 0u) << "none of it will ever be evicted to the daemon's host memory";
+  EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 0u)
+      << "none of it will ever be evicted to the daemon's host memory";
   desk.turn({{1, kHolding}, {2, kIdle}});
   EXPECT_EQ(desk.room(2), 20u) << "it is in the way";
   desk.has(2, 20, 30);

@@ -122,7 +122,8 @@ TEST(SuspendedMemory, MakesNoGpuTightOrSerial) {
   desk.now += kFitDwell;
   EXPECT_EQ(desk.mode(), MemoryMode::Reason::kFits);
   EXPECT_FALSE(desk.planner.is_tight(kGpu));
-  EXPECT_EQ(desk.planner.overflow(kGpu), 60 * kGiB) << "which host memory has to take";
+  EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 60 * kGiB) << "which host memory has to take";
+  EXPECT_EQ(desk.planner.host_demand(kGpu).copies, 0u) << "it comes back to stay";
   EXPECT_EQ(desk.planner.together(kGpu).seats, 2u);
   EXPECT_EQ(desk.planner.together(kGpu).suspended, 1u);
   EXPECT_EQ(desk.planner.together(kGpu).evicted, 0u);

@@ -311,7 +311,10 @@ class RoomDaemon {
         phase_ = Phase::kRevoked;
         send(wire::Revoke{.slot = 0, .epoch = epoch_});
         if (dice(4) == 0) send(wire::PrepareSwapOut{.slot = 0, .epoch = epoch_, .bytes = kCapacity});
-        if (dice(8) == 0) send(wire::HostSpare{.bytes = dice(2) == 0 ? ~std::uint64_t{0} : dice(64) * kMebibyte});
+        if (dice(8) == 0) {
+          send(wire::HostSpare{.bytes = dice(2) == 0 ? ~std::uint64_t{0} : dice(64) * kMebibyte,
+                               .awaited = dice(2) * dice(64) * kMebibyte});
+        }
         break;
       case Phase::kRevoked:
         if (dice(4) != 0) break;

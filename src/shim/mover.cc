@@ -139,8 +139,13 @@ void Mover::resume(std::uint32_t slot) {
   wake();
 }
 
-void Mover::spare_host(std::uint64_t bytes) {
+void Mover::spare_host(std::uint64_t bytes, std::uint64_t awaited) {
   spare_host_.store(bytes, std::memory_order_relaxed);
+  if (awaited == 0) {
+    awaited_host_.store(0, std::memory_order_relaxed);
+  } else {
+    awaited_host_.fetch_add(awaited, std::memory_order_relaxed);
+  }
   wake();
 }
 
@@ -461,13 +466,20 @@ std::optional<base::Duration> Mover::return_host_memory(SeatMemory& memory, Movi
     if (unused > kHostWindow) memory.lender.give_up(unused - kHostWindow);
   }
   const std::uint64_t keep = spare_host_.load(std::memory_order_relaxed);
-  if (keep == UINT64_MAX) return next;
+  std::uint64_t awaited = awaited_host_.load(std::memory_order_relaxed);
+  if (keep == UINT64_MAX && awaited == 0) return next;
   const std::uint64_t unused = memory.lender.unused_bytes();
   const std::uint64_t spare = unused + memory.pager.host_spare_bytes();
-  if (spare <= keep) return next;
-  if (spare - keep > unused) memory.pager.shrink_host(spare - keep - unused);
-  memory.lender.give_up(spare - keep);
-  return next;
+  const std::uint64_t give = std::max(spare > keep ? spare - keep : 0, std::min(spare, awaited));
+  if (give == 0) return next;
+  if (give > unused) memory.pager.shrink_host(give - unused);
+  const std::uint64_t given = memory.lender.give_up(give);
+  // Unless it has been taken back meanwhile, which is then true of all of it.
+  while (awaited != 0 && !awaited_host_.compare_exchange_weak(awaited, awaited > given ? awaited - given : 0,
+                                                              std::memory_order_relaxed)) {
+  }
+  // What lies scattered is given up as a whole when enough of it has been dropped.
+  return awaited > given ? std::min(next.value_or(kRetry), kRetry) : next;
 }
 
 // Unregistering takes the driver's locks, and milliseconds: not while the next turn waits for what is being moved. What

@@ -60,8 +60,9 @@ class Mover {
   void pause(std::uint32_t slot);
   void resume(std::uint32_t slot);
 
-  // Each seat may keep so much host memory that it could do without.
-  void spare_host(std::uint64_t bytes);
+  // Each seat may keep so much host memory that it could do without; and all of them together give back so much more
+  // of it that others wait for, once (until the next call, which says how much is added to that; 0: nobody waits).
+  void spare_host(std::uint64_t bytes, std::uint64_t awaited);
   // The process is about to end, and has given up its leases: returns when what others want of its memory has moved,
   // and its unused host memory is unregistered and unmapped; or after `at_most`. Not from the mover's thread.
   void leave(base::Duration at_most);
@@ -141,6 +142,7 @@ class Mover {
   Memories& memories_;
   std::array<Moving, base::kMaxSeatsPerTenant> moving_;
   std::atomic<std::uint64_t> spare_host_{UINT64_MAX};
+  std::atomic<std::uint64_t> awaited_host_{0};
   std::atomic<bool> waits_for_drain_{false};
   std::atomic<std::uint64_t> out_{0};  // seats with managed memory that is to come back, as bits
   pthread_t thread_{};

@@ -76,8 +76,10 @@ class DaemonEnd {
   void send(const Message& message, int fd = -1) {
     ASSERT_TRUE(os::send_message(socket_.get(), wire::encode(message).bytes(), fd));
   }
-  void give_room(std::uint64_t room) {
-    send(wire::Room{.slot = 0, .sequence = ++sequence_, .room = room, .commitment = 2 * kAll, .total = 4 * kAll});
+  void give_room(std::uint64_t room, std::uint32_t ticket = 0) {
+    room_ = room;
+    send(wire::Room{
+        .slot = 0, .sequence = ++sequence_, .room = room, .commitment = 2 * kAll, .total = 4 * kAll, .ticket = ticket});
   }
   void grant() { store(++epoch_, wire::kGranted | wire::kExclusive); }
   void revoke() {
@@ -122,6 +124,8 @@ class DaemonEnd {
       }
       if (std::holds_alternative<wire::Hello>(*message)) welcome(received->fd.get());
       if (const auto* const wanted = std::get_if<wire::HostWanted>(&*message)) lend(*wanted);
+      // Asked before it had heard of its room: the answer is the same.
+      if (const auto* const wanted = std::get_if<wire::RoomWanted>(&*message)) give_room(room_, wanted->ticket);
       return *message;
     }
   }
@@ -151,6 +155,7 @@ class DaemonEnd {
   os::FileDescriptor socket_;
   wire::LeasePage* page_ = nullptr;
   std::uint32_t sequence_ = 0;
+  std::uint64_t room_ = 0;
   std::uint64_t epoch_ = 0;
   std::uint32_t word_sequence_ = 0;
   std::uint64_t last_id_ = 0;
@@ -210,6 +215,10 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
     return daemon.expect_resident(kAll);
   };
   EXPECT_EQ(evict_and_restore().host_clean, kAll) << "it keeps copies of what does not change";
+  // Somebody waits for host memory: once it is given up, however much it keeps; and later on it keeps copies again.
+  daemon.send(wire::HostSpare{.bytes = ~std::uint64_t{0}, .awaited = kHostChunk});
+  daemon.expect<wire::HostReturned>();
+  EXPECT_EQ(evict_and_restore().host_clean, kAll);
   daemon.send(wire::HostSpare{.bytes = 0});
   daemon.expect<wire::HostReturned>();
   EXPECT_EQ(evict_and_restore().host_clean, 0u) << "somebody needs the host memory";

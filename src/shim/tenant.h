@@ -85,7 +85,7 @@ class Tenant final : public client::SeatPort {
   void handle(const wire::Room& message) { memories_.on_room(message); }
   void handle(const wire::HostLent&) {}  // on_host_lent
   void handle(const wire::HostForget& message) { memories_.on_host_forget(message); }
-  void handle(const wire::HostSpare& message) { memories_.mover().spare_host(message.bytes); }
+  void handle(const wire::HostSpare& message) { memories_.mover().spare_host(message.bytes, message.awaited); }
   void handle(const wire::PrepareSwapOut& message);
   void handle(const wire::Measure& message);
   void handle(const wire::SeatRefused& message);

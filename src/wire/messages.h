@@ -463,11 +463,13 @@ struct HostForget {
 };
 
 // From now on each seat may keep so much host memory that holds nothing or clean copies, and gives back the rest as
-// soon as it has it. Before the first one: any amount.
+// soon as it has it. Before the first one: any amount. And so much more of it is `awaited` by somebody: once, and until
+// a message says that none is.
 struct HostSpare {
   static constexpr Type kType = Type::kHostSpare;
   static constexpr std::size_t kMinimumBytes = 8;
   std::uint64_t bytes = 0;
+  std::uint64_t awaited = 0;
 };
 
 // The seat holds a lease that will be revoked soon, and is likely to have to make so much room then; and whoever is
