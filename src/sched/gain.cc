@@ -110,12 +110,19 @@ Duration Gain::window(const Situation& situation) const {
   return std::min(std::max(steady, round(situation) * kRoundsPerWindow), kLongestTrialWindow);
 }
 
+// At once everybody works all the time: as long as one round of turns tells as much as several do by turns. Half of it
+// is what a trial that goes badly costs.
+Duration Gain::trial_window(const Situation& situation) const {
+  if (way_ == Way::kAtOnce) return window_;
+  return std::min(window_, std::max(kTrialWindow * (std::int64_t{1} << lengthened_), round(situation)));
+}
+
 Duration Gain::settling(const Situation& situation, Way way) const {
   return std::clamp(way == Way::kByTurns ? round(situation) : Duration::zero(), kTrialSettles, kLongestSettling);
 }
 
 bool Gain::can_afford(const Situation& situation) const {
-  return credit_ >= std::min(kMostTrialCredit, window_ + settling(situation, other()));
+  return credit_ >= std::min(kMostTrialCredit, trial_window(situation) + settling(situation, other()));
 }
 
 // ---- windows ------------------------------------------------------------------------------------
@@ -134,7 +141,7 @@ void Gain::begin_window(TimePoint now, Phase phase, const Situation& situation) 
   is_ending_ = false;
   is_half_ = phase == Phase::kTrial;
   ask(now, begin_, situation);
-  next_ = now + (is_half_ ? window_ / 2 : window_);
+  next_ = now + (is_half_ ? trial_window(situation) / 2 : window_);
 }
 
 Gain::Speeds Gain::speeds_of_window() const {
@@ -174,7 +181,7 @@ void Gain::end_window(TimePoint now, const Situation& situation) {
       trial_ = speeds_of_window();
       if (std::exchange(is_half_, false) && compare(trial_, before_).speed > kClearlyWorse) {
         is_ending_ = false;
-        next_ = begin_.asked + window_;
+        next_ = begin_.asked + trial_window(situation);
         return;
       }
       trial_took_ = now - trial_at_;

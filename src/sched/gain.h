@@ -46,7 +46,7 @@ namespace gpumux::sched {
 enum class Way : std::uint8_t { kAtOnce, kByTurns };
 
 // How long each side of a trial is looked at, at least: some tens of turns, or a few of a program's steps. Longer where
-// turns are longer, or the load is unsteady, but never longer than the other.
+// turns are longer (at once as long as one round of them), or the load is unsteady, but never longer than the other.
 inline constexpr Duration kTrialWindow = std::chrono::milliseconds(200);
 inline constexpr Duration kLongestTrialWindow = std::chrono::milliseconds(1600);
 // A window has so many rounds of turns, so that the one it ends in is a small part of it. Where the longest has not
@@ -159,6 +159,7 @@ class Gain {
   static Comparison compare(const Speeds& speeds, const Speeds& reference);
   bool is_another_load(const Speeds& speeds) const;
   Duration window(const Situation& situation) const;
+  Duration trial_window(const Situation& situation) const;
   Duration round(const Situation& situation) const;
   Duration settling(const Situation& situation, Way way) const;
   bool can_afford(const Situation& situation) const;

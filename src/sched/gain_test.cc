@@ -126,6 +126,21 @@ TEST(Gain, ATrialThatGoesBadlyEndsEarly) {
   EXPECT_GE(half, kTrialWindow / 2);
 }
 
+// Of eight programs a round of turns takes long, and four of them are looked at; at once one is enough.
+TEST(Gain, ManyThatRunByTurnsTryShortlyToRunAtOnce) {
+  Programs run;
+  run.situation.turn = 40ms;
+  run.go(12s, steady(8, 30, 90));
+  ASSERT_EQ(run.gain.way(), Way::kByTurns);
+  run.tried = {};
+  run.go(15s, steady(8, 30, 90));
+  EXPECT_GT(run.tried, Duration::zero());
+  EXPECT_LE(run.tried, 8 * 40ms / 2 + kTrialSettles + 4 * kTick);
+  // Better by much, and by a little: found all the same.
+  run.go(60s, steady(8, 100, 90));
+  EXPECT_EQ(run.gain.way(), Way::kAtOnce);
+}
+
 // What large kernels lose at once: seen too, where nothing else makes the speeds differ.
 TEST(Gain, FindsAFewPercent) {
   Programs run;
