@@ -4,14 +4,15 @@
 //   pager [--device N] [--gib N] [--rounds N] [--chunk-mib N]
 //
 // The bus's own limits first, in this process: pinned copies of 32 MiB, one direction and both at once. Then two seats
-// of N GiB each, as two pagers of this process: evicted and restored alone, dirty, clean and constant; then one out
-// while the other comes in, taking room as it is freed (a switch). All data is compared with what was written. At last
-// what an allocation and its release cost, against the driver's own. Host memory is lent as a daemon would: huge pages,
-// populated beforehand. Run it without gpumux. Prints one line `RESULT {json}`.
+// of N GiB each, of two processes: evicted and restored alone, dirty, clean and constant; then one out while the other
+// comes in, taking room as it is freed (a switch), each time after the same copies by hand, both ways at once and with
+// nothing freed: what the bus gives then, of which `switch_of_copies` is. All data is compared with what was written.
+// At last what an allocation and its release cost, against the driver's own. Host memory is lent as a daemon would:
+// huge pages, populated beforehand. Run it without gpumux. Prints one line `RESULT {json}`.
+#include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -342,75 +343,122 @@ AllocationCost measure_allocation(const Program& program, pager::Pager& pager, s
   return {median(native), median(ours)};
 }
 
-// What the two processes share: which round it is, and how far the one that goes out is.
+// What the two processes share. They do everything in step, and each knows which round it is.
 struct Shared {
-  static constexpr std::uint32_t kEnd = UINT32_MAX;
-  std::atomic<bool> begin{false};
-  std::atomic<std::uint32_t> round{0};  // begun by the first process
-  std::atomic<std::uint64_t> freed{0};
-  // The second process: the round that it is ready for, and the one that it has finished.
-  std::atomic<std::uint32_t> ready{0};
-  std::atomic<std::uint32_t> done{0};
-  std::atomic<double> seconds{0};
+  pthread_barrier_t barrier;
+  std::atomic<std::uint64_t> freed{0};  // by the one that goes out
+  // The second process's.
+  std::atomic<double> copied_s{0};
+  std::atomic<double> moved_s{0};
   std::atomic<std::uint64_t> wrong{0};
 };
 
-// In odd rounds the first process's seat goes out and the second one's comes in.
-double take_part(Shared& shared, Seat& seat, bool goes_out) {
-  return goes_out ? seat.evict(&shared.freed) : seat.restore(&shared.freed);
-}
+// In odd rounds the first process's seat goes out and the second one's comes in. The first two register host memory.
+constexpr int kUncounted = 2;
+int rounds_of(const Options& options) { return 2 * options.rounds + kUncounted; }
+
+// One side of the switches: each one after the same copies by hand, so that both meet the same machine.
+class Side {
+ public:
+  Side(const Program& program, Shared& shared, Seat& seat, const Options& options)
+      : program_(program), shared_(shared), seat_(seat), bytes_(options.bytes) {
+    check(program.driver.cuMemAlloc_v2(&device_, kRingBytes), "cuMemAlloc");
+    check(program.driver.cuMemHostAlloc(&host_, kRingBytes, 0), "cuMemHostAlloc");
+    check(program.driver.cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  }
+  ~Side() {
+    check(program_.driver.cuStreamDestroy_v2(stream_), "cuStreamDestroy");
+    check(program_.driver.cuMemFreeHost(host_), "cuMemFreeHost");
+    check(program_.driver.cuMemFree_v2(device_), "cuMemFree");
+  }
+  Side(const Side&) = delete;
+  Side& operator=(const Side&) = delete;
+
+  struct Times {
+    double copied_s;
+    double moved_s;
+  };
+  Times round(int number, bool goes_out) {
+    if (goes_out) seat_.dirty(static_cast<std::uint32_t>(number));
+    meet();
+    sleep_ns(kScrubbed);
+    meet();
+    const double copied_s = copy(goes_out);
+    if (goes_out) shared_.freed = 0;
+    meet();
+    return {copied_s, goes_out ? seat_.evict(&shared_.freed) : seat_.restore(&shared_.freed)};
+  }
+  void meet() { ::pthread_barrier_wait(&shared_.barrier); }
+
+ private:
+  static constexpr std::uint64_t kRingBytes = 2 * kGibibyte;
+  static constexpr std::int64_t kScrubbed = 200'000'000;  // what the switch before has freed
+
+  // As many bytes as a switch moves, without freeing or making anything.
+  double copy(bool out) {
+    const std::int64_t start = now_ns();
+    for (std::uint64_t at = 0; at < bytes_; at += kPieceBytes) {
+      void* const host = static_cast<std::byte*>(host_) + at % kRingBytes;
+      const CUdeviceptr device = device_ + at % kRingBytes;
+      check(out ? program_.driver.cuMemcpyDtoHAsync_v2(host, device, kPieceBytes, stream_)
+                : program_.driver.cuMemcpyHtoDAsync_v2(device, host, kPieceBytes, stream_),
+            "a copy by hand");
+    }
+    check(program_.driver.cuStreamSynchronize(stream_), "cuStreamSynchronize");
+    return seconds_since(start);
+  }
+
+  const Program& program_;
+  Shared& shared_;
+  Seat& seat_;
+  const std::uint64_t bytes_;
+  CUdeviceptr device_ = 0;
+  void* host_ = nullptr;
+  cuda::CUstream stream_ = nullptr;
+};
 
 void run_second(const Options& options, Shared& shared) {
   const Program program = start_program(options.device);
   PopulatedHostMemory host(options.bytes + 2 * kGibibyte);
   Seat seat(program, host, options, 2);
   seat.evict();
-  for (std::uint32_t round = 1;; ++round) {
-    const bool goes_out = round % 2 == 0;
-    if (goes_out) seat.dirty(round);
-    shared.ready = round;
-    while (shared.round.load() < round) sleep_ns(20'000);
-    if (shared.round.load() == Shared::kEnd) break;
-    shared.seconds = take_part(shared, seat, goes_out);
-    shared.done = round;
+  Side side(program, shared, seat, options);
+  for (int round = 1; round <= rounds_of(options); ++round) {
+    const Side::Times times = side.round(round, round % 2 == 0);
+    shared.copied_s = times.copied_s;
+    shared.moved_s = times.moved_s;
+    side.meet();
   }
   seat.restore();
   shared.wrong = seat.differences();
-  shared.done = Shared::kEnd;
+  side.meet();
 }
 
-// Each switch's seconds: all of it, and of either side.
+// Medians. Of a switch and of the copies before it the time until both sides are done counts.
 struct Switches {
   double all = 0;
   double out = 0;
   double in = 0;
+  double copies = 0;
+  double of_copies = 0;  // of the ratios
 };
 
-Switches measure_switches(const Options& options, Shared& shared, Seat& seat) {
-  const auto wait_for = [](const std::atomic<std::uint32_t>& value, std::uint32_t wanted) {
-    while (value.load() != wanted) sleep_ns(20'000);
-  };
-  std::vector<double> all, out, in;
-  shared.begin = true;
-  std::uint32_t round = 1;
-  for (; round <= 2 * static_cast<std::uint32_t>(options.rounds) + 2; ++round) {
+Switches measure_switches(const Options& options, const Program& program, Shared& shared, Seat& seat) {
+  std::vector<double> all, out, in, copies, of_copies;
+  Side side(program, shared, seat, options);
+  for (int round = 1; round <= rounds_of(options); ++round) {
     const bool goes_out = round % 2 != 0;
-    if (goes_out) seat.dirty(round);
-    wait_for(shared.ready, round);
-    shared.freed = 0;
-    const std::int64_t start = now_ns();
-    shared.round = round;
-    const double own = take_part(shared, seat, goes_out);
-    wait_for(shared.done, round);
-    if (round <= 2) continue;  // the first one of each registers host memory
-    all.push_back(seconds_since(start));
-    (goes_out ? out : in).push_back(own);
-    (goes_out ? in : out).push_back(shared.seconds.load());
+    const Side::Times own = side.round(round, goes_out);
+    side.meet();
+    if (round <= kUncounted) continue;
+    all.push_back(std::max(own.moved_s, shared.moved_s.load()));
+    copies.push_back(std::max(own.copied_s, shared.copied_s.load()));
+    of_copies.push_back(all.back() / copies.back());
+    (goes_out ? out : in).push_back(own.moved_s);
+    (goes_out ? in : out).push_back(shared.moved_s.load());
   }
-  wait_for(shared.ready, round);
-  shared.round = Shared::kEnd;
-  wait_for(shared.done, Shared::kEnd);
-  return {median(all), median(out), median(in)};
+  side.meet();  // the second one has compared
+  return {median(all), median(out), median(in), median(copies), median(of_copies)};
 }
 
 class Json {
@@ -432,15 +480,21 @@ int run(const Options& options) {
   void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail("no shared memory");
   Shared& shared = *new (memory) Shared;
-  // Before either of them knows the driver.
+  pthread_barrierattr_t attributes;
+  ::pthread_barrierattr_init(&attributes);
+  ::pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+  ::pthread_barrier_init(&shared.barrier, &attributes, 2);
+  // Before either of them knows the driver. Neither waits for one that has failed.
   const pid_t parent = ::getpid();
+  ::signal(SIGCHLD, [](int) { ::_exit(1); });
   const pid_t second = ::fork();
   if (second < 0) fail("fork fails");
   if (second == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(1);
-    while (!shared.begin.load()) sleep_ns(1'000'000);  // the first one measures alone before
+    ::pthread_barrier_wait(&shared.barrier);  // the first one measures alone before
     run_second(options, shared);
+    ::pause();  // until the first one ends
     ::_exit(0);
   }
 
@@ -477,21 +531,20 @@ int run(const Options& options) {
   json.add("clean_out_share_of_copying", median(clean_out) / (bytes / bus.out));
 
   for (const CallTime& call : g_call_times) *call.total_ns = *call.calls = 0;
-  const Switches switches = measure_switches(options, shared, seat);
+  ::pthread_barrier_wait(&shared.barrier);
+  const Switches switches = measure_switches(options, program, shared, seat);
   wrong += seat.differences() + shared.wrong.load();
-  const double limit = 2 * bytes / bus.both;
   json.add("switch_s", switches.all);
   json.add("switch_out_s", switches.out);
   json.add("switch_in_s", switches.in);
-  json.add("switch_limit_s", limit);
-  json.add("switch_over_limit", switches.all / limit);
+  json.add("copies_both_ways_s", switches.copies);
+  json.add("switch_of_copies", switches.of_copies);
+  json.add("switch_of_bus", switches.all / (2 * bytes / bus.both));
   for (const CallTime& call : g_call_times) {
     const auto calls = std::max<std::int64_t>(call.calls->load(), 1);
     json.add(std::string(call.name) + "_us",
              static_cast<double>(call.total_ns->load()) * 1e-3 / static_cast<double>(calls));
   }
-  ::waitpid(second, nullptr, 0);
-
   seat.zero();
   json.add("constant_out_s", seat.evict());
   json.add("constant_in_s", seat.restore());

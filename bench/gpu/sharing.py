@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What sharing costs and gives on a real GPU where memory fits: alone, two at once, drains, shares, idleness.
 tests/gpu/run.py calls run_sharing. Everything is compared in pairs, as in figures.py, or read from the lease trace."""
+import contextlib
 import time
 
 from figures import pairs
@@ -216,8 +217,8 @@ def idleness(session):
 # Saturating work in steps that each program waits for. `large` writes and reads a GiB in each of its kernels.
 KERNELS = {"small": ["--elements", "1048576", "--launches", "10", "--spin-us", "0"],
            "large": ["--elements", "268435456", "--launches", "4", "--spin-us", "0"]}
-MATMULS = {"matmuls of 1024": ["--side", "1024", "--sync-every", "10"],
-           "matmuls of 8192": ["--side", "8192", "--sync-every", "2"]}
+MATMULS = {"matmuls of 8192": ["--side", "8192", "--sync-every", "2"],
+           "matmuls of 1024": ["--side", "1024", "--sync-every", "10"]}
 GAIN_LIMIT = 0.98
 SATURATING_S = 6
 # `auto` has chosen some 4 s after the last program has come; of eight, whose windows have four rounds of all their
@@ -304,9 +305,63 @@ def saturating_matmuls(session):
     return None
 
 
+TURN_S = 0.25
+
+
+def in_turns(session, label, argv, turns, seconds):
+    """What programs get done a second that work in turns of a quarter of a second. `turns`: of each its daemon, or None
+    for native programs, and how many programs work at once in it. Of each the medians over its windows."""
+    with contextlib.ExitStack() as stack:
+        groups = []
+        for turn, (daemon, count) in enumerate(turns):
+            name = f"{label}.{turn}-{'gpumux' if daemon else 'native'}"
+            groups.append(group := stack.enter_context(Group(session, name, daemon)))
+            for i in range(count):
+                group.add(f"program{i}", argv + ["--window", str(TURN_S), "--turn", str(turn), "--turns",
+                                                 str(len(turns)), "--seconds", str(seconds)])
+        for group in groups:
+            group.wait_ready()
+        for group in groups:
+            group.go()
+        for group in groups:
+            group.wait(seconds + START_S)
+        return [median(list(rates_by_window(group).values())) for group in groups]
+
+
+def rates_by_window(group):
+    """What all of a group's programs got done a second, by window, of those in which all of them worked throughout."""
+    rates, worked = {}, {}
+    for member in group.members:
+        result = member.result()
+        if result is None:
+            raise Failed(f"{member.name}: {member.why()}")
+        for window, per_s in result["windows"][1:-1]:
+            rates[window] = rates.get(window, 0) + per_s
+            worked[window] = worked.get(window, 0) + 1
+    return {window: rate for window, rate in rates.items() if worked[window] == len(group.members)}
+
+
+def host_bound(session):
+    """Matrix products that take the host longer than the GPU, natively and under gpumux. How fast such a program is
+    depends on the moment and on the process by more than what is looked for: so many of them, in turns."""
+    argv = session.workload("matmul_rate") + MATMULS["matmuls of 1024"]
+    for count, pairs_of_turns in ((1, 6), (4, 2)):
+        if session.left() < 60:
+            session.add(SKIP, f"{count} host-bound at once", "out of time")
+            continue
+        with Daemon(session, f"host-bound-{count}", mode="concurrent") as daemon:
+            rates = in_turns(session, f"host-bound-{count}", argv, [(None, count), (daemon, count)] * pairs_of_turns,
+                             8 if session.quick else 24)
+        native, gpumux = rates[::2], rates[1::2]
+        session.add(INFO, f"host-bound programs, {count} at once, products a second", "; ".join(
+            f"{name} {', '.join(f'{rate:.0f}' for rate in sorted(of))}, median {median(of):.0f}"
+            for name, of in (("native", native), ("gpumux", gpumux))) +
+            f"; {100 * median(gpumux) / median(native):.1f} %")
+
+
 def run_saturating(session):
     eights = () if session.quick else (saturating_eights,)
-    return session.run_parts((saturating_kernels, *eights, saturating_matmuls, turn_lengths), seconds=60)
+    return session.run_parts((saturating_kernels, *eights, saturating_matmuls, host_bound, turn_lengths), seconds=60)
 
 
 def run_sharing(session):

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """How many matrix products a second: as many as can be, waited for after every --sync-every. What is done in the first
---lead seconds does not count."""
+--lead seconds does not count. With --window it works in each --turns-th window of so many seconds only, of the clock
+that all programs share: what some of them get done can then be compared with what others do, although the machine's
+speed changes from one second to the next."""
+import math
 import time
 
 import common
@@ -10,7 +13,7 @@ import torch
 
 
 def main():
-    arguments = common.options(side=1024, sync_every=10, lead=0.0)
+    arguments = common.options(side=1024, sync_every=10, lead=0.0, window=0.0, turn=0, turns=1)
     device = prepare(arguments)
     a = torch.randn(arguments.side, arguments.side, device=device, dtype=torch.bfloat16)
     b = torch.empty_like(a)
@@ -27,12 +30,21 @@ def main():
     while time.monotonic() - started < arguments.lead:
         step()
     begin = time.monotonic()
-    steps = 0
+    worked, steps = [], 0  # [its number, products a second] of each window
     while time.monotonic() - begin < arguments.seconds:
-        step()
-        steps += 1
-    end = time.monotonic()
-    common.result(per_s=steps * arguments.sync_every / (end - begin), steps=steps, steady_s=end - begin)
+        window = int(time.monotonic() / arguments.window) if arguments.window else 0
+        if window % arguments.turns != arguments.turn:
+            time.sleep(max(0, (window + 1) * arguments.window - time.monotonic()))
+            continue
+        since, done = time.monotonic(), 0
+        until = min(begin + arguments.seconds, (window + 1) * arguments.window if arguments.window else math.inf)
+        while time.monotonic() < until:
+            step()
+            done += 1
+        worked.append([window, done * arguments.sync_every / (time.monotonic() - since)])
+        steps += done
+    per_s = sum(rate for _, rate in worked) / len(worked)
+    common.result(per_s=per_s, steps=steps, windows=worked, steady_s=time.monotonic() - begin)
 
 
 if __name__ == "__main__":
