@@ -208,6 +208,7 @@ void LeaseCore::State::on(const Requested& e) {
     announce(*seat);
     return;
   }
+  end_gap(unit);
   set_wants(*seat, true);
   if (unit.phase == UnitPhase::kIdle && may_queue(unit)) enqueue(unit);
 }
@@ -253,6 +254,7 @@ void LeaseCore::State::on(const Drained& e) {
 void LeaseCore::State::release(Seat& seat) {
   if (seat.resting) return;
   Unit& unit = *seat.unit;
+  begin_gap(unit, *seat.gpu);
   // Had it found work again it would have said once more that it idles. And it goes on idling while its gang holds.
   settle_idle(seat);
   seat.stuck_since = TimePoint::max();

@@ -21,6 +21,10 @@ namespace {
 // alone costs as much; above, people wait for nothing.
 constexpr Duration kMinIdleHold = std::chrono::microseconds(200);
 constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
+// Of one that has been long in coming back so many times in a row: only what it takes to see that it idles. If that was
+// wrong, a message, and the next one's work runs meanwhile.
+constexpr Duration kIdleHoldInLongGaps = std::chrono::microseconds(25);
+constexpr std::uint32_t kGapsToTell = 8;
 // Of a higher priority than the next one: what that one has queued by then (kInFlightBelow) would run beside its next
 // kernels. A host that stumbles between two launches is as far from the GPU as it was.
 constexpr Duration kMinIdleHoldAbove = std::chrono::milliseconds(1);
@@ -162,8 +166,20 @@ Duration LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gpu) cons
   const Unit* const next = expected_on(gpu);
   const bool is_above = next != nullptr && priority_of(holder) > priority_of(*next);
   const Duration least = is_above ? kMinIdleHoldAbove : kMinIdleHold;
-  if (gpu.paging_cost == Duration::zero() || (next != nullptr && !has_pages_to_move(*next))) return least;
+  if (gpu.paging_cost == Duration::zero() || (next != nullptr && !has_pages_to_move(*next)))
+    return !is_above && holder.long_gaps >= kGapsToTell ? kIdleHoldInLongGaps : least;
   return std::clamp(gpu.switch_cost + gpu.paging_cost, least, kMaxIdleHold) * (1 << holder.vain);
+}
+
+// How long a program by itself has nothing to do: known where it was long enough for the lease to be given up.
+void LeaseCore::State::begin_gap(Unit& unit, const Gpu& gpu) const {
+  if (unit.single()) unit.gap_since = now - idle_hold_of(unit, gpu);
+}
+
+void LeaseCore::State::end_gap(Unit& unit) const {
+  const TimePoint since = std::exchange(unit.gap_since, TimePoint::max());
+  if (since == TimePoint::max()) return;
+  unit.long_gaps = now - since >= kMinIdleHold ? std::min(unit.long_gaps + 1, kGapsToTell) : 0;
 }
 
 // ---- turns --------------------------------------------------------------------------------------

@@ -185,8 +185,10 @@ struct Unit {
   std::uint32_t suspended = 0;   // seats that are
   std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
   Quantum quantum;
-  std::uint32_t vain = 0;  // how often its idle hold is doubled
-  bool is_safe = false;    // holding: higher priorities wait for the end of its quantum
+  std::uint32_t vain = 0;                  // how often its idle hold is doubled
+  TimePoint gap_since = TimePoint::max();  // has drained unasked, and had nothing to do since then
+  std::uint32_t long_gaps = 0;             // in a row, as far as that matters
+  bool is_safe = false;                    // holding: higher priorities wait for the end of its quantum
 
   Timer run;    // when its quantum ends, or it may be revoked again
   Timer stall;  // when its revocation counts as stalled
@@ -347,6 +349,8 @@ struct LeaseCore::State {
   void drain_is_over();
   void note_return(Unit& waiter, const Unit& holder) const;
   Duration idle_hold_of(const Unit& holder, const Gpu& gpu) const;
+  void begin_gap(Unit& unit, const Gpu& gpu) const;
+  void end_gap(Unit& unit) const;
 
   // ---- suspension.cc ----------------------------------------------------------------------------
   void suspend(Seat& seat);
