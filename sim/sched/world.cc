@@ -372,10 +372,12 @@ void World::check_priorities() {
                                        });
                               });
       rank->outdone_since = is_outdone ? std::min(rank->outdone_since, now_) : TimePoint::max();
-      // (It is looked at now and then: between two looks it may have had its turn.)
-      if (!is_outdone || now_ - std::max(rank->outdone_since, rank->asked_at) <= bound) continue;
+      // One whose memory does not come makes way after a while. (It is looked at now and then: between two looks it may
+      // have had its turn.)
+      const Duration patience = bound + (options_.memory ? sched::kHolderPatience : Duration::zero());
+      if (!is_outdone || now_ - std::max(rank->outdone_since, rank->asked_at) <= patience) continue;
       fail("tenant " + std::to_string(tenant.value) + " waits for GPU " + std::to_string(rank->seat.gpu.value) +
-           " behind lower priorities for more than " + std::to_string(bound.count()) + " ns" + describe_turns());
+           " behind lower priorities for more than " + std::to_string(patience.count()) + " ns" + describe_turns());
     }
   }
 }
