@@ -167,10 +167,10 @@ void World::told_room(Rank& rank, const sched::RoomBound& bound) {
   if (is_answer) {
     memory.waits = false;
     outcome_.longest_wish = std::max(outcome_.longest_wish, now_ - memory.wanted_at);
-    outcome_.wishes_refused += bound.refused ? 1 : 0;
+    outcome_.wishes_refused += bound.refused() ? 1u : 0u;
     // A no to who has lost its lease meanwhile says nothing: it needs no room on the GPU any more.
     const bool lost_lease = memory.wanted_in.value != 0 && (!rank.granted || rank.epoch != memory.wanted_in);
-    memory.refused = bound.refused && !lost_lease;
+    memory.refused = bound.refused() && !lost_lease;
   }
   run_thread(rank);
 }

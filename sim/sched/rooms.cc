@@ -245,7 +245,7 @@ void World::carry_out(const sched::RoomBound& bound, const std::vector<sched::Tu
   ++outcome_.bounds;
   log("  room " + std::to_string(bound.seat.tenant.value) + "@" + std::to_string(bound.seat.gpu.value) + " #" +
       std::to_string(bound.sequence) + " " + std::to_string(bound.room) + " " + std::to_string(bound.commitment) + " " +
-      std::to_string(bound.ticket) + (bound.refused ? " refused" : ""));
+      std::to_string(bound.ticket) + (bound.refused() ? " refused" : ""));
   Rank* const rank = rank_of(bound.seat);
   if (rank == nullptr) return;
   SeatMemory& memory = rank->memory;
@@ -262,7 +262,7 @@ void World::carry_out(const sched::RoomBound& bound, const std::vector<sched::Tu
   // The first bound with a wish's ticket is its answer: those that follow it say nothing of the wish, refused or not.
   const bool answers = memory.waits && bound.ticket == memory.ticket && memory.answered_ticket != bound.ticket;
   if (answers) memory.answered_ticket = bound.ticket;
-  if (answers && holds && !bound.refused && bound.room >= memory.wanted_room) {
+  if (answers && holds && !bound.refused() && bound.room >= memory.wanted_room) {
     memory.promised = memory.wanted_room;
     memory.promised_commitment = memory.wanted_commitment;
     memory.promised_beside = planner_->view(bound.seat.gpu).foreign;

@@ -211,8 +211,8 @@ bool Rooms::plan(GpuIndex index) {
   leases_.turns(index, turns_);
   planner_.plan(leases_.now(), index, turns_, commands_);
   for (const sched::RoomBound& bound : commands_.bounds) {
-    if (bound.refused) {
-      log_info("an allocation is refused", {{"why", in_words(bound.why)},
+    if (bound.refused()) {
+      log_info("an allocation is refused", {{"why", in_words(bound.refusal)},
                                             {"tenant", bound.seat.tenant.value},
                                             {"gpu", index.value},
                                             {"room", bound.room},

@@ -158,7 +158,7 @@ TEST_F(RoomsTest, NobodyIsRefusedForWhatOthersHadBeforeHeAsked) {
   look(60 * kGiB, 20ms);
   for (int i = 0; i < 2 && bounds[1].ticket != 1; ++i) look(60 * kGiB, sched::kLatestReport);
   EXPECT_EQ(bounds[1].ticket, 1u);
-  EXPECT_TRUE(bounds[1].refused);
+  EXPECT_TRUE(bounds[1].refused());
 }
 
 // Another program has ended between two looks, and a tenant has allocated as much and says so after the second.
@@ -191,12 +191,12 @@ TEST_F(RoomsTest, NobodyIsRefusedForAContextThatIsOnlyExpected) {
   rooms.settle();
   look(kContext);
   look(kContext);
-  EXPECT_NE(bounds[1].ticket, 1u) << "it is answered, and " << (bounds[1].refused ? "refused" : "not refused");
+  EXPECT_NE(bounds[1].ticket, 1u) << "it is answered, and " << (bounds[1].refused() ? "refused" : "not refused");
   ASSERT_TRUE(rooms.next_deadline());
   clock.time = *rooms.next_deadline();
   rooms.settle();
   EXPECT_EQ(bounds[1].ticket, 1u);
-  EXPECT_FALSE(bounds[1].refused);
+  EXPECT_FALSE(bounds[1].refused());
   EXPECT_GE(bounds[1].commitment, all);
 }
 

@@ -501,7 +501,7 @@ void Translator::send_room(const sched::RoomBound& bound) {
                             .commitment = bound.commitment,
                             .total = bound.total,
                             .ticket = bound.ticket,
-                            .refused = bound.refused ? 1u : 0u});
+                            .refused = bound.refused() ? 1u : 0u});
 }
 
 void Translator::send_expected_eviction(const sched::ExpectEviction& eviction) {

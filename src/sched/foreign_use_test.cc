@@ -258,7 +258,7 @@ TEST(ForeignUse, NobodyIsRefusedForWhatIsOnlyExpected) {
   expect(2);
   desk.say(1);
   ASSERT_TRUE(desk.want(1, 61, 61));
-  EXPECT_TRUE(desk.answer(1)->refused) << "so much there will not be";
+  EXPECT_TRUE(desk.answer(1)->refused()) << "so much there will not be";
   EXPECT_FALSE(desk.want(1, 60, 60));
   EXPECT_FALSE(desk.planner.awaits_look(kGpu)) << "a look would not tell";
   while (desk.now < until) {
@@ -271,7 +271,7 @@ TEST(ForeignUse, NobodyIsRefusedForWhatIsOnlyExpected) {
   expect(0);
   desk.plan();
   ASSERT_TRUE(desk.answer(1));
-  EXPECT_FALSE(desk.answer(1)->refused);
+  EXPECT_FALSE(desk.answer(1)->refused());
   // It has come.
   expect(2);
   EXPECT_TRUE(desk.want(1, 60, 60));
@@ -280,7 +280,7 @@ TEST(ForeignUse, NobodyIsRefusedForWhatIsOnlyExpected) {
   desk.planner.set_foreign(desk.now, kGpu, 22 * kGiB);
   desk.say(1);
   ASSERT_TRUE(desk.want(1, 60, 60));
-  EXPECT_TRUE(desk.answer(1)->refused);
+  EXPECT_TRUE(desk.answer(1)->refused());
 }
 
 // What a tenant that is gone has left and the driver has not returned in time is not free: it is counted with what is

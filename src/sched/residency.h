@@ -78,8 +78,8 @@ struct RoomBound {
   std::uint64_t commitment = 0;
   std::uint64_t total = 0;   // what the program is told that its GPU has
   std::uint32_t ticket = 0;  // the newest that is answered
-  bool refused = false;
-  Refusal why = Refusal::kNone;  // if refused
+  Refusal refusal = Refusal::kNone;
+  bool refused() const { return refusal != Refusal::kNone; }
 };
 
 // The holder's time is nearly over, and it is likely to have to make so much room then.

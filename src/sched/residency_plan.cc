@@ -375,14 +375,13 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
 
 void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands) {
   bool answer = false;
-  bool refused = false;
-  Refusal why = Refusal::kNone;
+  Refusal refusal = Refusal::kNone;
   if (seat.asks()) {
     const bool has_commitment = commitment >= seat.want_commitment;
     const bool has_all = has_commitment && room >= seat.want_room;
     const bool is_hopeless = !is_possible(gpu, seat) && !may_have_left(gpu, seat) && !may_not_come(gpu, seat);
-    refused = !has_all && (is_hopeless || now_ >= refused_at(gpu, seat));
-    if (refused) why = is_hopeless ? refusal_of(gpu, seat, gpu.foreign) : Refusal::kNothingMoves;
+    const bool refused = !has_all && (is_hopeless || now_ >= refused_at(gpu, seat));
+    if (refused) refusal = is_hopeless ? refusal_of(gpu, seat, gpu.foreign) : Refusal::kNothingMoves;
     // Without a lease it may never be its turn: it asks again when it holds one.
     const bool holds = seat.turn == TurnKind::kHolding;
     if (has_all && holds) {
@@ -418,8 +417,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
                              .commitment = commitment,
                              .total = seat.quota.group != 0 ? std::min(seat.quota.bytes, gpu.capacity) : gpu.capacity,
                              .ticket = seat.answered,
-                             .refused = refused,
-                             .why = why});
+                             .refusal = refusal});
 }
 
 // When its wish for room is refused, if nothing moves until then.

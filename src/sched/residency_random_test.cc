@@ -175,7 +175,7 @@ class World {
     if (tenant.waits && tenant.bound.ticket == tenant.ticket) {
       tenant.waits = false;
       ++answered;
-      refused += tenant.bound.refused ? 1 : 0;
+      refused += tenant.bound.refused() ? 1 : 0;
     }
     say(tenant);
   }

@@ -110,7 +110,7 @@ TEST(Residency, AHoldersAllocationIsMadeRoomFor) {
   desk.has(1, 20, 30);
   const auto answer = desk.answer(2);
   ASSERT_TRUE(answer);
-  EXPECT_FALSE(answer->refused);
+  EXPECT_FALSE(answer->refused());
   EXPECT_EQ(desk.room(2), 60u);
 }
 
@@ -208,11 +208,11 @@ TEST(Residency, NotAllHostMemoryIsPromised) {
   desk.has(1, 70);
   desk.want(2, 0, 49);
   ASSERT_TRUE(desk.answer(2));
-  EXPECT_TRUE(desk.answer(2)->refused);
+  EXPECT_TRUE(desk.answer(2)->refused());
   desk.want(2, 0, 48);
   desk.say(1);
   ASSERT_TRUE(desk.answer(2));
-  EXPECT_FALSE(desk.answer(2)->refused);
+  EXPECT_FALSE(desk.answer(2)->refused());
   Desk small(80, 0);
   small.planner.set_host_budget(40 * kGiB, 40 * kGiB);
   small.open(1);
@@ -220,11 +220,11 @@ TEST(Residency, NotAllHostMemoryIsPromised) {
   small.has(1, 70);
   small.want(2, 0, 31);
   ASSERT_TRUE(small.answer(2));
-  EXPECT_TRUE(small.answer(2)->refused);
+  EXPECT_TRUE(small.answer(2)->refused());
   small.want(2, 0, 30);
   small.say(1);
   ASSERT_TRUE(small.answer(2));
-  EXPECT_FALSE(small.answer(2)->refused) << "half of it is promised all the same";
+  EXPECT_FALSE(small.answer(2)->refused()) << "half of it is promised all the same";
 }
 
 TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
@@ -233,13 +233,13 @@ TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
   desk.turn({{2, kHolding}, {1, kIdle}});
   const auto answer = desk.want(2, 51);
   ASSERT_TRUE(answer);
-  EXPECT_TRUE(answer->refused);
-  EXPECT_EQ(answer->why, Refusal::kNoRoom);
+  EXPECT_TRUE(answer->refused());
+  EXPECT_EQ(answer->refusal, Refusal::kNoRoom);
   desk.want(2, 40);
   desk.say(1);  // what it had to spare is free
   const auto fits = desk.answer(2);
   ASSERT_TRUE(fits);
-  EXPECT_FALSE(fits->refused);
+  EXPECT_FALSE(fits->refused());
 }
 
 // Another program may have ended since it was seen: nobody is refused for its sake before somebody has looked again.
@@ -258,7 +258,7 @@ TEST(Residency, NobodyIsRefusedForWhatOthersHadWhenTheyWereLastLookedAt) {
   EXPECT_TRUE(desk.planner.set_foreign(desk.now, kGpu, 0, desk.now));
   desk.plan();
   ASSERT_TRUE(desk.answer(1));
-  EXPECT_FALSE(desk.answer(1)->refused);
+  EXPECT_FALSE(desk.answer(1)->refused());
   // It is there still, which changes nothing but what is known of it.
   desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, desk.now);
   desk.has(1, 10);
@@ -268,7 +268,7 @@ TEST(Residency, NobodyIsRefusedForWhatOthersHadWhenTheyWereLastLookedAt) {
   EXPECT_TRUE(desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, desk.now));
   desk.plan();
   ASSERT_TRUE(desk.answer(1));
-  EXPECT_TRUE(desk.answer(1)->refused);
+  EXPECT_TRUE(desk.answer(1)->refused());
   // Nobody looks.
   desk.now += 1ms;
   EXPECT_FALSE(desk.want(1, 61, 61));
@@ -278,7 +278,7 @@ TEST(Residency, NobodyIsRefusedForWhatOthersHadWhenTheyWereLastLookedAt) {
     desk.now = *desk.planner.next_deadline(kGpu);
     desk.plan();
   }
-  EXPECT_TRUE(desk.answer(1)->refused);
+  EXPECT_TRUE(desk.answer(1)->refused());
   EXPECT_EQ(desk.now, asked_at + kForeignPatience);
 }
 
@@ -299,7 +299,7 @@ TEST(Residency, WhoIsStuckMayStillGiveWay) {
   desk.say(1);
   const auto answer = desk.answer(2);
   ASSERT_TRUE(answer);
-  EXPECT_FALSE(answer->refused);
+  EXPECT_FALSE(answer->refused());
 }
 
 // It could wait for ever: a thread that waits for room asks for no lease. So it hears what there is, and asks again
@@ -313,7 +313,7 @@ TEST(Residency, WhoHoldsNoLeaseIsAnsweredAtOnce) {
   desk.has(1, 70);
   const auto answer = desk.want(2, 60);
   ASSERT_TRUE(answer);
-  EXPECT_FALSE(answer->refused);
+  EXPECT_FALSE(answer->refused());
   EXPECT_LT(desk.room(2), 60u);
 }
 
@@ -332,8 +332,8 @@ TEST(Residency, WhereNothingMovesTheWaitEnds) {
   desk.plan();
   const auto answer = desk.answer(2);
   ASSERT_TRUE(answer);
-  EXPECT_TRUE(answer->refused);
-  EXPECT_EQ(answer->why, Refusal::kNothingMoves);
+  EXPECT_TRUE(answer->refused());
+  EXPECT_EQ(answer->refusal, Refusal::kNothingMoves);
 }
 
 // The other one frees a little time and again, and never as much as is wanted.
@@ -354,7 +354,7 @@ TEST(Residency, WhereWhatMovesDoesNotHelpTheWaitEnds) {
   desk.plan();
   const auto answer = desk.answer(2);
   ASSERT_TRUE(answer);
-  EXPECT_TRUE(answer->refused);
+  EXPECT_TRUE(answer->refused());
 }
 
 TEST(Residency, CommitmentsFitOnTheGpuAndInHostMemory) {
@@ -369,13 +369,13 @@ TEST(Residency, CommitmentsFitOnTheGpuAndInHostMemory) {
     answer = desk.answer(2);
   }
   ASSERT_TRUE(answer);
-  EXPECT_FALSE(answer->refused);
+  EXPECT_FALSE(answer->refused());
   EXPECT_GE(desk.commitment(2), 50u);
   EXPECT_LE(desk.commitment(1) + desk.commitment(2), 120u);
   const auto more = desk.want(2, 0, 51);
   ASSERT_TRUE(more);
-  EXPECT_TRUE(more->refused);
-  EXPECT_EQ(more->why, Refusal::kTogether);
+  EXPECT_TRUE(more->refused());
+  EXPECT_EQ(more->refusal, Refusal::kTogether);
 }
 
 TEST(Residency, AQuotaIsForTheWholeGroup) {
@@ -389,8 +389,8 @@ TEST(Residency, AQuotaIsForTheWholeGroup) {
   EXPECT_LE(desk.commitment(1) + desk.commitment(2), 20u);
   const auto answer = desk.want(2, 0, 6);
   ASSERT_TRUE(answer);
-  EXPECT_TRUE(answer->refused);
-  EXPECT_EQ(answer->why, Refusal::kQuota);
+  EXPECT_TRUE(answer->refused());
+  EXPECT_EQ(answer->refusal, Refusal::kQuota);
   desk.open(3);
   EXPECT_GT(desk.commitment(3), 10u);
   EXPECT_EQ(desk.bounds[3].total, 80 * kGiB);
@@ -409,7 +409,7 @@ TEST(Residency, WhatASeatHasBeyondItsQuotaHasItsPlace) {
   EXPECT_GE(desk.room(1), 30u);
   const auto answer = desk.want(1, 0, 31);
   ASSERT_TRUE(answer);
-  EXPECT_TRUE(answer->refused);
+  EXPECT_TRUE(answer->refused());
 }
 
 TEST(Residency, WhoNeverReportsIsNotCounted) {
@@ -463,7 +463,7 @@ TEST(Residency, NobodyIsRefusedForWhatTheDeadHaveNotGivenBackYet) {
   desk.plan();
   const auto answer = desk.answer(2);
   ASSERT_TRUE(answer);
-  EXPECT_FALSE(answer->refused);
+  EXPECT_FALSE(answer->refused());
 }
 
 TEST(Residency, WhoComesBackSaysFirstWhatItHas) {
@@ -494,7 +494,7 @@ TEST(Residency, WhoDoesNotTakeNoteOfALowerBoundCountsForWhatItHas) {
   desk.say(2);
   const auto answer = desk.want(2, 40, 40);
   ASSERT_TRUE(answer);
-  EXPECT_FALSE(answer->refused);
+  EXPECT_FALSE(answer->refused());
   EXPECT_GE(desk.room(2), 40u);
   EXPECT_LE(desk.room(2) + 10, 80u);
   // It wakes up.
@@ -542,15 +542,15 @@ TEST(Residency, ManagedMemoryMayBeMoreThanTheGpuButNotMoreThanAllThereIs) {
   desk.open(1);
   const auto refused = desk.want(1, 0, 120);
   ASSERT_TRUE(refused);
-  EXPECT_TRUE(refused->refused) << "so much could never be on the GPU";
+  EXPECT_TRUE(refused->refused()) << "so much could never be on the GPU";
   const auto given = desk.want(1, 0, 120, 120);
   ASSERT_TRUE(given);
-  EXPECT_FALSE(given->refused);
+  EXPECT_FALSE(given->refused());
   EXPECT_GE(given->commitment, 120 * kGiB);
   desk.has_managed(1, 120);
   const auto beyond = desk.want(1, 0, 181, 181);
   ASSERT_TRUE(beyond);
-  EXPECT_TRUE(beyond->refused) << "GPU and host memory together are 180";
+  EXPECT_TRUE(beyond->refused()) << "GPU and host memory together are 180";
   // What others may have is less by it.
   desk.open(2);
   desk.say(1);
@@ -558,7 +558,7 @@ TEST(Residency, ManagedMemoryMayBeMoreThanTheGpuButNotMoreThanAllThereIs) {
   EXPECT_LE(desk.commitment(2), 60u);
   const auto too_much = desk.want(2, 0, 70);
   ASSERT_TRUE(too_much);
-  EXPECT_TRUE(too_much->refused);
+  EXPECT_TRUE(too_much->refused());
 }
 
 // Its pages are on nobody's account, so they are nothing that others have to wait for; but while it runs it is given
@@ -614,10 +614,10 @@ TEST(Residency, AQuotaHoldsForManagedMemoryToo) {
   desk.say(1);
   const auto given = desk.want(1, 0, 30, 30);
   ASSERT_TRUE(given);
-  EXPECT_FALSE(given->refused);
+  EXPECT_FALSE(given->refused());
   const auto beyond = desk.want(1, 0, 31, 31);
   ASSERT_TRUE(beyond);
-  EXPECT_TRUE(beyond->refused);
+  EXPECT_TRUE(beyond->refused());
 }
 
 TEST(Residency, OnlyManagedMemoryMayBeMoreWhereNobodyIsEvicted) {
@@ -626,17 +626,17 @@ TEST(Residency, OnlyManagedMemoryMayBeMoreWhereNobodyIsEvicted) {
   desk.open_two();
   const auto given = desk.want(1, 0, 120, 120);
   ASSERT_TRUE(given);
-  EXPECT_FALSE(given->refused);
+  EXPECT_FALSE(given->refused());
   desk.has_managed(1, 120);
   desk.say(2);
   desk.want(2, 0, 60);
   desk.say(1);  // what it was given ahead is taken back
   const auto fits = desk.answer(2);
   ASSERT_TRUE(fits);
-  EXPECT_FALSE(fits->refused) << "managed memory makes way";
+  EXPECT_FALSE(fits->refused()) << "managed memory makes way";
   const auto beyond = desk.want(2, 0, 81);
   ASSERT_TRUE(beyond);
-  EXPECT_TRUE(beyond->refused);
+  EXPECT_TRUE(beyond->refused());
 }
 
 TEST(Residency, WhetherAllFitsTogether) {
@@ -658,7 +658,7 @@ TEST(Residency, WhereOnlyFreeMemoryMayBeHadNobodyIsEvicted) {
   desk.turn({{2, kHolding}, {1, kIdle}});
   const auto answer = desk.want(2, 31);
   ASSERT_TRUE(answer);
-  EXPECT_TRUE(answer->refused);
+  EXPECT_TRUE(answer->refused());
   EXPECT_GE(desk.room(1), 50u);
 }
 
@@ -693,7 +693,7 @@ TEST(Residency, WhatIsBeingRestoredTakesNothingBackFromOthers) {
   desk.want(2, 40);
   desk.say(1);
   ASSERT_TRUE(desk.answer(2));
-  ASSERT_FALSE(desk.answer(2)->refused);
+  ASSERT_FALSE(desk.answer(2)->refused());
   desk.restores(1, 5);
   EXPECT_EQ(desk.room(2), 40u);
 }
@@ -766,7 +766,7 @@ TEST(Residency, HostMemoryIsNotDealtOutAhead) {
   desk.turn({{2, kHolding}, {1, kNext}});
   const auto answer = desk.want(2, 0, 75);
   ASSERT_TRUE(answer);
-  EXPECT_FALSE(answer->refused);
+  EXPECT_FALSE(answer->refused());
   EXPECT_GE(answer->commitment, 75 * kGiB);
 }
 
@@ -790,7 +790,7 @@ TEST(Residency, WhatIsBeingGivenElsewhereIsNoReasonToRefuse) {
   desk.plan();
   const auto answer = desk.answer(2);
   ASSERT_TRUE(answer);
-  EXPECT_FALSE(answer->refused);
+  EXPECT_FALSE(answer->refused());
 }
 
 }  // namespace

@@ -73,7 +73,7 @@ TEST(SuspendedMemory, ComesBackInItsTurn) {
   desk.has(1, 0, 50);
   desk.settle();
   ASSERT_TRUE(desk.want(2, 60));
-  EXPECT_FALSE(desk.answer(2)->refused);
+  EXPECT_FALSE(desk.answer(2)->refused());
   desk.has(2, 60);
   desk.resume(1);
   desk.turn({{2, kHolding}, {1, kNext}});
@@ -104,7 +104,7 @@ TEST(SuspendedMemory, AWishWaitsUntilItIsResumed) {
   desk.has(2, 10, 10);
   desk.settle();
   ASSERT_TRUE(desk.answer(1));
-  EXPECT_FALSE(desk.answer(1)->refused);
+  EXPECT_FALSE(desk.answer(1)->refused());
 }
 
 // One that fits with the other one, and one that would not: the GPU is the other one's alone.
@@ -143,10 +143,10 @@ TEST(SuspendedMemory, LeavesInModeConcurrentToo) {
   EXPECT_EQ(desk.room(1), 0u);
   desk.has(1, 0, 50);
   desk.settle();
-  EXPECT_FALSE(desk.want(2, 70, 70) && desk.answer(2)->refused);
+  EXPECT_FALSE(desk.want(2, 70, 70) && desk.answer(2)->refused());
   desk.settle();
   ASSERT_TRUE(desk.answer(2));
-  EXPECT_FALSE(desk.answer(2)->refused);
+  EXPECT_FALSE(desk.answer(2)->refused());
   desk.has(2, 70);
   desk.resume(1);
   EXPECT_EQ(desk.mode(false), MemoryMode::Reason::kTooMuch) << "by turns until it fits";
@@ -187,7 +187,7 @@ TEST(SuspendedMemory, IsNeverRaised) {
   Suspended desk;
   desk.open_two(70);
   desk.turn({{1, kHolding}, {2, kIdle}});
-  EXPECT_FALSE(desk.want(2, 0, 40)->refused) << "its thread will take it in a moment";
+  EXPECT_FALSE(desk.want(2, 0, 40)->refused()) << "its thread will take it in a moment";
   desk.has(2, 0, 10);
   desk.suspend(2);
   desk.turn({{1, kHolding}, {2, kSuspended}});
@@ -254,7 +254,7 @@ TEST(SuspendedMemory, CountsAgainstItsQuota) {
   desk.settle();
   EXPECT_LE(desk.commitment(2), 20u);
   ASSERT_TRUE(desk.want(2, 0, 25));
-  EXPECT_TRUE(desk.answer(2)->refused);
+  EXPECT_TRUE(desk.answer(2)->refused());
 }
 
 }  // namespace
