@@ -432,6 +432,7 @@ void run_second(const Options& options, Shared& shared) {
   seat.restore();
   shared.wrong = seat.differences();
   side.meet();
+  ::pause();  // until the first one ends, which measures alone from here on
 }
 
 // Medians. Of a switch and of the copies before it the time until both sides are done counts.
@@ -494,7 +495,6 @@ int run(const Options& options) {
     if (::getppid() != parent) ::_exit(1);
     ::pthread_barrier_wait(&shared.barrier);  // the first one measures alone before
     run_second(options, shared);
-    ::pause();  // until the first one ends
     ::_exit(0);
   }
 

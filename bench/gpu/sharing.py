@@ -325,7 +325,10 @@ def in_turns(session, label, argv, turns, seconds):
             group.go()
         for group in groups:
             group.wait(seconds + START_S)
-        return [median(list(rates_by_window(group).values())) for group in groups]
+        rates = [list(rates_by_window(group).values()) for group in groups]
+    if min(map(len, rates)) < 3:
+        raise Failed("too few whole turns")
+    return [median(of) for of in rates]
 
 
 def rates_by_window(group):
@@ -344,6 +347,8 @@ def rates_by_window(group):
 def host_bound(session):
     """Matrix products that take the host longer than the GPU, natively and under gpumux. How fast such a program is
     depends on the moment and on the process by more than what is looked for: so many of them, in turns."""
+    if run(session, "import.torch", [session.python, "-c", "import torch"], seconds=START_S).code != 0:
+        return session.add(SKIP, "host-bound programs", "no PyTorch")
     argv = session.workload("matmul_rate") + MATMULS["matmuls of 1024"]
     for count, pairs_of_turns in ((1, 6), (4, 2)):
         if session.left() < 60:
@@ -351,12 +356,13 @@ def host_bound(session):
             continue
         with Daemon(session, f"host-bound-{count}", mode="concurrent") as daemon:
             rates = in_turns(session, f"host-bound-{count}", argv, [(None, count), (daemon, count)] * pairs_of_turns,
-                             8 if session.quick else 24)
+                             15 if session.quick else 24)
         native, gpumux = rates[::2], rates[1::2]
         session.add(INFO, f"host-bound programs, {count} at once, products a second", "; ".join(
             f"{name} {', '.join(f'{rate:.0f}' for rate in sorted(of))}, median {median(of):.0f}"
             for name, of in (("native", native), ("gpumux", gpumux))) +
             f"; {100 * median(gpumux) / median(native):.1f} %")
+    return None
 
 
 def run_saturating(session):

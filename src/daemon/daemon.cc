@@ -579,6 +579,7 @@ void Daemon::Impl::keep_house() {
     if (error) return;
     tenants_.housekeeping();
     host_memory_.look();
+    translator_.look_at_copies();
     settled();
     retry_locks();
     refresh_use();

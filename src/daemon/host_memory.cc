@@ -194,11 +194,7 @@ void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_v
   borrowers_[seat.tenant].domain = domain;
   requests_.push_back({seat, bytes});
   serve();
-  const std::uint64_t awaited = requests_.size() * chunk_bytes_;
-  if (awaited <= asked_back_) return;
-  if (!on_awaited_ || !on_awaited_(awaited - asked_back_)) return;
-  asked_back_ = awaited;
-  asks_ = true;
+  if (on_awaited_ && !requests_.empty()) on_awaited_();
 }
 
 // False: there is nothing that it could have now.
@@ -440,7 +436,6 @@ void HostMemory::returned(base::TenantId tenant, std::uint64_t id, bool kept) {
   Loan loan = std::move(found->second);
   borrower->second.loans.erase(found);
   lent_ -= chunk_bytes_;
-  asked_back_ -= std::min(asked_back_, chunk_bytes_);
   const HostSeat seat = loan.seat;
   const bool keeps = borrower->second.keeps;
   if (kept) loan.chunk.keepers.push_back(seat);
@@ -533,12 +528,13 @@ void HostMemory::look() {
                 {{"tenant", *silent.begin()}, {"tenants", silent.size()}, {"bytes", base::format_bytes(leaving())}});
     serve();  // nobody waits for it any longer
   }
-  if (requests_.empty() && std::exchange(asks_, false)) {
-    asked_back_ = 0;
-    static_cast<void>(on_awaited_(0));
-  }
   if (has_too_much()) drop_one();
   tell_all(1);
+}
+
+bool HostMemory::awaits(base::TenantId tenant) const {
+  return std::any_of(requests_.begin(), requests_.end(),
+                     [tenant](const Request& request) { return request.seat.tenant == tenant; });
 }
 
 std::uint64_t HostMemory::lent_to(base::TenantId tenant) const {

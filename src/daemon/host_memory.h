@@ -97,10 +97,8 @@ class HostMemory {
   void on_lent(OnLent callback) { on_lent_ = std::move(callback); }
   void on_forget(OnForget callback) { on_forget_ = std::move(callback); }
   void on_short(OnShort callback) { on_short_ = std::move(callback); }
-  // So many bytes more are waited for than have been asked for and have not come: whoever could do without some gives
-  // them back, once. 0: none any longer, which takes back what has been asked for. False: there is nobody to be asked.
-  // Must not call back.
-  using OnAwaited = std::function<bool(std::uint64_t bytes)>;
+  // Somebody waits who did not before. Must not call back.
+  using OnAwaited = std::function<void()>;
   void on_awaited(OnAwaited callback) { on_awaited_ = std::move(callback); }
 
   // About so many bytes of evicted data there may be in all, and of copies of data that has come back.
@@ -119,6 +117,9 @@ class HostMemory {
   // The seat uses so much host memory. `is_back`: it has come back, and it is all an earlier daemon's; later on at most
   // the least that it has said since then is. (Who lies takes no more from others than he could borrow.)
   void uses(const HostSeat& seat, std::uint64_t bytes, bool is_back);
+  // So many bytes are waited for, until they have been made or come back; and whether this tenant waits.
+  std::uint64_t awaited() const { return requests_.size() * chunk_bytes_; }
+  bool awaits(base::TenantId tenant) const;
   // It has been told to let go of something, and has not answered.
   bool is_forgetting(base::TenantId tenant) const;
   void gone(base::TenantId tenant);
@@ -214,10 +215,8 @@ class HostMemory {
   std::uint64_t earlier_ = 0;
   std::uint64_t loans_ = 0;
   std::uint64_t loans_kept_ = 0;
-  std::size_t making_ = 0;        // also what is being closed: the memory is not there before
-  bool failing_ = false;          // the machine has no memory left: not tried again before something comes back
-  std::uint64_t asked_back_ = 0;  // by on_awaited, less what has come from whomever
-  bool asks_ = false;             // that has not been taken back
+  std::size_t making_ = 0;  // also what is being closed: the memory is not there before
+  bool failing_ = false;    // the machine has no memory left: not tried again before something comes back
   bool short_ = false;
   std::uint64_t short_at_ = 0;                        // what the demand was then
   std::vector<os::FileDescriptor> ready_;             // nobody has had them

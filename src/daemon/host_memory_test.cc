@@ -49,10 +49,7 @@ class HostMemoryTest : public testing::Test {
       told.push_back({seat, {ids.begin(), ids.end()}});
     });
     memory.on_short([this](bool is_short) { shorts.push_back(is_short); });
-    memory.on_awaited([this](std::uint64_t bytes) {
-      awaited.push_back(bytes);
-      return true;
-    });
+    memory.on_awaited([this] { ++waits; });
     memory.set_demand(kBudget);
   }
   ~HostMemoryTest() override { pool.join(); }
@@ -97,7 +94,7 @@ class HostMemoryTest : public testing::Test {
   std::vector<Got> got;
   std::vector<Told> told;
   std::vector<bool> shorts;
-  std::vector<std::uint64_t> awaited;
+  std::size_t waits = 0;
 };
 
 TEST_F(HostMemoryTest, OnlyWhoIsOpenToThemSeesWhatOthersHaveLeft) {
@@ -169,37 +166,34 @@ TEST_F(HostMemoryTest, WhereItIsShortEverybodyHearsOfIt) {
   EXPECT_EQ(memory.lent(), 0u);
 }
 
-// One program comes back while another one goes, and there is no host memory but what the first one has its copies in.
-TEST_F(HostMemoryTest, WhileSomebodyWaitsOthersHearHowMuchOfTheirCopiesIsWanted) {
+// One program comes back while another one goes: what the first one keeps copies in is reckoned with, and what is
+// waited for is said.
+TEST_F(HostMemoryTest, CopiesAreReckonedWithAndWhatIsWaitedForIsSaid) {
   memory.set_demand(0);
   rest();
   const std::uint64_t evicted = 4 * memory.chunk_bytes();
   const std::uint64_t copies = 8 * memory.chunk_bytes();
   memory.set_demand(evicted, copies);
   rest();
-  EXPECT_GE(memory.ready(), evicted + copies) << "copies are reckoned with";
+  EXPECT_GE(memory.ready(), evicted + copies);
   const std::uint64_t first = ask(1, "one").loan.id;
-  memory.look();
-  EXPECT_TRUE(awaited.empty()) << "nobody has waited";
+  EXPECT_EQ(waits, 0u);
   memory.set_demand(0);
   rest();
   memory.set_demand(evicted, copies);
   // Each of them would have to be made first.
   memory.wanted({{1}, 0}, 1, "one");
-  memory.wanted({{1}, 0}, 1, "one");
-  EXPECT_EQ(awaited, std::vector(2, memory.chunk_bytes()));
-  memory.look();
-  EXPECT_EQ(awaited.size(), 2u) << "they still wait";
-  memory.returned({1}, first, true);  // which one of them gets
-  memory.wanted({{1}, 0}, 1, "one");
-  EXPECT_EQ(awaited.size(), 3u) << "what has come does not count any more";
-  memory.wanted({{2}, 0}, 0, "one");  // turned away
-  EXPECT_EQ(awaited.size(), 3u);
+  memory.wanted({{2}, 0}, 1, "one");
+  EXPECT_EQ(waits, 2u);
+  EXPECT_EQ(memory.awaited(), 2 * memory.chunk_bytes());
+  EXPECT_TRUE(memory.awaits({1}));
+  EXPECT_FALSE(memory.awaits({3}));
+  memory.returned({1}, first, true);  // which the first one of them gets
+  EXPECT_EQ(memory.awaited(), memory.chunk_bytes());
+  EXPECT_FALSE(memory.awaits({1}));
   rest();
-  memory.look();
-  memory.look();
-  ASSERT_EQ(awaited.size(), 4u) << "and once it is taken back";
-  EXPECT_EQ(awaited.back(), 0u);
+  EXPECT_EQ(memory.awaited(), 0u);
+  EXPECT_EQ(waits, 2u);
   EXPECT_FALSE(memory.is_short());
   EXPECT_GE(memory.ready() + memory.lent(), evicted + copies) << "so that next time there is enough";
 }

@@ -5,6 +5,7 @@
 // Owned by the loop's thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -71,7 +72,8 @@ class Session {
   base::Standing first_standing;  // what it asked for, as it was allowed
   bool ends_own_turns = false;
   std::string trust_domain;      // trust_domain.h; set before the first message
-  std::uint32_t host_asked = 0;  // so often for host memory that others wait for, since it has given some back
+  std::uint64_t host_asked = 0;  // bytes that others wait for, and that it has not given
+  std::uint32_t host_looks = 0;  // since it was asked and has given none
 
   template <class Message>
   bool send(const Message& message, int fd = -1) {
@@ -90,6 +92,11 @@ class Session {
     for (std::uint32_t i = 0; i < slots_.size(); ++i) {
       if (slots_[i]) function(i, *slots_[i]);
     }
+  }
+
+  // A lease of any of its seats.
+  bool holds() const {
+    return std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot && slot->granted; });
   }
 
   // Set once, when it is decided that the session ends; nothing is sent any more. The reason is a literal.

@@ -29,6 +29,9 @@ std::string printable(std::string_view text) {
   return clean;
 }
 
+// Who has been asked for host memory, and has given none by then, is not asked again with this lease.
+constexpr std::uint32_t kMostInVain = 2;
+
 LogLevel level_of(wire::Severity severity) {
   switch (severity) {
     case wire::Severity::kDebug: return LogLevel::kDebug;
@@ -61,7 +64,7 @@ void Translator::set_host_memory(HostMemory* host) {
   host_->on_lent([this](const HostLoan& loan, int fd) { send_loan(loan, fd); });
   host_->on_forget([this](const HostSeat& seat, std::span<const std::uint64_t> ids) { send_forget(seat, ids); });
   host_->on_short([this](bool) { spare_host(); });
-  host_->on_awaited([this](std::uint64_t bytes) { return ask_for_copies(bytes); });
+  host_->on_awaited([this] { ask_for_copies(); });
 }
 
 Session* Translator::find(base::TenantId tenant) const {
@@ -266,6 +269,7 @@ void Translator::closed_by_tenant(Session& session, std::uint32_t number, base::
   if (!slot.granted || slot.epoch != epoch) return;
   slot.granted = false;
   session.page.revoke(number);
+  lease_changed(session);
 }
 
 base::Status Translator::on(Session& session, const wire::GateClosed& closed) {
@@ -462,7 +466,8 @@ base::Status Translator::on(Session& session, const wire::HostWanted& wanted) {
 }
 
 base::Status Translator::on(Session& session, const wire::HostReturned& returned) {
-  session.host_asked = std::min(session.host_asked, 1u);  // that it has been asked still has to be taken back
+  if (host_ != nullptr) session.host_asked -= std::min(session.host_asked, host_->chunk_bytes());
+  session.host_looks = 0;
   const bool kept = returned.kept != 0 && session.protocol >= wire::kKeptHostProtocol;
   if (host_ != nullptr) host_->returned(session.id, returned.id, kept);
   return {};
@@ -535,27 +540,45 @@ void Translator::spare_host() {
   }
 }
 
-// Who holds a lease comes back, or has just done so. If it gives nothing it is not asked for ever: it may be stopped.
-bool Translator::ask_for_copies(std::uint64_t bytes) {
-  constexpr std::uint32_t kMostInVain = 8;
-  bool any = false;
-  for (const auto& [id, session] : sessions_) {
-    bool holds = false;
-    session->for_each_slot([&](std::uint32_t, const Slot& slot) { holds = holds || slot.granted; });
-    const bool is_asked =
-        bytes == 0 ? session->host_asked != 0 : holds && session->host_asked < kMostInVain && host_->lent_to(id) != 0;
-    if (!is_asked || session->is_suspended) continue;
-    session->host_asked = bytes == 0 ? 0 : session->host_asked + 1;
-    tell_spare(*session, bytes);
-    any = true;
-  }
-  return any;
-}
-
 void Translator::tell_spare(Session& session, std::uint64_t awaited) {
   if (session.protocol < wire::kMemoryProtocol) return;
   const bool keeps_none = session.is_suspended || (host_ != nullptr && host_->is_short());
+  session.host_asked = awaited == 0 ? 0 : session.host_asked + awaited;
   send(session, wire::HostSpare{.bytes = keeps_none ? 0 : ~std::uint64_t{0}, .awaited = awaited});
+}
+
+// Whoever holds a lease has copies, or has them in a moment; but who waits for host memory by itself is about to leave.
+// Nobody is asked twice for the same, or again if it has given nothing: it may be stopped.
+void Translator::ask_for_copies() {
+  std::uint64_t missing = host_->awaited();
+  for (const auto& [id, session] : sessions_) missing -= std::min(missing, session->host_asked);
+  for (const auto& [id, session] : sessions_) {
+    if (missing == 0) return;
+    if (!session->holds() || session->is_suspended || session->host_looks >= kMostInVain || host_->awaits(id)) continue;
+    const std::uint64_t lent = host_->lent_to(id);
+    const std::uint64_t bytes = std::min(missing, lent - std::min(lent, session->host_asked));
+    if (bytes == 0) continue;
+    tell_spare(*session, bytes);
+    missing -= bytes;
+  }
+}
+
+void Translator::look_at_copies() {
+  if (host_ == nullptr) return;
+  for (const auto& [id, session] : sessions_) {
+    if (session->host_asked == 0) continue;
+    if (host_->awaited() != 0 && ++session->host_looks < kMostInVain) continue;
+    tell_spare(*session);
+  }
+  if (host_->awaited() != 0) ask_for_copies();
+}
+
+// What has been granted may have copies; what has been revoked is to keep what it needs for leaving.
+void Translator::lease_changed(Session& session) {
+  if (host_ == nullptr) return;
+  session.host_looks = 0;
+  if (!session.holds() && session.host_asked != 0) tell_spare(session);
+  if (session.holds() && host_->awaited() != 0) ask_for_copies();
 }
 
 // ---- runs ---------------------------------------------------------------------------------------
@@ -666,6 +689,7 @@ void Translator::carry_out(const sched::Command& command) {
             slot.exclusive = c.kind == sched::LeaseKind::kExclusive;
             session->page.grant(*number, c.epoch, slot.exclusive, c.contended);
             if (hand_over_) hand_over_(false);
+            lease_changed(*session);
             // The grant itself wakes only those who want to submit; who watches for idleness learns of it here.
             if (c.contended) send_contention(*session, *number, true, c.idle_hold);
           } else if constexpr (std::is_same_v<Command, sched::Revoke>) {
@@ -673,6 +697,7 @@ void Translator::carry_out(const sched::Command& command) {
             slot.epoch = c.epoch;
             session->page.revoke(*number);
             send(*session, wire::Revoke{.slot = *number, .epoch = c.epoch.value});
+            lease_changed(*session);
           } else if constexpr (std::is_same_v<Command, sched::Reopen>) {
             // The message names the revocation that is taken back; the lease goes on under a new epoch, which the page
             // has.

@@ -64,6 +64,9 @@ class Translator {
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
 
+  // About once a second: whoever has been asked for host memory that others wait for, and gives none, is asked no more.
+  void look_at_copies();
+
   // Called when a tenant has said Hello, has opened or closed a seat, or has been parked or resumed with its run.
   void on_tenant_changed(std::function<void(const Session&)> callback) { changed_ = std::move(callback); }
 
@@ -154,7 +157,8 @@ class Translator {
   void send_loan(const HostLoan& loan, int fd);
   void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
   void spare_host();
-  bool ask_for_copies(std::uint64_t bytes);
+  void ask_for_copies();
+  void lease_changed(Session& session);
   void tell_spare(Session& session, std::uint64_t awaited = 0);
   sched::Quota quota_of(const Session& session, const wire::Hello& hello);
   void tell_standing(const Session& session, const Slot& slot);

@@ -4,6 +4,7 @@
 // steps and gaps in virtual time, with what a change of hands takes on a real machine; how busy the GPU is.
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <functional>
 #include <random>
 #include <vector>

@@ -173,6 +173,16 @@ std::uint64_t HostLender::unused_bytes() const {
   return bytes;
 }
 
+bool HostLender::is_whole(const Lent& lent) {
+  return !lent.kept && lent.free.size() == (lent.bytes + pager::kHostChunkBytes - 1) / pager::kHostChunkBytes;
+}
+
+std::uint64_t HostLender::whole_unused_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Lent& lent : lent_) bytes += is_whole(lent) ? lent.bytes : 0;
+  return bytes;
+}
+
 std::optional<pager::HostChunk> HostLender::lend(std::uint64_t bytes) {
   map_arrived();
   // The fullest first, so that the emptiest become free as a whole.
@@ -201,8 +211,7 @@ std::uint64_t HostLender::give_up(std::uint64_t bytes) {
   std::uint64_t given = 0;
   for (std::size_t i = lent_.size(); i-- > 0 && given < bytes;) {
     Lent& lent = lent_[i];
-    const std::uint64_t pieces = (lent.bytes + pager::kHostChunkBytes - 1) / pager::kHostChunkBytes;
-    if (lent.kept || lent.free.size() != pieces) continue;
+    if (!is_whole(lent)) continue;
     given += lent.bytes;
     const std::uint64_t id = lent.id;
     const bool orphan = lent.orphan;

@@ -73,6 +73,8 @@ class HostLender final : public pager::HostMemory {
 
   // So many bytes are at hand and not with the pager.
   std::uint64_t unused_bytes() const;
+  // Of those, what can go back to the daemon: chunks of which nothing is used.
+  std::uint64_t whole_unused_bytes() const;
 
  private:
   struct Lent {
@@ -83,6 +85,7 @@ class HostLender final : public pager::HostMemory {
     std::uint64_t bytes = 0;
     std::vector<std::byte*> free;  // pieces
   };
+  static bool is_whole(const Lent& lent);
   struct Arrived {
     wire::HostLent message;
     os::FileDescriptor memory;

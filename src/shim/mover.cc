@@ -465,21 +465,32 @@ std::optional<base::Duration> Mover::return_host_memory(SeatMemory& memory, Movi
     const std::uint64_t unused = memory.lender.unused_bytes();
     if (unused > kHostWindow) memory.lender.give_up(unused - kHostWindow);
   }
+  give_awaited(memory);
   const std::uint64_t keep = spare_host_.load(std::memory_order_relaxed);
-  std::uint64_t awaited = awaited_host_.load(std::memory_order_relaxed);
-  if (keep == UINT64_MAX && awaited == 0) return next;
+  if (keep == UINT64_MAX) return next;
   const std::uint64_t unused = memory.lender.unused_bytes();
   const std::uint64_t spare = unused + memory.pager.host_spare_bytes();
-  const std::uint64_t give = std::max(spare > keep ? spare - keep : 0, std::min(spare, awaited));
-  if (give == 0) return next;
-  if (give > unused) memory.pager.shrink_host(give - unused);
-  const std::uint64_t given = memory.lender.give_up(give);
+  if (spare <= keep) return next;
+  if (spare - keep > unused) memory.pager.shrink_host(spare - keep - unused);
+  memory.lender.give_up(spare - keep);
+  return next;
+}
+
+// What others wait for, as far as this seat has it now. More of it comes back as it is restored, and then it is looked
+// at again.
+void Mover::give_awaited(SeatMemory& memory) {
+  std::uint64_t awaited = awaited_host_.load(std::memory_order_relaxed);
+  if (awaited == 0) return;
+  // Copies lie scattered over chunks, which go back as a whole.
+  for (std::uint64_t whole = memory.lender.whole_unused_bytes(); whole < awaited;
+       whole = memory.lender.whole_unused_bytes()) {
+    if (memory.pager.shrink_host(awaited - whole) == 0) break;
+  }
+  const std::uint64_t given = memory.lender.give_up(awaited);
   // Unless it has been taken back meanwhile, which is then true of all of it.
   while (awaited != 0 && !awaited_host_.compare_exchange_weak(awaited, awaited > given ? awaited - given : 0,
                                                               std::memory_order_relaxed)) {
   }
-  // What lies scattered is given up as a whole when enough of it has been dropped.
-  return awaited > given ? std::min(next.value_or(kRetry), kRetry) : next;
 }
 
 // Unregistering takes the driver's locks, and milliseconds: not while the next turn waits for what is being moved. What

@@ -133,6 +133,7 @@ class Mover {
   static void release_claim(SeatMemory& memory, Moving& moving);
   std::optional<base::Duration> forget_host(SeatMemory& memory, const Moving& moving, base::TimePoint time);
   bool may_evict(std::uint64_t group) const;
+  void give_awaited(SeatMemory& memory);
   bool is_quiet(std::uint64_t group);
   bool is_broken(SeatMemory& memory, cuda::CUresult error) const;
 

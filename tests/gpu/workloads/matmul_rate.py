@@ -43,7 +43,7 @@ def main():
             done += 1
         worked.append([window, done * arguments.sync_every / (time.monotonic() - since)])
         steps += done
-    per_s = sum(rate for _, rate in worked) / len(worked)
+    per_s = sum(rate for _, rate in worked) / max(1, len(worked))
     common.result(per_s=per_s, steps=steps, windows=worked, steady_s=time.monotonic() - begin)
 
 
