@@ -60,8 +60,8 @@ class Mover {
   void pause(std::uint32_t slot);
   void resume(std::uint32_t slot);
 
-  // Each seat may keep so much host memory that it could do without; and all of them together give back so much more
-  // of it that others wait for, once (until the next call, which says how much is added to that; 0: nobody waits).
+  // Each seat may keep so much host memory that it could do without. `awaited`: so much more of it, of all seats
+  // together, goes back once, for others wait for it; calls add up, and 0 takes back what has not gone yet.
   void spare_host(std::uint64_t bytes, std::uint64_t awaited);
   // The process is about to end, and has given up its leases: returns when what others want of its memory has moved,
   // and its unused host memory is unregistered and unmapped; or after `at_most`. Not from the mover's thread.

@@ -463,8 +463,8 @@ struct HostForget {
 };
 
 // From now on each seat may keep so much host memory that holds nothing or clean copies, and gives back the rest as
-// soon as it has it. Before the first one: any amount. And so much more of it is `awaited` by somebody: once, and until
-// a message says that none is.
+// soon as it has it. Before the first one: any amount. And so much of it goes back once, for it is `awaited` by
+// somebody; messages add up, and one with 0 takes back what has not gone yet.
 struct HostSpare {
   static constexpr Type kType = Type::kHostSpare;
   static constexpr std::size_t kMinimumBytes = 8;
