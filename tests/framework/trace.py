@@ -21,7 +21,8 @@ class Lease:
     drained: int = None
     ended_by: str = ""
     silent: bool = False    # its agent did not answer in time (stopped, or starved): others did not wait for it
-    draining: bool = False  # when it was claimed from a daemon that had just started
+    claimed: bool = False   # from a daemon that had just started, which its predecessor had granted
+    draining: bool = False  # when it was claimed
     revokes: list = field(default_factory=list)
     reopens: list = field(default_factory=list)
 
@@ -64,7 +65,7 @@ class Trace:
             key = (event.get("tenant"), event.get("gpu"))
             if name in ("grant", "claim") and event.get("epoch"):
                 lease = Lease(event.get("pid"), event.get("tenant"), event.get("gpu"), event.get("epoch"),
-                              event.get("lease") != "shared", event["time_ns"],
+                              event.get("lease") != "shared", event["time_ns"], claimed=name == "claim",
                               draining=event.get("detail") == "draining")
                 if lease.draining:
                     lease.closed = lease.granted
@@ -108,8 +109,8 @@ class Trace:
                     if other.pid == lease.pid or not (other.exclusive or lease.exclusive) or other.silent:
                         continue
                     # A tenant whose gate is closed calls itself draining when it comes back, until it has looked; the
-                    # holder may have come back before it.
-                    if lease.draining:
+                    # holder may come back before it or after it.
+                    if lease.draining or (other.draining and lease.claimed):
                         continue
                     if end is None or end > lease.granted:
                         problems.append(f"GPU {gpu}: {lease} was granted while {other}")

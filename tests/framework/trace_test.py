@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What the end-to-end tests take for two holders at once, and what not: written traces, judged."""
+
+import json
+import os
+import pathlib
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from framework.trace import Trace  # noqa: E402
+
+A = {"tenant": 1, "pid": 11, "gpu": 0, "epoch": 7, "lease": "exclusive"}
+B = {"tenant": 2, "pid": 22, "gpu": 0, "epoch": 8, "lease": "exclusive"}
+
+
+class Judged(unittest.TestCase):
+
+    def judge(self, *events):
+        """The problems of a trace of (event, of whom, more), in this order, 1 ns apart."""
+        lines = [{"sequence": i, "time_ns": i, "event": event, **who, **dict(more)}
+                 for i, (event, who, *more) in enumerate(events)]
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "trace")
+            pathlib.Path(path).write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+            return Trace(path).check_exclusive(overlap=False)
+
+    def test_turns_are_fine(self):
+        self.assertEqual(self.judge(("grant", A), ("gate_closed", A), ("drained", A), ("grant", B)), [])
+
+    def test_a_grant_beside_a_holder_is_a_problem(self):
+        self.assertEqual(len(self.judge(("grant", A), ("grant", B), ("drained", A))), 1)
+
+    def test_a_grant_beside_a_drain_is_a_problem(self):
+        self.assertEqual(len(self.judge(("grant", A), ("gate_closed", A), ("grant", B), ("drained", A))), 1)
+
+    def test_who_comes_back_draining_may_come_before_the_holder_or_after(self):
+        drains, holds = ("claim", A, ("detail", "draining")), ("claim", B, ("detail", "holding"))
+        self.assertEqual(self.judge(drains, holds, ("drained", A)), [])
+        self.assertEqual(self.judge(holds, drains, ("drained", A)), [])
+
+    def test_two_who_come_back_holding_are_a_problem(self):
+        self.assertEqual(len(self.judge(("claim", A, ("detail", "holding")), ("claim", B, ("detail", "holding")))), 1)
+
+    def test_a_grant_beside_who_came_back_draining_is_a_problem(self):
+        self.assertEqual(len(self.judge(("claim", A, ("detail", "draining")), ("grant", B), ("drained", A))), 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
