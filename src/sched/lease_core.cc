@@ -255,7 +255,10 @@ void LeaseCore::State::release(Seat& seat) {
   if (seat.resting) return;
   Unit& unit = *seat.unit;
   begin_gap(unit, *seat.gpu);
-  // Had it found work again it would have said once more that it idles. And it goes on idling while its gang holds.
+  // It has kept its lease for its hold. What it said may be older: of one that finds work again and again not each time
+  // is told. And it goes on idling while its gang holds.
+  if (seat.idling_since != TimePoint::max())
+    seat.idling_since = std::max(seat.idling_since, now - idle_hold_of(unit, *seat.gpu));
   settle_idle(seat);
   seat.stuck_since = TimePoint::max();
   seat.idling_since = now;

@@ -436,6 +436,7 @@ TEST(Settings, OfAPolicyReorderThoseWhoWait) {
 TEST(Statistics, OfASeat) {
   GpuSettings settings;
   settings.quantum = 10ms;
+  settings.idle_hold = 2ms;
   Script script(1, settings);
   const SeatId a = seat(1, 0), b = seat(2, 0);
   script.tenant(1, {0});
@@ -466,6 +467,21 @@ TEST(Statistics, OfASeat) {
   script.wait(7ms);
   script.drained(a);
   EXPECT_GE(script.view(b).wait_p99, 5ms);
+}
+
+// Who says that it idles and goes on does not say each time that it does, and has not idled since.
+TEST(Statistics, ASeatThatWorkedOnHasIdledForItsHold) {
+  GpuSettings settings;
+  settings.idle_hold = 2ms;
+  Script script(1, settings);
+  const SeatId a = seat(1, 0);
+  script.tenant(1, {0});
+  script.request(a);
+  script.wait(1ms);
+  script.tell(Idling{a, script.epoch(a)});
+  script.wait(20ms);
+  script.drained(a);
+  EXPECT_EQ(script.view(a).idle, 2ms);
 }
 
 // A member of a gang that has drained while the others go on does not use its GPU.
