@@ -222,8 +222,9 @@ MATMULS = {"matmuls of 8192": ["--side", "8192", "--sync-every", "2"],
 GAIN_LIMIT = 0.98
 SATURATING_S = 6
 # `auto` has chosen some 4 s after the last program has come; of eight, whose windows have four rounds of all their
-# turns, after 10.
+# turns, after 10; where the ways differ by a few percent it looks for longer.
 SETTLED_S = {2: 9, 4: 9, 8: 14}
+SETTLED_MATMULS_S = {2: 20, 4: 40}
 VARIES = 0.01  # from run to run
 
 
@@ -244,18 +245,19 @@ def saturated(session, label, argv, count, daemon=None, lead=1, seconds=SATURATI
     return sum(result["per_s"] for result in results), why
 
 
-def saturating_kind(session, kind, argv, counts, start_s):
-    """Against one program alone: under the driver's own time slicing, in mode auto, and by turns."""
+def saturating_kind(session, kind, argv, settled_s, start_s):
+    """Against one program alone: under the driver's own time slicing, in mode auto, and by turns. `settled_s`: of each
+    number of programs, after how many seconds `auto` has chosen."""
     name = kind.replace(" ", "-")
     alone_per_s, _ = saturated(session, f"saturating-{name}-alone", argv, 1)
-    for count in counts:
-        if session.left() < 3 * (SATURATING_S + start_s) + SETTLED_S[count]:
+    for count, settled in settled_s.items():
+        if session.left() < 3 * (SATURATING_S + start_s) + settled:
             session.add(SKIP, f"{count} saturating programs, {kind}", "out of time")
             continue
         label = f"saturating-{name}-{count}"
         kept = {"native": saturated(session, label + "-native", argv, count)[0] / alone_per_s}
         with Daemon(session, label + "-auto", mode="auto") as daemon:
-            per_s, why = saturated(session, label + "-auto", argv, count, daemon, SETTLED_S[count])
+            per_s, why = saturated(session, label + "-auto", argv, count, daemon, settled)
         kept["auto"] = per_s / alone_per_s
         with Daemon(session, label + "-serial", mode="serial") as daemon:
             kept["serial"] = saturated(session, label + "-serial", argv, count, daemon)[0] / alone_per_s
@@ -288,7 +290,8 @@ def turn_lengths(session):
 def saturating_kernels(session, counts=(2, 4)):
     """Programs that always have kernels to launch: what they get done together."""
     for kind, options in KERNELS.items():
-        saturating_kind(session, kind + " kernels", [session.program("gpumux_gpu_worker")] + options, counts, 3)
+        saturating_kind(session, kind + " kernels", [session.program("gpumux_gpu_worker")] + options,
+                        {count: SETTLED_S[count] for count in counts}, 3)
 
 
 def saturating_eights(session):
@@ -301,7 +304,7 @@ def saturating_matmuls(session):
     if run(session, "import.torch", [session.python, "-c", "import torch"], seconds=START_S).code != 0:
         return session.add(SKIP, "saturating matmuls", "no PyTorch")
     for kind, options in MATMULS.items():
-        saturating_kind(session, kind, session.workload("matmul_rate") + options, (2, 4), 15)
+        saturating_kind(session, kind, session.workload("matmul_rate") + options, SETTLED_MATMULS_S, 15)
     return None
 
 

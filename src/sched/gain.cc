@@ -26,6 +26,8 @@ constexpr std::uint64_t kCountToTell = 16;
 constexpr std::uint64_t kClearAboveNoise = 3;
 // Findings in a row that it takes, of one that is better by so much.
 constexpr std::uint32_t often_enough(std::uint64_t by) { return by >= kVastlyBetter ? 1 : by >= kFarBetter ? 2 : 3; }
+// How often what is better by so much has proved itself before it is chosen, as it were: it is doubted that much later.
+constexpr std::uint32_t doublings_of(std::uint64_t by) { return by >= kVastlyBetter ? 2 : by >= kFarBetter ? 1 : 0; }
 
 std::string percent(std::uint64_t thousandths) {
   return std::to_string(thousandths / 10) + (thousandths < 2000 ? "." + std::to_string(thousandths % 10) : "") + " %";
@@ -306,7 +308,8 @@ void Gain::compare(TimePoint now) {
   }
   const bool tried_turns = way_ == Way::kAtOnce;
   Finding finding{.at = now, .why = {}};
-  finding.noise = unsteady.speed > 1000 ? unsteady.speed - 1000 : 1000 - unsteady.speed;
+  const auto apart = [](std::uint64_t one, std::uint64_t other) { return one > other ? one - other : other - one; };
+  finding.noise = apart(unsteady.speed, 1000);
   finding.by_turns = tried_turns ? found.speed : 1'000'000 / std::max<std::uint64_t>(found.speed, 1);
   for (const auto& [seat, speed] : tried_turns ? trial_ : this_way) {
     finding.has_pauses = finding.has_pauses || (speed.count > 0 && speed.wants_always < kWantsAlways);
@@ -317,15 +320,17 @@ void Gain::compare(TimePoint now) {
   // and noise is no reason to stay: where pauses fall in with turns or do not, there is always some.
   const std::uint64_t least = tried_turns ? 1000 + margin + finding.noise : 1'000'000 / (1000 + margin / 2);
   known_ = std::move(this_way);
-  const std::uint64_t difference = found.speed > 1000 ? found.speed - 1000 : 1000 - found.speed;
-  const bool is_unclear =
-      finding.noise > margin && difference < kClearAboveNoise * finding.noise && window_ < kLongestTrialWindow;
+  const bool is_noisy = finding.noise > margin && apart(found.speed, 1000) < kClearAboveNoise * finding.noise;
+  const bool is_unclear = (is_noisy || apart(found.speed, least) < kNearlyDecided) && window_ < kLongestTrialWindow;
+  const std::uint32_t evidence = 1u << lengthened_;
   if (is_unclear) lengthened_ = std::min(lengthened_ + 1, kMostTrialDoublings);
   is_new_ = is_unclear;
-  conclude(now, finding, found.speed, least);
+  conclude(now, finding, found.speed, least, evidence);
 }
 
-void Gain::conclude(TimePoint now, const Finding& finding, std::uint64_t speed, std::uint64_t least) {
+// `evidence`: as much as so many trials in the shortest windows.
+void Gain::conclude(TimePoint now, const Finding& finding, std::uint64_t speed, std::uint64_t least,
+                    std::uint32_t evidence) {
   finding_ = finding;
   finding_->why = "by turns its programs had " + percent(finding.by_turns) + " of the speed that they have at once";
   if (finding.has_pauses) finding_->why += ", and some have pauses";
@@ -337,11 +342,13 @@ void Gain::conclude(TimePoint now, const Finding& finding, std::uint64_t speed, 
     return rest(now, is_new_ ? kAgainRest : kLookEvery);
   }
   doublings_ = 0;
-  if (++better_ < often_enough(speed - least)) {
+  better_ += evidence;
+  if (better_ < often_enough(speed - least)) {
     finding_->why += ": that is tried again before anything changes";
     return rest(now, kAgainRest);
   }
   better_ = 0;
+  doublings_ = doublings_of(speed - least);
   way_ = other();
   known_ = trial_;
   finding_->why += in_words(way_);

@@ -20,13 +20,14 @@
 //
 // What is chosen. At once, unless turns are clearly better: by kClearlyBetter, and by kClearlyBetterWithPauses where
 // some program does not want the GPU all the time, for turns make it wait while others have theirs. A change needs the
-// same finding up to three times in a row, a change to turns beyond the noise; a load that was too noisy is looked at
-// for longer.
+// same finding up to three times in a row, or of windows as long as these together, a change to turns beyond the noise;
+// a load that was too noisy, or as good as decided nothing, is looked at for longer.
 //
 // What trials cost. One that goes badly ends at half its time. All together they take a fiftieth of the time at most,
 // however often the load changes: a budget, of which a little is saved up, so that a new load is found out about within
-// seconds. Where a trial finds nothing new the next one comes later, up to eight times; two looks at what programs get
-// done, which cost them nothing, tell whether the load is another one. Programs that are long in draining, with seconds
+// seconds. Where a trial finds nothing new the next one comes later, up to eight times, and soonest where what was
+// chosen is little better; two looks at what programs get done, which cost them nothing, tell whether the load is
+// another one. Programs that are long in draining, with seconds
 // of work queued or kernels of half a second, are not tried: while one of them drained the others would wait.
 //
 // Pure: told what seats have submitted, and the time. One for each GPU. No floating point, no order but that of seats.
@@ -82,6 +83,8 @@ inline constexpr std::uint64_t kWantsAlways = 750;
 // Better by so much more than that: found once, or twice, is enough, otherwise three times.
 inline constexpr std::uint64_t kVastlyBetter = 500;
 inline constexpr std::uint64_t kFarBetter = 100;
+// So near to where the choice lies, in thousandths, chance may have decided: bursts of submissions that windows cut.
+inline constexpr std::uint64_t kNearlyDecided = 40;
 // In the first half of a trial: no better than this, in thousandths, and the other half says nothing more.
 inline constexpr std::uint64_t kClearlyWorse = 800;
 // A seat that is so many thousandths faster or slower than when last compared is a different load.
@@ -154,7 +157,8 @@ class Gain {
   void put_off(TimePoint now);
   void give_up(TimePoint now, std::string why);
   void compare(TimePoint now);
-  void conclude(TimePoint now, const Finding& finding, std::uint64_t speed, std::uint64_t least);
+  void conclude(TimePoint now, const Finding& finding, std::uint64_t speed, std::uint64_t least,
+                std::uint32_t evidence);
   Speeds speeds_of_window() const;
   static Comparison compare(const Speeds& speeds, const Speeds& reference);
   bool is_another_load(const Speeds& speeds) const;
@@ -183,7 +187,7 @@ class Gain {
   TimePoint trial_at_{};
   TimePoint change_since_{};
   std::uint32_t doublings_ = 0;
-  std::uint32_t better_ = 0;  // so many trials in a row have found the other way clearly better
+  std::uint32_t better_ = 0;  // so many trials in a row, in the shortest windows, found the other way clearly better
   bool is_new_ = true;        // the load: no trial has come to an end
   Duration trial_took_{};     // the last one of the other way
   Duration credit_ = kMostTrialCredit;
