@@ -224,7 +224,7 @@ SATURATING_S = 6
 # `auto` has chosen some 4 s after the last program has come; of eight, whose windows have four rounds of all their
 # turns, after 10; where the ways differ by a few percent it looks for longer.
 SETTLED_S = {2: 9, 4: 9, 8: 14}
-SETTLED_MATMULS_S = {2: 20, 4: 40}
+SETTLED_MATMULS_S = {2: 40, 4: 40}
 VARIES = 0.01  # from run to run
 
 

@@ -22,6 +22,10 @@ inline bool is_over(JobState state) { return state >= JobState::kDone; }
 // Copies that are under way at once. Two keep the bus busy while one is unmapped; four forgive a late step.
 inline constexpr std::uint32_t kCopiesInFlight = 4;
 
+// Chunks that a restoration has made and not yet filled, for memory that another process has just freed is still being
+// scrubbed when it is made, by the engine that copies in (experiment 004).
+inline constexpr std::uint32_t kRestoredInFlight = 8;
+
 // Chunks that one step unmaps or maps at most, before the caller may look whether to go on: about 1 ms.
 inline constexpr std::uint32_t kChunksPerStep = 8;
 

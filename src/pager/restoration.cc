@@ -63,7 +63,7 @@ JobState Restoration::step() {
     if (nothing_evicted()) return over(JobState::kDone);
   }
   if (starved_ && window_.empty()) return JobState::kStarved;
-  if (!starved_ && window_.size() < kCopiesInFlight && attached_ != 0) return JobState::kRunning;
+  if (!starved_ && window_.size() < kRestoredInFlight && attached_ != 0) return JobState::kRunning;
   return JobState::kWaiting;
 }
 
@@ -97,7 +97,7 @@ bool Restoration::claim_next(Entry* entry) {
 }
 
 void Restoration::fill() {
-  while (window_.size() < kCopiesInFlight && attached_ < kChunksPerStep) {
+  while (window_.size() < kRestoredInFlight && attached_ < kChunksPerStep) {
     Entry entry;
     if (!claim_next(&entry)) return;
     Chunk& chunk = *entry.chunk;

@@ -322,7 +322,7 @@ void Gain::compare(TimePoint now) {
   known_ = std::move(this_way);
   const bool is_noisy = finding.noise > margin && apart(found.speed, 1000) < kClearAboveNoise * finding.noise;
   const bool is_unclear = (is_noisy || apart(found.speed, least) < kNearlyDecided) && window_ < kLongestTrialWindow;
-  const std::uint32_t evidence = 1u << lengthened_;
+  const auto evidence = static_cast<std::uint32_t>(window_ / kTrialWindow);
   if (is_unclear) lengthened_ = std::min(lengthened_ + 1, kMostTrialDoublings);
   is_new_ = is_unclear;
   conclude(now, finding, found.speed, least, evidence);
@@ -337,7 +337,8 @@ void Gain::conclude(TimePoint now, const Finding& finding, std::uint64_t speed, 
   if (speed < least) {
     finding_->why += in_words(way_);
     // One trial may have met a bad moment.
-    doublings_ = is_new_ || better_ > 0 ? 0 : std::min(doublings_ + 1, kMostTrialDoublings);
+    const bool is_open = is_new_ || better_ > 0 || least - speed < kNearlyDecided;
+    doublings_ = is_open ? 0 : std::min(doublings_ + 1, kMostTrialDoublings);
     better_ = 0;
     return rest(now, is_new_ ? kAgainRest : kLookEvery);
   }
