@@ -7,27 +7,33 @@
 // of N GiB each, of two processes: evicted and restored alone, dirty, clean and constant; then one out while the other
 // comes in, taking room as it is freed (a switch), each time after the same copies by hand, both ways at once, from and
 // to the same host memory, with nothing freed: what the bus gives then, of which `switch_of_copies` is. (Pinned memory
-// of 2 GiB that a driver makes is not the same: it may be a fifth faster both ways, as fast as `bus_both_gb_s`.) All
-// data is compared with what was written.
-// At last what an allocation and its release cost, against the driver's own. Host memory is lent as a daemon would:
-// huge pages, populated beforehand. Run it without gpumux. Prints one line `RESULT {json}`.
+// of 2 GiB that a driver makes is not the same: it may be a fifth faster both ways, as fast as `bus_both_gb_s`.) Every
+// other pair of switches hands the memory over instead of freeing it (`handed_over_of_copies`). All data is compared
+// with what was written. At last what an allocation and its release cost, against the driver's own. Host memory is lent
+// as a daemon would: huge pages, populated beforehand. Run it without gpumux. Prints one line `RESULT {json}`.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <random>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "os/file_descriptor.h"
+#include "os/unix_socket.h"
 #include "pager/pager.h"
 #include "tests/gpu/programs/driver_program.h"
 
@@ -113,6 +119,70 @@ class PopulatedHostMemory final : public pager::HostMemory {
   std::mutex mutex_;
   std::vector<std::byte*> free_;
   std::vector<std::byte*> lent_;
+};
+
+// What the two processes hand over to each other: each keeps the descriptors that it has heard of, and says to the
+// other one what it gives and what it has freed.
+class PassedFrames final : public pager::Frames {
+ public:
+  // `number`: 1 or 2, of this process.
+  PassedFrames(int socket, std::uint64_t number) : socket_(socket), next_(number) {}
+
+  bool wants(std::uint64_t) override { return is_on_; }
+  void give(std::uint64_t number, std::uint64_t bytes, int fd) override {
+    if (number == 0) {
+      number = next_;
+      next_ += 2;
+      known_[number] = os::FileDescriptor(fd);
+    }
+    send({number, bytes}, fd);
+  }
+  std::optional<Lent> take(std::uint64_t bytes) override {
+    receive();
+    auto& of_size = here_[bytes];
+    if (of_size.empty()) return std::nullopt;
+    const std::uint64_t number = of_size.back();
+    of_size.pop_back();
+    return Lent{number, ::dup(known_.at(number).get())};
+  }
+  void freed(std::uint64_t number) override {
+    known_.erase(number);
+    send({number, 0}, -1);
+  }
+  int descriptor(std::uint64_t) override { return -1; }
+
+  void set(bool is_on) {
+    receive();
+    is_on_ = is_on;
+  }
+
+ private:
+  struct Message {
+    std::uint64_t number;
+    std::uint64_t bytes;  // 0: freed
+  };
+  void send(const Message& message, int fd) const {
+    while (!os::send_message(socket_, std::as_bytes(std::span(&message, 1)), fd)) sleep_ns(10'000);  // it is full
+  }
+  void receive() {
+    for (;;) {
+      Message message{};
+      auto received = os::receive_message(socket_, std::as_writable_bytes(std::span(&message, 1)));
+      if (!received || received->bytes != sizeof message) return;
+      if (received->fd) known_[message.number] = std::move(received->fd);
+      if (message.bytes != 0) {
+        here_[message.bytes].push_back(message.number);
+      } else {
+        known_.erase(message.number);
+      }
+    }
+  }
+
+  const int socket_;
+  std::uint64_t next_;
+  bool is_on_ = false;
+  std::map<std::uint64_t, os::FileDescriptor> known_;
+  std::map<std::uint64_t, std::vector<std::uint64_t>> here_;  // given by the other one, by size
 };
 
 struct AlwaysDrained final : pager::DrainedSeat {
@@ -208,12 +278,13 @@ cuda::Driver timed(const cuda::Driver& driver) {
 // One seat: allocations of different sizes, filled with words that no two blocks share.
 class Seat {
  public:
-  Seat(const Program& program, pager::HostMemory& host, const Options& options, std::uint32_t number)
+  Seat(const Program& program, pager::HostMemory& host, pager::Frames& frames, const Options& options,
+       std::uint32_t number)
       : program_(program),
         number_(number),
         bytes_(options.bytes),
         driver_(timed(program.driver)),
-        pager_(driver_, pager_options(host, options)) {
+        pager_(driver_, pager_options(host, frames, options)) {
     check(pager_.prepare(program.context), "prepare");
     const std::uint64_t sizes[] = {4 * kGibibyte, kGibibyte, 512 * kMebibyte, 96 * kMebibyte};
     for (std::uint64_t left = options.bytes, i = 0; left > 0; ++i) {
@@ -303,8 +374,9 @@ class Seat {
   std::uint64_t bytes() const { return bytes_; }
 
  private:
-  static pager::Options pager_options(pager::HostMemory& host, const Options& options) {
+  static pager::Options pager_options(pager::HostMemory& host, pager::Frames& frames, const Options& options) {
     pager::Options made;
+    made.frames = &frames;
     made.device = options.device;
     made.host_memory = &host;
     made.chunk_bytes = options.chunk_bytes;
@@ -358,6 +430,7 @@ AllocationCost measure_allocation(const Program& program, pager::Pager& pager, s
 // What the two processes share. They do everything in step, and each knows which round it is.
 struct Shared {
   pthread_barrier_t barrier;
+  int sockets[2] = {-1, -1};
   std::atomic<std::uint64_t> freed{0};  // by the one that goes out
   // The second process's.
   std::atomic<double> copied_s{0};
@@ -365,15 +438,17 @@ struct Shared {
   std::atomic<std::uint64_t> wrong{0};
 };
 
-// In odd rounds the first process's seat goes out and the second one's comes in. The first two register host memory.
-constexpr int kUncounted = 2;
-int rounds_of(const Options& options) { return 2 * options.rounds + kUncounted; }
+// In odd rounds the first process's seat goes out and the second one's comes in; two rounds with memory freed and made,
+// two with memory handed over, in turn. The first two register host memory, and the next two make what is handed over.
+constexpr int kUncounted = 4;
+int rounds_of(const Options& options) { return 4 * options.rounds + kUncounted; }
+bool hands_over(int round) { return (round - 1) / 2 % 2 != 0; }
 
 // One side of the switches: each one after the same copies by hand, so that both meet the same machine.
 class Side {
  public:
-  Side(const Program& program, Shared& shared, Seat& seat, PopulatedHostMemory& host)
-      : program_(program), shared_(shared), seat_(seat), host_(host) {
+  Side(const Program& program, Shared& shared, Seat& seat, PopulatedHostMemory& host, PassedFrames& frames)
+      : program_(program), shared_(shared), seat_(seat), host_(host), frames_(frames) {
     check(program.driver.cuMemAlloc_v2(&device_, kRingBytes), "cuMemAlloc");
     check(program.driver.cuStreamCreate(&stream_, cuda::CU_STREAM_NON_BLOCKING), "cuStreamCreate");
   }
@@ -390,6 +465,8 @@ class Side {
   };
   Times round(int number, bool goes_out) {
     if (goes_out) seat_.dirty(static_cast<std::uint32_t>(number));
+    meet();
+    frames_.set(hands_over(number));
     meet();
     sleep_ns(kScrubbed);
     meet();
@@ -424,6 +501,7 @@ class Side {
   Shared& shared_;
   Seat& seat_;
   PopulatedHostMemory& host_;
+  PassedFrames& frames_;
   CUdeviceptr device_ = 0;
   cuda::CUstream stream_ = nullptr;
 };
@@ -431,15 +509,17 @@ class Side {
 void run_second(const Options& options, Shared& shared) {
   const Program program = start_program(options.device);
   PopulatedHostMemory host(options.bytes + 2 * kGibibyte);
-  Seat seat(program, host, options, 2);
+  PassedFrames frames(shared.sockets[1], 2);
+  Seat seat(program, host, frames, options, 2);
   seat.evict();
-  Side side(program, shared, seat, host);
+  Side side(program, shared, seat, host, frames);
   for (int round = 1; round <= rounds_of(options); ++round) {
     const Side::Times times = side.round(round, round % 2 == 0);
     shared.copied_s = times.copied_s;
     shared.moved_s = times.moved_s;
     side.meet();
   }
+  frames.set(false);
   seat.restore();
   shared.wrong = seat.differences();
   side.meet();
@@ -454,24 +534,33 @@ struct Switches {
   double copies = 0;
   double of_copies = 0;  // of the ratios
 };
+enum Kind { kFreed, kHandedOver };
 
-Switches measure_switches(const Options& options, const Program& program, Shared& shared, Seat& seat,
-                          PopulatedHostMemory& host) {
-  std::vector<double> all, out, in, copies, of_copies;
-  Side side(program, shared, seat, host);
+std::array<Switches, 2> measure_switches(const Options& options, const Program& program, Shared& shared, Seat& seat,
+                                         PopulatedHostMemory& host, PassedFrames& frames) {
+  struct Times {
+    std::vector<double> all, out, in, copies, of_copies;
+  };
+  std::array<Times, 2> times;
+  Side side(program, shared, seat, host, frames);
   for (int round = 1; round <= rounds_of(options); ++round) {
     const bool goes_out = round % 2 != 0;
     const Side::Times own = side.round(round, goes_out);
     side.meet();
     if (round <= kUncounted) continue;
-    all.push_back(std::max(own.moved_s, shared.moved_s.load()));
-    copies.push_back(std::max(own.copied_s, shared.copied_s.load()));
-    of_copies.push_back(all.back() / copies.back());
-    (goes_out ? out : in).push_back(own.moved_s);
-    (goes_out ? in : out).push_back(shared.moved_s.load());
+    Times& its = times[hands_over(round) ? kHandedOver : kFreed];
+    its.all.push_back(std::max(own.moved_s, shared.moved_s.load()));
+    its.copies.push_back(std::max(own.copied_s, shared.copied_s.load()));
+    its.of_copies.push_back(its.all.back() / its.copies.back());
+    (goes_out ? its.out : its.in).push_back(own.moved_s);
+    (goes_out ? its.in : its.out).push_back(shared.moved_s.load());
   }
+  frames.set(false);
   side.meet();  // the second one has compared
-  return {median(all), median(out), median(in), median(copies), median(of_copies)};
+  const auto medians = [](const Times& of) {
+    return Switches{median(of.all), median(of.out), median(of.in), median(of.copies), median(of.of_copies)};
+  };
+  return {medians(times[kFreed]), medians(times[kHandedOver])};
 }
 
 class Json {
@@ -493,6 +582,7 @@ int run(const Options& options) {
   void* const memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail("no shared memory");
   Shared& shared = *new (memory) Shared;
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, shared.sockets) != 0) fail("no socket");
   pthread_barrierattr_t attributes;
   ::pthread_barrierattr_init(&attributes);
   ::pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -519,7 +609,8 @@ int run(const Options& options) {
   json.add("bus_both_gb_s", bus.both * 1e-9);
 
   PopulatedHostMemory host(options.bytes + 2 * kGibibyte);
-  Seat seat(program, host, options, 1);
+  PassedFrames frames(shared.sockets[0], 1);
+  Seat seat(program, host, frames, options, 1);
   std::uint64_t wrong = 0;
   const auto bytes = static_cast<double>(options.bytes);
 
@@ -544,14 +635,17 @@ int run(const Options& options) {
 
   for (const CallTime& call : g_call_times) *call.total_ns = *call.calls = 0;
   ::pthread_barrier_wait(&shared.barrier);
-  const Switches switches = measure_switches(options, program, shared, seat, host);
+  const auto kinds = measure_switches(options, program, shared, seat, host, frames);
   wrong += seat.differences() + shared.wrong.load();
-  json.add("switch_s", switches.all);
-  json.add("switch_out_s", switches.out);
-  json.add("switch_in_s", switches.in);
-  json.add("copies_both_ways_s", switches.copies);
-  json.add("switch_of_copies", switches.of_copies);
-  json.add("switch_of_bus", switches.all / (2 * bytes / bus.both));
+  for (const auto& [name, switches] :
+       {std::pair{std::string("switch"), kinds[kFreed]}, std::pair{std::string("handed_over"), kinds[kHandedOver]}}) {
+    json.add(name + "_s", switches.all);
+    json.add(name + "_out_s", switches.out);
+    json.add(name + "_in_s", switches.in);
+    json.add(name + "_copies_s", switches.copies);
+    json.add(name + "_of_copies", switches.of_copies);
+    json.add(name + "_of_bus", switches.all / (2 * bytes / bus.both));
+  }
   for (const CallTime& call : g_call_times) {
     const auto calls = std::max<std::int64_t>(call.calls->load(), 1);
     json.add(std::string(call.name) + "_us",

@@ -36,10 +36,10 @@ CUresult check_properties(Process& process, const cuda::CUmemAllocationProp* pro
 }
 
 std::uint64_t add_handle(Process& process, std::shared_ptr<PhysicalMemory> memory,
-                         const cuda::CUmemAllocationProp& properties) {
+                         const cuda::CUmemAllocationProp& properties, bool imported = false) {
   const std::lock_guard lock(process.memory_handles_mutex);
   const std::uint64_t id = memory->id();
-  process.memory_handles[id] = Process::MemoryHandle{std::move(memory), properties, 1};
+  process.memory_handles[id] = Process::MemoryHandle{std::move(memory), properties, 1, imported};
   return id;
 }
 
@@ -150,7 +150,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
     auto& kept = process.memory_handles[id];
     if (kept.memory == nullptr) {
       // It was released, and lives by its mapping alone.
-      kept = Process::MemoryHandle{mapping->memory, properties_of(process, *mapping->memory), 0};
+      kept = Process::MemoryHandle{mapping->memory, properties_of(process, *mapping->memory), 0, false};
     }
     ++kept.references;
     *handle = id;
@@ -238,7 +238,7 @@ CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAlloca
     const auto found = find_handle(process, handle);
     if (shareable_handle == nullptr || !found || flags != 0) return CUDA_ERROR_INVALID_VALUE;
     if (handle_type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
-    if ((found->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0)
+    if ((found->properties.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == 0 || found->imported)
       return CUDA_ERROR_INVALID_VALUE;
     if (!process.space().give_own_file(*found->memory)) return CUDA_ERROR_OUT_OF_MEMORY;
     const int fd = ::fcntl(found->memory->fd(), F_DUPFD_CLOEXEC, 0);
@@ -258,7 +258,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
     auto memory = PhysicalMemory::import(process.machine(), fd, &foreign);
     if (memory == nullptr) return foreign ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
     const CUmemAllocationProp properties = properties_of(process, *memory);
-    *handle = add_handle(process, std::move(memory), properties);
+    *handle = add_handle(process, std::move(memory), properties, true);
     return CUDA_SUCCESS;
   });
 }

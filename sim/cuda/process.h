@@ -75,6 +75,7 @@ class Process {
     std::shared_ptr<PhysicalMemory> memory;
     cuda::CUmemAllocationProp properties{};
     unsigned references = 1;
+    bool imported = false;  // and cannot be exported, as with the real driver
   };
   std::mutex memory_handles_mutex;
   std::map<std::uint64_t, MemoryHandle> memory_handles;  // by PhysicalMemory::id

@@ -211,6 +211,10 @@ TEST_F(VirtualMemoryTest, ExportedMemoryIsTheSameMemory) {
   CUmemAllocationProp facts{};
   EXPECT_CUDA(cuMemGetAllocationPropertiesFromHandle(&facts, imported));
   EXPECT_EQ(facts.location.id, 0);
+  int again = -1;
+  EXPECT_EQ(cuMemExportToShareableHandle(&again, imported, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+            CUDA_ERROR_INVALID_VALUE)
+      << "as the driver: only who made it";
   EXPECT_CUDA(cuMemRelease(handle));
   EXPECT_CUDA(cuMemUnmap(first, kPage));
   EXPECT_EQ(free_bytes(), before - kPage) << "the importer keeps it";

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pager/chunk.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <utility>
 
 namespace gpumux::pager {
 
@@ -64,12 +67,70 @@ CUresult Mapper::show(const Chunk& chunk, View& view) const {
   return result;
 }
 
-CUresult Mapper::attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const {
+// Memory of the program's own properties is its own, and what another process owns is that one's.
+bool Mapper::may_be_frame(const Chunk& chunk) const {
+  return frames_ != nullptr && chunk.as == nullptr && chunk.counted && !chunk.shared;
+}
+
+CUresult Mapper::make(Chunk& chunk, Content content) const {
+  if (content == Content::kOverwritten && frames_ != nullptr && chunk.as == nullptr) {
+    if (const std::optional<Frames::Lent> lent = frames_->take(chunk.bytes)) {
+      const CUresult result = driver_.cuMemImportFromShareableHandle(
+          &chunk.handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(lent->fd)),
+          cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+      ::close(lent->fd);
+      if (result == cuda::CUDA_SUCCESS) {
+        chunk.frame = lent->number;
+        return result;
+      }
+      frames_->freed(lent->number);
+    }
+  }
+  const cuda::CUmemAllocationProp wanted = chunk.as != nullptr ? *chunk.as : properties();
+  return driver_.cuMemCreate(&chunk.handle, chunk.bytes, &wanted, 0);
+}
+
+// Its handle, which nothing is mapped from.
+CUresult Mapper::let_go(Chunk& chunk, Fate fate) const {
+  bool is_given = fate == Fate::kHandedOver && may_be_frame(chunk) && frames_->wants(chunk.bytes);
+  int fd = -1;
+  if (is_given && chunk.frame == 0) {
+    is_given = driver_.cuMemExportToShareableHandle(&fd, chunk.handle, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
+                                                    0) == cuda::CUDA_SUCCESS;
+  }
+  if (const CUresult result = driver_.cuMemRelease(chunk.handle); result != cuda::CUDA_SUCCESS) {
+    if (is_given && fd >= 0) ::close(fd);
+    return result;
+  }
+  chunk.created = false;
+  chunk.handle = 0;
+  chunk.shared = false;
+  const std::uint64_t frame = std::exchange(chunk.frame, 0);
+  // Before the room is another's: who is told of that looks for the frame.
+  if (is_given) {
+    frames_->give(frame, chunk.bytes, fd);
+  } else if (frame != 0) {
+    frames_->freed(frame);
+  }
+  if (chunk.counted) bounds_.give(chunk.bytes);
+  chunk.counted = false;
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Mapper::share(Chunk& chunk, int* fd) const {
+  chunk.shared = true;
+  if (chunk.frame == 0) {
+    return driver_.cuMemExportToShareableHandle(fd, chunk.handle, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  }
+  *fd = frames_->descriptor(chunk.frame);
+  return *fd >= 0 ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_NOT_SUPPORTED;
+}
+
+CUresult Mapper::attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers, Content content) const {
   CUresult result = cuda::CUDA_SUCCESS;
   if (!chunk.created) {
     if (!bounds_.take(chunk.bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-    const cuda::CUmemAllocationProp wanted = chunk.as != nullptr ? *chunk.as : properties();
-    result = driver_.cuMemCreate(&chunk.handle, chunk.bytes, &wanted, 0);
+    result = make(chunk, content);
     chunk.created = result == cuda::CUDA_SUCCESS;
     chunk.counted = chunk.created;
     if (!chunk.created) bounds_.give(chunk.bytes);
@@ -98,7 +159,7 @@ CUresult Mapper::reach(Chunk& chunk) const {
   return map_home(chunk, {});
 }
 
-CUresult Mapper::detach(Chunk& chunk) const {
+CUresult Mapper::detach(Chunk& chunk, Fate fate) const {
   if (chunk.mapped) {
     if (const CUresult result = driver_.cuMemUnmap(chunk.address, chunk.bytes); result != cuda::CUDA_SUCCESS)
       return result;
@@ -114,14 +175,7 @@ CUresult Mapper::detach(Chunk& chunk) const {
   }
   chunk.views.erase(std::remove_if(chunk.views.begin(), chunk.views.end(), [](const View& view) { return view.gone; }),
                     chunk.views.end());
-  if (chunk.created) {
-    if (const CUresult result = driver_.cuMemRelease(chunk.handle); result != cuda::CUDA_SUCCESS) return result;
-    chunk.created = false;
-    chunk.handle = 0;
-    if (chunk.counted) bounds_.give(chunk.bytes);
-    chunk.counted = false;
-  }
-  return cuda::CUDA_SUCCESS;
+  return chunk.created ? let_go(chunk, fate) : cuda::CUDA_SUCCESS;
 }
 
 CUresult Mapper::set_peer(const Chunk& chunk, cuda::CUdevice peer, bool may) const {

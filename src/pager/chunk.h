@@ -21,6 +21,7 @@
 #include "cuda/driver.gen.h"
 #include "pager/block_hash.h"
 #include "pager/bounds.h"
+#include "pager/frames.h"
 #include "pager/host_slots.h"
 #include "pager/sizes.h"
 
@@ -62,6 +63,9 @@ struct Chunk {
   cuda::CUmemGenericAllocationHandle handle = 0;
   bool created = false;
   bool counted = false;  // as room used; not so what another process owns
+  // Its memory was taken from Options::frames, under this number; 0: made here.
+  std::uint64_t frame = 0;
+  bool shared = false;  // others may have its memory, now or later: it is freed, and given to nobody
   bool mapped = false;
   bool accessible = false;
   Place place = Place::kNowhere;
@@ -86,17 +90,24 @@ struct Chunk {
 // Gives chunks physical memory and takes it away. Knows the driver and nothing of the pager; never waits for the GPU.
 class Mapper {
  public:
-  Mapper(const cuda::Driver& driver, cuda::CUdevice device, Bounds& bounds)
-      : driver_(driver), device_(device), bounds_(bounds) {}
+  Mapper(const cuda::Driver& driver, cuda::CUdevice device, Bounds& bounds, Frames* frames)
+      : driver_(driver), device_(device), bounds_(bounds), frames_(frames) {}
 
   // Memory, mapped, accessible to the own device and to `peers`; CUDA_ERROR_OUT_OF_MEMORY without asking the driver
   // where the bound leaves no room. Goes on where an earlier attempt stopped. A failure
   // gives back what the driver takes back, and is the error of the step that failed.
-  cuda::CUresult attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const;
+  // kOverwritten: the caller writes all of it before anybody reads it, so it may hold anything.
+  enum class Content : std::uint8_t { kAny, kOverwritten };
+  cuda::CUresult attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers, Content content = Content::kAny) const;
 
   // Unmaps and releases. Nothing on any device may still use the addresses: unmapping does not wait. An error, and the
   // chunk still complete: the program sees no change. An error otherwise: the rest goes the next time.
-  cuda::CUresult detach(Chunk& chunk) const;
+  // kHandedOver: the memory goes to whoever waits for it, if anybody does.
+  enum class Fate : std::uint8_t { kFreed, kHandedOver };
+  cuda::CUresult detach(Chunk& chunk, Fate fate = Fate::kFreed) const;
+
+  // A descriptor of the chunk's memory for another process, the caller's to close. From now on others may have it.
+  cuda::CUresult share(Chunk& chunk, int* fd) const;
 
   // Makes sure that a chunk which has memory can be copied, at `chunk.reach`.
   cuda::CUresult reach(Chunk& chunk) const;
@@ -111,12 +122,16 @@ class Mapper {
   cuda::CUmemAllocationProp properties() const;
 
  private:
+  cuda::CUresult make(Chunk& chunk, Content content) const;
+  cuda::CUresult let_go(Chunk& chunk, Fate fate) const;
+  bool may_be_frame(const Chunk& chunk) const;
   cuda::CUresult map_home(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const;
   cuda::CUresult show(const Chunk& chunk, View& view) const;
 
   const cuda::Driver& driver_;
   const cuda::CUdevice device_;
   Bounds& bounds_;
+  Frames* const frames_;
 };
 
 }  // namespace gpumux::pager

@@ -15,6 +15,7 @@ struct Moved {
   std::uint64_t in = 0;              // copied from it
   std::uint64_t saved_clean = 0;     // evicted without a copy: unchanged since restored
   std::uint64_t saved_constant = 0;  // evicted without a copy: one value all over
+  std::uint64_t handed_over = 0;     // restored into memory that another seat gave
   std::uint64_t discarded = 0;       // evicted without a copy on request: the context was broken
   std::uint64_t verified_blocks = 0;
   std::uint64_t verify_failures = 0;  // blocks that a hash would have lost; they were copied

@@ -351,7 +351,8 @@ CUresult Eviction::submit(Entry& entry) {
 // The content is in host memory (or not wanted): the device's memory can go.
 void Eviction::take_off(Entry& entry) {
   ++taken_off_;
-  const CUresult result = state_.mapper.detach(*entry.chunk);
+  const CUresult result =
+      state_.mapper.detach(*entry.chunk, discard_ ? Mapper::Fate::kFreed : Mapper::Fate::kHandedOver);
   if (entry.chunk->is_complete()) {
     keep(entry);
     fail(result);

@@ -5,6 +5,7 @@
 
 #include "cuda/abi.h"
 #include "pager/block_hash.h"
+#include "pager/frames.h"
 #include "pager/host_memory.h"
 #include "pager/sizes.h"
 
@@ -15,6 +16,9 @@ struct Options {
   cuda::CUdevice device = 0;
   // The lender; must outlive the pager. Null: only what needs no copy can be evicted.
   HostMemory* host_memory = nullptr;
+  // What is evicted for somebody else, and restored, goes through it; must outlive the pager. Null: memory is freed,
+  // and made.
+  Frames* frames = nullptr;
   // Larger allocations fail at once, as they do natively: what the GPU has (or the quota allows).
   std::uint64_t largest_allocation = UINT64_MAX;
   // Freed memory kept mapped for the next allocation of the same size. It counts as used; an eviction takes it first.

@@ -5,7 +5,9 @@
 
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -199,6 +201,75 @@ class LocalHostMemory : public HostMemory {
   std::vector<HostChunk> back_;
 };
 
+// Frames between the pagers of this process, kept as they would be between processes.
+class KeptFrames final : public Frames {
+ public:
+  ~KeptFrames() {
+    for (const auto& [number, frame] : known_) ::close(frame.fd);
+  }
+  bool wants(std::uint64_t) override { return wanted.load(); }
+  void give(std::uint64_t number, std::uint64_t bytes, int fd) override {
+    const std::lock_guard lock(mutex_);
+    EXPECT_EQ(number == 0, fd >= 0);
+    if (number == 0) {
+      number = ++last_;
+      known_[number] = {bytes, fd, true};
+    } else {
+      ASSERT_TRUE(known_.contains(number));
+      EXPECT_FALSE(known_[number].is_here) << "given twice";
+      EXPECT_EQ(known_[number].bytes, bytes);
+      known_[number].is_here = true;
+    }
+    ++given;
+  }
+  std::optional<Lent> take(std::uint64_t bytes) override {
+    const std::lock_guard lock(mutex_);
+    for (auto& [number, frame] : known_) {
+      if (!frame.is_here || frame.bytes != bytes) continue;
+      frame.is_here = false;
+      return Lent{number, ::dup(frame.fd)};
+    }
+    return std::nullopt;
+  }
+  void freed(std::uint64_t number) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = known_.find(number);
+    ASSERT_NE(found, known_.end());
+    EXPECT_FALSE(found->second.is_here);
+    ::close(found->second.fd);
+    known_.erase(found);
+  }
+  int descriptor(std::uint64_t number) override {
+    const std::lock_guard lock(mutex_);
+    const auto found = known_.find(number);
+    return found == known_.end() || !has_descriptors ? -1 : ::dup(found->second.fd);
+  }
+  // Given, and not taken.
+  std::size_t here() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(
+        std::count_if(known_.begin(), known_.end(), [](const auto& one) { return one.second.is_here; }));
+  }
+  std::size_t known() const {
+    const std::lock_guard lock(mutex_);
+    return known_.size();
+  }
+
+  std::atomic<bool> wanted{true};
+  std::atomic<int> given{0};
+  bool has_descriptors = true;
+
+ private:
+  struct Known {
+    std::uint64_t bytes = 0;
+    int fd = -1;
+    bool is_here = false;
+  };
+  mutable std::mutex mutex_;
+  std::map<std::uint64_t, Known> known_;
+  std::uint64_t last_ = 0;
+};
+
 class TestSeat final : public DrainedSeat {
  public:
   bool still_drained() const override { return drained.load(); }
@@ -252,10 +323,11 @@ class PagerTest : public sim::SimTest {
       if (state != JobState::kRunning) sim::sleep_until(sim::now() + base::Duration(50'000));
     }
   }
-  JobState evict(std::uint64_t bytes = UINT64_MAX) {
+  JobState evict(std::uint64_t bytes = UINT64_MAX) { return evict(pager(), bytes); }
+  JobState evict(Pager& pager, std::uint64_t bytes = UINT64_MAX) {
     EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
     cuda::CUresult error = cuda::CUDA_SUCCESS;
-    const auto job = pager().begin_eviction(seat_, bytes, &error);
+    const auto job = pager.begin_eviction(seat_, bytes, &error);
     EXPECT_EQ(job == nullptr, error != cuda::CUDA_SUCCESS);
     if (job == nullptr) return JobState::kFailed;
     const JobState state = run(*job);
@@ -263,9 +335,10 @@ class PagerTest : public sim::SimTest {
     error_ = job->error();
     return state;
   }
-  JobState restore() {
+  JobState restore() { return restore(pager()); }
+  JobState restore(Pager& pager) {
     cuda::CUresult error = cuda::CUDA_SUCCESS;
-    const auto job = pager().begin_restoration(&error);
+    const auto job = pager.begin_restoration(&error);
     EXPECT_EQ(job == nullptr, error != cuda::CUDA_SUCCESS);
     if (job == nullptr) return JobState::kFailed;
     const JobState state = run(*job);

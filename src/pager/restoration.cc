@@ -101,10 +101,12 @@ void Restoration::fill() {
     Entry entry;
     if (!claim_next(&entry)) return;
     Chunk& chunk = *entry.chunk;
-    CUresult result = state_.mapper.attach(chunk, entry.peers);
+    // What was never written holds what the memory held, which has to be nothing of another seat's.
+    const auto content = chunk.place == Place::kHost ? Mapper::Content::kOverwritten : Mapper::Content::kAny;
+    CUresult result = state_.mapper.attach(chunk, entry.peers, content);
     // Freed memory that is kept for reuse is the first to go.
     while (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && state_.trim(chunk.bytes) != 0)
-      result = state_.mapper.attach(chunk, entry.peers);
+      result = state_.mapper.attach(chunk, entry.peers, content);
     // Whose memory it is may not have come back yet; later.
     starved_ = result == cuda::CUDA_ERROR_OUT_OF_MEMORY;
     lacks_room_ = starved_ && state_.bounds.left() < chunk.bytes;
@@ -175,6 +177,7 @@ void Restoration::commit(Entry& entry) {
   const base::Locked locked(state_.mutex);
   chunk.place = Place::kDevice;
   state_.moved.in += entry.copied;
+  if (chunk.frame != 0) state_.moved.handed_over += chunk.bytes;
   if (entry.range->holds_up()) state_.evicted_bytes.fetch_sub(chunk.bytes);
   state_.unclaim(*entry.range, chunk);
 }

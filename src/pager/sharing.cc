@@ -17,6 +17,10 @@ CUresult Pager::pin(cuda::CUdeviceptr address, PinReason reason) {
   Range& range = *found.range;
   // A chunk that is being moved is on neither side.
   if (range.claims != 0 || range.resident_bytes() != range.bytes) return cuda::CUDA_ERROR_NOT_READY;
+  // A device may go on using what was registered with it after that has been taken back.
+  if (reason == PinReason::kRdma) {
+    for (Chunk& chunk : range.chunks) chunk.shared = true;
+  }
   ++range.pins[static_cast<std::size_t>(reason)];
   return cuda::CUDA_SUCCESS;
 }
@@ -52,11 +56,10 @@ CUresult Pager::export_pieces(cuda::CUdeviceptr address, std::vector<ExportedPie
   }
   CUresult result = chunks.size() == range->chunks.size() ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_NOT_READY;
   std::vector<ExportedPiece> made;
-  for (const Chunk* chunk : chunks) {
+  for (Chunk* chunk : chunks) {
     if (result != cuda::CUDA_SUCCESS) break;
     ExportedPiece piece{-1, chunk->bytes};
-    result = state_.driver.cuMemExportToShareableHandle(&piece.fd, chunk->handle,
-                                                        cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    result = state_.mapper.share(*chunk, &piece.fd);
     if (result == cuda::CUDA_SUCCESS) made.push_back(piece);
   }
   {

@@ -16,7 +16,7 @@ HashSeed seed_of(const Options& options) {
 State::State(const cuda::Driver& the_driver, const Options& the_options)
     : driver(the_driver),
       options(the_options),
-      mapper(the_driver, the_options.device, bounds),
+      mapper(the_driver, the_options.device, bounds, the_options.frames),
       host(the_driver, the_options.host_memory),
       engine(the_driver, the_options.device, the_options.hashing, seed_of(the_options)) {}
 

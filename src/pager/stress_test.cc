@@ -152,6 +152,7 @@ class StressTest : public PagerTest {
     const auto job = pager().begin_eviction(seat_, pick(2) == 0 ? UINT64_MAX : pick(40 * kMebibyte), &error);
     if (job == nullptr) return;
     const std::uint64_t frees = pick(3);
+    frames_.wanted = pick(3) != 0;
     std::thread other([&] {
       simulated_driver().cuCtxSetCurrent(context_);
       for (std::uint64_t i = 0; i < frees; ++i) {
@@ -187,6 +188,7 @@ class StressTest : public PagerTest {
     ASSERT_EQ(pager().evicted_bytes(), 0u);
   }
 
+  KeptFrames frames_;
   std::mt19937_64 random_;
   std::vector<Live> live_;
   bool finished_ = false;
@@ -200,6 +202,7 @@ TEST_F(StressTest, WhatIsReadIsWhatWasWritten) {
     random_.seed(seed);
     the_chance = seed;
     options_.verify = seed % 2 == 0;
+    options_.frames = &frames_;
     pager_.reset();
     pager().know_context(context_);
     for (std::uint64_t round = 0; round < rounds; ++round) {

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Physical memory that goes from one seat to another without being freed in between: the driver scrubs freed memory, by
+// the engine that the next one's copies need (docs/decisions/0015).
+//
+// A frame is the memory of one chunk. Who evicts gives it away; who restores takes it, with whatever it holds, and
+// writes all of it before anybody can read it. Whoever made a frame exports it once. Who imports memory cannot export
+// it, so its keeper has the descriptor, and knows the frame by a number from then on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace gpumux::pager {
+
+// Whoever keeps frames between seats that may see each other's data. Called without the pager's lock, by the thread
+// that steps jobs (and `freed` by whoever frees); never waits.
+class Frames {
+ public:
+  struct Lent {
+    std::uint64_t number = 0;
+    int fd = -1;  // the taker's to close
+  };
+
+  // Somebody waits for a frame of exactly so many bytes. No: it is freed.
+  virtual bool wants(std::uint64_t bytes) = 0;
+  // It is no longer this seat's. As it was lent; or number 0: a new one, whose descriptor is the keeper's from now on.
+  virtual void give(std::uint64_t number, std::uint64_t bytes, int fd) = 0;
+  // None: the seat makes its memory.
+  virtual std::optional<Lent> take(std::uint64_t bytes) = 0;
+  // What the seat had taken is nobody's any more: to be forgotten, which frees it.
+  virtual void freed(std::uint64_t number) = 0;
+  // A descriptor of a frame that this seat has taken, for somebody else to import; the caller's to close. Negative:
+  // there is none any more. From then on the frame is given to nobody.
+  virtual int descriptor(std::uint64_t number) = 0;
+
+ protected:
+  ~Frames() = default;
+};
+
+}  // namespace gpumux::pager
