@@ -128,7 +128,13 @@ class PassedFrames final : public pager::Frames {
   // `number`: 1 or 2, of this process.
   PassedFrames(int socket, std::uint64_t number) : socket_(socket), next_(number) {}
 
-  bool wants(std::uint64_t) override { return is_on_; }
+  bool wants(std::uint64_t, std::uint64_t) override { return is_on_; }
+  base::FrameSizes at_hand() override {
+    receive();
+    base::FrameSizes sizes = 0;
+    for (const auto& [bytes, numbers] : here_) sizes |= numbers.empty() ? 0 : base::frame_size(bytes);
+    return sizes;
+  }
   void give(std::uint64_t number, std::uint64_t bytes, int fd) override {
     if (number == 0) {
       number = next_;
@@ -145,6 +151,7 @@ class PassedFrames final : public pager::Frames {
     of_size.pop_back();
     return Lent{number, ::dup(known_.at(number).get())};
   }
+  void drop() override {}
   void freed(std::uint64_t number) override {
     known_.erase(number);
     send({number, 0}, -1);

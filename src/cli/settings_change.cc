@@ -36,7 +36,7 @@ struct Rule {
   bool is_bytes = false;
 };
 
-constexpr std::array<Rule, 18> kRules{{
+constexpr std::array<Rule, 19> kRules{{
     {{"mode", "--mode", "MODE", "auto, serial or concurrent",
       "One holder at a time, or all at once; auto: what gives more where all fits"},
      "auto serial concurrent"},
@@ -129,6 +129,9 @@ constexpr std::array<Rule, 18> kRules{{
     {{"overlap", "--overlap", "BOOL", "true or false",
       "Whether the next program starts while the last one's work still finishes"},
      "true false"},
+    {{"hand_over", "--hand-over", "BOOL", "true or false",
+      "Whether evicted memory goes to the next program of the same user, not scrubbed"},
+     "true false"},
 }};
 
 constexpr auto kShown = [] {
@@ -182,7 +185,7 @@ Status check_setting(std::string_view name, std::string_view value) {
 std::string settings_body(const std::vector<SettingValue>& values, bool save) {
   nlohmann::json body = nlohmann::json::object();
   for (const SettingValue& value : values) {
-    if (value.name == "overlap" || value.name == "auto_by_gain") {
+    if (value.name == "overlap" || value.name == "auto_by_gain" || value.name == "hand_over") {
       body[value.name] = value.value == "true";
     } else {
       body[value.name] = value.value;

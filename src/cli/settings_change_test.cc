@@ -28,6 +28,7 @@ TEST(CheckSettingTest, TakesWhatIsDocumented) {
       {"silence_limit", {"10ms", "1h"}},
       {"kill_silent_after", {"unlimited", "1s", "24h"}},
       {"overlap", {"true", "false"}},
+      {"hand_over", {"true", "false"}},
   };
   EXPECT_EQ(good.size(), setting_rules().size());
   for (const auto& [name, values] : good) {
@@ -98,6 +99,7 @@ TEST(SettingsBodyTest, IsWhatTheApiTakes) {
   EXPECT_EQ(settings_body({{"overlap", "true"}, {"mode", "serial"}}, true),
             R"({"mode":"serial","overlap":true,"save":true})");
   EXPECT_EQ(settings_body({{"overlap", "false"}}, false), R"({"overlap":false})");
+  EXPECT_EQ(settings_body({{"hand_over", "true"}}, false), R"({"hand_over":true})");
 }
 
 TEST(GpuNameTest, IndicesUuidsAndAll) {

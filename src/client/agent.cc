@@ -165,6 +165,8 @@ void Agent::serve() {
       if (!message) continue;
       if (const auto* lent = std::get_if<wire::HostLent>(&*message)) {
         port_.on_host_lent(*lent, std::move(received->fd));
+      } else if (const auto* frame = std::get_if<wire::FrameLent>(&*message)) {
+        port_.on_frame_lent(*frame, std::move(received->fd));
       } else {
         port_.on_message(*message);
       }
@@ -191,10 +193,10 @@ void Agent::disconnect() {
   pthread_mutex_unlock(&send_mutex_);
 }
 
-bool Agent::send_locked(std::span<const std::byte> bytes, bool may_be_lost) {
+bool Agent::send_locked(std::span<const std::byte> bytes, bool may_be_lost, int fd) {
   if (!connected_.load(std::memory_order_acquire) || !socket_) return false;
   const int saved_errno = errno;
-  const bool sent = os::send_message(socket_.get(), bytes).has_value();
+  const bool sent = os::send_message(socket_.get(), bytes, fd).has_value();
   if (!sent && !may_be_lost) ::shutdown(socket_.get(), SHUT_RDWR);  // the agent's thread sees the end and connects anew
   errno = saved_errno;
   return sent;

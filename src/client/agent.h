@@ -31,8 +31,9 @@ class SeatPort {
   // Agent::Announcement.
   virtual void announce_seats() = 0;
   virtual void on_message(const wire::DaemonMessage& message) = 0;
-  // The one message that comes with a descriptor; it is not given to on_message.
+  // The messages that come with a descriptor; they are not given to on_message.
   virtual void on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) = 0;
+  virtual void on_frame_lent(const wire::FrameLent& message, os::FileDescriptor frame) = 0;
   // The connection is lost; the agent tries again by itself.
   virtual void on_lost() = 0;
   // There is no daemon, or it does not want us: the agent has ended. `why` is for people.
@@ -60,9 +61,9 @@ class Agent {
   // Starts the thread, with all signals blocked.
   base::Status start();
 
-  // Any thread. False: not sent. A Request or Note that does not fit (the daemon reads too slowly) is dropped, for it
-  // can be made again; any other message that does not fit breaks the connection off, and the next one begins with what
-  // the seats then have.
+  // Any thread. False: not sent. A Request, Note or FrameFreed that does not fit (the daemon reads too slowly) is
+  // dropped, for it can be made again; any other message that does not fit breaks the connection off, and the next one
+  // begins with what the seats then have.
   template <class Message>
   bool send(const Message& message) {
     const Announcement locked(*this);
@@ -76,9 +77,10 @@ class Agent {
     ~Announcement() { pthread_mutex_unlock(&agent_.send_mutex_); }
     Announcement(const Announcement&) = delete;
     Announcement& operator=(const Announcement&) = delete;
+    // With `fd`, which stays the caller's (negative: none).
     template <class Message>
-    bool send(const Message& message) {
-      return agent_.send_locked(wire::encode(message).bytes(), kMayBeLost<Message>);
+    bool send(const Message& message, int fd = -1) {
+      return agent_.send_locked(wire::encode(message).bytes(), kMayBeLost<Message>, fd);
     }
 
    private:
@@ -95,7 +97,8 @@ class Agent {
 
  private:
   template <class Message>
-  static constexpr bool kMayBeLost = std::is_same_v<Message, wire::Request> || std::is_same_v<Message, wire::Note>;
+  static constexpr bool kMayBeLost = std::is_same_v<Message, wire::Request> || std::is_same_v<Message, wire::Note> ||
+                                     std::is_same_v<Message, wire::FrameFreed>;
 
   static void* thread_main(void* self);
   void run();
@@ -103,7 +106,7 @@ class Agent {
   bool await_welcome();
   void serve();
   void pause(base::Duration duration);
-  bool send_locked(std::span<const std::byte> bytes, bool may_be_lost);
+  bool send_locked(std::span<const std::byte> bytes, bool may_be_lost, int fd = -1);
   void disconnect();
 
   const AgentOptions options_;

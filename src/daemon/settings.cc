@@ -119,7 +119,7 @@ base::Status parse_on_stall(GpuSettings& s, std::string_view text) {
   return {};
 }
 
-constexpr std::array<SettingKey, 18> kKeys{{
+constexpr std::array<SettingKey, 19> kKeys{{
     {"mode", "GPUMUX_MODE", "NVSHARE_SCHEDULING_MODE", "auto, serial or concurrent",
      "Whether tenants hold the GPU one at a time, or all at once under the driver's own time slicing; auto: "
      "whichever gives more where all their memory fits together, otherwise one at a time.",
@@ -189,6 +189,10 @@ constexpr std::array<SettingKey, 18> kKeys{{
      "Whether the next tenant starts while the last one's submitted work still finishes.", true,
      [](GpuSettings& s, std::string_view text) { return read_boolean(s.overlap, text); },
      [](const GpuSettings& s) { return std::string(s.overlap ? "true" : "false"); }},
+    {"hand_over", "GPUMUX_HAND_OVER", "", "true or false",
+     "Whether what one program evicts is handed over to the next one of its user, instead of being freed and scrubbed.",
+     true, [](GpuSettings& s, std::string_view text) { return read_boolean(s.hand_over, text); },
+     [](const GpuSettings& s) { return std::string(s.hand_over ? "true" : "false"); }},
 }};
 
 base::Status refuse(const SettingKey& key, std::string_view text, std::string_view allowed) {

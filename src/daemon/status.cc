@@ -76,6 +76,7 @@ void add_moved(Json& json, const MovedMemory& moved) {
   json["moved_in_bytes"] = moved.in;
   json["saved_clean_bytes"] = moved.saved_clean;
   json["saved_constant_bytes"] = moved.saved_constant;
+  json["handed_over_bytes"] = moved.handed_over;
 }
 
 Json memory_json(const GpuStatus& gpu) {

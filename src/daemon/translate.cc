@@ -49,7 +49,10 @@ Translator::Translator(Leases& leases, Rooms& rooms, const AccessRules& access, 
   leases_.set_executor([this](const sched::Command& command) { carry_out(command); });
   rooms_.on_bound([this](const sched::RoomBound& bound) { send_room(bound); });
   rooms_.on_expect_eviction([this](const sched::ExpectEviction& eviction) { send_expected_eviction(eviction); });
-  rooms_.on_settled([this] { suspension_.look(); });
+  rooms_.on_settled([this] {
+    suspension_.look();
+    frames_.settled();
+  });
   // Who is not to be waited for after a restart has changed.
   suspension_.on_parked([this](const Session& session) {
     if (changed_) changed_(session);
@@ -89,10 +92,12 @@ base::Status Translator::receive(Session& session, std::span<const std::byte> by
   }
   if (hello != nullptr) return on(session, *hello, fd);
   suspension_.heard(session);
+  if (const auto* given = std::get_if<wire::FrameGiven>(&*message)) return on(session, *given, std::move(fd));
   if (fd) return base::fail(base::Code::kProtocol, "a descriptor where none belongs");
   return std::visit(
       [&](const auto& m) -> base::Status {
-        if constexpr (std::is_same_v<std::decay_t<decltype(m)>, wire::Hello>) {
+        using Message = std::decay_t<decltype(m)>;
+        if constexpr (std::is_same_v<Message, wire::Hello> || std::is_same_v<Message, wire::FrameGiven>) {
           return {};  // handled above
         } else {
           return on(session, m);
@@ -421,11 +426,13 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
   const base::SeatId seat = seat_of(session, *slot);
   if (host_ != nullptr) host_->uses({session.id, memory.slot}, memory.host_used, rooms_.may_be_back(seat));
   rooms_.reported(seat, report);
+  frames_.reported(seat);
   return {};
 }
 
 std::uint64_t Translator::forget_slot(const Session& session, const Slot& slot) {
   moved_before_.at(slot.gpu.value).add(slot.memory);
+  frames_.gone(seat_of(session, slot));
   return rooms_.closed(seat_of(session, slot));
 }
 
@@ -500,13 +507,77 @@ void Translator::send_room(const sched::RoomBound& bound) {
   if (session == nullptr) return;
   const auto number = session->slot_of(bound.seat.gpu);
   if (!number) return;
+  Slot& slot = *session->slot(*number);
+  const std::uint64_t before = std::exchange(slot.room, bound.room);
+  slot.to_fill = bound.room < before ? 0 : slot.to_fill + bound.room - before;
+  lend_frames(*session, *number);
   send(*session, wire::Room{.slot = *number,
                             .sequence = bound.sequence,
                             .room = bound.room,
                             .commitment = bound.commitment,
                             .total = bound.total,
                             .ticket = bound.ticket,
-                            .refused = bound.refused() ? 1u : 0u});
+                            .refused = bound.refused() ? 1u : 0u,
+                            .frames = bound.room < slot.memory.resident ? frames_for_others(*session, slot) : 0});
+}
+
+// ---- physical memory that is handed over --------------------------------------------------------
+
+// What has been given goes ahead of the room that it fills.
+void Translator::lend_frames(Session& session, std::uint32_t number) {
+  Slot& slot = *session.slot(number);
+  // Who has come back has most of its room filled.
+  slot.to_fill = std::min(slot.to_fill, slot.room - std::min(slot.room, slot.memory.resident));
+  if (slot.memory.evicted == 0 || session.protocol < wire::kFramesProtocol) return;
+  slot.to_fill -= frames_.lend(seat_of(session, slot), session.trust_domain, slot.memory.frames, slot.to_fill,
+                               [&](std::uint64_t frame, std::uint64_t bytes, int fd) {
+                                 send(session, wire::FrameLent{.slot = number, .number = frame, .bytes = bytes}, fd);
+                               });
+}
+
+// What those wait for who may have what this one leaves behind.
+base::FrameSizes Translator::frames_for_others(const Session& session, const Slot& slot) const {
+  if (!leases_.gpus()[slot.gpu.value].settings.hand_over || session.protocol < wire::kFramesProtocol) return 0;
+  base::FrameSizes sizes = 0;
+  for (const auto& [tenant, other] : sessions_) {
+    if (other == &session || other->trust_domain.empty() || other->trust_domain != session.trust_domain ||
+        other->protocol < wire::kFramesProtocol)
+      continue;
+    const auto number = other->slot_of(slot.gpu);
+    if (!number) continue;
+    const wire::Memory& its = other->slot(*number)->memory;
+    if (its.evicted != 0) sizes |= its.frames;
+  }
+  return sizes;
+}
+
+base::Status Translator::on(Session& session, const wire::FrameGiven& given, os::FileDescriptor fd) {
+  GPUMUX_TRY(check_slot(given.slot));
+  if (given.number != 0 && fd) return base::fail(base::Code::kProtocol, "a descriptor of a frame that was lent");
+  // Without one: this process has too many. It is closed then, and the memory free.
+  const Slot* const slot = session.slot(given.slot);
+  if (slot == nullptr) return {};
+  const base::SeatId seat = seat_of(session, *slot);
+  if (leases_.gpus()[slot->gpu.value].settings.hand_over) {
+    frames_.given(seat, session.trust_domain, given.number, given.bytes, std::move(fd));
+  } else {
+    frames_.freed(seat, given.number);
+  }
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::FrameFreed& freed) {
+  GPUMUX_TRY(check_slot(freed.slot));
+  if (const Slot* const slot = session.slot(freed.slot)) frames_.freed(seat_of(session, *slot), freed.number);
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::FrameWanted& wanted) {
+  GPUMUX_TRY(check_slot(wanted.slot));
+  const Slot* const slot = session.slot(wanted.slot);
+  const int fd = slot == nullptr ? -1 : frames_.share(seat_of(session, *slot), wanted.number);
+  send(session, wire::FrameLent{.slot = wanted.slot, .number = wanted.number}, fd);
+  return {};
 }
 
 void Translator::send_expected_eviction(const sched::ExpectEviction& eviction) {

@@ -22,6 +22,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "daemon/access.h"
+#include "daemon/frames.h"
 #include "daemon/host_memory.h"
 #include "daemon/leases.h"
 #include "daemon/rooms.h"
@@ -45,11 +46,13 @@ struct MovedMemory {
   std::uint64_t in = 0;
   std::uint64_t saved_clean = 0;
   std::uint64_t saved_constant = 0;
+  std::uint64_t handed_over = 0;
   void add(const wire::Memory& memory) {
     out += memory.moved_out;
     in += memory.moved_in;
     saved_clean += memory.saved_clean;
     saved_constant += memory.saved_constant;
+    handed_over += memory.handed_over;
   }
 };
 
@@ -150,9 +153,14 @@ class Translator {
   base::Status on(Session& session, const wire::HostReturned& returned);
   base::Status on(Session& session, const wire::HostForgotten& forgotten);
   base::Status on(Session& session, const wire::Measured& measured);
+  base::Status on(Session& session, const wire::FrameGiven& given, os::FileDescriptor fd);
+  base::Status on(Session& session, const wire::FrameFreed& freed);
+  base::Status on(Session& session, const wire::FrameWanted& wanted);
   bool ask_measure(base::SeatId seat, std::uint32_t question);
   void open_room(Session& session, base::SeatId seat, bool may_be_back);
   void send_room(const sched::RoomBound& bound);
+  void lend_frames(Session& session, std::uint32_t number);
+  base::FrameSizes frames_for_others(const Session& session, const Slot& slot) const;
   void send_expected_eviction(const sched::ExpectEviction& eviction);
   void send_loan(const HostLoan& loan, int fd);
   void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
@@ -179,6 +187,7 @@ class Translator {
   Leases& leases_;
   Rooms& rooms_;
   HostMemory* host_ = nullptr;
+  Frames frames_{most_frames()};
   bool tenants_return_ = false;
   const AccessRules& access_;
   Options options_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pager/chunk.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -73,7 +74,7 @@ bool Mapper::may_be_frame(const Chunk& chunk) const {
 }
 
 CUresult Mapper::make(Chunk& chunk, Content content) const {
-  if (content == Content::kOverwritten && frames_ != nullptr && chunk.as == nullptr) {
+  if (content == Content::kOverwritten && frames_ != nullptr) {
     if (const std::optional<Frames::Lent> lent = frames_->take(chunk.bytes)) {
       const CUresult result = driver_.cuMemImportFromShareableHandle(
           &chunk.handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(lent->fd)),
@@ -92,11 +93,13 @@ CUresult Mapper::make(Chunk& chunk, Content content) const {
 
 // Its handle, which nothing is mapped from.
 CUresult Mapper::let_go(Chunk& chunk, Fate fate) const {
-  bool is_given = fate == Fate::kHandedOver && may_be_frame(chunk) && frames_->wants(chunk.bytes);
+  bool is_given = fate == Fate::kHandedOver && may_be_frame(chunk) && frames_->wants(chunk.frame, chunk.bytes);
   int fd = -1;
   if (is_given && chunk.frame == 0) {
     is_given = driver_.cuMemExportToShareableHandle(&fd, chunk.handle, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                                     0) == cuda::CUDA_SUCCESS;
+    // A program that another thread starts in this moment is not to keep the memory.
+    if (is_given) ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   }
   if (const CUresult result = driver_.cuMemRelease(chunk.handle); result != cuda::CUDA_SUCCESS) {
     if (is_given && fd >= 0) ::close(fd);

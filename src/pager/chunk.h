@@ -83,6 +83,8 @@ struct Chunk {
   std::uint32_t block_count() const { return static_cast<std::uint32_t>(bytes / kBlockBytes); }
   // Host memory that evicting it will take, if it goes as the last time.
   std::uint64_t likely_host_bytes() const;
+  // It may be restored into memory that holds anything: all of it is known, and none of it the program's to choose.
+  bool fits_frames() const { return place == Place::kHost && as == nullptr; }
   // It has memory wherever the program may look for it.
   bool is_complete() const;
 };

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 
+#include "base/frame_sizes.h"
 #include "pager/ranges.h"
 
 namespace gpumux::pager {
@@ -33,7 +34,8 @@ struct Counters {
   std::array<std::uint64_t, kPinReasons> unpageable{};  // part of `resident`, by its first reason
   std::uint64_t host_borrowed = 0;
   std::uint64_t host_used = 0;
-  std::uint64_t clean_copies = 0;  // part of host_used: of blocks that are resident
+  std::uint64_t clean_copies = 0;       // part of host_used: of blocks that are resident
+  base::FrameSizes evicted_frames = 0;  // sizes of chunks that could be restored into frames
   Moved moved;
 
   // Physical memory of the device that this pager has.

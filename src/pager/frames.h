@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/frame_sizes.h"
+
 namespace gpumux::pager {
 
 // Whoever keeps frames between seats that may see each other's data. Called without the pager's lock, by the thread
@@ -21,12 +23,16 @@ class Frames {
     int fd = -1;  // the taker's to close
   };
 
-  // Somebody waits for a frame of exactly so many bytes. No: it is freed.
-  virtual bool wants(std::uint64_t bytes) = 0;
+  // Somebody waits for a frame of exactly so many bytes, and this one (as below) can be given. No: it is freed.
+  virtual bool wants(std::uint64_t number, std::uint64_t bytes) = 0;
   // It is no longer this seat's. As it was lent; or number 0: a new one, whose descriptor is the keeper's from now on.
   virtual void give(std::uint64_t number, std::uint64_t bytes, int fd) = 0;
+  // Sizes of which there is one to be taken.
+  virtual base::FrameSizes at_hand() = 0;
   // None: the seat makes its memory.
   virtual std::optional<Lent> take(std::uint64_t bytes) = 0;
+  // None of what could be taken is of any use.
+  virtual void drop() = 0;
   // What the seat had taken is nobody's any more: to be forgotten, which frees it.
   virtual void freed(std::uint64_t number) = 0;
   // A descriptor of a frame that this seat has taken, for somebody else to import; the caller's to close. Negative:

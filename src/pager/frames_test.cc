@@ -82,6 +82,43 @@ TEST_F(FramesTest, SizesThatNobodyHasAreMade) {
   EXPECT_EQ(frames_.here(), 2u);
 }
 
+// Chunks that a frame is there for come first, and a frame that fits nothing is not kept from everybody.
+TEST_F(FramesTest, ChunksOfTheSizesAtHandComeFirst) {
+  options_.chunk_bytes = base::kMostFrameBytes / 2;
+  const CUdeviceptr mine = get(options_.chunk_bytes);
+  CUdeviceptr small = 0, large = 0;
+  EXPECT_CUDA(other().allocate(context_, base::kLeastFrameBytes, Placement::kResident, &small));
+  EXPECT_CUDA(other().allocate(context_, options_.chunk_bytes, Placement::kResident, &large));
+  const auto words = random_words(base::kLeastFrameBytes, 1);
+  for (const CUdeviceptr data : {mine, small, large}) write(data, words);
+  frames_.wanted = false;
+  ASSERT_EQ(evict(other()), JobState::kDone);
+  EXPECT_EQ(other().counters().evicted_frames,
+            base::frame_size(base::kLeastFrameBytes) | base::frame_size(options_.chunk_bytes));
+  frames_.wanted = true;
+  ASSERT_EQ(evict(), JobState::kDone);
+  ASSERT_EQ(frames_.here(), 1u);
+  ASSERT_EQ(restore(other()), JobState::kDone);
+  EXPECT_EQ(other().counters().moved.handed_over, options_.chunk_bytes);
+  EXPECT_EQ(other().counters().evicted_frames, 0u);
+  EXPECT_EQ(frames_.dropped, 0);
+  for (const CUdeviceptr data : {small, large}) EXPECT_EQ(read(data, words.size()), words);
+  // Of what was evicted only the other size is left.
+  ASSERT_EQ(evict(other()), JobState::kDone);
+  ASSERT_EQ(frames_.here(), 2u);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(frames_.dropped, 0) << "it was all restored, and wanted nothing more";
+  EXPECT_CUDA(other().free(large, &synchronize, nullptr));
+  EXPECT_EQ(other().counters().evicted_frames, base::frame_size(base::kLeastFrameBytes));
+  ASSERT_EQ(evict(), JobState::kDone);
+  EXPECT_EQ(frames_.here(), 2u);
+  ASSERT_EQ(restore(other()), JobState::kDone);
+  EXPECT_EQ(frames_.here(), 1u);
+  EXPECT_CUDA(other().allocate(context_, 4 * kMebibyte, Placement::kEvicted, &large));
+  ASSERT_EQ(restore(other()), JobState::kDone);
+  EXPECT_EQ(frames_.dropped, 1);
+}
+
 TEST_F(FramesTest, WhatIsFreedIsForgotten) {
   options_.reuse_bytes = 0;
   const CUdeviceptr data = get(kBytes);

@@ -548,6 +548,7 @@ Counters Pager::counters() const {
       counters.unpageable[static_cast<std::size_t>(reason - range->pins.begin())] += resident;
     for (const Chunk& chunk : range->chunks) {
       if (!chunk.claimed && chunk.created && chunk.place != Place::kDevice) counters.stuck += chunk.bytes;
+      if (!chunk.claimed && chunk.fits_frames()) counters.evicted_frames |= base::frame_size(chunk.bytes);
     }
   }
   counters.clean_copies = clean_copies_locked();

@@ -207,7 +207,13 @@ class KeptFrames final : public Frames {
   ~KeptFrames() {
     for (const auto& [number, frame] : known_) ::close(frame.fd);
   }
-  bool wants(std::uint64_t) override { return wanted.load(); }
+  bool wants(std::uint64_t, std::uint64_t) override { return wanted.load(); }
+  base::FrameSizes at_hand() override {
+    const std::lock_guard lock(mutex_);
+    base::FrameSizes sizes = 0;
+    for (const auto& [number, frame] : known_) sizes |= frame.is_here ? base::frame_size(frame.bytes) : 0;
+    return sizes;
+  }
   void give(std::uint64_t number, std::uint64_t bytes, int fd) override {
     const std::lock_guard lock(mutex_);
     EXPECT_EQ(number == 0, fd >= 0);
@@ -231,6 +237,7 @@ class KeptFrames final : public Frames {
     }
     return std::nullopt;
   }
+  void drop() override { ++dropped; }
   void freed(std::uint64_t number) override {
     const std::lock_guard lock(mutex_);
     const auto found = known_.find(number);
@@ -257,6 +264,7 @@ class KeptFrames final : public Frames {
 
   std::atomic<bool> wanted{true};
   std::atomic<int> given{0};
+  std::atomic<int> dropped{0};
   bool has_descriptors = true;
 
  private:

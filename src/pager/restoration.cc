@@ -72,10 +72,23 @@ bool Restoration::nothing_evicted() {
   return state_.evicted_bytes.load() == 0;
 }
 
-// The next chunk, by address, that is not on the GPU; after the last one the first again. False: there is none that
-// nobody works on.
+// The next chunk, by address, that is not on the GPU; after the last one the first again. One that a frame is there
+// for, if there is one. False: there is none that nobody works on.
 bool Restoration::claim_next(Entry* entry) {
-  const base::Locked locked(state_.mutex);
+  Frames* const frames = state_.options.frames;
+  const base::FrameSizes at_hand = frames != nullptr ? frames->at_hand() : 0;
+  {
+    const base::Locked locked(state_.mutex);
+    if (at_hand != 0 && claim_locked(at_hand, entry)) return true;
+    if (!claim_locked(0, entry)) return false;
+  }
+  // The driver has to have this memory back before the seat can have it in another form.
+  if (at_hand != 0) frames->drop();
+  return true;
+}
+
+// `sizes`: into a frame of one of these; empty: any chunk.
+bool Restoration::claim_locked(base::FrameSizes sizes, Entry* entry) {
   const auto& all = state_.table.all();
   if (state_.evicted_bytes.load() == 0 || all.empty()) return false;
   auto at = all.lower_bound(resume_at_);
@@ -85,6 +98,7 @@ bool Restoration::claim_next(Entry* entry) {
     if (!range.holds_up() || range.waiters != 0) continue;
     for (Chunk& chunk : range.chunks) {
       if (chunk.place == Place::kDevice || chunk.claimed) continue;
+      if (sizes != 0 && (!chunk.fits_frames() || (base::frame_size(chunk.bytes) & sizes) == 0)) continue;
       state_.claim(range, chunk);
       entry->range = &range;
       entry->chunk = &chunk;
@@ -102,7 +116,7 @@ void Restoration::fill() {
     if (!claim_next(&entry)) return;
     Chunk& chunk = *entry.chunk;
     // What was never written holds what the memory held, which has to be nothing of another seat's.
-    const auto content = chunk.place == Place::kHost ? Mapper::Content::kOverwritten : Mapper::Content::kAny;
+    const auto content = chunk.fits_frames() ? Mapper::Content::kOverwritten : Mapper::Content::kAny;
     CUresult result = state_.mapper.attach(chunk, entry.peers, content);
     // Freed memory that is kept for reuse is the first to go.
     while (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && state_.trim(chunk.bytes) != 0)

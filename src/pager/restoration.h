@@ -49,6 +49,7 @@ class Restoration {
 
   void fill();
   bool claim_next(Entry* entry);
+  bool claim_locked(base::FrameSizes sizes, Entry* entry);
   bool nothing_evicted();
   cuda::CUresult submit(Entry& entry);
   bool advance(Entry& entry);

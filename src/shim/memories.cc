@@ -59,7 +59,8 @@ SeatMemory& Memories::of(std::uint32_t slot) {
   }
   const base::Locked locked(make_mutex_);
   if (SeatMemory* const memory = if_any(slot)) return *memory;
-  auto* const made = new SeatMemory(driver_, settings_, device, slot, *this, *this);  // for the life of the process
+  auto* const made =
+      new SeatMemory(driver_, settings_, device, slot, *this, *this, *this);  // for the life of the process
   if (unbound_.load(std::memory_order_seq_cst)) made->unbind();
   // seq_cst: pairs with unbind_all, which either finds this one or is seen by the next line.
   seats_memory_[slot].store(made, std::memory_order_seq_cst);
@@ -476,6 +477,13 @@ void Memories::settle_locked(std::uint64_t mask) {
   if (barred) gate::forget_memos();
 }
 
+void Memories::close_after_fork() {
+  ipc_.close_after_fork();
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (SeatMemory* const memory = if_any(slot)) memory->frames.close_after_fork();
+  }
+}
+
 // ---- the agent's thread
 
 void Memories::on_connected(std::uint32_t protocol) {
@@ -510,13 +518,22 @@ void Memories::on_opened(std::uint32_t slot) {
 
 void Memories::on_room(const wire::Room& room) {
   if (room.slot >= seats_.count()) return;
-  if (of(room.slot).set_room(room)) mover_.wake();
+  SeatMemory& memory = of(room.slot);
+  if (!memory.set_room(room)) return;
+  memory.frames.on_room(room);
+  mover_.wake();
 }
 
 void Memories::on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory) {
   if (lent.slot >= seats_.count()) return;
   of(lent.slot).lender.on_lent(lent, std::move(memory));
   mover_.wake();
+}
+
+void Memories::on_frame_lent(const wire::FrameLent& lent, os::FileDescriptor frame) {
+  if (lent.slot >= seats_.count()) return;
+  of(lent.slot).frames.on_lent(lent, std::move(frame));
+  if (lent.bytes != 0) mover_.wake();
 }
 
 void Memories::on_host_forget(const wire::HostForget& forget) {
@@ -527,7 +544,10 @@ void Memories::on_host_forget(const wire::HostForget& forget) {
 
 void Memories::on_lost() {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (SeatMemory* const memory = if_any(slot)) memory->lender.on_lost();
+    SeatMemory* const memory = if_any(slot);
+    if (memory == nullptr) continue;
+    memory->lender.on_lost();
+    memory->frames.on_lost();
   }
   mover_.wake();
 }
@@ -549,11 +569,11 @@ void Memories::unbind_all() {
 // ---- messages
 
 template <class Message>
-bool Memories::send(std::uint32_t slot, const Message& message) {
+bool Memories::send(std::uint32_t slot, const Message& message, int fd) {
   client::Agent::Announcement announcement(agent_);
   Seats::Locked seats(seats_);
   // A daemon that does not know the seat yet hears of its memory with the announcement.
-  return seats[slot].announced && announcement.send(message);
+  return seats[slot].announced && announcement.send(message, fd);
 }
 
 bool Memories::send_report(SeatMemory& memory, std::uint32_t flags) {
@@ -573,6 +593,12 @@ bool Memories::ask_for_host(std::uint32_t slot, std::uint64_t bytes) {
 void Memories::return_host(std::uint64_t id, bool kept) {
   agent_.send(wire::HostReturned{.id = id, .kept = kept ? 1u : 0u});
 }
+
+bool Memories::give_frame(const wire::FrameGiven& frame, int fd) { return send(frame.slot, frame, fd); }
+
+bool Memories::freed_frame(const wire::FrameFreed& frame) { return send(frame.slot, frame); }
+
+bool Memories::ask_for_frame(const wire::FrameWanted& frame) { return send(frame.slot, frame); }
 
 void Memories::forgot_host(std::uint32_t slot) { agent_.send(wire::HostForgotten{.slot = slot}); }
 

@@ -60,7 +60,7 @@ class MemoryComes {
   base::Duration waited_{};
 };
 
-class Memories final : public HostLender::Port, public Pools::Port {
+class Memories final : public HostLender::Port, public SeatFrames::Port, public Pools::Port {
  public:
   Memories(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
            const MemorySettings& settings);
@@ -235,7 +235,7 @@ class Memories final : public HostLender::Port, public Pools::Port {
                              cuda::CUdeviceptr* address);
   // NOT_FOUND: the address was not opened by open_handle.
   cuda::CUresult close_handle(cuda::CUdeviceptr address);
-  void close_after_fork() { ipc_.close_after_fork(); }
+  void close_after_fork();
 
   // Around the end of a context: no job runs between these two.
   void pause(std::uint32_t slot);
@@ -267,6 +267,7 @@ class Memories final : public HostLender::Port, public Pools::Port {
   void on_opened(std::uint32_t slot);
   void on_room(const wire::Room& room);
   void on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory);
+  void on_frame_lent(const wire::FrameLent& lent, os::FileDescriptor frame);
   void on_host_forget(const wire::HostForget& forget);
   void on_lost();
   void unbind(std::uint32_t slot);
@@ -280,6 +281,11 @@ class Memories final : public HostLender::Port, public Pools::Port {
   void forgot_host(std::uint32_t slot) override;
   bool may_keep_host() override { return daemon_keeps_host_.load(std::memory_order_relaxed); }
   void unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) override;
+
+  bool give_frame(const wire::FrameGiven& frame, int fd) override;
+  bool freed_frame(const wire::FrameFreed& frame) override;
+  bool ask_for_frame(const wire::FrameWanted& frame) override;
+  void wake_mover() override { mover_.wake(); }
 
   // ---- Pools::Port
 
@@ -299,7 +305,7 @@ class Memories final : public HostLender::Port, public Pools::Port {
   static constexpr int kAttempts = 16;
 
   template <class Message>
-  bool send(std::uint32_t slot, const Message& message);
+  bool send(std::uint32_t slot, const Message& message, int fd = -1);
   static pager::Placement placement(gate::Passed passed, int attempt) {
     // It uses what it gets before it leaves the gate.
     if (passed == gate::Passed::kNested) return pager::Placement::kResident;

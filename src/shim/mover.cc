@@ -44,6 +44,8 @@ constexpr base::Duration kClaimHolds = 1s;
 // Until it is known whether a process that ends is to be evicted first: the daemon has to hear of its leases, grant the
 // next one, and lower its bound.
 constexpr base::Duration kLeaveAfter = 100ms;
+// Frames that were freed, where the daemon reads too slowly.
+constexpr base::Duration kTellAgain = 1ms;
 // What changes without anybody waiting for it is told this often.
 constexpr base::Duration kReportEvery = 250ms;
 
@@ -201,6 +203,7 @@ std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving,
   } else {
     job = begin(memory, moving, time);
   }
+  if (!memory.frames.tell_freed()) next = sooner(next, kTellAgain);
   next = sooner(next, return_host_memory(memory, moving, time));
   next = sooner(next, forget_host(memory, moving, time));
   next = sooner(next, job);
@@ -237,8 +240,9 @@ base::Duration Mover::try_later(Moving& moving, base::TimePoint time) {
 }
 
 std::optional<base::Duration> Mover::begin(SeatMemory& memory, Moving& moving, base::TimePoint time) {
-  if (memories_.is_broken(memory.slot)) return std::nullopt;
   const std::uint64_t excess = memory.is_bounded() ? memory.pager.bounds().excess() : 0;
+  if (excess != 0 || memory.pager.evicted_bytes() == 0 || memories_.is_broken(memory.slot)) memory.frames.drop();
+  if (memories_.is_broken(memory.slot)) return std::nullopt;
   if (excess == 0 && moving.is_shut) end_eviction(memory, moving);
   if (excess != 0 || memory.pager.evicted_bytes() == 0) release_claim(memory, moving);
   // Nobody has made way for it: it may be there by now.
@@ -383,6 +387,8 @@ std::optional<base::Duration> Mover::step_restoration(SeatMemory& memory, Moving
     if (moving.claimed_at == base::TimePoint{}) return std::nullopt;
     return kClaimHolds - std::min(kClaimHolds, time - moving.claimed_at);
   }
+  // What is at hand may be all that is missing, and of other sizes.
+  memory.frames.drop();
   const base::Duration later = try_later(moving, time);
   if (state == JobState::kStarved && moving.hidden.refused(memory, time - moving.starved_since)) {
     moving.claimed_at = time;

@@ -22,10 +22,12 @@ constexpr base::Duration kLook = 100ms;
 // Tickets and sequences grow, and may come round.
 bool is_newer(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) > 0; }
 
-pager::Options options_of(const MemorySettings& settings, cuda::CUdevice device, HostLender& lender) {
+pager::Options options_of(const MemorySettings& settings, cuda::CUdevice device, HostLender& lender,
+                          SeatFrames& frames) {
   pager::Options options;
   options.device = device;
   options.host_memory = &lender;
+  options.frames = &frames;
   options.verify = settings.verify;
   options.chunk_bytes = settings.chunk_bytes;
   return options;
@@ -34,11 +36,13 @@ pager::Options options_of(const MemorySettings& settings, cuda::CUdevice device,
 }  // namespace
 
 SeatMemory::SeatMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice the_device,
-                       std::uint32_t the_slot, HostLender::Port& port, Pools::Port& pools_port)
+                       std::uint32_t the_slot, HostLender::Port& port, SeatFrames::Port& frames_port,
+                       Pools::Port& pools_port)
     : slot(the_slot),
       device(the_device),
       lender(port, the_slot),
-      pager(driver, options_of(settings, the_device, lender)),
+      frames(frames_port, the_slot),
+      pager(driver, options_of(settings, the_device, lender, frames)),
       pools(driver, pools_port, the_device, the_slot),
       managed(driver, the_device),
       driver_(driver),
@@ -360,6 +364,8 @@ wire::Memory SeatMemory::report(std::uint64_t epoch, std::uint32_t flags) {
   memory.moved_in = counters.moved.in;
   memory.saved_clean = counters.moved.saved_clean;
   memory.saved_constant = counters.moved.saved_constant;
+  memory.handed_over = counters.moved.handed_over;
+  memory.frames = counters.evicted_frames;
   return memory;
 }
 

@@ -26,6 +26,7 @@
 #include "shim/host_lender.h"
 #include "shim/managed_memory.h"
 #include "shim/pools.h"
+#include "shim/seat_frames.h"
 #include "wire/messages.h"
 
 namespace gpumux::shim {
@@ -40,13 +41,14 @@ struct MemorySettings {
 class SeatMemory {
  public:
   SeatMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice device, std::uint32_t slot,
-             HostLender::Port& port, Pools::Port& pools_port);
+             HostLender::Port& port, SeatFrames::Port& frames_port, Pools::Port& pools_port);
   SeatMemory(const SeatMemory&) = delete;
   SeatMemory& operator=(const SeatMemory&) = delete;
 
   const std::uint32_t slot;
   const cuda::CUdevice device;
   HostLender lender;
+  SeatFrames frames;
   pager::Pager pager;
   Pools pools;  // stream-ordered allocation, out of the pager's memory
   ManagedMemory managed;

@@ -22,6 +22,14 @@ class NoHost final : public HostLender::Port {
   void unregister_host(std::uint32_t, const std::byte*, std::uint64_t) override {}
 };
 
+class NoFrames final : public SeatFrames::Port {
+ public:
+  bool give_frame(const wire::FrameGiven&, int) override { return false; }
+  bool freed_frame(const wire::FrameFreed&) override { return false; }
+  bool ask_for_frame(const wire::FrameWanted&) override { return false; }
+  void wake_mover() override {}
+};
+
 class NoPages final : public Pools::Port {
  public:
   CUresult take_segment(std::uint32_t, CUcontext, std::uint64_t, pager::Placement, CUdeviceptr*) override {
@@ -44,9 +52,10 @@ TEST(SeatMemoryTest, WhatTheDriverHasForPoolsAndGraphsIsCounted) {
     return CUDA_SUCCESS;
   };
   NoHost host;
+  NoFrames frames;
   NoPages pages;
   const MemorySettings settings;
-  SeatMemory memory(driver, settings, 5, 3, host, pages);
+  SeatMemory memory(driver, settings, 5, 3, host, frames, pages);
   const auto counted = [&](wire::Unpageable reason) {
     return memory.report(0, 0).unpageable[static_cast<std::size_t>(reason)];
   };
@@ -65,9 +74,10 @@ TEST(SeatMemoryTest, WhatTheDriverHasForPoolsAndGraphsIsCounted) {
 TEST(SeatMemoryTest, NothingMayBeHadBeforeTheDaemonHasSaidHowMuch) {
   const cuda::Driver driver;
   NoHost host;
+  NoFrames frames;
   NoPages pages;
   const MemorySettings settings;
-  SeatMemory memory(driver, settings, 5, 3, host, pages);
+  SeatMemory memory(driver, settings, 5, 3, host, frames, pages);
   EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
   memory.add_outside(wire::Unpageable::kOther, 1, kMebibyte, nullptr);
   EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));

@@ -209,6 +209,10 @@ void Tenant::on_host_lent(const wire::HostLent& message, os::FileDescriptor memo
   memories_.on_host_lent(message, std::move(memory));
 }
 
+void Tenant::on_frame_lent(const wire::FrameLent& message, os::FileDescriptor frame) {
+  memories_.on_frame_lent(message, std::move(frame));
+}
+
 void Tenant::leave() {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) drainer_.give_up(slot);
   memories_.mover().leave(kLongestLeave);

@@ -71,6 +71,7 @@ class Tenant final : public client::SeatPort {
   void announce_seats() override;
   void on_message(const wire::DaemonMessage& message) override;
   void on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) override;
+  void on_frame_lent(const wire::FrameLent& message, os::FileDescriptor frame) override;
   void on_lost() override;
   void on_ungated(const std::string& why) override;
 
@@ -83,7 +84,8 @@ class Tenant final : public client::SeatPort {
   void handle(const wire::Contention& message);
   void handle(const wire::SeatOpened& message) { memories_.on_opened(message.slot); }
   void handle(const wire::Room& message) { memories_.on_room(message); }
-  void handle(const wire::HostLent&) {}  // on_host_lent
+  void handle(const wire::HostLent&) {}   // on_host_lent
+  void handle(const wire::FrameLent&) {}  // on_frame_lent
   void handle(const wire::HostForget& message) { memories_.on_host_forget(message); }
   void handle(const wire::HostSpare& message) { memories_.mover().spare_host(message.bytes, message.awaited); }
   void handle(const wire::PrepareSwapOut& message);

@@ -29,6 +29,11 @@
 //                       <------------------  HostForget          what of it was kept mapped is to be unmapped
 //   HostForgotten       ------------------>
 //                       <------------------  HostSpare           keep no more than so much that you could do without
+//   FrameGiven + frame  ------------------>                      physical memory that it has evicted, and another may
+//   have
+//                       <------------------  FrameLent + frame
+//   FrameFreed          ------------------>                      it has freed it, or has no use for it
+//   FrameWanted         ------------------>                      another process is to import it; answered by FrameLent
 //                       <------------------  PrepareSwapOut      a revocation is near: get ready to evict
 //
 // What programs get done (sched/gain.h):
@@ -55,6 +60,7 @@
 #include <string_view>
 #include <variant>
 
+#include "base/frame_sizes.h"
 #include "base/limits.h"
 #include "base/result.h"
 
@@ -63,13 +69,15 @@ namespace gpumux::wire {
 // 2: Idling; memory; steps of several submissions, which Stepped counts.
 // 3: host memory that is kept mapped where it has been.
 // 4: Measure.
-inline constexpr std::uint32_t kProtocolVersion = 4;
+// 5: physical memory that is handed over.
+inline constexpr std::uint32_t kProtocolVersion = 5;
 inline constexpr std::uint32_t kOldestProtocolVersion = 1;
 inline constexpr std::uint32_t kIdlingProtocol = 2;
 inline constexpr std::uint32_t kMemoryProtocol = 2;  // a seat that speaks less leaves its memory to the driver
 inline constexpr std::uint32_t kManyStepsProtocol = 2;
 inline constexpr std::uint32_t kKeptHostProtocol = 3;
 inline constexpr std::uint32_t kMeasureProtocol = 4;
+inline constexpr std::uint32_t kFramesProtocol = 5;
 
 enum class Type : std::uint32_t {
   kHello = 1,
@@ -89,6 +97,9 @@ enum class Type : std::uint32_t {
   kHostReturned = 15,
   kHostForgotten = 16,
   kMeasured = 17,
+  kFrameGiven = 18,
+  kFrameFreed = 19,
+  kFrameWanted = 20,
 
   kWelcome = 64,
   kRefused = 65,
@@ -104,6 +115,7 @@ enum class Type : std::uint32_t {
   kPrepareSwapOut = 75,
   kHostForget = 76,
   kMeasure = 77,
+  kFrameLent = 78,
 };
 
 struct Header {
@@ -254,8 +266,10 @@ struct Memory {
   std::uint32_t flags = 0;  // kMemoryBusy, kMemoryStuck
   std::uint32_t reserved = 0;
   std::uint64_t managed_away = 0;  // of unpageable[kManaged], moved to the host by the seat, and not back
+  std::uint64_t handed_over = 0;   // since it began: restored into frames
+  base::FrameSizes frames = 0;     // that it could restore into
 };
-static_assert(sizeof(Memory) == 176);
+static_assert(sizeof(Memory) == 192);
 inline constexpr std::uint32_t kMemoryBusy = 1u << 0;   // a job of the pager's is under way
 inline constexpr std::uint32_t kMemoryStuck = 1u << 1;  // it cannot give up what Room takes from it
 
@@ -432,11 +446,12 @@ struct Room {
   std::uint32_t sequence = 0;  // grows; never 0
   std::uint64_t room = 0;
   std::uint64_t commitment = 0;
-  std::uint64_t total = 0;    // what the program is told that the GPU has: its own, or the quota
-  std::uint32_t ticket = 0;   // the newest RoomWanted that this answers; 0: none yet
-  std::uint32_t refused = 0;  // 1: that one got less than it wanted, and waiting longer is of no use
+  std::uint64_t total = 0;      // what the program is told that the GPU has: its own, or the quota
+  std::uint32_t ticket = 0;     // the newest RoomWanted that this answers; 0: none yet
+  std::uint32_t refused = 0;    // 1: that one got less than it wanted, and waiting longer is of no use
+  base::FrameSizes frames = 0;  // what it evicts of these sizes goes on by FrameGiven, and the rest is freed
 };
-static_assert(sizeof(Room) == 40);
+static_assert(sizeof(Room) == 48);
 
 // Carries the descriptor of a memfd. Without one: what the seat has kept mapped under this id; and with no bytes
 // either: not now, ask again after a while. It goes back by HostReturned, or when the tenant is gone. What it holds is
@@ -492,11 +507,54 @@ struct Measure {
   std::uint32_t question = 0;
 };
 
-using TenantMessage =
-    std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped, GangJoin, Note, Idling,
-                 Memory, RoomWanted, HostWanted, HostReturned, HostForgotten, Measured>;
+// Physical memory that the seat has evicted, has released, and that another seat may have, whatever it holds: a frame.
+// Only of sizes that the last Room asked for. `number`: as it was lent; or 0, and the message carries the descriptor
+// that the driver has exported. It comes before the Memory that says that the seat has less.
+struct FrameGiven {
+  static constexpr Type kType = Type::kFrameGiven;
+  static constexpr std::size_t kMinimumBytes = 24;
+  std::uint32_t slot = 0;
+  std::uint32_t reserved = 0;
+  std::uint64_t number = 0;
+  std::uint64_t bytes = 0;
+};
+
+// The seat does not have the frame any more, in no way.
+struct FrameFreed {
+  static constexpr Type kType = Type::kFrameFreed;
+  static constexpr std::size_t kMinimumBytes = 16;
+  std::uint32_t slot = 0;
+  std::uint32_t reserved = 0;
+  std::uint64_t number = 0;
+};
+
+// Another process is to import a frame that the seat has, and who imported cannot export: its descriptor, please.
+struct FrameWanted {
+  static constexpr Type kType = Type::kFrameWanted;
+  static constexpr std::size_t kMinimumBytes = 16;
+  std::uint32_t slot = 0;
+  std::uint32_t reserved = 0;
+  std::uint64_t number = 0;
+};
+
+using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped,
+                                   GangJoin, Note, Idling, Memory, RoomWanted, HostWanted, HostReturned, HostForgotten,
+                                   Measured, FrameGiven, FrameFreed, FrameWanted>;
+// Carries a frame's descriptor. To be restored into, from now on the seat's, and ahead of the room that goes with it:
+// all of it is to be written before anybody reads it. What is not used is FrameFreed. Of no bytes: answers FrameWanted,
+// without a descriptor if there is none any more.
+struct FrameLent {
+  static constexpr Type kType = Type::kFrameLent;
+  static constexpr std::size_t kMinimumBytes = 24;
+  std::uint32_t slot = 0;
+  std::uint32_t reserved = 0;
+  std::uint64_t number = 0;  // never 0; the daemon's, below kFrameNumbers
+  std::uint64_t bytes = 0;
+};
+inline constexpr std::uint64_t kFrameNumbers = std::uint64_t{1} << 48;
+
 using DaemonMessage = std::variant<Welcome, Refused, SeatOpened, SeatRefused, Revoke, Reopen, Step, Contention, Room,
-                                   HostLent, HostForget, HostSpare, PrepareSwapOut, Measure>;
+                                   HostLent, HostForget, HostSpare, PrepareSwapOut, Measure, FrameLent>;
 
 // ---- codec ------------------------------------------------------------------------------------------------
 

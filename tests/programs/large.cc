@@ -5,7 +5,8 @@
 // itself, two handles next to each other, and with --churn 1 move to other addresses now and then. With --allocator
 // managed they are managed memory, and with --watch 1 the program says at the end how often its first block was asked
 // to leave the GPU, and to come back. --ballast-kib N: beside them, so much that is uploaded once, of which no two
-// words are alike, in --ballast-pieces N allocations.
+// words are alike, in --ballast-pieces N allocations. --export 1: at the end the blocks can be opened by other
+// processes.
 #include <unistd.h>
 
 #include <atomic>
@@ -99,6 +100,8 @@ class Large {
     digest = check_ballast(digest);
     for (BlockOfMemory& block : blocks_) {
       check_sum(block);
+      CUipcMemHandle handle{};
+      if (options_.flag("export")) GPUMUX_CALL(api_.cuIpcGetMemHandle(&handle, block.data));
       words.resize(block.count);
       GPUMUX_CALL(api_.cuMemcpyDtoH_v2(words.data(), block.data, block.count * 4));
       for (std::uint64_t i = 0; i < block.count; ++i) {
@@ -232,6 +235,7 @@ int main(int argc, char** argv) {
                          {"rounds", "20"},
                          {"step-us", "0"},
                          {"churn", "0"},
+                         {"export", "0"},
                          {"ballast-kib", "0"},
                          {"ballast-pieces", "1"},
                          {"allocator", "malloc"},

@@ -48,7 +48,7 @@ struct Variable {
   std::string_view own_name;  // of an alias: the variable that wins
 };
 
-constexpr std::array<Variable, 65> kVariables{{
+constexpr std::array<Variable, 66> kVariables{{
     {"GPUMUX_RUNTIME_DIR", Reader::kLibrary, Kind::kPath, "", 0, 0, ""},
     {"GPUMUX_LIBRARY", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_DAEMON", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
@@ -91,6 +91,7 @@ constexpr std::array<Variable, 65> kVariables{{
     {"GPUMUX_SILENCE_LIMIT", Reader::kDaemon, Kind::kSetting, "silence_limit", 0, 0, ""},
     {"GPUMUX_KILL_SILENT_AFTER", Reader::kDaemon, Kind::kSetting, "kill_silent_after", 0, 0, ""},
     {"GPUMUX_OVERLAP", Reader::kDaemon, Kind::kWords, "true false", 0, 0, ""},
+    {"GPUMUX_HAND_OVER", Reader::kDaemon, Kind::kWords, "true false", 0, 0, ""},
     {"GPUMUX_STATE_DIR", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_QUEUE_ORDER", Reader::kDaemon, Kind::kWords, "fair fifo", 0, 0, ""},
     {"GPUMUX_QUEUE_HALF_LIFE", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},

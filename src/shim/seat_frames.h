@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Physical memory that one seat gives to others through the daemon, and is lent by it (docs/decisions/0015).
+//
+//     evicted --give--> FrameGiven      FrameLent --on_lent--> at hand --take--> restored into --give, freed--> ...
+//                                                                 \--drop--> FrameFreed
+//
+// What is at hand and of no use keeps memory from everybody: whoever has nothing to restore, or is to give memory up,
+// or lacks what is at hand in another form, drops all of it. Frames are known by the number that the daemon has given
+// them; those of a daemon that is gone are memory like any other, until they are freed.
+//
+//   agent's thread: on_*.   The mover's: what pager::Frames says, drop, tell_freed.   Any: freed, descriptor.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/lock.h"
+#include "os/file_descriptor.h"
+#include "pager/frames.h"
+#include "wire/messages.h"
+
+namespace gpumux::shim {
+
+class SeatFrames final : public pager::Frames {
+ public:
+  // How the daemon is spoken to; false: it cannot be reached now.
+  struct Port {
+    virtual bool give_frame(const wire::FrameGiven& frame, int fd) = 0;
+    virtual bool freed_frame(const wire::FrameFreed& frame) = 0;
+    virtual bool ask_for_frame(const wire::FrameWanted& frame) = 0;
+    // The mover is to call tell_freed.
+    virtual void wake_mover() = 0;
+
+   protected:
+    ~Port() = default;
+  };
+
+  SeatFrames(Port& port, std::uint32_t slot) : port_(port), slot_(slot) {}
+  ~SeatFrames() { close_after_fork(); }
+  SeatFrames(const SeatFrames&) = delete;
+  SeatFrames& operator=(const SeatFrames&) = delete;
+
+  // pager::Frames. Numbers are the daemon's, and in their highest bits which daemon's.
+  bool wants(std::uint64_t number, std::uint64_t bytes) override;
+  void give(std::uint64_t number, std::uint64_t bytes, int fd) override;
+  base::FrameSizes at_hand() override;
+  std::optional<Lent> take(std::uint64_t bytes) override;
+  // Told by the mover: whoever frees may hold any lock.
+  void freed(std::uint64_t number) override;
+  // Waits for the daemon's answer, or its end.
+  int descriptor(std::uint64_t number) override;
+
+  // What is at hand goes back.
+  void drop() override;
+  // What has been freed is said, so much of it at once as a daemon that is busy has room for. False: call it again.
+  bool tell_freed();
+
+  // From the daemon.
+  void on_lent(const wire::FrameLent& message, os::FileDescriptor frame);
+  // A newer bound. One that is lower takes back what was lent ahead of it.
+  void on_room(const wire::Room& room);
+  // The connection is lost, and with it what its daemon knew.
+  void on_lost();
+
+  // In a forked child: the parent's frames are not to live as long as it does.
+  void close_after_fork();
+
+ private:
+  struct AtHand {
+    std::atomic<int> fd{-1};  // negative: none. A forked child reads it, in which nobody holds the mutex
+    std::uint64_t number = 0;
+    std::uint64_t bytes = 0;
+  };
+  // More than a restoration gets ahead by; what comes beyond goes back.
+  static constexpr std::size_t kMostAtHand = 64;
+  // One thread asks for one descriptor at a time; the others wait for it.
+  struct Asked {
+    std::uint64_t number = 0;  // 0: nobody asks
+    bool answered = false;
+    os::FileDescriptor fd;
+  };
+  std::uint64_t tagged(std::uint64_t number) const { return daemon_.load() * wire::kFrameNumbers + number; }
+  AtHand* find_at_hand(std::uint64_t bytes);
+  bool is_current(std::uint64_t number) const { return number / wire::kFrameNumbers == daemon_.load(); }
+
+  Port& port_;
+  const std::uint32_t slot_;
+  std::atomic<base::FrameSizes> wanted_{0};
+  std::uint64_t room_ = 0;                // the agent's
+  std::atomic<std::uint64_t> daemon_{1};  // counts them, up to what fits beside a number
+  base::Mutex mutex_;
+  std::array<AtHand, kMostAtHand> at_hand_;  // under the mutex
+  std::vector<std::uint64_t> freed_;         // under the mutex
+  Asked asked_;                              // under the mutex
+};
+
+}  // namespace gpumux::shim
