@@ -103,6 +103,7 @@ def at_once(session, title, members, limit, **settings):
                     status = now if all(m.process.poll() is None for m in group.members) else status
         group.wait(limit)
         events = daemon.trace()
+        handed_over = daemon.status()["gpus"][0]["memory"]["handed_over_bytes"]
         good = [same(session, f"{title}: {label}", name, member)
                 for (label, name, _, _), member in zip(members, group.members)]
         wrong = review(events, among={member.pid for member in group.members})["wrong"]
@@ -114,6 +115,8 @@ def at_once(session, title, members, limit, **settings):
         if waits:
             said = f"{len(waits)} switches, median {statistics.median(waits):.2f} s, most {max(waits):.2f} s"
         session.add(INFO, f"{title}: from grant to complete", said)
+        if settings.get("hand_over"):
+            session.check(handed_over > 0, f"{title}: memory was handed over", f"{handed_over / 2**30:.1f} GiB")
         if not all(good):
             return None
         return (max(member.result()["done_ns"] for member in group.members) - begin) / 1e9
@@ -156,6 +159,20 @@ def three_programs(session):
                 f"{each_s[0]:.1f} s, after {each_s[1]:.1f} s)")
 
 
+def handed_over(session):
+    """Two programs that change hands, with what one evicts freed and made anew, and handed over, in turn."""
+    if "large-handed" not in session.natives:
+        native_of(session, "large-handed", large(session, "--share", "0.6", "--seconds", "5"))
+    argv = large(session, "--share", "0.6", "--steps", str(session.natives["large-handed"]["steps"]))
+    members = [(f"large{i}", "large-handed", argv, {}) for i in range(2)]
+    for turn in range(2):
+        for hand_over in (False, True):
+            title = f"two-of-60-{'handed-over' if hand_over else 'freed'}-{turn + 1}"
+            took = at_once(session, title, members, 120, mode="auto", quantum="1s", hand_over=hand_over)
+            if took:
+                session.add(INFO, f"{title}: until both have ended", f"{took:.2f} s")
+
+
 def allocators(session):
     """PyTorch's ways to allocate, each beside a program that needs the rest of the GPU and more."""
     if "large" not in session.natives:
@@ -195,7 +212,8 @@ def kinds(session):
     at_once(session, "kinds", members, 150, mode="auto", quantum="500ms")
 
 
-PARTS = {"three": three_programs, "jax": jax_preallocated, "allocators": allocators, "kinds": kinds}
+PARTS = {"three": three_programs, "handed": handed_over, "jax": jax_preallocated, "allocators": allocators,
+         "kinds": kinds}
 
 
 def run_memory(session):
