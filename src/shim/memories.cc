@@ -480,7 +480,7 @@ void Memories::settle_locked(std::uint64_t mask) {
 void Memories::close_after_fork() {
   ipc_.close_after_fork();
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (SeatMemory* const memory = if_any(slot)) memory->frames.close_after_fork();
+    if (SeatMemory* const memory = if_any(slot)) memory->frames.close_all();
   }
 }
 

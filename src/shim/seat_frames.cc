@@ -108,7 +108,7 @@ void SeatFrames::drop() {
   }
 }
 
-void SeatFrames::close_after_fork() {
+void SeatFrames::close_all() {
   for (AtHand& frame : at_hand_) {
     if (const int fd = frame.fd.exchange(-1); fd >= 0) ::close(fd);
   }
@@ -135,7 +135,7 @@ void SeatFrames::on_lent(const wire::FrameLent& message, os::FileDescriptor fram
 void SeatFrames::on_lost() {
   const base::Locked locked(mutex_);
   wanted_.store(0, std::memory_order_relaxed);
-  close_after_fork();
+  close_all();
   freed_.clear();
   // As many daemons as there are numbers for: the next one's are taken for those of the first.
   daemon_.store(std::max<std::uint64_t>((daemon_.load() + 1) % (UINT64_MAX / wire::kFrameNumbers), 1));

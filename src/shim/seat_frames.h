@@ -40,7 +40,7 @@ class SeatFrames final : public pager::Frames {
   };
 
   SeatFrames(Port& port, std::uint32_t slot) : port_(port), slot_(slot) {}
-  ~SeatFrames() { close_after_fork(); }
+  ~SeatFrames() { close_all(); }
   SeatFrames(const SeatFrames&) = delete;
   SeatFrames& operator=(const SeatFrames&) = delete;
 
@@ -66,8 +66,9 @@ class SeatFrames final : public pager::Frames {
   // The connection is lost, and with it what its daemon knew.
   void on_lost();
 
-  // In a forked child: the parent's frames are not to live as long as it does.
-  void close_after_fork();
+  // Closes what is at hand and says nothing. Also in a forked child, in which nobody holds the mutex: the parent's
+  // frames are not to live as long as it does.
+  void close_all();
 
  private:
   struct AtHand {

@@ -145,7 +145,7 @@ TEST_F(SeatFramesTest, TooManyGoBack) {
   EXPECT_EQ(told(), (std::vector<std::uint64_t>{65, 66}));
   frames_.on_lent({.slot = 3, .number = 67, .bytes = kBytes}, {});
   EXPECT_EQ(told(), std::vector<std::uint64_t>{67}) << "its descriptor was lost on the way";
-  frames_.close_after_fork();
+  frames_.close_all();
   EXPECT_EQ(frames_.at_hand(), 0u);
   EXPECT_TRUE(told().empty()) << "a child says nothing";
 }
