@@ -2,6 +2,7 @@
 """Programs whose memory does not fit together: same results as natively, and how much of the time is theirs."""
 import statistics
 import subprocess
+import time
 
 from parts_same import START_S, XLA_FLAGS
 from support import FAIL, INFO, SKIP, Daemon, Failed, Group, review, run
@@ -173,6 +174,51 @@ def handed_over(session):
                 session.add(INFO, f"{title}: until both have ended", f"{took:.2f} s")
 
 
+def switch_under_way(daemon, pids, seconds):
+    """(who gives memory up, who gets it) of `pids`, in the middle of a switch; none came in time: Failed."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        giver = taker = None
+        for event in daemon.trace():
+            if event["event"] == "evicted" and event["pid"] in pids:
+                giver = event["pid"]
+            elif event["event"] == "grant" and event["pid"] in pids:
+                taker = event["pid"]
+            elif event["event"] == "complete" and event.get("pid") == taker:
+                giver = taker = None
+        if giver and taker and giver != taker:
+            return giver, taker
+        time.sleep(0.01)
+    raise Failed(f"no memory moved for {seconds} s")
+
+
+def killed(session):
+    """Of four programs that hand memory over to each other one is killed that gives, and one that gets: the other two
+    go on with what came from them."""
+    native_of(session, "large-killed", large(session, "--share", "0.45", "--seconds", "3"))
+    argv = large(session, "--share", "0.45", "--steps", str(session.natives["large-killed"]["steps"]))
+    title = "killed in a switch"
+    with Daemon(session, "killed", mode="auto", quantum="500ms", hand_over=True) as daemon, \
+            Group(session, "killed", daemon) as group:
+        for i in range(4):
+            group.add(f"large{i}", argv)
+        group.wait_ready()
+        group.go()
+        alive = {member.pid: member for member in group.members}
+        for whom in range(2):
+            time.sleep(1)
+            pid = switch_under_way(daemon, set(alive), 10)[whom]
+            alive.pop(pid).end()
+        group.wait(60)
+        for pid, member in alive.items():
+            same(session, f"{title}: {member.name.split('-')[-1]}", "large-killed", member)
+        gone = daemon.status()["gpus"][0]["memory"]
+        session.check(gone["handed_over_bytes"] > 0, f"{title}: memory was handed over",
+                      f"{gone['handed_over_bytes'] / 2**30:.1f} GiB")
+        wrong = review(daemon.trace(), among=set(alive))["wrong"]
+        session.check(not wrong, f"{title}: leases were exclusive", wrong[0] if wrong else "")
+
+
 def allocators(session):
     """PyTorch's ways to allocate, each beside a program that needs the rest of the GPU and more."""
     if "large" not in session.natives:
@@ -212,8 +258,8 @@ def kinds(session):
     at_once(session, "kinds", members, 150, mode="auto", quantum="500ms")
 
 
-PARTS = {"three": three_programs, "handed": handed_over, "jax": jax_preallocated, "allocators": allocators,
-         "kinds": kinds}
+PARTS = {"three": three_programs, "handed": handed_over, "killed": killed, "jax": jax_preallocated,
+         "allocators": allocators, "kinds": kinds}
 
 
 def run_memory(session):

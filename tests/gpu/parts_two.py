@@ -54,7 +54,7 @@ def seeds_scenario(session, quantum):
 
 # Of each GPU, of each of two programs: together more than there is.
 BALLAST = ["--ballast", "0.6"]
-NAMES = ("scenario", "ddp", "peers", "laden", "nogang")
+NAMES = ("scenario", "ddp", "peers", "ddp_laden", "peers_laden", "nogang")
 
 
 def native_of(session, name, argv):
@@ -147,8 +147,9 @@ def run_two_gpus(session):
         attempt("peers", "peers twice", lambda: twice_at_once(session, "peers", same, "20ms", 80))
     for name, argv in (("ddp", ddp), ("peers", peers + ["--steps", "2000"])):
         laden = f"{name} of 60 %"
-        if attempt("laden", f"native {laden}", lambda n=laden, a=argv: native_of(session, n, a + BALLAST)):
-            attempt("laden", f"{laden} twice",
+        part = f"{name}_laden"
+        if attempt(part, f"native {laden}", lambda n=laden, a=argv: native_of(session, n, a + BALLAST)):
+            attempt(part, f"{laden} twice",
                     lambda n=laden, a=argv: twice_at_once(session, n, a + BALLAST, "500ms", 150, pages=True))
     if "ddp" in session.natives:
         attempt("nogang", "ddp twice, gangs off",
