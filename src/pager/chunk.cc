@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/no_fork.h"
+
 namespace gpumux::pager {
 
 using cuda::CUresult;
@@ -75,6 +77,7 @@ bool Mapper::may_be_frame(const Chunk& chunk) const {
 
 CUresult Mapper::make(Chunk& chunk, Content content) const {
   if (content == Content::kOverwritten && frames_ != nullptr) {
+    const base::NoFork no_fork;
     if (const std::optional<Frames::Lent> lent = frames_->take(chunk.bytes)) {
       const CUresult result = driver_.cuMemImportFromShareableHandle(
           &chunk.handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(lent->fd)),
@@ -94,8 +97,10 @@ CUresult Mapper::make(Chunk& chunk, Content content) const {
 // Its handle, which nothing is mapped from.
 CUresult Mapper::let_go(Chunk& chunk, Fate fate) const {
   bool is_given = fate == Fate::kHandedOver && may_be_frame(chunk) && frames_->wants(chunk.frame, chunk.bytes);
+  std::optional<base::NoFork> no_fork;
   int fd = -1;
   if (is_given && chunk.frame == 0) {
+    no_fork.emplace();
     is_given = driver_.cuMemExportToShareableHandle(&fd, chunk.handle, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                                     0) == cuda::CUDA_SUCCESS;
     // A program that another thread starts in this moment is not to keep the memory.

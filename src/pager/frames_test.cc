@@ -2,6 +2,7 @@
 // Goal: physical memory goes from seat to seat without being freed, data and all errors as without; what others may
 // have, and what was never written, is given to nobody and taken from nobody. Method: two pagers of one process with a
 // keeper between them, calls of the driver counted, failures of each of its steps.
+#include "base/no_fork.h"
 #include "pager/pager_test_support.h"
 
 namespace gpumux::pager {
@@ -66,6 +67,34 @@ TEST_F(FramesTest, WhatOneEvictsTheOtherRestoresInto) {
   EXPECT_EQ(calls("cuMemCreate"), made);
   EXPECT_EQ(calls("cuMemExportToShareableHandle"), 3u) << "once each";
   EXPECT_EQ(pager().counters().moved.handed_over, 2 * kBytes);
+}
+
+// A child that the program forks meanwhile would keep the memory for as long as it lives.
+TEST_F(FramesTest, NobodyForksWhileAFrameIsInHand) {
+  static int imported, exported;
+  imported = exported = 0;
+  static Driver driver;
+  driver = faulty_driver();
+  driver.cuMemImportFromShareableHandle = [](CUmemGenericAllocationHandle* handle, void* fd,
+                                             CUmemAllocationHandleType type) {
+    EXPECT_TRUE(base::NoFork::is_anybody_inside());
+    ++imported;
+    return faulty_driver().cuMemImportFromShareableHandle(handle, fd, type);
+  };
+  driver.cuMemExportToShareableHandle = [](void* fd, CUmemGenericAllocationHandle handle,
+                                           CUmemAllocationHandleType type, unsigned long long flags) {
+    EXPECT_TRUE(base::NoFork::is_anybody_inside());
+    ++exported;
+    return faulty_driver().cuMemExportToShareableHandle(fd, handle, type, flags);
+  };
+  other_ = std::make_unique<Pager>(driver, options_);
+  write(get_other(), random_words(kBytes, 2));
+  ASSERT_EQ(evict(other()), JobState::kDone);
+  EXPECT_EQ(exported, 3);
+  ASSERT_EQ(restore(other()), JobState::kDone);
+  EXPECT_EQ(imported, 3);
+  EXPECT_FALSE(base::NoFork::is_anybody_inside());
+  other_.reset();
 }
 
 TEST_F(FramesTest, SizesThatNobodyHasAreMade) {

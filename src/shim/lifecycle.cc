@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <new>
 
+#include "base/no_fork.h"
 #include "gate/thread_records.h"
 #include "shim/log.h"
 #include "shim/real_driver.h"
@@ -30,6 +31,7 @@ pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
 void in_child() {
   Tenant* const parents = g_tenant.exchange(nullptr, std::memory_order_relaxed);
   pthread_mutex_init(&g_mutex, nullptr);
+  base::NoFork::in_child();
   gate::forget_threads_after_fork();
   if (parents != nullptr)
     parents->close_after_fork();  // the object itself is left alone: its locks may be held by threads that are no more
@@ -37,7 +39,8 @@ void in_child() {
 
 Tenant* make_tenant() {
   static bool have_fork_handler = false;
-  if (!have_fork_handler) have_fork_handler = pthread_atfork(nullptr, nullptr, in_child) == 0;
+  if (!have_fork_handler)
+    have_fork_handler = pthread_atfork(base::NoFork::prepare, base::NoFork::in_parent, in_child) == 0;
   Settings settings = read_settings();
   if (settings.disabled) return nullptr;
   set_log(settings.log);

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/no_fork.h"
+
 namespace gpumux::shim {
 namespace {
 
@@ -99,6 +101,7 @@ int SeatFrames::descriptor(std::uint64_t number) {
 }
 
 void SeatFrames::drop() {
+  const base::NoFork no_fork;
   const base::Locked locked(mutex_);
   for (AtHand& frame : at_hand_) {
     const int fd = frame.fd.exchange(-1);
@@ -115,6 +118,7 @@ void SeatFrames::close_all() {
 }
 
 void SeatFrames::on_lent(const wire::FrameLent& message, os::FileDescriptor frame) {
+  const base::NoFork no_fork;
   const base::Locked locked(mutex_);
   const std::uint64_t number = tagged(message.number);
   if (message.bytes == 0) {

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moments in which the program does not fork: while a thread of ours has a descriptor in hand that a child must not
+// keep, for what it stands for (memory of a GPU) would live as long as that child.
+//
+// Close-on-exec helps where the child executes something; many only go on as copies. A table of what is in hand, for
+// the child to close, would not help: Linux copies the descriptors first and the memory afterwards, and other threads
+// go on meanwhile. So a fork waits until nothing is in hand, and nothing is taken while one is under way.
+//
+// A fork waits for kPatience at most: it may come from a signal's handler, in the very thread that has something in
+// hand. Then its child keeps that. (What is started without fork's handlers, as posix_spawn does, executes something.)
+#pragma once
+
+#include <time.h>
+
+#include <atomic>
+
+#include "base/clock.h"
+
+namespace gpumux::base {
+
+// While one exists no fork begins. Not within another one of the same thread, and not for longer than a call of the
+// driver. Any thread; waits while a fork is under way.
+class NoFork {
+ public:
+  static constexpr Duration kPatience = std::chrono::milliseconds(100);
+
+  NoFork() {
+    for (;;) {
+      inside_.fetch_add(1);
+      if (forks_.load() == 0) return;
+      inside_.fetch_sub(1);
+      while (forks_.load() != 0) pause();
+    }
+  }
+  ~NoFork() { inside_.fetch_sub(1); }
+  NoFork(const NoFork&) = delete;
+  NoFork& operator=(const NoFork&) = delete;
+
+  // For pthread_atfork.
+  static void prepare() {
+    forks_.fetch_add(1);
+    for (Duration waited{}; inside_.load() != 0 && waited < kPatience; waited += kPause) pause();
+  }
+  static void in_parent() { forks_.fetch_sub(1); }
+  static void in_child() {
+    forks_.store(0);
+    inside_.store(0);
+  }
+
+  static bool is_anybody_inside() { return inside_.load() != 0; }
+
+ private:
+  static constexpr Duration kPause = std::chrono::microseconds(50);
+  static void pause() {
+    const timespec time{0, kPause.count()};
+    ::nanosleep(&time, nullptr);
+  }
+
+  // Each side says what it does before it looks at the other.
+  static inline std::atomic<int> inside_{0};
+  static inline std::atomic<int> forks_{0};
+};
+
+}  // namespace gpumux::base

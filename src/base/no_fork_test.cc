@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: a fork waits for whoever is inside, whoever comes waits for the fork, and neither for ever. Method: fork's
+// handlers are called by a thread of their own; nothing is forked.
+#include "base/no_fork.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <thread>
+
+namespace gpumux::base {
+namespace {
+
+TEST(NoForkTest, AForkWaitsForWhoIsInside) {
+  std::atomic<bool> prepared{false};
+  std::optional<NoFork> inside(std::in_place);
+  std::thread fork([&] {
+    NoFork::prepare();
+    prepared.store(true);
+  });
+  EXPECT_TRUE(NoFork::is_anybody_inside());
+  EXPECT_FALSE(prepared.load()) << "for a tenth of a second";
+  inside.reset();
+  fork.join();
+  EXPECT_FALSE(NoFork::is_anybody_inside());
+  std::atomic<bool> entered{false};
+  std::thread next([&] {
+    const NoFork no_fork;
+    entered.store(true);
+  });
+  EXPECT_FALSE(entered.load());
+  NoFork::in_parent();
+  next.join();
+}
+
+// As in a signal's handler in the thread that is inside.
+TEST(NoForkTest, AForkDoesNotWaitForEver) {
+  {
+    const NoFork no_fork;
+    NoFork::prepare();
+    EXPECT_TRUE(NoFork::is_anybody_inside());
+    NoFork::in_parent();
+  }
+  EXPECT_FALSE(NoFork::is_anybody_inside());
+}
+
+TEST(NoForkTest, InTheChildNobodyIsInside) {
+  NoFork* const parents = new NoFork;  // of a thread that the child does not have
+  NoFork::prepare();
+  NoFork::in_child();
+  EXPECT_FALSE(NoFork::is_anybody_inside());
+  { const NoFork no_fork; }
+  ::operator delete(parents);
+}
+
+// Threads that have something in hand, and others that fork, as fast as they can: nothing is in hand during a fork.
+TEST(NoForkTest, NobodyIsInsideDuringAFork) {
+  std::atomic<int> held{0};
+  std::atomic<int> wrong{0};
+  const auto hold = [&] {
+    for (int i = 0; i < 2000; ++i) {
+      const NoFork no_fork;
+      held.fetch_add(1);
+      held.fetch_sub(1);
+    }
+  };
+  const auto fork = [&] {
+    for (int i = 0; i < 50; ++i) {
+      NoFork::prepare();
+      for (int look = 0; look < 100; ++look) wrong.fetch_add(held.load() != 0 ? 1 : 0);
+      NoFork::in_parent();
+    }
+  };
+  std::thread threads[] = {std::thread(hold), std::thread(hold), std::thread(fork), std::thread(fork)};
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+}  // namespace
+}  // namespace gpumux::base
