@@ -145,6 +145,22 @@ TEST_F(InFlightTest, KnowsLongWorkAmongShort) {
   EXPECT_LE(idle_.count(), 0);
 }
 
+// Each of these waits until the queue is empty, and a pause of the program is all that is seen before it.
+TEST_F(InFlightTest, KnowsWorkThatTakesLongerThanTheBound) {
+  constexpr base::Duration kShortBound = 1ms;
+  in_flight_.set_bound(kShortBound);
+  base::Duration most = 0ns;
+  for (int step = 0; step < 30; ++step) {
+    if (step == 5) most = 0ns;
+    for (WorkKind kind = 1; kind <= 40; ++kind) {
+      for (int i = 0; i < 10; ++i) most = std::max(most, submit(a_, 10us + kind * 500ns, kind));
+    }
+    for (WorkKind kind = 100; kind < 106; ++kind)
+      most = std::max(most, submit(a_, kind % 2 == 0 ? 1800us : 900us, kind));
+  }
+  EXPECT_LE(most, kShortBound + 1800us + kShortBound / 8);
+}
+
 // The same kernel on the same threads for small and for large matrices: what comes before tells them apart.
 TEST_F(InFlightTest, KnowsWorkByWhatCameBefore) {
   base::Duration most = 0ns;
