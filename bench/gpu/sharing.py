@@ -225,6 +225,8 @@ SATURATING_S = 6
 # turns, after 10; where the ways differ by a few percent it looks for longer.
 SETTLED_S = {2: 9, 4: 9, 8: 14}
 SETTLED_MATMULS_S = {2: 40, 4: 40}
+MATMULS_LEAD_S = 5  # as warm as it gets soon
+MATMULS_START_S = 15
 VARIES = 0.01  # from run to run
 
 
@@ -261,9 +263,13 @@ def saturating_kind(session, kind, argv, settled_s, start_s):
         kept["auto"] = per_s / alone_per_s
         with Daemon(session, label + "-serial", mode="serial") as daemon:
             kept["serial"] = saturated(session, label + "-serial", argv, count, daemon)[0] / alone_per_s
-        session.check(kept["auto"] >= GAIN_LIMIT and kept["auto"] >= kept["native"] - VARIES,
-                      f"{count} saturating programs, {kind}: 98 % of one alone", "; ".join(
-                          f"{way} {100 * part:.1f} %" for way, part in kept.items()) + f"; auto: {why}")
+        check_gain(session, count, kind, kept, why)
+
+
+def check_gain(session, count, kind, kept, why):
+    session.check(kept["auto"] >= GAIN_LIMIT and kept["auto"] >= kept["native"] - VARIES,
+                  f"{count} saturating programs, {kind}: 98 % of one alone",
+                  "; ".join(f"{way} {100 * part:.1f} %" for way, part in kept.items()) + f"; auto: {why}")
 
 
 # Settings of turns that may cost what programs get done.
@@ -300,27 +306,46 @@ def saturating_eights(session):
 
 
 def saturating_matmuls(session):
-    """The same of PyTorch's matrix products."""
+    """The same of PyTorch's matrix products, with which a GPU is at its power limit, and its speed another one every
+    few seconds: one program alone, the plain driver and turns in the same seconds; `auto`, whose load must be steady,
+    between two runs of one alone."""
     if run(session, "import.torch", [session.python, "-c", "import torch"], seconds=START_S).code != 0:
         return session.add(SKIP, "saturating matmuls", "no PyTorch")
     for kind, options in MATMULS.items():
-        saturating_kind(session, kind, session.workload("matmul_rate") + options, SETTLED_MATMULS_S, 15)
+        argv = session.workload("matmul_rate") + options
+        for count, settled in SETTLED_MATMULS_S.items():
+            label = f"saturating-{kind.replace(' ', '-')}-{count}"
+            if session.left() < IN_TURNS_S + 3 * (SATURATING_S + MATMULS_LEAD_S) + settled + 4 * MATMULS_START_S:
+                session.add(SKIP, f"{count} saturating programs, {kind}", "out of time")
+                continue
+            with Daemon(session, label + "-turns", mode="serial") as daemon:
+                alone, native, serial = in_turns(session, label + "-turns", argv,
+                                                 [(None, 1), (None, count), (daemon, count)], IN_TURNS_S, LONG_TURN_S)
+            before, _ = saturated(session, label + "-before", argv, 1, lead=MATMULS_LEAD_S)
+            with Daemon(session, label + "-auto", mode="auto") as daemon:
+                per_s, why = saturated(session, label + "-auto", argv, count, daemon, settled)
+            after, _ = saturated(session, label + "-after", argv, 1, lead=MATMULS_LEAD_S)
+            kept = {"native": native / alone, "auto": 2 * per_s / (before + after), "serial": serial / alone}
+            check_gain(session, count, kind, kept, f"{why} (alone before {before:.0f} a second, after {after:.0f})")
     return None
 
 
 TURN_S = 0.25
+# Of programs that take turns under gpumux meanwhile: many of their turns.
+LONG_TURN_S = 1.5
+IN_TURNS_S = 27
 
 
-def in_turns(session, label, argv, turns, seconds):
-    """What programs get done a second that work in turns of a quarter of a second. `turns`: of each its daemon, or None
-    for native programs, and how many programs work at once in it. Of each the medians over its windows."""
+def in_turns(session, label, argv, turns, seconds, turn_s=TURN_S):
+    """What programs get done a second that work in turns of `turn_s`. `turns`: of each its daemon, or None for native
+    programs, and how many programs work at once in it. Of each the medians over its windows."""
     with contextlib.ExitStack() as stack:
         groups = []
         for turn, (daemon, count) in enumerate(turns):
             name = f"{label}.{turn}-{'gpumux' if daemon else 'native'}"
             groups.append(group := stack.enter_context(Group(session, name, daemon)))
             for i in range(count):
-                group.add(f"program{i}", argv + ["--window", str(TURN_S), "--turn", str(turn), "--turns",
+                group.add(f"program{i}", argv + ["--window", str(turn_s), "--turn", str(turn), "--turns",
                                                  str(len(turns)), "--seconds", str(seconds)])
         for group in groups:
             group.wait_ready()
