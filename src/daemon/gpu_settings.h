@@ -18,7 +18,7 @@ struct GpuSettings : sched::GpuSettings {
   // Kept free on the GPU for what nobody asks us for: contexts, local memory, what is allocated in this moment.
   std::uint64_t reserve = kAutomaticReserve;
   // What one seat evicts is the memory that the next one restores into, where the two may see each other's data.
-  bool hand_over = false;
+  bool hand_over = true;
   // A few milliseconds: what somebody else waits for at least when a turn is over, and enough that a GPU does not run
   // dry.
   GpuSettings() { in_flight = std::chrono::milliseconds(4); }

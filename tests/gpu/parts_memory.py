@@ -178,16 +178,18 @@ def switch_under_way(daemon, pids, seconds):
     """(who gives memory up, who gets it) of `pids`, in the middle of a switch; none came in time: Failed."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        giver = taker = None
+        evicted, holder = [], None  # who lacks memory, in the order in which they lost it
         for event in daemon.trace():
-            if event["event"] == "evicted" and event["pid"] in pids:
-                giver = event["pid"]
-            elif event["event"] == "grant" and event["pid"] in pids:
-                taker = event["pid"]
-            elif event["event"] == "complete" and event.get("pid") == taker:
-                giver = taker = None
-        if giver and taker and giver != taker:
-            return giver, taker
+            kind, pid = event["event"], event.get("pid")
+            if kind in ("evicted", "complete", "gone") and pid in evicted:
+                evicted.remove(pid)
+            if kind == "evicted" and pid in pids:
+                evicted.append(pid)
+            elif kind == "grant":
+                holder = pid
+        # Who has the GPU waits for its memory, and somebody else has lost some since: that one's memory moves.
+        if holder in evicted[:-1]:
+            return evicted[-1], holder
         time.sleep(0.01)
     raise Failed(f"no memory moved for {seconds} s")
 
