@@ -4,13 +4,14 @@
 //   pager [--device N] [--gib N] [--rounds N] [--chunk-mib N]
 //
 // The bus's own limits first, in this process: pinned copies of 32 MiB, one direction and both at once. Then two seats
-// of N GiB each, of two processes: evicted and restored alone, dirty, clean and constant; then one out while the other
-// comes in, taking room as it is freed (a switch), each time after the same copies by hand, both ways at once, from and
-// to the same host memory, with nothing freed: what the bus gives then, of which `switch_of_copies` is. (Pinned memory
-// of 2 GiB that a driver makes is not the same: it may be a fifth faster both ways, as fast as `bus_both_gb_s`.) Every
-// other pair of switches hands the memory over instead of freeing it (`handed_over_of_copies`). All data is compared
-// with what was written. At last what an allocation and its release cost, against the driver's own. Host memory is lent
-// as a daemon would: huge pages, populated beforehand. Run it without gpumux. Prints one line `RESULT {json}`.
+// of N GiB each, of two processes: evicted and restored alone, dirty, clean (freed, and given away as it is) and
+// constant; then one out while the other comes in, taking room as it is freed (a switch), each time after the same
+// copies by hand, both ways at once, from and to the same host memory, with nothing freed: what the bus gives then, of
+// which `switch_of_copies` is. (Pinned memory of 2 GiB that a driver makes is not the same: it may be a fifth faster
+// both ways, as fast as `bus_both_gb_s`.) Every other pair of switches hands the memory over instead of freeing it
+// (`handed_over_of_copies`). All data is compared with what was written. At last what an allocation and its release
+// cost, against the driver's own. Host memory is lent as a daemon would: huge pages, populated beforehand. Run it
+// without gpumux. Prints one line `RESULT {json}`.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -125,10 +126,12 @@ class PopulatedHostMemory final : public pager::HostMemory {
 // other one what it gives and what it has freed.
 class PassedFrames final : public pager::Frames {
  public:
+  enum class To { kNobody, kOther, kSelf };
+
   // `number`: 1 or 2, of this process.
   PassedFrames(int socket, std::uint64_t number) : socket_(socket), next_(number) {}
 
-  bool wants(std::uint64_t, std::uint64_t) override { return is_on_; }
+  bool wants(std::uint64_t, std::uint64_t) override { return to_ != To::kNobody; }
   base::FrameSizes at_hand() override {
     receive();
     base::FrameSizes sizes = 0;
@@ -141,7 +144,11 @@ class PassedFrames final : public pager::Frames {
       next_ += 2;
       known_[number] = os::FileDescriptor(fd);
     }
-    send({number, bytes}, fd);
+    if (to_ == To::kSelf) {
+      here_[bytes].push_back(number);
+    } else {
+      send({number, bytes}, fd);
+    }
   }
   std::optional<Lent> take(std::uint64_t bytes) override {
     receive();
@@ -158,9 +165,11 @@ class PassedFrames final : public pager::Frames {
   }
   int descriptor(std::uint64_t) override { return -1; }
 
-  void set(bool is_on) {
+  // Who gets what is given from now on. What went back to the giver is to be freed before the other one gets any: it
+  // does not know that.
+  void set(To to) {
     receive();
-    is_on_ = is_on;
+    to_ = to;
   }
 
  private:
@@ -187,7 +196,7 @@ class PassedFrames final : public pager::Frames {
 
   const int socket_;
   std::uint64_t next_;
-  bool is_on_ = false;
+  To to_ = To::kNobody;
   std::map<std::uint64_t, os::FileDescriptor> known_;
   std::map<std::uint64_t, std::vector<std::uint64_t>> here_;  // given by the other one, by size
 };
@@ -473,7 +482,7 @@ class Side {
   Times round(int number, bool goes_out) {
     if (goes_out) seat_.dirty(static_cast<std::uint32_t>(number));
     meet();
-    frames_.set(hands_over(number));
+    frames_.set(hands_over(number) ? PassedFrames::To::kOther : PassedFrames::To::kNobody);
     meet();
     sleep_ns(kScrubbed);
     meet();
@@ -526,7 +535,7 @@ void run_second(const Options& options, Shared& shared) {
     shared.moved_s = times.moved_s;
     side.meet();
   }
-  frames.set(false);
+  frames.set(PassedFrames::To::kNobody);
   seat.restore();
   shared.wrong = seat.differences();
   side.meet();
@@ -562,7 +571,7 @@ std::array<Switches, 2> measure_switches(const Options& options, const Program& 
     (goes_out ? its.out : its.in).push_back(own.moved_s);
     (goes_out ? its.in : its.out).push_back(shared.moved_s.load());
   }
-  frames.set(false);
+  frames.set(PassedFrames::To::kNobody);
   side.meet();  // the second one has compared
   const auto medians = [](const Times& of) {
     return Switches{median(of.all), median(of.out), median(of.in), median(of.copies), median(of.of_copies)};
@@ -632,6 +641,18 @@ int run(const Options& options) {
     clean_out.push_back(seat.evict());
     seat.restore();
   }
+  // The same where what is evicted is handed over: to itself, for nothing else is measured here.
+  frames.set(PassedFrames::To::kSelf);
+  seat.evict();  // and makes it what can be handed over
+  seat.restore();
+  std::vector<double> clean_given;
+  for (int round = 1; round <= options.rounds; ++round) {
+    clean_given.push_back(seat.evict());
+    seat.restore();
+  }
+  frames.set(PassedFrames::To::kNobody);
+  seat.evict();
+  seat.restore();
   wrong += seat.differences();
   json.add("dirty_out_s", median(dirty_out));
   json.add("dirty_out_of_limit", bytes / bus.out / median(dirty_out));
@@ -639,6 +660,8 @@ int run(const Options& options) {
   json.add("in_of_limit", bytes / bus.in / median(in));
   json.add("clean_out_s", median(clean_out));
   json.add("clean_out_share_of_copying", median(clean_out) / (bytes / bus.out));
+  json.add("clean_given_s", median(clean_given));
+  json.add("clean_given_share_of_copying", median(clean_given) / (bytes / bus.out));
 
   for (const CallTime& call : g_call_times) *call.total_ns = *call.calls = 0;
   ::pthread_barrier_wait(&shared.barrier);
