@@ -111,4 +111,6 @@ class Session {
   std::array<std::optional<Slot>, base::kMaxSeatsPerTenant> slots_;
 };
 
+inline base::SeatId seat_of(const Session& session, const Slot& slot) { return {session.id, slot.gpu}; }
+
 }  // namespace gpumux::daemon

@@ -216,4 +216,12 @@ class Translator {
   std::map<std::string, UnknownEntry> unknown_entries_;
 };
 
+template <class Message>
+void Translator::send(Session& session, const Message& message, int fd) {
+  if (session.ended() || session.send(message, fd)) return;
+  // Ended by whoever called us, once the core is at rest: it must not hear of it in the middle of a command.
+  session.end();
+  unwritable_.push_back(session.id);
+}
+
 }  // namespace gpumux::daemon
