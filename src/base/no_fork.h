@@ -6,8 +6,10 @@
 // the child to close, would not help: Linux copies the descriptors first and the memory afterwards, and other threads
 // go on meanwhile. So a fork waits until nothing is in hand, and nothing is taken while one is under way.
 //
-// A fork waits for kPatience at most: it may come from a signal's handler, in the very thread that has something in
-// hand. Then its child keeps that. (What is started without fork's handlers, as posix_spawn does, executes something.)
+// Neither waits for longer than kPatience: a fork may come from a signal's handler, in the very thread that has
+// something in hand, and the program's own handlers of a fork may wait for threads that are about to take something.
+// Then a child keeps what it should not. (What is started without fork's handlers, as posix_spawn does, executes
+// something.)
 #pragma once
 
 #include <time.h>
@@ -19,17 +21,18 @@
 namespace gpumux::base {
 
 // While one exists no fork begins. Not within another one of the same thread, and not for longer than a call of the
-// driver. Any thread; waits while a fork is under way.
+// driver takes. Any thread; waits while a fork is under way.
 class NoFork {
  public:
   static constexpr Duration kPatience = std::chrono::milliseconds(100);
 
   NoFork() {
+    Duration waited{};
     for (;;) {
       inside_.fetch_add(1);
-      if (forks_.load() == 0) return;
+      if (forks_.load() == 0 || waited >= kPatience) return;
       inside_.fetch_sub(1);
-      while (forks_.load() != 0) pause();
+      for (; forks_.load() != 0 && waited < kPatience; waited += kPause) pause();
     }
   }
   ~NoFork() { inside_.fetch_sub(1); }
@@ -39,7 +42,7 @@ class NoFork {
   // For pthread_atfork.
   static void prepare() {
     forks_.fetch_add(1);
-    for (Duration waited{}; inside_.load() != 0 && waited < kPatience; waited += kPause) pause();
+    for (Duration waited{}; is_anybody_inside() && waited < kPatience; waited += kPause) pause();
   }
   static void in_parent() { forks_.fetch_sub(1); }
   static void in_child() {
@@ -47,7 +50,7 @@ class NoFork {
     inside_.store(0);
   }
 
-  static bool is_anybody_inside() { return inside_.load() != 0; }
+  static bool is_anybody_inside() { return inside_.load() > 0; }
 
  private:
   static constexpr Duration kPause = std::chrono::microseconds(50);
@@ -56,7 +59,7 @@ class NoFork {
     ::nanosleep(&time, nullptr);
   }
 
-  // Each side says what it does before it looks at the other.
+  // Each side says what it does before it looks at the other. (Below zero in the child of a thread that was inside.)
   static inline std::atomic<int> inside_{0};
   static inline std::atomic<int> forks_{0};
 };

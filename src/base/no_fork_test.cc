@@ -44,6 +44,13 @@ TEST(NoForkTest, AForkDoesNotWaitForEver) {
   EXPECT_FALSE(NoFork::is_anybody_inside());
 }
 
+// As where a fork's handler waits for the thread that wants to come in.
+TEST(NoForkTest, NobodyWaitsForAForkForEver) {
+  NoFork::prepare();
+  { const NoFork no_fork; }
+  NoFork::in_parent();
+}
+
 TEST(NoForkTest, InTheChildNobodyIsInside) {
   NoFork* const parents = new NoFork;  // of a thread that the child does not have
   NoFork::prepare();
@@ -67,7 +74,9 @@ TEST(NoForkTest, NobodyIsInsideDuringAFork) {
   const auto fork = [&] {
     for (int i = 0; i < 50; ++i) {
       NoFork::prepare();
-      for (int look = 0; look < 100; ++look) wrong.fetch_add(held.load() != 0 ? 1 : 0);
+      // Otherwise it has lost patience with a thread that did not get a processor.
+      const bool is_alone = !NoFork::is_anybody_inside();
+      for (int look = 0; look < 100; ++look) wrong.fetch_add(is_alone && held.load() != 0 ? 1 : 0);
       NoFork::in_parent();
     }
   };
