@@ -10,7 +10,7 @@ namespace gpumux::daemon {
 
 std::size_t most_frames() {
   rlimit limit{};
-  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / 2 : 0;
+  return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / 4 : 0;
 }
 
 Frames::Frame* Frames::held(base::SeatId seat, std::uint64_t number) {

@@ -22,7 +22,7 @@
 
 namespace gpumux::daemon {
 
-// Descriptors that this process may keep of frames: half of all that it may have.
+// Descriptors that this process may keep of frames: a quarter of all that it may have. Tenants may take half.
 std::size_t most_frames();
 
 class Frames {
