@@ -4,16 +4,21 @@
 
     slow_requests.py RAW.tar.gz [CONFIGURATION.RUN]
 
-RAW.tar.gz is what bench/experiment/run.py --pack leaves. With --keep-traces: also how long the training took to drain.
+RAW.tar.gz is what bench/experiment/run.py --pack leaves. With --keep-traces: also how long the training's work ran on
+after its gate had closed.
 """
 import bisect
 import csv
 import gzip
 import io
 import json
+import pathlib
 import statistics
 import sys
 import tarfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "experiment"))
+import measures  # noqa: E402
 
 PARTS = 20
 
@@ -23,23 +28,29 @@ def rows(archive, name):
     return list(csv.reader(text))[1:]
 
 
-def drains(archive, name):
-    """How long each drain took that a request asked for, in ms, by the moment; none where there is no trace."""
+def drains(archive, name, held):
+    """Of each drain of the training: when its gate had closed, since the measurement's begin, and how much longer its
+    work ran (ns). None where there is no trace."""
     try:
         data = gzip.decompress(archive.extractfile(f"raw/{name}.trace.jsonl.gz").read())
     except KeyError:
         return []
-    closed, found, urgent = {}, [], set()
-    for event in map(json.loads, data.decode().splitlines()):
-        tenant = event.get("tenant")
-        if event["event"] == "revoke" and event.get("detail") == "urgent":
-            urgent.add(tenant)
-        elif event["event"] == "gate_closed" and tenant in urgent:
-            closed[tenant] = event["time_ns"]
-        elif event["event"] == "drained" and tenant in closed:
-            found.append((event["time_ns"] - closed.pop(tenant)) / 1e6)
-            urgent.discard(tenant)
-    return found
+    events = [json.loads(line) for line in data.decode().splitlines()]
+    for pid in {event["pid"] for event in events if "pid" in event}:
+        holds = measures.holds(events, pid)
+        lengths = [hold.end - hold.begin for hold in holds]
+        if lengths[:len(held)] != [end - begin for begin, end in held]:
+            continue
+        offset = holds[0].begin - held[0][0]
+        closed, found = None, []
+        for event in events:
+            if event.get("pid") == pid and event["event"] == "gate_closed":
+                closed = event["time_ns"] - offset
+            elif event.get("pid") == pid and event["event"] == "drained" and closed is not None:
+                found.append((closed, event["time_ns"] - offset - closed))
+                closed = None
+        return found
+    return []
 
 
 def main():
@@ -48,25 +59,28 @@ def main():
         requests = [tuple(map(int, row)) for row in rows(archive, f"{name}.requests") if row[2]]
         ends = [int(row[0]) for row in rows(archive, f"{name}.steps")]
         held = [(int(begin), int(end)) for task, begin, end, _ in rows(archive, f"{name}.leases") if task == "batch"]
-        drained = drains(archive, name)
+        drained = drains(archive, name, held)
 
     def had(begin, end):
         """How long the training had the GPU in that time."""
         return sum(max(0, min(end, last) - max(begin, first)) for first, last in held)
 
-    took = {}
+    took, ran_on = {}, {}
     for _, begin, end in requests:
         step = bisect.bisect(ends, begin)
         if 0 < step < len(ends) and any(first < begin < last for first, last in held):
             phase = had(ends[step - 1], begin) / max(1, had(ends[step - 1], ends[step]))
-            took.setdefault(min(PARTS - 1, int(phase * PARTS)), []).append((end - begin) / 1e6)
-    print("part of the step   requests   service, ms: median   most")
+            part = min(PARTS - 1, int(phase * PARTS))
+            took.setdefault(part, []).append((end - begin) / 1e6)
+            ran_on.setdefault(part, []).extend(length / 1e6 for closed, length in drained if begin < closed < end)
+    print("part of the step   requests   service, ms: median   most   training ran on for: median   most")
     for part, times in sorted(took.items()):
-        print(f"{part / PARTS:.2f} to {(part + 1) / PARTS:.2f} {len(times):14} {statistics.median(times):21.1f} "
-              f"{max(times):7.1f}")
-    if drained:
-        print(f"{len(drained)} drains for a request: median {statistics.median(drained):.2f} ms, most "
-              f"{max(drained):.2f}; longer than 3 ms: {sum(one > 3 for one in drained)}")
+        line = f"{part / PARTS:.2f} to {(part + 1) / PARTS:.2f} {len(times):14}{middle(times)}"
+        print(line + (f"      {middle(ran_on[part])}" if ran_on[part] else ""))
+
+
+def middle(times):
+    return f"{statistics.median(times):22.2f} {max(times):7.2f}"
 
 
 if __name__ == "__main__":
