@@ -11,26 +11,43 @@
 namespace gpumux::base {
 namespace {
 
+// Lets the others run for a while, but not so long that anybody loses patience.
+template <class Done>
+void let_run(const Done& done) {
+  for (int i = 0; i < 1000 && !done(); ++i) std::this_thread::yield();
+}
+
 TEST(NoForkTest, AForkWaitsForWhoIsInside) {
   std::atomic<bool> prepared{false};
+  std::atomic<bool> was_inside{false};
   std::optional<NoFork> inside(std::in_place);
   std::thread fork([&] {
     NoFork::prepare();
+    was_inside.store(NoFork::is_anybody_inside());
     prepared.store(true);
   });
-  EXPECT_TRUE(NoFork::is_anybody_inside());
-  EXPECT_FALSE(prepared.load()) << "for a tenth of a second";
+  while (!NoFork::is_forking()) std::this_thread::yield();
+  let_run([&] { return prepared.load(); });
   inside.reset();
   fork.join();
-  EXPECT_FALSE(NoFork::is_anybody_inside());
-  std::atomic<bool> entered{false};
+  EXPECT_FALSE(was_inside.load());
+  NoFork::in_parent();
+}
+
+TEST(NoForkTest, WhoComesWaitsForTheFork) {
+  NoFork::prepare();
+  std::atomic<bool> begun{false}, entered{false}, was_forking{false};
   std::thread next([&] {
+    begun.store(true);
     const NoFork no_fork;
+    was_forking.store(NoFork::is_forking());
     entered.store(true);
   });
-  EXPECT_FALSE(entered.load());
+  while (!begun.load()) std::this_thread::yield();
+  let_run([&] { return entered.load(); });
   NoFork::in_parent();
   next.join();
+  EXPECT_FALSE(was_forking.load());
 }
 
 // As in a signal's handler in the thread that is inside.

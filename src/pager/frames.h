@@ -29,7 +29,7 @@ class Frames {
   virtual void give(std::uint64_t number, std::uint64_t bytes, int fd) = 0;
   // Sizes of which there is one to be taken.
   virtual base::FrameSizes at_hand() = 0;
-  // None: the seat makes its memory.
+  // None: the seat makes its memory. While the program does not fork (base/no_fork.h): a child closes what is at hand.
   virtual std::optional<Lent> take(std::uint64_t bytes) = 0;
   // None of what could be taken is of any use.
   virtual void drop() = 0;

@@ -137,6 +137,7 @@ void SeatFrames::on_lent(const wire::FrameLent& message, os::FileDescriptor fram
 }
 
 void SeatFrames::on_lost() {
+  const base::NoFork no_fork;
   const base::Locked locked(mutex_);
   wanted_.store(0, std::memory_order_relaxed);
   close_all();

@@ -72,7 +72,8 @@ class SeatFrames final : public pager::Frames {
 
  private:
   struct AtHand {
-    std::atomic<int> fd{-1};  // negative: none. A forked child reads it, in which nobody holds the mutex
+    // Negative: none. A forked child reads it, in which nobody holds the mutex; so it changes only where nobody forks.
+    std::atomic<int> fd{-1};
     std::uint64_t number = 0;
     std::uint64_t bytes = 0;
   };
