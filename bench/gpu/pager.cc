@@ -142,13 +142,12 @@ class PassedFrames final : public pager::Frames {
     if (number == 0) {
       number = next_;
       next_ += 2;
-      known_[number] = os::FileDescriptor(fd);
+      known_[number].fd = os::FileDescriptor(fd);
     }
-    if (to_ == To::kSelf) {
-      here_[bytes].push_back(number);
-    } else {
-      send({number, bytes}, fd);
-    }
+    if (to_ == To::kSelf) return here_[bytes].push_back(number);
+    Known& known = known_.at(number);
+    send({number, bytes}, known.to_both ? -1 : known.fd.get());
+    known.to_both = true;
   }
   std::optional<Lent> take(std::uint64_t bytes) override {
     receive();
@@ -156,17 +155,16 @@ class PassedFrames final : public pager::Frames {
     if (of_size.empty()) return std::nullopt;
     const std::uint64_t number = of_size.back();
     of_size.pop_back();
-    return Lent{number, ::dup(known_.at(number).get())};
+    return Lent{number, ::dup(known_.at(number).fd.get())};
   }
   void drop() override {}
   void freed(std::uint64_t number) override {
+    if (known_.at(number).to_both) send({number, 0}, -1);
     known_.erase(number);
-    send({number, 0}, -1);
   }
   int descriptor(std::uint64_t) override { return -1; }
 
-  // Who gets what is given from now on. What went back to the giver is to be freed before the other one gets any: it
-  // does not know that.
+  // Who gets what is given from now on.
   void set(To to) {
     receive();
     to_ = to;
@@ -185,7 +183,7 @@ class PassedFrames final : public pager::Frames {
       Message message{};
       auto received = os::receive_message(socket_, std::as_writable_bytes(std::span(&message, 1)));
       if (!received || received->bytes != sizeof message) return;
-      if (received->fd) known_[message.number] = std::move(received->fd);
+      if (received->fd) known_[message.number] = {std::move(received->fd), true};
       if (message.bytes != 0) {
         here_[message.bytes].push_back(message.number);
       } else {
@@ -197,8 +195,12 @@ class PassedFrames final : public pager::Frames {
   const int socket_;
   std::uint64_t next_;
   To to_ = To::kNobody;
-  std::map<std::uint64_t, os::FileDescriptor> known_;
-  std::map<std::uint64_t, std::vector<std::uint64_t>> here_;  // given by the other one, by size
+  struct Known {
+    os::FileDescriptor fd;
+    bool to_both = false;
+  };
+  std::map<std::uint64_t, Known> known_;
+  std::map<std::uint64_t, std::vector<std::uint64_t>> here_;  // given to this one, by size
 };
 
 struct AlwaysDrained final : pager::DrainedSeat {
@@ -651,8 +653,6 @@ int run(const Options& options) {
     seat.restore();
   }
   frames.set(PassedFrames::To::kNobody);
-  seat.evict();
-  seat.restore();
   wrong += seat.differences();
   json.add("dirty_out_s", median(dirty_out));
   json.add("dirty_out_of_limit", bytes / bus.out / median(dirty_out));

@@ -10,6 +10,7 @@ power limit is changes within seconds, so only windows of the same round are com
 products. --other: the same again with another build of libgpumux.so, in programs of their own.
 """
 import argparse
+import contextlib
 import json
 import mmap
 import os
@@ -108,10 +109,15 @@ def rate(files, begin, end, every):
 
 def measure(options):
     options.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="gpumux-") as folder:
+    libraries = {"": options.dist / "lib" / "libgpumux.so"}
+    if options.other:
+        libraries["other: "] = options.other
+    with tempfile.TemporaryDirectory(prefix="gpumux-") as folder, contextlib.ExitStack() as running:
         environment = dict(os.environ, GPUMUX_RUNTIME_DIR=folder, GPUMUX_STATE_DIR=os.path.join(folder, "state"))
         with open(options.out / "daemon.log", "wb") as log:
             daemon = subprocess.Popen([options.dist / "bin" / "gpumuxd", "--private"], env=environment, stderr=log)
+        running.callback(daemon.wait, 10)
+        running.callback(daemon.terminate)
         time.sleep(1.5)
 
         def configure(settings):
@@ -120,31 +126,26 @@ def measure(options):
             subprocess.run([options.dist / "bin" / "gpumux", "set", *words], env=environment, check=True,
                            stdout=subprocess.DEVNULL)
 
-        libraries = {"": options.dist / "lib" / "libgpumux.so"}
-        if options.other:
-            libraries["other: "] = options.other
-        native = Pair(options, "native", dict(os.environ))
-        pairs = {name: Pair(options, f"gpumux{i}", dict(environment, LD_PRELOAD=str(library.resolve())))
+        def start(name, environment):
+            pair = Pair(options, name, environment)
+            running.callback(pair.end)
+            return pair
+
+        native = start("native", dict(os.environ))
+        pairs = {name: start(f"gpumux{i}", dict(environment, LD_PRELOAD=str(library.resolve())))
                  for i, (name, library) in enumerate(libraries.items())}
-        all_pairs = [native, *pairs.values()]
-        try:
-            for pair in all_pairs:
-                pair.wait_ready()
-            phases = [("alone, native", native, 1, []), ("at once, native", native, 3, [])]
-            phases += [(prefix + name, pair, 3, RESET + settings) for name, settings in options.way
-                       for prefix, pair in pairs.items()]
-            native.window(1, WARM_S)
-            windows = []
-            for turn in range(options.rounds):
-                for name, pair, who, settings in phases[::-1] if turn % 2 else phases:
-                    if settings:
-                        configure(settings)
-                    windows.append((turn, name, pair, pair.window(who, options.seconds)))
-        finally:
-            for pair in all_pairs:
-                pair.end()
-            daemon.terminate()
-            daemon.wait(10)
+        for pair in (native, *pairs.values()):
+            pair.wait_ready()
+        phases = [("alone, native", native, 1, []), ("at once, native", native, 3, [])]
+        phases += [(prefix + name, pair, 3, RESET + settings) for name, settings in options.way
+                   for prefix, pair in pairs.items()]
+        native.window(1, WARM_S)
+        windows = []
+        for turn in range(options.rounds):
+            for name, pair, who, settings in phases[::-1] if turn % 2 else phases:
+                if settings:
+                    configure(settings)
+                windows.append((turn, name, pair, pair.window(who, options.seconds)))
     rates = {}
     for turn, name, pair, (begin, end) in windows:
         rates.setdefault(name, []).append(rate(pair.files, begin, end, options.every))
