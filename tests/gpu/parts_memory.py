@@ -260,8 +260,8 @@ def kinds(session):
     at_once(session, "kinds", members, 150, mode="auto", quantum="500ms")
 
 
-PARTS = {"three": three_programs, "handed": handed_over, "killed": killed, "jax": jax_preallocated,
-         "allocators": allocators, "kinds": kinds}
+PARTS = {"three": three_programs, "jax": jax_preallocated, "allocators": allocators, "kinds": kinds,
+         "killed": killed, "handed": handed_over}
 
 
 def run_memory(session):
