@@ -61,14 +61,16 @@ InFlight::Stream& InFlight::find(CUcontext context, CUstream stream) {
 
 void InFlight::learn(Stream& stream, const Mark& mark, double elapsed_ns) {
   const double each = std::max(elapsed_ns, 1.0) / static_cast<double>(mark.submissions);
-  // What was measured across a pause is at most that long: reason to think it shorter than before, and none for longer.
-  if (mark.after_idling && stream.each_ns != 0) {
+  // What was measured across a pause, or beside others, is at most that long: reason to think it shorter than before,
+  // and none for longer.
+  const bool at_most = mark.after_idling || mark.turn != turns_.load(std::memory_order_relaxed);
+  if (at_most && stream.each_ns != 0) {
     stream.each_ns = std::min(stream.each_ns, each);
   } else {
     stream.each_ns = stream.each_ns == 0 ? each : (stream.each_ns + each) / 2;
   }
   const auto group = std::span(mark.works).first(mark.submissions);
-  if (mark.after_idling) {
+  if (at_most) {
     times_.learn_at_most(group, elapsed_ns, bound_ns() / kUncertainParts);
   } else {
     times_.learn(group, elapsed_ns);
@@ -156,6 +158,7 @@ void InFlight::mark(Stream& stream, base::TimePoint now) {
   made = stream.next;
   made.event = event;
   made.after_idling = stream.count == 0;
+  made.turn = turns_.load(std::memory_order_relaxed);
   ++stream.count;
   stream.unknown += made.has_unknown ? 1 : 0;
   stream.expected_ns += made.expected_ns;

@@ -58,6 +58,10 @@ class InFlight {
   // After a submission of that kind, still inside the gate.
   void submitted(cuda::CUcontext context, cuda::CUstream stream, WorkKind kind, const base::Clock& clock);
 
+  // The seat's turn ends with what is queued: that is going to run beside somebody else's work, or has to wait for it,
+  // and takes longer than by itself. Any thread; waits for nothing.
+  void turn_ended() { turns_.fetch_add(1, std::memory_order_relaxed); }
+
   // A thread of the program has waited until all that it had submitted to the stream was done, or to any stream of the
   // context: what has no mark yet needs none. (What another thread submits meanwhile is then taken for done, too.)
   void waited_for(cuda::CUcontext context, cuda::CUstream stream, const base::Clock& clock);
@@ -80,6 +84,7 @@ class InFlight {
     double expected_ns = 0;
     bool has_unknown = false;
     bool after_idling = false;  // the queue was empty before it: the time since the mark before is no work's
+    std::uint32_t turn = 0;     // turns_ then
   };
   struct Stream {
     cuda::CUcontext context = nullptr;
@@ -115,6 +120,7 @@ class InFlight {
 
   const cuda::Driver& driver_;
   std::atomic<std::int64_t> bound_ns_{0};
+  std::atomic<std::uint32_t> turns_{0};
   base::Mutex mutex_;
   std::vector<std::unique_ptr<Stream>> streams_;
   WorkTimes times_;

@@ -127,6 +127,31 @@ TEST_F(InFlightTest, FollowsWorkThatChanges) {
   EXPECT_LE(most_queued(a_, 20us, 3000), kBound + kBound / 4);
 }
 
+// A turn that ends leaves work to run beside somebody else's, who has nearly all of the GPU. That says nothing of what
+// it takes otherwise: at its place in the next step as much is queued as ever.
+TEST_F(InFlightTest, DoesNotLearnFromWhatRanBesideOthers) {
+  constexpr base::Duration kOthers = 20ms;
+  const auto step = [&] {
+    base::Duration least = kBound;
+    for (WorkKind kind = 1; kind <= 200; ++kind) {
+      const base::Duration queue = submit(a_, 100us, kind);
+      if (kind > 60) least = std::min(least, queue);  // it has been filled
+    }
+    return least;
+  };
+  for (int i = 0; i < 5; ++i) step();
+  EXPECT_GE(step(), kBound / 2);
+  for (int turn = 0; turn < 5; ++turn) {
+    in_flight_.turn_ended();
+    fake_.busy_until[a_] += kOthers;
+    for (auto& [event, done] : fake_.events) {
+      if (done > fake_.now) done += kOthers;
+    }
+    step();
+    EXPECT_GE(step(), kBound / 2) << turn;
+  }
+}
+
 // A training step: hundreds of short kernels, and then long ones. What came before says nothing of what comes next, but
 // each has been there before.
 TEST_F(InFlightTest, KnowsLongWorkAmongShort) {

@@ -185,6 +185,7 @@ bool Drainer::close_gate(std::uint32_t slot, std::uint64_t epoch) {
   }
   if (steps != 0) agent_.send(wire::Stepped{.slot = slot, .count = steps, .epoch = epoch});
   agent_.send(wire::GateClosed{.slot = slot, .epoch = epoch});
+  seats_.in_flight(slot).turn_ended();
   return true;
 }
 
