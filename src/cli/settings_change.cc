@@ -36,7 +36,7 @@ struct Rule {
   bool is_bytes = false;
 };
 
-constexpr std::array<Rule, 19> kRules{{
+constexpr std::array<Rule, 20> kRules{{
     {{"mode", "--mode", "MODE", "auto, serial or concurrent",
       "One holder at a time, or all at once; auto: what gives more where all fits"},
      "auto serial concurrent"},
@@ -76,6 +76,12 @@ constexpr std::array<Rule, 19> kRules{{
      true,
      100us,
      10s},
+    {{"time_slice", "--time-slice", "TIME", "driver, auto, or a time from 100us to 100ms",
+      "How long the GPU runs one program beside another; auto: by priority"},
+     "driver auto",
+     true,
+     100us,
+     100ms},
     {{"stall_timeout", "--stall-timeout", "TIME", "a time from 10ms to 1h",
       "A revocation that has not drained by then is taken back"},
      "",

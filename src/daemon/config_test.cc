@@ -77,6 +77,7 @@ TEST(Config, ErrorsNameThePlaceAndWhatIsAllowed) {
       {"[defaults]\nquantum = \"50\"", "f.toml:2:", "a time from 1ms to 24h"},
       {"[defaults]\nquantum = \"10us\"", "f.toml:2:", "a time from 1ms to 24h"},
       {"[defaults]\noverlap = \"perhaps\"", "f.toml:2:", "true or false"},
+      {"[defaults]\ntime_slice = \"50us\"", "f.toml:2:", "driver, auto, or a time from 100us"},
       {"[defaults]\nquantom = \"5ms\"", "f.toml:2:", "there is no setting 'quantom'"},
       {"[gpu.first]\nmode = \"serial\"", "f.toml:1:", "names no GPU"},
       {"[gpu.500]\nmode = \"serial\"", "f.toml:1:", "names no GPU"},

@@ -90,6 +90,18 @@ base::Status parse_idle_hold(GpuSettings& s, std::string_view text) {
   return read_time(s.idle_hold, text, 0ns, 10s);
 }
 
+base::Status parse_time_slice(GpuSettings& s, std::string_view text) {
+  if (text == "driver") {
+    s.time_slice = sched::kDriversSlice;
+    return {};
+  }
+  if (text == "auto") {
+    s.time_slice = sched::kAutomatic;
+    return {};
+  }
+  return read_time(s.time_slice, text, 100us, 100ms);
+}
+
 // A tebibyte is more than any GPU has.
 constexpr std::uint64_t kMaxReserve = std::uint64_t{1} << 40;
 
@@ -119,7 +131,7 @@ base::Status parse_on_stall(GpuSettings& s, std::string_view text) {
   return {};
 }
 
-constexpr std::array<SettingKey, 19> kKeys{{
+constexpr std::array<SettingKey, 20> kKeys{{
     {"mode", "GPUMUX_MODE", "NVSHARE_SCHEDULING_MODE", "auto, serial or concurrent",
      "Whether tenants hold the GPU one at a time, or all at once under the driver's own time slicing; auto: "
      "whichever gives more where all their memory fits together, otherwise one at a time.",
@@ -148,6 +160,14 @@ constexpr std::array<SettingKey, 19> kKeys{{
      "How much work a tenant may have queued on a GPU that others use too: that much they wait when its turn is over.",
      false, [](GpuSettings& s, std::string_view text) { return read_time_or_unlimited(s.in_flight, text, 100us, 10s); },
      [](const GpuSettings& s) { return write_time(s.in_flight); }},
+    {"time_slice", "GPUMUX_TIME_SLICE", "", "driver, auto, or a time from 100us to 100ms",
+     "How long the GPU runs one tenant's work before it turns to another's, where both have some: as the driver has "
+     "it; "
+     "auto: less for a lower priority; or a time for all but those.",
+     false, parse_time_slice,
+     [](const GpuSettings& s) {
+       return s.time_slice == sched::kDriversSlice ? std::string("driver") : write_time(s.time_slice);
+     }},
     {"stall_timeout", "GPUMUX_STALL_TIMEOUT", "", "a time from 10ms to 1h",
      "A revocation whose work has not drained by then is taken back and tried again later.", false,
      [](GpuSettings& s, std::string_view text) { return read_time(s.stall_timeout, text, 10ms, 1h); },

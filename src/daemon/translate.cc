@@ -479,7 +479,8 @@ void Translator::send_contention(Session& session, std::uint32_t number, bool co
   send(session, wire::Contention{.slot = number,
                                  .contended = contended ? 1u : 0u,
                                  .idle_hold_ns = ns(idle_hold),
-                                 .in_flight_ns = ns(session.slot(number)->in_flight)});
+                                 .in_flight_ns = ns(session.slot(number)->pace.in_flight),
+                                 .time_slice_ns = ns(session.slot(number)->pace.time_slice)});
 }
 
 void Translator::carry_out(const sched::Command& command) {
@@ -527,7 +528,7 @@ void Translator::carry_out(const sched::Command& command) {
             if (hand_over_) hand_over_(true);
           } else if constexpr (std::is_same_v<Command, sched::Contention>) {
             if (slot.granted) session->page.set_contended(*number, c.contended);
-            slot.in_flight = c.in_flight;
+            slot.pace = c.pace;
             send_contention(*session, *number, c.contended, c.idle_hold);
           }
         }

@@ -65,6 +65,7 @@ std::string text(const GpuSettings& s) {
          " ageing=" + text(s.gang_ageing) + " priority_ageing=" + text(s.priority_ageing) +
          " idle_hold=" + text(s.idle_hold) + " in_flight=" + text(s.in_flight) + " silence=" + text(s.silence_limit) +
          "/" + text(s.kill_silent_after);
+  out += s.time_slice == kDriversSlice ? " time_slice=driver" : " time_slice=" + text(s.time_slice);
   out += s.overlap ? " overlap" : " no-overlap";
   return out;
 }
@@ -157,7 +158,8 @@ struct CommandText {
   std::string operator()(const Step& c) const { return "step " + text(c.seat) + " " + text(c.epoch) + times(c.count); }
   std::string operator()(const Contention& c) const {
     return "contention " + text(c.seat) + (c.contended ? " yes " : " no ") + text(c.idle_hold) +
-           (c.in_flight == Duration::zero() ? "" : " in_flight=" + text(c.in_flight));
+           (c.pace.in_flight == Duration::zero() ? "" : " in_flight=" + text(c.pace.in_flight)) +
+           (c.pace.time_slice == kDriversSlice ? "" : " time_slice=" + text(c.pace.time_slice));
   }
   std::string operator()(const HeadsUp& c) const { return "heads_up " + text(c.seat); }
   std::string operator()(const ReportStall& c) const {

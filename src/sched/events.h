@@ -31,6 +31,7 @@ inline constexpr Duration kAutomatic =
     Duration(-1);  // a quantum or idle hold that follows the measured cost of a switch
 inline constexpr Duration kUnlimited = Duration::max();  // never revoked because of time
 inline constexpr std::uint32_t kNoCap = 1000;            // thousandths
+inline constexpr Duration kDriversSlice = Duration::zero();
 
 // One GPU's settings. All may change while tenants run.
 struct GpuSettings {
@@ -49,8 +50,16 @@ struct GpuSettings {
   Duration kill_silent_after = kUnlimited;                  // and killed after this, if configured
   Duration priority_ageing = kUnlimited;  // who has waited this long for higher priorities gets a quantum like them
   Duration in_flight = kUnlimited;        // work that a seat may have queued while it is not the only one
+  Duration time_slice = kDriversSlice;    // how long the GPU runs a seat's work beside others' (Pace)
   bool overlap = true;                    // the next holder starts while the last one's work drains
   bool operator==(const GpuSettings&) const = default;
+};
+
+// How a seat is to use a GPU that is not its alone.
+struct Pace {
+  Duration in_flight{};                 // the most work that it may have queued; zero: any
+  Duration time_slice = kDriversSlice;  // how long the GPU runs it before it turns to others that have work, too
+  bool operator==(const Pace&) const = default;
 };
 
 // ---- events -----------------------------------------------------------------------------------------------
@@ -139,9 +148,8 @@ struct Reopen { SeatId seat; LeaseEpoch epoch; LeaseKind kind; };
 // by Stepped when threads have used some, then by Drained when that work is done, until all are used or taken back.
 struct Step { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
 // Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened, and
-// when its GPU's idle_hold or in_flight changes: a Grant says only whether it is contended. `in_flight`: the most work
-// that it may have queued; zero: any.
-struct Contention { SeatId seat; bool contended; Duration idle_hold; Duration in_flight{}; };
+// when its GPU's idle_hold or its pace changes: a Grant says only whether it is contended.
+struct Contention { SeatId seat; bool contended; Duration idle_hold; Pace pace; };
 // A grant is about to come, as far as anybody can know: to the members of the unit that is next when the one before it
 // is told to go, has closed its gates, or is about to give up. Only a hint: it promises nothing, and is sent once.
 struct HeadsUp { SeatId seat; };

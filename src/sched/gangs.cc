@@ -193,7 +193,7 @@ void LeaseCore::State::remove_seat(Seat& seat) {
   if (seat.ends_own_turns && !seat.suspended) --gpu.own_turns;
   std::erase_if(tenant.seats, [&](const std::unique_ptr<Seat>& one) { return one.get() == &seat; });
   settle_order(gpu);
-  settle_in_flight(gpu);
+  settle_pace(gpu);
 }
 
 // ---- gangs --------------------------------------------------------------------------------------

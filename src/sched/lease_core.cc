@@ -23,7 +23,9 @@ GpuSettings sane(GpuSettings s) {
   s.gang_ageing = std::max(s.gang_ageing, Duration::zero());
   s.in_flight = std::max(s.in_flight, kShortestSetting);
   s.priority_ageing = std::max(s.priority_ageing, kShortestSetting);
-  if (s.idle_hold != kAutomatic) s.idle_hold = std::max(s.idle_hold, Duration::zero());
+  for (Duration* d : {&s.idle_hold, &s.time_slice}) {
+    if (*d != kAutomatic) *d = std::max(*d, Duration::zero());
+  }
   return s;
 }
 
@@ -95,7 +97,7 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   settle_order(*gpu);
   touch(*gpu);
   rearm(*gpu, before);
-  settle_in_flight(*gpu);
+  settle_pace(*gpu);
   if (gpu->settings.on_stall != OnStall::kGang) {
     for (Seat* seat : gpu->seats) take_apart(*seat->unit);
   }
@@ -182,7 +184,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   tenant->seats.insert(at, std::move(seat));
   if (e.ends_own_turns && !e.is_suspended) ++gpu->own_turns;
   settle_order(*gpu);
-  settle_in_flight(*gpu);
+  settle_pace(*gpu);
   tell_contention(*seat_of(e.seat));  // so that it knows how long to hold when a contended grant comes
   rebuild(unit, false);
 }

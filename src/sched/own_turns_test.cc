@@ -130,5 +130,54 @@ TEST(InFlightBound, IsPartOfWhatAHolderIsTold) {
   EXPECT_EQ(script.request(kB), "contention 1@0 yes 200000ns in_flight=4000000ns");
 }
 
+// Who is below somebody gets the GPU for moments while both have work, and who is above somebody for long.
+TEST(TimeSlice, GoesByPriority) {
+  GpuSettings settings = fair(20ms);
+  settings.time_slice = kAutomatic;
+  Script script(1, settings);
+  script.tell(TenantConnected{kA.tenant, 0});
+  EXPECT_EQ(script.tell(SeatOpened{kA}), "contention 1@0 no 200000ns") << "nobody is beside it";
+  script.tell(TenantConnected{kB.tenant, 0});
+  EXPECT_EQ(script.tell(SeatOpened{kB}), "contention 2@0 no 200000ns") << "equals have the driver's";
+  const std::string above = "contention 2@0 no 200000ns time_slice=10000000ns";
+  const std::string below = "contention 1@0 no 200000ns time_slice=200000ns";
+  EXPECT_EQ(script.tell(StandingChanged{.seat = kB, .priority = 5}), below + "; " + above);
+  // Where all run at once priorities count no less.
+  settings.mode = Mode::kConcurrent;
+  EXPECT_EQ(script.settings(GpuIndex{0}, settings), "");
+  const std::string neither = "contention 1@0 no 200000ns; contention 2@0 no 200000ns";
+  settings.time_slice = kDriversSlice;
+  EXPECT_EQ(script.settings(GpuIndex{0}, settings), neither);
+  settings.time_slice = kAutomatic;
+  EXPECT_EQ(script.settings(GpuIndex{0}, settings), below + "; " + above);
+  EXPECT_EQ(script.tell(StandingChanged{.seat = kB, .priority = 0}), neither);
+  EXPECT_EQ(script.tell(StandingChanged{.seat = kA, .priority = -1}), below + "; " + above);
+  EXPECT_EQ(script.tell(TenantGone{kB.tenant}), "contention 1@0 no 200000ns");
+}
+
+TEST(TimeSlice, WhoIsBelowSomebodyAndAboveSomebodyElseIsBelow) {
+  GpuSettings settings = fair(20ms);
+  settings.time_slice = kAutomatic;
+  Script script(1, settings);
+  for (std::uint32_t tenant : {1u, 2u, 3u}) script.tenant(tenant, {0});
+  const std::string below = "contention 1@0 no 200000ns time_slice=200000ns";
+  const std::string above = "contention 2@0 no 200000ns time_slice=10000000ns";
+  EXPECT_EQ(script.tell(StandingChanged{.seat = kA, .priority = -1}),
+            below + "; " + above + "; contention 3@0 no 200000ns time_slice=10000000ns");
+  EXPECT_EQ(script.tell(StandingChanged{.seat = kB, .priority = 5}), "contention 3@0 no 200000ns time_slice=200000ns");
+}
+
+TEST(TimeSlice, ThatIsSetIsEverybodysButTheLowers) {
+  GpuSettings settings = fair(20ms);
+  settings.time_slice = 20ms;
+  Script script(1, settings);
+  script.tenant(1, {0});
+  script.tell(TenantConnected{kB.tenant, 0});
+  const std::string both =
+      "contention 1@0 no 200000ns time_slice=20000000ns; contention 2@0 no 200000ns time_slice=20000000ns";
+  EXPECT_EQ(script.tell(SeatOpened{kB}), both + "; contention 2@0 no 200000ns time_slice=20000000ns");
+  EXPECT_EQ(script.tell(StandingChanged{.seat = kB, .priority = 5}), "contention 1@0 no 200000ns time_slice=200000ns");
+}
+
 }  // namespace
 }  // namespace gpumux::sched

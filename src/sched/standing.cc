@@ -62,7 +62,7 @@ void LeaseCore::State::on(const StandingChanged& e) {
     arm_cap(unit);
   }
   if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && may_queue(unit)) enqueue(unit);
-  settle_in_flight(*seat->gpu);
+  settle_pace(*seat->gpu);
   reservations_dirty = true;
   touch(unit);
 }

@@ -81,7 +81,7 @@ struct Seat {
   bool keeps_place = false;  // it gave its last lease up for want of memory, and waits as from before that
 
   bool ends_own_turns = false;
-  Duration told_in_flight{};  // the bound that it knows of
+  Pace told_pace;
   std::int32_t priority = 0;
   std::uint32_t cap = kNoCap;  // thousandths of all time
   Duration allowance{};        // lease time that the cap leaves it, as of `allowed_to`
@@ -361,7 +361,7 @@ struct LeaseCore::State {
 
   // ---- places.cc: what tenants are told of each other --------------------------------------------
   void tell_contention(const Seat& seat);
-  void settle_in_flight(Gpu& gpu);
+  void settle_pace(Gpu& gpu);
 
   // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
   static void set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap);

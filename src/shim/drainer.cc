@@ -4,10 +4,12 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "os/futex.h"
 #include "os/system_clock.h"
+#include "shim/log.h"
 
 namespace gpumux::shim {
 namespace {
@@ -30,6 +32,11 @@ constexpr base::Duration kSpinningReserve = 5ms;
 // Between two looks at the clock: about a microsecond.
 constexpr int kPausesPerLook = 16;
 
+// A drain that has taken this long goes on with as long a time slice as a higher priority has: with a short one it gets
+// a hundredth of a GPU that somebody else keeps busy, and others may wait for its end.
+constexpr base::Duration kLongDrain = 50ms;
+constexpr base::Duration kSliceOfLongDrain = 10ms;
+
 // A program that is idle for moments only, again and again, tells the daemon of one idle hold in so many at least, and
 // wakes the drainer at one wait in so many.
 constexpr std::uint32_t kMaxFalseAlarms = 6;  // 2^6 - 1 are skipped
@@ -50,8 +57,13 @@ wire::Drained drained_message(std::uint32_t slot, std::uint64_t epoch, WorkState
 
 }  // namespace
 
-Drainer::Drainer(gate::Gate& gate, Seats& seats, LockModes& lock_modes, client::Agent& agent)
-    : gate_(gate), seats_(seats), lock_modes_(lock_modes), agent_(agent), spinning_(kSpinningShare, kSpinningReserve) {}
+Drainer::Drainer(gate::Gate& gate, Seats& seats, LockModes& lock_modes, client::Agent& agent, TimeSlices& time_slices)
+    : gate_(gate),
+      seats_(seats),
+      lock_modes_(lock_modes),
+      agent_(agent),
+      time_slices_(time_slices),
+      spinning_(kSpinningShare, kSpinningReserve) {}
 
 Drainer::~Drainer() {
   if (!started_) return;
@@ -109,8 +121,27 @@ void Drainer::run() {
       const auto wanted = look_at(slot, now());
       if (wanted && (!sleep || *wanted < *sleep)) sleep = wanted;
     }
+    settle_time_slice(now());
     wait(seen, sleep);
   }
+}
+
+void Drainer::settle_time_slice(base::TimePoint time) {
+  base::Duration wanted(wanted_slice_ns_.load(std::memory_order_relaxed));
+  {
+    Seats::Locked seats(seats_);
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+      if (seats[slot].closing == Closing::kNot) continue;
+      if (time - seats[slot].closing_since < kLongDrain) return;
+      if (wanted != base::Duration::zero()) wanted = std::max(wanted, kSliceOfLongDrain);
+    }
+  }
+  if (std::exchange(settled_slice_, wanted) == wanted) return;
+  const std::size_t changed = time_slices_.set(wanted);
+  write_log(
+      wire::Severity::kInfo,
+      "time slice: " + (wanted == base::Duration::zero() ? "the driver's" : std::to_string(wanted / 1us) + " us") +
+          ", of " + std::to_string(changed) + " contexts");
 }
 
 void Drainer::wait(std::uint32_t seen, std::optional<base::Duration> duration) {

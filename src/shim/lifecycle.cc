@@ -20,6 +20,7 @@
 #include "shim/log.h"
 #include "shim/real_driver.h"
 #include "shim/tenant.h"
+#include "shim/time_slices.h"
 
 namespace gpumux::shim {
 namespace {
@@ -32,6 +33,7 @@ void in_child() {
   Tenant* const parents = g_tenant.exchange(nullptr, std::memory_order_relaxed);
   pthread_mutex_init(&g_mutex, nullptr);
   base::NoFork::in_child();
+  time_slices().forget();
   gate::forget_threads_after_fork();
   if (parents != nullptr)
     parents->close_after_fork();  // the object itself is left alone: its locks may be held by threads that are no more

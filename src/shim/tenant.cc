@@ -47,7 +47,7 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
                                   .hello = make_hello(settings_),
                                   .page_fd = page_.fd()},
              *this),
-      drainer_(gate_, seats_, lock_modes_, agent_) {
+      drainer_(gate_, seats_, lock_modes_, agent_, time_slices()) {
   drainer_.on_drained([](void* self) { static_cast<Tenant*>(self)->memories_.mover().on_drained(); }, this);
 }
 
@@ -80,7 +80,7 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
     if (ungated_.load(std::memory_order_seq_cst)) gate_.set_ungated(*slot);
   }
   memories_.of(*slot);
-  bound_in_flight();
+  settle_pace();
   start_once();
   agent_.wake();
   return slot;
@@ -257,14 +257,16 @@ void Tenant::handle(const wire::Contention& message) {
     };
     seat->idle_hold = time(message.idle_hold_ns);
     seat->in_flight_bound = time(message.in_flight_ns);
+    seat->time_slice = time(message.time_slice_ns);
   }
-  bound_in_flight();
+  settle_pace();
   drainer_.wake();
 }
 
-// Threads of a process with several GPUs are not bounded: one that fills one GPU's queue before it turns to the next
-// may have to, for work there that the first one waits for.
-void Tenant::bound_in_flight() {
+// How far ahead a seat may submit, and for how long it has the GPU beside others. Threads of a process with several
+// GPUs are not bounded: one that fills one GPU's queue before it turns to the next may have to, for work there that the
+// first one waits for. And which of its time slices are of which GPU nobody knows.
+void Tenant::settle_pace() {
   bool changed = false;
   {
     Seats::Locked seats(seats_);
@@ -273,6 +275,7 @@ void Tenant::bound_in_flight() {
       const base::Duration bound = count == 1 ? seats[slot].in_flight_bound : base::Duration::zero();
       changed = seats[slot].in_flight.set_bound(bound) || changed;
     }
+    drainer_.want_time_slice(count == 1 ? seats[0].time_slice : base::Duration::zero());
   }
   if (changed) gate::forget_memos();
 }
@@ -287,7 +290,7 @@ void Tenant::handle(const wire::SeatRefused& message) {
   const std::string text = "work on one GPU runs ungated: " + std::string(wire::text_of(message.text));
   note(wire::Severity::kWarning, text);
   tell_user(text);
-  gate_.set_ungated(message.slot);
+  set_ungated(message.slot);
   memories_.unbind(message.slot);
 }
 
@@ -299,20 +302,34 @@ void Tenant::on_lost() {
   memories_.on_lost();
   write_log(wire::Severity::kWarning, "the connection to the daemon is lost; looking for it");
   if (on_daemon_loss_.load(std::memory_order_relaxed) == wire::OnDaemonLoss::kWait) return;
-  ungated_.store(true, std::memory_order_seq_cst);
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) gate_.set_ungated(slot);
-  memories_.unbind_all();
+  run_ungated();
 }
 
 void Tenant::on_ungated(const std::string& why) {
   tell_user("running without gpumux: " + why +
             ". The GPU is not shared fairly while this program runs; start gpumuxd, or use `gpumux run`.");
   write_log(wire::Severity::kError, "ungated: " + why);
+  run_ungated();
+}
+
+void Tenant::run_ungated() {
   // seq_cst: pairs with the load in seat_of_device. A seat opened meanwhile is either in the count here or sees the
   // flag there.
   ungated_.store(true, std::memory_order_seq_cst);
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) gate_.set_ungated(slot);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) set_ungated(slot);
   memories_.unbind_all();
+}
+
+// Its pace was meant beside others that are no longer known.
+void Tenant::set_ungated(std::uint32_t slot) {
+  gate_.set_ungated(slot);
+  {
+    Seats::Locked seats(seats_);
+    seats[slot].in_flight_bound = base::Duration::zero();
+    seats[slot].time_slice = base::Duration::zero();
+  }
+  settle_pace();
+  drainer_.wake();
 }
 
 // ---- gangs and messages

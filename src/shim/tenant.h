@@ -94,7 +94,9 @@ class Tenant final : public client::SeatPort {
   void handle(const wire::Welcome&) {}
   void handle(const wire::Refused& message);
   void start_once();
-  void bound_in_flight();
+  void settle_pace();
+  void run_ungated();
+  void set_ungated(std::uint32_t slot);
   void announce_gangs(client::Agent::Announcement& announcement);
 
   const cuda::Driver& driver_;

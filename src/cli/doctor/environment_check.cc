@@ -48,7 +48,7 @@ struct Variable {
   std::string_view own_name;  // of an alias: the variable that wins
 };
 
-constexpr std::array<Variable, 66> kVariables{{
+constexpr std::array<Variable, 67> kVariables{{
     {"GPUMUX_RUNTIME_DIR", Reader::kLibrary, Kind::kPath, "", 0, 0, ""},
     {"GPUMUX_LIBRARY", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_DAEMON", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
@@ -81,6 +81,7 @@ constexpr std::array<Variable, 66> kVariables{{
     {"GPUMUX_MAX_RUNTIME", Reader::kDaemon, Kind::kSetting, "max_runtime", 0, 0, ""},
     {"GPUMUX_IDLE_HOLD", Reader::kDaemon, Kind::kSetting, "idle_hold", 0, 0, ""},
     {"GPUMUX_IN_FLIGHT", Reader::kDaemon, Kind::kSetting, "in_flight", 0, 0, ""},
+    {"GPUMUX_TIME_SLICE", Reader::kDaemon, Kind::kSetting, "time_slice", 0, 0, ""},
     {"GPUMUX_STALL_TIMEOUT", Reader::kDaemon, Kind::kSetting, "stall_timeout", 0, 0, ""},
     {"GPUMUX_STALL_RETRY", Reader::kDaemon, Kind::kSetting, "stall_retry", 0, 0, ""},
     {"GPUMUX_ON_STALL", Reader::kDaemon, Kind::kSetting, "on_stall", 0, 0, ""},
