@@ -142,6 +142,11 @@ void Drainer::settle_time_slice(base::TimePoint time) {
       wire::Severity::kInfo,
       "time slice: " + (wanted == base::Duration::zero() ? "the driver's" : std::to_string(wanted / 1us) + " us") +
           ", of " + std::to_string(changed) + " contexts");
+  if (wanted == base::Duration::zero() || time_slices_.have_been_seen()) return;
+  if (std::exchange(has_said_slices_stay_, true)) return;
+  wire::Note note{.severity = wire::Severity::kWarning};
+  wire::set_text(note.text, "time_slice has no effect on this program: its driver sets no time slices");
+  agent_.send(note);
 }
 
 void Drainer::wait(std::uint32_t seen, std::optional<base::Duration> duration) {

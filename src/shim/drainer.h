@@ -108,6 +108,7 @@ class Drainer {
   std::atomic<bool> tells_idling_{false};
   std::atomic<std::int64_t> wanted_slice_ns_{0};
   base::Duration settled_slice_{};  // the drainer's thread
+  bool has_said_slices_stay_ = false;
   void (*drained_call_)(void*) = nullptr;
   void* drained_argument_ = nullptr;
   os::SpinBudget spinning_;  // the drainer's thread

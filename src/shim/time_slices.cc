@@ -66,6 +66,7 @@ void TimeSlices::seen(int descriptor, unsigned long request, const void* argumen
   });
   if (known == groups_.end()) return;
   if (known == end) ++count_;
+  have_been_seen_ = true;
   *known = {.descriptor = descriptor,
             .client = control.hClient,
             .object = control.hObject,
@@ -91,9 +92,15 @@ std::size_t TimeSlices::set(base::Duration slice) {
   return changed;
 }
 
+bool TimeSlices::have_been_seen() {
+  const base::Locked locked(mutex_);
+  return have_been_seen_;
+}
+
 void TimeSlices::forget() {
   mutex_.reset_after_fork();
   count_ = 0;
+  have_been_seen_ = false;
   wanted_us_ = 0;
 }
 

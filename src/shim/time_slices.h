@@ -40,6 +40,9 @@ class TimeSlices {
   // changed.
   std::size_t set(base::Duration slice);
 
+  // Whether libcuda has made any such call. False where a context has been made: it makes none, or past us.
+  bool have_been_seen();
+
   // In a forked child: what the parent has is not its own.
   void forget();
 
@@ -61,6 +64,7 @@ class TimeSlices {
   std::uint64_t wanted_us_ = 0;
   std::array<Group, kMostGroups> groups_{};
   std::size_t count_ = 0;
+  bool have_been_seen_ = false;
 };
 
 // This process's.

@@ -95,6 +95,7 @@ TEST_F(TimeSlicesTest, OfContextsYetToComeAreTheSame) {
 TEST_F(TimeSlicesTest, WhatIsGoneIsForgottenAndItsNumberMayBeUsedAgain) {
   make(1);
   make(2);
+  EXPECT_TRUE(slices.have_been_seen());
   g_groups.erase(1);
   EXPECT_EQ(slices.set(200us), 1u);
   EXPECT_EQ(g_calls, 2u);
@@ -133,6 +134,7 @@ TEST_F(TimeSlicesTest, OtherCallsAreNotTakenForOne) {
   slices.seen(kDescriptor, cuda::kRmControl, nullptr, 0);
   EXPECT_EQ(slices.set(200us), 0u);
   EXPECT_EQ(g_calls, 0u);
+  EXPECT_FALSE(slices.have_been_seen());
 }
 
 TEST_F(TimeSlicesTest, MoreThanThereIsRoomForKeepTheDriversSlice) {

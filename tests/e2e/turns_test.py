@@ -142,6 +142,17 @@ class Turns(GpumuxTest):
             wait_until(lambda expected=expected: highs()[1:] == expected, 20, "slices by priority")
         self.assertEqual(wides(), [2048, 2048])
 
+    def test_a_driver_without_time_slices_is_told_of(self):
+        daemon = self.start_daemon(mode="auto", time_slice="auto")
+        for name, priority in (("low", "0"), ("high", "5")):
+            self.start("worker", name=name, gpu=0, steps=100_000, step_us=500, sync_every=1,
+                       variables={"GPUMUX_PRIORITY": priority}).wait_for_line("ready")
+
+        def said():
+            return [line for line in daemon.process.errors if "time_slice has no effect" in line]
+
+        wait_until(lambda: len(said()) == 2, 20, "both to say so")
+
     def test_time_slices_are_the_drivers_without_a_daemon(self):
         daemon = self.start_daemon(mode="auto", time_slice="auto", on_daemon_loss="ungated")
         low, lows = self.start_with_kernel_module("low")
