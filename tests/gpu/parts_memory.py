@@ -9,6 +9,8 @@ from support import FAIL, INFO, SKIP, Daemon, Failed, Group, review, run
 
 # Of the GPU, each of three: 180 % in all, or as much as the host memory that the daemon lends allows.
 SHARE = 0.6
+# Of a program that preallocates more than it uses: what moves each time, of what it uses.
+MOVED_LIMIT = 1.1
 # What contexts and the reserve take.
 SPARED_BYTES = 4 << 30
 
@@ -81,9 +83,10 @@ def restored_after(events, begin):
     return waits
 
 
-def at_once(session, title, members, limit, **settings):
+def at_once(session, title, members, limit, seen=None, **settings):
     """Starts `members` (label, name in natives, argv, variables), lets them begin together, and compares. Returns the
-    time by which all had ended, from the beginning."""
+    time by which all had ended, from the beginning. `seen` gets how often memory was evicted, and how many bytes of it
+    moved to host memory."""
     with Daemon(session, title, **settings) as daemon, Group(session, title, daemon) as group:
         for label, _, argv, variables in members:
             group.add(label, argv, **variables)
@@ -104,7 +107,11 @@ def at_once(session, title, members, limit, **settings):
                     status = now if all(m.process.poll() is None for m in group.members) else status
         group.wait(limit)
         events = daemon.trace()
-        handed_over = daemon.status()["gpus"][0]["memory"]["handed_over_bytes"]
+        totals = daemon.status()["gpus"][0]["memory"]
+        handed_over = totals["handed_over_bytes"]
+        if seen is not None:
+            seen["evictions"] = sum(event["event"] == "evicted" for event in events)
+            seen["moved_out_bytes"] = totals["moved_out_bytes"]
         good = [same(session, f"{title}: {label}", name, member)
                 for (label, name, _, _), member in zip(members, group.members)]
         wrong = review(events, among={member.pid for member in group.members})["wrong"]
@@ -241,13 +248,36 @@ def allocators(session):
     at_once(session, "allocators", members, 150, mode="auto", quantum="500ms")
 
 
+def jax_variables(session, preallocated):
+    return {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": str(preallocated),
+            "GPUMUX_TEST_XLA_FLAGS": session.facts.get("xla_flags", XLA_FLAGS[0])}
+
+
 def jax_preallocated(session):
-    variables = {"XLA_PYTHON_CLIENT_PREALLOCATE": "true", "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.75",
-                 "GPUMUX_TEST_XLA_FLAGS": session.facts.get("xla_flags", XLA_FLAGS[0])}
-    native_of(session, "jax", session.workload("jax_mlp") + ["--seconds", "3"], **variables)
-    argv = session.workload("jax_mlp") + ["--steps", str(session.natives["jax"]["steps"])]
-    at_once(session, "two-jax-of-75", [(f"jax{i}", "jax", argv, variables) for i in range(2)], 150, mode="auto",
+    """Two programs that preallocate 75 % and use 2 GB: no more than that moves each time that one is evicted."""
+    variables = jax_variables(session, 0.75)
+    used = session.workload("jax_mlp") + ["--state-gib", "1.8"]
+    native = native_of(session, "jax", used + ["--seconds", "3"], **variables)
+    argv = used + ["--steps", str(native["steps"])]
+    seen = {}
+    at_once(session, "two-jax-of-75", [(f"jax{i}", "jax", argv, variables) for i in range(2)], 150, seen, mode="auto",
             quantum="500ms")
+    in_use = native["peak_bytes"] * seen["evictions"]
+    moved_out = seen["moved_out_bytes"]
+    session.check(0 < moved_out <= MOVED_LIMIT * in_use, "two JAX: moved at most 1.1 times what is in use",
+                  f"{moved_out / 2**30:.2f} GiB in {seen['evictions']} evictions of "
+                  f"{native['peak_bytes'] / 2**30:.2f} GiB in use: {moved_out / max(in_use, 1):.3f}")
+
+
+def five_trainings(session):
+    """Three PyTorch trainings of 42 % and two JAX programs that preallocate 30 %: 186 % of the GPU together."""
+    variables = jax_variables(session, 0.3)
+    members = []
+    for name, argv, own, count in (("torch", session.workload("transformer") + ["--ballast", "0.42"], {}, 3),
+                                   ("jax-of-30", session.workload("jax_mlp"), variables, 2)):
+        native = native_of(session, name, argv + ["--seconds", "3"], **own)
+        members += [(f"{name}{i}", name, argv + ["--steps", str(native["steps"])], own) for i in range(count)]
+    at_once(session, "five", members, 200, mode="auto", quantum="2s")
 
 
 def kinds(session):
@@ -261,7 +291,7 @@ def kinds(session):
 
 
 PARTS = {"three": three_programs, "jax": jax_preallocated, "allocators": allocators, "kinds": kinds,
-         "killed": killed, "handed": handed_over}
+         "killed": killed, "handed": handed_over, "five": five_trainings}
 
 
 def run_memory(session):

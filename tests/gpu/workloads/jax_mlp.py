@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains an MLP with jax.jit."""
+"""Trains an MLP with jax.jit, beside --state-gib of memory of which every step changes every word."""
+import functools
 import os
 
 # XLA ends a process that names a flag which it does not know; run.py finds out which ones it knows.
@@ -31,8 +32,13 @@ def update(weights, x, y):
     return [w - 0.01 * g for w, g in zip(weights, gradients)], value
 
 
+@functools.partial(jax.jit, donate_argnums=0)
+def advance(state):
+    return state * jnp.uint32(5) + jnp.uint32(1)
+
+
 class Training:
-    def __init__(self, seed):
+    def __init__(self, seed, state_gib):
         if jax.devices()[0].platform == "cpu":
             raise SystemExit("JAX sees no GPU")
         random = numpy.random.default_rng(seed)
@@ -40,21 +46,26 @@ class Training:
                         for a, b in zip(SIZES, SIZES[1:])]
         self.batches = [(jnp.asarray(random.standard_normal((512, SIZES[0]), dtype=numpy.float32)),
                          jnp.asarray(random.standard_normal((512, SIZES[-1]), dtype=numpy.float32))) for _ in range(4)]
+        self.state = jnp.arange(round(state_gib * 2**28), dtype=jnp.uint32)
         self.last = None
 
     def step(self, i):
         self.weights, self.last = update(self.weights, *self.batches[i % 4])
+        if self.state.size:
+            self.state = advance(self.state)
 
     def wait(self):
         self.last.block_until_ready()
+        self.state.block_until_ready()
 
     def digest(self):
-        return b"".join(numpy.asarray(w).tobytes() for w in self.weights)
+        sums = numpy.asarray(jnp.sum(self.state, dtype=jnp.uint32))
+        return b"".join(numpy.asarray(w).tobytes() for w in self.weights) + sums.tobytes()
 
     def peak_bytes(self):
         return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
 
 
 if __name__ == "__main__":
-    arguments = common.options()
-    common.run(Training(arguments.seed), arguments)
+    arguments = common.options(state_gib=0.0)
+    common.run(Training(arguments.seed, arguments.state_gib), arguments)
