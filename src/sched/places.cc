@@ -22,7 +22,7 @@ constexpr Duration kMaxAutomaticQuantum = std::chrono::seconds(30);
 // launch to keep the GPU busy.
 constexpr Duration kInFlightBelow = std::chrono::milliseconds(1);
 // How long the GPU runs work that somebody of a higher priority is beside, and how long work that is beside a lower
-// one: so the lower one takes a twentieth while both have work, its slice and two changes of contexts of 0.17 ms each
+// one: so the lower one takes a twentieth while both have work, its slice and two changes of contexts of 0.2 ms each
 // (experiment 009). The driver's own is 2 ms for all. Shorter than 0.2 would spare the higher one little beside those.
 constexpr Duration kSliceBelow = std::chrono::microseconds(200);
 constexpr Duration kSliceAbove = std::chrono::milliseconds(10);

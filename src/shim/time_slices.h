@@ -4,7 +4,7 @@
 // Two processes' work runs at once where one's last submissions drain while the other starts, and where all may run at
 // once. Then the GPU gives each a time slice in turn, and the driver gives all the same one. A kernel that takes
 // milliseconds so halves the speed of whoever is more important for as long as it runs; with 0.2 ms of each 10 it
-// leaves him nineteen twentieths: most of the rest goes into changing contexts, which takes 0.17 ms.
+// leaves him nineteen twentieths: most of the rest goes into changing contexts, which takes 0.2 ms.
 //
 // libcuda sets the slice of each channel group that it makes by a control call to the kernel module, about itself and
 // without privilege. We see that call pass (replace_import: libcuda's ioctl goes through us, nobody else's does) and
