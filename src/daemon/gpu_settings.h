@@ -19,9 +19,13 @@ struct GpuSettings : sched::GpuSettings {
   std::uint64_t reserve = kAutomaticReserve;
   // What one seat evicts is the memory that the next one restores into, where the two may see each other's data.
   bool hand_over = true;
-  // A few milliseconds: what somebody else waits for at least when a turn is over, and enough that a GPU does not run
-  // dry.
-  GpuSettings() { in_flight = std::chrono::milliseconds(4); }
+  GpuSettings() {
+    // A few milliseconds: what somebody else waits for at least when a turn is over, and enough that a GPU does not run
+    // dry.
+    in_flight = std::chrono::milliseconds(4);
+    // By priority. Equals have the driver's.
+    time_slice = sched::kAutomatic;
+  }
   bool operator==(const GpuSettings&) const = default;
 };
 

@@ -161,9 +161,9 @@ constexpr std::array<SettingKey, 20> kKeys{{
      false, [](GpuSettings& s, std::string_view text) { return read_time_or_unlimited(s.in_flight, text, 100us, 10s); },
      [](const GpuSettings& s) { return write_time(s.in_flight); }},
     {"time_slice", "GPUMUX_TIME_SLICE", "", "driver, auto, or a time from 100us to 100ms",
-     "How long the GPU runs one tenant's work before it turns to another's, where both have some: as the driver has "
-     "it; "
-     "auto: less for a lower priority; or a time for all but those.",
+     "How long the GPU runs one tenant's work before it turns to another's, where both have some; driver: as the "
+     "driver "
+     "has it, auto: less for a lower priority, or a time for all but those.",
      false, parse_time_slice,
      [](const GpuSettings& s) {
        return s.time_slice == sched::kDriversSlice ? std::string("driver") : write_time(s.time_slice);

@@ -144,7 +144,7 @@ void Drainer::settle_time_slice(base::TimePoint time) {
           ", of " + std::to_string(changed) + " contexts");
   if (wanted == base::Duration::zero() || time_slices_.have_been_seen()) return;
   if (std::exchange(has_said_slices_stay_, true)) return;
-  wire::Note note{.severity = wire::Severity::kWarning};
+  wire::Note note{.severity = wire::Severity::kInfo};
   wire::set_text(note.text, "time_slice has no effect on this program: its driver sets no time slices");
   agent_.send(note);
 }

@@ -118,7 +118,7 @@ class Turns(GpumuxTest):
         return program, lambda: [int(line) for line in path.read_text().split()] if path.exists() else []
 
     def test_time_slices_follow_priorities(self):
-        daemon = self.start_daemon(mode="auto", time_slice="auto")
+        daemon = self.start_daemon(mode="auto")
         low, lows = self.start_with_kernel_module("low")
         low.wait_for_line("ready")
         self.assertEqual(lows(), [2048])
@@ -132,7 +132,7 @@ class Turns(GpumuxTest):
         wait_until(lambda: lows()[4:] == [2048], 20, "the one that is left to be alone")
 
     def test_time_slices_of_a_program_with_two_gpus_are_the_drivers(self):
-        daemon = self.start_daemon(mode="auto", time_slice="auto")
+        daemon = self.start_daemon(mode="auto")
         wide, wides = self.start_with_kernel_module("wide", gpu="0,1")
         wide.wait_for_line("ready")
         high, highs = self.start_with_kernel_module("high", GPUMUX_PRIORITY="5")
@@ -143,7 +143,7 @@ class Turns(GpumuxTest):
         self.assertEqual(wides(), [2048, 2048])
 
     def test_a_driver_without_time_slices_is_told_of(self):
-        daemon = self.start_daemon(mode="auto", time_slice="auto")
+        daemon = self.start_daemon(mode="auto")
         for name, priority in (("low", "0"), ("high", "5")):
             self.start("worker", name=name, gpu=0, steps=100_000, step_us=500, sync_every=1,
                        variables={"GPUMUX_PRIORITY": priority}).wait_for_line("ready")
@@ -163,13 +163,18 @@ class Turns(GpumuxTest):
         wait_until(lambda: (lows()[2:], highs()[2:]) == ([2048], [2048]), 20, "everybody for himself")
 
     def test_time_slices_are_left_alone_where_gpumux_is_disabled_or_does_not_set_them(self):
-        self.start_daemon(mode="auto")
+        daemon = self.start_daemon(mode="auto", time_slice="driver")
         low, lows = self.start_with_kernel_module("low")
         disabled, others = self.start_with_kernel_module("disabled", GPUMUX_DISABLE="1", GPUMUX_PRIORITY="5")
         high, highs = self.start_with_kernel_module("high", GPUMUX_PRIORITY="5")
         for program in (low, disabled, high):
             program.wait_for_line("ready")
         self.assertEqual((lows(), others(), highs()), ([2048], [2048], [2048]))
+        daemon.api.set(time_slice="auto")
+        wait_until(lambda: (lows()[1:], highs()[1:]) == ([200], [10_000]), 20, "slices by priority")
+        daemon.api.set(time_slice="driver")
+        wait_until(lambda: (lows()[2:], highs()[2:]) == ([2048], [2048]), 20, "the driver's slices")
+        self.assertEqual(others(), [2048])
 
     def test_a_running_programs_standing_is_changed(self):
         daemon = self.start_daemon(mode="auto", quantum="unlimited", max_runtime="unlimited", idle_hold="10s")
