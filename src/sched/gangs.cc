@@ -106,6 +106,7 @@ void LeaseCore::State::set_shape(Unit& unit) {
 // contention.
 void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   set_shape(unit);
+  for (const UnitGpu& on_gpu : unit.gpus) settle_pace(*on_gpu.gpu);
   const bool was_passed_over = unit.passed_over();
   unit.wanting = unit.resting = unit.revoked = unit.undrained = unit.silent = unit.permits = unit.contended = 0;
   unit.suspended = 0;

@@ -36,12 +36,13 @@ constexpr Duration kMinDebt = std::chrono::seconds(10);
 // A seat that comes back after idling is ahead of the others by at most this much, and at most by one quantum.
 constexpr Duration kMaxCredit = std::chrono::seconds(1);
 
-// Both below somebody and above somebody else: whoever comes first goes before it.
-Duration time_slice_of(Duration setting, bool is_below, bool is_above) {
+// Several that stand alike have the driver's slices: with short ones they would lose half of their time to changes of
+// contexts whenever both have work, and with long ones wait long for each other.
+Duration time_slice_of(Duration setting, bool is_below, bool is_only_one) {
   if (setting == kDriversSlice) return kDriversSlice;
-  if (is_below) return kSliceBelow;
+  if (is_below) return is_only_one ? kSliceBelow : kDriversSlice;
   if (setting != kAutomatic) return setting;
-  return is_above ? kSliceAbove : kDriversSlice;
+  return is_only_one ? kSliceAbove : kDriversSlice;
 }
 
 }  // namespace
@@ -187,28 +188,33 @@ void LeaseCore::State::tell_contention(const Seat& seat) {
   command(Contention{seat.id, contended, idle_hold_of(*seat.unit, *seat.gpu), seat.told_pace});
 }
 
-// To be called when the GPU's seats, which of them are suspended, their priorities, its mode or its settings have
-// changed. No bound on what is queued: one that is alone keeps nobody waiting, and where all run at once nobody waits
-// for a turn.
+// To be called when the GPU's seats, which of them are suspended, their or their gangs' priorities, its mode or its
+// settings have changed. No bound on what is queued: one that is alone keeps nobody waiting, and where all run at once
+// nobody waits for a turn.
 void LeaseCore::State::settle_pace(Gpu& gpu) {
+  // Not who is suspended: it is told when it is resumed, for its process may be frozen, and what it does not read piles
+  // up. Nor who is on its way from one unit to another.
+  const auto takes_part = [](const Seat* seat) { return !seat->suspended && seat->unit != nullptr; };
   std::size_t seats = 0;
+  std::size_t at_the_top = 0;
   std::int32_t highest = std::numeric_limits<std::int32_t>::min();
-  std::int32_t lowest = std::numeric_limits<std::int32_t>::max();
   for (const Seat* seat : gpu.seats) {
-    if (seat->suspended) continue;
+    if (!takes_part(seat)) continue;
     ++seats;
-    highest = std::max(highest, seat->priority);
-    lowest = std::min(lowest, seat->priority);
+    const std::int32_t priority = priority_of(*seat->unit);
+    if (priority > highest) at_the_top = 0;
+    highest = std::max(highest, priority);
+    at_the_top += priority == highest ? 1 : 0;
   }
   const GpuSettings& settings = gpu.settings;
   const bool is_bounded = settings.mode == Mode::kSerial && seats > 1 && settings.in_flight != kUnlimited;
   for (Seat* seat : gpu.seats) {
-    if (seat->suspended)
-      continue;  // told when it is resumed: its process may be frozen, and what it does not read piles up
-    const bool is_below = seat->priority < highest;
+    if (!takes_part(seat)) continue;
+    const bool is_below = priority_of(*seat->unit) < highest;
+    const bool is_only_one = (is_below ? seats - at_the_top : at_the_top) == 1;
     Pace pace;
     if (is_bounded) pace.in_flight = is_below ? std::min(settings.in_flight, kInFlightBelow) : settings.in_flight;
-    if (seats > 1) pace.time_slice = time_slice_of(settings.time_slice, is_below, seat->priority > lowest);
+    if (seats > 1) pace.time_slice = time_slice_of(settings.time_slice, is_below, is_only_one);
     if (std::exchange(seat->told_pace, pace) != pace) tell_contention(*seat);
   }
 }
