@@ -24,6 +24,7 @@
 #include "daemon/api.h"
 #include "daemon/attention.h"
 #include "daemon/files.h"
+#include "daemon/foreign_processes.h"
 #include "daemon/gpu_lock.h"
 #include "daemon/host_memory.h"
 #include "daemon/http_server.h"
@@ -612,10 +613,13 @@ void Daemon::Impl::refresh_use() {
     auto use = inventory_->read_use();
     asio::post(io_, [this, asked_at, use = std::move(use)]() mutable {
       refreshing_ = false;
-      for (std::size_t i = 0; i < use.size(); ++i) {
+      const ForeignProcesses foreign(translator_);
+      for (std::size_t i = 0; i < std::min(use.size(), leases_.gpus().size()); ++i) {
+        const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};
         use[i].asked_at = asked_at;
-        rooms_.sampled({static_cast<std::uint32_t>(i)}, use[i].memory_used, asked_at);
+        rooms_.sampled(gpu, use[i].memory_used, asked_at);
         leases_.set_use(i, std::move(use[i]));
+        leases_.foreign_work_seen(gpu, !foreign.on(leases_.gpus()[i]).empty());
       }
       settled();
     });

@@ -108,9 +108,19 @@ void Leases::set_mode(base::GpuIndex gpu, sched::Mode mode) {
   if (target.refused.empty()) apply(sched::SettingsChanged{gpu, core_settings(target)});
 }
 
+void Leases::foreign_work_seen(base::GpuIndex gpu, bool is_seen) {
+  Gpu& target = gpus_.at(gpu.value);
+  const bool has_foreign_work = is_seen && target.was_foreign_seen;
+  target.was_foreign_seen = is_seen;
+  if (std::exchange(target.has_foreign_work, has_foreign_work) == has_foreign_work) return;
+  if (target.refused.empty() && target.settings.time_slice == sched::kAutomatic)
+    apply(sched::SettingsChanged{gpu, core_settings(target)});
+}
+
 sched::GpuSettings Leases::core_settings(const Gpu& gpu) const {
   sched::GpuSettings settings = gpu.settings;
   settings.mode = gpu.mode;
+  if (gpu.has_foreign_work && settings.time_slice == sched::kAutomatic) settings.time_slice = sched::kDriversSlice;
   return settings;
 }
 

@@ -31,6 +31,8 @@ struct Gpu {
   std::uint64_t settings_changes = 0;       // how often they were
   sched::Mode mode = sched::Mode::kSerial;  // in force: what `auto` comes to, or what was set
   std::string refused;                      // why it is not served; empty: it is
+  bool has_foreign_work = false;            // programs that are not ours have been on it in two looks in a row
+  bool was_foreign_seen = false;            // in the last one
   GpuUse use;
 };
 
@@ -54,6 +56,9 @@ class Leases {
   void set_settings(base::GpuIndex gpu, const GpuSettings& settings);
   // What the mode `auto` comes to, or what stands in for a mode that cannot be had now.
   void set_mode(base::GpuIndex gpu, sched::Mode mode);
+  // After each look. With programs beside its own that nobody tells of time slices it has the driver's, if it may
+  // choose: a short one would leave the GPU to those. One look may be too early for who is just connecting.
+  void foreign_work_seen(base::GpuIndex gpu, bool is_seen);
   // Its seats, nearest turn first. Writes over `turns`.
   void turns(base::GpuIndex gpu, std::vector<sched::Turn>& turns) const { core_.turns(gpu, turns); }
   bool wants_turns(base::GpuIndex gpu) const { return core_.wants_turns(gpu); }

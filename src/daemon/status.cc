@@ -9,6 +9,7 @@
 
 #include "base/standing.h"
 #include "base/units.h"
+#include "daemon/foreign_processes.h"
 #include "daemon/process_info.h"
 #include "daemon/settings.h"
 
@@ -168,9 +169,6 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
     snapshot.host_loans = host->loans();
     snapshot.host_loans_kept = host->loans_kept();
   }
-  std::vector<pid_t> tenants;
-  for (const auto& [id, session] : translator.sessions()) tenants.push_back(session->peer.pid);
-  std::sort(tenants.begin(), tenants.end());
   for (sched::GpuView& view : leases.view()) {
     GpuStatus& gpu = snapshot.gpus.at(view.gpu.value);
     gpu.memory = translator.rooms().view(view.gpu);
@@ -201,12 +199,8 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
     view.seats.clear();
     gpu.view = std::move(view);
   }
-  for (GpuStatus& gpu : snapshot.gpus) {
-    for (const GpuProcess& process : gpu.gpu.use.processes) {
-      if (std::binary_search(tenants.begin(), tenants.end(), process.pid)) continue;
-      if (!translator.was_tenant(process.pid, gpu.gpu.use.asked_at)) gpu.foreign.push_back(process);
-    }
-  }
+  const ForeignProcesses foreign(translator);
+  for (GpuStatus& gpu : snapshot.gpus) gpu.foreign = foreign.on(gpu.gpu);
   return snapshot;
 }
 
