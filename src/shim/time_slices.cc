@@ -51,6 +51,12 @@ bool TimeSlices::change(Group& group, std::uint64_t slice_us) const {
   return true;
 }
 
+template <class Predicate>
+void TimeSlices::remove_if(const Predicate& is_gone) {
+  const auto end = std::remove_if(groups_.begin(), groups_.begin() + count_, is_gone);
+  count_ = static_cast<std::size_t>(end - groups_.begin());
+}
+
 void TimeSlices::seen(int descriptor, unsigned long request, const void* argument, int result) {
   // The kernel takes 32 bits of it; a program that keeps it in an int has the others set.
   if (static_cast<std::uint32_t>(request) != cuda::kRmControl || result != 0 || argument == nullptr) return;
@@ -59,12 +65,18 @@ void TimeSlices::seen(int descriptor, unsigned long request, const void* argumen
   if (control.params == 0 || control.paramsSize != sizeof(cuda::NVA06C_CTRL_TIMESLICE_PARAMS)) return;
   const auto chosen_us = reinterpret_cast<const cuda::NVA06C_CTRL_TIMESLICE_PARAMS*>(control.params)->timesliceUs;
   const base::Locked locked(mutex_);
-  // A number may be that of one that is gone.
-  const auto end = groups_.begin() + count_;
-  const auto known = std::find_if(groups_.begin(), end, [&](const Group& group) {
+  const auto is_it = [&](const Group& group) {
     return group.client == control.hClient && group.object == control.hObject;
-  });
+  };
+  // A number may be that of one that is gone.
+  auto known = std::find_if(groups_.begin(), groups_.begin() + count_, is_it);
+  if (known == groups_.end()) {
+    // Who makes a context for each piece of work would otherwise leave no room by and by.
+    remove_if([&](Group& group) { return !change(group, group.now_us); });
+    known = groups_.begin() + count_;
+  }
   if (known == groups_.end()) return;
+  const auto end = groups_.begin() + count_;
   if (known == end) ++count_;
   have_been_seen_ = true;
   *known = {.descriptor = descriptor,
@@ -81,14 +93,13 @@ std::size_t TimeSlices::set(base::Duration slice) {
   const base::Locked locked(mutex_);
   wanted_us_ = wanted_us;
   std::size_t changed = 0;
-  const auto end = std::remove_if(groups_.begin(), groups_.begin() + count_, [&](Group& group) {
+  remove_if([&](Group& group) {
     const std::uint64_t target = wanted_us != 0 ? wanted_us : group.chosen_us;
     if (group.now_us == target) return false;
     if (!change(group, target)) return true;  // gone with its context, or not allowed
     ++changed;
     return false;
   });
-  count_ = static_cast<std::size_t>(end - groups_.begin());
   return changed;
 }
 

@@ -54,10 +54,12 @@ class TimeSlices {
     std::uint64_t chosen_us = 0;  // by libcuda
     std::uint64_t now_us = 0;
   };
-  // One for each context, as a rule. More than these keep the driver's slice.
+  // One for each context, as a rule. More than these at a time keep the driver's slice.
   static constexpr std::size_t kMostGroups = 64;
 
   bool change(Group& group, std::uint64_t slice_us) const;
+  template <class Predicate>
+  void remove_if(const Predicate& is_gone);
 
   const Ioctl call_;
   base::Mutex mutex_;
