@@ -148,9 +148,14 @@ bool Agent::await_welcome() {
 void Agent::serve() {
   std::array<std::byte, base::kMaxMessageBytes> buffer;
   port_.announce_seats();
+  base::TimePoint next_second = now() + std::chrono::seconds(1);
   while (!stopping_.load(std::memory_order_acquire)) {
     std::array<pollfd, 2> waiting{{{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
-    if (::poll(waiting.data(), waiting.size(), -1) < 0) continue;
+    if (::poll(waiting.data(), waiting.size(), to_poll_ms(next_second - now())) < 0) continue;
+    if (const base::TimePoint time = now(); time >= next_second) {
+      port_.on_second();
+      next_second = time + std::chrono::seconds(1);
+    }
     if (waiting[1].revents != 0) {
       std::uint64_t count = 0;
       static_cast<void>(!::read(wake_.get(), &count, sizeof count));

@@ -34,6 +34,8 @@ class SeatPort {
   // The messages that come with a descriptor; they are not given to on_message.
   virtual void on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) = 0;
   virtual void on_frame_lent(const wire::FrameLent& message, os::FileDescriptor frame) = 0;
+  // About once a second, while there is a connection.
+  virtual void on_second() = 0;
   // The connection is lost; the agent tries again by itself.
   virtual void on_lost() = 0;
   // There is no daemon, or it does not want us: the agent has ended. `why` is for people.

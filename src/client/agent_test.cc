@@ -39,6 +39,7 @@ class RecordingPort final : public SeatPort {
   void on_message(const wire::DaemonMessage& message) override {
     add(std::holds_alternative<wire::Revoke>(message) ? "revoke" : "message");
   }
+  void on_second() override {}
   void on_lost() override { add("lost"); }
   void on_ungated(const std::string& why) override { add("ungated: " + why); }
 

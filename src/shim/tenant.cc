@@ -222,11 +222,18 @@ void Tenant::handle(const wire::PrepareSwapOut& message) {
   if (message.slot < seats_.count()) memories_.mover().prepare(message.slot, message.bytes, message.managed);
 }
 
-// Each passage counts twice. The page's count is for people; nothing is added up for it while work is submitted.
+// The page's count is for people; nothing is added up for it while work is submitted.
+void Tenant::on_second() {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot)
+    page_.page().slots[slot].submissions.store(submissions(slot), std::memory_order_relaxed);
+}
+
+// Each passage counts twice.
+std::uint64_t Tenant::submissions(std::uint32_t slot) const { return gate_.passages(slot) / 2; }
+
 void Tenant::handle(const wire::Measure& message) {
   if (message.slot >= seats_.count()) return;
-  const std::uint64_t submissions = gate_.passages(message.slot) / 2;
-  page_.page().slots[message.slot].submissions.store(submissions, std::memory_order_relaxed);
+  const std::uint64_t submissions = this->submissions(message.slot);
   agent_.send(wire::Measured{.slot = message.slot, .question = message.question, .submissions = submissions});
 }
 

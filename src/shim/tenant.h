@@ -60,6 +60,7 @@ class Tenant final : public client::SeatPort {
   // To the daemon's log and GPUMUX_LOG.
   void note(wire::Severity severity, const std::string& text);
   void note_unpageable(const char* text);
+  std::uint64_t submissions(std::uint32_t slot) const;
 
   void close_after_fork();
 
@@ -72,6 +73,7 @@ class Tenant final : public client::SeatPort {
   void on_message(const wire::DaemonMessage& message) override;
   void on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) override;
   void on_frame_lent(const wire::FrameLent& message, os::FileDescriptor frame) override;
+  void on_second() override;
   void on_lost() override;
   void on_ungated(const std::string& why) override;
 

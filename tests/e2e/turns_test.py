@@ -170,11 +170,30 @@ class Turns(GpumuxTest):
         for program in (low, disabled, high):
             program.wait_for_line("ready")
         self.assertEqual((lows(), others(), highs()), ([2048], [2048], [2048]))
+        disabled.end()
+        wait_until(lambda: not daemon.api.gpu()["foreign"], 20, "nobody to be foreign")
         daemon.api.set(time_slice="auto")
         wait_until(lambda: (lows()[1:], highs()[1:]) == ([200], [10_000]), 20, "slices by priority")
         daemon.api.set(time_slice="driver")
         wait_until(lambda: (lows()[2:], highs()[2:]) == ([2048], [2048]), 20, "the driver's slices")
         self.assertEqual(others(), [2048])
+
+    def test_time_slices_beside_programs_that_are_not_ours_are_the_drivers(self):
+        self.start_daemon(mode="auto")
+        _, lows = self.start_with_kernel_module("low")
+        _, highs = self.start_with_kernel_module("high", GPUMUX_PRIORITY="5")
+        wait_until(lambda: (lows(), highs()) == ([2048, 200], [2048, 10_000]), 20, "slices by priority")
+        # It has the driver's slice: beside that a short one would be next to nothing.
+        foreign, _ = self.start_with_kernel_module("foreign", GPUMUX_DISABLE="1")
+        wait_until(lambda: (lows()[2:], highs()[2:]) == ([2048], [2048]), 20, "the driver's slices")
+        foreign.end()
+        wait_until(lambda: (lows()[3:], highs()[3:]) == ([200], [10_000]), 20, "slices by priority")
+
+    def test_submissions_are_counted_for_who_is_alone(self):
+        daemon = self.start_daemon()
+        worker = self.start("worker", gpu=0, steps=100_000, step_us=500, sync_every=1)
+        worker.wait_for_line("ready")
+        wait_until(lambda: daemon.api.seats()[0]["submissions"] > 1000, 20, "a thousand submissions")
 
     def test_a_running_programs_standing_is_changed(self):
         daemon = self.start_daemon(mode="auto", quantum="unlimited", max_runtime="unlimited", idle_hold="10s")
