@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: what an idle holder's lease is kept for pays: of programs that are long in coming back the GPU loses next to
-// nothing, and where gaps are short or of all kinds no more than if each lease were kept as long. Method: programs of
-// steps and gaps in virtual time, with what a change of hands takes on a real machine; how busy the GPU is.
+// nothing, and where gaps are short or of all kinds no more than if each lease were kept as long; and who pauses often
+// has its share all the same. Method: programs of steps and gaps in virtual time, with what a change of hands takes on
+// a real machine; how busy the GPU is, and with whose work.
 #include <gtest/gtest.h>
 
 #include <cstdio>
 #include <functional>
+#include <map>
+#include <numeric>
 #include <random>
 #include <vector>
 
@@ -21,21 +24,24 @@ constexpr Duration kSeen = 30us;      // until idleness is looked at
 constexpr Duration kHandOver = 50us;  // from a release to the next one's first kernel
 
 struct Program {
-  SeatId seat;
+  Duration step{};
+  std::function<Duration()> gap;  // the next one
+  std::uint32_t weight = 1;
+  SeatId seat{};
   bool holds = false;
-  LeaseEpoch epoch;
+  LeaseEpoch epoch{};
   Duration idle_hold{};
   TimePoint starts{};  // not before
   Duration work{};     // left of its step
   TimePoint idle_since = TimePoint::max();
   TimePoint back = TimePoint::max();  // from its gap
+  Duration worked{};
 };
 
-// The part of the time, in thousandths, for which the GPU works. `gap`: of each program's next one.
-std::int64_t busy(std::size_t programs, Duration step, const std::function<Duration()>& gap, Duration idle_hold) {
+// What each gets done of what one that never pauses would get done alone, in thousandths.
+std::vector<std::int64_t> together(std::vector<Program> all, Duration idle_hold) {
   LeaseCore core;
   TimePoint now{};
-  std::vector<Program> all(programs);
   std::vector<Event> to_tell;
   const auto tell = [&](const Event& event) {
     std::vector<Command> commands;
@@ -65,28 +71,27 @@ std::int64_t busy(std::size_t programs, Duration step, const std::function<Durat
   tell(GpuAdded{GpuIndex{0}, settings, LeaseEpoch{1}});
   for (std::size_t i = 0; i < all.size(); ++i) {
     all[i].seat = {TenantId{i + 1}, GpuIndex{0}};
-    all[i].work = step;
+    all[i].work = all[i].step;
     tell(TenantConnected{all[i].seat.tenant, 0});
-    tell(SeatOpened{all[i].seat});
+    tell(SeatOpened{all[i].seat, all[i].weight});
     tell(Requested{all[i].seat});
   }
-  Duration worked{};
   constexpr Duration kTime = 4s;
   for (; now < TimePoint(kTime); now += kTick) {
     if (now.time_since_epoch() % 1ms == 0ms) tell(TimePassed{});
     for (Program& one : all) {
       if (now >= one.back) {
         one.back = one.idle_since = TimePoint::max();
-        one.work = step;
+        one.work = one.step;
         if (!one.holds) to_tell.emplace_back(Requested{one.seat});
       }
       if (!one.holds || now < one.starts) continue;
       if (one.work > Duration::zero()) {
-        worked += kTick;
+        one.worked += kTick;
         one.work -= kTick;
         if (one.work > Duration::zero()) continue;
         one.idle_since = now;
-        one.back = now + gap();
+        one.back = now + one.gap();
       } else if (one.idle_since != TimePoint::max() && now - one.idle_since >= std::max(one.idle_hold, kSeen)) {
         one.idle_since = TimePoint::max();
         one.holds = false;
@@ -100,7 +105,45 @@ std::int64_t busy(std::size_t programs, Duration step, const std::function<Durat
     }
   }
   EXPECT_EQ(core.check_invariants(), "");
-  return 1000 * worked / kTime;
+  std::vector<std::int64_t> worked;
+  for (const Program& one : all) worked.push_back(1000 * one.worked / kTime);
+  return worked;
+}
+
+// The part of the time, in thousandths, for which the GPU works. `gap`: of each program's next one.
+std::int64_t busy(std::size_t programs, Duration step, const std::function<Duration()>& gap, Duration idle_hold) {
+  const std::vector<std::int64_t> worked = together({programs, Program{.step = step, .gap = gap}}, idle_hold);
+  return std::accumulate(worked.begin(), worked.end(), std::int64_t{0});
+}
+
+// A program that computes on the CPU between its steps, beside one that always has work queued.
+std::vector<std::int64_t> beside_a_busy_one(Duration step, Duration gap, std::uint32_t weight) {
+  const auto done = together({Program{.step = step, .gap = [gap] { return gap; }, .weight = weight},
+                              Program{.step = 4ms, .gap = [] { return Duration::zero(); }}},
+                             kAutomatic);
+  std::printf("steps of %d ms and gaps of %d us, share %u: %.1f %%, the busy one %.1f %%\n",
+              static_cast<int>(step / 1ms), static_cast<int>(gap / 1us), weight, static_cast<double>(done[0]) / 10,
+              static_cast<double>(done[1]) / 10);
+  return done;
+}
+
+// It gets its share of the time, its short gaps included, and the GPU is not kept idle for long ones.
+TEST(IdleHold, WhoPausesOftenHasItsShare) {
+  for (const Duration gap : {Duration(300us), Duration(500us)}) {
+    EXPECT_GE(beside_a_busy_one(1ms, gap, 1)[0], 320);
+    EXPECT_GE(beside_a_busy_one(4ms, gap, 1)[0], 440);
+    EXPECT_GE(beside_a_busy_one(4ms, gap, 4)[0], 700);
+    EXPECT_GE(beside_a_busy_one(20ms, gap, 4)[0], 770);
+  }
+  for (const Duration gap : {Duration(1ms), Duration(5ms)}) {
+    for (const std::uint32_t weight : {1u, 4u}) {
+      for (const Duration step : {1ms, 4ms, 20ms}) {
+        const auto done = beside_a_busy_one(step, gap, weight);
+        EXPECT_GE(done[0], step == 1ms ? 140 : step == 4ms ? 390 : weight == 1 ? 480 : 760);
+        EXPECT_GE(done[0] + done[1], 975) << "a change of hands each few milliseconds at most";
+      }
+    }
+  }
 }
 
 TEST(IdleHold, OfOneThatIsAlwaysLongInComingBackIsShort) {
@@ -137,6 +180,73 @@ TEST(IdleHold, WhereGapsDifferNothingIsLost) {
       return Duration(20us) + kTick * static_cast<std::int64_t>(random() % 196);
     };
   });
+}
+
+// A quantum that somebody has set is what everybody gets, and what is dear is not done more often for fairness.
+TEST(IdleHold, ShortTurnsAreForWhereTheyAreCheap) {
+  GpuSettings settings;
+  const auto grants_in_a_second = [&](Duration until_drained) {
+    LeaseCore core;
+    TimePoint now{};
+    std::vector<Command> commands;
+    const SeatId often{TenantId{1}, GpuIndex{0}};
+    const SeatId busy{TenantId{2}, GpuIndex{0}};
+    const auto tell = [&](const Event& event) { core.apply(now, event, commands); };
+    tell(GpuAdded{GpuIndex{0}, settings, LeaseEpoch{1}});
+    for (const SeatId seat : {often, busy}) {
+      tell(TenantConnected{seat.tenant, 0});
+      tell(SeatOpened{seat});
+      tell(Requested{seat});
+    }
+    // The first one uses 1 ms of each turn, and comes back at once.
+    std::int64_t turns = 0;
+    std::map<SeatId, LeaseEpoch> held;
+    TimePoint gives_up = TimePoint::max();
+    std::vector<std::pair<TimePoint, Event>> to_come;
+    for (; now < TimePoint(1s); now += 100us) {
+      tell(TimePassed{});
+      for (std::size_t i = 0; i < to_come.size();) {
+        if (to_come[i].first > now) {
+          ++i;
+          continue;
+        }
+        const Event event = to_come[i].second;
+        to_come.erase(to_come.begin() + static_cast<std::ptrdiff_t>(i));
+        tell(event);
+      }
+      if (now >= gives_up) {
+        gives_up = TimePoint::max();
+        tell(Drained{often, held[often]});
+        to_come.emplace_back(now + 300us, Requested{often});
+      }
+      for (const Command& command : std::exchange(commands, {})) {
+        if (const auto* grant = std::get_if<Grant>(&command)) {
+          held[grant->seat] = grant->epoch;
+          ++turns;
+          if (grant->seat == often) gives_up = now + 1ms;
+        } else if (const auto* revoke = std::get_if<Revoke>(&command)) {
+          const SeatId seat = revoke->seat;
+          if (seat == often) gives_up = TimePoint::max();
+          tell(GateClosed{seat, held[seat]});
+          to_come.emplace_back(now + until_drained, Drained{seat, held[seat]});
+          to_come.emplace_back(now + until_drained + 100us, Requested{seat});
+        }
+      }
+    }
+    EXPECT_EQ(core.check_invariants(), "");
+    return turns;
+  };
+  settings.mode = Mode::kSerial;
+  settings.overlap = false;
+  const std::int64_t cheap = grants_in_a_second(100us);
+  EXPECT_GE(cheap, 150);
+  const std::int64_t dear = grants_in_a_second(10ms);
+  EXPECT_LE(dear, 30) << "a turn of 20 times what a switch costs, and not 5 ms";
+  settings.quantum = 100ms;
+  const std::int64_t set = grants_in_a_second(100us);
+  EXPECT_LE(set, 25) << "turns of 100 ms, and the others'";
+  std::printf("turns in a second: cheap switches %d, dear ones %d, a set quantum %d\n", static_cast<int>(cheap),
+              static_cast<int>(dear), static_cast<int>(set));
 }
 
 }  // namespace

@@ -102,7 +102,7 @@ void LeaseCore::State::on(const SettingsChanged& e) {
     for (Seat* seat : gpu->seats) take_apart(*seat->unit);
   }
   if (before.idle_hold == gpu->settings.idle_hold) return;
-  for (const Seat* seat : gpu->seats) {
+  for (Seat* seat : gpu->seats) {
     if (!seat->suspended) tell_contention(*seat);
   }
 }
@@ -256,11 +256,10 @@ void LeaseCore::State::on(const Drained& e) {
 void LeaseCore::State::release(Seat& seat) {
   if (seat.resting) return;
   Unit& unit = *seat.unit;
-  begin_gap(unit, *seat.gpu);
+  begin_gap(seat);
   // It has kept its lease for its hold. What it said may be older: of one that finds work again and again not each time
   // is told. And it goes on idling while its gang holds.
-  if (seat.idling_since != TimePoint::max())
-    seat.idling_since = std::max(seat.idling_since, now - idle_hold_of(unit, *seat.gpu));
+  if (seat.idling_since != TimePoint::max()) seat.idling_since = std::max(seat.idling_since, now - seat.told_hold);
   settle_idle(seat);
   seat.stuck_since = TimePoint::max();
   seat.idling_since = now;

@@ -25,6 +25,8 @@ constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
 // wrong, a message, and the next one's work runs meanwhile.
 constexpr Duration kIdleHoldInLongGaps = std::chrono::microseconds(25);
 constexpr std::uint32_t kGapsToTell = 8;
+// Of one that has had much less time than the next one: what a change of hands and back takes.
+constexpr Duration kIdleHoldBehind = std::chrono::microseconds(500);
 // Of a higher priority than the next one: what that one has queued by then (kInFlightBelow) would run beside its next
 // kernels. A host that stumbles between two launches is as far from the GPU as it was.
 constexpr Duration kMinIdleHoldAbove = std::chrono::milliseconds(1);
@@ -166,20 +168,28 @@ Duration LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gpu) cons
   const Unit* const next = expected_on(gpu);
   const bool is_above = next != nullptr && priority_of(holder) > priority_of(*next);
   const Duration least = is_above ? kMinIdleHoldAbove : kMinIdleHold;
-  if (gpu.paging_cost == Duration::zero() || (next != nullptr && !has_pages_to_move(*next)))
-    return !is_above && holder.long_gaps >= kGapsToTell ? kIdleHoldInLongGaps : least;
+  if (gpu.paging_cost == Duration::zero() || (next != nullptr && !has_pages_to_move(*next))) {
+    if (is_above) return least;
+    if (holder.longer_gaps >= kGapsToTell) return kIdleHoldInLongGaps;
+    if (next != nullptr && holder.single() && is_behind(holder, *next, gpu)) return kIdleHoldBehind;
+    return holder.long_gaps >= kGapsToTell ? kIdleHoldInLongGaps : least;
+  }
   return std::clamp(gpu.switch_cost + gpu.paging_cost, least, kMaxIdleHold) * (1 << holder.vain);
 }
 
 // How long a program by itself has nothing to do: known where it was long enough for the lease to be given up.
-void LeaseCore::State::begin_gap(Unit& unit, const Gpu& gpu) const {
-  if (unit.single()) unit.gap_since = now - idle_hold_of(unit, gpu);
+void LeaseCore::State::begin_gap(const Seat& seat) const {
+  if (seat.unit->single()) seat.unit->gap_since = now - seat.told_hold;
 }
 
 void LeaseCore::State::end_gap(Unit& unit) const {
   const TimePoint since = std::exchange(unit.gap_since, TimePoint::max());
   if (since == TimePoint::max()) return;
-  unit.long_gaps = now - since >= kMinIdleHold ? std::min(unit.long_gaps + 1, kGapsToTell) : 0;
+  const auto counted = [&](std::uint32_t gaps, Duration least) {
+    return now - since >= least ? std::min(gaps + 1, kGapsToTell) : 0;
+  };
+  unit.long_gaps = counted(unit.long_gaps, kMinIdleHold);
+  unit.longer_gaps = counted(unit.longer_gaps, kIdleHoldBehind);
 }
 
 // ---- turns --------------------------------------------------------------------------------------

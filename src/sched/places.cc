@@ -183,9 +183,10 @@ void LeaseCore::State::tell_contention(Unit& unit, bool always) {
   }
 }
 
-void LeaseCore::State::tell_contention(const Seat& seat) {
+void LeaseCore::State::tell_contention(Seat& seat) {
   const bool contended = seat.phase == SeatPhase::kHolding && seat.unit->told_contended;
-  command(Contention{seat.id, contended, idle_hold_of(*seat.unit, *seat.gpu), seat.told_pace});
+  seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu);
+  command(Contention{seat.id, contended, seat.told_hold, seat.told_pace});
 }
 
 // To be called when the GPU's seats, which of them are suspended, their or their gangs' priorities, its mode or its

@@ -18,6 +18,12 @@ namespace {
 
 // A fair holder is not looked at again sooner: rounding would otherwise ask for moments that are a nanosecond apart.
 constexpr Duration kShortestExtension = std::chrono::microseconds(1);
+// Of a quantum: who has had so much less is behind. Those who always have work are never so far apart.
+constexpr int kBehindPart = 2;
+// A turn of who is ahead of whom waits: so long, and so many times what switches are measured to cost. A change of
+// hands and back takes a tenth of it at most.
+constexpr Duration kTurnAhead = std::chrono::milliseconds(5);
+constexpr int kSwitchCostsPerTurn = 20;
 
 }  // namespace
 
@@ -315,8 +321,8 @@ void LeaseCore::State::grant_seat(Seat& seat) {
 }
 
 void LeaseCore::State::announce(Seat& seat) {
-  command(Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0 || has_cap(*seat.unit),
-                idle_hold_of(*seat.unit, *seat.gpu)});
+  seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu);
+  command(Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0 || has_cap(*seat.unit), seat.told_hold});
 }
 
 // A holder's lease becomes one of the other kind, in place: to the tenant a new grant.
@@ -334,6 +340,28 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
 
 // ---- preemption ---------------------------------------------------------------------------------
 
+// Whether `unit` has had much less time for its weight than `other`, whose present turn does not count: whoever waits
+// falls behind by that.
+bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const {
+  Standing before = standing(other, gpu);
+  for (const UnitGpu& on_gpu : other.gpus) {
+    if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->virtual_time;
+  }
+  return gpu.policy->goes_on_for(standing(unit, gpu), before) > quantum_of(gpu) / kBehindPart;
+}
+
+// A program that pauses often gives the GPU up each time, and had next to nothing of it if it then waited for a whole
+// quantum: who is ahead of it has short turns meanwhile. Not where that costs much (memory that has to move, gangs),
+// nor against what has been promised: a quantum that was set, or one that is safe.
+Duration LeaseCore::State::turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
+  const Duration quantum = quantum_of(gpu);
+  const Duration turn = std::max(kTurnAhead, gpu.switch_cost * kSwitchCostsPerTurn);
+  const bool is_cheap = gpu.paging_cost == Duration::zero() && holder.single() && waiter.single() && turn < quantum;
+  if (!is_cheap || gpu.settings.quantum != kAutomatic || holder.is_safe || !is_behind(waiter, holder, gpu))
+    return quantum;
+  return turn;
+}
+
 // How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now.
 Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
   if (holder.retry_at > now) return holder.retry_at - now;
@@ -346,9 +374,9 @@ Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const U
   if (order < 0) return latest - now;
   if (order > 0 && !holder.is_safe) return Duration::zero();
   if (ends_own_turns(holder)) return latest - now;
-  const TimePoint quantum_end = is_restoring(holder)
-                                    ? TimePoint::max()
-                                    : after(std::max(holder.granted_at, holder.quantum.began), quantum_of(gpu));
+  const TimePoint quantum_end =
+      is_restoring(holder) ? TimePoint::max()
+                           : after(std::max(holder.granted_at, holder.quantum.began), turn_of(holder, gpu, waiter));
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
   if (waiter.returning || waiter.lifted || order > 0) return Duration::zero();
   const Duration extension = gpu.policy->goes_on_for(standing(holder, gpu), standing(waiter, gpu));

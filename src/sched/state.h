@@ -82,6 +82,7 @@ struct Seat {
 
   bool ends_own_turns = false;
   Pace told_pace;
+  Duration told_hold{};  // how long it keeps an idle lease
   std::int32_t priority = 0;
   std::uint32_t cap = kNoCap;  // thousandths of all time
   Duration allowance{};        // lease time that the cap leaves it, as of `allowed_to`
@@ -187,7 +188,8 @@ struct Unit {
   Quantum quantum;
   std::uint32_t vain = 0;                  // how often its idle hold is doubled
   TimePoint gap_since = TimePoint::max();  // has drained unasked, and had nothing to do since then
-  std::uint32_t long_gaps = 0;             // in a row, as far as that matters
+  std::uint32_t long_gaps = 0;             // in a row, as far as that matters: longer than an idle hold
+  std::uint32_t longer_gaps = 0;           // and than that of one that is behind
   bool is_safe = false;                    // holding: higher priorities wait for the end of its quantum
 
   Timer run;    // when its quantum ends, or it may be revoked again
@@ -349,7 +351,7 @@ struct LeaseCore::State {
   void drain_is_over();
   void note_return(Unit& waiter, const Unit& holder) const;
   Duration idle_hold_of(const Unit& holder, const Gpu& gpu) const;
-  void begin_gap(Unit& unit, const Gpu& gpu) const;
+  void begin_gap(const Seat& seat) const;
   void end_gap(Unit& unit) const;
 
   // ---- suspension.cc ----------------------------------------------------------------------------
@@ -360,7 +362,7 @@ struct LeaseCore::State {
   void settle_suspended();
 
   // ---- places.cc: what tenants are told of each other --------------------------------------------
-  void tell_contention(const Seat& seat);
+  void tell_contention(Seat& seat);
   void settle_pace(Gpu& gpu);
 
   // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
@@ -407,6 +409,8 @@ struct LeaseCore::State {
   void convert(Unit& unit, Gpu& gpu, LeaseKind kind);
   void preempt(Gpu& gpu);
   void preempt_for(Unit& waiter);
+  bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const;
+  Duration turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
   Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
   void arm_run(Unit& unit);
 
