@@ -85,8 +85,8 @@ def restored_after(events, begin):
 
 def at_once(session, title, members, limit, seen=None, **settings):
     """Starts `members` (label, name in natives, argv, variables), lets them begin together, and compares. Returns the
-    time by which all had ended, from the beginning. `seen` gets how often memory was evicted, and how many bytes of it
-    moved to host memory."""
+    time by which all had ended, from the beginning. `seen` gets how often memory was evicted since then, and how
+    many bytes of it moved to host memory."""
     with Daemon(session, title, **settings) as daemon, Group(session, title, daemon) as group:
         for label, _, argv, variables in members:
             group.add(label, argv, **variables)
@@ -94,6 +94,7 @@ def at_once(session, title, members, limit, seen=None, **settings):
             group.wait_ready(limit)
         finally:
             session.keep(title + ".ready-status.json", daemon.ask("GET", "/v1/status"))
+        before = daemon.status()["gpus"][0]["memory"]["moved_out_bytes"]
         begin = group.go()
         status, host = None, HostMemory()
         for member in group.members:
@@ -110,8 +111,8 @@ def at_once(session, title, members, limit, seen=None, **settings):
         totals = daemon.status()["gpus"][0]["memory"]
         handed_over = totals["handed_over_bytes"]
         if seen is not None:
-            seen["evictions"] = sum(event["event"] == "evicted" for event in events)
-            seen["moved_out_bytes"] = totals["moved_out_bytes"]
+            seen["evictions"] = sum(event["event"] == "evicted" and event["time_ns"] >= begin for event in events)
+            seen["moved_out_bytes"] = totals["moved_out_bytes"] - before
         good = [same(session, f"{title}: {label}", name, member)
                 for (label, name, _, _), member in zip(members, group.members)]
         wrong = review(events, among={member.pid for member in group.members})["wrong"]
