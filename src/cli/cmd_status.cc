@@ -23,12 +23,13 @@ base::Result<std::vector<std::string>> look_as_json(const api_client::Options& o
   return std::vector{std::move(*text)};
 }
 
-base::Result<std::vector<std::string>> look_as_table(const api_client::Options& options, const Output& output) {
+base::Result<std::vector<std::string>> look_as_table(const api_client::Options& options, const Output& output,
+                                                     StatusTable shown) {
   const auto client = api_client::Client::connect(options);
   if (!client) return tl::unexpected(client.error());
   const auto snapshot = client->snapshot();
   if (!snapshot) return tl::unexpected(snapshot.error());
-  return status_lines(*snapshot, output);
+  return status_lines(*snapshot, output, shown);
 }
 
 }  // namespace
@@ -36,24 +37,33 @@ base::Result<std::vector<std::string>> look_as_table(const api_client::Options& 
 int status_command(const std::vector<char*>& arguments) {
   api_client::Options options;
   bool json = false;
+  bool memory = false;
   CLI::App app("Shows the GPUs, who holds and who waits for each, and why.", "gpumux status");
-  app.add_flag("--json", json, "Print the daemon's answer as it is (docs/api.md, GET /v1/status)");
+  CLI::Option* const as_json =
+      app.add_flag("--json", json, "Print the daemon's answer as it is (docs/api.md, GET /v1/status)");
+  app.add_flag("--memory", memory, "Show where each program's memory is, and what of it has moved")->excludes(as_json);
   const Watch watch(app);
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
       R"(States: holding (may use the GPU), revoked (asked to give it back), draining (submits nothing any more, work
 still running), waiting #N (N-th in the queue), idle (wants nothing), silent (does not answer: stopped, or in a
-debugger). FOR is how long it has been so; HELD and WAITED are sums.
+debugger), suspended (its job is, and it has drained). FOR is how long it has been so; GPU TIME and WAITED are sums,
+P50 / P99 is how long it waits as a rule and at worst.
+
+With --memory: RESIDENT is on the GPU, EVICTED is not, UNPAGEABLE always is (docs/memory.md); HOST is what of the
+daemon's host memory it uses; OUT and IN have been copied, NOT COPIED had not changed or was constant.
 
 Examples:
   gpumux status
   gpumux status --watch 0.5
+  gpumux status --memory
   gpumux status --json | jq '.gpus[].seats[] | select(.phase == "holding") | .program'
 
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   const Watch::Look look = [&](const Output& output) {
-    return json ? look_as_json(options) : look_as_table(options, output);
+    if (json) return look_as_json(options);
+    return look_as_table(options, output, memory ? StatusTable::kMemory : StatusTable::kTurns);
   };
   if (watch.is_wanted()) return json ? watch.documents(kName, look) : watch.screens(kName, look);
   const auto lines = look(look_at_stdout());

@@ -20,12 +20,13 @@ struct Phase {
   std::string_view name;
   Colour colour;
 };
-constexpr std::array<Phase, 6> kPhases{{{"holding", Colour::kGreen},
+constexpr std::array<Phase, 7> kPhases{{{"holding", Colour::kGreen},
                                         {"revoked", Colour::kCyan},
                                         {"draining", Colour::kCyan},
                                         {"silent", Colour::kRed},
                                         {"waiting", Colour::kYellow},
-                                        {"idle", Colour::kNone}}};
+                                        {"idle", Colour::kNone},
+                                        {"suspended", Colour::kNone}}};
 
 std::size_t phase_rank(const std::string& name) {
   for (std::size_t i = 0; i < kPhases.size(); ++i) {
@@ -77,16 +78,23 @@ std::string waits_of(const Seat& seat) {
   return short_duration(seat.wait_p50) + " / " + short_duration(seat.wait_p99);
 }
 
-std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu) {
+Cell phase_cell(const Seat& seat) {
   const std::size_t rank = phase_rank(seat.phase);
   Colour colour = rank < kPhases.size() ? kPhases[rank].colour : Colour::kNone;
   if (seat.poisoned) colour = Colour::kRed;
   std::string phase = seat.phase;
   if (seat.queue_place > 0) phase += " #" + std::to_string(seat.queue_place);
-  return {{seat.program.empty() ? "?" : seat.program},
+  return {phase, colour};
+}
+
+Cell program_cell(const Seat& seat) { return {seat.program.empty() ? "?" : seat.program}; }
+Cell user_cell(const Seat& seat) { return {seat.user.empty() ? std::to_string(seat.uid) : seat.user}; }
+
+std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu) {
+  return {program_cell(seat),
           {std::to_string(seat.pid)},
-          {seat.user.empty() ? std::to_string(seat.uid) : seat.user},
-          {phase, colour},
+          user_cell(seat),
+          phase_cell(seat),
           {short_duration(seat.since)},
           {seat.lease},
           {seat.gang},
@@ -101,24 +109,77 @@ std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu) {
           {why(seat, gpu)}};
 }
 
-Table seat_table(const Gpu& gpu) {
-  Table table({{.title = "PROGRAM", .minimum = 8},
-               {.title = "PID", .align = Align::kRight, .leave_out = 2},
-               {.title = "USER", .leave_out = 4, .minimum = 6},
-               {.title = "STATE"},
-               {.title = "FOR", .align = Align::kRight, .leave_out = 3},
-               {.title = "LEASE", .leave_out = 6, .hide_if_empty = true},
-               {.title = "GANG", .leave_out = 7, .minimum = 6, .hide_if_empty = true},
-               {.title = "PRIO", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
-               {.title = "SHARE", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
-               {.title = "GRANTS", .align = Align::kRight, .leave_out = 10},
-               {.title = "GPU TIME", .align = Align::kRight, .leave_out = 8},
-               {.title = "WAITED", .align = Align::kRight, .leave_out = 9},
-               {.title = "P50 / P99", .align = Align::kRight, .leave_out = 11, .hide_if_empty = true},
-               {.title = "MEMORY", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
-               {.title = "ON GPU", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
-               {.title = "WHY", .leave_out = 1, .minimum = 14, .hide_if_empty = true}},
-              2);
+// Nothing where there is none.
+std::string bytes_of(std::uint64_t bytes) { return bytes == 0 ? "" : base::format_bytes(bytes); }
+
+// "pool 1.0 GiB, graph 64 MiB"
+std::string reasons_of(const api_client::SeatMemory& memory) {
+  std::string text;
+  for (const auto& [reason, number] : memory.unpageable_by_reason) {
+    const auto bytes = base::parse_integer(number, 0, UINT64_MAX);
+    text += (text.empty() ? "" : ", ") + reason + " " + (bytes ? base::format_bytes(*bytes) : number);
+  }
+  return text;
+}
+
+std::vector<Cell> memory_cells(const Seat& seat) {
+  const api_client::SeatMemory memory = seat.memory.value_or(api_client::SeatMemory{});
+  return {program_cell(seat),
+          {std::to_string(seat.pid)},
+          user_cell(seat),
+          phase_cell(seat),
+          {bytes_of(memory.allocated)},
+          {bytes_of(memory.quota)},
+          {bytes_of(memory.resident)},
+          {bytes_of(memory.evicted)},
+          {bytes_of(memory.unpageable)},
+          {bytes_of(memory.host_used)},
+          {bytes_of(memory.moved_out)},
+          {bytes_of(memory.moved_in)},
+          {bytes_of(memory.saved_clean + memory.saved_constant)},
+          {seat.memory ? reasons_of(memory) : "left to the driver"}};
+}
+
+Table memory_table() {
+  return Table({{.title = "PROGRAM", .minimum = 8},
+                {.title = "PID", .align = Align::kRight, .leave_out = 2},
+                {.title = "USER", .leave_out = 7, .minimum = 6},
+                {.title = "STATE", .leave_out = 6},
+                {.title = "ALLOCATED", .align = Align::kRight},
+                {.title = "LIMIT", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
+                {.title = "RESIDENT", .align = Align::kRight},
+                {.title = "EVICTED", .align = Align::kRight, .leave_out = 1},
+                {.title = "UNPAGEABLE", .align = Align::kRight, .leave_out = 3, .hide_if_empty = true},
+                {.title = "HOST", .align = Align::kRight, .leave_out = 4, .hide_if_empty = true},
+                {.title = "OUT", .align = Align::kRight, .leave_out = 8, .hide_if_empty = true},
+                {.title = "IN", .align = Align::kRight, .leave_out = 9, .hide_if_empty = true},
+                {.title = "NOT COPIED", .align = Align::kRight, .leave_out = 10, .hide_if_empty = true},
+                {.title = "UNPAGEABLE BY", .leave_out = 11, .minimum = 14, .hide_if_empty = true}},
+               2);
+}
+
+Table seat_table() {
+  return Table({{.title = "PROGRAM", .minimum = 8},
+                {.title = "PID", .align = Align::kRight, .leave_out = 2},
+                {.title = "USER", .leave_out = 4, .minimum = 6},
+                {.title = "STATE"},
+                {.title = "FOR", .align = Align::kRight, .leave_out = 3},
+                {.title = "LEASE", .leave_out = 6, .hide_if_empty = true},
+                {.title = "GANG", .leave_out = 7, .minimum = 6, .hide_if_empty = true},
+                {.title = "PRIO", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
+                {.title = "SHARE", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
+                {.title = "GRANTS", .align = Align::kRight, .leave_out = 10},
+                {.title = "GPU TIME", .align = Align::kRight, .leave_out = 8},
+                {.title = "WAITED", .align = Align::kRight, .leave_out = 9},
+                {.title = "P50 / P99", .align = Align::kRight, .leave_out = 11, .hide_if_empty = true},
+                {.title = "MEMORY", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
+                {.title = "ON GPU", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
+                {.title = "WHY", .leave_out = 1, .minimum = 14, .hide_if_empty = true}},
+               2);
+}
+
+// Holders, the queue in its order, the rest.
+std::vector<const Seat*> in_order(const Gpu& gpu) {
   std::vector<const Seat*> seats;
   for (const Seat& seat : gpu.seats) seats.push_back(&seat);
   std::stable_sort(seats.begin(), seats.end(), [](const Seat* a, const Seat* b) {
@@ -126,8 +187,14 @@ Table seat_table(const Gpu& gpu) {
     const std::size_t rank_b = phase_rank(b->phase);
     return rank_a != rank_b ? rank_a < rank_b : a->queue_place < b->queue_place;
   });
-  for (const Seat* seat : seats) table.add_row(seat_cells(*seat, gpu));
-  return table;
+  return seats;
+}
+
+// Whose memory is on the GPU.
+std::string places_line(const Gpu& gpu) {
+  return "on it: " + base::format_bytes(gpu.memory.tenants) + " of programs under gpumux, " +
+         base::format_bytes(gpu.memory.foreign) + " of others and contexts, " + base::format_bytes(gpu.memory.reserve) +
+         " kept free";
 }
 
 std::string foreign_line(const Gpu& gpu) {
@@ -219,7 +286,7 @@ std::string describe_settings(const Gpu& gpu) {
   return text;
 }
 
-std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output) {
+std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output, StatusTable shown) {
   std::vector<std::string> lines;
   if (snapshot.gpus.empty()) lines.push_back("The daemon serves no GPU: it found none. `gpumux doctor` says why.");
   for (const Gpu& gpu : snapshot.gpus) {
@@ -241,6 +308,7 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
     lines.push_back(line(output, Colour::kNone, facts));
     if (gpu.mode == "auto" && !gpu.mode_why.empty())
       lines.push_back(line(output, Colour::kNone, "  auto: " + gpu.mode_why));
+    if (shown == StatusTable::kMemory) lines.push_back(line(output, Colour::kNone, "  " + places_line(gpu)));
     if (const std::string moved = moved_line(gpu); !moved.empty())
       lines.push_back(line(output, Colour::kNone, "  " + moved));
     if (!gpu.remark.empty()) lines.push_back(line(output, Colour::kYellow, "  " + name_tenants(gpu.remark, gpu)));
@@ -249,7 +317,10 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
       lines.push_back("  no program uses it");
       continue;
     }
-    for (std::string& row : seat_table(gpu).lines(output)) lines.push_back(std::move(row));
+    Table table = shown == StatusTable::kMemory ? memory_table() : seat_table();
+    for (const Seat* seat : in_order(gpu))
+      table.add_row(shown == StatusTable::kMemory ? memory_cells(*seat) : seat_cells(*seat, gpu));
+    for (std::string& row : table.lines(output)) lines.push_back(std::move(row));
   }
   const api_client::HostMemory& host = snapshot.host_memory;
   if (host.lent > 0) {

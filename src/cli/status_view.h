@@ -10,8 +10,12 @@
 
 namespace gpumux::cli {
 
+// What the table of a GPU's seats is about.
+enum class StatusTable { kTurns, kMemory };
+
 // `gpumux status`: for each GPU a line of its own and a table of its seats, in the order in which they (will) run.
-std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output);
+std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output,
+                                      StatusTable shown = StatusTable::kTurns);
 
 // "serial, fair, quantum auto (50ms now), max runtime 5m, ...": what the daemon named.
 std::string describe_settings(const api_client::Gpu& gpu);

@@ -171,6 +171,37 @@ TEST_F(StatusTest, HoldersComeFirstThenTheQueue) {
   EXPECT_NE(lines[6].find("idle"), std::string::npos);
 }
 
+TEST_F(StatusTest, OfMemoryEachPlaceIsShown) {
+  api_client::Snapshot snapshot = busy();
+  api_client::Gpu& gpu = snapshot.gpus[0];
+  gpu.memory.tenants = 70ull << 30;
+  gpu.memory.foreign = 3ull << 30;
+  gpu.memory.reserve = 1ull << 30;
+  api_client::SeatMemory& memory = gpu.seats[2].memory.emplace();
+  memory.allocated = 60ull << 30;
+  memory.quota = 64ull << 30;
+  memory.resident = 40ull << 30;
+  memory.evicted = 15ull << 30;
+  memory.unpageable = 5ull << 30;
+  memory.unpageable_by_reason = {{"graph", std::to_string(1ull << 30)}, {"pool", std::to_string(4ull << 30)}};
+  memory.host_used = 16ull << 30;
+  memory.moved_out = 21ull << 30;
+  memory.moved_in = 22ull << 30;
+  memory.saved_clean = 2ull << 30;
+  memory.saved_constant = 9ull << 30;
+  const auto lines = status_lines(snapshot, Output{}, StatusTable::kMemory);
+  ASSERT_EQ(lines.size(), 8u);
+  EXPECT_EQ(lines[2], "  on it: 70.0 GiB of programs under gpumux, 3.0 GiB of others and contexts, 1.0 GiB kept free");
+  for (const char* said : {"train.py", "holding", "60.0 GiB", "64.0 GiB", "40.0 GiB", "15.0 GiB", "5.0 GiB", "16.0 GiB",
+                           "21.0 GiB", "22.0 GiB", "11.0 GiB", "graph 1.0 GiB, pool 4.0 GiB"})
+    EXPECT_NE(lines[5].find(said), std::string::npos) << said << " in " << lines[5];
+  EXPECT_NE(lines[6].find("left to the driver"), std::string::npos) << lines[6];
+  for (std::size_t columns = 20; columns <= 200; ++columns) {
+    for (const std::string& line : status_lines(snapshot, terminal(columns), StatusTable::kMemory))
+      EXPECT_LE(display_width(line), columns);
+  }
+}
+
 TEST_F(StatusTest, MemoryIsShownWhereItIsKnown) {
   api_client::Snapshot snapshot = busy();
   api_client::Gpu& gpu = snapshot.gpus[0];
