@@ -40,7 +40,23 @@ TRIED_AGAIN_CLASSES = {"launch", "graph_launch"}
 
 PER_THREAD_VARIANTS = ("ptds", "ptsz")
 VARIANTS = {"-": "kNone", "legacy": "kLegacy", "ptds": "kPtds", "ptsz": "kPtsz"}
-ACTIONS = {"forward": "kForward", "gate": "kGate", "sync": "kSync", "room": "kRoom", "hook": "kHook"}
+ACTIONS = {
+    "forward": "kForward",
+    "gate": "kGate",
+    "hold": "kHold",
+    "sync": "kSync",
+    "room": "kRoom",
+    "hook": "kHook",
+}
+PLACED_ACTIONS = {"gate", "hold", "sync"}
+
+# What describes work on addresses, where a graph is told of it: the driver may look them up at once.
+ADDRESS_NODE_TYPES = {
+    "const CUDA_MEMCPY3D*",
+    "const CUDA_MEMSET_NODE_PARAMS*",
+    "const CUDA_BATCH_MEM_OP_NODE_PARAMS*",
+    "CUgraphNodeParams*",
+}
 
 # Types that name device memory or a stream. A structure that holds one of them counts too: those with a layout in abi.h
 # are found there, the others are listed here.
@@ -216,14 +232,16 @@ def check_where(entry, layouts):
             "peer_params_stream": ("peer", "stream"),
             "upload": ("upload",),
         },
+        "hold": {"context": (), "context_of": ("context",), "node": ("node",)},
         "sync": {"context": (), "context_of": ("context",), "stream": ("stream",), "event": ("event",)},
     }[entry.action]
     needed = {
-        "stream": "CUstream",
-        "context": "CUcontext",
-        "event": "CUevent",
-        "peer": "const CUDA_MEMCPY3D_PEER*",
-        "upload": "CUDA_GRAPH_INSTANTIATE_PARAMS*",
+        "stream": ("CUstream",),
+        "context": ("CUcontext",),
+        "event": ("CUevent",),
+        "node": ("CUgraphNodeParams*", "const CUDA_BATCH_MEM_OP_NODE_PARAMS*"),
+        "peer": ("const CUDA_MEMCPY3D_PEER*",),
+        "upload": ("CUDA_GRAPH_INSTANTIATE_PARAMS*",),
     }
     if kind not in shapes:
         yield f"unknown place '{kind}' for {entry.action}; known are {', '.join(shapes)}"
@@ -242,8 +260,8 @@ def check_where(entry, layouts):
             type_ = type_.removesuffix("*").strip() if type_.endswith("*") else f"what is no pointer ({type_})"
         elif member:
             type_ = layouts.member(base_type(type_), member) or f"no member {member} of {base_type(type_)}"
-        if type_ != needed[role]:
-            yield f"place names '{name}' as {needed[role]}, but it is {type_}"
+        if type_ not in needed[role]:
+            yield f"place names '{name}' as {' or '.join(needed[role])}, but it is {type_}"
     streams = [p.name for p in entry.parameters if p.type == "CUstream"]
     if streams and entry.action == "gate" and not any(s in names for s in streams):
         yield f"takes stream '{streams[0]}', but its place does not name it"
@@ -279,11 +297,14 @@ def check_entry(entry, layouts):
     names = [p.name for p in entry.parameters]
     for name in sorted({n for n in names if names.count(n) > 1}):
         yield f"has two parameters '{name}'"
-    if (entry.where is not None) != (entry.action in ("gate", "sync")):
+    if (entry.where is not None) != (entry.action in PLACED_ACTIONS):
         yield f"action {entry.action} {'needs a' if entry.where is None else 'takes no'} place"
         return
     if entry.entry_class in SUBMISSION_CLASSES and entry.action not in ("gate", "hook") and not entry.reason:
         yield f"class {entry.entry_class} makes the GPU work; it must be gated, or say why not"
+    nodes = [p for p in entry.parameters if entry.entry_class == "graph" and p.type in ADDRESS_NODE_TYPES]
+    if nodes and entry.action not in ("hold", "hook") and not entry.reason:
+        yield f"takes '{nodes[0].type} {nodes[0].name}', whose addresses must be real; it must be held, or say why not"
     if (entry.entry_class == "sync") != (entry.action == "sync"):
         yield "class sync and action sync go together"
     if entry.action == "room" and (streams := [p.name for p in entry.parameters if p.type == "CUstream"]):
@@ -473,7 +494,7 @@ def place_expression(entry):
         pointer = name.partition("->")[0].lstrip("*")
         names.append(name if pointer == name else f"{pointer} == nullptr ? nullptr : {name}")
     kind = entry.where.kind
-    if kind in ("context", "context_of", "event"):
+    if kind in ("context", "context_of", "event", "node"):
         return f"at_{kind.removesuffix('_of')}({', '.join(names)})"
     return f"at_{kind}({', '.join([*names, f'StreamVariant::{VARIANTS[entry.variant]}'])})"
 
@@ -500,6 +521,9 @@ def shim_function(entry):
     elif entry.action == "room":
         function = "make"
         arguments = [f"driver().{entry.symbol}", *arguments]
+    elif entry.action == "hold":
+        function = "hold_memory"
+        arguments = [place_expression(entry), f"driver().{entry.symbol}", *arguments]
     else:
         function = {"gate": "submit", "sync": "synchronise"}[entry.action]
         if entry.entry_class in TRIED_AGAIN_CLASSES and not entry.where.kind.startswith(("contexts", "peer")):

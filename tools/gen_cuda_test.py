@@ -137,6 +137,20 @@ class Refusals(unittest.TestCase):
     def test_gate_without_stream_variant(self):
         self.assert_refused(GOOD.replace("legacy", "-"), "needs a stream variant")
 
+    def test_nodes_whose_addresses_are_looked_up_are_held(self):
+        for type_ in ("const CUDA_MEMCPY3D*", "CUgraphNodeParams*", "const CUDA_BATCH_MEM_OP_NODE_PARAMS*"):
+            line = thing(f"graph | forward | CUresult({type_} what, CUcontext context)")
+            self.assert_refused(line, f"'{type_} what'", "must be held")
+            self.assertEqual(refusal(line + " | it is never looked at"), "")
+            self.assertEqual(refusal(line.replace("forward", "hold(context_of=context)")), "")
+            self.assertEqual(refusal(line.replace("forward", "hold(context)")), "")
+        self.assertEqual(refusal(thing("graph | hold(node=what) | CUresult(CUgraphNodeParams* what)")), "")
+        self.assert_refused(thing("graph | hold(node=what) | CUresult(int what)"), "but it is int")
+        self.assert_refused(thing("graph | hold(stream=s) | CUresult(CUstream s)"), "unknown place 'stream' for hold")
+        self.assert_refused(thing("graph | hold | CUresult()"), "needs a place")
+        # What only asks for them is not concerned.
+        self.assertEqual(refusal(thing("graph | forward | CUresult(CUDA_MEMCPY3D* what)")), "")
+
     def test_sync_class_and_action_go_together(self):
         self.assert_refused("cuWait | cuWait | 4000 | - | sync | forward | CUresult()", "go together")
         self.assert_refused("cuWait | cuWait | 4000 | - | query | sync(context) | CUresult()", "go together")

@@ -50,6 +50,7 @@ enum class EntryClass : std::uint8_t {
 enum class Action : std::uint8_t {
   kForward,  // nothing: the program calls the driver's own
   kGate,     // a submission: it passes the gate
+  kHold,     // submits nothing, but the driver looks up addresses: memory stays where it is meanwhile
   kSync,     // waits for the GPU: not gated, but idleness is seen here
   kRoom,     // the driver takes memory for it: if there is none, others make room, and it is tried again
   kHook,     // written by hand

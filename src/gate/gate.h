@@ -107,6 +107,12 @@ class Gate {
   // leave.
   Passed try_hold(ThreadRecord& thread, std::uint32_t slot);
 
+  // Like try_hold, and where memory is away it passes as a submission does, which brings it back.
+  Passed hold(ThreadRecord& thread, std::uint32_t slot) {
+    const Passed passed = try_hold(thread, slot);
+    return passed != Passed::kNot ? passed : pass(thread, slot);
+  }
+
   // Like try_pass, or by a permit of the stall rule.
   Passed try_pass_or_step(ThreadRecord& thread, std::uint32_t slot);
 

@@ -172,7 +172,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     reinterpret_cast<const void*>(&cuda::cuGetExportTable),
     reinterpret_cast<const void*>(&cuda::cuGetProcAddress),
     reinterpret_cast<const void*>(&cuda::cuGetProcAddress_v2),
-    nullptr,  // cuGraphAddBatchMemOpNode
+    reinterpret_cast<const void*>(&cuda::cuGraphAddBatchMemOpNode),
     nullptr,  // cuGraphAddChildGraphNode
     nullptr,  // cuGraphAddDependencies
     nullptr,  // cuGraphAddDependencies_v2
@@ -186,12 +186,12 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuGraphAddKernelNode_v2
     reinterpret_cast<const void*>(&cuda::cuGraphAddMemAllocNode),
     nullptr,  // cuGraphAddMemFreeNode
-    nullptr,  // cuGraphAddMemcpyNode
-    nullptr,  // cuGraphAddMemsetNode
-    nullptr,  // cuGraphAddNode
-    nullptr,  // cuGraphAddNode_v2
+    reinterpret_cast<const void*>(&cuda::cuGraphAddMemcpyNode),
+    reinterpret_cast<const void*>(&cuda::cuGraphAddMemsetNode),
+    reinterpret_cast<const void*>(&cuda::cuGraphAddNode),
+    reinterpret_cast<const void*>(&cuda::cuGraphAddNode_v2),
     nullptr,  // cuGraphBatchMemOpNodeGetParams
-    nullptr,  // cuGraphBatchMemOpNodeSetParams
+    reinterpret_cast<const void*>(&cuda::cuGraphBatchMemOpNodeSetParams),
     nullptr,  // cuGraphChildGraphNodeGetGraph
     nullptr,  // cuGraphClone
     nullptr,  // cuGraphConditionalHandleCreate
@@ -203,7 +203,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuGraphEventRecordNodeSetEvent
     nullptr,  // cuGraphEventWaitNodeGetEvent
     nullptr,  // cuGraphEventWaitNodeSetEvent
-    nullptr,  // cuGraphExecBatchMemOpNodeSetParams
+    reinterpret_cast<const void*>(&cuda::cuGraphExecBatchMemOpNodeSetParams),
     nullptr,  // cuGraphExecChildGraphNodeSetParams
     nullptr,  // cuGraphExecDestroy
     nullptr,  // cuGraphExecEventRecordNodeSetEvent
@@ -214,9 +214,9 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuGraphExecHostNodeSetParams
     nullptr,  // cuGraphExecKernelNodeSetParams
     nullptr,  // cuGraphExecKernelNodeSetParams_v2
-    nullptr,  // cuGraphExecMemcpyNodeSetParams
-    nullptr,  // cuGraphExecMemsetNodeSetParams
-    nullptr,  // cuGraphExecNodeSetParams
+    reinterpret_cast<const void*>(&cuda::cuGraphExecMemcpyNodeSetParams),
+    reinterpret_cast<const void*>(&cuda::cuGraphExecMemsetNodeSetParams),
+    reinterpret_cast<const void*>(&cuda::cuGraphExecNodeSetParams),
     reinterpret_cast<const void*>(&cuda::cuGraphExecUpdate),
     reinterpret_cast<const void*>(&cuda::cuGraphExecUpdate_v2),
     nullptr,  // cuGraphExternalSemaphoresSignalNodeGetParams
@@ -246,9 +246,9 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuGraphMemAllocNodeGetParams
     nullptr,  // cuGraphMemFreeNodeGetParams
     nullptr,  // cuGraphMemcpyNodeGetParams
-    nullptr,  // cuGraphMemcpyNodeSetParams
+    reinterpret_cast<const void*>(&cuda::cuGraphMemcpyNodeSetParams),
     nullptr,  // cuGraphMemsetNodeGetParams
-    nullptr,  // cuGraphMemsetNodeSetParams
+    reinterpret_cast<const void*>(&cuda::cuGraphMemsetNodeSetParams),
     nullptr,  // cuGraphNodeFindInClone
     nullptr,  // cuGraphNodeGetDependencies
     nullptr,  // cuGraphNodeGetDependencies_v2
@@ -257,7 +257,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuGraphNodeGetEnabled
     nullptr,  // cuGraphNodeGetType
     nullptr,  // cuGraphNodeSetEnabled
-    nullptr,  // cuGraphNodeSetParams
+    reinterpret_cast<const void*>(&cuda::cuGraphNodeSetParams),
     nullptr,  // cuGraphReleaseUserObject
     nullptr,  // cuGraphRemoveDependencies
     nullptr,  // cuGraphRemoveDependencies_v2

@@ -178,8 +178,48 @@ GPUMUX_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, 
   return hooks::cuGetProcAddress_v2(symbol, function, cuda_version, flags, symbol_status);
 }
 
+GPUMUX_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, const CUDA_BATCH_MEM_OP_NODE_PARAMS* node_params) {
+  return hold_memory(at_node(node_params), driver().cuGraphAddBatchMemOpNode, graph_node, graph, dependencies, dependency_count, node_params);
+}
+
 GPUMUX_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, CUDA_MEM_ALLOC_NODE_PARAMS* node_params) {
   return hooks::cuGraphAddMemAllocNode(graph_node, graph, dependencies, dependency_count, node_params);
+}
+
+GPUMUX_EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, const CUDA_MEMCPY3D* copy_params, CUcontext context) {
+  return hold_memory(at_context(context), driver().cuGraphAddMemcpyNode, graph_node, graph, dependencies, dependency_count, copy_params, context);
+}
+
+GPUMUX_EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, const CUDA_MEMSET_NODE_PARAMS* memset_params, CUcontext context) {
+  return hold_memory(at_context(context), driver().cuGraphAddMemsetNode, graph_node, graph, dependencies, dependency_count, memset_params, context);
+}
+
+GPUMUX_EXPORT CUresult cuGraphAddNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, CUgraphNodeParams* node_params) {
+  return hold_memory(at_node(node_params), driver().cuGraphAddNode, graph_node, graph, dependencies, dependency_count, node_params);
+}
+
+GPUMUX_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependency_data, std::size_t dependency_count, CUgraphNodeParams* node_params) {
+  return hold_memory(at_node(node_params), driver().cuGraphAddNode_v2, graph_node, graph, dependencies, dependency_data, dependency_count, node_params);
+}
+
+GPUMUX_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* node_params) {
+  return hold_memory(at_node(node_params), driver().cuGraphBatchMemOpNodeSetParams, node, node_params);
+}
+
+GPUMUX_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec graph_exec, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* node_params) {
+  return hold_memory(at_node(node_params), driver().cuGraphExecBatchMemOpNodeSetParams, graph_exec, node, node_params);
+}
+
+GPUMUX_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec graph_exec, CUgraphNode node, const CUDA_MEMCPY3D* copy_params, CUcontext context) {
+  return hold_memory(at_context(context), driver().cuGraphExecMemcpyNodeSetParams, graph_exec, node, copy_params, context);
+}
+
+GPUMUX_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec graph_exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* memset_params, CUcontext context) {
+  return hold_memory(at_context(context), driver().cuGraphExecMemsetNodeSetParams, graph_exec, node, memset_params, context);
+}
+
+GPUMUX_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec graph_exec, CUgraphNode node, CUgraphNodeParams* node_params) {
+  return hold_memory(at_node(node_params), driver().cuGraphExecNodeSetParams, graph_exec, node, node_params);
 }
 
 GPUMUX_EXPORT CUresult cuGraphExecUpdate(CUgraphExec graph_exec, CUgraph graph, CUgraphNode* error_node, CUgraphExecUpdateResult* update_result) {
@@ -220,6 +260,18 @@ GPUMUX_EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
 
 GPUMUX_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph_exec, CUstream stream) {
   return submit_with_room(Entry::cuGraphLaunch_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphLaunch_ptsz, graph_exec, stream);
+}
+
+GPUMUX_EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* node_params) {
+  return hold_memory(at_context(), driver().cuGraphMemcpyNodeSetParams, node, node_params);
+}
+
+GPUMUX_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* node_params) {
+  return hold_memory(at_context(), driver().cuGraphMemsetNodeSetParams, node, node_params);
+}
+
+GPUMUX_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* node_params) {
+  return hold_memory(at_node(node_params), driver().cuGraphNodeSetParams, node, node_params);
 }
 
 GPUMUX_EXPORT CUresult cuGraphUpload(CUgraphExec graph, CUstream stream) {

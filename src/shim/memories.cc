@@ -294,8 +294,7 @@ CUresult Memories::pin_handle(SeatMemory& memory, std::uint64_t handle, pager::P
   // Nobody may be able to reach it yet, and then it need not be there.
   memory.pager.want_handle(handle, true);
   on_reach_changed(memory);
-  gate::Passed passed = gate_.try_hold(*thread, memory.slot);
-  if (passed == gate::Passed::kNot) passed = gate_.pass(*thread, memory.slot);
+  const gate::Passed passed = gate_.hold(*thread, memory.slot);
   const CUresult result = memory.pager.pin_handle(handle, reason, pieces);
   if (passed == gate::Passed::kStep) tenant()->drainer().stepped(memory.slot);
   if (passed != gate::Passed::kNested) gate_.leave(*thread, memory.slot);
@@ -314,8 +313,7 @@ CUresult Memories::export_handle(SeatMemory& memory, cuda::CUdeviceptr address, 
   IpcHandle made;
   if (!ipc_.find(allocation, offset, info->bytes, &made)) {
     // Its memory must be there, and stay while it is pinned.
-    gate::Passed passed = gate_.try_hold(*thread, memory.slot);
-    if (passed == gate::Passed::kNot) passed = gate_.pass(*thread, memory.slot);
+    const gate::Passed passed = gate_.hold(*thread, memory.slot);
     std::vector<pager::ExportedPiece> pieces;
     std::uint64_t in_block = 0;
     const CUresult result = memory.pager.export_pieces(address, &pieces, &in_block);

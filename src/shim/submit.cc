@@ -79,8 +79,7 @@ gate::StreamMemo* Passage::look_up(cuda::CUstream stream) const {
 // there, and stay until the call returns.
 void Passage::hold(std::uint32_t slot) {
   slot_ = slot;
-  passed_ = tenant_->gate().try_hold(*thread_, slot);
-  if (passed_ == gate::Passed::kNot) passed_ = tenant_->gate().pass(*thread_, slot);
+  passed_ = tenant_->gate().hold(*thread_, slot);
 }
 
 bool Passage::remembers(const gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const {
@@ -128,6 +127,27 @@ void Passage::leave_slowly() {
   if (passed_ == gate::Passed::kStep) tenant_->drainer().stepped(slot_);
   tenant_->gate().leave(*thread_, slot_);
   if (runs_ && tenant_->lock_modes().are_set()) keep_lock_modes(*tenant_, slot_, stream_);
+}
+
+MemoryHold::MemoryHold(const std::optional<WholeContext>& whole) {
+  Tenant* const mine = whole ? tenant_if_any() : nullptr;  // without one there is nothing that could be away
+  if (mine == nullptr) return;
+  const cuda::CUcontext context = whole->context != nullptr ? whole->context : context_of(mine->driver(), nullptr);
+  const auto slot = context != nullptr ? mine->seat_of(context) : std::nullopt;
+  gate::ThreadRecord* const thread = slot ? gate::this_thread() : nullptr;
+  if (thread == nullptr) return;
+  const gate::Passed passed = mine->gate().hold(*thread, *slot);
+  if (passed == gate::Passed::kNested) return;  // whoever is inside already leaves
+  tenant_ = mine;
+  thread_ = thread;
+  slot_ = *slot;
+  is_step_ = passed == gate::Passed::kStep;
+}
+
+MemoryHold::~MemoryHold() {
+  if (tenant_ == nullptr) return;
+  if (is_step_) tenant_->drainer().stepped(slot_);
+  tenant_->gate().leave(*thread_, slot_);
 }
 
 cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, cuda::CUresult (*call)(void*), void* argument) {

@@ -60,6 +60,20 @@ struct WholeContext {
 inline WholeContext at_context() { return {}; }
 inline WholeContext at_context(cuda::CUcontext context) { return {context}; }
 
+// The context that a node of a graph is for. Nothing: a node without addresses that the driver looks up.
+inline std::optional<WholeContext> at_node(const cuda::CUgraphNodeParams* params) {
+  if (params == nullptr) return std::nullopt;
+  switch (params->type) {
+    case cuda::CU_GRAPH_NODE_TYPE_MEMCPY: return WholeContext{params->memcpy.copyCtx};
+    case cuda::CU_GRAPH_NODE_TYPE_MEMSET: return WholeContext{params->memset.ctx};
+    case cuda::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return WholeContext{params->memOp.ctx};
+    default: return std::nullopt;
+  }
+}
+inline std::optional<WholeContext> at_node(const cuda::CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  return params != nullptr ? std::optional(WholeContext{params->ctx}) : std::nullopt;
+}
+
 // An event tells no stream.
 struct Anywhere {};
 inline Anywhere at_event(cuda::CUevent) { return {}; }
@@ -143,6 +157,23 @@ class SeveralPassages {
   std::size_t count_ = 0;
 };
 
+// The memory of a context's GPU is there for as long as this lives, for calls that submit nothing and name addresses
+// that the driver looks up at once: the nodes of graphs that a program builds by itself. As with what is captured, no
+// lease is needed if all is there; else this waits for one, and with it for the memory.
+class MemoryHold {
+ public:
+  explicit MemoryHold(const std::optional<WholeContext>& whole);
+  ~MemoryHold();
+  MemoryHold(const MemoryHold&) = delete;
+  MemoryHold& operator=(const MemoryHold&) = delete;
+
+ private:
+  Tenant* tenant_ = nullptr;  // null: nothing to leave
+  gate::ThreadRecord* thread_ = nullptr;
+  std::uint32_t slot_ = 0;
+  bool is_step_ = false;
+};
+
 // What a program gets for an entry that its driver does not have.
 inline constexpr cuda::CUresult kNoSuchEntry = cuda::CUDA_ERROR_NOT_FOUND;
 
@@ -152,6 +183,15 @@ inline cuda::CUresult submit(cuda::Entry entry, Where where, cuda::CUresult (*fu
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
   const Passage passage(where, [&] { return work_kind(entry, arguments...); });
+  return function(arguments...);
+}
+
+template <class... Parameters>
+inline cuda::CUresult hold_memory(const std::optional<WholeContext>& whole, cuda::CUresult (*function)(Parameters...),
+                                  std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
+  const MemoryHold hold(whole);
   return function(arguments...);
 }
 

@@ -63,6 +63,12 @@ class Memory(GpumuxTest):
         self.run_together(2, "pools", rounds=40, keep=6, keep_kib=8192)
         self.assertGreaterEqual(len(daemon.trace.switches(0)), 3)
 
+    def test_graphs_that_are_built_by_hand_while_memory_is_away(self):
+        daemon = self.start_daemon()
+        # While one of them pauses, in the middle of building, the other one takes what it lacks.
+        self.run_together(2, "graphs", rounds=40, block_kib=24576, pause_ms=40)
+        self.assertGreaterEqual(len(daemon.trace.switches(0)), 20)
+
     def test_memory_that_programs_map_by_themselves(self):
         daemon = self.start_daemon()
         self.run_together(2, allocator="vmm", **{**LARGE, "rounds": 60})

@@ -37,7 +37,9 @@ enum class Door { kLinked, kDlsym, kProcAddress };
   X(cuMemFreeAsync) X(cuMemAllocAsync_ptsz) X(cuMemFreeAsync_ptsz) X(cuMemAllocFromPoolAsync) X(cuMemPoolCreate) \
   X(cuMemPoolDestroy) X(cuMemPoolGetAttribute) X(cuMemPoolSetAttribute) X(cuMemPoolSetAccess) X(cuMemPoolTrimTo) \
   X(cuDeviceGetDefaultMemPool) X(cuPointerGetAttribute) X(cuMemGetAddressRange_v2) X(cuMemGetInfo_v2) \
-  X(cuMemAllocManaged) X(cuMemRangeGetAttribute)
+  X(cuMemAllocManaged) X(cuMemRangeGetAttribute) X(cuGraphCreate) X(cuGraphAddMemcpyNode) X(cuGraphAddMemsetNode) \
+  X(cuGraphAddNode) X(cuGraphAddNode_v2) X(cuGraphMemcpyNodeSetParams) X(cuGraphNodeSetParams) \
+  X(cuGraphExecMemcpyNodeSetParams) X(cuGraphExecNodeSetParams)
 // clang-format on
 
 struct Api {

@@ -2,7 +2,7 @@
 // Asks for every entry of the table by one door, says which library answers, and with --call calls the entry with
 // nothing but zeros.
 //
-//   probe --door dlsym|procaddr [--call gate,sync,room,hook] [--context]      linked to nothing
+//   probe --door dlsym|procaddr [--call gate,hold,sync,room,hook] [--context]      linked to nothing
 //   probe_linked --door linked ...                                       every symbol of the driver is a reference of
 //   the program
 //
@@ -46,7 +46,7 @@ void report(const EntryInfo& info, const std::string& door, void* function, cons
     return;
   }
   const char* library = ::dladdr(function, &where) != 0 ? base_name(where.dli_fname) : "?";
-  static constexpr const char* kActions[] = {"forward", "gate", "sync", "room", "hook"};
+  static constexpr const char* kActions[] = {"forward", "gate", "hold", "sync", "room", "hook"};
   const bool called = call.find(kActions[static_cast<std::size_t>(info.action)]) != std::string::npos;
   if (!called) {
     std::printf("%s %s %s\n", info.symbol, door.c_str(), library);
