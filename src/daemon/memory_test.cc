@@ -459,6 +459,35 @@ TEST(DaemonMemory, ARunHasItsLimitTogether) {
   EXPECT_EQ(second.room.refused, 0u);
 }
 
+// A child whose environment lacks the variable is of the run all the same, as long as the run is there.
+TEST(DaemonMemory, AProcessOfALimitedRunThatSaysNoLimitHasIt) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  const auto join = [&](Tenant& tenant, std::uint64_t limit, const char* run) {
+    wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
+    hello.memory_limit = limit;
+    wire::set_text(hello.run, run);
+    return tenant.send(hello, tenant.page_fd()) && tenant.receive_a<wire::Welcome>() &&
+           tenant.open_seat(0, test_uuid(0)) && tenant.settle(has_any);
+  };
+  auto first = std::make_unique<Tenant>(dir.path(), "first");
+  ASSERT_TRUE(join(*first, 20 * kGiB, "run"));
+  Tenant child(dir.path(), "child");
+  ASSERT_TRUE(join(child, 0, "run"));
+  EXPECT_EQ(child.room.total, 20 * kGiB);
+  Tenant stranger(dir.path(), "stranger");
+  ASSERT_TRUE(join(stranger, 0, "another run"));
+  EXPECT_EQ(stranger.room.total, 80 * kGiB);
+  Tenant nobodys(dir.path(), "nobody's");
+  ASSERT_TRUE(join(nobodys, 0, ""));
+  EXPECT_EQ(nobodys.room.total, 80 * kGiB);
+  // The child keeps the run there when its first process has ended.
+  first.reset();
+  Tenant later(dir.path(), "later");
+  ASSERT_TRUE(join(later, 0, "run"));
+  EXPECT_EQ(later.room.total, 20 * kGiB);
+}
+
 TEST(HostMemoryText, SaysWhatIsAllowed) {
   for (const char* good : {"64G", "0%", "60%", "90%", "1.5GiB", "0B"}) EXPECT_TRUE(check_host_memory(good)) << good;
   for (const char* bad : {"", "64", "91%", "%", "-1G", "half", "60 %", "64Q"})

@@ -21,12 +21,14 @@ void Translator::open_room(Session& session, base::SeatId seat, bool may_be_back
   if (session.is_suspended) rooms_.set_suspended(seat, true);
 }
 
-// The first process of a run says what it may have; those that come later belong to it, and cannot raise it.
+// The first process of a run says what it may have; those that come later belong to it, and cannot raise it, nor escape
+// it by saying nothing.
 sched::Quota Translator::quota_of(const Session& session, const wire::Hello& hello) {
-  if (hello.memory_limit == 0) return {};
   std::string name(wire::text_of(hello.run));
   if (name.empty()) name = "tenant:" + std::to_string(session.id.value);
-  Run& run = runs_[{session.peer.uid, name}];
+  const RunKey key{session.peer.uid, name};
+  if (hello.memory_limit == 0 && !runs_.contains(key)) return {};
+  Run& run = runs_[key];
   if (run.tenants++ == 0) run.quota = {.group = next_group_++, .bytes = hello.memory_limit};
   return run.quota;
 }
