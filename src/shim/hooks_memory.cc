@@ -167,14 +167,18 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
 CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
   if (driver().cuDeviceTotalMem_v2 == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuDeviceTotalMem_v2(bytes, device);
-  // Programs ask this before they have a context: then nobody has said anything yet, and nothing is started for it.
+  if (result != CUDA_SUCCESS) return result;
   Tenant* const mine = tenant_if_any();
-  if (result != CUDA_SUCCESS || mine == nullptr) return result;
-  for (std::uint32_t slot = 0; slot < mine->seats().count(); ++slot) {
+  for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
     SeatMemory* const memory = mine->memories().if_any(slot);
     if (memory == nullptr || memory->device != device) continue;
     if (const std::uint64_t told = memory->await_total(); told != 0) *bytes = told;
+    return result;
   }
+  // Programs ask this before they have a context: then nobody has said anything yet, and nothing is started for it. But
+  // its quota the process knows by itself.
+  const Settings settings = read_settings();
+  if (!settings.disabled && settings.memory.limit != 0) *bytes = std::min(*bytes, settings.memory.limit);
   return result;
 }
 

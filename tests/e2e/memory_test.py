@@ -166,6 +166,14 @@ class Memory(GpumuxTest):
             program.expect_success(timeout=120)
             self.assertEqual(program.field("digest"), wanted)
 
+    def test_a_quota_is_what_the_gpu_has_before_there_is_a_context(self):
+        self.start_daemon()
+        for limit, total in (("60M", 60 << 20), ("1G", 96 << 20), ("", 96 << 20)):
+            variables = {"GPUMUX_MEM_LIMIT": limit} if limit else {}
+            program = self.start("large", variables=variables, **LARGE).expect_success(timeout=60)
+            self.assertEqual(program.field("total", start="before a context"), str(total))
+            self.assertEqual(program.field("total", start="memory"), str(total))
+
     def test_paging_off_is_the_drivers_own_memory(self):
         self.start_daemon()
         wanted = self.native(**LARGE)

@@ -37,9 +37,9 @@ enum class Door { kLinked, kDlsym, kProcAddress };
   X(cuMemFreeAsync) X(cuMemAllocAsync_ptsz) X(cuMemFreeAsync_ptsz) X(cuMemAllocFromPoolAsync) X(cuMemPoolCreate) \
   X(cuMemPoolDestroy) X(cuMemPoolGetAttribute) X(cuMemPoolSetAttribute) X(cuMemPoolSetAccess) X(cuMemPoolTrimTo) \
   X(cuDeviceGetDefaultMemPool) X(cuPointerGetAttribute) X(cuMemGetAddressRange_v2) X(cuMemGetInfo_v2) \
-  X(cuMemAllocManaged) X(cuMemRangeGetAttribute) X(cuGraphCreate) X(cuGraphAddMemcpyNode) X(cuGraphAddMemsetNode) \
-  X(cuGraphAddNode) X(cuGraphAddNode_v2) X(cuGraphMemcpyNodeSetParams) X(cuGraphNodeSetParams) \
-  X(cuGraphExecMemcpyNodeSetParams) X(cuGraphExecNodeSetParams)
+  X(cuMemAllocManaged) X(cuMemRangeGetAttribute) X(cuDeviceTotalMem_v2) X(cuGraphCreate) X(cuGraphAddMemcpyNode) \
+  X(cuGraphAddMemsetNode) X(cuGraphAddNode) X(cuGraphAddNode_v2) X(cuGraphMemcpyNodeSetParams) \
+  X(cuGraphNodeSetParams) X(cuGraphExecMemcpyNodeSetParams) X(cuGraphExecNodeSetParams)
 // clang-format on
 
 struct Api {
@@ -104,6 +104,9 @@ int run_in_rounds(const Options& options) {
   CUdevice device = 0;
   CUcontext context = nullptr;
   GPUMUX_CALL(api.cuDeviceGet(&device, options.list("gpu").front()));
+  std::size_t total = 0;
+  GPUMUX_CALL(api.cuDeviceTotalMem_v2(&total, device));
+  say("before a context total=%zu", total);
   GPUMUX_CALL(api.cuCtxCreate_v2(&context, 0, device));
   std::uint64_t digest = 0;
   {
