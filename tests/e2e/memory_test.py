@@ -6,6 +6,7 @@ ends a program; and what a program reads is compared with what it wrote.
 """
 
 import os
+import random
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
@@ -302,6 +303,33 @@ class MemoryOfSeveralGpus(GpumuxTest):
         for program in programs:
             program.expect_success(timeout=120)
             self.assertEqual(program.field("digest"), wanted)
+
+
+class Mixed(GpumuxTest):
+    """Programs that do anything at random, on two GPUs that reach each other's memory, while the daemon switches as
+    fast as it can. GPUMUX_TEST_SEED repeats a run, as far as turns allow; GPUMUX_TEST_STEPS says how long it is."""
+    gpus = 2
+    machine_settings = dict(Memory.machine_settings, memory="104MiB")
+    daemon_settings = dict(Memory.daemon_settings, mode="serial", quantum="5ms", host_memory="1GiB")
+
+    def test_what_is_read_is_what_was_written(self):
+        seed = int(os.environ.get("GPUMUX_TEST_SEED") or random.randrange(1 << 30))
+        steps = int(os.environ.get("GPUMUX_TEST_STEPS") or 300)
+        print(f"seed: GPUMUX_TEST_SEED={seed}", file=sys.stderr)
+        options = {"steps": steps, "kib": 40 << 10}
+        wanted = [self.start("mixed", name=f"native{i}", preload=False, seed=seed + i, **options)
+                  .expect_success(timeout=120 + steps).field("digest") for i in range(3)]
+        daemon = self.start_daemon()
+        programs = [self.start("mixed", name=f"mixed{i}", seed=seed + i, variables={"GPUMUX_VERIFY": "1"}, **options)
+                    for i in range(3)]
+        for program, digest in zip(programs, wanted):
+            program.expect_success(timeout=120 + steps)
+            self.assertEqual(program.field("digest"), digest)
+        self.assertEqual(daemon.trace.check_exclusive(), [])
+        switches = [len(daemon.trace.switches(gpu)) for gpu in range(2)]
+        evicted = len(daemon.trace.events(event="evicted"))
+        print(f"switches: {switches}; memory evicted {evicted} times", file=sys.stderr)
+        self.assertGreaterEqual(min(*switches, evicted), 10)
 
 
 FRAMES = {"blocks": 5, "block_kib": 65536, "rounds": 12}  # 320 MiB, in pieces that are handed over
