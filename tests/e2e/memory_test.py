@@ -316,7 +316,7 @@ class Mixed(GpumuxTest):
         seed = int(os.environ.get("GPUMUX_TEST_SEED") or random.randrange(1 << 30))
         steps = int(os.environ.get("GPUMUX_TEST_STEPS") or 300)
         print(f"seed: GPUMUX_TEST_SEED={seed}", file=sys.stderr)
-        options = {"steps": steps, "kib": 40 << 10}
+        options = {"steps": steps, "kib": 48 << 10}
         wanted = [self.start("mixed", name=f"native{i}", preload=False, seed=seed + i, **options)
                   .expect_success(timeout=120 + steps).field("digest") for i in range(3)]
         daemon = self.start_daemon()

@@ -83,6 +83,8 @@ class Mixed {
   };
   static constexpr std::size_t kGranularity = std::size_t{2} << 20;
 
+  // What an allocation may take of the GPU.
+  static std::size_t in_granules(std::size_t bytes) { return (bytes + kGranularity - 1) / kGranularity * kGranularity; }
   std::uint32_t pick(std::size_t below) { return static_cast<std::uint32_t>(random_() % below); }
   Gpu& gpu_of(const Live& live) { return gpus_[live.gpu]; }
   void use(const Gpu& gpu) { GPUMUX_CALL(api_.cuCtxSetCurrent(gpu.context)); }
@@ -96,9 +98,9 @@ class Mixed {
     Gpu& gpu = gpu_of(live);
     const unsigned way = pick(3);
     std::size_t bytes = 4 * (std::size_t{1} + pick(pick(2) == 0 ? 20'000 : 1'000'000));
-    if (way == 2) bytes = (bytes + kGranularity - 1) / kGranularity * kGranularity;
-    if (bytes > gpu.left) return free_one();
-    gpu.left -= bytes;
+    if (way == 2) bytes = in_granules(bytes);
+    if (in_granules(bytes) > gpu.left) return free_one();
+    gpu.left -= in_granules(bytes);
     live.words.resize(bytes / 4);
     use(gpu);
     if (way == 0) {
@@ -156,7 +158,7 @@ class Mixed {
       wait(gpu);
       GPUMUX_CALL(api_.cuMemFree_v2(live.data));
     }
-    gpu.left += live.bytes();
+    gpu.left += in_granules(live.bytes());
     std::swap(live, live_.back());
     live_.pop_back();
   }
