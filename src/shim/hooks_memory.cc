@@ -178,7 +178,7 @@ CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
   // Programs ask this before they have a context: then nobody has said anything yet, and nothing is started for it. But
   // its quota the process knows by itself.
   const Settings settings = read_settings();
-  if (!settings.disabled && settings.memory.limit != 0) *bytes = std::min(*bytes, settings.memory.limit);
+  if (!settings.disabled && settings.memory_limit != 0) *bytes = std::min(*bytes, settings.memory_limit);
   return result;
 }
 

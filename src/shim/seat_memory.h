@@ -35,7 +35,6 @@ struct MemorySettings {
   bool paging = true;             // GPUMUX_PAGING
   bool verify = false;            // GPUMUX_VERIFY
   bool managed = false;           // GPUMUX_MEMORY=managed
-  std::uint64_t limit = 0;        // GPUMUX_MEM_LIMIT; 0: none
   std::uint64_t chunk_bytes = 0;  // for tests; 0: as pager::Options
 };
 

@@ -116,7 +116,7 @@ Settings read_settings() {
   }
   if (const char* value = variable("GPUMUX_MEM_LIMIT")) {
     if (const auto limit = base::parse_bytes(value, 1); limit && *limit > 0) {
-      settings.memory.limit = *limit;
+      settings.memory_limit = *limit;
     } else {
       complain("GPUMUX_MEM_LIMIT", value, "it can be a number of bytes such as 20G");
     }

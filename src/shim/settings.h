@@ -23,12 +23,13 @@ struct Settings {
   std::string log;                                   // GPUMUX_LOG: a file, or "stderr"; empty: the daemon's log only
   std::string gang;                                  // the gang this process is born into; empty: none
   std::uint32_t gang_world = 0;
+  std::uint64_t memory_limit = 0;              // GPUMUX_MEM_LIMIT; 0: none
   std::string run;                             // GPUMUX_RUN_ID: who has it together
   base::Standing standing;                     // GPUMUX_PRIORITY, GPUMUX_SHARE, GPUMUX_MAX_SHARE
   bool never_in_gang = false;                  // GPUMUX_GANG=none, whatever the program does
   std::string sharing_gang;                    // the gang it joins when it shares memory with other processes
   std::optional<LockModeSettings> lock_modes;  // CUDA_OVERRIDE_*; nothing: none is set
-  MemorySettings memory;                       // GPUMUX_PAGING, GPUMUX_VERIFY, GPUMUX_MEMORY, GPUMUX_MEM_LIMIT
+  MemorySettings memory;                       // GPUMUX_PAGING, GPUMUX_VERIFY, GPUMUX_MEMORY
   std::vector<std::string> complaints;         // bad values, for the log
 };
 

@@ -20,7 +20,7 @@ wire::Hello make_hello(const Settings& settings) {
                     .oldest_protocol = wire::kOldestProtocolVersion,
                     .gang_world = settings.gang_world,
                     .pid_here = static_cast<std::uint32_t>(::getpid()),
-                    .memory_limit = settings.memory.limit,
+                    .memory_limit = settings.memory_limit,
                     .priority = settings.standing.priority,
                     .share = settings.standing.share,
                     .max_share = settings.standing.max_share,
