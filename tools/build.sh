@@ -17,7 +17,10 @@ case $preset in
   dist) configured=release target=product ;;
   asan) target=unit_tests ;;
   # What runs on several threads inside other people's programs; the daemon and the command line have one thread each.
-  tsan) target="gate_test client_test seat_frames_test tenant_test wire_test base_test" ;;
+  tsan)
+    target="gate_test client_test seat_frames_test tenant_test wire_test base_test"
+    target+=" memory_test mover_test pager_stress_test"
+    ;;
   fuzz) target=fuzzers ;;
 esac
 cmake --preset "$configured" >"/tmp/gpumux-configure.$$" 2>&1 || {

@@ -8,7 +8,8 @@ preset=${1:?which preset? dev, release, asan or tsan}
 shift
 case $preset in
   asan) set -- -L unit "$@" ;;
-  tsan) set -- -R '^(gate|client|seat_frames|tenant|wire|base)_test$' "$@" ;;  # as tools/build.sh builds
+  # As tools/build.sh builds.
+  tsan) set -- -R '^(gate|client|seat_frames|tenant|wire|base|memory|mover|pager_stress)_test$' "$@" ;;
 esac
 export GTEST_BRIEF=${GTEST_BRIEF:-1}  # of a program that fails, what has failed
 # Tests that need the machine to themselves say so with RUN_SERIAL; the others do not mind company.

@@ -152,6 +152,7 @@ class StressTest : public PagerTest {
     const auto job = pager().begin_eviction(seat_, pick(2) == 0 ? UINT64_MAX : pick(40 * kMebibyte), &error);
     if (job == nullptr) return;
     const std::uint64_t frees = pick(3);
+    std::uint64_t steps = pick(4) == 0 ? pick(12) : UINT64_MAX;  // before the other thread picks
     frames_.wanted = pick(3) != 0;
     std::thread other([&] {
       simulated_driver().cuCtxSetCurrent(context_);
@@ -164,7 +165,7 @@ class StressTest : public PagerTest {
       }
       finished_ = true;
     });
-    for (std::uint64_t steps = pick(4) == 0 ? pick(12) : UINT64_MAX; !is_over(job->step()); --steps) {
+    for (; !is_over(job->step()); --steps) {
       if (steps == 0) job->cancel();
       sim::sleep_until(sim::now() + base::Duration(30'000));
     }

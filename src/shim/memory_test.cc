@@ -70,7 +70,7 @@ enum class Phase { kIdle, kHolding, kRevoked, kDrained };
 
 // Whether the driver is sure to be without memory for as long as it takes to claim it, while the room stays. Beside
 // what a sanitizer takes it was not in one of three runs.
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kMeetsClaims = false;
 #else
 constexpr bool kMeetsClaims = true;
