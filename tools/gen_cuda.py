@@ -528,7 +528,12 @@ def shim_function(entry):
         function = {"gate": "submit", "sync": "synchronise"}[entry.action]
         if entry.entry_class in TRIED_AGAIN_CLASSES and not entry.where.kind.startswith(("contexts", "peer")):
             function = "submit_with_room"
-        arguments = [f"Entry::{entry.symbol}", place_expression(entry), f"driver().{entry.symbol}", *arguments]
+        place = [place_expression(entry)]
+        if entry.entry_class == "copy" and entry.parameters[0].type == "void*":  # to the program's own memory
+            function = "submit_copy_out"
+            place.append("bytes")
+            place.append(f"CopyWait::Blocks::{'kAlways' if entry.where.kind == 'default' else 'kIfPageable'}")
+        arguments = [f"Entry::{entry.symbol}", *place, f"driver().{entry.symbol}", *arguments]
     return f"""GPUMUX_EXPORT {entry.declaration()} {{
   return {function}({", ".join(arguments)});
 }}

@@ -229,12 +229,20 @@ class TheRealTable(unittest.TestCase):
         self.assertIn("src/shim/exports.gen.cc is not what", said)
         self.assertIn("+  return submit_with_room(Entry::cuLaunchKernel,", said)
 
+    def test_copies_to_the_programs_memory_wait_outside_the_gate(self):
+        self.run_program()
+        exports = (self.root / "src/shim/exports.gen.cc").read_text()
+        found = dict(re.findall(r"submit_copy_out\(Entry::(\w+), .*?, bytes, CopyWait::Blocks::(\w+), ", exports))
+        self.assertEqual((found["cuMemcpyDtoH_v2"], found["cuMemcpyDtoHAsync_v2_ptsz"]), ("kAlways", "kIfPageable"))
+        self.assertEqual({re.sub(r"(Async)?(_v2)?(_pt[ds][sz])?$", "", name) for name in found},
+                         {"cuMemcpyDtoH", "cuMemcpyAtoH"})
+
     def test_what_may_lack_memory_is_tried_again(self):
         self.run_program()
         exports = (self.root / "src/shim/exports.gen.cc").read_text()
         self.assertIn("return make(driver().cuEventCreate, event, flags);", exports)
         # Copies and fills take no memory, and may have begun.
-        self.assertIn("return submit(Entry::cuMemcpyDtoH_v2,", exports)
+        self.assertIn("return submit(Entry::cuMemcpyHtoD_v2,", exports)
         self.assertIn("return submit_with_room(Entry::cuGraphLaunch_ptsz,", exports)
         # It builds a graph, and launches nothing.
         self.assertIn("if (!uploads) return make(driver().cuGraphInstantiateWithParams,", exports)

@@ -193,7 +193,7 @@ class Gate {
     return (word(slot).load(std::memory_order_relaxed) & wire::kExclusive) != 0;
   }
   std::uint64_t epoch(std::uint32_t slot) const { return page_.slots[slot].epoch.load(std::memory_order_relaxed); }
-  // Threads asleep at this gate.
+  // Threads that will come to this gate before they do anything else, asleep at it or not there yet.
   std::uint32_t waiting(std::uint32_t slot) const { return waiting_[slot].load(std::memory_order_seq_cst); }
   // Sum of all threads' passages: two for each submission, another value whenever anybody passes.
   std::uint64_t passages(std::uint32_t slot) const;

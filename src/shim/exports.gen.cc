@@ -735,27 +735,27 @@ GPUMUX_EXPORT CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr destination_device, CUar
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoH(void* destination_host, CUarray source_array, unsigned int source_offset, unsigned int bytes) {
-  return submit(Entry::cuMemcpyAtoH, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoH, destination_host, source_array, source_offset, bytes);
+  return submit_copy_out(Entry::cuMemcpyAtoH, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH, destination_host, source_array, source_offset, bytes);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoHAsync(void* destination_host, CUarray source_array, unsigned int source_offset, unsigned int bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyAtoHAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyAtoHAsync, destination_host, source_array, source_offset, bytes, stream);
+  return submit_copy_out(Entry::cuMemcpyAtoHAsync, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync, destination_host, source_array, source_offset, bytes, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoHAsync_v2(void* destination_host, CUarray source_array, std::size_t source_offset, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyAtoHAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyAtoHAsync_v2, destination_host, source_array, source_offset, bytes, stream);
+  return submit_copy_out(Entry::cuMemcpyAtoHAsync_v2, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync_v2, destination_host, source_array, source_offset, bytes, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoHAsync_v2_ptsz(void* destination_host, CUarray source_array, std::size_t source_offset, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyAtoHAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyAtoHAsync_v2_ptsz, destination_host, source_array, source_offset, bytes, stream);
+  return submit_copy_out(Entry::cuMemcpyAtoHAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync_v2_ptsz, destination_host, source_array, source_offset, bytes, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoH_v2(void* destination_host, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  return submit(Entry::cuMemcpyAtoH_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoH_v2, destination_host, source_array, source_offset, bytes);
+  return submit_copy_out(Entry::cuMemcpyAtoH_v2, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH_v2, destination_host, source_array, source_offset, bytes);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoH_v2_ptds(void* destination_host, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  return submit(Entry::cuMemcpyAtoH_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyAtoH_v2_ptds, destination_host, source_array, source_offset, bytes);
+  return submit_copy_out(Entry::cuMemcpyAtoH_v2_ptds, at_default(StreamVariant::kPtds), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH_v2_ptds, destination_host, source_array, source_offset, bytes);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr* destinations, CUdeviceptr* sources, std::size_t* sizes, std::size_t count, CUmemcpyAttributes* attributes, std::size_t* attribute_indexes, std::size_t attribute_count, std::size_t* fail_index, CUstream stream) {
@@ -811,27 +811,27 @@ GPUMUX_EXPORT CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr destination_device, CUde
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoH(void* destination_host, CUdeviceptr_v1 source_device, unsigned int bytes) {
-  return submit(Entry::cuMemcpyDtoH, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoH, destination_host, source_device, bytes);
+  return submit_copy_out(Entry::cuMemcpyDtoH, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH, destination_host, source_device, bytes);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoHAsync(void* destination_host, CUdeviceptr_v1 source_device, unsigned int bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyDtoHAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyDtoHAsync, destination_host, source_device, bytes, stream);
+  return submit_copy_out(Entry::cuMemcpyDtoHAsync, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync, destination_host, source_device, bytes, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoHAsync_v2(void* destination_host, CUdeviceptr source_device, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyDtoHAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyDtoHAsync_v2, destination_host, source_device, bytes, stream);
+  return submit_copy_out(Entry::cuMemcpyDtoHAsync_v2, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync_v2, destination_host, source_device, bytes, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoHAsync_v2_ptsz(void* destination_host, CUdeviceptr source_device, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyDtoHAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyDtoHAsync_v2_ptsz, destination_host, source_device, bytes, stream);
+  return submit_copy_out(Entry::cuMemcpyDtoHAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync_v2_ptsz, destination_host, source_device, bytes, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoH_v2(void* destination_host, CUdeviceptr source_device, std::size_t bytes) {
-  return submit(Entry::cuMemcpyDtoH_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoH_v2, destination_host, source_device, bytes);
+  return submit_copy_out(Entry::cuMemcpyDtoH_v2, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH_v2, destination_host, source_device, bytes);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoH_v2_ptds(void* destination_host, CUdeviceptr source_device, std::size_t bytes) {
-  return submit(Entry::cuMemcpyDtoH_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyDtoH_v2_ptds, destination_host, source_device, bytes);
+  return submit_copy_out(Entry::cuMemcpyDtoH_v2_ptds, at_default(StreamVariant::kPtds), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH_v2_ptds, destination_host, source_device, bytes);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoA(CUarray destination_array, unsigned int destination_offset, const void* source_host, unsigned int bytes) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shim/submit.h"
 
+#include "cuda/relaxed_capture.h"
 #include "os/system_clock.h"
 
 namespace gpumux::shim {
@@ -37,6 +38,13 @@ void keep_lock_modes(Tenant& tenant, std::uint32_t slot, cuda::CUstream stream) 
   if (!tenant.lock_modes().wants_synchronisation(slot, os::SystemClock().now())) return;
   if (tenant.captures.load(std::memory_order_relaxed) != 0) return;
   if (tenant.driver().cuStreamSynchronize(stream) == cuda::CUDA_SUCCESS) unlock(tenant, slot);
+}
+
+// Memory that the driver knows of; what it does not know is pageable.
+bool is_known(const cuda::Driver& driver, const void* address) {
+  unsigned int type = 0;
+  return driver.cuPointerGetAttribute(&type, cuda::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      reinterpret_cast<cuda::CUdeviceptr>(address)) == cuda::CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -127,6 +135,29 @@ void Passage::leave_slowly() {
   if (passed_ == gate::Passed::kStep) tenant_->drainer().stepped(slot_);
   tenant_->gate().leave(*thread_, slot_);
   if (runs_ && tenant_->lock_modes().are_set()) keep_lock_modes(*tenant_, slot_, stream_);
+}
+
+CopyWait::CopyWait(Where where, const void* destination, std::size_t bytes, Blocks blocks) {
+  // As in synchronised(Where): a thread that has submitted nothing to the stream has nothing to wait for there.
+  Tenant* const tenant = tenant_if_any();
+  gate::ThreadRecord* const thread = gate::t_record;
+  if (tenant == nullptr || thread == nullptr || bytes == 0) return;
+  const gate::StreamMemo& memo = thread->memo_of(where.stream);
+  if (memo.stream != where.stream || memo.streams == nullptr) return;
+  const std::uint32_t slot = memo.slot;
+  gate::InFlight& in_flight = tenant->seats().in_flight(slot);
+  if (!in_flight.is_bounded() || tenant->gate().is_inside(*thread, slot) ||
+      tenant->captures.load(std::memory_order_relaxed) != 0)
+    return;
+  const cuda::Driver& driver = tenant->driver();
+  const cuda::CUcontext context = memo.context;
+  if (is_default(where.stream) && context_of(driver, where.stream) != context) return;  // it is another one's by now
+  if (blocks == Blocks::kIfPageable && is_known(driver, destination)) return;
+  waiting_.emplace(tenant->gate(), slot);
+  // What fails here fails in the copy, too, which the program is told of.
+  const cuda::RelaxedCapture relaxed(driver);
+  if (driver.cuStreamSynchronize(where.stream) == cuda::CUDA_SUCCESS)
+    in_flight.waited_for(context, where.stream, os::SystemClock());
 }
 
 MemoryHold::MemoryHold(const std::optional<WholeContext>& whole) {

@@ -174,6 +174,19 @@ class MemoryHold {
   bool is_step_ = false;
 };
 
+// A copy to memory of the program's own, which the driver waits in for all work before it: always, or, if it is
+// asynchronous, where that memory is pageable. While others want the GPU nobody should wait for that inside the gate,
+// which could not close meanwhile; so it is waited for before. For as long as this lives the thread counts as one that
+// waits for its gate: that its GPU is done does not mean that the program has nothing to do for it.
+class CopyWait {
+ public:
+  enum class Blocks { kAlways, kIfPageable };
+  CopyWait(Where where, const void* destination, std::size_t bytes, Blocks blocks);
+
+ private:
+  std::optional<gate::Gate::Waiting> waiting_;
+};
+
 // What a program gets for an entry that its driver does not have.
 inline constexpr cuda::CUresult kNoSuchEntry = cuda::CUDA_ERROR_NOT_FOUND;
 
@@ -184,6 +197,16 @@ inline cuda::CUresult submit(cuda::Entry entry, Where where, cuda::CUresult (*fu
     return kNoSuchEntry;
   const Passage passage(where, [&] { return work_kind(entry, arguments...); });
   return function(arguments...);
+}
+
+template <class... Parameters>
+inline cuda::CUresult submit_copy_out(cuda::Entry entry, Where where, std::size_t bytes, CopyWait::Blocks blocks,
+                                      cuda::CUresult (*function)(void*, Parameters...), void* destination,
+                                      std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
+  const CopyWait wait(where, destination, bytes, blocks);
+  return submit(entry, where, function, destination, arguments...);
 }
 
 template <class... Parameters>

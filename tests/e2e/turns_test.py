@@ -109,6 +109,23 @@ class Turns(GpumuxTest):
         seat = next(seat for seat in daemon.api.status()["gpus"][0]["seats"] if seat["pid"] == low.pid)
         self.assertEqual((seat["priority"], seat["share"], seat["max_share"]), (0, "1", "100%"))
 
+    def test_who_waits_in_a_copy_does_not_keep_a_higher_priority_waiting(self):
+        """A copy to pageable memory, `loss.item()`, waits in the driver for all work before it."""
+        daemon = self.start_daemon(mode="auto", quantum="30s")
+        low = self.start("worker", name="low", gpu=0, steps=100_000, step_us=50_000, pageable=1)
+        low.wait_for_line("ready")
+        high = self.start("worker", name="high", gpu=0, steps=80, step_us=500, sync_every=1, pause_us=10_000,
+                          variables={"GPUMUX_PRIORITY": "5"})
+        high.expect_success(timeout=60)
+        low.end()
+        leases = [lease for lease in daemon.trace.leases(0) if lease.pid == low.pid]
+        # When it is revoked first it may not know yet that somebody is there.
+        revoked = [lease for lease in leases if lease.revokes and lease.drained][1:]
+        self.assertGreaterEqual(len(revoked), 5)
+        closing = sum(lease.closed - lease.revokes[0] for lease in revoked)
+        draining = sum(lease.drained - lease.revokes[0] for lease in revoked)
+        self.assertLess(closing, draining / 4)
+
     def start_with_kernel_module(self, name, gpu="0", **variables):
         """A worker, and the time slices, in microseconds, that its kernel module has been told so far."""
         path = pathlib.Path(self.directory, f"{name}.slices")

@@ -6,6 +6,7 @@
 // --log FILE: a line for each step that it has waited for, `gpu return_ns sure_ns`: from the return of the launch until
 // the launch's entry plus the kernel's duration the GPU was certainly working for this process, whatever a scheduler
 // says.
+// --pageable 1: the result of each step is copied to memory that is not pinned, which waits for the step.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -121,9 +122,13 @@ class Lanes {
       GPUMUX_CALL(api_.cuStreamCreate(&lane.stream, CU_STREAM_NON_BLOCKING));
     for (CUdeviceptr* pointer : {&lane.data, &lane.x, &lane.y}) GPUMUX_CALL(api_.cuMemAlloc_v2(pointer, kElements * 4));
     GPUMUX_CALL(api_.cuMemAlloc_v2(&lane.sum, 8));
-    void* host = nullptr;
-    GPUMUX_CALL(api_.cuMemHostAlloc(&host, 8, 0));
-    lane.host_sum = static_cast<std::uint64_t*>(host);
+    if (work_.options.flag("pageable")) {
+      lane.host_sum = new std::uint64_t;
+    } else {
+      void* host = nullptr;
+      GPUMUX_CALL(api_.cuMemHostAlloc(&host, 8, 0));
+      lane.host_sum = static_cast<std::uint64_t*>(host);
+    }
     lane.value = value;
     GPUMUX_CALL(api_.cuMemsetD32_v2(lane.data, value, kElements));
     GPUMUX_CALL(api_.cuMemsetD32_v2(lane.x, kFloatOne, kElements));
@@ -149,7 +154,11 @@ class Lanes {
     if (lane.graph_exec != nullptr) GPUMUX_CALL(api_.cuGraphExecDestroy(lane.graph_exec));
     if (lane.graph != nullptr) GPUMUX_CALL(api_.cuGraphDestroy(lane.graph));
     for (CUdeviceptr pointer : {lane.data, lane.x, lane.y, lane.sum}) GPUMUX_CALL(api_.cuMemFree_v2(pointer));
-    GPUMUX_CALL(api_.cuMemFreeHost(lane.host_sum));
+    if (work_.options.flag("pageable")) {
+      delete lane.host_sum;
+    } else {
+      GPUMUX_CALL(api_.cuMemFreeHost(lane.host_sum));
+    }
     if (lane.stream != nullptr) GPUMUX_CALL(api_.cuStreamDestroy_v2(lane.stream));
   }
 
@@ -222,6 +231,7 @@ int main(int argc, char** argv) {
                          {"say-every", "0"},
                          {"pause-us", "0"},
                          {"alloc", "0"},
+                         {"pageable", "0"},
                          {"hold", "0"},
                          {"log", ""}});
   const Api api = open_driver(options.door());
