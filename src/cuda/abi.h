@@ -146,6 +146,9 @@ inline constexpr std::uintptr_t kLaunchParamEnd = 0;
 inline constexpr std::uintptr_t kLaunchParamBufferPointer = 1;
 inline constexpr std::uintptr_t kLaunchParamBufferSize = 2;
 
+inline constexpr unsigned int kArraySparse = 0x40;
+inline constexpr unsigned int kArrayDeferredMapping = 0x80;
+
 inline constexpr CUdevice kDeviceCpu = -1;
 inline constexpr CUdevice kDeviceInvalid = -2;
 inline constexpr std::size_t kIpcHandleBytes = 64;

@@ -143,6 +143,8 @@ static_assert(ours::kMemHostRegisterReadOnly == CU_MEMHOSTREGISTER_READ_ONLY);
 static_assert(ours::kLaunchParamEnd == CU_LAUNCH_PARAM_END_AS_INT);
 static_assert(ours::kLaunchParamBufferPointer == CU_LAUNCH_PARAM_BUFFER_POINTER_AS_INT);
 static_assert(ours::kLaunchParamBufferSize == CU_LAUNCH_PARAM_BUFFER_SIZE_AS_INT);
+static_assert(ours::kArraySparse == CUDA_ARRAY3D_SPARSE);
+static_assert(ours::kArrayDeferredMapping == CUDA_ARRAY3D_DEFERRED_MAPPING);
 static_assert(ours::kDeviceCpu == CU_DEVICE_CPU);
 static_assert(ours::kDeviceInvalid == CU_DEVICE_INVALID);
 static_assert(ours::kIpcHandleBytes == CU_IPC_HANDLE_SIZE);

@@ -125,7 +125,8 @@ void Translator::send_room(const sched::RoomBound& bound) {
                             .total = bound.total,
                             .ticket = bound.ticket,
                             .refused = bound.refused() ? 1u : 0u,
-                            .frames = bound.room < slot.memory.resident ? frames_for_others(*session, slot) : 0});
+                            .frames = bound.room < slot.memory.resident ? frames_for_others(*session, slot) : 0,
+                            .is_limited = bound.is_limited ? 1u : 0u});
 }
 
 // ---- physical memory that is handed over --------------------------------------------------------

@@ -8,7 +8,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 
 #include "base/lock.h"
 
@@ -36,31 +39,25 @@ class Bounds {
     used_ -= std::min(bytes, used_);
   }
 
-  bool commit(std::uint64_t bytes) {
+  // What counts as allocated, or will.
+  enum class Part : std::uint8_t {
+    kPaged,     // live allocations of the pager's, in whole blocks, on the GPU or not
+    kBeside,    // others that never take room (managed memory)
+    kReserved,  // kept back for what somebody else makes, and counts by itself when it is made
+  };
+  bool commit(std::uint64_t bytes, Part part = Part::kPaged) {
     const base::Locked locked(mutex_);
     if (!may_commit_locked(bytes)) return false;
-    committed_ += bytes;
+    of(part) += bytes;
     return true;
   }
-  void uncommit(std::uint64_t bytes) {
+  void uncommit(std::uint64_t bytes, Part part = Part::kPaged) {
     const base::Locked locked(mutex_);
-    committed_ -= std::min(bytes, committed_);
+    of(part) -= std::min(bytes, of(part));
   }
-
-  // The same for allocations that are not the pager's and never take room (managed memory).
-  bool commit_beside(std::uint64_t bytes) {
+  std::uint64_t committed(Part part = Part::kPaged) const {
     const base::Locked locked(mutex_);
-    if (!may_commit_locked(bytes)) return false;
-    beside_ += bytes;
-    return true;
-  }
-  void uncommit_beside(std::uint64_t bytes) {
-    const base::Locked locked(mutex_);
-    beside_ -= std::min(bytes, beside_);
-  }
-  std::uint64_t beside() const {
-    const base::Locked locked(mutex_);
-    return beside_;
+    return committed_[static_cast<std::size_t>(part)];
   }
 
   // Physical memory that the driver has given.
@@ -82,22 +79,17 @@ class Bounds {
     const base::Locked locked(mutex_);
     return used_ <= room_ && bytes <= room_ - used_ && may_commit_locked(bytes);
   }
-  // Live allocations, in whole blocks, on the GPU or not.
-  std::uint64_t committed() const {
-    const base::Locked locked(mutex_);
-    return committed_;
-  }
 
   void reset_after_fork() {
     mutex_.reset_after_fork();
     used_ = 0;
-    committed_ = 0;
-    beside_ = 0;
+    committed_ = {};
   }
 
  private:
+  std::uint64_t& of(Part part) { return committed_[static_cast<std::size_t>(part)]; }
   bool may_commit_locked(std::uint64_t bytes) const {
-    const std::uint64_t all = committed_ + beside_;
+    const std::uint64_t all = std::accumulate(committed_.begin(), committed_.end(), std::uint64_t{0});
     return all <= commitment_ && bytes <= commitment_ - all;
   }
 
@@ -105,8 +97,7 @@ class Bounds {
   std::uint64_t room_ = kNone;
   std::uint64_t commitment_ = kNone;
   std::uint64_t used_ = 0;
-  std::uint64_t committed_ = 0;
-  std::uint64_t beside_ = 0;
+  std::array<std::uint64_t, 3> committed_{};
 };
 
 }  // namespace gpumux::pager

@@ -77,6 +77,7 @@ struct RoomBound {
   std::uint64_t room = 0;
   std::uint64_t commitment = 0;
   std::uint64_t total = 0;   // what the program is told that its GPU has
+  bool is_limited = false;   // it has a quota
   std::uint32_t ticket = 0;  // the newest that is answered
   Refusal refusal = Refusal::kNone;
   bool refused() const { return refusal != Refusal::kNone; }

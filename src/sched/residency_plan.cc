@@ -411,11 +411,13 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     seat.bounds.push_back({sequence, room, commitment, now_});
   }
   if (answer) seat.answered = seat.ticket;
+  const bool is_limited = seat.quota.group != 0;
   commands.bounds.push_back({.seat = seat.id,
                              .sequence = sequence,
                              .room = room,
                              .commitment = commitment,
-                             .total = seat.quota.group != 0 ? std::min(seat.quota.bytes, gpu.capacity) : gpu.capacity,
+                             .total = is_limited ? std::min(seat.quota.bytes, gpu.capacity) : gpu.capacity,
+                             .is_limited = is_limited,
                              .ticket = seat.answered,
                              .refusal = refusal});
 }

@@ -30,22 +30,20 @@ Here here() {
   return found;
 }
 
-// Allocations of the driver's own lie in blocks of this size.
+// Allocations of the driver's own lie in blocks of this size, small ones several in one.
 std::uint64_t in_blocks(std::uint64_t bytes) {
+  if (bytes < pager::kBlockBytes) return bytes;
   return pager::round_up(std::min(bytes, UINT64_MAX / 2), pager::kBlockBytes);
 }
 
-// A driver's call that takes device memory, kept account of under `key()`.
+// A driver's call that takes about `bytes` of device memory, and `least` at any rate, kept account of under `key()`.
 template <class Call, class Key>
-CUresult outside(wire::Unpageable reason, std::uint64_t bytes, Call call, Key key) {
+CUresult outside(wire::Unpageable reason, std::uint64_t bytes, std::uint64_t least, Call call, Key key) {
   const Here at = here();
   if (at.memory == nullptr) return call();
-  const CUresult result = at.memories->with_room(*at.memory, bytes, call);
-  if (result == CUDA_SUCCESS) {
-    at.memory->add_outside(reason, key(), in_blocks(bytes), at.context);
-    at.memories->mover().note_change(*at.memory);
-  }
-  return result;
+  return at.memories->within_quota(*at.memory, bytes, least, call, [&](std::uint64_t reserved) {
+    at.memory->add_outside(reason, key(), in_blocks(least), at.context, reserved);
+  });
 }
 
 template <class Call>
@@ -75,21 +73,33 @@ CUresult advise(CUdeviceptr pointer, std::size_t bytes, CUmem_advise advice, CUm
   return call();
 }
 
-std::uint64_t format_bytes(CUarray_format format) {
-  switch (format) {
+// How much an array takes is the driver's business.
+struct ArrayBytes {
+  std::uint64_t about = 0;
+  std::uint64_t least = 0;  // its elements; 0: of formats that are compressed or have several planes nobody else knows
+};
+
+ArrayBytes array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array) {
+  // What these get is mapped to them by the program.
+  if ((array.Flags & (kArraySparse | kArrayDeferredMapping)) != 0) return {};
+  std::uint64_t bytes = 4;
+  bool is_known = true;
+  switch (array.Format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
-    case CU_AD_FORMAT_SIGNED_INT8: return 1;
+    case CU_AD_FORMAT_SIGNED_INT8: bytes = 1; break;
     case CU_AD_FORMAT_UNSIGNED_INT16:
     case CU_AD_FORMAT_SIGNED_INT16:
-    case CU_AD_FORMAT_HALF: return 2;
-    default: return 4;
+    case CU_AD_FORMAT_HALF: bytes = 2; break;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT: break;
+    default: is_known = false;
   }
-}
-
-std::uint64_t array_bytes(std::uint64_t width, std::uint64_t height, std::uint64_t depth, CUarray_format format,
-                          unsigned channels) {
-  return width * std::max<std::uint64_t>(height, 1) * std::max<std::uint64_t>(depth, 1) * format_bytes(format) *
-         std::max(channels, 1u);
+  for (const std::uint64_t count : {std::uint64_t{array.Width}, std::uint64_t{array.Height}, std::uint64_t{array.Depth},
+                                    std::uint64_t{array.NumChannels}}) {
+    if (__builtin_mul_overflow(bytes, std::max<std::uint64_t>(count, 1), &bytes)) return {};  // the driver will refuse
+  }
+  return {bytes, is_known ? bytes : 0};
 }
 
 }  // namespace
@@ -102,7 +112,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
   if (at.memories->is_managed()) return allocate_managed(at, pointer, bytes, CU_MEM_ATTACH_GLOBAL);
   if (!at.memory->is_paged()) {
     return outside(
-        wire::Unpageable::kOther, bytes, [&] { return real(pointer, bytes); }, [&] { return *pointer; });
+        wire::Unpageable::kOther, bytes, in_blocks(bytes), [&] { return real(pointer, bytes); },
+        [&] { return *pointer; });
   }
   return at.memories->allocate(*at.memory, bytes, [&](pager::Placement placement) {
     return at.memory->pager.allocate(at.context, bytes, placement, pointer);
@@ -127,8 +138,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_
   }
   if (!at.memory->is_paged()) {
     return outside(
-        wire::Unpageable::kOther, all, [&] { return real(pointer, pitch, width, height, element_bytes); },
-        [&] { return *pointer; });
+        wire::Unpageable::kOther, all, in_blocks(all),
+        [&] { return real(pointer, pitch, width, height, element_bytes); }, [&] { return *pointer; });
   }
   return at.memories->allocate(*at.memory, all, [&](pager::Placement placement) {
     return at.memory->pager.allocate_pitch(at.context, width, height, element_bytes, placement, pointer, pitch);
@@ -203,21 +214,25 @@ CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* descripto
   const auto real = driver().cuArrayCreate_v2;
   if (real == nullptr) return kNoSuchEntry;
   if (array == nullptr || descriptor == nullptr) return real(array, descriptor);
+  const ArrayBytes bytes = array_bytes({.Width = descriptor->Width,
+                                        .Height = descriptor->Height,
+                                        .Depth = 1,
+                                        .Format = descriptor->Format,
+                                        .NumChannels = descriptor->NumChannels,
+                                        .Flags = 0});
   return outside(
-      wire::Unpageable::kArray,
-      array_bytes(descriptor->Width, descriptor->Height, 1, descriptor->Format, descriptor->NumChannels),
-      [&] { return real(array, descriptor); }, [&] { return reinterpret_cast<std::uint64_t>(*array); });
+      wire::Unpageable::kArray, bytes.about, bytes.least, [&] { return real(array, descriptor); },
+      [&] { return reinterpret_cast<std::uint64_t>(*array); });
 }
 
 CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* descriptor) {
   const auto real = driver().cuArray3DCreate_v2;
   if (real == nullptr) return kNoSuchEntry;
   if (array == nullptr || descriptor == nullptr) return real(array, descriptor);
+  const ArrayBytes bytes = array_bytes(*descriptor);
   return outside(
-      wire::Unpageable::kArray,
-      array_bytes(descriptor->Width, descriptor->Height, descriptor->Depth, descriptor->Format,
-                  descriptor->NumChannels),
-      [&] { return real(array, descriptor); }, [&] { return reinterpret_cast<std::uint64_t>(*array); });
+      wire::Unpageable::kArray, bytes.about, bytes.least, [&] { return real(array, descriptor); },
+      [&] { return reinterpret_cast<std::uint64_t>(*array); });
 }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
@@ -225,12 +240,11 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_ARRAY3D_DESC
   const auto real = driver().cuMipmappedArrayCreate;
   if (real == nullptr) return kNoSuchEntry;
   if (array == nullptr || descriptor == nullptr) return real(array, descriptor, levels);
-  // All smaller levels together are less than the largest.
+  const ArrayBytes bytes = array_bytes(*descriptor);
+  // The largest level at least, and all smaller ones together are less than that.
   return outside(
-      wire::Unpageable::kArray,
-      2 * array_bytes(descriptor->Width, descriptor->Height, descriptor->Depth, descriptor->Format,
-                      descriptor->NumChannels),
-      [&] { return real(array, descriptor, levels); }, [&] { return reinterpret_cast<std::uint64_t>(*array); });
+      wire::Unpageable::kArray, 2 * bytes.about, bytes.least, [&] { return real(array, descriptor, levels); },
+      [&] { return reinterpret_cast<std::uint64_t>(*array); });
 }
 
 CUresult cuArrayDestroy(CUarray array) {

@@ -146,17 +146,16 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, co
     if (result == CUDA_SUCCESS) *handle = handle_of(memory, id);
     return result;
   }
-  const CUresult result = memories.with_room(memory, bytes, [&] { return real(handle, bytes, properties, flags); });
-  if (result == CUDA_SUCCESS) {
-    note_left_to_driver(*mine, *properties, bytes, flags);
-    {
-      const AddressTable::Locked table(memories.addresses());
-      table->created(*handle);
-    }
-    memory.add_outside(wire::Unpageable::kMapped, *handle, bytes, nullptr);
-    memories.mover().note_change(memory);
-  }
-  return result;
+  return memories.within_quota(
+      memory, bytes, bytes, [&] { return real(handle, bytes, properties, flags); },
+      [&](std::uint64_t reserved) {
+        note_left_to_driver(*mine, *properties, bytes, flags);
+        {
+          const AddressTable::Locked table(memories.addresses());
+          table->created(*handle);
+        }
+        memory.add_outside(wire::Unpageable::kMapped, *handle, bytes, nullptr, reserved);
+      });
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {

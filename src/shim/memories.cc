@@ -104,13 +104,13 @@ bool Memories::take_turn(std::uint32_t slot) {
 }
 
 // No lock is held, and the thread is not inside the gate. True: trying again is of use.
-bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, Kind kind) {
+bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, Kind kind, Commitment commitment) {
   bool again = false;
   SeatMemory::Wish wish;
   {
     client::Agent::Announcement announcement(agent_);
     Seats::Locked seats(seats_);
-    wish = memory.wish(bytes, kind, &again);
+    wish = memory.wish(bytes, kind, commitment, &again);
     // If it is not known now, the announcement says it.
     if (wish.ticket != 0) ++seats[memory.slot].awaiting_room;
     if (wish.ticket != 0 && seats[memory.slot].announced) announcement.send(wish.message);
@@ -125,14 +125,20 @@ bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, Kind kind) {
   return granted;
 }
 
-bool Memories::commit_managed(SeatMemory& memory, std::uint64_t bytes) {
-  pager::Bounds& bounds = memory.pager.bounds();
+bool Memories::take_commitment(SeatMemory& memory, std::uint64_t bytes, Kind kind) {
+  using Part = pager::Bounds::Part;
+  const Part part = kind == Kind::kManaged ? Part::kBeside : Part::kReserved;
   bool refused = false;
-  for (int attempt = 0; !bounds.commit_beside(bytes); ++attempt) {
-    // What pools keep for their next allocations counts as allocated, too.
+  for (int attempt = 0; bytes != 0 && !memory.pager.bounds().commit(bytes, part); ++attempt) {
+    // What pools keep for their next allocations counts as allocated, too; what the driver's have given back by
+    // themselves no longer.
     if (memory.pools.release(bytes) != 0) continue;
+    if (attempt == 0) {
+      memory.count_pools();
+      continue;
+    }
     if (is_inside(memory.slot) || refused || attempt >= kAttempts) return false;
-    refused = !make_room(memory, bytes, Kind::kManaged);
+    refused = !make_room(memory, bytes, kind);
   }
   return true;
 }

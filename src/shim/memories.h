@@ -62,6 +62,9 @@ class MemoryComes {
 
 class Memories final : public HostLender::Port, public SeatFrames::Port, public Pools::Port {
  public:
+  using Kind = SeatMemory::Kind;
+  using Commitment = SeatMemory::Commitment;
+
   Memories(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
            const MemorySettings& settings);
   ~Memories();  // in tests: gives everything back
@@ -127,14 +130,33 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   }
   // The same for what only the driver can make: tried, and again when there is more room.
   template <class Call>
-  cuda::CUresult with_room(SeatMemory& memory, std::uint64_t bytes, Call call) {
+  cuda::CUresult with_room(SeatMemory& memory, std::uint64_t bytes, Call call,
+                           Commitment commitment = Commitment::kWanted) {
     const cuda::CUresult result = call();
-    return result == cuda::CUDA_ERROR_OUT_OF_MEMORY ? again_with_room(memory, bytes, Need::kKnown, call) : result;
+    if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) return result;
+    return again_with_room(memory, bytes, Need::kKnown, call, commitment);
+  }
+  // The same for memory of about `bytes` that is counted as the seat's: under a quota not made before so much of that
+  // is left as it takes at `least`. `count(reserved)` counts it (SeatMemory::add_outside).
+  template <class Call, class Count>
+  cuda::CUresult within_quota(SeatMemory& memory, std::uint64_t bytes, std::uint64_t least, Call call, Count count) {
+    const std::uint64_t reserved = memory.await_is_limited() ? least : 0;
+    if (!take_commitment(memory, reserved, Kind::kOutside)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    const cuda::CUresult result =
+        with_room(memory, bytes, call, reserved != 0 ? Commitment::kReserved : Commitment::kWanted);
+    if (result != cuda::CUDA_SUCCESS) {
+      memory.pager.bounds().uncommit(reserved, pager::Bounds::Part::kReserved);
+      return result;
+    }
+    count(reserved);
+    mover_.note_change(memory);
+    return result;
   }
   // The call has failed for lack of memory. kGuessed: so much may not be enough, for only the driver knows.
   enum class Need : std::uint8_t { kKnown, kGuessed };
   template <class Call>
-  cuda::CUresult again_with_room(SeatMemory& memory, std::uint64_t bytes, Need need, Call call) {
+  cuda::CUresult again_with_room(SeatMemory& memory, std::uint64_t bytes, Need need, Call call,
+                                 Commitment commitment = Commitment::kWanted) {
     const std::uint64_t first = bytes;
     cuda::CUresult result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
     MemoryComes comes(memory);
@@ -147,7 +169,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
         // Others give up memory for whoever holds the lease.
         if (!take_turn(memory.slot)) return result;
         const std::uint64_t epoch = gate_.epoch(memory.slot);
-        const bool given = make_room(memory, bytes, Kind::kOnGpu);
+        const bool given = make_room(memory, bytes, Kind::kOnGpu, commitment);
         refused = !given && gate_.is_granted(memory.slot) && gate_.epoch(memory.slot) == epoch;
         if (refused && bytes > first) {
           // What was given before may still be on its way, and enough.
@@ -169,13 +191,14 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   cuda::CUresult allocate_managed(SeatMemory& memory, cuda::CUcontext context, std::uint64_t bytes,
                                   cuda::CUdeviceptr* address, Call call) {
     const std::uint64_t pages = ManagedMemory::counted(std::min(bytes, UINT64_MAX / 4));
-    if (!commit_managed(memory, pages)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    if (!take_commitment(memory, pages, Kind::kManaged)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
     const cuda::CUresult result = call(address);
     if (result != cuda::CUDA_SUCCESS) {
-      memory.pager.bounds().uncommit_beside(pages);
+      memory.pager.bounds().uncommit(pages, pager::Bounds::Part::kBeside);
       return result;
     }
-    memory.pager.bounds().uncommit_beside(memory.managed.add({*address, bytes, context}));
+    const std::uint64_t gone = memory.managed.add({*address, bytes, context});
+    memory.pager.bounds().uncommit(gone, pager::Bounds::Part::kBeside);
     mover_.note_change(memory);
     return result;
   }
@@ -314,9 +337,9 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
     return pager::Placement::kResident;
   }
   void born(SeatMemory& memory);
-  using Kind = SeatMemory::Kind;
-  bool make_room(SeatMemory& memory, std::uint64_t bytes, Kind kind);
-  bool commit_managed(SeatMemory& memory, std::uint64_t bytes);
+  bool make_room(SeatMemory& memory, std::uint64_t bytes, Kind kind, Commitment commitment = Commitment::kWanted);
+  // Waits until so much more may be allocated, and takes it. False: it may not.
+  bool take_commitment(SeatMemory& memory, std::uint64_t bytes, Kind kind);
   bool is_inside(std::uint32_t slot) const;
   void settle_locked(std::uint64_t mask);
 

@@ -10,6 +10,7 @@ namespace gpumux::shim {
 namespace {
 
 using namespace std::chrono_literals;
+using Part = pager::Bounds::Part;
 
 // A daemon says how much room there is right behind SeatOpened. This long after that without a word, it is one that
 // leaves memory to the driver.
@@ -85,8 +86,9 @@ bool SeatMemory::set_room(const wire::Room& room) {
   const base::Locked locked(mutex_);
   if (room_.sequence != 0 && !is_newer(room.sequence, room_.sequence)) return false;
   room_ = room;
-  rule_.store(Rule::kBounded, std::memory_order_release);
   if (room.total != 0) total_.store(room.total, std::memory_order_relaxed);
+  is_limited_.store(room.is_limited != 0, std::memory_order_relaxed);
+  rule_.store(Rule::kBounded, std::memory_order_release);  // last: who sees it sees these
   if (room.ticket != 0 && is_newer(room.ticket, answered_)) {
     answered_ = room.ticket;
     if (room.refused != 0) refused_ = room.ticket;
@@ -147,25 +149,34 @@ std::uint64_t SeatMemory::await_total() {
   return told_total();
 }
 
+bool SeatMemory::await_is_limited() {
+  if (rule_.load(std::memory_order_acquire) == Rule::kAsking) await_bounds();
+  return is_limited_.load(std::memory_order_relaxed);
+}
+
 bool SeatMemory::enough_locked(const wire::RoomWanted& wish) const {
   return (wish.room == 0 || room_.room >= wish.room) && (wish.commitment == 0 || room_.commitment >= wish.commitment);
 }
 
-SeatMemory::Wish SeatMemory::wish(std::uint64_t bytes, Kind kind, bool* again) {
+SeatMemory::Wish SeatMemory::wish(std::uint64_t bytes, Kind kind, Commitment commitment, bool* again) {
   const base::Locked locked(mutex_);
   *again = rule_.load(std::memory_order_relaxed) == Rule::kAsking;
   if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return {};
-  const std::uint64_t wanted = pager::round_up(std::min(bytes, UINT64_MAX / 4), pager::kBlockBytes);
+  const std::uint64_t granularity = kind == Kind::kOutside ? 1 : pager::kBlockBytes;
+  const std::uint64_t wanted = pager::round_up(std::min(bytes, UINT64_MAX / 4), granularity);
   const std::uint64_t outside = outside_total_.load(std::memory_order_relaxed);
   Wish made;
   do {
     made.ticket = ++last_ticket_;
   } while (made.ticket == 0);
-  const std::uint64_t beside = pager.bounds().beside();
+  const std::uint64_t beside = pager.bounds().committed(Part::kBeside);
+  // What others of its threads keep back is not theirs yet, and not this one's to have.
+  const std::uint64_t kept_back = pager.bounds().committed(Part::kReserved);
+  const std::uint64_t all = pager.bounds().committed() + beside + outside + kept_back;
   made.message = {.slot = slot,
                   .ticket = made.ticket,
                   .room = kind == Kind::kOnGpu ? pager.bounds().used() + outside + hidden_ + wanted : 0,
-                  .commitment = pager.bounds().committed() + beside + outside + wanted,
+                  .commitment = all + (commitment == Commitment::kReserved ? 0 : wanted),
                   .managed = beside + (kind == Kind::kManaged ? wanted : 0)};
   newest_wish_ = made.message;
   return made;
@@ -191,7 +202,9 @@ wire::RoomWanted SeatMemory::open_wish() {
 
 // ---- what the pager does not have
 
-void SeatMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context) {
+// (Counted first: another thread that finds too little left in between asks, and waits for the lock with that.)
+void SeatMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context,
+                             std::uint64_t reserved) {
   const base::Locked locked(mutex_);
   // What had this name before is gone: the thread that has freed it has not come to say so.
   if (const auto gone = outside_.find(key); gone != outside_.end()) remove_locked(gone);
@@ -199,6 +212,7 @@ void SeatMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::ui
   outside_by_reason_[static_cast<std::size_t>(reason)] += bytes;
   outside_total_.fetch_add(bytes, std::memory_order_relaxed);
   apply_locked();
+  pager.bounds().uncommit(reserved, Part::kReserved);
 }
 
 void SeatMemory::remove_locked(std::map<std::uint64_t, Outside>::iterator outside) {
@@ -226,7 +240,7 @@ std::optional<SeatMemory::Freeing> SeatMemory::begin_free(std::uint64_t key) {
 
 void SeatMemory::end_free(const Freeing& freeing, bool freed) {
   if (freeing.managed) {
-    if (managed.end_free(*freeing.managed, freed)) pager.bounds().uncommit_beside(freeing.managed->counted);
+    if (managed.end_free(*freeing.managed, freed)) pager.bounds().uncommit(freeing.managed->counted, Part::kBeside);
     return;
   }
   const base::Locked locked(mutex_);
@@ -235,7 +249,7 @@ void SeatMemory::end_free(const Freeing& freeing, bool freed) {
 }
 
 void SeatMemory::context_gone(cuda::CUcontext context) {
-  pager.bounds().uncommit_beside(managed.context_gone(context));
+  pager.bounds().uncommit(managed.context_gone(context), Part::kBeside);
   const base::Locked locked(mutex_);
   for (auto outside = outside_.begin(); outside != outside_.end();) {
     const auto its = outside++;
@@ -339,7 +353,7 @@ wire::Memory SeatMemory::report(std::uint64_t epoch, std::uint32_t flags) {
     for (std::size_t i = 0; i < wire::kUnpageableReasons; ++i) memory.unpageable[i] = outside_by_reason_[i];
     memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kOther)] += hidden_;
   }
-  memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kManaged)] = pager.bounds().beside();
+  memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kManaged)] = pager.bounds().committed(Part::kBeside);
   memory.managed_away = managed.away_bytes();
   const pager::Counters counters = pager.counters();
   const std::uint64_t on_gpu = pager.bounds().used();

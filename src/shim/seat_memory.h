@@ -87,6 +87,8 @@ class SeatMemory {
   std::uint64_t told_total() const { return total_.load(std::memory_order_relaxed); }
   // The same, when the daemon has said it, or has not for some seconds.
   std::uint64_t await_total();
+  // Whether there is a quota. Waits as await_bounds does.
+  bool await_is_limited();
   // So much more than before it began would the program have on the GPU and allocated.
   struct Wish {
     std::uint32_t ticket = 0;
@@ -94,8 +96,11 @@ class SeatMemory {
   };
   // Notes that a thread wants `bytes` more; what is to be sent, unless bounds are not what it lacks (ticket 0, then
   // `again` says whether trying once more is of use). With the agent's lock held, so that tickets are sent in order.
-  enum class Kind : std::uint8_t { kOnGpu, kEvicted, kManaged };
-  Wish wish(std::uint64_t bytes, Kind kind, bool* again);
+  // kOutside: the driver makes it, and finds room for it by itself.
+  enum class Kind : std::uint8_t { kOnGpu, kEvicted, kManaged, kOutside };
+  // kReserved: they are committed as Bounds::Part::kReserved already.
+  enum class Commitment : std::uint8_t { kWanted, kReserved };
+  Wish wish(std::uint64_t bytes, Kind kind, Commitment commitment, bool* again);
   // Waits for the answer. False: there is none to be had, or it is no.
   bool await(std::uint32_t ticket);
   // Waits until the first bounds are known, or that there are none: as long as the tenant looks for a daemon at most.
@@ -106,8 +111,9 @@ class SeatMemory {
   // ---- what the pager does not have
 
   // Device memory of the driver's own making. `key` names it (an address, a handle). It goes with `context`, unless
-  // that is null.
-  void add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context);
+  // that is null. What the caller had reserved for it is no longer.
+  void add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context,
+                   std::uint64_t reserved = 0);
   // False: it is not known here.
   bool remove_outside(std::uint64_t key);
   // The same in two steps, around the driver's call that frees it: another thread may be given the same name before
@@ -137,7 +143,7 @@ class SeatMemory {
   std::uint64_t outside_bytes() const { return outside_total_.load(std::memory_order_relaxed); }
   // Allocated in all, in whole blocks; managed memory in pages.
   std::uint64_t allocated_bytes() const {
-    return pager.bounds().committed() + pager.bounds().beside() + outside_bytes();
+    return pager.bounds().committed() + pager.bounds().committed(pager::Bounds::Part::kBeside) + outside_bytes();
   }
 
   // ---- reports
@@ -169,6 +175,7 @@ class SeatMemory {
   std::atomic<bool> has_graph_memory_{false};
   std::atomic<Rule> rule_{Rule::kAsking};  // written under mutex_
   std::atomic<std::uint64_t> total_{0};
+  std::atomic<bool> is_limited_{false};
   std::atomic<std::uint64_t> outside_total_{0};
   std::uint64_t hidden_ = 0;  // under mutex_; beside that
 

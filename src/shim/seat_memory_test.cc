@@ -38,6 +38,15 @@ class NoPages final : public Pools::Port {
   void give_segment(std::uint32_t, CUdeviceptr) override {}
 };
 
+struct Seat {
+  explicit Seat(const cuda::Driver& driver) : memory(driver, settings, 5, 3, host, frames, pages) {}
+  NoHost host;
+  NoFrames frames;
+  NoPages pages;
+  const MemorySettings settings;
+  SeatMemory memory;
+};
+
 TEST(SeatMemoryTest, WhatTheDriverHasForPoolsAndGraphsIsCounted) {
   cuda::Driver driver;
   driver.cuDeviceGetGraphMemAttribute = [](CUdevice device, CUgraphMem_attribute attribute, void* value) {
@@ -51,11 +60,8 @@ TEST(SeatMemoryTest, WhatTheDriverHasForPoolsAndGraphsIsCounted) {
     *static_cast<std::uint64_t*>(value) = 4 * kMebibyte;
     return CUDA_SUCCESS;
   };
-  NoHost host;
-  NoFrames frames;
-  NoPages pages;
-  const MemorySettings settings;
-  SeatMemory memory(driver, settings, 5, 3, host, frames, pages);
+  Seat seat(driver);
+  SeatMemory& memory = seat.memory;
   const auto counted = [&](wire::Unpageable reason) {
     return memory.report(0, 0).unpageable[static_cast<std::size_t>(reason)];
   };
@@ -73,11 +79,8 @@ TEST(SeatMemoryTest, WhatTheDriverHasForPoolsAndGraphsIsCounted) {
 // A quota is in force before the daemon has spoken of it.
 TEST(SeatMemoryTest, NothingMayBeHadBeforeTheDaemonHasSaidHowMuch) {
   const cuda::Driver driver;
-  NoHost host;
-  NoFrames frames;
-  NoPages pages;
-  const MemorySettings settings;
-  SeatMemory memory(driver, settings, 5, 3, host, frames, pages);
+  Seat seat(driver);
+  SeatMemory& memory = seat.memory;
   EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
   memory.add_outside(wire::Unpageable::kOther, 1, kMebibyte, nullptr);
   EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
@@ -90,6 +93,36 @@ TEST(SeatMemoryTest, NothingMayBeHadBeforeTheDaemonHasSaidHowMuch) {
   EXPECT_EQ(told, 32 * kMebibyte);
   EXPECT_FALSE(memory.pager.bounds().commit(32 * kMebibyte));
   EXPECT_TRUE(memory.pager.bounds().commit(31 * kMebibyte));
+}
+
+TEST(SeatMemoryTest, WhatIsKeptBackForTheDriverCountsOnce) {
+  const cuda::Driver driver;
+  Seat seat(driver);
+  SeatMemory& memory = seat.memory;
+  memory.set_room({.slot = 3,
+                   .sequence = 1,
+                   .room = 64 * kMebibyte,
+                   .commitment = 32 * kMebibyte,
+                   .total = 32 * kMebibyte,
+                   .is_limited = 1});
+  EXPECT_TRUE(memory.await_is_limited());
+  EXPECT_TRUE(memory.pager.bounds().commit(20 * kMebibyte, pager::Bounds::Part::kReserved));
+  EXPECT_FALSE(memory.pager.bounds().commit(20 * kMebibyte));
+  EXPECT_FALSE(memory.pager.bounds().commit(20 * kMebibyte, pager::Bounds::Part::kReserved));
+  using Kind = SeatMemory::Kind;
+  using Commitment = SeatMemory::Commitment;
+  bool again = false;
+  // The driver has no room for it; what is asked for is the same memory. Another thread's is more.
+  EXPECT_EQ(memory.wish(20 * kMebibyte, Kind::kOnGpu, Commitment::kReserved, &again).message.commitment,
+            20 * kMebibyte);
+  EXPECT_EQ(memory.wish(4 * kMebibyte, Kind::kEvicted, Commitment::kWanted, &again).message.commitment, 24 * kMebibyte);
+  EXPECT_EQ(memory.allocated_bytes(), 0u);
+  memory.add_outside(wire::Unpageable::kOther, 1, 20 * kMebibyte, nullptr, 20 * kMebibyte);
+  EXPECT_EQ(memory.allocated_bytes(), 20 * kMebibyte);
+  EXPECT_FALSE(memory.pager.bounds().commit(13 * kMebibyte));
+  EXPECT_TRUE(memory.pager.bounds().commit(12 * kMebibyte));
+  // A few bytes are a few bytes where the driver packs them.
+  EXPECT_EQ(memory.wish(100, Kind::kOutside, Commitment::kWanted, &again).message.commitment, 32 * kMebibyte + 100);
 }
 
 }  // namespace

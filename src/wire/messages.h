@@ -447,12 +447,14 @@ struct Room {
   std::uint32_t sequence = 0;  // grows; never 0
   std::uint64_t room = 0;
   std::uint64_t commitment = 0;
-  std::uint64_t total = 0;      // what the program is told that the GPU has: its own, or the quota
-  std::uint32_t ticket = 0;     // the newest RoomWanted that this answers; 0: none yet
-  std::uint32_t refused = 0;    // 1: that one got less than it wanted, and waiting longer is of no use
-  base::FrameSizes frames = 0;  // what it evicts of these sizes goes on by FrameGiven, and the rest is freed
+  std::uint64_t total = 0;       // what the program is told that the GPU has: its own, or the quota
+  std::uint32_t ticket = 0;      // the newest RoomWanted that this answers; 0: none yet
+  std::uint32_t refused = 0;     // 1: that one got less than it wanted, and waiting longer is of no use
+  base::FrameSizes frames = 0;   // what it evicts of these sizes goes on by FrameGiven, and the rest is freed
+  std::uint32_t is_limited = 0;  // 1: there is a quota, within which `commitment` is; it binds whoever makes the memory
+  std::uint32_t reserved = 0;
 };
-static_assert(sizeof(Room) == 48);
+static_assert(sizeof(Room) == 56);
 
 // Carries the descriptor of a memfd. Without one: what the seat has kept mapped under this id; and with no bytes
 // either: not now, ask again after a while. It goes back by HostReturned, or when the tenant is gone. What it holds is

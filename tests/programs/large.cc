@@ -2,7 +2,8 @@
 // A program with much memory: several blocks of it, each written by the GPU, stepped through by kernels, checked by
 // sums at every round and word by word at the end. A part of it never changes (weights), a part is never touched again
 // (a preallocation). The digest depends on the options alone. With --allocator vmm the blocks are mapped by the program
-// itself, two handles next to each other, and with --churn 1 move to other addresses now and then. With --allocator
+// itself, two handles next to each other, and with --churn 1 move to other addresses now and then (--pause-us N: after
+// they have been freed for so long). With --allocator
 // managed they are managed memory, and with --watch 1 the program says at the end how often its first block was asked
 // to leave the GPU, and to come back. --ballast-kib N: beside them, so much that is uploaded once, of which no two
 // words are alike, in --ballast-pieces N allocations. --export 1: at the end the blocks can be opened by other
@@ -88,6 +89,10 @@ class Large {
         return check_sum(blocks_[i]);
       }
       release(blocks_[i]);
+      if (options_.number("pause-us") != 0) {
+        GPUMUX_CALL(api_.cuStreamSynchronize(stream_));
+        ::usleep(static_cast<useconds_t>(options_.number("pause-us")));
+      }
       fill(blocks_[i], static_cast<std::uint32_t>(1000 + number));
     }
     check_sum(blocks_[number % blocks_.size()]);
@@ -235,6 +240,7 @@ int main(int argc, char** argv) {
                          {"rounds", "20"},
                          {"step-us", "0"},
                          {"churn", "0"},
+                         {"pause-us", "0"},
                          {"export", "0"},
                          {"ballast-kib", "0"},
                          {"ballast-pieces", "1"},
