@@ -85,6 +85,8 @@ struct Chunk {
   std::uint64_t likely_host_bytes() const;
   // It may be restored into memory that holds anything: all of it is known, and none of it the program's to choose.
   bool fits_frames() const { return place == Place::kHost && as == nullptr; }
+  // Restoring it means copying something in.
+  bool has_content() const { return place == Place::kHost && blocks != nullptr; }
   // It has memory wherever the program may look for it.
   bool is_complete() const;
 };

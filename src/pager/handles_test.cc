@@ -108,6 +108,39 @@ TEST_F(HandlesTest, WhatNobodyCanReachHoldsNobodyUp) {
   EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
 }
 
+// A process may create memory, export it and leave the rest to others: it never has a context.
+TEST_F(HandlesTest, WhatWasNeverWrittenIsBroughtToTheGpuWithoutAContext) {
+  pager().forget_context(context_);
+  const std::uint64_t handle = create(kBytes, Placement::kEvicted, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  pager().want_handle(handle, true);
+  ASSERT_EQ(pager().evicted_bytes(), kBytes);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(pager().evicted_bytes(), 0u);
+  std::vector<DriverPiece> pieces;
+  EXPECT_CUDA(pager().pin_handle(handle, PinReason::kExported, &pieces));
+  EXPECT_EQ(pieces.size(), 1u);
+  pager().want_handle(handle, false);
+}
+
+TEST_F(HandlesTest, WhatHasContentComesBackWhenThereIsAContextAgain) {
+  const std::uint64_t handle = create();
+  const CUdeviceptr address = mapped(handle);
+  const auto words = random_words(kBytes, 3);
+  write(address, words);
+  ASSERT_EQ(evict(), JobState::kDone);
+  pager().context_going(context_);
+  // Another handle, which has no content, does not wait for it.
+  const std::uint64_t empty = create(kBytes, Placement::kEvicted);
+  pager().want_handle(empty, true);
+  EXPECT_EQ(restore(), JobState::kFailed);
+  EXPECT_EQ(error_, CUDA_ERROR_INVALID_CONTEXT);
+  EXPECT_EQ(pager().evicted_bytes(), kBytes);
+  pager().want_handle(empty, false);
+  pager().know_context(context_);
+  ASSERT_EQ(restore(), JobState::kDone);
+  expect_words(address, words);
+}
+
 TEST_F(HandlesTest, MovesToOtherAddressesWithItsContent) {
   const std::uint64_t handle = create();
   const CUdeviceptr first = mapped(handle);

@@ -43,7 +43,9 @@ JobState Restoration::step() {
   if (window_.empty() && stopping_) return over(outcome_);
   if (window_.empty() && nothing_evicted()) return over(JobState::kDone);
   const Engine::Current current(state_.engine);
-  if (current.result() != cuda::CUDA_SUCCESS) {
+  may_copy_ = current.result() == cuda::CUDA_SUCCESS;
+  const bool has_lost_context = !may_copy_ && state_.engine.context() != nullptr;
+  if (has_lost_context || (!may_copy_ && !window_.empty())) {
     fail(current.result());
     if (!window_.empty() && !engine_lost(current.result(), &context_failures_)) return JobState::kWaiting;
     for (Entry& entry : window_) undo(entry);
@@ -63,6 +65,11 @@ JobState Restoration::step() {
     if (nothing_evicted()) return over(JobState::kDone);
   }
   if (starved_ && window_.empty()) return JobState::kStarved;
+  // All that is left has content, and no context of the program's is there to copy it in.
+  if (!may_copy_ && attached_ == 0) {
+    fail(current.result());
+    return over(outcome_);
+  }
   if (!starved_ && window_.size() < kRestoredInFlight && attached_ != 0) return JobState::kRunning;
   return JobState::kWaiting;
 }
@@ -97,7 +104,7 @@ bool Restoration::claim_locked(base::FrameSizes sizes, Entry* entry) {
     Range& range = *at->second;
     if (!range.holds_up() || range.waiters != 0) continue;
     for (Chunk& chunk : range.chunks) {
-      if (chunk.place == Place::kDevice || chunk.claimed) continue;
+      if (chunk.place == Place::kDevice || chunk.claimed || (chunk.has_content() && !may_copy_)) continue;
       if (sizes != 0 && (!chunk.fits_frames() || (base::frame_size(chunk.bytes) & sizes) == 0)) continue;
       state_.claim(range, chunk);
       entry->range = &range;
@@ -131,6 +138,10 @@ void Restoration::fill() {
       return;
     }
     ++attached_;
+    if (!chunk.has_content()) {
+      commit(entry);
+      continue;
+    }
     result = submit(entry);
     entry.failing = result != cuda::CUDA_SUCCESS;
     if (entry.failing) fail(result);
@@ -141,7 +152,6 @@ void Restoration::fill() {
 
 CUresult Restoration::submit(Entry& entry) {
   Chunk& chunk = *entry.chunk;
-  if (chunk.place == Place::kNowhere || chunk.blocks == nullptr) return cuda::CUDA_SUCCESS;
   if (const CUresult result = state_.mapper.reach(chunk); result != cuda::CUDA_SUCCESS) return result;
   const std::uint32_t count = chunk.block_count();
   for (std::uint32_t i = 0; i < count;) {

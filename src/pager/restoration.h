@@ -6,6 +6,8 @@
 // Needs no drained seat: nobody can use what is not there. It takes no more than the seat's bound allows, and goes on
 // when that is raised: memory which another seat gives up piece by piece is taken piece by piece.
 //
+// A chunk that was never written needs no context: a process may create memory and export it without ever having one.
+//
 // Copies in host memory are kept: a block that is unchanged when it is evicted again need not be copied then.
 //
 // Owned and stepped by one thread; destroying an unfinished one waits for the copies that are under way.
@@ -63,6 +65,7 @@ class Restoration {
   std::uint64_t restored_ = 0;
   std::deque<Entry> window_;
   bool stopping_ = false;
+  bool may_copy_ = false;  // in this step: a context of the program's is current
   bool starved_ = false;
   bool lacks_room_ = false;
   std::uint32_t attached_ = 0;  // chunks, in this step

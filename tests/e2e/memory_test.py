@@ -75,6 +75,22 @@ class Memory(GpumuxTest):
         self.run_together(2, allocator="vmm", **{**LARGE, "rounds": 60})
         self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
 
+    def test_memory_that_a_process_without_a_context_exports(self):
+        self.start_daemon()
+        self.run_together(1, "handles")
+
+    def test_exported_memory_next_to_programs_that_need_the_gpu(self):
+        daemon = self.start_daemon()
+        wanted = self.native("handles", rounds=20)
+        large = [self.start("large", name=f"large{i}", **{**LARGE, "rounds": 60}) for i in range(2)]
+        large[0].wait_for_line("round", timeout=60)
+        program = self.start("handles", rounds=20)
+        program.expect_success(timeout=120)
+        self.assertEqual(program.field("digest"), wanted)
+        for one in large:
+            one.expect_success(timeout=120)
+        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+
     def test_memory_that_is_mapped_elsewhere_now_and_then(self):
         self.start_daemon()
         self.run_together(3, allocator="vmm", churn=1, **LARGE)
