@@ -28,9 +28,16 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 
-export PATH=$dist/bin:$PATH GPUMUX_RUNTIME_DIR=$folder/run
+# The user's variables name the user's own files and job queue. Only these two are meant for the demo's daemon.
+for variable in "${!GPUMUX_@}"; do
+  case $variable in
+    GPUMUX_MODE | GPUMUX_QUANTUM) ;;
+    *) unset "$variable" ;;
+  esac
+done
+export PATH=$dist/bin:$PATH GPUMUX_RUNTIME_DIR=$folder/run XDG_STATE_HOME=$folder/state
 mkdir -m 700 "$folder/run"
-: >"$folder/gpumux.toml" # so that nobody's own settings take part
+: >"$folder/gpumux.toml" # instead of the user's configuration file
 case $kind in
   simulated)
     # A machine of its own, so that nothing else on this one takes part.
@@ -51,7 +58,7 @@ esac
 
 # Quanta that a person can follow; left alone, gpumux chooses them from what a switch costs.
 GPUMUX_MODE=${GPUMUX_MODE:-serial} GPUMUX_QUANTUM=${GPUMUX_QUANTUM:-200ms} \
-  gpumuxd --private --config "$folder/gpumux.toml" >"$folder/daemon.log" 2>&1 &
+  gpumuxd --private --config "$folder/gpumux.toml" --state-dir "$folder/state/queue" >"$folder/daemon.log" 2>&1 &
 started+=($!)
 daemon=$!
 deadline=$((SECONDS + 60))

@@ -63,6 +63,8 @@ class Machine:
         self.environment = clean_environment()
         self.environment["PYTHONUNBUFFERED"] = "1"
         self.environment["PYTHONWARNINGS"] = "ignore"
+        # Not the user's own folder for state.
+        self.environment["XDG_STATE_HOME"] = str(self.folder / "state")
         # Nothing is downloaded, and nothing tries to be.
         self.environment["HF_HUB_OFFLINE"] = "1"
         self.environment["TRANSFORMERS_VERBOSITY"] = "error"
@@ -94,8 +96,9 @@ class Daemon:
         reading, writing = os.pipe()
         with open(log_path, "ab") as log:
             self.process = subprocess.Popen(
-                [machine.dist / "bin" / "gpumuxd", "--private", "--config", config, "--trace", self.trace_path,
-                 "--notify-fd", str(writing), "--exit-when-unused", UNUSED],
+                [machine.dist / "bin" / "gpumuxd", "--private", "--config", config, "--state-dir",
+                 self.folder / "queue", "--trace", self.trace_path, "--notify-fd", str(writing), "--exit-when-unused",
+                 UNUSED],
                 env=environment, pass_fds=[writing], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True)
         os.close(writing)
