@@ -60,8 +60,8 @@ Status check_opened(int fd, const std::string& path, bool ours) {
 }  // namespace
 
 Result<os::FileDescriptor> open_job_log(const std::string& path, LogOpening opening) {
-  const bool ours = opening == LogOpening::kOursTruncate || opening == LogOpening::kOursAppend;
-  const bool truncate = opening == LogOpening::kOursTruncate || opening == LogOpening::kUsersTruncate;
+  const bool ours = opening == LogOpening::kOurs;
+  const bool truncate = opening == LogOpening::kUsersTruncate;
   if (ours) GPUMUX_TRY(make_folders(path));
   // Non-blocking, for a FIFO without a reader would keep the job waiting; and cut only after it has been looked at.
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;

@@ -175,8 +175,7 @@ TEST_F(RunnerParts, OurLogsAreNeverOpenedThroughALink) {
   const std::string path = folder_ + "/1.log";
   for (const std::uint32_t owner : {kBob, kAlice}) {
     ASSERT_EQ(as(owner, [&] { return ::symlink(target.c_str(), path.c_str()) == 0 ? 0 : 1; }), 0);
-    for (const LogOpening opening : {LogOpening::kOursTruncate, LogOpening::kOursAppend})
-      EXPECT_EQ(as(kAlice, [&] { return opens(path, opening) ? 1 : 0; }), 0) << owner;
+    EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kOurs) ? 1 : 0; }), 0) << owner;
     // What the user named himself: through his own link, and never through another's.
     EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kUsersAppend) ? 1 : 0; }), owner == kAlice ? 1 : 0);
     EXPECT_EQ(text_of(target), "precious");
@@ -184,7 +183,7 @@ TEST_F(RunnerParts, OurLogsAreNeverOpenedThroughALink) {
   }
   // A hard link, another's file, a directory, a FIFO.
   ASSERT_EQ(::link(target.c_str(), path.c_str()), 0);
-  EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kOursTruncate) ? 1 : 0; }), 0);
+  EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kOurs) ? 1 : 0; }), 0);
   EXPECT_EQ(text_of(target), "precious");
   std::filesystem::remove(path);
   ASSERT_EQ(as(kBob,
@@ -193,11 +192,10 @@ TEST_F(RunnerParts, OurLogsAreNeverOpenedThroughALink) {
                  return ::chmod(path.c_str(), 0666);
                }),
             0);
-  EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kOursAppend) ? 1 : 0; }), 0)
-      << "another user would read it";
+  EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kOurs) ? 1 : 0; }), 0) << "another user would read it";
   std::filesystem::remove(path);
   ASSERT_EQ(as(kAlice, [&] { return ::mkfifo(path.c_str(), 0600); }), 0);
-  EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kOursAppend) ? 1 : 0; }), 0) << "and it did not wait";
+  EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kOurs) ? 1 : 0; }), 0) << "and it did not wait";
   std::filesystem::remove(path);
   ASSERT_EQ(::mkdir(path.c_str(), 0777), 0);
   EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kUsersAppend) ? 1 : 0; }), 0);
@@ -228,7 +226,7 @@ TEST_F(RunnerParts, ALogFolderThatChangesUnderUsGainsNothing) {
   EXPECT_EQ(as(kAlice,
                [&] {
                  for (int i = 0; i < 2000; ++i) {
-                   const auto file = open_job_log(shared + "/logs/1.log", LogOpening::kOursTruncate);
+                   const auto file = open_job_log(shared + "/logs/1.log", LogOpening::kOurs);
                    struct stat status {};
                    if (file && (::fstat(file->get(), &status) != 0 || status.st_uid != kAlice)) return 1;
                  }
@@ -240,25 +238,31 @@ TEST_F(RunnerParts, ALogFolderThatChangesUnderUsGainsNothing) {
   EXPECT_TRUE(std::filesystem::is_empty(folder_ + "/bobs"));
 }
 
-TEST_F(RunnerParts, LogsAreMadeCutAndContinued) {
+TEST_F(RunnerParts, LogsAreMadeAndContinued) {
   const std::string path = folder_ + "/a/b/1.log";
   const auto write = [&](LogOpening opening, const char* text) {
     const auto file = open_job_log(path, opening);
     ASSERT_TRUE(file) << file.error().message();
     ASSERT_EQ(::write(file->get(), text, 3), 3);
   };
-  write(LogOpening::kOursTruncate, "one");
-  write(LogOpening::kOursAppend, "two");
-  EXPECT_EQ(text_of(path), "onetwo");
-  write(LogOpening::kOursTruncate, "new");
-  EXPECT_EQ(text_of(path), "new");
+  write(LogOpening::kOurs, "one");
+  write(LogOpening::kOurs, "two");
+  EXPECT_EQ(text_of(path), "onetwo") << "what is there already is never lost";
   struct stat status {};
   ASSERT_EQ(::stat(path.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
   // The user's own: his umask, no folders made for him.
   EXPECT_FALSE(opens(folder_ + "/missing/1.log", LogOpening::kUsersTruncate));
   const mode_t old = ::umask(027);
-  EXPECT_TRUE(opens(folder_ + "/his.log", LogOpening::kUsersTruncate));
+  const std::string named = folder_ + "/his.log";
+  std::ofstream(named) << "old";
+  ASSERT_EQ(::chmod(named.c_str(), 0640), 0);
+  EXPECT_TRUE(opens(named, LogOpening::kUsersAppend));
+  EXPECT_EQ(text_of(named), "old");
+  EXPECT_TRUE(opens(named, LogOpening::kUsersTruncate));
+  EXPECT_EQ(text_of(named), "") << "the user has named this one";
+  std::filesystem::remove(named);
+  EXPECT_TRUE(opens(named, LogOpening::kUsersTruncate));
   ::umask(old);
   ASSERT_EQ(::stat((folder_ + "/his.log").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0640u);

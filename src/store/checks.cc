@@ -14,6 +14,7 @@ Status too_long(std::string_view what, std::size_t has, std::size_t most) {
 Status check_lengths(const StoredJob& job, std::size_t document) {
   if (job.name.size() > kMaxNameBytes) return too_long("name", job.name.size(), kMaxNameBytes);
   if (job.token.size() > kMaxTokenBytes) return too_long("token", job.token.size(), kMaxTokenBytes);
+  if (job.log.size() > kMaxLogBytes) return too_long("log's path", job.log.size(), kMaxLogBytes);
   if (job.note.size() > kMaxNoteBytes) return too_long("note", job.note.size(), kMaxNoteBytes);
   if (document > kMaxDocumentBytes) return too_long("description", document, kMaxDocumentBytes);
   return {};

@@ -90,6 +90,10 @@ INSERT INTO counters VALUES ('last_id', 0), ('fence', 0);
 ALTER TABLE dependencies ADD COLUMN needed INTEGER NOT NULL DEFAULT 0;
 UPDATE dependencies SET needed = 1 WHERE fate = 0 AND job IN (SELECT id FROM jobs WHERE state <> 8);
 CREATE INDEX dependencies_needed ON dependencies (target, whole_array) WHERE needed <> 0;
+)",
+    // What people want to know of a job when its document is gone.
+    R"(
+ALTER TABLE jobs ADD COLUMN log TEXT NOT NULL DEFAULT '';
 )"};
 
 }  // namespace gpumux::store

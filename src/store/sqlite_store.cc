@@ -74,7 +74,7 @@ std::uint64_t as_unsigned(std::int64_t value) { return static_cast<std::uint64_t
 constexpr const char* kColumns =
     "id, uid, token, name, wanted, gpu_count, memory, time_limit, on_limit, exclusive, requeue, array, array_index, "
     "array_limit, state, outcome, attempt, given, ord, priority, held, ran, submitted_at, started_at, ended_at, "
-    "exit_status, note";
+    "exit_status, note, log";
 
 // A query whose rows are jobs, read straight from SQLite: lists have a hundred thousand of them with 27 columns each,
 // and an object for each column costs as much as the reading.
@@ -138,6 +138,7 @@ class SelectJobs {
     job.ended_at = next();
     job.exit_status = static_cast<int>(next());
     job.note = next_text();
+    job.log = next_text();
     return job;
   }
 
@@ -166,7 +167,7 @@ class Writer {
  public:
   explicit Writer(SQLite::Database& db)
       : insert_(db, "INSERT INTO jobs (" + std::string(kColumns) +
-                        ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
+                        ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
                         "ON CONFLICT (uid, token) WHERE token <> '' DO NOTHING"),
         document_(db, "INSERT INTO documents (job, body) VALUES (?,?)"),
         dependency_(db,
@@ -337,6 +338,7 @@ class Writer {
     put(job.ended_at);
     put(job.exit_status);
     put_text(job.note);
+    put_text(job.log);
   }
 
   SQLite::Statement insert_, document_, dependency_, token_, last_id_, core_, rest_, usage_, keep_, drop_, let_go_,

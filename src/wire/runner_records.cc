@@ -203,7 +203,7 @@ Status take_numbers(const SpecNumbers& numbers, RunnerSpec& spec) {
   if (numbers.uid == kNobody || numbers.gid == kNobody)
     return base::fail(Code::kInvalid, "the job's user or group id is no id");
   if (numbers.interactive > 1 || numbers.groups_by > static_cast<std::uint32_t>(GroupsBy::kUserName) ||
-      numbers.log_opening > static_cast<std::uint32_t>(LogOpening::kOursAppend)) {
+      numbers.log_opening > static_cast<std::uint32_t>(LogOpening::kOurs)) {
     return base::fail(Code::kUnsupported, "the job's spec has a value that this program does not know");
   }
   if (numbers.umask > 0777) return base::fail(Code::kInvalid, "the job's umask is above 0777");

@@ -50,9 +50,8 @@ enum class LogOpening : std::uint32_t {
   kUsersTruncate = 0,
   kUsersAppend = 1,
   // We named it: its folders are made as the user with mode 0700, the file with 0600; never through a symbolic link as
-  // the last component, and only a regular file of the user's.
-  kOursTruncate = 2,
-  kOursAppend = 3,
+  // the last component, and only a regular file of the user's. What is in it stays: output is only ever appended.
+  kOurs = 2,
 };
 
 // How a variable of `late_environment` is joined with what the set-up command has left.
@@ -93,7 +92,7 @@ struct RunnerSpec {
   std::vector<LateVariable> late_environment;  // applied after the set-up command
 
   std::string log_path;  // absolute; %-patterns are expanded already
-  LogOpening log_opening = LogOpening::kOursTruncate;
+  LogOpening log_opening = LogOpening::kOurs;
   std::string attach_path;  // interactive: where its attach socket is to be, in a directory that root owns; else empty
 
   std::vector<ResourceLimit> limits;

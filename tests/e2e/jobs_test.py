@@ -20,6 +20,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.api import ApiError  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
+from framework.machine import Machine  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
 
 MIB = 1 << 20
@@ -89,6 +90,28 @@ class Jobs(GpumuxTest):
                          f"GPUMUX_JOB_ID={job}", f"HOME={self.directory}", f"GPUMUX_RUNTIME_DIR={self.runtime_dir}"):
             self.assertIn(expected, lines)
         self.assertTrue(any(line.startswith("LD_PRELOAD=") and "libgpumux.so" in line for line in lines), printed)
+
+    def test_logs_of_two_queues_are_kept_apart(self):
+        """Every queue numbers its jobs from 1, and a user may hand in jobs to several."""
+        machine = Machine(1)
+        self.addCleanup(machine.remove)
+        other = os.path.join(self.directory, "other")
+        os.mkdir(other, 0o700)
+        self.start_daemon("other", runtime_dir=other, machine=machine)
+        queues = {"first": self.runtime_dir, "second": other}
+        for name, runtime_dir in queues.items():
+            self.ask("submit", "--wait", "--", "echo", name, GPUMUX_RUNTIME_DIR=runtime_dir)
+        for name, runtime_dir in queues.items():
+            self.assertEqual(self.ask("logs", "1", GPUMUX_RUNTIME_DIR=runtime_dir)[0], name)
+
+    def test_logs_are_in_the_state_folder_of_the_submitter(self):
+        state = os.path.join(self.directory, "scratch")
+        self.ask("submit", "--wait", "--", "echo", "here it is", XDG_STATE_HOME=state)
+        log = self.job(1)["log"]
+        self.assertTrue(log.startswith(f"{state}/gpumux/logs/") and log.endswith("/1.log"), log)
+        with open(log, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "here it is\n")
+        self.assertEqual(self.ask("logs", "1")[0], "here it is")
 
     def test_bytes_that_are_no_text_arrive(self):
         arguments = [paths.COMMAND, "submit", "--quiet", "--output", self.directory + "/%j.log", "--", "sh", "-c",

@@ -120,7 +120,8 @@ class OldCommands(GpumuxTest):
         job = int(re.search(r"\d+", said).group())
         done = wait_until(lambda: (found := self.api.ask("GET", f"/v1/jobs/{job}"))["state"] == "done" and found,
                           60, f"job {job} ends")
-        output = (self.home / ".local/state/gpumux/logs" / f"{job}.log").read_text(encoding="utf-8")
+        (log,) = (self.home / ".local/state/gpumux/logs").glob(f"*/{job}.log")
+        output = log.read_text(encoding="utf-8")
         self.assertEqual((done["outcome"], done["exit_status"]), ("ok", 0), output)
         return output
 

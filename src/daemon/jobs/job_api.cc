@@ -277,7 +277,7 @@ ApiAnswer JobApi::submit(const ApiRequest& request) {
                                   .array = JobId{submission->elements.empty() ? 0u : 1u},
                                   .name = submission->name,
                                   .gpus = {}};
-          if (const auto log = log_path(submission->document, first); !log) status = tl::unexpected(log.error());
+          if (const auto log = log_path(submission->document, first, ""); !log) status = tl::unexpected(log.error());
         } else {
           status = tl::unexpected(submitter.error());
         }

@@ -383,6 +383,12 @@ Status JobQueue::resolve_dependencies(core::JobSpec& spec, bool& is_too_early) c
   return {};
 }
 
+Result<std::string> JobQueue::log_of(const Submission& submission, const core::JobSpec& spec) const {
+  const LaunchedJob job{
+      .id = spec.id, .array = spec.array, .array_index = spec.array_index, .name = submission.name, .gpus = {}};
+  return log_path(submission.document, job, runs_->launch().store_id);
+}
+
 void JobQueue::submit(std::shared_ptr<const Submission> submission, std::function<void(Result<Submitted>)> reply) {
   if (!is_open_) return reply(base::fail(Code::kUnavailable, unavailable_));
   const Token token(submission->document.submitter.uid, submission->token);
@@ -436,6 +442,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
     store::Insert& insert = inserts.emplace_back();
     insert.job.spec = spec;
     insert.job.name = submission->name;
+    insert.job.log = log_of(*submission, spec).value_or("");  // the API has asked already whether it can be
     if (i == 0) insert.job.token = submission->token;
     insert.job.submitted_at = submitted_at;
     insert.document = document;

@@ -166,6 +166,7 @@ class JobQueue {
   void change_some(std::shared_ptr<Changing> work);
   bool change_now(sched::jobs::JobId job, const Change& change, std::vector<sched::jobs::Command>& commands);
   base::Status resolve_dependencies(sched::jobs::JobSpec& spec, bool& is_too_early) const;
+  base::Result<std::string> log_of(const Submission& submission, const sched::jobs::JobSpec& spec) const;
   void submitted(const Token& token, const base::Result<Submitted>& result);
   void started(sched::jobs::JobId job, store::WallTime at);
   void ended(sched::jobs::JobId job, std::uint32_t attempt, const JobRuns::End& end);

@@ -524,20 +524,10 @@ JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32
     return none();
   }
   if (const auto stored = store_.find(job)) {
+    run.view.log_path = stored->log;
     const auto text = store_.document(job);
     const auto document = text ? parse_document(*text) : Result<JobDocument>(tl::unexpected(text.error()));
-    if (document) {
-      const LaunchedJob launched{.id = job,
-                                 .attempt = attempt,
-                                 .array = stored->spec.array,
-                                 .array_index = stored->spec.array_index,
-                                 .name = stored->name,
-                                 .gpus = {},
-                                 .memory = 0,
-                                 .priority = 0};
-      run.view.log_path = log_path(*document, launched).value_or("");
-      if (document->interactive) run.view.attach_path = attach_path(launch_, job, attempt);
-    }
+    if (document && document->interactive) run.view.attach_path = attach_path(launch_, job, attempt);
   }
   Restored restored{.found = Found::kEnded};
   if (found && found->standing == RunnerStanding::kAlive && !found->end) {

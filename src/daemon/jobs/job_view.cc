@@ -90,15 +90,7 @@ void add_details(JsonObject& json, const store::StoredJob& job, const JobDetails
   json.json("arguments", texts_json(document.arguments));
   json.text("directory", document.directory);
   json.text("setup_command", document.setup_command);
-  const LaunchedJob launched{.id = job.spec.id,
-                             .attempt = job.core.attempt,
-                             .array = job.spec.array,
-                             .array_index = job.spec.array_index,
-                             .name = job.name,
-                             .gpus = {},
-                             .memory = 0,
-                             .priority = 0};
-  json.text("log", log_path(document, launched).value_or(""));
+  json.text("log", job.log);
   if (details.view && !details.view->attach_path.empty()) json.text("attach", details.view->attach_path);
   if (details.view && details.view->main_pid != 0) json.number("pid", details.view->main_pid);
   nlohmann::json after = nlohmann::json::array();

@@ -203,15 +203,19 @@ TEST(Log, IsWhereThePatternSays) {
   JobDocument document = daemon::document();
   const auto path = [&](const std::string& output) {
     document.output = output;
-    return log_path(document, job()).value_or("refused");
+    return log_path(document, job(), "ab").value_or("refused");
   };
-  EXPECT_EQ(path(""), "/data/eva/.local/state/gpumux/logs/17.log");
+  EXPECT_EQ(path(""), "/data/eva/.local/state/gpumux/logs/ab/17.log");
   EXPECT_EQ(path("run-%j-%a.log"), "/data/run-17-3.log");
   EXPECT_EQ(path("/logs/%u/%n"), "/logs/eva/a_b") << "a name leads nowhere else";
   EXPECT_EQ(path("100%%"), "/data/100%");
   for (const char* wrong : {"%", "%x", "a%", "dir/"}) EXPECT_EQ(path(wrong), "refused") << wrong;
   document.submitter.home = "";
   EXPECT_EQ(path(""), "refused");
+  document.environment.push_back("XDG_STATE_HOME=relative");
+  EXPECT_EQ(path(""), "refused") << "a relative path counts as none";
+  document.environment.back() = "XDG_STATE_HOME=/scratch/eva";
+  EXPECT_EQ(path(""), "/scratch/eva/gpumux/logs/ab/17.log");
 }
 
 TEST(Launch, SetsWhatTheJobIsToSee) {
@@ -240,7 +244,7 @@ TEST(Launch, SetsWhatTheJobIsToSee) {
   EXPECT_EQ(late, expected);
   EXPECT_EQ(std::count(spec->environment.begin(), spec->environment.end(), "GPUMUX_MEM_LIMIT=1G"), 0);
   EXPECT_EQ(spec->groups_by, wire::GroupsBy::kUserName);
-  EXPECT_EQ(spec->log_opening, wire::LogOpening::kOursTruncate);
+  EXPECT_EQ(spec->log_opening, wire::LogOpening::kOurs);
 
   LaunchedJob again = job();
   again.attempt = 2;

@@ -14,7 +14,9 @@ using base::Code;
 using base::Result;
 using sched::jobs::JobId;
 
-constexpr char kLogFolder[] = "/.local/state/gpumux/logs/";
+constexpr std::string_view kStateHome = "XDG_STATE_HOME=";
+constexpr char kStateFolder[] = "/.local/state";
+constexpr char kLogFolder[] = "/gpumux/logs/";
 constexpr char kNoUser[] = "nobody";
 
 // The GPUs in the order of the job's own numbers: as it asked for them, otherwise ascending.
@@ -33,6 +35,17 @@ std::string visible_gpus(const JobDocument& document, const LaunchedJob& job) {
 std::string file_part(std::string text) {
   std::replace(text.begin(), text.end(), '/', '_');
   return text;
+}
+
+// Where the submitter's programs keep such files (XDG base directory specification; a relative path counts as none).
+// Empty: nobody knows.
+std::string state_folder(const JobDocument& document) {
+  for (const std::string& variable : document.environment) {
+    if (variable.starts_with(kStateHome) && variable[kStateHome.size()] == '/')
+      return variable.substr(kStateHome.size());
+  }
+  const std::string& home = document.submitter.home;
+  return home.empty() || home[0] != '/' ? "" : home + kStateFolder;
 }
 
 // The runner sets it as root: what its user could have set himself (setpriority(2), RLIMIT_NICE).
@@ -55,14 +68,15 @@ std::string attach_path(const LaunchSettings& settings, JobId job, std::uint32_t
   return settings.attach_dir + "/" + std::to_string(job.value) + "." + std::to_string(attempt);
 }
 
-Result<std::string> log_path(const JobDocument& document, const LaunchedJob& job) {
+Result<std::string> log_path(const JobDocument& document, const LaunchedJob& job, const std::string& store_id) {
   const Submitter& who = document.submitter;
   if (document.output.empty()) {
-    if (who.home.empty() || who.home[0] != '/') {
+    const std::string folder = state_folder(document);
+    if (folder.empty()) {
       return base::fail(Code::kInvalid, "user " + std::to_string(who.uid) +
                                             " has no home directory for the job's log: name a file with --output");
     }
-    return who.home + kLogFolder + std::to_string(job.id.value) + ".log";
+    return folder + kLogFolder + store_id + "/" + std::to_string(job.id.value) + ".log";
   }
   std::string path;
   const std::string& pattern = document.output;
@@ -91,7 +105,7 @@ Result<std::string> log_path(const JobDocument& document, const LaunchedJob& job
 
 Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const LaunchedJob& job,
                                           const LaunchSettings& settings) {
-  auto log = log_path(document, job);
+  auto log = log_path(document, job, settings.store_id);
   if (!log) return tl::unexpected(log.error());
   const Submitter& who = document.submitter;
   wire::RunnerSpec spec;
@@ -113,11 +127,11 @@ Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const Lau
   spec.nice = allowed_nice(document);
 
   spec.log_path = std::move(*log);
-  // What an earlier attempt has printed stays.
-  const bool append = document.append || job.attempt > 1;
   if (document.output.empty()) {
-    spec.log_opening = append ? wire::LogOpening::kOursAppend : wire::LogOpening::kOursTruncate;
+    spec.log_opening = wire::LogOpening::kOurs;
   } else {
+    // What an earlier attempt has printed stays.
+    const bool append = document.append || job.attempt > 1;
     spec.log_opening = append ? wire::LogOpening::kUsersAppend : wire::LogOpening::kUsersTruncate;
   }
   if (document.interactive) spec.attach_path = attach_path(settings, job.id, job.attempt);

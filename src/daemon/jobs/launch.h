@@ -38,9 +38,10 @@ std::string run_id(const LaunchSettings& settings, sched::jobs::JobId job, std::
 // The path of an interactive job's terminal.
 std::string attach_path(const LaunchSettings& settings, sched::jobs::JobId job, std::uint32_t attempt);
 
-// The job's log: the pattern of its document with everything put in, or its place in the user's folder of logs.
-// kInvalid: the pattern has a % that means nothing; or the user has no home, and has not said where.
-base::Result<std::string> log_path(const JobDocument& document, const LaunchedJob& job);
+// The job's log: the pattern of its document with everything put in, or its place in the user's folder of logs. Each
+// queue (`store_id`) has a folder of its own there, because each numbers its jobs from 1. kInvalid: the pattern has a %
+// that means nothing; or the user has no home, and has not said where.
+base::Result<std::string> log_path(const JobDocument& document, const LaunchedJob& job, const std::string& store_id);
 
 // kInvalid as log_path.
 base::Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const LaunchedJob& job,
