@@ -38,10 +38,12 @@ class Scripts(GpumuxTest):
         wait_until(lambda: os.path.exists(f"{self.first_ends}.started"), 20, "the first job runs")
         second = f'echo "$GPUMUX_RUNTIME_DIR" >{self.ran}.new; mv {self.ran}.new {self.ran}'
         self.ask("submit", "--", "sh", "-c", second)
-        pid = daemon.api.ask("GET", "/v1/jobs/1")["pid"]
+        job = daemon.api.ask("GET", "/v1/jobs/1")["pid"]
+        runner = int(pathlib.Path(f"/proc/{job}/stat").read_text().rpartition(")")[2].split()[1])
         daemon.kill()
         self.first_ends.touch()
-        wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 20, "the first job has ended")
+        # The runner outlives the daemon, and writes how its job ended into the queue's folder.
+        wait_until(lambda: not os.path.exists(f"/proc/{runner}"), 20, "the first job's runner has ended")
 
     def contents(self):
         """Every file under HOME with its size and the time of its last change."""
