@@ -44,17 +44,22 @@ CUresult allocate_from_pool(const char* entry, bool per_thread, cuda::CUdevicept
 }
 
 CUresult free_in_order(const char* entry, bool per_thread, cuda::CUdeviceptr pointer, cuda::CUstream handle) {
-  return stream_call(entry, handle, per_thread, [&](const std::shared_ptr<Stream>& stream) {
+  bool is_plain = false;
+  const CUresult result = stream_call(entry, handle, per_thread, [&](const std::shared_ptr<Stream>& stream) {
     Process& process = stream->context()->process();
     const auto mapping = process.space().find(pointer);
-    if (!mapping || mapping->kind != MemoryKind::kPool || mapping->base != pointer)
-      return cuda::CUDA_ERROR_INVALID_VALUE;
+    if (!mapping || mapping->base != pointer) return cuda::CUDA_ERROR_INVALID_VALUE;
+    is_plain = mapping->kind == MemoryKind::kDevice && !capturing(stream);
+    if (is_plain) return cuda::CUDA_SUCCESS;
+    if (mapping->kind != MemoryKind::kPool) return cuda::CUDA_ERROR_INVALID_VALUE;
     if (capturing(stream)) return cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     const auto pool = pool_of_memory(process, mapping->pool);
     if (pool == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
     const auto point = stream->context()->submit(*stream, Operation());
     return pool->free(pointer, stream->id(), point) ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_INVALID_VALUE;
   });
+  // What cuMemAlloc gave is no pool's. This driver waits for all work before it takes it back.
+  return is_plain ? cuda::cuMemFree_v2(pointer) : result;
 }
 
 template <class Body>

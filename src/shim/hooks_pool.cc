@@ -99,17 +99,17 @@ CUresult free_in_order(CUdeviceptr pointer, CUstream stream, StreamVariant varia
                        CUresult (*real)(CUdeviceptr, CUstream)) {
   if (real == nullptr) return kNoSuchEntry;
   Tenant* const mine = tenant_if_any();
-  SeatMemory* const owner = mine != nullptr ? mine->memories().owner_in_order(pointer) : nullptr;
-  if (owner == nullptr) {
-    // Memory that was not allocated this way, or is free already; the driver would take it for the program's mapping.
-    if (mine != nullptr && pointer != 0 && mine->memories().owner_of(pointer) != nullptr)
-      return CUDA_ERROR_INVALID_VALUE;
-    return real(pointer, stream);
-  }
+  if (mine == nullptr || pointer == 0) return real(pointer, stream);
+  Memories& memories = mine->memories();
+  SeatMemory* owner = memories.owner_in_order(pointer);
+  if (owner == nullptr && memories.owner_of(pointer) == nullptr)
+    return memories.free_outside(pointer, [&] { return real(pointer, stream); });
   const Place place = place_of(mine, stream, variant);
   if (place.memory == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   // What is freed in a graph has to be allocated in one.
   if (is_capturing(place)) return CUDA_ERROR_INVALID_VALUE;
+  if (owner == nullptr) owner = memories.adopt(pointer);
+  if (owner == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return place.is_known ? owner->pools.free(pointer, place.name) : free_after(*owner, pointer, place.name.stream);
 }
 

@@ -255,6 +255,15 @@ SeatMemory* Memories::owner_in_order(cuda::CUdeviceptr address) {
   return nullptr;
 }
 
+SeatMemory* Memories::adopt(cuda::CUdeviceptr address) {
+  SeatMemory* const memory = owner_of(address);
+  const auto info = memory != nullptr ? memory->pager.find(address) : std::nullopt;
+  if (!info || info->base != address || info->handle != 0) return nullptr;
+  if (!memory->pools.adopt(address, info->bytes, info->context)) return nullptr;
+  ipc_.forget(info->buffer_id << 8 | memory->slot);
+  return memory;
+}
+
 void Memories::context_gone_from_outside(cuda::CUcontext context) {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if (SeatMemory* const memory = if_any(slot)) memory->context_gone(context);

@@ -224,6 +224,9 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // Whose pool this is, and which allocation's from one; null: none of ours.
   SeatMemory* owner_of_pool(cuda::CUmemoryPool pool);
   SeatMemory* owner_in_order(cuda::CUdeviceptr address);
+  // What cuMemAlloc gave is freed in the order of a stream: its pools have it from now on. Null: it is none of ours, or
+  // freed already.
+  SeatMemory* adopt(cuda::CUdeviceptr address);
   // The program has synchronised with some of its work.
   void synchronised() {
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {

@@ -465,6 +465,29 @@ void Pools::end_free(const Freeing& freeing, bool freed) {
   note_surplus();
 }
 
+bool Pools::adopt(cuda::CUdeviceptr address, std::uint64_t bytes, cuda::CUcontext context) {
+  const base::Locked locked(mutex_);
+  if (holding(address) != blocks_.end()) return false;
+  // A pool that is destroyed gives everything back as soon as nothing uses it, and nothing is allocated from it.
+  const auto is_adopting = [](const auto& pool) { return pool->is_destroyed && pool->handle == nullptr; };
+  auto pool = std::find_if(pools_.begin(), pools_.end(), is_adopting);
+  if (pool == pools_.end()) {
+    pool = pools_.insert(pools_.end(), std::make_unique<Pool>());
+    (*pool)->is_destroyed = true;
+  }
+  (*pool)->reserved += bytes;
+  (*pool)->used += bytes;
+  segments_.emplace(address, Segment{bytes, context, pool->get(), false});
+  Block block;
+  block.bytes = bytes;
+  block.requested = bytes;
+  block.segment = address;
+  block.use = Use::kLive;
+  block.id = g_next_id.fetch_add(1, std::memory_order_relaxed);
+  blocks_.emplace(address, std::move(block));
+  return true;
+}
+
 CUresult Pools::free(cuda::CUdeviceptr address, const StreamName& stream) {
   std::uint64_t id = 0;
   Fence fence{nullptr, stream.context, 0, 0};

@@ -14,6 +14,9 @@
 //     on any other, out of memory   behind a cuStreamWaitEvent for the fence, as the driver does it
 //     to anybody else (the pager)   when the fence is done and no other block of the segment is in use
 //
+// What cuMemAlloc gave may be freed in the order of a stream, too. Such memory is adopted: it becomes a segment of a
+// pool that nothing is allocated from, and goes back to the pager when its fence is done.
+//
 // Pools keep their handles: the driver made them, has nothing in them, and still answers for whatever is not asked
 // here. Of its memory a pool keeps what its release threshold says, and kKept beyond that, so that a program which
 // allocates and frees in turn calls the driver once for each free (to record the fence), and not to map. The rest is
@@ -111,6 +114,9 @@ class Pools {
   bool owns(cuda::CUdeviceptr address) const;
   // Does it lie in memory of a pool's, allocated or free?
   bool covers(cuda::CUdeviceptr address) const;
+  // An allocation of the pager's becomes one of a pool, so that it can be freed in the order of a stream. False: it is
+  // one already.
+  bool adopt(cuda::CUdeviceptr address, std::uint64_t bytes, cuda::CUcontext context);
   // cuMemFreeAsync. Inside the gate.
   cuda::CUresult free(cuda::CUdeviceptr address, const StreamName& stream);
   // cuMemFree, in two steps; between them whoever calls waits for what may use it. `context`: in which that is.

@@ -315,6 +315,27 @@ TEST_F(PoolsTest, AStreamsNameIsNotItsHandle) {
   EXPECT_EQ(again, own);
 }
 
+TEST_F(PoolsTest, WhatNoPoolMadeGoesBackWhenTheStreamThatFreedItIsDone) {
+  CUdeviceptr plain = 0;
+  ASSERT_EQ(pages_.take_segment(3, kContext, 4 * kMebibyte, Placement::kResident, &plain), CUDA_SUCCESS);
+  EXPECT_EQ(pools_.free(plain, name(kA)), CUDA_ERROR_INVALID_VALUE);
+  ASSERT_TRUE(pools_.adopt(plain, 3 * kMebibyte, kContext));
+  EXPECT_FALSE(pools_.adopt(plain, 3 * kMebibyte, kContext)) << "it is a pool's";
+  submit(kA);
+  free(plain, kA);
+  EXPECT_EQ(pools_.free(plain, name(kA)), CUDA_ERROR_INVALID_VALUE) << "freed twice";
+  EXPECT_FALSE(pools_.adopt(plain, 3 * kMebibyte, kContext)) << "freed, and not gone";
+  const CUdeviceptr next = allocate(3 * kMebibyte, kA);
+  EXPECT_NE(next, plain) << "nothing is allocated from it";
+  pools_.release_surplus();
+  EXPECT_TRUE(pages_.segments.contains(plain)) << "the stream may still use it";
+  gpu_.run_all();
+  ASSERT_TRUE(pools_.has_surplus());
+  pools_.release_surplus();
+  EXPECT_FALSE(pages_.segments.contains(plain));
+  free(next, kA);
+}
+
 TEST_F(PoolsTest, WhatIsDividedBecomesWholeAgain) {
   const CUdeviceptr whole = allocate(8 * kMebibyte, kA);
   submit(kA);

@@ -32,6 +32,7 @@ class Pools {
 
   void round(std::uint64_t number) {
     for (unsigned i = 0; i < 24; ++i) use_and_free();
+    use_and_free_what_no_pool_made();
     if (kept_.empty()) return;
     // What stays is looked at, and replaced.
     Kept& kept = kept_[number % kept_.size()];
@@ -93,6 +94,19 @@ class Pools {
       stream = other;
     }
     GPUMUX_CALL(api_.cuMemFreeAsync(block.data, stream));
+  }
+
+  // Libraries free in the order of a stream what cuMemAlloc gave them.
+  void use_and_free_what_no_pool_made() {
+    Kept block;
+    block.count = 256 + pick(1'000'000);
+    block.value = static_cast<std::uint32_t>(random_());
+    const CUstream stream = streams_[pick(kStreams)];
+    GPUMUX_CALL(api_.cuMemAlloc_v2(&block.data, block.count * 4));
+    launch(api_, kernels_.fill, stream, false, block.data, block.count, block.value);
+    look_at(block, stream);
+    GPUMUX_CALL(api_.cuMemFreeAsync(block.data, stream));
+    expect(api_.cuMemFree_v2(block.data) == CUDA_ERROR_INVALID_VALUE, "what is freed cannot be freed again");
   }
 
   void collect() {
