@@ -10,7 +10,7 @@ traces). What cannot run here is SKIP with its reason; a part that fails or take
 goes on. Exit status: 0 no FAIL, 1 some, 2 wrong usage.
 
 Parts: doors, same, robust, tools, memory, jobs, figures, sharing, saturating on one GPU; two on two. `same` runs first
-natively, which others compare with.
+natively, which others compare with. Part samples runs only if it is named, with --samples FOLDER.
 """
 import argparse
 import os
@@ -28,6 +28,7 @@ import figures  # noqa: E402
 import parts_jobs  # noqa: E402
 import parts_memory  # noqa: E402
 import parts_robust  # noqa: E402
+import parts_samples  # noqa: E402
 import parts_same  # noqa: E402
 import parts_tools  # noqa: E402
 import parts_two  # noqa: E402
@@ -35,10 +36,12 @@ import sharing  # noqa: E402
 from support import FAIL, SKIP, Daemon, Failed, Session, run  # noqa: E402
 
 ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "jobs", "figures", "sharing", "saturating")
+# Only where they are asked for: they need what this repository does not have.
+OTHER_PARTS = ("samples",)
 # What each part runs natively first, to compare with.
 WORKLOADS_OF = {"doors": (), "same": tuple(parts_same.PYTHON_WORKLOADS), "robust": ("transformer", "resnet"),
                 "tools": (), "memory": (), "jobs": (), "figures": ("transformer", "graphs"),
-                "sharing": ("transformer",), "saturating": (), "two": ()}
+                "sharing": ("transformer",), "saturating": (), "samples": (), "two": ()}
 ONE_GPU_BUDGET_S, TWO_GPU_BUDGET_S, QUICK_BUDGET_S = 540, 360, 180
 
 
@@ -93,13 +96,16 @@ def main():
     parser.add_argument("--out", required=True)
     parser.add_argument("--gpus", type=int, choices=(1, 2), default=1)
     parser.add_argument("--quick", action="store_true", help="three minutes: fewer steps and pairs")
-    parser.add_argument("--only", nargs="+", choices=ONE_GPU_PARTS + ("two",),
+    parser.add_argument("--only", nargs="+", choices=ONE_GPU_PARTS + OTHER_PARTS + ("two",),
                         help="these parts; default: all for that many GPUs")
+    parser.add_argument("--samples", metavar="FOLDER", help="of part samples: where NVIDIA/cuda-samples was unpacked "
+                        "to, or was built in by tests/gpu/samples")
     parser.add_argument("--workloads", nargs="+", help="of part same, and what others compare with: these only")
     parser.add_argument("--memory-seconds", type=float, default=20, help="of part memory: of each program, alone")
     parser.add_argument("--within", nargs="+", metavar="NAME", help="within these parts only what is so named: of "
                         "memory " + ", ".join(parts_memory.PARTS) + "; of jobs " +
                         ", ".join(part.__name__ for part in parts_jobs.PARTS) +
+                        "; of samples " + ", ".join(parts_samples.NAMES) +
                         "; of two " + ", ".join(parts_two.NAMES) +
                         "; of figures and sharing the functions of bench/gpu")
     parser.add_argument("--memory-quantum", default="auto", help="of part memory, where three programs take turns")
@@ -146,6 +152,7 @@ def main():
                                ("jobs", parts_jobs.run_jobs),
                                ("figures", figures.run_figures), ("sharing", sharing.run_sharing),
                                ("saturating", sharing.run_saturating),
+                               ("samples", parts_samples.run_samples),
                                ("two", parts_two.run_two_gpus)):
                 if name in chosen:
                     attempt(name, part)
