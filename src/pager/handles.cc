@@ -370,6 +370,19 @@ void Pager::want_handle(std::uint64_t handle, bool want) {
   state_.settle_needed(*range);
 }
 
+bool Pager::has_context() const {
+  const base::Locked locked(state_.mutex);
+  return state_.any_context() != nullptr;
+}
+
+bool Pager::lacks_context(std::uint64_t handle) const {
+  const base::Locked locked(state_.mutex);
+  const Range* range = state_.table.by_id(handle);
+  return range != nullptr && state_.any_context() == nullptr &&
+         std::any_of(range->chunks.begin(), range->chunks.end(),
+                     [](const Chunk& chunk) { return chunk.has_content(); });
+}
+
 CUresult Pager::pin_handle(std::uint64_t handle, PinReason reason, std::vector<DriverPiece>* pieces) {
   const base::Locked locked(state_.mutex);
   Range* range = state_.table.by_id(handle);

@@ -135,6 +135,8 @@ TEST_F(HandlesTest, WhatHasContentComesBackWhenThereIsAContextAgain) {
   EXPECT_EQ(restore(), JobState::kFailed);
   EXPECT_EQ(error_, CUDA_ERROR_INVALID_CONTEXT);
   EXPECT_EQ(pager().evicted_bytes(), kBytes);
+  EXPECT_TRUE(pager().lacks_context(handle));
+  EXPECT_FALSE(pager().lacks_context(empty));
   pager().want_handle(empty, false);
   pager().know_context(context_);
   ASSERT_EQ(restore(), JobState::kDone);

@@ -129,6 +129,8 @@ class Pager {
   std::optional<MappingInfo> find_mapping(cuda::CUdeviceptr address) const;
   // It must be on the GPU though nobody may reach it: it counts as evicted until it is there. Counted.
   void want_handle(std::uint64_t handle, bool want);
+  // Only a context that is not there could bring it to the GPU: it has content.
+  bool lacks_context(std::uint64_t handle) const;
   // As pin. The driver's handles stay what they are until unpin_handle.
   cuda::CUresult pin_handle(std::uint64_t handle, PinReason reason, std::vector<DriverPiece>* pieces);
   cuda::CUresult unpin_handle(std::uint64_t handle, PinReason reason);
@@ -136,6 +138,9 @@ class Pager {
   // A context on this device, in which memory may be copied; and that it will be no more, if nothing of it is ours.
   void know_context(cuda::CUcontext context);
   void forget_context(cuda::CUcontext context);
+
+  // Whether there is a context to copy in.
+  bool has_context() const;
 
   // The context is about to be destroyed, reset or released for the last time: frees its allocations and leaves it.
   // Its work must be over. Ends a running job, so not to be called by the thread that steps jobs. kGone: it is

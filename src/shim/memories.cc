@@ -306,6 +306,7 @@ CUresult Memories::pin_handle(SeatMemory& memory, std::uint64_t handle, pager::P
                               std::vector<pager::DriverPiece>* pieces) {
   gate::ThreadRecord* const thread = gate::this_thread();
   if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (memory.pager.lacks_context(handle)) return cuda::CUDA_ERROR_INVALID_CONTEXT;
   // Nobody may be able to reach it yet, and then it need not be there.
   memory.pager.want_handle(handle, true);
   on_reach_changed(memory);

@@ -4,11 +4,13 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "os/futex.h"
 #include "os/system_clock.h"
 #include "shim/memories.h"
+#include "shim/tenant.h"
 
 namespace gpumux::shim {
 namespace {
@@ -27,6 +29,9 @@ constexpr base::Duration kRetry = 2ms;
 constexpr base::Duration kLongestRetry = 100ms;
 // From then on it is told to the daemon, which may count on others.
 constexpr base::Duration kStuckAfter = 500ms;
+// A program with the lease waits no longer than this for memory that the driver fails to bring back, however often it
+// is tried. An allocation that lacks memory is no failure: others make way for it.
+constexpr base::Duration kGiveUpAfter = 10s;
 // A context that cannot have streams now will hardly have them later; the first job tries once more.
 constexpr std::uint32_t kMostPreparations = 3;
 // Host memory is asked for ahead as far as it is likely to be needed, and so much more, in case it is not as it was:
@@ -252,6 +257,7 @@ std::optional<base::Duration> Mover::begin(SeatMemory& memory, Moving& moving, b
     if (gate_.is_barred(memory.slot)) memories_.settle(memory.slot);
     moving.retry_after = 0ns;
     moving.starved_since = {};
+    moving.failing_since = {};
     return std::nullopt;
   }
   // That one way is blocked says nothing of the other.
@@ -350,7 +356,27 @@ std::optional<base::Duration> Mover::begin_restoration(SeatMemory& memory, Movin
   cuda::CUresult error = cuda::CUDA_SUCCESS;
   moving.restoration = memory.pager.begin_restoration(&error);
   if (moving.restoration != nullptr) return step_restoration(memory, moving, time);
+  if (gives_up(memory, moving, error, time)) return std::nullopt;
   return try_later(moving, time);
+}
+
+// Its next work meets memory that is not there, so its program hears of it.
+bool Mover::gives_up(SeatMemory& memory, Moving& moving, cuda::CUresult error, base::TimePoint time) {
+  const bool is_failure = error != cuda::CUDA_ERROR_NOT_READY && error != cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  // Without a context nobody can wait for it at the gate.
+  if (!is_failure || !gate_.is_granted(memory.slot) || !memory.pager.has_context()) {
+    moving.failing_since = {};
+    return false;
+  }
+  if (moving.failing_since == base::TimePoint{}) moving.failing_since = time;
+  if (time - moving.failing_since < kGiveUpAfter) return false;
+  memories_.set_broken(memory.slot);
+  moving.report_now = true;
+  if (Tenant* const tenant = tenant_if_any()) {
+    tenant->note(wire::Severity::kError, "the driver cannot bring memory back to the GPU (error " +
+                                             std::to_string(error) + "): the program's next work on it fails");
+  }
+  return true;
 }
 
 std::optional<base::Duration> Mover::step_restoration(SeatMemory& memory, Moving& moving, base::TimePoint time) {
@@ -358,6 +384,7 @@ std::optional<base::Duration> Mover::step_restoration(SeatMemory& memory, Moving
   const JobState state = moving.restoration->step();
   if (moving.restoration->restored_bytes() != restored) {
     moving.starved_since = {};
+    moving.failing_since = {};
     moving.retry_after = 0ns;
     // It may end here for want of room. What the daemon is not told of is other programs', as far as it can see.
     memory.changed.store(true, std::memory_order_release);
@@ -382,6 +409,7 @@ std::optional<base::Duration> Mover::step_restoration(SeatMemory& memory, Moving
     moving.report_now = true;
     return std::nullopt;
   }
+  if (state == JobState::kFailed && gives_up(memory, moving, error, time)) return std::nullopt;
   // Without room it is the daemon's next word that matters, or a free; or that a claim was in vain.
   if (state == JobState::kStarved && lacks_room) {
     if (moving.claimed_at == base::TimePoint{}) return std::nullopt;

@@ -94,6 +94,7 @@ class Mover {
     base::Duration retry_after{};
     bool evicts = false;              // the last job that was wanted: an eviction, or else a restoration
     base::TimePoint starved_since{};  // zero: that is not
+    base::TimePoint failing_since{};  // each restoration has failed, with the lease held; zero: that is not
     base::TimePoint return_at{};      // host memory that is left over; zero: there is none
     std::uint64_t host_before = 0;    // used, when the eviction began
     HiddenClaim hidden;               // for what is to be restored
@@ -122,6 +123,7 @@ class Mover {
   std::optional<base::Duration> begin(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> begin_eviction(SeatMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> begin_restoration(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  bool gives_up(SeatMemory& memory, Moving& moving, cuda::CUresult error, base::TimePoint now);
   base::Duration try_later(Moving& moving, base::TimePoint now);
   void end_eviction(SeatMemory& memory, Moving& moving);
   static std::uint64_t host_ahead(const SeatMemory& memory, const Moving& moving, std::uint64_t bytes);

@@ -31,7 +31,7 @@ constinit cuda::Driver g_driver;
 constinit std::atomic<bool> g_driver_loaded{false};
 
 void load_real_driver() {
-  g_driver = pager::simulated_driver();
+  g_driver = pager::faulty_driver();
   g_driver_loaded.store(true, std::memory_order_release);
 }
 
@@ -271,6 +271,23 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
       ASSERT_EQ(words, expected);
     }
   }).get();
+
+  // The driver fails to bring it back, whatever is tried. The program has its lease, and waits; it is not left waiting.
+  daemon.revoke();
+  daemon.give_room(0);
+  daemon.expect<wire::Memory>([](const wire::Memory& memory) { return memory.evicted == kAll; });
+  pager::the_faults()["cuMemcpyHtoDAsync_v2"]->per_million = 1'000'000;
+  daemon.give_room(kAll);
+  daemon.grant();
+  auto waiting = in_program([&blocks] {
+    std::uint32_t word = 0;
+    EXPECT_NE(submit(Entry::cuMemcpyDtoH_v2, at_stream(nullptr, StreamVariant::kLegacy), driver().cuMemcpyDtoH_v2,
+                     static_cast<void*>(&word), blocks[0], sizeof word),
+              CUDA_SUCCESS);
+  });
+  daemon.expect<wire::Note>([](const wire::Note& note) { return note.severity == wire::Severity::kError; });
+  ASSERT_EQ(waiting.wait_for(std::chrono::milliseconds(kPatienceMs)), std::future_status::ready);
+  pager::clear_faults();
 
   for (const CUdeviceptr block : blocks) EXPECT_EQ(hooks::cuMemFree_v2(block), CUDA_SUCCESS);
   EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
