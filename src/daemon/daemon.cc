@@ -396,6 +396,7 @@ void Daemon::Impl::hold_grants() {
     log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", returning_.size()}});
   }
   translator_.set_tenants_return(was_killed || returning_.waiting());
+  rooms_.await_tenants(grants_held_until_);
   if (was_killed || returning_.waiting()) leases_.apply(sched::GrantsHeld{grants_held_until_});
 }
 
@@ -534,6 +535,7 @@ void Daemon::Impl::tenant_changed(const Session& session) {
   write_known_tenants_soon();
   if (returning_.has(session.peer.pid, session.open_slots())) {
     log_info("all tenants of the earlier daemon are back");
+    rooms_.await_tenants(std::max(clock_.now(), earliest_grant_));
     if (clock_.now() < earliest_grant_) {
       leases_.apply(sched::GrantsHeld{earliest_grant_});
     } else {
@@ -548,12 +550,15 @@ void Daemon::Impl::tenant_gone() {
 }
 
 KnownTenants Daemon::Impl::known_tenants() const {
-  KnownTenants known;
+  // Tenants that are still awaited are known, too: the next daemon has to wait for them if this one ends before that.
+  KnownTenants known = returning_.expected();
   for (const auto& [id, session] : translator_.sessions()) {
     // Who stands still has no lease, and comes back when it goes on: nobody is to wait for it.
-    if (session->welcomed && session->process_start != 0 && !translator_.is_parked(*session)) {
-      known[session->peer.pid] = {session->process_start, session->open_slots()};
-    }
+    if (!session->welcomed || session->process_start == 0 || translator_.is_parked(*session)) continue;
+    KnownTenant& tenant = known[session->peer.pid];
+    if (tenant.start_time != session->process_start) tenant = {session->process_start, 0};
+    // Not all of its seats may be back yet.
+    tenant.seats = std::max(tenant.seats, session->open_slots());
   }
   return known;
 }

@@ -5,6 +5,7 @@
 #include "daemon/daemon.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -228,6 +229,37 @@ TEST(Hello, NeedsASealedPageOfTheRightSize) {
   }
   close(pipes[0]);
   close(pipes[1]);
+}
+
+// A daemon may be killed before its predecessor's tenants are back. The next one must wait for them all the same.
+TEST(Restart, KnowsTheTenantsThatItStillAwaits) {
+  TemporaryDirectory dir;
+  OtherProcess newcomer([&, uuid = test_uuid(0)] {
+    TestTenant early(dir.path());
+    return early.join() && early.open_seat(0, uuid) ? 0 : 1;
+  });
+  const std::string path = dir.path() + "/" + kKnownTenantsFile;
+  const auto knows_this_process = [&] {
+    const auto text = read_file(path, 4096);
+    return text && parse_known_tenants(*text).contains(getpid());
+  };
+  const auto file_number = [&] {
+    struct stat status {};
+    return ::stat(path.c_str(), &status) == 0 ? status.st_ino : 0;
+  };
+  auto daemon = std::make_unique<TestDaemon>(TestDaemon::options_in(dir.path()));
+  TestTenant holder(dir.path());
+  ASSERT_TRUE(holder.join() && holder.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(eventually(knows_this_process));
+  daemon->crash();
+
+  // It does not come back to this one; another tenant comes, and the list is written.
+  daemon = std::make_unique<TestDaemon>(TestDaemon::options_in(dir.path()));
+  const auto before = file_number();
+  EXPECT_EQ(newcomer.run(), 0);
+  ASSERT_TRUE(eventually([&] { return file_number() != before; }));
+  EXPECT_TRUE(knows_this_process());
+  daemon->crash();
 }
 
 TEST(Restart, KeepsHoldersHoldingAndWaitersWaiting) {

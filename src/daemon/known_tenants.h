@@ -44,6 +44,7 @@ class Returning {
   explicit Returning(KnownTenants expected = {}) : expected_(std::move(expected)) {}
   bool waiting() const { return !expected_.empty(); }
   std::size_t size() const { return expected_.size(); }
+  const KnownTenants& expected() const { return expected_; }
   // A tenant now has so many seats. True if it was the last that was waited for.
   bool has(pid_t pid, std::size_t seats);
   // A tenant is gone for good, or is not waited for any longer. True as above.

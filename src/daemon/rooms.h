@@ -48,6 +48,8 @@ class Rooms {
   void on_measure(OnMeasure callback) { on_measure_ = std::move(callback); }
 
   void set_host_budget(std::uint64_t bytes, std::uint64_t chunk) { planner_.set_host_budget(bytes, chunk); }
+  // Tenants of an earlier daemon may come back until then (residency.h).
+  void await_tenants(base::TimePoint until) { planner_.await_tenants(until); }
 
   // `gets_bound`: at once, not only when it has said what it has (residency.h).
   // `left`: what closed() has said of its process.

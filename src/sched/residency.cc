@@ -183,7 +183,8 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
   for (const auto& [id, seat] : gpu->seats) {
     if (may_speak_yet(seat)) next = std::min(next, seat.opened_at + kFirstReportPatience);
     if (seat.asks()) next = std::min(next, refused_at(*gpu, seat));
-    if (seat.asks() && may_have_left(*gpu, seat)) next = std::min(next, seat.wanted_at + kForeignPatience);
+    if (seat.asks() && now_ < awaited_until_) next = std::min(next, awaited_until_);
+    if (seat.asks() && may_have_left(*gpu, seat)) next = std::min(next, looked_for_since(seat) + kForeignPatience);
     if (seat.asks() && may_not_come(*gpu, seat)) next = std::min(next, gpu->unseen_until);
     if (seat.awaits_room) next = std::min(next, despairs_at(*gpu, seat));
     if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) next = std::min(next, impatient_at(*gpu, seat));

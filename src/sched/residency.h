@@ -15,9 +15,10 @@
 //   1. On each GPU, what all seats count for fits beside the reserve and what is not ours, unless somebody has or was
 //      left with more than its bound: then no bound is raised.
 //   2. What all seats may have allocated fits on the GPUs and in the host memory budget, in the same sense.
-//   3. Whoever wants room is answered: with it, with a refusal if nothing that can still happen would make it fit or
-//      nothing has moved for kRoomPatience, or after kLongestRoomWait in any case, or, if it holds no lease, at once
-//      with what there is.
+//   3. A seat that wants room is answered: with the room; with a refusal, if nothing that can still happen would make
+//      it fit, or nothing has moved for kRoomPatience, or after kLongestRoomWait in any case; or, if it holds no lease,
+//      at once with what there is. No seat is refused while the daemon awaits tenants of an earlier one
+//      (await_tenants).
 //   4. A holder is never told to have less than it has.
 //
 // A suspended seat (set_suspended) is to have nothing on the GPU that can leave it, whether anybody needs the room or
@@ -123,7 +124,9 @@ struct GpuMemory {
 
 // Host memory that a GPU's programs may need, in bytes: for what does not fit on it and for all of suspended ones that
 // can leave; and for copies of what has come back, which spare it the way out if it stays as it is (as much as takes
-// turns, and no more than fits on the GPU).
+// turns, and no more than fits on the GPU). Where two programs or more have nearly filled the GPU, what they have
+// beyond all but this part of it counts as what does not fit: they go on to fill it faster than host memory is made.
+inline constexpr std::uint64_t kPreparedPart = 8;
 struct HostDemand {
   std::uint64_t evicted = 0;
   std::uint64_t copies = 0;
@@ -180,6 +183,9 @@ class Residency {
     host_budget_ = bytes;
     host_chunk_ = chunk;
   }
+  // Tenants of an earlier daemon may still come back, until then. What they have looks like other programs' memory
+  // before they have said so, so nothing is hopeless.
+  void await_tenants(TimePoint until) { awaited_until_ = until; }
   void add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve);
   void set_reserve(GpuIndex gpu, std::uint64_t reserve);
   // What the GPU's memory holds besides what seats report: other programs, the contexts of ours. True: that is other
@@ -378,7 +384,9 @@ class Residency {
   void plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const;
   static bool is_lacking(const Seat& seat);
   TimePoint impatient_at(const Gpu& gpu, const Seat& seat) const;
-  static TimePoint refused_at(const Gpu& gpu, const Seat& seat);
+  TimePoint refused_at(const Gpu& gpu, const Seat& seat) const;
+  // Since when looks at the GPU's memory count for its wish.
+  TimePoint looked_for_since(const Seat& seat) const { return std::max(seat.wanted_at, awaited_until_); }
   static TimePoint despairs_at(const Gpu& gpu, const Seat& seat);
   void find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
   void find_awaited(const Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) const;
@@ -389,6 +397,7 @@ class Residency {
   std::uint64_t host_budget_ = 0;
   std::uint64_t host_chunk_ = 0;
   TimePoint now_{};
+  TimePoint awaited_until_{};
   std::string broken_;  // the first invariant that a plan has broken
 };
 

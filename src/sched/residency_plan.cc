@@ -172,8 +172,9 @@ Refusal Residency::refusal_of(const Gpu& gpu, const Seat& seat, std::uint64_t fo
 }
 
 bool Residency::may_have_left(const Gpu& gpu, const Seat& seat) const {
-  const bool was_seen = gpu.foreign_seen_at > seat.wanted_at;
-  return !was_seen && now_ - seat.wanted_at < kForeignPatience && is_possible(gpu, seat, 0);
+  const TimePoint since = looked_for_since(seat);
+  const bool was_seen = gpu.foreign_seen_at > since;
+  return !was_seen && now_ - since < kForeignPatience && is_possible(gpu, seat, 0);
 }
 
 bool Residency::may_not_come(const Gpu& gpu, const Seat& seat) const {
@@ -379,7 +380,8 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
   if (seat.asks()) {
     const bool has_commitment = commitment >= seat.want_commitment;
     const bool has_all = has_commitment && room >= seat.want_room;
-    const bool is_hopeless = !is_possible(gpu, seat) && !may_have_left(gpu, seat) && !may_not_come(gpu, seat);
+    const bool is_hopeless =
+        now_ >= awaited_until_ && !is_possible(gpu, seat) && !may_have_left(gpu, seat) && !may_not_come(gpu, seat);
     const bool refused = !has_all && (is_hopeless || now_ >= refused_at(gpu, seat));
     if (refused) refusal = is_hopeless ? refusal_of(gpu, seat, gpu.foreign) : Refusal::kNothingMoves;
     // Without a lease it may never be its turn: it asks again when it holds one.
@@ -423,8 +425,9 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
 }
 
 // When its wish for room is refused, if nothing moves until then.
-TimePoint Residency::refused_at(const Gpu& gpu, const Seat& seat) {
-  return std::min(std::max(gpu.moved_at, seat.wanted_at) + kRoomPatience, seat.wanted_at + kLongestRoomWait);
+TimePoint Residency::refused_at(const Gpu& gpu, const Seat& seat) const {
+  const TimePoint since = looked_for_since(seat);
+  return std::min(std::max(gpu.moved_at, since) + kRoomPatience, since + kLongestRoomWait);
 }
 
 // A holder whose work cannot run: because something is still on its way out of the way, the driver refuses it, or it

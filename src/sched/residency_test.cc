@@ -317,46 +317,6 @@ TEST(Residency, WhoHoldsNoLeaseIsAnsweredAtOnce) {
   EXPECT_LT(desk.room(2), 60u);
 }
 
-TEST(Residency, WhereNothingMovesTheWaitEnds) {
-  Desk desk;
-  desk.open_two(50);
-  desk.turn({{2, kHolding}, {1, kIdle}});
-  EXPECT_FALSE(desk.want(2, 60));
-  desk.now += kRoomPatience / 2;
-  desk.has(1, 45, 5);  // slow, but it moves
-  desk.now += kRoomPatience - 1ms;
-  desk.plan();
-  EXPECT_FALSE(desk.answer(2));
-  ASSERT_TRUE(desk.planner.next_deadline(kGpu));
-  desk.now = *desk.planner.next_deadline(kGpu);
-  desk.plan();
-  const auto answer = desk.answer(2);
-  ASSERT_TRUE(answer);
-  EXPECT_TRUE(answer->refused());
-  EXPECT_EQ(answer->refusal, Refusal::kNothingMoves);
-}
-
-// The other one frees a little time and again, and never as much as is wanted.
-TEST(Residency, WhereWhatMovesDoesNotHelpTheWaitEnds) {
-  Desk desk;
-  desk.open_two(50);
-  desk.turn({{2, kHolding}, {1, kIdle}});
-  const TimePoint began = desk.now;
-  EXPECT_FALSE(desk.want(2, 60));
-  for (std::uint64_t freed = 1; desk.now + kRoomPatience - 1s < began + kLongestRoomWait; ++freed) {
-    desk.now += kRoomPatience - 1s;
-    desk.has(1, 50 - freed, freed);
-    EXPECT_FALSE(desk.answer(2));
-  }
-  ASSERT_TRUE(desk.planner.next_deadline(kGpu));
-  EXPECT_LE(*desk.planner.next_deadline(kGpu), began + kLongestRoomWait);
-  desk.now = began + kLongestRoomWait;
-  desk.plan();
-  const auto answer = desk.answer(2);
-  ASSERT_TRUE(answer);
-  EXPECT_TRUE(answer->refused());
-}
-
 TEST(Residency, CommitmentsFitOnTheGpuAndInHostMemory) {
   Desk desk(80, 40);
   desk.open_two();
