@@ -105,7 +105,7 @@ CUresult Pager::create_handle(std::uint64_t bytes, const cuda::CUmemAllocationPr
   range->handle->properties = properties;
   if (!state_.commit(*range)) {
     state_.mapper.unreserve(range->base, bytes);
-    return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    return kBeyondCommitment;
   }
   const bool whole = properties.requestedHandleTypes != cuda::CU_MEM_HANDLE_TYPE_NONE && bytes <= kLargestWhole;
   const std::uint64_t chosen = state_.options.chunk_bytes;

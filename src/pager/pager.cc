@@ -121,7 +121,7 @@ CUresult Pager::make_range(std::uint64_t bytes, Placement placement, std::unique
   if (auto again = take_reusable(bytes)) {
     if (!state_.commit(*again)) {
       discard(std::move(again));
-      return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+      return kBeyondCommitment;
     }
     *range = std::move(again);
     return cuda::CUDA_SUCCESS;
@@ -133,7 +133,7 @@ CUresult Pager::make_range(std::uint64_t bytes, Placement placement, std::unique
   made->bytes = bytes;
   if (!state_.commit(*made)) {
     state_.mapper.unreserve(made->base, bytes);
-    return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    return kBeyondCommitment;
   }
   const std::uint64_t chosen = state_.options.chunk_bytes;
   made->chunks = make_chunks(made->base, bytes, chosen != 0 ? chosen : chunk_bytes_for(bytes));

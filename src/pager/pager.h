@@ -35,6 +35,13 @@ namespace gpumux::pager {
 
 enum class Placement : std::uint8_t { kResident, kEvicted };
 
+// The result of an allocation that lacks commitment (bounds.h), and nothing else as far as is known. It never reaches a
+// program; no memory call of the driver's has it.
+inline constexpr cuda::CUresult kBeyondCommitment = cuda::CUDA_ERROR_SYSTEM_NOT_READY;
+constexpr bool lacks_memory(cuda::CUresult result) {
+  return result == cuda::CUDA_ERROR_OUT_OF_MEMORY || result == kBeyondCommitment;
+}
+
 // What is known of an address, for cuMemGetAddressRange and the pointer attributes. Never asks the driver.
 struct AddressInfo {
   cuda::CUdeviceptr base = 0;  // of the allocation

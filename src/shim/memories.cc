@@ -21,21 +21,6 @@ constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slo
 
 }  // namespace
 
-bool MemoryComes::wait() {
-  if (waited_ >= kInAll) return false;
-  const timespec pause{0, next_.count()};
-  ::nanosleep(&pause, nullptr);
-  waited_ += next_;
-  next_ = std::min(2 * next_, kLongest);
-  if (claims_) claim_.refused(memory_, waited_);
-  return true;
-}
-
-bool MemoryComes::refused() {
-  claims_ = false;
-  return claim_.release(memory_);
-}
-
 Memories::Memories(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
                    const MemorySettings& settings)
     : driver_(driver),
@@ -92,53 +77,65 @@ void Memories::born(SeatMemory& memory) {
 }
 
 bool Memories::take_turn(std::uint32_t slot) {
-  gate::ThreadRecord* const thread = gate::this_thread();
-  if (thread == nullptr) return false;
-  const gate::Passed passed = gate_.pass(*thread, slot);
-  if (passed == gate::Passed::kNested) return false;
-  // A permit of the stall rule is used up by it, though nothing was submitted.
-  Tenant* const tenant = tenant_if_any();
-  if (passed == gate::Passed::kStep && tenant != nullptr) tenant->drainer().stepped(slot);
-  gate_.leave(*thread, slot);
-  return passed == gate::Passed::kHolding;
+  for (;;) {
+    gate::ThreadRecord* const thread = gate::this_thread();
+    if (thread == nullptr) return false;
+    const gate::Passed passed = gate_.pass(*thread, slot);
+    if (passed == gate::Passed::kNested) return false;
+    // A permit of the stall rule is used up by it, though nothing was submitted; it is no lease.
+    Tenant* const tenant = tenant_if_any();
+    if (passed == gate::Passed::kStep && tenant != nullptr) tenant->drainer().stepped(slot);
+    gate_.leave(*thread, slot);
+    if (passed == gate::Passed::kHolding) return true;
+  }
 }
 
-// No lock is held, and the thread is not inside the gate. True: trying again is of use.
-bool Memories::make_room(SeatMemory& memory, std::uint64_t bytes, Kind kind, Commitment commitment) {
-  bool again = false;
+void Memories::sleep_for(base::Duration duration) {
+  const timespec pause{duration.count() / 1'000'000'000, duration.count() % 1'000'000'000};
+  ::nanosleep(&pause, nullptr);
+}
+
+Memories::Answer Memories::ask(SeatMemory& memory, const SeatMemory::Need& need) {
+  // One wish of a seat at a time.
+  const SeatMemory::Asking asking(memory);
   SeatMemory::Wish wish;
   {
     client::Agent::Announcement announcement(agent_);
     Seats::Locked seats(seats_);
-    wish = memory.wish(bytes, kind, commitment, &again);
+    wish = memory.wish(need);
     // If it is not known now, the announcement says it.
     if (wish.ticket != 0) ++seats[memory.slot].awaiting_room;
     if (wish.ticket != 0 && seats[memory.slot].announced) announcement.send(wish.message);
   }
-  if (wish.ticket == 0) {
-    if (again) memory.await_bounds();
-    return again;
+  switch (wish.otherwise) {
+    case SeatMemory::Wish::Otherwise::kAsk: break;
+    case SeatMemory::Wish::Otherwise::kEnough: return Answer::kGiven;
+    case SeatMemory::Wish::Otherwise::kUnbounded: return Answer::kNoBounds;
+    case SeatMemory::Wish::Otherwise::kNotKnown: memory.await_bounds(); return Answer::kGiven;
   }
-  const bool granted = memory.await(wish.ticket);
+  const bool given = memory.await(wish.ticket);
   Seats::Locked seats(seats_);
   --seats[memory.slot].awaiting_room;
-  return granted;
+  return given ? Answer::kGiven : Answer::kRefused;
 }
 
-bool Memories::take_commitment(SeatMemory& memory, std::uint64_t bytes, Kind kind) {
-  using Part = pager::Bounds::Part;
-  const Part part = kind == Kind::kManaged ? Part::kBeside : Part::kReserved;
-  bool refused = false;
-  for (int attempt = 0; bytes != 0 && !memory.pager.bounds().commit(bytes, part); ++attempt) {
-    // What pools keep for their next allocations counts as allocated, too; what the driver's have given back by
-    // themselves no longer.
+Memories::Answer Memories::ask_holding(SeatMemory& memory, const SeatMemory::Need& need) {
+  const std::uint64_t epoch = gate_.epoch(memory.slot);
+  const Answer answer = ask(memory, need);
+  const bool holds = gate_.is_granted(memory.slot) && gate_.epoch(memory.slot) == epoch;
+  return holds || gate_.is_ungated(memory.slot) ? answer : Answer::kNotHolding;
+}
+
+bool Memories::take_commitment(SeatMemory& memory, std::uint64_t bytes, pager::Bounds::Part part) {
+  while (bytes != 0 && !memory.pager.bounds().commit(bytes, part)) {
+    // What pools keep for their next allocations counts as allocated, too.
     if (memory.pools.release(bytes) != 0) continue;
-    if (attempt == 0) {
-      memory.count_pools();
-      continue;
-    }
-    if (is_inside(memory.slot) || refused || attempt >= kAttempts) return false;
-    refused = !make_room(memory, bytes, kind);
+    if (is_inside(memory.slot)) return false;
+    // What the driver's pools have given back by themselves counts no longer.
+    memory.count_pools();
+    const bool is_managed = part == pager::Bounds::Part::kBeside;
+    if (ask(memory, {.commitment = bytes, .is_managed = is_managed}) != Answer::kGiven)
+      return memory.pager.bounds().commit(bytes, part);
   }
   return true;
 }

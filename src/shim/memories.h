@@ -23,6 +23,7 @@
 #include "base/lock.h"
 #include "client/agent.h"
 #include "gate/gate.h"
+#include "shim/acquisition.h"
 #include "shim/address_table.h"
 #include "shim/host_lender.h"
 #include "shim/ipc_server.h"
@@ -32,38 +33,9 @@
 
 namespace gpumux::shim {
 
-// The daemon has given room, and the driver has no memory: it has not come back from where it was (a tenant that was
-// killed), or the daemon has not seen yet that somebody else has it. Either takes a second or two; a wait, then, and
-// not an error. Or nobody but the driver knows where it is (what it keeps for itself, for one): so after a moment more
-// and more of the room is claimed as hidden, until the rest no longer allows the call, and others have to make way for
-// it.
-class MemoryComes {
- public:
-  explicit MemoryComes(SeatMemory& memory) : memory_(memory) {}
-  ~MemoryComes() { claim_.release(memory_); }
-  MemoryComes(const MemoryComes&) = delete;
-  MemoryComes& operator=(const MemoryComes&) = delete;
-  // Sleeps for a moment, each time for longer. False: it has taken too long.
-  bool wait();
-  // The daemon has refused more room. False: nothing was claimed. Otherwise nothing is any longer, and the rest of the
-  // wait is all that can be done.
-  bool refused();
-
- private:
-  static constexpr base::Duration kFirst = std::chrono::milliseconds(1);
-  static constexpr base::Duration kLongest = std::chrono::milliseconds(50);
-  static constexpr base::Duration kInAll = std::chrono::seconds(5);
-  SeatMemory& memory_;
-  HiddenClaim claim_;
-  bool claims_ = true;
-  base::Duration next_ = kFirst;
-  base::Duration waited_{};
-};
-
 class Memories final : public HostLender::Port, public SeatFrames::Port, public Pools::Port {
  public:
-  using Kind = SeatMemory::Kind;
-  using Commitment = SeatMemory::Commitment;
+  using Answer = Acquisition::Answer;
 
   Memories(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
            const MemorySettings& settings);
@@ -84,66 +56,52 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
 
   // ---- the program's threads
 
-  // Allocates by `call(placement)`, which asks the pager: on the GPU if the thread holds its seat's lease, and asks the
-  // daemon for room where it lacks; born evicted otherwise.
+  // Allocates by `call(placement)`, which asks the pager (acquisition.h says how far this goes).
   template <class Call>
   cuda::CUresult allocate(SeatMemory& memory, std::uint64_t bytes, Call call) {
-    bool refused = false;
-    bool waited = false;
-    MemoryComes comes(memory);
-    for (int attempt = 0;; ++attempt) {
+    using Step = Acquisition::Step;
+    const std::uint64_t in_blocks = pager::round_up(std::min(bytes, UINT64_MAX / 2), pager::kBlockBytes);
+    Acquisition acquisition;
+    for (;;) {
       gate::ThreadRecord* const thread = gate::this_thread();
       if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
       const gate::Passed passed = gate_.try_pass(*thread, memory.slot);
-      const bool on_gpu = passed != gate::Passed::kNot;
-      const cuda::CUresult result = call(placement(passed, attempt));
+      // A thread that is inside already uses what it gets before it leaves.
+      const bool is_nested = passed == gate::Passed::kNested;
+      const pager::Placement placement =
+          is_nested ? pager::Placement::kResident : acquisition.placement(passed == gate::Passed::kHolding);
+      const cuda::CUresult result = call(placement);
       if (passed == gate::Passed::kHolding) gate_.leave(*thread, memory.slot);
       if (result == cuda::CUDA_SUCCESS) {
         born(memory);
         return result;
       }
-      // A thread that is inside the gate all the same must not wait there.
-      if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || passed == gate::Passed::kNested) return result;
+      if (!pager::lacks_memory(result)) return result;
+      // A thread that is inside the gate must not wait there.
+      if (is_nested) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
       // What pools keep for their next allocations is of use to this one.
-      const bool released = memory.pools.release(bytes) != 0;
-      if (attempt >= kAttempts || refused) {
-        if (waited || (!released && !await_frees(memory))) return result;
-        waited = true;
-        refused = false;
-        attempt = -1;
-        continue;
-      }
-      if (released) continue;
-      if (on_gpu && memory.is_bounded() && memory.pager.bounds().allow(pager::round_up(bytes, pager::kBlockBytes))) {
-        if (!comes.wait()) return result;
-        --attempt;
-        continue;
-      }
-      // After a no it is tried once more all the same: the lease may have been lost while this thread waited, and then
-      // no room on the GPU is needed.
-      // A no that came for that reason does not count.
-      const std::uint64_t epoch = gate_.epoch(memory.slot);
-      const bool granted = make_room(memory, bytes, on_gpu ? Kind::kOnGpu : Kind::kEvicted);
-      refused = !granted && !(on_gpu && (!gate_.is_granted(memory.slot) || gate_.epoch(memory.slot) != epoch)) &&
-                !comes.refused();
+      if (memory.pools.release(bytes) != 0) continue;
+      Step step = acquisition.tried(placement, result);
+      if (step == Step::kAskForRoom) step = acquisition.room(ask(memory, {.room = in_blocks, .commitment = in_blocks}));
+      if (step == Step::kAskForCommitment) step = Acquisition::commitment(ask(memory, {.commitment = in_blocks}));
+      if (step == Step::kAwaitFrees) step = Acquisition::frees(await_frees(memory));
+      if (step == Step::kGiveUp) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
     }
   }
-  // The same for what only the driver can make: tried, and again when there is more room.
+  // For what only the driver can make: tried, and again when there is more room. `commits`: it is not committed yet.
   template <class Call>
-  cuda::CUresult with_room(SeatMemory& memory, std::uint64_t bytes, Call call,
-                           Commitment commitment = Commitment::kWanted) {
+  cuda::CUresult with_room(SeatMemory& memory, std::uint64_t bytes, Call call, bool commits = true) {
     const cuda::CUresult result = call();
     if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) return result;
-    return again_with_room(memory, bytes, Need::kKnown, call, commitment);
+    return again_with_room(memory, bytes, call, commits);
   }
   // The same for memory of about `bytes` that is counted as the seat's: under a quota not made before so much of that
   // is left as it takes at `least`. `count(reserved)` counts it (SeatMemory::add_outside).
   template <class Call, class Count>
   cuda::CUresult within_quota(SeatMemory& memory, std::uint64_t bytes, std::uint64_t least, Call call, Count count) {
     const std::uint64_t reserved = memory.await_is_limited() ? least : 0;
-    if (!take_commitment(memory, reserved, Kind::kOutside)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-    const cuda::CUresult result =
-        with_room(memory, bytes, call, reserved != 0 ? Commitment::kReserved : Commitment::kWanted);
+    if (!take_commitment(memory, reserved, pager::Bounds::Part::kReserved)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    const cuda::CUresult result = with_room(memory, bytes, call, reserved == 0);
     if (result != cuda::CUDA_SUCCESS) {
       memory.pager.bounds().uncommit(reserved, pager::Bounds::Part::kReserved);
       return result;
@@ -152,38 +110,29 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
     mover_.note_change(memory);
     return result;
   }
-  // The call has failed for lack of memory. kGuessed: so much may not be enough, for only the driver knows.
-  enum class Need : std::uint8_t { kKnown, kGuessed };
+  // The call has failed for lack of memory (acquisition.h says how far this goes).
   template <class Call>
-  cuda::CUresult again_with_room(SeatMemory& memory, std::uint64_t bytes, Need need, Call call,
-                                 Commitment commitment = Commitment::kWanted) {
-    const std::uint64_t first = bytes;
-    cuda::CUresult result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
-    MemoryComes comes(memory);
-    for (int attempt = 0; attempt < kAttempts; ++attempt) {
-      if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY || is_inside(memory.slot)) return result;
-      if (attempt != 0 && !comes.wait()) return result;
-      // What is kept for reuse goes first: it is of no use to anybody.
-      bool refused = false;
-      if (memory.trim(bytes) == 0) {
-        // Others give up memory for whoever holds the lease.
-        if (!take_turn(memory.slot)) return result;
-        const std::uint64_t epoch = gate_.epoch(memory.slot);
-        const bool given = make_room(memory, bytes, Kind::kOnGpu, commitment);
-        refused = !given && gate_.is_granted(memory.slot) && gate_.epoch(memory.slot) == epoch;
-        if (refused && bytes > first) {
-          // What was given before may still be on its way, and enough.
-          refused = false;
-          need = Need::kKnown;
-          bytes = first;
-        } else if (given && need == Need::kGuessed) {
-          bytes *= 2;
-        }
+  cuda::CUresult again_with_room(SeatMemory& memory, std::uint64_t bytes, Call call, bool commits = true) {
+    DriverAcquisition acquisition(bytes);
+    for (;;) {
+      if (is_inside(memory.slot)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+      // What is kept for reuse goes first: it is of no use to any work.
+      const bool trimmed = memory.trim(bytes) != 0;
+      if (const auto room = acquisition.room(); room && !trimmed) {
+        // Others give up memory to a lease holder only, and only a holder is told of room on the GPU.
+        if (!take_turn(memory.slot)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+        const Answer answer = ask_holding(memory, {.room = *room, .commitment = commits ? bytes : 0});
+        if (answer == Answer::kNotHolding) continue;
+        if (answer == Answer::kNoBounds) return call();
+        acquisition.answered(answer);
       }
-      result = call();
-      if (refused) return result;
+      const cuda::CUresult result = call();
+      if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) return result;
+      if (trimmed) continue;
+      const auto pause = acquisition.tried();
+      if (!pause) return result;
+      sleep_for(*pause);
     }
-    return result;
   }
   // The same for managed memory, of which the driver gives as much as the host has: bounds are all that it can lack.
   // `call(address)` asks the driver.
@@ -191,7 +140,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   cuda::CUresult allocate_managed(SeatMemory& memory, cuda::CUcontext context, std::uint64_t bytes,
                                   cuda::CUdeviceptr* address, Call call) {
     const std::uint64_t pages = ManagedMemory::counted(std::min(bytes, UINT64_MAX / 4));
-    if (!take_commitment(memory, pages, Kind::kManaged)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    if (!take_commitment(memory, pages, pager::Bounds::Part::kBeside)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
     const cuda::CUresult result = call(address);
     if (result != cuda::CUDA_SUCCESS) {
       memory.pager.bounds().uncommit(pages, pager::Bounds::Part::kBeside);
@@ -325,24 +274,19 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   bool await_frees(SeatMemory& memory);
   cuda::CUresult enable_peer_locked(std::uint32_t own, std::uint32_t peer);
   cuda::CUresult disable_peer_locked(std::uint32_t own, std::uint32_t peer);
-  // Waits for the seat's lease, at the gate as a submission does. False: it cannot be had.
+  // Waits for the seat's lease, at the gate as a submission does. False: this thread may not wait for it.
   bool take_turn(std::uint32_t slot);
-  // Other threads may take what one has asked for; but not for ever.
-  static constexpr int kAttempts = 16;
 
   template <class Message>
   bool send(std::uint32_t slot, const Message& message, int fd = -1);
-  static pager::Placement placement(gate::Passed passed, int attempt) {
-    // It uses what it gets before it leaves the gate.
-    if (passed == gate::Passed::kNested) return pager::Placement::kResident;
-    // The last attempt leaves it to the mover to get the room that others have taken each time.
-    if (passed == gate::Passed::kNot || attempt == kAttempts) return pager::Placement::kEvicted;
-    return pager::Placement::kResident;
-  }
+  static void sleep_for(base::Duration duration);
   void born(SeatMemory& memory);
-  bool make_room(SeatMemory& memory, std::uint64_t bytes, Kind kind, Commitment commitment = Commitment::kWanted);
+  // Asks the daemon for more, and waits for its answer. No lock is held, and the thread is not inside the gate.
+  Answer ask(SeatMemory& memory, const SeatMemory::Need& need);
+  // The same for a thread that needs the answer to a lease holder. kNotHolding: it lost its lease.
+  Answer ask_holding(SeatMemory& memory, const SeatMemory::Need& need);
   // Waits until so much more may be allocated, and takes it. False: it may not.
-  bool take_commitment(SeatMemory& memory, std::uint64_t bytes, Kind kind);
+  bool take_commitment(SeatMemory& memory, std::uint64_t bytes, pager::Bounds::Part part);
   bool is_inside(std::uint32_t slot) const;
   void settle_locked(std::uint64_t mask);
 

@@ -10,6 +10,7 @@ namespace gpumux::shim {
 namespace {
 
 using cuda::CUresult;
+using pager::lacks_memory;
 using pager::round_up;
 
 // An event costs 1.3 us to ask about. Where memory is not short, no more than these are asked in one call.
@@ -352,7 +353,7 @@ CUresult Pools::grow(cuda::CUmemoryPool handle, const StreamName& stream, std::u
   }
   cuda::CUdeviceptr base = 0;
   CUresult result = port_.take_segment(slot_, stream.context, size, placement, &base);
-  if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && size != least) {
+  if (lacks_memory(result) && size != least) {
     {
       const base::Locked locked(mutex_);
       pool->reserved -= size - least;
@@ -417,12 +418,12 @@ CUresult Pools::allocate(cuda::CUmemoryPool pool, const StreamName& stream, std:
   if (take_again(pool, stream, bytes, Fit::kClose, kFewQuestions, address)) return cuda::CUDA_SUCCESS;
   if (has_surplus()) release_surplus();
   CUresult result = grow(pool, stream, bytes, placement, address);
-  if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY && result != kBeyondLimit) return result;
+  if (!lacks_memory(result) && result != kBeyondLimit) return result;
   if (take_again(pool, stream, bytes, Fit::kAny, kAllQuestions, address)) return cuda::CUDA_SUCCESS;
   // What is free beside it makes room for it: in this pool, where it is the pool that is full.
   if (result == kBeyondLimit ? trim(pool, 0) != 0 : release(segment_bytes(bytes)) != 0) {
     result = grow(pool, stream, bytes, placement, address);
-    if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY && result != kBeyondLimit) return result;
+    if (!lacks_memory(result) && result != kBeyondLimit) return result;
   }
   const CUresult depending = depend(pool, stream, bytes, address);
   return depending == cuda::CUDA_ERROR_OUT_OF_MEMORY ? result : depending;

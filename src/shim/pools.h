@@ -106,7 +106,8 @@ class Pools {
 
   // Out of what is free, without asking the driver anything. False: there is nothing that fits.
   bool reuse(cuda::CUmemoryPool pool, const StreamName& stream, std::uint64_t bytes, cuda::CUdeviceptr* address);
-  // By any means but waiting. CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, kBeyondLimit.
+  // By any means but waiting. CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY, pager::kBeyondCommitment,
+  // kBeyondLimit.
   cuda::CUresult allocate(cuda::CUmemoryPool pool, const StreamName& stream, std::uint64_t bytes,
                           pager::Placement placement, cuda::CUdeviceptr* address);
 

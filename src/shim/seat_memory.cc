@@ -15,9 +15,6 @@ using Part = pager::Bounds::Part;
 // A daemon says how much room there is right behind SeatOpened. This long after that without a word, it is one that
 // leaves memory to the driver.
 constexpr base::Duration kFirstRoom = 3s;
-// A thread that waits for room goes on waiting while there is a daemon, which answers sooner or later: others may have
-// to drain and be evicted first. Without one it waits this long for it to come back.
-constexpr base::Duration kWithoutDaemon = 30s;
 constexpr base::Duration kLook = 100ms;
 
 // Tickets and sequences grow, and may come round.
@@ -154,42 +151,54 @@ bool SeatMemory::await_is_limited() {
   return is_limited_.load(std::memory_order_relaxed);
 }
 
-bool SeatMemory::enough_locked(const wire::RoomWanted& wish) const {
-  return (wish.room == 0 || room_.room >= wish.room) && (wish.commitment == 0 || room_.commitment >= wish.commitment);
+SeatMemory::Asking::Asking(SeatMemory& memory) : memory_(memory) {
+  const base::Locked locked(memory_.mutex_);
+  while (memory_.is_asking_) memory_.mutex_.wait();
+  memory_.is_asking_ = true;
 }
 
-SeatMemory::Wish SeatMemory::wish(std::uint64_t bytes, Kind kind, Commitment commitment, bool* again) {
+SeatMemory::Asking::~Asking() {
+  const base::Locked locked(memory_.mutex_);
+  memory_.is_asking_ = false;
+  memory_.mutex_.wake_all();
+}
+
+SeatMemory::Wish SeatMemory::wish(const Need& need) {
+  using Otherwise = Wish::Otherwise;
   const base::Locked locked(mutex_);
-  *again = rule_.load(std::memory_order_relaxed) == Rule::kAsking;
-  if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return {};
-  const std::uint64_t granularity = kind == Kind::kOutside ? 1 : pager::kBlockBytes;
-  const std::uint64_t wanted = pager::round_up(std::min(bytes, UINT64_MAX / 4), granularity);
+  switch (rule_.load(std::memory_order_relaxed)) {
+    case Rule::kAsking: return {.otherwise = Otherwise::kNotKnown};
+    case Rule::kUnbounded: return {.otherwise = Otherwise::kUnbounded};
+    case Rule::kBounded: break;
+  }
+  // A sum with it must not come round.
+  const auto sane = [](std::uint64_t bytes) { return std::min(bytes, UINT64_MAX / 4); };
   const std::uint64_t outside = outside_total_.load(std::memory_order_relaxed);
-  Wish made;
-  do {
-    made.ticket = ++last_ticket_;
-  } while (made.ticket == 0);
   const std::uint64_t beside = pager.bounds().committed(Part::kBeside);
   // What others of its threads keep back is not theirs yet, and not this one's to have.
   const std::uint64_t kept_back = pager.bounds().committed(Part::kReserved);
   const std::uint64_t all = pager.bounds().committed() + beside + outside + kept_back;
+  Wish made;
   made.message = {.slot = slot,
-                  .ticket = made.ticket,
-                  .room = kind == Kind::kOnGpu ? pager.bounds().used() + outside + hidden_ + wanted : 0,
-                  .commitment = all + (commitment == Commitment::kReserved ? 0 : wanted),
-                  .managed = beside + (kind == Kind::kManaged ? wanted : 0)};
+                  .ticket = 0,
+                  .room = need.room == 0 ? 0 : pager.bounds().used() + outside + hidden_ + sane(need.room),
+                  .commitment = all + sane(need.commitment),
+                  .managed = beside + (need.is_managed ? sane(need.commitment) : 0)};
+  const bool is_enough = room_.room >= made.message.room && room_.commitment >= made.message.commitment;
+  if (is_enough) return {.otherwise = Otherwise::kEnough};
+  do {
+    made.ticket = ++last_ticket_;
+  } while (made.ticket == 0);
+  made.message.ticket = made.ticket;
   newest_wish_ = made.message;
   return made;
 }
 
 bool SeatMemory::await(std::uint32_t ticket) {
   const base::Locked locked(mutex_);
-  base::TimePoint heard = os::SystemClock().now();
+  // The daemon answers sooner or later. While there is none the thread waits for the next one, as it would at the gate.
   while (is_newer(ticket, answered_)) {
     if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return true;  // no bounds any more: try
-    const base::TimePoint now = os::SystemClock().now();
-    if (opened_) heard = now;
-    if (now - heard > kWithoutDaemon) return false;
     mutex_.wait_for(kLook);
   }
   return refused_ != ticket;

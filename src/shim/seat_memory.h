@@ -89,19 +89,35 @@ class SeatMemory {
   std::uint64_t await_total();
   // Whether there is a quota. Waits as await_bounds does.
   bool await_is_limited();
-  // So much more than before it began would the program have on the GPU and allocated.
-  struct Wish {
-    std::uint32_t ticket = 0;
-    wire::RoomWanted message;
+  // What a thread needs beyond what the seat has now, in bytes.
+  struct Need {
+    std::uint64_t room = 0;        // on the GPU
+    std::uint64_t commitment = 0;  // allocated, on the GPU or not
+    bool is_managed = false;       // the commitment is for managed memory, which never takes room
   };
-  // Notes that a thread wants `bytes` more; what is to be sent, unless bounds are not what it lacks (ticket 0, then
-  // `again` says whether trying once more is of use). With the agent's lock held, so that tickets are sent in order.
-  // kOutside: the driver makes it, and finds room for it by itself.
-  enum class Kind : std::uint8_t { kOnGpu, kEvicted, kManaged, kOutside };
-  // kReserved: they are committed as Bounds::Part::kReserved already.
-  enum class Commitment : std::uint8_t { kWanted, kReserved };
-  Wish wish(std::uint64_t bytes, Kind kind, Commitment commitment, bool* again);
-  // Waits for the answer. False: there is none to be had, or it is no.
+  // A thread that asks the daemon. One thread of a seat asks at a time: so an answer is about what that thread needs,
+  // and not about what another one needs as well.
+  class Asking {
+   public:
+    explicit Asking(SeatMemory& memory);
+    ~Asking();
+    Asking(const Asking&) = delete;
+    Asking& operator=(const Asking&) = delete;
+
+   private:
+    SeatMemory& memory_;
+  };
+  struct Wish {
+    // Why there is nothing to ask, and no ticket: the bounds allow it already; there are none; they are not known yet.
+    enum class Otherwise : std::uint8_t { kAsk, kEnough, kUnbounded, kNotKnown };
+    Otherwise otherwise = Otherwise::kAsk;
+    std::uint32_t ticket = 0;
+    wire::RoomWanted message{};
+  };
+  // What is to be sent to the daemon for the thread that asks. With the agent's lock held, so that tickets are sent in
+  // order.
+  Wish wish(const Need& need);
+  // Waits for the answer. False: the daemon has refused.
   bool await(std::uint32_t ticket);
   // Waits until the first bounds are known, or that there are none: as long as the tenant looks for a daemon at most.
   void await_bounds() { await_bounds(base::Duration::max()); }
@@ -166,7 +182,6 @@ class SeatMemory {
   void await_bounds(base::Duration at_most);
   void apply_locked();
   void remove_locked(std::map<std::uint64_t, Outside>::iterator outside);
-  bool enough_locked(const wire::RoomWanted& wish) const;
 
   const cuda::Driver& driver_;
   const MemorySettings& settings_;
@@ -179,7 +194,8 @@ class SeatMemory {
   std::atomic<std::uint64_t> outside_total_{0};
   std::uint64_t hidden_ = 0;  // under mutex_; beside that
 
-  mutable base::Mutex mutex_;  // those who wait for rule, room or answers wait at it
+  mutable base::Mutex mutex_;  // those who wait for rule, room, answers or their turn to ask wait at it
+  bool is_asking_ = false;
   wire::Room room_;
   bool opened_ = false;
   base::Duration asked_for_{};  // since then, less the time that nobody looked

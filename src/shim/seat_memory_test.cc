@@ -109,20 +109,51 @@ TEST(SeatMemoryTest, WhatIsKeptBackForTheDriverCountsOnce) {
   EXPECT_TRUE(memory.pager.bounds().commit(20 * kMebibyte, pager::Bounds::Part::kReserved));
   EXPECT_FALSE(memory.pager.bounds().commit(20 * kMebibyte));
   EXPECT_FALSE(memory.pager.bounds().commit(20 * kMebibyte, pager::Bounds::Part::kReserved));
-  using Kind = SeatMemory::Kind;
-  using Commitment = SeatMemory::Commitment;
-  bool again = false;
-  // The driver has no room for it; what is asked for is the same memory. Another thread's is more.
-  EXPECT_EQ(memory.wish(20 * kMebibyte, Kind::kOnGpu, Commitment::kReserved, &again).message.commitment,
-            20 * kMebibyte);
-  EXPECT_EQ(memory.wish(4 * kMebibyte, Kind::kEvicted, Commitment::kWanted, &again).message.commitment, 24 * kMebibyte);
+  // The driver has no room for it; the commitment asked for is the same memory. Another thread's is more.
+  EXPECT_EQ(memory.wish({.room = 70 * kMebibyte}).message.commitment, 20 * kMebibyte);
+  EXPECT_EQ(memory.wish({.commitment = 14 * kMebibyte}).message.commitment, 34 * kMebibyte);
+  EXPECT_EQ(memory.wish({.commitment = 12 * kMebibyte}).otherwise, SeatMemory::Wish::Otherwise::kEnough);
   EXPECT_EQ(memory.allocated_bytes(), 0u);
   memory.add_outside(wire::Unpageable::kOther, 1, 20 * kMebibyte, nullptr, 20 * kMebibyte);
   EXPECT_EQ(memory.allocated_bytes(), 20 * kMebibyte);
   EXPECT_FALSE(memory.pager.bounds().commit(13 * kMebibyte));
   EXPECT_TRUE(memory.pager.bounds().commit(12 * kMebibyte));
   // A few bytes are a few bytes where the driver packs them.
-  EXPECT_EQ(memory.wish(100, Kind::kOutside, Commitment::kWanted, &again).message.commitment, 32 * kMebibyte + 100);
+  EXPECT_EQ(memory.wish({.commitment = 100}).message.commitment, 32 * kMebibyte + 100);
+}
+
+// The daemon may refuse 600 MiB to one thread and give 2 MiB to another one of the same process.
+TEST(SeatMemoryTest, ARefusalIsForTheThreadThatAsked) {
+  const cuda::Driver driver;
+  Seat seat(driver);
+  SeatMemory& memory = seat.memory;
+  wire::Room room{.slot = 3, .sequence = 1, .room = 64 * kMebibyte, .commitment = 64 * kMebibyte};
+  memory.set_room(room);
+  std::uint32_t first = 0;
+  bool given = true;
+  std::thread large([&] {
+    const SeatMemory::Asking asking(memory);
+    first = memory.wish({.commitment = 600 * kMebibyte}).ticket;
+    given = memory.await(first);
+  });
+  while (memory.open_wish().ticket == 0) std::this_thread::yield();
+  bool given_to_small = false;
+  std::thread small([&] {
+    const SeatMemory::Asking asking(memory);
+    given_to_small = memory.await(memory.wish({.commitment = 66 * kMebibyte}).ticket);
+  });
+  // The small wish is not open while the large one is: the only one to be refused is the large one's.
+  const std::uint32_t ticket = memory.open_wish().ticket;
+  memory.set_room(
+      {.slot = 3, .sequence = 2, .room = room.room, .commitment = room.commitment, .ticket = ticket, .refused = 1});
+  large.join();
+  EXPECT_EQ(ticket, first);
+  EXPECT_FALSE(given);
+  while (memory.open_wish().ticket == 0) std::this_thread::yield();
+  memory.set_room(
+      {.slot = 3, .sequence = 3, .room = room.room, .commitment = 66 * kMebibyte, .ticket = memory.open_wish().ticket});
+  small.join();
+  EXPECT_TRUE(given_to_small);
 }
 
 }  // namespace

@@ -194,8 +194,7 @@ cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, cuda::CUres
     slot = mine->seat_of(context);
   }
   if (!slot) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  return mine->memories().again_with_room(mine->memories().of(*slot), kFirstGuess, Memories::Need::kGuessed,
-                                          [&] { return call(argument); });
+  return mine->memories().again_with_room(mine->memories().of(*slot), kFirstGuess, [&] { return call(argument); });
 }
 
 SeveralPassages::SeveralPassages(Tenant* tenant) : tenant_(tenant) {
