@@ -181,14 +181,21 @@ std::vector<RunMemory> RunSuspension::memory_of(const RunKey& key) const {
   return gpus;
 }
 
+RunMemory RunSuspension::memory_of(const Rooms& rooms, base::SeatId seat) {
+  const auto memory = rooms.view(seat);
+  if (!memory || !memory->speaks) return {};
+  const sched::MemoryReport& report = memory->report;
+  return {
+      .on_gpu = report.resident + report.unpageable, .unpageable = report.unpageable, .allocated = report.allocated};
+}
+
 void RunSuspension::add_memory(const Rooms& rooms, const Session& session, std::vector<RunMemory>& gpus) {
   session.for_each_slot([&](std::uint32_t, const Slot& slot) {
-    const auto memory = rooms.view(base::SeatId{session.id, slot.gpu});
-    if (!memory || !memory->speaks) return;
+    const RunMemory seat = memory_of(rooms, {session.id, slot.gpu});
     RunMemory& gpu = gpus.at(slot.gpu.value);
-    gpu.on_gpu += memory->report.resident + memory->report.unpageable;
-    gpu.unpageable += memory->report.unpageable;
-    gpu.allocated += memory->report.allocated;
+    gpu.on_gpu += seat.on_gpu;
+    gpu.unpageable += seat.unpageable;
+    gpu.allocated += seat.allocated;
   });
 }
 

@@ -91,6 +91,9 @@ class RunSuspension {
 
   // By GPU index.
   std::vector<RunMemory> memory_of(const RunKey& key) const;
+  // As the seat reported it; nothing from a seat that does not report memory.
+  static RunMemory memory_of(const Rooms& rooms, base::SeatId seat);
+  // REQUIRES: `gpus` has an entry for each GPU.
   static void add_memory(const Rooms& rooms, const Session& session, std::vector<RunMemory>& gpus);
 
   // Everything has come to rest: who is to hear of what has changed does. Also called when nothing happens, about once

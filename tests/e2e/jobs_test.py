@@ -113,6 +113,25 @@ class Jobs(GpumuxTest):
             self.assertEqual(file.read(), "here it is\n")
         self.assertEqual(self.ask("logs", "1")[0], "here it is")
 
+    def test_memory_of_other_programs_is_seen_beside_a_jobs_programs(self):
+        worker = [paths.PROGRAMS / "worker", "--steps", 10_000_000, "--step-us", 300]
+        running = self.submit(*worker, mem="100M", gpu_ids=0)
+        wait_until(lambda: any(seat["memory"] and seat["memory"]["allocated_bytes"] for seat in self.daemon.api.seats()),
+                   20, "the job's program says what memory it has")
+        other = self.start("large", preload=False, blocks=3, block_kib=100 << 10, rounds=10_000_000)
+
+        def seen():
+            return self.daemon.api.ask("GET", "/v1/queue")["gpus"][0]["foreign_bytes"]
+
+        wait_until(lambda: seen() >= 300 * MIB, 20, lambda: f"the queue knows of 300 MiB, not {seen()} bytes")
+        waiting = self.submit("true", mem="800M", gpu_ids=0)
+        self.gpumux("cancel", str(running)).expect_success()
+        self.wait_done(running)
+        # Nothing but the other program is in its way now.
+        self.assertEqual(self.job(waiting)["state"], "queued", self.job(waiting))
+        other.end()
+        self.wait_done(waiting, "ok")
+
     def test_bytes_that_are_no_text_arrive(self):
         arguments = [paths.COMMAND, "submit", "--quiet", "--output", self.directory + "/%j.log", "--", "sh", "-c",
                      'printf %s "$0$ODD" | od -An -tx1', b"\xff\xfe"]

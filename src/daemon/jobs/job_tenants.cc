@@ -64,8 +64,6 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
   for (const auto& entry : translator_.sessions()) {
     const Session* const session = entry.second;
     if (!runs.contains({session->peer.uid, session->run})) continue;
-    std::vector<RunMemory> own;
-    RunSuspension::add_memory(rooms_, *session, own);
     session->for_each_slot([&](std::uint32_t, const Slot& slot) {
       const std::size_t i = slot.gpu.value;
       const Gpu& gpu = leases_.gpus()[i];
@@ -73,7 +71,7 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
       for (const GpuProcess& process : gpu.use.processes) {
         if (process.pid == session->peer.pid) all = process.memory;
       }
-      const std::uint64_t known = i < own.size() ? own[i].on_gpu : 0;
+      const std::uint64_t known = RunSuspension::memory_of(rooms_, {session->id, slot.gpu}).on_gpu;
       contexts[i] += all > known ? all - known : gpu.info.memory_total / kContextPart;
     });
   }
