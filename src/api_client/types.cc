@@ -70,6 +70,10 @@ Result<HostMemory> parse_host_memory(const json& object) {
   reader.read("budget_bytes", memory.budget);
   reader.read("lent_bytes", memory.lent);
   reader.read("ready_bytes", memory.ready);
+  reader.read("kind", memory.kind);
+  reader.read("why_no_tmpfs", memory.why_no_tmpfs);
+  reader.read("made_bytes", memory.made);
+  reader.read_ns("made_ns", memory.making);
   return reader.finish(std::move(memory));
 }
 

@@ -87,6 +87,10 @@ struct HostMemory {
   std::uint64_t budget = 0;
   std::uint64_t lent = 0;
   std::uint64_t ready = 0;
+  std::string kind{};          // tmpfs, huge_page_pool, memfd; empty: not known
+  std::string why_no_tmpfs{};  // empty: there is one
+  std::uint64_t made = 0;      // bytes so far
+  base::Duration making{};     // of all threads together
 };
 
 struct Seat {

@@ -259,6 +259,9 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
   rooms_.set_host_budget(host_memory_.budget(), host_memory_.chunk_bytes());
   host_memory_.set_counts_earlier(is_fixed_host_memory(options_.config.host_memory));
   translator_.set_host_memory(&host_memory_);
+  if (const std::string& why = host_memory_.files().why_not(); !why.empty())
+    log_info("host memory is of memfds: the kernel refuses a tmpfs of the daemon's own", {{"why", why}});
+  host_memory_.measure();
   last_tenant_ = clock_.now();
   hold_grants();
   open_jobs();
@@ -500,13 +503,12 @@ void Daemon::Impl::look_soon() {
   });
 }
 
-// Making host memory is bound by the machine's memory, which a few cores keep busy; in 4 KiB pages by the kernel
-// (2, 5.6 and 7.3 GB/s on 1, 4 and 8 threads, Linux 6.18); and on a virtual machine by its host, where it is touched
-// for the first time (3.3, 4.8 and 6.0 GiB/s on 4, 8 and 16 threads of 16 cores, 16 on memory that was there;
-// experiment 006).
+// Making host memory is bound by the machine's memory, which a few cores keep busy (experiment 006 and bench/gpu: 8
+// threads make most, of each kind of host memory); and programs need cores, too.
 std::size_t Daemon::Impl::host_threads() {
+  constexpr unsigned kMostThreads = 8;
   const unsigned cores = std::thread::hardware_concurrency();
-  return std::clamp(cores / 2, 1u, 16u);
+  return std::clamp(cores / 2, 1u, kMostThreads);
 }
 
 void Daemon::Impl::arm_core_timer() {

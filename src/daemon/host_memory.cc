@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/host_memory.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <cerrno>
 #include <ctime>
 #include <fstream>
 #include <optional>
@@ -18,10 +13,6 @@
 #include "daemon/files.h"
 #include "daemon/log.h"
 #include "wire/messages.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23
-#endif
 
 namespace gpumux::daemon {
 namespace {
@@ -34,10 +25,12 @@ constexpr std::uint64_t kMaxChunk = std::uint64_t{256} << 20;
 constexpr std::uint64_t kChunksInBudget = 16;
 // Ready beyond what is known to be needed, so that a switch that evicts a little more finds it.
 constexpr std::size_t kWindowChunks = 4;
-// Being made at once: more than the pool has threads while somebody waits, and otherwise few, so that programs keep
-// their cores.
+// Being made at once: more than the pool has threads while somebody waits, and otherwise as many as it has at most, so
+// that who begins to wait is behind few.
 constexpr std::size_t kMaxMaking = 32;
-constexpr std::size_t kMaxMakingAhead = 4;
+constexpr std::size_t kMaxMakingAhead = 8;
+// Enough to tell kinds of memory from each other (2 ms in huge pages, 8 ms in small ones), and to cost nothing.
+constexpr std::uint64_t kMeasureBytes = std::uint64_t{16} << 20;
 // What tenants have of an earlier daemon's never leaves less than this part of the budget to be lent: whoever is next
 // may have its memory there, and get none of it back before the one that is there has somewhere to go.
 constexpr std::uint64_t kLeastOfBudget = 4;
@@ -92,33 +85,6 @@ std::uint64_t cgroup_available() {
   return least;
 }
 
-// Runs on the pool. All of it zero, all of it there.
-base::Result<os::FileDescriptor> make_chunk(std::uint64_t bytes) {
-  constexpr unsigned kHugeTwoMebibytes = 21u << 26;  // MFD_HUGE_2MB
-  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  os::FileDescriptor fd(
-      ::memfd_create("gpumux-host", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | kHugeTwoMebibytes));
-  // A pool of huge pages is there if somebody has configured it; what it lacks shows when it is allocated.
-  if (fd && ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0) {
-    ::fcntl(fd.get(), F_ADD_SEALS, kSeals);
-    return fd;
-  }
-  fd = os::FileDescriptor(::memfd_create("gpumux-host", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd) return base::fail_errno(errno, "cannot make host memory");
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) return base::fail_errno(errno, "cannot make host memory");
-  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (memory == MAP_FAILED) return base::fail_errno(errno, "cannot map host memory");
-  // Huge pages where the kernel gives them to shared memory on advice; a tenth of the speed where it does not.
-  ::madvise(memory, bytes, MADV_HUGEPAGE);
-  int failed = ::madvise(memory, bytes, MADV_POPULATE_WRITE) == 0 ? 0 : errno;
-  ::munmap(memory, bytes);
-  // Before Linux 5.14.
-  if (failed == EINVAL) failed = ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
-  if (failed != 0) return base::fail_errno(failed, "cannot populate host memory");
-  ::fcntl(fd.get(), F_ADD_SEALS, kSeals);
-  return fd;
-}
-
 std::optional<std::uint64_t> percent_of(std::string_view text) {
   if (text.size() < 2 || text.back() != '%') return std::nullopt;
   const auto percent = base::parse_integer(text.substr(0, text.size() - 1), 0, 90);
@@ -152,8 +118,14 @@ struct HostMemory::Alive {
   HostMemory* self = nullptr;
 };
 
-HostMemory::HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& pool, std::uint64_t budget)
-    : loop_(loop), pool_(pool), budget_(budget), chunk_bytes_(chunk_for(budget)), alive_(std::make_shared<Alive>()) {
+HostMemory::HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& pool, std::uint64_t budget,
+                       HostFiles files)
+    : loop_(loop),
+      pool_(pool),
+      budget_(budget),
+      chunk_bytes_(chunk_for(budget)),
+      files_(std::make_shared<HostFiles>(std::move(files))),
+      alive_(std::make_shared<Alive>()) {
   alive_->self = this;
   // Ids start where the time puts them, so that one which an earlier daemon has given means nothing to this one.
   timespec t{};
@@ -162,6 +134,22 @@ HostMemory::HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& 
 }
 
 HostMemory::~HostMemory() { alive_->self = nullptr; }
+
+void HostMemory::measure() {
+  boost::asio::post(pool_, [alive = alive_, &loop = loop_, files = files_] {
+    auto made = std::make_shared<base::Result<HostFile>>(files->make(kMeasureBytes));
+    if (*made) (*made)->fd.reset();
+    boost::asio::post(loop, [alive, made] {
+      if (alive->self != nullptr && *made) alive->self->count(**made, kMeasureBytes);
+    });
+  });
+}
+
+void HostMemory::count(const HostFile& file, std::uint64_t bytes) {
+  made_.kind = file.kind;
+  made_.bytes += bytes;
+  made_.took += file.took;
+}
 
 void HostMemory::set_demand(std::uint64_t evicted, std::uint64_t copies) {
   if (demand_ == evicted && copies_ == copies) return;
@@ -395,12 +383,12 @@ void HostMemory::remake(os::FileDescriptor old) {
   ++making_;
   // Shared, because handlers must be copyable.
   auto closing = std::make_shared<os::FileDescriptor>(std::move(old));
-  boost::asio::post(pool_, [alive = alive_, &loop = loop_, closing, bytes = chunk_bytes_] {
-    auto made = std::make_shared<std::optional<base::Result<os::FileDescriptor>>>();
+  boost::asio::post(pool_, [alive = alive_, &loop = loop_, files = files_, closing, bytes = chunk_bytes_] {
+    auto made = std::make_shared<std::optional<base::Result<HostFile>>>();
     if (*closing) {
       closing->reset();
     } else {
-      made->emplace(make_chunk(bytes));
+      made->emplace(files->make(bytes));
     }
     boost::asio::post(loop, [alive, made] {
       if (alive->self != nullptr) alive->self->remade(std::move(*made));
@@ -408,12 +396,13 @@ void HostMemory::remake(os::FileDescriptor old) {
   });
 }
 
-void HostMemory::remade(std::optional<base::Result<os::FileDescriptor>> made) {
+void HostMemory::remade(std::optional<base::Result<HostFile>> made) {
   --making_;
   if (!made) {
     failing_ = false;
   } else if (*made) {
-    ready_.push_back(std::move(**made));
+    count(**made, chunk_bytes_);
+    ready_.push_back(std::move((*made)->fd));
   } else if (!failing_) {
     failing_ = true;
     log_warning("the machine has no memory left for evicted data", {{"why", made->error().message()},

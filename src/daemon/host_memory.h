@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory for evicted data: memfds of huge pages, populated ahead of need, lent to one tenant at a time.
+// Host memory for evicted data: files of huge pages (host_files.h), populated ahead of need, lent to one tenant at a
+// time.
 //
 // It belongs to the daemon, and so is charged to the daemon's cgroup and not to a pod's: whoever touches a page of a
-// memfd first pays for it, and that is one of our threads.
+// file first pays for it, and that is one of our threads.
 //
-// Zeroed between tenants. Whoever has had a memfd may still have it mapped, so one that comes back cannot be made safe
+// Zeroed between tenants. Whoever has had a file may still have it mapped, so one that comes back cannot be made safe
 // for somebody else by clearing it: it is closed, and a new one made. Between processes that are open to each other
 // anyway (trust_domain.h) it is handed on as it is: where host memory is short, every switch hands on as much as it
 // moves, and making it anew takes several times as long as the switch (2 GB/s a thread in 4 KiB pages). What a tenant
@@ -52,6 +53,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "daemon/host_files.h"
 #include "os/file_descriptor.h"
 
 namespace gpumux::daemon {
@@ -81,6 +83,13 @@ struct HostLoan {
   std::uint64_t bytes = 0;  // zero: not now
 };
 
+// What has been made so far.
+struct HostMade {
+  std::optional<HostFileKind> kind;  // of the newest
+  std::uint64_t bytes = 0;
+  base::Duration took{};  // of all threads together
+};
+
 class HostMemory {
  public:
   // The descriptor is ours; negative: the seat has kept this chunk. Must not call back.
@@ -90,7 +99,8 @@ class HostMemory {
   // Whether everybody is to give back what it could do without. Must not call back.
   using OnShort = std::function<void(bool is_short)>;
 
-  HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& pool, std::uint64_t budget);
+  HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& pool, std::uint64_t budget,
+             HostFiles files = HostFiles::open());
   ~HostMemory();
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
@@ -101,6 +111,8 @@ class HostMemory {
   using OnAwaited = std::function<void()>;
   void on_awaited(OnAwaited callback) { on_awaited_ = std::move(callback); }
 
+  // Makes a little and gives it back, so that it is known how that is done here, and how fast.
+  void measure();
   // About so many bytes of evicted data there may be in all, and of copies of data that has come back.
   void set_demand(std::uint64_t evicted, std::uint64_t copies = 0);
   // `domain`: the tenant's trust_domain.
@@ -142,6 +154,8 @@ class HostMemory {
   // So often something has been lent, and of that, to a seat that had kept it.
   std::uint64_t loans() const { return loans_; }
   std::uint64_t loans_kept() const { return loans_kept_; }
+  const HostFiles& files() const { return *files_; }
+  const HostMade& made() const { return made_; }
 
  private:
   struct Request {
@@ -194,7 +208,8 @@ class HostMemory {
   void tell_all(std::size_t most);
   // In the pool: closes `old`, or makes a new one if there is none.
   void remake(os::FileDescriptor old);
-  void remade(std::optional<base::Result<os::FileDescriptor>> made);
+  void remade(std::optional<base::Result<HostFile>> made);
+  void count(const HostFile& file, std::uint64_t bytes);
   std::size_t most_making() const;
   void set_short(bool is_short);
 
@@ -202,6 +217,8 @@ class HostMemory {
   boost::asio::thread_pool& pool_;
   const std::uint64_t budget_;
   const std::uint64_t chunk_bytes_;
+  const std::shared_ptr<const HostFiles> files_;  // the pool's jobs have it, too
+  HostMade made_;
   OnLent on_lent_;
   OnForget on_forget_;
   OnShort on_short_;

@@ -168,6 +168,8 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
     snapshot.host_leaving = host->leaving();
     snapshot.host_loans = host->loans();
     snapshot.host_loans_kept = host->loans_kept();
+    snapshot.host_made = host->made();
+    snapshot.host_why_not = host->files().why_not();
   }
   for (sched::GpuView& view : leases.view()) {
     GpuStatus& gpu = snapshot.gpus.at(view.gpu.value);
@@ -282,7 +284,11 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
                         {"ready_bytes", snapshot.host_ready},
                         {"leaving_bytes", snapshot.host_leaving},
                         {"loans", snapshot.host_loans},
-                        {"loans_kept", snapshot.host_loans_kept}}}});
+                        {"loans_kept", snapshot.host_loans_kept},
+                        {"kind", snapshot.host_made.kind ? name_of(*snapshot.host_made.kind) : ""},
+                        {"why_no_tmpfs", snapshot.host_why_not},
+                        {"made_bytes", snapshot.host_made.bytes},
+                        {"made_ns", snapshot.host_made.took.count()}}}});
 }
 
 std::string render_settings(const std::vector<std::pair<std::uint32_t, Gpu>>& gpus) {

@@ -46,6 +46,8 @@ struct StatusSnapshot {
   std::uint64_t host_leaving = 0;  // to go back to the machine, and still mapped by tenants
   std::uint64_t host_loans = 0;
   std::uint64_t host_loans_kept = 0;  // of these, of what the seat had kept mapped
+  HostMade host_made{};
+  std::string host_why_not{};  // why it is not of a tmpfs of the daemon's own
 };
 
 // Loop's thread.

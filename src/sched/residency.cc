@@ -233,6 +233,7 @@ HostDemand Residency::host_demand(GpuIndex index) const {
   if (gpu == nullptr) return {};
   std::uint64_t sum = 0;
   std::uint64_t suspended = 0;
+  std::size_t with_memory = 0;
   // Managed memory lies in its program's own host memory.
   for (const auto& [id, seat] : gpu->seats) {
     if (seat.suspended) {
@@ -242,10 +243,13 @@ HostDemand Residency::host_demand(GpuIndex index) const {
     }
     const std::uint64_t allocated = seat.report.allocated - std::min(seat.report.allocated, seat.report.managed);
     sum += std::max(seat.all(), allocated);
+    with_memory += allocated != 0 ? 1u : 0u;
   }
   const std::uint64_t most = eventual(*gpu);
+  const std::uint64_t ahead = most / kPreparedPart;
   const std::uint64_t in_turns = sum > most ? sum - most : 0;
-  return {.evicted = suspended + in_turns, .copies = std::min(in_turns, most)};
+  const std::uint64_t soon = with_memory > 1 && sum > most - ahead ? std::min(sum - (most - ahead), ahead) : 0;
+  return {.evicted = suspended + std::max(in_turns, soon), .copies = std::min(in_turns, most)};
 }
 
 std::uint64_t Residency::on_gpu(GpuIndex index) const {

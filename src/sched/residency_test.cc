@@ -521,6 +521,24 @@ TEST(Residency, ManagedMemoryMayBeMoreThanTheGpuButNotMoreThanAllThereIs) {
   EXPECT_TRUE(too_much->refused());
 }
 
+// Programs fill a GPU faster than host memory is made.
+TEST(Residency, HostMemoryIsPreparedBeforeAGpuThatIsSharedIsFull) {
+  Desk desk;
+  desk.open_two(40);
+  desk.has(2, 30);
+  EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 0u) << "an eighth of it is free";
+  desk.has(2, 36);
+  EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 6 * kGiB) << "it may be full in a moment";
+  EXPECT_EQ(desk.planner.host_demand(kGpu).copies, 0u);
+  desk.has(2, 40, 5);
+  EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 10 * kGiB) << "what is out, and as much as it may grow by";
+  desk.has(2, 40, 20);
+  EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 20 * kGiB) << "it knows by now what it needs";
+  desk.has(2, 0);
+  desk.has(1, 80);
+  EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 0u) << "one program alone evicts nothing";
+}
+
 // Its pages are on nobody's account, so they are nothing that others have to wait for; but while it runs it is given
 // the GPU, and whoever is next hears of it.
 TEST(Residency, ManagedMemoryIsGivenTheGpuForItsTurnAndMakesWay) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory for one seat's evicted data: the daemon's, lent chunk by chunk (memfds), handed to the pager in pieces.
+// Host memory for one seat's evicted data: the daemon's, lent chunk by chunk (files), handed to the pager in pieces.
 //
 // The pager asks and takes what is at hand; it never waits. So what it will need is asked for ahead (want), and what
 // the daemon cannot give at once is asked for again after a while. What the pager has given back stays here until the

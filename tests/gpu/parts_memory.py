@@ -11,6 +11,10 @@ from support import FAIL, INFO, SKIP, Daemon, Failed, Group, review, run
 SHARE = 0.6
 # Of a program that preallocates more than it uses: what moves each time, of what it uses.
 MOVED_LIMIT = 1.1
+# Three programs from a cold start: of the GPU, each; what they get done together, of one alone; and the least that each
+# gets done, of a third of that.
+COLD_SHARE, COLD_SECONDS = 0.4, 45
+COLD_LIMIT, COLD_EACH_LIMIT = 0.93, 0.8
 # What contexts and the reserve take.
 SPARED_BYTES = 4 << 30
 
@@ -168,6 +172,46 @@ def three_programs(session):
                 f"{each_s[0]:.1f} s, after {each_s[1]:.1f} s)")
 
 
+def cold_start(session):
+    """Three programs that begin to fill their memory at once, with a daemon that has just been started: no host memory
+    is ready, and none registered. What they get done in the seconds from then on."""
+    seconds = COLD_SECONDS
+    argv = session.workload("from_go") + ["--share", f"{min(COLD_SHARE, share_of_three(session)):.2f}"]
+    # Alone a third of the time says as much: it does the same all the time once it has filled its memory.
+    alone = run(session, "native.from-go", argv + ["--seconds", str(seconds / 3)], seconds=START_S).result()
+    if alone is None:
+        raise Failed("the native program failed")
+    each_s = (seconds / 3 - alone["filled_s"]) / alone["steps"]
+    whole = (seconds - alone["filled_s"]) / each_s
+    title = f"three of {COLD_SHARE:.0%} from a cold start, {seconds} s"
+    with Daemon(session, "cold", mode="auto") as daemon, Group(session, "cold", daemon) as group:
+        for i in range(3):
+            group.add(f"from-go{i}", argv + ["--seconds", str(seconds)])
+        group.wait_ready()
+        begin = group.go()
+        group.wait(seconds + 90)
+        host = daemon.status()["host_memory"]
+        events = daemon.trace()
+        results = [member.result() for member in group.members]
+        for member, result in zip(group.members, results):
+            if result is None:
+                raise Failed(f"{member.name}: {member.why()}")
+    waits = restored_after(events, begin)
+    session.add(INFO, f"{title}: host memory", f"{host['kind']}, {host['made_bytes'] / 2**30:.1f} GiB made at "
+                f"{host['made_bytes'] / max(host['made_ns'], 1):.1f} GB/s a thread {host['why_no_tmpfs']}")
+    session.add(INFO, f"{title}: filled after", ", ".join(f"{result['filled_s']:.1f}" for result in results) +
+                f" s; alone {alone['filled_s']:.1f} s")
+    if waits:
+        session.add(INFO, f"{title}: from grant to complete", f"{len(waits)} switches, median "
+                    f"{statistics.median(waits):.2f} s, most {max(waits):.2f} s")
+    done = sum(result["steps"] for result in results)
+    session.check(done >= COLD_LIMIT * whole, f"{title}: together {COLD_LIMIT:.0%} of one alone",
+                  f"{100 * done / whole:.1f} % ({done} steps, alone {whole:.0f})")
+    parts = [3 * result["steps"] / whole for result in results]
+    session.check(min(parts) >= COLD_EACH_LIMIT, f"{title}: each {COLD_EACH_LIMIT:.0%} of a third of that",
+                  ", ".join(f"{100 * part:.1f} %" for part in parts))
+
+
 def handed_over(session):
     """Two programs that change hands, with what one evicts freed and made anew, and handed over, in turn."""
     if "large-handed" not in session.natives:
@@ -292,7 +336,7 @@ def kinds(session):
 
 
 PARTS = {"three": three_programs, "jax": jax_preallocated, "allocators": allocators, "kinds": kinds,
-         "killed": killed, "handed": handed_over, "five": five_trainings}
+         "killed": killed, "handed": handed_over, "five": five_trainings, "cold": cold_start}
 
 
 def run_memory(session):

@@ -118,18 +118,38 @@ void check_gpus(const Facts& facts, Findings& findings) {
 }
 
 void check_host_memory(const Facts& facts, Findings& findings) {
+  if (!facts.snapshot || facts.snapshot->host_memory.kind.empty()) return;  // only the daemon can tell
+  const api_client::HostMemory& host = facts.snapshot->host_memory;
+  std::string rate;
+  if (host.making.count() > 0) {
+    char text[64];
+    std::snprintf(text, sizeof text, ", made at %.1f GB/s by each thread",
+                  static_cast<double>(host.made) / static_cast<double>(host.making.count()));
+    rate = text;
+  }
+  if (host.kind == "tmpfs") {
+    findings.push_back({"host memory", Level::kOk, "huge pages of the daemon's own tmpfs" + rate, "", ""});
+    return;
+  }
+  if (host.kind == "huge_page_pool") {
+    findings.push_back({"host memory", Level::kOk, "huge pages of the system's pool" + rate, "", ""});
+    return;
+  }
   const std::string& setting = facts.shared_huge_pages;
   const bool off =
       setting.find("[never]") != std::string::npos || setting.find("[deny]") != std::string::npos || setting.empty();
-  if (!off || facts.huge_page_pool != 0) {
-    findings.push_back({"host memory", Level::kOk, "evicted data gets huge pages", "", ""});
+  if (!off) {
+    findings.push_back({"host memory", Level::kOk, "memfds, which get huge pages on this system" + rate, "", ""});
     return;
   }
-  findings.push_back({"host memory", Level::kWarning, "shared memory has no huge pages on this machine",
-                      "programs that do not fit on a GPU together switch slowly: memory to evict into is made at a "
-                      "tenth of the bus's speed",
-                      "echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled (until the next boot; "
-                      "for good: transparent_hugepage_shmem=advise among the kernel's arguments)"});
+  findings.push_back(
+      {"host memory", Level::kWarning, "memfds of small pages" + rate,
+       "programs that do not fit on a GPU together switch slowly at first: memory to evict into is made at a tenth of "
+       "the bus's speed. The kernel refuses the daemon a tmpfs of its own" +
+           (host.why_no_tmpfs.empty() ? "" : " (" + host.why_no_tmpfs + ")"),
+       "run the daemon as a system service (systemctl enable --now gpumuxd), or give shared memory huge pages: echo "
+       "advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled (until the next boot; for good: "
+       "transparent_hugepage_shmem=advise among the kernel's arguments)"});
 }
 
 void check_library(const Facts& facts, Findings& findings) {

@@ -144,7 +144,6 @@ void collect_mps(Facts& facts) {
 
 void collect_huge_pages(Facts& facts) {
   std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/shmem_enabled"), facts.shared_huge_pages);
-  std::ifstream("/proc/sys/vm/nr_hugepages") >> facts.huge_page_pool;
 }
 
 }  // namespace

@@ -77,10 +77,8 @@ struct Facts {
   std::optional<api_client::Snapshot> snapshot;
   DirFacts user_dir;
 
-  // Where evicted data lies: how the kernel gives shared memory huge pages ("always within_size [advise] never ..."),
-  // and how many it keeps apart for those who ask. Empty: not known.
+  // How the kernel gives shared memory huge pages: "always within_size [advise] never ...". Empty: not known.
   std::string shared_huge_pages;
-  std::uint64_t huge_page_pool = 0;
 
   std::vector<ProcessFact> mps_daemons;
   std::string mps_pipe;  // MPS's control pipe, where it exists; empty: it does not

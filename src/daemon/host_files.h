@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The files that host memory consists of: all of it zero, all of it there. Where they come from decides how fast they
+// are made and registered, for that is work per page:
+//
+//   kHugePagePool  the system's pool of huge pages, where an administrator has set one apart
+//   kTmpfs         a file system of the daemon's own, mounted with huge=always and attached nowhere
+//   kMemfd         where the kernel refuses such a mount: pages as shared memory gets them on this system
+//
+// Making the mount needs rights over a mount namespace. Where this process has none, a child takes user and mount
+// namespaces of its own, makes the mount and passes its descriptor; the daemon itself stays where it is, for it tells
+// its peers by their namespaces.
+//
+// A file of a tmpfs cannot be sealed: docs/decisions/0017-host-memory-is-a-tmpfs-of-our-own.md says why that is safe.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::daemon {
+
+enum class HostFileKind : std::uint8_t { kHugePagePool, kTmpfs, kMemfd };
+
+// "tmpfs": in the API and in logs.
+std::string_view name_of(HostFileKind kind);
+
+struct HostFile {
+  os::FileDescriptor fd;
+  HostFileKind kind = HostFileKind::kMemfd;
+  base::Duration took{};  // on the thread that made it
+};
+
+class HostFiles {
+ public:
+  // Without a tmpfs.
+  HostFiles() = default;
+  // Tries for a tmpfs: in this process, else by a child. Takes milliseconds.
+  static HostFiles open();
+  // By a child at once.
+  static HostFiles open_by_child();
+
+  // On any thread. `bytes`: a multiple of the huge page's size.
+  base::Result<HostFile> make(std::uint64_t bytes) const;
+
+  bool has_tmpfs() const { return static_cast<bool>(mount_); }
+  // Why there is no tmpfs. Empty: there is one, or it was not tried for.
+  const std::string& why_not() const { return why_not_; }
+
+ private:
+  explicit HostFiles(base::Result<os::FileDescriptor> mount);
+
+  os::FileDescriptor mount_;  // the tmpfs lives as long as this or a file of it is open
+  std::string why_not_;
+};
+
+}  // namespace gpumux::daemon
