@@ -34,6 +34,16 @@ std::uint64_t own_image() {
   return image;
 }
 
+// The lock of a process's slot: one byte of a file.
+struct flock byte_of(std::uint32_t slot, short type) {
+  struct flock range {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = slot;
+  range.l_len = 1;
+  return range;
+}
+
 std::string read_file(const std::string& path) {
   std::string text;
   os::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -173,11 +183,7 @@ base::GpuUuid Machine::uuid(std::uint32_t gpu) const {
 }
 
 bool Machine::lock_byte(std::uint32_t slot, bool lock) {
-  struct flock range {};
-  range.l_type = lock ? F_WRLCK : F_UNLCK;
-  range.l_whence = SEEK_SET;
-  range.l_start = slot;
-  range.l_len = 1;
+  struct flock range = byte_of(slot, lock ? F_WRLCK : F_UNLCK);
   return ::fcntl(liveness_fd_, F_SETLK, &range) == 0;
 }
 
@@ -186,12 +192,16 @@ bool Machine::alive(std::uint32_t slot) {
   if (slot == slot_) return true;
   // Another copy of this code in this process (libcuda beside libnvidia-ml) does not see its own process's lock.
   if (other.image.load() == image_ && other.pid.load() == ::getpid()) return true;
-  struct flock range {};
-  range.l_type = F_WRLCK;
-  range.l_whence = SEEK_SET;
-  range.l_start = slot;
-  range.l_len = 1;
+  struct flock range = byte_of(slot, F_WRLCK);
   return ::fcntl(liveness_fd_, F_GETLK, &range) != 0 || range.l_type != F_UNLCK;
+}
+
+// A process writes down the number that it has in its own pid namespace. The kernel says which number the holder of a
+// lock has in ours.
+std::int64_t Machine::process_of(std::uint32_t slot) {
+  struct flock range = byte_of(slot, F_WRLCK);
+  const bool is_held = ::fcntl(liveness_fd_, F_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+  return is_held && range.l_pid > 0 ? range.l_pid : state_->slots[slot].pid.load();
 }
 
 bool Machine::counts(std::uint32_t slot) {
@@ -423,7 +433,7 @@ std::vector<ProcessView> Machine::processes(std::uint32_t gpu) {
   for (std::uint32_t slot = 0; slot < slots_used(); ++slot) {
     const Slot& there = state_->slots[slot];
     if (there.gpu[gpu].contexts.load() == 0 || !alive(slot)) continue;
-    ProcessView view{there.pid.load(), there.gpu[gpu].used.load()};
+    ProcessView view{process_of(slot), there.gpu[gpu].used.load()};
     for (std::uint32_t i = 0; i < state_->blocks_used.load(); ++i) {
       const SharedBlock& block = state_->blocks[i];
       const bool refers = (block.references[slot / 64].load() >> (slot % 64) & 1) != 0;

@@ -92,6 +92,7 @@ class Machine {
   base::Status create_state(const std::string& directory, const std::string& path);
   bool take(std::uint32_t slot);
   bool lock_byte(std::uint32_t slot, bool lock);
+  std::int64_t process_of(std::uint32_t slot);
   // Used by living processes (and their shares of exported memory); `pending` of others is added to *pending if given.
   std::uint64_t used(std::uint32_t gpu, std::uint64_t* pending);
   bool block_counts(const SharedBlock& block);

@@ -6,8 +6,12 @@
 
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <cstdio>
 #include <ctime>
+#include <string_view>
+
+#include "base/units.h"
 
 namespace gpumux::shim {
 namespace {
@@ -26,15 +30,33 @@ void write_all(int fd, const std::string& line) {
   errno = saved_errno;
 }
 
+// The descriptor that a name stands for; -1: it names a file. In a container it may be a pipe or a socket, which cannot
+// be opened by its name.
+int descriptor_named(const std::string& destination) {
+  if (destination == "stderr" || destination == "/dev/stderr") return STDERR_FILENO;
+  if (destination == "stdout" || destination == "/dev/stdout") return STDOUT_FILENO;
+  for (const std::string_view folder : {"/proc/self/fd/", "/dev/fd/"}) {
+    if (!destination.starts_with(folder)) continue;
+    const auto number = base::parse_integer(std::string_view(destination).substr(folder.size()), 0, INT_MAX);
+    if (number) return static_cast<int>(*number);
+  }
+  return -1;
+}
+
+// Standard output and error are used as the program has them, also if it redirects them later. The number of any other
+// descriptor may soon stand for a file of the program's, so the library keeps a copy.
+int open_log(const std::string& destination) {
+  const int named = descriptor_named(destination);
+  if (named == STDOUT_FILENO || named == STDERR_FILENO) return named;
+  if (named >= 0) return ::fcntl(named, F_DUPFD_CLOEXEC, 0);
+  return ::open(destination.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+}
+
 }  // namespace
 
 void set_log(const std::string& destination) {
   if (destination.empty()) return;
-  if (destination == "stderr") {
-    g_log.store(STDERR_FILENO, std::memory_order_release);
-    return;
-  }
-  const int fd = ::open(destination.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
+  const int fd = open_log(destination);
   if (fd < 0) {
     tell_user("cannot open the log " + destination + " named by GPUMUX_LOG; messages go to the daemon only");
     return;

@@ -9,7 +9,8 @@
 
 namespace gpumux::shim {
 
-// Where messages go besides the daemon: "stderr", a file to append to, or nothing.
+// Where messages go besides the daemon: a file to append to, or a descriptor that the program has ("stderr", "stdout",
+// /dev/stderr, /dev/stdout, /dev/fd/N, /proc/self/fd/N). Empty: nowhere.
 void set_log(const std::string& destination);
 
 // To the destination only, with time and pid.
