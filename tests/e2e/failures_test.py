@@ -175,6 +175,7 @@ class NoGpu(GpumuxTest):
     gpus = 0
 
     def test_a_daemon_says_so(self):
+        self.expect_error("NVML")
         process = Process([paths.DAEMON, "--private", "--runtime-dir", self.runtime_dir],
                           {"PATH": os.environ["PATH"], **self.machine.environment()})
         self.programs.append(process)
@@ -204,6 +205,7 @@ class NoDriver(GpumuxTest):
                 self.assertEqual(program.errors, [])
 
     def test_a_daemon_says_so(self):
+        self.expect_error("NVML")
         environment = {"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": "/nowhere"}
         process = Process([paths.DAEMON, "--private", "--runtime-dir", self.runtime_dir], environment)
         self.programs.append(process)
@@ -215,6 +217,7 @@ class SecondDaemon(GpumuxTest):
     gpus = 2
 
     def test_a_second_daemon_on_the_same_gpus_is_refused_and_told_the_owner(self):
+        self.expect_error("no GPU is left to serve")
         first = self.start_daemon()
         other = os.path.join(self.directory, "other")
         os.mkdir(other, 0o700)
@@ -227,6 +230,7 @@ class SecondDaemon(GpumuxTest):
         self.start("worker", steps=10).expect_success()
 
     def test_a_second_daemon_in_the_same_directory_is_refused(self):
+        self.expect_error("another gpumuxd already serves")
         first = self.start_daemon()
         process = Process([paths.DAEMON, "--private", "--runtime-dir", self.runtime_dir],
                           {"PATH": os.environ["PATH"], **self.machine.environment()}, name="second daemon")

@@ -116,8 +116,11 @@ class Jobs(GpumuxTest):
     def test_memory_of_other_programs_is_seen_beside_a_jobs_programs(self):
         worker = [paths.PROGRAMS / "worker", "--steps", 10_000_000, "--step-us", 300]
         running = self.submit(*worker, mem="100M", gpu_ids=0)
-        wait_until(lambda: any(seat["memory"] and seat["memory"]["allocated_bytes"] for seat in self.daemon.api.seats()),
-                   20, "the job's program says what memory it has")
+
+        def has_reported():
+            return any(seat["memory"] and seat["memory"]["allocated_bytes"] for seat in self.daemon.api.seats())
+
+        wait_until(has_reported, 20, "the job's program says what memory it has")
         other = self.start("large", preload=False, blocks=3, block_kib=100 << 10, rounds=10_000_000)
 
         def seen():
@@ -436,6 +439,7 @@ class Jobs(GpumuxTest):
 
     @unittest.skipUnless(os.geteuid() == 0, "needs root: a file system of its own")
     def test_a_full_disk_loses_nothing(self):
+        self.expect_error("jobs could not be stored")
         disk = os.path.join(self.directory, "disk")
         os.mkdir(disk)
         if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "none", disk], check=False).returncode:
@@ -482,6 +486,7 @@ class Jobs(GpumuxTest):
         self.wait_done(first, "ok")
 
     def test_a_daemon_without_a_queue_says_why_and_goes_on(self):
+        self.expect_error("there is no job queue")
         other = self.start_daemon("other", runtime_dir=self.runtime_dir + "2", machine=type(self.machine)(1),
                                   state_dir=self.daemon.state_dir)
         with self.assertRaises(ApiError) as refused:

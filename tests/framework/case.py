@@ -2,6 +2,8 @@
 """The base of every scenario: a machine, a daemon, programs; gone when the test is over, shown when it fails."""
 
 import os
+import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -9,7 +11,7 @@ import time
 import unittest
 
 from . import paths
-from .daemon import Daemon
+from .daemon import Daemon, errors_in
 from .machine import Machine
 from .process import Process
 
@@ -29,6 +31,7 @@ class GpumuxTest(unittest.TestCase):
         os.mkdir(self.runtime_dir, 0o700)
         self.programs = []
         self.daemons = []
+        self.expected_errors = []
         self.addCleanup(self._clean)
 
     def _callTestMethod(self, method):
@@ -44,10 +47,26 @@ class GpumuxTest(unittest.TestCase):
             process.end()
         for daemon in self.daemons:
             daemon.end()
-        if self.failed:
+        defects = self._defects_of_daemons()
+        if self.failed or defects:
             self._show()
         self.machine.remove()
         shutil.rmtree(self.directory, ignore_errors=True)
+        self.assertEqual(defects, [], "a daemon failed, or logged errors that this test does not expect")
+
+    def expect_error(self, pattern):
+        """A daemon of this test may log errors in which the regular expression is found. Any other fails the test."""
+        self.expected_errors.append(re.compile(pattern))
+
+    def _defects_of_daemons(self):
+        said = [line for daemon in self.daemons for process in daemon.processes for line in process.errors]
+        # Daemons that a program of the test has started, on its terminal or in the background.
+        said += [line for program in self.programs for line in program.errors]
+        for log in pathlib.Path(self.directory).rglob("gpumuxd.log"):
+            said += log.read_text(errors="replace").splitlines()
+        defects = [end for daemon in self.daemons for end in daemon.unexpected_ends()]
+        return defects + [line for line in errors_in(said)
+                          if not any(pattern.search(line) for pattern in self.expected_errors)]
 
     def _show(self):
         print(f"---- {self.id()}: what the processes said", file=sys.stderr)

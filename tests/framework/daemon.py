@@ -3,6 +3,7 @@
 
 import contextlib
 import os
+import re
 import select
 import signal
 import time
@@ -11,6 +12,15 @@ from . import paths
 from .api import Api, ApiError
 from .process import Process
 from .trace import Trace
+
+# A line of level error, before and after the daemon has started its log.
+ERROR = re.compile(r"(gpumuxd: error: |\d{4}-\d\d-\d\dT[\d:.]+ error )")
+CRASHES = {-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL, -signal.SIGSEGV}
+
+
+def errors_in(lines):
+    """What a daemon reports as an error in its log."""
+    return [line for line in lines if ERROR.match(line)]
 
 
 class Daemon:
@@ -85,6 +95,11 @@ class Daemon:
             self.cancel_jobs()
         for process in self.processes:
             process.end()
+
+    def unexpected_ends(self):
+        """Ends by which only a defect ends a daemon."""
+        return [f"{self.name} [{process.pid}] was ended by signal {-process.code}"
+                for process in self.processes if process.code in CRASHES]
 
     def log(self):
         return "\n".join(f"  [{process.pid}] {line}" for process in self.processes
