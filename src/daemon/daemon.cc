@@ -34,6 +34,7 @@
 #include "daemon/known_tenants.h"
 #include "daemon/leases.h"
 #include "daemon/log.h"
+#include "daemon/loop_timer.h"
 #include "daemon/rooms.h"
 #include "daemon/service_manager.h"
 #include "daemon/settings.h"
@@ -103,9 +104,9 @@ class Daemon::Impl {
         host_memory_(io_, host_pool_, host_budget(options_.config.host_memory)),
         core_timer_(io_),
         rooms_timer_(io_),
-        returning_timer_(io_),
-        housekeeping_(io_),
-        known_tenants_timer_(io_),
+        returning_timer_(io_, LoopTimer::never(), [this](base::TimePoint) { look_again(); }),
+        housekeeping_(io_, LoopTimer::every(kHousekeeping), [this](base::TimePoint) { keep_house(); }),
+        known_tenants_timer_(io_, LoopTimer::never(), [this](base::TimePoint) { write_known_tenants(); }),
         watchdog_(io_),
         signals_(io_) {}
 
@@ -153,8 +154,10 @@ class Daemon::Impl {
   void tenant_changed(const Session& session);
   void tenant_gone();
   void write_known_tenants_soon();
+  void write_known_tenants();
   KnownTenants known_tenants() const;
   void keep_house();
+  void look_again();
   void wait_watchdog();
   void refresh_use();
   void wait_signal();
@@ -190,12 +193,10 @@ class Daemon::Impl {
   asio::steady_timer core_timer_;
   asio::steady_timer rooms_timer_;
   std::optional<base::TimePoint> rooms_deadline_;
-  asio::steady_timer returning_timer_;  // memory of tenants that are gone
-  bool returning_armed_ = false;
+  LoopTimer returning_timer_;  // memory of tenants that are gone
   std::optional<base::TimePoint> core_deadline_;
-  asio::steady_timer housekeeping_;
-  asio::steady_timer known_tenants_timer_;
-  bool known_tenants_armed_ = false;
+  LoopTimer housekeeping_;
+  LoopTimer known_tenants_timer_;
   asio::steady_timer watchdog_;
   asio::signal_set signals_;
 
@@ -427,7 +428,7 @@ ExitCode Daemon::Impl::run() {
   }
   arm_core_timer();
   refresh_use();
-  keep_house();
+  housekeeping_.update();
   wait_watchdog();
   service_.ready();
   log_info("ready",
@@ -490,17 +491,15 @@ void Daemon::Impl::arm_rooms_timer() {
 
 // The driver needs some tens of milliseconds for a killed tenant's memory; others wait for it.
 void Daemon::Impl::look_soon() {
-  if (returning_armed_) return;
-  returning_armed_ = true;
+  if (returning_timer_.is_armed()) return;
   const bool awaits_return = rooms_.awaits_return();
   if (awaits_return) refresh_use();
-  returning_timer_.expires_after(awaits_return ? kReturnedMemoryLook : kNextLook);
-  returning_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
-    returning_armed_ = false;
-    if (!rooms_.awaits_return() && rooms_.looks_again()) refresh_use();
-    if (rooms_.awaits_return()) look_soon();
-  });
+  returning_timer_.arm_in(awaits_return ? kReturnedMemoryLook : kNextLook);
+}
+
+void Daemon::Impl::look_again() {
+  if (!rooms_.awaits_return() && rooms_.looks_again()) refresh_use();
+  if (rooms_.awaits_return()) look_soon();
 }
 
 // Making host memory is bound by the machine's memory, which a few cores keep busy (experiment 006 and bench/gpu: 8
@@ -565,40 +564,30 @@ KnownTenants Daemon::Impl::known_tenants() const {
   return known;
 }
 
-void Daemon::Impl::write_known_tenants_soon() {
-  if (known_tenants_armed_) return;
-  known_tenants_armed_ = true;
-  known_tenants_timer_.expires_after(kKnownTenantsDelay);
-  known_tenants_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
-    known_tenants_armed_ = false;
-    asio::post(worker_,
-               [text = format_known_tenants(known_tenants()), path = options_.runtime_dir + "/" + kKnownTenantsFile] {
-                 if (const auto written = replace_file(path, text, 0600); !written) {
-                   log_warning("a restarted daemon will not know its tenants", {{"why", written.error().message()}});
-                 }
-               });
-  });
+void Daemon::Impl::write_known_tenants_soon() { known_tenants_timer_.arm_in(kKnownTenantsDelay); }
+
+void Daemon::Impl::write_known_tenants() {
+  asio::post(worker_,
+             [text = format_known_tenants(known_tenants()), path = options_.runtime_dir + "/" + kKnownTenantsFile] {
+               if (const auto written = replace_file(path, text, 0600); !written) {
+                 log_warning("a restarted daemon will not know its tenants", {{"why", written.error().message()}});
+               }
+             });
 }
 
 void Daemon::Impl::keep_house() {
-  housekeeping_.expires_after(kHousekeeping);
-  housekeeping_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
-    tenants_.housekeeping();
-    host_memory_.look();
-    translator_.look_at_copies();
-    settled();
-    retry_locks();
-    refresh_use();
-    job_tenants_.look_for_foreign_use(jobs_);
-    if (returning_.waiting() && clock_.now() > grants_held_until_) {
-      log_warning("some tenants of the earlier daemon did not come back in time", {{"missing", returning_.size()}});
-      returning_ = Returning();
-    }
-    if (is_unused()) return finish(kExitStopped);
-    keep_house();
-  });
+  tenants_.housekeeping();
+  host_memory_.look();
+  translator_.look_at_copies();
+  settled();
+  retry_locks();
+  refresh_use();
+  job_tenants_.look_for_foreign_use(jobs_);
+  if (returning_.waiting() && clock_.now() > grants_held_until_) {
+    log_warning("some tenants of the earlier daemon did not come back in time", {{"missing", returning_.size()}});
+    returning_ = Returning();
+  }
+  if (is_unused()) finish(kExitStopped);
 }
 
 // On the loop on purpose: a loop that hangs is what the watchdog is there for.

@@ -93,7 +93,11 @@ store::Query query_of_array(JobId array) {
 }
 
 JobQueue::JobQueue(asio::io_context& io, const base::Clock& clock)
-    : io_(io), clock_(clock), core_timer_(io), retry_timer_(io), housekeeping_(io) {}
+    : io_(io),
+      clock_(clock),
+      core_timer_(io),
+      retry_timer_(io),
+      housekeeping_(io, LoopTimer::every(kHousekeeping), [this](base::TimePoint) { keep_house(); }) {}
 
 JobQueue::~JobQueue() {
   *alive_ = false;
@@ -674,13 +678,8 @@ std::string JobQueue::note(JobId job) const {
 // ---- now and then ------------------------------------------------------------------------------------------
 
 void JobQueue::keep_house() {
-  housekeeping_.expires_after(kHousekeeping);
-  housekeeping_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
-    save_usage();
-    prune();
-    keep_house();
-  });
+  save_usage();
+  prune();
 }
 
 void JobQueue::save_usage() {

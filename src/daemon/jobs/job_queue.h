@@ -27,6 +27,7 @@
 #include "daemon/jobs/job_runs.h"
 #include "daemon/jobs/queue_config.h"
 #include "daemon/jobs/submission.h"
+#include "daemon/loop_timer.h"
 #include "os/file_descriptor.h"
 #include "sched/jobs/job_core.h"
 #include "store/commit_queue.h"
@@ -210,7 +211,7 @@ class JobQueue {
   boost::asio::steady_timer core_timer_;
   std::optional<base::TimePoint> core_deadline_;
   boost::asio::steady_timer retry_timer_;
-  boost::asio::steady_timer housekeeping_;
+  LoopTimer housekeeping_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

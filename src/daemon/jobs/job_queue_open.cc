@@ -82,7 +82,7 @@ void JobQueue::open(const Options& options, std::vector<GpuOf> gpus, const Queue
         {{"why", opened.error().message()}});
     return;
   }
-  keep_house();
+  housekeeping_.update();
 }
 
 Status JobQueue::make_folders(const Options& options) {
