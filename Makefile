@@ -9,7 +9,7 @@ JOBS ?= $(shell tools/jobs.sh)
 
 export JOBS PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build test demo experiment run bench install uninstall clean clean-all format check tidy setup help
+.PHONY: all build test test-loaded demo experiment run bench install uninstall clean clean-all format check tidy setup help
 .DEFAULT_GOAL := build
 
 all: build
@@ -20,6 +20,11 @@ build: setup
 test: setup
 	tools/build.sh dev
 	tools/run_tests.sh dev
+
+# The suite on a machine that others keep busy. No test may depend on the machine's speed.
+test-loaded: setup
+	tools/build.sh dev
+	tools/test_loaded.sh
 
 demo: build
 	tools/demo.sh
@@ -60,6 +65,7 @@ clean-all:
 help:
 	@echo 'make, make build   builds gpumux into dist/ (release)'
 	@echo 'make test          builds and runs the test suite'
+	@echo 'make test-loaded   the same while eight programs keep the CPUs busy (needs stress-ng)'
 	@echo 'make demo          three programs share one GPU, real or simulated; under two minutes after the build'
 	@echo 'make experiment    a latency-sensitive model beside a training loop, under everything that can decide who goes first;'
 	@echo '                   under five minutes after the build (also make run; EXPERIMENT="--only native priority" and the like)'

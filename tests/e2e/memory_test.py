@@ -35,6 +35,13 @@ class Memory(GpumuxTest):
             program.expect_success(timeout=120)
             self.assertEqual(program.field("digest"), wanted)
 
+    def take_turns(self, count, turns, kind="large", **options):
+        """As run_together, for as long as the GPU has not changed hands so often."""
+        daemon = self.start_daemon()
+        programs = [self.start(kind, name=f"{kind}{i}", variables={"GPUMUX_VERIFY": "1"}, until=self.enough, **options)
+                    for i in range(count)]
+        self.work_until(lambda: len(daemon.trace.switches(0)) >= turns, f"{turns} turns", *programs)
+
     def test_alone_nothing_is_moved(self):
         daemon = self.start_daemon()
         wanted = self.native(**LARGE)
@@ -44,36 +51,26 @@ class Memory(GpumuxTest):
         self.assertEqual(len(daemon.trace.switches(0)), 1)
 
     def test_two_that_do_not_fit_together(self):
-        daemon = self.start_daemon()
-        self.run_together(2, **{**LARGE, "rounds": 60})
-        # Both were at work in turns, so each turn of one took the memory of the other.
-        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+        # Each turn of one takes the memory of the other.
+        self.take_turns(2, 4, **LARGE)
 
     def test_three_that_allocate_and_free(self):
         self.start_daemon()
         self.run_together(3, churn=1, **LARGE)
 
     def test_two_that_allocate_in_the_order_of_streams(self):
-        daemon = self.start_daemon()
-        self.run_together(2, churn=1, allocator="async", **{**LARGE, "rounds": 80})
-        # What the driver's own pools have stays where it is: then they would not have got through at all.
-        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+        # If the driver's own pools gave this memory, it would stay, and no program would get through.
+        self.take_turns(2, 4, churn=1, allocator="async", **LARGE)
 
     def test_streams_that_share_pools(self):
-        daemon = self.start_daemon()
-        self.run_together(2, "pools", rounds=40, keep=6, keep_kib=8192)
-        self.assertGreaterEqual(len(daemon.trace.switches(0)), 3)
+        self.take_turns(2, 3, "pools", rounds=40, keep=6, keep_kib=8192)
 
     def test_graphs_that_are_built_by_hand_while_memory_is_away(self):
-        daemon = self.start_daemon()
         # While one of them pauses, in the middle of building, the other one takes what it lacks.
-        self.run_together(2, "graphs", rounds=40, block_kib=24576, pause_ms=40)
-        self.assertGreaterEqual(len(daemon.trace.switches(0)), 20)
+        self.take_turns(2, 20, "graphs", rounds=20, block_kib=24576, pause_ms=40)
 
     def test_memory_that_programs_map_by_themselves(self):
-        daemon = self.start_daemon()
-        self.run_together(2, allocator="vmm", **{**LARGE, "rounds": 60})
-        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+        self.take_turns(2, 4, allocator="vmm", **LARGE)
 
     def test_memory_that_a_process_without_a_context_exports(self):
         self.start_daemon()
@@ -82,14 +79,12 @@ class Memory(GpumuxTest):
     def test_exported_memory_next_to_programs_that_need_the_gpu(self):
         daemon = self.start_daemon()
         wanted = self.native("handles", rounds=20)
-        large = [self.start("large", name=f"large{i}", **{**LARGE, "rounds": 60}) for i in range(2)]
+        large = [self.start("large", name=f"large{i}", until=self.enough, **LARGE) for i in range(2)]
         large[0].wait_for_line("round", timeout=60)
         program = self.start("handles", rounds=20)
         program.expect_success(timeout=120)
         self.assertEqual(program.field("digest"), wanted)
-        for one in large:
-            one.expect_success(timeout=120)
-        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+        self.work_until(lambda: len(daemon.trace.switches(0)) >= 4, "4 turns", *large)
 
     def test_memory_that_is_mapped_elsewhere_now_and_then(self):
         self.start_daemon()
@@ -100,11 +95,14 @@ class Memory(GpumuxTest):
         daemon = self.start_daemon(host_memory="88MiB")
         # Copies of all that has to be copied would be more than that, whoever is evicted when, and how far. And the
         # programs are smaller by more than what looks at others' memory leave undecided, which is 16 MiB.
-        self.run_together(3, blocks=2, block_kib=4096, ballast_kib=30720, ballast_pieces=5, rounds=100, step_us=2000)
-        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
+        options = {"blocks": 2, "block_kib": 4096, "ballast_kib": 30720, "ballast_pieces": 5, "rounds": 20,
+                   "step_us": 2000}
+        programs = [self.start("large", name=f"large{i}", variables={"GPUMUX_VERIFY": "1"}, until=self.enough,
+                               **options) for i in range(3)]
         # It is handed to and fro without being mapped or registered each time.
-        host = daemon.api.status()["host_memory"]
-        self.assertGreater(host["loans_kept"], 0)
+        self.work_until(lambda: len(daemon.trace.switches(0)) >= 4 and
+                        daemon.api.status()["host_memory"]["loans_kept"] > 0, "4 turns, and kept memory lent again",
+                        *programs)
         # And all of it is the machine's again when nobody needs it.
         wait_until(lambda: all(daemon.api.status()["host_memory"][part] == 0
                                for part in ("lent_bytes", "leaving_bytes")), 10, "host memory is back")
@@ -273,13 +271,9 @@ class ManagedMemory(GpumuxTest):
 
     def turns_of_two(self, **options):
         """One with more managed memory than the GPU has, one whose memory is paged: each gets the GPU in turn."""
-        managed = {**self.blocks, "rounds": 40}
-        paged = {**LARGE, "rounds": 100}
-        wanted = self.native(**managed)
-        wanted_of_paged = self.start("large", name="native", preload=False, **paged).expect_success().field("digest")
         daemon = self.start_daemon()
-        program = self.start("large", name="managed", watch=1, **managed, **options)
-        other = self.start("large", name="paged", **paged)
+        program = self.start("large", name="managed", watch=1, until=self.enough, **self.blocks, **options)
+        other = self.start("large", name="paged", until=self.enough, **LARGE)
         program.wait_for_line("round", timeout=60)
 
         def is_counted():
@@ -288,14 +282,11 @@ class ManagedMemory(GpumuxTest):
             return 160 <= memory.get("unpageable", {}).get("managed", 0) / self.mib < 161 and \
                 memory["allocated_bytes"] >= 160 * self.mib and memory["unpageable_bytes"] < 16 * self.mib
         wait_until(is_counted, 20, lambda: f"managed memory is counted: {daemon.api.seats()}")
-        program.expect_success(timeout=120)
-        other.expect_success(timeout=120)
-        self.assertEqual(program.field("digest"), wanted)
-        self.assertEqual(other.field("digest"), wanted_of_paged)
-        self.assertGreaterEqual(len(daemon.trace.switches(0)), 4)
-        # It made way before the other one's turn, and was fetched in its own.
-        self.assertGreaterEqual(int(program.field("left")), 2)
-        self.assertGreaterEqual(int(program.field("came_back")), 2)
+        # It makes way before the other one's turn, and is fetched in its own.
+        self.work_until(lambda: len(daemon.trace.switches(0)) >= 4 and
+                        all(int(program.field(what) or 0) >= 2 for what in ("left", "came_back")),
+                        "4 turns, and managed memory that has left and come back twice", program, other,
+                        allocator="managed")
         # Its own use, of a whole GPU.
         self.assertEqual(program.field("total"), str(96 * self.mib))
         self.assertEqual(program.field("free"), "0")
@@ -336,7 +327,7 @@ class MemoryOfSeveralGpus(GpumuxTest):
     def test_kernels_that_reach_each_others_mapped_memory(self):
         """Two jobs on both GPUs, of which each holds one: a kernel on one GPU reads what lies on the other."""
         daemon = self.start_daemon()
-        options = {"mapped_mib": 48, "rounds": 900, "step_us": 2000}
+        options = {"mapped_mib": 48, "rounds": 100, "step_us": 2000, "until": self.enough}
         jobs = [self.start("collective", name="job0", **options)]
 
         # A GPU that is looked at between an allocation and the word of it counts it as somebody else's, for a second.
@@ -346,10 +337,8 @@ class MemoryOfSeveralGpus(GpumuxTest):
                        for gpu in gpus)
         wait_until(is_known, 60, lambda: f"the daemon knows whose memory it is: {daemon.api.status()}")
         jobs.append(self.start("collective", name="job1", **options))
-        for job in jobs:
-            job.expect_success(timeout=120)
-        for gpu in range(2):
-            self.assertGreaterEqual(len(daemon.trace.switches(gpu)), 4)
+        self.work_until(lambda: all(len(daemon.trace.switches(gpu)) >= 4 for gpu in range(2)), "4 turns on each GPU",
+                        *jobs)
 
     def test_pools_that_a_peer_reads(self):
         self.start_daemon()
@@ -413,19 +402,16 @@ class HandedOver(GpumuxTest):
             self.assertEqual(program.field("digest"), wanted)
 
     def test_two_that_do_not_fit_together(self):
-        wanted = self.native()
         daemon = self.start_daemon()
-        self.finish(self.start_programs(2), wanted)
-        self.assertGreaterEqual(len(daemon.trace.switches(0)), 3)
-        self.assertGreater(self.handed_over(daemon), 0)
+        self.work_until(lambda: len(daemon.trace.switches(0)) >= 3 and self.handed_over(daemon) > 0,
+                        "3 turns, and memory that is handed over", *self.start_programs(2, until=self.enough))
         # And all of it is the machine's again when nobody has it.
         wait_until(lambda: daemon.api.gpu(0)["memory"]["returning_bytes"] == 0, 20, "the GPU's memory is back")
 
     def test_nothing_unless_it_is_wanted(self):
-        wanted = self.native()
         daemon = self.start_daemon(hand_over="false")
-        self.finish(self.start_programs(2), wanted)
-        self.assertGreaterEqual(len(daemon.trace.switches(0)), 3)
+        self.work_until(lambda: len(daemon.trace.switches(0)) >= 3, "3 turns",
+                        *self.start_programs(2, until=self.enough))
         self.assertEqual(self.handed_over(daemon), 0)
 
     def test_pieces_that_do_not_match(self):
@@ -437,10 +423,9 @@ class HandedOver(GpumuxTest):
             self.finish([program], digest)
 
     def test_what_was_handed_over_can_be_exported(self):
-        wanted = self.native(export=1)
         daemon = self.start_daemon()
-        self.finish(self.start_programs(2, export=1), wanted)
-        self.assertGreater(self.handed_over(daemon), 0)
+        self.work_until(lambda: self.handed_over(daemon) > 0, "memory that is handed over",
+                        *self.start_programs(2, export=1, until=self.enough))
 
     def test_programs_that_are_killed(self):
         wanted = self.native()

@@ -22,20 +22,14 @@ class Turns(GpumuxTest):
     def test_a_and_c_take_turns_while_b_runs(self):
         daemon = self.start_daemon(quantum="10ms", overlap="false")
         logs = {name: os.path.join(self.directory, name) for name in "AC"}
-        options = {"steps": 150, "step_us": 1000, "sync_every": 2}
-        want = self.native_digest(**options)
+        options = {"steps": 150, "step_us": 1000, "sync_every": 2, "until": self.enough}
         a = self.start("worker", name="A", gpu=0, log=logs["A"], **options)
         a.wait_for_line("ready")
         b = self.start("worker", name="B", gpu=1, **options)
         c = self.start("worker", name="C", gpu=0, log=logs["C"], **options)
-        for program in (a, b, c):
-            program.expect_success()
-            self.assertEqual(program.field("digest"), want)
+        self.work_until(lambda: len(daemon.trace.switches(0)) >= 6, "6 turns on GPU 0", a, b, c)
         self.assertEqual(daemon.trace.check_exclusive(overlap=False), [])
-        turns = daemon.trace.switches(0)
-        self.assertEqual(set(turns), {a.pid, c.pid})
-        # 150 ms of work each in quanta of 10 ms; a slow machine makes fewer turns of it, but not a handful.
-        self.assertGreaterEqual(len(turns), 6, f"turns on GPU 0: {turns}")
+        self.assertEqual(set(daemon.trace.switches(0)), {a.pid, c.pid})
         self.assertGreater(self.check_sure_intervals(logs), 100)
         # B is alone on its GPU: one lease, never revoked, and it overlapped with leases of the other GPU.
         self.assertEqual(daemon.trace.switches(1), [b.pid])
@@ -46,15 +40,14 @@ class Turns(GpumuxTest):
 
     def test_an_unlimited_quantum_makes_c_wait_until_a_is_done(self):
         daemon = self.start_daemon(quantum="unlimited", idle_hold="10s")
-        a = self.start("worker", name="A", gpu=0, steps=500, step_us=2000, sync_every=1)
+        a = self.start("worker", name="A", gpu=0, steps=100, step_us=2000, sync_every=1, until=self.enough)
         a.wait_for_line("ready")
         c = self.start("worker", name="C", gpu=0, steps=20, step_us=2000)
         daemon.trace.wait_for(event="request", pid=c.pid)
         b = self.start("worker", name="B", gpu=1, steps=20, step_us=1000)
         b.expect_success()
-        self.assertIsNone(a.code, "A was done before B had its turn: the test has shown nothing")
         self.assertEqual(c.count("step"), 0)
-        a.expect_success()
+        self.work_until(lambda: True, "nothing more", a)
         c.expect_success()
         self.assertEqual(daemon.trace.switches(0), [a.pid, c.pid])
         self.assertEqual(daemon.trace.events(event="revoke"), [])
@@ -64,13 +57,13 @@ class Turns(GpumuxTest):
     def test_an_idle_holder_gives_way_long_before_its_quantum_ends(self):
         daemon = self.start_daemon(quantum="30s", idle_hold="1ms")
         # A works in bursts, with pauses of 100 ms; C gets on in A's pauses.
-        a = self.start("worker", name="A", gpu=0, steps=20, step_us=500, sync_every=1, pause_us=100_000)
+        a = self.start("worker", name="A", gpu=0, steps=10, step_us=500, sync_every=1, pause_us=100_000,
+                       until=self.enough)
         a.wait_for_line("ready")
-        c = self.start("worker", name="C", gpu=0, steps=40, step_us=500, sync_every=1, pause_us=20_000)
-        a.expect_success()
-        c.expect_success()
+        c = self.start("worker", name="C", gpu=0, steps=20, step_us=500, sync_every=1, pause_us=20_000,
+                       until=self.enough)
+        self.work_until(lambda: len(daemon.trace.switches(0)) >= 6, "6 turns", a, c)
         self.assertEqual(daemon.trace.events(event="revoke"), [])
-        self.assertGreaterEqual(len(daemon.trace.switches(0)), 6)
         self.assertEqual(daemon.trace.check_exclusive(), [])
 
     def test_a_long_drain_is_asked_after_and_still_exclusive(self):
@@ -98,12 +91,10 @@ class Turns(GpumuxTest):
         low = self.start("worker", name="low", gpu=0, steps=100_000, step_us=500, sync_every=1)
         low.wait_for_line("ready")
         high = self.start("worker", name="high", gpu=0, steps=40, step_us=500, sync_every=1, pause_us=10_000,
-                          variables={"GPUMUX_PRIORITY": "5"})
-        high.expect_success(timeout=30)
+                          variables={"GPUMUX_PRIORITY": "5"}, until=self.enough)
+        self.work_until(lambda: len(daemon.trace.events(event="revoke", pid=low.pid, detail="urgent")) >= 10,
+                        "10 urgent revocations", high)
         self.assertIsNone(low.code)
-        # Otherwise it would have had the GPU after half a minute at the earliest.
-        urgent = daemon.trace.events(event="revoke", pid=low.pid, detail="urgent")
-        self.assertGreaterEqual(len(urgent), 10)
         self.assertEqual(daemon.trace.events(event="revoke", pid=high.pid), [])
         self.assertEqual(daemon.trace.check_exclusive(), [])
         seat = next(seat for seat in daemon.api.status()["gpus"][0]["seats"] if seat["pid"] == low.pid)
@@ -114,14 +105,17 @@ class Turns(GpumuxTest):
         daemon = self.start_daemon(mode="auto", quantum="30s")
         low = self.start("worker", name="low", gpu=0, steps=100_000, step_us=50_000, pageable=1)
         low.wait_for_line("ready")
-        high = self.start("worker", name="high", gpu=0, steps=80, step_us=500, sync_every=1, pause_us=10_000,
-                          variables={"GPUMUX_PRIORITY": "5"})
-        high.expect_success(timeout=60)
+        high = self.start("worker", name="high", gpu=0, steps=20, step_us=500, sync_every=1, pause_us=10_000,
+                          variables={"GPUMUX_PRIORITY": "5"}, until=self.enough)
+
+        def revoked_leases():
+            leases = [lease for lease in daemon.trace.leases(0) if lease.pid == low.pid]
+            # When it is revoked first it may not know yet that another program is there.
+            return [lease for lease in leases if lease.revokes and lease.drained][1:]
+
+        self.work_until(lambda: len(revoked_leases()) >= 5, "5 revocations", high)
         low.end()
-        leases = [lease for lease in daemon.trace.leases(0) if lease.pid == low.pid]
-        # When it is revoked first it may not know yet that somebody is there.
-        revoked = [lease for lease in leases if lease.revokes and lease.drained][1:]
-        self.assertGreaterEqual(len(revoked), 5)
+        revoked = revoked_leases()
         closing = sum(lease.closed - lease.revokes[0] for lease in revoked)
         draining = sum(lease.drained - lease.revokes[0] for lease in revoked)
         self.assertLess(closing, draining / 4)
@@ -263,32 +257,29 @@ class Turns(GpumuxTest):
 
     def test_programs_that_end_their_turns_themselves(self):
         daemon = self.start_daemon(mode="auto", quantum="unlimited")
-        options = {"steps": 60, "step_us": 300, "sync_every": 1000}
-        want = self.native_digest(**options)
+        options = {"steps": 60, "step_us": 300, "sync_every": 1000, "until": self.enough}
         # A step is four launches and a copy.
         programs = [self.start("worker", name=name, variables=variables, **options)
                     for name, variables in (("ten", {"CUDA_OVERRIDE_KERNEL_N_SYNC": "10"}),
                                             ("each", {"CUDA_OVERRIDE_ALWAYS_LOCK": "1"}),
                                             ("time", {"CUDA_OVERRIDE_MAX_SYNC_MS": "0.5"}),
                                             ("none", {}))]
-        for program in programs:
-            program.expect_success()
-            self.assertEqual(program.field("digest"), want)
+
+        def have_turns():
+            turns = daemon.trace.switches(0)
+            return all(turns.count(program.pid) >= 4 for program in programs[:3])
+
+        self.work_until(have_turns, "4 turns of each", *programs)
         self.assertEqual(daemon.trace.check_exclusive(), [])
         self.assertEqual(daemon.trace.events(event="revoke"), [])
-        turns = daemon.trace.switches(0)
-        for program in programs[:3]:
-            self.assertGreaterEqual(turns.count(program.pid), 4, f"{program.name} in {turns}")
 
     def test_a_lock_that_is_kept_through_synchronisations(self):
         daemon = self.start_daemon(mode="auto")
-        a = self.start("worker", name="A", steps=150, step_us=2000, sync_every=1,
+        a = self.start("worker", name="A", steps=50, step_us=2000, sync_every=1, until=self.enough,
                        variables={"CUDA_OVERRIDE_SYNC_LOCK_SKIPS": "1000000"})
         a.wait_for_line("ready")
         c = self.start("worker", name="C", steps=20, step_us=500)
-        daemon.trace.wait_for(event="request", pid=c.pid)
-        self.assertIsNone(a.code, "A was done before C asked: the test has shown nothing")
-        a.expect_success()
+        self.work_until(lambda: daemon.trace.events(event="request", pid=c.pid), "C asks", a)
         c.expect_success()
         turns = daemon.trace.switches(0)
         self.assertEqual(turns[-2:], [a.pid, c.pid])
@@ -312,13 +303,15 @@ class Turns(GpumuxTest):
 
     def test_four_programs_share_fairly(self):
         daemon = self.start_daemon(quantum="5ms", policy="fair")
-        programs = [self.start("worker", name=f"P{i}", gpu=0, steps=100, step_us=1000, sync_every=3) for i in range(4)]
-        for program in programs:
-            program.expect_success()
+        programs = [self.start("worker", name=f"P{i}", gpu=0, steps=100, step_us=1000, sync_every=3, until=self.enough)
+                    for i in range(4)]
+
+        def have_turns():
+            turns = daemon.trace.switches(0)
+            return all(turns.count(program.pid) >= 3 for program in programs)
+
+        self.work_until(have_turns, "3 turns of each", *programs)
         self.assertEqual(daemon.trace.check_exclusive(), [])
-        turns = daemon.trace.switches(0)
-        for program in programs:
-            self.assertGreaterEqual(turns.count(program.pid), 3, f"{program.name} in {turns}")
 
 
 if __name__ == "__main__":

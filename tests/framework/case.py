@@ -14,6 +14,7 @@ from . import paths
 from .daemon import Daemon, errors_in
 from .machine import Machine
 from .process import Process
+from .waiting import wait_until
 
 
 class GpumuxTest(unittest.TestCase):
@@ -29,6 +30,8 @@ class GpumuxTest(unittest.TestCase):
         self.machine = Machine(self.gpus, **self.machine_settings)
         self.runtime_dir = os.path.join(self.directory, "run")
         os.mkdir(self.runtime_dir, 0o700)
+        # Programs that are started with until=self.enough go on until this file is there.
+        self.enough = os.path.join(self.directory, "enough")
         self.programs = []
         self.daemons = []
         self.expected_errors = []
@@ -115,6 +118,43 @@ class GpumuxTest(unittest.TestCase):
         options["step_us"] = 0
         native = self.start("worker", name="native worker", preload=False, **options).expect_success()
         return native.field("digest")
+
+    def work_until(self, condition, what, *programs, timeout=60, **natively):
+        """These programs, started with until=self.enough, work until the condition holds. Each has then computed what
+        it computes without gpumux (there with the options `natively`)."""
+        def holds():
+            for program in programs:
+                if program.code is not None:
+                    self.fail(f"{program.name} ended with {program.code} while this was waited for: {what}")
+            return condition()
+
+        wait_until(holds, timeout, what, poll=0.01)
+        pathlib.Path(self.enough).touch()
+        for program in programs:
+            program.expect_success(timeout=120)
+        os.unlink(self.enough)
+        for program in programs:
+            self.compare_with_native(program, **natively)
+
+    def compare_with_native(self, program, **natively):
+        """The same program, doing as much as it says that this one has done, computes the same without gpumux."""
+        again = next((line.split()[1:] for line in program.lines if line.startswith("again ")), None)
+        if again is None:
+            return  # a program that checks by itself what it computes
+        command, options = program.arguments[:1], program.arguments[1:]
+        for option, value in zip(options[::2], options[1::2]):
+            if option not in ("--until", "--log", "--hold", "--say-every", "--pause-us", "--watch"):
+                command += [option, "0" if option == "--step-us" else value]
+        # What a program has freed is the GPU's again when the daemon has closed what it keeps of it.
+        for daemon in self.daemons:
+            wait_until(lambda daemon=daemon: daemon.process.code is not None or
+                       all(gpu["memory"]["returning_bytes"] == 0 for gpu in daemon.api.status()["gpus"]), 20,
+                       "the GPUs' memory is back")
+        command += [part for option, value in natively.items() for part in (f"--{option}", str(value))]
+        native = self.start_process(command + again, name=f"native {program.name}",
+                                    environment=self.environment(preload=False))
+        native.expect_success(timeout=120)
+        self.assertEqual(program.field("digest"), native.field("digest"), program.name)
 
     # ---- the command
 

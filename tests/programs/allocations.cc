@@ -170,7 +170,7 @@ int main(int argc, char** argv) {
   for (std::uint64_t i = 0; i < options.number("threads"); ++i) {
     threads.emplace_back([&shared, &options, i] {
       Allocator allocator(shared, static_cast<std::uint32_t>(options.number("seed") * 1000 + i));
-      while (shared.made.load() < options.number("allocations")) allocator.step();
+      while (shared.made.load() < options.number("allocations") || !options.may_end()) allocator.step();
       allocator.finish();
     });
   }

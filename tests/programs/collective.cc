@@ -105,18 +105,19 @@ void work_on_host(std::uint64_t us) {
   }
 }
 
-void run(const Api& api, const Options& options, Rank& rank) {
+void run(const Api& api, const Options& options, SameCount& count, Rank& rank) {
   GPUMUX_CALL(api.cuCtxSetCurrent(rank.context));
   const Kernels kernels = load_kernels(api);
   CUstream stream = nullptr;
   GPUMUX_CALL(api.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
-  const auto rounds = static_cast<std::uint32_t>(options.number("rounds"));
   const std::uint64_t step_ns = options.number("step-us") * 1000;
   const auto small = static_cast<std::uint32_t>(options.number("small"));
   const std::uint64_t host_us = options.number("host-us");
   const std::uint64_t drift_us = options.number("drift-us");
   std::minstd_rand random(static_cast<unsigned>(rank.number) + 1);
-  for (std::uint32_t round = 1; round <= rounds; ++round) {
+  std::uint32_t rounds = 0;
+  while (count.goes_on(rounds)) {
+    const std::uint32_t round = ++rounds;
     if (drift_us != 0) ::usleep(static_cast<unsigned>(random() % drift_us));
     launch(api, kernels.rendezvous, stream, false, rank.flag, rank.next_flag, round);
     for (std::uint32_t i = 0; i < small; ++i) {
@@ -167,6 +168,7 @@ int main(int argc, char** argv) {
   const Api api = open_driver(options.door());
   GPUMUX_CALL(api.cuInit(0));
   const std::vector<int> gpus = options.list("gpus");
+  SameCount count(options, options.number("rounds"));
   if (!options.text("meet").empty()) {
     const int number = static_cast<int>(options.number("rank"));
     Rank rank{.number = number, .gpu = gpus[static_cast<std::size_t>(number) % gpus.size()]};
@@ -174,7 +176,7 @@ int main(int argc, char** argv) {
     publish(api, options, rank);
     find_next(api, options, rank, static_cast<int>(options.number("of")));
     say("ready rank=%d", number);
-    run(api, options, rank);
+    run(api, options, count, rank);
     // The next rank may still wait for our flag, which is this process's memory.
     const std::string done = handle_path(options, number) + ".done";
     ::close(::open(done.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
@@ -197,7 +199,7 @@ int main(int argc, char** argv) {
   }
   say("ready ranks=%zu", ranks.size());
   std::vector<std::thread> threads;
-  for (Rank& rank : ranks) threads.emplace_back([&] { run(api, options, rank); });
+  for (Rank& rank : ranks) threads.emplace_back([&] { run(api, options, count, rank); });
   for (std::thread& thread : threads) thread.join();
   say("finished");
   return 0;

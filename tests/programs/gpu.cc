@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdarg>
 #include <cstdlib>
 #include <cstring>
@@ -63,6 +64,7 @@ Api open_driver(Door door) {
 
 Options::Options(int argc, char** argv, std::map<std::string, std::string> defaults) : values_(std::move(defaults)) {
   values_.emplace("door", "linked");
+  values_.emplace("until", "");
   for (int i = 1; i < argc; ++i) {
     const std::string argument = argv[i];
     if (!argument.starts_with("--") || !values_.contains(argument.substr(2))) {
@@ -101,6 +103,16 @@ std::vector<int> Options::list(const std::string& name) const {
     at = comma + 1;
   }
   return values;
+}
+
+bool Options::may_end() const { return text("until").empty() || ::access(text("until").c_str(), F_OK) == 0; }
+
+bool SameCount::goes_on(std::uint64_t done) {
+  const std::lock_guard lock(mutex_);
+  if (!end_ && options_.may_end()) end_ = std::max(begun_, at_least_);
+  if (end_ && done >= *end_) return false;
+  begun_ = std::max(begun_, done + 1);
+  return true;
 }
 
 void fail(const char* what, CUresult result) {

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,6 +64,10 @@ class Options {
   Door door() const;
   // "0,1" -> {0, 1}
   std::vector<int> list(const std::string& name) const;
+  // --until FILE, which every program knows: FILE exists, or none was named. A program with rounds or steps does at
+  // least as many as it is told, and goes on until FILE exists. So a test waits for what it wants to see, on a machine
+  // of any speed.
+  bool may_end() const;
 
  private:
   std::map<std::string, std::string> values_;
@@ -78,6 +84,11 @@ std::uint64_t now_ns();  // CLOCK_MONOTONIC
 // One line, written at once, so that lines of threads do not mix and a killed program has written what it said.
 [[gnu::format(printf, 1, 2)]] void say(const char* format, ...);
 
+// The option with which the program does as much again, for a run to compare with (tests/framework/case.py).
+inline void say_again(const char* option, std::uint64_t count) {
+  say("again --%s %llu", option, static_cast<unsigned long long>(count));
+}
+
 struct Kernels {
   CUmodule module = nullptr;
   CUfunction fill = nullptr, saxpy = nullptr, checksum = nullptr, spin = nullptr, increment = nullptr,
@@ -92,6 +103,24 @@ void launch(const Api& api, CUfunction kernel, CUstream stream, bool per_thread,
   const auto entry = per_thread ? api.cuLaunchKernel_ptsz : api.cuLaunchKernel;
   GPUMUX_CALL(entry(kernel, 1, 1, 1, 32, 1, 1, 0, stream, parameters, nullptr));
 }
+
+// How often the threads of a program do something: each of them equally often, at least as often as asked for, and
+// until the program may end (Options::may_end).
+class SameCount {
+ public:
+  SameCount(const Options& options, std::uint64_t at_least) : options_(options), at_least_(at_least) {}
+  // Whether the calling thread, which has done it `done` times, does it once more.
+  bool goes_on(std::uint64_t done);
+  // How often it was done, once all threads are through.
+  std::uint64_t count() const { return end_.value_or(0); }
+
+ private:
+  const Options& options_;
+  const std::uint64_t at_least_;
+  std::mutex mutex_;
+  std::uint64_t begun_ = 0;  // by the furthest thread
+  std::optional<std::uint64_t> end_;
+};
 
 // A running hash of bytes.
 std::uint64_t hash(const void* data, std::size_t bytes, std::uint64_t seed = 0xcbf29ce484222325u);
@@ -113,10 +142,12 @@ int run_in_rounds(const Options& options) {
   {
     Work work(api, options);
     say("ready");
-    for (std::uint64_t i = 0; i < options.number("rounds"); ++i) {
-      work.round(i);
-      say("round n=%llu", static_cast<unsigned long long>(i + 1));
+    std::uint64_t rounds = 0;
+    while (rounds < options.number("rounds") || !options.may_end()) {
+      work.round(rounds);
+      say("round n=%llu", static_cast<unsigned long long>(++rounds));
     }
+    say_again("rounds", rounds);
     digest = work.finish();
   }
   GPUMUX_CALL(api.cuCtxDestroy_v2(context));

@@ -4,7 +4,7 @@
 // (a preallocation). The digest depends on the options alone. With --allocator vmm the blocks are mapped by the program
 // itself, two handles next to each other, and with --churn 1 move to other addresses now and then (--pause-us N: after
 // they have been freed for so long). With --allocator
-// managed they are managed memory, and with --watch 1 the program says at the end how often its first block was asked
+// managed they are managed memory, and with --watch 1 the program says how often its first block has been asked
 // to leave the GPU, and to come back. --ballast-kib N: beside them, so much that is uploaded once, of which no two
 // words are alike, in --ballast-pieces N allocations. --export 1: at the end the blocks can be opened by other
 // processes.
@@ -37,9 +37,11 @@ class Watcher {
         int place = kDeviceInvalid;
         GPUMUX_CALL(api.cuMemRangeGetAttribute(&place, sizeof place, CU_MEM_RANGE_ATTRIBUTE_LAST_PREFETCH_LOCATION,
                                                block, bytes));
-        if (place != last && place == kDeviceCpu) ++left_;
-        if (place != last && place >= 0) ++came_back_;
+        if (place == last) continue;
+        if (place == kDeviceCpu) ++left_;
+        if (place >= 0) ++came_back_;
         last = place;
+        say("left=%d came_back=%d", left_, came_back_);
       }
     });
   }

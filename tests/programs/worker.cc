@@ -24,6 +24,7 @@ struct Work {
   int gpu;
   unsigned thread;
   int log_fd;
+  SameCount& count;  // of contexts if there are several, one after the other; else of steps
 };
 
 std::atomic<std::uint64_t> g_digest{0};
@@ -169,14 +170,16 @@ class Lanes {
   std::vector<Lane> lanes_;
 };
 
-// One thread's work on one GPU, in `rounds` contexts one after the other.
+bool has_contexts(const Options& options) { return options.number("contexts") > 1; }
+
+// One thread's work on one GPU, in one context or in several, one after the other.
 void work_on(const Work& work) {
   const Options& options = work.options;
-  const std::uint64_t rounds = options.number("contexts");
+  const bool counts_contexts = has_contexts(options);
   CUdevice device = 0;
   GPUMUX_CALL(work.api.cuDeviceGet(&device, work.gpu));
   std::uint64_t digest = 0;
-  for (std::uint64_t round = 0; round < rounds; ++round) {
+  for (std::uint64_t round = 0; counts_contexts ? work.count.goes_on(round) : round == 0; ++round) {
     CUcontext context = nullptr;
     const bool primary = options.flag("primary");
     if (primary) {
@@ -192,7 +195,7 @@ void work_on(const Work& work) {
     Lanes lanes(work, static_cast<unsigned>(options.number("streams")),
                 1000 * work.thread + static_cast<unsigned>(round));
     if (round == 0) say("ready gpu=%d thread=%u", work.gpu, work.thread);
-    for (std::uint64_t step = 0; step < options.number("steps"); ++step) {
+    for (std::uint64_t step = 0; counts_contexts ? step < options.number("steps") : work.count.goes_on(step); ++step) {
       lanes.step(step);
       if (options.number("say-every") != 0 && (step + 1) % options.number("say-every") == 0) {
         say("step gpu=%d n=%llu t=%llu", work.gpu, static_cast<unsigned long long>(step + 1),
@@ -239,15 +242,18 @@ int main(int argc, char** argv) {
   const int log_fd = options.text("log").empty()
                          ? -1
                          : ::open(options.text("log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+  const char* const counter = has_contexts(options) ? "contexts" : "steps";
+  SameCount count(options, options.number(counter));
   std::vector<Work> works;
   for (const int gpu : options.list("gpu")) {
     for (unsigned thread = 0; thread < options.number("threads"); ++thread)
-      works.push_back({api, options, gpu, thread, log_fd});
+      works.push_back({api, options, gpu, thread, log_fd, count});
   }
   std::vector<std::thread> threads;
   for (std::size_t i = 1; i < works.size(); ++i) threads.emplace_back(work_on, std::cref(works[i]));
   work_on(works[0]);
   for (std::thread& thread : threads) thread.join();
+  say_again(counter, count.count());
   say("digest=%016llx steps=%llu t=%llu", static_cast<unsigned long long>(g_digest.load()),
       static_cast<unsigned long long>(g_steps.load()), static_cast<unsigned long long>(now_ns()));
   if (options.number("hold") != 0) ::sleep(static_cast<unsigned>(options.number("hold")));
