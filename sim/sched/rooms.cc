@@ -134,6 +134,7 @@ void World::tell_foreign(std::uint32_t index) {
   const std::size_t seats = all.seats + all.suspended;
   const std::uint64_t bytes = gpu.use.expected(now_, gpu.capacity, seats);
   const auto unseen = gpu.use.unseen(now_, gpu.capacity, seats);
+  planner_->set_other_programs(GpuIndex{index}, true);
   if (planner_->set_foreign(now_, GpuIndex{index}, bytes, gpu.use.seen_at(), unseen.bytes, unseen.until))
     gpu.dirty = true;
 }

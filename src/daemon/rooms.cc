@@ -70,6 +70,7 @@ void Rooms::tell_foreign(GpuIndex index) {
   const std::size_t seats = all.seats + all.suspended;
   const std::uint64_t bytes = state.foreign.expected(now, capacity, seats);
   const auto unseen = state.foreign.unseen(now, capacity, seats);
+  planner_.set_other_programs(index, leases_.gpus()[index.value].has_foreign_work);
   if (planner_.set_foreign(now, index, bytes, state.foreign.seen_at(), unseen.bytes, unseen.until)) state.dirty = true;
 }
 
@@ -217,6 +218,11 @@ bool Rooms::plan(GpuIndex index) {
                                             {"gpu", index.value},
                                             {"room", bound.room},
                                             {"commitment", bound.commitment}});
+    }
+    if (bound.is_stranded) {
+      log_warning(
+          "what programs have on a GPU that cannot leave it is more than it holds: one is told that it has no memory",
+          {{"tenant", bound.seat.tenant.value}, {"gpu", index.value}});
     }
     if (on_bound_) on_bound_(bound);
   }

@@ -43,6 +43,7 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
                              .resident = memory.resident,
                              .evicted = memory.evicted,
                              .unpageable = 0,
+                             .hidden = memory.hidden,
                              .managed = memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kManaged)],
                              .managed_away = memory.managed_away,
                              .stuck = (memory.flags & wire::kMemoryStuck) != 0,
@@ -126,7 +127,8 @@ void Translator::send_room(const sched::RoomBound& bound) {
                             .ticket = bound.ticket,
                             .refused = bound.refused() ? 1u : 0u,
                             .frames = bound.room < slot.memory.resident ? frames_for_others(*session, slot) : 0,
-                            .is_limited = bound.is_limited ? 1u : 0u});
+                            .is_limited = bound.is_limited ? 1u : 0u,
+                            .is_stranded = bound.is_stranded ? 1u : 0u});
 }
 
 // ---- physical memory that is handed over --------------------------------------------------------

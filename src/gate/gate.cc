@@ -52,7 +52,7 @@ void Gate::sleep(std::uint32_t slot) {
   const os::SystemClock clock;
   const base::TimePoint start = clock.now();
   base::TimePoint time = start;
-  while (!is_open(slot) && time - start < kAskAgain) {
+  while (!is_open(slot) && !is_stranded(slot) && time - start < kAskAgain) {
     // Whoever takes the hint clears it, so that one thread stays awake for one hint. The word is otherwise the
     // daemon's: clearing one bit undoes nothing that it stores meanwhile.
     const std::uint32_t seen = word(slot).load(std::memory_order_acquire);
@@ -61,7 +61,7 @@ void Gate::sleep(std::uint32_t slot) {
     } else if (has_lease(slot)) {
       // Nothing that happens to the lease matters to this thread while the seat is barred; a lease that is lost
       // meanwhile is asked for at the next turn.
-      os::futex_wait(barred_[slot], 1, kAskAgain - (time - start), os::FutexScope::kProcess);
+      os::futex_wait(bars_[slot], kBarred, kAskAgain - (time - start), os::FutexScope::kProcess);
     } else {
       os::futex_wait(word(slot), seen, kAskAgain - (time - start), os::FutexScope::kShared);
     }
@@ -109,8 +109,19 @@ Passed Gate::try_hold(ThreadRecord& thread, std::uint32_t slot) {
 
 void Gate::unbar(std::uint32_t slot) {
   // release: whoever sees it sees the memory mapped.
-  if (barred_[slot].exchange(0, std::memory_order_acq_rel) != 0)
-    os::futex_wake(barred_[slot], os::FutexScope::kProcess);
+  if ((bars_[slot].fetch_and(~kBarred, std::memory_order_acq_rel) & kBarred) != 0)
+    os::futex_wake(bars_[slot], os::FutexScope::kProcess);
+}
+
+void Gate::set_stranded(std::uint32_t slot, bool is_stranded) {
+  if (!is_stranded) {
+    bars_[slot].fetch_and(~kStranded, std::memory_order_acq_rel);
+    return;
+  }
+  bars_[slot].fetch_or(kStranded, std::memory_order_acq_rel);
+  // Threads wait for the lease or for the bar, whichever they lack.
+  os::futex_wake(bars_[slot], os::FutexScope::kProcess);
+  os::futex_wake(word(slot), os::FutexScope::kShared);
 }
 
 Passed Gate::wait_and_pass(ThreadRecord& thread, std::uint32_t slot) {
@@ -118,6 +129,7 @@ Passed Gate::wait_and_pass(ThreadRecord& thread, std::uint32_t slot) {
   while (true) {
     const Passed passed = try_pass_or_step(thread, slot);
     if (passed != Passed::kNot) return passed;
+    if (is_stranded(slot)) return Passed::kStranded;
     if (!is_open(slot)) sleep(slot);
   }
 }

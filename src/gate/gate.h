@@ -47,10 +47,11 @@
 namespace gpumux::gate {
 
 enum class Passed {
-  kHolding,  // by the lease
-  kNested,   // the thread was inside already
-  kStep,     // by a permit of the stall rule: say so when outside again
-  kNot,      // the gate is closed
+  kHolding,   // by the lease
+  kNested,    // the thread was inside already
+  kStep,      // by a permit of the stall rule: say so when outside again
+  kNot,       // the gate is closed
+  kStranded,  // it is barred for memory that cannot come back
 };
 
 // try_pass by what the thread remembers of a stream: the same marks and the same look at the word, without asking
@@ -83,7 +84,7 @@ class Gate {
   // holding nothing) to ask the daemon for a lease; it may be called again while waiting and must not block for long.
   Gate(wire::LeasePage& page, void (*request)(void* context, std::uint32_t slot), void* context);
 
-  // Marks the thread inside seat `slot` if it may submit now. Anything but kNot is followed by leave.
+  // Marks the thread inside seat `slot` if it may submit now. Anything but kNot and kStranded is followed by leave.
   Passed try_pass(ThreadRecord& thread, std::uint32_t slot) {
     std::atomic<std::uint64_t>& passages = thread.passages[slot];
     const std::uint64_t count = passages.load(std::memory_order_relaxed);  // only this thread writes it
@@ -103,8 +104,8 @@ class Gate {
   }
 
   // Marks the thread inside whether the seat holds a lease or not, unless it is barred: its memory stays where it is
-  // meanwhile. For calls that make the GPU do nothing and need addresses to be real. Anything but kNot is followed by
-  // leave.
+  // meanwhile. For calls that make the GPU do nothing and need addresses to be real. Anything but kNot and kStranded is
+  // followed by leave.
   Passed try_hold(ThreadRecord& thread, std::uint32_t slot);
 
   // Like try_hold, and where memory is away it passes as a submission does, which brings it back.
@@ -116,7 +117,7 @@ class Gate {
   // Like try_pass, or by a permit of the stall rule.
   Passed try_pass_or_step(ThreadRecord& thread, std::uint32_t slot);
 
-  // Like try_pass_or_step, but waits until the thread may submit.
+  // Like try_pass_or_step, but waits until the thread may submit, or the seat is stranded.
   Passed pass(ThreadRecord& thread, std::uint32_t slot) {
     const Passed passed = try_pass(thread, slot);
     return passed != Passed::kNot ? passed : wait_and_pass(thread, slot);
@@ -152,7 +153,7 @@ class Gate {
     const std::uint32_t slot_;
   };
   // Sleeps until the word or a permit lets somebody pass, without passing (it may return early, for nothing): for
-  // callers that need several gates at once.
+  // callers that need several gates at once. They look at is_stranded first.
   void wait_until_open(const Waiting& waiting);
 
   // The barrier, once for all slots whose word has been cleared; then ask is_anybody_inside until it is false.
@@ -176,9 +177,14 @@ class Gate {
   void clear_ungated(std::uint32_t slot);
 
   // The second condition, see above. bar: true if it was not barred; then the caller makes the memos invalid.
-  bool bar(std::uint32_t slot) { return barred_[slot].exchange(1, std::memory_order_seq_cst) == 0; }
+  bool bar(std::uint32_t slot) { return (bars_[slot].fetch_or(kBarred, std::memory_order_seq_cst) & kBarred) == 0; }
   void unbar(std::uint32_t slot);
-  bool is_barred(std::uint32_t slot) const { return barred_[slot].load(std::memory_order_acquire) != 0; }
+  bool is_barred(std::uint32_t slot) const { return (bars_[slot].load(std::memory_order_acquire) & kBarred) != 0; }
+  // While the seat is stranded, threads that find it barred do not wait. They get kStranded.
+  void set_stranded(std::uint32_t slot, bool is_stranded);
+  bool is_stranded(std::uint32_t slot) const {
+    return bars_[slot].load(std::memory_order_acquire) == (kBarred | kStranded);
+  }
 
   bool is_granted(std::uint32_t slot) const {
     return (word(slot).load(std::memory_order_acquire) & wire::kGranted) != 0;
@@ -223,7 +229,9 @@ class Gate {
   std::optional<base::Duration> awake_for_test_;
   std::atomic<std::uint32_t> waiting_[base::kMaxSeatsPerTenant] = {};
   // Read together with the lease word, on the long way only.
-  std::atomic<std::uint32_t> barred_[base::kMaxSeatsPerTenant] = {};
+  static constexpr std::uint32_t kBarred = 1u << 0;
+  static constexpr std::uint32_t kStranded = 1u << 1;
+  std::atomic<std::uint32_t> bars_[base::kMaxSeatsPerTenant] = {};
 };
 
 }  // namespace gpumux::gate

@@ -175,6 +175,28 @@ TEST_F(GateTest, AWaitingThreadAsksAndIsWokenByTheGrant) {
   EXPECT_EQ(gate.passages(7), 2u);
 }
 
+// A thread without a lease and a thread that lacks memory alone.
+TEST_F(GateTest, NoThreadWaitsForMemoryThatCannotComeBack) {
+  grant(1);
+  for (const std::uint32_t slot : {0u, 1u}) {
+    gate.bar(slot);
+    std::thread waiter([&] { EXPECT_EQ(gate.pass(*this_thread(), slot), Passed::kStranded); });
+    while (gate.waiting(slot) == 0) std::this_thread::yield();
+    gate.set_stranded(slot, true);
+    waiter.join();
+    EXPECT_FALSE(gate.is_anybody_inside(slot));
+  }
+  // Its memory has come back after all.
+  gate.unbar(1);
+  ThreadRecord& me = *this_thread();
+  ASSERT_EQ(gate.pass(me, 1), Passed::kHolding);
+  gate.leave(me, 1);
+  // It waits for its memory again, as any seat.
+  gate.set_stranded(1, false);
+  EXPECT_TRUE(gate.bar(1));
+  EXPECT_FALSE(gate.is_stranded(1));
+}
+
 TEST_F(GateTest, AReleaseIsTakenBackOnlyIfTheDaemonHasNotSpoken) {
   grant(0);
   ASSERT_TRUE(gate.close_if_granted(0));

@@ -50,6 +50,7 @@ std::string_view text(MemoryObstacle obstacle) {
   switch (obstacle) {
     case MemoryObstacle::kNone: return "nothing";
     case MemoryObstacle::kOtherTenants: return "other tenants";
+    case MemoryObstacle::kContexts: return "contexts";
     case MemoryObstacle::kOtherPrograms: return "other programs";
     case MemoryObstacle::kNothingMoves: return "nothing moves";
   }

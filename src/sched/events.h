@@ -116,7 +116,9 @@ struct Idling { SeatId seat; LeaseEpoch epoch; };
 struct MemoryNeed { SeatId seat; bool pages = false; };
 // Why what the seat lacks cannot come, as the residency planner sees it; kNone: it can. Such a seat waits behind all
 // that can run, and gives its lease to them.
-enum class MemoryObstacle { kNone, kOtherTenants /* cannot give up theirs */, kOtherPrograms, kNothingMoves };
+enum class MemoryObstacle {
+  kNone, kOtherTenants /* cannot give up theirs */, kContexts /* of tenants */, kOtherPrograms, kNothingMoves
+};
 struct MemoryObstructed { SeatId seat; MemoryObstacle obstacle = MemoryObstacle::kNone; };
 // Whether it holds, a thread of it waits for room, and something moves that may make some: its quantum stands still.
 // Otherwise its time could be over before others have given up what it takes back from them, again and again.

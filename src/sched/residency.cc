@@ -49,6 +49,10 @@ bool Residency::set_foreign(TimePoint now, GpuIndex index, std::uint64_t bytes, 
   return true;
 }
 
+void Residency::set_other_programs(GpuIndex index, bool any) {
+  if (Gpu* const gpu = gpu_of(index)) gpu->has_other_programs = any;
+}
+
 void Residency::opened(TimePoint now, SeatId id, Quota quota, bool gets_bound, std::uint64_t left) {
   now_ = std::max(now_, now);
   Gpu* const gpu = gpu_of(id.gpu);
@@ -107,6 +111,7 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   MemoryReport sane = report;
   // Nobody has more than the GPU; sums of what is left are then far from overflowing.
   sane.unpageable = std::min(sane.unpageable, gpu.capacity);
+  sane.hidden = std::min(sane.hidden, sane.unpageable);
   sane.resident = std::min(sane.resident, gpu.capacity - sane.unpageable);
   sane.evicted = std::min(sane.evicted, gpu.capacity);
   // Of managed memory more than the GPU, but no more than all of it could be given.
@@ -180,6 +185,7 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
   if (gpu == nullptr) return std::nullopt;
   TimePoint next = gpu->prepare_at;
   if (gpu->returning > 0) next = std::min(next, gpu->returning_until);
+  next = std::min(next, strands_at(*gpu));
   for (const auto& [id, seat] : gpu->seats) {
     if (may_speak_yet(seat)) next = std::min(next, seat.opened_at + kFirstReportPatience);
     if (seat.asks()) next = std::min(next, refused_at(*gpu, seat));
@@ -255,7 +261,7 @@ HostDemand Residency::host_demand(GpuIndex index) const {
 std::uint64_t Residency::on_gpu(GpuIndex index) const {
   std::uint64_t sum = 0;
   if (const Gpu* const gpu = gpu_of(index)) {
-    for (const auto& [id, seat] : gpu->seats) sum += seat.has();
+    for (const auto& [id, seat] : gpu->seats) sum += seat.has() - seat.report.hidden;
   }
   return sum;
 }

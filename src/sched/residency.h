@@ -47,6 +47,7 @@ struct MemoryReport {
   std::uint64_t resident = 0;
   std::uint64_t evicted = 0;
   std::uint64_t unpageable = 0;
+  std::uint64_t hidden = 0;  // of it, room that the driver has refused: no memory is there
   // Unified memory, part of `allocated` and of nothing else. Its pages are wherever the driver wants them, and may be
   // more than the GPU holds; they are wanted on the GPU while the seat holds a lease, and make way for whatever else is
   // allocated there.
@@ -79,6 +80,7 @@ struct RoomBound {
   std::uint64_t commitment = 0;
   std::uint64_t total = 0;   // what the program is told that its GPU has
   bool is_limited = false;   // it has a quota
+  bool is_stranded = false;  // what it lacks cannot come: its program is told so
   std::uint32_t ticket = 0;  // the newest that is answered
   Refusal refusal = Refusal::kNone;
   bool refused() const { return refusal != Refusal::kNone; }
@@ -193,6 +195,8 @@ class Residency {
   // was, and is there no more at `unseen_until` if it has not come by then.
   bool set_foreign(TimePoint now, GpuIndex gpu, std::uint64_t bytes, TimePoint seen_at = TimePoint::max(),
                    std::uint64_t unseen = 0, TimePoint unseen_until = {});
+  // Whether programs that are no tenants are on the GPU. Otherwise all that is not told of is tenants' contexts.
+  void set_other_programs(GpuIndex gpu, bool any);
   // Whether somebody waits to know whether it is: look at once.
   bool awaits_look(GpuIndex gpu) const;
   // Nobody is evicted for anybody's sake: allocations beyond what is free are refused.
@@ -228,7 +232,7 @@ class Residency {
   bool fits_together(GpuIndex gpu, std::uint64_t margin) const;
   Togetherness together(GpuIndex gpu) const;
   HostDemand host_demand(GpuIndex gpu) const;
-  // Sum of what its seats have said that they have on it.
+  // Sum of what its seats have said that they have on it. Room that the driver has refused is no memory.
   std::uint64_t on_gpu(GpuIndex gpu) const;
   // Sum of their managed memory: some of it is on the GPU, too.
   std::uint64_t managed(GpuIndex gpu) const;
@@ -277,6 +281,8 @@ class Residency {
     bool awaits_room = false;  // as the lease core was told
     // Why what it lacks cannot come.
     MemoryObstacle obstacle = MemoryObstacle::kNone;
+    bool is_stranded = false;                    // nothing in its way moves, and its program is to be told
+    bool told_stranded = false;                  // as it was told
     TimePoint lacking_since = TimePoint::max();  // holding, and nothing has come since
     Duration retry_after{};
     TimePoint retry_at{};  // what did not move is expected to move then
@@ -291,6 +297,10 @@ class Residency {
 
     bool waits() const { return ticket != answered; }
     std::uint64_t has() const { return report.resident + report.unpageable; }
+    // Memory that does not leave is in the way of what it lacks, for longer than a look can be wrong.
+    bool is_blocked() const {
+      return obstacle == MemoryObstacle::kContexts || obstacle == MemoryObstacle::kOtherTenants;
+    }
     // Once all of its memory is there. (While nothing moves, the sum is believed: `allocated` is what its program asked
     // for, which may take a little more.)
     std::uint64_t all() const {
@@ -323,7 +333,9 @@ class Residency {
     std::uint64_t returning = 0;
     TimePoint returning_until{};
     bool free_only = false;
-    TimePoint moved_at{};  // when memory last became free
+    bool has_other_programs = false;
+    TimePoint all_blocked_since = TimePoint::max();  // all of its seats are (Seat::is_blocked)
+    TimePoint moved_at{};                            // when memory last became free
     TimePoint prepare_at = TimePoint::max();
     std::map<SeatId, Seat> seats;
   };
@@ -389,6 +401,8 @@ class Residency {
   TimePoint looked_for_since(const Seat& seat) const { return std::max(seat.wanted_at, awaited_until_); }
   static TimePoint despairs_at(const Gpu& gpu, const Seat& seat);
   void find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
+  static TimePoint strands_at(const Gpu& gpu);
+  void find_stranded(Gpu& gpu, ResidencyCommands& commands) const;
   void find_awaited(const Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) const;
   void expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
   void tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands);

@@ -116,6 +116,7 @@ TEST(Residency, OtherProgramsObstructAfterAWhile) {
   Desk desk;
   desk.open(1);
   desk.planner.set_foreign(desk.now, kGpu, 30 * kGiB);
+  desk.planner.set_other_programs(kGpu, true);
   desk.turn({{1, kHolding}});
   desk.has(1, 10, 41);
   desk.settle();
@@ -123,6 +124,67 @@ TEST(Residency, OtherProgramsObstructAfterAWhile) {
   desk.now += kHolderPatience;
   desk.plan();
   EXPECT_EQ(obstacle_of(desk, 1), MemoryObstacle::kOtherPrograms);
+  EXPECT_FALSE(desk.bounds[1].is_stranded) << "another program may end";
+}
+
+// Each seat holds in turn, for as long as it is believed that its memory comes.
+void hold_in_turn(Desk& desk) {
+  for (const std::uint64_t tenant : {1u, 2u}) {
+    desk.turn({{tenant, kHolding}, {3 - tenant, kWaiting}});
+    desk.settle();
+    desk.now += kHolderPatience;
+    desk.plan();
+    desk.plan();  // as rooms.cc does after an obstruction
+  }
+}
+
+// The contexts of both leave no room for the memory of either. Nothing can move.
+TEST(Residency, TheNewestOfSeatsThatBlockEachOtherIsStranded) {
+  Desk desk;
+  desk.open_two(0, 1);
+  desk.has(2, 0, 1);
+  desk.planner.set_foreign(desk.now, kGpu, 80 * kGiB);
+  hold_in_turn(desk);
+  // Programs that have ended may still give something back.
+  desk.now += 5s;
+  desk.planner.set_foreign(desk.now, kGpu, 79 * kGiB + kGiB / 2);
+  EXPECT_EQ(desk.planner.next_deadline(kGpu), desk.now + kRoomPatience);
+  desk.now += kRoomPatience - 1ms;
+  desk.plan();
+  EXPECT_FALSE(desk.bounds[1].is_stranded || desk.bounds[2].is_stranded);
+  desk.now += 1ms;
+  desk.plan();
+  desk.plan();  // as rooms.cc does after an obstruction
+  EXPECT_FALSE(desk.bounds[1].is_stranded);
+  EXPECT_TRUE(desk.bounds[2].is_stranded);
+  // Its program destroys a context.
+  desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB);
+  desk.plan();
+  desk.plan();
+  EXPECT_FALSE(desk.bounds[2].is_stranded);
+}
+
+TEST(Residency, NoSeatIsStrandedWhileAnotherOneCanRun) {
+  Desk desk;
+  desk.open_two(0, 1);
+  desk.has(2, 0, 1);
+  desk.open(3);  // has nothing, and may end
+  desk.planner.set_foreign(desk.now, kGpu, 80 * kGiB);
+  hold_in_turn(desk);
+  desk.now += kLongestRoomWait;
+  desk.plan();
+  desk.plan();
+  EXPECT_FALSE(desk.bounds[1].is_stranded || desk.bounds[2].is_stranded);
+}
+
+// The driver refuses room that a seat was given. If that counted as the seat's memory, contexts would seem to be less.
+TEST(Residency, RoomThatTheDriverRefusesExplainsNothingOnTheGpu) {
+  Desk desk;
+  desk.open(1);
+  desk.has(1, 10, 0, 5);
+  desk.reports[1].hidden = 3 * kGiB;
+  desk.say(1);
+  EXPECT_EQ(desk.planner.on_gpu(kGpu), 12 * kGiB);
 }
 
 // All the room is there, and it does not fetch what it has elsewhere: it is stopped, or the driver refuses it.

@@ -28,6 +28,7 @@
 // what is the GPU's own. Host memory is for the seats of all GPUs, and who asks for some has to find it.
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "sched/residency.h"
 
@@ -400,7 +401,8 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
   const bool is_full = seat.bounds.size() > kMaxBoundsUnderWay;
   if (changes && !is_full && room >= seat.told_room() + kLeastRaise && seat.lacking_since != TimePoint::max())
     seat.lacking_since = now_;  // something comes, and more than crumbs
-  if (!answer && (!changes || is_full)) return;
+  const bool tells_stranded = seat.is_stranded != seat.told_stranded;
+  if (!answer && !tells_stranded && (!changes || is_full)) return;
   if (is_full) {  // it is answered, with what it was told already
     room = seat.told_room();
     commitment = seat.told_commitment();
@@ -413,6 +415,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     seat.bounds.push_back({sequence, room, commitment, now_});
   }
   if (answer) seat.answered = seat.ticket;
+  seat.told_stranded = seat.is_stranded;
   const bool is_limited = seat.quota.group != 0;
   commands.bounds.push_back({.seat = seat.id,
                              .sequence = sequence,
@@ -420,6 +423,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
                              .commitment = commitment,
                              .total = is_limited ? std::min(seat.quota.bytes, gpu.capacity) : gpu.capacity,
                              .is_limited = is_limited,
+                             .is_stranded = seat.is_stranded,
                              .ticket = seat.answered,
                              .refusal = refusal});
 }
@@ -464,7 +468,7 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
     } else if (seat->is_out()) {
       // It is not to have it.
     } else if (need > eventual(gpu)) {
-      if (lasts) found = MemoryObstacle::kOtherPrograms;
+      if (lasts) found = gpu.has_other_programs ? MemoryObstacle::kOtherPrograms : MemoryObstacle::kContexts;
     } else if (need > minus(eventual(gpu), kept_by_others)) {
       if (lasts) found = MemoryObstacle::kOtherTenants;
     } else if (is_lacking(*seat)) {
@@ -480,6 +484,37 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
     }
     seat->obstacle = found;
     commands.obstructions.push_back({seat->id, found});
+  }
+  find_stranded(gpu, commands);
+}
+
+// When a seat is stranded if nothing moves until then.
+TimePoint Residency::strands_at(const Gpu& gpu) {
+  if (gpu.all_blocked_since == TimePoint::max()) return TimePoint::max();
+  const bool is_told =
+      std::any_of(gpu.seats.begin(), gpu.seats.end(), [](const auto& entry) { return entry.second.is_stranded; });
+  return is_told ? TimePoint::max() : std::max(gpu.all_blocked_since, gpu.moved_at) + kRoomPatience;
+}
+
+// Seats that block each other would wait for ever: no seat is left whose work can run and end, and nothing in their way
+// has moved for kRoomPatience. (By then looks have seen what programs that have ended gave back.) Then the newest seat
+// is stranded: its program gets CUDA_ERROR_OUT_OF_MEMORY for its work. When the
+// program ends, or destroys its contexts, the others go on. Programs outside gpumux may end at any time: they are
+// waited for.
+void Residency::find_stranded(Gpu& gpu, ResidencyCommands& commands) const {
+  Seat* newest = nullptr;
+  bool all_blocked = !gpu.seats.empty() && !gpu.has_other_programs;
+  for (auto& [id, seat] : gpu.seats) {
+    all_blocked = all_blocked && counts(seat) && seat.is_blocked();
+    if (newest == nullptr || seat.opened_at >= newest->opened_at) newest = &seat;
+  }
+  if (!all_blocked) gpu.all_blocked_since = TimePoint::max();
+  if (all_blocked) gpu.all_blocked_since = std::min(gpu.all_blocked_since, now_);
+  for (auto& [id, seat] : gpu.seats) {
+    // It stays stranded until it could have its memory, or has none any more.
+    const bool is_stranded = seat.is_blocked() && (seat.is_stranded || (&seat == newest && now_ >= strands_at(gpu)));
+    if (std::exchange(seat.is_stranded, is_stranded) == is_stranded) continue;
+    commands.obstructions.push_back({seat.id, seat.obstacle});  // the next plan tells it
   }
 }
 

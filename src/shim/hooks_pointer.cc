@@ -213,6 +213,7 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::s
   if (!known) return real(handle, pointer, size, handle_type, flags);
   if (known->info.handle != 0) return handle_for_mappings(handle, pointer, size, handle_type, flags);
   const Passage passage(at_default(StreamVariant::kLegacy));
+  if (passage.is_stranded()) return CUDA_ERROR_OUT_OF_MEMORY;
   const bool pinned = known->memory->pager.pin(pointer, pager::PinReason::kRdma) == CUDA_SUCCESS;
   const CUresult result = real(handle, pointer, size, handle_type, flags);
   if (pinned && result != CUDA_SUCCESS) known->memory->pager.unpin(pointer, pager::PinReason::kRdma);
@@ -229,6 +230,7 @@ CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute,
     return value != nullptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
   if (known && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
     const Passage passage(at_default(StreamVariant::kLegacy));
+    if (passage.is_stranded()) return CUDA_ERROR_OUT_OF_MEMORY;
     if (known->memory->pager.pin(pointer, pager::PinReason::kRdma) == CUDA_SUCCESS) {
       const CUresult result = driver().cuPointerSetAttribute(value, attribute, pointer);
       if (result != CUDA_SUCCESS) known->memory->pager.unpin(pointer, pager::PinReason::kRdma);

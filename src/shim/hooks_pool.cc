@@ -60,7 +60,7 @@ CUresult left_to_driver(const Place& place, CUmemoryPool pool, std::size_t bytes
   const CUresult result = place.tenant->memories().with_room(memory, bytes, [&] {
     // Out of the gate again before anybody waits for room.
     const Passage passage(Where{place.name.stream});
-    return call();
+    return passage.is_stranded() ? CUDA_ERROR_OUT_OF_MEMORY : call();
   });
   if (result != CUDA_SUCCESS) return result;
   memory.count_pool(pool);
@@ -77,6 +77,7 @@ CUresult allocate_from(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool poo
   if (place.memory == nullptr) return call();
   if (is_capturing(place)) {
     const Passage passage(Where{place.name.stream});
+    if (passage.is_stranded()) return CUDA_ERROR_OUT_OF_MEMORY;
     place.memory->note_graph_memory();
     return call();
   }

@@ -146,7 +146,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch_params_
   for (unsigned int i = 0; launch_params_list != nullptr && i < device_count; ++i) {
     passages.add_stream(at_stream(launch_params_list[i].hStream, StreamVariant::kLegacy).stream);
   }
-  passages.enter();
+  if (!passages.enter()) return CUDA_ERROR_OUT_OF_MEMORY;
   return real(launch_params_list, device_count, flags);
 }
 

@@ -81,7 +81,7 @@ bool Memories::take_turn(std::uint32_t slot) {
     gate::ThreadRecord* const thread = gate::this_thread();
     if (thread == nullptr) return false;
     const gate::Passed passed = gate_.pass(*thread, slot);
-    if (passed == gate::Passed::kNested) return false;
+    if (passed == gate::Passed::kNested || passed == gate::Passed::kStranded) return false;
     // A permit of the stall rule is used up by it, though nothing was submitted; it is no lease.
     Tenant* const tenant = tenant_if_any();
     if (passed == gate::Passed::kStep && tenant != nullptr) tenant->drainer().stepped(slot);
@@ -299,6 +299,12 @@ void Memories::on_reach_changed(SeatMemory& memory) {
   born(memory);
 }
 
+// Ends what Gate::hold has begun.
+void Memories::end_hold(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed) {
+  if (passed == gate::Passed::kStep) tenant()->drainer().stepped(slot);
+  if (passed == gate::Passed::kStep || passed == gate::Passed::kHolding) gate_.leave(thread, slot);
+}
+
 CUresult Memories::pin_handle(SeatMemory& memory, std::uint64_t handle, pager::PinReason reason,
                               std::vector<pager::DriverPiece>* pieces) {
   gate::ThreadRecord* const thread = gate::this_thread();
@@ -308,9 +314,9 @@ CUresult Memories::pin_handle(SeatMemory& memory, std::uint64_t handle, pager::P
   memory.pager.want_handle(handle, true);
   on_reach_changed(memory);
   const gate::Passed passed = gate_.hold(*thread, memory.slot);
-  const CUresult result = memory.pager.pin_handle(handle, reason, pieces);
-  if (passed == gate::Passed::kStep) tenant()->drainer().stepped(memory.slot);
-  if (passed != gate::Passed::kNested) gate_.leave(*thread, memory.slot);
+  const CUresult result = passed == gate::Passed::kStranded ? cuda::CUDA_ERROR_OUT_OF_MEMORY
+                                                            : memory.pager.pin_handle(handle, reason, pieces);
+  end_hold(*thread, memory.slot, passed);
   memory.pager.want_handle(handle, false);
   on_reach_changed(memory);
   return result == cuda::CUDA_ERROR_NOT_READY ? cuda::CUDA_ERROR_OUT_OF_MEMORY : result;
@@ -327,11 +333,11 @@ CUresult Memories::export_handle(SeatMemory& memory, cuda::CUdeviceptr address, 
   if (!ipc_.find(allocation, offset, info->bytes, &made)) {
     // Its memory must be there, and stay while it is pinned.
     const gate::Passed passed = gate_.hold(*thread, memory.slot);
+    if (passed == gate::Passed::kStranded) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
     std::vector<pager::ExportedPiece> pieces;
     std::uint64_t in_block = 0;
     const CUresult result = memory.pager.export_pieces(address, &pieces, &in_block);
-    if (passed == gate::Passed::kStep) tenant()->drainer().stepped(memory.slot);
-    if (passed != gate::Passed::kNested) gate_.leave(*thread, memory.slot);
+    end_hold(*thread, memory.slot, passed);
     if (result != cuda::CUDA_SUCCESS) return result;
     if (!ipc_.serve(allocation, std::move(pieces), offset, info->bytes, &made)) {
       memory.pager.unpin(address, pager::PinReason::kExported);
@@ -531,6 +537,7 @@ void Memories::on_room(const wire::Room& room) {
   if (room.slot >= seats_.count()) return;
   SeatMemory& memory = of(room.slot);
   if (!memory.set_room(room)) return;
+  gate_.set_stranded(room.slot, room.is_stranded != 0);
   memory.frames.on_room(room);
   mover_.wake();
 }
@@ -559,6 +566,7 @@ void Memories::on_lost() {
     if (memory == nullptr) continue;
     memory->lender.on_lost();
     memory->frames.on_lost();
+    gate_.set_stranded(slot, false);
   }
   mover_.wake();
 }

@@ -276,6 +276,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   cuda::CUresult disable_peer_locked(std::uint32_t own, std::uint32_t peer);
   // Waits for the seat's lease, at the gate as a submission does. False: this thread may not wait for it.
   bool take_turn(std::uint32_t slot);
+  void end_hold(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed);
 
   template <class Message>
   bool send(std::uint32_t slot, const Message& message, int fd = -1);

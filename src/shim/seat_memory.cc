@@ -361,6 +361,7 @@ wire::Memory SeatMemory::report(std::uint64_t epoch, std::uint32_t flags) {
     reported_sequence_ = room_.sequence;
     for (std::size_t i = 0; i < wire::kUnpageableReasons; ++i) memory.unpageable[i] = outside_by_reason_[i];
     memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kOther)] += hidden_;
+    memory.hidden = hidden_;
   }
   memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kManaged)] = pager.bounds().committed(Part::kBeside);
   memory.managed_away = managed.away_bytes();

@@ -70,6 +70,7 @@ void Passage::enter_slowly(cuda::CUstream stream, gate::WorkKind kind) {
   stream_ = stream;
   kind_ = kind;
   passed_ = tenant_->gate().pass(*thread_, slot_);
+  if (passed_ == gate::Passed::kStranded) return;
   note(*memo);
   if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(slot_, os::SystemClock().now());
   tenant_->memories().mover().on_passed(slot_);
@@ -169,6 +170,8 @@ MemoryHold::MemoryHold(const std::optional<WholeContext>& whole) {
   if (thread == nullptr) return;
   const gate::Passed passed = mine->gate().hold(*thread, *slot);
   if (passed == gate::Passed::kNested) return;  // whoever is inside already leaves
+  is_stranded_ = passed == gate::Passed::kStranded;
+  if (is_stranded_) return;
   tenant_ = mine;
   thread_ = thread;
   slot_ = *slot;
@@ -234,26 +237,28 @@ void SeveralPassages::add_stream(cuda::CUstream stream) {
   member->stream = stream;
 }
 
-bool SeveralPassages::try_enter(std::optional<gate::Gate::Waiting>& waiting) {
+SeveralPassages::Entered SeveralPassages::try_enter(std::optional<gate::Gate::Waiting>& waiting) {
   for (std::size_t i = 0; i < count_; ++i) {
     members_[i].passed = tenant_->gate().try_pass_or_step(*thread_, members_[i].slot);
     if (members_[i].passed == gate::Passed::kNot) {
       const std::uint32_t closed = members_[i].slot;
       leave();
+      if (tenant_->gate().is_stranded(closed)) return Entered::kStranded;
       if (!waiting || waiting->slot() != closed) waiting.emplace(tenant_->gate(), closed);
       tenant_->gate().wait_until_open(*waiting);
-      return false;
+      return Entered::kNotYet;
     }
   }
-  return true;
+  return Entered::kAll;
 }
 
-void SeveralPassages::enter() {
+bool SeveralPassages::enter() {
   // GPUs that work on each other's memory belong together from now on.
   if (count_ > 1) tenant_->join_own_gang();
   std::optional<gate::Gate::Waiting> waiting;
-  while (!try_enter(waiting)) {
-  }
+  Entered entered = Entered::kNotYet;
+  while (entered == Entered::kNotYet) entered = try_enter(waiting);
+  if (entered == Entered::kStranded) return false;
   waiting.reset();
   // Only now, inside: a drain that came before has forgotten what was noted before it.
   for (std::size_t i = 0; i < count_; ++i) {
@@ -262,6 +267,7 @@ void SeveralPassages::enter() {
     if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(member.slot, os::SystemClock().now());
     tenant_->memories().mover().on_passed(member.slot);
   }
+  return true;
 }
 
 void SeveralPassages::leave() {

@@ -100,9 +100,11 @@ class Passage {
   ~Passage() {
     if (direct_ != nullptr) [[likely]]
       gate::leave_directly(*direct_);
-    else if (passed_ != gate::Passed::kNot)
+    else if (passed_ != gate::Passed::kNot && passed_ != gate::Passed::kStranded)
       leave_slowly();
   }
+  // The seat's memory cannot come back, so the call is not made: CUDA_ERROR_OUT_OF_MEMORY.
+  bool is_stranded() const { return direct_ == nullptr && passed_ == gate::Passed::kStranded; }
   Passage(const Passage&) = delete;
   Passage& operator=(const Passage&) = delete;
 
@@ -137,7 +139,8 @@ class SeveralPassages {
   // Names a seat: that of a context, or of a stream (as in Where) that the work goes to. Then enter, once.
   void add_context(cuda::CUcontext context);
   void add_stream(cuda::CUstream stream);
-  void enter();
+  // False: a seat's memory cannot come back, and the thread is inside of none.
+  bool enter();
 
  private:
   struct Member {
@@ -148,7 +151,8 @@ class SeveralPassages {
     cuda::CUstream stream = nullptr;
   };
   Member* find_or_add(std::uint32_t slot);
-  bool try_enter(std::optional<gate::Gate::Waiting>& waiting);
+  enum class Entered { kAll, kNotYet, kStranded };
+  Entered try_enter(std::optional<gate::Gate::Waiting>& waiting);
   void leave();
 
   Tenant* tenant_;
@@ -164,6 +168,8 @@ class MemoryHold {
  public:
   explicit MemoryHold(const std::optional<WholeContext>& whole);
   ~MemoryHold();
+  // As Passage::is_stranded.
+  bool is_stranded() const { return is_stranded_; }
   MemoryHold(const MemoryHold&) = delete;
   MemoryHold& operator=(const MemoryHold&) = delete;
 
@@ -172,6 +178,7 @@ class MemoryHold {
   gate::ThreadRecord* thread_ = nullptr;
   std::uint32_t slot_ = 0;
   bool is_step_ = false;
+  bool is_stranded_ = false;
 };
 
 // A copy to memory of the program's own, which the driver waits in for all work before it: always, or, if it is
@@ -196,6 +203,8 @@ inline cuda::CUresult submit(cuda::Entry entry, Where where, cuda::CUresult (*fu
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
   const Passage passage(where, [&] { return work_kind(entry, arguments...); });
+  if (passage.is_stranded()) [[unlikely]]
+    return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   return function(arguments...);
 }
 
@@ -215,6 +224,8 @@ inline cuda::CUresult hold_memory(const std::optional<WholeContext>& whole, cuda
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
   const MemoryHold hold(whole);
+  if (hold.is_stranded()) [[unlikely]]
+    return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   return function(arguments...);
 }
 
@@ -260,7 +271,7 @@ inline cuda::CUresult submit(cuda::Entry, const WhereSeveral& where, cuda::CUres
   SeveralPassages passages(tenant());
   passages.add_stream(where.stream);
   for (const cuda::CUcontext context : where.contexts) passages.add_context(context);
-  passages.enter();
+  if (!passages.enter()) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   return function(arguments...);
 }
 

@@ -268,8 +268,10 @@ struct Memory {
   std::uint64_t managed_away = 0;  // of unpageable[kManaged], moved to the host by the seat, and not back
   std::uint64_t handed_over = 0;   // since it began: restored into frames
   base::FrameSizes frames = 0;     // that it could restore into
+  // Of unpageable[kOther]: room that the driver has refused to the seat. The seat has no memory there.
+  std::uint64_t hidden = 0;
 };
-static_assert(sizeof(Memory) == 192);
+static_assert(sizeof(Memory) == 200);
 inline constexpr std::uint32_t kMemoryBusy = 1u << 0;   // a job of the pager's is under way
 inline constexpr std::uint32_t kMemoryStuck = 1u << 1;  // it cannot give up what Room takes from it
 
@@ -452,7 +454,7 @@ struct Room {
   std::uint32_t refused = 0;     // 1: that one got less than it wanted, and waiting longer is of no use
   base::FrameSizes frames = 0;   // what it evicts of these sizes goes on by FrameGiven, and the rest is freed
   std::uint32_t is_limited = 0;  // 1: there is a quota, within which `commitment` is; it binds whoever makes the memory
-  std::uint32_t reserved = 0;
+  std::uint32_t is_stranded = 0;  // 1: what is evicted cannot come back while all that is on the GPU stays there
 };
 static_assert(sizeof(Room) == 56);
 

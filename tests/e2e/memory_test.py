@@ -254,6 +254,19 @@ class Newcomers(GpumuxTest):
         first.expect_success(timeout=120)
         self.assertEqual(first.field("digest"), wanted)
 
+    def test_contexts_that_leave_no_room_for_any_memory(self):
+        """Two programs of two contexts each: nothing on the GPU can leave it. Natively one of them has no memory."""
+        daemon = self.start_daemon()
+        programs = [self.start("worker", name=f"worker{i}", threads=2, steps=40, step_us=500, until=self.enough)
+                    for i in range(2)]
+        wait_until(lambda: any("contexts" in seat["waits_for"] for seat in daemon.api.seats()), 60,
+                   lambda: f"status names the contexts: {daemon.api.seats()}")
+        wait_until(lambda: any(program.code is not None for program in programs), 60, "one has no memory")
+        refused, other = sorted(programs, key=lambda program: program.code is None)
+        self.assertEqual((refused.code, refused.field("code")), (3, "2"))  # CUDA_ERROR_OUT_OF_MEMORY
+        self.assertIn("is more than it holds: one is told", daemon.log())
+        self.work_until(lambda: True, "nothing more", other)
+
 
 class ManagedMemory(GpumuxTest):
     """Unified memory, which the driver pages: one program may have more of it than the GPU holds."""
