@@ -27,7 +27,7 @@ namespace {
 #include "base/limits.h"
 #include "base/units.h"
 #include "daemon/files.h"
-#include "daemon/host_memory.h"
+#include "daemon/host_budget.h"
 #include "daemon/settings.h"
 
 namespace gpumux::daemon {

@@ -47,7 +47,7 @@ struct Config {
   // Who may change settings besides root and the daemon's owner.
   std::string admin_group = "gpumux";
   unsigned socket_mode = 0666;
-  std::string host_memory = "60%";  // for evicted data (host_memory.h); changed only by a restart
+  std::string host_memory = "60%";  // for evicted data (host_budget.h); changed only by a restart
 
   QueueConfig queue;  // of jobs: [queue]
 

@@ -26,6 +26,7 @@
 #include "daemon/files.h"
 #include "daemon/foreign_processes.h"
 #include "daemon/gpu_lock.h"
+#include "daemon/host_budget.h"
 #include "daemon/host_memory.h"
 #include "daemon/http_server.h"
 #include "daemon/jobs/job_api.h"

@@ -58,15 +58,6 @@
 
 namespace gpumux::daemon {
 
-// "64G", or "50%" of what is available. kInvalid says what is allowed.
-base::Status check_host_memory(std::string_view text);
-// What it comes to on this machine at this moment: of the memory that is available, within the daemon's cgroup.
-std::uint64_t host_budget(std::string_view text);
-// Whether it is a number of bytes, whatever is available.
-bool is_fixed_host_memory(std::string_view text);
-
-inline constexpr std::string_view kDefaultHostMemory = "60%";
-
 // A tenant that asks for more at once than it will be given waits for nothing: it asks again when it has used some.
 inline constexpr std::size_t kMaxHostRequests = 64;
 

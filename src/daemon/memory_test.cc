@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "daemon/host_budget.h"
 #include "daemon/host_memory.h"
 #include "daemon/test_support.h"
 #include "os/unix_socket.h"
