@@ -88,13 +88,22 @@ void HostMemory::set_demand(std::uint64_t evicted, std::uint64_t copies) {
   demand_ = evicted;
   copies_ = copies;
   if (short_ && demand_ <= short_at_ / kMuchLessDenominator * kMuchLessNumerator) set_short(false);
-  while (has_too_much() && drop_unmapped()) continue;
-  make_more();
+  rebalance();
 }
 
-// So many chunks are worth keeping free.
-std::size_t HostMemory::most_free() const {
-  return demand_ == 0 ? 0 : static_cast<std::size_t>(needed() / chunk_bytes_) + 2 * kWindowChunks;
+std::size_t HostMemory::there() const {
+  return static_cast<std::size_t>(lent_ / chunk_bytes_) + used_.size() + ready_.size();
+}
+
+std::size_t HostMemory::needed() const {
+  const std::size_t in_use = static_cast<std::size_t>(lent_ / chunk_bytes_) + requests_.size();
+  if (demand_ == 0) return in_use;
+  const auto expected = static_cast<std::size_t>((demand_ + copies_ + chunk_bytes_ - 1) / chunk_bytes_);
+  return std::max(expected, in_use) + kWindowChunks;
+}
+
+bool HostMemory::has_too_much() const {
+  return there() > *std::max_element(needed_lately_.begin(), needed_lately_.end());
 }
 
 void HostMemory::set_short(bool is_short) {
@@ -169,7 +178,7 @@ void HostMemory::serve() {
     set_short(true);
     if (on_lent_) on_lent_({request.seat, 0, 0}, -1);
   }
-  make_more();
+  rebalance();
   if (!requests_.empty()) tell_all(wire::kMostForgotten);
 }
 
@@ -193,16 +202,16 @@ void HostMemory::uses(const HostSeat& seat, std::uint64_t bytes, bool is_back) {
   if (counts_earlier_ && before > bytes) serve();
 }
 
-void HostMemory::make_more() {
-  const std::size_t needs = static_cast<std::size_t>((needed() + chunk_bytes_ - 1) / chunk_bytes_);
-  std::size_t chunks = needs > used_.size() ? needs - used_.size() : 0;
-  if (demand_ > 0) chunks += kWindowChunks;
-  chunks = std::max(chunks, requests_.size());
-  while (!failing_ && ready_.size() + making_ < chunks && making_ < most_making() && may_make()) remake({});
-  // Whoever still waits is of another domain than what has come back.
+void HostMemory::rebalance() {
+  const std::size_t needs = needed();
+  needed_lately_.back() = std::max(needed_lately_.back(), needs);
+  const std::size_t missing = std::max(needs - std::min(needs, there()), requests_.size());
+  while (!failing_ && making_ < std::min(missing, most_making()) && may_make()) remake({});
+  // A request that still waits is of another trust domain than the chunks that are free.
   for (std::size_t coming = making_ + leaving_soon(); coming < std::min(requests_.size(), kMaxMaking) && !used_.empty();
        ++coming)
     drop_one();
+  while (has_too_much() && drop_unmapped()) continue;
 }
 
 std::size_t HostMemory::most_making() const { return requests_.empty() ? kMaxMakingAhead : kMaxMaking; }
@@ -342,11 +351,6 @@ void HostMemory::remade(std::optional<base::Result<HostFile>> made) {
                                                                     {"budget", base::format_bytes(budget_)}});
   }
   serve();
-  // It was needed when it was begun.
-  if (made && !ready_.empty() && has_too_much()) {
-    remake(std::move(ready_.back()));
-    ready_.pop_back();
-  }
 }
 
 void HostMemory::returned(base::TenantId tenant, std::uint64_t id, bool kept) {
@@ -360,7 +364,7 @@ void HostMemory::returned(base::TenantId tenant, std::uint64_t id, bool kept) {
   const HostSeat seat = loan.seat;
   const bool keeps = borrower->second.keeps;
   if (kept) loan.chunk.keepers.push_back(seat);
-  if (loan.chunk.domain.empty() || (demand_ == 0 && loan.chunk.keepers.empty())) {
+  if (loan.chunk.domain.empty()) {
     unmake(std::move(loan.chunk));
   } else {
     used_.push_back(std::move(loan.chunk));
@@ -424,11 +428,13 @@ void HostMemory::gone(base::TenantId tenant) {
     std::erase_if(loan.chunk.keepers, is_its);
     unmake(std::move(loan.chunk));
   }
-  while (has_too_much() && drop_unmapped()) continue;
   serve();
 }
 
 void HostMemory::look() {
+  needed_lately_.push_back(0);
+  if (needed_lately_.size() > kKeptLooks) needed_lately_.pop_front();
+  rebalance();
   const std::size_t soon = leaving_soon();
   const auto is_asked = [&](const HostSeat& seat) {
     const Forgetting* const forgetting = forgetting_of(seat);

@@ -18,16 +18,19 @@
 // has let go of it, or is gone; it is closed. A seat is told of at most so many at a time, and of no more before it has
 // answered, so one that does not answer has one message waiting for it.
 //
-// Letting go is not free: for each chunk the driver stops the program for some milliseconds. So what is merely not
-// needed any more leaves chunk by chunk, one a second (what nobody has mapped goes at once); all of it, as fast as it
-// can, when somebody waits for memory, or who has it may be frozen.
+// How much there is. The daemon makes chunks until there are as many as are needed. It gives back only chunks beyond
+// the most that was needed at any of the last kKeptLooks looks. A chunk that is free counts as there, in whosever
+// mappings it is. Needed is the demand (set_demand), or what is lent and waited for if that is more, and a window.
+//
+// Letting go is not free: for each chunk the driver stops the program for some milliseconds. So of the chunks that are
+// mapped and no longer needed one leaves at each look. (A chunk that no seat has mapped goes at once.) All of them
+// leave as fast as they can when a tenant waits for memory, or a keeper may be frozen.
 //
 // Populating takes a hundred times longer than a switch may wait (a thousand times on a virtual machine that gets its
-// memory from its host when it touches it), so chunks are ready before they are asked for: as many as everybody's
-// memory together exceeds what the GPUs hold, as many as the copies take that those keep who come back (set_demand),
-// and a window. Somebody who asks beyond that is answered as soon as the next chunk is ready or comes back: those
-// who come back at that moment are asked for as much as is waited for (on_awaited), and give up copies. So what one
-// seat restores is what another one evicts into, for as long as there is not enough for both.
+// memory from its host when it touches it), so chunks are ready before they are asked for. Somebody who asks beyond
+// that is answered as soon as the next chunk is ready or comes back: those who come back at that moment are asked for
+// as much as is waited for (on_awaited), and give up copies. So what one seat restores is what another one evicts into,
+// for as long as there is not enough for both.
 //
 // Short. When somebody has had to be turned away for the budget, nobody may keep what it could do without (on_short),
 // until there is much less to be evicted.
@@ -73,6 +76,9 @@ struct HostLoan {
   std::uint64_t id = 0;     // of the chunk, as long as there is one
   std::uint64_t bytes = 0;  // zero: not now
 };
+
+// Longer than a round of turns, so that the next switch finds what the last one needed. There is a look each second.
+inline constexpr std::size_t kKeptLooks = 60;
 
 // What has been made so far.
 struct HostMade {
@@ -178,14 +184,15 @@ class HostMemory {
   };
   struct Alive;  // shared with the pool's jobs: cleared when this object goes
 
-  std::uint64_t needed() const { return demand_ + copies_ > lent_ ? demand_ + copies_ - lent_ : 0; }
+  // In chunks: lent or free; needed at this moment.
+  std::size_t there() const;
+  std::size_t needed() const;
+  bool has_too_much() const;
   bool may_make() const;
   void serve();
   bool serve(const Request& request);
-  std::size_t most_free() const;
-  void make_more();
+  void rebalance();
   std::size_t leaving_soon() const;
-  bool has_too_much() const { return used_.size() + ready_.size() > most_free(); }
   bool drop_unmapped();
   void drop_one();
   void unmake(Chunk chunk);
@@ -218,6 +225,7 @@ class HostMemory {
   std::uint64_t next_id_ = 0;
   std::uint64_t demand_ = 0;
   std::uint64_t copies_ = 0;
+  std::deque<std::size_t> needed_lately_{0};  // the most between two looks each; the last one: since the last look
   std::uint64_t lent_ = 0;
   bool counts_earlier_ = false;
   std::uint64_t earlier_ = 0;

@@ -68,17 +68,26 @@ class HostMemoryTest : public testing::Test {
   void give_back(std::uint64_t tenant, const std::vector<std::uint64_t>& ids, bool kept) {
     for (const std::uint64_t id : ids) memory.returned({tenant}, id, kept);
   }
-  // All jobs are over, and what they have led to.
+  // All jobs are over, and what they have led to. What is made only to be unmade would go on for ever.
   void rest() {
-    while (memory.is_making()) loop.run_one();
+    for (int jobs = 0; memory.is_making(); ++jobs) {
+      ASSERT_LT(jobs, 2000) << "host memory is made and unmade, and nobody has asked for anything";
+      loop.run_one();
+    }
   }
 
+  // The next look is the first that forgets what was needed before.
+  void look_for_long() {
+    for (std::size_t looks = 0; looks + 1 < kKeptLooks; ++looks) memory.look();
+  }
   // As after a restart: nothing has been made yet.
   void begin_again() {
     memory.set_demand(0);
     rest();
-    while (memory.ready() > 0) loop.run_one();
+    look_for_long();
+    memory.look();
     rest();
+    ASSERT_EQ(memory.taken(), 0u);
     memory.set_counts_earlier(true);
   }
 
@@ -161,6 +170,8 @@ TEST_F(HostMemoryTest, WhereItIsShortEverybodyHearsOfIt) {
   memory.gone({1});
   memory.gone({2});
   memory.set_demand(0);
+  look_for_long();
+  memory.look();
   rest();
   EXPECT_EQ(memory.ready(), 0u);
   EXPECT_EQ(memory.lent(), 0u);
@@ -169,8 +180,7 @@ TEST_F(HostMemoryTest, WhereItIsShortEverybodyHearsOfIt) {
 // One program comes back while another one goes: what the first one keeps copies in is reckoned with, and what is
 // waited for is said.
 TEST_F(HostMemoryTest, CopiesAreReckonedWithAndWhatIsWaitedForIsSaid) {
-  memory.set_demand(0);
-  rest();
+  begin_again();
   const std::uint64_t evicted = 4 * memory.chunk_bytes();
   const std::uint64_t copies = 8 * memory.chunk_bytes();
   memory.set_demand(evicted, copies);
@@ -179,6 +189,8 @@ TEST_F(HostMemoryTest, CopiesAreReckonedWithAndWhatIsWaitedForIsSaid) {
   const std::uint64_t first = ask(1, "one").loan.id;
   EXPECT_EQ(waits, 0u);
   memory.set_demand(0);
+  look_for_long();
+  memory.look();
   rest();
   memory.set_demand(evicted, copies);
   // Each of them would have to be made first.
@@ -198,18 +210,79 @@ TEST_F(HostMemoryTest, CopiesAreReckonedWithAndWhatIsWaitedForIsSaid) {
   EXPECT_GE(memory.ready() + memory.lent(), evicted + copies) << "so that next time there is enough";
 }
 
-// Whoever wanted it has gone while it was being made.
-TEST_F(HostMemoryTest, WhatIsReadyTooLateGoesBackToTheMachine) {
-  ASSERT_TRUE(memory.is_making());
-  memory.set_demand(0);
+// The next switch may need again what the last one did.
+TEST_F(HostMemoryTest, WhatWasNeededStaysForAWhileAndThenGoesBackToTheMachine) {
   rest();
-  EXPECT_EQ(memory.ready(), 0u);
-  EXPECT_EQ(memory.taken(), 0u);
-  memory.set_demand(kBudget);
+  EXPECT_EQ(memory.ready(), kBudget);
   memory.set_demand(memory.chunk_bytes());
+  look_for_long();
+  EXPECT_EQ(memory.ready(), kBudget) << "it was needed not long ago";
+  memory.look();
   rest();
   EXPECT_LT(memory.ready(), kBudget / 4 * 3) << "only as much as there is to evict, and a little more";
   EXPECT_GT(memory.ready(), memory.chunk_bytes());
+  memory.set_demand(0);
+  look_for_long();
+  memory.look();
+  rest();
+  EXPECT_EQ(memory.taken(), 0u);
+  EXPECT_EQ(memory.made().bytes, kBudget) << "nothing was made in order to go";
+}
+
+// Seats ask ahead, and so come to have more than is needed. When that comes back it counts as there.
+TEST_F(HostMemoryTest, NothingIsMadeBesideWhatIsFree) {
+  begin_again();
+  const std::uint64_t before = memory.made().bytes;
+  std::vector<std::uint64_t> lent;
+  for (int i = 0; i < 12; ++i) lent.push_back(ask(1, "one").loan.id);
+  give_back(1, lent, true);
+  memory.set_demand(memory.chunk_bytes());
+  rest();
+  EXPECT_EQ(memory.made().bytes - before, 12 * memory.chunk_bytes()) << "of a budget of 16";
+}
+
+// A cold start, in small: three tenants fill a GPU, and what does not fit goes round. Each turn one tenant restores and
+// keeps copies, and the one before it evicts as much; each asks ahead for more than it needs. Tenants that are open to
+// each other hand chunks on. Strangers cannot, so each has its own.
+TEST_F(HostMemoryTest, ThreeThatTakeTurnsMakeHostMemoryOnce) {
+  constexpr std::size_t kMoves = 3;  // chunks that move at each switch
+  for (const bool are_strangers : {false, true}) {
+    begin_again();
+    const std::uint64_t before = memory.made().bytes;
+    const auto domain_of = [&](std::uint64_t tenant) {
+      return are_strangers ? std::to_string(tenant) : std::string("one");
+    };
+    std::map<std::uint64_t, std::vector<std::uint64_t>> lent;
+    const std::uint64_t evicted = kMoves * memory.chunk_bytes();
+    const auto take_turns = [&](int rounds) {
+      for (int turn = 0; turn < 3 * rounds; ++turn) {
+        const std::uint64_t in = 1 + static_cast<std::uint64_t>(turn) % 3;
+        const std::uint64_t out = 1 + static_cast<std::uint64_t>(turn + 2) % 3;
+        memory.set_demand(evicted, evicted);
+        got.clear();
+        for (std::size_t i = 0; i <= kMoves; ++i) memory.wanted({{out}, 0}, 1, domain_of(out));
+        // It has been restored, and gives up its copies.
+        give_back(in, std::exchange(lent[in], {}), true);
+        while (got.size() <= kMoves) {
+          for (const Told& one : std::exchange(told, {})) memory.forgotten(one.seat);
+          loop.run_one();
+        }
+        for (const Got& one : got) {
+          ASSERT_NE(one.loan.bytes, 0u);
+          lent[out].push_back(one.loan.id);
+        }
+        memory.look();
+      }
+    };
+    take_turns(3);
+    rest();
+    const std::uint64_t made = memory.made().bytes - before;
+    EXPECT_LE(made, kBudget) << (are_strangers ? "strangers" : "of one domain");
+    take_turns(20);
+    rest();
+    EXPECT_EQ(memory.made().bytes - before, made) << (are_strangers ? "strangers" : "of one domain");
+    for (const std::uint64_t tenant : {1u, 2u, 3u}) memory.gone({tenant});
+  }
 }
 
 TEST_F(HostMemoryTest, WhatASeatHasKeptIsLentToItAsItIs) {
@@ -244,6 +317,7 @@ TEST_F(HostMemoryTest, WhatIsKeptCountsUntilEverybodyHasLetGoOfIt) {
   EXPECT_EQ(memory.ready(), kBudget);
   memory.set_demand(0);
   rest();
+  look_for_long();
   EXPECT_EQ(memory.ready(), kBudget) << "it is not needed any more, and not in a hurry";
   EXPECT_TRUE(told.empty());
   for (std::uint64_t chunks = 1; chunks <= kBudget / memory.chunk_bytes(); ++chunks) {
@@ -446,6 +520,8 @@ TEST_F(HostMemoryTest, WhateverTenantsSayTheBudgetHolds) {
   }
   for (std::uint64_t tenant = 1; tenant <= kTenants; ++tenant) memory.gone({tenant});
   memory.set_demand(0);
+  look_for_long();
+  memory.look();
   rest();
   EXPECT_EQ(memory.taken(), 0u);
 }
