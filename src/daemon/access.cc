@@ -53,10 +53,11 @@ bool any_in(const std::vector<gid_t>& groups, const std::vector<gid_t>& allowed)
 
 }  // namespace
 
-base::Result<Peer> peer_of(int socket) {
+base::Result<Peer> peer_of(int socket, const SubordinateIds& subordinates) {
   const auto credentials = os::peer_credentials(socket);
   if (!credentials) return tl::unexpected(credentials.error());
-  Peer peer{credentials->pid, credentials->uid, {credentials->gid}, !is_where_we_are(credentials->pid)};
+  Peer peer{credentials->pid, credentials->uid, {credentials->gid}, !is_where_we_are(credentials->pid), {}};
+  peer.account = account_of(peer.pid, peer.uid, peer.is_contained, subordinates);
   // The kernel answers with the length that it needs when the buffer is too small.
   std::vector<gid_t> groups(32);
   for (int attempt = 0; attempt < 2; ++attempt) {
@@ -78,6 +79,7 @@ base::Result<AccessRules> AccessRules::make(const Config& config, uid_t owner, b
   AccessRules rules;
   rules.owner_ = owner;
   rules.private_ = is_private;
+  rules.subordinates_ = SubordinateIds::read();
   rules.everybody_ = config.allow_users.empty() && config.allow_groups.empty();
   for (const std::string& name : config.allow_users) {
     const auto uid = find_user(name);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "daemon/account.h"
 #include "daemon/config.h"
 
 namespace gpumux::daemon {
@@ -18,9 +19,8 @@ struct Peer {
   uid_t uid = 0;
   std::vector<gid_t> groups;  // the primary one and all others, at the moment of connecting
   bool is_contained = false;  // in a container that is not the daemon's: its users are others, whatever their numbers
+  Account account;            // for which it counts in every limit
 };
-
-base::Result<Peer> peer_of(int socket);
 
 // The configured names, looked up once (that may wait for a directory service): at start and at each reload.
 class AccessRules {
@@ -32,6 +32,7 @@ class AccessRules {
   bool may_connect(const Peer& peer) const;
   bool may_change(const Peer& peer) const;
   uid_t owner() const { return owner_; }
+  const SubordinateIds& subordinates() const { return subordinates_; }
 
  private:
   uid_t owner_ = 0;
@@ -40,6 +41,9 @@ class AccessRules {
   std::vector<uid_t> users_;
   std::vector<gid_t> groups_;
   std::vector<gid_t> admin_groups_;
+  SubordinateIds subordinates_;
 };
+
+base::Result<Peer> peer_of(int socket, const SubordinateIds& subordinates);
 
 }  // namespace gpumux::daemon

@@ -355,7 +355,7 @@ void HttpServer::accept() {
 }
 
 void HttpServer::add(asio::local::stream_protocol::socket socket) {
-  auto peer = peer_of(socket.native_handle());
+  auto peer = peer_of(socket.native_handle(), access_.subordinates());
   // Too many: closed without a word, for a word would be a connection.
   if (!peer || connections_.size() >= kMaxApiConnections) return;
   const uid_t uid = peer->uid;

@@ -236,7 +236,7 @@ void TenantServer::accept_some() {
 }
 
 void TenantServer::add(os::FileDescriptor socket) {
-  auto peer = peer_of(socket.get());
+  auto peer = peer_of(socket.get(), access_.subordinates());
   if (!peer) return;
   auto pidfd = os::peer_pidfd(socket.get(), peer->pid);
   if (!pidfd && peer->pid > 0 && pidfd.error().code == base::Code::kNotFound) return;  // it is dead already
