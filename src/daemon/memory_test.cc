@@ -240,6 +240,29 @@ TEST(DaemonMemory, WhatTenantsComeBackWithCountsAgainstTheBudget) {
   EXPECT_EQ(lent, 32u << 20);
 }
 
+// From a cold start, and by what is asked for: nothing has been evicted, and what was allocated last is not reported.
+TEST(DaemonMemory, HostMemoryIsReadyBeforeAGpuIsFull) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.config.host_memory = "64M";
+  TestDaemon daemon(std::move(options));
+  Tenant a(dir.path(), "a");
+  Tenant b(dir.path(), "b");
+  ASSERT_TRUE(a.join() && a.open_seat(0, test_uuid(0)) && a.settle(has_any));
+  ASSERT_TRUE(a.has(36));
+  ASSERT_TRUE(b.join() && b.open_seat(0, test_uuid(0)) && b.settle(has_any, &a));
+  ASSERT_TRUE(b.has(1));
+  std::uint32_t ticket = 0;
+  // A thread fills the GPU, piece by piece, before its next report.
+  EXPECT_TRUE(eventually([&] {
+    const wire::RoomWanted wanted{.slot = 0, .ticket = ++ticket, .room = 36 * kGiB, .commitment = 36 * kGiB};
+    if (!b.send(wanted) || !b.settle([&](const wire::Room& room) { return room.ticket == ticket; }, &a)) return false;
+    EXPECT_EQ(b.room.refused, 0u);
+    const auto status = nlohmann::json::parse(http(dir.path(), "GET", "/v1/status").body);
+    return status["host_memory"]["ready_bytes"] == 64 << 20;
+  }));
+}
+
 // Host memory that has to be made first: who holds the GPU is asked for copies, once for as much as is waited for, and
 // again for what it has given. Who waits by itself is not asked, and neither is anybody else.
 TEST(DaemonMemory, WhoHoldsIsAskedForHostMemoryThatOthersWaitFor) {

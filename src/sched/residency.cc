@@ -234,6 +234,12 @@ Togetherness Residency::together(GpuIndex index) const {
   return together;
 }
 
+// What a thread waits for, or was given a moment ago, is allocated before its seat's next report.
+std::uint64_t Residency::expected(const Gpu& gpu, const Seat& seat) const {
+  const std::uint64_t given = now_ < seat.given_commitment_until ? seat.given_commitment : 0;
+  return seat.asks() && is_possible(gpu, seat) ? std::max(given, seat.want_commitment) : given;
+}
+
 HostDemand Residency::host_demand(GpuIndex index) const {
   const Gpu* const gpu = gpu_of(index);
   if (gpu == nullptr) return {};
@@ -247,9 +253,10 @@ HostDemand Residency::host_demand(GpuIndex index) const {
       suspended += seat.pageable();
       continue;
     }
-    const std::uint64_t allocated = seat.report.allocated - std::min(seat.report.allocated, seat.report.managed);
-    sum += std::max(seat.all(), allocated);
-    with_memory += allocated != 0 ? 1u : 0u;
+    const std::uint64_t allocated = std::max(seat.report.allocated, expected(*gpu, seat));
+    const std::uint64_t pages = allocated - std::min(allocated, seat.managed());
+    sum += std::max(seat.all(), pages);
+    with_memory += pages != 0 ? 1u : 0u;
   }
   const std::uint64_t most = eventual(*gpu);
   const std::uint64_t ahead = most / kPreparedPart;

@@ -124,10 +124,11 @@ struct GpuMemory {
   std::vector<SeatMemory> seats;
 };
 
-// Host memory that a GPU's programs may need, in bytes: for what does not fit on it and for all of suspended ones that
-// can leave; and for copies of what has come back, which spare it the way out if it stays as it is (as much as takes
-// turns, and no more than fits on the GPU). Where two programs or more have nearly filled the GPU, what they have
-// beyond all but this part of it counts as what does not fit: they go on to fill it faster than host memory is made.
+// Host memory that a GPU's programs may need, in bytes. An allocation counts from the moment when a thread asks for it.
+// The bytes are for what does not fit on the GPU and for all of suspended ones that can leave; and for copies of what
+// has come back, which spare it the way out if it stays as it is (as much as takes turns, and no more than fits on the
+// GPU). Where two programs or more have nearly filled the GPU, what they have beyond all but this part of it counts as
+// what does not fit: they go on to fill it faster than host memory is made.
 inline constexpr std::uint64_t kPreparedPart = 8;
 struct HostDemand {
   std::uint64_t evicted = 0;
@@ -386,6 +387,7 @@ class Residency {
     return refusal_of(gpu, seat, foreign) == Refusal::kNone;
   }
   bool is_possible(const Gpu& gpu, const Seat& seat) const { return is_possible(gpu, seat, gpu.foreign); }
+  std::uint64_t expected(const Gpu& gpu, const Seat& seat) const;
   // Only what is not ours is in its way, and that may be less by now; or it is only expected.
   bool may_have_left(const Gpu& gpu, const Seat& seat) const;
   bool may_not_come(const Gpu& gpu, const Seat& seat) const;

@@ -539,6 +539,26 @@ TEST(Residency, HostMemoryIsPreparedBeforeAGpuThatIsSharedIsFull) {
   EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 0u) << "one program alone evicts nothing";
 }
 
+// A report of what has been allocated comes up to a quarter of a second late, and a GPU is full by then.
+TEST(Residency, HostMemoryIsPreparedForWhatIsAskedForAndForContexts) {
+  Desk desk;
+  desk.open_two(40);
+  const auto given = desk.want(2, 36, 36);
+  ASSERT_TRUE(given && !given->refused());
+  EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 6 * kGiB) << "the seat has not said yet that it has it";
+  desk.planner.set_foreign(desk.now, kGpu, 8 * kGiB);
+  EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 9 * kGiB) << "an eighth of what contexts leave";
+  desk.planner.set_foreign(desk.now, kGpu, 0);
+  // Given, and not taken.
+  desk.now += kTakePatience;
+  desk.say(2);
+  EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 0u);
+  // An allocation that can never be had prepares nothing.
+  const auto refused = desk.want(2, 81, 81);
+  ASSERT_TRUE(refused && refused->refused());
+  EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 0u);
+}
+
 // Its pages are on nobody's account, so they are nothing that others have to wait for; but while it runs it is given
 // the GPU, and whoever is next hears of it.
 TEST(Residency, ManagedMemoryIsGivenTheGpuForItsTurnAndMakesWay) {
