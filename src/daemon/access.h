@@ -19,7 +19,7 @@ struct Peer {
   uid_t uid = 0;
   std::vector<gid_t> groups;  // the primary one and all others, at the moment of connecting
   bool is_contained = false;  // in a container that is not the daemon's: its users are others, whatever their numbers
-  Account account;            // for which it counts in every limit
+  Account account = {};       // for which it counts in every limit
 };
 
 // The configured names, looked up once (that may wait for a directory service): at start and at each reload.
