@@ -57,7 +57,8 @@ HostMemory::HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& 
       budget_(budget),
       chunk_bytes_(chunk_for(budget)),
       files_(std::make_shared<HostFiles>(std::move(files))),
-      alive_(std::make_shared<Alive>()) {
+      alive_(std::make_shared<Alive>()),
+      shares_(budget / chunk_bytes_) {
   alive_->self = this;
   // Ids start where the time puts them, so that one which an earlier daemon has given means nothing to this one.
   timespec t{};
@@ -113,15 +114,41 @@ void HostMemory::set_short(bool is_short) {
   if (on_short_) on_short_(is_short);
 }
 
-void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain) {
-  const auto of_tenant = std::count_if(requests_.begin(), requests_.end(),
-                                       [&](const Request& request) { return request.seat.tenant == seat.tenant; });
-  if (bytes == 0 || static_cast<std::size_t>(of_tenant) >= kMaxHostRequests) {
+void HostMemory::has(const HostSeat& seat, std::uint64_t bytes) { borrowers_[seat.tenant].has[seat.slot] = bytes; }
+
+void HostMemory::closed(const HostSeat& seat) {
+  const auto borrower = borrowers_.find(seat.tenant);
+  if (borrower != borrowers_.end()) borrower->second.has.erase(seat.slot);
+}
+
+// In chunks. The last chunk of a seat is hardly ever full.
+std::uint64_t HostMemory::most_of(const Borrower& borrower, std::uint32_t slot) const {
+  const auto its = borrower.has.find(slot);
+  return its == borrower.has.end() ? 0 : its->second / chunk_bytes_ + (its->second % chunk_bytes_ != 0 ? 2 : 1);
+}
+
+std::uint64_t HostMemory::lent_to(const Borrower& borrower, std::uint32_t slot) const {
+  return static_cast<std::uint64_t>(std::count_if(borrower.loans.begin(), borrower.loans.end(),
+                                                  [slot](const auto& loan) { return loan.second.seat.slot == slot; }));
+}
+
+void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain, const Account& account) {
+  std::uint64_t of_tenant = 0;
+  std::uint64_t of_seat = 0;
+  for (const Request& request : requests_) {
+    of_tenant += request.seat.tenant == seat.tenant ? 1u : 0u;
+    of_seat += request.seat == seat ? 1u : 0u;
+  }
+  Borrower& borrower = borrowers_[seat.tenant];
+  if (bytes == 0 || of_tenant >= kMaxHostRequests ||
+      lent_to(borrower, seat.slot) + of_seat >= most_of(borrower, seat.slot)) {
     if (on_lent_) on_lent_({seat, 0, 0}, -1);
     return;
   }
-  borrowers_[seat.tenant].domain = domain;
-  requests_.push_back({seat, bytes});
+  borrower.domain = domain;
+  borrower.account = account;
+  requests_.push_back({seat, account});
+  shares_.asked(account);
   serve();
   if (on_awaited_ && !requests_.empty()) on_awaited_();
 }
@@ -157,6 +184,7 @@ bool HostMemory::serve(const Request& request) {
   const int fd = kept ? -1 : chunk.memory.get();
   borrower.loans.emplace(loan.id, Loan{request.seat, std::move(chunk)});
   lent_ += chunk_bytes_;
+  shares_.lent(request.account);
   ++loans_;
   if (kept) ++loans_kept_;
   if (on_lent_) on_lent_(loan, fd);
@@ -164,22 +192,37 @@ bool HostMemory::serve(const Request& request) {
 }
 
 void HostMemory::serve() {
+  while (serve_in_order()) continue;
+  rebalance();
+  if (!requests_.empty()) tell_all(wire::kMostForgotten);
+}
+
+// True: some have been answered, so that one which came after them need not wait any longer.
+bool HostMemory::serve_in_order() {
+  bool has_answered = false;
+  bool has_yielded = false;
   for (std::size_t i = 0; i < requests_.size();) {
     const Request request = requests_[i];
+    if (shares_.yields(request.account)) {
+      has_yielded = true;
+      ++i;
+      continue;
+    }
     const bool comes = making_ > 0 || leaving_soon() > 0 || (!failing_ && may_make()) || !used_.empty();
     const bool served = serve(request);
-    if (!served && comes) {  // a moment
+    if (!served && !comes) set_short(true);
+    // What it is owed, others are asked for, and what they give back is to be its own.
+    if (!served && (comes || shares_.is_owed(request.account))) {
       ++i;
       continue;
     }
     requests_.erase(requests_.begin() + static_cast<std::ptrdiff_t>(i));
-    if (served) continue;
+    shares_.answered(request.account);
+    has_answered = true;
     // It may have to wait for somebody who gives something back: it asks again.
-    set_short(true);
-    if (on_lent_) on_lent_({request.seat, 0, 0}, -1);
+    if (!served && on_lent_) on_lent_({request.seat, 0, 0}, -1);
   }
-  rebalance();
-  if (!requests_.empty()) tell_all(wire::kMostForgotten);
+  return has_answered && has_yielded;
 }
 
 bool HostMemory::may_make() const {
@@ -361,6 +404,7 @@ void HostMemory::returned(base::TenantId tenant, std::uint64_t id, bool kept) {
   Loan loan = std::move(found->second);
   borrower->second.loans.erase(found);
   lent_ -= chunk_bytes_;
+  shares_.returned(borrower->second.account);
   const HostSeat seat = loan.seat;
   const bool keeps = borrower->second.keeps;
   if (kept) loan.chunk.keepers.push_back(seat);
@@ -407,7 +451,11 @@ HostMemory::Chunk* HostMemory::find(std::uint64_t id) {
 }
 
 void HostMemory::gone(base::TenantId tenant) {
-  std::erase_if(requests_, [&](const Request& request) { return request.seat.tenant == tenant; });
+  std::erase_if(requests_, [&](const Request& request) {
+    const bool is_its = request.seat.tenant == tenant;
+    if (is_its) shares_.answered(request.account);
+    return is_its;
+  });
   auto gone = borrowers_.extract(tenant);
   if (gone.empty()) return;
   for (const auto& [slot, bytes] : gone.mapped().earlier) earlier_ -= bytes;
@@ -425,6 +473,7 @@ void HostMemory::gone(base::TenantId tenant) {
   }
   for (auto& [id, loan] : gone.mapped().loans) {
     lent_ -= chunk_bytes_;
+    shares_.returned(gone.mapped().account);
     std::erase_if(loan.chunk.keepers, is_its);
     unmake(std::move(loan.chunk));
   }
@@ -457,6 +506,24 @@ void HostMemory::look() {
   }
   if (has_too_much()) drop_one();
   tell_all(1);
+}
+
+std::uint64_t HostMemory::awaited() const {
+  const auto requests = std::count_if(requests_.begin(), requests_.end(),
+                                      [this](const Request& request) { return !shares_.yields(request.account); });
+  return static_cast<std::uint64_t>(requests) * chunk_bytes_;
+}
+
+std::uint64_t HostMemory::beyond(base::TenantId tenant) const {
+  const auto found = borrowers_.find(tenant);
+  if (found == borrowers_.end()) return 0;
+  const Borrower& borrower = found->second;
+  std::map<std::uint32_t, std::uint64_t> lent;  // by slot
+  for (const auto& [id, loan] : borrower.loans) ++lent[loan.seat.slot];
+  std::uint64_t useless = 0;
+  for (const auto& [slot, chunks] : lent) useless += chunks - std::min(chunks, most_of(borrower, slot));
+  const std::uint64_t all = borrower.loans.size();
+  return std::max(useless, std::min(all, shares_.beyond(borrower.account))) * chunk_bytes_;
 }
 
 bool HostMemory::awaits(base::TenantId tenant) const {

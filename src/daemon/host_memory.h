@@ -32,6 +32,9 @@
 // as much as is waited for (on_awaited), and give up copies. So what one seat restores is what another one evicts into,
 // for as long as there is not enough for both.
 //
+// Who may borrow. A seat is lent at most what it has on its GPU, and a chunk: more it has no use for. A tenant without
+// a seat is lent nothing. Among accounts the budget is shared (host_shares.h).
+//
 // Short. When somebody has had to be turned away for the budget, nobody may keep what it could do without (on_short),
 // until there is much less to be evicted.
 //
@@ -56,7 +59,9 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/result.h"
+#include "daemon/account.h"
 #include "daemon/host_files.h"
+#include "daemon/host_shares.h"
 #include "os/file_descriptor.h"
 
 namespace gpumux::daemon {
@@ -112,8 +117,11 @@ class HostMemory {
   void measure();
   // About so many bytes of evicted data there may be in all, and of copies of data that has come back.
   void set_demand(std::uint64_t evicted, std::uint64_t copies = 0);
-  // `domain`: the tenant's trust_domain.
-  void wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain);
+  // The seat has so much that may be evicted or is, by its own word. A seat that has said nothing borrows nothing.
+  void has(const HostSeat& seat, std::uint64_t bytes);
+  void closed(const HostSeat& seat);
+  // `domain`: the tenant's trust_domain. `account`: for whom it borrows; always the same for a tenant.
+  void wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain, const Account& account);
   // `kept`: it is still mapped there. An id that is not lent to this tenant is ignored.
   void returned(base::TenantId tenant, std::uint64_t id, bool kept);
   // The answer to on_forget; without a question it is ignored.
@@ -126,9 +134,13 @@ class HostMemory {
   // The seat uses so much host memory. `is_back`: it has come back, and it is all an earlier daemon's; later on at most
   // the least that it has said since then is. (Who lies takes no more from others than he could borrow.)
   void uses(const HostSeat& seat, std::uint64_t bytes, bool is_back);
-  // So many bytes are waited for, until they have been made or come back; and whether this tenant waits.
-  std::uint64_t awaited() const { return requests_.size() * chunk_bytes_; }
+  // So many bytes are waited for, until they have been made or come back; and whether this tenant waits. Requests that
+  // come after others are left out.
+  std::uint64_t awaited() const;
   bool awaits(base::TenantId tenant) const;
+  // So many bytes this tenant is to give back to others: what its seats have no use for, or what exceeds the share of
+  // its account.
+  std::uint64_t beyond(base::TenantId tenant) const;
   // It has been told to let go of something, and has not answered.
   bool is_forgetting(base::TenantId tenant) const;
   void gone(base::TenantId tenant);
@@ -157,7 +169,7 @@ class HostMemory {
  private:
   struct Request {
     HostSeat seat;
-    std::uint64_t bytes = 0;
+    Account account;
   };
   struct Chunk {
     std::uint64_t id = 0;
@@ -177,6 +189,8 @@ class HostMemory {
   };
   struct Borrower {
     std::string domain;
+    Account account;
+    std::map<std::uint32_t, std::uint64_t> has;      // by slot: bytes; of the seats that are open
     std::unordered_map<std::uint64_t, Loan> loans;   // by the chunk's id
     std::map<std::uint32_t, Forgetting> forgetting;  // by slot
     std::map<std::uint32_t, std::uint64_t> earlier;  // by slot: bytes of an earlier daemon's
@@ -189,7 +203,10 @@ class HostMemory {
   std::size_t needed() const;
   bool has_too_much() const;
   bool may_make() const;
+  std::uint64_t most_of(const Borrower& borrower, std::uint32_t slot) const;
+  std::uint64_t lent_to(const Borrower& borrower, std::uint32_t slot) const;
   void serve();
+  bool serve_in_order();
   bool serve(const Request& request);
   void rebalance();
   std::size_t leaving_soon() const;
@@ -239,6 +256,7 @@ class HostMemory {
   std::vector<Chunk> used_;                           // have come back; the newest last
   std::unordered_map<std::uint64_t, Chunk> leaving_;  // by id
   std::deque<Request> requests_;
+  HostShares shares_;
   std::unordered_map<base::TenantId, Borrower> borrowers_;
 };
 

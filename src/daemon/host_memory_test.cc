@@ -3,8 +3,6 @@
 // everybody hears of it; what is kept mapped is lent again as it is, counts until all have let go of it, and nobody can
 // lie about it but to his own harm. Method: loans are written to and given back, and looked at by whoever gets them
 // next; each seat's mappings are a table of the test's.
-#include "daemon/host_memory.h"
-
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -12,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -19,92 +18,11 @@
 #include <set>
 #include <vector>
 
+#include "daemon/host_memory_test_support.h"
 #include "daemon/trust_domain.h"
 
 namespace gpumux::daemon {
 namespace {
-
-constexpr std::uint64_t kBudget = std::uint64_t{64} << 20;
-
-class HostMemoryTest : public testing::Test {
- protected:
-  struct Got {
-    HostLoan loan;
-    std::uint64_t before = 0;  // what its first word was
-    bool was_kept = false;     // it came without a descriptor
-  };
-
-  HostMemoryTest() {
-    memory.on_lent([this](const HostLoan& loan, int fd) {
-      Got now{loan, 0, loan.bytes != 0 && fd < 0};
-      if (fd >= 0) {
-        void* const mapped = ::mmap(nullptr, loan.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        ASSERT_NE(mapped, MAP_FAILED);
-        now.before = std::exchange(*static_cast<std::uint64_t*>(mapped), loan.seat.tenant.value);
-        ::munmap(mapped, loan.bytes);
-      }
-      got.push_back(now);
-    });
-    memory.on_forget([this](const HostSeat& seat, std::span<const std::uint64_t> ids) {
-      told.push_back({seat, {ids.begin(), ids.end()}});
-    });
-    memory.on_short([this](bool is_short) { shorts.push_back(is_short); });
-    memory.on_awaited([this] { ++waits; });
-    memory.set_demand(kBudget);
-  }
-  ~HostMemoryTest() override { pool.join(); }
-
-  Got ask(std::uint64_t tenant, std::string_view domain) {
-    got.clear();
-    memory.wanted({{tenant}, 0}, 1, domain);
-    while (got.empty()) loop.run_one();
-    return got.front();
-  }
-  std::vector<std::uint64_t> ask_all(std::uint64_t tenant, std::string_view domain) {
-    std::vector<std::uint64_t> ids;
-    for (Got next = ask(tenant, domain); next.loan.bytes != 0; next = ask(tenant, domain)) ids.push_back(next.loan.id);
-    return ids;
-  }
-  void give_back(std::uint64_t tenant, const std::vector<std::uint64_t>& ids, bool kept) {
-    for (const std::uint64_t id : ids) memory.returned({tenant}, id, kept);
-  }
-  // All jobs are over, and what they have led to. What is made only to be unmade would go on for ever.
-  void rest() {
-    for (int jobs = 0; memory.is_making(); ++jobs) {
-      ASSERT_LT(jobs, 2000) << "host memory is made and unmade, and nobody has asked for anything";
-      loop.run_one();
-    }
-  }
-
-  // The next look is the first that forgets what was needed before.
-  void look_for_long() {
-    for (std::size_t looks = 0; looks + 1 < kKeptLooks; ++looks) memory.look();
-  }
-  // As after a restart: nothing has been made yet.
-  void begin_again() {
-    memory.set_demand(0);
-    rest();
-    look_for_long();
-    memory.look();
-    rest();
-    ASSERT_EQ(memory.taken(), 0u);
-    memory.set_counts_earlier(true);
-  }
-
-  struct Told {
-    HostSeat seat;
-    std::vector<std::uint64_t> ids;
-  };
-
-  boost::asio::io_context loop;
-  boost::asio::executor_work_guard<boost::asio::io_context::executor_type> stays{loop.get_executor()};
-  boost::asio::thread_pool pool{2};
-  HostMemory memory{loop, pool, kBudget};
-  std::vector<Got> got;
-  std::vector<Told> told;
-  std::vector<bool> shorts;
-  std::size_t waits = 0;
-};
 
 TEST_F(HostMemoryTest, OnlyWhoIsOpenToThemSeesWhatOthersHaveLeft) {
   const Got first = ask(1, "one");
@@ -194,8 +112,8 @@ TEST_F(HostMemoryTest, CopiesAreReckonedWithAndWhatIsWaitedForIsSaid) {
   rest();
   memory.set_demand(evicted, copies);
   // Each of them would have to be made first.
-  memory.wanted({{1}, 0}, 1, "one");
-  memory.wanted({{2}, 0}, 1, "one");
+  want({{1}, 0}, "one");
+  want({{2}, 0}, "one");
   EXPECT_EQ(waits, 2u);
   EXPECT_EQ(memory.awaited(), 2 * memory.chunk_bytes());
   EXPECT_TRUE(memory.awaits({1}));
@@ -260,7 +178,7 @@ TEST_F(HostMemoryTest, ThreeThatTakeTurnsMakeHostMemoryOnce) {
         const std::uint64_t out = 1 + static_cast<std::uint64_t>(turn + 2) % 3;
         memory.set_demand(evicted, evicted);
         got.clear();
-        for (std::size_t i = 0; i <= kMoves; ++i) memory.wanted({{out}, 0}, 1, domain_of(out));
+        for (std::size_t i = 0; i <= kMoves; ++i) want({{out}, 0}, domain_of(out));
         // It has been restored, and gives up its copies.
         give_back(in, std::exchange(lent[in], {}), true);
         while (got.size() <= kMoves) {
@@ -306,7 +224,7 @@ TEST_F(HostMemoryTest, WhatASeatHasKeptIsLentToItAsItIs) {
   }
   // Another seat of the same process maps by itself.
   got.clear();
-  memory.wanted({{1}, 1}, 1, "one");
+  want({{1}, 1}, "one");
   ASSERT_EQ(got.size(), 1u);
   EXPECT_FALSE(got.front().was_kept);
   EXPECT_TRUE(told.empty());
@@ -338,7 +256,7 @@ TEST_F(HostMemoryTest, WhatIsKeptCountsUntilEverybodyHasLetGoOfIt) {
   // Somebody waits: the rest at once.
   memory.set_demand(kBudget);
   got.clear();
-  memory.wanted({{1}, 0}, 1, "one");
+  want({{1}, 0}, "one");
   memory.forgotten({{1}, 0});
   ASSERT_EQ(told.size(), 4u);
   EXPECT_EQ(told[3].ids.size(), kBudget / memory.chunk_bytes() - 2);
@@ -397,7 +315,7 @@ TEST_F(HostMemoryTest, WhoIsToKeepNothingLetsGoAtOnce) {
   EXPECT_TRUE(memory.is_forgetting({1}));
   // What it lets go of at this moment it is not lent as what it has.
   got.clear();
-  memory.wanted({{1}, 0}, 1, "one");
+  want({{1}, 0}, "one");
   EXPECT_TRUE(got.empty());
   std::set<std::uint64_t> asked;
   while (memory.is_forgetting({1})) {
@@ -430,7 +348,7 @@ TEST_F(HostMemoryTest, WhoDoesNotAnswerIsNotWaitedFor) {
   shorts.clear();
   // A stranger wants what the silent one has mapped.
   got.clear();
-  memory.wanted({{2}, 0}, 1, "two");
+  want({{2}, 0}, "two");
   rest();
   EXPECT_TRUE(got.empty()) << "that should take a moment";
   EXPECT_EQ(told.size(), 1u);
@@ -467,7 +385,7 @@ TEST_F(HostMemoryTest, WhateverTenantsSayTheBudgetHolds) {
     switch (random() % 10) {
       case 0:
       case 1:
-      case 2: memory.wanted({{tenant}, 0}, 1, domain_of(tenant)); break;
+      case 2: want({{tenant}, 0}, domain_of(tenant)); break;
       case 3:
       case 4:
       case 5: {

@@ -272,7 +272,7 @@ TEST(DaemonMemory, WhoHoldsIsAskedForHostMemoryThatOthersWaitFor) {
   TestDaemon daemon(std::move(options));
   Tenant holder(dir.path(), "holder"), other(dir.path(), "other"), idle(dir.path(), "idle");
   for (Tenant* const tenant : {&holder, &other, &idle}) {
-    ASSERT_TRUE(tenant->join() && tenant->open_seat(0, test_uuid(0)));
+    ASSERT_TRUE(tenant->join() && tenant->open_seat(0, test_uuid(0)) && tenant->has(1));
   }
   std::vector<wire::HostSpare> asked;  // the holder
   const auto borrow = [&](Tenant& tenant) -> std::uint64_t {
@@ -311,7 +311,7 @@ TEST(DaemonMemory, HostMemoryIsLentAndComesBack) {
   options.config.host_memory = "64M";
   TestDaemon daemon(std::move(options));
   Tenant tenant(dir.path());
-  ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)) && tenant.has(1));
   std::vector<std::uint64_t> ids;
   std::uint64_t lent = 0;
   const auto ask = [&]() -> std::uint64_t {
@@ -361,6 +361,35 @@ TEST(DaemonMemory, HostMemoryIsLentAndComesBack) {
   EXPECT_EQ(ask(), 0u);
   EXPECT_TRUE(tenant.send(wire::HostReturned{.id = ids.front()}));
   EXPECT_GT(ask(), 0u);
+}
+
+// Attack: a tenant of any user that has no seat, has closed it, or has nothing there, asks for host memory in a loop.
+TEST(DaemonMemory, ALoopOfRequestsTakesNoHostMemoryFromOthers) {
+  const TemporaryDirectory dir;
+  auto options = TestDaemon::options_in(dir.path());
+  options.config.host_memory = "64M";
+  TestDaemon daemon(std::move(options));
+  constexpr std::uint64_t kChunk = 4 << 20;
+  const auto borrow_all = [](Tenant& tenant) {
+    std::uint64_t lent = 0;
+    for (int i = 0; i < 100; ++i) {
+      EXPECT_TRUE(tenant.send(wire::HostWanted{.slot = 0, .bytes = 32 << 20}));
+      const auto loan = tenant.receive_a<wire::HostLent>();
+      if (!loan || loan->bytes == 0) break;
+      lent += loan->bytes;
+    }
+    return lent;
+  };
+  Tenant bad(dir.path(), "bad");
+  ASSERT_TRUE(bad.join());
+  EXPECT_EQ(borrow_all(bad), 0u) << "without a seat";
+  ASSERT_TRUE(bad.open_seat(0, test_uuid(0)) && bad.say());
+  EXPECT_LE(borrow_all(bad), kChunk) << "with nothing on the GPU";
+  ASSERT_TRUE(bad.send(wire::SeatClose{.slot = 0}));
+  EXPECT_EQ(borrow_all(bad), 0u) << "after its seat is closed";
+  Tenant good(dir.path(), "good");
+  ASSERT_TRUE(good.join() && good.open_seat(0, test_uuid(0)) && good.has(1));
+  EXPECT_EQ(borrow_all(good), (64 << 20) - kChunk);
 }
 
 // Whatever a tenant says about memory, another one goes on.

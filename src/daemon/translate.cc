@@ -243,6 +243,7 @@ base::Status Translator::on(Session& session, const wire::SeatClose& close) {
   const base::SeatId seat = seat_of(session, *slot);
   if (slot->granted) session.page.revoke(close.slot);
   forget_slot(session, *slot);
+  if (host_ != nullptr) host_->closed({session.id, close.slot});
   session.close_slot(close.slot);
   leases_.apply(sched::SeatClosed{seat});
   if (changed_) changed_(session);

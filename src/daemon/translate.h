@@ -173,6 +173,7 @@ class Translator {
   std::int32_t allowed_priority(const Session& session, std::int32_t asked) const;
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
   std::uint64_t forget_slot(const Session& session, const Slot& slot);
+  std::uint64_t evictable(base::SeatId seat) const;
   std::uint64_t take_left(const Session& session, base::GpuIndex gpu);
   base::Status check_slot(std::uint32_t slot) const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);

@@ -55,8 +55,18 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
   const base::SeatId seat = seat_of(session, *slot);
   if (host_ != nullptr) host_->uses({session.id, memory.slot}, memory.host_used, rooms_.may_be_back(seat));
   rooms_.reported(seat, report);
+  if (host_ != nullptr) host_->has({session.id, memory.slot}, evictable(seat));
   frames_.reported(seat);
   return {};
+}
+
+// What the seat has that may be evicted or is, as far as its GPU could hold it. Managed memory never is.
+std::uint64_t Translator::evictable(base::SeatId seat) const {
+  const auto view = rooms_.view(seat);
+  if (!view) return 0;
+  const sched::MemoryReport& report = view->report;
+  const std::uint64_t allocated = report.allocated - std::min(report.allocated, report.managed);
+  return std::max(allocated, report.resident + report.evicted);
 }
 
 std::uint64_t Translator::forget_slot(const Session& session, const Slot& slot) {
@@ -91,7 +101,8 @@ base::Status Translator::on(Session& session, const wire::HostWanted& wanted) {
   if (host_ == nullptr) {
     send(session, wire::HostLent{.slot = wanted.slot});
   } else {
-    host_->wanted({session.id, wanted.slot}, std::min(wanted.bytes, wire::kMaxHostChunkBytes), session.trust_domain);
+    host_->wanted({session.id, wanted.slot}, std::min(wanted.bytes, wire::kMaxHostChunkBytes), session.trust_domain,
+                  session.peer.account);
   }
   return {};
 }
@@ -228,19 +239,23 @@ void Translator::tell_spare(Session& session, std::uint64_t awaited) {
   send(session, wire::HostSpare{.bytes = keeps_none ? 0 : ~std::uint64_t{0}, .awaited = awaited});
 }
 
-// Whoever holds a lease has copies, or has them in a moment; but who waits for host memory by itself is about to leave.
-// Nobody is asked twice for the same, or again if it has given nothing: it may be stopped.
+// First of tenants that have more than they may. Then of holders of a lease, which have copies, or have them in a
+// moment; but a tenant that waits for host memory by itself is about to leave. No tenant is asked twice for the same,
+// or again if it has given nothing: it may be stopped.
 void Translator::ask_for_copies() {
   std::uint64_t missing = host_->awaited();
   for (const auto& [id, session] : sessions_) missing -= std::min(missing, session->host_asked);
-  for (const auto& [id, session] : sessions_) {
-    if (missing == 0) return;
-    if (!session->holds() || session->is_suspended || session->host_looks >= kMostInVain || host_->awaits(id)) continue;
-    const std::uint64_t lent = host_->lent_to(id);
-    const std::uint64_t bytes = std::min(missing, lent - std::min(lent, session->host_asked));
-    if (bytes == 0) continue;
-    tell_spare(*session, bytes);
+  const auto ask = [&](Session& session, std::uint64_t most) {
+    if (session.is_suspended || session.host_looks >= kMostInVain) return;
+    const std::uint64_t bytes = std::min(missing, most - std::min(most, session.host_asked));
+    if (bytes == 0) return;
+    tell_spare(session, bytes);
     missing -= bytes;
+  };
+  if (missing == 0) return;
+  for (const auto& [id, session] : sessions_) ask(*session, host_->beyond(id));
+  for (const auto& [id, session] : sessions_) {
+    if (missing != 0 && session->holds() && !host_->awaits(id)) ask(*session, host_->lent_to(id));
   }
 }
 

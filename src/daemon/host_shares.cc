@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/host_shares.h"
+
+#include <algorithm>
+
+namespace gpumux::daemon {
+
+void HostShares::answered(const Account& account) {
+  const auto use = uses_.find(account);
+  --use->second.waiting;
+  forget_if_unused(use);
+}
+
+void HostShares::returned(const Account& account) {
+  const auto use = uses_.find(account);
+  --use->second.lent;
+  forget_if_unused(use);
+}
+
+void HostShares::forget_if_unused(std::map<Account, Use>::iterator use) {
+  if (use->second.lent == 0 && use->second.waiting == 0) uses_.erase(use);
+}
+
+std::uint64_t HostShares::share() const {
+  return std::max<std::uint64_t>(chunks_ / std::max<std::size_t>(uses_.size(), 1), 1);
+}
+
+std::uint64_t HostShares::lent_to(const Account& account) const {
+  const auto use = uses_.find(account);
+  return use == uses_.end() ? 0 : use->second.lent;
+}
+
+bool HostShares::is_anybody_behind() const {
+  return std::any_of(uses_.begin(), uses_.end(), [most = share()](const auto& entry) {
+    return entry.second.waiting != 0 && entry.second.lent < most;
+  });
+}
+
+bool HostShares::yields(const Account& account) const { return lent_to(account) >= share() && is_anybody_behind(); }
+
+bool HostShares::is_owed(const Account& account) const {
+  const std::uint64_t most = share();
+  return lent_to(account) < most &&
+         std::any_of(uses_.begin(), uses_.end(), [most](const auto& entry) { return entry.second.lent > most; });
+}
+
+std::uint64_t HostShares::beyond(const Account& account) const {
+  const std::uint64_t lent = lent_to(account);
+  return is_anybody_behind() ? lent - std::min(lent, share()) : 0;
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// How accounts share the host memory budget, in chunks. An account may borrow all that nobody else waits for. Its share
+// is the budget divided by the number of accounts that borrow or wait. While an account that has less than its share
+// waits, accounts that have theirs come after it, and are asked to give back what they have beyond it.
+//
+// Owned by HostMemory, on its thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "daemon/account.h"
+
+namespace gpumux::daemon {
+
+class HostShares {
+ public:
+  explicit HostShares(std::uint64_t chunks) : chunks_(chunks) {}
+
+  // A request begins to wait; it no longer does.
+  void asked(const Account& account) { ++uses_[account].waiting; }
+  void answered(const Account& account);
+  void lent(const Account& account) { ++uses_[account].lent; }
+  void returned(const Account& account);
+
+  // Its requests come after others.
+  bool yields(const Account& account) const;
+  // It has less than its share, and another account has more.
+  bool is_owed(const Account& account) const;
+  // So many chunks it is to give back to others.
+  std::uint64_t beyond(const Account& account) const;
+
+ private:
+  struct Use {
+    std::uint64_t lent = 0;
+    std::uint64_t waiting = 0;  // requests, a chunk each
+  };
+  std::uint64_t share() const;
+  std::uint64_t lent_to(const Account& account) const;
+  bool is_anybody_behind() const;
+  void forget_if_unused(std::map<Account, Use>::iterator use);
+
+  const std::uint64_t chunks_;
+  std::map<Account, Use> uses_;  // of accounts that borrow or wait
+};
+
+}  // namespace gpumux::daemon

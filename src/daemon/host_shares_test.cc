@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who may borrow host memory, and how much. Goal: nobody takes from others what it has no use for, or what is their
+// share. Method: attackers that ask for as long as they get something.
+#include "daemon/host_shares.h"
+
+#include "daemon/host_memory_test_support.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using HostSharesTest = HostMemoryTest;
+
+// Attack: a tenant without a seat, and one with next to nothing on its GPU, ask for as long as they get something.
+TEST_F(HostSharesTest, ASeatBorrowsNoMoreThanItHasAndAChunk) {
+  const Account account = Account::of_user(1000);
+  const auto borrow_all = [&](const HostSeat& seat) {
+    std::uint64_t lent = 0;
+    for (got.clear();; got.clear()) {
+      memory.wanted(seat, 1, "one", account);
+      while (got.empty()) loop.run_one();
+      if (got.front().loan.bytes == 0) return lent;
+      lent += got.front().loan.bytes;
+    }
+  };
+  EXPECT_EQ(borrow_all({{1}, 0}), 0u);
+  memory.has({{1}, 0}, 1);
+  EXPECT_EQ(borrow_all({{1}, 0}), 2 * memory.chunk_bytes());
+  memory.has({{1}, 1}, 3 * memory.chunk_bytes());
+  EXPECT_EQ(borrow_all({{1}, 1}), 4 * memory.chunk_bytes()) << "each seat for itself";
+  EXPECT_EQ(borrow_all({{1}, 2}), 0u);
+  EXPECT_TRUE(shorts.empty()) << "there is enough, so others may keep their copies";
+  EXPECT_EQ(memory.beyond({1}), 0u);
+  // What it freed since, and a seat that it closed, it has no use for.
+  memory.has({{1}, 1}, memory.chunk_bytes());
+  EXPECT_EQ(memory.beyond({1}), 2 * memory.chunk_bytes());
+  memory.closed({{1}, 0});
+  EXPECT_EQ(memory.beyond({1}), 4 * memory.chunk_bytes());
+  EXPECT_EQ(borrow_all({{1}, 0}), 0u);
+}
+
+// Requests that wait count, too: a loop does not get more by being quick.
+TEST_F(HostSharesTest, RequestsThatWaitCountAsBorrowed) {
+  begin_again();
+  memory.has({{1}, 0}, memory.chunk_bytes());
+  for (int i = 0; i < 10; ++i) memory.wanted({{1}, 0}, 1, "one", Account::of_user(1000));
+  EXPECT_EQ(memory.awaited(), 2 * memory.chunk_bytes());
+  EXPECT_EQ(got.size(), 8u);
+  rest();
+  EXPECT_EQ(memory.lent(), 2 * memory.chunk_bytes());
+}
+
+// Attack: one account borrows all that there is, says that it has as much, and goes on asking.
+TEST_F(HostSharesTest, AnAccountThatHasItsShareComesAfterOthersThatWait) {
+  const std::vector<std::uint64_t> taken = ask_all(1, "greedy");
+  EXPECT_EQ(taken.size() * memory.chunk_bytes(), kBudget) << "nobody else wants it";
+  got.clear();
+  want({{2}, 0}, "modest");
+  EXPECT_TRUE(got.empty()) << "it is owed some";
+  EXPECT_EQ(memory.beyond({1}), kBudget / 2) << "which the first one is to give back";
+  EXPECT_EQ(memory.beyond({2}), 0u);
+  const std::uint64_t waiting = memory.awaited();
+  for (const std::uint64_t tenant : {1u, 3u}) want({{tenant}, 0}, "greedy");
+  EXPECT_EQ(memory.awaited(), waiting) << "nobody is asked for copies for its sake";
+  memory.returned({1}, taken[0], false);
+  while (got.empty()) loop.run_one();
+  EXPECT_EQ(got.front().loan.seat.tenant.value, 2u) << "that was first, and the greedy one could have had it as it was";
+  EXPECT_NE(got.front().loan.bytes, 0u);
+  // Nobody is behind any longer: now it may have what there is.
+  memory.returned({1}, taken[1], false);
+  want({{3}, 0}, "greedy");
+  EXPECT_TRUE(eventually_lent(3));
+  // Up to its share the modest one is served first each time.
+  for (std::size_t i = 2; memory.lent_to({2}) < kBudget / 2; ++i) {
+    ASSERT_LT(i, taken.size());
+    got.clear();
+    want({{2}, 0}, "modest");
+    want({{1}, 0}, "greedy");
+    memory.returned({1}, taken[i], false);
+    ASSERT_TRUE(eventually_lent(2));
+  }
+  EXPECT_EQ(memory.beyond({1}), 0u) << "nobody waits that has less than its share";
+}
+
+}  // namespace
+}  // namespace gpumux::daemon
