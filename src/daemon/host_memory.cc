@@ -10,6 +10,7 @@
 
 #include "base/units.h"
 #include "daemon/log.h"
+#include "os/system_clock.h"
 #include "wire/messages.h"
 
 namespace gpumux::daemon {
@@ -147,9 +148,11 @@ void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_v
   }
   borrower.domain = domain;
   borrower.account = account;
-  requests_.push_back({seat, account});
+  const base::TimePoint now = os::SystemClock().now();
+  requests_.push_back({seat, account, now});
   shares_.asked(account);
   serve();
+  if (!requests_.empty() && requests_.back().asked_at == now) ++loans_.waited;
   if (on_awaited_ && !requests_.empty()) on_awaited_();
 }
 
@@ -168,7 +171,8 @@ bool HostMemory::serve(const Request& request) {
     if (has || !kept) best = used;
     kept = kept || has;
   }
-  if (best != used_.end()) {
+  const bool is_handed_on = best != used_.end();
+  if (is_handed_on) {
     chunk = std::move(*best);
     used_.erase(best);
     std::erase(chunk.keepers, request.seat);
@@ -185,8 +189,9 @@ bool HostMemory::serve(const Request& request) {
   borrower.loans.emplace(loan.id, Loan{request.seat, std::move(chunk)});
   lent_ += chunk_bytes_;
   shares_.lent(request.account);
-  ++loans_;
-  if (kept) ++loans_kept_;
+  ++loans_.all;
+  if (is_handed_on) ++loans_.handed_on;
+  if (kept) ++loans_.kept;
   if (on_lent_) on_lent_(loan, fd);
   return true;
 }
@@ -218,6 +223,7 @@ bool HostMemory::serve_in_order() {
     }
     requests_.erase(requests_.begin() + static_cast<std::ptrdiff_t>(i));
     shares_.answered(request.account);
+    loans_.waiting += os::SystemClock().now() - request.asked_at;
     has_answered = true;
     // It may have to wait for somebody who gives something back: it asks again.
     if (!served && on_lent_) on_lent_({request.seat, 0, 0}, -1);

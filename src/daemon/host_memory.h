@@ -92,6 +92,15 @@ struct HostMade {
   base::Duration took{};  // of all threads together
 };
 
+// How often something has been lent so far.
+struct HostLoans {
+  std::uint64_t all = 0;
+  std::uint64_t handed_on = 0;  // of these, as a seat of the same trust domain has left it
+  std::uint64_t kept = 0;       // of those, to a seat that had kept it mapped
+  std::uint64_t waited = 0;     // requests that were not answered at once
+  base::Duration waiting{};     // for how long, of all together
+};
+
 class HostMemory {
  public:
   // The descriptor is ours; negative: the seat has kept this chunk. Must not call back.
@@ -160,9 +169,7 @@ class HostMemory {
   // Whether something is being made or given back.
   bool is_making() const { return making_ > 0; }
   bool is_short() const { return short_; }
-  // So often something has been lent, and of that, to a seat that had kept it.
-  std::uint64_t loans() const { return loans_; }
-  std::uint64_t loans_kept() const { return loans_kept_; }
+  const HostLoans& loans() const { return loans_; }
   const HostFiles& files() const { return *files_; }
   const HostMade& made() const { return made_; }
 
@@ -170,6 +177,7 @@ class HostMemory {
   struct Request {
     HostSeat seat;
     Account account;
+    base::TimePoint asked_at{};
   };
   struct Chunk {
     std::uint64_t id = 0;
@@ -246,8 +254,7 @@ class HostMemory {
   std::uint64_t lent_ = 0;
   bool counts_earlier_ = false;
   std::uint64_t earlier_ = 0;
-  std::uint64_t loans_ = 0;
-  std::uint64_t loans_kept_ = 0;
+  HostLoans loans_;
   std::size_t making_ = 0;  // also what is being closed: the memory is not there before
   bool failing_ = false;    // the machine has no memory left: not tried again before something comes back
   bool short_ = false;

@@ -166,8 +166,9 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
     snapshot.host_lent = host->lent();
     snapshot.host_ready = host->ready();
     snapshot.host_leaving = host->leaving();
+    snapshot.host_chunk = host->chunk_bytes();
+    snapshot.host_is_short = host->is_short();
     snapshot.host_loans = host->loans();
-    snapshot.host_loans_kept = host->loans_kept();
     snapshot.host_made = host->made();
     snapshot.host_why_not = host->files().why_not();
   }
@@ -283,8 +284,12 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
                         {"lent_bytes", snapshot.host_lent},
                         {"ready_bytes", snapshot.host_ready},
                         {"leaving_bytes", snapshot.host_leaving},
-                        {"loans", snapshot.host_loans},
-                        {"loans_kept", snapshot.host_loans_kept},
+                        {"loans", snapshot.host_loans.all},
+                        {"loans_kept", snapshot.host_loans.kept},
+                        {"handed_on_bytes", snapshot.host_loans.handed_on * snapshot.host_chunk},
+                        {"waits", snapshot.host_loans.waited},
+                        {"waited_ns", snapshot.host_loans.waiting.count()},
+                        {"is_short", snapshot.host_is_short},
                         {"kind", snapshot.host_made.kind ? name_of(*snapshot.host_made.kind) : ""},
                         {"why_no_tmpfs", snapshot.host_why_not},
                         {"made_bytes", snapshot.host_made.bytes},

@@ -44,8 +44,9 @@ struct StatusSnapshot {
   std::uint64_t host_lent = 0;
   std::uint64_t host_ready = 0;
   std::uint64_t host_leaving = 0;  // to go back to the machine, and still mapped by tenants
-  std::uint64_t host_loans = 0;
-  std::uint64_t host_loans_kept = 0;  // of these, of what the seat had kept mapped
+  std::uint64_t host_chunk = 0;
+  bool host_is_short = false;
+  HostLoans host_loans{};
   HostMade host_made{};
   std::string host_why_not{};  // why it is not of a tmpfs of the daemon's own
 };

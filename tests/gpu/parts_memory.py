@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs whose memory does not fit together: same results as natively, and how much of the time is theirs."""
+import json
 import statistics
 import subprocess
 import time
@@ -172,6 +173,35 @@ def three_programs(session):
                 f"{each_s[0]:.1f} s, after {each_s[1]:.1f} s)")
 
 
+def watch_host(daemon, group, seconds):
+    """A status' "host_memory" four times a second, until all members have ended."""
+    begin, looks = time.monotonic(), []
+    while time.monotonic() < begin + seconds and any(member.process.poll() is None for member in group.members):
+        looks.append({"after_s": time.monotonic() - begin, **daemon.status()["host_memory"]})
+        time.sleep(0.25)
+    return looks
+
+
+def made_by_second(looks):
+    """(second, GiB made until then): each second in which some was made."""
+    points = []
+    for look in looks:
+        made = look["made_bytes"] / 2**30
+        if not points or (look["after_s"] >= points[-1][0] + 1 and made > points[-1][1]):
+            points.append((look["after_s"], made))
+    return points
+
+
+def host_line(host):
+    """Where host memory came from, and how long seats waited for it, in a status' "host_memory"."""
+    gib = {key.removesuffix("_bytes"): value / 2**30 for key, value in host.items() if key.endswith("_bytes")}
+    return (f"{host['kind']}, budget {gib['budget']:.1f} GiB, {gib['made']:.1f} GiB made at "
+            f"{host['made_bytes'] / max(host['made_ns'], 1):.1f} GB/s a thread; {host['loans']} loans, "
+            f"{gib['handed_on']:.1f} GiB handed on, {host['loans_kept']} loans of what the seat had mapped; "
+            f"{host['waits']} loans waited, {host['waited_ns'] / 1e9:.1f} s of all together"
+            f"{'; short' if host['is_short'] else ''} {host['why_no_tmpfs']}").rstrip()
+
+
 def cold_start(session):
     """Three programs that begin to fill their memory at once, with a daemon that has just been started: no host memory
     is ready, and none registered. What they get done in the seconds from then on."""
@@ -189,16 +219,19 @@ def cold_start(session):
             group.add(f"from-go{i}", argv + ["--seconds", str(seconds)])
         group.wait_ready()
         begin = group.go()
-        group.wait(seconds + 90)
+        looks = watch_host(daemon, group, seconds + 90)
+        group.wait(1)
         host = daemon.status()["host_memory"]
+        session.keep("cold.host-memory.jsonl", "".join(json.dumps(look) + "\n" for look in looks))
         events = daemon.trace()
         results = [member.result() for member in group.members]
         for member, result in zip(group.members, results):
             if result is None:
                 raise Failed(f"{member.name}: {member.why()}")
     waits = restored_after(events, begin)
-    session.add(INFO, f"{title}: host memory", f"{host['kind']}, {host['made_bytes'] / 2**30:.1f} GiB made at "
-                f"{host['made_bytes'] / max(host['made_ns'], 1):.1f} GB/s a thread {host['why_no_tmpfs']}")
+    session.add(INFO, f"{title}: host memory", host_line(host))
+    session.add(INFO, f"{title}: host memory, GiB made by second",
+                ", ".join(f"{at:.0f}: {made:.0f}" for at, made in made_by_second(looks)))
     session.add(INFO, f"{title}: filled after", ", ".join(f"{result['filled_s']:.1f}" for result in results) +
                 f" s; alone {alone['filled_s']:.1f} s")
     if waits:
