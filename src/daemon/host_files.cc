@@ -171,6 +171,11 @@ HostFiles HostFiles::open() {
 
 HostFiles HostFiles::open_by_child() { return HostFiles(mount_by_child()); }
 
+// A process that writes to what it has kept mapped gets new pages, and its own cgroup pays for them.
+void HostFiles::unmake(os::FileDescriptor file, std::uint64_t bytes) {
+  ::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
+}
+
 base::Result<HostFile> HostFiles::make(std::uint64_t bytes) const {
   constexpr unsigned kHugeTwoMebibytes = 21u << 26;  // MFD_HUGE_2MB
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

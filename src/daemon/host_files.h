@@ -46,6 +46,9 @@ class HostFiles {
   // On any thread. `bytes`: a multiple of the huge page's size.
   base::Result<HostFile> make(std::uint64_t bytes) const;
 
+  // On any thread. Its pages are the machine's again, even if another process still has the file mapped.
+  static void unmake(os::FileDescriptor file, std::uint64_t bytes);
+
   bool has_tmpfs() const { return static_cast<bool>(mount_); }
   // Why there is no tmpfs. Empty: there is one, or it was not tried for.
   const std::string& why_not() const { return why_not_; }

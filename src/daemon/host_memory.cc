@@ -10,6 +10,7 @@
 
 #include "base/units.h"
 #include "daemon/log.h"
+#include "os/pidfd.h"
 #include "os/system_clock.h"
 #include "wire/messages.h"
 
@@ -134,6 +135,7 @@ std::uint64_t HostMemory::lent_to(const Borrower& borrower, std::uint32_t slot) 
 }
 
 void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain, const Account& account) {
+  reap();
   std::uint64_t of_tenant = 0;
   std::uint64_t of_seat = 0;
   for (const Request& request : requests_) {
@@ -167,9 +169,8 @@ bool HostMemory::serve(const Request& request) {
     if (used->domain != borrower.domain) continue;
     const bool is_keeper = std::find(used->keepers.begin(), used->keepers.end(), request.seat) != used->keepers.end();
     if (is_keeper && is_let_go(request.seat, used->id)) continue;  // it unmaps it at this moment
-    const bool has = is_keeper;
-    if (has || !kept) best = used;
-    kept = kept || has;
+    if (is_keeper || !kept) best = used;
+    kept = kept || is_keeper;
   }
   const bool is_handed_on = best != used_.end();
   if (is_handed_on) {
@@ -216,7 +217,7 @@ bool HostMemory::serve_in_order() {
     const bool comes = making_ > 0 || leaving_soon() > 0 || (!failing_ && may_make()) || !used_.empty();
     const bool served = serve(request);
     if (!served && !comes) set_short(true);
-    // What it is owed, others are asked for, and what they give back is to be its own.
+    // Others are asked for what its account is owed, and that is not to go to requests that come later.
     if (!served && (comes || shares_.is_owed(request.account))) {
       ++i;
       continue;
@@ -232,8 +233,10 @@ bool HostMemory::serve_in_order() {
 }
 
 bool HostMemory::may_make() const {
-  const std::uint64_t earlier =
-      counts_earlier_ ? std::min(earlier_, budget_ / kLeastOfBudget * (kLeastOfBudget - 1)) : 0;
+  // A process that has lost its connection and come back says what this daemon has lent it: that is counted already.
+  std::uint64_t earlier = counts_earlier_ ? earlier_ : 0;
+  for (const auto& [tenant, left] : left_) earlier -= std::min(earlier, left.bytes);
+  earlier = std::min(earlier, budget_ / kLeastOfBudget * (kLeastOfBudget - 1));
   return taken() + earlier + chunk_bytes_ <= budget_;
 }
 
@@ -369,14 +372,16 @@ void HostMemory::tell(const HostSeat& seat, std::size_t most) {
   if (on_forget_) on_forget_(seat, forgetting.told);
 }
 
-void HostMemory::remake(os::FileDescriptor old) {
+void HostMemory::remake(os::FileDescriptor old, Old how) {
   ++making_;
   // Shared, because handlers must be copyable.
   auto closing = std::make_shared<os::FileDescriptor>(std::move(old));
-  boost::asio::post(pool_, [alive = alive_, &loop = loop_, files = files_, closing, bytes = chunk_bytes_] {
+  boost::asio::post(pool_, [alive = alive_, &loop = loop_, files = files_, closing, how, bytes = chunk_bytes_] {
     auto made = std::make_shared<std::optional<base::Result<HostFile>>>();
-    if (*closing) {
+    if (*closing && how == Old::kOnlyClosed) {
       closing->reset();
+    } else if (*closing) {
+      HostFiles::unmake(std::move(*closing), bytes);
     } else {
       made->emplace(files->make(bytes));
     }
@@ -456,7 +461,19 @@ HostMemory::Chunk* HostMemory::find(std::uint64_t id) {
   return nullptr;
 }
 
-void HostMemory::gone(base::TenantId tenant) {
+// Of processes whose connection ended before them. They answer nothing, as keepers of what they have.
+void HostMemory::reap() {
+  std::vector<base::TenantId> ended;
+  for (const auto& [tenant, left] : left_) {
+    if (os::has_ended(left.process.get())) ended.push_back(tenant);
+  }
+  for (const base::TenantId tenant : ended) {
+    left_.erase(tenant);
+    gone(tenant);
+  }
+}
+
+void HostMemory::gone(base::TenantId tenant, os::FileDescriptor process) {
   std::erase_if(requests_, [&](const Request& request) {
     const bool is_its = request.seat.tenant == tenant;
     if (is_its) shares_.answered(request.account);
@@ -477,16 +494,24 @@ void HostMemory::gone(base::TenantId tenant) {
     remake(std::move(chunk->second.memory));
     leaving_.erase(chunk);
   }
+  const bool stays = process && !gone.mapped().loans.empty() && !os::has_ended(process.get());
   for (auto& [id, loan] : gone.mapped().loans) {
     lent_ -= chunk_bytes_;
     shares_.returned(gone.mapped().account);
     std::erase_if(loan.chunk.keepers, is_its);
-    unmake(std::move(loan.chunk));
+    if (stays) loan.chunk.keepers.push_back(loan.seat);
+    if (!process && loan.chunk.keepers.empty()) {
+      remake(std::move(loan.chunk.memory), Old::kOnlyClosed);
+    } else {
+      unmake(std::move(loan.chunk));
+    }
   }
+  if (stays) left_.emplace(tenant, Left{std::move(process), gone.mapped().loans.size() * chunk_bytes_});
   serve();
 }
 
 void HostMemory::look() {
+  reap();
   needed_lately_.push_back(0);
   if (needed_lately_.size() > kKeptLooks) needed_lately_.pop_front();
   rebalance();

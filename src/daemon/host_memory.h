@@ -32,7 +32,7 @@
 // as much as is waited for (on_awaited), and give up copies. So what one seat restores is what another one evicts into,
 // for as long as there is not enough for both.
 //
-// Who may borrow. A seat is lent at most what it has on its GPU, and a chunk: more it has no use for. A tenant without
+// Who may borrow. A seat is lent at most what it has on its GPU, and a chunk. It has no use for more. A tenant without
 // a seat is lent nothing. Among accounts the budget is shared (host_shares.h).
 //
 // Short. When somebody has had to be turned away for the budget, nobody may keep what it could do without (on_short),
@@ -152,7 +152,9 @@ class HostMemory {
   std::uint64_t beyond(base::TenantId tenant) const;
   // It has been told to let go of something, and has not answered.
   bool is_forgetting(base::TenantId tenant) const;
-  void gone(base::TenantId tenant);
+  // `process`: a pidfd. The tenant's loans count until its process has ended, for it may go on using them. Without a
+  // pidfd the daemon assumes that the process has ended, and does not empty its loans, in case it has not.
+  void gone(base::TenantId tenant, os::FileDescriptor process = {});
   // About once a second: what is not needed goes, a chunk at a time, and who does not let go of what it was told to is
   // counted on no longer.
   void look();
@@ -204,6 +206,11 @@ class HostMemory {
     std::map<std::uint32_t, std::uint64_t> earlier;  // by slot: bytes of an earlier daemon's
     bool keeps = true;
   };
+  // The connection has ended, and its process has not.
+  struct Left {
+    os::FileDescriptor process;  // a pidfd
+    std::uint64_t bytes = 0;     // that it had on loan
+  };
   struct Alive;  // shared with the pool's jobs: cleared when this object goes
 
   // In chunks: lent or free; needed at this moment.
@@ -213,6 +220,7 @@ class HostMemory {
   bool may_make() const;
   std::uint64_t most_of(const Borrower& borrower, std::uint32_t slot) const;
   std::uint64_t lent_to(const Borrower& borrower, std::uint32_t slot) const;
+  void reap();
   void serve();
   bool serve_in_order();
   bool serve(const Request& request);
@@ -229,8 +237,9 @@ class HostMemory {
   void tell(const HostSeat& seat, std::size_t most);
   void tell_urgent(const HostSeat& seat);
   void tell_all(std::size_t most);
-  // In the pool: closes `old`, or makes a new one if there is none.
-  void remake(os::FileDescriptor old);
+  enum class Old : std::uint8_t { kUnmade, kOnlyClosed };  // kOnlyClosed: a process may still use it
+  // In the pool: does away with `old`, or makes a new one if there is none.
+  void remake(os::FileDescriptor old, Old how = Old::kUnmade);
   void remade(std::optional<base::Result<HostFile>> made);
   void count(const HostFile& file, std::uint64_t bytes);
   std::size_t most_making() const;
@@ -262,6 +271,7 @@ class HostMemory {
   std::vector<os::FileDescriptor> ready_;             // nobody has had them
   std::vector<Chunk> used_;                           // have come back; the newest last
   std::unordered_map<std::uint64_t, Chunk> leaving_;  // by id
+  std::unordered_map<base::TenantId, Left> left_;
   std::deque<Request> requests_;
   HostShares shares_;
   std::unordered_map<base::TenantId, Borrower> borrowers_;

@@ -3,7 +3,14 @@
 // share. Method: attackers that ask for as long as they get something.
 #include "daemon/host_shares.h"
 
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "daemon/host_memory_test_support.h"
+#include "os/pidfd.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -79,6 +86,89 @@ TEST_F(HostSharesTest, AnAccountThatHasItsShareComesAfterOthersThatWait) {
     ASSERT_TRUE(eventually_lent(2));
   }
   EXPECT_EQ(memory.beyond({1}), 0u) << "nobody waits that has less than its share";
+}
+
+// A process beside the test that does nothing, until it is killed.
+class OtherProcess {
+ public:
+  OtherProcess() : pid_(::fork()) {
+    if (pid_ == 0) {
+      for (;;) ::pause();
+    }
+  }
+  ~OtherProcess() { kill(); }
+  os::FileDescriptor pidfd() const {
+    auto pidfd = os::open_pidfd(pid_);
+    return pidfd ? std::move(*pidfd) : os::FileDescriptor();
+  }
+  void kill() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(std::exchange(pid_, 0), nullptr, 0);
+  }
+
+ private:
+  pid_t pid_;
+};
+
+// Attack: a tenant borrows, ends its connection, keeps what it has mapped, and connects again.
+TEST_F(HostSharesTest, WhatATenantHadCountsUntilItsProcessHasEnded) {
+  OtherProcess process;
+  ASSERT_EQ(ask_all(1, "one").size() * memory.chunk_bytes(), kBudget);
+  memory.gone({1}, process.pidfd());
+  rest();
+  EXPECT_EQ(memory.taken(), kBudget);
+  got.clear();
+  want({{2}, 0}, "one");
+  for (int i = 0; got.empty() && i < 100; ++i) memory.look();
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got.front().loan.bytes, 0u);
+  process.kill();
+  EXPECT_NE(ask(2, "one").loan.bytes, 0u);
+}
+
+// An honest process that has lost its connection says what it has: that is counted already.
+TEST_F(HostSharesTest, WhatAProcessComesBackWithCountsOnce) {
+  OtherProcess process;
+  begin_again();
+  for (int i = 0; i < 6; ++i) static_cast<void>(ask(1, "one"));
+  memory.gone({1}, process.pidfd());
+  memory.uses({{2}, 0}, 6 * memory.chunk_bytes(), true);
+  for (int i = 0; i < 10; ++i) memory.look();  // that is not expected back any more
+  EXPECT_EQ(ask_all(3, "one").size(), 10u);
+}
+
+// Attack: a tenant gives memory back, and keeps a descriptor or a mapping of it.
+TEST_F(HostSharesTest, WhatLeavesIsTheMachinesAgainWhoeverHasIt) {
+  std::vector<os::FileDescriptor> stolen;
+  std::vector<std::uint64_t> ids;
+  memory.on_lent([&](const HostLoan& loan, int fd) {
+    if (fd < 0) return;
+    stolen.emplace_back(::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    ids.push_back(loan.id);
+  });
+  want({{1}, 0}, "");
+  want({{1}, 0}, "");
+  while (ids.size() < 2) loop.run_one();
+  const auto blocks = [&](std::size_t i) {
+    struct stat facts {};
+    EXPECT_EQ(::fstat(stolen[i].get(), &facts), 0);
+    return facts.st_blocks;
+  };
+  EXPECT_GT(blocks(0), 0);
+  memory.returned({1}, ids[0], false);
+  rest();
+  EXPECT_EQ(blocks(0), 0);
+  EXPECT_GT(blocks(1), 0);
+  // By a tenant that ends, too.
+  OtherProcess process;
+  memory.gone({1}, process.pidfd());
+  rest();
+  EXPECT_GT(blocks(1), 0) << "it may be an honest one that has lost its connection, and its data";
+  process.kill();
+  memory.look();
+  rest();
+  EXPECT_EQ(blocks(1), 0);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "daemon/lease_page_view.h"
 #include "daemon/rate_limit.h"
 #include "daemon/trace.h"
+#include "os/file_descriptor.h"
 #include "sched/residency.h"
 #include "wire/messages.h"
 
@@ -67,9 +68,10 @@ class Session {
   RateLimit notes{20, 2};
   std::uint64_t notes_suppressed = 0;
   std::size_t gang_joins = 0;
-  std::string run;            // that it belongs to (run_suspension.h); empty: none
-  bool is_suspended = false;  // the run is
-  sched::Quota quota;         // of the run
+  std::string run;             // that it belongs to (run_suspension.h); empty: none
+  bool is_suspended = false;   // the run is
+  os::FileDescriptor process;  // a pidfd; set when the session ends, if there is one
+  sched::Quota quota;          // of the run
   base::Standing standing;
   base::Standing first_standing;  // what it asked for, as it was allowed
   bool ends_own_turns = false;

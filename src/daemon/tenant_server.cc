@@ -49,6 +49,11 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
     if (pidfd) process_.assign(pidfd.release());
   }
 
+  // Another descriptor of it. Empty: there is none.
+  os::FileDescriptor process() {
+    return os::FileDescriptor(process_.is_open() ? ::fcntl(process_.native_handle(), F_DUPFD_CLOEXEC, 0) : -1);
+  }
+
   void start() {
     wait_read();
     if (!process_.is_open()) return;
@@ -290,6 +295,7 @@ void TenantServer::end(Connection& connection, std::string_view why, const std::
   connections_.erase(found);
   const Session& session = connection.session;
   if (const auto user = per_user_.find(session.peer.uid); --user->second == 0) per_user_.erase(user);
+  connection.session.process = connection.process();
   connection.close();
   translator_.ended(connection.session, why);
   const LogFields fields{{"tenant", session.id.value},

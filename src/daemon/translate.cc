@@ -116,7 +116,7 @@ void Translator::ended(Session& session, std::string_view why) {
     while (!gone_.empty() && gone_.front().at + kGoneRemembered < leases_.now()) gone_.pop_front();
     gone_.push_back(std::move(gone));
   }
-  if (host_ != nullptr) host_->gone(session.id);
+  if (host_ != nullptr) host_->gone(session.id, std::move(session.process));
   leases_.gone(session.id, why);
 }
 

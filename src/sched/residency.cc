@@ -234,7 +234,7 @@ Togetherness Residency::together(GpuIndex index) const {
   return together;
 }
 
-// What a thread waits for, or was given a moment ago, is allocated before its seat's next report.
+// In bytes: a thread allocates what it waits for, or was given a moment ago, before its seat's next report.
 std::uint64_t Residency::expected(const Gpu& gpu, const Seat& seat) const {
   const std::uint64_t given = now_ < seat.given_commitment_until ? seat.given_commitment : 0;
   return seat.asks() && is_possible(gpu, seat) ? std::max(given, seat.want_commitment) : given;
