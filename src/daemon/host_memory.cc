@@ -121,6 +121,12 @@ void HostMemory::has(const HostSeat& seat, std::uint64_t bytes) { borrowers_[sea
 void HostMemory::closed(const HostSeat& seat) {
   const auto borrower = borrowers_.find(seat.tenant);
   if (borrower != borrowers_.end()) borrower->second.has.erase(seat.slot);
+  std::erase_if(requests_, [&](const Request& request) {
+    if (request.seat != seat) return false;
+    shares_.answered(request.account);
+    if (on_lent_) on_lent_({seat, 0, 0}, -1);
+    return true;
+  });
 }
 
 // In chunks. The last chunk of a seat is hardly ever full.

@@ -56,6 +56,18 @@ TEST_F(HostSharesTest, RequestsThatWaitCountAsBorrowed) {
   EXPECT_EQ(memory.lent(), 2 * memory.chunk_bytes());
 }
 
+TEST_F(HostSharesTest, RequestsEndWithTheirSeat) {
+  begin_again();
+  want({{1}, 0}, "one");
+  want({{1}, 1}, "one");
+  memory.closed({{1}, 0});
+  ASSERT_EQ(got.size(), 1u);
+  EXPECT_EQ(got.front().loan.bytes, 0u);
+  EXPECT_EQ(memory.awaited(), memory.chunk_bytes());
+  rest();
+  EXPECT_EQ(memory.lent(), memory.chunk_bytes());
+}
+
 // Attack: one account borrows all that there is, says that it has as much, and goes on asking.
 TEST_F(HostSharesTest, AnAccountThatHasItsShareComesAfterOthersThatWait) {
   const std::vector<std::uint64_t> taken = ask_all(1, "greedy");
