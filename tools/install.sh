@@ -51,6 +51,34 @@ links() {
   done
 }
 
+# place DESTINATION COMMAND...: COMMAND makes the file at the path that it is given last, and a rename puts it in its
+# place. A program that is just starting maps the old file or the new one, never a part: a half-written library ends it
+# with SIGBUS.
+place() {
+  local to=$1
+  shift
+  (umask 022 && mkdir -p "$(dirname "$to")")
+  # Of no use to systemd and the loader until it has its name.
+  unfinished=$(dirname "$to")/.$(basename "$to").$$.new
+  "$@" "$unfinished"
+  mv -fT "$unfinished" "$to"
+  echo "$to"
+}
+
+copy() {
+  install -m "$2" "$1" "$3"
+  case $3 in
+    *.service.*) sed -i "s|/usr/bin/gpumuxd|$prefix/bin/gpumuxd|; s|/usr/libexec/|$prefix/libexec/|" "$3" ;;
+  esac
+}
+
+# Whether the loader puts our library into every program: it takes words between spaces, colons and lines, and #
+# comments. It looks in /etc whatever SYSCONFDIR is.
+is_preloaded() {
+  local list=$root/etc/ld.so.preload
+  [ -e "$list" ] && sed 's/#.*//' "$list" | tr ' \t:' '\n' | grep -qE '(^|/)libgpumux\.so$'
+}
+
 case $action in
   install)
     missing=()
@@ -59,17 +87,10 @@ case $action in
       echo "install: missing: ${missing[*]}; run make build first (not as root), then make install" >&2
       exit 1
     fi
-    while IFS=$'\t' read -r from to mode; do
-      install -D -m "$mode" "$from" "$root$to"
-      case $to in
-        *.service) sed -i "s|/usr/bin/gpumuxd|$prefix/bin/gpumuxd|; s|/usr/libexec/|$prefix/libexec/|" "$root$to" ;;
-      esac
-      echo "$root$to"
-    done < <(files)
-    while IFS=$'\t' read -r link to; do
-      ln -sfn "$to" "$root$link"
-      echo "$root$link"
-    done < <(links)
+    unfinished=
+    trap 'rm -f "$unfinished"' EXIT
+    while IFS=$'\t' read -r from to mode; do place "$root$to" copy "$from" "$mode"; done < <(files)
+    while IFS=$'\t' read -r link to; do place "$root$link" ln -s "$to"; done < <(links)
     install -d -m 755 "$root$etc/gpumux"
     if [ -z "$root" ] && [ -d /run/systemd/system ]; then
       systemd-sysusers gpumux.conf || true
@@ -78,6 +99,11 @@ case $action in
     fi
     ;;
   uninstall)
+    if is_preloaded; then
+      echo "uninstall: $root/etc/ld.so.preload names libgpumux.so, so every program on this machine would complain" \
+        "without it; take that entry out first" >&2
+      exit 1
+    fi
     if [ -z "$root" ] && [ -d /run/systemd/system ]; then
       systemctl disable --now gpumuxd gpumux-runner.socket 2>/dev/null || true
     fi

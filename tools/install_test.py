@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""`make install` never shows anybody a part of a file. `make uninstall` takes no library from programs that load it.
+
+Method: the script runs on a tree of its own, with small files for what a build makes, into a DESTDIR. The kernel
+(inotify) tells of every change of a name in the installed folders. A process has the library mapped meanwhile.
+"""
+
+import ctypes
+import mmap
+import os
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x80, 0x100, 0x200
+
+
+class Changes:
+    """What happens to names in folders from now on."""
+
+    def __init__(self, folders):
+        self.libc = ctypes.CDLL(None, use_errno=True)
+        self.fd = self.libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+        for folder in folders:
+            mask = IN_MODIFY | IN_MOVED_TO | IN_CREATE | IN_DELETE
+            if self.libc.inotify_add_watch(self.fd, os.fsencode(folder), mask) < 0:
+                raise OSError(ctypes.get_errno(), f"cannot watch {folder}")
+
+    def take(self):
+        """(kind of change, name) in order."""
+        found = []
+        while True:
+            try:
+                data = os.read(self.fd, 65536)
+            except BlockingIOError:
+                os.close(self.fd)
+                return found
+            while data:
+                _, mask, _, length = struct.unpack_from("iIII", data)
+                found.append((mask, os.fsdecode(data[16:16 + length].rstrip(b"\0"))))
+                data = data[16 + length:]
+
+
+class Install(unittest.TestCase):
+
+    def setUp(self):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="gpumux-install-"))
+        self.addCleanup(shutil.rmtree, self.folder)
+        self.tree, self.dest = self.folder / "tree", self.folder / "dest"
+        (self.tree / "tools").mkdir(parents=True)
+        shutil.copy(ROOT / "tools" / "install.sh", self.tree / "tools")
+        for name in ("packaging", "docs", "README.md", "LICENSE", "CHANGELOG.md"):
+            (self.tree / name).symlink_to(ROOT / name)
+        self.library = self.dest / "usr" / "lib" / "libgpumux.so"
+        self.preload = self.dest / "etc" / "ld.so.preload"
+        # It names all that a build makes.
+        message = self.run_script("install", code=1).stderr
+        self.built = [self.tree / name for name in re.findall(r"dist/[^ ;]+", message)]
+        self.assertTrue(any(path.name == "libgpumux.so" for path in self.built), message)
+        self.build("first")
+
+    def build(self, what):
+        for path in self.built:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(f"{what} {path.name}\n" * 1000)
+
+    def run_script(self, action, code=0):
+        done = subprocess.run([self.tree / "tools" / "install.sh", action], capture_output=True, text=True, check=False,
+                              env={"PATH": os.environ["PATH"], "DESTDIR": str(self.dest)})
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done
+
+    def installed(self):
+        return sorted(path for path in self.dest.rglob("*") if not path.is_dir())
+
+    def test_what_is_installed_comes_whole(self):
+        listed = self.run_script("install").stdout.split()
+        files = self.installed()
+        self.assertEqual(sorted(listed), [str(path) for path in files])
+        inodes = {path: path.lstat().st_ino for path in files}
+        with open(self.library, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        self.build("second")
+        changes = Changes({path.parent for path in files})
+        self.run_script("install")
+        names = {path.name for path in files}
+        of_names = [(kind, name) for kind, name in changes.take() if name in names]
+        self.assertEqual(sorted(of_names), sorted((IN_MOVED_TO, path.name) for path in files))
+        self.assertEqual(self.installed(), files)
+        for path, inode in inodes.items():
+            self.assertNotEqual(path.lstat().st_ino, inode, path)
+        # A process that has the old library goes on with it.
+        self.assertTrue(mapped[:].startswith(b"first "))
+        self.assertTrue(self.library.read_text().startswith("second "))
+        self.assertEqual(self.library.stat().st_mode & 0o777, 0o755)
+        unit = self.dest / "usr" / "lib" / "systemd" / "system" / "gpumuxd.service"
+        self.assertEqual(unit.stat().st_mode & 0o777, 0o644)
+
+    def test_units_name_the_prefix(self):
+        subprocess.run([self.tree / "tools" / "install.sh", "install"], capture_output=True, check=True,
+                       env={"PATH": os.environ["PATH"], "DESTDIR": str(self.dest), "PREFIX": "/opt/g"})
+        units = self.dest / "opt" / "g" / "lib" / "systemd" / "system"
+        self.assertIn("ExecStart=/opt/g/bin/gpumuxd\n", (units / "gpumuxd.service").read_text())
+        self.assertIn("ExecStart=/opt/g/libexec/", (units / "gpumux-runner@.service").read_text())
+
+    def test_uninstall_refuses_while_every_program_loads_the_library(self):
+        self.run_script("install")
+        files = self.installed()
+        self.preload.parent.mkdir(exist_ok=True)
+        for entry in ("/usr/lib/libgpumux.so", "/lib/other.so:libgpumux.so # ours", "a.so\n/usr/$LIB/libgpumux.so"):
+            with self.subTest(entry):
+                self.preload.write_text(entry + "\n")
+                message = self.run_script("uninstall", code=1).stderr
+                self.assertIn(str(self.preload), message)
+                self.assertEqual([path for path in self.installed() if path != self.preload], files)
+        self.preload.write_text("# /usr/lib/libgpumux.so\n/usr/lib/libgpumux.so.old libgpumux.so.d/x.so")
+        self.run_script("uninstall")
+        self.assertEqual(self.installed(), [self.preload])
+
+
+if __name__ == "__main__":
+    unittest.main()
