@@ -4,9 +4,29 @@
 
 import configparser
 import pathlib
+import re
+import shutil
+import subprocess
 import unittest
 
 UNITS = pathlib.Path(__file__).resolve().parent.parent / "packaging" / "systemd"
+
+# The first version that judges a unit's file instead of a running service.
+OLDEST_JUDGE = 250
+# In tenths. The daemon needs what is left: root, device nodes, other users' processes, the machine's network namespace.
+MOST_EXPOSED = 40
+
+
+def judge():
+    """systemd-analyze; or why it cannot judge."""
+    path = shutil.which("systemd-analyze")
+    if path is None:
+        return None, "there is no systemd-analyze"
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    version = re.match(r"systemd (\d+)", said)
+    if version is None or int(version.group(1)) < OLDEST_JUDGE:
+        return None, f"systemd-analyze is older than {OLDEST_JUDGE}"
+    return path, None
 
 
 def settings_of(name, section="Service"):
@@ -26,6 +46,33 @@ class Units(unittest.TestCase):
 
     def test_stopping_the_daemon_stops_nobody_else(self):
         self.assertEqual(settings_of("gpumuxd.service")["KillMode"], "process")
+
+    def test_the_daemon_is_confined(self):
+        path, why_not = judge()
+        if path is None:
+            self.skipTest(why_not)
+        done = subprocess.run([path, "security", "--offline=yes", "--no-pager", f"--threshold={MOST_EXPOSED}",
+                               UNITS / "gpumuxd.service"], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout[-6000:] + done.stderr)
+        self.assertIn("Overall exposure level for gpumuxd.service", done.stdout)
+
+    def test_the_daemon_can_do_what_it_must(self):
+        # Mount its tmpfs, look at other users' processes, kill a silent tenant: kill_silent_after.
+        service = settings_of("gpumuxd.service")
+        self.assertIn("@mount", service["SystemCallFilter"].split())
+        # The last line is of the capabilities for files; both count.
+        text = (UNITS / "gpumuxd.service").read_text()
+        kept = " ".join(re.findall(r"^CapabilityBoundingSet=(.*)$", text, re.MULTILINE)).split()
+        self.assertLessEqual({"CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_KILL"}, set(kept))
+        forbidden = {"PrivateDevices", "PrivateUsers", "PrivateNetwork", "ProtectProc", "DevicePolicy"}
+        self.assertEqual(forbidden & service.keys(), set())
+
+    def test_jobs_leave_room_for_the_rest_of_the_machine(self):
+        self.assertEqual(settings_of("gpumux-runner@.service")["Slice"], "gpumux-jobs.slice")
+        all_jobs = int(settings_of("gpumux-jobs.slice", "Slice")["TasksMax"].removesuffix("%"))
+        one_job = int(settings_of("gpumux-runner@.service")["TasksMax"].removesuffix("%"))
+        self.assertLess(all_jobs, 100)
+        self.assertLess(one_job, all_jobs)
 
     def test_containers_cannot_start_jobs(self):
         # Who reaches this socket as root is root, and /run/gpumux is passed into containers.
