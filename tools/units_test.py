@@ -67,6 +67,13 @@ class Units(unittest.TestCase):
         forbidden = {"PrivateDevices", "PrivateUsers", "PrivateNetwork", "ProtectProc", "DevicePolicy"}
         self.assertEqual(forbidden & service.keys(), set())
 
+    def test_only_root_can_lock_gpus_for_the_daemon(self):
+        service = settings_of("gpumuxd.service")
+        self.assertIn("gpumux-locks", service["RuntimeDirectory"].split())
+        self.assertEqual(service["RuntimeDirectoryMode"], "0755")
+        header = (UNITS.parent.parent / "src/daemon/gpu_lock.h").read_text()
+        self.assertIn('kLockFolder[] = "/run/gpumux-locks"', header)
+
     def test_jobs_leave_room_for_the_rest_of_the_machine(self):
         self.assertEqual(settings_of("gpumux-runner@.service")["Slice"], "gpumux-jobs.slice")
         all_jobs = int(settings_of("gpumux-jobs.slice", "Slice")["TasksMax"].removesuffix("%"))

@@ -131,6 +131,7 @@ Result<Gpu> parse_gpu(const json& object) {
   reader.read_object("memory", gpu.memory, parse_gpu_memory);
   reader.read("remark", gpu.remark);
   reader.read("refused", gpu.refused);
+  reader.read("claimed_by", gpu.claimed_by);
   reader.read_array("foreign", gpu.foreign, parse_foreign);
   reader.read_array("seats", gpu.seats, parse_seat);
   return reader.finish(std::move(gpu));

@@ -151,8 +151,9 @@ struct Gpu {
   std::uint64_t switches = 0;
   base::Duration held{};
   GpuMemory memory;
-  std::string remark;   // what its programs' users should know; empty: nothing
-  std::string refused;  // why this GPU is not served; empty: it is
+  std::string remark;      // what its programs' users should know; empty: nothing
+  std::string refused;     // why this GPU is not served; empty: it is
+  std::string claimed_by;  // who keeps its name though the daemon serves it; empty: nobody
   std::vector<ForeignProcess> foreign;
   std::vector<Seat> seats;
 };

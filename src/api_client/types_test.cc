@@ -45,7 +45,7 @@ TEST(SnapshotTest, ReadsEveryField) {
     "quantum_ns": 50000000,
     "max_runtime_ns": 9223372036854775807, 
     "settings": {"idle_hold": "200us", "overlap": true}, "switch_cost_ns": 7, "switches": 12,
-    "held_ns": 8, "refused": "r",
+    "held_ns": 8, "refused": "r", "claimed_by": "c",
     "foreign": [{"pid": 77, "name": "Xorg", "memory_bytes": 3}],
     "seats": [{"tenant": 1, "pid": 4711, "uid": 1000, "user": "eva",
       "program": "train.py", "phase": "waiting", "lease": "exclusive",
@@ -86,6 +86,7 @@ TEST(SnapshotTest, ReadsEveryField) {
   EXPECT_EQ(gpu.switches, 12u);
   EXPECT_EQ(gpu.held, 8ns);
   EXPECT_EQ(gpu.refused, "r");
+  EXPECT_EQ(gpu.claimed_by, "c");
   ASSERT_EQ(gpu.foreign.size(), 1u);
   EXPECT_EQ(gpu.foreign[0].name, "Xorg");
   EXPECT_EQ(gpu.foreign[0].memory_bytes, 3u);

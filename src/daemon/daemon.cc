@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <csignal>
 #include <deque>
+#include <filesystem>
 #include <thread>
 #include <utility>
 
@@ -146,6 +147,9 @@ class Daemon::Impl {
   bool is_wanted(std::size_t index, const GpuInfo& gpu) const;
   GpuSettings settings_for(std::size_t index) const;
   void answer_lock(std::size_t index);
+  LockRequest lock_request(std::size_t index) const;
+  void report_squatter(std::size_t index);
+  void give_way(std::size_t index, const LockOwner& roots);
   void retry_locks();
   void poll_attentively();
   void settled();
@@ -204,6 +208,8 @@ class Daemon::Impl {
   os::FileDescriptor dir_lock_;
   bool sockets_open_ = false;
   std::deque<LockedGpu> locks_;
+  bool takes_over_ = false;  // from a private daemon
+  std::string successor_;    // the runtime directory of root's daemon, to which this one has given way
   Returning returning_;
   base::TimePoint grants_held_until_{};
   base::TimePoint earliest_grant_{};  // after an earlier daemon was killed
@@ -335,8 +341,9 @@ tl::expected<void, DaemonError> Daemon::Impl::add_gpus() {
       refused = "left out by --gpus";
     } else {
       std::optional<LockOwner> owner;
-      auto lock = GpuLock::take(gpus[i].uuid_text, owner);
+      auto lock = GpuLock::take(lock_request(i), owner);
       if (lock) {
+        takes_over_ = takes_over_ || lock->has_taken_over();
         locked.lock.emplace(std::move(*lock));
         answer_lock(i);
       } else {
@@ -349,6 +356,7 @@ tl::expected<void, DaemonError> Daemon::Impl::add_gpus() {
     }
     if (refused.empty()) ++served;
     leases_.add_gpu(gpus[i], settings_for(i), refused);
+    report_squatter(i);
     if (refused.empty())
       log_info("GPU", {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"name", gpus[i].name}, {"pci", gpus[i].pci_bus_id}});
   }
@@ -369,19 +377,50 @@ void Daemon::Impl::answer_lock(std::size_t index) {
   locked.waiter.async_wait(asio::posix::stream_descriptor::wait_read,
                            [this, index](const boost::system::error_code& error) {
                              if (error) return;
-                             locks_[index].lock->answer(options_.runtime_dir);
+                             const GpuLock& lock = *locks_[index].lock;
+                             // Root's daemon takes over: it asks here.
+                             if (const auto roots = lock.overruled_by()) return give_way(index, *roots);
+                             lock.answer();
                              answer_lock(index);
                            });
+}
+
+LockRequest Daemon::Impl::lock_request(std::size_t index) const {
+  return {inventory_->gpus()[index].uuid_text, options_.runtime_dir, options_.lock_folder};
+}
+
+// Who keeps the name of a GPU that this daemon, root's, serves all the same.
+void Daemon::Impl::report_squatter(std::size_t index) {
+  const auto& lock = locks_[index].lock;
+  if (!lock || !lock->squatter()) return;
+  const std::string who = describe(*lock->squatter());
+  leases_.set_claimed_by({static_cast<std::uint32_t>(index)}, who);
+  log_warning("a process claims a GPU of this daemon, and is not obeyed",
+              {{"gpu", index}, {"uuid", inventory_->gpus()[index].uuid_text}, {"who", who}});
+}
+
+// The locks first: root's daemon waits for them. This daemon's tenants find that one by links in place of the sockets.
+void Daemon::Impl::give_way(std::size_t index, const LockOwner& roots) {
+  for (LockedGpu& locked : locks_) locked.lock.reset();
+  log_warning("root's daemon takes over; this one ends, and its programs go on under that one",
+              {{"gpu", index}, {"pid", roots.pid}, {"runtime_dir", roots.runtime_dir}});
+  successor_ = roots.runtime_dir;
+  finish(kExitOwned);
 }
 
 // Whoever had a GPU may be gone. Without asking who has it now: that could take a while.
 void Daemon::Impl::retry_locks() {
   for (std::size_t i = 0; i < locks_.size(); ++i) {
-    if (locks_[i].lock || !locks_[i].wanted) continue;
-    auto lock = GpuLock::take_only(inventory_->gpus()[i].uuid_text);
+    if (!locks_[i].wanted) continue;
+    if (auto& mine = locks_[i].lock) {
+      if (mine->squatter() && mine->take_name()) leases_.set_claimed_by({static_cast<std::uint32_t>(i)}, "");
+      continue;
+    }
+    auto lock = GpuLock::take_only(lock_request(i));
     if (!lock) continue;
     locks_[i].lock.emplace(std::move(*lock));
     answer_lock(i);
+    report_squatter(i);
     leases_.serve({static_cast<std::uint32_t>(i)});
     jobs_.set_served({static_cast<std::uint32_t>(i)}, true);
     log_info("a GPU has become free and is served now", {{"gpu", i}, {"uuid", inventory_->gpus()[i].uuid_text}});
@@ -393,7 +432,8 @@ void Daemon::Impl::hold_grants() {
   const auto text = read_file(options_.runtime_dir + "/" + kKnownTenantsFile, kMaxConfigBytes);
   if (text) returning_ = Returning(still_living(parse_known_tenants(*text)));
   // A daemon that stops in good order takes its sockets away.
-  const bool was_killed = ::access((options_.runtime_dir + "/" + os::kTenantSocket).c_str(), F_OK) == 0;
+  // Tenants of a private daemon that has given way come as those of a killed one do: nobody knows how many.
+  const bool was_killed = takes_over_ || ::access((options_.runtime_dir + "/" + os::kTenantSocket).c_str(), F_OK) == 0;
   grants_held_until_ = clock_.now();
   if (was_killed) earliest_grant_ = grants_held_until_ = clock_.now() + kPauseAfterKill;
   if (returning_.waiting()) {
@@ -406,6 +446,12 @@ void Daemon::Impl::hold_grants() {
 }
 
 tl::expected<void, DaemonError> Daemon::Impl::open_sockets() {
+  // Left by a daemon that had given way to root's.
+  for (const char* socket : {os::kTenantSocket, os::kApiSocket}) {
+    std::error_code error;
+    const std::string path = options_.runtime_dir + "/" + socket;
+    if (std::filesystem::is_symlink(path, error)) ::unlink(path.c_str());
+  }
   const mode_t mode = options_.is_private ? 0600 : static_cast<mode_t>(options_.config.socket_mode);
   auto tenants = os::listen_seqpacket(options_.runtime_dir + "/" + os::kTenantSocket, mode, kBacklog);
   if (!tenants) return fail(kExitNoSockets, tenants.error());
@@ -695,8 +741,11 @@ void Daemon::Impl::finish(ExitCode code) {
   }
   // A client that finds no socket looks elsewhere, or waits; one that finds a dead socket cannot tell.
   if (sockets_open_) {
-    ::unlink((options_.runtime_dir + "/" + os::kTenantSocket).c_str());
-    ::unlink((options_.runtime_dir + "/" + os::kApiSocket).c_str());
+    for (const char* socket : {os::kTenantSocket, os::kApiSocket}) {
+      const std::string path = options_.runtime_dir + "/" + socket;
+      ::unlink(path.c_str());
+      if (!successor_.empty()) static_cast<void>(::symlink((successor_ + "/" + socket).c_str(), path.c_str()));
+    }
   }
   log_info("stopped", {{"tenants", tenants_.connections()}});
   tenants_.close();

@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "daemon/config.h"
+#include "daemon/gpu_lock.h"
 #include "daemon/inventory.h"
 
 namespace gpumux::daemon {
@@ -44,6 +45,7 @@ struct DaemonOptions {
   std::optional<base::Duration> flag_max_job_time;
   int notify_fd = -1;
   std::vector<std::string> gpus;  // UUIDs or indices; empty: all
+  std::string lock_folder = kLockFolder;
   bool handle_signals = true;
   Environment environment;
 };

@@ -5,13 +5,17 @@
 #include "daemon/daemon.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "daemon/files.h"
+#include "daemon/gpu_lock.h"
 #include "daemon/known_tenants.h"
 #include "daemon/test_support.h"
 #include "wire/lease_page.h"
@@ -357,6 +361,91 @@ TEST(GpuLock, LetsASecondDaemonServeTheRestAndTakeOverLater) {
   first.reset();
   EXPECT_TRUE(eventually([&] { return refused().empty(); }));
   EXPECT_TRUE(tenant.open_seat(0, test_uuid(0)));
+}
+
+// A socket with the name of a GPU's lock, of user 65534; with `listens` it answers nobody.
+int squat(const std::string& uuid, bool listens) {
+  if (setgid(65534) != 0 || setuid(65534) != 0) return 99;
+  const int squatter = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = "gpumux-gpu-" + uuid;
+  name.copy(address.sun_path + 1, name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  if (bind(squatter, reinterpret_cast<const sockaddr*>(&address), length) != 0) return 98;
+  if (listens && listen(squatter, 1) != 0) return 97;
+  for (;;) pause();
+}
+
+bool is_taken(const std::string& uuid) {
+  const auto list = read_file("/proc/net/unix", std::size_t{16} << 20);
+  return list && list->find("@gpumux-gpu-" + uuid + "\n") != std::string::npos;
+}
+
+TEST(GpuLock, RootsDaemonServesWhatASquatterClaims) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be another user too";
+  for (const bool listens : {false, true}) {
+    const std::string uuid = fake_inventory(1)->gpus()[0].uuid_text;
+    OtherProcess squatter([&] { return squat(uuid, listens); });
+    squatter.begin();
+    ASSERT_TRUE(eventually([&] { return is_taken(uuid); }));
+    const TemporaryDirectory dir;
+    TestDaemon daemon(TestDaemon::options_in(dir.path()));
+    const auto gpu = [&] { return get(dir.path(), "/v1/status")["gpus"][0]; };
+    EXPECT_EQ(gpu()["refused"], "");
+    const std::string who = gpu()["claimed_by"];
+    EXPECT_NE(who.find("pid " + std::to_string(squatter.pid()) + " of user nobody"), std::string::npos) << who;
+    TestTenant tenant(dir.path());
+    EXPECT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)));
+    squatter.kill();
+    EXPECT_TRUE(eventually([&] { return gpu()["claimed_by"] == ""; })) << gpu()["claimed_by"];
+  }
+}
+
+TEST(GpuLock, RootsDaemonIsFoundThoughASquatterHasTheName) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be another user too";
+  const std::string uuid = fake_inventory(1)->gpus()[0].uuid_text;
+  const TemporaryDirectory dir;
+  OtherProcess squatter([&] { return squat(uuid, true); });
+  OtherProcess other([&] {
+    if (setgid(65534) != 0 || setuid(65534) != 0) return 99;
+    std::optional<LockOwner> owner;
+    const auto lock = GpuLock::take({.uuid_text = uuid, .runtime_dir = "/tmp/other"}, owner);
+    if (lock || lock.error().code != base::Code::kExists || !owner) return 1;
+    return owner->uid == 0 && owner->pid == getppid() && owner->runtime_dir == dir.path() ? 0 : 2;
+  });
+  squatter.begin();
+  ASSERT_TRUE(eventually([&] { return is_taken(uuid); }));
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  EXPECT_EQ(other.run(), 0);
+}
+
+// The same beside two daemons that do as they should: there is one owner at any time.
+TEST(GpuLock, OfAnotherUsersDaemonGivesWayToRoots) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be another user too";
+  const TemporaryDirectory dir;
+  ASSERT_EQ(chmod(dir.path().c_str(), 0777), 0);
+  auto inventory = fake_inventory(1);  // of this process's GPU, whose UUID has its number
+  const std::string uuid = inventory->gpus()[0].uuid_text;
+  const std::string private_dir = dir.path() + "/private";
+  OtherProcess other([&] {
+    if (setgid(65534) != 0 || setuid(65534) != 0) return 99;
+    auto options = TestDaemon::options_in(private_dir);
+    options.is_private = true;
+    TestDaemon daemon(std::move(options), std::move(inventory));
+    return static_cast<int>(daemon.wait());
+  });
+  other.begin();
+  ASSERT_TRUE(eventually([&] { return access((private_dir + "/api.sock").c_str(), F_OK) == 0; }));
+  const std::string roots_dir = dir.path() + "/roots";
+  TestDaemon daemon(TestDaemon::options_in(roots_dir));
+  EXPECT_EQ(other.wait(), kExitOwned);
+  const auto gpu = get(roots_dir, "/v1/status")["gpus"][0];
+  EXPECT_EQ(gpu["refused"], "");
+  EXPECT_EQ(gpu["claimed_by"], "");
+  // Who looks for the other one finds root's.
+  EXPECT_EQ(get(private_dir, "/v1/daemon")["runtime_dir"], roots_dir);
+  EXPECT_TRUE(is_taken(uuid));
 }
 
 TEST(Runtime, DirectoryIsForOneDaemon) {

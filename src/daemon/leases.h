@@ -31,6 +31,7 @@ struct Gpu {
   std::uint64_t settings_changes = 0;       // how often they were
   sched::Mode mode = sched::Mode::kSerial;  // in force: what `auto` comes to, or what was set
   std::string refused;                      // why it is not served; empty: it is
+  std::string claimed_by;                   // who keeps its name without being obeyed (gpu_lock.h); empty: nobody
   bool has_foreign_work = false;            // programs that are not ours have been on it in two looks in a row
   bool was_foreign_seen = false;            // in the last one
   GpuUse use;
@@ -53,6 +54,7 @@ class Leases {
   // The index of a GPU by what cuDeviceGetUuid_v2 says of it.
   std::optional<base::GpuIndex> find(const base::GpuUuid& uuid) const;
   void set_use(std::size_t index, GpuUse use);
+  void set_claimed_by(base::GpuIndex gpu, std::string who) { gpus_.at(gpu.value).claimed_by = std::move(who); }
   void set_settings(base::GpuIndex gpu, const GpuSettings& settings);
   // What the mode `auto` comes to, or what stands in for a mode that cannot be had now.
   void set_mode(base::GpuIndex gpu, sched::Mode mode);

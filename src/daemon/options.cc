@@ -32,7 +32,8 @@ Exit status:
   2  wrong options
   3  wrong configuration: file, line, key and what is allowed are named
   4  no NVIDIA driver or no GPU
-  5  another daemon has this runtime directory, or all the GPUs; its owner is named
+  5  another daemon has this runtime directory, or all the GPUs; its owner is named.
+     Or a private daemon has given way to root's
   6  the runtime directory, its sockets or the trace file cannot be made
 
 Tenants go on when the daemon stops, and come back to the next one.)";

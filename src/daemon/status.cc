@@ -69,6 +69,7 @@ Json gpu_json(std::uint32_t index, const Gpu& gpu) {
   if (gpu.settings.max_runtime != sched::kUnlimited) json["max_runtime_ns"] = gpu.settings.max_runtime.count();
   json["settings"] = std::move(settings);
   json["refused"] = gpu.refused;
+  json["claimed_by"] = gpu.claimed_by;
   return json;
 }
 

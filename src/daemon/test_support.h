@@ -67,6 +67,7 @@ class OtherProcess {
   OtherProcess(const OtherProcess&) = delete;
   OtherProcess& operator=(const OtherProcess&) = delete;
   void begin();
+  pid_t pid() const { return pid_; }
   // Waits for its end; -1: it did not exit by itself.
   int wait();
   void kill();

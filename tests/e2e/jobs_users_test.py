@@ -230,6 +230,35 @@ class Users(GpumuxTest):
         self.daemon.api.ask("PATCH", f"/v1/queue/users/{self.games.pw_uid}", {"priority_cap": None})
         self.assertEqual(priority_on_the_gpu(priority=9), 0)
 
+    def test_a_private_daemon_gives_way_and_its_programs_go_on(self):
+        want = self.native_digest(steps=600)
+        self.daemon.terminate()
+        machine = pathlib.Path(self.machine.directory)
+        for path in (machine, *machine.iterdir()):
+            path.chmod(0o777)
+        worker = self.hand_out(paths.PROGRAMS / "worker", *paths.SIM_LIBRARIES.iterdir())
+        place = f"{self.homes[self.games.pw_uid]}/run"
+        environment = {"PATH": os.environ["PATH"], **self.machine.environment(), "LD_LIBRARY_PATH": self.directory,
+                       "GPUMUX_RUNTIME_DIR": place, "GPUMUX_MODE": "serial"}
+        games = {"user": self.games.pw_uid, "group": self.games.pw_gid, "extra_groups": [], "cwd": "/"}
+        daemon = self.hand_out(paths.DAEMON, paths.BUILD / "bin" / "gpumux-runner")
+        private = self.start_process([daemon, "--private", "--runtime-dir", place, "--state-dir",
+                                      f"{place}.state"], environment=environment, **games)
+        wait_until(lambda: os.path.exists(f"{place}/api.sock"), 20, lambda: f"it serves: {private.tail()}")
+        environment["LD_PRELOAD"] = f"{self.directory}/{paths.LIBRARY.name}"
+        workers = [self.start_process([worker, "--steps", "600", "--step-us", "2000", "--say-every", "1"],
+                                      name=name, environment=environment, **games) for name in "AB"]
+        for program in workers:
+            program.wait_for_line("step")
+        self.daemon.start()
+        self.assertEqual(private.wait(), 5, private.tail())
+        self.assertTrue(any("root's daemon takes over" in line for line in private.errors), private.tail())
+        wait_until(lambda: {seat["pid"] for seat in self.daemon.api.seats()} == {program.pid for program in workers},
+                   20, lambda: f"root's daemon has its programs: {self.daemon.api.status()}")
+        for program in workers:
+            program.expect_success()
+            self.assertEqual(program.field("digest"), want)
+
     def test_a_client_that_is_gone_lends_nobody_his_limits(self):
         """A connection outlives the process that made it: whose limits would the job get?"""
         connect = ("import os, socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); "

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The base of every scenario: a machine, a daemon, programs; gone when the test is over, shown when it fails."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -53,9 +54,18 @@ class GpumuxTest(unittest.TestCase):
         defects = self._defects_of_daemons()
         if self.failed or defects:
             self._show()
+        self._remove_locks()
         self.machine.remove()
         shutil.rmtree(self.directory, ignore_errors=True)
         self.assertEqual(defects, [], "a daemon failed, or logged errors that this test does not expect")
+
+    def _remove_locks(self):
+        """What killed daemons of root's leave of their locks: on a real machine the next daemon takes it over."""
+        for link in pathlib.Path("/run/gpumux-locks").glob("*.dir"):
+            with contextlib.suppress(OSError):
+                if os.readlink(link).startswith(self.directory):
+                    for suffix in (".sock", ".lock", ".dir"):
+                        link.with_suffix(suffix).unlink(missing_ok=True)
 
     def expect_error(self, pattern):
         """A daemon of this test may log errors in which the regular expression is found. Any other fails the test."""

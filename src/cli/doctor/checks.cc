@@ -226,6 +226,13 @@ void check_daemon(const Facts& facts, Findings& findings) {
                       "", ""});
   if (!facts.snapshot) return;
   for (const api_client::Gpu& gpu : facts.snapshot->gpus) {
+    if (!gpu.claimed_by.empty()) {
+      findings.push_back({"daemon", Level::kWarning,
+                          "GPU " + std::to_string(gpu.index) + " is claimed by " + gpu.claimed_by +
+                              ", which is not root's daemon; the daemon serves the GPU all the same",
+                          "a private daemon cannot serve it anyway; a process that does this means harm or is broken",
+                          "ask its user, or end it"});
+    }
     if (gpu.refused.empty()) continue;
     findings.push_back({"daemon", Level::kProblem,
                         "the daemon does not serve GPU " + std::to_string(gpu.index) + ": " + gpu.refused,

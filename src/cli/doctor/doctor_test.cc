@@ -146,6 +146,8 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
       {"daemon of another version", [](Facts& f) { f.daemon->version = "9.9"; }, "daemon", Level::kWarning, "9.9"},
       {"GPU of another daemon", [](Facts& f) { f.snapshot->gpus[0].refused = "bob has it"; }, "daemon", Level::kProblem,
        "bob has it"},
+      {"GPU that somebody claims", [](Facts& f) { f.snapshot->gpus[0].claimed_by = "pid 7 of user eve"; }, "daemon",
+       Level::kWarning, "claimed by pid 7 of user eve"},
       {"private directory of another user", [](Facts& f) { f.user_dir.owner = 5; }, "private directory",
        Level::kProblem, "user 5"},
       {"private directory open to others", [](Facts& f) { f.user_dir.mode = 0755; }, "private directory",
