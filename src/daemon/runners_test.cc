@@ -88,6 +88,14 @@ TEST_F(Runners, GiveTheCommandExactlyWhatWasAsked) {
   EXPECT_EQ(status.st_mode & 0777, 0700u);
 }
 
+TEST_F(Runners, KeepAJobFromNewPrivileges) {
+  auto spec = make_spec({"describe"});
+  spec.no_new_privs = true;
+  EXPECT_EQ(run(spec).code, 0u);
+  const std::string log = log_of(spec);
+  EXPECT_NE(log.find("status NoNewPrivs:\t1\n"), std::string::npos) << log;
+}
+
 TEST_F(Runners, KeepEveryByteOfTheArguments) {
   std::string odd;
   for (int byte = 1; byte < 256; ++byte) odd += static_cast<char>(byte);

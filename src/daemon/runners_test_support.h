@@ -107,7 +107,11 @@ class RunnerTest : public ::testing::Test {
     spec.attempt = 1;
     spec.uid = user();
     spec.gid = group();
-    if (is_root()) spec.groups = {kAlice, 60100};
+    spec.groups = {kAlice, 60100};
+    if (!is_root()) {
+      spec.groups.resize(1024);
+      spec.groups.resize(static_cast<std::size_t>(::getgroups(1024, spec.groups.data())));
+    }
     spec.directory = home_;
     spec.arguments = std::move(arguments);
     spec.arguments.insert(spec.arguments.begin(), job_);

@@ -41,14 +41,38 @@ Status check_no_capabilities() {
 }
 
 Status set_groups(const wire::RunnerSpec& spec) {
-  if (spec.groups_by == wire::GroupsBy::kUserName) {
-    if (::initgroups(spec.user_name.c_str(), spec.gid) != 0)
-      return base::fail_errno(errno, "cannot take the groups of user " + spec.user_name);
-    return {};
-  }
   static_assert(sizeof(gid_t) == sizeof(std::uint32_t));
   if (::setgroups(spec.groups.size(), spec.groups.data()) != 0)
     return base::fail_errno(errno, "cannot take the job's groups");
+  return {};
+}
+
+base::Result<std::vector<gid_t>> read_groups() {
+  const int count = ::getgroups(0, nullptr);
+  if (count < 0) return base::fail_errno(errno, "cannot read the process's groups");
+  std::vector<gid_t> has(static_cast<std::size_t>(count));
+  if (count > 0 && ::getgroups(count, has.data()) != count) return base::fail(Code::kInternal, "its groups change");
+  return has;
+}
+
+// Of a runner that is not root: it is the job's user already, and cannot give groups or take them away.
+Status check_is_the_user(const wire::RunnerSpec& spec) {
+  uid_t uids[3];
+  if (::getresuid(&uids[0], &uids[1], &uids[2]) != 0) return base::fail_errno(errno, "cannot read the process's ids");
+  for (const uid_t uid : uids) {
+    if (uid != spec.uid)
+      return base::fail(Code::kDenied, "the job is for user " + std::to_string(spec.uid) +
+                                           ", and its runner is not root but user " + std::to_string(uid));
+  }
+  auto has = read_groups();
+  if (!has) return tl::unexpected(has.error());
+  has->push_back(::getegid());
+  for (const gid_t group : *has) {
+    if (group == spec.gid || std::find(spec.groups.begin(), spec.groups.end(), group) != spec.groups.end()) continue;
+    return base::fail(Code::kDenied, "the process that submitted the job was not in group " + std::to_string(group) +
+                                         ", and its runner, which is not root, is: submit from a process with the "
+                                         "daemon's groups");
+  }
   return {};
 }
 
@@ -67,11 +91,9 @@ Status check_ids(const wire::RunnerSpec& spec) {
 }
 
 Status check_groups(const wire::RunnerSpec& spec) {
-  if (spec.groups_by != wire::GroupsBy::kList) return {};
-  const int count = ::getgroups(0, nullptr);
-  if (count < 0) return base::fail_errno(errno, "cannot read the process's groups");
-  std::vector<gid_t> has(static_cast<std::size_t>(count));
-  if (count > 0 && ::getgroups(count, has.data()) != count) return base::fail(Code::kInternal, "its groups change");
+  auto read = read_groups();
+  if (!read) return tl::unexpected(read.error());
+  std::vector<gid_t>& has = *read;
   std::vector<gid_t> wanted(spec.groups.begin(), spec.groups.end());
   std::sort(has.begin(), has.end());
   std::sort(wanted.begin(), wanted.end());
@@ -87,17 +109,19 @@ Status check_no_way_back(const wire::RunnerSpec& spec) {
   return {};
 }
 
+// As the submitter's: a job must not gain by set-user-ID programs what the process could not that submitted it.
+Status keep_no_new_privs(const wire::RunnerSpec& spec) {
+  if (!spec.no_new_privs) return {};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 1)
+    return base::fail_errno(errno, "cannot keep the job from new privileges");
+  return {};
+}
+
 }  // namespace
 
 Status become_user(const wire::RunnerSpec& spec) {
-  if (::geteuid() != 0) {
-    if (const Status same = check_ids(spec); !same) {
-      return base::fail(Code::kDenied, "the job is for user " + std::to_string(spec.uid) + " and group " +
-                                           std::to_string(spec.gid) + ", and its runner is not root but user " +
-                                           std::to_string(::getuid()));
-    }
-    return {};
-  }
+  GPUMUX_TRY(keep_no_new_privs(spec));
+  if (::geteuid() != 0) return check_is_the_user(spec);
   GPUMUX_TRY(set_groups(spec));
   if (::setresgid(spec.gid, spec.gid, spec.gid) != 0) return base::fail_errno(errno, "cannot become the job's group");
   if (::setresuid(spec.uid, spec.uid, spec.uid) != 0) return base::fail_errno(errno, "cannot become the job's user");

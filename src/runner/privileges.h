@@ -7,9 +7,11 @@
 
 namespace gpumux::runner {
 
-// In a child that will be the job, or hold its terminal: from root to the spec's user, groups and no capabilities.
+// In a child that will be the job, or hold its terminal: from root to the spec's user, groups and no capabilities, and
+// with no_new_privs if the spec says so.
 // Afterwards it has tried to get back and failed; an error means that the caller must end itself at once, whoever it
-// is. A caller who is not root must be the spec's user already, and changes nothing. A job of root's stays root.
+// is. A caller who is not root must be the spec's user already, with no group that the spec
+// does not have, and stays as it is. A job of root's stays root.
 base::Status become_user(const wire::RunnerSpec& spec);
 
 // The rights that the supervisor keeps once the job runs: to signal any process, and where it has to look for the job's

@@ -43,6 +43,8 @@ constexpr std::uint32_t kBob = 60002;
 
 bool is_root() { return ::geteuid() == 0; }
 
+constexpr int kMaxTestGroups = 1024;
+
 // What `act` returns (below 100), in a child process.
 int in_child(const std::function<int()>& act) {
   const pid_t pid = ::fork();
@@ -126,15 +128,39 @@ TEST_F(RunnerParts, WithoutRootOnlyOnesOwnJobIsTaken) {
   const auto act = [] {
     wire::RunnerSpec own = spec_of(::geteuid());
     own.gid = ::getegid();
+    own.groups.resize(kMaxTestGroups);
+    own.groups.resize(static_cast<std::size_t>(::getgroups(kMaxTestGroups, own.groups.data())));
     if (!become_user(own)) return 1;
     wire::RunnerSpec other = own;
     other.uid = own.uid + 1;
     if (become_user(other)) return 2;
+    // Its process would have a group that the one that submitted it did not have.
     other = own;
+    other.groups.clear();
     other.gid = own.gid + 1;
-    return become_user(other) ? 3 : 0;
+    if (become_user(other)) return 3;
+    // Less than the submitter had is no harm.
+    other = own;
+    other.groups.push_back(own.gid + 1);
+    return become_user(other) ? 0 : 4;
   };
   EXPECT_EQ(is_root() ? as(kAlice, act) : in_child(act), 0);
+}
+
+TEST_F(RunnerParts, NoNewPrivilegesAreKept) {
+  const auto act = [](std::uint32_t user) {
+    wire::RunnerSpec spec = spec_of(user);
+    spec.gid = is_root() ? user : ::getegid();
+    if (!is_root()) {
+      spec.groups.resize(kMaxTestGroups);
+      spec.groups.resize(static_cast<std::size_t>(::getgroups(kMaxTestGroups, spec.groups.data())));
+    }
+    spec.no_new_privs = true;
+    if (!become_user(spec)) return 1;
+    return ::prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) == 1 ? 0 : 2;
+  };
+  for (const std::uint32_t user : is_root() ? std::vector<std::uint32_t>{0, kAlice} : std::vector{::geteuid()})
+    EXPECT_EQ(in_child([&] { return act(user); }), 0) << user;
 }
 
 TEST_F(RunnerParts, TheSupervisorKeepsSignallingOnly) {

@@ -163,7 +163,6 @@ Status check_path(const std::string& path, const char* what) {
 enum SpecTag : std::uint32_t {
   kNumbers = 1,
   kGroups = 2,
-  kUserNameTag = 3,
   kDirectory = 4,
   kArgument = 5,
   kEnvironment = 6,
@@ -184,7 +183,7 @@ struct SpecNumbers {
   std::uint16_t columns = 0;
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
-  std::uint32_t groups_by = 0;
+  std::uint32_t no_new_privs = 0;
   std::uint32_t log_opening = 0;
   std::uint32_t umask = 0;
   std::int32_t nice = 0;
@@ -202,7 +201,7 @@ constexpr std::uint32_t kNobody = ~0u;  // setresuid takes it for "leave as it i
 Status take_numbers(const SpecNumbers& numbers, RunnerSpec& spec) {
   if (numbers.uid == kNobody || numbers.gid == kNobody)
     return base::fail(Code::kInvalid, "the job's user or group id is no id");
-  if (numbers.interactive > 1 || numbers.groups_by > static_cast<std::uint32_t>(GroupsBy::kUserName) ||
+  if (numbers.interactive > 1 || numbers.no_new_privs > 1 ||
       numbers.log_opening > static_cast<std::uint32_t>(LogOpening::kOurs)) {
     return base::fail(Code::kUnsupported, "the job's spec has a value that this program does not know");
   }
@@ -217,7 +216,7 @@ Status take_numbers(const SpecNumbers& numbers, RunnerSpec& spec) {
   spec.window = WindowSize{numbers.rows, numbers.columns};
   spec.uid = numbers.uid;
   spec.gid = numbers.gid;
-  spec.groups_by = static_cast<GroupsBy>(numbers.groups_by);
+  spec.no_new_privs = numbers.no_new_privs != 0;
   spec.log_opening = static_cast<LogOpening>(numbers.log_opening);
   spec.umask = numbers.umask;
   spec.nice = numbers.nice;
@@ -269,8 +268,6 @@ Status check_spec(const RunnerSpec& spec) {
   if (!spec.attach_path.empty()) GPUMUX_TRY(check_path(spec.attach_path, "the job's attach socket"));
   if (spec.cgroup_parent != "auto" && spec.cgroup_parent != "none")
     GPUMUX_TRY(check_path(spec.cgroup_parent, "the job's cgroup"));
-  if (spec.groups_by == GroupsBy::kUserName && spec.user_name.empty())
-    return base::fail(Code::kInvalid, "the job's groups are those of a user who is not named");
   for (const std::string& entry : spec.environment) {
     if (entry.empty()) return base::fail(Code::kInvalid, "the job's environment has an empty entry");
   }
@@ -290,7 +287,6 @@ Status take_field(const Field& field, RunnerSpec& spec, std::size_t& strings) {
       return take_numbers(numbers, spec);
     }
     case kGroups: return read_groups(field, spec.groups);
-    case kUserNameTag: return read_string(field, spec.user_name);
     case kDirectory: return read_string(field, spec.directory);
     case kArgument: return append(spec.arguments);
     case kEnvironment: return append(spec.environment);
@@ -335,7 +331,7 @@ std::string encode_spec(const RunnerSpec& spec) {
   numbers.columns = spec.window.columns;
   numbers.uid = spec.uid;
   numbers.gid = spec.gid;
-  numbers.groups_by = static_cast<std::uint32_t>(spec.groups_by);
+  numbers.no_new_privs = spec.no_new_privs ? 1 : 0;
   numbers.log_opening = static_cast<std::uint32_t>(spec.log_opening);
   numbers.umask = spec.umask;
   numbers.nice = spec.nice;
@@ -344,7 +340,6 @@ std::string encode_spec(const RunnerSpec& spec) {
   writer.numbers(kNumbers, numbers);
   writer.optional_bytes(kGroups, std::string_view(reinterpret_cast<const char*>(spec.groups.data()),
                                                   spec.groups.size() * sizeof(std::uint32_t)));
-  writer.optional_bytes(kUserNameTag, spec.user_name);
   writer.bytes(kDirectory, spec.directory);
   for (const std::string& argument : spec.arguments) writer.bytes(kArgument, argument);
   for (const std::string& entry : spec.environment) writer.bytes(kEnvironment, entry);

@@ -40,11 +40,6 @@ inline constexpr std::size_t kMaxResourceLimits = 32;
 // A claim or an end; both are a few hundred bytes.
 inline constexpr std::size_t kMaxSmallRecordBytes = 8192;
 
-enum class GroupsBy : std::uint32_t {
-  kList = 0,      // exactly `groups` (those of the submitter's process, from SO_PEERGROUPS)
-  kUserName = 1,  // what the system's databases say of `user_name` now (initgroups)
-};
-
 enum class LogOpening : std::uint32_t {
   // The user named the file: made with his umask and cut to nothing. A symbolic link is followed only if it is his.
   kUsersTruncate = 0,
@@ -81,9 +76,8 @@ struct RunnerSpec {
 
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
-  GroupsBy groups_by = GroupsBy::kList;
-  std::vector<std::uint32_t> groups;
-  std::string user_name;  // needed for kUserName
+  std::vector<std::uint32_t> groups;  // exactly these
+  bool no_new_privs = false;
 
   std::string directory;                       // absolute: where the command is started
   std::vector<std::string> arguments;          // the command; at least one, and the first not empty

@@ -27,9 +27,8 @@ RunnerSpec full_spec() {
   spec.window = {24, 80};
   spec.uid = 60001;
   spec.gid = 60002;
-  spec.groups_by = GroupsBy::kUserName;
+  spec.no_new_privs = true;
   spec.groups = {4, 24, 27};
-  spec.user_name = "somebody";
   spec.directory = "/srv/data with spaces";
   spec.arguments = {"python", "", "a b\n\"'$(x)", "\xff\x01"};
   spec.environment = {"PATH=/bin", "EMPTY=", "no equals sign", "BASH_FUNC_x%%=() { :; }"};
@@ -72,9 +71,8 @@ TEST(RunnerRecords, ComeBackAsTheyWereWritten) {
   EXPECT_EQ(read->window.columns, 80);
   EXPECT_EQ(read->uid, 60001u);
   EXPECT_EQ(read->gid, 60002u);
-  EXPECT_EQ(read->groups_by, GroupsBy::kUserName);
+  EXPECT_TRUE(read->no_new_privs);
   EXPECT_EQ(read->groups, spec.groups);
-  EXPECT_EQ(read->user_name, spec.user_name);
   EXPECT_EQ(read->directory, spec.directory);
   EXPECT_EQ(read->arguments, spec.arguments);
   EXPECT_EQ(read->environment, spec.environment);
@@ -129,7 +127,6 @@ TEST(RunnerRecords, AreRefusedWhenTheyMakeNoSense) {
   refused([](RunnerSpec& s) { s.uid = ~0u; }, "no id");
   refused([](RunnerSpec& s) { s.gid = ~0u; }, "no id");
   refused([](RunnerSpec& s) { s.groups.push_back(~0u); }, "no group id");
-  refused([](RunnerSpec& s) { s.user_name.clear(); }, "not named");
   refused([](RunnerSpec& s) { s.environment.push_back(""); }, "empty entry");
   refused([](RunnerSpec& s) { s.late_environment[0].entry = "=x"; }, "NAME=value");
   refused([](RunnerSpec& s) { s.late_environment[0].how = static_cast<SetHow>(9); }, "does not know");

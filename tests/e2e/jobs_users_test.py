@@ -38,6 +38,18 @@ print(r.status); print(r.read().decode())
 """
 
 
+# Before ASK: puts its process under a filter that lets every call through.
+FILTERED = """
+import ctypes, struct
+libc = ctypes.CDLL(None, use_errno=True)
+allow = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0x7fff0000))
+program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 1, ctypes.addressof(allow)))
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0
+"""
+# No new privileges, alone.
+UNPRIVILEGED = "import ctypes; assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0"
+
+
 class SystemDaemon(Daemon):
     """Serves everybody, as the machine's own does."""
 
@@ -78,10 +90,11 @@ class Users(GpumuxTest):
             file.write(text)
         return path
 
-    def ask_as(self, user, method, target, body=None, **popen):
-        done = subprocess.run([PYTHON, "-c", ASK, f"{self.runtime_dir}/api.sock", method, target,
-                               json.dumps(body) if body else ""], user=user.pw_uid, group=user.pw_gid,
-                              extra_groups=popen.pop("extra_groups", []), cwd="/", capture_output=True, text=True,
+    def ask_as(self, user, method, target, body=None, before="", **popen):
+        """`before`: what the process does to itself before it asks."""
+        popen = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": [], **popen}
+        done = subprocess.run([PYTHON, "-c", before + "\n" + ASK, f"{self.runtime_dir}/api.sock", method, target,
+                               json.dumps(body) if body else ""], cwd="/", capture_output=True, text=True,
                               timeout=60, check=True, **popen)
         status, _, text = done.stdout.partition("\n")
         return int(status), json.loads(text)
@@ -112,10 +125,11 @@ class Users(GpumuxTest):
 
         script = ('id -u; id -g; id -G; pwd; umask; ulimit -Sn; ulimit -Hn; ls /proc/self/fd | tr "\\n" " "; echo; '
                   'grep -E "^(CapEff|NoNewPrivs)" /proc/self/status; ls -l /proc/self/fd/0')
-        job = self.submit_as(self.games, "sh", "-c", script, umask=0o027, popen={"preexec_fn": limits})
+        own_groups = {self.games.pw_gid} | {group.gr_gid for group in grp.getgrall() if "games" in group.gr_mem}
+        job = self.submit_as(self.games, "sh", "-c", script, umask=0o027,
+                             popen={"preexec_fn": limits, "extra_groups": list(own_groups)})
         self.assertEqual(self.wait_done(job)["exit_status"], 0)
         lines = self.output(self.games, job).split("\n")
-        own_groups = {self.games.pw_gid} | {group.gr_gid for group in grp.getgrall() if "games" in group.gr_mem}
         self.assertEqual(lines[0], str(self.games.pw_uid))
         self.assertEqual(lines[1], str(self.games.pw_gid))
         self.assertEqual(set(map(int, lines[2].split())), own_groups)
@@ -123,7 +137,31 @@ class Users(GpumuxTest):
         # The last one is the directory that `ls` itself reads.
         self.assertEqual(lines[7].split(), ["0", "1", "2", "3"])
         self.assertIn("CapEff:\t0000000000000000", lines)
+        self.assertIn("NoNewPrivs:\t0", lines)
         self.assertEqual(os.stat(f"{self.homes[self.games.pw_uid]}/{job}.log").st_uid, self.games.pw_uid)
+
+    def test_it_has_the_groups_of_the_process_that_submits(self):
+        """A process with fewer groups than its user, or other ones, gets no more by a job."""
+        for group, extra in ((self.news.pw_gid, []), (self.games.pw_gid, [self.news.pw_gid, 4711])):
+            job = self.submit_as(self.games, "sh", "-c", "id -g; id -G", popen={"group": group, "extra_groups": extra})
+            self.assertEqual(self.wait_done(job)["exit_status"], 0)
+            primary, every = self.output(self.games, job).splitlines()
+            self.assertEqual(int(primary), group)
+            self.assertEqual(set(map(int, every.split())), {group, *extra})
+
+    def test_it_keeps_no_new_privs(self):
+        self.homes[0] = self.directory
+        for user in (self.games, pwd.getpwnam("root")):
+            job = self.submit_as(user, "grep", "NoNewPrivs", "/proc/self/status", popen={"before": UNPRIVILEGED})
+            self.assertEqual(self.wait_done(job)["exit_status"], 0)
+            self.assertEqual(self.output(user, job), "NoNewPrivs:\t1\n")
+
+    def test_a_process_under_a_seccomp_filter_submits_nothing(self):
+        body = {"arguments": ["true"], "directory": "/", "environment": [], "output": "/dev/null"}
+        status, answer = self.ask_as(self.games, "POST", "/v1/jobs", body, before=FILTERED)
+        self.assertEqual(status, 403, answer)
+        self.assertIn("seccomp filter", answer["error"]["message"])
+        self.assertEqual(self.ask_as(self.games, "GET", "/v1/jobs", before=FILTERED)[1]["jobs"], [])
 
     def test_others_cannot_touch_it(self):
         job = self.submit_as(self.games, "sleep", "1000", name="secret")

@@ -26,6 +26,8 @@ constexpr std::size_t kMaxPathBytes = 4095;     // PATH_MAX without its zero
 constexpr std::size_t kMaxSetupBytes = 65'536;  // a script belongs into a file
 constexpr int kMaxDepth = 4;                    // {"environment": [{"base64": ...}]}, and one
 constexpr std::size_t kMaxLimitsBytes = 16'384;
+constexpr std::size_t kMaxStatusBytes = 1u << 20;  // lists all groups of a process: 65536 at most
+constexpr pid_t kFirstProcess = 1;
 constexpr std::size_t kLookupBytes = 65'536;  // a user's line in the database
 
 tl::unexpected<base::Error> invalid(std::string what) { return base::fail(Code::kInvalid, std::move(what)); }
@@ -54,6 +56,7 @@ Json submitter_json(const Submitter& who) {
           {"user", text_json(who.user_name)},
           {"home", text_json(who.home)},
           {"groups", who.groups},
+          {"no_new_privs", who.no_new_privs},
           {"limits", std::move(limits)}};
 }
 
@@ -64,6 +67,7 @@ Status read_submitter(const Json& json, Submitter& who) {
   GPUMUX_TRY(fields.number("gid", who.gid, 0, UINT32_MAX));
   GPUMUX_TRY(fields.text("user", who.user_name, kMaxPathBytes));
   GPUMUX_TRY(fields.text("home", who.home, kMaxPathBytes));
+  GPUMUX_TRY(fields.flag("no_new_privs", who.no_new_privs));
   const Json* groups = fields.find("groups");
   const Json* limits = fields.find("limits");
   if (groups == nullptr || limits == nullptr || !groups->is_array() || !limits->is_array()) return invalid("submitter");
@@ -165,6 +169,24 @@ std::vector<wire::ResourceLimit> parse_limits(std::string_view text) {
   return limits;
 }
 
+// NoNewPrivs:     1
+// Seccomp:        2
+// Seccomp_filters:        1
+//
+// Kernels before 5.9 do not count the filters: there it is one, or none.
+Confinement parse_confinement(std::string_view text) {
+  const auto number = [text](std::string_view name) -> std::optional<std::uint64_t> {
+    const std::size_t line = text.find("\n" + std::string(name) + ":");
+    if (line == std::string_view::npos) return std::nullopt;
+    const std::size_t begin = text.find_first_not_of(" \t", line + name.size() + 2);
+    if (begin == std::string_view::npos) return std::nullopt;
+    const auto value = base::parse_integer(text.substr(begin, text.find('\n', begin) - begin), 0, UINT32_MAX);
+    return value ? std::optional(*value) : std::nullopt;
+  };
+  return {.no_new_privs = number("NoNewPrivs").value_or(0) != 0,
+          .seccomp_filters = number("Seccomp_filters").value_or(number("Seccomp").value_or(0) != 0 ? 1 : 0)};
+}
+
 Result<Submitter> look_at_submitter(const Peer& peer) {
   Submitter who;
   who.uid = peer.uid;
@@ -176,10 +198,9 @@ Result<Submitter> look_at_submitter(const Peer& peer) {
   if (::getpwuid_r(peer.uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr) {
     who.user_name = found->pw_name;
     who.home = found->pw_dir;
-    who.gid = found->pw_gid;
   }
-  // The limits are of the process that has connected. It may be gone, and its number another's: so whose it is is
-  // looked at before and after, and that it is the same one.
+  // Limits and confinement are of the process that has connected. It may be gone, and its number another's: so whose it
+  // is is looked at before and after, and that it is the same one.
   const std::string folder = "/proc/" + std::to_string(peer.pid);
   struct stat status {};
   const auto before = peer.pid > 0 ? process_info(peer.pid) : std::nullopt;
@@ -192,9 +213,22 @@ Result<Submitter> look_at_submitter(const Peer& peer) {
   const auto text = read_file(folder + "/limits", kMaxLimitsBytes);
   if (!text) return tl::unexpected(text.error());
   who.limits = parse_limits(*text);
+  const auto status_text = read_file(folder + "/status", kMaxStatusBytes);
+  if (!status_text) return tl::unexpected(status_text.error());
+  const Confinement confinement = parse_confinement(*status_text);
+  who.no_new_privs = confinement.no_new_privs;
   const auto after = process_info(peer.pid);
   if (!after || after->start_time != before->start_time)
     return base::fail(Code::kDenied, "the process that submits has ended meanwhile");
+  // A filter cannot be read, so no job can be given it. One that all of a machine is under (a container's) is on jobs,
+  // too.
+  const std::string of_all = "/proc/" + std::to_string(kFirstProcess) + "/status";
+  const Confinement least = parse_confinement(read_file(of_all, kMaxStatusBytes).value_or(""));
+  if (confinement.seccomp_filters > least.seccomp_filters) {
+    return base::fail(Code::kDenied,
+                      "the process that submits is under a seccomp filter, which its job would escape: submit from a "
+                      "process without one, such as a login shell");
+  }
   return who;
 }
 

@@ -19,19 +19,28 @@ namespace gpumux::daemon {
 
 class JsonFields;
 
-// Whose job it is, as kernel and user database say when it is handed in.
+// Whose job it is, as kernel and user database say when it is handed in. A job may do what the process could that
+// submitted it, and nothing more: its ids, groups and limits are that process's, whatever a login would give its user.
 struct Submitter {
   uid_t uid = 0;
   gid_t gid = 0;
   std::string user_name;      // empty: the user database does not know the number
   std::string home;           // the same
-  std::vector<gid_t> groups;  // of the process that asked; count only without a name
+  std::vector<gid_t> groups;  // the supplementary ones
+  bool no_new_privs = false;  // set-user-ID programs and file capabilities give it nothing
   std::vector<wire::ResourceLimit> limits;
 };
 
 // Asks the user database, and the kernel for the limits of the process. kDenied: it is not that user's process (any
-// more), or it cannot be seen from here.
+// more), it cannot be seen from here, or it is under a seccomp filter, which no job could be under.
 base::Result<Submitter> look_at_submitter(const Peer& peer);
+
+// What keeps a process from gaining rights, of /proc/PID/status.
+struct Confinement {
+  bool no_new_privs = false;
+  std::uint64_t seccomp_filters = 0;
+};
+Confinement parse_confinement(std::string_view text);
 
 // /proc/PID/limits.
 std::vector<wire::ResourceLimit> parse_limits(std::string_view text);

@@ -172,6 +172,7 @@ TEST(Document, ComesBackAsItWas) {
   full.umask = 077;
   full.nice = -3;
   full.gpu_order = {2, 0};
+  full.submitter.no_new_privs = true;
   const auto back = parse_document(to_text(full));
   ASSERT_TRUE(back) << back.error().message();
   EXPECT_EQ(back->arguments, full.arguments);
@@ -179,6 +180,7 @@ TEST(Document, ComesBackAsItWas) {
   EXPECT_EQ(back->submitter.limits[0].hard, ~0ull);
   EXPECT_EQ(back->gpu_order, full.gpu_order);
   EXPECT_EQ(back->nice, -3);
+  EXPECT_TRUE(back->submitter.no_new_privs);
   EXPECT_EQ(to_text(*back), to_text(full));
 }
 
@@ -243,7 +245,9 @@ TEST(Launch, SetsWhatTheJobIsToSee) {
                                                   {"LD_PRELOAD=/usr/lib/gpumux/libgpumux.so", SetHow::kPreload}};
   EXPECT_EQ(late, expected);
   EXPECT_EQ(std::count(spec->environment.begin(), spec->environment.end(), "GPUMUX_MEM_LIMIT=1G"), 0);
-  EXPECT_EQ(spec->groups_by, wire::GroupsBy::kUserName);
+  EXPECT_EQ(spec->gid, 100u);
+  EXPECT_EQ(spec->groups, (std::vector<std::uint32_t>{100, 27})) << "those that the submitter had, and no others";
+  EXPECT_FALSE(spec->no_new_privs);
   EXPECT_EQ(spec->log_opening, wire::LogOpening::kOurs);
 
   LaunchedJob again = job();
@@ -251,11 +255,11 @@ TEST(Launch, SetsWhatTheJobIsToSee) {
   again.memory = 5u << 20;
   document.gpu_order = {2, 0};
   document.output = "/x";
-  document.submitter.user_name = "";
+  document.submitter.no_new_privs = true;
   const auto second = make_runner_spec(document, again, settings);
   ASSERT_TRUE(second);
   EXPECT_EQ(second->log_opening, wire::LogOpening::kUsersAppend) << "what the first attempt has printed stays";
-  EXPECT_EQ(second->groups_by, wire::GroupsBy::kList);
+  EXPECT_TRUE(second->no_new_privs);
   const auto has = [&](const char* entry) {
     return std::any_of(second->late_environment.begin(), second->late_environment.end(),
                        [&](const auto& variable) { return variable.entry == entry; });
@@ -281,6 +285,26 @@ TEST(Submitter, HasTheLimitsOfItsProcess) {
             base::Code::kDenied);
   EXPECT_TRUE(parse_limits("").empty());
   EXPECT_TRUE(parse_limits("\nMax open files   12").empty());
+}
+
+TEST(Submitter, HasWhatConfinesItsProcess) {
+  const auto read = [](const char* text) {
+    const Confinement found = parse_confinement(text);
+    return std::to_string(found.no_new_privs) + " " + std::to_string(found.seccomp_filters);
+  };
+  EXPECT_EQ(read("Name:\tx\nNoNewPrivs:\t1\nSeccomp:\t2\nSeccomp_filters:\t3\nCpus:\t1\n"), "1 3");
+  EXPECT_EQ(read("Name:\tx\nNoNewPrivs:\t0\nSeccomp:\t0\nSeccomp_filters:\t0\n"), "0 0");
+  EXPECT_EQ(read("Name:\tx\nNoNewPrivs:\t0\nSeccomp:\t2\n"), "0 1") << "an older kernel";
+  EXPECT_EQ(read("Name:\tNoNewPrivs:\t1\n"), "0 0") << "a name is no line";
+  EXPECT_EQ(read(""), "0 0");
+  EXPECT_EQ(read("\nNoNewPrivs:"), "0 0");
+}
+
+TEST(Submitter, HasTheGroupsOfItsProcessAndNotOfALogin) {
+  const auto who = look_at_submitter({.pid = ::getpid(), .uid = ::geteuid(), .groups = {4711, 7}});
+  ASSERT_TRUE(who) << who.error().message();
+  EXPECT_EQ(who->gid, 4711u);
+  EXPECT_EQ(who->groups, std::vector<gid_t>{7});
 }
 
 TEST(QueueSettings, AreReadAndRefused) {

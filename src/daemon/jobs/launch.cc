@@ -115,9 +115,8 @@ Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const Lau
   spec.window = document.window;
   spec.uid = who.uid;
   spec.gid = who.gid;
-  spec.user_name = who.user_name;
-  spec.groups_by = who.user_name.empty() ? wire::GroupsBy::kList : wire::GroupsBy::kUserName;
   spec.groups.assign(who.groups.begin(), who.groups.end());
+  spec.no_new_privs = who.no_new_privs;
   spec.directory = document.directory;
   spec.arguments = document.arguments;
   spec.environment = document.environment;
