@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/api.h"
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -22,6 +23,20 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMaxLimitedUsers = 4096;
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+// What an address takes after its question mark.
+std::span<const std::string_view> parameters_of(std::string_view path, bool is_get) {
+  static constexpr std::array<std::string_view, 2> kTrace{"since", "follow"};
+  static constexpr std::array<std::string_view, 6> kJobs{"state", "user", "array", "order", "limit", "beyond"};
+  static constexpr std::array<std::string_view, 2> kWait{"until", "timeout_ns"};
+  static constexpr std::array<std::string_view, 1> kJob{"environment"};
+  if (!is_get) return {};
+  if (path == "/v1/trace") return kTrace;
+  if (path == "/v1/jobs") return kJobs;
+  if (!path.starts_with("/v1/jobs/")) return {};
+  if (path.ends_with("/wait")) return kWait;
+  return kJob;
+}
 
 ApiAnswer trace(std::string_view query) {
   ApiTrace answer;
@@ -51,6 +66,8 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   const std::string_view path = target.substr(0, question);
   const std::string_view query = question == std::string_view::npos ? "" : target.substr(question + 1);
   const bool is_get = request.method == "GET";
+  if (const auto checked = check_query(query, parameters_of(path, is_get)); !checked)
+    return error_response(checked.error());
   if (path == "/v1/daemon") return is_get ? daemon() : wrong_method("GET");
   if (path == "/v1/status") return is_get ? status(request.peer) : wrong_method("GET");
   if (path == "/v1/trace") return is_get ? trace(query) : wrong_method("GET");

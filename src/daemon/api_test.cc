@@ -235,6 +235,26 @@ TEST(Api, RefusesWhatIsWrong) {
   EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["mode"], "auto");
 }
 
+TEST(Api, RefusesParametersThatAnAddressDoesNotHave) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  const auto status = [&](const char* method, const std::string& target, const char* body = "") {
+    return http(dir.path(), method, target, body).status;
+  };
+  EXPECT_EQ(status("GET", "/v1/trace?since=0"), 200u);
+  EXPECT_EQ(status("GET", "/v1/trace?since=0&"), 200u);
+  EXPECT_EQ(status("GET", "/v1/status?"), 200u);
+  for (const char* target : {"/v1/daemon?x=1", "/v1/status?gpu=0", "/v1/trace?from=1", "/v1/trace?since=1&since=2",
+                             "/v1/trace?follow", "/v1/trace?=1"}) {
+    EXPECT_EQ(status("GET", target), 400u) << target;
+  }
+  EXPECT_EQ(status("PATCH", "/v1/gpus/all?save=1", R"({"quantum": "1h"})"), 400u);
+  EXPECT_NE(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["quantum"], "1h") << "nothing was changed";
+  EXPECT_EQ(status("POST", "/v1/hold?pid=1"), 400u);
+  const std::string why = http(dir.path(), "GET", "/v1/trace?from=1").body;
+  EXPECT_NE(why.find("'from=1': it takes since, follow"), std::string::npos) << why;
+}
+
 TEST(Api, RefusesAStandingThatIsWrong) {
   const TemporaryDirectory dir;
   TestDaemon daemon(TestDaemon::options_in(dir.path()));

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/api_types.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 namespace gpumux::daemon {
 namespace {
@@ -43,6 +45,28 @@ ApiResponse error_response(const base::Error& error) { return error_response(htt
 
 ApiResponse wrong_method(std::string_view allowed) {
   return error_response(405, {base::Code::kInvalid, 0, "this address takes " + std::string(allowed) + " only"});
+}
+
+base::Status check_query(std::string_view query, std::span<const std::string_view> known) {
+  std::vector<std::string_view> seen;
+  while (!query.empty()) {
+    const std::size_t end = query.find('&');
+    const std::string_view part = query.substr(0, end);
+    query.remove_prefix(end == std::string_view::npos ? query.size() : end + 1);
+    const std::string_view name = part.substr(0, part.find('='));
+    const std::string shown = "'" + std::string(part.substr(0, 64)) + "'";
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      std::string all;
+      for (const std::string_view one : known) all += (all.empty() ? "" : ", ") + std::string(one);
+      return base::fail(base::Code::kInvalid, "this address does not take the parameter " + shown +
+                                                  (all.empty() ? ": it takes none" : ": it takes " + all));
+    }
+    if (name.size() == part.size()) return base::fail(base::Code::kInvalid, shown + " needs a value: NAME=VALUE");
+    if (std::find(seen.begin(), seen.end(), name) != seen.end())
+      return base::fail(base::Code::kInvalid, shown + ": this parameter is there twice");
+    seen.push_back(name);
+  }
+  return {};
 }
 
 std::optional<std::string_view> query_value(std::string_view query, std::string_view name) {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -57,6 +58,8 @@ ApiResponse error_response(unsigned status, const base::Error& error);
 ApiResponse error_response(const base::Error& error);
 ApiResponse wrong_method(std::string_view allowed);
 
+// kInvalid names the first part of "a=1&b=2" that is none of `known` with a value, or comes twice.
+base::Status check_query(std::string_view query, std::span<const std::string_view> known);
 // The value of `name` in "a=1&b=2". As it stands there: see decode_percent.
 std::optional<std::string_view> query_value(std::string_view query, std::string_view name);
 // "a%20b" as "a b"; what is not such a code stays.

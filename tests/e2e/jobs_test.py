@@ -425,7 +425,7 @@ class Jobs(GpumuxTest):
         answer = self.daemon.api.ask("PATCH", f"/v1/jobs/{array}_4,{array}_4,{array},{single},{array},77777", body)
         told = [(job["id"], job["changed"], "error" in job) for job in answer["jobs"]]
         self.assertEqual(told, [(array + 1, True, False), (array, True, False), (array + 2, True, False),
-                                (single, True, False), (0, False, True)])
+                                (single, True, False), (77777, False, True)])
         # What is done is no error, and no longer different.
         answer = self.daemon.api.ask("PATCH", f"/v1/jobs/{array}_5,{array}", body)
         self.assertEqual(answer, {"jobs": [{"id": array + 2, "changed": False}, {"id": array, "changed": False}]})
@@ -510,6 +510,25 @@ class Jobs(GpumuxTest):
         self.assertEqual([job["id"] for job in newest["jobs"]], jobs[:2:-1])
         text, _ = self.ask("queue", "--json")
         self.assertEqual(len(json.loads(text)["jobs"]), 5)
+
+    def test_a_missing_job_is_named(self):
+        job = self.submit("true", hold=True)
+        changed = self.daemon.api.ask("PATCH", f"/v1/jobs/{job},999", {"cancel": True})["jobs"]
+        self.assertEqual([(one["id"], one["changed"]) for one in changed], [(job, True), (999, False)])
+        self.assertIn("no job 999", changed[1]["error"]["message"])
+
+    def test_unknown_parameters_are_refused(self):
+        job = self.submit("true", hold=True)
+        for target in ("/v1/jobs?stat=done", "/v1/jobs?state=done&state=all", "/v1/jobs?limit",
+                       f"/v1/jobs/{job}?limit=1", f"/v1/jobs/{job}?environment=yes",
+                       f"/v1/jobs/{job}/wait?environment=1", "/v1/queue?user=eva", "/v1/jobs?order=ended"):
+            with self.subTest(target), self.assertRaises(ApiError) as refused:
+                self.daemon.api.ask("GET", target)
+            self.assertEqual(refused.exception.status, 400)
+        with self.assertRaises(ApiError) as refused:
+            self.daemon.api.ask("PATCH", f"/v1/jobs/{job}?force=1", {"cancel": True})
+        self.assertEqual(refused.exception.status, 400)
+        self.assertEqual(self.job(job)["state"], "held")
 
     def test_long_lists_are_sent_as_they_are_read(self):
         array = self.submit("true", hold=True, array="1-5000")

@@ -229,7 +229,11 @@ ApiAnswer JobApi::answer(const ApiRequest& request, std::string_view path, std::
     which.remove_suffix(5);
     return is_get ? wait(request.peer, which, query) : wrong_method("GET");
   }
-  if (is_get) return show(request.peer, which, query_value(query, "environment") == "1");
+  if (is_get) {
+    const std::string_view environment = query_value(query, "environment").value_or("0");
+    if (environment != "0" && environment != "1") return error_response(invalid("environment must be 0 or 1"));
+    return show(request.peer, which, environment == "1");
+  }
   return is_patch ? change(request, which) : wrong_method("GET and PATCH");
 }
 
@@ -529,20 +533,21 @@ ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
     asio::post(queue_.pool(), [this, peer, change, names, reply = std::move(reply)] {
       auto found = std::make_shared<std::vector<Result<Found>>>();
       for (const Name& name : *names) found->push_back(look_up(*queue_.store(), name));
-      asio::post(io_, [this, peer, change, found, reply] { change_found(peer, *found, change, reply); });
+      asio::post(io_, [this, peer, change, names, found, reply] { change_found(peer, *names, *found, change, reply); });
     });
   });
 }
 
-void JobApi::change_found(const Peer& peer, const std::vector<Result<Found>>& jobs, const JobQueue::Change& change,
-                          const ApiReply& reply) {
+void JobApi::change_found(const Peer& peer, const std::vector<Name>& names, const std::vector<Result<Found>>& jobs,
+                          const JobQueue::Change& change, const ApiReply& reply) {
   const bool is_admin = access_.may_change(peer);
   std::vector<Asked> asked;
   std::set<JobId> seen;
   std::size_t denied_jobs = 0;
-  for (const Result<Found>& found : jobs) {
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    const Result<Found>& found = jobs[i];
     if (!found) {
-      asked.push_back({JobId{0}, found.error()});
+      asked.push_back({names[i].job, found.error()});
       continue;
     }
     const core::JobSpec& spec = found->job.spec;

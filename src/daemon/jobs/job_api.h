@@ -51,8 +51,8 @@ class JobApi {
   void find_job(std::string_view which, std::function<void(base::Result<store::StoredJob>)> found);
   static base::Result<Name> parse_name(std::string_view text);
   static base::Result<Found> look_up(const store::JobStore& store, const Name& name);
-  void change_found(const Peer& peer, const std::vector<base::Result<Found>>& jobs, const JobQueue::Change& change,
-                    const ApiReply& reply);
+  void change_found(const Peer& peer, const std::vector<Name>& names, const std::vector<base::Result<Found>>& jobs,
+                    const JobQueue::Change& change, const ApiReply& reply);
   void change_all(std::optional<std::uint32_t> uid, const JobQueue::Change& change, const ApiReply& reply);
   void change_jobs(std::vector<Asked> asked, const JobQueue::Change& change, const ApiReply& reply);
   void answer_queue(const base::Status& status, const Peer& peer, const ApiReply& reply);
