@@ -181,7 +181,7 @@ std::string query_string(const JobQuery& query) {
                                                       : "?state=unfinished";
   if (!query.user.empty()) text += "&user=" + url_encoded(query.user);
   if (query.array) text += "&array=" + std::to_string(*query.array);
-  if (query.newest_first) text += "&order=newest";
+  if (query.latest_end_first) text += "&order=ended";
   if (query.limit) text += "&limit=" + std::to_string(*query.limit);
   if (query.beyond) text += "&beyond=" + std::to_string(*query.beyond);
   return text;

@@ -75,7 +75,7 @@ struct JobQuery {
   JobsState state = JobsState::kUnfinished;
   std::string user = {};                    // empty: everybody's
   std::optional<std::uint64_t> array = {};  // only elements of this one
-  bool newest_first = false;
+  bool latest_end_first = false;            // of kDone; otherwise in order of ids
   std::optional<std::uint64_t> limit = {};
   std::optional<std::uint64_t> beyond = {};
 };

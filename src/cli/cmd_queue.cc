@@ -147,7 +147,7 @@ int history_command(const std::vector<char*>& arguments) {
   constexpr char kName[] = "history";
   ListOptions options;
   std::uint64_t limit = kDefaultHistory;
-  CLI::App app("Shows the jobs that are done, the latest first.", "gpumux history");
+  CLI::App app("Shows the jobs that are done, the latest end first.", "gpumux history");
   app.add_option("-n,--limit", limit, "So many (30)")->type_name("N")->check(whole_number(1));
   add_list_options(app, options);
   app.footer(std::string(kFieldsHelp) + R"(
@@ -167,7 +167,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
   if (!client) return report_error(kName, client.error());
   api_client::JobQuery query;
   query.state = api_client::JobsState::kDone;
-  query.newest_first = true;
+  query.latest_end_first = true;
   query.user = options.mine ? own_user_name() : options.user;
   if (const auto exit_status = print_for_programs(kName, *client, options, query, limit)) return *exit_status;
   const auto page = all_jobs(*client, query, limit);

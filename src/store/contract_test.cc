@@ -166,7 +166,7 @@ TEST_P(Contract, PagesInBothDirections) {
   query.beyond = JobId{8};
   EXPECT_EQ(ids(query), "9 10 ");
   query = {};
-  query.newest_first = true;
+  query.order = Query::Order::kNewest;
   query.at_most = 4;
   EXPECT_EQ(ids(query), "10 9 8 7 ...");
   query.beyond = JobId{4};
@@ -178,6 +178,31 @@ TEST_P(Contract, PagesInBothDirections) {
   query.which = Query::Which::kDone;
   query.uid = std::nullopt;
   EXPECT_EQ(ids(query), "2 3 9 ");
+}
+
+// History is read so: a job that was submitted first may have ended last.
+TEST_P(Contract, PagesByTheTimeOfTheEnd) {
+  std::vector<Change> changes;
+  for (std::uint64_t id = 1; id <= 6; ++id) changes.push_back(insert(id, id % 2 == 0 ? 1000 : 1001));
+  const std::vector<std::pair<std::uint64_t, WallTime>> ends{{1, 50}, {2, 10}, {3, 40}, {5, 40}, {6, 20}};
+  for (const auto& [id, at] : ends) changes.push_back(done(id, at));
+  put(changes);
+  Query query;
+  query.which = Query::Which::kDone;
+  query.order = Query::Order::kLatestEnd;
+  query.at_most = 2;
+  EXPECT_EQ(ids(query), "1 5 ...");
+  query.beyond = JobId{5};
+  EXPECT_EQ(ids(query), "3 6 ...");
+  query.beyond = JobId{6};
+  EXPECT_EQ(ids(query), "2 ");
+  query.beyond = JobId{99};
+  EXPECT_EQ(ids(query), "") << "it is gone, and with it all that ended before";
+  query.beyond = {};
+  query.uid = 1001;
+  EXPECT_EQ(ids(query), "1 5 ...");
+  query.beyond = JobId{5};
+  EXPECT_EQ(ids(query), "3 ");
 }
 
 TEST_P(Contract, ElementsOfAnArray) {

@@ -110,13 +110,17 @@ struct Query {
   enum class Which { kAll, kUnfinished, kDone } which = Which::kAll;
   std::optional<JobId> array;
   std::optional<std::uint32_t> array_index;  // one element of it
-  bool newest_first = false;
-  JobId beyond;  // the last id of the page before; 0: the first page
+  enum class Order {
+    kOldest,     // by id
+    kNewest,     // by id, the highest first
+    kLatestEnd,  // by the time of their end, the latest first; of jobs that are done
+  } order = Order::kOldest;
+  JobId beyond;  // the last job of the page before; 0: the first page
   std::uint32_t at_most = 100;
 };
 
 struct Page {
-  std::vector<StoredJob> jobs;  // in order of their ids; without their dependencies (`spec.after`)
+  std::vector<StoredJob> jobs;  // without their dependencies (`spec.after`)
   bool more = false;            // there is another page beyond the last of these
 };
 

@@ -73,7 +73,14 @@ class MemoryStore final : public JobStore {
       page.jobs.back().spec.after.clear();
       return true;
     };
-    if (query.newest_first) {
+    if (query.order == Query::Order::kLatestEnd) {
+      std::set<std::pair<WallTime, JobId>> ends;
+      for (const auto& [id, entry] : jobs_) ends.insert({entry.job.ended_at, id});
+      const auto last = jobs_.find(query.beyond);
+      auto at = last == jobs_.end() ? ends.end() : ends.find({last->second.job.ended_at, query.beyond});
+      if (query.beyond != sched::jobs::kNoJob && last == jobs_.end()) at = ends.begin();
+      while (at != ends.begin() && take(jobs_.at((--at)->second).job)) continue;
+    } else if (query.order == Query::Order::kNewest) {
       auto at = query.beyond == sched::jobs::kNoJob ? jobs_.end() : jobs_.lower_bound(query.beyond);
       while (at != jobs_.begin() && take((--at)->second.job)) continue;
     } else {

@@ -420,16 +420,23 @@ class SqliteStore final : public JobStore {
   Result<Page> page(const Query& query) const override {
     return read<Page>([&]() -> Result<Page> {
       const std::uint32_t at_most = std::clamp(query.at_most, 1u, kMaxPageJobs);
-      std::string sql = query.newest_first ? "WHERE id < ?1" : "WHERE id > ?1";
+      using Order = Query::Order;
+      const bool from_the_end = query.order != Order::kOldest && query.beyond == sched::jobs::kNoJob;
+      std::string sql = query.order == Order::kOldest ? "WHERE id > ?1" : "WHERE id < ?1";
+      // A job that is gone meanwhile was the oldest: nothing comes after it.
+      if (query.order == Order::kLatestEnd && !from_the_end)
+        sql = "WHERE (ended_at, id) < (SELECT ended_at, id FROM jobs WHERE id = ?1)";
       // Written out, not bound: only so can the partial indexes be used.
       if (query.which == Query::Which::kUnfinished) sql += " AND state <> 8";
       if (query.which == Query::Which::kDone) sql += " AND state = 8";
       if (query.uid) sql += " AND uid = ?3";
       if (query.array) sql += " AND array = ?4 AND array <> 0";
       if (query.array_index) sql += " AND array_index = ?5";
-      sql += query.newest_first ? " ORDER BY id DESC LIMIT ?2" : " ORDER BY id LIMIT ?2";
+      sql += query.order == Order::kOldest   ? " ORDER BY id"
+             : query.order == Order::kNewest ? " ORDER BY id DESC"
+                                             : " ORDER BY ended_at DESC, id DESC";
+      sql += " LIMIT ?2";
       SelectJobs select(read_db_, sql);
-      const bool from_the_end = query.newest_first && query.beyond == sched::jobs::kNoJob;
       select.bind(1, from_the_end ? INT64_MAX : as_signed(query.beyond.value));
       select.bind(2, static_cast<std::int64_t>(at_most) + 1);
       if (query.uid) select.bind(3, static_cast<std::int64_t>(*query.uid));

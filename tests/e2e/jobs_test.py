@@ -511,6 +511,25 @@ class Jobs(GpumuxTest):
         text, _ = self.ask("queue", "--json")
         self.assertEqual(len(json.loads(text)["jobs"]), 5)
 
+    def test_history_is_the_latest_end_first(self):
+        first = self.hold_gpus(gpu_ids=0)
+        others = [self.submit("true", gpu_ids=1) for _ in range(3)]
+        for job in others:
+            self.wait_done(job, "ok")
+        self.release(first)
+        self.wait_done(first, "ok")
+        want = [first, *sorted(others, key=lambda job: (self.job(job)["ended_unix_ns"], job), reverse=True)]
+        text, _ = self.ask("history", "--format", "id")
+        self.assertEqual([int(line) for line in text.split()], want)
+        seen = []
+        while True:
+            beyond = seen[-1] if seen else 0
+            page = self.daemon.api.ask("GET", f"/v1/jobs?state=done&order=ended&limit=1&beyond={beyond}")
+            seen += [job["id"] for job in page["jobs"]]
+            if not page["more"]:
+                break
+        self.assertEqual(seen, want)
+
     def test_a_missing_job_is_named(self):
         job = self.submit("true", hold=True)
         changed = self.daemon.api.ask("PATCH", f"/v1/jobs/{job},999", {"cancel": True})["jobs"]

@@ -339,10 +339,13 @@ ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
   const std::string_view order = query_value(query, "order").value_or("oldest");
   if (state != "unfinished" && state != "done" && state != "all")
     return error_response(invalid("state must be unfinished, done or all"));
-  if (order != "oldest" && order != "newest") return error_response(invalid("order must be oldest or newest"));
+  if (order != "oldest" && order != "newest" && order != "ended")
+    return error_response(invalid("order must be oldest, newest or ended"));
+  if (order == "ended" && state != "done") return error_response(invalid("order=ended is for state=done only"));
   using Which = store::Query::Which;
   listing->query.which = state == "all" ? Which::kAll : state == "done" ? Which::kDone : Which::kUnfinished;
-  listing->query.newest_first = order == "newest";
+  using Order = store::Query::Order;
+  listing->query.order = order == "ended" ? Order::kLatestEnd : order == "newest" ? Order::kNewest : Order::kOldest;
   listing->query.beyond = JobId{*beyond};
   if (*array != 0) listing->query.array = JobId{*array};
   listing->left = static_cast<std::uint32_t>(*limit);
