@@ -87,7 +87,7 @@ base::Status parse_idle_hold(GpuSettings& s, std::string_view text) {
     s.idle_hold = sched::kAutomatic;
     return {};
   }
-  return read_time(s.idle_hold, text, 0ns, 10s);
+  return read_time_or_unlimited(s.idle_hold, text, 0ns, 10s);
 }
 
 base::Status parse_time_slice(GpuSettings& s, std::string_view text) {
@@ -153,9 +153,10 @@ constexpr std::array<SettingKey, 20> kKeys{{
      "Nobody holds the GPU longer than this while others wait, whatever the quantum.", false,
      [](GpuSettings& s, std::string_view text) { return read_time_or_unlimited(s.max_runtime, text, 100ms, 24h); },
      [](const GpuSettings& s) { return write_time(s.max_runtime); }},
-    {"idle_hold", "GPUMUX_IDLE_HOLD", "", "a time from 0us to 10s, or auto",
-     "How long an idle tenant keeps a GPU that others wait for; auto: as long as the switch would cost.", false,
-     parse_idle_hold, [](const GpuSettings& s) { return write_time(s.idle_hold); }},
+    {"idle_hold", "GPUMUX_IDLE_HOLD", "", "a time from 0us to 10s, auto, or unlimited",
+     "How long an idle tenant keeps a GPU that others wait for; auto: as long as the switch would cost; unlimited: "
+     "idleness never ends its turn.",
+     false, parse_idle_hold, [](const GpuSettings& s) { return write_time(s.idle_hold); }},
     {"in_flight", "GPUMUX_IN_FLIGHT", "", "a time from 100us to 10s, or unlimited",
      "How much work a tenant may have queued on a GPU that others use too: that much they wait when its turn is over.",
      false, [](GpuSettings& s, std::string_view text) { return read_time_or_unlimited(s.in_flight, text, 100us, 10s); },

@@ -134,7 +134,7 @@ using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed,
 // ---- commands ---------------------------------------------------------------------------------------------
 
 // clang-format off
-// `idle_hold`: how long to keep a contended lease while idle.
+// `idle_hold`: how long to keep a contended lease while idle, or kUnlimited.
 struct Grant { SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; Duration idle_hold{}; };
 enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kCap, kBadClaim, kMemory, kSuspended };
 // Close the gate, take back what Steps were not used, drain, and say so. Always answered by RevokeSeen at once, and by

@@ -168,6 +168,23 @@ TEST(Lease, WithAnUnlimitedQuantumLastsUntilReleased) {
   EXPECT_EQ(s.drained(kA), "grant 2@0 e2 exclusive");
 }
 
+// Seed 000: C waits for A to finish.
+TEST(Lease, WithEverythingUnlimitedLastsUntilItsTenantEnds) {
+  GpuSettings settings = fixed(kUnlimited);
+  settings.max_runtime = settings.idle_hold = kUnlimited;
+  FourOnOne s(settings);
+  s.request(kA);
+  EXPECT_EQ(s.request(kB), "contention 1@0 yes unlimited");
+  EXPECT_EQ(s.tell(Idling{kA, LeaseEpoch{1}}), "");
+  EXPECT_EQ(s.wait(24h), "");
+  // One that gives up its lease all the same (it ends its own turns) has a gap from that moment on.
+  EXPECT_EQ(s.drained(kA), "grant 2@0 e2 exclusive");
+  EXPECT_EQ(s.wait(1h), "");
+  EXPECT_EQ(s.request(kA), "contention 2@0 yes unlimited");
+  EXPECT_EQ(s.wait(24h), "");
+  EXPECT_EQ(s.tell(TenantGone{TenantId{2}}), "grant 1@0 e3 exclusive");
+}
+
 TEST(Lease, NeverOutlastsTheMaximumRuntimeWhileOthersWait) {
   FourOnOne s(fixed(kUnlimited));
   s.request(kA);

@@ -179,7 +179,9 @@ Duration LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gpu) cons
 
 // How long a program by itself has nothing to do: known where it was long enough for the lease to be given up.
 void LeaseCore::State::begin_gap(const Seat& seat) const {
-  if (seat.unit->single()) seat.unit->gap_since = now - seat.told_hold;
+  if (!seat.unit->single()) return;
+  // An unlimited hold has not ended: the seat gives up its lease for another reason, at this moment.
+  seat.unit->gap_since = seat.told_hold == kUnlimited ? now : now - seat.told_hold;
 }
 
 void LeaseCore::State::end_gap(Unit& unit) const {

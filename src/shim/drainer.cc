@@ -326,6 +326,7 @@ std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::
     Seats::Locked seats(seats_);
     Seat& seat = seats[slot];
     idle_hold = seat.idle_hold;
+    if (idle_hold == kHoldsWhileIdle) return std::nullopt;  // the next Contention wakes this thread
     // Giving the lease back would send the memory back that others are giving up for it.
     is_busy = is_busy || seat.awaiting_room != 0;
     if (is_busy || seat.last_passages != passages) {

@@ -29,6 +29,9 @@ enum class Closing {
   kStepping,  // drained, but submissions are let through: waiting for one
 };
 
+// As an idle hold: however long the seat is idle, it keeps its lease.
+inline constexpr base::Duration kHoldsWhileIdle = base::Duration::max();
+
 struct Seat {
   explicit Seat(const cuda::Driver& driver) : streams(driver), in_flight(driver) {}
 

@@ -257,12 +257,12 @@ void Tenant::handle(const wire::Contention& message) {
     Seats::Locked seats(seats_);
     Seat* seat = seats.find(message.slot);
     if (seat == nullptr) return;
-    // An hour: more than any configuration means, and far from overflowing.
+    // An hour: more than any time that can be configured, and far from overflowing.
     static constexpr std::uint64_t kLongestHoldNs = 3'600'000'000'000;
     const auto time = [](std::uint64_t ns) {
       return base::Duration(static_cast<std::int64_t>(std::min(ns, kLongestHoldNs)));
     };
-    seat->idle_hold = time(message.idle_hold_ns);
+    seat->idle_hold = message.idle_hold_ns > kLongestHoldNs ? kHoldsWhileIdle : time(message.idle_hold_ns);
     seat->in_flight_bound = time(message.in_flight_ns);
     seat->time_slice = time(message.time_slice_ns);
   }

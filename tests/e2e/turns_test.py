@@ -54,6 +54,24 @@ class Turns(GpumuxTest):
         first_c = next(lease for lease in daemon.trace.leases(0) if lease.pid == c.pid)
         self.assertGreaterEqual(first_c.granted, int(a.field("t")), "C was granted while A still worked")
 
+    def test_with_everything_unlimited_c_waits_until_an_idle_a_ends(self):
+        """The third example of the first users: client C waits for client A to finish (same GPU)."""
+        daemon = self.start_daemon(quantum="unlimited", max_runtime="unlimited", idle_hold="unlimited")
+        # A works for a moment and is idle for a minute.
+        a = self.start("worker", name="A", gpu=0, steps=2, step_us=500, sync_every=1, pause_us=60_000_000)
+        a.wait_for_line("ready")
+        daemon.trace.wait_for(event="grant", pid=a.pid)
+        c = self.start("worker", name="C", gpu=0, steps=20, step_us=500)
+        daemon.trace.wait_for(event="request", pid=c.pid)
+        b = self.start("worker", name="B", gpu=1, steps=20, step_us=1000)
+        b.expect_success()
+        self.assertIsNone(a.code)
+        self.assertEqual(c.count("step"), 0)
+        self.assertEqual(daemon.trace.switches(0), [a.pid])
+        a.end()
+        c.expect_success()
+        self.assertEqual(daemon.trace.switches(0), [a.pid, c.pid])
+
     def test_an_idle_holder_gives_way_long_before_its_quantum_ends(self):
         daemon = self.start_daemon(quantum="30s", idle_hold="1ms")
         # A works in bursts, with pauses of 100 ms; C gets on in A's pauses.
