@@ -66,6 +66,11 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   const std::string_view path = target.substr(0, question);
   const std::string_view query = question == std::string_view::npos ? "" : target.substr(question + 1);
   const bool is_get = request.method == "GET";
+  if (is_logged(LogLevel::kDebug)) {
+    log_debug(
+        "request",
+        {{"method", request.method}, {"target", request.target}, {"uid", request.peer.uid}, {"pid", request.peer.pid}});
+  }
   if (const auto checked = check_query(query, parameters_of(path, is_get)); !checked)
     return error_response(checked.error());
   if (path == "/v1/daemon") return is_get ? daemon() : wrong_method("GET");

@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "base/units.h"
 #include "daemon/log.h"
+#include "daemon/message_log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -172,6 +173,8 @@ void Leases::apply(const sched::Event& event) {
   // The executor does not call back, so one buffer does for all calls.
   commands_.clear();
   core_.apply(now, event, commands_);
+  debug_text("event of the leases", event);
+  for (const sched::Command& command : commands_) debug_text("decision of the leases", command);
   note_changed(event);
   if (executor_) {
     for (const sched::Command& command : commands_) executor_(command);

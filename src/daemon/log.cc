@@ -94,9 +94,11 @@ void stop_log() {
 
 void set_log_level(LogLevel level) { g_level.store(level, std::memory_order_relaxed); }
 
+// Pairs with nothing: a line more or less while the level changes does not matter.
+bool is_logged(LogLevel level) { return level >= g_level.load(std::memory_order_relaxed); }
+
 void log(LogLevel level, std::string_view sentence, LogFields fields) {
-  // Pairs with nothing: a line more or less while the level changes does not matter.
-  if (level < g_level.load(std::memory_order_relaxed)) return;
+  if (!is_logged(level)) return;
   const std::string line = format_line(sentence, fields);
   if (g_logger != nullptr) {
     g_logger->log(to_spdlog(level), "{}", line);

@@ -40,6 +40,8 @@ void start_log(LogLevel level);
 // Writes what is still to be written.
 void stop_log();
 void set_log_level(LogLevel level);
+// Whether lines of this level are written: to be asked before making one costs anything.
+bool is_logged(LogLevel level);
 
 void log(LogLevel level, std::string_view sentence, LogFields fields = {});
 inline void log_debug(std::string_view sentence, LogFields fields = {}) { log(LogLevel::kDebug, sentence, fields); }

@@ -16,6 +16,7 @@
 #include "base/standing.h"
 #include "daemon/access.h"
 #include "daemon/lease_page_view.h"
+#include "daemon/message_log.h"
 #include "daemon/rate_limit.h"
 #include "daemon/trace.h"
 #include "os/file_descriptor.h"
@@ -81,7 +82,9 @@ class Session {
 
   template <class Message>
   bool send(const Message& message, int fd = -1) {
-    return ended_ ? false : carrier_.send(wire::encode(message).bytes(), fd);
+    if (ended_) return false;
+    debug_message("message to a tenant", id, peer.pid, message);
+    return carrier_.send(wire::encode(message).bytes(), fd);
   }
   void kill() { carrier_.kill(); }
 

@@ -81,6 +81,7 @@ void Translator::refuse(Session& session, wire::Reason reason, std::string_view 
 base::Status Translator::receive(Session& session, std::span<const std::byte> bytes, os::FileDescriptor fd) {
   const auto message = wire::decode_from_tenant(bytes);
   if (!message) return tl::unexpected(message.error());
+  std::visit([&](const auto& m) { debug_message("message from a tenant", session.id, session.peer.pid, m); }, *message);
   const auto* hello = std::get_if<wire::Hello>(&*message);
   if (session.welcomed == (hello != nullptr)) {
     return base::fail(base::Code::kProtocol, hello != nullptr ? "a second Hello" : "something before Hello");

@@ -10,6 +10,7 @@ command's exit codes.
 import os
 import pathlib
 import pwd
+import re
 import shutil
 import socket
 import struct
@@ -169,6 +170,25 @@ class BadValues(GpumuxTest):
         code, said = self.daemon_fails(["--no-such-thing"])
         self.assertEqual(code, 2)
         self.assertIn("--no-such-thing", said)
+
+
+class LogLevels(GpumuxTest):
+
+    def lines_of_a_run(self, *arguments):
+        daemon = self.start_daemon(name=f"gpumuxd {arguments}", arguments=arguments)
+        self.start("worker", steps=10).expect_success()
+        daemon.api.status()
+        daemon.terminate()
+        return daemon.process.errors
+
+    def test_debug_logs_each_message_and_decision(self):
+        quiet = self.lines_of_a_run()
+        self.assertEqual([line for line in quiet if " debug " in line], [])
+        lines = self.lines_of_a_run("--log-level", "debug")
+        for said in ("message from a tenant .*message=Hello ", "message from a tenant .*message=Request slot=0",
+                     "message to a tenant .*message=Welcome ", 'event of the leases what="request ',
+                     'decision of the leases what="grant ', "request method=GET target=/v1/status "):
+            self.assertTrue(any(re.search(" debug " + said, line) for line in lines), (said, lines[:60]))
 
 
 class NoGpu(GpumuxTest):

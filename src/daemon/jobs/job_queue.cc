@@ -9,6 +9,7 @@
 
 #include "base/units.h"
 #include "daemon/log.h"
+#include "daemon/message_log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -149,6 +150,8 @@ void JobQueue::programs_changed() {
 
 void JobQueue::apply_now(const core::Event& event, std::vector<core::Command>& commands) {
   core_.apply(clock_.now(), event, commands);
+  debug_text("event of the jobs", event);
+  for (const core::Command& command : commands) debug_text("decision of the jobs", command);
 }
 
 void JobQueue::apply(const core::Event& event) {
