@@ -231,6 +231,16 @@ GpuSettings Config::settings_for(std::uint32_t index, const std::string& uuid) c
   return settings;
 }
 
+std::vector<std::string> Config::missing_gpus(const std::vector<std::string>& uuids) const {
+  std::vector<std::string> missing;
+  for (const auto& [name, assignments] : gpus) {
+    const auto index = base::parse_integer(name, 0, base::kMaxGpus - 1);
+    const bool is_there = index ? *index < uuids.size() : std::find(uuids.begin(), uuids.end(), name) != uuids.end();
+    if (!is_there) missing.push_back(name);
+  }
+  return missing;
+}
+
 base::Status read_config_text(Config& config, std::string_view text, const std::string& name) {
   const auto parsed = parse_toml(text, name);
   if (!parsed) return tl::unexpected(parsed.error());

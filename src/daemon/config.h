@@ -60,6 +60,8 @@ struct Config {
 
   // One GPU's settings. `uuid` as nvidia-smi prints it.
   GpuSettings settings_for(std::uint32_t index, const std::string& uuid) const;
+  // The names of those in `gpus` ("9", "GPU-...") that a machine with these GPUs, in index order, does not have.
+  std::vector<std::string> missing_gpus(const std::vector<std::string>& uuids) const;
 };
 
 using Environment = std::function<const char*(const char* name)>;

@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "daemon/daemon.h"
 #include "daemon/log.h"
@@ -22,6 +24,25 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+// A section of a GPU that is not there has no effect, which its writer does not expect.
+void warn_of_missing_gpus(const Config& config, const std::string& nvml_path) {
+  if (config.gpus.empty()) return;
+  const auto inventory = open_nvml(nvml_path);
+  if (!inventory) {
+    std::fprintf(stderr, "gpumuxd: warning: the GPUs of [gpu.N] could not be looked up: %s\n",
+                 inventory.error().message().c_str());
+    return;
+  }
+  std::vector<std::string> uuids;
+  for (const GpuInfo& gpu : (*inventory)->gpus()) uuids.push_back(gpu.uuid_text);
+  for (const std::string& name : config.missing_gpus(uuids)) {
+    std::fprintf(stderr,
+                 "gpumuxd: warning: [gpu.%s] has no effect: this machine has %zu GPUs, and this is none of them (see "
+                 "nvidia-smi -L)\n",
+                 name.c_str(), uuids.size());
+  }
+}
+
 int run(int argc, const char* const* argv) {
   auto options = parse_options(argc, argv, [](const char* name) -> const char* { return ::secure_getenv(name); });
   if (const auto* early = std::get_if<EarlyExit>(&options)) {
@@ -32,6 +53,7 @@ int run(int argc, const char* const* argv) {
   if (parsed.check_config) {
     if (parsed.daemon.config.files.empty()) std::printf("no configuration file; defaults and environment are right\n");
     for (const std::string& file : parsed.daemon.config.files) std::printf("%s: right\n", file.c_str());
+    warn_of_missing_gpus(parsed.daemon.config, parsed.nvml_path);
     return kExitStopped;
   }
   raise_descriptor_limit();

@@ -166,6 +166,25 @@ class BadValues(GpumuxTest):
         self.programs.append(process)
         return process.wait(), "\n".join(process.errors + process.lines)
 
+    def test_settings_of_gpus_that_are_not_there_are_warned_of(self):
+        daemon = self.start_daemon()
+        here = daemon.api.gpu()["uuid"]
+        daemon.terminate()
+        config = os.path.join(self.directory, "some.toml")
+        with open(config, "w", encoding="utf-8") as file:
+            for gpu in ("0", "9", f'"{here}"', '"GPU-00000000-0000-0000-0000-000000000009"'):
+                file.write(f"[gpu.{gpu}]\nquantum = \"50ms\"\n")
+        code, said = self.daemon_fails(["--check-config", "--config", config])
+        self.assertEqual(code, 0, said)
+        self.assertIn(f"{config}: right", said)
+        warned = [line for line in said.splitlines() if "warning" in line]
+        self.assertEqual(len(warned), 2, said)
+        self.assertIn("[gpu.9]", warned[0])
+        self.assertIn("[gpu.GPU-00000000-0000-0000-0000-000000000009]", warned[1])
+        code, said = self.daemon_fails(["--check-config", "--config", config], LD_LIBRARY_PATH="/nowhere")
+        self.assertEqual(code, 0, said)
+        self.assertIn("could not be looked up", said)
+
     def test_wrong_options(self):
         code, said = self.daemon_fails(["--no-such-thing"])
         self.assertEqual(code, 2)
