@@ -207,6 +207,22 @@ TEST_F(RunnerParts, OurLogsAreNeverOpenedThroughALink) {
     EXPECT_EQ(text_of(target), "precious");
     std::filesystem::remove(path);
   }
+  // A folder on the way: the user's own link, and never another's.
+  ASSERT_EQ(as(kAlice, [&] { return ::mkdir((folder_ + "/alices").c_str(), 0700); }), 0);
+  const std::string way = folder_ + "/way";
+  for (const std::uint32_t owner : {kBob, kAlice}) {
+    for (const std::string& to : {folder_ + "/alices", std::string("alices")}) {
+      ASSERT_EQ(as(owner, [&] { return ::symlink(to.c_str(), way.c_str()); }), 0);
+      for (const LogOpening opening : {LogOpening::kUsersAppend, LogOpening::kUsersTruncate, LogOpening::kOurs}) {
+        EXPECT_EQ(as(kAlice, [&] { return opens(way + "/./../way/2.log", opening) ? 1 : 0; }), owner == kAlice ? 1 : 0);
+        std::filesystem::remove(folder_ + "/alices/2.log");
+      }
+      std::filesystem::remove(way);
+    }
+  }
+  ASSERT_EQ(as(kAlice, [&] { return ::symlink("way", way.c_str()); }), 0);
+  EXPECT_EQ(as(kAlice, [&] { return opens(way + "/2.log", LogOpening::kUsersAppend) ? 1 : 0; }), 0) << "it is endless";
+  std::filesystem::remove(way);
   // A hard link, another's file, a directory, a FIFO.
   ASSERT_EQ(::link(target.c_str(), path.c_str()), 0);
   EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kOurs) ? 1 : 0; }), 0);
