@@ -43,13 +43,40 @@ void Book::remove(JobId id) {
   job.on_gpus = false;
 }
 
+namespace {
+
+// A priority above the cap counts among jobs of its user only.
+std::int32_t towards(const BookedJob& job, const BookedJob& other) {
+  return job.spec.uid == other.spec.uid ? job.record.priority : job.record.capped;
+}
+
+}  // namespace
+
+bool Book::goes_before(const BookedJob& one, const BookedJob& other) const {
+  if (one.record.capped != other.record.capped) return one.record.capped > other.record.capped;
+  // One whose time was over has gone behind all that waited.
+  if (other.suspended && one.record.order < other.record.order) return true;
+  if (one.spec.uid == other.spec.uid) {
+    return std::pair(-std::int64_t{one.record.priority}, one.record.order) <
+           std::pair(-std::int64_t{other.record.priority}, other.record.order);
+  }
+  // It waits for those of its user that go before it.
+  std::uint64_t order = other.record.order;
+  for (const auto& [id, job] : jobs) {
+    const bool is_ahead = job.spec.uid == other.spec.uid && !job.on_gpus && job.record.capped == other.record.capped &&
+                          job.record.priority > other.record.priority;
+    if (is_ahead) order = std::max(order, job.record.order);
+  }
+  return one.record.order < order;
+}
+
 std::optional<TimePoint> Book::gone_by(const BookedJob& job, const BookedJob& for_whom, TimePoint now) const {
   if (job.leaving) return now;
   Duration limit = job.spec.time_limit;
   if (settings.max_time != Duration(0))
     limit = limit == Duration(0) ? settings.max_time : std::min(limit, settings.max_time);
   const bool goes =
-      job.spec.on_limit == sched::jobs::OnLimit::kCancel || job.record.priority <= for_whom.record.priority;
+      job.spec.on_limit == sched::jobs::OnLimit::kCancel || towards(job, for_whom) <= towards(for_whom, job);
   if (limit == Duration(0) || now < job.refused_until || !goes) return std::nullopt;
   const Duration left = limit - std::min(limit, job.slice);
   return std::max(now, (job.running ? job.slice_since : now) + left);

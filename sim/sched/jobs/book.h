@@ -62,6 +62,8 @@ class Book {
   std::optional<TimePoint> latest_start(const BookedJob& job, TimePoint now) const;
 
   std::uint64_t request(const BookedJob& job) const;
+  // Whether `one`'s turn is before the other's, where all users are one (fifo).
+  bool goes_before(const BookedJob& one, const BookedJob& other) const;
 
  private:
   std::optional<TimePoint> latest_start(const BookedJob& job, const BookedGpu& gpu, TimePoint now) const;

@@ -125,6 +125,7 @@ void Simulation::set_up() {
     settings.default_memory = chance(3) ? 20 * kGiB : 0;
     settings.max_time = chance(3) ? between(minutes(5), minutes(40)) : kNoLimit;
     settings.preempt = chance(3);
+    if (chance(2)) settings.limits.priority_cap = 0;
   }
   tell(SettingsChanged{settings});
   for (std::uint32_t i = 0; i < gpus; ++i) {
@@ -198,7 +199,7 @@ void Simulation::submit() {
     job.patience = (kMostWork + 3 * kMostDelay) * static_cast<std::int64_t>(there + 1);
   }
   book_.jobs.emplace(spec.id, job);
-  tell(Submitted{spec});
+  tell(Submitted{spec, chance(4)});
 }
 
 void Simulation::happen(const Later& what) {
@@ -292,7 +293,8 @@ void Simulation::disturb() {
     case 0: return tell(CancelAsked{job});
     case 1: return tell(HoldAsked{job});
     case 2: return tell(ReleaseAsked{job});
-    case 3: return options_.plain ? void() : tell(PriorityAsked{job, static_cast<std::int32_t>(pick(4)) - 1});
+    case 3:
+      return options_.plain ? void() : tell(PriorityAsked{job, static_cast<std::int32_t>(pick(4)) - 1, chance(4)});
     case 4: gpu.foreign = chance(2) ? 0 : pick(gpu.capacity / 2); return tell(ForeignUse{GpuIndex{index}, gpu.foreign});
     case 5:
       gpu.drained = !gpu.drained;
@@ -342,6 +344,7 @@ void Simulation::restart() {
                       job.record.gpus, job.record.ran,   job.record.outcome};
     restored.spec.order = job.record.order;
     restored.spec.priority = job.record.priority;
+    restored.spec.capped = job.record.capped;
     restored.spec.held = job.record.held;
     for (Dependency& dependency : restored.spec.after) {
       if (!book_.jobs.contains(dependency.on)) dependency.fate = Dependency::Fate::kMet;
@@ -405,10 +408,7 @@ void Simulation::tell(const Event& event) {
 void Simulation::check_backfill(JobId started, const std::optional<TimePoint>& before, JobId kept_for) {
   const BookedJob& first = book_.jobs.at(kept_for);
   const BookedJob& second = book_.jobs.at(started);
-  const auto rank = [](const BookedJob& job) {
-    return std::pair(-std::int64_t{job.record.priority}, job.record.order);
-  };
-  if (rank(second) < rank(first)) return;
+  if (book_.goes_before(second, first)) return;
   ++outcome_.backfills;
   if (!before) return;
   const std::optional<TimePoint> after = book_.latest_start(first, now_);

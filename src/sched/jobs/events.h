@@ -25,7 +25,7 @@ struct UserLimits {
   std::uint32_t running = kUnlimitedCount;     // jobs that have been started and are not suspended
   std::uint32_t queued = kUnlimitedCount;      // jobs that wait, held and suspended ones included
   std::uint32_t gpus = kUnlimitedCount;        // GPUs of running jobs in all, counted once for each job
-  std::int32_t priority_cap = kNoPriorityCap;  // a higher one counts as this one, from its submission on
+  std::int32_t priority_cap = kNoPriorityCap;  // against others' jobs a higher one counts as this from then on
   bool operator==(const UserLimits&) const = default;
 };
 
@@ -56,7 +56,8 @@ struct UserLimitsChanged { std::uint32_t uid = 0; std::optional<UserLimits> limi
 struct SchedulingHeld {};
 struct SchedulingAllowed {};
 
-struct Submitted { JobSpec spec; };
+// `spec.capped` is the core's to say: `by_admin` means without a cap.
+struct Submitted { JobSpec spec; bool by_admin = false; };
 // A job that is not done, after a restart. `state`: where it stands as the store and its supervisor tell; `gpus`: those
 // that it was given; `ran`: for how long its time limit has run down.
 // clang-format on
@@ -76,7 +77,7 @@ struct Withdrawn { JobId job; };  // it could not be stored: it never was. Only 
 struct CancelAsked { JobId job; };
 struct HoldAsked { JobId job; };  // changes nothing for one that runs
 struct ReleaseAsked { JobId job; };
-struct PriorityAsked { JobId job; std::int32_t priority = 0; };
+struct PriorityAsked { JobId job; std::int32_t priority = 0; bool by_admin = false; };
 
 // From the runner. They name the attempt, and mean nothing about another one.
 struct StartConfirmed { JobId job; std::uint32_t attempt = 0; };
@@ -107,9 +108,10 @@ struct Record {
   std::uint32_t attempt = 0;         // how often it has been started
   GpuSet gpus;                       // that it was given
   std::uint64_t order = 0;
-  std::int32_t priority = 0;  // after the cap
+  std::int32_t priority = 0;  // as given
   bool held = false;
-  Duration ran{};  // of its time limit
+  Duration ran{};           // of its time limit
+  std::int32_t capped = 0;  // its priority as it counts against others' jobs
   bool operator==(const Record&) const = default;
 };
 // clang-format off

@@ -83,9 +83,10 @@ std::string check_lane(const State& s, const Lane& lane, std::uint64_t& jobs) {
     count += c->jobs.size();
     for (const auto& [order, job] : c->jobs) {
       if (job->in_class != c.get() || job->spec.order != order) return name(*job) + " is in a class that it is not in";
-      if (job->spec.priority != lane.priority || job->user != lane.user) return name(*job) + " is in a wrong lane";
+      if (job->spec.capped != lane.priority || job->spec.priority != key.priority || job->user != lane.user)
+        return name(*job) + " is in a wrong lane";
     }
-    const auto head = lane.heads.find(c->jobs.begin()->first);
+    const auto head = lane.heads.find({key.priority, c->jobs.begin()->first});
     const bool listed = head != lane.heads.end() && head->second == c.get();
     if (listed != (c->parked == Parked::kNo))
       return name(*c->jobs.begin()->second) + " is not the head that it should be";
@@ -104,7 +105,7 @@ std::string check_lane(const State& s, const Lane& lane, std::uint64_t& jobs) {
   if (lane.ranked) {
     const auto found = lane.level->lanes.find(lane.rank);
     if (found == lane.level->lanes.end() || found->second != &lane) return "a lane is not where its rank is";
-    if (lane.rank.order != lane.heads.begin()->first) return "a lane has an old rank";
+    if (lane.rank.order != lane.heads.begin()->first.order) return "a lane has an old rank";
   }
   jobs += count;
   return {};

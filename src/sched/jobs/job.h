@@ -81,7 +81,8 @@ struct Dependency {
 struct JobSpec {
   JobId id;
   std::uint32_t uid = 0;
-  std::int32_t priority = 0;  // higher first
+  std::int32_t priority = 0;  // higher first, among jobs of its user
+  std::int32_t capped = 0;    // and against jobs of others: the same, or the cap
   // Either these GPUs, or any `gpu_count`.
   GpuSet gpus;
   std::uint32_t gpu_count = 1;  // counts only where `gpus` is empty

@@ -34,6 +34,7 @@ std::optional<JobStanding> JobCore::standing(JobId id) const {
   standing.reason = state_->reason_of(*job);
   standing.place = state_->place_of(*job);
   standing.priority = job->spec.priority;
+  standing.capped = job->spec.capped;
   standing.attempt = job->attempt;
   standing.gpus = job->gpus;
   if (const TimePoint at = state_->limit_at(*job); at != TimePoint::max()) standing.limit_at = at;

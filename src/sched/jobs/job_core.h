@@ -61,8 +61,9 @@ enum class WaitReason : std::uint8_t {
 struct JobStanding {
   JobState state = JobState::kQueued;
   WaitReason reason = WaitReason::kNone;
-  std::uint64_t place = 0;  // 1: next; 0: does not wait, or nobody can tell (held, dependency, paused)
-  std::int32_t priority = 0;
+  std::uint64_t place = 0;    // 1: next; 0: does not wait, or nobody can tell (held, dependency, paused)
+  std::int32_t priority = 0;  // as given
+  std::int32_t capped = 0;    // as it counts against others' jobs
   std::uint32_t attempt = 0;
   GpuSet gpus;                        // that it has, or will be resumed on
   std::optional<TimePoint> limit_at;  // of a running one: when its time is over

@@ -401,16 +401,20 @@ TEST(Limits, WaitingJobsOfAUser) {
   EXPECT_EQ(s.core().refusal(s.spec()), std::nullopt);
 }
 
-TEST(Limits, PriorityIsCapped) {
+TEST(Limits, PriorityIsCappedAgainstOthers) {
   Script s;
   s.tell(UserLimitsChanged{1000, UserLimits{kUnlimitedCount, kUnlimitedCount, kUnlimitedCount, 10}});
   s.run();
   JobSpec boastful = s.spec();
   boastful.priority = 1000;
   s.submit(boastful);
-  EXPECT_EQ(s.record(2).priority, 10);
+  EXPECT_EQ(s.record(2).priority, 1000);
+  EXPECT_EQ(s.record(2).capped, 10);
   s.tell(PriorityAsked{JobId{2}, 11});
-  EXPECT_EQ(s.standing(2).priority, 10);
+  EXPECT_EQ(s.standing(2).priority, 11);
+  EXPECT_EQ(s.standing(2).capped, 10);
+  s.tell(PriorityAsked{JobId{2}, 11, true});
+  EXPECT_EQ(s.record(2).capped, 11);  // an administrator has said so
 }
 
 // ---- GPUs that come and go ----------------------------------------------------------------------

@@ -73,6 +73,7 @@ void JobCore::State::record(const Job& job) {
   record.gpus = job.gpus;
   record.order = job.spec.order;
   record.priority = job.spec.priority;
+  record.capped = job.spec.capped;
   record.held = job.spec.held;
   record.ran = job.ran;
   commands->push_back(record);
@@ -90,11 +91,14 @@ void JobCore::State::set_state(Job& job, JobState state) {
 
 // ---- submission ---------------------------------------------------------------------------------
 
-Job& JobCore::State::take(const JobSpec& spec, bool cap) {
+std::int32_t JobCore::State::capped(const User& user, std::int32_t priority, bool by_admin) const {
+  return by_admin ? priority : std::min(priority, limits_of(user).priority_cap);
+}
+
+Job& JobCore::State::take(const JobSpec& spec) {
   Job& job = *(jobs[spec.id] = std::make_unique<Job>());
   job.spec = spec;
   job.user = &user_of(spec.uid);
-  if (cap) job.spec.priority = std::min(spec.priority, limits_of(*job.user).priority_cap);
   if (job.spec.order == 0) job.spec.order = next_order;
   next_order = std::max(next_order, job.spec.order + 1);
   if (spec.array != kNoJob) {
@@ -110,7 +114,8 @@ Job& JobCore::State::take(const JobSpec& spec, bool cap) {
 
 void JobCore::State::on(const Submitted& e) {
   if (refusal(e.spec)) return;
-  Job& job = take(e.spec, true);
+  Job& job = take(e.spec);
+  job.spec.capped = capped(*job.user, job.spec.priority, e.by_admin);
   const bool possible = await(job);
   record(job);
   if (!possible) return finish(job, Outcome::kDependencyFailed);
@@ -119,7 +124,7 @@ void JobCore::State::on(const Submitted& e) {
 
 void JobCore::State::on(const Restored& e) {
   if (e.spec.id == kNoJob || jobs.contains(e.spec.id) || e.state == JobState::kDone) return;
-  Job& job = take(e.spec, false);
+  Job& job = take(e.spec);
   job.attempt = e.attempt;
   job.ran = e.ran;
   const bool was_started = e.state != JobState::kQueued && e.state != JobState::kHeld;
@@ -199,10 +204,11 @@ void JobCore::State::on(const ReleaseAsked& e) {
 void JobCore::State::on(const PriorityAsked& e) {
   Job* const job = find(e.job);
   if (job == nullptr || job->state == JobState::kEnding) return;
-  const std::int32_t priority = std::min(e.priority, limits_of(*job->user).priority_cap);
-  if (priority == job->spec.priority) return;
+  const std::int32_t counts_as = capped(*job->user, e.priority, e.by_admin);
+  if (e.priority == job->spec.priority && counts_as == job->spec.capped) return;
   dequeue(*job);
-  job->spec.priority = priority;
+  job->spec.priority = e.priority;
+  job->spec.capped = counts_as;
   record(*job);
   enqueue(*job);
   dirty = true;  // of one that runs: it may have to make way now, or no longer
@@ -283,7 +289,7 @@ void JobCore::State::on(const Suspended& e) {
     // Behind all of its priority that wait now.
     job->ran = Duration(0);
     job->spec.order = next_order++;
-    const auto level = levels.find(job->spec.priority);
+    const auto level = levels.find(job->spec.capped);
     std::uint64_t last = usage_key(*job->user);
     if (level != levels.end() && !level->second.lanes.empty())
       last = std::max(last, level->second.lanes.rbegin()->first.usage);

@@ -8,8 +8,9 @@ namespace {
 // Goes through the first ones of classes in order. Lanes must not move meanwhile; after anything was started, which
 // moves them, it begins again and passes over what has been seen.
 //
-// fifo: the lanes of a level are merged by order, and opened only when one of theirs can be next. fair: one lane after
-// the other.
+// fifo: the lanes of a level are merged by order, and opened only when one of theirs can be next. A job's order there
+// is at least that of each one that goes before it in its lane: a user's priorities above the cap pass nobody else's
+// jobs. fair: one lane after the other.
 class Candidates {
  public:
   explicit Candidates(JobCore::State& state) : state_(state) { restart(); }
@@ -25,7 +26,7 @@ class Candidates {
       while (lane_ != level_->second.lanes.end() &&
              (open_.empty() || (merge && lane_->first.order < open_.begin()->first))) {
         Lane& lane = *(lane_++)->second;
-        open_.emplace(lane.heads.begin()->first, Position{&lane, lane.heads.begin()});
+        open_.emplace(lane.heads.begin()->first.order, Position{&lane, lane.heads.begin()});
       }
       if (open_.empty()) {
         ++level_;
@@ -33,10 +34,11 @@ class Candidates {
         continue;
       }
       Position at = open_.begin()->second;
+      const std::uint64_t order = open_.begin()->first;
       open_.erase(open_.begin());
       if (at.lane->user->limited == state_.look) continue;  // nothing of this user
       Class* const c = at.head->second;
-      if (++at.head != at.lane->heads.end()) open_.emplace(at.head->first, at);
+      if (++at.head != at.lane->heads.end()) open_.emplace(std::max(order, at.head->first.order), at);
       if (c->seen != state_.look) return c;
     }
     return nullptr;
@@ -45,7 +47,7 @@ class Candidates {
  private:
   struct Position {
     Lane* lane;
-    std::map<std::uint64_t, Class*>::iterator head;
+    std::map<Turn, Class*>::iterator head;
   };
   void enter() {
     open_.clear();
@@ -108,7 +110,12 @@ void JobCore::State::look_through() {
     if (const std::optional<WayIn> way = way_in(job, closed)) {
       make_way(*way);
       closed = closed | way->gpus;
-      if (reservation.job == kNoJob) reservation = {job.spec.id, way->gpus, now};
+      if (reservation.job == kNoJob) {
+        reservation = {job.spec.id, way->gpus, now};
+      } else {
+        // A user's own job that makes way for another of that user's may have been in the way of the first, too.
+        reservation = reserve(*jobs.at(reservation.job), reservation);
+      }
     } else if (reservation.job == kNoJob) {
       reservation = reserve(job, before);
     }

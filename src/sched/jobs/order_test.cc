@@ -38,6 +38,75 @@ TEST(Order, PriorityThenFirstCome) {
   EXPECT_EQ(s.end(3), "Start job 2.1 on 0");
 }
 
+QueueSettings capped_at(std::int32_t cap, Order order = Order::kFifo) {
+  QueueSettings settings;
+  settings.order = order;
+  settings.limits.priority_cap = cap;
+  return settings;
+}
+
+TEST(Order, APriorityAboveTheCapPassesOwnJobsOnly) {
+  for (const Order order : {Order::kFifo, Order::kFair}) {
+    Script s(1, capped_at(0, order));
+    s.run(of(s.spec(), 9));
+    s.submit(of(s.spec(), 1));      // 2
+    s.submit(of(s.spec(), 2));      // 3
+    s.submit(of(s.spec(), 1, 10));  // 4: before 2, and not before 3
+    s.submit(of(s.spec(), 2, -1));  // 5: behind all
+    EXPECT_EQ(s.end(1), "Start job 3.1 on 0");
+    EXPECT_EQ(s.end(3), "Start job 4.1 on 0");
+    EXPECT_EQ(s.end(4), "Start job 2.1 on 0");
+    EXPECT_EQ(s.end(2), "Start job 5.1 on 0");
+  }
+}
+
+// Many that go before one early job do not take its place before others', one after the other.
+TEST(Order, AnEarlyJobLendsNoLaterOneItsPlace) {
+  Script s(1, capped_at(0));
+  s.run(of(s.spec(), 9));
+  s.submit(of(s.spec(), 1));                                    // 2
+  s.submit(of(s.spec(), 2));                                    // 3
+  for (int i = 0; i < 3; ++i) s.submit(of(s.spec(), 1, 1000));  // 4 5 6
+  EXPECT_EQ(s.end(1), "Start job 3.1 on 0");
+  s.submit(of(s.spec(), 2));  // 7
+  EXPECT_EQ(s.end(3), "Start job 4.1 on 0");
+  EXPECT_EQ(s.end(4), "Start job 5.1 on 0");
+  EXPECT_EQ(s.end(5), "Start job 6.1 on 0");
+  EXPECT_EQ(s.end(6), "Start job 2.1 on 0");
+  EXPECT_EQ(s.end(2), "Start job 7.1 on 0");
+}
+
+TEST(Order, AnAdministratorsPriorityHasNoCap) {
+  Script s(1, capped_at(0));
+  s.run(of(s.spec(), 9));
+  s.submit(of(s.spec(), 1));
+  s.tell(Submitted{of(s.spec(), 2, 5), true});
+  EXPECT_EQ(s.place(3), 1u);
+  EXPECT_EQ(s.end(1), "Start job 3.1 on 0");
+}
+
+TEST(Order, PlacesCountOwnPriorities) {
+  Script s(1, capped_at(0, Order::kFair));
+  s.run(of(s.spec(), 9));
+  s.submit(of(s.spec(), 1, 1));  // 2
+  s.submit(of(s.spec(), 1, 3));  // 3
+  s.submit(of(s.spec(), 1, 2));  // 4
+  EXPECT_EQ(s.place(3), 1u);
+  EXPECT_EQ(s.place(4), 2u);
+  EXPECT_EQ(s.place(2), 3u);
+}
+
+TEST(Preemption, CountsPrioritiesAboveTheCapAmongOwnJobsOnly) {
+  QueueSettings settings = capped_at(0);
+  settings.preempt = true;
+  Script s(1, settings);
+  s.run(of(s.spec(1, 40), 1, 1));  // 1
+  s.run(of(s.spec(1, 40), 2));     // 2
+  EXPECT_EQ(s.submit(of(s.spec(1, 40), 1, 5)), "Suspend job 1.1 priority");
+  EXPECT_EQ(s.suspended(1), "Start job 3.1 on 0");
+  EXPECT_EQ(s.submit(of(s.spec(1, 80), 3, 1000)), "") << "the GPU is others'";
+}
+
 TEST(Order, FairTakesUsersInTurn) {
   Script s(1, QueueSettings());
   s.run(of(s.spec(), 1));

@@ -5,7 +5,7 @@
 namespace gpumux::sched::jobs {
 namespace {
 
-Job& first_of(const Class& c) { return *c.jobs.begin()->second; }
+Turn turn_of(const Class& c) { return {c.key.priority, c.jobs.begin()->first}; }
 
 }  // namespace
 
@@ -14,18 +14,19 @@ void JobCore::State::enqueue(Job& job) {
   if (!waits || job.spec.held || job.pending > 0 || job.retry_at != TimePoint::max() || job.in_class != nullptr) return;
   User& user = *job.user;
   const JobId alone = job.floor > 0 ? job.spec.id : kNoJob;
-  std::unique_ptr<Lane>& lane = user.lanes[{job.spec.priority, alone}];
+  std::unique_ptr<Lane>& lane = user.lanes[{job.spec.capped, alone}];
   if (lane == nullptr) {
     lane = std::make_unique<Lane>();
     lane->user = &user;
-    lane->priority = job.spec.priority;
+    lane->priority = job.spec.capped;
     lane->alone = alone;
     lane->floor = job.floor;
-    lane->level = &levels[job.spec.priority];
+    lane->level = &levels[job.spec.capped];
     ++lane->level->members;
   }
   const bool resume = job.state == JobState::kSuspended;
-  ClassKey key{{resume ? job.gpus : job.spec.gpus, job.spec.wanted_gpus(), job.spec.memory, job.spec.exclusive,
+  ClassKey key{job.spec.priority,
+               {resume ? job.gpus : job.spec.gpus, job.spec.wanted_gpus(), job.spec.memory, job.spec.exclusive,
                 job.spec.time_limit},
                !resume && in_array_with_limit(job) ? job.spec.array : kNoJob,
                resume};
@@ -70,13 +71,13 @@ void JobCore::State::dequeue(Job& job) {
 void JobCore::State::set_head(Class& c, std::uint64_t before) {
   dirty = true;
   if (c.parked != Parked::kNo) return;
-  if (before != 0) c.lane->heads.erase(before);
-  if (!c.jobs.empty()) c.lane->heads.emplace(c.jobs.begin()->first, &c);
+  if (before != 0) c.lane->heads.erase({c.key.priority, before});
+  if (!c.jobs.empty()) c.lane->heads.emplace(turn_of(c), &c);
   rank(*c.lane);
 }
 
 void JobCore::State::park(Class& c, Parked why) {
-  c.lane->heads.erase(first_of(c).spec.order);
+  c.lane->heads.erase(turn_of(c));
   c.parked = why;
   if (why == Parked::kArray) arrays.at(c.key.array).parked.push_back(&c);
   if (why == Parked::kGpus) parked_for_gpus.push_back(&c);
@@ -100,7 +101,7 @@ void JobCore::State::rank(Lane& lane) {
   if (!lane.heads.empty()) {
     rank.usage = usage_key(*lane.user);
     if (settings.order == Order::kFair) rank.usage = std::max(rank.usage, lane.floor);
-    rank.order = lane.heads.begin()->first;
+    rank.order = lane.heads.begin()->first.order;
     rank.uid = lane.user->uid;
   }
   if (lane.ranked == !lane.heads.empty() && (!lane.ranked || lane.rank == rank)) return;
@@ -124,9 +125,20 @@ void JobCore::State::rebuild_ranks() {
 
 namespace {
 
+// Jobs of the lane that came before.
 std::uint64_t before(const Lane& lane, std::uint64_t order) {
   std::uint64_t count = 0;
   for (const auto& [key, c] : lane.classes) count += c->jobs.order_of_key(order);
+  return count;
+}
+
+// Jobs of its own lane that go before it.
+std::uint64_t before(const Job& job) {
+  std::uint64_t count = 0;
+  for (const auto& [key, c] : job.in_class->lane->classes) {
+    if (key.priority == job.spec.priority) count += c->jobs.order_of_key(job.spec.order);
+    if (key.priority > job.spec.priority) count += c->jobs.size();
+  }
   return count;
 }
 
@@ -146,12 +158,12 @@ std::uint64_t JobCore::State::place_of(const Job& job) const {
     for (const auto& [uid, user] : users) {
       for (auto other = user.lanes.lower_bound({lane.priority, kNoJob});
            other != user.lanes.end() && other->first.first == lane.priority; ++other) {
-        place += before(*other->second, job.spec.order);
+        place += other->second.get() == &lane ? before(job) : before(*other->second, job.spec.order);
       }
     }
     return place;
   }
-  const std::uint64_t own = before(lane, job.spec.order);
+  const std::uint64_t own = before(job);
   place += own;
   for (const auto& [rank, other] : lane.level->lanes) {
     if (other != &lane) place += std::min(other->jobs, own + (!lane.ranked || rank < lane.rank ? 1 : 0));

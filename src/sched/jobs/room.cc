@@ -171,7 +171,8 @@ std::optional<GpuSet> JobCore::State::best_fit(const Job& job, const GpuSet& clo
 TimePoint JobCore::State::expected_end(const Job& job, const Job& waiting) const {
   if (leaves(job)) return now;
   const Duration limit = limit_of(job);
-  const bool goes_at_limit = job.spec.on_limit == OnLimit::kCancel || waiting.spec.priority >= job.spec.priority;
+  const bool goes_at_limit =
+      job.spec.on_limit == OnLimit::kCancel || priority_towards(waiting, job) >= priority_towards(job, waiting);
   if (limit == kNoLimit || !goes_at_limit || job.suspend_refused) return TimePoint::max();
   const TimePoint since = job.state == JobState::kRunning ? job.since : now;
   const Duration left = limit - std::min(limit, job.ran);
@@ -249,8 +250,9 @@ bool JobCore::State::may_start_beside_reservation(const Job& job, const Gpu& gpu
 
 bool JobCore::State::gives_way(const Job& job, const Job& to) const {
   if (job.state != JobState::kRunning || job.suspend_refused) return false;
-  if (settings.preempt && to.spec.priority > job.spec.priority) return true;
-  return job.overdue && (job.spec.on_limit == OnLimit::kCancel || to.spec.priority >= job.spec.priority);
+  const std::int32_t wanted_by = priority_towards(to, job), has = priority_towards(job, to);
+  if (settings.preempt && wanted_by > has) return true;
+  return job.overdue && (job.spec.on_limit == OnLimit::kCancel || wanted_by >= has);
 }
 
 // Where it would fit if those went who are going anyway, and as few others as possible who have to give way to it. Not
@@ -277,8 +279,9 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
         if (gives_way(*other, job)) may_go.push_back(other);
       }
       // The least important first; of equals one whose time is over, then the latest.
-      std::sort(may_go.begin(), may_go.end(), [](const Job* a, const Job* b) {
-        if (a->spec.priority != b->spec.priority) return a->spec.priority < b->spec.priority;
+      std::sort(may_go.begin(), may_go.end(), [&job](const Job* a, const Job* b) {
+        const std::int32_t of_a = priority_towards(*a, job), of_b = priority_towards(*b, job);
+        if (of_a != of_b) return of_a < of_b;
         if (a->overdue != b->overdue) return a->overdue;
         return a->spec.order > b->spec.order;
       });
@@ -287,7 +290,7 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
       if (fits(job, gpu, out)) {
         choice = Choice{victims, INT32_MIN, 0, gpu.promised, index, std::move(out)};
         for (std::size_t i = 0; i < victims; ++i) {
-          choice->priority = std::max(choice->priority, may_go[i]->spec.priority);
+          choice->priority = std::max(choice->priority, priority_towards(*may_go[i], job));
           choice->not_since = std::max(choice->not_since, UINT64_MAX - may_go[i]->spec.order);
         }
       }

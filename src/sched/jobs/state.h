@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The job core's insides: what it remembers, and how what waits is kept in order.
 //
-//   levels_       by priority, highest first
+//   levels_       by capped priority, highest first
 //     Level       the lanes of one priority, by rank: how much their users have had (fair), then who came first
 //       Lane      what one user has waiting at this priority
-//         Class   jobs of a lane that want the same: a queue, of which only the first can be next
+//         Class   jobs of a lane that want the same and have the same priority of their own: a queue, of which only the
+//                 first can be next
+//
+// Order between users goes by the capped priority, order within a lane by the priority as given. So a priority above
+// the cap moves a job past jobs of its own user only.
 //
 // If the first of a class cannot start the others cannot either, so a look at the queue is a look at the first ones
 // of classes. A job that its time limit has suspended has a lane of its own: its rank is behind all that waited then,
@@ -78,6 +82,7 @@ struct Shape {
 };
 
 struct ClassKey {
+  std::int32_t priority = 0;  // as given
   Shape shape;
   JobId array;          // of those that are in an array with a limit: they wait for it together
   bool resume = false;  // suspended ones
@@ -95,6 +100,16 @@ struct Class {
   std::uint64_t seen = 0;  // the last look in which its first one could not start
 };
 
+// Before whom a job goes among those of its lane.
+struct Turn {
+  std::int32_t priority = 0;  // as given
+  std::uint64_t order = 0;
+  auto operator<=>(const Turn& other) const {
+    return std::pair(-std::int64_t{priority}, order) <=> std::pair(-std::int64_t{other.priority}, other.order);
+  }
+  bool operator==(const Turn&) const = default;
+};
+
 struct LaneRank {
   std::uint64_t usage = 0;
   std::uint64_t order = 0;  // of its first job that is not parked
@@ -105,12 +120,12 @@ struct LaneRank {
 struct Level;
 struct Lane {
   User* user = nullptr;
-  std::int32_t priority = 0;
-  JobId alone;  // a job with a rank of its own
+  std::int32_t priority = 0;  // capped
+  JobId alone;                // a job with a rank of its own
   std::uint64_t floor = 0;
   Level* level = nullptr;
   std::map<ClassKey, std::unique_ptr<Class>> classes;
-  std::map<std::uint64_t, Class*> heads;  // of classes that are not parked, by the order of their first jobs
+  std::map<Turn, Class*> heads;  // of classes that are not parked, by their first jobs
   std::uint64_t jobs = 0;
   bool ranked = false;  // is in its level's order: has heads
   LaneRank rank;
@@ -242,7 +257,8 @@ struct JobCore::State {
   User& user_of(std::uint32_t uid);
   const UserLimits& limits_of(const User& user) const { return user.limits ? *user.limits : settings.limits; }
   std::optional<Refusal> refusal(const JobSpec& spec) const;
-  Job& take(const JobSpec& spec, bool cap);
+  Job& take(const JobSpec& spec);
+  std::int32_t capped(const User& user, std::int32_t priority, bool by_admin) const;
   void set_state(Job& job, JobState state);  // and counts the user's waiting jobs
   void record(const Job& job);
   void back_to_queue(Job& job, JobState state);
@@ -267,7 +283,7 @@ struct JobCore::State {
   // ---- queue.cc: what waits
   void enqueue(Job& job);  // if nothing but others keeps it from starting
   void dequeue(Job& job);
-  void set_head(Class& c, std::uint64_t before);
+  void set_head(Class& c, std::uint64_t before);  // `before`: the first one's order then; 0: there was none
   void park(Class& c, Parked why);
   void unpark(Class& c);
   void unpark_gpus();
@@ -276,6 +292,10 @@ struct JobCore::State {
   void rebuild_ranks();
   std::uint64_t usage_key(const User& user) const;
   std::uint64_t place_of(const Job& job) const;
+  // The priority of `job` as it counts where the other one is in question.
+  static std::int32_t priority_towards(const Job& job, const Job& other) {
+    return job.user == other.user ? job.spec.priority : job.spec.capped;
+  }
   WaitReason reason_of(const Job& job) const;
 
   // ---- shares.cc: what users have had

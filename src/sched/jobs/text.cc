@@ -19,6 +19,7 @@ std::string text(const JobSpec& spec) {
   std::string line = text(spec.id) + " uid " + text(spec.uid);
   line += spec.gpus.empty() ? " any " + text(spec.gpu_count) : on(spec.gpus);
   line += " memory " + text(spec.memory) + " priority " + std::to_string(spec.priority);
+  if (spec.capped != spec.priority) line += " capped " + std::to_string(spec.capped);
   if (spec.time_limit != kNoLimit) line += " limit " + std::to_string(spec.time_limit.count());
   if (spec.on_limit == OnLimit::kCancel) line += " cancel";
   if (spec.exclusive) line += " exclusive";
@@ -54,7 +55,9 @@ struct Text {
   }
   std::string operator()(const SchedulingHeld&) const { return "SchedulingHeld"; }
   std::string operator()(const SchedulingAllowed&) const { return "SchedulingAllowed"; }
-  std::string operator()(const Submitted& e) const { return "Submitted " + text(e.spec); }
+  std::string operator()(const Submitted& e) const {
+    return "Submitted " + text(e.spec) + (e.by_admin ? " by admin" : "");
+  }
   std::string operator()(const Restored& e) const {
     return "Restored " + text(e.spec) + " " + std::string(to_string(e.state)) + " attempt " + text(e.attempt) +
            on(e.gpus) + " ran " + std::to_string(e.ran.count());
@@ -67,7 +70,7 @@ struct Text {
   std::string operator()(const HoldAsked& e) const { return "HoldAsked " + text(e.job); }
   std::string operator()(const ReleaseAsked& e) const { return "ReleaseAsked " + text(e.job); }
   std::string operator()(const PriorityAsked& e) const {
-    return "PriorityAsked " + text(e.job) + " " + std::to_string(e.priority);
+    return "PriorityAsked " + text(e.job) + " " + std::to_string(e.priority) + (e.by_admin ? " by admin" : "");
   }
   std::string operator()(const StartConfirmed& e) const { return "StartConfirmed " + text(e.job, e.attempt); }
   std::string operator()(const StartFailed& e) const {
@@ -86,6 +89,7 @@ struct Text {
     std::string line = "Record " + text(c.job, c.attempt) + " " + std::string(to_string(c.state));
     if (c.outcome != Outcome::kNone) line += " " + std::string(to_string(c.outcome));
     line += on(c.gpus) + " order " + text(c.order) + " priority " + std::to_string(c.priority);
+    if (c.capped != c.priority) line += " capped " + std::to_string(c.capped);
     if (c.held) line += " held";
     if (c.ran != Duration{}) line += " ran " + std::to_string(c.ran.count());
     return line;
