@@ -310,6 +310,32 @@ TEST_P(Contract, PruningLeavesWhatAnUnfinishedJobComesAfter) {
   EXPECT_EQ(ids({}), "2 9 ");
 }
 
+TEST_P(Contract, DocumentsOfJobsThatAreDoneAreDropped) {
+  put({insert(1), insert(2)});
+  put({done(1, 10)});
+  EXPECT_EQ(store_->document(JobId{1}).error().code, base::Code::kNotFound);
+  EXPECT_TRUE(store_->find(JobId{1}));
+  const auto unfinished = store_->unfinished().value();
+  ASSERT_EQ(unfinished.size(), 1u);
+  EXPECT_EQ(unfinished[0].document_bytes, insert(2).text().size());
+}
+
+TEST_P(Contract, PruningOfOneUserLeavesTheOthers) {
+  std::vector<Change> changes;
+  for (std::uint64_t id = 1; id <= 6; ++id) changes.push_back(insert(id, id % 2 == 0 ? 1000 : 1001));
+  Insert after = insert(7, 1000);
+  after.job.spec.after = {{JobId{2}}};
+  changes.push_back(after);
+  for (std::uint64_t id = 1; id <= 6; ++id) changes.push_back(done(id, static_cast<WallTime>(id)));
+  put(changes);
+  EXPECT_EQ(store_->with_more_done_than(2).value(), (std::map<std::uint32_t, std::uint64_t>{{1000, 1}, {1001, 1}}));
+  EXPECT_EQ(store_->with_more_done_than(3).value(), (std::map<std::uint32_t, std::uint64_t>()));
+  EXPECT_EQ(put({Prune{INT64_MAX, 1, 1000}})[0].pruned, 1u);
+  EXPECT_EQ(ids({}), "1 2 3 5 6 7 ") << "the oldest that no job comes after";
+  EXPECT_EQ(put({Prune{INT64_MAX, 100, 1001}})[0].pruned, 3u);
+  EXPECT_EQ(ids({}), "2 6 7 ");
+}
+
 TEST_P(Contract, UsageAndValues) {
   put({PutUsage{1000, 5, 1}, PutUsage{1001, std::uint64_t{1} << 62, 2}, PutValue{"a", "1"}, PutValue{"b", "2"}});
   put({PutUsage{1000, 6, 3}, PutValue{"a", ""}, PutValue{"b", "3"}});

@@ -9,6 +9,7 @@
 //   2. A commit is seen whole or not at all, also by readers on other threads and after a crash.
 //   3. A second submission of a user with the same token stores nothing; it is told the first one's id.
 //   4. Ids are never given out twice, even when the job with the highest one is pruned.
+//   5. On a full disk a commit without an Insert still succeeds: room for it is reserved (kReserveBytes).
 //
 // commit() is for one thread at a time (see commit_queue.h); the readers may be called from any thread meanwhile, and
 // see the last commit that has returned, or a later one.
@@ -46,7 +47,7 @@ inline constexpr std::size_t kMaxDocumentBytes = 16u << 20;  // arguments and en
 inline constexpr std::uint32_t kMaxPageJobs = 100'000;       // an answer of the API beyond this is read in pages
 
 struct StoredJob {
-  sched::jobs::JobSpec spec;  // as submitted; `order`, `priority` and `held` as they are in `core`
+  sched::jobs::JobSpec spec;  // as submitted; `order`, `priority`, `capped` and `held` as they are in `core`
   sched::jobs::Record core;   // as the core last said
   std::string name;
   std::string log;    // the file that its output goes to
@@ -55,12 +56,14 @@ struct StoredJob {
   WallTime started_at = 0;  // the first time
   WallTime ended_at = 0;
   int exit_status = kNoExitStatus;
-  std::string note;  // why it failed, was refused, waits: for people
+  std::string note;                  // why it failed, was refused, waits: for people
+  std::uint64_t document_bytes = 0;  // only from unfinished()
 };
 
 // ---- changes ----------------------------------------------------------------------------------------------
 
-// `document`: the submission in full, as the daemon wants to have it back (JSON); the store does not look into it.
+// `document`: the submission in full, as the daemon wants to have it back (JSON); the store does not look into it. It
+// is dropped when an Update says that the job is done.
 struct Insert {
   StoredJob job;
   std::shared_ptr<const std::string> document;  // the elements of an array have one together; null: empty
@@ -86,12 +89,14 @@ struct PutValue {
   std::string key;
   std::string value;
 };
-// Removes jobs that ended before this, the oldest first, and no more than `at_most` at a time: a commit stays short.
+// Removes jobs that ended before this, the oldest first, and no more than `at_most` at a time: a commit stays short. Of
+// one user only, if `uid` is set.
 // What a job that is not done comes after (an array: all of its elements) stays until that job is done, for a restarted
 // daemon asks for its fate again.
 struct Prune {
   WallTime ended_before = 0;
   std::uint32_t at_most = 1000;
+  std::optional<std::uint32_t> uid = {};
 };
 
 using Change = std::variant<Insert, Update, PutUsage, PutValue, Prune>;
@@ -142,7 +147,7 @@ class JobStore {
   virtual Result<JobId> next_id() const = 0;
 
   virtual Result<StoredJob> find(JobId job) const = 0;        // with its dependencies; kNotFound
-  virtual Result<std::string> document(JobId job) const = 0;  // kNotFound
+  virtual Result<std::string> document(JobId job) const = 0;  // kNotFound; also of a job that is done
   virtual Result<std::optional<JobId>> find_token(std::uint32_t uid, std::string_view token) const = 0;
   virtual Result<Page> page(const Query& query) const = 0;
 
@@ -152,6 +157,13 @@ class JobStore {
 
   // What is known of a dependency now: kPending if something of it is not done. kNotFound: there is no such job.
   virtual Result<sched::jobs::Dependency::Fate> fate(const sched::jobs::Dependency& dependency) const = 0;
+
+  // kExhausted: there is too little room on the disk to take a document of so many bytes. Asked first, so that new jobs
+  // are refused before a disk is full.
+  virtual Status room_for(std::uint64_t bytes) const = 0;
+
+  // Users with more than `most` jobs that are done, and how many more.
+  virtual Result<std::map<std::uint32_t, std::uint64_t>> with_more_done_than(std::uint64_t most) const = 0;
 
   virtual Result<std::vector<Usage>> usage() const = 0;
   virtual Result<std::map<std::string, std::string>> values() const = 0;

@@ -45,7 +45,7 @@ class MemoryStore final : public JobStore {
   Result<std::string> document(JobId job) const override {
     const std::lock_guard lock(mutex_);
     const auto found = jobs_.find(job);
-    if (found == jobs_.end()) return not_found(job);
+    if (found == jobs_.end() || found->second.job.core.state == JobState::kDone) return not_found(job);
     return found->second.document;
   }
 
@@ -95,6 +95,7 @@ class MemoryStore final : public JobStore {
     for (const auto& [id, entry] : jobs_) {
       if (entry.job.core.state == JobState::kDone) continue;
       all.push_back(entry.job);
+      all.back().document_bytes = entry.document.size();
       for (Dependency& dependency : all.back().spec.after) {
         if (dependency.fate != Dependency::Fate::kPending) continue;
         dependency.fate = known_fate(dependency).value_or(Dependency::Fate::kBroken);
@@ -108,6 +109,19 @@ class MemoryStore final : public JobStore {
     const std::optional<Dependency::Fate> fate = known_fate(dependency);
     if (!fate) return not_found(dependency.on);
     return *fate;
+  }
+
+  Status room_for(std::uint64_t /*bytes*/) const override { return {}; }
+
+  Result<std::map<std::uint32_t, std::uint64_t>> with_more_done_than(std::uint64_t most) const override {
+    const std::lock_guard lock(mutex_);
+    std::map<std::uint32_t, std::uint64_t> more;
+    for (const auto& [id, entry] : jobs_) {
+      if (entry.job.core.state == JobState::kDone) ++more[entry.job.spec.uid];
+    }
+    std::erase_if(more, [most](const auto& user) { return user.second <= most; });
+    for (auto& [uid, count] : more) count -= most;
+    return more;
   }
 
   Result<std::vector<Usage>> usage() const override {
@@ -170,6 +184,7 @@ class MemoryStore final : public JobStore {
     job.core.job = job.spec.id;
     job.spec.order = core.order;
     job.spec.priority = core.priority;
+    job.spec.capped = core.capped;
     job.spec.held = core.held;
   }
 
@@ -178,6 +193,7 @@ class MemoryStore final : public JobStore {
     if (found == jobs_.end()) return {false, {}, 0};
     StoredJob& job = found->second.job;
     if (update.core) take_over(job, *update.core);
+    if (job.core.state == JobState::kDone) found->second.document.clear();
     if (update.started_at) job.started_at = *update.started_at;
     if (update.ended_at) job.ended_at = *update.ended_at;
     if (update.exit_status) job.exit_status = *update.exit_status;
@@ -209,6 +225,7 @@ class MemoryStore final : public JobStore {
     std::set<std::pair<WallTime, JobId>> old;
     for (const auto& [id, entry] : jobs_) {
       if (entry.job.core.state != JobState::kDone || entry.job.ended_at >= prune.ended_before) continue;
+      if (prune.uid && entry.job.spec.uid != *prune.uid) continue;
       if (needed_jobs.contains(id) || needed_arrays.contains(entry.job.spec.array)) continue;
       old.insert({entry.job.ended_at, id});
     }

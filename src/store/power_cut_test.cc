@@ -16,10 +16,11 @@
 namespace gpumux::store {
 namespace {
 
-constexpr std::uint32_t kCheckpointOften = 12;  // so that power is cut in checkpoints, too
+constexpr std::uint32_t kCheckpointOften = 12;   // so that power is cut in checkpoints, too
+constexpr std::uint64_t kSmallReserve = 16'384;  // each write of it is a moment, too
 
 std::unique_ptr<JobStore> open(const std::string& path, const std::string& vfs) {
-  auto opened = open_sqlite_store({path, vfs, kCheckpointOften});
+  auto opened = open_sqlite_store({path, vfs, kCheckpointOften, kSmallReserve});
   EXPECT_TRUE(opened) << opened.error().message();
   return opened ? std::move(*opened) : nullptr;
 }
@@ -49,8 +50,8 @@ std::uint64_t commits_in(const JobStore& store) {
   for (std::uint64_t i = 0; i < jobs; ++i) {
     const StoredJob& job = page->jobs[i];
     EXPECT_EQ(job.spec.id.value, i + 1);
-    EXPECT_TRUE(store.document(job.spec.id)) << "the document of job " << i + 1;
     const bool ended = (i + 1) % 3 == 1 && i / 3 + 1 < commits;
+    EXPECT_EQ(store.document(job.spec.id).has_value(), !ended) << "the document of job " << i + 1;
     EXPECT_EQ(job.core.state == sched::jobs::JobState::kDone, ended) << "job " << i + 1;
   }
   EXPECT_EQ(store.next_id()->value, jobs + 1);
@@ -87,7 +88,7 @@ TEST(PowerCut, AtEveryMoment) {
     }
     TemporaryDirectory folder;
     PowerCutVfs::leave(log, count, random, folder.path());
-    auto opened = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointOften});
+    auto opened = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointOften, kSmallReserve});
     ASSERT_TRUE(opened) << "after " << count << " operations: " << opened.error().message();
     const std::uint64_t commits = commits_in(**opened);
     ASSERT_GE(commits, acknowledged) << "after " << count << " operations";
@@ -122,7 +123,7 @@ TEST(PowerCut, ALogThatIsNotSyncedIsNotEnough) {
   for (int i = 0; i < 20 && !lost; ++i) {
     TemporaryDirectory folder;
     PowerCutVfs::leave(log, log.size(), random, folder.path());
-    auto opened = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointOften});
+    auto opened = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointOften, kSmallReserve});
     lost = !opened || !(*opened)->page({}) || (*opened)->page({})->jobs.size() < 15;
   }
   EXPECT_TRUE(lost);
@@ -155,6 +156,46 @@ TEST(PowerCut, AFullDiskLeavesNothingHalfDone) {
   vfs.set_room(UINT64_MAX);
   ASSERT_TRUE(store->commit(commit_of(commits + 1)));
   EXPECT_EQ(commits_in(*store), commits + 1);
+}
+
+// With a full disk jobs end and are cancelled all the same, as many as there are, and no document is taken.
+TEST(PowerCut, AFullDiskTakesWhatBecomesOfJobs) {
+  TemporaryDirectory folder;
+  PowerCutVfs vfs;
+  std::mt19937_64 random(7);
+  constexpr std::uint64_t kJobs = 3'000;
+  auto opened = open_sqlite_store({folder.file("jobs.db"), PowerCutVfs::kName});
+  ASSERT_TRUE(opened) << opened.error().message();
+  std::vector<Change> jobs;
+  for (std::uint64_t id = 1; id <= kJobs; ++id) {
+    Insert job = insert(id, 1000, "t" + std::to_string(id));
+    job.document = std::make_shared<const std::string>(id * 7 % 4000, 'x');
+    jobs.push_back(job);
+  }
+  ASSERT_TRUE((*opened)->commit(jobs));
+  vfs.set_full(true);
+  for (std::uint64_t id = 1; id <= kJobs; id += 250) {
+    Update started{JobId{id}, sched::jobs::Record(), {}, {}, {}, std::string(kMaxNoteBytes, 'n')};
+    started.core->state = sched::jobs::JobState::kRunning;
+    const auto done_first = (*opened)->commit({started, PutUsage{1000, id, 1}, PutValue{"key", std::to_string(id)}});
+    ASSERT_TRUE(done_first) << id << ": " << done_first.error().message();
+    std::vector<Change> ends;
+    for (std::uint64_t i = id; i < id + 250; ++i) ends.push_back(done(i, static_cast<WallTime>(i)));
+    const auto ended = (*opened)->commit(ends);
+    ASSERT_TRUE(ended) << "jobs from " << id << ": " << ended.error().message();
+  }
+  EXPECT_EQ((*opened)->unfinished()->size(), 0u);
+  const auto refused = (*opened)->commit({insert(kJobs + 1)});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, base::Code::kExhausted) << refused.error().message();
+  TemporaryDirectory after;
+  PowerCutVfs::leave(vfs.log(), vfs.log().size(), random, after.path());
+  EXPECT_EQ(open(after.file("jobs.db"), "")->unfinished()->size(), 0u);
+  vfs.set_full(false);
+  ASSERT_TRUE((*opened)->commit({insert(kJobs + 1)}));
+  // And room is reserved again.
+  vfs.set_full(true);
+  ASSERT_TRUE((*opened)->commit({done(kJobs + 1, 5)}));
 }
 
 // One sync fails: the log holds a whole commit that was refused. Many fail: nothing is committed until one succeeds.

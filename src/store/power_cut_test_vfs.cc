@@ -19,6 +19,7 @@ struct PowerCutVfs::State {
   std::vector<FileOperation> log;
   std::uint64_t room = std::numeric_limits<std::uint64_t>::max();
   int failing_syncs = 0;
+  bool is_full = false;
 };
 
 namespace {
@@ -62,6 +63,9 @@ int do_write(sqlite3_file* f, const void* from, int amount, sqlite3_int64 at) {
   {
     const std::lock_guard lock(state.mutex);
     if (state.room < bytes) return SQLITE_FULL;
+    sqlite3_int64 size = 0;
+    if (state.is_full && (real(f)->pMethods->xFileSize(real(f), &size) != SQLITE_OK || at + amount > size))
+      return SQLITE_FULL;
     state.room -= bytes;
   }
   const int result = real(f)->pMethods->xWrite(real(f), from, amount, at);
@@ -203,6 +207,11 @@ const std::vector<FileOperation>& PowerCutVfs::log() const { return state_->log;
 void PowerCutVfs::set_room(std::uint64_t bytes) {
   const std::lock_guard lock(state_->mutex);
   state_->room = bytes;
+}
+
+void PowerCutVfs::set_full(bool is_full) {
+  const std::lock_guard lock(state_->mutex);
+  state_->is_full = is_full;
 }
 
 void PowerCutVfs::set_failing_syncs(int count) {

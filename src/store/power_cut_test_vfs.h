@@ -37,6 +37,8 @@ class PowerCutVfs {
 
   // From now on so many bytes can be written, then the disk is full.
   void set_room(std::uint64_t bytes);
+  // From now on no file can become longer, as on a full disk; what is written within its length is.
+  void set_full(bool is_full);
   // The next so many syncs fail.
   void set_failing_syncs(int count);
 

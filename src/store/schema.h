@@ -94,6 +94,15 @@ CREATE INDEX dependencies_needed ON dependencies (target, whole_array) WHERE nee
     // What people want to know of a job when its document is gone.
     R"(
 ALTER TABLE jobs ADD COLUMN log TEXT NOT NULL DEFAULT '';
+)",
+    // A priority as given, and as it counts against others' jobs. Nothing is kept of documents of jobs that are done.
+    // `reserve` holds pages that a commit on a full disk may use.
+    R"(
+ALTER TABLE jobs ADD COLUMN capped INTEGER NOT NULL DEFAULT 0;
+UPDATE jobs SET capped = priority WHERE state <> 8;
+DELETE FROM documents WHERE job IN (SELECT id FROM jobs WHERE state = 8);
+CREATE INDEX jobs_done_by_user ON jobs (uid, ended_at, id) WHERE state = 8;
+CREATE TABLE reserve (body BLOB NOT NULL);
 )"};
 
 }  // namespace gpumux::store

@@ -8,11 +8,20 @@
 // A commit that fails leaves nothing. If it failed while its log was being synced, though, its pages may stand in the
 // log file complete, and would be found there after a crash. So after a failure a small commit of our own (the counter
 // `fence`) is written over them; until that has succeeded nothing else is committed.
+//
+// On a full disk nothing can grow: neither the log, by a commit, nor the database, by a page that splits or by what the
+// log holds for it. So all of it is grown before:
+//   - The database's file is as long as its pages in the log need it, before they are written there. So the log can
+//     always be folded into it, and start from its beginning.
+//   - The table `reserve` has one row of kReserveBytes. Writing it makes the log as long, too.
+// A commit without documents that finds the disk full starts the log from its beginning and frees that row's pages. No
+// document is taken before the row is there again. (A file system that copies on write can be too full all the same.)
 #include "store/sqlite_store.h"
 
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <fcntl.h>
 #include <sqlite3.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -38,6 +47,11 @@ int open_flags() { return SQLite::OPEN_READWRITE | SQLite::OPEN_NOMUTEX; }
 
 // Old jobs that one Prune looks at, 0.1 s: others may need them all, and then it goes on there the next time.
 constexpr std::int64_t kMostLooked = 100'000;
+
+// The database's file grows by so much at a time, and is so much longer than it need be.
+constexpr int kGrowthBytes = 1 << 20;
+// Of a job without its texts, in its table and the indexes.
+constexpr std::size_t kRowBytes = 512;
 
 constexpr const char* kMostLogBytes = "67108864";  // what a burst has let grow is given back
 
@@ -74,7 +88,7 @@ std::uint64_t as_unsigned(std::int64_t value) { return static_cast<std::uint64_t
 constexpr const char* kColumns =
     "id, uid, token, name, wanted, gpu_count, memory, time_limit, on_limit, exclusive, requeue, array, array_index, "
     "array_limit, state, outcome, attempt, given, ord, priority, held, ran, submitted_at, started_at, ended_at, "
-    "exit_status, note, log";
+    "exit_status, note, log, capped";
 
 // A query whose rows are jobs, read straight from SQLite: lists have a hundred thousand of them with 27 columns each,
 // and an object for each column costs as much as the reading.
@@ -139,6 +153,7 @@ class SelectJobs {
     job.exit_status = static_cast<int>(next());
     job.note = next_text();
     job.log = next_text();
+    job.spec.capped = job.core.capped = static_cast<std::int32_t>(next());
     return job;
   }
 
@@ -167,7 +182,7 @@ class Writer {
  public:
   explicit Writer(SQLite::Database& db)
       : insert_(db, "INSERT INTO jobs (" + std::string(kColumns) +
-                        ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
+                        ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
                         "ON CONFLICT (uid, token) WHERE token <> '' DO NOTHING"),
         document_(db, "INSERT INTO documents (job, body) VALUES (?,?)"),
         dependency_(db,
@@ -175,9 +190,10 @@ class Writer {
                     "VALUES (?,?,?,?,?,?,?)"),
         token_(db, "SELECT id FROM jobs WHERE uid = ? AND token = ? AND token <> ''"),
         last_id_(db, "UPDATE counters SET value = max(value, ?) WHERE name = 'last_id'"),
-        core_(db,
-              "UPDATE jobs SET state = ?, outcome = ?, attempt = ?, given = ?, ord = ?, priority = ?, held = ?, ran = ?"
-              " WHERE id = ?"),
+        core_(
+            db,
+            "UPDATE jobs SET state = ?, outcome = ?, attempt = ?, given = ?, ord = ?, priority = ?, held = ?, ran = ?, "
+            "capped = ? WHERE id = ?"),
         rest_(db,
               "UPDATE jobs SET started_at = coalesce(?, started_at), ended_at = coalesce(?, ended_at), "
               "exit_status = coalesce(?, exit_status), note = coalesce(?, note) WHERE id = ?"),
@@ -190,6 +206,11 @@ class Writer {
              "whole_array = 0) OR EXISTS (SELECT 1 FROM dependencies WHERE needed <> 0 AND target = jobs.array AND "
              "whole_array = 1) FROM jobs WHERE state = 8 AND (ended_at, id) > (?,?) AND ended_at < ? "
              "ORDER BY ended_at, id LIMIT ?"),
+        users_old_(db,
+                   "SELECT id FROM jobs WHERE state = 8 AND uid = ? AND ended_at < ? AND NOT EXISTS (SELECT 1 FROM "
+                   "dependencies WHERE needed <> 0 AND target = jobs.id AND whole_array = 0) AND NOT EXISTS (SELECT 1 "
+                   "FROM dependencies WHERE needed <> 0 AND target = jobs.array AND whole_array = 1) "
+                   "ORDER BY ended_at, id LIMIT ?"),
         delete_job_(db, "DELETE FROM jobs WHERE id = ?"),
         delete_document_(db, "DELETE FROM documents WHERE job = ?"),
         delete_dependencies_(db, "DELETE FROM dependencies WHERE job = ?") {}
@@ -236,13 +257,17 @@ class Writer {
       core->bind(6, change.core->priority);
       core->bind(7, change.core->held ? 1 : 0);
       core->bind(8, static_cast<std::int64_t>(change.core->ran.count()));
-      core->bind(9, as_signed(change.job.value));
-      there = core->exec() > 0;
+      core->bind(9, change.core->capped);
+      core->bind(10, as_signed(change.job.value));
+      // Before anything else is written: it frees pages.
       if (change.core->state == JobState::kDone) {
-        Use let_go(let_go_);
-        let_go->bind(1, as_signed(change.job.value));
-        let_go->exec();
+        for (SQLite::Statement* statement : {&delete_document_, &let_go_}) {
+          Use one(*statement);
+          one->bind(1, as_signed(change.job.value));
+          one->exec();
+        }
       }
+      there = core->exec() > 0;
     }
     if (!change.core || change.started_at || change.ended_at || change.exit_status || change.note) {
       Use rest(rest_);
@@ -276,7 +301,13 @@ class Writer {
   Applied apply(const Prune& change) {
     std::vector<std::int64_t> ids;
     std::int64_t looked = 0;
-    {
+    if (change.uid) {
+      Use old(users_old_);
+      old->bind(1, static_cast<std::int64_t>(*change.uid));
+      old->bind(2, change.ended_before);
+      old->bind(3, static_cast<std::int64_t>(change.at_most));
+      while (old->executeStep()) ids.push_back(old->getColumn(0).getInt64());
+    } else {
       Use old(old_);
       old->bind(1, looked_to_.first);
       old->bind(2, looked_to_.second);
@@ -287,7 +318,7 @@ class Writer {
         if (old->getColumn(2).getInt() == 0) ids.push_back(looked_to_.second);
       }
     }
-    if (ids.size() < change.at_most && looked < kMostLooked) looked_to_ = {};
+    if (!change.uid && ids.size() < change.at_most && looked < kMostLooked) looked_to_ = {};
     for (const std::int64_t id : ids) {
       for (SQLite::Statement* statement : {&delete_job_, &delete_document_, &delete_dependencies_}) {
         Use remove(*statement);
@@ -339,41 +370,58 @@ class Writer {
     put(job.exit_status);
     put_text(job.note);
     put_text(job.log);
+    put(job.core.capped);
   }
 
   SQLite::Statement insert_, document_, dependency_, token_, last_id_, core_, rest_, usage_, keep_, drop_, let_go_,
-      old_, delete_job_, delete_document_, delete_dependencies_;
+      old_, users_old_, delete_job_, delete_document_, delete_dependencies_;
   std::pair<WallTime, std::int64_t> looked_to_;  // by Prune; from the beginning again when it is through
 };
 
 class SqliteStore final : public JobStore {
  public:
   explicit SqliteStore(const SqliteOptions& options)
-      : what_(path_of(options)),
+      : options_(options),
+        what_(path_of(options)),
         write_db_(options.path, open_flags(), kBusyMilliseconds, options.vfs),
         read_db_(open_for_reading(options)),
-        writer_(write_db_) {}
+        writer_(write_db_) {
+    // That there is no room for it now is seen again when a document comes.
+    static_cast<void>(make_reserve());
+  }
 
   Result<std::vector<Applied>> commit(const std::vector<Change>& changes) override {
     GPUMUX_TRY(check(changes));
+    const bool has_documents = std::any_of(changes.begin(), changes.end(),
+                                           [](const Change& change) { return std::holds_alternative<Insert>(change); });
     const std::lock_guard lock(write_mutex_);
-    try {
-      if (fence_wanted_) write_fence();
-      SQLite::Transaction transaction(write_db_, SQLite::TransactionBehavior::IMMEDIATE);
-      std::vector<Applied> applied;
-      applied.reserve(changes.size());
-      for (const Change& change : changes) {
-        applied.push_back(std::visit([this](const auto& one) { return writer_.apply(one); }, change));
+    if (has_documents && !has_reserve_) GPUMUX_TRY(make_reserve());
+    const Status grown = grow(changes);
+    if (has_documents && !grown) return tl::unexpected(grown.error());
+    auto applied = write(changes);
+    const bool is_full = !applied && applied.error().code == Code::kExhausted;
+    if (!is_full || has_documents) return applied;
+    restart_log();
+    return write(changes, has_reserve_);
+  }
+
+  Status room_for(std::uint64_t bytes) const override {
+    // Into the log, then into the database.
+    return check_free(options_.least_free_bytes + 2 * bytes);
+  }
+
+  Result<std::map<std::uint32_t, std::uint64_t>> with_more_done_than(std::uint64_t most) const override {
+    return read<std::map<std::uint32_t, std::uint64_t>>([&]() -> Result<std::map<std::uint32_t, std::uint64_t>> {
+      std::map<std::uint32_t, std::uint64_t> more;
+      SQLite::Statement select(read_db_,
+                               "SELECT uid, count(*) AS n FROM jobs WHERE state = 8 GROUP BY uid HAVING n > ?");
+      select.bind(1, as_signed(most));
+      while (select.executeStep()) {
+        more[static_cast<std::uint32_t>(select.getColumn(0).getInt64())] =
+            as_unsigned(select.getColumn(1).getInt64()) - most;
       }
-      fence_wanted_ = true;
-      transaction.commit();
-      fence_wanted_ = false;
-      return applied;
-    } catch (const SQLite::Exception& e) {
-      const auto error = failed(e, "cannot write to the " + what_);
-      after_failure();
-      return error;
-    }
+      return more;
+    });
   }
 
   Result<JobId> next_id() const override {
@@ -470,6 +518,13 @@ class SqliteStore final : public JobStore {
           dependency.fate = known_fate(dependency).value_or(Dependency::Fate::kBroken);
         job->spec.after.push_back(dependency);
       }
+      SQLite::Statement sizes(read_db_, "SELECT job, length(body) FROM documents ORDER BY job");
+      job = all.begin();
+      while (sizes.executeStep()) {
+        const JobId id{as_unsigned(sizes.getColumn(0).getInt64())};
+        while (job != all.end() && job->spec.id < id) ++job;
+        if (job != all.end() && job->spec.id == id) job->document_bytes = as_unsigned(sizes.getColumn(1).getInt64());
+      }
       return all;
     });
   }
@@ -516,6 +571,8 @@ class SqliteStore final : public JobStore {
     db.exec("PRAGMA journal_mode = WAL");
     db.exec("PRAGMA synchronous = FULL");
     db.exec("PRAGMA temp_store = MEMORY");
+    int growth = kGrowthBytes;
+    sqlite3_file_control(db.getHandle(), "main", SQLITE_FCNTL_CHUNK_SIZE, &growth);
     db.exec("PRAGMA wal_autocheckpoint = " + std::to_string(checkpoint_pages));
     db.exec(std::string("PRAGMA journal_size_limit = ") + kMostLogBytes);
     migrate(db);
@@ -530,6 +587,91 @@ class SqliteStore final : public JobStore {
     for (int step = version; step < newest; ++step) db.exec(kSchema[static_cast<std::size_t>(step)]);
     db.exec("PRAGMA user_version = " + std::to_string(newest));
     transaction.commit();
+  }
+
+  // Makes the file long enough for what the changes add. Twice their bytes: pages are half full at worst.
+  Status grow(const std::vector<Change>& changes) {
+    sqlite3_int64 bytes = kGrowthBytes;
+    for (const Change& change : changes) {
+      const auto* insert = std::get_if<Insert>(&change);
+      if (insert == nullptr) continue;
+      const StoredJob& job = insert->job;
+      bytes += static_cast<sqlite3_int64>(2 * (kRowBytes + insert->text().size() + job.name.size() + job.token.size() +
+                                               job.log.size() + job.note.size()));
+    }
+    try {
+      bytes +=
+          write_db_.execAndGet("PRAGMA page_count").getInt64() * write_db_.execAndGet("PRAGMA page_size").getInt64();
+      const int code = sqlite3_file_control(write_db_.getHandle(), "main", SQLITE_FCNTL_SIZE_HINT, &bytes);
+      if (code != SQLITE_OK && code != SQLITE_NOTFOUND)
+        return base::fail(Code::kExhausted, "the disk has no room for another job in the " + what_);
+      return {};
+    } catch (const SQLite::Exception& e) {
+      return failed(e, "cannot read the " + what_);
+    }
+  }
+
+  Result<std::vector<Applied>> write(const std::vector<Change>& changes, bool frees_reserve = false) {
+    try {
+      if (fence_wanted_) write_fence();
+      SQLite::Transaction transaction(write_db_, SQLite::TransactionBehavior::IMMEDIATE);
+      if (frees_reserve) write_db_.exec("DELETE FROM reserve");
+      std::vector<Applied> applied;
+      applied.reserve(changes.size());
+      for (const Change& change : changes) {
+        applied.push_back(std::visit([this](const auto& one) { return writer_.apply(one); }, change));
+      }
+      fence_wanted_ = true;
+      transaction.commit();
+      fence_wanted_ = false;
+      if (frees_reserve) has_reserve_ = false;
+      return applied;
+    } catch (const SQLite::Exception& e) {
+      const auto error = failed(e, "cannot write to the " + what_);
+      after_failure();
+      return error;
+    }
+  }
+
+  Status check_free(std::uint64_t wanted) const {
+    const std::string folder = options_.path.substr(0, options_.path.rfind('/') + 1);
+    struct statvfs disk {};
+    if (::statvfs(folder.empty() ? "." : folder.c_str(), &disk) != 0) return {};
+    const std::uint64_t free = std::uint64_t{disk.f_bavail} * disk.f_frsize;
+    if (free >= wanted) return {};
+    return base::fail(Code::kExhausted, "the disk is nearly full: " + folder + " has " + base::format_bytes(free) +
+                                            " free, and new jobs are taken from " + base::format_bytes(wanted) +
+                                            " on. Make room there, and hand the job in again");
+  }
+
+  Status make_reserve() {
+    // What is written in vain fills the disk, too.
+    GPUMUX_TRY(check_free(4 * options_.reserve_bytes));
+    try {
+      if (fence_wanted_) write_fence();
+      SQLite::Transaction transaction(write_db_, SQLite::TransactionBehavior::IMMEDIATE);
+      write_db_.exec("DELETE FROM reserve");
+      write_db_.exec("INSERT INTO reserve VALUES (zeroblob(" + std::to_string(options_.reserve_bytes) + "))");
+      fence_wanted_ = true;
+      transaction.commit();
+      fence_wanted_ = false;
+      has_reserve_ = true;
+      restart_log();  // into the database with it
+      return {};
+    } catch (const SQLite::Exception& e) {
+      const auto error = failed(e, "cannot reserve room in the " + what_);
+      after_failure();
+      return error;
+    }
+  }
+
+  // Folds the log into the database, so that the next commit is written at the log's beginning.
+  void restart_log() {
+    try {
+      write_db_.exec("PRAGMA wal_checkpoint(RESTART)");
+    } catch (const SQLite::Exception&) {
+      // Then it goes on where it is.
+    }
   }
 
   void write_fence() {
@@ -585,12 +727,14 @@ class SqliteStore final : public JobStore {
     }
   }
 
+  SqliteOptions options_;
   std::string what_;
   mutable std::mutex write_mutex_, read_mutex_;
   SQLite::Database write_db_;
   mutable SQLite::Database read_db_;
   Writer writer_;
   bool fence_wanted_ = false;  // the log may hold a commit that has failed
+  bool has_reserve_ = false;
 };
 
 // Ours, empty, or somebody else's.

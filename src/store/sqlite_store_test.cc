@@ -97,6 +97,39 @@ TEST(SqliteStore, TheFirstVersionBecomesTheNewest) {
   EXPECT_EQ(unfinished[0].spec.after[0].fate, sched::jobs::Dependency::Fate::kMet);
 }
 
+TEST(SqliteStore, RefusesDocumentsBeforeTheDiskIsFull) {
+  TemporaryDirectory folder;
+  auto store = open_sqlite_store({.path = folder.file("jobs.db"), .vfs = "", .least_free_bytes = 1});
+  ASSERT_TRUE(store) << store.error().message();
+  EXPECT_TRUE((*store)->room_for(1));
+  const auto refused = (*store)->room_for(std::uint64_t{1} << 60);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, base::Code::kExhausted);
+  EXPECT_NE(refused.error().message().find("nearly full"), std::string::npos) << refused.error().message();
+}
+
+TEST(SqliteStore, OfAnOlderVersionNoDocumentsOfDoneJobsAreKept) {
+  TemporaryDirectory folder;
+  const std::string path = folder.file("jobs.db");
+  {
+    SQLite::Database db(path, SQLite::OPEN_READWRITE | SQLite::OPEN_CREATE);
+    db.exec("PRAGMA application_id = " + std::to_string(kApplicationId) + "; PRAGMA user_version = 3");
+    for (std::size_t i = 0; i < 3; ++i) db.exec(kSchema[i]);
+    for (const auto& [id, state] : {std::pair(1, 8), std::pair(2, 1)}) {
+      const std::string text = std::to_string(id);
+      db.exec("INSERT INTO jobs VALUES (" + text + ",1,'','','',1,0,0,0,0,0,0,0,0," + std::to_string(state) +
+              ",1,1,'',1,7,0,0,1,1,1,0,'','')");
+      db.exec("INSERT INTO documents VALUES (" + text + ", 'secret')");
+    }
+  }
+  auto store = open_sqlite_store({path, "", kCheckpointPages});
+  ASSERT_TRUE(store) << store.error().message();
+  EXPECT_EQ((*store)->document(JobId{1}).error().code, base::Code::kNotFound);
+  EXPECT_EQ((*store)->document(JobId{2}).value(), "secret");
+  EXPECT_EQ((*store)->find(JobId{2})->core.capped, 7);  // as it was handed in
+  EXPECT_EQ((*store)->unfinished()->front().document_bytes, 6u);
+}
+
 TEST(SqliteStore, ReadersSeeCommitsOfTheWriter) {
   TemporaryDirectory folder;
   auto store = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointPages});
@@ -136,6 +169,10 @@ class SlowStore final : public JobStore {
   Result<std::vector<StoredJob>> unfinished() const override { return inner_->unfinished(); }
   Result<sched::jobs::Dependency::Fate> fate(const sched::jobs::Dependency& dependency) const override {
     return inner_->fate(dependency);
+  }
+  Status room_for(std::uint64_t bytes) const override { return inner_->room_for(bytes); }
+  Result<std::map<std::uint32_t, std::uint64_t>> with_more_done_than(std::uint64_t most) const override {
+    return inner_->with_more_done_than(most);
   }
   Result<std::vector<Usage>> usage() const override { return inner_->usage(); }
   Result<std::map<std::string, std::string>> values() const override { return inner_->values(); }
