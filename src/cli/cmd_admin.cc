@@ -63,7 +63,7 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allo
   const auto text = client->queue_text();
   if (!text) return report_error(kName, text.error());
   if (json) {
-    std::cout << *text << (text->ends_with('\n') ? "" : "\n") << std::flush;
+    std::cout << json_for(look_at_stdout(), *text) << std::flush;
     return kExitOk;
   }
   const auto queue = api_client::parse_queue(*text);

@@ -34,7 +34,7 @@ Exit status: 0 no problem (there may be warnings), 1 a problem (with --strict: o
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   const Findings findings = check_all(collect_facts(runtime_dir));
   if (json) {
-    std::cout << findings_json(findings) << "\n";
+    std::cout << json_for(look_at_stdout(), findings_json(findings));
   } else {
     for (const std::string& line : findings_lines(findings, look_at_stdout())) std::cout << line << "\n";
   }

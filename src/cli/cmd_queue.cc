@@ -57,7 +57,7 @@ std::optional<int> print_for_programs(const char* command, const api_client::Cli
   if (options.json) {
     const auto text = all_jobs_text(client, query, most);
     if (!text) return report_error(command, text.error());
-    std::cout << *text << (text->ends_with('\n') ? "" : "\n") << std::flush;
+    std::cout << json_for(look_at_stdout(), *text) << std::flush;
     return kExitOk;
   }
   if (options.fields.empty()) return std::nullopt;
@@ -214,7 +214,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not all
       const auto text = client->job_text(std::to_string(named.id), environment);
       if (!text) return report_error(kName, text.error());
       if (json) {
-        std::cout << *text << (text->ends_with('\n') ? "" : "\n") << std::flush;
+        std::cout << json_for(look_at_stdout(), *text) << std::flush;
         continue;
       }
       const auto job = api_client::parse_job(*text);

@@ -15,12 +15,13 @@ namespace {
 constexpr char kName[] = "status";
 
 // The daemon's answer, without the end of its last line.
-base::Result<std::vector<std::string>> look_as_json(const api_client::Options& options) {
+base::Result<std::vector<std::string>> look_as_json(const api_client::Options& options, const Output& output) {
   const auto client = api_client::Client::connect(options);
   auto text = client ? client->snapshot_text() : base::Result<std::string>(tl::unexpected(client.error()));
   if (!text) return tl::unexpected(text.error());
-  if (text->ends_with('\n')) text->pop_back();
-  return std::vector{std::move(*text)};
+  std::string json = json_for(output, *text);
+  json.pop_back();
+  return std::vector{std::move(json)};
 }
 
 base::Result<std::vector<std::string>> look_as_table(const api_client::Options& options, const Output& output,
@@ -62,7 +63,7 @@ Examples:
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   const Watch::Look look = [&](const Output& output) {
-    if (json) return look_as_json(options);
+    if (json) return look_as_json(options, output);
     return look_as_table(options, output, memory ? StatusTable::kMemory : StatusTable::kTurns);
   };
   if (watch.is_wanted()) return json ? watch.documents(kName, look) : watch.screens(kName, look);

@@ -43,11 +43,12 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it end
   const auto client = api_client::Client::connect(options);
   if (!client) return report_error(kName, client.error());
 
-  TraceView view(look_at_stdout(), monotonic_to_wall());
+  const Output output = look_at_stdout();
+  TraceView view(output, monotonic_to_wall());
   base::Status readable;
   const auto read = client->trace(follow, since, [&](std::string_view line) {
     if (json) {
-      std::cout << line << "\n";
+      std::cout << json_for(output, line);
     } else {
       const auto event = api_client::parse_trace_event(line);
       if (!event) {

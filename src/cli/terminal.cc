@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <cwchar>
 
@@ -118,6 +119,27 @@ std::string paint(const Output& output, Colour colour, std::string_view text) {
 
 std::string printable(std::string_view text) { return make_printable(text, false); }
 std::string printable_lines(std::string_view text) { return make_printable(text, true); }
+
+std::string json_for(const Output& output, std::string_view json) {
+  std::string result(output.terminal ? std::string_view() : json);
+  std::string_view rest = output.terminal ? json : std::string_view();
+  while (!rest.empty()) {
+    const Decoded character = decode(rest);
+    const bool is_layout = character.valid && (character.point == '\n' || character.point == '\t');
+    if (!character.valid) {
+      result += "\\ufffd";
+    } else if (is_control(character.point) && !is_layout) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", character.point);
+      result += escaped;
+    } else {
+      result += rest.substr(0, character.bytes);
+    }
+    rest.remove_prefix(character.bytes);
+  }
+  if (!result.ends_with('\n')) result += '\n';
+  return result;
+}
 
 std::size_t display_width(std::string_view text) {
   std::size_t width = 0;

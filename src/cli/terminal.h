@@ -38,6 +38,10 @@ std::string printable(std::string_view text);
 // The same, but newlines stay: for text of several lines of our own making.
 std::string printable_lines(std::string_view text);
 
+// JSON as it is to be printed, with a newline at its end. On a terminal what printable() replaces is written as \u001b
+// and so on, which is the same JSON.
+std::string json_for(const Output& output, std::string_view json);
+
 // Columns that `text` (printable UTF-8) takes on a terminal.
 std::size_t display_width(std::string_view text);
 

@@ -48,6 +48,15 @@ TEST_F(TerminalTest, ControlCharactersAndBrokenUtf8BecomeQuestionMarks) {
   EXPECT_EQ(printable_lines("a\nb\x1b"), "a\nb?");
 }
 
+TEST_F(TerminalTest, JsonHasNoControlCharactersOnATerminal) {
+  Output terminal;
+  terminal.terminal = true;
+  const std::string json = "{\"name\": \"a\x7f\xc2\x9b\xe2\x80\xae\xc3\xa9\xff\x1b\"}\n";
+  EXPECT_EQ(json_for(terminal, json), "{\"name\": \"a\\u007f\\u009b\\u202e\xc3\xa9\\ufffd\\u001b\"}\n");
+  EXPECT_EQ(json_for(Output(), json), json) << "a program gets the bytes as they are";
+  EXPECT_EQ(json_for(Output(), "{}"), "{}\n");
+}
+
 TEST_F(TerminalTest, FitCountsColumnsNotBytes) {
   EXPECT_EQ(fit("abcdef", 6), "abcdef");
   EXPECT_EQ(fit("abcdef", 5), "abcd~");
