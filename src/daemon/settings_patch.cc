@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "daemon/settings.h"
+#include "daemon/strict_json.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -15,13 +16,8 @@ constexpr int kMaxDepth = 8;
 using Json = nlohmann::json;
 
 base::Result<Json> parse_object(std::string_view body, const char* example) {
-  bool too_deep = false;
-  const auto limit = [&](int depth, Json::parse_event_t, Json&) {
-    too_deep = too_deep || depth > kMaxDepth;
-    return !too_deep;
-  };
-  Json json = Json::parse(body, limit, /*allow_exceptions=*/false);
-  if (!json.is_discarded() && json.is_object()) return json;
+  auto json = parse_strict_json<Json>(body, {.depth = kMaxDepth});
+  if (!json || json->is_object()) return json;
   return base::fail(base::Code::kInvalid,
                     std::string("the body must be a JSON object of settings, such as ") + example);
 }

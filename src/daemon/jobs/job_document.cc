@@ -13,6 +13,7 @@
 #include "daemon/files.h"
 #include "daemon/jobs/json_fields.h"
 #include "daemon/process_info.h"
+#include "daemon/strict_json.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -90,16 +91,8 @@ Status read_submitter(const Json& json, Submitter& who) {
 
 // Bounded before it is believed: a body of brackets would take fifty times its size in memory.
 Result<Json> parse_bounded_json(std::string_view text) {
-  std::size_t values = 0;
-  const auto bounded = [&values](int depth, Json::parse_event_t event, Json&) {
-    using Event = Json::parse_event_t;
-    if (event == Event::value || event == Event::key || event == Event::array_end || event == Event::object_end)
-      ++values;
-    return depth <= kMaxDepth && values <= wire::kMaxSpecStrings;
-  };
-  Json json = Json::parse(text, bounded, false);
-  if (values > wire::kMaxSpecStrings) return invalid("there are more than a million strings in it");
-  if (!json.is_object()) return invalid("the submission must be a JSON object (docs/api.md)");
+  auto json = parse_strict_json<Json>(text, {.depth = kMaxDepth, .values = wire::kMaxSpecStrings});
+  if (json && !json->is_object()) return invalid("the submission must be a JSON object (docs/api.md)");
   return json;
 }
 
