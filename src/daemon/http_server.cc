@@ -29,6 +29,9 @@ constexpr std::uint64_t kMaxBodyBytes = 16 * 1024;
 // A job's arguments and environment: the kernel takes 6 MiB, JSON may need more for them.
 constexpr std::uint64_t kMaxSubmissionBytes = 16 * 1024 * 1024;
 constexpr std::uint64_t kLargeRequestBytes = 512 * 1024;
+// A large request has so long, and a second for each so many bytes: a slow disk reads a hundred times as fast.
+constexpr auto kLargeRequestStart = 2s;
+constexpr std::uint64_t kLeastBytesPerSecond = 1024 * 1024;
 constexpr std::size_t kMaxBufferBytes = 32 * 1024;
 // A kept connection may be idle this long between requests; a request and its answer have to arrive in time.
 constexpr auto kIdleTimeout = 60s;
@@ -81,11 +84,21 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   void header_was_read(const boost::system::error_code& error) {
     if (!open_ || error || parser_->is_done()) return was_read(error);
     const auto& message = parser_->get();
-    const bool is_submission = message.method() == http::verb::post && message.target() == "/v1/jobs";
+    // A peer that can hand in no job need not say more of it.
+    const bool is_submission = message.method() == http::verb::post && message.target() == "/v1/jobs" &&
+                               !peer.is_contained && server_.access_.may_connect(peer);
     const std::uint64_t limit = is_submission ? kMaxSubmissionBytes : kMaxBodyBytes;
     const std::uint64_t length = parser_->content_length().value_or(limit);
     if (parser_->content_length() && length > limit) return was_read(http::error::body_limit);
     if (length > kLargeRequestBytes) {
+      const auto own = server_.large_per_account_.find(peer.account);
+      if (own != server_.large_per_account_.end() && own->second >= kMaxLargeRequestsPerAccount) {
+        return respond(
+            error_response(429, {base::Code::kUnavailable, 0,
+                                 peer.account.text() + " hands in " + std::to_string(kMaxLargeRequestsPerAccount) +
+                                     " long jobs at this moment, as many as may be: try again"}),
+            false);
+      }
       if (server_.large_requests_ >= kMaxLargeRequests) {
         return respond(
             error_response(503, {base::Code::kUnavailable, 0, "others hand in long jobs at this moment: try again"}),
@@ -93,6 +106,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       }
       is_large_ = true;
       ++server_.large_requests_;
+      ++server_.large_per_account_[peer.account];
+      stream_.expires_after(kLargeRequestStart + std::chrono::seconds(length / kLeastBytesPerSecond));
     }
     parser_->body_limit(limit);
     http::async_read(
@@ -101,7 +116,10 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void done_with_body() {
-    if (std::exchange(is_large_, false)) --server_.large_requests_;
+    if (!std::exchange(is_large_, false)) return;
+    --server_.large_requests_;
+    const auto own = server_.large_per_account_.find(peer.account);
+    if (--own->second == 0) server_.large_per_account_.erase(own);
   }
 
   void was_read(const boost::system::error_code& error) {

@@ -26,6 +26,8 @@ inline constexpr std::size_t kMaxApiConnections = 2048;
 inline constexpr std::size_t kMaxApiConnectionsPerUser = 512;
 // Requests of megabytes (a job with a large environment) that are in memory at once.
 inline constexpr std::size_t kMaxLargeRequests = 8;
+// And of one account, so that no one keeps all others from theirs.
+inline constexpr std::size_t kMaxLargeRequestsPerAccount = 2;
 
 class HttpServer {
  public:
@@ -63,6 +65,7 @@ class HttpServer {
   std::unordered_set<Connection*> followers_;
   std::unordered_map<uid_t, std::size_t> per_user_;
   std::size_t large_requests_ = 0;
+  std::unordered_map<Account, std::size_t> large_per_account_;  // without those that have none
   base::TimePoint last_used_{};
 };
 
