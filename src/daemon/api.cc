@@ -38,8 +38,8 @@ std::span<const std::string_view> parameters_of(std::string_view path, bool is_g
   return kJob;
 }
 
-ApiAnswer trace(std::string_view query) {
-  ApiTrace answer;
+ApiAnswer trace(std::string_view query, std::optional<uid_t> names_of) {
+  ApiTrace answer{.names_of = names_of};
   if (const auto since = query_value(query, "since")) {
     const auto number = base::parse_integer(*since, 0, UINT64_MAX);
     if (!number) return error_response({base::Code::kInvalid, 0, "since: " + number.error().message()});
@@ -73,9 +73,9 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   }
   if (const auto checked = check_query(query, parameters_of(path, is_get)); !checked)
     return error_response(checked.error());
-  if (path == "/v1/daemon") return is_get ? daemon() : wrong_method("GET");
+  if (path == "/v1/daemon") return is_get ? daemon(request.peer) : wrong_method("GET");
   if (path == "/v1/status") return is_get ? status(request.peer) : wrong_method("GET");
-  if (path == "/v1/trace") return is_get ? trace(query) : wrong_method("GET");
+  if (path == "/v1/trace") return is_get ? trace(query, names_of(request.peer)) : wrong_method("GET");
   if (path == "/v1/hold") return request.method == "POST" ? hold(request) : wrong_method("POST");
   if (path == "/v1/jobs" || path == "/v1/queue" || path.starts_with("/v1/jobs/") || path.starts_with("/v1/queue/")) {
     if (jobs_ != nullptr) return jobs_->answer(request, path, query);
@@ -92,10 +92,19 @@ ApiAnswer Api::answer(const ApiRequest& request) {
                          "/v1/tenants/{tenant}, /v1/hold, /v1/trace, /v1/jobs and /v1/queue)"});
 }
 
-ApiAnswer Api::daemon() const {
+// A program's name may be its job's. So where others' jobs have no names (privacy), others' programs have none.
+std::optional<uid_t> Api::names_of(const Peer& peer) const {
+  if (jobs_ == nullptr || jobs_->privacy() == JobPrivacy::kOpen || access_.may_change(peer)) return std::nullopt;
+  return peer.uid;
+}
+
+ApiAnswer Api::daemon(const Peer& peer) const {
   Json unknown = Json::array();
   for (const auto& [name, entry] : translator_.unknown_entries()) {
-    unknown.push_back({{"name", name}, {"count", entry.count}, {"programs", entry.programs}});
+    const bool has_names = !names_of(peer);
+    unknown.push_back({{"name", name},
+                       {"count", entry.count},
+                       {"programs", has_names ? entry.programs : std::vector<std::string>()}});
   }
   Json json{
       {"version", info_.version},
@@ -132,7 +141,8 @@ ApiAnswer Api::status(const Peer& peer) {
     }
   }
   // Shared, because a std::function must be copyable.
-  auto snapshot = std::make_shared<const StatusSnapshot>(take_status(leases_, translator_));
+  auto snapshot = std::make_shared<StatusSnapshot>(take_status(leases_, translator_));
+  if (const auto only = names_of(peer)) snapshot->hide_names_but_of(*only);
   return ApiWork([snapshot, renderer = renderer_] { return ApiResponse{200, renderer->render(*snapshot)}; });
 }
 

@@ -62,7 +62,9 @@ class Api {
   bool is_held() { return holds_.any(); }
 
  private:
-  ApiAnswer daemon() const;
+  ApiAnswer daemon(const Peer& peer) const;
+  // The only user whose programs' names the peer may see; none: everybody's.
+  std::optional<uid_t> names_of(const Peer& peer) const;
   ApiAnswer status(const Peer& peer);
   ApiAnswer hold(const ApiRequest& request);
   ApiAnswer change(const ApiRequest& request, std::string_view which);

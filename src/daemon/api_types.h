@@ -42,6 +42,7 @@ struct ApiResponse {
 struct ApiTrace {
   std::uint64_t since = 0;
   bool follow = false;
+  std::optional<uid_t> names_of = {};  // the only user whose programs' names are in it; none: everybody's
 };
 
 // For another thread, with everything it needs copied.

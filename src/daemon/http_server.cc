@@ -276,6 +276,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   void start_trace(const ApiTrace& trace) {
     follow_ = trace.follow;
+    names_of_ = trace.names_of;
     cursor_ = trace.since == 0 ? 1 : trace.since;
     if (follow_) {
       server_.followers_.insert(this);
@@ -310,7 +311,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     // The text takes longer to make than the copies, and the loop has better to do.
     asio::post(server_.worker_, [self = shared_from_this(), io = &server_.io_, entries] {
       std::string text;
-      for (const TraceEntry& one : *entries) append_json_line(text, one);
+      for (const TraceEntry& one : *entries) append_json_line(text, one, self->names_of_);
       asio::post(*io, [self, text = std::move(text)]() mutable {
         if (self->open_) self->send_piece(std::move(text), [connection = self.get()] { connection->send_trace(); });
       });
@@ -328,6 +329,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   bool open_ = true;
   bool chunked_ = true;
   bool follow_ = false;
+  std::optional<uid_t> names_of_;  // of the trace that it is sent
   bool writing_ = false;
   bool is_large_ = false;
   bool caught_up_ = false;  // has been sent something: from here on there may be no gap

@@ -208,6 +208,15 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
   return snapshot;
 }
 
+void StatusSnapshot::hide_names_but_of(uid_t uid) {
+  for (GpuStatus& gpu : gpus) {
+    for (SeatStatus& seat : gpu.seats) {
+      if (seat.label && seat.label->uid != uid)
+        seat.label = TenantLabel::make(seat.label->pid, seat.label->uid, kHiddenName);
+    }
+  }
+}
+
 const std::string& StatusRenderer::user(uid_t uid) {
   if (users_.size() > kMaxCachedUsers) users_.clear();
   const auto found = users_.find(uid);

@@ -49,6 +49,8 @@ struct StatusSnapshot {
   HostLoans host_loans{};
   HostMade host_made{};
   std::string host_why_not{};  // why it is not of a tmpfs of the daemon's own
+
+  void hide_names_but_of(uid_t uid);
 };
 
 // Loop's thread.

@@ -31,7 +31,7 @@ const TraceEntry* Trace::at_or_after(std::uint64_t sequence) const {
   return &ring_[(sequence - 1) % capacity_];
 }
 
-void append_json_line(std::string& text, const TraceEntry& entry) {
+void append_json_line(std::string& text, const TraceEntry& entry, std::optional<uid_t> names_of) {
   text += "{\"sequence\": " + std::to_string(entry.sequence);
   text += ", \"time_ns\": " + std::to_string(entry.time.time_since_epoch().count());
   if (entry.gpu >= 0) text += ", \"gpu\": " + std::to_string(entry.gpu);
@@ -40,7 +40,9 @@ void append_json_line(std::string& text, const TraceEntry& entry) {
   text += '"';
   if (entry.tenant.value != 0) text += ", \"tenant\": " + std::to_string(entry.tenant.value);
   if (entry.label != nullptr) {
-    text += ", \"pid\": " + std::to_string(entry.label->pid) + ", \"program\": " + entry.label->program_json;
+    const bool is_hidden = names_of && *names_of != entry.label->uid;
+    text += ", \"pid\": " + std::to_string(entry.label->pid) + ", \"program\": ";
+    text += is_hidden ? json_string(kHiddenName) : entry.label->program_json;
   }
   if (entry.epoch.value != 0) text += ", \"epoch\": " + std::to_string(entry.epoch.value);
   if (entry.has_lease) text += entry.exclusive ? ", \"lease\": \"exclusive\"" : ", \"lease\": \"shared\"";

@@ -22,6 +22,9 @@ namespace gpumux::daemon {
 // 5 MiB; at 1,000 switches a second, about 13 seconds of history.
 inline constexpr std::size_t kTraceEntries = 65536;
 
+// In the place of a program's name that the reader may not see.
+inline constexpr std::string_view kHiddenName = "(hidden)";
+
 // Who a tenant is, for people. Shared, because it outlives the tenant in the trace.
 struct TenantLabel {
   pid_t pid = 0;
@@ -66,8 +69,8 @@ class Trace {
   std::function<void(const TraceEntry&)> listener_;
 };
 
-// One line of JSON with its newline.
-void append_json_line(std::string& text, const TraceEntry& entry);
+// One line of JSON with its newline. `names_of`: the only user whose programs have their names in it.
+void append_json_line(std::string& text, const TraceEntry& entry, std::optional<uid_t> names_of = {});
 
 // `text` as a JSON string, with quotes. Bytes that are not UTF-8 become U+FFFD.
 std::string json_string(std::string_view text);

@@ -25,6 +25,7 @@ class JobApi {
 
   // `path`: "/v1/jobs...", "/v1/queue..."; without the query.
   ApiAnswer answer(const ApiRequest& request, std::string_view path, std::string_view query);
+  JobPrivacy privacy() const { return queue_.config().privacy; }
 
  private:
   struct Listing;
