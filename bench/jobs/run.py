@@ -62,7 +62,8 @@ class Queue:
     def environment(self):
         return {"PATH": f"{self.bin}:{os.environ['PATH']}", "HOME": str(self.place / "home"),
                 "GPUMUX_RUNTIME_DIR": str(self.place / "run"), "GPUMUX_SIM_DIR": str(self.place / "sim"),
-                "LD_LIBRARY_PATH": str(self.library / "sim")}
+                "LD_LIBRARY_PATH": str(self.library / "sim"),
+                "GPUMUX_QUEUE_MAX_QUEUED": "unlimited", "GPUMUX_QUEUE_MAX_BYTES": "unlimited"}
 
     def start(self):
         """Seconds until it serves."""

@@ -58,6 +58,7 @@ Result<Job> read_job(const json& object) {
   reader.read_bytes("why", job.why);
   reader.read("place", job.place);
   reader.read("priority", job.priority);
+  reader.read("priority_capped", job.priority_capped);
   reader.read_numbers("gpus", job.gpus);
   reader.read("gpus_wanted", job.gpus_wanted);
   reader.read_numbers("gpu_ids", job.gpu_ids);
@@ -265,6 +266,7 @@ Result<Submitted> parse_submitted(std::string_view text) {
   Reader reader(*object, "the daemon's answer");
   reader.read("id", submitted.id);
   reader.read("count", submitted.count);
+  reader.read("priority_capped", submitted.priority_capped);
   if (submitted.id == 0) reader.wrong("id", "a job's id");
   return reader.finish(std::move(submitted));
 }

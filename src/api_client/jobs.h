@@ -65,8 +65,9 @@ base::Result<std::string> submission_body(const Submission& submission);
 
 struct Submitted {
   std::uint64_t id = 0;
-  std::uint64_t count = 1;  // of an array's elements
-  std::string text;         // the daemon's answer
+  std::uint64_t count = 1;                           // of an array's elements
+  std::string text;                                  // the daemon's answer
+  std::optional<std::int32_t> priority_capped = {};  // the priority counts as this against others' jobs
 };
 
 enum class JobsState { kUnfinished, kDone, kAll };
@@ -94,6 +95,7 @@ struct Job {
   std::string why;     // and in words
   std::optional<std::uint64_t> place;
   std::int32_t priority = 0;
+  std::optional<std::int32_t> priority_capped;  // as it counts against others' jobs
   std::vector<std::uint32_t> gpus;
   std::uint64_t gpus_wanted = 0;
   std::vector<std::uint32_t> gpu_ids;

@@ -52,9 +52,7 @@ int srun(const std::vector<char*>& arguments) {
   app.add_option("--time-limit", wishes.time_limit, "For how many seconds before others have their turn")
       ->type_name("SECONDS")
       ->check(not_empty());
-  app.add_option("--priority", wishes.priority, "Before whom it goes, higher first (0)")
-      ->type_name("N")
-      ->check(not_empty());
+  app.add_option("--priority", wishes.priority, "Higher runs first (0)")->type_name("N")->check(not_empty());
   app.add_option("--env-setup-cmd", wishes.setup_command, "A shell command that is run before")->type_name("COMMAND");
   auto* interactive =
       app.add_flag("--interactive", wishes.interactive, "Show its output here; Ctrl+C leaves, and the job goes on");
@@ -83,6 +81,7 @@ no daemon, 4 not allowed.)");
   if (!submitted) return submit_failed(submitted.error().message(), exit_status_of(submitted.error().code));
   std::cout << "Job submitted. ID: " << submitted->id << " (priority=" << submission->priority.value_or(0) << ")\n"
             << std::flush;
+  if (const std::string cap = describe_cap(*submission, *submitted); !cap.empty()) say_error(kSrun, "note: " + cap);
   if (!wishes.interactive) return kExitOk;
   return attach_to_job(kSrun, std::to_string(submitted->id), find_jobs_again(*client));
 }
@@ -174,6 +173,8 @@ int scheduler_server(const std::vector<char*>& arguments) {
     say_error(kServer, binary.error().message());
     return kExitNotFound;
   }
+  // A priority has always counted against everybody's jobs here.
+  ::setenv("GPUMUX_QUEUE_PRIORITY_CAP", "unlimited", 0);
   std::string option = "--max-job-time";
   std::vector<char*> words{binary->data()};
   if (!seconds.empty()) words.insert(words.end(), {option.data(), seconds.data()});

@@ -59,7 +59,8 @@ void add_options(CLI::App& app, SubmitWishes& wishes) {
   app.add_option("--on-time-limit", wishes.on_time_limit, "What happens then: suspend or cancel")
       ->type_name("WHAT")
       ->check(not_empty());
-  app.add_option("--priority", wishes.priority, "Before whom it goes, higher first (0)")
+  app.add_option("--priority", wishes.priority,
+                 "Higher runs first among your own jobs, and among all up to the queue's priority_cap (0)")
       ->type_name("N")
       ->check(not_empty());
   app.add_option("--name", wishes.name, "Show the job under this name (the program's)")->type_name("NAME");
@@ -88,7 +89,7 @@ void add_options(CLI::App& app, SubmitWishes& wishes) {
 void print_submitted(const api_client::Client& client, const api_client::Submitted& submitted, const Printing& how,
                      bool interactive) {
   if (how.json) {
-    std::cout << submitted.text << (submitted.text.ends_with('\n') ? "" : "\n");
+    std::cout << json_for(look_at_stdout(), submitted.text);
   } else if (how.quiet) {
     std::cout << submitted.id << "\n";
   } else {
@@ -147,6 +148,7 @@ int submit_command(const std::vector<char*>& arguments) {
     return report_error(kName, resolved.error());
   const auto submitted = submit_persistently(*submission, find_or_start_client);
   if (!submitted) return report_error(kName, submitted.error());
+  if (const std::string cap = describe_cap(*submission, *submitted); !cap.empty()) say_error(kName, "note: " + cap);
   print_submitted(*client, *submitted, printing, wishes.interactive);
   if (wishes.interactive) return attach_to_job(kName, std::to_string(submitted->id), find_jobs_again(*client));
   return wait ? wait_for_all(*client, submitted->id) : kExitOk;

@@ -7,6 +7,7 @@ their own. What a job is (user, groups, limits, descriptors, directory, umask) i
 not be able to do is tried. Needs root; is skipped without.
 """
 
+import contextlib
 import grp
 import json
 import os
@@ -14,6 +15,7 @@ import pathlib
 import pwd
 import resource
 import shutil
+import sqlite3
 import subprocess
 import sys
 import unittest
@@ -33,7 +35,7 @@ import http.client, json, socket, sys
 class C(http.client.HTTPConnection):
   def connect(self):
     self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(30); self.sock.connect(sys.argv[1])
-c = C("x"); c.request(sys.argv[2], sys.argv[3], sys.argv[4] or None); r = c.getresponse()
+c = C("x"); c.request(sys.argv[2], sys.argv[3], sys.stdin.read() or None); r = c.getresponse()
 print(r.status); print(r.read().decode())
 """
 
@@ -48,6 +50,20 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0
 """
 # No new privileges, alone.
 UNPRIVILEGED = "import ctypes; assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0"
+# Begins large submissions and says no more of them: prints a line for each that is answered or ended, when it is.
+UPLOAD = """
+import select, socket, sys
+head = b"POST /v1/jobs HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 1000000\\r\\n\\r\\n{"
+waiting = []
+for _ in range(int(sys.argv[2])):
+  s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(head); waiting.append(s)
+while waiting:
+  for s in select.select(waiting, [], [])[0]:
+    waiting.remove(s)
+    try: answer = s.recv(4096)
+    except OSError: answer = b""
+    print(answer.split()[1].decode() if answer else "ended", flush=True)
+"""
 
 
 class SystemDaemon(Daemon):
@@ -92,9 +108,10 @@ class Users(GpumuxTest):
 
     def ask_as(self, user, method, target, body=None, before="", **popen):
         """`before`: what the process does to itself before it asks."""
+        text = body if isinstance(body, str) else json.dumps(body) if body else ""
         popen = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": [], **popen}
-        done = subprocess.run([PYTHON, "-c", before + "\n" + ASK, f"{self.runtime_dir}/api.sock", method, target,
-                               json.dumps(body) if body else ""], cwd="/", capture_output=True, text=True,
+        done = subprocess.run([PYTHON, "-c", before + "\n" + ASK, f"{self.runtime_dir}/api.sock", method, target],
+                              input=text, cwd="/", capture_output=True, text=True,
                               timeout=60, check=True, **popen)
         status, _, text = done.stdout.partition("\n")
         return int(status), json.loads(text)
@@ -319,9 +336,9 @@ class Users(GpumuxTest):
 
     def ask_within(self, command, method, target, body=None):
         """As root, by a process that `command` puts somewhere else."""
-        done = subprocess.run([*command, PYTHON, "-c", ASK, f"{self.runtime_dir}/api.sock", method, target,
-                               json.dumps(body) if body else ""], cwd="/", capture_output=True, text=True, timeout=60,
-                              check=False)
+        done = subprocess.run([*command, PYTHON, "-c", ASK, f"{self.runtime_dir}/api.sock", method, target],
+                              input=json.dumps(body) if body else "", cwd="/", capture_output=True, text=True,
+                              timeout=60, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         status, _, text = done.stdout.partition("\n")
         return int(status), text
@@ -363,6 +380,171 @@ class Users(GpumuxTest):
         self.assertEqual(self.daemon.api.gpu()["mode"], "serial")
         if tried == 0:
             self.skipTest("no namespace can be made here")
+
+
+    # ---- what one user could take from the others
+
+    def reconfigure(self, text):
+        self.daemon.terminate()
+        self.write_config(text)
+        self.daemon.start()
+
+    def block_the_gpu(self):
+        """A job of root's that has the GPU until it is cancelled."""
+        job = self.daemon.api.ask("POST", "/v1/jobs", {"arguments": ["sleep", "1000"], "directory": "/",
+                                                       "environment": [f"PATH={os.environ['PATH']}"],
+                                                       "output": "/dev/null", "exclusive": True})["id"]
+        wait_until(lambda: self.job(job)["state"] == "running", 30, "it runs")
+        return job
+
+    def test_a_priority_above_the_cap_passes_own_jobs_only(self):
+        blocker = self.block_the_gpu()
+        first = self.submit_as(self.games, "true", exclusive=True)
+        others = self.submit_as(self.news, "true", exclusive=True)
+        urgent = self.submit_as(self.games, "true", exclusive=True, priority=1000)
+        self.assertEqual(self.job(urgent)["priority_capped"], 0)
+        self.daemon.api.ask("PATCH", f"/v1/jobs/{blocker}", {"cancel": True})
+        started = [self.wait_done(job)["started_unix_ns"] for job in (others, urgent, first)]
+        self.assertEqual(started, sorted(started), "another user's job, the urgent one, the one that it passes")
+        # Who hands it in is told; root has no cap.
+        body = {"arguments": ["true"], "directory": "/", "environment": [], "output": "/dev/null", "priority": 7}
+        self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", body)[1]["priority_capped"], 0)
+        self.assertNotIn("priority_capped", self.daemon.api.ask("POST", "/v1/jobs", body))
+
+    def test_jobs_and_bytes_of_a_user_have_quotas(self):
+        self.reconfigure('[queue]\nmax_queued = 3\nmax_bytes = "64K"\n')
+        held = [self.submit_as(self.games, "true", held=True) for _ in range(3)]
+        body = {"arguments": ["true"], "directory": "/", "environment": [], "output": "/dev/null", "held": True}
+        status, refused = self.ask_as(self.games, "POST", "/v1/jobs", body)
+        self.assertEqual(status, 403, refused)
+        self.assertIn("max_queued: 3", refused["error"]["message"])
+        large = {**body, "environment": ["X=" + "x" * 70_000]}
+        status, refused = self.ask_as(self.news, "POST", "/v1/jobs", large)
+        self.assertEqual(status, 403, refused)
+        self.assertIn("max_bytes", refused["error"]["message"])
+        # It counts what is there, after a restart too, and one user's is not the others'.
+        half = {**body, "environment": ["X=" + "x" * 40_000]}
+        self.assertEqual(self.ask_as(self.news, "POST", "/v1/jobs", half)[0], 201)
+        self.daemon.restart()
+        self.assertEqual(self.ask_as(self.news, "POST", "/v1/jobs", half)[0], 403)
+        self.daemon.api.ask("PATCH", f"/v1/jobs/{','.join(map(str, held))}", {"cancel": True})
+        self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", half)[0], 201)
+
+    def test_nothing_of_its_environment_is_kept_when_a_job_is_done(self):
+        job = self.submit_as(self.games, "true", environment=["SECRET=x"])
+        self.wait_done(job)
+        shown = self.ask_as(self.games, "GET", f"/v1/jobs/{job}?environment=1")[1]
+        self.assertEqual(shown["log"], f"{self.homes[self.games.pw_uid]}/{job}.log")
+        self.assertNotIn("environment", shown)
+        with sqlite3.connect(f"{self.runtime_dir}.state/jobs.db") as store:
+            self.assertEqual(store.execute("SELECT count(*) FROM documents").fetchone(), (0,))
+
+    def test_a_full_disk_keeps_no_job_from_its_end(self):
+        disk = os.path.join(self.directory, "disk")
+        os.mkdir(disk)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128m", "none", disk], check=False,
+                          capture_output=True).returncode:
+            self.skipTest("a disk of its own cannot be mounted here")
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        self.daemon.terminate()
+        self.daemon.state_dir = os.path.join(disk, "state")
+        self.daemon.start()
+        home = self.homes[self.games.pw_uid]
+        running = self.submit_as(self.games, "sh", "-c", f"until [ -e {home}/go ]; do sleep 0.01; done")
+        wait_until(lambda: self.job(running)["state"] == "running", 30, "it runs")
+        body = {"arguments": ["true"], "directory": "/", "environment": ["X=" + "x" * 3_000], "output": "/dev/null",
+                "held": True, "array": "1-500"}
+        array = self.ask_as(self.games, "POST", "/v1/jobs", body)[1]["id"]
+        filling = os.path.join(disk, "filling")
+        with open(filling, "wb", buffering=0) as file:
+            for size in (1 << 20, 4096):
+                with contextlib.suppress(OSError):
+                    while True:
+                        file.write(bytes(size))
+        self.assertEqual(os.statvfs(disk).f_bavail, 0)
+        changed = self.ask_as(self.games, "PATCH", f"/v1/jobs/{array}", {"cancel": True})
+        self.assertEqual((changed[0], len(changed[1]["jobs"])), (200, 500), changed)
+        with open(f"{home}/go", "w", encoding="utf-8"):
+            pass
+        self.assertEqual(self.wait_done(running)["outcome"], "ok")
+        status, refused = self.ask_as(self.games, "POST", "/v1/jobs", body)
+        self.assertEqual(status, 503, refused)
+        self.assertIn("nearly full", refused["error"]["message"])
+        os.unlink(filling)
+        self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", body)[0], 201)
+
+    def test_slow_uploads_of_one_user_block_nobody(self):
+        slow = subprocess.Popen([PYTHON, "-c", UPLOAD, f"{self.runtime_dir}/api.sock", "10"], user=self.news.pw_uid,
+                                group=self.news.pw_gid, extra_groups=[], cwd="/", stdout=subprocess.PIPE, text=True)
+        self.addCleanup(slow.wait, 30)
+        self.addCleanup(slow.kill)
+        self.assertEqual([slow.stdout.readline() for _ in range(8)], ["429\n"] * 8)
+        large = {"arguments": ["true"], "directory": "/", "environment": ["X=" + "x" * 100_000] * 8,
+                 "output": "/dev/null"}
+        self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", large)[0], 201)
+        # And they come to an end.
+        self.assertEqual([slow.stdout.readline() for _ in range(2)], ["ended\n"] * 2)
+
+    def test_after_tells_nothing_of_jobs_that_are_not_shown(self):
+        job = self.submit_as(self.games, "true")
+        self.wait_done(job)
+        body = {"arguments": ["true"], "directory": "/", "environment": [], "output": "/dev/null", "held": True}
+
+        def after(need, which=job):
+            wanted = {**body, "after": [{"job": which, "need": need}]}
+            status, answer = self.ask_as(self.news, "POST", "/v1/jobs", wanted)
+            return status, answer.get("error", {}).get("message", "").replace(str(which), "ID")
+
+        self.assertEqual(after("ok")[0], 201)
+        self.reconfigure('[queue]\nprivacy = "limited"\n')
+        self.assertEqual((after("ok")[0], after("any")[0]), (403, 201))
+        self.reconfigure('[queue]\nprivacy = "own"\n')
+        missing = after("ok", 999)
+        self.assertEqual(missing[0], 400)
+        self.assertEqual([after("ok"), after("any")], [missing] * 2)
+        own = self.submit_as(self.news, "true", after=[])
+        self.assertEqual(after("ok", own)[0], 201)
+
+    def test_no_answer_has_the_name_of_a_job_that_is_not_shown(self):
+        machine = pathlib.Path(self.machine.directory)
+        for path in (machine, *machine.iterdir()):
+            path.chmod(0o777)
+        worker = [self.hand_out(paths.PROGRAMS / "worker", *paths.SIM_LIBRARIES.iterdir()), "--steps", "1000000"]
+        environment = [f"PATH={os.environ['PATH']}", f"GPUMUX_SIM_DIR={machine}", f"LD_LIBRARY_PATH={self.directory}"]
+        self.submit_as(self.games, *worker, environment=environment, name="secret")
+        wait_until(self.daemon.api.seats, 30, "its program has a seat")
+        for privacy in ("open", "limited", "own"):
+            self.write_config(f'[queue]\nprivacy = "{privacy}"\n')
+            os.kill(self.daemon.pid, 1)
+            wait_until(lambda: self.daemon.api.ask("GET", "/v1/queue")["settings"]["privacy"] == privacy, 20,
+                       "it is reloaded")
+            for user in (self.games, self.news):
+                for target in ("/v1/status", "/v1/daemon", "/v1/trace", "/v1/jobs?state=all", "/v1/queue",
+                               "/v1/jobs/1"):
+                    answer = subprocess.run([PYTHON, "-c", ASK.replace("print(r.status); ", ""),
+                                             f"{self.runtime_dir}/api.sock", "GET", target], input="", user=user.pw_uid,
+                                            group=user.pw_gid, extra_groups=[], cwd="/", capture_output=True, text=True,
+                                            timeout=60, check=True).stdout
+                    if user == self.news and privacy != "open":
+                        self.assertNotIn("secret", answer, target)
+                    elif target in ("/v1/status", "/v1/trace"):
+                        self.assertIn("secret", answer, target)
+
+    def test_a_field_stands_once(self):
+        job = self.submit_as(self.games, "true", held=True)
+        for target, body in ((f"/v1/jobs/{job}", '{"held": true, "held": false}'),
+                             (f"/v1/jobs/{job}", '{"cancel": false, "cancel": true}')):
+            status, answer = self.ask_as(self.games, "PATCH", target, body)
+            self.assertEqual(status, 400, answer)
+            self.assertIn("twice", answer["error"]["message"])
+        twice = '{"arguments": ["true"], "directory": "/", "directory": "/root", "environment": [], "held": true}'
+        self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", twice)[0], 400)
+        for target, body in (("/v1/gpus/0", '{"mode": "auto", "mode": "serial"}'),
+                             ("/v1/queue", '{"paused": true, "paused": false}'),
+                             (f"/v1/queue/users/{self.games.pw_uid}", '{"running": 1, "running": 2}'),
+                             ("/v1/tenants/1", '{"priority": 1, "priority": 2}')):
+            self.assertIn(self.ask_as(pwd.getpwuid(0), "PATCH", target, body)[0], (400, 404), target)
+        self.assertEqual(self.job(job)["state"], "held")
 
 
 if __name__ == "__main__":

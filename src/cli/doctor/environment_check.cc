@@ -48,7 +48,7 @@ struct Variable {
   std::string_view own_name;  // of an alias: the variable that wins
 };
 
-constexpr std::array<Variable, 67> kVariables{{
+constexpr std::array<Variable, 69> kVariables{{
     {"GPUMUX_RUNTIME_DIR", Reader::kLibrary, Kind::kPath, "", 0, 0, ""},
     {"GPUMUX_LIBRARY", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_DAEMON", Reader::kCommand, Kind::kAny, "", 0, 0, ""},
@@ -103,11 +103,13 @@ constexpr std::array<Variable, 67> kVariables{{
     {"GPUMUX_QUEUE_PRIVACY", Reader::kDaemon, Kind::kWords, "open limited own", 0, 0, ""},
     {"GPUMUX_QUEUE_MAX_RUNNING", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_QUEUE_MAX_QUEUED", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_MAX_BYTES", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_QUEUE_MAX_GPUS", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_QUEUE_PRIORITY_CAP", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_QUEUE_CANCEL_GRACE", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_QUEUE_SUSPEND_PATIENCE", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_QUEUE_HISTORY", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
+    {"GPUMUX_QUEUE_MAX_HISTORY", Reader::kDaemon, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_JOB_ID", Reader::kNobody, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_ARRAY_ID", Reader::kNobody, Kind::kAny, "", 0, 0, ""},
     {"GPUMUX_ARRAY_INDEX", Reader::kNobody, Kind::kAny, "", 0, 0, ""},

@@ -316,7 +316,12 @@ std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Outp
   if (job.place) add("place", std::to_string(*job.place));
   add(job.waits() || job.state == "suspended" ? "waits because" : "remark", job.is_done() ? "" : job_reason(job));
   add("note", job.note == job_reason(job) && !job.is_done() ? "" : job.note);
-  if (job.priority != 0) add("priority", std::to_string(job.priority));
+  if (job.priority != 0) {
+    const std::int32_t capped = job.priority_capped.value_or(job.priority);
+    const std::string against_others =
+        capped == job.priority ? std::string() : "; against other users' jobs it counts as " + std::to_string(capped);
+    add("priority", std::to_string(job.priority) + against_others);
+  }
   add("GPUs", joined(job.gpus));
   std::string wanted = !job.gpu_ids.empty() ? "GPUs " + joined(job.gpu_ids) : plural(job.gpus_wanted, "GPU");
   wanted += job.memory_bytes == 0 ? ", all of their memory" : ", " + base::format_bytes(job.memory_bytes) + " on each";

@@ -68,6 +68,9 @@ base::Result<api_client::Submitted> submit_persistently(const api_client::Submis
 std::vector<std::string> doubts_about(const api_client::Submission& submission);
 
 // "job 17", or "array 17 (10 jobs: 17 to 26)".
+// That a priority counts for less than was asked for; empty: it does not.
+std::string describe_cap(const api_client::Submission& submission, const api_client::Submitted& submitted);
+
 std::string describe_submitted(const api_client::Submitted& submitted);
 
 }  // namespace gpumux::cli

@@ -12,6 +12,7 @@
 #include "base/standing.h"
 #include "base/units.h"
 #include "daemon/log.h"
+#include "daemon/strict_json.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -64,10 +65,8 @@ Result<std::uint32_t> find_uid(const std::string& name) {
 }
 
 Result<Json> parse_object(const std::string& body) {
-  bool too_deep = false;
-  Json json = Json::parse(
-      body, [&](int depth, Json::parse_event_t, Json&) { return !(too_deep = too_deep || depth > kMaxDepth); }, false);
-  if (json.is_discarded() || !json.is_object() || json.size() != 1)
+  auto json = parse_strict_json<Json>(body, {.depth = kMaxDepth});
+  if (json && (!json->is_object() || json->size() != 1))
     return tl::unexpected(invalid("the body must be a JSON object with one field (docs/api.md)"));
   return json;
 }
@@ -109,6 +108,8 @@ Json settings_json(const QueueConfig& config) {
           {"cancel_grace_ns", config.cancel_grace.count()},
           {"suspend_patience_ns", config.suspend_patience.count()},
           {"history_ns", config.history.count()},
+          {"max_bytes", config.max_bytes},
+          {"max_history", config.max_history},
           {"limits", limits_json(config.core.limits)}};
 }
 
@@ -143,6 +144,10 @@ base::Status read_limits(const Json& json, core::UserLimits& limits) {
 struct JobApi::Name {
   JobId job;
   std::optional<std::uint32_t> element;
+
+  std::string text() const {
+    return std::to_string(job.value) + (element ? "_" + std::to_string(*element) : std::string());
+  }
 };
 
 struct JobApi::Found {
@@ -176,9 +181,7 @@ Result<JobApi::Name> JobApi::parse_name(std::string_view text) {
 // Reads the store: not for the loop.
 Result<JobApi::Found> JobApi::look_up(const store::JobStore& store, const Name& name) {
   const auto with_text = [&name](const base::Error& error) {
-    const std::string text =
-        std::to_string(name.job.value) + (name.element ? "_" + std::to_string(*name.element) : std::string());
-    return error.code == Code::kNotFound ? no_job(text) : error;
+    return error.code == Code::kNotFound ? no_job(name.text()) : error;
   };
   JobId id = name.job;
   if (name.element) {
@@ -212,6 +215,11 @@ ApiAnswer JobApi::answer(const ApiRequest& request, std::string_view path, std::
         {Code::kDenied, 0,
          "jobs are for users of the system that the daemon is on, and run there: the process that asks is in a "
          "container (its user or pid namespace, or its root directory, is another), or has ended"});
+  // Else one user is as many users as there are subordinate ids: for the order, and for each limit.
+  if (const auto user = request.peer.account.user(); user && *user != request.peer.uid)
+    return error_response({Code::kDenied, 0,
+                           "user " + std::to_string(request.peer.uid) + " is a subordinate id of user " +
+                               std::to_string(*user) + ": hand in jobs as that user"});
   if (path == "/v1/queue" && is_get) return this->queue(request.peer);
   if (!queue_.unavailable().empty()) return error_response({Code::kUnavailable, 0, queue_.unavailable()});
   if (path == "/v1/jobs") {
@@ -261,17 +269,21 @@ JobNow JobApi::now_of(JobId job) const {
 ApiAnswer JobApi::submit(const ApiRequest& request) {
   auto body = std::make_shared<std::string>(request.body);
   return ApiLater([this, body, peer = request.peer](ApiReply reply) {
-    asio::post(queue_.pool(), [this, body, peer, reply = std::move(reply)]() mutable {
+    asio::post(queue_.pool(), [this, body, peer, by_admin = access_.may_change(peer),
+                               reply = std::move(reply)]() mutable {
       auto parsed = parse_submission(*body);
       base::Status status = parsed ? base::Status() : base::Status(tl::unexpected(parsed.error()));
       std::shared_ptr<Submission> submission;
       if (parsed) {
         submission = std::make_shared<Submission>(std::move(*parsed));
+        submission->by_admin = by_admin;
         auto submitter = look_at_submitter(peer);
         if (submitter) {
           submission->document.submitter = std::move(*submitter);
           submission->document_text = to_text(submission->document);
-          if (submission->document_text.size() * submission->elements.size() > kMaxArrayBytes) {
+          const std::uint64_t jobs = std::max<std::uint64_t>(submission->elements.size(), 1);
+          status = queue_.store()->room_for(submission->document_text.size() * jobs);
+          if (submission->document_text.size() * jobs > kMaxArrayBytes) {
             status = base::fail(Code::kInvalid,
                                 "so many elements with so large an environment are too much: hand in a "
                                 "smaller array, or a script that sets what it needs");
@@ -290,7 +302,9 @@ ApiAnswer JobApi::submit(const ApiRequest& request) {
         if (!status) return reply(error_response(status.error()));
         queue_.submit(std::move(submission), [reply = std::move(reply)](const Result<JobQueue::Submitted>& submitted) {
           if (!submitted) return reply(error_response(submitted.error()));
-          reply(ok({{"id", submitted->id.value}, {"count", submitted->count}}, submitted->was_known ? 200 : 201));
+          Json answer{{"id", submitted->id.value}, {"count", submitted->count}};
+          if (submitted->capped_at) answer["priority_capped"] = *submitted->capped_at;
+          reply(ok(answer, submitted->was_known ? 200 : 201));
         });
       });
     });
@@ -446,24 +460,22 @@ void JobApi::find_job(std::string_view which, std::function<void(Result<store::S
   });
 }
 
-void JobApi::show_job(const Peer& peer, JobId id, bool with_environment, ApiReply reply) {
-  asio::post(queue_.pool(), [this, peer, id, with_environment, reply = std::move(reply)]() mutable {
+void JobApi::show_job(const Peer& peer, std::string which, JobId id, bool with_environment, ApiReply reply) {
+  asio::post(queue_.pool(), [this, peer, which = std::move(which), id, with_environment,
+                             reply = std::move(reply)]() mutable {
     auto job = std::make_shared<Result<store::StoredJob>>(queue_.store()->find(id));
-    asio::post(io_, [this, peer, id, with_environment, job, reply = std::move(reply)]() mutable {
+    asio::post(io_, [this, peer, which = std::move(which), id, with_environment, job,
+                     reply = std::move(reply)]() mutable {
       if (!*job) return reply(error_response(job->error()));
       const Sight seen = sight(peer, (*job)->spec.uid);
-      if (seen == Sight::kNothing) return reply(error_response(no_job(std::to_string(id.value))));
+      if (seen == Sight::kNothing) return reply(error_response(no_job(which)));
       asio::post(queue_.pool(), [this, id, with_environment, job, seen, now = now_of(id), view = queue_.view(id),
                                  reply = std::move(reply)]() mutable {
         std::string body;
         const auto text = seen == Sight::kOwn ? queue_.store()->document(id) : Result<std::string>("");
         const auto document = text ? parse_document(*text) : Result<JobDocument>(tl::unexpected(text.error()));
-        if (document) {
-          const JobDetails details{*document, view, with_environment};
-          append_job(body, **job, now, seen, *names_, &details);
-        } else {
-          append_job(body, **job, now, seen, *names_);
-        }
+        const JobDetails details{document ? &*document : nullptr, view, with_environment};
+        append_job(body, **job, now, seen, *names_, seen == Sight::kOwn ? &details : nullptr);
         body += "\n";
         asio::post(io_, [reply = std::move(reply), response = ApiResponse{200, std::move(body)}] { reply(response); });
       });
@@ -473,9 +485,9 @@ void JobApi::show_job(const Peer& peer, JobId id, bool with_environment, ApiRepl
 
 ApiAnswer JobApi::show(const Peer& peer, std::string_view which, bool with_environment) {
   return ApiLater([this, peer, which = std::string(which), with_environment](ApiReply reply) {
-    find_job(which, [this, peer, with_environment, reply](const Result<store::StoredJob>& job) {
+    find_job(which, [this, peer, which, with_environment, reply](const Result<store::StoredJob>& job) {
       if (!job) return reply(error_response(job.error()));
-      show_job(peer, job->spec.id, with_environment, reply);
+      show_job(peer, which, job->spec.id, with_environment, reply);
     });
   });
 }
@@ -494,7 +506,7 @@ ApiAnswer JobApi::wait(const Peer& peer, std::string_view which, std::string_vie
       if (!job) return reply(error_response(job.error()));
       if (sight(peer, job->spec.uid) == Sight::kNothing) return reply(error_response(no_job(which)));
       const JobId id = job->spec.id;
-      queue_.wait(id, is_start, patience, [this, peer, id, reply] { show_job(peer, id, false, reply); });
+      queue_.wait(id, is_start, patience, [this, peer, which, id, reply] { show_job(peer, which, id, false, reply); });
     });
   });
 }
@@ -502,8 +514,9 @@ ApiAnswer JobApi::wait(const Peer& peer, std::string_view which, std::string_vie
 // ---- changing ----------------------------------------------------------------------------------------------
 
 ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
-  const auto change = parse_change(request.body);
+  auto change = parse_change(request.body);
   if (!change) return error_response(change.error());
+  change->by_admin = access_.may_change(request.peer);
   if (which == "all") {
     if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer, "everybody's jobs"));
     return ApiLater([this, change = *change](ApiReply reply) { change_all(std::nullopt, change, reply); });
@@ -536,7 +549,14 @@ ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
     asio::post(queue_.pool(), [this, peer, change, names, reply = std::move(reply)] {
       auto found = std::make_shared<std::vector<Result<Found>>>();
       for (const Name& name : *names) found->push_back(look_up(*queue_.store(), name));
-      asio::post(io_, [this, peer, change, names, found, reply] { change_found(peer, *names, *found, change, reply); });
+      asio::post(io_, [this, peer, change, names, found, reply] {
+        for (std::size_t i = 0; i < found->size(); ++i) {
+          Result<Found>& one = (*found)[i];
+          if (one && sight(peer, one->job.spec.uid) == Sight::kNothing)
+            one = tl::unexpected(no_job((*names)[i].text()));
+        }
+        change_found(peer, *names, *found, change, reply);
+      });
     });
   });
 }
@@ -557,9 +577,7 @@ void JobApi::change_found(const Peer& peer, const std::vector<Name>& names, cons
     // Of an array of which nothing is left the first one stands for all.
     std::vector<JobId> ids = found->is_whole_array ? queue_.elements(spec.id) : std::vector<JobId>();
     if (ids.empty()) ids.push_back(spec.id);
-    if (sight(peer, spec.uid) == Sight::kNothing) {
-      asked.push_back({spec.id, no_job(std::to_string(spec.id.value))});
-    } else if (spec.uid != peer.uid && !is_admin) {
+    if (spec.uid != peer.uid && !is_admin) {
       asked.push_back({spec.id, denied(peer, "change job " + std::to_string(spec.id.value))});
       ++denied_jobs;
     } else {
@@ -633,7 +651,9 @@ ApiAnswer JobApi::queue(const Peer& peer) {
                       {"present", room->present}});
     }
     users = queue_.core().usage(queue_.now());
-    if (const auto kept = queue_.core().kept()) {
+    const auto kept = queue_.core().kept();
+    const JobQueue::Owner* owner = kept ? queue_.find(kept->job) : nullptr;
+    if (owner != nullptr && sight(peer, owner->uid) != Sight::kNothing) {
       Json reserved{{"job", kept->job.value}, {"gpus", Json::array()}};
       for (const base::GpuIndex gpu : kept->gpus) reserved["gpus"].push_back(gpu.value);
       if (kept->start) reserved["starts_in_ns"] = (*kept->start - queue_.now()).count();
@@ -715,11 +735,10 @@ ApiAnswer JobApi::change_gpus(const ApiRequest& request, std::string_view which)
 
 ApiAnswer JobApi::change_user(const ApiRequest& request, std::string_view which) {
   if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
-  bool too_deep = false;
-  const Json json = Json::parse(
-      request.body, [&](int depth, Json::parse_event_t, Json&) { return !(too_deep = too_deep || depth > kMaxDepth); },
-      false);
-  if (json.is_discarded() || !json.is_object() || json.empty())
+  auto parsed = parse_strict_json<Json>(request.body, {.depth = kMaxDepth});
+  if (!parsed) return error_response(parsed.error());
+  const Json json = std::move(*parsed);
+  if (!json.is_object() || json.empty())
     return error_response(invalid("the body must be like {\"running\": 2, \"queued\": null}, or {\"default\": true}"));
   return ApiLater([this, peer = request.peer, json, user = decode_percent(which)](ApiReply reply) {
     asio::post(queue_.pool(), [this, peer, json, user, reply = std::move(reply)]() mutable {

@@ -48,7 +48,7 @@ class JobApi {
   void list_was_read(std::shared_ptr<Listing> listing, base::Result<store::Page> page);
   void list_go_on(std::shared_ptr<Listing> listing);
   void list_write(std::shared_ptr<Listing> listing);
-  void show_job(const Peer& peer, sched::jobs::JobId job, bool with_environment, ApiReply reply);
+  void show_job(const Peer& peer, std::string which, sched::jobs::JobId job, bool with_environment, ApiReply reply);
   void find_job(std::string_view which, std::function<void(base::Result<store::StoredJob>)> found);
   static base::Result<Name> parse_name(std::string_view text);
   static base::Result<Found> look_up(const store::JobStore& store, const Name& name);

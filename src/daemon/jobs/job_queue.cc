@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <exception>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "base/units.h"
 #include "daemon/log.h"
 #include "daemon/message_log.h"
 
@@ -26,8 +26,8 @@ using namespace std::chrono_literals;
 
 constexpr Duration kStoreRetry = 1s;
 constexpr Duration kHousekeeping = 60s;
-// In one turn of the loop: a millisecond or two.
-constexpr std::size_t kChangedAtOnce = 256;
+// In one turn of the loop: a millisecond. And in one commit on a full disk (store::kReserveBytes).
+constexpr std::size_t kChangedAtOnce = 128;
 
 store::WallTime wall_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
@@ -61,30 +61,6 @@ bool says_nothing(const store::Update& update) {
 }
 
 }  // namespace
-
-base::Error describe(core::Refusal refusal, const core::JobSpec& spec) {
-  const std::string memory = base::format_bytes(spec.memory);
-  switch (refusal) {
-    case core::Refusal::kExists: return {Code::kInternal, 0, "a job with this id is there already"};
-    case core::Refusal::kNoGpus: return {Code::kInvalid, 0, "a job needs at least one GPU"};
-    case core::Refusal::kUnknownGpu:
-      return {Code::kInvalid, 0,
-              "GPUs " + spec.gpus.to_string() +
-                  ": this machine does not have all of them (`gpumux status` shows those "
-                  "that it has)"};
-    case core::Refusal::kTooManyGpus:
-      return {Code::kInvalid, 0, std::to_string(spec.wanted_gpus()) + " GPUs are more than this machine has"};
-    case core::Refusal::kTooMuchMemory:
-      return {Code::kInvalid, 0,
-              memory + " on each of " + std::to_string(spec.wanted_gpus()) +
-                  (spec.wanted_gpus() == 1 ? " GPU is" : " GPUs are") + " more than this machine's GPUs have"};
-    case core::Refusal::kQueueLimit:
-      return {Code::kDenied, 0, "as many jobs wait as you may have: wait until some have run, or cancel some"};
-    case core::Refusal::kGpuLimit: return {Code::kInvalid, 0, "more GPUs than you may have at once"};
-    case core::Refusal::kUnknownJob: return {Code::kInvalid, 0, "a job that it is to come after is not there"};
-  }
-  return {Code::kInternal, 0, "refused"};
-}
 
 store::Query query_of_array(JobId array) {
   store::Query query;
@@ -187,15 +163,11 @@ store::Update JobQueue::update_of(const core::Record& record, Batch& batch) {
 void JobQueue::hand_over(std::vector<core::Command> commands, std::vector<store::Insert> inserts,
                          std::function<void(Status)> after) {
   arm_core_timer();
+  // What an earlier commit could not store goes first: this one may be about the same jobs.
+  hand_over_unsaved();
   auto batch = std::make_shared<Batch>();
   if (after) batch->after.push_back(std::move(after));
   std::vector<store::Change> changes;
-  // What an earlier commit could not store goes first: this one may be about the same jobs.
-  for (auto& [job, update] : std::exchange(unsaved_, {})) {
-    batch->updates.push_back(update);
-    changes.push_back(std::move(update));
-  }
-  batch->to_forget = std::exchange(unsaved_forgets_, {});
   std::map<JobId, store::Insert*> is_new;
   for (store::Insert& insert : inserts) is_new[insert.job.spec.id] = &insert;
   for (const core::Command& command : commands) {
@@ -214,6 +186,30 @@ void JobQueue::hand_over(std::vector<core::Command> commands, std::vector<store:
   }
   if (changes.empty() && commands.empty() && batch->after.empty() && batch->to_forget.empty()) return;
   batch->commands = std::move(commands);
+  hand_in(batch, std::move(changes));
+}
+
+// In parts of their own, which find room on a full disk.
+void JobQueue::hand_over_unsaved() {
+  auto updates = std::exchange(unsaved_, {});
+  auto forgets = std::exchange(unsaved_forgets_, {});
+  while (!updates.empty() || !forgets.empty()) {
+    auto batch = std::make_shared<Batch>();
+    std::vector<store::Change> changes;
+    while (!updates.empty() && changes.size() < kChangedAtOnce) {
+      batch->updates.push_back(updates.begin()->second);
+      changes.push_back(updates.extract(updates.begin()).mapped());
+    }
+    // A runner is forgotten when its end is stored, and not before.
+    const auto is_later = [&](const auto& forget) { return updates.contains(forget.first); };
+    const auto later = std::partition(forgets.begin(), forgets.end(), is_later);
+    batch->to_forget.assign(later, forgets.end());
+    forgets.erase(later, forgets.end());
+    hand_in(batch, std::move(changes));
+  }
+}
+
+void JobQueue::hand_in(const std::shared_ptr<Batch>& batch, std::vector<store::Change> changes) {
   batches_.push_back(batch);
   if (changes.empty()) {
     batch->stored = Status();
@@ -272,7 +268,7 @@ void JobQueue::settle(const Batch& batch) {
   }
   for (const JobId job : taken_back) {
     whatever_happens([&] {
-      owners_.erase(job);
+      disown(job);
       apply(core::Withdrawn{job});
     });
   }
@@ -338,7 +334,7 @@ void JobQueue::ended(JobId job, std::uint32_t attempt, const JobRuns::End& end) 
 
 // What is known of it besides the store.
 void JobQueue::forget_job(JobId job) {
-  owners_.erase(job);
+  disown(job);
   notes_.erase(job);
   started_at_.erase(job);
   wake(job, true);
@@ -356,135 +352,6 @@ void JobQueue::arm_core_timer() {
     core_deadline_.reset();
     apply(core::TimePassed{});
   });
-}
-
-// ---- submissions -------------------------------------------------------------------------------------------
-
-// What the core does not know of is done, or was never there. `is_too_early`: its end is on its way into the store.
-Status JobQueue::resolve_dependencies(core::JobSpec& spec, bool& is_too_early) const {
-  for (core::Dependency& dependency : spec.after) {
-    const Owner* owner = find(dependency.on);
-    std::optional<std::uint32_t> uid = owner != nullptr ? std::optional(owner->uid) : std::nullopt;
-    if (!uid) {
-      const auto stored = store_->find(dependency.on);
-      if (!stored) {
-        return base::fail(Code::kInvalid,
-                          "job " + std::to_string(dependency.on.value) + ", which it is to come after, is not there");
-      }
-      uid = stored->spec.uid;
-      dependency.whole_array = stored->spec.array == dependency.on;
-    } else {
-      dependency.whole_array = owner->array == dependency.on;
-    }
-    const auto pending = [&] {
-      if (!dependency.whole_array) return core_.standing(dependency.on).has_value();
-      const std::vector<JobId> left = elements(dependency.on);
-      return std::any_of(left.begin(), left.end(), [&](JobId job) { return core_.standing(job).has_value(); });
-    };
-    if (pending()) continue;
-    const auto fate = store_->fate(dependency);
-    if (!fate) return tl::unexpected(fate.error());
-    dependency.fate = *fate;
-    is_too_early = is_too_early || *fate == core::Dependency::Fate::kPending;
-  }
-  return {};
-}
-
-Result<std::string> JobQueue::log_of(const Submission& submission, const core::JobSpec& spec) const {
-  const LaunchedJob job{
-      .id = spec.id, .array = spec.array, .array_index = spec.array_index, .name = submission.name, .gpus = {}};
-  return log_path(submission.document, job, runs_->launch().store_id);
-}
-
-void JobQueue::submit(std::shared_ptr<const Submission> submission, std::function<void(Result<Submitted>)> reply) {
-  if (!is_open_) return reply(base::fail(Code::kUnavailable, unavailable_));
-  const Token token(submission->document.submitter.uid, submission->token);
-  if (!token.second.empty()) {
-    if (const auto same = tokens_.find(token); same != tokens_.end()) {
-      same->second.push_back([reply = std::move(reply)](Result<Submitted> result) {
-        if (result) result->was_known = true;
-        reply(std::move(result));
-      });
-      return;
-    }
-    const auto known = store_->find_token(token.first, token.second);
-    if (!known) return reply(tl::unexpected(known.error()));
-    if (*known) {
-      Submitted answer{.id = **known, .was_known = true};
-      if (const auto page = store_->page(query_of_array(**known)); page && !page->jobs.empty()) {
-        answer.count = static_cast<std::uint32_t>(page->jobs.size());
-      }
-      return reply(answer);
-    }
-  }
-  core::JobSpec spec = submission->spec;
-  spec.uid = token.first;
-  bool is_too_early = false;
-  if (const auto resolved = resolve_dependencies(spec, is_too_early); !resolved)
-    return reply(tl::unexpected(resolved.error()));
-  if (is_too_early) {
-    // Behind everything that is on its way.
-    return hand_over({}, {}, [this, submission, reply = std::move(reply)](const Status& status) mutable {
-      if (!status) return reply(tl::unexpected(status.error()));
-      submit(submission, std::move(reply));
-    });
-  }
-  spec.id = next_id_;
-  if (const auto refusal = core_.refusal(spec)) return reply(tl::unexpected(describe(*refusal, spec)));
-
-  const std::uint32_t count =
-      submission->elements.empty() ? 1 : static_cast<std::uint32_t>(submission->elements.size());
-  std::vector<core::Command> commands;
-  std::vector<store::Insert> inserts;
-  inserts.reserve(count);
-  const std::shared_ptr<const std::string> document(submission, &submission->document_text);
-  const store::WallTime submitted_at = wall_now();
-  std::optional<core::Refusal> refused;
-  if (!submission->elements.empty()) spec.array = spec.id;
-  for (std::uint32_t i = 0; i < count && !refused; ++i) {
-    spec.id = JobId{next_id_.value + i};
-    if (!submission->elements.empty()) spec.array_index = submission->elements[i];
-    if ((refused = core_.refusal(spec))) break;
-    apply_now(core::Submitted{spec}, commands);
-    store::Insert& insert = inserts.emplace_back();
-    insert.job.spec = spec;
-    insert.job.name = submission->name;
-    insert.job.log = log_of(*submission, spec).value_or("");  // the API has asked already whether it can be
-    if (i == 0) insert.job.token = submission->token;
-    insert.job.submitted_at = submitted_at;
-    insert.document = document;
-    owners_[spec.id] = {.uid = spec.uid, .array_index = spec.array_index, .array = spec.array};
-  }
-  const Submitted answer{.id = next_id_, .count = count};
-  if (refused) {
-    // As if it had never been: nothing of it has been stored or started. What its elements have led to besides stands.
-    for (const store::Insert& insert : inserts) {
-      const JobId job = insert.job.spec.id;
-      owners_.erase(job);
-      apply_now(core::Withdrawn{job}, commands);
-      std::erase_if(commands, [job](const core::Command& command) {
-        return std::visit([job]<class C>(const C& c) { return c.job == job; }, command);
-      });
-    }
-    hand_over(std::move(commands), {}, nullptr);
-    return reply(tl::unexpected(describe(*refused, spec)));
-  }
-  next_id_ = JobId{next_id_.value + count};
-  const bool has_token = !token.second.empty();
-  if (has_token) tokens_[token].push_back(std::move(reply));
-  hand_over(std::move(commands), std::move(inserts),
-            [this, has_token, token, answer, reply = has_token ? nullptr : std::move(reply)](const Status& status) {
-              Result<Submitted> result = answer;
-              if (!status) result = tl::unexpected(status.error());
-              if (has_token) return submitted(token, result);
-              reply(result);
-            });
-}
-
-void JobQueue::submitted(const Token& token, const Result<Submitted>& result) {
-  const auto waiting = tokens_.extract(token);
-  if (waiting.empty()) return;
-  for (const auto& reply : waiting.mapped()) reply(result);
 }
 
 // ---- other wishes ------------------------------------------------------------------------------------------
@@ -532,14 +399,16 @@ bool JobQueue::change_now(JobId job, const Change& change, std::vector<core::Com
     case Change::Kind::kCancel: apply_now(core::CancelAsked{job}, commands); break;
     case Change::Kind::kHold: apply_now(core::HoldAsked{job}, commands); break;
     case Change::Kind::kRelease: apply_now(core::ReleaseAsked{job}, commands); break;
-    case Change::Kind::kPriority: apply_now(core::PriorityAsked{job, change.priority}, commands); break;
+    case Change::Kind::kPriority:
+      apply_now(core::PriorityAsked{job, change.priority, change.by_admin}, commands);
+      break;
   }
   const bool changed = std::any_of(commands.begin(), commands.end(), [job](const core::Command& command) {
     return std::visit([job]<class C>(const C& c) { return c.job == job; }, command);
   });
   all.insert(all.end(), commands.begin(), commands.end());
   if (changed && change.kind == Change::Kind::kPriority) {
-    if (const auto at = standing(job)) runs_->set_priority(job, at->priority);
+    if (const auto at = standing(job)) runs_->set_priority(job, at->capped);
   }
   return changed;
 }
@@ -604,7 +473,7 @@ std::int32_t JobQueue::granted_priority(uid_t uid, const std::string& run) const
   std::int32_t granted = 0;
   runs_->for_each_run([&](JobId job, uid_t owner, const std::string& name) {
     if (owner != uid || name != run) return;
-    if (const auto at = standing(job)) granted = std::min(at->priority, limits.priority_cap);
+    if (const auto at = standing(job)) granted = at->capped;
   });
   return granted;
 }
@@ -683,6 +552,7 @@ std::string JobQueue::note(JobId job) const {
 void JobQueue::keep_house() {
   save_usage();
   prune();
+  prune_users();
 }
 
 void JobQueue::save_usage() {
@@ -709,6 +579,24 @@ void JobQueue::prune() {
                         if (*alive) prune();
                       });
                     });
+}
+
+// Of each user no more than so many stay: else one could fill the disk with jobs that are cancelled at once.
+void JobQueue::prune_users() {
+  if (config_.max_history == 0) return;
+  asio::post(pool_, [this, most = config_.max_history] {
+    const auto crowded = store_->with_more_done_than(most);
+    if (!crowded) return;
+    for (const auto& [uid, more] : *crowded) {
+      store::Prune prune{.ended_before = std::numeric_limits<store::WallTime>::max(), .uid = uid};
+      for (std::uint64_t left = more; left > 0; left -= prune.at_most) {
+        prune.at_most = static_cast<std::uint32_t>(std::min<std::uint64_t>(left, store::Prune{}.at_most));
+        std::vector<store::Change> changes;
+        changes.push_back(prune);
+        commits_->hand_in(std::move(changes), nullptr);
+      }
+    }
+  });
 }
 
 }  // namespace gpumux::daemon

@@ -72,13 +72,15 @@ class JobQueue {
   struct Submitted {
     sched::jobs::JobId id;
     std::uint32_t count = 1;
-    bool was_known = false;  // its token was: this is what was handed in then
+    bool was_known = false;                 // its token was: this is what was handed in then
+    std::optional<std::int32_t> capped_at;  // its priority counts as this against others' jobs
   };
   void submit(std::shared_ptr<const Submission> submission, std::function<void(base::Result<Submitted>)> reply);
 
   struct Change {
     enum class Kind { kCancel, kHold, kRelease, kPriority } kind = Kind::kCancel;
     std::int32_t priority = 0;
+    bool by_admin = false;
   };
   // Of those that are not done; the reply names those of which something is different now, in their order.
   void change(std::vector<sched::jobs::JobId> jobs, const Change& change,
@@ -100,13 +102,14 @@ class JobQueue {
     std::uint32_t array_index = 0;
     sched::jobs::JobId array = sched::jobs::kNoJob;
     bool ever_started = false;  // if only in an attempt that was lost
+    std::uint64_t bytes = 0;    // of its document
   };
   const Owner* find(sched::jobs::JobId job) const;
   std::vector<sched::jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending
   std::vector<sched::jobs::JobId> elements(sched::jobs::JobId array) const;            // that are not done
   std::optional<sched::jobs::JobStanding> standing(sched::jobs::JobId job) const { return core_.standing(job); }
-  // The lease priority that is granted to the programs of a user's run (GPUMUX_RUN_ID): its job's, if somebody has set
-  // how high that may be; 0 if nobody has, or it is no job's.
+  // The lease priority that is granted to the programs of a user's run (GPUMUX_RUN_ID): its job's as it counts against
+  // others', if somebody has set how high that may be; 0 if nobody has, or it is no job's.
   std::int32_t granted_priority(uid_t uid, const std::string& run) const;
   std::optional<JobRuns::View> view(sched::jobs::JobId job) const;
   // Why it did not start, or could not be suspended, lately.
@@ -156,6 +159,8 @@ class JobQueue {
   void apply_now(const sched::jobs::Event& event, std::vector<sched::jobs::Command>& commands);
   void hand_over(std::vector<sched::jobs::Command> commands, std::vector<store::Insert> inserts,
                  std::function<void(base::Status)> after);
+  void hand_over_unsaved();
+  void hand_in(const std::shared_ptr<Batch>& batch, std::vector<store::Change> changes);
   store::Update update_of(const sched::jobs::Record& record, Batch& batch);
   bool is_started(sched::jobs::JobId job) const;
   void stored(const std::shared_ptr<Batch>& batch, base::Status status);
@@ -166,7 +171,12 @@ class JobQueue {
   void put_value(std::string key, std::string value, std::function<void(base::Status)> reply);
   void change_some(std::shared_ptr<Changing> work);
   bool change_now(sched::jobs::JobId job, const Change& change, std::vector<sched::jobs::Command>& commands);
-  base::Status resolve_dependencies(sched::jobs::JobSpec& spec, bool& is_too_early) const;
+  base::Status resolve_dependencies(sched::jobs::JobSpec& spec, bool by_admin, bool& is_too_early) const;
+  base::Status check_after(const sched::jobs::Dependency& dependency, std::optional<std::uint32_t> owner,
+                           std::uint32_t submitter) const;
+  base::Status check_bytes(std::uint32_t uid, std::uint64_t bytes) const;
+  void own(sched::jobs::JobId job, const Owner& owner);
+  void disown(sched::jobs::JobId job);
   base::Result<std::string> log_of(const Submission& submission, const sched::jobs::JobSpec& spec) const;
   void submitted(const Token& token, const base::Result<Submitted>& result);
   void started(sched::jobs::JobId job, store::WallTime at);
@@ -177,6 +187,7 @@ class JobQueue {
   void keep_house();
   void save_usage();
   void prune();
+  void prune_users();
 
   boost::asio::io_context& io_;
   const base::Clock& clock_;
@@ -193,6 +204,7 @@ class JobQueue {
 
   sched::jobs::JobId next_id_{1};
   std::map<sched::jobs::JobId, Owner> owners_;
+  std::map<std::uint32_t, std::uint64_t> document_bytes_;  // of each user's jobs in owners_
   std::map<sched::jobs::JobId, std::string> notes_;
   std::map<sched::jobs::JobId, EndDetails> ends_;                                      // that are being stored
   std::map<sched::jobs::JobId, store::WallTime> started_at_;                           // that is to be stored
@@ -219,6 +231,7 @@ class JobQueue {
 store::Query query_of_array(sched::jobs::JobId array);
 
 // Why a submission cannot be taken, for people, and as an error's code.
-base::Error describe(sched::jobs::Refusal refusal, const sched::jobs::JobSpec& spec);
+base::Error describe(sched::jobs::Refusal refusal, const sched::jobs::JobSpec& spec,
+                     const sched::jobs::UserLimits& limits);
 
 }  // namespace gpumux::daemon

@@ -216,10 +216,11 @@ Status JobQueue::restore_jobs() {
 void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>& later) {
   const JobId id = job.spec.id;
   const std::uint32_t attempt = job.core.attempt;
-  owners_[id] = {.uid = job.spec.uid,
-                 .array_index = job.spec.array_index,
-                 .array = job.spec.array,
-                 .ever_started = job.started_at != 0};
+  own(id, {.uid = job.spec.uid,
+           .array_index = job.spec.array_index,
+           .array = job.spec.array,
+           .ever_started = job.started_at != 0,
+           .bytes = job.document_bytes});
   core::Restored event{.spec = job.spec,
                        .state = job.core.state,
                        .attempt = attempt,

@@ -158,7 +158,7 @@ JobRuns::Launched JobRuns::launch_on_pool(const core::Start& command, std::uint6
                        .name = job->name,
                        .gpus = command.gpus,
                        .memory = job->spec.memory != 0 ? job->spec.memory : default_memory,
-                       .priority = job->spec.priority};
+                       .priority = job->spec.capped};
   const auto spec = make_runner_spec(*document, launched, launch_);
   if (!spec) return fail(spec.error(), true);
   result.view.log_path = spec->log_path;

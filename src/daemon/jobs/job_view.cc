@@ -85,11 +85,13 @@ std::string UserNames::name(uid_t uid) {
 namespace {
 
 void add_details(JsonObject& json, const store::StoredJob& job, const JobDetails& details) {
-  const JobDocument& document = details.document;
-  json.flag("interactive", document.interactive);
-  json.json("arguments", texts_json(document.arguments));
-  json.text("directory", document.directory);
-  json.text("setup_command", document.setup_command);
+  if (const JobDocument* document = details.document) {
+    json.flag("interactive", document->interactive);
+    json.json("arguments", texts_json(document->arguments));
+    json.text("directory", document->directory);
+    json.text("setup_command", document->setup_command);
+    if (details.with_environment) json.json("environment", texts_json(document->environment));
+  }
   json.text("log", job.log);
   if (details.view && !details.view->attach_path.empty()) json.text("attach", details.view->attach_path);
   if (details.view && details.view->main_pid != 0) json.number("pid", details.view->main_pid);
@@ -99,7 +101,6 @@ void add_details(JsonObject& json, const store::StoredJob& job, const JobDetails
         {{"job", dependency.on.value}, {"need", dependency.need == core::Dependency::Need::kOk ? "ok" : "any"}});
   }
   json.json("after", after);
-  if (details.with_environment) json.json("environment", texts_json(document.environment));
 }
 
 }  // namespace
@@ -128,17 +129,19 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
   if (is_all) json.text("why", now.standing ? why(job, *now.standing, now) : "");
   if (now.standing && now.standing->place != 0) json.number("place", now.standing->place);
   json.number("priority", now.standing ? now.standing->priority : job.core.priority);
+  json.number("priority_capped", now.standing ? now.standing->capped : job.core.capped);
   const core::GpuSet& gpus = now.standing ? now.standing->gpus : job.core.gpus;
   // Its owner sees them in the order of its own numbers.
-  const bool has_order = details != nullptr && !details->document.gpu_order.empty();
+  const JobDocument* document = details != nullptr ? details->document : nullptr;
+  const bool has_order = document != nullptr && !document->gpu_order.empty();
   if (has_order && !gpus.empty()) {
-    json.numbers("gpus", details->document.gpu_order);
+    json.numbers("gpus", document->gpu_order);
   } else {
     json.numbers("gpus", gpus);
   }
   json.number("gpus_wanted", spec.wanted_gpus());
   if (has_order) {
-    json.numbers("gpu_ids", details->document.gpu_order);
+    json.numbers("gpu_ids", document->gpu_order);
   } else if (!spec.gpus.empty()) {
     json.numbers("gpu_ids", spec.gpus);
   }

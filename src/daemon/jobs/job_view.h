@@ -42,7 +42,7 @@ class UserNames {
 
 // What its owner sees besides.
 struct JobDetails {
-  const JobDocument& document;
+  const JobDocument* document = nullptr;  // null: it is done, and its document is gone
   std::optional<JobRuns::View> view;
   bool with_environment = false;
 };

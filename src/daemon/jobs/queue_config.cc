@@ -37,6 +37,25 @@ base::Status read_limit(std::uint32_t& target, std::string_view text) {
   return {};
 }
 
+// 0: unlimited.
+base::Status parse_max_bytes(QueueConfig& c, std::string_view text) {
+  if (text == "unlimited") {
+    c.max_bytes = 0;
+    return {};
+  }
+  const auto parsed = ends_in_unit(text) ? base::parse_bytes(text, 1) : base::fail(base::Code::kInvalid, "");
+  if (!parsed || *parsed == 0) return bad();
+  c.max_bytes = *parsed;
+  return {};
+}
+
+base::Status parse_max_history(QueueConfig& c, std::string_view text) {
+  const auto parsed = text == "unlimited" ? base::Result<std::uint64_t>(0) : base::parse_integer(text, 1, INT64_MAX);
+  if (!parsed) return bad();
+  c.max_history = *parsed;
+  return {};
+}
+
 base::Status parse_order(QueueConfig& c, std::string_view text) {
   if (text != "fair" && text != "fifo") return bad();
   c.core.order = text == "fair" ? Order::kFair : Order::kFifo;
@@ -103,7 +122,7 @@ base::Status parse_priority_cap(QueueConfig& c, std::string_view text) {
 
 constexpr std::string_view kCount = "a number, or unlimited";
 
-constexpr std::array<QueueKey, 14> kKeys{{
+constexpr std::array<QueueKey, 16> kKeys{{
     {"order", "GPUMUX_QUEUE_ORDER", "fair or fifo",
      "Among jobs of one priority: users in turn, whoever has had the least GPU time lately first; or first come.",
      parse_order},
@@ -123,10 +142,13 @@ constexpr std::array<QueueKey, 14> kKeys{{
      [](QueueConfig& c, std::string_view text) { return read_limit(c.core.limits.running, text); }},
     {"max_queued", "GPUMUX_QUEUE_MAX_QUEUED", kCount, "Waiting jobs of one user, suspended and held ones too, at most.",
      [](QueueConfig& c, std::string_view text) { return read_limit(c.core.limits.queued, text); }},
+    {"max_bytes", "GPUMUX_QUEUE_MAX_BYTES", "a number of bytes with a unit, such as 256M, or unlimited",
+     "Arguments and environments of one user's jobs that are not done, at most.", parse_max_bytes},
     {"max_gpus", "GPUMUX_QUEUE_MAX_GPUS", kCount, "GPUs of all running jobs of one user, at most.",
      [](QueueConfig& c, std::string_view text) { return read_limit(c.core.limits.gpus, text); }},
     {"priority_cap", "GPUMUX_QUEUE_PRIORITY_CAP", "a priority from -1000 to 1000, or unlimited",
-     "A higher priority than this counts as this.", parse_priority_cap},
+     "Against other users' jobs a higher priority counts as this; that of who may change settings counts in full.",
+     parse_priority_cap},
     {"cancel_grace", "GPUMUX_QUEUE_CANCEL_GRACE", "a time from 0s to 1h", "From TERM to KILL when a job is cancelled.",
      [](QueueConfig& c, std::string_view text) { return read_time(c.cancel_grace, text, 0s, 1h); }},
     {"suspend_patience", "GPUMUX_QUEUE_SUSPEND_PATIENCE", "a time from 1s to 1h",
@@ -134,6 +156,8 @@ constexpr std::array<QueueKey, 14> kKeys{{
      [](QueueConfig& c, std::string_view text) { return read_time(c.suspend_patience, text, 1s, 1h); }},
     {"history", "GPUMUX_QUEUE_HISTORY", "a time from 1m to 87600h", "How long jobs that are done are remembered.",
      [](QueueConfig& c, std::string_view text) { return read_time(c.history, text, 1min, 24h * 3650); }},
+    {"max_history", "GPUMUX_QUEUE_MAX_HISTORY", kCount,
+     "Jobs of one user that are done and remembered, at most; the oldest go first.", parse_max_history},
 }};
 
 }  // namespace

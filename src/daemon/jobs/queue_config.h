@@ -20,11 +20,17 @@ enum class JobPrivacy {
   kOwn,      // nothing
 };
 
+// Two of the largest arrays, some 20 MB of the daemon's memory.
+inline constexpr std::uint32_t kDefaultMaxQueued = 20'000;
+
 struct QueueConfig {
-  sched::jobs::QueueSettings core;
+  sched::jobs::QueueSettings core{
+      .limits = {.queued = kDefaultMaxQueued, .priority_cap = 0}};  // who may change settings has no cap
   JobPrivacy privacy = JobPrivacy::kOpen;
-  base::Duration cancel_grace = std::chrono::seconds(10);     // from TERM to KILL
-  base::Duration history = std::chrono::hours(24) * 90;       // how long jobs that are done are remembered
+  base::Duration cancel_grace = std::chrono::seconds(10);  // from TERM to KILL
+  base::Duration history = std::chrono::hours(24) * 90;    // how long jobs that are done are remembered
+  std::uint64_t max_bytes = 256u << 20;  // of the documents of one user's jobs that are not done; 0: any number
+  std::uint64_t max_history = 100'000;   // jobs of one user that are done, and remembered; 0: any number
   base::Duration suspend_patience = std::chrono::minutes(2);  // how long getting a job's memory off its GPUs may take
 };
 

@@ -25,6 +25,7 @@ struct Submission {
   std::string name;
   std::string token;
   JobDocument document;       // without the submitter
+  bool by_admin = false;      // may change settings: has no priority cap, and sees all jobs
   std::string document_text;  // with him, as it is to be stored; filled in by who has looked at him
 };
 
