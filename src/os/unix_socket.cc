@@ -6,8 +6,14 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+
+#ifndef SO_PASSRIGHTS
+#define SO_PASSRIGHTS 83
+#endif
 
 namespace gpumux::os {
 namespace {
@@ -99,13 +105,14 @@ base::Status send_message(int socket, std::span<const std::byte> message, int fd
   return {};
 }
 
-base::Result<Received> receive_message(int socket, std::span<std::byte> buffer) {
+base::Result<Arrived> receive_all(int socket, std::span<std::byte> buffer,
+                                  std::span<int, kMaxDescriptors> descriptors) {
   iovec part{buffer.data(), buffer.size()};
   msghdr header{};
   header.msg_iov = &part;
   header.msg_iovlen = 1;
-  // Room for a few more descriptors than are expected, so that unexpected ones are seen here and closed.
-  alignas(cmsghdr) char control[CMSG_SPACE(4 * sizeof(int))] = {};
+  // With less room than there are descriptors, the kernel would close the others within recvmsg.
+  alignas(cmsghdr) char control[CMSG_SPACE(kMaxDescriptors * sizeof(int))];
   header.msg_control = control;
   header.msg_controllen = sizeof control;
   ssize_t got;
@@ -113,20 +120,34 @@ base::Result<Received> receive_message(int socket, std::span<std::byte> buffer) 
     got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   } while (got < 0 && errno == EINTR);
   if (got < 0) return base::fail_errno(errno, "cannot receive a message");
-  Received received;
-  received.bytes = static_cast<std::size_t>(got);
+  Arrived arrived{static_cast<std::size_t>(got), 0, (header.msg_flags & MSG_TRUNC) != 0};
   for (cmsghdr* item = CMSG_FIRSTHDR(&header); item != nullptr; item = CMSG_NXTHDR(&header, item)) {
     if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-    const std::size_t count = (item->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (std::size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      std::memcpy(&fd, CMSG_DATA(item) + i * sizeof(int), sizeof fd);
-      FileDescriptor owned(fd);
-      if (!received.fd) received.fd = std::move(owned);
-    }
+    const std::size_t count =
+        std::min((item->cmsg_len - CMSG_LEN(0)) / sizeof(int), kMaxDescriptors - arrived.descriptors);
+    std::memcpy(&descriptors[arrived.descriptors], CMSG_DATA(item), count * sizeof(int));
+    arrived.descriptors += count;
   }
-  if ((header.msg_flags & MSG_TRUNC) != 0) return base::fail(base::Code::kProtocol, "a message is longer than allowed");
+  return arrived;
+}
+
+base::Result<Received> receive_message(int socket, std::span<std::byte> buffer) {
+  std::array<int, kMaxDescriptors> descriptors;
+  const auto arrived = receive_all(socket, buffer, descriptors);
+  if (!arrived) return tl::unexpected(arrived.error());
+  Received received;
+  received.bytes = arrived->bytes;
+  for (std::size_t i = 0; i < arrived->descriptors; ++i) {
+    FileDescriptor owned(descriptors[i]);
+    if (i == 0) received.fd = std::move(owned);
+  }
+  if (arrived->was_cut) return base::fail(base::Code::kProtocol, "a message is longer than allowed");
   return received;
+}
+
+bool refuse_descriptors(int socket) {
+  const int no = 0;
+  return ::setsockopt(socket, SOL_SOCKET, SO_PASSRIGHTS, &no, sizeof no) == 0;
 }
 
 base::Result<PeerCredentials> peer_credentials(int socket) {

@@ -43,6 +43,23 @@ base::Status send_message(int socket, std::span<const std::byte> message, int fd
 // Any descriptors beyond the first are closed.
 base::Result<Received> receive_message(int socket, std::span<std::byte> buffer);
 
+// As many descriptors as the kernel lets travel with one message (SCM_MAX_FD).
+inline constexpr std::size_t kMaxDescriptors = 253;
+
+struct Arrived {
+  std::size_t bytes = 0;        // 0: the other side has closed
+  std::size_t descriptors = 0;  // that are the caller's now
+  bool was_cut = false;         // the message was longer than the buffer
+};
+
+// One message of a peer that is not trusted, or some bytes of a stream, with every descriptor that came along. None is
+// closed here: closing a stranger's descriptor may take as long as the stranger likes.
+base::Result<Arrived> receive_all(int socket, std::span<std::byte> buffer, std::span<int, kMaxDescriptors> descriptors);
+
+// Has the kernel refuse descriptors that are sent to this socket, or to a connection of this listening socket. False:
+// the kernel cannot (Linux before 6.16).
+bool refuse_descriptors(int socket);
+
 base::Result<PeerCredentials> peer_credentials(int socket);
 
 }  // namespace gpumux::os
