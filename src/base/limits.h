@@ -17,8 +17,11 @@ inline constexpr std::size_t kMaxGpus = 128;
 // KiB.
 inline constexpr std::size_t kMaxTenants = 8192;
 
-// Tenants of one user who is not root: one user's runaway script does not lock out the others.
-inline constexpr std::size_t kMaxTenantsPerUser = 4096;
+// Tenants of one account (daemon/account.h): one user's runaway script does not lock out the others.
+inline constexpr std::size_t kMaxTenantsPerAccount = 4096;
+
+// Of kMaxTenants, those that root on the host, the daemon's owner and administrators alone can have.
+inline constexpr std::size_t kReservedTenants = 64;
 
 // One message between tenant and daemon. The largest is a note of kMaxNoteBytes and its header.
 inline constexpr std::size_t kMaxMessageBytes = 1024;

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <limits>
+#include <utility>
 
 #include "base/units.h"
 #include "daemon/trust_domain.h"
@@ -53,11 +54,23 @@ bool any_in(const std::vector<gid_t>& groups, const std::vector<gid_t>& allowed)
 
 }  // namespace
 
-base::Result<Peer> peer_of(int socket, const SubordinateIds& subordinates) {
+base::Result<Peer> peer_of(int socket, const SubordinateIds& subordinates, Door door, os::PeerLookup lookup) {
   const auto credentials = os::peer_credentials(socket);
   if (!credentials) return tl::unexpected(credentials.error());
-  Peer peer{credentials->pid, credentials->uid, {credentials->gid}, !is_where_we_are(credentials->pid), {}};
+  Peer peer{.pid = credentials->pid, .uid = credentials->uid, .groups = {credentials->gid}, .account = {}};
+  auto process = os::peer_process(socket, peer.pid, lookup);
+  peer.is_contained = !is_where_we_are(peer.pid);
   peer.account = account_of(peer.pid, peer.uid, peer.is_contained, subordinates);
+  const bool is_certain = process && (process->is_certain || door == Door::kOwners);
+  if (process && !os::has_ended(process->pidfd.get()))
+    peer.process = std::make_shared<const os::FileDescriptor>(std::move(process->pidfd));
+  if (peer.process == nullptr) {
+    // /proc may have spoken of another process.
+    peer.is_contained = true;
+    peer.account = {};
+  } else if (peer.uid == 0 && !is_certain) {
+    peer.is_contained = true;
+  }
   // The kernel answers with the length that it needs when the buffer is too small.
   std::vector<gid_t> groups(32);
   for (int attempt = 0; attempt < 2; ++attempt) {

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may connect, and who may change something. Everything here comes from the kernel (SO_PEERCRED, SO_PEERGROUPS),
-// nothing from what a client says.
+// Who may connect, and who may change something. Everything here comes from the kernel (SO_PEERCRED, SO_PEERGROUPS,
+// SO_PEERPIDFD), nothing from what a client says.
 #pragma once
 
 #include <sys/types.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "daemon/account.h"
 #include "daemon/config.h"
+#include "os/file_descriptor.h"
+#include "os/pidfd.h"
 
 namespace gpumux::daemon {
 
@@ -18,8 +21,21 @@ struct Peer {
   pid_t pid = 0;  // 0: in a pid namespace that cannot be seen from here
   uid_t uid = 0;
   std::vector<gid_t> groups;  // the primary one and all others, at the moment of connecting
-  bool is_contained = false;  // in a container that is not the daemon's: its users are others, whatever their numbers
-  Account account = {};       // for which it counts in every limit
+  // In a container that is not the daemon's, or not shown to be outside of one: its users are others, whatever their
+  // numbers.
+  bool is_contained = false;
+  Account account = {};  // for which it counts in every limit
+  // What was read in /proc is of this process. Null: the peer had ended before that, or the kernel has no pidfd.
+  std::shared_ptr<const os::FileDescriptor> process = {};
+
+  // The connection may be in the hands of another process by now.
+  bool has_ended() const { return process == nullptr || os::has_ended(process->get()); }
+};
+
+// What a listening socket's place says of its peers.
+enum class Door {
+  kOpen,    // root of a container may reach it
+  kOwners,  // it lies in a folder that the daemon's owner alone can enter, and that is passed into no container
 };
 
 // The configured names, looked up once (that may wait for a directory service): at start and at each reload.
@@ -44,6 +60,9 @@ class AccessRules {
   SubordinateIds subordinates_;
 };
 
-base::Result<Peer> peer_of(int socket, const SubordinateIds& subordinates);
+// The rule: what has ended is contained, for its number in /proc may be another process's; and root is contained if the
+// kernel cannot name the peer's process (Linux before 6.5), unless it comes through a door of the owner's.
+base::Result<Peer> peer_of(int socket, const SubordinateIds& subordinates, Door door,
+                           os::PeerLookup lookup = os::PeerLookup::kBySocket);
 
 }  // namespace gpumux::daemon

@@ -130,14 +130,14 @@ ApiAnswer Api::daemon(const Peer& peer) const {
 }
 
 ApiAnswer Api::status(const Peer& peer) {
-  if (peer.uid != 0 && peer.uid != info_.uid) {
+  if (!access_.may_change(peer)) {
     if (status_limits_.size() > kMaxLimitedUsers) status_limits_.clear();
-    RateLimit& limit = status_limits_.try_emplace(peer.uid, kStatusBurst, kStatusPerSecond).first->second;
+    RateLimit& limit = status_limits_.try_emplace(peer.account, kStatusBurst, kStatusPerSecond).first->second;
     if (!limit.take(leases_.now())) {
       return error_response(
           429, {base::Code::kExhausted, 0,
-                "user " + std::to_string(peer.uid) + " asks for the status more than " +
-                    std::to_string(kStatusPerSecond) + " times a second: ask less often, or follow /v1/trace"});
+                peer.account.text() + " asks for the status more than " + std::to_string(kStatusPerSecond) +
+                    " times a second: ask less often, or follow /v1/trace"});
     }
   }
   // Shared, because a std::function must be copyable.

@@ -76,7 +76,7 @@ class Api {
   const AccessRules& access_;
   DaemonInfo info_;
   const TimerStatistics& timers_;
-  std::unordered_map<uid_t, RateLimit> status_limits_;
+  std::unordered_map<Account, RateLimit> status_limits_;
   JobApi* jobs_ = nullptr;
   Holds holds_;
   std::shared_ptr<StatusRenderer> renderer_ = std::make_shared<StatusRenderer>();

@@ -290,7 +290,8 @@ TEST(Api, LetsStrangersLookOnlySoOften) {
   TimerStatistics timers;
   Api api(leases, translator, *access, {}, timers);
   const auto status_of = [&](uid_t uid) {
-    const ApiAnswer answer = api.answer({"GET", "/v1/status", "", Peer{1, uid, {}}});
+    const ApiAnswer answer = api.answer(
+        {"GET", "/v1/status", "", Peer{.pid = 1, .uid = uid, .groups = {}, .account = Account::of_user(uid)}});
     const auto* refused = std::get_if<ApiResponse>(&answer);
     return refused == nullptr ? 200u : refused->status;
   };
@@ -373,7 +374,7 @@ TEST(Access, OfAPrivateDaemonIsForItsOwnerAlone) {
   OtherProcess other = stranger([&] { return TestTenant(dir.path()).connected() ? 1 : 0; });
   TestDaemon daemon(std::move(options));
   struct stat status {};
-  ASSERT_EQ(stat((dir.path() + "/tenants.sock").c_str(), &status), 0);
+  ASSERT_EQ(stat((dir.path() + "/" + os::kTenantSocket).c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
   EXPECT_EQ(other.run(), 0);
   TestTenant tenant(dir.path());

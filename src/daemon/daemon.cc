@@ -24,6 +24,7 @@
 #include "daemon/access.h"
 #include "daemon/api.h"
 #include "daemon/attention.h"
+#include "daemon/closer.h"
 #include "daemon/files.h"
 #include "daemon/foreign_processes.h"
 #include "daemon/gpu_lock.h"
@@ -35,6 +36,7 @@
 #include "daemon/jobs/job_tenants.h"
 #include "daemon/known_tenants.h"
 #include "daemon/leases.h"
+#include "daemon/listener.h"
 #include "daemon/log.h"
 #include "daemon/loop_timer.h"
 #include "daemon/rooms.h"
@@ -97,12 +99,12 @@ class Daemon::Impl {
         leases_(clock_, trace_),
         rooms_(leases_),
         translator_(leases_, rooms_, access_, {options_.config.on_daemon_loss, GPUMUX_VERSION}),
-        tenants_(io_, translator_, leases_, access_, tenant_limits(), [this] { settled(); }),
+        tenants_(io_, translator_, leases_, access_, closer_, tenant_limits(), [this] { settled(); }),
         api_(leases_, translator_, access_, daemon_info(), timers_),
         job_tenants_(leases_, rooms_, translator_, [this] { asio::post(io_, [this] { settled(); }); }),
         jobs_(io_, clock_),
         job_api_(io_, jobs_, access_),
-        http_(io_, worker_, api_, trace_, access_),
+        http_(io_, worker_, api_, trace_, access_, closer_),
         host_memory_(io_, host_pool_, host_budget(options_.config.host_memory)),
         core_timer_(io_),
         rooms_timer_(io_),
@@ -135,7 +137,7 @@ class Daemon::Impl {
     bool wanted = true;
   };
 
-  static TenantServer::Limits tenant_limits();
+  static Admission::Limits tenant_limits();
   static std::size_t host_threads();
   DaemonInfo daemon_info() const;
   tl::expected<void, DaemonError> lock_runtime_dir();
@@ -174,6 +176,7 @@ class Daemon::Impl {
   DaemonOptions options_;
   std::unique_ptr<Inventory> inventory_;
   AccessRules access_;
+  Closer closer_;
   os::SystemClock clock_;
   ServiceManager service_;
   asio::io_context io_{1};
@@ -221,15 +224,13 @@ class Daemon::Impl {
   ExitCode exit_code_ = kExitStopped;
 };
 
-TenantServer::Limits Daemon::Impl::tenant_limits() {
-  TenantServer::Limits limits;
+Admission::Limits Daemon::Impl::tenant_limits() {
   const long most = ::sysconf(_SC_OPEN_MAX);
   const auto descriptors = most > 0 ? static_cast<std::size_t>(most) : std::size_t{1024};
   const std::size_t room =
       descriptors > kOtherDescriptors ? (descriptors - kOtherDescriptors) / kDescriptorsPerTenant : 64;
-  limits.tenants = std::min(limits.tenants, room);
-  limits.per_user = std::min(limits.per_user, room);
-  return limits;
+  return {std::min(base::kMaxTenants, room), std::min(base::kMaxTenantsPerAccount, room),
+          std::min(base::kReservedTenants, room / 2)};
 }
 
 DaemonInfo Daemon::Impl::daemon_info() const {
@@ -341,7 +342,7 @@ tl::expected<void, DaemonError> Daemon::Impl::add_gpus() {
       refused = "left out by --gpus";
     } else {
       std::optional<LockOwner> owner;
-      auto lock = GpuLock::take(lock_request(i), owner);
+      auto lock = GpuLock::take(lock_request(i), owner, closer_);
       if (lock) {
         takes_over_ = takes_over_ || lock->has_taken_over();
         locked.lock.emplace(std::move(*lock));
@@ -380,7 +381,7 @@ void Daemon::Impl::answer_lock(std::size_t index) {
                              const GpuLock& lock = *locks_[index].lock;
                              // Root's daemon takes over: it asks here.
                              if (const auto roots = lock.overruled_by()) return give_way(index, *roots);
-                             lock.answer();
+                             lock.answer(closer_);
                              answer_lock(index);
                            });
 }
@@ -416,7 +417,7 @@ void Daemon::Impl::retry_locks() {
       if (mine->squatter() && mine->take_name()) leases_.set_claimed_by({static_cast<std::uint32_t>(i)}, "");
       continue;
     }
-    auto lock = GpuLock::take_only(lock_request(i));
+    auto lock = GpuLock::take_only(lock_request(i), closer_);
     if (!lock) continue;
     locks_[i].lock.emplace(std::move(*lock));
     answer_lock(i);
@@ -446,20 +447,36 @@ void Daemon::Impl::hold_grants() {
 }
 
 tl::expected<void, DaemonError> Daemon::Impl::open_sockets() {
+  const std::string& dir = options_.runtime_dir;
   // Left by a daemon that had given way to root's.
   for (const char* socket : {os::kTenantSocket, os::kApiSocket}) {
     std::error_code error;
-    const std::string path = options_.runtime_dir + "/" + socket;
+    const std::string path = dir + "/" + socket;
     if (std::filesystem::is_symlink(path, error)) ::unlink(path.c_str());
   }
   const mode_t mode = options_.is_private ? 0600 : static_cast<mode_t>(options_.config.socket_mode);
-  auto tenants = os::listen_seqpacket(options_.runtime_dir + "/" + os::kTenantSocket, mode, kBacklog);
-  if (!tenants) return fail(kExitNoSockets, tenants.error());
-  auto api = os::listen_stream(options_.runtime_dir + "/" + os::kApiSocket, mode, kBacklog);
-  if (!api) return fail(kExitNoSockets, api.error());
-  sockets_open_ = true;
-  tenants_.listen(std::move(*tenants));
-  http_.listen(std::move(*api));
+  const auto lookup = options_.without_peer_pidfd ? os::PeerLookup::kByNumber : os::PeerLookup::kBySocket;
+  // The folder of a private daemon is its owner's alone.
+  const Door door = options_.is_private ? Door::kOwners : Door::kOpen;
+  const auto open_api = [&](const char* name, mode_t socket_mode, Door of) -> base::Status {
+    auto socket = os::listen_stream(dir + "/" + name, socket_mode, kBacklog);
+    if (!socket) return tl::unexpected(socket.error());
+    if (!options_.without_pass_rights) os::refuse_descriptors(socket->get());
+    http_.listen(std::move(*socket), of, lookup);
+    return {};
+  };
+  const auto open_all = [&]() -> base::Status {
+    GPUMUX_TRY(os::make_own_dir(dir + "/" + os::kTenantDir, options_.is_private ? 0700 : 0755));
+    auto tenants = os::listen_seqpacket(dir + "/" + os::kTenantSocket, mode, kBacklog);
+    if (!tenants) return tl::unexpected(tenants.error());
+    sockets_open_ = true;
+    tenants_.listen(std::move(*tenants), door, lookup);
+    GPUMUX_TRY(open_api(os::kApiSocket, mode, door));
+    if (options_.is_private || ::geteuid() != 0) return {};
+    GPUMUX_TRY(os::make_own_dir(dir + "/" + os::kRootDir, 0700));
+    return open_api(os::kRootApiSocket, 0600, Door::kOwners);
+  };
+  if (const auto opened = open_all(); !opened) return fail(kExitNoSockets, opened.error());
   return {};
 }
 
@@ -741,16 +758,21 @@ void Daemon::Impl::finish(ExitCode code) {
   }
   // A client that finds no socket looks elsewhere, or waits; one that finds a dead socket cannot tell.
   if (sockets_open_) {
-    for (const char* socket : {os::kTenantSocket, os::kApiSocket}) {
+    for (const char* socket : {os::kTenantSocket, os::kApiSocket, os::kRootApiSocket}) {
       const std::string path = options_.runtime_dir + "/" + socket;
       ::unlink(path.c_str());
-      if (!successor_.empty()) static_cast<void>(::symlink((successor_ + "/" + socket).c_str(), path.c_str()));
+      const bool is_roots = std::string_view(socket) == os::kRootApiSocket;  // a private daemon has none
+      if (!successor_.empty() && !is_roots)
+        static_cast<void>(::symlink((successor_ + "/" + socket).c_str(), path.c_str()));
     }
   }
   log_info("stopped", {{"tenants", tenants_.connections()}});
   tenants_.close();
   http_.close();
   jobs_.close();
+  for (const LockedGpu& locked : locks_) {
+    if (locked.lock) Listener::drain(locked.lock->fd(), closer_);
+  }
   trace_file_.flush();
   io_.stop();
 }

@@ -48,6 +48,9 @@ struct DaemonOptions {
   std::string lock_folder = kLockFolder;
   bool handle_signals = true;
   Environment environment;
+  // What kernels before 6.5 and 6.16 do not have. For tests: true where it is not used although it is there.
+  bool without_peer_pidfd = false;
+  bool without_pass_rights = false;
 };
 
 struct DaemonError {

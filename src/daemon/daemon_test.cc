@@ -18,6 +18,7 @@
 #include "daemon/gpu_lock.h"
 #include "daemon/known_tenants.h"
 #include "daemon/test_support.h"
+#include "os/runtime_dir.h"
 #include "wire/lease_page.h"
 
 namespace gpumux::daemon {
@@ -475,7 +476,7 @@ TEST(Runtime, StaysForAProcessThatAskedForIt) {
   close(hold[0]);
   // Two house-keepings beyond the limit. Looking does not count as use here: only the socket's file is looked at.
   const auto until = std::chrono::steady_clock::now() + 3s;
-  EXPECT_FALSE(eventually([&] { return access((dir.path() + "/tenants.sock").c_str(), F_OK) != 0; },
+  EXPECT_FALSE(eventually([&] { return access((dir.path() + "/" + os::kTenantSocket).c_str(), F_OK) != 0; },
                           until - std::chrono::steady_clock::now()));
   close(hold[1]);
   EXPECT_EQ(holder.wait(), 0);
@@ -492,7 +493,7 @@ TEST(Runtime, EndsWhenUnused) {
     ASSERT_TRUE(tenant.join());
   }
   EXPECT_EQ(daemon.wait(), kExitStopped);
-  EXPECT_NE(access((dir.path() + "/tenants.sock").c_str(), F_OK), 0);
+  EXPECT_NE(access((dir.path() + "/" + os::kTenantSocket).c_str(), F_OK), 0);
 }
 
 }  // namespace

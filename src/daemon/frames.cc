@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/frames.h"
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <iterator>
 #include <utility>
@@ -11,6 +13,14 @@ namespace gpumux::daemon {
 std::size_t most_frames() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / 4 : 0;
+}
+
+bool is_memory(int fd) {
+  struct statx status {};
+  // A file system of a stranger's must not be asked.
+  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) != 0) return false;
+  const unsigned type = status.stx_mode & S_IFMT;
+  return type == S_IFCHR || type == 0 || (type == S_IFREG && ::fcntl(fd, F_GET_SEALS) >= 0);
 }
 
 Frames::Frame* Frames::held(base::SeatId seat, std::uint64_t number) {
@@ -25,7 +35,7 @@ Frames::Table::iterator Frames::erase(Table::iterator frame) {
 }
 
 bool Frames::given(base::SeatId from, const std::string& domain, std::uint64_t number, std::uint64_t bytes,
-                   os::FileDescriptor fd) {
+                   ForeignDescriptor fd) {
   if (number == 0) {
     if (!fd || domain.empty() || base::frame_size(bytes) == 0 || frames_.size() >= most_) return false;
     frames_[++last_] = {

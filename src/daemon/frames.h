@@ -18,12 +18,16 @@
 
 #include "base/frame_sizes.h"
 #include "base/ids.h"
-#include "os/file_descriptor.h"
+#include "daemon/closer.h"
 
 namespace gpumux::daemon {
 
 // Descriptors that this process may keep of frames: a quarter of all that it may have. Tenants may take half.
 std::size_t most_frames();
+
+// Whether a descriptor may be a driver's memory: a device, an anonymous file, or a memory file (the simulated
+// driver's). Asks nobody but the kernel.
+bool is_memory(int fd);
 
 class Frames {
  public:
@@ -31,7 +35,7 @@ class Frames {
 
   // `number` 0: a new one, with its descriptor; else one that the seat has. False: it is not kept, and so freed.
   bool given(base::SeatId from, const std::string& domain, std::uint64_t number, std::uint64_t bytes,
-             os::FileDescriptor fd);
+             ForeignDescriptor fd);
   // The seat does not have it any more.
   void freed(base::SeatId seat, std::uint64_t number);
   // The seat is gone, with whatever it has.
@@ -59,7 +63,7 @@ class Frames {
     base::GpuIndex gpu;
     std::uint64_t bytes = 0;
     std::string domain;
-    os::FileDescriptor fd;
+    ForeignDescriptor fd;
     base::SeatId seat;         // that has it, or had it last
     bool is_waiting = false;   // nobody has it
     bool is_reported = false;  // of one that waits

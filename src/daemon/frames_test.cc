@@ -26,7 +26,9 @@ constexpr std::uint64_t kBytes = base::kMostFrameBytes;
 constexpr base::FrameSizes kSize = base::frame_size(kBytes);
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 
-os::FileDescriptor any_file() { return os::FileDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+ForeignDescriptor any_file() {
+  return ForeignDescriptor(os::FileDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
+}
 base::SeatId seat(std::uint64_t tenant, std::uint32_t gpu = 0) { return {base::TenantId{tenant}, base::GpuIndex{gpu}}; }
 
 std::vector<std::uint64_t> lent(Frames& frames, base::SeatId to, const std::string& domain, base::FrameSizes sizes,

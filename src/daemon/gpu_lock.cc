@@ -66,9 +66,10 @@ std::string printable(std::string text) {
   return text;
 }
 
-std::optional<LockOwner> ask_name(const std::string& uuid_text, int patience_ms) {
+std::optional<LockOwner> ask_name(const std::string& uuid_text, int patience_ms, Closer& closer) {
   const Address address = address_of(uuid_text);
-  const os::FileDescriptor socket = make_socket();
+  // Anybody may have taken the name first, and may send anything.
+  const ForeignDescriptor socket(make_socket(), closer, Account());
   if (!socket || ::connect(socket.get(), address.generic(), address.length) != 0) return std::nullopt;
   const auto credentials = os::peer_credentials(socket.get());
   if (!credentials) return std::nullopt;
@@ -76,9 +77,12 @@ std::optional<LockOwner> ask_name(const std::string& uuid_text, int patience_ms)
   pollfd poller{socket.get(), POLLIN, 0};
   std::array<std::byte, 512> buffer;
   if (patience_ms > 0 && ::poll(&poller, 1, patience_ms) == 1) {
-    const auto received = os::receive_message(socket.get(), buffer);
-    if (received)
-      owner.runtime_dir = printable(std::string(reinterpret_cast<const char*>(buffer.data()), received->bytes));
+    std::array<int, os::kMaxDescriptors> descriptors;
+    const auto arrived = os::receive_all(socket.get(), buffer, descriptors);
+    for (std::size_t i = 0; arrived && i < arrived->descriptors; ++i)
+      closer.close(os::FileDescriptor(descriptors[i]), Account());
+    if (arrived)
+      owner.runtime_dir = printable(std::string(reinterpret_cast<const char*>(buffer.data()), arrived->bytes));
   }
   return owner;
 }
@@ -215,7 +219,8 @@ base::Status GpuLock::take_roots(std::optional<LockOwner>& owner) {
   return watch(roots_.get());
 }
 
-base::Result<GpuLock> GpuLock::take_with(const LockRequest& request, std::optional<LockOwner>& owner, int patience_ms) {
+base::Result<GpuLock> GpuLock::take_with(const LockRequest& request, std::optional<LockOwner>& owner, int patience_ms,
+                                         Closer& closer) {
   GpuLock lock(request);
   const bool is_roots = ::geteuid() == 0;
   if (is_roots) GPUMUX_TRY(lock.take_roots(owner));
@@ -225,12 +230,12 @@ base::Result<GpuLock> GpuLock::take_with(const LockRequest& request, std::option
   // two that come at the same time sees the other.
   if (!is_roots) {
     owner = ask_roots(request);
-    if (!bound && !owner) owner = ask_name(request.uuid_text, patience_ms);
+    if (!bound && !owner) owner = ask_name(request.uuid_text, patience_ms, closer);
     if (!bound || owner) return taken(request);
     return lock;
   }
   if (bound) return lock;
-  const auto found = ask_name(request.uuid_text, patience_ms);
+  const auto found = ask_name(request.uuid_text, patience_ms, closer);
   // Root's daemon in another mount namespace.
   if (found && found->uid == 0) {
     owner = found;
@@ -243,13 +248,13 @@ base::Result<GpuLock> GpuLock::take_with(const LockRequest& request, std::option
   return lock;
 }
 
-base::Result<GpuLock> GpuLock::take(const LockRequest& request, std::optional<LockOwner>& owner) {
-  return take_with(request, owner, kAnswerTimeoutMs);
+base::Result<GpuLock> GpuLock::take(const LockRequest& request, std::optional<LockOwner>& owner, Closer& closer) {
+  return take_with(request, owner, kAnswerTimeoutMs, closer);
 }
 
-base::Result<GpuLock> GpuLock::take_only(const LockRequest& request) {
+base::Result<GpuLock> GpuLock::take_only(const LockRequest& request, Closer& closer) {
   std::optional<LockOwner> ignored;
-  return take_with(request, ignored, 0);
+  return take_with(request, ignored, 0, closer);
 }
 
 bool GpuLock::take_name() {
@@ -259,10 +264,12 @@ bool GpuLock::take_name() {
 
 std::optional<LockOwner> GpuLock::overruled_by() const { return file_ ? std::nullopt : ask_roots(request_); }
 
-void GpuLock::answer() const {
+void GpuLock::answer(Closer& closer) const {
   for (const os::FileDescriptor* socket : {&roots_, &name_}) {
     while (*socket) {
-      const os::FileDescriptor visitor(::accept4(socket->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      const ForeignDescriptor visitor(
+          os::FileDescriptor(::accept4(socket->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)), closer,
+          Account());
       if (!visitor) break;
       static_cast<void>(os::send_message(visitor.get(), std::as_bytes(std::span(request_.runtime_dir))));
     }

@@ -20,6 +20,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "daemon/closer.h"
 #include "os/file_descriptor.h"
 
 namespace gpumux::daemon {
@@ -41,10 +42,11 @@ struct LockRequest {
 
 class GpuLock {
  public:
-  // kExists: somebody has it; `owner` is then filled as far as it can be known. May wait for kAnswerTimeoutMs.
-  static base::Result<GpuLock> take(const LockRequest& request, std::optional<LockOwner>& owner);
+  // kExists: somebody has it; `owner` is then filled as far as it can be known. May wait for kAnswerTimeoutMs. The closer
+  // has what the owner leaves in the connection.
+  static base::Result<GpuLock> take(const LockRequest& request, std::optional<LockOwner>& owner, Closer& closer);
   // The same without waiting for anybody's answer.
-  static base::Result<GpuLock> take_only(const LockRequest& request);
+  static base::Result<GpuLock> take_only(const LockRequest& request, Closer& closer);
 
   GpuLock(GpuLock&&) = default;
   GpuLock& operator=(GpuLock&&) = delete;
@@ -52,8 +54,8 @@ class GpuLock {
 
   // Readable when somebody asks whose it is.
   int fd() const { return visits_.get(); }
-  // Tells whoever asks at the moment.
-  void answer() const;
+  // Tells whoever asks at the moment. The closer has what visitors leave in their connections.
+  void answer(Closer& closer) const;
   // Of a lock that is not root's: root's daemon has this GPU now, and the owner of this lock must give it up.
   std::optional<LockOwner> overruled_by() const;
 
@@ -66,7 +68,8 @@ class GpuLock {
 
  private:
   explicit GpuLock(LockRequest request) : request_(std::move(request)) {}
-  static base::Result<GpuLock> take_with(const LockRequest& request, std::optional<LockOwner>& owner, int patience_ms);
+  static base::Result<GpuLock> take_with(const LockRequest& request, std::optional<LockOwner>& owner, int patience_ms,
+                                         Closer& closer);
   base::Status take_roots(std::optional<LockOwner>& owner);
   base::Status bind_name();
   base::Status watch(int socket);

@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/http_server.h"
 
+#include <sys/socket.h>
+
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <exception>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "daemon/client_stream.h"
 #include "daemon/log.h"
 #include "os/system_clock.h"
 
@@ -21,7 +24,6 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 using namespace std::chrono_literals;
-using Stream = beast::basic_stream<asio::local::stream_protocol>;
 
 // curl sends 100 bytes of header; the longest body names every setting.
 constexpr std::uint32_t kMaxHeaderBytes = 8 * 1024;
@@ -40,7 +42,6 @@ constexpr auto kWriteTimeout = 10s;
 constexpr std::size_t kTracePiece = 128;
 // Followers are served in batches, so that a thousand switches a second are not a thousand writes to each.
 constexpr auto kTraceBatch = 5ms;
-constexpr auto kAcceptPause = 100ms;
 
 base::TimePoint now() { return os::SystemClock().now(); }
 
@@ -48,8 +49,12 @@ base::TimePoint now() { return os::SystemClock().now(); }
 
 class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(HttpServer& server, Peer client, asio::local::stream_protocol::socket socket)
-      : peer(std::move(client)), server_(server), stream_(std::move(socket)), buffer_(kMaxBufferBytes) {}
+  Connection(HttpServer& server, Peer client, ForeignDescriptor socket)
+      : peer(std::move(client)),
+        server_(server),
+        stream_(server.io_, socket.take(), server.closer_, peer.account),
+        deadline_(server.io_),
+        buffer_(kMaxBufferBytes) {}
 
   void start() { read(); }
 
@@ -57,8 +62,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     open_ = false;
     rest_ = nullptr;  // it may hold what waits for it
     done_with_body();
-    boost::system::error_code ignored;
-    stream_.socket().close(ignored);
+    deadline_.cancel();
+    stream_.close();
   }
 
   // The trace has grown.
@@ -69,11 +74,22 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   const Peer peer;
 
  private:
+  // For what the connection is about to do. Its end has to call in_time().
+  void expires_after(std::chrono::nanoseconds time) {
+    deadline_.expires_after(std::chrono::duration_cast<asio::steady_timer::duration>(time));
+    deadline_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+      // One that was moved on may have fired already.
+      const bool is_late = !error && self->deadline_.expiry() <= asio::steady_timer::clock_type::now();
+      if (is_late && self->open_) self->server_.remove(*self);
+    });
+  }
+  void in_time() { deadline_.expires_at(asio::steady_timer::time_point::max()); }
+
   void read() {
     parser_.emplace();
     parser_->header_limit(kMaxHeaderBytes);
     parser_->body_limit(kMaxSubmissionBytes);
-    stream_.expires_after(kIdleTimeout);
+    expires_after(kIdleTimeout);
     http::async_read_header(stream_, buffer_, *parser_,
                             [self = shared_from_this()](const boost::system::error_code& error, std::size_t) {
                               self->header_was_read(error);
@@ -107,7 +123,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       is_large_ = true;
       ++server_.large_requests_;
       ++server_.large_per_account_[peer.account];
-      stream_.expires_after(kLargeRequestStart + std::chrono::seconds(length / kLeastBytesPerSecond));
+      expires_after(kLargeRequestStart + std::chrono::seconds(length / kLeastBytesPerSecond));
     }
     parser_->body_limit(limit);
     http::async_read(
@@ -123,6 +139,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void was_read(const boost::system::error_code& error) {
+    in_time();
     if (!open_) return;
     if (error == http::error::body_limit || error == http::error::header_limit ||
         error == http::error::buffer_overflow) {
@@ -194,6 +211,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   auto when_written(Then then) {
     return [self = shared_from_this(), then = std::move(then)](const boost::system::error_code& error,
                                                                std::size_t) mutable {
+      self->in_time();
       self->writing_ = false;
       if (!self->open_) return;
       if (error) return self->server_.remove(*self);
@@ -216,7 +234,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     set_fields(response_, "application/json", keep);
     response_.body() = std::move(answer.body);
     response_.prepare_payload();
-    stream_.expires_after(kWriteTimeout);
+    expires_after(kWriteTimeout);
     http::async_write(stream_, response_, when_written([this, keep] {
                         response_.body().clear();
                         response_.body().shrink_to_fit();
@@ -234,7 +252,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     set_fields(head_, type, keep);
     head_writer_.emplace(head_);
     writing_ = true;
-    stream_.expires_after(kWriteTimeout);
+    expires_after(kWriteTimeout);
     http::async_write_header(stream_, *head_writer_, when_written(std::move(then)));
   }
 
@@ -243,7 +261,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     if (text.empty()) return then();  // a chunk of nothing would be the end
     piece_ = std::move(text);
     writing_ = true;
-    stream_.expires_after(kWriteTimeout);
+    expires_after(kWriteTimeout);
     auto written = when_written(std::move(then));
     if (!chunked_) return asio::async_write(stream_, asio::buffer(piece_), std::move(written));
     asio::async_write(stream_, http::make_chunk(asio::buffer(piece_)), std::move(written));
@@ -253,7 +271,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     piece_ = {};
     if (!chunked_) return next_request(false);
     writing_ = true;
-    stream_.expires_after(kWriteTimeout);
+    expires_after(kWriteTimeout);
     asio::async_write(stream_, http::make_chunk_last(), when_written([this, keep] { next_request(keep); }));
   }
 
@@ -287,10 +305,9 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   // A follower says nothing more: whatever arrives, its end or anything else, ends it.
   void watch() {
-    stream_.socket().async_wait(asio::socket_base::wait_read,
-                                [self = shared_from_this()](const boost::system::error_code& error) {
-                                  if (!error && self->open_) self->server_.remove(*self);
-                                });
+    stream_.async_wait_read([self = shared_from_this()](const boost::system::error_code& error) {
+      if (!error && self->open_) self->server_.remove(*self);
+    });
   }
 
   void send_trace() {
@@ -319,7 +336,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   HttpServer& server_;
-  Stream stream_;
+  ClientStream stream_;
+  asio::steady_timer deadline_;
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   http::response<http::string_body> response_;
@@ -338,50 +356,43 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 };
 
 HttpServer::HttpServer(asio::io_context& io, asio::thread_pool& worker, Api& api, Trace& trace,
-                       const AccessRules& access)
+                       const AccessRules& access, Closer& closer)
     : io_(io),
       worker_(worker),
       api_(api),
       trace_(trace),
       access_(access),
-      acceptor_(io),
-      accept_pause_(io),
+      closer_(closer),
+      admission_({kMaxApiConnections, kMaxApiConnectionsPerAccount, kReservedApiConnections}, "connections", access,
+                 closer),
       flush_(io),
       last_used_(now()) {}
 
 HttpServer::~HttpServer() { close(); }
 
-void HttpServer::listen(os::FileDescriptor socket) {
-  acceptor_.assign(asio::local::stream_protocol(), socket.release());
-  accept();
+void HttpServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup) {
+  auto& listener = listeners_.emplace_back(
+      io_, closer_, [this, door, lookup](ForeignDescriptor client) { add(std::move(client), door, lookup); }, [] {});
+  listener.listen(std::move(socket));
 }
 
-void HttpServer::accept() {
-  acceptor_.async_accept([this](const boost::system::error_code& error, asio::local::stream_protocol::socket socket) {
-    if (error == asio::error::operation_aborted || !acceptor_.is_open()) return;
-    if (!error) {
-      try {
-        add(std::move(socket));
-      } catch (const std::exception& e) {
-        log_error("cannot take an API client", {{"why", e.what()}});
-      }
-      return accept();
-    }
-    accept_pause_.expires_after(kAcceptPause);
-    accept_pause_.async_wait([this](const boost::system::error_code& cancelled) {
-      if (!cancelled) accept();
-    });
-  });
+// One attempt at one send: a client that is not let in costs no memory and no wait.
+void HttpServer::turn_away(ForeignDescriptor socket, const Account& account, const std::string& why) {
+  const ApiResponse answer = error_response(503, {base::Code::kUnavailable, 0, why});
+  const std::string text =
+      "HTTP/1.1 503 Service Unavailable\r\nServer: gpumuxd\r\nContent-Type: application/json\r\n"
+      "Connection: close\r\nContent-Length: " +
+      std::to_string(answer.body.size()) + "\r\n\r\n" + answer.body;
+  static_cast<void>(::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+  drop_stream(socket.take(), closer_, account);
 }
 
-void HttpServer::add(asio::local::stream_protocol::socket socket) {
-  auto peer = peer_of(socket.native_handle(), access_.subordinates());
-  // Too many: closed without a word, for a word would be a connection.
-  if (!peer || connections_.size() >= kMaxApiConnections) return;
-  const uid_t uid = peer->uid;
-  if (uid != 0 && per_user_[uid] >= kMaxApiConnectionsPerUser) return;
+void HttpServer::add(ForeignDescriptor socket, Door door, os::PeerLookup lookup) {
+  auto peer = peer_of(socket.get(), access_.subordinates(), door, lookup);
+  if (!peer) return;
+  if (const auto why = admission_.refusal(*peer)) return turn_away(std::move(socket), peer->account, *why);
   auto connection = std::make_shared<Connection>(*this, std::move(*peer), std::move(socket));
-  ++per_user_[uid];
+  admission_.entered(connection->peer.account);
   connections_.emplace(connection.get(), connection);
   connection->start();
 }
@@ -392,7 +403,7 @@ void HttpServer::remove(Connection& connection) {
   const auto keep = found->second;
   connections_.erase(found);
   if (followers_.erase(&connection) > 0) last_used_ = now();
-  if (const auto user = per_user_.find(connection.peer.uid); --user->second == 0) per_user_.erase(user);
+  admission_.left(connection.peer.account);
   connection.close();
 }
 
@@ -412,9 +423,7 @@ void HttpServer::trace_grew() {
 }
 
 void HttpServer::close() {
-  boost::system::error_code ignored;
-  acceptor_.close(ignored);
-  accept_pause_.cancel();
+  for (Listener& listener : listeners_) listener.close();
   flush_.cancel();
   for (const auto& [key, connection] : connections_) connection->close();
   followers_.clear();

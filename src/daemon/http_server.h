@@ -1,21 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // HTTP/1.1 on the API's socket.
 //
-// Clients are strangers: requests are bounded in size and time, connections in number, and a client that reads the
-// trace too slowly to keep up with the ring is cut off. Everything runs on the loop's thread but ApiWork, which runs on
+// Clients are strangers: requests are bounded in size and time, connections in number (admission.h), and a client that
+// reads the trace too slowly to keep up with the ring is cut off. What clients send beside bytes goes to the closer
+// (client_stream.h). Everything runs on the loop's thread but ApiWork, which runs on
 // `worker`, one at a time. Who waits for an ApiLater and goes meanwhile is noticed when it comes.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
+#include <deque>
 #include <memory>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "daemon/access.h"
+#include "daemon/admission.h"
 #include "daemon/api.h"
+#include "daemon/closer.h"
+#include "daemon/listener.h"
 #include "daemon/trace.h"
 #include "os/file_descriptor.h"
 
@@ -23,7 +27,8 @@ namespace gpumux::daemon {
 
 // Dashboards, watchers, and whoever waits for the end of a job; a connection costs some 12 KiB.
 inline constexpr std::size_t kMaxApiConnections = 2048;
-inline constexpr std::size_t kMaxApiConnectionsPerUser = 512;
+inline constexpr std::size_t kMaxApiConnectionsPerAccount = 512;
+inline constexpr std::size_t kReservedApiConnections = 64;
 // Requests of megabytes (a job with a large environment) that are in memory at once.
 inline constexpr std::size_t kMaxLargeRequests = 8;
 // And of one account, so that no one keeps all others from theirs.
@@ -32,12 +37,13 @@ inline constexpr std::size_t kMaxLargeRequestsPerAccount = 2;
 class HttpServer {
  public:
   HttpServer(boost::asio::io_context& io, boost::asio::thread_pool& worker, Api& api, Trace& trace,
-             const AccessRules& access);
+             const AccessRules& access, Closer& closer);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  void listen(os::FileDescriptor socket);
+  // Another socket that clients come by.
+  void listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup);
   // There is something new in the trace.
   void trace_grew();
   void close();
@@ -48,8 +54,8 @@ class HttpServer {
 
  private:
   class Connection;
-  void accept();
-  void add(boost::asio::local::stream_protocol::socket socket);
+  void add(ForeignDescriptor socket, Door door, os::PeerLookup lookup);
+  void turn_away(ForeignDescriptor socket, const Account& account, const std::string& why);
   void remove(Connection& connection);
 
   boost::asio::io_context& io_;
@@ -57,13 +63,13 @@ class HttpServer {
   Api& api_;
   Trace& trace_;
   const AccessRules& access_;
-  boost::asio::local::stream_protocol::acceptor acceptor_;
-  boost::asio::steady_timer accept_pause_;
+  Closer& closer_;
+  Admission admission_;
+  std::deque<Listener> listeners_;
   boost::asio::steady_timer flush_;
   bool flush_armed_ = false;
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
   std::unordered_set<Connection*> followers_;
-  std::unordered_map<uid_t, std::size_t> per_user_;
   std::size_t large_requests_ = 0;
   std::unordered_map<Account, std::size_t> large_per_account_;  // without those that have none
   base::TimePoint last_used_{};

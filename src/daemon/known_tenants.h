@@ -20,7 +20,7 @@
 
 namespace gpumux::daemon {
 
-inline constexpr char kKnownTenantsFile[] = "tenants";
+inline constexpr char kKnownTenantsFile[] = "known_tenants";
 
 // Tenants look for a new daemon every 50 ms; a swapped-out one may need a second. A holder who is later still loses its
 // lease.

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <utility>
@@ -15,6 +16,17 @@
 #include "wire/lease_page.h"
 
 namespace gpumux::daemon {
+namespace {
+
+constexpr std::uint64_t kStatBlock = 512;  // of st_blocks
+
+// One huge page: as many pages as a page holds entries.
+std::uint64_t max_page_memory() {
+  const auto page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+  return page * (page / sizeof(std::uint64_t));
+}
+
+}  // namespace
 
 LeasePageView::LeasePageView(LeasePageView&& other) noexcept
     : page_(std::exchange(other.page_, nullptr)), sequence_(other.sequence_) {}
@@ -35,18 +47,19 @@ void LeasePageView::unmap() {
   page_ = nullptr;
 }
 
-base::Result<LeasePageView> LeasePageView::map(const os::FileDescriptor& fd) {
+base::Result<LeasePageView> LeasePageView::map(int fd) {
   using base::Code;
-  if (!fd) return base::fail(Code::kInvalid, "no lease page came with the first message");
-  // Seals are kept only by memory files: pipes, sockets and files on disk fail here.
-  const int seals = ::fcntl(fd.get(), F_GET_SEALS);
+  if (fd < 0) return base::fail(Code::kInvalid, "no lease page came with the first message");
+  // Seals are kept only by memory files: pipes, sockets and files on disk fail here. It is asked first, for the kernel
+  // answers it itself; anything else might wait for the server of a stranger's file system.
+  const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0) return base::fail(Code::kInvalid, "the lease page is not a memory file that can be sealed");
   constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
   // Without them the tenant could cut the file under our mapping, and our next store would be a SIGBUS.
   if ((seals & kNeeded) != kNeeded) return base::fail(Code::kInvalid, "the lease page is not sealed");
   struct stat status {};
   struct statfs filesystem {};
-  if (::fstat(fd.get(), &status) != 0 || ::fstatfs(fd.get(), &filesystem) != 0) {
+  if (::fstat(fd, &status) != 0 || ::fstatfs(fd, &filesystem) != 0) {
     return base::fail_errno(errno, "cannot look at the lease page");
   }
   if (!S_ISREG(status.st_mode) || status.st_size != static_cast<off_t>(wire::kLeasePageBytes)) {
@@ -55,7 +68,10 @@ base::Result<LeasePageView> LeasePageView::map(const os::FileDescriptor& fd) {
   }
   // A huge-page file can run out of pages, which would be a SIGBUS again.
   if (filesystem.f_type != TMPFS_MAGIC) return base::fail(Code::kInvalid, "the lease page is not on tmpfs");
-  void* memory = ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd.get(), 0);
+  // The loop gives the file's memory back with its mapping. Beyond its end there may be any amount.
+  if (static_cast<std::uint64_t>(status.st_blocks) * kStatBlock > max_page_memory())
+    return base::fail(Code::kInvalid, "the lease page holds more memory than it shows");
+  void* memory = ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (memory == MAP_FAILED) return base::fail_errno(errno, "cannot map the lease page");
   LeasePageView view(static_cast<wire::LeasePage*>(memory));
   view.sequence_ = static_cast<std::uint32_t>(os::SystemClock().now().time_since_epoch().count()) & wire::kSequenceMask;

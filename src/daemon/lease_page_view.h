@@ -29,7 +29,7 @@ class LeasePageView {
 
   // kInvalid, with the reason, unless `fd` is a memfd of exactly kLeasePageBytes that can no longer shrink, grow or
   // lose that property. The descriptor is not needed afterwards.
-  static base::Result<LeasePageView> map(const os::FileDescriptor& fd);
+  static base::Result<LeasePageView> map(int fd);
 
   explicit operator bool() const { return page_ != nullptr; }
 

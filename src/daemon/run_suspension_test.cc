@@ -169,7 +169,7 @@ bool Program::send(std::span<const std::byte> message, int) {
 }
 
 void Program::deliver(std::span<const std::byte> bytes, os::FileDescriptor fd) {
-  const auto done = machine.translator.receive(*session, bytes, std::move(fd));
+  const auto done = machine.translator.receive(*session, bytes, ForeignDescriptor(std::move(fd)));
   EXPECT_TRUE(done) << done.error().message();
 }
 

@@ -146,7 +146,7 @@ class Machine {
       if (const auto* hello = std::get_if<wire::Hello>(&*read)) gangs_ = gangs_ || !wire::text_of(hello->gang).empty();
       gangs_ = gangs_ || std::holds_alternative<wire::GangJoin>(*read);
     }
-    if (!translator_.receive(*tenant.session, message, std::move(fd))) leave(tenant);
+    if (!translator_.receive(*tenant.session, message, ForeignDescriptor(std::move(fd)))) leave(tenant);
   }
 
   void hello(Tenant& tenant, std::span<const std::uint8_t> data) {

@@ -4,8 +4,11 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <array>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <deque>
 #include <exception>
@@ -24,10 +27,6 @@ namespace {
 namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
-constexpr int kAcceptsPerTurn = 16;
-// A process or machine that is out of descriptors gets some back when others close theirs; trying at once would only
-// burn time.
-constexpr auto kAcceptPause = 100ms;
 constexpr auto kThrottlePause = 5ms;
 
 bool is_connected(int socket) {
@@ -39,19 +38,22 @@ bool is_connected(int socket) {
 
 class TenantServer::Connection final : public Carrier, public std::enable_shared_from_this<Connection> {
  public:
-  Connection(TenantServer& server, base::TenantId id, Peer peer, os::FileDescriptor socket, os::FileDescriptor pidfd)
+  Connection(TenantServer& server, base::TenantId id, Peer peer, ForeignDescriptor socket)
       : session(id, std::move(peer), *this),
         connected_at(server.leases_.now()),
         server_(server),
-        socket_(server.io_, socket.release()),
+        socket_(server.io_, socket.take().release()),
         process_(server.io_),
         pause_(server.io_) {
-    if (pidfd) process_.assign(pidfd.release());
+    // Stays the peer's: see close().
+    if (session.peer.process != nullptr) process_.assign(session.peer.process->get());
   }
+  ~Connection() { close(); }
 
   // Another descriptor of it. Empty: there is none.
   os::FileDescriptor process() {
-    return os::FileDescriptor(process_.is_open() ? ::fcntl(process_.native_handle(), F_DUPFD_CLOEXEC, 0) : -1);
+    const auto& known = session.peer.process;
+    return os::FileDescriptor(known != nullptr ? ::fcntl(known->get(), F_DUPFD_CLOEXEC, 0) : -1);
   }
 
   void start() {
@@ -65,11 +67,12 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
   }
 
   void close() {
-    open_ = false;
-    boost::system::error_code ignored;
-    socket_.close(ignored);
-    process_.close(ignored);
+    if (!std::exchange(open_, false)) return;
+    outbox_.clear();
+    if (process_.is_open()) process_.release();
     pause_.cancel();
+    // What lies in it unread may hold descriptors.
+    server_.closer_.close(os::FileDescriptor(socket_.release()), session.peer.account);
   }
 
   bool send(std::span<const std::byte> message, int fd) override {
@@ -82,7 +85,8 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
         return sent.error().system_errno == EPIPE || sent.error().system_errno == ECONNRESET;
     }
     if (outbox_.size() >= kMaxOutbox) return false;
-    os::FileDescriptor copy(fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 0));
+    // A frame's, say: the last reference to another tenant's descriptor by the time that this is sent.
+    ForeignDescriptor copy = foreign(fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (fd >= 0 && !copy) return false;
     outbox_.push_back({{message.begin(), message.end()}, std::move(copy)});
     if (outbox_.size() == 1) wait_write();
@@ -100,6 +104,10 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
   const base::TimePoint connected_at;
 
  private:
+  ForeignDescriptor foreign(int fd) {
+    return ForeignDescriptor(os::FileDescriptor(fd), server_.closer_, session.peer.account);
+  }
+
   void wait_read() {
     socket_.async_wait(asio::posix::stream_descriptor::wait_read,
                        [self = shared_from_this()](const boost::system::error_code& error) {
@@ -121,17 +129,23 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
 
   void read_some() {
     std::array<std::byte, base::kMaxMessageBytes> buffer;
+    std::array<int, os::kMaxDescriptors> descriptors;
     for (int i = 0; i < kMessagesPerTurn; ++i) {
-      if (!rate_.take(server_.leases_.now())) return throttle();
-      auto received = os::receive_message(socket_.native_handle(), buffer);
-      if (!received) {
-        if (received.error().system_errno == EAGAIN) break;
-        if (received.error().system_errno == ECONNRESET) return server_.end(*this, "disconnected", "", true);
-        return server_.end(*this, "protocol_error", received.error().message(), false);
+      const bool is_behind = server_.closer_.unclosed(session.peer.account) >= kMaxUnclosed;
+      if (is_behind || !rate_.take(server_.leases_.now())) return throttle();
+      const auto arrived = os::receive_all(socket_.native_handle(), buffer, descriptors);
+      if (!arrived) {
+        if (arrived.error().system_errno == EAGAIN) break;
+        if (arrived.error().system_errno == ECONNRESET) return server_.end(*this, "disconnected", "", true);
+        return server_.end(*this, "protocol_error", arrived.error().message(), false);
       }
-      if (received->bytes == 0) return server_.end(*this, "disconnected", "", true);
-      const auto message = std::span<const std::byte>(buffer).first(received->bytes);
-      if (const auto done = server_.translator_.receive(session, message, std::move(received->fd)); !done) {
+      ForeignDescriptor fd = foreign(arrived->descriptors > 0 ? descriptors[0] : -1);
+      for (std::size_t more = 1; more < arrived->descriptors; ++more) foreign(descriptors[more]).reset();
+      if (arrived->descriptors > 1) return server_.end(*this, "protocol_error", "several descriptors", false);
+      if (arrived->was_cut) return server_.end(*this, "protocol_error", "a message is longer than allowed", false);
+      if (arrived->bytes == 0) return server_.end(*this, "disconnected", "", true);
+      const auto message = std::span<const std::byte>(buffer).first(arrived->bytes);
+      if (const auto done = server_.translator_.receive(session, message, std::move(fd)); !done) {
         return server_.end(*this, "protocol_error", done.error().message(), false);
       }
       if (session.ended()) return;  // cannot be written to: reaped by our caller
@@ -148,7 +162,9 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
                   {{"tenant", session.id.value}, {"pid", session.peer.pid}, {"limit", kMessagesPerSecond}});
     } else if (now - throttled_since_ > kMaxThrottled) {
       return server_.end(*this, "flood",
-                         "more than " + std::to_string(kMessagesPerSecond) + " messages a second for 10 s", false);
+                         "more than " + std::to_string(kMessagesPerSecond) +
+                             " messages a second for 10 s, or descriptors that cannot be closed",
+                         false);
     }
     pause_.expires_after(kThrottlePause);
     pause_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
@@ -178,7 +194,7 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
   asio::steady_timer pause_;
   struct Unsent {
     std::vector<std::byte> bytes;
-    os::FileDescriptor fd;
+    ForeignDescriptor fd;
   };
   std::deque<Unsent> outbox_;
   RateLimit rate_{kMessageBurst, kMessagesPerSecond};
@@ -187,93 +203,55 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
 };
 
 TenantServer::TenantServer(asio::io_context& io, Translator& translator, Leases& leases, const AccessRules& access,
-                           Limits limits, std::function<void()> settled)
+                           Closer& closer, Admission::Limits limits, std::function<void()> settled)
     : io_(io),
       translator_(translator),
       leases_(leases),
       access_(access),
-      limits_(limits),
+      closer_(closer),
+      admission_(limits, "tenants", access, closer),
       settled_(std::move(settled)),
-      listener_(io),
-      accept_pause_(io) {}
+      listener_(
+          io, closer, [this](ForeignDescriptor socket) { add(std::move(socket)); }, [this] { settled_(); }) {}
 
 TenantServer::~TenantServer() { close(); }
 
-void TenantServer::listen(os::FileDescriptor socket) {
-  listener_.assign(socket.release());
-  wait_accept();
+void TenantServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup) {
+  door_ = door;
+  lookup_ = lookup;
+  listener_.listen(std::move(socket));
 }
 
-bool TenantServer::has_pending() const {
-  if (!listener_.is_open()) return false;
-  pollfd poller{const_cast<TenantServer*>(this)->listener_.native_handle(), POLLIN, 0};
-  return ::poll(&poller, 1, 0) == 1;
-}
-
-void TenantServer::wait_accept() {
-  listener_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
-    if (error) return;
-    accept_some();
-    settled_();
-  });
-}
-
-void TenantServer::accept_some() {
-  for (int i = 0; i < kAcceptsPerTurn; ++i) {
-    os::FileDescriptor socket(::accept4(listener_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) {
-      if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EAGAIN) break;
-      log_error("cannot accept a tenant; trying again soon", {{"errno", errno}});
-      accept_pause_.expires_after(kAcceptPause);
-      accept_pause_.async_wait([this](const boost::system::error_code& error) {
-        if (!error) wait_accept();
-      });
-      return;
-    }
-    try {
-      add(std::move(socket));
-    } catch (const std::exception& e) {
-      log_error("cannot take a tenant", {{"why", e.what()}});
-    }
-  }
-  wait_accept();
-}
-
-void TenantServer::add(os::FileDescriptor socket) {
-  auto peer = peer_of(socket.get(), access_.subordinates());
+void TenantServer::add(ForeignDescriptor socket) {
+  auto peer = peer_of(socket.get(), access_.subordinates(), door_, lookup_);
   if (!peer) return;
-  auto pidfd = os::peer_pidfd(socket.get(), peer->pid);
-  if (!pidfd && peer->pid > 0 && pidfd.error().code == base::Code::kNotFound) return;  // it is dead already
+  // It has ended. (Before Linux 5.3 there are no pidfds, and the connection's end has to do.)
+  if (peer->process == nullptr && os::open_pidfd(::getpid())) return;
   // What /proc says is of this process if that has not ended by then.
-  std::string domain = pidfd ? trust_domain(peer->pid, peer->uid) : std::string();
+  std::string domain = peer->process != nullptr ? trust_domain(peer->pid, peer->uid) : std::string();
   if (!is_connected(socket.get())) return;
-  if (pidfd && os::has_ended(pidfd->get())) domain.clear();
-  const uid_t uid = peer->uid;
+  if (peer->has_ended()) domain.clear();
   const base::TenantId id{next_tenant_++};
-  auto connection = std::make_shared<Connection>(*this, id, std::move(*peer), std::move(socket),
-                                                 pidfd ? std::move(*pidfd) : os::FileDescriptor());
-  connection->session.trust_domain = std::move(domain);
-  if (!access_.may_connect(connection->session.peer)) {
-    Translator::refuse(connection->session, wire::Reason::kDenied,
-                       "user " + std::to_string(uid) + " may not use this daemon (allow_users, allow_groups)");
+  const auto connection = std::make_shared<Connection>(*this, id, std::move(*peer), std::move(socket));
+  Session& session = connection->session;
+  session.trust_domain = std::move(domain);
+  if (!access_.may_connect(session.peer)) {
+    Translator::refuse(
+        session, wire::Reason::kDenied,
+        "user " + std::to_string(session.peer.uid) + " may not use this daemon (allow_users, allow_groups)");
     return connection->close();
   }
-  const bool user_full = uid != 0 && per_user_[uid] >= limits_.per_user;
-  if (connections_.size() >= limits_.tenants || user_full) {
-    Translator::refuse(connection->session, wire::Reason::kLimit,
-                       user_full ? "this user has too many tenants" : "there are too many tenants");
+  if (const auto why = admission_.refusal(session.peer)) {
+    Translator::refuse(session, wire::Reason::kLimit, *why);
     if (may_complain()) {
-      log_warning("a tenant is refused: too many are connected", {{"pid", connection->session.peer.pid},
-                                                                  {"uid", uid},
-                                                                  {"connected", connections_.size()},
-                                                                  {"of_user", per_user_[uid]}});
+      log_warning("a tenant is refused: too many are connected",
+                  {{"pid", session.peer.pid}, {"uid", session.peer.uid}, {"why", *why}});
     }
     return connection->close();
   }
-  ++per_user_[uid];
+  admission_.entered(session.peer.account);
   connections_.emplace(id, connection);
-  translator_.started(connection->session);
+  translator_.started(session);
   connection->start();
 }
 
@@ -294,7 +272,7 @@ void TenantServer::end(Connection& connection, std::string_view why, const std::
   const auto keep = found->second;  // the caller may be one of its own functions
   connections_.erase(found);
   const Session& session = connection.session;
-  if (const auto user = per_user_.find(session.peer.uid); --user->second == 0) per_user_.erase(user);
+  admission_.left(session.peer.account);
   connection.session.process = connection.process();
   connection.close();
   translator_.ended(connection.session, why);
@@ -329,9 +307,7 @@ void TenantServer::housekeeping() {
 }
 
 void TenantServer::close() {
-  boost::system::error_code ignored;
-  listener_.close(ignored);
-  accept_pause_.cancel();
+  listener_.close();
   for (const auto& [id, connection] : connections_) connection->close();
   connections_.clear();
 }

@@ -7,20 +7,22 @@
 //   - a connection is read at most kMessagesPerTurn at a time, then the others have their turn;
 //   - it may send kMessagesPerSecond on average; beyond that it is read no faster, and dropped after kMaxThrottled of
 //   that;
-//   - what it does not read waits in its own outbox, which is bounded.
+//   - what it does not read waits in its own outbox, which is bounded;
+//   - its descriptors, and its connection when that ends, are closed by the closer, never here.
 //
 // Everything runs on the loop's thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <functional>
 #include <memory>
 #include <unordered_map>
 
 #include "base/limits.h"
 #include "daemon/access.h"
+#include "daemon/admission.h"
+#include "daemon/closer.h"
+#include "daemon/listener.h"
 #include "daemon/rate_limit.h"
 #include "daemon/translate.h"
 #include "os/file_descriptor.h"
@@ -44,21 +46,14 @@ inline constexpr std::size_t kMaxOutbox = 64;
 
 class TenantServer {
  public:
-  struct Limits {
-    std::size_t tenants = base::kMaxTenants;
-    std::size_t per_user = base::kMaxTenantsPerUser;
-  };
-
   // `settled` is called after each turn: the core may want another deadline.
   TenantServer(boost::asio::io_context& io, Translator& translator, Leases& leases, const AccessRules& access,
-               Limits limits, std::function<void()> settled);
+               Closer& closer, Admission::Limits limits, std::function<void()> settled);
   ~TenantServer();
   TenantServer(const TenantServer&) = delete;
   TenantServer& operator=(const TenantServer&) = delete;
 
-  void listen(os::FileDescriptor socket);
-  // Takes over a connected socket, as accept would.
-  void add(os::FileDescriptor socket);
+  void listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup);
 
   // Ends sessions that could not be written to. After every event that did not come from here.
   void reap();
@@ -67,7 +62,7 @@ class TenantServer {
 
   std::size_t connections() const { return connections_.size(); }
   // Connections that are in the socket's queue and not accepted yet.
-  bool has_pending() const;
+  bool has_pending() { return listener_.has_pending(); }
   // Closes the listening socket and every connection. Tenants go on, and look for another daemon.
   void close();
 
@@ -75,8 +70,7 @@ class TenantServer {
 
  private:
   class Connection;
-  void wait_accept();
-  void accept_some();
+  void add(ForeignDescriptor socket);
   bool may_complain();
   void end(Connection& connection, std::string_view why, const std::string& detail, bool expected);
 
@@ -84,13 +78,14 @@ class TenantServer {
   Translator& translator_;
   Leases& leases_;
   const AccessRules& access_;
-  Limits limits_;
+  Closer& closer_;
+  Admission admission_;
+  Door door_ = Door::kOpen;
+  os::PeerLookup lookup_ = os::PeerLookup::kBySocket;
   std::function<void()> settled_;
   std::function<void(const Session&)> gone_;
-  boost::asio::posix::stream_descriptor listener_;
-  boost::asio::steady_timer accept_pause_;
+  Listener listener_;
   std::unordered_map<base::TenantId, std::shared_ptr<Connection>> connections_;
-  std::unordered_map<uid_t, std::size_t> per_user_;
   std::uint64_t next_tenant_ = 1;
   // Lines about tenants that misbehave: enough to see it, too few to fill a disk.
   RateLimit complaints_{50, 5};

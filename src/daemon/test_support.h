@@ -143,6 +143,6 @@ struct HttpAnswer {
 
 // One request on a connection of its own. Chunks are joined.
 HttpAnswer http(const std::string& runtime_dir, const std::string& method, const std::string& target,
-                const std::string& body = "");
+                const std::string& body = "", const char* socket_name = "api.sock");
 
 }  // namespace gpumux::daemon::testing

@@ -78,7 +78,7 @@ void Translator::refuse(Session& session, wire::Reason reason, std::string_view 
   static_cast<void>(session.send(refused));
 }
 
-base::Status Translator::receive(Session& session, std::span<const std::byte> bytes, os::FileDescriptor fd) {
+base::Status Translator::receive(Session& session, std::span<const std::byte> bytes, ForeignDescriptor fd) {
   const auto message = wire::decode_from_tenant(bytes);
   if (!message) return tl::unexpected(message.error());
   std::visit([&](const auto& m) { debug_message("message from a tenant", session.id, session.peer.pid, m); }, *message);
@@ -121,7 +121,7 @@ void Translator::ended(Session& session, std::string_view why) {
   leases_.gone(session.id, why);
 }
 
-base::Status Translator::on(Session& session, const wire::Hello& hello, const os::FileDescriptor& fd) {
+base::Status Translator::on(Session& session, const wire::Hello& hello, const ForeignDescriptor& fd) {
   const auto refuse_with = [&](wire::Reason reason, const std::string& text) {
     refuse(session, reason, text);
     return base::fail(base::Code::kDenied, "refused: " + text);
@@ -137,7 +137,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const os
                                                    std::to_string(wire::kProtocolVersion) +
                                                    ": install one version of both");
   }
-  auto page = LeasePageView::map(fd);
+  auto page = LeasePageView::map(fd.get());
   if (!page) return refuse_with(wire::Reason::kBadPage, page.error().message());
   session.page = std::move(*page);
   session.protocol = std::min(hello.protocol, wire::kProtocolVersion);

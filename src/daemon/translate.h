@@ -22,6 +22,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "daemon/access.h"
+#include "daemon/closer.h"
 #include "daemon/frames.h"
 #include "daemon/host_memory.h"
 #include "daemon/leases.h"
@@ -110,7 +111,7 @@ class Translator {
   // A new connection. The session must live until ended().
   void started(Session& session) { sessions_[session.id] = &session; }
   // One message. An error ends the session: its text is the reason.
-  base::Status receive(Session& session, std::span<const std::byte> message, os::FileDescriptor fd);
+  base::Status receive(Session& session, std::span<const std::byte> message, ForeignDescriptor fd);
   // The session is over. `why`: a literal.
   void ended(Session& session, std::string_view why);
 
@@ -136,7 +137,7 @@ class Translator {
   const MovedMemory& moved_before(base::GpuIndex gpu) const { return moved_before_.at(gpu.value); }
 
  private:
-  base::Status on(Session& session, const wire::Hello& hello, const os::FileDescriptor& fd);
+  base::Status on(Session& session, const wire::Hello& hello, const ForeignDescriptor& fd);
   base::Status on(Session& session, const wire::SeatOpen& open);
   base::Status on(Session& session, const wire::SeatClose& close);
   base::Status on(Session& session, const wire::Request& request);
@@ -153,7 +154,7 @@ class Translator {
   base::Status on(Session& session, const wire::HostReturned& returned);
   base::Status on(Session& session, const wire::HostForgotten& forgotten);
   base::Status on(Session& session, const wire::Measured& measured);
-  base::Status on(Session& session, const wire::FrameGiven& given, os::FileDescriptor fd);
+  base::Status on(Session& session, const wire::FrameGiven& given, ForeignDescriptor fd);
   base::Status on(Session& session, const wire::FrameFreed& freed);
   base::Status on(Session& session, const wire::FrameWanted& wanted);
   bool ask_measure(base::SeatId seat, std::uint32_t question);

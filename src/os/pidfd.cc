@@ -23,15 +23,19 @@ base::Result<FileDescriptor> open_pidfd(pid_t pid) {
   return fd;
 }
 
-base::Result<FileDescriptor> peer_pidfd(int socket, pid_t pid) {
-  int fd = -1;
-  socklen_t size = sizeof fd;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) return FileDescriptor(fd);
-  // A kernel that knows the option and refuses means that the process is gone.
-  if (errno != ENOPROTOOPT && errno != EOPNOTSUPP) {
-    return base::fail_errno(errno, "cannot watch process " + std::to_string(pid));
+base::Result<PeerProcess> peer_process(int socket, pid_t pid, PeerLookup lookup) {
+  if (lookup == PeerLookup::kBySocket) {
+    int fd = -1;
+    socklen_t size = sizeof fd;
+    if (::getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) return PeerProcess{FileDescriptor(fd), true};
+    // A kernel that knows the option and refuses means that the process is gone.
+    if (errno != ENOPROTOOPT && errno != EOPNOTSUPP) {
+      return base::fail(base::Code::kNotFound, "process " + std::to_string(pid) + " has ended");
+    }
   }
-  return open_pidfd(pid);
+  auto pidfd = open_pidfd(pid);
+  if (!pidfd) return tl::unexpected(pidfd.error());
+  return PeerProcess{std::move(*pidfd), false};
 }
 
 bool has_ended(int pidfd) {

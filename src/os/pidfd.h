@@ -13,11 +13,19 @@ namespace gpumux::os {
 // kNotFound: there is no such process (any more, or in this pid namespace). kUnsupported: Linux before 5.3.
 base::Result<FileDescriptor> open_pidfd(pid_t pid);
 
-// The process that connected a unix socket. Where the kernel can say (SO_PEERPIDFD, Linux 6.5), it is that process for
-// certain. Elsewhere it is opened by number, `pid` being what SO_PEERCRED said, which is right unless the peer died and
-// its number was used again since it connected: call this right after accept, and look whether the socket is still
-// connected afterwards.
-base::Result<FileDescriptor> peer_pidfd(int socket, pid_t pid);
+// How the process at the other end of a unix socket is found.
+enum class PeerLookup {
+  kBySocket,  // the kernel says which (SO_PEERPIDFD, Linux 6.5); kByNumber where it cannot
+  kByNumber,  // by its process id: another process, if the peer has ended and its number was used again
+};
+
+struct PeerProcess {
+  FileDescriptor pidfd;
+  bool is_certain = false;  // it is the process that connected
+};
+
+// The process that connected a unix socket; `pid`: what SO_PEERCRED said. kNotFound: it is gone.
+base::Result<PeerProcess> peer_process(int socket, pid_t pid, PeerLookup lookup = PeerLookup::kBySocket);
 
 // Whether the process has ended.
 bool has_ended(int pidfd);

@@ -8,6 +8,8 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "os/file_descriptor.h"
+
 namespace gpumux::os {
 namespace {
 
@@ -59,6 +61,32 @@ base::Result<std::string> find_runtime_dir() {
   const std::string dir = user_dir();
   if (look(dir, AT_SYMLINK_NOFOLLOW).found) GPUMUX_TRY(check_owned(dir));
   return dir;
+}
+
+bool is_containers_view(const std::string& runtime_dir) {
+  return has_socket(runtime_dir) && !look(runtime_dir + "/" + kApiSocket, AT_SYMLINK_NOFOLLOW).found;
+}
+
+base::Status make_own_dir(const std::string& dir, unsigned mode) {
+  if (::mkdir(dir.c_str(), mode) != 0 && errno != EEXIST) return base::fail_errno(errno, "cannot create " + dir);
+  const FileDescriptor fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!fd && errno == ENOTDIR) return base::fail(base::Code::kExists, dir + " is not a directory: remove it");
+  if (!fd) return base::fail_errno(errno, "cannot open the directory " + dir);
+  struct statx status {};
+  if (::statx(fd.get(), "", AT_EMPTY_PATH, STATX_BASIC_STATS, &status) != 0)
+    return base::fail_errno(errno, "cannot look at " + dir);
+  if (status.stx_uid != ::geteuid()) {
+    return base::fail(base::Code::kDenied, dir + " belongs to user " + std::to_string(status.stx_uid) +
+                                               ", and not to the daemon's user: remove it");
+  }
+  // Whatever the umask is, and whatever it was before.
+  if (::fchmod(fd.get(), mode) != 0) return base::fail_errno(errno, "cannot set the mode of " + dir);
+  return {};
+}
+
+std::string api_socket(const std::string& runtime_dir) {
+  const std::string roots = runtime_dir + "/" + kRootApiSocket;
+  return ::geteuid() == 0 && look(roots, AT_SYMLINK_NOFOLLOW).found ? roots : runtime_dir + "/" + kApiSocket;
 }
 
 base::Result<std::string> make_user_runtime_dir() {

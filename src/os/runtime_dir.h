@@ -5,7 +5,11 @@
 //   user's daemon   $XDG_RUNTIME_DIR/gpumux, else /tmp/gpumux-UID (mode 0700, owned by the user, not a link: checked)
 //   GPUMUX_RUNTIME_DIR overrides both.
 //
-// Two sockets are in it: kTenantSocket for tenants' libraries, kApiSocket for the HTTP API.
+// What is in it, as paths within it:
+//
+//   tenants/tenants.sock   for tenants' libraries. Its folder is what containers are given; it holds nothing else.
+//   api.sock               the HTTP API: of the host
+//   root/api.sock          the same, for root: only root can enter the folder (the system's daemon has it)
 #pragma once
 
 #include <string>
@@ -15,13 +19,25 @@
 namespace gpumux::os {
 
 inline constexpr char kSystemRuntimeDir[] = "/run/gpumux";
-inline constexpr char kTenantSocket[] = "tenants.sock";
+inline constexpr char kTenantDir[] = "tenants";
+inline constexpr char kTenantSocket[] = "tenants/tenants.sock";
 inline constexpr char kApiSocket[] = "api.sock";
+inline constexpr char kRootDir[] = "root";
+inline constexpr char kRootApiSocket[] = "root/api.sock";
 
 // The directory in which a client looks for a daemon: GPUMUX_RUNTIME_DIR if set (and the process is not setuid), else
 // the system's if a daemon's socket is there, else the user's. The user's directory is checked, never created: kDenied,
 // with what to do, when somebody else owns it.
 base::Result<std::string> find_runtime_dir();
+
+// Makes `dir` if it is missing, and gives it `mode`. kDenied: it is no directory, or another user's.
+base::Status make_own_dir(const std::string& dir, unsigned mode);
+
+// The API's socket for this process: root's own where there is one.
+std::string api_socket(const std::string& runtime_dir);
+
+// Whether it has the tenants' socket and no API: a container that was given kTenantDir.
+bool is_containers_view(const std::string& runtime_dir);
 
 // The user's own directory, created with mode 0700 where it is missing. kDenied when it is not safely the user's.
 base::Result<std::string> make_user_runtime_dir();

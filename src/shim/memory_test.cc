@@ -19,7 +19,6 @@
 #include <thread>
 
 #include "os/futex.h"
-#include "os/runtime_dir.h"
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
 #include "pager/pager_test_support.h"
@@ -671,7 +670,7 @@ class MemoryTest : public testing::Test {
   }
   void TearDown() override { pager::clear_faults(); }
   const TemporaryDirectory directory_;
-  const std::string socket_ = directory_.file(os::kTenantSocket);
+  const std::string socket_ = directory_.file("tenants.sock");
 };
 
 // One tenant for the whole process, as in a program; so one test for everything that happens to it.

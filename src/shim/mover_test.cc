@@ -16,7 +16,6 @@
 #include <optional>
 
 #include "os/futex.h"
-#include "os/runtime_dir.h"
 #include "os/unix_socket.h"
 #include "pager/pager_test_support.h"
 #include "shim/hooks.gen.h"
@@ -168,7 +167,7 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory.path().c_str(), 1), 0);
   ASSERT_EQ(::setenv("GPUMUX_ON_DAEMON_LOSS", "wait", 1), 0);
   ASSERT_EQ(::unsetenv("GPUMUX_DISABLE"), 0);
-  const std::string path = directory.file(os::kTenantSocket);
+  const std::string path = directory.file("tenants.sock");
   DaemonEnd daemon(path);
   ASSERT_EQ(driver().cuInit(0), CUDA_SUCCESS);
   CUcontext context = nullptr;

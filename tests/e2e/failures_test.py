@@ -47,8 +47,9 @@ class WithoutADaemon(GpumuxTest):
         self.expect_ungated("107 bytes", GPUMUX_RUNTIME_DIR="/tmp/" + "x" * 200)
 
     def test_a_dead_socket(self):
+        os.mkdir(f"{self.runtime_dir}/tenants")
         left = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        left.bind(f"{self.runtime_dir}/tenants.sock")
+        left.bind(f"{self.runtime_dir}/tenants/tenants.sock")
         left.close()
         self.expect_ungated("no daemon answers")
 
@@ -67,7 +68,7 @@ class WithoutADaemon(GpumuxTest):
         self.start_daemon()
         os.chmod(self.directory, 0o755)
         os.chmod(self.runtime_dir, 0o755)
-        os.chmod(f"{self.runtime_dir}/tenants.sock", 0o600)
+        os.chmod(f"{self.runtime_dir}/tenants/tenants.sock", 0o600)
         os.chmod(self.machine.directory, 0o777)
         for root, _, files in os.walk(self.machine.directory):
             for name in files:
@@ -84,8 +85,9 @@ class WithoutADaemon(GpumuxTest):
 
     def scripted_daemon(self, answer):
         """A daemon that answers each Hello with these bytes, or closes."""
+        os.mkdir(f"{self.runtime_dir}/tenants")
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listening.bind(f"{self.runtime_dir}/tenants.sock")
+        listening.bind(f"{self.runtime_dir}/tenants/tenants.sock")
         listening.listen(8)
 
         def serve():

@@ -16,6 +16,7 @@ import pathlib
 import socket
 import struct
 import sys
+import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -257,7 +258,7 @@ class Hostile(GpumuxTest):
                 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 connection.settimeout(1)
                 try:
-                    connection.connect(f"{self.runtime_dir}/tenants.sock")
+                    connection.connect(f"{self.runtime_dir}/tenants/tenants.sock")
                 except (TimeoutError, OSError):
                     connection.close()
                     break
@@ -289,6 +290,47 @@ class Hostile(GpumuxTest):
             pass
         os.close(null)
         self.expect_undisturbed()
+
+    def lingering(self):
+        """A TCP socket whose last close() sleeps for an hour."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        near = socket.create_connection(listener.getsockname())
+        far, _ = listener.accept()
+        listener.close()
+        self.addCleanup(far.close)  # which ends the sleep
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 3600))
+        near.setblocking(False)
+        try:
+            while True:
+                near.send(bytes(65536))
+        except BlockingIOError:
+            return near
+
+    def test_descriptors_that_take_an_hour_to_close(self):
+        def to_tenants(near, data):
+            peer = self.peer(hello=False)
+            peer.send(data, near.fileno())
+
+        def to_api(near, data):
+            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            connection.connect(f"{self.runtime_dir}/api.sock")
+            self.addCleanup(connection.close)
+            try:
+                socket.send_fds(connection, [data], [near.fileno()])
+            except PermissionError:  # the kernel refuses it for the daemon
+                near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
+
+        ways = {"instead of a page": (to_tenants, wire.hello()), "with garbage": (to_tenants, b"garbage"),
+                "with half a request": (to_api, b"GET /v1/st"),
+                "with a request": (to_api, b"GET /v1/status HTTP/1.1\r\n\r\n")}
+        for name, (send, data) in ways.items():
+            with self.subTest(way=name):
+                near = self.lingering()
+                send(near, data)
+                # Sleeps itself if the daemon has closed its own one first.
+                threading.Thread(target=near.close, daemon=True).start()
+                self.expect_undisturbed()
+                self.daemon.api.status()
 
     # ---- the API's socket
 

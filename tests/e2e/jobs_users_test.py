@@ -15,6 +15,8 @@ import pathlib
 import pwd
 import resource
 import shutil
+import signal
+import socket
 import sqlite3
 import subprocess
 import sys
@@ -333,6 +335,53 @@ class Users(GpumuxTest):
                               timeout=60, check=False)
         self.assertIn("403", done.stdout.split("\r\n")[0], done.stdout + done.stderr)
         self.assertIn("has ended", done.stdout)
+
+    def test_a_number_that_is_used_again_is_nobody(self):
+        """Who connected has ended before the daemon looks, and its number is a process of the host's root."""
+        last_pid = "/proc/sys/kernel/ns_last_pid"
+        if not os.access(last_pid, os.W_OK):
+            self.skipTest("needs the right to choose process ids")
+        body = json.dumps({"arguments": ["true"], "directory": "/", "environment": [], "output": "/dev/null"}).encode()
+        request = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        os.kill(self.daemon.pid, signal.SIGSTOP)
+        try:
+            client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            self.addCleanup(client.close)
+            child = os.fork()
+            if child == 0:
+                client.connect(f"{self.runtime_dir}/api.sock")
+                os._exit(0)
+            os.waitpid(child, 0)
+            client.sendall(request)
+
+            def used_again():
+                with open(last_pid, "w", encoding="utf-8") as file:
+                    file.write(str(child - 1))
+                other = subprocess.Popen(["sleep", "1000"])
+                if other.pid == child:
+                    return other
+                other.kill()
+                other.wait()
+                return None
+
+            other = wait_until(used_again, 20, "the number is used again")
+        finally:
+            os.kill(self.daemon.pid, signal.SIGCONT)
+        client.settimeout(30)
+        answer = client.recv(65536).decode()
+        other.kill()
+        other.wait()
+        self.assertIn(" 403 ", answer.split("\r\n", maxsplit=1)[0], answer)
+        self.assertEqual(self.daemon.api.ask("GET", "/v1/jobs?state=all")["jobs"], [])
+
+    def test_root_has_a_socket_that_nobody_else_reaches(self):
+        path = os.path.join(self.runtime_dir, "root", "api.sock")
+        reach = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
+        for user, allowed in ((self.games, False), (pwd.getpwuid(0), True)):
+            done = subprocess.run([PYTHON, "-c", reach, path], user=user.pw_uid, group=user.pw_gid, extra_groups=[],
+                                  cwd="/", capture_output=True, text=True, check=False, timeout=30)
+            self.assertEqual(done.returncode == 0, allowed, done.stderr)
+        self.assertEqual(os.listdir(f"{self.runtime_dir}/tenants"), ["tenants.sock"])
 
     def ask_within(self, command, method, target, body=None):
         """As root, by a process that `command` puts somewhere else."""

@@ -56,7 +56,7 @@ class Peer:
     def __init__(self, runtime_dir, timeout=10):
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(timeout)
-        self.socket.connect(f"{runtime_dir}/tenants.sock")
+        self.socket.connect(f"{runtime_dir}/tenants/tenants.sock")
 
     def send(self, data, *fds):
         if fds:

@@ -214,7 +214,8 @@ ApiAnswer JobApi::answer(const ApiRequest& request, std::string_view path, std::
     return error_response(
         {Code::kDenied, 0,
          "jobs are for users of the system that the daemon is on, and run there: the process that asks is in a "
-         "container (its user or pid namespace, or its root directory, is another), or has ended"});
+         "container (its user or pid namespace, or its root directory, is another), or has ended. On Linux before 6.5, "
+         "which cannot say which process asks, root asks over root/api.sock in the runtime directory"});
   // Else one user is as many users as there are subordinate ids: for the order, and for each limit.
   if (const auto user = request.peer.account.user(); user && *user != request.peer.uid)
     return error_response({Code::kDenied, 0,
@@ -298,8 +299,10 @@ ApiAnswer JobApi::submit(const ApiRequest& request) {
           status = tl::unexpected(submitter.error());
         }
       }
-      asio::post(io_, [this, submission, status = std::move(status), reply = std::move(reply)]() mutable {
+      asio::post(io_, [this, peer, submission, status = std::move(status), reply = std::move(reply)]() mutable {
         if (!status) return reply(error_response(status.error()));
+        // The last look before the job is stored.
+        if (peer.has_ended()) return reply(error_response({Code::kDenied, 0, "the process that submits has ended"}));
         queue_.submit(std::move(submission), [reply = std::move(reply)](const Result<JobQueue::Submitted>& submitted) {
           if (!submitted) return reply(error_response(submitted.error()));
           Json answer{{"id", submitted->id.value}, {"count", submitted->count}};

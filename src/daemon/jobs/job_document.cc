@@ -12,7 +12,6 @@
 #include "base/units.h"
 #include "daemon/files.h"
 #include "daemon/jobs/json_fields.h"
-#include "daemon/process_info.h"
 #include "daemon/strict_json.h"
 
 namespace gpumux::daemon {
@@ -192,12 +191,10 @@ Result<Submitter> look_at_submitter(const Peer& peer) {
     who.user_name = found->pw_name;
     who.home = found->pw_dir;
   }
-  // Limits and confinement are of the process that has connected. It may be gone, and its number another's: so whose it
-  // is is looked at before and after, and that it is the same one.
+  // Limits and confinement are of the process that has connected, if it is there still when they have been read.
   const std::string folder = "/proc/" + std::to_string(peer.pid);
   struct stat status {};
-  const auto before = peer.pid > 0 ? process_info(peer.pid) : std::nullopt;
-  if (!before || ::stat(folder.c_str(), &status) != 0 || status.st_uid != peer.uid) {
+  if (peer.pid <= 0 || ::stat(folder.c_str(), &status) != 0 || status.st_uid != peer.uid) {
     return base::fail(
         Code::kDenied,
         "the process that submits cannot be seen from the daemon (it has ended, or runs set-user-ID), so its resource "
@@ -210,9 +207,7 @@ Result<Submitter> look_at_submitter(const Peer& peer) {
   if (!status_text) return tl::unexpected(status_text.error());
   const Confinement confinement = parse_confinement(*status_text);
   who.no_new_privs = confinement.no_new_privs;
-  const auto after = process_info(peer.pid);
-  if (!after || after->start_time != before->start_time)
-    return base::fail(Code::kDenied, "the process that submits has ended meanwhile");
+  if (peer.has_ended()) return base::fail(Code::kDenied, "the process that submits has ended");
   // A filter cannot be read, so no job can be given it. One that all of a machine is under (a container's) is on jobs,
   // too.
   const std::string of_all = "/proc/" + std::to_string(kFirstProcess) + "/status";

@@ -3,10 +3,12 @@
 // bodies and documents, whole and with each part wrong; what a runner would be told of them.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <random>
 
 #include "daemon/jobs/json_fields.h"
@@ -271,7 +273,14 @@ TEST(Launch, SetsWhatTheJobIsToSee) {
 TEST(Submitter, HasTheLimitsOfItsProcess) {
   rlimit files{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
-  const auto who = look_at_submitter({.pid = ::getpid(), .uid = ::geteuid(), .groups = {::getegid(), 7}});
+  auto pidfd = os::open_pidfd(::getpid());
+  ASSERT_TRUE(pidfd);
+  Peer peer{.pid = ::getpid(),
+            .uid = ::geteuid(),
+            .groups = {::getegid(), 7},
+            .account = {},
+            .process = std::make_shared<const os::FileDescriptor>(std::move(*pidfd))};
+  const auto who = look_at_submitter(peer);
   ASSERT_TRUE(who) << who.error().message();
   EXPECT_EQ(who->limits.size(), 16u);
   const auto found = std::find_if(who->limits.begin(), who->limits.end(),
@@ -283,6 +292,14 @@ TEST(Submitter, HasTheLimitsOfItsProcess) {
   EXPECT_EQ(look_at_submitter({.pid = 0, .uid = ::geteuid(), .groups = {}}).error().code, base::Code::kDenied);
   EXPECT_EQ(look_at_submitter({.pid = ::getpid(), .uid = ::geteuid() + 1, .groups = {}}).error().code,
             base::Code::kDenied);
+  // One that has ended, though its number is a process of the same user's again.
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  auto ended = os::open_pidfd(child);
+  ASSERT_TRUE(ended);
+  ::waitpid(child, nullptr, 0);
+  peer.process = std::make_shared<const os::FileDescriptor>(std::move(*ended));
+  EXPECT_EQ(look_at_submitter(peer).error().code, base::Code::kDenied);
   EXPECT_TRUE(parse_limits("").empty());
   EXPECT_TRUE(parse_limits("\nMax open files   12").empty());
 }

@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: no stranger's descriptor stops the daemon's loop, whatever closing it costs.
+// Method: the worst descriptor that needs no privilege is a TCP socket with unsent data that lingers for an hour:
+// whoever drops its last reference sleeps. It is handed to the daemon in every way there is. Then a good tenant must
+// be served, and every descriptor must be closed in the end, long before the hour is over.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <deque>
+#include <filesystem>
+#include <future>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "daemon/test_support.h"
+#include "os/runtime_dir.h"
+#include "os/unix_socket.h"
+#include "wire/lease_page.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using namespace testing;
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
+// Ends the lingering when it is destroyed: what sleeps in close() wakes then, so that a failing test ends, too.
+class Lingering {
+ public:
+  Lingering(const Lingering&) = delete;
+  Lingering& operator=(const Lingering&) = delete;
+  Lingering() {
+    const os::FileDescriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t length = sizeof address;
+    auto* const generic = reinterpret_cast<sockaddr*>(&address);
+    if (::bind(listener.get(), generic, length) != 0 || ::listen(listener.get(), 1) != 0 ||
+        ::getsockname(listener.get(), generic, &length) != 0)
+      std::abort();
+    near_ = os::FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::connect(near_.get(), generic, length) != 0) std::abort();
+    far_ = os::FileDescriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    const linger hour{1, 3600};
+    if (!far_ || ::setsockopt(near_.get(), SOL_SOCKET, SO_LINGER, &hour, sizeof hour) != 0) std::abort();
+    static const std::array<char, 65536> kData{};
+    while (::send(near_.get(), kData.data(), kData.size(), MSG_DONTWAIT) > 0) {
+    }
+  }
+  int get() const { return near_.get(); }
+  ~Lingering() {
+    far_.reset();
+    if (closing_.joinable()) closing_.join();
+  }
+  // Leaves the last reference to the daemon, unless that has closed its own already: this one then sleeps.
+  void let_go() {
+    closing_ = std::thread([near = std::move(near_)]() mutable { near.reset(); });
+  }
+
+ private:
+  os::FileDescriptor near_;
+  os::FileDescriptor far_;  // its end ends the lingering
+  std::thread closing_;
+};
+
+bool send_with(int socket, std::span<const std::byte> bytes, const std::vector<int>& fds) {
+  std::vector<char> control(CMSG_SPACE(fds.size() * sizeof(int)));
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  header.msg_control = control.data();
+  header.msg_controllen = control.size();
+  cmsghdr* item = CMSG_FIRSTHDR(&header);
+  item->cmsg_level = SOL_SOCKET;
+  item->cmsg_type = SCM_RIGHTS;
+  item->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
+  std::memcpy(CMSG_DATA(item), fds.data(), fds.size() * sizeof(int));
+  return ::sendmsg(socket, &header, MSG_NOSIGNAL) >= 0;
+}
+
+os::FileDescriptor connect_stream(const std::string& path) {
+  os::FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) socket.reset();
+  return socket;
+}
+
+class Descriptors : public ::testing::Test {
+ protected:
+  virtual DaemonOptions options() { return TestDaemon::options_in(dir_.path()); }
+
+  void SetUp() override {
+    daemon_.emplace(options(), fake_inventory(2));
+    good_.emplace(dir_.path(), "good");
+    ASSERT_TRUE(good_->join() && good_->open_seat(0, test_uuid(0)));
+    before_ = open_descriptors();
+  }
+
+  void TearDown() override {
+    good_goes_on();
+    // A closed connection's place is the kernel's for a moment, and a lingering one's until a signal has ended it.
+    EXPECT_TRUE(eventually([&] { return open_descriptors() <= before_ + 2 * lingering_.size(); }))
+        << before_ << " before, " << open_descriptors() << " after";
+  }
+
+  void good_goes_on() {
+    ASSERT_TRUE(good_->request());
+    ASSERT_TRUE(good_->wait_granted()) << "the daemon's loop stands still";
+    ASSERT_TRUE(good_->release());
+    EXPECT_EQ(http(dir_.path(), "GET", "/v1/daemon").status, 200);
+  }
+
+  Lingering& lingering() { return lingering_.emplace_back(); }
+
+  // With a whole request, with a part of one, and unread in a connection that is closed. How many the kernel sent.
+  int send_to_the_api() {
+    const std::string text = "GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n";
+    const auto bytes = std::as_bytes(std::span(text));
+    int sent = 0;
+    for (const std::size_t length : {bytes.size(), std::size_t{5}, std::size_t{0}}) {
+      const os::FileDescriptor client = connect_stream(dir_.path() + "/" + os::kApiSocket);
+      const std::string bad = "\x01\x02 /\r\n\r\n";  // the daemon closes after this
+      if (length == 0 && ::send(client.get(), bad.data(), bad.size(), MSG_NOSIGNAL) <= 0) return -1;
+      Lingering& socket = lingering();
+      if (send_with(client.get(), length == 0 ? bytes : bytes.first(length), {socket.get()})) {
+        ++sent;
+        socket.let_go();
+      } else {
+        EXPECT_TRUE(errno == EPERM || errno == EPIPE);
+      }
+      good_goes_on();
+    }
+    return sent;
+  }
+
+  TemporaryDirectory dir_;
+  std::optional<TestDaemon> daemon_;
+  std::optional<TestTenant> good_;
+  std::size_t before_ = 0;
+  std::deque<Lingering> lingering_;  // is destroyed first
+};
+
+TEST_F(Descriptors, WithAMessageThatHasNone) {
+  TestTenant bad(dir_.path());
+  ASSERT_TRUE(bad.join());
+  Lingering& socket = lingering();
+  ASSERT_TRUE(bad.send(wire::Request{.slot = 0}, socket.get()));
+  socket.let_go();
+  EXPECT_TRUE(bad.is_dropped());
+}
+
+TEST_F(Descriptors, InsteadOfALeasePage) {
+  TestTenant bad(dir_.path());
+  Lingering& socket = lingering();
+  ASSERT_TRUE(bad.send(wire::Hello{.protocol = wire::kProtocolVersion, .oldest_protocol = 1}, socket.get()));
+  socket.let_go();
+  EXPECT_TRUE(bad.is_dropped());
+}
+
+TEST_F(Descriptors, InsteadOfAFrame) {
+  TestTenant bad(dir_.path());
+  ASSERT_TRUE(bad.join() && bad.open_seat(0, test_uuid(0)));
+  Lingering& socket = lingering();
+  ASSERT_TRUE(bad.send(wire::FrameGiven{.slot = 0, .bytes = 2 << 20}, socket.get()));
+  socket.let_go();
+  EXPECT_TRUE(bad.is_dropped());
+}
+
+TEST_F(Descriptors, AsManyAsTravelWithOneMessage) {
+  TestTenant bad(dir_.path());
+  ASSERT_TRUE(bad.join());
+  Lingering& socket = lingering();
+  std::vector<int> fds(253, 0);
+  fds.back() = socket.get();
+  ASSERT_TRUE(send_with(bad.socket(), wire::encode(wire::Request{.slot = 0}).bytes(), fds));
+  socket.let_go();
+  EXPECT_TRUE(bad.is_dropped());
+}
+
+TEST_F(Descriptors, BehindAMessageThatEndsTheConnection) {
+  TestTenant bad(dir_.path());
+  ASSERT_TRUE(bad.join());
+  Lingering& socket = lingering();
+  // Both are there when the daemon reads the first one, most times; the second is never read.
+  ASSERT_TRUE(bad.send(wire::Request{.slot = UINT32_MAX}) || !bad.connected());
+  if (bad.send(wire::Request{.slot = 0}, socket.get())) socket.let_go();
+  EXPECT_TRUE(bad.is_dropped());
+}
+
+TEST_F(Descriptors, OnTheApisSocket) {
+  // Whether the kernel lets it through or not.
+  send_to_the_api();
+}
+
+class DescriptorsOnAnOlderKernel : public Descriptors {
+ protected:
+  DaemonOptions options() override {
+    auto options = Descriptors::options();
+    options.without_pass_rights = true;
+    return options;
+  }
+};
+
+TEST_F(DescriptorsOnAnOlderKernel, OnTheApisSocket) { EXPECT_GE(send_to_the_api(), 2); }
+
+TEST_F(Descriptors, ToTheLockOfAGpu) {
+  const os::FileDescriptor visitor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string name = "gpumux-gpu-" + fake_inventory(1)->gpus()[0].uuid_text;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  Lingering& socket = lingering();
+  ASSERT_EQ(::connect(visitor.get(), reinterpret_cast<const sockaddr*>(&address), length), 0);
+  const std::array<std::byte, 1> byte{};
+  if (send_with(visitor.get(), byte, {socket.get()})) socket.let_go();
+  // The answer, or the reset of a connection that was closed with something unread in it.
+  char answer[512];
+  static_cast<void>(::recv(visitor.get(), answer, sizeof answer, 0));
+}
+
+TEST_F(Descriptors, WithTheDaemonsEnd) {
+  // Said nothing, and will not be read: in a connection that is open, and in one that the daemon has not accepted yet.
+  TestTenant bad(dir_.path());
+  ASSERT_TRUE(bad.join());
+  Lingering& socket = lingering();
+  auto stopped = std::async(std::launch::async, [&] { daemon_->stop(); });
+  if (bad.send(wire::Request{.slot = 0}, socket.get())) socket.let_go();
+  EXPECT_EQ(stopped.wait_for(kPatience), std::future_status::ready) << "the daemon cannot stop";
+  lingering_.clear();
+  stopped.wait();
+  daemon_.reset();
+  daemon_.emplace(options(), fake_inventory(2));
+  good_.emplace(dir_.path(), "good");
+  ASSERT_TRUE(good_->join() && good_->open_seat(0, test_uuid(0)));
+}
+
+// A lease page of the right size that holds a great deal of memory beyond its end: giving that back takes a while.
+TEST_F(Descriptors, APageWithMoreThanItShows) {
+  os::FileDescriptor page(::memfd_create("page", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(::ftruncate(page.get(), static_cast<off_t>(wire::kLeasePageBytes)), 0);
+  ASSERT_EQ(::fallocate(page.get(), FALLOC_FL_KEEP_SIZE, 0, 64 << 20), 0);
+  ASSERT_EQ(::fcntl(page.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL), 0);
+  TestTenant bad(dir_.path());
+  ASSERT_TRUE(bad.send(wire::Hello{.protocol = wire::kProtocolVersion, .oldest_protocol = 1}, page.get()));
+  const auto refused = bad.receive_a<wire::Refused>();
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->reason, wire::Reason::kBadPage);
+  EXPECT_TRUE(bad.is_dropped());
+}
+
+}  // namespace
+}  // namespace gpumux::daemon

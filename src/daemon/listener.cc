@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/listener.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <exception>
+#include <utility>
+
+#include "daemon/log.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+using namespace std::chrono_literals;
+
+constexpr int kAcceptsPerTurn = 16;
+// A process or machine that is out of descriptors gets some back when others close theirs; trying at once would only
+// burn time.
+constexpr auto kAcceptPause = 100ms;
+
+}  // namespace
+
+Listener::Listener(asio::io_context& io, Closer& closer, Accepted accepted, std::function<void()> turn_ended)
+    : closer_(closer), accepted_(std::move(accepted)), turn_ended_(std::move(turn_ended)), socket_(io), pause_(io) {}
+
+void Listener::listen(os::FileDescriptor socket) {
+  socket_.assign(socket.release());
+  wait();
+}
+
+bool Listener::has_pending() {
+  if (!socket_.is_open()) return false;
+  pollfd poller{socket_.native_handle(), POLLIN, 0};
+  return ::poll(&poller, 1, 0) == 1;
+}
+
+void Listener::wait() {
+  socket_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
+    if (error) return;
+    accept_some();
+    turn_ended_();
+  });
+}
+
+void Listener::accept_some() {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    os::FileDescriptor socket(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN) break;
+      log_error("cannot accept a connection; trying again soon", {{"errno", errno}});
+      pause_.expires_after(kAcceptPause);
+      pause_.async_wait([this](const boost::system::error_code& error) {
+        if (!error) wait();
+      });
+      return;
+    }
+    try {
+      accepted_(ForeignDescriptor(std::move(socket), closer_, Account()));
+    } catch (const std::exception& e) {
+      log_error("cannot take a connection", {{"why", e.what()}});
+    }
+  }
+  wait();
+}
+
+void Listener::drain(int socket, Closer& closer) {
+  // No connection comes after this. Those that are there would be closed with the socket, in this thread.
+  ::shutdown(socket, SHUT_RDWR);
+  for (;;) {
+    os::FileDescriptor left(::accept4(socket, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (left) {
+      closer.close(std::move(left), Account());
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      return;
+    }
+  }
+}
+
+void Listener::close() {
+  pause_.cancel();
+  if (!socket_.is_open()) return;
+  drain(socket_.native_handle(), closer_);
+  boost::system::error_code ignored;
+  socket_.close(ignored);
+}
+
+}  // namespace gpumux::daemon
