@@ -33,9 +33,12 @@ using base::Status;
 using boost::system::error_code;
 using SteadyTime = std::chrono::steady_clock::time_point;
 
-std::string socket_path(const std::string& runtime_dir) { return runtime_dir + "/" + os::kApiSocket; }
-
-base::Error no_daemon(const std::string& path, int system_errno) {
+base::Error no_daemon(const std::string& runtime_dir, const std::string& path, int system_errno) {
+  if (os::is_containers_view(runtime_dir)) {
+    return {Code::kUnavailable, 0,
+            "the gpumux daemon is the host's, and its API is not in this container (" + runtime_dir +
+                " has the tenants' socket alone): programs here use GPUs; ask for status and jobs on the host"};
+  }
   const char* seen =
       system_errno == ENOENT || system_errno == ENOTDIR ? "there is no such socket" : "nobody answers there";
   return {Code::kUnavailable, 0,
@@ -50,7 +53,8 @@ base::Error not_allowed(const std::string& path) {
 }
 
 // A connected blocking socket. A full backlog makes connect wait, at most the socket's send timeout.
-Result<os::FileDescriptor> connect_stream(const std::string& path, base::Duration timeout) {
+Result<os::FileDescriptor> connect_stream(const std::string& runtime_dir, base::Duration timeout) {
+  const std::string path = os::api_socket(runtime_dir);
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof address.sun_path) {
@@ -72,7 +76,7 @@ Result<os::FileDescriptor> connect_stream(const std::string& path, base::Duratio
   switch (errno) {
     case ENOENT:
     case ENOTDIR:
-    case ECONNREFUSED: return tl::unexpected(no_daemon(path, errno));
+    case ECONNREFUSED: return tl::unexpected(no_daemon(runtime_dir, path, errno));
     case EACCES:
     case EPERM: return tl::unexpected(not_allowed(path));
     case EAGAIN:
@@ -191,6 +195,15 @@ http::request<http::string_body> make_request(std::string_view method, const std
   return request;
 }
 
+// A daemon that turns a client away answers before it is asked, and closes: what cannot be written is no failure yet.
+template <class Request>
+Status send_request(Connection& connection, std::optional<SteadyTime> deadline, const Request& request) {
+  Status sent = connection.run(deadline, "while it was asked",
+                               [&](auto handler) { http::async_write(connection.socket(), request, handler); });
+  if (!sent && sent.error().code == Code::kUnavailable) return {};
+  return sent;
+}
+
 }  // namespace
 
 Result<Client> Client::connect(const Options& options) {
@@ -200,21 +213,20 @@ Result<Client> Client::connect(const Options& options) {
     if (!found) return tl::unexpected(std::move(found).error());
     dir = std::move(*found);
   }
-  auto socket = connect_stream(socket_path(dir), options.timeout);
+  auto socket = connect_stream(dir, options.timeout);
   if (!socket) return tl::unexpected(std::move(socket).error());
   return Client(std::move(dir), options.timeout);
 }
 
 Result<Client::Answer> Client::exchange(std::string_view method, const std::string& target, const std::string& body,
                                         base::Duration patience) const {
-  const std::string path = socket_path(runtime_dir_);
-  auto socket = connect_stream(path, timeout_);
+  const std::string path = os::api_socket(runtime_dir_);
+  auto socket = connect_stream(runtime_dir_, timeout_);
   if (!socket) return tl::unexpected(std::move(socket).error());
   Connection connection(std::move(*socket), path);
   const SteadyTime deadline = std::chrono::steady_clock::now() + timeout_ + patience;
   const auto request = make_request(method, target, body);
-  GPUMUX_TRY(connection.run(deadline, "while it was asked",
-                            [&](auto handler) { http::async_write(connection.socket(), request, handler); }));
+  GPUMUX_TRY(send_request(connection, deadline, request));
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
   parser.body_limit(kMaxAnswerBytes);
@@ -270,15 +282,14 @@ Status Client::hold() const {
 }
 
 Status Client::trace(bool follow, std::uint64_t since, const std::function<bool(std::string_view)>& on_line) const {
-  const std::string path = socket_path(runtime_dir_);
-  auto socket = connect_stream(path, timeout_);
+  const std::string path = os::api_socket(runtime_dir_);
+  auto socket = connect_stream(runtime_dir_, timeout_);
   if (!socket) return tl::unexpected(std::move(socket).error());
   Connection connection(std::move(*socket), path);
   const auto deadline = [this] { return std::chrono::steady_clock::now() + timeout_; };
   const auto request = make_request(
       "GET", "/v1/trace?follow=" + std::string(follow ? "1" : "0") + "&since=" + std::to_string(since), "");
-  GPUMUX_TRY(connection.run(deadline(), "while it was asked",
-                            [&](auto handler) { http::async_write(connection.socket(), request, handler); }));
+  GPUMUX_TRY(send_request(connection, deadline(), request));
 
   beast::flat_buffer buffer;
   http::response_parser<http::buffer_body> parser;

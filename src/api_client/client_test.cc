@@ -6,12 +6,18 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "api_client/scripted_server.h"
+#include "os/runtime_dir.h"
+#include "os/unix_socket.h"
 #include "tests/unit/temporary_directory.h"
 
 namespace gpumux::api_client {
@@ -50,6 +56,44 @@ TEST_F(ClientTest, SocketOfADeadDaemonIsNoDaemon) {
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code, Code::kUnavailable);
   EXPECT_NE(client.error().what.find("nobody answers"), std::string::npos);
+}
+
+TEST_F(ClientTest, AContainerIsToldThatTheApiIsTheHosts) {
+  std::filesystem::create_directory(dir_ + "/" + os::kTenantDir);
+  const auto tenants = os::listen_seqpacket(dir_ + "/" + os::kTenantSocket, 0600, 1);
+  ASSERT_TRUE(tenants);
+  const auto client = Client::connect(options());
+  ASSERT_FALSE(client);
+  EXPECT_EQ(client.error().code, Code::kUnavailable);
+  EXPECT_NE(client.error().what.find("in this container"), std::string::npos) << client.error().what;
+}
+
+TEST_F(ClientTest, RootUsesItsOwnSocketWhereThereIsOne) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root";
+  std::filesystem::create_directory(dir_ + "/" + os::kRootDir);
+  const ScriptedServer server(dir_ + "/" + os::kRootApiSocket, always(ScriptedServer::response(200, "{}")));
+  EXPECT_TRUE(Client::connect(options()));
+}
+
+// A full daemon does not wait for what it is asked.
+TEST_F(ClientTest, ARefusalBeforeTheRequestIsRead) {
+  const os::FileDescriptor listener = os::listen_stream(socket_path(), 0600, 4).value();
+  std::thread daemon([&] {
+    for (int i = 0; i < 2; ++i) {
+      pollfd poller{listener.get(), POLLIN, 0};
+      ::poll(&poller, 1, 30'000);
+      const os::FileDescriptor client(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      ScriptedServer::send_all(
+          client.get(), ScriptedServer::response(503, R"({"error": {"code": "unavailable", "message": "all taken"}})"));
+      ::shutdown(client.get(), SHUT_RDWR);
+    }
+  });
+  const auto client = Client::connect(options());  // a connection of its own
+  ASSERT_TRUE(client);
+  const auto info = client->daemon_info();
+  daemon.join();
+  ASSERT_FALSE(info);
+  EXPECT_EQ(info.error().what, "all taken");
 }
 
 TEST_F(ClientTest, TooLongAPathIsSaid) {

@@ -257,7 +257,11 @@ Result<DaemonChoice> find_or_start_daemon(Duration start_limit) {
   if (first) return DaemonChoice{absolute_dir(*found), false};
   if (first.error().code != Code::kUnavailable) return tl::unexpected(first.error());
   // Every job of the system's daemon has the place's name in its environment.
-  if (is_systems_place(*found)) return wait_for_system_daemon(first.error());
+  if (is_systems_place(*found)) {
+    // A program needs no more of it than a container has.
+    if (os::is_containers_view(*found)) return DaemonChoice{os::kSystemRuntimeDir, false};
+    return wait_for_system_daemon(first.error());
+  }
 
   auto binary = find_daemon_binary();
   if (!binary)
