@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: who asks is known for certain, or counts as contained; and nobody is shut out by others.
+// Goal: a peer is known for certain, or counts as contained; and no account can shut out another.
 // Method: processes that end while their connection goes on, with numbers that are used again; a kernel without
 // SO_PEERPIDFD (a seam of DaemonOptions); accounts that take all the connections there are.
 #include "daemon/access.h"

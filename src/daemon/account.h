@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For whom something counts: the unit of every limit per user (connections, jobs, bytes, host memory).
+// An account is the unit of every limit per user (connections, jobs, bytes, host memory).
 //
 // A peer cannot get a second account by anything that it may do itself:
 //
@@ -55,13 +55,13 @@ class SubordinateIds {
  public:
   static constexpr char kFile[] = "/etc/subuid";
 
-  // A file that is not there says that nobody has subordinate ids.
+  // A file that is not there says that no user has subordinate ids.
   static SubordinateIds read(const std::string& file = kFile);
   // `find_user`: the uid of a name or number; none: there is no such user.
   static SubordinateIds parse(std::string_view text,
                               const std::function<std::optional<uid_t>(const std::string&)>& find_user);
 
-  // The user for whom `uid` counts: itself if it is nobody's subordinate.
+  // The user for whom `uid` counts: itself, unless it is a subordinate id.
   uid_t owner_of(uid_t uid) const;
 
  private:

@@ -26,7 +26,7 @@ namespace gpumux::daemon {
 std::size_t most_frames();
 
 // Whether a descriptor may be a driver's memory: a device, an anonymous file, or a memory file (the simulated
-// driver's). Asks nobody but the kernel.
+// driver's). Asks the kernel alone.
 bool is_memory(int fd);
 
 class Frames {

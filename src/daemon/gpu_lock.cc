@@ -68,7 +68,7 @@ std::string printable(std::string text) {
 
 std::optional<LockOwner> ask_name(const std::string& uuid_text, int patience_ms, Closer& closer) {
   const Address address = address_of(uuid_text);
-  // Anybody may have taken the name first, and may send anything.
+  // Any process may have taken the name first, and may send anything.
   const ForeignDescriptor socket(make_socket(), closer, Account());
   if (!socket || ::connect(socket.get(), address.generic(), address.length) != 0) return std::nullopt;
   const auto credentials = os::peer_credentials(socket.get());

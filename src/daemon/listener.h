@@ -28,7 +28,7 @@ class Listener {
   bool has_pending();
   // Refuses further connections; the closer has those that were not accepted yet.
   void close();
-  // The same for a socket that somebody else closes afterwards.
+  // The same for a socket that its owner closes afterwards.
   static void drain(int socket, Closer& closer);
 
  private:

@@ -337,7 +337,7 @@ class Users(GpumuxTest):
         self.assertIn("has ended", done.stdout)
 
     def test_a_number_that_is_used_again_is_nobody(self):
-        """Who connected has ended before the daemon looks, and its number is a process of the host's root."""
+        """A client has ended before the daemon looks, and its number is a process of the host's root."""
         last_pid = "/proc/sys/kernel/ns_last_pid"
         if not os.access(last_pid, os.W_OK):
             self.skipTest("needs the right to choose process ids")
