@@ -129,6 +129,9 @@ class OldCommands(GpumuxTest):
         self.assertEqual((done["outcome"], done["exit_status"]), ("ok", 0), output)
         return output
 
+    def test_a_priority_counts_against_everybody(self):
+        self.assertNotIn("priority_cap", self.api.ask("GET", "/v1/queue")["settings"]["limits"])
+
     def test_the_examples_run_as_they_are_written(self):
         said = self.run_line("./dist/mgpu_srun --gpu-ids 0 --interactive -- python train.py")
         self.assertIn("ran train.py gpus 0 rank 0", said)
