@@ -381,7 +381,7 @@ void Daemon::Impl::answer_lock(std::size_t index) {
                              const GpuLock& lock = *locks_[index].lock;
                              // Root's daemon takes over: it asks here.
                              if (const auto roots = lock.overruled_by()) return give_way(index, *roots);
-                             lock.answer(closer_);
+                             lock.answer();
                              answer_lock(index);
                            });
 }
@@ -770,9 +770,7 @@ void Daemon::Impl::finish(ExitCode code) {
   tenants_.close();
   http_.close();
   jobs_.close();
-  for (const LockedGpu& locked : locks_) {
-    if (locked.lock) Listener::drain(locked.lock->fd(), closer_);
-  }
+  for (LockedGpu& locked : locks_) locked.lock.reset();
   trace_file_.flush();
   io_.stop();
 }

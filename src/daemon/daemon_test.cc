@@ -411,7 +411,8 @@ TEST(GpuLock, RootsDaemonIsFoundThoughASquatterHasTheName) {
   OtherProcess other([&] {
     if (setgid(65534) != 0 || setuid(65534) != 0) return 99;
     std::optional<LockOwner> owner;
-    const auto lock = GpuLock::take({.uuid_text = uuid, .runtime_dir = "/tmp/other"}, owner);
+    Closer closer;
+    const auto lock = GpuLock::take({.uuid_text = uuid, .runtime_dir = "/tmp/other"}, owner, closer);
     if (lock || lock.error().code != base::Code::kExists || !owner) return 1;
     return owner->uid == 0 && owner->pid == getppid() && owner->runtime_dir == dir.path() ? 0 : 2;
   });

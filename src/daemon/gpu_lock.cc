@@ -20,6 +20,7 @@
 
 #include "base/units.h"
 #include "daemon/files.h"
+#include "daemon/listener.h"
 #include "daemon/process_info.h"
 #include "os/unix_socket.h"
 
@@ -159,6 +160,10 @@ tl::unexpected<base::Error> taken(const LockRequest& request) {
 
 // While the file is locked: nobody else can have made anew what is removed here.
 GpuLock::~GpuLock() {
+  // Visitors who have not been answered would be closed with the sockets, in this thread.
+  for (const os::FileDescriptor* socket : {&roots_, &name_}) {
+    if (*socket) Listener::drain(socket->get(), *closer_);
+  }
   if (!file_) return;
   for (const char* suffix : {kSocketSuffix, kRuntimeDirSuffix, kLockSuffix}) ::unlink(path(suffix).c_str());
 }
@@ -221,7 +226,7 @@ base::Status GpuLock::take_roots(std::optional<LockOwner>& owner) {
 
 base::Result<GpuLock> GpuLock::take_with(const LockRequest& request, std::optional<LockOwner>& owner, int patience_ms,
                                          Closer& closer) {
-  GpuLock lock(request);
+  GpuLock lock(request, closer);
   const bool is_roots = ::geteuid() == 0;
   if (is_roots) GPUMUX_TRY(lock.take_roots(owner));
   base::Status bound = lock.bind_name();
@@ -264,11 +269,11 @@ bool GpuLock::take_name() {
 
 std::optional<LockOwner> GpuLock::overruled_by() const { return file_ ? std::nullopt : ask_roots(request_); }
 
-void GpuLock::answer(Closer& closer) const {
+void GpuLock::answer() const {
   for (const os::FileDescriptor* socket : {&roots_, &name_}) {
     while (*socket) {
       const ForeignDescriptor visitor(
-          os::FileDescriptor(::accept4(socket->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)), closer,
+          os::FileDescriptor(::accept4(socket->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)), *closer_,
           Account());
       if (!visitor) break;
       static_cast<void>(os::send_message(visitor.get(), std::as_bytes(std::span(request_.runtime_dir))));

@@ -42,8 +42,8 @@ struct LockRequest {
 
 class GpuLock {
  public:
-  // kExists: somebody has it; `owner` is then filled as far as it can be known. May wait for kAnswerTimeoutMs. The closer
-  // has what the owner leaves in the connection.
+  // kExists: somebody has it; `owner` is then filled as far as it can be known. May wait for kAnswerTimeoutMs. The
+  // closer has what owners and visitors leave in their connections, and outlives the lock.
   static base::Result<GpuLock> take(const LockRequest& request, std::optional<LockOwner>& owner, Closer& closer);
   // The same without waiting for anybody's answer.
   static base::Result<GpuLock> take_only(const LockRequest& request, Closer& closer);
@@ -54,8 +54,8 @@ class GpuLock {
 
   // Readable when somebody asks whose it is.
   int fd() const { return visits_.get(); }
-  // Tells whoever asks at the moment. The closer has what visitors leave in their connections.
-  void answer(Closer& closer) const;
+  // Tells whoever asks at the moment.
+  void answer() const;
   // Of a lock that is not root's: root's daemon has this GPU now, and the owner of this lock must give it up.
   std::optional<LockOwner> overruled_by() const;
 
@@ -67,7 +67,7 @@ class GpuLock {
   bool take_name();
 
  private:
-  explicit GpuLock(LockRequest request) : request_(std::move(request)) {}
+  GpuLock(LockRequest request, Closer& closer) : request_(std::move(request)), closer_(&closer) {}
   static base::Result<GpuLock> take_with(const LockRequest& request, std::optional<LockOwner>& owner, int patience_ms,
                                          Closer& closer);
   base::Status take_roots(std::optional<LockOwner>& owner);
@@ -76,6 +76,7 @@ class GpuLock {
   std::string path(const char* suffix) const { return request_.folder + "/" + request_.uuid_text + suffix; }
 
   LockRequest request_;
+  Closer* closer_;
   os::FileDescriptor visits_;  // an epoll descriptor of the two sockets
   os::FileDescriptor file_;    // root's: locked while it is open
   os::FileDescriptor roots_;   // root's: the socket beside it
