@@ -155,6 +155,9 @@ inline constexpr Duration kReturnPatience = std::chrono::seconds(2);
 // Nothing has moved for this long: whoever could make room is stopped, or does not drain. Natively the allocation would
 // have failed at once.
 inline constexpr Duration kRoomPatience = std::chrono::seconds(10);
+// A program whose memory cannot come back has been told so: it ends by then, or goes on without. A process that exits
+// with 20 GiB of registered host memory takes several seconds.
+inline constexpr Duration kStrandedPatience = std::chrono::seconds(60);
 // Others free something time and again, and it does not help. A whole GPU has left over a slow bus (5 GB/s) by then.
 inline constexpr Duration kLongestRoomWait = std::chrono::seconds(20);
 // Who has been given room takes it as soon as its thread has woken up; on a busy machine, a little later. Until then it
@@ -336,6 +339,7 @@ class Residency {
     bool free_only = false;
     bool has_other_programs = false;
     TimePoint all_blocked_since = TimePoint::max();  // all of its seats are (Seat::is_blocked)
+    std::optional<TimePoint> stranded_at;            // since then, the last one
     TimePoint moved_at{};                            // when memory last became free
     TimePoint prepare_at = TimePoint::max();
     std::map<SeatId, Seat> seats;

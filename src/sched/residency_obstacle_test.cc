@@ -157,11 +157,34 @@ TEST(Residency, TheNewestOfSeatsThatBlockEachOtherIsStranded) {
   desk.plan();  // as rooms.cc does after an obstruction
   EXPECT_FALSE(desk.bounds[1].is_stranded);
   EXPECT_TRUE(desk.bounds[2].is_stranded);
+  EXPECT_EQ(desk.planner.next_deadline(kGpu), desk.now + kStrandedPatience);
   // Its program destroys a context.
   desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB);
   desk.plan();
   desk.plan();
   EXPECT_FALSE(desk.bounds[2].is_stranded);
+}
+
+// A notebook shows the error, and keeps its contexts.
+TEST(Residency, TheNextSeatIsStrandedIfTheFirstKeepsWhatItHas) {
+  Desk desk;
+  desk.open_two(0, 1);
+  desk.has(2, 0, 1);
+  desk.planner.set_foreign(desk.now, kGpu, 80 * kGiB);
+  hold_in_turn(desk);
+  desk.now += kRoomPatience;
+  desk.plan();
+  desk.plan();
+  ASSERT_TRUE(desk.bounds[2].is_stranded);
+  desk.now += kStrandedPatience - 1ms;
+  desk.plan();
+  desk.plan();
+  EXPECT_FALSE(desk.bounds[1].is_stranded);
+  desk.now += 1ms;
+  desk.plan();
+  desk.plan();
+  EXPECT_TRUE(desk.bounds[1].is_stranded);
+  EXPECT_GT(desk.planner.next_deadline(kGpu).value_or(TimePoint::max()), desk.now) << "all that can be told is told";
 }
 
 TEST(Residency, NoSeatIsStrandedWhileAnotherOneCanRun) {

@@ -488,32 +488,39 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
   find_stranded(gpu, commands);
 }
 
-// When a seat is stranded if nothing moves until then.
+// When the next seat is stranded if nothing moves until then.
 TimePoint Residency::strands_at(const Gpu& gpu) {
-  if (gpu.all_blocked_since == TimePoint::max()) return TimePoint::max();
-  const bool is_told =
-      std::any_of(gpu.seats.begin(), gpu.seats.end(), [](const auto& entry) { return entry.second.is_stranded; });
-  return is_told ? TimePoint::max() : std::max(gpu.all_blocked_since, gpu.moved_at) + kRoomPatience;
+  const bool any_left =
+      std::any_of(gpu.seats.begin(), gpu.seats.end(), [](const auto& entry) { return !entry.second.is_stranded; });
+  if (gpu.all_blocked_since == TimePoint::max() || !any_left) return TimePoint::max();
+  const TimePoint at = std::max(gpu.all_blocked_since, gpu.moved_at) + kRoomPatience;
+  return gpu.stranded_at ? std::max(at, *gpu.stranded_at + kStrandedPatience) : at;
 }
 
 // Seats that block each other would wait for ever: no seat is left whose work can run and end, and nothing in their way
 // has moved for kRoomPatience. (By then looks have seen what programs that have ended gave back.) Then the newest seat
-// is stranded: its program gets CUDA_ERROR_OUT_OF_MEMORY for its work. When the
-// program ends, or destroys its contexts, the others go on. Programs outside gpumux may end at any time: they are
-// waited for.
+// is stranded: its program gets CUDA_ERROR_OUT_OF_MEMORY for its work. When the program ends, or destroys its contexts,
+// the others go on. If it does neither within kStrandedPatience, the next newest seat is stranded, too. Programs
+// outside gpumux may end at any time: they are waited for.
 void Residency::find_stranded(Gpu& gpu, ResidencyCommands& commands) const {
-  Seat* newest = nullptr;
+  Seat* newest = nullptr;  // that is not stranded yet
   bool all_blocked = !gpu.seats.empty() && !gpu.has_other_programs;
   for (auto& [id, seat] : gpu.seats) {
     all_blocked = all_blocked && counts(seat) && seat.is_blocked();
-    if (newest == nullptr || seat.opened_at >= newest->opened_at) newest = &seat;
+    if (!seat.is_stranded && (newest == nullptr || seat.opened_at >= newest->opened_at)) newest = &seat;
   }
-  if (!all_blocked) gpu.all_blocked_since = TimePoint::max();
-  if (all_blocked) gpu.all_blocked_since = std::min(gpu.all_blocked_since, now_);
+  if (!all_blocked) {
+    gpu.all_blocked_since = TimePoint::max();
+    gpu.stranded_at.reset();
+  } else {
+    gpu.all_blocked_since = std::min(gpu.all_blocked_since, now_);
+  }
+  const bool strands = now_ >= strands_at(gpu);
   for (auto& [id, seat] : gpu.seats) {
     // It stays stranded until it could have its memory, or has none any more.
-    const bool is_stranded = seat.is_blocked() && (seat.is_stranded || (&seat == newest && now_ >= strands_at(gpu)));
+    const bool is_stranded = seat.is_blocked() && (seat.is_stranded || (strands && &seat == newest));
     if (std::exchange(seat.is_stranded, is_stranded) == is_stranded) continue;
+    if (is_stranded) gpu.stranded_at = now_;
     commands.obstructions.push_back({seat.id, seat.obstacle});  // the next plan tells it
   }
 }

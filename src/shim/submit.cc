@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shim/submit.h"
 
+#include <algorithm>
+
 #include "cuda/relaxed_capture.h"
 #include "os/system_clock.h"
 
@@ -237,13 +239,18 @@ void SeveralPassages::add_stream(cuda::CUstream stream) {
   member->stream = stream;
 }
 
+bool SeveralPassages::is_any_stranded() const {
+  return std::any_of(members_, members_ + count_,
+                     [this](const Member& member) { return tenant_->gate().is_stranded(member.slot); });
+}
+
 SeveralPassages::Entered SeveralPassages::try_enter(std::optional<gate::Gate::Waiting>& waiting) {
   for (std::size_t i = 0; i < count_; ++i) {
     members_[i].passed = tenant_->gate().try_pass_or_step(*thread_, members_[i].slot);
     if (members_[i].passed == gate::Passed::kNot) {
       const std::uint32_t closed = members_[i].slot;
       leave();
-      if (tenant_->gate().is_stranded(closed)) return Entered::kStranded;
+      if (is_any_stranded()) return Entered::kStranded;
       if (!waiting || waiting->slot() != closed) waiting.emplace(tenant_->gate(), closed);
       tenant_->gate().wait_until_open(*waiting);
       return Entered::kNotYet;

@@ -152,6 +152,7 @@ class SeveralPassages {
   };
   Member* find_or_add(std::uint32_t slot);
   enum class Entered { kAll, kNotYet, kStranded };
+  bool is_any_stranded() const;
   Entered try_enter(std::optional<gate::Gate::Waiting>& waiting);
   void leave();
 
