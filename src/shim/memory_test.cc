@@ -14,11 +14,13 @@
 
 #include <array>
 #include <deque>
+#include <filesystem>
 #include <random>
 #include <set>
 #include <thread>
 
 #include "os/futex.h"
+#include "os/runtime_dir.h"
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
 #include "pager/pager_test_support.h"
@@ -667,10 +669,11 @@ class MemoryTest : public testing::Test {
     ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory_.path().c_str(), 1), 0);
     ASSERT_EQ(::setenv("GPUMUX_ON_DAEMON_LOSS", "wait", 1), 0);
     ASSERT_EQ(::unsetenv("GPUMUX_DISABLE"), 0);
+    ASSERT_TRUE(std::filesystem::create_directory(directory_.file(os::kTenantDir)));
   }
   void TearDown() override { pager::clear_faults(); }
   const TemporaryDirectory directory_;
-  const std::string socket_ = directory_.file("tenants.sock");
+  const std::string socket_ = directory_.file(os::kTenantSocket);
 };
 
 // One tenant for the whole process, as in a program; so one test for everything that happens to it.

@@ -10,12 +10,14 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <numeric>
 #include <optional>
 
 #include "os/futex.h"
+#include "os/runtime_dir.h"
 #include "os/unix_socket.h"
 #include "pager/pager_test_support.h"
 #include "shim/hooks.gen.h"
@@ -167,7 +169,8 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory.path().c_str(), 1), 0);
   ASSERT_EQ(::setenv("GPUMUX_ON_DAEMON_LOSS", "wait", 1), 0);
   ASSERT_EQ(::unsetenv("GPUMUX_DISABLE"), 0);
-  const std::string path = directory.file("tenants.sock");
+  ASSERT_TRUE(std::filesystem::create_directory(directory.file(os::kTenantDir)));
+  const std::string path = directory.file(os::kTenantSocket);
   DaemonEnd daemon(path);
   ASSERT_EQ(driver().cuInit(0), CUDA_SUCCESS);
   CUcontext context = nullptr;

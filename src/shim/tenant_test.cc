@@ -19,10 +19,12 @@
 
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <random>
 #include <thread>
 
 #include "os/futex.h"
+#include "os/runtime_dir.h"
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
 #include "shim/fake_gpu.h"
@@ -431,7 +433,8 @@ TEST(Tenant, NeverSubmitsWithoutALeaseAndNeverCallsAWorkingGpuDrained) {
   ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory.path().c_str(), 1), 0);
   ASSERT_EQ(::setenv("GPUMUX_ON_DAEMON_LOSS", "wait", 1), 0);
   ASSERT_EQ(::unsetenv("GPUMUX_DISABLE"), 0);
-  const std::string socket = directory.file("tenants.sock");
+  ASSERT_TRUE(std::filesystem::create_directory(directory.file(os::kTenantDir)));
+  const std::string socket = directory.file(os::kTenantSocket);
   {
     WhimsicalDaemon daemon(socket);
     FakeGpu::get().on_submit = [&](int device) { daemon.check_submission(device); };

@@ -318,7 +318,10 @@ TEST(Submitter, HasWhatConfinesItsProcess) {
 }
 
 TEST(Submitter, HasTheGroupsOfItsProcessAndNotOfALogin) {
-  const auto who = look_at_submitter({.pid = ::getpid(), .uid = ::geteuid(), .groups = {4711, 7}});
+  auto self = os::open_pidfd(::getpid());
+  ASSERT_TRUE(self);
+  const auto process = std::make_shared<const os::FileDescriptor>(std::move(*self));
+  const auto who = look_at_submitter({.pid = ::getpid(), .uid = ::geteuid(), .groups = {4711, 7}, .process = process});
   ASSERT_TRUE(who) << who.error().message();
   EXPECT_EQ(who->gid, 4711u);
   EXPECT_EQ(who->groups, std::vector<gid_t>{7});
