@@ -157,7 +157,7 @@ TEST(Residency, TheNewestOfSeatsThatBlockEachOtherIsStranded) {
   desk.plan();  // as rooms.cc does after an obstruction
   EXPECT_FALSE(desk.bounds[1].is_stranded);
   EXPECT_TRUE(desk.bounds[2].is_stranded);
-  EXPECT_EQ(desk.planner.next_deadline(kGpu), desk.now + kStrandedPatience);
+  EXPECT_LE(desk.planner.next_deadline(kGpu), desk.now + kStrandedPatience);
   // Its program destroys a context.
   desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB);
   desk.plan();
