@@ -17,11 +17,14 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 #include <vector>
 
 #include "daemon/admission.h"
 #include "daemon/http_server.h"
+#include "daemon/process_info.h"
 #include "daemon/test_support.h"
+#include "daemon/trust_domain.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
 
@@ -91,6 +94,30 @@ TEST(Identity, ANumberThatIsUsedAgainLendsNothing) {
   EXPECT_EQ(peer->account, Account());
   // Without SO_PEERPIDFD the other process cannot be told from the peer: nothing of root's is believed then.
   EXPECT_EQ(by_number->is_contained, ::geteuid() == 0);
+}
+
+// Its main thread has ended, so /proc has no root directory of it; another thread lives in a chroot.
+TEST(Identity, AProcessWithoutItsMainThreadIsContained) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root: chroot";
+  const TemporaryDirectory dir;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::chroot(dir.path().c_str()) != 0) ::_exit(1);
+    std::thread([] {
+      for (;;) ::pause();
+    }).detach();
+    ::syscall(SYS_exit, 0);
+  }
+  const bool has_no_leader = eventually([&] {
+    const auto info = process_info(child);
+    return info && info->state == 'Z';
+  });
+  const bool has_ended = ::waitpid(child, nullptr, WNOHANG) == child;
+  const bool is_ours = is_where_we_are(child);
+  ::kill(child, SIGKILL);
+  if (!has_ended) ::waitpid(child, nullptr, 0);
+  ASSERT_TRUE(has_no_leader && !has_ended);
+  EXPECT_FALSE(is_ours);
 }
 
 TEST(Identity, APeerThatLivesIsKnown) {

@@ -33,8 +33,14 @@ std::string pid_namespaces(const std::string& process) {
 
 std::string user_mapping(const std::string& process) { return read_file(process + "/uid_map", kMaxLabel).value_or(""); }
 
-// Whoever may not trace a process cannot see it (a daemon without CAP_SYS_PTRACE).
-std::string root(const std::string& process) { return identity(process + "/root"); }
+// A daemon without CAP_SYS_PTRACE is refused a look, and goes by the namespaces. A process whose main thread has ended
+// has no root directory to be looked at: its other threads may be anywhere.
+bool has_our_root(const std::string& process) {
+  struct stat ours {};
+  struct stat theirs {};
+  if (::stat((process + "/root").c_str(), &theirs) != 0) return errno == EACCES || errno == EPERM;
+  return ::stat("/proc/self/root", &ours) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+}
 
 }  // namespace
 
@@ -43,7 +49,7 @@ bool is_where_we_are(pid_t pid) {
   const std::string process = "/proc/" + std::to_string(pid);
   // A service has a mount namespace of its own as often as not, and a user's session may: only the root says something.
   const auto is_same = [&](const auto& look) { return look(process) == look("/proc/self"); };
-  return is_same(pid_namespaces) && is_same(user_mapping) && (root(process).empty() || is_same(root));
+  return is_same(pid_namespaces) && is_same(user_mapping) && has_our_root(process);
 }
 
 std::string trust_domain(pid_t pid, uid_t uid) {
