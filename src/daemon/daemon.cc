@@ -448,12 +448,6 @@ void Daemon::Impl::hold_grants() {
 
 tl::expected<void, DaemonError> Daemon::Impl::open_sockets() {
   const std::string& dir = options_.runtime_dir;
-  // Left by a daemon that had given way to root's.
-  for (const char* socket : {os::kTenantSocket, os::kApiSocket}) {
-    std::error_code error;
-    const std::string path = dir + "/" + socket;
-    if (std::filesystem::is_symlink(path, error)) ::unlink(path.c_str());
-  }
   const mode_t mode = options_.is_private ? 0600 : static_cast<mode_t>(options_.config.socket_mode);
   const auto lookup = options_.without_peer_pidfd ? os::PeerLookup::kByNumber : os::PeerLookup::kBySocket;
   // The folder of a private daemon is its owner's alone.

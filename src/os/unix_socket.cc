@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,15 +48,19 @@ base::Result<FileDescriptor> connect_to(const std::string& path, int type) {
   return socket;
 }
 
+// The folder's other users (root of a container that the folder is passed into) may have put anything there.
+void clear(const std::string& path) {
+  if (::unlink(path.c_str()) == 0 || errno != EISDIR || ::rmdir(path.c_str()) == 0) return;
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  const std::string aside = path + ".removed-" + std::to_string(now.tv_sec) + "." + std::to_string(now.tv_nsec);
+  ::rename(path.c_str(), aside.c_str());
+}
+
 base::Result<FileDescriptor> listen_on(const std::string& path, mode_t mode, int backlog, int type) {
   const auto address = address_of(path);
   if (!address) return tl::unexpected(address.error());
-  if (connect_to(path, type)) return base::fail(base::Code::kExists, "another daemon listens on " + path);
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) == 0) {
-    if (!S_ISSOCK(status.st_mode)) return base::fail(base::Code::kExists, path + " is there and is not a socket");
-    ::unlink(path.c_str());
-  }
+  clear(path);
   auto socket = make_socket(type);
   if (!socket) return socket;
   // fchmod before bind sets the mode that the file is created with, so there is no moment with a wider one.

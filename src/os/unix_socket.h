@@ -29,7 +29,8 @@ struct Received {
 // Non-blocking, close-on-exec. Errors: kInvalid for a path over 107 bytes, else by errno.
 base::Result<FileDescriptor> connect_seqpacket(const std::string& path);
 
-// Binds and listens with `mode`; a socket left behind by a dead process is replaced, a live one is kExists.
+// Binds and listens with `mode`. Removes a file or socket of that name; moves a directory with content out of the way.
+// REQUIRES: the caller holds the lock of the folder, so that no process of ours listens there.
 base::Result<FileDescriptor> listen_seqpacket(const std::string& path, mode_t mode, int backlog);
 
 // The same for a stream of bytes (the HTTP API).
