@@ -271,7 +271,8 @@ std::optional<LockOwner> GpuLock::overruled_by() const { return file_ ? std::nul
 
 void GpuLock::answer() const {
   for (const os::FileDescriptor* socket : {&roots_, &name_}) {
-    while (*socket) {
+    // As many as wait when the turn begins. More of them make the caller's descriptor readable again.
+    for (int i = 0; *socket && i < kBacklog; ++i) {
       const ForeignDescriptor visitor(
           os::FileDescriptor(::accept4(socket->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)), *closer_,
           Account());

@@ -54,7 +54,7 @@ class GpuLock {
 
   // Readable when somebody asks whose it is.
   int fd() const { return visits_.get(); }
-  // Tells whoever asks at the moment.
+  // Tells a few of those that ask at the moment. fd() is readable again if there are more.
   void answer() const;
   // Of a lock that is not root's: root's daemon has this GPU now, and the owner of this lock must give it up.
   std::optional<LockOwner> overruled_by() const;
