@@ -22,6 +22,7 @@
 #include "daemon/files.h"
 #include "daemon/listener.h"
 #include "daemon/process_info.h"
+#include "daemon/trust_domain.h"
 #include "os/unix_socket.h"
 
 namespace gpumux::daemon {
@@ -87,6 +88,9 @@ std::optional<LockOwner> ask_name(const std::string& uuid_text, int patience_ms,
   }
   return owner;
 }
+
+// A daemon of root's, in the host's root directory: root of a container is a stranger like any other user.
+bool is_roots_daemon(const LockOwner& owner) { return owner.uid == 0 && is_where_we_are(owner.pid); }
 
 // The inode of the socket that has the name, as /proc/net/unix has it:
 //   Num: RefCount Protocol Flags Type St Inode Path
@@ -241,8 +245,8 @@ base::Result<GpuLock> GpuLock::take_with(const LockRequest& request, std::option
   }
   if (bound) return lock;
   const auto found = ask_name(request.uuid_text, patience_ms, closer);
-  // Root's daemon in another mount namespace.
-  if (found && found->uid == 0) {
+  // In another mount namespace: it does not see this daemon's folder.
+  if (found && is_roots_daemon(*found)) {
     owner = found;
     return taken(request);
   }
