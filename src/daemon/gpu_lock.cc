@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "base/units.h"
 #include "daemon/files.h"
@@ -164,9 +165,10 @@ tl::unexpected<base::Error> taken(const LockRequest& request) {
 
 // While the file is locked: nobody else can have made anew what is removed here.
 GpuLock::~GpuLock() {
-  // Visitors who have not been answered would be closed with the sockets, in this thread.
-  for (const os::FileDescriptor* socket : {&roots_, &name_}) {
-    if (*socket) Listener::drain(socket->get(), *closer_);
+  // Visitors that have not been answered hear of the end only once the name is free: they may take it then.
+  std::vector<ForeignDescriptor> visitors;
+  for (os::FileDescriptor* socket : {&roots_, &name_}) {
+    if (*socket) Listener::drain(std::move(*socket), *closer_, visitors);
   }
   if (!file_) return;
   for (const char* suffix : {kSocketSuffix, kRuntimeDirSuffix, kLockSuffix}) ::unlink(path(suffix).c_str());

@@ -67,13 +67,13 @@ void Listener::accept_some() {
   wait();
 }
 
-void Listener::drain(int socket, Closer& closer) {
+void Listener::drain(os::FileDescriptor socket, Closer& closer, std::vector<ForeignDescriptor>& left) {
   // No connection comes after this. Those that are there would be closed with the socket, in this thread.
-  ::shutdown(socket, SHUT_RDWR);
+  ::shutdown(socket.get(), SHUT_RDWR);
   for (;;) {
-    os::FileDescriptor left(::accept4(socket, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (left) {
-      closer.close(std::move(left), Account());
+    os::FileDescriptor connection(::accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (connection) {
+      left.emplace_back(std::move(connection), closer, Account());
     } else if (errno != EINTR && errno != ECONNABORTED) {
       return;
     }
@@ -83,9 +83,8 @@ void Listener::drain(int socket, Closer& closer) {
 void Listener::close() {
   pause_.cancel();
   if (!socket_.is_open()) return;
-  drain(socket_.native_handle(), closer_);
-  boost::system::error_code ignored;
-  socket_.close(ignored);
+  std::vector<ForeignDescriptor> left;
+  drain(os::FileDescriptor(socket_.release()), closer_, left);
 }
 
 }  // namespace gpumux::daemon

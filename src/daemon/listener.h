@@ -8,6 +8,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <functional>
+#include <vector>
 
 #include "daemon/closer.h"
 #include "os/file_descriptor.h"
@@ -28,8 +29,8 @@ class Listener {
   bool has_pending();
   // Refuses further connections; the closer has those that were not accepted yet.
   void close();
-  // The same for a socket that its owner closes afterwards.
-  static void drain(int socket, Closer& closer);
+  // Closes a listening socket. `left`: the connections that were not accepted yet.
+  static void drain(os::FileDescriptor socket, Closer& closer, std::vector<ForeignDescriptor>& left);
 
  private:
   void wait();
