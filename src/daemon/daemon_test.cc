@@ -5,20 +5,27 @@
 #include "daemon/daemon.h"
 
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
+#include <filesystem>
 #include <fstream>
+#include <future>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "daemon/files.h"
 #include "daemon/gpu_lock.h"
 #include "daemon/known_tenants.h"
 #include "daemon/test_support.h"
 #include "os/runtime_dir.h"
+#include "os/unix_socket.h"
 #include "wire/lease_page.h"
 
 namespace gpumux::daemon {
@@ -365,17 +372,29 @@ TEST(GpuLock, LetsASecondDaemonServeTheRestAndTakeOverLater) {
 }
 
 // A socket with the name of a GPU's lock, of user 65534; with `listens` it answers nobody.
-int squat(const std::string& uuid, bool listens) {
-  if (setgid(65534) != 0 || setuid(65534) != 0) return 99;
-  const int squatter = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+struct LockName {
+  explicit LockName(const std::string& uuid) {
+    address.sun_family = AF_UNIX;
+    const std::string name = "gpumux-gpu-" + uuid;
+    name.copy(address.sun_path + 1, name.size());
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
   sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string name = "gpumux-gpu-" + uuid;
-  name.copy(address.sun_path + 1, name.size());
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  if (bind(squatter, reinterpret_cast<const sockaddr*>(&address), length) != 0) return 98;
+  socklen_t length = 0;
+};
+
+int keep_name(const std::string& uuid, bool listens) {
+  const int squatter = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+  const LockName name(uuid);
+  if (bind(squatter, name.get(), name.length) != 0) return 98;
   if (listens && listen(squatter, 1) != 0) return 97;
   for (;;) pause();
+}
+
+int squat(const std::string& uuid, bool listens) {
+  if (setgid(65534) != 0 || setuid(65534) != 0) return 99;
+  return keep_name(uuid, listens);
 }
 
 bool is_taken(const std::string& uuid) {
@@ -400,6 +419,74 @@ TEST(GpuLock, RootsDaemonServesWhatASquatterClaims) {
     EXPECT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)));
     squatter.kill();
     EXPECT_TRUE(eventually([&] { return gpu()["claimed_by"] == ""; })) << gpu()["claimed_by"];
+  }
+}
+
+TEST(GpuLock, RootOfAContainerIsASquatterToo) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root: chroot";
+  const std::string uuid = fake_inventory(1)->gpus()[0].uuid_text;
+  const TemporaryDirectory dir;
+  OtherProcess squatter([&] { return chroot(dir.path().c_str()) != 0 ? 99 : keep_name(uuid, true); });
+  squatter.begin();
+  ASSERT_TRUE(eventually([&] { return is_taken(uuid); }));
+  TestDaemon daemon(TestDaemon::options_in(dir.path() + "/run"));
+  const auto gpu = get(dir.path() + "/run", "/v1/status")["gpus"][0];
+  EXPECT_EQ(gpu["refused"], "");
+  const std::string who = gpu["claimed_by"];
+  EXPECT_NE(who.find("pid " + std::to_string(squatter.pid())), std::string::npos) << who;
+}
+
+// A visitor's connection to the lock of this name.
+os::FileDescriptor visit(const std::string& uuid) {
+  os::FileDescriptor visitor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const LockName name(uuid);
+  if (connect(visitor.get(), name.get(), name.length) != 0) visitor.reset();
+  return visitor;
+}
+
+TEST(GpuLock, AnswersAFewVisitorsATurn) {
+  const TemporaryDirectory dir;
+  const std::string uuid = "test-" + std::to_string(getpid());
+  std::optional<LockOwner> owner;
+  Closer closer;
+  const auto lock =
+      GpuLock::take({.uuid_text = uuid, .runtime_dir = "/there", .folder = dir.file("locks")}, owner, closer);
+  ASSERT_TRUE(lock) << lock.error().message();
+  std::vector<os::FileDescriptor> visitors;
+  while (auto visitor = visit(uuid)) visitors.push_back(std::move(visitor));
+  lock->answer();
+  const auto answered = [&] {
+    return std::count_if(visitors.begin(), visitors.end(), [](const os::FileDescriptor& visitor) {
+      pollfd poller{visitor.get(), POLLIN, 0};
+      return poll(&poller, 1, 0) == 1;
+    });
+  };
+  EXPECT_GT(answered(), 0);
+  EXPECT_LT(answered(), static_cast<std::ptrdiff_t>(visitors.size())) << "one turn goes on as long as visitors come";
+  lock->answer();
+  EXPECT_EQ(answered(), static_cast<std::ptrdiff_t>(visitors.size()));
+}
+
+TEST(GpuLock, IsFreeWhenItsVisitorsHearOfItsEnd) {
+  const TemporaryDirectory dir;
+  const std::string uuid = "test-" + std::to_string(getpid());
+  const LockName name(uuid);
+  Closer closer;
+  for (int round = 0; round < 200; ++round) {
+    std::optional<LockOwner> owner;
+    auto lock = GpuLock::take({.uuid_text = uuid, .runtime_dir = "/there", .folder = dir.file("locks")}, owner, closer);
+    ASSERT_TRUE(lock) << lock.error().message();
+    const os::FileDescriptor visitor = visit(uuid);
+    ASSERT_TRUE(visitor);
+    const std::array<std::byte, 1> unread{};
+    ASSERT_TRUE(os::send_message(visitor.get(), unread));
+    auto next = std::async(std::launch::async, [&] {
+      pollfd poller{visitor.get(), POLLIN, 0};
+      const os::FileDescriptor mine(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+      return poll(&poller, 1, 10'000) == 1 && bind(mine.get(), name.get(), name.length) == 0;
+    });
+    { const GpuLock ends = std::move(*lock); }
+    ASSERT_TRUE(next.get()) << "round " << round;
   }
 }
 
@@ -456,6 +543,25 @@ TEST(Runtime, DirectoryIsForOneDaemon) {
   const auto second = Daemon::make(TestDaemon::options_in(dir.path()), fake_inventory(1, 50));
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().exit_code, kExitOwned);
+}
+
+// Root of a container may write to the folder that it is given, unless it is given it read-only.
+TEST(Runtime, TakesTheNamesOfItsSocketsBack) {
+  const TemporaryDirectory dir;
+  const std::string path = dir.path() + "/" + os::kTenantSocket;
+  const auto serves = [&] {
+    TestDaemon daemon(TestDaemon::options_in(dir.path()));
+    TestTenant tenant(dir.path());
+    return tenant.join();
+  };
+  ASSERT_TRUE(serves());
+  std::ofstream(path) << "not a socket";
+  EXPECT_TRUE(serves());
+  const auto foreign = os::listen_seqpacket(path, 0600, 1);
+  ASSERT_TRUE(foreign);
+  EXPECT_TRUE(serves());
+  std::filesystem::create_directories(path + "/in/the/way");
+  EXPECT_TRUE(serves());
 }
 
 TEST(Runtime, StaysForAProcessThatAskedForIt) {
