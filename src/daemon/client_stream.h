@@ -2,8 +2,8 @@
 // An API client's connection as a stream for Beast (AsyncReadStream, AsyncWriteStream).
 //
 // Asio's own stream would read without room for descriptors, and the kernel would then close what came along within
-// the loop's read. This one takes descriptors in, hands them to the closer, and fails the read: a client of the API has
-// no reason to send any.
+// the loop's read. This one looks first, and fails the read if descriptors came along: a client of the API has no
+// reason to send any.
 #pragma once
 
 #include <boost/asio/any_io_executor.hpp>
@@ -21,16 +21,13 @@
 
 namespace gpumux::daemon {
 
-// Closes a connection at once if nothing lies in it unread, else leaves that to the closer.
-void drop_stream(os::FileDescriptor socket, Closer& closer, const Account& account);
-
 class ClientStream {
  public:
   using Socket = boost::asio::local::stream_protocol::socket;
   using executor_type = boost::asio::any_io_executor;
   using error_code = boost::system::error_code;
 
-  ClientStream(boost::asio::io_context& io, os::FileDescriptor socket, Closer& closer, const Account& account);
+  ClientStream(boost::asio::io_context& io, ForeignConnection socket, Closer& closer);
   ~ClientStream() { close(); }
   ClientStream(const ClientStream&) = delete;
   ClientStream& operator=(const ClientStream&) = delete;
@@ -69,7 +66,6 @@ class ClientStream {
 
   Socket socket_;
   Closer& closer_;
-  const Account account_;
 };
 
 }  // namespace gpumux::daemon

@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "daemon/log.h"
+#include "os/unix_socket.h"
 
 // Older glibc does not name the member.
 #ifndef sigev_notify_thread_id
@@ -25,7 +27,7 @@
 namespace gpumux::daemon {
 namespace {
 
-// A thread whose account has nothing more to be closed stays this long: a tenant's end is several descriptors.
+// A thread whose lane has nothing more to be closed stays this long: a tenant's end is several descriptors.
 constexpr std::chrono::seconds kIdle{1};
 
 int interrupt_signal() { return SIGRTMIN + 3; }
@@ -68,14 +70,14 @@ class Interrupter {
 }  // namespace
 
 struct Closer::State {
-  struct Lane {
+  struct Queue {
     std::deque<os::FileDescriptor> waiting;
     std::size_t unclosed = 0;  // those, and the one that is being closed
     bool has_thread = false;
     std::condition_variable changed;
   };
   mutable std::mutex mutex;
-  std::unordered_map<Account, Lane> lanes;  // of accounts with a thread, or with something that waits for one
+  std::unordered_map<Lane, Queue> lanes;  // with a thread, or with something that waits for one
 };
 
 Closer::Closer() : state_(std::make_shared<State>()) {
@@ -87,32 +89,47 @@ Closer::Closer() : state_(std::make_shared<State>()) {
 
 Closer::~Closer() = default;
 
-void Closer::close(os::FileDescriptor fd, const Account& account) {
-  if (!fd) return;
+void Closer::drop(os::FileDescriptor connection) {
+  if (!connection) return;
+  // Nothing more can be sent to it from here on: what is found now is all there is.
+  ::shutdown(connection.get(), SHUT_RDWR);
+  if (os::has_unread(connection.get())) add(std::move(connection), std::nullopt);
+}
+
+bool Closer::is_behind() const { return unclosed_in(std::nullopt) >= kMaxUnclosedConnections; }
+
+void Closer::close(os::FileDescriptor received, const Account& account) {
+  if (received) add(std::move(received), account);
+}
+
+std::size_t Closer::unclosed(const Account& account) const { return unclosed_in(account); }
+
+std::size_t Closer::unclosed_in(const Lane& name) const {
   const std::lock_guard guard(state_->mutex);
-  State::Lane& lane = state_->lanes[account];
+  const auto lane = state_->lanes.find(name);
+  return lane == state_->lanes.end() ? 0 : lane->second.unclosed;
+}
+
+void Closer::add(os::FileDescriptor fd, const Lane& name) {
+  const std::lock_guard guard(state_->mutex);
+  State::Queue& lane = state_->lanes[name];
   lane.waiting.push_back(std::move(fd));
   ++lane.unclosed;
   if (lane.has_thread) return lane.changed.notify_one();
   try {
-    std::thread([state = state_, account] { run(state, account); }).detach();
+    std::thread([state = state_, name] { run(state, name); }).detach();
     lane.has_thread = true;
   } catch (const std::system_error& e) {
-    // The next descriptor of this account tries again.
-    log_error("no thread can be had to close a stranger's descriptor", {{"of", account.text()}, {"why", e.what()}});
+    // The next one tries again.
+    log_error("no thread can be had to close what strangers have sent",
+              {{"of", name ? name->text() : "connections"}, {"why", e.what()}});
   }
 }
 
-std::size_t Closer::unclosed(const Account& account) const {
-  const std::lock_guard guard(state_->mutex);
-  const auto lane = state_->lanes.find(account);
-  return lane == state_->lanes.end() ? 0 : lane->second.unclosed;
-}
-
-void Closer::run(const std::shared_ptr<State>& state, const Account& account) {
+void Closer::run(const std::shared_ptr<State>& state, const Lane& name) {
   Interrupter interrupter;
   std::unique_lock lock(state->mutex);
-  State::Lane& lane = state->lanes.at(account);
+  State::Queue& lane = state->lanes.at(name);
   while (lane.changed.wait_for(lock, kIdle, [&] { return !lane.waiting.empty(); })) {
     lock.unlock();
     interrupter.arm();
@@ -129,7 +146,7 @@ void Closer::run(const std::shared_ptr<State>& state, const Account& account) {
     interrupter.disarm();
     lock.lock();
   }
-  state->lanes.erase(account);
+  state->lanes.erase(name);
 }
 
 }  // namespace gpumux::daemon

@@ -1,15 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// Closes strangers' descriptors, so that the loop never does.
+// Closes what strangers have made, so that the loop never waits for a close.
 //
-// The rule: the loop closes no descriptor that a stranger has made, and no connection in which a stranger's descriptor
-// may lie unread; both go to the closer, and count for the stranger's account until they are closed.
+// Why: close() takes as long as the file's maker likes. A TCP socket that lingers sleeps for its SO_LINGER. A file of a
+// FUSE file system waits for its server, which no signal ends. A connection's unread messages hold descriptors, which
+// its end drops.
 //
-// Why: close() takes as long as the file's maker likes. A TCP socket that lingers sleeps for its SO_LINGER; a file of a
-// FUSE file system waits for its server. A connection's unread messages hold descriptors, which its end drops.
+// Two kinds are closed in two ways:
 //
-// Each account has a thread of its own while it has something to be closed: an account can delay only itself. A signal
-// every kInterruptEvery ends the waits that a signal can end, which lingering is. The others (FUSE) leave one thread
-// and what is queued behind it; the account's limits bound that (Admission; kMaxUnclosed).
+//   a connection             at once, by its owner, if nothing lies in it unread; else by the connections' thread. The
+//                            kernel drops unread descriptors without asking their file system. So only lingering can
+//                            wait, and a signal every kInterruptEvery ends that.
+//   a received descriptor    by a thread of its account. One that is a FUSE file can keep that thread for ever.
+//
+// The bounds, which tenants cannot pass:
+//
+//   unclosed connections     kMaxUnclosedConnections, a turn's accepted ones, and those that were admitted: no
+//                            connection is accepted while is_behind()
+//   received and unclosed    kMaxUnclosed - 1 and one message's descriptors (os::kMaxDescriptors) for each account: no
+//                            message with a descriptor is received while an account has kMaxUnclosed
+//   threads                  one for the connections, one for each account that has sent descriptors
 //
 // Any thread may call anything here. The threads outlive the closer: they may be waiting for ever.
 #pragma once
@@ -17,6 +26,7 @@
 #include <chrono>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "daemon/account.h"
@@ -24,11 +34,15 @@
 
 namespace gpumux::daemon {
 
-inline constexpr std::chrono::milliseconds kInterruptEvery{10};
+// A lingering socket delays the others of its thread by this. Shorter: signals cost more than closing does.
+inline constexpr std::chrono::milliseconds kInterruptEvery{1};
 
-// An account with this many descriptors that are not closed yet is not read from: a few messages with as many
-// descriptors as the kernel lets travel, far more than an honest tenant ever has waiting.
-inline constexpr std::size_t kMaxUnclosed = 1024;
+// About as many as one message can bring whatever it says. Fewer would slow down the hand-over of frames, which are
+// closed by the same thread.
+inline constexpr std::size_t kMaxUnclosed = 256;
+
+// A quarter of a second of the connections' thread, if a lingering socket lies in each.
+inline constexpr std::size_t kMaxUnclosedConnections = 256;
 
 class Closer {
  public:
@@ -37,17 +51,44 @@ class Closer {
   Closer(const Closer&) = delete;
   Closer& operator=(const Closer&) = delete;
 
-  void close(os::FileDescriptor fd, const Account& account);
-  // Handed over for this account, and not closed yet.
+  void drop(os::FileDescriptor connection);
+  // No connection may be accepted: too many are not closed yet.
+  bool is_behind() const;
+
+  void close(os::FileDescriptor received, const Account& account);
+  // Received from this account, handed over, and not closed yet.
   std::size_t unclosed(const Account& account) const;
 
  private:
   struct State;
-  static void run(const std::shared_ptr<State>& state, const Account& account);
+  using Lane = std::optional<Account>;  // none: the connections'
+  void add(os::FileDescriptor fd, const Lane& name);
+  std::size_t unclosed_in(const Lane& name) const;
+  static void run(const std::shared_ptr<State>& state, const Lane& name);
   std::shared_ptr<State> state_;
 };
 
-// A descriptor that a stranger has made, with one owner. However it is dropped, the closer closes it.
+// A stranger's connection, with one owner. However it is dropped, the loop does not wait.
+class ForeignConnection {
+ public:
+  ForeignConnection(os::FileDescriptor fd, Closer& closer) : fd_(std::move(fd)), closer_(&closer) {}
+  ForeignConnection(ForeignConnection&&) noexcept = default;
+  ForeignConnection& operator=(ForeignConnection&&) = delete;
+  ~ForeignConnection() {
+    if (fd_) closer_->drop(std::move(fd_));
+  }
+
+  int get() const { return fd_.get(); }
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+  // For an owner that has the closer drop it, too.
+  int release() { return fd_.release(); }
+
+ private:
+  os::FileDescriptor fd_;
+  Closer* closer_;
+};
+
+// A descriptor that came with a stranger's message, with one owner. However it is dropped, the closer closes it.
 class ForeignDescriptor {
  public:
   ForeignDescriptor() = default;
@@ -69,8 +110,6 @@ class ForeignDescriptor {
 
   int get() const { return fd_.get(); }
   explicit operator bool() const { return static_cast<bool>(fd_); }
-  // For an owner that hands it to the closer, too.
-  os::FileDescriptor take() { return std::move(fd_); }
   void reset() {
     if (fd_ && closer_ != nullptr) closer_->close(std::move(fd_), account_);
     fd_.reset();

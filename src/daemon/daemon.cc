@@ -131,9 +131,10 @@ class Daemon::Impl {
 
  private:
   struct LockedGpu {
-    explicit LockedGpu(asio::io_context& io) : waiter(io) {}
+    explicit LockedGpu(asio::io_context& io) : waiter(io), pause(io) {}
     std::optional<GpuLock> lock;
     asio::posix::stream_descriptor waiter;  // of a copy of the lock's descriptor
+    asio::steady_timer pause;               // while the closer has too many visitors
     bool wanted = true;
   };
 
@@ -381,8 +382,12 @@ void Daemon::Impl::answer_lock(std::size_t index) {
                              const GpuLock& lock = *locks_[index].lock;
                              // Root's daemon takes over: it asks here.
                              if (const auto roots = lock.overruled_by()) return give_way(index, *roots);
-                             lock.answer();
-                             answer_lock(index);
+                             if (!closer_.is_behind()) lock.answer();
+                             asio::steady_timer& pause = locks_[index].pause;
+                             pause.expires_after(closer_.is_behind() ? kInterruptEvery : 0ms);
+                             pause.async_wait([this, index](const boost::system::error_code& stopped) {
+                               if (!stopped) answer_lock(index);
+                             });
                            });
 }
 

@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: no stranger's descriptor stops the daemon's loop, whatever closing it costs.
-// Method: the worst descriptor that needs no privilege is a TCP socket with unsent data that lingers for an hour:
-// whoever drops its last reference sleeps. It is handed to the daemon in every way there is. Then a good tenant must
-// be served, and every descriptor must be closed in the end, long before the hour is over.
+// Goal: no stranger's descriptor stops the daemon's loop, whatever closing it costs, and none takes the daemon's
+// descriptors.
+// Method: a file of a FUSE file system whose server never answers FLUSH is never closed. And the worst descriptor that
+// needs no privilege is a TCP socket with unsent data that lingers for an hour: the drop of its last reference
+// sleeps. It is handed to the daemon in every way there is. Then a good tenant must be served, and every descriptor
+// must be closed in the end, long before the hour is over.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/fuse.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstring>
 #include <deque>
@@ -21,6 +30,7 @@
 #include <thread>
 #include <vector>
 
+#include "daemon/closer.h"
 #include "daemon/test_support.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
@@ -75,6 +85,81 @@ class Lingering {
   os::FileDescriptor near_;
   os::FileDescriptor far_;  // its end ends the lingering
   std::thread closing_;
+};
+
+// A file of a FUSE file system. Its server answers all but FLUSH, so whoever closes a descriptor of it sleeps until
+// this is destroyed.
+class NeverFlushed {
+ public:
+  NeverFlushed() : path_(dir_.file("file")), server_(::open("/dev/fuse", O_RDWR | O_CLOEXEC | O_NONBLOCK)) {
+    if (!server_ || !os::FileDescriptor(::open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600))) return;
+    const std::string options = "fd=" + std::to_string(server_.get()) + ",rootmode=100000,user_id=0,group_id=0";
+    if (::mount("test", path_.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) return;
+    serving_ = std::thread([this] { serve(); });
+    file_ = os::FileDescriptor(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
+  }
+  ~NeverFlushed() {
+    ::umount2(path_.c_str(), MNT_DETACH);
+    ended_ = true;
+    if (serving_.joinable()) serving_.join();
+    server_.reset();  // fails every request that waits
+  }
+  NeverFlushed(const NeverFlushed&) = delete;
+  NeverFlushed& operator=(const NeverFlushed&) = delete;
+
+  bool exists() const { return static_cast<bool>(file_); }
+  int get() const { return file_.get(); }
+  // How many descriptors of it this process has, this one's own not counted.
+  std::size_t elsewhere() const {
+    std::size_t count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(entry.path(), gone) == path_) ++count;
+    }
+    return count - 1;
+  }
+
+ private:
+  void serve() {
+    alignas(8) std::array<char, 1 << 16> buffer;
+    while (!ended_) {
+      pollfd poller{server_.get(), POLLIN, 0};
+      if (::poll(&poller, 1, 10) != 1) continue;
+      if (::read(server_.get(), buffer.data(), buffer.size()) < static_cast<ssize_t>(sizeof(fuse_in_header))) continue;
+      answer(*reinterpret_cast<const fuse_in_header*>(buffer.data()));
+    }
+  }
+  void answer(const fuse_in_header& request) {
+    if (request.opcode == FUSE_FLUSH || request.opcode == FUSE_FORGET) return;
+    fuse_init_out init{};
+    init.major = FUSE_KERNEL_VERSION;
+    init.minor = FUSE_KERNEL_MINOR_VERSION;
+    init.max_write = 4096;
+    fuse_open_out open{};
+    fuse_attr_out attributes{};
+    attributes.attr.ino = 1;
+    attributes.attr.mode = S_IFREG | 0600;
+    attributes.attr.nlink = 1;
+    switch (request.opcode) {
+      case FUSE_INIT: return reply(request, 0, &init, sizeof init);
+      case FUSE_OPEN: return reply(request, 0, &open, sizeof open);
+      case FUSE_GETATTR: return reply(request, 0, &attributes, sizeof attributes);
+      case FUSE_RELEASE: return reply(request, 0, nullptr, 0);
+      default: return reply(request, -ENOSYS, nullptr, 0);
+    }
+  }
+  void reply(const fuse_in_header& request, int error, void* body, std::size_t bytes) {
+    fuse_out_header header{static_cast<std::uint32_t>(sizeof header + bytes), error, request.unique};
+    const iovec parts[2] = {{&header, sizeof header}, {body, bytes}};
+    static_cast<void>(::writev(server_.get(), parts, bytes > 0 ? 2 : 1));
+  }
+
+  TemporaryDirectory dir_;
+  const std::string path_;
+  os::FileDescriptor file_;  // is closed last
+  os::FileDescriptor server_;
+  std::atomic<bool> ended_ = false;
+  std::thread serving_;
 };
 
 bool send_with(int socket, std::span<const std::byte> bytes, const std::vector<int>& fds) {
@@ -202,6 +287,63 @@ TEST_F(Descriptors, BehindAMessageThatEndsTheConnection) {
   ASSERT_TRUE(bad.send(wire::Request{.slot = UINT32_MAX}) || !bad.connected());
   if (bad.send(wire::Request{.slot = 0}, socket.get())) socket.let_go();
   EXPECT_TRUE(bad.is_dropped());
+}
+
+TEST_F(Descriptors, WhereNoneBelongsAreNotReceived) {
+  const NeverFlushed file;
+  if (!file.exists()) GTEST_SKIP() << "needs root and /dev/fuse";
+  for (int i = 0; i < 3; ++i) {
+    TestTenant bad(dir_.path());
+    ASSERT_TRUE(bad.join() && bad.send(wire::Request{.slot = 0}, file.get()));
+    EXPECT_TRUE(bad.is_dropped());
+    TestTenant early(dir_.path());
+    ASSERT_TRUE(early.send(wire::FrameGiven{.slot = 0, .bytes = 2 << 20}, file.get()));
+    EXPECT_TRUE(early.is_dropped());
+  }
+  EXPECT_EQ(file.elsewhere(), 0u);
+}
+
+TEST_F(Descriptors, ThatAreNeverClosedAreFew) {
+  const NeverFlushed file;
+  if (!file.exists()) GTEST_SKIP() << "needs root and /dev/fuse";
+  constexpr std::size_t kInAMessage = 100;
+  constexpr std::size_t kMessages = kMaxUnclosed / kInAMessage + 1;
+  // The one that is being closed has no number any more.
+  constexpr std::size_t kMost = kMessages * kInAMessage - 1;
+  const auto hello = wire::encode(wire::Hello{.protocol = wire::kProtocolVersion, .oldest_protocol = 1});
+  std::deque<TestTenant> bad;
+  for (std::size_t i = 0; i < 2 * kMessages; ++i) {
+    const std::vector<int> fds(kInAMessage, file.get());
+    ASSERT_TRUE(send_with(bad.emplace_back(dir_.path()).socket(), hello.bytes(), fds));
+  }
+  EXPECT_TRUE(eventually([&] { return file.elsewhere() == kMost; })) << file.elsewhere();
+  good_goes_on();
+  EXPECT_EQ(file.elsewhere(), kMost);
+  // Connections of the same account, with and without something unread, are closed all the same.
+  const std::array<std::byte, 1> byte{};
+  for (int i = 0; i < 500; ++i) {
+    const TestTenant one(dir_.path());
+    const auto other = connect_stream(dir_.path() + "/" + os::kApiSocket);
+    const TestTenant third(dir_.path());
+    ASSERT_TRUE(one.connected() && other && third.connected());
+    send_with(third.socket(), byte, {file.get()});
+  }
+  good_goes_on();
+  bad.clear();
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before_ + kMost + 4; })) << open_descriptors();
+}
+
+// An empty message may bring descriptors as any other.
+TEST_F(Descriptors, WithAnEmptyMessageInARefusedConnection) {
+  int ends[2];
+  ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+  const os::FileDescriptor near(ends[0]);
+  os::FileDescriptor far(ends[1]);
+  EXPECT_FALSE(os::has_unread(near.get()));
+  Lingering& socket = lingering();
+  ASSERT_TRUE(send_with(far.get(), {}, {socket.get()}));
+  socket.let_go();
+  EXPECT_TRUE(os::has_unread(near.get()));
 }
 
 TEST_F(Descriptors, OnTheApisSocket) {

@@ -72,7 +72,7 @@ std::string printable(std::string text) {
 std::optional<LockOwner> ask_name(const std::string& uuid_text, int patience_ms, Closer& closer) {
   const Address address = address_of(uuid_text);
   // Any process may have taken the name first, and may send anything.
-  const ForeignDescriptor socket(make_socket(), closer, Account());
+  const ForeignConnection socket(make_socket(), closer);
   if (!socket || ::connect(socket.get(), address.generic(), address.length) != 0) return std::nullopt;
   const auto credentials = os::peer_credentials(socket.get());
   if (!credentials) return std::nullopt;
@@ -80,12 +80,9 @@ std::optional<LockOwner> ask_name(const std::string& uuid_text, int patience_ms,
   pollfd poller{socket.get(), POLLIN, 0};
   std::array<std::byte, 512> buffer;
   if (patience_ms > 0 && ::poll(&poller, 1, patience_ms) == 1) {
-    std::array<int, os::kMaxDescriptors> descriptors;
-    const auto arrived = os::receive_all(socket.get(), buffer, descriptors);
-    for (std::size_t i = 0; arrived && i < arrived->descriptors; ++i)
-      closer.close(os::FileDescriptor(descriptors[i]), Account());
-    if (arrived)
-      owner.runtime_dir = printable(std::string(reinterpret_cast<const char*>(buffer.data()), arrived->bytes));
+    // Not received: descriptors may have come along.
+    if (const auto next = os::peek(socket.get(), buffer))
+      owner.runtime_dir = printable(std::string(reinterpret_cast<const char*>(buffer.data()), next->bytes));
   }
   return owner;
 }
@@ -166,7 +163,7 @@ tl::unexpected<base::Error> taken(const LockRequest& request) {
 // While the file is locked: nobody else can have made anew what is removed here.
 GpuLock::~GpuLock() {
   // Visitors that have not been answered hear of the end only once the name is free: they may take it then.
-  std::vector<ForeignDescriptor> visitors;
+  std::vector<ForeignConnection> visitors;
   for (os::FileDescriptor* socket : {&roots_, &name_}) {
     if (*socket) Listener::drain(std::move(*socket), *closer_, visitors);
   }
@@ -279,9 +276,8 @@ void GpuLock::answer() const {
   for (const os::FileDescriptor* socket : {&roots_, &name_}) {
     // As many as wait when the turn begins. More of them make the caller's descriptor readable again.
     for (int i = 0; *socket && i < kBacklog; ++i) {
-      const ForeignDescriptor visitor(
-          os::FileDescriptor(::accept4(socket->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)), *closer_,
-          Account());
+      const ForeignConnection visitor(
+          os::FileDescriptor(::accept4(socket->get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)), *closer_);
       if (!visitor) break;
       static_cast<void>(os::send_message(visitor.get(), std::as_bytes(std::span(request_.runtime_dir))));
     }

@@ -49,10 +49,10 @@ base::TimePoint now() { return os::SystemClock().now(); }
 
 class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(HttpServer& server, Peer client, ForeignDescriptor socket)
+  Connection(HttpServer& server, Peer client, ForeignConnection socket)
       : peer(std::move(client)),
         server_(server),
-        stream_(server.io_, socket.take(), server.closer_, peer.account),
+        stream_(server.io_, std::move(socket), server.closer_),
         deadline_(server.io_),
         buffer_(kMaxBufferBytes) {}
 
@@ -372,25 +372,24 @@ HttpServer::~HttpServer() { close(); }
 
 void HttpServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup) {
   auto& listener = listeners_.emplace_back(
-      io_, closer_, [this, door, lookup](ForeignDescriptor client) { add(std::move(client), door, lookup); }, [] {});
+      io_, closer_, [this, door, lookup](ForeignConnection client) { add(std::move(client), door, lookup); }, [] {});
   listener.listen(std::move(socket));
 }
 
 // One attempt at one send: a client that is not let in costs no memory and no wait.
-void HttpServer::turn_away(ForeignDescriptor socket, const Account& account, const std::string& why) {
+void HttpServer::turn_away(const ForeignConnection& socket, const std::string& why) {
   const ApiResponse answer = error_response(503, {base::Code::kUnavailable, 0, why});
   const std::string text =
       "HTTP/1.1 503 Service Unavailable\r\nServer: gpumuxd\r\nContent-Type: application/json\r\n"
       "Connection: close\r\nContent-Length: " +
       std::to_string(answer.body.size()) + "\r\n\r\n" + answer.body;
   static_cast<void>(::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
-  drop_stream(socket.take(), closer_, account);
 }
 
-void HttpServer::add(ForeignDescriptor socket, Door door, os::PeerLookup lookup) {
+void HttpServer::add(ForeignConnection socket, Door door, os::PeerLookup lookup) {
   auto peer = peer_of(socket.get(), access_.subordinates(), door, lookup);
   if (!peer) return;
-  if (const auto why = admission_.refusal(*peer)) return turn_away(std::move(socket), peer->account, *why);
+  if (const auto why = admission_.refusal(*peer)) return turn_away(socket, *why);
   auto connection = std::make_shared<Connection>(*this, std::move(*peer), std::move(socket));
   admission_.entered(connection->peer.account);
   connections_.emplace(connection.get(), connection);

@@ -54,8 +54,8 @@ class HttpServer {
 
  private:
   class Connection;
-  void add(ForeignDescriptor socket, Door door, os::PeerLookup lookup);
-  void turn_away(ForeignDescriptor socket, const Account& account, const std::string& why);
+  void add(ForeignConnection socket, Door door, os::PeerLookup lookup);
+  static void turn_away(const ForeignConnection& socket, const std::string& why);
   void remove(Connection& connection);
 
   boost::asio::io_context& io_;

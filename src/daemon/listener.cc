@@ -45,21 +45,25 @@ void Listener::wait() {
   });
 }
 
+void Listener::wait_after(std::chrono::milliseconds time) {
+  pause_.expires_after(time);
+  pause_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) wait();
+  });
+}
+
 void Listener::accept_some() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    if (closer_.is_behind()) return wait_after(kInterruptEvery);
     os::FileDescriptor socket(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) break;
       log_error("cannot accept a connection; trying again soon", {{"errno", errno}});
-      pause_.expires_after(kAcceptPause);
-      pause_.async_wait([this](const boost::system::error_code& error) {
-        if (!error) wait();
-      });
-      return;
+      return wait_after(kAcceptPause);
     }
     try {
-      accepted_(ForeignDescriptor(std::move(socket), closer_, Account()));
+      accepted_(ForeignConnection(std::move(socket), closer_));
     } catch (const std::exception& e) {
       log_error("cannot take a connection", {{"why", e.what()}});
     }
@@ -67,13 +71,13 @@ void Listener::accept_some() {
   wait();
 }
 
-void Listener::drain(os::FileDescriptor socket, Closer& closer, std::vector<ForeignDescriptor>& left) {
+void Listener::drain(os::FileDescriptor socket, Closer& closer, std::vector<ForeignConnection>& left) {
   // No connection comes after this. Those that are there would be closed with the socket, in this thread.
   ::shutdown(socket.get(), SHUT_RDWR);
   for (;;) {
     os::FileDescriptor connection(::accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (connection) {
-      left.emplace_back(std::move(connection), closer, Account());
+      left.emplace_back(std::move(connection), closer);
     } else if (errno != EINTR && errno != ECONNABORTED) {
       return;
     }
@@ -83,7 +87,7 @@ void Listener::drain(os::FileDescriptor socket, Closer& closer, std::vector<Fore
 void Listener::close() {
   pause_.cancel();
   if (!socket_.is_open()) return;
-  std::vector<ForeignDescriptor> left;
+  std::vector<ForeignConnection> left;
   drain(os::FileDescriptor(socket_.release()), closer_, left);
 }
 

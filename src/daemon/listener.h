@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A listening unix socket of the daemon's: accepts a few connections a turn, and pauses where descriptors are short.
+// A listening unix socket of the daemon's: accepts a few connections a turn, and pauses where descriptors are short
+// or many ended connections are not closed yet.
 //
 // Owned by the loop's thread.
 #pragma once
@@ -7,6 +8,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <functional>
 #include <vector>
 
@@ -17,7 +19,7 @@ namespace gpumux::daemon {
 
 class Listener {
  public:
-  using Accepted = std::function<void(ForeignDescriptor)>;
+  using Accepted = std::function<void(ForeignConnection)>;
   // `accepted` is called for each connection, `turn_ended` after a few of them.
   Listener(boost::asio::io_context& io, Closer& closer, Accepted accepted, std::function<void()> turn_ended);
   ~Listener() { close(); }
@@ -30,11 +32,12 @@ class Listener {
   // Refuses further connections; the closer has those that were not accepted yet.
   void close();
   // Closes a listening socket. `left`: the connections that were not accepted yet.
-  static void drain(os::FileDescriptor socket, Closer& closer, std::vector<ForeignDescriptor>& left);
+  static void drain(os::FileDescriptor socket, Closer& closer, std::vector<ForeignConnection>& left);
 
  private:
   void wait();
   void accept_some();
+  void wait_after(std::chrono::milliseconds time);
 
   Closer& closer_;
   Accepted accepted_;

@@ -38,13 +38,15 @@ bool is_connected(int socket) {
 
 class TenantServer::Connection final : public Carrier, public std::enable_shared_from_this<Connection> {
  public:
-  Connection(TenantServer& server, base::TenantId id, Peer peer, ForeignDescriptor socket)
+  Connection(TenantServer& server, base::TenantId id, Peer peer, ForeignConnection socket)
       : session(id, std::move(peer), *this),
         connected_at(server.leases_.now()),
         server_(server),
-        socket_(server.io_, socket.take().release()),
+        socket_(server.io_),
         process_(server.io_),
         pause_(server.io_) {
+    socket_.assign(socket.get());  // may throw: it is the caller's until then
+    socket.release();
     // Stays the peer's: see close().
     if (session.peer.process != nullptr) process_.assign(session.peer.process->get());
   }
@@ -71,8 +73,7 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
     outbox_.clear();
     if (process_.is_open()) process_.release();
     pause_.cancel();
-    // What lies in it unread may hold descriptors.
-    server_.closer_.close(os::FileDescriptor(socket_.release()), session.peer.account);
+    server_.closer_.drop(os::FileDescriptor(socket_.release()));
   }
 
   bool send(std::span<const std::byte> message, int fd) override {
@@ -131,14 +132,21 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
     std::array<std::byte, base::kMaxMessageBytes> buffer;
     std::array<int, os::kMaxDescriptors> descriptors;
     for (int i = 0; i < kMessagesPerTurn; ++i) {
-      const bool is_behind = server_.closer_.unclosed(session.peer.account) >= kMaxUnclosed;
-      if (is_behind || !rate_.take(server_.leases_.now())) return throttle();
-      const auto arrived = os::receive_all(socket_.native_handle(), buffer, descriptors);
-      if (!arrived) {
-        if (arrived.error().system_errno == EAGAIN) break;
-        if (arrived.error().system_errno == ECONNRESET) return server_.end(*this, "disconnected", "", true);
-        return server_.end(*this, "protocol_error", arrived.error().message(), false);
+      if (!rate_.take(server_.leases_.now())) return throttle();
+      const auto next = os::peek(socket_.native_handle(), buffer);
+      if (!next) {
+        if (next.error().system_errno == EAGAIN) break;
+        if (next.error().system_errno == ECONNRESET) return server_.end(*this, "disconnected", "", true);
+        return server_.end(*this, "protocol_error", next.error().message(), false);
       }
+      if (next->has_descriptors) {
+        // What is received can be dropped only by a close, which may never end.
+        if (!Translator::takes_descriptor(session, std::span<const std::byte>(buffer).first(next->bytes)))
+          return server_.end(*this, "protocol_error", "a descriptor where none belongs", false);
+        if (server_.closer_.unclosed(session.peer.account) >= kMaxUnclosed) return throttle();
+      }
+      const auto arrived = os::receive_all(socket_.native_handle(), buffer, descriptors);
+      if (!arrived) return server_.end(*this, "protocol_error", arrived.error().message(), false);
       ForeignDescriptor fd = foreign(arrived->descriptors > 0 ? descriptors[0] : -1);
       for (std::size_t more = 1; more < arrived->descriptors; ++more) foreign(descriptors[more]).reset();
       if (arrived->descriptors > 1) return server_.end(*this, "protocol_error", "several descriptors", false);
@@ -212,7 +220,7 @@ TenantServer::TenantServer(asio::io_context& io, Translator& translator, Leases&
       admission_(limits, "tenants", access, closer),
       settled_(std::move(settled)),
       listener_(
-          io, closer, [this](ForeignDescriptor socket) { add(std::move(socket)); }, [this] { settled_(); }) {}
+          io, closer, [this](ForeignConnection socket) { add(std::move(socket)); }, [this] { settled_(); }) {}
 
 TenantServer::~TenantServer() { close(); }
 
@@ -222,7 +230,7 @@ void TenantServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup l
   listener_.listen(std::move(socket));
 }
 
-void TenantServer::add(ForeignDescriptor socket) {
+void TenantServer::add(ForeignConnection socket) {
   auto peer = peer_of(socket.get(), access_.subordinates(), door_, lookup_);
   if (!peer) return;
   // It has ended. (Before Linux 5.3 there are no pidfds, and the connection's end has to do.)

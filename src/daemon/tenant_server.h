@@ -8,7 +8,8 @@
 //   - it may send kMessagesPerSecond on average; beyond that it is read no faster, and dropped after kMaxThrottled of
 //   that;
 //   - what it does not read waits in its own outbox, which is bounded;
-//   - its descriptors, and its connection when that ends, are closed by the closer, never here.
+//   - it may send descriptors where they belong only, and no more than are closed in time (closer.h). A message with
+//   others is not received: its connection ends.
 //
 // Everything runs on the loop's thread.
 #pragma once
@@ -70,7 +71,7 @@ class TenantServer {
 
  private:
   class Connection;
-  void add(ForeignDescriptor socket);
+  void add(ForeignConnection socket);
   bool may_complain();
   void end(Connection& connection, std::string_view why, const std::string& detail, bool expected);
 

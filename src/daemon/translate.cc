@@ -78,6 +78,14 @@ void Translator::refuse(Session& session, wire::Reason reason, std::string_view 
   static_cast<void>(session.send(refused));
 }
 
+bool Translator::takes_descriptor(const Session& session, std::span<const std::byte> message) {
+  const auto decoded = wire::decode_from_tenant(message);
+  if (!decoded) return false;
+  if (!session.welcomed) return std::holds_alternative<wire::Hello>(*decoded);
+  const auto* given = std::get_if<wire::FrameGiven>(&*decoded);
+  return given != nullptr && given->number == 0;
+}
+
 base::Status Translator::receive(Session& session, std::span<const std::byte> bytes, ForeignDescriptor fd) {
   const auto message = wire::decode_from_tenant(bytes);
   if (!message) return tl::unexpected(message.error());

@@ -111,6 +111,8 @@ class Translator {
   // A new connection. The session must live until ended().
   void started(Session& session) { sessions_[session.id] = &session; }
   // One message. An error ends the session: its text is the reason.
+  // Whether a descriptor may come along with this message.
+  static bool takes_descriptor(const Session& session, std::span<const std::byte> message);
   base::Status receive(Session& session, std::span<const std::byte> message, ForeignDescriptor fd);
   // The session is over. `why`: a literal.
   void ended(Session& session, std::string_view why);

@@ -136,6 +136,33 @@ base::Result<Arrived> receive_all(int socket, std::span<std::byte> buffer,
   return arrived;
 }
 
+base::Result<Next> peek(int socket, std::span<std::byte> buffer) {
+  iovec part{buffer.data(), buffer.size()};
+  msghdr header{};
+  header.msg_iov = &part;
+  header.msg_iovlen = 1;
+  ssize_t got;
+  do {
+    got = ::recvmsg(socket, &header, MSG_PEEK | MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  if (got < 0) return base::fail_errno(errno, "cannot look at a message");
+  // There is no room for what comes along with it.
+  return Next{static_cast<std::size_t>(got), (header.msg_flags & MSG_CTRUNC) != 0};
+}
+
+bool has_unread(int socket) {
+  int type = 0;
+  socklen_t size = sizeof type;
+  const bool has_messages = ::getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET;
+  // The sender's credentials come along with each message then, and tell an empty message from the end. A stream has no
+  // empty ones, and says the same of its end.
+  const int yes = 1;
+  if (has_messages) ::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes);
+  std::byte byte;
+  const auto next = peek(socket, {&byte, 1});
+  return next && (next->bytes > 0 || (has_messages && next->has_descriptors));
+}
+
 base::Result<Received> receive_message(int socket, std::span<std::byte> buffer) {
   std::array<int, kMaxDescriptors> descriptors;
   const auto arrived = receive_all(socket, buffer, descriptors);

@@ -57,6 +57,18 @@ struct Arrived {
 // closed here: closing a stranger's descriptor may take as long as the stranger likes.
 base::Result<Arrived> receive_all(int socket, std::span<std::byte> buffer, std::span<int, kMaxDescriptors> descriptors);
 
+struct Next {
+  std::size_t bytes = 0;         // of it, as many as the buffer holds
+  bool has_descriptors = false;  // some came along
+};
+
+// Looks at the next message, or at some bytes of a stream, and leaves it where it is. No descriptor is made of what
+// came along, and none is closed. No bytes: an empty message, or the other side has closed.
+base::Result<Next> peek(int socket, std::span<std::byte> buffer);
+
+// Whether something lies in a connection that was shut down, an empty message with descriptors included.
+bool has_unread(int socket);
+
 // Has the kernel refuse descriptors that are sent to this socket, or to a connection of this listening socket. False:
 // the kernel cannot (Linux before 6.16).
 bool refuse_descriptors(int socket);

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/dir_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <climits>
+#include <optional>
+#include <sstream>
+#include <thread>
+
+#include "base/units.h"
+#include "daemon/files.h"
+#include "daemon/process_info.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr char kLockFile[] = "lock";
+constexpr auto kTryEvery = 50ms;
+// Tens of thousands of locks.
+constexpr std::size_t kMaxLocks = 16u << 20;
+
+tl::unexpected<DaemonError> fail(ExitCode code, base::Error error) {
+  return tl::unexpected(DaemonError{code, std::move(error)});
+}
+
+// The process that has a lock on the file, as /proc/locks has it:
+//   3: FLOCK ADVISORY WRITE 812 00:19:4711 0 EOF
+std::optional<pid_t> owner_of(int file) {
+  struct stat status {};
+  const auto list = read_file("/proc/locks", kMaxLocks);
+  if (!list || ::fstat(file, &status) != 0) return std::nullopt;
+  const std::string inode = ":" + std::to_string(status.st_ino);
+  std::istringstream lines(*list);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string number, kind, manner, access, pid, where;
+    words >> number >> kind >> manner >> access >> pid >> where;
+    if (kind != "FLOCK" || !where.ends_with(inode)) continue;
+    const auto owner = base::parse_integer(pid, 1, INT_MAX);
+    if (owner) return static_cast<pid_t>(*owner);
+  }
+  return std::nullopt;
+}
+
+// Its main thread has ended, and another has not.
+bool was_killed(pid_t pid) {
+  const auto info = process_info(pid);
+  return info && info->state == 'Z';
+}
+
+}  // namespace
+
+tl::expected<os::FileDescriptor, DaemonError> lock_runtime_dir(const std::string& dir, bool is_private) {
+  if (::mkdir(dir.c_str(), is_private ? 0700 : 0755) != 0 && errno != EEXIST)
+    return fail(kExitNoSockets, base::fail_errno(errno, "cannot create " + dir).value());
+  const std::string path = dir + "/" + kLockFile;
+  os::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) return fail(kExitNoSockets, base::fail_errno(errno, "cannot open " + path).value());
+  const auto until = std::chrono::steady_clock::now() + kKilledPatience;
+  while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    const auto owner = owner_of(file.get());
+    if (!owner || !was_killed(*owner))
+      return fail(kExitOwned, {base::Code::kExists, 0, "another gpumuxd already serves " + dir});
+    if (std::chrono::steady_clock::now() > until) {
+      return fail(kExitFailed, {base::Code::kUnavailable, 0,
+                                "gpumuxd " + std::to_string(*owner) + " was killed and cannot end, so " + dir +
+                                    " is not free: a thread of it waits in the kernel, most likely for the server of a "
+                                    "FUSE file system (/proc/" +
+                                    std::to_string(*owner) +
+                                    "/task/*/stack). End that server, or abort its connection "
+                                    "(/sys/fs/fuse/connections)"});
+    }
+    std::this_thread::sleep_for(kTryEvery);
+  }
+  return file;
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// One daemon serves a runtime directory: a locked file in it, whose lock ends with its owner, however that ends.
+//
+// A daemon that was killed can keep the lock: a thread of it that closes a file of a FUSE file system waits for the
+// file's server, and SIGKILL does not end that. Such a daemon serves nothing. The next one waits for it, and then ends
+// with a status that has the service manager try again.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include "daemon/daemon.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::daemon {
+
+// Longer than a fifth of systemd's StartLimitIntervalSec (10 s, five starts): so it tries again for ever.
+inline constexpr std::chrono::seconds kKilledPatience{3};
+
+// Makes the directory if it is not there. kExitOwned: another daemon lives. kExitFailed: one that was killed has not
+// ended within kKilledPatience.
+tl::expected<os::FileDescriptor, DaemonError> lock_runtime_dir(const std::string& dir, bool is_private);
+
+}  // namespace gpumux::daemon
