@@ -2,7 +2,6 @@
 #include "daemon/daemon.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +24,7 @@
 #include "daemon/api.h"
 #include "daemon/attention.h"
 #include "daemon/closer.h"
+#include "daemon/dir_lock.h"
 #include "daemon/files.h"
 #include "daemon/foreign_processes.h"
 #include "daemon/gpu_lock.h"
@@ -56,7 +56,6 @@ namespace {
 namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
-constexpr char kLockFile[] = "lock";
 constexpr auto kHousekeeping = 1s;
 constexpr auto kReturnedMemoryLook = 20ms;
 // After a look that said nothing, because memory moved.
@@ -141,7 +140,6 @@ class Daemon::Impl {
   static Admission::Limits tenant_limits();
   static std::size_t host_threads();
   DaemonInfo daemon_info() const;
-  tl::expected<void, DaemonError> lock_runtime_dir();
   tl::expected<void, DaemonError> add_gpus();
   tl::expected<void, DaemonError> open_sockets();
   void hold_grants();
@@ -248,7 +246,9 @@ DaemonInfo Daemon::Impl::daemon_info() const {
 // ---- starting --------------------------------------------------------------------------------------------
 
 tl::expected<void, DaemonError> Daemon::Impl::open() {
-  if (auto locked = lock_runtime_dir(); !locked) return locked;
+  auto locked = lock_runtime_dir(options_.runtime_dir, options_.is_private);
+  if (!locked) return tl::unexpected(locked.error());
+  dir_lock_ = std::move(*locked);
   if (auto added = add_gpus(); !added) return added;
   if (!options_.trace_file.empty()) {
     if (const auto opened = trace_file_.open(options_.trace_file); !opened) return fail(kExitNoSockets, opened.error());
@@ -276,20 +276,6 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
   hold_grants();
   open_jobs();
   return open_sockets();
-}
-
-tl::expected<void, DaemonError> Daemon::Impl::lock_runtime_dir() {
-  const std::string& dir = options_.runtime_dir;
-  if (::mkdir(dir.c_str(), options_.is_private ? 0700 : 0755) != 0 && errno != EEXIST) {
-    return fail(kExitNoSockets, base::fail_errno(errno, "cannot create " + dir).value());
-  }
-  const std::string path = dir + "/" + kLockFile;
-  dir_lock_ = os::FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!dir_lock_) return fail(kExitNoSockets, base::fail_errno(errno, "cannot open " + path).value());
-  if (::flock(dir_lock_.get(), LOCK_EX | LOCK_NB) != 0) {
-    return fail(kExitOwned, {base::Code::kExists, 0, "another gpumuxd already serves " + dir});
-  }
-  return {};
 }
 
 QueueConfig Daemon::Impl::queue_config() const {

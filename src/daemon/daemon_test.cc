@@ -4,10 +4,13 @@
 // socket. Nothing is timed: every wait is for a condition, with a deadline that only a failure reaches.
 #include "daemon/daemon.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -17,12 +20,14 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <thread>
 #include <nlohmann/json.hpp>
 #include <thread>
 
 #include "daemon/files.h"
 #include "daemon/gpu_lock.h"
 #include "daemon/known_tenants.h"
+#include "daemon/process_info.h"
 #include "daemon/test_support.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
@@ -543,6 +548,36 @@ TEST(Runtime, DirectoryIsForOneDaemon) {
   const auto second = Daemon::make(TestDaemon::options_in(dir.path()), fake_inventory(1, 50));
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().exit_code, kExitOwned);
+}
+
+// A daemon that was killed and cannot end: its main thread is gone, and another one waits in the kernel. That is no
+// daemon that serves, and the next one has the service manager try again.
+TEST(Runtime, DirectoryOfADaemonThatCannotEndIsTriedAgain) {
+  const TemporaryDirectory dir;
+  OtherProcess killed([&] {
+    const int file = open((dir.path() + "/lock").c_str(), O_RDWR | O_CREAT, 0600);
+    if (flock(file, LOCK_EX) != 0) return 1;
+    std::thread([] {
+      for (;;) pause();
+    }).detach();
+    syscall(SYS_exit, 0);
+    return 2;
+  });
+  killed.begin();
+  ASSERT_TRUE(eventually([&] {
+    const auto info = process_info(killed.pid());
+    return info && info->state == 'Z';
+  }));
+  const auto next = Daemon::make(TestDaemon::options_in(dir.path()), fake_inventory(1));
+  ASSERT_FALSE(next);
+  EXPECT_EQ(next.error().exit_code, kExitFailed) << next.error().error.message();
+  EXPECT_NE(next.error().error.message().find(std::to_string(killed.pid())), std::string::npos);
+  // It waits for one that ends after all.
+  auto patient = std::async(std::launch::async, [&] {
+    return Daemon::make(TestDaemon::options_in(dir.path()), fake_inventory(1)).has_value();
+  });
+  killed.kill();
+  EXPECT_TRUE(patient.get());
 }
 
 // Root of a container may write to the folder that it is given, unless it is given it read-only.
