@@ -8,17 +8,20 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <limits>
 #include <map>
 
 #include "base/units.h"
 #include "daemon/files.h"
+#include "daemon/log.h"
 #include "os/file_descriptor.h"
 
 namespace gpumux::daemon {
 namespace {
 
-constexpr std::size_t kMaxFileBytes = 1 << 20;
+// A million ranges.
+constexpr std::size_t kMaxFileBytes = 64 << 20;
 constexpr std::size_t kLookupBytes = 65536;
 // The kernel nests namespaces of one kind this deep.
 constexpr int kMostNested = 33;
@@ -81,7 +84,11 @@ std::string Account::text() const {
 
 SubordinateIds SubordinateIds::read(const std::string& file) {
   const auto text = read_file(file, kMaxFileBytes);
-  return text ? parse(*text, find_user) : SubordinateIds();
+  if (text) return parse(*text, find_user);
+  if (text.error().system_errno != ENOENT)
+    log_warning("subordinate ids count for nobody: the file cannot be read",
+                {{"file", file}, {"why", text.error().message()}});
+  return {};
 }
 
 SubordinateIds SubordinateIds::parse(std::string_view text,
