@@ -20,7 +20,6 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
-#include <thread>
 #include <nlohmann/json.hpp>
 #include <thread>
 

@@ -24,6 +24,7 @@
 #include "daemon/listener.h"
 #include "daemon/process_info.h"
 #include "daemon/trust_domain.h"
+#include "os/pidfd.h"
 #include "os/unix_socket.h"
 
 namespace gpumux::daemon {
@@ -77,6 +78,9 @@ std::optional<LockOwner> ask_name(const std::string& uuid_text, int patience_ms,
   const auto credentials = os::peer_credentials(socket.get());
   if (!credentials) return std::nullopt;
   LockOwner owner{credentials->pid, credentials->uid, {}};
+  // In this order: what /proc says is of this process if that lives afterwards.
+  const auto process = os::peer_process(socket.get(), owner.pid);
+  owner.is_on_host = process && is_where_we_are(owner.pid) && !os::has_ended(process->pidfd.get());
   pollfd poller{socket.get(), POLLIN, 0};
   std::array<std::byte, 512> buffer;
   if (patience_ms > 0 && ::poll(&poller, 1, patience_ms) == 1) {
@@ -86,9 +90,6 @@ std::optional<LockOwner> ask_name(const std::string& uuid_text, int patience_ms,
   }
   return owner;
 }
-
-// A daemon of root's, in the host's root directory: root of a container is a stranger like any other user.
-bool is_roots_daemon(const LockOwner& owner) { return owner.uid == 0 && is_where_we_are(owner.pid); }
 
 // The inode of the socket that has the name, as /proc/net/unix has it:
 //   Num: RefCount Protocol Flags Type St Inode Path
@@ -244,14 +245,15 @@ base::Result<GpuLock> GpuLock::take_with(const LockRequest& request, std::option
   }
   if (bound) return lock;
   const auto found = ask_name(request.uuid_text, patience_ms, closer);
-  // In another mount namespace: it does not see this daemon's folder.
-  if (found && is_roots_daemon(*found)) {
+  // Root's daemon in another mount namespace, which does not see this one's folder. Root of a container is a stranger.
+  if (found && found->uid == 0 && found->is_on_host) {
     owner = found;
     return taken(request);
   }
   lock.has_taken_over_ = lock.bind_name().has_value();
   if (lock.has_taken_over_) return lock;
-  lock.squatter_ = found ? found : look_for_owner(request.uuid_text);
+  // A look at every descriptor of the machine takes long.
+  lock.squatter_ = found || patience_ms == 0 ? found : look_for_owner(request.uuid_text);
   if (!lock.squatter_) lock.squatter_ = LockOwner();
   return lock;
 }

@@ -31,6 +31,7 @@ struct LockOwner {
   pid_t pid = 0;  // 0: not known
   uid_t uid = 0;
   std::string runtime_dir;  // if it told
+  bool is_on_host = false;  // it lives, and is shown to be in no container
 };
 
 // Which lock, and whose it would be.
