@@ -334,16 +334,28 @@ TEST_F(Descriptors, ThatAreNeverClosedAreFew) {
 }
 
 // An empty message may bring descriptors as any other.
-TEST_F(Descriptors, WithAnEmptyMessageInARefusedConnection) {
+TEST_F(Descriptors, WithAnEmptyMessage) {
   int ends[2];
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   const os::FileDescriptor near(ends[0]);
-  os::FileDescriptor far(ends[1]);
+  const os::FileDescriptor far(ends[1]);
   EXPECT_FALSE(os::has_unread(near.get()));
-  Lingering& socket = lingering();
-  ASSERT_TRUE(send_with(far.get(), {}, {socket.get()}));
-  socket.let_go();
+  ASSERT_TRUE(send_with(far.get(), {}, {0}));
   EXPECT_TRUE(os::has_unread(near.get()));
+}
+
+// The end of a peer that has not read everything is an error, which comes before what the peer has sent.
+TEST_F(Descriptors, BehindAnError) {
+  for (const int type : {SOCK_SEQPACKET, SOCK_STREAM}) {
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, ends), 0);
+    const os::FileDescriptor near(ends[0]);
+    os::FileDescriptor far(ends[1]);
+    const std::array<std::byte, 1> byte{};
+    ASSERT_TRUE(os::send_message(near.get(), byte) && send_with(far.get(), byte, {0}));
+    far.reset();
+    EXPECT_TRUE(os::has_unread(near.get()));
+  }
 }
 
 TEST_F(Descriptors, OnTheApisSocket) {

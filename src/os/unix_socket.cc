@@ -160,7 +160,10 @@ bool has_unread(int socket) {
   if (has_messages) ::setsockopt(socket, SOL_SOCKET, SO_PASSCRED, &yes, sizeof yes);
   std::byte byte;
   const auto next = peek(socket, {&byte, 1});
-  return next && (next->bytes > 0 || (has_messages && next->has_descriptors));
+  // A peer that left something unread itself gives an error first, whatever lies behind it (ECONNRESET). A listening
+  // socket cannot be looked at, and may have connections waiting.
+  if (!next) return next.error().system_errno != EAGAIN;
+  return next->bytes > 0 || (has_messages && next->has_descriptors);
 }
 
 base::Result<Received> receive_message(int socket, std::span<std::byte> buffer) {
