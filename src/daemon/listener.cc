@@ -79,6 +79,8 @@ void Listener::drain(os::FileDescriptor socket, Closer& closer, std::vector<Fore
     if (connection) {
       left.emplace_back(std::move(connection), closer);
     } else if (errno != EINTR && errno != ECONNABORTED) {
+      // Without a descriptor to be had, the rest is closed with the socket.
+      if (errno != EAGAIN && errno != EINVAL) closer.drop(std::move(socket));
       return;
     }
   }
