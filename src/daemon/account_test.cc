@@ -9,6 +9,9 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <fstream>
+
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -39,6 +42,15 @@ TEST(Account, NonsenseInTheFileIsLeftOut) {
   EXPECT_EQ(ids.owner_of(5), 5u);
   EXPECT_EQ(ids.owner_of(7), 1000u);
   EXPECT_EQ(SubordinateIds::read("/there/is/no/such/file").owner_of(7), 7u);
+}
+
+TEST(Account, AFileOfManyRangesIsReadWhole) {
+  const TemporaryDirectory dir;
+  std::ofstream file(dir.file("subuid"));
+  for (int i = 0; i < 100'000; ++i) file << "1001:165536:1\n";
+  file << "1000:700000:5\n";
+  file.close();
+  EXPECT_EQ(SubordinateIds::read(dir.file("subuid")).owner_of(700001), 1000u);
 }
 
 TEST(Account, TextsAndKeysTellThemApart) {
