@@ -2,6 +2,7 @@
 #include "sim/sched/jobs/book.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gpumux::simjobs {
 
@@ -45,9 +46,9 @@ void Book::remove(JobId id) {
 
 namespace {
 
-// A priority above the cap counts among jobs of its user only.
-std::int32_t towards(const BookedJob& job, const BookedJob& other) {
-  return job.spec.uid == other.spec.uid ? job.record.priority : job.record.capped;
+// The cap first. A priority above it counts among jobs of its user only.
+std::pair<std::int32_t, std::int32_t> towards(const BookedJob& job, const BookedJob& other) {
+  return {job.record.capped, job.spec.uid == other.spec.uid ? job.record.priority : job.record.capped};
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <random>
+#include <utility>
 
 #include "sim/sched/jobs/book.h"
 
@@ -107,6 +108,7 @@ class Simulation {
   Book book_;
   std::multimap<TimePoint, Later> later_;
   std::map<JobId, std::uint64_t> turns_;
+  std::uint64_t happened_ = 0;  // submissions, starts, ends, faults, and resumptions that undo no suspension
   std::uint64_t submitted_ = 0, last_id_ = 0;
   std::uint32_t users_ = 1, backlog_ = 1;
   JobId array_;
@@ -203,6 +205,8 @@ void Simulation::submit() {
 }
 
 void Simulation::happen(const Later& what) {
+  const bool is_move = what.kind == Later::Kind::kSuspended || what.kind == Later::Kind::kResumed;
+  if (!is_move || what.refused) ++happened_;
   if (what.kind == Later::Kind::kSubmit) return submit();
   if (what.kind == Later::Kind::kFault) return disturb();
   const auto found = book_.jobs.find(what.job);
@@ -273,10 +277,10 @@ void Simulation::disturb() {
     for (std::uint32_t i = 0; i < book_.gpus.size(); ++i) {
       BookedGpu& gpu = book_.gpus[i];
       gpu.foreign = 0;
-      gpu.drained = false;
-      gpu.present = true;
       tell(ForeignUse{GpuIndex{i}, 0});
+      gpu.drained = false;
       tell(GpuResumed{GpuIndex{i}});
+      gpu.present = true;
       tell(GpuAdded{GpuIndex{i}, gpu.capacity});
     }
     std::vector<JobId> all;
@@ -313,6 +317,7 @@ void Simulation::disturb() {
       UserLimits limits;
       limits.running = static_cast<std::uint32_t>(1 + pick(4));
       limits.gpus = static_cast<std::uint32_t>(1 + pick(8));
+      limits.priority_cap = static_cast<std::int32_t>(pick(3)) - 1;
       const auto uid = 1000 + static_cast<std::uint32_t>(pick(users_));
       if (chance(2)) return tell(UserLimitsChanged{uid, limits});
       return tell(UserLimitsChanged{uid, std::nullopt});
@@ -459,12 +464,15 @@ void Simulation::obey(const Suspend& c) {
   stop_running(job);
   job.leaving = true;
   job.time_is_over = c.reason == SuspendReason::kTimeLimit;
+  if (!job.time_is_over && std::exchange(job.made_way_at, happened_) == happened_)
+    return wrong("job " + std::to_string(c.job.value) + " makes way twice, and nothing has happened");
   in(between(Duration(0), kMostDelay), {Later::Kind::kSuspended, c.job, c.attempt, 0, options_.faults && chance(6)});
 }
 
 void Simulation::obey(const Resume& c) {
   ++outcome_.resumes;
   BookedJob& job = book_.jobs.at(c.job);
+  if (job.made_way_at != happened_) ++happened_;
   if (!job.suspended || c.attempt != job.attempt)
     return wrong("job " + std::to_string(c.job.value) + " is to be resumed and is not suspended");
   if (const std::string broken = book_.put(c.job, c.gpus); !broken.empty()) return wrong(broken);

@@ -7,6 +7,7 @@
 //   3. Every job ends exactly once; when nothing disturbs any more, all of them do. Nobody starves.
 //   4. Who is passed is not delayed: a start behind the one for whom GPUs are kept never moves its latest start (fifo).
 //   5. Nobody waits beyond a bound, however many come after him (fifo, one priority, time limits).
+//   6. No job makes way, comes back and makes way again unless something else has happened between.
 #pragma once
 
 #include <cstdint>

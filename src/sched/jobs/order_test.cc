@@ -107,6 +107,39 @@ TEST(Preemption, CountsPrioritiesAboveTheCapAmongOwnJobsOnly) {
   EXPECT_EQ(s.submit(of(s.spec(1, 80), 3, 1000)), "") << "the GPU is others'";
 }
 
+// An administrator has raised the first one. It goes before the second in the queue, so it does not give way to it.
+TEST(Preemption, GivesWayToNoJobThatGoesBehind) {
+  QueueSettings settings = capped_at(0);
+  settings.preempt = true;
+  Script s(1, settings);
+  s.run(limited(of(s.spec(), 1), seconds(100)));
+  s.tell(PriorityAsked{JobId{1}, 5, true});
+  EXPECT_EQ(s.submit(of(s.spec(), 1, 1000)), "") << "which counts as 0";
+  EXPECT_EQ(s.tell(PriorityAsked{JobId{2}, 6, true}), "Suspend job 1.1 priority");
+  EXPECT_EQ(s.suspended(1), "Start job 2.1 on 0");
+  s.confirm(2);
+  EXPECT_EQ(s.end(2), "Resume job 1.1 on 0");
+  s.resumed(1);
+  s.submit(of(s.spec(), 1, 1000));
+  EXPECT_EQ(s.wait(seconds(200)), "") << "at its time limit, too";
+}
+
+// In the fair order a job whose time is over waits behind all of its capped priority.
+TEST(Preemption, TakesNothingBackFromOwnJobsThatGoBeforeAfterATimeLimit) {
+  QueueSettings settings = capped_at(0, Order::kFair);
+  settings.preempt = true;
+  Script s(1, settings);
+  s.run(limited(of(s.spec(), 1, 5), seconds(100)));  // 1
+  s.submit(of(s.spec(), 1, 1));                      // 2
+  s.submit(of(s.spec(), 2));                         // 3
+  EXPECT_EQ(s.wait(seconds(100)), "Suspend job 1.1 time");
+  EXPECT_EQ(s.suspended(1), "Start job 3.1 on 0");
+  s.confirm(3);
+  EXPECT_EQ(s.end(3), "Start job 2.1 on 0");
+  EXPECT_EQ(s.confirm(2), "");
+  EXPECT_EQ(s.end(2), "Resume job 1.1 on 0");
+}
+
 TEST(Order, FairTakesUsersInTurn) {
   Script s(1, QueueSettings());
   s.run(of(s.spec(), 1));

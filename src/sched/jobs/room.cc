@@ -172,7 +172,7 @@ TimePoint JobCore::State::expected_end(const Job& job, const Job& waiting) const
   if (leaves(job)) return now;
   const Duration limit = limit_of(job);
   const bool goes_at_limit =
-      job.spec.on_limit == OnLimit::kCancel || priority_towards(waiting, job) >= priority_towards(job, waiting);
+      job.spec.on_limit == OnLimit::kCancel || standing_towards(waiting, job) >= standing_towards(job, waiting);
   if (limit == kNoLimit || !goes_at_limit || job.suspend_refused) return TimePoint::max();
   const TimePoint since = job.state == JobState::kRunning ? job.since : now;
   const Duration left = limit - std::min(limit, job.ran);
@@ -250,8 +250,10 @@ bool JobCore::State::may_start_beside_reservation(const Job& job, const Gpu& gpu
 
 bool JobCore::State::gives_way(const Job& job, const Job& to) const {
   if (job.state != JobState::kRunning || job.suspend_refused) return false;
-  const std::int32_t wanted_by = priority_towards(to, job), has = priority_towards(job, to);
-  if (settings.preempt && wanted_by > has) return true;
+  const Standing wanted_by = standing_towards(to, job), has = standing_towards(job, to);
+  // A floor is behind all of the same capped priority, its user's own jobs included.
+  const bool goes_behind = to.floor > 0 && to.spec.capped == job.spec.capped;
+  if (settings.preempt && wanted_by > has && !goes_behind) return true;
   return job.overdue && (job.spec.on_limit == OnLimit::kCancel || wanted_by >= has);
 }
 
@@ -261,7 +263,7 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
   if (least_need(job) > most_gain) return std::nullopt;
   struct Choice {
     std::size_t victims;
-    std::int32_t priority;    // the highest of the victims'
+    Standing standing;        // the highest of the victims'
     std::uint64_t not_since;  // the lower the later the first of the victims came
     std::uint64_t promised;
     GpuIndex gpu;
@@ -280,7 +282,7 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
       }
       // The least important first; of equals one whose time is over, then the latest.
       std::sort(may_go.begin(), may_go.end(), [&job](const Job* a, const Job* b) {
-        const std::int32_t of_a = priority_towards(*a, job), of_b = priority_towards(*b, job);
+        const Standing of_a = standing_towards(*a, job), of_b = standing_towards(*b, job);
         if (of_a != of_b) return of_a < of_b;
         if (a->overdue != b->overdue) return a->overdue;
         return a->spec.order > b->spec.order;
@@ -288,9 +290,9 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
       std::size_t victims = 0;
       while (!fits(job, gpu, out) && victims < may_go.size()) out.push_back(may_go[victims++]);
       if (fits(job, gpu, out)) {
-        choice = Choice{victims, INT32_MIN, 0, gpu.promised, index, std::move(out)};
+        choice = Choice{victims, {INT32_MIN, INT32_MIN}, 0, gpu.promised, index, std::move(out)};
         for (std::size_t i = 0; i < victims; ++i) {
-          choice->priority = std::max(choice->priority, priority_towards(*may_go[i], job));
+          choice->standing = std::max(choice->standing, standing_towards(*may_go[i], job));
           choice->not_since = std::max(choice->not_since, UINT64_MAX - may_go[i]->spec.order);
         }
       }
@@ -301,8 +303,8 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
   const std::uint32_t count = wanted(job);
   if (choices.size() < count) return std::nullopt;
   std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
-    return std::tie(a.victims, a.priority, a.not_since, a.promised, a.gpu) <
-           std::tie(b.victims, b.priority, b.not_since, b.promised, b.gpu);
+    return std::tie(a.victims, a.standing, a.not_since, a.promised, a.gpu) <
+           std::tie(b.victims, b.standing, b.not_since, b.promised, b.gpu);
   });
   choices.erase(choices.begin() + count, choices.end());
   WayIn way;

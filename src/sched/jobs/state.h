@@ -110,6 +110,9 @@ struct Turn {
   bool operator==(const Turn&) const = default;
 };
 
+// The capped priority, then the one that decides among equals. Higher goes first.
+using Standing = std::pair<std::int32_t, std::int32_t>;
+
 struct LaneRank {
   std::uint64_t usage = 0;
   std::uint64_t order = 0;  // of its first job that is not parked
@@ -292,9 +295,10 @@ struct JobCore::State {
   void rebuild_ranks();
   std::uint64_t usage_key(const User& user) const;
   std::uint64_t place_of(const Job& job) const;
-  // The priority of `job` as it counts where the other one is in question.
-  static std::int32_t priority_towards(const Job& job, const Job& other) {
-    return job.user == other.user ? job.spec.priority : job.spec.capped;
+  // Where `job` stands towards the other one: by the capped priority, as its level does. Of one user's jobs with the
+  // same cap, by the priority as given, as its lane does. So no job gives way to one that goes behind it in the queue.
+  static Standing standing_towards(const Job& job, const Job& other) {
+    return {job.spec.capped, job.user == other.user ? job.spec.priority : job.spec.capped};
   }
   WaitReason reason_of(const Job& job) const;
 
