@@ -363,7 +363,7 @@ void Simulation::restart() {
       } else {
         book_.remove(id);
         job.suspended = true;
-        restored.state = JobState::kSuspended;
+        restored.state = job.record.state = JobState::kSuspended;
       }
     } else if (job.record.state == JobState::kResuming) {
       ++turns_[id];

@@ -35,6 +35,9 @@
 
 namespace gpumux::daemon {
 
+// What a dependency counts in max_bytes: about what it takes in the core's memory and in the store.
+inline constexpr std::uint64_t kDependencyBytes = 64;
+
 class JobQueue {
  public:
   struct Options {
@@ -102,7 +105,7 @@ class JobQueue {
     std::uint32_t array_index = 0;
     sched::jobs::JobId array = sched::jobs::kNoJob;
     bool ever_started = false;  // if only in an attempt that was lost
-    std::uint64_t bytes = 0;    // of its document
+    std::uint64_t bytes = 0;    // of its document and dependencies
   };
   const Owner* find(sched::jobs::JobId job) const;
   std::vector<sched::jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending

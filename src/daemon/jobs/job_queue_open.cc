@@ -220,7 +220,7 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
            .array_index = job.spec.array_index,
            .array = job.spec.array,
            .ever_started = job.started_at != 0,
-           .bytes = job.document_bytes});
+           .bytes = job.document_bytes + job.spec.after.size() * kDependencyBytes});
   core::Restored event{.spec = job.spec,
                        .state = job.core.state,
                        .attempt = attempt,

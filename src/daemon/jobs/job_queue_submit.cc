@@ -135,7 +135,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
 
   const std::uint32_t count =
       submission->elements.empty() ? 1 : static_cast<std::uint32_t>(submission->elements.size());
-  const std::uint64_t bytes = submission->document_text.size();
+  const std::uint64_t bytes = submission->document_text.size() + spec.after.size() * kDependencyBytes;
   if (const auto checked = check_bytes(spec.uid, bytes * count); !checked)
     return reply(tl::unexpected(checked.error()));
   std::vector<core::Command> commands;
@@ -190,11 +190,11 @@ Status JobQueue::check_bytes(std::uint32_t uid, std::uint64_t bytes) const {
   const auto user = document_bytes_.find(uid);
   const std::uint64_t has = user != document_bytes_.end() ? user->second : 0;
   if (config_.max_bytes == 0 || has + bytes <= config_.max_bytes) return {};
-  return base::fail(Code::kDenied, "max_bytes: arguments and environments of your jobs that are not done may have " +
+  return base::fail(Code::kDenied, "max_bytes: arguments, environments and dependencies of your jobs that are not done may have " +
                                        base::format_bytes(config_.max_bytes) + "; they have " +
                                        base::format_bytes(has) + ", and this would add " + base::format_bytes(bytes) +
                                        ". Wait until some are done, cancel some (`gpumux cancel`), or hand in with a "
-                                       "smaller environment (`env -i`)");
+                                       "smaller environment (`env -i`) or fewer dependencies");
 }
 
 void JobQueue::own(JobId job, const Owner& owner) {

@@ -85,6 +85,24 @@ TEST_F(Queue, OutlivesAReplyThatFails) {
   EXPECT_EQ(queue_->unfinished(std::nullopt).size(), 3u) << "the one whose answer failed has been handed in";
 }
 
+TEST_F(Queue, CountsDependenciesAmongTheBytesOfTheirUser) {
+  const auto is_taken = [&](std::size_t dependencies) {
+    auto made = std::make_shared<Submission>(*submission());
+    made->spec.after.assign(dependencies, {JobId{1}, false, sched::jobs::Dependency::Need::kAny, {}});
+    std::optional<bool> taken;
+    queue_->submit(made, [&taken](const base::Result<JobQueue::Submitted>& submitted) { taken = submitted.has_value(); });
+    EXPECT_TRUE(run_until([&] { return taken.has_value(); }));
+    return taken.value_or(false);
+  };
+  QueueConfig config = queue_->config();
+  config.max_bytes = 3 * submission()->document_text.size() + 10 * kDependencyBytes;
+  queue_->set_config(config);
+  EXPECT_TRUE(is_taken(0));
+  EXPECT_TRUE(is_taken(6));
+  EXPECT_FALSE(is_taken(6));
+  EXPECT_TRUE(is_taken(4));
+}
+
 // A daemon that is told to stop while somebody is sent a list.
 TEST_F(Queue, IsNotWorkedForBySomebodyWhoHasGone) {
   const auto access = AccessRules::make({}, ::getuid(), true);

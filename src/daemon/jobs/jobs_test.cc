@@ -74,6 +74,13 @@ TEST(Submission, ComesAfterAJobOnce) {
   EXPECT_EQ(read->spec.after.size(), 3u);
 }
 
+TEST(Submission, ComesAfterSoManyJobsAndNoMore) {
+  EXPECT_TRUE(parse_submission(body(R"("after": [)" + dependencies(100) + "]")));
+  const auto refused = parse_submission(body(R"("after": [)" + dependencies(101) + "]"));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("after 100 others"), std::string::npos) << refused.error().message();
+}
+
 TEST(Submission, SaysWhatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {R"("gpus": 0)", "gpus must be a whole number from 1"},

@@ -143,7 +143,7 @@ constexpr std::array<QueueKey, 16> kKeys{{
     {"max_queued", "GPUMUX_QUEUE_MAX_QUEUED", kCount, "Waiting jobs of one user, suspended and held ones too, at most.",
      [](QueueConfig& c, std::string_view text) { return read_limit(c.core.limits.queued, text); }},
     {"max_bytes", "GPUMUX_QUEUE_MAX_BYTES", "a number of bytes with a unit, such as 256M, or unlimited",
-     "Arguments and environments of one user's jobs that are not done, at most.", parse_max_bytes},
+     "Arguments, environments and dependencies of one user's jobs that are not done, at most.", parse_max_bytes},
     {"max_gpus", "GPUMUX_QUEUE_MAX_GPUS", kCount, "GPUs of all running jobs of one user, at most.",
      [](QueueConfig& c, std::string_view text) { return read_limit(c.core.limits.gpus, text); }},
     {"priority_cap", "GPUMUX_QUEUE_PRIORITY_CAP", "a priority from -1000 to 1000, or unlimited",

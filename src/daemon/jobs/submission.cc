@@ -21,7 +21,8 @@ using base::Status;
 using sched::jobs::Dependency;
 using sched::jobs::OnLimit;
 
-constexpr std::size_t kMaxDependencies = 1'000;
+// The loop looks at each of them when the job is handed in and when it ends. An array counts as one.
+constexpr std::size_t kMaxDependencies = 100;
 constexpr std::size_t kMaxArrayDependencies = 100'000;  // of all elements together
 constexpr std::uint64_t kMaxTimeLimit = std::uint64_t{10 * 365 * 24 * 3600} * 1'000'000'000;
 
@@ -69,7 +70,8 @@ Status read_dependencies(JsonFields& fields, sched::jobs::JobSpec& spec) {
   static constexpr char kWhat[] = "after must be a list like [{\"job\": 5, \"need\": \"ok\"}], where need is ok or any";
   if (!after->is_array()) return invalid(kWhat);
   if (after->size() > kMaxDependencies)
-    return invalid("a job may come after " + std::to_string(kMaxDependencies) + " others");
+    return invalid("a job may come after " + std::to_string(kMaxDependencies) +
+                   " others; all elements of an array are one, named by its id");
   for (const Json& element : *after) {
     if (!element.is_object()) return invalid(kWhat);
     JsonFields fields_of(element);

@@ -3,11 +3,17 @@
 #include "sched/jobs/state.h"
 
 namespace gpumux::sched::jobs {
+namespace {
+
+Target target_of(const Dependency& dependency) { return {dependency.on, dependency.whole_array, dependency.need}; }
+
+}  // namespace
 
 // Counts what is still to come, and asks to be told of it.
 bool JobCore::State::await(Job& job) {
   bool possible = true;
-  for (Dependency& dependency : job.spec.after) {
+  for (std::uint32_t place = 0; place < job.spec.after.size(); ++place) {
+    Dependency& dependency = job.spec.after[place];
     if (dependency.fate == Dependency::Fate::kBroken) possible = false;
     if (dependency.fate != Dependency::Fate::kPending) continue;
     const bool there = dependency.on != job.spec.id &&
@@ -18,43 +24,35 @@ bool JobCore::State::await(Job& job) {
       continue;
     }
     ++job.pending;
-    dependents[{dependency.on, dependency.whole_array}].insert(job.spec.id);
+    dependents[target_of(dependency)].insert({job.spec.id, place});
   }
   return possible;
 }
 
 void JobCore::State::unawait(Job& job) {
   if (job.pending == 0) return;
-  for (const Dependency& dependency : job.spec.after) {
-    const auto found = dependents.find({dependency.on, dependency.whole_array});
+  for (std::uint32_t place = 0; place < job.spec.after.size(); ++place) {
+    const auto found = dependents.find(target_of(job.spec.after[place]));
     if (found == dependents.end()) continue;
-    found->second.erase(job.spec.id);
+    found->second.erase({job.spec.id, place});
     if (found->second.empty()) dependents.erase(found);
   }
   job.pending = 0;
 }
 
-// The target is done, or (`ended` is false) one of an array's elements has failed and others are still to come. Those
-// that can never start now are appended to `broken`.
-void JobCore::State::settle_dependents(Target target, bool ok, bool ended, std::vector<JobId>& broken) {
-  const auto found = dependents.find(target);
-  if (found == dependents.end()) return;
-  const std::set<JobId> waiting = ended ? std::move(found->second) : found->second;
-  if (ended) dependents.erase(found);
-  for (const JobId id : waiting) {
-    Job& job = *find(id);
-    bool possible = true;
-    for (Dependency& dependency : job.spec.after) {
-      if (dependency.on != target.first || dependency.whole_array != target.second) continue;
-      if (dependency.fate != Dependency::Fate::kPending) continue;
-      const bool met = ok || dependency.need == Dependency::Need::kAny;
-      possible &= met;
-      if (!ended) continue;
-      dependency.fate = met ? Dependency::Fate::kMet : Dependency::Fate::kBroken;
-      --job.pending;
+// Tells everything that waits for the target, once: it is met, or never will be. Jobs that can never start now are
+// appended to `broken`; they stay pending, so that nothing starts them until they are ended.
+void JobCore::State::settle_dependents(const Target& target, bool met, std::vector<JobId>& broken) {
+  const auto waiting = dependents.extract(target);
+  if (waiting.empty()) return;
+  for (const Dependent& dependent : waiting.mapped()) {
+    Job& job = *find(dependent.job);
+    job.spec.after[dependent.place].fate = met ? Dependency::Fate::kMet : Dependency::Fate::kBroken;
+    if (!met) {
+      broken.push_back(dependent.job);
+    } else if (--job.pending == 0) {
+      enqueue(job);
     }
-    if (!possible) broken.push_back(id);
-    if (possible && ended && job.pending == 0) enqueue(job);
   }
 }
 

@@ -42,12 +42,13 @@ std::string check_job(const State& s, const Job& job) {
   const bool needs_wake = job.state == JobState::kRunning && !job.overdue && s.limit_at(job) != TimePoint::max();
   if (needs_wake && job.wake > s.limit_at(job)) return who + " would never reach its time limit";
   std::uint32_t pending = 0;
-  for (const Dependency& dependency : job.spec.after) {
+  for (std::uint32_t place = 0; place < job.spec.after.size(); ++place) {
+    const Dependency& dependency = job.spec.after[place];
     if (job.state != JobState::kQueued && job.state != JobState::kHeld) break;
     if (dependency.fate != Dependency::Fate::kPending) continue;
     ++pending;
-    const auto target = s.dependents.find({dependency.on, dependency.whole_array});
-    if (target == s.dependents.end() || !target->second.contains(job.spec.id))
+    const auto target = s.dependents.find({dependency.on, dependency.whole_array, dependency.need});
+    if (target == s.dependents.end() || !target->second.contains({job.spec.id, place}))
       return who + " waits for a job that does not know";
     const bool there = dependency.whole_array ? s.arrays.contains(dependency.on) : s.jobs.contains(dependency.on);
     if (!there) return who + " waits for a job that is not there";

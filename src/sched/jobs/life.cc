@@ -359,12 +359,14 @@ void JobCore::State::end_one(Job& job, Outcome outcome, bool recorded, std::vect
     if (--array.unfinished == 0) {
       const bool all_ok = !array.failed;
       arrays.erase(job.spec.array);
-      settle_dependents({job.spec.array, true}, all_ok, true, broken);
+      settle_dependents({job.spec.array, true, Dependency::Need::kOk}, all_ok, broken);
+      settle_dependents({job.spec.array, true, Dependency::Need::kAny}, true, broken);
     } else if (!ok) {
-      settle_dependents({job.spec.array, true}, false, false, broken);
+      settle_dependents({job.spec.array, true, Dependency::Need::kOk}, false, broken);
     }
   }
-  settle_dependents({id, false}, ok, true, broken);
+  settle_dependents({id, false, Dependency::Need::kOk}, ok, broken);
+  settle_dependents({id, false, Dependency::Need::kAny}, true, broken);
   if (reservation.job == id) reservation = {};
   jobs.erase(id);
 }

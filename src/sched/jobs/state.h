@@ -186,6 +186,22 @@ class Shares {
   Duration half_life_ = std::chrono::hours(24);
 };
 
+// What dependencies wait for, and how it has to end. Those that need `kOk` are apart, for the first element that fails
+// settles them.
+struct Target {
+  JobId on;
+  bool whole_array = false;
+  Dependency::Need need = Dependency::Need::kOk;
+  auto operator<=>(const Target&) const = default;
+};
+
+// One dependency of a job: its place in JobSpec::after. So settling it takes no search through the others.
+struct Dependent {
+  JobId job;
+  std::uint32_t place = 0;
+  auto operator<=>(const Dependent&) const = default;
+};
+
 struct Reservation {
   JobId job;
   GpuSet gpus;
@@ -209,8 +225,7 @@ struct JobCore::State {
   std::map<std::int32_t, Level, std::greater<>> levels;
   std::vector<Gpu> gpus;  // by index
   std::map<JobId, Array> arrays;
-  using Target = std::pair<JobId, bool>;  // bool: the whole array
-  std::map<Target, std::set<JobId>> dependents;
+  std::map<Target, std::set<Dependent>> dependents;
   std::set<std::pair<TimePoint, JobId>> deadlines;
   std::vector<Class*> parked_for_gpus;
   std::map<std::uint64_t, std::uint64_t> memories;  // that classes want: how many of them
@@ -281,7 +296,7 @@ struct JobCore::State {
   // ---- dependencies.cc
   bool await(Job& job);  // false: one of them is broken already
   void unawait(Job& job);
-  void settle_dependents(Target target, bool ok, bool ended, std::vector<JobId>& broken);
+  void settle_dependents(const Target& target, bool met, std::vector<JobId>& broken);
 
   // ---- queue.cc: what waits
   void enqueue(Job& job);  // if nothing but others keeps it from starting
