@@ -185,6 +185,7 @@ std::string query_string(const JobQuery& query) {
   if (query.latest_end_first) text += "&order=ended";
   if (query.limit) text += "&limit=" + std::to_string(*query.limit);
   if (query.beyond) text += "&beyond=" + std::to_string(*query.beyond);
+  if (query.beyond_ended) text += "&beyond_ended=" + std::to_string(*query.beyond_ended);
   return text;
 }
 

@@ -78,7 +78,8 @@ struct JobQuery {
   std::optional<std::uint64_t> array = {};  // only elements of this one
   bool latest_end_first = false;            // of kDone; otherwise in order of ids
   std::optional<std::uint64_t> limit = {};
-  std::optional<std::uint64_t> beyond = {};
+  std::optional<std::uint64_t> beyond = {};       // the last job of the page before
+  std::optional<std::int64_t> beyond_ended = {};  // and its end, if the latest end comes first
 };
 
 struct Job {

@@ -166,8 +166,13 @@ TEST_F(JobsCallTest, EachCallAsksWhatTheApiSays) {
                               always(200, R"({"id": 17, "count": 2, "jobs": [], "state": "done"})"));
   const Client client = connect();
   EXPECT_EQ(client.submit({})->count, 2u);
-  EXPECT_TRUE(client.jobs(
-      {.state = JobsState::kDone, .user = "e/a", .array = 4, .latest_end_first = true, .limit = 5, .beyond = 6}));
+  EXPECT_TRUE(client.jobs({.state = JobsState::kDone,
+                           .user = "e/a",
+                           .array = 4,
+                           .latest_end_first = true,
+                           .limit = 5,
+                           .beyond = 6,
+                           .beyond_ended = 7}));
   EXPECT_TRUE(client.job("17_3", true));
   EXPECT_TRUE(client.wait_for_job("17", JobMoment::kStarted, 2s));
   EXPECT_TRUE(client.change_jobs("17,18_2", R"({"cancel":true})"));
@@ -175,7 +180,7 @@ TEST_F(JobsCallTest, EachCallAsksWhatTheApiSays) {
   const auto requests = server.requests();
   ASSERT_EQ(requests.size(), 5u);
   EXPECT_EQ(requests[0].method + " " + requests[0].target, "POST /v1/jobs");
-  EXPECT_EQ(requests[1].target, "/v1/jobs?state=done&user=e%2Fa&array=4&order=ended&limit=5&beyond=6");
+  EXPECT_EQ(requests[1].target, "/v1/jobs?state=done&user=e%2Fa&array=4&order=ended&limit=5&beyond=6&beyond_ended=7");
   EXPECT_EQ(requests[2].target, "/v1/jobs/17_3?environment=1");
   EXPECT_EQ(requests[3].target, "/v1/jobs/17/wait?until=started&timeout_ns=2000000000");
   EXPECT_EQ(requests[4].method + " " + requests[4].target, "PATCH /v1/jobs/17,18_2");

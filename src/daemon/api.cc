@@ -27,7 +27,8 @@ std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::e
 // What an address takes after its question mark.
 std::span<const std::string_view> parameters_of(std::string_view path, bool is_get) {
   static constexpr std::array<std::string_view, 2> kTrace{"since", "follow"};
-  static constexpr std::array<std::string_view, 6> kJobs{"state", "user", "array", "order", "limit", "beyond"};
+  static constexpr std::array<std::string_view, 7> kJobs{"state", "user",   "array",       "order",
+                                                         "limit", "beyond", "beyond_ended"};
   static constexpr std::array<std::string_view, 2> kWait{"until", "timeout_ns"};
   static constexpr std::array<std::string_view, 1> kJob{"environment"};
   if (!is_get) return {};

@@ -193,15 +193,19 @@ TEST_P(Contract, PagesByTheTimeOfTheEnd) {
   query.at_most = 2;
   EXPECT_EQ(ids(query), "1 5 ...");
   query.beyond = JobId{5};
+  query.beyond_ended = 40;
   EXPECT_EQ(ids(query), "3 6 ...");
   query.beyond = JobId{6};
+  query.beyond_ended = 20;
   EXPECT_EQ(ids(query), "2 ");
   query.beyond = JobId{99};
-  EXPECT_EQ(ids(query), "") << "it is gone, and with it all that ended before";
+  query.beyond_ended = 40;
+  EXPECT_EQ(ids(query), "5 3 ...") << "where the last one stood says its time, also if it is gone";
   query.beyond = {};
   query.uid = 1001;
   EXPECT_EQ(ids(query), "1 5 ...");
   query.beyond = JobId{5};
+  query.beyond_ended = 40;
   EXPECT_EQ(ids(query), "3 ");
 }
 
@@ -318,6 +322,16 @@ TEST_P(Contract, DocumentsOfJobsThatAreDoneAreDropped) {
   const auto unfinished = store_->unfinished().value();
   ASSERT_EQ(unfinished.size(), 1u);
   EXPECT_EQ(unfinished[0].document_bytes, insert(2).text().size());
+}
+
+TEST_P(Contract, DependenciesOfJobsThatAreDoneAreDropped) {
+  Insert after = insert(2);
+  after.job.spec.after = {{JobId{1}}, {JobId{77}, false, Dependency::Need::kOk, Dependency::Fate::kMet}};
+  put({insert(1), after});
+  EXPECT_EQ(store_->find(JobId{2})->spec.after.size(), 2u);
+  put({done(2, 10, Outcome::kCancelled)});
+  if (survives()) open();
+  EXPECT_EQ(store_->find(JobId{2})->spec.after.size(), 0u);
 }
 
 TEST_P(Contract, PruningOfOneUserLeavesTheOthers) {

@@ -63,7 +63,7 @@ struct StoredJob {
 // ---- changes ----------------------------------------------------------------------------------------------
 
 // `document`: the submission in full, as the daemon wants to have it back (JSON); the store does not look into it. It
-// is dropped when an Update says that the job is done.
+// is dropped when an Update says that the job is done, and so are the job's dependencies.
 struct Insert {
   StoredJob job;
   std::shared_ptr<const std::string> document;  // the elements of an array have one together; null: empty
@@ -89,13 +89,14 @@ struct PutValue {
   std::string key;
   std::string value;
 };
-// Removes jobs that ended before this, the oldest first, and no more than `at_most` at a time: a commit stays short. Of
+// Removes jobs that ended before this, the oldest first, and no more than `at_most` at a time: a commit stays short,
+// and fits into what is reserved on a full disk (kReserveBytes). Of
 // one user only, if `uid` is set.
 // What a job that is not done comes after (an array: all of its elements) stays until that job is done, for a restarted
 // daemon asks for its fate again.
 struct Prune {
   WallTime ended_before = 0;
-  std::uint32_t at_most = 1000;
+  std::uint32_t at_most = 128;
   std::optional<std::uint32_t> uid = {};
 };
 
@@ -121,6 +122,7 @@ struct Query {
     kLatestEnd,  // by the time of their end, the latest first; of jobs that are done
   } order = Order::kOldest;
   JobId beyond;  // the last job of the page before; 0: the first page
+  WallTime beyond_ended = 0;  // and when it ended, for kLatestEnd: the job itself may be gone
   std::uint32_t at_most = 100;
 };
 

@@ -76,9 +76,7 @@ class MemoryStore final : public JobStore {
     if (query.order == Query::Order::kLatestEnd) {
       std::set<std::pair<WallTime, JobId>> ends;
       for (const auto& [id, entry] : jobs_) ends.insert({entry.job.ended_at, id});
-      const auto last = jobs_.find(query.beyond);
-      auto at = last == jobs_.end() ? ends.end() : ends.find({last->second.job.ended_at, query.beyond});
-      if (query.beyond != sched::jobs::kNoJob && last == jobs_.end()) at = ends.begin();
+      auto at = query.beyond == sched::jobs::kNoJob ? ends.end() : ends.lower_bound({query.beyond_ended, query.beyond});
       while (at != ends.begin() && take(jobs_.at((--at)->second).job)) continue;
     } else if (query.order == Query::Order::kNewest) {
       auto at = query.beyond == sched::jobs::kNoJob ? jobs_.end() : jobs_.lower_bound(query.beyond);
@@ -193,7 +191,10 @@ class MemoryStore final : public JobStore {
     if (found == jobs_.end()) return {false, {}, 0};
     StoredJob& job = found->second.job;
     if (update.core) take_over(job, *update.core);
-    if (job.core.state == JobState::kDone) found->second.document.clear();
+    if (job.core.state == JobState::kDone) {
+      found->second.document.clear();
+      job.spec.after.clear();
+    }
     if (update.started_at) job.started_at = *update.started_at;
     if (update.ended_at) job.ended_at = *update.ended_at;
     if (update.exit_status) job.exit_status = *update.exit_status;

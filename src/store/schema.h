@@ -103,6 +103,27 @@ UPDATE jobs SET capped = priority WHERE state <> 8;
 DELETE FROM documents WHERE job IN (SELECT id FROM jobs WHERE state = 8);
 CREATE INDEX jobs_done_by_user ON jobs (uid, ended_at, id) WHERE state = 8;
 CREATE TABLE reserve (body BLOB NOT NULL);
+)",
+    // How many jobs of each user are done, so that no look for users with too many counts them. Nothing is kept of the
+    // dependencies of jobs that are done. Of those that were done already, `capped` was not set.
+    R"(
+UPDATE jobs SET capped = priority WHERE state = 8 AND capped = 0;
+DELETE FROM dependencies WHERE job IN (SELECT id FROM jobs WHERE state = 8);
+CREATE TABLE done (
+  uid  INTEGER PRIMARY KEY,
+  jobs INTEGER NOT NULL
+);
+INSERT INTO done SELECT uid, count(*) FROM jobs WHERE state = 8 GROUP BY uid;
+CREATE TRIGGER done_stored AFTER INSERT ON jobs WHEN new.state = 8 BEGIN
+  INSERT INTO done VALUES (new.uid, 1) ON CONFLICT (uid) DO UPDATE SET jobs = jobs + 1;
+END;
+CREATE TRIGGER done_now AFTER UPDATE OF state ON jobs WHEN new.state = 8 AND old.state <> 8 BEGIN
+  INSERT INTO done VALUES (new.uid, 1) ON CONFLICT (uid) DO UPDATE SET jobs = jobs + 1;
+END;
+CREATE TRIGGER done_no_more AFTER DELETE ON jobs WHEN old.state = 8 BEGIN
+  UPDATE done SET jobs = jobs - 1 WHERE uid = old.uid;
+  DELETE FROM done WHERE uid = old.uid AND jobs = 0;
+END;
 )"};
 
 }  // namespace gpumux::store

@@ -50,8 +50,9 @@ constexpr std::int64_t kMostLooked = 100'000;
 
 // The database's file grows by so much at a time, and is so much longer than it need be.
 constexpr int kGrowthBytes = 1 << 20;
-// Of a job without its texts, in its table and the indexes.
+// Of a job without its texts, and of a dependency, in their tables and the indexes.
 constexpr std::size_t kRowBytes = 512;
+constexpr std::size_t kDependencyRowBytes = 64;
 
 constexpr const char* kMostLogBytes = "67108864";  // what a burst has let grow is given back
 
@@ -89,6 +90,10 @@ constexpr const char* kColumns =
     "id, uid, token, name, wanted, gpu_count, memory, time_limit, on_limit, exclusive, requeue, array, array_index, "
     "array_limit, state, outcome, attempt, given, ord, priority, held, ran, submitted_at, started_at, ended_at, "
     "exit_status, note, log, capped";
+
+bool has_end(const Query& query) {
+  return query.order == Query::Order::kLatestEnd && query.beyond != sched::jobs::kNoJob;
+}
 
 // A query whose rows are jobs, read straight from SQLite: lists have a hundred thousand of them with 27 columns each,
 // and an object for each column costs as much as the reading.
@@ -200,7 +205,6 @@ class Writer {
         usage_(db, "INSERT OR REPLACE INTO usage (uid, gpu_microseconds, at) VALUES (?,?,?)"),
         keep_(db, "INSERT OR REPLACE INTO kept (key, value) VALUES (?,?)"),
         drop_(db, "DELETE FROM kept WHERE key = ?"),
-        let_go_(db, "UPDATE dependencies SET needed = 0 WHERE job = ? AND needed <> 0"),
         old_(db,
              "SELECT ended_at, id, EXISTS (SELECT 1 FROM dependencies WHERE needed <> 0 AND target = jobs.id AND "
              "whole_array = 0) OR EXISTS (SELECT 1 FROM dependencies WHERE needed <> 0 AND target = jobs.array AND "
@@ -261,7 +265,7 @@ class Writer {
       core->bind(10, as_signed(change.job.value));
       // Before anything else is written: it frees pages.
       if (change.core->state == JobState::kDone) {
-        for (SQLite::Statement* statement : {&delete_document_, &let_go_}) {
+        for (SQLite::Statement* statement : {&delete_document_, &delete_dependencies_}) {
           Use one(*statement);
           one->bind(1, as_signed(change.job.value));
           one->exec();
@@ -373,8 +377,8 @@ class Writer {
     put(job.core.capped);
   }
 
-  SQLite::Statement insert_, document_, dependency_, token_, last_id_, core_, rest_, usage_, keep_, drop_, let_go_,
-      old_, users_old_, delete_job_, delete_document_, delete_dependencies_;
+  SQLite::Statement insert_, document_, dependency_, token_, last_id_, core_, rest_, usage_, keep_, drop_, old_,
+      users_old_, delete_job_, delete_document_, delete_dependencies_;
   std::pair<WallTime, std::int64_t> looked_to_;  // by Prune; from the beginning again when it is through
 };
 
@@ -413,8 +417,7 @@ class SqliteStore final : public JobStore {
   Result<std::map<std::uint32_t, std::uint64_t>> with_more_done_than(std::uint64_t most) const override {
     return read<std::map<std::uint32_t, std::uint64_t>>([&]() -> Result<std::map<std::uint32_t, std::uint64_t>> {
       std::map<std::uint32_t, std::uint64_t> more;
-      SQLite::Statement select(read_db_,
-                               "SELECT uid, count(*) AS n FROM jobs WHERE state = 8 GROUP BY uid HAVING n > ?");
+      SQLite::Statement select(read_db_, "SELECT uid, jobs FROM done WHERE jobs > ?");
       select.bind(1, as_signed(most));
       while (select.executeStep()) {
         more[static_cast<std::uint32_t>(select.getColumn(0).getInt64())] =
@@ -468,28 +471,13 @@ class SqliteStore final : public JobStore {
   Result<Page> page(const Query& query) const override {
     return read<Page>([&]() -> Result<Page> {
       const std::uint32_t at_most = std::clamp(query.at_most, 1u, kMaxPageJobs);
-      using Order = Query::Order;
-      const bool from_the_end = query.order != Order::kOldest && query.beyond == sched::jobs::kNoJob;
-      std::string sql = query.order == Order::kOldest ? "WHERE id > ?1" : "WHERE id < ?1";
-      // A job that is gone meanwhile was the oldest: nothing comes after it.
-      if (query.order == Order::kLatestEnd && !from_the_end)
-        sql = "WHERE (ended_at, id) < (SELECT ended_at, id FROM jobs WHERE id = ?1)";
-      // Written out, not bound: only so can the partial indexes be used.
-      if (query.which == Query::Which::kUnfinished) sql += " AND state <> 8";
-      if (query.which == Query::Which::kDone) sql += " AND state = 8";
-      if (query.uid) sql += " AND uid = ?3";
-      if (query.array) sql += " AND array = ?4 AND array <> 0";
-      if (query.array_index) sql += " AND array_index = ?5";
-      sql += query.order == Order::kOldest   ? " ORDER BY id"
-             : query.order == Order::kNewest ? " ORDER BY id DESC"
-                                             : " ORDER BY ended_at DESC, id DESC";
-      sql += " LIMIT ?2";
-      SelectJobs select(read_db_, sql);
-      select.bind(1, from_the_end ? INT64_MAX : as_signed(query.beyond.value));
+      SelectJobs select(read_db_, page_of(query));
+      if (query.beyond != sched::jobs::kNoJob) select.bind(1, as_signed(query.beyond.value));
       select.bind(2, static_cast<std::int64_t>(at_most) + 1);
       if (query.uid) select.bind(3, static_cast<std::int64_t>(*query.uid));
       if (query.array) select.bind(4, as_signed(query.array->value));
       if (query.array_index) select.bind(5, static_cast<std::int64_t>(*query.array_index));
+      if (has_end(query)) select.bind(6, query.beyond_ended);
       Page page;
       while (auto job = select.next()) {
         page.more = page.jobs.size() == at_most;
@@ -597,7 +585,8 @@ class SqliteStore final : public JobStore {
       if (insert == nullptr) continue;
       const StoredJob& job = insert->job;
       bytes += static_cast<sqlite3_int64>(2 * (kRowBytes + insert->text().size() + job.name.size() + job.token.size() +
-                                               job.log.size() + job.note.size()));
+                                               job.log.size() + job.note.size() +
+                                               kDependencyRowBytes * job.spec.after.size()));
     }
     try {
       bytes +=
@@ -762,6 +751,27 @@ Status make_file(const std::string& path) {
 }
 
 }  // namespace
+
+// Each condition that is left out leaves SQLite free to take the index that has the order.
+std::string page_of(const Query& query) {
+  using Order = Query::Order;
+  // Written out, not bound: only so can the partial indexes be used.
+  std::string sql = query.which == Query::Which::kUnfinished ? "WHERE state <> 8"
+                    : query.which == Query::Which::kDone     ? "WHERE state = 8"
+                                                             : "WHERE 1";
+  if (has_end(query)) {
+    sql += " AND (ended_at, id) < (?6, ?1)";
+  } else if (query.beyond != sched::jobs::kNoJob) {
+    sql += query.order == Order::kOldest ? " AND id > ?1" : " AND id < ?1";
+  }
+  if (query.uid) sql += " AND uid = ?3";
+  if (query.array) sql += " AND array = ?4 AND array <> 0";
+  if (query.array_index) sql += " AND array_index = ?5";
+  sql += query.order == Order::kOldest   ? " ORDER BY id"
+         : query.order == Order::kNewest ? " ORDER BY id DESC"
+                                         : " ORDER BY ended_at DESC, id DESC";
+  return sql + " LIMIT ?2";
+}
 
 Result<std::unique_ptr<JobStore>> open_sqlite_store(const SqliteOptions& options) {
   GPUMUX_TRY(make_file(options.path));

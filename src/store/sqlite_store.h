@@ -33,4 +33,8 @@ struct SqliteOptions {
 // hold environments. kUnsupported: a newer gpumux has written it. kInvalid: not a job store, or damaged.
 Result<std::unique_ptr<JobStore>> open_sqlite_store(const SqliteOptions& options);
 
+// What follows "SELECT ... FROM jobs" for a page: ?1 `beyond`, ?2 one more than `at_most`, ?3 `uid`, ?4 `array`,
+// ?5 `array_index`, ?6 `beyond_ended`, as far as they are set. For the test that asks SQLite for its plan.
+std::string page_of(const Query& query);
+
 }  // namespace gpumux::store

@@ -88,6 +88,12 @@ TEST(SqliteStore, TheFirstVersionBecomesTheNewest) {
   }
   auto store = open_sqlite_store({path, "", kCheckpointPages});
   ASSERT_TRUE(store) << store.error().message();
+  {
+    SQLite::Database db(path, SQLite::OPEN_READONLY);
+    EXPECT_EQ(db.execAndGet("SELECT jobs FROM done WHERE uid = 1").getInt(), 5);
+    EXPECT_EQ(db.execAndGet("SELECT count(*) FROM dependencies WHERE job = 6").getInt(), 0);
+    EXPECT_EQ(db.execAndGet("SELECT count(*) FROM jobs WHERE capped <> priority").getInt(), 0);
+  }
   EXPECT_EQ((*store)->commit({Prune{2, 100}})->front().pruned, 3u);
   EXPECT_TRUE((*store)->find(JobId{1}));
   EXPECT_TRUE((*store)->find(JobId{4}));
@@ -95,6 +101,53 @@ TEST(SqliteStore, TheFirstVersionBecomesTheNewest) {
   ASSERT_EQ(unfinished.size(), 1u);
   EXPECT_EQ(unfinished[0].spec.after.size(), 3u);
   EXPECT_EQ(unfinished[0].spec.after[0].fate, sched::jobs::Dependency::Fate::kMet);
+}
+
+// SQLite's plan for a page, and for counting what is done.
+std::string plan(const std::string& path, const std::string& sql) {
+  SQLite::Database db(path, SQLite::OPEN_READONLY);
+  SQLite::Statement explain(db, "EXPLAIN QUERY PLAN " + sql);
+  std::string steps;
+  while (explain.executeStep()) steps += explain.getColumn(3).getString() + "; ";
+  return steps;
+}
+
+// A user's history may be long: a page reads no more of it than it has jobs.
+TEST(SqliteStore, PagesOfHistoryComeFromAnIndexInOrder) {
+  TemporaryDirectory folder;
+  const std::string path = folder.file("jobs.db");
+  const auto store = open_sqlite_store({path, "", kCheckpointPages});
+  ASSERT_TRUE(store) << store.error().message();
+  for (const std::optional<std::uint32_t> uid : {std::optional<std::uint32_t>(), std::optional<std::uint32_t>(1000)}) {
+    for (const JobId beyond : {sched::jobs::kNoJob, JobId{5}}) {
+      Query query;
+      query.uid = uid;
+      query.which = Query::Which::kDone;
+      query.order = Query::Order::kLatestEnd;
+      query.beyond = beyond;
+      const std::string steps = plan(path, "SELECT * FROM jobs " + page_of(query));
+      EXPECT_EQ(steps.find("TEMP B-TREE"), std::string::npos) << steps;
+      EXPECT_NE(steps.find(uid ? "jobs_done_by_user" : "jobs_by_end"), std::string::npos) << steps;
+    }
+  }
+}
+
+TEST(SqliteStore, CountsWhatIsDoneAsItHappens) {
+  TemporaryDirectory folder;
+  const std::string path = folder.file("jobs.db");
+  const auto store = open_sqlite_store({path, "", kCheckpointPages});
+  ASSERT_TRUE(store) << store.error().message();
+  const auto count = [&path] {
+    SQLite::Database db(path, SQLite::OPEN_READONLY);
+    return db.execAndGet("SELECT coalesce(sum(jobs), 0) FROM done").getInt();
+  };
+  ASSERT_TRUE((*store)->commit({insert(1), insert(2), insert(3)}));
+  EXPECT_EQ(count(), 0);
+  ASSERT_TRUE((*store)->commit({done(1, 1), done(2, 2)}));
+  ASSERT_TRUE((*store)->commit({done(2, 2)}));
+  EXPECT_EQ(count(), 2);
+  EXPECT_EQ((*store)->commit({Prune{2, 100}})->front().pruned, 1u);
+  EXPECT_EQ(count(), 1);
 }
 
 TEST(SqliteStore, RefusesDocumentsBeforeTheDiskIsFull) {

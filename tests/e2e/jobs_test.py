@@ -521,13 +521,13 @@ class Jobs(GpumuxTest):
         want = [first, *sorted(others, key=lambda job: (self.job(job)["ended_unix_ns"], job), reverse=True)]
         text, _ = self.ask("history", "--format", "id")
         self.assertEqual([int(line) for line in text.split()], want)
-        seen = []
+        seen, beyond = [], ""
         while True:
-            beyond = seen[-1] if seen else 0
-            page = self.daemon.api.ask("GET", f"/v1/jobs?state=done&order=ended&limit=1&beyond={beyond}")
+            page = self.daemon.api.ask("GET", f"/v1/jobs?state=done&order=ended&limit=1{beyond}")
             seen += [job["id"] for job in page["jobs"]]
             if not page["more"]:
                 break
+            beyond = f"&beyond={seen[-1]}&beyond_ended={page['jobs'][-1]['ended_unix_ns']}"
         self.assertEqual(seen, want)
 
     def test_a_missing_job_is_named(self):
@@ -540,7 +540,8 @@ class Jobs(GpumuxTest):
         job = self.submit("true", hold=True)
         for target in ("/v1/jobs?stat=done", "/v1/jobs?state=done&state=all", "/v1/jobs?limit",
                        f"/v1/jobs/{job}?limit=1", f"/v1/jobs/{job}?environment=yes",
-                       f"/v1/jobs/{job}/wait?environment=1", "/v1/queue?user=eva", "/v1/jobs?order=ended"):
+                       f"/v1/jobs/{job}/wait?environment=1", "/v1/queue?user=eva", "/v1/jobs?order=ended",
+                       "/v1/jobs?state=done&order=ended&beyond=1"):
             with self.subTest(target), self.assertRaises(ApiError) as refused:
                 self.daemon.api.ask("GET", target)
             self.assertEqual(refused.exception.status, 400)

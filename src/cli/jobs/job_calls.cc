@@ -44,6 +44,15 @@ base::TimePoint now() { return os::SystemClock().now(); }
 
 }  // namespace
 
+namespace {
+
+void go_beyond(JobQuery& query, const Job& last) {
+  query.beyond = last.id;
+  if (query.latest_end_first) query.beyond_ended = last.ended_unix_ns;
+}
+
+}  // namespace
+
 Result<JobPage> all_jobs(const Client& client, JobQuery query, std::uint64_t most) {
   JobPage all;
   while (all.jobs.size() < most) {
@@ -52,7 +61,7 @@ Result<JobPage> all_jobs(const Client& client, JobQuery query, std::uint64_t mos
     if (!page) return page;
     all.more = page->more;
     if (page->jobs.empty()) return all;
-    query.beyond = page->jobs.back().id;
+    go_beyond(query, page->jobs.back());
     std::move(page->jobs.begin(), page->jobs.end(), std::back_inserter(all.jobs));
     if (!all.more) return all;
   }
@@ -72,7 +81,7 @@ Result<std::string> all_jobs_text(const Client& client, JobQuery query, std::uin
     const auto parsed = nlohmann::json::parse(*text, nullptr, false);
     for (const auto& job : parsed["jobs"]) all.push_back(job);
     more = page->more && !page->jobs.empty();
-    if (!page->jobs.empty()) query.beyond = page->jobs.back().id;
+    if (!page->jobs.empty()) go_beyond(query, page->jobs.back());
   }
   return nlohmann::json{{"jobs", std::move(all)}, {"more", more}}.dump();
 }

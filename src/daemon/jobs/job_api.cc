@@ -350,6 +350,8 @@ ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
   if (!limit) return error_response(limit.error());
   const auto beyond = number("beyond", 0, 0, INT64_MAX);
   if (!beyond) return error_response(beyond.error());
+  const auto beyond_ended = number("beyond_ended", 0, 0, INT64_MAX);
+  if (!beyond_ended) return error_response(beyond_ended.error());
   const auto array = number("array", 0, 1, INT64_MAX);
   if (!array) return error_response(array.error());
   const std::string_view state = query_value(query, "state").value_or("unfinished");
@@ -359,11 +361,14 @@ ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
   if (order != "oldest" && order != "newest" && order != "ended")
     return error_response(invalid("order must be oldest, newest or ended"));
   if (order == "ended" && state != "done") return error_response(invalid("order=ended is for state=done only"));
+  if (order == "ended" && *beyond != 0 && *beyond_ended == 0)
+    return error_response(invalid("with order=ended, beyond needs beyond_ended: the last job's ended_unix_ns"));
   using Which = store::Query::Which;
   listing->query.which = state == "all" ? Which::kAll : state == "done" ? Which::kDone : Which::kUnfinished;
   using Order = store::Query::Order;
   listing->query.order = order == "ended" ? Order::kLatestEnd : order == "newest" ? Order::kNewest : Order::kOldest;
   listing->query.beyond = JobId{*beyond};
+  listing->query.beyond_ended = static_cast<store::WallTime>(*beyond_ended);
   if (*array != 0) listing->query.array = JobId{*array};
   listing->left = static_cast<std::uint32_t>(*limit);
   const std::string user = decode_percent(query_value(query, "user").value_or(""));
@@ -390,6 +395,7 @@ void JobApi::list_read(std::shared_ptr<Listing> listing) {
   if (page && !page->jobs.empty()) {
     listing->left -= static_cast<std::uint32_t>(page->jobs.size());
     listing->query.beyond = page->jobs.back().spec.id;
+    listing->query.beyond_ended = page->jobs.back().ended_at;
   }
   list_was_read(std::move(listing), std::move(page));
 }
