@@ -266,6 +266,18 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
     }
     return names;
   };
+  // For a note, which users see: it names programs of the seat's own user only.
+  const auto own_names_of = [&](SeatId seat, const std::vector<SeatId>& seats) {
+    const auto owner = label(seat.tenant);
+    std::string names;
+    for (const SeatId other : seats) {
+      const auto tenant = label(other.tenant);
+      const bool is_own = owner && tenant && owner->uid == tenant->uid;
+      names += (names.empty() ? "" : ", ") + (is_own ? tenant->program : std::string("a program")) + " (" +
+               std::to_string(tenant ? tenant->pid : 0) + ", GPU " + std::to_string(other.gpu.value) + ")";
+    }
+    return names;
+  };
   std::visit(
       Overloaded{
           [&](const sched::Grant& c) {
@@ -303,7 +315,7 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
             std::string& note = notes_[note_key(c.seat)];
             note = "its submitted work did not finish within " + base::format_duration(c.waited) +
                    " of a revocation: it keeps the GPU, and is asked again later";
-            if (!c.partners.empty()) note += "; it may wait for " + names_of(c.partners);
+            if (!c.partners.empty()) note += "; it may wait for " + own_names_of(c.seat, c.partners);
             log_warning("a tenant's work does not drain; its lease was given back to it and will be revoked again",
                         {{"pid", pid},
                          {"program", program},

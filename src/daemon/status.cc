@@ -211,9 +211,12 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
 void StatusSnapshot::hide_names_but_of(uid_t uid) {
   for (GpuStatus& gpu : gpus) {
     for (SeatStatus& seat : gpu.seats) {
-      if (seat.label && seat.label->uid != uid)
-        seat.label = TenantLabel::make(seat.label->pid, seat.label->uid, kHiddenName);
+      if (!seat.label || seat.label->uid == uid) continue;
+      seat.label = TenantLabel::make(seat.label->pid, seat.label->uid, kHiddenName);
+      seat.note.clear();  // may name programs of its user
     }
+    // Jobs run there without gpumux, too (GPUMUX_DISABLE), and the driver does not say whose a process is.
+    for (GpuProcess& process : gpu.foreign) process.name = kHiddenName;
   }
 }
 

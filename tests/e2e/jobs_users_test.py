@@ -562,6 +562,11 @@ class Users(GpumuxTest):
         environment = [f"PATH={os.environ['PATH']}", f"GPUMUX_SIM_DIR={machine}", f"LD_LIBRARY_PATH={self.directory}"]
         self.submit_as(self.games, *worker, environment=environment, name="secret")
         wait_until(self.daemon.api.seats, 30, "its program has a seat")
+        alien = os.path.join(self.directory, "secretalien")
+        shutil.copy(worker[0], alien)
+        os.chmod(alien, 0o755)
+        self.submit_as(self.games, alien, *worker[1:], environment=[*environment, "GPUMUX_DISABLE=1"], name="alien")
+        wait_until(lambda: self.daemon.api.gpu()["foreign"], 30, "a program is there without gpumux")
         for privacy in ("open", "limited", "own"):
             self.write_config(f'[queue]\nprivacy = "{privacy}"\n')
             os.kill(self.daemon.pid, 1)
