@@ -121,7 +121,7 @@ struct Query {
     kNewest,     // by id, the highest first
     kLatestEnd,  // by the time of their end, the latest first; of jobs that are done
   } order = Order::kOldest;
-  JobId beyond;  // the last job of the page before; 0: the first page
+  JobId beyond;               // the last job of the page before; 0: the first page
   WallTime beyond_ended = 0;  // and when it ended, for kLatestEnd: the job itself may be gone
   std::uint32_t at_most = 100;
 };

@@ -33,9 +33,9 @@ struct BookedJob {
   TimePoint slice_since{};    // its time limit has run down since then, and by `slice` before
   Duration slice{};
   bool running = false;
-  TimePoint refused_until{};  // could not be suspended: is not asked again before
-  bool leaving = false;       // told to go
-  bool time_is_over = false;  // why it was told to
+  TimePoint refused_until{};                 // could not be suspended: is not asked again before
+  bool leaving = false;                      // told to go
+  bool time_is_over = false;                 // why it was told to
   std::optional<std::uint64_t> made_way_at;  // how much had happened when it was last suspended for another job
   bool fails = false;
   TimePoint submitted{};

@@ -190,11 +190,12 @@ Status JobQueue::check_bytes(std::uint32_t uid, std::uint64_t bytes) const {
   const auto user = document_bytes_.find(uid);
   const std::uint64_t has = user != document_bytes_.end() ? user->second : 0;
   if (config_.max_bytes == 0 || has + bytes <= config_.max_bytes) return {};
-  return base::fail(Code::kDenied, "max_bytes: arguments, environments and dependencies of your jobs that are not done may have " +
-                                       base::format_bytes(config_.max_bytes) + "; they have " +
-                                       base::format_bytes(has) + ", and this would add " + base::format_bytes(bytes) +
-                                       ". Wait until some are done, cancel some (`gpumux cancel`), or hand in with a "
-                                       "smaller environment (`env -i`) or fewer dependencies");
+  return base::fail(Code::kDenied,
+                    "max_bytes: arguments, environments and dependencies of your jobs that are not done may have " +
+                        base::format_bytes(config_.max_bytes) + "; they have " + base::format_bytes(has) +
+                        ", and this would add " + base::format_bytes(bytes) +
+                        ". Wait until some are done, cancel some (`gpumux cancel`), or hand in with a "
+                        "smaller environment (`env -i`) or fewer dependencies");
 }
 
 void JobQueue::own(JobId job, const Owner& owner) {

@@ -90,7 +90,8 @@ TEST_F(Queue, CountsDependenciesAmongTheBytesOfTheirUser) {
     auto made = std::make_shared<Submission>(*submission());
     made->spec.after.assign(dependencies, {JobId{1}, false, sched::jobs::Dependency::Need::kAny, {}});
     std::optional<bool> taken;
-    queue_->submit(made, [&taken](const base::Result<JobQueue::Submitted>& submitted) { taken = submitted.has_value(); });
+    queue_->submit(made,
+                   [&taken](const base::Result<JobQueue::Submitted>& submitted) { taken = submitted.has_value(); });
     EXPECT_TRUE(run_until([&] { return taken.has_value(); }));
     return taken.value_or(false);
   };

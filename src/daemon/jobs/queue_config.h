@@ -29,8 +29,9 @@ struct QueueConfig {
   JobPrivacy privacy = JobPrivacy::kOpen;
   base::Duration cancel_grace = std::chrono::seconds(10);  // from TERM to KILL
   base::Duration history = std::chrono::hours(24) * 90;    // how long jobs that are done are remembered
-  std::uint64_t max_bytes = 256u << 20;  // documents and dependencies of one user's jobs that are not done; 0: any number
-  std::uint64_t max_history = 100'000;   // jobs of one user that are done, and remembered; 0: any number
+  std::uint64_t max_bytes =
+      256u << 20;  // documents and dependencies of one user's jobs that are not done; 0: any number
+  std::uint64_t max_history = 100'000;  // jobs of one user that are done, and remembered; 0: any number
   base::Duration suspend_patience = std::chrono::minutes(2);  // how long getting a job's memory off its GPUs may take
 };
 
