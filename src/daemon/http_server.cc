@@ -115,7 +115,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
                                      " long jobs at this moment, as many as may be: try again"}),
             false);
       }
-      if (server_.large_requests_ >= kMaxLargeRequests) {
+      const std::size_t reserved = server_.access_.may_change(peer) ? 0 : kReservedLargeRequests;
+      if (server_.large_requests_ >= kMaxLargeRequests - reserved) {
         return respond(
             error_response(503, {base::Code::kUnavailable, 0, "others hand in long jobs at this moment: try again"}),
             false);

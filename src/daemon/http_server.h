@@ -33,6 +33,8 @@ inline constexpr std::size_t kReservedApiConnections = 64;
 inline constexpr std::size_t kMaxLargeRequests = 8;
 // And of one account, so that no one keeps all others from theirs.
 inline constexpr std::size_t kMaxLargeRequestsPerAccount = 2;
+// And for users who may change settings, when others have all that they may.
+inline constexpr std::size_t kReservedLargeRequests = 2;
 
 class HttpServer {
  public:

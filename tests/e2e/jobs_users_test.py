@@ -522,6 +522,22 @@ class Users(GpumuxTest):
         os.unlink(filling)
         self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", body)[0], 201)
 
+    def test_slow_uploads_of_many_users_leave_room_for_administrators(self):
+        def begin(name, uploads):
+            user = pwd.getpwnam(name)
+            slow = subprocess.Popen([PYTHON, "-c", UPLOAD, f"{self.runtime_dir}/api.sock", str(uploads)],
+                                    user=user.pw_uid, group=user.pw_gid, extra_groups=[], cwd="/",
+                                    stdout=subprocess.PIPE, text=True)
+            self.addCleanup(slow.wait, 30)
+            self.addCleanup(slow.kill)
+            return slow.stdout.readline()
+
+        self.assertEqual([begin(name, 3) for name in ("bin", "sys", "mail")], ["429\n"] * 3)
+        self.assertEqual(begin("games", 1), "503\n")
+        large = {"arguments": ["true"], "directory": "/", "environment": ["X=" + "x" * 100_000] * 8,
+                 "output": "/dev/null", "held": True}
+        self.assertEqual(self.ask_as(pwd.getpwuid(0), "POST", "/v1/jobs", large)[0], 201)
+
     def test_slow_uploads_of_one_user_block_nobody(self):
         slow = subprocess.Popen([PYTHON, "-c", UPLOAD, f"{self.runtime_dir}/api.sock", "10"], user=self.news.pw_uid,
                                 group=self.news.pw_gid, extra_groups=[], cwd="/", stdout=subprocess.PIPE, text=True)
