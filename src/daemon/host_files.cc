@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -174,6 +175,11 @@ HostFiles HostFiles::open_by_child() { return HostFiles(mount_by_child()); }
 // A process that writes to what it has kept mapped gets new pages, and its own cgroup pays for them.
 void HostFiles::unmake(os::FileDescriptor file, std::uint64_t bytes) {
   ::fallocate(file.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes));
+}
+
+bool HostFiles::is_whole(int file, std::uint64_t bytes) {
+  struct stat facts {};
+  return ::fstat(file, &facts) == 0 && static_cast<std::uint64_t>(facts.st_size) == bytes;
 }
 
 base::Result<HostFile> HostFiles::make(std::uint64_t bytes) const {

@@ -164,26 +164,40 @@ void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_v
   if (on_awaited_ && !requests_.empty()) on_awaited_();
 }
 
+// None: no chunk of the seat's trust domain is free. `kept`: the seat has this chunk mapped.
+std::optional<HostMemory::Chunk> HostMemory::take_handed_on(const HostSeat& seat, const Borrower& borrower,
+                                                            bool may_grow, bool& kept) {
+  for (;;) {
+    kept = false;
+    // One that the seat has kept costs it nothing; any other it has to map and register.
+    auto best = used_.end();
+    for (auto used = used_.begin(); used != used_.end() && !borrower.domain.empty(); ++used) {
+      if (used->domain != borrower.domain || (!may_grow && used->keepers.empty())) continue;
+      const bool is_keeper = std::find(used->keepers.begin(), used->keepers.end(), seat) != used->keepers.end();
+      if (is_keeper && is_let_go(seat, used->id)) continue;  // it unmaps it at this moment
+      if (is_keeper || !kept) best = used;
+      kept = kept || is_keeper;
+    }
+    if (best == used_.end()) return std::nullopt;
+    Chunk chunk = std::move(*best);
+    used_.erase(best);
+    if (HostFiles::is_whole(chunk.memory.get(), chunk_bytes_)) return chunk;
+    unmake(std::move(chunk));
+  }
+}
+
 // False: there is nothing that it could have now.
 bool HostMemory::serve(const Request& request) {
   Borrower& borrower = borrowers_[request.seat.tenant];
+  const bool grows = may_grow(request.account);
   Chunk chunk;
   bool kept = false;
-  // One that the seat has kept costs it nothing; any other it has to map and register.
-  auto best = used_.end();
-  for (auto used = used_.begin(); used != used_.end() && !borrower.domain.empty(); ++used) {
-    if (used->domain != borrower.domain) continue;
-    const bool is_keeper = std::find(used->keepers.begin(), used->keepers.end(), request.seat) != used->keepers.end();
-    if (is_keeper && is_let_go(request.seat, used->id)) continue;  // it unmaps it at this moment
-    if (is_keeper || !kept) best = used;
-    kept = kept || is_keeper;
-  }
-  const bool is_handed_on = best != used_.end();
+  std::optional<Chunk> handed_on = take_handed_on(request.seat, borrower, grows, kept);
+  const bool is_handed_on = handed_on.has_value();
   if (is_handed_on) {
-    chunk = std::move(*best);
-    used_.erase(best);
+    chunk = std::move(*handed_on);
     std::erase(chunk.keepers, request.seat);
-  } else if (!ready_.empty()) {
+  } else if (grows && !ready_.empty()) {
     chunk.id = next_id_++;
     chunk.domain = borrower.domain;
     chunk.memory = std::move(ready_.back());
@@ -191,6 +205,7 @@ bool HostMemory::serve(const Request& request) {
   } else {
     return false;
   }
+  chunk.account = request.account;
   const HostLoan loan{request.seat, chunk.id, chunk_bytes_};
   const int fd = kept ? -1 : chunk.memory.get();
   borrower.loans.emplace(loan.id, Loan{request.seat, std::move(chunk)});
@@ -220,7 +235,9 @@ bool HostMemory::serve_in_order() {
       ++i;
       continue;
     }
-    const bool comes = making_ > 0 || leaving_soon() > 0 || (!failing_ && may_make()) || !used_.empty();
+    const bool comes =
+        leaving_soon() > 0 || (may_grow(request.account) ? making_ > 0 || (!failing_ && may_make()) || !used_.empty()
+                                                         : kept_free() > 0);
     const bool served = serve(request);
     if (!served && !comes) set_short(true);
     // Others are asked for what its account is owed, and that is not to go to requests that come later.
@@ -238,12 +255,34 @@ bool HostMemory::serve_in_order() {
   return has_answered && has_yielded;
 }
 
-bool HostMemory::may_make() const {
-  // A process that has lost its connection and come back says what this daemon has lent it: that is counted already.
+// A process that has lost its connection and come back says what this daemon has lent it: that is counted already.
+std::uint64_t HostMemory::earlier_elsewhere() const {
   std::uint64_t earlier = counts_earlier_ ? earlier_ : 0;
   for (const auto& [tenant, left] : left_) earlier -= std::min(earlier, left.bytes);
-  earlier = std::min(earlier, budget_ / kLeastOfBudget * (kLeastOfBudget - 1));
-  return taken() + earlier + chunk_bytes_ <= budget_;
+  return std::min(earlier, budget_ / kLeastOfBudget * (kLeastOfBudget - 1));
+}
+
+bool HostMemory::may_make() const { return taken() + earlier_elsewhere() + chunk_bytes_ <= budget_; }
+
+// One more chunk can be mapped, and what is reserved is still there (HostShares::reserved).
+bool HostMemory::has_unreserved() const {
+  const std::uint64_t mapped = lent_ + leaving() + kept_free() * chunk_bytes_;
+  return mapped + earlier_elsewhere() + chunk_bytes_ <= lendable();
+}
+
+// The account may have one more chunk mapped: it has less than what is reserved for accounts that begin, or leaves that.
+bool HostMemory::may_grow(const Account& account) const {
+  if (has_unreserved()) return true;
+  const auto kept = static_cast<std::uint64_t>(std::count_if(used_.begin(), used_.end(), [&](const Chunk& used) {
+    return !used.keepers.empty() && used.account == account;
+  }));
+  return shares_.mapped_by(account) + kept < shares_.reserved();
+}
+
+// Chunks that are free, and mapped by a process.
+std::size_t HostMemory::kept_free() const {
+  return static_cast<std::size_t>(
+      std::count_if(used_.begin(), used_.end(), [](const Chunk& used) { return !used.keepers.empty(); }));
 }
 
 void HostMemory::uses(const HostSeat& seat, std::uint64_t bytes, bool is_back) {
@@ -263,12 +302,16 @@ void HostMemory::uses(const HostSeat& seat, std::uint64_t bytes, bool is_back) {
 void HostMemory::rebalance() {
   const std::size_t needs = needed();
   needed_lately_.back() = std::max(needed_lately_.back(), needs);
-  const std::size_t missing = std::max(needs - std::min(needs, there()), requests_.size());
+  const auto growing = static_cast<std::size_t>(std::count_if(
+      requests_.begin(), requests_.end(), [this](const Request& request) { return may_grow(request.account); }));
+  const std::size_t missing = std::max(needs - std::min(needs, there()), growing);
   while (!failing_ && making_ < std::min(missing, most_making()) && may_make()) remake({});
   // A request that still waits is of another trust domain than the chunks that are free.
-  for (std::size_t coming = making_ + leaving_soon(); coming < std::min(requests_.size(), kMaxMaking) && !used_.empty();
+  for (std::size_t coming = making_ + leaving_soon(); coming < std::min(growing, kMaxMaking) && !used_.empty();
        ++coming)
     drop_one();
+  for (std::size_t coming = leaving_soon(); coming < std::min(requests_.size() - growing, kMaxMaking) && drop_kept();)
+    ++coming;
   while (has_too_much() && drop_unmapped()) continue;
 }
 
@@ -296,10 +339,16 @@ bool HostMemory::drop_unmapped() {
 }
 
 void HostMemory::drop_one() {
-  if (drop_unmapped()) return;
-  Chunk gone = std::move(used_.front());
-  used_.erase(used_.begin());
+  if (!drop_unmapped()) drop_kept();
+}
+
+bool HostMemory::drop_kept() {
+  const auto chunk = std::find_if(used_.begin(), used_.end(), [](const Chunk& used) { return !used.keepers.empty(); });
+  if (chunk == used_.end()) return false;
+  Chunk gone = std::move(*chunk);
+  used_.erase(chunk);
   unmake(std::move(gone));
+  return true;
 }
 
 void HostMemory::remake(os::FileDescriptor old, Old how) {
@@ -388,9 +437,7 @@ void HostMemory::gone(base::TenantId tenant, os::FileDescriptor process) {
   for (auto next = leaving_.begin(); next != leaving_.end();) {
     const auto chunk = next++;
     std::erase_if(chunk->second.keepers, is_its);
-    if (!chunk->second.keepers.empty()) continue;
-    remake(std::move(chunk->second.memory));
-    leaving_.erase(chunk);
+    if (chunk->second.keepers.empty()) has_left(chunk);
   }
   const bool stays = process && !gone.mapped().loans.empty() && !os::has_ended(process.get());
   for (auto& [id, loan] : gone.mapped().loans) {

@@ -160,6 +160,8 @@ class HostMemory {
   void look();
 
   std::uint64_t budget() const { return budget_; }
+  // What one account can borrow, if no other account borrows.
+  std::uint64_t lendable() const { return budget_ - shares_.reserved() * chunk_bytes_; }
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
   std::uint64_t lent() const { return lent_; }
   std::uint64_t lent_to(base::TenantId tenant) const;
@@ -185,6 +187,7 @@ class HostMemory {
     std::uint64_t id = 0;
     os::FileDescriptor memory;
     std::string domain;             // of those who have had it: it may go to them as it is
+    Account account;                // of its latest borrower; its share counts the chunk while it leaves
     std::vector<HostSeat> keepers;  // have it mapped, and not on loan; some may have been told to let go of it
     std::uint32_t looks = 0;        // since it is to go
   };
@@ -217,18 +220,25 @@ class HostMemory {
   std::size_t there() const;
   std::size_t needed() const;
   bool has_too_much() const;
+  std::uint64_t earlier_elsewhere() const;
   bool may_make() const;
+  bool has_unreserved() const;
+  bool may_grow(const Account& account) const;
+  std::size_t kept_free() const;
   std::uint64_t most_of(const Borrower& borrower, std::uint32_t slot) const;
   std::uint64_t lent_to(const Borrower& borrower, std::uint32_t slot) const;
   void reap();
   void serve();
   bool serve_in_order();
   bool serve(const Request& request);
+  std::optional<Chunk> take_handed_on(const HostSeat& seat, const Borrower& borrower, bool may_grow, bool& kept);
   void rebalance();
   std::size_t leaving_soon() const;
   bool drop_unmapped();
+  bool drop_kept();
   void drop_one();
   void unmake(Chunk chunk);
+  void has_left(std::unordered_map<std::uint64_t, Chunk>::iterator chunk);
   Chunk* find(std::uint64_t id);
   void let_go(const HostSeat& seat, std::uint64_t id);
   const Forgetting* forgetting_of(const HostSeat& seat) const;

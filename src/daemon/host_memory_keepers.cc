@@ -12,8 +12,16 @@ void HostMemory::unmake(Chunk chunk) {
   if (chunk.keepers.empty()) return remake(std::move(chunk.memory));
   const std::uint64_t id = chunk.id;
   const std::vector<HostSeat> keepers = chunk.keepers;
+  shares_.leaves(chunk.account);
   leaving_.emplace(id, std::move(chunk));
   for (const HostSeat& keeper : keepers) let_go(keeper, id);
+}
+
+// No process has it mapped any longer.
+void HostMemory::has_left(std::unordered_map<std::uint64_t, Chunk>::iterator chunk) {
+  shares_.has_left(chunk->second.account);
+  remake(std::move(chunk->second.memory));
+  leaving_.erase(chunk);
 }
 
 void HostMemory::let_go(const HostSeat& seat, std::uint64_t id) {
@@ -97,9 +105,7 @@ void HostMemory::forgotten(const HostSeat& seat) {
       continue;
     }
     std::erase(chunk->second.keepers, seat);
-    if (!chunk->second.keepers.empty()) continue;
-    remake(std::move(chunk->second.memory));
-    leaving_.erase(chunk);
+    if (chunk->second.keepers.empty()) has_left(chunk);
   }
   tell_urgent(seat);
   serve();  // it can be lent what it has let go of, as anybody else

@@ -60,13 +60,14 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
   return {};
 }
 
-// What the seat has that may be evicted or is, as far as its GPU could hold it. Managed memory never is.
+// The bytes of the seat that can be evicted, or are: at most all that its GPU holds, whatever the seat says. Its managed
+// memory is none of them.
 std::uint64_t Translator::evictable(base::SeatId seat) const {
   const auto view = rooms_.view(seat);
   if (!view) return 0;
   const sched::MemoryReport& report = view->report;
   const std::uint64_t allocated = report.allocated - std::min(report.allocated, report.managed);
-  return std::max(allocated, report.resident + report.evicted);
+  return std::min(std::max(allocated, report.resident + report.evicted), rooms_.capacity(seat.gpu));
 }
 
 std::uint64_t Translator::forget_slot(const Session& session, const Slot& slot) {
