@@ -236,8 +236,8 @@ bool HostMemory::serve_in_order() {
       continue;
     }
     const bool comes =
-        leaving_soon() > 0 || (may_grow(request.account) ? making_ > 0 || (!failing_ && may_make()) || !used_.empty()
-                                                         : kept_free() > 0);
+        leaving_soon() > 0 ||
+        (may_grow(request.account) ? making_ > 0 || (!failing_ && may_make()) || !used_.empty() : kept_free() > 0);
     const bool served = serve(request);
     if (!served && !comes) set_short(true);
     // Others are asked for what its account is owed, and that is not to go to requests that come later.
@@ -270,12 +270,12 @@ bool HostMemory::has_unreserved() const {
   return mapped + earlier_elsewhere() + chunk_bytes_ <= lendable();
 }
 
-// The account may have one more chunk mapped: it has less than what is reserved for accounts that begin, or leaves that.
+// The account may have one more chunk mapped: it has less than what is reserved for accounts that begin, or leaves
+// that.
 bool HostMemory::may_grow(const Account& account) const {
   if (has_unreserved()) return true;
-  const auto kept = static_cast<std::uint64_t>(std::count_if(used_.begin(), used_.end(), [&](const Chunk& used) {
-    return !used.keepers.empty() && used.account == account;
-  }));
+  const auto kept = static_cast<std::uint64_t>(std::count_if(
+      used_.begin(), used_.end(), [&](const Chunk& used) { return !used.keepers.empty() && used.account == account; }));
   return shares_.mapped_by(account) + kept < shares_.reserved();
 }
 

@@ -55,7 +55,7 @@ class HostShares {
   void forget_if_unused(std::map<Account, Use>::iterator use);
 
   const std::uint64_t reserved_;
-  const std::uint64_t chunks_;  // that are not reserved
+  const std::uint64_t chunks_;   // that are not reserved
   std::map<Account, Use> uses_;  // of accounts that borrow or wait
 };
 
