@@ -270,8 +270,7 @@ bool HostMemory::has_unreserved() const {
   return mapped + earlier_elsewhere() + chunk_bytes_ <= lendable();
 }
 
-// The account may have one more chunk mapped: it has less than what is reserved for accounts that begin, or leaves
-// that.
+// The account may have one more chunk mapped. It has less than is reserved for accounts that begin, or that stays free.
 bool HostMemory::may_grow(const Account& account) const {
   if (has_unreserved()) return true;
   const auto kept = static_cast<std::uint64_t>(std::count_if(

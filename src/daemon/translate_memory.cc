@@ -60,8 +60,8 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
   return {};
 }
 
-// The bytes of the seat that can be evicted, or are: at most all that its GPU holds, whatever the seat says. Its
-// managed memory is none of them.
+// The bytes of the seat that can be evicted, or are: at most all that its GPU holds, whatever the seat says. Managed
+// memory does not count.
 std::uint64_t Translator::evictable(base::SeatId seat) const {
   const auto view = rooms_.view(seat);
   if (!view) return 0;
