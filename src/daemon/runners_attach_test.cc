@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "daemon/runners_test_support.h"
@@ -330,7 +331,8 @@ TEST_F(Attach, SaysInTheLogWhatAFullDiskHasCost) {
   if (!is_root()) GTEST_SKIP() << "needs root to mount a small file system";
   const std::string disk = folder_ + "/disk";
   std::filesystem::create_directory(disk);
-  ASSERT_EQ(::mount("gpumux-test", disk.c_str(), "tmpfs", 0, "size=64k,mode=0777"), 0);
+  if (::mount("gpumux-test", disk.c_str(), "tmpfs", 0, "size=64k,mode=0777") != 0)
+    GTEST_SKIP() << "no file system can be mounted here: " << std::strerror(errno);
   auto spec = make_interactive({"echo"});
   spec.log_path = disk + "/job.log";
   const std::string filler = disk + "/filler";

@@ -9,6 +9,8 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <sstream>
 #include <thread>
 
@@ -498,7 +500,8 @@ TEST_F(Runners, SurviveAFullDisk) {
   if (!is_root()) GTEST_SKIP() << "needs root to mount a small file system";
   const std::string disk = folder_ + "/disk";
   std::filesystem::create_directory(disk);
-  ASSERT_EQ(::mount("gpumux-test", disk.c_str(), "tmpfs", 0, "size=256k,mode=0777"), 0);
+  if (::mount("gpumux-test", disk.c_str(), "tmpfs", 0, "size=256k,mode=0777") != 0)
+    GTEST_SKIP() << "no file system can be mounted here: " << std::strerror(errno);
   // The job's own writes fail, as they would without us; its status is its own.
   auto spec = make_spec({"write", "1000000"});
   spec.log_path = disk + "/job.log";
