@@ -32,7 +32,7 @@
 // as much as is waited for (on_awaited), and give up copies. So what one seat restores is what another one evicts into,
 // for as long as there is not enough for both.
 //
-// Who may borrow. A seat is lent at most what it has on its GPU, and a chunk. It has no use for more. A tenant without
+// Who may borrow. A seat is lent at most what it has allocated, and a chunk. A tenant without
 // a seat is lent nothing. Among accounts the budget is shared (host_shares.h).
 //
 // Short. When somebody has had to be turned away for the budget, nobody may keep what it could do without (on_short),
