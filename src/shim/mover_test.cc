@@ -68,9 +68,11 @@ class DaemonEnd {
   Message expect() {
     return expect<Message>([](const Message&) { return true; });
   }
-  // Its memory is all there and nothing moves, or the other way round.
+  // So much of its memory is there, and nothing moves. (While the last of it is being restored it counts as there.)
   wire::Memory expect_resident(std::uint64_t bytes) {
-    return expect<wire::Memory>([&](const wire::Memory& memory) { return memory.resident == bytes; });
+    return expect<wire::Memory>([&](const wire::Memory& memory) {
+      return memory.resident == bytes && (memory.flags & wire::kMemoryBusy) == 0;
+    });
   }
 
   template <class Message>
