@@ -6,6 +6,7 @@ ends a program; and what a program reads is compared with what it wrote.
 """
 
 import os
+import pathlib
 import random
 import sys
 
@@ -257,8 +258,14 @@ class Newcomers(GpumuxTest):
     def test_contexts_that_leave_no_room_for_any_memory(self):
         """Two programs of two contexts each: nothing on the GPU can leave it. Natively one of them has no memory."""
         daemon = self.start_daemon()
-        programs = [self.start("worker", name=f"worker{i}", threads=2, steps=40, step_us=500, until=self.enough)
-                    for i in range(2)]
+        # One that allocates before the other has its contexts would leave no room for these.
+        begin = os.path.join(self.directory, "begin")
+        programs = [self.start("worker", name=f"worker{i}", threads=2, steps=40, step_us=500, until=self.enough,
+                               begin=begin) for i in range(2)]
+        for program in programs:
+            wait_until(lambda: sum(line.startswith("context") for line in list(program.lines)) == 2, 60,
+                       "both threads have a context")
+        pathlib.Path(begin).touch()
         wait_until(lambda: any("contexts" in seat["waits_for"] for seat in daemon.api.seats()), 60,
                    lambda: f"status names the contexts: {daemon.api.seats()}")
         wait_until(lambda: any(program.code is not None for program in programs), 60, "one has no memory")

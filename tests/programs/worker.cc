@@ -170,6 +170,13 @@ class Lanes {
   std::vector<Lane> lanes_;
 };
 
+// --begin FILE: says that there is a context, and has nothing else before FILE exists.
+void meet(const Options& options) {
+  if (options.text("begin").empty()) return;
+  say("context");
+  while (::access(options.text("begin").c_str(), F_OK) != 0) ::usleep(10'000);
+}
+
 bool has_contexts(const Options& options) { return options.number("contexts") > 1; }
 
 // One thread's work on one GPU, in one context or in several, one after the other.
@@ -188,6 +195,7 @@ void work_on(const Work& work) {
     } else {
       GPUMUX_CALL(work.api.cuCtxCreate_v2(&context, 0, device));
     }
+    if (round == 0) meet(options);
     if (options.number("alloc") != 0) {
       CUdeviceptr ballast = 0;
       GPUMUX_CALL(work.api.cuMemAlloc_v2(&ballast, options.number("alloc")));
@@ -236,6 +244,7 @@ int main(int argc, char** argv) {
                          {"alloc", "0"},
                          {"pageable", "0"},
                          {"hold", "0"},
+                         {"begin", ""},
                          {"log", ""}});
   const Api api = open_driver(options.door());
   GPUMUX_CALL(api.cuInit(0));
