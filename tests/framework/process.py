@@ -60,7 +60,9 @@ class Process:
         return sum(1 for line in list(self.lines) if line.startswith(start))
 
     def field(self, name, start=""):
-        """The value of `name=value` in the last line that has it."""
+        """The value of `name=value` in the last line that has it. Of a process that has ended all lines count."""
+        if self.code is not None:
+            self._join()
         for line in reversed(self.lines):
             if line.startswith(start):
                 for word in line.split():
