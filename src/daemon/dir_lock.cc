@@ -48,10 +48,10 @@ std::optional<pid_t> owner_of(int file) {
   return std::nullopt;
 }
 
-// Its main thread has ended, and another has not.
-bool was_killed(pid_t pid) {
+// Its main thread has not ended.
+bool lives(pid_t pid) {
   const auto info = process_info(pid);
-  return info && info->state == 'Z';
+  return info && info->state != 'Z' && info->state != 'X';
 }
 
 }  // namespace
@@ -65,16 +65,17 @@ tl::expected<os::FileDescriptor, DaemonError> lock_runtime_dir(const std::string
   const auto until = std::chrono::steady_clock::now() + kKilledPatience;
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     const auto owner = owner_of(file.get());
-    if (!owner || !was_killed(*owner))
+    // None: it has ended since, or is in another pid namespace.
+    const bool is_over = std::chrono::steady_clock::now() > until;
+    if (owner ? lives(*owner) : is_over)
       return fail(kExitOwned, {base::Code::kExists, 0, "another gpumuxd already serves " + dir});
-    if (std::chrono::steady_clock::now() > until) {
-      return fail(kExitFailed, {base::Code::kUnavailable, 0,
-                                "gpumuxd " + std::to_string(*owner) + " was killed and cannot end, so " + dir +
-                                    " is not free: a thread of it waits in the kernel, most likely for the server of a "
-                                    "FUSE file system (/proc/" +
-                                    std::to_string(*owner) +
-                                    "/task/*/stack). End that server, or abort its connection "
-                                    "(/sys/fs/fuse/connections)"});
+    if (is_over) {
+      return fail(kExitFailed,
+                  {base::Code::kUnavailable, 0,
+                   "gpumuxd " + std::to_string(*owner) + " was killed and cannot end, so " + dir +
+                       " is not free: a thread of it waits in the kernel, most likely for the GPU's driver "
+                       "(/proc/" +
+                       std::to_string(*owner) + "/task/*/stack). Wait for it, reset the GPU, or restart the machine"});
     }
     std::this_thread::sleep_for(kTryEvery);
   }
