@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Closes what strangers have made, so that the loop never waits for a close.
 //
-// Why: close() takes as long as the file's maker likes. A TCP socket that lingers sleeps for its SO_LINGER. A file of a
-// FUSE file system waits for its server, which no signal ends. A connection's unread messages hold descriptors, which
-// its end drops.
+// Why: close() can take long. A TCP socket that lingers sleeps for its SO_LINGER. A connection's unread messages hold
+// descriptors, which its end drops. The last descriptor of memory frees the memory.
 //
 // Two kinds are closed in two ways:
 //
 //   a connection             at once, by its owner, if nothing lies in it unread; else by the connections' thread. The
 //                            kernel drops unread descriptors without asking their file system. So only lingering can
 //                            wait, and a signal every kInterruptEvery ends that.
-//   a received descriptor    by a thread of its account. One that is a FUSE file can keep that thread for ever.
+//   a received descriptor    by a thread of its account. It is harmless (daemon/doorkeeper.h): closing it takes as long
+//                            as its memory is large, and asks no stranger.
 //
 // The bounds, which tenants cannot pass:
 //
 //   unclosed connections     kMaxUnclosedConnections, a turn's accepted ones, and those that were admitted: no
 //                            connection is accepted while is_behind()
-//   received and unclosed    kMaxUnclosed - 1 and one message's descriptors (os::kMaxDescriptors) for each account: no
-//                            message with a descriptor is received while an account has kMaxUnclosed
+//   received and unclosed    kMaxUnclosed for each account, and one for each of its connections: no message with a
+//                            descriptor is received while an account has kMaxUnclosed
 //   threads                  one for the connections, one for each account that has sent descriptors
 //
-// Any thread may call anything here. The threads outlive the closer: they may be waiting for ever.
+// Any thread may call anything here. The threads outlive the closer: they may still be closing.
 #pragma once
 
 #include <chrono>
@@ -37,8 +37,7 @@ namespace gpumux::daemon {
 // A lingering socket delays the others of its thread by this. Shorter: signals cost more than closing does.
 inline constexpr std::chrono::milliseconds kInterruptEvery{1};
 
-// About as many as one message can bring whatever it says. Fewer would slow down the hand-over of frames, which are
-// closed by the same thread.
+// Fewer would slow down the hand-over of frames, which are closed by the same thread.
 inline constexpr std::size_t kMaxUnclosed = 256;
 
 // A quarter of a second of the connections' thread, if a lingering socket lies in each.
@@ -88,7 +87,8 @@ class ForeignConnection {
   Closer* closer_;
 };
 
-// A descriptor that came with a stranger's message, with one owner. However it is dropped, the closer closes it.
+// A harmless descriptor that came with a stranger's message, with one owner. However it is dropped, the closer closes
+// it.
 class ForeignDescriptor {
  public:
   ForeignDescriptor() = default;

@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: no stranger's descriptor stops the daemon's loop, whatever closing it costs, and none takes the daemon's
 // descriptors.
-// Method: a file of a FUSE file system whose server never answers FLUSH is never closed. And the worst descriptor that
-// needs no privilege is a TCP socket with unsent data that lingers for an hour: the drop of its last reference
-// sleeps. It is handed to the daemon in every way there is. Then a good tenant must be served, and every descriptor
-// must be closed in the end, long before the hour is over.
+// Method: a file of a FUSE file system whose server never answers FLUSH is never closed, not even by SIGKILL. And a TCP
+// socket with unsent data lingers for an hour: the drop of its last reference sleeps. They are handed to the daemon in
+// every way there is. Then a good tenant must be served, every socket must be closed long before the hour is over, and
+// a killed daemon must leave nothing that keeps the next one from starting.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/fuse.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -21,7 +23,9 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <deque>
 #include <filesystem>
@@ -30,7 +34,9 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/closer.h"
+#include "daemon/doorkeeper_process.h"
+#include "daemon/log.h"
+#include "daemon/process_info.h"
 #include "daemon/test_support.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
@@ -40,6 +46,8 @@ namespace gpumux::daemon {
 namespace {
 
 using namespace testing;
+
+constexpr uid_t kNobody = 65534;
 
 std::size_t open_descriptors() {
   std::size_t count = 0;
@@ -109,6 +117,8 @@ class NeverFlushed {
 
   bool exists() const { return static_cast<bool>(file_); }
   int get() const { return file_.get(); }
+  // How many closes wait for an answer.
+  int flushes() const { return flushes_; }
   // How many descriptors of it this process has, this one's own not counted.
   std::size_t elsewhere() const {
     std::size_t count = 0;
@@ -130,6 +140,7 @@ class NeverFlushed {
     }
   }
   void answer(const fuse_in_header& request) {
+    if (request.opcode == FUSE_FLUSH) ++flushes_;
     if (request.opcode == FUSE_FLUSH || request.opcode == FUSE_FORGET) return;
     fuse_init_out init{};
     init.major = FUSE_KERNEL_VERSION;
@@ -159,6 +170,7 @@ class NeverFlushed {
   os::FileDescriptor file_;  // is closed last
   os::FileDescriptor server_;
   std::atomic<bool> ended_ = false;
+  std::atomic<int> flushes_ = 0;
   std::thread serving_;
 };
 
@@ -303,22 +315,19 @@ TEST_F(Descriptors, WhereNoneBelongsAreNotReceived) {
   EXPECT_EQ(file.elsewhere(), 0u);
 }
 
-TEST_F(Descriptors, ThatAreNeverClosedAreFew) {
+TEST_F(Descriptors, ThatAreNeverClosedStayOutside) {
   const NeverFlushed file;
   if (!file.exists()) GTEST_SKIP() << "needs root and /dev/fuse";
-  constexpr std::size_t kInAMessage = 100;
-  constexpr std::size_t kMessages = kMaxUnclosed / kInAMessage + 1;
-  // The one that is being closed has no number any more.
-  constexpr std::size_t kMost = kMessages * kInAMessage - 1;
   const auto hello = wire::encode(wire::Hello{.protocol = wire::kProtocolVersion, .oldest_protocol = 1});
   std::deque<TestTenant> bad;
-  for (std::size_t i = 0; i < 2 * kMessages; ++i) {
-    const std::vector<int> fds(kInAMessage, file.get());
+  // One message is received, and the others wait for its descriptors' end.
+  for (const std::size_t count : {100u, 100u, 1u, 1u}) {
+    const std::vector<int> fds(count, file.get());
     ASSERT_TRUE(send_with(bad.emplace_back(dir_.path()).socket(), hello.bytes(), fds));
+    EXPECT_TRUE(eventually([&] { return file.flushes() == 1; }));
+    EXPECT_TRUE(bad.size() > 1 || bad.front().is_dropped());
   }
-  EXPECT_TRUE(eventually([&] { return file.elsewhere() == kMost; })) << file.elsewhere();
   good_goes_on();
-  EXPECT_EQ(file.elsewhere(), kMost);
   // Connections of the same account, with and without something unread, are closed all the same.
   const std::array<std::byte, 1> byte{};
   for (int i = 0; i < 500; ++i) {
@@ -329,9 +338,69 @@ TEST_F(Descriptors, ThatAreNeverClosedAreFew) {
     send_with(third.socket(), byte, {file.get()});
   }
   good_goes_on();
+  EXPECT_EQ(file.elsewhere(), 0u);
+  EXPECT_EQ(file.flushes(), 1);
   // Of both sides of those that still wait: socket, page and process.
   const std::size_t waiting = bad.size() * 5;
-  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before_ + kMost + waiting + 4; })) << open_descriptors();
+  EXPECT_TRUE(eventually([&] { return open_descriptors() <= before_ + waiting + 4; })) << open_descriptors();
+}
+
+// Of all that it is sent, the daemon receives memory files of the kernel's and NVIDIA's devices.
+TEST(Harmless, IsWhatAsksNoFileSystem) {
+  const os::FileDescriptor ours(::memfd_create("ours", MFD_CLOEXEC));
+  const auto is = [&](int fd) {
+    const os::FileDescriptor owned(fd);
+    EXPECT_TRUE(owned) << errno;
+    return is_harmless(owned.get(), ours.get());
+  };
+  EXPECT_TRUE(is(make_page(wire::kLeasePageBytes, true).release()));
+  EXPECT_TRUE(is(::memfd_create("unsealed", MFD_CLOEXEC)));
+  EXPECT_FALSE(is(::open("/dev/null", O_RDWR | O_CLOEXEC)));
+  EXPECT_FALSE(is(::open("/proc/self/status", O_RDONLY | O_CLOEXEC)));
+  EXPECT_FALSE(is(::open("/tmp", O_PATH | O_CLOEXEC)));
+  EXPECT_FALSE(is(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0)));
+  EXPECT_FALSE(is(::eventfd(0, EFD_CLOEXEC)));
+  EXPECT_FALSE(is(::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)));
+}
+
+// The daemon that closed such a descriptor itself left a process that SIGKILL did not end, with its locks.
+TEST(DescriptorsOfAKilledDaemon, KeepNothingOfIt) {
+  const TemporaryDirectory dir;
+  ASSERT_EQ(::chmod(dir.path().c_str(), 0755), 0);
+  auto gpus = fake_inventory(1);  // of this process's number: both daemons want its lock
+  const base::GpuUuid gpu = gpus->gpus()[0].uuid;
+  const auto make = [&] { return Daemon::make(TestDaemon::options_in(dir.path()), std::move(gpus)); };
+  OtherProcess killed([&] {
+    set_log_level(LogLevel::kError);
+    auto daemon = make();
+    return daemon ? (*daemon)->run() : daemon.error().exit_code;
+  });
+  OtherProcess next([&] {
+    const auto daemon = make();
+    if (!daemon) std::fprintf(stderr, "%s\n", daemon.error().error.message().c_str());
+    return daemon ? 0 : 1;
+  });
+  OtherProcess other_user([&] {
+    if (::setgid(kNobody) != 0 || ::setuid(kNobody) != 0) return 2;
+    TestTenant tenant(dir.path());
+    return tenant.join() && tenant.open_seat(0, gpu) && tenant.request() && tenant.wait_granted() ? 0 : 1;
+  });
+  const NeverFlushed file;
+  if (!file.exists()) GTEST_SKIP() << "needs root and /dev/fuse";
+  killed.begin();
+  ASSERT_TRUE(eventually([&] { return TestTenant(dir.path()).connected(); }));
+  TestTenant bad(dir.path());
+  ASSERT_TRUE(bad.send(wire::Hello{.protocol = wire::kProtocolVersion, .oldest_protocol = 1}, file.get()));
+  EXPECT_TRUE(bad.is_dropped());
+  EXPECT_TRUE(eventually([&] { return file.flushes() == 1; }));
+  EXPECT_EQ(other_user.run(), 0);
+  ASSERT_EQ(::kill(killed.pid(), SIGKILL), 0);
+  ASSERT_TRUE(eventually([&] {
+    const auto info = process_info(killed.pid());
+    return !info || info->state == 'Z';
+  }));
+  EXPECT_EQ(next.run(), 0);
+  EXPECT_EQ(file.flushes(), 1);
 }
 
 // An empty message may bring descriptors as any other.

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/frames.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 
 #include <iterator>
 #include <utility>
@@ -13,14 +11,6 @@ namespace gpumux::daemon {
 std::size_t most_frames() {
   rlimit limit{};
   return ::getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / 4 : 0;
-}
-
-bool is_memory(int fd) {
-  struct statx status {};
-  // A file system of a stranger's must not be asked.
-  if (::statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_TYPE, &status) != 0) return false;
-  const unsigned type = status.stx_mode & S_IFMT;
-  return type == S_IFCHR || type == 0 || (type == S_IFREG && ::fcntl(fd, F_GET_SEALS) >= 0);
 }
 
 Frames::Frame* Frames::held(base::SeatId seat, std::uint64_t number) {

@@ -25,10 +25,6 @@ namespace gpumux::daemon {
 // Descriptors that this process may keep of frames: a quarter of all that it may have. Tenants may take half.
 std::size_t most_frames();
 
-// Whether a descriptor may be a driver's memory: a device, an anonymous file, or a memory file (the simulated
-// driver's). Asks the kernel alone.
-bool is_memory(int fd);
-
 class Frames {
  public:
   explicit Frames(std::size_t most) : most_(most) {}

@@ -4,9 +4,9 @@
 // daemon with a GPU of 80 GiB and tenants that speak by hand.
 #include "daemon/frames.h"
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -26,9 +26,7 @@ constexpr std::uint64_t kBytes = base::kMostFrameBytes;
 constexpr base::FrameSizes kSize = base::frame_size(kBytes);
 constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 
-ForeignDescriptor any_file() {
-  return ForeignDescriptor(os::FileDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)));
-}
+ForeignDescriptor any_file() { return ForeignDescriptor(os::FileDescriptor(::memfd_create("frame", MFD_CLOEXEC))); }
 base::SeatId seat(std::uint64_t tenant, std::uint32_t gpu = 0) { return {base::TenantId{tenant}, base::GpuIndex{gpu}}; }
 
 std::vector<std::uint64_t> lent(Frames& frames, base::SeatId to, const std::string& domain, base::FrameSizes sizes,

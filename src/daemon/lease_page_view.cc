@@ -50,8 +50,7 @@ void LeasePageView::unmap() {
 base::Result<LeasePageView> LeasePageView::map(int fd) {
   using base::Code;
   if (fd < 0) return base::fail(Code::kInvalid, "no lease page came with the first message");
-  // Seals are kept only by memory files: pipes, sockets and files on disk fail here. It is asked first, for the kernel
-  // answers it itself; anything else might wait for the server of a stranger's file system.
+  // Only memory files keep seals. A GPU's memory fails here; anything else has not passed the doorkeeper.
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0) return base::fail(Code::kInvalid, "the lease page is not a memory file that can be sealed");
   constexpr int kNeeded = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;

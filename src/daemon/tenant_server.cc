@@ -50,7 +50,10 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
     // Stays the peer's: see close().
     if (session.peer.process != nullptr) process_.assign(session.peer.process->get());
   }
-  ~Connection() { close(); }
+  ~Connection() {
+    close();
+    drop_socket();
+  }
 
   // Another descriptor of it. Empty: there is none.
   os::FileDescriptor process() {
@@ -73,7 +76,10 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
     outbox_.clear();
     if (process_.is_open()) process_.release();
     pause_.cancel();
-    server_.closer_.drop(os::FileDescriptor(socket_.release()));
+    if (!is_at_door_) return drop_socket();
+    // A doorkeeper has the connection, too. It must not be the last to close it.
+    ::shutdown(socket_.native_handle(), SHUT_RDWR);
+    socket_.cancel();
   }
 
   bool send(std::span<const std::byte> message, int fd) override {
@@ -109,6 +115,10 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
     return ForeignDescriptor(os::FileDescriptor(fd), server_.closer_, session.peer.account);
   }
 
+  void drop_socket() {
+    if (socket_.is_open()) server_.closer_.drop(os::FileDescriptor(socket_.release()));
+  }
+
   void wait_read() {
     socket_.async_wait(asio::posix::stream_descriptor::wait_read,
                        [self = shared_from_this()](const boost::system::error_code& error) {
@@ -130,7 +140,6 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
 
   void read_some() {
     std::array<std::byte, base::kMaxMessageBytes> buffer;
-    std::array<int, os::kMaxDescriptors> descriptors;
     for (int i = 0; i < kMessagesPerTurn; ++i) {
       if (!rate_.take(server_.leases_.now())) return throttle();
       const auto next = os::peek(socket_.native_handle(), buffer);
@@ -140,26 +149,62 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
         return server_.end(*this, "protocol_error", next.error().message(), false);
       }
       if (next->has_descriptors) {
-        // What is received can be dropped only by a close, which may never end.
+        // Each one that is not harmless costs a doorkeeper.
         if (!Translator::takes_descriptor(session, std::span<const std::byte>(buffer).first(next->bytes)))
           return server_.end(*this, "protocol_error", "a descriptor where none belongs", false);
         if (server_.closer_.unclosed(session.peer.account) >= kMaxUnclosed) return throttle();
+        return ask_door();
       }
-      const auto arrived = os::receive_all(socket_.native_handle(), buffer, descriptors);
-      if (!arrived) return server_.end(*this, "protocol_error", arrived.error().message(), false);
-      ForeignDescriptor fd = foreign(arrived->descriptors > 0 ? descriptors[0] : -1);
-      for (std::size_t more = 1; more < arrived->descriptors; ++more) foreign(descriptors[more]).reset();
-      if (arrived->descriptors > 1) return server_.end(*this, "protocol_error", "several descriptors", false);
-      if (arrived->was_cut) return server_.end(*this, "protocol_error", "a message is longer than allowed", false);
-      if (arrived->bytes == 0) return server_.end(*this, "disconnected", "", true);
-      const auto message = std::span<const std::byte>(buffer).first(arrived->bytes);
-      if (const auto done = server_.translator_.receive(session, message, std::move(fd)); !done) {
-        return server_.end(*this, "protocol_error", done.error().message(), false);
-      }
-      if (session.ended()) return;  // cannot be written to: reaped by our caller
+      const auto received = os::receive_message(socket_.native_handle(), buffer);
+      if (!received) return server_.end(*this, "protocol_error", received.error().message(), false);
+      if (!take(std::span<const std::byte>(buffer).first(received->bytes), {})) return;
     }
     throttled_since_ = {};
     wait_read();
+  }
+
+  void ask_door() {
+    is_at_door_ = true;
+    server_.doorkeeper_.receive(socket_.native_handle(), session.peer.account, [self = shared_from_this()](Look look) {
+      self->is_at_door_ = false;
+      ForeignDescriptor fd = self->foreign(look.fd.release());
+      if (!self->open_) return self->drop_socket();
+      self->looked(look, std::move(fd));
+      self->server_.reap();
+      self->server_.settled_();
+    });
+  }
+
+  void looked(const Look& look, ForeignDescriptor fd) {
+    switch (look.outcome) {
+      case Look::Outcome::kBusy: return throttle();
+      case Look::Outcome::kRefused:
+        if (!session.welcomed)
+          Translator::refuse(session, wire::Reason::kBadPage, "the lease page is not a memory file (memfd_create)");
+        return server_.end(*this, "protocol_error", "a descriptor that is neither memory nor a GPU's", false);
+      case Look::Outcome::kReceived: break;
+    }
+    if (look.was_cut) return server_.end(*this, "protocol_error", "a message is longer than allowed", false);
+    try {
+      if (!take(look.message, std::move(fd))) return;
+    } catch (const std::exception& e) {
+      return server_.end(*this, "internal_error", e.what(), false);
+    }
+    throttled_since_ = {};
+    wait_read();
+  }
+
+  // A message, or the connection's end. False: nothing more is read.
+  bool take(std::span<const std::byte> message, ForeignDescriptor fd) {
+    if (message.empty()) {
+      server_.end(*this, "disconnected", "", true);
+      return false;
+    }
+    if (const auto done = server_.translator_.receive(session, message, std::move(fd)); !done) {
+      server_.end(*this, "protocol_error", done.error().message(), false);
+      return false;
+    }
+    return !session.ended();  // cannot be written to: reaped by our caller
   }
 
   void throttle() {
@@ -207,6 +252,7 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
   std::deque<Unsent> outbox_;
   RateLimit rate_{kMessageBurst, kMessagesPerSecond};
   base::TimePoint throttled_since_{};
+  bool is_at_door_ = false;
   bool open_ = true;
 };
 
@@ -220,7 +266,8 @@ TenantServer::TenantServer(asio::io_context& io, Translator& translator, Leases&
       admission_(limits, "tenants", access, closer),
       settled_(std::move(settled)),
       listener_(
-          io, closer, [this](ForeignConnection socket) { add(std::move(socket)); }, [this] { settled_(); }) {}
+          io, closer, [this](ForeignConnection socket) { add(std::move(socket)); }, [this] { settled_(); }),
+      doorkeeper_(io, closer) {}
 
 TenantServer::~TenantServer() { close(); }
 
@@ -318,6 +365,7 @@ void TenantServer::close() {
   listener_.close();
   for (const auto& [id, connection] : connections_) connection->close();
   connections_.clear();
+  doorkeeper_.close();
 }
 
 }  // namespace gpumux::daemon

@@ -9,7 +9,8 @@
 //   that;
 //   - what it does not read waits in its own outbox, which is bounded;
 //   - it may send descriptors where they belong only, and no more than are closed in time (closer.h). A message with
-//   others is not received: its connection ends.
+//   others is not received: its connection ends;
+//   - a doorkeeper receives the messages with descriptors (doorkeeper.h). The connection is not read until it has.
 //
 // Everything runs on the loop's thread.
 #pragma once
@@ -23,6 +24,7 @@
 #include "daemon/access.h"
 #include "daemon/admission.h"
 #include "daemon/closer.h"
+#include "daemon/doorkeeper.h"
 #include "daemon/listener.h"
 #include "daemon/rate_limit.h"
 #include "daemon/translate.h"
@@ -91,6 +93,7 @@ class TenantServer {
   // Lines about tenants that misbehave: enough to see it, too few to fill a disk.
   RateLimit complaints_{50, 5};
   std::uint64_t complaints_suppressed_ = 0;
+  Doorkeeper doorkeeper_;  // is destroyed first: what waits there uses the rest
 };
 
 }  // namespace gpumux::daemon

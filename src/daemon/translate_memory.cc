@@ -176,7 +176,6 @@ base::FrameSizes Translator::frames_for_others(const Session& session, const Slo
 base::Status Translator::on(Session& session, const wire::FrameGiven& given, ForeignDescriptor fd) {
   GPUMUX_TRY(check_slot(given.slot));
   if (given.number != 0 && fd) return base::fail(base::Code::kProtocol, "a descriptor of a frame that was lent");
-  if (fd && !is_memory(fd.get())) return base::fail(base::Code::kProtocol, "a frame that is not a GPU's memory");
   // Without one: this process has too many. It is closed then, and the memory free.
   const Slot* const slot = session.slot(given.slot);
   if (slot == nullptr) return {};
