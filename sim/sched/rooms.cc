@@ -88,7 +88,7 @@ void World::open_room(Rank& rank, bool again) {
   if (!again) create_context(rank);
   sched::Quota quota;
   if (rank.job->quota > 0) quota = {.group = rank.job->number, .bytes = rank.job->quota};
-  planner_->opened(now_, rank.seat, quota, !again);
+  planner_->opened(now_, rank.seat, {quota}, !again);
   gpu_memory_[rank.seat.gpu.value].dirty = true;
   gpu_memory_[rank.seat.gpu.value].use.opened(now_);
   tell_foreign(rank.seat.gpu.value);

@@ -35,6 +35,8 @@ class Account {
   std::optional<uid_t> user() const {
     return kind_ == Kind::kUser ? std::optional(static_cast<uid_t>(number_)) : std::nullopt;
   }
+  // Its own: no two accounts have the same. (Numbers of users and of namespaces have 32 bits.)
+  std::uint64_t key() const { return number_ << 2 | static_cast<std::uint64_t>(kind_); }
   // For people: "user 1000", "container 4026532281", "unknown containers".
   std::string text() const;
 
@@ -43,8 +45,6 @@ class Account {
  private:
   enum class Kind : std::uint8_t { kUnknown, kUser, kContainer };
   Account(Kind kind, std::uint64_t number) : kind_(kind), number_(number) {}
-  friend struct std::hash<Account>;
-
   Kind kind_ = Kind::kUnknown;
   std::uint64_t number_ = 0;
 };
@@ -81,6 +81,6 @@ Account account_of(pid_t pid, uid_t uid, bool is_contained, const SubordinateIds
 template <>
 struct std::hash<gpumux::daemon::Account> {
   std::size_t operator()(const gpumux::daemon::Account& account) const {
-    return std::hash<std::uint64_t>()(account.number_ * 4 + static_cast<std::uint64_t>(account.kind_));
+    return std::hash<std::uint64_t>()(account.key());
   }
 };

@@ -266,7 +266,8 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
   });
   translator_.on_tenant_changed([this](const Session& session) { tenant_changed(session); });
   tenants_.on_gone([this](const Session&) { tenant_gone(); });
-  rooms_.set_host_budget(host_memory_.lendable(), host_memory_.chunk_bytes());
+  rooms_.set_host_budget(host_memory_.lendable(), host_memory_.chunk_bytes(),
+                         host_memory_.budget() - host_memory_.lendable());
   host_memory_.set_counts_earlier(is_fixed_host_memory(options_.config.host_memory));
   translator_.set_host_memory(&host_memory_);
   if (const std::string& why = host_memory_.files().why_not(); !why.empty())

@@ -6,14 +6,12 @@
 namespace gpumux::daemon {
 namespace {
 
-// An eviction moves through a few chunks at a time. Of a small budget an account alone still gets nearly all.
-constexpr std::uint64_t kMostReserved = 4;
+// An account alone still gets nearly all, and one that comes last can run a small program.
 constexpr std::uint64_t kReservedPart = 16;
 
 }  // namespace
 
-HostShares::HostShares(std::uint64_t chunks)
-    : reserved_(std::min(chunks / kReservedPart, kMostReserved)), chunks_(chunks - reserved_) {}
+HostShares::HostShares(std::uint64_t chunks) : reserved_(chunks / kReservedPart), chunks_(chunks - reserved_) {}
 
 void HostShares::answered(const Account& account) {
   const auto use = uses_.find(account);

@@ -54,12 +54,19 @@ void Rooms::adopt(GpuIndex index) {
   }
 }
 
-void Rooms::opened(base::SeatId seat, sched::Quota quota, bool gets_bound, std::uint64_t left) {
+void Rooms::opened(base::SeatId seat, const sched::SeatOwner& owner, bool gets_bound, std::uint64_t left) {
   adopt(seat.gpu);
   if (!gpus_.at(seat.gpu.value).managed) return;
-  planner_.opened(leases_.now(), seat, quota, gets_bound, left);
+  planner_.opened(leases_.now(), seat, owner, gets_bound, left);
   gpus_[seat.gpu.value].dirty = true;
   gpus_[seat.gpu.value].foreign.opened(leases_.now());
+}
+
+void Rooms::set_host_useless(std::uint64_t bytes) {
+  if (std::exchange(host_useless_, bytes) == bytes) return;
+  planner_.set_host_useless(bytes);
+  if (!planner_.awaits_commitment()) return;
+  for (std::size_t i = 0; i < leases_.gpus().size(); ++i) gpus_[i].dirty = true;
 }
 
 void Rooms::tell_foreign(GpuIndex index) {

@@ -47,13 +47,19 @@ class Rooms {
 
   void on_measure(OnMeasure callback) { on_measure_ = std::move(callback); }
 
-  void set_host_budget(std::uint64_t bytes, std::uint64_t chunk) { planner_.set_host_budget(bytes, chunk); }
+  void set_host_budget(std::uint64_t bytes, std::uint64_t chunk, std::uint64_t reserved) {
+    planner_.set_host_budget(bytes, chunk, reserved);
+  }
+  // So much host memory is lent that no seat has a use for.
+  void set_host_useless(std::uint64_t bytes);
+  // Whether a seat waits for a commitment. It may be what set_host_useless() keeps from it.
+  bool awaits_commitment() const { return planner_.awaits_commitment(); }
   // Tenants of an earlier daemon may come back until then (residency.h).
   void await_tenants(base::TimePoint until) { planner_.await_tenants(until); }
 
   // `gets_bound`: at once, not only when it has said what it has (residency.h).
   // `left`: what closed() has said of its process.
-  void opened(base::SeatId seat, sched::Quota quota, bool gets_bound, std::uint64_t left = 0);
+  void opened(base::SeatId seat, const sched::SeatOwner& owner, bool gets_bound, std::uint64_t left = 0);
   // Something has changed that decides whether its seats take turns.
   void look_again(base::GpuIndex gpu) { gpus_.at(gpu.value).dirty = true; }
   // How much of the GPU it may have left taken.
@@ -127,6 +133,7 @@ class Rooms {
   sched::Residency planner_;
   std::array<GpuState, base::kMaxGpus> gpus_{};
   std::optional<base::TimePoint> deadline_;
+  std::uint64_t host_useless_ = 0;
   std::vector<sched::Turn> turns_;     // kept only for its memory
   sched::Gain::Situation situation_;   // the same
   sched::ResidencyCommands commands_;  // the same

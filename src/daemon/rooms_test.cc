@@ -36,7 +36,7 @@ class RoomsTest : public ::testing::Test {
     GpuSettings settings;
     settings.reserve = 0;
     leases.add_gpu(info, settings, "");
-    rooms.set_host_budget(400 * kGiB, 0);
+    rooms.set_host_budget(400 * kGiB, 0, 0);
     rooms.on_bound([this](const sched::RoomBound& bound) { bounds[bound.seat.tenant.value] = bound; });
   }
 

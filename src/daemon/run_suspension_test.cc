@@ -89,7 +89,7 @@ class Program final : public Carrier {
 struct Machine {
   explicit Machine(std::size_t count = 1, GpuSettings settings = {}) {
     set_log_level(LogLevel::kError);
-    rooms.set_host_budget(400 * kGiB, 0);
+    rooms.set_host_budget(400 * kGiB, 0, 0);
     settings.reserve = 0;
     for (std::size_t i = 0; i < count; ++i) {
       GpuInfo info;

@@ -87,7 +87,7 @@ class Machine {
         access_(everybody()),
         rooms_(leases_),
         translator_(leases_, rooms_, access_, {OnLoss::kWait, "fuzz"}) {
-    rooms_.set_host_budget(std::uint64_t{20} << 30, std::uint64_t{256} << 20);
+    rooms_.set_host_budget(std::uint64_t{20} << 30, std::uint64_t{256} << 20, 0);
     translator_.set_host_memory(&host_);
     for (std::size_t i = 0; i < kGpus; ++i) {
       GpuInfo gpu;

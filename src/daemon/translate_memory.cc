@@ -17,7 +17,8 @@ constexpr std::uint32_t kMostInVain = 2;
 void Translator::open_room(Session& session, base::SeatId seat, bool may_be_back) {
   if (session.protocol < wire::kMemoryProtocol) return;  // it leaves its memory to the driver
   // Who comes to a run that is suspended may have stood still while the daemon was restarted.
-  rooms_.opened(seat, session.quota, !may_be_back && !session.is_suspended, take_left(session, seat.gpu));
+  rooms_.opened(seat, {session.quota, session.peer.account.key()}, !may_be_back && !session.is_suspended,
+                take_left(session, seat.gpu));
   if (session.is_suspended) rooms_.set_suspended(seat, true);
 }
 

@@ -53,14 +53,15 @@ void Residency::set_other_programs(GpuIndex index, bool any) {
   if (Gpu* const gpu = gpu_of(index)) gpu->has_other_programs = any;
 }
 
-void Residency::opened(TimePoint now, SeatId id, Quota quota, bool gets_bound, std::uint64_t left) {
+void Residency::opened(TimePoint now, SeatId id, const SeatOwner& owner, bool gets_bound, std::uint64_t left) {
   now_ = std::max(now_, now);
   Gpu* const gpu = gpu_of(id.gpu);
   if (gpu == nullptr) return;
   Seat& seat = gpu->seats[id];
   seat = Seat();
   seat.id = id;
-  seat.quota = quota;
+  seat.quota = owner.quota;
+  seat.account = owner.account;
   seat.opened_at = now;
   seat.is_back = !gets_bound;
   seat.left = left;
@@ -117,6 +118,9 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   // Of managed memory more than the GPU, but no more than all of it could be given.
   sane.managed = std::min(sane.managed, gpu.capacity + host_budget_);
   sane.allocated = std::min(sane.allocated, 2 * gpu.capacity + sane.managed);
+  // A lower bound may be in force by now: what the seat allocated before stays.
+  const bool comes_from_earlier = seat->is_back && now_ < awaited_until_;
+  seat->promised = comes_from_earlier ? sane.allocated : std::min(sane.allocated, seat->promise());
   seat->report = sane;
   seat->speaks = true;
   seat->is_back = false;
@@ -128,6 +132,7 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   while (seat->bounds.size() > 1 && static_cast<std::int32_t>(report.sequence - seat->bounds[1].sequence) >= 0) {
     seat->bounds.pop_front();
   }
+  believe(*seat, uncommitted(gpu, commitment_capacity(gpu, available(gpu), Needs::kCharged)));
   if (charge(*seat) < before) gpu.moved_at = now;
   if (comes_back && seat->lacking_since != TimePoint::max()) seat->lacking_since = now;
 }
@@ -160,6 +165,14 @@ bool Residency::awaits_look(GpuIndex index) const {
   return gpu != nullptr && std::any_of(gpu->seats.begin(), gpu->seats.end(), [&](const auto& entry) {
            return entry.second.asks() && !is_possible(*gpu, entry.second) && may_have_left(*gpu, entry.second);
          });
+}
+
+bool Residency::awaits_commitment() const {
+  return std::any_of(gpus_.begin(), gpus_.end(), [](const auto& gpu) {
+    return std::any_of(gpu.second.seats.begin(), gpu.second.seats.end(), [](const auto& entry) {
+      return entry.second.asks() && entry.second.want_commitment > entry.second.told_commitment();
+    });
+  });
 }
 
 bool Residency::is_tight(GpuIndex index) const {
@@ -317,6 +330,7 @@ SeatMemory Residency::view_of(const Seat& seat) const {
           .room = seat.told_room(),
           .counted = counts(seat) ? charge(seat) : 0,
           .commitment = seat.told_commitment(),
+          .promised = seat.promise(),
           .wanted = seat.waits() ? seat.want_room : 0,
           .quota = seat.quota.bytes,
           .is_suspended = seat.suspended,

@@ -14,7 +14,9 @@
 // every step (checked by check_invariants):
 //   1. On each GPU, what all seats count for fits beside the reserve and what is not ours, unless somebody has or was
 //      left with more than its bound: then no bound is raised.
-//   2. What all seats may have allocated fits on the GPUs and in the host memory budget, in the same sense.
+//   2. What all seats are promised fits on the GPUs and in the host memory budget. A seat counts for what it is
+//      promised: what it says that it has allocated beyond that is promised to it as far as anything is left, and
+//      counts for nothing otherwise. (Exception: what tenants bring back after a restart, until all are back.)
 //   3. A seat that wants room is answered: with the room; with a refusal, if nothing that can still happen would make
 //      it fit, or nothing has moved for kRoomPatience, or after kLongestRoomWait in any case; or, if it holds no lease,
 //      at once with what there is. No seat is refused while the daemon awaits tenants of an earlier one
@@ -64,6 +66,12 @@ struct Quota {
   std::uint64_t bytes = 0;
 };
 
+// Whose seat it is.
+struct SeatOwner {
+  Quota quota;
+  std::uint64_t account = 0;  // the unit of sharing: a user, or a container
+};
+
 // Why an allocation cannot be had, or not any more.
 enum class Refusal {
   kNone,
@@ -110,7 +118,8 @@ struct SeatMemory {
   std::uint64_t room = 0;
   std::uint64_t counted = 0;  // as having: what it may have had at most by now
   std::uint64_t commitment = 0;
-  std::uint64_t wanted = 0;  // more than that, and waits for it
+  std::uint64_t promised = 0;  // so much it may have allocated at most; what it says beyond that is not believed
+  std::uint64_t wanted = 0;    // more than that, and waits for it
   std::uint64_t quota = 0;
   bool is_suspended = false;
   bool is_told = true;         // has taken note of all that it was told, and is not about to be told more
@@ -184,11 +193,17 @@ inline constexpr std::size_t kMaxBoundsUnderWay = 8;
 
 class Residency {
  public:
-  // Evicted data lies in chunks of a seat's own, of so many bytes each.
-  void set_host_budget(std::uint64_t bytes, std::uint64_t chunk = 0) {
+  // Evicted data lies in chunks of a seat's own, of so many bytes each. `reserved`: so much more is there for accounts
+  // that are promised no more than that in all, so an account that comes last can begin.
+  void set_host_budget(std::uint64_t bytes, std::uint64_t chunk = 0, std::uint64_t reserved = 0) {
     host_budget_ = bytes;
     host_chunk_ = chunk;
+    host_reserved_ = reserved;
   }
+  // So much host memory is lent that no seat has a use for: it is promised to no seat before it has come back.
+  void set_host_useless(std::uint64_t bytes) { host_useless_ = bytes; }
+  // Whether a seat waits for a commitment.
+  bool awaits_commitment() const;
   // Tenants of an earlier daemon may still come back, until then. What they have looks like other programs' memory
   // before they have said so, so nothing is hopeless.
   void await_tenants(TimePoint until) { awaited_until_ = until; }
@@ -208,7 +223,7 @@ class Residency {
 
   // `gets_bound`: it gets a first bound now. Otherwise it says first what it has: it may be back after a restart.
   // `left`: what its process had as a seat that was closed: of that, what it says that it has is not to be returned.
-  void opened(TimePoint now, SeatId seat, Quota quota, bool gets_bound, std::uint64_t left = 0);
+  void opened(TimePoint now, SeatId seat, const SeatOwner& owner, bool gets_bound, std::uint64_t left = 0);
   // Its memory, so much of it, is taken until the driver has returned it (returned()).
   std::uint64_t closed(TimePoint now, SeatId seat);
   // Until it is told otherwise. The seat is open.
@@ -263,7 +278,9 @@ class Residency {
   struct Seat {
     SeatId id;
     Quota quota;
+    std::uint64_t account = 0;
     MemoryReport report;
+    std::uint64_t promised = 0;  // of report.allocated, once; `bounds` may promise more by now
     bool speaks = false;
     bool is_back = false;  // gets no bound before it has said what it has
     std::uint64_t left = 0;
@@ -324,6 +341,14 @@ class Residency {
     }
     // It waits, and is to be answered.
     bool asks() const { return waits() && !is_out(); }
+    // So much it may have allocated, by any bound that may be in force still.
+    std::uint64_t promise() const {
+      std::uint64_t most = promised;
+      for (const Bound& bound : bounds) most = std::max(most, bound.commitment);
+      return most;
+    }
+    // As far as it is believed.
+    std::uint64_t allocated() const { return std::min(report.allocated, promise()); }
     std::uint64_t told_room() const { return bounds.empty() ? 0 : bounds.back().room; }
     std::uint64_t told_commitment() const { return bounds.empty() ? 0 : bounds.back().commitment; }
   };
@@ -366,6 +391,9 @@ class Residency {
   bool answers(const Seat& seat) const;
   std::uint64_t charge(const Seat& seat) const;
   std::uint64_t commitment_charge(const Seat& seat) const;
+  // What is left of so much.
+  std::uint64_t uncommitted(const Gpu& gpu, std::uint64_t capacity) const;
+  static std::uint64_t believe(Seat& seat, std::uint64_t left);
   // What seats may have together, now and when what tenants that are gone have left has come back.
   static std::uint64_t available(const Gpu& gpu);
   static std::uint64_t eventual(const Gpu& gpu);
@@ -373,11 +401,14 @@ class Residency {
   static bool counts(const Seat& seat) { return seat.speaks; }
   bool may_speak_yet(const Seat& seat) const { return !seat.speaks && now_ - seat.opened_at < kFirstReportPatience; }
   std::uint64_t charged(const Gpu& gpu) const;
-  std::uint64_t usable_host() const;
+  // Which accounts' seats may be promised it.
+  enum class For { kAll, kThoseThatBegin };
+  std::uint64_t usable_host(For whom) const;
   // What seats have allocated, or may have by now, as far as anybody knows.
   enum class Needs { kAllocated, kCharged };
-  std::uint64_t in_host_memory(const Gpu& gpu, Needs needs) const;
-  std::uint64_t commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu, Needs needs) const;
+  std::uint64_t in_host_memory(const Gpu& gpu, Needs needs, For whom) const;
+  std::uint64_t commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu, Needs needs, For whom = For::kAll) const;
+  For begins_with(const Seat& seat, std::uint64_t commitment, Needs needs) const;
   // `kept_by_all`: kept(gpu), reckoned once.
   std::uint64_t most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
   std::uint64_t most_room(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
@@ -400,6 +431,7 @@ class Residency {
   static void deal(std::vector<Share>& shares, std::uint64_t left);
   std::vector<Share> plan_rooms(Gpu& gpu, const std::vector<Seat*>& order) const;
   void plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const;
+  static std::vector<Share*> fairest_first(std::vector<Share>& shares, std::uint64_t capacity);
   static bool is_lacking(const Seat& seat);
   TimePoint impatient_at(const Gpu& gpu, const Seat& seat) const;
   TimePoint refused_at(const Gpu& gpu, const Seat& seat) const;
@@ -416,6 +448,8 @@ class Residency {
   std::map<std::uint32_t, Gpu> gpus_;
   std::uint64_t host_budget_ = 0;
   std::uint64_t host_chunk_ = 0;
+  std::uint64_t host_reserved_ = 0;
+  std::uint64_t host_useless_ = 0;
   TimePoint now_{};
   TimePoint awaited_until_{};
   std::string broken_;  // the first invariant that a plan has broken

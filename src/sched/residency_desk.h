@@ -27,8 +27,8 @@ class Desk {
     planner.set_host_budget(host * kGiB);
   }
 
-  void open(std::uint64_t tenant, Quota quota = {}) {
-    planner.opened(now, seat(tenant), quota, true);
+  void open(std::uint64_t tenant, Quota quota = {}, std::uint64_t account = 0) {
+    planner.opened(now, seat(tenant), {quota, account}, true);
     turns.push_back({seat(tenant), TurnKind::kIdle, TimePoint::max()});
     plan();
     say(tenant);

@@ -24,8 +24,7 @@
 // may spare it. Each report that makes somebody count for less makes the next plan raise somebody else: that is how a
 // switch moves both ways at once.
 //
-// Commitments are shared out in the same way, over the GPU and the host memory together; but to spare there is only
-// what is the GPU's own. Host memory is for the seats of all GPUs, and who asks for some has to find it.
+// Commitments are shared out in the same way (residency_commitments.cc).
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -59,13 +58,6 @@ std::uint64_t Residency::charge(const Seat& seat) const {
   return most;
 }
 
-std::uint64_t Residency::commitment_charge(const Seat& seat) const {
-  std::uint64_t most = seat.report.allocated;
-  if (!answers(seat)) return std::max(most, seat.told_commitment());
-  for (const Bound& bound : seat.bounds) most = std::max(most, bound.commitment);
-  return most;
-}
-
 std::uint64_t Residency::eventual(const Gpu& gpu) { return minus(gpu.capacity, gpu.reserve + gpu.foreign); }
 
 std::uint64_t Residency::available(const Gpu& gpu) { return minus(eventual(gpu), gpu.returning); }
@@ -74,47 +66,6 @@ std::uint64_t Residency::charged(const Gpu& gpu) const {
   std::uint64_t sum = 0;
   for (const auto& [id, seat] : gpu.seats) sum += counts(seat) ? charge(seat) : 0;
   return sum;
-}
-
-// What can be promised of the host memory. Each seat may have a chunk that is not full, and another one needs a whole
-// one all the same. (Where there are many seats and little host memory, half of it can be promised.)
-std::uint64_t Residency::usable_host() const {
-  std::uint64_t seats = 0;
-  for (const auto& [index, gpu] : gpus_) {
-    for (const auto& [id, seat] : gpu.seats) seats += counts(seat) ? 1u : 0u;
-  }
-  return host_budget_ - std::min(host_budget_ / 2, seats * host_chunk_);
-}
-
-// What of the host memory the other GPUs' seats do not need, each as much as `needs` says.
-std::uint64_t Residency::in_host_memory(const Gpu& gpu, Needs needs) const {
-  std::uint64_t elsewhere = 0;
-  for (const auto& [index, other] : gpus_) {
-    if (&other == &gpu) continue;
-    std::uint64_t sum = 0;
-    for (const auto& [id, seat] : other.seats) {
-      if (!counts(seat)) continue;
-      const std::uint64_t allocated = needs == Needs::kAllocated ? seat.report.allocated : commitment_charge(seat);
-      const std::uint64_t leaves = seat.suspended ? std::min(seat.pageable(), allocated) : 0;
-      elsewhere += leaves;
-      sum += allocated - leaves;
-    }
-    elsewhere += minus(sum, available(other));
-  }
-  return minus(usable_host(), elsewhere);
-}
-
-// How much all seats of this GPU together may have allocated: what fits on it (`on_gpu`), and what there is of host
-// memory.
-std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu, Needs needs) const {
-  const std::uint64_t in_host = in_host_memory(gpu, needs);
-  if (!gpu.free_only) return on_gpu + in_host;
-  // Nothing is evicted but what is suspended; only managed memory may be more than fits.
-  std::uint64_t beside = 0;
-  for (const auto& [id, seat] : gpu.seats) {
-    if (counts(seat)) beside += seat.managed() + (seat.suspended ? seat.pageable() : 0);
-  }
-  return on_gpu + std::min(beside, in_host);
 }
 
 // What nobody can take from the seat for another one's sake.
@@ -166,9 +117,10 @@ Refusal Residency::refusal_of(const Gpu& gpu, const Seat& seat, std::uint64_t fo
   if (seat.want_commitment > most_commitment(on_gpu, gpu, seat, kept_by_all)) return too_much;
   std::uint64_t others = 0;
   for (const auto& [id, other] : gpu.seats) {
-    if (&other != &seat && counts(other)) others += other.report.allocated;
+    if (&other != &seat && counts(other)) others += other.allocated();
   }
-  const bool fits = seat.want_commitment <= minus(commitment_capacity(gpu, on_gpu, Needs::kAllocated), others);
+  const For whom = begins_with(seat, seat.want_commitment, Needs::kAllocated);
+  const bool fits = seat.want_commitment <= minus(commitment_capacity(gpu, on_gpu, Needs::kAllocated, whom), others);
   return fits ? Refusal::kNone : Refusal::kTogether;
 }
 
@@ -309,70 +261,6 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
   }
   shares.insert(shares.end(), out.begin(), out.end());
   return shares;
-}
-
-// Sets each seat's `commitment`.
-void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const {
-  const std::uint64_t kept_by_all = kept(gpu);
-  const std::uint64_t capacity = commitment_capacity(gpu, available(gpu), Needs::kCharged);
-  std::uint64_t left = capacity;
-  std::uint64_t free = capacity;
-  std::vector<Share> shares;
-  std::vector<Share> out;
-  for (Seat* seat : order) {
-    if (!counts(*seat)) continue;
-    free = minus(free, commitment_charge(*seat));
-    const bool takes = now_ < seat->given_commitment_until && !seat->is_out();
-    const std::uint64_t given = takes ? seat->given_commitment : 0;
-    Share share{seat, std::max(seat->report.allocated, given), seat->told_commitment(),
-                most_commitment(eventual(gpu), gpu, *seat, kept_by_all), 0};
-    left = minus(left, share.base);
-    if (!answers(*seat)) share.most = share.base;
-    if (seat->is_out()) share.told = std::min(share.told, share.base);
-    if (!seat->is_back) (seat->is_out() ? out : shares).push_back(share);
-  }
-  // What is waited for comes before what is to spare, and the nearest turn first: where not everybody can have what it
-  // wants, somebody can.
-  for (Share& share : shares) {
-    const Seat& seat = *share.seat;
-    if (!seat.waits() || seat.want_commitment <= share.base || !is_possible(gpu, seat)) continue;
-    const std::uint64_t more = seat.want_commitment - share.base;
-    if (more > left && seat.want_commitment > share.told) continue;
-    left = minus(left, more);
-    share.base = seat.want_commitment;
-    share.most = std::max(share.most, share.base);
-  }
-  std::uint64_t needed = 0;
-  for (const Share& share : shares) needed += share.base;
-  for (const Share& share : out) needed += share.seat->report.unpageable;
-  left = std::min(left, minus(available(gpu), needed));
-  // Of the seats of one quota, each may use what the others of it leave, and no more is spared for them.
-  for (Share& share : shares) {
-    const Quota& quota = share.seat->quota;
-    if (quota.group == 0) continue;
-    std::uint64_t others = 0;
-    for (const Share& other : shares) {
-      if (&other != &share && other.seat->quota.group == quota.group) others += std::max(other.base, other.told);
-    }
-    for (const Share& other : out) {
-      if (other.seat->quota.group == quota.group) others += other.base;
-    }
-    share.most = std::min(share.most, std::max(share.base, minus(quota.bytes, others)));
-  }
-  deal(shares, left);
-  for (Share& share : shares) {
-    if (share.target < share.told) {
-      share.told = share.target;
-      continue;
-    }
-    const std::uint64_t counted = commitment_charge(*share.seat);
-    const std::uint64_t commitment = std::min(share.target, counted + free);
-    if (commitment <= share.told) continue;
-    free -= minus(commitment, counted);
-    share.told = commitment;
-  }
-  for (const Share& share : shares) share.seat->commitment = share.told;
-  for (const Share& share : out) share.seat->commitment = share.told;
 }
 
 void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands) {

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tenants that lie or keep can take from others. Goal: a seat counts for what it is promised, whatever it says.
+// Method: seats that say false numbers, and a seat that asks for what it is entitled to.
+#include <gtest/gtest.h>
+
+#include "sched/residency_desk.h"
+
+namespace gpumux::sched {
+namespace {
+
+// Attack: many seats say that they have allocated twice what a GPU holds, and ask for nothing.
+TEST(ResidencyAccounts, SeatsThatSayTheyHaveMoreTakeNoMoreThanThereIs) {
+  Desk desk(80, 200);
+  desk.open(1);
+  desk.settle();
+  ASSERT_TRUE(desk.want(1, 0, 60));
+  desk.has(1, 60);
+  for (std::uint64_t liar = 2; liar < 6; ++liar) {
+    desk.open(liar);
+    desk.reports[liar].allocated = 160 * kGiB;
+    desk.say(liar);
+  }
+  std::uint64_t promised = 0;
+  for (std::uint64_t tenant = 1; tenant < 6; ++tenant) promised += desk.planner.view(seat(tenant))->promised;
+  EXPECT_LE(promised, 280 * kGiB);
+  EXPECT_GE(desk.planner.view(seat(1))->promised, 60 * kGiB);
+}
+
+// Attack: the same, and another account begins.
+TEST(ResidencyAccounts, SeatsThatSayTheyHaveMoreLeaveWhatIsReserved) {
+  Desk desk(80, 150);
+  desk.planner.set_host_budget(150 * kGiB, 0, 10 * kGiB);
+  for (std::uint64_t liar = 2; liar < 6; ++liar) {
+    desk.open(liar, {}, 1);
+    desk.reports[liar].allocated = 160 * kGiB;
+    desk.say(liar);
+  }
+  desk.open(1, {}, 2);
+  desk.settle();
+  const auto first = desk.want(1, 0, 8);
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(first->refused());
+}
+
+// What a program has beyond its promise (the driver made it, or there was no daemon) is promised to it as any wish is.
+TEST(ResidencyAccounts, WhatThereIsRoomForIsBelieved) {
+  Desk desk(80, 200);
+  desk.open(1);
+  desk.has(1, 70, 80);
+  EXPECT_EQ(desk.planner.view(seat(1))->promised, 150 * kGiB);
+}
+
+// Attack: an account has itself promised all that there is, and keeps it. Another account begins.
+TEST(ResidencyAccounts, AnAccountThatComesLastCanBegin) {
+  Desk desk(80, 150);
+  desk.planner.set_host_budget(150 * kGiB, 0, 10 * kGiB);
+  for (const std::uint64_t greedy : {1u, 2u, 3u}) {
+    desk.open(greedy, {}, 1);
+    desk.settle();
+    ASSERT_TRUE(desk.want(greedy, 0, greedy < 3 ? 80 : 70));
+    desk.has(greedy, 0, greedy < 3 ? 80 : 70);
+  }
+  const auto beyond = desk.want(3, 0, 75);
+  ASSERT_TRUE(beyond);
+  EXPECT_TRUE(beyond->refused()) << "it has begun already";
+  desk.open(4, {}, 2);
+  desk.open(5, {}, 2);
+  desk.settle();
+  const auto first = desk.want(4, 0, 6);
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(first->refused());
+  desk.has(4, 0, 6);
+  const auto second = desk.want(5, 0, 4);
+  ASSERT_TRUE(second);
+  EXPECT_FALSE(second->refused());
+  desk.has(5, 0, 4);
+  const auto third = desk.want(5, 0, 5);
+  ASSERT_TRUE(third);
+  EXPECT_TRUE(third->refused()) << "no account begins with more than is reserved";
+  EXPECT_GE(desk.commitment(3), 70u);
+}
+
+// Two accounts wait for what comes back: the one with less than its share gets it, whatever turns say.
+TEST(ResidencyAccounts, WhatComesBackGoesToTheAccountThatHasLessThanItsShare) {
+  Desk desk(80, 150);
+  for (const std::uint64_t greedy : {1u, 2u, 3u}) {
+    desk.open(greedy, {}, 1);
+    desk.settle();
+    desk.want(greedy, 0, greedy < 3 ? 80 : 60);
+    desk.has(greedy, 0, greedy < 3 ? 80 : 60);
+  }
+  desk.open(4, {}, 2);
+  desk.settle();
+  desk.turn({{3, kHolding}, {4, kWaiting}, {1, kWaiting}, {2, kWaiting}});
+  // Both want what one of them can have: 10 GiB are left.
+  desk.planner.wanted(desk.now, seat(3), ++desk.ticket, 0, 70 * kGiB);
+  desk.planner.wanted(desk.now, seat(4), desk.ticket, 0, 10 * kGiB);
+  desk.plan();
+  desk.settle();
+  EXPECT_GE(desk.commitment(4), 10u);
+  EXPECT_LT(desk.commitment(3), 70u);
+}
+
+// What seats have on loan and no use for is not there to be promised, and may come back.
+TEST(ResidencyAccounts, WhatIsKeptInVainIsPromisedWhenItIsBack) {
+  Desk desk(80, 100);
+  desk.planner.set_host_useless(60 * kGiB);
+  desk.open_two();
+  ASSERT_TRUE(desk.want(1, 0, 80));
+  desk.has(1, 0, 80);
+  EXPECT_FALSE(desk.want(2, 0, 70)) << "neither given nor refused";
+  EXPECT_TRUE(desk.planner.awaits_commitment());
+  desk.planner.set_host_useless(0);
+  desk.plan();
+  const auto given = desk.answer(2);
+  ASSERT_TRUE(given);
+  EXPECT_FALSE(given->refused());
+}
+
+}  // namespace
+}  // namespace gpumux::sched

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much each seat may have allocated: its commitment, which is a promise.
+//
+// A seat counts for what it is promised. So whatever tenants say, all promises together fit on the GPUs and in host
+// memory, and no seat takes what another one was promised.
+//
+// Commitments are shared out as rooms are (residency_plan.cc), over the GPU and the host memory together; but to spare
+// there is only what is the GPU's own. Host memory is for the seats of all GPUs, and a seat that asks for some has to
+// find it.
+#include <algorithm>
+#include <map>
+
+#include "sched/residency.h"
+
+namespace gpumux::sched {
+namespace {
+
+constexpr std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
+
+}  // namespace
+
+std::uint64_t Residency::commitment_charge(const Seat& seat) const {
+  return answers(seat) ? seat.promise() : std::max(seat.allocated(), seat.told_commitment());
+}
+
+std::uint64_t Residency::uncommitted(const Gpu& gpu, std::uint64_t capacity) const {
+  std::uint64_t left = capacity;
+  for (const auto& [id, seat] : gpu.seats) left = minus(left, counts(seat) ? commitment_charge(seat) : 0);
+  return left;
+}
+
+// Promises to the seat what it says that it has beyond its promise, as far as there is something left; returns how
+// much. A program has more if the driver made it, or if there was no daemon. One that lies gets no more than by asking.
+std::uint64_t Residency::believe(Seat& seat, std::uint64_t left) {
+  const std::uint64_t promise = seat.promise();
+  const std::uint64_t more = std::min(minus(seat.report.allocated, promise), left);
+  if (more != 0) seat.promised = promise + more;
+  return more;
+}
+
+// What can be promised of the host memory. Each seat may have a chunk that is not full, and another one needs a whole
+// one all the same. (Where there are many seats and little host memory, half of it can be promised.)
+std::uint64_t Residency::usable_host(For whom) const {
+  std::uint64_t seats = 0;
+  for (const auto& [index, gpu] : gpus_) {
+    for (const auto& [id, seat] : gpu.seats) seats += counts(seat) ? 1u : 0u;
+  }
+  const std::uint64_t budget = host_budget_ + (whom == For::kThoseThatBegin ? host_reserved_ : 0);
+  return budget - std::min(budget / 2, seats * host_chunk_);
+}
+
+// What of the host memory the other GPUs' seats do not need, each as much as `needs` says.
+std::uint64_t Residency::in_host_memory(const Gpu& gpu, Needs needs, For whom) const {
+  std::uint64_t elsewhere = 0;
+  for (const auto& [index, other] : gpus_) {
+    if (&other == &gpu) continue;
+    std::uint64_t sum = 0;
+    for (const auto& [id, seat] : other.seats) {
+      if (!counts(seat)) continue;
+      const std::uint64_t allocated = needs == Needs::kAllocated ? seat.allocated() : commitment_charge(seat);
+      const std::uint64_t leaves = seat.suspended ? std::min(seat.pageable(), allocated) : 0;
+      elsewhere += leaves;
+      sum += allocated - leaves;
+    }
+    elsewhere += minus(sum, available(other));
+  }
+  if (needs == Needs::kCharged) elsewhere += host_useless_;
+  return minus(usable_host(whom), elsewhere);
+}
+
+// How much all seats of this GPU together may have allocated: what fits on it (`on_gpu`), and what there is of host
+// memory.
+std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu, Needs needs, For whom) const {
+  const std::uint64_t in_host = in_host_memory(gpu, needs, whom);
+  if (!gpu.free_only) return on_gpu + in_host;
+  // Nothing is evicted but what is suspended; only managed memory may be more than fits.
+  std::uint64_t beside = 0;
+  for (const auto& [id, seat] : gpu.seats) {
+    if (counts(seat)) beside += seat.managed() + (seat.suspended ? seat.pageable() : 0);
+  }
+  return on_gpu + std::min(beside, in_host);
+}
+
+// For which accounts' seats there must be enough for it to have so much. Its account begins if all of its seats
+// together are promised no more than is reserved, then.
+Residency::For Residency::begins_with(const Seat& seat, std::uint64_t commitment, Needs needs) const {
+  std::uint64_t sum = commitment;
+  for (const auto& [index, gpu] : gpus_) {
+    for (const auto& [id, other] : gpu.seats) {
+      if (&other == &seat || other.account != seat.account || !counts(other)) continue;
+      sum += needs == Needs::kAllocated ? other.allocated() : commitment_charge(other);
+    }
+  }
+  return sum <= host_reserved_ ? For::kThoseThatBegin : For::kAll;
+}
+
+// Those of accounts that have less than their share come first: their part of what all accounts here may have.
+std::vector<Residency::Share*> Residency::fairest_first(std::vector<Share>& shares, std::uint64_t capacity) {
+  std::map<std::uint64_t, std::uint64_t> bytes;  // by account
+  for (const Share& share : shares) bytes[share.seat->account] += share.base;
+  std::vector<Share*> order;
+  order.reserve(shares.size());
+  for (Share& share : shares) order.push_back(&share);
+  std::stable_partition(order.begin(), order.end(),
+                        [&](const Share* share) { return bytes[share->seat->account] < capacity / bytes.size(); });
+  return order;
+}
+
+// Sets each seat's `commitment`.
+void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const {
+  const std::uint64_t kept_by_all = kept(gpu);
+  const std::uint64_t capacity = commitment_capacity(gpu, available(gpu), Needs::kCharged, For::kThoseThatBegin);
+  // Of that, what only accounts that begin may have.
+  const std::uint64_t reserved = capacity - commitment_capacity(gpu, available(gpu), Needs::kCharged, For::kAll);
+  const auto may_take = [&](std::uint64_t more, std::uint64_t all, const Seat& seat, std::uint64_t commitment) {
+    if (more <= minus(all, reserved)) return more;
+    const bool begins = begins_with(seat, commitment, Needs::kCharged) == For::kThoseThatBegin;
+    return std::min(more, begins ? all : minus(all, reserved));
+  };
+  std::uint64_t left = capacity;
+  std::uint64_t free = uncommitted(gpu, capacity);
+  std::vector<Share> shares;
+  std::vector<Share> out;
+  for (Seat* seat : order) {
+    if (!counts(*seat)) continue;
+    free -= believe(*seat, minus(free, reserved));
+    const bool takes = now_ < seat->given_commitment_until && !seat->is_out();
+    const std::uint64_t given = takes ? seat->given_commitment : 0;
+    Share share{seat, std::max(seat->allocated(), given), seat->told_commitment(),
+                most_commitment(eventual(gpu), gpu, *seat, kept_by_all), 0};
+    left = minus(left, share.base);
+    if (!answers(*seat)) share.most = share.base;
+    if (seat->is_out()) share.told = std::min(share.told, share.base);
+    if (!seat->is_back) (seat->is_out() ? out : shares).push_back(share);
+  }
+  // What is waited for comes before what is to spare, and the nearest turn first: where not everybody can have what it
+  // wants, somebody can.
+  for (Share* const share : fairest_first(shares, capacity)) {
+    const Seat& seat = *share->seat;
+    if (!seat.waits() || seat.want_commitment <= share->base || !is_possible(gpu, seat)) continue;
+    const std::uint64_t more = seat.want_commitment - share->base;
+    if (may_take(more, left, seat, seat.want_commitment) < more && seat.want_commitment > share->told) continue;
+    left = minus(left, more);
+    share->base = seat.want_commitment;
+    share->most = std::max(share->most, share->base);
+  }
+  std::uint64_t needed = 0;
+  for (const Share& share : shares) needed += share.base;
+  for (const Share& share : out) needed += share.seat->report.unpageable;
+  left = std::min(minus(left, reserved), minus(available(gpu), needed));
+  // Of the seats of one quota, each may use what the others of it leave, and no more is spared for them.
+  for (Share& share : shares) {
+    const Quota& quota = share.seat->quota;
+    if (quota.group == 0) continue;
+    std::uint64_t others = 0;
+    for (const Share& other : shares) {
+      if (&other != &share && other.seat->quota.group == quota.group) others += std::max(other.base, other.told);
+    }
+    for (const Share& other : out) {
+      if (other.seat->quota.group == quota.group) others += other.base;
+    }
+    share.most = std::min(share.most, std::max(share.base, minus(quota.bytes, others)));
+  }
+  deal(shares, left);
+  for (Share& share : shares) {
+    if (share.target < share.told) {
+      share.told = share.target;
+      continue;
+    }
+    const std::uint64_t counted = commitment_charge(*share.seat);
+    const std::uint64_t more = may_take(minus(share.target, counted), free, *share.seat, share.target);
+    const std::uint64_t commitment = std::min(share.target, counted + more);
+    if (commitment <= share.told) continue;
+    free -= minus(commitment, counted);
+    share.told = commitment;
+  }
+  for (const Share& share : shares) share.seat->commitment = share.told;
+  for (const Share& share : out) share.seat->commitment = share.told;
+}
+
+}  // namespace gpumux::sched
