@@ -514,7 +514,9 @@ void Daemon::Impl::poll_attentively() {
 
 void Daemon::Impl::settled() {
   translator_.set_tenants_return(returning_.waiting() || clock_.now() < grants_held_until_);
+  rooms_.set_host_useless(host_memory_.useless());
   rooms_.settle();
+  translator_.ask_for_useless();
   tenants_.reap();
   const sched::HostDemand demand = rooms_.host_demand();
   host_memory_.set_demand(demand.evicted, demand.copies);

@@ -60,6 +60,7 @@ HostMemory::HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& 
       chunk_bytes_(chunk_for(budget)),
       files_(std::make_shared<HostFiles>(std::move(files))),
       alive_(std::make_shared<Alive>()),
+      seats_(chunk_bytes_),
       shares_(budget / chunk_bytes_) {
   alive_->self = this;
   // Ids start where the time puts them, so that one which an earlier daemon has given means nothing to this one.
@@ -116,28 +117,14 @@ void HostMemory::set_short(bool is_short) {
   if (on_short_) on_short_(is_short);
 }
 
-void HostMemory::has(const HostSeat& seat, std::uint64_t bytes) { borrowers_[seat.tenant].has[seat.slot] = bytes; }
-
 void HostMemory::closed(const HostSeat& seat) {
-  const auto borrower = borrowers_.find(seat.tenant);
-  if (borrower != borrowers_.end()) borrower->second.has.erase(seat.slot);
+  seats_.closed(seat);
   std::erase_if(requests_, [&](const Request& request) {
     if (request.seat != seat) return false;
     shares_.answered(request.account);
     if (on_lent_) on_lent_({seat, 0, 0}, -1);
     return true;
   });
-}
-
-// In chunks. The last chunk of a seat is hardly ever full.
-std::uint64_t HostMemory::most_of(const Borrower& borrower, std::uint32_t slot) const {
-  const auto its = borrower.has.find(slot);
-  return its == borrower.has.end() ? 0 : its->second / chunk_bytes_ + (its->second % chunk_bytes_ != 0 ? 2 : 1);
-}
-
-std::uint64_t HostMemory::lent_to(const Borrower& borrower, std::uint32_t slot) const {
-  return static_cast<std::uint64_t>(std::count_if(borrower.loans.begin(), borrower.loans.end(),
-                                                  [slot](const auto& loan) { return loan.second.seat.slot == slot; }));
 }
 
 void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain, const Account& account) {
@@ -149,8 +136,7 @@ void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_v
     of_seat += request.seat == seat ? 1u : 0u;
   }
   Borrower& borrower = borrowers_[seat.tenant];
-  if (bytes == 0 || of_tenant >= kMaxHostRequests ||
-      lent_to(borrower, seat.slot) + of_seat >= most_of(borrower, seat.slot)) {
+  if (bytes == 0 || of_tenant >= kMaxHostRequests || seats_.lent_to(seat) + of_seat >= seats_.most_of(seat)) {
     if (on_lent_) on_lent_({seat, 0, 0}, -1);
     return;
   }
@@ -210,6 +196,7 @@ bool HostMemory::serve(const Request& request) {
   const int fd = kept ? -1 : chunk.memory.get();
   borrower.loans.emplace(loan.id, Loan{request.seat, std::move(chunk)});
   lent_ += chunk_bytes_;
+  seats_.lent(request.seat);
   shares_.lent(request.account);
   ++loans_.all;
   if (is_handed_on) ++loans_.handed_on;
@@ -393,6 +380,7 @@ void HostMemory::returned(base::TenantId tenant, std::uint64_t id, bool kept) {
   Loan loan = std::move(found->second);
   borrower->second.loans.erase(found);
   lent_ -= chunk_bytes_;
+  seats_.returned(loan.seat);
   shares_.returned(borrower->second.account);
   const HostSeat seat = loan.seat;
   const bool keeps = borrower->second.keeps;
@@ -425,6 +413,7 @@ void HostMemory::gone(base::TenantId tenant, os::FileDescriptor process) {
     if (is_its) shares_.answered(request.account);
     return is_its;
   });
+  seats_.gone(tenant);
   auto gone = borrowers_.extract(tenant);
   if (gone.empty()) return;
   for (const auto& [slot, bytes] : gone.mapped().earlier) earlier_ -= bytes;
@@ -492,13 +481,14 @@ std::uint64_t HostMemory::awaited() const {
 std::uint64_t HostMemory::beyond(base::TenantId tenant) const {
   const auto found = borrowers_.find(tenant);
   if (found == borrowers_.end()) return 0;
-  const Borrower& borrower = found->second;
-  std::map<std::uint32_t, std::uint64_t> lent;  // by slot
-  for (const auto& [id, loan] : borrower.loans) ++lent[loan.seat.slot];
-  std::uint64_t useless = 0;
-  for (const auto& [slot, chunks] : lent) useless += chunks - std::min(chunks, most_of(borrower, slot));
-  const std::uint64_t all = borrower.loans.size();
-  return std::max(useless, std::min(all, shares_.beyond(borrower.account))) * chunk_bytes_;
+  const std::uint64_t beyond_share = std::min(found->second.loans.size(), shares_.beyond(found->second.account));
+  return std::max(seats_.useless_of(tenant), beyond_share) * chunk_bytes_;
+}
+
+std::uint64_t HostMemory::lent_or_awaited(const std::function<bool(const HostSeat&)>& is_one) const {
+  const auto waiting =
+      std::count_if(requests_.begin(), requests_.end(), [&](const Request& request) { return is_one(request.seat); });
+  return (seats_.lent_to(is_one) + static_cast<std::uint64_t>(waiting)) * chunk_bytes_;
 }
 
 bool HostMemory::awaits(base::TenantId tenant) const {

@@ -32,8 +32,8 @@
 // as much as is waited for (on_awaited), and give up copies. So what one seat restores is what another one evicts into,
 // for as long as there is not enough for both.
 //
-// Who may borrow. A seat is lent at most what it has allocated, and a chunk. A tenant without
-// a seat is lent nothing. Among accounts the budget is shared (host_shares.h).
+// Who may borrow. A seat is lent at most what it may have to evict, and a chunk; a tenant without a seat is lent
+// nothing (host_seats.h). Among accounts the budget is shared (host_shares.h).
 //
 // Short. When somebody has had to be turned away for the budget, nobody may keep what it could do without (on_short),
 // until there is much less to be evicted.
@@ -61,6 +61,7 @@
 #include "base/result.h"
 #include "daemon/account.h"
 #include "daemon/host_files.h"
+#include "daemon/host_seats.h"
 #include "daemon/host_shares.h"
 #include "os/file_descriptor.h"
 
@@ -68,13 +69,6 @@ namespace gpumux::daemon {
 
 // A tenant that asks for more at once than it will be given waits for nothing: it asks again when it has used some.
 inline constexpr std::size_t kMaxHostRequests = 64;
-
-// Maps what it is lent by itself: each seat of a process for its own use.
-struct HostSeat {
-  base::TenantId tenant;
-  std::uint32_t slot = 0;
-  bool operator==(const HostSeat&) const = default;
-};
 
 struct HostLoan {
   HostSeat seat;
@@ -126,8 +120,8 @@ class HostMemory {
   void measure();
   // About so many bytes of evicted data there may be in all, and of copies of data that has come back.
   void set_demand(std::uint64_t evicted, std::uint64_t copies = 0);
-  // The seat has so much that may be evicted or is, by its own word. A seat that has said nothing borrows nothing.
-  void has(const HostSeat& seat, std::uint64_t bytes);
+  // The seat has so much that may be evicted or is. A seat of which nothing was said borrows nothing.
+  void has(const HostSeat& seat, std::uint64_t bytes) { seats_.has(seat, bytes); }
   void closed(const HostSeat& seat);
   // `domain`: the tenant's trust_domain. `account`: for whom it borrows; always the same for a tenant.
   void wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain, const Account& account);
@@ -150,6 +144,10 @@ class HostMemory {
   // So many bytes this tenant is to give back to others: what its seats have no use for, or what exceeds the share of
   // its account.
   std::uint64_t beyond(base::TenantId tenant) const;
+  // So many bytes processes have mapped that no seat has a use for: they cannot be promised to any seat until then.
+  std::uint64_t useless() const { return (seats_.useless() + leaving_.size()) * chunk_bytes_; }
+  // So many bytes all seats of which `is_one` holds have on loan, or wait for.
+  std::uint64_t lent_or_awaited(const std::function<bool(const HostSeat&)>& is_one) const;
   // It has been told to let go of something, and has not answered.
   bool is_forgetting(base::TenantId tenant) const;
   // `process`: a pidfd. The tenant's loans count until its process has ended, for it may go on using them. Without a
@@ -203,7 +201,6 @@ class HostMemory {
   struct Borrower {
     std::string domain;
     Account account;
-    std::map<std::uint32_t, std::uint64_t> has;      // by slot: bytes; of the seats that are open
     std::unordered_map<std::uint64_t, Loan> loans;   // by the chunk's id
     std::map<std::uint32_t, Forgetting> forgetting;  // by slot
     std::map<std::uint32_t, std::uint64_t> earlier;  // by slot: bytes of an earlier daemon's
@@ -225,8 +222,6 @@ class HostMemory {
   bool has_unreserved() const;
   bool may_grow(const Account& account) const;
   std::size_t kept_free() const;
-  std::uint64_t most_of(const Borrower& borrower, std::uint32_t slot) const;
-  std::uint64_t lent_to(const Borrower& borrower, std::uint32_t slot) const;
   void reap();
   void serve();
   bool serve_in_order();
@@ -283,6 +278,7 @@ class HostMemory {
   std::unordered_map<std::uint64_t, Chunk> leaving_;  // by id
   std::unordered_map<base::TenantId, Left> left_;
   std::deque<Request> requests_;
+  HostSeats seats_;
   HostShares shares_;
   std::unordered_map<base::TenantId, Borrower> borrowers_;
 };

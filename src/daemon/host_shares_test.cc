@@ -40,8 +40,10 @@ TEST_F(HostSharesTest, ASeatBorrowsNoMoreThanItHasAndAChunk) {
   // What it freed since, and a seat that it closed, it has no use for.
   memory.has({{1}, 1}, memory.chunk_bytes());
   EXPECT_EQ(memory.beyond({1}), 2 * memory.chunk_bytes());
+  EXPECT_EQ(memory.useless(), 2 * memory.chunk_bytes());
   memory.closed({{1}, 0});
   EXPECT_EQ(memory.beyond({1}), 4 * memory.chunk_bytes());
+  EXPECT_EQ(memory.useless(), 4 * memory.chunk_bytes());
   EXPECT_EQ(borrow_all({{1}, 0}), 0u);
 }
 
@@ -132,9 +134,11 @@ class OtherProcess {
 TEST_F(HostSharesTest, WhatATenantHadCountsUntilItsProcessHasEnded) {
   OtherProcess process;
   ASSERT_EQ(ask_all(1, "one").size() * memory.chunk_bytes(), memory.lendable());
+  EXPECT_EQ(memory.useless(), 0u);
   memory.gone({1}, process.pidfd());
   rest();
   EXPECT_EQ(memory.leaving(), memory.lendable());
+  EXPECT_EQ(memory.useless(), memory.lendable());
   got.clear();
   want({{2}, 0}, "one");
   for (int i = 0; got.empty() && i < 100; ++i) memory.look();
@@ -142,6 +146,7 @@ TEST_F(HostSharesTest, WhatATenantHadCountsUntilItsProcessHasEnded) {
   EXPECT_EQ(got.front().loan.bytes, 0u);
   process.kill();
   EXPECT_NE(ask(2, "one").loan.bytes, 0u);
+  EXPECT_EQ(memory.useless(), 0u);
 }
 
 // Attack: one account borrows all that it gets, and gives nothing back.

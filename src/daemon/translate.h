@@ -70,6 +70,8 @@ class Translator {
 
   // About once a second: whoever has been asked for host memory that others wait for, and gives none, is asked no more.
   void look_at_copies();
+  // Whenever everything has come to rest.
+  void ask_for_useless();
 
   // Called when a tenant has said Hello, has opened or closed a seat, or has been parked or resumed with its run.
   void on_tenant_changed(std::function<void(const Session&)> callback) { changed_ = std::move(callback); }
@@ -177,6 +179,9 @@ class Translator {
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
   std::uint64_t forget_slot(const Session& session, const Slot& slot);
   std::uint64_t evictable(base::SeatId seat) const;
+  std::uint64_t host_needs(base::GpuIndex gpu) const;
+  bool may_borrow_more(base::GpuIndex gpu) const;
+  void ask_for_copies_of(base::GpuIndex gpu);
   std::uint64_t take_left(const Session& session, base::GpuIndex gpu);
   base::Status check_slot(std::uint32_t slot) const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);

@@ -61,14 +61,59 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
   return {};
 }
 
-// The bytes of the seat that can be evicted, or are: at most all that its GPU holds, whatever the seat says. Managed
-// memory does not count.
+// The bytes of the seat that can be evicted, or are. Whatever the seat says: at most what the planner has promised to
+// it, and at most all that its GPU holds. So loans never take what other seats are promised. Managed memory does not
+// count.
 std::uint64_t Translator::evictable(base::SeatId seat) const {
   const auto view = rooms_.view(seat);
   if (!view) return 0;
   const sched::MemoryReport& report = view->report;
   const std::uint64_t allocated = report.allocated - std::min(report.allocated, report.managed);
-  return std::min(std::max(allocated, report.resident + report.evicted), rooms_.capacity(seat.gpu));
+  return std::min({std::max(allocated, report.resident + report.evicted), view->promised, rooms_.capacity(seat.gpu)});
+}
+
+// So much of what the GPU's seats are promised it cannot hold, and a chunk for each: its last one is hardly ever full.
+std::uint64_t Translator::host_needs(base::GpuIndex gpu) const {
+  const sched::GpuMemory memory = rooms_.view(gpu);
+  std::uint64_t promised = 0;
+  std::uint64_t needs = 0;
+  for (const sched::SeatMemory& seat : memory.seats) {
+    if (!seat.speaks || seat.promised == 0) continue;
+    needs += host_->chunk_bytes();
+    (seat.is_suspended ? needs : promised) += seat.promised;
+  }
+  const std::uint64_t gone = memory.reserve + memory.foreign + memory.returning;
+  const std::uint64_t held = memory.capacity - std::min(memory.capacity, gone);
+  return needs + promised - std::min(promised, held);
+}
+
+// Copies, and what is borrowed ahead, are only of what the promises on other GPUs leave. (Where there is one GPU, what
+// its seats are promised fits on it and in host memory.)
+bool Translator::may_borrow_more(base::GpuIndex gpu) const {
+  const std::size_t gpus = leases_.gpus().size();
+  if (gpus < 2) return true;
+  std::uint64_t elsewhere = host_->leaving();
+  for (std::uint32_t other = 0; other < gpus; ++other) {
+    if (other != gpu.value) elsewhere += host_needs({other});
+  }
+  const auto is_its = [&](const HostSeat& seat) {
+    Session* const session = find(seat.tenant);
+    const Slot* const slot = session == nullptr ? nullptr : session->slot(seat.slot);
+    return slot != nullptr && slot->gpu == gpu;
+  };
+  const std::uint64_t after = host_->lent_or_awaited(is_its) + host_->chunk_bytes();
+  const std::uint64_t needed = host_needs(gpu);
+  return after <= needed || after + elsewhere <= host_->lendable();
+}
+
+// Of the GPU's holders: no other GPU's seats are to give anything up for its sake.
+void Translator::ask_for_copies_of(base::GpuIndex gpu) {
+  for (const auto& [id, session] : sessions_) {
+    const auto number = session->slot_of(gpu);
+    if (!number || !session->slot(*number)->granted || session->host_asked != 0 || host_->awaits(id)) continue;
+    if (session->host_looks >= kMostInVain || host_->lent_to(id) == 0) continue;
+    tell_spare(*session, host_->chunk_bytes());
+  }
 }
 
 std::uint64_t Translator::forget_slot(const Session& session, const Slot& slot) {
@@ -100,8 +145,12 @@ base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
 
 base::Status Translator::on(Session& session, const wire::HostWanted& wanted) {
   GPUMUX_TRY(check_slot(wanted.slot));
+  const Slot* const slot = session.slot(wanted.slot);
   if (host_ == nullptr) {
     send(session, wire::HostLent{.slot = wanted.slot});
+  } else if (slot != nullptr && !may_borrow_more(slot->gpu)) {
+    send(session, wire::HostLent{.slot = wanted.slot});
+    ask_for_copies_of(slot->gpu);
   } else {
     host_->wanted({session.id, wanted.slot}, std::min(wanted.bytes, wire::kMaxHostChunkBytes), session.trust_domain,
                   session.peer.account);
@@ -258,6 +307,15 @@ void Translator::ask_for_copies() {
   for (const auto& [id, session] : sessions_) ask(*session, host_->beyond(id));
   for (const auto& [id, session] : sessions_) {
     if (missing != 0 && session->holds() && !host_->awaits(id)) ask(*session, host_->lent_to(id));
+  }
+}
+
+// A promise waits for what seats have on loan and have no use for.
+void Translator::ask_for_useless() {
+  if (host_ == nullptr || host_->useless() == 0 || !rooms_.awaits_commitment()) return;
+  for (const auto& [id, session] : sessions_) {
+    if (session->is_suspended || session->host_asked != 0) continue;
+    if (const std::uint64_t bytes = host_->beyond(id); bytes != 0) tell_spare(*session, bytes);
   }
 }
 
