@@ -27,6 +27,7 @@ int main(int argc, char** argv) {
   app.add_flag("--overloaded", options.overloaded, "Messages, agents and gates are late now and then");
   app.add_flag("--memory", options.memory, "Seats have memory, and the residency planner runs beside the core");
   app.add_flag("--suspend", options.suspensions, "Jobs are suspended, frozen and resumed");
+  app.add_flag("--hostile", options.hostile, "Jobs of one account lie about their memory, and return no host memory");
   app.add_option("--seconds", seconds, "Of virtual time at most, per seed")->capture_default_str();
   app.add_option("--calm-after", calm_after, "Seconds of virtual time after which nothing disturbs anybody any more");
   app.add_flag("--log", options.keep_log, "Print every event and command");

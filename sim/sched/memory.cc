@@ -74,7 +74,7 @@ void World::free_some(Rank& rank) {
   const std::uint64_t evicted = memory.evicted / 100 * percent;
   memory.resident -= resident;
   memory.evicted -= evicted;
-  return_host(memory);
+  return_host(rank);
   if (random_.chance(30)) memory.unpageable = 0;
   report_soon(rank);
   look(rank, 0ns);
@@ -199,7 +199,7 @@ void World::move(Rank& rank) {
     if (rank.granted) return;  // a holder keeps what it has
     if (!may_evict(rank)) return look(rank, kDrainLook);
     memory.chunk = std::min(memory.resident, kChunk);
-    if (now_ < host_closed_until_ || host_used_ + memory.chunk > host_budget_) return starve(rank, true);
+    if (now_ < host_closed_until_ || !may_borrow(rank, memory.chunk)) return starve(rank, true);
     host_used_ += memory.chunk;
     memory.host += memory.chunk;
     memory.job = SeatMemory::Job::kOut;
@@ -215,6 +215,12 @@ void World::move(Rank& rank) {
   }
   memory.retry_after = Duration::zero();
   memory.starved_since = TimePoint();
+}
+
+// As in the daemon: what it was promised, and a chunk.
+bool World::may_borrow(const Rank& rank, std::uint64_t bytes) const {
+  if (!rank.job->is_hostile) return host_used_ + bytes <= host_budget_;
+  return host_used_ + bytes <= host_budget_ - host_reserved_ && rank.memory.host + bytes <= promised_to(rank) + kChunk;
 }
 
 // What it needs is somebody else's still: host memory, or what the driver refuses.
@@ -251,7 +257,7 @@ void World::finish_in(Rank& rank) {
   memory.job = SeatMemory::Job::kNone;
   memory.evicted -= memory.chunk;
   memory.resident += memory.chunk;
-  return_host(memory);
+  return_host(rank);
   memory.retry_after = Duration::zero();
   memory.starved_since = TimePoint();
   outcome_.bytes_in += memory.chunk;
@@ -292,10 +298,28 @@ bool World::take(Rank& rank, std::uint64_t bytes) {
 }
 
 // What of its host memory is empty.
-void World::return_host(SeatMemory& memory) {
+void World::return_host(Rank& rank) {
+  if (rank.job->is_hostile) return;
+  SeatMemory& memory = rank.memory;
   const std::uint64_t kept = std::min(memory.host, memory.evicted);
   host_used_ -= memory.host - kept;
   memory.host = kept;
+}
+
+std::uint64_t World::promised_to(const Rank& rank) const {
+  const auto seat = planner_->view(rank.seat);
+  return seat ? seat->promised : 0;
+}
+
+// Host memory that seats keep beyond what they are promised. (Honest ones return it at once.)
+std::uint64_t World::host_useless() const {
+  std::uint64_t sum = 0;
+  for (const auto& [tenant, process] : by_tenant_) {
+    if (!process->job->is_hostile) continue;
+    for (const auto& rank : process->ranks)
+      sum += rank->memory.host - std::min(rank->memory.host, promised_to(*rank) + kChunk);
+  }
+  return sum;
 }
 
 // ---- what it says -------------------------------------------------------------------------------
@@ -304,8 +328,10 @@ void World::report(Rank& rank) {
   SeatMemory& memory = rank.memory;
   memory.reported_at = now_;
   const bool is_stuck = memory.starved_since != TimePoint() && now_ - memory.starved_since > kStuckAfter;
+  const std::uint64_t capacity = gpu_memory_[rank.seat.gpu.value].capacity;
+  const std::uint64_t said = memory.allocated() + (rank.job->is_hostile ? random_.next() % capacity : 0);
   const sched::MemoryReport report{.sequence = memory.bound.sequence,
-                                   .allocated = memory.allocated(),
+                                   .allocated = said,
                                    .resident = memory.on_gpu() - memory.context - memory.unpageable,
                                    .evicted = memory.evicted,
                                    .unpageable = memory.unpageable,

@@ -28,6 +28,7 @@ Job& World::start_job() {
   bool one_process = random_.chance(40);
   if (options_.faults && random_.chance(options_.overloaded ? 30 : 5)) job.waits_for_next_percent = 5;
   choose_standing(job);
+  job.is_hostile = options_.hostile && random_.chance(40);
   if (options_.busy_singles) {
     ranks = 1;
     job.weight = 1 + job.number % 4;

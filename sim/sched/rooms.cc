@@ -52,6 +52,7 @@ void World::make_gpus() {
   }
   // Little enough that it is used up now and then.
   host_budget_ = gpus_ * (512 + random_.below(8192)) * kMiB;
+  if (options_.hostile) host_reserved_ = host_budget_ / 16;
 }
 
 void World::choose_mode(std::uint32_t gpu) {
@@ -66,7 +67,7 @@ void World::choose_mode(std::uint32_t gpu) {
 void World::start_planner() {
   planner_ = std::make_unique<sched::Residency>();
   planner_woken_for_ = TimePoint::max();
-  planner_->set_host_budget(host_budget_, 64 * kMiB);
+  planner_->set_host_budget(host_budget_ - host_reserved_, 64 * kMiB, host_reserved_);
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     GpuMemory& gpu = gpu_memory_[i];
     gpu.mode = {};
@@ -88,7 +89,7 @@ void World::open_room(Rank& rank, bool again) {
   if (!again) create_context(rank);
   sched::Quota quota;
   if (rank.job->quota > 0) quota = {.group = rank.job->number, .bytes = rank.job->quota};
-  planner_->opened(now_, rank.seat, {quota}, !again);
+  planner_->opened(now_, rank.seat, {quota, rank.job->is_hostile ? 2u : 1u}, !again);
   gpu_memory_[rank.seat.gpu.value].dirty = true;
   gpu_memory_[rank.seat.gpu.value].use.opened(now_);
   tell_foreign(rank.seat.gpu.value);
@@ -185,6 +186,7 @@ void World::look_soon() {
 void World::settle_memory() {
   if (settling_ || !daemon_up_ || !outcome_.wrong.empty()) return;
   settling_ = true;
+  planner_->set_host_useless(host_useless());
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     GpuMemory& gpu = gpu_memory_[i];
     const auto planned_at = planner_->next_deadline(GpuIndex{i});
@@ -516,7 +518,8 @@ bool World::can_ever_fit(const Rank& rank) const {
   const bool all_stay = !gpu.is_auto && gpu.configured == sched::Mode::kConcurrent;
   for (const sched::SeatMemory& seat : view.seats) {
     if (seat.seat == rank.seat) continue;
-    taken += all_stay && !seat.is_suspended ? seat.report.allocated : seat.report.unpageable;
+    const std::uint64_t allocated = std::min(seat.report.allocated, seat.promised);
+    taken += all_stay && !seat.is_suspended ? allocated : seat.report.unpageable;
   }
   return rank.memory.allocated() + taken <= view.capacity;
 }
@@ -530,9 +533,12 @@ bool World::can_host_hold() const {
     for (const sched::SeatMemory& seat : view.seats) {
       sum += 64 * kMiB;
       // (In modes in which memory is not moved, what is suspended is.)
-      const std::uint64_t leaves = seat.is_suspended ? seat.report.allocated - seat.report.unpageable : 0;
+      // (Liars have what they say of each part, and not the sum.)
+      const std::uint64_t parts = seat.report.resident + seat.report.evicted + seat.report.unpageable;
+      const std::uint64_t its = std::min(seat.report.allocated, parts);
+      const std::uint64_t leaves = seat.is_suspended ? its - std::min(its, seat.report.unpageable) : 0;
       sum += leaves;
-      allocated += seat.report.allocated - leaves;
+      allocated += its - leaves;
     }
     sum += allocated - std::min(allocated, view.capacity);
   }

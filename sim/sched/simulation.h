@@ -50,6 +50,7 @@ struct Options {
   bool overloaded = false;   // messages, agents and gates are late now and then, by more than every limit
   bool memory = false;       // seats have memory, and the planner says how much of it is on the GPU
   bool suspensions = false;  // jobs are suspended and resumed
+  bool hostile = false;      // with memory: one account's jobs say that they have more, and keep what they were lent
   base::Duration calm_after = base::Duration::max();  // from then on nothing disturbs anybody
   bool keep_log = false;
 };

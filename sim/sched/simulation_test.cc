@@ -82,6 +82,12 @@ TEST(Memory, OfSeedsThatFoundFaultsKeepsTheInvariants) {
     run_seeds(seed, kFewer, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true});
 }
 
+// Jobs of one account lie about their memory, and keep what they were lent: everybody else's memory comes all the same.
+TEST(Memory, OfOneAccountThatLiesAndKeepsStopsNobody) {
+  run_seeds(740'000, 40, {.steps = 4000, .duration = 20s, .memory = true, .hostile = true});
+  run_seeds(750'000, 10, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true, .hostile = true});
+}
+
 // Big ones beside small ones, gangs beside single seats: everybody gets its memory, and every wish its answer.
 TEST(Memory, OfRandomProgramsWithoutFaultsStarvesNobody) {
   run_seeds(720'000, 20, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true});

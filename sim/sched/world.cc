@@ -471,6 +471,7 @@ std::string replay_command(const Options& options) {
   if (options.collectives) text += " --collectives";
   if (options.memory) text += " --memory";
   if (options.suspensions) text += " --suspend";
+  if (options.hostile) text += " --hostile";
   if (options.duration < 1h) text += " --seconds " + std::to_string(options.duration / 1s);
   if (options.calm_after < 1h) text += " --calm-after " + std::to_string(options.calm_after / 1s);
   return text;

@@ -170,6 +170,7 @@ struct Job {
   std::uint32_t waits_for_next_percent = 0;
   std::uint32_t connected = 0;  // processes
   std::uint64_t quota = 0;      // of memory on each GPU; 0: none
+  bool is_hostile = false;      // another account's: it lies about its memory, and keeps host memory
   bool is_suspended = false;
   std::uint32_t suspensions = 0;
   TimePoint clearing_since = TimePoint::max();  // suspended and drained, and nothing else was in its memory's way
@@ -300,7 +301,8 @@ class World {
   void finish_in(Rank& rank);
   bool may_evict(const Rank& rank) const;
   bool take(Rank& rank, std::uint64_t bytes);
-  void return_host(SeatMemory& memory);
+  void return_host(Rank& rank);
+  bool may_borrow(const Rank& rank, std::uint64_t bytes) const;
   void report(Rank& rank);
   void reported(Rank& rank, const sched::MemoryReport& report);
   void report_soon(Rank& rank);
@@ -315,6 +317,8 @@ class World {
   void choose_mode(std::uint32_t gpu);
   void surprise(std::uint32_t gpu, Duration how_long);
   void settle_memory();
+  std::uint64_t host_useless() const;
+  std::uint64_t promised_to(const Rank& rank) const;
   void resolve_mode(std::uint32_t gpu);
   void change_ways();
   bool plan(std::uint32_t gpu);
@@ -361,6 +365,7 @@ class World {
   std::vector<GpuMemory> gpu_memory_;
   std::unique_ptr<sched::Residency> planner_;
   std::uint64_t host_budget_ = 0;
+  std::uint64_t host_reserved_ = 0;  // of the budget, for accounts that begin
   std::uint64_t host_used_ = 0;
   TimePoint host_closed_until_{};  // nothing is lent until then
   bool settling_ = false;
