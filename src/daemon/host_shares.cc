@@ -6,12 +6,14 @@
 namespace gpumux::daemon {
 namespace {
 
-// An account alone still gets nearly all, and one that comes last can run a small program.
+// An account alone still gets nearly all, and one that comes last can run a small program: 1 GiB is four chunks.
+constexpr std::uint64_t kMostReserved = 4;
 constexpr std::uint64_t kReservedPart = 16;
 
 }  // namespace
 
-HostShares::HostShares(std::uint64_t chunks) : reserved_(chunks / kReservedPart), chunks_(chunks - reserved_) {}
+HostShares::HostShares(std::uint64_t chunks)
+    : reserved_(std::min(chunks / kReservedPart, kMostReserved)), chunks_(chunks - reserved_) {}
 
 void HostShares::answered(const Account& account) {
   const auto use = uses_.find(account);
