@@ -62,7 +62,6 @@ class Session {
   const Peer peer;
   bool welcomed = false;
   std::uint64_t process_start = 0;  // when its process started (process_info.h); 0: not known
-  std::uint32_t protocol = 0;
   LeasePageView page;
   std::shared_ptr<const TenantLabel> label;  // set by Hello
   // A tenant's words cost log lines: 20 at once, 2 a second afterwards.

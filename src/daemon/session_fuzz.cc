@@ -151,9 +151,9 @@ class Machine {
 
   void hello(Tenant& tenant, std::span<const std::uint8_t> data) {
     connect(tenant);
-    // Mostly the newest one; an older one leaves its memory to the driver.
-    const std::uint32_t protocol = data.size() > 3 && data[3] % 4 == 0 ? 1 : wire::kProtocolVersion;
-    wire::Hello hello{.protocol = protocol, .oldest_protocol = 1, .gang_world = data.size() > 1 ? data[1] % 4u : 0u};
+    wire::Hello hello{.protocol = wire::kProtocolVersion,
+                      .oldest_protocol = wire::kOldestProtocolVersion,
+                      .gang_world = data.size() > 1 ? data[1] % 4u : 0u};
     if (data.size() > 4) hello.memory_limit = std::uint64_t{data[4]} << 28;
     if (data.size() > 5) wire::set_text(hello.run, data[5] % 2 == 0 ? kRun : "");
     if (data.size() > 2) {

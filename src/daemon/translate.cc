@@ -148,7 +148,6 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const Fo
   auto page = LeasePageView::map(fd.get());
   if (!page) return refuse_with(wire::Reason::kBadPage, page.error().message());
   session.page = std::move(*page);
-  session.protocol = std::min(hello.protocol, wire::kProtocolVersion);
   session.welcomed = true;
   if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)));
@@ -161,7 +160,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const Fo
   if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
     leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
   }
-  wire::Welcome welcome{.protocol = session.protocol,
+  wire::Welcome welcome{.protocol = std::min(hello.protocol, wire::kProtocolVersion),
                         .on_daemon_loss = options_.on_daemon_loss == OnLoss::kWait ? wire::OnDaemonLoss::kWait
                                                                                    : wire::OnDaemonLoss::kUngated,
                         .tenant = session.id.value};
@@ -306,10 +305,7 @@ base::Status Translator::on(Session& session, const wire::Stepped& stepped) {
   GPUMUX_TRY(check_slot(stepped.slot));
   const Slot* slot = session.slot(stepped.slot);
   if (slot == nullptr) return {};
-  // An older library is given one at a time, whatever the core thinks: with that one the step is over.
-  const bool counts = session.protocol >= wire::kManyStepsProtocol;
-  const std::uint32_t count = counts ? std::max(stepped.count, 1u) : std::numeric_limits<std::uint32_t>::max();
-  leases_.apply(sched::Stepped{seat_of(session, *slot), {stepped.epoch}, count});
+  leases_.apply(sched::Stepped{seat_of(session, *slot), {stepped.epoch}, std::max(stepped.count, 1u)});
   return {};
 }
 
@@ -403,11 +399,11 @@ base::Status Translator::on(Session& session, const wire::Measured& measured) {
   return {};
 }
 
-// False: it would not understand.
+// False: it has no such seat any more.
 bool Translator::ask_measure(base::SeatId seat, std::uint32_t question) {
   Session* const session = find(seat.tenant);
   const auto number = session != nullptr ? session->slot_of(seat.gpu) : std::nullopt;
-  if (!number || session->protocol < wire::kMeasureProtocol) return false;
+  if (!number) return false;
   send(*session, wire::Measure{.slot = *number, .question = question});
   return true;
 }
@@ -531,7 +527,7 @@ void Translator::carry_out(const sched::Command& command) {
             session->page.grant(*number, c.epoch, slot.exclusive, true);
             send(*session, wire::Reopen{.slot = *number, .epoch = revoked.value});
           } else if constexpr (std::is_same_v<Command, sched::Step>) {
-            session->page.step(*number, session->protocol >= wire::kManyStepsProtocol ? c.count : 1);
+            session->page.step(*number, c.count);
             send(*session, wire::Step{.slot = *number, .epoch = c.epoch.value});
           } else if constexpr (std::is_same_v<Command, sched::HeadsUp>) {
             if (!slot.granted) session->page.heads_up(*number);

@@ -15,7 +15,6 @@ constexpr std::uint32_t kMostInVain = 2;
 }  // namespace
 
 void Translator::open_room(Session& session, base::SeatId seat, bool may_be_back) {
-  if (session.protocol < wire::kMemoryProtocol) return;  // it leaves its memory to the driver
   // Who comes to a run that is suspended may have stood still while the daemon was restarted.
   rooms_.opened(seat, {session.quota, session.peer.account.key()}, !may_be_back && !session.is_suspended,
                 take_left(session, seat.gpu));
@@ -161,8 +160,7 @@ base::Status Translator::on(Session& session, const wire::HostWanted& wanted) {
 base::Status Translator::on(Session& session, const wire::HostReturned& returned) {
   if (host_ != nullptr) session.host_asked -= std::min(session.host_asked, host_->chunk_bytes());
   session.host_looks = 0;
-  const bool kept = returned.kept != 0 && session.protocol >= wire::kKeptHostProtocol;
-  if (host_ != nullptr) host_->returned(session.id, returned.id, kept);
+  if (host_ != nullptr) host_->returned(session.id, returned.id, returned.kept != 0);
   return {};
 }
 
@@ -200,7 +198,7 @@ void Translator::lend_frames(Session& session, std::uint32_t number) {
   Slot& slot = *session.slot(number);
   // Who has come back has most of its room filled.
   slot.to_fill = std::min(slot.to_fill, slot.room - std::min(slot.room, slot.memory.resident));
-  if (slot.memory.evicted == 0 || session.protocol < wire::kFramesProtocol) return;
+  if (slot.memory.evicted == 0) return;
   slot.to_fill -= frames_.lend(seat_of(session, slot), session.trust_domain, slot.memory.frames, slot.to_fill,
                                [&](std::uint64_t frame, std::uint64_t bytes, int fd) {
                                  send(session, wire::FrameLent{.slot = number, .number = frame, .bytes = bytes}, fd);
@@ -209,12 +207,10 @@ void Translator::lend_frames(Session& session, std::uint32_t number) {
 
 // What those wait for who may have what this one leaves behind.
 base::FrameSizes Translator::frames_for_others(const Session& session, const Slot& slot) const {
-  if (!leases_.gpus()[slot.gpu.value].settings.hand_over || session.protocol < wire::kFramesProtocol) return 0;
+  if (!leases_.gpus()[slot.gpu.value].settings.hand_over) return 0;
   base::FrameSizes sizes = 0;
   for (const auto& [tenant, other] : sessions_) {
-    if (other == &session || other->trust_domain.empty() || other->trust_domain != session.trust_domain ||
-        other->protocol < wire::kFramesProtocol)
-      continue;
+    if (other == &session || other->trust_domain.empty() || other->trust_domain != session.trust_domain) continue;
     const auto number = other->slot_of(slot.gpu);
     if (!number) continue;
     const wire::Memory& its = other->slot(*number)->memory;
@@ -284,7 +280,6 @@ void Translator::spare_host() {
 }
 
 void Translator::tell_spare(Session& session, std::uint64_t awaited) {
-  if (session.protocol < wire::kMemoryProtocol) return;
   const bool keeps_none = session.is_suspended || (host_ != nullptr && host_->is_short());
   session.host_asked = awaited == 0 ? 0 : session.host_asked + awaited;
   send(session, wire::HostSpare{.bytes = keeps_none ? 0 : ~std::uint64_t{0}, .awaited = awaited});

@@ -354,7 +354,7 @@ std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::
     release(slot);
     return std::nullopt;
   }
-  if (tell && tells_idling_.load(std::memory_order_relaxed)) agent_.send(wire::Idling{.slot = slot, .epoch = epoch});
+  if (tell) agent_.send(wire::Idling{.slot = slot, .epoch = epoch});
   const base::Duration left = idle_hold - idle;
   // Awake for the end of it, which is then not late.
   return left > kShortestSleep ? left - kShortestSleep : left;

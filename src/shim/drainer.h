@@ -69,9 +69,6 @@ class Drainer {
   // slice.
   void want_time_slice(base::Duration slice) { wanted_slice_ns_.store(slice.count(), std::memory_order_relaxed); }
 
-  // Whether the daemon understands wire::Idling.
-  void tell_idling(bool understood) { tells_idling_.store(understood, std::memory_order_relaxed); }
-
  private:
   // A seat's last one, as it stood when a look at the seat began.
   struct Revocation {
@@ -105,7 +102,6 @@ class Drainer {
   bool started_ = false;
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint32_t> wakes_{0};
-  std::atomic<bool> tells_idling_{false};
   std::atomic<std::int64_t> wanted_slice_ns_{0};
   base::Duration settled_slice_{};  // the drainer's thread
   bool has_said_slices_stay_ = false;

@@ -216,7 +216,7 @@ std::uint64_t HostLender::give_up(std::uint64_t bytes) {
     const std::uint64_t id = lent.id;
     const bool orphan = lent.orphan;
     // Others may have it from now on: a stray pointer of the program's must not find it.
-    lent.kept = !orphan && !leaving_ && port_.may_keep_host() && ::mprotect(lent.address, lent.bytes, PROT_NONE) == 0;
+    lent.kept = !orphan && !leaving_ && ::mprotect(lent.address, lent.bytes, PROT_NONE) == 0;
     const bool kept = lent.kept;
     if (!kept) unmap(i);
     if (!orphan) port_.return_host(id, kept);

@@ -34,8 +34,6 @@ class HostLender final : public pager::HostMemory {
     virtual bool ask_for_host(std::uint32_t slot, std::uint64_t bytes) = 0;
     virtual void return_host(std::uint64_t id, bool kept) = 0;
     virtual void forgot_host(std::uint32_t slot) = 0;
-    // Whether the daemon knows of what is kept.
-    virtual bool may_keep_host() = 0;
     // What is about to be unmapped may be registered with the driver.
     virtual void unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) = 0;
 

@@ -82,7 +82,6 @@ class LentTest : public pager::PagerTest, public HostLender::Port {
     if (kept) chunks_.at(id).keepers.insert(at_work_);
   }
   void forgot_host(std::uint32_t slot) override { forgot_.push_back(slot); }
-  bool may_keep_host() override { return may_keep_; }
   void unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) override {
     seats_[slot]->pager->unregister_host(address, bytes);
   }
@@ -122,7 +121,6 @@ class LentTest : public pager::PagerTest, public HostLender::Port {
   std::vector<bool> returned_kept_;
   std::vector<std::uint32_t> forgot_;
   std::uint32_t at_work_ = 0;
-  bool may_keep_ = true;
 };
 
 TEST_F(LentTest, HandingOnRegistersNothingTheSecondTime) {
@@ -208,16 +206,6 @@ TEST_F(LentTest, WhoLeavesKeepsNothing) {
   chunks_[9].is_free = false;
   seat.lender.want(1);
   EXPECT_EQ(returned_kept_, (std::vector<bool>{false, false, false})) << "it does not have what it was lent";
-}
-
-TEST_F(LentTest, ADaemonThatDoesNotKnowOfKeepingGetsAllBack) {
-  may_keep_ = false;
-  make_chunk(7);
-  for (int round = 0; round < 2; ++round) turn(0);
-  EXPECT_EQ(returned_kept_, (std::vector<bool>{false, false}));
-  EXPECT_EQ(registered(), 4u);
-  EXPECT_EQ(unregistered(), 4u);
-  EXPECT_EQ(mappings().size(), 0u);
 }
 
 }  // namespace

@@ -503,16 +503,12 @@ void Memories::close_after_fork() {
 
 // ---- the agent's thread
 
-void Memories::on_connected(std::uint32_t protocol) {
-  const bool speaks_of_memory = protocol >= wire::kMemoryProtocol;
-  daemon_keeps_host_.store(protocol >= wire::kKeptHostProtocol, std::memory_order_relaxed);
-  unbound_.store(!speaks_of_memory, std::memory_order_seq_cst);
+void Memories::on_connected() {
+  unbound_.store(false, std::memory_order_seq_cst);
   mover_.spare_host(UINT64_MAX, 0);  // what an earlier daemon was short of says nothing of this one
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     SeatMemory* const memory = if_any(slot);
-    if (memory == nullptr) continue;
-    memory->on_connected();
-    if (!speaks_of_memory) memory->unbind();
+    if (memory != nullptr) memory->on_connected();
   }
 }
 

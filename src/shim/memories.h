@@ -236,7 +236,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
 
   // ---- the agent's thread
 
-  void on_connected(std::uint32_t protocol);
+  void on_connected();
   // With the agent and the seats locked: the first word about a seat on a connection.
   void announce(client::Agent::Announcement& announcement, std::uint32_t slot);
   void on_opened(std::uint32_t slot);
@@ -254,7 +254,6 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   bool ask_for_host(std::uint32_t slot, std::uint64_t bytes) override;
   void return_host(std::uint64_t id, bool kept) override;
   void forgot_host(std::uint32_t slot) override;
-  bool may_keep_host() override { return daemon_keeps_host_.load(std::memory_order_relaxed); }
   void unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) override;
 
   bool give_frame(const wire::FrameGiven& frame, int fd) override;
@@ -305,7 +304,6 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
     cuda::CUdeviceptr base = 0;
   };
   std::multimap<cuda::CUdeviceptr, Opened> opened_;  // by the address that the program was given
-  std::atomic<bool> daemon_keeps_host_{false};       // knows of host memory that is kept
   std::atomic<bool> unbound_{false};                 // for seats that are opened from now on
   base::Mutex make_mutex_;
   std::array<std::atomic<SeatMemory*>, base::kMaxSeatsPerTenant> seats_memory_{};

@@ -18,7 +18,6 @@ class NoHost final : public HostLender::Port {
   bool ask_for_host(std::uint32_t, std::uint64_t) override { return false; }
   void return_host(std::uint64_t, bool) override {}
   void forgot_host(std::uint32_t) override {}
-  bool may_keep_host() override { return false; }
   void unregister_host(std::uint32_t, const std::byte*, std::uint64_t) override {}
 };
 

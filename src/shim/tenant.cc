@@ -127,8 +127,7 @@ void Tenant::request(void* self, std::uint32_t slot) {
 void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
   ungated_.store(false, std::memory_order_seq_cst);
-  drainer_.tell_idling(welcome.protocol >= wire::kIdlingProtocol);
-  memories_.on_connected(welcome.protocol);
+  memories_.on_connected();
   {
     Seats::Locked seats(seats_);
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) seats[slot].announced = false;

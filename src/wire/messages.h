@@ -66,18 +66,8 @@
 
 namespace gpumux::wire {
 
-// 2: Idling; memory; steps of several submissions, which Stepped counts.
-// 3: host memory that is kept mapped where it has been.
-// 4: Measure.
-// 5: physical memory that is handed over.
-inline constexpr std::uint32_t kProtocolVersion = 5;
+inline constexpr std::uint32_t kProtocolVersion = 1;
 inline constexpr std::uint32_t kOldestProtocolVersion = 1;
-inline constexpr std::uint32_t kIdlingProtocol = 2;
-inline constexpr std::uint32_t kMemoryProtocol = 2;  // a seat that speaks less leaves its memory to the driver
-inline constexpr std::uint32_t kManyStepsProtocol = 2;
-inline constexpr std::uint32_t kKeptHostProtocol = 3;
-inline constexpr std::uint32_t kMeasureProtocol = 4;
-inline constexpr std::uint32_t kFramesProtocol = 5;
 
 enum class Type : std::uint32_t {
   kHello = 1,
@@ -131,7 +121,7 @@ enum class OnDaemonLoss : std::uint32_t { kWait = 0, kUngated = 1 };
 // First message; carries the lease page's descriptor.
 struct Hello {
   static constexpr Type kType = Type::kHello;
-  static constexpr std::size_t kMinimumBytes = 160;
+  static constexpr std::size_t kMinimumBytes = 248;
   std::uint32_t protocol = 0;         // the sender's kProtocolVersion
   std::uint32_t oldest_protocol = 0;  // the oldest that it speaks
   std::uint32_t gang_world = 0;       // processes of `gang` that use GPUs of this machine; 0: not known
@@ -219,8 +209,7 @@ struct Stepped {
 };
 
 // The seat is idle, somebody waits, and its idle hold has begun: unless it finds work again it will be released at the
-// end of that. Only a hint, so that those who are to be woken then can be woken before; not sent to a daemon that does
-// not speak kIdlingProtocol.
+// end of that. Only a hint: the daemon can wake the next holders before.
 struct Idling {
   static constexpr Type kType = Type::kIdling;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -248,7 +237,7 @@ inline constexpr std::size_t kUnpageableReasons = 9;
 // some times a second. The daemon believes it as far as what the GPU has allows.
 struct Memory {
   static constexpr Type kType = Type::kMemory;
-  static constexpr std::size_t kMinimumBytes = 168;
+  static constexpr std::size_t kMinimumBytes = 200;
   std::uint32_t slot = 0;
   std::uint32_t room_sequence = 0;                    // the newest Room that is in force
   std::uint64_t epoch = 0;                            // of the lease that the seat holds; 0: none
@@ -296,11 +285,11 @@ struct HostWanted {
   std::uint64_t bytes = 0;
 };
 
-// Nobody uses it any more, no copy of the GPU's either. Unmapped, or `kept` mapped and registered with the driver for
-// the next time that it is lent to this seat; this only to a daemon that speaks kKeptHostProtocol.
+// The seat uses it no longer, and no copy of the GPU's does. It is unmapped, or `kept`: mapped and registered with the
+// driver for the next time that it is lent to this seat.
 struct HostReturned {
   static constexpr Type kType = Type::kHostReturned;
-  static constexpr std::size_t kMinimumBytes = 8;
+  static constexpr std::size_t kMinimumBytes = 16;
   std::uint64_t id = 0;
   std::uint32_t kept = 0;
   std::uint32_t reserved = 0;
@@ -444,7 +433,7 @@ struct Contention {
 // whether it holds a lease or not. A holder that has more than that keeps what it has, and gets no more.
 struct Room {
   static constexpr Type kType = Type::kRoom;
-  static constexpr std::size_t kMinimumBytes = 40;
+  static constexpr std::size_t kMinimumBytes = 56;
   std::uint32_t slot = 0;
   std::uint32_t sequence = 0;  // grows; never 0
   std::uint64_t room = 0;
@@ -487,7 +476,7 @@ struct HostForget {
 // somebody; messages add up, and one with 0 takes back what has not gone yet.
 struct HostSpare {
   static constexpr Type kType = Type::kHostSpare;
-  static constexpr std::size_t kMinimumBytes = 8;
+  static constexpr std::size_t kMinimumBytes = 16;
   std::uint64_t bytes = 0;
   std::uint64_t awaited = 0;
 };
@@ -504,7 +493,7 @@ struct PrepareSwapOut {
   std::uint64_t managed = 0;
 };
 
-// To be answered by Measured, at once. Only to who speaks kMeasureProtocol.
+// The tenant answers with Measured, at once.
 struct Measure {
   static constexpr Type kType = Type::kMeasure;
   static constexpr std::size_t kMinimumBytes = 8;

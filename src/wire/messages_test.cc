@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <map>
 #include <random>
+#include <variant>
 #include <vector>
 
 namespace gpumux::wire {
@@ -44,6 +46,34 @@ TEST(Messages, ShorterThanTheirFirstVersionAreRefused) {
     if (cut.size() >= sizeof(Header)) set_length(cut);
     EXPECT_FALSE(decode_from_tenant(cut)) << length;
   }
+}
+
+template <class... Messages>
+std::map<std::uint32_t, std::size_t> first_lengths(const std::variant<Messages...>&) {
+  return {{static_cast<std::uint32_t>(Messages::kType), Messages::kMinimumBytes}...};
+}
+
+// A library that was released sends these lengths, and takes them. A new message is a new line; no line ever changes.
+TEST(Messages, KeepTheTypesAndLengthsThatWereReleased) {
+  EXPECT_EQ(first_lengths(TenantMessage{}),
+            (std::map<std::uint32_t, std::size_t>{{1, 248}, {2, 40}, {3, 8},    {4, 8},   {5, 16},   {6, 16},  {7, 16},
+                                                  {8, 16},  {9, 64}, {10, 520}, {11, 16}, {12, 200}, {13, 32}, {14, 16},
+                                                  {15, 16}, {16, 8}, {17, 16},  {18, 24}, {19, 16},  {20, 16}}));
+  EXPECT_EQ(first_lengths(DaemonMessage{}), (std::map<std::uint32_t, std::size_t>{{64, 32},
+                                                                                  {65, 136},
+                                                                                  {66, 8},
+                                                                                  {67, 136},
+                                                                                  {68, 16},
+                                                                                  {69, 16},
+                                                                                  {70, 16},
+                                                                                  {71, 16},
+                                                                                  {72, 56},
+                                                                                  {73, 24},
+                                                                                  {74, 16},
+                                                                                  {75, 24},
+                                                                                  {76, 264},
+                                                                                  {77, 8},
+                                                                                  {78, 24}}));
 }
 
 TEST(Messages, FromANewerPeerAreReadAsFarAsTheyAreKnown) {

@@ -137,7 +137,7 @@ class Hostile(GpumuxTest):
         random = seeded(self.id())
         kinds = [wire.SEAT_OPEN, wire.SEAT_CLOSE, wire.REQUEST, wire.REVOKE_SEEN, wire.GATE_CLOSED, wire.DRAINED,
                  wire.STEPPED, wire.GANG_JOIN, wire.NOTE, wire.HELLO, 0, 99, wire.WELCOME]
-        bodies = {wire.SEAT_OPEN: 40, wire.GANG_JOIN: 64, wire.NOTE: 520, wire.HELLO: 160}
+        bodies = {wire.SEAT_OPEN: 40, wire.GANG_JOIN: 64, wire.NOTE: 520, wire.HELLO: wire.HELLO_BYTES}
         peer = self.peer()
         ended = 0
         for _ in range(amount("GPUMUX_TEST_HOSTILE", 3000)):

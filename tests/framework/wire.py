@@ -10,6 +10,7 @@ HELLO, SEAT_OPEN, SEAT_CLOSE, REQUEST, REVOKE_SEEN, GATE_CLOSED, DRAINED, STEPPE
 WELCOME, REFUSED, SEAT_OPENED, SEAT_REFUSED, REVOKE, REOPEN, STEP, CONTENTION = range(64, 72)
 
 PAGE_BYTES = 8192
+HELLO_BYTES = 248
 PROTOCOL = 1
 MAX_MESSAGE = 1024
 
@@ -23,7 +24,8 @@ def message(kind, body, length=None):
 
 
 def hello(program=b"hostile", gang=b"", protocol=PROTOCOL, oldest=PROTOCOL, world=0):
-    return message(HELLO, struct.pack("<IIII64s64s16s", protocol, oldest, world, os.getpid(), program, gang, b"0"))
+    body = struct.pack("<IIII64s64s16s", protocol, oldest, world, os.getpid(), program, gang, b"0")
+    return message(HELLO, body.ljust(HELLO_BYTES, b"\0"))
 
 
 def seat_open(slot, uuid, state=0, epoch=0, exclusive=0):
