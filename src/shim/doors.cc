@@ -9,44 +9,12 @@
 #include "cuda/driver.h"
 #include "cuda/entries.h"
 #include "shim/hooks.gen.h"
+#include "shim/real_doors.h"
 #include "shim/real_driver.h"
-
-void* gpumux_real_dlsym = nullptr;
-void* gpumux_real_dlopen = nullptr;
-
-namespace gpumux::shim {
-namespace {
-
-// The base versions of the platform, which every glibc keeps.
-#if defined(__x86_64__)
-constexpr char kBaseVersion[] = "GLIBC_2.2.5";
-#elif defined(__aarch64__)
-constexpr char kBaseVersion[] = "GLIBC_2.17";
-#endif
-
-void find_real_doors() {
-  // Both are idempotent, so threads that come here at once do no harm. The data dependency orders the use.
-  if (gpumux_real_dlopen == nullptr) gpumux_real_dlopen = ::dlvsym(RTLD_NEXT, "dlopen", kBaseVersion);
-  if (gpumux_real_dlsym == nullptr) gpumux_real_dlsym = ::dlvsym(RTLD_NEXT, "dlsym", kBaseVersion);
-}
-
-}  // namespace
-
-void* real_dlsym(void* handle, const char* symbol) {
-  if (gpumux_real_dlsym == nullptr) find_real_doors();
-  return reinterpret_cast<void* (*)(void*, const char*)>(gpumux_real_dlsym)(handle, symbol);
-}
-
-void* real_dlopen(const char* name, int flags) {
-  if (gpumux_real_dlopen == nullptr) find_real_doors();
-  return reinterpret_cast<void* (*)(const char*, int)>(gpumux_real_dlopen)(name, flags);
-}
-
-}  // namespace gpumux::shim
 
 void* gpumux_override_symbol(void* handle, const char* symbol) {
   using namespace gpumux;
-  if (gpumux_real_dlsym == nullptr) shim::find_real_doors();
+  shim::find_real_doors();
   if (symbol == nullptr || symbol[0] != 'c' || symbol[1] != 'u') return nullptr;
   // RTLD_DEFAULT finds our symbols by itself, being first in the search order; RTLD_NEXT asks for what is behind the
   // caller, and another interposer that asks so must get it.
@@ -64,6 +32,6 @@ void* gpumux_override_symbol(void* handle, const char* symbol) {
 }
 
 int gpumux_dlopen_flags(int flags) {
-  if (gpumux_real_dlopen == nullptr) gpumux::shim::find_real_doors();
+  gpumux::shim::find_real_doors();
   return flags & ~RTLD_DEEPBIND;
 }

@@ -8,20 +8,10 @@
 // driver and dlsym behind our back.
 #pragma once
 
-namespace gpumux::shim {
-
-// The C library's own, whatever this process has interposed.
-void* real_dlsym(void* handle, const char* symbol);
-void* real_dlopen(const char* name, int flags);
-
-}  // namespace gpumux::shim
-
 extern "C" {
 // What dlsym(handle, symbol) is to give instead of the real answer; null: the real answer. Called from the stub.
 [[gnu::visibility("hidden")]] void* gpumux_override_symbol(void* handle, const char* symbol);
 // The flags that dlopen is to be called with. Called from the stub.
 [[gnu::visibility("hidden")]] int gpumux_dlopen_flags(int flags);
-// Where the stubs jump to; set before the two functions above return.
-[[gnu::visibility("hidden")]] extern void* gpumux_real_dlsym;
-[[gnu::visibility("hidden")]] extern void* gpumux_real_dlopen;
+// Both have set where the stubs jump to (real_doors.h) before they return.
 }

@@ -5,9 +5,8 @@
 //   CUDA_OVERRIDE_KERNEL_N_SYNC    so many submissions after taking the GPU, it synchronises and gives the GPU up (10)
 //   CUDA_OVERRIDE_MAX_SYNC_MS      not 0: it does so at the first submission by which it has held for so long, instead
 //   CUDA_OVERRIDE_ALWAYS_LOCK      not 0: it does so after each submission, instead of both
-//   CUDA_OVERRIDE_SYNC_LOCK_SKIPS  it keeps the GPU through so many synchronisations, forced or the program's own,
-//   gives
-//                                  it up at the next, and counts afresh (0)
+//   CUDA_OVERRIDE_SYNC_LOCK_SKIPS  it keeps the GPU through so many synchronisations, forced or the program's own; it
+//                                  gives the GPU up at the next, and counts afresh (0)
 //
 // Giving up is a release, if somebody waits. If nobody does the lease stays, and goes as soon as somebody comes: what
 // counts is that the program has not locked again meanwhile, which is at its next submission. A synchronisation begins
@@ -23,15 +22,9 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "base/lock.h"
+#include "shim/settings.h"
 
 namespace gpumux::shim {
-
-struct LockModeSettings {
-  std::uint32_t submissions = 10;  // 0: like 1
-  base::Duration held{0};          // 0: by submissions
-  bool always = false;
-  std::uint32_t skips = 0;
-};
 
 class LockModes {
  public:

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "os/system_clock.h"
-#include "shim/tenant.h"
 
 namespace gpumux::shim {
 namespace {
@@ -21,9 +20,10 @@ constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slo
 
 }  // namespace
 
-Memories::Memories(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
+Memories::Memories(Owner& owner, const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
                    const MemorySettings& settings)
-    : driver_(driver),
+    : owner_(owner),
+      driver_(driver),
       gate_(gate),
       seats_(seats),
       agent_(agent),
@@ -83,8 +83,7 @@ bool Memories::take_turn(std::uint32_t slot) {
     const gate::Passed passed = gate_.pass(*thread, slot);
     if (passed == gate::Passed::kNested || passed == gate::Passed::kStranded) return false;
     // A permit of the stall rule is used up by it, though nothing was submitted; it is no lease.
-    Tenant* const tenant = tenant_if_any();
-    if (passed == gate::Passed::kStep && tenant != nullptr) tenant->drainer().stepped(slot);
+    if (passed == gate::Passed::kStep) owner_.stepped(slot);
     gate_.leave(*thread, slot);
     if (passed == gate::Passed::kHolding) return true;
   }
@@ -142,8 +141,7 @@ bool Memories::take_commitment(SeatMemory& memory, std::uint64_t bytes, pager::B
 
 // cuMemFree waits for what may still use the memory: the work that has been submitted in its context.
 CUresult Memories::wait_for_work(SeatMemory& memory, cuda::CUcontext context) {
-  Tenant* const tenant = tenant_if_any();
-  if (tenant == nullptr || tenant->captures.load(std::memory_order_relaxed) == 0) {
+  if (!owner_.is_capturing()) {
     cuda::CUcontext current = nullptr;
     if (driver_.cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == context)
       return driver_.cuCtxSynchronize();
@@ -301,7 +299,7 @@ void Memories::on_reach_changed(SeatMemory& memory) {
 
 // Ends what Gate::hold has begun.
 void Memories::end_hold(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed) {
-  if (passed == gate::Passed::kStep) tenant()->drainer().stepped(slot);
+  if (passed == gate::Passed::kStep) owner_.stepped(slot);
   if (passed == gate::Passed::kStep || passed == gate::Passed::kHolding) gate_.leave(thread, slot);
 }
 

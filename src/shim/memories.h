@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <string>
 #include <utility>
 
 #include "base/lock.h"
@@ -37,7 +38,20 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
  public:
   using Answer = Acquisition::Answer;
 
-  Memories(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
+  // The tenant whose memory it is. Outlives this object; any thread may call.
+  struct Owner {
+    // A thread has used up a permit of the stall rule, and is still inside the gate.
+    virtual void stepped(std::uint32_t slot) = 0;
+    // Whether any stream captures now.
+    virtual bool is_capturing() const = 0;
+    // To the daemon's log and GPUMUX_LOG.
+    virtual void note(wire::Severity severity, const std::string& text) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  Memories(Owner& owner, const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
            const MemorySettings& settings);
   ~Memories();  // in tests: gives everything back
   Memories(const Memories&) = delete;
@@ -45,6 +59,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
 
   base::Status start() { return mover_.start(); }
   Mover& mover() { return mover_; }
+  Owner& owner() { return owner_; }
   bool is_managed() const { return settings_.managed; }
 
   // The memory of an open seat; made at the first call. Calls no driver, so that the agent may ask.
@@ -290,6 +305,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   bool is_inside(std::uint32_t slot) const;
   void settle_locked(std::uint64_t mask);
 
+  Owner& owner_;
   const cuda::Driver& driver_;
   gate::Gate& gate_;
   Seats& seats_;

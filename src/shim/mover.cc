@@ -10,7 +10,6 @@
 #include "os/futex.h"
 #include "os/system_clock.h"
 #include "shim/memories.h"
-#include "shim/tenant.h"
 
 namespace gpumux::shim {
 namespace {
@@ -372,10 +371,8 @@ bool Mover::gives_up(SeatMemory& memory, Moving& moving, cuda::CUresult error, b
   if (time - moving.failing_since < kGiveUpAfter) return false;
   memories_.set_broken(memory.slot);
   moving.report_now = true;
-  if (Tenant* const tenant = tenant_if_any()) {
-    tenant->note(wire::Severity::kError, "the driver cannot bring memory back to the GPU (error " +
-                                             std::to_string(error) + "): the program's next work on it fails");
-  }
+  memories_.owner().note(wire::Severity::kError, "the driver cannot bring memory back to the GPU (error " +
+                                                     std::to_string(error) + "): the program's next work on it fails");
   return true;
 }
 

@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
-#include "shim/doors.h"
+#include "shim/real_doors.h"
 #include "shim/settings.h"
 #include "shim/time_slices.h"
 

@@ -27,16 +27,10 @@
 #include "shim/managed_memory.h"
 #include "shim/pools.h"
 #include "shim/seat_frames.h"
+#include "shim/settings.h"
 #include "wire/messages.h"
 
 namespace gpumux::shim {
-
-struct MemorySettings {
-  bool paging = true;             // GPUMUX_PAGING
-  bool verify = false;            // GPUMUX_VERIFY
-  bool managed = false;           // GPUMUX_MEMORY=managed
-  std::uint64_t chunk_bytes = 0;  // for tests; 0: as pager::Options
-};
 
 class SeatMemory {
  public:

@@ -4,17 +4,31 @@
 // process.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/standing.h"
-#include "shim/lock_modes.h"
-#include "shim/seat_memory.h"
 #include "wire/messages.h"
 
 namespace gpumux::shim {
+
+// lock_modes.h says what they mean.
+struct LockModeSettings {
+  std::uint32_t submissions = 10;  // 0: like 1
+  base::Duration held{0};          // 0: by submissions
+  bool always = false;
+  std::uint32_t skips = 0;
+};
+
+struct MemorySettings {
+  bool paging = true;             // GPUMUX_PAGING
+  bool verify = false;            // GPUMUX_VERIFY
+  bool managed = false;           // GPUMUX_MEMORY=managed
+  std::uint64_t chunk_bytes = 0;  // for tests; 0: as pager::Options
+};
 
 struct Settings {
   bool disabled = false;                                      // GPUMUX_DISABLE=1

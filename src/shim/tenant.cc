@@ -41,7 +41,7 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
       gate_(page_.page(), request, this),
       seats_(driver),
       lock_modes_(settings_.lock_modes),
-      memories_(driver, gate_, seats_, agent_, settings_.memory),
+      memories_(*this, driver, gate_, seats_, agent_, settings_.memory),
       agent_(client::AgentOptions{.socket_path = std::move(socket_path),
                                   .connect_timeout = settings_.connect_timeout,
                                   .hello = make_hello(settings_),

@@ -20,7 +20,7 @@
 
 namespace gpumux::shim {
 
-class Tenant final : public client::SeatPort {
+class Tenant final : public client::SeatPort, public Memories::Owner {
  public:
   // Ready to use; threads and connection begin with the first seat. `page` null: no lease page could be made,
   // everything is ungated.
@@ -58,7 +58,7 @@ class Tenant final : public client::SeatPort {
   void report_unknown_entry(const char* name);
 
   // To the daemon's log and GPUMUX_LOG.
-  void note(wire::Severity severity, const std::string& text);
+  void note(wire::Severity severity, const std::string& text) override;
   void note_unpageable(const char* text);
   std::uint64_t submissions(std::uint32_t slot) const;
 
@@ -66,6 +66,10 @@ class Tenant final : public client::SeatPort {
 
   // Streams that capture now, in all contexts. Zero nearly always; while it is not, nobody passes by the short way.
   std::atomic<int> captures{0};
+
+  // Memories::Owner.
+  void stepped(std::uint32_t slot) override { drainer_.stepped(slot); }
+  bool is_capturing() const override { return captures.load(std::memory_order_relaxed) != 0; }
 
   // client::SeatPort, on the agent's thread.
   void on_connected(const wire::Welcome& welcome, bool again) override;
