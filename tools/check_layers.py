@@ -7,7 +7,9 @@ of files, and two folders that meet in more places than the table says. Tests, b
 *_bench.cc, *_fuzz.cc, test_support.cc and headers named the same way) stand outside the layers and may include any
 folder.
 
-    tools/check_layers.py [--root DIR] [--table FILE]
+docs/architecture.md shows the table. It is compared here, and written by --write.
+
+    tools/check_layers.py [--root DIR] [--table FILE] [--write]
 """
 
 import argparse
@@ -21,16 +23,22 @@ OUTSIDE_THE_LAYERS = re.compile(r"(^|[_/])(test|bench|fuzz)(_[a-z0-9_]+)?\.(cc|h
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 COMPONENT = re.compile(r"gpumux_component\(\s*(\w+)([^)]*)\)")
 KEYWORDS = {"SOURCES", "DEPS", "LIBRARIES", "EXCEPTIONS"}
+DOCUMENT = "docs/architecture.md"
+BEGIN, END = "<!-- layers: written by tools/check_layers.py --write -->", "<!-- end of layers -->"
 
 
 def folder_of(path, folders):
-    """The folder of the table that a path like "wire/messages.h" or "sim/cuda/device.h" is in, or None."""
+    """The folder of the table that a path like "wire/messages.h" or "shim/doors/doors.h" is in, or None."""
     parts = path.split("/")
     for length in (2, 1):
         name = "/".join(parts[:length])
         if len(parts) > length and name in folders:
             return name
     return None
+
+
+def is_inside(folder, outer):
+    return folder == outer or folder.startswith(outer + "/")
 
 
 def find_cycle(graph):
@@ -113,7 +121,7 @@ def check_includes(root, table):
         problems.append("files include each other in a cycle: " + " -> ".join(cycle))
     for rule in table.get("meet", []):
         pair = set(rule["pair"])
-        places = sorted(name for (own, name), seen in meeting.items() if own == rule["inside"] and pair <= seen)
+        places = sorted(name for (own, name), seen in meeting.items() if is_inside(own, rule["inside"]) and pair <= seen)
         if len(places) > rule["places"]:
             problems.append(f"{' and '.join(rule['pair'])} may meet in {rule['places']} place of {rule['inside']}, "
                             f"and meet in {len(places)}: {', '.join(places)}")
@@ -140,9 +148,35 @@ def check_components(root, table):
     return problems
 
 
+def rows(table):
+    """The table as documents show it."""
+    lines = ["| folder | may include |", "|---|---|"]
+    for name, deps in table["folders"].items():
+        lines.append(f"| `{name}` | {' '.join(f'`{dep}`' for dep in deps) or 'nothing'} |")
+    return "\n".join(lines)
+
+
+def shown(text, table):
+    """The document with the table as it is now. None: it has no place for it."""
+    begin, end = text.find(BEGIN), text.find(END)
+    if begin < 0 or end < begin:
+        return None
+    return f"{text[:begin]}{BEGIN}\n\n{rows(table)}\n\n{text[end:]}"
+
+
+def check_document(root, table):
+    path = root / DOCUMENT
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    if shown(text, table) == text:
+        return []
+    return [f"{DOCUMENT} does not show tools/layers.toml as it is: run tools/check_layers.py --write"]
+
+
 def check(root, table):
     problems = check_table(table)
-    return problems or check_includes(root, table) + check_components(root, table)
+    return problems or check_includes(root, table) + check_components(root, table) + check_document(root, table)
 
 
 def main():
@@ -150,8 +184,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--root", type=pathlib.Path, default=here.parent)
     parser.add_argument("--table", type=pathlib.Path, default=here / "layers.toml")
+    parser.add_argument("--write", action="store_true", help=f"write the table into {DOCUMENT} first")
     arguments = parser.parse_args()
-    problems = check(arguments.root, tomllib.loads(arguments.table.read_text(encoding="utf-8")))
+    table = tomllib.loads(arguments.table.read_text(encoding="utf-8"))
+    if arguments.write:
+        path = arguments.root / DOCUMENT
+        path.write_text(shown(path.read_text(encoding="utf-8"), table), encoding="utf-8")
+    problems = check(arguments.root, table)
     for problem in problems:
         print(f"layers: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -55,6 +55,20 @@ class LayersTest(unittest.TestCase):
     def test_allowed_tree_passes(self):
         self.assertEqual(self.check(ALLOWED), [])
 
+    def test_document_that_shows_another_table(self):
+        text = f"Layers\n\n{check_layers.BEGIN}\n\n| old |\n\n{check_layers.END}\nmore\n"
+        self.refuses({"docs/architecture.md": text}, "--write")
+        right = check_layers.shown(text, tomllib.loads(TABLE))
+        self.assertIn("| `sim/sched` | `sched` `base` |", right)
+        self.assertTrue(right.endswith("more\n"))
+        self.assertEqual(self.check({**ALLOWED, "docs/architecture.md": right}), [])
+
+    def test_rooms_of_a_folder(self):
+        table = TABLE.replace("[[meet]]", '"daemon/loop" = ["base"]\n[[meet]]')
+        self.refuses({"src/daemon/loop/t.cc": '#include "wire/m.h"\n'}, "daemon/loop may not include", table=table)
+        self.refuses({"src/daemon/loop/t.cc": '#include "base/a.h"\n', "src/base/b.cc": '#include "daemon/loop/t.h"\n'},
+                     "base may not include", table=table)
+
     def test_edge_that_goes_up(self):
         self.refuses({"src/base/b.cc": '\n#include "wire/m.h"\n'}, "src/base/b.cc:2", "base may not include")
 
