@@ -9,7 +9,7 @@
 
 #include "base/standing.h"
 #include "base/units.h"
-#include "daemon/jobs/job_api.h"
+#include "daemon/job_routes.h"
 #include "daemon/log.h"
 #include "daemon/process_info.h"
 #include "daemon/settings.h"

@@ -46,7 +46,7 @@ struct TimerStatistics {
 inline constexpr std::int64_t kStatusBurst = 50;
 inline constexpr std::int64_t kStatusPerSecond = 100;
 
-class JobApi;
+class JobRoutes;
 
 class Api {
  public:
@@ -54,7 +54,7 @@ class Api {
       const TimerStatistics& timers);
 
   // Who answers for jobs; until then, nobody does.
-  void set_jobs(JobApi* jobs) { jobs_ = jobs; }
+  void set_jobs(JobRoutes* jobs) { jobs_ = jobs; }
 
   ApiAnswer answer(const ApiRequest& request);
 
@@ -77,7 +77,7 @@ class Api {
   DaemonInfo info_;
   const TimerStatistics& timers_;
   std::unordered_map<Account, RateLimit> status_limits_;
-  JobApi* jobs_ = nullptr;
+  JobRoutes* jobs_ = nullptr;
   Holds holds_;
   std::shared_ptr<StatusRenderer> renderer_ = std::make_shared<StatusRenderer>();
 };

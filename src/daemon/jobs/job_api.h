@@ -9,12 +9,13 @@
 
 #include "daemon/access.h"
 #include "daemon/api_types.h"
+#include "daemon/job_routes.h"
 #include "daemon/jobs/job_queue.h"
 #include "daemon/jobs/job_view.h"
 
 namespace gpumux::daemon {
 
-class JobApi {
+class JobApi final : public JobRoutes {
  public:
   // Both outlive this object, and it outlives whatever they still call back.
   JobApi(boost::asio::io_context& io, JobQueue& queue, const AccessRules& access);
@@ -23,9 +24,8 @@ class JobApi {
   JobApi(const JobApi&) = delete;
   JobApi& operator=(const JobApi&) = delete;
 
-  // `path`: "/v1/jobs...", "/v1/queue..."; without the query.
-  ApiAnswer answer(const ApiRequest& request, std::string_view path, std::string_view query);
-  JobPrivacy privacy() const { return queue_.config().privacy; }
+  ApiAnswer answer(const ApiRequest& request, std::string_view path, std::string_view query) override;
+  JobPrivacy privacy() const override { return queue_.config().privacy; }
 
  private:
   struct Listing;
