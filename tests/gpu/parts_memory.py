@@ -140,16 +140,17 @@ def large(session, *more):
     return session.workload("large") + list(more)
 
 
-def share_of_three(session):
+def share_of_each(session, programs, most=SHARE):
+    """Of the GPU, so that GPU and host memory hold so many programs."""
     with Daemon(session, "budget") as daemon:
         status = daemon.status()
     gpu = status["gpus"][0]["memory_total_bytes"]
     host = status["host_memory"]["budget_bytes"]
-    return min(SHARE, (gpu + host - SPARED_BYTES) / 3 / gpu)
+    return min(most, (gpu + host - SPARED_BYTES) / programs / gpu)
 
 
 def three_programs(session):
-    each = share_of_three(session)
+    each = share_of_each(session, 3)
     share = ["--share", f"{each:.2f}"]
     # Long enough for each to have the GPU a few times: a switch moves tens of gigabytes.
     native_of(session, "large", large(session, *share, "--seconds", str(session.options.memory_seconds)))
@@ -206,7 +207,7 @@ def cold_start(session):
     """Three programs that begin to fill their memory at once, with a daemon that has just been started: no host memory
     is ready, and none registered. What they get done in the seconds from then on."""
     seconds = COLD_SECONDS
-    argv = session.workload("from_go") + ["--share", f"{min(COLD_SHARE, share_of_three(session)):.2f}"]
+    argv = session.workload("from_go") + ["--share", f"{min(COLD_SHARE, share_of_each(session, 3)):.2f}"]
     # Alone a third of the time says as much: it does the same all the time once it has filled its memory.
     alone = run(session, "native.from-go", argv + ["--seconds", str(seconds / 3)], seconds=START_S).result()
     if alone is None:
@@ -282,8 +283,9 @@ def switch_under_way(daemon, pids, seconds):
 def killed(session):
     """Of four programs that hand memory over to each other one is killed that gives, and one that gets: the other two
     go on with what came from them."""
-    native_of(session, "large-killed", large(session, "--share", "0.45", "--seconds", "3"))
-    argv = large(session, "--share", "0.45", "--steps", str(session.natives["large-killed"]["steps"]))
+    share = ["--share", f"{share_of_each(session, 4, 0.45):.2f}"]
+    native_of(session, "large-killed", large(session, *share, "--seconds", "3"))
+    argv = large(session, *share, "--steps", str(session.natives["large-killed"]["steps"]))
     title = "killed in a switch"
     with Daemon(session, "killed", mode="auto", quantum="500ms", hand_over=True) as daemon, \
             Group(session, "killed", daemon) as group:
