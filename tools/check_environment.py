@@ -8,7 +8,8 @@ A variable that is read and not listed cannot be found by users; one that is lis
 nobody keeps; one that is listed twice is soon described in two ways. Counted as named by the sources: a string literal
 that is a whole name beginning with GPUMUX_, NVSHARE_ or CUDA_OVERRIDE_, and whatever is asked of getenv, secure_getenv,
 the daemon's environment() or the library's variable() and count_variable(). The simulator's GPUMUX_SIM_* are listed in
-its own document. `gpumux doctor` has a table of its own, and would call one that is not in it misspelt.
+its own document. src/settings/variables.gen.h names what others read, so it does not count. A variable that no part
+reads has the reader `none` in the document.
 """
 
 import argparse
@@ -20,7 +21,7 @@ OURS = re.compile(r'"((?:GPUMUX|NVSHARE|CUDA_OVERRIDE)_[A-Z0-9_]+)"')
 ASKED = re.compile(r'\b(?:getenv|secure_getenv|environment|variable|count_variable)\(\s*"([A-Z][A-Z0-9_]*)"')
 LISTED = re.compile(r"`([A-Z][A-Z0-9_]*)`")
 TEST_CODE = re.compile(r"^(fake|scripted|test)_|_(test|bench|fuzz)(_\w+)?\.(cc|h)$")
-DOCTOR = "src/cli/doctor/environment_check.cc"
+NAMES_ONLY = "src/settings/variables.gen.h"
 # Not settings: the loader's own, and how programs are found.
 NOT_OURS = {"LD_PRELOAD", "PATH"}
 
@@ -28,7 +29,7 @@ NOT_OURS = {"LD_PRELOAD", "PATH"}
 def named_in_sources(root):
     names = {}
     for path in sorted((root / "src").rglob("*")):
-        if path.suffix not in {".cc", ".h"} or TEST_CODE.search(path.name):
+        if path.suffix not in {".cc", ".h"} or TEST_CODE.search(path.name) or path == root / NAMES_ONLY:
             continue
         text = re.sub(r"//[^\n]*", "", path.read_text(encoding="utf-8"))
         for name in OURS.findall(text) + ASKED.findall(text):
@@ -38,26 +39,25 @@ def named_in_sources(root):
 
 
 def listed_in_document(text):
-    """Names in the first and the alias column of the tables: what stands elsewhere is prose."""
-    names = []
+    """Names in the first and the alias column of the tables, and the set of those that no part reads."""
+    names, unread = [], set()
     for line in text.splitlines():
         cells = [cell.strip() for cell in line.split("|")]
         if len(cells) >= 7 and cells[1].startswith("`"):
-            names += LISTED.findall(cells[1]) + LISTED.findall(cells[4])
-    return names
+            row = LISTED.findall(cells[1]) + LISTED.findall(cells[4])
+            names += row
+            unread |= set(row) if cells[3] == "none" else set()
+    return names, unread
 
 
 def check(root):
     document = root / "docs/environment.md"
     named = named_in_sources(root)
-    listed = listed_in_document(document.read_text(encoding="utf-8"))
+    listed, unread = listed_in_document(document.read_text(encoding="utf-8"))
     problems = [f"{where} reads {name}; docs/environment.md does not list it"
                 for name, where in sorted(named.items()) if name not in listed]
     problems += [f"docs/environment.md lists {name}; nothing in src/ reads it"
-                 for name in sorted(set(listed) - set(named))]
-    known = set(OURS.findall((root / DOCTOR).read_text(encoding="utf-8")))
-    problems += [f"docs/environment.md lists {name}; {DOCTOR} does not know it"
-                 for name in sorted(set(listed) - known) if OURS.fullmatch(f'"{name}"')]
+                 for name in sorted(set(listed) - set(named) - unread)]
     problems += [f"docs/environment.md lists {name} more than once"
                  for name in sorted({name for name in listed if listed.count(name) > 1})]
     return problems

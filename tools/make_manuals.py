@@ -100,8 +100,9 @@ def markdown(text):
 
 
 def sections(path):
-    """{heading: text} of a document's second level; the introduction under ''."""
-    parts = re.split(r"^## (.*)\n", path.read_text(encoding="utf-8"), flags=re.M)
+    """{heading: text} of a document's second level, without the generator's markers; the introduction under ''."""
+    text = re.sub(r"^<!-- .* -->\n", "", path.read_text(encoding="utf-8"), flags=re.M)
+    parts = re.split(r"^## (.*)\n", text, flags=re.M)
     found = {"": re.sub(r"^# .*\n", "", parts[0])}
     found.update(zip(parts[1::2], parts[2::2]))
     return found
@@ -169,7 +170,8 @@ def gpumux_page(program, version):
         body += [f".SS gpumux {command}", *of_help(found)[1:], *markdown(told.get(f"gpumux {command}", ""))]
     body += [".SH EXIT STATUS", *markdown(told["Exit statuses"]),
              ".SH NAMES OF AN OLDER SCHEDULER", *markdown(told["Names of an older scheduler"]),
-             ".SH ENVIRONMENT", *environment({"command", "library"}), *see_also(("gpumuxd", 8), ("gpumux.toml", 5))]
+             ".SH ENVIRONMENT", *environment({"command", "library", "job", "none"}),
+             *see_also(("gpumuxd", 8), ("gpumux.toml", 5))]
     return page("gpumux", 1, "User Commands", version, r"gpumux \- share GPUs between unmodified CUDA programs", body)
 
 

@@ -325,9 +325,9 @@ void World::when_empty(Rank& rank) {
 // Idle, and somebody waits: the lease is kept for a moment, then given back.
 void World::release_when_idle(Rank& rank) {
   const auto is_idle = [&rank] { return rank.granted && rank.contended && rank.thinking && rank.stream.empty(); };
-  if (!is_idle()) return;
+  if (!is_idle() || rank.idle_hold.is_unlimited()) return;
   if (random_.chance(80)) send(*rank.process, sched::Idling{rank.seat, rank.epoch});
-  in(rank.idle_hold, [this, &rank, is_idle, epoch = rank.epoch, turn = ++rank.idle_turn] {
+  in(rank.idle_hold.value(), [this, &rank, is_idle, epoch = rank.epoch, turn = ++rank.idle_turn] {
     const Process& process = *rank.process;
     if (!process.alive || process.stopped || turn != rank.idle_turn || epoch != rank.epoch || !is_idle()) return;
     closed(rank);

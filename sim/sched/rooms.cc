@@ -209,8 +209,11 @@ void World::resolve_mode(std::uint32_t index) {
   const bool free_only = !gpu.is_auto && gpu.configured == sched::Mode::kConcurrent;
   planner_->set_free_only(GpuIndex{index}, free_only);
   const sched::Mode current = gpu.is_auto && gpu.is_by_gain ? sched::Mode::kConcurrent : settings_[index].mode;
-  sched::Mode mode = gpu.mode.resolve(now_, *planner_, GpuIndex{index}, {gpu.is_auto, gpu.configured},
-                                      core_->wants_turns(GpuIndex{index}), current);
+  const settings::Mode setting = gpu.is_auto ? settings::Mode::kAuto
+                                 : free_only ? settings::Mode::kConcurrent
+                                             : settings::Mode::kSerial;
+  sched::Mode mode =
+      gpu.mode.resolve(now_, *planner_, GpuIndex{index}, setting, core_->wants_turns(GpuIndex{index}), current);
   gpu.is_by_gain = gpu.is_auto && mode == sched::Mode::kConcurrent;
   if (gpu.is_by_gain && gpu.wants_turns) mode = sched::Mode::kSerial;
   if (mode == settings_[index].mode) return;
@@ -576,13 +579,13 @@ void World::check_memory_waits() {
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     // Out, and in.
     const Duration moves = gpu_memory_[i].chunk_time * static_cast<std::int64_t>(gpu_memory_[i].capacity / kMiB / 32);
-    turn = std::max(turn, settings_[i].max_runtime + moves);
+    turn = std::max(turn, settings_[i].max_runtime.value() + moves);
   }
   constexpr int kTurns = 3;
   // Who has held for long before owes the others so much of their turns, and is behind them until then.
   Duration debt{};
   if (options_.faults) debt = kLongestDebt;
-  const Duration ageing = longest_ageing();
+  const sched::Limit<Duration> ageing = longest_ageing();
   const Duration bound = (turn * kTurns + debt) * (jobs_wanted_ + 1) + sched::kRoomPatience;
   if (!can_host_hold()) troubled_at_ = std::max(troubled_at_, now_);
   for (const auto& [tenant, process] : by_tenant_) {
@@ -596,7 +599,7 @@ void World::check_memory_waits() {
       }
       if (!rank->blocked || job.waits_for_next_percent > 0) continue;
       // Its cap, or those of higher priority, may keep it for as long as they like.
-      if (job.cap != sched::kNoCap || (is_outranked(job) && ageing == sched::kUnlimited)) continue;
+      if (job.cap != sched::kNoCap || (is_outranked(job) && ageing.is_unlimited())) continue;
       for (Rank* member : job.ranks) {
         if (!can_ever_fit(*member)) job.disturbed = now_;
       }

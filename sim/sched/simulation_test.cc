@@ -216,6 +216,8 @@ TEST(Simulation, ReachesEveryRule) {
 // Two programs with collectives on the same two GPUs.
 Options two_programs(std::uint64_t seed, bool gangs) {
   sched::GpuSettings settings;
+  settings.in_flight = sched::kUnlimited;
+  settings.time_slice = std::nullopt;
   settings.quantum = 5ms;
   settings.stall_timeout = 1s;
   settings.stall_retry = 50ms;
@@ -309,6 +311,8 @@ TEST(TwoProgramsOnTwoGpus, GoOnEvenIfTheyStartBeforeTheyAreWhole) {
 // Always busy jobs of different weights on one GPU get time by weight.
 TEST(Fairness, HoldsOverAWindow) {
   sched::GpuSettings settings;
+  settings.in_flight = sched::kUnlimited;
+  settings.time_slice = std::nullopt;
   settings.quantum = 5ms;
   settings.overlap = false;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {

@@ -27,20 +27,22 @@ World::World(const Options& options) : options_(options), random_(options.seed),
 
 sched::GpuSettings World::any_settings() {
   sched::GpuSettings s;
+  s.in_flight = sched::kUnlimited;  // the simulated programs keep no pace
+  s.time_slice = std::nullopt;
   s.mode = random_.chance(15) ? sched::Mode::kConcurrent : sched::Mode::kSerial;
   s.policy = random_.chance(60) ? sched::PolicyKind::kFair : sched::PolicyKind::kFifo;
-  const Duration quanta[] = {sched::kAutomatic, sched::kUnlimited, 5ms, 20ms, 50ms};
+  const settings::Auto<sched::Limit<Duration>> quanta[] = {sched::kAutomatic, sched::kUnlimited, 5ms, 20ms, 50ms};
   s.quantum = quanta[random_.below(5)];
   s.max_runtime = options_.memory ? (random_.chance(70) ? 500ms : 8s) : 200ms;
   s.stall_timeout = 1s;
   s.stall_retry = 20ms;
   s.gang_ageing = random_.between(10ms, 200ms);
-  s.priority_ageing = random_.chance(50) ? sched::kUnlimited : random_.between(20ms, 500ms);
+  if (!random_.chance(50)) s.priority_ageing = random_.between(20ms, 500ms);
   s.silence_limit = 100ms;
-  s.kill_silent_after = random_.chance(20) ? Duration(2s) : sched::kUnlimited;
+  if (random_.chance(20)) s.kill_silent_after = 2s;
   s.overlap = random_.chance(70);
   s.on_stall = options_.gangs && stall_random_.chance(70) ? sched::OnStall::kGang : sched::OnStall::kWait;
-  s.kill_stalled_after = stall_random_.chance(40) ? Duration(2s) : sched::kUnlimited;
+  if (stall_random_.chance(40)) s.kill_stalled_after = 2s;
   return s;
 }
 
@@ -289,14 +291,15 @@ bool World::is_open_to_another(const Rank& rank) const {
 Duration World::longest_turn() const {
   Duration turn{};
   for (const sched::GpuSettings& settings : settings_) {
-    const Duration quantum = settings.quantum == sched::kAutomatic ? 33 * kLongestDrain : settings.quantum;
-    turn = std::max(turn, std::min(quantum, settings.max_runtime) + kLongestDrain);
+    const sched::Limit<Duration> quantum =
+        settings.quantum.is_automatic() ? 33 * kLongestDrain : settings.quantum.value();
+    turn = std::max(turn, std::min(quantum, settings.max_runtime).value() + kLongestDrain);
   }
   return turn;
 }
 
-Duration World::longest_ageing() const {
-  Duration longest{};
+sched::Limit<Duration> World::longest_ageing() const {
+  sched::Limit<Duration> longest = Duration::zero();
   for (const sched::GpuSettings& settings : settings_) longest = std::max(longest, settings.priority_ageing);
   return longest;
 }
@@ -396,18 +399,18 @@ void World::check_waits() {
     return in(kCheckEvery, [this] { check_waits(); });
   }
   if (options_.gangs && outcome_.stalls == 0 && outcome_.silences == 0) {
-    const Duration ageing = longest_ageing();
+    const sched::Limit<Duration> ageing = longest_ageing();
     const Duration bound = longest_turn() * kTurns * (jobs_wanted_ + 1) + 1s;
     for (const auto& [tenant, process] : by_tenant_) {
       if (!process->alive || process->stopped || process->connected_to != daemon_life_ ||
           now_ < process->job->disturbed)
         continue;
       const bool is_low = is_outranked(*process->job);
-      if (process->job->cap != sched::kNoCap || (is_low && ageing == sched::kUnlimited)) continue;
+      if (process->job->cap != sched::kNoCap || (is_low && ageing.is_unlimited())) continue;
       for (const auto& rank : process->ranks) {
         if (!rank->asked || rank->permits > 0) continue;
         const Duration waited = now_ - std::max(rank->asked_at, process->job->disturbed);
-        if (waited > bound + (is_low ? 2 * ageing : Duration::zero())) {
+        if (waited > bound + (is_low ? 2 * ageing.value() : Duration::zero())) {
           fail("tenant " + std::to_string(tenant.value) + " has waited " + std::to_string(waited.count()) +
                " ns, more than " + std::to_string(bound.count()) + ", for GPU " + std::to_string(rank->seat.gpu.value));
         }

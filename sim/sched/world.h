@@ -116,7 +116,7 @@ struct Rank {
   enum class Report : std::uint8_t { kNone, kClosing, kDraining } report = Report::kNone;
   std::uint32_t steps_left = 0;  // submissions by permits, not said yet
   bool contended = false;
-  Duration idle_hold{};
+  sched::Limit<Duration> idle_hold = Duration::zero();
   std::uint64_t idle_turn = 0;  // which wait for idleness counts
   bool poisoned = false;
 
@@ -231,7 +231,7 @@ class World {
   void check_caps();
   void check_priorities();
   Duration longest_turn() const;
-  Duration longest_ageing() const;
+  sched::Limit<Duration> longest_ageing() const;
   bool is_calm(const Process& process) const;
   bool is_outranked(const Job& job) const;
   void change_standing(Job& job);

@@ -12,8 +12,8 @@
 #include "daemon/job_routes.h"
 #include "daemon/log.h"
 #include "daemon/process_info.h"
-#include "daemon/settings.h"
 #include "daemon/settings_patch.h"
+#include "settings/settings.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -95,7 +95,7 @@ ApiAnswer Api::answer(const ApiRequest& request) {
 
 // A program's name may be its job's. So where others' jobs have no names (privacy), others' programs have none.
 std::optional<uid_t> Api::names_of(const Peer& peer) const {
-  if (jobs_ == nullptr || jobs_->privacy() == JobPrivacy::kOpen || access_.may_change(peer)) return std::nullopt;
+  if (jobs_ == nullptr || jobs_->privacy() == settings::Privacy::kOpen || access_.may_change(peer)) return std::nullopt;
   return peer.uid;
 }
 
@@ -188,7 +188,7 @@ ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {
   std::vector<std::string> sections;
   for (const base::GpuIndex gpu : *selected) {
     GpuSettings settings = leases_.gpus()[gpu.value].settings;
-    for (const Assignment& a : patch->changes) static_cast<void>(set_setting(settings, a.key, a.value));
+    for (const Assignment& a : patch->changes) static_cast<void>(settings::set(settings, a.key, a.value));
     leases_.set_settings(gpu, settings);
     changed.emplace_back(gpu.value, leases_.gpus()[gpu.value]);
     sections.push_back(leases_.gpus()[gpu.value].info.uuid_text);

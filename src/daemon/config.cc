@@ -23,20 +23,19 @@ namespace {
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include "base/limits.h"
 #include "base/units.h"
 #include "daemon/files.h"
-#include "daemon/host_budget.h"
-#include "daemon/settings.h"
+#include "settings/settings.h"
 
 namespace gpumux::daemon {
 namespace {
 
+using settings::Setting;
+
 constexpr char kSavedName[] = "saved.toml";
-constexpr char kTopKeys[] =
-    "log_level, on_daemon_loss, allow_users, allow_groups, admin_group, socket_mode, host_memory, [queue], [defaults], "
-    "[gpu.N]";
 
 // Where a value stands, and how its errors begin: "/etc/gpumux/gpumux.toml:12: ".
 struct Place {
@@ -68,48 +67,52 @@ std::optional<std::string> value_text(const toml::node& node) {
   return std::nullopt;
 }
 
+std::string needs_quotes(const Setting& setting) {
+  return std::string(setting.name) + " must be " + std::string(setting.type.allowed) +
+         (setting.is_boolean() ? "" : ", written in quotes");
+}
+
 base::Result<std::vector<Assignment>> read_settings(const toml::table& table, const std::string& file,
                                                     const std::string& section) {
   std::vector<Assignment> assignments;
   for (const auto& [key, node] : table) {
     const std::string name(key.str());
     const Place place{file, node.source()};
-    const SettingKey* setting = find_setting(name);
+    const Setting* setting = settings::find(settings::kGpuSettings, name);
     if (setting == nullptr) {
       return tl::unexpected(
-          wrong(place, "there is no setting '" + name + "' in [" + section + "] (there are " + known_settings() + ")")
-              .error());
+          wrong(place, "[" + section + "]: " + settings::no_such(settings::kGpuSettings, name)).error());
     }
     const auto text = value_text(node);
-    if (!text) {
-      return tl::unexpected(wrong(place, name + " must be " + std::string(setting->allowed) +
-                                             (setting->boolean ? "" : ", written in quotes"))
-                                .error());
-    }
-    GpuSettings scratch;
-    if (const auto set = set_setting(scratch, name, *text); !set) {
-      return tl::unexpected(wrong(place, set.error().message()).error());
+    if (!text) return tl::unexpected(wrong(place, needs_quotes(*setting)).error());
+    if (const auto good = settings::check(*setting, name, *text); !good) {
+      return tl::unexpected(wrong(place, good.error().message()).error());
     }
     assignments.push_back({name, *text});
   }
   return assignments;
 }
 
-void assign_all(GpuSettings& settings, const std::vector<Assignment>& assignments) {
+void assign_all(GpuSettings& target, const std::vector<Assignment>& assignments) {
   // They were all checked where they were read.
-  for (const Assignment& a : assignments) static_cast<void>(set_setting(settings, a.key, a.value));
+  for (const Assignment& a : assignments) static_cast<void>(settings::set(target, a.key, a.value));
 }
 
-base::Status read_names(std::vector<std::string>& target, const toml::node& node, const Place& place,
-                        const std::string& key) {
+base::Status read_names(Config& config, const toml::node& node, const Place& place, const Setting& setting) {
+  const std::string key(setting.name);
   const auto* array = node.as_array();
-  if (array == nullptr) return wrong(place, key + " must be a list of names: " + key + " = [\"eva\", \"1001\"]");
-  target.clear();
+  if (array == nullptr) return wrong(place, key + " must be " + std::string(setting.type.allowed));
+  std::vector<std::string> names;
   for (const auto& element : *array) {
     const auto* name = element.as_string();
     if (name == nullptr || name->get().empty()) return wrong(place, key + " must hold names in quotes");
-    target.push_back(name->get());
+    names.push_back(name->get());
   }
+  settings::visit_daemon(config, [&](const Setting& each, auto& field) {
+    if constexpr (std::is_same_v<std::decay_t<decltype(field)>, std::vector<std::string>>) {
+      if (&each == &setting) field = names;
+    }
+  });
   return {};
 }
 
@@ -145,46 +148,9 @@ base::Status read_queue_section(Config& config, const toml::node& node, const st
     // Counts, priorities and factors need no quotes.
     if (const auto* integer = value.as_integer()) text = std::to_string(integer->get());
     if (!text) return wrong(place, "queue." + std::string(key.str()) + " must be written in quotes");
-    if (const auto set = set_queue_key(config.queue, key.str(), *text); !set)
-      return wrong(place, set.error().message());
+    if (const auto set = settings::set(config.queue, key.str(), *text); !set)
+      return wrong(place, "[queue]: " + set.error().message());
   }
-  return {};
-}
-
-base::Status set_on_loss(Config& config, std::string_view text) {
-  if (text != "wait" && text != "ungated") {
-    return base::fail(base::Code::kInvalid,
-                      "on_daemon_loss cannot be '" + std::string(text) + "': it must be wait or ungated");
-  }
-  config.on_daemon_loss = text == "wait" ? OnLoss::kWait : OnLoss::kUngated;
-  return {};
-}
-
-base::Status set_socket_mode(Config& config, std::string_view text) {
-  unsigned mode = 0;
-  bool valid = text.size() >= 3 && text.size() <= 4;
-  for (const char c : text) {
-    valid = valid && c >= '0' && c <= '7';
-    mode = mode * 8 + static_cast<unsigned>(c - '0');
-  }
-  if (!valid || mode > 0777) {
-    return base::fail(base::Code::kInvalid, "socket_mode cannot be '" + std::string(text) +
-                                                "': it must be octal permissions such as \"0660\"");
-  }
-  config.socket_mode = mode;
-  return {};
-}
-
-base::Status set_host_memory(Config& config, std::string_view text) {
-  GPUMUX_TRY(check_host_memory(text));
-  config.host_memory = text;
-  return {};
-}
-
-base::Status set_log_level_text(Config& config, std::string_view text) {
-  const auto level = parse_log_level(text);
-  if (!level) return base::fail(base::Code::kInvalid, "log_level: " + level.error().message());
-  config.log_level = *level;
   return {};
 }
 
@@ -200,35 +166,26 @@ base::Status read_top_key(Config& config, const std::string& key, const toml::no
   }
   if (key == "gpu") return read_gpu_sections(config, node, file);
   if (key == "queue") return read_queue_section(config, node, file);
-  if (key == "allow_users") return read_names(config.allow_users, node, place, key);
-  if (key == "allow_groups") return read_names(config.allow_groups, node, place, key);
-  base::Status (*set)(Config&, std::string_view) = nullptr;
-  if (key == "log_level") set = set_log_level_text;
-  if (key == "on_daemon_loss") set = set_on_loss;
-  if (key == "socket_mode") set = set_socket_mode;
-  if (key == "host_memory") set = set_host_memory;
-  if (key == "admin_group") {
-    set = [](Config& c, std::string_view text) {
-      c.admin_group = text;
-      return base::Status();
-    };
-  }
-  if (set == nullptr) return wrong(place, "there is no key '" + key + "' (there are " + kTopKeys + ")");
+  const Setting* setting = settings::find(settings::kDaemonSettings, key);
+  if (setting == nullptr)
+    return wrong(place, settings::no_such(settings::kDaemonSettings, key) +
+                            "; and there are the sections [queue], [defaults] and [gpu.N]");
+  if (setting->type.kind == settings::Kind::kNames) return read_names(config, node, place, *setting);
   const auto* text = node.as_string();
-  if (text == nullptr) return wrong(place, key + " must be written in quotes");
-  if (const auto done = set(config, text->get()); !done) return wrong(place, done.error().message());
+  if (text == nullptr) return wrong(place, needs_quotes(*setting));
+  if (const auto done = settings::set(config, key, text->get()); !done) return wrong(place, done.error().message());
   return {};
 }
 
 }  // namespace
 
 GpuSettings Config::settings_for(std::uint32_t index, const std::string& uuid) const {
-  GpuSettings settings = defaults;
+  GpuSettings found = defaults;
   if (const auto by_index = gpus.find(std::to_string(index)); by_index != gpus.end())
-    assign_all(settings, by_index->second);
-  if (const auto by_uuid = gpus.find(uuid); by_uuid != gpus.end()) assign_all(settings, by_uuid->second);
-  assign_all(settings, overrides);
-  return settings;
+    assign_all(found, by_index->second);
+  if (const auto by_uuid = gpus.find(uuid); by_uuid != gpus.end()) assign_all(found, by_uuid->second);
+  assign_all(found, overrides);
+  return found;
 }
 
 std::vector<std::string> Config::missing_gpus(const std::vector<std::string>& uuids) const {
@@ -279,7 +236,7 @@ base::Status read_config_files(Config& config, const std::string& file, bool req
 }
 
 base::Status read_environment(Config& config, const Environment& environment) {
-  const auto in_variable = [](const char* variable, const base::Status& status) -> base::Status {
+  const auto in_variable = [](std::string_view variable, const base::Status& status) -> base::Status {
     if (status) return {};
     return base::fail(base::Code::kInvalid,
                       "environment variable " + std::string(variable) + ": " + status.error().message());
@@ -289,36 +246,33 @@ base::Status read_environment(Config& config, const Environment& environment) {
     const char* value = name.empty() ? nullptr : environment(std::string(name).c_str());
     return value != nullptr && value[0] != '\0' ? value : nullptr;
   };
-  for (const SettingKey& key : setting_keys()) {
-    GpuSettings settings;
-    const char* own = get(key.environment);
-    const char* alias = own == nullptr ? get(key.alias) : nullptr;
-    if (own == nullptr && alias == nullptr) continue;
-    if (own != nullptr) {
-      GPUMUX_TRY(in_variable(key.environment.data(), set_setting(settings, key.name, own)));
-    } else {
-      GPUMUX_TRY(in_variable(key.alias.data(), set_by_alias(settings, key, alias)));
+  // Calls take(setting, text) for those that are set, in the words of the setting.
+  const auto each = [&](std::span<const Setting> table, const auto& take) -> base::Status {
+    for (const Setting& setting : table) {
+      if (const char* own = get(setting.variable)) {
+        GPUMUX_TRY(in_variable(setting.variable, take(setting, own)));
+      } else if (const char* alias = get(setting.alias.name)) {
+        const auto text = settings::alias_text(setting, alias);
+        if (!text) return in_variable(setting.alias.name, tl::unexpected(text.error()));
+        if (*text) GPUMUX_TRY(in_variable(setting.alias.name, take(setting, **text)));
+      }
     }
-    // The text itself where it is in our words: format() keeps three digits only.
-    config.overrides.push_back({std::string(key.name), own != nullptr ? own : key.format(settings)});
-  }
-  for (const QueueKey& key : queue_keys()) {
-    if (const char* text = get(key.environment)) {
-      GPUMUX_TRY(in_variable(key.environment.data(), set_queue_key(config.queue, key.name, text)));
-    }
-  }
-  if (const char* text = get("GPUMUX_ON_DAEMON_LOSS")) {
-    GPUMUX_TRY(in_variable("GPUMUX_ON_DAEMON_LOSS", set_on_loss(config, text)));
-  }
-  if (const char* text = get("GPUMUX_HOST_MEMORY")) {
-    GPUMUX_TRY(in_variable("GPUMUX_HOST_MEMORY", set_host_memory(config, text)));
-  }
-  if (const char* text = get("GPUMUX_LOG_LEVEL")) {
-    GPUMUX_TRY(in_variable("GPUMUX_LOG_LEVEL", set_log_level_text(config, text)));
-  } else if (const char* debug = get("NVSHARE_DEBUG"); debug != nullptr && std::string_view(debug) != "0") {
-    config.log_level = LogLevel::kDebug;
-  }
-  return {};
+    return {};
+  };
+  const auto override_all = [&](const Setting& setting, const std::string& text) -> base::Status {
+    GPUMUX_TRY(settings::check(setting, setting.name, text));
+    config.overrides.push_back({std::string(setting.name), text});
+    return {};
+  };
+  const auto set_queue = [&](const Setting& setting, const std::string& text) {
+    return settings::set(config.queue, setting.name, text);
+  };
+  const auto set_daemon = [&](const Setting& setting, const std::string& text) {
+    return settings::set(config, setting.name, text);
+  };
+  GPUMUX_TRY(each(settings::kGpuSettings, override_all));
+  GPUMUX_TRY(each(settings::kQueueSettings, set_queue));
+  return each(settings::kDaemonSettings, set_daemon);
 }
 
 base::Result<Config> load_config(const std::string& file, bool required, const Environment& environment) {
@@ -355,8 +309,8 @@ base::Status save_settings(const std::string& config_file, const std::string& se
   for (const auto& [name, settings] : sections) {
     text += "\n[" + name + "]\n";
     for (const auto& [key, value] : settings) {
-      const SettingKey* known = find_setting(key);
-      const bool quoted = known == nullptr || !known->boolean;
+      const Setting* known = settings::find(settings::kGpuSettings, key);
+      const bool quoted = known == nullptr || !known->is_boolean();
       text += key + " = " + (quoted ? "\"" + value + "\"" : value) + "\n";
     }
   }

@@ -18,10 +18,7 @@
 
 #include "base/ids.h"
 #include "base/result.h"
-#include "daemon/gpu_settings.h"
-#include "daemon/jobs/queue_config.h"
-#include "daemon/log.h"
-#include "sched/events.h"
+#include "settings/structs.gen.h"
 
 namespace gpumux::daemon {
 
@@ -30,26 +27,15 @@ inline constexpr char kSystemConfigFile[] = "/etc/gpumux/gpumux.toml";
 // A file larger than this is no configuration.
 inline constexpr std::size_t kMaxConfigBytes = 1 << 20;
 
-// What a tenant does when the daemon goes away, as far as its own environment does not say.
-enum class OnLoss { kWait, kUngated };
+using settings::GpuSettings;
 
 struct Assignment {
   std::string key;
   std::string value;
 };
 
-struct Config {
-  LogLevel log_level = LogLevel::kInfo;
-  OnLoss on_daemon_loss = OnLoss::kWait;
-  // Names or numbers; both empty: everybody who can reach the socket. Root and the daemon's owner always may.
-  std::vector<std::string> allow_users;
-  std::vector<std::string> allow_groups;
-  // Who may change settings besides root and the daemon's owner.
-  std::string admin_group = "gpumux";
-  unsigned socket_mode = 0666;
-  std::string host_memory = "60%";  // for evicted data (host_budget.h); changed only by a restart
-
-  QueueConfig queue;  // of jobs: [queue]
+struct Config : settings::DaemonSettings {
+  settings::QueueSettings queue;  // [queue]
 
   // For all GPUs; per GPU ("0", "GPU-...") on top; the environment's on top of those.
   GpuSettings defaults;

@@ -41,7 +41,6 @@
 #include "daemon/loop_timer.h"
 #include "daemon/rooms.h"
 #include "daemon/service_manager.h"
-#include "daemon/settings.h"
 #include "daemon/tenant_server.h"
 #include "daemon/trace.h"
 #include "daemon/trace_file.h"
@@ -49,6 +48,7 @@
 #include "os/runtime_dir.h"
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
+#include "settings/settings.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -144,7 +144,7 @@ class Daemon::Impl {
   tl::expected<void, DaemonError> open_sockets();
   void hold_grants();
   void open_jobs();
-  QueueConfig queue_config() const;
+  settings::QueueSettings queue_settings() const;
   bool is_wanted(std::size_t index, const GpuInfo& gpu) const;
   GpuSettings settings_for(std::size_t index) const;
   void answer_lock(std::size_t index);
@@ -279,10 +279,10 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
   return open_sockets();
 }
 
-QueueConfig Daemon::Impl::queue_config() const {
-  QueueConfig config = options_.config.queue;
-  if (options_.flag_max_job_time) config.core.max_time = *options_.flag_max_job_time;
-  return config;
+settings::QueueSettings Daemon::Impl::queue_settings() const {
+  settings::QueueSettings queue = options_.config.queue;
+  if (options_.flag_max_job_time) queue.max_job_time = *options_.flag_max_job_time;
+  return queue;
 }
 
 void Daemon::Impl::open_jobs() {
@@ -290,7 +290,7 @@ void Daemon::Impl::open_jobs() {
   for (const Gpu& gpu : leases_.gpus())
     gpus.push_back({gpu.info.uuid_text, gpu.info.memory_total, gpu.refused.empty()});
   jobs_.open({.state_dir = options_.state_dir, .runtime_dir = options_.runtime_dir, .is_private = options_.is_private},
-             std::move(gpus), queue_config(), job_tenants_);
+             std::move(gpus), queue_settings(), job_tenants_);
   api_.set_jobs(&job_api_);
   translator_.set_granted_priority(
       [this](uid_t uid, const std::string& run) { return jobs_.granted_priority(uid, run); });
@@ -314,7 +314,7 @@ bool Daemon::Impl::is_wanted(std::size_t index, const GpuInfo& gpu) const {
 GpuSettings Daemon::Impl::settings_for(std::size_t index) const {
   const GpuInfo& gpu = inventory_->gpus()[index];
   auto settings = options_.config.settings_for(static_cast<std::uint32_t>(index), gpu.uuid_text);
-  for (const Assignment& a : options_.flag_settings) static_cast<void>(set_setting(settings, a.key, a.value));
+  for (const Assignment& a : options_.flag_settings) static_cast<void>(settings::set(settings, a.key, a.value));
   return settings;
 }
 
@@ -721,7 +721,7 @@ void Daemon::Impl::finish_reload(base::Result<std::pair<Config, AccessRules>> lo
               {{"why", loaded.error().message()}});
   } else {
     options_.config = std::move(loaded->first);
-    jobs_.set_config(queue_config());
+    jobs_.set_config(queue_settings());
     access_ = std::move(loaded->second);
     if (!options_.flag_log_level) set_log_level(options_.config.log_level);
     translator_.set_on_daemon_loss(options_.config.on_daemon_loss);

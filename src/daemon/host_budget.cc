@@ -61,17 +61,6 @@ std::optional<std::uint64_t> percent_of(std::string_view text) {
 
 }  // namespace
 
-base::Status check_host_memory(std::string_view text) {
-  if (percent_of(text)) return {};
-  const bool has_unit = !text.empty() && (text.back() < '0' || text.back() > '9') && text.back() != '%';
-  if (has_unit && base::parse_bytes(text, 1)) return {};
-  return base::fail(
-      base::Code::kInvalid,
-      "host_memory cannot be '" + std::string(text.substr(0, 64)) +
-          "': it must be a number of bytes with a unit, such as 64G, or a part of what is available, such "
-          "as 50% (at most 90%)");
-}
-
 std::uint64_t host_budget(std::string_view text) {
   const std::uint64_t most = std::min(memory_available(), cgroup_available());
   if (const auto percent = percent_of(text)) return most / 100 * *percent;

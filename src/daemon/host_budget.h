@@ -5,17 +5,12 @@
 #include <cstdint>
 #include <string_view>
 
-#include "base/result.h"
-
 namespace gpumux::daemon {
 
-// "64G", or "50%" of what is available. kInvalid says what is allowed.
-base::Status check_host_memory(std::string_view text);
-// What it comes to on this machine at this moment: of the memory that is available, within the daemon's cgroup.
+// What "64G", or "50%" of what is available, comes to on this machine at this moment: of the memory that is available,
+// within the daemon's cgroup. REQUIRES: settings::set has taken the text.
 std::uint64_t host_budget(std::string_view text);
 // Whether it is a number of bytes, whatever is available.
 bool is_fixed_host_memory(std::string_view text);
-
-inline constexpr std::string_view kDefaultHostMemory = "60%";
 
 }  // namespace gpumux::daemon

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "daemon/api_types.h"
-#include "daemon/jobs/queue_config.h"
+#include "settings/structs.gen.h"
 
 namespace gpumux::daemon {
 
@@ -13,7 +13,7 @@ class JobRoutes {
  public:
   // `path`: "/v1/jobs...", "/v1/queue..."; without the query.
   virtual ApiAnswer answer(const ApiRequest& request, std::string_view path, std::string_view query) = 0;
-  virtual JobPrivacy privacy() const = 0;
+  virtual settings::Privacy privacy() const = 0;
 
  protected:
   ~JobRoutes() = default;

@@ -2,6 +2,7 @@
 #include "daemon/leases.h"
 
 #include <ctime>
+#include <optional>
 #include <type_traits>
 #include <utility>
 
@@ -60,6 +61,16 @@ struct Overloaded : Functions... {
 template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
+// Nothing: the mode is left to the daemon (Rooms).
+std::optional<sched::Mode> set_mode_of(const GpuSettings& set) {
+  switch (set.mode) {
+    case settings::Mode::kAuto: break;
+    case settings::Mode::kSerial: return sched::Mode::kSerial;
+    case settings::Mode::kConcurrent: return sched::Mode::kConcurrent;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 Leases::Leases(const base::Clock& clock, Trace& trace) : clock_(clock), trace_(trace) {}
@@ -70,7 +81,7 @@ void Leases::add_gpu(GpuInfo info, const GpuSettings& settings, std::string refu
   Gpu& gpu = gpus_.emplace_back();
   gpu.info = std::move(info);
   gpu.settings = settings;
-  gpu.mode = settings.auto_mode ? sched::Mode::kSerial : settings.mode;
+  gpu.mode = set_mode_of(settings).value_or(sched::Mode::kSerial);
   gpu.refused = std::move(refused);
   if (served) apply(sched::GpuAdded{index, core_settings(gpu), base::LeaseEpoch{epoch_of_now()}});
 }
@@ -98,7 +109,7 @@ void Leases::set_settings(base::GpuIndex gpu, const GpuSettings& settings) {
   if (target.settings == settings) return;
   target.settings = settings;
   ++target.settings_changes;
-  if (!settings.auto_mode) target.mode = settings.mode;
+  if (const auto mode = set_mode_of(settings)) target.mode = *mode;
   if (target.refused.empty()) apply(sched::SettingsChanged{gpu, core_settings(target)});
 }
 
@@ -114,14 +125,13 @@ void Leases::foreign_work_seen(base::GpuIndex gpu, bool is_seen) {
   const bool has_foreign_work = is_seen && target.was_foreign_seen;
   target.was_foreign_seen = is_seen;
   if (std::exchange(target.has_foreign_work, has_foreign_work) == has_foreign_work) return;
-  if (target.refused.empty() && target.settings.time_slice == sched::kAutomatic)
+  if (target.refused.empty() && target.settings.time_slice.is_automatic())
     apply(sched::SettingsChanged{gpu, core_settings(target)});
 }
 
 sched::GpuSettings Leases::core_settings(const Gpu& gpu) const {
-  sched::GpuSettings settings = gpu.settings;
-  settings.mode = gpu.mode;
-  if (gpu.has_foreign_work && settings.time_slice == sched::kAutomatic) settings.time_slice = sched::kDriversSlice;
+  sched::GpuSettings settings{gpu.settings, gpu.mode};
+  if (gpu.has_foreign_work && settings.time_slice.is_automatic()) settings.time_slice = std::nullopt;
   return settings;
 }
 

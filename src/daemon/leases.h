@@ -17,13 +17,15 @@
 
 #include "base/clock.h"
 #include "base/limits.h"
-#include "daemon/gpu_settings.h"
 #include "daemon/inventory.h"
 #include "daemon/trace.h"
 #include "sched/events.h"
 #include "sched/lease_core.h"
+#include "settings/structs.gen.h"
 
 namespace gpumux::daemon {
+
+using settings::GpuSettings;
 
 struct Gpu {
   GpuInfo info;
@@ -65,7 +67,7 @@ class Leases {
   void turns(base::GpuIndex gpu, std::vector<sched::Turn>& turns) const { core_.turns(gpu, turns); }
   bool wants_turns(base::GpuIndex gpu) const { return core_.wants_turns(gpu); }
   void uses(base::GpuIndex gpu, std::vector<sched::SeatUse>& uses) const { core_.uses(clock_.now(), gpu, uses); }
-  base::Duration quantum(base::GpuIndex gpu) const { return core_.quantum(gpu); }
+  settings::Limit<base::Duration> quantum(base::GpuIndex gpu) const { return core_.quantum(gpu); }
   std::optional<sched::SeatPhase> phase(base::SeatId seat) const { return core_.phase(seat); }
   // GPUs whose turns may have changed since the last call.
   std::bitset<base::kMaxGpus> take_changed() { return std::exchange(changed_, {}); }

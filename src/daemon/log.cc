@@ -59,13 +59,6 @@ void append_value(std::string& line, std::string_view value) {
 
 }  // namespace
 
-base::Result<LogLevel> parse_log_level(std::string_view text) {
-  for (const LogLevel level : {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning, LogLevel::kError}) {
-    if (text == to_string(level)) return level;
-  }
-  return base::fail(base::Code::kInvalid, "'" + std::string(text) + "' is not one of debug, info, warning, error");
-}
-
 std::string_view to_string(LogLevel level) {
   switch (level) {
     case LogLevel::kDebug: return "debug";

@@ -14,13 +14,12 @@
 #include <string>
 #include <string_view>
 
-#include "base/result.h"
+#include "settings/structs.gen.h"
 
 namespace gpumux::daemon {
 
-enum class LogLevel { kDebug, kInfo, kWarning, kError };
+using settings::LogLevel;
 
-base::Result<LogLevel> parse_log_level(std::string_view text);
 std::string_view to_string(LogLevel level);
 
 struct LogField {

@@ -445,10 +445,7 @@ TEST(DaemonMemory, AProcessOfALimitedRunThatSaysNoLimitHasIt) {
   EXPECT_EQ(later.room.total, 20 * kGiB);
 }
 
-TEST(HostMemoryText, SaysWhatIsAllowed) {
-  for (const char* good : {"64G", "0%", "60%", "90%", "1.5GiB", "0B"}) EXPECT_TRUE(check_host_memory(good)) << good;
-  for (const char* bad : {"", "64", "91%", "%", "-1G", "half", "60 %", "64Q"})
-    EXPECT_FALSE(check_host_memory(bad)) << bad;
+TEST(HostBudget, IsAPartOfWhatIsAvailable) {
   EXPECT_GT(host_budget("50%"), 0u);
   EXPECT_EQ(host_budget("0%"), 0u);
   EXPECT_EQ(host_budget("64M"), 64u << 20);

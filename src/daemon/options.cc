@@ -10,9 +10,9 @@
 
 #include "base/units.h"
 #include "daemon/access.h"
-#include "daemon/settings.h"
 #include "os/installation.h"
 #include "os/runtime_dir.h"
+#include "settings/settings.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -57,14 +57,6 @@ std::string default_state_dir(bool is_private, const Environment& environment) {
   if (made == nullptr || made[0] != '/') return kSystemStateDir;
   const std::string all = made;
   return all.substr(0, all.find(':'));
-}
-
-std::string flag_of(std::string_view setting) {
-  std::string flag = "--" + std::string(setting);
-  for (char& c : flag) {
-    if (c == '_') c = '-';
-  }
-  return flag;
 }
 
 base::Result<std::string> runtime_dir(const std::string& named, bool is_private, const Environment& environment) {
@@ -114,9 +106,8 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
       ->delimiter(',')
       ->type_name("GPU");
   app.add_flag("--check-config", parsed.check_config, "Check the configuration and the environment, and stop");
-  for (const SettingKey& key : setting_keys()) {
-    app.add_option(flag_of(key.name), settings[std::string(key.name)],
-                   std::string(key.meaning) + " (" + std::string(key.allowed) + ")")
+  for (const settings::Setting& setting : settings::kGpuSettings) {
+    app.add_option(setting.option(), settings[std::string(setting.name)], setting.help())
         ->type_name("VALUE")
         ->group("Settings of every GPU, over file and environment");
   }
@@ -128,12 +119,12 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
     return EarlyExit{code == 0 ? kExitStopped : kExitUsage, out.str(), code != 0};
   }
 
-  for (const auto& [name, text] : settings) {
+  for (const settings::Setting& setting : settings::kGpuSettings) {
+    const std::string& text = settings[std::string(setting.name)];
     if (text.empty()) continue;
-    GpuSettings scratch;
-    if (const auto set = set_setting(scratch, name, text); !set)
-      return fail(kExitUsage, flag_of(name) + ": " + set.error().message());
-    daemon.flag_settings.push_back({name, text});
+    if (const auto good = settings::check(setting, setting.option(), text); !good)
+      return fail(kExitUsage, good.error().message());
+    daemon.flag_settings.push_back({std::string(setting.name), text});
   }
   if (!exit_when_unused.empty()) {
     const auto duration = base::parse_duration(exit_when_unused, std::chrono::seconds(1));
@@ -151,9 +142,8 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
   if (!config) return fail(kExitConfig, config.error().message());
   daemon.config = std::move(*config);
   if (!log_level.empty()) {
-    const auto level = parse_log_level(log_level);
-    if (!level) return fail(kExitUsage, "--log-level: " + level.error().message());
-    daemon.config.log_level = *level;
+    if (const auto set = settings::set(daemon.config, "log_level", log_level); !set)
+      return fail(kExitUsage, "--log-level: " + set.error().message());
     daemon.flag_log_level = log_level;
   }
   if (const auto access = AccessRules::make(daemon.config, ::geteuid(), daemon.is_private); !access) {

@@ -44,8 +44,8 @@ void Rooms::adopt(GpuIndex index) {
   GpuState& state = gpus_.at(index.value);
   const std::uint64_t capacity = gpu.info.memory_total;
   if (capacity == 0) return;  // NVML does not say: memory is left to the driver
-  const std::uint64_t reserve = gpu.settings.reserve == kAutomaticReserve ? automatic_reserve(capacity)
-                                                                          : std::min(gpu.settings.reserve, capacity);
+  const auto& set = gpu.settings.reserve;
+  const std::uint64_t reserve = set.is_automatic() ? automatic_reserve(capacity) : std::min(set.value(), capacity);
   if (!state.managed) {
     state.managed = true;
     planner_.add_gpu(index, capacity, reserve);
@@ -146,30 +146,32 @@ bool Rooms::looks_again() const {
 void Rooms::resolve_mode(GpuIndex index) {
   GpuState& state = gpus_[index.value];
   const Gpu& gpu = leases_.gpus()[index.value];
-  const sched::MemoryMode::Setting setting{gpu.settings.auto_mode, gpu.settings.mode};
-  planner_.set_free_only(index, !setting.is_auto && setting.mode == sched::Mode::kConcurrent);
+  const settings::Mode setting = gpu.settings.mode;
+  const bool is_auto = setting == settings::Mode::kAuto;
+  planner_.set_free_only(index, setting == settings::Mode::kConcurrent);
   const bool took_turns = state.mode.takes_turns_for_memory();
   // What is measured for a while, or was chosen for what it gives, says nothing of memory.
-  const sched::Mode current = setting.is_auto && state.is_by_gain ? sched::Mode::kConcurrent : gpu.mode;
+  const sched::Mode current = is_auto && state.is_by_gain ? sched::Mode::kConcurrent : gpu.mode;
   sched::Mode mode = state.mode.resolve(leases_.now(), planner_, index, setting, leases_.wants_turns(index), current);
   if (state.mode.takes_turns_for_memory() != took_turns) {
     log_info(took_turns ? "the programs on a GPU fit together: they run at once"
                         : "the programs on a GPU do not fit together: they take turns",
              {{"gpu", index.value}});
   }
-  state.is_by_gain = setting.is_auto && gpu.settings.auto_by_gain && mode == sched::Mode::kConcurrent;
+  state.is_by_gain = is_auto && gpu.settings.auto_by_gain && mode == sched::Mode::kConcurrent;
   if (choose_way(index, state.is_by_gain) == sched::Way::kByTurns) mode = sched::Mode::kSerial;
   leases_.set_mode(index, mode);
 }
 
 sched::Way Rooms::choose_way(GpuIndex index, bool is_open) {
   GpuState& state = gpus_[index.value];
-  const GpuSettings& settings = leases_.gpus()[index.value].settings;
-  const base::Duration quantum = leases_.quantum(index);
-  const bool has_end = quantum != sched::kUnlimited && settings.in_flight != sched::kUnlimited;
+  const GpuSettings& set = leases_.gpus()[index.value].settings;
+  const auto quantum = leases_.quantum(index);
   leases_.uses(index, situation_.seats);
   situation_.is_open = is_open && situation_.seats.size() > 1;
-  situation_.turn = has_end ? quantum + settings.in_flight : sched::kUnlimited;
+  situation_.turn = settings::kUnlimited;
+  if (!quantum.is_unlimited() && !set.in_flight.is_unlimited())
+    situation_.turn = quantum.value() + set.in_flight.value();
   const sched::Way before = state.gain.way();
   const sched::Way way = state.gain.choose(leases_.now(), situation_);
   if (state.gain.way() != before && situation_.is_open) {
@@ -193,8 +195,8 @@ void Rooms::measured(base::SeatId seat, std::uint32_t question, std::uint64_t su
 
 std::string Rooms::why(GpuIndex index) const {
   const GpuState& state = gpus_[index.value];
-  const GpuSettings& settings = leases_.gpus()[index.value].settings;
-  if (!settings.auto_mode || !state.managed) return {};
+  const GpuSettings& set = leases_.gpus()[index.value].settings;
+  if (set.mode != settings::Mode::kAuto || !state.managed) return {};
   switch (state.mode.reason()) {
     case sched::MemoryMode::Reason::kSetting:
     case sched::MemoryMode::Reason::kNotKnown: return {};
@@ -205,7 +207,7 @@ std::string Rooms::why(GpuIndex index) const {
     case sched::MemoryMode::Reason::kTooMuch: return "their memory does not fit together: they take turns";
     case sched::MemoryMode::Reason::kFits: break;
   }
-  if (!settings.auto_by_gain) return "their memory fits together: they run at once";
+  if (!set.auto_by_gain) return "their memory fits together: they run at once";
   const auto& finding = state.gain.finding();
   if (finding) return finding->why;
   return "their memory fits together: they run at once, until it is known whether turns give more";

@@ -133,7 +133,7 @@ struct Machine {
   Leases leases{clock, trace};
   AccessRules access = *AccessRules::make(Config(), 0, false);
   Rooms rooms{leases};
-  Translator translator{leases, rooms, access, {OnLoss::kWait, "test"}};
+  Translator translator{leases, rooms, access, {settings::OnDaemonLoss::kWait, "test"}};
   std::vector<Program*> programs;
   std::vector<std::string> changed;
   std::uint64_t next = 1;
@@ -430,9 +430,9 @@ TEST(RunSuspension, SaysNothingToWhoIsFrozen) {
   a.is_frozen = second.is_frozen = false;
   machine.resume("a");
   machine.pass(60s);
-  EXPECT_EQ(a.contention.idle_hold_ns, static_cast<std::uint64_t>(settings.idle_hold.count()));
-  EXPECT_EQ(a.contention.in_flight_ns, static_cast<std::uint64_t>(settings.in_flight.count()));
-  EXPECT_EQ(a.contention.time_slice_ns, static_cast<std::uint64_t>(settings.time_slice.count()));
+  EXPECT_EQ(a.contention.idle_hold_ns, static_cast<std::uint64_t>(settings.idle_hold.value().value().count()));
+  EXPECT_EQ(a.contention.in_flight_ns, static_cast<std::uint64_t>(settings.in_flight.value().count()));
+  EXPECT_EQ(a.contention.time_slice_ns, static_cast<std::uint64_t>(settings.time_slice.value()->count()));
   EXPECT_EQ(a.resident, 60 * kGiB);
   EXPECT_FALSE(a.killed);
 }

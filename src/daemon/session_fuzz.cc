@@ -86,7 +86,7 @@ class Machine {
       : leases_(clock_, trace_),
         access_(everybody()),
         rooms_(leases_),
-        translator_(leases_, rooms_, access_, {OnLoss::kWait, "fuzz"}) {
+        translator_(leases_, rooms_, access_, {settings::OnDaemonLoss::kWait, "fuzz"}) {
     rooms_.set_host_budget(std::uint64_t{20} << 30, std::uint64_t{256} << 20, 0);
     translator_.set_host_memory(&host_);
     for (std::size_t i = 0; i < kGpus; ++i) {

@@ -3,8 +3,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "daemon/settings.h"
 #include "daemon/strict_json.h"
+#include "settings/settings.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -34,18 +34,18 @@ base::Result<SettingsPatch> parse_settings_patch(std::string_view body) {
       patch.save = value.get<bool>();
       continue;
     }
-    const SettingKey* key = find_setting(name);
+    const settings::Setting* const setting = settings::find(settings::kGpuSettings, name);
+    if (setting == nullptr) return base::fail(base::Code::kInvalid, settings::no_such(settings::kGpuSettings, name));
     std::string text;
     if (value.is_string()) {
       text = value.get<std::string>();
-    } else if (value.is_boolean() && (key == nullptr || key->boolean)) {
+    } else if (value.is_boolean() && setting->is_boolean()) {
       text = value.get<bool>() ? "true" : "false";
-    } else if (key != nullptr) {
+    } else {
       return base::fail(base::Code::kInvalid,
-                        name.substr(0, 64) + " must be " + std::string(key->allowed) + ", as a string");
+                        name + " must be " + std::string(setting->type.allowed) + ", as a string");
     }
-    GpuSettings scratch;
-    GPUMUX_TRY(set_setting(scratch, name, text));
+    GPUMUX_TRY(settings::check(*setting, name, text));
     patch.changes.push_back({name, text});
   }
   return patch;

@@ -12,7 +12,7 @@
 namespace gpumux::daemon {
 
 struct SettingsPatch {
-  std::vector<Assignment> changes;  // each can be set: set_setting takes it
+  std::vector<Assignment> changes;  // each can be set: settings::set takes it
   bool save = false;
 };
 

@@ -11,7 +11,7 @@
 #include "base/units.h"
 #include "daemon/foreign_processes.h"
 #include "daemon/process_info.h"
-#include "daemon/settings.h"
+#include "settings/settings.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -41,16 +41,16 @@ bool has_lease(sched::SeatPhase phase) {
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
-Json settings_json(const GpuSettings& settings) {
+Json settings_json(const GpuSettings& set) {
   Json json = Json::object();
-  for (const SettingKey& key : setting_keys()) {
-    const std::string text = key.format(settings);
-    if (key.boolean) {
-      json[std::string(key.name)] = text == "true";
+  settings::show(set, [&](const settings::Setting& setting, const std::string& text) {
+    Json& value = json[std::string(setting.name)];
+    if (setting.is_boolean()) {
+      value = text == "true";
     } else {
-      json[std::string(key.name)] = text;
+      value = text;
     }
-  }
+  });
   return json;
 }
 
@@ -66,7 +66,7 @@ Json gpu_json(std::uint32_t index, const Gpu& gpu) {
   Json settings = settings_json(gpu.settings);
   for (const char* key : {"mode", "policy", "quantum"}) json[key] = settings[key];
   json["mode_now"] = gpu.mode == sched::Mode::kSerial ? "serial" : "concurrent";
-  if (gpu.settings.max_runtime != sched::kUnlimited) json["max_runtime_ns"] = gpu.settings.max_runtime.count();
+  if (!gpu.settings.max_runtime.is_unlimited()) json["max_runtime_ns"] = gpu.settings.max_runtime.value().count();
   json["settings"] = std::move(settings);
   json["refused"] = gpu.refused;
   json["claimed_by"] = gpu.claimed_by;
@@ -231,8 +231,7 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
   for (const GpuStatus& gpu : snapshot.gpus) {
     Json json = gpu_json(gpu.index, gpu.gpu);
     if (gpu.gpu.refused.empty()) {
-      if (gpu.view.quantum != sched::kUnlimited)
-        json["quantum_ns"] = std::max<std::int64_t>(gpu.view.quantum.count(), 0);
+      if (!gpu.view.quantum.is_unlimited()) json["quantum_ns"] = gpu.view.quantum.value().count();
       json["switch_cost_ns"] = gpu.view.switch_cost.count();
       json["switches"] = gpu.view.switches;
       json["held_ns"] = gpu.view.held.count();

@@ -9,9 +9,9 @@
 #include "daemon/jobs/launch.h"
 #include "daemon/jobs/submission.h"
 #include "daemon/known_tenants.h"
-#include "daemon/settings.h"
 #include "daemon/settings_patch.h"
 #include "daemon/trace.h"
+#include "settings/settings.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpumux::daemon;
@@ -20,10 +20,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   switch (data[0] % 8) {
     case 0: {
       const auto patch = parse_settings_patch(text);
-      gpumux::daemon::GpuSettings settings;
+      GpuSettings settings;
       // What was accepted can be applied.
       for (std::size_t i = 0; patch && i < patch->changes.size(); ++i) {
-        if (!set_setting(settings, patch->changes[i].key, patch->changes[i].value)) std::abort();
+        if (!gpumux::settings::set(settings, patch->changes[i].key, patch->changes[i].value)) std::abort();
       }
       break;
     }
@@ -38,9 +38,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     }
     case 3: {
-      for (const SettingKey& key : setting_keys()) {
-        gpumux::daemon::GpuSettings settings;
-        if (key.parse(settings, text)) static_cast<void>(key.format(settings));
+      for (const gpumux::settings::Setting& setting : gpumux::settings::kGpuSettings) {
+        GpuSettings settings;
+        static_cast<void>(gpumux::settings::alias_text(setting, text));
+        if (!gpumux::settings::set(settings, setting.name, text)) continue;
+        gpumux::settings::show(settings, [](const auto&, const std::string&) {});
       }
       break;
     }
@@ -68,10 +70,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     default: {
       static_cast<void>(parse_array(text));
       static_cast<void>(parse_limits(text));
-      for (const QueueKey& key : queue_keys()) {
-        QueueConfig config;
-        static_cast<void>(key.parse(config, text));
-      }
+      gpumux::settings::QueueSettings queue;
+      gpumux::settings::DaemonSettings daemon;
+      for (const auto& setting : gpumux::settings::kQueueSettings)
+        static_cast<void>(gpumux::settings::set(queue, setting.name, text));
+      for (const auto& setting : gpumux::settings::kDaemonSettings)
+        static_cast<void>(gpumux::settings::set(daemon, setting.name, text));
     }
   }
   return 0;

@@ -161,8 +161,9 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const Fo
     leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
   }
   wire::Welcome welcome{.protocol = std::min(hello.protocol, wire::kProtocolVersion),
-                        .on_daemon_loss = options_.on_daemon_loss == OnLoss::kWait ? wire::OnDaemonLoss::kWait
-                                                                                   : wire::OnDaemonLoss::kUngated,
+                        .on_daemon_loss = options_.on_daemon_loss == settings::OnDaemonLoss::kWait
+                                              ? wire::OnDaemonLoss::kWait
+                                              : wire::OnDaemonLoss::kUngated,
                         .tenant = session.id.value};
   wire::set_text(welcome.version, options_.version);
   send(session, welcome);
@@ -478,15 +479,17 @@ void Translator::note_unknown_entry(const Session& session, std::string_view nam
   }
 }
 
-void Translator::send_contention(Session& session, std::uint32_t number, bool contended, base::Duration idle_hold) {
+void Translator::send_contention(Session& session, std::uint32_t number, bool contended,
+                                 settings::Limit<base::Duration> idle_hold) {
   const auto ns = [](base::Duration time) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0));
   };
+  const sched::Pace& pace = session.slot(number)->pace;
   send(session, wire::Contention{.slot = number,
                                  .contended = contended ? 1u : 0u,
-                                 .idle_hold_ns = ns(idle_hold),
-                                 .in_flight_ns = ns(session.slot(number)->pace.in_flight),
-                                 .time_slice_ns = ns(session.slot(number)->pace.time_slice)});
+                                 .idle_hold_ns = ns(idle_hold.at_most(base::Duration::max())),
+                                 .in_flight_ns = pace.in_flight.is_unlimited() ? 0 : ns(pace.in_flight.value()),
+                                 .time_slice_ns = pace.time_slice ? ns(*pace.time_slice) : 0});
 }
 
 void Translator::carry_out(const sched::Command& command) {

@@ -60,7 +60,7 @@ struct MovedMemory {
 class Translator {
  public:
   struct Options {
-    OnLoss on_daemon_loss = OnLoss::kWait;
+    settings::OnDaemonLoss on_daemon_loss = settings::OnDaemonLoss::kWait;
     std::string version;
   };
 
@@ -128,7 +128,7 @@ class Translator {
   // Tells a peer why it is not wanted, before or instead of its Hello.
   static void refuse(Session& session, wire::Reason reason, std::string_view text);
 
-  void set_on_daemon_loss(OnLoss on_loss) { options_.on_daemon_loss = on_loss; }
+  void set_on_daemon_loss(settings::OnDaemonLoss on_loss) { options_.on_daemon_loss = on_loss; }
   Session* find(base::TenantId tenant) const;
   const std::map<std::string, UnknownEntry>& unknown_entries() const { return unknown_entries_; }
   const std::unordered_map<base::TenantId, Session*>& sessions() const { return sessions_; }
@@ -190,7 +190,8 @@ class Translator {
   void note_unknown_entry(const Session& session, std::string_view name);
   template <class Message>
   void send(Session& session, const Message& message, int fd = -1);
-  void send_contention(Session& session, std::uint32_t number, bool contended, base::Duration idle_hold);
+  void send_contention(Session& session, std::uint32_t number, bool contended,
+                       settings::Limit<base::Duration> idle_hold);
   void carry_out(const sched::Command& command);
 
   Leases& leases_;

@@ -6,12 +6,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/ids.h"
+#include "settings/structs.gen.h"
 
 namespace gpumux::sched {
 
@@ -21,44 +23,30 @@ using base::LeaseEpoch;
 using base::SeatId;
 using base::TenantId;
 using base::TimePoint;
+using settings::kAutomatic;
+using settings::kUnlimited;
+using settings::Limit;
+using settings::OnStall;
 
 enum class Mode { kSerial, kConcurrent };  // exclusive quanta / shared leases, all at once
-enum class PolicyKind { kFair, kFifo };    // among those of one priority
+using PolicyKind = settings::Policy;       // among those of one priority
 enum class LeaseKind { kExclusive, kShared };
-enum class OnStall { kWait, kGang };  // what becomes of who does not drain, and of its likely partners
 
-inline constexpr Duration kAutomatic =
-    Duration(-1);  // a quantum or idle hold that follows the measured cost of a switch
-inline constexpr Duration kUnlimited = Duration::max();  // never revoked because of time
-inline constexpr std::uint32_t kNoCap = 1000;            // thousandths
-inline constexpr Duration kDriversSlice = Duration::zero();
+inline constexpr std::uint32_t kNoCap = 1000;  // thousandths
+
+// How long a GPU runs one seat's work beside others'; nothing: as long as the driver does.
+using TimeSlice = std::optional<Duration>;
 
 // One GPU's settings. All may change while tenants run.
-struct GpuSettings {
-  Mode mode = Mode::kSerial;
-  PolicyKind policy = PolicyKind::kFair;
-  Duration quantum = kAutomatic;
-  Duration max_runtime = std::chrono::seconds(300);       // nobody holds longer while others wait, whatever the quantum
-  Duration stall_timeout = std::chrono::seconds(10);      // a revocation that has not drained by then is taken back
-  Duration stall_retry = std::chrono::milliseconds(200);  // and tried again after this, doubled up to 64 times it
-  OnStall on_stall = OnStall::kWait;                      // whether its likely partners are taken for its gang then
-  Duration kill_stalled_after = kUnlimited;               // who has not drained for so long is killed, if configured
-  Duration step_delay = std::chrono::milliseconds(2);     // a revoked gang's drained members are let through after this
-  Duration gang_ageing = std::chrono::milliseconds(500);  // a gang that has waited this long has its GPUs kept free
-  Duration idle_hold = kAutomatic;                        // how long an idle holder keeps a contended lease
-  Duration silence_limit = std::chrono::milliseconds(500);  // who does not answer a revocation this long is passed over
-  Duration kill_silent_after = kUnlimited;                  // and killed after this, if configured
-  Duration priority_ageing = kUnlimited;  // who has waited this long for higher priorities gets a quantum like them
-  Duration in_flight = kUnlimited;        // work that a seat may have queued while it is not the only one
-  Duration time_slice = kDriversSlice;    // how long the GPU runs a seat's work beside others' (Pace)
-  bool overlap = true;                    // the next holder starts while the last one's work drains
+struct GpuSettings : settings::LeaseSettings {
+  Mode mode = Mode::kSerial;  // at this moment: the setting may leave it to the daemon
   bool operator==(const GpuSettings&) const = default;
 };
 
 // How a seat is to use a GPU that is not its alone.
 struct Pace {
-  Duration in_flight{};                 // the most work that it may have queued; zero: any
-  Duration time_slice = kDriversSlice;  // how long the GPU runs it before it turns to others that have work, too
+  Limit<Duration> in_flight;  // the most work that it may have queued
+  TimeSlice time_slice;
   bool operator==(const Pace&) const = default;
 };
 
@@ -134,8 +122,8 @@ using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed,
 // ---- commands ---------------------------------------------------------------------------------------------
 
 // clang-format off
-// `idle_hold`: how long to keep a contended lease while idle, or kUnlimited.
-struct Grant { SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; Duration idle_hold{}; };
+// `idle_hold`: how long to keep a contended lease while idle.
+struct Grant { SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; Limit<Duration> idle_hold{}; };
 enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kCap, kBadClaim, kMemory, kSuspended };
 // Close the gate, take back what Steps were not used, drain, and say so. Always answered by RevokeSeen at once, and by
 // GateClosed and Drained when they are true (again, if they were said before), by every agent whose latest epoch this
@@ -151,7 +139,7 @@ struct Reopen { SeatId seat; LeaseEpoch epoch; LeaseKind kind; };
 struct Step { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
 // Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened, and
 // when its GPU's idle_hold or its pace changes: a Grant says only whether it is contended.
-struct Contention { SeatId seat; bool contended; Duration idle_hold; Pace pace; };
+struct Contention { SeatId seat; bool contended; Limit<Duration> idle_hold; Pace pace; };
 // A grant is about to come, as far as anybody can know: to the members of the unit that is next when the one before it
 // is told to go, has closed its gates, or is about to give up. Only a hint: it promises nothing, and is sent once.
 struct HeadsUp { SeatId seat; };

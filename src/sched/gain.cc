@@ -103,9 +103,7 @@ void Gain::rest(TimePoint now, Duration time) {
 }
 
 // Of turns of those that do anything; more than the longest window says nothing.
-Duration Gain::round(const Situation& situation) const {
-  return std::min(situation.turn, kLongestTrialWindow) * active_;
-}
+Duration Gain::round(const Situation& situation) const { return situation.turn.at_most(kLongestTrialWindow) * active_; }
 
 Duration Gain::window(const Situation& situation) const {
   const Duration steady = kTrialWindow * (std::int64_t{1} << lengthened_);

@@ -96,7 +96,7 @@ class Gain {
     // Both ways are possible, and at least two seats are there. Otherwise nothing is measured, and what was found is
     // forgotten.
     bool is_open = false;
-    Duration turn{};  // how long one is, with its drain
+    Limit<Duration> turn = Duration::zero();  // how long one is, with its drain
     std::vector<SeatUse> seats;
   };
   // The question has been answered: the seat has submitted so much since it began. True: look at choose() now.

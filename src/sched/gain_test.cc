@@ -334,7 +334,7 @@ TEST(Gain, WhatDrainsForLongIsNotTried) {
 }
 
 TEST(Gain, LongTurnsAreNotTried) {
-  for (const Duration turn : {Duration(1s), kUnlimited}) {
+  for (const Limit<Duration> turn : {Limit<Duration>(1s), Limit<Duration>(kUnlimited)}) {
     Programs run;
     run.situation.turn = turn;
     run.go(100s, kSmall);

@@ -77,7 +77,7 @@ TEST(Gang, TakesTwoGpusWhoseHoldersHadTheirTime) {
 
 // Something happens on one GPU of a gang when its quantum is over already and the core has not been woken for that yet.
 TEST(Gang, GoesWhenItsQuantumIsOverWhateverElseHappensThen) {
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.quantum = 10ms;
   Script script(2, settings);
   script.tenant(1, {0, 1});
@@ -440,7 +440,7 @@ Duration pause_after_stall(Script& s, SeatId stuck) {
 TEST(Stall, OfAGangThatReturnsLeavesNoStepsBehind) {
   GpuSettings settings = fifo();
   settings.stall_timeout = 1s;
-  settings.silence_limit = kUnlimited;
+  settings.silence_limit = 1h;
   Script s(3, settings);
   for (std::uint64_t id = 1; id <= 4; ++id)
     s.tenant(id, {static_cast<std::uint32_t>(std::min(id - 1, std::uint64_t{2}))});
@@ -591,7 +591,7 @@ TEST(Stall, IsNotPutOffByChangesOfOtherSettings) {
   for (int i = 0; i < 12; ++i) {
     text += s.wait(100ms);
     s.seen(seat(1, 0));
-    settings.quantum += 1ms;
+    settings.quantum = settings.quantum.value().value() + 1ms;
     s.settings(GpuIndex{0}, settings);
   }
   EXPECT_NE(text.find("stall 1@0"), std::string::npos) << text;

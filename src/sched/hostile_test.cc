@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "sched/lease_core.h"
+#include "sched/script.h"
 
 namespace gpumux::sched {
 namespace {
@@ -97,21 +97,26 @@ class Nonsense {
   }
 
   GpuSettings settings() {
-    GpuSettings s;
+    GpuSettings s = plain();
     s.mode = static_cast<Mode>(below(4) == 0);
     s.policy = static_cast<PolicyKind>(below(2));
-    const Duration quanta[] = {kAutomatic, kUnlimited, Duration(0), std::chrono::milliseconds(5), Duration(-7)};
+    const auto limit = [this](std::uint32_t one_in, std::uint32_t milliseconds) -> Limit<Duration> {
+      if (below(one_in) == 0) return kUnlimited;
+      return std::chrono::milliseconds(below(milliseconds));
+    };
+    const settings::Auto<Limit<Duration>> quanta[] = {kAutomatic, kUnlimited, Duration(0), std::chrono::milliseconds(5),
+                                                      Duration(-7)};
     s.quantum = quanta[below(5)];
     s.max_runtime = below(3) == 0 ? Duration(0) : std::chrono::milliseconds(below(100));
     s.stall_timeout = std::chrono::milliseconds(below(30));
     s.stall_retry = std::chrono::milliseconds(below(5));
     s.on_stall = static_cast<OnStall>(below(3) != 0);
-    s.kill_stalled_after = below(2) == 0 ? kUnlimited : std::chrono::milliseconds(below(100));
+    s.kill_stalled_after = limit(2, 100);
     s.step_delay = std::chrono::microseconds(below(3000));
     s.gang_ageing = std::chrono::milliseconds(below(20));
-    s.silence_limit = below(4) == 0 ? kUnlimited : std::chrono::milliseconds(below(20));
-    s.kill_silent_after = below(2) == 0 ? kUnlimited : std::chrono::milliseconds(below(50));
-    s.priority_ageing = below(2) == 0 ? kUnlimited : std::chrono::milliseconds(below(50));
+    s.silence_limit = limit(4, 20).at_most(std::chrono::hours(1));
+    s.kill_silent_after = limit(2, 50);
+    s.priority_ageing = limit(2, 50);
     s.overlap = below(2) == 0;
     return s;
   }

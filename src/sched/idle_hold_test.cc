@@ -12,7 +12,7 @@
 #include <random>
 #include <vector>
 
-#include "sched/lease_core.h"
+#include "sched/script.h"
 
 namespace gpumux::sched {
 namespace {
@@ -30,7 +30,7 @@ struct Program {
   SeatId seat{};
   bool holds = false;
   LeaseEpoch epoch{};
-  Duration idle_hold{};
+  Limit<Duration> idle_hold = Duration::zero();
   TimePoint starts{};  // not before
   Duration work{};     // left of its step
   TimePoint idle_since = TimePoint::max();
@@ -39,7 +39,7 @@ struct Program {
 };
 
 // What each gets done of what one that never pauses would get done alone, in thousandths.
-std::vector<std::int64_t> together(std::vector<Program> all, Duration idle_hold) {
+std::vector<std::int64_t> together(std::vector<Program> all, settings::Auto<Limit<Duration>> idle_hold) {
   LeaseCore core;
   TimePoint now{};
   std::vector<Event> to_tell;
@@ -65,7 +65,7 @@ std::vector<std::int64_t> together(std::vector<Program> all, Duration idle_hold)
       }
     }
   };
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.mode = Mode::kSerial;
   settings.idle_hold = idle_hold;
   tell(GpuAdded{GpuIndex{0}, settings, LeaseEpoch{1}});
@@ -92,7 +92,8 @@ std::vector<std::int64_t> together(std::vector<Program> all, Duration idle_hold)
         if (one.work > Duration::zero()) continue;
         one.idle_since = now;
         one.back = now + one.gap();
-      } else if (one.idle_since != TimePoint::max() && now - one.idle_since >= std::max(one.idle_hold, kSeen)) {
+      } else if (one.idle_since != TimePoint::max() &&
+                 now - one.idle_since >= std::max<Limit<Duration>>(one.idle_hold, kSeen)) {
         one.idle_since = TimePoint::max();
         one.holds = false;
         to_tell.emplace_back(Drained{one.seat, one.epoch});
@@ -111,7 +112,8 @@ std::vector<std::int64_t> together(std::vector<Program> all, Duration idle_hold)
 }
 
 // The part of the time, in thousandths, for which the GPU works. `gap`: of each program's next one.
-std::int64_t busy(std::size_t programs, Duration step, const std::function<Duration()>& gap, Duration idle_hold) {
+std::int64_t busy(std::size_t programs, Duration step, const std::function<Duration()>& gap,
+                  settings::Auto<Limit<Duration>> idle_hold) {
   const std::vector<std::int64_t> worked = together({programs, Program{.step = step, .gap = gap}}, idle_hold);
   return std::accumulate(worked.begin(), worked.end(), std::int64_t{0});
 }
@@ -184,7 +186,7 @@ TEST(IdleHold, WhereGapsDifferNothingIsLost) {
 
 // A quantum that somebody has set is what everybody gets, and what is dear is not done more often for fairness.
 TEST(IdleHold, ShortTurnsAreForWhereTheyAreCheap) {
-  GpuSettings settings;
+  GpuSettings settings = plain();
   const auto grants_in_a_second = [&](Duration until_drained) {
     LeaseCore core;
     TimePoint now{};

@@ -31,8 +31,7 @@ std::string check_seat(const Seat& seat) {
   if (seat.recalled && (!is_in_revocation(seat) || seat.drained || seat.permits > 0))
     return who + " was recalled from nothing";
   const bool waits_for_answer = is_in_revocation(seat) && seat.phase != SeatPhase::kSilent && !seat.drained;
-  if (waits_for_answer && !seat.answer.armed() && seat.gpu->settings.silence_limit != kUnlimited)
-    return who + " may stay silent for ever";
+  if (waits_for_answer && !seat.answer.armed()) return who + " may stay silent for ever";
   return {};
 }
 
@@ -82,9 +81,7 @@ std::string check_unit(const Unit& unit) {
   if (unit.phase == UnitPhase::kHolding && resting + idle == unit.seats.size())
     return who + " holds and no seat of it does";
   const bool may_stall = unit.phase == UnitPhase::kRevoking && !unit.passed_over() && !unit.returning;
-  const auto never_stalls = [](const UnitGpu& on_gpu) { return on_gpu.gpu->settings.stall_timeout == kUnlimited; };
-  const bool stalls = std::none_of(unit.gpus.begin(), unit.gpus.end(), never_stalls);
-  if (may_stall && stalls && !unit.stall.armed()) return who + " may drain for ever";
+  if (may_stall && !unit.stall.armed()) return who + " may drain for ever";
   if (unit.returning && (unit.phase != UnitPhase::kRevoking || unit.passed_over()))
     return who + " returns from nowhere";
   if (unit.aged && unit.phase != UnitPhase::kWaiting) return who + " is aged and does not wait";
@@ -164,7 +161,7 @@ std::string LeaseCore::check_invariants() const {
   if (state.grants_held) return {};
   // Whoever has no time left before a single seat that waits has been told to go. (A gang waits until all can.) What
   // only time has changed shows when a timer has fired; weights divide, so that one may be a little late.
-  const TimePoint soon = after(state.now, std::chrono::microseconds(1));
+  const TimePoint soon = after(state.now, Duration(std::chrono::microseconds(1)));
   const Timer* const next_timer = state.timers.earliest();
   const bool is_settled = next_timer == nullptr || next_timer->at > soon;
   for (const Gpu* gpu : state.gpu_list) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "sched/state.h"
+#include "settings/settings.gen.h"
 
 namespace gpumux::sched {
 namespace {
@@ -14,18 +15,25 @@ constexpr Duration kShortestSetting = std::chrono::microseconds(1);
 // An epoch that a new GPU starts with is at least 1: 0 means "no lease".
 constexpr std::uint64_t kFirstEpoch = 1;
 
+template <class Field>
+void raise(Field&, Duration) {}  // no time
+void raise(Duration& field, Duration least) { field = std::max(field, least); }
+void raise(TimeSlice& field, Duration least) {
+  if (field) raise(*field, least);
+}
+template <class T>
+void raise(Limit<T>& field, Duration least) {
+  if (T* const value = field.if_value()) raise(*value, least);
+}
+template <class T>
+void raise(settings::Auto<T>& field, Duration least) {
+  if (T* const value = field.if_value()) raise(*value, least);
+}
+
 GpuSettings sane(GpuSettings s) {
-  if (s.quantum != kAutomatic) s.quantum = std::max(s.quantum, kShortestSetting);
-  for (Duration* d : {&s.max_runtime, &s.stall_timeout, &s.stall_retry, &s.kill_stalled_after, &s.step_delay,
-                      &s.silence_limit, &s.kill_silent_after}) {
-    *d = std::max(*d, kShortestSetting);
-  }
-  s.gang_ageing = std::max(s.gang_ageing, Duration::zero());
-  s.in_flight = std::max(s.in_flight, kShortestSetting);
-  s.priority_ageing = std::max(s.priority_ageing, kShortestSetting);
-  for (Duration* d : {&s.idle_hold, &s.time_slice}) {
-    if (*d != kAutomatic) *d = std::max(*d, Duration::zero());
-  }
+  settings::visit_leases(s, [](const settings::Setting& setting, auto& field) {
+    raise(field, std::min(Duration(setting.type.minimum), kShortestSetting));
+  });
   return s;
 }
 
@@ -259,7 +267,8 @@ void LeaseCore::State::release(Seat& seat) {
   begin_gap(seat);
   // It has kept its lease for its hold. What it said may be older: of one that finds work again and again not each time
   // is told. And it goes on idling while its gang holds.
-  if (seat.idling_since != TimePoint::max()) seat.idling_since = std::max(seat.idling_since, now - seat.told_hold);
+  if (seat.idling_since != TimePoint::max() && !seat.told_hold.is_unlimited())
+    seat.idling_since = std::max(seat.idling_since, now - seat.told_hold.value());
   settle_idle(seat);
   seat.stuck_since = TimePoint::max();
   seat.idling_since = now;

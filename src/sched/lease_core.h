@@ -67,8 +67,8 @@ struct SeatView {
 struct GpuView {
   GpuIndex gpu;
   GpuSettings settings;
-  Duration quantum{};      // in effect: what kAutomatic came to
-  Duration switch_cost{};  // smoothed: how long nobody could run, for a drain or for memory that came
+  Limit<Duration> quantum{};  // in effect: what kAutomatic came to
+  Duration switch_cost{};     // smoothed: how long nobody could run, for a drain or for memory that came
   std::uint64_t switches = 0;
   Duration held{};              // time with at least one holder
   std::vector<SeatView> seats;  // holders first, then waiters in order, then the rest
@@ -121,7 +121,7 @@ class LeaseCore {
   // All seats of a GPU that are not suspended, ascending. Writes over `uses`.
   void uses(TimePoint now, GpuIndex gpu, std::vector<SeatUse>& uses) const;
   // In effect: what kAutomatic comes to.
-  Duration quantum(GpuIndex gpu) const;
+  Limit<Duration> quantum(GpuIndex gpu) const;
 
   // Whether its seats, suspended ones left out, differ in what the driver's own time slicing does not know (priority,
   // share, cap), so that only exclusive leases can give them what they are to have.

@@ -19,6 +19,8 @@ class Machine {
  public:
   Machine(std::uint64_t seats, bool gangs, PolicyKind policy) {
     GpuSettings settings;
+    settings.in_flight = kUnlimited;
+    settings.time_slice = std::nullopt;
     settings.quantum = std::chrono::milliseconds(5);
     settings.policy = policy;
     for (std::uint32_t gpu = 0; gpu < kGpus; ++gpu) tell(GpuAdded{GpuIndex{gpu}, settings, LeaseEpoch{1}});

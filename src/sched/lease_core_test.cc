@@ -5,14 +5,18 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "sched/one_gpu.h"
+#include "settings/settings.gen.h"
+#include "settings/test_texts.h"
 
 namespace gpumux::sched {
 namespace {
 
 using namespace std::chrono_literals;
 
-GpuSettings no_overlap(Duration quantum = 10ms) {
+GpuSettings no_overlap(settings::Auto<Limit<Duration>> quantum = 10ms) {
   GpuSettings settings = fixed(quantum);
   settings.overlap = false;
   return settings;
@@ -171,7 +175,8 @@ TEST(Lease, WithAnUnlimitedQuantumLastsUntilReleased) {
 // Seed 000: C waits for A to finish.
 TEST(Lease, WithEverythingUnlimitedLastsUntilItsTenantEnds) {
   GpuSettings settings = fixed(kUnlimited);
-  settings.max_runtime = settings.idle_hold = kUnlimited;
+  settings.max_runtime = kUnlimited;
+  settings.idle_hold = kUnlimited;
   FourOnOne s(settings);
   s.request(kA);
   EXPECT_EQ(s.request(kB), "contention 1@0 yes unlimited");
@@ -297,7 +302,7 @@ TEST(Quantum, IsChosenFromTheCostOfSwitching) {
   s.wait(3ms);
   s.drained(kA);
   EXPECT_EQ(s.gpu(0).switch_cost, 3ms);
-  const Duration quantum = s.gpu(0).quantum;
+  const Duration quantum = s.gpu(0).quantum.value();
   EXPECT_LT(3ms / (1.0 * (quantum + 3ms)), 0.03);
   EXPECT_GT(3ms / (1.0 * (quantum + 6ms)), 0.027) << "and not longer than that needs";
 }
@@ -390,7 +395,7 @@ TEST(Fair, DoesNotBankIdleTime) {
 }
 
 TEST(Concurrent, GrantsAllAtOnce) {
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.mode = Mode::kConcurrent;
   FourOnOne s(settings);
   EXPECT_EQ(s.request(kA), "grant 1@0 e1 shared");
@@ -451,7 +456,7 @@ TEST(Settings, OfAPolicyReorderThoseWhoWait) {
 
 // Time that a seat was idle before it gave its lease up, and the waits of each seat by how long they were.
 TEST(Statistics, OfASeat) {
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.quantum = 10ms;
   settings.idle_hold = 2ms;
   Script script(1, settings);
@@ -488,7 +493,7 @@ TEST(Statistics, OfASeat) {
 
 // Who says that it idles and goes on does not say each time that it does, and has not idled since.
 TEST(Statistics, ASeatThatWorkedOnHasIdledForItsHold) {
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.idle_hold = 2ms;
   Script script(1, settings);
   const SeatId a = seat(1, 0);
@@ -516,6 +521,21 @@ TEST(Statistics, AMemberThatRestsIsIdle) {
   EXPECT_EQ(script.view(seat(1, 1)).idle, 3ms);
   EXPECT_EQ(script.view(seat(1, 1)).held, 5ms);
   EXPECT_EQ(script.view(seat(1, 0)).idle, 0ms);
+}
+
+// A setting that is new must not be missing in logs, which are what a run is replayed and compared by.
+TEST(SettingsText, ShowsEverySettingOfTheCore) {
+  GpuSettings settings;
+  const auto text = [&] { return to_string(Event(SettingsChanged{GpuIndex{0}, settings})); };
+  settings::visit_leases(settings, [&](const settings::Setting& setting, auto& field) {
+    using Field = std::remove_reference_t<decltype(field)>;
+    std::set<std::string> texts;
+    for (const std::string& value : settings::good_texts(setting)) {
+      field = settings::field_of<Field>(*settings::parse(setting.type, setting.name, value), value);
+      texts.insert(text());
+    }
+    EXPECT_GT(texts.size(), 1u) << setting.name;
+  });
 }
 
 }  // namespace

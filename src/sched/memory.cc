@@ -163,8 +163,8 @@ void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
 
 // The ski-rental rule: at most twice what the best choice would have cost. Where the next one's memory is all there, a
 // switch costs next to nothing, whatever others cost.
-Duration LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gpu) const {
-  if (gpu.settings.idle_hold != kAutomatic) return gpu.settings.idle_hold;
+Limit<Duration> LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gpu) const {
+  if (!gpu.settings.idle_hold.is_automatic()) return gpu.settings.idle_hold.value();
   const Unit* const next = expected_on(gpu);
   const bool is_above = next != nullptr && priority_of(holder) > priority_of(*next);
   const Duration least = is_above ? kMinIdleHoldAbove : kMinIdleHold;
@@ -181,7 +181,7 @@ Duration LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gpu) cons
 void LeaseCore::State::begin_gap(const Seat& seat) const {
   if (!seat.unit->single()) return;
   // An unlimited hold has not ended: the seat gives up its lease for another reason, at this moment.
-  seat.unit->gap_since = seat.told_hold == kUnlimited ? now : now - seat.told_hold;
+  seat.unit->gap_since = seat.told_hold.is_unlimited() ? now : now - seat.told_hold.value();
 }
 
 void LeaseCore::State::end_gap(Unit& unit) const {

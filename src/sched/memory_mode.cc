@@ -3,20 +3,21 @@
 
 namespace gpumux::sched {
 
-Mode MemoryMode::resolve(TimePoint now, const Residency& planner, GpuIndex gpu, Setting setting, bool wants_turns,
-                         Mode current) {
+Mode MemoryMode::resolve(TimePoint now, const Residency& planner, GpuIndex gpu, settings::Mode setting,
+                         bool wants_turns, Mode current) {
+  const bool is_auto = setting == settings::Mode::kAuto;
   look_again_ = TimePoint::max();
   reason_ = Reason::kSetting;
-  if (!setting.is_auto && setting.mode == Mode::kSerial) return Mode::kSerial;
+  if (setting == settings::Mode::kSerial) return Mode::kSerial;
   // The driver's time slicing knows nothing of priorities, shares and caps.
-  if (setting.is_auto && wants_turns) {
+  if (is_auto && wants_turns) {
     reason_ = Reason::kStanding;
     return Mode::kSerial;
   }
   const Togetherness all = planner.together(gpu);
   const std::uint64_t margin = turns_for_memory_ ? planner.capacity(gpu) / kFitMarginDivisor : 0;
   const bool fits = planner.fits_together(gpu, margin);
-  if (setting.is_auto) {
+  if (is_auto) {
     reason_ = Reason::kNotKnown;
     if (all.seats < 2 || all.unknown > 0) return current;
     // Nobody knows whether it would fit.

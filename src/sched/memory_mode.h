@@ -19,12 +19,6 @@ inline constexpr Duration kFitDwell = std::chrono::seconds(2);
 
 class MemoryMode {
  public:
-  // What was set for the GPU.
-  struct Setting {
-    bool is_auto = true;
-    Mode mode = Mode::kSerial;  // unless it is auto
-  };
-
   // What the last mode follows from.
   enum class Reason : std::uint8_t {
     kSetting,
@@ -37,7 +31,8 @@ class MemoryMode {
 
   // The mode that the GPU should have now, `current` if that is to stay. `wants_turns`: LeaseCore::wants_turns. To be
   // asked again whenever memory or that has changed, and at look_again().
-  Mode resolve(TimePoint now, const Residency& planner, GpuIndex gpu, Setting setting, bool wants_turns, Mode current);
+  Mode resolve(TimePoint now, const Residency& planner, GpuIndex gpu, settings::Mode setting, bool wants_turns,
+               Mode current);
   TimePoint look_again() const { return look_again_; }
   Reason reason() const { return reason_; }
   // Whether there are turns because of memory.

@@ -41,7 +41,7 @@ class Mode : public ::testing::Test {
   TimePoint now_ = TimePoint() + 1h;
   Residency planner_;
   MemoryMode mode_;
-  MemoryMode::Setting setting_;
+  settings::Mode setting_ = settings::Mode::kAuto;
   sched::Mode current_ = sched::Mode::kSerial;
   bool wants_turns_ = false;
 };
@@ -88,9 +88,9 @@ TEST_F(Mode, FollowsWhatFitsWithAMarginAndADwell) {
 TEST_F(Mode, ThatIsSetIsKept) {
   has(1, 10, 0);
   has(2, 10, 0);
-  setting_ = {.is_auto = false, .mode = sched::Mode::kSerial};
+  setting_ = settings::Mode::kSerial;
   EXPECT_EQ(resolve(), sched::Mode::kSerial);
-  setting_.mode = sched::Mode::kConcurrent;
+  setting_ = settings::Mode::kConcurrent;
   EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
 }
 
@@ -100,7 +100,7 @@ TEST_F(Mode, ThatCannotBeYetComesWhenItFits) {
   has(2, 20, 40);
   EXPECT_EQ(resolve(), sched::Mode::kSerial);
   EXPECT_EQ(mode_.reason(), MemoryMode::Reason::kTooMuch);
-  setting_ = {.is_auto = false, .mode = sched::Mode::kConcurrent};
+  setting_ = settings::Mode::kConcurrent;
   EXPECT_EQ(resolve(), sched::Mode::kSerial);
   has(2, 20, 0);
   has(1, 50, 0);
@@ -119,9 +119,9 @@ TEST_F(Mode, ThoseWhoDoNotStandAlikeTakeTurns) {
   wants_turns_ = true;
   EXPECT_EQ(resolve(), sched::Mode::kSerial);
   EXPECT_EQ(mode_.reason(), MemoryMode::Reason::kStanding);
-  setting_ = {false, sched::Mode::kConcurrent};
+  setting_ = settings::Mode::kConcurrent;
   EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
-  setting_ = {};
+  setting_ = settings::Mode::kAuto;
   wants_turns_ = false;
   EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
 }

@@ -38,7 +38,7 @@ TEST(Memory, PrefetchedMemoryOverlapsAgain) {
 }
 
 TEST(Memory, TheQuantumBeginsWhenTheMemoryIsThere) {
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.quantum = 100ms;
   OneGpu script(settings);
   pages(script, kA, true);
@@ -55,7 +55,7 @@ TEST(Memory, TheQuantumBeginsWhenTheMemoryIsThere) {
 
 // Others give up what it asks for: that is no time of its own, but what it had of it before is.
 TEST(Memory, TheQuantumStandsStillWhileRoomIsAwaited) {
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.quantum = 100ms;
   settings.max_runtime = 10s;
   OneGpu script(settings);
@@ -105,7 +105,7 @@ TEST(Memory, TheIdleHoldFollowsWhatTheNextOneLacks) {
 
 // Whoever says that it lacks memory again later does not get another quantum for it.
 TEST(Memory, ItBeginsOnce) {
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.quantum = 100ms;
   OneGpu script(settings);
   script.request(kA);
@@ -116,7 +116,7 @@ TEST(Memory, ItBeginsOnce) {
 }
 
 TEST(Memory, MaxRuntimeCountsFromTheGrant) {
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.max_runtime = 2s;
   OneGpu script(settings);
   pages(script, kA, true);
@@ -208,7 +208,7 @@ TEST(Memory, AGangBehindSeatsThatWaitForDrainsComesToRest) {
 // A gang is next on a free GPU and waits for a drain on another one, which then goes to somebody else: whoever is
 // behind it on the free GPU must not wait for anything more.
 TEST(Memory, WhoIsBehindAGangThatDoesNotGetItsOtherGpuStarts) {
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.quantum = 10ms;
   settings.gang_ageing = 1ms;
   Script script(3, settings);
@@ -308,7 +308,7 @@ TEST(Memory, WhoIsBehindAGangThatIsKeptOffStarts) {
 
 // The same where it is kept off because the one that has the reservation comes to stand before it.
 TEST(Memory, WhoIsBehindAGangThatIsOutrankedByAReservationStarts) {
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.quantum = 10ms;
   settings.gang_ageing = 1ms;
   Script script(3, settings);

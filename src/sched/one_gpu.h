@@ -9,13 +9,13 @@ namespace gpumux::sched {
 using namespace std::chrono_literals;
 
 // A GPU whose quantum is known.
-inline GpuSettings fixed(Duration quantum = 10ms) {
-  GpuSettings settings;
+inline GpuSettings fixed(settings::Auto<Limit<Duration>> quantum = 10ms) {
+  GpuSettings settings = plain();
   settings.quantum = quantum;
   return settings;
 }
 
-inline GpuSettings fifo(Duration quantum = 10ms) {
+inline GpuSettings fifo(settings::Auto<Limit<Duration>> quantum = 10ms) {
   GpuSettings settings = fixed(quantum);
   settings.policy = PolicyKind::kFifo;
   return settings;
@@ -25,7 +25,7 @@ inline const SeatId kA = seat(1, 0), kB = seat(2, 0), kC = seat(3, 0), kD = seat
 
 // One GPU, and the first so many of these seats.
 struct OneGpu : Script {
-  explicit OneGpu(const GpuSettings& settings = {}, std::uint64_t seats = 2) : Script(1, settings) {
+  explicit OneGpu(const GpuSettings& settings = plain(), std::uint64_t seats = 2) : Script(1, settings) {
     for (std::uint64_t id = 1; id <= seats; ++id) tenant(id, {0});
   }
 };

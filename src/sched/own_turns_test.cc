@@ -11,7 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 
 GpuSettings fair(Duration quantum) {
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.quantum = quantum;
   settings.overlap = false;
   settings.max_runtime = 10s;
@@ -146,7 +146,7 @@ TEST(TimeSlice, GoesByPriority) {
   settings.mode = Mode::kConcurrent;
   EXPECT_EQ(script.settings(GpuIndex{0}, settings), "");
   const std::string neither = "contention 1@0 no 200000ns; contention 2@0 no 200000ns";
-  settings.time_slice = kDriversSlice;
+  settings.time_slice = std::nullopt;
   EXPECT_EQ(script.settings(GpuIndex{0}, settings), neither);
   settings.time_slice = kAutomatic;
   EXPECT_EQ(script.settings(GpuIndex{0}, settings), below + "; " + above);

@@ -13,7 +13,7 @@ GpuSettings stalling(OnStall on_stall = OnStall::kWait) {
   settings.overlap = false;
   settings.stall_timeout = 1s;
   settings.stall_retry = 100ms;
-  settings.silence_limit = kUnlimited;
+  settings.silence_limit = 1h;
   settings.on_stall = on_stall;
   return settings;
 }
@@ -315,12 +315,12 @@ std::string spin(Script& s, SeatId stuck, Duration duration) {
 }
 
 struct Spinning : OneGpu {
-  explicit Spinning(Duration kill_stalled_after) : OneGpu(with(kill_stalled_after)) {
+  explicit Spinning(Limit<Duration> kill_stalled_after) : OneGpu(with(kill_stalled_after)) {
     request(kA);
     request(kB);
     wait(10ms);
   }
-  static GpuSettings with(Duration kill_stalled_after) {
+  static GpuSettings with(Limit<Duration> kill_stalled_after) {
     GpuSettings settings = stalling();
     settings.kill_stalled_after = kill_stalled_after;
     return settings;

@@ -38,17 +38,21 @@ constexpr Duration kMaxCredit = std::chrono::seconds(1);
 
 // Several that stand alike have the driver's slices: with short ones they would lose half of their time to changes of
 // contexts whenever both have work, and with long ones wait long for each other.
-Duration time_slice_of(Duration setting, bool is_below, bool is_only_one) {
-  if (setting == kDriversSlice) return kDriversSlice;
-  if (is_below) return is_only_one ? kSliceBelow : kDriversSlice;
-  if (setting != kAutomatic) return setting;
-  return is_only_one ? kSliceAbove : kDriversSlice;
+TimeSlice time_slice_of(const settings::Auto<TimeSlice>& setting, bool is_below, bool is_only_one) {
+  if (!setting.is_automatic() && !setting.value()) return std::nullopt;
+  if (is_below) return is_only_one ? TimeSlice(kSliceBelow) : std::nullopt;
+  if (!setting.is_automatic()) return setting.value();
+  return is_only_one ? TimeSlice(kSliceAbove) : std::nullopt;
 }
 
 }  // namespace
 
 TimePoint after(TimePoint now, Duration duration) {
   return duration >= TimePoint::max() - now ? TimePoint::max() : now + duration;
+}
+
+TimePoint after(TimePoint now, const Limit<Duration>& limit) {
+  return limit.is_unlimited() ? TimePoint::max() : after(now, limit.value());
 }
 
 void LeaseCore::State::set_phase(Seat& seat, SeatPhase phase) {
@@ -111,7 +115,7 @@ void LeaseCore::State::place(Unit& unit) {
 }
 
 std::int64_t LeaseCore::State::virtual_charge(const Seat& seat, std::int64_t* rest) const {
-  const Duration quantum = quantum_of(*seat.gpu);
+  const Duration quantum = quantum_of(*seat.gpu).at_most(Duration::max());
   const Duration most =
       quantum > Duration::max() / kMaxDebtQuanta ? Duration::max() : std::max(kMinDebt, quantum * kMaxDebtQuanta);
   const std::int64_t charged = std::min(now - seat.charged_to, most).count() + *rest;
@@ -136,11 +140,11 @@ void LeaseCore::State::settle_idle(Seat& seat) const {
 
 // In virtual time.
 std::int64_t LeaseCore::State::credit_of(const Seat& seat) const {
-  return std::min(quantum_of(*seat.gpu), kMaxCredit).count() / static_cast<std::int64_t>(seat.weight);
+  return quantum_of(*seat.gpu).at_most(kMaxCredit).count() / static_cast<std::int64_t>(seat.weight);
 }
 
-Duration LeaseCore::State::quantum_of(const Gpu& gpu) const {
-  if (gpu.settings.quantum != kAutomatic) return gpu.settings.quantum;
+Limit<Duration> LeaseCore::State::quantum_of(const Gpu& gpu) const {
+  if (!gpu.settings.quantum.is_automatic()) return gpu.settings.quantum.value();
   return std::clamp((gpu.switch_cost + gpu.paging_cost) * kQuantaPerSwitchCost, kMinAutomaticQuantum,
                     kMaxAutomaticQuantum);
 }
@@ -208,13 +212,13 @@ void LeaseCore::State::settle_pace(Gpu& gpu) {
     at_the_top += priority == highest ? 1 : 0;
   }
   const GpuSettings& settings = gpu.settings;
-  const bool is_bounded = settings.mode == Mode::kSerial && seats > 1 && settings.in_flight != kUnlimited;
+  const bool is_bounded = settings.mode == Mode::kSerial && seats > 1 && !settings.in_flight.is_unlimited();
   for (Seat* seat : gpu.seats) {
     if (!takes_part(seat)) continue;
     const bool is_below = priority_of(*seat->unit) < highest;
     const bool is_only_one = (is_below ? seats - at_the_top : at_the_top) == 1;
     Pace pace;
-    if (is_bounded) pace.in_flight = is_below ? std::min(settings.in_flight, kInFlightBelow) : settings.in_flight;
+    if (is_bounded) pace.in_flight = is_below ? settings.in_flight.at_most(kInFlightBelow) : settings.in_flight;
     if (seats > 1) pace.time_slice = time_slice_of(settings.time_slice, is_below, is_only_one);
     if (std::exchange(seat->told_pace, pace) != pace) tell_contention(*seat);
   }

@@ -13,10 +13,18 @@ namespace gpumux::sched {
 
 inline SeatId seat(std::uint64_t tenant, std::uint32_t gpu) { return {TenantId{tenant}, GpuIndex{gpu}}; }
 
+// The built-in settings without a pace, which own_turns_test.cc is about.
+inline GpuSettings plain() {
+  GpuSettings settings;
+  settings.in_flight = kUnlimited;
+  settings.time_slice = std::nullopt;
+  return settings;
+}
+
 class Script {
  public:
   // `count` GPUs of the same settings.
-  explicit Script(std::uint32_t count = 1, const GpuSettings& settings = {}) : settings_(settings) {
+  explicit Script(std::uint32_t count = 1, const GpuSettings& settings = plain()) : settings_(settings) {
     for (std::uint32_t i = 0; i < count; ++i) tell(GpuAdded{GpuIndex{i}, settings, LeaseEpoch{1}});
   }
 

@@ -199,7 +199,7 @@ TEST(Claim, OfAGangComesBackMemberByMember) {
 
 TEST(Claim, OnAConcurrentGpuBecomesShared) {
   Restarted s;
-  GpuSettings settings;
+  GpuSettings settings = plain();
   settings.mode = Mode::kConcurrent;
   s.settings(GpuIndex{0}, settings);
   s.tenant(1, {0});

@@ -138,16 +138,16 @@ void LeaseCore::State::lift(Unit& unit) {
   const auto is_lifted = [](const Unit* other) {
     return other->phase == UnitPhase::kHolding ? other->is_safe : other->lifted;
   };
-  const Duration ageing = priority_ageing_of(unit);
-  const bool ages = ageing < kUnlimited;
+  const Limit<Duration> ageing = priority_ageing_of(unit);
+  const bool ages = !ageing.is_unlimited();
   if (!any_before(unit, is_lifted) && !(ages && is_outranked(unit))) {
-    if (ages) timers.arm(unit.lift, after(now, std::max(ageing / kLooksPerAgeing, kShortestLook)));
+    if (ages) timers.arm(unit.lift, after(now, std::max(ageing.value() / kLooksPerAgeing, kShortestLook)));
     return;
   }
   unit.lifted = true;
   unit.yields = false;
   requeue(unit);
-  if (ages) watch_held_up(unit, ageing);
+  if (ages) watch_held_up(unit, ageing.value());
 }
 
 // Those who wait where they do not age are looked at when they have waited for this one as long as it has.
@@ -161,8 +161,8 @@ void LeaseCore::State::watch_held_up(const Unit& lifted, Duration ageing) {
   }
 }
 
-Duration LeaseCore::State::priority_ageing_of(const Unit& unit) {
-  Duration ageing = kUnlimited;
+Limit<Duration> LeaseCore::State::priority_ageing_of(const Unit& unit) {
+  Limit<Duration> ageing;
   for (const UnitGpu& on_gpu : unit.gpus) ageing = std::min(ageing, on_gpu.gpu->settings.priority_ageing);
   return ageing;
 }

@@ -365,7 +365,7 @@ Bursts run_bursts(Duration period, Duration time) {
     bool holds = false;
     LeaseEpoch epoch;
     TimePoint ready_at = TimePoint::max();  // its memory is there then
-    Duration idle_hold{};
+    Limit<Duration> idle_hold = Duration::zero();
     TimePoint idle_since = TimePoint::max();
     Duration work{};
   };

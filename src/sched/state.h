@@ -82,7 +82,7 @@ struct Seat {
 
   bool ends_own_turns = false;
   Pace told_pace;
-  Duration told_hold{};  // how long it keeps an idle lease
+  Limit<Duration> told_hold{Duration::zero()};  // how long it keeps an idle lease
   std::int32_t priority = 0;
   std::uint32_t cap = kNoCap;  // thousandths of all time
   Duration allowance{};        // lease time that the cap leaves it, as of `allowed_to`
@@ -285,6 +285,8 @@ inline constexpr std::uint32_t kMaxWeight = 1'000'000;
 
 // now + duration, and never beyond the end of time.
 TimePoint after(TimePoint now, Duration duration);
+// Unlimited: never.
+TimePoint after(TimePoint now, const Limit<Duration>& limit);
 
 struct LeaseCore::State {
   // ---- lease_core.cc: one function per event, and looking up ------------------------------------
@@ -333,7 +335,7 @@ struct LeaseCore::State {
   void settle_idle(Seat& seat) const;
   std::int64_t virtual_charge(const Seat& seat, std::int64_t* rest) const;
   std::int64_t credit_of(const Seat& seat) const;
-  Duration quantum_of(const Gpu& gpu) const;
+  Limit<Duration> quantum_of(const Gpu& gpu) const;
   void measure_switch(Gpu& gpu, Duration cost);
   void touch(Gpu& gpu) { dirty.set(gpu.index.value); }
   void touch(Unit& unit);
@@ -350,7 +352,7 @@ struct LeaseCore::State {
   bool must_wait_for_drain(const Unit& unit) const;
   void drain_is_over();
   void note_return(Unit& waiter, const Unit& holder) const;
-  Duration idle_hold_of(const Unit& holder, const Gpu& gpu) const;
+  Limit<Duration> idle_hold_of(const Unit& holder, const Gpu& gpu) const;
   void begin_gap(const Seat& seat) const;
   void end_gap(Unit& unit) const;
 
@@ -374,7 +376,7 @@ struct LeaseCore::State {
   static bool is_outranked(const Unit& unit);
   void lift(Unit& unit);
   void watch_held_up(const Unit& lifted, Duration ageing);
-  static Duration priority_ageing_of(const Unit& unit);
+  static Limit<Duration> priority_ageing_of(const Unit& unit);
   void settle_order(Gpu& gpu);
   void settle_yielded(Unit& unit);
   void settle_yielding(Unit& started);
@@ -410,7 +412,7 @@ struct LeaseCore::State {
   void preempt(Gpu& gpu);
   void preempt_for(Unit& waiter);
   bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const;
-  Duration turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
+  Limit<Duration> turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
   Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
   void arm_run(Unit& unit);
 

@@ -19,8 +19,8 @@ struct Suspended : Desk {
     planner.set_suspended(now, seat(tenant), false);
     plan();
   }
-  MemoryMode::Reason mode(bool is_auto = true, Mode configured = Mode::kConcurrent) {
-    static_cast<void>(memory_mode.resolve(now, planner, kGpu, {is_auto, configured}, false, Mode::kSerial));
+  MemoryMode::Reason mode(settings::Mode setting = settings::Mode::kAuto) {
+    static_cast<void>(memory_mode.resolve(now, planner, kGpu, setting, false, Mode::kSerial));
     return memory_mode.reason();
   }
   MemoryMode memory_mode;
@@ -149,7 +149,7 @@ TEST(SuspendedMemory, LeavesInModeConcurrentToo) {
   EXPECT_FALSE(desk.answer(2)->refused());
   desk.has(2, 70);
   desk.resume(1);
-  EXPECT_EQ(desk.mode(false), MemoryMode::Reason::kTooMuch) << "by turns until it fits";
+  EXPECT_EQ(desk.mode(settings::Mode::kConcurrent), MemoryMode::Reason::kTooMuch) << "by turns until it fits";
 }
 
 // Host memory that is used up: it stays where it is, is asked all the same, and nobody is promised its place.

@@ -104,7 +104,7 @@ std::optional<SeatPhase> LeaseCore::phase(SeatId id) const {
   return phase_of(*seat);
 }
 
-Duration LeaseCore::quantum(GpuIndex index) const {
+Limit<Duration> LeaseCore::quantum(GpuIndex index) const {
   const Gpu* const gpu = state_->gpu_of(index);
   return gpu == nullptr ? Duration::zero() : state_->quantum_of(*gpu);
 }

@@ -13,6 +13,7 @@
 #include "base/units.h"
 #include "daemon/log.h"
 #include "daemon/strict_json.h"
+#include "settings/settings.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -90,42 +91,51 @@ Result<JobQueue::Change> parse_change(const std::string& body) {
 
 Json limits_json(const core::UserLimits& limits) {
   Json json = Json::object();
-  if (limits.running != core::kUnlimitedCount) json["running"] = limits.running;
-  if (limits.queued != core::kUnlimitedCount) json["queued"] = limits.queued;
-  if (limits.gpus != core::kUnlimitedCount) json["gpus"] = limits.gpus;
-  if (limits.priority_cap != core::kNoPriorityCap) json["priority_cap"] = limits.priority_cap;
+  const auto add = [&](const char* name, const auto& limit) {
+    if (!limit.is_unlimited()) json[name] = limit.value();
+  };
+  add("running", limits.running);
+  add("queued", limits.queued);
+  add("gpus", limits.gpus);
+  add("priority_cap", limits.priority_cap);
   return json;
 }
 
-Json settings_json(const QueueConfig& config) {
-  return {{"order", config.core.order == core::Order::kFair ? "fair" : "fifo"},
-          {"half_life_ns", config.core.half_life.count()},
-          {"oversubscribe", static_cast<double>(config.core.oversubscribe) / 1000},
-          {"default_memory_bytes", config.core.default_memory},
-          {"max_job_time_ns", config.core.max_time.count()},
-          {"preempt", config.core.preempt},
-          {"privacy", to_string(config.privacy)},
+template <class Word>
+std::string word_of(std::string_view setting, Word word) {
+  return settings::format_field(settings::find(settings::kQueueSettings, setting)->type, word);
+}
+
+Json settings_json(const settings::QueueSettings& config) {
+  const core::QueueSettings in_core = core_settings(config);
+  return {{"order", word_of("order", config.order)},
+          {"half_life_ns", config.half_life.count()},
+          {"oversubscribe", static_cast<double>(config.oversubscribe) / 1000},
+          {"default_memory_bytes", in_core.default_memory},
+          {"max_job_time_ns", in_core.max_time.count()},
+          {"preempt", config.preempt},
+          {"privacy", word_of("privacy", config.privacy)},
           {"cancel_grace_ns", config.cancel_grace.count()},
           {"suspend_patience_ns", config.suspend_patience.count()},
           {"history_ns", config.history.count()},
-          {"max_bytes", config.max_bytes},
-          {"max_history", config.max_history},
-          {"limits", limits_json(config.core.limits)}};
+          {"max_bytes", config.max_bytes.is_unlimited() ? 0 : config.max_bytes.value()},  // 0: unlimited
+          {"max_history", config.max_history.is_unlimited() ? 0 : config.max_history.value()},
+          {"limits", limits_json(in_core.limits)}};
 }
 
 // {"running": 2, "queued": null}
 base::Status read_limits(const Json& json, core::UserLimits& limits) {
   for (const auto& [name, value] : json.items()) {
-    std::uint32_t* const count = name == "running"  ? &limits.running
-                                 : name == "queued" ? &limits.queued
-                                 : name == "gpus"   ? &limits.gpus
-                                                    : nullptr;
+    settings::Limit<std::uint32_t>* const count = name == "running"  ? &limits.running
+                                                  : name == "queued" ? &limits.queued
+                                                  : name == "gpus"   ? &limits.gpus
+                                                                     : nullptr;
     if (count != nullptr && value.is_null()) {
-      *count = core::kUnlimitedCount;
-    } else if (count != nullptr && value.is_number_unsigned() && value.get<std::uint64_t>() < core::kUnlimitedCount) {
+      *count = settings::kUnlimited;
+    } else if (count != nullptr && value.is_number_unsigned() && value.get<std::uint64_t>() < UINT32_MAX) {
       *count = value.get<std::uint32_t>();
     } else if (name == "priority_cap" && value.is_null()) {
-      limits.priority_cap = core::kNoPriorityCap;
+      limits.priority_cap = settings::kUnlimited;
     } else if (const auto priority = base::parse_priority(value.dump());
                name == "priority_cap" && value.is_number_integer() && priority) {
       limits.priority_cap = *priority;
@@ -249,9 +259,9 @@ ApiAnswer JobApi::answer(const ApiRequest& request, std::string_view path, std::
 Sight JobApi::sight(const Peer& peer, std::uint32_t uid) const {
   if (peer.uid == uid || access_.may_change(peer)) return Sight::kOwn;
   switch (queue_.config().privacy) {
-    case JobPrivacy::kOpen: return Sight::kOpen;
-    case JobPrivacy::kLimited: return Sight::kLimited;
-    case JobPrivacy::kOwn: return Sight::kNothing;
+    case settings::Privacy::kOpen: return Sight::kOpen;
+    case settings::Privacy::kLimited: return Sight::kLimited;
+    case settings::Privacy::kOwn: return Sight::kNothing;
   }
   return Sight::kNothing;
 }
@@ -260,7 +270,7 @@ JobNow JobApi::now_of(JobId job) const {
   JobNow now{.standing = queue_.standing(job),
              .note = queue_.note(job),
              .limit_in = {},
-             .default_memory = queue_.config().core.default_memory};
+             .default_memory = queue_.core_settings().default_memory};
   if (now.standing && now.standing->limit_at) now.limit_in = *now.standing->limit_at - queue_.now();
   return now;
 }
@@ -372,7 +382,7 @@ ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
   if (*array != 0) listing->query.array = JobId{*array};
   listing->left = static_cast<std::uint32_t>(*limit);
   const std::string user = decode_percent(query_value(query, "user").value_or(""));
-  if (queue_.config().privacy == JobPrivacy::kOwn && !access_.may_change(peer)) listing->query.uid = peer.uid;
+  if (queue_.config().privacy == settings::Privacy::kOwn && !access_.may_change(peer)) listing->query.uid = peer.uid;
   return ApiLater([this, listing, user](ApiReply reply) {
     listing->reply = std::move(reply);
     asio::post(queue_.pool(), [this, listing, user] {
@@ -675,7 +685,7 @@ ApiAnswer JobApi::queue(const Peer& peer) {
                                   in(JobState::kResuming) + in(JobState::kEnding)},
                   {"suspended", in(JobState::kSuspended)}};
   json["gpus"] = std::move(gpus);
-  const bool sees_all = access_.may_change(peer) || queue_.config().privacy != JobPrivacy::kOwn;
+  const bool sees_all = access_.may_change(peer) || queue_.config().privacy != settings::Privacy::kOwn;
   return ApiWork([json = std::move(json), users = std::move(users), limits = queue_.limits(), names = names_, sees_all,
                   uid = peer.uid]() mutable {
     Json list = Json::array();
@@ -757,7 +767,7 @@ ApiAnswer JobApi::change_user(const ApiRequest& request, std::string_view which)
         std::optional<core::UserLimits> limits;
         if (!(json.size() == 1 && json.contains("default") && json["default"] == true)) {
           const auto own = queue_.limits().find(*uid);
-          limits = own != queue_.limits().end() ? own->second : queue_.config().core.limits;
+          limits = own != queue_.limits().end() ? own->second : queue_.core_settings().limits;
           if (const auto read = read_limits(json, *limits); !read) return reply(error_response(read.error()));
         }
         log_info("a user's limits are changed", {{"user", *uid}, {"uid", peer.uid}, {"pid", peer.pid}});

@@ -25,7 +25,7 @@ class JobApi final : public JobRoutes {
   JobApi& operator=(const JobApi&) = delete;
 
   ApiAnswer answer(const ApiRequest& request, std::string_view path, std::string_view query) override;
-  JobPrivacy privacy() const override { return queue_.config().privacy; }
+  settings::Privacy privacy() const override { return queue_.config().privacy; }
 
  private:
   struct Listing;

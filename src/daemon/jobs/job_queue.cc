@@ -92,13 +92,13 @@ void JobQueue::close() {
 
 // ---- settings, GPUs ----------------------------------------------------------------------------------------
 
-void JobQueue::set_config(const QueueConfig& config) {
-  const bool is_other = !(config.core == config_.core);
+void JobQueue::set_config(const settings::QueueSettings& config) {
   config_ = config;
+  const core::QueueSettings before = std::exchange(core_settings_, daemon::core_settings(config));
   if (!is_open_) return;
   runs_->set_patience(config.suspend_patience);
-  runs_->set_default_memory(config.core.default_memory);
-  if (is_other) apply(core::SettingsChanged{config.core});
+  runs_->set_default_memory(core_settings_.default_memory);
+  if (!(core_settings_ == before)) apply(core::SettingsChanged{core_settings_});
 }
 
 void JobQueue::set_served(base::GpuIndex gpu, bool is_served) {
@@ -468,8 +468,8 @@ void JobQueue::put_value(std::string key, std::string value, std::function<void(
 
 std::int32_t JobQueue::granted_priority(uid_t uid, const std::string& run) const {
   const auto own = limits_.find(uid);
-  const core::UserLimits& limits = own != limits_.end() ? own->second : config_.core.limits;
-  if (runs_ == nullptr || run.empty() || limits.priority_cap == core::kNoPriorityCap) return 0;
+  const core::UserLimits& limits = own != limits_.end() ? own->second : core_settings_.limits;
+  if (runs_ == nullptr || run.empty() || limits.priority_cap.is_unlimited()) return 0;
   std::int32_t granted = 0;
   runs_->for_each_run([&](JobId job, uid_t owner, const std::string& name) {
     if (owner != uid || name != run) return;
@@ -505,7 +505,10 @@ void JobQueue::set_drained(base::GpuIndex gpu, bool is_drained, std::function<vo
 void JobQueue::set_limits(std::uint32_t uid, std::optional<core::UserLimits> limits,
                           std::function<void(Status)> reply) {
   std::string text;
-  if (limits) text = nlohmann::json{limits->running, limits->queued, limits->gpus, limits->priority_cap}.dump();
+  if (limits)
+    text = nlohmann::json{limits->running.at_most(kNoCount), limits->queued.at_most(kNoCount),
+                          limits->gpus.at_most(kNoCount), limits->priority_cap.at_most(kNoCap)}
+               .dump();
   put_value("limits/" + std::to_string(uid), std::move(text),
             [this, uid, limits, reply = std::move(reply)](const Status& status) {
               if (status) {
@@ -583,8 +586,8 @@ void JobQueue::prune() {
 
 // Of each user no more than so many stay: else one could fill the disk with jobs that are cancelled at once.
 void JobQueue::prune_users() {
-  if (config_.max_history == 0) return;
-  asio::post(pool_, [this, most = config_.max_history] {
+  if (config_.max_history.is_unlimited()) return;
+  asio::post(pool_, [this, most = config_.max_history.value()] {
     const auto crowded = store_->with_more_done_than(most);
     if (!crowded) return;
     for (const auto& [uid, more] : *crowded) {

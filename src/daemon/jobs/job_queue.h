@@ -35,6 +35,10 @@
 
 namespace gpumux::daemon {
 
+// How the store keeps a user's limit that is unlimited.
+inline constexpr std::uint32_t kNoCount = UINT32_MAX;
+inline constexpr std::int32_t kNoCap = INT32_MAX;
+
 // What a dependency counts in max_bytes: about what it takes in the core's memory and in the store.
 inline constexpr std::uint64_t kDependencyBytes = 64;
 
@@ -58,13 +62,15 @@ class JobQueue {
 
   // Opens the store, and finds again what was there. Once, before the loop runs; takes as long as reading all jobs that
   // are not done. A daemon without a queue goes on without one: unavailable() says why. `programs` outlives this.
-  void open(const Options& options, std::vector<GpuOf> gpus, const QueueConfig& config, JobPrograms& programs);
+  void open(const Options& options, std::vector<GpuOf> gpus, const settings::QueueSettings& config,
+            JobPrograms& programs);
   const std::string& unavailable() const { return unavailable_; }
   // Stores what is to be stored. Jobs go on.
   void close();
 
-  void set_config(const QueueConfig& config);
-  const QueueConfig& config() const { return config_; }
+  void set_config(const settings::QueueSettings& config);
+  const settings::QueueSettings& config() const { return config_; }
+  const sched::jobs::QueueSettings& core_settings() const { return core_settings_; }
   void set_served(base::GpuIndex gpu, bool is_served);
   // Memory there that belongs to no job that runs.
   void set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes);
@@ -194,7 +200,8 @@ class JobQueue {
 
   boost::asio::io_context& io_;
   const base::Clock& clock_;
-  QueueConfig config_;
+  settings::QueueSettings config_;
+  sched::jobs::QueueSettings core_settings_;  // what that is for the core
   std::vector<GpuOf> gpus_;
   std::string unavailable_ = "the job queue is not open";
   os::FileDescriptor lock_;  // of the state directory

@@ -70,9 +70,11 @@ Duration since(store::WallTime then) {
 
 }  // namespace
 
-void JobQueue::open(const Options& options, std::vector<GpuOf> gpus, const QueueConfig& config, JobPrograms& programs) {
+void JobQueue::open(const Options& options, std::vector<GpuOf> gpus, const settings::QueueSettings& config,
+                    JobPrograms& programs) {
   gpus_ = std::move(gpus);
   config_ = config;
+  core_settings_ = daemon::core_settings(config);
   programs_ = &programs;
   const Status opened = open_or_fail(options);
   unavailable_ = opened ? "" : "this daemon has no job queue: " + opened.error().message();
@@ -141,10 +143,10 @@ Status JobQueue::open_or_fail(const Options& options) {
           .noted = [this](JobId job, std::string note) { notes_[job] = std::move(note); },
           .ended = [this](JobId job, std::uint32_t attempt, const JobRuns::End& end) { ended(job, attempt, end); }});
   runs_->set_patience(config_.suspend_patience);
-  runs_->set_default_memory(config_.core.default_memory);
+  runs_->set_default_memory(core_settings_.default_memory);
   is_open_ = true;
 
-  apply(core::SettingsChanged{config_.core});
+  apply(core::SettingsChanged{core_settings_});
   for (std::size_t i = 0; i < gpus_.size(); ++i) {
     const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};
     apply(core::GpuAdded{gpu, gpus_[i].capacity});
@@ -183,8 +185,13 @@ Status JobQueue::restore_values() {
       const auto uid = base::parse_integer(key.substr(kLimits.size()), 0, UINT32_MAX);
       const auto json = nlohmann::json::parse(value, nullptr, false);
       if (!uid || !json.is_array() || json.size() != 4) continue;
-      const core::UserLimits limits{json[0].get<std::uint32_t>(), json[1].get<std::uint32_t>(),
-                                    json[2].get<std::uint32_t>(), json[3].get<std::int32_t>()};
+      const auto count = [&](std::size_t at) {
+        const auto number = json[at].get<std::uint32_t>();
+        return number == kNoCount ? settings::Limit<std::uint32_t>() : number;
+      };
+      const auto cap = json[3].get<std::int32_t>();
+      const core::UserLimits limits{count(0), count(1), count(2),
+                                    cap == kNoCap ? settings::Limit<std::int32_t>() : cap};
       limits_[static_cast<std::uint32_t>(*uid)] = limits;
       apply(core::UserLimitsChanged{static_cast<std::uint32_t>(*uid), limits});
     }
@@ -192,7 +199,7 @@ Status JobQueue::restore_values() {
   const auto usage = store_->usage();
   if (!usage) return tl::unexpected(usage.error());
   for (const store::Usage& used : *usage) {
-    apply(core::UsageRestored{used.uid, decayed(used.gpu_microseconds, since(used.at), config_.core.half_life)});
+    apply(core::UsageRestored{used.uid, decayed(used.gpu_microseconds, since(used.at), config_.half_life)});
   }
   return {};
 }

@@ -35,13 +35,13 @@ base::Error describe(core::Refusal refusal, const core::JobSpec& spec, const cor
     case core::Refusal::kQueueLimit:
       return {
           Code::kDenied, 0,
-          "max_queued: " + std::to_string(limits.queued) +
+          "max_queued: " + std::to_string(limits.queued.value()) +
               " of your jobs may wait at once, held and suspended ones too. Wait until some have run, or cancel some "
               "(`gpumux cancel`)"};
     case core::Refusal::kGpuLimit:
       return {Code::kInvalid, 0,
-              "max_gpus: your running jobs may have " + std::to_string(limits.gpus) + " GPUs, and this one wants " +
-                  std::to_string(spec.wanted_gpus())};
+              "max_gpus: your running jobs may have " + std::to_string(limits.gpus.value()) +
+                  " GPUs, and this one wants " + std::to_string(spec.wanted_gpus())};
     case core::Refusal::kUnknownJob: return {Code::kInvalid, 0, "after: a job that it names is not there"};
   }
   return {Code::kInternal, 0, "refused"};
@@ -54,9 +54,10 @@ Status JobQueue::check_after(const core::Dependency& dependency, std::optional<s
                              std::uint32_t submitter) const {
   const std::string job = std::to_string(dependency.on.value);
   const bool is_own = owner == submitter;
-  if (!owner || (!is_own && config_.privacy == JobPrivacy::kOwn))
+  if (!owner || (!is_own && config_.privacy == settings::Privacy::kOwn))
     return base::fail(Code::kInvalid, "after: there is no job " + job);
-  if (is_own || config_.privacy == JobPrivacy::kOpen || dependency.need == core::Dependency::Need::kAny) return {};
+  if (is_own || config_.privacy == settings::Privacy::kOpen || dependency.need == core::Dependency::Need::kAny)
+    return {};
   return base::fail(Code::kDenied,
                     "after: job " + job +
                         " is another user's, and its outcome is not shown (privacy = " + "limited): use any:" + job);
@@ -130,7 +131,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
   }
   spec.id = next_id_;
   const auto own_limits = limits_.find(spec.uid);
-  const core::UserLimits& limits = own_limits != limits_.end() ? own_limits->second : config_.core.limits;
+  const core::UserLimits& limits = own_limits != limits_.end() ? own_limits->second : core_settings_.limits;
   if (const auto refusal = core_.refusal(spec)) return reply(tl::unexpected(describe(*refusal, spec, limits)));
 
   const std::uint32_t count =
@@ -189,10 +190,10 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
 Status JobQueue::check_bytes(std::uint32_t uid, std::uint64_t bytes) const {
   const auto user = document_bytes_.find(uid);
   const std::uint64_t has = user != document_bytes_.end() ? user->second : 0;
-  if (config_.max_bytes == 0 || has + bytes <= config_.max_bytes) return {};
+  if (has + bytes <= config_.max_bytes) return {};
   return base::fail(Code::kDenied,
                     "max_bytes: arguments, environments and dependencies of your jobs that are not done may have " +
-                        base::format_bytes(config_.max_bytes) + "; they have " + base::format_bytes(has) +
+                        base::format_bytes(config_.max_bytes.value()) + "; they have " + base::format_bytes(has) +
                         ", and this would add " + base::format_bytes(bytes) +
                         ". Wait until some are done, cancel some (`gpumux cancel`), or hand in with a "
                         "smaller environment (`env -i`) or fewer dependencies");

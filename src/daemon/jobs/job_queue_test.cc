@@ -95,7 +95,7 @@ TEST_F(Queue, CountsDependenciesAmongTheBytesOfTheirUser) {
     EXPECT_TRUE(run_until([&] { return taken.has_value(); }));
     return taken.value_or(false);
   };
-  QueueConfig config = queue_->config();
+  settings::QueueSettings config = queue_->config();
   config.max_bytes = 3 * submission()->document_text.size() + 10 * kDependencyBytes;
   queue_->set_config(config);
   EXPECT_TRUE(is_taken(0));

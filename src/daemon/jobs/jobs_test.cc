@@ -15,6 +15,7 @@
 #include "daemon/jobs/launch.h"
 #include "daemon/jobs/queue_config.h"
 #include "daemon/jobs/submission.h"
+#include "settings/settings.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -335,15 +336,23 @@ TEST(Submitter, HasTheGroupsOfItsProcessAndNotOfALogin) {
 }
 
 TEST(QueueSettings, AreReadAndRefused) {
-  QueueConfig config;
+  settings::QueueSettings config;
   const std::vector<std::pair<std::string, std::string>> good = {
       {"order", "fifo"},           {"half_life", "12h"},   {"default_mem", "20G"}, {"oversubscribe", "1.5"},
       {"max_job_time", "1h"},      {"preempt", "true"},    {"privacy", "own"},     {"max_running", "3"},
       {"max_queued", "unlimited"}, {"priority_cap", "-5"}, {"cancel_grace", "0s"}, {"history", "24h"}};
-  for (const auto& [name, value] : good) EXPECT_TRUE(set_queue_key(config, name, value)) << name;
-  EXPECT_EQ(config.core.oversubscribe, 1500u);
-  EXPECT_EQ(config.core.default_memory, std::uint64_t{20} << 30);
-  EXPECT_EQ(config.core.limits.priority_cap, -5);
+  for (const auto& [name, value] : good) EXPECT_TRUE(settings::set(config, name, value)) << name;
+  EXPECT_EQ(config.oversubscribe, 1500u);
+  EXPECT_EQ(config.default_mem, std::uint64_t{20} << 30);
+  EXPECT_EQ(config.priority_cap, -5);
+  const auto core = core_settings(config);
+  EXPECT_EQ(core.oversubscribe, 1500u);
+  EXPECT_EQ(core.default_memory, std::uint64_t{20} << 30);
+  EXPECT_EQ(core.max_time, std::chrono::hours(1));
+  EXPECT_EQ(core.limits.running, 3u);
+  EXPECT_TRUE(core.limits.queued.is_unlimited());
+  EXPECT_EQ(core_settings({}).max_time, sched::jobs::kNoLimit);
+  EXPECT_EQ(core_settings({}).default_memory, 0u);
   const std::vector<std::pair<std::string, std::string>> bad = {{"order", "random"},
                                                                 {"half_life", "0s"},
                                                                 {"default_mem", "20"},
@@ -356,7 +365,7 @@ TEST(QueueSettings, AreReadAndRefused) {
                                                                 {"max_running", "-1"},
                                                                 {"nothing", "1"}};
   for (const auto& [name, value] : bad) {
-    const auto set = set_queue_key(config, name, value);
+    const auto set = settings::set(config, name, value);
     ASSERT_FALSE(set) << name << " " << value;
     EXPECT_NE(set.error().message().find(name), std::string::npos);
   }

@@ -10,22 +10,18 @@
 #include <variant>
 
 #include "sched/jobs/job.h"
+#include "settings/structs.gen.h"
 
 namespace gpumux::sched::jobs {
 
-enum class Order : std::uint8_t {
-  kFair,  // among those of one priority: users in turn, whoever has had the least GPU time lately first
-  kFifo,  // first come, first served
-};
-
-inline constexpr std::uint32_t kUnlimitedCount = UINT32_MAX;
-inline constexpr std::int32_t kNoPriorityCap = INT32_MAX;
+using settings::kUnlimited;
+using settings::Order;
 
 struct UserLimits {
-  std::uint32_t running = kUnlimitedCount;     // jobs that have been started and are not suspended
-  std::uint32_t queued = kUnlimitedCount;      // jobs that wait, held and suspended ones included
-  std::uint32_t gpus = kUnlimitedCount;        // GPUs of running jobs in all, counted once for each job
-  std::int32_t priority_cap = kNoPriorityCap;  // against others' jobs a higher one counts as this from then on
+  settings::Limit<std::uint32_t> running;      // jobs that have been started and are not suspended
+  settings::Limit<std::uint32_t> queued;       // jobs that wait, held and suspended ones included
+  settings::Limit<std::uint32_t> gpus;         // GPUs of running jobs in all, counted once for each job
+  settings::Limit<std::int32_t> priority_cap;  // against others' jobs a higher one counts as this from then on
   bool operator==(const UserLimits&) const = default;
 };
 

@@ -367,7 +367,7 @@ TEST(Arrays, AtMostSoManyAtOnce) {
 
 TEST(Limits, RunningJobsOfAUser) {
   Script s(4);
-  s.tell(UserLimitsChanged{1000, UserLimits{2, kUnlimitedCount, kUnlimitedCount, kNoPriorityCap}});
+  s.tell(UserLimitsChanged{1000, UserLimits{2, kUnlimited, kUnlimited, kUnlimited}});
   s.run();
   s.run();
   EXPECT_EQ(s.submit(), "");
@@ -382,7 +382,7 @@ TEST(Limits, RunningJobsOfAUser) {
 
 TEST(Limits, GpusOfAUserKeepHisOwnOrder) {
   Script s(4);
-  s.tell(UserLimitsChanged{1000, UserLimits{kUnlimitedCount, kUnlimitedCount, 2, kNoPriorityCap}});
+  s.tell(UserLimitsChanged{1000, UserLimits{kUnlimited, kUnlimited, 2, kUnlimited}});
   s.run();
   EXPECT_EQ(s.submit(2), "");
   EXPECT_EQ(s.submit(1), "");  // would be within the limit, and keep the larger one before it waiting
@@ -393,7 +393,7 @@ TEST(Limits, GpusOfAUserKeepHisOwnOrder) {
 
 TEST(Limits, WaitingJobsOfAUser) {
   Script s;
-  s.tell(UserLimitsChanged{1000, UserLimits{kUnlimitedCount, 1, kUnlimitedCount, kNoPriorityCap}});
+  s.tell(UserLimitsChanged{1000, UserLimits{kUnlimited, 1, kUnlimited, kUnlimited}});
   s.run();
   s.submit();
   EXPECT_EQ(s.core().refusal(s.spec()), Refusal::kQueueLimit);
@@ -403,7 +403,7 @@ TEST(Limits, WaitingJobsOfAUser) {
 
 TEST(Limits, PriorityIsCappedAgainstOthers) {
   Script s;
-  s.tell(UserLimitsChanged{1000, UserLimits{kUnlimitedCount, kUnlimitedCount, kUnlimitedCount, 10}});
+  s.tell(UserLimitsChanged{1000, UserLimits{kUnlimited, kUnlimited, kUnlimited, 10}});
   s.run();
   JobSpec boastful = s.spec();
   boastful.priority = 1000;

@@ -92,7 +92,7 @@ void JobCore::State::set_state(Job& job, JobState state) {
 // ---- submission ---------------------------------------------------------------------------------
 
 std::int32_t JobCore::State::capped(const User& user, std::int32_t priority, bool by_admin) const {
-  return by_admin ? priority : std::min(priority, limits_of(user).priority_cap);
+  return by_admin ? priority : limits_of(user).priority_cap.at_most(priority);
 }
 
 Job& JobCore::State::take(const JobSpec& spec) {

@@ -11,8 +11,10 @@ std::string text(JobId id, std::uint32_t attempt) { return text(id) + "." + std:
 std::string text(GpuIndex gpu) { return "gpu " + std::to_string(gpu.value); }
 std::string on(const GpuSet& gpus) { return gpus.empty() ? "" : " on " + gpus.to_string(); }
 std::string text(const UserLimits& limits) {
-  return "running " + text(limits.running) + " queued " + text(limits.queued) + " gpus " + text(limits.gpus) +
-         " priority " + std::to_string(limits.priority_cap);
+  // Unlimited is written as the greatest number.
+  const auto count = [](const settings::Limit<std::uint32_t>& limit) { return text(limit.at_most(UINT32_MAX)); };
+  return "running " + count(limits.running) + " queued " + count(limits.queued) + " gpus " + count(limits.gpus) +
+         " priority " + std::to_string(limits.priority_cap.at_most(INT32_MAX));
 }
 
 std::string text(const JobSpec& spec) {
