@@ -11,6 +11,7 @@
 #include "cli/settings_change.h"
 #include "cli/status_view.h"
 #include "cli/terminal.h"
+#include "settings/settings.h"
 
 namespace gpumux::cli {
 namespace {
@@ -31,6 +32,15 @@ constexpr std::array<StandingOption, 3> kStandingOptions{{
     {"max_share", "--max-share", "PART",
      "With --tenant: the most of all time that it may have, such as 30%, or default"},
 }};
+
+const char* placeholder(const settings::Setting& setting) {
+  switch (setting.type.kind) {
+    case settings::Kind::kTime: return "TIME";
+    case settings::Kind::kBytes: return "BYTES";
+    case settings::Kind::kBool: return "BOOL";
+    default: return "WORD";
+  }
+}
 
 int report_change_error(const base::Error& error, const std::string& changed) {
   const int status = report_error(kName, error);
@@ -131,14 +141,11 @@ int set_command(const std::vector<char*>& arguments) {
       "and prints what is now in force.",
       "gpumux set");
   app.add_option("GPU", gpus, "Indices, UUIDs, or all (the default)")->type_name("");
-  const auto rules = setting_rules();
-  std::vector<std::string> values(rules.size());
-  std::vector<const CLI::Option*> given(rules.size());
-  for (std::size_t i = 0; i < rules.size(); ++i) {
-    given[i] = app.add_option(std::string(rules[i].option), values[i],
-                              std::string(rules[i].meaning) + ": " + std::string(rules[i].allowed))
-                   ->type_name(std::string(rules[i].placeholder));
-  }
+  const auto& table = settings::kGpuSettings;
+  std::array<std::string, table.size()> values;
+  std::array<const CLI::Option*, table.size()> given{};
+  for (std::size_t i = 0; i < table.size(); ++i)
+    given[i] = app.add_option(table[i].option(), values[i], table[i].help())->type_name(placeholder(table[i]));
   app.add_option("--tenant", tenants, "A running program's process id; may be given several times")
       ->type_name("PID")
       ->expected(1)
@@ -172,13 +179,14 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
 
   std::vector<SettingValue> changes;
-  for (std::size_t i = 0; i < rules.size(); ++i) {
+  for (std::size_t i = 0; i < table.size(); ++i) {
     if (given[i]->count() == 0) continue;
-    if (const auto checked = check_setting(rules[i].name, values[i]); !checked) {
+    // The daemon checks again. Checking here gives the error before any GPU is changed.
+    if (const auto checked = settings::check(table[i], table[i].option(), values[i]); !checked) {
       say_error(kName, checked.error().message());
       return kExitUsage;
     }
-    changes.push_back({std::string(rules[i].name), values[i]});
+    changes.push_back({std::string(table[i].name), values[i]});
   }
   std::vector<SettingValue> standing_changes;
   for (std::size_t i = 0; i < kStandingOptions.size(); ++i) {

@@ -15,27 +15,6 @@
 namespace gpumux::cli {
 namespace {
 
-// How many single-letter changes, insertions, removals and swaps of neighbours lead from one word to the other.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::vector<std::size_t>> distance(a.size() + 1, std::vector<std::size_t>(b.size() + 1));
-  for (std::size_t i = 0; i <= a.size(); ++i) distance[i][0] = i;
-  for (std::size_t j = 0; j <= b.size(); ++j) distance[0][j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t change = a[i - 1] == b[j - 1] ? 0 : 1;
-      distance[i][j] = std::min({distance[i - 1][j] + 1, distance[i][j - 1] + 1, distance[i - 1][j - 1] + change});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
-        distance[i][j] = std::min(distance[i][j], distance[i - 2][j - 2] + 1);
-      }
-    }
-  }
-  return distance[a.size()][b.size()];
-}
-
-// Longer words than any command or variable have nothing near them, and the table above grows with the product of the
-// lengths.
-constexpr std::size_t kLongestGuessedWord = 64;
-
 // Beside an option stands the placeholder of its value; what else there is to say is said in the sentence. The manual
 // pages and the completions of shells are made from what this prints (tools/make_manuals.py).
 class HelpFormatter : public CLI::Formatter {
@@ -111,22 +90,6 @@ void say_error(std::string_view command, std::string_view text) {
 int report_error(std::string_view command, const base::Error& error) {
   say_error(command, error.message());
   return exit_status_of(error.code);
-}
-
-std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates) {
-  if (word.empty() || word.size() > kLongestGuessedWord) return {};
-  std::string_view best;
-  std::size_t best_distance = 3;
-  for (const std::string_view candidate : candidates) {
-    std::size_t distance = edit_distance(word, candidate);
-    if (word.size() >= 2 && candidate.starts_with(word)) distance = std::min<std::size_t>(distance, 1);
-    // Two wrong letters of three are another word.
-    if (distance < best_distance && distance * 2 <= std::max(word.size(), candidate.size())) {
-      best = candidate;
-      best_distance = distance;
-    }
-  }
-  return best;
 }
 
 }  // namespace gpumux::cli

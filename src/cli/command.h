@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "settings/setting.h"
 
 namespace gpumux::cli {
 
@@ -73,8 +74,6 @@ int exit_status_of(base::Code code);
 // The line of text on stderr, made printable.
 void say_error(std::string_view command, std::string_view text);
 
-// The name in `candidates` that `word` was probably meant to be: at most two letters wrong, or begun correctly. Empty:
-// none.
-std::string_view nearest(std::string_view word, const std::vector<std::string_view>& candidates);
+using settings::nearest;
 
 }  // namespace gpumux::cli

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The settings that `gpumux set` changes: what each may be, checked before the daemon is asked, and the request made of
-// them.
+// What `gpumux set` asks of the daemon, and the GPUs and tenants that it names.
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,19 +10,6 @@
 #include "base/result.h"
 
 namespace gpumux::cli {
-
-struct SettingRule {
-  std::string_view name;         // in the API: "max_runtime"
-  std::string_view option;       // "--max-runtime"
-  std::string_view placeholder;  // "TIME", for --help
-  std::string_view allowed;      // "a time from 100ms to 24h, or unlimited"
-  std::string_view meaning;      // for --help
-};
-
-std::span<const SettingRule> setting_rules();
-
-// kInvalid names the option, the value and what is allowed.
-base::Status check_setting(std::string_view name, std::string_view value);
 
 struct SettingValue {
   std::string name;

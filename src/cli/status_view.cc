@@ -8,6 +8,7 @@
 #include "base/units.h"
 #include "cli/settings_change.h"
 #include "cli/table.h"
+#include "settings/settings.h"
 
 namespace gpumux::cli {
 namespace {
@@ -276,10 +277,10 @@ std::string describe_settings(const Gpu& gpu) {
     text += " (now " +
             (gpu.quantum_now == base::Duration::max() ? "unlimited" : base::format_duration(gpu.quantum_now)) + ")";
   }
-  for (const SettingRule& rule : setting_rules()) {
-    const auto found = gpu.settings.find(std::string(rule.name));
-    if (found == gpu.settings.end() || rule.name == "mode" || rule.name == "policy" || rule.name == "quantum") continue;
-    std::string name(rule.name);
+  for (const settings::Setting& setting : settings::kGpuSettings) {
+    std::string name(setting.name);
+    const auto found = gpu.settings.find(name);
+    if (found == gpu.settings.end() || name == "mode" || name == "policy" || name == "quantum") continue;
     std::replace(name.begin(), name.end(), '_', ' ');
     text += ", " + name + " " + found->second;
   }
