@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "settings/settings.h"
+
 namespace gpumux::cli {
 namespace {
 
@@ -71,6 +73,15 @@ TEST(FindGpuTest, FindsOneOrSaysWhy) {
   ASSERT_FALSE(missing);
   EXPECT_EQ(missing.error().code, base::Code::kNotFound);
   EXPECT_NE(missing.error().what.find("5 (GPU-ffff0000"), std::string::npos) << missing.error().what;
+}
+
+// What is true or false goes without quotes, as the daemon gives it back; every other setting is a string.
+TEST(SettingsBodyTest, WritesEverySettingAsTheApiHasIt) {
+  for (const settings::Setting& setting : settings::kGpuSettings) {
+    const std::string name(setting.name), value(setting.standard);
+    const std::string quote = setting.is_boolean() ? "" : "\"";
+    EXPECT_EQ(settings_body({{name, value}}, false), "{\"" + name + "\":" + quote + value + quote + "}");
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 // Method: hand-made snapshots at widths from 20 to 200 columns and without a limit.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <clocale>
 
 #include "cli/command.h"
@@ -10,6 +11,7 @@
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "cli/trace_view.h"
+#include "settings/settings.h"
 
 namespace gpumux::cli {
 namespace {
@@ -282,6 +284,18 @@ TEST_F(StatusTest, SettingsAreListedInFull) {
                   {"newer", "x"}};
   EXPECT_EQ(describe_settings(gpu),
             "serial, fair, quantum auto (now 50ms), max runtime 5m, kill silent after unlimited, overlap false");
+}
+
+TEST_F(StatusTest, NoSettingIsMissing) {
+  api_client::Gpu gpu = busy().gpus[0];
+  for (const settings::Setting& setting : settings::kGpuSettings) gpu.settings[std::string(setting.name)] = "x";
+  const std::string text = describe_settings(gpu);
+  for (const settings::Setting& setting : settings::kGpuSettings) {
+    std::string name(setting.name);
+    if (name == "mode" || name == "policy" || name == "quantum") continue;  // shown with what they come to
+    std::replace(name.begin(), name.end(), '_', ' ');
+    EXPECT_NE(text.find(", " + name + " x"), std::string::npos) << name;
+  }
 }
 
 TEST_F(TraceTest, AGrantAndItsEnd) {

@@ -15,6 +15,8 @@
 #include "daemon/files.h"
 #include "daemon/test_support.h"
 #include "os/runtime_dir.h"
+#include "settings/settings.h"
+#include "settings/test_texts.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -124,6 +126,29 @@ TEST(Api, ChangesSettings) {
   answer = http(dir.path(), "PATCH", "/v1/gpus/all", R"({"max_runtime": "unlimited"})");
   EXPECT_EQ(json_of(answer)["gpus"].size(), 2u);
   EXPECT_FALSE(json_of(answer)["gpus"][0].contains("max_runtime_ns"));
+}
+
+// Every line of the table: PATCH takes what it may be, answers with it, and GET shows it.
+TEST(Api, ChangesAndShowsEverySetting) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()), fake_inventory(1));
+  for (const settings::Setting& setting : settings::kGpuSettings) {
+    const std::string name(setting.name);
+    for (const std::string& text : settings::good_texts(setting)) {
+      GpuSettings wanted;
+      ASSERT_TRUE(settings::set(wanted, name, text));
+      Json shown;
+      settings::show(wanted, [&](const settings::Setting& each, const std::string& value) {
+        if (&each == &setting) shown = setting.is_boolean() ? Json(value == "true") : Json(value);
+      });
+      const Json body{{name, setting.is_boolean() ? Json(text == "true") : Json(text)}};
+      const auto answer = http(dir.path(), "PATCH", "/v1/gpus/0", body.dump());
+      ASSERT_EQ(answer.status, 200) << answer.body;
+      EXPECT_EQ(json_of(answer)["gpus"][0]["settings"][name], shown);
+    }
+    const Json json = json_of(http(dir.path(), "GET", "/v1/status"));
+    EXPECT_TRUE(json["gpus"][0]["settings"].contains(name));
+  }
 }
 
 TEST(Api, ChangesHowATenantStands) {

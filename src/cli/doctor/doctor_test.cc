@@ -11,10 +11,13 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include "cli/doctor/checks.h"
 #include "cli/doctor/probe.h"
 #include "cli/doctor/report.h"
+#include "settings/settings.h"
+#include "settings/test_texts.h"
 #include "tests/unit/temporary_directory.h"
 
 namespace gpumux::cli {
@@ -251,6 +254,31 @@ TEST(ChecksTest, GoodVariablesAndOtherPeoplesAreLeftAlone) {
   check_environment(facts, findings);
   ASSERT_EQ(findings.size(), 1u) << findings_json(findings);
   EXPECT_EQ(findings[0].level, Level::kOk);
+}
+
+// Every line of the table that has a variable, on both sides of its limits.
+TEST(ChecksTest, VariablesOfSettingsAreJudgedByTheTable) {
+  const auto level = [](const settings::Setting& setting, const std::string& text) {
+    Facts facts = sound();
+    facts.environment = {{std::string(setting.variable), text}};
+    Findings findings;
+    check_environment(facts, findings);
+    return findings.at(0).level;
+  };
+  const auto walk = [&](std::span<const settings::Setting> table) {
+    for (const settings::Setting& setting : table) {
+      if (setting.variable.empty()) continue;
+      for (const std::string& text : settings::good_texts(setting))
+        EXPECT_EQ(level(setting, text), Level::kOk) << setting.variable << " " << text;
+      for (const std::string& text : settings::bad_texts(setting)) {
+        if (text.empty()) continue;  // counts as unset
+        EXPECT_NE(level(setting, text), Level::kOk) << setting.variable << " " << text;
+      }
+    }
+  };
+  walk(settings::kGpuSettings);
+  walk(settings::kQueueSettings);
+  walk(settings::kDaemonSettings);
 }
 
 TEST(ChecksTest, WithoutADaemonEveryProcessOnAGpuIsForeign) {
