@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where jobs are kept so that nothing that was acknowledged is lost: one interface, a SQLite file behind it
-// (sqlite_store.h) or nothing but memory (memory_store.h), and one contract test that both pass.
+// Where jobs are kept so that nothing that was acknowledged is lost: one interface, and a SQLite file behind it
+// (sqlite_store.h). contract_test.cc holds the file to what this interface promises.
 //
 // What a store promises:
 //   1. When commit() has returned without an error, everything in it survives kill -9 and a power cut. When it returns

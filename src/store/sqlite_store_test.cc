@@ -12,7 +12,6 @@
 #include <mutex>
 
 #include "store/commit_queue.h"
-#include "store/memory_store.h"
 #include "store/schema.h"
 #include "store/store_test_support.h"
 
@@ -231,7 +230,9 @@ class SlowStore final : public JobStore {
   Result<std::map<std::string, std::string>> values() const override { return inner_->values(); }
 
  private:
-  std::unique_ptr<JobStore> inner_ = make_memory_store();
+  TemporaryDirectory folder_;
+  std::unique_ptr<JobStore> inner_ =
+      open_sqlite_store({folder_.file("jobs.db"), "", kCheckpointPages}).value_or(nullptr);
   std::mutex mutex_;
   std::condition_variable changed_;
   int begun_ = 0;
