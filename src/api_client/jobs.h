@@ -23,6 +23,9 @@ inline constexpr std::size_t kMaxSubmissionBytes = 16 << 20;
 // The longest that one wait may take; who waits longer asks again.
 inline constexpr base::Duration kLongestJobWait = std::chrono::seconds(30);
 
+// The daemon lists no more jobs in one answer.
+inline constexpr std::uint64_t kMaxPageJobs = 1'000;
+
 struct JobDependency {
   std::uint64_t job = 0;
   std::string need;  // "ok" or "any"

@@ -23,19 +23,9 @@ struct ApiRequest {
   Peer peer;
 };
 
-// The rest of a body that is made while it is sent, so that nobody ever has all of it in memory: called on the loop's
-// thread when the client has taken what came before, never twice at a time, it calls once, there, with what comes next.
-// An error ends the connection: the client sees that the body is not whole.
-struct ApiPiece {
-  std::string text;
-  bool is_last = false;
-};
-using ApiPieces = std::function<void(std::function<void(base::Result<ApiPiece>)>)>;
-
 struct ApiResponse {
   unsigned status = 200;
-  std::string body;     // JSON
-  ApiPieces rest = {};  // that follows it
+  std::string body;  // JSON
 };
 
 // The client is sent the trace from `since` on, and with `follow` what comes.

@@ -60,7 +60,6 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   void close() {
     open_ = false;
-    rest_ = nullptr;  // it may hold what waits for it
     done_with_body();
     deadline_.cancel();
     stream_.close();
@@ -223,13 +222,6 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   void respond(ApiResponse answer, bool keep) {
     done_with_body();
     server_.last_used_ = now();
-    if (answer.rest) {
-      rest_ = std::move(answer.rest);
-      keep = keep && chunked_;  // its end says where the body ends
-      return begin_pieces("application/json", keep, [this, keep, text = std::move(answer.body)]() mutable {
-        send_piece(std::move(text), [this, keep] { send_rest(keep); });
-      });
-    }
     response_ = {};
     response_.result(answer.status);
     set_fields(response_, "application/json", keep);
@@ -243,14 +235,14 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
                       }));
   }
 
-  // ---- responses that are made while they are sent
+  // ---- the trace, which is made while it is sent; its end closes the connection
 
   template <class Then>
-  void begin_pieces(std::string_view type, bool keep, Then then) {
+  void begin_pieces(Then then) {
     head_ = {};
     head_.version(chunked_ ? 11 : 10);
     head_.chunked(chunked_);
-    set_fields(head_, type, keep);
+    set_fields(head_, "application/x-ndjson", false);
     head_writer_.emplace(head_);
     writing_ = true;
     expires_after(kWriteTimeout);
@@ -268,29 +260,11 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     asio::async_write(stream_, http::make_chunk(asio::buffer(piece_)), std::move(written));
   }
 
-  void end_pieces(bool keep) {
-    piece_ = {};
-    if (!chunked_) return next_request(false);
+  void end_pieces() {
+    if (!chunked_) return server_.remove(*this);
     writing_ = true;
     expires_after(kWriteTimeout);
-    asio::async_write(stream_, http::make_chunk_last(), when_written([this, keep] { next_request(keep); }));
-  }
-
-  void send_rest(bool keep) {
-    const ApiPieces rest = rest_;  // stays for as long as it runs, whatever it leads to
-    rest([this, self = shared_from_this(), keep](base::Result<ApiPiece> piece) {
-      if (!open_) return;
-      if (!piece) {
-        log_warning("an API answer ends before its time",
-                    {{"uid", peer.uid}, {"pid", peer.pid}, {"why", piece.error().message()}});
-        return server_.remove(*this);
-      }
-      send_piece(std::move(piece->text), [this, keep, is_last = piece->is_last] {
-        if (!is_last) return send_rest(keep);
-        rest_ = nullptr;
-        end_pieces(keep);
-      });
-    });
+    asio::async_write(stream_, http::make_chunk_last(), when_written([this] { server_.remove(*this); }));
   }
 
   void start_trace(const ApiTrace& trace) {
@@ -301,7 +275,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       server_.followers_.insert(this);
       watch();
     }
-    begin_pieces("application/x-ndjson", false, [this] { send_trace(); });
+    begin_pieces([this] { send_trace(); });
   }
 
   // A follower says nothing more: whatever arrives, its end or anything else, ends it.
@@ -313,7 +287,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   void send_trace() {
     const TraceEntry* entry = server_.trace_.at_or_after(cursor_);
-    if (entry == nullptr) return follow_ ? void() : end_pieces(false);  // poked when there is more
+    if (entry == nullptr) return follow_ ? void() : end_pieces();  // poked when there is more
     if (entry->sequence > cursor_ && cursor_ > 1 && follow_ && caught_up_) {
       log_warning("a follower of the trace reads too slowly and is cut off", {{"uid", peer.uid}, {"pid", peer.pid}});
       return server_.remove(*this);
@@ -342,9 +316,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   http::response<http::string_body> response_;
-  http::response<http::empty_body> head_;  // of one that is made of pieces
+  http::response<http::empty_body> head_;  // of the trace
   std::optional<http::response_serializer<http::empty_body>> head_writer_;
-  ApiPieces rest_;
   bool open_ = true;
   bool chunked_ = true;
   bool follow_ = false;

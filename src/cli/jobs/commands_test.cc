@@ -395,7 +395,7 @@ TEST_F(JobCommandTest, PagesAreReadToTheEnd) {
   json second = job("queued");
   second["id"] = 18;
   answer("GET /v1/jobs?state=unfinished", json{{"jobs", {first}}, {"more", true}});
-  answer("GET /v1/jobs?state=unfinished&limit=10000&beyond=17", json{{"jobs", {second}}, {"more", false}});
+  answer("GET /v1/jobs?state=unfinished&limit=1000&beyond=17", json{{"jobs", {second}}, {"more", false}});
   serve();
   EXPECT_EQ(run({"queue", "--format", "id,state"}).out, "17\trunning\n18\tqueued\n");
   const json all = json::parse(run({"queue", "--json"}).out);

@@ -28,9 +28,6 @@ using api_client::JobQuery;
 using base::Code;
 using base::Result;
 
-// One page: some megabytes of JSON.
-constexpr std::uint64_t kPage = 10'000;
-
 // A request's header has at most 8 KiB; half of that leaves room for everything else.
 constexpr std::size_t kMaxTargetBytes = 4096;
 
@@ -56,7 +53,7 @@ void go_beyond(JobQuery& query, const Job& last) {
 Result<JobPage> all_jobs(const Client& client, JobQuery query, std::uint64_t most) {
   JobPage all;
   while (all.jobs.size() < most) {
-    query.limit = std::min(kPage, most - all.jobs.size());
+    query.limit = std::min(api_client::kMaxPageJobs, most - all.jobs.size());
     auto page = client.jobs(query);
     if (!page) return page;
     all.more = page->more;
@@ -72,7 +69,7 @@ Result<std::string> all_jobs_text(const Client& client, JobQuery query, std::uin
   nlohmann::json all = nlohmann::json::array();
   bool more = true;
   while (all.size() < most && more) {
-    query.limit = std::min<std::uint64_t>(kPage, most - all.size());
+    query.limit = std::min<std::uint64_t>(api_client::kMaxPageJobs, most - all.size());
     const auto text = client.jobs_text(query);
     if (!text) return tl::unexpected(text.error());
     const auto page = api_client::parse_job_page(*text);

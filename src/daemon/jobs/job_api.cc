@@ -27,9 +27,6 @@ using base::Result;
 using core::JobId;
 using namespace std::chrono_literals;
 
-constexpr std::uint32_t kDefaultPage = 1'000;
-// Jobs whose standing is looked up in one go: a quarter of a millisecond of the loop.
-constexpr std::uint32_t kLookedAtOnce = 1024;
 constexpr Duration kLongestWait = 30s;
 constexpr std::size_t kLookupBytes = 65'536;
 constexpr int kMaxDepth = 4;
@@ -146,6 +143,60 @@ base::Status read_limits(const Json& json, core::UserLimits& limits) {
     }
   }
   return {};
+}
+
+Result<std::uint64_t> parse_number(std::string_view query, std::string_view name, std::uint64_t fallback,
+                                   std::uint64_t least, std::uint64_t most) {
+  const auto text = query_value(query, name);
+  if (!text) return fallback;
+  const auto parsed = base::parse_integer(*text, least, most);
+  if (!parsed)
+    return tl::unexpected(
+        invalid(std::string(name) + " must be a number from " + std::to_string(least) + " to " + std::to_string(most)));
+  return *parsed;
+}
+
+// The parameters of GET /v1/jobs, except for `user`.
+Result<store::Query> parse_list(std::string_view query) {
+  const auto limit = parse_number(query, "limit", store::kMaxPageJobs, 1, store::kMaxPageJobs);
+  if (!limit) return tl::unexpected(limit.error());
+  const auto beyond = parse_number(query, "beyond", 0, 0, INT64_MAX);
+  if (!beyond) return tl::unexpected(beyond.error());
+  const auto beyond_ended = parse_number(query, "beyond_ended", 0, 0, INT64_MAX);
+  if (!beyond_ended) return tl::unexpected(beyond_ended.error());
+  const auto array = parse_number(query, "array", 0, 1, INT64_MAX);
+  if (!array) return tl::unexpected(array.error());
+  const std::string_view state = query_value(query, "state").value_or("unfinished");
+  const std::string_view order = query_value(query, "order").value_or("oldest");
+  if (state != "unfinished" && state != "done" && state != "all")
+    return tl::unexpected(invalid("state must be unfinished, done or all"));
+  if (order != "oldest" && order != "newest" && order != "ended")
+    return tl::unexpected(invalid("order must be oldest, newest or ended"));
+  if (order == "ended" && state != "done") return tl::unexpected(invalid("order=ended is for state=done only"));
+  if (order == "ended" && *beyond != 0 && *beyond_ended == 0)
+    return tl::unexpected(invalid("with order=ended, beyond needs beyond_ended: the last job's ended_unix_ns"));
+  store::Query asked;
+  using Which = store::Query::Which;
+  asked.which = state == "all" ? Which::kAll : state == "done" ? Which::kDone : Which::kUnfinished;
+  using Order = store::Query::Order;
+  asked.order = order == "ended" ? Order::kLatestEnd : order == "newest" ? Order::kNewest : Order::kOldest;
+  asked.beyond = JobId{*beyond};
+  asked.beyond_ended = static_cast<store::WallTime>(*beyond_ended);
+  if (*array != 0) asked.array = JobId{*array};
+  asked.at_most = static_cast<std::uint32_t>(*limit);
+  return asked;
+}
+
+// Reads the store and looks up `user` (empty: everybody): not for the loop.
+Result<store::Page> read_page(const store::JobStore& store, store::Query asked, const std::string& user) {
+  if (!user.empty()) {
+    const auto uid = find_uid(user);
+    if (!uid) return tl::unexpected(uid.error());
+    // Another user's jobs are hidden from this peer: an empty list, as if there were none.
+    if (asked.uid && *asked.uid != *uid) return store::Page{};
+    asked.uid = *uid;
+  }
+  return store.page(asked);
 }
 
 }  // namespace
@@ -326,143 +377,39 @@ ApiAnswer JobApi::submit(const ApiRequest& request) {
 
 // ---- looking -----------------------------------------------------------------------------------------------
 
-// Read and written page by page on the pool, while the client is sent what was written before; between reading and
-// writing the loop says where each job of a page stands now. Each step goes on when the next one has taken what it
-// made: of the longest list no more is in memory than a page of jobs and two of text, and a client that does not read
-// stops it. On the loop, but for what says otherwise.
-struct JobApi::Listing {
-  Peer peer;
-  store::Query query;                       // the next page; the reader's while one is read
-  std::uint32_t left = 0;                   // jobs that may still be read; the reader's, too
-  std::optional<Result<store::Page>> page;  // read, and not written yet
-  bool is_writing = false;
-  std::optional<Result<ApiPiece>> piece;  // written, and not asked for yet
-  std::string opening = "{\"jobs\": [";   // the writer's, as is the next
-  bool is_first = true;
-  ApiReply reply;                               // has the first piece, and
-  std::function<void(Result<ApiPiece>)> asked;  // the others
-};
-
 ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
-  auto listing = std::make_shared<Listing>();
-  listing->peer = peer;
-  const auto number = [&](std::string_view name, std::uint64_t fallback, std::uint64_t least,
-                          std::uint64_t most) -> Result<std::uint64_t> {
-    const auto text = query_value(query, name);
-    if (!text) return fallback;
-    const auto parsed = base::parse_integer(*text, least, most);
-    if (!parsed)
-      return tl::unexpected(invalid(std::string(name) + " must be a number from " + std::to_string(least) + " to " +
-                                    std::to_string(most)));
-    return *parsed;
-  };
-  const auto limit = number("limit", kDefaultPage, 1, store::kMaxPageJobs);
-  if (!limit) return error_response(limit.error());
-  const auto beyond = number("beyond", 0, 0, INT64_MAX);
-  if (!beyond) return error_response(beyond.error());
-  const auto beyond_ended = number("beyond_ended", 0, 0, INT64_MAX);
-  if (!beyond_ended) return error_response(beyond_ended.error());
-  const auto array = number("array", 0, 1, INT64_MAX);
-  if (!array) return error_response(array.error());
-  const std::string_view state = query_value(query, "state").value_or("unfinished");
-  const std::string_view order = query_value(query, "order").value_or("oldest");
-  if (state != "unfinished" && state != "done" && state != "all")
-    return error_response(invalid("state must be unfinished, done or all"));
-  if (order != "oldest" && order != "newest" && order != "ended")
-    return error_response(invalid("order must be oldest, newest or ended"));
-  if (order == "ended" && state != "done") return error_response(invalid("order=ended is for state=done only"));
-  if (order == "ended" && *beyond != 0 && *beyond_ended == 0)
-    return error_response(invalid("with order=ended, beyond needs beyond_ended: the last job's ended_unix_ns"));
-  using Which = store::Query::Which;
-  listing->query.which = state == "all" ? Which::kAll : state == "done" ? Which::kDone : Which::kUnfinished;
-  using Order = store::Query::Order;
-  listing->query.order = order == "ended" ? Order::kLatestEnd : order == "newest" ? Order::kNewest : Order::kOldest;
-  listing->query.beyond = JobId{*beyond};
-  listing->query.beyond_ended = static_cast<store::WallTime>(*beyond_ended);
-  if (*array != 0) listing->query.array = JobId{*array};
-  listing->left = static_cast<std::uint32_t>(*limit);
-  const std::string user = decode_percent(query_value(query, "user").value_or(""));
-  if (queue_.config().privacy == settings::Privacy::kOwn && !access_.may_change(peer)) listing->query.uid = peer.uid;
-  return ApiLater([this, listing, user](ApiReply reply) {
-    listing->reply = std::move(reply);
-    asio::post(queue_.pool(), [this, listing, user] {
-      const auto uid = user.empty() ? Result<std::uint32_t>(0) : find_uid(user);
-      if (!uid) return list_was_read(listing, tl::unexpected(uid.error()));
-      if (!user.empty()) {
-        // Others' jobs that are not shown: an empty list, as if there were none.
-        if (listing->query.uid && *listing->query.uid != *uid) listing->left = 0;
-        listing->query.uid = *uid;
-      }
-      list_read(listing);
-    });
-  });
+  auto asked = parse_list(query);
+  if (!asked) return error_response(asked.error());
+  if (queue_.config().privacy == settings::Privacy::kOwn && !access_.may_change(peer)) asked->uid = peer.uid;
+  return ApiLater(
+      [this, peer, asked = *asked, user = decode_percent(query_value(query, "user").value_or(""))](ApiReply reply) {
+        asio::post(queue_.pool(), [this, peer, asked, user, reply = std::move(reply)]() mutable {
+          auto page = std::make_shared<Result<store::Page>>(read_page(*queue_.store(), asked, user));
+          asio::post(io_, [this, peer, page, reply = std::move(reply)]() mutable {
+            if (!*page) return reply(error_response(page->error()));
+            list_page(peer, std::make_shared<const store::Page>(std::move(**page)), std::move(reply));
+          });
+        });
+      });
 }
 
-// On the pool.
-void JobApi::list_read(std::shared_ptr<Listing> listing) {
-  listing->query.at_most = std::clamp(listing->left, 1u, kLookedAtOnce);
-  auto page = listing->left == 0 ? Result<store::Page>(store::Page{}) : queue_.store()->page(listing->query);
-  if (page && !page->jobs.empty()) {
-    listing->left -= static_cast<std::uint32_t>(page->jobs.size());
-    listing->query.beyond = page->jobs.back().spec.id;
-    listing->query.beyond_ended = page->jobs.back().ended_at;
-  }
-  list_was_read(std::move(listing), std::move(page));
-}
-
-void JobApi::list_was_read(std::shared_ptr<Listing> listing, Result<store::Page> page) {
-  asio::post(io_, [this, listing = std::move(listing), page = std::move(page)]() mutable {
-    listing->page = std::move(page);
-    list_go_on(std::move(listing));
-  });
-}
-
-void JobApi::list_go_on(std::shared_ptr<Listing> listing) {
-  const auto write_next = [&] {
-    if (listing->page && !listing->is_writing && !listing->piece) list_write(listing);
-  };
-  write_next();
-  if (!listing->piece || (!listing->reply && !listing->asked)) return;
-  Result<ApiPiece> piece = *std::exchange(listing->piece, std::nullopt);
-  write_next();
-  if (const auto asked = std::exchange(listing->asked, nullptr)) return asked(std::move(piece));
-  const ApiReply reply = std::exchange(listing->reply, nullptr);
-  if (!piece) return reply(error_response(piece.error()));
-  if (piece->is_last) return reply({200, std::move(piece->text)});
-  reply({200, std::move(piece->text), [this, listing](std::function<void(Result<ApiPiece>)> next) {
-           listing->asked = std::move(next);
-           list_go_on(listing);
-         }});
-}
-
-void JobApi::list_write(std::shared_ptr<Listing> listing) {
-  if (!*listing->page) {
-    listing->piece = tl::unexpected(std::exchange(listing->page, std::nullopt)->error());
-    return;
-  }
-  const auto page = std::make_shared<const store::Page>(std::move(**std::exchange(listing->page, std::nullopt)));
-  const bool is_last = !page->more || listing->left == 0 || page->jobs.empty();
-  if (!is_last) asio::post(queue_.pool(), [this, listing] { list_read(listing); });
-  auto looks = std::make_shared<std::vector<std::pair<JobNow, Sight>>>();
-  looks->reserve(page->jobs.size());
-  for (const store::StoredJob& job : page->jobs) {
-    looks->emplace_back(now_of(job.spec.id), sight(listing->peer, job.spec.uid));
-  }
-  listing->is_writing = true;
-  asio::post(queue_.pool(), [this, listing, page, looks, is_last] {
-    std::string text = std::exchange(listing->opening, "");
+// The loop says where each job of the page stands now; the pool writes the text.
+void JobApi::list_page(const Peer& peer, std::shared_ptr<const store::Page> page, ApiReply reply) {
+  std::vector<std::pair<JobNow, Sight>> looks;
+  looks.reserve(page->jobs.size());
+  for (const store::StoredJob& job : page->jobs) looks.emplace_back(now_of(job.spec.id), sight(peer, job.spec.uid));
+  asio::post(queue_.pool(), [this, page = std::move(page), looks = std::move(looks),
+                             reply = std::move(reply)]() mutable {
+    std::string text = "{\"jobs\": [";
+    const char* separator = "";
     for (std::size_t i = 0; i < page->jobs.size(); ++i) {
-      const auto& [now, seen] = (*looks)[i];
+      const auto& [now, seen] = looks[i];
       if (seen == Sight::kNothing) continue;
-      if (!std::exchange(listing->is_first, false)) text += ",\n";
+      text += std::exchange(separator, ",\n");
       append_job(text, page->jobs[i], now, seen, *names_);
     }
-    if (is_last) text += std::string("], \"more\": ") + (page->more ? "true" : "false") + "}\n";
-    asio::post(io_, [this, listing, text = std::move(text), is_last]() mutable {
-      listing->is_writing = false;
-      listing->piece = ApiPiece{std::move(text), is_last};
-      list_go_on(listing);
-    });
+    text += std::string("], \"more\": ") + (page->more ? "true" : "false") + "}\n";
+    asio::post(io_, [reply = std::move(reply), text = std::move(text)]() mutable { reply({200, std::move(text)}); });
   });
 }
 

@@ -28,7 +28,6 @@ class JobApi final : public JobRoutes {
   settings::Privacy privacy() const override { return queue_.config().privacy; }
 
  private:
-  struct Listing;
   struct Name;
   struct Found;
   struct Asked;
@@ -44,10 +43,7 @@ class JobApi final : public JobRoutes {
 
   Sight sight(const Peer& peer, std::uint32_t uid) const;
   JobNow now_of(sched::jobs::JobId job) const;
-  void list_read(std::shared_ptr<Listing> listing);
-  void list_was_read(std::shared_ptr<Listing> listing, base::Result<store::Page> page);
-  void list_go_on(std::shared_ptr<Listing> listing);
-  void list_write(std::shared_ptr<Listing> listing);
+  void list_page(const Peer& peer, std::shared_ptr<const store::Page> page, ApiReply reply);
   void show_job(const Peer& peer, std::string which, sched::jobs::JobId job, bool with_environment, ApiReply reply);
   void find_job(std::string_view which, std::function<void(base::Result<store::StoredJob>)> found);
   static base::Result<Name> parse_name(std::string_view text);

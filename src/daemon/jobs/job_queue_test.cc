@@ -5,8 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/post.hpp>
+#include <nlohmann/json.hpp>
+#include <numeric>
 #include <stdexcept>
 #include <thread>
 
@@ -121,6 +124,114 @@ TEST_F(Queue, IsNotWorkedForBySomebodyWhoHasGone) {
   has_gone = true;
   queue_->pool().join();
   EXPECT_FALSE(worked_beyond) << "work on the pool uses the one whose work it is";
+}
+
+// GET and PATCH of /v1/jobs, asked as the queue's owner.
+class JobLists : public Queue {
+ protected:
+  void SetUp() override {
+    Queue::SetUp();
+    access_.emplace(AccessRules::make({}, ::getuid(), true).value());
+    api_.emplace(io_, *queue_, *access_);
+  }
+  void TearDown() override {
+    api_.reset();
+    Queue::TearDown();
+  }
+
+  void submit(int jobs) {
+    for (int i = 0; i < jobs; ++i) hand_in(submission());
+  }
+  void submit_array(std::uint32_t elements) {
+    auto made = std::make_shared<Submission>(*submission());
+    made->elements.resize(elements);
+    std::iota(made->elements.begin(), made->elements.end(), 0);
+    hand_in(made);
+  }
+  void hand_in(const std::shared_ptr<const Submission>& made) {
+    std::optional<bool> taken;
+    queue_->submit(made, [&taken](const base::Result<JobQueue::Submitted>& done) { taken = done.has_value(); });
+    ASSERT_TRUE(run_until([&] { return taken.has_value(); }));
+    ASSERT_TRUE(*taken);
+  }
+
+  ApiResponse ask(const std::string& method, const std::string& path, const std::string& query,
+                  const std::string& body = "") {
+    ApiAnswer answer =
+        api_->answer({method, path, body, {.pid = ::getpid(), .uid = ::getuid(), .groups = {}}}, path, query);
+    if (const auto* const at_once = std::get_if<ApiResponse>(&answer)) return *at_once;
+    std::optional<ApiResponse> response;
+    std::get<ApiLater>(answer)([&response](ApiResponse made) { response = std::move(made); });
+    EXPECT_TRUE(run_until([&] { return response.has_value(); }));
+    return response.value_or(ApiResponse());
+  }
+
+  void cancel(const std::string& jobs) {
+    EXPECT_EQ(ask("PATCH", "/v1/jobs/" + jobs, "", R"({"cancel": true})").status, 200u);
+  }
+
+  // The ids of all pages of `query`, in their order. `between` is called after each page but the last, with its number.
+  std::vector<std::uint64_t> walk(const std::string& query, const std::function<void(int)>& between) {
+    std::vector<std::uint64_t> seen;
+    std::string beyond;
+    for (int number = 1;; ++number) {
+      const ApiResponse response = ask("GET", "/v1/jobs", query + beyond);
+      const auto page = nlohmann::json::parse(response.body, nullptr, false);
+      if (response.status != 200 || page.is_discarded()) {
+        ADD_FAILURE() << response.status << ": " << response.body;
+        return seen;
+      }
+      for (const auto& job : page["jobs"]) seen.push_back(job["id"]);
+      if (page["more"] == false || page["jobs"].empty()) return seen;
+      const auto& last = page["jobs"].back();
+      beyond = "&beyond=" + last["id"].dump() + "&beyond_ended=" + last["ended_unix_ns"].dump();
+      between(number);
+    }
+  }
+
+  std::optional<AccessRules> access_;
+  std::optional<JobApi> api_;
+};
+
+using Ids = std::vector<std::uint64_t>;
+
+TEST_F(JobLists, ShowEachJobThatStaysOnceHoweverTheQueueChangesBetweenPages) {
+  submit(12);
+  EXPECT_EQ(walk("limit=3",
+                 [this](int page) {
+                   if (page == 1) cancel("2,3,5");  // of the page before: its last job, too
+                   if (page == 1) submit(1);
+                   if (page == 2) cancel("7,8");
+                 }),
+            (Ids{1, 2, 3, 4, 6, 7, 9, 10, 11, 12, 13}));
+  EXPECT_EQ(walk("limit=4&order=newest",
+                 [this](int page) {
+                   if (page == 1) submit(2);  // newer than the first page
+                   if (page == 1) cancel("9,10");
+                 }),
+            (Ids{13, 12, 11, 10, 6, 4, 1}));
+  Ids done = walk("state=done&order=ended&limit=2", [this](int page) {
+    if (page == 1) cancel("1,15");  // end later than the first page
+  });
+  std::erase_if(done, [](std::uint64_t id) { return id == 1 || id == 15; });  // a page may have them, or none
+  std::sort(done.begin(), done.end());
+  EXPECT_EQ(done, (Ids{2, 3, 5, 7, 8, 9, 10}));
+  Ids all(15);
+  std::iota(all.begin(), all.end(), 1);
+  EXPECT_EQ(walk("state=all&limit=4", [this](int page) { cancel(std::to_string(10 + page)); }), all);
+}
+
+TEST_F(JobLists, HaveAtMostAThousandJobsAPage) {
+  submit_array(2500);
+  const auto first = nlohmann::json::parse(ask("GET", "/v1/jobs", "").body, nullptr, false);
+  EXPECT_EQ(first["jobs"].size(), 1000u);
+  EXPECT_EQ(first["more"], true);
+  const ApiResponse refused = ask("GET", "/v1/jobs", "limit=1001");
+  EXPECT_EQ(refused.status, 400u);
+  EXPECT_NE(refused.body.find("limit must be a number from 1 to 1000"), std::string::npos) << refused.body;
+  Ids all(2500);
+  std::iota(all.begin(), all.end(), 1);
+  EXPECT_EQ(walk("limit=1000", [](int) {}), all);
 }
 
 }  // namespace
