@@ -121,7 +121,8 @@ def check_includes(root, table):
         problems.append("files include each other in a cycle: " + " -> ".join(cycle))
     for rule in table.get("meet", []):
         pair = set(rule["pair"])
-        places = sorted(name for (own, name), seen in meeting.items() if is_inside(own, rule["inside"]) and pair <= seen)
+        places = sorted(name for (own, name), seen in meeting.items()
+                        if is_inside(own, rule["inside"]) and pair <= seen)
         if len(places) > rule["places"]:
             problems.append(f"{' and '.join(rule['pair'])} may meet in {rule['places']} place of {rule['inside']}, "
                             f"and meet in {len(places)}: {', '.join(places)}")
