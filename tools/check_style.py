@@ -55,6 +55,10 @@ def is_generated(name):
     return ".gen." in name
 
 
+def is_in(folder, folders):
+    return folder is not None and any(check_layers.is_inside(folder, outer) for outer in folders)
+
+
 class Style:
 
     def __init__(self, table, folders):
@@ -106,7 +110,7 @@ class Style:
         problems = []
         lines = text.splitlines()
         for folders, why, unless, patterns in self.bans:
-            if "everywhere" not in folders and (folder not in folders or outside):
+            if "everywhere" not in folders and (outside or not is_in(folder, folders)):
                 continue
             for pattern in patterns:
                 for match in pattern.finditer(code):

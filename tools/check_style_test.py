@@ -65,9 +65,9 @@ class StyleTest(unittest.TestCase):
     def test_nothing_ends_the_host_program(self):
         for text in ("abort();", "std::abort();", "::_exit(1);", "exit(0);", "std::terminate();", "throw 1;",
                      "#include <iostream>", "std::thread t;"):
-            self.refuses("src/shim/a.cc", HEAD + "\n" + text + "\n", "src/shim/a.cc:3", "programs that are not ours")
+            self.refuses("src/gate/a.cc", HEAD + "\n" + text + "\n", "src/gate/a.cc:3", "programs that are not ours")
             self.passes("src/cli/a.cc", HEAD + text + "\n")
-        self.passes("src/shim/a.cc", HEAD + "on_exit(); thread.exit(); hooks->exit(); gate::exit(1); at_exit(f);\n")
+        self.passes("src/gate/a.cc", HEAD + "on_exit(); thread.exit(); hooks->exit(); gate::exit(1); at_exit(f);\n")
 
     def test_unbounded_calls_are_refused_everywhere(self):
         for name in ("src/cli/a.cc", "src/cli/a_test.cc", "sim/cuda/a.cc", "tests/demo/a.cc"):
@@ -78,9 +78,9 @@ class StyleTest(unittest.TestCase):
     def test_comments_and_strings_are_not_code(self):
         text = '// abort() and throw\n/* exit(1)\n exit(2) */ auto s = "exit(0) \\" throw";\n'
         text += "auto c = '\"'; int n = 1'000; auto d = '\\'';\n"
-        self.passes("src/shim/a.cc", HEAD + text)
-        self.passes("src/shim/a.cc", HEAD + 'auto s = R"x(throw " )" exit(1))x"; int a;\n')
-        self.refuses("src/shim/a.cc", HEAD + 'auto s = "//"; throw 1;\n', "throw")
+        self.passes("src/gate/a.cc", HEAD + text)
+        self.passes("src/gate/a.cc", HEAD + 'auto s = R"x(throw " )" exit(1))x"; int a;\n')
+        self.refuses("src/shim/hooks/a.cc", HEAD + 'auto s = "//"; throw 1;\n', "throw")
 
     def test_leftovers_and_foreign_words(self):
         self.refuses("docs/a.md", "TODO: write\n", "finish it")

@@ -545,8 +545,8 @@ def shim_exports(entries):
         '"cuda/driver.gen.h"',
         '"cuda/entries.h"',
         '"cuda/prototypes.gen.h"',
-        '"shim/hooks.gen.h"',
-        '"shim/submit.h"',
+        '"shim/hooks/hooks.gen.h"',
+        '"shim/hooks/submit.h"',
     )
     body = f"""
 {includes(*needed)}
@@ -598,7 +598,7 @@ def export_table(entries):
         return f"    reinterpret_cast<const void*>(&cuda::{entry.symbol}),"
 
     body = f"""
-{includes("<array>", "<cstddef>", "", '"cuda/prototypes.gen.h"', '"shim/hooks.gen.h"')}
+{includes("<array>", "<cstddef>", "", '"cuda/prototypes.gen.h"', '"shim/hooks/hooks.gen.h"')}
 
 namespace gpumux::shim {{
 namespace {{
@@ -735,10 +735,10 @@ def generate(entries, layouts):
         "src/cuda/driver.gen.h": driver_header(entries),
         "src/cuda/prototypes.gen.h": prototypes_header(entries),
         "src/cuda/abi_check.gen.inc": abi_check(entries, layouts),
-        "src/shim/exports.gen.cc": shim_exports(entries),
-        "src/shim/hooks.gen.h": hooks_header(entries),
-        "src/shim/export_table.gen.cc": export_table(entries),
-        "src/shim/libgpumux.gen.map": version_script(SHIM_MAP, shim_symbols),
+        "src/shim/doors/exports.gen.cc": shim_exports(entries),
+        "src/shim/hooks/hooks.gen.h": hooks_header(entries),
+        "src/shim/doors/export_table.gen.cc": export_table(entries),
+        "src/shim/doors/libgpumux.gen.map": version_script(SHIM_MAP, shim_symbols),
         "sim/cuda/exports.gen.cc": sim_exports(entries),
         "sim/cuda/libcuda.gen.map": version_script(SIM_MAP, [e.symbol for e in simulated(entries)]),
     }

@@ -222,16 +222,16 @@ class TheRealTable(unittest.TestCase):
 
     def test_an_edited_output_is_found_and_shown(self):
         self.run_program()
-        output = self.root / "src/shim/exports.gen.cc"
+        output = self.root / "src/shim/doors/exports.gen.cc"
         output.write_text(output.read_text().replace("(Entry::cuLaunchKernel,", "(Entry::cuLaunch,"))
         code, said = self.run_program("--verify")
         self.assertEqual(code, 1)
-        self.assertIn("src/shim/exports.gen.cc is not what", said)
+        self.assertIn("src/shim/doors/exports.gen.cc is not what", said)
         self.assertIn("+  return submit_with_room(Entry::cuLaunchKernel,", said)
 
     def test_copies_to_the_programs_memory_wait_outside_the_gate(self):
         self.run_program()
-        exports = (self.root / "src/shim/exports.gen.cc").read_text()
+        exports = (self.root / "src/shim/doors/exports.gen.cc").read_text()
         found = dict(re.findall(r"submit_copy_out\(Entry::(\w+), .*?, bytes, CopyWait::Blocks::(\w+), ", exports))
         self.assertEqual((found["cuMemcpyDtoH_v2"], found["cuMemcpyDtoHAsync_v2_ptsz"]), ("kAlways", "kIfPageable"))
         self.assertEqual({re.sub(r"(Async)?(_v2)?(_pt[ds][sz])?$", "", name) for name in found},
@@ -239,7 +239,7 @@ class TheRealTable(unittest.TestCase):
 
     def test_what_may_lack_memory_is_tried_again(self):
         self.run_program()
-        exports = (self.root / "src/shim/exports.gen.cc").read_text()
+        exports = (self.root / "src/shim/doors/exports.gen.cc").read_text()
         self.assertIn("return make(driver().cuEventCreate, event, flags);", exports)
         # Copies and fills take no memory, and may have begun.
         self.assertIn("return submit(Entry::cuMemcpyHtoD_v2,", exports)
@@ -291,7 +291,7 @@ class TheRealTable(unittest.TestCase):
 
     def test_every_gated_call_passes_its_own_entry_and_arguments(self):
         entries, layouts, _ = gen_cuda.read_inputs(self.root)
-        exports = gen_cuda.generate(entries, layouts)["src/shim/exports.gen.cc"]
+        exports = gen_cuda.generate(entries, layouts)["src/shim/doors/exports.gen.cc"]
         function = r"^GPUMUX_EXPORT CUresult (\w+)\(.*\) \{\n"
         call = r"  return (?:submit|synchronise)\(Entry::(\w+), .*driver\(\)\.(\w+)"
         calls = re.findall(function + call, exports, re.M)

@@ -71,7 +71,7 @@ class Units(unittest.TestCase):
         service = settings_of("gpumuxd.service")
         self.assertIn("gpumux-locks", service["RuntimeDirectory"].split())
         self.assertEqual(service["RuntimeDirectoryMode"], "0755")
-        header = (UNITS.parent.parent / "src/daemon/gpu_lock.h").read_text()
+        header = (UNITS.parent.parent / "src/daemon/gpus/gpu_lock.h").read_text()
         self.assertIn('kLockFolder[] = "/run/gpumux-locks"', header)
 
     def test_jobs_leave_room_for_the_rest_of_the_machine(self):
@@ -87,7 +87,7 @@ class Units(unittest.TestCase):
         path = pathlib.PurePath(socket["ListenSequentialPacket"])
         self.assertNotIn(pathlib.PurePath("/run/gpumux"), path.parents)
         self.assertEqual((socket["SocketMode"], socket["DirectoryMode"]), ("0600", "0700"))
-        self.assertIn(f'"{path}"', (UNITS.parent.parent / "src/daemon/jobs/job_queue_open.cc").read_text())
+        self.assertIn(f'"{path}"', (UNITS.parent.parent / "src/jobs/service/job_queue_open.cc").read_text())
 
 
 if __name__ == "__main__":

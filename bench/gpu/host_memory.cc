@@ -3,11 +3,12 @@
 //
 //   host_memory [--gib N] [--rounds N] [--device N]
 //
-// The files are made as the daemon makes them (daemon/host_files.h), in chunks of 256 MiB: of memfds; of a tmpfs with
-// huge=always that this process mounts, or a child of it (whichever the kernel lets it). With a CUDA driver each set is
-// registered, copied to from the GPU, and unregistered, on one thread. Without one, populating is measured all the
-// same. One round goes before all others and counts for nothing: a virtual machine gets its memory from its host when
-// it touches it for the first time. Prints a line for each figure, and one line `RESULT {json}`: medians, in GB/s.
+// The files are made as the daemon makes them (daemon/tenants/host_files.h), in chunks of 256 MiB: of memfds; of a
+// tmpfs with huge=always that this process mounts, or a child of it (whichever the kernel lets it). With a CUDA driver
+// each set is registered, copied to from the GPU, and unregistered, on one thread. Without one, populating is measured
+// all the same. One round goes before all others and counts for nothing: a virtual machine gets its memory from its
+// host when it touches it for the first time. Prints a line for each figure, and one line `RESULT {json}`: medians, in
+// GB/s.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <sys/utsname.h>
@@ -23,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/host_files.h"
+#include "daemon/tenants/host_files.h"
 #include "tests/gpu/programs/driver_program.h"
 
 namespace gpumux::tests {

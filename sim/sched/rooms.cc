@@ -2,8 +2,8 @@
 // The daemon's side of memory: the planner beside the core, looks at what GPUs hold, the mode that memory allows. And
 // what must hold of all that, after every step.
 //
-// The glue is the daemon's (daemon/rooms.cc) with messages left out: reports go to the planner and to the core, and
-// when everything that has come in at once is applied, GPUs whose memory or, where it is tight, whose turns have
+// The glue is the daemon's (daemon/gpus/rooms.cc) with messages left out: reports go to the planner and to the core,
+// and when everything that has come in at once is applied, GPUs whose memory or, where it is tight, whose turns have
 // changed are planned anew.
 #include <algorithm>
 #include <limits>

@@ -7,11 +7,11 @@
 
 #include "api_client/client.h"
 #include "base/units.h"
-#include "cli/command.h"
-#include "cli/jobs/admin_change.h"
-#include "cli/jobs/find_client.h"
-#include "cli/jobs/job_view.h"
-#include "cli/terminal.h"
+#include "cli/frame/command.h"
+#include "cli/frame/terminal.h"
+#include "jobs/commands/admin_change.h"
+#include "jobs/commands/find_client.h"
+#include "jobs/commands/job_view.h"
 
 namespace gpumux::cli {
 namespace {

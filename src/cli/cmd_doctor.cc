@@ -4,11 +4,11 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "cli/command.h"
 #include "cli/doctor/checks.h"
 #include "cli/doctor/facts.h"
 #include "cli/doctor/report.h"
-#include "cli/terminal.h"
+#include "cli/frame/command.h"
+#include "cli/frame/terminal.h"
 
 namespace gpumux::cli {
 

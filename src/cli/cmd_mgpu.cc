@@ -14,14 +14,14 @@
 #include <string>
 
 #include "base/units.h"
-#include "cli/command.h"
-#include "cli/jobs/interactive.h"
-#include "cli/jobs/job_calls.h"
-#include "cli/jobs/job_view.h"
-#include "cli/jobs/submission.h"
-#include "cli/private_daemon.h"
-#include "cli/run_arguments.h"
-#include "cli/terminal.h"
+#include "cli/frame/command.h"
+#include "cli/frame/terminal.h"
+#include "cli/run/private_daemon.h"
+#include "cli/run/run_arguments.h"
+#include "jobs/commands/interactive.h"
+#include "jobs/commands/job_calls.h"
+#include "jobs/commands/job_view.h"
+#include "jobs/commands/submission.h"
 
 namespace gpumux::cli {
 namespace {

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "api_client/client.h"
-#include "cli/command.h"
-#include "cli/jobs/job_calls.h"
-#include "cli/jobs/job_view.h"
-#include "cli/terminal.h"
-#include "cli/watch.h"
+#include "cli/frame/command.h"
+#include "cli/frame/terminal.h"
+#include "cli/frame/watch.h"
+#include "jobs/commands/job_calls.h"
+#include "jobs/commands/job_view.h"
 
 namespace gpumux::cli {
 namespace {

@@ -4,13 +4,13 @@
 #include <iostream>
 
 #include "api_client/client.h"
-#include "cli/command.h"
-#include "cli/jobs/find_client.h"
-#include "cli/jobs/job_calls.h"
-#include "cli/jobs/job_view.h"
-#include "cli/settings_change.h"
-#include "cli/status_view.h"
-#include "cli/terminal.h"
+#include "cli/frame/command.h"
+#include "cli/frame/terminal.h"
+#include "cli/views/settings_change.h"
+#include "cli/views/status_view.h"
+#include "jobs/commands/find_client.h"
+#include "jobs/commands/job_calls.h"
+#include "jobs/commands/job_view.h"
 #include "settings/settings.h"
 
 namespace gpumux::cli {

@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "api_client/client.h"
-#include "cli/command.h"
-#include "cli/status_view.h"
-#include "cli/terminal.h"
-#include "cli/watch.h"
+#include "cli/frame/command.h"
+#include "cli/frame/terminal.h"
+#include "cli/frame/watch.h"
+#include "cli/views/status_view.h"
 
 namespace gpumux::cli {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "api_client/client.h"
 #include "base/units.h"
-#include "cli/command.h"
-#include "cli/trace_view.h"
+#include "cli/frame/command.h"
+#include "cli/views/trace_view.h"
 #include "os/system_clock.h"
 
 namespace gpumux::cli {

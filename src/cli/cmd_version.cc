@@ -3,8 +3,8 @@
 #include <iostream>
 
 #include "api_client/client.h"
-#include "cli/command.h"
-#include "cli/terminal.h"
+#include "cli/frame/command.h"
+#include "cli/frame/terminal.h"
 
 namespace gpumux::cli {
 

@@ -12,9 +12,9 @@
 #include <string>
 #include <string_view>
 
-#include "cli/command.h"
 #include "cli/doctor/probe.h"
-#include "cli/terminal.h"
+#include "cli/frame/command.h"
+#include "cli/frame/terminal.h"
 
 namespace gpumux::cli {
 namespace {

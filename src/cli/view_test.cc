@@ -6,11 +6,11 @@
 #include <algorithm>
 #include <clocale>
 
-#include "cli/command.h"
-#include "cli/status_view.h"
-#include "cli/table.h"
-#include "cli/terminal.h"
-#include "cli/trace_view.h"
+#include "cli/frame/command.h"
+#include "cli/frame/table.h"
+#include "cli/frame/terminal.h"
+#include "cli/views/status_view.h"
+#include "cli/views/trace_view.h"
 #include "settings/settings.h"
 
 namespace gpumux::cli {

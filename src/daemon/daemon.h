@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "base/result.h"
-#include "daemon/config.h"
-#include "daemon/gpu_lock.h"
-#include "daemon/inventory.h"
+#include "daemon/config/config.h"
+#include "daemon/gpus/gpu_lock.h"
+#include "daemon/gpus/inventory.h"
 
 namespace gpumux::daemon {
 

@@ -31,8 +31,8 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/files.h"
-#include "daemon/log.h"
+#include "daemon/loop/files.h"
+#include "daemon/loop/log.h"
 #include "daemon/test_support.h"
 #include "os/unix_socket.h"
 

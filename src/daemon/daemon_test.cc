@@ -23,10 +23,10 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "daemon/files.h"
-#include "daemon/gpu_lock.h"
-#include "daemon/known_tenants.h"
-#include "daemon/process_info.h"
+#include "daemon/gpus/gpu_lock.h"
+#include "daemon/loop/files.h"
+#include "daemon/peers/known_tenants.h"
+#include "daemon/peers/process_info.h"
 #include "daemon/test_support.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"

@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "base/units.h"
-#include "daemon/files.h"
-#include "daemon/process_info.h"
+#include "daemon/loop/files.h"
+#include "daemon/peers/process_info.h"
 
 namespace gpumux::daemon {
 namespace {

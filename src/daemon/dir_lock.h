@@ -3,7 +3,7 @@
 //
 // A daemon that was killed can keep the lock while a thread of it waits in the kernel, for the GPU's driver say, and
 // SIGKILL does not end that. Such a daemon serves nothing. The next one waits for it, and then ends with a status that
-// has the service manager try again. No tenant can cause this (daemon/doorkeeper.h).
+// has the service manager try again. No tenant can cause this (daemon/peers/doorkeeper.h).
 #pragma once
 
 #include <chrono>

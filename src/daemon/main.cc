@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "daemon/daemon.h"
-#include "daemon/log.h"
+#include "daemon/loop/log.h"
 #include "daemon/options.h"
 
 namespace gpumux::daemon {

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "base/units.h"
-#include "daemon/access.h"
+#include "daemon/peers/access.h"
 #include "os/installation.h"
 #include "os/runtime_dir.h"
 #include "settings/settings.h"

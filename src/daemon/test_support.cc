@@ -18,7 +18,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "daemon/log.h"
+#include "daemon/loop/log.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
 #include "wire/lease_page.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "daemon/daemon.h"
-#include "daemon/inventory.h"
+#include "daemon/gpus/inventory.h"
 #include "os/file_descriptor.h"
 #include "tests/unit/temporary_directory.h"
 #include "wire/messages.h"

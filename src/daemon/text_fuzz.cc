@@ -5,12 +5,12 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "daemon/config.h"
-#include "daemon/jobs/launch.h"
-#include "daemon/jobs/submission.h"
-#include "daemon/known_tenants.h"
-#include "daemon/settings_patch.h"
-#include "daemon/trace.h"
+#include "daemon/config/config.h"
+#include "daemon/config/settings_patch.h"
+#include "daemon/loop/trace.h"
+#include "daemon/peers/known_tenants.h"
+#include "jobs/service/launch.h"
+#include "jobs/service/submission.h"
 #include "settings/settings.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -140,8 +140,8 @@ struct Hello {
   std::uint32_t flags = 0;      // kEndsOwnTurns
 };
 static_assert(sizeof(Hello) == 248);
-// It wants exclusive turns, gives each up itself (shim/lock_modes.h), and waits in order of arrival: no quantum is for
-// it.
+// It wants exclusive turns, gives each up itself (shim/tenant/lock_modes.h), and waits in order of arrival: no quantum
+// is for it.
 inline constexpr std::uint32_t kEndsOwnTurns = 1u << 0;
 
 // What a tenant that reconnects still has, so that a new daemon can rebuild its state.

@@ -15,7 +15,7 @@
 #include "api_client/client.h"
 #include "cli/doctor/facts.h"
 #include "cli/doctor/probe.h"
-#include "cli/preload.h"
+#include "cli/run/preload.h"
 #include "os/file_descriptor.h"
 #include "os/installation.h"
 #include "os/preload_list.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <span>
 
-#include "cli/command.h"
 #include "cli/doctor/checks.h"
+#include "cli/frame/command.h"
 #include "settings/settings.h"
 #include "settings/variables.gen.h"
 

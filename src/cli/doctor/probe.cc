@@ -17,7 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "cli/command.h"
+#include "cli/frame/command.h"
 #include "cuda/nvml.h"
 #include "os/file_descriptor.h"
 #include "os/system_clock.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "cli/command.h"
+#include "cli/frame/command.h"
 
 namespace gpumux::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/doctor/finding.h"
-#include "cli/terminal.h"
+#include "cli/frame/terminal.h"
 
 namespace gpumux::cli {
 

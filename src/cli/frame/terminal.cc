@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/frame/terminal.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cwchar>
+
+namespace gpumux::cli {
+namespace {
+
+struct Decoded {
+  std::uint32_t point = 0;
+  std::size_t bytes = 1;
+  bool valid = false;
+};
+
+// One character of UTF-8, as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF.
+Decoded decode(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(text[i]); };
+  const std::uint8_t first = byte(0);
+  if (first < 0x80) return {first, 1, true};
+  std::size_t length = 0;
+  std::uint32_t point = 0;
+  std::uint32_t smallest = 0;
+  if ((first & 0xe0) == 0xc0) {
+    length = 2, point = first & 0x1fu, smallest = 0x80;
+  } else if ((first & 0xf0) == 0xe0) {
+    length = 3, point = first & 0x0fu, smallest = 0x800;
+  } else if ((first & 0xf8) == 0xf0) {
+    length = 4, point = first & 0x07u, smallest = 0x10000;
+  } else {
+    return {};
+  }
+  if (text.size() < length) return {};
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xc0) != 0x80) return {};
+    point = point << 6 | (byte(i) & 0x3fu);
+  }
+  const bool surrogate = point >= 0xd800 && point <= 0xdfff;
+  if (point < smallest || surrogate || point > 0x10ffff) return {};
+  return {point, length, true};
+}
+
+// C0, DEL, C1, and the marks that reorder text, which could make one name look like another.
+bool is_control(std::uint32_t point) {
+  return point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x061c || (point >= 0x200e && point <= 0x200f) ||
+         (point >= 0x2028 && point <= 0x202e) || (point >= 0x2066 && point <= 0x2069) || point == 0xfeff;
+}
+
+std::string make_printable(std::string_view text, bool keep_newlines) {
+  std::string result;
+  result.reserve(text.size());
+  while (!text.empty()) {
+    const Decoded character = decode(text);
+    if (character.valid && character.point == '\n' && keep_newlines) {
+      result += '\n';
+    } else if (character.valid && (character.point == '\n' || character.point == '\t')) {
+      result += ' ';
+    } else if (!character.valid || is_control(character.point)) {
+      result += '?';
+    } else {
+      result += text.substr(0, character.bytes);
+    }
+    text.remove_prefix(character.bytes);
+  }
+  return result;
+}
+
+std::size_t width_of(const Decoded& character) {
+  if (!character.valid || character.point < 0x80) return 1;
+  // main sets a UTF-8 LC_CTYPE where the system has one; without it wcwidth knows nothing beyond ASCII and says -1.
+  const int width = ::wcwidth(static_cast<wchar_t>(character.point));
+  return width < 0 ? 1 : static_cast<std::size_t>(width);
+}
+
+}  // namespace
+
+Output describe_output(bool is_terminal, unsigned terminal_columns, unsigned terminal_rows, const char* no_color,
+                       const char* term, const char* columns_variable) {
+  Output output;
+  if (!is_terminal) return output;
+  output.terminal = true;
+  output.columns = terminal_columns;
+  output.rows = terminal_rows == 0 ? 24 : terminal_rows;
+  if (output.columns == 0 && columns_variable != nullptr) output.columns = std::strtoul(columns_variable, nullptr, 10);
+  if (output.columns == 0 || output.columns > 10000) output.columns = 80;
+  const bool wanted = no_color == nullptr || no_color[0] == '\0';
+  const bool able = term != nullptr && term[0] != '\0' && std::string_view(term) != "dumb";
+  output.moves = able;
+  output.colours = wanted && able;
+  return output;
+}
+
+Output look_at_stdout() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) size = winsize{};
+  return describe_output(::isatty(STDOUT_FILENO) == 1, size.ws_col, size.ws_row, std::getenv("NO_COLOR"),
+                         std::getenv("TERM"), std::getenv("COLUMNS"));
+}
+
+std::string paint(const Output& output, Colour colour, std::string_view text) {
+  if (!output.colours || colour == Colour::kNone) return std::string(text);
+  const char* code = "0";
+  switch (colour) {
+    case Colour::kNone: break;
+    case Colour::kBold: code = "1"; break;
+    case Colour::kDim: code = "2"; break;
+    case Colour::kRed: code = "31"; break;
+    case Colour::kGreen: code = "32"; break;
+    case Colour::kYellow: code = "33"; break;
+    case Colour::kCyan: code = "36"; break;
+  }
+  return "\x1b[" + std::string(code) + "m" + std::string(text) + "\x1b[0m";
+}
+
+std::string printable(std::string_view text) { return make_printable(text, false); }
+std::string printable_lines(std::string_view text) { return make_printable(text, true); }
+
+std::string json_for(const Output& output, std::string_view json) {
+  std::string result(output.terminal ? std::string_view() : json);
+  std::string_view rest = output.terminal ? json : std::string_view();
+  while (!rest.empty()) {
+    const Decoded character = decode(rest);
+    const bool is_layout = character.valid && (character.point == '\n' || character.point == '\t');
+    if (!character.valid) {
+      result += "\\ufffd";
+    } else if (is_control(character.point) && !is_layout) {
+      char escaped[8];
+      std::snprintf(escaped, sizeof escaped, "\\u%04x", character.point);
+      result += escaped;
+    } else {
+      result += rest.substr(0, character.bytes);
+    }
+    rest.remove_prefix(character.bytes);
+  }
+  if (!result.ends_with('\n')) result += '\n';
+  return result;
+}
+
+std::size_t display_width(std::string_view text) {
+  std::size_t width = 0;
+  while (!text.empty()) {
+    const Decoded character = decode(text);
+    width += width_of(character);
+    text.remove_prefix(character.bytes);
+  }
+  return width;
+}
+
+std::string fit(std::string_view text, std::size_t columns) {
+  if (display_width(text) <= columns) return std::string(text);
+  if (columns == 0) return {};
+  std::string_view rest = text;
+  std::size_t width = 0;
+  while (!rest.empty()) {
+    const Decoded character = decode(rest);
+    if (width + width_of(character) > columns - 1) break;
+    width += width_of(character);
+    rest.remove_prefix(character.bytes);
+  }
+  return std::string(text.substr(0, text.size() - rest.size())) + "~";
+}
+
+}  // namespace gpumux::cli

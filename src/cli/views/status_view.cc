@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/views/status_view.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "base/units.h"
+#include "cli/frame/table.h"
+#include "cli/views/settings_change.h"
+#include "settings/settings.h"
+
+namespace gpumux::cli {
+namespace {
+
+using api_client::Gpu;
+using api_client::Seat;
+
+// In this order seats are shown; each phase has its colour.
+struct Phase {
+  std::string_view name;
+  Colour colour;
+};
+constexpr std::array<Phase, 7> kPhases{{{"holding", Colour::kGreen},
+                                        {"revoked", Colour::kCyan},
+                                        {"draining", Colour::kCyan},
+                                        {"silent", Colour::kRed},
+                                        {"waiting", Colour::kYellow},
+                                        {"idle", Colour::kNone},
+                                        {"suspended", Colour::kNone}}};
+
+std::size_t phase_rank(const std::string& name) {
+  for (std::size_t i = 0; i < kPhases.size(); ++i) {
+    if (kPhases[i].name == name) return i;
+  }
+  return kPhases.size();
+}
+
+// The daemon's scheduler knows tenants by number ("quantum of tenant 3"); people know them by name.
+std::string name_tenants(std::string_view text, const Gpu& gpu) {
+  constexpr std::string_view kWord = "tenant ";
+  std::string named;
+  for (std::size_t at; (at = text.find(kWord)) != std::string_view::npos;) {
+    const std::size_t begin = at + kWord.size();
+    const std::size_t end = std::min(text.find_first_not_of("0123456789", begin), text.size());
+    const auto number = base::parse_integer(text.substr(begin, end - begin), 0, UINT64_MAX);
+    const auto seat =
+        std::find_if(gpu.seats.begin(), gpu.seats.end(), [&](const Seat& s) { return number && s.tenant == *number; });
+    named += text.substr(0, at);
+    named += seat == gpu.seats.end() ? std::string(text.substr(at, end - at))
+                                     : seat->program + " (" + std::to_string(seat->pid) + ")";
+    text.remove_prefix(end);
+  }
+  return named + std::string(text);
+}
+
+std::string why(const Seat& seat, const Gpu& gpu) {
+  std::string text = name_tenants(seat.waits_for, gpu);
+  if (seat.poisoned)
+    text += (text.empty() ? "" : "; ") + std::string("its context has failed and can run nothing more");
+  if (seat.memory && seat.memory->wanted > 0) {
+    text += (text.empty() ? "" : "; ") + std::string("its allocation waits for room: ") +
+            base::format_bytes(seat.memory->wanted) + " in all";
+  }
+  if (!seat.note.empty()) text += (text.empty() ? "" : "; ") + seat.note;
+  return text;
+}
+
+// What is not as with everybody.
+std::string share_of(const Seat& seat) {
+  std::string text = seat.share == "1" ? "" : seat.share;
+  if (!seat.max_share.empty() && seat.max_share != "100%") text += (text.empty() ? "<= " : ", <= ") + seat.max_share;
+  return text;
+}
+
+// Of a wait, as a rule and at worst.
+std::string waits_of(const Seat& seat) {
+  if (seat.wait_p99 == base::Duration::zero()) return {};
+  return short_duration(seat.wait_p50) + " / " + short_duration(seat.wait_p99);
+}
+
+Cell phase_cell(const Seat& seat) {
+  const std::size_t rank = phase_rank(seat.phase);
+  Colour colour = rank < kPhases.size() ? kPhases[rank].colour : Colour::kNone;
+  if (seat.poisoned) colour = Colour::kRed;
+  std::string phase = seat.phase;
+  if (seat.queue_place > 0) phase += " #" + std::to_string(seat.queue_place);
+  return {phase, colour};
+}
+
+Cell program_cell(const Seat& seat) { return {seat.program.empty() ? "?" : seat.program}; }
+Cell user_cell(const Seat& seat) { return {seat.user.empty() ? std::to_string(seat.uid) : seat.user}; }
+
+std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu) {
+  return {program_cell(seat),
+          {std::to_string(seat.pid)},
+          user_cell(seat),
+          phase_cell(seat),
+          {short_duration(seat.since)},
+          {seat.lease},
+          {seat.gang},
+          {seat.priority != 0 ? std::to_string(seat.priority) : ""},
+          {share_of(seat)},
+          {std::to_string(seat.grants)},
+          {short_duration(seat.gpu_time)},
+          {short_duration(seat.waited)},
+          {waits_of(seat)},
+          {seat.memory ? base::format_bytes(seat.memory->allocated) : ""},
+          {seat.memory ? base::format_bytes(seat.memory->resident + seat.memory->unpageable) : ""},
+          {why(seat, gpu)}};
+}
+
+// Nothing where there is none.
+std::string bytes_of(std::uint64_t bytes) { return bytes == 0 ? "" : base::format_bytes(bytes); }
+
+// "pool 1.0 GiB, graph 64 MiB"
+std::string reasons_of(const api_client::SeatMemory& memory) {
+  std::string text;
+  for (const auto& [reason, number] : memory.unpageable_by_reason) {
+    const auto bytes = base::parse_integer(number, 0, UINT64_MAX);
+    text += (text.empty() ? "" : ", ") + reason + " " + (bytes ? base::format_bytes(*bytes) : number);
+  }
+  return text;
+}
+
+std::vector<Cell> memory_cells(const Seat& seat) {
+  const api_client::SeatMemory memory = seat.memory.value_or(api_client::SeatMemory{});
+  return {program_cell(seat),
+          {std::to_string(seat.pid)},
+          user_cell(seat),
+          phase_cell(seat),
+          {bytes_of(memory.allocated)},
+          {bytes_of(memory.quota)},
+          {bytes_of(memory.resident)},
+          {bytes_of(memory.evicted)},
+          {bytes_of(memory.unpageable)},
+          {bytes_of(memory.host_used)},
+          {bytes_of(memory.moved_out)},
+          {bytes_of(memory.moved_in)},
+          {bytes_of(memory.saved_clean + memory.saved_constant)},
+          {seat.memory ? reasons_of(memory) : "left to the driver"}};
+}
+
+Table memory_table() {
+  return Table({{.title = "PROGRAM", .minimum = 8},
+                {.title = "PID", .align = Align::kRight, .leave_out = 2},
+                {.title = "USER", .leave_out = 7, .minimum = 6},
+                {.title = "STATE", .leave_out = 6},
+                {.title = "ALLOCATED", .align = Align::kRight},
+                {.title = "LIMIT", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
+                {.title = "RESIDENT", .align = Align::kRight},
+                {.title = "EVICTED", .align = Align::kRight, .leave_out = 1},
+                {.title = "UNPAGEABLE", .align = Align::kRight, .leave_out = 3, .hide_if_empty = true},
+                {.title = "HOST", .align = Align::kRight, .leave_out = 4, .hide_if_empty = true},
+                {.title = "OUT", .align = Align::kRight, .leave_out = 8, .hide_if_empty = true},
+                {.title = "IN", .align = Align::kRight, .leave_out = 9, .hide_if_empty = true},
+                {.title = "NOT COPIED", .align = Align::kRight, .leave_out = 10, .hide_if_empty = true},
+                {.title = "UNPAGEABLE BY", .leave_out = 11, .minimum = 14, .hide_if_empty = true}},
+               2);
+}
+
+Table seat_table() {
+  return Table({{.title = "PROGRAM", .minimum = 8},
+                {.title = "PID", .align = Align::kRight, .leave_out = 2},
+                {.title = "USER", .leave_out = 4, .minimum = 6},
+                {.title = "STATE"},
+                {.title = "FOR", .align = Align::kRight, .leave_out = 3},
+                {.title = "LEASE", .leave_out = 6, .hide_if_empty = true},
+                {.title = "GANG", .leave_out = 7, .minimum = 6, .hide_if_empty = true},
+                {.title = "PRIO", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
+                {.title = "SHARE", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
+                {.title = "GRANTS", .align = Align::kRight, .leave_out = 10},
+                {.title = "GPU TIME", .align = Align::kRight, .leave_out = 8},
+                {.title = "WAITED", .align = Align::kRight, .leave_out = 9},
+                {.title = "P50 / P99", .align = Align::kRight, .leave_out = 11, .hide_if_empty = true},
+                {.title = "MEMORY", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
+                {.title = "ON GPU", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
+                {.title = "WHY", .leave_out = 1, .minimum = 14, .hide_if_empty = true}},
+               2);
+}
+
+// Holders, the queue in its order, the rest.
+std::vector<const Seat*> in_order(const Gpu& gpu) {
+  std::vector<const Seat*> seats;
+  for (const Seat& seat : gpu.seats) seats.push_back(&seat);
+  std::stable_sort(seats.begin(), seats.end(), [](const Seat* a, const Seat* b) {
+    const std::size_t rank_a = phase_rank(a->phase);
+    const std::size_t rank_b = phase_rank(b->phase);
+    return rank_a != rank_b ? rank_a < rank_b : a->queue_place < b->queue_place;
+  });
+  return seats;
+}
+
+// Whose memory is on the GPU.
+std::string places_line(const Gpu& gpu) {
+  return "on it: " + base::format_bytes(gpu.memory.tenants) + " of programs under gpumux, " +
+         base::format_bytes(gpu.memory.foreign) + " of others and contexts, " + base::format_bytes(gpu.memory.reserve) +
+         " kept free";
+}
+
+std::string foreign_line(const Gpu& gpu) {
+  std::string text = "not under gpumux:";
+  for (const auto& process : gpu.foreign) {
+    text += (text.back() == ':' ? " " : ", ") + process.name + " (" + std::to_string(process.pid);
+    if (process.memory_bytes > 0) text += ", " + base::format_bytes(process.memory_bytes);
+    text += ")";
+  }
+  return text;
+}
+
+std::string mode_text(const Gpu& gpu) {
+  if (gpu.mode != "auto" || gpu.mode_now.empty()) return gpu.mode;
+  return gpu.mode + " (now " + gpu.mode_now + ")";
+}
+
+// Empty: nothing has moved.
+std::string moved_line(const Gpu& gpu) {
+  const api_client::GpuMemory& memory = gpu.memory;
+  const std::uint64_t saved = memory.saved_clean + memory.saved_constant;
+  if (memory.moved_out + memory.moved_in + saved == 0) return {};
+  std::string text =
+      "moved " + base::format_bytes(memory.moved_out) + " out, " + base::format_bytes(memory.moved_in) + " in";
+  if (saved > 0) {
+    text += "; not copied: " + base::format_bytes(memory.saved_clean) + " unchanged, " +
+            base::format_bytes(memory.saved_constant) + " constant";
+  }
+  return text;
+}
+
+// One line that fits, in one colour.
+std::string line(const Output& output, Colour colour, const std::string& text) {
+  const std::string shown = printable(text);
+  return paint(output, colour, output.columns == 0 ? shown : fit(shown, output.columns));
+}
+
+}  // namespace
+
+std::string short_duration(base::Duration duration) {
+  const std::int64_t ns = duration.count();
+  if (ns <= 0) return "-";
+  if (duration == base::Duration::max()) return "unlimited";
+  char text[48];
+  const std::int64_t seconds = ns / 1'000'000'000;
+  if (seconds >= 86400) {
+    std::snprintf(text, sizeof text, "%lldd%02lldh", static_cast<long long>(seconds / 86400),
+                  static_cast<long long>(seconds / 3600 % 24));
+  } else if (seconds >= 3600) {
+    std::snprintf(text, sizeof text, "%lldh%02lldm", static_cast<long long>(seconds / 3600),
+                  static_cast<long long>(seconds / 60 % 60));
+  } else if (seconds >= 100) {
+    std::snprintf(text, sizeof text, "%lldm%02llds", static_cast<long long>(seconds / 60),
+                  static_cast<long long>(seconds % 60));
+  } else {
+    // Three digits, no more: what is looked at is the order of magnitude, and a jumping fifth digit only disturbs.
+    struct Unit {
+      double size;
+      const char* name;
+    };
+    static constexpr std::array<Unit, 4> kUnits{{{1e9, "s"}, {1e6, "ms"}, {1e3, "us"}, {1, "ns"}}};
+    for (const Unit& unit : kUnits) {
+      const double value = static_cast<double>(ns) / unit.size;
+      if (value < 1) continue;
+      std::snprintf(text, sizeof text,
+                    value < 9.995   ? "%.2f%s"
+                    : value < 99.95 ? "%.1f%s"
+                                    : "%.0f%s",
+                    value, unit.name);
+      break;
+    }
+  }
+  return text;
+}
+
+std::string describe_settings(const Gpu& gpu) {
+  std::string text = mode_text(gpu) + ", " + gpu.policy + ", quantum " + gpu.quantum;
+  if (gpu.quantum == "auto" && gpu.quantum_now > base::Duration::zero()) {
+    text += " (now " +
+            (gpu.quantum_now == base::Duration::max() ? "unlimited" : base::format_duration(gpu.quantum_now)) + ")";
+  }
+  for (const settings::Setting& setting : settings::kGpuSettings) {
+    std::string name(setting.name);
+    const auto found = gpu.settings.find(name);
+    if (found == gpu.settings.end() || name == "mode" || name == "policy" || name == "quantum") continue;
+    std::replace(name.begin(), name.end(), '_', ' ');
+    text += ", " + name + " " + found->second;
+  }
+  return text;
+}
+
+std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output, StatusTable shown) {
+  std::vector<std::string> lines;
+  if (snapshot.gpus.empty()) lines.push_back("The daemon serves no GPU: it found none. `gpumux doctor` says why.");
+  for (const Gpu& gpu : snapshot.gpus) {
+    if (!lines.empty()) lines.emplace_back();
+    lines.push_back(line(output, Colour::kBold, "GPU " + std::to_string(gpu.index) + "  " + gpu.name));
+    if (!gpu.refused.empty()) {
+      lines.push_back(line(output, Colour::kRed, "  not served: " + gpu.refused));
+      continue;
+    }
+    std::string facts = "  " + mode_text(gpu) + ", " + gpu.policy + ", quantum " + gpu.quantum;
+    if (gpu.quantum == "auto" && gpu.quantum_now > base::Duration::zero())
+      facts += " (now " + short_duration(gpu.quantum_now) + ")";
+    if (gpu.memory_total_bytes > 0) {
+      facts += "; " + base::format_bytes(gpu.memory_used_bytes) + " of " + base::format_bytes(gpu.memory_total_bytes) +
+               " used";
+    }
+    facts += "; " + std::to_string(gpu.switches) + (gpu.switches == 1 ? " switch" : " switches");
+    if (gpu.switch_cost > base::Duration::zero()) facts += ", " + short_duration(gpu.switch_cost) + " each";
+    lines.push_back(line(output, Colour::kNone, facts));
+    if (gpu.mode == "auto" && !gpu.mode_why.empty())
+      lines.push_back(line(output, Colour::kNone, "  auto: " + gpu.mode_why));
+    if (shown == StatusTable::kMemory) lines.push_back(line(output, Colour::kNone, "  " + places_line(gpu)));
+    if (const std::string moved = moved_line(gpu); !moved.empty())
+      lines.push_back(line(output, Colour::kNone, "  " + moved));
+    if (!gpu.remark.empty()) lines.push_back(line(output, Colour::kYellow, "  " + name_tenants(gpu.remark, gpu)));
+    if (!gpu.foreign.empty()) lines.push_back(line(output, Colour::kYellow, "  " + foreign_line(gpu)));
+    if (gpu.seats.empty()) {
+      lines.push_back("  no program uses it");
+      continue;
+    }
+    Table table = shown == StatusTable::kMemory ? memory_table() : seat_table();
+    for (const Seat* seat : in_order(gpu))
+      table.add_row(shown == StatusTable::kMemory ? memory_cells(*seat) : seat_cells(*seat, gpu));
+    for (std::string& row : table.lines(output)) lines.push_back(std::move(row));
+  }
+  const api_client::HostMemory& host = snapshot.host_memory;
+  if (host.lent > 0) {
+    lines.emplace_back();
+    lines.push_back(line(output, Colour::kNone,
+                         "Host memory for evicted data: " + base::format_bytes(host.lent) + " lent of " +
+                             base::format_bytes(host.budget)));
+  }
+  return lines;
+}
+
+}  // namespace gpumux::cli

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// GPUs and seats as people read them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "api_client/types.h"
+#include "cli/frame/terminal.h"
+
+namespace gpumux::cli {
+
+// What the table of a GPU's seats is about.
+enum class StatusTable { kTurns, kMemory };
+
+// `gpumux status`: for each GPU a line of its own and a table of its seats, in the order in which they (will) run.
+std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output,
+                                      StatusTable shown = StatusTable::kTurns);
+
+// "serial, fair, quantum auto (50ms now), max runtime 5m, ...": what the daemon named.
+std::string describe_settings(const api_client::Gpu& gpu);
+
+// A duration in three digits at most: "950us", "1.25s", "3h05m"; zero is "-", never is "unlimited".
+std::string short_duration(base::Duration duration);
+
+}  // namespace gpumux::cli

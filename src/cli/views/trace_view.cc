@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/views/trace_view.h"
+
+#include <cstdio>
+#include <ctime>
+
+#include "cli/views/status_view.h"
+
+namespace gpumux::cli {
+namespace {
+
+Colour colour_of(const std::string& event) {
+  if (event == "grant" || event == "reopen" || event == "answering") return Colour::kGreen;
+  if (event == "request") return Colour::kYellow;
+  if (event == "revoke" || event == "gate_closed" || event == "drained" || event == "step" || event == "evicted" ||
+      event == "complete")
+    return Colour::kCyan;
+  if (event == "stall" || event == "partner" || event == "ganged" || event == "silent" || event == "kill")
+    return Colour::kRed;
+  return Colour::kNone;
+}
+
+std::string time_of_day(base::Duration since_epoch) {
+  const std::time_t seconds = since_epoch.count() / 1'000'000'000;
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  char text[32];
+  std::snprintf(text, sizeof text, "%02d:%02d:%02d.%06lld", local.tm_hour, local.tm_min, local.tm_sec,
+                static_cast<long long>(since_epoch.count() % 1'000'000'000 / 1000));
+  return text;
+}
+
+void pad_to(std::string& text, std::size_t width) {
+  const std::size_t now = display_width(text);
+  if (now < width) text.append(width - now, ' ');
+}
+
+}  // namespace
+
+std::string TraceView::line(const api_client::TraceEvent& event) {
+  std::string tail;
+  const auto add = [&tail](const std::string& text) { tail += (tail.empty() ? "" : ", ") + text; };
+  if (!event.lease.empty()) add(event.lease);
+  if (event.epoch != 0) add("epoch " + std::to_string(event.epoch));
+  if (event.gpu) {
+    const Seat seat{event.tenant, *event.gpu};
+    if (event.event == "grant") {
+      granted_[seat] = event.time;
+    } else if (event.event == "drained" || event.event == "close") {
+      if (const auto found = granted_.find(seat); found != granted_.end()) {
+        add("after " + short_duration(event.time - found->second));
+        granted_.erase(found);
+      }
+    }
+  }
+  if (event.event == "gone")
+    granted_.erase(granted_.lower_bound({event.tenant, 0}), granted_.upper_bound({event.tenant, ~0u}));
+  if (!event.detail.empty()) add(printable(event.detail));
+
+  std::string name = printable(event.event);
+  std::string who;
+  if (event.pid != 0 || !event.program.empty()) {
+    who = printable(event.program.empty() ? "?" : event.program) + " (" + std::to_string(event.pid) + ")";
+  }
+  std::string text = time_of_day(event.time.time_since_epoch() + to_wall_) + "  ";
+  text += event.gpu ? "GPU " + std::to_string(*event.gpu) : std::string("     ");
+  pad_to(text, 24);
+  const std::size_t name_width = display_width(name);
+  text += paint(output_, colour_of(event.event), name);
+  if (!who.empty() || !tail.empty()) {
+    // gate_closed is the longest of the names.
+    text.append(name_width < 11 ? 13 - name_width : 2, ' ');
+    pad_to(who, 24);
+    text += who;
+    if (!tail.empty()) text += "  " + tail;
+  }
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  return text;
+}
+
+}  // namespace gpumux::cli

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lease trace as people read it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "api_client/types.h"
+#include "cli/frame/terminal.h"
+
+namespace gpumux::cli {
+
+// Turns events, in order, into lines: "12:03:04.123456  GPU 0  grant        train.py (4711)  exclusive, epoch 5". What
+// ends a tenure says how long it was.
+class TraceView {
+ public:
+  // `to_wall`: what is added to CLOCK_MONOTONIC to get the time of day.
+  TraceView(Output output, base::Duration to_wall) : output_(output), to_wall_(to_wall) {}
+
+  std::string line(const api_client::TraceEvent& event);
+
+ private:
+  // Leases granted and not yet ended. A trace that is cut off at its beginning has ends without beginnings, and a GPU
+  // has few holders at a time, so this stays small: an entry goes with its lease, and all of a tenant's go with the
+  // tenant.
+  using Seat = std::pair<std::uint64_t, std::uint32_t>;  // tenant, GPU
+  std::map<Seat, base::TimePoint> granted_;
+  Output output_;
+  base::Duration to_wall_;
+};
+
+}  // namespace gpumux::cli

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/api/api.h"
+
+#include <array>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "base/standing.h"
+#include "base/units.h"
+#include "daemon/api/job_routes.h"
+#include "daemon/config/settings_patch.h"
+#include "daemon/loop/log.h"
+#include "daemon/peers/process_info.h"
+#include "settings/settings.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kMaxLimitedUsers = 4096;
+
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+// What an address takes after its question mark.
+std::span<const std::string_view> parameters_of(std::string_view path, bool is_get) {
+  static constexpr std::array<std::string_view, 2> kTrace{"since", "follow"};
+  static constexpr std::array<std::string_view, 7> kJobs{"state", "user",   "array",       "order",
+                                                         "limit", "beyond", "beyond_ended"};
+  static constexpr std::array<std::string_view, 2> kWait{"until", "timeout_ns"};
+  static constexpr std::array<std::string_view, 1> kJob{"environment"};
+  if (!is_get) return {};
+  if (path == "/v1/trace") return kTrace;
+  if (path == "/v1/jobs") return kJobs;
+  if (!path.starts_with("/v1/jobs/")) return {};
+  if (path.ends_with("/wait")) return kWait;
+  return kJob;
+}
+
+ApiAnswer trace(std::string_view query, std::optional<uid_t> names_of) {
+  ApiTrace answer{.names_of = names_of};
+  if (const auto since = query_value(query, "since")) {
+    const auto number = base::parse_integer(*since, 0, UINT64_MAX);
+    if (!number) return error_response({base::Code::kInvalid, 0, "since: " + number.error().message()});
+    answer.since = *number;
+  }
+  if (const auto follow = query_value(query, "follow")) {
+    if (*follow != "0" && *follow != "1") return error_response({base::Code::kInvalid, 0, "follow must be 0 or 1"});
+    answer.follow = *follow == "1";
+  }
+  return answer;
+}
+
+}  // namespace
+
+Api::Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info,
+         const TimerStatistics& timers)
+    : leases_(leases), translator_(translator), access_(access), info_(std::move(info)), timers_(timers) {}
+
+ApiAnswer Api::answer(const ApiRequest& request) {
+  static constexpr std::string_view kGpus = "/v1/gpus/";
+  static constexpr std::string_view kTenants = "/v1/tenants/";
+  const std::string_view target = request.target;
+  const std::size_t question = target.find('?');
+  const std::string_view path = target.substr(0, question);
+  const std::string_view query = question == std::string_view::npos ? "" : target.substr(question + 1);
+  const bool is_get = request.method == "GET";
+  if (is_logged(LogLevel::kDebug)) {
+    log_debug(
+        "request",
+        {{"method", request.method}, {"target", request.target}, {"uid", request.peer.uid}, {"pid", request.peer.pid}});
+  }
+  if (const auto checked = check_query(query, parameters_of(path, is_get)); !checked)
+    return error_response(checked.error());
+  if (path == "/v1/daemon") return is_get ? daemon(request.peer) : wrong_method("GET");
+  if (path == "/v1/status") return is_get ? status(request.peer) : wrong_method("GET");
+  if (path == "/v1/trace") return is_get ? trace(query, names_of(request.peer)) : wrong_method("GET");
+  if (path == "/v1/hold") return request.method == "POST" ? hold(request) : wrong_method("POST");
+  if (path == "/v1/jobs" || path == "/v1/queue" || path.starts_with("/v1/jobs/") || path.starts_with("/v1/queue/")) {
+    if (jobs_ != nullptr) return jobs_->answer(request, path, query);
+    return error_response({base::Code::kUnavailable, 0, "this daemon has no job queue"});
+  }
+  if (path.starts_with(kGpus)) {
+    return request.method == "PATCH" ? change(request, path.substr(kGpus.size())) : wrong_method("PATCH");
+  }
+  if (path.starts_with(kTenants)) {
+    return request.method == "PATCH" ? change_tenant(request, path.substr(kTenants.size())) : wrong_method("PATCH");
+  }
+  return error_response({base::Code::kNotFound, 0,
+                         "there is nothing at this address (there are /v1/daemon, /v1/status, /v1/gpus/{gpu}, "
+                         "/v1/tenants/{tenant}, /v1/hold, /v1/trace, /v1/jobs and /v1/queue)"});
+}
+
+// A program's name may be its job's. So where others' jobs have no names (privacy), others' programs have none.
+std::optional<uid_t> Api::names_of(const Peer& peer) const {
+  if (jobs_ == nullptr || jobs_->privacy() == settings::Privacy::kOpen || access_.may_change(peer)) return std::nullopt;
+  return peer.uid;
+}
+
+ApiAnswer Api::daemon(const Peer& peer) const {
+  Json unknown = Json::array();
+  for (const auto& [name, entry] : translator_.unknown_entries()) {
+    const bool has_names = !names_of(peer);
+    unknown.push_back({{"name", name},
+                       {"count", entry.count},
+                       {"programs", has_names ? entry.programs : std::vector<std::string>()}});
+  }
+  Json json{
+      {"version", info_.version},
+      {"pid", info_.pid},
+      {"uid", info_.uid},
+      {"owner", ""},
+      {"private", info_.is_private},
+      {"started_unix_ns", info_.started_unix_ns},
+      {"config_file", info_.config_file},
+      {"runtime_dir", info_.runtime_dir},
+      {"driver",
+       {{"version", info_.driver.cuda_version},
+        {"nvml_version", info_.driver.nvml_version},
+        {"simulated", info_.driver.simulated}}},
+      {"tenants", translator_.sessions().size()},
+      {"timers",
+       {{"fired", timers_.fired}, {"late_over_1ms", timers_.late_over_1ms}, {"latest_ns", timers_.latest.count()}}},
+      {"unknown_entries", std::move(unknown)}};
+  return ApiWork([json = std::move(json), uid = info_.uid]() mutable {
+    json["owner"] = user_name(uid);
+    return ApiResponse{200, text_of(json)};
+  });
+}
+
+ApiAnswer Api::status(const Peer& peer) {
+  if (!access_.may_change(peer)) {
+    if (status_limits_.size() > kMaxLimitedUsers) status_limits_.clear();
+    RateLimit& limit = status_limits_.try_emplace(peer.account, kStatusBurst, kStatusPerSecond).first->second;
+    if (!limit.take(leases_.now())) {
+      return error_response(
+          429, {base::Code::kExhausted, 0,
+                peer.account.text() + " asks for the status more than " + std::to_string(kStatusPerSecond) +
+                    " times a second: ask less often, or follow /v1/trace"});
+    }
+  }
+  // Shared, because a std::function must be copyable.
+  auto snapshot = std::make_shared<StatusSnapshot>(take_status(leases_, translator_));
+  if (const auto only = names_of(peer)) snapshot->hide_names_but_of(*only);
+  return ApiWork([snapshot, renderer = renderer_] { return ApiResponse{200, renderer->render(*snapshot)}; });
+}
+
+base::Result<std::vector<base::GpuIndex>> Api::select(std::string_view which) const {
+  std::vector<base::GpuIndex> selected;
+  for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
+    const auto index = static_cast<std::uint32_t>(i);
+    if (which == "all" || which == std::to_string(index) || which == leases_.gpus()[i].info.uuid_text) {
+      selected.push_back({index});
+    }
+  }
+  if (selected.empty()) {
+    return base::fail(base::Code::kNotFound, "there is no GPU '" + std::string(which.substr(0, 64)) +
+                                                 "': use an index or UUID that /v1/status shows, or all");
+  }
+  return selected;
+}
+
+ApiAnswer Api::hold(const ApiRequest& request) {
+  // Only a private daemon ends by itself.
+  if (info_.is_private) {
+    if (const auto held = holds_.add(request.peer.pid); !held) return error_response(held.error());
+  }
+  return ApiResponse{200, "{}\n"};
+}
+
+ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {
+  if (!access_.may_change(request.peer)) {
+    log_warning("a change was denied",
+                {{"pid", request.peer.pid}, {"uid", request.peer.uid}, {"target", request.target}});
+    return error_response(
+        {base::Code::kDenied, 0,
+         "user " + std::to_string(request.peer.uid) +
+             " may not change settings: only the daemon's owner, root and members of its admin_group may"});
+  }
+  const auto selected = select(which);
+  if (!selected) return error_response(selected.error());
+  auto patch = parse_settings_patch(request.body);
+  if (!patch) return error_response(patch.error());
+
+  std::vector<std::pair<std::uint32_t, Gpu>> changed;
+  std::vector<std::string> sections;
+  for (const base::GpuIndex gpu : *selected) {
+    GpuSettings settings = leases_.gpus()[gpu.value].settings;
+    for (const Assignment& a : patch->changes) static_cast<void>(settings::set(settings, a.key, a.value));
+    leases_.set_settings(gpu, settings);
+    changed.emplace_back(gpu.value, leases_.gpus()[gpu.value]);
+    sections.push_back(leases_.gpus()[gpu.value].info.uuid_text);
+  }
+  log_info("settings changed",
+           {{"gpu", which}, {"uid", request.peer.uid}, {"pid", request.peer.pid}, {"change", request.body}});
+  return ApiWork([changed = std::move(changed), sections = std::move(sections), patch = std::move(*patch),
+                  file = info_.config_file] {
+    for (const std::string& section : sections) {
+      if (!patch.save || patch.changes.empty()) break;
+      if (const auto saved = save_settings(file, section, patch.changes); !saved) {
+        base::Error error = saved.error();
+        error.what = "the settings are in force but could not be saved: " + error.what;
+        return error_response(error);
+      }
+    }
+    return ApiResponse{200, render_settings(changed)};
+  });
+}
+
+ApiAnswer Api::change_tenant(const ApiRequest& request, std::string_view which) {
+  const auto number = base::parse_integer(which, 0, UINT64_MAX);
+  Session* const session = number ? translator_.find({*number}) : nullptr;
+  if (session == nullptr || !session->welcomed) {
+    return error_response({base::Code::kNotFound, 0,
+                           "there is no tenant '" + std::string(which.substr(0, 64)) +
+                               "': use a number that /v1/status shows as a seat's tenant"});
+  }
+  const auto wanted = parse_standing_patch(request.body, session->standing, session->first_standing);
+  if (!wanted) return error_response(wanted.error());
+  if (const auto changed = translator_.change_standing(*session, *wanted, request.peer); !changed) {
+    log_warning("a change was denied",
+                {{"pid", request.peer.pid}, {"uid", request.peer.uid}, {"target", request.target}});
+    return error_response(changed.error());
+  }
+  return ApiResponse{200, text_of({{"tenant", session->id.value},
+                                   {"pid", session->peer.pid},
+                                   {"program", session->label->program},
+                                   {"priority", session->standing.priority},
+                                   {"share", base::format_share(session->standing.share)},
+                                   {"max_share", base::format_max_share(session->standing.max_share)}})};
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests and answers of the API, without HTTP.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "base/result.h"
+#include "daemon/peers/access.h"
+
+namespace gpumux::daemon {
+
+struct ApiRequest {
+  std::string method;
+  std::string target;
+  std::string body;
+  Peer peer;
+};
+
+struct ApiResponse {
+  unsigned status = 200;
+  std::string body;  // JSON
+};
+
+// The client is sent the trace from `since` on, and with `follow` what comes.
+struct ApiTrace {
+  std::uint64_t since = 0;
+  bool follow = false;
+  std::optional<uid_t> names_of = {};  // the only user whose programs' names are in it; none: everybody's
+};
+
+// For another thread, with everything it needs copied.
+using ApiWork = std::function<ApiResponse()>;
+
+// An answer that comes when something has happened: called once on the loop's thread, and calls the reply once, there.
+using ApiReply = std::function<void(ApiResponse)>;
+using ApiLater = std::function<void(ApiReply)>;
+
+using ApiAnswer = std::variant<ApiResponse, ApiWork, ApiTrace, ApiLater>;
+
+ApiResponse error_response(unsigned status, const base::Error& error);
+// With the status that the error's code has in HTTP.
+ApiResponse error_response(const base::Error& error);
+ApiResponse wrong_method(std::string_view allowed);
+
+// kInvalid names the first part of "a=1&b=2" that is none of `known` with a value, or comes twice.
+base::Status check_query(std::string_view query, std::span<const std::string_view> known);
+// The value of `name` in "a=1&b=2". As it stands there: see decode_percent.
+std::optional<std::string_view> query_value(std::string_view query, std::string_view name);
+// "a%20b" as "a b"; what is not such a code stays.
+std::string decode_percent(std::string_view text);
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/api/http_server.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <exception>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/loop/log.h"
+#include "daemon/peers/client_stream.h"
+#include "os/system_clock.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using namespace std::chrono_literals;
+
+// curl sends 100 bytes of header; the longest body names every setting.
+constexpr std::uint32_t kMaxHeaderBytes = 8 * 1024;
+constexpr std::uint64_t kMaxBodyBytes = 16 * 1024;
+// A job's arguments and environment: the kernel takes 6 MiB, JSON may need more for them.
+constexpr std::uint64_t kMaxSubmissionBytes = 16 * 1024 * 1024;
+constexpr std::uint64_t kLargeRequestBytes = 512 * 1024;
+// A large request has so long, and a second for each so many bytes: a slow disk reads a hundred times as fast.
+constexpr auto kLargeRequestStart = 2s;
+constexpr std::uint64_t kLeastBytesPerSecond = 1024 * 1024;
+constexpr std::size_t kMaxBufferBytes = 32 * 1024;
+// A kept connection may be idle this long between requests; a request and its answer have to arrive in time.
+constexpr auto kIdleTimeout = 60s;
+constexpr auto kWriteTimeout = 10s;
+// Entries in one piece of the trace: some 20 KiB.
+constexpr std::size_t kTracePiece = 128;
+// Followers are served in batches, so that a thousand switches a second are not a thousand writes to each.
+constexpr auto kTraceBatch = 5ms;
+
+base::TimePoint now() { return os::SystemClock().now(); }
+
+}  // namespace
+
+class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(HttpServer& server, Peer client, ForeignConnection socket)
+      : peer(std::move(client)),
+        server_(server),
+        stream_(server.io_, std::move(socket), server.closer_),
+        deadline_(server.io_),
+        buffer_(kMaxBufferBytes) {}
+
+  void start() { read(); }
+
+  void close() {
+    open_ = false;
+    done_with_body();
+    deadline_.cancel();
+    stream_.close();
+  }
+
+  // The trace has grown.
+  void poke() {
+    if (open_ && !writing_) send_trace();
+  }
+
+  const Peer peer;
+
+ private:
+  // For what the connection is about to do. Its end has to call in_time().
+  void expires_after(std::chrono::nanoseconds time) {
+    deadline_.expires_after(std::chrono::duration_cast<asio::steady_timer::duration>(time));
+    deadline_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
+      // One that was moved on may have fired already.
+      const bool is_late = !error && self->deadline_.expiry() <= asio::steady_timer::clock_type::now();
+      if (is_late && self->open_) self->server_.remove(*self);
+    });
+  }
+  void in_time() { deadline_.expires_at(asio::steady_timer::time_point::max()); }
+
+  void read() {
+    parser_.emplace();
+    parser_->header_limit(kMaxHeaderBytes);
+    parser_->body_limit(kMaxSubmissionBytes);
+    expires_after(kIdleTimeout);
+    http::async_read_header(stream_, buffer_, *parser_,
+                            [self = shared_from_this()](const boost::system::error_code& error, std::size_t) {
+                              self->header_was_read(error);
+                            });
+  }
+
+  // Only a submission may be long, and few of them at once.
+  void header_was_read(const boost::system::error_code& error) {
+    if (!open_ || error || parser_->is_done()) return was_read(error);
+    const auto& message = parser_->get();
+    // A peer that can hand in no job need not say more of it.
+    const bool is_submission = message.method() == http::verb::post && message.target() == "/v1/jobs" &&
+                               !peer.is_contained && server_.access_.may_connect(peer);
+    const std::uint64_t limit = is_submission ? kMaxSubmissionBytes : kMaxBodyBytes;
+    const std::uint64_t length = parser_->content_length().value_or(limit);
+    if (parser_->content_length() && length > limit) return was_read(http::error::body_limit);
+    if (length > kLargeRequestBytes) {
+      const auto own = server_.large_per_account_.find(peer.account);
+      if (own != server_.large_per_account_.end() && own->second >= kMaxLargeRequestsPerAccount) {
+        return respond(
+            error_response(429, {base::Code::kUnavailable, 0,
+                                 peer.account.text() + " hands in " + std::to_string(kMaxLargeRequestsPerAccount) +
+                                     " long jobs at this moment, as many as may be: try again"}),
+            false);
+      }
+      const std::size_t reserved = server_.access_.may_change(peer) ? 0 : kReservedLargeRequests;
+      if (server_.large_requests_ >= kMaxLargeRequests - reserved) {
+        return respond(
+            error_response(503, {base::Code::kUnavailable, 0, "others hand in long jobs at this moment: try again"}),
+            false);
+      }
+      is_large_ = true;
+      ++server_.large_requests_;
+      ++server_.large_per_account_[peer.account];
+      expires_after(kLargeRequestStart + std::chrono::seconds(length / kLeastBytesPerSecond));
+    }
+    parser_->body_limit(limit);
+    http::async_read(
+        stream_, buffer_, *parser_,
+        [self = shared_from_this()](const boost::system::error_code& late, std::size_t) { self->was_read(late); });
+  }
+
+  void done_with_body() {
+    if (!std::exchange(is_large_, false)) return;
+    --server_.large_requests_;
+    const auto own = server_.large_per_account_.find(peer.account);
+    if (--own->second == 0) server_.large_per_account_.erase(own);
+  }
+
+  void was_read(const boost::system::error_code& error) {
+    in_time();
+    if (!open_) return;
+    if (error == http::error::body_limit || error == http::error::header_limit ||
+        error == http::error::buffer_overflow) {
+      return respond(error_response(413, {base::Code::kExhausted, 0, "the request is too long"}), false);
+    }
+    if (error && error.category() == http::make_error_code(http::error::bad_method).category() &&
+        error != http::error::end_of_stream && error != http::error::partial_message) {
+      return respond(error_response(400, {base::Code::kInvalid, 0, "this is not HTTP: " + error.message()}), false);
+    }
+    if (error) return server_.remove(*this);
+    try {
+      handle();
+    } catch (const std::exception& e) {
+      log_error("an API request failed", {{"uid", peer.uid}, {"pid", peer.pid}, {"why", e.what()}});
+      respond(error_response(500, {base::Code::kInternal, 0, "the daemon failed to answer; its log says why"}), false);
+    }
+  }
+
+  void handle() {
+    server_.last_used_ = now();
+    const auto& message = parser_->get();
+    const bool keep = message.keep_alive();
+    chunked_ = message.version() >= 11;
+    if (!server_.access_.may_connect(peer)) {
+      return respond(error_response(403, {base::Code::kDenied, 0,
+                                          "user " + std::to_string(peer.uid) +
+                                              " may not use this daemon (allow_users, allow_groups)"}),
+                     false);
+    }
+    ApiRequest request{std::string(message.method_string()), std::string(message.target()),
+                       std::move(parser_->get().body()), peer};
+    ApiAnswer answer = server_.api_.answer(request);
+    if (auto* response = std::get_if<ApiResponse>(&answer)) return respond(std::move(*response), keep);
+    if (auto* trace = std::get_if<ApiTrace>(&answer)) return start_trace(*trace);
+    if (auto* later = std::get_if<ApiLater>(&answer)) {
+      return (*later)([self = shared_from_this(), keep](ApiResponse response) {
+        if (self->open_) self->respond(std::move(response), keep);
+      });
+    }
+    asio::post(server_.worker_, [self = shared_from_this(), keep, work = std::move(std::get<ApiWork>(answer)),
+                                 io = &server_.io_]() mutable {
+      ApiResponse response;
+      try {
+        response = work();
+      } catch (const std::exception& e) {
+        response = error_response(500, {base::Code::kInternal, 0, e.what()});
+      }
+      asio::post(*io, [self = std::move(self), keep, response = std::move(response)]() mutable {
+        if (self->open_) self->respond(std::move(response), keep);
+      });
+    });
+  }
+
+  template <class Message>
+  static void set_fields(Message& message, std::string_view type, bool keep) {
+    message.set(http::field::server, "gpumuxd");
+    message.set(http::field::content_type, type);
+    message.set(http::field::cache_control, "no-store");
+    message.keep_alive(keep);
+  }
+
+  void next_request(bool keep) {
+    if (!keep) return server_.remove(*this);
+    read();
+  }
+
+  // What a write is given to call: goes on unless the client has gone.
+  template <class Then>
+  auto when_written(Then then) {
+    return [self = shared_from_this(), then = std::move(then)](const boost::system::error_code& error,
+                                                               std::size_t) mutable {
+      self->in_time();
+      self->writing_ = false;
+      if (!self->open_) return;
+      if (error) return self->server_.remove(*self);
+      then();
+    };
+  }
+
+  void respond(ApiResponse answer, bool keep) {
+    done_with_body();
+    server_.last_used_ = now();
+    response_ = {};
+    response_.result(answer.status);
+    set_fields(response_, "application/json", keep);
+    response_.body() = std::move(answer.body);
+    response_.prepare_payload();
+    expires_after(kWriteTimeout);
+    http::async_write(stream_, response_, when_written([this, keep] {
+                        response_.body().clear();
+                        response_.body().shrink_to_fit();
+                        next_request(keep);
+                      }));
+  }
+
+  // ---- the trace, which is made while it is sent; its end closes the connection
+
+  template <class Then>
+  void begin_pieces(Then then) {
+    head_ = {};
+    head_.version(chunked_ ? 11 : 10);
+    head_.chunked(chunked_);
+    set_fields(head_, "application/x-ndjson", false);
+    head_writer_.emplace(head_);
+    writing_ = true;
+    expires_after(kWriteTimeout);
+    http::async_write_header(stream_, *head_writer_, when_written(std::move(then)));
+  }
+
+  template <class Then>
+  void send_piece(std::string text, Then then) {
+    if (text.empty()) return then();  // a chunk of nothing would be the end
+    piece_ = std::move(text);
+    writing_ = true;
+    expires_after(kWriteTimeout);
+    auto written = when_written(std::move(then));
+    if (!chunked_) return asio::async_write(stream_, asio::buffer(piece_), std::move(written));
+    asio::async_write(stream_, http::make_chunk(asio::buffer(piece_)), std::move(written));
+  }
+
+  void end_pieces() {
+    if (!chunked_) return server_.remove(*this);
+    writing_ = true;
+    expires_after(kWriteTimeout);
+    asio::async_write(stream_, http::make_chunk_last(), when_written([this] { server_.remove(*this); }));
+  }
+
+  void start_trace(const ApiTrace& trace) {
+    follow_ = trace.follow;
+    names_of_ = trace.names_of;
+    cursor_ = trace.since == 0 ? 1 : trace.since;
+    if (follow_) {
+      server_.followers_.insert(this);
+      watch();
+    }
+    begin_pieces([this] { send_trace(); });
+  }
+
+  // A follower says nothing more: whatever arrives, its end or anything else, ends it.
+  void watch() {
+    stream_.async_wait_read([self = shared_from_this()](const boost::system::error_code& error) {
+      if (!error && self->open_) self->server_.remove(*self);
+    });
+  }
+
+  void send_trace() {
+    const TraceEntry* entry = server_.trace_.at_or_after(cursor_);
+    if (entry == nullptr) return follow_ ? void() : end_pieces();  // poked when there is more
+    if (entry->sequence > cursor_ && cursor_ > 1 && follow_ && caught_up_) {
+      log_warning("a follower of the trace reads too slowly and is cut off", {{"uid", peer.uid}, {"pid", peer.pid}});
+      return server_.remove(*this);
+    }
+    auto entries = std::make_shared<std::vector<TraceEntry>>();
+    while (entry != nullptr && entries->size() < kTracePiece) {
+      entries->push_back(*entry);
+      cursor_ = entry->sequence + 1;
+      caught_up_ = true;
+      entry = server_.trace_.at_or_after(cursor_);
+    }
+    writing_ = true;
+    // The text takes longer to make than the copies, and the loop has better to do.
+    asio::post(server_.worker_, [self = shared_from_this(), io = &server_.io_, entries] {
+      std::string text;
+      for (const TraceEntry& one : *entries) append_json_line(text, one, self->names_of_);
+      asio::post(*io, [self, text = std::move(text)]() mutable {
+        if (self->open_) self->send_piece(std::move(text), [connection = self.get()] { connection->send_trace(); });
+      });
+    });
+  }
+
+  HttpServer& server_;
+  ClientStream stream_;
+  asio::steady_timer deadline_;
+  beast::flat_buffer buffer_;
+  std::optional<http::request_parser<http::string_body>> parser_;
+  http::response<http::string_body> response_;
+  http::response<http::empty_body> head_;  // of the trace
+  std::optional<http::response_serializer<http::empty_body>> head_writer_;
+  bool open_ = true;
+  bool chunked_ = true;
+  bool follow_ = false;
+  std::optional<uid_t> names_of_;  // of the trace that it is sent
+  bool writing_ = false;
+  bool is_large_ = false;
+  bool caught_up_ = false;  // has been sent something: from here on there may be no gap
+  std::uint64_t cursor_ = 1;
+  std::string piece_;
+};
+
+HttpServer::HttpServer(asio::io_context& io, asio::thread_pool& worker, Api& api, Trace& trace,
+                       const AccessRules& access, Closer& closer)
+    : io_(io),
+      worker_(worker),
+      api_(api),
+      trace_(trace),
+      access_(access),
+      closer_(closer),
+      admission_({kMaxApiConnections, kMaxApiConnectionsPerAccount, kReservedApiConnections}, "connections", access,
+                 closer),
+      flush_(io),
+      last_used_(now()) {}
+
+HttpServer::~HttpServer() { close(); }
+
+void HttpServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup) {
+  auto& listener = listeners_.emplace_back(
+      io_, closer_, [this, door, lookup](ForeignConnection client) { add(std::move(client), door, lookup); }, [] {});
+  listener.listen(std::move(socket));
+}
+
+// One attempt at one send: a client that is not let in costs no memory and no wait.
+void HttpServer::turn_away(const ForeignConnection& socket, const std::string& why) {
+  const ApiResponse answer = error_response(503, {base::Code::kUnavailable, 0, why});
+  const std::string text =
+      "HTTP/1.1 503 Service Unavailable\r\nServer: gpumuxd\r\nContent-Type: application/json\r\n"
+      "Connection: close\r\nContent-Length: " +
+      std::to_string(answer.body.size()) + "\r\n\r\n" + answer.body;
+  static_cast<void>(::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+}
+
+void HttpServer::add(ForeignConnection socket, Door door, os::PeerLookup lookup) {
+  auto peer = peer_of(socket.get(), access_.subordinates(), door, lookup);
+  if (!peer) return;
+  if (const auto why = admission_.refusal(*peer)) return turn_away(socket, *why);
+  auto connection = std::make_shared<Connection>(*this, std::move(*peer), std::move(socket));
+  admission_.entered(connection->peer.account);
+  connections_.emplace(connection.get(), connection);
+  connection->start();
+}
+
+void HttpServer::remove(Connection& connection) {
+  const auto found = connections_.find(&connection);
+  if (found == connections_.end()) return;
+  const auto keep = found->second;
+  connections_.erase(found);
+  if (followers_.erase(&connection) > 0) last_used_ = now();
+  admission_.left(connection.peer.account);
+  connection.close();
+}
+
+void HttpServer::trace_grew() {
+  if (followers_.empty() || flush_armed_) return;
+  flush_armed_ = true;
+  flush_.expires_after(kTraceBatch);
+  flush_.async_wait([this](const boost::system::error_code& error) {
+    flush_armed_ = false;
+    if (error) return;
+    // A poke may remove a follower.
+    const std::vector<Connection*> followers(followers_.begin(), followers_.end());
+    for (Connection* follower : followers) {
+      if (followers_.contains(follower)) follower->poke();
+    }
+  });
+}
+
+void HttpServer::close() {
+  for (Listener& listener : listeners_) listener.close();
+  flush_.cancel();
+  for (const auto& [key, connection] : connections_) connection->close();
+  followers_.clear();
+  connections_.clear();
+}
+
+}  // namespace gpumux::daemon

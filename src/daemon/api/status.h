@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What GET /v1/status shows. Taken on the loop's thread as a copy, turned into text elsewhere: with a thousand tenants
+// the text takes milliseconds, which waiting tenants must not pay.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "daemon/gpus/leases.h"
+#include "daemon/tenants/translate.h"
+
+namespace gpumux::daemon {
+
+struct SeatStatus {
+  sched::SeatView view{};
+  std::shared_ptr<const TenantLabel> label{};
+  std::string note{};
+  std::uint64_t submissions = 0;
+  bool reports_memory = false;
+  sched::SeatMemory memory{};  // as it is planned with
+  wire::Memory said{};         // as the tenant said it
+  std::uint64_t host_lent = 0;
+};
+
+struct GpuStatus {
+  std::uint32_t index = 0;
+  Gpu gpu;
+  sched::GpuView view;  // its seats are moved to `seats`
+  std::vector<SeatStatus> seats;
+  std::vector<GpuProcess> foreign;
+  sched::GpuMemory memory;  // its seats are copied to `seats`
+  MovedMemory moved;        // by all that there were
+  std::string mode_why;     // Rooms::why
+  std::optional<sched::Gain::Finding> finding;
+};
+
+struct StatusSnapshot {
+  base::TimePoint now;
+  std::vector<GpuStatus> gpus;
+  std::uint64_t host_budget = 0;
+  std::uint64_t host_lent = 0;
+  std::uint64_t host_ready = 0;
+  std::uint64_t host_leaving = 0;  // to go back to the machine, and still mapped by tenants
+  std::uint64_t host_chunk = 0;
+  bool host_is_short = false;
+  HostLoans host_loans{};
+  HostMade host_made{};
+  std::string host_why_not{};  // why it is not of a tmpfs of the daemon's own
+
+  void hide_names_but_of(uid_t uid);
+};
+
+// Loop's thread.
+StatusSnapshot take_status(const Leases& leases, const Translator& translator);
+
+// Not the loop's thread: asks for users' names and processes' states.
+class StatusRenderer {
+ public:
+  std::string render(const StatusSnapshot& snapshot);
+
+ private:
+  const std::string& user(uid_t uid);
+  std::unordered_map<uid_t, std::string> users_;
+};
+
+// {"gpus": [...]} without seats: the answer to PATCH.
+std::string render_settings(const std::vector<std::pair<std::uint32_t, Gpu>>& gpus);
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// One daemon owns a GPU: a lock for each GPU UUID that holds for the whole machine and ends with its owner, however
+// that ends (docs/decisions/0006).
+//
+// Any daemon binds the abstract unix socket "gpumux-gpu-UUID". A daemon that cannot have the name connects and learns
+// from the kernel whose it is.
+//
+// Anybody can bind that name, so root's daemon does not depend on it. It locks a file in a folder that only root can
+// write to (kLockFolder), and listens on a socket there, by which every daemon finds it. A daemon that is not root's
+// gives way to it: it looks there when it takes a GPU, and whenever somebody connects to its name, which root's daemon
+// does. Who keeps the name all the same is no daemon of ours; it is reported (squatter()) and changes nothing.
+//
+// One limit: abstract names belong to a network namespace, and folders to a mount namespace. Daemons in containers do
+// not see each other (docs/configuration.md).
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "daemon/peers/closer.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::daemon {
+
+inline constexpr char kLockFolder[] = "/run/gpumux-locks";
+
+struct LockOwner {
+  pid_t pid = 0;  // 0: not known
+  uid_t uid = 0;
+  std::string runtime_dir;  // if it told
+  bool is_on_host = false;  // it lives, and is shown to be in no container
+};
+
+// Which lock, and whose it would be.
+struct LockRequest {
+  std::string uuid_text;
+  std::string runtime_dir;  // told to who asks
+  std::string folder = kLockFolder;
+};
+
+class GpuLock {
+ public:
+  // kExists: somebody has it; `owner` is then filled as far as it can be known. May wait for kAnswerTimeoutMs. The
+  // closer has what owners and visitors leave in their connections, and outlives the lock.
+  static base::Result<GpuLock> take(const LockRequest& request, std::optional<LockOwner>& owner, Closer& closer);
+  // The same without waiting for anybody's answer.
+  static base::Result<GpuLock> take_only(const LockRequest& request, Closer& closer);
+
+  GpuLock(GpuLock&&) = default;
+  GpuLock& operator=(GpuLock&&) = delete;
+  ~GpuLock();
+
+  // Readable when somebody asks whose it is.
+  int fd() const { return visits_.get(); }
+  // Tells a few of those that ask at the moment. fd() is readable again if there are more.
+  void answer() const;
+  // Of a lock that is not root's: root's daemon has this GPU now, and the owner of this lock must give it up.
+  std::optional<LockOwner> overruled_by() const;
+
+  // Another daemon gave way when this lock was taken: its tenants come.
+  bool has_taken_over() const { return has_taken_over_; }
+  // Of root's lock: who keeps the abstract name.
+  const std::optional<LockOwner>& squatter() const { return squatter_; }
+  // Tries to get the name. True: squatter() is empty now.
+  bool take_name();
+
+ private:
+  GpuLock(LockRequest request, Closer& closer) : request_(std::move(request)), closer_(&closer) {}
+  static base::Result<GpuLock> take_with(const LockRequest& request, std::optional<LockOwner>& owner, int patience_ms,
+                                         Closer& closer);
+  base::Status take_roots(std::optional<LockOwner>& owner);
+  base::Status bind_name();
+  base::Status watch(int socket);
+  std::string path(const char* suffix) const { return request_.folder + "/" + request_.uuid_text + suffix; }
+
+  LockRequest request_;
+  Closer* closer_;
+  os::FileDescriptor visits_;  // an epoll descriptor of the two sockets
+  os::FileDescriptor file_;    // root's: locked while it is open
+  os::FileDescriptor roots_;   // root's: the socket beside it
+  os::FileDescriptor name_;    // the abstract one
+  bool has_taken_over_ = false;
+  std::optional<LockOwner> squatter_;
+};
+
+// "pid 812 of user eva (/run/user/1000/gpumux)". May ask a directory service for the name.
+std::string describe(const LockOwner& owner);
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,375 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/gpus/leases.h"
+
+#include <ctime>
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "base/limits.h"
+#include "base/units.h"
+#include "daemon/loop/log.h"
+#include "daemon/loop/message_log.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using base::SeatId;
+
+// Epochs start where the time since boot puts them, so that a new daemon's are above all that an earlier one has given,
+// without any file: 4096 of them a microsecond cannot be used up by granting. In 64 bits this lasts 142 years.
+constexpr std::uint64_t kEpochsPerMicrosecond = 4096;
+
+std::uint64_t epoch_of_now() {
+  timespec t{};
+  ::clock_gettime(CLOCK_BOOTTIME, &t);
+  const auto microseconds =
+      static_cast<std::uint64_t>(t.tv_sec) * 1'000'000 + static_cast<std::uint64_t>(t.tv_nsec) / 1000;
+  return microseconds * kEpochsPerMicrosecond;
+}
+
+std::uint64_t note_key(SeatId seat) { return seat.tenant.value * base::kMaxGpus + seat.gpu.value; }
+
+std::string_view reason_text(sched::RevokeReason reason) {
+  switch (reason) {
+    case sched::RevokeReason::kQuantum: return "quantum";
+    case sched::RevokeReason::kMaxRuntime: return "max_runtime";
+    case sched::RevokeReason::kModeChange: return "mode_change";
+    case sched::RevokeReason::kGang: return "gang";
+    case sched::RevokeReason::kUrgent: return "urgent";
+    case sched::RevokeReason::kCap: return "cap";
+    case sched::RevokeReason::kBadClaim: return "bad_claim";
+    case sched::RevokeReason::kMemory: return "memory";
+    case sched::RevokeReason::kSuspended: return "suspended";
+  }
+  return "";
+}
+
+std::string_view claim_text(sched::Claim claim) {
+  switch (claim) {
+    case sched::Claim::kWaiting: return "waiting";
+    case sched::Claim::kHolding: return "holding";
+    case sched::Claim::kDraining: return "draining";
+  }
+  return "";
+}
+
+template <class... Functions>
+struct Overloaded : Functions... {
+  using Functions::operator()...;
+};
+template <class... Functions>
+Overloaded(Functions...) -> Overloaded<Functions...>;
+
+// Nothing: the mode is left to the daemon (Rooms).
+std::optional<sched::Mode> set_mode_of(const GpuSettings& set) {
+  switch (set.mode) {
+    case settings::Mode::kAuto: break;
+    case settings::Mode::kSerial: return sched::Mode::kSerial;
+    case settings::Mode::kConcurrent: return sched::Mode::kConcurrent;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Leases::Leases(const base::Clock& clock, Trace& trace) : clock_(clock), trace_(trace) {}
+
+void Leases::add_gpu(GpuInfo info, const GpuSettings& settings, std::string refused) {
+  const base::GpuIndex index{static_cast<std::uint32_t>(gpus_.size())};
+  const bool served = refused.empty();
+  Gpu& gpu = gpus_.emplace_back();
+  gpu.info = std::move(info);
+  gpu.settings = settings;
+  gpu.mode = set_mode_of(settings).value_or(sched::Mode::kSerial);
+  gpu.refused = std::move(refused);
+  if (served) apply(sched::GpuAdded{index, core_settings(gpu), base::LeaseEpoch{epoch_of_now()}});
+}
+
+void Leases::serve(base::GpuIndex gpu) {
+  Gpu& target = gpus_.at(gpu.value);
+  if (target.refused.empty()) return;
+  target.refused.clear();
+  apply(sched::GpuAdded{gpu, core_settings(target), base::LeaseEpoch{epoch_of_now()}});
+}
+
+std::optional<base::GpuIndex> Leases::find(const base::GpuUuid& uuid) const {
+  for (std::size_t i = 0; i < gpus_.size(); ++i) {
+    if (gpus_[i].info.uuid == uuid) return base::GpuIndex{static_cast<std::uint32_t>(i)};
+  }
+  return std::nullopt;
+}
+
+void Leases::set_use(std::size_t index, GpuUse use) {
+  if (index < gpus_.size()) gpus_[index].use = std::move(use);
+}
+
+void Leases::set_settings(base::GpuIndex gpu, const GpuSettings& settings) {
+  Gpu& target = gpus_.at(gpu.value);
+  if (target.settings == settings) return;
+  target.settings = settings;
+  ++target.settings_changes;
+  if (const auto mode = set_mode_of(settings)) target.mode = *mode;
+  if (target.refused.empty()) apply(sched::SettingsChanged{gpu, core_settings(target)});
+}
+
+void Leases::set_mode(base::GpuIndex gpu, sched::Mode mode) {
+  Gpu& target = gpus_.at(gpu.value);
+  if (target.mode == mode) return;
+  target.mode = mode;
+  if (target.refused.empty()) apply(sched::SettingsChanged{gpu, core_settings(target)});
+}
+
+void Leases::foreign_work_seen(base::GpuIndex gpu, bool is_seen) {
+  Gpu& target = gpus_.at(gpu.value);
+  const bool has_foreign_work = is_seen && target.was_foreign_seen;
+  target.was_foreign_seen = is_seen;
+  if (std::exchange(target.has_foreign_work, has_foreign_work) == has_foreign_work) return;
+  if (target.refused.empty() && target.settings.time_slice.is_automatic())
+    apply(sched::SettingsChanged{gpu, core_settings(target)});
+}
+
+sched::GpuSettings Leases::core_settings(const Gpu& gpu) const {
+  sched::GpuSettings settings{gpu.settings, gpu.mode};
+  if (gpu.has_foreign_work && settings.time_slice.is_automatic()) settings.time_slice = std::nullopt;
+  return settings;
+}
+
+void Leases::note_changed(const sched::Event& event) {
+  const auto note = [this](base::GpuIndex gpu) {
+    if (gpu.value < changed_.size()) changed_.set(gpu.value);
+  };
+  const auto look = [&](const auto& one) {
+    if constexpr (requires { one.seat.gpu; }) note(one.seat.gpu);
+    if constexpr (requires { one.gpu; }) note(one.gpu);
+    if constexpr (requires { one.seats; }) {
+      for (const SeatId seat : one.seats) note(seat.gpu);
+    }
+  };
+  std::visit(look, event);
+  for (const sched::Command& command : commands_) std::visit(look, command);
+  // Its seats are gone, and were on any of them.
+  if (std::holds_alternative<sched::TenantGone>(event) || std::holds_alternative<sched::TimePassed>(event)) {
+    for (std::size_t i = 0; i < gpus_.size(); ++i) changed_.set(i);
+  }
+}
+
+void Leases::connected(base::TenantId tenant, std::shared_ptr<const TenantLabel> label) {
+  const std::uint32_t uid = label->uid;
+  labels_[tenant] = std::move(label);
+  apply(sched::TenantConnected{tenant, uid});
+}
+
+void Leases::gone(base::TenantId tenant, std::string_view why) {
+  if (!labels_.contains(tenant)) return;
+  TraceEntry traced{.time = clock_.now(), .event = "gone", .detail = why, .tenant = tenant, .label = label(tenant)};
+  trace_.record(std::move(traced));
+  apply(sched::TenantGone{tenant});
+  for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
+    forget({tenant, {static_cast<std::uint32_t>(gpu)}});
+  }
+  labels_.erase(tenant);
+}
+
+void Leases::forget(SeatId seat) {
+  const std::uint64_t key = note_key(seat);
+  notes_.erase(key);
+  traced_requests_.erase(key);
+  traced_evicted_.erase(key);
+}
+
+void Leases::apply(const sched::Event& event) {
+  const base::TimePoint now = clock_.now();
+  // The executor does not call back, so one buffer does for all calls.
+  commands_.clear();
+  core_.apply(now, event, commands_);
+  debug_text("event of the leases", event);
+  for (const sched::Command& command : commands_) debug_text("decision of the leases", command);
+  note_changed(event);
+  if (executor_) {
+    for (const sched::Command& command : commands_) executor_(command);
+  }
+  // Written down afterwards: somebody waits for what was done, and nobody for its account.
+  record_event(now, event);
+  for (const sched::Command& command : commands_) record_command(now, command);
+}
+
+base::LeaseEpoch Leases::newest_possible_epoch() const { return {epoch_of_now()}; }
+
+std::shared_ptr<const TenantLabel> Leases::label(base::TenantId tenant) const {
+  const auto found = labels_.find(tenant);
+  return found == labels_.end() ? nullptr : found->second;
+}
+
+std::string Leases::note(SeatId seat) const {
+  const auto found = notes_.find(note_key(seat));
+  return found == notes_.end() ? std::string() : found->second;
+}
+
+TraceEntry Leases::entry(base::TimePoint now, std::string_view name, SeatId seat) const {
+  return TraceEntry{.time = now,
+                    .event = name,
+                    .gpu = static_cast<std::int32_t>(seat.gpu.value),
+                    .tenant = seat.tenant,
+                    .label = label(seat.tenant)};
+}
+
+void Leases::record_event(base::TimePoint now, const sched::Event& event) {
+  const auto with_epoch = [&](std::string_view name, SeatId seat, base::LeaseEpoch epoch) {
+    TraceEntry traced = entry(now, name, seat);
+    traced.epoch = epoch;
+    trace_.record(std::move(traced));
+  };
+  std::visit(Overloaded{
+                 [&](const sched::TenantConnected& e) {
+                   trace_.record({.time = now, .event = "connect", .tenant = e.tenant, .label = label(e.tenant)});
+                 },
+                 [&](const sched::SeatOpened& e) { trace_.record(entry(now, "open", e.seat)); },
+                 [&](const sched::StandingChanged& e) { trace_.record(entry(now, "standing", e.seat)); },
+                 [&](const sched::SeatsSuspended& e) {
+                   for (const SeatId seat : e.seats) trace_.record(entry(now, "suspend", seat));
+                 },
+                 [&](const sched::SeatsResumed& e) {
+                   for (const SeatId seat : e.seats) trace_.record(entry(now, "resume", seat));
+                 },
+                 [&](const sched::SeatClaimed& e) {
+                   TraceEntry traced = entry(now, "claim", e.seat);
+                   traced.epoch = e.epoch;
+                   traced.detail = claim_text(e.claim);
+                   trace_.record(std::move(traced));
+                 },
+                 [&](const sched::SeatClosed& e) {
+                   trace_.record(entry(now, "close", e.seat));
+                   forget(e.seat);
+                 },
+                 [&](const sched::Requested& e) {
+                   if (traced_requests_.insert(note_key(e.seat)).second) trace_.record(entry(now, "request", e.seat));
+                 },
+                 [&](const sched::MemoryNeed& e) {
+                   const std::uint64_t key = note_key(e.seat);
+                   const bool is_news = e.pages ? traced_evicted_.insert(key).second : traced_evicted_.erase(key) != 0;
+                   if (is_news) trace_.record(entry(now, e.pages ? "evicted" : "complete", e.seat));
+                 },
+                 [&](const sched::GateClosed& e) { with_epoch("gate_closed", e.seat, e.epoch); },
+                 [&](const sched::Drained& e) {
+                   with_epoch("drained", e.seat, e.epoch);
+                   notes_.erase(note_key(e.seat));
+                 },
+                 [&](const sched::SettingsChanged& e) {
+                   trace_.record({.time = now, .event = "settings", .gpu = static_cast<std::int32_t>(e.gpu.value)});
+                 },
+                 [](const auto&) {},
+             },
+             event);
+}
+
+void Leases::record_command(base::TimePoint now, const sched::Command& command) {
+  const auto seat_fields = [&](SeatId seat) {
+    const auto tenant = label(seat.tenant);
+    return std::pair<std::string, std::string>(std::to_string(tenant ? tenant->pid : 0), tenant ? tenant->program : "");
+  };
+  const auto names_of = [&](const std::vector<SeatId>& seats) {
+    std::string names;
+    for (const SeatId seat : seats) {
+      const auto [pid, program] = seat_fields(seat);
+      names += (names.empty() ? "" : ", ") + program + " (" + pid + ", GPU " + std::to_string(seat.gpu.value) + ")";
+    }
+    return names;
+  };
+  // For a note, which users see: it names programs of the seat's own user only.
+  const auto own_names_of = [&](SeatId seat, const std::vector<SeatId>& seats) {
+    const auto owner = label(seat.tenant);
+    std::string names;
+    for (const SeatId other : seats) {
+      const auto tenant = label(other.tenant);
+      const bool is_own = owner && tenant && owner->uid == tenant->uid;
+      names += (names.empty() ? "" : ", ") + (is_own ? tenant->program : std::string("a program")) + " (" +
+               std::to_string(tenant ? tenant->pid : 0) + ", GPU " + std::to_string(other.gpu.value) + ")";
+    }
+    return names;
+  };
+  std::visit(
+      Overloaded{
+          [&](const sched::Grant& c) {
+            TraceEntry traced = entry(now, "grant", c.seat);
+            traced.epoch = c.epoch;
+            traced.has_lease = true;
+            traced.exclusive = c.kind == sched::LeaseKind::kExclusive;
+            trace_.record(std::move(traced));
+            traced_requests_.erase(note_key(c.seat));
+          },
+          [&](const sched::Revoke& c) {
+            TraceEntry traced = entry(now, "revoke", c.seat);
+            traced.epoch = c.epoch;
+            traced.detail = reason_text(c.reason);
+            trace_.record(std::move(traced));
+          },
+          [&](const sched::Reopen& c) {
+            TraceEntry traced = entry(now, "reopen", c.seat);
+            traced.epoch = c.epoch;
+            trace_.record(std::move(traced));
+          },
+          [&](const sched::Step& c) {
+            TraceEntry traced = entry(now, "step", c.seat);
+            traced.epoch = c.epoch;
+            trace_.record(std::move(traced));
+          },
+          [](const sched::Contention&) {},
+          [](const sched::HeadsUp&) {},
+          [&](const sched::ReportStall& c) {
+            TraceEntry traced = entry(now, "stall", c.seat);
+            traced.epoch = c.epoch;
+            trace_.record(std::move(traced));
+            for (const SeatId partner : c.partners) trace_.record(entry(now, "partner", partner));
+            const auto [pid, program] = seat_fields(c.seat);
+            std::string& note = notes_[note_key(c.seat)];
+            note = "its submitted work did not finish within " + base::format_duration(c.waited) +
+                   " of a revocation: it keeps the GPU, and is asked again later";
+            if (!c.partners.empty()) note += "; it may wait for " + own_names_of(c.seat, c.partners);
+            log_warning("a tenant's work does not drain; its lease was given back to it and will be revoked again",
+                        {{"pid", pid},
+                         {"program", program},
+                         {"gpu", c.seat.gpu.value},
+                         {"waited", base::format_duration(c.waited)},
+                         {"undrained", c.undrained.size()},
+                         {"likely_partners", names_of(c.partners)}});
+          },
+          [&](const sched::ReportTakenForGang& c) {
+            for (const SeatId seat : c.seats) trace_.record(entry(now, "ganged", seat));
+            log_warning("programs that may wait for each other are taken for one gang from now on",
+                        {{"members", names_of(c.seats)}});
+          },
+          [&](const sched::ReportSilent& c) {
+            trace_.record(entry(now, "silent", c.seat));
+            const auto [pid, program] = seat_fields(c.seat);
+            notes_[note_key(c.seat)] = "does not answer";
+            log_warning("a tenant does not answer a revocation; others go on without waiting for it",
+                        {{"pid", pid},
+                         {"program", program},
+                         {"gpu", c.seat.gpu.value},
+                         {"waited", base::format_duration(c.waited)}});
+          },
+          [&](const sched::ReportAnswering& c) {
+            trace_.record(entry(now, "answering", c.seat));
+            notes_.erase(note_key(c.seat));
+            const auto [pid, program] = seat_fields(c.seat);
+            log_info("a silent tenant answers again", {{"pid", pid}, {"program", program}, {"gpu", c.seat.gpu.value}});
+          },
+          [&](const sched::KillTenant& c) {
+            const auto tenant = label(c.tenant);
+            const bool is_silent = c.reason == sched::KillReason::kSilent;
+            trace_.record({.time = now,
+                           .event = "kill",
+                           .detail = is_silent ? "silent" : "stalled",
+                           .tenant = c.tenant,
+                           .label = tenant});
+            log_warning(is_silent ? "a tenant was silent longer than kill_silent_after: it is killed"
+                                  : "a tenant's work has not drained for longer than kill_stalled_after, and others "
+                                    "wait: it is killed",
+                        {{"pid", tenant ? tenant->pid : 0}, {"program", tenant ? tenant->program : ""}});
+          },
+      },
+      command);
+}
+
+}  // namespace gpumux::daemon

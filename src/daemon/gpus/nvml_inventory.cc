@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inventory of a real machine, through NVML. NVML needs no CUDA context and makes none, so the daemon never takes
+// GPU memory.
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "base/limits.h"
+#include "cuda/nvml.h"
+#include "daemon/gpus/inventory.h"
+#include "daemon/peers/process_info.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using namespace cuda;
+
+// Asked again with more room only if this is too small.
+constexpr std::size_t kProcesses = 256;
+
+struct Library {
+  explicit Library(void* h) : handle(h) {}
+  Library(const Library&) = delete;
+  Library& operator=(const Library&) = delete;
+  ~Library() {
+    if (handle != nullptr) ::dlclose(handle);
+  }
+  void* handle;
+};
+
+std::string compute_mode_text(nvmlComputeMode_t mode) {
+  switch (mode) {
+    case NVML_COMPUTEMODE_DEFAULT: return "default";
+    case NVML_COMPUTEMODE_EXCLUSIVE_THREAD: return "exclusive-thread";
+    case NVML_COMPUTEMODE_PROHIBITED: return "prohibited";
+    case NVML_COMPUTEMODE_EXCLUSIVE_PROCESS: return "exclusive-process";
+  }
+  return "unknown";
+}
+
+// NVML writes 8 digits of domain, everybody else 4.
+std::string pci_text(const nvmlPciInfo_t& pci) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);
+  return text;
+}
+
+class NvmlInventory final : public Inventory {
+ public:
+  NvmlInventory(std::unique_ptr<Library> library, const Nvml& nvml) : library_(std::move(library)), nvml_(nvml) {}
+  ~NvmlInventory() override { nvml_.nvmlShutdown(); }
+
+  const std::vector<GpuInfo>& gpus() const override { return gpus_; }
+  const DriverInfo& driver() const override { return driver_; }
+
+  base::Status discover() {
+    read_driver();
+    unsigned int count = 0;
+    if (const auto result = nvml_.nvmlDeviceGetCount_v2(&count); result != NVML_SUCCESS) {
+      return fail(result, "cannot count the GPUs");
+    }
+    struct Found {
+      nvmlPciInfo_t pci{};
+      nvmlDevice_t device = nullptr;
+    };
+    std::vector<Found> found;
+    for (unsigned int i = 0; i < count; ++i) {
+      Found gpu;
+      // One lost GPU must not keep the daemon from serving the others.
+      if (nvml_.nvmlDeviceGetHandleByIndex_v2(i, &gpu.device) != NVML_SUCCESS) continue;
+      if (nvml_.nvmlDeviceGetPciInfo_v3 != nullptr) nvml_.nvmlDeviceGetPciInfo_v3(gpu.device, &gpu.pci);
+      found.push_back(gpu);
+    }
+    std::stable_sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+      return std::tuple(a.pci.domain, a.pci.bus, a.pci.device) < std::tuple(b.pci.domain, b.pci.bus, b.pci.device);
+    });
+    for (const Found& gpu : found) add(gpu.device, pci_text(gpu.pci));
+    if (gpus_.empty()) {
+      return base::fail(base::Code::kNotFound,
+                        "NVML finds no GPU that can be used: check `nvidia-smi`, and that /dev/nvidia* "
+                        "are there and may be opened by this user");
+    }
+    return {};
+  }
+
+  std::vector<GpuUse> read_use() override {
+    std::vector<GpuUse> all;
+    for (const nvmlDevice_t device : devices_) {
+      GpuUse use;
+      if (const auto memory = read_memory(device)) use.memory_used = memory->used;
+      add_processes(use, device, nvml_.nvmlDeviceGetComputeRunningProcesses_v3);
+      add_processes(use, device, nvml_.nvmlDeviceGetGraphicsRunningProcesses_v3);
+      add_processes(use, device, nvml_.nvmlDeviceGetMPSComputeRunningProcesses_v3);
+      all.push_back(std::move(use));
+    }
+    return all;
+  }
+
+ private:
+  using ProcessFunction = nvmlReturn_t (*)(nvmlDevice_t, unsigned int*, nvmlProcessInfo_t*);
+
+  base::Status fail(nvmlReturn_t result, const std::string& what) const {
+    const char* text = nvml_.nvmlErrorString != nullptr ? nvml_.nvmlErrorString(result) : "NVML error";
+    return base::fail(base::Code::kUnavailable, what + ": " + text);
+  }
+
+  void read_driver() {
+    std::array<char, kNvmlDriverVersionBytes> text{};
+    if (nvml_.nvmlSystemGetDriverVersion != nullptr &&
+        nvml_.nvmlSystemGetDriverVersion(text.data(), static_cast<unsigned int>(text.size())) == NVML_SUCCESS) {
+      driver_.nvml_version = text.data();
+    }
+    int version = 0;
+    if (nvml_.nvmlSystemGetCudaDriverVersion_v2 != nullptr &&
+        nvml_.nvmlSystemGetCudaDriverVersion_v2(&version) == NVML_SUCCESS) {
+      driver_.cuda_version = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+    }
+    driver_.simulated = ::dlsym(library_->handle, kSimulatedNvmlSymbol) != nullptr;
+  }
+
+  std::optional<nvmlMemory_t> read_memory(nvmlDevice_t device) const {
+    if (nvml_.nvmlDeviceGetMemoryInfo_v2 != nullptr) {
+      nvmlMemory_v2_t memory{};
+      memory.version = kNvmlMemoryVersion2;
+      if (nvml_.nvmlDeviceGetMemoryInfo_v2(device, &memory) == NVML_SUCCESS) {
+        // `total` is with what the driver has reserved for itself (0.6 of an H200's 140 GiB), `used` is without it. The
+        // rest is what programs can have, and what the driver tells them.
+        return nvmlMemory_t{memory.total - std::min(memory.reserved, memory.total), memory.free, memory.used};
+      }
+    }
+    nvmlMemory_t memory{};
+    if (nvml_.nvmlDeviceGetMemoryInfo == nullptr || nvml_.nvmlDeviceGetMemoryInfo(device, &memory) != NVML_SUCCESS) {
+      return std::nullopt;
+    }
+    return memory;
+  }
+
+  void add(nvmlDevice_t device, const std::string& pci) {
+    unsigned int current = kNvmlMigDisabled;
+    unsigned int pending = kNvmlMigDisabled;
+    const bool partitioned = nvml_.nvmlDeviceGetMigMode != nullptr &&
+                             nvml_.nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS &&
+                             current == kNvmlMigEnabled;
+    if (!partitioned) return add_one(device, device, pci);
+    unsigned int most = 0;
+    if (nvml_.nvmlDeviceGetMaxMigDeviceCount == nullptr || nvml_.nvmlDeviceGetMigDeviceHandleByIndex == nullptr) return;
+    if (nvml_.nvmlDeviceGetMaxMigDeviceCount(device, &most) != NVML_SUCCESS) return;
+    for (unsigned int i = 0; i < most; ++i) {
+      nvmlDevice_t instance = nullptr;
+      if (nvml_.nvmlDeviceGetMigDeviceHandleByIndex(device, i, &instance) == NVML_SUCCESS)
+        add_one(instance, device, pci);
+    }
+  }
+
+  // `parent`: the whole GPU, which knows what its instances do not.
+  void add_one(nvmlDevice_t device, nvmlDevice_t parent, const std::string& pci) {
+    std::array<char, kNvmlUuidBytes> uuid{};
+    if (gpus_.size() >= base::kMaxGpus) return;
+    if (nvml_.nvmlDeviceGetUUID(device, uuid.data(), static_cast<unsigned int>(uuid.size())) != NVML_SUCCESS) return;
+    const auto parsed = base::GpuUuid::parse(uuid.data());
+    // Drivers before R470 name instances by "MIG-GPU-UUID/x/y", which says nothing about what cuDeviceGetUuid gives.
+    if (!parsed) return;
+    GpuInfo info{.uuid = *parsed, .uuid_text = uuid.data(), .name = "", .pci_bus_id = pci, .compute_mode = ""};
+    std::array<char, kNvmlNameBytes> name{};
+    if (nvml_.nvmlDeviceGetName != nullptr &&
+        nvml_.nvmlDeviceGetName(device, name.data(), static_cast<unsigned int>(name.size())) == NVML_SUCCESS) {
+      info.name = name.data();
+    }
+    auto mode = NVML_COMPUTEMODE_DEFAULT;
+    if (nvml_.nvmlDeviceGetComputeMode != nullptr && nvml_.nvmlDeviceGetComputeMode(parent, &mode) == NVML_SUCCESS) {
+      info.compute_mode = compute_mode_text(mode);
+    }
+    if (const auto memory = read_memory(device)) info.memory_total = memory->total;
+    gpus_.push_back(std::move(info));
+    devices_.push_back(device);
+  }
+
+  static void add_processes(GpuUse& use, nvmlDevice_t device, ProcessFunction list) {
+    if (list == nullptr) return;
+    std::vector<nvmlProcessInfo_t> processes(kProcesses);
+    auto count = static_cast<unsigned int>(processes.size());
+    auto result = list(device, &count, processes.data());
+    if (result == NVML_ERROR_INSUFFICIENT_SIZE) {
+      processes.resize(std::size_t{count} + kProcesses);
+      count = static_cast<unsigned int>(processes.size());
+      result = list(device, &count, processes.data());
+    }
+    if (result != NVML_SUCCESS) return;
+    for (std::size_t i = 0; i < std::min<std::size_t>(count, processes.size()); ++i) {
+      const auto pid = static_cast<pid_t>(processes[i].pid);
+      // One process may do computing and graphics.
+      if (std::any_of(use.processes.begin(), use.processes.end(), [&](const GpuProcess& p) { return p.pid == pid; }))
+        continue;
+      const auto process = process_info(pid);
+      const bool known = processes[i].usedGpuMemory != kNvmlValueNotAvailable;
+      use.processes.push_back({pid, process ? process->name : "", known ? processes[i].usedGpuMemory : 0});
+    }
+  }
+
+  std::unique_ptr<Library> library_;
+  Nvml nvml_;
+  std::vector<GpuInfo> gpus_;
+  std::vector<nvmlDevice_t> devices_;
+  DriverInfo driver_;
+};
+
+}  // namespace
+
+base::Result<std::unique_ptr<Inventory>> open_nvml(const std::string& path) {
+  const std::string name = path.empty() ? "libnvidia-ml.so.1" : path;
+  auto library = std::make_unique<Library>(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
+  if (library->handle == nullptr) {
+    const char* why = ::dlerror();
+    return base::fail(base::Code::kNotFound,
+                      "cannot open NVML (" + std::string(why != nullptr ? why : name) +
+                          "): install the NVIDIA driver of this machine's kernel, in a container pass "
+                          "the driver's utility libraries in (NVIDIA_DRIVER_CAPABILITIES=compute,utility)");
+  }
+  Nvml nvml;
+  load_nvml(
+      nvml, [](void* handle, const char* symbol) { return ::dlsym(handle, symbol); }, library->handle);
+  if (nvml.nvmlInit_v2 == nullptr || nvml.nvmlShutdown == nullptr || nvml.nvmlDeviceGetCount_v2 == nullptr ||
+      nvml.nvmlDeviceGetHandleByIndex_v2 == nullptr || nvml.nvmlDeviceGetUUID == nullptr) {
+    return base::fail(base::Code::kUnsupported, name + " lacks functions that every driver since CUDA 10 has");
+  }
+  if (const auto result = nvml.nvmlInit_v2(); result != NVML_SUCCESS) {
+    const char* text = nvml.nvmlErrorString != nullptr ? nvml.nvmlErrorString(result) : "unknown error";
+    return base::fail(base::Code::kUnavailable,
+                      "NVML does not start: " + std::string(text) +
+                          ". Check `nvidia-smi`; after an update of the driver, reload its kernel "
+                          "module or restart the machine");
+  }
+  auto inventory = std::make_unique<NvmlInventory>(std::move(library), nvml);
+  GPUMUX_TRY(inventory->discover());
+  return std::unique_ptr<Inventory>(std::move(inventory));
+}
+
+}  // namespace gpumux::daemon

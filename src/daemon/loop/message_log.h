@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the log level `debug` adds: a line for each message from and to tenants, each event and each decision. At other
+// levels a call costs one comparison.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "base/ids.h"
+#include "daemon/loop/log.h"
+#include "wire/messages.h"
+
+namespace gpumux::daemon {
+
+std::string_view name_of(wire::Type type);
+
+// Of a message only what says which one it is: its texts are the tenant's own words, and are logged where they count.
+struct MessageLine {
+  base::TenantId tenant;
+  pid_t pid = 0;
+  wire::Type type{};
+  std::optional<std::uint32_t> slot;
+  std::optional<std::uint64_t> epoch;
+};
+void write_line(std::string_view sentence, const MessageLine& line);
+
+template <class Message>
+void debug_message(std::string_view sentence, base::TenantId tenant, pid_t pid, const Message& message) {
+  if (!is_logged(LogLevel::kDebug)) return;
+  MessageLine line{.tenant = tenant, .pid = pid, .type = Message::kType, .slot = {}, .epoch = {}};
+  if constexpr (requires { message.slot; }) line.slot = message.slot;
+  if constexpr (requires { message.epoch; }) line.epoch = message.epoch;
+  write_line(sentence, line);
+}
+
+// An event or a command of a core, which both have a to_string().
+template <class Item>
+void debug_text(std::string_view sentence, const Item& item) {
+  if (is_logged(LogLevel::kDebug)) log_debug(sentence, {{"what", to_string(item)}});
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/loop/trace_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <mutex>
+#include <utility>
+
+#include "daemon/loop/log.h"
+
+namespace gpumux::daemon {
+
+struct TraceFile::Shared {
+  os::FileDescriptor file;
+  std::mutex mutex;
+  std::string waiting;         // lines that nobody has taken yet
+  bool writer_posted = false;  // somebody will
+  bool failed = false;
+
+  // The worker's thread: writes all that waits.
+  void drain() {
+    for (;;) {
+      std::string lines;
+      {
+        const std::lock_guard lock(mutex);
+        if (waiting.empty() || failed) {
+          writer_posted = false;
+          return;
+        }
+        lines.swap(waiting);
+      }
+      std::string_view rest = lines;
+      while (!rest.empty()) {
+        const ssize_t put = ::write(file.get(), rest.data(), rest.size());
+        if (put < 0 && errno == EINTR) continue;
+        if (put < 0) {
+          log_error("the trace file cannot be written any more", {{"errno", errno}});
+          const std::lock_guard lock(mutex);
+          failed = true;
+          break;
+        }
+        rest.remove_prefix(static_cast<std::size_t>(put));
+      }
+    }
+  }
+};
+
+base::Status TraceFile::open(const std::string& path) {
+  auto shared = std::make_shared<Shared>();
+  shared->file = os::FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (!shared->file) return base::fail_errno(errno, "cannot open the trace file " + path);
+  shared_ = std::move(shared);
+  return {};
+}
+
+void TraceFile::write(const TraceEntry& entry) {
+  if (shared_ == nullptr) return;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    if (shared_->failed || shared_->waiting.size() > kMaxTraceBacklogBytes) return;
+    append_json_line(shared_->waiting, entry);
+    if (std::exchange(shared_->writer_posted, true)) return;
+  }
+  boost::asio::post(worker_, [shared = shared_] { shared->drain(); });
+}
+
+void TraceFile::flush() {
+  if (shared_ != nullptr) boost::asio::post(worker_, [shared = shared_] { shared->drain(); });
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// How many connections a socket may have, in all and for each account.
+//
+// A reserve is for root on the host, the daemon's owner and administrators: they get in whatever the others do, and no
+// limit per account holds for them. A contained peer is never one of them.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "daemon/peers/access.h"
+#include "daemon/peers/closer.h"
+
+namespace gpumux::daemon {
+
+class Admission {
+ public:
+  struct Limits {
+    std::size_t all = 0;
+    std::size_t per_account = 0;
+    std::size_t reserve = 0;  // of `all`
+  };
+  // `what`: what is counted, as a word for people: "tenants".
+  Admission(Limits limits, std::string what, const AccessRules& access, const Closer& closer);
+
+  // Why the peer is not let in; none: it is. A descriptor that is not closed yet counts as a connection does.
+  std::optional<std::string> refusal(const Peer& peer) const;
+  void entered(const Account& account);
+  void left(const Account& account);
+  std::size_t of(const Account& account) const;
+
+ private:
+  const Limits limits_;
+  const std::string what_;
+  const AccessRules& access_;
+  const Closer& closer_;
+  std::size_t all_ = 0;
+  std::unordered_map<Account, std::size_t> per_account_;
+};
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/peers/closer.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <system_error>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "daemon/loop/log.h"
+#include "os/unix_socket.h"
+
+// Older glibc does not name the member.
+#ifndef sigev_notify_thread_id
+#define sigev_notify_thread_id _sigev_un._tid
+#endif
+
+namespace gpumux::daemon {
+namespace {
+
+// A thread whose lane has nothing more to be closed stays this long: a tenant's end is several descriptors.
+constexpr std::chrono::seconds kIdle{1};
+
+int interrupt_signal() { return SIGRTMIN + 3; }
+
+// Sends the calling thread a signal every kInterruptEvery while it is armed.
+class Interrupter {
+ public:
+  Interrupter() {
+    sigset_t all;
+    ::sigfillset(&all);
+    ::sigdelset(&all, interrupt_signal());
+    ::pthread_sigmask(SIG_SETMASK, &all, nullptr);
+    sigevent event{};
+    event.sigev_notify = SIGEV_THREAD_ID;
+    event.sigev_signo = interrupt_signal();
+    event.sigev_notify_thread_id = static_cast<pid_t>(::syscall(SYS_gettid));
+    exists_ = ::timer_create(CLOCK_MONOTONIC, &event, &timer_) == 0;
+    if (!exists_) log_warning("strangers' descriptors may take long to close: no timer can be made");
+  }
+  ~Interrupter() {
+    if (exists_) ::timer_delete(timer_);
+  }
+  Interrupter(const Interrupter&) = delete;
+  Interrupter& operator=(const Interrupter&) = delete;
+
+  void arm() { set(kInterruptEvery); }
+  void disarm() { set(std::chrono::milliseconds(0)); }
+
+ private:
+  void set(std::chrono::nanoseconds period) {
+    itimerspec times{};
+    times.it_interval.tv_nsec = times.it_value.tv_nsec = static_cast<long>(period.count());
+    if (exists_) ::timer_settime(timer_, 0, &times, nullptr);
+  }
+
+  timer_t timer_{};
+  bool exists_ = false;
+};
+
+}  // namespace
+
+struct Closer::State {
+  struct Queue {
+    std::deque<os::FileDescriptor> waiting;
+    std::size_t unclosed = 0;  // those, and the one that is being closed
+    bool has_thread = false;
+    std::condition_variable changed;
+  };
+  mutable std::mutex mutex;
+  std::unordered_map<Lane, Queue> lanes;  // with a thread, or with something that waits for one
+};
+
+Closer::Closer() : state_(std::make_shared<State>()) {
+  // Without SA_RESTART: the signal is there to interrupt.
+  struct sigaction nothing {};
+  nothing.sa_handler = [](int) {};
+  ::sigaction(interrupt_signal(), &nothing, nullptr);
+}
+
+Closer::~Closer() = default;
+
+void Closer::drop(os::FileDescriptor connection) {
+  if (!connection) return;
+  // Nothing more can be sent to it from here on: what is found now is all there is.
+  ::shutdown(connection.get(), SHUT_RDWR);
+  if (os::has_unread(connection.get())) add(std::move(connection), std::nullopt);
+}
+
+bool Closer::is_behind() const { return unclosed_in(std::nullopt) >= kMaxUnclosedConnections; }
+
+void Closer::close(os::FileDescriptor received, const Account& account) {
+  if (received) add(std::move(received), account);
+}
+
+std::size_t Closer::unclosed(const Account& account) const { return unclosed_in(account); }
+
+std::size_t Closer::unclosed_in(const Lane& name) const {
+  const std::lock_guard guard(state_->mutex);
+  const auto lane = state_->lanes.find(name);
+  return lane == state_->lanes.end() ? 0 : lane->second.unclosed;
+}
+
+void Closer::add(os::FileDescriptor fd, const Lane& name) {
+  const std::lock_guard guard(state_->mutex);
+  State::Queue& lane = state_->lanes[name];
+  lane.waiting.push_back(std::move(fd));
+  ++lane.unclosed;
+  if (lane.has_thread) return lane.changed.notify_one();
+  try {
+    std::thread([state = state_, name] { run(state, name); }).detach();
+    lane.has_thread = true;
+  } catch (const std::system_error& e) {
+    // The next one tries again.
+    log_error("no thread can be had to close what strangers have sent",
+              {{"of", name ? name->text() : "connections"}, {"why", e.what()}});
+  }
+}
+
+void Closer::run(const std::shared_ptr<State>& state, const Lane& name) {
+  Interrupter interrupter;
+  std::unique_lock lock(state->mutex);
+  State::Queue& lane = state->lanes.at(name);
+  while (lane.changed.wait_for(lock, kIdle, [&] { return !lane.waiting.empty(); })) {
+    lock.unlock();
+    interrupter.arm();
+    lock.lock();
+    while (!lane.waiting.empty()) {
+      os::FileDescriptor fd = std::move(lane.waiting.front());
+      lane.waiting.pop_front();
+      lock.unlock();
+      fd.reset();
+      lock.lock();
+      --lane.unclosed;
+    }
+    lock.unlock();
+    interrupter.disarm();
+    lock.lock();
+  }
+  state->lanes.erase(name);
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Receives messages with descriptors, so that no stranger's descriptor comes into the daemon unless closing it never
+// asks a stranger. A process does it (daemon/peers/doorkeeper_process.h); this is the loop's side.
+//
+// The rule: a doorkeeper that was sent an unknown descriptor serves no other connection. It ends, on the account that
+// sent the descriptor. Another doorkeeper serves the others at once.
+//
+//   an account whose doorkeeper has not ended     kBusy: nothing of it is received until then. So an account keeps one
+//                                                 doorkeeper at most, with the descriptors of one message.
+//   a doorkeeper that says nothing                ends the same way after kLookPatience. It asks only the kernel, so
+//                                                 this needs a kernel that asks a stranger all the same.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+
+#include "daemon/peers/account.h"
+#include "daemon/peers/closer.h"
+#include "daemon/peers/doorkeeper_process.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::daemon {
+
+// Others wait as long as this in the worst case. A doorkeeper's work takes microseconds; a machine that swaps is
+// slower.
+inline constexpr std::chrono::seconds kLookPatience{5};
+
+struct Look {
+  enum class Outcome {
+    kReceived,
+    kRefused,  // the message is gone, with what came along
+    kBusy,     // the message is still there: try again later
+  };
+  Outcome outcome = Outcome::kBusy;
+  std::span<const std::byte> message;  // empty: the other side has closed
+  bool was_cut = false;                // the message is longer than kMaxMessageBytes
+  os::FileDescriptor fd;               // a harmless one, if one came along
+};
+
+class Doorkeeper {
+ public:
+  using Done = std::function<void(Look)>;
+
+  Doorkeeper(boost::asio::io_context& io, Closer& closer);
+  ~Doorkeeper();
+  Doorkeeper(const Doorkeeper&) = delete;
+  Doorkeeper& operator=(const Doorkeeper&) = delete;
+
+  // Receives the next message of a connection. REQUIRES: `connection` stays open, and is read by nobody, until `done`
+  // is called. That may be at once.
+  void receive(int connection, const Account& account, Done done);
+  // Nothing more is received: whatever waits is told kBusy. Waits for no doorkeeper.
+  void close();
+
+ private:
+  struct Channel;
+  struct Request {
+    int connection;
+    Account account;
+    Done done;
+  };
+  void next();
+  bool ask(const Request& request);
+  std::shared_ptr<Channel> open_channel();
+  void wait(const std::shared_ptr<Channel>& channel);
+  void readable(const std::shared_ptr<Channel>& channel);
+  void overdue();
+  void answer(Look look);
+
+  boost::asio::io_context& io_;
+  Closer& closer_;
+  std::optional<Starter> starter_;
+  boost::asio::steady_timer patience_;
+  std::deque<Request> waiting_;  // the first one has been asked about, if is_asked_
+  bool is_asked_ = false;
+  std::shared_ptr<Channel> current_;                             // none: the next request needs another
+  std::unordered_map<Account, std::shared_ptr<Channel>> spent_;  // have not ended yet
+};
+
+}  // namespace gpumux::daemon

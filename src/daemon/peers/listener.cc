@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/peers/listener.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <exception>
+#include <utility>
+
+#include "daemon/loop/log.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+using namespace std::chrono_literals;
+
+constexpr int kAcceptsPerTurn = 16;
+// A process or machine that is out of descriptors gets some back when others close theirs; trying at once would only
+// burn time.
+constexpr auto kAcceptPause = 100ms;
+
+}  // namespace
+
+Listener::Listener(asio::io_context& io, Closer& closer, Accepted accepted, std::function<void()> turn_ended)
+    : closer_(closer), accepted_(std::move(accepted)), turn_ended_(std::move(turn_ended)), socket_(io), pause_(io) {}
+
+void Listener::listen(os::FileDescriptor socket) {
+  socket_.assign(socket.release());
+  wait();
+}
+
+bool Listener::has_pending() {
+  if (!socket_.is_open()) return false;
+  pollfd poller{socket_.native_handle(), POLLIN, 0};
+  return ::poll(&poller, 1, 0) == 1;
+}
+
+void Listener::wait() {
+  socket_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
+    if (error) return;
+    accept_some();
+    turn_ended_();
+  });
+}
+
+void Listener::wait_after(std::chrono::milliseconds time) {
+  pause_.expires_after(time);
+  pause_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) wait();
+  });
+}
+
+void Listener::accept_some() {
+  for (int i = 0; i < kAcceptsPerTurn; ++i) {
+    if (closer_.is_behind()) return wait_after(kInterruptEvery);
+    os::FileDescriptor socket(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) {
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN) break;
+      log_error("cannot accept a connection; trying again soon", {{"errno", errno}});
+      return wait_after(kAcceptPause);
+    }
+    try {
+      accepted_(ForeignConnection(std::move(socket), closer_));
+    } catch (const std::exception& e) {
+      log_error("cannot take a connection", {{"why", e.what()}});
+    }
+  }
+  wait();
+}
+
+void Listener::drain(os::FileDescriptor socket, Closer& closer, std::vector<ForeignConnection>& left) {
+  // No connection comes after this. Those that are there would be closed with the socket, in this thread.
+  ::shutdown(socket.get(), SHUT_RDWR);
+  for (;;) {
+    os::FileDescriptor connection(::accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (connection) {
+      left.emplace_back(std::move(connection), closer);
+    } else if (errno != EINTR && errno != ECONNABORTED) {
+      // Without a descriptor to be had, the rest is closed with the socket.
+      if (errno != EAGAIN && errno != EINVAL) closer.drop(std::move(socket));
+      return;
+    }
+  }
+}
+
+void Listener::close() {
+  pause_.cancel();
+  if (!socket_.is_open()) return;
+  std::vector<ForeignConnection> left;
+  drain(os::FileDescriptor(socket_.release()), closer_, left);
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// A listening unix socket of the daemon's: accepts a few connections a turn, and pauses where descriptors are short
+// or many ended connections are not closed yet.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <functional>
+#include <vector>
+
+#include "daemon/peers/closer.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::daemon {
+
+class Listener {
+ public:
+  using Accepted = std::function<void(ForeignConnection)>;
+  // `accepted` is called for each connection, `turn_ended` after a few of them.
+  Listener(boost::asio::io_context& io, Closer& closer, Accepted accepted, std::function<void()> turn_ended);
+  ~Listener() { close(); }
+  Listener(const Listener&) = delete;
+  Listener& operator=(const Listener&) = delete;
+
+  void listen(os::FileDescriptor socket);
+  // Connections that are in the socket's queue and not accepted yet.
+  bool has_pending();
+  // Refuses further connections; the closer has those that were not accepted yet.
+  void close();
+  // Closes a listening socket. `left`: the connections that were not accepted yet.
+  static void drain(os::FileDescriptor socket, Closer& closer, std::vector<ForeignConnection>& left);
+
+ private:
+  void wait();
+  void accept_some();
+  void wait_after(std::chrono::milliseconds time);
+
+  Closer& closer_;
+  Accepted accepted_;
+  std::function<void()> turn_ended_;
+  boost::asio::posix::stream_descriptor socket_;
+  boost::asio::steady_timer pause_;
+};
+
+}  // namespace gpumux::daemon

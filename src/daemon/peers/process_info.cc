@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/peers/process_info.h"
+
+#include <pwd.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "base/units.h"
+#include "daemon/loop/files.h"
+
+namespace gpumux::daemon {
+
+std::optional<ProcessInfo> process_info(pid_t pid) {
+  if (pid < 1) return std::nullopt;
+  const auto text = read_file("/proc/" + std::to_string(pid) + "/stat", 4096);
+  if (!text) return std::nullopt;
+  // "4711 (name) S ppid ...": the name may hold spaces and parentheses, so its end is the last one.
+  const std::size_t open = text->find('(');
+  const std::size_t close = text->rfind(')');
+  if (open == std::string::npos || close == std::string::npos || close < open || close + 2 >= text->size()) {
+    return std::nullopt;
+  }
+  ProcessInfo info;
+  info.name = text->substr(open + 1, close - open - 1);
+  info.state = (*text)[close + 2];
+  // The start time is field 22; the state, at close + 2, is field 3.
+  std::size_t at = close + 2;
+  for (int field = 3; field < 22; ++field) {
+    at = text->find(' ', at);
+    if (at == std::string::npos) return std::nullopt;
+    ++at;
+  }
+  const auto start = base::parse_integer(std::string_view(*text).substr(at, text->find(' ', at) - at), 0, UINT64_MAX);
+  if (!start) return std::nullopt;
+  info.start_time = *start;
+  return info;
+}
+
+std::string describe_state(char state) {
+  switch (state) {
+    case 'T': return "stopped (SIGSTOP)";
+    case 't': return "stopped by a debugger";
+    case 'D': return "waiting in the kernel";
+    case 'Z': return "ended, not yet collected by its parent";
+    default: return "";
+  }
+}
+
+std::string user_name(uid_t uid) {
+  std::vector<char> buffer(16384);
+  passwd entry{};
+  passwd* found = nullptr;
+  if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr) return found->pw_name;
+  return std::to_string(uid);
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Programs that use a GPU and are not ours: of those that the driver lists, the ones that are no tenants.
+//
+// Loop's thread. Knows who is connected when it is made; not to be kept.
+#pragma once
+
+#include <sys/types.h>
+
+#include <vector>
+
+#include "daemon/gpus/leases.h"
+#include "daemon/tenants/translate.h"
+
+namespace gpumux::daemon {
+
+class ForeignProcesses {
+ public:
+  explicit ForeignProcesses(const Translator& translator);
+  // As of the last look at the GPU.
+  std::vector<GpuProcess> on(const Gpu& gpu) const;
+
+ private:
+  const Translator& translator_;
+  std::vector<pid_t> tenants_;  // sorted
+};
+
+}  // namespace gpumux::daemon

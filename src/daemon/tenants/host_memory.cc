@@ -1,0 +1,505 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/tenants/host_memory.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <ctime>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "base/units.h"
+#include "daemon/loop/log.h"
+#include "os/pidfd.h"
+#include "os/system_clock.h"
+#include "wire/messages.h"
+
+namespace gpumux::daemon {
+namespace {
+
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
+// Large enough that a thousand cover a large machine, small enough to be ready soon (60 ms on one thread) and that who
+// needs little does not keep much.
+constexpr std::uint64_t kMaxChunk = std::uint64_t{256} << 20;
+// A small budget is still many chunks.
+constexpr std::uint64_t kChunksInBudget = 16;
+// Ready beyond what is known to be needed, so that a switch that evicts a little more finds it.
+constexpr std::size_t kWindowChunks = 4;
+// Being made at once: more than the pool has threads while somebody waits, and otherwise as many as it has at most, so
+// that who begins to wait is behind few.
+constexpr std::size_t kMaxMaking = 32;
+constexpr std::size_t kMaxMakingAhead = 8;
+// Enough to tell kinds of memory from each other (2 ms in huge pages, 8 ms in small ones), and to cost nothing.
+constexpr std::uint64_t kMeasureBytes = std::uint64_t{16} << 20;
+// What tenants have of an earlier daemon's never leaves less than this part of the budget to be lent: whoever is next
+// may have its memory there, and get none of it back before the one that is there has somewhere to go.
+constexpr std::uint64_t kLeastOfBudget = 4;
+// Host memory is short no more when there is this much less to be evicted than there was.
+constexpr std::uint64_t kMuchLessNumerator = 3;
+constexpr std::uint64_t kMuchLessDenominator = 4;
+// Unmapping takes a tenth of a second, once what is being moved has been. Who has not done it after so many looks is
+// stopped, or worse.
+constexpr std::uint32_t kPatientLooks = 3;
+
+std::uint64_t chunk_for(std::uint64_t budget) {
+  const std::uint64_t part = budget / kChunksInBudget / kHugePage * kHugePage;
+  return std::clamp(part, kHugePage, kMaxChunk);
+}
+
+}  // namespace
+
+struct HostMemory::Alive {
+  HostMemory* self = nullptr;
+};
+
+HostMemory::HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& pool, std::uint64_t budget,
+                       HostFiles files)
+    : loop_(loop),
+      pool_(pool),
+      budget_(budget),
+      chunk_bytes_(chunk_for(budget)),
+      files_(std::make_shared<HostFiles>(std::move(files))),
+      alive_(std::make_shared<Alive>()),
+      seats_(chunk_bytes_),
+      shares_(budget / chunk_bytes_) {
+  alive_->self = this;
+  // Ids start where the time puts them, so that one which an earlier daemon has given means nothing to this one.
+  timespec t{};
+  ::clock_gettime(CLOCK_BOOTTIME, &t);
+  next_id_ = (static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec)) | 1;
+}
+
+HostMemory::~HostMemory() { alive_->self = nullptr; }
+
+void HostMemory::measure() {
+  boost::asio::post(pool_, [alive = alive_, &loop = loop_, files = files_] {
+    auto made = std::make_shared<base::Result<HostFile>>(files->make(kMeasureBytes));
+    if (*made) (*made)->fd.reset();
+    boost::asio::post(loop, [alive, made] {
+      if (alive->self != nullptr && *made) alive->self->count(**made, kMeasureBytes);
+    });
+  });
+}
+
+void HostMemory::count(const HostFile& file, std::uint64_t bytes) {
+  made_.kind = file.kind;
+  made_.bytes += bytes;
+  made_.took += file.took;
+}
+
+void HostMemory::set_demand(std::uint64_t evicted, std::uint64_t copies) {
+  if (demand_ == evicted && copies_ == copies) return;
+  demand_ = evicted;
+  copies_ = copies;
+  if (short_ && demand_ <= short_at_ / kMuchLessDenominator * kMuchLessNumerator) set_short(false);
+  rebalance();
+}
+
+std::size_t HostMemory::there() const {
+  return static_cast<std::size_t>(lent_ / chunk_bytes_) + used_.size() + ready_.size();
+}
+
+std::size_t HostMemory::needed() const {
+  const std::size_t in_use = static_cast<std::size_t>(lent_ / chunk_bytes_) + requests_.size();
+  if (demand_ == 0) return in_use;
+  const auto expected = static_cast<std::size_t>((demand_ + copies_ + chunk_bytes_ - 1) / chunk_bytes_);
+  return std::max(expected, in_use) + kWindowChunks;
+}
+
+bool HostMemory::has_too_much() const {
+  return there() > *std::max_element(needed_lately_.begin(), needed_lately_.end());
+}
+
+void HostMemory::set_short(bool is_short) {
+  if (is_short) short_at_ = std::max(short_ ? short_at_ : 0, demand_);
+  if (short_ == is_short) return;
+  short_ = is_short;
+  if (on_short_) on_short_(is_short);
+}
+
+void HostMemory::closed(const HostSeat& seat) {
+  seats_.closed(seat);
+  std::erase_if(requests_, [&](const Request& request) {
+    if (request.seat != seat) return false;
+    shares_.answered(request.account);
+    if (on_lent_) on_lent_({seat, 0, 0}, -1);
+    return true;
+  });
+}
+
+void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain, const Account& account) {
+  reap();
+  std::uint64_t of_tenant = 0;
+  std::uint64_t of_seat = 0;
+  for (const Request& request : requests_) {
+    of_tenant += request.seat.tenant == seat.tenant ? 1u : 0u;
+    of_seat += request.seat == seat ? 1u : 0u;
+  }
+  Borrower& borrower = borrowers_[seat.tenant];
+  if (bytes == 0 || of_tenant >= kMaxHostRequests || seats_.lent_to(seat) + of_seat >= seats_.most_of(seat)) {
+    if (on_lent_) on_lent_({seat, 0, 0}, -1);
+    return;
+  }
+  borrower.domain = domain;
+  borrower.account = account;
+  const base::TimePoint now = os::SystemClock().now();
+  requests_.push_back({seat, account, now});
+  shares_.asked(account);
+  serve();
+  if (!requests_.empty() && requests_.back().asked_at == now) ++loans_.waited;
+  if (on_awaited_ && !requests_.empty()) on_awaited_();
+}
+
+// None: no chunk of the seat's trust domain is free. `kept`: the seat has this chunk mapped.
+std::optional<HostMemory::Chunk> HostMemory::take_handed_on(const HostSeat& seat, const Borrower& borrower,
+                                                            bool may_grow, bool& kept) {
+  for (;;) {
+    kept = false;
+    // One that the seat has kept costs it nothing; any other it has to map and register.
+    auto best = used_.end();
+    for (auto used = used_.begin(); used != used_.end() && !borrower.domain.empty(); ++used) {
+      if (used->domain != borrower.domain || (!may_grow && used->keepers.empty())) continue;
+      const bool is_keeper = std::find(used->keepers.begin(), used->keepers.end(), seat) != used->keepers.end();
+      if (is_keeper && is_let_go(seat, used->id)) continue;  // it unmaps it at this moment
+      if (is_keeper || !kept) best = used;
+      kept = kept || is_keeper;
+    }
+    if (best == used_.end()) return std::nullopt;
+    Chunk chunk = std::move(*best);
+    used_.erase(best);
+    if (HostFiles::is_whole(chunk.memory.get(), chunk_bytes_)) return chunk;
+    unmake(std::move(chunk));
+  }
+}
+
+// False: there is nothing that it could have now.
+bool HostMemory::serve(const Request& request) {
+  Borrower& borrower = borrowers_[request.seat.tenant];
+  const bool grows = may_grow(request.account);
+  Chunk chunk;
+  bool kept = false;
+  std::optional<Chunk> handed_on = take_handed_on(request.seat, borrower, grows, kept);
+  const bool is_handed_on = handed_on.has_value();
+  if (is_handed_on) {
+    chunk = std::move(*handed_on);
+    std::erase(chunk.keepers, request.seat);
+  } else if (grows && !ready_.empty()) {
+    chunk.id = next_id_++;
+    chunk.domain = borrower.domain;
+    chunk.memory = std::move(ready_.back());
+    ready_.pop_back();
+  } else {
+    return false;
+  }
+  chunk.account = request.account;
+  const HostLoan loan{request.seat, chunk.id, chunk_bytes_};
+  const int fd = kept ? -1 : chunk.memory.get();
+  borrower.loans.emplace(loan.id, Loan{request.seat, std::move(chunk)});
+  lent_ += chunk_bytes_;
+  seats_.lent(request.seat);
+  shares_.lent(request.account);
+  ++loans_.all;
+  if (is_handed_on) ++loans_.handed_on;
+  if (kept) ++loans_.kept;
+  if (on_lent_) on_lent_(loan, fd);
+  return true;
+}
+
+void HostMemory::serve() {
+  while (serve_in_order()) continue;
+  rebalance();
+  if (!requests_.empty()) tell_all(wire::kMostForgotten);
+}
+
+// True: some have been answered, so that one which came after them need not wait any longer.
+bool HostMemory::serve_in_order() {
+  bool has_answered = false;
+  bool has_yielded = false;
+  for (std::size_t i = 0; i < requests_.size();) {
+    const Request request = requests_[i];
+    if (shares_.yields(request.account)) {
+      has_yielded = true;
+      ++i;
+      continue;
+    }
+    const bool comes =
+        leaving_soon() > 0 ||
+        (may_grow(request.account) ? making_ > 0 || (!failing_ && may_make()) || !used_.empty() : kept_free() > 0);
+    const bool served = serve(request);
+    if (!served && !comes) set_short(true);
+    // Others are asked for what its account is owed, and that is not to go to requests that come later.
+    if (!served && (comes || shares_.is_owed(request.account))) {
+      ++i;
+      continue;
+    }
+    requests_.erase(requests_.begin() + static_cast<std::ptrdiff_t>(i));
+    shares_.answered(request.account);
+    loans_.waiting += os::SystemClock().now() - request.asked_at;
+    has_answered = true;
+    // It may have to wait for somebody who gives something back: it asks again.
+    if (!served && on_lent_) on_lent_({request.seat, 0, 0}, -1);
+  }
+  return has_answered && has_yielded;
+}
+
+// A process that has lost its connection and come back says what this daemon has lent it: that is counted already.
+std::uint64_t HostMemory::earlier_elsewhere() const {
+  std::uint64_t earlier = counts_earlier_ ? earlier_ : 0;
+  for (const auto& [tenant, left] : left_) earlier -= std::min(earlier, left.bytes);
+  return std::min(earlier, budget_ / kLeastOfBudget * (kLeastOfBudget - 1));
+}
+
+bool HostMemory::may_make() const { return taken() + earlier_elsewhere() + chunk_bytes_ <= budget_; }
+
+// One more chunk can be mapped, and what is reserved is still there (HostShares::reserved).
+bool HostMemory::has_unreserved() const {
+  const std::uint64_t mapped = lent_ + leaving() + kept_free() * chunk_bytes_;
+  return mapped + earlier_elsewhere() + chunk_bytes_ <= lendable();
+}
+
+// The account may have one more chunk mapped. It has less than is reserved for accounts that begin, or that stays free.
+bool HostMemory::may_grow(const Account& account) const {
+  if (has_unreserved()) return true;
+  const auto kept = static_cast<std::uint64_t>(std::count_if(
+      used_.begin(), used_.end(), [&](const Chunk& used) { return !used.keepers.empty() && used.account == account; }));
+  return shares_.mapped_by(account) + kept < shares_.reserved();
+}
+
+// Chunks that are free, and mapped by a process.
+std::size_t HostMemory::kept_free() const {
+  return static_cast<std::size_t>(
+      std::count_if(used_.begin(), used_.end(), [](const Chunk& used) { return !used.keepers.empty(); }));
+}
+
+void HostMemory::uses(const HostSeat& seat, std::uint64_t bytes, bool is_back) {
+  const auto borrower = is_back ? borrowers_.try_emplace(seat.tenant).first : borrowers_.find(seat.tenant);
+  if (borrower == borrowers_.end()) return;
+  std::map<std::uint32_t, std::uint64_t>& earlier = borrower->second.earlier;
+  const auto its = is_back ? earlier.try_emplace(seat.slot).first : earlier.find(seat.slot);
+  if (its == earlier.end()) return;
+  const std::uint64_t before = its->second;
+  its->second = std::min(bytes, is_back ? budget_ : before);
+  earlier_ += its->second;
+  earlier_ -= before;
+  if (its->second == 0) earlier.erase(its);
+  if (counts_earlier_ && before > bytes) serve();
+}
+
+void HostMemory::rebalance() {
+  const std::size_t needs = needed();
+  needed_lately_.back() = std::max(needed_lately_.back(), needs);
+  const auto growing = static_cast<std::size_t>(std::count_if(
+      requests_.begin(), requests_.end(), [this](const Request& request) { return may_grow(request.account); }));
+  const std::size_t missing = std::max(needs - std::min(needs, there()), growing);
+  while (!failing_ && making_ < std::min(missing, most_making()) && may_make()) remake({});
+  // A request that still waits is of another trust domain than the chunks that are free.
+  for (std::size_t coming = making_ + leaving_soon(); coming < std::min(growing, kMaxMaking) && !used_.empty();
+       ++coming)
+    drop_one();
+  for (std::size_t coming = leaving_soon(); coming < std::min(requests_.size() - growing, kMaxMaking) && drop_kept();)
+    ++coming;
+  while (has_too_much() && drop_unmapped()) continue;
+}
+
+std::size_t HostMemory::most_making() const { return requests_.empty() ? kMaxMakingAhead : kMaxMaking; }
+
+// Of what its keepers have been told to let go of, as much as they are likely to.
+std::size_t HostMemory::leaving_soon() const {
+  return static_cast<std::size_t>(std::count_if(leaving_.begin(), leaving_.end(),
+                                                [](const auto& chunk) { return chunk.second.looks <= kPatientLooks; }));
+}
+
+// Of what is free. That costs nobody anything.
+bool HostMemory::drop_unmapped() {
+  const auto chunk = std::find_if(used_.begin(), used_.end(), [](const Chunk& used) { return used.keepers.empty(); });
+  if (chunk != used_.end()) {
+    remake(std::move(chunk->memory));
+    used_.erase(chunk);
+  } else if (!ready_.empty()) {
+    remake(std::move(ready_.back()));
+    ready_.pop_back();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void HostMemory::drop_one() {
+  if (!drop_unmapped()) drop_kept();
+}
+
+bool HostMemory::drop_kept() {
+  const auto chunk = std::find_if(used_.begin(), used_.end(), [](const Chunk& used) { return !used.keepers.empty(); });
+  if (chunk == used_.end()) return false;
+  Chunk gone = std::move(*chunk);
+  used_.erase(chunk);
+  unmake(std::move(gone));
+  return true;
+}
+
+void HostMemory::remake(os::FileDescriptor old, Old how) {
+  ++making_;
+  // Shared, because handlers must be copyable.
+  auto closing = std::make_shared<os::FileDescriptor>(std::move(old));
+  boost::asio::post(pool_, [alive = alive_, &loop = loop_, files = files_, closing, how, bytes = chunk_bytes_] {
+    auto made = std::make_shared<std::optional<base::Result<HostFile>>>();
+    if (*closing && how == Old::kOnlyClosed) {
+      closing->reset();
+    } else if (*closing) {
+      HostFiles::unmake(std::move(*closing), bytes);
+    } else {
+      made->emplace(files->make(bytes));
+    }
+    boost::asio::post(loop, [alive, made] {
+      if (alive->self != nullptr) alive->self->remade(std::move(*made));
+    });
+  });
+}
+
+void HostMemory::remade(std::optional<base::Result<HostFile>> made) {
+  --making_;
+  if (!made) {
+    failing_ = false;
+  } else if (*made) {
+    count(**made, chunk_bytes_);
+    ready_.push_back(std::move((*made)->fd));
+  } else if (!failing_) {
+    failing_ = true;
+    log_warning("the machine has no memory left for evicted data", {{"why", made->error().message()},
+                                                                    {"lent", base::format_bytes(lent_)},
+                                                                    {"budget", base::format_bytes(budget_)}});
+  }
+  serve();
+}
+
+void HostMemory::returned(base::TenantId tenant, std::uint64_t id, bool kept) {
+  const auto borrower = borrowers_.find(tenant);
+  if (borrower == borrowers_.end()) return;
+  const auto found = borrower->second.loans.find(id);
+  if (found == borrower->second.loans.end()) return;
+  Loan loan = std::move(found->second);
+  borrower->second.loans.erase(found);
+  lent_ -= chunk_bytes_;
+  seats_.returned(loan.seat);
+  shares_.returned(borrower->second.account);
+  const HostSeat seat = loan.seat;
+  const bool keeps = borrower->second.keeps;
+  if (kept) loan.chunk.keepers.push_back(seat);
+  if (loan.chunk.domain.empty()) {
+    unmake(std::move(loan.chunk));
+  } else {
+    used_.push_back(std::move(loan.chunk));
+    failing_ = false;
+  }
+  if (kept && !keeps) let_go(seat, id);
+  serve();
+}
+
+// Of processes whose connection ended before them. They answer nothing, as keepers of what they have.
+void HostMemory::reap() {
+  std::vector<base::TenantId> ended;
+  for (const auto& [tenant, left] : left_) {
+    if (os::has_ended(left.process.get())) ended.push_back(tenant);
+  }
+  for (const base::TenantId tenant : ended) {
+    left_.erase(tenant);
+    gone(tenant);
+  }
+}
+
+void HostMemory::gone(base::TenantId tenant, os::FileDescriptor process) {
+  std::erase_if(requests_, [&](const Request& request) {
+    const bool is_its = request.seat.tenant == tenant;
+    if (is_its) shares_.answered(request.account);
+    return is_its;
+  });
+  seats_.gone(tenant);
+  auto gone = borrowers_.extract(tenant);
+  if (gone.empty()) return;
+  for (const auto& [slot, bytes] : gone.mapped().earlier) earlier_ -= bytes;
+  const auto is_its = [&](const HostSeat& seat) { return seat.tenant == tenant; };
+  for (Chunk& chunk : used_) std::erase_if(chunk.keepers, is_its);
+  for (auto& [id, borrower] : borrowers_) {
+    for (auto& [number, loan] : borrower.loans) std::erase_if(loan.chunk.keepers, is_its);
+  }
+  for (auto next = leaving_.begin(); next != leaving_.end();) {
+    const auto chunk = next++;
+    std::erase_if(chunk->second.keepers, is_its);
+    if (chunk->second.keepers.empty()) has_left(chunk);
+  }
+  const bool stays = process && !gone.mapped().loans.empty() && !os::has_ended(process.get());
+  for (auto& [id, loan] : gone.mapped().loans) {
+    lent_ -= chunk_bytes_;
+    shares_.returned(gone.mapped().account);
+    std::erase_if(loan.chunk.keepers, is_its);
+    if (stays) loan.chunk.keepers.push_back(loan.seat);
+    if (!process && loan.chunk.keepers.empty()) {
+      remake(std::move(loan.chunk.memory), Old::kOnlyClosed);
+    } else {
+      unmake(std::move(loan.chunk));
+    }
+  }
+  if (stays) left_.emplace(tenant, Left{std::move(process), gone.mapped().loans.size() * chunk_bytes_});
+  serve();
+}
+
+void HostMemory::look() {
+  reap();
+  needed_lately_.push_back(0);
+  if (needed_lately_.size() > kKeptLooks) needed_lately_.pop_front();
+  rebalance();
+  const std::size_t soon = leaving_soon();
+  const auto is_asked = [&](const HostSeat& seat) {
+    const Forgetting* const forgetting = forgetting_of(seat);
+    return forgetting != nullptr && !forgetting->told.empty();
+  };
+  for (auto& [id, chunk] : leaving_) {
+    if (std::any_of(chunk.keepers.begin(), chunk.keepers.end(), is_asked)) ++chunk.looks;
+  }
+  if (leaving_soon() != soon) {
+    std::set<std::uint64_t> silent;
+    for (const auto& [id, chunk] : leaving_) {
+      if (chunk.looks <= kPatientLooks) continue;
+      for (const HostSeat& keeper : chunk.keepers) {
+        if (is_asked(keeper)) silent.insert(keeper.tenant.value);
+      }
+    }
+    log_warning("host memory cannot go back to the machine: tenants that do not answer have it mapped",
+                {{"tenant", *silent.begin()}, {"tenants", silent.size()}, {"bytes", base::format_bytes(leaving())}});
+    serve();  // nobody waits for it any longer
+  }
+  if (has_too_much()) drop_one();
+  tell_all(1);
+}
+
+std::uint64_t HostMemory::awaited() const {
+  const auto requests = std::count_if(requests_.begin(), requests_.end(),
+                                      [this](const Request& request) { return !shares_.yields(request.account); });
+  return static_cast<std::uint64_t>(requests) * chunk_bytes_;
+}
+
+std::uint64_t HostMemory::beyond(base::TenantId tenant) const {
+  const auto found = borrowers_.find(tenant);
+  if (found == borrowers_.end()) return 0;
+  const std::uint64_t beyond_share = std::min(found->second.loans.size(), shares_.beyond(found->second.account));
+  return std::max(seats_.useless_of(tenant), beyond_share) * chunk_bytes_;
+}
+
+std::uint64_t HostMemory::lent_or_awaited(const std::function<bool(const HostSeat&)>& is_one) const {
+  const auto waiting =
+      std::count_if(requests_.begin(), requests_.end(), [&](const Request& request) { return is_one(request.seat); });
+  return (seats_.lent_to(is_one) + static_cast<std::uint64_t>(waiting)) * chunk_bytes_;
+}
+
+bool HostMemory::awaits(base::TenantId tenant) const {
+  return std::any_of(requests_.begin(), requests_.end(),
+                     [tenant](const Request& request) { return request.seat.tenant == tenant; });
+}
+
+std::uint64_t HostMemory::lent_to(base::TenantId tenant) const {
+  const auto borrower = borrowers_.find(tenant);
+  if (borrower == borrowers_.end()) return 0;
+  return borrower->second.loans.size() * chunk_bytes_;
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Host memory for evicted data: files of huge pages (host_files.h), populated ahead of need, lent to one tenant at a
+// time.
+//
+// It belongs to the daemon, and so is charged to the daemon's cgroup and not to a pod's: whoever touches a page of a
+// file first pays for it, and that is one of our threads.
+//
+// Zeroed between tenants. Whoever has had a file may still have it mapped, so one that comes back cannot be made safe
+// for somebody else by clearing it: it is closed, and a new one made. Between processes that are open to each other
+// anyway (trust_domain.h) it is handed on as it is: where host memory is short, every switch hands on as much as it
+// moves, and making it anew takes several times as long as the switch (2 GB/s a thread in 4 KiB pages). What a tenant
+// that is gone has left is never handed on: the GPU may still be writing to it.
+//
+// Who gives a chunk back may keep it mapped, and registered with the driver: the next time that the seat is lent it, it
+// needs no descriptor and registers nothing (docs/decisions/0010-host-memory-stays-registered.md). So a chunk's memory
+// is the machine's again only when all its keepers have unmapped it, and it counts until then. It leaves in one
+// direction: it is among what is free; it is to go, each keeper is told and nobody is lent it any more; the last keeper
+// has let go of it, or is gone; it is closed. A seat is told of at most so many at a time, and of no more before it has
+// answered, so one that does not answer has one message waiting for it.
+//
+// How much there is. The daemon makes chunks until there are as many as are needed. It gives back only chunks beyond
+// the most that was needed at any of the last kKeptLooks looks. A chunk that is free counts as there, in whosever
+// mappings it is. Needed is the demand (set_demand), or what is lent and waited for if that is more, and a window.
+//
+// Letting go is not free: for each chunk the driver stops the program for some milliseconds. So of the chunks that are
+// mapped and no longer needed one leaves at each look. (A chunk that no seat has mapped goes at once.) All of them
+// leave as fast as they can when a tenant waits for memory, or a keeper may be frozen.
+//
+// Populating takes a hundred times longer than a switch may wait (a thousand times on a virtual machine that gets its
+// memory from its host when it touches it), so chunks are ready before they are asked for. Somebody who asks beyond
+// that is answered as soon as the next chunk is ready or comes back: those who come back at that moment are asked for
+// as much as is waited for (on_awaited), and give up copies. So what one seat restores is what another one evicts into,
+// for as long as there is not enough for both.
+//
+// Who may borrow. A seat is lent at most what it may have to evict, and a chunk; a tenant without a seat is lent
+// nothing (host_seats.h). Among accounts the budget is shared (host_shares.h).
+//
+// Short. When somebody has had to be turned away for the budget, nobody may keep what it could do without (on_short),
+// until there is much less to be evicted.
+//
+// Owned by the loop's thread; `pool` makes and unmakes the chunks (a chunk takes 20 ms to be freed), and sees nothing
+// else of this.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "base/result.h"
+#include "daemon/peers/account.h"
+#include "daemon/tenants/host_files.h"
+#include "daemon/tenants/host_seats.h"
+#include "daemon/tenants/host_shares.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::daemon {
+
+// A tenant that asks for more at once than it will be given waits for nothing: it asks again when it has used some.
+inline constexpr std::size_t kMaxHostRequests = 64;
+
+struct HostLoan {
+  HostSeat seat;
+  std::uint64_t id = 0;     // of the chunk, as long as there is one
+  std::uint64_t bytes = 0;  // zero: not now
+};
+
+// Longer than a round of turns, so that the next switch finds what the last one needed. There is a look each second.
+inline constexpr std::size_t kKeptLooks = 60;
+
+// What has been made so far.
+struct HostMade {
+  std::optional<HostFileKind> kind;  // of the newest
+  std::uint64_t bytes = 0;
+  base::Duration took{};  // of all threads together
+};
+
+// How often something has been lent so far.
+struct HostLoans {
+  std::uint64_t all = 0;
+  std::uint64_t handed_on = 0;  // of these, as a seat of the same trust domain has left it
+  std::uint64_t kept = 0;       // of those, to a seat that had kept it mapped
+  std::uint64_t waited = 0;     // requests that were not answered at once
+  base::Duration waiting{};     // for how long, of all together
+};
+
+class HostMemory {
+ public:
+  // The descriptor is ours; negative: the seat has kept this chunk. Must not call back.
+  using OnLent = std::function<void(const HostLoan&, int fd)>;
+  // The seat is to let go of these chunks, which it has kept, and say so (forgotten). Must not call back.
+  using OnForget = std::function<void(const HostSeat&, std::span<const std::uint64_t> ids)>;
+  // Whether everybody is to give back what it could do without. Must not call back.
+  using OnShort = std::function<void(bool is_short)>;
+
+  HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& pool, std::uint64_t budget,
+             HostFiles files = HostFiles::open());
+  ~HostMemory();
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+  void on_lent(OnLent callback) { on_lent_ = std::move(callback); }
+  void on_forget(OnForget callback) { on_forget_ = std::move(callback); }
+  void on_short(OnShort callback) { on_short_ = std::move(callback); }
+  // Somebody waits who did not before. Must not call back.
+  using OnAwaited = std::function<void()>;
+  void on_awaited(OnAwaited callback) { on_awaited_ = std::move(callback); }
+
+  // Makes a little and gives it back, so that it is known how that is done here, and how fast.
+  void measure();
+  // About so many bytes of evicted data there may be in all, and of copies of data that has come back.
+  void set_demand(std::uint64_t evicted, std::uint64_t copies = 0);
+  // The seat has so much that may be evicted or is. A seat of which nothing was said borrows nothing.
+  void has(const HostSeat& seat, std::uint64_t bytes) { seats_.has(seat, bytes); }
+  void closed(const HostSeat& seat);
+  // `domain`: the tenant's trust_domain. `account`: for whom it borrows; always the same for a tenant.
+  void wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain, const Account& account);
+  // `kept`: it is still mapped there. An id that is not lent to this tenant is ignored.
+  void returned(base::TenantId tenant, std::uint64_t id, bool kept);
+  // The answer to on_forget; without a question it is ignored.
+  void forgotten(const HostSeat& seat);
+  // False: the tenant is to let go of all that it has kept, and of what it gives back from now on: it may be frozen
+  // soon, and nothing could be taken from it then. True: as before.
+  void set_keeps(base::TenantId tenant, bool keeps);
+  // What an earlier daemon has lent counts, too. (Where the budget is a part of what is available, that is without it.)
+  void set_counts_earlier(bool counts) { counts_earlier_ = counts; }
+  // The seat uses so much host memory. `is_back`: it has come back, and it is all an earlier daemon's; later on at most
+  // the least that it has said since then is. (Who lies takes no more from others than he could borrow.)
+  void uses(const HostSeat& seat, std::uint64_t bytes, bool is_back);
+  // So many bytes are waited for, until they have been made or come back; and whether this tenant waits. Requests that
+  // come after others are left out.
+  std::uint64_t awaited() const;
+  bool awaits(base::TenantId tenant) const;
+  // So many bytes this tenant is to give back to others: what its seats have no use for, or what exceeds the share of
+  // its account.
+  std::uint64_t beyond(base::TenantId tenant) const;
+  // So many bytes processes have mapped that no seat has a use for: they cannot be promised to any seat until then.
+  std::uint64_t useless() const { return (seats_.useless() + leaving_.size()) * chunk_bytes_; }
+  // So many bytes all seats of which `is_one` holds have on loan, or wait for.
+  std::uint64_t lent_or_awaited(const std::function<bool(const HostSeat&)>& is_one) const;
+  // It has been told to let go of something, and has not answered.
+  bool is_forgetting(base::TenantId tenant) const;
+  // `process`: a pidfd. The tenant's loans count until its process has ended, for it may go on using them. Without a
+  // pidfd the daemon assumes that the process has ended, and does not empty its loans, in case it has not.
+  void gone(base::TenantId tenant, os::FileDescriptor process = {});
+  // About once a second: what is not needed goes, a chunk at a time, and who does not let go of what it was told to is
+  // counted on no longer.
+  void look();
+
+  std::uint64_t budget() const { return budget_; }
+  // What one account can borrow, if no other account borrows.
+  std::uint64_t lendable() const { return budget_ - shares_.reserved() * chunk_bytes_; }
+  std::uint64_t chunk_bytes() const { return chunk_bytes_; }
+  std::uint64_t lent() const { return lent_; }
+  std::uint64_t lent_to(base::TenantId tenant) const;
+  std::uint64_t ready() const { return (ready_.size() + used_.size()) * chunk_bytes_; }
+  // To go back to the machine, and still mapped by somebody.
+  std::uint64_t leaving() const { return leaving_.size() * chunk_bytes_; }
+  // All of these, and what is being made or given back at this moment: what the budget bounds.
+  std::uint64_t taken() const { return lent_ + ready() + leaving() + making_ * chunk_bytes_; }
+  // Whether something is being made or given back.
+  bool is_making() const { return making_ > 0; }
+  bool is_short() const { return short_; }
+  const HostLoans& loans() const { return loans_; }
+  const HostFiles& files() const { return *files_; }
+  const HostMade& made() const { return made_; }
+
+ private:
+  struct Request {
+    HostSeat seat;
+    Account account;
+    base::TimePoint asked_at{};
+  };
+  struct Chunk {
+    std::uint64_t id = 0;
+    os::FileDescriptor memory;
+    std::string domain;             // of those who have had it: it may go to them as it is
+    Account account;                // of its latest borrower; its share counts the chunk while it leaves
+    std::vector<HostSeat> keepers;  // have it mapped, and not on loan; some may have been told to let go of it
+    std::uint32_t looks = 0;        // since it is to go
+  };
+  struct Loan {
+    HostSeat seat;
+    Chunk chunk;
+  };
+  // What a seat has been told to let go of and has not answered, and what it is to be told next.
+  struct Forgetting {
+    std::vector<std::uint64_t> told;
+    std::vector<std::uint64_t> to_tell;
+  };
+  struct Borrower {
+    std::string domain;
+    Account account;
+    std::unordered_map<std::uint64_t, Loan> loans;   // by the chunk's id
+    std::map<std::uint32_t, Forgetting> forgetting;  // by slot
+    std::map<std::uint32_t, std::uint64_t> earlier;  // by slot: bytes of an earlier daemon's
+    bool keeps = true;
+  };
+  // The connection has ended, and its process has not.
+  struct Left {
+    os::FileDescriptor process;  // a pidfd
+    std::uint64_t bytes = 0;     // that it had on loan
+  };
+  struct Alive;  // shared with the pool's jobs: cleared when this object goes
+
+  // In chunks: lent or free; needed at this moment.
+  std::size_t there() const;
+  std::size_t needed() const;
+  bool has_too_much() const;
+  std::uint64_t earlier_elsewhere() const;
+  bool may_make() const;
+  bool has_unreserved() const;
+  bool may_grow(const Account& account) const;
+  std::size_t kept_free() const;
+  void reap();
+  void serve();
+  bool serve_in_order();
+  bool serve(const Request& request);
+  std::optional<Chunk> take_handed_on(const HostSeat& seat, const Borrower& borrower, bool may_grow, bool& kept);
+  void rebalance();
+  std::size_t leaving_soon() const;
+  bool drop_unmapped();
+  bool drop_kept();
+  void drop_one();
+  void unmake(Chunk chunk);
+  void has_left(std::unordered_map<std::uint64_t, Chunk>::iterator chunk);
+  Chunk* find(std::uint64_t id);
+  void let_go(const HostSeat& seat, std::uint64_t id);
+  const Forgetting* forgetting_of(const HostSeat& seat) const;
+  bool is_let_go(const HostSeat& seat, std::uint64_t id) const;
+  bool is_urgent(const Borrower& borrower) const { return !requests_.empty() || !borrower.keeps; }
+  void tell(const HostSeat& seat, std::size_t most);
+  void tell_urgent(const HostSeat& seat);
+  void tell_all(std::size_t most);
+  enum class Old : std::uint8_t { kUnmade, kOnlyClosed };  // kOnlyClosed: a process may still use it
+  // In the pool: does away with `old`, or makes a new one if there is none.
+  void remake(os::FileDescriptor old, Old how = Old::kUnmade);
+  void remade(std::optional<base::Result<HostFile>> made);
+  void count(const HostFile& file, std::uint64_t bytes);
+  std::size_t most_making() const;
+  void set_short(bool is_short);
+
+  boost::asio::io_context& loop_;
+  boost::asio::thread_pool& pool_;
+  const std::uint64_t budget_;
+  const std::uint64_t chunk_bytes_;
+  const std::shared_ptr<const HostFiles> files_;  // the pool's jobs have it, too
+  HostMade made_;
+  OnLent on_lent_;
+  OnForget on_forget_;
+  OnShort on_short_;
+  OnAwaited on_awaited_;
+  std::shared_ptr<Alive> alive_;
+  std::uint64_t next_id_ = 0;
+  std::uint64_t demand_ = 0;
+  std::uint64_t copies_ = 0;
+  std::deque<std::size_t> needed_lately_{0};  // the most between two looks each; the last one: since the last look
+  std::uint64_t lent_ = 0;
+  bool counts_earlier_ = false;
+  std::uint64_t earlier_ = 0;
+  HostLoans loans_;
+  std::size_t making_ = 0;  // also what is being closed: the memory is not there before
+  bool failing_ = false;    // the machine has no memory left: not tried again before something comes back
+  bool short_ = false;
+  std::uint64_t short_at_ = 0;                        // what the demand was then
+  std::vector<os::FileDescriptor> ready_;             // nobody has had them
+  std::vector<Chunk> used_;                           // have come back; the newest last
+  std::unordered_map<std::uint64_t, Chunk> leaving_;  // by id
+  std::unordered_map<base::TenantId, Left> left_;
+  std::deque<Request> requests_;
+  HostSeats seats_;
+  HostShares shares_;
+  std::unordered_map<base::TenantId, Borrower> borrowers_;
+};
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: the daemon's small parts do what their headers say.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "daemon/loop/attention.h"
+#include "daemon/loop/files.h"
+#include "daemon/loop/log.h"
+#include "daemon/loop/rate_limit.h"
+#include "daemon/loop/trace.h"
+#include "daemon/peers/known_tenants.h"
+#include "daemon/peers/process_info.h"
+#include "daemon/service_manager.h"
+#include "daemon/test_support.h"
+#include "os/pidfd.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(RateLimit, GivesABurstAndThenARate) {
+  RateLimit limit(3, 10);
+  base::TimePoint now(1s);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(limit.take(now));
+  EXPECT_FALSE(limit.take(now));
+  EXPECT_FALSE(limit.take(now + 99ms));
+  EXPECT_TRUE(limit.take(now + 100ms));
+  EXPECT_FALSE(limit.take(now + 101ms));
+  // A long pause gives the burst back and no more.
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(limit.take(now + 1h));
+  EXPECT_FALSE(limit.take(now + 1h));
+}
+
+TEST(Attention, IsBoundedEachTimeAndOverTime) {
+  os::pretend_spare_cores(true);
+  Attention attention;
+  base::TimePoint now(1s);
+  EXPECT_FALSE(attention.is_expecting());
+  attention.expect(now);
+  EXPECT_TRUE(attention.is_expecting());
+  EXPECT_TRUE(attention.goes_on(now + kHandOverAttention - 1us));
+  EXPECT_FALSE(attention.goes_on(now + kHandOverAttention));
+  EXPECT_FALSE(attention.is_expecting());
+  attention.expect(now);
+  attention.done();
+  EXPECT_FALSE(attention.goes_on(now + 1us)) << "what was expected has come";
+  // Hand-overs that are announced all the time and never come.
+  base::Duration spun{};
+  for (now += 1s; now < base::TimePoint(3s); now += 10us) {
+    attention.expect(now);
+    if (attention.goes_on(now)) spun += 10us;
+  }
+  EXPECT_LT(spun, 1000ms / kAttentionShare + kAttentionReserve + 10ms);
+  EXPECT_GT(spun, 100ms);
+  os::pretend_spare_cores(false);
+  attention.expect(now);
+  EXPECT_FALSE(attention.goes_on(now)) << "there is no core for it";
+}
+
+TEST(KnownTenants, ComeBackFromTheirFile) {
+  const KnownTenants tenants{{7, {100, 2}}, {9, {5, 0}}};
+  const auto read = parse_known_tenants(format_known_tenants(tenants));
+  ASSERT_EQ(read.size(), 2u);
+  EXPECT_EQ(read.at(7).start_time, 100u);
+  EXPECT_EQ(read.at(7).seats, 2u);
+  EXPECT_EQ(parse_known_tenants("\n7\n7 8\n-1 2 3\n0 1 1\nx y z\n7 8 99999\n5 6 1").size(), 1u);
+}
+
+TEST(KnownTenants, ThatEndedOrWereReplacedAreNotWaitedFor) {
+  const auto self = process_info(getpid());
+  ASSERT_TRUE(self);
+  EXPECT_EQ(still_living({{getpid(), {self->start_time, 1}}}).size(), 1u);
+  EXPECT_EQ(still_living({{getpid(), {self->start_time + 1, 1}}}).size(), 0u);
+  EXPECT_EQ(still_living({{INT32_MAX, {1, 1}}}).size(), 0u);
+}
+
+TEST(Returning, IsOverWhenTheLastHasAllItsSeats) {
+  Returning returning({{7, {1, 2}}, {9, {1, 0}}});
+  EXPECT_FALSE(returning.has(7, 1));
+  EXPECT_FALSE(returning.has(9, 0));
+  EXPECT_TRUE(returning.waiting());
+  EXPECT_TRUE(returning.has(7, 2));
+  EXPECT_FALSE(returning.waiting());
+  EXPECT_FALSE(returning.has(7, 2));
+}
+
+TEST(Trace, KeepsTheNewestAndSaysWhatIsGone) {
+  Trace trace(4);
+  EXPECT_EQ(trace.at_or_after(1), nullptr);
+  for (int i = 0; i < 10; ++i) trace.record({.event = "grant"});
+  EXPECT_EQ(trace.last_sequence(), 10u);
+  EXPECT_EQ(trace.at_or_after(1)->sequence, 7u);
+  EXPECT_EQ(trace.at_or_after(9)->sequence, 9u);
+  EXPECT_EQ(trace.at_or_after(11), nullptr);
+}
+
+TEST(Log, CannotBeForged) {
+  EXPECT_EQ(format_line("tenant", {{"pid", 7}, {"text", "plain"}}), "tenant pid=7 text=plain");
+  EXPECT_EQ(format_line("note", {{"text", "a\nb \"c\" pid=1\x1b"}}), "note text=\"a\\nb \\\"c\\\" pid=1\\x1b\"");
+  EXPECT_EQ(format_line("note", {{"text", ""}}), "note text=\"\"");
+}
+
+TEST(ProcessInfo, ReadsThisProcess) {
+  const auto self = process_info(getpid());
+  ASSERT_TRUE(self);
+  EXPECT_FALSE(self->name.empty());
+  EXPECT_GT(self->start_time, 0u);
+  EXPECT_FALSE(process_info(0));
+  EXPECT_FALSE(process_info(-5));
+  EXPECT_EQ(user_name(0), "root");
+}
+
+TEST(Pidfd, TellsThatAProcessHasEnded) {
+  const pid_t child = fork();
+  if (child == 0) {
+    for (;;) pause();
+  }
+  const auto pidfd = os::open_pidfd(child);
+  ASSERT_TRUE(pidfd);
+  EXPECT_FALSE(os::has_ended(pidfd->get()));
+  ASSERT_TRUE(os::kill_process(pidfd->get()));
+  EXPECT_TRUE(testing::eventually([&] { return os::has_ended(pidfd->get()); }));
+  EXPECT_FALSE(os::open_pidfd(0));
+}
+
+TEST(Files, AreReplacedWholeAndReadUpToALimit) {
+  const TemporaryDirectory dir;
+  const std::string path = dir.path() + "/file";
+  EXPECT_EQ(read_file(path, 10).error().code, base::Code::kNotFound);
+  ASSERT_TRUE(replace_file(path, "0123456789", 0600));
+  EXPECT_EQ(read_file(path, 10).value(), "0123456789");
+  EXPECT_EQ(read_file(path, 9).error().code, base::Code::kExhausted);
+}
+
+TEST(ServiceManager, SpeaksToSystemdAndToWhoeverStartedUs) {
+  const TemporaryDirectory dir;
+  const std::string path = dir.path() + "/notify";
+  const os::FileDescriptor socket(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  ASSERT_EQ(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  int pipes[2];
+  ASSERT_EQ(pipe(pipes), 0);
+  ::setenv("NOTIFY_SOCKET", path.c_str(), 1);
+  ::setenv("WATCHDOG_USEC", "2000000", 1);
+  ServiceManager manager(pipes[1]);
+  ::unsetenv("NOTIFY_SOCKET");
+  ::unsetenv("WATCHDOG_USEC");
+  EXPECT_EQ(manager.watchdog_interval(), base::Duration(1s));
+  manager.ready();
+  char buffer[64] = {};
+  ASSERT_GT(::recv(socket.get(), buffer, sizeof buffer, 0), 0);
+  EXPECT_EQ(std::string(buffer).find("READY=1\n"), 0u);
+  char ready[16] = {};
+  ASSERT_EQ(read(pipes[0], ready, sizeof ready), 8);
+  EXPECT_STREQ(ready, "READY=1\n");
+  EXPECT_EQ(read(pipes[0], ready, sizeof ready), 0);  // and the descriptor is closed
+  close(pipes[0]);
+}
+
+}  // namespace
+}  // namespace gpumux::daemon

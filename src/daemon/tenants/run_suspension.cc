@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/tenants/run_suspension.h"
+
+#include <algorithm>
+
+#include "base/units.h"
+#include "daemon/gpus/leases.h"
+#include "daemon/gpus/rooms.h"
+#include "daemon/loop/log.h"
+#include "daemon/tenants/host_memory.h"
+
+namespace gpumux::daemon {
+namespace {
+
+std::string name_of(const Session& session) {
+  return (session.label ? session.label->program : "?") + " (" + std::to_string(session.peer.pid) + ")";
+}
+
+}  // namespace
+
+void RunSuspension::joined(Session& session) {
+  if (session.run.empty()) return;
+  Run& run = runs_[key_of(session)];
+  run.tenants[session.id] = &session;
+  session.is_suspended = run.is_suspended;
+  if (run.is_suspended) unsettled_.insert(key_of(session));
+}
+
+void RunSuspension::left(const Session& session) {
+  const auto run = runs_.find(key_of(session));
+  if (run == runs_.end()) return;
+  run->second.tenants.erase(session.id);
+  if (run->second.is_suspended) {
+    unsettled_.insert(run->first);
+  } else if (run->second.tenants.empty()) {
+    runs_.erase(run);
+  }
+}
+
+void RunSuspension::heard(const Session& session) {
+  if (session.is_suspended) unsettled_.insert(key_of(session));
+}
+
+std::vector<base::SeatId> RunSuspension::seats_of(const Run& run) {
+  std::vector<base::SeatId> seats;
+  for (const auto& [id, session] : run.tenants) {
+    session->for_each_slot([&, tenant = id](std::uint32_t, const Slot& slot) { seats.push_back({tenant, slot.gpu}); });
+  }
+  return seats;
+}
+
+std::vector<Session*> RunSuspension::suspend(const RunKey& key) { return change(key, true); }
+std::vector<Session*> RunSuspension::resume(const RunKey& key) { return change(key, false); }
+
+std::vector<Session*> RunSuspension::change(const RunKey& key, bool is_suspended) {
+  if (key.second.empty() || this->is_suspended(key) == is_suspended) return {};
+  Run& run = runs_[key];
+  run.is_suspended = is_suspended;
+  run.told = {};
+  run.least_on_gpu = ~std::uint64_t{0};
+  run.least_since = leases_.now();
+  std::vector<Session*> sessions;
+  for (const auto& [id, session] : run.tenants) {
+    session->is_suspended = is_suspended;
+    sessions.push_back(session);
+  }
+  const std::vector<base::SeatId> seats = seats_of(run);
+  // The planner first: what it is told when the core revokes is then for a seat that is to go.
+  for (const base::SeatId seat : seats) rooms_.set_suspended(seat, is_suspended);
+  if (is_suspended) {
+    if (!seats.empty()) leases_.apply(sched::SeatsSuspended{seats});
+    unsettled_.insert(key);
+  } else {
+    if (!seats.empty()) leases_.apply(sched::SeatsResumed{seats});
+    unsettled_.erase(key);
+    if (run.tenants.empty()) runs_.erase(key);
+  }
+  log_info(is_suspended ? "a run is suspended: it gets no GPU, and its memory leaves" : "a run is resumed",
+           {{"run", key.second}, {"uid", key.first}, {"tenants", sessions.size()}, {"seats", seats.size()}});
+  return sessions;
+}
+
+bool RunSuspension::is_suspended(const RunKey& key) const {
+  const auto run = runs_.find(key);
+  return run != runs_.end() && run->second.is_suspended;
+}
+
+RunState RunSuspension::state(const RunKey& key) const {
+  const auto run = runs_.find(key);
+  return run == runs_.end() ? RunState() : state_of(run->second);
+}
+
+RunState RunSuspension::state_of(const Run& run) const {
+  RunState state;
+  state.is_parked = run.is_suspended;
+  for (const auto& tenant : run.tenants) {
+    const Session& session = *tenant.second;
+    ++state.tenants;
+    if (host_ != nullptr && host_->is_forgetting(tenant.first)) state.is_parked = false;
+    session.for_each_slot([&](std::uint32_t, const Slot& slot) { add(run, session, slot, state); });
+  }
+  if (!run.is_suspended || state.is_parked || state.is_stuck) return state;
+  if (state.undrained > 0) {
+    state.why = "waits for its work to drain";
+  } else if (state.evictable_on_gpu > 0) {
+    state.why = base::format_bytes(state.evictable_on_gpu) + " are still on its GPUs";
+  } else {
+    state.why = "waits for its programs to take note";
+  }
+  return state;
+}
+
+void RunSuspension::add(const Run& run, const Session& session, const Slot& slot, RunState& state) const {
+  const base::SeatId seat{session.id, slot.gpu};
+  ++state.seats;
+  RunState of_seat;
+  if (leases_.phase(seat) != sched::SeatPhase::kSuspended) of_seat.undrained = 1;
+  bool is_settled = true;
+  const auto memory = rooms_.view(seat);
+  if (!memory || !memory->speaks) {
+    of_seat.left_to_driver = 1;
+    is_settled = !memory || !memory->may_speak_yet;
+  } else {
+    of_seat.evictable_on_gpu = memory->report.resident;
+    of_seat.unpageable = memory->report.unpageable;
+    of_seat.allocated = memory->report.allocated;
+    is_settled = memory->is_told && !memory->report.moving;
+  }
+  state.undrained += of_seat.undrained;
+  state.evictable_on_gpu += of_seat.evictable_on_gpu;
+  state.unpageable += of_seat.unpageable;
+  state.allocated += of_seat.allocated;
+  state.left_to_driver += of_seat.left_to_driver;
+  if (!session.is_suspended) return;
+  state.is_parked = state.is_parked && is_settled && of_seat.undrained == 0 && of_seat.evictable_on_gpu == 0;
+  if (state.is_stuck) return;
+  state.why = why_stuck(run, session, seat, of_seat);
+  state.is_stuck = !state.why.empty();
+}
+
+// Empty: it is not, as far as anybody can tell.
+std::string RunSuspension::why_stuck(const Run& run, const Session& session, base::SeatId seat,
+                                     const RunState& of_seat) const {
+  const std::string who = name_of(session) + " on GPU " + std::to_string(seat.gpu.value);
+  if (of_seat.undrained > 0) {
+    const std::string note = leases_.note(seat);
+    return note.empty() ? std::string() : who + ": " + note;
+  }
+  const auto memory = rooms_.view(seat);
+  if (!memory || of_seat.evictable_on_gpu == 0) return {};
+  if (!memory->answers) return who + " does not take note of what it is told";
+  const bool is_host_full = this->is_host_full();
+  const base::Duration waited = leases_.now() - run.least_since;
+  if (waited < (memory->report.stuck || is_host_full ? kClearingPatience : kLongestClearingPatience)) return {};
+  const std::string what = base::format_bytes(of_seat.evictable_on_gpu);
+  if (is_host_full) {
+    const std::uint64_t budget = host_ == nullptr ? 0 : host_->budget();
+    return "host memory cannot take the " + what + " that " + who + " still has there: of " +
+           base::format_bytes(budget) + " (host_memory), " + base::format_bytes(host_ == nullptr ? 0 : host_->lent()) +
+           " are lent";
+  }
+  return who + " cannot give up " + what + ": nothing of it has left for " + base::format_duration(waited);
+}
+
+bool RunSuspension::is_host_full() const {
+  return host_ == nullptr || host_->is_short() ||
+         (host_->ready() == 0 && host_->taken() + host_->chunk_bytes() > host_->budget());
+}
+
+bool RunSuspension::is_parked(const Session& session) const {
+  if (!session.is_suspended) return false;
+  const auto run = runs_.find(key_of(session));
+  return run != runs_.end() && run->second.told.is_parked && !unsettled_.contains(run->first);
+}
+
+std::vector<RunMemory> RunSuspension::memory_of(const RunKey& key) const {
+  std::vector<RunMemory> gpus(leases_.gpus().size());
+  const auto run = runs_.find(key);
+  if (run == runs_.end()) return gpus;
+  for (const auto& [id, session] : run->second.tenants) add_memory(rooms_, *session, gpus);
+  return gpus;
+}
+
+RunMemory RunSuspension::memory_of(const Rooms& rooms, base::SeatId seat) {
+  const auto memory = rooms.view(seat);
+  if (!memory || !memory->speaks) return {};
+  const sched::MemoryReport& report = memory->report;
+  return {
+      .on_gpu = report.resident + report.unpageable, .unpageable = report.unpageable, .allocated = report.allocated};
+}
+
+void RunSuspension::add_memory(const Rooms& rooms, const Session& session, std::vector<RunMemory>& gpus) {
+  session.for_each_slot([&](std::uint32_t, const Slot& slot) {
+    const RunMemory seat = memory_of(rooms, {session.id, slot.gpu});
+    RunMemory& gpu = gpus.at(slot.gpu.value);
+    gpu.on_gpu += seat.on_gpu;
+    gpu.unpageable += seat.unpageable;
+    gpu.allocated += seat.allocated;
+  });
+}
+
+void RunSuspension::note_progress(Run& run) const {
+  std::uint64_t on_gpu = 0;
+  for (const base::SeatId seat : seats_of(run)) {
+    const auto memory = rooms_.view(seat);
+    if (memory && memory->speaks) on_gpu += memory->report.resident;
+  }
+  // Before it has drained nothing can leave.
+  const bool is_waiting = run.told.undrained > 0;
+  if (on_gpu < run.least_on_gpu || is_waiting) run.least_since = leases_.now();
+  run.least_on_gpu = std::min(run.least_on_gpu, on_gpu);
+}
+
+void RunSuspension::look() {
+  for (const RunKey& key : std::set<RunKey>(unsettled_)) {
+    Run& run = runs_.at(key);
+    note_progress(run);
+    RunState state = state_of(run);
+    // One that is parked says nothing of its own; every other one is looked at each time.
+    if (state.is_parked) unsettled_.erase(key);
+    if (state == run.told) continue;
+    const bool is_news = state.is_stuck && !run.told.is_stuck;
+    const bool has_parked = state.is_parked && !run.told.is_parked;
+    if (is_news) log_warning("a suspended run does not come to rest", {{"run", key.second}, {"why", state.why}});
+    if (has_parked) log_info("a suspended run may be frozen", {{"run", key.second}});
+    run.told = std::move(state);
+    if (changed_) changed_(key.first, key.second);
+    if (!has_parked || !parked_) continue;
+    for (const auto& [id, session] : run.tenants) parked_(*session);
+  }
+}
+
+}  // namespace gpumux::daemon

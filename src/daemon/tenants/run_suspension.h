@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that are held off the GPUs. A run is a process tree: a job's programs, or what one `gpumux run` has started; its
+// tenants name it in their Hello, and the kernel says whose it is.
+//
+// Suspending one is the first half of making it stand still: its leases are revoked, its work drains, and all of its
+// memory that can leave the GPUs does, whether anybody needs the room or not. When that is done the run is *parked*,
+// and whoever wants to may freeze its processes. From the first moment on it is told as little as possible, and once it
+// is parked nothing at all: a frozen process reads nothing, and what it does not read would pile up, and end its
+// connection.
+//
+// A suspended run stays so without any tenant: those that come get no lease. Resuming comes after thawing.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/ids.h"
+#include "daemon/tenants/session.h"
+
+namespace gpumux::daemon {
+
+// Nothing has left for so long, and host memory is used up, or whoever has it says that it cannot go: host memory is
+// made at 2 GB/s at least, a quarter of a gigabyte at a time. Without either, it may be waiting for many others.
+inline constexpr base::Duration kClearingPatience = std::chrono::seconds(2);
+inline constexpr base::Duration kLongestClearingPatience = std::chrono::seconds(10);
+
+class HostMemory;
+class Leases;
+class Rooms;
+
+using RunKey = std::pair<uid_t, std::string>;
+
+struct RunState {
+  std::size_t tenants = 0;
+  std::size_t seats = 0;
+  std::size_t undrained = 0;           // of these, have a lease, or belong to a gang of which somebody has one still
+  std::uint64_t evictable_on_gpu = 0;  // bytes that can leave the GPUs and are there
+  std::uint64_t unpageable = 0;        // bytes that stay there
+  std::uint64_t allocated = 0;         // on the GPUs or not
+  std::size_t left_to_driver = 0;      // seats that say nothing of their memory: it stays where it is
+  // It is suspended, and all that follows from that has happened: it may be frozen.
+  bool is_parked = false;
+  // It does not get there as things are. It may do so later.
+  bool is_stuck = false;
+  std::string why;  // why it is not parked, for people; empty: it is, or is not suspended
+  bool operator==(const RunState&) const = default;
+};
+
+// Of one GPU, in bytes.
+struct RunMemory {
+  std::uint64_t on_gpu = 0;
+  std::uint64_t unpageable = 0;  // of that
+  std::uint64_t allocated = 0;   // there or in host memory
+};
+
+class RunSuspension {
+ public:
+  RunSuspension(Leases& leases, Rooms& rooms) : leases_(leases), rooms_(rooms) {}
+  RunSuspension(const RunSuspension&) = delete;
+  RunSuspension& operator=(const RunSuspension&) = delete;
+  void set_host_memory(const HostMemory* host) { host_ = host; }
+  // Something of a suspended run's state has changed. Called at the end of Rooms::settle: must not call back.
+  void on_changed(std::function<void(uid_t, const std::string&)> callback) { changed_ = std::move(callback); }
+
+  // A tenant's run has come to rest. Must not call back.
+  void on_parked(std::function<void(const Session&)> callback) { parked_ = std::move(callback); }
+
+  // A tenant that has named its run, and one that is gone.
+  void joined(Session& session);
+  void left(const Session& session);
+  // It has said something.
+  void heard(const Session& session);
+
+  // The tenants that this makes a difference to.
+  std::vector<Session*> suspend(const RunKey& key);
+  std::vector<Session*> resume(const RunKey& key);
+  bool is_suspended(const RunKey& key) const;
+  RunState state(const RunKey& key) const;
+  // Nothing of its run is on its way any more, as far as was seen when everything last came to rest.
+  bool is_parked(const Session& session) const;
+
+  // By GPU index.
+  std::vector<RunMemory> memory_of(const RunKey& key) const;
+  // As the seat reported it; nothing from a seat that does not report memory.
+  static RunMemory memory_of(const Rooms& rooms, base::SeatId seat);
+  // REQUIRES: `gpus` has an entry for each GPU.
+  static void add_memory(const Rooms& rooms, const Session& session, std::vector<RunMemory>& gpus);
+
+  // Everything has come to rest: who is to hear of what has changed does. Also called when nothing happens, about once
+  // a second.
+  void look();
+
+ private:
+  struct Run {
+    bool is_suspended = false;
+    RunState told;
+    std::uint64_t least_on_gpu = 0;  // of what can leave, and since when it has been no less
+    base::TimePoint least_since{};
+    std::map<base::TenantId, Session*> tenants;
+  };
+  static RunKey key_of(const Session& session) { return {session.peer.uid, session.run}; }
+  static std::vector<base::SeatId> seats_of(const Run& run);
+  std::vector<Session*> change(const RunKey& key, bool is_suspended);
+  RunState state_of(const Run& run) const;
+  void add(const Run& run, const Session& session, const Slot& slot, RunState& state) const;
+  std::string why_stuck(const Run& run, const Session& session, base::SeatId seat, const RunState& of_seat) const;
+  bool is_host_full() const;
+  void note_progress(Run& run) const;
+
+  Leases& leases_;
+  Rooms& rooms_;
+  const HostMemory* host_ = nullptr;
+  std::function<void(uid_t, const std::string&)> changed_;
+  std::function<void(const Session&)> parked_;
+  std::map<RunKey, Run> runs_;
+  std::set<RunKey> unsettled_;  // suspended ones of which something may have changed
+};
+
+}  // namespace gpumux::daemon

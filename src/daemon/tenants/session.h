@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// One tenant's connection as messages see it: who it is, its lease page, which of its slots is which GPU. Knows the
+// wire, not the lease core and not sockets; translate.h joins it to the one, tenant_server.h to the other.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/ids.h"
+#include "base/standing.h"
+#include "daemon/loop/message_log.h"
+#include "daemon/loop/rate_limit.h"
+#include "daemon/loop/trace.h"
+#include "daemon/peers/access.h"
+#include "daemon/tenants/lease_page_view.h"
+#include "os/file_descriptor.h"
+#include "sched/residency.h"
+#include "wire/messages.h"
+
+namespace gpumux::daemon {
+
+// A process belongs to a job, a run and its own GPUs. The core remembers each key that joins gangs, so their number is
+// bounded.
+inline constexpr std::size_t kMaxGangJoins = 16;
+
+// What carries a session's messages: a socket, a test or the fuzzer.
+class Carrier {
+ public:
+  // With `fd`, which stays the caller's (negative: none). False: it could not be sent and will not be: the tenant does
+  // not read, or is gone. The session then ends.
+  virtual bool send(std::span<const std::byte> message, int fd) = 0;
+  // SIGKILL to the tenant.
+  virtual void kill() = 0;
+
+ protected:
+  ~Carrier() = default;
+};
+
+// What the daemon last told a slot, remembered here because the page is not to be trusted.
+struct Slot {
+  base::GpuIndex gpu;
+  bool granted = false;
+  bool exclusive = true;
+  base::LeaseEpoch epoch;
+  sched::Pace pace;           // that it was told
+  wire::Memory memory;        // what it last said that it has, as it said it: for people, and for frames
+  std::uint64_t room = 0;     // the bound that it was told
+  std::uint64_t to_fill = 0;  // of that, raised and not yet lent frames for
+};
+
+class Session {
+ public:
+  Session(base::TenantId tenant, Peer who, Carrier& carrier) : id(tenant), peer(std::move(who)), carrier_(carrier) {}
+
+  const base::TenantId id;
+  const Peer peer;
+  bool welcomed = false;
+  std::uint64_t process_start = 0;  // when its process started (process_info.h); 0: not known
+  LeasePageView page;
+  std::shared_ptr<const TenantLabel> label;  // set by Hello
+  // A tenant's words cost log lines: 20 at once, 2 a second afterwards.
+  RateLimit notes{20, 2};
+  std::uint64_t notes_suppressed = 0;
+  std::size_t gang_joins = 0;
+  std::string run;             // that it belongs to (run_suspension.h); empty: none
+  bool is_suspended = false;   // the run is
+  os::FileDescriptor process;  // a pidfd; set when the session ends, if there is one
+  sched::Quota quota;          // of the run
+  base::Standing standing;
+  base::Standing first_standing;  // what it asked for, as it was allowed
+  bool ends_own_turns = false;
+  std::string trust_domain;      // trust_domain.h; set before the first message
+  std::uint64_t host_asked = 0;  // bytes that others wait for, and that it has not given
+  std::uint32_t host_looks = 0;  // since it was asked and has given none
+
+  template <class Message>
+  bool send(const Message& message, int fd = -1) {
+    if (ended_) return false;
+    debug_message("message to a tenant", id, peer.pid, message);
+    return carrier_.send(wire::encode(message).bytes(), fd);
+  }
+  void kill() { carrier_.kill(); }
+
+  // Null: not open.
+  Slot* slot(std::uint32_t number) { return number < slots_.size() && slots_[number] ? &*slots_[number] : nullptr; }
+  Slot& open_slot(std::uint32_t number, base::GpuIndex gpu);
+  void close_slot(std::uint32_t number) { slots_[number].reset(); }
+  std::optional<std::uint32_t> slot_of(base::GpuIndex gpu) const;
+  std::size_t open_slots() const;
+  template <class Function>
+  void for_each_slot(Function function) const {
+    for (std::uint32_t i = 0; i < slots_.size(); ++i) {
+      if (slots_[i]) function(i, *slots_[i]);
+    }
+  }
+
+  // A lease of any of its seats.
+  bool holds() const {
+    return std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot && slot->granted; });
+  }
+
+  // Set once, when it is decided that the session ends; nothing is sent any more. The reason is a literal.
+  bool ended() const { return ended_; }
+  void end() { ended_ = true; }
+
+ private:
+  Carrier& carrier_;
+  bool ended_ = false;
+  std::array<std::optional<Slot>, base::kMaxSeatsPerTenant> slots_;
+};
+
+inline base::SeatId seat_of(const Session& session, const Slot& slot) { return {session.id, slot.gpu}; }
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,548 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/tenants/translate.h"
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "daemon/loop/log.h"
+#include "daemon/peers/process_info.h"
+
+namespace gpumux::daemon {
+namespace {
+
+// A process that has ended is still listed by the driver for so long (40 GiB are back after 68 ms). Who only leaves and
+// goes on is shown as what it is then after that.
+constexpr base::Duration kGoneIsListed = std::chrono::seconds(1);
+// Lists are made once a second, and by a helper that may be slow.
+constexpr base::Duration kGoneRemembered = std::chrono::seconds(10);
+
+// Program names and notes are shown to people: no control characters reach a terminal.
+std::string printable(std::string_view text) {
+  std::string clean(text);
+  for (char& c : clean) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return clean;
+}
+
+LogLevel level_of(wire::Severity severity) {
+  switch (severity) {
+    case wire::Severity::kDebug: return LogLevel::kDebug;
+    case wire::Severity::kInfo: return LogLevel::kInfo;
+    case wire::Severity::kWarning: return LogLevel::kWarning;
+    case wire::Severity::kError: return LogLevel::kError;
+  }
+  return LogLevel::kInfo;
+}
+
+}  // namespace
+
+Translator::Translator(Leases& leases, Rooms& rooms, const AccessRules& access, Options options)
+    : leases_(leases), rooms_(rooms), access_(access), options_(std::move(options)), suspension_(leases, rooms) {
+  leases_.set_executor([this](const sched::Command& command) { carry_out(command); });
+  rooms_.on_bound([this](const sched::RoomBound& bound) { send_room(bound); });
+  rooms_.on_expect_eviction([this](const sched::ExpectEviction& eviction) { send_expected_eviction(eviction); });
+  rooms_.on_settled([this] {
+    suspension_.look();
+    frames_.settled();
+  });
+  // Who is not to be waited for after a restart has changed.
+  suspension_.on_parked([this](const Session& session) {
+    if (changed_) changed_(session);
+  });
+  rooms_.on_measure([this](base::SeatId seat, std::uint32_t question) { return ask_measure(seat, question); });
+}
+
+void Translator::set_host_memory(HostMemory* host) {
+  host_ = host;
+  suspension_.set_host_memory(host);
+  if (host_ == nullptr) return;
+  host_->on_lent([this](const HostLoan& loan, int fd) { send_loan(loan, fd); });
+  host_->on_forget([this](const HostSeat& seat, std::span<const std::uint64_t> ids) { send_forget(seat, ids); });
+  host_->on_short([this](bool) { spare_host(); });
+  host_->on_awaited([this] { ask_for_copies(); });
+}
+
+Session* Translator::find(base::TenantId tenant) const {
+  const auto found = sessions_.find(tenant);
+  return found == sessions_.end() ? nullptr : found->second;
+}
+
+std::vector<base::TenantId> Translator::take_unwritable() { return std::exchange(unwritable_, {}); }
+
+void Translator::refuse(Session& session, wire::Reason reason, std::string_view text) {
+  wire::Refused refused{.reason = reason};
+  wire::set_text(refused.text, text);
+  static_cast<void>(session.send(refused));
+}
+
+bool Translator::takes_descriptor(const Session& session, std::span<const std::byte> message) {
+  const auto decoded = wire::decode_from_tenant(message);
+  if (!decoded) return false;
+  if (!session.welcomed) return std::holds_alternative<wire::Hello>(*decoded);
+  const auto* given = std::get_if<wire::FrameGiven>(&*decoded);
+  return given != nullptr && given->number == 0;
+}
+
+base::Status Translator::receive(Session& session, std::span<const std::byte> bytes, ForeignDescriptor fd) {
+  const auto message = wire::decode_from_tenant(bytes);
+  if (!message) return tl::unexpected(message.error());
+  std::visit([&](const auto& m) { debug_message("message from a tenant", session.id, session.peer.pid, m); }, *message);
+  const auto* hello = std::get_if<wire::Hello>(&*message);
+  if (session.welcomed == (hello != nullptr)) {
+    return base::fail(base::Code::kProtocol, hello != nullptr ? "a second Hello" : "something before Hello");
+  }
+  if (hello != nullptr) return on(session, *hello, fd);
+  suspension_.heard(session);
+  if (const auto* given = std::get_if<wire::FrameGiven>(&*message)) return on(session, *given, std::move(fd));
+  if (fd) return base::fail(base::Code::kProtocol, "a descriptor where none belongs");
+  return std::visit(
+      [&](const auto& m) -> base::Status {
+        using Message = std::decay_t<decltype(m)>;
+        if constexpr (std::is_same_v<Message, wire::Hello> || std::is_same_v<Message, wire::FrameGiven>) {
+          return {};  // handled above
+        } else {
+          return on(session, m);
+        }
+      },
+      *message);
+}
+
+void Translator::ended(Session& session, std::string_view why) {
+  session.end();
+  sessions_.erase(session.id);
+  suspension_.left(session);
+  Gone gone{session.peer.pid, session.process_start, leases_.now(), {}};
+  session.for_each_slot([&](std::uint32_t, const Slot& slot) { gone.left[slot.gpu] = forget_slot(session, slot); });
+  for (auto run = runs_.begin(); session.quota.group != 0 && run != runs_.end(); ++run) {
+    if (run->second.quota.group != session.quota.group) continue;
+    if (--run->second.tenants == 0) runs_.erase(run);
+    break;
+  }
+  if (session.welcomed) {
+    while (!gone_.empty() && gone_.front().at + kGoneRemembered < leases_.now()) gone_.pop_front();
+    gone_.push_back(std::move(gone));
+  }
+  if (host_ != nullptr) host_->gone(session.id, std::move(session.process));
+  leases_.gone(session.id, why);
+}
+
+base::Status Translator::on(Session& session, const wire::Hello& hello, const ForeignDescriptor& fd) {
+  const auto refuse_with = [&](wire::Reason reason, const std::string& text) {
+    refuse(session, reason, text);
+    return base::fail(base::Code::kDenied, "refused: " + text);
+  };
+  if (!access_.may_connect(session.peer)) {
+    return refuse_with(wire::Reason::kDenied, "user " + std::to_string(session.peer.uid) +
+                                                  " may not use this daemon (allow_users, allow_groups)");
+  }
+  if (hello.protocol < wire::kOldestProtocolVersion || hello.oldest_protocol > wire::kProtocolVersion) {
+    return refuse_with(wire::Reason::kVersion, "the library speaks protocols " + std::to_string(hello.oldest_protocol) +
+                                                   " to " + std::to_string(hello.protocol) + ", the daemon " +
+                                                   std::to_string(wire::kOldestProtocolVersion) + " to " +
+                                                   std::to_string(wire::kProtocolVersion) +
+                                                   ": install one version of both");
+  }
+  auto page = LeasePageView::map(fd.get());
+  if (!page) return refuse_with(wire::Reason::kBadPage, page.error().message());
+  session.page = std::move(*page);
+  session.welcomed = true;
+  if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
+  session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)));
+  session.run = wire::text_of(hello.run);
+  suspension_.joined(session);
+  session.quota = quota_of(session, hello);
+  session.standing = session.first_standing = standing_of(session, hello);
+  session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
+  leases_.connected(session.id, session.label);
+  if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
+    leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
+  }
+  wire::Welcome welcome{.protocol = std::min(hello.protocol, wire::kProtocolVersion),
+                        .on_daemon_loss = options_.on_daemon_loss == settings::OnDaemonLoss::kWait
+                                              ? wire::OnDaemonLoss::kWait
+                                              : wire::OnDaemonLoss::kUngated,
+                        .tenant = session.id.value};
+  wire::set_text(welcome.version, options_.version);
+  send(session, welcome);
+  if (host_ != nullptr && session.is_suspended) host_->set_keeps(session.id, false);
+  if (session.is_suspended || (host_ != nullptr && host_->is_short())) tell_spare(session);
+  log_info("tenant connected", {{"tenant", session.id.value},
+                                {"pid", session.peer.pid},
+                                {"uid", session.peer.uid},
+                                {"program", session.label->program},
+                                {"library", printable(wire::text_of(hello.version))}});
+  if (changed_) changed_(session);
+  return {};
+}
+
+base::Status Translator::check_slot(std::uint32_t slot) const {
+  if (slot < base::kMaxSeatsPerTenant) return {};
+  return base::fail(base::Code::kProtocol, "slot " + std::to_string(slot) + " does not exist");
+}
+
+void Translator::refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text) {
+  wire::SeatRefused refused{.slot = slot, .reason = reason};
+  wire::set_text(refused.text, text);
+  send(session, refused);
+}
+
+base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
+  GPUMUX_TRY(check_slot(open.slot));
+  base::GpuUuid uuid;
+  std::copy(std::begin(open.gpu_uuid), std::end(open.gpu_uuid), uuid.bytes.begin());
+  const auto gpu = leases_.find(uuid);
+  if (session.slot(open.slot) != nullptr) {
+    refuse_seat(session, open.slot, wire::Reason::kSlotInUse, "the slot is in use");
+    return {};
+  }
+  if (!gpu) {
+    refuse_seat(session, open.slot, wire::Reason::kUnknownGpu, "the daemon does not know " + uuid.to_string());
+    return {};
+  }
+  if (session.slot_of(*gpu)) {
+    refuse_seat(session, open.slot, wire::Reason::kSlotInUse, "another slot has this GPU");
+    return {};
+  }
+  if (const std::string& why = leases_.gpus()[gpu->value].refused; !why.empty()) {
+    refuse_seat(session, open.slot, wire::Reason::kOwnedElsewhere, why);
+    return {};
+  }
+  Slot& slot = session.open_slot(open.slot, *gpu);
+  const base::Standing& standing = session.standing;
+  leases_.apply(sched::SeatOpened{seat_of(session, slot), standing.share, session.ends_own_turns, standing.priority,
+                                  standing.max_share, session.is_suspended});
+  send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
+  const base::SeatId seat = seat_of(session, slot);
+  if (open.state != wire::SeatState::kNone) claim(session, open.slot, open);
+  open_room(session, seat, open.state != wire::SeatState::kNone || tenants_return_);
+  if (changed_) changed_(session);
+  return {};
+}
+
+void Translator::claim(Session& session, std::uint32_t number, const wire::SeatOpen& open) {
+  Slot& slot = *session.slot(number);
+  const bool leased = open.state != wire::SeatState::kWaiting;
+  const bool possible = open.epoch <= leases_.newest_possible_epoch().value;
+  if (leased && (open.epoch == 0 || !possible)) {
+    // No daemon can have given this lease. The core must not hear of the number, for its own would have to exceed it.
+    log_warning("a tenant claims a lease that nobody has given", {{"pid", session.peer.pid}, {"epoch", open.epoch}});
+    session.page.revoke(number);
+    send(session, wire::Revoke{.slot = number, .epoch = open.epoch});
+    return;
+  }
+  const auto kind = open.exclusive != 0 ? sched::LeaseKind::kExclusive : sched::LeaseKind::kShared;
+  auto claimed = sched::Claim::kWaiting;
+  if (leased) {
+    slot.exclusive = open.exclusive != 0;
+    slot.epoch = {open.epoch};
+    // What the page says stays as it is, unless the core decides otherwise.
+    slot.granted = open.state == wire::SeatState::kHolding;
+    claimed = slot.granted ? sched::Claim::kHolding : sched::Claim::kDraining;
+  }
+  leases_.apply(sched::SeatClaimed{seat_of(session, slot), claimed, kind, base::LeaseEpoch{possible ? open.epoch : 0}});
+}
+
+base::Status Translator::on(Session& session, const wire::SeatClose& close) {
+  GPUMUX_TRY(check_slot(close.slot));
+  Slot* slot = session.slot(close.slot);
+  if (slot == nullptr) return {};
+  const base::SeatId seat = seat_of(session, *slot);
+  if (slot->granted) session.page.revoke(close.slot);
+  forget_slot(session, *slot);
+  if (host_ != nullptr) host_->closed({session.id, close.slot});
+  session.close_slot(close.slot);
+  leases_.apply(sched::SeatClosed{seat});
+  if (changed_) changed_(session);
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::Request& request) {
+  GPUMUX_TRY(check_slot(request.slot));
+  if (const Slot* slot = session.slot(request.slot)) leases_.apply(sched::Requested{seat_of(session, *slot)});
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::RevokeSeen& seen) {
+  GPUMUX_TRY(check_slot(seen.slot));
+  if (const Slot* slot = session.slot(seen.slot))
+    leases_.apply(sched::RevokeSeen{seat_of(session, *slot), {seen.epoch}});
+  return {};
+}
+
+// A tenant that says its gate is closed or its work done has given up that lease, whatever we said last. The page
+// follows before anybody else is granted.
+void Translator::closed_by_tenant(Session& session, std::uint32_t number, base::LeaseEpoch epoch) {
+  Slot& slot = *session.slot(number);
+  if (!slot.granted || slot.epoch != epoch) return;
+  slot.granted = false;
+  session.page.revoke(number);
+  lease_changed(session);
+}
+
+base::Status Translator::on(Session& session, const wire::GateClosed& closed) {
+  GPUMUX_TRY(check_slot(closed.slot));
+  const Slot* slot = session.slot(closed.slot);
+  if (slot == nullptr) return {};
+  const base::SeatId seat = seat_of(session, *slot);
+  closed_by_tenant(session, closed.slot, {closed.epoch});
+  leases_.apply(sched::GateClosed{seat, {closed.epoch}});
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::Drained& drained) {
+  GPUMUX_TRY(check_slot(drained.slot));
+  const Slot* slot = session.slot(drained.slot);
+  if (slot == nullptr) return {};
+  const base::SeatId seat = seat_of(session, *slot);
+  closed_by_tenant(session, drained.slot, {drained.epoch});
+  leases_.apply(sched::Drained{seat, {drained.epoch}, drained.poisoned != 0});
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::Stepped& stepped) {
+  GPUMUX_TRY(check_slot(stepped.slot));
+  const Slot* slot = session.slot(stepped.slot);
+  if (slot == nullptr) return {};
+  leases_.apply(sched::Stepped{seat_of(session, *slot), {stepped.epoch}, std::max(stepped.count, 1u)});
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::Idling& idling) {
+  GPUMUX_TRY(check_slot(idling.slot));
+  if (const Slot* slot = session.slot(idling.slot))
+    leases_.apply(sched::Idling{seat_of(session, *slot), {idling.epoch}});
+  return {};
+}
+
+// Anybody may ask for less than others; for more only who may change settings, and a priority that the run was granted.
+std::int32_t Translator::allowed_priority(const Session& session, std::int32_t asked) const {
+  if (access_.may_change(session.peer)) return asked;
+  const std::int32_t granted = granted_priority_ ? granted_priority_(session.peer.uid, session.run) : 0;
+  return std::min(asked, std::max(granted, 0));
+}
+
+base::Standing Translator::standing_of(const Session& session, const wire::Hello& hello) const {
+  base::Standing standing;
+  standing.priority = std::clamp(hello.priority, -base::kMostPriority, base::kMostPriority);
+  if (hello.share != 0) standing.share = std::min(hello.share, base::kMostShare);
+  if (hello.max_share != 0) standing.max_share = std::min(hello.max_share, base::kWholeGpu);
+  if (access_.may_change(session.peer)) return standing;
+  const base::Standing asked = standing;
+  standing.priority = allowed_priority(session, standing.priority);
+  standing.share = std::min(standing.share, base::kOneShare);
+  if (standing != asked) {
+    log_warning("a tenant may not stand above others: only who may change settings may (admin_groups)",
+                {{"tenant", session.id.value},
+                 {"uid", session.peer.uid},
+                 {"priority", asked.priority},
+                 {"share", base::format_share(asked.share)}});
+  }
+  return standing;
+}
+
+void Translator::tell_standing(const Session& session, const Slot& slot) {
+  const base::Standing& standing = session.standing;
+  leases_.apply(sched::StandingChanged{seat_of(session, slot), standing.priority, standing.share, standing.max_share});
+  rooms_.look_again(slot.gpu);
+}
+
+// A tenant's own user may have for it what it could have if it were started again, and never has to keep less than it
+// has.
+base::Status Translator::change_standing(Session& session, const base::Standing& wanted, const Peer& by) {
+  if (!access_.may_change(by)) {
+    const std::string user = "user " + std::to_string(by.uid);
+    if (by.uid != session.peer.uid) {
+      return base::fail(base::Code::kDenied, user + " may not change a tenant of user " +
+                                                 std::to_string(session.peer.uid) +
+                                                 ": only that user, and who may change settings, may");
+    }
+    if (wanted.priority > std::max(session.standing.priority, 0) ||
+        wanted.share > std::max(session.standing.share, base::kOneShare)) {
+      return base::fail(base::Code::kDenied,
+                        user +
+                            " may not put a tenant above others (a priority up to 0, a share up to 1): only the "
+                            "daemon's owner, root and members of its admin_group may");
+    }
+  }
+  if (session.standing == wanted) return {};
+  session.standing = wanted;
+  session.for_each_slot([&](std::uint32_t, const Slot& slot) { tell_standing(session, slot); });
+  log_info("a tenant stands differently from now on", {{"tenant", session.id.value},
+                                                       {"pid", session.peer.pid},
+                                                       {"by_uid", by.uid},
+                                                       {"priority", wanted.priority},
+                                                       {"share", base::format_share(wanted.share)},
+                                                       {"max_share", base::format_max_share(wanted.max_share)}});
+  return {};
+}
+
+void Translator::set_run_priority(uid_t uid, const std::string& run, std::int32_t priority) {
+  for (const auto& entry : sessions_) {
+    Session& session = *entry.second;
+    if (session.peer.uid != uid || session.run != run) continue;
+    session.standing.priority = session.first_standing.priority = allowed_priority(session, priority);
+    session.for_each_slot([&](std::uint32_t, const Slot& slot) { tell_standing(session, slot); });
+  }
+}
+
+bool Translator::was_tenant(pid_t pid, base::TimePoint asked_at) const {
+  return std::any_of(gone_.begin(), gone_.end(),
+                     [&](const Gone& one) { return one.pid == pid && asked_at < one.at + kGoneIsListed; });
+}
+
+base::Status Translator::on(Session& session, const wire::Measured& measured) {
+  GPUMUX_TRY(check_slot(measured.slot));
+  if (const Slot* slot = session.slot(measured.slot))
+    rooms_.measured(seat_of(session, *slot), measured.question, measured.submissions);
+  return {};
+}
+
+// False: it has no such seat any more.
+bool Translator::ask_measure(base::SeatId seat, std::uint32_t question) {
+  Session* const session = find(seat.tenant);
+  const auto number = session != nullptr ? session->slot_of(seat.gpu) : std::nullopt;
+  if (!number) return false;
+  send(*session, wire::Measure{.slot = *number, .question = question});
+  return true;
+}
+
+// ---- runs ---------------------------------------------------------------------------------------
+
+void Translator::suspend_run(uid_t uid, const std::string& run) {
+  for (Session* session : suspension_.suspend({uid, run})) {
+    tell_spare(*session);
+    if (host_ != nullptr) host_->set_keeps(session->id, false);
+  }
+}
+
+void Translator::resume_run(uid_t uid, const std::string& run) {
+  for (Session* session : suspension_.resume({uid, run})) {
+    if (host_ != nullptr) host_->set_keeps(session->id, true);
+    tell_spare(*session);
+    if (changed_) changed_(*session);
+  }
+}
+
+std::vector<RunMemory> Translator::memory_outside(const std::set<RunKey>& runs) const {
+  std::vector<RunMemory> gpus(leases_.gpus().size());
+  for (const auto& [id, session] : sessions_) {
+    if (!session->run.empty() && runs.contains({session->peer.uid, session->run})) continue;
+    RunSuspension::add_memory(rooms_, *session, gpus);
+  }
+  return gpus;
+}
+
+base::Status Translator::on(Session& session, const wire::GangJoin& join) {
+  if (++session.gang_joins > kMaxGangJoins) return base::fail(base::Code::kProtocol, "it joins ever more gangs");
+  leases_.apply(sched::GangJoined{session.id, std::string(wire::text_of(join.key)), 0});
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::Note& note) {
+  if (note.kind == wire::NoteKind::kUnknownEntry) {
+    note_unknown_entry(session, wire::text_of(note.text));
+    return {};
+  }
+  if (!session.notes.take(leases_.now())) {
+    ++session.notes_suppressed;
+    return {};
+  }
+  const LogFields fields{{"tenant", session.id.value},
+                         {"pid", session.peer.pid},
+                         {"program", session.label->program},
+                         {"suppressed", std::exchange(session.notes_suppressed, 0)},
+                         {"text", wire::text_of(note.text)}};
+  log(level_of(note.severity), "note from tenant", fields);
+  return {};
+}
+
+void Translator::note_unknown_entry(const Session& session, std::string_view name) {
+  const bool is_name =
+      !name.empty() && name.size() <= base::kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
+        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+      });
+  if (!is_name) return;
+  auto found = unknown_entries_.find(std::string(name));
+  if (found == unknown_entries_.end()) {
+    if (unknown_entries_.size() >= kMaxUnknownEntries) return;
+    found = unknown_entries_.emplace(name, UnknownEntry()).first;
+    log_info("a driver entry went past the library", {{"entry", name}, {"program", session.label->program}});
+  }
+  UnknownEntry& entry = found->second;
+  ++entry.count;
+  if (entry.programs.size() < kMaxProgramsPerEntry &&
+      std::find(entry.programs.begin(), entry.programs.end(), session.label->program) == entry.programs.end()) {
+    entry.programs.push_back(session.label->program);
+  }
+}
+
+void Translator::send_contention(Session& session, std::uint32_t number, bool contended,
+                                 settings::Limit<base::Duration> idle_hold) {
+  const auto ns = [](base::Duration time) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0));
+  };
+  const sched::Pace& pace = session.slot(number)->pace;
+  send(session, wire::Contention{.slot = number,
+                                 .contended = contended ? 1u : 0u,
+                                 .idle_hold_ns = ns(idle_hold.at_most(base::Duration::max())),
+                                 .in_flight_ns = pace.in_flight.is_unlimited() ? 0 : ns(pace.in_flight.value()),
+                                 .time_slice_ns = pace.time_slice ? ns(*pace.time_slice) : 0});
+}
+
+void Translator::carry_out(const sched::Command& command) {
+  std::visit(
+      [this](const auto& c) {
+        using Command = std::decay_t<decltype(c)>;
+        if constexpr (std::is_same_v<Command, sched::KillTenant>) {
+          if (Session* session = find(c.tenant)) session->kill();
+        } else if constexpr (std::is_same_v<Command, sched::ReportTakenForGang>) {
+          // Its members learn of it by their grants.
+        } else {
+          Session* session = find(c.seat.tenant);
+          if (session == nullptr) return;
+          const auto number = session->slot_of(c.seat.gpu);
+          if (!number) return;
+          Slot& slot = *session->slot(*number);
+          if constexpr (std::is_same_v<Command, sched::Grant>) {
+            slot.granted = true;
+            slot.epoch = c.epoch;
+            slot.exclusive = c.kind == sched::LeaseKind::kExclusive;
+            session->page.grant(*number, c.epoch, slot.exclusive, c.contended);
+            if (hand_over_) hand_over_(false);
+            lease_changed(*session);
+            // The grant itself wakes only those who want to submit; who watches for idleness learns of it here.
+            if (c.contended) send_contention(*session, *number, true, c.idle_hold);
+          } else if constexpr (std::is_same_v<Command, sched::Revoke>) {
+            slot.granted = false;
+            slot.epoch = c.epoch;
+            session->page.revoke(*number);
+            send(*session, wire::Revoke{.slot = *number, .epoch = c.epoch.value});
+            lease_changed(*session);
+          } else if constexpr (std::is_same_v<Command, sched::Reopen>) {
+            // The message names the revocation that is taken back; the lease goes on under a new epoch, which the page
+            // has.
+            const base::LeaseEpoch revoked = std::exchange(slot.epoch, c.epoch);
+            slot.granted = true;
+            slot.exclusive = c.kind == sched::LeaseKind::kExclusive;
+            session->page.grant(*number, c.epoch, slot.exclusive, true);
+            send(*session, wire::Reopen{.slot = *number, .epoch = revoked.value});
+          } else if constexpr (std::is_same_v<Command, sched::Step>) {
+            session->page.step(*number, c.count);
+            send(*session, wire::Step{.slot = *number, .epoch = c.epoch.value});
+          } else if constexpr (std::is_same_v<Command, sched::HeadsUp>) {
+            if (!slot.granted) session->page.heads_up(*number);
+            if (hand_over_) hand_over_(true);
+          } else if constexpr (std::is_same_v<Command, sched::Contention>) {
+            if (slot.granted) session->page.set_contended(*number, c.contended);
+            slot.pace = c.pace;
+            send_contention(*session, *number, c.contended, c.idle_hold);
+          }
+        }
+      },
+      command);
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where messages and the lease core meet: the one file that knows both.
+//
+// A tenant's bytes become events, the core's commands become words in lease pages and messages. Everything that a
+// tenant says is checked here or ignored by the core; an error returned from receive() ends that session and nothing
+// else.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/ids.h"
+#include "base/result.h"
+#include "daemon/gpus/leases.h"
+#include "daemon/gpus/rooms.h"
+#include "daemon/peers/access.h"
+#include "daemon/peers/closer.h"
+#include "daemon/tenants/frames.h"
+#include "daemon/tenants/host_memory.h"
+#include "daemon/tenants/run_suspension.h"
+#include "daemon/tenants/session.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::daemon {
+
+// Driver entries that went past the library, as tenants report them. Bounded, for the names are theirs.
+struct UnknownEntry {
+  std::uint64_t count = 0;
+  std::vector<std::string> programs;
+};
+inline constexpr std::size_t kMaxUnknownEntries = 1024;
+inline constexpr std::size_t kMaxProgramsPerEntry = 8;
+
+// Sums over seats' lives, in bytes.
+struct MovedMemory {
+  std::uint64_t out = 0;
+  std::uint64_t in = 0;
+  std::uint64_t saved_clean = 0;
+  std::uint64_t saved_constant = 0;
+  std::uint64_t handed_over = 0;
+  void add(const wire::Memory& memory) {
+    out += memory.moved_out;
+    in += memory.moved_in;
+    saved_clean += memory.saved_clean;
+    saved_constant += memory.saved_constant;
+    handed_over += memory.handed_over;
+  }
+};
+
+class Translator {
+ public:
+  struct Options {
+    settings::OnDaemonLoss on_daemon_loss = settings::OnDaemonLoss::kWait;
+    std::string version;
+  };
+
+  Translator(Leases& leases, Rooms& rooms, const AccessRules& access, Options options);
+  Translator(const Translator&) = delete;
+  Translator& operator=(const Translator&) = delete;
+
+  // About once a second: whoever has been asked for host memory that others wait for, and gives none, is asked no more.
+  void look_at_copies();
+  // Whenever everything has come to rest.
+  void ask_for_useless();
+
+  // Called when a tenant has said Hello, has opened or closed a seat, or has been parked or resumed with its run.
+  void on_tenant_changed(std::function<void(const Session&)> callback) { changed_ = std::move(callback); }
+
+  // Called when a lease is about to change hands (true: a message that must not wait is on its way), and when one has.
+  void on_hand_over(std::function<void(bool near)> callback) { hand_over_ = std::move(callback); }
+
+  // All seats of a user's run are held off the GPUs, also those that come later, until it is resumed
+  // (run_suspension.h). To be followed by Rooms::settle, as everything else.
+  void suspend_run(uid_t uid, const std::string& run);
+  void resume_run(uid_t uid, const std::string& run);
+  RunState run_state(uid_t uid, const std::string& run) const { return suspension_.state({uid, run}); }
+  // Called when that of a suspended run has changed, while everything comes to rest: must not call back. Each run that
+  // is suspended is named at least once.
+  void on_run_changed(std::function<void(uid_t, const std::string&)> callback) {
+    suspension_.on_changed(std::move(callback));
+  }
+  // Nothing of its run is on its way any more, and its processes may be frozen.
+  bool is_parked(const Session& session) const { return suspension_.is_parked(session); }
+  // By GPU index: what the tenants of a run have; and what those have that belong to none of these runs.
+  std::vector<RunMemory> memory_of_run(uid_t uid, const std::string& run) const {
+    return suspension_.memory_of({uid, run});
+  }
+  std::vector<RunMemory> memory_outside(const std::set<RunKey>& runs) const;
+
+  // The priority that a user's run may have beyond what anybody may ask for, which is 0.
+  void set_granted_priority(std::function<std::int32_t(uid_t, const std::string&)> granted) {
+    granted_priority_ = std::move(granted);
+  }
+
+  // Those of its programs that are connected; later ones say it themselves. As far as it may be.
+  void set_run_priority(uid_t uid, const std::string& run, std::int32_t priority);
+
+  // Who lends host memory; without one, nobody is lent any.
+  void set_host_memory(HostMemory* host);
+  // Whether seats that are opened now may be those of tenants that come back after a restart of the daemon.
+  void set_tenants_return(bool may_return) { tenants_return_ = may_return; }
+
+  // A new connection. The session must live until ended().
+  void started(Session& session) { sessions_[session.id] = &session; }
+  // One message. An error ends the session: its text is the reason.
+  // Whether a descriptor may come along with this message.
+  static bool takes_descriptor(const Session& session, std::span<const std::byte> message);
+  base::Status receive(Session& session, std::span<const std::byte> message, ForeignDescriptor fd);
+  // The session is over. `why`: a literal.
+  void ended(Session& session, std::string_view why);
+
+  // Sessions that could not be written to since the last call: to be ended by the caller.
+  std::vector<base::TenantId> take_unwritable();
+
+  // How the tenant stands from now on, as long as it is connected, if `by` may want that.
+  base::Status change_standing(Session& session, const base::Standing& wanted, const Peer& by);
+
+  // Tells a peer why it is not wanted, before or instead of its Hello.
+  static void refuse(Session& session, wire::Reason reason, std::string_view text);
+
+  void set_on_daemon_loss(settings::OnDaemonLoss on_loss) { options_.on_daemon_loss = on_loss; }
+  Session* find(base::TenantId tenant) const;
+  const std::map<std::string, UnknownEntry>& unknown_entries() const { return unknown_entries_; }
+  const std::unordered_map<base::TenantId, Session*>& sessions() const { return sessions_; }
+  const Rooms& rooms() const { return rooms_; }
+  const HostMemory* host_memory() const { return host_; }
+  // Whether that process was a tenant a moment before `asked_at`: a list of a GPU's processes that was made then may
+  // still have it.
+  bool was_tenant(pid_t pid, base::TimePoint asked_at) const;
+  // What seats that are gone had moved.
+  const MovedMemory& moved_before(base::GpuIndex gpu) const { return moved_before_.at(gpu.value); }
+
+ private:
+  base::Status on(Session& session, const wire::Hello& hello, const ForeignDescriptor& fd);
+  base::Status on(Session& session, const wire::SeatOpen& open);
+  base::Status on(Session& session, const wire::SeatClose& close);
+  base::Status on(Session& session, const wire::Request& request);
+  base::Status on(Session& session, const wire::RevokeSeen& seen);
+  base::Status on(Session& session, const wire::GateClosed& closed);
+  base::Status on(Session& session, const wire::Drained& drained);
+  base::Status on(Session& session, const wire::Stepped& stepped);
+  base::Status on(Session& session, const wire::GangJoin& join);
+  base::Status on(Session& session, const wire::Note& note);
+  base::Status on(Session& session, const wire::Idling& idling);
+  base::Status on(Session& session, const wire::Memory& memory);
+  base::Status on(Session& session, const wire::RoomWanted& wanted);
+  base::Status on(Session& session, const wire::HostWanted& wanted);
+  base::Status on(Session& session, const wire::HostReturned& returned);
+  base::Status on(Session& session, const wire::HostForgotten& forgotten);
+  base::Status on(Session& session, const wire::Measured& measured);
+  base::Status on(Session& session, const wire::FrameGiven& given, ForeignDescriptor fd);
+  base::Status on(Session& session, const wire::FrameFreed& freed);
+  base::Status on(Session& session, const wire::FrameWanted& wanted);
+  bool ask_measure(base::SeatId seat, std::uint32_t question);
+  void open_room(Session& session, base::SeatId seat, bool may_be_back);
+  void send_room(const sched::RoomBound& bound);
+  void lend_frames(Session& session, std::uint32_t number);
+  base::FrameSizes frames_for_others(const Session& session, const Slot& slot) const;
+  void send_expected_eviction(const sched::ExpectEviction& eviction);
+  void send_loan(const HostLoan& loan, int fd);
+  void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
+  void spare_host();
+  void ask_for_copies();
+  void lease_changed(Session& session);
+  void tell_spare(Session& session, std::uint64_t awaited = 0);
+  sched::Quota quota_of(const Session& session, const wire::Hello& hello);
+  void tell_standing(const Session& session, const Slot& slot);
+  std::int32_t allowed_priority(const Session& session, std::int32_t asked) const;
+  base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
+  std::uint64_t forget_slot(const Session& session, const Slot& slot);
+  std::uint64_t evictable(base::SeatId seat) const;
+  std::uint64_t host_needs(base::GpuIndex gpu) const;
+  bool may_borrow_more(base::GpuIndex gpu) const;
+  void ask_for_copies_of(base::GpuIndex gpu);
+  std::uint64_t take_left(const Session& session, base::GpuIndex gpu);
+  base::Status check_slot(std::uint32_t slot) const;
+  void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
+  void closed_by_tenant(Session& session, std::uint32_t number, base::LeaseEpoch epoch);
+  void claim(Session& session, std::uint32_t number, const wire::SeatOpen& open);
+  void note_unknown_entry(const Session& session, std::string_view name);
+  template <class Message>
+  void send(Session& session, const Message& message, int fd = -1);
+  void send_contention(Session& session, std::uint32_t number, bool contended,
+                       settings::Limit<base::Duration> idle_hold);
+  void carry_out(const sched::Command& command);
+
+  Leases& leases_;
+  Rooms& rooms_;
+  HostMemory* host_ = nullptr;
+  Frames frames_{most_frames()};
+  bool tenants_return_ = false;
+  const AccessRules& access_;
+  Options options_;
+  std::function<void(const Session&)> changed_;
+  std::function<std::int32_t(uid_t, const std::string&)> granted_priority_;
+  std::function<void(bool)> hand_over_;
+  std::unordered_map<base::TenantId, Session*> sessions_;
+  std::vector<base::TenantId> unwritable_;
+  std::array<MovedMemory, base::kMaxGpus> moved_before_{};
+  // Runs with a memory limit, by user and name: those of the tenants that are there.
+  struct Run {
+    sched::Quota quota;
+    std::size_t tenants = 0;
+  };
+  std::map<RunKey, Run> runs_;
+  RunSuspension suspension_;
+  std::uint64_t next_group_ = 1;
+  // Who was a tenant, and until when; only of the last moments.
+  struct Gone {
+    pid_t pid = 0;
+    std::uint64_t process_start = 0;
+    base::TimePoint at{};
+    std::map<base::GpuIndex, std::uint64_t> left;  // taken of GPUs
+  };
+  std::deque<Gone> gone_;
+  std::map<std::string, UnknownEntry> unknown_entries_;
+};
+
+template <class Message>
+void Translator::send(Session& session, const Message& message, int fd) {
+  if (session.ended() || session.send(message, fd)) return;
+  // Ended by whoever called us, once the core is at rest: it must not hear of it in the middle of a command.
+  session.end();
+  unwritable_.push_back(session.id);
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,335 @@
+// SPDX-License-Identifier: Apache-2.0
+// The translator's part about memory: what tenants say of theirs and ask for, and what they are told of rooms, host
+// memory and frames.
+#include <algorithm>
+#include <utility>
+
+#include "daemon/tenants/translate.h"
+
+namespace gpumux::daemon {
+namespace {
+
+// Who has been asked for host memory, and has given none by then, is not asked again with this lease.
+constexpr std::uint32_t kMostInVain = 2;
+
+}  // namespace
+
+void Translator::open_room(Session& session, base::SeatId seat, bool may_be_back) {
+  // Who comes to a run that is suspended may have stood still while the daemon was restarted.
+  rooms_.opened(seat, {session.quota, session.peer.account.key()}, !may_be_back && !session.is_suspended,
+                take_left(session, seat.gpu));
+  if (session.is_suspended) rooms_.set_suspended(seat, true);
+}
+
+// The first process of a run says what it may have; those that come later belong to it, and cannot raise it, nor escape
+// it by saying nothing.
+sched::Quota Translator::quota_of(const Session& session, const wire::Hello& hello) {
+  std::string name(wire::text_of(hello.run));
+  if (name.empty()) name = "tenant:" + std::to_string(session.id.value);
+  const RunKey key{session.peer.uid, name};
+  if (hello.memory_limit == 0 && !runs_.contains(key)) return {};
+  Run& run = runs_[key];
+  if (run.tenants++ == 0) run.quota = {.group = next_group_++, .bytes = hello.memory_limit};
+  return run.quota;
+}
+
+base::Status Translator::on(Session& session, const wire::Memory& memory) {
+  GPUMUX_TRY(check_slot(memory.slot));
+  Slot* const slot = session.slot(memory.slot);
+  if (slot == nullptr) return {};
+  slot->memory = memory;
+  sched::MemoryReport report{.sequence = memory.room_sequence,
+                             .allocated = memory.allocated,
+                             .resident = memory.resident,
+                             .evicted = memory.evicted,
+                             .unpageable = 0,
+                             .hidden = memory.hidden,
+                             .managed = memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kManaged)],
+                             .managed_away = memory.managed_away,
+                             .stuck = (memory.flags & wire::kMemoryStuck) != 0,
+                             .moving = (memory.flags & wire::kMemoryBusy) != 0};
+  for (std::size_t i = 0; i < wire::kUnpageableReasons; ++i) {
+    if (i == static_cast<std::size_t>(wire::Unpageable::kManaged)) continue;
+    report.unpageable += std::min(memory.unpageable[i], ~std::uint64_t{0} - report.unpageable);
+  }
+  const base::SeatId seat = seat_of(session, *slot);
+  if (host_ != nullptr) host_->uses({session.id, memory.slot}, memory.host_used, rooms_.may_be_back(seat));
+  rooms_.reported(seat, report);
+  if (host_ != nullptr) host_->has({session.id, memory.slot}, evictable(seat));
+  frames_.reported(seat);
+  return {};
+}
+
+// The bytes of the seat that can be evicted, or are. Whatever the seat says: at most what the planner has promised to
+// it, and at most all that its GPU holds. So loans never take what other seats are promised. Managed memory does not
+// count.
+std::uint64_t Translator::evictable(base::SeatId seat) const {
+  const auto view = rooms_.view(seat);
+  if (!view) return 0;
+  const sched::MemoryReport& report = view->report;
+  const std::uint64_t allocated = report.allocated - std::min(report.allocated, report.managed);
+  return std::min({std::max(allocated, report.resident + report.evicted), view->promised, rooms_.capacity(seat.gpu)});
+}
+
+// So much of what the GPU's seats are promised it cannot hold, and a chunk for each: its last one is hardly ever full.
+std::uint64_t Translator::host_needs(base::GpuIndex gpu) const {
+  const sched::GpuMemory memory = rooms_.view(gpu);
+  std::uint64_t promised = 0;
+  std::uint64_t needs = 0;
+  for (const sched::SeatMemory& seat : memory.seats) {
+    if (!seat.speaks || seat.promised == 0) continue;
+    needs += host_->chunk_bytes();
+    (seat.is_suspended ? needs : promised) += seat.promised;
+  }
+  const std::uint64_t gone = memory.reserve + memory.foreign + memory.returning;
+  const std::uint64_t held = memory.capacity - std::min(memory.capacity, gone);
+  return needs + promised - std::min(promised, held);
+}
+
+// Copies, and what is borrowed ahead, are only of what the promises on other GPUs leave. (Where there is one GPU, what
+// its seats are promised fits on it and in host memory.)
+bool Translator::may_borrow_more(base::GpuIndex gpu) const {
+  const std::size_t gpus = leases_.gpus().size();
+  if (gpus < 2) return true;
+  std::uint64_t elsewhere = host_->leaving();
+  for (std::uint32_t other = 0; other < gpus; ++other) {
+    if (other != gpu.value) elsewhere += host_needs({other});
+  }
+  const auto is_its = [&](const HostSeat& seat) {
+    Session* const session = find(seat.tenant);
+    const Slot* const slot = session == nullptr ? nullptr : session->slot(seat.slot);
+    return slot != nullptr && slot->gpu == gpu;
+  };
+  const std::uint64_t after = host_->lent_or_awaited(is_its) + host_->chunk_bytes();
+  const std::uint64_t needed = host_needs(gpu);
+  return after <= needed || after + elsewhere <= host_->lendable();
+}
+
+// Of the GPU's holders: no other GPU's seats are to give anything up for its sake.
+void Translator::ask_for_copies_of(base::GpuIndex gpu) {
+  for (const auto& [id, session] : sessions_) {
+    const auto number = session->slot_of(gpu);
+    if (!number || !session->slot(*number)->granted || session->host_asked != 0 || host_->awaits(id)) continue;
+    if (session->host_looks >= kMostInVain || host_->lent_to(id) == 0) continue;
+    tell_spare(*session, host_->chunk_bytes());
+  }
+}
+
+std::uint64_t Translator::forget_slot(const Session& session, const Slot& slot) {
+  moved_before_.at(slot.gpu.value).add(slot.memory);
+  frames_.gone(seat_of(session, slot));
+  return rooms_.closed(seat_of(session, slot));
+}
+
+// A connection may end without its process. What that has is not on its way back, then, and is not to count twice.
+std::uint64_t Translator::take_left(const Session& session, base::GpuIndex gpu) {
+  std::uint64_t left = 0;
+  for (Gone& gone : gone_) {
+    if (session.process_start == 0 || gone.pid != session.peer.pid || gone.process_start != session.process_start)
+      continue;
+    const auto its = gone.left.find(gpu);
+    if (its != gone.left.end()) left += std::exchange(its->second, 0);
+  }
+  return left;
+}
+
+base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
+  GPUMUX_TRY(check_slot(wanted.slot));
+  if (wanted.ticket == 0) return base::fail(base::Code::kProtocol, "a ticket of zero");
+  const Slot* const slot = session.slot(wanted.slot);
+  if (slot != nullptr)
+    rooms_.wanted(seat_of(session, *slot), wanted.ticket, wanted.room, wanted.commitment, wanted.managed);
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::HostWanted& wanted) {
+  GPUMUX_TRY(check_slot(wanted.slot));
+  const Slot* const slot = session.slot(wanted.slot);
+  if (host_ == nullptr) {
+    send(session, wire::HostLent{.slot = wanted.slot});
+  } else if (slot != nullptr && !may_borrow_more(slot->gpu)) {
+    send(session, wire::HostLent{.slot = wanted.slot});
+    ask_for_copies_of(slot->gpu);
+  } else {
+    host_->wanted({session.id, wanted.slot}, std::min(wanted.bytes, wire::kMaxHostChunkBytes), session.trust_domain,
+                  session.peer.account);
+  }
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::HostReturned& returned) {
+  if (host_ != nullptr) session.host_asked -= std::min(session.host_asked, host_->chunk_bytes());
+  session.host_looks = 0;
+  if (host_ != nullptr) host_->returned(session.id, returned.id, returned.kept != 0);
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::HostForgotten& forgotten) {
+  GPUMUX_TRY(check_slot(forgotten.slot));
+  if (host_ != nullptr) host_->forgotten({session.id, forgotten.slot});
+  return {};
+}
+
+void Translator::send_room(const sched::RoomBound& bound) {
+  Session* const session = find(bound.seat.tenant);
+  if (session == nullptr) return;
+  const auto number = session->slot_of(bound.seat.gpu);
+  if (!number) return;
+  Slot& slot = *session->slot(*number);
+  const std::uint64_t before = std::exchange(slot.room, bound.room);
+  slot.to_fill = bound.room < before ? 0 : slot.to_fill + bound.room - before;
+  lend_frames(*session, *number);
+  send(*session, wire::Room{.slot = *number,
+                            .sequence = bound.sequence,
+                            .room = bound.room,
+                            .commitment = bound.commitment,
+                            .total = bound.total,
+                            .ticket = bound.ticket,
+                            .refused = bound.refused() ? 1u : 0u,
+                            .frames = bound.room < slot.memory.resident ? frames_for_others(*session, slot) : 0,
+                            .is_limited = bound.is_limited ? 1u : 0u,
+                            .is_stranded = bound.is_stranded ? 1u : 0u});
+}
+
+// ---- physical memory that is handed over --------------------------------------------------------
+
+// What has been given goes ahead of the room that it fills.
+void Translator::lend_frames(Session& session, std::uint32_t number) {
+  Slot& slot = *session.slot(number);
+  // Who has come back has most of its room filled.
+  slot.to_fill = std::min(slot.to_fill, slot.room - std::min(slot.room, slot.memory.resident));
+  if (slot.memory.evicted == 0) return;
+  slot.to_fill -= frames_.lend(seat_of(session, slot), session.trust_domain, slot.memory.frames, slot.to_fill,
+                               [&](std::uint64_t frame, std::uint64_t bytes, int fd) {
+                                 send(session, wire::FrameLent{.slot = number, .number = frame, .bytes = bytes}, fd);
+                               });
+}
+
+// What those wait for who may have what this one leaves behind.
+base::FrameSizes Translator::frames_for_others(const Session& session, const Slot& slot) const {
+  if (!leases_.gpus()[slot.gpu.value].settings.hand_over) return 0;
+  base::FrameSizes sizes = 0;
+  for (const auto& [tenant, other] : sessions_) {
+    if (other == &session || other->trust_domain.empty() || other->trust_domain != session.trust_domain) continue;
+    const auto number = other->slot_of(slot.gpu);
+    if (!number) continue;
+    const wire::Memory& its = other->slot(*number)->memory;
+    if (its.evicted != 0) sizes |= its.frames;
+  }
+  return sizes;
+}
+
+base::Status Translator::on(Session& session, const wire::FrameGiven& given, ForeignDescriptor fd) {
+  GPUMUX_TRY(check_slot(given.slot));
+  if (given.number != 0 && fd) return base::fail(base::Code::kProtocol, "a descriptor of a frame that was lent");
+  // Without one: this process has too many. It is closed then, and the memory free.
+  const Slot* const slot = session.slot(given.slot);
+  if (slot == nullptr) return {};
+  const base::SeatId seat = seat_of(session, *slot);
+  if (leases_.gpus()[slot->gpu.value].settings.hand_over) {
+    frames_.given(seat, session.trust_domain, given.number, given.bytes, std::move(fd));
+  } else {
+    frames_.freed(seat, given.number);
+  }
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::FrameFreed& freed) {
+  GPUMUX_TRY(check_slot(freed.slot));
+  if (const Slot* const slot = session.slot(freed.slot)) frames_.freed(seat_of(session, *slot), freed.number);
+  return {};
+}
+
+base::Status Translator::on(Session& session, const wire::FrameWanted& wanted) {
+  GPUMUX_TRY(check_slot(wanted.slot));
+  const Slot* const slot = session.slot(wanted.slot);
+  const int fd = slot == nullptr ? -1 : frames_.share(seat_of(session, *slot), wanted.number);
+  send(session, wire::FrameLent{.slot = wanted.slot, .number = wanted.number}, fd);
+  return {};
+}
+
+void Translator::send_expected_eviction(const sched::ExpectEviction& eviction) {
+  Session* const session = find(eviction.seat.tenant);
+  if (session == nullptr) return;
+  const auto number = session->slot_of(eviction.seat.gpu);
+  if (!number || !session->slot(*number)->granted) return;
+  const std::uint64_t epoch = session->slot(*number)->epoch.value;
+  send(*session,
+       wire::PrepareSwapOut{.slot = *number, .epoch = epoch, .bytes = eviction.bytes, .managed = eviction.managed});
+}
+
+void Translator::send_loan(const HostLoan& loan, int fd) {
+  if (Session* const session = find(loan.seat.tenant))
+    send(*session, wire::HostLent{.slot = loan.seat.slot, .id = loan.id, .bytes = loan.bytes}, fd);
+}
+
+void Translator::send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids) {
+  Session* const session = find(seat.tenant);
+  if (session == nullptr) return;
+  wire::HostForget forget{.slot = seat.slot, .count = static_cast<std::uint32_t>(ids.size())};
+  std::copy(ids.begin(), ids.end(), forget.ids);
+  send(*session, forget);
+}
+
+// Where host memory is short nobody keeps what it could do without. (Who is suspended does not in any case, and may not
+// be able to read.)
+void Translator::spare_host() {
+  for (const auto& [id, session] : sessions_) {
+    if (!session->is_suspended) tell_spare(*session);
+  }
+}
+
+void Translator::tell_spare(Session& session, std::uint64_t awaited) {
+  const bool keeps_none = session.is_suspended || (host_ != nullptr && host_->is_short());
+  session.host_asked = awaited == 0 ? 0 : session.host_asked + awaited;
+  send(session, wire::HostSpare{.bytes = keeps_none ? 0 : ~std::uint64_t{0}, .awaited = awaited});
+}
+
+// First of tenants that have more than they may. Then of holders of a lease, which have copies, or have them in a
+// moment; but a tenant that waits for host memory by itself is about to leave. No tenant is asked twice for the same,
+// or again if it has given nothing: it may be stopped.
+void Translator::ask_for_copies() {
+  std::uint64_t missing = host_->awaited();
+  for (const auto& [id, session] : sessions_) missing -= std::min(missing, session->host_asked);
+  const auto ask = [&](Session& session, std::uint64_t most) {
+    if (session.is_suspended || session.host_looks >= kMostInVain) return;
+    const std::uint64_t bytes = std::min(missing, most - std::min(most, session.host_asked));
+    if (bytes == 0) return;
+    tell_spare(session, bytes);
+    missing -= bytes;
+  };
+  if (missing == 0) return;
+  for (const auto& [id, session] : sessions_) ask(*session, host_->beyond(id));
+  for (const auto& [id, session] : sessions_) {
+    if (missing != 0 && session->holds() && !host_->awaits(id)) ask(*session, host_->lent_to(id));
+  }
+}
+
+// A promise waits for what seats have on loan and have no use for.
+void Translator::ask_for_useless() {
+  if (host_ == nullptr || host_->useless() == 0 || !rooms_.awaits_commitment()) return;
+  for (const auto& [id, session] : sessions_) {
+    if (session->is_suspended || session->host_asked != 0) continue;
+    if (const std::uint64_t bytes = host_->beyond(id); bytes != 0) tell_spare(*session, bytes);
+  }
+}
+
+void Translator::look_at_copies() {
+  if (host_ == nullptr) return;
+  for (const auto& [id, session] : sessions_) {
+    if (session->host_asked == 0) continue;
+    if (host_->awaited() != 0 && ++session->host_looks < kMostInVain) continue;
+    tell_spare(*session);
+  }
+  if (host_->awaited() != 0) ask_for_copies();
+}
+
+// What has been granted may have copies; what has been revoked is to keep what it needs for leaving.
+void Translator::lease_changed(Session& session) {
+  if (host_ == nullptr) return;
+  session.host_looks = 0;
+  if (!session.holds() && session.host_asked != 0) tell_spare(session);
+  if (session.holds() && host_->awaited() != 0) ask_for_copies();
+}
+
+}  // namespace gpumux::daemon

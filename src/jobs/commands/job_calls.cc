@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/commands/job_calls.h"
+
+#include <pwd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "cli/frame/command.h"
+#include "jobs/commands/job_view.h"
+#include "jobs/commands/waiting_line.h"
+#include "os/system_clock.h"
+
+namespace gpumux::cli {
+namespace {
+
+using api_client::Client;
+using api_client::Job;
+using api_client::JobChange;
+using api_client::JobPage;
+using api_client::JobQuery;
+using base::Code;
+using base::Result;
+
+// A request's header has at most 8 KiB; half of that leaves room for everything else.
+constexpr std::size_t kMaxTargetBytes = 4096;
+
+// Between two looks for a daemon that is away.
+constexpr base::Duration kLookAgain = std::chrono::milliseconds(200);
+
+// How often a person who looks on is told anew.
+constexpr base::Duration kLookForPeople = std::chrono::seconds(1);
+
+base::TimePoint now() { return os::SystemClock().now(); }
+
+}  // namespace
+
+namespace {
+
+void go_beyond(JobQuery& query, const Job& last) {
+  query.beyond = last.id;
+  if (query.latest_end_first) query.beyond_ended = last.ended_unix_ns;
+}
+
+}  // namespace
+
+Result<JobPage> all_jobs(const Client& client, JobQuery query, std::uint64_t most) {
+  JobPage all;
+  while (all.jobs.size() < most) {
+    query.limit = std::min(api_client::kMaxPageJobs, most - all.jobs.size());
+    auto page = client.jobs(query);
+    if (!page) return page;
+    all.more = page->more;
+    if (page->jobs.empty()) return all;
+    go_beyond(query, page->jobs.back());
+    std::move(page->jobs.begin(), page->jobs.end(), std::back_inserter(all.jobs));
+    if (!all.more) return all;
+  }
+  return all;
+}
+
+Result<std::string> all_jobs_text(const Client& client, JobQuery query, std::uint64_t most) {
+  nlohmann::json all = nlohmann::json::array();
+  bool more = true;
+  while (all.size() < most && more) {
+    query.limit = std::min<std::uint64_t>(api_client::kMaxPageJobs, most - all.size());
+    const auto text = client.jobs_text(query);
+    if (!text) return tl::unexpected(text.error());
+    const auto page = api_client::parse_job_page(*text);
+    if (!page) return tl::unexpected(page.error());
+    if (!page->more && all.empty()) return *text;
+    const auto parsed = nlohmann::json::parse(*text, nullptr, false);
+    for (const auto& job : parsed["jobs"]) all.push_back(job);
+    more = page->more && !page->jobs.empty();
+    if (!page->jobs.empty()) go_beyond(query, page->jobs.back());
+  }
+  return nlohmann::json{{"jobs", std::move(all)}, {"more", more}}.dump();
+}
+
+Result<std::vector<Job>> named_jobs(const Client& client, std::string_view id) {
+  auto job = client.job(id);
+  if (!job) return tl::unexpected(std::move(job).error());
+  const bool whole_array = job->array && *job->array == job->id && id.find('_') == std::string_view::npos;
+  if (!whole_array) return std::vector<Job>{std::move(*job)};
+  auto page = all_jobs(client, {.state = api_client::JobsState::kAll, .array = job->array},
+                       std::numeric_limits<std::uint64_t>::max());
+  if (!page) return tl::unexpected(std::move(page).error());
+  // An element that has been forgotten is no reason to forget the one that was asked for; of one alone all is known.
+  if (page->jobs.size() <= 1) return std::vector<Job>{std::move(*job)};
+  return std::move(page->jobs);
+}
+
+Result<std::vector<JobChange>> change_named_jobs(const Client& client, const std::vector<std::string>& ids,
+                                                 const std::string& change) {
+  for (const std::string& id : ids) GPUMUX_TRY(api_client::check_job_id(id));
+  std::vector<JobChange> all;
+  for (std::size_t begin = 0; begin < ids.size();) {
+    std::string which;
+    std::size_t end = begin;
+    for (; end < ids.size() && which.size() + ids[end].size() < kMaxTargetBytes; ++end)
+      which += (which.empty() ? "" : ",") + ids[end];
+    auto changes = client.change_jobs(which, change);
+    if (changes) {
+      std::move(changes->begin(), changes->end(), std::back_inserter(all));
+    } else if (ids.size() > 1 && (changes.error().code == Code::kNotFound || changes.error().code == Code::kDenied)) {
+      all.push_back(JobChange{0, false, changes.error()});
+    } else {
+      return changes;
+    }
+    begin = end;
+  }
+  return all;
+}
+
+int tell_end(const char* command, const Job& job) {
+  if (const std::string text = end_text(job); !text.empty()) say_error(command, text);
+  if (job.outcome.empty()) return kExitDenied;
+  const int status = job.exit_status.value_or(0);
+  if (status > 0 && status <= 255) return status;
+  return status == 0 && job.outcome == "ok" ? kExitOk : kExitFailed;
+}
+
+std::string own_user_name() {
+  const passwd* entry = ::getpwuid(::geteuid());
+  return entry != nullptr ? entry->pw_name : std::to_string(::geteuid());
+}
+
+Result<std::optional<Job>> PatientClient::wait(std::string_view id, api_client::JobMoment moment,
+                                               base::Duration timeout) {
+  const auto client = connect_();
+  base::Error error;
+  if (client) {
+    auto job = client->wait_for_job(id, moment, timeout);
+    if (job) {
+      away_since_.reset();
+      return std::optional<Job>(std::move(*job));
+    }
+    error = std::move(job).error();
+  } else {
+    error = client.error();
+  }
+  if (error.code != Code::kUnavailable && error.code != Code::kTimeout) return tl::unexpected(std::move(error));
+  if (!away_since_) away_since_ = now();
+  if (now() - *away_since_ >= patience_) {
+    return base::fail(Code::kUnavailable, error.message() +
+                                              ". The job goes on without the daemon; how it ends will be "
+                                              "known when that is back");
+  }
+  std::this_thread::sleep_for(std::min(kLookAgain, timeout));
+  return std::optional<Job>();
+}
+
+Result<Job> PatientClient::wait_until_done(Job job) {
+  WaitingLine line;
+  const std::string id = std::to_string(job.id);
+  const base::Duration timeout = line.moves() ? kLookForPeople : api_client::kLongestJobWait;
+  bool told = false;
+  while (!job.is_done()) {
+    if (away() && !std::exchange(told, true)) {
+      line.clear();
+      say_error("", "the daemon is away; waiting for it to come back");
+    }
+    if (!away()) told = false;
+    if (!away() && line.moves()) line.show(waiting_text(job));
+    auto now = wait(id, api_client::JobMoment::kDone, timeout);
+    if (!now) return tl::unexpected(std::move(now).error());
+    if (*now) job = std::move(**now);
+  }
+  return job;
+}
+
+}  // namespace gpumux::cli

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls about jobs that several commands make.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api_client/client.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "jobs/commands/find_client.h"
+
+namespace gpumux::cli {
+
+// All jobs that `query` asks for, at most `most` of them, page by page. `more`: there are others.
+base::Result<api_client::JobPage> all_jobs(const api_client::Client& client, api_client::JobQuery query,
+                                           std::uint64_t most);
+// The same as JSON: {"jobs": [...], "more": false}.
+base::Result<std::string> all_jobs_text(const api_client::Client& client, api_client::JobQuery query,
+                                        std::uint64_t most);
+
+// The jobs that `id` names: one, or all elements of an array where it is an array's.
+base::Result<std::vector<api_client::Job>> named_jobs(const api_client::Client& client, std::string_view id);
+
+// PATCH of the jobs that are named, as many at a time as fit into a request. kNotFound and kDenied of one part are told
+// of each of its jobs.
+base::Result<std::vector<api_client::JobChange>> change_named_jobs(const api_client::Client& client,
+                                                                   const std::vector<std::string>& ids,
+                                                                   const std::string& change);
+
+// What a job's end is for a caller: its exit status; never 0 unless it ended well. What else there is to say goes to
+// stderr.
+int tell_end(const char* command, const api_client::Job& job);
+
+// The name of the user who asks, or his number.
+std::string own_user_name();
+
+// Asks one daemon that may be restarted meanwhile.
+class PatientClient {
+ public:
+  // How long a daemon may be away before waiting is given up: an update of the system, or a person who repairs
+  // something.
+  static constexpr base::Duration kPatience = std::chrono::minutes(10);
+
+  explicit PatientClient(FindClient connect, base::Duration patience = kPatience)
+      : connect_(std::move(connect)), patience_(patience) {}
+
+  // As Client::wait_for_job. A daemon that is not there counts as one that has nothing to tell: nothing comes, after a
+  // pause of at most `timeout`. kUnavailable: it has been away for too long.
+  base::Result<std::optional<api_client::Job>> wait(std::string_view id, api_client::JobMoment moment,
+                                                    base::Duration timeout);
+  // Until `job` is done; a line on a terminal says meanwhile how it stands.
+  base::Result<api_client::Job> wait_until_done(api_client::Job job);
+
+  bool away() const { return away_since_.has_value(); }
+
+ private:
+  FindClient connect_;
+  base::Duration patience_;
+  std::optional<base::TimePoint> away_since_;
+};
+
+}  // namespace gpumux::cli

@@ -1,0 +1,470 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/commands/job_view.h"
+
+#include <algorithm>
+#include <array>
+#include <ctime>
+
+#include "base/units.h"
+#include "cli/frame/command.h"
+#include "cli/frame/table.h"
+#include "cli/views/status_view.h"
+
+namespace gpumux::cli {
+namespace {
+
+using api_client::Job;
+using api_client::QueueState;
+
+template <class Number>
+std::string joined(const std::vector<Number>& numbers) {
+  std::string text;
+  for (const Number number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
+  return text;
+}
+
+base::Duration between(std::int64_t from_unix_ns, std::int64_t until_unix_ns) {
+  return base::Duration(std::max<std::int64_t>(0, until_unix_ns - from_unix_ns));
+}
+
+// Seconds are enough for what lasts minutes: "1.25s" is for leases.
+std::string time_text(base::Duration duration) {
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
+  return seconds < std::chrono::seconds(100) ? std::to_string(seconds.count()) + "s" : short_duration(seconds);
+}
+
+// How long it has run, or, before that, waited.
+base::Duration elapsed(const Job& job, std::int64_t now) {
+  if (job.started_unix_ns > 0 && !job.waits())
+    return between(job.started_unix_ns, job.is_done() && job.ended_unix_ns > 0 ? job.ended_unix_ns : now);
+  return between(job.submitted_unix_ns, job.is_done() && job.ended_unix_ns > 0 ? job.ended_unix_ns : now);
+}
+
+// "0,2" that it has; "(0,2)" that it will have; "(2)" any so many would look like GPU 2, so it is "any 2".
+std::string gpus_text(const Job& job) {
+  if (!job.gpus.empty()) return joined(job.gpus);
+  if (!job.gpu_ids.empty()) return "(" + joined(job.gpu_ids) + ")";
+  return job.gpus_wanted > 0 ? "any " + std::to_string(job.gpus_wanted) : "";
+}
+
+std::string memory_text(const Job& job) {
+  return job.memory_bytes == 0 ? "whole" : base::format_bytes(job.memory_bytes);
+}
+
+std::string date_text(std::int64_t unix_ns) {
+  if (unix_ns <= 0) return "-";
+  const std::time_t seconds = unix_ns / 1'000'000'000;
+  std::tm parts{};
+  ::localtime_r(&seconds, &parts);
+  char buffer[32];
+  std::strftime(buffer, sizeof buffer, "%Y-%m-%d %H:%M:%S", &parts);
+  return buffer;
+}
+
+Colour colour_of(const Job& job) {
+  if (job.state == "running" || job.state == "starting" || job.state == "resuming") return Colour::kGreen;
+  if (job.state == "queued") return Colour::kYellow;
+  if (job.state == "suspended" || job.state == "suspending") return Colour::kCyan;
+  if (job.state == "held") return Colour::kDim;
+  if (job.is_done()) return job.outcome == "ok" ? Colour::kGreen : Colour::kRed;
+  return Colour::kNone;
+}
+
+int rank_of(const Job& job) {
+  if (job.state == "queued") return job.place ? 2 : 3;
+  if (job.state == "held") return 4;
+  if (job.state == "suspended") return 1;
+  return job.is_done() ? 5 : 0;
+}
+
+// Until its time is over, by its own limit or the queue's: "12m05s left". Empty: it has none, or does not run.
+std::string time_left(const Job& job) {
+  if (!job.limit_in || job.is_done()) return "";
+  return *job.limit_in > base::Duration::zero() ? time_text(*job.limit_in) + " left"
+                                                : "over since " + time_text(-*job.limit_in);
+}
+
+std::string limit_text(const Job& job) { return job.time_limit ? base::format_time_limit(*job.time_limit) : ""; }
+
+std::string exit_text(const Job& job) { return job.exit_status ? std::to_string(*job.exit_status) : "-"; }
+
+std::string plural(std::uint64_t count, std::string_view one) {
+  return std::to_string(count) + " " + std::string(one) + (count == 1 ? "" : "s");
+}
+
+void add_counts(const std::vector<Job>& jobs, std::string& text) {
+  std::uint64_t running = 0, queued = 0, held = 0, suspended = 0, done = 0;
+  for (const Job& job : jobs) {
+    ++(job.is_done()              ? done
+       : job.state == "queued"    ? queued
+       : job.state == "held"      ? held
+       : job.state == "suspended" ? suspended
+                                  : running);
+  }
+  const auto add = [&](std::uint64_t count, const char* what, bool always) {
+    if (count > 0 || always) text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + what;
+  };
+  add(running, "running", true);
+  add(queued, "waiting", true);
+  add(suspended, "suspended", false);
+  add(held, "held", false);
+  add(done, "done", false);
+}
+
+std::string reservation_text(const api_client::Reservation& reserved) {
+  std::string text = (reserved.gpus.size() == 1 ? "GPU " : "GPUs ") + joined(reserved.gpus) +
+                     (reserved.gpus.size() == 1 ? " is" : " are") + " kept for job " + std::to_string(reserved.job);
+  if (reserved.starts_in && *reserved.starts_in > base::Duration::zero())
+    text += ", which starts in " + time_text(*reserved.starts_in) + " at the latest";
+  return text;
+}
+
+void add_remarks(const QueueState& queue, const Output& output, std::vector<std::string>& lines) {
+  const auto say = [&](Colour colour, const std::string& text) {
+    const std::string shown = printable(text);
+    lines.push_back(paint(output, colour, output.columns == 0 ? shown : fit(shown, output.columns)));
+  };
+  if (!queue.unavailable.empty()) say(Colour::kRed, "There is no queue: " + queue.unavailable);
+  if (queue.paused) say(Colour::kYellow, "Paused: nothing is started until `gpumux admin unpause`");
+  for (const api_client::QueueGpu& gpu : queue.gpus) {
+    if (!gpu.present) {
+      say(Colour::kYellow, "GPU " + std::to_string(gpu.index) + " is not there");
+    } else if (gpu.drained) {
+      say(Colour::kYellow, "GPU " + std::to_string(gpu.index) + " is drained: it takes no new jobs");
+    }
+  }
+  if (queue.reserved) say(Colour::kNone, reservation_text(*queue.reserved));
+}
+
+// As docs/jobs.md has it. All that is shown of why others' jobs wait, where privacy is limited.
+std::string words_of_reason(std::string reason) {
+  std::replace(reason.begin(), reason.end(), '_', ' ');
+  return reason.starts_with("gpu ") ? "GPU " + reason.substr(4) : reason;
+}
+
+std::string number_or_empty(std::uint64_t number) { return number == 0 ? "" : std::to_string(number); }
+std::string seconds_of(base::Duration duration) { return std::to_string(duration.count() / 1'000'000'000); }
+std::string seconds_of(std::int64_t unix_ns) { return unix_ns <= 0 ? "" : std::to_string(unix_ns / 1'000'000'000); }
+
+constexpr std::array<JobField, 28> kFields{{
+    {"id", [](const Job& job, std::int64_t) { return std::to_string(job.id); }},
+    {"label", [](const Job& job, std::int64_t) { return job_label(job); }},
+    {"array", [](const Job& job, std::int64_t) { return job.array ? std::to_string(*job.array) : ""; }},
+    {"index", [](const Job& job, std::int64_t) { return job.array_index ? std::to_string(*job.array_index) : ""; }},
+    {"name", [](const Job& job, std::int64_t) { return job.name; }},
+    {"user", [](const Job& job, std::int64_t) { return job.user; }},
+    {"uid", [](const Job& job, std::int64_t) { return std::to_string(job.uid); }},
+    {"state", [](const Job& job, std::int64_t) { return job.state; }},
+    {"outcome", [](const Job& job, std::int64_t) { return job.outcome; }},
+    {"exit", [](const Job& job, std::int64_t) { return job.exit_status ? std::to_string(*job.exit_status) : ""; }},
+    {"reason", [](const Job& job, std::int64_t) { return job.reason; }},
+    {"why", [](const Job& job, std::int64_t) { return job.why; }},
+    {"place", [](const Job& job, std::int64_t) { return job.place ? std::to_string(*job.place) : ""; }},
+    {"priority", [](const Job& job, std::int64_t) { return std::to_string(job.priority); }},
+    {"gpus", [](const Job& job, std::int64_t) { return joined(job.gpus); }},
+    {"gpu-ids", [](const Job& job, std::int64_t) { return joined(job.gpu_ids); }},
+    {"gpus-wanted", [](const Job& job, std::int64_t) { return std::to_string(job.gpus_wanted); }},
+    {"memory", [](const Job& job, std::int64_t) { return number_or_empty(job.memory_bytes); }},
+    {"exclusive", [](const Job& job, std::int64_t) { return std::string(job.exclusive ? "1" : "0"); }},
+    {"time-limit", [](const Job& job, std::int64_t) { return job.time_limit ? seconds_of(*job.time_limit) : ""; }},
+    {"on-time-limit", [](const Job& job, std::int64_t) { return job.on_time_limit; }},
+    {"requeue", [](const Job& job, std::int64_t) { return std::string(job.requeue ? "1" : "0"); }},
+    {"attempt", [](const Job& job, std::int64_t) { return number_or_empty(job.attempt); }},
+    {"submitted", [](const Job& job, std::int64_t) { return seconds_of(job.submitted_unix_ns); }},
+    {"started", [](const Job& job, std::int64_t) { return seconds_of(job.started_unix_ns); }},
+    {"ended", [](const Job& job, std::int64_t) { return seconds_of(job.ended_unix_ns); }},
+    {"elapsed", [](const Job& job, std::int64_t now) { return seconds_of(elapsed(job, now)); }},
+    {"note", [](const Job& job, std::int64_t) { return job.note; }},
+}};
+
+// A word as a shell would take it, made printable.
+std::string shell_word(const std::string& word) {
+  const bool plain = !word.empty() && word.find_first_not_of(
+                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                          "0123456789_-./=:,@%+") == std::string::npos;
+  if (plain) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+}  // namespace
+
+std::string job_label(const Job& job) {
+  return job.array && job.array_index ? std::to_string(*job.array) + "_" + std::to_string(*job.array_index)
+                                      : std::to_string(job.id);
+}
+
+std::string job_labels(const std::vector<Job>& jobs) {
+  constexpr std::size_t kNamed = 3;
+  std::string text;
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    if (i < kNamed || jobs.size() == kNamed + 1) text += (i == 0 ? "" : ", ") + job_label(jobs[i]);
+  }
+  return jobs.size() > kNamed + 1 ? text + " ... " + job_label(jobs.back()) : text;
+}
+
+std::string job_reason(const Job& job) {
+  if (job.waits() || job.state == "suspended") return !job.why.empty() ? job.why : words_of_reason(job.reason);
+  if (!job.note.empty()) return job.note;
+  if (job.limit_in && *job.limit_in <= base::Duration::zero() && !job.is_done())
+    return "over its time limit for " + time_text(-*job.limit_in);
+  return job.is_done() ? job.outcome : "";
+}
+
+std::string end_text(const Job& job) {
+  const std::string name = "job " + job_label(job);
+  if (job.outcome.empty())
+    return name + " is " + (job.user.empty() ? "another user" : job.user) + "'s: how it ended is not for you to see";
+  if (job.outcome == "ok" || (job.outcome == "failed" && job.note.empty())) return "";
+  return name + ": " + job.outcome + (job.note.empty() ? "" : ": " + job.note);
+}
+
+std::string waiting_text(const Job& job) {
+  std::string text = "job " + job_label(job) + (job.waits() ? " waits" : " is " + job.state);
+  const std::string reason = job_reason(job);
+  if (job.place) text += ": place " + std::to_string(*job.place) + (reason.empty() ? "" : "; " + reason);
+  if (!job.place && !reason.empty()) text += ": " + reason;
+  return text;
+}
+
+void sort_for_queue(std::vector<Job>& jobs) {
+  const auto key = [](const Job& job) { return std::tuple(rank_of(job), job.place.value_or(0), job.id); };
+  std::stable_sort(jobs.begin(), jobs.end(), [&](const Job& a, const Job& b) { return key(a) < key(b); });
+}
+
+std::vector<std::string> queue_lines(const std::vector<Job>& jobs, const std::optional<QueueState>& queue,
+                                     std::int64_t now, const Output& output) {
+  std::vector<std::string> lines;
+  if (!jobs.empty()) {
+    Table table({{.title = "ID"},
+                 {.title = "NAME", .leave_out = 1, .minimum = 8, .hide_if_empty = true},
+                 {.title = "USER", .leave_out = 3, .minimum = 6},
+                 {.title = "STATE"},
+                 {.title = "PLACE", .align = Align::kRight, .leave_out = 2, .hide_if_empty = true},
+                 {.title = "GPUS", .leave_out = 4, .minimum = 6},
+                 {.title = "MEM", .align = Align::kRight, .leave_out = 6},
+                 {.title = "TIME", .align = Align::kRight, .leave_out = 5},
+                 {.title = "LIMIT", .align = Align::kRight, .leave_out = 7, .hide_if_empty = true},
+                 {.title = "WHY", .leave_out = 1, .minimum = 10, .hide_if_empty = true}});
+    for (const Job& job : jobs) {
+      table.add_row({{job_label(job)},
+                     {job.name},
+                     {job.user},
+                     {job.state, colour_of(job)},
+                     {job.place ? "#" + std::to_string(*job.place) : ""},
+                     {gpus_text(job)},
+                     {memory_text(job)},
+                     {time_text(elapsed(job, now))},
+                     {job.limit_in ? time_left(job) : limit_text(job)},
+                     {job_reason(job)}});
+    }
+    lines = table.lines(output);
+  }
+  std::string summary;
+  if (jobs.empty()) {
+    summary = "No jobs.";
+  } else {
+    add_counts(jobs, summary);
+  }
+  lines.push_back(paint(output, Colour::kDim, output.columns == 0 ? summary : fit(summary, output.columns)));
+  if (queue) add_remarks(*queue, output, lines);
+  return lines;
+}
+
+std::vector<std::string> history_lines(const std::vector<Job>& jobs, std::int64_t now, const Output& output) {
+  if (jobs.empty()) return {"No job has ended yet."};
+  Table table({{.title = "ID"},
+               {.title = "NAME", .leave_out = 1, .minimum = 8, .hide_if_empty = true},
+               {.title = "USER", .leave_out = 3, .minimum = 6},
+               {.title = "OUTCOME"},
+               {.title = "EXIT", .align = Align::kRight, .leave_out = 2},
+               {.title = "ENDED", .leave_out = 4},
+               {.title = "TIME", .align = Align::kRight, .leave_out = 5},
+               {.title = "GPUS", .leave_out = 7, .minimum = 6, .hide_if_empty = true},
+               {.title = "MEM", .align = Align::kRight, .leave_out = 8},
+               {.title = "NOTE", .leave_out = 6, .minimum = 10, .hide_if_empty = true}});
+  for (const Job& job : jobs) {
+    table.add_row({{job_label(job)},
+                   {job.name},
+                   {job.user},
+                   {job.outcome.empty() ? job.state : job.outcome, colour_of(job)},
+                   {exit_text(job)},
+                   {date_text(job.ended_unix_ns)},
+                   {job.started_unix_ns > 0 ? time_text(elapsed(job, now)) : "-"},
+                   {joined(job.gpus)},
+                   {memory_text(job)},
+                   {job.note}});
+  }
+  return table.lines(output);
+}
+
+std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Output& output) {
+  std::vector<std::string> lines;
+  const auto add = [&](std::string_view name, const std::string& value, Colour colour = Colour::kNone) {
+    if (value.empty()) return;
+    std::string title(name);
+    title.resize(16, ' ');
+    lines.push_back(paint(output, Colour::kDim, title) + paint(output, colour, printable(value)));
+  };
+  std::string state = job.is_done() && !job.outcome.empty() ? job.outcome : job.state;
+  if (job.is_done() && job.exit_status) state += ", exit status " + std::to_string(*job.exit_status);
+  add("job", std::to_string(job.id) + (job.array ? " (" + job_label(job) + ")" : ""), Colour::kBold);
+  add("name", job.name);
+  add("user", job.user + (job.user.empty() ? "" : " ") + "(" + std::to_string(job.uid) + ")");
+  add("state", state, colour_of(job));
+  if (job.place) add("place", std::to_string(*job.place));
+  add(job.waits() || job.state == "suspended" ? "waits because" : "remark", job.is_done() ? "" : job_reason(job));
+  add("note", job.note == job_reason(job) && !job.is_done() ? "" : job.note);
+  if (job.priority != 0) {
+    const std::int32_t capped = job.priority_capped.value_or(job.priority);
+    const std::string against_others =
+        capped == job.priority ? std::string() : "; against other users' jobs it counts as " + std::to_string(capped);
+    add("priority", std::to_string(job.priority) + against_others);
+  }
+  add("GPUs", joined(job.gpus));
+  std::string wanted = !job.gpu_ids.empty() ? "GPUs " + joined(job.gpu_ids) : plural(job.gpus_wanted, "GPU");
+  wanted += job.memory_bytes == 0 ? ", all of their memory" : ", " + base::format_bytes(job.memory_bytes) + " on each";
+  if (job.exclusive) wanted += ", for itself alone";
+  add("asked for", wanted);
+  const std::string left = time_left(job);
+  std::string limit = job.time_limit ? limit_text(job) : left.empty() ? "" : "the queue's";
+  if (!limit.empty() && job.on_time_limit == "cancel") limit += ", then it is ended";
+  add("time limit", limit + (left.empty() ? "" : " (" + left + ")"));
+  add("submitted", date_text(job.submitted_unix_ns));
+  if (job.started_unix_ns > 0) add("started", date_text(job.started_unix_ns));
+  if (job.ended_unix_ns > 0) add("ended", date_text(job.ended_unix_ns));
+  add(job.waits() ? "has waited" : "time", time_text(elapsed(job, now)));
+  if (job.attempt > 1) add("attempt", std::to_string(job.attempt));
+  if (job.requeue) add("if it is lost", "it runs again");
+  std::string after;
+  for (const api_client::JobDependency& dependency : job.after)
+    after += (after.empty() ? "" : ", ") + dependency.need + ":" + std::to_string(dependency.job);
+  add("after", after);
+  std::string command;
+  for (const std::string& word : job.arguments) command += (command.empty() ? "" : " ") + shell_word(word);
+  add("command", command);
+  add("set-up command", job.setup_command);
+  add("directory", job.directory);
+  add("log", job.log);
+  if (job.interactive) add("interactive", job.is_done() ? "yes" : "yes: gpumux attach " + job_label(job));
+  if (job.pid > 0) add("process", std::to_string(job.pid));
+  if (!job.environment.empty()) lines.push_back(paint(output, Colour::kDim, "environment"));
+  for (const std::string& variable : job.environment) lines.push_back("  " + printable(variable));
+  return lines;
+}
+
+std::vector<std::string> queue_state_lines(const QueueState& queue, const Output& output) {
+  std::vector<std::string> lines;
+  const auto limits_text = [](const api_client::UserLimits& limits) {
+    std::string text;
+    const auto add = [&](const char* name, const auto& value) {
+      if (value) text += (text.empty() ? "" : ", ") + std::string(name) + " " + std::to_string(*value);
+    };
+    add("running", limits.running);
+    add("queued", limits.queued);
+    add("GPUs", limits.gpus);
+    add("priority up to", limits.priority_cap);
+    return text.empty() ? std::string("none") : text;
+  };
+  const api_client::QueueSettings& settings = queue.settings;
+  std::string text = "order " + settings.order;
+  if (settings.order == "fair" && settings.half_life > base::Duration::zero())
+    text += " (half-life " + base::format_duration(settings.half_life) + ")";
+  char oversubscribe[32];
+  std::snprintf(oversubscribe, sizeof oversubscribe, "%g", settings.oversubscribe);
+  text += std::string(", oversubscribe ") + oversubscribe + ", default memory " +
+          (settings.default_memory_bytes == 0 ? "the whole GPU" : base::format_bytes(settings.default_memory_bytes)) +
+          ", longest time " +
+          (settings.max_job_time > base::Duration::zero() && settings.max_job_time != base::Duration::max()
+               ? base::format_time_limit(settings.max_job_time)
+               : "unlimited") +
+          (settings.preempt ? ", higher priorities suspend lower ones" : "") + ", privacy " + settings.privacy;
+  lines.push_back(printable(text));
+  lines.push_back("limits of each user: " + limits_text(settings.limits));
+  std::string counts;
+  for (const auto& [state, count] : queue.jobs)
+    counts += (counts.empty() ? "" : ", ") + std::to_string(count) + " " + printable(state);
+  if (!counts.empty()) lines.push_back("jobs: " + counts);
+  add_remarks(queue, output, lines);
+  if (!queue.gpus.empty()) {
+    lines.emplace_back();
+    Table table({{.title = "GPU"},
+                 {.title = "STATE"},
+                 {.title = "CAPACITY", .align = Align::kRight},
+                 {.title = "PROMISED", .align = Align::kRight},
+                 {.title = "FOREIGN", .align = Align::kRight, .leave_out = 1}});
+    for (const api_client::QueueGpu& gpu : queue.gpus) {
+      table.add_row({{std::to_string(gpu.index)},
+                     {!gpu.present  ? "not there"
+                      : gpu.drained ? "drained"
+                                    : "takes jobs",
+                      gpu.present && !gpu.drained ? Colour::kGreen : Colour::kYellow},
+                     {base::format_bytes(gpu.capacity_bytes)},
+                     {base::format_bytes(gpu.promised_bytes)},
+                     {base::format_bytes(gpu.foreign_bytes)}});
+    }
+    for (std::string& line : table.lines(output)) lines.push_back(std::move(line));
+  }
+  if (!queue.users.empty()) {
+    lines.emplace_back();
+    Table table({{.title = "USER", .minimum = 6},
+                 {.title = "RUNNING", .align = Align::kRight},
+                 {.title = "WAITING", .align = Align::kRight},
+                 {.title = "GPUS", .align = Align::kRight},
+                 {.title = "GPU TIME", .align = Align::kRight, .leave_out = 2},
+                 {.title = "OWN LIMITS", .leave_out = 1, .minimum = 10, .hide_if_empty = true}});
+    for (const api_client::QueueUser& user : queue.users) {
+      const std::string limits = limits_text(user.limits);
+      table.add_row({{user.user.empty() ? std::to_string(user.uid) : user.user},
+                     {std::to_string(user.running)},
+                     {std::to_string(user.queued)},
+                     {std::to_string(user.gpus)},
+                     {time_text(user.used_gpu)},
+                     {limits == "none" ? "" : limits}});
+    }
+    for (std::string& line : table.lines(output)) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+base::Result<std::vector<const JobField*>> parse_fields(std::string_view text) {
+  std::vector<const JobField*> fields;
+  for (;;) {
+    const std::size_t comma = text.find(',');
+    const std::string_view name = text.substr(0, comma);
+    const auto found =
+        std::find_if(kFields.begin(), kFields.end(), [&](const JobField& field) { return field.name == name; });
+    if (found == kFields.end()) {
+      std::vector<std::string_view> names;
+      for (const JobField& field : kFields) names.push_back(field.name);
+      const std::string_view guess = nearest(name, names);
+      return base::fail(base::Code::kInvalid, "there is no field '" + std::string(name.substr(0, 64)) + "'" +
+                                                  (guess.empty() ? "" : " (did you mean " + std::string(guess) + "?)") +
+                                                  "; there are " + field_names());
+    }
+    fields.push_back(&*found);
+    if (comma == std::string_view::npos) return fields;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+std::string field_names() {
+  std::string names;
+  for (const JobField& field : kFields) names += (names.empty() ? "" : ", ") + std::string(field.name);
+  return names;
+}
+
+std::string format_fields(const std::vector<const JobField*>& fields, const Job& job, std::int64_t now) {
+  std::string line;
+  for (const JobField* field : fields) line += (field == fields.front() ? "" : "\t") + printable(field->text(job, now));
+  return line;
+}
+
+std::int64_t now_unix_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+}  // namespace gpumux::cli

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// How jobs are shown: the queue and the history as tables, one job in full, and fields for programs.
+//
+// All times of day are passed in, so that the same jobs always look the same.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api_client/jobs.h"
+#include "base/result.h"
+#include "cli/frame/terminal.h"
+
+namespace gpumux::cli {
+
+// "17", or "17_3" for an element of an array: what every command takes.
+std::string job_label(const api_client::Job& job);
+
+// "17_0, 17_1, 17_2 ... 17_9"
+std::string job_labels(const std::vector<api_client::Job>& jobs);
+
+// Why a job waits, or what is remarkable about one that does not. One line, as it came: not yet printable.
+std::string job_reason(const api_client::Job& job);
+
+// What is to be said of a job's end beside its exit status; empty: nothing.
+std::string end_text(const api_client::Job& job);
+
+// "job 17 waits: place 3; waits for 20.0 GiB on GPU 0"
+std::string waiting_text(const api_client::Job& job);
+
+// What runs first, then what waits in its order, then what is held.
+void sort_for_queue(std::vector<api_client::Job>& jobs);
+
+// `queue`: its state, where it could be had. Jobs as they shall be shown; a summary is the last line.
+std::vector<std::string> queue_lines(const std::vector<api_client::Job>& jobs,
+                                     const std::optional<api_client::QueueState>& queue, std::int64_t now_unix_ns,
+                                     const Output& output);
+
+std::vector<std::string> history_lines(const std::vector<api_client::Job>& jobs, std::int64_t now_unix_ns,
+                                       const Output& output);
+
+// Everything that is known of one job.
+std::vector<std::string> show_lines(const api_client::Job& job, std::int64_t now_unix_ns, const Output& output);
+
+// GET /v1/queue in full, for `gpumux admin show`.
+std::vector<std::string> queue_state_lines(const api_client::QueueState& queue, const Output& output);
+
+struct JobField {
+  std::string_view name;
+  std::string (*text)(const api_client::Job& job, std::int64_t now_unix_ns);
+};
+
+// "id,name,state": kInvalid names what is no field, and what is.
+base::Result<std::vector<const JobField*>> parse_fields(std::string_view text);
+// "id, array, ...": every name.
+std::string field_names();
+// The fields with tabs between them. Whole numbers: bytes, seconds, seconds since 1970; nothing where there is nothing.
+std::string format_fields(const std::vector<const JobField*>& fields, const api_client::Job& job,
+                          std::int64_t now_unix_ns);
+
+std::int64_t now_unix_ns();
+
+}  // namespace gpumux::cli

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: jobs are shown so that they fit every terminal, say why they wait, and cannot write escape sequences to it.
+// Method: hand-made jobs at widths from 20 to 200 columns and without a limit.
+#include "jobs/commands/job_view.h"
+
+#include <gtest/gtest.h>
+
+#include <clocale>
+#include <cstdlib>
+#include <ctime>
+
+namespace gpumux::cli {
+namespace {
+
+using api_client::Job;
+using namespace std::chrono_literals;
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr std::int64_t kNow = 1'700'000'000 * kSecond;
+
+Output terminal(std::size_t columns) {
+  return {.terminal = true, .moves = true, .colours = false, .columns = columns, .rows = 24};
+}
+
+Job make_job(std::uint64_t id, const char* name, const char* state) {
+  Job job;
+  job.id = id;
+  job.name = name;
+  job.user = "eva";
+  job.uid = 1000;
+  job.state = state;
+  job.gpus_wanted = 1;
+  job.submitted_unix_ns = kNow - 600 * kSecond;
+  return job;
+}
+
+std::vector<Job> busy() {
+  Job running = make_job(17, "train", "running");
+  running.gpus = {0, 2};
+  running.memory_bytes = 20ull << 30;
+  running.started_unix_ns = kNow - 125 * kSecond;
+  running.time_limit = 90min;
+  Job first = make_job(19, "a_very_long_name_that_somebody_gave_to_his_job", "queued");
+  first.place = 1;
+  first.reason = "gpu_memory";
+  first.why = "waits for 20.0 GiB on GPU 0";
+  first.gpu_ids = {0};
+  Job second = make_job(18, "second", "queued");
+  second.place = 2;
+  second.why = "others go first";
+  second.array = 15;
+  second.array_index = 3;
+  Job held = make_job(16, "held", "held");
+  held.why = "held by eva";
+  Job suspended = make_job(5, "old", "suspended");
+  return {suspended, held, running, second, first};
+}
+
+std::string text_of(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+class JobViewTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    std::setlocale(LC_CTYPE, "C.UTF-8");
+    ::setenv("TZ", "UTC", 1);
+    ::tzset();
+  }
+};
+
+TEST_F(JobViewTest, WhatRunsComesFirstThenTheQueueInItsOrder) {
+  auto jobs = busy();
+  sort_for_queue(jobs);
+  const auto lines = queue_lines(jobs, std::nullopt, kNow, Output{});
+  SCOPED_TRACE(text_of(lines));
+  ASSERT_EQ(lines.size(), 7u);
+  EXPECT_EQ(lines[1].substr(0, 3), "17 ");
+  EXPECT_NE(lines[1].find("0,2"), std::string::npos);
+  EXPECT_NE(lines[1].find("2m05s"), std::string::npos);
+  EXPECT_NE(lines[1].find("1:30:00"), std::string::npos);
+  EXPECT_EQ(lines[2].substr(0, 2), "5 ");
+  EXPECT_EQ(lines[3].substr(0, 3), "19 ");
+  EXPECT_NE(lines[3].find("#1"), std::string::npos);
+  EXPECT_NE(lines[3].find("(0)"), std::string::npos);
+  EXPECT_NE(lines[3].find("waits for 20.0 GiB on GPU 0"), std::string::npos);
+  EXPECT_EQ(lines[4].substr(0, 5), "15_3 ") << "an element of an array is called as commands take it";
+  EXPECT_EQ(lines[5].substr(0, 3), "16 ");
+  EXPECT_EQ(lines[6], "1 running, 2 waiting, 1 suspended, 1 held");
+  EXPECT_EQ(text_of(lines).find('\x1b'), std::string::npos);
+}
+
+TEST_F(JobViewTest, FitsEveryWidthAndKeepsWhatMattersMost) {
+  api_client::QueueState queue;
+  queue.paused = true;
+  queue.gpus = {{.index = 3, .drained = true}};
+  queue.reserved = api_client::Reservation{.job = 19, .gpus = {0, 1}, .starts_in = 5min};
+  auto done = busy();
+  for (Job& job : done) {
+    job.state = "done";
+    job.outcome = "dependency failed";
+    job.note = "a note that is rather long, as notes happen to be at times, and says why";
+  }
+  for (std::size_t columns = 20; columns <= 200; ++columns) {
+    for (const auto& lines :
+         {queue_lines(busy(), queue, kNow, terminal(columns)), history_lines(done, kNow, terminal(columns))}) {
+      for (const std::string& line : lines) EXPECT_LE(display_width(line), columns) << columns << ": " << line;
+      EXPECT_NE(text_of(lines).find("17"), std::string::npos) << columns;
+    }
+  }
+  const std::string at80 = text_of(queue_lines(busy(), queue, kNow, terminal(80)));
+  EXPECT_NE(at80.find("#1"), std::string::npos) << at80;
+  EXPECT_NE(at80.find("waits for"), std::string::npos) << at80;
+  EXPECT_NE(at80.find("Paused"), std::string::npos);
+  EXPECT_NE(at80.find("GPU 3 is drained"), std::string::npos);
+  EXPECT_NE(at80.find("GPUs 0,1 are kept for job 19, which starts in 5m"), std::string::npos) << at80;
+  EXPECT_EQ(text_of(queue_lines(busy(), queue, kNow, terminal(400))),
+            text_of(queue_lines(busy(), queue, kNow, Output{})));
+}
+
+TEST_F(JobViewTest, HostileNamesAreHarmlessEverywhere) {
+  const std::string evil = "\x1b[2J\n\x9b\xff";
+  auto jobs = busy();
+  for (Job& job : jobs) {
+    job.name = job.user = job.why = job.reason = job.note = job.state = job.outcome = evil;
+    job.arguments = {evil, "a b"};
+    job.directory = job.log = job.setup_command = job.on_time_limit = evil;
+    job.environment = {evil};
+  }
+  api_client::QueueState queue;
+  queue.unavailable = evil;
+  queue.settings.order = queue.settings.privacy = evil;
+  queue.users.emplace_back().user = evil;
+  queue.jobs = {{evil, 1}};
+  std::vector<std::string> all = queue_lines(jobs, queue, kNow, terminal(100));
+  for (const auto& more : {history_lines(jobs, kNow, terminal(100)), show_lines(jobs[0], kNow, terminal(100)),
+                           queue_state_lines(queue, terminal(100))})
+    all.insert(all.end(), more.begin(), more.end());
+  all.push_back(format_fields(*parse_fields("name,user,why,note,state"), jobs[0], kNow));
+  for (const std::string& line : all) EXPECT_EQ(line.find_first_of("\x1b\n\x9b\xff"), std::string::npos) << line;
+}
+
+TEST_F(JobViewTest, OfAnotherUsersHiddenJobOnlyWhatIsThereIsShown) {
+  Job job;
+  job.id = 3;
+  job.user = "bob";
+  job.state = "running";
+  job.gpus = {1};
+  const auto lines = queue_lines({job}, std::nullopt, kNow, Output{});
+  EXPECT_EQ(lines[0].find("NAME"), std::string::npos) << "a column without anything in it is left out";
+  EXPECT_NE(lines[1].find("bob"), std::string::npos);
+}
+
+TEST_F(JobViewTest, OneJobInFull) {
+  Job job = busy()[2];
+  job.arguments = {"python", "train.py", "--text", "it's $HOME", ""};
+  job.log = "/data/17.log";
+  job.note = "cannot be suspended: no host memory";
+  job.limit_in = -30s;
+  job.attempt = 2;
+  job.after = {{5, "ok"}, {6, "any"}};
+  const std::string text = text_of(show_lines(job, kNow, Output{}));
+  SCOPED_TRACE(text);
+  for (const char* said :
+       {"state           running", "command         python train.py --text 'it'\\''s $HOME' ''", "/data/17.log",
+        "cannot be suspended", "1:30:00 (over since 30s)", "attempt         2", "ok:5, any:6",
+        "asked for       1 GPU, 20.0 GiB on each", "started         2023-11-14 22:11:15"})
+    EXPECT_NE(text.find(said), std::string::npos) << said;
+}
+
+TEST_F(JobViewTest, TheTimeThatIsLeftIsShownWhoeverSetTheLimit) {
+  Job job = make_job(17, "train", "running");
+  job.started_unix_ns = kNow - 60 * kSecond;
+  job.limit_in = 59min;
+  EXPECT_NE(text_of(queue_lines({job}, std::nullopt, kNow, Output{})).find("59m00s left"), std::string::npos);
+  EXPECT_NE(text_of(show_lines(job, kNow, Output{})).find("time limit      the queue's (59m00s left)"),
+            std::string::npos)
+      << text_of(show_lines(job, kNow, Output{}));
+  job.time_limit = 10h;
+  EXPECT_NE(text_of(show_lines(job, kNow, Output{})).find("10:00:00 (59m00s left)"), std::string::npos)
+      << "the queue's is the smaller one";
+  job.limit_in.reset();
+  EXPECT_NE(text_of(queue_lines({job}, std::nullopt, kNow, Output{})).find("10:00:00"), std::string::npos);
+}
+
+TEST_F(JobViewTest, TheWaitingLineHasPlaceAndReason) {
+  const auto jobs = busy();
+  EXPECT_EQ(waiting_text(jobs[4]), "job 19 waits: place 1; waits for 20.0 GiB on GPU 0");
+  EXPECT_EQ(waiting_text(jobs[1]), "job 16 waits: held by eva");
+  EXPECT_EQ(waiting_text(make_job(1, "x", "starting")), "job 1 is starting");
+  Job others = make_job(1, "", "queued");
+  others.reason = "gpu_memory";
+  EXPECT_EQ(job_reason(others), "GPU memory") << "in words, where that is all that may be seen";
+  others.reason = "user_limit";
+  EXPECT_EQ(job_reason(others), "user limit");
+}
+
+TEST_F(JobViewTest, FieldsForPrograms) {
+  const auto fields = parse_fields("id,label,name,state,place,memory,time-limit,started,elapsed,gpus,exit");
+  ASSERT_TRUE(fields) << fields.error().message();
+  auto jobs = busy();
+  jobs[2].name = "a\tb";
+  EXPECT_EQ(format_fields(*fields, jobs[2], kNow), "17\t17\ta b\trunning\t\t21474836480\t5400\t1699999875\t125\t0,2\t");
+  EXPECT_EQ(format_fields(*fields, jobs[3], kNow), "18\t15_3\tsecond\tqueued\t2\t\t\t\t600\t\t");
+  for (const char* wrong : {"", "id,", "%i", "ids", "interactive"}) EXPECT_FALSE(parse_fields(wrong)) << wrong;
+  EXPECT_NE(parse_fields("stat").error().what.find("did you mean state?"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace gpumux::cli

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/commands/submission.h"
+
+#include <pwd.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "base/standing.h"
+#include "base/units.h"
+#include "cli/run/program_lookup.h"
+#include "os/random.h"
+#include "os/system_clock.h"
+
+extern char** environ;
+
+namespace gpumux::cli {
+namespace {
+
+using base::Code;
+using base::Result;
+using base::Status;
+
+// More GPUs than any machine has.
+constexpr std::uint64_t kMostGpus = 4096;
+
+base::Error about(std::string_view option, base::Error error) {
+  error.what = std::string(option) + ": " + error.what;
+  return error;
+}
+
+Result<std::string> home_directory() {
+  const passwd* entry = ::getpwuid(::geteuid());
+  if (entry != nullptr && entry->pw_dir != nullptr && entry->pw_dir[0] == '/') return std::string(entry->pw_dir);
+  if (const char* home = std::getenv("HOME"); home != nullptr && home[0] == '/') return std::string(home);
+  return base::fail(Code::kNotFound, "your home directory is not known (user " + std::to_string(::geteuid()) +
+                                         " has no entry in the user database, and HOME is not set)");
+}
+
+Result<std::string> current_directory() {
+  char buffer[PATH_MAX];
+  if (::getcwd(buffer, sizeof buffer) != nullptr && buffer[0] == '/') return std::string(buffer);
+  return base::fail_errno(errno == 0 ? ENOENT : errno,
+                          "the current directory cannot be found (was it removed?): change to another one, or use "
+                          "--home");
+}
+
+std::string from_directory(const std::string& path, const std::string& directory) {
+  return path.starts_with('/') ? path : directory + "/" + path;
+}
+
+bool is_there(const std::string& path, mode_t kind) {
+  struct stat status {};
+  return ::stat(path.c_str(), &status) == 0 && (status.st_mode & S_IFMT) == kind;
+}
+
+// Other queues take a script by its name alone. Here it is a command like any other.
+std::string script_hint(const std::string& program, const std::string& directory) {
+  const std::string path = from_directory(program, directory);
+  if (program.empty() || !is_there(path, S_IFREG)) return {};
+  if (::access(path.c_str(), X_OK) != 0)
+    return "; it is a file that may not be executed: write bash " + program + ", or chmod +x it";
+  return "; it is in the job's directory: write ./" + program + ", or bash " + program;
+}
+
+// Whether each job of an array gets a log of its own: by its element or its id.
+bool tells_elements_apart(const std::string& pattern) {
+  for (std::size_t i = pattern.find('%'); i != std::string::npos; i = pattern.find('%', i + 2)) {
+    if (i + 1 < pattern.size() && (pattern[i + 1] == 'a' || pattern[i + 1] == 'j')) return true;
+  }
+  return false;
+}
+
+// What the job inherits of this process.
+Status add_surroundings(api_client::Submission& submission, bool home) {
+  auto directory = home ? home_directory() : current_directory();
+  if (!directory) return tl::unexpected(std::move(directory).error());
+  submission.directory = std::move(*directory);
+  for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable)
+    submission.environment.emplace_back(*variable);
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  submission.umask = mask;
+  errno = 0;
+  const int nice = ::getpriority(PRIO_PROCESS, 0);
+  submission.nice = errno == 0 ? nice : 0;
+  if (submission.interactive) {
+    winsize size{};
+    const bool known = ::ioctl(STDIN_FILENO, TIOCGWINSZ, &size) == 0 || ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
+    if (known && size.ws_row > 0 && size.ws_col > 0) submission.window = {size.ws_row, size.ws_col};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<std::uint32_t>> parse_gpu_ids(std::string_view text) {
+  std::vector<std::uint32_t> ids;
+  for (;;) {
+    const std::size_t comma = text.find(',');
+    const auto id = base::parse_integer(text.substr(0, comma), 0, kMostGpus);
+    if (!id)
+      return base::fail(Code::kInvalid, id.error().what + ": write the numbers of GPUs with commas between them: 0,2");
+    const auto number = static_cast<std::uint32_t>(*id);
+    if (std::find(ids.begin(), ids.end(), number) != ids.end())
+      return base::fail(Code::kInvalid, "GPU " + std::to_string(number) + " is named twice");
+    ids.push_back(number);
+    if (comma == std::string_view::npos) return ids;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+Result<NamedDependency> parse_dependency(std::string_view text) {
+  const std::size_t colon = text.find(':');
+  const std::string_view need = text.substr(0, colon);
+  if (colon == std::string_view::npos || (need != "ok" && need != "any")) {
+    return base::fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) +
+                                          "' names no condition: write ok:ID (that job has ended with status 0) or "
+                                          "any:ID (it has ended)");
+  }
+  const std::string_view job = text.substr(colon + 1);
+  GPUMUX_TRY(api_client::check_job_id(job));
+  return NamedDependency{std::string(job), std::string(need)};
+}
+
+Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const std::vector<char*>& program) {
+  api_client::Submission submission;
+  for (const char* word : program) {
+    if (word != nullptr) submission.arguments.emplace_back(word);
+  }
+  if (submission.arguments.empty() || submission.arguments[0].empty())
+    return base::fail(Code::kInvalid, "no command was named: write it behind --");
+  if (!wishes.gpus.empty()) {
+    const auto gpus = base::parse_integer(wishes.gpus, 1, kMostGpus);
+    if (!gpus) return tl::unexpected(about("--gpus", gpus.error()));
+    submission.gpus = *gpus;
+  }
+  if (!wishes.gpu_ids.empty()) {
+    auto ids = parse_gpu_ids(wishes.gpu_ids);
+    if (!ids) return tl::unexpected(about("--gpu-ids", ids.error()));
+    submission.gpu_ids = std::move(*ids);
+  }
+  if (!wishes.memory.empty()) {
+    const auto bytes = base::parse_job_memory(wishes.memory);
+    if (!bytes) return tl::unexpected(about("--mem", bytes.error()));
+    submission.memory_bytes = *bytes;
+  }
+  if (!wishes.time_limit.empty()) {
+    const auto limit = base::parse_time_limit(wishes.time_limit);
+    if (!limit) return tl::unexpected(about("--time-limit", limit.error()));
+    submission.time_limit = *limit;
+  }
+  if (!wishes.on_time_limit.empty() && wishes.on_time_limit != "suspend" && wishes.on_time_limit != "cancel")
+    return base::fail(Code::kInvalid, "--on-time-limit: '" + wishes.on_time_limit + "' is neither suspend nor cancel");
+  submission.on_time_limit = wishes.on_time_limit;
+  if (!wishes.priority.empty()) {
+    const auto priority = base::parse_priority(wishes.priority);
+    if (!priority) return tl::unexpected(about("--priority", priority.error()));
+    submission.priority = *priority;
+  }
+  for (const std::string& text : wishes.after) {
+    if (const auto dependency = parse_dependency(text); !dependency)
+      return tl::unexpected(about("--after", dependency.error()));
+  }
+  if (wishes.interactive && !wishes.array.empty())
+    return base::fail(Code::kInvalid, "--interactive: the jobs of an array cannot all have your terminal");
+  if (!wishes.array.empty() && !wishes.output.empty() && !wishes.append && !tells_elements_apart(wishes.output)) {
+    return base::fail(Code::kInvalid,
+                      "--output: the jobs of the array would write over each other's output: put %a, the element, into "
+                      "its name, as in run-%a.log");
+  }
+  submission.name = wishes.name;
+  submission.setup_command = wishes.setup_command;
+  submission.output = wishes.output;
+  submission.array = wishes.array;
+  submission.append = wishes.append;
+  submission.exclusive = wishes.exclusive;
+  submission.interactive = wishes.interactive;
+  submission.requeue = wishes.requeue;
+  submission.held = wishes.held;
+  GPUMUX_TRY(add_surroundings(submission, wishes.home));
+  auto token = os::random_hex(16);
+  if (!token) return tl::unexpected(std::move(token).error());
+  submission.token = std::move(*token);
+  return submission;
+}
+
+Status resolve_dependencies(const api_client::Client& client, const std::vector<std::string>& after,
+                            api_client::Submission& submission) {
+  for (const std::string& text : after) {
+    const auto named = parse_dependency(text);
+    if (!named) return tl::unexpected(named.error());
+    if (named->job.find('_') == std::string::npos) {
+      submission.after.push_back({std::strtoull(named->job.c_str(), nullptr, 10), named->need});
+      continue;
+    }
+    const auto job = client.job(named->job);
+    if (!job) return tl::unexpected(about("--after", job.error()));
+    submission.after.push_back({job->id, named->need});
+  }
+  return {};
+}
+
+Result<api_client::Submitted> submit_persistently(const api_client::Submission& submission, const FindClient& find,
+                                                  const Persistence& persistence) {
+  // Too long a body is no reason to look for a daemon.
+  if (auto body = api_client::submission_body(submission); !body) return tl::unexpected(std::move(body).error());
+  const os::SystemClock clock;
+  const base::TimePoint deadline = clock.now() + persistence.limit;
+  base::Duration pause = persistence.first_pause;
+  bool sent = false;
+  for (;;) {
+    auto client = find();
+    if (!client && (!sent || client.error().code != Code::kUnavailable)) return tl::unexpected(client.error());
+    base::Error error;
+    if (client) {
+      auto submitted = client->submit(submission);
+      sent = true;
+      if (submitted) return submitted;
+      error = std::move(submitted).error();
+    } else {
+      error = client.error();
+    }
+    if (error.code != Code::kUnavailable && error.code != Code::kTimeout) return tl::unexpected(std::move(error));
+    if (clock.now() + pause >= deadline) {
+      return base::fail(Code::kUnavailable,
+                        error.message() +
+                            ". The job was sent and no answer came: it may have been accepted or not; `gpumux queue` "
+                            "and `gpumux history` will tell");
+    }
+    std::this_thread::sleep_for(pause);
+    pause = std::min(pause * 2, persistence.longest_pause);
+  }
+}
+
+std::vector<std::string> doubts_about(const api_client::Submission& submission) {
+  std::vector<std::string> doubts;
+  const std::string& program = submission.arguments.front();
+  // A set-up command may put it into PATH, or make it.
+  if (submission.setup_command.empty()) {
+    const std::string why = look_for_program(program, submission.directory).why;
+    if (!why.empty()) doubts.push_back(why + script_hint(program, submission.directory));
+  }
+  const std::string log_folder = submission.output.substr(0, submission.output.rfind('/') + 1);
+  if (!log_folder.empty() && log_folder.find('%') == std::string::npos &&
+      !is_there(from_directory(log_folder, submission.directory), S_IFDIR))
+    doubts.push_back("--output: the folder " + log_folder + " is not there: make it");
+  return doubts;
+}
+
+std::string describe_cap(const api_client::Submission& submission, const api_client::Submitted& submitted) {
+  if (!submitted.priority_capped) return {};
+  return "priority " + std::to_string(submission.priority.value_or(0)) +
+         " orders your own jobs. Against other users' " + "jobs it counts as " +
+         std::to_string(*submitted.priority_capped) + " (priority_cap): ask an administrator for more";
+}
+
+std::string describe_submitted(const api_client::Submitted& submitted) {
+  const std::string id = std::to_string(submitted.id);
+  if (submitted.count <= 1) return "job " + id;
+  return "array " + id + " (" + std::to_string(submitted.count) + " jobs: " + id + " to " +
+         std::to_string(submitted.id + submitted.count - 1) + ")";
+}
+
+}  // namespace gpumux::cli

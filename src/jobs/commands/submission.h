@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a command line to a job that the daemon has: what `gpumux submit` and `mgpu_srun` share.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "api_client/client.h"
+#include "api_client/jobs.h"
+#include "base/clock.h"
+#include "base/result.h"
+#include "jobs/commands/find_client.h"
+
+namespace gpumux::cli {
+
+// The options as they were given; empty: not given.
+struct SubmitWishes {
+  std::string gpus;
+  std::string gpu_ids;
+  std::string memory;
+  std::string time_limit;
+  std::string on_time_limit;
+  std::string priority;
+  std::string name;
+  std::string setup_command;
+  std::string output;
+  std::vector<std::string> after;
+  std::string array;
+  bool append = false;
+  bool exclusive = false;
+  bool interactive = false;
+  bool home = false;
+  bool requeue = false;
+  bool held = false;
+};
+
+// kInvalid: the usage is wrong, and how. Else what of the calling process goes along (directory, environment, umask)
+// could not be found out. Dependencies are left to resolve_dependencies().
+base::Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const std::vector<char*>& program);
+
+// "0,2": numbers, each once, in this order.
+base::Result<std::vector<std::uint32_t>> parse_gpu_ids(std::string_view text);
+
+struct NamedDependency {
+  std::string job;  // "17", "17_3"
+  std::string need;
+};
+// "ok:17", "any:17_3".
+base::Result<NamedDependency> parse_dependency(std::string_view text);
+
+base::Status resolve_dependencies(const api_client::Client& client, const std::vector<std::string>& after,
+                                  api_client::Submission& submission);
+
+// How often and how long a submission that was not answered is sent again.
+struct Persistence {
+  base::Duration limit = std::chrono::seconds(60);  // a daemon that restarts with a long queue takes a second or two
+  base::Duration first_pause = std::chrono::milliseconds(50);
+  base::Duration longest_pause = std::chrono::seconds(2);
+};
+
+// Hands in the job, once, however often it has to be sent: `submission` has a token. kUnavailable: no answer within the
+// limit; the sentence says whether it may be there all the same.
+base::Result<api_client::Submitted> submit_persistently(const api_client::Submission& submission,
+                                                        const FindClient& find, const Persistence& persistence = {});
+
+// Warnings of what will not be found when the job runs, as far as it is plain: its program, the folder of its log.
+std::vector<std::string> doubts_about(const api_client::Submission& submission);
+
+// "job 17", or "array 17 (10 jobs: 17 to 26)".
+// That a priority counts for less than was asked for; empty: it does not.
+std::string describe_cap(const api_client::Submission& submission, const api_client::Submitted& submitted);
+
+std::string describe_submitted(const api_client::Submitted& submitted);
+
+}  // namespace gpumux::cli

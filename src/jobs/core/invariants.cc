@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// What must hold after every event, checked from the jobs up: every counter is counted again, every index compared with
+// what it indexes.
+#include "jobs/core/state.h"
+
+namespace gpumux::sched::jobs {
+namespace {
+
+using State = JobCore::State;
+
+std::string name(const Job& job) { return "job " + std::to_string(job.spec.id.value); }
+std::string name(const Gpu& gpu) { return "GPU " + std::to_string(gpu.index.value); }
+
+bool is_waiting(const Job& job) {
+  return job.state == JobState::kQueued || job.state == JobState::kHeld || job.state == JobState::kSuspended;
+}
+bool should_occupy(const Job& job) {
+  return job.state == JobState::kStarting || job.state == JobState::kRunning || job.state == JobState::kSuspending ||
+         job.state == JobState::kResuming;
+}
+
+std::string check_job(const State& s, const Job& job) {
+  const std::string who = name(job);
+  if (job.state == JobState::kDone) return who + " is done and still there";
+  if (job.state != JobState::kEnding && job.occupies != should_occupy(job))
+    return who + " occupies GPUs or not, against its state";
+  if (is_waiting(job) && job.occupies) return who + " waits and occupies GPUs";
+  if (job.occupies && job.gpus.empty()) return who + " occupies no GPUs";
+  if (job.occupies && job.gpus.size() != job.spec.wanted_gpus())
+    return who + " has another number of GPUs than it wants";
+  if (job.occupies && !job.spec.gpus.empty() && job.gpus != job.spec.gpus) return who + " has other GPUs than it named";
+  if ((job.state == JobState::kQueued || job.state == JobState::kHeld) && !job.gpus.empty())
+    return who + " has GPUs and has not been started";
+  if (job.state == JobState::kSuspended && job.gpus.empty()) return who + " is suspended and has nowhere to go back to";
+  if (job.state == JobState::kQueued && job.spec.held) return who + " is queued and held";
+  if (job.overdue && job.state != JobState::kRunning) return who + " is overdue and does not run";
+  const bool eligible = (job.state == JobState::kQueued || job.state == JobState::kSuspended) && !job.spec.held &&
+                        job.pending == 0 && job.retry_at == TimePoint::max();
+  if (eligible != (job.in_class != nullptr)) return who + (eligible ? " is not in the queue" : " is in the queue");
+  if (job.wake != TimePoint::max() && !s.deadlines.contains({job.wake, job.spec.id}))
+    return who + " has lost its deadline";
+  const bool needs_wake = job.state == JobState::kRunning && !job.overdue && s.limit_at(job) != TimePoint::max();
+  if (needs_wake && job.wake > s.limit_at(job)) return who + " would never reach its time limit";
+  std::uint32_t pending = 0;
+  for (std::uint32_t place = 0; place < job.spec.after.size(); ++place) {
+    const Dependency& dependency = job.spec.after[place];
+    if (job.state != JobState::kQueued && job.state != JobState::kHeld) break;
+    if (dependency.fate != Dependency::Fate::kPending) continue;
+    ++pending;
+    const auto target = s.dependents.find({dependency.on, dependency.whole_array, dependency.need});
+    if (target == s.dependents.end() || !target->second.contains({job.spec.id, place}))
+      return who + " waits for a job that does not know";
+    const bool there = dependency.whole_array ? s.arrays.contains(dependency.on) : s.jobs.contains(dependency.on);
+    if (!there) return who + " waits for a job that is not there";
+  }
+  if (pending != job.pending) return who + " has miscounted what it waits for";
+  return {};
+}
+
+std::string check_gpu(const State& s, const Gpu& gpu) {
+  std::uint64_t promised = 0;
+  bool exclusive = false;
+  std::uint32_t suspended = 0;
+  for (const Job* job : gpu.occupants) {
+    promised += State::on_gpu(job->request, gpu);
+    exclusive |= job->spec.exclusive;
+    if (!job->occupies || !job->gpus.contains(gpu.index)) return name(gpu) + " has an occupant that is not there";
+  }
+  if (promised != gpu.promised) return name(gpu) + " has miscounted what it promised";
+  if (exclusive && gpu.occupants.size() > 1) return name(gpu) + " has an exclusive job and others";
+  for (const auto& [id, job] : s.jobs) {
+    if (job->state == JobState::kSuspended && job->gpus.contains(gpu.index)) ++suspended;
+    const bool there = std::count(gpu.occupants.begin(), gpu.occupants.end(), job.get()) == 1;
+    if ((job->occupies && job->gpus.contains(gpu.index)) != there) return name(gpu) + " does not know " + name(*job);
+  }
+  if (suspended != gpu.suspended) return name(gpu) + " has miscounted who will come back";
+  return {};
+}
+
+std::string check_lane(const State& s, const Lane& lane, std::uint64_t& jobs) {
+  std::uint64_t count = 0, heads = 0;
+  for (const auto& [key, c] : lane.classes) {
+    if (c->jobs.empty()) return "an empty class is kept";
+    count += c->jobs.size();
+    for (const auto& [order, job] : c->jobs) {
+      if (job->in_class != c.get() || job->spec.order != order) return name(*job) + " is in a class that it is not in";
+      if (job->spec.capped != lane.priority || job->spec.priority != key.priority || job->user != lane.user)
+        return name(*job) + " is in a wrong lane";
+    }
+    const auto head = lane.heads.find({key.priority, c->jobs.begin()->first});
+    const bool listed = head != lane.heads.end() && head->second == c.get();
+    if (listed != (c->parked == Parked::kNo))
+      return name(*c->jobs.begin()->second) + " is not the head that it should be";
+    if (listed) ++heads;
+    if (c->parked == Parked::kArray) {
+      const auto array = s.arrays.find(key.array);
+      if (array == s.arrays.end() || array->second.active < array->second.limit)
+        return name(*c->jobs.begin()->second) + " waits for its array in vain";
+    }
+    if (c->parked == Parked::kGpus && std::count(s.parked_for_gpus.begin(), s.parked_for_gpus.end(), c.get()) != 1)
+      return name(*c->jobs.begin()->second) + " is parked and forgotten";
+  }
+  if (heads != lane.heads.size()) return "a lane has heads that are none";
+  if (count != lane.jobs) return "a lane has miscounted its jobs";
+  if (lane.ranked != !lane.heads.empty()) return "a lane has no rank";
+  if (lane.ranked) {
+    const auto found = lane.level->lanes.find(lane.rank);
+    if (found == lane.level->lanes.end() || found->second != &lane) return "a lane is not where its rank is";
+    if (lane.rank.order != lane.heads.begin()->first.order) return "a lane has an old rank";
+  }
+  jobs += count;
+  return {};
+}
+
+std::string check_user(const State& s, const User& user) {
+  std::uint32_t running = 0, gpus = 0, queued = 0;
+  for (const auto& [id, job] : s.jobs) {
+    if (job->user != &user) continue;
+    if (is_waiting(*job)) ++queued;
+    if (!job->occupies) continue;
+    ++running;
+    gpus += job->gpus.size();
+  }
+  const std::string who = "user " + std::to_string(user.uid);
+  if (running != user.running || gpus != user.gpus || queued != user.queued) return who + " is miscounted";
+  if ((running > 0) != s.active_users.contains(user.uid)) return who + " is active or not, against his jobs";
+  return {};
+}
+
+// Nobody who could start waits: the first in order who may, and everybody if nobody is reserved for.
+std::string check_order(const State& s) {
+  if (s.held) return {};
+  if (s.reservation.job != kNoJob) {
+    const auto found = s.jobs.find(s.reservation.job);
+    if (found == s.jobs.end() || found->second->in_class == nullptr)
+      return "GPUs are kept for a job that does not wait";
+    const Job& job = *found->second;
+    if (s.reservation.gpus.size() != (job.state == JobState::kSuspended ? job.gpus.size() : job.spec.wanted_gpus()))
+      return "too few GPUs are kept for " + name(job);
+    for (const GpuIndex index : s.reservation.gpus) {
+      if (!s.fits(job, s.gpus[index.value], {})) return {};
+    }
+    return name(job) + " waits and could start";
+  }
+  std::set<const User*> limited;
+  const Job* free = nullptr;
+  for (const auto& [priority, level] : s.levels) {
+    for (const auto& [rank, lane] : level.lanes) {
+      for (const auto& [order, c] : lane->heads) {
+        const Job& job = *c->jobs.begin()->second;
+        if (!s.user_may(job)) limited.insert(job.user);
+        if (free == nullptr && !limited.contains(job.user)) free = &job;
+      }
+    }
+  }
+  // His order holds across his lanes: one that he may not start keeps those behind it.
+  if (free != nullptr && !limited.contains(free->user)) return name(*free) + " waits for nobody";
+  return {};
+}
+
+}  // namespace
+
+std::string JobCore::State::check() const {
+  std::uint64_t in_lanes = 0, in_classes = 0, levelled = 0;
+  std::uint32_t over = 0, leave = 0, deadlines_of_jobs = 0;
+  std::map<JobId, std::pair<std::uint64_t, std::uint32_t>> counted;
+  for (const auto& [id, job] : jobs) {
+    if (std::string wrong = check_job(*this, *job); !wrong.empty()) return wrong;
+    if (job->in_class != nullptr) ++in_classes;
+    if (job->overdue) ++over;
+    if (job->wake != TimePoint::max()) ++deadlines_of_jobs;
+    if (job->occupies && (job->state == JobState::kSuspending || job->state == JobState::kEnding)) ++leave;
+    if (job->spec.array == kNoJob) continue;
+    ++counted[job->spec.array].first;
+    if (job->counts_in_array) ++counted[job->spec.array].second;
+  }
+  JobCounts by_state{};
+  for (const auto& [id, job] : jobs) ++by_state[static_cast<std::size_t>(job->state)];
+  if (by_state != counts) return "jobs are miscounted by state";
+  if (over != overdue || leave != leaving) return "those who have to go are miscounted";
+  if (deadlines_of_jobs != deadlines.size()) return "there are deadlines of nobody";
+  if (counted.size() != arrays.size()) return "there are arrays of nobody";
+  for (const auto& [id, array] : arrays) {
+    if (counted[id] != std::pair(array.unfinished, array.active))
+      return "array " + std::to_string(id.value) + " is miscounted";
+  }
+  for (const Gpu& gpu : gpus) {
+    if (std::string wrong = check_gpu(*this, gpu); !wrong.empty()) return wrong;
+  }
+  for (const auto& [uid, user] : users) {
+    if (std::string wrong = check_user(*this, user); !wrong.empty()) return wrong;
+    for (const auto& [key, lane] : user.lanes) {
+      if (std::string wrong = check_lane(*this, *lane, in_lanes); !wrong.empty()) return wrong;
+    }
+  }
+  for (const auto& [priority, level] : levels) levelled += level.jobs;
+  if (in_lanes != in_classes || levelled != in_lanes) return "the queue has lost count";
+  return check_order(*this);
+}
+
+}  // namespace gpumux::sched::jobs

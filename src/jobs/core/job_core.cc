@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the core is from outside, and what the events that are not about one job do.
+#include "jobs/core/job_core.h"
+
+#include "jobs/core/state.h"
+
+namespace gpumux::sched::jobs {
+
+JobCore::JobCore() : state_(std::make_unique<State>()) {}
+JobCore::~JobCore() = default;
+
+std::optional<Refusal> JobCore::refusal(const JobSpec& spec) const { return state_->refusal(spec); }
+
+void JobCore::apply(TimePoint now, const Event& event, std::vector<Command>& commands) {
+  State& state = *state_;
+  if (state.now == TimePoint{}) state.shares.begin(now, state.settings.half_life);
+  state.now = std::max(now, state.now);
+  state.commands = &commands;
+  std::visit([&](const auto& e) { state.on(e); }, event);
+  if (state.dirty) state.look_through();
+  state.commands = nullptr;
+}
+
+std::optional<TimePoint> JobCore::next_deadline() const {
+  if (state_->deadlines.empty()) return std::nullopt;
+  return state_->deadlines.begin()->first;
+}
+
+std::optional<JobStanding> JobCore::standing(JobId id) const {
+  const Job* const job = state_->find(id);
+  if (job == nullptr) return std::nullopt;
+  JobStanding standing;
+  standing.state = job->state;
+  standing.reason = state_->reason_of(*job);
+  standing.place = state_->place_of(*job);
+  standing.priority = job->spec.priority;
+  standing.capped = job->spec.capped;
+  standing.attempt = job->attempt;
+  standing.gpus = job->gpus;
+  if (const TimePoint at = state_->limit_at(*job); at != TimePoint::max()) standing.limit_at = at;
+  standing.suspend_refused = job->suspend_refused;
+  return standing;
+}
+
+std::vector<UserUsage> JobCore::usage(TimePoint now) const {
+  std::vector<UserUsage> all;
+  const std::uint64_t weight = state_->shares.weight(std::max(now, state_->now));
+  for (const auto& [uid, user] : state_->users) {
+    User charged;
+    charged.usage = user.usage;
+    charged.charged_to = user.charged_to;
+    charged.gpus = user.gpus;
+    state_->charge(charged, std::max(now, state_->now));
+    all.push_back({uid, charged.usage / weight, user.running, user.queued, user.gpus});
+  }
+  return all;
+}
+
+std::optional<GpuRoom> JobCore::room(GpuIndex index) const {
+  const Gpu* const gpu = state_->gpu_of(index);
+  if (gpu == nullptr) return std::nullopt;
+  return GpuRoom{gpu->capacity, gpu->promised, gpu->foreign, gpu->present, gpu->drained};
+}
+
+std::optional<Kept> JobCore::kept() const {
+  const Reservation& reservation = state_->reservation;
+  if (reservation.job == kNoJob) return std::nullopt;
+  Kept kept{reservation.job, reservation.gpus, std::nullopt};
+  if (reservation.start != TimePoint::max()) kept.start = reservation.start;
+  return kept;
+}
+
+const JobCounts& JobCore::counts() const { return state_->counts; }
+std::size_t JobCore::size() const { return state_->jobs.size(); }
+
+std::string JobCore::check_invariants() const { return state_->check(); }
+
+// ---- GPUs, settings, limits ---------------------------------------------------------------------
+
+namespace {
+
+constexpr std::uint64_t kMaxCapacity = std::uint64_t{1} << 44;  // 16 TiB: with kMaxOversubscribe below 2^64
+constexpr std::uint32_t kMaxOversubscribe = 100'000;            // a hundred times: nobody means more
+constexpr Duration kMaxHalfLife = std::chrono::hours(24 * 365);
+constexpr Duration kMinHalfLife = std::chrono::seconds(1);
+
+}  // namespace
+
+void JobCore::State::on(const GpuAdded& e) {
+  if (e.gpu.value >= base::kMaxGpus) return;
+  while (gpus.size() <= e.gpu.value) {
+    gpus.emplace_back();
+    gpus.back().index = GpuIndex{static_cast<std::uint32_t>(gpus.size() - 1)};
+  }
+  Gpu& gpu = gpus[e.gpu.value];
+  gpu.present = true;
+  gpu.capacity = std::min(e.capacity, kMaxCapacity);
+  gpu.promised = 0;
+  for (const Job* job : gpu.occupants) gpu.promised += on_gpu(job->request, gpu);
+  survey_gpus();
+  unpark_gpus();
+}
+
+void JobCore::State::on(const GpuRemoved& e) {
+  Gpu* const gpu = gpu_of(e.gpu);
+  if (gpu == nullptr) return;
+  gpu->present = false;
+  survey_gpus();
+  dirty = true;
+}
+
+void JobCore::State::on(const GpuDrained& e) {
+  Gpu* const gpu = gpu_of(e.gpu);
+  if (gpu == nullptr) return;
+  gpu->drained = true;
+  survey_gpus();
+  dirty = true;
+}
+
+void JobCore::State::on(const GpuResumed& e) {
+  Gpu* const gpu = gpu_of(e.gpu);
+  if (gpu == nullptr) return;
+  gpu->drained = false;
+  survey_gpus();
+  unpark_gpus();
+}
+
+void JobCore::State::on(const ForeignUse& e) {
+  Gpu* const gpu = gpu_of(e.gpu);
+  if (gpu == nullptr || gpu->foreign == e.bytes) return;
+  // More of it makes room for nobody, and what was reserved waits all the same.
+  dirty |= e.bytes < gpu->foreign;
+  gpu->foreign = std::min(e.bytes, kMaxCapacity);
+}
+
+void JobCore::State::clamp(QueueSettings& settings) {
+  settings.half_life = std::clamp(settings.half_life, kMinHalfLife, kMaxHalfLife);
+  settings.oversubscribe = std::clamp(settings.oversubscribe, 1000u, kMaxOversubscribe);
+  settings.max_time = std::max(settings.max_time, kNoLimit);
+}
+
+void JobCore::State::on(const SettingsChanged& e) {
+  const QueueSettings before = settings;
+  settings = e.settings;
+  clamp(settings);
+  if (settings.half_life != before.half_life) {
+    for (auto& [uid, user] : users) charge(user, now);
+    const std::uint64_t old_weight = shares.weight(now);
+    shares.begin(now, settings.half_life);
+    for (auto& [uid, user] : users) {
+      user.usage = user.usage / old_weight * Shares::kUnit;
+      for (auto& [key, lane] : user.lanes) lane->floor = lane->floor / old_weight * Shares::kUnit;
+    }
+    for (auto& [id, job] : jobs) job->floor = job->floor / old_weight * Shares::kUnit;
+  }
+  rebuild_ranks();
+  if (settings.max_time != before.max_time) rearm_all();
+  unpark_gpus();
+}
+
+void JobCore::State::on(const UserLimitsChanged& e) {
+  user_of(e.uid).limits = e.limits;
+  unpark_gpus();
+}
+
+void JobCore::State::on(const SchedulingHeld&) { held = true; }
+
+void JobCore::State::on(const SchedulingAllowed&) {
+  held = false;
+  dirty = true;
+}
+
+void JobCore::State::on(const UsageRestored& e) {
+  User& user = user_of(e.uid);
+  charge(user, now);
+  user.usage += std::min(e.gpu_microseconds, std::uint64_t{1} << 50) * shares.weight(now);
+  rank(user);
+}
+
+// ---- time ---------------------------------------------------------------------------------------
+
+void JobCore::State::on(const TimePassed&) {
+  while (!deadlines.empty() && deadlines.begin()->first <= now) {
+    Job& job = *find(deadlines.begin()->second);
+    woken(job);
+  }
+}
+
+// Its next deadline: the end of its time, or when something is tried again.
+void JobCore::State::arm(Job& job) {
+  if (job.wake != TimePoint::max()) deadlines.erase({job.wake, job.spec.id});
+  job.wake = job.retry_at;
+  if (!job.overdue) job.wake = std::min(job.wake, limit_at(job));
+  if (job.wake != TimePoint::max()) deadlines.insert({job.wake, job.spec.id});
+}
+
+void JobCore::State::woken(Job& job) {
+  if (job.retry_at <= now) {
+    job.retry_at = TimePoint::max();
+    job.suspend_refused = false;
+    enqueue(job);
+    dirty = true;
+  }
+  if (!job.overdue && limit_at(job) <= now) {
+    job.overdue = true;
+    ++overdue;
+    dirty = true;
+  }
+  arm(job);
+}
+
+Duration JobCore::State::limit_of(const Job& job) const {
+  const Duration own = job.spec.time_limit, all = settings.max_time;
+  if (own == kNoLimit || all == kNoLimit) return std::max(own, all);
+  return std::min(own, all);
+}
+
+TimePoint JobCore::State::limit_at(const Job& job) const {
+  const Duration limit = limit_of(job);
+  if (job.state != JobState::kRunning || limit == kNoLimit) return TimePoint::max();
+  const Duration left = limit - std::min(limit, job.ran);
+  return left > TimePoint::max() - job.since ? TimePoint::max() : job.since + left;
+}
+
+void JobCore::State::run_clock(Job& job) {
+  job.since = now;
+  if (limit_at(job) <= now && !job.overdue) {
+    job.overdue = true;
+    ++overdue;
+  }
+  arm(job);
+}
+
+void JobCore::State::stop_clock(Job& job) {
+  if (job.state == JobState::kRunning) job.ran += now - job.since;
+  if (job.overdue) --overdue;
+  job.overdue = false;
+  job.suspend_refused = false;
+  job.retry_at = TimePoint::max();
+  if (job.wake != TimePoint::max()) deadlines.erase({job.wake, job.spec.id});
+  job.wake = TimePoint::max();
+}
+
+void JobCore::State::rearm_all() {
+  for (const Gpu& gpu : gpus) {
+    for (Job* job : gpu.occupants) {
+      const bool over = limit_at(*job) <= now;
+      if (over != job->overdue) overdue += over ? 1u : ~0u;
+      job->overdue = over;
+      arm(*job);
+    }
+  }
+}
+
+}  // namespace gpumux::sched::jobs

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// The job core: which jobs run, where, when; docs/jobs.md has its rules.
+//
+// Pure: no clock, no I/O, no threads, no randomness, no floating point, no iteration over unordered containers. Owned
+// by one thread. It knows the jobs that are not done; what is done is only in the store.
+//
+// What holds after every event (checked by check_invariants):
+//   1. On every GPU the requests of the jobs that occupy it and the foreign use *at the time when they were started*
+//   were
+//      within what it may promise; a job that is exclusive occupies its GPUs alone.
+//   2. A job is started once per attempt, and there is another attempt only after that one has ended or not begun.
+//   3. A suspended job is resumed on the GPUs that it had.
+//   4. Nobody who could start now waits, unless that would delay the first in order who cannot.
+//   5. No user has more than his limits, no array more than its limit, but for what ran when a limit was lowered.
+//
+// Cost: the jobs of one user that want the same are one queue, and only its first is looked at; a look goes through at
+// most kBackfillDepth of those that cannot start. So an event costs what the logarithm of the number of jobs is, and
+// what the number of GPUs, of running jobs and of users is, never a walk through the queue.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "jobs/core/events.h"
+
+namespace gpumux::sched::jobs {
+
+// Of those that wait and cannot start, so many (different ones: one for each user and kind of request) are looked at
+// before it is given up to find one that can. A few times the users of a large machine times what each asks for.
+inline constexpr std::uint32_t kBackfillDepth = 256;
+
+// Why a submission is not taken at all.
+enum class Refusal : std::uint8_t {
+  kExists,         // a job of this id is there
+  kNoGpus,         // asks for none
+  kUnknownGpu,     // asks for one that this machine does not have
+  kTooManyGpus,    // more than this machine has
+  kTooMuchMemory,  // more than any GPU has (or fewer than the wanted GPUs have so much)
+  kQueueLimit,     // the user has as many jobs waiting as he may
+  kGpuLimit,       // more GPUs than the user may ever have
+  kUnknownJob,     // comes after a job that is not there
+};
+
+enum class WaitReason : std::uint8_t {
+  kNone,  // does not wait
+  kHeld,
+  kDependency,
+  kGpuMemory,   // is next, and there is no room yet
+  kPriority,    // others go first
+  kUserLimit,   // its user has as much running as he may
+  kArrayLimit,  // as many elements of its array run as may
+  kDrained,     // a GPU that it needs takes no jobs
+  kRetry,       // could not be started, and will be tried again in a moment
+  kPaused,      // nothing is started at present
+};
+
+struct JobStanding {
+  JobState state = JobState::kQueued;
+  WaitReason reason = WaitReason::kNone;
+  std::uint64_t place = 0;    // 1: next; 0: does not wait, or nobody can tell (held, dependency, paused)
+  std::int32_t priority = 0;  // as given
+  std::int32_t capped = 0;    // as it counts against others' jobs
+  std::uint32_t attempt = 0;
+  GpuSet gpus;                        // that it has, or will be resumed on
+  std::optional<TimePoint> limit_at;  // of a running one: when its time is over
+  bool suspend_refused = false;       // its time is over or somebody urgent waits, and it could not be suspended
+};
+
+// GPUs that are kept for the first in order who cannot start yet.
+struct Kept {
+  JobId job;
+  GpuSet gpus;
+  std::optional<TimePoint> start;  // when it starts at the latest, as far as time limits tell
+};
+
+struct UserUsage {
+  std::uint32_t uid = 0;
+  std::uint64_t gpu_microseconds = 0;  // decayed until now
+  std::uint32_t running = 0, queued = 0, gpus = 0;
+};
+
+struct GpuRoom {
+  std::uint64_t capacity = 0, promised = 0 /* to jobs */, foreign = 0;
+  bool present = false, drained = false;
+};
+
+// How many jobs are in each state, by its number.
+using JobCounts = std::array<std::uint64_t, static_cast<std::size_t>(JobState::kDone) + 1>;
+
+class JobCore {
+ public:
+  JobCore();
+  ~JobCore();
+  JobCore(const JobCore&) = delete;
+  JobCore& operator=(const JobCore&) = delete;
+
+  // Whether Submitted{spec} would be refused. To be asked first: a Submitted that is refused changes nothing.
+  std::optional<Refusal> refusal(const JobSpec& spec) const;
+
+  // Applies one event and appends what is to be done, in order. `now` never goes backwards. Events that make no sense
+  // (an unknown job, another attempt, a second time) change nothing.
+  void apply(TimePoint now, const Event& event, std::vector<Command>& commands);
+
+  // When TimePassed is wanted next; none: only other events can change anything.
+  std::optional<TimePoint> next_deadline() const;
+
+  // O(log n), and for the place O(users + kinds of requests of its user). None: not there, or done.
+  std::optional<JobStanding> standing(JobId job) const;
+
+  // Of all users that have or had any, by uid: to be stored now and then, and told again after a restart.
+  std::vector<UserUsage> usage(TimePoint now) const;
+
+  std::optional<GpuRoom> room(GpuIndex gpu) const;
+  std::optional<Kept> kept() const;
+  std::size_t size() const;  // jobs that are not done
+  const JobCounts& counts() const;
+
+  // Recounts and compares everything: empty if all is well, otherwise what is not. For tests: O(n log n).
+  std::string check_invariants() const;
+
+  struct State;
+
+ private:
+  std::unique_ptr<State> state_;
+};
+
+std::string_view to_string(Refusal refusal);
+std::string_view to_string(WaitReason reason);
+
+}  // namespace gpumux::sched::jobs

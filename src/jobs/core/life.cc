@@ -1,0 +1,374 @@
+// SPDX-License-Identifier: Apache-2.0
+// One job's life: from its submission through its runs to its end.
+#include "jobs/core/state.h"
+
+namespace gpumux::sched::jobs {
+namespace {
+
+bool waits(JobState state) {
+  return state == JobState::kQueued || state == JobState::kHeld || state == JobState::kSuspended;
+}
+
+bool leaves(const Job& job) {
+  return job.occupies && (job.state == JobState::kSuspending || job.state == JobState::kEnding);
+}
+
+}  // namespace
+
+Job* JobCore::State::find(JobId id) {
+  const auto found = jobs.find(id);
+  return found == jobs.end() ? nullptr : found->second.get();
+}
+
+Job* JobCore::State::find(JobId id, std::uint32_t attempt) {
+  Job* const job = find(id);
+  return job != nullptr && job->attempt == attempt ? job : nullptr;
+}
+
+User& JobCore::State::user_of(std::uint32_t uid) {
+  const auto [slot, is_new] = users.try_emplace(uid);
+  if (is_new) {
+    slot->second.uid = uid;
+    slot->second.charged_to = now;
+  }
+  return slot->second;
+}
+
+std::optional<Refusal> JobCore::State::refusal(const JobSpec& spec) const {
+  if (spec.id == kNoJob || jobs.contains(spec.id)) return Refusal::kExists;
+  const std::uint32_t wanted = spec.wanted_gpus();
+  if (wanted == 0) return Refusal::kNoGpus;
+  std::uint32_t present = 0, large_enough = 0;
+  for (const Gpu& gpu : gpus) {
+    if (!gpu.present) continue;
+    ++present;
+    const bool named = spec.gpus.empty() || spec.gpus.contains(gpu.index);
+    if (named && spec.memory <= gpu.capacity) ++large_enough;
+  }
+  for (const GpuIndex index : spec.gpus) {
+    if (index.value >= gpus.size() || !gpus[index.value].present) return Refusal::kUnknownGpu;
+  }
+  if (wanted > present) return Refusal::kTooManyGpus;
+  if (wanted > large_enough) return Refusal::kTooMuchMemory;
+  for (const Dependency& dependency : spec.after) {
+    if (dependency.fate != Dependency::Fate::kPending) continue;
+    const bool there = dependency.whole_array ? arrays.contains(dependency.on) : jobs.contains(dependency.on);
+    if (!there) return Refusal::kUnknownJob;
+  }
+  const auto user = users.find(spec.uid);
+  const UserLimits& limits = user == users.end() ? settings.limits : limits_of(user->second);
+  if (wanted > limits.gpus) return Refusal::kGpuLimit;
+  if ((user == users.end() ? 0 : user->second.queued) >= limits.queued) return Refusal::kQueueLimit;
+  return std::nullopt;
+}
+
+// ---- what is told of it -------------------------------------------------------------------------
+
+void JobCore::State::record(const Job& job) {
+  Record record;
+  record.job = job.spec.id;
+  record.state = job.state;
+  record.outcome = job.ends_as;
+  record.attempt = job.attempt;
+  record.gpus = job.gpus;
+  record.order = job.spec.order;
+  record.priority = job.spec.priority;
+  record.capped = job.spec.capped;
+  record.held = job.spec.held;
+  record.ran = job.ran;
+  commands->push_back(record);
+}
+
+void JobCore::State::set_state(Job& job, JobState state) {
+  if (leaves(job)) --leaving;
+  if (waits(job.state)) --job.user->queued;
+  --counts[static_cast<std::size_t>(job.state)];
+  ++counts[static_cast<std::size_t>(state)];
+  job.state = state;
+  if (waits(state)) ++job.user->queued;
+  if (leaves(job)) ++leaving;
+}
+
+// ---- submission ---------------------------------------------------------------------------------
+
+std::int32_t JobCore::State::capped(const User& user, std::int32_t priority, bool by_admin) const {
+  return by_admin ? priority : limits_of(user).priority_cap.at_most(priority);
+}
+
+Job& JobCore::State::take(const JobSpec& spec) {
+  Job& job = *(jobs[spec.id] = std::make_unique<Job>());
+  job.spec = spec;
+  job.user = &user_of(spec.uid);
+  if (job.spec.order == 0) job.spec.order = next_order;
+  next_order = std::max(next_order, job.spec.order + 1);
+  if (spec.array != kNoJob) {
+    Array& array = arrays[spec.array];
+    array.limit = spec.array_limit;
+    ++array.unfinished;
+  }
+  ++job.user->queued;  // as kQueued
+  ++counts[static_cast<std::size_t>(JobState::kQueued)];
+  if (job.spec.held) set_state(job, JobState::kHeld);
+  return job;
+}
+
+void JobCore::State::on(const Submitted& e) {
+  if (refusal(e.spec)) return;
+  Job& job = take(e.spec);
+  job.spec.capped = capped(*job.user, job.spec.priority, e.by_admin);
+  const bool possible = await(job);
+  record(job);
+  if (!possible) return finish(job, Outcome::kDependencyFailed);
+  enqueue(job);
+}
+
+void JobCore::State::on(const Restored& e) {
+  if (e.spec.id == kNoJob || jobs.contains(e.spec.id) || e.state == JobState::kDone) return;
+  Job& job = take(e.spec);
+  job.attempt = e.attempt;
+  job.ran = e.ran;
+  const bool was_started = e.state != JobState::kQueued && e.state != JobState::kHeld;
+  if (!was_started) {
+    if (!await(job)) return finish(job, Outcome::kDependencyFailed);
+    return enqueue(job);
+  }
+  if (in_array_with_limit(job)) {
+    ++arrays.at(job.spec.array).active;
+    job.counts_in_array = true;
+  }
+  if (e.state == JobState::kSuspended || e.state == JobState::kResuming) {
+    job.gpus = e.gpus;
+    for (const GpuIndex index : e.gpus) {
+      if (Gpu* const gpu = gpu_of(index)) ++gpu->suspended;
+    }
+    set_state(job, JobState::kSuspended);
+    return enqueue(job);
+  }
+  occupy(job, e.gpus);
+  if (e.state == JobState::kEnding) job.ends_as = e.outcome == Outcome::kNone ? Outcome::kCancelled : e.outcome;
+  set_state(job, e.state == JobState::kSuspending ? JobState::kRunning : e.state);
+  if (job.state == JobState::kRunning) run_clock(job);
+}
+
+void JobCore::State::on(const Withdrawn& e) {
+  Job* const job = find(e.job);
+  if (job == nullptr) return;
+  // Ending: somebody has cancelled it before it could begin.
+  const bool never_ran = job->state == JobState::kQueued || job->state == JobState::kHeld ||
+                         ((job->state == JobState::kStarting || job->state == JobState::kEnding) && job->attempt == 1);
+  if (never_ran) finish(*job, Outcome::kCancelled, false);
+}
+
+// ---- what people ask for ------------------------------------------------------------------------
+
+void JobCore::State::on(const CancelAsked& e) {
+  Job* const job = find(e.job);
+  if (job == nullptr || job->state == JobState::kEnding) return;
+  if (job->state == JobState::kQueued || job->state == JobState::kHeld) return finish(*job, Outcome::kCancelled);
+  ask_to_end(*job, CancelReason::kAsked);
+}
+
+void JobCore::State::ask_to_end(Job& job, CancelReason reason) {
+  dequeue(job);
+  if (job.state == JobState::kSuspended) {
+    for (const GpuIndex index : job.gpus) {
+      if (Gpu* const gpu = gpu_of(index)) --gpu->suspended;
+    }
+  }
+  stop_clock(job);
+  set_state(job, JobState::kEnding);
+  job.ends_as = reason == CancelReason::kTimeLimit ? Outcome::kTimedOut : Outcome::kCancelled;
+  record(job);
+  commands->push_back(Cancel{job.spec.id, job.attempt, reason});
+}
+
+void JobCore::State::on(const HoldAsked& e) {
+  Job* const job = find(e.job);
+  if (job == nullptr || job->spec.held) return;
+  if (job->state != JobState::kQueued && job->state != JobState::kSuspended) return;
+  dequeue(*job);
+  job->spec.held = true;
+  if (job->state == JobState::kQueued) set_state(*job, JobState::kHeld);
+  record(*job);
+}
+
+void JobCore::State::on(const ReleaseAsked& e) {
+  Job* const job = find(e.job);
+  if (job == nullptr || !job->spec.held) return;
+  job->spec.held = false;
+  if (job->state == JobState::kHeld) set_state(*job, JobState::kQueued);
+  record(*job);
+  enqueue(*job);
+}
+
+void JobCore::State::on(const PriorityAsked& e) {
+  Job* const job = find(e.job);
+  if (job == nullptr || job->state == JobState::kEnding) return;
+  const std::int32_t counts_as = capped(*job->user, e.priority, e.by_admin);
+  if (e.priority == job->spec.priority && counts_as == job->spec.capped) return;
+  dequeue(*job);
+  job->spec.priority = e.priority;
+  job->spec.capped = counts_as;
+  record(*job);
+  enqueue(*job);
+  dirty = true;  // of one that runs: it may have to make way now, or no longer
+}
+
+// ---- what the runner says -----------------------------------------------------------------------
+
+void JobCore::State::on(const StartConfirmed& e) {
+  Job* const job = find(e.job, e.attempt);
+  if (job == nullptr || job->state != JobState::kStarting) return;
+  job->failed_starts = 0;
+  set_state(*job, JobState::kRunning);
+  record(*job);
+  run_clock(*job);
+  dirty |= settings.preempt;
+}
+
+void JobCore::State::on(const StartFailed& e) {
+  Job* const job = find(e.job, e.attempt);
+  if (job == nullptr) return;
+  if (job->state == JobState::kEnding) return finish(*job, job->ends_as);
+  if (job->state != JobState::kStarting) return;
+  if (!e.again) return finish(*job, Outcome::kFailed);
+  const Duration pause = std::min(kMaxStartRetry, kStartRetry * (1 << std::min(job->failed_starts, 6u)));
+  ++job->failed_starts;
+  job->retry_at = now + pause;
+  back_to_queue(*job, JobState::kQueued);
+}
+
+void JobCore::State::on(const Ended& e) {
+  Job* const job = find(e.job, e.attempt);
+  if (job == nullptr || job->state == JobState::kQueued || job->state == JobState::kHeld) return;
+  if (job->state == JobState::kEnding) return finish(*job, job->ends_as);
+  if (e.end != End::kLost) return finish(*job, e.end == End::kOk ? Outcome::kOk : Outcome::kFailed);
+  if (!job->spec.requeue) return finish(*job, Outcome::kLost);
+  dequeue(*job);
+  if (job->state == JobState::kSuspended) {
+    for (const GpuIndex index : job->gpus) {
+      if (Gpu* const gpu = gpu_of(index)) --gpu->suspended;
+    }
+  }
+  stop_clock(*job);
+  job->ran = Duration(0);
+  job->floor = 0;
+  back_to_queue(*job, JobState::kQueued);
+}
+
+void JobCore::State::back_to_queue(Job& job, JobState state) {
+  const bool held_now = job.spec.held;
+  if (leaves(job)) --leaving;
+  if (waits(job.state)) --job.user->queued;
+  vacate(job);
+  --counts[static_cast<std::size_t>(job.state)];
+  job.state = held_now ? JobState::kHeld : state;
+  ++counts[static_cast<std::size_t>(job.state)];
+  ++job.user->queued;
+  job.gpus = {};
+  if (job.counts_in_array) {
+    Array& array = arrays.at(job.spec.array);
+    --array.active;
+    for (Class* c : std::exchange(array.parked, {})) unpark(*c);
+    job.counts_in_array = false;
+  }
+  record(job);
+  arm(job);
+  enqueue(job);
+}
+
+void JobCore::State::on(const Suspended& e) {
+  Job* const job = find(e.job, e.attempt);
+  if (job == nullptr || job->state != JobState::kSuspending) return;
+  set_state(*job, JobState::kSuspended);
+  vacate(*job);
+  for (const GpuIndex index : job->gpus) {
+    if (Gpu* const gpu = gpu_of(index)) ++gpu->suspended;
+  }
+  if (job->suspended_for_time) {
+    // Behind all of its priority that wait now.
+    job->ran = Duration(0);
+    job->spec.order = next_order++;
+    const auto level = levels.find(job->spec.capped);
+    std::uint64_t last = usage_key(*job->user);
+    if (level != levels.end() && !level->second.lanes.empty())
+      last = std::max(last, level->second.lanes.rbegin()->first.usage);
+    if (settings.order == Order::kFair) job->floor = std::max<std::uint64_t>(last, 1);
+  }
+  record(*job);
+  enqueue(*job);
+}
+
+void JobCore::State::on(const SuspendRefused& e) {
+  Job* const job = find(e.job, e.attempt);
+  if (job == nullptr || job->state != JobState::kSuspending) return;
+  set_state(*job, JobState::kRunning);
+  job->suspend_refused = true;
+  job->retry_at = now + kSuspendRetry;
+  record(*job);
+  run_clock(*job);
+  dirty = true;
+}
+
+void JobCore::State::on(const Resumed& e) {
+  Job* const job = find(e.job, e.attempt);
+  if (job == nullptr || job->state != JobState::kResuming) return;
+  job->floor = 0;
+  set_state(*job, JobState::kRunning);
+  record(*job);
+  run_clock(*job);
+  dirty |= settings.preempt;
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+// And the end of all that could only have come after it. A list, not a recursion: chains may be long.
+void JobCore::State::finish(Job& job, Outcome outcome, bool recorded) {
+  std::vector<JobId> broken;
+  end_one(job, outcome, recorded, broken);
+  for (std::size_t i = 0; i < broken.size(); ++i) {
+    if (Job* const next = find(broken[i])) end_one(*next, Outcome::kDependencyFailed, true, broken);
+  }
+}
+
+void JobCore::State::end_one(Job& job, Outcome outcome, bool recorded, std::vector<JobId>& broken) {
+  const JobId id = job.spec.id;
+  const bool ok = outcome == Outcome::kOk;
+  dequeue(job);
+  unawait(job);
+  if (job.state == JobState::kSuspended) {
+    for (const GpuIndex index : job.gpus) {
+      if (Gpu* const gpu = gpu_of(index)) --gpu->suspended;
+    }
+  }
+  stop_clock(job);
+  if (leaves(job)) --leaving;
+  if (waits(job.state)) --job.user->queued;
+  vacate(job);
+  --counts[static_cast<std::size_t>(job.state)];
+  job.state = JobState::kDone;
+  job.ends_as = outcome;
+  if (recorded) record(job);
+  if (job.spec.array != kNoJob) {
+    Array& array = arrays.at(job.spec.array);
+    array.failed |= !ok;
+    if (job.counts_in_array) {
+      --array.active;
+      for (Class* c : std::exchange(array.parked, {})) unpark(*c);
+    }
+    if (--array.unfinished == 0) {
+      const bool all_ok = !array.failed;
+      arrays.erase(job.spec.array);
+      settle_dependents({job.spec.array, true, Dependency::Need::kOk}, all_ok, broken);
+      settle_dependents({job.spec.array, true, Dependency::Need::kAny}, true, broken);
+    } else if (!ok) {
+      settle_dependents({job.spec.array, true, Dependency::Need::kOk}, false, broken);
+    }
+  }
+  settle_dependents({id, false, Dependency::Need::kOk}, ok, broken);
+  settle_dependents({id, false, Dependency::Need::kAny}, true, broken);
+  if (reservation.job == id) reservation = {};
+  jobs.erase(id);
+}
+
+}  // namespace gpumux::sched::jobs

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+// A look through the queue: who starts, who has to make way, who is waited for.
+#include "jobs/core/state.h"
+
+namespace gpumux::sched::jobs {
+namespace {
+
+// Goes through the first ones of classes in order. Lanes must not move meanwhile; after anything was started, which
+// moves them, it begins again and passes over what has been seen.
+//
+// fifo: the lanes of a level are merged by order, and opened only when one of theirs can be next. A job's order there
+// is at least that of each one that goes before it in its lane: a user's priorities above the cap pass nobody else's
+// jobs. fair: one lane after the other.
+class Candidates {
+ public:
+  explicit Candidates(JobCore::State& state) : state_(state) { restart(); }
+
+  void restart() {
+    level_ = state_.levels.begin();
+    enter();
+  }
+
+  Class* next() {
+    while (level_ != state_.levels.end()) {
+      const bool merge = state_.settings.order == Order::kFifo;
+      while (lane_ != level_->second.lanes.end() &&
+             (open_.empty() || (merge && lane_->first.order < open_.begin()->first))) {
+        Lane& lane = *(lane_++)->second;
+        open_.emplace(lane.heads.begin()->first.order, Position{&lane, lane.heads.begin()});
+      }
+      if (open_.empty()) {
+        ++level_;
+        enter();
+        continue;
+      }
+      Position at = open_.begin()->second;
+      const std::uint64_t order = open_.begin()->first;
+      open_.erase(open_.begin());
+      if (at.lane->user->limited == state_.look) continue;  // nothing of this user
+      Class* const c = at.head->second;
+      if (++at.head != at.lane->heads.end()) open_.emplace(std::max(order, at.head->first.order), at);
+      if (c->seen != state_.look) return c;
+    }
+    return nullptr;
+  }
+
+ private:
+  struct Position {
+    Lane* lane;
+    std::map<Turn, Class*>::iterator head;
+  };
+  void enter() {
+    open_.clear();
+    if (level_ != state_.levels.end()) lane_ = level_->second.lanes.begin();
+  }
+
+  JobCore::State& state_;
+  std::map<std::int32_t, Level, std::greater<>>::iterator level_;
+  std::map<LaneRank, Lane*>::iterator lane_;
+  std::map<std::uint64_t, Position> open_;  // by the order of what comes next
+};
+
+}  // namespace
+
+bool JobCore::State::user_may(const Job& job) const {
+  const User& user = *job.user;
+  const UserLimits& limits = limits_of(user);
+  const std::uint32_t wanted = job.state == JobState::kSuspended ? job.gpus.size() : job.spec.wanted_gpus();
+  return user.running < limits.running && user.gpus + wanted <= limits.gpus;
+}
+
+void JobCore::State::look_through() {
+  dirty = false;
+  if (held) return;
+  settle();
+  dirty = false;  // what settling moves is looked at now
+  ++look;
+  const Reservation before = std::exchange(reservation, {});
+  GpuSet closed;                                   // kept for those who wait for others to go
+  std::vector<std::pair<Class*, Parked>> to_park;  // afterwards: it moves lanes, and Candidates stands on them
+  std::uint32_t depth = 0;
+  survey_room();
+  Candidates candidates(*this);
+  while (Class* const c = candidates.next()) {
+    Job& job = *c->jobs.begin()->second;
+    const std::uint32_t wanted = c->key.shape.count;
+    const Array* const array = c->key.array != kNoJob ? &arrays.at(c->key.array) : nullptr;
+    if (array != nullptr && array->active >= array->limit) {
+      c->seen = look;
+      to_park.push_back({c, Parked::kArray});
+      continue;
+    }
+    if (wanted > limits_of(*job.user).gpus || usable_for(job).size() < wanted) {
+      c->seen = look;
+      to_park.push_back({c, Parked::kGpus});
+      continue;
+    }
+    if (!user_may(job)) {
+      // His own order holds within his limits: his smaller jobs do not pass his larger ones there.
+      job.user->limited = look;
+      continue;
+    }
+    if (const std::optional<GpuSet> on = best_fit(job, closed)) {
+      start(job, *on);
+      survey_room();
+      candidates.restart();
+      continue;
+    }
+    c->seen = look;
+    if (const std::optional<WayIn> way = way_in(job, closed)) {
+      make_way(*way);
+      closed = closed | way->gpus;
+      if (reservation.job == kNoJob) {
+        reservation = {job.spec.id, way->gpus, now};
+      } else {
+        // A user's own job that makes way for another of that user's may have been in the way of the first, too.
+        reservation = reserve(*jobs.at(reservation.job), reservation);
+      }
+    } else if (reservation.job == kNoJob) {
+      reservation = reserve(job, before);
+    }
+    const std::uint64_t least = least_need_of_all();
+    if (++depth == kBackfillDepth || (least > most_free && least > most_gain)) break;
+  }
+  for (const auto& [c, why] : to_park) park(*c, why);
+  dirty = false;
+}
+
+void JobCore::State::start(Job& job, const GpuSet& on) {
+  const bool resumes = job.state == JobState::kSuspended;
+  dequeue(job);
+  if (resumes) {
+    for (const GpuIndex index : job.gpus) --gpus[index.value].suspended;
+  } else {
+    ++job.attempt;
+    if (in_array_with_limit(job)) {
+      ++arrays.at(job.spec.array).active;
+      job.counts_in_array = true;
+    }
+  }
+  occupy(job, on);
+  set_state(job, resumes ? JobState::kResuming : JobState::kStarting);
+  record(job);
+  if (resumes) {
+    commands->push_back(Resume{job.spec.id, job.attempt, on});
+  } else {
+    commands->push_back(Start{job.spec.id, job.attempt, on});
+  }
+}
+
+void JobCore::State::make_way(const WayIn& way) {
+  for (Job* job : way.victims) {
+    const bool for_time = job->overdue;
+    if (for_time && job->spec.on_limit == OnLimit::kCancel) {
+      ask_to_end(*job, CancelReason::kTimeLimit);
+      continue;
+    }
+    stop_clock(*job);
+    job->suspended_for_time = for_time;
+    set_state(*job, JobState::kSuspending);
+    record(*job);
+    commands->push_back(
+        Suspend{job->spec.id, job->attempt, for_time ? SuspendReason::kTimeLimit : SuspendReason::kPriority});
+  }
+}
+
+}  // namespace gpumux::sched::jobs

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// What waits, kept in order.
+#include "jobs/core/state.h"
+
+namespace gpumux::sched::jobs {
+namespace {
+
+Turn turn_of(const Class& c) { return {c.key.priority, c.jobs.begin()->first}; }
+
+}  // namespace
+
+void JobCore::State::enqueue(Job& job) {
+  const bool waits = job.state == JobState::kQueued || job.state == JobState::kSuspended;
+  if (!waits || job.spec.held || job.pending > 0 || job.retry_at != TimePoint::max() || job.in_class != nullptr) return;
+  User& user = *job.user;
+  const JobId alone = job.floor > 0 ? job.spec.id : kNoJob;
+  std::unique_ptr<Lane>& lane = user.lanes[{job.spec.capped, alone}];
+  if (lane == nullptr) {
+    lane = std::make_unique<Lane>();
+    lane->user = &user;
+    lane->priority = job.spec.capped;
+    lane->alone = alone;
+    lane->floor = job.floor;
+    lane->level = &levels[job.spec.capped];
+    ++lane->level->members;
+  }
+  const bool resume = job.state == JobState::kSuspended;
+  ClassKey key{job.spec.priority,
+               {resume ? job.gpus : job.spec.gpus, job.spec.wanted_gpus(), job.spec.memory, job.spec.exclusive,
+                job.spec.time_limit},
+               !resume && in_array_with_limit(job) ? job.spec.array : kNoJob,
+               resume};
+  std::unique_ptr<Class>& c = lane->classes[key];
+  if (c == nullptr) {
+    c = std::make_unique<Class>();
+    c->key = key;
+    c->lane = lane.get();
+    ++memories[key.shape.memory];
+  }
+  const std::uint64_t head = c->jobs.empty() ? 0 : c->jobs.begin()->first;
+  c->jobs.insert({job.spec.order, &job});
+  job.in_class = c.get();
+  ++lane->jobs;
+  ++lane->level->jobs;
+  if (c->jobs.begin()->first != head) set_head(*c, head);
+}
+
+void JobCore::State::dequeue(Job& job) {
+  Class* const c = job.in_class;
+  if (c == nullptr) return;
+  job.in_class = nullptr;
+  Lane& lane = *c->lane;
+  const std::uint64_t head = c->jobs.begin()->first;
+  c->jobs.erase(job.spec.order);
+  --lane.jobs;
+  --lane.level->jobs;
+  if (head != job.spec.order) return;
+  if (c->jobs.empty() && c->parked == Parked::kArray) std::erase(arrays.at(c->key.array).parked, c);
+  if (c->jobs.empty() && c->parked == Parked::kGpus) std::erase(parked_for_gpus, c);
+  set_head(*c, head);
+  if (!c->jobs.empty()) return;
+  const ClassKey key = c->key;  // the class goes with its key
+  if (--memories.at(key.shape.memory) == 0) memories.erase(key.shape.memory);
+  lane.classes.erase(key);
+  if (!lane.classes.empty()) return;
+  if (--lane.level->members == 0) levels.erase(lane.priority);
+  lane.user->lanes.erase({lane.priority, lane.alone});
+}
+
+// The first of the class is another one than `before`: it takes its place among the lane's candidates.
+void JobCore::State::set_head(Class& c, std::uint64_t before) {
+  dirty = true;
+  if (c.parked != Parked::kNo) return;
+  if (before != 0) c.lane->heads.erase({c.key.priority, before});
+  if (!c.jobs.empty()) c.lane->heads.emplace(turn_of(c), &c);
+  rank(*c.lane);
+}
+
+void JobCore::State::park(Class& c, Parked why) {
+  c.lane->heads.erase(turn_of(c));
+  c.parked = why;
+  if (why == Parked::kArray) arrays.at(c.key.array).parked.push_back(&c);
+  if (why == Parked::kGpus) parked_for_gpus.push_back(&c);
+  rank(*c.lane);
+}
+
+// Its owner takes it off the list where it was parked.
+void JobCore::State::unpark(Class& c) {
+  c.parked = Parked::kNo;
+  set_head(c, 0);
+}
+
+void JobCore::State::unpark_gpus() {
+  for (Class* c : std::exchange(parked_for_gpus, {})) unpark(*c);
+  dirty = true;
+}
+
+// Its place among the lanes of its level.
+void JobCore::State::rank(Lane& lane) {
+  LaneRank rank;
+  if (!lane.heads.empty()) {
+    rank.usage = usage_key(*lane.user);
+    if (settings.order == Order::kFair) rank.usage = std::max(rank.usage, lane.floor);
+    rank.order = lane.heads.begin()->first.order;
+    rank.uid = lane.user->uid;
+  }
+  if (lane.ranked == !lane.heads.empty() && (!lane.ranked || lane.rank == rank)) return;
+  if (lane.ranked) lane.level->lanes.erase(lane.rank);
+  lane.rank = rank;
+  lane.ranked = !lane.heads.empty();
+  if (lane.ranked) lane.level->lanes.emplace(rank, &lane);
+}
+
+void JobCore::State::rank(User& user) {
+  for (auto& [key, lane] : user.lanes) rank(*lane);
+}
+
+void JobCore::State::rebuild_ranks() {
+  for (auto& [priority, level] : levels) level.lanes.clear();
+  for (auto& [uid, user] : users) {
+    for (auto& [key, lane] : user.lanes) lane->ranked = false;
+    rank(user);
+  }
+}
+
+namespace {
+
+// Jobs of the lane that came before.
+std::uint64_t before(const Lane& lane, std::uint64_t order) {
+  std::uint64_t count = 0;
+  for (const auto& [key, c] : lane.classes) count += c->jobs.order_of_key(order);
+  return count;
+}
+
+// Jobs of its own lane that go before it.
+std::uint64_t before(const Job& job) {
+  std::uint64_t count = 0;
+  for (const auto& [key, c] : job.in_class->lane->classes) {
+    if (key.priority == job.spec.priority) count += c->jobs.order_of_key(job.spec.order);
+    if (key.priority > job.spec.priority) count += c->jobs.size();
+  }
+  return count;
+}
+
+}  // namespace
+
+// fifo: how many are before it. fair: how many will have started before it if all users' jobs are of a length, for they
+// take turns: of each other user as many as are before it of its own, and one more of those who are ahead.
+std::uint64_t JobCore::State::place_of(const Job& job) const {
+  if (job.in_class == nullptr) return 0;
+  const Lane& lane = *job.in_class->lane;
+  std::uint64_t place = 1;
+  for (const auto& [priority, level] : levels) {
+    if (priority <= lane.priority) break;
+    place += level.jobs;
+  }
+  if (settings.order == Order::kFifo) {
+    for (const auto& [uid, user] : users) {
+      for (auto other = user.lanes.lower_bound({lane.priority, kNoJob});
+           other != user.lanes.end() && other->first.first == lane.priority; ++other) {
+        place += other->second.get() == &lane ? before(job) : before(*other->second, job.spec.order);
+      }
+    }
+    return place;
+  }
+  const std::uint64_t own = before(job);
+  place += own;
+  for (const auto& [rank, other] : lane.level->lanes) {
+    if (other != &lane) place += std::min(other->jobs, own + (!lane.ranked || rank < lane.rank ? 1 : 0));
+  }
+  return place;
+}
+
+WaitReason JobCore::State::reason_of(const Job& job) const {
+  if (job.state != JobState::kQueued && job.state != JobState::kHeld && job.state != JobState::kSuspended)
+    return WaitReason::kNone;
+  if (job.spec.held) return WaitReason::kHeld;
+  if (job.pending > 0) return WaitReason::kDependency;
+  if (job.retry_at != TimePoint::max()) return WaitReason::kRetry;
+  if (held) return WaitReason::kPaused;
+  if (!user_may(job)) return WaitReason::kUserLimit;
+  if (job.state == JobState::kQueued && in_array_with_limit(job)) {
+    const Array& array = arrays.at(job.spec.array);
+    if (array.active >= array.limit) return WaitReason::kArrayLimit;
+  }
+  const std::uint32_t wanted = job.state == JobState::kSuspended ? job.gpus.size() : job.spec.wanted_gpus();
+  if (usable_for(job).size() < wanted) return WaitReason::kDrained;
+  if (reservation.job == job.spec.id || place_of(job) == 1) return WaitReason::kGpuMemory;
+  return WaitReason::kPriority;
+}
+
+}  // namespace gpumux::sched::jobs

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+// Room on GPUs: who fits where now, where the first one that does not fit will start, and who may start meanwhile.
+//
+// The first in order who cannot start has a *reservation*: the GPUs on which it can start soonest, and when that is at
+// the latest, by the time limits of those who are there. Whoever comes behind it may start on these GPUs only if that
+// cannot delay it: it is gone by then, or what is left there is enough for both. Where no time limit says when it can
+// start, "enough for both" is taken in the strict sense: beside everybody next to whom the reserved job could start.
+//
+// Why one reservation, and not one for each that waits: a plan for the whole queue would have to be made again at every
+// event, and most of it never comes true, for jobs end before their limits. With one, the first in order is never
+// delayed, and as everybody becomes first at some time nobody waits for ever.
+#include <tuple>
+
+#include "jobs/core/state.h"
+
+namespace gpumux::sched::jobs {
+namespace {
+
+bool contains(const std::vector<Job*>& jobs, const Job* job) {
+  return std::find(jobs.begin(), jobs.end(), job) != jobs.end();
+}
+
+bool leaves(const Job& job) { return job.state == JobState::kSuspending || job.state == JobState::kEnding; }
+
+std::uint32_t wanted(const Job& job) {
+  return job.state == JobState::kSuspended ? job.gpus.size() : job.spec.wanted_gpus();
+}
+
+bool chosen(const Job& job) { return job.state == JobState::kSuspended || !job.spec.gpus.empty(); }
+
+}  // namespace
+
+Gpu* JobCore::State::gpu_of(GpuIndex index) { return index.value < gpus.size() ? &gpus[index.value] : nullptr; }
+
+void JobCore::State::occupy(Job& job, const GpuSet& on) {
+  job.request = wanted_memory(job.spec);
+  job.occupies = true;
+  job.gpus = on;
+  User& user = *job.user;
+  charge(user, now);
+  for (const GpuIndex index : on) {
+    Gpu* const gpu = gpu_of(index);
+    if (gpu == nullptr) continue;
+    gpu->promised += on_gpu(job.request, *gpu);
+    gpu->occupants.push_back(&job);
+  }
+  ++user.running;
+  user.gpus += on.size();
+  active_users.insert(user.uid);
+  rank(user);
+}
+
+void JobCore::State::vacate(Job& job) {
+  if (!job.occupies) return;
+  User& user = *job.user;
+  charge(user, now);
+  for (const GpuIndex index : job.gpus) {
+    Gpu* const gpu = gpu_of(index);
+    if (gpu == nullptr) continue;
+    gpu->promised -= on_gpu(job.request, *gpu);
+    std::erase(gpu->occupants, &job);
+  }
+  job.occupies = false;
+  --user.running;
+  user.gpus -= job.gpus.size();
+  if (user.running == 0) active_users.erase(user.uid);
+  rank(user);
+  dirty = true;
+}
+
+void JobCore::State::survey_gpus() {
+  usable = {};
+  smallest = UINT64_MAX;
+  for (const Gpu& gpu : gpus) {
+    if (!gpu.usable()) continue;
+    usable.insert(gpu.index);
+    smallest = std::min(smallest, gpu.capacity);
+  }
+}
+
+// Bounds that tell in one comparison that somebody cannot start: most of those that a look meets cannot.
+void JobCore::State::survey_room() {
+  const bool some_may_go = leaving > 0 || overdue > 0 || settings.preempt;
+  most_free = most_gain = 0;
+  gain.assign(gpus.size(), 0);
+  for (const GpuIndex index : usable) {
+    const Gpu& gpu = gpus[index.value];
+    const std::uint64_t room = promisable(gpu) - std::min(promisable(gpu), gpu.foreign);
+    const bool alone = !gpu.occupants.empty() && gpu.occupants.front()->spec.exclusive;
+    if (!alone) most_free = std::max(most_free, room - std::min(room, gpu.promised));
+    if (!some_may_go) continue;
+    std::uint64_t stays = 0;
+    for (const Job* job : gpu.occupants) {
+      const bool may_go = leaves(*job) || (job->state == JobState::kRunning && (job->overdue || settings.preempt));
+      if (!may_go) stays += on_gpu(job->request, gpu);
+    }
+    gain[index.value] = room - std::min(room, stays);
+    most_gain = std::max(most_gain, gain[index.value]);
+  }
+}
+
+std::uint64_t JobCore::State::least_need(const Job& job) const {
+  const std::uint64_t wanted_bytes = wanted_memory(job.spec);
+  return wanted_bytes == 0 ? smallest : std::min(wanted_bytes, smallest);
+}
+
+// Nobody who waits wants less.
+std::uint64_t JobCore::State::least_need_of_all() const {
+  std::uint64_t least = smallest;
+  auto wanted_bytes = memories.begin();
+  if (wanted_bytes != memories.end() && wanted_bytes->first == 0) {
+    if (settings.default_memory != 0) least = std::min(least, settings.default_memory);
+    ++wanted_bytes;
+  }
+  return wanted_bytes == memories.end() ? least : std::min(least, wanted_bytes->first);
+}
+
+GpuSet JobCore::State::usable_for(const Job& job) const {
+  if (job.state == JobState::kSuspended) return job.gpus & usable;
+  if (chosen(job)) return job.spec.gpus & usable;
+  if (job.spec.memory <= smallest) return usable;
+  GpuSet large_enough;
+  for (const GpuIndex index : usable) {
+    if (job.spec.memory <= gpus[index.value].capacity) large_enough.insert(index);
+  }
+  return large_enough;
+}
+
+bool JobCore::State::fits_now(const Job& job, const Gpu& gpu) const {
+  if (!gpu.occupants.empty() && (job.spec.exclusive || gpu.occupants.front()->spec.exclusive)) return false;
+  return gpu.foreign + gpu.promised + on_gpu(wanted_memory(job.spec), gpu) <= promisable(gpu);
+}
+
+bool JobCore::State::fits(const Job& job, const Gpu& gpu, const std::vector<Job*>& without) const {
+  std::uint64_t taken = gpu.foreign + on_gpu(wanted_memory(job.spec), gpu);
+  for (const Job* other : gpu.occupants) {
+    if (contains(without, other)) continue;
+    if (job.spec.exclusive || other->spec.exclusive) return false;
+    taken += on_gpu(other->request, gpu);
+  }
+  return taken <= promisable(gpu);
+}
+
+// Where it fits now without delaying who has the reservation. Of any GPUs those on which least is left over, so that
+// large requests find whole GPUs; then those to which fewest suspended jobs want back.
+std::optional<GpuSet> JobCore::State::best_fit(const Job& job, const GpuSet& closed) const {
+  if (least_need(job) > most_free) return std::nullopt;
+  const std::uint32_t count = wanted(job);
+  std::vector<std::pair<std::pair<std::uint64_t, std::uint32_t>, GpuIndex>> fitting;
+  for (const GpuIndex index : usable_for(job)) {
+    const Gpu& gpu = gpus[index.value];
+    const bool good = !closed.contains(index) && fits_now(job, gpu) &&
+                      (!reservation.gpus.contains(index) || may_start_beside_reservation(job, gpu));
+    if (!good) {
+      if (chosen(job)) return std::nullopt;
+      continue;
+    }
+    const std::uint64_t left = promisable(gpu) - gpu.foreign - gpu.promised;
+    fitting.push_back({{left, gpu.suspended}, index});
+  }
+  if (fitting.size() < count) return std::nullopt;
+  std::partial_sort(fitting.begin(), fitting.begin() + count, fitting.end());
+  GpuSet on;
+  for (std::uint32_t i = 0; i < count; ++i) on.insert(fitting[i].second);
+  return on;
+}
+
+// ---- the reservation ----------------------------------------------------------------------------
+
+// By when it is gone at the latest, seen by one who waits; max(): nobody can tell.
+TimePoint JobCore::State::expected_end(const Job& job, const Job& waiting) const {
+  if (leaves(job)) return now;
+  const Duration limit = limit_of(job);
+  const bool goes_at_limit =
+      job.spec.on_limit == OnLimit::kCancel || standing_towards(waiting, job) >= standing_towards(job, waiting);
+  if (limit == kNoLimit || !goes_at_limit || job.suspend_refused) return TimePoint::max();
+  const TimePoint since = job.state == JobState::kRunning ? job.since : now;
+  const Duration left = limit - std::min(limit, job.ran);
+  return left > TimePoint::max() - since ? TimePoint::max() : std::max(now, since + left);
+}
+
+// When it fits on this GPU at the latest, if nobody else starts there.
+TimePoint JobCore::State::earliest(const Job& job, const Gpu& gpu) const {
+  std::vector<std::pair<TimePoint, const Job*>> ends;
+  std::uint64_t taken = gpu.foreign + on_gpu(wanted_memory(job.spec), gpu);
+  std::size_t in_the_way = 0;  // however much memory is left
+  const auto blocks = [&](const Job& other) { return job.spec.exclusive || other.spec.exclusive; };
+  for (const Job* other : gpu.occupants) {
+    ends.push_back({expected_end(*other, job), other});
+    taken += on_gpu(other->request, gpu);
+    if (blocks(*other)) ++in_the_way;
+  }
+  std::sort(ends.begin(), ends.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.first, a.second->spec.id) < std::pair(b.first, b.second->spec.id);
+  });
+  TimePoint at = now;
+  for (const auto& [end, other] : ends) {
+    if (taken <= promisable(gpu) && in_the_way == 0) break;
+    at = end;
+    taken -= on_gpu(other->request, gpu);
+    if (blocks(*other)) --in_the_way;
+  }
+  return taken <= promisable(gpu) && in_the_way == 0 ? at : TimePoint::max();
+}
+
+// The GPUs on which it can start soonest. It keeps those that it had unless others promise to be sooner: else it might
+// be kept waiting by changing its mind.
+Reservation JobCore::State::reserve(const Job& job, const Reservation& before) const {
+  using Soonest = std::pair<TimePoint, std::uint64_t /* to become free */>;
+  std::vector<std::pair<Soonest, GpuIndex>> choice;
+  const GpuSet possible = usable_for(job);
+  TimePoint as_before{};
+  for (const GpuIndex index : possible) {
+    const Gpu& gpu = gpus[index.value];
+    const TimePoint at = earliest(job, gpu);
+    choice.push_back({{at, gpu.promised + gpu.foreign}, index});
+    if (before.gpus.contains(index)) as_before = std::max(as_before, at);
+  }
+  const std::uint32_t count = wanted(job);
+  std::partial_sort(choice.begin(), choice.begin() + count, choice.end());
+  Reservation reserved{job.spec.id, {}, TimePoint{}};
+  for (std::uint32_t i = 0; i < count; ++i) {
+    reserved.gpus.insert(choice[i].second);
+    reserved.start = std::max(reserved.start, choice[i].first.first);
+  }
+  const bool same = before.job == job.spec.id && before.gpus.size() == count && before.gpus.is_subset_of(possible);
+  if (same && as_before <= reserved.start) return {job.spec.id, before.gpus, as_before};
+  return reserved;
+}
+
+bool JobCore::State::may_start_beside_reservation(const Job& job, const Gpu& gpu) const {
+  const Job& first = *jobs.at(reservation.job);
+  const Duration limit = limit_of(job);
+  const bool known = reservation.start != TimePoint::max();
+  if (known && limit != kNoLimit && limit - std::min(limit, job.ran) <= reservation.start - now) return true;
+  if (job.spec.exclusive || first.spec.exclusive) return false;
+  const std::uint64_t needed = gpu.foreign + on_gpu(wanted_memory(first.spec), gpu);
+  if (needed > promisable(gpu)) return false;
+  const std::uint64_t spare = promisable(gpu) - needed;
+  std::uint64_t beside = on_gpu(wanted_memory(job.spec), gpu);
+  for (const Job* other : gpu.occupants) {
+    const std::uint64_t has = on_gpu(other->request, gpu);
+    const bool stays = known ? expected_end(*other, first) > reservation.start : has <= spare && !other->spec.exclusive;
+    if (stays) beside += has;
+  }
+  return beside <= spare;
+}
+
+// ---- who has to go ------------------------------------------------------------------------------
+
+bool JobCore::State::gives_way(const Job& job, const Job& to) const {
+  if (job.state != JobState::kRunning || job.suspend_refused) return false;
+  const Standing wanted_by = standing_towards(to, job), has = standing_towards(job, to);
+  // A floor is behind all of the same capped priority, its user's own jobs included.
+  const bool goes_behind = to.floor > 0 && to.spec.capped == job.spec.capped;
+  if (settings.preempt && wanted_by > has && !goes_behind) return true;
+  return job.overdue && (job.spec.on_limit == OnLimit::kCancel || wanted_by >= has);
+}
+
+// Where it would fit if those went who are going anyway, and as few others as possible who have to give way to it. Not
+// on GPUs that are kept for somebody before it.
+std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed) const {
+  if (least_need(job) > most_gain) return std::nullopt;
+  struct Choice {
+    std::size_t victims;
+    Standing standing;        // the highest of the victims'
+    std::uint64_t not_since;  // the lower the later the first of the victims came
+    std::uint64_t promised;
+    GpuIndex gpu;
+    std::vector<Job*> out;
+  };
+  std::vector<Choice> choices;
+  for (const GpuIndex index : usable_for(job)) {
+    const Gpu& gpu = gpus[index.value];
+    std::optional<Choice> choice;
+    const bool possible = on_gpu(wanted_memory(job.spec), gpu) <= gain[index.value];
+    if (possible && !closed.contains(index) && !reservation.gpus.contains(index)) {
+      std::vector<Job*> out, may_go;
+      for (Job* other : gpu.occupants) {
+        if (leaves(*other)) out.push_back(other);
+        if (gives_way(*other, job)) may_go.push_back(other);
+      }
+      // The least important first; of equals one whose time is over, then the latest.
+      std::sort(may_go.begin(), may_go.end(), [&job](const Job* a, const Job* b) {
+        const Standing of_a = standing_towards(*a, job), of_b = standing_towards(*b, job);
+        if (of_a != of_b) return of_a < of_b;
+        if (a->overdue != b->overdue) return a->overdue;
+        return a->spec.order > b->spec.order;
+      });
+      std::size_t victims = 0;
+      while (!fits(job, gpu, out) && victims < may_go.size()) out.push_back(may_go[victims++]);
+      if (fits(job, gpu, out)) {
+        choice = Choice{victims, {INT32_MIN, INT32_MIN}, 0, gpu.promised, index, std::move(out)};
+        for (std::size_t i = 0; i < victims; ++i) {
+          choice->standing = std::max(choice->standing, standing_towards(*may_go[i], job));
+          choice->not_since = std::max(choice->not_since, UINT64_MAX - may_go[i]->spec.order);
+        }
+      }
+    }
+    if (choice) choices.push_back(std::move(*choice));
+    if (!choice && chosen(job)) return std::nullopt;
+  }
+  const std::uint32_t count = wanted(job);
+  if (choices.size() < count) return std::nullopt;
+  std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+    return std::tie(a.victims, a.standing, a.not_since, a.promised, a.gpu) <
+           std::tie(b.victims, b.standing, b.not_since, b.promised, b.gpu);
+  });
+  choices.erase(choices.begin() + count, choices.end());
+  WayIn way;
+  std::vector<Job*> out;
+  for (const Choice& choice : choices) {
+    way.gpus.insert(choice.gpu);
+    for (Job* other : choice.out) {
+      if (!contains(out, other)) out.push_back(other);
+    }
+  }
+  // Who runs on several of these GPUs may have made room where another was to go: that one stays.
+  for (std::size_t i = out.size(); i-- > 0;) {
+    Job* const other = out[i];
+    if (leaves(*other)) continue;
+    out.erase(out.begin() + static_cast<std::ptrdiff_t>(i));
+    bool enough = true;
+    for (const GpuIndex index : way.gpus) enough = enough && fits(job, gpus[index.value], out);
+    if (!enough) {
+      out.insert(out.begin() + static_cast<std::ptrdiff_t>(i), other);
+      way.victims.push_back(other);
+    }
+  }
+  std::reverse(way.victims.begin(), way.victims.end());
+  return way;
+}
+
+}  // namespace gpumux::sched::jobs

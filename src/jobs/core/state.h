@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// The job core's insides: what it remembers, and how what waits is kept in order.
+//
+//   levels_       by capped priority, highest first
+//     Level       the lanes of one priority, by rank: how much their users have had (fair), then who came first
+//       Lane      what one user has waiting at this priority
+//         Class   jobs of a lane that want the same and have the same priority of their own: a queue, of which only the
+//                 first can be next
+//
+// Order between users goes by the capped priority, order within a lane by the priority as given. So a priority above
+// the cap moves a job past jobs of its own user only.
+//
+// If the first of a class cannot start the others cannot either, so a look at the queue is a look at the first ones
+// of classes. A job that its time limit has suspended has a lane of its own: its rank is behind all that waited then,
+// whatever its user has had. Everything is found again by key in ordered maps; jobs never move in memory.
+#pragma once
+
+#include <algorithm>
+#include <ext/pb_ds/assoc_container.hpp>
+#include <ext/pb_ds/tree_policy.hpp>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "jobs/core/job_core.h"
+
+namespace gpumux::sched::jobs {
+
+struct Class;
+struct Lane;
+struct User;
+
+// Ordered by JobSpec::order, and it knows how many there are before one: that is a job's place.
+template <class Value>
+using Ranked = __gnu_pbds::tree<std::uint64_t, Value, std::less<std::uint64_t>, __gnu_pbds::rb_tree_tag,
+                                __gnu_pbds::tree_order_statistics_node_update>;
+
+// A job that could not be started, and not by its own fault, is tried again after this; twice as long each time.
+inline constexpr Duration kStartRetry = std::chrono::seconds(1);
+inline constexpr Duration kMaxStartRetry = std::chrono::minutes(1);
+// One that could not be suspended: host memory comes back when somebody else ends or resumes, in minutes.
+inline constexpr Duration kSuspendRetry = std::chrono::seconds(30);
+// What users have had is brought up to date this often while jobs run. Turns among users are minutes and hours.
+inline constexpr Duration kSettlePeriod = std::chrono::seconds(1);
+// What starting a job counts at once, for each GPU, as long as it runs: so that users take turns also where many jobs
+// start in one moment, when nobody has had any time yet.
+inline constexpr Duration kAdvance = std::chrono::seconds(60);
+
+struct Job {
+  JobSpec spec;
+  JobState state = JobState::kQueued;
+  Outcome ends_as = Outcome::kNone;  // why it was told to end, or how it has ended
+  bool suspended_for_time = false;   // of kSuspending: its time is over, so it goes behind its equals
+  bool occupies = false;             // counted on its GPUs and for its user
+  bool counts_in_array = false;      // has been started and is not done
+  bool overdue = false;              // its time is over
+  bool suspend_refused = false;
+  std::uint32_t attempt = 0;
+  std::uint32_t failed_starts = 0;
+  std::uint32_t pending = 0;  // dependencies that are not met yet
+  GpuSet gpus;
+  std::uint64_t request = 0;              // per GPU, while it occupies some; 0: the whole GPU
+  std::uint64_t floor = 0;                // its rank is not before this; 0: its user's
+  TimePoint since{};                      // when its time limit began to run down, if it runs
+  Duration ran{};                         // how much had run down before
+  TimePoint retry_at = TimePoint::max();  // when to start or to suspend it is tried again
+  TimePoint wake = TimePoint::max();      // its entry in deadlines
+  User* user = nullptr;
+  Class* in_class = nullptr;  // where it waits, if nothing but others keep it from starting
+};
+
+// What the jobs of a class have in common: either all of them fit or none.
+struct Shape {
+  GpuSet gpus;  // these, or any `count`
+  std::uint32_t count = 0;
+  std::uint64_t memory = 0;
+  bool exclusive = false;
+  Duration time_limit = kNoLimit;
+  auto operator<=>(const Shape&) const = default;
+};
+
+struct ClassKey {
+  std::int32_t priority = 0;  // as given
+  Shape shape;
+  JobId array;          // of those that are in an array with a limit: they wait for it together
+  bool resume = false;  // suspended ones
+  auto operator<=>(const ClassKey&) const = default;
+};
+
+// Why the first of a class is not looked at until something else has changed.
+enum class Parked : std::uint8_t { kNo, kArray, kGpus };
+
+struct Class {
+  ClassKey key;
+  Lane* lane = nullptr;
+  Ranked<Job*> jobs;
+  Parked parked = Parked::kNo;
+  std::uint64_t seen = 0;  // the last look in which its first one could not start
+};
+
+// Before whom a job goes among those of its lane.
+struct Turn {
+  std::int32_t priority = 0;  // as given
+  std::uint64_t order = 0;
+  auto operator<=>(const Turn& other) const {
+    return std::pair(-std::int64_t{priority}, order) <=> std::pair(-std::int64_t{other.priority}, other.order);
+  }
+  bool operator==(const Turn&) const = default;
+};
+
+// The capped priority, then the one that decides among equals. Higher goes first.
+using Standing = std::pair<std::int32_t, std::int32_t>;
+
+struct LaneRank {
+  std::uint64_t usage = 0;
+  std::uint64_t order = 0;  // of its first job that is not parked
+  std::uint32_t uid = 0;
+  auto operator<=>(const LaneRank&) const = default;
+};
+
+struct Level;
+struct Lane {
+  User* user = nullptr;
+  std::int32_t priority = 0;  // capped
+  JobId alone;                // a job with a rank of its own
+  std::uint64_t floor = 0;
+  Level* level = nullptr;
+  std::map<ClassKey, std::unique_ptr<Class>> classes;
+  std::map<Turn, Class*> heads;  // of classes that are not parked, by their first jobs
+  std::uint64_t jobs = 0;
+  bool ranked = false;  // is in its level's order: has heads
+  LaneRank rank;
+};
+
+struct Level {
+  std::map<LaneRank, Lane*> lanes;
+  std::uint64_t jobs = 0;
+  std::uint64_t members = 0;  // lanes, those without heads included
+};
+
+struct User {
+  std::uint32_t uid = 0;
+  std::optional<UserLimits> limits;
+  std::uint64_t usage = 0;  // in Shares' units
+  TimePoint charged_to{};
+  std::uint32_t running = 0, gpus = 0;  // that occupy GPUs
+  std::uint32_t queued = 0;             // that wait: queued, held, suspended
+  std::uint64_t limited = 0;            // the last look in which one of his could not start because of his limits
+  std::map<std::pair<std::int32_t, JobId>, std::unique_ptr<Lane>> lanes;
+};
+
+struct Gpu {
+  GpuIndex index;
+  std::uint64_t capacity = 0, foreign = 0, promised = 0;
+  bool present = false, drained = false;
+  std::uint32_t suspended = 0;  // jobs that will come back to it
+  std::vector<Job*> occupants;  // in the order in which they came
+  bool usable() const { return present && !drained; }
+};
+
+struct Array {
+  std::uint32_t limit = 0, active = 0;
+  std::uint64_t unfinished = 0;
+  bool failed = false;  // one of those that the core has known
+  std::vector<Class*> parked;
+};
+
+// GPU time that lies back counts less: half after one half-life, a quarter after two. Instead of decaying what
+// everybody has had, new time counts more and more: twice as much after each half-life, and between two linearly. So
+// the order of two users changes only when one of them is charged, and integers do. When the weight has grown for
+// kRenewAfter half-lives, everybody's sum is divided by it.
+class Shares {
+ public:
+  static constexpr std::uint64_t kUnit = 64;       // the weight at the beginning
+  static constexpr std::uint32_t kRenewAfter = 8;  // 128 GPUs over a half-life of a year stay below 2^63
+  void begin(TimePoint now, Duration half_life) { epoch_ = now, half_life_ = std::max(half_life, Duration(1'000'000)); }
+  std::uint64_t weight(TimePoint now) const;
+  // How many half-lives to go on by; 0: none yet. Everybody's sum is to be shifted right by so much.
+  std::uint32_t renew(TimePoint now);
+  Duration half_life() const { return half_life_; }
+
+ private:
+  TimePoint epoch_{};
+  Duration half_life_ = std::chrono::hours(24);
+};
+
+// What dependencies wait for, and how it has to end. Those that need `kOk` are apart, for the first element that fails
+// settles them.
+struct Target {
+  JobId on;
+  bool whole_array = false;
+  Dependency::Need need = Dependency::Need::kOk;
+  auto operator<=>(const Target&) const = default;
+};
+
+// One dependency of a job: its place in JobSpec::after. So settling it takes no search through the others.
+struct Dependent {
+  JobId job;
+  std::uint32_t place = 0;
+  auto operator<=>(const Dependent&) const = default;
+};
+
+struct Reservation {
+  JobId job;
+  GpuSet gpus;
+  TimePoint start = TimePoint::max();  // when it can start at the latest, as far as time limits tell
+};
+
+// A job's way onto GPUs that are not free: who has to go.
+struct WayIn {
+  GpuSet gpus;
+  std::vector<Job*> victims;
+};
+
+struct JobCore::State {
+  TimePoint now{};
+  QueueSettings settings;
+  bool held = true;
+  std::uint64_t next_order = 1;
+  std::map<JobId, std::unique_ptr<Job>> jobs;
+  std::map<std::uint32_t, User> users;
+  std::set<std::uint32_t> active_users;  // with jobs that occupy GPUs
+  std::map<std::int32_t, Level, std::greater<>> levels;
+  std::vector<Gpu> gpus;  // by index
+  std::map<JobId, Array> arrays;
+  std::map<Target, std::set<Dependent>> dependents;
+  std::set<std::pair<TimePoint, JobId>> deadlines;
+  std::vector<Class*> parked_for_gpus;
+  std::map<std::uint64_t, std::uint64_t> memories;  // that classes want: how many of them
+  Shares shares;
+  TimePoint settled_at{};
+  Reservation reservation;
+  GpuSet usable;                        // take jobs
+  std::uint64_t smallest = UINT64_MAX;  // capacity of those
+  std::uint64_t most_free = 0;          // bytes on one of those, at this point of a look
+  std::uint64_t most_gain = 0;          // the same if all went who might have to
+  std::vector<std::uint64_t> gain;      // on each
+  std::uint64_t look = 0;
+  std::uint32_t overdue = 0;  // running jobs whose time is over
+  std::uint32_t leaving = 0;  // jobs that occupy GPUs and are suspending or ending
+  JobCounts counts{};         // of all that are not done
+  bool dirty = false;         // something may be able to start, or to have to go
+  std::vector<Command>* commands = nullptr;
+
+  // ---- life.cc: events
+  void on(const GpuAdded& e);
+  void on(const GpuRemoved& e);
+  void on(const GpuDrained& e);
+  void on(const GpuResumed& e);
+  void on(const ForeignUse& e);
+  void on(const SettingsChanged& e);
+  void on(const UserLimitsChanged& e);
+  void on(const SchedulingHeld& e);
+  void on(const SchedulingAllowed& e);
+  void on(const Submitted& e);
+  void on(const Restored& e);
+  void on(const UsageRestored& e);
+  void on(const Withdrawn& e);
+  void on(const CancelAsked& e);
+  void on(const HoldAsked& e);
+  void on(const ReleaseAsked& e);
+  void on(const PriorityAsked& e);
+  void on(const StartConfirmed& e);
+  void on(const StartFailed& e);
+  void on(const Ended& e);
+  void on(const Suspended& e);
+  void on(const SuspendRefused& e);
+  void on(const Resumed& e);
+  void on(const TimePassed& e);
+
+  Job* find(JobId id);
+  Job* find(JobId id, std::uint32_t attempt);  // of this attempt
+  User& user_of(std::uint32_t uid);
+  const UserLimits& limits_of(const User& user) const { return user.limits ? *user.limits : settings.limits; }
+  std::optional<Refusal> refusal(const JobSpec& spec) const;
+  Job& take(const JobSpec& spec);
+  std::int32_t capped(const User& user, std::int32_t priority, bool by_admin) const;
+  void set_state(Job& job, JobState state);  // and counts the user's waiting jobs
+  void record(const Job& job);
+  void back_to_queue(Job& job, JobState state);
+  void ask_to_end(Job& job, CancelReason reason);
+  void finish(Job& job, Outcome outcome, bool recorded = true);
+  void end_one(Job& job, Outcome outcome, bool recorded, std::vector<JobId>& broken);
+  void arm(Job& job);
+  void woken(Job& job);
+  TimePoint limit_at(const Job& job) const;  // max(): never, or its clock does not run
+  static void clamp(QueueSettings& settings);
+  void rearm_all();
+  bool in_array_with_limit(const Job& job) const { return job.spec.array != kNoJob && job.spec.array_limit != 0; }
+  void run_clock(Job& job);  // its time limit begins to run down, or goes on
+  void stop_clock(Job& job);
+  Duration limit_of(const Job& job) const;  // kNoLimit: none
+
+  // ---- dependencies.cc
+  bool await(Job& job);  // false: one of them is broken already
+  void unawait(Job& job);
+  void settle_dependents(const Target& target, bool met, std::vector<JobId>& broken);
+
+  // ---- queue.cc: what waits
+  void enqueue(Job& job);  // if nothing but others keeps it from starting
+  void dequeue(Job& job);
+  void set_head(Class& c, std::uint64_t before);  // `before`: the first one's order then; 0: there was none
+  void park(Class& c, Parked why);
+  void unpark(Class& c);
+  void unpark_gpus();
+  void rank(Lane& lane);
+  void rank(User& user);
+  void rebuild_ranks();
+  std::uint64_t usage_key(const User& user) const;
+  std::uint64_t place_of(const Job& job) const;
+  // Where `job` stands towards the other one: by the capped priority, as its level does. Of one user's jobs with the
+  // same cap, by the priority as given, as its lane does. So no job gives way to one that goes behind it in the queue.
+  static Standing standing_towards(const Job& job, const Job& other) {
+    return {job.spec.capped, job.user == other.user ? job.spec.priority : job.spec.capped};
+  }
+  WaitReason reason_of(const Job& job) const;
+
+  // ---- shares.cc: what users have had
+  void charge(User& user, TimePoint until) const;
+  void settle();
+  void renew_shares();
+
+  // ---- room.cc: GPUs
+  Gpu* gpu_of(GpuIndex index);
+  std::uint64_t promisable(const Gpu& gpu) const { return gpu.capacity * settings.oversubscribe / 1000; }
+  std::uint64_t request_of(const Job& job) const { return job.occupies ? job.request : wanted_memory(job.spec); }
+  std::uint64_t wanted_memory(const JobSpec& spec) const {
+    return spec.memory != 0 ? spec.memory : settings.default_memory;
+  }
+  static std::uint64_t on_gpu(std::uint64_t request, const Gpu& gpu) {
+    return request == 0 || request > gpu.capacity ? gpu.capacity : request;
+  }
+  void occupy(Job& job, const GpuSet& on);
+  void vacate(Job& job);
+  void survey_gpus();  // after one has come, gone, or changed
+  void survey_room();  // at the beginning of a look, and after each start
+  std::uint64_t least_need(const Job& job) const;
+  std::uint64_t least_need_of_all() const;
+  GpuSet usable_for(const Job& job) const;  // the GPUs that it may use, as far as they take jobs
+  bool fits_now(const Job& job, const Gpu& gpu) const;
+  bool fits(const Job& job, const Gpu& gpu, const std::vector<Job*>& without) const;
+  std::optional<GpuSet> best_fit(const Job& job, const GpuSet& closed) const;
+  bool may_start_beside_reservation(const Job& job, const Gpu& gpu) const;
+  std::optional<WayIn> way_in(const Job& job, const GpuSet& closed) const;
+  bool gives_way(const Job& job, const Job& to) const;
+  TimePoint expected_end(const Job& job, const Job& waiting) const;
+  TimePoint earliest(const Job& job, const Gpu& gpu) const;
+  Reservation reserve(const Job& job, const Reservation& before) const;
+
+  // ---- look.cc: who starts
+  void look_through();
+  bool user_may(const Job& job) const;
+  void start(Job& job, const GpuSet& on);
+  void make_way(const WayIn& way);
+
+  std::string check() const;
+};
+
+}  // namespace gpumux::sched::jobs

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The API's addresses of jobs and their queue; docs/api.md is their contract.
+//
+// On the loop's thread; what takes time is done on the queue's pool.
+#pragma once
+
+#include <memory>
+#include <string_view>
+
+#include "daemon/api/api_types.h"
+#include "daemon/api/job_routes.h"
+#include "daemon/peers/access.h"
+#include "jobs/service/job_queue.h"
+#include "jobs/service/job_view.h"
+
+namespace gpumux::daemon {
+
+class JobApi final : public JobRoutes {
+ public:
+  // Both outlive this object, and it outlives whatever they still call back.
+  JobApi(boost::asio::io_context& io, JobQueue& queue, const AccessRules& access);
+  // Waits for its work on the queue's pool, which takes no more from here on.
+  ~JobApi();
+  JobApi(const JobApi&) = delete;
+  JobApi& operator=(const JobApi&) = delete;
+
+  ApiAnswer answer(const ApiRequest& request, std::string_view path, std::string_view query) override;
+  settings::Privacy privacy() const override { return queue_.config().privacy; }
+
+ private:
+  struct Name;
+  struct Found;
+  struct Asked;
+  ApiAnswer submit(const ApiRequest& request);
+  ApiAnswer list(const Peer& peer, std::string_view query);
+  ApiAnswer show(const Peer& peer, std::string_view which, bool with_environment);
+  ApiAnswer wait(const Peer& peer, std::string_view which, std::string_view query);
+  ApiAnswer change(const ApiRequest& request, std::string_view which);
+  ApiAnswer queue(const Peer& peer);
+  ApiAnswer change_queue(const ApiRequest& request);
+  ApiAnswer change_gpus(const ApiRequest& request, std::string_view which);
+  ApiAnswer change_user(const ApiRequest& request, std::string_view which);
+
+  Sight sight(const Peer& peer, std::uint32_t uid) const;
+  JobNow now_of(sched::jobs::JobId job) const;
+  void list_page(const Peer& peer, std::shared_ptr<const store::Page> page, ApiReply reply);
+  void show_job(const Peer& peer, std::string which, sched::jobs::JobId job, bool with_environment, ApiReply reply);
+  void find_job(std::string_view which, std::function<void(base::Result<store::StoredJob>)> found);
+  static base::Result<Name> parse_name(std::string_view text);
+  static base::Result<Found> look_up(const store::JobStore& store, const Name& name);
+  void change_found(const Peer& peer, const std::vector<Name>& names, const std::vector<base::Result<Found>>& jobs,
+                    const JobQueue::Change& change, const ApiReply& reply);
+  void change_all(std::optional<std::uint32_t> uid, const JobQueue::Change& change, const ApiReply& reply);
+  void change_jobs(std::vector<Asked> asked, const JobQueue::Change& change, const ApiReply& reply);
+  void answer_queue(const base::Status& status, const Peer& peer, const ApiReply& reply);
+
+  boost::asio::io_context& io_;
+  JobQueue& queue_;
+  const AccessRules& access_;
+  std::shared_ptr<UserNames> names_ = std::make_shared<UserNames>();
+};
+
+}  // namespace gpumux::daemon

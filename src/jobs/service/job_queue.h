@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// The job queue of a daemon: the job core, the store and the runners joined (docs/jobs.md, Durability, has the rule).
+//
+// An event goes to the core; what is to be remembered of its commands is handed to the store as one part of a commit;
+// when that has returned, the other commands are carried out, in the order in which they were given. So batches of
+// commands form a line, and each waits for its commit. A commit that fails: what was submitted with it is taken back,
+// what was to be started is not, and all else is in the core, and is handed in again until it can be stored.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "daemon/config/queue_config.h"
+#include "daemon/loop/loop_timer.h"
+#include "jobs/core/job_core.h"
+#include "jobs/service/job_programs.h"
+#include "jobs/service/job_runs.h"
+#include "jobs/service/submission.h"
+#include "jobs/store/commit_queue.h"
+#include "jobs/store/job_store.h"
+#include "os/file_descriptor.h"
+
+namespace gpumux::daemon {
+
+// How the store keeps a user's limit that is unlimited.
+inline constexpr std::uint32_t kNoCount = UINT32_MAX;
+inline constexpr std::int32_t kNoCap = INT32_MAX;
+
+// What a dependency counts in max_bytes: about what it takes in the core's memory and in the store.
+inline constexpr std::uint64_t kDependencyBytes = 64;
+
+class JobQueue {
+ public:
+  struct Options {
+    std::string state_dir;    // what outlives everything; made if missing
+    std::string runtime_dir;  // of the daemon's sockets
+    bool is_private = false;
+  };
+  struct GpuOf {
+    std::string uuid;  // drained ones are remembered by it
+    std::uint64_t capacity = 0;
+    bool is_served = false;
+  };
+
+  JobQueue(boost::asio::io_context& io, const base::Clock& clock);
+  ~JobQueue();
+  JobQueue(const JobQueue&) = delete;
+  JobQueue& operator=(const JobQueue&) = delete;
+
+  // Opens the store, and finds again what was there. Once, before the loop runs; takes as long as reading all jobs that
+  // are not done. A daemon without a queue goes on without one: unavailable() says why. `programs` outlives this.
+  void open(const Options& options, std::vector<GpuOf> gpus, const settings::QueueSettings& config,
+            JobPrograms& programs);
+  const std::string& unavailable() const { return unavailable_; }
+  // Stores what is to be stored. Jobs go on.
+  void close();
+
+  void set_config(const settings::QueueSettings& config);
+  const settings::QueueSettings& config() const { return config_; }
+  const sched::jobs::QueueSettings& core_settings() const { return core_settings_; }
+  void set_served(base::GpuIndex gpu, bool is_served);
+  // Memory there that belongs to no job that runs.
+  void set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes);
+  void programs_changed();
+
+  // ---- what users ask for. Replies come once, from the loop, when what they say is durable.
+
+  struct Submitted {
+    sched::jobs::JobId id;
+    std::uint32_t count = 1;
+    bool was_known = false;                 // its token was: this is what was handed in then
+    std::optional<std::int32_t> capped_at;  // its priority counts as this against others' jobs
+  };
+  void submit(std::shared_ptr<const Submission> submission, std::function<void(base::Result<Submitted>)> reply);
+
+  struct Change {
+    enum class Kind { kCancel, kHold, kRelease, kPriority } kind = Kind::kCancel;
+    std::int32_t priority = 0;
+    bool by_admin = false;
+  };
+  // Of those that are not done; the reply names those of which something is different now, in their order.
+  void change(std::vector<sched::jobs::JobId> jobs, const Change& change,
+              std::function<void(base::Result<std::vector<sched::jobs::JobId>>)> reply);
+
+  // Calls back when the job is done (or has started, if that is enough), or after `patience`.
+  void wait(sched::jobs::JobId job, bool until_started, base::Duration patience, std::function<void()> callback);
+
+  void set_paused(bool is_paused, std::function<void(base::Status)> reply);
+  void set_drained(base::GpuIndex gpu, bool is_drained, std::function<void(base::Status)> reply);
+  void set_limits(std::uint32_t uid, std::optional<sched::jobs::UserLimits> limits,
+                  std::function<void(base::Status)> reply);
+
+  // ---- what there is
+
+  // A job that is not done.
+  struct Owner {
+    std::uint32_t uid = 0;
+    std::uint32_t array_index = 0;
+    sched::jobs::JobId array = sched::jobs::kNoJob;
+    bool ever_started = false;  // if only in an attempt that was lost
+    std::uint64_t bytes = 0;    // of its document and dependencies
+  };
+  const Owner* find(sched::jobs::JobId job) const;
+  std::vector<sched::jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending
+  std::vector<sched::jobs::JobId> elements(sched::jobs::JobId array) const;            // that are not done
+  std::optional<sched::jobs::JobStanding> standing(sched::jobs::JobId job) const { return core_.standing(job); }
+  // The lease priority that is granted to the programs of a user's run (GPUMUX_RUN_ID): its job's as it counts against
+  // others', if somebody has set how high that may be; 0 if nobody has, or it is no job's.
+  std::int32_t granted_priority(uid_t uid, const std::string& run) const;
+  std::optional<JobRuns::View> view(sched::jobs::JobId job) const;
+  // Why it did not start, or could not be suspended, lately.
+  std::string note(sched::jobs::JobId job) const;
+  const JobRuns* runs() const { return runs_.get(); }
+  // For any thread; null without a queue.
+  const std::shared_ptr<store::JobStore>& store() const { return store_; }
+  // For what may take long and is about jobs.
+  boost::asio::thread_pool& pool() { return pool_; }
+  bool is_paused() const { return is_paused_; }
+  const std::vector<GpuOf>& gpus() const { return gpus_; }
+  const std::map<std::uint32_t, sched::jobs::UserLimits>& limits() const { return limits_; }
+  const sched::jobs::JobCore& core() const { return core_; }
+  base::TimePoint now() const { return clock_.now(); }
+  std::size_t size() const { return owners_.size(); }
+
+ private:
+  struct Batch {
+    std::vector<sched::jobs::Command> commands;
+    std::vector<store::Update> updates;                                   // of it, for when they could not be stored
+    std::vector<sched::jobs::JobId> inserted;                             // that are new with it
+    std::vector<std::function<void(base::Status)>> after;                 // told when it is stored, or is not
+    std::vector<std::pair<sched::jobs::JobId, std::uint32_t>> to_forget;  // runners whose ends are in it
+    std::optional<base::Status> stored;                                   // none: not known yet
+  };
+  struct EndDetails {
+    std::uint32_t attempt = 0;
+    JobRuns::End end;
+  };
+  struct Changing;
+  struct Waiter {
+    sched::jobs::JobId job;
+    bool until_started = false;
+    std::function<void()> callback;
+  };
+  using Token = std::pair<std::uint32_t, std::string>;
+
+  // Opening (job_queue_open.cc).
+  base::Status open_or_fail(const Options& options);
+  base::Status make_folders(const Options& options);
+  base::Result<std::string> store_id();
+  base::Status restore_jobs();
+  base::Status restore_values();
+  void restore_job(const store::StoredJob& job, std::vector<sched::jobs::Event>& later);
+
+  void apply(const sched::jobs::Event& event);
+  void apply_now(const sched::jobs::Event& event, std::vector<sched::jobs::Command>& commands);
+  void hand_over(std::vector<sched::jobs::Command> commands, std::vector<store::Insert> inserts,
+                 std::function<void(base::Status)> after);
+  void hand_over_unsaved();
+  void hand_in(const std::shared_ptr<Batch>& batch, std::vector<store::Change> changes);
+  store::Update update_of(const sched::jobs::Record& record, Batch& batch);
+  bool is_started(sched::jobs::JobId job) const;
+  void stored(const std::shared_ptr<Batch>& batch, base::Status status);
+  void settle_batches();
+  void settle(const Batch& batch);
+  void keep_unsaved(Batch& batch);
+  void carry_out(const sched::jobs::Command& command, const base::Status& stored);
+  void put_value(std::string key, std::string value, std::function<void(base::Status)> reply);
+  void change_some(std::shared_ptr<Changing> work);
+  bool change_now(sched::jobs::JobId job, const Change& change, std::vector<sched::jobs::Command>& commands);
+  base::Status resolve_dependencies(sched::jobs::JobSpec& spec, bool by_admin, bool& is_too_early) const;
+  base::Status check_after(const sched::jobs::Dependency& dependency, std::optional<std::uint32_t> owner,
+                           std::uint32_t submitter) const;
+  base::Status check_bytes(std::uint32_t uid, std::uint64_t bytes) const;
+  void own(sched::jobs::JobId job, const Owner& owner);
+  void disown(sched::jobs::JobId job);
+  base::Result<std::string> log_of(const Submission& submission, const sched::jobs::JobSpec& spec) const;
+  void submitted(const Token& token, const base::Result<Submitted>& result);
+  void started(sched::jobs::JobId job, store::WallTime at);
+  void ended(sched::jobs::JobId job, std::uint32_t attempt, const JobRuns::End& end);
+  void forget_job(sched::jobs::JobId job);
+  void wake(sched::jobs::JobId job, bool is_done);
+  void arm_core_timer();
+  void keep_house();
+  void save_usage();
+  void prune();
+  void prune_users();
+
+  boost::asio::io_context& io_;
+  const base::Clock& clock_;
+  settings::QueueSettings config_;
+  sched::jobs::QueueSettings core_settings_;  // what that is for the core
+  std::vector<GpuOf> gpus_;
+  std::string unavailable_ = "the job queue is not open";
+  os::FileDescriptor lock_;  // of the state directory
+  std::shared_ptr<store::JobStore> store_;
+  std::unique_ptr<store::CommitQueue> commits_;
+  sched::jobs::JobCore core_;
+  boost::asio::thread_pool pool_{2};
+  JobPrograms* programs_ = nullptr;
+  std::unique_ptr<JobRuns> runs_;
+
+  sched::jobs::JobId next_id_{1};
+  std::map<sched::jobs::JobId, Owner> owners_;
+  std::map<std::uint32_t, std::uint64_t> document_bytes_;  // of each user's jobs in owners_
+  std::map<sched::jobs::JobId, std::string> notes_;
+  std::map<sched::jobs::JobId, EndDetails> ends_;                                      // that are being stored
+  std::map<sched::jobs::JobId, store::WallTime> started_at_;                           // that is to be stored
+  std::map<Token, std::vector<std::function<void(base::Result<Submitted>)>>> tokens_;  // that are being stored
+  std::deque<std::shared_ptr<Batch>> batches_;
+  // What could not be stored, and what waits for that.
+  std::map<sched::jobs::JobId, store::Update> unsaved_;
+  std::vector<std::pair<sched::jobs::JobId, std::uint32_t>> unsaved_forgets_;
+  std::multimap<sched::jobs::JobId, std::shared_ptr<Waiter>> waiters_;
+  std::map<std::uint32_t, sched::jobs::UserLimits> limits_;
+  std::map<std::uint32_t, std::uint64_t> saved_usage_;
+  bool is_paused_ = false;
+  bool is_open_ = false;
+  bool is_settling_ = false;
+
+  boost::asio::steady_timer core_timer_;
+  std::optional<base::TimePoint> core_deadline_;
+  boost::asio::steady_timer retry_timer_;
+  LoopTimer housekeeping_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+// All elements of an array, done or not.
+store::Query query_of_array(sched::jobs::JobId array);
+
+// Why a submission cannot be taken, for people, and as an error's code.
+base::Error describe(sched::jobs::Refusal refusal, const sched::jobs::JobSpec& spec,
+                     const sched::jobs::UserLimits& limits);
+
+}  // namespace gpumux::daemon

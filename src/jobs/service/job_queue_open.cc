@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// The job queue's start: its folders, its store, and everything that was there when the last daemon went.
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/units.h"
+#include "daemon/loop/log.h"
+#include "jobs/service/job_queue.h"
+#include "jobs/store/sqlite_store.h"
+#include "os/installation.h"
+#include "os/preload_list.h"
+#include "os/random.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace core = sched::jobs;
+using base::Code;
+using base::Duration;
+using base::Result;
+using base::Status;
+using core::JobId;
+using core::JobState;
+
+constexpr char kStarterSocket[] = "/run/gpumux-runner/runner.sock";  // packaging/systemd/gpumux-runner.socket
+constexpr std::string_view kDrained = "drained/";
+constexpr std::string_view kLimits = "limits/";
+
+// As `mkdir -p`, the last folder with this mode.
+Status make_folder(const std::string& path, mode_t mode) {
+  for (std::size_t slash = path.find('/', 1); slash != std::string::npos; slash = path.find('/', slash + 1)) {
+    const std::string parent = path.substr(0, slash);
+    if (::mkdir(parent.c_str(), 0755) != 0 && errno != EEXIST)
+      return base::fail_errno(errno, "cannot create " + parent);
+  }
+  if (::mkdir(path.c_str(), mode) != 0 && errno != EEXIST) return base::fail_errno(errno, "cannot create " + path);
+  return {};
+}
+
+// A folder that is ours alone, or that others may pass through.
+Status own_folder(const std::string& path, mode_t mode) {
+  GPUMUX_TRY(make_folder(path, mode));
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return base::fail_errno(errno, "cannot look at " + path);
+  if (!S_ISDIR(status.st_mode) || status.st_uid != ::geteuid()) {
+    return base::fail(Code::kDenied, path + " is not a directory of user " + std::to_string(::geteuid()));
+  }
+  if ((status.st_mode & 07777) != mode && ::chmod(path.c_str(), mode) != 0)
+    return base::fail_errno(errno, "cannot set the mode of " + path);
+  return {};
+}
+
+// What is left of GPU time after so long (docs/jobs.md: what lies a half-life back counts half).
+std::uint64_t decayed(std::uint64_t used, Duration passed, Duration half_life) {
+  if (passed <= Duration(0)) return used;
+  const double halves = static_cast<double>(passed.count()) / static_cast<double>(half_life.count());
+  return static_cast<std::uint64_t>(static_cast<double>(used) * std::exp2(-halves));
+}
+
+Duration since(store::WallTime then) {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<Duration>(now) - Duration(then);
+}
+
+}  // namespace
+
+void JobQueue::open(const Options& options, std::vector<GpuOf> gpus, const settings::QueueSettings& config,
+                    JobPrograms& programs) {
+  gpus_ = std::move(gpus);
+  config_ = config;
+  core_settings_ = daemon::core_settings(config);
+  programs_ = &programs;
+  const Status opened = open_or_fail(options);
+  unavailable_ = opened ? "" : "this daemon has no job queue: " + opened.error().message();
+  if (!opened) {
+    // That nobody has said where is no failure.
+    log(options.state_dir.empty() ? LogLevel::kWarning : LogLevel::kError, "there is no job queue",
+        {{"why", opened.error().message()}});
+    return;
+  }
+  housekeeping_.update();
+}
+
+Status JobQueue::make_folders(const Options& options) {
+  GPUMUX_TRY(own_folder(options.state_dir, 0700));
+  const std::string path = options.state_dir + "/lock";
+  lock_ = os::FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!lock_) return base::fail_errno(errno, "cannot open " + path);
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
+    return base::fail(Code::kExists,
+                      "another gpumuxd keeps its jobs in " + options.state_dir + " (--state-dir names another place)");
+  }
+  GPUMUX_TRY(own_folder(options.state_dir + "/jobs", 0700));
+  // Users' programs connect to sockets in it that belong to them; who may not list it cannot see whose there are.
+  return own_folder(options.runtime_dir + "/attach", options.is_private ? 0700 : 0711);
+}
+
+Status JobQueue::open_or_fail(const Options& options) {
+  if (options.state_dir.empty())
+    return base::fail(Code::kNotFound,
+                      "there is no place for it: neither HOME nor XDG_STATE_HOME says where (--state-dir)");
+  GPUMUX_TRY(make_folders(options));
+  const auto executables = os::executable_dir();
+  if (!executables) return tl::unexpected(executables.error());
+  auto runner = find_runner_program(*executables);
+  if (!runner) return tl::unexpected(runner.error());
+  auto store = store::open_sqlite_store({.path = options.state_dir + "/jobs.db", .vfs = ""});
+  if (!store) return tl::unexpected(store.error());
+  store_ = std::move(*store);
+  const auto next = store_->next_id();
+  if (!next) return tl::unexpected(next.error());
+  next_id_ = *next;
+  const auto id = store_id();
+  if (!id) return tl::unexpected(id.error());
+  commits_ = std::make_unique<store::CommitQueue>(*store_);
+
+  LaunchSettings launch{.runtime_dir = options.runtime_dir,
+                        .library = "",
+                        .attach_dir = options.runtime_dir + "/attach",
+                        .store_id = *id};
+  if (os::is_preloaded_everywhere()) {
+    log_info("jobs have the library from /etc/ld.so.preload", {});
+  } else if (const auto library = os::find_library(*executables)) {
+    launch.library = *library;
+  } else {
+    log_warning("jobs run without gpumux", {{"why", library.error().message()}});
+  }
+  runs_ = std::make_unique<JobRuns>(
+      io_, pool_, clock_, *store_,
+      RunnerPlaces{.jobs_dir = options.state_dir + "/jobs",
+                   .runner_program = *runner,
+                   .starter_socket = options.is_private ? "" : kStarterSocket},
+      std::move(launch), *programs_,
+      JobRuns::Callbacks{
+          .event = [this](const core::Event& event) { apply(event); },
+          .started = [this](JobId job, store::WallTime at) { started(job, at); },
+          .noted = [this](JobId job, std::string note) { notes_[job] = std::move(note); },
+          .ended = [this](JobId job, std::uint32_t attempt, const JobRuns::End& end) { ended(job, attempt, end); }});
+  runs_->set_patience(config_.suspend_patience);
+  runs_->set_default_memory(core_settings_.default_memory);
+  is_open_ = true;
+
+  apply(core::SettingsChanged{core_settings_});
+  for (std::size_t i = 0; i < gpus_.size(); ++i) {
+    const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};
+    apply(core::GpuAdded{gpu, gpus_[i].capacity});
+    if (!gpus_[i].is_served) apply(core::GpuRemoved{gpu});
+  }
+  GPUMUX_TRY(restore_values());
+  GPUMUX_TRY(restore_jobs());
+  if (!is_paused_) apply(core::SchedulingAllowed{});
+  return {};
+}
+
+// Other daemons number their jobs from 1, too: a job's processes are told apart by this.
+Result<std::string> JobQueue::store_id() {
+  const auto values = store_->values();
+  if (!values) return tl::unexpected(values.error());
+  if (const auto known = values->find("store_id"); known != values->end()) return known->second;
+  auto id = os::random_hex(4);
+  if (!id) return id;
+  const auto stored = store_->commit({store::PutValue{"store_id", *id}});
+  if (!stored) return tl::unexpected(stored.error());
+  return id;
+}
+
+Status JobQueue::restore_values() {
+  const auto values = store_->values();
+  if (!values) return tl::unexpected(values.error());
+  for (const auto& [key, value] : *values) {
+    if (key == "paused") is_paused_ = true;
+    if (key.starts_with(kDrained)) {
+      for (std::size_t i = 0; i < gpus_.size(); ++i) {
+        if (gpus_[i].uuid == key.substr(kDrained.size()))
+          apply(core::GpuDrained{base::GpuIndex{static_cast<std::uint32_t>(i)}});
+      }
+    }
+    if (key.starts_with(kLimits)) {
+      const auto uid = base::parse_integer(key.substr(kLimits.size()), 0, UINT32_MAX);
+      const auto json = nlohmann::json::parse(value, nullptr, false);
+      if (!uid || !json.is_array() || json.size() != 4) continue;
+      const auto count = [&](std::size_t at) {
+        const auto number = json[at].get<std::uint32_t>();
+        return number == kNoCount ? settings::Limit<std::uint32_t>() : number;
+      };
+      const auto cap = json[3].get<std::int32_t>();
+      const core::UserLimits limits{count(0), count(1), count(2),
+                                    cap == kNoCap ? settings::Limit<std::int32_t>() : cap};
+      limits_[static_cast<std::uint32_t>(*uid)] = limits;
+      apply(core::UserLimitsChanged{static_cast<std::uint32_t>(*uid), limits});
+    }
+  }
+  const auto usage = store_->usage();
+  if (!usage) return tl::unexpected(usage.error());
+  for (const store::Usage& used : *usage) {
+    apply(core::UsageRestored{used.uid, decayed(used.gpu_microseconds, since(used.at), config_.half_life)});
+  }
+  return {};
+}
+
+Status JobQueue::restore_jobs() {
+  const auto jobs = store_->unfinished();
+  if (!jobs) return tl::unexpected(jobs.error());
+  std::vector<core::Event> later;
+  for (const store::StoredJob& job : *jobs) restore_job(job, later);
+  // Before what follows may start another attempt.
+  runs_->sweep([this](JobId job, std::uint32_t attempt) {
+    const auto standing = core_.standing(job);
+    return standing && standing->attempt == attempt && standing->state != JobState::kQueued &&
+           standing->state != JobState::kHeld;
+  });
+  for (const core::Event& event : later) apply(event);
+  if (!jobs->empty()) log_info("jobs are back", {{"jobs", jobs->size()}, {"running", runs_->size()}});
+  return {};
+}
+
+void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>& later) {
+  const JobId id = job.spec.id;
+  const std::uint32_t attempt = job.core.attempt;
+  own(id, {.uid = job.spec.uid,
+           .array_index = job.spec.array_index,
+           .array = job.spec.array,
+           .ever_started = job.started_at != 0,
+           .bytes = job.document_bytes + job.spec.after.size() * kDependencyBytes});
+  core::Restored event{.spec = job.spec,
+                       .state = job.core.state,
+                       .attempt = attempt,
+                       .gpus = job.core.gpus,
+                       .ran = job.core.ran,
+                       .outcome = job.core.outcome};
+  if (event.state == JobState::kQueued || event.state == JobState::kHeld) return apply(event);
+  const JobRuns::Restored found = runs_->restore(id, attempt, job.spec.uid);
+  switch (found.found) {
+    case JobRuns::Found::kNone:
+      if (event.state == JobState::kStarting) {
+        // As if it had not been told to start: it has kept its place, and no pause is due.
+        event.state = JobState::kQueued;
+        event.gpus = {};
+      } else {
+        // It ran, and there is no trace of it.
+        ends_[id] = {attempt, {.how = core::End::kLost, .note = "nothing is left of its runner"}};
+        later.push_back(core::Ended{id, attempt, core::End::kLost});
+      }
+      break;
+    case JobRuns::Found::kStarting:
+    case JobRuns::Found::kEnded:  // told in a moment
+      break;
+    case JobRuns::Found::kRunning:
+      if (event.state == JobState::kStarting) {
+        started(id, found.started_at);
+        later.push_back(core::StartConfirmed{id, attempt});
+      }
+      if (event.state == JobState::kSuspended || event.state == JobState::kSuspending ||
+          event.state == JobState::kResuming)
+        event.state = JobState::kRunning;
+      if (!found.was_suspended && found.started_at != 0) event.ran = found.ran;
+      break;
+    case JobRuns::Found::kSuspended:
+      if (event.state != JobState::kEnding) event.state = JobState::kSuspended;
+      break;
+  }
+  apply(event);
+  if (event.state != JobState::kEnding || found.found == JobRuns::Found::kNone) return;
+  const bool is_limit = event.outcome == core::Outcome::kTimedOut;
+  runs_->cancel(id, attempt, is_limit ? wire::EndReason::kTimeLimit : wire::EndReason::kCancelled,
+                config_.cancel_grace);
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,238 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: the queue goes on whatever becomes of one of those who ask it. Method: a real queue in a folder of its own,
+// paused, so that no job runs.
+#include "jobs/service/job_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/asio/post.hpp>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+
+#include "daemon/test_support.h"
+#include "jobs/service/job_api.h"
+#include "os/system_clock.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using namespace std::chrono_literals;
+using sched::jobs::JobId;
+
+class NoPrograms final : public JobPrograms {
+ public:
+  void suspend(uid_t /*uid*/, const std::string& /*run*/) override {}
+  void resume(uid_t /*uid*/, const std::string& /*run*/) override {}
+  void set_priority(uid_t /*uid*/, const std::string& /*run*/, std::int32_t /*priority*/) override {}
+  ProgramsState state(uid_t /*uid*/, const std::string& /*run*/) const override { return {}; }
+};
+
+class Queue : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    queue_.emplace(io_, clock_);
+    queue_->open({.state_dir = folder_.path() + "/state", .runtime_dir = folder_.path() + "/run", .is_private = true},
+                 {{.uuid = "GPU-0", .capacity = 1 << 30, .is_served = true}}, {}, programs_);
+    ASSERT_EQ(queue_->unavailable(), "");
+    queue_->set_paused(true, [this](const base::Status& status) { is_paused_ = status.has_value(); });
+    ASSERT_TRUE(run_until([this] { return is_paused_; }));
+  }
+
+  void TearDown() override {
+    if (queue_) queue_->close();
+    queue_.reset();
+  }
+
+  bool run_until(const std::function<bool()>& condition) {
+    const auto deadline = std::chrono::steady_clock::now() + 30s;
+    while (!condition() && std::chrono::steady_clock::now() < deadline) io_.run_one_for(100ms);
+    return condition();
+  }
+
+  static std::shared_ptr<const Submission> submission() {
+    auto made = std::make_shared<Submission>();
+    made->name = "job";
+    made->document.arguments = {"true"};
+    made->document.submitter.uid = ::getuid();
+    made->document_text = to_text(made->document);
+    return made;
+  }
+
+  boost::asio::io_context io_;
+  os::SystemClock clock_;
+  NoPrograms programs_;
+  TemporaryDirectory folder_;
+  std::optional<JobQueue> queue_;
+  bool is_paused_ = false;
+};
+
+// Both are in one commit or in two: what follows the first is settled all the same, now and later.
+TEST_F(Queue, OutlivesAReplyThatFails) {
+  std::vector<JobId> told;
+  const auto tell = [&told](const base::Result<JobQueue::Submitted>& submitted) {
+    ASSERT_TRUE(submitted) << submitted.error().message();
+    told.push_back(submitted->id);
+  };
+  queue_->submit(submission(), [](const base::Result<JobQueue::Submitted>&) {
+    throw std::runtime_error("as if there were no memory for the answer");
+  });
+  queue_->submit(submission(), tell);
+  EXPECT_NO_THROW(EXPECT_TRUE(run_until([&] { return told.size() == 1; })));
+  queue_->submit(submission(), tell);
+  EXPECT_NO_THROW(EXPECT_TRUE(run_until([&] { return told.size() == 2; })));
+  EXPECT_EQ(told, (std::vector<JobId>{JobId{2}, JobId{3}}));
+  EXPECT_EQ(queue_->unfinished(std::nullopt).size(), 3u) << "the one whose answer failed has been handed in";
+}
+
+TEST_F(Queue, CountsDependenciesAmongTheBytesOfTheirUser) {
+  const auto is_taken = [&](std::size_t dependencies) {
+    auto made = std::make_shared<Submission>(*submission());
+    made->spec.after.assign(dependencies, {JobId{1}, false, sched::jobs::Dependency::Need::kAny, {}});
+    std::optional<bool> taken;
+    queue_->submit(made,
+                   [&taken](const base::Result<JobQueue::Submitted>& submitted) { taken = submitted.has_value(); });
+    EXPECT_TRUE(run_until([&] { return taken.has_value(); }));
+    return taken.value_or(false);
+  };
+  settings::QueueSettings config = queue_->config();
+  config.max_bytes = 3 * submission()->document_text.size() + 10 * kDependencyBytes;
+  queue_->set_config(config);
+  EXPECT_TRUE(is_taken(0));
+  EXPECT_TRUE(is_taken(6));
+  EXPECT_FALSE(is_taken(6));
+  EXPECT_TRUE(is_taken(4));
+}
+
+// A daemon that is told to stop while somebody is sent a list.
+TEST_F(Queue, IsNotWorkedForBySomebodyWhoHasGone) {
+  const auto access = AccessRules::make({}, ::getuid(), true);
+  ASSERT_TRUE(access) << access.error().message();
+  std::optional<JobApi> api(std::in_place, io_, *queue_, *access);
+  std::atomic<bool> goes = false, has_gone = false, worked_beyond = false;
+  boost::asio::post(queue_->pool(), [&] {
+    while (!goes) std::this_thread::yield();
+    const auto until = std::chrono::steady_clock::now() + 50ms;
+    while (!has_gone && std::chrono::steady_clock::now() < until) std::this_thread::yield();
+    worked_beyond = has_gone.load();
+  });
+  goes = true;
+  api.reset();
+  has_gone = true;
+  queue_->pool().join();
+  EXPECT_FALSE(worked_beyond) << "work on the pool uses the one whose work it is";
+}
+
+// GET and PATCH of /v1/jobs, asked as the queue's owner.
+class JobLists : public Queue {
+ protected:
+  void SetUp() override {
+    Queue::SetUp();
+    access_.emplace(AccessRules::make({}, ::getuid(), true).value());
+    api_.emplace(io_, *queue_, *access_);
+  }
+  void TearDown() override {
+    api_.reset();
+    Queue::TearDown();
+  }
+
+  void submit(int jobs) {
+    for (int i = 0; i < jobs; ++i) hand_in(submission());
+  }
+  void submit_array(std::uint32_t elements) {
+    auto made = std::make_shared<Submission>(*submission());
+    made->elements.resize(elements);
+    std::iota(made->elements.begin(), made->elements.end(), 0);
+    hand_in(made);
+  }
+  void hand_in(const std::shared_ptr<const Submission>& made) {
+    std::optional<bool> taken;
+    queue_->submit(made, [&taken](const base::Result<JobQueue::Submitted>& done) { taken = done.has_value(); });
+    ASSERT_TRUE(run_until([&] { return taken.has_value(); }));
+    ASSERT_TRUE(*taken);
+  }
+
+  ApiResponse ask(const std::string& method, const std::string& path, const std::string& query,
+                  const std::string& body = "") {
+    ApiAnswer answer =
+        api_->answer({method, path, body, {.pid = ::getpid(), .uid = ::getuid(), .groups = {}}}, path, query);
+    if (const auto* const at_once = std::get_if<ApiResponse>(&answer)) return *at_once;
+    std::optional<ApiResponse> response;
+    std::get<ApiLater>(answer)([&response](ApiResponse made) { response = std::move(made); });
+    EXPECT_TRUE(run_until([&] { return response.has_value(); }));
+    return response.value_or(ApiResponse());
+  }
+
+  void cancel(const std::string& jobs) {
+    EXPECT_EQ(ask("PATCH", "/v1/jobs/" + jobs, "", R"({"cancel": true})").status, 200u);
+  }
+
+  // The ids of all pages of `query`, in their order. `between` is called after each page but the last, with its number.
+  std::vector<std::uint64_t> walk(const std::string& query, const std::function<void(int)>& between) {
+    std::vector<std::uint64_t> seen;
+    std::string beyond;
+    for (int number = 1;; ++number) {
+      const ApiResponse response = ask("GET", "/v1/jobs", query + beyond);
+      const auto page = nlohmann::json::parse(response.body, nullptr, false);
+      if (response.status != 200 || page.is_discarded()) {
+        ADD_FAILURE() << response.status << ": " << response.body;
+        return seen;
+      }
+      for (const auto& job : page["jobs"]) seen.push_back(job["id"]);
+      if (page["more"] == false || page["jobs"].empty()) return seen;
+      const auto& last = page["jobs"].back();
+      beyond = "&beyond=" + last["id"].dump() + "&beyond_ended=" + last["ended_unix_ns"].dump();
+      between(number);
+    }
+  }
+
+  std::optional<AccessRules> access_;
+  std::optional<JobApi> api_;
+};
+
+using Ids = std::vector<std::uint64_t>;
+
+TEST_F(JobLists, ShowEachJobThatStaysOnceHoweverTheQueueChangesBetweenPages) {
+  submit(12);
+  EXPECT_EQ(walk("limit=3",
+                 [this](int page) {
+                   if (page == 1) cancel("2,3,5");  // of the page before: its last job, too
+                   if (page == 1) submit(1);
+                   if (page == 2) cancel("7,8");
+                 }),
+            (Ids{1, 2, 3, 4, 6, 7, 9, 10, 11, 12, 13}));
+  EXPECT_EQ(walk("limit=4&order=newest",
+                 [this](int page) {
+                   if (page == 1) submit(2);  // newer than the first page
+                   if (page == 1) cancel("9,10");
+                 }),
+            (Ids{13, 12, 11, 10, 6, 4, 1}));
+  Ids done = walk("state=done&order=ended&limit=2", [this](int page) {
+    if (page == 1) cancel("1,15");  // end later than the first page
+  });
+  std::erase_if(done, [](std::uint64_t id) { return id == 1 || id == 15; });  // a page may have them, or none
+  std::sort(done.begin(), done.end());
+  EXPECT_EQ(done, (Ids{2, 3, 5, 7, 8, 9, 10}));
+  Ids all(15);
+  std::iota(all.begin(), all.end(), 1);
+  EXPECT_EQ(walk("state=all&limit=4", [this](int page) { cancel(std::to_string(10 + page)); }), all);
+}
+
+TEST_F(JobLists, HaveAtMostAThousandJobsAPage) {
+  submit_array(2500);
+  const auto first = nlohmann::json::parse(ask("GET", "/v1/jobs", "").body, nullptr, false);
+  EXPECT_EQ(first["jobs"].size(), 1000u);
+  EXPECT_EQ(first["more"], true);
+  const ApiResponse refused = ask("GET", "/v1/jobs", "limit=1001");
+  EXPECT_EQ(refused.status, 400u);
+  EXPECT_NE(refused.body.find("limit must be a number from 1 to 1000"), std::string::npos) << refused.body;
+  Ids all(2500);
+  std::iota(all.begin(), all.end(), 1);
+  EXPECT_EQ(walk("limit=1000", [](int) {}), all);
+}
+
+}  // namespace
+}  // namespace gpumux::daemon

@@ -1,0 +1,593 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/service/job_runs.h"
+
+#include <poll.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "daemon/loop/log.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+namespace core = sched::jobs;
+using base::Code;
+using base::Duration;
+using base::Result;
+using core::JobId;
+using namespace std::chrono_literals;
+
+// A runner that has just claimed does not listen yet; one that ends still holds its claim for a moment.
+constexpr Duration kLookAgain = 20ms;
+// What a lost job has left is gone at the second look, or hangs in a driver for as long as that takes.
+constexpr Duration kSlowestLook = 1s;
+// The memory of a suspended job is looked at again even when nobody has said that it has changed.
+constexpr Duration kMemoryLook = 200ms;
+// After a restart, for a runner's first word. They speak at once; a machine that has just started is slow.
+constexpr int kFirstWordMilliseconds = 2'000;
+constexpr int kForgetTries = 100;
+constexpr int kConnectTries = 100;  // of kLookAgain, after a restart
+
+std::string ended_text(const wire::RunnerEnd& end) {
+  const std::string said(wire::text_of(end.text));
+  switch (end.how) {
+    case wire::EndHow::kExited: return said;
+    case wire::EndHow::kSignaled: {
+      const char* name = ::sigabbrev_np(static_cast<int>(end.code));
+      std::string text =
+          "ended by signal " + std::to_string(end.code) + (name == nullptr ? "" : std::string(" (SIG") + name + ")");
+      return text + ((end.flags & wire::kDumpedCore) != 0 ? ", core dumped" : "");
+    }
+    case wire::EndHow::kNotStarted: return said.empty() ? "its command could not be started" : said;
+    case wire::EndHow::kSetupFailed:
+      return "its set-up command failed with status " + std::to_string(end.code) + (said.empty() ? "" : ": " + said);
+  }
+  return said;
+}
+
+JobRuns::End end_of(const wire::RunnerEnd& end) {
+  JobRuns::End result;
+  const auto code = static_cast<int>(end.code);
+  result.exit_status = end.how == wire::EndHow::kSignaled ? 128 + code : code;
+  result.how = end.how == wire::EndHow::kExited && code == 0 ? core::End::kOk : core::End::kFailed;
+  result.ended_at = static_cast<store::WallTime>(end.ended_wall_ns);
+  result.note = ended_text(end);
+  if (end.reason == wire::EndReason::kShutdown) {
+    // Whatever it made of that: it was not done.
+    result.how = core::End::kLost;
+    result.note = "its runner was told to stop, with the machine or its service" +
+                  (result.note.empty() ? std::string() : ": " + result.note);
+  }
+  return result;
+}
+
+}  // namespace
+
+struct JobRuns::Run {
+  JobId job;
+  std::uint32_t attempt = 0;
+  std::uint32_t uid = 0;
+  std::string directory;
+  std::string run;  // GPUMUX_RUN_ID
+  View view;
+  std::unique_ptr<RunnerLink> link;
+  std::optional<wire::RunnerState> state;  // the last one
+  bool confirmed = false;                  // StartConfirmed was told
+  bool looking = false;
+  Duration bury_again = kLookAgain;
+  std::optional<std::pair<wire::EndReason, Duration>> termination;  // asked for
+
+  Step step = Step::kNone;
+  std::uint64_t sequence = 0;  // of the last Suspend or Resume to the runner
+  base::TimePoint step_ends{};
+};
+
+struct JobRuns::Launched {
+  Result<os::FileDescriptor> connection = base::fail(Code::kInternal, "");
+  bool is_jobs_fault = false;
+  View view;
+};
+
+JobRuns::JobRuns(asio::io_context& io, asio::thread_pool& pool, const base::Clock& clock, const store::JobStore& store,
+                 RunnerPlaces places, LaunchSettings launch, JobPrograms& programs, Callbacks callbacks)
+    : io_(io),
+      pool_(pool),
+      clock_(clock),
+      store_(store),
+      places_(std::move(places)),
+      launch_(std::move(launch)),
+      programs_(programs),
+      callbacks_(std::move(callbacks)),
+      timer_(io) {}
+
+JobRuns::~JobRuns() { *alive_ = false; }
+
+JobRuns::Run* JobRuns::find(JobId job, std::uint32_t attempt) const {
+  const auto found = runs_.find(job);
+  return found != runs_.end() && found->second->attempt == attempt ? found->second.get() : nullptr;
+}
+
+JobRuns::Run& JobRuns::add(JobId job, std::uint32_t attempt, std::uint32_t uid) {
+  auto run = std::make_unique<Run>();
+  run->job = job;
+  run->attempt = attempt;
+  run->uid = uid;
+  run->directory = runner_directory(places_, job.value, attempt);
+  run->run = run_id(launch_, job, attempt);
+  auto& place = runs_[job];
+  place = std::move(run);
+  return *place;
+}
+
+// ---- starting ----------------------------------------------------------------------------------------------
+
+void JobRuns::start(const core::Start& command, std::uint32_t uid) {
+  add(command.job, command.attempt, uid);
+  asio::post(pool_, [this, alive = alive_, command, default_memory = default_memory_] {
+    auto result = std::make_shared<Launched>(launch_on_pool(command, default_memory));
+    asio::post(io_, [this, alive, command, result] {
+      if (*alive) launched(command.job, command.attempt, std::move(*result));
+    });
+  });
+}
+
+// Reads and writes files only: everything of this object that it uses is constant.
+JobRuns::Launched JobRuns::launch_on_pool(const core::Start& command, std::uint64_t default_memory) const {
+  Launched result;
+  const auto fail = [&](const base::Error& error, bool is_jobs_fault) {
+    result.connection = tl::unexpected(error);
+    result.is_jobs_fault = is_jobs_fault;
+    return std::move(result);
+  };
+  const auto job = store_.find(command.job);
+  if (!job) return fail(job.error(), false);
+  const auto text = store_.document(command.job);
+  if (!text) return fail(text.error(), false);
+  const auto document = parse_document(*text);
+  if (!document) return fail(document.error(), true);
+  LaunchedJob launched{.id = command.job,
+                       .attempt = command.attempt,
+                       .array = job->spec.array,
+                       .array_index = job->spec.array_index,
+                       .name = job->name,
+                       .gpus = command.gpus,
+                       .memory = job->spec.memory != 0 ? job->spec.memory : default_memory,
+                       .priority = job->spec.capped};
+  const auto spec = make_runner_spec(*document, launched, launch_);
+  if (!spec) return fail(spec.error(), true);
+  result.view.log_path = spec->log_path;
+  result.view.attach_path = spec->attach_path;
+  if (const auto prepared = prepare_runner(places_, *spec); !prepared) {
+    return fail(prepared.error(), prepared.error().code == Code::kInvalid);
+  }
+  const std::string directory = runner_directory(places_, command.job.value, command.attempt);
+  result.connection = start_runner(places_, directory);
+  if (!result.connection) {
+    // However it failed, nobody begins here any more.
+    if (abandon_runner(directory)) static_cast<void>(forget_runner(directory));
+  }
+  return result;
+}
+
+void JobRuns::launched(JobId job, std::uint32_t attempt, Launched result) {
+  Run* const run = find(job, attempt);
+  if (run == nullptr) return;
+  run->view = std::move(result.view);
+  if (result.connection) {
+    connect(*run, std::move(*result.connection));
+    return tell_again(*run);
+  }
+  const std::string why = result.connection.error().message();
+  log_warning("a job could not be started", {{"job", job.value}, {"why", why}});
+  runs_.erase(job);
+  callbacks_.noted(job, why);
+  if (result.is_jobs_fault) {
+    // It gets an end of its own, with the status that `env` has for what it cannot execute.
+    callbacks_.ended(job, attempt, {.exit_status = static_cast<int>(wire::kExitNotStarted), .note = why});
+  } else {
+    callbacks_.event(core::StartFailed{job, attempt, true});
+  }
+}
+
+void JobRuns::connect(Run& run, os::FileDescriptor connection) {
+  const JobId job = run.job;
+  const std::uint32_t attempt = run.attempt;
+  run.link = std::make_unique<RunnerLink>(
+      io_, std::move(connection),
+      [this, job, attempt](const wire::FromRunner& message) {
+        if (Run* const known = find(job, attempt)) std::visit([&](const auto& m) { on_message(*known, m); }, message);
+      },
+      [this, job, attempt] {
+        if (Run* const known = find(job, attempt)) {
+          known->link.reset();
+          look_soon(*known, Duration(0));
+        }
+      });
+}
+
+// ---- what the runner says ----------------------------------------------------------------------------------
+
+void JobRuns::on_message(Run& run, const wire::RunnerState& state) {
+  run.state = state;
+  run.view.main_pid = state.main_pid;
+  if (!run.confirmed && state.main_pid != 0) {
+    run.confirmed = true;
+    const JobId job = run.job;
+    const std::uint32_t attempt = run.attempt;
+    callbacks_.started(job, static_cast<store::WallTime>(state.started_wall_ns));
+    callbacks_.event(core::StartConfirmed{job, attempt});
+    if (find(job, attempt) == nullptr) return;
+  }
+  if (run.step == Step::kNone && state.suspension != wire::Suspension::kNone && state.sequence >= run.sequence &&
+      !run.termination && run.link) {
+    // Since before this daemon, which it did not answer in time: here it runs.
+    run.sequence = state.sequence + 1;
+    run.link->resume(run.sequence);
+    return;
+  }
+  take_step(run, state);
+}
+
+void JobRuns::on_message(Run& run, const wire::RunnerEnded& end) {
+  if ((end.flags & wire::kEndNotDurable) != 0) {
+    log_warning("a job's end could not be written by its runner; it is stored from its message",
+                {{"job", run.job.value}});
+  }
+  finish(run, end_of(end));
+}
+
+void JobRuns::on_message(Run& run, const wire::RunnerRefused& refused) {
+  const JobId job = run.job;
+  const std::uint32_t attempt = run.attempt;
+  const std::string why(wire::text_of(refused.text));
+  log_warning("a job's runner would not begin", {{"job", job.value}, {"why", why}});
+  if (refused.claimed != 0) return;  // somebody has begun: it is looked for when this connection closes
+  const std::string directory = run.directory;
+  runs_.erase(job);
+  callbacks_.noted(job, why);
+  asio::post(pool_, [this, alive = alive_, directory, job, attempt] {
+    // Before anybody may try again: this attempt is over for good.
+    if (abandon_runner(directory)) static_cast<void>(forget_runner(directory));
+    asio::post(io_, [this, alive, job, attempt] {
+      if (*alive) callbacks_.event(core::StartFailed{job, attempt, true});
+    });
+  });
+}
+
+void JobRuns::finish(Run& run, End end) {
+  const JobId job = run.job;
+  const std::uint32_t attempt = run.attempt;
+  if (run.step != Step::kNone) programs_.resume(run.uid, run.run);
+  // Kept open until the end is stored: a runner that could not write it down itself waits for that.
+  if (run.link) told_.insert_or_assign(job, std::move(run.link));
+  runs_.erase(job);
+  callbacks_.ended(job, attempt, end);
+}
+
+// ---- a runner that does not answer -------------------------------------------------------------------------
+
+void JobRuns::look_soon(Run& run, Duration pause) {
+  if (run.looking) return;
+  run.looking = true;
+  auto timer = std::make_shared<asio::steady_timer>(io_, pause);
+  timer->async_wait([this, alive = alive_, timer, job = run.job, attempt = run.attempt,
+                     directory = run.directory](const boost::system::error_code& error) {
+    if (error || !*alive) return;
+    asio::post(pool_, [this, alive, job, attempt, directory] {
+      auto found = std::make_shared<Result<FoundRunner>>(look_at_runner(directory));
+      auto connection = std::make_shared<Result<os::FileDescriptor>>(base::fail(Code::kUnavailable, ""));
+      if (*found && (*found)->standing == RunnerStanding::kAlive) *connection = connect_runner(directory);
+      asio::post(io_, [this, alive, job, attempt, found, connection] {
+        if (*alive) looked(job, attempt, std::move(*found), std::move(*connection));
+      });
+    });
+  });
+}
+
+void JobRuns::looked(JobId job, std::uint32_t attempt, Result<FoundRunner> found,
+                     Result<os::FileDescriptor> connection) {
+  Run* const run = find(job, attempt);
+  if (run == nullptr) return;
+  run->looking = false;
+  if (!found) {
+    log_error("a job's directory cannot be read", {{"job", job.value}, {"why", found.error().message()}});
+    if (found.error().code != Code::kNotFound) return look_soon(*run, 1s);
+    return finish(*run, {.how = core::End::kLost, .note = "its runner's directory is gone"});
+  }
+  switch (found->standing) {
+    case RunnerStanding::kAlive:
+      if (!connection) return look_soon(*run, kLookAgain);
+      connect(*run, std::move(*connection));
+      return tell_again(*run);
+    case RunnerStanding::kEnded: return finish(*run, end_of(*found->end));
+    case RunnerStanding::kLost: return bury(job, attempt);
+    case RunnerStanding::kUnclaimed:
+    case RunnerStanding::kAbandoned: {
+      // It has died before it began.
+      const std::string directory = run->directory;
+      run->looking = true;
+      asio::post(pool_, [this, alive = alive_, directory, job, attempt] {
+        const auto is_abandoned = [&] {
+          const auto now = look_at_runner(directory);
+          return now && now->standing == RunnerStanding::kAbandoned;
+        };
+        const bool is_over = abandon_runner(directory) || is_abandoned();
+        if (is_over) static_cast<void>(forget_runner(directory));
+        asio::post(io_, [this, alive, job, attempt, is_over] {
+          Run* const again = *alive ? find(job, attempt) : nullptr;
+          if (again == nullptr) return;
+          again->looking = false;
+          if (!is_over) return look_soon(*again, kLookAgain);
+          runs_.erase(job);
+          callbacks_.noted(job, "its runner ended before it began");
+          callbacks_.event(core::StartFailed{job, attempt, true});
+        });
+      });
+      return;
+    }
+  }
+}
+
+// Its runner died without a word. What it has left is ended before anybody is told: another attempt may follow.
+void JobRuns::bury(JobId job, std::uint32_t attempt) {
+  Run* const run = find(job, attempt);
+  if (run == nullptr) return;
+  run->looking = true;
+  asio::post(pool_, [this, alive = alive_, job, attempt, directory = run->directory] {
+    const auto killed = kill_strays(directory);
+    const auto found = look_at_runner(directory);
+    const bool rebooted = found && found->machine_rebooted;
+    const bool again = killed && *killed > 0;
+    const std::string failure = killed ? "" : killed.error().message();
+    auto timer = std::make_shared<asio::steady_timer>(io_);
+    asio::post(io_, [this, alive, job, attempt, rebooted, again, failure, timer] {
+      Run* const lost = *alive ? find(job, attempt) : nullptr;
+      if (lost == nullptr) return;
+      if (!failure.empty())
+        log_error("what a lost job has left could not be ended", {{"job", job.value}, {"why", failure}});
+      if (!again) {
+        return finish(*lost, {.how = core::End::kLost,
+                              .note = rebooted ? "the machine was started anew while it ran" : "its runner died"});
+      }
+      timer->expires_after(lost->bury_again);
+      lost->bury_again = std::min(2 * lost->bury_again, kSlowestLook);
+      timer->async_wait([this, alive, job, attempt, timer](const boost::system::error_code& error) {
+        if (!error && *alive) bury(job, attempt);
+      });
+    });
+  });
+}
+
+void JobRuns::forget(JobId job, std::uint32_t attempt) {
+  if (const auto told = told_.find(job); told != told_.end()) {
+    told->second->note_end();
+    told_.erase(told);
+  }
+  forget_later(runner_directory(places_, job.value, attempt), kForgetTries);
+}
+
+void JobRuns::forget_later(std::string directory, int tries) {
+  asio::post(pool_, [this, alive = alive_, directory = std::move(directory), tries] {
+    const auto forgotten = forget_runner(directory);
+    if (forgotten) return;
+    if (forgotten.error().code != Code::kUnavailable || tries == 0) {
+      log_warning("a job's directory is left", {{"directory", directory}, {"why", forgotten.error().message()}});
+      return;
+    }
+    asio::post(io_, [this, alive, directory, tries] {
+      if (!*alive) return;
+      auto timer = std::make_shared<asio::steady_timer>(io_, kLookAgain);
+      timer->async_wait([this, alive, directory, tries, timer](const boost::system::error_code& error) {
+        if (!error && *alive) forget_later(directory, tries - 1);
+      });
+    });
+  });
+}
+
+// ---- ending, suspending, resuming --------------------------------------------------------------------------
+
+void JobRuns::cancel(JobId job, std::uint32_t attempt, wire::EndReason reason, Duration grace) {
+  Run* const run = find(job, attempt);
+  if (run == nullptr) return;
+  run->termination = {reason, grace};
+  // Who is to clean up needs his GPUs.
+  if (run->step != Step::kNone) programs_.resume(run->uid, run->run);
+  run->step = Step::kNone;
+  tell_again(*run);
+}
+
+// What may not have arrived over an earlier connection. Each may be said twice.
+void JobRuns::tell_again(Run& run) {
+  if (!run.link) return;
+  if (run.step == Step::kFreezes) run.link->suspend(run.sequence);
+  if (run.step == Step::kThaws) run.link->resume(run.sequence);
+  if (run.termination) run.link->terminate(run.termination->first, run.termination->second);
+}
+
+void JobRuns::suspend(const core::Suspend& command) {
+  Run* const run = find(command.job, command.attempt);
+  if (run == nullptr) return;
+  run->step = Step::kLeaves;
+  run->step_ends = clock_.now() + suspend_patience_;
+  programs_.suspend(run->uid, run->run);
+  arm();
+}
+
+void JobRuns::programs_changed() {
+  // Each may refuse, and then be suspended anew by what the core answers: only those that were there are looked at.
+  std::vector<std::pair<JobId, std::uint32_t>> leaving;
+  for (const auto& [job, run] : runs_) {
+    if (run->step == Step::kLeaves) leaving.emplace_back(job, run->attempt);
+  }
+  for (const auto& [job, attempt] : leaving) {
+    if (Run* const run = find(job, attempt); run != nullptr && run->step == Step::kLeaves) follow_memory(*run);
+  }
+}
+
+void JobRuns::arm() {
+  if (armed_) return;
+  armed_ = true;
+  // What is there already is seen at once, and not from within the call that has asked for it.
+  timer_.expires_after(kMemoryLook / 100);
+  timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
+    if (error || !*alive) return;
+    armed_ = false;
+    programs_changed();
+    bool any = false;
+    for (const auto& [job, run] : runs_) any = any || run->step == Step::kLeaves;
+    if (!any || armed_) return;
+    armed_ = true;
+    timer_.expires_after(kMemoryLook);
+    timer_.async_wait([this, alive](const boost::system::error_code& late) {
+      if (late || !*alive) return;
+      armed_ = false;
+      arm();
+    });
+  });
+}
+
+void JobRuns::follow_memory(Run& run) {
+  const ProgramsState state = programs_.state(run.uid, run.run);
+  if (state.is_off) {
+    // Without a link it is tried again when there is one.
+    if (!run.link || !run.link->suspend(++run.sequence)) return;
+    run.step = Step::kFreezes;
+    return;
+  }
+  if (state.is_stuck || clock_.now() >= run.step_ends) refuse_suspension(run, state.why);
+}
+
+void JobRuns::refuse_suspension(Run& run, std::string why) {
+  log_info("a job cannot be suspended and runs on", {{"job", run.job.value}, {"why", why}});
+  programs_.resume(run.uid, run.run);
+  run.step = Step::kNone;
+  const JobId job = run.job;
+  const std::uint32_t attempt = run.attempt;
+  callbacks_.noted(job, "could not be suspended: " + why);
+  callbacks_.event(core::SuspendRefused{job, attempt});
+}
+
+void JobRuns::take_step(Run& run, const wire::RunnerState& state) {
+  const JobId job = run.job;
+  const std::uint32_t attempt = run.attempt;
+  if (state.sequence != run.sequence) return;  // an older one's answer
+  if (run.step == Step::kFreezes && state.suspension == wire::Suspension::kFrozen) {
+    run.step = Step::kFrozen;
+    return callbacks_.event(core::Suspended{job, attempt});
+  }
+  if (run.step == Step::kFreezes && state.suspension == wire::Suspension::kFailed) {
+    if (run.link) run.link->resume(++run.sequence);
+    return refuse_suspension(run, std::to_string(state.unstoppable) + " of its processes cannot be stopped");
+  }
+  if (run.step == Step::kThaws && state.suspension == wire::Suspension::kNone) {
+    run.step = Step::kNone;
+    return callbacks_.event(core::Resumed{job, attempt});
+  }
+}
+
+void JobRuns::resume(const core::Resume& command) {
+  Run* const run = find(command.job, command.attempt);
+  if (run == nullptr) return;
+  run->step = Step::kThaws;
+  programs_.resume(run->uid, run->run);
+  if (run->link) run->link->resume(++run->sequence);
+}
+
+void JobRuns::set_priority(JobId job, std::int32_t priority) {
+  const auto run = runs_.find(job);
+  if (run != runs_.end()) programs_.set_priority(run->second->uid, run->second->run, priority);
+}
+
+// ---- after a restart ---------------------------------------------------------------------------------------
+
+JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32_t uid) {
+  Run& run = add(job, attempt, uid);
+  const auto none = [&] {
+    runs_.erase(job);
+    return Restored{};
+  };
+  auto found = look_at_runner(run.directory);
+  if (!found && found.error().code == Code::kNotFound) return none();
+  if (found && found->standing == RunnerStanding::kUnclaimed && abandon_runner(run.directory)) {
+    found->standing = RunnerStanding::kAbandoned;
+  } else if (found && found->standing == RunnerStanding::kUnclaimed) {
+    found = look_at_runner(run.directory);  // it has begun in this moment
+  }
+  if (found && found->standing == RunnerStanding::kAbandoned) {
+    static_cast<void>(forget_runner(run.directory));
+    return none();
+  }
+  if (const auto stored = store_.find(job)) {
+    run.view.log_path = stored->log;
+    const auto text = store_.document(job);
+    const auto document = text ? parse_document(*text) : Result<JobDocument>(tl::unexpected(text.error()));
+    if (document && document->interactive) run.view.attach_path = attach_path(launch_, job, attempt);
+  }
+  Restored restored{.found = Found::kEnded};
+  if (found && found->standing == RunnerStanding::kAlive && !found->end) {
+    // It may have claimed a moment ago, and not listen yet.
+    auto connection = connect_runner(run.directory);
+    for (int i = 0; i < kConnectTries && !connection && connection.error().system_errno == EAGAIN; ++i) {
+      ::poll(nullptr, 0, static_cast<int>(kLookAgain / 1ms));
+      connection = connect_runner(run.directory);
+    }
+    pollfd readable{.fd = connection ? connection->get() : -1, .events = POLLIN, .revents = 0};
+    if (connection && ::poll(&readable, 1, kFirstWordMilliseconds) == 1) {
+      const auto message = receive_from_runner(connection->get());
+      const auto* state = message ? std::get_if<wire::RunnerState>(&*message) : nullptr;
+      if (state != nullptr) {
+        run.state = *state;
+        run.view.main_pid = state->main_pid;
+        run.sequence = state->sequence;
+        run.confirmed = state->main_pid != 0;
+        restored.ran = Duration(static_cast<std::int64_t>(state->running_ns));
+        restored.was_suspended = state->suspended_ns != 0;
+        restored.started_at = static_cast<store::WallTime>(state->started_wall_ns);
+        restored.found = !run.confirmed ? Found::kStarting : Found::kRunning;
+        if (run.confirmed && state->suspension != wire::Suspension::kNone) {
+          // Half frozen is finished when it is known to be: what cannot be stopped is thawed by the next Resume.
+          restored.found = Found::kSuspended;
+          run.step = Step::kFrozen;
+          programs_.suspend(uid, run.run);
+        }
+        connect(run, std::move(*connection));
+        return restored;
+      }
+    }
+  }
+  // Ended, lost, or not to be reached at this moment: the loop finds out, and tells.
+  restored.found = found && found->standing == RunnerStanding::kAlive ? Found::kRunning : Found::kEnded;
+  run.confirmed = true;
+  look_soon(run, Duration(0));
+  return restored;
+}
+
+void JobRuns::sweep(const std::function<bool(JobId, std::uint32_t)>& is_wanted) {
+  const auto directories = list_runners(places_);
+  if (!directories)
+    return log_warning("old jobs' directories cannot be listed", {{"why", directories.error().message()}});
+  for (const RunnerDirectory& directory : *directories) {
+    if (is_wanted(JobId{directory.job}, directory.attempt)) continue;
+    // Nobody has asked for it to begin, or its end is known.
+    static_cast<void>(abandon_runner(directory.path));
+    forget_later(directory.path, 0);
+  }
+}
+
+std::optional<JobRuns::View> JobRuns::view(JobId job) const {
+  const auto found = runs_.find(job);
+  if (found == runs_.end()) return std::nullopt;
+  return found->second->view;
+}
+
+void JobRuns::for_each_run(const std::function<void(JobId, uid_t, const std::string&)>& visit) const {
+  for (const auto& [job, run] : runs_) visit(job, run->uid, run->run);
+}
+
+}  // namespace gpumux::daemon

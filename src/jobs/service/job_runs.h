@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs that have been started and are not done: their runners, from the start to the end that is told.
+//
+// What the job core commands is carried out here, and what becomes of it is told as the core's events. A runner that
+// cannot be reached is looked for in its directory (jobs/service/runners.h), so nothing here has to survive a restart.
+//
+// How a job is suspended (docs/jobs.md): its programs are held off the GPUs until all of their memory that can be
+// elsewhere is, then everything of it is frozen. Resuming is the same backwards.
+//
+//             Suspend            memory has left        frozen
+//   kNone  ------------> kLeaves ---------------> kFreezes -------> kFrozen
+//     ^                     | stuck, or too long     | cannot          | Resume
+//     +---------------------+------------------------+--- kThaws <-----+
+//
+// Owned by the loop's thread. Files and processes are dealt with on `pool`.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/clock.h"
+#include "jobs/core/events.h"
+#include "jobs/service/job_programs.h"
+#include "jobs/service/launch.h"
+#include "jobs/service/runner_link.h"
+#include "jobs/service/runners.h"
+#include "jobs/store/job_store.h"
+
+namespace gpumux::daemon {
+
+class JobRuns {
+ public:
+  struct End {
+    sched::jobs::End how = sched::jobs::End::kFailed;
+    int exit_status = store::kNoExitStatus;
+    store::WallTime ended_at = 0;
+    std::string note;  // why, for people; empty: nothing remarkable
+  };
+  struct Callbacks {
+    // StartConfirmed, StartFailed, Suspended, SuspendRefused, Resumed.
+    std::function<void(const sched::jobs::Event&)> event;
+    // `started_at`: when its main process was.
+    std::function<void(sched::jobs::JobId, store::WallTime started_at)> started;
+    // Why something did not work, for people.
+    std::function<void(sched::jobs::JobId, std::string note)> noted;
+    // Once for each that was started, restored ones too.
+    std::function<void(sched::jobs::JobId, std::uint32_t attempt, const End&)> ended;
+  };
+  // For people.
+  struct View {
+    std::uint32_t main_pid = 0;
+    std::string log_path;
+    std::string attach_path;  // empty: not interactive, or not there yet
+  };
+
+  // `store` is read on `pool`. All references outlive this object, and the pool is joined before it goes.
+  JobRuns(boost::asio::io_context& io, boost::asio::thread_pool& pool, const base::Clock& clock,
+          const store::JobStore& store, RunnerPlaces places, LaunchSettings launch, JobPrograms& programs,
+          Callbacks callbacks);
+  ~JobRuns();
+  JobRuns(const JobRuns&) = delete;
+  JobRuns& operator=(const JobRuns&) = delete;
+
+  void set_patience(base::Duration suspend_patience) { suspend_patience_ = suspend_patience; }
+
+  // The quota of jobs that do not say how much memory they need; 0: none.
+  void set_default_memory(std::uint64_t bytes) { default_memory_ = bytes; }
+
+  void start(const sched::jobs::Start& command, std::uint32_t uid);
+  void suspend(const sched::jobs::Suspend& command);
+  void resume(const sched::jobs::Resume& command);
+  // Of its programs, on the GPU. Nothing if it has none.
+  void set_priority(sched::jobs::JobId job, std::int32_t priority);
+  void cancel(sched::jobs::JobId job, std::uint32_t attempt, wire::EndReason reason, base::Duration grace);
+  // Its end is stored: its directory is not needed any more.
+  void forget(sched::jobs::JobId job, std::uint32_t attempt);
+
+  // After a restart: what became of an attempt that was started. Waits for its runner's word, some milliseconds; for
+  // before the loop runs. Unless it is kNone, it is a run like those that were started here, and `ended` comes for one
+  // that is done.
+  enum class Found { kNone /* nothing of it ran, nor will */, kStarting, kRunning, kSuspended, kEnded };
+  struct Restored {
+    Found found = Found::kNone;
+    base::Duration ran{};  // in all, suspended time not counted
+    bool was_suspended = false;
+    store::WallTime started_at = 0;  // when its main process was; 0: not known
+  };
+  Restored restore(sched::jobs::JobId job, std::uint32_t attempt, std::uint32_t uid);
+  // Directories of attempts that nobody asks for any more, after all were restored.
+  void sweep(const std::function<bool(sched::jobs::JobId, std::uint32_t attempt)>& is_wanted);
+
+  // Something of a suspended run has changed.
+  void programs_changed();
+
+  std::optional<View> view(sched::jobs::JobId job) const;
+  std::size_t size() const { return runs_.size(); }
+  const LaunchSettings& launch() const { return launch_; }
+  // Every run there is: whose, and its GPUMUX_RUN_ID.
+  void for_each_run(const std::function<void(sched::jobs::JobId job, uid_t uid, const std::string& run)>& visit) const;
+
+ private:
+  enum class Step { kNone, kLeaves, kFreezes, kFrozen, kThaws };
+  struct Run;
+  struct Launched;
+  using Runs = std::map<sched::jobs::JobId, std::unique_ptr<Run>>;
+
+  Run* find(sched::jobs::JobId job, std::uint32_t attempt) const;
+  Run& add(sched::jobs::JobId job, std::uint32_t attempt, std::uint32_t uid);
+  Launched launch_on_pool(const sched::jobs::Start& command, std::uint64_t default_memory) const;
+  void launched(sched::jobs::JobId job, std::uint32_t attempt, Launched result);
+  void connect(Run& run, os::FileDescriptor connection);
+  void on_message(Run& run, const wire::RunnerState& state);
+  void on_message(Run& run, const wire::RunnerEnded& end);
+  void on_message(Run& run, const wire::RunnerRefused& refused);
+  void take_step(Run& run, const wire::RunnerState& state);
+  void look_soon(Run& run, base::Duration pause);
+  void looked(sched::jobs::JobId job, std::uint32_t attempt, base::Result<FoundRunner> found,
+              base::Result<os::FileDescriptor> connection);
+  void bury(sched::jobs::JobId job, std::uint32_t attempt);
+  void follow_memory(Run& run);
+  void refuse_suspension(Run& run, std::string why);
+  void finish(Run& run, End end);
+  void arm();
+  void tell_again(Run& run);
+  void forget_later(std::string directory, int tries);
+
+  boost::asio::io_context& io_;
+  boost::asio::thread_pool& pool_;
+  const base::Clock& clock_;
+  const store::JobStore& store_;
+  const RunnerPlaces places_;
+  const LaunchSettings launch_;
+  JobPrograms& programs_;
+  const Callbacks callbacks_;
+  std::uint64_t default_memory_ = 0;
+  base::Duration suspend_patience_ = std::chrono::minutes(2);
+  boost::asio::steady_timer timer_;  // of those whose memory leaves
+  bool armed_ = false;
+  Runs runs_;
+  std::map<sched::jobs::JobId, std::unique_ptr<RunnerLink>> told_;  // of jobs that have ended, until that is stored
+  // What is under way on the pool may come back after this object has gone.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace gpumux::daemon

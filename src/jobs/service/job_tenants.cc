@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/service/job_tenants.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "daemon/gpus/leases.h"
+#include "daemon/gpus/rooms.h"
+#include "daemon/tenants/run_suspension.h"
+#include "daemon/tenants/translate.h"
+#include "jobs/service/job_queue.h"
+
+namespace gpumux::daemon {
+namespace {
+
+// What others than jobs have of a GPU, as far as it keeps a job waiting. What a display or a monitor has is no reason
+// for that: a sixteenth of the GPU is nobody's.
+constexpr std::uint64_t kToleratedPart = 16;
+// A context takes some 0.5 GiB of an H100's 80.
+constexpr std::uint64_t kContextPart = 160;
+
+}  // namespace
+
+JobTenants::JobTenants(const Leases& leases, const Rooms& rooms, Translator& translator, std::function<void()> settle)
+    : leases_(leases), rooms_(rooms), translator_(translator), settle_(std::move(settle)) {}
+
+void JobTenants::suspend(uid_t uid, const std::string& run) {
+  translator_.suspend_run(uid, run);
+  settle_();
+}
+
+void JobTenants::resume(uid_t uid, const std::string& run) {
+  translator_.resume_run(uid, run);
+  settle_();
+}
+
+void JobTenants::set_priority(uid_t uid, const std::string& run, std::int32_t priority) {
+  translator_.set_run_priority(uid, run, priority);
+  settle_();
+}
+
+ProgramsState JobTenants::state(uid_t uid, const std::string& run) const {
+  const RunState state = translator_.run_state(uid, run);
+  return {.is_off = state.is_parked, .is_stuck = state.is_stuck, .why = state.why};
+}
+
+void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
+  if (jobs.runs() == nullptr) return;
+  std::set<RunKey> runs;
+  std::set<std::uint32_t> unknown;
+  jobs.runs()->for_each_run([&](sched::jobs::JobId job, uid_t uid, const std::string& run) {
+    runs.emplace(uid, run);
+    const auto standing = jobs.standing(job);
+    if (!standing || standing->state != sched::jobs::JobState::kSuspended) return;
+    // Frozen since before this daemon: its programs are not known yet, and look like others'.
+    if (translator_.run_state(uid, run).tenants > 0) return;
+    for (const base::GpuIndex gpu : standing->gpus) unknown.insert(gpu.value);
+  });
+  // The contexts of jobs' own programs, which nobody can tell from others' memory but by what the driver says of each
+  // process; where it says nothing, what they are as a rule.
+  std::vector<std::uint64_t> contexts(leases_.gpus().size());
+  for (const auto& entry : translator_.sessions()) {
+    const Session* const session = entry.second;
+    if (!runs.contains({session->peer.uid, session->run})) continue;
+    session->for_each_slot([&](std::uint32_t, const Slot& slot) {
+      const std::size_t i = slot.gpu.value;
+      const Gpu& gpu = leases_.gpus()[i];
+      std::uint64_t all = 0;
+      for (const GpuProcess& process : gpu.use.processes) {
+        if (process.pid == session->peer.pid) all = process.memory;
+      }
+      const std::uint64_t known = RunSuspension::memory_of(rooms_, {session->id, slot.gpu}).on_gpu;
+      contexts[i] += all > known ? all - known : gpu.info.memory_total / kContextPart;
+    });
+  }
+  const std::vector<RunMemory> others = translator_.memory_outside(runs);
+  for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
+    const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};
+    const Gpu& known = leases_.gpus()[i];
+    if (!known.refused.empty()) continue;
+    const std::uint64_t foreign = unknown.contains(gpu.value) ? 0 : rooms_.view(gpu).foreign;
+    std::uint64_t used = foreign - std::min(foreign, contexts[i]);
+    if (i < others.size()) used += others[i].allocated;
+    jobs.set_foreign_use(gpu, used <= known.info.memory_total / kToleratedPart ? 0 : used);
+  }
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the job queue and the tenants meet: a job's programs are tenants like others, known by the name of their run.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "jobs/service/job_programs.h"
+
+namespace gpumux::daemon {
+
+class JobQueue;
+class Leases;
+class Rooms;
+class Translator;
+
+class JobTenants : public JobPrograms {
+ public:
+  // `settle`: brings to rest what follows; soon, not now.
+  JobTenants(const Leases& leases, const Rooms& rooms, Translator& translator, std::function<void()> settle);
+  void suspend(uid_t uid, const std::string& run) override;
+  void resume(uid_t uid, const std::string& run) override;
+  void set_priority(uid_t uid, const std::string& run, std::int32_t priority) override;
+  ProgramsState state(uid_t uid, const std::string& run) const override;
+
+  // Tells the queue of memory that jobs cannot have: what is not ours, and what tenants of no job have. What a
+  // suspended job could not take along is no reason to keep jobs waiting, least of all that job itself. Now and then.
+  void look_for_foreign_use(JobQueue& jobs) const;
+
+ private:
+  const Leases& leases_;
+  const Rooms& rooms_;
+  Translator& translator_;
+  std::function<void()> settle_;
+};
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/service/job_view.h"
+
+#include "base/units.h"
+#include "daemon/peers/process_info.h"
+#include "jobs/service/json_object.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace core = sched::jobs;
+using core::JobState;
+using core::WaitReason;
+using namespace std::chrono_literals;
+
+constexpr auto kNameKept = 60s;
+constexpr std::size_t kMostNames = 10'000;
+
+nlohmann::json texts_json(const std::vector<std::string>& texts) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const std::string& text : texts) json.push_back(text_json(text));
+  return json;
+}
+
+std::string named_gpus(const store::StoredJob& job) {
+  if (!job.spec.gpus.empty()) return (job.spec.gpus.size() == 1 ? "GPU " : "GPUs ") + job.spec.gpus.to_string();
+  return job.spec.gpu_count == 1 ? std::string("a GPU") : std::to_string(job.spec.gpu_count) + " GPUs";
+}
+
+// Why it waits, in words.
+std::string why(const store::StoredJob& job, const core::JobStanding& standing, const JobNow& now) {
+  switch (standing.reason) {
+    case WaitReason::kNone: return "";
+    case WaitReason::kHeld: return "held: `gpumux release` lets it go on";
+    case WaitReason::kDependency: return "a job that it comes after is not done";
+    case WaitReason::kGpuMemory: {
+      const std::uint64_t memory = job.spec.memory != 0 ? job.spec.memory : now.default_memory;
+      const std::string room = memory == 0 ? "all memory" : base::format_bytes(memory);
+      return "waits for " + room + " on " + named_gpus(job) + (job.spec.exclusive ? ", alone" : "");
+    }
+    case WaitReason::kPriority: return "others go first";
+    case WaitReason::kUserLimit: return "as many of its user's jobs run as may";
+    case WaitReason::kArrayLimit: return "as many elements of its array run as may";
+    case WaitReason::kDrained:
+      return named_gpus(job) + " take" + (job.spec.wanted_gpus() == 1 ? "s" : "") + " no jobs at present";
+    case WaitReason::kRetry:
+      return "could not be started, and is tried again in a moment" + (now.note.empty() ? "" : ": " + now.note);
+    case WaitReason::kPaused: return "nothing is started at present";
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string_view reason_name(WaitReason reason) {
+  switch (reason) {
+    case WaitReason::kNone: return "";
+    case WaitReason::kHeld: return "held";
+    case WaitReason::kDependency: return "dependency";
+    case WaitReason::kGpuMemory: return "gpu_memory";
+    case WaitReason::kPriority: return "priority";
+    case WaitReason::kUserLimit: return "user_limit";
+    case WaitReason::kArrayLimit: return "array_limit";
+    case WaitReason::kDrained: return "drained";
+    case WaitReason::kRetry: return "retry";
+    case WaitReason::kPaused: return "paused";
+  }
+  return "";
+}
+
+std::string UserNames::name(uid_t uid) {
+  const auto now = std::chrono::steady_clock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = names_.find(uid);
+    if (known != names_.end() && now - known->second.second < kNameKept) return known->second.first;
+  }
+  std::string name = user_name(uid);
+  const std::lock_guard lock(mutex_);
+  if (names_.size() > kMostNames) names_.clear();
+  names_[uid] = {name, now};
+  return name;
+}
+
+namespace {
+
+void add_details(JsonObject& json, const store::StoredJob& job, const JobDetails& details) {
+  if (const JobDocument* document = details.document) {
+    json.flag("interactive", document->interactive);
+    json.json("arguments", texts_json(document->arguments));
+    json.text("directory", document->directory);
+    json.text("setup_command", document->setup_command);
+    if (details.with_environment) json.json("environment", texts_json(document->environment));
+  }
+  json.text("log", job.log);
+  if (details.view && !details.view->attach_path.empty()) json.text("attach", details.view->attach_path);
+  if (details.view && details.view->main_pid != 0) json.number("pid", details.view->main_pid);
+  nlohmann::json after = nlohmann::json::array();
+  for (const core::Dependency& dependency : job.spec.after) {
+    after.push_back(
+        {{"job", dependency.on.value}, {"need", dependency.need == core::Dependency::Need::kOk ? "ok" : "any"}});
+  }
+  json.json("after", after);
+}
+
+}  // namespace
+
+void append_job(std::string& text, const store::StoredJob& job, const JobNow& now, Sight sight, UserNames& names,
+                const JobDetails* details) {
+  const bool is_all = sight == Sight::kOpen || sight == Sight::kOwn;
+  const core::JobSpec& spec = job.spec;
+  JsonObject json(text);
+  json.number("id", spec.id.value);
+  if (spec.array != core::kNoJob) {
+    json.number("array", spec.array.value);
+    json.number("array_index", spec.array_index);
+  }
+  if (is_all) json.text("name", job.name);
+  json.number("uid", spec.uid);
+  json.text("user", names.name(spec.uid));
+  const JobState state = now.standing ? now.standing->state : job.core.state;
+  const bool is_done = job.core.state == JobState::kDone;
+  json.word("state", to_string(state));
+  if (is_all) {
+    json.word("outcome", job.core.outcome == core::Outcome::kNone || !is_done ? "" : to_string(job.core.outcome));
+    if (job.exit_status != store::kNoExitStatus) json.number("exit_status", job.exit_status);
+  }
+  json.word("reason", now.standing ? reason_name(now.standing->reason) : "");
+  if (is_all) json.text("why", now.standing ? why(job, *now.standing, now) : "");
+  if (now.standing && now.standing->place != 0) json.number("place", now.standing->place);
+  json.number("priority", now.standing ? now.standing->priority : job.core.priority);
+  json.number("priority_capped", now.standing ? now.standing->capped : job.core.capped);
+  const core::GpuSet& gpus = now.standing ? now.standing->gpus : job.core.gpus;
+  // Its owner sees them in the order of its own numbers.
+  const JobDocument* document = details != nullptr ? details->document : nullptr;
+  const bool has_order = document != nullptr && !document->gpu_order.empty();
+  if (has_order && !gpus.empty()) {
+    json.numbers("gpus", document->gpu_order);
+  } else {
+    json.numbers("gpus", gpus);
+  }
+  json.number("gpus_wanted", spec.wanted_gpus());
+  if (has_order) {
+    json.numbers("gpu_ids", document->gpu_order);
+  } else if (!spec.gpus.empty()) {
+    json.numbers("gpu_ids", spec.gpus);
+  }
+  json.number("memory_bytes", spec.memory != 0 ? spec.memory : now.default_memory);
+  json.flag("exclusive", spec.exclusive);
+  json.number("time_limit_ns", spec.time_limit.count());
+  json.word("on_time_limit", spec.on_limit == core::OnLimit::kCancel ? "cancel" : "suspend");
+  if (now.limit_in) json.number("limit_in_ns", now.limit_in->count());
+  json.flag("requeue", spec.requeue);
+  json.number("attempt", now.standing ? now.standing->attempt : job.core.attempt);
+  json.number("submitted_unix_ns", job.submitted_at);
+  json.number("started_unix_ns", job.started_at);
+  json.number("ended_unix_ns", job.ended_at);
+  if (is_all) json.text("note", now.standing && !now.note.empty() ? now.note : job.note);
+  if (details != nullptr) add_details(json, job, *details);
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Jobs as the API shows them: docs/api.md is the contract. Looks up users' names, so it is not for the loop's thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "daemon/config/queue_config.h"
+#include "jobs/core/job_core.h"
+#include "jobs/service/job_document.h"
+#include "jobs/service/job_runs.h"
+#include "jobs/store/job_store.h"
+
+namespace gpumux::daemon {
+
+// What only the loop knows of a job, beside what is stored.
+struct JobNow {
+  std::optional<sched::jobs::JobStanding> standing;  // none: it is done
+  std::string note;
+  std::optional<std::chrono::nanoseconds> limit_in;
+  std::uint64_t default_memory = 0;
+};
+
+// What the viewer may see of a job.
+enum class Sight { kNothing, kLimited, kOpen, kOwn };
+
+// For any thread. A name is remembered for a minute: directory services are slow, and lists long.
+class UserNames {
+ public:
+  std::string name(uid_t uid);
+
+ private:
+  std::mutex mutex_;
+  std::map<uid_t, std::pair<std::string, std::chrono::steady_clock::time_point>> names_;
+};
+
+// What its owner sees besides.
+struct JobDetails {
+  const JobDocument* document = nullptr;  // null: it is done, and its document is gone
+  std::optional<JobRuns::View> view;
+  bool with_environment = false;
+};
+
+// Appends it as JSON. Not for kNothing.
+void append_job(std::string& text, const store::StoredJob& job, const JobNow& now, Sight sight, UserNames& names,
+                const JobDetails* details = nullptr);
+
+// As the API names reasons: "gpu_memory".
+std::string_view reason_name(sched::jobs::WaitReason reason);
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/service/launch.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "base/limits.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using base::Code;
+using base::Result;
+using sched::jobs::JobId;
+
+constexpr std::string_view kStateHome = "XDG_STATE_HOME=";
+constexpr char kStateFolder[] = "/.local/state";
+constexpr char kLogFolder[] = "/gpumux/logs/";
+constexpr char kNoUser[] = "nobody";
+
+// The GPUs in the order of the job's own numbers: as it asked for them, otherwise ascending.
+std::string visible_gpus(const JobDocument& document, const LaunchedJob& job) {
+  std::string list;
+  const auto add = [&](std::uint32_t gpu) { list += (list.empty() ? "" : ",") + std::to_string(gpu); };
+  if (!document.gpu_order.empty()) {
+    for (const std::uint32_t gpu : document.gpu_order) add(gpu);
+  } else {
+    for (const base::GpuIndex gpu : job.gpus) add(gpu.value);
+  }
+  return list;
+}
+
+// A name is the user's own words: it may not lead anywhere else.
+std::string file_part(std::string text) {
+  std::replace(text.begin(), text.end(), '/', '_');
+  return text;
+}
+
+// Where the submitter's programs keep such files (XDG base directory specification; a relative path counts as none).
+// Empty: nobody knows.
+std::string state_folder(const JobDocument& document) {
+  for (const std::string& variable : document.environment) {
+    if (variable.starts_with(kStateHome) && variable[kStateHome.size()] == '/')
+      return variable.substr(kStateHome.size());
+  }
+  const std::string& home = document.submitter.home;
+  return home.empty() || home[0] != '/' ? "" : home + kStateFolder;
+}
+
+// The runner sets it as root: what its user could have set himself (setpriority(2), RLIMIT_NICE).
+std::int32_t allowed_nice(const JobDocument& document) {
+  if (document.submitter.uid == 0) return document.nice;
+  std::uint64_t ceiling = 0;
+  for (const wire::ResourceLimit& limit : document.submitter.limits) {
+    if (limit.resource == RLIMIT_NICE) ceiling = std::min<std::uint64_t>(limit.soft, 40);
+  }
+  return std::max(document.nice, std::min(0, 20 - static_cast<std::int32_t>(ceiling)));
+}
+
+}  // namespace
+
+std::string run_id(const LaunchSettings& settings, JobId job, std::uint32_t attempt) {
+  return "job-" + settings.store_id + "-" + std::to_string(job.value) + "-" + std::to_string(attempt);
+}
+
+std::string attach_path(const LaunchSettings& settings, JobId job, std::uint32_t attempt) {
+  return settings.attach_dir + "/" + std::to_string(job.value) + "." + std::to_string(attempt);
+}
+
+Result<std::string> log_path(const JobDocument& document, const LaunchedJob& job, const std::string& store_id) {
+  const Submitter& who = document.submitter;
+  if (document.output.empty()) {
+    const std::string folder = state_folder(document);
+    if (folder.empty()) {
+      return base::fail(Code::kInvalid, "user " + std::to_string(who.uid) +
+                                            " has no home directory for the job's log: name a file with --output");
+    }
+    return folder + kLogFolder + store_id + "/" + std::to_string(job.id.value) + ".log";
+  }
+  std::string path;
+  const std::string& pattern = document.output;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '%') {
+      path += pattern[i];
+      continue;
+    }
+    switch (i + 1 < pattern.size() ? pattern[++i] : '\0') {
+      case 'j': path += std::to_string(job.id.value); break;
+      case 'u': path += file_part(who.user_name.empty() ? kNoUser : who.user_name); break;
+      case 'n': path += file_part(job.name); break;
+      case 'a': path += job.array == sched::jobs::kNoJob ? "" : std::to_string(job.array_index); break;
+      case '%': path += '%'; break;
+      default:
+        return base::fail(
+            Code::kInvalid,
+            "output '" + pattern.substr(0, 64) +
+                "': after % there may be j (the job's id), u (user), n (name), a (element of the array) or %");
+    }
+  }
+  if (path.empty() || path.back() == '/')
+    return base::fail(Code::kInvalid, "output must name a file, and not '" + path.substr(0, 64) + "'");
+  return path[0] == '/' ? path : document.directory + "/" + path;
+}
+
+Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const LaunchedJob& job,
+                                          const LaunchSettings& settings) {
+  auto log = log_path(document, job, settings.store_id);
+  if (!log) return tl::unexpected(log.error());
+  const Submitter& who = document.submitter;
+  wire::RunnerSpec spec;
+  spec.job = job.id.value;
+  spec.attempt = job.attempt;
+  spec.interactive = document.interactive;
+  spec.window = document.window;
+  spec.uid = who.uid;
+  spec.gid = who.gid;
+  spec.groups.assign(who.groups.begin(), who.groups.end());
+  spec.no_new_privs = who.no_new_privs;
+  spec.directory = document.directory;
+  spec.arguments = document.arguments;
+  spec.environment = document.environment;
+  spec.setup_command = document.setup_command;
+  spec.limits = who.limits;
+  spec.umask = document.umask;
+  spec.nice = allowed_nice(document);
+
+  spec.log_path = std::move(*log);
+  if (document.output.empty()) {
+    spec.log_opening = wire::LogOpening::kOurs;
+  } else {
+    // What an earlier attempt has printed stays.
+    const bool append = document.append || job.attempt > 1;
+    spec.log_opening = append ? wire::LogOpening::kUsersAppend : wire::LogOpening::kUsersTruncate;
+  }
+  if (document.interactive) spec.attach_path = attach_path(settings, job.id, job.attempt);
+
+  const auto late = [&](wire::SetHow how, std::string name, const std::string& value) {
+    spec.late_environment.push_back({how, std::move(name) + "=" + value});
+  };
+  using wire::SetHow;
+  late(SetHow::kSet, "CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+  late(SetHow::kSet, "CUDA_VISIBLE_DEVICES", visible_gpus(document, job));
+  late(SetHow::kIfUnset, "PYTHONUNBUFFERED", "1");
+  late(SetHow::kSet, "GPUMUX_JOB_ID", std::to_string(job.id.value));
+  if (job.array != sched::jobs::kNoJob) {
+    late(SetHow::kSet, "GPUMUX_ARRAY_ID", std::to_string(job.array.value));
+    late(SetHow::kSet, "GPUMUX_ARRAY_INDEX", std::to_string(job.array_index));
+  }
+  late(SetHow::kSet, "GPUMUX_RUN_ID", run_id(settings, job.id, job.attempt));
+  late(SetHow::kSet, "GPUMUX_RUNTIME_DIR", settings.runtime_dir);
+  late(SetHow::kSet, "GPUMUX_PRIORITY", std::to_string(job.priority));
+  late(SetHow::kIfUnset, "GPUMUX_NAME", job.name.substr(0, base::kMaxNameBytes - 1));
+  if (job.memory != 0) {
+    late(SetHow::kSet, "GPUMUX_MEM_LIMIT", std::to_string(job.memory));
+  } else {
+    // A job that was handed in from within another run has a limit of its own.
+    std::erase_if(spec.environment, [](const std::string& entry) { return entry.starts_with("GPUMUX_MEM_LIMIT="); });
+  }
+  if (!settings.library.empty()) late(SetHow::kPreload, "LD_PRELOAD", settings.library);
+  return spec;
+}
+
+}  // namespace gpumux::daemon

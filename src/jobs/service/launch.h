@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a job's document to what its runner is told. Pure.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "jobs/core/job.h"
+#include "jobs/service/job_document.h"
+#include "wire/runner_records.h"
+
+namespace gpumux::daemon {
+
+// What is the same for all jobs of a daemon.
+struct LaunchSettings {
+  std::string runtime_dir;  // of this daemon: where the jobs' programs find it
+  std::string library;      // libgpumux.so; empty: it is preloaded everywhere already (/etc/ld.so.preload)
+  std::string attach_dir;   // for the terminals of interactive jobs
+  std::string store_id;     // tells this daemon's jobs from those of another one with the same numbers
+};
+
+// What a start is about, besides the document.
+struct LaunchedJob {
+  sched::jobs::JobId id;
+  std::uint32_t attempt = 1;
+  sched::jobs::JobId array = sched::jobs::kNoJob;
+  std::uint32_t array_index = 0;
+  std::string name;
+  sched::jobs::GpuSet gpus;
+  std::uint64_t memory = 0;  // its quota on each GPU; 0: none
+  std::int32_t priority = 0;
+};
+
+// The name under which the daemon knows a job's programs (GPUMUX_RUN_ID).
+std::string run_id(const LaunchSettings& settings, sched::jobs::JobId job, std::uint32_t attempt);
+
+// The path of an interactive job's terminal.
+std::string attach_path(const LaunchSettings& settings, sched::jobs::JobId job, std::uint32_t attempt);
+
+// The job's log: the pattern of its document with everything put in, or its place in the user's folder of logs. Each
+// queue (`store_id`) has a folder of its own there, because each numbers its jobs from 1. kInvalid: the pattern has a %
+// that means nothing; or the user has no home, and has not said where.
+base::Result<std::string> log_path(const JobDocument& document, const LaunchedJob& job, const std::string& store_id);
+
+// kInvalid as log_path.
+base::Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const LaunchedJob& job,
+                                                const LaunchSettings& settings);
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/service/runners.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+#include "os/durable_file.h"
+#include "os/pidfd.h"
+#include "os/unix_socket.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using base::Code;
+using base::Result;
+using base::Status;
+
+constexpr char kRunIdVariable[] = "GPUMUX_RUN_ID=";
+// An environment may be megabytes; what we look for stands among the variables that were set last.
+constexpr std::size_t kMostEnvironmentBytes = 16u << 20;
+
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+// Sockets in a job's directory are named through its descriptor: their names may have 107 bytes.
+std::string name_in(const os::FileDescriptor& directory, const char* name) {
+  return "/proc/self/fd/" + std::to_string(directory.get()) + "/" + name;
+}
+
+bool is_there(const os::FileDescriptor& directory, const char* name) {
+  struct stat status {};
+  return ::fstatat(directory.get(), name, &status, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+// Spawns the runner. What posix_spawn starts only detaches the real one and ends at once: it is waited for, and so is
+// nobody's zombie. Our own memory is not copied, however large it is.
+Status spawn(const std::string& program, int connection) {
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawnattr_init(&attributes);
+  // dup2 within the child: the copy stays open over exec. Everything else of ours is close-on-exec, and the runner
+  // closes what is not.
+  ::posix_spawn_file_actions_adddup2(&actions, connection, STDIN_FILENO);
+  sigset_t none;
+  sigset_t all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
+  std::string detach = "--detach";
+  std::string name = "gpumux-runner";
+  const std::array<char*, 3> arguments = {name.data(), detach.data(), nullptr};
+  // Nothing of the daemon's environment is the runner's or its job's business.
+  const std::array<char*, 1> environment = {nullptr};
+  pid_t pid = 0;
+  const int failure = ::posix_spawn(&pid, program.c_str(), &actions, &attributes, arguments.data(), environment.data());
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (failure != 0) return base::fail_errno(failure, "cannot start " + program);
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0) {
+    // ECHILD: the daemon ignores SIGCHLD, and the system has waited for us.
+    if (errno != EINTR) return errno == ECHILD ? Status() : base::fail_errno(errno, "cannot wait for " + program);
+  }
+  if (status != 0) return base::fail(Code::kInternal, program + " could not detach itself");
+  return {};
+}
+
+Result<os::FileDescriptor> spawn_connected(const std::string& program) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    return base::fail_errno(errno, "cannot make a pair of sockets");
+  os::FileDescriptor ours(ends[0]);
+  const os::FileDescriptor theirs(ends[1]);
+  GPUMUX_TRY(spawn(program, theirs.get()));
+  return ours;
+}
+
+// A starter that is there and refuses is an error; none at all means that there is no service manager.
+Result<os::FileDescriptor> connect_to_new_runner(const RunnerPlaces& places) {
+  if (!places.starter_socket.empty()) {
+    auto connection = os::connect_seqpacket(places.starter_socket);
+    if (connection || connection.error().code != Code::kNotFound) return connection;
+  }
+  return spawn_connected(places.runner_program);
+}
+
+// The processes of `uid` whose environment has `marker`.
+template <class Visit>
+void for_each_marked(uid_t uid, std::string_view marker, Visit visit) {
+  DIR* proc = ::opendir("/proc");
+  if (proc == nullptr) return;
+  while (const dirent* entry = ::readdir(proc)) {
+    const std::string_view name = entry->d_name;
+    pid_t pid = 0;
+    if (std::from_chars(name.data(), name.data() + name.size(), pid).ptr != name.data() + name.size()) continue;
+    // Opened before it is looked at: what is signalled is what was looked at, or nothing.
+    const auto pidfd = os::open_pidfd(pid);
+    struct stat status {};
+    const std::string folder = std::string("/proc/") + entry->d_name;
+    if (!pidfd || ::stat(folder.c_str(), &status) != 0 || status.st_uid != uid) continue;
+    const auto environment = os::read_unsized_at(AT_FDCWD, (folder + "/environ").c_str(), kMostEnvironmentBytes);
+    if (!environment) continue;
+    const std::string text = '\0' + *environment;
+    if (text.find(marker) != std::string::npos && !os::has_ended(pidfd->get())) visit(pidfd->get());
+  }
+  ::closedir(proc);
+}
+
+// "\0GPUMUX_RUN_ID=value\0", as it stands in an environment; empty: the spec has none.
+std::string marker_of(const wire::RunnerSpec& spec) {
+  for (const wire::LateVariable& late : spec.late_environment) {
+    if (late.entry.starts_with(kRunIdVariable) && late.entry.size() > sizeof kRunIdVariable - 1)
+      return std::string(1, '\0') + late.entry + '\0';
+  }
+  return {};
+}
+
+// How many processes the group has; its directory is named by our own claim file.
+Result<std::size_t> kill_cgroup(const std::string& path) {
+  const auto directory = os::open_directory(path);
+  if (!directory) {
+    if (directory.error().code == Code::kNotFound) return 0u;
+    return tl::unexpected(directory.error());
+  }
+  const auto members = os::read_unsized_at(directory->get(), "cgroup.procs");
+  if (!members) return tl::unexpected(members.error());
+  const auto count = static_cast<std::size_t>(std::count(members->begin(), members->end(), '\n'));
+  if (count == 0) {
+    ::rmdir(path.c_str());
+    return 0u;
+  }
+  const os::FileDescriptor kill(::openat(directory->get(), "cgroup.kill", O_WRONLY | O_CLOEXEC));
+  if (kill) {
+    if (::write(kill.get(), "1", 1) != 1) return base::fail_errno(errno, "cannot kill what is in " + path);
+    return count;
+  }
+  // Linux before 5.14: one by one. Who is in the group is the job's, whatever its number meant before.
+  const char* const end = members->data() + members->size();
+  for (const char* at = members->data(); at < end;) {
+    pid_t pid = 0;
+    at = std::from_chars(at, end, pid).ptr + 1;
+    if (const auto pidfd = os::open_pidfd(pid)) static_cast<void>(os::kill_process(pidfd->get()));
+  }
+  return count;
+}
+
+template <class Number>
+bool parse(std::string_view text, Number& value) {
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
+  return !text.empty() && parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
+}
+
+}  // namespace
+
+Result<std::string> find_runner_program(const std::string& executable_dir) {
+  std::string looked;
+  for (const std::string& folder : {executable_dir, executable_dir + "/../libexec/gpumux",
+                                    std::string("/usr/local/libexec/gpumux"), std::string("/usr/libexec/gpumux")}) {
+    std::string place = folder + "/gpumux-runner";
+    if (::access(place.c_str(), X_OK) == 0) return place;
+    looked += (looked.empty() ? "" : ", ") + place;
+  }
+  return base::fail(Code::kNotFound, "gpumux-runner was not found (looked at " + looked + "): install gpumux again");
+}
+
+std::string runner_directory(const RunnerPlaces& places, std::uint64_t job, std::uint32_t attempt) {
+  return places.jobs_dir + "/" + std::to_string(job) + "." + std::to_string(attempt);
+}
+
+Status prepare_runner(const RunnerPlaces& places, const wire::RunnerSpec& spec) {
+  const std::string path = runner_directory(places, spec.job, spec.attempt);
+  if (path.size() >= wire::kRunnerPathBytes)
+    return base::fail(Code::kInvalid, "the path of the jobs' directory is too long: " + places.jobs_dir);
+  // What the runner would refuse is refused here, where somebody can still be told.
+  const std::string text = wire::encode_spec(spec);
+  if (const auto read = wire::decode_spec(bytes_of(text)); !read) return tl::unexpected(read.error());
+  if (::mkdir(path.c_str(), 0700) != 0) return base::fail_errno(errno, "cannot create " + path);
+  const auto directory = os::open_directory(path);
+  Status written = directory ? os::write_new_file_at(directory->get(), wire::kSpecFile, text, 0600)
+                             : Status(tl::unexpected(directory.error()));
+  if (!written) ::rmdir(path.c_str());
+  return written;
+}
+
+Result<os::FileDescriptor> start_runner(const RunnerPlaces& places, const std::string& directory) {
+  wire::Begin begin{.protocol = wire::kRunnerProtocolVersion};
+  if (directory.size() >= sizeof begin.directory)
+    return base::fail(Code::kInvalid, "the path of the job's directory is too long: " + directory);
+  wire::set_text(begin.directory, directory);
+  auto connection = connect_to_new_runner(places);
+  if (!connection) return connection;
+  GPUMUX_TRY(os::send_message(connection->get(), wire::encode(begin).bytes()));
+  return connection;
+}
+
+Result<os::FileDescriptor> connect_runner(const std::string& path) {
+  const auto directory = os::open_directory(path);
+  if (!directory) return tl::unexpected(directory.error());
+  auto connection = os::connect_seqpacket(name_in(*directory, wire::kControlSocket));
+  if (!connection && connection.error().code == Code::kNotFound) {
+    return base::fail_errno(EAGAIN, "the runner of " + path + " does not listen yet");
+  }
+  return connection;
+}
+
+Result<FoundRunner> look_at_runner(const std::string& path) {
+  const auto directory = os::open_directory(path);
+  if (!directory) return tl::unexpected(directory.error());
+  FoundRunner found;
+  if (!is_there(*directory, wire::kClaimFile)) return found;
+  // The lock before the end: a runner that ends in between has written its end first.
+  const auto locked = os::is_claim_locked(directory->get(), wire::kClaimFile);
+  if (!locked) return tl::unexpected(locked.error());
+  const auto text = os::read_file_at(directory->get(), wire::kClaimFile, wire::kMaxSmallRecordBytes);
+  if (!text) return tl::unexpected(text.error());
+  auto claim = wire::decode_claim(bytes_of(*text));
+  if (!claim) return tl::unexpected(claim.error());
+  found.machine_rebooted = !claim->boot_id.empty() && claim->boot_id != os::boot_id();
+  found.claim = std::move(*claim);
+  if (is_there(*directory, wire::kEndFile)) {
+    const auto end_text = os::read_file_at(directory->get(), wire::kEndFile, wire::kMaxSmallRecordBytes);
+    if (!end_text) return tl::unexpected(end_text.error());
+    const auto end = wire::decode_end(bytes_of(*end_text));
+    if (!end) return tl::unexpected(end.error());
+    found.end = *end;
+  }
+  if (found.claim->abandoned) {
+    found.standing = RunnerStanding::kAbandoned;
+  } else if (*locked) {
+    found.standing = RunnerStanding::kAlive;
+  } else {
+    found.standing = found.end ? RunnerStanding::kEnded : RunnerStanding::kLost;
+  }
+  return found;
+}
+
+Status abandon_runner(const std::string& path) {
+  const auto directory = os::open_directory(path);
+  if (!directory) return tl::unexpected(directory.error());
+  wire::RunnerClaim claim;
+  claim.abandoned = true;
+  claim.boot_id = os::boot_id();
+  const auto claimed = os::claim_file_at(directory->get(), wire::kClaimFile, wire::encode_claim(claim));
+  if (!claimed) return tl::unexpected(claimed.error());
+  return {};
+}
+
+Result<std::size_t> kill_strays(const std::string& path) {
+  const auto found = look_at_runner(path);
+  if (!found) return tl::unexpected(found.error());
+  if (found->standing == RunnerStanding::kAlive)
+    return base::fail(Code::kUnavailable, "the runner of " + path + " is alive and ends its job itself");
+  // What ran before the machine was started anew does not run any more, and its numbers mean others.
+  if (found->machine_rebooted || !found->claim || found->claim->abandoned) return 0u;
+  std::size_t signalled = 0;
+  if (!found->claim->cgroup.empty()) {
+    const auto killed = kill_cgroup(found->claim->cgroup);
+    if (killed) signalled += *killed;
+  }
+  const auto directory = os::open_directory(path);
+  if (!directory) return tl::unexpected(directory.error());
+  const auto text = os::read_file_at(directory->get(), wire::kSpecFile, wire::kMaxSpecBytes);
+  if (!text) return tl::unexpected(text.error());
+  const auto spec = wire::decode_spec(bytes_of(*text));
+  if (!spec) return tl::unexpected(spec.error());
+  if (const std::string marker = marker_of(*spec); !marker.empty()) {
+    for_each_marked(spec->uid, marker, [&](int pidfd) {
+      if (os::kill_process(pidfd)) ++signalled;
+    });
+  }
+  return signalled;
+}
+
+Result<std::vector<RunnerDirectory>> list_runners(const RunnerPlaces& places) {
+  DIR* entries = ::opendir(places.jobs_dir.c_str());
+  if (entries == nullptr) return base::fail_errno(errno, "cannot list " + places.jobs_dir);
+  std::vector<RunnerDirectory> found;
+  while (const dirent* entry = ::readdir(entries)) {
+    const std::string_view name = entry->d_name;
+    const std::size_t dot = name.find('.');
+    RunnerDirectory directory;
+    if (dot == std::string_view::npos || !parse(name.substr(0, dot), directory.job) ||
+        !parse(name.substr(dot + 1), directory.attempt)) {
+      continue;
+    }
+    directory.path = places.jobs_dir + "/" + std::string(name);
+    found.push_back(std::move(directory));
+  }
+  ::closedir(entries);
+  return found;
+}
+
+Status forget_runner(const std::string& path) {
+  const auto found = look_at_runner(path);
+  if (!found) {
+    if (found.error().code == Code::kNotFound) return {};
+    // What cannot be read is kept for somebody to look at.
+    return tl::unexpected(found.error());
+  }
+  if (found->standing == RunnerStanding::kAlive)
+    return base::fail(Code::kUnavailable, "the runner of " + path + " is alive");
+  const auto directory = os::open_directory(path);
+  if (!directory) return tl::unexpected(directory.error());
+  DIR* entries = ::opendir(path.c_str());
+  if (entries == nullptr) return base::fail_errno(errno, "cannot list " + path);
+  while (const dirent* entry = ::readdir(entries)) {
+    // The claim goes last: without it, what is left would look as if it had never begun.
+    if (std::strcmp(entry->d_name, wire::kClaimFile) != 0) ::unlinkat(directory->get(), entry->d_name, 0);
+  }
+  ::closedir(entries);
+  ::unlinkat(directory->get(), wire::kClaimFile, 0);
+  if (::rmdir(path.c_str()) != 0 && errno != ENOENT) return base::fail_errno(errno, "cannot remove " + path);
+  return {};
+}
+
+template <class Message>
+Status send_to_runner(int connection, const Message& message) {
+  return os::send_message(connection, wire::encode(message).bytes());
+}
+template Status send_to_runner(int, const wire::Terminate&);
+template Status send_to_runner(int, const wire::Suspend&);
+template Status send_to_runner(int, const wire::Resume&);
+template Status send_to_runner(int, const wire::Noted&);
+
+Result<wire::FromRunner> receive_from_runner(int connection) {
+  std::byte buffer[base::kMaxMessageBytes];
+  const auto received = os::receive_message(connection, buffer);
+  if (!received) return tl::unexpected(received.error());
+  if (received->bytes == 0) return base::fail(Code::kNotFound, "the runner has closed its connection");
+  return wire::decode_from_runner(std::span(buffer, received->bytes));
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user hands in: POST /v1/jobs, checked. Pure, and slow where there are megabytes: not for the loop's thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "jobs/core/job.h"
+#include "jobs/service/job_document.h"
+
+namespace gpumux::daemon {
+
+// An array is so many jobs at most, each with its own document.
+inline constexpr std::uint32_t kMaxArrayElements = 10'000;
+// Of one array's documents together: an ordinary environment is 4 KiB.
+inline constexpr std::size_t kMaxArrayBytes = 128u << 20;
+struct Submission {
+  sched::jobs::JobSpec spec;            // without ids, array elements, and what is known of dependencies
+  std::vector<std::uint32_t> elements;  // of the array; empty: a single job
+  std::string name;
+  std::string token;
+  JobDocument document;       // without the submitter
+  bool by_admin = false;      // may change settings: has no priority cap, and sees all jobs
+  std::string document_text;  // with him, as it is to be stored; filled in by who has looked at him
+};
+
+// Reads a request's body. kInvalid says which part is wrong, and what is allowed.
+base::Result<Submission> parse_submission(std::string_view body);
+
+// "0-9", "1,3,7-20", "0-40:4", each with "%2" at the end: so many at once.
+struct ArrayElements {
+  std::vector<std::uint32_t> indices;  // ascending
+  std::uint32_t at_once = 0;           // 0: any number
+};
+base::Result<ArrayElements> parse_array(std::string_view text);
+
+}  // namespace gpumux::daemon

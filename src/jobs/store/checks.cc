@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/store/checks.h"
+
+#include <set>
+
+namespace gpumux::store {
+namespace {
+
+Status too_long(std::string_view what, std::size_t has, std::size_t most) {
+  return base::fail(base::Code::kInvalid, "the job's " + std::string(what) + " has " + std::to_string(has) +
+                                              " bytes; at most " + std::to_string(most) + " can be stored");
+}
+
+Status check_lengths(const StoredJob& job, std::size_t document) {
+  if (job.name.size() > kMaxNameBytes) return too_long("name", job.name.size(), kMaxNameBytes);
+  if (job.token.size() > kMaxTokenBytes) return too_long("token", job.token.size(), kMaxTokenBytes);
+  if (job.log.size() > kMaxLogBytes) return too_long("log's path", job.log.size(), kMaxLogBytes);
+  if (job.note.size() > kMaxNoteBytes) return too_long("note", job.note.size(), kMaxNoteBytes);
+  if (document > kMaxDocumentBytes) return too_long("description", document, kMaxDocumentBytes);
+  return {};
+}
+
+}  // namespace
+
+Status check(const std::vector<Change>& changes) {
+  std::set<JobId> inserted;
+  for (const Change& change : changes) {
+    if (const auto* insert = std::get_if<Insert>(&change)) {
+      const JobId id = insert->job.spec.id;
+      if (id == sched::jobs::kNoJob || id.value > INT64_MAX)
+        return base::fail(base::Code::kInvalid, "a job without a proper id");
+      if (!inserted.insert(id).second)
+        return base::fail(base::Code::kExists, "job " + std::to_string(id.value) + " is stored twice at once");
+      GPUMUX_TRY(check_lengths(insert->job, insert->text().size()));
+    } else if (const auto* update = std::get_if<Update>(&change)) {
+      if (update->note && update->note->size() > kMaxNoteBytes)
+        return too_long("note", update->note->size(), kMaxNoteBytes);
+    }
+  }
+  return {};
+}
+
+sched::jobs::Dependency::Fate fate_of(sched::jobs::Dependency::Need need, sched::jobs::JobState state,
+                                      sched::jobs::Outcome outcome) {
+  using sched::jobs::Dependency;
+  if (state != sched::jobs::JobState::kDone) return Dependency::Fate::kPending;
+  const bool met = need == Dependency::Need::kAny || outcome == sched::jobs::Outcome::kOk;
+  return met ? Dependency::Fate::kMet : Dependency::Fate::kBroken;
+}
+
+bool is_needed(const StoredJob& job, const sched::jobs::Dependency& dependency) {
+  return job.core.state != sched::jobs::JobState::kDone && dependency.fate == sched::jobs::Dependency::Fate::kPending;
+}
+
+}  // namespace gpumux::store

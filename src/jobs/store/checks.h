@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every store refuses before it begins to write, and what all of them know of dependencies.
+#pragma once
+
+#include "jobs/store/job_store.h"
+
+namespace gpumux::store {
+
+Status check(const std::vector<Change>& changes);
+
+// What a finished job means for one who needs it.
+sched::jobs::Dependency::Fate fate_of(sched::jobs::Dependency::Need need, sched::jobs::JobState state,
+                                      sched::jobs::Outcome outcome);
+
+// Whether a restarted daemon will ask what became of this dependency of the job.
+bool is_needed(const StoredJob& job, const sched::jobs::Dependency& dependency);
+
+}  // namespace gpumux::store

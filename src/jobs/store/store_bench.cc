@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the store costs: durable submissions a second from so many clients, each waiting for its answer; the first page
+// of a long list; reading what is not done at the daemon's start. On the disk of the folder for temporary files.
+#include <benchmark/benchmark.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "jobs/store/commit_queue.h"
+#include "jobs/store/sqlite_store.h"
+#include "jobs/store/store_test_support.h"
+
+namespace gpumux::store {
+namespace {
+
+// Arguments and an environment of common length.
+constexpr std::size_t kDocumentBytes = 4096;
+
+std::unique_ptr<JobStore> open(const TemporaryDirectory& folder) {
+  auto store = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointPages});
+  if (!store) std::abort();
+  return std::move(*store);
+}
+
+Insert submission(std::uint64_t id) {
+  Insert change = insert(id, 1000 + static_cast<std::uint32_t>(id % 8), "token-" + std::to_string(id));
+  change.document = std::make_shared<const std::string>(kDocumentBytes, 'x');
+  return change;
+}
+
+// Arguments: clients; submissions that each has under way.
+void BM_DurableSubmissions(benchmark::State& state) {
+  const auto clients = static_cast<std::uint64_t>(state.range(0));
+  const auto depth = static_cast<std::uint64_t>(state.range(1));
+  TemporaryDirectory folder;
+  auto store = open(folder);
+  std::atomic<std::uint64_t> id = 0;
+  CommitQueue queue(*store);
+  for (auto _ : state) {
+    constexpr std::uint64_t kEach = 200;
+    std::vector<std::thread> threads;
+    for (std::uint64_t client = 0; client < clients; ++client) {
+      threads.emplace_back([&] {
+        std::mutex mutex;
+        std::condition_variable changed;
+        std::uint64_t under_way = 0;
+        std::unique_lock lock(mutex);
+        for (std::uint64_t i = 0; i < kEach; ++i) {
+          changed.wait(lock, [&] { return under_way < depth; });
+          ++under_way;
+          queue.hand_in({submission(++id)}, [&](const Result<std::vector<Applied>>& applied) {
+            if (!applied) std::abort();
+            const std::lock_guard done(mutex);
+            --under_way;
+            changed.notify_one();
+          });
+        }
+        changed.wait(lock, [&] { return under_way == 0; });
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  const CommitQueue::Counts counts = queue.counts();
+  state.SetItemsProcessed(static_cast<std::int64_t>(counts.changes));
+  state.counters["in_one_commit"] = static_cast<double>(counts.changes) / static_cast<double>(counts.commits);
+}
+BENCHMARK(BM_DurableSubmissions)
+    ->Args({1, 1})
+    ->Args({8, 1})
+    ->Args({8, 16})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+
+struct Filled {
+  explicit Filled(std::uint64_t jobs) : store(open(folder)) {
+    std::vector<Change> changes;
+    for (std::uint64_t id = 1; id <= jobs; ++id) {
+      changes.push_back(insert(id, 1000 + static_cast<std::uint32_t>(id % 8)));
+      if (changes.size() < 1000 && id < jobs) continue;
+      if (!store->commit(changes)) std::abort();
+      changes.clear();
+    }
+  }
+  TemporaryDirectory folder;
+  std::unique_ptr<JobStore> store;
+};
+
+void BM_FirstPage(benchmark::State& state) {
+  const Filled filled(static_cast<std::uint64_t>(state.range(0)));
+  Query query;
+  query.which = Query::Which::kUnfinished;
+  for (auto _ : state) benchmark::DoNotOptimize(filled.store->page(query));
+}
+BENCHMARK(BM_FirstPage)->Arg(100'000)->Unit(benchmark::kMicrosecond);
+
+void BM_WholeList(benchmark::State& state) {
+  const Filled filled(static_cast<std::uint64_t>(state.range(0)));
+  Query query;
+  query.at_most = kMaxPageJobs;
+  for (auto _ : state) {
+    query.beyond = {};
+    for (bool more = true; more;) {
+      const auto page = filled.store->page(query).value();
+      more = page.more;
+      query.beyond = page.jobs.back().spec.id;
+    }
+  }
+}
+BENCHMARK(BM_WholeList)->Arg(100'000)->Unit(benchmark::kMillisecond);
+
+void BM_UnfinishedAtStart(benchmark::State& state) {
+  const Filled filled(static_cast<std::uint64_t>(state.range(0)));
+  for (auto _ : state) benchmark::DoNotOptimize(filled.store->unfinished());
+}
+BENCHMARK(BM_UnfinishedAtStart)->Arg(100'000)->Unit(benchmark::kMillisecond);
+
+}  // namespace
+}  // namespace gpumux::store
+
+BENCHMARK_MAIN();

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the store's tests share: jobs to store.
+#pragma once
+
+#include <string>
+
+#include "jobs/store/job_store.h"
+#include "tests/unit/temporary_directory.h"
+
+namespace gpumux::store {
+
+inline Insert insert(std::uint64_t id, std::uint32_t uid = 1000, const std::string& token = "") {
+  Insert change;
+  change.job.spec.id = JobId{id};
+  change.job.spec.uid = uid;
+  change.job.core.job = JobId{id};
+  change.job.core.order = change.job.spec.order = id;
+  change.job.token = token;
+  change.job.name = "job " + std::to_string(id);
+  change.job.submitted_at = static_cast<WallTime>(id) * 1000;
+  change.document = std::make_shared<const std::string>("{\"argv\":[\"train\",\"" + std::to_string(id) + "\"]}");
+  return change;
+}
+
+inline Update done(std::uint64_t id, WallTime at, sched::jobs::Outcome outcome = sched::jobs::Outcome::kOk) {
+  Update change{JobId{id}, sched::jobs::Record(), {}, at, 0, {}};
+  change.core->job = JobId{id};
+  change.core->state = sched::jobs::JobState::kDone;
+  change.core->outcome = outcome;
+  change.core->order = id;
+  return change;
+}
+
+}  // namespace gpumux::store

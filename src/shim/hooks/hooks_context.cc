@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contexts. Creating one opens the seat of its GPU, so that the daemon knows a tenant before its first work; destroying
+// one ends what we remember of its streams, and counts as work on the GPU until it is over.
+#include "shim/hooks/hooks.gen.h"
+#include "shim/hooks/submit.h"
+
+namespace gpumux::shim::hooks {
+namespace {
+
+// After a successful creation: the device is known, the context may not be current. All that make or hand out a context
+// come here, so a tenant knows whether there has been more than one.
+CUresult created(CUresult result, CUdevice device, const CUcontext* context) {
+  if (result == CUDA_SUCCESS && context != nullptr) {
+    if (Tenant* const mine = tenant()) {
+      mine->note_context(*context);
+      if (const auto slot = mine->seat_of_device(device)) mine->memories().of(*slot).pager.know_context(*context);
+    }
+  }
+  return result;
+}
+
+// Contexts are the largest thing that the driver takes memory for by itself.
+template <class... Parameters>
+CUresult create(CUdevice device, CUcontext* context, CUresult (*function)(Parameters...),
+                std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) return kNoSuchEntry;
+  const auto call = [=] { return function(arguments...); };
+  CUresult result = call();
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) result = again_with_room(device, call);
+  return created(result, device, context);
+}
+
+// Runs a destruction; `gone` decides after it which context, if any, has died by it. `certain`: the context that will
+// die by it whatever happens; null: that is known only afterwards.
+template <class Destroy, class Gone>
+CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gone) {
+  Tenant* const mine = tenant_if_any();
+  const auto slot = mine != nullptr ? mine->seat_of_device(device) : std::nullopt;
+  if (!slot) return destroy();
+  gate::StreamSet& streams = mine->seats().streams(*slot);
+  gate::InFlight& in_flight = mine->seats().in_flight(*slot);
+  Memories& memories = mine->memories();
+  SeatMemory& memory = memories.of(*slot);
+  // Nothing is moved meanwhile. The context's memory goes while it can still be spoken to, and its work is over.
+  memories.pause(*slot);
+  if (certain != nullptr && (memory.has_anything() || memories.has_pools())) {
+    memories.wait_for_work(memory, certain);
+    memories.context_gone_from_pools(certain);
+    memory.pager.context_going(certain);
+  } else if (certain != nullptr) {
+    memory.pager.forget_context(certain);
+  }
+  streams.begin_teardown();
+  if (certain != nullptr) in_flight.forget_context(certain, gate::InFlight::Context::kGoing);
+  const CUresult result = destroy();
+  const CUcontext dead = gone(result);
+  if (dead != nullptr) memories.context_gone_from_outside(dead);
+  if (dead == nullptr && certain != nullptr) memory.pager.know_context(certain);
+  if (dead != nullptr && certain == nullptr) {
+    memories.context_gone_from_pools(dead);
+    memory.pager.context_going(dead, pager::Pager::Context::kGone);
+  }
+  streams.end_teardown(dead);
+  if (dead != nullptr) in_flight.forget_context(dead, gate::InFlight::Context::kGone);
+  gate::forget_memos();
+  memories.resume(*slot);
+  mine->drainer().wake();
+  return result;
+}
+
+CUresult destroy_context(CUcontext context, CUresult (*destroy)(CUcontext)) {
+  if (destroy == nullptr) return kNoSuchEntry;
+  CUdevice device = -1;
+  CUcontext popped = nullptr;
+  if (context != nullptr && driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
+    if (driver().cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
+    driver().cuCtxPopCurrent_v2(&popped);
+  }
+  return tear_down(
+      device, device >= 0 ? context : nullptr, [&] { return destroy(context); },
+      [&](CUresult result) { return result == CUDA_SUCCESS ? context : nullptr; });
+}
+
+// The last release of a primary context destroys it; a reset always does.
+enum class Leave { kRelease, kReset };
+CUresult leave_primary(CUdevice device, Leave how, CUresult (*leave)(CUdevice)) {
+  if (leave == nullptr) return kNoSuchEntry;
+  CUcontext context = nullptr;
+  unsigned int flags = 0;
+  int active = 0;
+  // Which context it is can be asked only by retaining it, and not at all once it is gone.
+  if (tenant_if_any() != nullptr && driver().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS &&
+      active != 0 && driver().cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS) {
+    const auto release = driver().cuDevicePrimaryCtxRelease_v2 != nullptr ? driver().cuDevicePrimaryCtxRelease_v2
+                                                                          : driver().cuDevicePrimaryCtxRelease;
+    release(device);
+  }
+  return tear_down(
+      device, how == Leave::kReset ? context : nullptr, [&] { return leave(device); },
+      [&](CUresult) -> CUcontext {
+        const bool known = driver().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
+        return known && active == 0 ? context : nullptr;
+      });
+}
+
+}  // namespace
+
+CUresult cuInit(unsigned int flags) {
+  // Nothing but passing it on: many programs initialise CUDA only to look, and some fork afterwards.
+  return driver().cuInit != nullptr ? driver().cuInit(flags) : CUDA_ERROR_NO_DEVICE;
+}
+
+CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
+  return create(device, context, driver().cuCtxCreate, context, flags, device);
+}
+CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+  return create(device, context, driver().cuCtxCreate_v2, context, flags, device);
+}
+CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params_array, int param_count, unsigned int flags,
+                        CUdevice device) {
+  return create(device, context, driver().cuCtxCreate_v3, context, params_array, param_count, flags, device);
+}
+CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* ctx_create_params, unsigned int flags, CUdevice device) {
+  return create(device, context, driver().cuCtxCreate_v4, context, ctx_create_params, flags, device);
+}
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  return create(device, context, driver().cuDevicePrimaryCtxRetain, context, device);
+}
+CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc descriptor, CUdevice device, unsigned int flags) {
+  if (driver().cuGreenCtxCreate == nullptr) return kNoSuchEntry;
+  const auto call = [=] { return driver().cuGreenCtxCreate(context, descriptor, device, flags); };
+  CUresult result = call();
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) result = again_with_room(device, call);
+  CUcontext plain = nullptr;
+  if (result == CUDA_SUCCESS && driver().cuCtxFromGreenCtx != nullptr) driver().cuCtxFromGreenCtx(&plain, *context);
+  return created(result, device, &plain);
+}
+CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
+  return driver().cuCtxAttach != nullptr ? driver().cuCtxAttach(context, flags) : kNoSuchEntry;
+}
+
+CUresult cuCtxDestroy(CUcontext context) { return destroy_context(context, driver().cuCtxDestroy); }
+CUresult cuCtxDestroy_v2(CUcontext context) { return destroy_context(context, driver().cuCtxDestroy_v2); }
+CUresult cuCtxDetach(CUcontext context) { return destroy_context(context, driver().cuCtxDetach); }
+
+CUresult cuGreenCtxDestroy(CUgreenCtx context) {
+  if (driver().cuGreenCtxDestroy == nullptr) return kNoSuchEntry;
+  CUcontext plain = nullptr;
+  if (driver().cuCtxFromGreenCtx == nullptr || driver().cuCtxFromGreenCtx(&plain, context) != CUDA_SUCCESS) {
+    return driver().cuGreenCtxDestroy(context);
+  }
+  CUdevice device = -1;
+  CUcontext popped = nullptr;
+  if (driver().cuCtxPushCurrent_v2(plain) == CUDA_SUCCESS) {
+    if (driver().cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
+    driver().cuCtxPopCurrent_v2(&popped);
+  }
+  return tear_down(
+      device, device >= 0 ? plain : nullptr, [&] { return driver().cuGreenCtxDestroy(context); },
+      [&](CUresult result) { return result == CUDA_SUCCESS ? plain : nullptr; });
+}
+
+CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  return leave_primary(device, Leave::kRelease, driver().cuDevicePrimaryCtxRelease);
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  return leave_primary(device, Leave::kRelease, driver().cuDevicePrimaryCtxRelease_v2);
+}
+CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  return leave_primary(device, Leave::kReset, driver().cuDevicePrimaryCtxReset);
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  return leave_primary(device, Leave::kReset, driver().cuDevicePrimaryCtxReset_v2);
+}
+
+}  // namespace gpumux::shim::hooks

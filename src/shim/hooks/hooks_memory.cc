@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device memory that the program asks for. What cuMemAlloc gives is the pager's, which can take it off the GPU and
+// bring it back. The rest is the driver's and stays where it is: it is counted, so that the daemon knows, and what
+// fails for lack of memory is tried once more when others have made room.
+#include <algorithm>
+
+#include "shim/hooks/hooks.gen.h"
+#include "shim/hooks/submit.h"
+
+namespace gpumux::shim::hooks {
+namespace {
+
+// The seat of the calling thread's context; `memory` null: none, the driver will say why.
+struct Here {
+  Memories* memories = nullptr;
+  SeatMemory* memory = nullptr;
+  CUcontext context = nullptr;
+};
+
+Here here() {
+  Here found;
+  Tenant* const mine = tenant();
+  if (mine == nullptr || driver().cuCtxGetCurrent == nullptr ||
+      driver().cuCtxGetCurrent(&found.context) != CUDA_SUCCESS || found.context == nullptr)
+    return found;
+  const auto slot = mine->seat_of(found.context);
+  if (!slot) return found;
+  found.memories = &mine->memories();
+  found.memory = &found.memories->of(*slot);
+  return found;
+}
+
+// Allocations of the driver's own lie in blocks of this size, small ones several in one.
+std::uint64_t in_blocks(std::uint64_t bytes) {
+  if (bytes < pager::kBlockBytes) return bytes;
+  return pager::round_up(std::min(bytes, UINT64_MAX / 2), pager::kBlockBytes);
+}
+
+// A driver's call that takes about `bytes` of device memory, and `least` at any rate, kept account of under `key()`.
+template <class Call, class Key>
+CUresult outside(wire::Unpageable reason, std::uint64_t bytes, std::uint64_t least, Call call, Key key) {
+  const Here at = here();
+  if (at.memory == nullptr) return call();
+  return at.memories->within_quota(*at.memory, bytes, least, call, [&](std::uint64_t reserved) {
+    at.memory->add_outside(reason, key(), in_blocks(least), at.context, reserved);
+  });
+}
+
+template <class Call>
+CUresult free_outside(std::uint64_t key, Call call) {
+  Tenant* const mine = tenant_if_any();
+  return mine != nullptr && key != 0 ? mine->memories().free_outside(key, call) : call();
+}
+
+// Managed memory in place of what the program asked for.
+CUresult allocate_managed(const Here& at, CUdeviceptr* pointer, std::size_t bytes, unsigned int flags) {
+  const auto real = driver().cuMemAllocManaged;
+  if (real == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
+  if (at.memory == nullptr || pointer == nullptr || bytes == 0) return real(pointer, bytes, flags);
+  return at.memories->allocate_managed(*at.memory, at.context, bytes, pointer,
+                                       [&](CUdeviceptr* address) { return real(address, bytes, flags); });
+}
+
+// Advice that says where memory should be, given by `call()`.
+template <class Call>
+CUresult advise(CUdeviceptr pointer, std::size_t bytes, CUmem_advise advice, CUmemLocation place, Call call) {
+  Tenant* const mine = tenant_if_any();
+  for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
+    SeatMemory* const memory = mine->memories().if_any(slot);
+    if (memory == nullptr) continue;
+    if (const auto result = memory->managed.advise(pointer, bytes, advice, place, call)) return *result;
+  }
+  return call();
+}
+
+// How much an array takes is the driver's business.
+struct ArrayBytes {
+  std::uint64_t about = 0;
+  std::uint64_t least = 0;  // its elements; 0: of formats that are compressed or have several planes nobody else knows
+};
+
+ArrayBytes array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array) {
+  // What these get is mapped to them by the program.
+  if ((array.Flags & (kArraySparse | kArrayDeferredMapping)) != 0) return {};
+  std::uint64_t bytes = 4;
+  bool is_known = true;
+  switch (array.Format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8: bytes = 1; break;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF: bytes = 2; break;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT: break;
+    default: is_known = false;
+  }
+  for (const std::uint64_t count : {std::uint64_t{array.Width}, std::uint64_t{array.Height}, std::uint64_t{array.Depth},
+                                    std::uint64_t{array.NumChannels}}) {
+    if (__builtin_mul_overflow(bytes, std::max<std::uint64_t>(count, 1), &bytes)) return {};  // the driver will refuse
+  }
+  return {bytes, is_known ? bytes : 0};
+}
+
+}  // namespace
+
+CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
+  const auto real = driver().cuMemAlloc_v2;
+  if (real == nullptr) return kNoSuchEntry;
+  const Here at = here();
+  if (at.memory == nullptr || pointer == nullptr || bytes == 0) return real(pointer, bytes);
+  if (at.memories->is_managed()) return allocate_managed(at, pointer, bytes, CU_MEM_ATTACH_GLOBAL);
+  if (!at.memory->is_paged()) {
+    return outside(
+        wire::Unpageable::kOther, bytes, in_blocks(bytes), [&] { return real(pointer, bytes); },
+        [&] { return *pointer; });
+  }
+  return at.memories->allocate(*at.memory, bytes, [&](pager::Placement placement) {
+    return at.memory->pager.allocate(at.context, bytes, placement, pointer);
+  });
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_t width, std::size_t height,
+                            unsigned int element_bytes) {
+  const auto real = driver().cuMemAllocPitch_v2;
+  if (real == nullptr) return kNoSuchEntry;
+  const Here at = here();
+  if (at.memory == nullptr || pointer == nullptr || pitch == nullptr)
+    return real(pointer, pitch, width, height, element_bytes);
+  std::size_t row = 0;
+  std::uint64_t all = 0;
+  const CUresult laid_out = pager::Pager::lay_out_rows(width, height, element_bytes, &row, &all);
+  if (laid_out != CUDA_SUCCESS) return laid_out;
+  if (at.memories->is_managed()) {
+    const CUresult result = allocate_managed(at, pointer, all, CU_MEM_ATTACH_GLOBAL);
+    if (result == CUDA_SUCCESS) *pitch = row;
+    return result;
+  }
+  if (!at.memory->is_paged()) {
+    return outside(
+        wire::Unpageable::kOther, all, in_blocks(all),
+        [&] { return real(pointer, pitch, width, height, element_bytes); }, [&] { return *pointer; });
+  }
+  return at.memories->allocate(*at.memory, all, [&](pager::Placement placement) {
+    return at.memory->pager.allocate_pitch(at.context, width, height, element_bytes, placement, pointer, pitch);
+  });
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer) {
+  if (driver().cuMemFree_v2 == nullptr) return kNoSuchEntry;
+  Tenant* const mine = tenant_if_any();
+  SeatMemory* const owner = mine != nullptr && pointer != 0 ? mine->memories().owner_of(pointer) : nullptr;
+  if (owner != nullptr) return mine->memories().free(*owner, pointer);
+  return free_outside(pointer, [&] { return driver().cuMemFree_v2(pointer); });
+}
+
+CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  if (driver().cuMemGetInfo_v2 == nullptr) return kNoSuchEntry;
+  const CUresult result = driver().cuMemGetInfo_v2(free, total);
+  if (result != CUDA_SUCCESS) return result;
+  const Here at = here();
+  if (at.memory == nullptr) return result;
+  if (const std::uint64_t told = at.memory->await_total(); told != 0) {
+    // As if the GPU were the program's alone: what others do changes nothing here.
+    *total = told;
+    *free = told - std::min(told, at.memory->allocated_bytes());
+    return result;
+  }
+  if (!at.memory->is_paged()) return result;
+  // What is kept for reuse is free, what has no memory yet is not.
+  const std::uint64_t used = at.memory->pager.bounds().used();
+  const std::uint64_t committed = at.memory->pager.bounds().committed();
+  const std::uint64_t all = *free + used;
+  *free = all - std::min(all, committed);
+  return result;
+}
+
+CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
+  if (driver().cuDeviceTotalMem_v2 == nullptr) return kNoSuchEntry;
+  const CUresult result = driver().cuDeviceTotalMem_v2(bytes, device);
+  if (result != CUDA_SUCCESS) return result;
+  Tenant* const mine = tenant_if_any();
+  for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
+    SeatMemory* const memory = mine->memories().if_any(slot);
+    if (memory == nullptr || memory->device != device) continue;
+    if (const std::uint64_t told = memory->await_total(); told != 0) *bytes = told;
+    return result;
+  }
+  // Programs ask this before they have a context: then nobody has said anything yet, and nothing is started for it. But
+  // its quota the process knows by itself.
+  const Settings settings = read_settings();
+  if (!settings.disabled && settings.memory_limit != 0) *bytes = std::min(*bytes, settings.memory_limit);
+  return result;
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int flags) {
+  if (driver().cuMemAllocManaged == nullptr) return kNoSuchEntry;
+  return allocate_managed(here(), pointer, bytes, flags);
+}
+
+CUresult cuMemAdvise(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUdevice device) {
+  if (driver().cuMemAdvise == nullptr) return kNoSuchEntry;
+  const CUmemLocation place{device == kDeviceCpu ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, device};
+  return advise(pointer, count, advice, place, [&] { return driver().cuMemAdvise(pointer, count, advice, device); });
+}
+
+CUresult cuMemAdvise_v2(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUmemLocation location) {
+  if (driver().cuMemAdvise_v2 == nullptr) return kNoSuchEntry;
+  return advise(pointer, count, advice, location,
+                [&] { return driver().cuMemAdvise_v2(pointer, count, advice, location); });
+}
+
+CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* descriptor) {
+  const auto real = driver().cuArrayCreate_v2;
+  if (real == nullptr) return kNoSuchEntry;
+  if (array == nullptr || descriptor == nullptr) return real(array, descriptor);
+  const ArrayBytes bytes = array_bytes({.Width = descriptor->Width,
+                                        .Height = descriptor->Height,
+                                        .Depth = 1,
+                                        .Format = descriptor->Format,
+                                        .NumChannels = descriptor->NumChannels,
+                                        .Flags = 0});
+  return outside(
+      wire::Unpageable::kArray, bytes.about, bytes.least, [&] { return real(array, descriptor); },
+      [&] { return reinterpret_cast<std::uint64_t>(*array); });
+}
+
+CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* descriptor) {
+  const auto real = driver().cuArray3DCreate_v2;
+  if (real == nullptr) return kNoSuchEntry;
+  if (array == nullptr || descriptor == nullptr) return real(array, descriptor);
+  const ArrayBytes bytes = array_bytes(*descriptor);
+  return outside(
+      wire::Unpageable::kArray, bytes.about, bytes.least, [&] { return real(array, descriptor); },
+      [&] { return reinterpret_cast<std::uint64_t>(*array); });
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
+                                unsigned int levels) {
+  const auto real = driver().cuMipmappedArrayCreate;
+  if (real == nullptr) return kNoSuchEntry;
+  if (array == nullptr || descriptor == nullptr) return real(array, descriptor, levels);
+  const ArrayBytes bytes = array_bytes(*descriptor);
+  // The largest level at least, and all smaller ones together are less than that.
+  return outside(
+      wire::Unpageable::kArray, 2 * bytes.about, bytes.least, [&] { return real(array, descriptor, levels); },
+      [&] { return reinterpret_cast<std::uint64_t>(*array); });
+}
+
+CUresult cuArrayDestroy(CUarray array) {
+  if (driver().cuArrayDestroy == nullptr) return kNoSuchEntry;
+  return free_outside(reinterpret_cast<std::uint64_t>(array), [&] { return driver().cuArrayDestroy(array); });
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
+  if (driver().cuMipmappedArrayDestroy == nullptr) return kNoSuchEntry;
+  return free_outside(reinterpret_cast<std::uint64_t>(array), [&] { return driver().cuMipmappedArrayDestroy(array); });
+}
+
+}  // namespace gpumux::shim::hooks

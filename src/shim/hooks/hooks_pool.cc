@@ -1,0 +1,253 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stream-ordered allocation: what comes from plain pools of a paged seat's GPU is the pager's (shim/memory/pools.h).
+// Left to the driver, counted, and staying on the GPU is the rest: pools that can be shared with other processes, in
+// host or managed memory, or of another GPU than the stream's; everything where nothing is paged; and the memory of
+// graphs, to which allocations and frees belong that are captured.
+#include "shim/hooks/hooks.gen.h"
+#include "shim/hooks/submit.h"
+
+namespace gpumux::shim::hooks {
+namespace {
+
+// Handles of per-thread streams are the same in all threads: what they are told apart by.
+std::uint64_t number_of_this_thread() {
+  static constinit std::atomic<std::uint64_t> next{1};
+  static constinit thread_local std::uint64_t number = 0;
+  if (number == 0) number = next.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
+
+// A stream and its seat; `memory` null: there is none, and the driver says why.
+struct Place {
+  Tenant* tenant = nullptr;
+  SeatMemory* memory = nullptr;
+  StreamName name;
+  bool is_known = false;  // false: a stream of a green context has no plain one, for which events could be made
+};
+
+Place place_of(Tenant* mine, CUstream handle, StreamVariant variant) {
+  Place place{mine, nullptr, {}, true};
+  if (mine == nullptr || driver().cuCtxGetCurrent == nullptr || driver().cuStreamGetCtx == nullptr) return place;
+  const CUstream stream = at_stream(handle, variant).stream;
+  const bool is_own = stream == gate::kPerThreadStream;
+  CUcontext context = nullptr;
+  const bool is_default = stream == nullptr || is_own;
+  if (!is_default && (driver().cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == nullptr)) {
+    place.is_known = false;
+    context = nullptr;
+  }
+  if (context == nullptr && driver().cuCtxGetCurrent(&context) != CUDA_SUCCESS) return place;
+  if (context == nullptr) return place;
+  const auto slot = mine->seat_of(context);
+  if (!slot) return place;
+  place.memory = &mine->memories().of(*slot);
+  place.name = {context, stream, is_own ? number_of_this_thread() : 0};
+  return place;
+}
+
+bool is_capturing(const Place& place) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return place.tenant->captures.load(std::memory_order_relaxed) != 0 && driver().cuStreamIsCapturing != nullptr &&
+         driver().cuStreamIsCapturing(place.name.stream, &status) == CUDA_SUCCESS &&
+         status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// The driver's own memory. An allocation may make it take some, so it passes the gate, and is tried once more when
+// others have made room.
+template <class Call>
+CUresult left_to_driver(const Place& place, CUmemoryPool pool, std::size_t bytes, Call call) {
+  SeatMemory& memory = *place.memory;
+  const CUresult result = place.tenant->memories().with_room(memory, bytes, [&] {
+    // Out of the gate again before anybody waits for room.
+    const Passage passage(Where{place.name.stream});
+    return passage.is_stranded() ? CUDA_ERROR_OUT_OF_MEMORY : call();
+  });
+  if (result != CUDA_SUCCESS) return result;
+  memory.count_pool(pool);
+  place.tenant->memories().mover().note_change(memory);
+  return result;
+}
+
+// `pool` null: the current one of the stream's GPU.
+template <class Call>
+CUresult allocate_from(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream,
+                       StreamVariant variant, Call call) {
+  if (pointer == nullptr || bytes == 0) return call();
+  const Place place = place_of(tenant(), stream, variant);
+  if (place.memory == nullptr) return call();
+  if (is_capturing(place)) {
+    const Passage passage(Where{place.name.stream});
+    if (passage.is_stranded()) return CUDA_ERROR_OUT_OF_MEMORY;
+    place.memory->note_graph_memory();
+    return call();
+  }
+  if (pool == nullptr) pool = place.memory->pools.current();
+  if (!place.is_known || !place.memory->is_paged() || !place.memory->pools.has(pool))
+    return left_to_driver(place, pool, bytes, call);
+  return place.tenant->memories().allocate_in_order(*place.memory, pool, place.name, bytes, pointer);
+}
+
+// Where nothing can be recorded behind the stream's work, that is waited for.
+CUresult free_after(SeatMemory& owner, CUdeviceptr pointer, CUstream stream) {
+  const auto freeing = owner.pools.begin_free(pointer);
+  if (!freeing) return CUDA_ERROR_INVALID_VALUE;
+  const CUresult result = driver().cuStreamSynchronize(stream);
+  owner.pools.end_free(*freeing, result == CUDA_SUCCESS);
+  return result;
+}
+
+CUresult free_in_order(CUdeviceptr pointer, CUstream stream, StreamVariant variant,
+                       CUresult (*real)(CUdeviceptr, CUstream)) {
+  if (real == nullptr) return kNoSuchEntry;
+  Tenant* const mine = tenant_if_any();
+  if (mine == nullptr || pointer == 0) return real(pointer, stream);
+  Memories& memories = mine->memories();
+  SeatMemory* owner = memories.owner_in_order(pointer);
+  if (owner == nullptr && memories.owner_of(pointer) == nullptr)
+    return memories.free_outside(pointer, [&] { return real(pointer, stream); });
+  const Place place = place_of(mine, stream, variant);
+  if (place.memory == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
+  // What is freed in a graph has to be allocated in one.
+  if (is_capturing(place)) return CUDA_ERROR_INVALID_VALUE;
+  if (owner == nullptr) owner = memories.adopt(pointer);
+  if (owner == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return place.is_known ? owner->pools.free(pointer, place.name) : free_after(*owner, pointer, place.name.stream);
+}
+
+// What a program may allocate from it is the pager's: not shared, in device memory, and nothing special.
+bool is_plain(const CUmemPoolProps& properties) {
+  return properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED && properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE &&
+         properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties.usage == 0;
+}
+
+SeatMemory* owner_of(CUmemoryPool pool) {
+  Tenant* const mine = tenant_if_any();
+  return mine != nullptr && pool != nullptr ? mine->memories().owner_of_pool(pool) : nullptr;
+}
+
+bool is_amount(CUmemPool_attribute attribute) {
+  return attribute >= CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT && attribute <= CU_MEMPOOL_ATTR_USED_MEM_HIGH;
+}
+
+template <class Call>
+void for_each_seat(Call call) {
+  Tenant* const mine = tenant_if_any();
+  for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
+    if (SeatMemory* const memory = mine->memories().if_any(slot)) call(*memory);
+  }
+}
+
+}  // namespace
+
+CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
+  const auto real = driver().cuMemAllocAsync;
+  if (real == nullptr) return kNoSuchEntry;
+  return allocate_from(pointer, bytes, nullptr, stream, StreamVariant::kLegacy,
+                       [&] { return real(pointer, bytes, stream); });
+}
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
+  const auto real = driver().cuMemAllocAsync_ptsz;
+  if (real == nullptr) return kNoSuchEntry;
+  return allocate_from(pointer, bytes, nullptr, stream, StreamVariant::kPtsz,
+                       [&] { return real(pointer, bytes, stream); });
+}
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
+  const auto real = driver().cuMemAllocFromPoolAsync;
+  if (real == nullptr) return kNoSuchEntry;
+  if (pool == nullptr) return real(pointer, bytes, pool, stream);
+  return allocate_from(pointer, bytes, pool, stream, StreamVariant::kLegacy,
+                       [&] { return real(pointer, bytes, pool, stream); });
+}
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
+  const auto real = driver().cuMemAllocFromPoolAsync_ptsz;
+  if (real == nullptr) return kNoSuchEntry;
+  if (pool == nullptr) return real(pointer, bytes, pool, stream);
+  return allocate_from(pointer, bytes, pool, stream, StreamVariant::kPtsz,
+                       [&] { return real(pointer, bytes, pool, stream); });
+}
+
+// Neither gated nor waited for: it only says from where on in the stream the memory is nobody's.
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+  return free_in_order(pointer, stream, StreamVariant::kLegacy, driver().cuMemFreeAsync);
+}
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+  return free_in_order(pointer, stream, StreamVariant::kPtsz, driver().cuMemFreeAsync_ptsz);
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+  if (driver().cuMemPoolCreate == nullptr) return kNoSuchEntry;
+  const CUresult result = driver().cuMemPoolCreate(pool, properties);
+  if (result != CUDA_SUCCESS || !is_plain(*properties)) return result;
+  Tenant* const mine = tenant();
+  const auto slot = mine != nullptr ? mine->seat_of_device(properties->location.id) : std::nullopt;
+  if (slot && mine->memories().of(*slot).is_paged()) mine->memories().of(*slot).pools.add(*pool, properties->maxSize);
+  return result;
+}
+
+CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  if (driver().cuMemPoolDestroy == nullptr) return kNoSuchEntry;
+  // Before it is gone: nobody may ask it anything then.
+  for_each_seat([pool](SeatMemory& memory) { memory.forget_pool(pool); });
+  const CUresult result = driver().cuMemPoolDestroy(pool);
+  if (result != CUDA_SUCCESS) return result;
+  for_each_seat([pool](SeatMemory& memory) {
+    memory.pools.forget_current();
+    memory.pools.destroyed(pool);
+  });
+  return result;
+}
+
+CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+  if (driver().cuDeviceSetMemPool == nullptr) return kNoSuchEntry;
+  const CUresult result = driver().cuDeviceSetMemPool(device, pool);
+  for_each_seat([](SeatMemory& memory) { memory.pools.forget_current(); });
+  return result;
+}
+CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+  if (driver().cuMemSetMemPool == nullptr) return kNoSuchEntry;
+  const CUresult result = driver().cuMemSetMemPool(location, type, pool);
+  for_each_seat([](SeatMemory& memory) { memory.pools.forget_current(); });
+  return result;
+}
+
+// The driver may have something in the same pool (allocations for streams of other GPUs).
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  if (driver().cuMemPoolGetAttribute == nullptr) return kNoSuchEntry;
+  const CUresult result = driver().cuMemPoolGetAttribute(pool, attribute, value);
+  SeatMemory* const owner = result == CUDA_SUCCESS && is_amount(attribute) ? owner_of(pool) : nullptr;
+  std::uint64_t ours = 0;
+  if (owner == nullptr || owner->pools.get(pool, attribute, &ours) != CUDA_SUCCESS) return result;
+  *static_cast<std::uint64_t*>(value) += ours;
+  return result;
+}
+
+CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  if (driver().cuMemPoolSetAttribute == nullptr) return kNoSuchEntry;
+  const CUresult result = driver().cuMemPoolSetAttribute(pool, attribute, value);
+  if (result != CUDA_SUCCESS) return result;
+  SeatMemory* const owner = owner_of(pool);
+  return owner != nullptr ? owner->pools.set(pool, attribute, value) : result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t min_bytes_to_keep) {
+  if (driver().cuMemPoolTrimTo == nullptr) return kNoSuchEntry;
+  const CUresult result = driver().cuMemPoolTrimTo(pool, min_bytes_to_keep);
+  SeatMemory* const owner = result == CUDA_SUCCESS ? owner_of(pool) : nullptr;
+  if (owner != nullptr) owner->pools.trim(pool, min_bytes_to_keep);
+  return result;
+}
+
+// Graphs have their memory from the driver, when they run.
+CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies,
+                                std::size_t dependency_count, CUDA_MEM_ALLOC_NODE_PARAMS* node_params) {
+  const auto real = driver().cuGraphAddMemAllocNode;
+  if (real == nullptr) return kNoSuchEntry;
+  const CUresult result = real(graph_node, graph, dependencies, dependency_count, node_params);
+  Tenant* const mine = result == CUDA_SUCCESS ? tenant_if_any() : nullptr;
+  if (mine == nullptr || node_params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return result;
+  if (const auto slot = mine->seat_of_device(node_params->poolProps.location.id))
+    mine->memories().of(*slot).note_graph_memory();
+  return result;
+}
+
+}  // namespace gpumux::shim::hooks

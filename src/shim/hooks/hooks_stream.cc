@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams that end, capture, or join a capture: what they have submitted before is fenced, so that a drain still sees
+// it (gate/stream_set.h).
+#include "shim/hooks/hooks.gen.h"
+#include "shim/hooks/submit.h"
+
+namespace gpumux::shim::hooks {
+namespace {
+
+// The set that knows a stream, and the stream's name there.
+struct Known {
+  Tenant* tenant = nullptr;
+  gate::StreamSet* streams = nullptr;
+  gate::InFlight* in_flight = nullptr;
+  CUcontext context = nullptr;
+  CUstream stream = nullptr;
+};
+
+Known find(CUstream handle, StreamVariant variant) {
+  Known known{.tenant = tenant_if_any()};
+  // Without a tenant nothing has been submitted through us.
+  if (known.tenant == nullptr) return known;
+  known.stream = at_stream(handle, variant).stream;
+  const bool is_default = known.stream == nullptr || known.stream == gate::kPerThreadStream;
+  const CUresult found =
+      is_default ? driver().cuCtxGetCurrent(&known.context) : driver().cuStreamGetCtx(known.stream, &known.context);
+  if (found != CUDA_SUCCESS || known.context == nullptr) return known;
+  if (const auto slot = known.tenant->seat_of(known.context)) {
+    known.streams = &known.tenant->seats().streams(*slot);
+    known.in_flight = &known.tenant->seats().in_flight(*slot);
+  }
+  return known;
+}
+
+template <class Begin>
+CUresult begin_capture(CUstream handle, StreamVariant variant, Begin begin) {
+  // A program may capture before it has submitted anything: its tenant counts captures all the same.
+  Tenant* const mine = tenant();
+  const Known known = find(handle, variant);
+  // Counted before it begins: a submission that overtakes this asks the driver whether its stream captures.
+  if (mine != nullptr) {
+    mine->captures.fetch_add(1, std::memory_order_relaxed);
+    gate::forget_memos();
+  }
+  if (known.streams != nullptr)
+    known.streams->fence_before_capture(known.context, known.stream, gate::StreamSet::Capture::kBegin);
+  const CUresult result = begin();
+  if (result != CUDA_SUCCESS && mine != nullptr) mine->captures.fetch_sub(1, std::memory_order_relaxed);
+  return result;
+}
+
+CUresult end_capture(CUstream stream, CUgraph* graph, CUresult (*end)(CUstream, CUgraph*)) {
+  if (end == nullptr) return kNoSuchEntry;
+  const CUresult result = end(stream, graph);
+  // These two leave the capture as it was; all other answers end it, with a graph or without.
+  const bool ended = result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && result != CUDA_ERROR_ILLEGAL_STATE &&
+                     result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_INVALID_HANDLE;
+  if (Tenant* const mine = tenant_if_any(); mine != nullptr && ended) {
+    int captures = mine->captures.load(std::memory_order_relaxed);
+    while (captures > 0 && !mine->captures.compare_exchange_weak(captures, captures - 1, std::memory_order_relaxed)) {
+    }
+  }
+  return result;
+}
+
+CUresult wait_event(CUstream stream, CUevent event, unsigned int flags, StreamVariant variant,
+                    CUresult (*wait)(CUstream, CUevent, unsigned int)) {
+  if (wait == nullptr) return kNoSuchEntry;
+  Tenant* const mine = tenant_if_any();
+  // Waiting for an event of a capturing stream draws this stream into the capture.
+  if (mine != nullptr && mine->captures.load(std::memory_order_relaxed) != 0) {
+    const Known known = find(stream, variant);
+    if (known.streams != nullptr)
+      known.streams->fence_before_capture(known.context, known.stream, gate::StreamSet::Capture::kJoin);
+  }
+  return wait(stream, event, flags);
+}
+
+CUresult destroy(CUstream stream, CUresult (*real)(CUstream)) {
+  if (real == nullptr) return kNoSuchEntry;
+  const Known known = find(stream, StreamVariant::kLegacy);
+  if (known.streams == nullptr || stream == nullptr) return real(stream);
+  known.streams->retire(stream);
+  known.in_flight->forget_stream(stream);
+  known.tenant->memories().stream_gone(stream);
+  const CUresult result = real(stream);
+  gate::forget_memos();
+  return result;
+}
+
+}  // namespace
+
+CUresult cuStreamBeginCapture(CUstream stream) {
+  if (driver().cuStreamBeginCapture == nullptr) return kNoSuchEntry;
+  return begin_capture(stream, StreamVariant::kLegacy, [&] { return driver().cuStreamBeginCapture(stream); });
+}
+CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
+  if (driver().cuStreamBeginCapture_ptsz == nullptr) return kNoSuchEntry;
+  return begin_capture(stream, StreamVariant::kPtsz, [&] { return driver().cuStreamBeginCapture_ptsz(stream); });
+}
+CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+  if (driver().cuStreamBeginCapture_v2 == nullptr) return kNoSuchEntry;
+  return begin_capture(stream, StreamVariant::kLegacy, [&] { return driver().cuStreamBeginCapture_v2(stream, mode); });
+}
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+  if (driver().cuStreamBeginCapture_v2_ptsz == nullptr) return kNoSuchEntry;
+  return begin_capture(stream, StreamVariant::kPtsz,
+                       [&] { return driver().cuStreamBeginCapture_v2_ptsz(stream, mode); });
+}
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                     const CUgraphEdgeData* dependency_data, std::size_t dependency_count,
+                                     CUstreamCaptureMode mode) {
+  if (driver().cuStreamBeginCaptureToGraph == nullptr) return kNoSuchEntry;
+  return begin_capture(stream, StreamVariant::kLegacy, [&] {
+    return driver().cuStreamBeginCaptureToGraph(stream, graph, dependencies, dependency_data, dependency_count, mode);
+  });
+}
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
+                                          const CUgraphEdgeData* dependency_data, std::size_t dependency_count,
+                                          CUstreamCaptureMode mode) {
+  if (driver().cuStreamBeginCaptureToGraph_ptsz == nullptr) return kNoSuchEntry;
+  return begin_capture(stream, StreamVariant::kPtsz, [&] {
+    return driver().cuStreamBeginCaptureToGraph_ptsz(stream, graph, dependencies, dependency_data, dependency_count,
+                                                     mode);
+  });
+}
+
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  return end_capture(stream, graph, driver().cuStreamEndCapture);
+}
+CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
+  return end_capture(stream, graph, driver().cuStreamEndCapture_ptsz);
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
+  return wait_event(stream, event, flags, StreamVariant::kLegacy, driver().cuStreamWaitEvent);
+}
+CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
+  return wait_event(stream, event, flags, StreamVariant::kPtsz, driver().cuStreamWaitEvent_ptsz);
+}
+
+CUresult cuStreamDestroy(CUstream stream) { return destroy(stream, driver().cuStreamDestroy); }
+CUresult cuStreamDestroy_v2(CUstream stream) { return destroy(stream, driver().cuStreamDestroy_v2); }
+
+}  // namespace gpumux::shim::hooks

@@ -1,0 +1,326 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/hooks/submit.h"
+
+#include <algorithm>
+
+#include "cuda/relaxed_capture.h"
+#include "os/system_clock.h"
+
+namespace gpumux::shim {
+namespace {
+
+bool is_default(cuda::CUstream stream) { return stream == nullptr || stream == gate::kPerThreadStream; }
+
+// The context that a stream belongs to; null if there is none.
+cuda::CUcontext context_of(const cuda::Driver& driver, cuda::CUstream stream) {
+  cuda::CUcontext context = nullptr;
+  // A green context's stream has no plain context (the driver says so): its GPU is the current context's, or the call
+  // will fail.
+  if (!is_default(stream) && driver.cuStreamGetCtx(stream, &context) == cuda::CUDA_SUCCESS && context != nullptr)
+    return context;
+  context = nullptr;
+  return driver.cuCtxGetCurrent(&context) == cuda::CUDA_SUCCESS ? context : nullptr;
+}
+
+bool is_capturing(const cuda::Driver& driver, cuda::CUstream stream) {
+  cuda::CUstreamCaptureStatus status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver.cuStreamIsCapturing != nullptr && driver.cuStreamIsCapturing(stream, &status) == cuda::CUDA_SUCCESS &&
+         status != cuda::CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+// The program has given its GPU up, if it is unlocked and somebody waits.
+void unlock(Tenant& tenant, std::uint32_t slot) {
+  if (tenant.lock_modes().synchronised(slot, os::SystemClock().now()) && tenant.gate().is_contended(slot))
+    tenant.drainer().give_up(slot);
+}
+
+// After a submission to `stream`, outside the gate. (A stream that began to capture meanwhile is refused, and waited
+// for at the next one.)
+void keep_lock_modes(Tenant& tenant, std::uint32_t slot, cuda::CUstream stream) {
+  if (!tenant.lock_modes().wants_synchronisation(slot, os::SystemClock().now())) return;
+  if (tenant.captures.load(std::memory_order_relaxed) != 0) return;
+  if (tenant.driver().cuStreamSynchronize(stream) == cuda::CUDA_SUCCESS) unlock(tenant, slot);
+}
+
+// Memory that the driver knows of; what it does not know is pageable.
+bool is_known(const cuda::Driver& driver, const void* address) {
+  unsigned int type = 0;
+  return driver.cuPointerGetAttribute(&type, cuda::CU_POINTER_ATTRIBUTE_MEMORY_TYPE,
+                                      reinterpret_cast<cuda::CUdeviceptr>(address)) == cuda::CUDA_SUCCESS;
+}
+
+}  // namespace
+
+void Passage::enter_slowly(cuda::CUstream stream, gate::WorkKind kind) {
+  tenant_ = tenant();
+  if (tenant_ == nullptr) return;
+  thread_ = gate::this_thread();
+  if (thread_ == nullptr) return;
+  gate::StreamMemo* memo = look_up(stream);
+  if (memo == nullptr) return;
+  runs_ = tenant_->captures.load(std::memory_order_relaxed) == 0 || !is_capturing(tenant_->driver(), stream);
+  if (!runs_) return hold(memo->slot);
+  if (gate::InFlight& in_flight = tenant_->seats().in_flight(memo->slot);
+      in_flight.is_bounded() && !tenant_->gate().is_inside(*thread_, memo->slot)) {
+    in_flight.await(memo->context, stream);
+    memo = look_up(stream);  // time has passed
+    if (memo == nullptr) return;
+  }
+  // The memo's place may be taken by another stream's before this ends, if the driver calls back.
+  slot_ = memo->slot;
+  context_ = memo->context;
+  stream_ = stream;
+  kind_ = kind;
+  passed_ = tenant_->gate().pass(*thread_, slot_);
+  if (passed_ == gate::Passed::kStranded) return;
+  note(*memo);
+  if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(slot_, os::SystemClock().now());
+  tenant_->memories().mover().on_passed(slot_);
+}
+
+// What the thread knows of the stream, found if need be. Null: no seat.
+gate::StreamMemo* Passage::look_up(cuda::CUstream stream) const {
+  gate::StreamMemo& memo = thread_->memo_of(stream);
+  // Before asking anything: what changes meanwhile makes the memo stale.
+  const std::uint64_t generation = gate::memo_generation();
+  return remembers(memo, stream, generation) || find_seat(memo, stream, generation) ? &memo : nullptr;
+}
+
+// Nothing runs, so no lease is needed; but the driver looks up some of the addresses now, so the memory has to be
+// there, and stay until the call returns.
+void Passage::hold(std::uint32_t slot) {
+  slot_ = slot;
+  passed_ = tenant_->gate().hold(*thread_, slot);
+}
+
+bool Passage::remembers(const gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const {
+  if (memo.stream != stream || memo.streams == nullptr || memo.generation != generation) return false;
+  if (!is_default(stream) || memo.context == tenant_->only_context()) return true;
+  cuda::CUcontext current = nullptr;
+  return tenant_->driver().cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == memo.context;
+}
+
+bool Passage::find_seat(gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const {
+  const cuda::CUcontext context = context_of(tenant_->driver(), stream);
+  if (context == nullptr) return false;
+  const auto slot = tenant_->seat_of(context);
+  if (!slot) return false;
+  memo = gate::StreamMemo{.stream = stream,
+                          .word = &tenant_->gate().lease_word(*slot),
+                          .slot = *slot,
+                          .generation = generation,
+                          .context = context,
+                          .streams = &tenant_->seats().streams(*slot)};
+  return true;
+}
+
+// Inside. A memo that is of the present generation stays true until the next: then, where nothing captures and the seat
+// does not depend on which context is current, the next submission may take the short way.
+void Passage::note(gate::StreamMemo& memo) const {
+  const bool is_fresh = memo.generation == gate::memo_generation();
+  if (is_fresh && memo.is_noted) return;
+  memo.streams->note(memo.context, memo.stream);
+  memo.is_noted = is_fresh;
+  const bool is_sure = !is_default(memo.stream) || memo.context == tenant_->only_context();
+  // By the lease, and not nested: so that it was found unbarred after the memo's generation was read (gate.h).
+  const bool is_direct = is_fresh && is_sure && passed_ == gate::Passed::kHolding && tenant_->gate().has_short_way() &&
+                         tenant_->captures.load(std::memory_order_relaxed) == 0 && !tenant_->lock_modes().are_set() &&
+                         !tenant_->seats().in_flight(slot_).is_bounded();
+  memo.direct_generation = is_direct ? memo.generation : 0;
+}
+
+void Passage::leave_slowly() {
+  if (passed_ == gate::Passed::kNested) return;
+  gate::InFlight& in_flight = tenant_->seats().in_flight(slot_);
+  if (runs_ && in_flight.is_bounded() && tenant_->captures.load(std::memory_order_relaxed) == 0)
+    in_flight.submitted(context_, stream_, kind_, os::SystemClock());
+  // Still inside: the gate is not closed again before the step has been counted.
+  if (passed_ == gate::Passed::kStep) tenant_->drainer().stepped(slot_);
+  tenant_->gate().leave(*thread_, slot_);
+  if (runs_ && tenant_->lock_modes().are_set()) keep_lock_modes(*tenant_, slot_, stream_);
+}
+
+CopyWait::CopyWait(Where where, const void* destination, std::size_t bytes, Blocks blocks) {
+  // As in synchronised(Where): a thread that has submitted nothing to the stream has nothing to wait for there.
+  Tenant* const tenant = tenant_if_any();
+  gate::ThreadRecord* const thread = gate::t_record;
+  if (tenant == nullptr || thread == nullptr || bytes == 0) return;
+  const gate::StreamMemo& memo = thread->memo_of(where.stream);
+  if (memo.stream != where.stream || memo.streams == nullptr) return;
+  const std::uint32_t slot = memo.slot;
+  gate::InFlight& in_flight = tenant->seats().in_flight(slot);
+  if (!in_flight.is_bounded() || tenant->gate().is_inside(*thread, slot) ||
+      tenant->captures.load(std::memory_order_relaxed) != 0)
+    return;
+  const cuda::Driver& driver = tenant->driver();
+  const cuda::CUcontext context = memo.context;
+  if (is_default(where.stream) && context_of(driver, where.stream) != context) return;  // it is another one's by now
+  if (blocks == Blocks::kIfPageable && is_known(driver, destination)) return;
+  waiting_.emplace(tenant->gate(), slot);
+  // What fails here fails in the copy, too, which the program is told of.
+  const cuda::RelaxedCapture relaxed(driver);
+  if (driver.cuStreamSynchronize(where.stream) == cuda::CUDA_SUCCESS)
+    in_flight.waited_for(context, where.stream, os::SystemClock());
+}
+
+MemoryHold::MemoryHold(const std::optional<WholeContext>& whole) {
+  Tenant* const mine = whole ? tenant_if_any() : nullptr;  // without one there is nothing that could be away
+  if (mine == nullptr) return;
+  const cuda::CUcontext context = whole->context != nullptr ? whole->context : context_of(mine->driver(), nullptr);
+  const auto slot = context != nullptr ? mine->seat_of(context) : std::nullopt;
+  gate::ThreadRecord* const thread = slot ? gate::this_thread() : nullptr;
+  if (thread == nullptr) return;
+  const gate::Passed passed = mine->gate().hold(*thread, *slot);
+  if (passed == gate::Passed::kNested) return;  // whoever is inside already leaves
+  is_stranded_ = passed == gate::Passed::kStranded;
+  if (is_stranded_) return;
+  tenant_ = mine;
+  thread_ = thread;
+  slot_ = *slot;
+  is_step_ = passed == gate::Passed::kStep;
+}
+
+MemoryHold::~MemoryHold() {
+  if (tenant_ == nullptr) return;
+  if (is_step_) tenant_->drainer().stepped(slot_);
+  tenant_->gate().leave(*thread_, slot_);
+}
+
+cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, cuda::CUresult (*call)(void*), void* argument) {
+  // A module, or a graph's nodes, and twice as much each time that this was not enough.
+  constexpr std::uint64_t kFirstGuess = 32 * pager::kMebibyte;
+  Tenant* const mine = tenant();
+  // Waiting for a turn is nothing to do in the middle of a capture.
+  if (mine == nullptr || mine->captures.load(std::memory_order_relaxed) != 0) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  std::optional<std::uint32_t> slot;
+  if (device) {
+    slot = mine->seat_of_device(*device);
+  } else if (const cuda::CUcontext context = context_of(mine->driver(), nullptr)) {
+    slot = mine->seat_of(context);
+  }
+  if (!slot) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  return mine->memories().again_with_room(mine->memories().of(*slot), kFirstGuess, [&] { return call(argument); });
+}
+
+SeveralPassages::SeveralPassages(Tenant* tenant) : tenant_(tenant) {
+  if (tenant_ != nullptr) thread_ = gate::this_thread();
+}
+
+SeveralPassages::~SeveralPassages() {
+  const bool passed = count_ != 0 && members_[0].passed != gate::Passed::kNot;
+  leave();
+  if (!passed || !tenant_->lock_modes().are_set()) return;
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (members_[i].has_stream) keep_lock_modes(*tenant_, members_[i].slot, members_[i].stream);
+  }
+}
+
+SeveralPassages::Member* SeveralPassages::find_or_add(std::uint32_t slot) {
+  for (std::size_t i = 0; i < count_; ++i) {
+    if (members_[i].slot == slot) return &members_[i];
+  }
+  members_[count_].slot = slot;  // there are no more slots than members
+  return &members_[count_++];
+}
+
+void SeveralPassages::add_context(cuda::CUcontext context) {
+  if (thread_ == nullptr || context == nullptr) return;
+  if (const auto slot = tenant_->seat_of(context)) find_or_add(*slot);
+}
+
+void SeveralPassages::add_stream(cuda::CUstream stream) {
+  if (thread_ == nullptr) return;
+  const cuda::CUcontext context = context_of(tenant_->driver(), stream);
+  const auto slot = context != nullptr ? tenant_->seat_of(context) : std::nullopt;
+  if (!slot) return;
+  Member* member = find_or_add(*slot);
+  member->has_stream = true;
+  member->context = context;
+  member->stream = stream;
+}
+
+bool SeveralPassages::is_any_stranded() const {
+  return std::any_of(members_, members_ + count_,
+                     [this](const Member& member) { return tenant_->gate().is_stranded(member.slot); });
+}
+
+SeveralPassages::Entered SeveralPassages::try_enter(std::optional<gate::Gate::Waiting>& waiting) {
+  for (std::size_t i = 0; i < count_; ++i) {
+    members_[i].passed = tenant_->gate().try_pass_or_step(*thread_, members_[i].slot);
+    if (members_[i].passed == gate::Passed::kNot) {
+      const std::uint32_t closed = members_[i].slot;
+      leave();
+      if (is_any_stranded()) return Entered::kStranded;
+      if (!waiting || waiting->slot() != closed) waiting.emplace(tenant_->gate(), closed);
+      tenant_->gate().wait_until_open(*waiting);
+      return Entered::kNotYet;
+    }
+  }
+  return Entered::kAll;
+}
+
+bool SeveralPassages::enter() {
+  // GPUs that work on each other's memory belong together from now on.
+  if (count_ > 1) tenant_->join_own_gang();
+  std::optional<gate::Gate::Waiting> waiting;
+  Entered entered = Entered::kNotYet;
+  while (entered == Entered::kNotYet) entered = try_enter(waiting);
+  if (entered == Entered::kStranded) return false;
+  waiting.reset();
+  // Only now, inside: a drain that came before has forgotten what was noted before it.
+  for (std::size_t i = 0; i < count_; ++i) {
+    const Member& member = members_[i];
+    if (member.has_stream) tenant_->seats().streams(member.slot).note(member.context, member.stream);
+    if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(member.slot, os::SystemClock().now());
+    tenant_->memories().mover().on_passed(member.slot);
+  }
+  return true;
+}
+
+void SeveralPassages::leave() {
+  for (std::size_t i = 0; i < count_; ++i) {
+    Member& member = members_[i];
+    if (member.passed == gate::Passed::kNot) continue;
+    if (member.passed == gate::Passed::kStep) tenant_->drainer().stepped(member.slot);
+    if (member.passed != gate::Passed::kNested) tenant_->gate().leave(*thread_, member.slot);
+    member.passed = gate::Passed::kNot;
+  }
+}
+
+void synchronised(Where where) {
+  gate::ThreadRecord* const thread = gate::t_record;
+  // A thread that has submitted nothing there has nothing in flight there. A memo that is no longer true names the
+  // stream's seat all the same.
+  if (thread != nullptr) {
+    const gate::StreamMemo& memo = thread->memo_of(where.stream);
+    if (memo.stream == where.stream && memo.streams != nullptr) {
+      gate::InFlight& in_flight = tenant_if_any()->seats().in_flight(memo.slot);
+      if (in_flight.is_bounded()) in_flight.waited_for(memo.context, where.stream, os::SystemClock());
+    }
+  }
+  synchronised(Anywhere());
+}
+
+void synchronised(WholeContext whole) {
+  Tenant* const tenant = tenant_if_any();
+  for (std::uint32_t slot = 0; slot < tenant->seats().count(); ++slot) {
+    gate::InFlight& in_flight = tenant->seats().in_flight(slot);
+    if (!in_flight.is_bounded()) continue;
+    if (whole.context == nullptr) tenant->driver().cuCtxGetCurrent(&whole.context);
+    in_flight.waited_for(whole.context, os::SystemClock());
+  }
+  synchronised(Anywhere());
+}
+
+void synchronised(Anywhere) {
+  Tenant* const tenant = tenant_if_any();
+  tenant->memories().synchronised();
+  if (tenant->lock_modes().are_set()) {
+    for (std::uint32_t slot = 0; slot < tenant->seats().count(); ++slot) unlock(*tenant, slot);
+  }
+  for (std::uint32_t slot = 0; slot < tenant->seats().count(); ++slot) {
+    if (tenant->gate().is_contended(slot)) tenant->drainer().synchronised(slot);
+  }
+}
+
+}  // namespace gpumux::shim

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every hooked entry does, for the generated exports (exports.gen.cc): submissions pass the gate of the seat they
+// go to, waiting calls are watched for idleness. This header is the fast path: while the lease is held, everything here
+// is a few loads and stores.
+//
+// A submission that belongs to no seat goes to the driver as it is: no context is current (the driver will say so), the
+// stream captures (nothing runs), or gpumux is disabled.
+#pragma once
+
+#include <optional>
+#include <type_traits>
+
+#include "gate/thread_records.h"
+#include "shim/hooks/work_kind.h"
+#include "shim/process/real_driver.h"
+#include "shim/tenant/tenant.h"
+
+namespace gpumux::shim {
+
+// ---- where work goes
+// -------------------------------------------------------------------------------------------------------
+
+// One stream: null for the current context's legacy stream, gate::kPerThreadStream for the calling thread's own.
+struct Where {
+  cuda::CUstream stream = nullptr;
+};
+
+// A stream and further contexts whose GPUs take part (peer copies).
+struct WhereSeveral {
+  cuda::CUstream stream = nullptr;
+  cuda::CUcontext contexts[2] = {};
+};
+
+inline Where at_stream(cuda::CUstream stream, cuda::StreamVariant variant) {
+  if (stream == gate::kLegacyStream) return {nullptr};
+  if (stream == nullptr && variant != cuda::StreamVariant::kLegacy) return {gate::kPerThreadStream};
+  return {stream};
+}
+inline Where at_default(cuda::StreamVariant variant) { return at_stream(nullptr, variant); }
+inline WhereSeveral at_contexts_stream(cuda::CUcontext a, cuda::CUcontext b, cuda::CUstream stream,
+                                       cuda::StreamVariant variant) {
+  return {at_stream(stream, variant).stream, {a, b}};
+}
+inline WhereSeveral at_contexts(cuda::CUcontext a, cuda::CUcontext b, cuda::StreamVariant variant) {
+  return at_contexts_stream(a, b, nullptr, variant);
+}
+inline WhereSeveral at_peer_params_stream(const cuda::CUDA_MEMCPY3D_PEER* copy, cuda::CUstream stream,
+                                          cuda::StreamVariant variant) {
+  if (copy == nullptr) return {at_stream(stream, variant).stream, {}};
+  return at_contexts_stream(copy->srcContext, copy->dstContext, stream, variant);
+}
+inline WhereSeveral at_peer_params(const cuda::CUDA_MEMCPY3D_PEER* copy, cuda::StreamVariant variant) {
+  return at_peer_params_stream(copy, nullptr, variant);
+}
+
+// All streams of a context; null: the current one's.
+struct WholeContext {
+  cuda::CUcontext context = nullptr;
+};
+inline WholeContext at_context() { return {}; }
+inline WholeContext at_context(cuda::CUcontext context) { return {context}; }
+
+// The context that a node of a graph is for. Nothing: a node without addresses that the driver looks up.
+inline std::optional<WholeContext> at_node(const cuda::CUgraphNodeParams* params) {
+  if (params == nullptr) return std::nullopt;
+  switch (params->type) {
+    case cuda::CU_GRAPH_NODE_TYPE_MEMCPY: return WholeContext{params->memcpy.copyCtx};
+    case cuda::CU_GRAPH_NODE_TYPE_MEMSET: return WholeContext{params->memset.ctx};
+    case cuda::CU_GRAPH_NODE_TYPE_BATCH_MEM_OP: return WholeContext{params->memOp.ctx};
+    default: return std::nullopt;
+  }
+}
+inline std::optional<WholeContext> at_node(const cuda::CUDA_BATCH_MEM_OP_NODE_PARAMS* params) {
+  return params != nullptr ? std::optional(WholeContext{params->ctx}) : std::nullopt;
+}
+
+// An event tells no stream.
+struct Anywhere {};
+inline Anywhere at_event(cuda::CUevent) { return {}; }
+
+// ---- passing
+// ---------------------------------------------------------------------------------------------------------------
+
+// The calling thread inside the gate of one stream's seat, for as long as this lives. Nearly always it gets in and out
+// by what it remembers of the stream (gate::pass_directly); the long way finds the seat, asks whether the stream
+// captures, waits for the lease, notes the stream for a later drain, and remembers all that.
+class Passage {
+ public:
+  // `kind()` tells what is submitted (work_kind.h); asked on the long way only.
+  template <class Kind>
+  Passage(Where where, const Kind& kind) {
+    gate::ThreadRecord* const thread = gate::t_record;
+    if (thread != nullptr) [[likely]]
+      direct_ = gate::pass_directly(*thread, thread->memo_of(where.stream), where.stream);
+    if (direct_ == nullptr) [[unlikely]]
+      enter_slowly(where.stream, kind());
+  }
+  // For calls that the GPU has next to nothing to do for.
+  explicit Passage(Where where) : Passage(where, [] { return gate::WorkKind{0}; }) {}
+  ~Passage() {
+    if (direct_ != nullptr) [[likely]]
+      gate::leave_directly(*direct_);
+    else if (passed_ != gate::Passed::kNot && passed_ != gate::Passed::kStranded)
+      leave_slowly();
+  }
+  // The seat's memory cannot come back, so the call is not made: CUDA_ERROR_OUT_OF_MEMORY.
+  bool is_stranded() const { return direct_ == nullptr && passed_ == gate::Passed::kStranded; }
+  Passage(const Passage&) = delete;
+  Passage& operator=(const Passage&) = delete;
+
+ private:
+  void enter_slowly(cuda::CUstream stream, gate::WorkKind kind);
+  gate::StreamMemo* look_up(cuda::CUstream stream) const;
+  void hold(std::uint32_t slot);
+  void leave_slowly();
+  bool remembers(const gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const;
+  bool find_seat(gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const;
+  void note(gate::StreamMemo& memo) const;
+
+  std::atomic<std::uint64_t>* direct_ = nullptr;  // what the short way ends with
+  gate::Passed passed_ = gate::Passed::kNot;      // by the long way, as are all that follow
+  bool runs_;                                     // not captured: the GPU has more to do now
+  std::uint32_t slot_;
+  cuda::CUcontext context_;
+  cuda::CUstream stream_;
+  gate::WorkKind kind_;
+  Tenant* tenant_;
+  gate::ThreadRecord* thread_;
+};
+
+// The calling thread inside the gates of several seats: all of them, or it waits outside of all.
+class SeveralPassages {
+ public:
+  explicit SeveralPassages(Tenant* tenant);
+  ~SeveralPassages();
+  SeveralPassages(const SeveralPassages&) = delete;
+  SeveralPassages& operator=(const SeveralPassages&) = delete;
+
+  // Names a seat: that of a context, or of a stream (as in Where) that the work goes to. Then enter, once.
+  void add_context(cuda::CUcontext context);
+  void add_stream(cuda::CUstream stream);
+  // False: a seat's memory cannot come back, and the thread is inside of none.
+  bool enter();
+
+ private:
+  struct Member {
+    std::uint32_t slot = 0;
+    gate::Passed passed = gate::Passed::kNot;
+    bool has_stream = false;
+    cuda::CUcontext context = nullptr;
+    cuda::CUstream stream = nullptr;
+  };
+  Member* find_or_add(std::uint32_t slot);
+  enum class Entered { kAll, kNotYet, kStranded };
+  bool is_any_stranded() const;
+  Entered try_enter(std::optional<gate::Gate::Waiting>& waiting);
+  void leave();
+
+  Tenant* tenant_;
+  gate::ThreadRecord* thread_ = nullptr;
+  Member members_[base::kMaxSeatsPerTenant];
+  std::size_t count_ = 0;
+};
+
+// The memory of a context's GPU is there for as long as this lives, for calls that submit nothing and name addresses
+// that the driver looks up at once: the nodes of graphs that a program builds by itself. As with what is captured, no
+// lease is needed if all is there; else this waits for one, and with it for the memory.
+class MemoryHold {
+ public:
+  explicit MemoryHold(const std::optional<WholeContext>& whole);
+  ~MemoryHold();
+  // As Passage::is_stranded.
+  bool is_stranded() const { return is_stranded_; }
+  MemoryHold(const MemoryHold&) = delete;
+  MemoryHold& operator=(const MemoryHold&) = delete;
+
+ private:
+  Tenant* tenant_ = nullptr;  // null: nothing to leave
+  gate::ThreadRecord* thread_ = nullptr;
+  std::uint32_t slot_ = 0;
+  bool is_step_ = false;
+  bool is_stranded_ = false;
+};
+
+// A copy to memory of the program's own, which the driver waits in for all work before it: always, or, if it is
+// asynchronous, where that memory is pageable. While others want the GPU nobody should wait for that inside the gate,
+// which could not close meanwhile; so it is waited for before. For as long as this lives the thread counts as one that
+// waits for its gate: that its GPU is done does not mean that the program has nothing to do for it.
+class CopyWait {
+ public:
+  enum class Blocks { kAlways, kIfPageable };
+  CopyWait(Where where, const void* destination, std::size_t bytes, Blocks blocks);
+
+ private:
+  std::optional<gate::Gate::Waiting> waiting_;
+};
+
+// What a program gets for an entry that its driver does not have.
+inline constexpr cuda::CUresult kNoSuchEntry = cuda::CUDA_ERROR_NOT_FOUND;
+
+template <class... Parameters>
+inline cuda::CUresult submit(cuda::Entry entry, Where where, cuda::CUresult (*function)(Parameters...),
+                             std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
+  const Passage passage(where, [&] { return work_kind(entry, arguments...); });
+  if (passage.is_stranded()) [[unlikely]]
+    return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  return function(arguments...);
+}
+
+template <class... Parameters>
+inline cuda::CUresult submit_copy_out(cuda::Entry entry, Where where, std::size_t bytes, CopyWait::Blocks blocks,
+                                      cuda::CUresult (*function)(void*, Parameters...), void* destination,
+                                      std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
+  const CopyWait wait(where, destination, bytes, blocks);
+  return submit(entry, where, function, destination, arguments...);
+}
+
+template <class... Parameters>
+inline cuda::CUresult hold_memory(const std::optional<WholeContext>& whole, cuda::CUresult (*function)(Parameters...),
+                                  std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
+  const MemoryHold hold(whole);
+  if (hold.is_stranded()) [[unlikely]]
+    return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  return function(arguments...);
+}
+
+// ---- calls for which the driver takes memory of its own: contexts, modules, streams, events, graphs, what kernels
+// need for their stacks. That is nobody's to page, and how much it is only the driver knows.
+
+// Such a call has failed for lack of memory, and has done nothing: asks the daemon for room and makes it again, until
+// there is enough or no more to be had. Not inside the gate, holding nothing. `device`: a context is being made there;
+// nothing: the call is for the current one.
+[[gnu::cold, gnu::noinline]] cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device,
+                                                            cuda::CUresult (*call)(void*), void* argument);
+template <class Call>
+[[gnu::cold, gnu::noinline]] cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, Call call) {
+  return again_with_room(
+      device, [](void* again) { return (*static_cast<Call*>(again))(); }, &call);
+}
+
+template <class... Parameters>
+inline cuda::CUresult make(cuda::CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
+  const cuda::CUresult result = function(arguments...);
+  if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
+    return result;
+  return again_with_room(std::nullopt, [=] { return function(arguments...); });
+}
+
+// A submission that returns this has not been made.
+template <class... Parameters>
+inline cuda::CUresult submit_with_room(cuda::Entry entry, Where where, cuda::CUresult (*function)(Parameters...),
+                                       std::type_identity_t<Parameters>... arguments) {
+  const cuda::CUresult result = submit(entry, where, function, arguments...);
+  if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
+    return result;
+  return again_with_room(std::nullopt, [=] { return submit(entry, where, function, arguments...); });
+}
+
+template <class... Parameters>
+inline cuda::CUresult submit(cuda::Entry, const WhereSeveral& where, cuda::CUresult (*function)(Parameters...),
+                             std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
+  SeveralPassages passages(tenant());
+  passages.add_stream(where.stream);
+  for (const cuda::CUcontext context : where.contexts) passages.add_context(context);
+  if (!passages.enter()) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  return function(arguments...);
+}
+
+// The program has waited for its GPU. Idleness is seen here: if somebody else waits for the GPU, the drainer looks at
+// once. And what has been waited for is no longer in flight.
+void synchronised(Anywhere);
+void synchronised(Where where);
+void synchronised(WholeContext whole);
+
+template <class Place, class... Parameters>
+inline cuda::CUresult synchronise(cuda::Entry, Place place, cuda::CUresult (*function)(Parameters...),
+                                  std::type_identity_t<Parameters>... arguments) {
+  if (function == nullptr) [[unlikely]]
+    return kNoSuchEntry;
+  const cuda::CUresult result = function(arguments...);
+  if (tenant_if_any() == nullptr) return result;
+  if (result == cuda::CUDA_SUCCESS) {
+    synchronised(place);
+  } else {
+    synchronised(Anywhere());  // nothing is known to be done
+  }
+  return result;
+}
+
+}  // namespace gpumux::shim

@@ -1,0 +1,458 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: no allocation that GPU and host memory can hold together is ever refused, whatever crosses on its way.
+// Method: the planner that ships, the bounds that ship and the acquisitions that ship, between model tenants of several
+// threads. One random actor makes one small step at a time: a thread tries, asks or frees, a tenant reads, reports,
+// evicts or restores a chunk, the daemon reads, changes turns or is restarted. A failing seed is printed;
+// GPUMUX_TEST_SEED repeats it, GPUMUX_TEST_ALLOCATIONS says how many allocations there are.
+#include "shim/memory/acquisition.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <variant>
+
+#include "sched/residency.h"
+
+namespace gpumux::shim {
+namespace {
+
+using namespace std::chrono_literals;
+using pager::Placement;
+using sched::Residency;
+using sched::TurnKind;
+using Answer = Acquisition::Answer;
+using Step = Acquisition::Step;
+
+constexpr base::GpuIndex kGpu{0};
+constexpr std::uint64_t kBlock = pager::kBlockBytes;
+constexpr std::uint64_t kCapacity = 4096 * kBlock;
+constexpr std::uint64_t kReserve = 64 * kBlock;
+constexpr std::uint64_t kHost = 2500 * kBlock;
+constexpr std::uint64_t kChunk = 32 * kBlock;
+// Of GPU and host memory, all programs together hold this part: 60 of 140 GiB each, with 213 GiB in all.
+constexpr std::uint64_t kShare = (kCapacity - kReserve + kHost) / 100 * 85 / 3;
+constexpr base::Duration kTick = 10us;
+
+std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
+  const char* text = std::getenv(name);
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
+}
+
+struct Allocation {
+  std::uint64_t bytes = 0;
+  std::uint64_t resident = 0;
+};
+
+struct Thread {
+  enum class State { kIdle, kTrying, kAsking, kWaiting };
+  State state = State::kIdle;
+  Acquisition acquisition;
+  Step step = Step::kTry;
+  std::uint64_t bytes = 0;
+  std::uint32_t ticket = 0;
+};
+
+struct Wish {
+  std::uint32_t ticket = 0;
+  std::uint64_t room = 0, commitment = 0;
+};
+
+struct Tenant {
+  explicit Tenant(std::uint64_t number) : id{base::TenantId{number}, kGpu} { bounds.set(0, 0); }
+  const sched::SeatId id;
+  pager::Bounds bounds;
+  std::vector<Allocation> live;
+  std::uint64_t held = 0;  // by its program, allocations under way included
+  std::vector<Thread> threads{3};
+  // What the daemon has said, and is on its way to it.
+  sched::RoomBound told;
+  std::deque<sched::RoomBound> inbox;
+  std::deque<std::variant<sched::MemoryReport, Wish>> outbox;
+  std::uint32_t last_ticket = 0, answered = 0, refused = 0;
+  Wish wish;            // the newest
+  bool asking = false;  // SeatMemory::Asking
+  bool connected = true;
+  // Turns.
+  bool holds = false;
+  int draining = 0;  // steps until its work is done
+
+  std::uint64_t evicted() const {
+    std::uint64_t sum = 0;
+    for (const Allocation& one : live) sum += one.bytes - one.resident;
+    return sum;
+  }
+};
+
+class World {
+ public:
+  World(std::uint64_t seed, bool with_restarts) : random_(seed), with_restarts_(with_restarts) {
+    for (std::uint64_t number = 1; number <= 3; ++number) tenants_.push_back(std::make_unique<Tenant>(number));
+    start_daemon();
+    for (auto& tenant : tenants_) connect(*tenant);
+  }
+
+  void run(std::uint64_t allocations) {
+    std::uint64_t idle_steps = 0;
+    while (made < allocations && !::testing::Test::HasFailure()) {
+      const std::uint64_t before = made;
+      now_ += kTick;
+      step();
+      const auto deadline = planner_->next_deadline(kGpu);
+      if (deadline && *deadline <= now_) plan();
+      idle_steps = made == before ? idle_steps + 1 : 0;
+      // Two minutes of virtual time, in which a switch of everything takes some thousand steps.
+      ASSERT_LT(idle_steps, 12'000'000u) << "nothing gets on";
+    }
+  }
+
+  std::uint64_t made = 0;
+  std::uint64_t asked = 0;
+  std::uint64_t born_evicted = 0;
+  std::uint64_t restarts = 0;
+
+ private:
+  std::uint64_t below(std::uint64_t n) { return random_() % n; }
+
+  void step() {
+    Tenant& tenant = *tenants_[below(tenants_.size())];
+    const std::uint64_t what = below(32);
+    if (what < 4) return read(tenant);
+    if (what < 8) return deliver(tenant);
+    if (what < 20) return move(tenant);
+    if (what < 22) return report(tenant);
+    if (what == 22) return below(100) == 0 ? change_turns() : reconnect(tenant);
+    if (what == 23) return below(4'000) == 0 ? restart() : reconnect(tenant);
+    act(tenant, tenant.threads[below(tenant.threads.size())]);
+  }
+
+  // ---- a thread
+
+  void act(Tenant& tenant, Thread& thread) {
+    switch (thread.state) {
+      case Thread::State::kIdle: return begin(tenant, thread);
+      case Thread::State::kTrying: return attempt(tenant, thread);
+      case Thread::State::kAsking: return ask(tenant, thread);
+      case Thread::State::kWaiting: return look(tenant, thread);
+    }
+  }
+
+  void begin(Tenant& tenant, Thread& thread) {
+    // A program that holds its turn allocates more than one that waits for it.
+    if (below(tenant.holds ? 4 : 64) != 0) return;
+    const std::uint64_t bytes = kBlock << below(below(4) == 0 ? 9 : 3);
+    if (tenant.held + bytes > kShare || below(8) == 0) return free_one(tenant);
+    tenant.held += bytes;
+    thread = Thread{.state = Thread::State::kTrying, .acquisition = {}, .bytes = bytes};
+  }
+
+  // Within the bound the seat takes from the driver. That has too little only where a restarted daemon does not know
+  // yet what tenants took that are not back.
+  bool take(Tenant& tenant, std::uint64_t bytes) {
+    if (!tenant.bounds.take(bytes)) return false;
+    if (used() <= kCapacity - kReserve) return true;
+    EXPECT_TRUE(with_restarts_) << "the daemon gave more room than there is";
+    tenant.bounds.give(bytes);
+    return false;
+  }
+  std::uint64_t used() const {
+    std::uint64_t sum = 0;
+    for (const auto& tenant : tenants_) sum += tenant->bounds.used();
+    return sum;
+  }
+
+  void free_one(Tenant& tenant) {
+    if (tenant.live.empty()) return;
+    std::swap(tenant.live[below(tenant.live.size())], tenant.live.back());
+    const Allocation gone = tenant.live.back();
+    tenant.live.pop_back();
+    tenant.bounds.uncommit(gone.bytes);
+    tenant.bounds.give(gone.resident);
+    tenant.held -= gone.bytes;
+  }
+
+  void attempt(Tenant& tenant, Thread& thread) {
+    const bool may_use_gpu = tenant.holds && tenant.evicted() == 0;
+    const Placement placement = thread.acquisition.placement(may_use_gpu);
+    cuda::CUresult result = cuda::CUDA_SUCCESS;
+    if (!tenant.bounds.commit(thread.bytes)) {
+      result = pager::kBeyondCommitment;
+    } else if (placement == Placement::kResident && !take(tenant, thread.bytes)) {
+      tenant.bounds.uncommit(thread.bytes);
+      result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (result != cuda::CUDA_SUCCESS) return go_on(tenant, thread, thread.acquisition.tried(placement, result));
+    const bool is_there = placement == Placement::kResident;
+    tenant.live.push_back({thread.bytes, is_there ? thread.bytes : 0});
+    born_evicted += is_there ? 0 : 1;
+    ++made;
+    thread.state = Thread::State::kIdle;
+  }
+
+  void go_on(Tenant& tenant, Thread& thread, Step step) {
+    if (step == Step::kAwaitFrees) step = Acquisition::frees(false);
+    ASSERT_NE(step, Step::kGiveUp) << "tenant " << tenant.id.tenant.value << " is refused " << thread.bytes / kBlock
+                                   << " blocks, and holds " << tenant.held / kBlock << " of " << kShare / kBlock;
+    thread.step = step;
+    thread.state = step == Step::kTry ? Thread::State::kTrying : Thread::State::kAsking;
+  }
+
+  void ask(Tenant& tenant, Thread& thread) {
+    if (tenant.asking) return;
+    const bool for_room = thread.step == Step::kAskForRoom;
+    const Wish wish{tenant.last_ticket + 1, for_room ? tenant.bounds.used() + thread.bytes : 0,
+                    tenant.bounds.committed() + thread.bytes};
+    if (tenant.told.room >= wish.room && tenant.told.commitment >= wish.commitment)
+      return answered(tenant, thread, Answer::kGiven);
+    ++asked;
+    tenant.asking = true;
+    thread.ticket = ++tenant.last_ticket;
+    tenant.wish = wish;
+    if (tenant.connected) tenant.outbox.emplace_back(wish);
+    thread.state = Thread::State::kWaiting;
+  }
+
+  void look(Tenant& tenant, Thread& thread) {
+    if (tenant.answered < thread.ticket) return;
+    tenant.asking = false;
+    answered(tenant, thread, tenant.refused == thread.ticket ? Answer::kRefused : Answer::kGiven);
+  }
+
+  void answered(Tenant& tenant, Thread& thread, Answer answer) {
+    const bool for_room = thread.step == Step::kAskForRoom;
+    go_on(tenant, thread, for_room ? thread.acquisition.room(answer) : Acquisition::commitment(answer));
+  }
+
+  // ---- a tenant's agent and mover
+
+  void read(Tenant& tenant) {
+    if (tenant.inbox.empty()) return;
+    const sched::RoomBound bound = tenant.inbox.front();
+    tenant.inbox.pop_front();
+    tenant.told = bound;
+    tenant.bounds.set(bound.room, bound.commitment);
+    if (bound.ticket > tenant.answered) {
+      tenant.answered = bound.ticket;
+      if (bound.refused()) tenant.refused = bound.ticket;
+    }
+  }
+
+  sched::MemoryReport report_of(const Tenant& tenant) const {
+    return {.sequence = tenant.told.sequence,
+            .allocated = tenant.bounds.committed(),
+            .resident = tenant.bounds.used(),
+            .evicted = tenant.evicted()};
+  }
+  void report(Tenant& tenant) {
+    if (tenant.connected && tenant.outbox.size() < 4) tenant.outbox.emplace_back(report_of(tenant));
+  }
+
+  void move(Tenant& tenant) {
+    const std::uint64_t excess = tenant.bounds.excess();
+    if (tenant.draining > 0 && --tenant.draining == 0) plan();
+    for (Allocation& one : tenant.live) {
+      if (excess > 0 && one.resident > 0 && !tenant.holds && tenant.draining == 0) {
+        const std::uint64_t bytes = std::min(kChunk, one.resident);
+        one.resident -= bytes;
+        tenant.bounds.give(bytes);
+        return report(tenant);
+      }
+      if (excess == 0 && one.resident < one.bytes) {
+        const std::uint64_t bytes = std::min(kChunk, one.bytes - one.resident);
+        if (!take(tenant, bytes)) return;
+        one.resident += bytes;
+        return report(tenant);
+      }
+    }
+  }
+
+  // ---- the daemon
+
+  void deliver(Tenant& tenant) {
+    if (tenant.outbox.empty()) return;
+    const auto message = tenant.outbox.front();
+    tenant.outbox.pop_front();
+    if (const auto* const wish = std::get_if<Wish>(&message)) {
+      planner_->wanted(now_, tenant.id, wish->ticket, wish->room, wish->commitment);
+    } else {
+      planner_->reported(now_, tenant.id, std::get<sched::MemoryReport>(message));
+      look_at_gpu();
+    }
+    plan();
+  }
+
+  void plan() {
+    // At once while all fits, by turns otherwise.
+    const bool shared = planner_->fits_together(kGpu, 0);
+    std::vector<sched::Turn> turns;
+    if (!shared && holder_ >= tenants_.size()) holder_ = 0;
+    for (std::size_t i = 0; i < tenants_.size(); ++i) {
+      Tenant& tenant = *tenants_[i];
+      const bool holds = shared || (i == holder_ && undrained_but(i) == 0);
+      if (tenant.holds && !holds) tenant.draining = 1 + static_cast<int>(below(20));
+      tenant.holds = holds && tenant.connected;
+      if (!planner_->has(tenant.id)) continue;
+      TurnKind kind = TurnKind::kWaiting;
+      if (tenant.holds) {
+        kind = TurnKind::kHolding;
+      } else if (tenant.draining > 0) {
+        kind = TurnKind::kLeaving;
+      } else if (i == holder_) {
+        kind = TurnKind::kNext;
+      }
+      turns.push_back({tenant.id, kind, sched::TimePoint::max()});
+    }
+    std::stable_sort(turns.begin(), turns.end(), [](const auto& a, const auto& b) { return a.kind < b.kind; });
+    sched::ResidencyCommands commands;
+    planner_->plan(now_, kGpu, turns, commands);
+    for (const sched::RoomBound& bound : commands.bounds) {
+      Tenant& tenant = *tenants_[bound.seat.tenant.value - 1];
+      if (tenant.connected) tenant.inbox.push_back(bound);
+    }
+    EXPECT_EQ(planner_->check_invariants(), "");
+  }
+  int undrained_but(std::size_t number) const {
+    int sum = 0;
+    for (std::size_t i = 0; i < tenants_.size(); ++i) sum += i != number ? tenants_[i]->draining : 0;
+    return sum;
+  }
+
+  void change_turns() {
+    holder_ = below(tenants_.size());
+    plan();
+  }
+
+  // ---- restarts
+
+  void start_daemon() {
+    planner_ = std::make_unique<Residency>();
+    planner_->set_host_budget(kHost);
+    planner_->add_gpu(kGpu, kCapacity, kReserve);
+    planner_->await_tenants(now_ + 2s);
+  }
+  void connect(Tenant& tenant) {
+    planner_->opened(now_, tenant.id, {}, false);
+    tenant.connected = true;
+    tenant.told.sequence = 0;
+    tenant.outbox.emplace_back(report_of(tenant));
+    if (tenant.wish.ticket > tenant.answered) tenant.outbox.emplace_back(tenant.wish);
+  }
+  void restart() {
+    if (!with_restarts_) return;
+    ++restarts;
+    start_daemon();
+    for (auto& tenant : tenants_) {
+      tenant->connected = false;
+      tenant->inbox.clear();
+      tenant->outbox.clear();
+    }
+    look_at_gpu();
+  }
+  void reconnect(Tenant& tenant) {
+    if (tenant.connected || below(50) != 0) return;
+    connect(tenant);
+    plan();
+  }
+  // What has not been reported looks like other programs' memory.
+  void look_at_gpu() {
+    std::uint64_t foreign = 0;
+    for (const auto& tenant : tenants_) {
+      const auto view = planner_->view(tenant->id);
+      if (!view || !view->speaks) foreign += tenant->bounds.used();
+    }
+    planner_->set_foreign(now_, kGpu, foreign, now_);
+  }
+
+  std::mt19937_64 random_;
+  const bool with_restarts_;
+  sched::TimePoint now_ = sched::TimePoint() + 1h;
+  std::unique_ptr<Residency> planner_;
+  std::vector<std::unique_ptr<Tenant>> tenants_;
+  std::size_t holder_ = 0;
+};
+
+void run_worlds(bool with_restarts) {
+  const std::uint64_t first = from_environment("GPUMUX_TEST_SEED", 1);
+  const std::uint64_t allocations = from_environment("GPUMUX_TEST_ALLOCATIONS", 40'000);
+  constexpr std::uint64_t kEach = 10'000;
+  std::uint64_t made = 0, asked = 0, evicted = 0, restarts = 0;
+  for (std::uint64_t seed = first; made < allocations; ++seed) {
+    SCOPED_TRACE("GPUMUX_TEST_SEED=" + std::to_string(seed));
+    World world(seed, with_restarts);
+    world.run(kEach);
+    if (::testing::Test::HasFailure()) return;
+    made += world.made;
+    asked += world.asked;
+    evicted += world.born_evicted;
+    restarts += world.restarts;
+  }
+  std::printf("allocations %llu, of them asked for %llu, born evicted %llu; restarts %llu; refused 0\n",
+              static_cast<unsigned long long>(made), static_cast<unsigned long long>(asked),
+              static_cast<unsigned long long>(evicted), static_cast<unsigned long long>(restarts));
+  EXPECT_GT(asked, made / 100);
+  EXPECT_GT(evicted, 0u);
+  EXPECT_EQ(restarts > 0, with_restarts);
+}
+
+TEST(AcquisitionModel, NoAllocationWithinGpuAndHostMemoryIsRefused) { run_worlds(false); }
+TEST(AcquisitionModel, NorWhileTheDaemonIsRestarted) { run_worlds(true); }
+
+TEST(Acquisition, AsksForRoomOnceAndThenDoesWithout) {
+  Acquisition acquisition;
+  EXPECT_EQ(acquisition.placement(true), Placement::kResident);
+  EXPECT_EQ(acquisition.placement(false), Placement::kEvicted);
+  EXPECT_EQ(acquisition.tried(Placement::kResident, cuda::CUDA_ERROR_OUT_OF_MEMORY), Step::kAskForRoom);
+  EXPECT_EQ(acquisition.room(Answer::kGiven), Step::kTry);
+  EXPECT_EQ(acquisition.placement(true), Placement::kResident);
+  EXPECT_EQ(acquisition.tried(Placement::kResident, cuda::CUDA_ERROR_OUT_OF_MEMORY), Step::kTry);
+  EXPECT_EQ(acquisition.placement(true), Placement::kEvicted);
+}
+
+TEST(Acquisition, ARefusalOfRoomIsNoRefusalOfMemory) {
+  Acquisition acquisition;
+  EXPECT_EQ(acquisition.tried(Placement::kResident, pager::kBeyondCommitment), Step::kAskForRoom);
+  EXPECT_EQ(acquisition.room(Answer::kRefused), Step::kTry);
+  EXPECT_EQ(acquisition.placement(true), Placement::kEvicted);
+}
+
+TEST(Acquisition, OnlyTheDaemonsNoEndsTheWaitForCommitment) {
+  Acquisition acquisition;
+  // Others take what was given, however often that happens.
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_EQ(acquisition.tried(Placement::kEvicted, pager::kBeyondCommitment), Step::kAskForCommitment);
+    EXPECT_EQ(Acquisition::commitment(Answer::kGiven), Step::kTry);
+  }
+  EXPECT_EQ(Acquisition::commitment(Answer::kRefused), Step::kAwaitFrees);
+  EXPECT_EQ(Acquisition::frees(true), Step::kTry);
+  EXPECT_EQ(Acquisition::frees(false), Step::kGiveUp);
+}
+
+TEST(Acquisition, WhereTheDriverAloneDecidesItsNoIsTheAnswer) {
+  Acquisition acquisition;
+  EXPECT_EQ(acquisition.tried(Placement::kResident, cuda::CUDA_ERROR_OUT_OF_MEMORY), Step::kAskForRoom);
+  EXPECT_EQ(acquisition.room(Answer::kNoBounds), Step::kGiveUp);
+  // No addresses, or no size at all.
+  EXPECT_EQ(acquisition.tried(Placement::kEvicted, cuda::CUDA_ERROR_OUT_OF_MEMORY), Step::kGiveUp);
+}
+
+TEST(DriverAcquisition, AsksForMoreAndMoreUntilTheDaemonRefuses) {
+  DriverAcquisition acquisition(32 * pager::kMebibyte);
+  for (std::uint64_t room = 32; room < 200'000; room *= 2) {
+    ASSERT_EQ(acquisition.room(), room * pager::kMebibyte);
+    acquisition.answered(Answer::kGiven);
+    ASSERT_TRUE(acquisition.tried());
+  }
+  // Then only what the driver owes can come, and that has an end.
+  acquisition.answered(Answer::kRefused);
+  EXPECT_FALSE(acquisition.room());
+  base::Duration waited{};
+  while (const auto pause = acquisition.tried()) waited += *pause;
+  EXPECT_GE(waited, 2s);
+  EXPECT_LT(waited, 3s);
+}
+
+}  // namespace
+}  // namespace gpumux::shim

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/memory/ipc_server.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "os/unix_socket.h"
+#include "pager/block_hash.h"
+
+namespace gpumux::shim {
+namespace {
+
+// Both ends are threads that do nothing else meanwhile; longer than this only a stopped process takes.
+constexpr int kPatienceMs = 10'000;
+// More than a GPU has chunks.
+constexpr std::uint64_t kMostPieces = 65'536;
+constexpr int kBacklog = 64;
+
+// On the socket, both ways in the machine's byte order.
+struct Request {
+  std::uint64_t magic = IpcHandle::kMagic;
+  std::uint64_t allocation = 0;
+};
+struct Piece {
+  std::uint64_t count = 0;  // in all; 0: there is no such allocation
+  std::uint64_t bytes = 0;
+};
+
+sockaddr_un address_of(const std::array<std::uint8_t, 16>& name) {
+  static constexpr char kPrefix[] = "gpumux-ipc-";
+  static constexpr char kDigits[] = "0123456789abcdef";
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  char* at = address.sun_path + 1;  // a leading zero: abstract
+  std::memcpy(at, kPrefix, sizeof kPrefix - 1);
+  at += sizeof kPrefix - 1;
+  for (const std::uint8_t byte : name) {
+    *at++ = kDigits[byte >> 4];
+    *at++ = kDigits[byte & 15];
+  }
+  return address;
+}
+
+bool wait_for(int socket, short events) {
+  pollfd waiting{socket, events, 0};
+  int result;
+  do {
+    result = ::poll(&waiting, 1, kPatienceMs);
+  } while (result < 0 && errno == EINTR);
+  return result > 0;
+}
+
+template <class Message>
+bool send(int socket, const Message& message, int fd = -1) {
+  for (;;) {
+    const auto sent = os::send_message(socket, std::as_bytes(std::span(&message, 1)), fd);
+    if (sent) return true;
+    if (sent.error().system_errno != EAGAIN || !wait_for(socket, POLLOUT)) return false;
+  }
+}
+
+template <class Message>
+base::Result<os::FileDescriptor> receive(int socket, Message* message) {
+  while (wait_for(socket, POLLIN)) {
+    auto received = os::receive_message(socket, std::as_writable_bytes(std::span(message, 1)));
+    if (!received && received.error().system_errno == EAGAIN) continue;
+    if (!received) return tl::unexpected(received.error());
+    if (received->bytes != sizeof *message) break;
+    return std::move(received->fd);
+  }
+  return base::fail(base::Code::kUnavailable, "the process that shares the memory does not answer");
+}
+
+}  // namespace
+
+base::Status IpcServer::start_locked() {
+  if (listening_) return {};
+  static_assert(sizeof(pager::HashSeed) == sizeof name_);
+  const pager::HashSeed random = pager::HashSeed::random();
+  std::memcpy(name_.data(), &random, sizeof name_);
+  os::FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const sockaddr_un address = address_of(name_);
+  if (!socket || ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      ::listen(socket.get(), kBacklog) != 0)
+    return base::fail_errno(errno, "cannot listen for processes that open shared memory");
+  listening_ = std::move(socket);
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int result = pthread_create(&thread_, nullptr, thread_main, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (result == 0) return {};
+  listening_.reset();
+  return base::fail_errno(result, "cannot create the thread that shares memory");
+}
+
+IpcHandle IpcServer::handle_of(std::uint64_t allocation, std::uint64_t offset, std::uint64_t bytes) const {
+  IpcHandle handle;
+  handle.magic = IpcHandle::kMagic;
+  handle.name = name_;
+  handle.allocation = allocation;
+  handle.offset = offset;
+  handle.bytes = bytes;
+  return handle;
+}
+
+base::Status IpcServer::serve(std::uint64_t allocation, std::vector<pager::ExportedPiece> pieces, std::uint64_t offset,
+                              std::uint64_t bytes, IpcHandle* handle) {
+  std::vector<IpcPiece> owned;
+  for (const pager::ExportedPiece& piece : pieces) owned.push_back({os::FileDescriptor(piece.fd), piece.bytes});
+  const base::Locked locked(mutex_);
+  if (const auto started = start_locked(); !started) return started;
+  served_[allocation] = std::move(owned);
+  *handle = handle_of(allocation, offset, bytes);
+  return {};
+}
+
+bool IpcServer::find(std::uint64_t allocation, std::uint64_t offset, std::uint64_t bytes, IpcHandle* handle) {
+  const base::Locked locked(mutex_);
+  if (served_.find(allocation) == served_.end()) return false;
+  *handle = handle_of(allocation, offset, bytes);
+  return true;
+}
+
+void IpcServer::forget(std::uint64_t allocation) {
+  const base::Locked locked(mutex_);
+  served_.erase(allocation);
+}
+
+void IpcServer::close_after_fork() {
+  listening_.reset();
+  served_.clear();
+}
+
+void* IpcServer::thread_main(void* self) {
+  pthread_setname_np(pthread_self(), "gpumux-ipc");
+  static_cast<IpcServer*>(self)->run();
+  return nullptr;
+}
+
+void IpcServer::run() {
+  for (;;) {
+    pollfd waiting{listening_.get(), POLLIN, 0};
+    if (::poll(&waiting, 1, -1) <= 0) continue;
+    const os::FileDescriptor peer(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (peer) answer(peer);
+  }
+}
+
+void IpcServer::answer(const os::FileDescriptor& peer) {
+  const auto who = os::peer_credentials(peer.get());
+  if (!who || (who->uid != ::geteuid() && who->uid != 0)) return;
+  Request request;
+  if (!receive(peer.get(), &request) || request.magic != IpcHandle::kMagic) return;
+  // Copies of the descriptors: the allocation may be freed while a slow peer reads.
+  std::vector<IpcPiece> pieces;
+  {
+    const base::Locked locked(mutex_);
+    if (const auto found = served_.find(request.allocation); found != served_.end()) {
+      for (const IpcPiece& piece : found->second)
+        pieces.push_back({os::FileDescriptor(::fcntl(piece.fd.get(), F_DUPFD_CLOEXEC, 0)), piece.bytes});
+    }
+  }
+  if (pieces.empty() || !std::all_of(pieces.begin(), pieces.end(), [](const auto& piece) { return bool(piece.fd); })) {
+    send(peer.get(), Piece{});
+    return;
+  }
+  for (const IpcPiece& piece : pieces) {
+    if (!send(peer.get(), Piece{.count = pieces.size(), .bytes = piece.bytes}, piece.fd.get())) return;
+  }
+}
+
+base::Result<std::vector<IpcPiece>> IpcServer::ask(const IpcHandle& handle) {
+  const os::FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const sockaddr_un address = address_of(handle.name);
+  if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
+    return base::fail_errno(errno, "the process that shares the memory is not there");
+  // What is not our user's is nobody we take memory from.
+  const auto who = os::peer_credentials(socket.get());
+  if (!who || (who->uid != ::geteuid() && who->uid != 0 && ::geteuid() != 0))
+    return base::fail(base::Code::kDenied, "the process that shares the memory is another user's");
+  if (!send(socket.get(), Request{.allocation = handle.allocation}))
+    return base::fail(base::Code::kUnavailable, "the process that shares the memory does not listen");
+  std::vector<IpcPiece> pieces;
+  for (std::uint64_t count = 1; pieces.size() < count;) {
+    Piece piece;
+    auto fd = receive(socket.get(), &piece);
+    if (!fd) return tl::unexpected(fd.error());
+    if (piece.count == 0 || piece.count > kMostPieces || !*fd)
+      return base::fail(base::Code::kNotFound, "the memory is no longer shared");
+    count = piece.count;
+    pieces.push_back({std::move(*fd), piece.bytes});
+  }
+  return pieces;
+}
+
+}  // namespace gpumux::shim

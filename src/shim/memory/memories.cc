@@ -1,0 +1,622 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/memory/memories.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "os/system_clock.h"
+
+namespace gpumux::shim {
+namespace {
+
+using namespace std::chrono_literals;
+using cuda::CUresult;
+
+static_assert(base::kMaxSeatsPerTenant <= 64);
+constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
+
+}  // namespace
+
+Memories::Memories(Owner& owner, const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
+                   const MemorySettings& settings)
+    : owner_(owner),
+      driver_(driver),
+      gate_(gate),
+      seats_(seats),
+      agent_(agent),
+      settings_(settings),
+      mover_(driver, gate, seats, *this) {}
+
+Memories::~Memories() {
+  mover_.stop();
+  for (auto& memory : seats_memory_) delete memory.load();
+}
+
+SeatMemory& Memories::of(std::uint32_t slot) {
+  if (SeatMemory* const memory = if_any(slot)) return *memory;
+  cuda::CUdevice device = 0;
+  {
+    Seats::Locked seats(seats_);
+    device = seats[slot].device;
+  }
+  const base::Locked locked(make_mutex_);
+  if (SeatMemory* const memory = if_any(slot)) return *memory;
+  auto* const made =
+      new SeatMemory(driver_, settings_, device, slot, *this, *this, *this);  // for the life of the process
+  if (unbound_.load(std::memory_order_seq_cst)) made->unbind();
+  // seq_cst: pairs with unbind_all, which either finds this one or is seen by the next line.
+  seats_memory_[slot].store(made, std::memory_order_seq_cst);
+  if (unbound_.load(std::memory_order_seq_cst)) made->unbind();
+  return *made;
+}
+
+SeatMemory* Memories::owner_of(cuda::CUdeviceptr address) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory != nullptr && memory->pager.owns(address)) return memory;
+  }
+  return nullptr;
+}
+
+bool Memories::is_inside(std::uint32_t slot) const {
+  const gate::ThreadRecord* const thread = gate::t_record;
+  return thread != nullptr && (thread->passages[slot].load(std::memory_order_relaxed) & 1) != 0;
+}
+
+// ---- the program's threads
+
+// Before the program gets the address. What is evicted bars the gate until it is there: whoever has been given the
+// address, and so has synchronised with this thread, finds it barred.
+void Memories::born(SeatMemory& memory) {
+  if (memory.pager.evicted_bytes() != 0) settle(memory.slot);
+  if (gate_.is_barred(memory.slot)) mover_.wake();
+  mover_.note_change(memory);
+}
+
+bool Memories::take_turn(std::uint32_t slot) {
+  for (;;) {
+    gate::ThreadRecord* const thread = gate::this_thread();
+    if (thread == nullptr) return false;
+    const gate::Passed passed = gate_.pass(*thread, slot);
+    if (passed == gate::Passed::kNested || passed == gate::Passed::kStranded) return false;
+    // A permit of the stall rule is used up by it, though nothing was submitted; it is no lease.
+    if (passed == gate::Passed::kStep) owner_.stepped(slot);
+    gate_.leave(*thread, slot);
+    if (passed == gate::Passed::kHolding) return true;
+  }
+}
+
+void Memories::sleep_for(base::Duration duration) {
+  const timespec pause{duration.count() / 1'000'000'000, duration.count() % 1'000'000'000};
+  ::nanosleep(&pause, nullptr);
+}
+
+Memories::Answer Memories::ask(SeatMemory& memory, const SeatMemory::Need& need) {
+  // One wish of a seat at a time.
+  const SeatMemory::Asking asking(memory);
+  SeatMemory::Wish wish;
+  {
+    client::Agent::Announcement announcement(agent_);
+    Seats::Locked seats(seats_);
+    wish = memory.wish(need);
+    // If it is not known now, the announcement says it.
+    if (wish.ticket != 0) ++seats[memory.slot].awaiting_room;
+    if (wish.ticket != 0 && seats[memory.slot].announced) announcement.send(wish.message);
+  }
+  switch (wish.otherwise) {
+    case SeatMemory::Wish::Otherwise::kAsk: break;
+    case SeatMemory::Wish::Otherwise::kEnough: return Answer::kGiven;
+    case SeatMemory::Wish::Otherwise::kUnbounded: return Answer::kNoBounds;
+    case SeatMemory::Wish::Otherwise::kNotKnown: memory.await_bounds(); return Answer::kGiven;
+  }
+  const bool given = memory.await(wish.ticket);
+  Seats::Locked seats(seats_);
+  --seats[memory.slot].awaiting_room;
+  return given ? Answer::kGiven : Answer::kRefused;
+}
+
+Memories::Answer Memories::ask_holding(SeatMemory& memory, const SeatMemory::Need& need) {
+  const std::uint64_t epoch = gate_.epoch(memory.slot);
+  const Answer answer = ask(memory, need);
+  const bool holds = gate_.is_granted(memory.slot) && gate_.epoch(memory.slot) == epoch;
+  return holds || gate_.is_ungated(memory.slot) ? answer : Answer::kNotHolding;
+}
+
+bool Memories::take_commitment(SeatMemory& memory, std::uint64_t bytes, pager::Bounds::Part part) {
+  while (bytes != 0 && !memory.pager.bounds().commit(bytes, part)) {
+    // What pools keep for their next allocations counts as allocated, too.
+    if (memory.pools.release(bytes) != 0) continue;
+    if (is_inside(memory.slot)) return false;
+    // What the driver's pools have given back by themselves counts no longer.
+    memory.count_pools();
+    const bool is_managed = part == pager::Bounds::Part::kBeside;
+    if (ask(memory, {.commitment = bytes, .is_managed = is_managed}) != Answer::kGiven)
+      return memory.pager.bounds().commit(bytes, part);
+  }
+  return true;
+}
+
+// cuMemFree waits for what may still use the memory: the work that has been submitted in its context.
+CUresult Memories::wait_for_work(SeatMemory& memory, cuda::CUcontext context) {
+  if (!owner_.is_capturing()) {
+    cuda::CUcontext current = nullptr;
+    if (driver_.cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == context)
+      return driver_.cuCtxSynchronize();
+    if (const CUresult result = driver_.cuCtxPushCurrent_v2(context); result != cuda::CUDA_SUCCESS) return result;
+    const CUresult result = driver_.cuCtxSynchronize();
+    driver_.cuCtxPopCurrent_v2(&current);
+    return result;
+  }
+  // Synchronising would break the capture; what has been submitted can be asked stream by stream.
+  gate::StreamSet& streams = seats_.streams(memory.slot);
+  const os::SystemClock clock;
+  const base::TimePoint start = clock.now();
+  while (streams.poll(false) == gate::WorkState::kRunning) {
+    const base::Duration waited = clock.now() - start;
+    const timespec pause{0, waited < 1ms ? 10'000 : 200'000};
+    ::nanosleep(&pause, nullptr);
+  }
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Memories::free(SeatMemory& memory, cuda::CUdeviceptr address) {
+  struct Waiting {
+    Memories* memories;
+    SeatMemory* memory;
+  } waiting{this, &memory};
+  if (memory.pools.covers(address)) {
+    const auto freeing = memory.pools.begin_free(address);
+    if (!freeing) return cuda::CUDA_ERROR_INVALID_VALUE;
+    const CUresult result = wait_for_work(memory, freeing->context);
+    memory.pools.end_free(*freeing, result == cuda::CUDA_SUCCESS);
+    synchronised();
+    return result;
+  }
+  const auto info = memory.pager.find(address);
+  const CUresult result = memory.pager.free(
+      address,
+      [](void* argument, cuda::CUcontext context) {
+        const auto& its = *static_cast<Waiting*>(argument);
+        return its.memories->wait_for_work(*its.memory, context);
+      },
+      &waiting);
+  if (result == cuda::CUDA_SUCCESS && info) ipc_.forget(info->buffer_id << 8 | memory.slot);
+  // What was evicted of it keeps nobody out any more; a free that failed has made it count again.
+  if (gate_.is_barred(memory.slot) || result != cuda::CUDA_SUCCESS) settle(memory.slot);
+  mover_.note_change(memory);
+  return result;
+}
+
+// ---- stream-ordered allocation
+
+CUresult Memories::allocate_in_order(SeatMemory& memory, cuda::CUmemoryPool pool, const StreamName& stream,
+                                     std::uint64_t bytes, cuda::CUdeviceptr* address) {
+  // Nothing that the GPU has changes by this: the memory is where the seat's memory is, and the gate says when that may
+  // be used.
+  if (memory.pools.reuse(pool, stream, bytes, address)) return cuda::CUDA_SUCCESS;
+  const CUresult result = allocate(memory, Pools::segment_bytes(bytes), [&](pager::Placement placement) {
+    return memory.pools.allocate(pool, stream, bytes, placement, address);
+  });
+  return result == Pools::kBeyondLimit ? cuda::CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
+CUresult Memories::take_segment(std::uint32_t slot, cuda::CUcontext context, std::uint64_t bytes,
+                                pager::Placement placement, cuda::CUdeviceptr* address) {
+  return of(slot).pager.allocate(context, bytes, placement, address);
+}
+
+void Memories::give_segment(std::uint32_t slot, cuda::CUdeviceptr address) {
+  SeatMemory& memory = of(slot);
+  memory.pager.free(
+      address, [](void*, cuda::CUcontext) { return cuda::CUDA_SUCCESS; }, nullptr);
+  if (gate_.is_barred(slot)) settle(slot);
+  mover_.note_change(memory);
+}
+
+bool Memories::await_frees(SeatMemory& memory) {
+  // Longer than any kernel that one would wait for in an allocation; a wait that this thread itself should end, by work
+  // that it has not submitted yet, must end all the same.
+  constexpr base::Duration kLongest = 30s;
+  const os::SystemClock clock;
+  const base::TimePoint start = clock.now();
+  // What other threads free meanwhile is theirs to wait for.
+  const std::uint64_t moment = memory.pools.moment();
+  if (!memory.pools.has_pending(moment)) return false;
+  do {
+    const base::Duration waited = clock.now() - start;
+    if (waited > kLongest) return false;
+    const timespec pause{0, waited < 1ms ? 10'000 : 200'000};
+    ::nanosleep(&pause, nullptr);
+  } while (memory.pools.has_pending(moment));
+  return true;
+}
+
+SeatMemory* Memories::owner_of_pool(cuda::CUmemoryPool pool) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory != nullptr && memory->is_paged() && memory->pools.has(pool)) return memory;
+  }
+  return nullptr;
+}
+
+SeatMemory* Memories::owner_in_order(cuda::CUdeviceptr address) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory != nullptr && memory->pools.owns(address)) return memory;
+  }
+  return nullptr;
+}
+
+SeatMemory* Memories::adopt(cuda::CUdeviceptr address) {
+  SeatMemory* const memory = owner_of(address);
+  const auto info = memory != nullptr ? memory->pager.find(address) : std::nullopt;
+  if (!info || info->base != address || info->handle != 0) return nullptr;
+  if (!memory->pools.adopt(address, info->bytes, info->context)) return nullptr;
+  ipc_.forget(info->buffer_id << 8 | memory->slot);
+  return memory;
+}
+
+void Memories::context_gone_from_outside(cuda::CUcontext context) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (SeatMemory* const memory = if_any(slot)) memory->context_gone(context);
+  }
+}
+
+void Memories::stream_gone(cuda::CUstream stream) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (SeatMemory* const memory = if_any(slot)) memory->pools.stream_gone(stream);
+  }
+}
+
+void Memories::context_gone_from_pools(cuda::CUcontext context) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (SeatMemory* const memory = if_any(slot)) memory->pools.context_going(context);
+  }
+}
+
+bool Memories::has_pools() {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory != nullptr && memory->pools.reserved_bytes() != 0) return true;
+  }
+  return false;
+}
+
+void Memories::forget_outside(std::uint64_t key) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory != nullptr && memory->remove_outside(key)) return mover_.note_change(*memory);
+  }
+}
+
+void Memories::on_reach_changed(SeatMemory& memory) {
+  if (gate_.is_barred(memory.slot)) settle(memory.slot);
+  born(memory);
+}
+
+// Ends what Gate::hold has begun.
+void Memories::end_hold(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed) {
+  if (passed == gate::Passed::kStep) owner_.stepped(slot);
+  if (passed == gate::Passed::kStep || passed == gate::Passed::kHolding) gate_.leave(thread, slot);
+}
+
+CUresult Memories::pin_handle(SeatMemory& memory, std::uint64_t handle, pager::PinReason reason,
+                              std::vector<pager::DriverPiece>* pieces) {
+  gate::ThreadRecord* const thread = gate::this_thread();
+  if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (memory.pager.lacks_context(handle)) return cuda::CUDA_ERROR_INVALID_CONTEXT;
+  // Nobody may be able to reach it yet, and then it need not be there.
+  memory.pager.want_handle(handle, true);
+  on_reach_changed(memory);
+  const gate::Passed passed = gate_.hold(*thread, memory.slot);
+  const CUresult result = passed == gate::Passed::kStranded ? cuda::CUDA_ERROR_OUT_OF_MEMORY
+                                                            : memory.pager.pin_handle(handle, reason, pieces);
+  end_hold(*thread, memory.slot, passed);
+  memory.pager.want_handle(handle, false);
+  on_reach_changed(memory);
+  return result == cuda::CUDA_ERROR_NOT_READY ? cuda::CUDA_ERROR_OUT_OF_MEMORY : result;
+}
+
+CUresult Memories::export_handle(SeatMemory& memory, cuda::CUdeviceptr address, cuda::CUipcMemHandle* handle) {
+  gate::ThreadRecord* const thread = gate::this_thread();
+  const auto info = memory.pager.find(address);
+  if (thread == nullptr || handle == nullptr || !info) return cuda::CUDA_ERROR_INVALID_VALUE;
+  const std::uint64_t offset = info->base - info->mapping_base;
+  // Numbers of allocations are the pager's own, so of one GPU.
+  const std::uint64_t allocation = info->buffer_id << 8 | memory.slot;
+  IpcHandle made;
+  if (!ipc_.find(allocation, offset, info->bytes, &made)) {
+    // Its memory must be there, and stay while it is pinned.
+    const gate::Passed passed = gate_.hold(*thread, memory.slot);
+    if (passed == gate::Passed::kStranded) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    std::vector<pager::ExportedPiece> pieces;
+    std::uint64_t in_block = 0;
+    const CUresult result = memory.pager.export_pieces(address, &pieces, &in_block);
+    end_hold(*thread, memory.slot, passed);
+    if (result != cuda::CUDA_SUCCESS) return result;
+    if (!ipc_.serve(allocation, std::move(pieces), offset, info->bytes, &made)) {
+      memory.pager.unpin(address, pager::PinReason::kExported);
+      return cuda::CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    mover_.note_change(memory);
+  }
+  *handle = std::bit_cast<cuda::CUipcMemHandle>(made);
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Memories::open_handle(SeatMemory& memory, cuda::CUcontext context, const cuda::CUipcMemHandle& handle,
+                               cuda::CUdeviceptr* address) {
+  const auto asked = std::bit_cast<IpcHandle>(handle);
+  if (asked.magic != IpcHandle::kMagic) return cuda::CUDA_ERROR_NOT_FOUND;
+  if (address == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
+  const auto received = IpcServer::ask(asked);
+  if (!received) return cuda::CUDA_ERROR_MAP_FAILED;
+  std::vector<pager::ExportedPiece> pieces;
+  std::uint64_t bytes = 0;
+  for (const IpcPiece& piece : *received) {
+    pieces.push_back({piece.fd.get(), piece.bytes});
+    bytes += piece.bytes;
+  }
+  // It was another process that wrote the handle.
+  if (asked.offset >= bytes) return cuda::CUDA_ERROR_INVALID_VALUE;
+  cuda::CUdeviceptr base = 0;
+  const CUresult result = with_room(memory, 0, [&] { return memory.pager.import_pieces(context, pieces, &base); });
+  if (result != cuda::CUDA_SUCCESS) return result;
+  *address = base + asked.offset;
+  memory.note_import();
+  const base::Locked locked(opened_mutex_);
+  opened_.insert({*address, {&memory, base}});
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Memories::close_handle(cuda::CUdeviceptr address) {
+  Opened opened;
+  {
+    const base::Locked locked(opened_mutex_);
+    const auto found = opened_.find(address);
+    if (found == opened_.end()) return cuda::CUDA_ERROR_NOT_FOUND;
+    opened = found->second;
+    opened_.erase(found);
+  }
+  return free(*opened.memory, opened.base);
+}
+
+void Memories::pause(std::uint32_t slot) { mover_.pause(slot); }
+
+void Memories::resume(std::uint32_t slot) {
+  mover_.resume(slot);
+  settle(slot);
+  if (SeatMemory* const memory = if_any(slot)) memory->changed.store(true, std::memory_order_release);
+  mover_.wake();
+}
+
+// ---- complete or not
+
+CUresult Memories::enable_peer(std::uint32_t own, std::uint32_t peer) {
+  const base::Locked locked(peers_mutex_);
+  return enable_peer_locked(own, peer);
+}
+
+CUresult Memories::enable_peer_locked(std::uint32_t own, std::uint32_t peer) {
+  // Before there are rights to use.
+  connect(own, peer);
+  if (peers_[{own, peer}] == 0) {
+    if (const CUresult result = of(peer).pager.enable_peer(of(own).device); result != cuda::CUDA_SUCCESS) return result;
+  }
+  ++peers_[{own, peer}];
+  return cuda::CUDA_SUCCESS;
+}
+
+CUresult Memories::disable_peer(std::uint32_t own, std::uint32_t peer) {
+  const base::Locked locked(peers_mutex_);
+  return disable_peer_locked(own, peer);
+}
+
+CUresult Memories::disable_peer_locked(std::uint32_t own, std::uint32_t peer) {
+  int& count = peers_[{own, peer}];
+  if (count == 0 || --count != 0) return cuda::CUDA_SUCCESS;
+  return of(peer).pager.disable_peer(of(own).device);
+}
+
+// Rights are the whole seat's: the pager knows nothing of pools, and a program that gives them to a pool's memory has
+// no use for keeping them from the rest.
+CUresult Memories::set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner, std::uint32_t accessor, bool may) {
+  if (owner == accessor) return cuda::CUDA_SUCCESS;
+  const base::Locked locked(peers_mutex_);
+  const std::pair key{pool, accessor};
+  if (pool_access_.contains(key) == may) return cuda::CUDA_SUCCESS;
+  if (!may) {
+    pool_access_.erase(key);
+    return disable_peer_locked(accessor, owner);
+  }
+  const CUresult result = enable_peer_locked(accessor, owner);
+  if (result == cuda::CUDA_SUCCESS) pool_access_.insert(key);
+  return result;
+}
+
+void Memories::connect(std::uint32_t a, std::uint32_t b) {
+  if (a == b) return;
+  const base::Locked locked(bars_mutex_);
+  const std::uint64_t all = connected_[a] | connected_[b] | bit(a) | bit(b);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if ((all & bit(slot)) != 0) connected_[slot] = all;
+  }
+  settle_locked(all);
+}
+
+std::uint64_t Memories::group(std::uint32_t slot) {
+  const base::Locked locked(bars_mutex_);
+  return connected_[slot] | bit(slot);
+}
+
+void Memories::settle(std::uint32_t slot) {
+  const base::Locked locked(bars_mutex_);
+  settle_locked(connected_[slot] | bit(slot));
+}
+
+void Memories::set_evicting(std::uint32_t slot, bool evicting) {
+  const base::Locked locked(bars_mutex_);
+  evicting_[slot] = evicting;
+  settle_locked(connected_[slot] | bit(slot));
+}
+
+void Memories::set_broken(std::uint32_t slot) {
+  const base::Locked locked(bars_mutex_);
+  broken_[slot].store(true, std::memory_order_relaxed);
+  settle_locked(connected_[slot] | bit(slot));
+}
+
+// The lock makes what is read and what is stored one step: a thread that has made something evicted comes after a mover
+// that has not seen it, and bars again.
+void Memories::settle_locked(std::uint64_t mask) {
+  bool complete = true;
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if ((mask & bit(slot)) == 0) continue;
+    const SeatMemory* const memory = if_any(slot);
+    const bool broken = broken_[slot].load(std::memory_order_relaxed);
+    if (evicting_[slot] || (memory != nullptr && memory->pager.evicted_bytes() != 0 && !broken)) complete = false;
+  }
+  bool barred = false;
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if ((mask & bit(slot)) == 0) continue;
+    if (complete) {
+      gate_.unbar(slot);
+    } else if (gate_.bar(slot)) {
+      barred = true;
+    }
+  }
+  // Under the lock: who finds a seat barred already can rely on the memos being invalid.
+  if (barred) gate::forget_memos();
+}
+
+void Memories::close_after_fork() {
+  ipc_.close_after_fork();
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (SeatMemory* const memory = if_any(slot)) memory->frames.close_all();
+  }
+}
+
+// ---- the agent's thread
+
+void Memories::on_connected() {
+  unbound_.store(false, std::memory_order_seq_cst);
+  mover_.spare_host(UINT64_MAX, 0);  // what an earlier daemon was short of says nothing of this one
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory != nullptr) memory->on_connected();
+  }
+}
+
+void Memories::announce(client::Agent::Announcement& announcement, std::uint32_t slot) {
+  if (unbound_.load(std::memory_order_relaxed)) return;
+  SeatMemory* const memory = if_any(slot);
+  if (memory == nullptr) {
+    announcement.send(wire::Memory{.slot = slot});
+    return;
+  }
+  announcement.send(memory->report(gate_.is_granted(slot) ? gate_.epoch(slot) : 0, 0));
+  if (const wire::RoomWanted wish = memory->open_wish(); wish.ticket != 0) announcement.send(wish);
+}
+
+void Memories::on_opened(std::uint32_t slot) {
+  if (slot >= seats_.count()) return;
+  of(slot).on_opened(os::SystemClock().now());
+  mover_.wake();
+}
+
+void Memories::on_room(const wire::Room& room) {
+  if (room.slot >= seats_.count()) return;
+  SeatMemory& memory = of(room.slot);
+  if (!memory.set_room(room)) return;
+  gate_.set_stranded(room.slot, room.is_stranded != 0);
+  memory.frames.on_room(room);
+  mover_.wake();
+}
+
+void Memories::on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory) {
+  if (lent.slot >= seats_.count()) return;
+  of(lent.slot).lender.on_lent(lent, std::move(memory));
+  mover_.wake();
+}
+
+void Memories::on_frame_lent(const wire::FrameLent& lent, os::FileDescriptor frame) {
+  if (lent.slot >= seats_.count()) return;
+  of(lent.slot).frames.on_lent(lent, std::move(frame));
+  if (lent.bytes != 0) mover_.wake();
+}
+
+void Memories::on_host_forget(const wire::HostForget& forget) {
+  if (forget.slot >= seats_.count()) return;
+  of(forget.slot).lender.on_forget(forget);
+  mover_.wake();
+}
+
+void Memories::on_lost() {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    SeatMemory* const memory = if_any(slot);
+    if (memory == nullptr) continue;
+    memory->lender.on_lost();
+    memory->frames.on_lost();
+    gate_.set_stranded(slot, false);
+  }
+  mover_.wake();
+}
+
+void Memories::unbind(std::uint32_t slot) {
+  if (slot >= seats_.count()) return;
+  of(slot).unbind();
+  mover_.wake();
+}
+
+void Memories::unbind_all() {
+  unbound_.store(true, std::memory_order_seq_cst);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (SeatMemory* const memory = if_any(slot)) memory->unbind();
+  }
+  mover_.wake();
+}
+
+// ---- messages
+
+template <class Message>
+bool Memories::send(std::uint32_t slot, const Message& message, int fd) {
+  client::Agent::Announcement announcement(agent_);
+  Seats::Locked seats(seats_);
+  // A daemon that does not know the seat yet hears of its memory with the announcement.
+  return seats[slot].announced && announcement.send(message, fd);
+}
+
+bool Memories::send_report(SeatMemory& memory, std::uint32_t flags) {
+  if (unbound_.load(std::memory_order_relaxed)) return false;
+  // Made with the agent's lock held, so that nothing is said on a new connection that was counted on the old one.
+  client::Agent::Announcement announcement(agent_);
+  Seats::Locked seats(seats_);
+  const std::uint32_t slot = memory.slot;
+  return seats[slot].announced &&
+         announcement.send(memory.report(gate_.is_granted(slot) ? gate_.epoch(slot) : 0, flags));
+}
+
+bool Memories::ask_for_host(std::uint32_t slot, std::uint64_t bytes) {
+  return send(slot, wire::HostWanted{.slot = slot, .bytes = bytes});
+}
+
+void Memories::return_host(std::uint64_t id, bool kept) {
+  agent_.send(wire::HostReturned{.id = id, .kept = kept ? 1u : 0u});
+}
+
+bool Memories::give_frame(const wire::FrameGiven& frame, int fd) { return send(frame.slot, frame, fd); }
+
+bool Memories::freed_frame(const wire::FrameFreed& frame) { return send(frame.slot, frame); }
+
+bool Memories::ask_for_frame(const wire::FrameWanted& frame) { return send(frame.slot, frame); }
+
+void Memories::forgot_host(std::uint32_t slot) { agent_.send(wire::HostForgotten{.slot = slot}); }
+
+void Memories::unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) {
+  of(slot).pager.unregister_host(address, bytes);
+}
+
+}  // namespace gpumux::shim

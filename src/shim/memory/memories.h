@@ -1,0 +1,337 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of all seats of this process: allocating and freeing for the program, and whether each seat is complete.
+//
+// A seat is complete when nothing is evicted of what its work can reach: of its own, and of the seats that it is
+// connected to as a peer. While it is not, its gate is barred (gate/gate.h). The bar follows from three things, under
+// one lock: what the pagers say (evicted_bytes), whether an eviction is about to begin or under way, and who is
+// connected with whom. settle() is to be called whenever one of them may have changed, and before anybody can act on
+// it:
+//
+//   - an allocation that was born evicted: before its address is handed out;
+//   - an eviction: before it looks whether anybody is inside;
+//   - a restoration that is over: afterwards.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "base/lock.h"
+#include "client/agent.h"
+#include "gate/gate.h"
+#include "shim/memory/acquisition.h"
+#include "shim/memory/address_table.h"
+#include "shim/memory/host_lender.h"
+#include "shim/memory/ipc_server.h"
+#include "shim/memory/mover.h"
+#include "shim/memory/seat_memory.h"
+#include "shim/process/seats.h"
+
+namespace gpumux::shim {
+
+class Memories final : public HostLender::Port, public SeatFrames::Port, public Pools::Port {
+ public:
+  using Answer = Acquisition::Answer;
+
+  // The tenant whose memory it is. Outlives this object; any thread may call.
+  struct Owner {
+    // A thread has used up a permit of the stall rule, and is still inside the gate.
+    virtual void stepped(std::uint32_t slot) = 0;
+    // Whether any stream captures now.
+    virtual bool is_capturing() const = 0;
+    // To the daemon's log and GPUMUX_LOG.
+    virtual void note(wire::Severity severity, const std::string& text) = 0;
+
+   protected:
+    ~Owner() = default;
+  };
+
+  Memories(Owner& owner, const cuda::Driver& driver, gate::Gate& gate, Seats& seats, client::Agent& agent,
+           const MemorySettings& settings);
+  ~Memories();  // in tests: gives everything back
+  Memories(const Memories&) = delete;
+  Memories& operator=(const Memories&) = delete;
+
+  base::Status start() { return mover_.start(); }
+  Mover& mover() { return mover_; }
+  Owner& owner() { return owner_; }
+  bool is_managed() const { return settings_.managed; }
+
+  // The memory of an open seat; made at the first call. Calls no driver, so that the agent may ask.
+  SeatMemory& of(std::uint32_t slot);
+  // Null: nobody has asked for it yet.
+  SeatMemory* if_any(std::uint32_t slot) { return seats_memory_[slot].load(std::memory_order_acquire); }
+  // Whose allocation this address lies in; null: nobody's of ours.
+  SeatMemory* owner_of(cuda::CUdeviceptr address);
+
+  // ---- the program's threads
+
+  // Allocates by `call(placement)`, which asks the pager (acquisition.h says how far this goes).
+  template <class Call>
+  cuda::CUresult allocate(SeatMemory& memory, std::uint64_t bytes, Call call) {
+    using Step = Acquisition::Step;
+    const std::uint64_t in_blocks = pager::round_up(std::min(bytes, UINT64_MAX / 2), pager::kBlockBytes);
+    Acquisition acquisition;
+    for (;;) {
+      gate::ThreadRecord* const thread = gate::this_thread();
+      if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+      const gate::Passed passed = gate_.try_pass(*thread, memory.slot);
+      // A thread that is inside already uses what it gets before it leaves.
+      const bool is_nested = passed == gate::Passed::kNested;
+      const pager::Placement placement =
+          is_nested ? pager::Placement::kResident : acquisition.placement(passed == gate::Passed::kHolding);
+      const cuda::CUresult result = call(placement);
+      if (passed == gate::Passed::kHolding) gate_.leave(*thread, memory.slot);
+      if (result == cuda::CUDA_SUCCESS) {
+        born(memory);
+        return result;
+      }
+      if (!pager::lacks_memory(result)) return result;
+      // A thread that is inside the gate must not wait there.
+      if (is_nested) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+      // What pools keep for their next allocations is of use to this one.
+      if (memory.pools.release(bytes) != 0) continue;
+      Step step = acquisition.tried(placement, result);
+      if (step == Step::kAskForRoom) step = acquisition.room(ask(memory, {.room = in_blocks, .commitment = in_blocks}));
+      if (step == Step::kAskForCommitment) step = Acquisition::commitment(ask(memory, {.commitment = in_blocks}));
+      if (step == Step::kAwaitFrees) step = Acquisition::frees(await_frees(memory));
+      if (step == Step::kGiveUp) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    }
+  }
+  // For what only the driver can make: tried, and again when there is more room. `commits`: it is not committed yet.
+  template <class Call>
+  cuda::CUresult with_room(SeatMemory& memory, std::uint64_t bytes, Call call, bool commits = true) {
+    const cuda::CUresult result = call();
+    if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) return result;
+    return again_with_room(memory, bytes, call, commits);
+  }
+  // The same for memory of about `bytes` that is counted as the seat's: under a quota not made before so much of that
+  // is left as it takes at `least`. `count(reserved)` counts it (SeatMemory::add_outside).
+  template <class Call, class Count>
+  cuda::CUresult within_quota(SeatMemory& memory, std::uint64_t bytes, std::uint64_t least, Call call, Count count) {
+    const std::uint64_t reserved = memory.await_is_limited() ? least : 0;
+    if (!take_commitment(memory, reserved, pager::Bounds::Part::kReserved)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    const cuda::CUresult result = with_room(memory, bytes, call, reserved == 0);
+    if (result != cuda::CUDA_SUCCESS) {
+      memory.pager.bounds().uncommit(reserved, pager::Bounds::Part::kReserved);
+      return result;
+    }
+    count(reserved);
+    mover_.note_change(memory);
+    return result;
+  }
+  // The call has failed for lack of memory (acquisition.h says how far this goes).
+  template <class Call>
+  cuda::CUresult again_with_room(SeatMemory& memory, std::uint64_t bytes, Call call, bool commits = true) {
+    DriverAcquisition acquisition(bytes);
+    for (;;) {
+      if (is_inside(memory.slot)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+      // What is kept for reuse goes first: it is of no use to any work.
+      const bool trimmed = memory.trim(bytes) != 0;
+      if (const auto room = acquisition.room(); room && !trimmed) {
+        // Others give up memory to a lease holder only, and only a holder is told of room on the GPU.
+        if (!take_turn(memory.slot)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+        const Answer answer = ask_holding(memory, {.room = *room, .commitment = commits ? bytes : 0});
+        if (answer == Answer::kNotHolding) continue;
+        if (answer == Answer::kNoBounds) return call();
+        acquisition.answered(answer);
+      }
+      const cuda::CUresult result = call();
+      if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) return result;
+      if (trimmed) continue;
+      const auto pause = acquisition.tried();
+      if (!pause) return result;
+      sleep_for(*pause);
+    }
+  }
+  // The same for managed memory, of which the driver gives as much as the host has: bounds are all that it can lack.
+  // `call(address)` asks the driver.
+  template <class Call>
+  cuda::CUresult allocate_managed(SeatMemory& memory, cuda::CUcontext context, std::uint64_t bytes,
+                                  cuda::CUdeviceptr* address, Call call) {
+    const std::uint64_t pages = ManagedMemory::counted(std::min(bytes, UINT64_MAX / 4));
+    if (!take_commitment(memory, pages, pager::Bounds::Part::kBeside)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    const cuda::CUresult result = call(address);
+    if (result != cuda::CUDA_SUCCESS) {
+      memory.pager.bounds().uncommit(pages, pager::Bounds::Part::kBeside);
+      return result;
+    }
+    const std::uint64_t gone = memory.managed.add({*address, bytes, context});
+    memory.pager.bounds().uncommit(gone, pager::Bounds::Part::kBeside);
+    mover_.note_change(memory);
+    return result;
+  }
+  cuda::CUresult free(SeatMemory& memory, cuda::CUdeviceptr address);
+  // Memory that is the driver's, and counted under this key, is freed by `call()`.
+  template <class Call>
+  cuda::CUresult free_outside(std::uint64_t key, Call call) {
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+      SeatMemory* const memory = if_any(slot);
+      const auto freeing = memory != nullptr ? memory->begin_free(key) : std::nullopt;
+      if (!freeing) continue;
+      const cuda::CUresult result = call();
+      memory->end_free(*freeing, result == cuda::CUDA_SUCCESS);
+      mover_.note_change(*memory);
+      return result;
+    }
+    return call();
+  }
+
+  // Stream-ordered allocation from a pool that `memory.pools` has.
+  cuda::CUresult allocate_in_order(SeatMemory& memory, cuda::CUmemoryPool pool, const StreamName& stream,
+                                   std::uint64_t bytes, cuda::CUdeviceptr* address);
+  // Whose pool this is, and which allocation's from one; null: none of ours.
+  SeatMemory* owner_of_pool(cuda::CUmemoryPool pool);
+  SeatMemory* owner_in_order(cuda::CUdeviceptr address);
+  // What cuMemAlloc gave is freed in the order of a stream: its pools have it from now on. Null: it is none of ours, or
+  // freed already.
+  SeatMemory* adopt(cuda::CUdeviceptr address);
+  // The program has synchronised with some of its work.
+  void synchronised() {
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+      SeatMemory* const memory = if_any(slot);
+      if (memory != nullptr && memory->pools.has_surplus()) memory->pools.release_surplus();
+    }
+  }
+  // Seat `accessor` may reach what is allocated from a pool of `owner`, or no longer.
+  cuda::CUresult set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner, std::uint32_t accessor, bool may);
+  // Ends that concern pools: before a stream is destroyed, a context's end, a pool's after it.
+  void stream_gone(cuda::CUstream stream);
+  void context_gone_from_pools(cuda::CUcontext context);
+  bool has_pools();
+  // A context's end: what of the driver's own memory was in it is gone.
+  void context_gone_from_outside(cuda::CUcontext context);
+
+  // Memory of the driver's own making has gone (SeatMemory::add_outside), whichever seat it was of.
+  void forget_outside(std::uint64_t key);
+
+  // The program's own virtual memory (hooks_vmm.cc): what it has reserved and mapped where.
+  AddressTable& addresses() { return addresses_; }
+  // A call of it has changed what the program may reach, or has: before it returns.
+  void on_reach_changed(SeatMemory& memory);
+  // Brings a handle's memory to the GPU, where it stays until unpin_handle. Waits for the seat's turn, as a submission.
+  cuda::CUresult pin_handle(SeatMemory& memory, std::uint64_t handle, pager::PinReason reason,
+                            std::vector<pager::DriverPiece>* pieces);
+
+  // Legacy IPC of the pager's memory.
+  cuda::CUresult export_handle(SeatMemory& memory, cuda::CUdeviceptr address, cuda::CUipcMemHandle* handle);
+  // CUDA_ERROR_NOT_FOUND: it is not one of ours.
+  cuda::CUresult open_handle(SeatMemory& memory, cuda::CUcontext context, const cuda::CUipcMemHandle& handle,
+                             cuda::CUdeviceptr* address);
+  // NOT_FOUND: the address was not opened by open_handle.
+  cuda::CUresult close_handle(cuda::CUdeviceptr address);
+  void close_after_fork();
+
+  // Around the end of a context: no job runs between these two.
+  void pause(std::uint32_t slot);
+  void resume(std::uint32_t slot);
+  // Waits for the work of a context, whatever captures.
+  cuda::CUresult wait_for_work(SeatMemory& memory, cuda::CUcontext context);
+
+  // Contexts of `own` get, or lose, access to the memory of `peer`. Counted: contexts share a device.
+  cuda::CUresult enable_peer(std::uint32_t own, std::uint32_t peer);
+  cuda::CUresult disable_peer(std::uint32_t own, std::uint32_t peer);
+  // Work of one seat reaches the memory of the other from now on.
+  void connect(std::uint32_t a, std::uint32_t b);
+  // Seats that are complete or not together, as bits; the seat itself among them.
+  std::uint64_t group(std::uint32_t slot);
+
+  // Makes bars follow from what is evicted and being evicted.
+  void settle(std::uint32_t slot);
+  // The mover: an eviction of this seat begins, or is over.
+  void set_evicting(std::uint32_t slot, bool evicting);
+  // Its context is broken and its memory discarded: it counts as complete, so that its program hears of the error.
+  void set_broken(std::uint32_t slot);
+  bool is_broken(std::uint32_t slot) const { return broken_[slot].load(std::memory_order_relaxed); }
+
+  // ---- the agent's thread
+
+  void on_connected();
+  // With the agent and the seats locked: the first word about a seat on a connection.
+  void announce(client::Agent::Announcement& announcement, std::uint32_t slot);
+  void on_opened(std::uint32_t slot);
+  void on_room(const wire::Room& room);
+  void on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory);
+  void on_frame_lent(const wire::FrameLent& lent, os::FileDescriptor frame);
+  void on_host_forget(const wire::HostForget& forget);
+  void on_lost();
+  void unbind(std::uint32_t slot);
+  void unbind_all();
+
+  // ---- messages, from any thread; false: the seat is not known to a daemon
+
+  bool send_report(SeatMemory& memory, std::uint32_t flags);
+  bool ask_for_host(std::uint32_t slot, std::uint64_t bytes) override;
+  void return_host(std::uint64_t id, bool kept) override;
+  void forgot_host(std::uint32_t slot) override;
+  void unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) override;
+
+  bool give_frame(const wire::FrameGiven& frame, int fd) override;
+  bool freed_frame(const wire::FrameFreed& frame) override;
+  bool ask_for_frame(const wire::FrameWanted& frame) override;
+  void wake_mover() override { mover_.wake(); }
+
+  // ---- Pools::Port
+
+  cuda::CUresult take_segment(std::uint32_t slot, cuda::CUcontext context, std::uint64_t bytes,
+                              pager::Placement placement, cuda::CUdeviceptr* address) override;
+  void give_segment(std::uint32_t slot, cuda::CUdeviceptr address) override;
+
+ private:
+  // Waits for what has been freed in the order of streams, as long as something is under way. False: nothing was, or
+  // it takes too long.
+  bool await_frees(SeatMemory& memory);
+  cuda::CUresult enable_peer_locked(std::uint32_t own, std::uint32_t peer);
+  cuda::CUresult disable_peer_locked(std::uint32_t own, std::uint32_t peer);
+  // Waits for the seat's lease, at the gate as a submission does. False: this thread may not wait for it.
+  bool take_turn(std::uint32_t slot);
+  void end_hold(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed);
+
+  template <class Message>
+  bool send(std::uint32_t slot, const Message& message, int fd = -1);
+  static void sleep_for(base::Duration duration);
+  void born(SeatMemory& memory);
+  // Asks the daemon for more, and waits for its answer. No lock is held, and the thread is not inside the gate.
+  Answer ask(SeatMemory& memory, const SeatMemory::Need& need);
+  // The same for a thread that needs the answer to a lease holder. kNotHolding: it lost its lease.
+  Answer ask_holding(SeatMemory& memory, const SeatMemory::Need& need);
+  // Waits until so much more may be allocated, and takes it. False: it may not.
+  bool take_commitment(SeatMemory& memory, std::uint64_t bytes, pager::Bounds::Part part);
+  bool is_inside(std::uint32_t slot) const;
+  void settle_locked(std::uint64_t mask);
+
+  Owner& owner_;
+  const cuda::Driver& driver_;
+  gate::Gate& gate_;
+  Seats& seats_;
+  client::Agent& agent_;
+  const MemorySettings settings_;
+  Mover mover_;
+  IpcServer ipc_;
+  AddressTable addresses_;
+  base::Mutex opened_mutex_;
+  struct Opened {
+    SeatMemory* memory = nullptr;
+    cuda::CUdeviceptr base = 0;
+  };
+  std::multimap<cuda::CUdeviceptr, Opened> opened_;  // by the address that the program was given
+  std::atomic<bool> unbound_{false};                 // for seats that are opened from now on
+  base::Mutex make_mutex_;
+  std::array<std::atomic<SeatMemory*>, base::kMaxSeatsPerTenant> seats_memory_{};
+
+  base::Mutex peers_mutex_;
+  std::map<std::pair<std::uint32_t, std::uint32_t>, int> peers_;  // how many contexts, and pools, have access
+  std::set<std::pair<cuda::CUmemoryPool, std::uint32_t>> pool_access_;
+
+  base::Mutex bars_mutex_;
+  std::array<std::uint64_t, base::kMaxSeatsPerTenant> connected_{};  // the others of the group
+  std::array<bool, base::kMaxSeatsPerTenant> evicting_{};
+  std::array<std::atomic<bool>, base::kMaxSeatsPerTenant> broken_{};
+};
+
+}  // namespace gpumux::shim

@@ -1,0 +1,600 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/memory/mover.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "os/futex.h"
+#include "os/system_clock.h"
+#include "shim/memory/memories.h"
+
+namespace gpumux::shim {
+namespace {
+
+using namespace std::chrono_literals;
+using pager::JobState;
+
+constexpr base::Duration kPoll = std::chrono::microseconds(pager::kPollMicroseconds);
+// A seat that is to be evicted is looked at this often until it is drained: a drain takes its work's time, at most some
+// milliseconds where the daemon bounds it.
+constexpr base::Duration kDrainLook = 200us;
+constexpr base::Duration kLongestDrainLook = 20ms;
+// A job that lacks what another process has to give up first, or that failed, is tried again after this; twice as long
+// each time, up to the second.
+constexpr base::Duration kRetry = 2ms;
+constexpr base::Duration kLongestRetry = 100ms;
+// From then on it is told to the daemon, which may count on others.
+constexpr base::Duration kStuckAfter = 500ms;
+// A program with the lease waits no longer than this for memory that the driver fails to bring back, however often it
+// is tried. An allocation that lacks memory is no failure: others make way for it.
+constexpr base::Duration kGiveUpAfter = 10s;
+// A context that cannot have streams now will hardly have them later; the first job tries once more.
+constexpr std::uint32_t kMostPreparations = 3;
+// Host memory is asked for ahead as far as it is likely to be needed, and so much more, in case it is not as it was:
+// 5 ms of copying.
+constexpr std::uint64_t kHostWindow = 256 * pager::kMebibyte;
+// What an eviction has left over goes back after this: it may go on before.
+constexpr base::Duration kReturnAfter = 1s;
+// What was told to leave ahead of a revocation comes back if there is none: after more than the daemon ever tells ahead
+// (sched: kExpectEvictionAhead).
+constexpr base::Duration kHintHolds = 1s;
+// A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
+constexpr base::Duration kManagedLook = 100ms;
+// What is claimed as hidden and nobody has made way for: longer than a switch of some GiB takes.
+constexpr base::Duration kClaimHolds = 1s;
+// Until it is known whether a process that ends is to be evicted first: the daemon has to hear of its leases, grant the
+// next one, and lower its bound.
+constexpr base::Duration kLeaveAfter = 100ms;
+// Frames that were freed, where the daemon reads too slowly.
+constexpr base::Duration kTellAgain = 1ms;
+// What changes without anybody waiting for it is told this often.
+constexpr base::Duration kReportEvery = 250ms;
+
+base::TimePoint now() { return os::SystemClock().now(); }
+
+std::optional<base::Duration> sooner(std::optional<base::Duration> a, std::optional<base::Duration> b) {
+  if (!a) return b;
+  return b && *b < *a ? b : a;
+}
+
+constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
+constexpr bool has(std::uint64_t group, std::uint32_t slot) { return (group >> slot & 1) != 0; }
+
+}  // namespace
+
+Mover::Mover(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, Memories& memories)
+    : driver_(driver), gate_(gate), seats_(seats), memories_(memories) {}
+
+Mover::~Mover() { stop(); }
+
+base::Status Mover::start() {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int result = pthread_create(&thread_, nullptr, thread_main, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (result != 0) return base::fail_errno(result, "cannot create the mover's thread");
+  const base::Locked locked(pause_mutex_);
+  started_ = true;
+  return {};
+}
+
+void Mover::stop() {
+  if (!started_) return;
+  stopping_.store(true, std::memory_order_release);
+  wake();
+  pthread_join(thread_, nullptr);
+  started_ = false;
+  for (Moving& moving : moving_) {
+    moving.eviction.reset();
+    moving.restoration.reset();
+  }
+}
+
+void Mover::wake() {
+  wakes_.fetch_add(1, std::memory_order_release);  // pairs with the acquire in run
+  os::futex_wake(wakes_, os::FutexScope::kProcess);
+}
+
+void Mover::note_change(SeatMemory& memory) {
+  // Once for each report: the mover sends it when its time has come.
+  if (!memory.changed.exchange(true, std::memory_order_acq_rel)) wake();
+}
+
+void* Mover::thread_main(void* self) {
+  pthread_setname_np(pthread_self(), "gpumux-mover");
+  static_cast<Mover*>(self)->run();
+  return nullptr;
+}
+
+void Mover::run() {
+  while (!stopping_.load(std::memory_order_acquire)) {
+    const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
+    std::optional<base::Duration> sleep;
+    const bool is_leaving = leaving_since_.load(std::memory_order_acquire) != base::TimePoint{};
+    forgets_ = false;
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+      SeatMemory* const memory = memories_.if_any(slot);
+      if (memory != nullptr) sleep = sooner(sleep, look_at(*memory, moving_[slot], now()));
+    }
+    if (is_leaving && !forgets_ && left_.exchange(1, std::memory_order_release) == 0)
+      os::futex_wake(left_, os::FutexScope::kProcess);
+    if (!sleep || *sleep > 0ns) os::futex_wait(wakes_, seen, sleep.value_or(-1ns), os::FutexScope::kProcess);
+  }
+}
+
+// ---- what others ask for
+
+void Mover::pause(std::uint32_t slot) {
+  const base::Locked locked(pause_mutex_);
+  ++moving_[slot].paused;
+  if (!started_) return;
+  wake();
+  while (!moving_[slot].idle) pause_mutex_.wait();
+}
+
+void Mover::resume(std::uint32_t slot) {
+  {
+    const base::Locked locked(pause_mutex_);
+    --moving_[slot].paused;
+  }
+  wake();
+}
+
+void Mover::spare_host(std::uint64_t bytes, std::uint64_t awaited) {
+  spare_host_.store(bytes, std::memory_order_relaxed);
+  if (awaited == 0) {
+    awaited_host_.store(0, std::memory_order_relaxed);
+  } else {
+    awaited_host_.fetch_add(awaited, std::memory_order_relaxed);
+  }
+  wake();
+}
+
+void Mover::leave(base::Duration at_most) {
+  leaving_since_.store(now(), std::memory_order_release);
+  wake();
+  const base::TimePoint end = now() + at_most;
+  for (base::TimePoint time = now(); time < end && left_.load(std::memory_order_acquire) == 0; time = now()) {
+    os::futex_wait(left_, 0, end - time, os::FutexScope::kProcess);
+  }
+}
+
+void Mover::prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t managed) {
+  moving_[slot].to_prepare.store(bytes, std::memory_order_relaxed);
+  moving_[slot].to_leave.store(managed, std::memory_order_relaxed);
+  wake();
+}
+
+// ---- one seat
+
+// If not, whoever pauses it from now on waits for set_idle.
+bool Mover::is_paused(Moving& moving) {
+  const base::Locked locked(pause_mutex_);
+  moving.idle = false;
+  return moving.paused != 0;
+}
+
+void Mover::set_idle(Moving& moving) {
+  const base::Locked locked(pause_mutex_);
+  moving.idle = true;
+  pause_mutex_.wake_all();
+}
+
+std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  if (is_paused(moving)) {
+    // Destroying a job waits for the copies that are under way, and leaves every chunk on one side or the other.
+    moving.restoration.reset();
+    if (moving.eviction != nullptr || moving.is_shut) end_eviction(memory, moving);
+    set_idle(moving);
+    return std::nullopt;
+  }
+  std::optional<base::Duration> next = memory.expire_asking(time);
+  // Streams and the hash kernel, while there is room for them.
+  if (memory.is_bounded() && !memory.pager.is_prepared() && memory.pager.bounds().committed() != 0 &&
+      moving.unprepared < kMostPreparations && memory.pager.prepare(nullptr) != cuda::CUDA_SUCCESS)
+    ++moving.unprepared;
+  next = sooner(next, prepare_now(memory, moving, time));
+  std::optional<base::Duration> job;
+  if (moving.eviction != nullptr) {
+    job = step_eviction(memory, moving, time);
+  } else if (moving.restoration != nullptr) {
+    job = step_restoration(memory, moving, time);
+  } else {
+    job = begin(memory, moving, time);
+  }
+  if (!memory.frames.tell_freed()) next = sooner(next, kTellAgain);
+  next = sooner(next, return_host_memory(memory, moving, time));
+  next = sooner(next, forget_host(memory, moving, time));
+  next = sooner(next, job);
+  next = sooner(next, move_managed(memory, moving, time));
+  next = sooner(next, report(memory, moving, time));
+  if (moving.eviction == nullptr && moving.restoration == nullptr) set_idle(moving);
+  return next;
+}
+
+// By the words alone: quick, and asked at each step.
+bool Mover::may_evict(std::uint64_t group) const {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (has(group, slot) && (gate_.is_granted(slot) || gate_.is_ungated(slot) || gate_.has_permits(slot))) return false;
+  }
+  return true;
+}
+
+// Nobody inside, and all work done.
+bool Mover::is_quiet(std::uint64_t group) {
+  gate_.begin_close();
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (!has(group, slot)) continue;
+    if (gate_.is_anybody_inside(slot)) return false;
+    if (seats_.streams(slot).poll(false) == gate::WorkState::kRunning) return false;
+  }
+  return true;
+}
+
+base::Duration Mover::try_later(Moving& moving, base::TimePoint time) {
+  moving.retry_after = std::clamp(2 * moving.retry_after, kRetry, kLongestRetry);
+  moving.retry_at = time + moving.retry_after;
+  if (moving.starved_since == base::TimePoint{}) moving.starved_since = time;
+  return moving.retry_after;
+}
+
+std::optional<base::Duration> Mover::begin(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  const std::uint64_t excess = memory.is_bounded() ? memory.pager.bounds().excess() : 0;
+  if (excess != 0 || memory.pager.evicted_bytes() == 0 || memories_.is_broken(memory.slot)) memory.frames.drop();
+  if (memories_.is_broken(memory.slot)) return std::nullopt;
+  if (excess == 0 && moving.is_shut) end_eviction(memory, moving);
+  if (excess != 0 || memory.pager.evicted_bytes() == 0) release_claim(memory, moving);
+  // Nobody has made way for it: it may be there by now.
+  if (moving.claimed_at != base::TimePoint{} && time - moving.claimed_at >= kClaimHolds) release_claim(memory, moving);
+  if (excess == 0 && memory.pager.evicted_bytes() == 0) {
+    // A free may have taken the last of it.
+    if (gate_.is_barred(memory.slot)) memories_.settle(memory.slot);
+    moving.retry_after = 0ns;
+    moving.starved_since = {};
+    moving.failing_since = {};
+    return std::nullopt;
+  }
+  // That one way is blocked says nothing of the other.
+  if (std::exchange(moving.evicts, excess != 0) != moving.evicts) {
+    moving.retry_at = {};
+    moving.retry_after = 0ns;
+    moving.starved_since = {};
+  }
+  if (time < moving.retry_at) return moving.retry_at - time;
+  return excess != 0 ? begin_eviction(memory, moving, time) : begin_restoration(memory, moving, time);
+}
+
+std::optional<base::Duration> Mover::begin_eviction(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  // Freed memory goes whoever holds what: nobody uses it.
+  if (memory.trim(memory.pager.bounds().excess()) != 0) moving.report_now = true;
+  const std::uint64_t excess = memory.pager.bounds().excess();
+  if (excess == 0) return 0ns;
+  const std::uint64_t group = memories_.group(memory.slot);
+  // Before the look: a drain that is over meanwhile is seen by it, or wakes us.
+  waits_for_drain_.store(true, std::memory_order_seq_cst);
+  if (!may_evict(group)) {
+    if (moving.is_shut) end_eviction(memory, moving);
+    // A holder keeps what it has. The drainer wakes us when it is drained; looking besides costs next to nothing.
+    moving.retry_after = std::clamp(2 * moving.retry_after, kDrainLook, kLongestDrainLook);
+    return moving.retry_after;
+  }
+  if (!moving.is_shut) {
+    // Shut before it is asked whether anybody is inside. The lease is not held, so this keeps nobody from anything.
+    moving.is_shut = true;
+    memories_.set_evicting(memory.slot, true);
+  }
+  if (!is_quiet(group)) return kDrainLook;
+  moving.door.mover = this;
+  moving.door.group = group;
+  cuda::CUresult error = cuda::CUDA_SUCCESS;
+  moving.discarding = false;
+  moving.host_before = memory.pager.host_used_bytes();
+  want_host(memory, host_ahead(memory, moving, excess));
+  moving.eviction = memory.pager.begin_eviction(moving.door, excess, &error);
+  if (moving.eviction == nullptr && is_broken(memory, error)) {
+    moving.eviction = memory.pager.begin_discard(moving.door, &error);
+    moving.discarding = moving.eviction != nullptr;
+  }
+  if (moving.eviction == nullptr) {
+    end_eviction(memory, moving);
+    return try_later(moving, time);
+  }
+  return 0ns;
+}
+
+std::optional<base::Duration> Mover::step_eviction(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  const std::uint64_t freed = moving.eviction->freed_bytes();
+  const JobState state = moving.eviction->step();
+  if (moving.eviction->freed_bytes() != freed) {
+    moving.report_now = true;
+    moving.starved_since = {};
+  }
+  if (!is_over(state)) {
+    if (memory.pager.bounds().excess() == 0) moving.eviction->cancel();
+    if (state == JobState::kRunning) return 0ns;
+    if (state == JobState::kWaiting) return kPoll;
+    // Host memory is on its way, or asked for again.
+    if (moving.starved_since == base::TimePoint{}) moving.starved_since = time;
+    want_host(memory, host_ahead(memory, moving, memory.pager.bounds().excess()));
+    return time - moving.starved_since < kStuckAfter ? base::Duration(500us) : base::Duration(5ms);
+  }
+  const cuda::CUresult error = moving.eviction->error();
+  const std::uint64_t all_freed = moving.eviction->freed_bytes();
+  const bool discarded = moving.discarding && state == JobState::kDone;
+  moving.eviction.reset();
+  moving.report_now = true;
+  if (discarded) {
+    memories_.set_broken(memory.slot);
+  } else if (state == JobState::kFailed && !moving.discarding && is_broken(memory, error)) {
+    // Nothing can be copied from a broken context, and nobody can use what it has.
+    moving.eviction = memory.pager.begin_discard(moving.door, &moving.discard_error);
+    moving.discarding = moving.eviction != nullptr;
+    if (moving.eviction != nullptr) return 0ns;
+  }
+  end_eviction(memory, moving);
+  // Failed, or there was nothing more to free: what is left is pinned, or held by the driver.
+  if (state == JobState::kFailed || (state == JobState::kDone && all_freed == 0)) return try_later(moving, time);
+  moving.retry_at = time;
+  return 0ns;
+}
+
+void Mover::end_eviction(SeatMemory& memory, Moving& moving) {
+  moving.eviction.reset();
+  moving.is_shut = false;
+  moving.return_at = now() + kReturnAfter;
+  memories_.set_evicting(memory.slot, false);
+}
+
+std::optional<base::Duration> Mover::begin_restoration(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  if (moving.is_shut) end_eviction(memory, moving);
+  cuda::CUresult error = cuda::CUDA_SUCCESS;
+  moving.restoration = memory.pager.begin_restoration(&error);
+  if (moving.restoration != nullptr) return step_restoration(memory, moving, time);
+  if (gives_up(memory, moving, error, time)) return std::nullopt;
+  return try_later(moving, time);
+}
+
+// Its next work meets memory that is not there, so its program hears of it.
+bool Mover::gives_up(SeatMemory& memory, Moving& moving, cuda::CUresult error, base::TimePoint time) {
+  const bool is_failure = error != cuda::CUDA_ERROR_NOT_READY && error != cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  // Without a context nobody can wait for it at the gate.
+  if (!is_failure || !gate_.is_granted(memory.slot) || !memory.pager.has_context()) {
+    moving.failing_since = {};
+    return false;
+  }
+  if (moving.failing_since == base::TimePoint{}) moving.failing_since = time;
+  if (time - moving.failing_since < kGiveUpAfter) return false;
+  memories_.set_broken(memory.slot);
+  moving.report_now = true;
+  memories_.owner().note(wire::Severity::kError, "the driver cannot bring memory back to the GPU (error " +
+                                                     std::to_string(error) + "): the program's next work on it fails");
+  return true;
+}
+
+std::optional<base::Duration> Mover::step_restoration(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  const std::uint64_t restored = moving.restoration->restored_bytes();
+  const JobState state = moving.restoration->step();
+  if (moving.restoration->restored_bytes() != restored) {
+    moving.starved_since = {};
+    moving.failing_since = {};
+    moving.retry_after = 0ns;
+    // It may end here for want of room. What the daemon is not told of is other programs', as far as it can see.
+    memory.changed.store(true, std::memory_order_release);
+  }
+  if (state == JobState::kRunning) return 0ns;
+  if (state == JobState::kWaiting) {
+    // A bound that was lowered meanwhile ends it; what had been taken stays until it is evicted again.
+    if (memory.is_bounded() && memory.pager.bounds().excess() != 0) moving.restoration->cancel();
+    return kPoll;
+  }
+  const bool lacks_room = moving.restoration->lacks_room();
+  const cuda::CUresult error = moving.restoration->error();
+  moving.restoration.reset();
+  memories_.settle(memory.slot);
+  if (state == JobState::kDone || state == JobState::kCancelled) {
+    moving.report_now = true;
+    moving.retry_at = time;
+    return 0ns;
+  }
+  if (state == JobState::kFailed && is_broken(memory, error)) {
+    memories_.set_broken(memory.slot);
+    moving.report_now = true;
+    return std::nullopt;
+  }
+  if (state == JobState::kFailed && gives_up(memory, moving, error, time)) return std::nullopt;
+  // Without room it is the daemon's next word that matters, or a free; or that a claim was in vain.
+  if (state == JobState::kStarved && lacks_room) {
+    if (moving.claimed_at == base::TimePoint{}) return std::nullopt;
+    return kClaimHolds - std::min(kClaimHolds, time - moving.claimed_at);
+  }
+  // What is at hand may be all that is missing, and of other sizes.
+  memory.frames.drop();
+  const base::Duration later = try_later(moving, time);
+  if (state == JobState::kStarved && moving.hidden.refused(memory, time - moving.starved_since)) {
+    moving.claimed_at = time;
+    moving.report_now = true;
+  }
+  return later;
+}
+
+void Mover::release_claim(SeatMemory& memory, Moving& moving) {
+  if (moving.claimed_at == base::TimePoint{}) return;
+  moving.claimed_at = {};
+  moving.hidden.release(memory);
+  moving.report_now = true;
+}
+
+// A sticky error: the driver answers everything in this context with it.
+bool Mover::is_broken(SeatMemory& memory, cuda::CUresult error) const {
+  switch (error) {
+    case cuda::CUDA_ERROR_ILLEGAL_ADDRESS:
+    case cuda::CUDA_ERROR_LAUNCH_TIMEOUT:
+    case cuda::CUDA_ERROR_ASSERT:
+    case cuda::CUDA_ERROR_HARDWARE_STACK_ERROR:
+    case cuda::CUDA_ERROR_ILLEGAL_INSTRUCTION:
+    case cuda::CUDA_ERROR_MISALIGNED_ADDRESS:
+    case cuda::CUDA_ERROR_INVALID_ADDRESS_SPACE:
+    case cuda::CUDA_ERROR_INVALID_PC:
+    case cuda::CUDA_ERROR_LAUNCH_FAILED:
+    case cuda::CUDA_ERROR_ECC_UNCORRECTABLE:
+    case cuda::CUDA_ERROR_CONTAINED: break;
+    default: return false;
+  }
+  return memory.pager.context_error() == error;
+}
+
+// ---- host memory
+
+// For an eviction of so many bytes. What is registered in vain costs the running program driver locks, and others the
+// memory: so no more than it took the last time, and the window. A seat whose memory is no longer as constant as it was
+// runs out of that, and is given each time as much again as the eviction has come to use.
+std::uint64_t Mover::host_ahead(const SeatMemory& memory, const Moving& moving, std::uint64_t bytes) {
+  const std::uint64_t used = memory.pager.host_used_bytes();
+  const std::uint64_t taken = moving.eviction != nullptr && used > moving.host_before ? used - moving.host_before : 0;
+  return std::min(bytes, std::max(memory.pager.likely_host_bytes(bytes) + kHostWindow, taken));
+}
+
+// So many bytes at hand, the pager's unused ones included.
+void Mover::want_host(SeatMemory& memory, std::uint64_t bytes) {
+  const std::uint64_t has = memory.pager.host_unused_bytes();
+  memory.lender.want(bytes > has ? bytes - has : 0);
+}
+
+std::optional<base::Duration> Mover::prepare_now(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  if (const std::uint64_t told = moving.to_prepare.exchange(0, std::memory_order_relaxed); told != 0) {
+    moving.preparing = told;
+    moving.prepare_until = time + kHintHolds;
+  }
+  if (moving.preparing == 0) return std::nullopt;
+  // What is missing is asked for, and pinned as it comes, each time that we are woken; until there is enough, or the
+  // eviction takes over. If there is none, others may need what has come.
+  bool is_over = moving.eviction != nullptr || time >= moving.prepare_until;
+  if (!is_over && moving.restoration == nullptr) {
+    const std::uint64_t ahead = host_ahead(memory, moving, moving.preparing);
+    want_host(memory, ahead);
+    is_over = memory.pager.prepare_host(ahead) >= ahead;
+  }
+  if (!is_over) return moving.prepare_until - time;
+  moving.preparing = 0;
+  return std::nullopt;
+}
+
+// What an eviction or its preparation has asked for is not to be done without.
+std::optional<base::Duration> Mover::return_host_memory(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  if (moving.eviction != nullptr || moving.preparing != 0) return std::nullopt;
+  std::optional<base::Duration> next;
+  if (moving.return_at > time) {
+    next = moving.return_at - time;
+  } else if (moving.return_at != base::TimePoint{}) {
+    moving.return_at = {};
+    memory.pager.release_unused_host(kHostWindow);
+    const std::uint64_t unused = memory.lender.unused_bytes();
+    if (unused > kHostWindow) memory.lender.give_up(unused - kHostWindow);
+  }
+  give_awaited(memory);
+  const std::uint64_t keep = spare_host_.load(std::memory_order_relaxed);
+  if (keep == UINT64_MAX) return next;
+  const std::uint64_t unused = memory.lender.unused_bytes();
+  const std::uint64_t spare = unused + memory.pager.host_spare_bytes();
+  if (spare <= keep) return next;
+  if (spare - keep > unused) memory.pager.shrink_host(spare - keep - unused);
+  memory.lender.give_up(spare - keep);
+  return next;
+}
+
+// What others wait for, as far as this seat has it now. More of it comes back as it is restored, and then it is looked
+// at again.
+void Mover::give_awaited(SeatMemory& memory) {
+  std::uint64_t awaited = awaited_host_.load(std::memory_order_relaxed);
+  if (awaited == 0) return;
+  // Copies lie scattered over chunks, which go back as a whole.
+  for (std::uint64_t whole = memory.lender.whole_unused_bytes(); whole < awaited;
+       whole = memory.lender.whole_unused_bytes()) {
+    if (memory.pager.shrink_host(awaited - whole) == 0) break;
+  }
+  const std::uint64_t given = memory.lender.give_up(awaited);
+  // Unless it has been taken back meanwhile, which is then true of all of it.
+  while (awaited != 0 && !awaited_host_.compare_exchange_weak(awaited, awaited > given ? awaited - given : 0,
+                                                              std::memory_order_relaxed)) {
+  }
+}
+
+// Unregistering takes the driver's locks, and milliseconds: not while the next turn waits for what is being moved. What
+// does not get on may be waiting for this very memory.
+std::optional<base::Duration> Mover::forget_host(SeatMemory& memory, const Moving& moving, base::TimePoint time) {
+  const base::TimePoint leaving_since = leaving_since_.load(std::memory_order_relaxed);
+  const bool is_leaving = leaving_since != base::TimePoint{} && memory.lender.has_any();
+  if ((moving.eviction != nullptr || moving.restoration != nullptr) && moving.starved_since == base::TimePoint{}) {
+    forgets_ = forgets_ || is_leaving;
+    return std::nullopt;
+  }
+  // Who has been waiting for this process's turn to end will have evicted it by means of what it has.
+  const base::Duration left = is_leaving ? leaving_since + kLeaveAfter - time : 0ns;
+  if (is_leaving && left <= 0ns) memory.lender.leave();
+  const bool forgot = memory.lender.forget_one();
+  forgets_ = forgets_ || forgot || left > 0ns;
+  if (forgot) return 0ns;
+  return left > 0ns ? std::optional<base::Duration>(left) : std::nullopt;
+}
+
+// ---- managed memory
+
+// Beside whatever else is done, and behind no door: what leaves is missed by nobody but for speed, so it may go while
+// the seat still works, or when it is drained. Only what comes back is asked for with a lease in hand.
+std::optional<base::Duration> Mover::move_managed(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  ManagedMemory& managed = memory.managed;
+  const std::uint32_t slot = memory.slot;
+  if (const std::uint64_t bytes = moving.to_leave.exchange(0, std::memory_order_relaxed); bytes != 0) {
+    managed.leave(bytes);
+    moving.left_epoch = gate_.epoch(slot);
+    moving.left_at = time;
+  }
+  if (managed.is_at_home()) return std::nullopt;
+  // Before the lease is looked at: a thread that passes from here on wakes us.
+  out_.fetch_or(bit(slot), std::memory_order_seq_cst);
+  const bool has_lease = gate_.is_granted(slot) || gate_.is_ungated(slot);
+  if (has_lease && (gate_.epoch(slot) != moving.left_epoch || time - moving.left_at >= kHintHolds)) {
+    const std::uint64_t others = memory.pager.bounds().used() + memory.outside_bytes();
+    const std::uint64_t total = memory.told_total();
+    managed.come_back(total - std::min(total, others));
+  } else if (!has_lease) {
+    managed.stop_coming_back();
+  }
+  const bool was_away = managed.away_bytes() != 0;
+  const bool is_moving = managed.step();
+  if (was_away != (managed.away_bytes() != 0)) moving.report_now = true;
+  if (is_moving) return kPoll;
+  if (!managed.is_at_home()) return kManagedLook;
+  out_.fetch_and(~bit(slot), std::memory_order_relaxed);
+  return std::nullopt;
+}
+
+// ---- reports
+
+std::optional<base::Duration> Mover::report(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+  const std::uint64_t used = memory.pager.bounds().used() + memory.outside_bytes();
+  const bool is_moving = moving.eviction != nullptr || moving.restoration != nullptr;
+  const bool less = used < moving.reported_used;
+  if (!moving.report_now && !memory.has_unreported_room() && !(less && is_moving)) {
+    if (!memory.changed.load(std::memory_order_acquire) && !less) return std::nullopt;
+    if (time - moving.reported_at < kReportEvery) return kReportEvery - (time - moving.reported_at);
+  }
+  memory.count_pools();
+  // Before it is counted: what changes from here on is reported the next time.
+  memory.changed.store(false, std::memory_order_seq_cst);
+  const bool is_stuck = moving.starved_since != base::TimePoint{} && time - moving.starved_since > kStuckAfter;
+  const std::uint32_t flags =
+      (is_moving ? wire::kMemoryBusy : 0) | (is_stuck && moving.evicts ? wire::kMemoryStuck : 0);
+  memories_.send_report(memory, flags);
+  moving.report_now = false;
+  moving.reported_at = time;
+  moving.reported_used = used;
+  return std::nullopt;
+}
+
+}  // namespace gpumux::shim

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mover: the thread that takes each seat's memory to where its bounds want it, and says how far it has come.
+//
+//   above its room, and drained            -> evict
+//   below its room, and something evicted  -> restore, lease or not
+//
+// It is apart from the drainer because moving takes long: a call that maps or pins a chunk lasts a millisecond, and
+// longer where the driver is busy; a revocation of another seat must not wait for it. One thread serves all seats: jobs
+// are stepped in turn, about a millisecond at a time, and the copying is the GPU's.
+//
+// Evicting begins only behind three doors: the lease is not held (the daemon's word), the gate is barred (our own word,
+// so a lease that is given in the middle lets nobody in), and after a barrier nobody is inside and all work that was
+// noted is done. While it goes on, a lease that is given ends it: what holds a lease wants its memory back.
+#pragma once
+
+#include <pthread.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <optional>
+
+#include "base/limits.h"
+#include "base/lock.h"
+#include "base/result.h"
+#include "pager/pager.h"
+#include "shim/memory/seat_memory.h"
+#include "shim/process/seats.h"
+
+namespace gpumux::gate {
+class Gate;
+}
+
+namespace gpumux::shim {
+
+class Memories;
+class SeatMemory;
+
+class Mover {
+ public:
+  Mover(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, Memories& memories);
+  ~Mover();
+  Mover(const Mover&) = delete;
+  Mover& operator=(const Mover&) = delete;
+
+  base::Status start();
+  void stop();  // in tests
+
+  // Any thread: a bound, a lease or what is allocated has changed.
+  void wake();
+
+  // Something of a seat's has changed that people want to see.
+  void note_change(SeatMemory& memory);
+  // The drainer: a seat is drained.
+  void on_drained() {
+    if (waits_for_drain_.exchange(false, std::memory_order_acq_rel)) wake();
+  }
+
+  // Returns when no job of this seat's runs, and none will until resume. Counted. Not from the mover's thread.
+  void pause(std::uint32_t slot);
+  void resume(std::uint32_t slot);
+
+  // Each seat may keep so much host memory that it could do without. `awaited`: so much more of it, of all seats
+  // together, goes back once, for others wait for it; calls add up, and 0 takes back what has not gone yet.
+  void spare_host(std::uint64_t bytes, std::uint64_t awaited);
+  // The process is about to end, and has given up its leases: returns when what others want of its memory has moved,
+  // and its unused host memory is unregistered and unmapped; or after `at_most`. Not from the mover's thread.
+  void leave(base::Duration at_most);
+  // The seat is likely to have to evict so much soon, and so much of its managed memory is in the way. 0: no longer, or
+  // none.
+  void prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t managed);
+  // A thread has passed the gate the long way, as the first one after a grant does: what is wanted back comes back.
+  void on_passed(std::uint32_t slot) {
+    if ((out_.load(std::memory_order_relaxed) >> slot & 1) != 0) wake();
+  }
+
+ private:
+  class Door final : public pager::DrainedSeat {
+   public:
+    bool still_drained() const override { return mover->may_evict(group); }
+    const Mover* mover = nullptr;
+    std::uint64_t group = 0;
+  };
+  // What the mover knows of a seat; its own thread's, unless it says otherwise.
+  struct Moving {
+    Door door;
+    std::unique_ptr<pager::Eviction> eviction;
+    std::unique_ptr<pager::Restoration> restoration;
+    bool discarding = false;
+    std::uint32_t unprepared = 0;  // attempts to prepare that failed
+    bool is_shut = false;          // the bar is asked for, for an eviction
+    cuda::CUresult discard_error = cuda::CUDA_SUCCESS;
+    base::TimePoint retry_at{};
+    base::Duration retry_after{};
+    bool evicts = false;              // the last job that was wanted: an eviction, or else a restoration
+    base::TimePoint starved_since{};  // zero: that is not
+    base::TimePoint failing_since{};  // each restoration has failed, with the lease held; zero: that is not
+    base::TimePoint return_at{};      // host memory that is left over; zero: there is none
+    std::uint64_t host_before = 0;    // used, when the eviction began
+    HiddenClaim hidden;               // for what is to be restored
+    base::TimePoint claimed_at{};     // zero: nothing is
+    base::TimePoint reported_at{};
+    std::uint64_t reported_used = 0;
+    bool report_now = false;
+    std::uint32_t paused = 0;                  // under pause_mutex_
+    bool idle = true;                          // under pause_mutex_
+    std::atomic<std::uint64_t> to_prepare{0};  // as told; the mover takes it
+    std::uint64_t preparing = 0;               // for an eviction of so much
+    base::TimePoint prepare_until{};
+    // Managed memory.
+    std::atomic<std::uint64_t> to_leave{0};
+    std::uint64_t left_epoch = 0;  // of the lease during which it was told to
+    base::TimePoint left_at{};
+  };
+
+  static void* thread_main(void* self);
+  void run();
+  bool is_paused(Moving& moving);
+  void set_idle(Moving& moving);
+  std::optional<base::Duration> look_at(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> step_eviction(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> step_restoration(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> begin(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> begin_eviction(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> begin_restoration(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  bool gives_up(SeatMemory& memory, Moving& moving, cuda::CUresult error, base::TimePoint now);
+  base::Duration try_later(Moving& moving, base::TimePoint now);
+  void end_eviction(SeatMemory& memory, Moving& moving);
+  static std::uint64_t host_ahead(const SeatMemory& memory, const Moving& moving, std::uint64_t bytes);
+  static void want_host(SeatMemory& memory, std::uint64_t bytes);
+  std::optional<base::Duration> prepare_now(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> return_host_memory(SeatMemory& memory, Moving& moving, base::TimePoint time);
+  std::optional<base::Duration> move_managed(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> report(SeatMemory& memory, Moving& moving, base::TimePoint now);
+  static void release_claim(SeatMemory& memory, Moving& moving);
+  std::optional<base::Duration> forget_host(SeatMemory& memory, const Moving& moving, base::TimePoint time);
+  bool may_evict(std::uint64_t group) const;
+  void give_awaited(SeatMemory& memory);
+  bool is_quiet(std::uint64_t group);
+  bool is_broken(SeatMemory& memory, cuda::CUresult error) const;
+
+  const cuda::Driver& driver_;
+  gate::Gate& gate_;
+  Seats& seats_;
+  Memories& memories_;
+  std::array<Moving, base::kMaxSeatsPerTenant> moving_;
+  std::atomic<std::uint64_t> spare_host_{UINT64_MAX};
+  std::atomic<std::uint64_t> awaited_host_{0};
+  std::atomic<bool> waits_for_drain_{false};
+  std::atomic<std::uint64_t> out_{0};  // seats with managed memory that is to come back, as bits
+  pthread_t thread_{};
+  bool started_ = false;
+  std::atomic<bool> stopping_{false};
+  std::atomic<base::TimePoint> leaving_since_{};  // zero: the process is to stay
+  std::atomic<std::uint32_t> left_{0};            // 1: there was nothing more to forget
+  bool forgets_ = false;                          // the mover's: something was forgotten in this round, or is to be
+  std::atomic<std::uint32_t> wakes_{0};
+  base::Mutex pause_mutex_;  // those who wait for a seat to be idle wait at it
+};
+
+}  // namespace gpumux::shim

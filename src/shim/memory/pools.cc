@@ -1,0 +1,796 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/memory/pools.h"
+
+#include "cuda/relaxed_capture.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace gpumux::shim {
+namespace {
+
+using cuda::CUresult;
+using pager::lacks_memory;
+using pager::round_up;
+
+// An event costs 1.3 us to ask about. Where memory is not short, no more than these are asked in one call.
+constexpr std::size_t kFewQuestions = 16;
+constexpr std::size_t kAllQuestions = SIZE_MAX;
+// A block with more fences than this is left apart from its neighbours.
+constexpr std::size_t kMostFences = 8;
+// Events kept for the next frees; a program that frees more before anything is done makes and destroys the rest.
+constexpr std::size_t kMostSpare = 1024;
+// Numbers of the pager's allocations come from below.
+constexpr std::uint64_t kFirstId = std::uint64_t{1} << 48;
+
+constinit std::atomic<std::uint64_t> g_next_id{kFirstId};
+
+bool is_about_capture(CUresult result) {
+  return result >= cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= cuda::CUDA_ERROR_CAPTURED_EVENT;
+}
+
+std::uint64_t block_bytes(std::uint64_t bytes) {
+  return round_up(bytes, bytes <= Pools::kLargestSmall ? Pools::kSmallStep : Pools::kLargeStep);
+}
+
+}  // namespace
+
+Pools::Pools(const cuda::Driver& driver, Port& port, cuda::CUdevice device, std::uint32_t slot)
+    : driver_(driver), port_(port), device_(device), slot_(slot) {}
+
+std::uint64_t Pools::segment_bytes(std::uint64_t bytes) {
+  return round_up(std::min(bytes, UINT64_MAX / 2), pager::kBlockBytes);
+}
+
+// ---- which pools
+
+Pools::Pool* Pools::find_pool(cuda::CUmemoryPool handle) const {
+  for (const auto& pool : pools_) {
+    if (pool->handle == handle && !pool->is_destroyed) return pool.get();
+  }
+  return nullptr;
+}
+
+void Pools::add(cuda::CUmemoryPool handle, std::uint64_t largest) {
+  auto pool = std::make_unique<Pool>();
+  pool->handle = handle;
+  pool->largest = largest;
+  if (const auto get = driver_.cuMemPoolGetAttribute; get != nullptr) {
+    get(handle, cuda::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &pool->threshold);
+    for (int i = 0; i < 3; ++i) get(handle, static_cast<cuda::CUmemPool_attribute>(i + 1), &pool->reuse[i]);
+  }
+  const base::Locked locked(mutex_);
+  if (find_pool(handle) == nullptr) pools_.push_back(std::move(pool));
+}
+
+bool Pools::has(cuda::CUmemoryPool handle) {
+  {
+    const base::Locked locked(mutex_);
+    if (find_pool(handle) != nullptr) return true;
+    if (default_ == nullptr && driver_.cuDeviceGetDefaultMemPool != nullptr)
+      driver_.cuDeviceGetDefaultMemPool(&default_, device_);
+    if (handle == nullptr || handle != default_) return false;
+  }
+  add(handle, 0);
+  return true;
+}
+
+cuda::CUmemoryPool Pools::current() {
+  const base::Locked locked(mutex_);
+  // Under the lock: who changes it comes to forget_current afterwards.
+  if (current_ == nullptr && driver_.cuDeviceGetMemPool != nullptr) driver_.cuDeviceGetMemPool(&current_, device_);
+  return current_;
+}
+
+void Pools::forget_current() {
+  const base::Locked locked(mutex_);
+  current_ = nullptr;
+}
+
+void Pools::destroyed(cuda::CUmemoryPool handle) {
+  {
+    const base::Locked locked(mutex_);
+    Pool* const pool = find_pool(handle);
+    if (pool == nullptr) return;
+    pool->is_destroyed = true;
+    note_surplus();
+  }
+  release_surplus();
+}
+
+void Pools::forget_destroyed() {
+  std::erase_if(pools_, [](const auto& pool) { return pool->is_destroyed && pool->reserved == 0; });
+}
+
+// ---- blocks, with the lock held
+
+bool Pools::is_whole(const Block& block) const { return segment_of(block).bytes == block.bytes; }
+
+// A free block is in the list of its size; in pending_, if something may still use it.
+void Pools::list(Blocks::iterator block) {
+  const Segment& segment = segment_of(block->second);
+  segment.pool->free[segment.is_small].insert({block->second.bytes, block->first});
+  if (is_whole(block->second)) segment.pool->whole += segment.bytes;
+  if (!block->second.fences.empty()) pending_.emplace(block->second.freed, block->first);
+}
+
+void Pools::unlist(Blocks::iterator block) {
+  const Segment& segment = segment_of(block->second);
+  segment.pool->free[segment.is_small].erase({block->second.bytes, block->first});
+  if (is_whole(block->second)) segment.pool->whole -= segment.bytes;
+  // Others may have been freed at the same moment: what a block was divided into.
+  if (!block->second.fences.empty()) pending_.erase(block->second.freed);
+}
+
+void Pools::put_free(Blocks::iterator block) {
+  block->second.use = Use::kFree;
+  list(block);
+  merge(block);
+}
+
+bool Pools::may_merge(const Block& low, const Block& high) const {
+  if (low.use != Use::kFree || high.use != Use::kFree || low.segment != high.segment) return false;
+  if (low.stream == high.stream) return low.fences.size() + high.fences.size() <= kMostFences;
+  const bool both_done = low.fences.empty() && high.fences.empty();
+  // What nothing uses any more is anybody's.
+  if (both_done && segment_of(low).pool->may_take_done()) return true;
+  // What rounding left over goes with what it was left over from.
+  const auto is_rest = [](const Block& block) {
+    return block.stream.context == nullptr && block.fences.empty() && block.bytes < pager::kBlockBytes;
+  };
+  return is_rest(low) || is_rest(high);
+}
+
+// In a stream, a fence is done no later than one whose recording began when its own was over. (Of two that threads have
+// recorded at the same time nobody knows which comes first.) So a loop of allocations and frees has one fence, not more
+// and more.
+void Pools::join_fences(Block& into, const Block& other) {
+  const bool is_one_stream = into.stream == other.stream && into.stream.context != nullptr;
+  into.fences.insert(into.fences.end(), other.fences.begin(), other.fences.end());
+  if (!is_one_stream) return;
+  std::uint64_t last_began = 0;
+  for (const Fence& fence : into.fences) last_began = std::max(last_began, fence.began);
+  std::erase_if(into.fences, [&](const Fence& fence) {
+    if (fence.ended >= last_began) return false;
+    keep_fence(fence);
+    return true;
+  });
+}
+
+// With its neighbours, as far as they are free in the same way. Returns what it has become.
+Pools::Blocks::iterator Pools::merge(Blocks::iterator block) {
+  const auto join = [this](Blocks::iterator low, Blocks::iterator high) {
+    unlist(low);
+    unlist(high);
+    Block& into = low->second;
+    into.bytes += high->second.bytes;
+    const StreamName theirs = high->second.stream;
+    if (into.stream.context == nullptr) {
+      into.stream = theirs;
+    } else if (theirs.context != nullptr && !(into.stream == theirs)) {
+      into.stream = {};
+    }
+    // Only what has fences has its moment for itself.
+    const Block& other = high->second;
+    into.freed = std::max(into.fences.empty() ? 0 : into.freed, other.fences.empty() ? 0 : other.freed);
+    join_fences(into, other);
+    blocks_.erase(high);
+    list(low);
+    return low;
+  };
+  if (const auto high = std::next(block); high != blocks_.end() && may_merge(block->second, high->second))
+    block = join(block, high);
+  if (block != blocks_.begin()) {
+    const auto low = std::prev(block);
+    if (may_merge(low->second, block->second)) block = join(low, block);
+  }
+  return block;
+}
+
+// An unlisted block becomes an allocation; what is left over stays free as it was.
+void Pools::make_live(Blocks::iterator block, std::uint64_t bytes, std::uint64_t requested) {
+  Block& taken = block->second;
+  Pool& pool = *segment_of(taken).pool;
+  if (taken.bytes > bytes) {
+    Block rest;
+    rest.bytes = taken.bytes - bytes;
+    rest.segment = taken.segment;
+    rest.stream = taken.stream;
+    rest.fences = std::move(taken.fences);
+    rest.freed = taken.freed;
+    taken.bytes = bytes;
+    list(blocks_.emplace(block->first + bytes, std::move(rest)).first);
+  } else {
+    for (const Fence& fence : taken.fences) keep_fence(fence);
+  }
+  taken.fences.clear();
+  taken.use = Use::kLive;
+  taken.requested = requested;
+  taken.id = g_next_id.fetch_add(1, std::memory_order_relaxed);
+  pool.used += bytes;
+  pool.used_high = std::max(pool.used_high, pool.used);
+}
+
+// The smallest that fits.
+Pools::Blocks::iterator Pools::take_free(Pool& pool, const StreamName& stream, std::uint64_t bytes, Fit fit) {
+  const bool is_small = bytes <= kLargestSmall;
+  for (const bool small : {is_small, !is_small}) {
+    if (small != is_small && fit == Fit::kClose) break;
+    FreeList& list = pool.free[small];
+    for (auto entry = list.lower_bound({bytes, 0}); entry != list.end(); ++entry) {
+      const auto block = blocks_.find(entry->second);
+      const Block& found = block->second;
+      const Segment& segment = segment_of(found);
+      if (segment.context != stream.context) continue;
+      const bool is_waste = segment.bytes > kLargestStep && found.bytes / kLargestWaste > bytes;
+      if (fit == Fit::kClose && is_waste) continue;
+      const bool is_done = found.fences.empty() && (pool.may_take_done() || found.stream.context == nullptr);
+      if (!is_done && !(found.stream == stream)) continue;
+      unlist(block);
+      return block;
+    }
+  }
+  return blocks_.end();
+}
+
+// The smallest of those that something of other streams may still use. It belongs to the caller, fences and all.
+Pools::Blocks::iterator Pools::take_pending(Pool& pool, const StreamName& stream, std::uint64_t bytes) {
+  if (!pool.may_depend()) return blocks_.end();
+  for (FreeList& list : pool.free) {
+    for (auto entry = list.lower_bound({bytes, 0}); entry != list.end(); ++entry) {
+      const auto block = blocks_.find(entry->second);
+      if (block->second.fences.empty() || segment_of(block->second).context != stream.context) continue;
+      unlist(block);
+      block->second.use = Use::kTaking;
+      block->second.id = g_next_id.fetch_add(1, std::memory_order_relaxed);
+      return block;
+    }
+  }
+  return blocks_.end();
+}
+
+// ---- fences, with the lock held but where it says otherwise
+
+// Without the lock: this makes an event.
+CUresult Pools::make_fence(cuda::CUcontext context, Fence* fence) {
+  const cuda::RelaxedCapture relaxed(driver_);
+  if (const CUresult pushed = driver_.cuCtxPushCurrent_v2(context); pushed != cuda::CUDA_SUCCESS) return pushed;
+  const CUresult result = driver_.cuEventCreate(&fence->event, cuda::CU_EVENT_DISABLE_TIMING);
+  cuda::CUcontext popped = nullptr;
+  driver_.cuCtxPopCurrent_v2(&popped);
+  return result;
+}
+
+void Pools::keep_fence(const Fence& fence) {
+  std::vector<cuda::CUevent>& spare = spare_[fence.context];
+  if (spare.size() < kMostSpare) return spare.push_back(fence.event);
+  driver_.cuEventDestroy_v2(fence.event);
+}
+
+// True: nothing uses the block any more.
+bool Pools::ask_fences(Blocks::iterator block, std::size_t* questions) {
+  std::vector<Fence>& fences = block->second.fences;
+  while (!fences.empty()) {
+    if (*questions == 0) return false;
+    --*questions;
+    // An error that stays, of a broken context, leaves the block where it is: nobody will miss it there.
+    if (driver_.cuEventQuery(fences.back().event) != cuda::CUDA_SUCCESS) return false;
+    keep_fence(fences.back());
+    fences.pop_back();
+  }
+  return true;
+}
+
+// Finds out what is done, the oldest first.
+void Pools::settle(std::size_t questions) {
+  if (pending_.empty()) return;
+  const cuda::RelaxedCapture relaxed(driver_);
+  for (std::uint64_t last = 0; questions != 0;) {
+    const auto next = pending_.upper_bound(last);
+    if (next == pending_.end()) return;
+    last = next->first;
+    const auto block = blocks_.find(next->second);
+    if (!ask_fences(block, &questions)) continue;
+    pending_.erase(last);
+    merge(block);
+  }
+}
+
+std::uint64_t Pools::moment() const {
+  const base::Locked locked(mutex_);
+  return next_number_;
+}
+
+bool Pools::has_pending(std::uint64_t before) {
+  const base::Locked locked(mutex_);
+  const cuda::RelaxedCapture relaxed(driver_);
+  for (const auto& [freed, address] : pending_) {
+    if (freed >= before) break;
+    for (const Fence& fence : blocks_.find(address)->second.fences) {
+      if (driver_.cuEventQuery(fence.event) == cuda::CUDA_ERROR_NOT_READY) return true;
+    }
+  }
+  return false;
+}
+
+// ---- allocating
+
+bool Pools::take_again(cuda::CUmemoryPool handle, const StreamName& stream, std::uint64_t bytes, Fit fit,
+                       std::size_t questions, cuda::CUdeviceptr* address) {
+  const base::Locked locked(mutex_);
+  Pool* const pool = find_pool(handle);
+  if (pool == nullptr) return false;
+  if (questions != 0) settle(questions);
+  const auto block = take_free(*pool, stream, block_bytes(bytes), fit);
+  if (block == blocks_.end()) return false;
+  make_live(block, block_bytes(bytes), bytes);
+  *address = block->first;
+  return true;
+}
+
+bool Pools::reuse(cuda::CUmemoryPool pool, const StreamName& stream, std::uint64_t bytes, cuda::CUdeviceptr* address) {
+  if (bytes == 0 || bytes > UINT64_MAX / 2 || address == nullptr) return false;
+  return take_again(pool, stream, bytes, Fit::kClose, 0, address);
+}
+
+CUresult Pools::grow(cuda::CUmemoryPool handle, const StreamName& stream, std::uint64_t bytes,
+                     pager::Placement placement, cuda::CUdeviceptr* address) {
+  const std::uint64_t least = segment_bytes(bytes);
+  const bool is_small = block_bytes(bytes) <= kLargestSmall;
+  std::uint64_t size = least;
+  Pool* pool = nullptr;
+  {
+    const base::Locked locked(mutex_);
+    pool = find_pool(handle);
+    if (pool == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
+    const auto has_room = [pool](std::uint64_t more) {
+      return pool->largest == 0 || (more <= pool->largest && pool->reserved <= pool->largest - more);
+    };
+    const std::uint64_t step = std::min(pool->reserved / pager::kBlockBytes * pager::kBlockBytes, kLargestStep);
+    if (!is_small && has_room(step)) size = std::max(least, step);
+    if (!has_room(size)) return kBeyondLimit;
+    pool->reserved += size;  // from here on it cannot go
+  }
+  cuda::CUdeviceptr base = 0;
+  CUresult result = port_.take_segment(slot_, stream.context, size, placement, &base);
+  if (lacks_memory(result) && size != least) {
+    {
+      const base::Locked locked(mutex_);
+      pool->reserved -= size - least;
+    }
+    size = least;
+    result = port_.take_segment(slot_, stream.context, size, placement, &base);
+  }
+  const base::Locked locked(mutex_);
+  if (result != cuda::CUDA_SUCCESS) {
+    pool->reserved -= size;
+    forget_destroyed();
+    return result;
+  }
+  pool->reserved_high = std::max(pool->reserved_high, pool->reserved);
+  segments_.emplace(base, Segment{size, stream.context, pool, is_small});
+  Block whole;
+  whole.bytes = size;
+  whole.segment = base;
+  const auto block = blocks_.emplace(base, std::move(whole)).first;
+  make_live(block, block_bytes(bytes), bytes);
+  *address = base;
+  return result;
+}
+
+// The stream's work from here on comes after what still uses the memory.
+CUresult Pools::depend(cuda::CUmemoryPool handle, const StreamName& stream, std::uint64_t bytes,
+                       cuda::CUdeviceptr* address) {
+  std::vector<Fence> fences;
+  cuda::CUdeviceptr taken = 0;
+  std::uint64_t id = 0;
+  {
+    const base::Locked locked(mutex_);
+    Pool* const pool = find_pool(handle);
+    if (pool == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
+    const auto block = take_pending(*pool, stream, block_bytes(bytes));
+    if (block == blocks_.end()) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    fences = block->second.fences;
+    taken = block->first;
+    id = block->second.id;
+  }
+  CUresult result = cuda::CUDA_SUCCESS;
+  for (const Fence& fence : fences) {
+    if (result == cuda::CUDA_SUCCESS) result = driver_.cuStreamWaitEvent(stream.stream, fence.event, 0);
+  }
+  const base::Locked locked(mutex_);
+  const auto block = blocks_.find(taken);
+  if (block == blocks_.end() || block->second.id != id) return cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (result != cuda::CUDA_SUCCESS) {
+    put_free(block);
+    return result;
+  }
+  make_live(block, block_bytes(bytes), bytes);
+  *address = taken;
+  return result;
+}
+
+CUresult Pools::allocate(cuda::CUmemoryPool pool, const StreamName& stream, std::uint64_t bytes,
+                         pager::Placement placement, cuda::CUdeviceptr* address) {
+  if (bytes == 0 || address == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (bytes > UINT64_MAX / 2) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (take_again(pool, stream, bytes, Fit::kClose, 0, address)) return cuda::CUDA_SUCCESS;
+  if (take_again(pool, stream, bytes, Fit::kClose, kFewQuestions, address)) return cuda::CUDA_SUCCESS;
+  if (has_surplus()) release_surplus();
+  CUresult result = grow(pool, stream, bytes, placement, address);
+  if (!lacks_memory(result) && result != kBeyondLimit) return result;
+  if (take_again(pool, stream, bytes, Fit::kAny, kAllQuestions, address)) return cuda::CUDA_SUCCESS;
+  // What is free beside it makes room for it: in this pool, where it is the pool that is full.
+  if (result == kBeyondLimit ? trim(pool, 0) != 0 : release(segment_bytes(bytes)) != 0) {
+    result = grow(pool, stream, bytes, placement, address);
+    if (!lacks_memory(result) && result != kBeyondLimit) return result;
+  }
+  const CUresult depending = depend(pool, stream, bytes, address);
+  return depending == cuda::CUDA_ERROR_OUT_OF_MEMORY ? result : depending;
+}
+
+// ---- freeing
+
+bool Pools::owns(cuda::CUdeviceptr address) const {
+  const base::Locked locked(mutex_);
+  const auto block = blocks_.find(address);
+  return block != blocks_.end() && block->second.use == Use::kLive;
+}
+
+bool Pools::covers(cuda::CUdeviceptr address) const {
+  const base::Locked locked(mutex_);
+  return holding(address) != blocks_.end();
+}
+
+std::optional<Pools::Freeing> Pools::begin_free(cuda::CUdeviceptr address) {
+  const base::Locked locked(mutex_);
+  const auto block = blocks_.find(address);
+  if (block == blocks_.end() || block->second.use != Use::kLive) return std::nullopt;
+  block->second.use = Use::kFreeing;
+  return Freeing{address, block->second.id, segment_of(block->second).context};
+}
+
+void Pools::end_free(const Freeing& freeing, bool freed) {
+  const base::Locked locked(mutex_);
+  const auto block = blocks_.find(freeing.address);
+  // Its context may have gone meanwhile.
+  if (block == blocks_.end() || block->second.id != freeing.id) return;
+  if (!freed) {
+    block->second.use = Use::kLive;
+    return;
+  }
+  segment_of(block->second).pool->used -= block->second.bytes;
+  block->second.stream = {};
+  block->second.freed = next_number_++;
+  put_free(block);
+  note_surplus();
+}
+
+bool Pools::adopt(cuda::CUdeviceptr address, std::uint64_t bytes, cuda::CUcontext context) {
+  const base::Locked locked(mutex_);
+  if (holding(address) != blocks_.end()) return false;
+  // A pool that is destroyed gives everything back as soon as nothing uses it, and nothing is allocated from it.
+  const auto is_adopting = [](const auto& pool) { return pool->is_destroyed && pool->handle == nullptr; };
+  auto pool = std::find_if(pools_.begin(), pools_.end(), is_adopting);
+  if (pool == pools_.end()) {
+    pool = pools_.insert(pools_.end(), std::make_unique<Pool>());
+    (*pool)->is_destroyed = true;
+  }
+  (*pool)->reserved += bytes;
+  (*pool)->used += bytes;
+  segments_.emplace(address, Segment{bytes, context, pool->get(), false});
+  Block block;
+  block.bytes = bytes;
+  block.requested = bytes;
+  block.segment = address;
+  block.use = Use::kLive;
+  block.id = g_next_id.fetch_add(1, std::memory_order_relaxed);
+  blocks_.emplace(address, std::move(block));
+  return true;
+}
+
+CUresult Pools::free(cuda::CUdeviceptr address, const StreamName& stream) {
+  std::uint64_t id = 0;
+  Fence fence{nullptr, stream.context, 0, 0};
+  {
+    const base::Locked locked(mutex_);
+    const auto block = blocks_.find(address);
+    if (block == blocks_.end() || block->second.use != Use::kLive) return cuda::CUDA_ERROR_INVALID_VALUE;
+    block->second.use = Use::kFreeing;
+    id = block->second.id;
+    fence.began = next_number_++;
+    std::vector<cuda::CUevent>& spare = spare_[stream.context];
+    if (!spare.empty()) {
+      fence.event = spare.back();
+      spare.pop_back();
+    }
+  }
+  CUresult result = fence.event != nullptr ? cuda::CUDA_SUCCESS : make_fence(stream.context, &fence);
+  const bool is_made = result == cuda::CUDA_SUCCESS;
+  if (is_made) result = driver_.cuEventRecord(fence.event, stream.stream);
+  const bool is_fenced = result == cuda::CUDA_SUCCESS;
+  // A stream of a green context may be one that no event of ours fits. Where it is so, its work is waited for.
+  if (!is_fenced && !is_about_capture(result)) result = driver_.cuStreamSynchronize(stream.stream);
+  const base::Locked locked(mutex_);
+  const auto block = blocks_.find(address);
+  const bool is_there = block != blocks_.end() && block->second.id == id;
+  // Its context has gone meanwhile, and with it, as a rule, the event.
+  if (!is_there) return cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (!is_fenced && is_made) keep_fence(fence);
+  if (result != cuda::CUDA_SUCCESS) {
+    block->second.use = Use::kLive;
+    return result;
+  }
+  segment_of(block->second).pool->used -= block->second.bytes;
+  block->second.stream = is_fenced ? stream : StreamName{};
+  fence.ended = next_number_++;
+  if (is_fenced) block->second.fences.push_back(fence);
+  block->second.freed = fence.ended;
+  put_free(block);
+  note_surplus();
+  return result;
+}
+
+// ---- what is known
+
+Pools::Blocks::const_iterator Pools::holding(cuda::CUdeviceptr address) const {
+  auto next = blocks_.upper_bound(address);
+  if (next == blocks_.begin()) return blocks_.end();
+  const auto block = std::prev(next);
+  return address - block->first < block->second.bytes ? block : blocks_.end();
+}
+
+std::optional<Pools::Allocation> Pools::find(cuda::CUdeviceptr address) const {
+  const base::Locked locked(mutex_);
+  const auto block = holding(address);
+  if (block == blocks_.end() || !is_used(block->second) || address - block->first >= block->second.requested)
+    return std::nullopt;
+  return Allocation{block->first, block->second.requested, block->second.id, segment_of(block->second).pool->handle};
+}
+
+std::uint64_t Pools::reserved_bytes() const {
+  const base::Locked locked(mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& pool : pools_) bytes += pool->reserved;
+  return bytes;
+}
+
+CUresult Pools::get(cuda::CUmemoryPool handle, cuda::CUmemPool_attribute attribute, void* value) const {
+  const base::Locked locked(mutex_);
+  const Pool* const pool = find_pool(handle);
+  if (pool == nullptr || value == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
+  auto* const number = static_cast<std::uint64_t*>(value);
+  switch (attribute) {
+    case cuda::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case cuda::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case cuda::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      *static_cast<int*>(value) = pool->reuse[attribute - 1];
+      return cuda::CUDA_SUCCESS;
+    case cuda::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD: *number = pool->threshold; return cuda::CUDA_SUCCESS;
+    case cuda::CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT: *number = pool->reserved; return cuda::CUDA_SUCCESS;
+    case cuda::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH: *number = pool->reserved_high; return cuda::CUDA_SUCCESS;
+    case cuda::CU_MEMPOOL_ATTR_USED_MEM_CURRENT: *number = pool->used; return cuda::CUDA_SUCCESS;
+    case cuda::CU_MEMPOOL_ATTR_USED_MEM_HIGH: *number = pool->used_high; return cuda::CUDA_SUCCESS;
+  }
+  return cuda::CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult Pools::set(cuda::CUmemoryPool handle, cuda::CUmemPool_attribute attribute, const void* value) {
+  const base::Locked locked(mutex_);
+  Pool* const pool = find_pool(handle);
+  if (pool == nullptr || value == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
+  const auto number = [value] { return *static_cast<const std::uint64_t*>(value); };
+  switch (attribute) {
+    case cuda::CU_MEMPOOL_ATTR_REUSE_FOLLOW_EVENT_DEPENDENCIES:
+    case cuda::CU_MEMPOOL_ATTR_REUSE_ALLOW_OPPORTUNISTIC:
+    case cuda::CU_MEMPOOL_ATTR_REUSE_ALLOW_INTERNAL_DEPENDENCIES:
+      pool->reuse[attribute - 1] = *static_cast<const int*>(value);
+      return cuda::CUDA_SUCCESS;
+    case cuda::CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+      pool->threshold = number();
+      note_surplus();
+      return cuda::CUDA_SUCCESS;
+    // High-water marks can only be started anew.
+    case cuda::CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+      if (number() != 0) return cuda::CUDA_ERROR_INVALID_VALUE;
+      pool->reserved_high = pool->reserved;
+      return cuda::CUDA_SUCCESS;
+    case cuda::CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+      if (number() != 0) return cuda::CUDA_ERROR_INVALID_VALUE;
+      pool->used_high = pool->used;
+      return cuda::CUDA_SUCCESS;
+    default: return cuda::CUDA_ERROR_INVALID_VALUE;
+  }
+}
+
+// ---- giving back
+
+void Pools::detach(Blocks::iterator block, std::vector<cuda::CUdeviceptr>* gone) {
+  unlist(block);
+  const auto segment = segments_.find(block->second.segment);
+  segment->second.pool->reserved -= segment->second.bytes;
+  gone->push_back(segment->first);
+  segments_.erase(segment);
+  blocks_.erase(block);
+}
+
+// Neighbours that were kept apart, because only their own streams might have them or once had too many fences, become
+// one where nothing uses any part of their segment.
+void Pools::unite() {
+  for (const auto& [base, segment] : segments_) {
+    const auto first = blocks_.find(base);
+    auto end = first;
+    bool is_free = true;
+    for (; end != blocks_.end() && end->second.segment == base; ++end)
+      is_free = is_free && end->second.use == Use::kFree && end->second.fences.empty();
+    if (!is_free || is_whole(first->second)) continue;
+    for (auto block = first; block != end; ++block) unlist(block);
+    blocks_.erase(std::next(first), end);
+    first->second.bytes = segment.bytes;
+    first->second.stream = {};
+    list(first);
+  }
+}
+
+// Whole segments that nothing uses, the largest first.
+std::uint64_t Pools::detach_free(Pool& pool, std::uint64_t bytes, std::vector<cuda::CUdeviceptr>* gone) {
+  std::uint64_t freed = 0;
+  for (FreeList& list : pool.free) {
+    std::vector<cuda::CUdeviceptr> addresses;
+    for (auto entry = list.rbegin(); entry != list.rend(); ++entry) addresses.push_back(entry->second);
+    for (const cuda::CUdeviceptr address : addresses) {
+      if (freed >= bytes) return freed;
+      const auto block = blocks_.find(address);
+      if (!block->second.fences.empty() || !is_whole(block->second)) continue;
+      freed += block->second.bytes;
+      detach(block, gone);
+    }
+  }
+  return freed;
+}
+
+void Pools::detach_surplus(Pool& pool, std::vector<cuda::CUdeviceptr>* gone) {
+  if (pool.is_destroyed) {
+    detach_free(pool, UINT64_MAX, gone);
+  } else if (pool.reserved > pool.threshold && pool.whole > kKept) {
+    detach_free(pool, std::min(pool.reserved - pool.threshold, pool.whole - kKept), gone);
+  }
+}
+
+void Pools::note_surplus() {
+  const bool any = std::any_of(pools_.begin(), pools_.end(), [](const auto& pool) {
+    return pool->is_destroyed ? pool->whole != 0 : pool->reserved > pool->threshold && pool->whole > kKept;
+  });
+  surplus_.store(any, std::memory_order_relaxed);
+}
+
+void Pools::give(const std::vector<cuda::CUdeviceptr>& gone) {
+  for (const cuda::CUdeviceptr address : gone) port_.give_segment(slot_, address);
+}
+
+std::uint64_t Pools::release(std::uint64_t bytes) {
+  std::vector<cuda::CUdeviceptr> gone;
+  std::uint64_t freed = 0;
+  {
+    const base::Locked locked(mutex_);
+    const auto has_free = [](const auto& pool) { return !pool->free[0].empty() || !pool->free[1].empty(); };
+    if (std::none_of(pools_.begin(), pools_.end(), has_free)) return 0;
+    settle(kAllQuestions);
+    unite();
+    for (const auto& pool : pools_) {
+      if (freed < bytes) freed += detach_free(*pool, bytes - freed, &gone);
+    }
+    forget_destroyed();
+    note_surplus();
+  }
+  give(gone);
+  return freed;
+}
+
+void Pools::release_surplus() {
+  std::vector<cuda::CUdeviceptr> gone;
+  {
+    const base::Locked locked(mutex_);
+    settle(kFewQuestions);
+    for (const auto& pool : pools_) detach_surplus(*pool, &gone);
+    forget_destroyed();
+    note_surplus();
+  }
+  give(gone);
+}
+
+std::uint64_t Pools::trim(cuda::CUmemoryPool handle, std::uint64_t keep) {
+  std::vector<cuda::CUdeviceptr> gone;
+  std::uint64_t freed = 0;
+  {
+    const base::Locked locked(mutex_);
+    Pool* const pool = find_pool(handle);
+    if (pool == nullptr) return 0;
+    settle(kAllQuestions);
+    unite();
+    if (pool->reserved > keep) freed = detach_free(*pool, pool->reserved - keep, &gone);
+    note_surplus();
+  }
+  give(gone);
+  return freed;
+}
+
+// ---- ends
+
+void Pools::stream_gone(cuda::CUstream stream) {
+  const base::Locked locked(mutex_);
+  for (auto& [address, block] : blocks_) {
+    if (block.use == Use::kFree && block.stream.stream == stream) block.stream = {};
+  }
+}
+
+void Pools::context_going(cuda::CUcontext context) {
+  const base::Locked locked(mutex_);
+  for (auto block = blocks_.begin(); block != blocks_.end();) {
+    Block& its = block->second;
+    const Segment& segment = segment_of(its);
+    if (its.use == Use::kFree) unlist(block);
+    std::erase_if(its.fences, [context](const Fence& fence) { return fence.context == context; });
+    if (its.stream.context == context) its.stream = {};
+    if (segment.context != context) {
+      if (its.use == Use::kFree) list(block);
+      ++block;
+      continue;
+    }
+    for (const Fence& fence : its.fences) keep_fence(fence);
+    if (is_used(its)) segment.pool->used -= its.bytes;
+    block = blocks_.erase(block);
+  }
+  for (auto segment = segments_.begin(); segment != segments_.end();) {
+    if (segment->second.context == context) {
+      segment->second.pool->reserved -= segment->second.bytes;
+      segment = segments_.erase(segment);
+    } else {
+      ++segment;
+    }
+  }
+  spare_.erase(context);
+  forget_destroyed();
+  note_surplus();
+}
+
+// ---- for tests
+
+const char* Pools::check() const {
+  const base::Locked locked(mutex_);
+  std::map<const Pool*, std::pair<std::uint64_t, std::uint64_t>> sums;  // used, whole
+  std::map<const Pool*, std::uint64_t> reserved;
+  std::size_t free = 0;
+  std::size_t pending = 0;
+  for (const auto& [base, segment] : segments_) {
+    reserved[segment.pool] += segment.bytes;
+    std::uint64_t at = base;
+    for (auto block = blocks_.find(base); at < base + segment.bytes; ++block) {
+      if (block == blocks_.end() || block->first != at) return "blocks leave a gap";
+      if (block->second.segment != base) return "a block is not of the segment that it lies in";
+      at += block->second.bytes;
+      if (is_used(block->second)) sums[segment.pool].first += block->second.bytes;
+      if (block->second.use != Use::kFree) continue;
+      ++free;
+      if (!segment.pool->free[segment.is_small].contains({block->second.bytes, block->first}))
+        return "a free block is not in its list";
+      if (block->second.bytes == segment.bytes) sums[segment.pool].second += segment.bytes;
+      if (block->second.fences.empty()) continue;
+      ++pending;
+      const auto found = pending_.find(block->second.freed);
+      if (found == pending_.end() || found->second != block->first) return "a pending block is not known as such";
+    }
+    if (at != base + segment.bytes) return "a block reaches beyond its segment";
+  }
+  if (pending != pending_.size()) return "pending blocks are known that are none";
+  for (const auto& pool : pools_) {
+    free -= pool->free[0].size() + pool->free[1].size();
+    if (pool->reserved != reserved[pool.get()]) return "reserved is not the sum of the segments";
+    if (pool->used != sums[pool.get()].first) return "used is not the sum of what is allocated";
+    if (pool->whole != sums[pool.get()].second) return "whole is not the sum of the free segments";
+    if (pool->largest != 0 && pool->reserved > pool->largest) return "a pool has more than it may";
+  }
+  return free == 0 ? nullptr : "free blocks are listed that are none";
+}
+
+}  // namespace gpumux::shim

@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// One seat's memory, as the tenant sees it: the pager, the bounds that the daemon has set (docs/memory.md), what of the
+// seat's memory is out of the pager's reach, and the threads that wait for more room.
+//
+// Until the daemon has said how much the seat may have it may have nothing: whoever allocates waits for that, a moment
+// after the first context was made. So there is no time in which a quota is not in force. Without a daemon there are no
+// bounds.
+//
+//     kAsking --Room--> kBounded --no daemon any more, and told to go on without--> kUnbounded --Room--> kBounded
+//        \--no daemon, or one that does not speak of memory--> kUnbounded
+//
+// Any thread may call any function, but not while it holds another lock of the shim's than the agent's (an
+// Announcement). This one (mutex_) is held for moments, never across a call of the driver.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/lock.h"
+#include "pager/pager.h"
+#include "shim/memory/host_lender.h"
+#include "shim/memory/managed_memory.h"
+#include "shim/memory/pools.h"
+#include "shim/memory/seat_frames.h"
+#include "shim/process/settings.h"
+#include "wire/messages.h"
+
+namespace gpumux::shim {
+
+class SeatMemory {
+ public:
+  SeatMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice device, std::uint32_t slot,
+             HostLender::Port& port, SeatFrames::Port& frames_port, Pools::Port& pools_port);
+  SeatMemory(const SeatMemory&) = delete;
+  SeatMemory& operator=(const SeatMemory&) = delete;
+
+  const std::uint32_t slot;
+  const cuda::CUdevice device;
+  HostLender lender;
+  SeatFrames frames;
+  pager::Pager pager;
+  Pools pools;  // stream-ordered allocation, out of the pager's memory
+  ManagedMemory managed;
+
+  // Whether allocations on this GPU are the pager's. Calls the driver once.
+  bool is_paged();
+
+  // Whether the pager has anything that a context's end could concern.
+  bool has_anything() const {
+    return pager.is_prepared() || pager.bounds().committed() != 0 || pager.bounds().used() != 0 || has_imports_;
+  }
+  // Freed memory that is kept for reuse goes back to the driver, so much at least; returns how much.
+  std::uint64_t trim(std::uint64_t bytes) {
+    pools.release(bytes);
+    return pager.trim(bytes);
+  }
+  // Memory of other processes is neither used nor committed here.
+  void note_import() { has_imports_ = true; }
+
+  // ---- bounds
+
+  // An older sequence than the newest is ignored. False: it was.
+  bool set_room(const wire::Room& room);
+  // From now on there are none.
+  void unbind();
+  // A new connection: bounds stay, but the daemon has not said them yet.
+  void on_connected();
+  // The seat is known to a daemon, which will say how much room there is if it ever does. After a while that it does
+  // not (expire_asking) there are no bounds.
+  void on_opened(base::TimePoint now);
+  // How long until it must be called again; nothing: not needed.
+  std::optional<base::Duration> expire_asking(base::TimePoint now);
+
+  bool is_bounded() const { return rule_.load(std::memory_order_acquire) == Rule::kBounded; }
+  // What the program is told that its GPU has; 0: what the driver says.
+  std::uint64_t told_total() const { return total_.load(std::memory_order_relaxed); }
+  // The same, when the daemon has said it, or has not for some seconds.
+  std::uint64_t await_total();
+  // Whether there is a quota. Waits as await_bounds does.
+  bool await_is_limited();
+  // What a thread needs beyond what the seat has now, in bytes.
+  struct Need {
+    std::uint64_t room = 0;        // on the GPU
+    std::uint64_t commitment = 0;  // allocated, on the GPU or not
+    bool is_managed = false;       // the commitment is for managed memory, which never takes room
+  };
+  // A thread that asks the daemon. One thread of a seat asks at a time: so an answer is about what that thread needs,
+  // and not about what another one needs as well.
+  class Asking {
+   public:
+    explicit Asking(SeatMemory& memory);
+    ~Asking();
+    Asking(const Asking&) = delete;
+    Asking& operator=(const Asking&) = delete;
+
+   private:
+    SeatMemory& memory_;
+  };
+  struct Wish {
+    // Why there is nothing to ask, and no ticket: the bounds allow it already; there are none; they are not known yet.
+    enum class Otherwise : std::uint8_t { kAsk, kEnough, kUnbounded, kNotKnown };
+    Otherwise otherwise = Otherwise::kAsk;
+    std::uint32_t ticket = 0;
+    wire::RoomWanted message{};
+  };
+  // What is to be sent to the daemon for the thread that asks. With the agent's lock held, so that tickets are sent in
+  // order.
+  Wish wish(const Need& need);
+  // Waits for the answer. False: the daemon has refused.
+  bool await(std::uint32_t ticket);
+  // Waits until the first bounds are known, or that there are none: as long as the tenant looks for a daemon at most.
+  void await_bounds() { await_bounds(base::Duration::max()); }
+  // The newest wish that is not answered, to be said again on a new connection. ticket 0: none.
+  wire::RoomWanted open_wish();
+
+  // ---- what the pager does not have
+
+  // Device memory of the driver's own making. `key` names it (an address, a handle). It goes with `context`, unless
+  // that is null. What the caller had reserved for it is no longer.
+  void add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context,
+                   std::uint64_t reserved = 0);
+  // False: it is not known here.
+  bool remove_outside(std::uint64_t key);
+  // The same in two steps, around the driver's call that frees it: another thread may be given the same name before
+  // this one is back. Managed memory, too.
+  struct Freeing {
+    std::uint64_t key = 0;
+    std::uint64_t number = 0;  // of the entry
+    std::optional<ManagedMemory::Freeing> managed;
+  };
+  std::optional<Freeing> begin_free(std::uint64_t key);
+  void end_free(const Freeing& freeing, bool freed);
+  // The context is gone, and with it what was in it.
+  void context_gone(cuda::CUcontext context);
+  // The driver has refused what the room allows. So much of the room, as far as there is still so much left, counts as
+  // taken from now on; returns how much.
+  std::uint64_t claim_hidden(std::uint64_t bytes);
+  void release_hidden(std::uint64_t bytes);
+  // For what is asked for and not followed (pools).
+  void set_outside(wire::Unpageable reason, std::uint64_t bytes);
+  // A pool of the driver's has been allocated from: what it has reserved is counted from now on.
+  void count_pool(cuda::CUmemoryPool pool);
+  void forget_pool(cuda::CUmemoryPool pool);
+  // From now on graphs may have memory of their own.
+  void note_graph_memory() { has_graph_memory_.store(true, std::memory_order_relaxed); }
+  // Asks the driver again: pools and graphs give memory back at moments of their own.
+  void count_pools();
+  std::uint64_t outside_bytes() const { return outside_total_.load(std::memory_order_relaxed); }
+  // Allocated in all, in whole blocks; managed memory in pages.
+  std::uint64_t allocated_bytes() const {
+    return pager.bounds().committed() + pager.bounds().committed(pager::Bounds::Part::kBeside) + outside_bytes();
+  }
+
+  // ---- reports
+
+  wire::Memory report(std::uint64_t epoch, std::uint32_t flags);
+  // The newest bound that is in force and has not been reported.
+  bool has_unreported_room() const;
+  // Something has changed that people want to see.
+  std::atomic<bool> changed{false};
+
+ private:
+  enum class Rule : std::uint8_t { kAsking, kBounded, kUnbounded };
+  struct Outside {
+    wire::Unpageable reason;
+    std::uint64_t bytes;
+    cuda::CUcontext context;
+    std::uint64_t number;
+  };
+
+  void await_bounds(base::Duration at_most);
+  void apply_locked();
+  void remove_locked(std::map<std::uint64_t, Outside>::iterator outside);
+
+  const cuda::Driver& driver_;
+  const MemorySettings& settings_;
+  std::atomic<int> is_paged_{-1};
+  std::atomic<bool> has_imports_{false};
+  std::atomic<bool> has_graph_memory_{false};
+  std::atomic<Rule> rule_{Rule::kAsking};  // written under mutex_
+  std::atomic<std::uint64_t> total_{0};
+  std::atomic<bool> is_limited_{false};
+  std::atomic<std::uint64_t> outside_total_{0};
+  std::uint64_t hidden_ = 0;  // under mutex_; beside that
+
+  mutable base::Mutex mutex_;  // those who wait for rule, room, answers or their turn to ask wait at it
+  bool is_asking_ = false;
+  wire::Room room_;
+  bool opened_ = false;
+  base::Duration asked_for_{};  // since then, less the time that nobody looked
+  base::TimePoint looked_at_{};
+  bool connected_ = false;
+  std::uint32_t reported_sequence_ = 0;
+  std::uint32_t last_ticket_ = 0;
+  std::uint32_t answered_ = 0;
+  std::uint32_t refused_ = 0;  // the newest ticket that was
+  std::map<std::uint64_t, Outside> outside_;
+  std::uint64_t next_number_ = 1;
+  base::Mutex pools_mutex_;  // held while the driver is asked; before mutex_
+  std::vector<cuda::CUmemoryPool> pools_;
+  std::array<std::uint64_t, wire::kUnpageableReasons> outside_by_reason_{};
+  wire::RoomWanted newest_wish_;
+};
+
+// Memory that the daemon takes for free and the driver does not have. Whoever is refused what its room allows takes it
+// for its own, more each time, until it is given the memory: then others have had to make way for so much more.
+// Owned by whoever asks the driver, one thread at a time.
+class HiddenClaim {
+ public:
+  // The driver still refuses, `waited` after it did so first. Whether more is claimed now.
+  bool refused(SeatMemory& memory, base::Duration waited);
+  // False: nothing was claimed.
+  bool release(SeatMemory& memory);
+
+ private:
+  // What a dead tenant had is back within a tenth of a second, as a rule; NVML's next looks tell the daemon of what
+  // other programs have within two. From then on the driver's word is believed, and twice as much each time: 4 GiB
+  // before a thread stops waiting.
+  static constexpr base::Duration kEvery = std::chrono::milliseconds(250);
+  static constexpr std::uint64_t kFirst = std::uint64_t{64} << 20;
+
+  std::uint64_t claimed_ = 0;
+  std::uint64_t next_ = kFirst;
+  base::Duration due_ = kEvery;
+};
+
+}  // namespace gpumux::shim

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: a seat has no more than the daemon has said, from its first moment on, and tells what the pager does not know
+// of.
+#include "shim/memory/seat_memory.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace gpumux::shim {
+namespace {
+
+using namespace cuda;  // the fake's functions are the driver's
+using pager::kMebibyte;
+
+class NoHost final : public HostLender::Port {
+ public:
+  bool ask_for_host(std::uint32_t, std::uint64_t) override { return false; }
+  void return_host(std::uint64_t, bool) override {}
+  void forgot_host(std::uint32_t) override {}
+  void unregister_host(std::uint32_t, const std::byte*, std::uint64_t) override {}
+};
+
+class NoFrames final : public SeatFrames::Port {
+ public:
+  bool give_frame(const wire::FrameGiven&, int) override { return false; }
+  bool freed_frame(const wire::FrameFreed&) override { return false; }
+  bool ask_for_frame(const wire::FrameWanted&) override { return false; }
+  void wake_mover() override {}
+};
+
+class NoPages final : public Pools::Port {
+ public:
+  CUresult take_segment(std::uint32_t, CUcontext, std::uint64_t, pager::Placement, CUdeviceptr*) override {
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  void give_segment(std::uint32_t, CUdeviceptr) override {}
+};
+
+struct Seat {
+  explicit Seat(const cuda::Driver& driver) : memory(driver, settings, 5, 3, host, frames, pages) {}
+  NoHost host;
+  NoFrames frames;
+  NoPages pages;
+  const MemorySettings settings;
+  SeatMemory memory;
+};
+
+TEST(SeatMemoryTest, WhatTheDriverHasForPoolsAndGraphsIsCounted) {
+  cuda::Driver driver;
+  driver.cuDeviceGetGraphMemAttribute = [](CUdevice device, CUgraphMem_attribute attribute, void* value) {
+    EXPECT_EQ(device, 5);
+    EXPECT_EQ(attribute, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
+    *static_cast<std::uint64_t*>(value) = 6 * kMebibyte;
+    return CUDA_SUCCESS;
+  };
+  driver.cuMemPoolGetAttribute = [](CUmemoryPool, CUmemPool_attribute attribute, void* value) {
+    EXPECT_EQ(attribute, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
+    *static_cast<std::uint64_t*>(value) = 4 * kMebibyte;
+    return CUDA_SUCCESS;
+  };
+  Seat seat(driver);
+  SeatMemory& memory = seat.memory;
+  const auto counted = [&](wire::Unpageable reason) {
+    return memory.report(0, 0).unpageable[static_cast<std::size_t>(reason)];
+  };
+  memory.count_pool(reinterpret_cast<CUmemoryPool>(0x99));
+  EXPECT_EQ(counted(wire::Unpageable::kPool), 4 * kMebibyte);
+  EXPECT_EQ(counted(wire::Unpageable::kGraph), 0u) << "no graph is known to have memory of its own";
+  memory.note_graph_memory();
+  memory.count_pools();
+  EXPECT_EQ(counted(wire::Unpageable::kGraph), 6 * kMebibyte);
+  EXPECT_EQ(memory.allocated_bytes(), 10 * kMebibyte);
+  memory.forget_pool(reinterpret_cast<CUmemoryPool>(0x99));
+  EXPECT_EQ(counted(wire::Unpageable::kPool), 0u);
+}
+
+// A quota is in force before the daemon has spoken of it.
+TEST(SeatMemoryTest, NothingMayBeHadBeforeTheDaemonHasSaidHowMuch) {
+  const cuda::Driver driver;
+  Seat seat(driver);
+  SeatMemory& memory = seat.memory;
+  EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
+  memory.add_outside(wire::Unpageable::kOther, 1, kMebibyte, nullptr);
+  EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
+  // Whoever wants some waits, and tries again; so does whoever asks how much there is.
+  std::uint64_t told = 0;
+  std::thread asks([&] { told = memory.await_total(); });
+  EXPECT_TRUE(memory.set_room(
+      {.slot = 3, .sequence = 1, .room = 64 * kMebibyte, .commitment = 32 * kMebibyte, .total = 32 * kMebibyte}));
+  asks.join();
+  EXPECT_EQ(told, 32 * kMebibyte);
+  EXPECT_FALSE(memory.pager.bounds().commit(32 * kMebibyte));
+  EXPECT_TRUE(memory.pager.bounds().commit(31 * kMebibyte));
+}
+
+TEST(SeatMemoryTest, WhatIsKeptBackForTheDriverCountsOnce) {
+  const cuda::Driver driver;
+  Seat seat(driver);
+  SeatMemory& memory = seat.memory;
+  memory.set_room({.slot = 3,
+                   .sequence = 1,
+                   .room = 64 * kMebibyte,
+                   .commitment = 32 * kMebibyte,
+                   .total = 32 * kMebibyte,
+                   .is_limited = 1});
+  EXPECT_TRUE(memory.await_is_limited());
+  EXPECT_TRUE(memory.pager.bounds().commit(20 * kMebibyte, pager::Bounds::Part::kReserved));
+  EXPECT_FALSE(memory.pager.bounds().commit(20 * kMebibyte));
+  EXPECT_FALSE(memory.pager.bounds().commit(20 * kMebibyte, pager::Bounds::Part::kReserved));
+  // The driver has no room for it; the commitment asked for is the same memory. Another thread's is more.
+  EXPECT_EQ(memory.wish({.room = 70 * kMebibyte}).message.commitment, 20 * kMebibyte);
+  EXPECT_EQ(memory.wish({.commitment = 14 * kMebibyte}).message.commitment, 34 * kMebibyte);
+  EXPECT_EQ(memory.wish({.commitment = 12 * kMebibyte}).otherwise, SeatMemory::Wish::Otherwise::kEnough);
+  EXPECT_EQ(memory.allocated_bytes(), 0u);
+  memory.add_outside(wire::Unpageable::kOther, 1, 20 * kMebibyte, nullptr, 20 * kMebibyte);
+  EXPECT_EQ(memory.allocated_bytes(), 20 * kMebibyte);
+  EXPECT_FALSE(memory.pager.bounds().commit(13 * kMebibyte));
+  EXPECT_TRUE(memory.pager.bounds().commit(12 * kMebibyte));
+  // A few bytes are a few bytes where the driver packs them.
+  EXPECT_EQ(memory.wish({.commitment = 100}).message.commitment, 32 * kMebibyte + 100);
+}
+
+// The daemon may refuse 600 MiB to one thread and give 2 MiB to another one of the same process.
+TEST(SeatMemoryTest, ARefusalIsForTheThreadThatAsked) {
+  const cuda::Driver driver;
+  Seat seat(driver);
+  SeatMemory& memory = seat.memory;
+  wire::Room room{.slot = 3, .sequence = 1, .room = 64 * kMebibyte, .commitment = 64 * kMebibyte};
+  memory.set_room(room);
+  std::uint32_t first = 0;
+  bool given = true;
+  std::thread large([&] {
+    const SeatMemory::Asking asking(memory);
+    first = memory.wish({.commitment = 600 * kMebibyte}).ticket;
+    given = memory.await(first);
+  });
+  while (memory.open_wish().ticket == 0) std::this_thread::yield();
+  bool given_to_small = false;
+  std::thread small([&] {
+    const SeatMemory::Asking asking(memory);
+    given_to_small = memory.await(memory.wish({.commitment = 66 * kMebibyte}).ticket);
+  });
+  // The small wish is not open while the large one is: the only one to be refused is the large one's.
+  const std::uint32_t ticket = memory.open_wish().ticket;
+  memory.set_room(
+      {.slot = 3, .sequence = 2, .room = room.room, .commitment = room.commitment, .ticket = ticket, .refused = 1});
+  large.join();
+  EXPECT_EQ(ticket, first);
+  EXPECT_FALSE(given);
+  while (memory.open_wish().ticket == 0) std::this_thread::yield();
+  memory.set_room(
+      {.slot = 3, .sequence = 3, .room = room.room, .commitment = 66 * kMebibyte, .ticket = memory.open_wish().ticket});
+  small.join();
+  EXPECT_TRUE(given_to_small);
+}
+
+}  // namespace
+}  // namespace gpumux::shim

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/tenant/drainer.h"
+
+#include <signal.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "os/futex.h"
+#include "os/system_clock.h"
+#include "shim/process/log.h"
+
+namespace gpumux::shim {
+namespace {
+
+using namespace std::chrono_literals;
+using gate::WorkState;
+
+// While somebody waits for a busy GPU, how often its idleness is looked for. Synchronising calls wake the drainer
+// besides; this is for work that ends unobserved, and for programs that wait often and go on at once. A look costs
+// about a microsecond when something has been submitted meanwhile.
+constexpr base::Duration kIdleLook = 250us;
+constexpr std::int64_t kLooksPerIdleHold = 8;
+
+// A wait as short as this is spent awake: asleep it would last longer, for waking up alone takes 20 to 70 us.
+constexpr base::Duration kShortestSleep = 60us;
+// What of the drainer's time may be spent awake like that, and how much of it at once. A drain is looked at without
+// sleeping for its first millisecond (next_look), an idle hold for its last 60 us.
+constexpr int kSpinningShare = 4;
+constexpr base::Duration kSpinningReserve = 5ms;
+// Between two looks at the clock: about a microsecond.
+constexpr int kPausesPerLook = 16;
+
+// A drain that has taken this long goes on with as long a time slice as a higher priority has: with a short one it gets
+// a hundredth of a GPU that somebody else keeps busy, and others may wait for its end.
+constexpr base::Duration kLongDrain = 50ms;
+constexpr base::Duration kSliceOfLongDrain = 10ms;
+
+// A program that is idle for moments only, again and again, tells the daemon of one idle hold in so many at least, and
+// wakes the drainer at one wait in so many.
+constexpr std::uint32_t kMaxFalseAlarms = 6;  // 2^6 - 1 are skipped
+
+base::TimePoint now() { return os::SystemClock().now(); }
+
+// A thread that is let through several times submits as fast as it can. It is not asked after each submission; if for
+// this long there is none, it is doing something else.
+constexpr base::Duration kStepPause = 100us;
+
+// Looks come quickly at first, when most gates close and most drains end, and stay a small share of the time already
+// waited. A gang's member may wait for one that is let through meanwhile, and both for this look.
+base::Duration next_look(base::Duration waited) { return std::clamp<base::Duration>(waited / 16, 5us, kIdleLook); }
+
+wire::Drained drained_message(std::uint32_t slot, std::uint64_t epoch, WorkState state) {
+  return {.slot = slot, .poisoned = state == WorkState::kPoisoned ? 1u : 0u, .epoch = epoch};
+}
+
+}  // namespace
+
+Drainer::Drainer(gate::Gate& gate, Seats& seats, LockModes& lock_modes, client::Agent& agent, TimeSlices& time_slices)
+    : gate_(gate),
+      seats_(seats),
+      lock_modes_(lock_modes),
+      agent_(agent),
+      time_slices_(time_slices),
+      spinning_(kSpinningShare, kSpinningReserve) {}
+
+Drainer::~Drainer() {
+  if (!started_) return;
+  stopping_.store(true, std::memory_order_release);
+  wake();
+  pthread_join(thread_, nullptr);
+}
+
+base::Status Drainer::start() {
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int result = pthread_create(&thread_, nullptr, thread_main, this);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (result != 0) return base::fail_errno(result, "cannot create the drainer's thread");
+  started_ = true;
+  return {};
+}
+
+void Drainer::wake() {
+  wakes_.fetch_add(1, std::memory_order_release);  // pairs with the acquire in run
+  os::futex_wake(wakes_, os::FutexScope::kProcess);
+}
+
+void Drainer::synchronised(std::uint32_t slot) {
+  std::atomic<std::uint32_t>& skip = seats_.waits_to_skip(slot);
+  // Several threads may skip one too many or too few.
+  const std::uint32_t left = skip.load(std::memory_order_relaxed);
+  if (left == 0) return wake();
+  skip.store(left - 1, std::memory_order_relaxed);
+}
+
+void Drainer::stepped(std::uint32_t slot) {
+  bool first;
+  {
+    Seats::Locked seats(seats_);
+    first = seats[slot].steps_left++ == 0;
+  }
+  // Those between find it awake, or are found by it.
+  if (first || !gate_.has_permits(slot)) wake();
+}
+
+void* Drainer::thread_main(void* self) {
+  pthread_setname_np(pthread_self(), "gpumux-drainer");
+  static_cast<Drainer*>(self)->run();
+  return nullptr;
+}
+
+void Drainer::run() {
+  while (!stopping_.load(std::memory_order_acquire)) {
+    const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
+    std::optional<base::Duration> sleep;
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+      const auto wanted = look_at(slot, now());
+      if (wanted && (!sleep || *wanted < *sleep)) sleep = wanted;
+    }
+    settle_time_slice(now());
+    wait(seen, sleep);
+  }
+}
+
+void Drainer::settle_time_slice(base::TimePoint time) {
+  base::Duration wanted(wanted_slice_ns_.load(std::memory_order_relaxed));
+  {
+    Seats::Locked seats(seats_);
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+      if (seats[slot].closing == Closing::kNot) continue;
+      if (time - seats[slot].closing_since < kLongDrain) return;
+      if (wanted != base::Duration::zero()) wanted = std::max(wanted, kSliceOfLongDrain);
+    }
+  }
+  if (std::exchange(settled_slice_, wanted) == wanted) return;
+  const std::size_t changed = time_slices_.set(wanted);
+  write_log(
+      wire::Severity::kInfo,
+      "time slice: " + (wanted == base::Duration::zero() ? "the driver's" : std::to_string(wanted / 1us) + " us") +
+          ", of " + std::to_string(changed) + " contexts");
+  if (wanted == base::Duration::zero() || time_slices_.have_been_seen()) return;
+  if (std::exchange(has_said_slices_stay_, true)) return;
+  wire::Note note{.severity = wire::Severity::kInfo};
+  wire::set_text(note.text, "time_slice has no effect on this program: its driver sets no time slices");
+  agent_.send(note);
+}
+
+void Drainer::wait(std::uint32_t seen, std::optional<base::Duration> duration) {
+  if (duration && *duration <= kShortestSleep && os::has_spare_cores()) {
+    const base::TimePoint start = now();
+    if (spinning_.left(start) >= *duration) {
+      base::TimePoint time = start;
+      // acquire: pairs with wake.
+      while (time - start < *duration && wakes_.load(std::memory_order_acquire) == seen) {
+        for (int i = 0; i < kPausesPerLook; ++i) os::spin_pause();
+        time = now();
+      }
+      return spinning_.spend(time - start);
+    }
+  }
+  os::futex_wait(wakes_, seen, duration.value_or(base::Duration(-1)), os::FutexScope::kProcess);
+}
+
+std::optional<base::Duration> Drainer::look_at(std::uint32_t slot, base::TimePoint time) {
+  Closing closing;
+  Revocation revocation;
+  {
+    Seats::Locked seats(seats_);
+    // A later epoch in the page: the revocation was taken back, or answered and followed by another grant.
+    if (seats[slot].closing_epoch != gate_.epoch(slot)) seats[slot].closing = Closing::kNot;
+    closing = seats[slot].closing;
+    revocation = {seats[slot].closings, seats[slot].closing_epoch, seats[slot].closing_since};
+  }
+  // The lease goes on, or a new one was given: a Revoke had crossed the release, or a Reopen is on its way to the
+  // agent.
+  if (closing != Closing::kNot && gate_.epoch(slot) != revocation.epoch) {
+    still(slot, revocation.epoch, closing, Closing::kNot);
+    return 0ns;
+  }
+  switch (closing) {
+    case Closing::kNot: return watch_idleness(slot, time);
+    case Closing::kClosing: return close(slot, revocation, time);
+    case Closing::kDraining: return drain(slot, revocation, time);
+    case Closing::kStepping: return step(slot, revocation, time);
+  }
+  return std::nullopt;
+}
+
+// Moves on unless the agent has meanwhile heard otherwise (a Reopen, a later Revoke).
+bool Drainer::still(std::uint32_t slot, std::uint64_t epoch, Closing from, Closing to) {
+  Seats::Locked seats(seats_);
+  Seat& seat = seats[slot];
+  if (seat.closing != from || seat.closing_epoch != epoch) return false;
+  seat.closing = to;
+  return true;
+}
+
+std::optional<base::Duration> Drainer::close(std::uint32_t slot, const Revocation& revocation, base::TimePoint time) {
+  if (!close_gate(slot, revocation.epoch)) return next_look(time - revocation.since);
+  return drain(slot, revocation, time);
+}
+
+// False: somebody is inside. True: nobody is, and that has been said, unless it is no longer what is asked for.
+bool Drainer::close_gate(std::uint32_t slot, std::uint64_t epoch) {
+  // Once more at each look: it is cheap beside the waiting, and makes no assumption about earlier ones.
+  gate_.begin_close();
+  if (gate_.is_anybody_inside(slot)) return false;
+  std::uint32_t steps;
+  {
+    Seats::Locked seats(seats_);
+    Seat& seat = seats[slot];
+    if (seat.closing != Closing::kClosing || seat.closing_epoch != epoch) return true;
+    seat.closing = Closing::kDraining;
+    // Nobody is inside: these are all that were made. None is left for a later Step, which would count it as its own.
+    steps = std::exchange(seat.steps_left, 0);
+    seat.steps_seen = 0;
+  }
+  if (steps != 0) agent_.send(wire::Stepped{.slot = slot, .count = steps, .epoch = epoch});
+  agent_.send(wire::GateClosed{.slot = slot, .epoch = epoch});
+  seats_.in_flight(slot).turn_ended();
+  return true;
+}
+
+void Drainer::close_at_once(std::uint32_t slot, std::uint64_t epoch) {
+  close_gate(slot, epoch);
+  wake();
+}
+
+// What the daemon hears of it meanwhile it does not need: nothing is revoked. If it revokes now, this is the answer.
+void Drainer::give_up(std::uint32_t slot) {
+  std::uint64_t epoch;
+  {
+    Seats::Locked seats(seats_);
+    const auto given_up = gate_.close_if_granted(slot);
+    if (!given_up) return;
+    epoch = *given_up;
+    Seat& seat = seats[slot];
+    ++seat.closings;
+    seat.closing = Closing::kClosing;
+    seat.closing_epoch = epoch;
+    seat.closing_since = now();
+    seat.stepping = false;
+  }
+  close_at_once(slot, epoch);
+}
+
+// Whether all that was submitted is done; then it is forgotten. The gate is closed, but the daemon may open it at any
+// moment. So what enters is made to note its stream again (which keeps it) before anybody is looked for inside: a
+// thread that has not seen that is visible after the barrier.
+WorkState Drainer::look_at_work(std::uint32_t slot) {
+  gate::StreamSet& streams = seats_.streams(slot);
+  streams.begin_drain();
+  gate_.begin_close();
+  return gate_.is_anybody_inside(slot) ? WorkState::kRunning : streams.poll(true);
+}
+
+std::optional<base::Duration> Drainer::drain(std::uint32_t slot, const Revocation& revocation, base::TimePoint time) {
+  // Looks that follow each other closely only ask; the barrier comes when the answer may be the last one.
+  const base::Duration next = next_look(time - revocation.since);
+  if (next <= kShortestSleep && seats_.streams(slot).poll(false) == WorkState::kRunning) return next;
+  const WorkState state = look_at_work(slot);
+  if (state == WorkState::kRunning) return next;
+  bool may_step_again;
+  {
+    // It is said before the agent can answer a later Revoke: what comes after that answer was seen after it. A look
+    // that began before it does not count any more.
+    client::Agent::Announcement ordered(agent_);
+    Seats::Locked seats(seats_);
+    Seat& seat = seats[slot];
+    if (seat.closing != Closing::kDraining || seat.closings != revocation.number) return 0ns;
+    may_step_again = seat.stepping;
+    seat.closing = may_step_again ? Closing::kStepping : Closing::kNot;
+    ordered.send(drained_message(slot, revocation.epoch, state));
+  }
+  ask_for_waiting(slot);
+  // Somebody may have been let through between the last look and now.
+  return may_step_again ? std::optional<base::Duration>(0ns) : std::nullopt;
+}
+
+std::optional<base::Duration> Drainer::step(std::uint32_t slot, const Revocation& revocation, base::TimePoint time) {
+  std::uint32_t count;
+  {
+    Seats::Locked seats(seats_);
+    Seat& seat = seats[slot];
+    if (seat.steps_left == 0 || seat.closing != Closing::kStepping || seat.closings != revocation.number)
+      return std::nullopt;
+    if (seat.steps_seen != seat.steps_left) seat.closing_since = time;
+    seat.steps_seen = seat.steps_left;
+    const base::Duration paused = time - seat.closing_since;
+    if (gate_.has_permits(slot) && paused < kStepPause) return kStepPause - paused;
+    count = std::exchange(seat.steps_left, 0);
+    seat.steps_seen = 0;
+    seat.closing = Closing::kDraining;
+    seat.closing_since = time;
+  }
+  agent_.send(wire::Stepped{.slot = slot, .count = count, .epoch = revocation.epoch});
+  return drain(slot, {revocation.number, revocation.epoch, time}, time);
+}
+
+// A thread that came to the closed gate before it was said to be drained asked while the daemon still thought we held:
+// it is asked for again.
+void Drainer::ask_for_waiting(std::uint32_t slot) {
+  if (drained_call_ != nullptr) drained_call_(drained_argument_);
+  if (gate_.waiting(slot) != 0) agent_.send(wire::Request{.slot = slot});
+}
+
+std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::TimePoint time) {
+  if (!gate_.is_granted(slot) || !gate_.is_contended(slot)) return std::nullopt;
+  if (lock_modes_.are_set()) {
+    if (!lock_modes_.is_locked(slot)) give_up(slot);
+    return std::nullopt;  // whoever unlocks gives up by himself
+  }
+  const std::uint64_t epoch = gate_.epoch(slot);
+  const std::uint64_t passages = gate_.passages(slot);
+  // Threads that wait while the lease is held wait for the seat's memory, or are just waking up: about to submit.
+  bool is_busy = gate_.waiting(slot) != 0 || gate_.is_anybody_inside(slot) ||
+                 seats_.streams(slot).poll(false) == WorkState::kRunning;
+  base::Duration idle_hold;
+  base::Duration idle;
+  bool tell = false;
+  {
+    Seats::Locked seats(seats_);
+    Seat& seat = seats[slot];
+    idle_hold = seat.idle_hold;
+    if (idle_hold == kHoldsWhileIdle) return std::nullopt;  // the next Contention wakes this thread
+    // Giving the lease back would send the memory back that others are giving up for it.
+    is_busy = is_busy || seat.awaiting_room != 0;
+    if (is_busy || seat.last_passages != passages) {
+      seat.last_passages = passages;
+      seat.idle_since = time;
+      if (seat.idling_told) {
+        seat.false_alarms = std::min(seat.false_alarms + 1, kMaxFalseAlarms);
+        seat.idlings_to_skip = (1u << seat.false_alarms) - 1;
+      }
+      seat.idling_told = false;
+      if (seat.waits_to_skip.load(std::memory_order_relaxed) == 0)
+        seat.waits_to_skip.store((1u << seat.false_alarms) - 1, std::memory_order_relaxed);
+    }
+    idle = time - seat.idle_since;
+    // A long hold is looked at in parts: what was busy until just now must not count as idle since the last look.
+    if (is_busy) return std::max<base::Duration>(idle_hold / kLooksPerIdleHold, kIdleLook);
+    if (idle < idle_hold && !seat.idling_told) {
+      // Once for each time that it is idle, whether it is told or skipped.
+      tell = seat.idlings_to_skip == 0;
+      if (!tell && idle == 0ns) --seat.idlings_to_skip;
+      seat.idling_told = tell;
+    }
+  }
+  if (idle >= idle_hold) {
+    release(slot);
+    return std::nullopt;
+  }
+  if (tell) agent_.send(wire::Idling{.slot = slot, .epoch = epoch});
+  const base::Duration left = idle_hold - idle;
+  // Awake for the end of it, which is then not late.
+  return left > kShortestSleep ? left - kShortestSleep : left;
+}
+
+void Drainer::release(std::uint32_t slot) {
+  const auto epoch = gate_.close_if_granted(slot);
+  if (!epoch) return;
+  const WorkState state = look_at_work(slot);
+  if (state == WorkState::kRunning) return gate_.reopen_own(slot);
+  {
+    Seats::Locked seats(seats_);
+    seats[slot].idling_told = false;
+    seats[slot].false_alarms = 0;
+    seats[slot].idlings_to_skip = 0;
+    seats[slot].waits_to_skip.store(0, std::memory_order_relaxed);
+  }
+  agent_.send(drained_message(slot, *epoch, state));
+  ask_for_waiting(slot);
+}
+
+}  // namespace gpumux::shim

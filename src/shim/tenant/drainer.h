@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+// The drainer: the thread that closes gates, watches the GPU finish, and gives up leases that are not used.
+//
+// It is apart from the agent because it calls the driver, which may make it wait (for a lock that a blocked launch
+// holds, say); the agent must answer the daemon all the same, and nothing that opens a gate needs either of them.
+//
+// For each seat:
+// clang-format off
+//   revoked    -> process barrier; wait until nobody is inside; GateClosed -> ask the streams until done; Drained
+//   stepping   -> wait for submissions that were let through; Stepped -> ask the streams until done; Drained;
+//                 again, until a Revoke takes back what is left
+//   contended  -> nobody inside, no new passage and the streams done for the whole idle hold: clear the word, look
+//                 again, Drained
+//   given up   -> as revoked: the program does so itself (lock_modes.h)
+// clang-format on
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <optional>
+
+#include "base/result.h"
+#include "client/agent.h"
+#include "gate/gate.h"
+#include "os/spin.h"
+#include "shim/process/seats.h"
+#include "shim/process/time_slices.h"
+#include "shim/tenant/lock_modes.h"
+
+namespace gpumux::shim {
+
+class Drainer {
+ public:
+  Drainer(gate::Gate& gate, Seats& seats, LockModes& lock_modes, client::Agent& agent, TimeSlices& time_slices);
+  Drainer(const Drainer&) = delete;
+  Drainer& operator=(const Drainer&) = delete;
+  ~Drainer();  // in tests; stops the thread
+
+  base::Status start();
+
+  // Any thread: something has changed (a revocation, a step made, contention).
+  void wake();
+
+  // Any thread: the program has waited for its GPU, which others wait for, and may be idle now. If that was a false
+  // alarm again and again, it is left to the drainer's own looks nearly always: waking it costs a short step as much as
+  // several launches.
+  void synchronised(std::uint32_t slot);
+
+  // The agent: a revocation has been noted. Closes the gate if nobody is inside, and says so, without the time that it
+  // takes to wake the drainer. Never calls the driver.
+  void close_at_once(std::uint32_t slot, std::uint64_t epoch);
+
+  // Any thread, not inside the gate: the program gives its lease up, if it has one. Its gate is closed, and what it has
+  // submitted runs out; then the daemon is told that it is drained.
+  void give_up(std::uint32_t slot);
+
+  // What to call, on the drainer's thread, when a seat is drained. Before start.
+  void on_drained(void (*call)(void* argument), void* argument) {
+    drained_call_ = call;
+    drained_argument_ = argument;
+  }
+
+  // A thread has made a submission by a permit. It is still inside.
+  void stepped(std::uint32_t slot);
+
+  // Any thread: what this process's time slice is to be (time_slices.h). Done on the drainer's thread, when it is woken
+  // or looks next and nothing drains: the kernel module may let it wait. Only a drain that takes long has another
+  // slice.
+  void want_time_slice(base::Duration slice) { wanted_slice_ns_.store(slice.count(), std::memory_order_relaxed); }
+
+ private:
+  // A seat's last one, as it stood when a look at the seat began.
+  struct Revocation {
+    std::uint64_t number = 0;  // Seat::closings
+    std::uint64_t epoch = 0;
+    base::TimePoint since{};
+  };
+
+  static void* thread_main(void* self);
+  void run();
+  // Each returns when the seat wants to be looked at again; nothing: only after a wake.
+  void wait(std::uint32_t seen, std::optional<base::Duration> duration);
+  std::optional<base::Duration> look_at(std::uint32_t slot, base::TimePoint now);
+  std::optional<base::Duration> close(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
+  std::optional<base::Duration> drain(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
+  std::optional<base::Duration> step(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
+  std::optional<base::Duration> watch_idleness(std::uint32_t slot, base::TimePoint now);
+  void settle_time_slice(base::TimePoint now);
+  bool close_gate(std::uint32_t slot, std::uint64_t epoch);
+  gate::WorkState look_at_work(std::uint32_t slot);
+  void release(std::uint32_t slot);
+  void ask_for_waiting(std::uint32_t slot);
+  bool still(std::uint32_t slot, std::uint64_t epoch, Closing from, Closing to);
+
+  gate::Gate& gate_;
+  Seats& seats_;
+  LockModes& lock_modes_;
+  client::Agent& agent_;
+  TimeSlices& time_slices_;
+  pthread_t thread_{};
+  bool started_ = false;
+  std::atomic<bool> stopping_{false};
+  std::atomic<std::uint32_t> wakes_{0};
+  std::atomic<std::int64_t> wanted_slice_ns_{0};
+  base::Duration settled_slice_{};  // the drainer's thread
+  bool has_said_slices_stay_ = false;
+  void (*drained_call_)(void*) = nullptr;
+  void* drained_argument_ = nullptr;
+  os::SpinBudget spinning_;  // the drainer's thread
+};
+
+}  // namespace gpumux::shim

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: what the drainer has seen before a Revoke is not said after it, and it looks when it should. Method: a drainer
+// over a GPU that is arithmetic; the test takes the agent's part, between a look at the GPU and what follows from it.
+#include "shim/tenant/drainer.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "cuda/resource_manager_abi.h"
+#include "os/futex.h"
+#include "os/system_clock.h"
+#include "shim/process/real_driver.h"
+#include "shim/tenant/fake_gpu.h"
+
+namespace gpumux::shim {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+class NoPort final : public client::SeatPort {
+ public:
+  void on_connected(const wire::Welcome&, bool) override {}
+  void announce_seats() override {}
+  void on_message(const wire::DaemonMessage&) override {}
+  void on_host_lent(const wire::HostLent&, os::FileDescriptor) override {}
+  void on_frame_lent(const wire::FrameLent&, os::FileDescriptor) override {}
+  void on_second() override {}
+  void on_lost() override {}
+  void on_ungated(const std::string&) override {}
+};
+
+// How often the GPU has been asked whether a stream is done.
+class Queries {
+ public:
+  void count() {
+    count_.fetch_add(1);
+    os::futex_wake(count_, os::FutexScope::kProcess);
+  }
+  void await(std::uint32_t many) {
+    for (std::uint32_t seen = count_; seen < many; seen = count_)
+      os::futex_wait(count_, seen, 1ms, os::FutexScope::kProcess);
+  }
+  std::uint32_t now() const { return count_; }
+
+ private:
+  std::atomic<std::uint32_t> count_{0};
+};
+
+// A kernel module that takes whatever slice it is told, of one channel group.
+std::atomic<std::uint64_t> g_slice_us{0};
+int set_slice(int, unsigned long, void* argument) {
+  auto& control = *static_cast<cuda::NVOS54_PARAMETERS*>(argument);
+  g_slice_us = *reinterpret_cast<const std::uint64_t*>(control.params);
+  return 0;
+}
+
+// A seat of a program with one context. Each test makes its drainer itself, after what the drainer's thread uses.
+class DrainerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    bool opened = false;
+    ASSERT_EQ(driver().cuCtxCreate_v2(&context, 0, 0), cuda::CUDA_SUCCESS);
+    ASSERT_EQ(seats.open(0, opened), 0u);
+    FakeGpu::get().after_query = nullptr;
+  }
+  cuda::CUstream make_stream() {
+    cuda::CUstream stream = nullptr;
+    EXPECT_EQ(driver().cuStreamCreate(&stream, cuda::CU_STREAM_NON_BLOCKING), cuda::CUDA_SUCCESS);
+    return stream;
+  }
+  // Seats that are open live as long as the process.
+  static Seats& new_seats() {
+    static auto& all = *new std::vector<Seats*>;
+    return *all.emplace_back(new Seats(driver()));
+  }
+
+  wire::LeasePage page{};
+  gate::Gate gate{page, [](void*, std::uint32_t) {}, nullptr};
+  Seats& seats = new_seats();
+  LockModes lock_modes{std::nullopt};
+  NoPort port;
+  client::Agent agent{{}, port};
+  TimeSlices slices{set_slice};
+  cuda::CUcontext context = nullptr;
+};
+
+// A member of a gang is let through after it had drained, and what is left of its permits is taken back. The drainer
+// has looked before that, and found nothing; it comes to say so when a submission has been made that was let through
+// meanwhile, and the gate has closed again.
+TEST_F(DrainerTest, DoesNotSayOfARevocationWhatItSawBeforeIt) {
+  constexpr std::uint64_t kEpoch = 7;
+  FakeGpu& gpu = FakeGpu::get();
+  page.slots[0].epoch.store(kEpoch);
+  const cuda::CUstream before = make_stream();
+  const cuda::CUstream after = make_stream();
+  seats.streams(0).note(context, before);  // and what it ran is done
+
+  Queries queries;
+  gpu.after_query = [&queries] { queries.count(); };
+  // A Revoke, and the gate is closed.
+  const auto revoke = [&] {
+    Seats::Locked locked(seats);
+    ++locked[0].closings;
+    locked[0].closing = Closing::kDraining;
+    locked[0].closing_epoch = kEpoch;
+    locked[0].closing_since = os::SystemClock().now() - 1h;  // looks are far apart: none is only half a one
+  };
+  revoke();
+  Drainer drainer(gate, seats, lock_modes, agent, slices);
+  std::optional<client::Agent::Announcement> nothing_is_said(std::in_place, agent);
+  ASSERT_TRUE(drainer.start());
+  queries.await(1);
+  // Waits until the look is over, as a thread does that is let through.
+  seats.streams(0).note(context, after);
+  gpu.set_work(1h);
+  void* parameters[] = {nullptr};
+  ASSERT_EQ(driver().cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, after, parameters, nullptr), cuda::CUDA_SUCCESS);
+  revoke();
+  const std::uint32_t seen = queries.now();
+  nothing_is_said.reset();
+  // It looks again, or has come to the end.
+  const auto closing = [this] {
+    Seats::Locked locked(seats);
+    return locked[0].closing;
+  };
+  while (queries.now() < seen + 2 && closing() == Closing::kDraining) std::this_thread::yield();
+  EXPECT_EQ(closing(), Closing::kDraining) << "it works still";
+}
+
+// A program that has turned out to go on at once each time that it has waited.
+TEST_F(DrainerTest, IsWokenByOneWaitInSoMany) {
+  seats.streams(0).note(context, make_stream());
+  Queries queries;
+  FakeGpu::get().after_query = [&queries] { queries.count(); };
+  Drainer drainer(gate, seats, lock_modes, agent, slices);
+  ASSERT_TRUE(drainer.start());
+  page.slots[0].word.store(wire::kGranted | wire::kExclusive | wire::kContended);
+  seats.waits_to_skip(0) = 2;
+  drainer.synchronised(0);
+  drainer.synchronised(0);
+  EXPECT_EQ(seats.waits_to_skip(0), 0u);
+  drainer.synchronised(0);
+  queries.await(1);  // it looks
+}
+
+// Each time that it has turned out to go on, more of its waits pass unseen; and none any more once it was idle indeed.
+TEST_F(DrainerTest, IsWokenLessOftenTheMoreAlarmsWereFalse) {
+  const auto set_idle_hold = [this](base::Duration hold) {
+    Seats::Locked locked(seats);
+    locked[0].idle_hold = hold;
+  };
+  // A look is one critical section.
+  const auto await = [this](auto condition) {
+    for (;;) {
+      Seats::Locked locked(seats);
+      if (condition(locked[0])) return;
+    }
+  };
+  const auto await_alarms = [&](std::uint32_t alarms) {
+    await([alarms](const Seat& seat) { return seat.false_alarms == alarms; });
+  };
+  set_idle_hold(1h);
+  Drainer drainer(gate, seats, lock_modes, agent, slices);
+  const auto submits_and_waits = [&] {
+    gate::ThreadRecord* const thread = gate::this_thread();
+    ASSERT_EQ(gate.pass(*thread, 0), gate::Passed::kHolding);
+    gate.leave(*thread, 0);
+    drainer.synchronised(0);
+  };
+  page.slots[0].word.store(wire::kGranted | wire::kExclusive | wire::kContended);
+  submits_and_waits();
+  ASSERT_TRUE(drainer.start());  // not before: nobody waits for this grant, so it would be given back at the first look
+  await([](const Seat& seat) { return seat.idling_told; });
+  EXPECT_EQ(seats.waits_to_skip(0), 0u);
+
+  submits_and_waits();
+  await_alarms(1);
+  EXPECT_EQ(seats.waits_to_skip(0), 1u);
+  submits_and_waits();
+  EXPECT_EQ(seats.waits_to_skip(0), 0u) << "it is left alone";
+  submits_and_waits();
+  await([](const Seat& seat) { return seat.idling_told; });
+  EXPECT_EQ(seats.waits_to_skip(0), 1u) << "as often as before: nobody was told anything that was false";
+  submits_and_waits();
+  submits_and_waits();
+  await_alarms(2);
+  EXPECT_EQ(seats.waits_to_skip(0), 3u);
+
+  set_idle_hold(0ns);
+  drainer.wake();
+  await_alarms(0);
+  EXPECT_FALSE(gate.is_granted(0));
+  EXPECT_EQ(seats.waits_to_skip(0), 0u);
+}
+
+// What drains beside a higher priority has a hundredth of the GPU with a short slice, if that one is busy. Others may
+// wait for its end, so after a while it has a longer one; and its own again when it has drained.
+TEST_F(DrainerTest, ALongDrainHasALongTimeSlice) {
+  constexpr std::uint64_t kEpoch = 3;
+  const auto await_slice = [](std::uint64_t slice_us) {
+    while (g_slice_us != slice_us) std::this_thread::yield();
+  };
+  const std::uint64_t chosen_us = 2048;
+  const cuda::NVOS54_PARAMETERS made{.hClient = 1,
+                                     .hObject = 1,
+                                     .cmd = cuda::NVA06C_CTRL_CMD_SET_TIMESLICE,
+                                     .flags = 0,
+                                     .params = reinterpret_cast<std::uintptr_t>(&chosen_us),
+                                     .paramsSize = sizeof chosen_us,
+                                     .status = cuda::NV_OK};
+  slices.seen(0, cuda::kRmControl, &made, 0);
+  FakeGpu& gpu = FakeGpu::get();
+  const cuda::CUstream stream = make_stream();
+  seats.streams(0).note(context, stream);
+  gpu.set_work(200ms);
+  void* parameters[] = {nullptr};
+  ASSERT_EQ(driver().cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr), cuda::CUDA_SUCCESS);
+  Drainer drainer(gate, seats, lock_modes, agent, slices);
+  ASSERT_TRUE(drainer.start());
+  drainer.want_time_slice(200us);
+  drainer.wake();
+  await_slice(200);
+  page.slots[0].epoch.store(kEpoch);
+  {
+    Seats::Locked locked(seats);
+    ++locked[0].closings;
+    locked[0].closing = Closing::kDraining;
+    locked[0].closing_epoch = kEpoch;
+    locked[0].closing_since = os::SystemClock().now();
+  }
+  drainer.wake();
+  await_slice(10'000);
+  await_slice(200);
+  EXPECT_EQ(seats.streams(0).poll(false), gate::WorkState::kDone);
+  drainer.want_time_slice(0ns);
+  drainer.wake();
+  await_slice(chosen_us);
+}
+
+}  // namespace
+}  // namespace gpumux::shim

@@ -1,0 +1,384 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/tenant/tenant.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "os/system_clock.h"
+#include "shim/process/log.h"
+
+namespace gpumux::shim {
+namespace {
+
+// As long as unregistering 100 GiB takes, and a turn's switch before it.
+constexpr base::Duration kLongestLeave = std::chrono::seconds(3);
+
+wire::Hello make_hello(const Settings& settings) {
+  wire::Hello hello{.protocol = wire::kProtocolVersion,
+                    .oldest_protocol = wire::kOldestProtocolVersion,
+                    .gang_world = settings.gang_world,
+                    .pid_here = static_cast<std::uint32_t>(::getpid()),
+                    .memory_limit = settings.memory_limit,
+                    .priority = settings.standing.priority,
+                    .share = settings.standing.share,
+                    .max_share = settings.standing.max_share,
+                    .flags = settings.lock_modes ? wire::kEndsOwnTurns : 0};
+  wire::set_text(hello.program, program_name());
+  wire::set_text(hello.gang, settings.gang);
+  wire::set_text(hello.version, GPUMUX_VERSION);
+  wire::set_text(hello.run, settings.run);
+  return hello;
+}
+
+}  // namespace
+
+Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageMemory page, std::string socket_path)
+    : driver_(driver),
+      settings_(std::move(settings)),
+      page_(std::move(page)),
+      gate_(page_.page(), request, this),
+      seats_(driver),
+      lock_modes_(settings_.lock_modes),
+      memories_(*this, driver, gate_, seats_, agent_, settings_.memory),
+      agent_(client::AgentOptions{.socket_path = std::move(socket_path),
+                                  .connect_timeout = settings_.connect_timeout,
+                                  .hello = make_hello(settings_),
+                                  .page_fd = page_.fd()},
+             *this),
+      drainer_(gate_, seats_, lock_modes_, agent_, time_slices()) {
+  drainer_.on_drained([](void* self) { static_cast<Tenant*>(self)->memories_.mover().on_drained(); }, this);
+}
+
+Tenant::~Tenant() = default;
+
+// ---- seats
+// -----------------------------------------------------------------------------------------------------------------
+
+std::optional<std::uint32_t> Tenant::seat_of(cuda::CUcontext context) {
+  cuda::CUdevice device = 0;
+  cuda::CUcontext current = nullptr;
+  if (driver_.cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == context) {
+    if (driver_.cuCtxGetDevice(&device) != cuda::CUDA_SUCCESS) return std::nullopt;
+    return seat_of_device(device);
+  }
+  if (driver_.cuCtxPushCurrent_v2(context) != cuda::CUDA_SUCCESS) return std::nullopt;
+  const bool known = driver_.cuCtxGetDevice(&device) == cuda::CUDA_SUCCESS;
+  driver_.cuCtxPopCurrent_v2(&current);
+  return known ? seat_of_device(device) : std::nullopt;
+}
+
+std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
+  bool opened = false;
+  const auto slot = seats_.open(device, opened);
+  if (!opened) return slot;
+  {
+    // Under the lock that a seat is announced under: either it is announced after this, which gates it again, or the
+    // daemon is known to be back.
+    const Seats::Locked seats(seats_);
+    if (ungated_.load(std::memory_order_seq_cst)) gate_.set_ungated(*slot);
+  }
+  memories_.of(*slot);
+  settle_pace();
+  start_once();
+  agent_.wake();
+  return slot;
+}
+
+void Tenant::note_context(cuda::CUcontext context) {
+  pthread_mutex_lock(&start_mutex_);
+  const cuda::CUcontext only = only_context_.load(std::memory_order_relaxed);
+  if (only != nullptr && only != context) several_contexts_ = true;
+  only_context_.store(several_contexts_ ? nullptr : context, std::memory_order_release);
+  if (several_contexts_ && only != nullptr) gate::forget_memos();  // default streams have to be told apart from now on
+  pthread_mutex_unlock(&start_mutex_);
+}
+
+void Tenant::start_once() {
+  pthread_mutex_lock(&start_mutex_);
+  if (!std::exchange(started_, true)) {
+    for (const std::string& complaint : settings_.complaints) note(wire::Severity::kWarning, complaint);
+    auto status = agent_.start();
+    if (status) status = drainer_.start();
+    if (status) status = memories_.start();
+    if (!status) on_ungated(status.error().message());
+  }
+  pthread_mutex_unlock(&start_mutex_);
+}
+
+// Threads at a closed gate ask through here, each time they go to sleep.
+void Tenant::request(void* self, std::uint32_t slot) {
+  auto& tenant = *static_cast<Tenant*>(self);
+  // The lease is there: it is memory that the thread waits for.
+  if (tenant.gate_.is_barred(slot)) {
+    tenant.memories_.mover().wake();
+    if (tenant.gate_.is_granted(slot) || tenant.gate_.is_ungated(slot)) return;
+  }
+  client::Agent::Announcement announcement(tenant.agent_);
+  Seats::Locked seats(tenant.seats_);
+  // Before it is announced the daemon would not know what we speak of; the announcement itself asks for those who wait.
+  if (seats[slot].announced) announcement.send(wire::Request{.slot = slot});
+}
+
+// ---- the agent's port
+// ------------------------------------------------------------------------------------------------------
+
+void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
+  on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
+  ungated_.store(false, std::memory_order_seq_cst);
+  memories_.on_connected();
+  {
+    Seats::Locked seats(seats_);
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) seats[slot].announced = false;
+  }
+  write_log(wire::Severity::kInfo, (again ? "connected again to daemon " : "connected to daemon ") +
+                                       std::string(wire::text_of(welcome.version)));
+  own_gang_told_ = false;
+  sharing_gang_told_ = false;
+}
+
+void Tenant::announce_seats() {
+  client::Agent::Announcement announcement(agent_);
+  Seats::Locked seats(seats_);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (!seats[slot].announced) announce(announcement, slot, seats[slot]);
+  }
+  announce_gangs(announcement);
+}
+
+// What a daemon is told of a seat: nothing but its GPU the first time; after a restart also what it still has. A seat
+// whose gate is closed may have work on the GPU whatever was last said about it, so it is draining until the drainer
+// has looked.
+void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t slot, Seat& seat) {
+  wire::SeatOpen open{.slot = slot};
+  static_assert(sizeof open.gpu_uuid == sizeof seat.uuid.bytes);
+  for (std::size_t i = 0; i < sizeof open.gpu_uuid; ++i) open.gpu_uuid[i] = seat.uuid.bytes[i];
+  // It ran without a daemon; this one may serve it (a SeatRefused says if not). Where no lease is held it may have work
+  // on the GPU, and so is draining.
+  gate_.clear_ungated(slot);
+  seat.refused = false;
+  open.epoch = gate_.epoch(slot);
+  open.exclusive = gate_.is_exclusive(slot) ? 1 : 0;
+  if (open.epoch != 0) {
+    if (gate_.is_granted(slot)) {
+      open.state = wire::SeatState::kHolding;
+      seat.closing = Closing::kNot;
+    } else {
+      open.state = wire::SeatState::kDraining;
+      gate_.drop_permits(slot);  // a daemon that let it step is gone, and this one does not know
+      ++seat.closings;
+      seat.closing = Closing::kClosing;
+      seat.stepping = false;
+      seat.closing_epoch = open.epoch;
+      seat.closing_since = os::SystemClock().now();
+    }
+  }
+  seat.announced = announcement.send(open);
+  if (seat.announced) memories_.announce(announcement, slot);
+  if (seat.announced && gate_.waiting(slot) != 0) announcement.send(wire::Request{.slot = slot});
+  drainer_.wake();
+}
+
+void Tenant::on_message(const wire::DaemonMessage& message) {
+  std::visit([this](const auto& m) { handle(m); }, message);
+}
+
+void Tenant::handle(const wire::Revoke& message) {
+  {
+    // Said before the drainer can see it: what it says after that was seen after it.
+    client::Agent::Announcement ordered(agent_);
+    Seats::Locked seats(seats_);
+    Seat* seat = seats.find(message.slot);
+    // An older epoch: the lease was released while this message was on its way.
+    if (seat == nullptr || message.epoch != gate_.epoch(message.slot)) return;
+    ++seat->closings;
+    seat->closing = Closing::kClosing;
+    seat->closing_epoch = message.epoch;
+    seat->closing_since = os::SystemClock().now();
+    seat->stepping = false;
+    ordered.send(wire::RevokeSeen{.slot = message.slot, .epoch = message.epoch});
+  }
+  drainer_.close_at_once(message.slot, message.epoch);
+}
+
+void Tenant::on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) {
+  // Not before: exit handlers run backwards, and the driver's own, of its first context, are to come after this one.
+  if (message.bytes != 0 && !std::exchange(leaves_at_exit_, true)) leave_at_exit();
+  memories_.on_host_lent(message, std::move(memory));
+}
+
+void Tenant::on_frame_lent(const wire::FrameLent& message, os::FileDescriptor frame) {
+  memories_.on_frame_lent(message, std::move(frame));
+}
+
+void Tenant::leave() {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) drainer_.give_up(slot);
+  memories_.mover().leave(kLongestLeave);
+}
+
+void Tenant::handle(const wire::PrepareSwapOut& message) {
+  if (message.slot < seats_.count()) memories_.mover().prepare(message.slot, message.bytes, message.managed);
+}
+
+// The page's count is for people; nothing is added up for it while work is submitted.
+void Tenant::on_second() {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot)
+    page_.page().slots[slot].submissions.store(submissions(slot), std::memory_order_relaxed);
+}
+
+// Each passage counts twice.
+std::uint64_t Tenant::submissions(std::uint32_t slot) const { return gate_.passages(slot) / 2; }
+
+void Tenant::handle(const wire::Measure& message) {
+  if (message.slot >= seats_.count()) return;
+  const std::uint64_t submissions = this->submissions(message.slot);
+  agent_.send(wire::Measured{.slot = message.slot, .question = message.question, .submissions = submissions});
+}
+
+// The page has said so already; this only spares the drainer another look.
+void Tenant::handle(const wire::Reopen&) { drainer_.wake(); }
+
+void Tenant::handle(const wire::Step& message) {
+  {
+    Seats::Locked seats(seats_);
+    Seat* seat = seats.find(message.slot);
+    if (seat == nullptr || seat->closing_epoch != message.epoch) return;
+    seat->stepping = true;
+    // Otherwise a drain runs, which goes over to it: the Revoke before this was only the question who is there.
+    if (seat->closing == Closing::kNot) seat->closing = Closing::kStepping;
+  }
+  drainer_.wake();
+}
+
+void Tenant::handle(const wire::Contention& message) {
+  {
+    Seats::Locked seats(seats_);
+    Seat* seat = seats.find(message.slot);
+    if (seat == nullptr) return;
+    // An hour: more than any time that can be configured, and far from overflowing.
+    static constexpr std::uint64_t kLongestHoldNs = 3'600'000'000'000;
+    const auto time = [](std::uint64_t ns) {
+      return base::Duration(static_cast<std::int64_t>(std::min(ns, kLongestHoldNs)));
+    };
+    seat->idle_hold = message.idle_hold_ns > kLongestHoldNs ? kHoldsWhileIdle : time(message.idle_hold_ns);
+    seat->in_flight_bound = time(message.in_flight_ns);
+    seat->time_slice = time(message.time_slice_ns);
+  }
+  settle_pace();
+  drainer_.wake();
+}
+
+// How far ahead a seat may submit, and for how long it has the GPU beside others. Threads of a process with several
+// GPUs are not bounded: one that fills one GPU's queue before it turns to the next may have to, for work there that the
+// first one waits for. And which of its time slices are of which GPU nobody knows.
+void Tenant::settle_pace() {
+  bool changed = false;
+  {
+    Seats::Locked seats(seats_);
+    const std::uint32_t count = seats_.count();
+    for (std::uint32_t slot = 0; slot < count; ++slot) {
+      const base::Duration bound = count == 1 ? seats[slot].in_flight_bound : base::Duration::zero();
+      changed = seats[slot].in_flight.set_bound(bound) || changed;
+    }
+    drainer_.want_time_slice(count == 1 ? seats[0].time_slice : base::Duration::zero());
+  }
+  if (changed) gate::forget_memos();
+}
+
+void Tenant::handle(const wire::SeatRefused& message) {
+  {
+    Seats::Locked seats(seats_);
+    Seat* seat = seats.find(message.slot);
+    if (seat == nullptr) return;
+    seat->refused = true;
+  }
+  const std::string text = "work on one GPU runs ungated: " + std::string(wire::text_of(message.text));
+  note(wire::Severity::kWarning, text);
+  tell_user(text);
+  set_ungated(message.slot);
+  memories_.unbind(message.slot);
+}
+
+void Tenant::handle(const wire::Refused& message) {
+  note(wire::Severity::kError, "the daemon ends the connection: " + std::string(wire::text_of(message.text)));
+}
+
+void Tenant::on_lost() {
+  memories_.on_lost();
+  write_log(wire::Severity::kWarning, "the connection to the daemon is lost; looking for it");
+  if (on_daemon_loss_.load(std::memory_order_relaxed) == wire::OnDaemonLoss::kWait) return;
+  run_ungated();
+}
+
+void Tenant::on_ungated(const std::string& why) {
+  tell_user("running without gpumux: " + why +
+            ". The GPU is not shared fairly while this program runs; start gpumuxd, or use `gpumux run`.");
+  write_log(wire::Severity::kError, "ungated: " + why);
+  run_ungated();
+}
+
+void Tenant::run_ungated() {
+  // seq_cst: pairs with the load in seat_of_device. A seat opened meanwhile is either in the count here or sees the
+  // flag there.
+  ungated_.store(true, std::memory_order_seq_cst);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) set_ungated(slot);
+  memories_.unbind_all();
+}
+
+// Its pace was meant beside others that are no longer known.
+void Tenant::set_ungated(std::uint32_t slot) {
+  gate_.set_ungated(slot);
+  {
+    Seats::Locked seats(seats_);
+    seats[slot].in_flight_bound = base::Duration::zero();
+    seats[slot].time_slice = base::Duration::zero();
+  }
+  settle_pace();
+  drainer_.wake();
+}
+
+// ---- gangs and messages
+// ----------------------------------------------------------------------------------------------------
+
+void Tenant::join_own_gang() {
+  if (settings_.never_in_gang) return;
+  if (!own_gang_.load(std::memory_order_relaxed) && !own_gang_.exchange(true, std::memory_order_release)) agent_.wake();
+}
+
+void Tenant::join_sharing_gang() {
+  if (settings_.sharing_gang.empty()) return;
+  if (!sharing_gang_.load(std::memory_order_relaxed) && !sharing_gang_.exchange(true, std::memory_order_release))
+    agent_.wake();
+}
+
+void Tenant::announce_gangs(client::Agent::Announcement& announcement) {
+  wire::GangJoin join{};
+  if (own_gang_.load(std::memory_order_acquire) && !own_gang_told_) own_gang_told_ = announcement.send(join);
+  wire::set_text(join.key, settings_.sharing_gang);
+  if (sharing_gang_.load(std::memory_order_acquire) && !sharing_gang_told_)
+    sharing_gang_told_ = announcement.send(join);
+}
+
+void Tenant::note_unpageable(const char* text) { note(wire::Severity::kInfo, text); }
+
+void Tenant::note(wire::Severity severity, const std::string& text) {
+  write_log(severity, text);
+  wire::Note message{.severity = severity};
+  wire::set_text(message.text, text);
+  agent_.send(message);
+}
+
+void Tenant::report_unknown_entry(const char* name) {
+  wire::Note message{.severity = wire::Severity::kWarning, .kind = wire::NoteKind::kUnknownEntry};
+  wire::set_text(message.text, name);
+  agent_.send(message);
+  write_log(wire::Severity::kWarning, std::string("the driver entry ") + name + " is not known and goes past gpumux");
+}
+
+void Tenant::close_after_fork() {
+  agent_.close_after_fork();
+  memories_.close_after_fork();
+}
+
+}  // namespace gpumux::shim

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// This process as a tenant: its lease page, gate, seats, agent and drainer, tied together. Made when the process first
+// creates a context or submits work, never destroyed (programs call CUDA until their last instruction), and begun
+// afresh in a forked child.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "client/agent.h"
+#include "client/lease_page_memory.h"
+#include "gate/gate.h"
+#include "shim/memory/memories.h"
+#include "shim/process/seats.h"
+#include "shim/process/settings.h"
+#include "shim/tenant/drainer.h"
+#include "shim/tenant/lock_modes.h"
+
+namespace gpumux::shim {
+
+class Tenant final : public client::SeatPort, public Memories::Owner {
+ public:
+  // Ready to use; threads and connection begin with the first seat. `page` null: no lease page could be made,
+  // everything is ungated.
+  Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageMemory page, std::string socket_path = {});
+  ~Tenant();
+
+  gate::Gate& gate() { return gate_; }
+  Seats& seats() { return seats_; }
+  Drainer& drainer() { return drainer_; }
+  Memories& memories() { return memories_; }
+  LockModes& lock_modes() { return lock_modes_; }
+  const cuda::Driver& driver() const { return driver_; }
+
+  // The seat on the GPU of `context`, opened if need be. Nothing: no such device, or no room: the call goes ungated to
+  // the driver.
+  std::optional<std::uint32_t> seat_of(cuda::CUcontext context);
+  std::optional<std::uint32_t> seat_of_device(cuda::CUdevice device);
+
+  // The process is about to exit, though the program may still call CUDA: leases are given up, and host memory that is
+  // not in use is unregistered. The kernel would do so in one go, and no other process could allocate or map anything
+  // on the GPU for that second. Returns when it is done, or after some seconds.
+  void leave();
+
+  // A context was made. While there has been only one, every default stream is its: submissions need not ask the
+  // driver.
+  void note_context(cuda::CUcontext context);
+  // Null: there have been several.
+  cuda::CUcontext only_context() const { return only_context_.load(std::memory_order_acquire); }
+
+  // This process's GPUs belong together from now on (peers). Sharing memory: those of its launch, too.
+  void join_own_gang();
+  void join_sharing_gang();
+
+  // An entry that the table does not know was handed to the program.
+  void report_unknown_entry(const char* name);
+
+  // To the daemon's log and GPUMUX_LOG.
+  void note(wire::Severity severity, const std::string& text) override;
+  void note_unpageable(const char* text);
+  std::uint64_t submissions(std::uint32_t slot) const;
+
+  void close_after_fork();
+
+  // Streams that capture now, in all contexts. Zero nearly always; while it is not, nobody passes by the short way.
+  std::atomic<int> captures{0};
+
+  // Memories::Owner.
+  void stepped(std::uint32_t slot) override { drainer_.stepped(slot); }
+  bool is_capturing() const override { return captures.load(std::memory_order_relaxed) != 0; }
+
+  // client::SeatPort, on the agent's thread.
+  void on_connected(const wire::Welcome& welcome, bool again) override;
+  void announce_seats() override;
+  void on_message(const wire::DaemonMessage& message) override;
+  void on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) override;
+  void on_frame_lent(const wire::FrameLent& message, os::FileDescriptor frame) override;
+  void on_second() override;
+  void on_lost() override;
+  void on_ungated(const std::string& why) override;
+
+ private:
+  static void request(void* self, std::uint32_t slot);
+  void announce(client::Agent::Announcement& announcement, std::uint32_t slot, Seat& seat);
+  void handle(const wire::Revoke& message);
+  void handle(const wire::Reopen& message);
+  void handle(const wire::Step& message);
+  void handle(const wire::Contention& message);
+  void handle(const wire::SeatOpened& message) { memories_.on_opened(message.slot); }
+  void handle(const wire::Room& message) { memories_.on_room(message); }
+  void handle(const wire::HostLent&) {}   // on_host_lent
+  void handle(const wire::FrameLent&) {}  // on_frame_lent
+  void handle(const wire::HostForget& message) { memories_.on_host_forget(message); }
+  void handle(const wire::HostSpare& message) { memories_.mover().spare_host(message.bytes, message.awaited); }
+  void handle(const wire::PrepareSwapOut& message);
+  void handle(const wire::Measure& message);
+  void handle(const wire::SeatRefused& message);
+  void handle(const wire::Welcome&) {}
+  void handle(const wire::Refused& message);
+  void start_once();
+  void settle_pace();
+  void run_ungated();
+  void set_ungated(std::uint32_t slot);
+  void announce_gangs(client::Agent::Announcement& announcement);
+
+  const cuda::Driver& driver_;
+  const Settings settings_;
+  client::LeasePageMemory page_;
+  gate::Gate gate_;
+  Seats seats_;
+  LockModes lock_modes_;
+  Memories memories_;  // outlives the agent, whose thread speaks to it
+  client::Agent agent_;
+  Drainer drainer_;
+  std::atomic<wire::OnDaemonLoss> on_daemon_loss_{wire::OnDaemonLoss::kWait};
+  std::atomic<bool> ungated_{false};
+  std::atomic<cuda::CUcontext> only_context_{nullptr};
+  bool several_contexts_ = false;  // under start_mutex_
+  bool leaves_at_exit_ = false;    // the agent's thread
+  std::atomic<bool> own_gang_{false};
+  std::atomic<bool> sharing_gang_{false};
+  bool own_gang_told_ = false;  // on this connection; the agent's thread
+  bool sharing_gang_told_ = false;
+  pthread_mutex_t start_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  bool started_ = false;
+};
+
+// The process's tenant; null before it is needed, and in a process that gpumux is disabled in.
+Tenant* tenant_if_any();
+Tenant* tenant();
+
+// From now on the tenant leaves (see there) before the process exits, if it does so by exit().
+void leave_at_exit();
+
+}  // namespace gpumux::shim
