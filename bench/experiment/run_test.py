@@ -94,14 +94,20 @@ class Whole(unittest.TestCase):
         while not any(log.stat().st_size for log in temporary.glob("*/default.1.batch")):
             self.assertLess(time.monotonic(), deadline, "the measurement with a daemon did not begin")
             time.sleep(0.01)
-        self.assertEqual(len(running()), 3)
+        # Two tasks, and the daemon with its doorkeepers.
+        self.assertGreaterEqual(len(running()), 3)
         process.terminate()
+        deadline = time.monotonic() + 30
         text = process.stdout.read()
         process.stdout.close()
         self.assertEqual(process.wait(60), 130)
         self.assertIn("interrupted", text)
         self.assertIn("interrupted", (self.out / "table.txt").read_text())
-        self.assertEqual((running(), list(temporary.iterdir())), ([], []))
+        # A doorkeeper ends when it reads the end of its daemon's socket.
+        while running():
+            self.assertLess(time.monotonic(), deadline, running())
+            time.sleep(0.01)
+        self.assertEqual(list(temporary.iterdir()), [])
 
     @staticmethod
     def words(path):
