@@ -36,7 +36,7 @@ constexpr Duration kReportEvery = 250ms;
 
 // Small ones beside large ones: the largest would fill the GPU.
 void World::choose_memory(Rank& rank) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   const GpuMemory& gpu = gpu_memory_[rank.seat.gpu.value];
   const std::array<std::uint32_t, 4> percent{2 + random_.below(10), 10 + random_.below(30), 30 + random_.below(40),
                                              60 + random_.below(40)};
@@ -52,7 +52,7 @@ void World::create_context(Rank& rank) {
 
 // Between two bursts, when nothing of its own runs.
 void World::choose_allocation(Rank& rank) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   if (memory.asked != 0 || rank.poisoned) return;
   const std::uint64_t has = memory.allocated();
   if (has < memory.most && random_.chance(has == 0 ? 100 : 40)) {
@@ -67,8 +67,8 @@ void World::choose_allocation(Rank& rank) {
 }
 
 void World::free_some(Rank& rank) {
-  SeatMemory& memory = rank.memory;
-  if (memory.job != SeatMemory::Job::kNone) return;
+  SimulatedMemory& memory = rank.memory;
+  if (memory.job != SimulatedMemory::Job::kNone) return;
   const std::uint32_t percent = random_.chance(20) ? 100 : random_.below(60);
   const std::uint64_t resident = memory.resident / 100 * percent;
   const std::uint64_t evicted = memory.evicted / 100 * percent;
@@ -82,7 +82,7 @@ void World::free_some(Rank& rank) {
 
 // False: the thread waits.
 bool World::allocate(Rank& rank) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   if (memory.waits || !memory.is_bounded) return false;
   if (memory.by_driver) return allocate_by_driver(rank);
   const bool on_gpu = rank.granted && has_memory(rank);
@@ -113,7 +113,7 @@ bool World::allocate(Rank& rank) {
 // A module, an array: only the driver can make it. Where it finds no room, the lease comes first, and then the daemon
 // is asked.
 bool World::allocate_by_driver(Rank& rank) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   const std::uint64_t free = gpu_memory_[rank.seat.gpu.value].capacity - used(rank.seat.gpu.value);
   if (memory.asked <= free) {
     memory.unpageable += std::exchange(memory.asked, 0);
@@ -138,7 +138,7 @@ void World::refuse_allocation(Rank& rank) {
 }
 
 void World::want_room(Rank& rank, bool on_gpu) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   memory.waits = true;
   memory.wanted_room = on_gpu ? memory.has() + memory.asked : 0;
   memory.wanted_commitment = memory.allocated() + memory.asked;
@@ -158,7 +158,7 @@ void World::want_room(Rank& rank, bool on_gpu) {
 }
 
 void World::told_room(Rank& rank, const sched::RoomBound& bound) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   memory.is_bounded = true;
   memory.bound = bound;
   report(rank);
@@ -178,7 +178,7 @@ void World::told_room(Rank& rank, const sched::RoomBound& bound) {
 // ---- the mover ----------------------------------------------------------------------------------
 
 void World::look(Rank& rank, Duration delay) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   if (!options_.memory || std::exchange(memory.looks, true)) return;
   in(delay + random_.between(1us, 30us), [this, &rank] {
     rank.memory.looks = false;
@@ -187,9 +187,9 @@ void World::look(Rank& rank, Duration delay) {
 }
 
 void World::move(Rank& rank) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   const Process& process = *rank.process;
-  if (!process.alive || process.stopped || memory.job != SeatMemory::Job::kNone) return;
+  if (!process.alive || process.stopped || memory.job != SimulatedMemory::Job::kNone) return;
   const Duration chunk_time = gpu_memory_[rank.seat.gpu.value].chunk_time;
   const auto length = [&] {
     return Duration(chunk_time.count() * static_cast<std::int64_t>(memory.chunk / kMiB) / 64);
@@ -202,14 +202,14 @@ void World::move(Rank& rank) {
     if (now_ < host_closed_until_ || !may_borrow(rank, memory.chunk)) return starve(rank, true);
     host_used_ += memory.chunk;
     memory.host += memory.chunk;
-    memory.job = SeatMemory::Job::kOut;
+    memory.job = SimulatedMemory::Job::kOut;
     in(length(), [this, &rank] { finish_out(rank); });
     return;
   }
   memory.chunk = std::min({memory.evicted, kChunk, room - std::min(room, memory.has())});
   if (memory.chunk > 0) {
     if (!take(rank, memory.chunk)) return starve(rank, false);
-    memory.job = SeatMemory::Job::kIn;
+    memory.job = SimulatedMemory::Job::kIn;
     in(length(), [this, &rank] { finish_in(rank); });
     return;
   }
@@ -225,7 +225,7 @@ bool World::may_borrow(const Rank& rank, std::uint64_t bytes) const {
 
 // What it needs is somebody else's still: host memory, or what the driver refuses.
 void World::starve(Rank& rank, bool evicts) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   if (std::exchange(memory.evicts, evicts) != evicts) memory.starved_since = TimePoint();
   if (memory.starved_since == TimePoint()) memory.starved_since = now_;
   const bool was_stuck = now_ - memory.starved_since - memory.retry_after > kStuckAfter;
@@ -235,11 +235,11 @@ void World::starve(Rank& rank, bool evicts) {
 }
 
 void World::finish_out(Rank& rank) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   Process& process = *rank.process;
   if (!process.alive) return;
   if (process.stopped) return process.inbox.push_back([this, &rank] { finish_out(rank); });
-  memory.job = SeatMemory::Job::kNone;
+  memory.job = SimulatedMemory::Job::kNone;
   memory.resident -= memory.chunk;
   memory.evicted += memory.chunk;
   memory.retry_after = Duration::zero();
@@ -250,11 +250,11 @@ void World::finish_out(Rank& rank) {
 }
 
 void World::finish_in(Rank& rank) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   Process& process = *rank.process;
   if (!process.alive) return;
   if (process.stopped) return process.inbox.push_back([this, &rank] { finish_in(rank); });
-  memory.job = SeatMemory::Job::kNone;
+  memory.job = SimulatedMemory::Job::kNone;
   memory.evicted -= memory.chunk;
   memory.resident += memory.chunk;
   return_host(rank);
@@ -300,7 +300,7 @@ bool World::take(Rank& rank, std::uint64_t bytes) {
 // What of its host memory is empty.
 void World::return_host(Rank& rank) {
   if (rank.job->is_hostile) return;
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   const std::uint64_t kept = std::min(memory.host, memory.evicted);
   host_used_ -= memory.host - kept;
   memory.host = kept;
@@ -325,7 +325,7 @@ std::uint64_t World::host_useless() const {
 // ---- what it says -------------------------------------------------------------------------------
 
 void World::report(Rank& rank) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   memory.reported_at = now_;
   const bool is_stuck = memory.starved_since != TimePoint() && now_ - memory.starved_since > kStuckAfter;
   const std::uint64_t capacity = gpu_memory_[rank.seat.gpu.value].capacity;
@@ -336,13 +336,13 @@ void World::report(Rank& rank) {
                                    .evicted = memory.evicted,
                                    .unpageable = memory.unpageable,
                                    .stuck = is_stuck && memory.evicts,
-                                   .moving = memory.job != SeatMemory::Job::kNone};
+                                   .moving = memory.job != SimulatedMemory::Job::kNone};
   send_action(*rank.process, [this, &rank, report] { reported(rank, report); });
 }
 
 // For those who look: some times a second.
 void World::report_soon(Rank& rank) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   if (std::exchange(memory.report_is_due, true)) return;
   at(memory.reported_at + kReportEvery, [this, &rank] {
     rank.memory.report_is_due = false;
@@ -353,11 +353,11 @@ void World::report_soon(Rank& rank) {
 
 // The process is dead. The driver gives back what it had a little later; some drivers, much later.
 void World::lose_memory(Rank& rank) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   const std::uint32_t index = rank.seat.gpu.value;
   host_used_ -= memory.host;
   const std::uint64_t left = memory.on_gpu();
-  memory = SeatMemory();
+  memory = SimulatedMemory();
   if (left == 0) return;
   gpu_memory_[index].returning += left;
   const Duration late = random_.chance(10) ? random_.between(500ms, 4s) : random_.between(1ms, 150ms);
@@ -368,7 +368,7 @@ void World::lose_memory(Rank& rank) {
 
 // To a new daemon: what it has, and what it waits for. Numbers of bounds are the connection's.
 void World::come_back_with_memory(Rank& rank) {
-  SeatMemory& memory = rank.memory;
+  SimulatedMemory& memory = rank.memory;
   memory.bound.sequence = 0;
   memory.answered_ticket = 0;
   memory.promised_until = TimePoint();

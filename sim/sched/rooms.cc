@@ -254,7 +254,7 @@ void World::carry_out(const sched::RoomBound& bound, const std::vector<sched::Tu
       std::to_string(bound.ticket) + (bound.refused() ? " refused" : ""));
   Rank* const rank = rank_of(bound.seat);
   if (rank == nullptr) return;
-  SeatMemory& memory = rank->memory;
+  SimulatedMemory& memory = rank->memory;
   const auto turn = std::find_if(turns.begin(), turns.end(), [&](const auto& one) { return one.seat == bound.seat; });
   const bool holds = turn != turns.end() && turn->kind == sched::TurnKind::kHolding;
   if (!holds) memory.promised_until = TimePoint();
@@ -341,7 +341,7 @@ void World::check_plan(std::uint32_t index, const sched::GpuMemory& before, cons
   // Whether somebody lacks what others have, or all count for more than there is.
   std::uint64_t counted = 0;
   bool somebody_needs = false;
-  for (const sched::SeatMemory& seat : before.seats) {
+  for (const sched::SeatMemoryView& seat : before.seats) {
     counted += seat.counted;
     const auto turn = std::find_if(turns.begin(), turns.end(), [&](const auto& one) { return one.seat == seat.seat; });
     const bool is_near = turn != turns.end() && turn->kind <= sched::TurnKind::kNext;
@@ -391,7 +391,7 @@ void World::check_givers(const sched::GpuMemory& after, const std::vector<sched:
     const Rank* const rank = rank_of(turn.seat);
     if (turn.kind <= sched::TurnKind::kNext || rank == nullptr || rank->job->priority >= highest) continue;
     if (rank->job->was_guessed) continue;  // its priority may be another's
-    for (const sched::SeatMemory& seat : after.seats) {
+    for (const sched::SeatMemoryView& seat : after.seats) {
       const bool can_give = !seat.is_behind && !seat.is_suspended && seat.speaks && !seat.report.stuck &&
                             rank->process->alive && !rank->process->stopped;
       if (seat.seat == turn.seat && can_give && seat.room > seat.report.unpageable && seat.report.resident > 0)
@@ -424,7 +424,7 @@ std::string World::describe(std::uint32_t gpu) const {
   std::string text = ": capacity " + std::to_string(view.capacity) + ", reserve " + std::to_string(view.reserve) +
                      ", foreign " + std::to_string(view.foreign) + ", returning " + std::to_string(view.returning);
   for (const sched::Turn& turn : turns) {
-    for (const sched::SeatMemory& seat : view.seats) {
+    for (const sched::SeatMemoryView& seat : view.seats) {
       if (seat.seat != turn.seat) continue;
       text += "; " + std::to_string(seat.seat.tenant.value) + " turn " + std::to_string(static_cast<int>(turn.kind)) +
               " has " + std::to_string(seat.report.resident) + "+" + std::to_string(seat.report.unpageable) +
@@ -438,7 +438,7 @@ std::string World::describe(std::uint32_t gpu) const {
 // Who takes no note of a bound for kAnswerPatience counts for what it has, and is otherwise as if it were stopped. On a
 // machine that is not overloaded nobody but the stopped is that late.
 void World::check_answers(std::uint32_t gpu) {
-  for (const sched::SeatMemory& seat : planner_->view(GpuIndex{gpu}).seats) {
+  for (const sched::SeatMemoryView& seat : planner_->view(GpuIndex{gpu}).seats) {
     const Rank* const rank = rank_of(seat.seat);
     if (seat.answers || !seat.speaks || rank == nullptr || !rank->process->alive || rank->process->stopped) continue;
     if (!options_.overloaded && now_ > gpu_memory_[gpu].surprised_until)
@@ -456,11 +456,11 @@ void World::check_memory() {
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     check_answers(i);
     if (now_ <= gpu_memory_[i].surprised_until) continue;
-    for (const sched::SeatMemory& seat : planner_->view(GpuIndex{i}).seats) {
+    for (const sched::SeatMemoryView& seat : planner_->view(GpuIndex{i}).seats) {
       const Rank* const rank = rank_of(seat.seat);
       // (What the driver has taken for it a moment before it was frozen it cannot say: looks show it, as foreign.)
       if (rank == nullptr || !rank->process->alive || rank->process->frozen || !seat.speaks) continue;
-      const SeatMemory& memory = rank->memory;
+      const SimulatedMemory& memory = rank->memory;
       if (memory.on_gpu() - memory.context > seat.counted)
         fail(name(seat.seat) + " has " + std::to_string(memory.on_gpu() - memory.context) + " and counts for " +
              std::to_string(seat.counted));
@@ -519,7 +519,7 @@ bool World::can_ever_fit(const Rank& rank) const {
   // before may wait for ever.
   const GpuMemory& gpu = gpu_memory_[rank.seat.gpu.value];
   const bool all_stay = !gpu.is_auto && gpu.configured == sched::Mode::kConcurrent;
-  for (const sched::SeatMemory& seat : view.seats) {
+  for (const sched::SeatMemoryView& seat : view.seats) {
     if (seat.seat == rank.seat) continue;
     const std::uint64_t allocated = std::min(seat.report.allocated, seat.promised);
     taken += all_stay && !seat.is_suspended ? allocated : seat.report.unpageable;
@@ -533,7 +533,7 @@ bool World::can_host_hold() const {
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     const sched::GpuMemory view = planner_->view(GpuIndex{i});
     std::uint64_t allocated = view.reserve + view.foreign + view.returning;
-    for (const sched::SeatMemory& seat : view.seats) {
+    for (const sched::SeatMemoryView& seat : view.seats) {
       sum += 64 * kMiB;
       // (In modes in which memory is not moved, what is suspended is.)
       // (Liars have what they say of each part, and not the sum.)
@@ -592,7 +592,7 @@ void World::check_memory_waits() {
     Job& job = *process->job;
     if (!job.alive || !is_present(*process) || process->stopped || now_ < job.disturbed) continue;
     for (const auto& rank : process->ranks) {
-      SeatMemory& memory = rank->memory;
+      SimulatedMemory& memory = rank->memory;
       if (memory.waits) {
         const Duration waited = now_ - std::max({memory.wanted_at, troubled_at_, job.disturbed});
         if (waited > kLongestWish) fail(name(rank->seat) + " has waited for room too long, and was not refused");

@@ -42,7 +42,7 @@ struct Kernel {
 };
 
 // A seat's memory: what is true of it, in bytes, and what its process knows.
-struct SeatMemory {
+struct SimulatedMemory {
   std::uint64_t resident = 0;    // pageable, on the GPU
   std::uint64_t evicted = 0;     // pageable, not on the GPU
   std::uint64_t unpageable = 0;  // on the GPU, and stays
@@ -120,7 +120,7 @@ struct Rank {
   std::uint64_t idle_turn = 0;  // which wait for idleness counts
   bool poisoned = false;
 
-  SeatMemory memory;
+  SimulatedMemory memory;
   bool blocked = false;  // its thread wants to submit and cannot: no lease, or not all of its memory
   TimePoint blocked_at{};
   TimePoint idle_since = TimePoint::max();  // holds its lease, and its work cannot run for want of memory

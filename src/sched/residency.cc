@@ -321,7 +321,7 @@ GpuMemory Residency::view(GpuIndex index) const {
   return view;
 }
 
-SeatMemory Residency::view_of(const Seat& seat) const {
+SeatMemoryView Residency::view_of(const Seat& seat) const {
   return {.seat = seat.id,
           .report = seat.report,
           .speaks = seat.speaks,
@@ -338,7 +338,7 @@ SeatMemory Residency::view_of(const Seat& seat) const {
           .may_speak_yet = may_speak_yet(seat)};
 }
 
-std::optional<SeatMemory> Residency::view(SeatId id) const {
+std::optional<SeatMemoryView> Residency::view(SeatId id) const {
   const Seat* const seat = find(id);
   if (seat == nullptr) return std::nullopt;
   return view_of(*seat);

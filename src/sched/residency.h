@@ -109,7 +109,7 @@ struct ResidencyCommands {
 };
 
 // For people.
-struct SeatMemory {
+struct SeatMemoryView {
   SeatId seat;
   MemoryReport report;
   bool speaks = false;     // has reported; what the others have is counted with what is not ours
@@ -130,7 +130,7 @@ struct GpuMemory {
   std::uint64_t reserve = 0;
   std::uint64_t foreign = 0;
   std::uint64_t returning = 0;  // of tenants that are gone, until the driver has it back
-  std::vector<SeatMemory> seats;
+  std::vector<SeatMemoryView> seats;
 };
 
 // Host memory that a GPU's programs may need, in bytes. An allocation counts from the moment when a thread asks for it.
@@ -265,7 +265,7 @@ class Residency {
   bool may_be_back(SeatId seat) const;
   GpuMemory view(GpuIndex gpu) const;
   // None: there is no such seat.
-  std::optional<SeatMemory> view(SeatId seat) const;
+  std::optional<SeatMemoryView> view(SeatId seat) const;
   std::string check_invariants() const;
 
  private:
@@ -383,7 +383,7 @@ class Residency {
   Seat* find(SeatId seat);
   const Seat* find(SeatId seat) const;
 
-  SeatMemory view_of(const Seat& seat) const;
+  SeatMemoryView view_of(const Seat& seat) const;
 
   // residency_plan.cc
   static std::uint64_t kept_by(const Gpu& gpu, const Seat& seat);

@@ -276,7 +276,7 @@ class World {
       sum += tenant.has();
       allocated += tenant.allocated();
     }
-    for (const SeatMemory& seat : planner_.view(kGpu).seats) {
+    for (const SeatMemoryView& seat : planner_.view(kGpu).seats) {
       const Tenant& tenant = tenants_.at(seat.seat);
       ASSERT_LE(tenant.has(), seat.counted) << name(tenant) << " has more than it is counted for";
     }

@@ -83,7 +83,7 @@ void add_moved(Json& json, const MovedMemory& moved) {
 
 Json memory_json(const GpuStatus& gpu) {
   std::uint64_t tenants = 0;
-  for (const sched::SeatMemory& seat : gpu.memory.seats) tenants += seat.report.resident + seat.report.unpageable;
+  for (const sched::SeatMemoryView& seat : gpu.memory.seats) tenants += seat.report.resident + seat.report.unpageable;
   Json json{{"tenants_bytes", tenants},
             {"foreign_bytes", gpu.memory.foreign},
             {"returning_bytes", gpu.memory.returning},
@@ -179,8 +179,8 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
     gpu.moved = translator.moved_before(view.gpu);
     gpu.mode_why = translator.rooms().why(view.gpu);
     gpu.finding = translator.rooms().finding(view.gpu);
-    std::map<base::SeatId, const sched::SeatMemory*> memory_of;
-    for (const sched::SeatMemory& memory : gpu.memory.seats) memory_of[memory.seat] = &memory;
+    std::map<base::SeatId, const sched::SeatMemoryView*> memory_of;
+    for (const sched::SeatMemoryView& memory : gpu.memory.seats) memory_of[memory.seat] = &memory;
     for (sched::SeatView& seat : view.seats) {
       SeatStatus status{
           .view = std::move(seat), .label = leases.label(seat.seat.tenant), .note = leases.note(seat.seat)};

@@ -20,8 +20,8 @@ struct SeatStatus {
   std::string note{};
   std::uint64_t submissions = 0;
   bool reports_memory = false;
-  sched::SeatMemory memory{};  // as it is planned with
-  wire::Memory said{};         // as the tenant said it
+  sched::SeatMemoryView memory{};  // as it is planned with
+  wire::Memory said{};             // as the tenant said it
   std::uint64_t host_lent = 0;
 };
 

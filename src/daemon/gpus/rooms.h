@@ -91,7 +91,7 @@ class Rooms {
   sched::HostDemand host_demand() const;
   sched::GpuMemory view(base::GpuIndex gpu) const { return planner_.view(gpu); }
   std::uint64_t capacity(base::GpuIndex gpu) const { return planner_.capacity(gpu); }
-  std::optional<sched::SeatMemory> view(base::SeatId seat) const { return planner_.view(seat); }
+  std::optional<sched::SeatMemoryView> view(base::SeatId seat) const { return planner_.view(seat); }
   // It may have come back, and has not said yet what it has.
   bool may_be_back(base::SeatId seat) const { return planner_.may_be_back(seat); }
   // Why the mode `auto` comes to what it does, for people, and what was measured for that, if anything.

@@ -76,7 +76,7 @@ std::uint64_t Translator::host_needs(base::GpuIndex gpu) const {
   const sched::GpuMemory memory = rooms_.view(gpu);
   std::uint64_t promised = 0;
   std::uint64_t needs = 0;
-  for (const sched::SeatMemory& seat : memory.seats) {
+  for (const sched::SeatMemoryView& seat : memory.seats) {
     if (!seat.speaks || seat.promised == 0) continue;
     needs += host_->chunk_bytes();
     (seat.is_suspended ? needs : promised) += seat.promised;

@@ -40,7 +40,7 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   gate::StreamSet& streams = mine->seats().streams(*slot);
   gate::InFlight& in_flight = mine->seats().in_flight(*slot);
   Memories& memories = mine->memories();
-  SeatMemory& memory = memories.of(*slot);
+  DeviceMemory& memory = memories.of(*slot);
   // Nothing is moved meanwhile. The context's memory goes while it can still be spoken to, and its work is over.
   memories.pause(*slot);
   if (certain != nullptr && (memory.has_anything() || memories.has_pools())) {

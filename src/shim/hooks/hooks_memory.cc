@@ -13,7 +13,7 @@ namespace {
 // The seat of the calling thread's context; `memory` null: none, the driver will say why.
 struct Here {
   Memories* memories = nullptr;
-  SeatMemory* memory = nullptr;
+  DeviceMemory* memory = nullptr;
   CUcontext context = nullptr;
 };
 
@@ -66,7 +66,7 @@ template <class Call>
 CUresult advise(CUdeviceptr pointer, std::size_t bytes, CUmem_advise advice, CUmemLocation place, Call call) {
   Tenant* const mine = tenant_if_any();
   for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
-    SeatMemory* const memory = mine->memories().if_any(slot);
+    DeviceMemory* const memory = mine->memories().if_any(slot);
     if (memory == nullptr) continue;
     if (const auto result = memory->managed.advise(pointer, bytes, advice, place, call)) return *result;
   }
@@ -149,7 +149,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
   if (driver().cuMemFree_v2 == nullptr) return kNoSuchEntry;
   Tenant* const mine = tenant_if_any();
-  SeatMemory* const owner = mine != nullptr && pointer != 0 ? mine->memories().owner_of(pointer) : nullptr;
+  DeviceMemory* const owner = mine != nullptr && pointer != 0 ? mine->memories().owner_of(pointer) : nullptr;
   if (owner != nullptr) return mine->memories().free(*owner, pointer);
   return free_outside(pointer, [&] { return driver().cuMemFree_v2(pointer); });
 }
@@ -181,7 +181,7 @@ CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
   if (result != CUDA_SUCCESS) return result;
   Tenant* const mine = tenant_if_any();
   for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
-    SeatMemory* const memory = mine->memories().if_any(slot);
+    DeviceMemory* const memory = mine->memories().if_any(slot);
     if (memory == nullptr || memory->device != device) continue;
     if (const std::uint64_t told = memory->await_total(); told != 0) *bytes = told;
     return result;

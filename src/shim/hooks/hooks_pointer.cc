@@ -17,7 +17,7 @@ CUresult put(void* data, T value) {
 }
 
 struct Known {
-  SeatMemory* memory = nullptr;
+  DeviceMemory* memory = nullptr;
   pager::AddressInfo info;
   CUmemoryPool pool = nullptr;  // that it was allocated from, in the order of a stream
 };
@@ -26,7 +26,7 @@ struct Known {
 std::optional<Known> find(CUdeviceptr pointer) {
   Tenant* const mine = tenant_if_any();
   for (std::uint32_t slot = 0; mine != nullptr && pointer != 0 && slot < mine->seats().count(); ++slot) {
-    SeatMemory* const memory = mine->memories().if_any(slot);
+    DeviceMemory* const memory = mine->memories().if_any(slot);
     if (memory == nullptr) continue;
     const auto info = memory->pager.find(pointer);
     if (!info) continue;
@@ -87,7 +87,7 @@ CUresult access_here(const pager::MappingInfo& mapping, unsigned* flags) {
 }
 
 // Of a mapping of the program's, as 580.159 answers.
-CUresult attribute_of_mapping(const SeatMemory& memory, const pager::MappingInfo& mapping, void* data,
+CUresult attribute_of_mapping(const DeviceMemory& memory, const pager::MappingInfo& mapping, void* data,
                               CUpointer_attribute attribute, CUdeviceptr pointer) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   unsigned flags = 0;
@@ -144,7 +144,7 @@ void put_nothing(void* data, CUpointer_attribute attribute) {
 CUresult handle_for_mappings(void* handle, CUdeviceptr pointer, std::size_t size, CUmemRangeHandleType handle_type,
                              unsigned long long flags) {
   struct Pinned {
-    SeatMemory* memory;
+    DeviceMemory* memory;
     std::uint64_t handle;
   };
   std::vector<Pinned> pinned;

@@ -20,7 +20,7 @@ std::uint64_t number_of_this_thread() {
 // A stream and its seat; `memory` null: there is none, and the driver says why.
 struct Place {
   Tenant* tenant = nullptr;
-  SeatMemory* memory = nullptr;
+  DeviceMemory* memory = nullptr;
   StreamName name;
   bool is_known = false;  // false: a stream of a green context has no plain one, for which events could be made
 };
@@ -56,7 +56,7 @@ bool is_capturing(const Place& place) {
 // others have made room.
 template <class Call>
 CUresult left_to_driver(const Place& place, CUmemoryPool pool, std::size_t bytes, Call call) {
-  SeatMemory& memory = *place.memory;
+  DeviceMemory& memory = *place.memory;
   const CUresult result = place.tenant->memories().with_room(memory, bytes, [&] {
     // Out of the gate again before anybody waits for room.
     const Passage passage(Where{place.name.stream});
@@ -88,7 +88,7 @@ CUresult allocate_from(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool poo
 }
 
 // Where nothing can be recorded behind the stream's work, that is waited for.
-CUresult free_after(SeatMemory& owner, CUdeviceptr pointer, CUstream stream) {
+CUresult free_after(DeviceMemory& owner, CUdeviceptr pointer, CUstream stream) {
   const auto freeing = owner.pools.begin_free(pointer);
   if (!freeing) return CUDA_ERROR_INVALID_VALUE;
   const CUresult result = driver().cuStreamSynchronize(stream);
@@ -102,7 +102,7 @@ CUresult free_in_order(CUdeviceptr pointer, CUstream stream, StreamVariant varia
   Tenant* const mine = tenant_if_any();
   if (mine == nullptr || pointer == 0) return real(pointer, stream);
   Memories& memories = mine->memories();
-  SeatMemory* owner = memories.owner_in_order(pointer);
+  DeviceMemory* owner = memories.owner_in_order(pointer);
   if (owner == nullptr && memories.owner_of(pointer) == nullptr)
     return memories.free_outside(pointer, [&] { return real(pointer, stream); });
   const Place place = place_of(mine, stream, variant);
@@ -120,7 +120,7 @@ bool is_plain(const CUmemPoolProps& properties) {
          properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties.usage == 0;
 }
 
-SeatMemory* owner_of(CUmemoryPool pool) {
+DeviceMemory* owner_of(CUmemoryPool pool) {
   Tenant* const mine = tenant_if_any();
   return mine != nullptr && pool != nullptr ? mine->memories().owner_of_pool(pool) : nullptr;
 }
@@ -133,7 +133,7 @@ template <class Call>
 void for_each_seat(Call call) {
   Tenant* const mine = tenant_if_any();
   for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
-    if (SeatMemory* const memory = mine->memories().if_any(slot)) call(*memory);
+    if (DeviceMemory* const memory = mine->memories().if_any(slot)) call(*memory);
   }
 }
 
@@ -187,10 +187,10 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
   if (driver().cuMemPoolDestroy == nullptr) return kNoSuchEntry;
   // Before it is gone: nobody may ask it anything then.
-  for_each_seat([pool](SeatMemory& memory) { memory.forget_pool(pool); });
+  for_each_seat([pool](DeviceMemory& memory) { memory.forget_pool(pool); });
   const CUresult result = driver().cuMemPoolDestroy(pool);
   if (result != CUDA_SUCCESS) return result;
-  for_each_seat([pool](SeatMemory& memory) {
+  for_each_seat([pool](DeviceMemory& memory) {
     memory.pools.forget_current();
     memory.pools.destroyed(pool);
   });
@@ -200,13 +200,13 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
   if (driver().cuDeviceSetMemPool == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuDeviceSetMemPool(device, pool);
-  for_each_seat([](SeatMemory& memory) { memory.pools.forget_current(); });
+  for_each_seat([](DeviceMemory& memory) { memory.pools.forget_current(); });
   return result;
 }
 CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
   if (driver().cuMemSetMemPool == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemSetMemPool(location, type, pool);
-  for_each_seat([](SeatMemory& memory) { memory.pools.forget_current(); });
+  for_each_seat([](DeviceMemory& memory) { memory.pools.forget_current(); });
   return result;
 }
 
@@ -214,7 +214,7 @@ CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUme
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
   if (driver().cuMemPoolGetAttribute == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemPoolGetAttribute(pool, attribute, value);
-  SeatMemory* const owner = result == CUDA_SUCCESS && is_amount(attribute) ? owner_of(pool) : nullptr;
+  DeviceMemory* const owner = result == CUDA_SUCCESS && is_amount(attribute) ? owner_of(pool) : nullptr;
   std::uint64_t ours = 0;
   if (owner == nullptr || owner->pools.get(pool, attribute, &ours) != CUDA_SUCCESS) return result;
   *static_cast<std::uint64_t*>(value) += ours;
@@ -225,14 +225,14 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
   if (driver().cuMemPoolSetAttribute == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemPoolSetAttribute(pool, attribute, value);
   if (result != CUDA_SUCCESS) return result;
-  SeatMemory* const owner = owner_of(pool);
+  DeviceMemory* const owner = owner_of(pool);
   return owner != nullptr ? owner->pools.set(pool, attribute, value) : result;
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t min_bytes_to_keep) {
   if (driver().cuMemPoolTrimTo == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemPoolTrimTo(pool, min_bytes_to_keep);
-  SeatMemory* const owner = result == CUDA_SUCCESS ? owner_of(pool) : nullptr;
+  DeviceMemory* const owner = result == CUDA_SUCCESS ? owner_of(pool) : nullptr;
   if (owner != nullptr) owner->pools.trim(pool, min_bytes_to_keep);
   return result;
 }

@@ -30,7 +30,7 @@ PeerSeats peer_seats(CUcontext peer_context) {
 // What is allocated from a pool of ours is the pager's, which gives the rights.
 CUresult give_pool_access(CUmemoryPool pool, const CUmemAccessDesc* accesses, std::size_t count) {
   Tenant* const mine = tenant_if_any();
-  SeatMemory* const owner = mine != nullptr ? mine->memories().owner_of_pool(pool) : nullptr;
+  DeviceMemory* const owner = mine != nullptr ? mine->memories().owner_of_pool(pool) : nullptr;
   for (std::size_t i = 0; owner != nullptr && i < count; ++i) {
     if (accesses[i].location.type != CU_MEM_LOCATION_TYPE_DEVICE) continue;
     const bool may = accesses[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -97,7 +97,7 @@ CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc_handle, CUdevice d
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   if (driver().cuIpcGetMemHandle == nullptr) return kNoSuchEntry;
   if (Tenant* const mine = tenant_if_any()) {
-    SeatMemory* const owner = mine->memories().owner_of(pointer);
+    DeviceMemory* const owner = mine->memories().owner_of(pointer);
     // As natively: what comes from a pool is shared by the pool's own means.
     if (owner != nullptr && owner->pools.covers(pointer)) return CUDA_ERROR_INVALID_VALUE;
     if (owner != nullptr) return sharing_gang(mine->memories().export_handle(*owner, pointer, handle));

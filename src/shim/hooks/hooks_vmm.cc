@@ -23,11 +23,11 @@ constexpr unsigned kSlotShift = 40;
 constexpr std::uint64_t kIdMask = (std::uint64_t{1} << kSlotShift) - 1;
 
 struct Handle {
-  SeatMemory* memory = nullptr;
+  DeviceMemory* memory = nullptr;
   std::uint64_t id = 0;
 };
 
-CUmemGenericAllocationHandle handle_of(const SeatMemory& memory, std::uint64_t id) {
+CUmemGenericAllocationHandle handle_of(const DeviceMemory& memory, std::uint64_t id) {
   return kOurs << kTagShift | std::uint64_t{memory.slot} << kSlotShift | (id & kIdMask);
 }
 
@@ -36,16 +36,16 @@ std::optional<Handle> ours(CUmemGenericAllocationHandle handle) {
   Tenant* const mine = tenant_if_any();
   if (mine == nullptr || handle >> kTagShift != kOurs) return std::nullopt;
   const auto slot = static_cast<std::uint32_t>(handle >> kSlotShift & 0xff);
-  SeatMemory* const memory = slot < mine->seats().count() ? mine->memories().if_any(slot) : nullptr;
+  DeviceMemory* const memory = slot < mine->seats().count() ? mine->memories().if_any(slot) : nullptr;
   if (memory == nullptr) return std::nullopt;
   return Handle{memory, handle & kIdMask};
 }
 
 // The mapping of ours that holds the address.
-std::optional<pager::MappingInfo> mapping_at(CUdeviceptr address, SeatMemory** owner) {
+std::optional<pager::MappingInfo> mapping_at(CUdeviceptr address, DeviceMemory** owner) {
   Tenant* const mine = tenant_if_any();
   for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
-    SeatMemory* const memory = mine->memories().if_any(slot);
+    DeviceMemory* const memory = mine->memories().if_any(slot);
     if (memory == nullptr) continue;
     if (auto info = memory->pager.find_mapping(address)) {
       *owner = memory;
@@ -61,7 +61,8 @@ bool has_attribute(CUdevice device, CUdevice_attribute attribute) {
 }
 
 // What the driver would refuse it must refuse now, and not when the memory comes to the GPU.
-bool can_page(SeatMemory& memory, const CUmemAllocationProp& properties, std::size_t bytes, unsigned long long flags) {
+bool can_page(DeviceMemory& memory, const CUmemAllocationProp& properties, std::size_t bytes,
+              unsigned long long flags) {
   if (flags != 0 || !memory.is_paged() || !pager::Pager::can_page(properties, bytes)) return false;
   return properties.allocFlags.gpuDirectRDMACapable == 0 ||
          has_attribute(memory.device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED);
@@ -88,7 +89,7 @@ CUresult check_rights(CUdevice device, const CUmemAccessDesc* rights, std::size_
 }
 
 // Work on the GPUs that are named may reach `memory` from now on: they are complete or not together.
-void connect(Tenant& mine, const SeatMemory& memory, const CUmemAccessDesc* rights, std::size_t count) {
+void connect(Tenant& mine, const DeviceMemory& memory, const CUmemAccessDesc* rights, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
     if (rights[i].flags == CU_MEM_ACCESS_FLAGS_PROT_NONE || rights[i].location.id == memory.device) continue;
     if (const auto slot = mine.seat_of_device(rights[i].location.id)) mine.memories().connect(memory.slot, *slot);
@@ -137,7 +138,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, co
   const auto slot = mine != nullptr && on_gpu ? mine->seat_of_device(properties->location.id) : std::nullopt;
   if (!slot) return real(handle, bytes, properties, flags);
   Memories& memories = mine->memories();
-  SeatMemory& memory = memories.of(*slot);
+  DeviceMemory& memory = memories.of(*slot);
   if (can_page(memory, *properties, bytes, flags)) {
     std::uint64_t id = 0;
     const CUresult result = memories.allocate(memory, bytes, [&](pager::Placement placement) {
@@ -179,7 +180,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
     const auto pointer = reinterpret_cast<CUdeviceptr>(address);
     // What cuMemAlloc gave has no handle, natively. A handle to a chunk of ours would keep it from being given back.
     if (mine->memories().owner_of(pointer) != nullptr) return CUDA_ERROR_INVALID_VALUE;
-    SeatMemory* memory = nullptr;
+    DeviceMemory* memory = nullptr;
     if (mapping_at(pointer, &memory)) {
       std::uint64_t id = 0;
       const CUresult result = memory->pager.retain_handle(pointer, &id);
@@ -356,7 +357,7 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccess
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr pointer) {
   const auto real = driver().cuMemGetAccess;
   if (real == nullptr) return kNoSuchEntry;
-  SeatMemory* memory = nullptr;
+  DeviceMemory* memory = nullptr;
   const auto info = mapping_at(pointer, &memory);
   if (!info || flags == nullptr || location == nullptr) return real(flags, location, pointer);
   const CUmemAccessDesc asked{*location, CU_MEM_ACCESS_FLAGS_PROT_NONE};
@@ -408,7 +409,7 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mc_handle, std::size_t
   std::vector<Handle> pinned;
   CUresult result = CUDA_SUCCESS;
   for (CUdeviceptr at = pointer; at < pointer + size && result == CUDA_SUCCESS;) {
-    SeatMemory* memory = nullptr;
+    DeviceMemory* memory = nullptr;
     const auto info = mapping_at(at, &memory);
     if (!info) break;
     std::vector<pager::DriverPiece> pieces;

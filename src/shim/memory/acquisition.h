@@ -6,7 +6,7 @@
 // the daemon's no ends an acquisition. Other threads of the process may take what the daemon gave; then the thread asks
 // again. Each such round is an allocation of theirs that succeeded, so the process as a whole gets on.
 //
-// One wish of a seat is open at a time (SeatMemory::Asking), so a no is always about the thread that asked.
+// One wish of a seat is open at a time (DeviceMemory::Asking), so a no is always about the thread that asked.
 #pragma once
 
 #include <algorithm>

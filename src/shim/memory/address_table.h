@@ -20,14 +20,14 @@
 
 namespace gpumux::shim {
 
-class SeatMemory;
+class DeviceMemory;
 
 class AddressTable {
  public:
   struct Mapping {
     cuda::CUdeviceptr address = 0;
     std::uint64_t bytes = 0;
-    SeatMemory* owner = nullptr;                    // null: the driver's own
+    DeviceMemory* owner = nullptr;                  // null: the driver's own
     cuda::CUmemGenericAllocationHandle handle = 0;  // of the driver's own
   };
   struct Reservation {

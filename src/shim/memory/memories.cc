@@ -35,17 +35,17 @@ Memories::~Memories() {
   for (auto& memory : seats_memory_) delete memory.load();
 }
 
-SeatMemory& Memories::of(std::uint32_t slot) {
-  if (SeatMemory* const memory = if_any(slot)) return *memory;
+DeviceMemory& Memories::of(std::uint32_t slot) {
+  if (DeviceMemory* const memory = if_any(slot)) return *memory;
   cuda::CUdevice device = 0;
   {
     Seats::Locked seats(seats_);
     device = seats[slot].device;
   }
   const base::Locked locked(make_mutex_);
-  if (SeatMemory* const memory = if_any(slot)) return *memory;
+  if (DeviceMemory* const memory = if_any(slot)) return *memory;
   auto* const made =
-      new SeatMemory(driver_, settings_, device, slot, *this, *this, *this);  // for the life of the process
+      new DeviceMemory(driver_, settings_, device, slot, *this, *this, *this);  // for the life of the process
   if (unbound_.load(std::memory_order_seq_cst)) made->unbind();
   // seq_cst: pairs with unbind_all, which either finds this one or is seen by the next line.
   seats_memory_[slot].store(made, std::memory_order_seq_cst);
@@ -53,9 +53,9 @@ SeatMemory& Memories::of(std::uint32_t slot) {
   return *made;
 }
 
-SeatMemory* Memories::owner_of(cuda::CUdeviceptr address) {
+DeviceMemory* Memories::owner_of(cuda::CUdeviceptr address) {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    SeatMemory* const memory = if_any(slot);
+    DeviceMemory* const memory = if_any(slot);
     if (memory != nullptr && memory->pager.owns(address)) return memory;
   }
   return nullptr;
@@ -70,7 +70,7 @@ bool Memories::is_inside(std::uint32_t slot) const {
 
 // Before the program gets the address. What is evicted bars the gate until it is there: whoever has been given the
 // address, and so has synchronised with this thread, finds it barred.
-void Memories::born(SeatMemory& memory) {
+void Memories::born(DeviceMemory& memory) {
   if (memory.pager.evicted_bytes() != 0) settle(memory.slot);
   if (gate_.is_barred(memory.slot)) mover_.wake();
   mover_.note_change(memory);
@@ -94,10 +94,10 @@ void Memories::sleep_for(base::Duration duration) {
   ::nanosleep(&pause, nullptr);
 }
 
-Memories::Answer Memories::ask(SeatMemory& memory, const SeatMemory::Need& need) {
+Memories::Answer Memories::ask(DeviceMemory& memory, const DeviceMemory::Need& need) {
   // One wish of a seat at a time.
-  const SeatMemory::Asking asking(memory);
-  SeatMemory::Wish wish;
+  const DeviceMemory::Asking asking(memory);
+  DeviceMemory::Wish wish;
   {
     client::Agent::Announcement announcement(agent_);
     Seats::Locked seats(seats_);
@@ -107,10 +107,10 @@ Memories::Answer Memories::ask(SeatMemory& memory, const SeatMemory::Need& need)
     if (wish.ticket != 0 && seats[memory.slot].announced) announcement.send(wish.message);
   }
   switch (wish.otherwise) {
-    case SeatMemory::Wish::Otherwise::kAsk: break;
-    case SeatMemory::Wish::Otherwise::kEnough: return Answer::kGiven;
-    case SeatMemory::Wish::Otherwise::kUnbounded: return Answer::kNoBounds;
-    case SeatMemory::Wish::Otherwise::kNotKnown: memory.await_bounds(); return Answer::kGiven;
+    case DeviceMemory::Wish::Otherwise::kAsk: break;
+    case DeviceMemory::Wish::Otherwise::kEnough: return Answer::kGiven;
+    case DeviceMemory::Wish::Otherwise::kUnbounded: return Answer::kNoBounds;
+    case DeviceMemory::Wish::Otherwise::kNotKnown: memory.await_bounds(); return Answer::kGiven;
   }
   const bool given = memory.await(wish.ticket);
   Seats::Locked seats(seats_);
@@ -118,14 +118,14 @@ Memories::Answer Memories::ask(SeatMemory& memory, const SeatMemory::Need& need)
   return given ? Answer::kGiven : Answer::kRefused;
 }
 
-Memories::Answer Memories::ask_holding(SeatMemory& memory, const SeatMemory::Need& need) {
+Memories::Answer Memories::ask_holding(DeviceMemory& memory, const DeviceMemory::Need& need) {
   const std::uint64_t epoch = gate_.epoch(memory.slot);
   const Answer answer = ask(memory, need);
   const bool holds = gate_.is_granted(memory.slot) && gate_.epoch(memory.slot) == epoch;
   return holds || gate_.is_ungated(memory.slot) ? answer : Answer::kNotHolding;
 }
 
-bool Memories::take_commitment(SeatMemory& memory, std::uint64_t bytes, pager::Bounds::Part part) {
+bool Memories::take_commitment(DeviceMemory& memory, std::uint64_t bytes, pager::Bounds::Part part) {
   while (bytes != 0 && !memory.pager.bounds().commit(bytes, part)) {
     // What pools keep for their next allocations counts as allocated, too.
     if (memory.pools.release(bytes) != 0) continue;
@@ -140,7 +140,7 @@ bool Memories::take_commitment(SeatMemory& memory, std::uint64_t bytes, pager::B
 }
 
 // cuMemFree waits for what may still use the memory: the work that has been submitted in its context.
-CUresult Memories::wait_for_work(SeatMemory& memory, cuda::CUcontext context) {
+CUresult Memories::wait_for_work(DeviceMemory& memory, cuda::CUcontext context) {
   if (!owner_.is_capturing()) {
     cuda::CUcontext current = nullptr;
     if (driver_.cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == context)
@@ -162,10 +162,10 @@ CUresult Memories::wait_for_work(SeatMemory& memory, cuda::CUcontext context) {
   return cuda::CUDA_SUCCESS;
 }
 
-CUresult Memories::free(SeatMemory& memory, cuda::CUdeviceptr address) {
+CUresult Memories::free(DeviceMemory& memory, cuda::CUdeviceptr address) {
   struct Waiting {
     Memories* memories;
-    SeatMemory* memory;
+    DeviceMemory* memory;
   } waiting{this, &memory};
   if (memory.pools.covers(address)) {
     const auto freeing = memory.pools.begin_free(address);
@@ -192,7 +192,7 @@ CUresult Memories::free(SeatMemory& memory, cuda::CUdeviceptr address) {
 
 // ---- stream-ordered allocation
 
-CUresult Memories::allocate_in_order(SeatMemory& memory, cuda::CUmemoryPool pool, const StreamName& stream,
+CUresult Memories::allocate_in_order(DeviceMemory& memory, cuda::CUmemoryPool pool, const StreamName& stream,
                                      std::uint64_t bytes, cuda::CUdeviceptr* address) {
   // Nothing that the GPU has changes by this: the memory is where the seat's memory is, and the gate says when that may
   // be used.
@@ -209,14 +209,14 @@ CUresult Memories::take_segment(std::uint32_t slot, cuda::CUcontext context, std
 }
 
 void Memories::give_segment(std::uint32_t slot, cuda::CUdeviceptr address) {
-  SeatMemory& memory = of(slot);
+  DeviceMemory& memory = of(slot);
   memory.pager.free(
       address, [](void*, cuda::CUcontext) { return cuda::CUDA_SUCCESS; }, nullptr);
   if (gate_.is_barred(slot)) settle(slot);
   mover_.note_change(memory);
 }
 
-bool Memories::await_frees(SeatMemory& memory) {
+bool Memories::await_frees(DeviceMemory& memory) {
   // Longer than any kernel that one would wait for in an allocation; a wait that this thread itself should end, by work
   // that it has not submitted yet, must end all the same.
   constexpr base::Duration kLongest = 30s;
@@ -234,24 +234,24 @@ bool Memories::await_frees(SeatMemory& memory) {
   return true;
 }
 
-SeatMemory* Memories::owner_of_pool(cuda::CUmemoryPool pool) {
+DeviceMemory* Memories::owner_of_pool(cuda::CUmemoryPool pool) {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    SeatMemory* const memory = if_any(slot);
+    DeviceMemory* const memory = if_any(slot);
     if (memory != nullptr && memory->is_paged() && memory->pools.has(pool)) return memory;
   }
   return nullptr;
 }
 
-SeatMemory* Memories::owner_in_order(cuda::CUdeviceptr address) {
+DeviceMemory* Memories::owner_in_order(cuda::CUdeviceptr address) {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    SeatMemory* const memory = if_any(slot);
+    DeviceMemory* const memory = if_any(slot);
     if (memory != nullptr && memory->pools.owns(address)) return memory;
   }
   return nullptr;
 }
 
-SeatMemory* Memories::adopt(cuda::CUdeviceptr address) {
-  SeatMemory* const memory = owner_of(address);
+DeviceMemory* Memories::adopt(cuda::CUdeviceptr address) {
+  DeviceMemory* const memory = owner_of(address);
   const auto info = memory != nullptr ? memory->pager.find(address) : std::nullopt;
   if (!info || info->base != address || info->handle != 0) return nullptr;
   if (!memory->pools.adopt(address, info->bytes, info->context)) return nullptr;
@@ -261,25 +261,25 @@ SeatMemory* Memories::adopt(cuda::CUdeviceptr address) {
 
 void Memories::context_gone_from_outside(cuda::CUcontext context) {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (SeatMemory* const memory = if_any(slot)) memory->context_gone(context);
+    if (DeviceMemory* const memory = if_any(slot)) memory->context_gone(context);
   }
 }
 
 void Memories::stream_gone(cuda::CUstream stream) {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (SeatMemory* const memory = if_any(slot)) memory->pools.stream_gone(stream);
+    if (DeviceMemory* const memory = if_any(slot)) memory->pools.stream_gone(stream);
   }
 }
 
 void Memories::context_gone_from_pools(cuda::CUcontext context) {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (SeatMemory* const memory = if_any(slot)) memory->pools.context_going(context);
+    if (DeviceMemory* const memory = if_any(slot)) memory->pools.context_going(context);
   }
 }
 
 bool Memories::has_pools() {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    SeatMemory* const memory = if_any(slot);
+    DeviceMemory* const memory = if_any(slot);
     if (memory != nullptr && memory->pools.reserved_bytes() != 0) return true;
   }
   return false;
@@ -287,12 +287,12 @@ bool Memories::has_pools() {
 
 void Memories::forget_outside(std::uint64_t key) {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    SeatMemory* const memory = if_any(slot);
+    DeviceMemory* const memory = if_any(slot);
     if (memory != nullptr && memory->remove_outside(key)) return mover_.note_change(*memory);
   }
 }
 
-void Memories::on_reach_changed(SeatMemory& memory) {
+void Memories::on_reach_changed(DeviceMemory& memory) {
   if (gate_.is_barred(memory.slot)) settle(memory.slot);
   born(memory);
 }
@@ -303,7 +303,7 @@ void Memories::end_hold(gate::ThreadRecord& thread, std::uint32_t slot, gate::Pa
   if (passed == gate::Passed::kStep || passed == gate::Passed::kHolding) gate_.leave(thread, slot);
 }
 
-CUresult Memories::pin_handle(SeatMemory& memory, std::uint64_t handle, pager::PinReason reason,
+CUresult Memories::pin_handle(DeviceMemory& memory, std::uint64_t handle, pager::PinReason reason,
                               std::vector<pager::DriverPiece>* pieces) {
   gate::ThreadRecord* const thread = gate::this_thread();
   if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
@@ -320,7 +320,7 @@ CUresult Memories::pin_handle(SeatMemory& memory, std::uint64_t handle, pager::P
   return result == cuda::CUDA_ERROR_NOT_READY ? cuda::CUDA_ERROR_OUT_OF_MEMORY : result;
 }
 
-CUresult Memories::export_handle(SeatMemory& memory, cuda::CUdeviceptr address, cuda::CUipcMemHandle* handle) {
+CUresult Memories::export_handle(DeviceMemory& memory, cuda::CUdeviceptr address, cuda::CUipcMemHandle* handle) {
   gate::ThreadRecord* const thread = gate::this_thread();
   const auto info = memory.pager.find(address);
   if (thread == nullptr || handle == nullptr || !info) return cuda::CUDA_ERROR_INVALID_VALUE;
@@ -347,7 +347,7 @@ CUresult Memories::export_handle(SeatMemory& memory, cuda::CUdeviceptr address, 
   return cuda::CUDA_SUCCESS;
 }
 
-CUresult Memories::open_handle(SeatMemory& memory, cuda::CUcontext context, const cuda::CUipcMemHandle& handle,
+CUresult Memories::open_handle(DeviceMemory& memory, cuda::CUcontext context, const cuda::CUipcMemHandle& handle,
                                cuda::CUdeviceptr* address) {
   const auto asked = std::bit_cast<IpcHandle>(handle);
   if (asked.magic != IpcHandle::kMagic) return cuda::CUDA_ERROR_NOT_FOUND;
@@ -389,7 +389,7 @@ void Memories::pause(std::uint32_t slot) { mover_.pause(slot); }
 void Memories::resume(std::uint32_t slot) {
   mover_.resume(slot);
   settle(slot);
-  if (SeatMemory* const memory = if_any(slot)) memory->changed.store(true, std::memory_order_release);
+  if (DeviceMemory* const memory = if_any(slot)) memory->changed.store(true, std::memory_order_release);
   mover_.wake();
 }
 
@@ -475,7 +475,7 @@ void Memories::settle_locked(std::uint64_t mask) {
   bool complete = true;
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if ((mask & bit(slot)) == 0) continue;
-    const SeatMemory* const memory = if_any(slot);
+    const DeviceMemory* const memory = if_any(slot);
     const bool broken = broken_[slot].load(std::memory_order_relaxed);
     if (evicting_[slot] || (memory != nullptr && memory->pager.evicted_bytes() != 0 && !broken)) complete = false;
   }
@@ -495,7 +495,7 @@ void Memories::settle_locked(std::uint64_t mask) {
 void Memories::close_after_fork() {
   ipc_.close_after_fork();
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (SeatMemory* const memory = if_any(slot)) memory->frames.close_all();
+    if (DeviceMemory* const memory = if_any(slot)) memory->frames.close_all();
   }
 }
 
@@ -505,14 +505,14 @@ void Memories::on_connected() {
   unbound_.store(false, std::memory_order_seq_cst);
   mover_.spare_host(UINT64_MAX, 0);  // what an earlier daemon was short of says nothing of this one
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    SeatMemory* const memory = if_any(slot);
+    DeviceMemory* const memory = if_any(slot);
     if (memory != nullptr) memory->on_connected();
   }
 }
 
 void Memories::announce(client::Agent::Announcement& announcement, std::uint32_t slot) {
   if (unbound_.load(std::memory_order_relaxed)) return;
-  SeatMemory* const memory = if_any(slot);
+  DeviceMemory* const memory = if_any(slot);
   if (memory == nullptr) {
     announcement.send(wire::Memory{.slot = slot});
     return;
@@ -529,7 +529,7 @@ void Memories::on_opened(std::uint32_t slot) {
 
 void Memories::on_room(const wire::Room& room) {
   if (room.slot >= seats_.count()) return;
-  SeatMemory& memory = of(room.slot);
+  DeviceMemory& memory = of(room.slot);
   if (!memory.set_room(room)) return;
   gate_.set_stranded(room.slot, room.is_stranded != 0);
   memory.frames.on_room(room);
@@ -556,7 +556,7 @@ void Memories::on_host_forget(const wire::HostForget& forget) {
 
 void Memories::on_lost() {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    SeatMemory* const memory = if_any(slot);
+    DeviceMemory* const memory = if_any(slot);
     if (memory == nullptr) continue;
     memory->lender.on_lost();
     memory->frames.on_lost();
@@ -574,7 +574,7 @@ void Memories::unbind(std::uint32_t slot) {
 void Memories::unbind_all() {
   unbound_.store(true, std::memory_order_seq_cst);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (SeatMemory* const memory = if_any(slot)) memory->unbind();
+    if (DeviceMemory* const memory = if_any(slot)) memory->unbind();
   }
   mover_.wake();
 }
@@ -589,7 +589,7 @@ bool Memories::send(std::uint32_t slot, const Message& message, int fd) {
   return seats[slot].announced && announcement.send(message, fd);
 }
 
-bool Memories::send_report(SeatMemory& memory, std::uint32_t flags) {
+bool Memories::send_report(DeviceMemory& memory, std::uint32_t flags) {
   if (unbound_.load(std::memory_order_relaxed)) return false;
   // Made with the agent's lock held, so that nothing is said on a new connection that was counted on the old one.
   client::Agent::Announcement announcement(agent_);

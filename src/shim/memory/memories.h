@@ -26,10 +26,10 @@
 #include "gate/gate.h"
 #include "shim/memory/acquisition.h"
 #include "shim/memory/address_table.h"
+#include "shim/memory/device_memory.h"
 #include "shim/memory/host_lender.h"
 #include "shim/memory/ipc_server.h"
 #include "shim/memory/mover.h"
-#include "shim/memory/seat_memory.h"
 #include "shim/process/seats.h"
 
 namespace gpumux::shim {
@@ -63,17 +63,17 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   bool is_managed() const { return settings_.managed; }
 
   // The memory of an open seat; made at the first call. Calls no driver, so that the agent may ask.
-  SeatMemory& of(std::uint32_t slot);
+  DeviceMemory& of(std::uint32_t slot);
   // Null: nobody has asked for it yet.
-  SeatMemory* if_any(std::uint32_t slot) { return seats_memory_[slot].load(std::memory_order_acquire); }
+  DeviceMemory* if_any(std::uint32_t slot) { return seats_memory_[slot].load(std::memory_order_acquire); }
   // Whose allocation this address lies in; null: nobody's of ours.
-  SeatMemory* owner_of(cuda::CUdeviceptr address);
+  DeviceMemory* owner_of(cuda::CUdeviceptr address);
 
   // ---- the program's threads
 
   // Allocates by `call(placement)`, which asks the pager (acquisition.h says how far this goes).
   template <class Call>
-  cuda::CUresult allocate(SeatMemory& memory, std::uint64_t bytes, Call call) {
+  cuda::CUresult allocate(DeviceMemory& memory, std::uint64_t bytes, Call call) {
     using Step = Acquisition::Step;
     const std::uint64_t in_blocks = pager::round_up(std::min(bytes, UINT64_MAX / 2), pager::kBlockBytes);
     Acquisition acquisition;
@@ -105,15 +105,15 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   }
   // For what only the driver can make: tried, and again when there is more room. `commits`: it is not committed yet.
   template <class Call>
-  cuda::CUresult with_room(SeatMemory& memory, std::uint64_t bytes, Call call, bool commits = true) {
+  cuda::CUresult with_room(DeviceMemory& memory, std::uint64_t bytes, Call call, bool commits = true) {
     const cuda::CUresult result = call();
     if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) return result;
     return again_with_room(memory, bytes, call, commits);
   }
   // The same for memory of about `bytes` that is counted as the seat's: under a quota not made before so much of that
-  // is left as it takes at `least`. `count(reserved)` counts it (SeatMemory::add_outside).
+  // is left as it takes at `least`. `count(reserved)` counts it (DeviceMemory::add_outside).
   template <class Call, class Count>
-  cuda::CUresult within_quota(SeatMemory& memory, std::uint64_t bytes, std::uint64_t least, Call call, Count count) {
+  cuda::CUresult within_quota(DeviceMemory& memory, std::uint64_t bytes, std::uint64_t least, Call call, Count count) {
     const std::uint64_t reserved = memory.await_is_limited() ? least : 0;
     if (!take_commitment(memory, reserved, pager::Bounds::Part::kReserved)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
     const cuda::CUresult result = with_room(memory, bytes, call, reserved == 0);
@@ -127,7 +127,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   }
   // The call has failed for lack of memory (acquisition.h says how far this goes).
   template <class Call>
-  cuda::CUresult again_with_room(SeatMemory& memory, std::uint64_t bytes, Call call, bool commits = true) {
+  cuda::CUresult again_with_room(DeviceMemory& memory, std::uint64_t bytes, Call call, bool commits = true) {
     DriverAcquisition acquisition(bytes);
     for (;;) {
       if (is_inside(memory.slot)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
@@ -152,7 +152,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // The same for managed memory, of which the driver gives as much as the host has: bounds are all that it can lack.
   // `call(address)` asks the driver.
   template <class Call>
-  cuda::CUresult allocate_managed(SeatMemory& memory, cuda::CUcontext context, std::uint64_t bytes,
+  cuda::CUresult allocate_managed(DeviceMemory& memory, cuda::CUcontext context, std::uint64_t bytes,
                                   cuda::CUdeviceptr* address, Call call) {
     const std::uint64_t pages = ManagedMemory::counted(std::min(bytes, UINT64_MAX / 4));
     if (!take_commitment(memory, pages, pager::Bounds::Part::kBeside)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
@@ -166,12 +166,12 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
     mover_.note_change(memory);
     return result;
   }
-  cuda::CUresult free(SeatMemory& memory, cuda::CUdeviceptr address);
+  cuda::CUresult free(DeviceMemory& memory, cuda::CUdeviceptr address);
   // Memory that is the driver's, and counted under this key, is freed by `call()`.
   template <class Call>
   cuda::CUresult free_outside(std::uint64_t key, Call call) {
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-      SeatMemory* const memory = if_any(slot);
+      DeviceMemory* const memory = if_any(slot);
       const auto freeing = memory != nullptr ? memory->begin_free(key) : std::nullopt;
       if (!freeing) continue;
       const cuda::CUresult result = call();
@@ -183,18 +183,18 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   }
 
   // Stream-ordered allocation from a pool that `memory.pools` has.
-  cuda::CUresult allocate_in_order(SeatMemory& memory, cuda::CUmemoryPool pool, const StreamName& stream,
+  cuda::CUresult allocate_in_order(DeviceMemory& memory, cuda::CUmemoryPool pool, const StreamName& stream,
                                    std::uint64_t bytes, cuda::CUdeviceptr* address);
   // Whose pool this is, and which allocation's from one; null: none of ours.
-  SeatMemory* owner_of_pool(cuda::CUmemoryPool pool);
-  SeatMemory* owner_in_order(cuda::CUdeviceptr address);
+  DeviceMemory* owner_of_pool(cuda::CUmemoryPool pool);
+  DeviceMemory* owner_in_order(cuda::CUdeviceptr address);
   // What cuMemAlloc gave is freed in the order of a stream: its pools have it from now on. Null: it is none of ours, or
   // freed already.
-  SeatMemory* adopt(cuda::CUdeviceptr address);
+  DeviceMemory* adopt(cuda::CUdeviceptr address);
   // The program has synchronised with some of its work.
   void synchronised() {
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-      SeatMemory* const memory = if_any(slot);
+      DeviceMemory* const memory = if_any(slot);
       if (memory != nullptr && memory->pools.has_surplus()) memory->pools.release_surplus();
     }
   }
@@ -207,21 +207,21 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // A context's end: what of the driver's own memory was in it is gone.
   void context_gone_from_outside(cuda::CUcontext context);
 
-  // Memory of the driver's own making has gone (SeatMemory::add_outside), whichever seat it was of.
+  // Memory of the driver's own making has gone (DeviceMemory::add_outside), whichever seat it was of.
   void forget_outside(std::uint64_t key);
 
   // The program's own virtual memory (hooks_vmm.cc): what it has reserved and mapped where.
   AddressTable& addresses() { return addresses_; }
   // A call of it has changed what the program may reach, or has: before it returns.
-  void on_reach_changed(SeatMemory& memory);
+  void on_reach_changed(DeviceMemory& memory);
   // Brings a handle's memory to the GPU, where it stays until unpin_handle. Waits for the seat's turn, as a submission.
-  cuda::CUresult pin_handle(SeatMemory& memory, std::uint64_t handle, pager::PinReason reason,
+  cuda::CUresult pin_handle(DeviceMemory& memory, std::uint64_t handle, pager::PinReason reason,
                             std::vector<pager::DriverPiece>* pieces);
 
   // Legacy IPC of the pager's memory.
-  cuda::CUresult export_handle(SeatMemory& memory, cuda::CUdeviceptr address, cuda::CUipcMemHandle* handle);
+  cuda::CUresult export_handle(DeviceMemory& memory, cuda::CUdeviceptr address, cuda::CUipcMemHandle* handle);
   // CUDA_ERROR_NOT_FOUND: it is not one of ours.
-  cuda::CUresult open_handle(SeatMemory& memory, cuda::CUcontext context, const cuda::CUipcMemHandle& handle,
+  cuda::CUresult open_handle(DeviceMemory& memory, cuda::CUcontext context, const cuda::CUipcMemHandle& handle,
                              cuda::CUdeviceptr* address);
   // NOT_FOUND: the address was not opened by open_handle.
   cuda::CUresult close_handle(cuda::CUdeviceptr address);
@@ -231,7 +231,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void pause(std::uint32_t slot);
   void resume(std::uint32_t slot);
   // Waits for the work of a context, whatever captures.
-  cuda::CUresult wait_for_work(SeatMemory& memory, cuda::CUcontext context);
+  cuda::CUresult wait_for_work(DeviceMemory& memory, cuda::CUcontext context);
 
   // Contexts of `own` get, or lose, access to the memory of `peer`. Counted: contexts share a device.
   cuda::CUresult enable_peer(std::uint32_t own, std::uint32_t peer);
@@ -265,7 +265,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
 
   // ---- messages, from any thread; false: the seat is not known to a daemon
 
-  bool send_report(SeatMemory& memory, std::uint32_t flags);
+  bool send_report(DeviceMemory& memory, std::uint32_t flags);
   bool ask_for_host(std::uint32_t slot, std::uint64_t bytes) override;
   void return_host(std::uint64_t id, bool kept) override;
   void forgot_host(std::uint32_t slot) override;
@@ -285,7 +285,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
  private:
   // Waits for what has been freed in the order of streams, as long as something is under way. False: nothing was, or
   // it takes too long.
-  bool await_frees(SeatMemory& memory);
+  bool await_frees(DeviceMemory& memory);
   cuda::CUresult enable_peer_locked(std::uint32_t own, std::uint32_t peer);
   cuda::CUresult disable_peer_locked(std::uint32_t own, std::uint32_t peer);
   // Waits for the seat's lease, at the gate as a submission does. False: this thread may not wait for it.
@@ -295,13 +295,13 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   template <class Message>
   bool send(std::uint32_t slot, const Message& message, int fd = -1);
   static void sleep_for(base::Duration duration);
-  void born(SeatMemory& memory);
+  void born(DeviceMemory& memory);
   // Asks the daemon for more, and waits for its answer. No lock is held, and the thread is not inside the gate.
-  Answer ask(SeatMemory& memory, const SeatMemory::Need& need);
+  Answer ask(DeviceMemory& memory, const DeviceMemory::Need& need);
   // The same for a thread that needs the answer to a lease holder. kNotHolding: it lost its lease.
-  Answer ask_holding(SeatMemory& memory, const SeatMemory::Need& need);
+  Answer ask_holding(DeviceMemory& memory, const DeviceMemory::Need& need);
   // Waits until so much more may be allocated, and takes it. False: it may not.
-  bool take_commitment(SeatMemory& memory, std::uint64_t bytes, pager::Bounds::Part part);
+  bool take_commitment(DeviceMemory& memory, std::uint64_t bytes, pager::Bounds::Part part);
   bool is_inside(std::uint32_t slot) const;
   void settle_locked(std::uint64_t mask);
 
@@ -316,13 +316,13 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   AddressTable addresses_;
   base::Mutex opened_mutex_;
   struct Opened {
-    SeatMemory* memory = nullptr;
+    DeviceMemory* memory = nullptr;
     cuda::CUdeviceptr base = 0;
   };
   std::multimap<cuda::CUdeviceptr, Opened> opened_;  // by the address that the program was given
   std::atomic<bool> unbound_{false};                 // for seats that are opened from now on
   base::Mutex make_mutex_;
-  std::array<std::atomic<SeatMemory*>, base::kMaxSeatsPerTenant> seats_memory_{};
+  std::array<std::atomic<DeviceMemory*>, base::kMaxSeatsPerTenant> seats_memory_{};
 
   base::Mutex peers_mutex_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, int> peers_;  // how many contexts, and pools, have access

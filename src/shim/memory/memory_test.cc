@@ -765,7 +765,7 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
   EXPECT_STREQ(tenant()->memories().of(0).pools.check(), nullptr);
   programs.clear();
   EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
-  SeatMemory& memory = tenant()->memories().of(0);
+  DeviceMemory& memory = tenant()->memories().of(0);
   tenant()->memories().pause(0);
   EXPECT_STREQ(memory.pools.check(), nullptr);
   EXPECT_EQ(memory.pools.reserved_bytes(), 0u);

@@ -100,7 +100,7 @@ void Mover::wake() {
   os::futex_wake(wakes_, os::FutexScope::kProcess);
 }
 
-void Mover::note_change(SeatMemory& memory) {
+void Mover::note_change(DeviceMemory& memory) {
   // Once for each report: the mover sends it when its time has come.
   if (!memory.changed.exchange(true, std::memory_order_acq_rel)) wake();
 }
@@ -118,7 +118,7 @@ void Mover::run() {
     const bool is_leaving = leaving_since_.load(std::memory_order_acquire) != base::TimePoint{};
     forgets_ = false;
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-      SeatMemory* const memory = memories_.if_any(slot);
+      DeviceMemory* const memory = memories_.if_any(slot);
       if (memory != nullptr) sleep = sooner(sleep, look_at(*memory, moving_[slot], now()));
     }
     if (is_leaving && !forgets_ && left_.exchange(1, std::memory_order_release) == 0)
@@ -185,7 +185,7 @@ void Mover::set_idle(Moving& moving) {
   pause_mutex_.wake_all();
 }
 
-std::optional<base::Duration> Mover::look_at(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   if (is_paused(moving)) {
     // Destroying a job waits for the copies that are under way, and leaves every chunk on one side or the other.
     moving.restoration.reset();
@@ -243,7 +243,7 @@ base::Duration Mover::try_later(Moving& moving, base::TimePoint time) {
   return moving.retry_after;
 }
 
-std::optional<base::Duration> Mover::begin(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> Mover::begin(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   const std::uint64_t excess = memory.is_bounded() ? memory.pager.bounds().excess() : 0;
   if (excess != 0 || memory.pager.evicted_bytes() == 0 || memories_.is_broken(memory.slot)) memory.frames.drop();
   if (memories_.is_broken(memory.slot)) return std::nullopt;
@@ -269,7 +269,7 @@ std::optional<base::Duration> Mover::begin(SeatMemory& memory, Moving& moving, b
   return excess != 0 ? begin_eviction(memory, moving, time) : begin_restoration(memory, moving, time);
 }
 
-std::optional<base::Duration> Mover::begin_eviction(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   // Freed memory goes whoever holds what: nobody uses it.
   if (memory.trim(memory.pager.bounds().excess()) != 0) moving.report_now = true;
   const std::uint64_t excess = memory.pager.bounds().excess();
@@ -307,7 +307,7 @@ std::optional<base::Duration> Mover::begin_eviction(SeatMemory& memory, Moving& 
   return 0ns;
 }
 
-std::optional<base::Duration> Mover::step_eviction(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> Mover::step_eviction(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   const std::uint64_t freed = moving.eviction->freed_bytes();
   const JobState state = moving.eviction->step();
   if (moving.eviction->freed_bytes() != freed) {
@@ -343,14 +343,14 @@ std::optional<base::Duration> Mover::step_eviction(SeatMemory& memory, Moving& m
   return 0ns;
 }
 
-void Mover::end_eviction(SeatMemory& memory, Moving& moving) {
+void Mover::end_eviction(DeviceMemory& memory, Moving& moving) {
   moving.eviction.reset();
   moving.is_shut = false;
   moving.return_at = now() + kReturnAfter;
   memories_.set_evicting(memory.slot, false);
 }
 
-std::optional<base::Duration> Mover::begin_restoration(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> Mover::begin_restoration(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   if (moving.is_shut) end_eviction(memory, moving);
   cuda::CUresult error = cuda::CUDA_SUCCESS;
   moving.restoration = memory.pager.begin_restoration(&error);
@@ -360,7 +360,7 @@ std::optional<base::Duration> Mover::begin_restoration(SeatMemory& memory, Movin
 }
 
 // Its next work meets memory that is not there, so its program hears of it.
-bool Mover::gives_up(SeatMemory& memory, Moving& moving, cuda::CUresult error, base::TimePoint time) {
+bool Mover::gives_up(DeviceMemory& memory, Moving& moving, cuda::CUresult error, base::TimePoint time) {
   const bool is_failure = error != cuda::CUDA_ERROR_NOT_READY && error != cuda::CUDA_ERROR_OUT_OF_MEMORY;
   // Without a context nobody can wait for it at the gate.
   if (!is_failure || !gate_.is_granted(memory.slot) || !memory.pager.has_context()) {
@@ -376,7 +376,7 @@ bool Mover::gives_up(SeatMemory& memory, Moving& moving, cuda::CUresult error, b
   return true;
 }
 
-std::optional<base::Duration> Mover::step_restoration(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> Mover::step_restoration(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   const std::uint64_t restored = moving.restoration->restored_bytes();
   const JobState state = moving.restoration->step();
   if (moving.restoration->restored_bytes() != restored) {
@@ -422,7 +422,7 @@ std::optional<base::Duration> Mover::step_restoration(SeatMemory& memory, Moving
   return later;
 }
 
-void Mover::release_claim(SeatMemory& memory, Moving& moving) {
+void Mover::release_claim(DeviceMemory& memory, Moving& moving) {
   if (moving.claimed_at == base::TimePoint{}) return;
   moving.claimed_at = {};
   moving.hidden.release(memory);
@@ -430,7 +430,7 @@ void Mover::release_claim(SeatMemory& memory, Moving& moving) {
 }
 
 // A sticky error: the driver answers everything in this context with it.
-bool Mover::is_broken(SeatMemory& memory, cuda::CUresult error) const {
+bool Mover::is_broken(DeviceMemory& memory, cuda::CUresult error) const {
   switch (error) {
     case cuda::CUDA_ERROR_ILLEGAL_ADDRESS:
     case cuda::CUDA_ERROR_LAUNCH_TIMEOUT:
@@ -453,19 +453,19 @@ bool Mover::is_broken(SeatMemory& memory, cuda::CUresult error) const {
 // For an eviction of so many bytes. What is registered in vain costs the running program driver locks, and others the
 // memory: so no more than it took the last time, and the window. A seat whose memory is no longer as constant as it was
 // runs out of that, and is given each time as much again as the eviction has come to use.
-std::uint64_t Mover::host_ahead(const SeatMemory& memory, const Moving& moving, std::uint64_t bytes) {
+std::uint64_t Mover::host_ahead(const DeviceMemory& memory, const Moving& moving, std::uint64_t bytes) {
   const std::uint64_t used = memory.pager.host_used_bytes();
   const std::uint64_t taken = moving.eviction != nullptr && used > moving.host_before ? used - moving.host_before : 0;
   return std::min(bytes, std::max(memory.pager.likely_host_bytes(bytes) + kHostWindow, taken));
 }
 
 // So many bytes at hand, the pager's unused ones included.
-void Mover::want_host(SeatMemory& memory, std::uint64_t bytes) {
+void Mover::want_host(DeviceMemory& memory, std::uint64_t bytes) {
   const std::uint64_t has = memory.pager.host_unused_bytes();
   memory.lender.want(bytes > has ? bytes - has : 0);
 }
 
-std::optional<base::Duration> Mover::prepare_now(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> Mover::prepare_now(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   if (const std::uint64_t told = moving.to_prepare.exchange(0, std::memory_order_relaxed); told != 0) {
     moving.preparing = told;
     moving.prepare_until = time + kHintHolds;
@@ -485,7 +485,7 @@ std::optional<base::Duration> Mover::prepare_now(SeatMemory& memory, Moving& mov
 }
 
 // What an eviction or its preparation has asked for is not to be done without.
-std::optional<base::Duration> Mover::return_host_memory(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> Mover::return_host_memory(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   if (moving.eviction != nullptr || moving.preparing != 0) return std::nullopt;
   std::optional<base::Duration> next;
   if (moving.return_at > time) {
@@ -509,7 +509,7 @@ std::optional<base::Duration> Mover::return_host_memory(SeatMemory& memory, Movi
 
 // What others wait for, as far as this seat has it now. More of it comes back as it is restored, and then it is looked
 // at again.
-void Mover::give_awaited(SeatMemory& memory) {
+void Mover::give_awaited(DeviceMemory& memory) {
   std::uint64_t awaited = awaited_host_.load(std::memory_order_relaxed);
   if (awaited == 0) return;
   // Copies lie scattered over chunks, which go back as a whole.
@@ -526,7 +526,7 @@ void Mover::give_awaited(SeatMemory& memory) {
 
 // Unregistering takes the driver's locks, and milliseconds: not while the next turn waits for what is being moved. What
 // does not get on may be waiting for this very memory.
-std::optional<base::Duration> Mover::forget_host(SeatMemory& memory, const Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> Mover::forget_host(DeviceMemory& memory, const Moving& moving, base::TimePoint time) {
   const base::TimePoint leaving_since = leaving_since_.load(std::memory_order_relaxed);
   const bool is_leaving = leaving_since != base::TimePoint{} && memory.lender.has_any();
   if ((moving.eviction != nullptr || moving.restoration != nullptr) && moving.starved_since == base::TimePoint{}) {
@@ -546,7 +546,7 @@ std::optional<base::Duration> Mover::forget_host(SeatMemory& memory, const Movin
 
 // Beside whatever else is done, and behind no door: what leaves is missed by nobody but for speed, so it may go while
 // the seat still works, or when it is drained. Only what comes back is asked for with a lease in hand.
-std::optional<base::Duration> Mover::move_managed(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   ManagedMemory& managed = memory.managed;
   const std::uint32_t slot = memory.slot;
   if (const std::uint64_t bytes = moving.to_leave.exchange(0, std::memory_order_relaxed); bytes != 0) {
@@ -576,7 +576,7 @@ std::optional<base::Duration> Mover::move_managed(SeatMemory& memory, Moving& mo
 
 // ---- reports
 
-std::optional<base::Duration> Mover::report(SeatMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> Mover::report(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   const std::uint64_t used = memory.pager.bounds().used() + memory.outside_bytes();
   const bool is_moving = moving.eviction != nullptr || moving.restoration != nullptr;
   const bool less = used < moving.reported_used;

@@ -24,7 +24,7 @@
 #include "base/lock.h"
 #include "base/result.h"
 #include "pager/pager.h"
-#include "shim/memory/seat_memory.h"
+#include "shim/memory/device_memory.h"
 #include "shim/process/seats.h"
 
 namespace gpumux::gate {
@@ -34,7 +34,7 @@ class Gate;
 namespace gpumux::shim {
 
 class Memories;
-class SeatMemory;
+class DeviceMemory;
 
 class Mover {
  public:
@@ -50,7 +50,7 @@ class Mover {
   void wake();
 
   // Something of a seat's has changed that people want to see.
-  void note_change(SeatMemory& memory);
+  void note_change(DeviceMemory& memory);
   // The drainer: a seat is drained.
   void on_drained() {
     if (waits_for_drain_.exchange(false, std::memory_order_acq_rel)) wake();
@@ -117,27 +117,27 @@ class Mover {
   void run();
   bool is_paused(Moving& moving);
   void set_idle(Moving& moving);
-  std::optional<base::Duration> look_at(SeatMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> step_eviction(SeatMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> step_restoration(SeatMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> begin(SeatMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> begin_eviction(SeatMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> begin_restoration(SeatMemory& memory, Moving& moving, base::TimePoint now);
-  bool gives_up(SeatMemory& memory, Moving& moving, cuda::CUresult error, base::TimePoint now);
+  std::optional<base::Duration> look_at(DeviceMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> step_eviction(DeviceMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> step_restoration(DeviceMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> begin(DeviceMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> begin_eviction(DeviceMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> begin_restoration(DeviceMemory& memory, Moving& moving, base::TimePoint now);
+  bool gives_up(DeviceMemory& memory, Moving& moving, cuda::CUresult error, base::TimePoint now);
   base::Duration try_later(Moving& moving, base::TimePoint now);
-  void end_eviction(SeatMemory& memory, Moving& moving);
-  static std::uint64_t host_ahead(const SeatMemory& memory, const Moving& moving, std::uint64_t bytes);
-  static void want_host(SeatMemory& memory, std::uint64_t bytes);
-  std::optional<base::Duration> prepare_now(SeatMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> return_host_memory(SeatMemory& memory, Moving& moving, base::TimePoint time);
-  std::optional<base::Duration> move_managed(SeatMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> report(SeatMemory& memory, Moving& moving, base::TimePoint now);
-  static void release_claim(SeatMemory& memory, Moving& moving);
-  std::optional<base::Duration> forget_host(SeatMemory& memory, const Moving& moving, base::TimePoint time);
+  void end_eviction(DeviceMemory& memory, Moving& moving);
+  static std::uint64_t host_ahead(const DeviceMemory& memory, const Moving& moving, std::uint64_t bytes);
+  static void want_host(DeviceMemory& memory, std::uint64_t bytes);
+  std::optional<base::Duration> prepare_now(DeviceMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> return_host_memory(DeviceMemory& memory, Moving& moving, base::TimePoint time);
+  std::optional<base::Duration> move_managed(DeviceMemory& memory, Moving& moving, base::TimePoint now);
+  std::optional<base::Duration> report(DeviceMemory& memory, Moving& moving, base::TimePoint now);
+  static void release_claim(DeviceMemory& memory, Moving& moving);
+  std::optional<base::Duration> forget_host(DeviceMemory& memory, const Moving& moving, base::TimePoint time);
   bool may_evict(std::uint64_t group) const;
-  void give_awaited(SeatMemory& memory);
+  void give_awaited(DeviceMemory& memory);
   bool is_quiet(std::uint64_t group);
-  bool is_broken(SeatMemory& memory, cuda::CUresult error) const;
+  bool is_broken(DeviceMemory& memory, cuda::CUresult error) const;
 
   const cuda::Driver& driver_;
   gate::Gate& gate_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: a seat has no more than the daemon has said, from its first moment on, and tells what the pager does not know
 // of.
-#include "shim/memory/seat_memory.h"
+#include "shim/memory/device_memory.h"
 
 #include <gtest/gtest.h>
 
@@ -43,10 +43,10 @@ struct Seat {
   NoFrames frames;
   NoPages pages;
   const MemorySettings settings;
-  SeatMemory memory;
+  DeviceMemory memory;
 };
 
-TEST(SeatMemoryTest, WhatTheDriverHasForPoolsAndGraphsIsCounted) {
+TEST(DeviceMemoryTest, WhatTheDriverHasForPoolsAndGraphsIsCounted) {
   cuda::Driver driver;
   driver.cuDeviceGetGraphMemAttribute = [](CUdevice device, CUgraphMem_attribute attribute, void* value) {
     EXPECT_EQ(device, 5);
@@ -60,7 +60,7 @@ TEST(SeatMemoryTest, WhatTheDriverHasForPoolsAndGraphsIsCounted) {
     return CUDA_SUCCESS;
   };
   Seat seat(driver);
-  SeatMemory& memory = seat.memory;
+  DeviceMemory& memory = seat.memory;
   const auto counted = [&](wire::Unpageable reason) {
     return memory.report(0, 0).unpageable[static_cast<std::size_t>(reason)];
   };
@@ -76,10 +76,10 @@ TEST(SeatMemoryTest, WhatTheDriverHasForPoolsAndGraphsIsCounted) {
 }
 
 // A quota is in force before the daemon has spoken of it.
-TEST(SeatMemoryTest, NothingMayBeHadBeforeTheDaemonHasSaidHowMuch) {
+TEST(DeviceMemoryTest, NothingMayBeHadBeforeTheDaemonHasSaidHowMuch) {
   const cuda::Driver driver;
   Seat seat(driver);
-  SeatMemory& memory = seat.memory;
+  DeviceMemory& memory = seat.memory;
   EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
   memory.add_outside(wire::Unpageable::kOther, 1, kMebibyte, nullptr);
   EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
@@ -94,10 +94,10 @@ TEST(SeatMemoryTest, NothingMayBeHadBeforeTheDaemonHasSaidHowMuch) {
   EXPECT_TRUE(memory.pager.bounds().commit(31 * kMebibyte));
 }
 
-TEST(SeatMemoryTest, WhatIsKeptBackForTheDriverCountsOnce) {
+TEST(DeviceMemoryTest, WhatIsKeptBackForTheDriverCountsOnce) {
   const cuda::Driver driver;
   Seat seat(driver);
-  SeatMemory& memory = seat.memory;
+  DeviceMemory& memory = seat.memory;
   memory.set_room({.slot = 3,
                    .sequence = 1,
                    .room = 64 * kMebibyte,
@@ -111,7 +111,7 @@ TEST(SeatMemoryTest, WhatIsKeptBackForTheDriverCountsOnce) {
   // The driver has no room for it; the commitment asked for is the same memory. Another thread's is more.
   EXPECT_EQ(memory.wish({.room = 70 * kMebibyte}).message.commitment, 20 * kMebibyte);
   EXPECT_EQ(memory.wish({.commitment = 14 * kMebibyte}).message.commitment, 34 * kMebibyte);
-  EXPECT_EQ(memory.wish({.commitment = 12 * kMebibyte}).otherwise, SeatMemory::Wish::Otherwise::kEnough);
+  EXPECT_EQ(memory.wish({.commitment = 12 * kMebibyte}).otherwise, DeviceMemory::Wish::Otherwise::kEnough);
   EXPECT_EQ(memory.allocated_bytes(), 0u);
   memory.add_outside(wire::Unpageable::kOther, 1, 20 * kMebibyte, nullptr, 20 * kMebibyte);
   EXPECT_EQ(memory.allocated_bytes(), 20 * kMebibyte);
@@ -122,23 +122,23 @@ TEST(SeatMemoryTest, WhatIsKeptBackForTheDriverCountsOnce) {
 }
 
 // The daemon may refuse 600 MiB to one thread and give 2 MiB to another one of the same process.
-TEST(SeatMemoryTest, ARefusalIsForTheThreadThatAsked) {
+TEST(DeviceMemoryTest, ARefusalIsForTheThreadThatAsked) {
   const cuda::Driver driver;
   Seat seat(driver);
-  SeatMemory& memory = seat.memory;
+  DeviceMemory& memory = seat.memory;
   wire::Room room{.slot = 3, .sequence = 1, .room = 64 * kMebibyte, .commitment = 64 * kMebibyte};
   memory.set_room(room);
   std::uint32_t first = 0;
   bool given = true;
   std::thread large([&] {
-    const SeatMemory::Asking asking(memory);
+    const DeviceMemory::Asking asking(memory);
     first = memory.wish({.commitment = 600 * kMebibyte}).ticket;
     given = memory.await(first);
   });
   while (memory.open_wish().ticket == 0) std::this_thread::yield();
   bool given_to_small = false;
   std::thread small([&] {
-    const SeatMemory::Asking asking(memory);
+    const DeviceMemory::Asking asking(memory);
     given_to_small = memory.await(memory.wish({.commitment = 66 * kMebibyte}).ticket);
   });
   // The small wish is not open while the large one is: the only one to be refused is the large one's.

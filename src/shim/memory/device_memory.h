@@ -32,12 +32,12 @@
 
 namespace gpumux::shim {
 
-class SeatMemory {
+class DeviceMemory {
  public:
-  SeatMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice device, std::uint32_t slot,
-             HostLender::Port& port, SeatFrames::Port& frames_port, Pools::Port& pools_port);
-  SeatMemory(const SeatMemory&) = delete;
-  SeatMemory& operator=(const SeatMemory&) = delete;
+  DeviceMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice device, std::uint32_t slot,
+               HostLender::Port& port, SeatFrames::Port& frames_port, Pools::Port& pools_port);
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   const std::uint32_t slot;
   const cuda::CUdevice device;
@@ -93,13 +93,13 @@ class SeatMemory {
   // and not about what another one needs as well.
   class Asking {
    public:
-    explicit Asking(SeatMemory& memory);
+    explicit Asking(DeviceMemory& memory);
     ~Asking();
     Asking(const Asking&) = delete;
     Asking& operator=(const Asking&) = delete;
 
    private:
-    SeatMemory& memory_;
+    DeviceMemory& memory_;
   };
   struct Wish {
     // Why there is nothing to ask, and no ticket: the bounds allow it already; there are none; they are not known yet.
@@ -213,9 +213,9 @@ class SeatMemory {
 class HiddenClaim {
  public:
   // The driver still refuses, `waited` after it did so first. Whether more is claimed now.
-  bool refused(SeatMemory& memory, base::Duration waited);
+  bool refused(DeviceMemory& memory, base::Duration waited);
   // False: nothing was claimed.
-  bool release(SeatMemory& memory);
+  bool release(DeviceMemory& memory);
 
  private:
   // What a dead tenant had is back within a tenth of a second, as a rule; NVML's next looks tell the daemon of what

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shim/memory/seat_memory.h"
+#include "shim/memory/device_memory.h"
 
 #include <algorithm>
 #include <utility>
@@ -33,9 +33,9 @@ pager::Options options_of(const MemorySettings& settings, cuda::CUdevice device,
 
 }  // namespace
 
-SeatMemory::SeatMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice the_device,
-                       std::uint32_t the_slot, HostLender::Port& port, SeatFrames::Port& frames_port,
-                       Pools::Port& pools_port)
+DeviceMemory::DeviceMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice the_device,
+                           std::uint32_t the_slot, HostLender::Port& port, SeatFrames::Port& frames_port,
+                           Pools::Port& pools_port)
     : slot(the_slot),
       device(the_device),
       lender(port, the_slot),
@@ -48,7 +48,7 @@ SeatMemory::SeatMemory(const cuda::Driver& driver, const MemorySettings& setting
   pager.bounds().set(0, 0);
 }
 
-bool SeatMemory::is_paged() {
+bool DeviceMemory::is_paged() {
   int known = is_paged_.load(std::memory_order_relaxed);
   if (known < 0) {
     int supported = 0;
@@ -67,7 +67,7 @@ bool SeatMemory::is_paged() {
 // ---- bounds
 
 // What is outside the pager's reach takes part of the room.
-void SeatMemory::apply_locked() {
+void DeviceMemory::apply_locked() {
   const std::uint64_t outside = outside_total_.load(std::memory_order_relaxed);
   const auto within = [](std::uint64_t bound, std::uint64_t part) { return bound - std::min(bound, part); };
   switch (rule_.load(std::memory_order_relaxed)) {
@@ -79,7 +79,7 @@ void SeatMemory::apply_locked() {
   }
 }
 
-bool SeatMemory::set_room(const wire::Room& room) {
+bool DeviceMemory::set_room(const wire::Room& room) {
   const base::Locked locked(mutex_);
   if (room_.sequence != 0 && !is_newer(room.sequence, room_.sequence)) return false;
   room_ = room;
@@ -95,7 +95,7 @@ bool SeatMemory::set_room(const wire::Room& room) {
   return true;
 }
 
-void SeatMemory::unbind() {
+void DeviceMemory::unbind() {
   const base::Locked locked(mutex_);
   rule_.store(Rule::kUnbounded, std::memory_order_release);
   opened_ = false;
@@ -103,7 +103,7 @@ void SeatMemory::unbind() {
   mutex_.wake_all();
 }
 
-void SeatMemory::on_connected() {
+void DeviceMemory::on_connected() {
   const base::Locked locked(mutex_);
   // Sequences are the connection's.
   room_.sequence = 0;
@@ -111,14 +111,14 @@ void SeatMemory::on_connected() {
   opened_ = false;
 }
 
-void SeatMemory::on_opened(base::TimePoint now) {
+void DeviceMemory::on_opened(base::TimePoint now) {
   const base::Locked locked(mutex_);
   opened_ = true;
   asked_for_ = base::Duration::zero();
   looked_at_ = now;
 }
 
-std::optional<base::Duration> SeatMemory::expire_asking(base::TimePoint now) {
+std::optional<base::Duration> DeviceMemory::expire_asking(base::TimePoint now) {
   const base::Locked locked(mutex_);
   if (!opened_ || rule_.load(std::memory_order_relaxed) != Rule::kAsking) return std::nullopt;
   // In small steps, so that the time that its process was frozen does not count: the answer waits to be read.
@@ -130,7 +130,7 @@ std::optional<base::Duration> SeatMemory::expire_asking(base::TimePoint now) {
   return 0ns;
 }
 
-void SeatMemory::await_bounds(base::Duration at_most) {
+void DeviceMemory::await_bounds(base::Duration at_most) {
   const base::Locked locked(mutex_);
   // As in expire_asking. (Somebody may wake it much sooner.)
   base::Duration waited{};
@@ -141,29 +141,29 @@ void SeatMemory::await_bounds(base::Duration at_most) {
   }
 }
 
-std::uint64_t SeatMemory::await_total() {
+std::uint64_t DeviceMemory::await_total() {
   if (rule_.load(std::memory_order_acquire) == Rule::kAsking) await_bounds(kFirstRoom);
   return told_total();
 }
 
-bool SeatMemory::await_is_limited() {
+bool DeviceMemory::await_is_limited() {
   if (rule_.load(std::memory_order_acquire) == Rule::kAsking) await_bounds();
   return is_limited_.load(std::memory_order_relaxed);
 }
 
-SeatMemory::Asking::Asking(SeatMemory& memory) : memory_(memory) {
+DeviceMemory::Asking::Asking(DeviceMemory& memory) : memory_(memory) {
   const base::Locked locked(memory_.mutex_);
   while (memory_.is_asking_) memory_.mutex_.wait();
   memory_.is_asking_ = true;
 }
 
-SeatMemory::Asking::~Asking() {
+DeviceMemory::Asking::~Asking() {
   const base::Locked locked(memory_.mutex_);
   memory_.is_asking_ = false;
   memory_.mutex_.wake_all();
 }
 
-SeatMemory::Wish SeatMemory::wish(const Need& need) {
+DeviceMemory::Wish DeviceMemory::wish(const Need& need) {
   using Otherwise = Wish::Otherwise;
   const base::Locked locked(mutex_);
   switch (rule_.load(std::memory_order_relaxed)) {
@@ -194,7 +194,7 @@ SeatMemory::Wish SeatMemory::wish(const Need& need) {
   return made;
 }
 
-bool SeatMemory::await(std::uint32_t ticket) {
+bool DeviceMemory::await(std::uint32_t ticket) {
   const base::Locked locked(mutex_);
   // The daemon answers sooner or later. While there is none the thread waits for the next one, as it would at the gate.
   while (is_newer(ticket, answered_)) {
@@ -204,7 +204,7 @@ bool SeatMemory::await(std::uint32_t ticket) {
   return refused_ != ticket;
 }
 
-wire::RoomWanted SeatMemory::open_wish() {
+wire::RoomWanted DeviceMemory::open_wish() {
   const base::Locked locked(mutex_);
   return newest_wish_.ticket != 0 && is_newer(newest_wish_.ticket, answered_) ? newest_wish_ : wire::RoomWanted{};
 }
@@ -212,8 +212,8 @@ wire::RoomWanted SeatMemory::open_wish() {
 // ---- what the pager does not have
 
 // (Counted first: another thread that finds too little left in between asks, and waits for the lock with that.)
-void SeatMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context,
-                             std::uint64_t reserved) {
+void DeviceMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context,
+                               std::uint64_t reserved) {
   const base::Locked locked(mutex_);
   // What had this name before is gone: the thread that has freed it has not come to say so.
   if (const auto gone = outside_.find(key); gone != outside_.end()) remove_locked(gone);
@@ -224,14 +224,14 @@ void SeatMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::ui
   pager.bounds().uncommit(reserved, Part::kReserved);
 }
 
-void SeatMemory::remove_locked(std::map<std::uint64_t, Outside>::iterator outside) {
+void DeviceMemory::remove_locked(std::map<std::uint64_t, Outside>::iterator outside) {
   outside_by_reason_[static_cast<std::size_t>(outside->second.reason)] -= outside->second.bytes;
   outside_total_.fetch_sub(outside->second.bytes, std::memory_order_relaxed);
   outside_.erase(outside);
   apply_locked();
 }
 
-bool SeatMemory::remove_outside(std::uint64_t key) {
+bool DeviceMemory::remove_outside(std::uint64_t key) {
   const base::Locked locked(mutex_);
   const auto found = outside_.find(key);
   if (found == outside_.end()) return false;
@@ -239,7 +239,7 @@ bool SeatMemory::remove_outside(std::uint64_t key) {
   return true;
 }
 
-std::optional<SeatMemory::Freeing> SeatMemory::begin_free(std::uint64_t key) {
+std::optional<DeviceMemory::Freeing> DeviceMemory::begin_free(std::uint64_t key) {
   if (const auto going = managed.begin_free(key)) return Freeing{key, 0, going};
   const base::Locked locked(mutex_);
   const auto found = outside_.find(key);
@@ -247,7 +247,7 @@ std::optional<SeatMemory::Freeing> SeatMemory::begin_free(std::uint64_t key) {
   return Freeing{key, found->second.number, std::nullopt};
 }
 
-void SeatMemory::end_free(const Freeing& freeing, bool freed) {
+void DeviceMemory::end_free(const Freeing& freeing, bool freed) {
   if (freeing.managed) {
     if (managed.end_free(*freeing.managed, freed)) pager.bounds().uncommit(freeing.managed->counted, Part::kBeside);
     return;
@@ -257,7 +257,7 @@ void SeatMemory::end_free(const Freeing& freeing, bool freed) {
   if (freed && found != outside_.end() && found->second.number == freeing.number) remove_locked(found);
 }
 
-void SeatMemory::context_gone(cuda::CUcontext context) {
+void DeviceMemory::context_gone(cuda::CUcontext context) {
   pager.bounds().uncommit(managed.context_gone(context), Part::kBeside);
   const base::Locked locked(mutex_);
   for (auto outside = outside_.begin(); outside != outside_.end();) {
@@ -266,7 +266,7 @@ void SeatMemory::context_gone(cuda::CUcontext context) {
   }
 }
 
-std::uint64_t SeatMemory::claim_hidden(std::uint64_t bytes) {
+std::uint64_t DeviceMemory::claim_hidden(std::uint64_t bytes) {
   const base::Locked locked(mutex_);
   if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return 0;
   // Taken first, so that nobody else has it meanwhile: a seat never counts for more than its room.
@@ -278,13 +278,13 @@ std::uint64_t SeatMemory::claim_hidden(std::uint64_t bytes) {
   return claimed;
 }
 
-void SeatMemory::release_hidden(std::uint64_t bytes) {
+void DeviceMemory::release_hidden(std::uint64_t bytes) {
   const base::Locked locked(mutex_);
   hidden_ -= bytes;
   apply_locked();
 }
 
-void SeatMemory::set_outside(wire::Unpageable reason, std::uint64_t bytes) {
+void DeviceMemory::set_outside(wire::Unpageable reason, std::uint64_t bytes) {
   const base::Locked locked(mutex_);
   std::uint64_t& known = outside_by_reason_[static_cast<std::size_t>(reason)];
   if (known == bytes) return;
@@ -293,7 +293,7 @@ void SeatMemory::set_outside(wire::Unpageable reason, std::uint64_t bytes) {
   apply_locked();
 }
 
-void SeatMemory::count_pool(cuda::CUmemoryPool pool) {
+void DeviceMemory::count_pool(cuda::CUmemoryPool pool) {
   {
     const base::Locked locked(pools_mutex_);
     if (pool != nullptr && std::find(pools_.begin(), pools_.end(), pool) == pools_.end()) pools_.push_back(pool);
@@ -301,7 +301,7 @@ void SeatMemory::count_pool(cuda::CUmemoryPool pool) {
   count_pools();
 }
 
-void SeatMemory::forget_pool(cuda::CUmemoryPool pool) {
+void DeviceMemory::forget_pool(cuda::CUmemoryPool pool) {
   {
     const base::Locked locked(pools_mutex_);
     const auto found = std::find(pools_.begin(), pools_.end(), pool);
@@ -311,7 +311,7 @@ void SeatMemory::forget_pool(cuda::CUmemoryPool pool) {
   count_pools();
 }
 
-void SeatMemory::count_pools() {
+void DeviceMemory::count_pools() {
   const base::Locked locked(pools_mutex_);
   std::uint64_t bytes = 0;
   for (const cuda::CUmemoryPool pool : pools_) {
@@ -329,7 +329,7 @@ void SeatMemory::count_pools() {
     set_outside(wire::Unpageable::kGraph, of_graphs);
 }
 
-bool HiddenClaim::refused(SeatMemory& memory, base::Duration waited) {
+bool HiddenClaim::refused(DeviceMemory& memory, base::Duration waited) {
   if (waited < due_) return false;
   claimed_ += memory.claim_hidden(next_);
   next_ *= 2;
@@ -337,7 +337,7 @@ bool HiddenClaim::refused(SeatMemory& memory, base::Duration waited) {
   return true;
 }
 
-bool HiddenClaim::release(SeatMemory& memory) {
+bool HiddenClaim::release(DeviceMemory& memory) {
   next_ = kFirst;
   due_ = kEvery;
   if (claimed_ == 0) return false;
@@ -347,12 +347,12 @@ bool HiddenClaim::release(SeatMemory& memory) {
 
 // ---- reports
 
-bool SeatMemory::has_unreported_room() const {
+bool DeviceMemory::has_unreported_room() const {
   const base::Locked locked(mutex_);
   return room_.sequence != reported_sequence_;
 }
 
-wire::Memory SeatMemory::report(std::uint64_t epoch, std::uint32_t flags) {
+wire::Memory DeviceMemory::report(std::uint64_t epoch, std::uint32_t flags) {
   wire::Memory memory{.slot = slot, .epoch = epoch, .flags = flags};
   {
     // The bounds were in force before what follows is counted: that is what a sequence promises.
