@@ -27,7 +27,7 @@
 
 namespace gpumux::pager {
 
-enum class Place : std::uint8_t {
+enum class ChunkPlace : std::uint8_t {
   kNowhere,  // never written: allocated without a lease. Any content will do
   kDevice,
   kHost,  // in the blocks below
@@ -68,7 +68,7 @@ struct Chunk {
   bool shared = false;  // others may have its memory, now or later: it is freed, and given to nobody
   bool mapped = false;
   bool accessible = false;
-  Place place = Place::kNowhere;
+  ChunkPlace place = ChunkPlace::kNowhere;
   // Somebody works on it without holding the pager's lock: nobody else touches it until that is over.
   bool claimed = false;
   // The last eviction had nothing to copy; it may be so again.
@@ -84,9 +84,9 @@ struct Chunk {
   // Host memory that evicting it will take, if it goes as the last time.
   std::uint64_t likely_host_bytes() const;
   // It may be restored into memory that holds anything: all of it is known, and none of it the program's to choose.
-  bool fits_frames() const { return place == Place::kHost && as == nullptr; }
+  bool fits_frames() const { return place == ChunkPlace::kHost && as == nullptr; }
   // Restoring it means copying something in.
-  bool has_content() const { return place == Place::kHost && blocks != nullptr; }
+  bool has_content() const { return place == ChunkPlace::kHost && blocks != nullptr; }
   // It has memory wherever the program may look for it.
   bool is_complete() const;
 };

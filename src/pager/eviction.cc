@@ -113,7 +113,7 @@ bool Eviction::claim_next(std::uint32_t most_blocks) {
     Range* range = state_.table.by_id(plan_[next_].range);
     if (range == nullptr || range->doomed || range->waiters != 0 || range->pinned()) continue;
     Chunk& chunk = range->chunks[plan_[next_].chunk];
-    if (chunk.place != Place::kDevice || chunk.claimed) continue;
+    if (chunk.place != ChunkPlace::kDevice || chunk.claimed) continue;
     if (chunk.block_count() > most_blocks) return false;
     state_.claim(*range, chunk);
     Entry entry;
@@ -392,7 +392,7 @@ void Eviction::commit(Entry& entry) {
         break;
     }
   }
-  chunk.place = discard_ ? Place::kNowhere : Place::kHost;
+  chunk.place = discard_ ? ChunkPlace::kNowhere : ChunkPlace::kHost;
   chunk.was_cheap = entry.to_copy == 0;
   if (entry.range->holds_up()) state_.evicted_bytes.fetch_add(chunk.bytes);
   state_.unclaim(*entry.range, chunk);

@@ -192,7 +192,7 @@ CUresult Pager::map_handle(std::uint64_t handle, cuda::CUdeviceptr address) {
   for (Chunk& chunk : range->chunks) {
     View view;
     view.address = address + (chunk.address - range->base);
-    if (chunk.place == Place::kDevice) {
+    if (chunk.place == ChunkPlace::kDevice) {
       result = state_.driver.cuMemMap(view.address, chunk.bytes, 0, chunk.handle, 0);
       if (result != cuda::CUDA_SUCCESS) break;
       view.mapped = true;

@@ -112,7 +112,7 @@ CUresult Pager::attach_all(Range& range) {
     while (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && state_.trim(chunk.bytes) != 0)
       result = state_.mapper.attach(chunk, range.peers);
     if (result != cuda::CUDA_SUCCESS) return result;
-    chunk.place = Place::kDevice;
+    chunk.place = ChunkPlace::kDevice;
   }
   return cuda::CUDA_SUCCESS;
 }
@@ -164,7 +164,7 @@ CUresult Pager::grant_peers(Range& range) {
     for (const cuda::CUdevice peer : want) {
       if (std::find(have.begin(), have.end(), peer) != have.end()) continue;
       for (const Chunk& chunk : range.chunks) {
-        if (chunk.place != Place::kDevice) continue;
+        if (chunk.place != ChunkPlace::kDevice) continue;
         if (const CUresult result = state_.mapper.set_peer(chunk, peer, may); result != cuda::CUDA_SUCCESS)
           return result;
       }
@@ -228,7 +228,7 @@ CUresult Pager::allocate_packed(cuda::CUcontext context, std::size_t bytes, Plac
       }
       if (range.context != context || range.doomed) continue;
       // Who holds a lease gets memory that is there.
-      if (placement == Placement::kResident && range.chunks.front().place != Place::kDevice) continue;
+      if (placement == Placement::kResident && range.chunks.front().place != ChunkPlace::kDevice) continue;
       if (take(range)) return cuda::CUDA_SUCCESS;
     }
   }
@@ -460,7 +460,7 @@ std::uint64_t Pager::clean_copies_locked() const {
   std::uint64_t bytes = 0;
   for (const auto& [base, range] : state_.table.all()) {
     for (const Chunk& chunk : range->chunks) {
-      if (chunk.claimed || chunk.place != Place::kDevice || chunk.blocks == nullptr) continue;
+      if (chunk.claimed || chunk.place != ChunkPlace::kDevice || chunk.blocks == nullptr) continue;
       for (std::uint32_t i = 0; i < chunk.block_count(); ++i) bytes += chunk.blocks[i].slot ? kBlockBytes : 0;
     }
   }
@@ -478,7 +478,7 @@ std::uint64_t Pager::drop_clean_copies(std::uint64_t bytes) {
   for (const auto& [base, range] : state_.table.all()) {
     for (Chunk& chunk : range->chunks) {
       if (dropped >= bytes) return dropped;
-      if (chunk.claimed || chunk.place != Place::kDevice || chunk.blocks == nullptr) continue;
+      if (chunk.claimed || chunk.place != ChunkPlace::kDevice || chunk.blocks == nullptr) continue;
       for (std::uint32_t i = 0; i < chunk.block_count(); ++i) dropped += chunk.blocks[i].slot ? kBlockBytes : 0;
       state_.forget_copies(chunk);
     }
@@ -547,7 +547,7 @@ Counters Pager::counters() const {
     if (reason != range->pins.end())
       counters.unpageable[static_cast<std::size_t>(reason - range->pins.begin())] += resident;
     for (const Chunk& chunk : range->chunks) {
-      if (!chunk.claimed && chunk.created && chunk.place != Place::kDevice) counters.stuck += chunk.bytes;
+      if (!chunk.claimed && chunk.created && chunk.place != ChunkPlace::kDevice) counters.stuck += chunk.bytes;
       if (!chunk.claimed && chunk.fits_frames()) counters.evicted_frames |= base::frame_size(chunk.bytes);
     }
   }

@@ -32,7 +32,7 @@ bool Range::pinned() const {
 
 std::uint64_t Range::resident_bytes() const {
   std::uint64_t total = 0;
-  for (const Chunk& chunk : chunks) total += chunk.place == Place::kDevice ? chunk.bytes : 0;
+  for (const Chunk& chunk : chunks) total += chunk.place == ChunkPlace::kDevice ? chunk.bytes : 0;
   return total;
 }
 

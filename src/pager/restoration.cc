@@ -104,7 +104,7 @@ bool Restoration::claim_locked(base::FrameSizes sizes, Entry* entry) {
     Range& range = *at->second;
     if (!range.holds_up() || range.waiters != 0) continue;
     for (Chunk& chunk : range.chunks) {
-      if (chunk.place == Place::kDevice || chunk.claimed || (chunk.has_content() && !may_copy_)) continue;
+      if (chunk.place == ChunkPlace::kDevice || chunk.claimed || (chunk.has_content() && !may_copy_)) continue;
       if (sizes != 0 && (!chunk.fits_frames() || (base::frame_size(chunk.bytes) & sizes) == 0)) continue;
       state_.claim(range, chunk);
       entry->range = &range;
@@ -199,7 +199,7 @@ void Restoration::commit(Entry& entry) {
   Chunk& chunk = *entry.chunk;
   restored_ += chunk.bytes;
   const base::Locked locked(state_.mutex);
-  chunk.place = Place::kDevice;
+  chunk.place = ChunkPlace::kDevice;
   state_.moved.in += entry.copied;
   if (chunk.frame != 0) state_.moved.handed_over += chunk.bytes;
   if (entry.range->holds_up()) state_.evicted_bytes.fetch_sub(chunk.bytes);

@@ -110,7 +110,7 @@ CUresult Pager::import_pieces(cuda::CUcontext context, const std::vector<Exporte
     if (result != cuda::CUDA_SUCCESS) break;
     chunk.created = true;
     result = state_.mapper.attach(chunk, range->peers);
-    if (result == cuda::CUDA_SUCCESS) chunk.place = Place::kDevice;
+    if (result == cuda::CUDA_SUCCESS) chunk.place = ChunkPlace::kDevice;
     range->chunks.push_back(std::move(chunk));
     if (result != cuda::CUDA_SUCCESS) break;
   }
@@ -216,12 +216,12 @@ const char* Pager::check() const {
       if (chunk.claimed) return "a chunk is claimed though no job runs";
       if (chunk.accessible && !chunk.mapped) return "a chunk is accessible and not mapped";
       if (chunk.mapped && !chunk.created) return "a chunk is mapped and not created";
-      if (chunk.place == Place::kDevice && !chunk.is_complete()) return "a resident chunk is not complete";
-      if (chunk.place == Place::kHost && chunk.blocks == nullptr) return "an evicted chunk has no blocks";
+      if (chunk.place == ChunkPlace::kDevice && !chunk.is_complete()) return "a resident chunk is not complete";
+      if (chunk.place == ChunkPlace::kHost && chunk.blocks == nullptr) return "an evicted chunk has no blocks";
       for (std::uint32_t i = 0; chunk.blocks != nullptr && i < chunk.block_count(); ++i) {
         const Block& block = chunk.blocks[i];
         slots += block.slot ? kBlockBytes : 0;
-        if (chunk.place == Place::kHost && block.kind == Block::Kind::kNone) return "an evicted block is lost";
+        if (chunk.place == ChunkPlace::kHost && block.kind == Block::Kind::kNone) return "an evicted block is lost";
         if ((block.kind == Block::Kind::kCopied) != static_cast<bool>(block.slot)) return "a block's slot is wrong";
       }
     }

@@ -55,7 +55,7 @@ void LeaseCore::State::unplace(Unit& unit) {
   to_suspend.erase(&unit);
   touch(unit);
   drain_is_over();
-  for (Seat* seat : unit.seats) set_place(*seat, Place::kNone);
+  for (Seat* seat : unit.seats) set_place(*seat, Occupancy::kNone);
 }
 
 void LeaseCore::State::attach(Seat& seat, Unit& unit) {
@@ -294,9 +294,9 @@ void LeaseCore::State::on(const GangJoined& e) {
 bool LeaseCore::State::is_believable(const Seat& seat, const SeatClaimed& claim) const {
   std::uint32_t overlapping = 0;
   for (const Seat* other : seat.gpu->seats) {
-    if (other->unit == seat.unit || other->place == Place::kNone || other->late) continue;
+    if (other->unit == seat.unit || other->place == Occupancy::kNone || other->late) continue;
     if (other->kind == LeaseKind::kShared && claim.kind == LeaseKind::kShared) continue;
-    if (other->place != Place::kOverlapping) return false;
+    if (other->place != Occupancy::kOverlapping) return false;
     ++overlapping;
   }
   return overlapping <= 1;

@@ -27,7 +27,7 @@ std::string check_seat(const Seat& seat) {
   if (is_in_revocation(seat) && unit.phase != UnitPhase::kRevoking) return who + " is revoked without its unit";
   if (seat.resting && seat.phase != SeatPhase::kHolding) return who + " rests without holding";
   if (seat.permits > 0 && !is_in_revocation(seat)) return who + " may step without being revoked";
-  if (seat.permits > 0 && seat.place != Place::kBlocking) return who + " may step beside others";
+  if (seat.permits > 0 && seat.place != Occupancy::kBlocking) return who + " may step beside others";
   if (seat.recalled && (!is_in_revocation(seat) || seat.drained || seat.permits > 0))
     return who + " was recalled from nothing";
   const bool waits_for_answer = is_in_revocation(seat) && seat.phase != SeatPhase::kSilent && !seat.drained;
@@ -95,18 +95,18 @@ std::string check_unit(const Unit& unit) {
 
 std::string check_gpu(const Gpu& gpu) {
   const std::string who = name(gpu);
-  std::array<std::array<std::uint32_t, kPlaces>, kKinds> count{};
+  std::array<std::array<std::uint32_t, kOccupancies>, kKinds> count{};
   std::set<const Unit*> holders, undrained, waiting;
   bool any_late = false;
   std::size_t own_turns = 0;
   const Seat* open = nullptr;
   for (const Seat* seat : gpu.seats) {
-    if (seat->place != Place::kNone)
+    if (seat->place != Occupancy::kNone)
       ++count[static_cast<std::size_t>(seat->kind)][static_cast<std::size_t>(seat->place)];
-    if ((seat->place == Place::kHolding) != (seat->phase == SeatPhase::kHolding))
+    if ((seat->place == Occupancy::kHolding) != (seat->phase == SeatPhase::kHolding))
       return name(seat->id) + " is misplaced";
-    if (seat->place == Place::kHolding) holders.insert(seat->unit);
-    if (seat->place == Place::kBlocking || seat->place == Place::kOverlapping) {
+    if (seat->place == Occupancy::kHolding) holders.insert(seat->unit);
+    if (seat->place == Occupancy::kBlocking || seat->place == Occupancy::kOverlapping) {
       undrained.insert(seat->unit);
       any_late |= seat->late;
       if (!seat->late && !seat->gate_closed) open = seat;
@@ -119,7 +119,7 @@ std::string check_gpu(const Gpu& gpu) {
   if (holders.size() != gpu.holders.size()) return who + " has miscounted its holders";
   if (waiting.size() != gpu.waiting) return who + " has miscounted its waiters";
   if (gpu.contended != (gpu.waiting > 0)) return who + " has not told its holders of contention";
-  const std::uint32_t exclusive = gpu.counted(LeaseKind::kExclusive, Place::kHolding);
+  const std::uint32_t exclusive = gpu.counted(LeaseKind::kExclusive, Occupancy::kHolding);
   if (exclusive > 0 && holders.size() > 1) return who + " has an exclusive holder and another holder";
   if (exclusive > 0 && open != nullptr && !holders.contains(open->unit))
     return name(open->id) + " may still submit beside an exclusive holder";

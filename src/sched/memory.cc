@@ -136,8 +136,8 @@ bool LeaseCore::State::must_wait_for_drain(const Unit& unit) const {
   if (!has_pages_to_move(unit)) return false;
   return std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& on_gpu) {
     const Gpu& gpu = *on_gpu.gpu;
-    return gpu.counted(LeaseKind::kExclusive, Place::kOverlapping) +
-               gpu.counted(LeaseKind::kShared, Place::kOverlapping) >
+    return gpu.counted(LeaseKind::kExclusive, Occupancy::kOverlapping) +
+               gpu.counted(LeaseKind::kShared, Occupancy::kOverlapping) >
            0;
   });
 }

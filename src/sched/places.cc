@@ -74,21 +74,21 @@ void LeaseCore::State::set_wants(Seat& seat, bool wants) {
   }
 }
 
-void LeaseCore::State::set_place(Seat& seat, Place place) {
+void LeaseCore::State::set_place(Seat& seat, Occupancy place) {
   if (seat.place == place) return;
   Gpu& gpu = *seat.gpu;
   Unit& unit = *seat.unit;
   auto& count = gpu.count[static_cast<std::size_t>(seat.kind)];
   const auto on_gpu = std::find_if(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& u) { return u.gpu == &gpu; });
-  if (seat.place != Place::kNone) --count[static_cast<std::size_t>(seat.place)];
-  if (seat.place == Place::kHolding && --on_gpu->holding == 0) {
+  if (seat.place != Occupancy::kNone) --count[static_cast<std::size_t>(seat.place)];
+  if (seat.place == Occupancy::kHolding && --on_gpu->holding == 0) {
     gpu.holders.erase(&unit);
     if (gpu.contended) --unit.contended;
     if (gpu.holders.empty()) gpu.held += now - gpu.held_since;
   }
   seat.place = place;
-  if (place != Place::kNone) ++count[static_cast<std::size_t>(place)];
-  if (place == Place::kHolding && ++on_gpu->holding == 1) {
+  if (place != Occupancy::kNone) ++count[static_cast<std::size_t>(place)];
+  if (place == Occupancy::kHolding && ++on_gpu->holding == 1) {
     if (gpu.holders.empty()) gpu.held_since = now;
     gpu.holders.insert(&unit);
     if (gpu.contended) ++unit.contended;
@@ -97,16 +97,16 @@ void LeaseCore::State::set_place(Seat& seat, Place place) {
 
 void LeaseCore::State::place(Seat& seat) {
   const Unit& unit = *seat.unit;
-  Place place = Place::kNone;
+  Occupancy place = Occupancy::kNone;
   if (seat.phase == SeatPhase::kHolding) {
-    place = Place::kHolding;
+    place = Occupancy::kHolding;
   } else if (!unit.passed_over()) {
     // A gang in revocation keeps all its GPUs, those of drained members too, until the last member has drained: what is
     // behind may have to be let through there, and a stranger's work in between would make that wait.
-    if (seat.phase == SeatPhase::kRevoked) place = Place::kBlocking;
-    if (seat.phase == SeatPhase::kDraining) place = unit.single() ? Place::kOverlapping : Place::kBlocking;
+    if (seat.phase == SeatPhase::kRevoked) place = Occupancy::kBlocking;
+    if (seat.phase == SeatPhase::kDraining) place = unit.single() ? Occupancy::kOverlapping : Occupancy::kBlocking;
   }
-  if (seat.place == Place::kOverlapping && place != Place::kOverlapping) drain_is_over();
+  if (seat.place == Occupancy::kOverlapping && place != Occupancy::kOverlapping) drain_is_over();
   set_place(seat, place);
 }
 

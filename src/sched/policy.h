@@ -11,7 +11,7 @@
 namespace gpumux::sched {
 
 // What a policy may look at: one unit (a seat, or a gang) on one GPU.
-struct Standing {
+struct Waiter {
   std::int64_t virtual_time = 0;  // ns held so far / weight, as of now
   std::uint32_t weight = 1;
   TimePoint requested{};
@@ -21,10 +21,10 @@ class Policy {
  public:
   virtual ~Policy() = default;
   // Smallest first. Equal ranks go by time of request, then by seat.
-  virtual std::int64_t rank(const Standing& waiter) const = 0;
+  virtual std::int64_t rank(const Waiter& waiter) const = 0;
   // A holder whose quantum is over and whom `waiter` waits for may go on for this long before it must yield. Zero: it
   // yields now.
-  virtual Duration goes_on_for(const Standing& holder, const Standing& waiter) const = 0;
+  virtual Duration goes_on_for(const Waiter& holder, const Waiter& waiter) const = 0;
 };
 
 const Policy& policy_of(PolicyKind kind);

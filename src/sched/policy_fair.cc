@@ -14,9 +14,9 @@ namespace {
 
 class FairPolicy final : public Policy {
  public:
-  std::int64_t rank(const Standing& waiter) const override { return waiter.virtual_time; }
+  std::int64_t rank(const Waiter& waiter) const override { return waiter.virtual_time; }
 
-  Duration goes_on_for(const Standing& holder, const Standing& waiter) const override {
+  Duration goes_on_for(const Waiter& holder, const Waiter& waiter) const override {
     const std::int64_t behind = waiter.virtual_time - holder.virtual_time;
     if (behind <= 0) return Duration::zero();
     const auto weight = static_cast<std::int64_t>(holder.weight);

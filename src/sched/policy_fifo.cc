@@ -7,8 +7,8 @@ namespace {
 
 class FifoPolicy final : public Policy {
  public:
-  std::int64_t rank(const Standing&) const override { return 0; }  // all equal: the time of request decides
-  Duration goes_on_for(const Standing&, const Standing&) const override { return Duration::zero(); }
+  std::int64_t rank(const Waiter&) const override { return 0; }  // all equal: the time of request decides
+  Duration goes_on_for(const Waiter&, const Waiter&) const override { return Duration::zero(); }
 };
 
 }  // namespace

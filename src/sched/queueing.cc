@@ -29,11 +29,11 @@ constexpr int kSwitchCostsPerTurn = 20;
 
 // ---- order --------------------------------------------------------------------------------------
 
-Standing LeaseCore::State::standing(const Unit& unit, const Gpu& gpu) const {
+Waiter LeaseCore::State::standing(const Unit& unit, const Gpu& gpu) const {
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu != &gpu) continue;
     const Seat& lead = *on_gpu.lead;
-    Standing standing{.virtual_time = lead.virtual_time, .weight = lead.weight, .requested = unit.requested};
+    Waiter standing{.virtual_time = lead.virtual_time, .weight = lead.weight, .requested = unit.requested};
     if (lead.phase != SeatPhase::kIdle && lead.phase != SeatPhase::kWaiting && !unit.passed_over()) {
       std::int64_t rest = lead.virtual_rest;
       standing.virtual_time += virtual_charge(lead, &rest);
@@ -44,7 +44,7 @@ Standing LeaseCore::State::standing(const Unit& unit, const Gpu& gpu) const {
 }
 
 QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
-  const Standing of = standing(unit, gpu);
+  const Waiter of = standing(unit, gpu);
   return {.obstructed = is_obstructed(unit),
           .level = level_of(unit),
           .rank = unit.lifted ? 0 : gpu.policy->rank(of),
@@ -181,11 +181,11 @@ bool LeaseCore::State::is_reserved_against(const Unit& unit) const {
 bool LeaseCore::State::can_start(const Gpu& gpu, LeaseKind kind) const {
   constexpr auto kExclusive = LeaseKind::kExclusive;
   constexpr auto kShared = LeaseKind::kShared;
-  if (gpu.counted(kExclusive, Place::kHolding) + gpu.counted(kExclusive, Place::kBlocking) > 0) return false;
-  if (gpu.counted(kExclusive, Place::kOverlapping) > (gpu.settings.overlap ? 1u : 0u)) return false;
+  if (gpu.counted(kExclusive, Occupancy::kHolding) + gpu.counted(kExclusive, Occupancy::kBlocking) > 0) return false;
+  if (gpu.counted(kExclusive, Occupancy::kOverlapping) > (gpu.settings.overlap ? 1u : 0u)) return false;
   if (kind == kShared) return true;
-  return gpu.counted(kShared, Place::kHolding) + gpu.counted(kShared, Place::kBlocking) +
-             gpu.counted(kShared, Place::kOverlapping) ==
+  return gpu.counted(kShared, Occupancy::kHolding) + gpu.counted(kShared, Occupancy::kBlocking) +
+             gpu.counted(kShared, Occupancy::kOverlapping) ==
          0;
 }
 
@@ -329,7 +329,7 @@ void LeaseCore::State::announce(Seat& seat) {
 void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
   for (Seat* seat : unit.seats) {
     if (seat->gpu != &gpu || seat->phase != SeatPhase::kHolding || seat->kind == kind) continue;
-    set_place(*seat, Place::kNone);
+    set_place(*seat, Occupancy::kNone);
     seat->kind = kind;
     place(*seat);
     if (seat->resting) continue;
@@ -343,7 +343,7 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
 // Whether `unit` has had much less time for its weight than `other`, whose present turn does not count: whoever waits
 // falls behind by that.
 bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const {
-  Standing before = standing(other, gpu);
+  Waiter before = standing(other, gpu);
   for (const UnitGpu& on_gpu : other.gpus) {
     if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->virtual_time;
   }
@@ -465,15 +465,15 @@ void LeaseCore::State::arm_run(Unit& unit) {
 // exclusive; of several all must go, and nobody new starts before they have drained.
 void LeaseCore::State::settle_mode(Gpu& gpu) {
   if (gpu.settings.mode == Mode::kConcurrent) {
-    if (gpu.counted(LeaseKind::kExclusive, Place::kHolding) == 0) return;
+    if (gpu.counted(LeaseKind::kExclusive, Occupancy::kHolding) == 0) return;
     for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end()))
       convert(*unit, gpu, LeaseKind::kShared);
     return;
   }
-  if (gpu.counted(LeaseKind::kShared, Place::kHolding) == 0) return;
+  if (gpu.counted(LeaseKind::kShared, Occupancy::kHolding) == 0) return;
   if (gpu.holders.size() == 1) {
     for (const LeaseKind kind : {LeaseKind::kExclusive, LeaseKind::kShared}) {
-      if (gpu.counted(kind, Place::kBlocking) + gpu.counted(kind, Place::kOverlapping) > 0) return;
+      if (gpu.counted(kind, Occupancy::kBlocking) + gpu.counted(kind, Occupancy::kOverlapping) > 0) return;
     }
     convert(**gpu.holders.begin(), gpu, LeaseKind::kExclusive);
     return;
@@ -494,7 +494,7 @@ void LeaseCore::State::settle_incomplete() {
     if (unit->suspended > 0) continue;  // it goes as a whole
     const auto has = [this, unit](const UnitGpu& on_gpu) {
       const Gpu& gpu = *on_gpu.gpu;
-      const bool alone = gpu.holders.size() == 1 && gpu.counted(LeaseKind::kShared, Place::kHolding) == 0;
+      const bool alone = gpu.holders.size() == 1 && gpu.counted(LeaseKind::kShared, Occupancy::kHolding) == 0;
       if (on_gpu.holding > 0 && alone) return true;
       return can_start(gpu) && (gpu.reserved == nullptr || gpu.reserved == unit);
     };

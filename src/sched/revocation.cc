@@ -101,7 +101,7 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     // Where a closed gate is all that the next one waits for, it is nearly there.
     const Gpu& gpu = *on_gpu.gpu;
-    if (unit.single() && gpu.settings.overlap && gpu.counted(LeaseKind::kExclusive, Place::kOverlapping) == 0)
+    if (unit.single() && gpu.settings.overlap && gpu.counted(LeaseKind::kExclusive, Occupancy::kOverlapping) == 0)
       handing_over.set(gpu.index.value);
   }
 }
@@ -302,13 +302,13 @@ void LeaseCore::State::step(Unit& unit) {
 // finds its GPU given away. Then its revocation stalls, and the unit gets its GPUs back first.
 bool LeaseCore::State::may_step(const Seat& seat) const {
   const Gpu& gpu = *seat.gpu;
-  const bool alone =
-      gpu.holders.empty() &&
-      gpu.counted(LeaseKind::kExclusive, Place::kBlocking) + gpu.counted(LeaseKind::kShared, Place::kBlocking) == 1;
+  const bool alone = gpu.holders.empty() && gpu.counted(LeaseKind::kExclusive, Occupancy::kBlocking) +
+                                                    gpu.counted(LeaseKind::kShared, Occupancy::kBlocking) ==
+                                                1;
   if (alone) return true;
   return std::none_of(gpu.seats.begin(), gpu.seats.end(), [&seat](const Seat* other) {
-    const bool open = other->place == Place::kHolding ||
-                      (other->place == Place::kBlocking && (!other->gate_closed || other->permits > 0));
+    const bool open = other->place == Occupancy::kHolding ||
+                      (other->place == Occupancy::kBlocking && (!other->gate_closed || other->permits > 0));
     return open && other->unit != seat.unit &&
            (other->kind == LeaseKind::kExclusive || seat.kind == LeaseKind::kExclusive);
   });
@@ -406,7 +406,7 @@ bool LeaseCore::State::can_reopen(Unit& unit) {
   const bool any_gate = has_open_gate(unit);
   const auto set_aside = [&](const Unit& one) {
     for (Seat* seat : one.seats) {
-      if (&one == &unit || any_gate || seat->gate_closed) set_place(*seat, Place::kNone);
+      if (&one == &unit || any_gate || seat->gate_closed) set_place(*seat, Occupancy::kNone);
     }
   };
   set_aside(unit);
@@ -449,7 +449,7 @@ void LeaseCore::State::reopen(Unit& unit) {
       continue;
     }
     set_wants(*seat, false);
-    set_place(*seat, Place::kNone);
+    set_place(*seat, Occupancy::kNone);
     seat->gate_closed = false;
     seat->drained = false;
     seat->permits = 0;

@@ -44,13 +44,13 @@ struct Tenant;
 struct Unit;
 
 // What a seat is to others who want its GPU.
-enum class Place : std::uint8_t {
+enum class Occupancy : std::uint8_t {
   kNone,
   kHolding,
   kBlocking,     // revoked; nobody new may start beside it
   kOverlapping,  // a single seat whose gate is closed and whose work runs out: the next may start beside it
 };
-inline constexpr std::size_t kPlaces = 4;
+inline constexpr std::size_t kOccupancies = 4;
 inline constexpr std::size_t kKinds = 2;
 
 struct Seat {
@@ -63,7 +63,7 @@ struct Seat {
   SeatPhase phase = SeatPhase::kIdle;
   LeaseKind kind = LeaseKind::kExclusive;
   LeaseEpoch epoch;
-  Place place = Place::kNone;
+  Occupancy place = Occupancy::kNone;
   bool wants = false;        // it has asked and was not granted since
   bool resting = false;      // holding: drained of its own accord while its gang goes on; its gate is closed
   bool gate_closed = false;  // revoked: told us so
@@ -224,8 +224,8 @@ struct Gpu {
   const Policy* policy = nullptr;
   std::size_t own_turns = 0;  // seats that end their turns themselves, suspended ones left out
   LeaseEpoch next_epoch;
-  std::array<std::array<std::uint32_t, kPlaces>, kKinds> count{};  // seats by kind and place
-  std::set<Unit*, BySerial> holders;                               // units with a seat whose place is kHolding
+  std::array<std::array<std::uint32_t, kOccupancies>, kKinds> count{};  // seats by kind and place
+  std::set<Unit*, BySerial> holders;                                    // units with a seat whose place is kHolding
   std::set<Seat*, BySeat> seats;
   std::vector<Shape*> shapes;
   std::uint32_t waiting = 0;     // units that wait for it, or return to it
@@ -240,7 +240,7 @@ struct Gpu {
   Duration held{};
   TimePoint held_since{};
 
-  std::uint32_t counted(LeaseKind kind, Place place) const {
+  std::uint32_t counted(LeaseKind kind, Occupancy place) const {
     return count[static_cast<std::size_t>(kind)][static_cast<std::size_t>(place)];
   }
 };
@@ -328,7 +328,7 @@ struct LeaseCore::State {
   // ---- places.cc: phases, counters, accounting --------------------------------------------------
   void set_phase(Seat& seat, SeatPhase phase);
   void set_wants(Seat& seat, bool wants);
-  void set_place(Seat& seat, Place place);
+  void set_place(Seat& seat, Occupancy place);
   void place(Seat& seat);  // where its state puts it
   void place(Unit& unit);
   void charge(Seat& seat);
@@ -394,7 +394,7 @@ struct LeaseCore::State {
   void rekey(Gpu& gpu);
   void age(Unit& unit);
   void reserve();
-  Standing standing(const Unit& unit, const Gpu& gpu) const;
+  Waiter standing(const Unit& unit, const Gpu& gpu) const;
   QueueEntry entry_of(const Unit& unit, const Gpu& gpu) const;
   bool can_start(const Gpu& gpu, LeaseKind kind) const;
   bool can_start(const Gpu& gpu) const;

@@ -33,8 +33,8 @@ std::string obstacle(const Unit& waiter, const Gpu& gpu, TimePoint now) {
     return "quantum of " + name(*holder);
   }
   for (const Seat* seat : gpu.seats) {
-    if (seat->unit == &waiter || seat->place == Place::kNone) continue;
-    return name(*seat->unit) + (seat->place == Place::kOverlapping ? " drains" : " closes its gate");
+    if (seat->unit == &waiter || seat->place == Occupancy::kNone) continue;
+    return name(*seat->unit) + (seat->place == Occupancy::kOverlapping ? " drains" : " closes its gate");
   }
   if (gpu.reserved != nullptr && gpu.reserved != &waiter) return "kept free for " + name(*gpu.reserved);
   return {};

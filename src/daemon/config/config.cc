@@ -38,13 +38,13 @@ using settings::Setting;
 constexpr char kSavedName[] = "saved.toml";
 
 // Where a value stands, and how its errors begin: "/etc/gpumux/gpumux.toml:12: ".
-struct Place {
+struct TextPosition {
   const std::string& file;
   toml::source_region region;
   std::string prefix() const { return file + ":" + std::to_string(region.begin.line) + ": "; }
 };
 
-base::Status wrong(const Place& place, const std::string& what) {
+base::Status wrong(const TextPosition& place, const std::string& what) {
   return base::fail(base::Code::kInvalid, place.prefix() + what);
 }
 
@@ -77,7 +77,7 @@ base::Result<std::vector<Assignment>> read_settings(const toml::table& table, co
   std::vector<Assignment> assignments;
   for (const auto& [key, node] : table) {
     const std::string name(key.str());
-    const Place place{file, node.source()};
+    const TextPosition place{file, node.source()};
     const Setting* setting = settings::find(settings::kGpuSettings, name);
     if (setting == nullptr) {
       return tl::unexpected(
@@ -98,7 +98,7 @@ void assign_all(GpuSettings& target, const std::vector<Assignment>& assignments)
   for (const Assignment& a : assignments) static_cast<void>(settings::set(target, a.key, a.value));
 }
 
-base::Status read_names(Config& config, const toml::node& node, const Place& place, const Setting& setting) {
+base::Status read_names(Config& config, const toml::node& node, const TextPosition& place, const Setting& setting) {
   const std::string key(setting.name);
   const auto* array = node.as_array();
   if (array == nullptr) return wrong(place, key + " must be " + std::string(setting.type.allowed));
@@ -121,7 +121,7 @@ base::Status read_gpu_sections(Config& config, const toml::node& node, const std
   if (sections == nullptr) return wrong({file, node.source()}, "gpu must be sections: [gpu.0] or [gpu.\"GPU-...\"]");
   for (const auto& [key, section] : *sections) {
     const std::string name(key.str());
-    const Place place{file, section.source()};
+    const TextPosition place{file, section.source()};
     const bool is_index = base::parse_integer(name, 0, base::kMaxGpus - 1).has_value();
     const bool is_uuid =
         (name.starts_with("GPU-") || name.starts_with("MIG-")) && base::GpuUuid::parse(name).has_value();
@@ -143,7 +143,7 @@ base::Status read_queue_section(Config& config, const toml::node& node, const st
   const auto* table = node.as_table();
   if (table == nullptr) return wrong({file, node.source()}, "queue must be a section: [queue]");
   for (const auto& [key, value] : *table) {
-    const Place place{file, value.source()};
+    const TextPosition place{file, value.source()};
     auto text = value_text(value);
     // Counts, priorities and factors need no quotes.
     if (const auto* integer = value.as_integer()) text = std::to_string(integer->get());
@@ -155,7 +155,7 @@ base::Status read_queue_section(Config& config, const toml::node& node, const st
 }
 
 base::Status read_top_key(Config& config, const std::string& key, const toml::node& node, const std::string& file) {
-  const Place place{file, node.source()};
+  const TextPosition place{file, node.source()};
   if (key == "defaults") {
     const auto* table = node.as_table();
     if (table == nullptr) return wrong(place, "defaults must be a section: [defaults]");

@@ -24,7 +24,7 @@ constexpr mode_t kUsersFileMode = 0666;  // less his umask
 constexpr int kMaxLinks = 40;
 
 // Where the log is, or is to be: a name in a folder.
-struct Place {
+struct FolderEntry {
   os::FileDescriptor folder;
   std::string name;
 };
@@ -47,7 +47,7 @@ Result<std::string> target_of(int link, const std::string& path) {
 
 // Goes from folder to folder by descriptors, so that what has been looked at is what is gone through. `makes_folders`:
 // those that are missing, for their owner alone.
-Result<Place> find_place(const std::string& path, bool makes_folders) {
+Result<FolderEntry> find_place(const std::string& path, bool makes_folders) {
   const auto start = [](const std::string& from) {
     return os::FileDescriptor(::open(from[0] == '/' ? "/" : ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
   };
@@ -60,7 +60,7 @@ Result<Place> find_place(const std::string& path, bool makes_folders) {
     if (name.empty() || !folder) break;
     const bool is_last = slash == std::string::npos;
     os::FileDescriptor next(::openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-    if (!next && errno == ENOENT && is_last) return Place{std::move(folder), name};
+    if (!next && errno == ENOENT && is_last) return FolderEntry{std::move(folder), name};
     if (!next && errno == ENOENT && makes_folders) {
       if (::mkdirat(folder.get(), name.c_str(), kOurFolderMode) != 0 && errno != EEXIST)
         return base::fail_errno(errno, "cannot create the folder " + name + " for the log " + path);
@@ -79,7 +79,7 @@ Result<Place> find_place(const std::string& path, bool makes_folders) {
       ++links;
       continue;
     }
-    if (is_last) return Place{std::move(folder), name};
+    if (is_last) return FolderEntry{std::move(folder), name};
     if (!S_ISDIR(status.st_mode)) return base::fail_errno(ENOTDIR, "cannot open the log " + path);
     folder = std::move(next);
     rest.erase(0, slash);

@@ -18,15 +18,15 @@ std::uint64_t number_of_this_thread() {
 }
 
 // A stream and its seat; `memory` null: there is none, and the driver says why.
-struct Place {
+struct StreamPlace {
   Tenant* tenant = nullptr;
   DeviceMemory* memory = nullptr;
   StreamName name;
   bool is_known = false;  // false: a stream of a green context has no plain one, for which events could be made
 };
 
-Place place_of(Tenant* mine, CUstream handle, StreamVariant variant) {
-  Place place{mine, nullptr, {}, true};
+StreamPlace place_of(Tenant* mine, CUstream handle, StreamVariant variant) {
+  StreamPlace place{mine, nullptr, {}, true};
   if (mine == nullptr || driver().cuCtxGetCurrent == nullptr || driver().cuStreamGetCtx == nullptr) return place;
   const CUstream stream = at_stream(handle, variant).stream;
   const bool is_own = stream == gate::kPerThreadStream;
@@ -45,7 +45,7 @@ Place place_of(Tenant* mine, CUstream handle, StreamVariant variant) {
   return place;
 }
 
-bool is_capturing(const Place& place) {
+bool is_capturing(const StreamPlace& place) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   return place.tenant->captures.load(std::memory_order_relaxed) != 0 && driver().cuStreamIsCapturing != nullptr &&
          driver().cuStreamIsCapturing(place.name.stream, &status) == CUDA_SUCCESS &&
@@ -55,7 +55,7 @@ bool is_capturing(const Place& place) {
 // The driver's own memory. An allocation may make it take some, so it passes the gate, and is tried once more when
 // others have made room.
 template <class Call>
-CUresult left_to_driver(const Place& place, CUmemoryPool pool, std::size_t bytes, Call call) {
+CUresult left_to_driver(const StreamPlace& place, CUmemoryPool pool, std::size_t bytes, Call call) {
   DeviceMemory& memory = *place.memory;
   const CUresult result = place.tenant->memories().with_room(memory, bytes, [&] {
     // Out of the gate again before anybody waits for room.
@@ -73,7 +73,7 @@ template <class Call>
 CUresult allocate_from(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream,
                        StreamVariant variant, Call call) {
   if (pointer == nullptr || bytes == 0) return call();
-  const Place place = place_of(tenant(), stream, variant);
+  const StreamPlace place = place_of(tenant(), stream, variant);
   if (place.memory == nullptr) return call();
   if (is_capturing(place)) {
     const Passage passage(Where{place.name.stream});
@@ -105,7 +105,7 @@ CUresult free_in_order(CUdeviceptr pointer, CUstream stream, StreamVariant varia
   DeviceMemory* owner = memories.owner_in_order(pointer);
   if (owner == nullptr && memories.owner_of(pointer) == nullptr)
     return memories.free_outside(pointer, [&] { return real(pointer, stream); });
-  const Place place = place_of(mine, stream, variant);
+  const StreamPlace place = place_of(mine, stream, variant);
   if (place.memory == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   // What is freed in a graph has to be allocated in one.
   if (is_capturing(place)) return CUDA_ERROR_INVALID_VALUE;
