@@ -277,7 +277,7 @@ CUresult Pager::unmap_handle(cuda::CUdeviceptr address) {
     if (result != cuda::CUDA_SUCCESS) return result;
     range->handle->mappings.erase(find_mapping_of(*range->handle, address));
     state_.mappings.erase(address);
-    state_.settle_needed(*range);
+    state_.update_needed(*range);
     if (!let_go_locked(handle, &gone)) return cuda::CUDA_SUCCESS;
   }
   discard(std::move(gone));
@@ -330,7 +330,7 @@ CUresult Pager::set_access(cuda::CUdeviceptr address, const cuda::CUmemAccessDes
   state_.unclaim_all(*range);
   if (result != cuda::CUDA_SUCCESS) return result;
   find_mapping_of(*range->handle, address)->rights = after;
-  state_.settle_needed(*range);
+  state_.update_needed(*range);
   return cuda::CUDA_SUCCESS;
 }
 
@@ -367,7 +367,7 @@ void Pager::want_handle(std::uint64_t handle, bool want) {
   } else {
     --range->handle->wanted;
   }
-  state_.settle_needed(*range);
+  state_.update_needed(*range);
 }
 
 bool Pager::has_context() const {

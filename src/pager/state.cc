@@ -67,7 +67,7 @@ void State::set_doomed(Range& range, bool doomed) {
   count_evicted(range, before);
 }
 
-void State::settle_needed(Range& range) {
+void State::update_needed(Range& range) {
   const bool before = range.holds_up();
   range.needed = range.handle == nullptr || range.handle->wanted != 0 || range.handle->is_accessible();
   count_evicted(range, before);

@@ -75,7 +75,7 @@ struct State {
   // A doomed range holds nobody up any more; one that is spared after all does again.
   void set_doomed(Range& range, bool doomed);
   // The same of a handle, whose memory somebody may reach or not.
-  void settle_needed(Range& range);
+  void update_needed(Range& range);
   // The chunks that an eviction of so many bytes takes, in its order: what nobody can reach first, then those that
   // needed no copy the last time, they are the cheapest; then by address. `each` gets the range and the chunk's number.
   template <typename Each>

@@ -18,7 +18,7 @@ constexpr std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ?
 }  // namespace
 
 void ForeignUse::heard(base::TimePoint now, bool moves, std::uint64_t more) {
-  settle(now);
+  believe_earlier(now);
   heard_at_ = now;
   if (moves) moved_at_ = now;
   for (Look& look : unsettled_) look.beyond = minus(look.beyond, more);
@@ -60,7 +60,7 @@ void ForeignUse::keep(std::uint64_t left) {
 }
 
 // No report is late any more for what was looked at before that.
-void ForeignUse::settle(base::TimePoint now) {
+void ForeignUse::believe_earlier(base::TimePoint now) {
   while (!unsettled_.empty() && now - unsettled_.front().asked_at >= kLatestReport) {
     believe(unsettled_.front());
     unsettled_.pop_front();
@@ -88,7 +88,7 @@ void ForeignUse::begin_again(const Look& look) {
 }
 
 void ForeignUse::look(const Look& look) {
-  settle(look.asked_at);
+  believe_earlier(look.asked_at);
   const bool is_quiet = moved_at_ < look.asked_at;
   look_again_ = !is_quiet;
   if (!is_quiet) {
@@ -115,7 +115,7 @@ void ForeignUse::look(const Look& look) {
   const bool is_sure = looks_ > 1 && (all_is_told || look.asked_at - first_at_ >= kLatestReport);
   if (is_sure) conclude(look);
   unsettled_.push_back(look);
-  if (all_is_told) settle(base::TimePoint::max());
+  if (all_is_told) believe_earlier(base::TimePoint::max());
   // Less is seen, or more, and not believed yet.
   look_again_ = minus(bytes_, look.beyond) >= kGrain || others_in(look) >= bytes_ + kGrain;
 }

@@ -72,7 +72,7 @@ class ForeignUse {
  private:
   void begin_again(const Look& look);
   void conclude(const Look& look);
-  void settle(base::TimePoint now);
+  void believe_earlier(base::TimePoint now);
   void believe(const Look& look);
   std::uint64_t others_in(const Look& look) const;
 

@@ -343,7 +343,7 @@ struct LeaseCore::State {
   LeaseEpoch next_epoch(Gpu& gpu);
   void tell_contention(Unit& unit, bool always);
 
-  // ---- memory.cc: what moving memory changes about turns ----------------------------------------
+  // ---- paged_turns.cc: what moving memory changes about turns ----------------------------------------
   void start_quantum(Unit& unit);
   void resume_quantum(Unit& unit);
   void measure_paging(Gpu& gpu, Duration cost);

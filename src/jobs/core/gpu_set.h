@@ -55,17 +55,17 @@ class GpuSet {
 
   class Iterator {
    public:
-    constexpr Iterator(const GpuSet* set, std::uint32_t at) : set_(set), at_(at) { settle(); }
+    constexpr Iterator(const GpuSet* set, std::uint32_t at) : set_(set), at_(at) { skip_unset(); }
     constexpr base::GpuIndex operator*() const { return base::GpuIndex{at_}; }
     constexpr Iterator& operator++() {
       ++at_;
-      settle();
+      skip_unset();
       return *this;
     }
     constexpr bool operator==(const Iterator& other) const { return at_ == other.at_; }
 
    private:
-    constexpr void settle() {
+    constexpr void skip_unset() {
       while (at_ < base::kMaxGpus) {
         const std::uint64_t rest = set_->words_[at_ / 64] >> (at_ % 64);
         if (rest != 0) {

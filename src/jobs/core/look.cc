@@ -72,7 +72,7 @@ bool JobCore::State::user_may(const Job& job) const {
 void JobCore::State::look_through() {
   dirty = false;
   if (held) return;
-  settle();
+  update_shares();
   dirty = false;  // what settling moves is looked at now
   ++look;
   const Reservation before = std::exchange(reservation, {});

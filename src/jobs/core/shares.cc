@@ -44,7 +44,7 @@ void JobCore::State::renew_shares() {
   rebuild_ranks();
 }
 
-void JobCore::State::settle() {
+void JobCore::State::update_shares() {
   if (now < settled_at + kSettlePeriod) return;
   settled_at = now;
   for (const std::uint32_t uid : active_users) charge(users.at(uid), now);

@@ -319,10 +319,10 @@ struct JobCore::State {
 
   // ---- shares.cc: what users have had
   void charge(User& user, TimePoint until) const;
-  void settle();
+  void update_shares();
   void renew_shares();
 
-  // ---- room.cc: GPUs
+  // ---- capacity.cc: GPUs
   Gpu* gpu_of(GpuIndex index);
   std::uint64_t promisable(const Gpu& gpu) const { return gpu.capacity * settings.oversubscribe / 1000; }
   std::uint64_t request_of(const Job& job) const { return job.occupies ? job.request : wanted_memory(job.spec); }

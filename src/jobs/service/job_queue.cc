@@ -213,7 +213,7 @@ void JobQueue::hand_in(const std::shared_ptr<Batch>& batch, std::vector<store::C
   batches_.push_back(batch);
   if (changes.empty()) {
     batch->stored = Status();
-    return settle_batches();
+    return finish_batches();
   }
   commits_->hand_in(std::move(changes), [this, alive = alive_, batch](Result<std::vector<store::Applied>> applied) {
     Status status = applied ? Status() : Status(tl::unexpected(applied.error()));
@@ -229,22 +229,22 @@ void JobQueue::stored(const std::shared_ptr<Batch>& batch, Status status) {
     keep_unsaved(*batch);
   }
   batch->stored = std::move(status);
-  settle_batches();
+  finish_batches();
 }
 
 // In order: who comes later may undo what was before.
-void JobQueue::settle_batches() {
+void JobQueue::finish_batches() {
   if (is_settling_) return;  // what is carried out hands over more: the loop below gets there
   is_settling_ = true;
   while (!batches_.empty() && batches_.front()->stored) {
     const auto batch = std::move(batches_.front());
     batches_.pop_front();
-    settle(*batch);
+    finish(*batch);
   }
   is_settling_ = false;
 }
 
-void JobQueue::settle(const Batch& batch) {
+void JobQueue::finish(const Batch& batch) {
   const Status stored = *batch.stored;
   // One that fails (out of memory, say) must not keep the others from their turn, now or ever.
   const auto whatever_happens = [](const auto& act) {

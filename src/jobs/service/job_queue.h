@@ -173,8 +173,8 @@ class JobQueue {
   store::Update update_of(const sched::jobs::Record& record, Batch& batch);
   bool is_started(sched::jobs::JobId job) const;
   void stored(const std::shared_ptr<Batch>& batch, base::Status status);
-  void settle_batches();
-  void settle(const Batch& batch);
+  void finish_batches();
+  void finish(const Batch& batch);
   void keep_unsaved(Batch& batch);
   void carry_out(const sched::jobs::Command& command, const base::Status& stored);
   void put_value(std::string key, std::string value, std::function<void(base::Status)> reply);

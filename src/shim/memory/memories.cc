@@ -71,7 +71,7 @@ bool Memories::is_inside(std::uint32_t slot) const {
 // Before the program gets the address. What is evicted bars the gate until it is there: whoever has been given the
 // address, and so has synchronised with this thread, finds it barred.
 void Memories::born(DeviceMemory& memory) {
-  if (memory.pager.evicted_bytes() != 0) settle(memory.slot);
+  if (memory.pager.evicted_bytes() != 0) update_bars(memory.slot);
   if (gate_.is_barred(memory.slot)) mover_.wake();
   mover_.note_change(memory);
 }
@@ -185,7 +185,7 @@ CUresult Memories::free(DeviceMemory& memory, cuda::CUdeviceptr address) {
       &waiting);
   if (result == cuda::CUDA_SUCCESS && info) ipc_.forget(info->buffer_id << 8 | memory.slot);
   // What was evicted of it keeps nobody out any more; a free that failed has made it count again.
-  if (gate_.is_barred(memory.slot) || result != cuda::CUDA_SUCCESS) settle(memory.slot);
+  if (gate_.is_barred(memory.slot) || result != cuda::CUDA_SUCCESS) update_bars(memory.slot);
   mover_.note_change(memory);
   return result;
 }
@@ -212,7 +212,7 @@ void Memories::give_segment(std::uint32_t slot, cuda::CUdeviceptr address) {
   DeviceMemory& memory = of(slot);
   memory.pager.free(
       address, [](void*, cuda::CUcontext) { return cuda::CUDA_SUCCESS; }, nullptr);
-  if (gate_.is_barred(slot)) settle(slot);
+  if (gate_.is_barred(slot)) update_bars(slot);
   mover_.note_change(memory);
 }
 
@@ -293,7 +293,7 @@ void Memories::forget_outside(std::uint64_t key) {
 }
 
 void Memories::on_reach_changed(DeviceMemory& memory) {
-  if (gate_.is_barred(memory.slot)) settle(memory.slot);
+  if (gate_.is_barred(memory.slot)) update_bars(memory.slot);
   born(memory);
 }
 
@@ -388,7 +388,7 @@ void Memories::pause(std::uint32_t slot) { mover_.pause(slot); }
 
 void Memories::resume(std::uint32_t slot) {
   mover_.resume(slot);
-  settle(slot);
+  update_bars(slot);
   if (DeviceMemory* const memory = if_any(slot)) memory->changed.store(true, std::memory_order_release);
   mover_.wake();
 }
@@ -444,7 +444,7 @@ void Memories::connect(std::uint32_t a, std::uint32_t b) {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if ((all & bit(slot)) != 0) connected_[slot] = all;
   }
-  settle_locked(all);
+  update_bars_locked(all);
 }
 
 std::uint64_t Memories::group(std::uint32_t slot) {
@@ -452,26 +452,26 @@ std::uint64_t Memories::group(std::uint32_t slot) {
   return connected_[slot] | bit(slot);
 }
 
-void Memories::settle(std::uint32_t slot) {
+void Memories::update_bars(std::uint32_t slot) {
   const base::Locked locked(bars_mutex_);
-  settle_locked(connected_[slot] | bit(slot));
+  update_bars_locked(connected_[slot] | bit(slot));
 }
 
 void Memories::set_evicting(std::uint32_t slot, bool evicting) {
   const base::Locked locked(bars_mutex_);
   evicting_[slot] = evicting;
-  settle_locked(connected_[slot] | bit(slot));
+  update_bars_locked(connected_[slot] | bit(slot));
 }
 
 void Memories::set_broken(std::uint32_t slot) {
   const base::Locked locked(bars_mutex_);
   broken_[slot].store(true, std::memory_order_relaxed);
-  settle_locked(connected_[slot] | bit(slot));
+  update_bars_locked(connected_[slot] | bit(slot));
 }
 
 // The lock makes what is read and what is stored one step: a thread that has made something evicted comes after a mover
 // that has not seen it, and bars again.
-void Memories::settle_locked(std::uint64_t mask) {
+void Memories::update_bars_locked(std::uint64_t mask) {
   bool complete = true;
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if ((mask & bit(slot)) == 0) continue;

@@ -4,8 +4,8 @@
 // A seat is complete when nothing is evicted of what its work can reach: of its own, and of the seats that it is
 // connected to as a peer. While it is not, its gate is barred (gate/gate.h). The bar follows from three things, under
 // one lock: what the pagers say (evicted_bytes), whether an eviction is about to begin or under way, and who is
-// connected with whom. settle() is to be called whenever one of them may have changed, and before anybody can act on
-// it:
+// connected with whom. update_bars() is to be called whenever one of them may have changed, and before anybody can act
+// on it:
 //
 //   - an allocation that was born evicted: before its address is handed out;
 //   - an eviction: before it looks whether anybody is inside;
@@ -242,7 +242,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   std::uint64_t group(std::uint32_t slot);
 
   // Makes bars follow from what is evicted and being evicted.
-  void settle(std::uint32_t slot);
+  void update_bars(std::uint32_t slot);
   // The mover: an eviction of this seat begins, or is over.
   void set_evicting(std::uint32_t slot, bool evicting);
   // Its context is broken and its memory discarded: it counts as complete, so that its program hears of the error.
@@ -303,7 +303,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // Waits until so much more may be allocated, and takes it. False: it may not.
   bool take_commitment(DeviceMemory& memory, std::uint64_t bytes, pager::Bounds::Part part);
   bool is_inside(std::uint32_t slot) const;
-  void settle_locked(std::uint64_t mask);
+  void update_bars_locked(std::uint64_t mask);
 
   Owner& owner_;
   const cuda::Driver& driver_;

@@ -253,7 +253,7 @@ std::optional<base::Duration> Mover::begin(DeviceMemory& memory, Moving& moving,
   if (moving.claimed_at != base::TimePoint{} && time - moving.claimed_at >= kClaimHolds) release_claim(memory, moving);
   if (excess == 0 && memory.pager.evicted_bytes() == 0) {
     // A free may have taken the last of it.
-    if (gate_.is_barred(memory.slot)) memories_.settle(memory.slot);
+    if (gate_.is_barred(memory.slot)) memories_.update_bars(memory.slot);
     moving.retry_after = 0ns;
     moving.starved_since = {};
     moving.failing_since = {};
@@ -395,7 +395,7 @@ std::optional<base::Duration> Mover::step_restoration(DeviceMemory& memory, Movi
   const bool lacks_room = moving.restoration->lacks_room();
   const cuda::CUresult error = moving.restoration->error();
   moving.restoration.reset();
-  memories_.settle(memory.slot);
+  memories_.update_bars(memory.slot);
   if (state == JobState::kDone || state == JobState::kCancelled) {
     moving.report_now = true;
     moving.retry_at = time;

@@ -282,7 +282,7 @@ bool Pools::ask_fences(Blocks::iterator block, std::size_t* questions) {
 }
 
 // Finds out what is done, the oldest first.
-void Pools::settle(std::size_t questions) {
+void Pools::merge_finished(std::size_t questions) {
   if (pending_.empty()) return;
   const cuda::RelaxedCapture relaxed(driver_);
   for (std::uint64_t last = 0; questions != 0;) {
@@ -320,7 +320,7 @@ bool Pools::take_again(cuda::CUmemoryPool handle, const StreamName& stream, std:
   const base::Locked locked(mutex_);
   Pool* const pool = find_pool(handle);
   if (pool == nullptr) return false;
-  if (questions != 0) settle(questions);
+  if (questions != 0) merge_finished(questions);
   const auto block = take_free(*pool, stream, block_bytes(bytes), fit);
   if (block == blocks_.end()) return false;
   make_live(block, block_bytes(bytes), bytes);
@@ -675,7 +675,7 @@ std::uint64_t Pools::release(std::uint64_t bytes) {
     const base::Locked locked(mutex_);
     const auto has_free = [](const auto& pool) { return !pool->free[0].empty() || !pool->free[1].empty(); };
     if (std::none_of(pools_.begin(), pools_.end(), has_free)) return 0;
-    settle(kAllQuestions);
+    merge_finished(kAllQuestions);
     unite();
     for (const auto& pool : pools_) {
       if (freed < bytes) freed += detach_free(*pool, bytes - freed, &gone);
@@ -691,7 +691,7 @@ void Pools::release_surplus() {
   std::vector<cuda::CUdeviceptr> gone;
   {
     const base::Locked locked(mutex_);
-    settle(kFewQuestions);
+    merge_finished(kFewQuestions);
     for (const auto& pool : pools_) detach_surplus(*pool, &gone);
     forget_destroyed();
     note_surplus();
@@ -706,7 +706,7 @@ std::uint64_t Pools::trim(cuda::CUmemoryPool handle, std::uint64_t keep) {
     const base::Locked locked(mutex_);
     Pool* const pool = find_pool(handle);
     if (pool == nullptr) return 0;
-    settle(kAllQuestions);
+    merge_finished(kAllQuestions);
     unite();
     if (pool->reserved > keep) freed = detach_free(*pool, pool->reserved - keep, &gone);
     note_surplus();

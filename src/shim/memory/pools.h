@@ -231,7 +231,7 @@ class Pools {
   void join_fences(Block& into, const Block& other);
   bool may_merge(const Block& low, const Block& high) const;
   bool ask_fences(Blocks::iterator block, std::size_t* questions);
-  void settle(std::size_t questions);
+  void merge_finished(std::size_t questions);
   void unite();
   cuda::CUresult make_fence(cuda::CUcontext context, Fence* fence);
   void keep_fence(const Fence& fence);

@@ -121,12 +121,12 @@ void Drainer::run() {
       const auto wanted = look_at(slot, now());
       if (wanted && (!sleep || *wanted < *sleep)) sleep = wanted;
     }
-    settle_time_slice(now());
+    apply_time_slice(now());
     wait(seen, sleep);
   }
 }
 
-void Drainer::settle_time_slice(base::TimePoint time) {
+void Drainer::apply_time_slice(base::TimePoint time) {
   base::Duration wanted(wanted_slice_ns_.load(std::memory_order_relaxed));
   {
     Seats::Locked seats(seats_);

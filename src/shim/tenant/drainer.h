@@ -86,7 +86,7 @@ class Drainer {
   std::optional<base::Duration> drain(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
   std::optional<base::Duration> step(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
   std::optional<base::Duration> watch_idleness(std::uint32_t slot, base::TimePoint now);
-  void settle_time_slice(base::TimePoint now);
+  void apply_time_slice(base::TimePoint now);
   bool close_gate(std::uint32_t slot, std::uint64_t epoch);
   gate::WorkState look_at_work(std::uint32_t slot);
   void release(std::uint32_t slot);

@@ -80,7 +80,7 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
     if (ungated_.load(std::memory_order_seq_cst)) gate_.set_ungated(*slot);
   }
   memories_.of(*slot);
-  settle_pace();
+  apply_pace();
   start_once();
   agent_.wake();
   return slot;
@@ -265,14 +265,14 @@ void Tenant::handle(const wire::Contention& message) {
     seat->in_flight_bound = time(message.in_flight_ns);
     seat->time_slice = time(message.time_slice_ns);
   }
-  settle_pace();
+  apply_pace();
   drainer_.wake();
 }
 
 // How far ahead a seat may submit, and for how long it has the GPU beside others. Threads of a process with several
 // GPUs are not bounded: one that fills one GPU's queue before it turns to the next may have to, for work there that the
 // first one waits for. And which of its time slices are of which GPU nobody knows.
-void Tenant::settle_pace() {
+void Tenant::apply_pace() {
   bool changed = false;
   {
     Seats::Locked seats(seats_);
@@ -334,7 +334,7 @@ void Tenant::set_ungated(std::uint32_t slot) {
     seats[slot].in_flight_bound = base::Duration::zero();
     seats[slot].time_slice = base::Duration::zero();
   }
-  settle_pace();
+  apply_pace();
   drainer_.wake();
 }
 

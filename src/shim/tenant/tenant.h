@@ -100,7 +100,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   void handle(const wire::Welcome&) {}
   void handle(const wire::Refused& message);
   void start_once();
-  void settle_pace();
+  void apply_pace();
   void run_ungated();
   void set_ungated(std::uint32_t slot);
   void announce_gangs(client::Agent::Announcement& announcement);
