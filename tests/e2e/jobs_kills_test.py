@@ -186,8 +186,15 @@ class JobsAndKills(GpumuxTest):
         except FileNotFoundError:
             return []
 
+    def all_jobs(self):
+        jobs, page = {}, {"more": True}
+        while page["more"]:
+            page = self.api("GET", f"/v1/jobs?state=all&beyond={max(jobs, default=0)}")
+            jobs.update((job["id"], job) for job in page["jobs"])
+        return jobs
+
     def check(self):
-        jobs = {job["id"]: job for job in self.api("GET", "/v1/jobs?state=all&limit=100000")["jobs"]}
+        jobs = self.all_jobs()
         for job, body in self.acknowledged.items():
             with self.subTest(job=job):
                 self.assertIn(job, jobs, "what was acknowledged is there")
