@@ -76,8 +76,7 @@ std::optional<TimePoint> Book::gone_by(const BookedJob& job, const BookedJob& fo
   Duration limit = job.spec.time_limit;
   if (settings.max_time != Duration(0))
     limit = limit == Duration(0) ? settings.max_time : std::min(limit, settings.max_time);
-  const bool goes =
-      job.spec.on_limit == sched::jobs::OnLimit::kCancel || towards(job, for_whom) <= towards(for_whom, job);
+  const bool goes = job.spec.on_limit == jobs::OnLimit::kCancel || towards(job, for_whom) <= towards(for_whom, job);
   if (limit == Duration(0) || now < job.refused_until || !goes) return std::nullopt;
   const Duration left = limit - std::min(limit, job.slice);
   return std::max(now, (job.running ? job.slice_since : now) + left);

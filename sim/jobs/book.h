@@ -15,14 +15,14 @@ namespace gpumux::simjobs {
 using base::Duration;
 using base::GpuIndex;
 using base::TimePoint;
-using sched::jobs::GpuSet;
-using sched::jobs::JobId;
-using sched::jobs::JobSpec;
-using sched::jobs::JobState;
+using jobs::GpuSet;
+using jobs::JobId;
+using jobs::JobSpec;
+using jobs::JobState;
 
 struct BookedJob {
   JobSpec spec;
-  sched::jobs::Record record;
+  jobs::Record record;
   bool on_gpus = false;
   bool suspended = false;
   GpuSet gpus;
@@ -51,7 +51,7 @@ struct BookedGpu {
 
 class Book {
  public:
-  sched::jobs::QueueSettings settings;
+  jobs::QueueSettings settings;
   std::vector<BookedGpu> gpus;
   std::map<JobId, BookedJob> jobs;  // that are not done
 

@@ -11,7 +11,7 @@
 namespace gpumux::simjobs {
 namespace {
 
-using namespace sched::jobs;  // the core's words
+using namespace jobs;  // the core's words
 using std::chrono::milliseconds;
 using std::chrono::minutes;
 using std::chrono::seconds;
@@ -434,7 +434,7 @@ void Simulation::obey(const Record& c) {
   job.spec.held = c.held;
   if (c.state != JobState::kDone) return;
   if (job.on_gpus) return wrong("job " + std::to_string(c.job.value) + " is done and runs");
-  if (c.outcome == sched::jobs::Outcome::kNone) return wrong("job " + std::to_string(c.job.value) + " ends as nothing");
+  if (c.outcome == jobs::Outcome::kNone) return wrong("job " + std::to_string(c.job.value) + " ends as nothing");
   turns_.erase(c.job);
   book_.jobs.erase(found);
 }

@@ -16,7 +16,7 @@
 namespace gpumux::simjobs {
 namespace {
 
-using namespace sched::jobs;
+using namespace jobs;
 using base::GpuIndex;
 using std::chrono::hours;
 using std::chrono::minutes;

@@ -7,6 +7,6 @@
 
 namespace gpumux::daemon {
 
-sched::jobs::QueueSettings core_settings(const settings::QueueSettings& queue);
+jobs::QueueSettings core_settings(const settings::QueueSettings& queue);
 
 }  // namespace gpumux::daemon

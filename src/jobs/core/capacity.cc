@@ -13,7 +13,7 @@
 
 #include "jobs/core/state.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 namespace {
 
 bool contains(const std::vector<Job*>& jobs, const Job* job) {
@@ -331,4 +331,4 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
   return way;
 }
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

@@ -2,7 +2,7 @@
 // Jobs that come after others.
 #include "jobs/core/state.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 namespace {
 
 Target target_of(const Dependency& dependency) { return {dependency.on, dependency.whole_array, dependency.need}; }
@@ -56,4 +56,4 @@ void JobCore::State::settle_dependents(const Target& target, bool met, std::vect
   }
 }
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

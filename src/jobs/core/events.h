@@ -12,7 +12,7 @@
 #include "jobs/core/job.h"
 #include "settings/structs.gen.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 
 using settings::kUnlimited;
 using settings::Order;
@@ -127,4 +127,4 @@ using Command = std::variant<Record, Start, Suspend, Resume, Cancel>;
 std::string to_string(const Event& event);
 std::string to_string(const Command& command);
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

@@ -12,7 +12,7 @@
 #include "base/ids.h"
 #include "base/limits.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 
 class GpuSet {
  public:
@@ -93,4 +93,4 @@ class GpuSet {
   std::array<std::uint64_t, kWords> words_{};
 };
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

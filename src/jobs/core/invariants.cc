@@ -3,7 +3,7 @@
 // what it indexes.
 #include "jobs/core/state.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 namespace {
 
 using State = JobCore::State;
@@ -198,4 +198,4 @@ std::string JobCore::State::check() const {
   return check_order(*this);
 }
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

@@ -27,7 +27,7 @@
 #include "base/ids.h"
 #include "jobs/core/gpu_set.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 
 using base::Duration;
 using base::GpuIndex;
@@ -113,4 +113,4 @@ constexpr bool occupies_gpus(JobState state) {
 std::string_view to_string(JobState state);
 std::string_view to_string(Outcome outcome);
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

@@ -4,7 +4,7 @@
 
 #include "jobs/core/state.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 
 JobCore::JobCore() : state_(std::make_unique<State>()) {}
 JobCore::~JobCore() = default;
@@ -252,4 +252,4 @@ void JobCore::State::rearm_all() {
   }
 }
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

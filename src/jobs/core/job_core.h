@@ -27,7 +27,7 @@
 
 #include "jobs/core/events.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 
 // Of those that wait and cannot start, so many (different ones: one for each user and kind of request) are looked at
 // before it is given up to find one that can. A few times the users of a large machine times what each asks for.
@@ -131,4 +131,4 @@ class JobCore {
 std::string_view to_string(Refusal refusal);
 std::string_view to_string(WaitReason reason);
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

@@ -3,7 +3,7 @@
 // example. The invariants are checked after every event.
 #include "jobs/core/script.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 namespace {
 
 using std::chrono::hours;
@@ -442,4 +442,4 @@ TEST(Gpus, ARemovedOneComesBack) {
 }
 
 }  // namespace
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

@@ -9,7 +9,7 @@
 
 #include "jobs/core/job_core.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 namespace {
 
 constexpr std::uint32_t kGpus = 8, kUsers = 50;
@@ -109,6 +109,6 @@ BENCHMARK(BM_SubmitAndCancel)->RangeMultiplier(10)->Range(1'000, 1'000'000)->Uni
 BENCHMARK(BM_Standing)->RangeMultiplier(10)->Range(1'000, 1'000'000)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs
 
 BENCHMARK_MAIN();

@@ -2,7 +2,7 @@
 // One job's life: from its submission through its runs to its end.
 #include "jobs/core/state.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 namespace {
 
 bool waits(JobState state) {
@@ -371,4 +371,4 @@ void JobCore::State::end_one(Job& job, Outcome outcome, bool recorded, std::vect
   jobs.erase(id);
 }
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

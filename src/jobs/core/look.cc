@@ -2,7 +2,7 @@
 // A look through the queue: who starts, who has to make way, who is waited for.
 #include "jobs/core/state.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 namespace {
 
 // Goes through the first ones of classes in order. Lanes must not move meanwhile; after anything was started, which
@@ -164,4 +164,4 @@ void JobCore::State::make_way(const WayIn& way) {
   }
 }
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

@@ -3,7 +3,7 @@
 // smallest example; the invariants are checked after every event.
 #include "jobs/core/script.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 namespace {
 
 using std::chrono::hours;
@@ -436,4 +436,4 @@ TEST(Preempt, NotEqualsAndKeepsItsPlace) {
 }
 
 }  // namespace
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

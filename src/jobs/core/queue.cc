@@ -2,7 +2,7 @@
 // What waits, kept in order.
 #include "jobs/core/state.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 namespace {
 
 Turn turn_of(const Class& c) { return {c.key.priority, c.jobs.begin()->first}; }
@@ -189,4 +189,4 @@ WaitReason JobCore::State::reason_of(const Job& job) const {
   return WaitReason::kPriority;
 }
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

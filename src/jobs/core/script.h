@@ -11,7 +11,7 @@
 
 #include "jobs/core/job_core.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 
 inline constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 
@@ -100,4 +100,4 @@ class Script {
   std::map<JobId, Record> records_;
 };
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

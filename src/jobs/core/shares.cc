@@ -2,7 +2,7 @@
 // What users have had of the GPUs lately, in integers.
 #include "jobs/core/state.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 
 std::uint64_t Shares::weight(TimePoint now) const {
   if (now <= epoch_) return kUnit;
@@ -58,4 +58,4 @@ std::uint64_t JobCore::State::usage_key(const User& user) const {
   return user.usage + user.gpus * kAdvanceMicroseconds * shares.weight(settled_at);
 }
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

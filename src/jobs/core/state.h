@@ -26,7 +26,7 @@
 
 #include "jobs/core/job_core.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 
 struct Class;
 struct Lane;
@@ -358,4 +358,4 @@ struct JobCore::State {
   std::string check() const;
 };
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

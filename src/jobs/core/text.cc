@@ -2,7 +2,7 @@
 // Events, commands and states as text.
 #include "jobs/core/job_core.h"
 
-namespace gpumux::sched::jobs {
+namespace gpumux::jobs {
 namespace {
 
 std::string text(std::uint64_t value) { return std::to_string(value); }
@@ -169,4 +169,4 @@ std::string_view to_string(WaitReason reason) {
   return "unknown";
 }
 
-}  // namespace gpumux::sched::jobs
+}  // namespace gpumux::jobs

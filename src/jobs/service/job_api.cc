@@ -19,7 +19,7 @@ namespace gpumux::daemon {
 namespace {
 
 namespace asio = boost::asio;
-namespace core = sched::jobs;
+namespace core = jobs;
 using Json = nlohmann::ordered_json;
 using base::Code;
 using base::Duration;

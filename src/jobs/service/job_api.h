@@ -42,9 +42,9 @@ class JobApi final : public JobRoutes {
   ApiAnswer change_user(const ApiRequest& request, std::string_view which);
 
   Sight sight(const Peer& peer, std::uint32_t uid) const;
-  JobNow now_of(sched::jobs::JobId job) const;
+  JobNow now_of(jobs::JobId job) const;
   void list_page(const Peer& peer, std::shared_ptr<const store::Page> page, ApiReply reply);
-  void show_job(const Peer& peer, std::string which, sched::jobs::JobId job, bool with_environment, ApiReply reply);
+  void show_job(const Peer& peer, std::string which, jobs::JobId job, bool with_environment, ApiReply reply);
   void find_job(std::string_view which, std::function<void(base::Result<store::StoredJob>)> found);
   static base::Result<Name> parse_name(std::string_view text);
   static base::Result<Found> look_up(const store::JobStore& store, const Name& name);

@@ -15,7 +15,7 @@ namespace gpumux::daemon {
 namespace {
 
 namespace asio = boost::asio;
-namespace core = sched::jobs;
+namespace core = jobs;
 using base::Code;
 using base::Duration;
 using base::Result;

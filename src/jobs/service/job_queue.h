@@ -70,7 +70,7 @@ class JobQueue {
 
   void set_config(const settings::QueueSettings& config);
   const settings::QueueSettings& config() const { return config_; }
-  const sched::jobs::QueueSettings& core_settings() const { return core_settings_; }
+  const jobs::QueueSettings& core_settings() const { return core_settings_; }
   void set_served(base::GpuIndex gpu, bool is_served);
   // Memory there that belongs to no job that runs.
   void set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes);
@@ -79,7 +79,7 @@ class JobQueue {
   // ---- what users ask for. Replies come once, from the loop, when what they say is durable.
 
   struct Submitted {
-    sched::jobs::JobId id;
+    jobs::JobId id;
     std::uint32_t count = 1;
     bool was_known = false;                 // its token was: this is what was handed in then
     std::optional<std::int32_t> capped_at;  // its priority counts as this against others' jobs
@@ -92,16 +92,15 @@ class JobQueue {
     bool by_admin = false;
   };
   // Of those that are not done; the reply names those of which something is different now, in their order.
-  void change(std::vector<sched::jobs::JobId> jobs, const Change& change,
-              std::function<void(base::Result<std::vector<sched::jobs::JobId>>)> reply);
+  void change(std::vector<jobs::JobId> jobs, const Change& change,
+              std::function<void(base::Result<std::vector<jobs::JobId>>)> reply);
 
   // Calls back when the job is done (or has started, if that is enough), or after `patience`.
-  void wait(sched::jobs::JobId job, bool until_started, base::Duration patience, std::function<void()> callback);
+  void wait(jobs::JobId job, bool until_started, base::Duration patience, std::function<void()> callback);
 
   void set_paused(bool is_paused, std::function<void(base::Status)> reply);
   void set_drained(base::GpuIndex gpu, bool is_drained, std::function<void(base::Status)> reply);
-  void set_limits(std::uint32_t uid, std::optional<sched::jobs::UserLimits> limits,
-                  std::function<void(base::Status)> reply);
+  void set_limits(std::uint32_t uid, std::optional<jobs::UserLimits> limits, std::function<void(base::Status)> reply);
 
   // ---- what there is
 
@@ -109,20 +108,20 @@ class JobQueue {
   struct Owner {
     std::uint32_t uid = 0;
     std::uint32_t array_index = 0;
-    sched::jobs::JobId array = sched::jobs::kNoJob;
+    jobs::JobId array = jobs::kNoJob;
     bool ever_started = false;  // if only in an attempt that was lost
     std::uint64_t bytes = 0;    // of its document and dependencies
   };
-  const Owner* find(sched::jobs::JobId job) const;
-  std::vector<sched::jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending
-  std::vector<sched::jobs::JobId> elements(sched::jobs::JobId array) const;            // that are not done
-  std::optional<sched::jobs::JobStanding> standing(sched::jobs::JobId job) const { return core_.standing(job); }
+  const Owner* find(jobs::JobId job) const;
+  std::vector<jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending
+  std::vector<jobs::JobId> elements(jobs::JobId array) const;                   // that are not done
+  std::optional<jobs::JobStanding> standing(jobs::JobId job) const { return core_.standing(job); }
   // The lease priority that is granted to the programs of a user's run (GPUMUX_RUN_ID): its job's as it counts against
   // others', if somebody has set how high that may be; 0 if nobody has, or it is no job's.
   std::int32_t granted_priority(uid_t uid, const std::string& run) const;
-  std::optional<JobRuns::View> view(sched::jobs::JobId job) const;
+  std::optional<JobRuns::View> view(jobs::JobId job) const;
   // Why it did not start, or could not be suspended, lately.
-  std::string note(sched::jobs::JobId job) const;
+  std::string note(jobs::JobId job) const;
   const JobRuns* runs() const { return runs_.get(); }
   // For any thread; null without a queue.
   const std::shared_ptr<store::JobStore>& store() const { return store_; }
@@ -130,19 +129,19 @@ class JobQueue {
   boost::asio::thread_pool& pool() { return pool_; }
   bool is_paused() const { return is_paused_; }
   const std::vector<GpuOf>& gpus() const { return gpus_; }
-  const std::map<std::uint32_t, sched::jobs::UserLimits>& limits() const { return limits_; }
-  const sched::jobs::JobCore& core() const { return core_; }
+  const std::map<std::uint32_t, jobs::UserLimits>& limits() const { return limits_; }
+  const jobs::JobCore& core() const { return core_; }
   base::TimePoint now() const { return clock_.now(); }
   std::size_t size() const { return owners_.size(); }
 
  private:
   struct Batch {
-    std::vector<sched::jobs::Command> commands;
-    std::vector<store::Update> updates;                                   // of it, for when they could not be stored
-    std::vector<sched::jobs::JobId> inserted;                             // that are new with it
-    std::vector<std::function<void(base::Status)>> after;                 // told when it is stored, or is not
-    std::vector<std::pair<sched::jobs::JobId, std::uint32_t>> to_forget;  // runners whose ends are in it
-    std::optional<base::Status> stored;                                   // none: not known yet
+    std::vector<jobs::Command> commands;
+    std::vector<store::Update> updates;                            // of it, for when they could not be stored
+    std::vector<jobs::JobId> inserted;                             // that are new with it
+    std::vector<std::function<void(base::Status)>> after;          // told when it is stored, or is not
+    std::vector<std::pair<jobs::JobId, std::uint32_t>> to_forget;  // runners whose ends are in it
+    std::optional<base::Status> stored;                            // none: not known yet
   };
   struct EndDetails {
     std::uint32_t attempt = 0;
@@ -150,7 +149,7 @@ class JobQueue {
   };
   struct Changing;
   struct Waiter {
-    sched::jobs::JobId job;
+    jobs::JobId job;
     bool until_started = false;
     std::function<void()> callback;
   };
@@ -162,36 +161,36 @@ class JobQueue {
   base::Result<std::string> store_id();
   base::Status restore_jobs();
   base::Status restore_values();
-  void restore_job(const store::StoredJob& job, std::vector<sched::jobs::Event>& later);
+  void restore_job(const store::StoredJob& job, std::vector<jobs::Event>& later);
 
-  void apply(const sched::jobs::Event& event);
-  void apply_now(const sched::jobs::Event& event, std::vector<sched::jobs::Command>& commands);
-  void hand_over(std::vector<sched::jobs::Command> commands, std::vector<store::Insert> inserts,
+  void apply(const jobs::Event& event);
+  void apply_now(const jobs::Event& event, std::vector<jobs::Command>& commands);
+  void hand_over(std::vector<jobs::Command> commands, std::vector<store::Insert> inserts,
                  std::function<void(base::Status)> after);
   void hand_over_unsaved();
   void hand_in(const std::shared_ptr<Batch>& batch, std::vector<store::Change> changes);
-  store::Update update_of(const sched::jobs::Record& record, Batch& batch);
-  bool is_started(sched::jobs::JobId job) const;
+  store::Update update_of(const jobs::Record& record, Batch& batch);
+  bool is_started(jobs::JobId job) const;
   void stored(const std::shared_ptr<Batch>& batch, base::Status status);
   void finish_batches();
   void finish(const Batch& batch);
   void keep_unsaved(Batch& batch);
-  void carry_out(const sched::jobs::Command& command, const base::Status& stored);
+  void carry_out(const jobs::Command& command, const base::Status& stored);
   void put_value(std::string key, std::string value, std::function<void(base::Status)> reply);
   void change_some(std::shared_ptr<Changing> work);
-  bool change_now(sched::jobs::JobId job, const Change& change, std::vector<sched::jobs::Command>& commands);
-  base::Status resolve_dependencies(sched::jobs::JobSpec& spec, bool by_admin, bool& is_too_early) const;
-  base::Status check_after(const sched::jobs::Dependency& dependency, std::optional<std::uint32_t> owner,
+  bool change_now(jobs::JobId job, const Change& change, std::vector<jobs::Command>& commands);
+  base::Status resolve_dependencies(jobs::JobSpec& spec, bool by_admin, bool& is_too_early) const;
+  base::Status check_after(const jobs::Dependency& dependency, std::optional<std::uint32_t> owner,
                            std::uint32_t submitter) const;
   base::Status check_bytes(std::uint32_t uid, std::uint64_t bytes) const;
-  void own(sched::jobs::JobId job, const Owner& owner);
-  void disown(sched::jobs::JobId job);
-  base::Result<std::string> log_of(const Submission& submission, const sched::jobs::JobSpec& spec) const;
+  void own(jobs::JobId job, const Owner& owner);
+  void disown(jobs::JobId job);
+  base::Result<std::string> log_of(const Submission& submission, const jobs::JobSpec& spec) const;
   void submitted(const Token& token, const base::Result<Submitted>& result);
-  void started(sched::jobs::JobId job, store::WallTime at);
-  void ended(sched::jobs::JobId job, std::uint32_t attempt, const JobRuns::End& end);
-  void forget_job(sched::jobs::JobId job);
-  void wake(sched::jobs::JobId job, bool is_done);
+  void started(jobs::JobId job, store::WallTime at);
+  void ended(jobs::JobId job, std::uint32_t attempt, const JobRuns::End& end);
+  void forget_job(jobs::JobId job);
+  void wake(jobs::JobId job, bool is_done);
   void arm_core_timer();
   void keep_house();
   void save_usage();
@@ -201,30 +200,30 @@ class JobQueue {
   boost::asio::io_context& io_;
   const base::Clock& clock_;
   settings::QueueSettings config_;
-  sched::jobs::QueueSettings core_settings_;  // what that is for the core
+  jobs::QueueSettings core_settings_;  // what that is for the core
   std::vector<GpuOf> gpus_;
   std::string unavailable_ = "the job queue is not open";
   os::FileDescriptor lock_;  // of the state directory
   std::shared_ptr<store::JobStore> store_;
   std::unique_ptr<store::CommitQueue> commits_;
-  sched::jobs::JobCore core_;
+  jobs::JobCore core_;
   boost::asio::thread_pool pool_{2};
   JobPrograms* programs_ = nullptr;
   std::unique_ptr<JobRuns> runs_;
 
-  sched::jobs::JobId next_id_{1};
-  std::map<sched::jobs::JobId, Owner> owners_;
+  jobs::JobId next_id_{1};
+  std::map<jobs::JobId, Owner> owners_;
   std::map<std::uint32_t, std::uint64_t> document_bytes_;  // of each user's jobs in owners_
-  std::map<sched::jobs::JobId, std::string> notes_;
-  std::map<sched::jobs::JobId, EndDetails> ends_;                                      // that are being stored
-  std::map<sched::jobs::JobId, store::WallTime> started_at_;                           // that is to be stored
+  std::map<jobs::JobId, std::string> notes_;
+  std::map<jobs::JobId, EndDetails> ends_;                                             // that are being stored
+  std::map<jobs::JobId, store::WallTime> started_at_;                                  // that is to be stored
   std::map<Token, std::vector<std::function<void(base::Result<Submitted>)>>> tokens_;  // that are being stored
   std::deque<std::shared_ptr<Batch>> batches_;
   // What could not be stored, and what waits for that.
-  std::map<sched::jobs::JobId, store::Update> unsaved_;
-  std::vector<std::pair<sched::jobs::JobId, std::uint32_t>> unsaved_forgets_;
-  std::multimap<sched::jobs::JobId, std::shared_ptr<Waiter>> waiters_;
-  std::map<std::uint32_t, sched::jobs::UserLimits> limits_;
+  std::map<jobs::JobId, store::Update> unsaved_;
+  std::vector<std::pair<jobs::JobId, std::uint32_t>> unsaved_forgets_;
+  std::multimap<jobs::JobId, std::shared_ptr<Waiter>> waiters_;
+  std::map<std::uint32_t, jobs::UserLimits> limits_;
   std::map<std::uint32_t, std::uint64_t> saved_usage_;
   bool is_paused_ = false;
   bool is_open_ = false;
@@ -238,10 +237,9 @@ class JobQueue {
 };
 
 // All elements of an array, done or not.
-store::Query query_of_array(sched::jobs::JobId array);
+store::Query query_of_array(jobs::JobId array);
 
 // Why a submission cannot be taken, for people, and as an error's code.
-base::Error describe(sched::jobs::Refusal refusal, const sched::jobs::JobSpec& spec,
-                     const sched::jobs::UserLimits& limits);
+base::Error describe(jobs::Refusal refusal, const jobs::JobSpec& spec, const jobs::UserLimits& limits);
 
 }  // namespace gpumux::daemon

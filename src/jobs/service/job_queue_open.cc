@@ -20,7 +20,7 @@
 namespace gpumux::daemon {
 namespace {
 
-namespace core = sched::jobs;
+namespace core = jobs;
 using base::Code;
 using base::Duration;
 using base::Result;

@@ -8,7 +8,7 @@
 namespace gpumux::daemon {
 namespace {
 
-namespace core = sched::jobs;
+namespace core = jobs;
 using base::Code;
 using base::Result;
 using base::Status;

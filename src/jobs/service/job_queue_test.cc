@@ -21,7 +21,7 @@ namespace gpumux::daemon {
 namespace {
 
 using namespace std::chrono_literals;
-using sched::jobs::JobId;
+using jobs::JobId;
 
 class NoPrograms final : public JobPrograms {
  public:
@@ -91,7 +91,7 @@ TEST_F(Queue, OutlivesAReplyThatFails) {
 TEST_F(Queue, CountsDependenciesAmongTheBytesOfTheirUser) {
   const auto is_taken = [&](std::size_t dependencies) {
     auto made = std::make_shared<Submission>(*submission());
-    made->spec.after.assign(dependencies, {JobId{1}, false, sched::jobs::Dependency::Need::kAny, {}});
+    made->spec.after.assign(dependencies, {JobId{1}, false, jobs::Dependency::Need::kAny, {}});
     std::optional<bool> taken;
     queue_->submit(made,
                    [&taken](const base::Result<JobQueue::Submitted>& submitted) { taken = submitted.has_value(); });

@@ -37,20 +37,20 @@ namespace gpumux::daemon {
 class JobRuns {
  public:
   struct End {
-    sched::jobs::End how = sched::jobs::End::kFailed;
+    jobs::End how = jobs::End::kFailed;
     int exit_status = store::kNoExitStatus;
     store::WallTime ended_at = 0;
     std::string note;  // why, for people; empty: nothing remarkable
   };
   struct Callbacks {
     // StartConfirmed, StartFailed, Suspended, SuspendRefused, Resumed.
-    std::function<void(const sched::jobs::Event&)> event;
+    std::function<void(const jobs::Event&)> event;
     // `started_at`: when its main process was.
-    std::function<void(sched::jobs::JobId, store::WallTime started_at)> started;
+    std::function<void(jobs::JobId, store::WallTime started_at)> started;
     // Why something did not work, for people.
-    std::function<void(sched::jobs::JobId, std::string note)> noted;
+    std::function<void(jobs::JobId, std::string note)> noted;
     // Once for each that was started, restored ones too.
-    std::function<void(sched::jobs::JobId, std::uint32_t attempt, const End&)> ended;
+    std::function<void(jobs::JobId, std::uint32_t attempt, const End&)> ended;
   };
   // For people.
   struct View {
@@ -72,14 +72,14 @@ class JobRuns {
   // The quota of jobs that do not say how much memory they need; 0: none.
   void set_default_memory(std::uint64_t bytes) { default_memory_ = bytes; }
 
-  void start(const sched::jobs::Start& command, std::uint32_t uid);
-  void suspend(const sched::jobs::Suspend& command);
-  void resume(const sched::jobs::Resume& command);
+  void start(const jobs::Start& command, std::uint32_t uid);
+  void suspend(const jobs::Suspend& command);
+  void resume(const jobs::Resume& command);
   // Of its programs, on the GPU. Nothing if it has none.
-  void set_priority(sched::jobs::JobId job, std::int32_t priority);
-  void cancel(sched::jobs::JobId job, std::uint32_t attempt, wire::EndReason reason, base::Duration grace);
+  void set_priority(jobs::JobId job, std::int32_t priority);
+  void cancel(jobs::JobId job, std::uint32_t attempt, wire::EndReason reason, base::Duration grace);
   // Its end is stored: its directory is not needed any more.
-  void forget(sched::jobs::JobId job, std::uint32_t attempt);
+  void forget(jobs::JobId job, std::uint32_t attempt);
 
   // After a restart: what became of an attempt that was started. Waits for its runner's word, some milliseconds; for
   // before the loop runs. Unless it is kNone, it is a run like those that were started here, and `ended` comes for one
@@ -91,38 +91,38 @@ class JobRuns {
     bool was_suspended = false;
     store::WallTime started_at = 0;  // when its main process was; 0: not known
   };
-  Restored restore(sched::jobs::JobId job, std::uint32_t attempt, std::uint32_t uid);
+  Restored restore(jobs::JobId job, std::uint32_t attempt, std::uint32_t uid);
   // Directories of attempts that nobody asks for any more, after all were restored.
-  void sweep(const std::function<bool(sched::jobs::JobId, std::uint32_t attempt)>& is_wanted);
+  void sweep(const std::function<bool(jobs::JobId, std::uint32_t attempt)>& is_wanted);
 
   // Something of a suspended run has changed.
   void programs_changed();
 
-  std::optional<View> view(sched::jobs::JobId job) const;
+  std::optional<View> view(jobs::JobId job) const;
   std::size_t size() const { return runs_.size(); }
   const LaunchSettings& launch() const { return launch_; }
   // Every run there is: whose, and its GPUMUX_RUN_ID.
-  void for_each_run(const std::function<void(sched::jobs::JobId job, uid_t uid, const std::string& run)>& visit) const;
+  void for_each_run(const std::function<void(jobs::JobId job, uid_t uid, const std::string& run)>& visit) const;
 
  private:
   enum class Step { kNone, kLeaves, kFreezes, kFrozen, kThaws };
   struct Run;
   struct Launched;
-  using Runs = std::map<sched::jobs::JobId, std::unique_ptr<Run>>;
+  using Runs = std::map<jobs::JobId, std::unique_ptr<Run>>;
 
-  Run* find(sched::jobs::JobId job, std::uint32_t attempt) const;
-  Run& add(sched::jobs::JobId job, std::uint32_t attempt, std::uint32_t uid);
-  Launched launch_on_pool(const sched::jobs::Start& command, std::uint64_t default_memory) const;
-  void launched(sched::jobs::JobId job, std::uint32_t attempt, Launched result);
+  Run* find(jobs::JobId job, std::uint32_t attempt) const;
+  Run& add(jobs::JobId job, std::uint32_t attempt, std::uint32_t uid);
+  Launched launch_on_pool(const jobs::Start& command, std::uint64_t default_memory) const;
+  void launched(jobs::JobId job, std::uint32_t attempt, Launched result);
   void connect(Run& run, os::FileDescriptor connection);
   void on_message(Run& run, const wire::RunnerState& state);
   void on_message(Run& run, const wire::RunnerEnded& end);
   void on_message(Run& run, const wire::RunnerRefused& refused);
   void take_step(Run& run, const wire::RunnerState& state);
   void look_soon(Run& run, base::Duration pause);
-  void looked(sched::jobs::JobId job, std::uint32_t attempt, base::Result<FoundRunner> found,
+  void looked(jobs::JobId job, std::uint32_t attempt, base::Result<FoundRunner> found,
               base::Result<os::FileDescriptor> connection);
-  void bury(sched::jobs::JobId job, std::uint32_t attempt);
+  void bury(jobs::JobId job, std::uint32_t attempt);
   void follow_memory(Run& run);
   void refuse_suspension(Run& run, std::string why);
   void finish(Run& run, End end);
@@ -143,7 +143,7 @@ class JobRuns {
   boost::asio::steady_timer timer_;  // of those whose memory leaves
   bool armed_ = false;
   Runs runs_;
-  std::map<sched::jobs::JobId, std::unique_ptr<RunnerLink>> told_;  // of jobs that have ended, until that is stored
+  std::map<jobs::JobId, std::unique_ptr<RunnerLink>> told_;  // of jobs that have ended, until that is stored
   // What is under way on the pool may come back after this object has gone.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

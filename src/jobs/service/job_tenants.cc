@@ -50,10 +50,10 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
   if (jobs.runs() == nullptr) return;
   std::set<RunKey> runs;
   std::set<std::uint32_t> unknown;
-  jobs.runs()->for_each_run([&](sched::jobs::JobId job, uid_t uid, const std::string& run) {
+  jobs.runs()->for_each_run([&](jobs::JobId job, uid_t uid, const std::string& run) {
     runs.emplace(uid, run);
     const auto standing = jobs.standing(job);
-    if (!standing || standing->state != sched::jobs::JobState::kSuspended) return;
+    if (!standing || standing->state != jobs::JobState::kSuspended) return;
     // Frozen since before this daemon: its programs are not known yet, and look like others'.
     if (translator_.run_state(uid, run).tenants > 0) return;
     for (const base::GpuIndex gpu : standing->gpus) unknown.insert(gpu.value);

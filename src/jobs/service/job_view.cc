@@ -8,7 +8,7 @@
 namespace gpumux::daemon {
 namespace {
 
-namespace core = sched::jobs;
+namespace core = jobs;
 using core::JobState;
 using core::WaitReason;
 using namespace std::chrono_literals;

@@ -21,7 +21,7 @@ namespace gpumux::daemon {
 
 // What only the loop knows of a job, beside what is stored.
 struct JobNow {
-  std::optional<sched::jobs::JobStanding> standing;  // none: it is done
+  std::optional<jobs::JobStanding> standing;  // none: it is done
   std::string note;
   std::optional<std::chrono::nanoseconds> limit_in;
   std::uint64_t default_memory = 0;
@@ -52,6 +52,6 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
                 const JobDetails* details = nullptr);
 
 // As the API names reasons: "gpu_memory".
-std::string_view reason_name(sched::jobs::WaitReason reason);
+std::string_view reason_name(jobs::WaitReason reason);
 
 }  // namespace gpumux::daemon

@@ -39,7 +39,7 @@ TEST(Submission, IsReadWhole) {
   EXPECT_EQ(read->document.gpu_order, (std::vector<std::uint32_t>{2, 0}));
   EXPECT_EQ(spec.memory, 8000000000u);
   EXPECT_EQ(spec.time_limit, 600s);
-  EXPECT_EQ(spec.on_limit, sched::jobs::OnLimit::kCancel);
+  EXPECT_EQ(spec.on_limit, jobs::OnLimit::kCancel);
   EXPECT_EQ(spec.priority, -3);
   EXPECT_TRUE(spec.exclusive && spec.requeue && spec.held);
   ASSERT_EQ(spec.after.size(), 2u);
@@ -351,7 +351,7 @@ TEST(QueueSettings, AreReadAndRefused) {
   EXPECT_EQ(core.max_time, std::chrono::hours(1));
   EXPECT_EQ(core.limits.running, 3u);
   EXPECT_TRUE(core.limits.queued.is_unlimited());
-  EXPECT_EQ(core_settings({}).max_time, sched::jobs::kNoLimit);
+  EXPECT_EQ(core_settings({}).max_time, jobs::kNoLimit);
   EXPECT_EQ(core_settings({}).default_memory, 0u);
   const std::vector<std::pair<std::string, std::string>> bad = {{"order", "random"},
                                                                 {"half_life", "0s"},

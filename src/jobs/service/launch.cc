@@ -12,7 +12,7 @@ namespace {
 
 using base::Code;
 using base::Result;
-using sched::jobs::JobId;
+using jobs::JobId;
 
 constexpr std::string_view kStateHome = "XDG_STATE_HOME=";
 constexpr char kStateFolder[] = "/.local/state";
@@ -89,7 +89,7 @@ Result<std::string> log_path(const JobDocument& document, const LaunchedJob& job
       case 'j': path += std::to_string(job.id.value); break;
       case 'u': path += file_part(who.user_name.empty() ? kNoUser : who.user_name); break;
       case 'n': path += file_part(job.name); break;
-      case 'a': path += job.array == sched::jobs::kNoJob ? "" : std::to_string(job.array_index); break;
+      case 'a': path += job.array == jobs::kNoJob ? "" : std::to_string(job.array_index); break;
       case '%': path += '%'; break;
       default:
         return base::fail(
@@ -143,7 +143,7 @@ Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const Lau
   late(SetHow::kSet, "CUDA_VISIBLE_DEVICES", visible_gpus(document, job));
   late(SetHow::kIfUnset, "PYTHONUNBUFFERED", "1");
   late(SetHow::kSet, "GPUMUX_JOB_ID", std::to_string(job.id.value));
-  if (job.array != sched::jobs::kNoJob) {
+  if (job.array != jobs::kNoJob) {
     late(SetHow::kSet, "GPUMUX_ARRAY_ID", std::to_string(job.array.value));
     late(SetHow::kSet, "GPUMUX_ARRAY_INDEX", std::to_string(job.array_index));
   }

@@ -18,8 +18,8 @@ using Json = nlohmann::json;
 using base::Code;
 using base::Result;
 using base::Status;
-using sched::jobs::Dependency;
-using sched::jobs::OnLimit;
+using jobs::Dependency;
+using jobs::OnLimit;
 
 // The loop looks at each of them when the job is handed in and when it ends. An array counts as one.
 constexpr std::size_t kMaxDependencies = 100;
@@ -49,7 +49,7 @@ Status read_gpus(JsonFields& fields, Submission& submission) {
   return {};
 }
 
-Status read_limits(JsonFields& fields, sched::jobs::JobSpec& spec) {
+Status read_limits(JsonFields& fields, jobs::JobSpec& spec) {
   std::uint64_t limit = 0;
   GPUMUX_TRY(fields.number("time_limit_ns", limit, 0, kMaxTimeLimit));
   spec.time_limit = base::Duration(static_cast<std::int64_t>(limit));
@@ -64,7 +64,7 @@ Status read_limits(JsonFields& fields, sched::jobs::JobSpec& spec) {
   return fields.flag("held", spec.held);
 }
 
-Status read_dependencies(JsonFields& fields, sched::jobs::JobSpec& spec) {
+Status read_dependencies(JsonFields& fields, jobs::JobSpec& spec) {
   const Json* after = fields.find("after");
   if (after == nullptr) return {};
   static constexpr char kWhat[] = "after must be a list like [{\"job\": 5, \"need\": \"ok\"}], where need is ok or any";

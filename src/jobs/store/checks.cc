@@ -27,7 +27,7 @@ Status check(const std::vector<Change>& changes) {
   for (const Change& change : changes) {
     if (const auto* insert = std::get_if<Insert>(&change)) {
       const JobId id = insert->job.spec.id;
-      if (id == sched::jobs::kNoJob || id.value > INT64_MAX)
+      if (id == jobs::kNoJob || id.value > INT64_MAX)
         return base::fail(base::Code::kInvalid, "a job without a proper id");
       if (!inserted.insert(id).second)
         return base::fail(base::Code::kExists, "job " + std::to_string(id.value) + " is stored twice at once");
@@ -40,16 +40,15 @@ Status check(const std::vector<Change>& changes) {
   return {};
 }
 
-sched::jobs::Dependency::Fate fate_of(sched::jobs::Dependency::Need need, sched::jobs::JobState state,
-                                      sched::jobs::Outcome outcome) {
-  using sched::jobs::Dependency;
-  if (state != sched::jobs::JobState::kDone) return Dependency::Fate::kPending;
-  const bool met = need == Dependency::Need::kAny || outcome == sched::jobs::Outcome::kOk;
+jobs::Dependency::Fate fate_of(jobs::Dependency::Need need, jobs::JobState state, jobs::Outcome outcome) {
+  using jobs::Dependency;
+  if (state != jobs::JobState::kDone) return Dependency::Fate::kPending;
+  const bool met = need == Dependency::Need::kAny || outcome == jobs::Outcome::kOk;
   return met ? Dependency::Fate::kMet : Dependency::Fate::kBroken;
 }
 
-bool is_needed(const StoredJob& job, const sched::jobs::Dependency& dependency) {
-  return job.core.state != sched::jobs::JobState::kDone && dependency.fate == sched::jobs::Dependency::Fate::kPending;
+bool is_needed(const StoredJob& job, const jobs::Dependency& dependency) {
+  return job.core.state != jobs::JobState::kDone && dependency.fate == jobs::Dependency::Fate::kPending;
 }
 
 }  // namespace gpumux::store

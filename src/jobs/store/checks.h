@@ -9,10 +9,9 @@ namespace gpumux::store {
 Status check(const std::vector<Change>& changes);
 
 // What a finished job means for one who needs it.
-sched::jobs::Dependency::Fate fate_of(sched::jobs::Dependency::Need need, sched::jobs::JobState state,
-                                      sched::jobs::Outcome outcome);
+jobs::Dependency::Fate fate_of(jobs::Dependency::Need need, jobs::JobState state, jobs::Outcome outcome);
 
 // Whether a restarted daemon will ask what became of this dependency of the job.
-bool is_needed(const StoredJob& job, const sched::jobs::Dependency& dependency);
+bool is_needed(const StoredJob& job, const jobs::Dependency& dependency);
 
 }  // namespace gpumux::store

@@ -10,11 +10,11 @@
 namespace gpumux::store {
 namespace {
 
-using sched::jobs::Dependency;
-using sched::jobs::GpuSet;
-using sched::jobs::JobState;
-using sched::jobs::Outcome;
-using sched::jobs::Record;
+using jobs::Dependency;
+using jobs::GpuSet;
+using jobs::JobState;
+using jobs::Outcome;
+using jobs::Record;
 
 class Contract : public testing::Test {
  protected:
@@ -51,12 +51,12 @@ bool same(const StoredJob& a, const StoredJob& b) {
 
 TEST_F(Contract, EverythingComesBackAsItWas) {
   Insert change = insert(7, 1000, "token");
-  sched::jobs::JobSpec& spec = change.job.spec;
+  jobs::JobSpec& spec = change.job.spec;
   spec.gpus = {0, 65, 127};
   spec.gpu_count = 3;
   spec.memory = (std::uint64_t{1} << 63) + 5;  // more than a signed number takes
   spec.time_limit = std::chrono::hours(24 * 365);
-  spec.on_limit = sched::jobs::OnLimit::kCancel;
+  spec.on_limit = jobs::OnLimit::kCancel;
   spec.exclusive = spec.requeue = true;
   spec.array = JobId{7};
   spec.array_index = 4'000'000'000;

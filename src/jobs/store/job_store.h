@@ -31,7 +31,7 @@ namespace gpumux::store {
 
 using base::Result;
 using base::Status;
-using sched::jobs::JobId;
+using jobs::JobId;
 
 // Nanoseconds since 1970 (CLOCK_REALTIME), for people and for after a reboot. 0: not yet.
 using WallTime = std::int64_t;
@@ -47,8 +47,8 @@ inline constexpr std::size_t kMaxDocumentBytes = 16u << 20;  // arguments and en
 inline constexpr std::uint32_t kMaxPageJobs = 1'000;         // a page takes the daemon's loop 0.4 ms at most
 
 struct StoredJob {
-  sched::jobs::JobSpec spec;  // as submitted; `order`, `priority`, `capped` and `held` as they are in `core`
-  sched::jobs::Record core;   // as the core last said
+  jobs::JobSpec spec;  // as submitted; `order`, `priority`, `capped` and `held` as they are in `core`
+  jobs::Record core;   // as the core last said
   std::string name;
   std::string log;    // the file that its output goes to
   std::string token;  // the client's, by which it submits again without doubling; empty: none
@@ -73,7 +73,7 @@ struct Insert {
 // What is set is changed. Of a job that is not there: nothing happens.
 struct Update {
   JobId job;
-  std::optional<sched::jobs::Record> core;
+  std::optional<jobs::Record> core;
   std::optional<WallTime> started_at, ended_at;
   std::optional<int> exit_status;
   std::optional<std::string> note;
@@ -158,7 +158,7 @@ class JobStore {
   virtual Result<std::vector<StoredJob>> unfinished() const = 0;
 
   // What is known of a dependency now: kPending if something of it is not done. kNotFound: there is no such job.
-  virtual Result<sched::jobs::Dependency::Fate> fate(const sched::jobs::Dependency& dependency) const = 0;
+  virtual Result<jobs::Dependency::Fate> fate(const jobs::Dependency& dependency) const = 0;
 
   // kExhausted: there is too little room on the disk to take a document of so many bytes. Asked first, so that new jobs
   // are refused before a disk is full.

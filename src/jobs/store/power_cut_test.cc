@@ -52,7 +52,7 @@ std::uint64_t commits_in(const JobStore& store) {
     EXPECT_EQ(job.spec.id.value, i + 1);
     const bool ended = (i + 1) % 3 == 1 && i / 3 + 1 < commits;
     EXPECT_EQ(store.document(job.spec.id).has_value(), !ended) << "the document of job " << i + 1;
-    EXPECT_EQ(job.core.state == sched::jobs::JobState::kDone, ended) << "job " << i + 1;
+    EXPECT_EQ(job.core.state == jobs::JobState::kDone, ended) << "job " << i + 1;
   }
   EXPECT_EQ(store.next_id()->value, jobs + 1);
   return commits;
@@ -175,8 +175,8 @@ TEST(PowerCut, AFullDiskTakesWhatBecomesOfJobs) {
   ASSERT_TRUE((*opened)->commit(jobs));
   vfs.set_full(true);
   for (std::uint64_t id = 1; id <= kJobs; id += 250) {
-    Update started{JobId{id}, sched::jobs::Record(), {}, {}, {}, std::string(kMaxNoteBytes, 'n')};
-    started.core->state = sched::jobs::JobState::kRunning;
+    Update started{JobId{id}, jobs::Record(), {}, {}, {}, std::string(kMaxNoteBytes, 'n')};
+    started.core->state = jobs::JobState::kRunning;
     const auto done_first = (*opened)->commit({started, PutUsage{1000, id, 1}, PutValue{"key", std::to_string(id)}});
     ASSERT_TRUE(done_first) << id << ": " << done_first.error().message();
     std::vector<Change> ends;

@@ -36,9 +36,9 @@ namespace gpumux::store {
 namespace {
 
 using base::Code;
-using sched::jobs::Dependency;
-using sched::jobs::GpuSet;
-using sched::jobs::JobState;
+using jobs::Dependency;
+using jobs::GpuSet;
+using jobs::JobState;
 
 // Another process that has the file open (a person with sqlite3) is waited for so long.
 constexpr int kBusyMilliseconds = 5000;
@@ -91,9 +91,7 @@ constexpr const char* kColumns =
     "array_limit, state, outcome, attempt, given, ord, priority, held, ran, submitted_at, started_at, ended_at, "
     "exit_status, note, log, capped";
 
-bool has_end(const Query& query) {
-  return query.order == Query::Order::kLatestEnd && query.beyond != sched::jobs::kNoJob;
-}
+bool has_end(const Query& query) { return query.order == Query::Order::kLatestEnd && query.beyond != jobs::kNoJob; }
 
 // A query whose rows are jobs, read straight from SQLite: lists have a hundred thousand of them with 27 columns each,
 // and an object for each column costs as much as the reading.
@@ -138,14 +136,14 @@ class SelectJobs {
     job.spec.gpu_count = next_unsigned();
     job.spec.memory = as_unsigned(next());
     job.spec.time_limit = base::Duration(next());
-    job.spec.on_limit = static_cast<sched::jobs::OnLimit>(next());
+    job.spec.on_limit = static_cast<jobs::OnLimit>(next());
     job.spec.exclusive = next() != 0;
     job.spec.requeue = next() != 0;
     job.spec.array = JobId{as_unsigned(next())};
     job.spec.array_index = next_unsigned();
     job.spec.array_limit = next_unsigned();
     job.core.state = static_cast<JobState>(next());
-    job.core.outcome = static_cast<sched::jobs::Outcome>(next());
+    job.core.outcome = static_cast<jobs::Outcome>(next());
     job.core.attempt = next_unsigned();
     job.core.gpus = gpu_set(next_text());
     job.spec.order = job.core.order = as_unsigned(next());
@@ -472,7 +470,7 @@ class SqliteStore final : public JobStore {
     return read<Page>([&]() -> Result<Page> {
       const std::uint32_t at_most = std::clamp(query.at_most, 1u, kMaxPageJobs);
       SelectJobs select(read_db_, page_of(query));
-      if (query.beyond != sched::jobs::kNoJob) select.bind(1, as_signed(query.beyond.value));
+      if (query.beyond != jobs::kNoJob) select.bind(1, as_signed(query.beyond.value));
       select.bind(2, static_cast<std::int64_t>(at_most) + 1);
       if (query.uid) select.bind(3, static_cast<std::int64_t>(*query.uid));
       if (query.array) select.bind(4, as_signed(query.array->value));
@@ -695,7 +693,7 @@ class SqliteStore final : public JobStore {
     std::optional<Dependency::Fate> all;
     while (select.executeStep()) {
       const Dependency::Fate one = fate_of(dependency.need, static_cast<JobState>(select.getColumn(0).getInt()),
-                                           static_cast<sched::jobs::Outcome>(select.getColumn(1).getInt()));
+                                           static_cast<jobs::Outcome>(select.getColumn(1).getInt()));
       if (one == Dependency::Fate::kBroken) return one;
       if (!all || one == Dependency::Fate::kPending) all = one;
     }
@@ -761,7 +759,7 @@ std::string page_of(const Query& query) {
                                                              : "WHERE 1";
   if (has_end(query)) {
     sql += " AND (ended_at, id) < (?6, ?1)";
-  } else if (query.beyond != sched::jobs::kNoJob) {
+  } else if (query.beyond != jobs::kNoJob) {
     sql += query.order == Order::kOldest ? " AND id > ?1" : " AND id < ?1";
   }
   if (query.uid) sql += " AND uid = ?3";

@@ -99,7 +99,7 @@ TEST(SqliteStore, TheFirstVersionBecomesTheNewest) {
   const auto unfinished = (*store)->unfinished().value();
   ASSERT_EQ(unfinished.size(), 1u);
   EXPECT_EQ(unfinished[0].spec.after.size(), 3u);
-  EXPECT_EQ(unfinished[0].spec.after[0].fate, sched::jobs::Dependency::Fate::kMet);
+  EXPECT_EQ(unfinished[0].spec.after[0].fate, jobs::Dependency::Fate::kMet);
 }
 
 // SQLite's plan for a page, and for counting what is done.
@@ -118,7 +118,7 @@ TEST(SqliteStore, PagesOfHistoryComeFromAnIndexInOrder) {
   const auto store = open_sqlite_store({path, "", kCheckpointPages});
   ASSERT_TRUE(store) << store.error().message();
   for (const std::optional<std::uint32_t> uid : {std::optional<std::uint32_t>(), std::optional<std::uint32_t>(1000)}) {
-    for (const JobId beyond : {sched::jobs::kNoJob, JobId{5}}) {
+    for (const JobId beyond : {jobs::kNoJob, JobId{5}}) {
       Query query;
       query.uid = uid;
       query.which = Query::Which::kDone;
@@ -219,7 +219,7 @@ class SlowStore final : public JobStore {
   }
   Result<Page> page(const Query& query) const override { return inner_->page(query); }
   Result<std::vector<StoredJob>> unfinished() const override { return inner_->unfinished(); }
-  Result<sched::jobs::Dependency::Fate> fate(const sched::jobs::Dependency& dependency) const override {
+  Result<jobs::Dependency::Fate> fate(const jobs::Dependency& dependency) const override {
     return inner_->fate(dependency);
   }
   Status room_for(std::uint64_t bytes) const override { return inner_->room_for(bytes); }

@@ -22,10 +22,10 @@ inline Insert insert(std::uint64_t id, std::uint32_t uid = 1000, const std::stri
   return change;
 }
 
-inline Update done(std::uint64_t id, WallTime at, sched::jobs::Outcome outcome = sched::jobs::Outcome::kOk) {
-  Update change{JobId{id}, sched::jobs::Record(), {}, at, 0, {}};
+inline Update done(std::uint64_t id, WallTime at, jobs::Outcome outcome = jobs::Outcome::kOk) {
+  Update change{JobId{id}, jobs::Record(), {}, at, 0, {}};
   change.core->job = JobId{id};
-  change.core->state = sched::jobs::JobState::kDone;
+  change.core->state = jobs::JobState::kDone;
   change.core->outcome = outcome;
   change.core->order = id;
   return change;
