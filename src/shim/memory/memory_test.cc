@@ -721,6 +721,10 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
     // And in some it has nothing at all, for longer than anybody believes the daemon that there is something.
     if (round % 8 == 5) pager::the_faults()["cuMemCreate"]->per_million = 1'000'000;
     std::this_thread::sleep_for(round % 8 == 5 ? 700ms : 100ms);
+    // On a busy machine that takes longer, the first time.
+    const base::TimePoint believed = now() + 10s;
+    while (round % 8 == 5 && kMeetsClaims && daemon.claims() == 0 && now() < believed)
+      std::this_thread::sleep_for(10ms);
     // Everybody gets on, if not while the room changes faster than memory moves, then when it stays.
     pager::clear_faults();
     daemon.calm(true);
