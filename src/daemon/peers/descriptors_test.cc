@@ -26,9 +26,11 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <optional>
 #include <thread>
@@ -53,6 +55,31 @@ std::size_t open_descriptors() {
   std::size_t count = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
   return count;
+}
+
+pid_t parent_of(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string line;
+  std::getline(file, line);
+  pid_t parent = 0;
+  char state = 0;
+  const std::size_t name_end = line.rfind(')');
+  if (name_end != std::string::npos) std::sscanf(line.c_str() + name_end + 1, " %c %d", &state, &parent);
+  return parent;
+}
+
+// Kills all of this process's doorkeepers, their guards and their starter; returns how many.
+int end_doorkeepers() {
+  int ended = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const auto process = static_cast<pid_t>(std::atoi(entry.path().filename().c_str()));
+    const auto info = process > 0 ? process_info(process) : std::nullopt;
+    if (!info || info->name != kDoorkeeperName || info->state == 'Z') continue;
+    pid_t parent = parent_of(process);
+    for (int i = 0; i < 2 && parent > 1 && parent != ::getpid(); ++i) parent = parent_of(parent);
+    if (parent == ::getpid() && ::kill(process, SIGKILL) == 0) ++ended;
+  }
+  return ended;
 }
 
 // Ends the lingering when it is destroyed: what sleeps in close() wakes then, so that a failing test ends, too.
@@ -401,6 +428,15 @@ TEST(DescriptorsOfAKilledDaemon, KeepNothingOfIt) {
   }));
   EXPECT_EQ(next.run(), 0);
   EXPECT_EQ(file.flushes(), 1);
+}
+
+// Attack: a user ends the processes that receive descriptors; or there were too many processes for them.
+TEST_F(Descriptors, OfTenantsThatComeWhileDoorkeepersEnd) {
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_GE(end_doorkeepers(), 1);
+    TestTenant tenant(dir_.path());
+    EXPECT_TRUE(tenant.join()) << "in round " << round;
+  }
 }
 
 // An empty message may bring descriptors as any other.

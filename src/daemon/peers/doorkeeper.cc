@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/peers/doorkeeper.h"
 
+#include <sys/socket.h>
+
 #include <array>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
@@ -8,6 +10,7 @@
 #include <utility>
 
 #include "daemon/loop/log.h"
+#include "os/system_clock.h"
 #include "os/unix_socket.h"
 
 namespace gpumux::daemon {
@@ -43,7 +46,10 @@ void Doorkeeper::receive(int connection, const Account& account, Done done) {
 void Doorkeeper::next() {
   while (!is_asked_ && !waiting_.empty()) {
     is_asked_ = ask(waiting_.front());
-    if (!is_asked_) answer({});
+    if (is_asked_) return;
+    const Request first = std::move(waiting_.front());
+    waiting_.pop_front();
+    first.done({});
   }
 }
 
@@ -105,8 +111,14 @@ void Doorkeeper::readable(const std::shared_ptr<Channel>& channel) {
     // It has ended, and all that it had is closed.
     if (is_current) current_.reset();
     std::erase_if(spent_, [&](const auto& spent) { return spent.second == channel; });
-    // The message may be gone with it.
-    if (is_current && is_asked_) answer({Look::Outcome::kRefused, {}, false, {}});
+    if (is_current && is_asked_) {
+      const bool is_there = os::peek(waiting_.front().connection, {}).has_value();
+      if (told_.take(os::SystemClock().now())) {
+        log_warning("a doorkeeper has ended by itself; another one is started",
+                    {{"account", waiting_.front().account.text()}, {"message", is_there ? "not received" : "lost"}});
+      }
+      return answer({is_there ? Look::Outcome::kBusy : Look::Outcome::kLost, {}, false, {}});
+    }
     return next();
   }
   if (!is_current) {
@@ -128,7 +140,6 @@ void Doorkeeper::readable(const std::shared_ptr<Channel>& channel) {
             .was_cut = said.was_cut,
             .fd = std::move(received->fd)});
   }
-  next();
 }
 
 void Doorkeeper::overdue() {
@@ -137,16 +148,19 @@ void Doorkeeper::overdue() {
   // The daemon itself may have slept: is the answer there?
   if (os::peek(current_->socket.native_handle(), {})) return;
   log_warning("a doorkeeper does not answer; another one is started", {{"account", waiting_.front().account.text()}});
+  // It ends when it goes on, if it ever does. Until then it may receive from this connection, which so is of no use.
+  ::shutdown(current_->socket.native_handle(), SHUT_WR);
   spent_[waiting_.front().account] = std::exchange(current_, nullptr);
-  answer({Look::Outcome::kRefused, {}, false, {}});
-  next();
+  answer({Look::Outcome::kLost, {}, false, {}});
 }
 
+// The next request comes first: whatever `done` throws keeps nobody waiting.
 void Doorkeeper::answer(Look look) {
   patience_.cancel();
   is_asked_ = false;
   const Request first = std::move(waiting_.front());
   waiting_.pop_front();
+  next();
   first.done(std::move(look));
 }
 

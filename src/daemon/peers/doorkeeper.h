@@ -7,8 +7,9 @@
 //
 //   an account whose doorkeeper has not ended     kBusy: nothing of it is received until then. So an account keeps one
 //                                                 doorkeeper at most, with the descriptors of one message.
-//   a doorkeeper that says nothing                ends the same way after kLookPatience. It asks only the kernel, so
-//                                                 this needs a kernel that asks a stranger all the same.
+//   a doorkeeper that says nothing                is told to end after kLookPatience, on the same terms. It asks only
+//                                                 the kernel, so this needs a kernel that asks a stranger all the same,
+//                                                 or a machine that stands still.
 //
 // Owned by the loop's thread.
 #pragma once
@@ -24,6 +25,7 @@
 #include <span>
 #include <unordered_map>
 
+#include "daemon/loop/rate_limit.h"
 #include "daemon/peers/account.h"
 #include "daemon/peers/closer.h"
 #include "daemon/peers/doorkeeper_process.h"
@@ -40,6 +42,7 @@ struct Look {
     kReceived,
     kRefused,  // the message is gone, with what came along
     kBusy,     // the message is still there: try again later
+    kLost,     // the doorkeeper has ended, or does not answer: the message may be gone
   };
   Outcome outcome = Outcome::kBusy;
   std::span<const std::byte> message;  // empty: the other side has closed
@@ -81,6 +84,7 @@ class Doorkeeper {
   Closer& closer_;
   std::optional<Starter> starter_;
   boost::asio::steady_timer patience_;
+  RateLimit told_{5, 1};         // of log lines
   std::deque<Request> waiting_;  // the first one has been asked about, if is_asked_
   bool is_asked_ = false;
   std::shared_ptr<Channel> current_;                             // none: the next request needs another

@@ -107,6 +107,9 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
       log_error("cannot kill a silent tenant", {{"pid", session.peer.pid}, {"why", killed.error().message()}});
   }
 
+  // A doorkeeper receives its message.
+  bool is_at_door() const { return is_at_door_; }
+
   Session session;
   const base::TimePoint connected_at;
 
@@ -178,6 +181,8 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
   void looked(const Look& look, ForeignDescriptor fd) {
     switch (look.outcome) {
       case Look::Outcome::kBusy: return throttle();
+      case Look::Outcome::kLost:
+        return server_.end(*this, "internal_error", "the process that received its message has ended", false);
       case Look::Outcome::kRefused:
         if (!session.welcomed)
           Translator::refuse(session, wire::Reason::kBadPage, "the lease page is not a memory file (memfd_create)");
@@ -356,6 +361,8 @@ void TenantServer::housekeeping() {
   const base::TimePoint now = leases_.now();
   std::vector<std::shared_ptr<Connection>> late;
   for (const auto& [id, connection] : connections_) {
+    // What it has said may lie at the door.
+    if (connection->is_at_door()) continue;
     if (!connection->session.welcomed && now - connection->connected_at > kHelloTimeout) late.push_back(connection);
   }
   for (const auto& connection : late) end(*connection, "no_hello", "nothing was said within 5 s of connecting", false);
