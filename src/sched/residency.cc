@@ -64,6 +64,7 @@ void Residency::opened(TimePoint now, SeatId id, const SeatOwner& owner, bool ge
   seat.account = owner.account;
   seat.opened_at = now;
   seat.is_back = !gets_bound;
+  seat.is_awaited = seat.is_back && now_ < awaited_until_;
   seat.left = left;
 }
 
@@ -119,8 +120,8 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   sane.managed = std::min(sane.managed, gpu.capacity + host_budget_);
   sane.allocated = std::min(sane.allocated, 2 * gpu.capacity + sane.managed);
   // A lower bound may be in force by now: what the seat allocated before stays.
-  const bool comes_from_earlier = seat->is_back && now_ < awaited_until_;
-  seat->promised = comes_from_earlier ? sane.allocated : std::min(sane.allocated, seat->promise());
+  seat->promised = seat->is_awaited ? sane.allocated : std::min(sane.allocated, seat->promise());
+  seat->is_awaited = false;
   seat->report = sane;
   seat->speaks = true;
   seat->is_back = false;
@@ -132,7 +133,8 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   while (seat->bounds.size() > 1 && static_cast<std::int32_t>(report.sequence - seat->bounds[1].sequence) >= 0) {
     seat->bounds.pop_front();
   }
-  believe(*seat, uncommitted(gpu, commitment_capacity(gpu, available(gpu), Needs::kCharged)));
+  const std::uint64_t capacity = commitment_capacity(gpu, available(gpu), Needs::kCharged);
+  believe(gpu, *seat, capacity, uncommitted(gpu, capacity));
   if (charge(*seat) < before) gpu.moved_at = now;
   if (comes_back && seat->lacking_since != TimePoint::max()) seat->lacking_since = now;
 }

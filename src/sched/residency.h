@@ -282,7 +282,8 @@ class Residency {
     MemoryReport report;
     std::uint64_t promised = 0;  // of report.allocated, once; `bounds` may promise more by now
     bool speaks = false;
-    bool is_back = false;  // gets no bound before it has said what it has
+    bool is_back = false;     // gets no bound before it has said what it has
+    bool is_awaited = false;  // an earlier daemon had promised it what it says first, and tenants were still awaited
     std::uint64_t left = 0;
     bool suspended = false;
     TimePoint opened_at{};
@@ -393,7 +394,7 @@ class Residency {
   std::uint64_t commitment_charge(const Seat& seat) const;
   // What is left of so much.
   std::uint64_t uncommitted(const Gpu& gpu, std::uint64_t capacity) const;
-  static std::uint64_t believe(Seat& seat, std::uint64_t left);
+  std::uint64_t believe(const Gpu& gpu, Seat& seat, std::uint64_t capacity, std::uint64_t left) const;
   // What seats may have together, now and when what tenants that are gone have left has come back.
   static std::uint64_t available(const Gpu& gpu);
   static std::uint64_t eventual(const Gpu& gpu);

@@ -101,6 +101,35 @@ TEST(ResidencyAccounts, WhatComesBackGoesToTheAccountThatHasLessThanItsShare) {
   EXPECT_LT(desk.commitment(3), 70u);
 }
 
+// Attack: an account over its share says that it has more, while another one waits for what has come free.
+TEST(ResidencyAccounts, AnAccountThatSaysItHasMoreTakesNothingFromOneThatWaits) {
+  Desk desk(80, 150);
+  for (const std::uint64_t greedy : {1u, 2u, 3u}) {
+    desk.open(greedy, {}, 1);
+    desk.settle();
+    desk.want(greedy, 0, greedy < 3 ? 80 : 60);
+    desk.has(greedy, 0, greedy < 3 ? 80 : 60);
+  }
+  desk.open(4, {}, 2);
+  desk.settle();
+  desk.planner.wanted(desk.now, seat(4), ++desk.ticket, 0, 10 * kGiB);
+  desk.reports[3].allocated = 160 * kGiB;
+  desk.say(3);
+  desk.settle();
+  EXPECT_GE(desk.commitment(4), 10u);
+}
+
+// The last tenant that comes back ends the wait. What it says next was promised to it by the earlier daemon.
+TEST(ResidencyAccounts, TheLastSeatThatComesBackIsBelieved) {
+  Desk desk(80, 10);
+  desk.planner.await_tenants(desk.now + 2s);
+  desk.planner.opened(desk.now, seat(1), {{}, 1}, false);
+  desk.planner.await_tenants(desk.now);
+  desk.turns.push_back({seat(1), TurnKind::kIdle, TimePoint::max()});
+  desk.has(1, 80, 40);
+  EXPECT_EQ(desk.planner.view(seat(1))->promised, 120 * kGiB);
+}
+
 // What seats have on loan and no use for is not there to be promised, and may come back.
 TEST(ResidencyAccounts, WhatIsKeptInVainIsPromisedWhenItIsBack) {
   Desk desk(80, 100);

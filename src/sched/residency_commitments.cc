@@ -9,6 +9,7 @@
 // find it.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "sched/residency.h"
 
@@ -30,10 +31,25 @@ std::uint64_t Residency::uncommitted(const Gpu& gpu, std::uint64_t capacity) con
 }
 
 // Promises to the seat what it says that it has beyond its promise, as far as there is something left; returns how
-// much. A program has more if the driver made it, or if there was no daemon. One that lies gets no more than by asking.
-std::uint64_t Residency::believe(Seat& seat, std::uint64_t left) {
+// much. A program has more if the driver made it, or if there was no daemon. While seats of other accounts wait its
+// account is promised no more than its share that way. So a seat that lies gets no more than by asking.
+std::uint64_t Residency::believe(const Gpu& gpu, Seat& seat, std::uint64_t capacity, std::uint64_t left) const {
   const std::uint64_t promise = seat.promise();
-  const std::uint64_t more = std::min(minus(seat.report.allocated, promise), left);
+  if (seat.report.allocated <= promise) return 0;
+  std::set<std::uint64_t> accounts;
+  std::uint64_t own = 0;
+  bool others_wait = false;
+  for (const auto& [id, other] : gpu.seats) {
+    if (!counts(other)) continue;
+    accounts.insert(other.account);
+    if (other.account == seat.account) {
+      own += commitment_charge(other);
+    } else {
+      others_wait = others_wait || other.waits();
+    }
+  }
+  if (others_wait) left = std::min(left, minus(capacity / accounts.size(), own));
+  const std::uint64_t more = std::min(seat.report.allocated - promise, left);
   if (more != 0) seat.promised = promise + more;
   return more;
 }
@@ -123,7 +139,7 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
   std::vector<Share> out;
   for (Seat* seat : order) {
     if (!counts(*seat)) continue;
-    free -= believe(*seat, minus(free, reserved));
+    free -= believe(gpu, *seat, capacity, minus(free, reserved));
     const bool takes = now_ < seat->given_commitment_until && !seat->is_out();
     const std::uint64_t given = takes ? seat->given_commitment : 0;
     Share share{seat, std::max(seat->allocated(), given), seat->told_commitment(),
