@@ -65,7 +65,7 @@ Number parse_permissions(const Type& type, std::string_view text) {
     is_octal = is_octal && c >= '0' && c <= '7';
     mode = mode * 8 + static_cast<std::uint64_t>(c - '0');
   }
-  if (!is_octal) return std::nullopt;
+  if (!is_octal || mode > 0777) return std::nullopt;
   return within(type, mode);
 }
 

@@ -88,6 +88,7 @@ TEST(Config, ErrorsNameThePlaceAndWhatIsAllowed) {
       {"log_level = \"loud\"", "f.toml:1:", "debug, info, warning or error"},
       {"on_daemon_loss = \"panic\"", "f.toml:1:", "wait or ungated"},
       {"socket_mode = \"0999\"", "f.toml:1:", "octal"},
+      {"socket_mode = \"4666\"", "f.toml:1:", "octal"},
       {"socket_mode = 438", "f.toml:1:", "in quotes"},
       {"allow_users = \"eva\"", "f.toml:1:", "list"},
       {"allow_users = [1001]", "f.toml:1:", "in quotes"},
