@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "gate/stream_set.h"
 
+#include <algorithm>
+
 #include "cuda/current_context.h"
 #include "cuda/relaxed_capture.h"
 
@@ -25,23 +27,24 @@ WorkState state_from(CUresult result) {
     case cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED:
     case cuda::CUDA_ERROR_DEINITIALIZED:
     case cuda::CUDA_ERROR_NOT_INITIALIZED: return WorkState::kDone;
-    case cuda::CUDA_ERROR_NOT_READY:
-    // A capture began between two looks; it was fenced, and the next look says so.
-    case cuda::CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED:
-    case cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: return WorkState::kRunning;
+    case cuda::CUDA_ERROR_NOT_READY: return WorkState::kRunning;
     default: return WorkState::kPoisoned;
   }
 }
 
 }  // namespace
 
-bool StreamSet::is_capturing(CUstream stream) {
-  if (driver_.cuStreamIsCapturing == nullptr) return false;
+// Not while the stream captures or is about to. The current context is `context`.
+bool StreamSet::may_ask(CUcontext context, CUstream stream) {
+  for (const auto& [where, entering] : entering_) {
+    if (where == context && (stream == entering || stream == nullptr)) return false;
+  }
+  if (driver_.cuStreamIsCapturing == nullptr) return true;
   cuda::CUstreamCaptureStatus status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
   const CUresult result = driver_.cuStreamIsCapturing(stream, &status);
-  // The legacy stream answers IMPLICIT while a stream that it synchronises with captures: it may not be asked either.
-  if (result == cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return true;
-  return result == cuda::CUDA_SUCCESS && status != cuda::CU_STREAM_CAPTURE_STATUS_NONE;
+  // The legacy stream answers IMPLICIT while a stream that it synchronises with captures.
+  if (result == cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT) return false;
+  return result != cuda::CUDA_SUCCESS || status == cuda::CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
 WorkState StreamSet::state_of(const Entry& entry) {
@@ -49,8 +52,8 @@ WorkState StreamSet::state_of(const Entry& entry) {
   if (current.result() != cuda::CUDA_SUCCESS) return state_from(current.result());
   if (entry.event != nullptr) return state_from(driver_.cuEventQuery(entry.event));
   if (entry.stream == kPerThreadStream)  // of some thread, which may submit while another stream captures
-    return is_capturing(nullptr) ? WorkState::kRunning : state_from(driver_.cuStreamQuery(nullptr));
-  if (is_capturing(entry.stream)) return WorkState::kDone;  // what it ran before is fenced
+    return may_ask(entry.context, nullptr) ? state_from(driver_.cuStreamQuery(nullptr)) : WorkState::kRunning;
+  if (!may_ask(entry.context, entry.stream)) return WorkState::kDone;  // what it ran before is fenced
   return state_from(driver_.cuStreamQuery(entry.stream));
 }
 
@@ -69,7 +72,7 @@ void StreamSet::fence(CUcontext context, CUstream stream) {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const Entry entry = entries_[i];
     if (entry.event != nullptr || entry.stream != stream || entry.context != context) continue;
-    if (state_of(entry) != WorkState::kRunning || is_capturing(stream)) return;
+    if (state_of(entry) != WorkState::kRunning) return;
     if (const CUevent event = record_event(context, stream); event != nullptr)
       entries_.push_back(Entry{.context = context, .stream = stream, .event = event});
     return;
@@ -99,11 +102,18 @@ void StreamSet::note(CUcontext context, CUstream stream) {
   entries_.push_back(Entry{.context = context, .stream = stream, .noted = generation});
 }
 
-void StreamSet::fence_before_capture(CUcontext context, CUstream stream, Capture how) {
-  const base::Locked locked(mutex_);
-  const cuda::RelaxedCapture relaxed(driver_);
-  fence(context, stream);
-  if (how == Capture::kBegin && stream != nullptr) fence(context, nullptr);
+StreamSet::EnteringCapture::EnteringCapture(StreamSet& set, CUcontext context, CUstream stream)
+    : set_(set), context_(context), stream_(stream) {
+  const base::Locked locked(set_.mutex_);
+  const cuda::RelaxedCapture relaxed(set_.driver_);
+  set_.fence(context_, stream_);
+  if (stream_ != nullptr) set_.fence(context_, nullptr);
+  set_.entering_.emplace_back(context_, stream_);
+}
+
+StreamSet::EnteringCapture::~EnteringCapture() {
+  const base::Locked locked(set_.mutex_);
+  set_.entering_.erase(std::find(set_.entering_.begin(), set_.entering_.end(), std::pair(context_, stream_)));
 }
 
 void StreamSet::retire(CUstream stream) {
@@ -166,6 +176,7 @@ WorkState StreamSet::poll(bool forget) {
 void StreamSet::reset_after_fork() {
   mutex_.reset_after_fork();
   entries_.clear();
+  entering_.clear();
   teardowns_ = 0;
 }
 

@@ -14,8 +14,9 @@
 //   - a per-thread default stream has no name that another thread could ask by: the legacy default stream of its
 //   context is asked instead, which answers for all streams that synchronise with it. It cannot be asked while one of
 //   those captures; then the seat counts as running;
-//   - a stream about to capture cannot be asked while it captures: an event fences what it had submitted before
-//   (fence_before_capture);
+//   - a stream that captures cannot be asked, for the question would break the capture: an event fences what the
+//   stream had submitted before, and the set asks neither it nor its context's legacy stream from before the capture
+//   begins (EnteringCapture);
 //   - a stream about to be destroyed keeps working: an event outlives it (retire).
 //
 // Any thread may call any function; the driver is called under the set's lock, briefly, with capture mode relaxed. The
@@ -23,6 +24,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/lock.h"
@@ -48,10 +50,21 @@ class StreamSet {
   // submission.
   void note(cuda::CUcontext context, cuda::CUstream stream);
 
-  // Before `stream` starts to capture or joins a capture (kBegin also fences the context's legacy stream, which a
-  // capture silences too).
-  enum class Capture { kBegin, kJoin };
-  void fence_before_capture(cuda::CUcontext context, cuda::CUstream stream, Capture how);
+  // Around the call by which `stream` starts to capture or joins a capture. While one lives, the set asks neither the
+  // stream nor its context's legacy stream, which a capture silences, too; what they had submitted before is fenced.
+  // Afterwards the driver says itself which streams capture.
+  class EnteringCapture {
+   public:
+    EnteringCapture(StreamSet& set, cuda::CUcontext context, cuda::CUstream stream);
+    ~EnteringCapture();
+    EnteringCapture(const EnteringCapture&) = delete;
+    EnteringCapture& operator=(const EnteringCapture&) = delete;
+
+   private:
+    StreamSet& set_;
+    const cuda::CUcontext context_;
+    const cuda::CUstream stream_;
+  };
 
   // Before `stream` is destroyed.
   void retire(cuda::CUstream stream);
@@ -83,7 +96,7 @@ class StreamSet {
   };
 
   WorkState state_of(const Entry& entry);
-  bool is_capturing(cuda::CUstream stream);
+  bool may_ask(cuda::CUcontext context, cuda::CUstream stream);
   cuda::CUevent record_event(cuda::CUcontext context, cuda::CUstream stream);
   void fence(cuda::CUcontext context, cuda::CUstream stream);
   void drop(std::size_t index);
@@ -91,6 +104,7 @@ class StreamSet {
   const cuda::Driver& driver_;
   base::Mutex mutex_;
   std::vector<Entry> entries_;
+  std::vector<std::pair<cuda::CUcontext, cuda::CUstream>> entering_;  // one for each EnteringCapture
   int teardowns_ = 0;
   std::uint64_t drain_generation_ = 0;  // since the last begin_drain; what was noted before it may be dropped
 };

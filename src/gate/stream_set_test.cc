@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <vector>
 
 namespace gpumux::gate {
 namespace {
@@ -25,6 +26,7 @@ struct Fake {
   std::map<CUevent, CUstream> events;  // an event is finished when its stream's work is
   std::map<CUevent, bool> event_done;
   int next_event = 1;
+  CUstream begins_after_look = nullptr;  // begins to capture as soon as it was asked whether it does
   CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
   int strict_calls = 0;  // calls made while some stream captures, without relaxed mode
 };
@@ -51,6 +53,7 @@ class StreamSetTest : public ::testing::Test {
     };
     driver_.cuStreamIsCapturing = [](CUstream s, CUstreamCaptureStatus* status) {
       *status = fake->streams[s].capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
+      if (fake->begins_after_look != nullptr) fake->streams[fake->begins_after_look].capturing = true;
       return CUDA_SUCCESS;
     };
     driver_.cuStreamQuery = [](CUstream s) {
@@ -84,6 +87,12 @@ class StreamSetTest : public ::testing::Test {
     for (const auto& [event, of] : fake_.events) {
       if (of == stream) fake_.event_done[event] = true;
     }
+  }
+
+  // `stream` enters a capture, which silences `silent`.
+  void capture(CUstream stream, const std::vector<CUstream>& silent) {
+    const StreamSet::EnteringCapture entering(set_, context_, stream);
+    for (const CUstream each : silent) fake_.streams[each].capturing = true;
   }
 
   WorkState drain() {
@@ -133,8 +142,7 @@ TEST_F(StreamSetTest, KeepsWhatWasNotedWhileItWasLooking) {
 TEST_F(StreamSetTest, WorkBeforeACaptureStillCounts) {
   set_.note(context_, a_);
   fake_.streams[a_].running = true;
-  set_.fence_before_capture(context_, a_, StreamSet::Capture::kBegin);
-  fake_.streams[a_].capturing = true;
+  capture(a_, {a_});
   EXPECT_EQ(drain(), WorkState::kRunning);
   finish(a_);
   EXPECT_EQ(drain(), WorkState::kDone);
@@ -144,12 +152,30 @@ TEST_F(StreamSetTest, WorkBeforeACaptureStillCounts) {
 TEST_F(StreamSetTest, ACaptureSilencesTheLegacyStreamToo) {
   set_.note(context_, nullptr);
   fake_.streams[nullptr].running = true;
-  set_.fence_before_capture(context_, a_, StreamSet::Capture::kBegin);
+  capture(a_, {a_, nullptr});  // the legacy stream: as IMPLICIT is read
   EXPECT_EQ(fake_.events.size(), 1u);
-  fake_.streams[nullptr].capturing = true;  // as IMPLICIT is read
   EXPECT_EQ(drain(), WorkState::kRunning);
   finish(nullptr);
   EXPECT_EQ(drain(), WorkState::kDone);
+}
+
+// A look that overlaps the beginning of a capture finds no stream capturing, asks it, and has broken the capture.
+TEST_F(StreamSetTest, AStreamThatIsAboutToCaptureIsNotAsked) {
+  set_.note(context_, a_);
+  set_.note(context_, nullptr);
+  fake_.streams[a_].running = fake_.streams[nullptr].running = true;
+  {
+    const StreamSet::EnteringCapture entering(set_, context_, a_);
+    fake_.begins_after_look = a_;
+    EXPECT_EQ(set_.poll(false), WorkState::kRunning) << "what came before is fenced";
+    finish(a_);
+    finish(nullptr);
+    EXPECT_EQ(set_.poll(false), WorkState::kDone);
+  }
+  fake_.begins_after_look = nullptr;
+  fake_.streams[a_].capturing = false;  // the call failed, or the capture has ended
+  fake_.streams[a_].running = true;
+  EXPECT_EQ(set_.poll(false), WorkState::kRunning) << "it is asked again";
 }
 
 TEST_F(StreamSetTest, ADestroyedStreamsWorkStillCounts) {
@@ -167,7 +193,7 @@ TEST_F(StreamSetTest, AnIdleStreamNeedsNoFence) {
   set_.note(context_, a_);
   set_.retire(a_);
   set_.note(context_, b_);
-  set_.fence_before_capture(context_, b_, StreamSet::Capture::kBegin);
+  capture(b_, {b_});
   EXPECT_TRUE(fake_.events.empty());
 }
 
@@ -186,8 +212,7 @@ TEST_F(StreamSetTest, TheLegacyStreamAnswersForPerThreadStreams) {
 // Another thread's per-thread stream may go on working while one captures, and then nobody can be asked.
 TEST_F(StreamSetTest, PerThreadStreamsCountAsRunningWhileOneCaptures) {
   set_.note(context_, kPerThreadStream);
-  set_.fence_before_capture(context_, kPerThreadStream, StreamSet::Capture::kBegin);
-  fake_.streams[nullptr].capturing = true;  // as IMPLICIT is read
+  capture(kPerThreadStream, {nullptr});
   EXPECT_EQ(drain(), WorkState::kRunning);
   fake_.streams[nullptr].capturing = false;
   EXPECT_EQ(drain(), WorkState::kDone);

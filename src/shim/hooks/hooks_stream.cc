@@ -21,15 +21,21 @@ Known find(CUstream handle, StreamVariant variant) {
   // Without a tenant nothing has been submitted through us.
   if (known.tenant == nullptr) return known;
   known.stream = at_stream(handle, variant).stream;
-  const bool is_default = known.stream == nullptr || known.stream == gate::kPerThreadStream;
-  const CUresult found =
-      is_default ? driver().cuCtxGetCurrent(&known.context) : driver().cuStreamGetCtx(known.stream, &known.context);
-  if (found != CUDA_SUCCESS || known.context == nullptr) return known;
+  known.context = context_of(driver(), known.stream);
+  if (known.context == nullptr) return known;
   if (const auto slot = known.tenant->seat_of(known.context)) {
     known.streams = &known.tenant->seats().streams(*slot);
     known.in_flight = &known.tenant->seats().in_flight(*slot);
   }
   return known;
+}
+
+// Makes the call by which a stream enters a capture.
+template <class Call>
+CUresult enter_capture(const Known& known, Call call) {
+  if (known.streams == nullptr) return call();
+  const gate::StreamSet::EnteringCapture entering(*known.streams, known.context, known.stream);
+  return call();
 }
 
 template <class Begin>
@@ -42,9 +48,7 @@ CUresult begin_capture(CUstream handle, StreamVariant variant, Begin begin) {
     mine->captures.fetch_add(1, std::memory_order_relaxed);
     gate::forget_memos();
   }
-  if (known.streams != nullptr)
-    known.streams->fence_before_capture(known.context, known.stream, gate::StreamSet::Capture::kBegin);
-  const CUresult result = begin();
+  const CUresult result = enter_capture(known, begin);
   if (result != CUDA_SUCCESS && mine != nullptr) mine->captures.fetch_sub(1, std::memory_order_relaxed);
   return result;
 }
@@ -67,13 +71,9 @@ CUresult wait_event(CUstream stream, CUevent event, unsigned int flags, StreamVa
                     CUresult (*wait)(CUstream, CUevent, unsigned int)) {
   if (wait == nullptr) return kNoSuchEntry;
   Tenant* const mine = tenant_if_any();
+  if (mine == nullptr || mine->captures.load(std::memory_order_relaxed) == 0) return wait(stream, event, flags);
   // Waiting for an event of a capturing stream draws this stream into the capture.
-  if (mine != nullptr && mine->captures.load(std::memory_order_relaxed) != 0) {
-    const Known known = find(stream, variant);
-    if (known.streams != nullptr)
-      known.streams->fence_before_capture(known.context, known.stream, gate::StreamSet::Capture::kJoin);
-  }
-  return wait(stream, event, flags);
+  return enter_capture(find(stream, variant), [&] { return wait(stream, event, flags); });
 }
 
 CUresult destroy(CUstream stream, CUresult (*real)(CUstream)) {

@@ -11,17 +11,6 @@ namespace {
 
 bool is_default(cuda::CUstream stream) { return stream == nullptr || stream == gate::kPerThreadStream; }
 
-// The context that a stream belongs to; null if there is none.
-cuda::CUcontext context_of(const cuda::Driver& driver, cuda::CUstream stream) {
-  cuda::CUcontext context = nullptr;
-  // A green context's stream has no plain context (the driver says so): its GPU is the current context's, or the call
-  // will fail.
-  if (!is_default(stream) && driver.cuStreamGetCtx(stream, &context) == cuda::CUDA_SUCCESS && context != nullptr)
-    return context;
-  context = nullptr;
-  return driver.cuCtxGetCurrent(&context) == cuda::CUDA_SUCCESS ? context : nullptr;
-}
-
 bool is_capturing(const cuda::Driver& driver, cuda::CUstream stream) {
   cuda::CUstreamCaptureStatus status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
   return driver.cuStreamIsCapturing != nullptr && driver.cuStreamIsCapturing(stream, &status) == cuda::CUDA_SUCCESS &&
@@ -50,6 +39,16 @@ bool is_known(const cuda::Driver& driver, const void* address) {
 }
 
 }  // namespace
+
+cuda::CUcontext context_of(const cuda::Driver& driver, cuda::CUstream stream) {
+  cuda::CUcontext context = nullptr;
+  // A green context's stream has no plain context (the driver says so): its GPU is the current context's, or the call
+  // will fail.
+  if (!is_default(stream) && driver.cuStreamGetCtx(stream, &context) == cuda::CUDA_SUCCESS && context != nullptr)
+    return context;
+  context = nullptr;
+  return driver.cuCtxGetCurrent(&context) == cuda::CUDA_SUCCESS ? context : nullptr;
+}
 
 void Passage::enter_slowly(cuda::CUstream stream, gate::WorkKind kind) {
   tenant_ = tenant();
