@@ -173,6 +173,19 @@ WorkState StreamSet::poll(bool forget) {
   return poisoned ? WorkState::kPoisoned : WorkState::kDone;
 }
 
+WorkState StreamSet::look(CUcontext context) {
+  const base::Locked locked(mutex_);
+  const cuda::RelaxedCapture relaxed(driver_);
+  WorkState whole = WorkState::kDone;
+  for (const Entry& entry : entries_) {
+    if (entry.context != context) continue;
+    const WorkState state = state_of(entry);
+    if (state == WorkState::kRunning) return state;
+    if (state == WorkState::kPoisoned) whole = state;
+  }
+  return whole;
+}
+
 void StreamSet::reset_after_fork() {
   mutex_.reset_after_fork();
   entries_.clear();

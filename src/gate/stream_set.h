@@ -84,6 +84,9 @@ class StreamSet {
   // enters meanwhile notes its stream anew, and so is kept.
   WorkState poll(bool forget);
 
+  // The same of `context` alone; nothing is forgotten.
+  WorkState look(cuda::CUcontext context);
+
   // In a forked child: nothing of the parent's is ours.
   void reset_after_fork();
 

@@ -171,11 +171,20 @@ TEST_F(StreamSetTest, AStreamThatIsAboutToCaptureIsNotAsked) {
     finish(a_);
     finish(nullptr);
     EXPECT_EQ(set_.poll(false), WorkState::kDone);
+    EXPECT_EQ(set_.look(context_), WorkState::kDone);
   }
   fake_.begins_after_look = nullptr;
   fake_.streams[a_].capturing = false;  // the call failed, or the capture has ended
   fake_.streams[a_].running = true;
   EXPECT_EQ(set_.poll(false), WorkState::kRunning) << "it is asked again";
+}
+
+TEST_F(StreamSetTest, OneContextsWorkIsNotAnothers) {
+  set_.note(context_, a_);
+  set_.note(context_number(2), b_);
+  fake_.streams[b_].running = true;
+  EXPECT_EQ(set_.look(context_), WorkState::kDone);
+  EXPECT_EQ(set_.look(context_number(2)), WorkState::kRunning);
 }
 
 TEST_F(StreamSetTest, ADestroyedStreamsWorkStillCounts) {

@@ -7,6 +7,7 @@
 #include <bit>
 #include <utility>
 
+#include "cuda/current_context.h"
 #include "os/system_clock.h"
 
 namespace gpumux::shim {
@@ -16,6 +17,9 @@ using namespace std::chrono_literals;
 using cuda::CUresult;
 
 static_assert(base::kMaxSeatsPerTenant <= 64);
+// Between two looks at work that is waited for.
+constexpr base::Duration kShortestLook = 10us;
+constexpr base::Duration kLongestLook = 200us;
 constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
 
 }  // namespace
@@ -139,27 +143,24 @@ bool Memories::take_commitment(DeviceMemory& memory, std::uint64_t bytes, pager:
   return true;
 }
 
-// cuMemFree waits for what may still use the memory: the work that has been submitted in its context.
+// cuMemFree waits for what may still use the memory: the work that has been submitted in its context. The streams are
+// asked, and the context is not synchronised: that would break a capture which another thread begins meanwhile.
 CUresult Memories::wait_for_work(DeviceMemory& memory, cuda::CUcontext context) {
-  if (!owner_.is_capturing()) {
-    cuda::CUcontext current = nullptr;
-    if (driver_.cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == context)
-      return driver_.cuCtxSynchronize();
-    if (const CUresult result = driver_.cuCtxPushCurrent_v2(context); result != cuda::CUDA_SUCCESS) return result;
-    const CUresult result = driver_.cuCtxSynchronize();
-    driver_.cuCtxPopCurrent_v2(&current);
-    return result;
-  }
-  // Synchronising would break the capture; what has been submitted can be asked stream by stream.
   gate::StreamSet& streams = seats_.streams(memory.slot);
   const os::SystemClock clock;
   const base::TimePoint start = clock.now();
-  while (streams.poll(false) == gate::WorkState::kRunning) {
-    const base::Duration waited = clock.now() - start;
-    const timespec pause{0, waited < 1ms ? 10'000 : 200'000};
-    ::nanosleep(&pause, nullptr);
+  for (;;) {
+    const gate::WorkState state = streams.look(context);
+    if (state == gate::WorkState::kDone) return cuda::CUDA_SUCCESS;
+    if (state == gate::WorkState::kPoisoned) break;
+    // So the wait is an eighth too long at most, and no core is busy with it.
+    const base::Duration pause = std::clamp((clock.now() - start) / 8, kShortestLook, kLongestLook);
+    const timespec time{0, pause.count()};
+    ::nanosleep(&time, nullptr);
   }
-  return cuda::CUDA_SUCCESS;
+  // The context is lost, and says why.
+  const cuda::CurrentContext current(driver_, context);
+  return current.result() == cuda::CUDA_SUCCESS ? driver_.cuCtxSynchronize() : current.result();
 }
 
 CUresult Memories::free(DeviceMemory& memory, cuda::CUdeviceptr address) {

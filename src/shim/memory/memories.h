@@ -42,8 +42,6 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   struct Owner {
     // A thread has used up a permit of the stall rule, and is still inside the gate.
     virtual void stepped(std::uint32_t slot) = 0;
-    // Whether any stream captures now.
-    virtual bool is_capturing() const = 0;
     // To the daemon's log and GPUMUX_LOG.
     virtual void note(wire::Severity severity, const std::string& text) = 0;
 

@@ -37,6 +37,10 @@ constinit std::atomic<bool> g_driver_loaded{false};
 
 void load_real_driver() {
   g_driver = pager::faulty_driver();
+  g_driver.cuCtxSynchronize = [] {
+    ADD_FAILURE() << "a context was synchronised, which breaks captures that begin meanwhile";
+    return pager::faulty_driver().cuCtxSynchronize();
+  };
   g_driver_loaded.store(true, std::memory_order_release);
 }
 

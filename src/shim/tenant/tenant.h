@@ -69,7 +69,6 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
 
   // Memories::Owner.
   void stepped(std::uint32_t slot) override { drainer_.stepped(slot); }
-  bool is_capturing() const override { return captures.load(std::memory_order_relaxed) != 0; }
 
   // client::SeatPort, on the agent's thread.
   void on_connected(const wire::Welcome& welcome, bool again) override;
