@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""A daemon of root's that runs jobs of several users: each job is its user's, and nobody else's.
+"""A daemon of root's that runs jobs of several users: each job is its user's, and no other user's.
 
-Method: two ordinary users of the system (`games` and `news`) and root itself speak to one daemon, each by processes of
-their own. What a job is (user, groups, limits, descriptors, directory, umask) is printed by the job; what users must
-not be able to do is tried. Needs root; is skipped without.
+Method: a job prints what it is (user, groups, limits, descriptors, directory, umask); the test tries what users must
+not be able to do (framework/users.py).
 """
 
-import contextlib
 import grp
 import json
 import os
@@ -20,27 +18,12 @@ import socket
 import sqlite3
 import subprocess
 import sys
-import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
-from framework.case import GpumuxTest, main  # noqa: E402
-from framework.daemon import Daemon  # noqa: E402
+from framework.case import main  # noqa: E402
+from framework.users import ASK, PYTHON, UsersTest  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
-
-# One that every user may execute.
-PYTHON = "/usr/bin/python3"
-
-# Asks the API in a process of the user's, for the daemon asks the kernel who that is.
-ASK = """
-import http.client, json, socket, sys
-class C(http.client.HTTPConnection):
-  def connect(self):
-    self.sock = socket.socket(socket.AF_UNIX); self.sock.settimeout(30); self.sock.connect(sys.argv[1])
-c = C("x"); c.request(sys.argv[2], sys.argv[3], sys.stdin.read() or None); r = c.getresponse()
-print(r.status); print(r.read().decode())
-"""
-
 
 # Before ASK: puts its process under a filter that lets every call through.
 FILTERED = """
@@ -52,91 +35,9 @@ assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program) == 0
 """
 # No new privileges, alone.
 UNPRIVILEGED = "import ctypes; assert ctypes.CDLL(None).prctl(38, 1, 0, 0, 0) == 0"
-# Begins large submissions and says no more of them: prints a line for each that is answered or ended, when it is.
-UPLOAD = """
-import select, socket, sys
-head = b"POST /v1/jobs HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 1000000\\r\\n\\r\\n{"
-waiting = []
-for _ in range(int(sys.argv[2])):
-  s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(head); waiting.append(s)
-while waiting:
-  for s in select.select(waiting, [], [])[0]:
-    waiting.remove(s)
-    try: answer = s.recv(4096)
-    except OSError: answer = b""
-    print(answer.split()[1].decode() if answer else "ended", flush=True)
-"""
 
 
-class SystemDaemon(Daemon):
-    """Serves everybody, as the machine's own does."""
-
-    def start(self, timeout=20):
-        self.private = False
-        return super().start(timeout)
-
-
-@unittest.skipUnless(os.geteuid() == 0, "needs root: jobs of several users")
-class Users(GpumuxTest):
-    gpus = 1
-
-    def setUp(self):
-        super().setUp()
-        os.chmod(self.directory, 0o755)
-        os.chmod(self.runtime_dir, 0o755)
-        self.games, self.news = pwd.getpwnam("games"), pwd.getpwnam("news")
-        self.homes = {}
-        for user in (self.games, self.news):
-            self.homes[user.pw_uid] = os.path.join(self.directory, user.pw_name)
-            os.mkdir(self.homes[user.pw_uid], 0o700)
-            os.chown(self.homes[user.pw_uid], user.pw_uid, user.pw_gid)
-        library = self.hand_out(paths.LIBRARY)
-        self.daemon = SystemDaemon(self.machine, self.runtime_dir, {"mode": "serial", "library": library},
-                                   ["--config", self.write_config("")])
-        self.daemons.append(self.daemon)
-        self.daemon.start()
-
-    def hand_out(self, *built):
-        """Copies that every user may read, for the build may lie where they may not go; the first one's path."""
-        for path in built:
-            shutil.copy(path, self.directory)
-        return os.path.join(self.directory, built[0].name)
-
-    def write_config(self, text):
-        path = os.path.join(self.directory, "gpumux.toml")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        return path
-
-    def ask_as(self, user, method, target, body=None, before="", **popen):
-        """`before`: what the process does to itself before it asks."""
-        text = body if isinstance(body, str) else json.dumps(body) if body else ""
-        popen = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": [], **popen}
-        done = subprocess.run([PYTHON, "-c", before + "\n" + ASK, f"{self.runtime_dir}/api.sock", method, target],
-                              input=text, cwd="/", capture_output=True, text=True,
-                              timeout=60, check=True, **popen)
-        status, _, text = done.stdout.partition("\n")
-        return int(status), json.loads(text)
-
-    def submit_as(self, user, *command, status=201, popen=None, **fields):
-        home = self.homes[user.pw_uid]
-        body = {"arguments": list(command), "directory": home, "environment": [f"PATH={os.environ['PATH']}"],
-                "output": home + "/%j.log", "memory_bytes": 50 << 20, **fields}
-        answer = self.ask_as(user, "POST", "/v1/jobs", body, **(popen or {}))
-        self.assertEqual(answer[0], status, answer)
-        return answer[1].get("id")
-
-    def job(self, job):
-        return self.daemon.api.ask("GET", f"/v1/jobs/{job}")
-
-    def wait_done(self, job):
-        return wait_until(lambda: (found := self.job(job))["state"] == "done" and found, 30,
-                          lambda: f"job {job} is done; it is {self.job(job)}")
-
-    def output(self, user, job):
-        with open(f"{self.homes[user.pw_uid]}/{job}.log", encoding="utf-8") as file:
-            return file.read()
-
+class Users(UsersTest):
     def test_a_job_is_its_users(self):
         def limits():
             resource.setrlimit(resource.RLIMIT_NOFILE, (333, 444))
@@ -430,54 +331,7 @@ class Users(GpumuxTest):
         if tried == 0:
             self.skipTest("no namespace can be made here")
 
-
-    # ---- what one user could take from the others
-
-    def reconfigure(self, text):
-        self.daemon.terminate()
-        self.write_config(text)
-        self.daemon.start()
-
-    def block_the_gpu(self):
-        """A job of root's that has the GPU until it is cancelled."""
-        job = self.daemon.api.ask("POST", "/v1/jobs", {"arguments": ["sleep", "1000"], "directory": "/",
-                                                       "environment": [f"PATH={os.environ['PATH']}"],
-                                                       "output": "/dev/null", "exclusive": True})["id"]
-        wait_until(lambda: self.job(job)["state"] == "running", 30, "it runs")
-        return job
-
-    def test_a_priority_above_the_cap_passes_own_jobs_only(self):
-        blocker = self.block_the_gpu()
-        first = self.submit_as(self.games, "true", exclusive=True)
-        others = self.submit_as(self.news, "true", exclusive=True)
-        urgent = self.submit_as(self.games, "true", exclusive=True, priority=1000)
-        self.assertEqual(self.job(urgent)["priority_capped"], 0)
-        self.daemon.api.ask("PATCH", f"/v1/jobs/{blocker}", {"cancel": True})
-        started = [self.wait_done(job)["started_unix_ns"] for job in (others, urgent, first)]
-        self.assertEqual(started, sorted(started), "another user's job, the urgent one, the one that it passes")
-        # Who hands it in is told; root has no cap.
-        body = {"arguments": ["true"], "directory": "/", "environment": [], "output": "/dev/null", "priority": 7}
-        self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", body)[1]["priority_capped"], 0)
-        self.assertNotIn("priority_capped", self.daemon.api.ask("POST", "/v1/jobs", body))
-
-    def test_jobs_and_bytes_of_a_user_have_quotas(self):
-        self.reconfigure('[queue]\nmax_queued = 3\nmax_bytes = "64K"\n')
-        held = [self.submit_as(self.games, "true", held=True) for _ in range(3)]
-        body = {"arguments": ["true"], "directory": "/", "environment": [], "output": "/dev/null", "held": True}
-        status, refused = self.ask_as(self.games, "POST", "/v1/jobs", body)
-        self.assertEqual(status, 403, refused)
-        self.assertIn("max_queued: 3", refused["error"]["message"])
-        large = {**body, "environment": ["X=" + "x" * 70_000]}
-        status, refused = self.ask_as(self.news, "POST", "/v1/jobs", large)
-        self.assertEqual(status, 403, refused)
-        self.assertIn("max_bytes", refused["error"]["message"])
-        # It counts what is there, after a restart too, and one user's is not the others'.
-        half = {**body, "environment": ["X=" + "x" * 40_000]}
-        self.assertEqual(self.ask_as(self.news, "POST", "/v1/jobs", half)[0], 201)
-        self.daemon.restart()
-        self.assertEqual(self.ask_as(self.news, "POST", "/v1/jobs", half)[0], 403)
-        self.daemon.api.ask("PATCH", f"/v1/jobs/{','.join(map(str, held))}", {"cancel": True})
-        self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", half)[0], 201)
+    # ---- what others are told
 
     def test_nothing_of_its_environment_is_kept_when_a_job_is_done(self):
         job = self.submit_as(self.games, "true", environment=["SECRET=x"])
@@ -487,68 +341,6 @@ class Users(GpumuxTest):
         self.assertNotIn("environment", shown)
         with sqlite3.connect(f"{self.runtime_dir}.state/jobs.db") as store:
             self.assertEqual(store.execute("SELECT count(*) FROM documents").fetchone(), (0,))
-
-    def test_a_full_disk_keeps_no_job_from_its_end(self):
-        disk = os.path.join(self.directory, "disk")
-        os.mkdir(disk)
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128m", "none", disk], check=False,
-                          capture_output=True).returncode:
-            self.skipTest("a disk of its own cannot be mounted here")
-        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
-        self.daemon.terminate()
-        self.daemon.state_dir = os.path.join(disk, "state")
-        self.daemon.start()
-        home = self.homes[self.games.pw_uid]
-        running = self.submit_as(self.games, "sh", "-c", f"until [ -e {home}/go ]; do sleep 0.01; done")
-        wait_until(lambda: self.job(running)["state"] == "running", 30, "it runs")
-        body = {"arguments": ["true"], "directory": "/", "environment": ["X=" + "x" * 3_000], "output": "/dev/null",
-                "held": True, "array": "1-500"}
-        array = self.ask_as(self.games, "POST", "/v1/jobs", body)[1]["id"]
-        filling = os.path.join(disk, "filling")
-        with open(filling, "wb", buffering=0) as file:
-            for size in (1 << 20, 4096):
-                with contextlib.suppress(OSError):
-                    while True:
-                        file.write(bytes(size))
-        self.assertEqual(os.statvfs(disk).f_bavail, 0)
-        changed = self.ask_as(self.games, "PATCH", f"/v1/jobs/{array}", {"cancel": True})
-        self.assertEqual((changed[0], len(changed[1]["jobs"])), (200, 500), changed)
-        with open(f"{home}/go", "w", encoding="utf-8"):
-            pass
-        self.assertEqual(self.wait_done(running)["outcome"], "ok")
-        status, refused = self.ask_as(self.games, "POST", "/v1/jobs", body)
-        self.assertEqual(status, 503, refused)
-        self.assertIn("nearly full", refused["error"]["message"])
-        os.unlink(filling)
-        self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", body)[0], 201)
-
-    def test_slow_uploads_of_many_users_leave_room_for_administrators(self):
-        def begin(name, uploads):
-            user = pwd.getpwnam(name)
-            slow = subprocess.Popen([PYTHON, "-c", UPLOAD, f"{self.runtime_dir}/api.sock", str(uploads)],
-                                    user=user.pw_uid, group=user.pw_gid, extra_groups=[], cwd="/",
-                                    stdout=subprocess.PIPE, text=True)
-            self.addCleanup(slow.wait, 30)
-            self.addCleanup(slow.kill)
-            return slow.stdout.readline()
-
-        self.assertEqual([begin(name, 3) for name in ("bin", "sys", "mail")], ["429\n"] * 3)
-        self.assertEqual(begin("games", 1), "503\n")
-        large = {"arguments": ["true"], "directory": "/", "environment": ["X=" + "x" * 100_000] * 8,
-                 "output": "/dev/null", "held": True}
-        self.assertEqual(self.ask_as(pwd.getpwuid(0), "POST", "/v1/jobs", large)[0], 201)
-
-    def test_slow_uploads_of_one_user_block_nobody(self):
-        slow = subprocess.Popen([PYTHON, "-c", UPLOAD, f"{self.runtime_dir}/api.sock", "10"], user=self.news.pw_uid,
-                                group=self.news.pw_gid, extra_groups=[], cwd="/", stdout=subprocess.PIPE, text=True)
-        self.addCleanup(slow.wait, 30)
-        self.addCleanup(slow.kill)
-        self.assertEqual([slow.stdout.readline() for _ in range(8)], ["429\n"] * 8)
-        large = {"arguments": ["true"], "directory": "/", "environment": ["X=" + "x" * 100_000] * 8,
-                 "output": "/dev/null"}
-        self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", large)[0], 201)
-        # And they come to an end.
-        self.assertEqual([slow.stdout.readline() for _ in range(2)], ["ended\n"] * 2)
 
     def test_after_tells_nothing_of_jobs_that_are_not_shown(self):
         job = self.submit_as(self.games, "true")

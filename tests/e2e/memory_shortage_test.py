@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that the driver does not have: yet, or ever.
+
+Goal: a call that finds no memory is made again as long as memory may come. If none comes, the program gets the driver's
+error. Method: the simulated driver refuses scripted calls, or contexts leave no room on the GPU.
+"""
+
+import os
+import pathlib
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
+
+from framework.case import GpumuxTest, main
+from framework.memory import LARGE, MemoryTest
+from framework.waiting import wait_until
+
+
+class Shortage(MemoryTest):
+    def test_memory_that_the_driver_does_not_have_yet_is_waited_for(self):
+        self.start_daemon()
+        wanted = self.native(**LARGE)
+        # More in a row than an allocation is tried again for lack of room: the room is there all the time.
+        faults = ";".join(f"cuMemCreate:{call}=CUDA_ERROR_OUT_OF_MEMORY" for call in range(3, 33))
+        program = self.start("large", variables={"GPUMUX_SIM_FAULTS": faults}, **LARGE)
+        program.expect_success(timeout=60)
+        self.assertEqual(program.field("digest"), wanted)
+
+    def out_of_memory(self, **calls):
+        """Scripted: these calls of these entries find no memory."""
+        return ";".join(f"{entry}:{call}=CUDA_ERROR_OUT_OF_MEMORY"
+                        for entry, numbers in calls.items() for call in numbers)
+
+    def made_again(self, entries, **options):
+        wanted = self.native_digest(**options)
+        # The first of each, and some in a row, which is memory that is there and has not come yet.
+        for numbers in ([1], [2, 3, 4, 5]):
+            faults = self.out_of_memory(**{entry: numbers for entry in entries})
+            for program in [self.start("worker", variables={"GPUMUX_SIM_FAULTS": faults}, **options) for _ in range(2)]:
+                program.expect_success(timeout=60)
+                self.assertEqual(program.field("digest"), wanted)
+        # Natively they are the program's to deal with.
+        for entry in entries:
+            program = self.start("worker", preload=False, name=f"native without {entry}",
+                                 variables={"GPUMUX_SIM_FAULTS": self.out_of_memory(**{entry: [1]})}, **options)
+            self.assertEqual(program.wait(timeout=60), 3, f"{entry} is never called")
+
+    def test_any_call_that_finds_no_memory_is_made_again(self):
+        self.start_daemon()
+        self.made_again(["cuCtxCreate_v2", "cuModuleLoadData", "cuModuleGetFunction", "cuStreamCreate", "cuEventCreate",
+                         "cuLaunchKernel"], steps=20, step_us=100, streams=2, cross_events=1)
+
+    def test_graphs_that_find_no_memory_are_made_again(self):
+        self.start_daemon()
+        self.made_again(["cuGraphInstantiateWithFlags", "cuGraphLaunch"], steps=20, graph=1)
+
+    def test_a_primary_context_that_finds_no_memory_is_made_again(self):
+        self.start_daemon()
+        self.made_again(["cuDevicePrimaryCtxRetain"], steps=4, primary=1)
+
+    def test_memory_that_never_comes_is_not_waited_for_for_ever(self):
+        self.start_daemon()
+        for entry in ("cuCtxCreate_v2", "cuModuleLoadData", "cuStreamCreate", "cuLaunchKernel"):
+            faults = f"{entry}:1+=CUDA_ERROR_OUT_OF_MEMORY"
+            program = self.start("worker", steps=4, variables={"GPUMUX_SIM_FAULTS": faults})
+            self.assertEqual(program.wait(timeout=30), 3)
+            self.assertEqual(program.field("code"), "2")
+
+
+class Newcomers(GpumuxTest):
+    # Two contexts and what the first program has are more than the GPU.
+    machine_settings = {"memory": "1GiB", "context_memory": "256MiB"}
+    daemon_settings = {"mode": "auto", "host_memory": "2GiB"}
+
+    def test_one_whose_context_needs_what_somebody_else_has(self):
+        """It gets a lease, waits for room, and keeps the lease until it has that; and both end as they would alone."""
+        self.start_daemon()
+        large = {"blocks": 70, "block_kib": 8192, "rounds": 60, "step_us": 2000}
+        wanted = self.start("large", name="native", preload=False, **large).expect_success(timeout=60).field("digest")
+        first = self.start("large", name="first", **large)
+        first.wait_for_line("round", timeout=60)
+        for i in range(2):
+            self.start("large", name=f"newcomer{i}", blocks=2, block_kib=8192, rounds=3).expect_success(timeout=60)
+        self.assertIsNone(first.code, "the first program is at work all the time")
+        first.expect_success(timeout=120)
+        self.assertEqual(first.field("digest"), wanted)
+
+    def test_contexts_that_leave_no_room_for_any_memory(self):
+        """Two programs of two contexts each: nothing on the GPU can leave it. Natively one of them has no memory."""
+        daemon = self.start_daemon()
+        # One that allocates before the other has its contexts would leave no room for these.
+        begin = os.path.join(self.directory, "begin")
+        programs = [self.start("worker", name=f"worker{i}", threads=2, steps=40, step_us=500, until=self.enough,
+                               begin=begin) for i in range(2)]
+        for program in programs:
+            wait_until(lambda: sum(line.startswith("context") for line in list(program.lines)) == 2, 60,
+                       "both threads have a context")
+        pathlib.Path(begin).touch()
+        wait_until(lambda: any("contexts" in seat["waits_for"] for seat in daemon.api.seats()), 60,
+                   lambda: f"status names the contexts: {daemon.api.seats()}")
+        wait_until(lambda: any(program.code is not None for program in programs), 60, "one has no memory")
+        refused, other = sorted(programs, key=lambda program: program.code is None)
+        self.assertEqual((refused.code, refused.field("code")), (3, "2"))  # CUDA_ERROR_OUT_OF_MEMORY
+        self.assertIn("is more than it holds: one is told", daemon.log())
+        self.work_until(lambda: True, "nothing more", other)
+
+
+if __name__ == "__main__":
+    main()

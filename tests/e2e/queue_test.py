@@ -1,0 +1,227 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The job queue as a whole: what is paused, drained or full, limits, lists and histories.
+
+Method: as in jobs_test.py.
+"""
+
+import contextlib
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from framework.api import ApiError  # noqa: E402
+from framework.case import main  # noqa: E402
+from framework.jobs import JobsTest  # noqa: E402
+
+
+class Queue(JobsTest):
+    def test_drained_and_paused(self):
+        self.ask("admin", "drain", "0")
+        waiting = self.submit("true", gpu_ids=0)
+        self.assertEqual(self.job(waiting)["reason"], "drained")
+        self.daemon.restart()
+        self.assertEqual(self.job(waiting)["reason"], "drained")
+        self.ask("admin", "resume", "0")
+        self.wait_done(waiting, "ok")
+        self.ask("admin", "pause")
+        waiting = self.submit("true")
+        self.assertEqual(self.job(waiting)["reason"], "paused")
+        self.daemon.restart()
+        self.assertEqual(self.job(waiting)["reason"], "paused")
+        self.ask("admin", "unpause")
+        self.wait_done(waiting, "ok")
+
+    def test_several_are_changed_at_once_and_each_is_told_of_once(self):
+        self.ask("admin", "pause")
+        array = self.submit("true", array="3-5")
+        single = self.submit("true")
+        body = {"cancel": True}
+        answer = self.daemon.api.ask("PATCH", f"/v1/jobs/{array}_4,{array}_4,{array},{single},{array},77777", body)
+        told = [(job["id"], job["changed"], "error" in job) for job in answer["jobs"]]
+        self.assertEqual(told, [(array + 1, True, False), (array, True, False), (array + 2, True, False),
+                                (single, True, False), (77777, False, True)])
+        # What is done is no error, and no longer different.
+        answer = self.daemon.api.ask("PATCH", f"/v1/jobs/{array}_5,{array}", body)
+        self.assertEqual(answer, {"jobs": [{"id": array + 2, "changed": False}, {"id": array, "changed": False}]})
+        for wrong in (f"{array}_77", "88888"):
+            with self.assertRaises(ApiError) as raised:
+                self.daemon.api.ask("PATCH", f"/v1/jobs/{wrong}", body)
+            self.assertEqual(raised.exception.status, 404)
+        many = self.submit("true", array="0-999")
+        self.assertEqual(len(self.daemon.api.ask("PATCH", "/v1/jobs/all", body)["jobs"]), 1000)
+        self.wait_done(many + 999, "cancelled")
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root: a file system of its own")
+    def test_a_full_disk_loses_nothing(self):
+        self.expect_error("jobs could not be stored")
+        disk = os.path.join(self.directory, "disk")
+        os.mkdir(disk)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128m,mode=700", "none", disk], check=False).returncode:
+            self.skipTest("no file system can be mounted here")
+        self.addCleanup(subprocess.run, ["umount", "-l", disk], check=True)
+        self.restart_with(state_dir=disk)
+        running = self.hold_gpus(gpu_ids=0)
+        waiting = self.submit("true", gpu_ids=0, mem="900M")
+        self.wait_state(running, "running")
+        with open(f"{disk}/filler", "wb", buffering=0) as filler:
+            for size in (1 << 20, 4096):
+                with contextlib.suppress(OSError):
+                    while True:
+                        filler.write(bytes(size))
+        # Nothing can be handed in; what is there ends.
+        self.submit("true", code=1)
+        self.release(running)
+        self.wait_done(running, "ok")
+        self.submit("true", code=1)
+        os.unlink(f"{disk}/filler")
+        self.wait_done(waiting, "ok")
+        later = self.submit("true")
+        self.wait_done(later, "ok")
+        known = [job["id"] for job in self.daemon.api.ask("GET", "/v1/jobs?state=all")["jobs"]]
+        self.assertEqual(known, [running, waiting, later], "what was refused has left nothing")
+        self.daemon.restart()
+        self.assertEqual([self.job(job)["outcome"] for job in (running, waiting, later)], ["ok"] * 3)
+
+    def test_limits_of_a_user(self):
+        uid = os.getuid()
+        self.daemon.api.ask("PATCH", f"/v1/queue/users/{uid}", {"running": 1, "queued": 2})
+        first = self.hold_gpus(mem="10M")
+        self.wait_state(first, "running")
+        second = self.submit("true", mem="10M")
+        self.assertEqual(self.job(second)["reason"], "user_limit")
+        self.daemon.restart()
+        self.submit("true", mem="10M")
+        process = self.gpumux("submit", "--", "true")
+        self.assertNotEqual(process.wait(), 0)
+        self.assertIn("max_queued: 2", "\n".join(process.errors))
+        self.daemon.api.ask("PATCH", f"/v1/queue/users/{uid}", {"default": True})
+        self.wait_done(second, "ok")
+        self.release(first)
+        self.wait_done(first, "ok")
+
+    def test_a_daemon_without_a_queue_says_why_and_goes_on(self):
+        self.expect_error("there is no job queue")
+        other = self.start_daemon("other", runtime_dir=self.runtime_dir + "2", machine=type(self.machine)(1),
+                                  state_dir=self.daemon.state_dir)
+        with self.assertRaises(ApiError) as refused:
+            other.api.ask("GET", "/v1/jobs")
+        self.assertEqual(refused.exception.status, 503)
+        self.assertIn("another gpumuxd keeps its jobs", refused.exception.body)
+        self.assertIn("another gpumuxd", other.api.ask("GET", "/v1/queue")["unavailable"])
+        self.assertEqual(len(other.api.status()["gpus"]), 1)
+
+    def test_lists_come_in_pages(self):
+        jobs = [self.submit("true", hold=True) for _ in range(5)]
+        seen, beyond = [], 0
+        while True:
+            page = self.daemon.api.ask("GET", f"/v1/jobs?limit=2&beyond={beyond}")
+            seen += [job["id"] for job in page["jobs"]]
+            if not page["more"]:
+                break
+            beyond = seen[-1]
+        self.assertEqual(seen, jobs)
+        newest = self.daemon.api.ask("GET", "/v1/jobs?order=newest&limit=2")
+        self.assertEqual([job["id"] for job in newest["jobs"]], jobs[:2:-1])
+        text, _ = self.ask("queue", "--json")
+        self.assertEqual(len(json.loads(text)["jobs"]), 5)
+
+    def test_history_is_the_latest_end_first(self):
+        first = self.hold_gpus(gpu_ids=0)
+        others = [self.submit("true", gpu_ids=1) for _ in range(3)]
+        for job in others:
+            self.wait_done(job, "ok")
+        self.release(first)
+        self.wait_done(first, "ok")
+        want = [first, *sorted(others, key=lambda job: (self.job(job)["ended_unix_ns"], job), reverse=True)]
+        text, _ = self.ask("history", "--format", "id")
+        self.assertEqual([int(line) for line in text.split()], want)
+        seen, beyond = [], ""
+        while True:
+            page = self.daemon.api.ask("GET", f"/v1/jobs?state=done&order=ended&limit=1{beyond}")
+            seen += [job["id"] for job in page["jobs"]]
+            if not page["more"]:
+                break
+            beyond = f"&beyond={seen[-1]}&beyond_ended={page['jobs'][-1]['ended_unix_ns']}"
+        self.assertEqual(seen, want)
+
+    def test_a_missing_job_is_named(self):
+        job = self.submit("true", hold=True)
+        changed = self.daemon.api.ask("PATCH", f"/v1/jobs/{job},999", {"cancel": True})["jobs"]
+        self.assertEqual([(one["id"], one["changed"]) for one in changed], [(job, True), (999, False)])
+        self.assertIn("no job 999", changed[1]["error"]["message"])
+
+    def test_unknown_parameters_are_refused(self):
+        job = self.submit("true", hold=True)
+        for target in ("/v1/jobs?stat=done", "/v1/jobs?state=done&state=all", "/v1/jobs?limit",
+                       f"/v1/jobs/{job}?limit=1", f"/v1/jobs/{job}?environment=yes",
+                       f"/v1/jobs/{job}/wait?environment=1", "/v1/queue?user=eva", "/v1/jobs?order=ended",
+                       "/v1/jobs?state=done&order=ended&beyond=1"):
+            with self.subTest(target), self.assertRaises(ApiError) as refused:
+                self.daemon.api.ask("GET", target)
+            self.assertEqual(refused.exception.status, 400)
+        with self.assertRaises(ApiError) as refused:
+            self.daemon.api.ask("PATCH", f"/v1/jobs/{job}?force=1", {"cancel": True})
+        self.assertEqual(refused.exception.status, 400)
+        self.assertEqual(self.job(job)["state"], "held")
+
+    def test_long_lists_are_read_page_by_page(self):
+        array = self.submit("true", hold=True, array="1-2500")
+
+        def asked():
+            connection = self.daemon.api.connect()
+            self.addCleanup(connection.close)
+            connection.request("GET", "/v1/jobs")
+            return connection
+
+        # Some clients do not read, some go away in the middle, and the others read on.
+        idle = [asked() for _ in range(10)]
+        reader = asked()
+        for gone in [asked() for _ in range(5)]:
+            gone.getresponse().read(1000)
+            gone.close()
+        seen = []
+        while True:
+            page = json.loads(reader.getresponse().read())
+            seen += [job["array_index"] for job in page["jobs"]]
+            if not page["more"]:
+                break
+            reader.request("GET", f"/v1/jobs?beyond={page['jobs'][-1]['id']}")  # the connection is kept
+        self.assertEqual(seen, list(range(1, 2501)))
+        for late in idle:
+            self.assertEqual(len(json.loads(late.getresponse().read())["jobs"]), 1000)
+        with self.assertRaises(ApiError) as refused:
+            self.daemon.api.ask("GET", "/v1/jobs?limit=1001")
+        self.assertEqual(refused.exception.status, 400)
+
+        for options in ((), ("--all",)):
+            text, _ = self.ask("queue", "--format", "index", *options)
+            self.assertEqual([int(line) for line in text.split()], seen)
+        jobs = json.loads(self.ask("queue", "--json")[0])
+        self.assertEqual(([job["array_index"] for job in jobs["jobs"]], jobs["more"]), (seen, False))
+        self.ask("cancel", str(array))
+        text, _ = self.ask("history", "--limit", "2200", "--format", "index")
+        self.assertEqual(len(set(text.split())), 2200)
+
+
+class QueueWithALimit(JobsTest):
+    daemon_settings = {"mode": "serial", "queue_max_job_time": "1h"}
+
+    def test_the_queues_limit_is_shown_of_a_job_without_its_own(self):
+        job = self.hold_gpus()
+        self.wait_state(job, "running")
+        self.assertRegex(self.ask("queue")[0], r" (60m00s|59m\d\ds) left")
+        self.assertRegex(self.ask("show", str(job))[0], r"(?m)^time limit +the queue's \((60m00s|59m\d\ds) left\)$")
+        self.release(job)
+        self.wait_done(job, "ok")
+
+
+# Their own tests only: those of the base have run.
+
+
+if __name__ == "__main__":
+    main()
