@@ -78,6 +78,7 @@ struct Closer::State {
   };
   mutable std::mutex mutex;
   std::unordered_map<Lane, Queue> lanes;  // with a thread, or with something that waits for one
+  bool has_ended = false;                 // nothing more will come
 };
 
 Closer::Closer() : state_(std::make_shared<State>()) {
@@ -87,7 +88,11 @@ Closer::Closer() : state_(std::make_shared<State>()) {
   ::sigaction(interrupt_signal(), &nothing, nullptr);
 }
 
-Closer::~Closer() = default;
+Closer::~Closer() {
+  const std::lock_guard guard(state_->mutex);
+  state_->has_ended = true;
+  for (auto& [name, lane] : state_->lanes) lane.changed.notify_one();
+}
 
 void Closer::drop(os::FileDescriptor connection) {
   if (!connection) return;
@@ -130,7 +135,9 @@ void Closer::run(const std::shared_ptr<State>& state, const Lane& name) {
   Interrupter interrupter;
   std::unique_lock lock(state->mutex);
   State::Queue& lane = state->lanes.at(name);
-  while (lane.changed.wait_for(lock, kIdle, [&] { return !lane.waiting.empty(); })) {
+  for (;;) {
+    lane.changed.wait_for(lock, kIdle, [&] { return !lane.waiting.empty() || state->has_ended; });
+    if (lane.waiting.empty()) break;
     lock.unlock();
     interrupter.arm();
     lock.lock();

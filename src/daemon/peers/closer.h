@@ -21,7 +21,7 @@
 //                            descriptor is received while an account has kMaxUnclosed
 //   threads                  one for the connections, one for each account that has sent descriptors
 //
-// Any thread may call anything here. The threads outlive the closer: they may still be closing.
+// Any thread may call anything here. A thread outlives the closer while it is still closing.
 #pragma once
 
 #include <chrono>
