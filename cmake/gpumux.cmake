@@ -75,10 +75,17 @@ function(gpumux_sources_of variable)
   set(${variable} ${all} PARENT_SCOPE)
 endfunction()
 
-# gpumux_test(NAME SOURCES a_test.cc ... DEPS component ... [LABELS l ...] [TIMEOUT s])
-# One GoogleTest program, one ctest entry. What is labelled `unit` (the default) runs under the sanitizers too.
+# tools/run_tests.sh runs twice as many tests at once as there are processors, for many tests wait most of the time. A
+# test that computes takes two of these places.
+set(gpumux_computes 2)
+set(gpumux_waits 1)
+
+# gpumux_test(NAME SOURCES a_test.cc ... DEPS component ... [LABELS l ...] [TIMEOUT s] [COST s] [WAITS])
+# One GoogleTest program, one ctest entry. Its labels say what it is (CONTRIBUTING.md); without any it is a unit test.
+# COST: about how many seconds it takes, if more than 10. ctest starts the longest tests first. WAITS: it waits most of
+# the time.
 function(gpumux_test name)
-  cmake_parse_arguments(arg "" "TIMEOUT" "SOURCES;DEPS;LABELS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "WAITS" "TIMEOUT;COST" "SOURCES;DEPS;LABELS;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize gpumux_test_main GTest::gtest ${arg_LIBRARIES})
   if(GPUMUX_SANITIZE MATCHES address)
@@ -102,8 +109,15 @@ function(gpumux_test name)
     add_dependencies(unit_tests ${name})
   endif()
   math(EXPR deadline "${arg_TIMEOUT} - 30")  # for what hangs to say where: tests/unit/main.cc
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}"
-    ENVIRONMENT GPUMUX_TEST_DEADLINE=${deadline})
+  if(NOT arg_COST)
+    set(arg_COST 0)
+  endif()
+  set(places ${gpumux_computes})
+  if(arg_WAITS)
+    set(places ${gpumux_waits})
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" COST ${arg_COST}
+    PROCESSORS ${places} ENVIRONMENT GPUMUX_TEST_DEADLINE=${deadline})
 endfunction()
 
 # gpumux_bench(NAME SOURCES a_bench.cc ... DEPS component ...)
@@ -117,7 +131,7 @@ function(gpumux_bench name)
   endforeach()
   # That it runs; not with a hundred thousand of anything and more, which takes minutes.
   add_test(NAME ${name}_runs COMMAND ${name} --benchmark_min_time=0.001 --benchmark_filter=-/1000000?)
-  set_tests_properties(${name}_runs PROPERTIES TIMEOUT 120 LABELS bench)
+  set_tests_properties(${name}_runs PROPERTIES TIMEOUT 120 LABELS bench PROCESSORS ${gpumux_computes})
 endfunction()
 
 # gpumux_fuzz(NAME SOURCES a_fuzz.cc DEPS component ... CORPUS corpus/NAME)
@@ -133,7 +147,7 @@ function(gpumux_fuzz name)
   else()
     add_executable(${name} ${arg_SOURCES} ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cc)
     add_test(NAME ${name}_replay COMMAND ${name} ${CMAKE_CURRENT_SOURCE_DIR}/${arg_CORPUS})
-    set_tests_properties(${name}_replay PROPERTIES TIMEOUT 600 LABELS unit)
+    set_tests_properties(${name}_replay PROPERTIES TIMEOUT 600 LABELS unit PROCESSORS ${gpumux_computes})
     add_dependencies(unit_tests ${name})
   endif()
   target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize ${arg_LIBRARIES})

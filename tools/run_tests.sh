@@ -12,5 +12,6 @@ case $preset in
   tsan) set -- -R '^(gate|client|seat_frames|tenant|wire|base|memory|mover|pager_stress)_test$' "$@" ;;
 esac
 export GTEST_BRIEF=${GTEST_BRIEF:-1}  # of a program that fails, what has failed
-# Tests that need the machine to themselves say so with RUN_SERIAL; the others do not mind company.
-exec ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "${TEST_JOBS:-$(nproc)}" "$@"
+# Two places for each processor: a test that waits takes one, a test that computes takes two (cmake/gpumux.cmake).
+places=${TEST_JOBS:-$((2 * $(nproc)))}
+exec ctest --test-dir "build/$preset" --output-on-failure --no-tests=error --parallel "$places" "$@"

@@ -5,18 +5,22 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
 
 #include "daemon/loop/log.h"
 #include "os/runtime_dir.h"
@@ -25,6 +29,10 @@
 
 namespace gpumux::daemon::testing {
 namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+using boost::system::error_code;
 
 class FakeInventory final : public Inventory {
  public:
@@ -241,42 +249,44 @@ bool TestTenant::yield(std::chrono::nanoseconds patience) {
 
 HttpAnswer http(const std::string& runtime_dir, const std::string& method, const std::string& target,
                 const std::string& body, const char* socket_name) {
-  const os::FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const std::string path = runtime_dir + "/" + socket_name;
-  std::memcpy(address.sun_path, path.data(), path.size());
-  if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) return {};
+  asio::io_context io;
+  asio::local::stream_protocol::socket socket(io);
+  error_code error;
+  socket.connect(runtime_dir + "/" + socket_name, error);
+  if (error) return {};
   // A daemon that does not answer fails the test, and does not hang it.
-  const timeval patience{std::chrono::seconds(kPatience).count(), 0};
-  ::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
-  const std::string request =
-      method + " " + target +
-      " HTTP/1.1\r\nHost: gpumux\r\nConnection: close\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" +
-      body;
-  // A refusal may be there already, and the connection closed.
-  static_cast<void>(::send(socket.get(), request.data(), request.size(), MSG_NOSIGNAL));
-  std::string text;
-  char buffer[65536];
-  for (ssize_t got; (got = ::recv(socket.get(), buffer, sizeof buffer, 0)) > 0;)
-    text.append(buffer, static_cast<std::size_t>(got));
-  HttpAnswer answer;
-  std::sscanf(text.c_str(), "HTTP/1.1 %d", &answer.status);
-  const std::size_t end = text.find("\r\n\r\n");
-  if (end == std::string::npos) return answer;
-  std::string_view rest = std::string_view(text).substr(end + 4);
-  if (text.substr(0, end).find("chunked") == std::string::npos) {
-    answer.body = rest;
-    return answer;
+  const auto run = [&](auto&& start) {
+    error_code result = asio::error::timed_out;
+    start([&result](error_code of, std::size_t) { result = of; });
+    io.restart();
+    io.run_for(kPatience);
+    if (!io.stopped()) socket.close();
+    io.run();  // the handler of what is cancelled refers to this frame
+  };
+  beast::http::request<beast::http::string_body> request;
+  request.method_string(method);
+  request.target(target);
+  request.set(beast::http::field::host, "gpumux");
+  request.keep_alive(false);
+  request.body() = body;
+  request.prepare_payload();
+  // A refusal may be there already, and the connection closed: that this fails says nothing yet.
+  run([&](auto handler) { beast::http::async_write(socket, request, handler); });
+  beast::flat_buffer buffer;
+  beast::http::response_parser<beast::http::string_body> parser;
+  parser.body_limit(boost::none);
+  run([&](auto handler) { beast::http::async_read(socket, buffer, parser, handler); });
+  if (!parser.is_header_done()) return {};
+  return {static_cast<int>(parser.get().result_int()), std::move(parser.get().body())};
+}
+
+nlohmann::json get_json(const std::string& runtime_dir, const std::string& target) {
+  const HttpAnswer answer = http(runtime_dir, "GET", target);
+  if (answer.status != 200) {
+    throw std::runtime_error("GET " + target + " is answered with " + std::to_string(answer.status) + ": " +
+                             answer.body);
   }
-  while (!rest.empty()) {
-    const auto length = static_cast<std::size_t>(std::strtoul(std::string(rest.substr(0, 16)).c_str(), nullptr, 16));
-    rest.remove_prefix(std::min(rest.find("\r\n") + 2, rest.size()));
-    if (length == 0 || length > rest.size()) break;
-    answer.body += rest.substr(0, length);
-    rest.remove_prefix(std::min(length + 2, rest.size()));
-  }
-  return answer;
+  return nlohmann::json::parse(answer.body);
 }
 
 }  // namespace gpumux::daemon::testing

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <thread>
@@ -144,5 +145,7 @@ struct HttpAnswer {
 // One request on a connection of its own. Chunks are joined.
 HttpAnswer http(const std::string& runtime_dir, const std::string& method, const std::string& target,
                 const std::string& body = "", const char* socket_name = "api.sock");
+// What a GET is answered with. Throws if that is not 200, or not JSON.
+nlohmann::json get_json(const std::string& runtime_dir, const std::string& target);
 
 }  // namespace gpumux::daemon::testing

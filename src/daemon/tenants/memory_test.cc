@@ -390,12 +390,12 @@ TEST(DaemonMemory, WhoHasJustEndedIsNotForeign) {
 TEST(DaemonMemory, ARunHasItsLimitTogether) {
   const TemporaryDirectory dir;
   TestDaemon daemon(TestDaemon::options_in(dir.path()));
-  const auto join = [&](Tenant& tenant, std::uint64_t limit) {
+  const auto join = [&](Tenant& tenant, std::uint64_t limit, Tenant* other = nullptr) {
     wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
     hello.memory_limit = limit;
     wire::set_text(hello.run, "run");
     return tenant.send(hello, tenant.page_fd()) && tenant.receive_a<wire::Welcome>() &&
-           tenant.open_seat(0, test_uuid(0)) && tenant.settle(has_any);
+           tenant.open_seat(0, test_uuid(0)) && tenant.settle(has_any, other);
   };
   Tenant first(dir.path(), "first");
   ASSERT_TRUE(join(first, 20 * kGiB));
@@ -404,9 +404,7 @@ TEST(DaemonMemory, ARunHasItsLimitTogether) {
   ASSERT_TRUE(first.has(15));
   Tenant second(dir.path(), "second");
   ASSERT_TRUE(second.connected());
-  std::thread pump([&] { first.settle([](const wire::Room& room) { return room.commitment < 20 * kGiB; }); });
-  EXPECT_TRUE(join(second, 60 * kGiB));  // says more, and gets what the run has left
-  pump.join();
+  EXPECT_TRUE(join(second, 60 * kGiB, &first));  // says more, and gets what the run has left
   EXPECT_EQ(second.room.total, 20 * kGiB);
   ASSERT_TRUE(second.send(wire::RoomWanted{.slot = 0, .ticket = 1, .commitment = 6 * kGiB}));
   EXPECT_TRUE(second.settle([](const wire::Room& room) { return room.ticket == 1; }, &first));
