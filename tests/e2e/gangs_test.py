@@ -190,7 +190,7 @@ class GangsWithMemory(GangTest):
             with self.subTest(kind=kind):
                 daemon = self.start_daemon(quantum="10ms", stall_timeout="4s", reserve="8MiB", host_memory="512MiB",
                                            runtime_dir=self.fresh_runtime_dir(kind))
-                jobs = [self.start_job(f"{kind}{number}", kind, 300, load_mib=56, drift_us=2000,
+                jobs = [self.start_job(f"{kind}{number}", kind, 150, load_mib=56, drift_us=2000,
                                        ahead=20) for number in range(2)]
                 for job in jobs:
                     for process in job:
