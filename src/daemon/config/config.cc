@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/config/config.h"
 
-// The parser states as assertions what some broken files do break (a key that begins with '='), and in a release build
-// takes them for granted. Here they are exceptions in every build, and a broken file is an error like any other.
+// toml++ 3.3 does not refuse every broken file by itself. Two things are set here, and nowhere else includes toml++.
+//
+// 1. TOML_ASSERT, which the library offers. The parser states as assertions what some broken files do break (a key that
+//    begins with '='), and takes them for granted in a release build. Here they are exceptions in every build, and a
+//    broken file is an error like any other. With NDEBUG the library drops the macro.
 #undef NDEBUG
 #include <stdexcept>
 #define TOML_EXCEPTIONS 1
@@ -11,8 +14,13 @@ namespace {
 [[noreturn]] void not_understood() { throw std::logic_error("the parser does not understand it"); }
 }  // namespace
 #define TOML_ASSERT(expression) ((expression) ? static_cast<void>(0) : not_understood())
-// In version 3.3 its test for white space takes for unreachable what some letters outside of ASCII do reach. They are
-// not white space.
+// 2. TOML_UNREACHABLE in one function, which the library does not offer. Its test for white space takes for unreachable
+//    what letters outside of ASCII reach (Latin, Greek, Cyrillic). They are not white space.
+//    Neither a check before parsing nor another build of the library replaces this:
+//    - The parser asks that function about characters outside of strings, and inside of multi-line strings. A check
+//      needs to know where strings and comments begin and end, which is a second parser. Refusing these letters
+//      everywhere refuses user names and paths that have them.
+//    - Debian's compiled library (TOML_HEADER_ONLY 0) has both faults compiled in.
 #include <toml++/impl/preprocessor.h>
 #pragma push_macro("TOML_UNREACHABLE")
 #undef TOML_UNREACHABLE
