@@ -13,6 +13,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -110,24 +114,18 @@ class ScriptedServer {
   }
 
   static bool receive(int connection, ScriptedRequest& request) {
-    std::string text;
-    std::size_t end_of_head = std::string::npos;
-    std::size_t body_size = 0;
-    char buffer[4096];
-    while (end_of_head == std::string::npos || text.size() < end_of_head + 4 + body_size) {
-      const ssize_t got = ::recv(connection, buffer, sizeof buffer, 0);
-      if (got <= 0) return false;
-      text.append(buffer, static_cast<std::size_t>(got));
-      end_of_head = text.find("\r\n\r\n");
-      const std::size_t length = text.find("Content-Length: ");
-      if (end_of_head != std::string::npos && length < end_of_head)
-        body_size = std::strtoul(text.c_str() + length + 16, nullptr, 10);
-    }
-    const std::size_t method_end = text.find(' ');
-    const std::size_t target_end = text.find(' ', method_end + 1);
-    request.method = text.substr(0, method_end);
-    request.target = text.substr(method_end + 1, target_end - method_end - 1);
-    request.body = text.substr(end_of_head + 4);
+    namespace http = boost::beast::http;
+    boost::asio::io_context io;
+    boost::asio::local::stream_protocol::socket socket(io, boost::asio::local::stream_protocol(), connection);
+    boost::beast::flat_buffer buffer;
+    http::request_parser<http::string_body> parser;
+    parser.body_limit(boost::none);
+    boost::system::error_code error;
+    http::read(socket, buffer, parser, error);
+    socket.release();  // it is the caller's
+    if (!parser.is_done()) return false;
+    request = {std::string(parser.get().method_string()), std::string(parser.get().target()),
+               std::move(parser.get().body())};
     return true;
   }
 

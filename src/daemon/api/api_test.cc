@@ -473,5 +473,33 @@ TEST(Trace, IsFollowed) {
   EXPECT_TRUE(sees("\"event\": \"grant\""));
 }
 
+// A client of HTTP/1.0 knows no chunks: the end of the connection is the end of the trace.
+TEST(Trace, IsSentToOlderClientsAsItIs) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant tenant(dir.path());
+  ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)));
+  const os::FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = dir.path() + "/" + os::kApiSocket;
+  std::memcpy(address.sun_path, path.data(), path.size());
+  ASSERT_EQ(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  const std::string request = "GET /v1/trace HTTP/1.0\r\n\r\n";
+  ASSERT_EQ(::send(socket.get(), request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+  std::string text;
+  EXPECT_TRUE(eventually([&] {
+    char buffer[4096];
+    const ssize_t got = ::recv(socket.get(), buffer, sizeof buffer, MSG_DONTWAIT);
+    if (got > 0) text.append(buffer, static_cast<std::size_t>(got));
+    return got == 0;
+  }));
+  const std::size_t body = text.find("\r\n\r\n");
+  ASSERT_NE(body, std::string::npos) << text;
+  EXPECT_EQ(text.find("chunked"), std::string::npos) << text;
+  EXPECT_EQ(text.substr(body + 4, 1), "{") << text;
+  EXPECT_EQ(text.substr(text.size() - 2), "}\n") << text;
+}
+
 }  // namespace
 }  // namespace gpumux::daemon

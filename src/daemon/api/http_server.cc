@@ -9,6 +9,7 @@
 #include <boost/beast/http.hpp>
 #include <exception>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,6 +45,21 @@ constexpr std::size_t kTracePiece = 128;
 constexpr auto kTraceBatch = 5ms;
 
 base::TimePoint now() { return os::SystemClock().now(); }
+
+template <class Message>
+void set_fields(Message& message, std::string_view type, bool keep) {
+  message.set(http::field::server, "gpumuxd");
+  message.set(http::field::content_type, type);
+  message.set(http::field::cache_control, "no-store");
+  message.keep_alive(keep);
+}
+
+void set_answer(http::response<http::string_body>& message, ApiResponse answer, bool keep) {
+  message.result(answer.status);
+  set_fields(message, "application/json", keep);
+  message.body() = std::move(answer.body);
+  message.prepare_payload();
+}
 
 }  // namespace
 
@@ -162,7 +178,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     server_.last_used_ = now();
     const auto& message = parser_->get();
     const bool keep = message.keep_alive();
-    chunked_ = message.version() >= 11;
+    const unsigned version = message.version();
     if (!server_.access_.may_connect(peer)) {
       return respond(error_response(403, {base::Code::kDenied, 0,
                                           "user " + std::to_string(peer.uid) +
@@ -173,7 +189,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
                        std::move(parser_->get().body()), peer};
     ApiAnswer answer = server_.api_.answer(request);
     if (auto* response = std::get_if<ApiResponse>(&answer)) return respond(std::move(*response), keep);
-    if (auto* trace = std::get_if<ApiTrace>(&answer)) return start_trace(*trace);
+    if (auto* trace = std::get_if<ApiTrace>(&answer)) return start_trace(*trace, version);
     if (auto* later = std::get_if<ApiLater>(&answer)) {
       return (*later)([self = shared_from_this(), keep](ApiResponse response) {
         if (self->open_) self->respond(std::move(response), keep);
@@ -193,20 +209,12 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     });
   }
 
-  template <class Message>
-  static void set_fields(Message& message, std::string_view type, bool keep) {
-    message.set(http::field::server, "gpumuxd");
-    message.set(http::field::content_type, type);
-    message.set(http::field::cache_control, "no-store");
-    message.keep_alive(keep);
-  }
-
   void next_request(bool keep) {
     if (!keep) return server_.remove(*this);
     read();
   }
 
-  // What a write is given to call: goes on unless the client has gone.
+  // What a write is given to call: goes on unless the client has gone. (need_buffer: a piece has been written.)
   template <class Then>
   auto when_written(Then then) {
     return [self = shared_from_this(), then = std::move(then)](const boost::system::error_code& error,
@@ -214,7 +222,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       self->in_time();
       self->writing_ = false;
       if (!self->open_) return;
-      if (error) return self->server_.remove(*self);
+      if (error && error != http::error::need_buffer) return self->server_.remove(*self);
       then();
     };
   }
@@ -223,10 +231,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     done_with_body();
     server_.last_used_ = now();
     response_ = {};
-    response_.result(answer.status);
-    set_fields(response_, "application/json", keep);
-    response_.body() = std::move(answer.body);
-    response_.prepare_payload();
+    set_answer(response_, std::move(answer), keep);
     expires_after(kWriteTimeout);
     http::async_write(stream_, response_, when_written([this, keep] {
                         response_.body().clear();
@@ -238,36 +243,39 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   // ---- the trace, which is made while it is sent; its end closes the connection
 
   template <class Then>
-  void begin_pieces(Then then) {
-    head_ = {};
-    head_.version(chunked_ ? 11 : 10);
-    head_.chunked(chunked_);
-    set_fields(head_, "application/x-ndjson", false);
-    head_writer_.emplace(head_);
+  void begin_pieces(unsigned version, Then then) {
+    pieces_.version(version);
+    pieces_.chunked(version >= 11);
+    set_fields(pieces_, "application/x-ndjson", false);
+    pieces_.body().more = true;
+    piece_writer_.emplace(pieces_);
     writing_ = true;
     expires_after(kWriteTimeout);
-    http::async_write_header(stream_, *head_writer_, when_written(std::move(then)));
+    http::async_write_header(stream_, *piece_writer_, when_written(std::move(then)));
   }
 
   template <class Then>
   void send_piece(std::string text, Then then) {
-    if (text.empty()) return then();  // a chunk of nothing would be the end
+    if (text.empty()) return then();
     piece_ = std::move(text);
-    writing_ = true;
-    expires_after(kWriteTimeout);
-    auto written = when_written(std::move(then));
-    if (!chunked_) return asio::async_write(stream_, asio::buffer(piece_), std::move(written));
-    asio::async_write(stream_, http::make_chunk(asio::buffer(piece_)), std::move(written));
+    pieces_.body().data = piece_.data();
+    pieces_.body().size = piece_.size();
+    write_piece(std::move(then));
   }
 
   void end_pieces() {
-    if (!chunked_) return server_.remove(*this);
-    writing_ = true;
-    expires_after(kWriteTimeout);
-    asio::async_write(stream_, http::make_chunk_last(), when_written([this] { server_.remove(*this); }));
+    pieces_.body() = {nullptr, 0, false};
+    write_piece([this] { server_.remove(*this); });
   }
 
-  void start_trace(const ApiTrace& trace) {
+  template <class Then>
+  void write_piece(Then then) {
+    writing_ = true;
+    expires_after(kWriteTimeout);
+    http::async_write(stream_, *piece_writer_, when_written(std::move(then)));
+  }
+
+  void start_trace(const ApiTrace& trace, unsigned version) {
     follow_ = trace.follow;
     names_of_ = trace.names_of;
     cursor_ = trace.since == 0 ? 1 : trace.since;
@@ -275,7 +283,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       server_.followers_.insert(this);
       watch();
     }
-    begin_pieces([this] { send_trace(); });
+    begin_pieces(version, [this] { send_trace(); });
   }
 
   // A follower says nothing more: whatever arrives, its end or anything else, ends it.
@@ -316,10 +324,9 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   http::response<http::string_body> response_;
-  http::response<http::empty_body> head_;  // of the trace
-  std::optional<http::response_serializer<http::empty_body>> head_writer_;
+  http::response<http::buffer_body> pieces_;  // the trace
+  std::optional<http::response_serializer<http::buffer_body>> piece_writer_;
   bool open_ = true;
-  bool chunked_ = true;
   bool follow_ = false;
   std::optional<uid_t> names_of_;  // of the trace that it is sent
   bool writing_ = false;
@@ -352,12 +359,12 @@ void HttpServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup loo
 
 // One attempt at one send: a client that is not let in costs no memory and no wait.
 void HttpServer::turn_away(const ForeignConnection& socket, const std::string& why) {
-  const ApiResponse answer = error_response(503, {base::Code::kUnavailable, 0, why});
-  const std::string text =
-      "HTTP/1.1 503 Service Unavailable\r\nServer: gpumuxd\r\nContent-Type: application/json\r\n"
-      "Connection: close\r\nContent-Length: " +
-      std::to_string(answer.body.size()) + "\r\n\r\n" + answer.body;
-  static_cast<void>(::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
+  http::response<http::string_body> refusal;
+  set_answer(refusal, error_response(503, {base::Code::kUnavailable, 0, why}), false);
+  std::ostringstream text;
+  text << refusal;
+  const std::string_view bytes = text.view();
+  static_cast<void>(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
 void HttpServer::add(ForeignConnection socket, Door door, os::PeerLookup lookup) {

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/local/stream_protocol.hpp>
-#include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
 #include <chrono>
@@ -26,6 +25,7 @@ namespace {
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
 using Clock = std::chrono::steady_clock;
+using Request = http::request<http::string_body>;
 
 [[noreturn]] void fail(const std::string& why) {
   std::fprintf(stderr, "gpumux_queue_load: %s\n", why.c_str());
@@ -41,9 +41,9 @@ class Connection {
   }
 
   // The bytes of the answer's body, which is read and not kept.
-  std::size_t ask(const std::string& request, unsigned expected) {
+  std::size_t ask(const Request& request, unsigned expected) {
     boost::system::error_code error;
-    asio::write(socket_, asio::buffer(request), error);
+    http::write(socket_, request, error);
     if (error) fail("cannot ask: " + error.message());
     http::response_parser<http::buffer_body> answer;
     answer.body_limit(boost::none);
@@ -69,8 +69,11 @@ class Connection {
   std::array<char, 65536> piece_{};
 };
 
-std::string with_body(const std::string& body) {
-  return "POST /v1/jobs HTTP/1.1\r\nHost: gpumux\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
+Request make_request(http::verb verb, const std::string& target, std::string body = "") {
+  Request request(verb, target, 11, std::move(body));
+  request.set(http::field::host, "gpumux");
+  request.prepare_payload();
+  return request;
 }
 
 double milliseconds(Clock::duration time) { return std::chrono::duration<double, std::milli>(time).count(); }
@@ -91,9 +94,10 @@ void submit(const std::string& socket, int clients, int jobs, bool held) {
       Connection connection(socket);
       for (int i = 0; left.fetch_sub(1) > 0; ++i) {
         const std::string token = std::to_string(::getpid()) + "-" + std::to_string(client) + "-" + std::to_string(i);
-        const std::string request = with_body(
+        const Request request = make_request(
+            http::verb::post, "/v1/jobs",
             "{\"arguments\": [\"true\"], \"directory\": \"/\", \"output\": \"/dev/null\", \"token\": \"" + token +
-            "\", \"held\": " + (held ? "true" : "false") + ", \"environment\": [" + environment + "]}");
+                "\", \"held\": " + (held ? "true" : "false") + ", \"environment\": [" + environment + "]}");
         const auto asked = Clock::now();
         connection.ask(request, 201);
         times[static_cast<std::size_t>(client)].push_back(milliseconds(Clock::now() - asked));
@@ -111,11 +115,12 @@ void submit(const std::string& socket, int clients, int jobs, bool held) {
 
 void list(const std::string& socket, int times, const std::string& target) {
   Connection connection(socket);
+  const Request request = make_request(http::verb::get, target);
   std::vector<double> all;
   std::size_t bytes = 0;
   for (int i = 0; i < times; ++i) {
     const auto asked = Clock::now();
-    bytes = connection.ask("GET " + target + " HTTP/1.1\r\nHost: gpumux\r\n\r\n", 200);
+    bytes = connection.ask(request, 200);
     all.push_back(milliseconds(Clock::now() - asked));
   }
   std::sort(all.begin(), all.end());
