@@ -42,16 +42,15 @@ int main(int argc, char** argv) {
     std::fputs(outcome.log.c_str(), stdout);
     if (seeds == 1 || !outcome.wrong.empty()) {
       std::printf(
-          "seed %llu: %llu steps, %.3f s, %llu grants, %llu revocations, %llu steps let through, %llu stalls, %llu "
-          "guesses, %llu killed for them, %llu silences, "
+          "seed %llu: %llu steps, %.3f s, %llu grants, %llu revocations, %llu steps let through, %llu stalls, "
+          "%llu killed for them, %llu silences, "
           "%llu restarts, longest wait %.3f s, log %016llx\n",
           static_cast<unsigned long long>(options.seed), static_cast<unsigned long long>(outcome.steps),
           static_cast<double>(outcome.time.count()) / 1e9, static_cast<unsigned long long>(outcome.grants),
           static_cast<unsigned long long>(outcome.revocations), static_cast<unsigned long long>(outcome.let_through),
-          static_cast<unsigned long long>(outcome.stalls), static_cast<unsigned long long>(outcome.guesses),
-          static_cast<unsigned long long>(outcome.killed_stalled), static_cast<unsigned long long>(outcome.silences),
-          static_cast<unsigned long long>(outcome.restarts), static_cast<double>(outcome.longest_wait.count()) / 1e9,
-          static_cast<unsigned long long>(outcome.log_hash));
+          static_cast<unsigned long long>(outcome.stalls), static_cast<unsigned long long>(outcome.killed_stalled),
+          static_cast<unsigned long long>(outcome.silences), static_cast<unsigned long long>(outcome.restarts),
+          static_cast<double>(outcome.longest_wait.count()) / 1e9, static_cast<unsigned long long>(outcome.log_hash));
     }
     if (options.memory && (seeds == 1 || !outcome.wrong.empty())) {
       std::printf(

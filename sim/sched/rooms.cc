@@ -390,7 +390,6 @@ void World::check_givers(const sched::GpuMemory& after, const std::vector<sched:
   for (const sched::Turn& turn : turns) {
     const Rank* const rank = rank_of(turn.seat);
     if (turn.kind <= sched::TurnKind::kNext || rank == nullptr || rank->job->priority >= highest) continue;
-    if (rank->job->was_guessed) continue;  // its priority may be another's
     for (const sched::SeatMemoryView& seat : after.seats) {
       const bool can_give = !seat.is_behind && !seat.is_suspended && seat.speaks && !seat.report.stuck &&
                             rank->process->alive && !rank->process->stopped;

@@ -71,7 +71,7 @@ struct Outcome {
   base::Duration time{};
   std::uint64_t urgent = 0, capped = 0;  // leases taken back for a higher priority, and because a cap was reached
   std::uint64_t grants = 0, revocations = 0, let_through = 0, stalls = 0, silences = 0, restarts = 0;
-  std::uint64_t guesses = 0, killed_stalled = 0;  // units that a stall has made one; processes that never drained
+  std::uint64_t killed_stalled = 0;                            // processes that never drained
   std::uint64_t suspensions = 0, freezes = 0, not_frozen = 0;  // the last ones had to go on first
   base::Duration longest_wait{};
   // With memory.

@@ -41,7 +41,6 @@ sched::GpuSettings World::any_settings() {
   s.silence_limit = 100ms;
   if (random_.chance(20)) s.kill_silent_after = 2s;
   s.overlap = random_.chance(70);
-  s.on_stall = options_.gangs && stall_random_.chance(70) ? sched::OnStall::kGang : sched::OnStall::kWait;
   if (stall_random_.chance(40)) s.kill_stalled_after = 2s;
   return s;
 }
@@ -191,11 +190,6 @@ void World::carry_out(const sched::Command& command) {
     const Rank* const stalled = rank_of(stall->seat);
     if (stalled == nullptr) return;
     for (Rank* member : stalled->job->ranks) member->has_stalled = true;
-  } else if (const auto* taken = std::get_if<sched::ReportTakenForGang>(&command)) {
-    ++outcome_.guesses;
-    for (const SeatId seat : taken->seats) {
-      if (const Rank* const rank = rank_of(seat)) rank->job->was_guessed = true;
-    }
   } else if (const auto* silent = std::get_if<sched::ReportSilent>(&command)) {
     ++outcome_.silences;
     troubled_at_ = std::max(troubled_at_, now_);
@@ -369,7 +363,7 @@ void World::check_priorities() {
       const bool is_outdone = waits && std::any_of(by_tenant_.begin(), by_tenant_.end(), [&](const auto& one) {
                                 const Process& other = *one.second;
                                 return is_calm(other) && other.job->priority < rank->job->priority &&
-                                       other.job->waits_for_next_percent == 0 && !other.job->was_guessed &&
+                                       other.job->waits_for_next_percent == 0 &&
                                        std::any_of(other.ranks.begin(), other.ranks.end(), [&](const auto& lower) {
                                          return lower->seat.gpu == rank->seat.gpu && lower->granted;
                                        });

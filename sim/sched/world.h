@@ -175,7 +175,6 @@ struct Job {
   std::uint32_t suspensions = 0;
   TimePoint clearing_since = TimePoint::max();  // suspended and drained, and nothing else was in its memory's way
   bool is_eager = false;                        // submits collectives before all its ranks are there
-  bool was_guessed = false;  // has been taken for one gang with others: their priorities may be its own, and their caps
   std::vector<std::unique_ptr<Process>> processes;
   std::vector<Rank*> ranks;
   std::map<std::uint32_t, std::uint32_t> arrived;  // by collective: how many ranks' kernels run

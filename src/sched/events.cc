@@ -66,8 +66,7 @@ std::string text(const GpuSettings& s) {
   std::string out = s.mode == Mode::kSerial ? "serial" : "concurrent";
   out += s.policy == PolicyKind::kFair ? " fair" : " fifo";
   out += " quantum=" + text(s.quantum) + " max_runtime=" + text(s.max_runtime) + " stall=" + text(s.stall_timeout) +
-         "/" + text(s.stall_retry) + "/" + text(s.kill_stalled_after) +
-         (s.on_stall == OnStall::kGang ? " gang" : " wait") + " step=" + text(s.step_delay) +
+         "/" + text(s.stall_retry) + "/" + text(s.kill_stalled_after) + " step=" + text(s.step_delay) +
          " ageing=" + text(s.gang_ageing) + " priority_ageing=" + text(s.priority_ageing) +
          " idle_hold=" + text(s.idle_hold) + " in_flight=" + text(s.in_flight) + " silence=" + text(s.silence_limit) +
          "/" + text(s.kill_silent_after);
@@ -172,7 +171,6 @@ struct CommandText {
     return "stall " + text(c.seat) + " " + text(c.epoch) + " waited " + text(c.waited) + " undrained" +
            text(c.undrained) + (c.partners.empty() ? "" : " partners" + text(c.partners));
   }
-  std::string operator()(const ReportTakenForGang& c) const { return "taken_for_gang" + text(c.seats); }
   std::string operator()(const ReportSilent& c) const { return "silent " + text(c.seat) + " waited " + text(c.waited); }
   std::string operator()(const ReportAnswering& c) const { return "answering " + text(c.seat); }
   std::string operator()(const KillTenant& c) const {

@@ -26,7 +26,6 @@ using base::TimePoint;
 using settings::kAutomatic;
 using settings::kUnlimited;
 using settings::Limit;
-using settings::OnStall;
 
 enum class Mode { kSerial, kConcurrent };  // exclusive quanta / shared leases, all at once
 using PolicyKind = settings::Policy;       // among those of one priority
@@ -153,16 +152,14 @@ struct ReportStall {
   std::vector<SeatId> undrained;
   std::vector<SeatId> partners;
 };
-// Seats of one user that are granted and revoked together from now on: those of a unit that has stalled, and partners'.
-struct ReportTakenForGang { std::vector<SeatId> seats; };
 struct ReportSilent { SeatId seat; Duration waited; };  // its agent does not answer; others go on without it
 struct ReportAnswering { SeatId seat; };                // it answers again
 enum class KillReason { kSilent, kStalled };            // for longer than the configured limit
 struct KillTenant { TenantId tenant; KillReason reason; };
 // clang-format on
 
-using Command = std::variant<Grant, Revoke, Reopen, Step, Contention, HeadsUp, ReportStall, ReportTakenForGang,
-                             ReportSilent, ReportAnswering, KillTenant>;
+using Command = std::variant<Grant, Revoke, Reopen, Step, Contention, HeadsUp, ReportStall, ReportSilent,
+                             ReportAnswering, KillTenant>;
 
 // One line each, for logs that are compared byte for byte.
 std::string to_string(const Event& event);

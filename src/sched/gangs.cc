@@ -186,7 +186,6 @@ void LeaseCore::State::leave(Seat& seat) {
 }
 
 void LeaseCore::State::remove_seat(Seat& seat) {
-  take_apart(*seat.unit);
   Tenant& tenant = *seat.tenant;
   Gpu& gpu = *seat.gpu;
   leave(seat);
@@ -209,8 +208,6 @@ Gang& LeaseCore::State::make_gang(std::uint32_t uid) {
 }
 
 void LeaseCore::State::add_to_gang(Tenant& tenant, Gang& gang) {
-  take_apart(*gang.unit);
-  for (const auto& seat : tenant.seats) take_apart(*seat->unit);
   tenant.gang = &gang;
   gang.members.emplace(tenant.id, &tenant);
   if (tenant.seats.empty()) return;
@@ -228,8 +225,6 @@ void LeaseCore::State::add_to_gang(Tenant& tenant, Gang& gang) {
 
 // A common member makes two gangs one.
 void LeaseCore::State::merge_gangs(Gang& into, Gang& from) {
-  take_apart(*into.unit);
-  take_apart(*from.unit);
   unplace(*into.unit);
   unplace(*from.unit);
   absorb(*into.unit, *from.unit);

@@ -35,7 +35,7 @@ std::string check_seat(const Seat& seat) {
   return {};
 }
 
-// Who belongs together is in one unit, and nobody else is in it, but for a guess.
+// The seats of a unit are those of one gang, or one seat of a tenant that is in none.
 std::string check_members(const Unit& unit) {
   const std::string who = name(unit);
   std::set<const Gang*> gangs;
@@ -47,10 +47,8 @@ std::string check_members(const Unit& unit) {
     if (gang != nullptr && gang->unit != &unit) return name(seat->id) + " is not in its gang's unit";
     if (seat->tenant->uid != unit.seats.front()->tenant->uid) return who + " is of two users";
   }
-  if (unit.guessed && unit.silent + unit.suspended > 0) return who + " is a guess, and cannot run";
-  if (unit.guessed && loners + gangs.size() < 2) return who + " is a guess of one";
-  if (!unit.guessed && loners + gangs.size() > 1) return who + " has seats that do not belong together";
-  if (!unit.guessed && !gangs.empty() && !gangs.contains(unit.gang)) return who + " is another gang's";
+  if (loners + gangs.size() > 1) return who + " has seats that do not belong together";
+  if (!gangs.empty() && !gangs.contains(unit.gang)) return who + " is another gang's";
   return {};
 }
 

@@ -106,9 +106,6 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   touch(*gpu);
   rearm(*gpu, before);
   settle_pace(*gpu);
-  if (gpu->settings.on_stall != OnStall::kGang) {
-    for (Seat* seat : gpu->seats) take_apart(*seat->unit);
-  }
   if (before.idle_hold == gpu->settings.idle_hold) return;
   for (Seat* seat : gpu->seats) {
     if (!seat->suspended) tell_contention(*seat);
@@ -182,7 +179,6 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->since = seat->allowed_to = now;
   seat->answer.kind = TimerKind::kAnswer;
   seat->answer.seat = seat.get();
-  if (tenant->gang != nullptr) take_apart(*tenant->gang->unit);
   Unit& unit = tenant->gang != nullptr ? *tenant->gang->unit : make_unit(nullptr);
   unplace(unit);
   attach(*seat, unit);

@@ -319,36 +319,25 @@ bool LeaseCore::State::may_step(const Seat& seat) const {
 void LeaseCore::State::stalled(Unit& unit) {
   if (unit.phase != UnitPhase::kRevoking || unit.passed_over() || unit.returning) return;
   timers.stop(unit.stall);
-  std::vector<SeatId> undrained;
-  for (const Seat* seat : unit.seats) {
-    if (is_in_revocation(*seat) && !seat->drained) undrained.push_back(seat->id);
-  }
-  // If it was a guess, it was wrong, or there is more to it: each that has not drained is looked at by itself.
-  if (unit.guessed || partners_of(unit).empty()) doubt(unit);
-  for (const SeatId id : undrained) report_stall(*seat_of(id));
-  for (const SeatId id : undrained) {
-    Unit& part = *seat_of(id)->unit;
-    if (part.phase != UnitPhase::kRevoking || part.returning) continue;
-    take_for_gang(part, undrained);
-    take_back(part);
-  }
+  report_stall(unit);
+  kill_stuck(unit);
+  take_back(unit);
 }
 
-void LeaseCore::State::report_stall(const Seat& first) {
-  const Unit& unit = *first.unit;
-  ReportStall report{
-      .seat = first.id, .epoch = first.epoch, .waited = now - unit.revoked_at, .undrained = {}, .partners = {}};
+// REQUIRES: a seat of the unit has not drained.
+void LeaseCore::State::report_stall(const Unit& unit) {
+  ReportStall report{.seat = {}, .epoch = {}, .waited = now - unit.revoked_at, .undrained = {}, .partners = {}};
   for (const Seat* seat : unit.seats) {
     if (is_in_revocation(*seat) && !seat->drained) report.undrained.push_back(seat->id);
   }
-  if (report.undrained.empty() || report.undrained.front() != first.id) return;  // its unit has been reported
+  report.seat = report.undrained.front();
+  report.epoch = seat_of(report.seat)->epoch;
   for (const Unit* partner : partners_of(unit)) {
     for (const Seat* seat : partner->seats) {
       if (seat->wants && report.partners.size() < kMostPartners) report.partners.push_back(seat->id);
     }
   }
   command(std::move(report));
-  kill_stuck(unit);
 }
 
 // The revocation is: its seats have their leases back now, or as soon as it can be.
@@ -538,9 +527,6 @@ void LeaseCore::State::unanswered(Seat& seat) {
     send_revoke(seat, seat.unit->reason);
     return timers.arm(seat.answer, silent_at);
   }
-  // Those who may not belong to it are not passed over with it.
-  take_apart(*seat.unit);
-  if (now < after(seat.alive_at, seat.gpu->settings.silence_limit)) return;  // asked once more
   Unit& unit = *seat.unit;
   for (Seat* member : unit.seats) {
     charge(*member);

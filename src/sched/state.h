@@ -13,7 +13,7 @@
 // again and compares.
 //
 // Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; standing.cc priorities and
-// caps; revocation.cc revoking, stalls, stepping, silence; partners.cc who is likely to belong to what stalls;
+// caps; revocation.cc revoking, stalls, stepping, silence; partners.cc the seats that a stalled one may wait for;
 // memory.cc what moving memory changes; suspension.cc seats that are to have no lease; gangs.cc joining, leaving,
 // claims; invariants.cc and view.cc read only.
 #pragma once
@@ -157,7 +157,6 @@ struct Unit {
   std::vector<UnitGpu> gpus;  // ascending
   Shape* shape = nullptr;     // nullptr: no seats
   Gang* gang = nullptr;       // nullptr: a seat by itself
-  bool guessed = false;       // several of these units, which a stall has made one: `gang` is one of theirs
 
   UnitPhase phase = UnitPhase::kIdle;
   RevokeReason reason = RevokeReason::kQuantum;  // of its last revocation
@@ -433,7 +432,7 @@ struct LeaseCore::State {
   void settle_drains(Unit& unit);
   void finish(Unit& unit);
   void stalled(Unit& unit);
-  void report_stall(const Seat& first);
+  void report_stall(const Unit& unit);
   void take_back(Unit& unit);
   bool can_reopen(Unit& unit);
   bool has_open_gate(const Unit& unit) const;
@@ -447,9 +446,6 @@ struct LeaseCore::State {
 
   // ---- partners.cc ------------------------------------------------------------------------------
   std::vector<Unit*> partners_of(const Unit& stalled) const;
-  void take_for_gang(Unit& stalled, const std::vector<SeatId>& undrained);
-  void doubt(Unit& stalled);
-  void take_apart(Unit& unit);
 
   // ---- gangs.cc ---------------------------------------------------------------------------------
   Unit& make_unit(Gang* gang);

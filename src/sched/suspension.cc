@@ -26,7 +26,6 @@ void LeaseCore::State::on(const SeatsSuspended& e) {
 }
 
 void LeaseCore::State::suspend(Seat& seat) {
-  take_apart(*seat.unit);
   Unit& unit = *seat.unit;
   Gpu& gpu = *seat.gpu;
   dequeue(unit);

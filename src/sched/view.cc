@@ -15,7 +15,6 @@ std::string name(const Unit& unit) {
 std::string number(const Gpu& gpu) { return std::to_string(gpu.index.value); }
 
 std::string gang_name(const Unit& unit) {
-  if (unit.guessed) return "taken for one";
   if (unit.gang == nullptr) return {};
   const Gang& gang = *unit.gang;
   std::string text = gang.keys.empty() ? "own GPUs" : gang.keys.front();

@@ -170,6 +170,10 @@ const Setting* find(std::span<const Setting> settings, std::string_view name) {
 }
 
 std::string no_such(std::span<const Setting> settings, std::string_view name) {
+  if (name == "on_stall") {
+    return "there is no setting 'on_stall' any more: delete it, and start programs that wait for each other with "
+           "gpumux run --gang NAME";
+  }
   std::vector<std::string_view> names;
   std::string all;
   for (const Setting& setting : settings) {

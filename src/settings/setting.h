@@ -94,7 +94,8 @@ base::Result<std::optional<std::string>> alias_text(const Setting& setting, std:
 
 // The line with this name, or null.
 const Setting* find(std::span<const Setting> settings, std::string_view name);
-// "there is no setting 'quantom' (did you mean quantum?)", or with all that there are.
+// "there is no setting 'quantom' (did you mean quantum?)", or with all that there are. Of a setting that was removed:
+// what to do instead.
 std::string no_such(std::span<const Setting> settings, std::string_view name);
 // The candidate that `word` was probably meant to be: at most two letters are wrong, or it begins like that. Empty:
 // none.

@@ -13,7 +13,7 @@
 namespace gpumux::settings {
 
 // clang-format off
-inline constexpr std::array<Setting, 20> kGpuSettings{{
+inline constexpr std::array<Setting, 19> kGpuSettings{{
 {"mode", "GPUMUX_MODE",
 {Kind::kWord, 0, 0, "auto serial concurrent",
 "auto, serial or concurrent"},
@@ -72,11 +72,6 @@ Reader::kDaemon, {}},
 {Kind::kTime, 1000000, 60000000000, "",
 "a time from 1ms to 1m"},
 "200ms", "How long after a stall the daemon tries the revocation again",
-Reader::kDaemon, {}},
-{"on_stall", "GPUMUX_ON_STALL",
-{Kind::kWord, 0, 0, "wait gang",
-"wait or gang"},
-"wait", "A stalled tenant is revoked again later (wait), or joined with its likely partners (gang)",
 Reader::kDaemon, {}},
 {"kill_stalled_after", "GPUMUX_KILL_STALLED_AFTER",
 {Kind::kTime, 1000000000, 86400000000000, "unlimited",
@@ -257,14 +252,13 @@ void visit_leases(Settings& settings, const Visit& visit) {
   visit(kGpuSettings[8], settings.time_slice);
   visit(kGpuSettings[9], settings.stall_timeout);
   visit(kGpuSettings[10], settings.stall_retry);
-  visit(kGpuSettings[11], settings.on_stall);
-  visit(kGpuSettings[12], settings.kill_stalled_after);
-  visit(kGpuSettings[13], settings.step_delay);
-  visit(kGpuSettings[14], settings.gang_ageing);
-  visit(kGpuSettings[15], settings.priority_ageing);
-  visit(kGpuSettings[16], settings.silence_limit);
-  visit(kGpuSettings[17], settings.kill_silent_after);
-  visit(kGpuSettings[18], settings.overlap);
+  visit(kGpuSettings[11], settings.kill_stalled_after);
+  visit(kGpuSettings[12], settings.step_delay);
+  visit(kGpuSettings[13], settings.gang_ageing);
+  visit(kGpuSettings[14], settings.priority_ageing);
+  visit(kGpuSettings[15], settings.silence_limit);
+  visit(kGpuSettings[16], settings.kill_silent_after);
+  visit(kGpuSettings[17], settings.overlap);
 }
 
 // Calls visit(setting, field) for every setting of GpuSettings.
@@ -282,15 +276,14 @@ void visit_gpu(Settings& settings, const Visit& visit) {
   visit(kGpuSettings[8], settings.time_slice);
   visit(kGpuSettings[9], settings.stall_timeout);
   visit(kGpuSettings[10], settings.stall_retry);
-  visit(kGpuSettings[11], settings.on_stall);
-  visit(kGpuSettings[12], settings.kill_stalled_after);
-  visit(kGpuSettings[13], settings.step_delay);
-  visit(kGpuSettings[14], settings.gang_ageing);
-  visit(kGpuSettings[15], settings.priority_ageing);
-  visit(kGpuSettings[16], settings.silence_limit);
-  visit(kGpuSettings[17], settings.kill_silent_after);
-  visit(kGpuSettings[18], settings.overlap);
-  visit(kGpuSettings[19], settings.hand_over);
+  visit(kGpuSettings[11], settings.kill_stalled_after);
+  visit(kGpuSettings[12], settings.step_delay);
+  visit(kGpuSettings[13], settings.gang_ageing);
+  visit(kGpuSettings[14], settings.priority_ageing);
+  visit(kGpuSettings[15], settings.silence_limit);
+  visit(kGpuSettings[16], settings.kill_silent_after);
+  visit(kGpuSettings[17], settings.overlap);
+  visit(kGpuSettings[18], settings.hand_over);
 }
 
 // Calls visit(setting, field) for every setting of QueueSettings.

@@ -15,7 +15,6 @@ namespace gpumux::settings {
 
 enum class Mode { kAuto, kSerial, kConcurrent };
 enum class Policy { kFair, kFifo };
-enum class OnStall { kWait, kGang };
 enum class Order { kFair, kFifo };
 enum class Privacy { kOpen, kLimited, kOwn };
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
@@ -39,8 +38,6 @@ struct LeaseSettings {
   base::Duration stall_timeout = base::Duration(10000000000);
   // How long after a stall the daemon tries the revocation again.
   base::Duration stall_retry = base::Duration(200000000);
-  // A stalled tenant is revoked again later (wait), or joined with its likely partners (gang).
-  OnStall on_stall = OnStall::kWait;
   // The daemon kills a tenant that others wait for and whose work has not drained for this long.
   Limit<base::Duration> kill_stalled_after = kUnlimited;
   // How long a revoked gang may stay half drained before its members may submit again in small steps.

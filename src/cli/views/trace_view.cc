@@ -15,8 +15,7 @@ Colour colour_of(const std::string& event) {
   if (event == "revoke" || event == "gate_closed" || event == "drained" || event == "step" || event == "evicted" ||
       event == "complete")
     return Colour::kCyan;
-  if (event == "stall" || event == "partner" || event == "ganged" || event == "silent" || event == "kill")
-    return Colour::kRed;
+  if (event == "stall" || event == "partner" || event == "silent" || event == "kill") return Colour::kRed;
   return Colour::kNone;
 }
 

@@ -80,6 +80,7 @@ TEST(Config, ErrorsNameThePlaceAndWhatIsAllowed) {
       {"[defaults]\noverlap = \"perhaps\"", "f.toml:2:", "true or false"},
       {"[defaults]\ntime_slice = \"50us\"", "f.toml:2:", "a time from 100us to 100ms, auto, or driver"},
       {"[defaults]\nquantom = \"5ms\"", "f.toml:2:", "there is no setting 'quantom'"},
+      {"[defaults]\non_stall = \"gang\"", "f.toml:2:", "no setting 'on_stall' any more: delete it, and start programs"},
       {"[gpu.first]\nmode = \"serial\"", "f.toml:1:", "names no GPU"},
       {"[gpu.500]\nmode = \"serial\"", "f.toml:1:", "names no GPU"},
       {"[gpu.\"GPU-12\"]\nmode = \"serial\"", "f.toml:1:", "names no GPU"},

@@ -334,11 +334,6 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
                          {"undrained", c.undrained.size()},
                          {"likely_partners", names_of(c.partners)}});
           },
-          [&](const sched::ReportTakenForGang& c) {
-            for (const SeatId seat : c.seats) trace_.record(entry(now, "ganged", seat));
-            log_warning("programs that may wait for each other are taken for one gang from now on",
-                        {{"members", names_of(c.seats)}});
-          },
           [&](const sched::ReportSilent& c) {
             trace_.record(entry(now, "silent", c.seat));
             const auto [pid, program] = seat_fields(c.seat);

@@ -498,8 +498,6 @@ void Translator::carry_out(const sched::Command& command) {
         using Command = std::decay_t<decltype(c)>;
         if constexpr (std::is_same_v<Command, sched::KillTenant>) {
           if (Session* session = find(c.tenant)) session->kill();
-        } else if constexpr (std::is_same_v<Command, sched::ReportTakenForGang>) {
-          // Its members learn of it by their grants.
         } else {
           Session* session = find(c.seat.tenant);
           if (session == nullptr) return;
