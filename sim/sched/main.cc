@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
   app.add_option("--jobs,--tenants", options.jobs, "Jobs at the same time (0: by seed)")->capture_default_str();
   app.add_flag("--no-gangs", no_gangs, "Ranks of one job do not say that they belong together");
   app.add_flag("--no-faults", no_faults, "Nobody is stopped or killed, nothing fails, nothing is changed");
+  app.add_flag("--claims", options.claims, "Most jobs are in claims, which have shares together");
   app.add_flag("--busy-singles", options.busy_singles, "Only jobs of one rank that always have work");
   app.add_flag("--collectives", options.collectives, "Only jobs of one rank on each GPU, with collectives");
   app.add_flag("--eager", options.eager, "Ranks submit collectives before the others of their job are there");
@@ -56,13 +57,14 @@ int main(int argc, char** argv) {
       std::printf(
           "  memory: %llu MiB out, %llu MiB in, %llu bounds, %llu wishes (%llu refused, the longest %.3f s), %llu "
           "refusals "
-          "of the driver's, %llu changes of mode, %llu leases given up for want of memory\n",
+          "of the driver's, %llu changes of mode, %llu leases given up for want of memory, %llu turns borrowed\n",
           static_cast<unsigned long long>(outcome.bytes_out >> 20),
           static_cast<unsigned long long>(outcome.bytes_in >> 20), static_cast<unsigned long long>(outcome.bounds),
           static_cast<unsigned long long>(outcome.wishes), static_cast<unsigned long long>(outcome.wishes_refused),
           static_cast<double>(outcome.longest_wish.count()) / 1e9,
           static_cast<unsigned long long>(outcome.refused_by_driver),
-          static_cast<unsigned long long>(outcome.mode_changes), static_cast<unsigned long long>(outcome.gave_way));
+          static_cast<unsigned long long>(outcome.mode_changes), static_cast<unsigned long long>(outcome.gave_way),
+          static_cast<unsigned long long>(outcome.borrowed));
     }
     if (outcome.wrong.empty()) continue;
     std::fflush(stdout);

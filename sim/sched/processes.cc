@@ -34,6 +34,7 @@ Job& World::start_job() {
     job.weight = 1 + job.number % 4;
     job.think_most = Duration::zero();
   }
+  choose_claim(job);
   if (options_.collectives) {
     ranks = gpus_;
     one_process = false;
@@ -83,10 +84,19 @@ void World::choose_standing(Job& job) {
   if (random_.chance(8)) job.cap = 50 + random_.below(900);
 }
 
+// A claim has one weight, whatever its jobs would have.
+void World::choose_claim(Job& job) {
+  if (!options_.claims || claim_random_.chance(30)) return;
+  const std::uint32_t number = claim_random_.below(4);
+  job.claim = "claim" + std::to_string(number);
+  job.weight = 1 + (number + static_cast<std::uint32_t>(options_.seed)) % 4;
+}
+
 // As `gpumux set --tenant` does.
 void World::change_standing(Job& job) {
   choose_standing(job);
-  job.weight = 1 + random_.below(4);
+  const std::uint32_t weight = 1 + random_.below(4);
+  if (job.claim.empty()) job.weight = weight;
   // Nothing is planned for a job that stands as it shall in part only: the daemon plans when its loop has come to rest.
   const bool was_settling = std::exchange(settling_, true);
   for (Rank* rank : job.ranks) {
@@ -110,7 +120,7 @@ void World::connect(Process& process, bool again) {
     tell(sched::GangJoined{process.tenant, job.key, static_cast<std::uint32_t>(job.processes.size())});
   }
   for (const auto& rank : process.ranks) {
-    tell(sched::SeatOpened{rank->seat, job.weight, false, job.priority, job.cap, job.is_suspended});
+    tell(sched::SeatOpened{rank->seat, job.weight, false, job.priority, job.cap, job.is_suspended, job.claim});
     if (options_.memory) open_room(*rank, again);
     if (again) claim(*rank);
   }

@@ -14,11 +14,14 @@
 // allocate and free, at the gate or away from it; what they are told to give up they evict when they are drained, chunk
 // by chunk, and restore when they may. GPUs hold what they hold: contexts, other programs that come and go, what killed
 // processes leave until the driver has it back; host memory ends, and is not to be had for a while. See memory.cc for
-// the tenants' side, rooms.cc for the daemon's and for what is checked.
+// the tenants' side, rooms.cc for the daemon's, room_checks.cc for what is checked.
 //
 // With `suspensions`, jobs are held off their GPUs now and then, frozen when they have given up what they can, and go
 // on later; or go on because they could not. A frozen process reads nothing, and nothing may be said to it; and all
 // others go on as if it were not there. See suspension.cc.
+//
+// With `claims`, most jobs are in claims, whose seats have one share of each GPU together. Without faults, and of jobs
+// that always have work, no claim may be further ahead of another one than some turns.
 //
 // Everything follows from the seed. The log (events and commands, one a line) is the same, byte for byte, in every run
 // of a seed.
@@ -42,6 +45,7 @@ struct Options {
   std::uint32_t jobs = 0;                           // at the same time; 0: by seed
   bool gangs = true;                                // ranks of one job say so
   bool faults = true;                               // stops, kills, failing kernels, changed settings, restarts
+  bool claims = false;                              // most jobs are in claims, which have shares together
   bool busy_singles = false;  // only jobs of one rank that always have work, of weights 1 to 4: to measure fairness
   bool collectives = false;   // only jobs of one rank on each GPU with collectives: to show what gangs are for
   std::optional<sched::GpuSettings> settings = std::nullopt;  // of all GPUs; otherwise by seed
@@ -57,7 +61,8 @@ struct Options {
 
 struct JobOutcome {
   std::uint32_t ranks = 0;
-  std::uint32_t weight = 1;
+  std::uint32_t weight = 1;       // of its claim, or its own
+  std::string claim;              // empty: it is in none
   std::uint64_t kernels = 0;      // completed
   std::uint64_t collectives = 0;  // completed by all ranks
   base::Duration busy{};          // sum of its kernels
@@ -77,6 +82,7 @@ struct Outcome {
   // With memory.
   std::uint64_t bytes_out = 0, bytes_in = 0;
   std::uint64_t bounds = 0, wishes = 0, wishes_refused = 0, refused_by_driver = 0, mode_changes = 0, returned_late = 0;
+  std::uint64_t borrowed = 0;  // turns
   std::uint64_t gave_way = 0;  // leases taken back from who could not have its memory
   base::Duration longest_wish{};
   std::vector<JobOutcome> jobs;

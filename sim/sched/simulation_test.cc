@@ -6,6 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
 
 namespace gpumux::simsched {
 namespace {
@@ -308,6 +311,51 @@ TEST(Fairness, HoldsOverAWindow) {
       EXPECT_NEAR(share, 1.0 * job.weight / weights, 0.03) << "seed " << seed << " weight " << job.weight;
     }
   }
+}
+
+TEST(Claims, OfRandomWorkloadsKeepTheInvariants) {
+  run_seeds(1'100'000, 200, {.steps = 1000, .duration = 30s, .claims = true});
+  run_seeds(1'110'000, 60, {.steps = 1000, .duration = 30s, .claims = true, .overloaded = true, .suspensions = true});
+  run_seeds(1'120'000, 15, {.steps = 4000, .duration = 20s, .claims = true, .memory = true});
+}
+
+// Always busy jobs, most of them in claims: each claim has what its weight says, however many jobs it has, at the end
+// and at any moment before (World::check_shares).
+TEST(Claims, HaveTheirSharesOverAWindow) {
+  sched::GpuSettings settings;
+  settings.in_flight = sched::kUnlimited;
+  settings.time_slice = std::nullopt;
+  settings.quantum = 5ms;
+  settings.overlap = false;
+  std::size_t shared = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    const Outcome outcome = simulate({.seed = seed,
+                                      .steps = 1'000'000,
+                                      .duration = 10s,
+                                      .gpus = 1,
+                                      .jobs = 6,
+                                      .faults = false,
+                                      .claims = true,
+                                      .busy_singles = true,
+                                      .settings = settings});
+    ASSERT_EQ(outcome.wrong, "");
+    std::map<std::string, std::vector<const JobOutcome*>> claims;
+    for (std::size_t i = 0; i < outcome.jobs.size(); ++i) {
+      const JobOutcome& job = outcome.jobs[i];
+      claims[job.claim.empty() ? std::to_string(i) : job.claim].push_back(&job);
+    }
+    double all = 0;
+    std::uint32_t weights = 0;
+    for (const JobOutcome& job : outcome.jobs) all += static_cast<double>(job.busy.count());
+    for (const auto& [name, jobs] : claims) weights += jobs.front()->weight;
+    for (const auto& [name, jobs] : claims) {
+      shared += jobs.size() > 1 ? 1u : 0u;
+      double busy = 0;
+      for (const JobOutcome* job : jobs) busy += static_cast<double>(job->busy.count());
+      EXPECT_NEAR(busy / all, 1.0 * jobs.front()->weight / weights, 0.03) << "seed " << seed << " " << name;
+    }
+  }
+  EXPECT_GT(shared, 15u);
 }
 
 }  // namespace

@@ -14,11 +14,15 @@ constexpr Duration kCheckEvery = 50ms;
 constexpr std::uint64_t kMostActionsAtOnce = 100'000;
 // Nobody whose job is undisturbed waits longer than this many turns of everybody else, each a quantum and a drain.
 constexpr int kTurns = 6;
+// Nobody borrows more turns than this in a window without submitting anything in one of them.
+constexpr std::size_t kMostIdleLoans = 20;
+constexpr Duration kLoanWindow = 100ms;
 constexpr Duration kLongestDrain = 60ms;  // see the kernels that start_job() chooses, times those in flight
 
 }  // namespace
 
-World::World(const Options& options) : options_(options), random_(options.seed), stall_random_(~options.seed) {
+World::World(const Options& options)
+    : options_(options), random_(options.seed), claim_random_(options.seed * 3 + 1), stall_random_(~options.seed) {
   gpus_ = options.gpus > 0 ? options.gpus : 1 + random_.below(4);
   jobs_wanted_ = options.jobs > 0 ? options.jobs : 2 + random_.below(6);
   for (std::uint32_t i = 0; i < gpus_; ++i) settings_.push_back(options.settings.value_or(any_settings()));
@@ -102,6 +106,7 @@ Rank* World::rank_of(SeatId seat) {
 }
 
 void World::opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind) {
+  if (!rank.granted) rank.lender.reset();
   rank.epoch = epoch;
   rank.kind = kind;
   rank.report = Rank::Report::kNone;
@@ -111,6 +116,22 @@ void World::opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind) {
   rank.open = true;
   rank.excused = false;
   rank.memory.promised_until = TimePoint();
+}
+
+// It runs beside the lender, and until its gate is closed beside that one's next work.
+void World::note_loan(Rank& rank) {
+  ++outcome_.borrowed;
+  for (const auto& [tenant, process] : by_tenant_) {
+    for (const auto& other : process->ranks) {
+      const bool lends = other->granted && other.get() != &rank && other->seat.gpu == rank.seat.gpu;
+      if (lends && is_present(*process)) rank.lender = other->seat;
+    }
+  }
+  if (std::exchange(rank.borrowed_at_kernel, rank.submitted) != rank.submitted) rank.idle_loans.clear();
+  std::erase_if(rank.idle_loans, [this](TimePoint at) { return at + kLoanWindow < now_; });
+  rank.idle_loans.push_back(now_);
+  if (rank.idle_loans.size() > kMostIdleLoans)
+    fail("tenant " + std::to_string(rank.seat.tenant.value) + " borrows turns again and again, and submits nothing");
 }
 
 void World::closed(Rank& rank) {
@@ -134,6 +155,7 @@ void World::carry_out(const sched::Command& command) {
     if (rank->asked) outcome_.longest_wait = std::max(outcome_.longest_wait, now_ - rank->asked_at);
     rank->contended = grant->contended;
     opened(*rank, grant->epoch, grant->kind);
+    if (grant->borrowed) note_loan(*rank);
     receive(*rank->process, [this, rank] {
       run_thread(*rank);
       release_when_idle(*rank);
@@ -276,6 +298,7 @@ bool World::is_open_to_another(const Rank& rank) const {
     for (const auto& other : process->ranks) {
       if (other.get() == &rank || other->seat.gpu != rank.seat.gpu || !may_submit(*other) || other->excused) continue;
       if (other->job == rank.job && options_.gangs) continue;
+      if (other->lender == rank.seat || rank.lender == other->seat) continue;
       if (other->kind == sched::LeaseKind::kExclusive || rank.kind == sched::LeaseKind::kExclusive) return true;
     }
   }
@@ -382,11 +405,43 @@ void World::check_priorities() {
 // Nobody starves: each waits at most so many turns of all the others, unless its own job is disturbed, or somebody
 // cannot be drained. Who has a cap waits for its own sake; lower priorities wait as long as it takes, unless ageing
 // helps them.
+// Of jobs of one rank that always have work, by turns: what claims and jobs without one have had, by their weights,
+// differs by no more than a turn of each. The lightest has the longest turn, in virtual time.
+void World::check_shares() {
+  struct Had {
+    Duration time{};
+    std::uint32_t weight = 1;
+  };
+  for (const sched::GpuView& gpu : core_->view(now_)) {
+    const sched::GpuSettings& settings = gpu.settings;
+    // Beside a drain that is longer than a quantum the other seat has no choice but to run.
+    const bool is_fair = settings.mode == sched::Mode::kSerial && settings.policy == sched::PolicyKind::kFair;
+    if (!is_fair || settings.overlap) continue;
+    std::map<std::string, Had> had;
+    for (const sched::SeatView& seat : gpu.seats) {
+      const Job& job = *by_tenant_.at(seat.seat.tenant)->job;
+      Had& of = had[job.claim.empty() ? "job " + std::to_string(job.number) : job.claim];
+      of.time += seat.held;
+      of.weight = job.weight;
+    }
+    Duration least = Duration::max();
+    Duration most{};
+    for (const auto& [name, of] : had) {
+      least = std::min(least, of.time / of.weight);
+      most = std::max(most, of.time / of.weight);
+    }
+    if (had.size() > 1 && most - least > 2 * longest_turn())
+      fail("shares of GPU " + std::to_string(gpu.gpu.value) + " are " + std::to_string((most - least).count()) +
+           " ns apart");
+  }
+}
+
 void World::check_waits() {
   if (daemon_up_ && options_.gangs) {
     check_caps();
     check_priorities();
   }
+  if (options_.busy_singles && options_.claims && !options_.faults) check_shares();
   if (options_.suspensions) check_suspended();
   if (options_.memory) {
     check_memory_waits();
@@ -441,7 +496,7 @@ Outcome World::run() {
   }
   outcome_.time = now_.time_since_epoch();
   for (const auto& job : jobs_) {
-    JobOutcome one{.ranks = static_cast<std::uint32_t>(job->ranks.size()), .weight = job->weight};
+    JobOutcome one{.ranks = static_cast<std::uint32_t>(job->ranks.size()), .weight = job->weight, .claim = job->claim};
     one.collectives = job->collectives_done;
     for (const Rank* rank : job->ranks) {
       one.kernels += rank->completed;
@@ -461,6 +516,7 @@ std::string replay_command(const Options& options) {
   if (options.jobs > 0) text += " --jobs " + std::to_string(options.jobs);
   if (!options.gangs) text += " --no-gangs";
   if (!options.faults) text += " --no-faults";
+  if (options.claims) text += " --claims";
   if (options.busy_singles) text += " --busy-singles";
   if (options.eager) text += " --eager";
   if (options.strangers) text += " --strangers";

@@ -102,7 +102,10 @@ struct Rank {
   // What its threads may really do: a revocation clears `granted` at once, but until its gate has closed somebody who
   // looked before may still submit.
   bool open = false;
-  bool excused = false;  // it was silent, or its claim was false: the core no longer waits for its gate
+  bool excused = false;                  // it was silent, or its claim was false: the core no longer waits for its gate
+  std::optional<SeatId> lender;          // it has borrowed this one's turn, and may submit beside it
+  std::uint64_t borrowed_at_kernel = 0;  // what it had submitted when it last borrowed a turn
+  std::vector<TimePoint> idle_loans;     // lately, turns that it borrowed without any kernel in between
 
   // The thread.
   bool thinking = false;
@@ -156,6 +159,7 @@ struct Process {
 struct Job {
   std::uint32_t number = 0;
   std::uint32_t weight = 1;
+  std::string claim;  // its seats share with those of all jobs that are in it; empty: in none
   std::int32_t priority = 0;
   std::uint32_t cap = sched::kNoCap;
   bool alive = true;
@@ -219,6 +223,7 @@ class World {
   // world.cc: the daemon and its core
   void tell(const sched::Event& event);
   void opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind);
+  void note_loan(Rank& rank);
   void closed(Rank& rank);
   static bool may_submit(const Rank& rank);
   bool is_present(const Process& process) const;
@@ -229,6 +234,7 @@ class World {
   void check_waits();
   void check_caps();
   void check_priorities();
+  void check_shares();
   Duration longest_turn() const;
   sched::Limit<Duration> longest_ageing() const;
   bool is_calm(const Process& process) const;
@@ -243,6 +249,7 @@ class World {
   // processes.cc: programs and their agents
   Job& start_job();
   void choose_standing(Job& job);
+  void choose_claim(Job& job);
   void connect(Process& process, bool again);
   void claim(Rank& rank);
   void send(Process& process, sched::Event event);
@@ -308,7 +315,7 @@ class World {
   void lose_memory(Rank& rank);
   void come_back_with_memory(Rank& rank);
 
-  // rooms.cc: the daemon's side of memory, and what must hold
+  // rooms.cc: the daemon's side of memory
   void make_gpus();
   void start_planner();
   void open_room(Rank& rank, bool again);
@@ -329,6 +336,8 @@ class World {
   void look_soon();
   void disturb_memory();
   std::uint64_t used(std::uint32_t gpu) const;
+
+  // room_checks.cc: what must hold of memory
   void check_plan(std::uint32_t gpu, const sched::GpuMemory& before, const std::vector<sched::Turn>& turns);
   void check_givers(const sched::GpuMemory& after, const std::vector<sched::Turn>& turns, std::int32_t highest);
   void check_answers(std::uint32_t gpu);
@@ -343,6 +352,7 @@ class World {
 
   Options options_;
   Random random_;
+  Random claim_random_;
   Random stall_random_;  // apart, so that what has been drawn before is the same without it
   TimePoint now_{};
   std::map<std::pair<TimePoint, std::uint64_t>, Action> actions_;
@@ -374,5 +384,8 @@ class World {
 
   Outcome outcome_;
 };
+
+// "tenant 3 on GPU 1"
+std::string name(SeatId seat);
 
 }  // namespace gpumux::simsched

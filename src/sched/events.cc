@@ -51,6 +51,16 @@ std::string_view text(RevokeReason reason) {
   return "?";
 }
 
+std::string_view text(MemoryOutlook outlook) {
+  switch (outlook) {
+    case MemoryOutlook::kUnknown: return "is not expected to change";
+    case MemoryOutlook::kComes: return "comes";
+    case MemoryOutlook::kStays: return "stays";
+    case MemoryOutlook::kWants: return "is to be more";
+  }
+  return "?";
+}
+
 std::string_view text(MemoryObstacle obstacle) {
   switch (obstacle) {
     case MemoryObstacle::kNone: return "nothing";
@@ -114,7 +124,8 @@ struct EventText {
     return "open " + text(e.seat) + " weight " + std::to_string(e.weight) +
            (e.ends_own_turns ? " ends_own_turns" : "") +
            (e.priority != 0 ? " priority " + std::to_string(e.priority) : "") +
-           (e.cap != kNoCap ? " cap " + std::to_string(e.cap) : "") + (e.is_suspended ? " suspended" : "");
+           (e.cap != kNoCap ? " cap " + std::to_string(e.cap) : "") + (e.is_suspended ? " suspended" : "") +
+           (e.share_group.empty() ? "" : " group " + quoted(e.share_group));
   }
   std::string operator()(const StandingChanged& e) const {
     return "standing " + text(e.seat) + " priority " + std::to_string(e.priority) + " weight " +
@@ -143,8 +154,8 @@ struct EventText {
   std::string operator()(const MemoryObstructed& e) const {
     return "memory " + text(e.seat) + " obstructed by " + std::string(text(e.obstacle));
   }
-  std::string operator()(const RoomAwaited& e) const {
-    return "memory " + text(e.seat) + (e.awaits ? " awaits room" : " awaits no room");
+  std::string operator()(const MemoryExpected& e) const {
+    return "memory " + text(e.seat) + " " + std::string(text(e.outlook));
   }
   std::string operator()(const TimePassed&) const { return "time"; }
 };
@@ -152,7 +163,7 @@ struct EventText {
 struct CommandText {
   std::string operator()(const Grant& c) const {
     return "grant " + text(c.seat) + " " + text(c.epoch) + " " + std::string(text(c.kind)) +
-           (c.contended ? " contended" : "");
+           (c.contended ? " contended" : "") + (c.borrowed ? " borrowed" : "");
   }
   std::string operator()(const Revoke& c) const {
     return "revoke " + text(c.seat) + " " + text(c.epoch) + " " + std::string(text(c.reason));

@@ -67,16 +67,18 @@ struct GangJoined { TenantId tenant; std::string key; std::uint32_t world = 0; }
 // members, and must not have another one for the moment between two events.
 struct SeatOpened {
   SeatId seat;
-  std::uint32_t weight = 1;     // its part of the time among equals (fair)
+  std::uint32_t weight = 1;     // its group's part of the time among equals (fair)
   bool ends_own_turns = false;  // no quantum ends its leases, and who waits for its GPU is served in order of arrival
   std::int32_t priority = 0;    // higher first
   std::uint32_t cap = kNoCap;   // thousandths of all time that it may have at most, also of a GPU nobody else wants
   bool is_suspended = false;    // from the beginning, as by SeatsSuspended: in between it could be granted
+  std::string share_group{};    // all seats of its GPU in this group have one weight and one account of time;
+                                // empty: it is one by itself
 };
 struct StandingChanged {
   SeatId seat;
   std::int32_t priority = 0;
-  std::uint32_t weight = 1;
+  std::uint32_t weight = 1;  // of its group
   std::uint32_t cap = kNoCap;
 };
 // clang-format off
@@ -107,22 +109,28 @@ enum class MemoryObstacle {
   kNone, kOtherTenants /* cannot give up theirs */, kContexts /* of tenants */, kOtherPrograms, kNothingMoves
 };
 struct MemoryObstructed { SeatId seat; MemoryObstacle obstacle = MemoryObstacle::kNone; };
-// Whether it holds, a thread of it waits for room, and something moves that may make some: its quantum stands still.
-// Otherwise its time could be over before others have given up what it takes back from them, again and again.
-struct RoomAwaited { SeatId seat; bool awaits = false; };
+// What the residency planner expects of the seat's memory. kComes, of holders and of the seat that is next: what it
+// lacks, or waits to allocate, is on its way, and needs no holder's memory. kStays, of the seat that is next: it lacks
+// nothing, and will lose nothing to the seats before it. kWants, of seats that wait: it asks for more than it has,
+// or will as soon as it holds. `evicted`: what it lacks, in bytes.
+enum class MemoryOutlook { kUnknown, kComes, kStays, kWants };
+struct MemoryExpected { SeatId seat; MemoryOutlook outlook = MemoryOutlook::kUnknown; std::uint64_t evicted = 0; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
 using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone,
                            GangJoined, SeatOpened, StandingChanged, SeatClaimed, SeatClosed, SeatsSuspended,
                            SeatsResumed, Requested, RevokeSeen, GateClosed, Drained, Stepped, Idling, MemoryNeed,
-                           MemoryObstructed, RoomAwaited, TimePassed>;
+                           MemoryObstructed, MemoryExpected, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
 // clang-format off
-// `idle_hold`: how long to keep a contended lease while idle.
-struct Grant { SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; Limit<Duration> idle_hold{}; };
+// `idle_hold`: how long to keep a contended lease while idle. `borrowed`: an exclusive lease beside that of a holder
+// that waits for its memory.
+struct Grant {
+  SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; Limit<Duration> idle_hold{}; bool borrowed = false;
+};
 enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kCap, kBadClaim, kMemory, kSuspended };
 // Close the gate, take back what Steps were not used, drain, and say so. Always answered by RevokeSeen at once, and by
 // GateClosed and Drained when they are true (again, if they were said before), by every agent whose latest epoch this

@@ -50,11 +50,15 @@ void LeaseCore::State::destroy_unit(Unit& unit) {
 // Takes the unit out of queues and counts. Its seats keep their phases, except that nobody waits.
 void LeaseCore::State::unplace(Unit& unit) {
   dequeue(unit);
+  charge(unit);
   stop_returning(unit);
   incomplete.erase(&unit);
   to_suspend.erase(&unit);
   touch(unit);
   drain_is_over();
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    if (on_gpu.gpu->lender == &unit) take_turn_back(*on_gpu.gpu);
+  }
   for (Seat* seat : unit.seats) set_place(*seat, Occupancy::kNone);
 }
 
@@ -171,10 +175,10 @@ void LeaseCore::State::absorb(Unit& unit, const Unit& other) {
   unit.stalls = std::max(unit.stalls, other.stalls);
 }
 
-// The seat goes out of its unit and is in none.
-void LeaseCore::State::leave(Seat& seat) {
+// Takes the seat out of its unit. Until it is attached to another one, it is in none.
+void LeaseCore::State::remove_from_unit(Seat& seat) {
   Unit& unit = *seat.unit;
-  charge(seat);
+  end_loan(unit);  // a unit that has borrowed its turn holds like any other from now on
   unplace(unit);
   timers.stop(seat.answer);
   detach(seat);
@@ -188,8 +192,9 @@ void LeaseCore::State::leave(Seat& seat) {
 void LeaseCore::State::remove_seat(Seat& seat) {
   Tenant& tenant = *seat.tenant;
   Gpu& gpu = *seat.gpu;
-  leave(seat);
+  remove_from_unit(seat);
   gpu.seats.erase(&seat);
+  leave_group(seat);
   if (seat.ends_own_turns && !seat.suspended) --gpu.own_turns;
   std::erase_if(tenant.seats, [&](const std::unique_ptr<Seat>& one) { return one.get() == &seat; });
   settle_order(gpu);
@@ -315,6 +320,7 @@ void LeaseCore::State::on(const SeatClaimed& e) {
   seat->epoch = e.epoch;
   seat->kind = e.kind;
   seat->charged_to = now;
+  begin_time(*seat);
   if (e.claim == Claim::kHolding && believable) {
     set_phase(*seat, SeatPhase::kHolding);
   } else {

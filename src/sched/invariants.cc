@@ -91,6 +91,23 @@ std::string check_unit(const Unit& unit) {
   return {};
 }
 
+std::string check_groups(const Gpu& gpu) {
+  std::size_t members = 0, remembered = 0;
+  for (const Seat* seat : gpu.seats) {
+    const auto& seats = seat->group->seats;
+    if (std::count(seats.begin(), seats.end(), seat) != 1) return name(seat->id) + " is not in its group";
+    if (seat->group->name.empty() && seats.size() != 1) return name(seat->id) + " is not a group by itself";
+    members += seat->group->name.empty() ? 0u : 1u;
+  }
+  for (const auto& [key, group] : gpu.groups) {
+    members -= group->seats.size();
+    remembered += group->seats.empty() ? 1u : 0u;
+  }
+  if (members != 0) return name(gpu) + " has groups with other GPUs' seats";
+  if (remembered > kMostRemembered) return name(gpu) + " remembers too many groups";
+  return {};
+}
+
 std::string check_gpu(const Gpu& gpu) {
   const std::string who = name(gpu);
   std::array<std::array<std::uint32_t, kOccupancies>, kKinds> count{};
@@ -112,13 +129,17 @@ std::string check_gpu(const Gpu& gpu) {
     if (seat->unit->phase == UnitPhase::kWaiting || seat->unit->returning) waiting.insert(seat->unit);
     own_turns += seat->ends_own_turns && !seat->suspended ? 1u : 0u;
   }
+  if (std::string wrong = check_groups(gpu); !wrong.empty()) return wrong;
   if (own_turns != gpu.own_turns) return who + " has miscounted those who end their turns themselves";
   if (count != gpu.count) return who + " has miscounted its places";
   if (holders.size() != gpu.holders.size()) return who + " has miscounted its holders";
   if (waiting.size() != gpu.waiting) return who + " has miscounted its waiters";
   if (gpu.contended != (gpu.waiting > 0)) return who + " has not told its holders of contention";
   const std::uint32_t exclusive = gpu.counted(LeaseKind::kExclusive, Occupancy::kHolding);
-  if (exclusive > 0 && holders.size() > 1) return who + " has an exclusive holder and another holder";
+  const std::size_t most = gpu.lender == nullptr ? 1 : 2;
+  if (exclusive > 0 && holders.size() > most) return who + " has an exclusive holder and another holder";
+  if (gpu.lender != nullptr && (!holders.contains(gpu.lender) || !gpu.lender->single()))
+    return who + " has a lender that does not hold";
   if (exclusive > 0 && open != nullptr && !holders.contains(open->unit))
     return name(open->id) + " may still submit beside an exclusive holder";
   if (!holders.empty() && undrained.size() > 1 && exclusive > 0 && !any_late) {
@@ -142,8 +163,11 @@ std::string LeaseCore::check_invariants() const {
   }
   for (const auto& [serial, unit] : state.units) {
     if (std::string wrong = check_unit(*unit); !wrong.empty()) return wrong;
-    if (unit->phase == UnitPhase::kWaiting && unit->shape->queue.count(unit->entry) != 1)
-      return name(*unit) + " is not queued";
+    if (unit->phase == UnitPhase::kWaiting) {
+      if (unit->shape->queue.count(unit->entry) != 1) return name(*unit) + " is not queued";
+      const QueueEntry now = state.entry_of(*unit, *unit->shape->gpus.front());
+      if (now < unit->entry || unit->entry < now) return name(*unit) + " is queued where it no longer stands";
+    }
     // A gang is granted whole; members that joined it since are granted, or the gang revoked, unless that has just
     // failed.
     const bool half = unit->phase == UnitPhase::kHolding &&
@@ -163,8 +187,11 @@ std::string LeaseCore::check_invariants() const {
   const Timer* const next_timer = state.timers.earliest();
   const bool is_settled = next_timer == nullptr || next_timer->at > soon;
   for (const Gpu* gpu : state.gpu_list) {
-    if (!is_settled || gpu->settings.mode == Mode::kConcurrent || gpu->holders.size() != 1) continue;
-    const Unit& holder = **gpu->holders.begin();
+    const Unit* const turn = state.turn_on(*gpu);
+    if (gpu->lender != nullptr && !state.may_lend(*gpu->lender, *gpu))
+      return name(*gpu->lender) + " lends its turn and has what it waited for";
+    if (!is_settled || turn == nullptr) continue;
+    const Unit& holder = *turn;
     for (const Shape* shape : gpu->shapes) {
       if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
       const Unit& waiter = *shape->queue.begin()->unit;

@@ -106,7 +106,8 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   touch(*gpu);
   rearm(*gpu, before);
   settle_pace(*gpu);
-  if (before.idle_hold == gpu->settings.idle_hold) return;
+  // Without overlap no turn is lent, and an idle holder does not keep its own.
+  if (before.idle_hold == gpu->settings.idle_hold && before.overlap == gpu->settings.overlap) return;
   for (Seat* seat : gpu->seats) {
     if (!seat->suspended) tell_contention(*seat);
   }
@@ -173,6 +174,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->id = e.seat;
   seat->gpu = gpu;
   seat->tenant = tenant;
+  join_group(*seat, e.share_group);
   set_standing(*seat, e.priority, e.weight, e.cap);
   seat->ends_own_turns = e.ends_own_turns;
   seat->suspended = e.is_suspended;

@@ -17,7 +17,8 @@
 //   5. Whoever waits while its GPUs are free and none of them is reserved is granted: the core never sits on a free
 //   GPU.
 //   6. A tenant that is gone holds nothing and waits for nothing.
-//   7. A unit with a suspended seat waits for nothing and is not granted; it holds only as long as it cannot be
+//   7. A unit stands in its queue by its group's virtual time, whichever seat of the group has had that time.
+//   8. A unit with a suspended seat waits for nothing and is not granted; it holds only as long as it cannot be
 //   drained.
 #pragma once
 
@@ -97,6 +98,14 @@ struct SeatUse {
   bool has_turn = false;  // an exclusive lease
 };
 
+// What a seat has had since it was opened.
+struct SeatTotals {
+  std::uint64_t grants = 0;
+  Duration held{};    // lease time
+  Duration idle{};    // of that, as far as it is known: idle before it gave leases up
+  Duration waited{};  // waiting time
+};
+
 class LeaseCore {
  public:
   LeaseCore();
@@ -124,11 +133,14 @@ class LeaseCore {
   Limit<Duration> quantum(GpuIndex gpu) const;
 
   // Whether its seats, suspended ones left out, differ in what the driver's own time slicing does not know (priority,
-  // share, cap), so that only exclusive leases can give them what they are to have.
+  // share, cap; several seats that have one share beside others), so that only exclusive leases can give them what they
+  // are to have.
   bool wants_turns(GpuIndex gpu) const;
 
   // None: there is no such seat.
   std::optional<SeatPhase> phase(SeatId seat) const;
+  // All zero if there is no such seat.
+  SeatTotals totals(TimePoint now, SeatId seat) const;
 
   // Empty, or the first violated invariant in words. Costs time linear in everything: for tests and simulations.
   std::string check_invariants() const;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events a second that the core takes. Seats are spread over 8 GPUs and all want them all the time: each GPU's quantum
 // ends, the holder is revoked, closes, drains, asks again. That is what most of a busy daemon's events are, and each of
-// them moves a queue. The argument is the number of seats; `gangs`: half of the seats are in gangs of two GPUs.
+// them moves a queue. The argument is the number of seats. `gangs`:
+// half of the seats are in gangs of two GPUs. `claims`: eight seats of each GPU are one share group.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ constexpr std::uint32_t kGpus = 8;
 
 class Machine {
  public:
-  Machine(std::uint64_t seats, bool gangs, PolicyKind policy) {
+  Machine(std::uint64_t seats, bool gangs, bool claims, PolicyKind policy) {
     GpuSettings settings;
     settings.in_flight = kUnlimited;
     settings.time_slice = std::nullopt;
@@ -28,7 +29,8 @@ class Machine {
       const SeatId seat{TenantId{i + 1}, GpuIndex{static_cast<std::uint32_t>(i % kGpus)}};
       tell(TenantConnected{seat.tenant, 0});
       if (gangs && i % 4 < 2) tell(GangJoined{seat.tenant, "g" + std::to_string(i / 4), 2});
-      tell(SeatOpened{seat, 1});
+      const std::string claim = claims ? std::to_string(i / kGpus / 8) : "";
+      tell(SeatOpened{.seat = seat, .share_group = claim});
       tell(Requested{seat});
     }
   }
@@ -66,19 +68,21 @@ class Machine {
   std::int64_t events_ = 0;
 };
 
-void run(benchmark::State& state, bool gangs, PolicyKind policy) {
-  Machine machine(static_cast<std::uint64_t>(state.range(0)), gangs, policy);
+void run(benchmark::State& state, PolicyKind policy, bool gangs = false, bool claims = false) {
+  Machine machine(static_cast<std::uint64_t>(state.range(0)), gangs, claims, policy);
   std::int64_t events = 0;
   for (auto _ : state) events += machine.round();
   state.SetItemsProcessed(events);
 }
 
-void BM_Fair(benchmark::State& state) { run(state, false, PolicyKind::kFair); }
-void BM_Fifo(benchmark::State& state) { run(state, false, PolicyKind::kFifo); }
-void BM_FairWithGangs(benchmark::State& state) { run(state, true, PolicyKind::kFair); }
+void BM_Fair(benchmark::State& state) { run(state, PolicyKind::kFair); }
+void BM_Fifo(benchmark::State& state) { run(state, PolicyKind::kFifo); }
+void BM_FairWithGangs(benchmark::State& state) { run(state, PolicyKind::kFair, true); }
+void BM_FairWithClaims(benchmark::State& state) { run(state, PolicyKind::kFair, false, true); }
 
 BENCHMARK(BM_Fair)->RangeMultiplier(10)->Range(10, 10000);
 BENCHMARK(BM_Fifo)->RangeMultiplier(10)->Range(10, 10000);
+BENCHMARK(BM_FairWithClaims)->RangeMultiplier(10)->Range(10, 10000);
 BENCHMARK(BM_FairWithGangs)->RangeMultiplier(10)->Range(10, 10000);
 
 }  // namespace

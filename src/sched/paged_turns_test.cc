@@ -59,7 +59,9 @@ TEST(Memory, TheQuantumStandsStillWhileRoomIsAwaited) {
   settings.quantum = 100ms;
   settings.max_runtime = 10s;
   OneGpu script(settings);
-  const auto awaits = [&script](SeatId seat, bool room) { return script.tell(RoomAwaited{seat, room}); };
+  const auto awaits = [&script](SeatId seat, bool room) {
+    return script.tell(MemoryExpected{seat, room ? MemoryOutlook::kComes : MemoryOutlook::kUnknown});
+  };
   script.request(kA);
   script.request(kB);
   script.wait(60ms);
@@ -101,6 +103,10 @@ TEST(Memory, TheIdleHoldFollowsWhatTheNextOneLacks) {
   EXPECT_NE(long_hold.find("contention 1@0 yes"), std::string::npos) << long_hold;
   EXPECT_NE(long_hold, short_hold);
   EXPECT_EQ(pages(script, kB, false), short_hold);
+  // Where memory came for its sake, a turn that ends early has cost as much as a whole one.
+  script.tell(MemoryNeed{kB, true});
+  script.tell(MemoryExpected{kB, MemoryOutlook::kComes, std::uint64_t{32} << 30});
+  EXPECT_EQ(pages(script, kB, false), long_hold);
 }
 
 // Whoever says that it lacks memory again later does not get another quantum for it.
@@ -146,12 +152,13 @@ TEST(Memory, QuantumAndIdleHoldFollowTheMeasuredCost) {
     }
     std::swap(holder, other);
   };
-  for (int i = 0; i < 4; ++i) hand_over(500ms);
+  for (int i = 0; i < 12; ++i) hand_over(500ms);
   EXPECT_GT(script.gpu(0).quantum, 10s);
   EXPECT_GE(script.gpu(0).switch_cost, 450ms);
   pages(script, other, true);
-  EXPECT_NE(script.request(other).find("contention " + std::to_string(holder.tenant.value) + "@0 yes 5"),
-            std::string::npos);  // half a second and a little
+  const std::string cost = std::to_string(script.gpu(0).switch_cost.count()) + "ns";
+  EXPECT_NE(script.request(other).find("contention " + std::to_string(holder.tenant.value) + "@0 yes " + cost),
+            std::string::npos);
   pages(script, other, false);
   for (int i = 0; i < 50; ++i) hand_over(0ms);
   EXPECT_EQ(script.gpu(0).quantum, 40ms);  // the least

@@ -29,13 +29,6 @@ constexpr Duration kSliceAbove = std::chrono::milliseconds(10);
 // Each measured switch moves the smoothed cost by one part in this many: a few outliers do not move the quantum much.
 constexpr std::int64_t kSwitchCostSmoothing = 8;
 
-// However long one seat held, it owes the others at most this much of it: after minutes of an unlimited quantum or of a
-// stall, nobody is shut out for minutes in return.
-constexpr std::int64_t kMaxDebtQuanta = 8;
-constexpr Duration kMinDebt = std::chrono::seconds(10);
-// A seat that comes back after idling is ahead of the others by at most this much, and at most by one quantum.
-constexpr Duration kMaxCredit = std::chrono::seconds(1);
-
 // Several that stand alike have the driver's slices: with short ones they would lose half of their time to changes of
 // contexts whenever both have work, and with long ones wait long for each other.
 TimeSlice time_slice_of(const settings::Auto<TimeSlice>& setting, bool is_below, bool is_only_one) {
@@ -53,6 +46,14 @@ TimePoint after(TimePoint now, Duration duration) {
 
 TimePoint after(TimePoint now, const Limit<Duration>& limit) {
   return limit.is_unlimited() ? TimePoint::max() : after(now, limit.value());
+}
+
+bool runs(const Seat& seat) {
+  return seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && !seat.unit->passed_over();
+}
+
+TimePoint used_until(const Seat& seat, TimePoint now) {
+  return seat.gpu->lender == seat.unit ? seat.gpu->lent_since : now;
 }
 
 void LeaseCore::State::set_phase(Seat& seat, SeatPhase phase) {
@@ -114,33 +115,10 @@ void LeaseCore::State::place(Unit& unit) {
   for (Seat* seat : unit.seats) place(*seat);
 }
 
-std::int64_t LeaseCore::State::virtual_charge(const Seat& seat, std::int64_t* rest) const {
-  const Duration quantum = quantum_of(*seat.gpu).at_most(Duration::max());
-  const Duration most =
-      quantum > Duration::max() / kMaxDebtQuanta ? Duration::max() : std::max(kMinDebt, quantum * kMaxDebtQuanta);
-  const std::int64_t charged = std::min(now - seat.charged_to, most).count() + *rest;
-  const auto weight = static_cast<std::int64_t>(seat.weight);
-  *rest = charged % weight;
-  return charged / weight;
-}
-
-// Accounts the time since the grant. What passes while its unit is passed over costs it nothing: others have the GPU.
-void LeaseCore::State::charge(Seat& seat) {
-  if (seat.phase == SeatPhase::kIdle || seat.phase == SeatPhase::kWaiting || seat.unit->passed_over()) return;
-  seat.virtual_time += virtual_charge(seat, &seat.virtual_rest);
-  seat.held += now - seat.charged_to;
-  seat.charged_to = now;
-}
-
 // Up to now it has been idle, if it has said so: of the lease that it holds it has not used that.
 void LeaseCore::State::settle_idle(Seat& seat) const {
   if (seat.idling_since != TimePoint::max()) seat.idle += now - seat.idling_since;
   seat.idling_since = TimePoint::max();
-}
-
-// In virtual time.
-std::int64_t LeaseCore::State::credit_of(const Seat& seat) const {
-  return quantum_of(*seat.gpu).at_most(kMaxCredit).count() / static_cast<std::int64_t>(seat.weight);
 }
 
 Limit<Duration> LeaseCore::State::quantum_of(const Gpu& gpu) const {

@@ -33,9 +33,10 @@ Waiter LeaseCore::State::standing(const Unit& unit, const Gpu& gpu) const {
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu != &gpu) continue;
     const Seat& lead = *on_gpu.lead;
-    Waiter standing{.virtual_time = lead.virtual_time, .weight = lead.weight, .requested = unit.requested};
-    if (lead.phase != SeatPhase::kIdle && lead.phase != SeatPhase::kWaiting && !unit.passed_over()) {
-      std::int64_t rest = lead.virtual_rest;
+    const ShareGroup& group = *lead.group;
+    Waiter standing{.virtual_time = group.virtual_time, .weight = group.weight, .requested = unit.requested};
+    if (runs(lead)) {
+      std::int64_t rest = group.virtual_rest;
       standing.virtual_time += virtual_charge(lead, &rest);
     }
     return standing;
@@ -69,10 +70,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
   for (Seat* seat : unit.seats) {
     if (seat->wants)
       unit.requested = std::min(unit.requested, seat->keeps_place ? seat->turn_since : seat->wants_since);
-    const Gpu& gpu = *seat->gpu;
-    seat->virtual_time =
-        seat->fresh ? gpu.virtual_now : std::max(seat->virtual_time, gpu.virtual_now - credit_of(*seat));
-    seat->fresh = false;
+    catch_up(*seat);
     set_phase(*seat, SeatPhase::kWaiting);
   }
   for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
@@ -222,7 +220,9 @@ bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
 }
 
 Unit* LeaseCore::State::next_on(Gpu& gpu) {
-  if (gpu.waiting == 0 || !can_start(gpu)) return nullptr;
+  if (gpu.waiting == 0) return nullptr;
+  if (gpu.lender != nullptr) return borrower_on(gpu);
+  if (!can_start(gpu)) return nullptr;
   Unit* next = nullptr;
   QueueEntry next_entry;
   for (const Shape* shape : gpu.shapes) {
@@ -241,9 +241,14 @@ Unit* LeaseCore::State::next_on(Gpu& gpu) {
   return nullptr;
 }
 
-// Who is next, as far as it can be told while somebody else has the GPU still.
+// The unit that is next, as far as it can be told while another one still has the GPU. While a holder waits for its
+// memory, that is one to which its turn can be lent.
 Unit* LeaseCore::State::expected_on(const Gpu& gpu) const {
   if (gpu.waiting == 0 || gpu.reserved != nullptr) return gpu.reserved;
+  const auto lends = [&](const Unit* holder) { return may_lend(*holder, gpu); };
+  if (std::any_of(gpu.holders.begin(), gpu.holders.end(), lends)) {
+    if (Unit* const complete = complete_on(gpu)) return complete;
+  }
   Unit* next = nullptr;
   QueueEntry next_entry;
   for (const Shape* shape : gpu.shapes) {
@@ -289,7 +294,7 @@ void LeaseCore::State::start(Unit& unit) {
     Gpu& gpu = *on_gpu.gpu;
     if (gpu.holders.empty()) gpu.contended = gpu.waiting > 0;  // nobody is there to be told
     // Who was granted for its priority may have had more time than those whom newcomers are to be equal to.
-    std::int64_t least = on_gpu.lead->virtual_time;
+    std::int64_t least = on_gpu.lead->group->virtual_time;
     for (const Shape* shape : gpu.shapes) {
       if (!shape->queue.empty()) least = std::min(least, standing(*shape->queue.begin()->unit, gpu).virtual_time);
     }
@@ -312,7 +317,7 @@ void LeaseCore::State::grant_seat(Seat& seat) {
   set_wants(seat, false);
   seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
   seat.epoch = next_epoch(*seat.gpu);
-  seat.fresh = false;
+  begin_time(seat);
   seat.late = false;
   seat.charged_to = now;
   ++seat.grants;
@@ -322,7 +327,9 @@ void LeaseCore::State::grant_seat(Seat& seat) {
 
 void LeaseCore::State::announce(Seat& seat) {
   seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu);
-  command(Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0 || has_cap(*seat.unit), seat.told_hold});
+  const bool borrowed = seat.gpu->lender != nullptr && seat.gpu->lender != seat.unit;
+  command(
+      Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0 || has_cap(*seat.unit), seat.told_hold, borrowed});
 }
 
 // A holder's lease becomes one of the other kind, in place: to the tenant a new grant.
@@ -345,7 +352,7 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
 bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const {
   Waiter before = standing(other, gpu);
   for (const UnitGpu& on_gpu : other.gpus) {
-    if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->virtual_time;
+    if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->group->virtual_time;
   }
   return gpu.policy->goes_on_for(standing(unit, gpu), before) > quantum_of(gpu).at_most(Duration::max()) / kBehindPart;
 }
@@ -372,12 +379,17 @@ Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const U
   if (now >= latest) return Duration::zero();
   const auto order = precedence(waiter, holder);
   if (order < 0) return latest - now;
+  // A borrowed turn ends with the lender's wait. Before that it ends for a gang, with the lender's, or for a unit that
+  // can borrow it.
+  const bool is_borrowed = gpu.lender != nullptr && gpu.lender != &holder;
+  if (is_borrowed && (order == 0 || (waiter.gpus.size() == 1 && !may_borrow(waiter)))) return latest - now;
   if (order > 0 && !holder.is_safe) return Duration::zero();
   if (ends_own_turns(holder)) return latest - now;
   const TimePoint quantum_end =
       is_restoring(holder) ? TimePoint::max()
                            : after(std::max(holder.granted_at, holder.quantum.began), turn_of(holder, gpu, waiter));
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
+  if (is_coming(waiter)) return latest - now;
   if (waiter.returning || waiter.lifted || order > 0) return Duration::zero();
   const Duration extension = gpu.policy->goes_on_for(standing(holder, gpu), standing(waiter, gpu));
   if (extension == Duration::zero()) return extension;
@@ -392,32 +404,47 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
   for (const UnitGpu& on_gpu : waiter.gpus) {
     Gpu& gpu = *on_gpu.gpu;
     if (gpu.reserved != &waiter) is_reserved = false;
-    if (gpu.settings.mode == Mode::kConcurrent || gpu.holders.size() != 1) {
+    Unit* const holder = turn_on(gpu);
+    if (holder == nullptr) {
       if (!can_start(gpu)) whole = false;
       continue;
     }
-    Unit* const holder = *gpu.holders.begin();
-    if (time_left(*holder, gpu, waiter) > Duration::zero()) {
-      whole = false;
-    } else if (std::none_of(to_go.begin(), to_go.end(), [&](const auto& one) { return one.first == holder; })) {
-      to_go.emplace_back(holder, &gpu);
-    }
+    const auto consider = [&](Unit* unit) {
+      if (time_left(*unit, gpu, waiter) > Duration::zero()) {
+        whole = false;
+      } else if (std::none_of(to_go.begin(), to_go.end(), [&](const auto& one) { return one.first == unit; })) {
+        to_go.emplace_back(unit, &gpu);
+      }
+    };
+    consider(holder);
+    // A gang, or a unit that returns, does not borrow: the lender has to go, too.
+    if (gpu.lender != nullptr && (waiter.gpus.size() > 1 || waiter.returning)) consider(gpu.lender);
   }
   if (to_go.empty() || !(whole || is_reserved)) return;
   if (waiter.gpus.size() > 1 && !waiter.returning && !is_reserved) {
     if (is_reserved_against(waiter)) return;
     age(waiter);  // so that what is given up for it goes to it
   }
-  for (const auto& [holder, gpu] : to_go) {
-    const bool ran_out = now >= after(holder->granted_at, gpu->settings.max_runtime);
-    const auto order = precedence(waiter, *holder);
-    RevokeReason reason = order > 0 && !holder->is_safe ? RevokeReason::kUrgent : RevokeReason::kQuantum;
-    if (ran_out) reason = RevokeReason::kMaxRuntime;
-    if (is_obstructed(*holder) && !is_obstructed(waiter)) reason = RevokeReason::kMemory;
-    if (reason == RevokeReason::kUrgent) note_return(waiter, *holder);
-    holder->yields = reason == RevokeReason::kMaxRuntime && order < 0;
-    revoke(*holder, reason);
-  }
+  for (const auto& [holder, gpu] : to_go) revoke_for(waiter, *holder, *gpu);
+}
+
+// REQUIRES: `holder` has no time left on `gpu` before `waiter`.
+void LeaseCore::State::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {
+  const bool ran_out = now >= after(holder.granted_at, gpu.settings.max_runtime);
+  const auto order = precedence(waiter, holder);
+  RevokeReason reason = order > 0 && !holder.is_safe ? RevokeReason::kUrgent : RevokeReason::kQuantum;
+  if (ran_out) reason = RevokeReason::kMaxRuntime;
+  if (is_obstructed(holder) && !is_obstructed(waiter)) reason = RevokeReason::kMemory;
+  if (reason == RevokeReason::kUrgent) note_return(waiter, holder);
+  holder.yields = reason == RevokeReason::kMaxRuntime && order < 0;
+  revoke(holder, reason);
+}
+
+// The unit whose turn it is, or that has borrowed it; nullptr: none, several, or a lender's without a borrower.
+Unit* LeaseCore::State::turn_on(const Gpu& gpu) const {
+  if (gpu.settings.mode == Mode::kConcurrent || gpu.holders.size() != (gpu.lender == nullptr ? 1u : 2u)) return nullptr;
+  Unit* const first = *gpu.holders.begin();
+  return first == gpu.lender ? *gpu.holders.rbegin() : first;
 }
 
 void LeaseCore::State::preempt(Gpu& gpu) {
@@ -433,7 +460,8 @@ void LeaseCore::State::preempt(Gpu& gpu) {
     std::sort(heads.begin(), heads.end());
     for (const QueueEntry& head : heads) preempt_for(*head.unit);
   }
-  if (gpu.settings.mode == Mode::kSerial && gpu.holders.size() == 1) arm_run(**gpu.holders.begin());
+  if (Unit* const holder = turn_on(gpu)) arm_run(*holder);
+  if (gpu.lender != nullptr) arm_run(*gpu.lender);
 }
 
 // The next moment at which time alone can end this lease. What else can end it are events, and those look for
@@ -466,6 +494,7 @@ void LeaseCore::State::arm_run(Unit& unit) {
 void LeaseCore::State::settle_mode(Gpu& gpu) {
   if (gpu.settings.mode == Mode::kConcurrent) {
     if (gpu.counted(LeaseKind::kExclusive, Occupancy::kHolding) == 0) return;
+    if (gpu.lender != nullptr) end_loan(*gpu.lender);
     for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end()))
       convert(*unit, gpu, LeaseKind::kShared);
     return;
@@ -531,6 +560,7 @@ void LeaseCore::State::settle() {
     if (grants_held) continue;
     Gpu& gpu = *gpus[index];
     settle_mode(gpu);
+    settle_loan(gpu);
     grant_all(gpu);
     preempt(gpu);
   }

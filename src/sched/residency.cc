@@ -126,6 +126,7 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   seat->speaks = true;
   seat->is_back = false;
   gpu.returning -= std::min({std::exchange(seat->left, 0), seat->has(), gpu.returning});
+  seat->most_had = std::max(seat->most_had, seat->all());
   // What was given has been taken.
   if (seat->has() >= seat->given_room) seat->given_until = TimePoint();
   if (sane.allocated >= seat->given_commitment) seat->given_commitment_until = TimePoint();
@@ -207,7 +208,7 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
     if (seat.asks() && now_ < awaited_until_) next = std::min(next, awaited_until_);
     if (seat.asks() && may_have_left(*gpu, seat)) next = std::min(next, looked_for_since(seat) + kForeignPatience);
     if (seat.asks() && may_not_come(*gpu, seat)) next = std::min(next, gpu->unseen_until);
-    if (seat.awaits_room) next = std::min(next, despairs_at(*gpu, seat));
+    if (seat.outlook == MemoryOutlook::kComes) next = std::min(next, comes_until(*gpu, seat));
     if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) next = std::min(next, impatient_at(*gpu, seat));
     if (seat.obstacle == MemoryObstacle::kNothingMoves && seat.turn != TurnKind::kHolding)
       next = std::min(next, seat.retry_at);

@@ -103,7 +103,7 @@ struct ExpectEviction {
 
 struct ResidencyCommands {
   std::vector<MemoryObstructed> obstructions;  // for the lease core; turns are others when it knows
-  std::vector<RoomAwaited> awaited;            // for the lease core
+  std::vector<MemoryExpected> expected;        // for the lease core; turns may be others when it knows
   std::vector<RoomBound> bounds;
   std::vector<ExpectEviction> evictions;
 };
@@ -297,10 +297,14 @@ class Residency {
     // What it was last given because it asked: it takes it in a moment, and until then it is needed.
     std::uint64_t given_room = 0;
     TimePoint given_until{};
+    bool wants_more = false;     // it was answered without room, and asks again when it holds
+    TimePoint grows_until{};     // it was given more than it ever had, and is likely to ask for more
+    std::uint64_t most_had = 0;  // all of its memory, at its peak
     std::uint64_t given_commitment = 0;
     TimePoint given_commitment_until{};
     bool told_to_prepare = false;
-    bool awaits_room = false;  // as the lease core was told
+    MemoryOutlook outlook = MemoryOutlook::kUnknown;  // as the lease core was told
+    TimePoint next_since = TimePoint::max();
     // Why what it lacks cannot come.
     MemoryObstacle obstacle = MemoryObstacle::kNone;
     bool is_stranded = false;                    // nothing in its way moves, and its program is to be told
@@ -438,11 +442,18 @@ class Residency {
   TimePoint refused_at(const Gpu& gpu, const Seat& seat) const;
   // Since when looks at the GPU's memory count for its wish.
   TimePoint looked_for_since(const Seat& seat) const { return std::max(seat.wanted_at, awaited_until_); }
-  static TimePoint despairs_at(const Gpu& gpu, const Seat& seat);
+  static TimePoint comes_until(const Gpu& gpu, const Seat& seat);
+  // Those that hold a lease: one, and a second one if it has borrowed the turn.
+  struct Holders {
+    const Seat* first = nullptr;  // the turn is its own
+    std::uint64_t kept = 0;       // of what they have, so much could leave if they did not hold
+    bool any_short = false;       // there is less than they need
+  };
+  MemoryOutlook outlook_of(const Gpu& gpu, const Seat& seat, const Holders& holders) const;
   void find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
   static TimePoint strands_at(const Gpu& gpu);
   void find_stranded(Gpu& gpu, ResidencyCommands& commands) const;
-  void find_awaited(const Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) const;
+  void find_expected(const Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) const;
   void expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
   void tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands);
 

@@ -93,6 +93,7 @@ class Desk {
     commands = {};
     planner.plan(now, kGpu, turns, commands);
     for (const RoomBound& bound : commands.bounds) bounds[bound.seat.tenant.value] = bound;
+    for (const MemoryExpected& one : commands.expected) outlooks[one.seat.tenant.value] = one.outlook;
     sent += commands.bounds.size();
     EXPECT_EQ(planner.check_invariants(), "");
   }
@@ -110,6 +111,7 @@ class Desk {
   std::vector<Turn> turns;
   std::map<std::uint64_t, MemoryReport> reports;
   std::map<std::uint64_t, RoomBound> bounds;
+  std::map<std::uint64_t, MemoryOutlook> outlooks;
   ResidencyCommands commands;
   std::uint32_t ticket = 0;
   std::size_t sent = 0;

@@ -232,45 +232,5 @@ TEST(Residency, AHolderThatFetchesNothingIsObstructed) {
   EXPECT_EQ(obstacle_of(desk, 1), MemoryObstacle::kNone);
 }
 
-// A holder's quantum stands still while others make the room that it has asked for: as long as something moves.
-TEST(Residency, WhatAHolderAwaitsIsSaidAsLongAsItMayCome) {
-  Desk desk;
-  desk.open_two(70);
-  const auto awaited = [&] {
-    std::optional<bool> said;
-    for (const RoomAwaited& one : desk.commands.awaited) {
-      EXPECT_EQ(one.seat, seat(2));
-      said = one.awaits;
-    }
-    return said;
-  };
-  EXPECT_TRUE(desk.want(2, 40, 40)) << "it holds no lease, and asks again when it does";
-  EXPECT_EQ(awaited(), std::nullopt);
-  desk.turn({{2, kHolding}, {1, kWaiting}});
-  EXPECT_FALSE(desk.want(2, 40, 40));
-  EXPECT_EQ(awaited(), true);
-  desk.plan();
-  EXPECT_EQ(awaited(), std::nullopt) << "it is said once";
-  // Nothing moves; then something does.
-  desk.now += kHolderPatience - 1ms;
-  desk.plan();
-  EXPECT_EQ(awaited(), std::nullopt);
-  ASSERT_EQ(desk.planner.next_deadline(kGpu), desk.now + 1ms);
-  desk.now += 1ms;
-  desk.plan();
-  EXPECT_EQ(awaited(), false);
-  desk.has(1, 60, 10);
-  EXPECT_EQ(awaited(), true);
-  // It has what it asked for.
-  desk.has(1, 40, 30);
-  ASSERT_TRUE(desk.answer(2));
-  EXPECT_EQ(awaited(), false);
-  // Another wish, and its lease ends.
-  EXPECT_FALSE(desk.want(2, 60, 60));
-  EXPECT_EQ(awaited(), true);
-  desk.turn({{1, kHolding}, {2, kWaiting}});
-  EXPECT_EQ(awaited(), false);
-}
-
 }  // namespace
 }  // namespace gpumux::sched

@@ -172,7 +172,7 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
   for (Seat* seat : order) {
     seat->need = seat->fair = 0;
     // Without the lease it takes nothing, and asks again when it has it.
-    if (seat->turn != TurnKind::kHolding) seat->given_until = TimePoint();
+    if (seat->turn != TurnKind::kHolding) seat->given_until = seat->grows_until = TimePoint();
     if (!counts(*seat)) continue;
     seat->need = seat->is_out() ? floor_of(*seat) : seat->has();
     if (seat->turn <= TurnKind::kNext) {
@@ -278,12 +278,15 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     if (has_all && holds) {
       seat.given_room = seat.want_room;
       seat.given_until = now_ + kTakePatience;
+      if (seat.want_room > seat.most_had) seat.grows_until = seat.given_until;
+      seat.most_had = std::max(seat.most_had, seat.want_room);  // asking for it again is no growth
     }
     if (has_commitment && !refused) {
       seat.given_commitment = seat.want_commitment;
       seat.given_commitment_until = now_ + kTakePatience;
     }
     answer = has_all || refused || (has_commitment && !holds);
+    if (answer) seat.wants_more = !has_all && !refused;
   }
   const bool changes = seat.bounds.empty() || room != seat.told_room() || commitment != seat.told_commitment();
   const bool is_full = seat.bounds.size() > kMaxBoundsUnderWay;
@@ -413,19 +416,53 @@ void Residency::find_stranded(Gpu& gpu, ResidencyCommands& commands) const {
   }
 }
 
-// Until when others are likely to make the room that a holder waits for, if nothing moves until then.
-TimePoint Residency::despairs_at(const Gpu& gpu, const Seat& seat) {
-  return std::max(gpu.moved_at, seat.wanted_at) + kHolderPatience;
+// Until when what the seat lacks, or waits to allocate, is likely to come, if nothing moves until then. A program that
+// fills its memory asks for it piece by piece: as long as one piece follows another, more comes.
+TimePoint Residency::comes_until(const Gpu& gpu, const Seat& seat) {
+  TimePoint since = gpu.moved_at;
+  if (seat.turn == TurnKind::kNext) since = std::max(since, seat.next_since);
+  if (is_lacking(seat)) since = std::max(since, seat.lacking_since);
+  if (seat.turn == TurnKind::kHolding && seat.asks()) since = std::max(since, seat.wanted_at);
+  return seat.report.evicted > 0 || seat.asks() ? since + kHolderPatience : seat.grows_until;
 }
 
-// Which holders' quanta stand still, because what they have asked for is on its way to them.
-void Residency::find_awaited(const Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) const {
-  for (Seat* seat : order) {
-    const bool awaits = seat->turn == TurnKind::kHolding && seat->asks() && now_ < despairs_at(gpu, *seat);
-    if (awaits == seat->awaits_room) continue;
-    seat->awaits_room = awaits;
-    commands.awaited.push_back({seat->id, awaits});
+MemoryOutlook Residency::outlook_of(const Gpu& gpu, const Seat& seat, const Holders& holders) const {
+  const bool holds = seat.turn == TurnKind::kHolding;
+  if (!counts(seat)) return MemoryOutlook::kUnknown;
+  if (!holds && (seat.wants_more || seat.asks()) && seat.report.evicted == 0) return MemoryOutlook::kWants;
+  if (!holds && seat.turn != TurnKind::kNext) return MemoryOutlook::kUnknown;
+  const bool has_its_part = seat.fair >= seat.need;
+  const bool grows = &seat == holders.first && now_ < seat.grows_until;
+  if (seat.report.evicted == 0 && !(holds && (seat.asks() || grows))) {
+    // What it has would be kept from the holders if it held, too: then theirs would not come.
+    const bool stays = !holds && has_its_part && (!holders.any_short || seat.report.resident == 0);
+    return stays ? MemoryOutlook::kStays : MemoryOutlook::kUnknown;
   }
+  const std::uint64_t kept_by_others = holders.kept - (holds ? seat.report.resident : 0);
+  const bool comes = (has_its_part || kept_by_others == 0) && now_ < comes_until(gpu, seat);
+  return comes ? MemoryOutlook::kComes : MemoryOutlook::kUnknown;
+}
+
+void Residency::find_expected(const Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) const {
+  Holders holders;
+  for (const Seat* seat : order) {
+    if (seat->turn != TurnKind::kHolding) continue;
+    if (holders.first == nullptr) holders.first = seat;
+    holders.kept += seat->report.resident;
+    holders.any_short = holders.any_short || (counts(*seat) && seat->fair < seat->need);
+  }
+  for (Seat* seat : order) {
+    if (seat->turn == TurnKind::kHolding) seat->wants_more = false;  // it asks now, or has no use for it any more
+    seat->next_since = seat->turn == TurnKind::kNext ? std::min(seat->next_since, now_) : TimePoint::max();
+    const MemoryOutlook outlook = outlook_of(gpu, *seat, holders);
+    if (outlook == seat->outlook) continue;
+    seat->outlook = outlook;
+    commands.expected.push_back({seat->id, outlook, seat->report.evicted});
+  }
+  // What is over is said first: no turn is lent on what was expected before.
+  std::stable_partition(commands.expected.begin(), commands.expected.end(), [](const MemoryExpected& one) {
+    return one.outlook == MemoryOutlook::kUnknown || one.outlook == MemoryOutlook::kWants;
+  });
 }
 
 // A holder whose time is nearly over hears how much whoever is next will lack then.
@@ -487,7 +524,7 @@ void Residency::plan(TimePoint now, GpuIndex index, std::span<const Turn> turns,
     if (!seat->speaks && !seat->is_back) tell(*gpu, *seat, 0, 0, commands);
   }
   find_obstacles(*gpu, order, commands);
-  find_awaited(*gpu, order, commands);
+  find_expected(*gpu, order, commands);
   expect_evictions(*gpu, order, commands);
   const std::uint64_t after = charged(*gpu);
   if (broken_.empty() && after > counted && after > available(*gpu))

@@ -7,6 +7,114 @@
 namespace gpumux::sched {
 namespace {
 
+TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
+  Desk desk;
+  desk.open_two(10, 0, 30);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  const auto answer = desk.want(2, 51);
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(answer->refused());
+  EXPECT_EQ(answer->refusal, Refusal::kNoRoom);
+  desk.want(2, 40);
+  desk.say(1);  // what it had to spare is free
+  const auto fits = desk.answer(2);
+  ASSERT_TRUE(fits);
+  EXPECT_FALSE(fits->refused());
+}
+
+// Another program may have ended since it was seen: nobody is refused for its sake before somebody has looked again.
+TEST(Residency, NobodyIsRefusedForWhatOthersHadWhenTheyWereLastLookedAt) {
+  Desk desk;
+  desk.open(1);
+  desk.turn({{1, kHolding}});
+  const TimePoint before = desk.now;
+  desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, before);
+  desk.say(1);
+  desk.now += 1ms;
+  ASSERT_TRUE(desk.want(1, 90)) << "so much there never is";
+  EXPECT_FALSE(desk.want(1, 40, 40));
+  EXPECT_TRUE(desk.planner.awaits_look(kGpu));
+  desk.now += 20ms;
+  EXPECT_TRUE(desk.planner.set_foreign(desk.now, kGpu, 0, desk.now));
+  desk.plan();
+  ASSERT_TRUE(desk.answer(1));
+  EXPECT_FALSE(desk.answer(1)->refused());
+  // It is there still, which changes nothing but what is known of it.
+  desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, desk.now);
+  desk.has(1, 10);
+  desk.now += 1ms;
+  EXPECT_FALSE(desk.want(1, 60, 60));
+  desk.now += 20ms;
+  EXPECT_TRUE(desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, desk.now));
+  desk.plan();
+  ASSERT_TRUE(desk.answer(1));
+  EXPECT_TRUE(desk.answer(1)->refused());
+  // Nobody looks.
+  desk.now += 1ms;
+  EXPECT_FALSE(desk.want(1, 61, 61));
+  const TimePoint asked_at = desk.now;
+  while (!desk.answer(1)) {
+    ASSERT_TRUE(desk.planner.next_deadline(kGpu));
+    desk.now = *desk.planner.next_deadline(kGpu);
+    desk.plan();
+  }
+  EXPECT_TRUE(desk.answer(1)->refused());
+  EXPECT_EQ(desk.now, asked_at + kForeignPatience);
+}
+
+// A seat that lacks host memory says that it is stuck. Mostly it comes, so nobody is refused for it at once.
+TEST(Residency, WhoIsStuckMayStillGiveWay) {
+  Desk desk;
+  desk.open(1);
+  desk.turn({{1, TurnKind::kHolding}});
+  desk.has(1, 70);
+  desk.open(2);
+  desk.reports[1].stuck = true;
+  desk.turn({{2, TurnKind::kHolding}, {1, TurnKind::kIdle}});
+  desk.say(1);
+  desk.say(2);
+  EXPECT_FALSE(desk.want(2, 40, 40)) << "it waits";
+  desk.reports[1].stuck = false;
+  desk.has(1, 30, 40);
+  desk.say(1);
+  const auto answer = desk.answer(2);
+  ASSERT_TRUE(answer);
+  EXPECT_FALSE(answer->refused());
+}
+
+// It could wait for ever: a thread that waits for room asks for no lease. So it hears what there is, and asks again
+// when it holds one.
+TEST(Residency, WhoHoldsNoLeaseIsAnsweredAtOnce) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.turn({{1, kHolding}, {2, kIdle}});
+  desk.say(1);
+  desk.has(1, 70);
+  const auto answer = desk.want(2, 60);
+  ASSERT_TRUE(answer);
+  EXPECT_FALSE(answer->refused());
+  EXPECT_LT(desk.room(2), 60u);
+}
+
+// A daemon that has just started does not know what its tenants have: nobody is told to evict before he has said.
+TEST(Residency, NobodyIsRefusedForWhatTheDeadHaveNotGivenBackYet) {
+  Desk desk(80, 0);
+  desk.open(1);
+  desk.has(1, 60);  // alone: it may have had all of the GPU by now
+  desk.turn({});
+  desk.planner.closed(desk.now, seat(1));
+  desk.open(2);
+  EXPECT_FALSE(desk.want(2, 0, 30)) << "not now, but soon";
+  desk.turn({{2, kHolding}});
+  desk.now += 50ms;
+  desk.planner.returned(desk.now, kGpu, 0);
+  desk.plan();
+  const auto answer = desk.answer(2);
+  ASSERT_TRUE(answer);
+  EXPECT_FALSE(answer->refused());
+}
+
 TEST(Residency, WhereNothingMovesTheWaitEnds) {
   Desk desk;
   desk.open_two(50);

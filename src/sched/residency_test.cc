@@ -227,96 +227,6 @@ TEST(Residency, NotAllHostMemoryIsPromised) {
   EXPECT_FALSE(small.answer(2)->refused()) << "half of it is promised all the same";
 }
 
-TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
-  Desk desk;
-  desk.open_two(10, 0, 30);
-  desk.turn({{2, kHolding}, {1, kIdle}});
-  const auto answer = desk.want(2, 51);
-  ASSERT_TRUE(answer);
-  EXPECT_TRUE(answer->refused());
-  EXPECT_EQ(answer->refusal, Refusal::kNoRoom);
-  desk.want(2, 40);
-  desk.say(1);  // what it had to spare is free
-  const auto fits = desk.answer(2);
-  ASSERT_TRUE(fits);
-  EXPECT_FALSE(fits->refused());
-}
-
-// Another program may have ended since it was seen: nobody is refused for its sake before somebody has looked again.
-TEST(Residency, NobodyIsRefusedForWhatOthersHadWhenTheyWereLastLookedAt) {
-  Desk desk;
-  desk.open(1);
-  desk.turn({{1, kHolding}});
-  const TimePoint before = desk.now;
-  desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, before);
-  desk.say(1);
-  desk.now += 1ms;
-  ASSERT_TRUE(desk.want(1, 90)) << "so much there never is";
-  EXPECT_FALSE(desk.want(1, 40, 40));
-  EXPECT_TRUE(desk.planner.awaits_look(kGpu));
-  desk.now += 20ms;
-  EXPECT_TRUE(desk.planner.set_foreign(desk.now, kGpu, 0, desk.now));
-  desk.plan();
-  ASSERT_TRUE(desk.answer(1));
-  EXPECT_FALSE(desk.answer(1)->refused());
-  // It is there still, which changes nothing but what is known of it.
-  desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, desk.now);
-  desk.has(1, 10);
-  desk.now += 1ms;
-  EXPECT_FALSE(desk.want(1, 60, 60));
-  desk.now += 20ms;
-  EXPECT_TRUE(desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, desk.now));
-  desk.plan();
-  ASSERT_TRUE(desk.answer(1));
-  EXPECT_TRUE(desk.answer(1)->refused());
-  // Nobody looks.
-  desk.now += 1ms;
-  EXPECT_FALSE(desk.want(1, 61, 61));
-  const TimePoint asked_at = desk.now;
-  while (!desk.answer(1)) {
-    ASSERT_TRUE(desk.planner.next_deadline(kGpu));
-    desk.now = *desk.planner.next_deadline(kGpu);
-    desk.plan();
-  }
-  EXPECT_TRUE(desk.answer(1)->refused());
-  EXPECT_EQ(desk.now, asked_at + kForeignPatience);
-}
-
-// A seat that lacks host memory says that it is stuck. Mostly it comes, so nobody is refused for it at once.
-TEST(Residency, WhoIsStuckMayStillGiveWay) {
-  Desk desk;
-  desk.open(1);
-  desk.turn({{1, TurnKind::kHolding}});
-  desk.has(1, 70);
-  desk.open(2);
-  desk.reports[1].stuck = true;
-  desk.turn({{2, TurnKind::kHolding}, {1, TurnKind::kIdle}});
-  desk.say(1);
-  desk.say(2);
-  EXPECT_FALSE(desk.want(2, 40, 40)) << "it waits";
-  desk.reports[1].stuck = false;
-  desk.has(1, 30, 40);
-  desk.say(1);
-  const auto answer = desk.answer(2);
-  ASSERT_TRUE(answer);
-  EXPECT_FALSE(answer->refused());
-}
-
-// It could wait for ever: a thread that waits for room asks for no lease. So it hears what there is, and asks again
-// when it holds one.
-TEST(Residency, WhoHoldsNoLeaseIsAnsweredAtOnce) {
-  Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.turn({{1, kHolding}, {2, kIdle}});
-  desk.say(1);
-  desk.has(1, 70);
-  const auto answer = desk.want(2, 60);
-  ASSERT_TRUE(answer);
-  EXPECT_FALSE(answer->refused());
-  EXPECT_LT(desk.room(2), 60u);
-}
-
 TEST(Residency, CommitmentsFitOnTheGpuAndInHostMemory) {
   Desk desk(80, 40);
   desk.open_two();
@@ -408,24 +318,6 @@ TEST(Residency, MemoryOfTheDeadIsWaitedForWithinBounds) {
   EXPECT_EQ(desk.room(2), 80u);
 }
 
-// A daemon that has just started does not know what its tenants have: nobody is told to evict before he has said.
-TEST(Residency, NobodyIsRefusedForWhatTheDeadHaveNotGivenBackYet) {
-  Desk desk(80, 0);
-  desk.open(1);
-  desk.has(1, 60);  // alone: it may have had all of the GPU by now
-  desk.turn({});
-  desk.planner.closed(desk.now, seat(1));
-  desk.open(2);
-  EXPECT_FALSE(desk.want(2, 0, 30)) << "not now, but soon";
-  desk.turn({{2, kHolding}});
-  desk.now += 50ms;
-  desk.planner.returned(desk.now, kGpu, 0);
-  desk.plan();
-  const auto answer = desk.answer(2);
-  ASSERT_TRUE(answer);
-  EXPECT_FALSE(answer->refused());
-}
-
 TEST(Residency, WhoComesBackSaysFirstWhatItHas) {
   Desk desk;
   desk.planner.opened(desk.now, seat(1), {}, false);
@@ -495,32 +387,6 @@ TEST(Residency, TheHolderHearsAheadWhatItWillHaveToEvict) {
   EXPECT_TRUE(desk.commands.evictions.empty());  // once
 }
 
-// ---- managed memory
-
-TEST(Residency, ManagedMemoryMayBeMoreThanTheGpuButNotMoreThanAllThereIs) {
-  Desk desk(80, 100);
-  desk.open(1);
-  const auto refused = desk.want(1, 0, 120);
-  ASSERT_TRUE(refused);
-  EXPECT_TRUE(refused->refused()) << "so much could never be on the GPU";
-  const auto given = desk.want(1, 0, 120, 120);
-  ASSERT_TRUE(given);
-  EXPECT_FALSE(given->refused());
-  EXPECT_GE(given->commitment, 120 * kGiB);
-  desk.has_managed(1, 120);
-  const auto beyond = desk.want(1, 0, 181, 181);
-  ASSERT_TRUE(beyond);
-  EXPECT_TRUE(beyond->refused()) << "GPU and host memory together are 180";
-  // What others may have is less by it.
-  desk.open(2);
-  desk.say(1);
-  desk.say(2);
-  EXPECT_LE(desk.commitment(2), 60u);
-  const auto too_much = desk.want(2, 0, 70);
-  ASSERT_TRUE(too_much);
-  EXPECT_TRUE(too_much->refused());
-}
-
 // Programs fill a GPU faster than host memory is made.
 TEST(Residency, HostMemoryIsPreparedBeforeAGpuThatIsSharedIsFull) {
   Desk desk;
@@ -557,84 +423,6 @@ TEST(Residency, HostMemoryIsPreparedForWhatIsAskedForAndForContexts) {
   const auto refused = desk.want(2, 81, 81);
   ASSERT_TRUE(refused && refused->refused());
   EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 0u);
-}
-
-// Its pages are on nobody's account, so they are nothing that others have to wait for; but while it runs it is given
-// the GPU, and whoever is next hears of it.
-TEST(Residency, ManagedMemoryIsGivenTheGpuForItsTurnAndMakesWay) {
-  Desk desk;
-  desk.open_two();
-  desk.has_managed(1, 60);
-  desk.has(2, 50);
-  EXPECT_FALSE(desk.planner.fits_together(kGpu, 0));
-  EXPECT_TRUE(desk.planner.is_tight(kGpu)) << "turns matter";
-  EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 0u)
-      << "none of it will ever be evicted to the daemon's host memory";
-  desk.turn({{1, kHolding}, {2, kIdle}});
-  EXPECT_EQ(desk.room(2), 20u) << "it is in the way";
-  desk.has(2, 20, 30);
-  EXPECT_GE(desk.room(1), 60u);
-  desk.turn({{1, kHolding}, {2, kNext}}, 80ms);
-  EXPECT_TRUE(desk.commands.evictions.empty()) << "a short turn is not spent without one's memory";
-  ASSERT_TRUE(desk.planner.next_deadline(kGpu));
-  EXPECT_EQ(*desk.planner.next_deadline(kGpu), desk.now + 70ms);
-  desk.now += 70ms;
-  desk.plan();
-  ASSERT_EQ(desk.commands.evictions.size(), 1u);
-  EXPECT_EQ(desk.commands.evictions[0].bytes, 0u);
-  EXPECT_EQ(desk.commands.evictions[0].managed, 30 * kGiB) << "as much as the next one lacks";
-  desk.turn({{2, kNext}, {1, kLeaving}});
-  desk.say(1);
-  EXPECT_GE(desk.room(2), 50u) << "nothing has to be said to have been freed";
-}
-
-TEST(Residency, ManagedMemoryAndPageableMemoryLeaveInThatOrder) {
-  Desk desk;
-  desk.open(1);
-  desk.open(2);
-  desk.turn({{1, kHolding}, {2, kIdle}});
-  desk.has(1, 50);
-  desk.has_managed(1, 10);
-  desk.say(2);
-  desk.has(2, 20, 20);
-  desk.turn({{1, kHolding}, {2, kNext}}, 80ms);
-  desk.now += 70ms;
-  desk.plan();
-  ASSERT_EQ(desk.commands.evictions.size(), 1u);
-  EXPECT_EQ(desk.commands.evictions[0].managed, 10 * kGiB);
-  EXPECT_EQ(desk.commands.evictions[0].bytes, 10 * kGiB);
-}
-
-TEST(Residency, AQuotaHoldsForManagedMemoryToo) {
-  Desk desk;
-  const Quota quota{.group = 1, .bytes = 30 * kGiB};
-  desk.open(1, quota);
-  desk.say(1);
-  const auto given = desk.want(1, 0, 30, 30);
-  ASSERT_TRUE(given);
-  EXPECT_FALSE(given->refused());
-  const auto beyond = desk.want(1, 0, 31, 31);
-  ASSERT_TRUE(beyond);
-  EXPECT_TRUE(beyond->refused());
-}
-
-TEST(Residency, OnlyManagedMemoryMayBeMoreWhereNobodyIsEvicted) {
-  Desk desk(80, 100);
-  desk.planner.set_free_only(kGpu, true);
-  desk.open_two();
-  const auto given = desk.want(1, 0, 120, 120);
-  ASSERT_TRUE(given);
-  EXPECT_FALSE(given->refused());
-  desk.has_managed(1, 120);
-  desk.say(2);
-  desk.want(2, 0, 60);
-  desk.say(1);  // what it was given ahead is taken back
-  const auto fits = desk.answer(2);
-  ASSERT_TRUE(fits);
-  EXPECT_FALSE(fits->refused()) << "managed memory makes way";
-  const auto beyond = desk.want(2, 0, 81);
-  ASSERT_TRUE(beyond);
-  EXPECT_TRUE(beyond->refused());
 }
 
 TEST(Residency, WhetherAllFitsTogether) {

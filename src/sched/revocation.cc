@@ -77,6 +77,8 @@ Duration least(const Unit& unit, Member member) {
 // ---- revoking -----------------------------------------------------------------------------------
 
 void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
+  for (Seat* seat : unit.seats) seat->late = seat->late || seat->gpu->lender != nullptr;
+  end_loan(unit);
   unit.phase = UnitPhase::kRevoking;
   unit.reason = reason;
   unit.revoked_at = now;
@@ -91,6 +93,7 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
     seat->keeps_place = reason == RevokeReason::kMemory;
     if (reason == RevokeReason::kMemory) seat->charged_to = now;
   }
+  charge(unit);  // before others of its groups are compared with the next ones
   for (Seat* seat : unit.seats) {
     if (seat->phase == SeatPhase::kHolding) revoke_seat(*seat, reason);
   }
@@ -208,6 +211,7 @@ void LeaseCore::State::ask_again(Seat& seat) {
 
 // All its work is done: the unit's lease is over.
 void LeaseCore::State::finish(Unit& unit) {
+  end_loan(unit);
   timers.stop(unit.run);
   timers.stop(unit.stall);
   timers.stop(unit.step);
@@ -232,8 +236,8 @@ void LeaseCore::State::finish(Unit& unit) {
       measure_switch(*on_gpu.gpu, is_overlapped ? Duration::zero() : now - unit.revoked_at);
     }
   }
+  charge(unit);
   for (Seat* seat : unit.seats) {
-    charge(*seat);
     settle_idle(*seat);
     seat->resting = false;
     seat->gate_closed = false;
@@ -528,8 +532,8 @@ void LeaseCore::State::unanswered(Seat& seat) {
     return timers.arm(seat.answer, silent_at);
   }
   Unit& unit = *seat.unit;
+  charge(unit);
   for (Seat* member : unit.seats) {
-    charge(*member);
     if (member->permits == 0) continue;
     // Nobody waits for its members' gates from now on: they are closed at least.
     take_back_step(*member);

@@ -39,10 +39,6 @@ Duration part(Duration duration, std::uint32_t thousandths) {
   return duration * static_cast<std::int64_t>(thousandths) / static_cast<std::int64_t>(kNoCap);
 }
 
-bool spends(const Seat& seat) {
-  return seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && !seat.unit->passed_over();
-}
-
 }  // namespace
 
 void LeaseCore::State::on(const StandingChanged& e) {
@@ -51,10 +47,7 @@ void LeaseCore::State::on(const StandingChanged& e) {
   charge(*seat);
   settle_allowance(*seat);
   Unit& unit = *seat->unit;
-  // What it has had at another priority says nothing about what it is to have among its new equals: it owes them no
-  // more than who comes back is owed.
-  if (e.priority != seat->priority && !seat->fresh)
-    seat->virtual_time = std::min(seat->virtual_time, seat->gpu->virtual_now + credit_of(*seat));
+  if (e.priority != seat->priority) begin_anew(*seat);
   set_standing(*seat, e.priority, e.weight, e.cap);
   if (unit.phase == UnitPhase::kWaiting) requeue(unit);
   if (unit.phase == UnitPhase::kHolding) {
@@ -71,7 +64,7 @@ void LeaseCore::State::on(const StandingChanged& e) {
 void LeaseCore::State::set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap) {
   const bool was_capped = is_capped(seat);
   seat.priority = priority;
-  seat.weight = std::clamp(weight, 1u, kMaxWeight);
+  set_weight(*seat.group, std::clamp(weight, 1u, kMaxWeight));
   seat.cap = std::clamp(cap, 1u, kNoCap);
   if (is_capped(seat) && !was_capped) seat.allowance = part(kCapWindow, seat.cap);
 }
@@ -208,13 +201,22 @@ bool ends_own_turns(const Unit& unit) {
 bool LeaseCore::wants_turns(GpuIndex index) const {
   const Gpu* const gpu = state_->gpu_of(index);
   if (gpu == nullptr) return false;
-  const auto first =
-      std::find_if_not(gpu->seats.begin(), gpu->seats.end(), [](const Seat* seat) { return seat->suspended; });
-  return std::any_of(first, gpu->seats.end(), [first](const Seat* seat) {
-    if (seat->suspended) return false;
-    return is_capped(*seat) || seat->ends_own_turns || seat->priority != (*first)->priority ||
-           seat->weight != (*first)->weight;
-  });
+  const auto takes_part = [](const Seat* seat) { return !seat->suspended; };
+  const Seat* first = nullptr;
+  std::size_t seats = 0, groups = 0;
+  bool differs = false;
+  for (const Seat* seat : gpu->seats) {
+    if (!takes_part(seat)) continue;
+    if (first == nullptr) first = seat;
+    const auto& members = seat->group->seats;
+    ++seats;
+    groups += *std::find_if(members.begin(), members.end(), takes_part) == seat ? 1u : 0u;
+    differs = differs || is_capped(*seat) || seat->ends_own_turns || seat->priority != first->priority ||
+              seat->group->weight != first->group->weight;
+  }
+  // The driver's slices are the same for each seat. So are the shares, if each group has one seat, or there is one
+  // group.
+  return differs || (groups > 1 && seats > groups);
 }
 
 // ---- caps ---------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ void LeaseCore::State::settle_allowance(Seat& seat) const {
   const Duration passed = std::min(now - seat.allowed_to, kMostOverspent);
   seat.allowed_to = now;
   if (!is_capped(seat)) return;
-  seat.allowance += part(passed, seat.cap) - (spends(seat) ? passed : Duration::zero());
+  seat.allowance += part(passed, seat.cap) - (runs(seat) ? passed : Duration::zero());
   seat.allowance = std::clamp(seat.allowance, -kMostOverspent, part(kCapWindow, seat.cap));
 }
 

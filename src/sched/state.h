@@ -12,10 +12,11 @@
 // its GPU (holding, blocking, overlapping) and each GPU counts its places by kind of lease; check_invariants() counts
 // again and compares.
 //
-// Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; standing.cc priorities and
-// caps; revocation.cc revoking, stalls, stepping, silence; partners.cc the seats that a stalled one may wait for;
-// memory.cc what moving memory changes; suspension.cc seats that are to have no lease; gangs.cc joining, leaving,
-// claims; invariants.cc and view.cc read only.
+// Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; share_groups.cc the time
+// that counts; standing.cc priorities and caps; revocation.cc revoking, stalls, stepping, silence; partners.cc the
+// seats that a stalled one may wait for; paged_turns.cc what moving memory changes; loans.cc turns that are lent;
+// suspension.cc seats that are to have no lease; gangs.cc joining, leaving, claims; invariants.cc and view.cc read
+// only.
 #pragma once
 
 #include <array>
@@ -53,12 +54,23 @@ enum class Occupancy : std::uint8_t {
 inline constexpr std::size_t kOccupancies = 4;
 inline constexpr std::size_t kKinds = 2;
 
+// Seats of one GPU that have one share of its time together: those of a claim, or one seat by itself. The queue is
+// ordered by the groups' virtual times, and within a group by how long its units have waited.
+struct ShareGroup {
+  std::string name;          // empty: one seat's own
+  std::vector<Seat*> seats;  // ascending
+  std::uint32_t weight = 1;
+  bool fresh = true;  // no seat of it has waited or held: its virtual time is not set
+  std::int64_t virtual_time = 0;
+  std::int64_t virtual_rest = 0;  // ns held that the division by the weight left over
+};
+
 struct Seat {
   SeatId id;
   Gpu* gpu = nullptr;
   Tenant* tenant = nullptr;
   Unit* unit = nullptr;
-  std::uint32_t weight = 1;
+  std::shared_ptr<ShareGroup> group;
 
   SeatPhase phase = SeatPhase::kIdle;
   LeaseKind kind = LeaseKind::kExclusive;
@@ -74,11 +86,12 @@ struct Seat {
   bool late = false;         // was silent, stalled, or came with a claim: may exceed the one undrained predecessor
   bool poisoned = false;
   bool suspended = false;                           // to have no lease
-  bool fresh = true;                                // has never waited: its virtual time is not set yet
   bool pages = false;                               // something of its memory is not on the GPU
   MemoryObstacle obstacle = MemoryObstacle::kNone;  // why that cannot come
-  bool awaits_room = false;                         // more than it has, and that may come
-  bool keeps_place = false;  // it gave its last lease up for want of memory, and waits as from before that
+  MemoryOutlook outlook = MemoryOutlook::kUnknown;
+  std::uint64_t coming = 0;  // bytes that have come, or come, since it last had all of its memory
+  bool keeps_place =
+      false;  // it waits as from before its last lease: it gave that up for want of memory, or borrowed it
 
   bool ends_own_turns = false;
   Pace told_pace;
@@ -88,8 +101,6 @@ struct Seat {
   Duration allowance{};        // lease time that the cap leaves it, as of `allowed_to`
   TimePoint allowed_to{};
 
-  std::int64_t virtual_time = 0;
-  std::int64_t virtual_rest = 0;     // ns held that the division by the weight left over
   std::uint32_t permits = 0;         // submissions that a Step allows, not answered by Stepped nor taken back
   std::uint32_t last_step = 0;       // how many the last Step allowed; 0: none, or the others were behind since
   std::uint32_t revokes_unseen = 0;  // in this revocation, not answered by RevokeSeen
@@ -149,6 +160,7 @@ struct Quantum {
   TimePoint began{};    // it counts from then, as if it had never stood still since
   bool stands = false;  // still: the unit's memory is not all there, or is to be more
   TimePoint stands_since{};
+  Duration lent{};  // so long others had the GPU meanwhile, in loans that have ended
 };
 
 struct Unit {
@@ -202,11 +214,20 @@ struct Unit {
   bool passed_over() const { return silent > 0; }
 };
 
+// Whether the time that passes is the seat's: it holds or drains, and its unit is not passed over.
+bool runs(const Seat& seat);
 // Whether any of its seats has a cap; or ends its turns itself.
 bool has_cap(const Unit& unit);
 bool ends_own_turns(const Unit& unit);
 // The highest of its seats.
 std::int32_t priority_of(const Unit& unit);
+// Whether something of its memory is not on the GPU.
+bool has_pages_to_move(const Unit& unit);
+// Whether it does not have all of its memory yet, or waits to allocate more that comes.
+bool waits_for_memory(const Unit& unit);
+// Whether it is a single seat that drains in time, lacks nothing, and will lose nothing to a holder that waits for its
+// memory.
+bool may_borrow(const Unit& unit);
 // Less: the holder goes first; greater: the waiter; equal: time decides.
 std::strong_ordering precedence(const Unit& waiter, const Unit& holder);
 
@@ -226,10 +247,13 @@ struct Gpu {
   std::array<std::array<std::uint32_t, kOccupancies>, kKinds> count{};  // seats by kind and place
   std::set<Unit*, BySerial> holders;                                    // units with a seat whose place is kHolding
   std::set<Seat*, BySeat> seats;
+  std::map<std::string, std::shared_ptr<ShareGroup>> groups;  // those with a name
   std::vector<Shape*> shapes;
-  std::uint32_t waiting = 0;     // units that wait for it, or return to it
-  bool contended = false;        // as last told to the holders
-  Unit* reserved = nullptr;      // kept free for it
+  std::uint32_t waiting = 0;  // units that wait for it, or return to it
+  bool contended = false;     // as last told to the holders
+  Unit* reserved = nullptr;   // kept free for it
+  Unit* lender = nullptr;     // of the holders: it waits for its memory, and another one may run meanwhile
+  TimePoint lent_since{};
   std::int64_t virtual_now = 0;  // virtual time of whoever was granted last: where newcomers start
   Duration switch_cost{};
   Duration paging_cost{};  // smoothed: from a grant until the memory was there, nothing where nothing moved
@@ -279,9 +303,13 @@ class GpuSet {
   std::array<std::uint64_t, 2> words_{};
 };
 
+// Groups without seats of which a GPU remembers what they owe: far more than claims end while others catch up.
+inline constexpr std::size_t kMostRemembered = 64;
 // Weights beyond this say nothing that this does not.
 inline constexpr std::uint32_t kMaxWeight = 1'000'000;
 
+// Up to when the time of the seat's lease is its own: a turn that is lent is not.
+TimePoint used_until(const Seat& seat, TimePoint now);
 // now + duration, and never beyond the end of time.
 TimePoint after(TimePoint now, Duration duration);
 // Unlimited: never.
@@ -310,7 +338,7 @@ struct LeaseCore::State {
   void on(const Idling& e);
   void on(const MemoryNeed& e);
   void on(const MemoryObstructed& e);
-  void on(const RoomAwaited& e);
+  void on(const MemoryExpected& e);
   void on(const TimePassed& e);
   void fire(Timer& timer);
   void rearm(Gpu& gpu, const GpuSettings& before);
@@ -330,10 +358,7 @@ struct LeaseCore::State {
   void set_place(Seat& seat, Occupancy place);
   void place(Seat& seat);  // where its state puts it
   void place(Unit& unit);
-  void charge(Seat& seat);
   void settle_idle(Seat& seat) const;
-  std::int64_t virtual_charge(const Seat& seat, std::int64_t* rest) const;
-  std::int64_t credit_of(const Seat& seat) const;
   Limit<Duration> quantum_of(const Gpu& gpu) const;
   void measure_switch(Gpu& gpu, Duration cost);
   void touch(Gpu& gpu) { dirty.set(gpu.index.value); }
@@ -342,18 +367,43 @@ struct LeaseCore::State {
   LeaseEpoch next_epoch(Gpu& gpu);
   void tell_contention(Unit& unit, bool always);
 
+  // ---- share_groups.cc: the time that counts -----------------------------------------------------
+  void join_group(Seat& seat, const std::string& name);
+  void leave_group(Seat& seat);
+  void charge(Seat& seat);
+  void charge(Unit& unit);
+  std::int64_t virtual_charge(const Seat& seat, std::int64_t* rest) const;
+  std::int64_t credit_of(const Seat& seat) const;
+  static void begin_time(Seat& seat);
+  void catch_up(Seat& seat);
+  void begin_anew(Seat& seat);
+  void set_weight(ShareGroup& group, std::uint32_t weight);
+  void rerank(const ShareGroup& group, const Unit& but);
+
   // ---- paged_turns.cc: what moving memory changes about turns ----------------------------------------
   void start_quantum(Unit& unit);
   void resume_quantum(Unit& unit);
   void measure_paging(Gpu& gpu, Duration cost);
+  static Duration cost_of_moving(Unit& unit);
   bool is_restoring(const Unit& unit) const;
   bool is_obstructed(const Unit& unit) const;
+  bool is_coming(const Unit& unit) const;
   bool must_wait_for_drain(const Unit& unit) const;
   void drain_is_over();
   void note_return(Unit& waiter, const Unit& holder) const;
   Limit<Duration> idle_hold_of(const Unit& holder, const Gpu& gpu) const;
   void begin_gap(const Seat& seat) const;
   void end_gap(Unit& unit) const;
+
+  // ---- loans.cc: turns that are lent while memory comes ------------------------------------------------
+  bool may_lend(const Unit& holder, const Gpu& gpu) const;
+  Unit* due_for(const Unit& lender, const Gpu& gpu) const;
+  Unit* complete_on(const Gpu& gpu) const;
+  Unit* borrower_on(const Gpu& gpu) const;
+  void settle_loan(Gpu& gpu);
+  void take_turn_back(Gpu& gpu);
+  void end_loan(Unit& unit);
+  Duration lent(const Unit& holder) const;
 
   // ---- suspension.cc ----------------------------------------------------------------------------
   void suspend(Seat& seat);
@@ -367,7 +417,7 @@ struct LeaseCore::State {
   void settle_pace(Gpu& gpu);
 
   // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
-  static void set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap);
+  void set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap);
   static std::int64_t level_of(const Unit& unit);
   void requeue(Unit& unit);
   template <class Predicate>
@@ -410,6 +460,8 @@ struct LeaseCore::State {
   void convert(Unit& unit, Gpu& gpu, LeaseKind kind);
   void preempt(Gpu& gpu);
   void preempt_for(Unit& waiter);
+  void revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu);
+  Unit* turn_on(const Gpu& gpu) const;
   bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const;
   Limit<Duration> turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
   Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
@@ -454,7 +506,7 @@ struct LeaseCore::State {
   void detach(Seat& seat);
   void set_shape(Unit& unit);
   void rebuild(Unit& unit, bool tell_all);
-  void leave(Seat& seat);
+  void remove_from_unit(Seat& seat);
   Gang& make_gang(std::uint32_t uid);
   void add_to_gang(Tenant& tenant, Gang& gang);
   void merge_gangs(Gang& into, Gang& from);

@@ -60,6 +60,7 @@ std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
       if (member->pages && member->obstacle != MemoryObstacle::kNone) return std::string(in_words(member->obstacle));
     }
   }
+  if (seat.gpu->lender == &unit) return "its memory, which comes; another tenant has its turn meanwhile";
   if (unit.returning) return obstacle(unit, *seat.gpu, now);
   if (seat.wants && unit.phase == UnitPhase::kRevoking) {
     if (unit.passed_over()) return "a stopped member of " + name(unit);
@@ -84,8 +85,7 @@ SeatPhase phase_of(const Seat& seat) {
 
 // Of the lease that it has, as if its unit were charged now.
 Duration held_of(const Seat& seat, TimePoint now) {
-  const bool runs = seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && !seat.unit->passed_over();
-  return seat.held + (runs ? now - seat.charged_to : Duration::zero());
+  return seat.held + (runs(seat) ? used_until(seat, now) - seat.charged_to : Duration::zero());
 }
 Duration waited_of(const Seat& seat, TimePoint now) {
   return seat.waited + (seat.wants && !seat.suspended ? now - seat.wants_since : Duration::zero());
@@ -101,6 +101,13 @@ std::optional<SeatPhase> LeaseCore::phase(SeatId id) const {
   const Seat* const seat = state_->seat_of(id);
   if (seat == nullptr) return std::nullopt;
   return phase_of(*seat);
+}
+
+SeatTotals LeaseCore::totals(TimePoint now, SeatId id) const {
+  const Seat* const seat = state_->seat_of(id);
+  if (seat == nullptr) return {};
+  now = std::max(now, state_->now);
+  return {seat->grants, held_of(*seat, now), idle_of(*seat, now), waited_of(*seat, now)};
 }
 
 Limit<Duration> LeaseCore::quantum(GpuIndex index) const {
@@ -170,7 +177,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
       one.wait_p99 = seat->waits.percentile(990);
       one.gang = gang_name(*seat->unit);
       one.priority = seat->priority;
-      one.weight = seat->weight;
+      one.weight = seat->group->weight;
       one.cap = seat->cap;
       one.poisoned = seat->poisoned;
       view.seats.push_back(std::move(one));

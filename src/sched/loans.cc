@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns that are lent while memory comes.
+//
+// A holder that waits for its memory leaves the GPU idle, for seconds where host memory is slow. So the first unit in
+// the queue that lacks nothing, and whose memory the holder does not need, is granted its lease beside the holder: it
+// borrows the turn. The holder keeps its lease and its place. When its memory is there, or does not come any more, the
+// borrower is revoked, and drains beside the holder as a predecessor does. The time that it
+// lent is not charged to the lender, and is no cost of a switch.
+//
+// On each GPU one turn at most is lent, by a single seat to a single seat.
+#include <algorithm>
+
+#include "sched/state.h"
+
+namespace gpumux::sched {
+
+namespace {
+
+// A single unit that lacks nothing, asks for nothing, and drained in time when it was last revoked.
+bool is_complete(const Unit& unit) {
+  const Seat& seat = *unit.seats.front();
+  return unit.single() && unit.stalls == 0 && !seat.pages && seat.outlook != MemoryOutlook::kWants;
+}
+
+}  // namespace
+
+bool may_borrow(const Unit& unit) { return is_complete(unit) && unit.seats.front()->outlook == MemoryOutlook::kStays; }
+
+bool LeaseCore::State::may_lend(const Unit& holder, const Gpu& gpu) const {
+  if (gpu.settings.mode != Mode::kSerial || !gpu.settings.overlap || gpu.own_turns > 0) return false;
+  return holder.phase == UnitPhase::kHolding && holder.single() && holder.suspended == 0 && holder.quantum.stands &&
+         holder.seats.front()->outlook == MemoryOutlook::kComes;
+}
+
+// A single unit that waits and is to have the lender's turn now, lent or not; nullptr: none. For gangs see
+// preempt_for().
+Unit* LeaseCore::State::due_for(const Unit& lender, const Gpu& gpu) const {
+  for (const Shape* shape : gpu.shapes) {
+    if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
+    Unit* const waiter = shape->queue.begin()->unit;
+    if (time_left(lender, gpu, *waiter) == Duration::zero()) return waiter;
+  }
+  return nullptr;
+}
+
+// The first complete unit in the queue.
+Unit* LeaseCore::State::complete_on(const Gpu& gpu) const {
+  for (const Shape* shape : gpu.shapes) {
+    if (shape->gpus.size() > 1) continue;
+    for (const QueueEntry& entry : shape->queue) {
+      if (is_complete(*entry.unit)) return entry.unit;
+    }
+  }
+  return nullptr;
+}
+
+// The unit to which the turn on `gpu` may be lent now; nullptr: none, or some unit has borrowed it, or drains.
+Unit* LeaseCore::State::borrower_on(const Gpu& gpu) const {
+  const bool is_free = gpu.holders.size() == 1 && gpu.counted(LeaseKind::kExclusive, Occupancy::kBlocking) == 0 &&
+                       gpu.counted(LeaseKind::kExclusive, Occupancy::kOverlapping) == 0 &&
+                       gpu.counted(LeaseKind::kShared, Occupancy::kBlocking) == 0 &&
+                       gpu.counted(LeaseKind::kShared, Occupancy::kOverlapping) == 0;
+  if (!is_free || gpu.reserved != nullptr) return nullptr;
+  Unit* const borrower = complete_on(gpu);
+  return borrower != nullptr && may_borrow(*borrower) ? borrower : nullptr;
+}
+
+void LeaseCore::State::settle_loan(Gpu& gpu) {
+  if (gpu.lender == nullptr) {
+    if (gpu.holders.size() != 1) return;
+    Unit& holder = **gpu.holders.begin();
+    if (!may_lend(holder, gpu) || due_for(holder, gpu) != nullptr || borrower_on(gpu) == nullptr) return;
+    gpu.lender = &holder;
+    gpu.lent_since = now;
+    return;
+  }
+  Unit& lender = *gpu.lender;
+  if (Unit* const waiter = due_for(lender, gpu)) return revoke_for(*waiter, lender, gpu);
+  Unit* const borrower = turn_on(gpu);
+  if (borrower != nullptr && waits_for_memory(*borrower)) revoke(*borrower, RevokeReason::kMemory);
+  const bool any_borrower = gpu.holders.size() > 1 || borrower_on(gpu) != nullptr;
+  if (!may_lend(lender, gpu) || !any_borrower) take_turn_back(gpu);
+}
+
+// The borrower goes, and keeps its place in the queue: the turn was not its own. Its gate need not be closed before the
+// lender goes on.
+void LeaseCore::State::take_turn_back(Gpu& gpu) {
+  for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {
+    if (unit == gpu.lender) continue;
+    revoke(*unit, RevokeReason::kQuantum);
+    for (Seat* seat : unit->seats) seat->keeps_place = true;
+  }
+  end_loan(*gpu.lender);
+}
+
+// The unit lends no turn any more. A unit that has borrowed it is a holder like any other from now on.
+void LeaseCore::State::end_loan(Unit& unit) {
+  Gpu& gpu = *unit.gpus.front().gpu;
+  if (gpu.lender != &unit) return;
+  gpu.lender = nullptr;
+  unit.quantum.lent += now - gpu.lent_since;
+  unit.seats.front()->charged_to += now - gpu.lent_since;
+  touch(gpu);
+}
+
+// How long others have had the GPU in the holder's turn.
+Duration LeaseCore::State::lent(const Unit& holder) const {
+  const Gpu& gpu = *holder.gpus.front().gpu;
+  return holder.quantum.lent + (gpu.lender == &holder ? now - gpu.lent_since : Duration::zero());
+}
+
+}  // namespace gpumux::sched
