@@ -236,7 +236,7 @@ CUresult info(const char* entry, bool per_thread, cuda::CUstream handle, cuda::C
     if (edges != nullptr) *edges = nullptr;
     const std::lock_guard lock(graph_lock());
     const Capture* capture = stream->capture.get();
-    if (capture == nullptr) return cuda::CUDA_SUCCESS;
+    if (capture == nullptr) return may_be_asked(*stream);
     *status = capture->invalid ? cuda::CU_STREAM_CAPTURE_STATUS_INVALIDATED : cuda::CU_STREAM_CAPTURE_STATUS_ACTIVE;
     if (capture->invalid) return cuda::CUDA_SUCCESS;
     if (id != nullptr) *id = capture->id;

@@ -37,18 +37,24 @@ void add_to_tail(Stream& stream, const std::vector<GraphNode*>& nodes) {
   }
 }
 
-// Using the legacy stream orders it with all blocking streams of its context; a capturing one cannot be ordered so.
-CUresult check_legacy(const Stream& stream) {
+// Calls `found` with each capture that silences a stream, which is its context's legacy one. Using that orders it with
+// all blocking streams of the context; a capturing one cannot be ordered so.
+template <class Found>
+CUresult find_silencing(const Stream& stream, Found found) {
   if (&stream != stream.context()->legacy_stream().get()) return cuda::CUDA_SUCCESS;
   CUresult result = cuda::CUDA_SUCCESS;
   for (const auto& capture : captures()) {
     for (const auto& other : capture->streams) {
       if (other->context() != stream.context() || !other->blocking()) continue;
-      capture->invalid = true;
+      found(*capture);
       result = cuda::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
   }
   return result;
+}
+
+CUresult check_legacy(const Stream& stream) {
+  return find_silencing(stream, [](Capture& capture) { capture.invalid = true; });
 }
 
 // Everything that leads to a node that no end of the origin stream comes after.
@@ -186,6 +192,10 @@ CUresult capture_wait(const std::shared_ptr<Stream>& stream, const std::shared_p
   }
   add_to_tail(*stream, event->capture_nodes);
   return cuda::CUDA_SUCCESS;
+}
+
+CUresult may_be_asked(const Stream& stream) {
+  return find_silencing(stream, [](const Capture&) {});
 }
 
 CUresult may_wait_for(const std::shared_ptr<Stream>& stream) {

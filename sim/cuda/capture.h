@@ -46,6 +46,8 @@ cuda::CUresult capture_record(const std::shared_ptr<Stream>& stream, const std::
                               bool* captured);
 cuda::CUresult capture_wait(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event, bool* captured);
 
+// May it be asked whether the stream captures? Not the legacy stream while a capture silences it. With graph_lock held.
+cuda::CUresult may_be_asked(const Stream& stream);
 // May the stream be waited for or asked? Otherwise its capture is invalid from now on.
 cuda::CUresult may_wait_for(const std::shared_ptr<Stream>& stream);
 cuda::CUresult may_wait_for(Context& context);

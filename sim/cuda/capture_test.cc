@@ -157,6 +157,15 @@ TEST_F(CaptureTest, TheLegacyStreamMustNotDependOnACapture) {
   EXPECT_EQ(cuStreamBeginCapture_v2(nullptr, CU_STREAM_CAPTURE_MODE_GLOBAL), CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
 }
 
+TEST_F(CaptureTest, TheLegacyStreamSaysThatACaptureSilencesIt) {
+  stream_ = make_stream(CU_STREAM_DEFAULT);
+  ASSERT_CUDA(begin(CU_STREAM_CAPTURE_MODE_RELAXED));
+  CUstreamCaptureStatus status{};
+  EXPECT_EQ(cuStreamIsCapturing(nullptr, &status), CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+  EXPECT_CUDA(end()) << "the question breaks nothing";
+  EXPECT_CUDA(cuStreamIsCapturing(nullptr, &status));
+}
+
 TEST_F(CaptureTest, UnsafeCallsDependOnModesAndThreads) {
   CUdeviceptr address = 0;
   const auto allocate_elsewhere = [&](CUstreamCaptureMode mode) {

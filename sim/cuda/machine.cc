@@ -102,6 +102,7 @@ base::Result<Machine*> Machine::open(const std::string& directory) {
 }
 
 base::Status Machine::map(const std::string& directory) {
+  directory_ = directory;
   if (::mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST)
     return base::fail_errno(errno, "cannot create " + directory);
   struct stat status {};

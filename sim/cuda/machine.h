@@ -47,6 +47,7 @@ class Machine {
 
   const Settings& settings() const { return state_->settings; }
   std::uint64_t id() const { return state_->machine_id; }
+  const std::string& directory() const { return directory_; }
   base::GpuUuid uuid(std::uint32_t gpu) const;
 
   // Takes a slot for this process; the second time does nothing. kExhausted when all are taken.
@@ -88,6 +89,7 @@ class Machine {
   static constexpr std::uint32_t kNoSlot = UINT32_MAX;
 
   Machine() = default;
+  std::string directory_;
   base::Status map(const std::string& directory);
   base::Status create_state(const std::string& directory, const std::string& path);
   bool take(std::uint32_t slot);

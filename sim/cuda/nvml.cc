@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string>
 
 #include "base/ids.h"
@@ -212,6 +213,22 @@ nvmlReturn_t nvmlDeviceGetComputeMode(nvmlDevice_t device, nvmlComputeMode_t* mo
   });
 }
 
+nvmlReturn_t nvmlDeviceGetArchitecture(nvmlDevice_t device, nvmlDeviceArchitecture_t* architecture) {
+  return sim::device_call(device, architecture, [&](Machine&, std::uint32_t) {
+    *architecture = kNvmlArchitectureHopper;
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int* major, int* minor) {
+  return sim::device_call(device, major, [&](Machine&, std::uint32_t gpu) {
+    if (minor == nullptr) return NVML_ERROR_INVALID_ARGUMENT;
+    device_attribute(gpu, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, major);
+    device_attribute(gpu, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, minor);
+    return NVML_SUCCESS;
+  });
+}
+
 nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_t* utilization) {
   return sim::device_call(device, utilization, [&](Machine& machine, std::uint32_t gpu) {
     // Memory is in use whenever a kernel runs: nothing finer is modelled.
@@ -268,6 +285,26 @@ nvmlReturn_t nvmlDeviceIsMigDeviceHandle(nvmlDevice_t device, unsigned int* is_m
     return NVML_SUCCESS;
   });
 }
+
+// The action that a GPU needs is in the file recovery-N of the machine's directory; without a file it is none.
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, nvmlFieldValue_t* values) {
+  return sim::device_call(device, values, [&](Machine& machine, std::uint32_t gpu) {
+    for (int i = 0; i < count; ++i) {
+      values[i].nvmlReturn = values[i].fieldId == kNvmlFieldRecoveryAction ? NVML_SUCCESS : NVML_ERROR_NOT_SUPPORTED;
+      values[i].value.uiVal = NVML_GPU_RECOVERY_ACTION_NONE;
+      std::ifstream(machine.directory() + "/recovery-" + std::to_string(gpu)) >> values[i].value.uiVal;
+    }
+    return NVML_SUCCESS;
+  });
+}
+
+// Its GPUs report no Xids.
+nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t*) { return NVML_ERROR_NOT_SUPPORTED; }
+nvmlReturn_t nvmlEventSetFree(nvmlEventSet_t) { return NVML_ERROR_NOT_SUPPORTED; }
+nvmlReturn_t nvmlDeviceRegisterEvents(nvmlDevice_t, unsigned long long, nvmlEventSet_t) {
+  return NVML_ERROR_NOT_SUPPORTED;
+}
+nvmlReturn_t nvmlEventSetWait_v2(nvmlEventSet_t, nvmlEventData_t*, unsigned int) { return NVML_ERROR_NOT_SUPPORTED; }
 
 }  // extern "C"
 }  // namespace gpumux::cuda

@@ -4,7 +4,10 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "sim/cuda/test_machine.h"
 
@@ -55,6 +58,16 @@ TEST_F(NvmlTest, DevicesAreTheDrivers) {
   char bus[32];
   ASSERT_CUDA(cuDeviceGetPCIBusId(bus, sizeof bus, 0));
   EXPECT_STREQ(pci.busIdLegacy, bus);
+  nvmlDeviceArchitecture_t architecture = 0;
+  EXPECT_EQ(nvmlDeviceGetArchitecture(device_, &architecture), NVML_SUCCESS);
+  EXPECT_EQ(architecture, kNvmlArchitectureHopper);
+  int capability[2]{};
+  EXPECT_EQ(nvmlDeviceGetCudaComputeCapability(device_, &capability[0], &capability[1]), NVML_SUCCESS);
+  int drivers_capability[2]{};
+  ASSERT_CUDA(cuDeviceGetAttribute(&drivers_capability[0], CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 0));
+  ASSERT_CUDA(cuDeviceGetAttribute(&drivers_capability[1], CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0));
+  EXPECT_EQ(capability[0], drivers_capability[0]);
+  EXPECT_EQ(capability[1], drivers_capability[1]);
   char version[80];
   EXPECT_EQ(nvmlSystemGetDriverVersion(version, sizeof version), NVML_SUCCESS);
   EXPECT_STREQ(version, "580.159.04 (simulated)");
@@ -98,6 +111,28 @@ TEST_F(NvmlTest, UtilizationIsTheShareOfTheLast100Ms) {
   EXPECT_GE(rates.gpu, 50u);
   EXPECT_TRUE(
       eventually([&] { return nvmlDeviceGetUtilizationRates(device_, &rates) == NVML_SUCCESS && rates.gpu == 0; }));
+}
+
+TEST_F(NvmlTest, AGpuNeedsTheActionOfItsFile) {
+  const std::string file = std::string(std::getenv("GPUMUX_SIM_DIR")) + "/recovery-0";
+  const auto action = [&](nvmlDevice_t device) {
+    nvmlFieldValue_t field{};
+    field.fieldId = kNvmlFieldRecoveryAction;
+    EXPECT_EQ(nvmlDeviceGetFieldValues(device, 1, &field), NVML_SUCCESS);
+    EXPECT_EQ(field.nvmlReturn, NVML_SUCCESS);
+    return field.value.uiVal;
+  };
+  EXPECT_EQ(action(device_), NVML_GPU_RECOVERY_ACTION_NONE);
+  std::ofstream(file) << 1;
+  EXPECT_EQ(action(device_), NVML_GPU_RECOVERY_ACTION_GPU_RESET);
+  nvmlDevice_t other = nullptr;
+  ASSERT_EQ(nvmlDeviceGetHandleByIndex_v2(1, &other), NVML_SUCCESS);
+  EXPECT_EQ(action(other), NVML_GPU_RECOVERY_ACTION_NONE);
+  std::filesystem::remove(file);
+  EXPECT_EQ(action(device_), NVML_GPU_RECOVERY_ACTION_NONE);
+  nvmlFieldValue_t unknown{};
+  EXPECT_EQ(nvmlDeviceGetFieldValues(device_, 1, &unknown), NVML_SUCCESS);
+  EXPECT_EQ(unknown.nvmlReturn, NVML_ERROR_NOT_SUPPORTED);
 }
 
 }  // namespace

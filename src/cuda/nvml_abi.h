@@ -51,6 +51,17 @@ enum nvmlComputeMode_t : unsigned int {
 
 using nvmlDevice_t = struct nvmlDevice_st*;
 
+using nvmlDeviceArchitecture_t = unsigned int;
+inline constexpr nvmlDeviceArchitecture_t kNvmlArchitectureKepler = 2;
+inline constexpr nvmlDeviceArchitecture_t kNvmlArchitectureMaxwell = 3;
+inline constexpr nvmlDeviceArchitecture_t kNvmlArchitecturePascal = 4;
+inline constexpr nvmlDeviceArchitecture_t kNvmlArchitectureVolta = 5;
+inline constexpr nvmlDeviceArchitecture_t kNvmlArchitectureTuring = 6;
+inline constexpr nvmlDeviceArchitecture_t kNvmlArchitectureAmpere = 7;
+inline constexpr nvmlDeviceArchitecture_t kNvmlArchitectureAda = 8;
+inline constexpr nvmlDeviceArchitecture_t kNvmlArchitectureHopper = 9;
+inline constexpr nvmlDeviceArchitecture_t kNvmlArchitectureBlackwell = 10;
+
 // Sizes that are enough for the strings that NVML writes, with their terminating zero.
 inline constexpr std::size_t kNvmlUuidBytes = 96;  // a MIG instance's is the longest
 inline constexpr std::size_t kNvmlNameBytes = 96;
@@ -104,6 +115,46 @@ struct nvmlUtilization_t {
   unsigned int memory;  // percent in which device memory was read or written
 };
 
+using nvmlEventSet_t = struct nvmlEventSet_st*;
+
+// nvmlEventTypeXidCriticalError.
+inline constexpr unsigned long long kNvmlEventXid = 8;
+
+struct nvmlEventData_t {
+  nvmlDevice_t device;
+  unsigned long long eventType;
+  unsigned long long eventData;  // the Xid
+  unsigned int gpuInstanceId;
+  unsigned int computeInstanceId;
+};
+
+// NVML_FI_DEV_GET_GPU_RECOVERY_ACTION: which of nvmlDeviceGpuRecoveryAction_t the GPU needs now. R570 and newer.
+inline constexpr unsigned int kNvmlFieldRecoveryAction = 230;
+
+enum nvmlDeviceGpuRecoveryAction_t : unsigned int {
+  NVML_GPU_RECOVERY_ACTION_NONE = 0,
+  NVML_GPU_RECOVERY_ACTION_GPU_RESET = 1,
+  NVML_GPU_RECOVERY_ACTION_NODE_REBOOT = 2,
+  NVML_GPU_RECOVERY_ACTION_DRAIN_P2P = 3,
+  NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET = 4,
+};
+
+union nvmlValue_t {
+  double dVal;
+  unsigned int uiVal;
+  unsigned long long ullVal;
+};
+
+struct nvmlFieldValue_t {
+  unsigned int fieldId;
+  unsigned int scopeId;
+  long long timestamp;
+  long long latencyUsec;
+  unsigned int valueType;
+  nvmlReturn_t nvmlReturn;
+  nvmlValue_t value;
+};
+
 // Every function that we call: result, symbol, parameters.
 #define GPUMUX_NVML_FUNCTIONS(X)                                                                                       \
   X(nvmlReturn_t, nvmlInit_v2, ())                                                                                     \
@@ -123,6 +174,8 @@ struct nvmlUtilization_t {
   X(nvmlReturn_t, nvmlDeviceGetMemoryInfo, (nvmlDevice_t device, nvmlMemory_t * memory))                               \
   X(nvmlReturn_t, nvmlDeviceGetMemoryInfo_v2, (nvmlDevice_t device, nvmlMemory_v2_t * memory))                         \
   X(nvmlReturn_t, nvmlDeviceGetComputeMode, (nvmlDevice_t device, nvmlComputeMode_t * mode))                           \
+  X(nvmlReturn_t, nvmlDeviceGetArchitecture, (nvmlDevice_t device, nvmlDeviceArchitecture_t * architecture))           \
+  X(nvmlReturn_t, nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t device, int* major, int* minor))                   \
   X(nvmlReturn_t, nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t * utilization))               \
   X(nvmlReturn_t, nvmlDeviceGetComputeRunningProcesses_v3,                                                             \
     (nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* processes))                                          \
@@ -135,6 +188,11 @@ struct nvmlUtilization_t {
   X(nvmlReturn_t, nvmlDeviceGetMigDeviceHandleByIndex,                                                                 \
     (nvmlDevice_t device, unsigned int index, nvmlDevice_t* mig_device))                                               \
   X(nvmlReturn_t, nvmlDeviceGetDeviceHandleFromMigDeviceHandle, (nvmlDevice_t mig_device, nvmlDevice_t * device))      \
-  X(nvmlReturn_t, nvmlDeviceIsMigDeviceHandle, (nvmlDevice_t device, unsigned int* is_mig_device))
+  X(nvmlReturn_t, nvmlDeviceIsMigDeviceHandle, (nvmlDevice_t device, unsigned int* is_mig_device))                     \
+  X(nvmlReturn_t, nvmlDeviceGetFieldValues, (nvmlDevice_t device, int count, nvmlFieldValue_t* values))                \
+  X(nvmlReturn_t, nvmlEventSetCreate, (nvmlEventSet_t * set))                                                          \
+  X(nvmlReturn_t, nvmlEventSetFree, (nvmlEventSet_t set))                                                              \
+  X(nvmlReturn_t, nvmlDeviceRegisterEvents, (nvmlDevice_t device, unsigned long long types, nvmlEventSet_t set))       \
+  X(nvmlReturn_t, nvmlEventSetWait_v2, (nvmlEventSet_t set, nvmlEventData_t * data, unsigned int timeout_ms))
 
 }  // namespace gpumux::cuda

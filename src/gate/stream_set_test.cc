@@ -1,98 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: a seat is called done exactly when everything that it submitted has finished, whatever became of the streams
-// meanwhile. Method: a driver of a few functions, whose streams finish when the test says so.
+// meanwhile, and no capture is broken by asking. Method: streams of the simulated driver, whose work is done when the
+// test says so.
 #include "gate/stream_set.h"
 
 #include <gtest/gtest.h>
 
-#include <map>
-#include <vector>
+#include <memory>
+#include <optional>
+
+#include "sim/cuda/process.h"
+#include "sim/cuda/test_driver.h"
+#include "sim/cuda/test_machine.h"
 
 namespace gpumux::gate {
 namespace {
 
-using namespace cuda;  // the fake's functions are the driver's
+using namespace cuda;  // the tests call the simulated driver
 
-struct FakeStream {
-  bool running = false;
-  bool capturing = false;
-  bool destroyed = false;
-  CUresult error = CUDA_SUCCESS;
-};
-
-// What the functions below act on; the driver's functions have no room for a pointer to it.
-struct Fake {
-  std::map<CUstream, FakeStream> streams;
-  std::map<CUevent, CUstream> events;  // an event is finished when its stream's work is
-  std::map<CUevent, bool> event_done;
-  int next_event = 1;
-  CUstream begins_after_look = nullptr;  // begins to capture as soon as it was asked whether it does
-  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
-  int strict_calls = 0;  // calls made while some stream captures, without relaxed mode
-};
-Fake* fake = nullptr;
-
-void look_strict() {
-  for (const auto& [stream, state] : fake->streams) {
-    if (state.capturing && fake->mode != CU_STREAM_CAPTURE_MODE_RELAXED) ++fake->strict_calls;
+// Work in a stream of the current context, from now until finish().
+class Work {
+ public:
+  explicit Work(CUstream handle) : stream_(named(handle)), held_(std::in_place, handle) {}
+  void release() { held_.reset(); }
+  // Afterwards all is done that the stream was given, fences behind the work included.
+  void finish() {
+    release();
+    stream_->tail()->wait();
   }
-}
 
-CUstream stream_number(std::uintptr_t n) { return reinterpret_cast<CUstream>(n * 256); }
-CUcontext context_number(std::uintptr_t n) { return reinterpret_cast<CUcontext>(n * 4096); }
+ private:
+  static std::shared_ptr<sim::Stream> named(CUstream handle) {
+    if (handle == nullptr) return sim::thread_state().current()->legacy_stream();
+    if (handle == kPerThreadStream) return sim::thread_state().current()->thread_stream();
+    return sim::Process::get()->streams.find(handle);
+  }
 
-class StreamSetTest : public ::testing::Test {
+  const std::shared_ptr<sim::Stream> stream_;
+  std::optional<sim::HeldStream> held_;
+};
+
+class StreamSetTest : public sim::SimTest {
  protected:
-  StreamSetTest() {
-    fake = &fake_;
-    driver_.cuCtxPushCurrent_v2 = [](CUcontext) { return CUDA_SUCCESS; };
-    driver_.cuCtxPopCurrent_v2 = [](CUcontext*) { return CUDA_SUCCESS; };
-    driver_.cuThreadExchangeStreamCaptureMode = [](CUstreamCaptureMode* mode) {
-      std::swap(*mode, fake->mode);
-      return CUDA_SUCCESS;
-    };
-    driver_.cuStreamIsCapturing = [](CUstream s, CUstreamCaptureStatus* status) {
-      *status = fake->streams[s].capturing ? CU_STREAM_CAPTURE_STATUS_ACTIVE : CU_STREAM_CAPTURE_STATUS_NONE;
-      if (fake->begins_after_look != nullptr) fake->streams[fake->begins_after_look].capturing = true;
-      return CUDA_SUCCESS;
-    };
-    driver_.cuStreamQuery = [](CUstream s) {
-      look_strict();
-      const FakeStream& state = fake->streams[s];
-      EXPECT_FALSE(state.capturing) << "a capturing stream was asked, which would break its capture";
-      if (state.destroyed) return CUDA_ERROR_INVALID_HANDLE;
-      if (state.error != CUDA_SUCCESS) return state.error;
-      return state.running ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
-    };
-    driver_.cuEventCreate = [](CUevent* event, unsigned int) {
-      *event = reinterpret_cast<CUevent>(static_cast<std::uintptr_t>(fake->next_event++) * 16);
-      return CUDA_SUCCESS;
-    };
-    driver_.cuEventRecord = [](CUevent event, CUstream s) {
-      EXPECT_FALSE(fake->streams[s].capturing) << "an event was recorded into a capture";
-      fake->events[event] = s;
-      fake->event_done[event] = !fake->streams[s].running;
-      return CUDA_SUCCESS;
-    };
-    driver_.cuEventQuery = [](CUevent event) { return fake->event_done[event] ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY; };
-    driver_.cuEventDestroy_v2 = [](CUevent event) {
-      fake->events.erase(event);
-      fake->event_done.erase(event);
-      return CUDA_SUCCESS;
-    };
+  void SetUp() override {
+    SimTest::SetUp();
+    a_ = make_stream(CU_STREAM_DEFAULT);
+    b_ = make_stream(CU_STREAM_DEFAULT);
+    for (sim::Tap* const tap : {&queries_, &events_made_, &events_unmade_}) tap->clear();
   }
 
-  void finish(CUstream stream) {
-    fake_.streams[stream].running = false;
-    for (const auto& [event, of] : fake_.events) {
-      if (of == stream) fake_.event_done[event] = true;
-    }
+  // A second context, of which the test makes streams; the first one stays current.
+  CUcontext make_context() {
+    CUcontext made = nullptr;
+    EXPECT_CUDA(cuCtxCreate_v2(&made, 0, 0));
+    EXPECT_CUDA(cuCtxPopCurrent_v2(nullptr));
+    return made;
   }
 
-  // `stream` enters a capture, which silences `silent`.
-  void capture(CUstream stream, const std::vector<CUstream>& silent) {
+  void begin_capture(CUstream stream) {
     const StreamSet::EnteringCapture entering(set_, context_, stream);
-    for (const CUstream each : silent) fake_.streams[each].capturing = true;
+    EXPECT_CUDA(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  }
+  static void end_capture(CUstream stream) {
+    CUgraph graph = nullptr;
+    EXPECT_CUDA(cuStreamEndCapture(stream, &graph)) << "the set has broken the capture";
+    EXPECT_CUDA(cuGraphDestroy(graph));
   }
 
   WorkState drain() {
@@ -100,12 +72,15 @@ class StreamSetTest : public ::testing::Test {
     return set_.poll(true);
   }
 
-  Fake fake_;
-  cuda::Driver driver_;
+  std::uint64_t events() const { return events_made_.calls - events_unmade_.calls; }
+
+  cuda::Driver driver_ = sim::simulated_driver();
+  sim::Tap& queries_ = sim::tap<&cuda::Driver::cuStreamQuery>(driver_);
+  sim::Tap& events_made_ = sim::tap<&cuda::Driver::cuEventCreate>(driver_);
+  sim::Tap& events_unmade_ = sim::tap<&cuda::Driver::cuEventDestroy_v2>(driver_);
   StreamSet set_{driver_};
-  const CUcontext context_ = context_number(1);
-  const CUstream a_ = stream_number(1);
-  const CUstream b_ = stream_number(2);
+  CUstream a_ = nullptr;
+  CUstream b_ = nullptr;
 };
 
 TEST_F(StreamSetTest, IsDoneWhenEveryNotedStreamIs) {
@@ -113,11 +88,12 @@ TEST_F(StreamSetTest, IsDoneWhenEveryNotedStreamIs) {
   set_.note(context_, a_);
   set_.note(context_, b_);
   set_.note(context_, a_);
-  fake_.streams[a_].running = fake_.streams[b_].running = true;
+  Work in_a(a_);
+  Work in_b(b_);
   EXPECT_EQ(drain(), WorkState::kRunning);
-  finish(a_);
+  in_a.finish();
   EXPECT_EQ(drain(), WorkState::kRunning);
-  finish(b_);
+  in_b.finish();
   EXPECT_EQ(drain(), WorkState::kDone);
 }
 
@@ -135,125 +111,141 @@ TEST_F(StreamSetTest, KeepsWhatWasNotedWhileItWasLooking) {
   set_.begin_drain();
   set_.note(context_, a_);  // the gate was opened again, and a thread is about to submit
   EXPECT_EQ(set_.poll(true), WorkState::kDone);
-  fake_.streams[a_].running = true;
+  const Work work(a_);
   EXPECT_EQ(drain(), WorkState::kRunning);
 }
 
 TEST_F(StreamSetTest, WorkBeforeACaptureStillCounts) {
   set_.note(context_, a_);
-  fake_.streams[a_].running = true;
-  capture(a_, {a_});
+  Work work(a_);
+  begin_capture(a_);
   EXPECT_EQ(drain(), WorkState::kRunning);
-  finish(a_);
+  work.finish();
   EXPECT_EQ(drain(), WorkState::kDone);
-  EXPECT_EQ(fake_.strict_calls, 0);
+  end_capture(a_);
 }
 
 TEST_F(StreamSetTest, ACaptureSilencesTheLegacyStreamToo) {
   set_.note(context_, nullptr);
-  fake_.streams[nullptr].running = true;
-  capture(a_, {a_, nullptr});  // the legacy stream: as IMPLICIT is read
-  EXPECT_EQ(fake_.events.size(), 1u);
+  Work work(nullptr);
+  begin_capture(a_);
+  EXPECT_EQ(events(), 1u);
   EXPECT_EQ(drain(), WorkState::kRunning);
-  finish(nullptr);
+  work.finish();
   EXPECT_EQ(drain(), WorkState::kDone);
+  end_capture(a_);
 }
 
 // A look that overlaps the beginning of a capture finds no stream capturing, asks it, and has broken the capture.
 TEST_F(StreamSetTest, AStreamThatIsAboutToCaptureIsNotAsked) {
   set_.note(context_, a_);
   set_.note(context_, nullptr);
-  fake_.streams[a_].running = fake_.streams[nullptr].running = true;
+  Work in_a(a_);
+  Work in_legacy(nullptr);
   {
     const StreamSet::EnteringCapture entering(set_, context_, a_);
-    fake_.begins_after_look = a_;
+    queries_.clear();
     EXPECT_EQ(set_.poll(false), WorkState::kRunning) << "what came before is fenced";
-    finish(a_);
-    finish(nullptr);
+    in_legacy.release();  // each stream waits for the other one
+    in_a.finish();
+    in_legacy.finish();
     EXPECT_EQ(set_.poll(false), WorkState::kDone);
     EXPECT_EQ(set_.look(context_), WorkState::kDone);
+    EXPECT_EQ(queries_.calls, 0u);
   }
-  fake_.begins_after_look = nullptr;
-  fake_.streams[a_].capturing = false;  // the call failed, or the capture has ended
-  fake_.streams[a_].running = true;
+  const Work later(a_);  // the call failed, or the capture has ended
   EXPECT_EQ(set_.poll(false), WorkState::kRunning) << "it is asked again";
 }
 
 TEST_F(StreamSetTest, OneContextsWorkIsNotAnothers) {
+  const CUcontext other = make_context();
+  EXPECT_CUDA(cuCtxPushCurrent_v2(other));
+  const CUstream there = make_stream();
+  Work work(there);
+  EXPECT_CUDA(cuCtxPopCurrent_v2(nullptr));
   set_.note(context_, a_);
-  set_.note(context_number(2), b_);
-  fake_.streams[b_].running = true;
+  set_.note(other, there);
   EXPECT_EQ(set_.look(context_), WorkState::kDone);
-  EXPECT_EQ(set_.look(context_number(2)), WorkState::kRunning);
+  EXPECT_EQ(set_.look(other), WorkState::kRunning);
+  work.finish();
+  EXPECT_CUDA(cuCtxDestroy_v2(other));
 }
 
 TEST_F(StreamSetTest, ADestroyedStreamsWorkStillCounts) {
   set_.note(context_, a_);
-  fake_.streams[a_].running = true;
+  Work work(a_);
   set_.retire(a_);
-  fake_.streams[a_].destroyed = true;
+  EXPECT_CUDA(cuStreamDestroy_v2(a_));
   EXPECT_EQ(drain(), WorkState::kRunning);
-  finish(a_);
+  work.finish();
   EXPECT_EQ(drain(), WorkState::kDone);
-  EXPECT_TRUE(fake_.events.empty()) << "the fence's event leaks";
+  EXPECT_EQ(events(), 0u) << "the fence's event leaks";
 }
 
 TEST_F(StreamSetTest, AnIdleStreamNeedsNoFence) {
   set_.note(context_, a_);
   set_.retire(a_);
   set_.note(context_, b_);
-  capture(b_, {b_});
-  EXPECT_TRUE(fake_.events.empty());
+  begin_capture(b_);
+  EXPECT_EQ(events(), 0u);
+  end_capture(b_);
 }
 
 TEST_F(StreamSetTest, TheLegacyStreamAnswersForPerThreadStreams) {
   set_.note(context_, kPerThreadStream);
   set_.note(context_, kPerThreadStream);
-  fake_.streams[nullptr].running = true;  // as the driver says while any stream that synchronises with it works
+  Work work(kPerThreadStream);
   EXPECT_EQ(drain(), WorkState::kRunning);
-  finish(nullptr);
+  work.finish();
   EXPECT_EQ(drain(), WorkState::kDone);
-  EXPECT_TRUE(fake_.events.empty());
-  fake_.streams[nullptr].running = true;
+  EXPECT_EQ(events(), 0u);
+  const Work later(kPerThreadStream);
   EXPECT_EQ(drain(), WorkState::kDone) << "it was forgotten, and nobody has noted one again";
 }
 
 // Another thread's per-thread stream may go on working while one captures, and then nobody can be asked.
 TEST_F(StreamSetTest, PerThreadStreamsCountAsRunningWhileOneCaptures) {
   set_.note(context_, kPerThreadStream);
-  capture(kPerThreadStream, {nullptr});
+  begin_capture(kPerThreadStream);
   EXPECT_EQ(drain(), WorkState::kRunning);
-  fake_.streams[nullptr].capturing = false;
+  end_capture(kPerThreadStream);
   EXPECT_EQ(drain(), WorkState::kDone);
-  EXPECT_EQ(fake_.strict_calls, 0);
 }
 
 TEST_F(StreamSetTest, ADyingContextCountsAsRunningAndThenAsNothing) {
-  set_.note(context_, a_);
-  set_.note(context_number(2), b_);
-  fake_.streams[a_].running = fake_.streams[b_].running = true;
+  const CUcontext other = make_context();
+  EXPECT_CUDA(cuCtxPushCurrent_v2(other));
+  const CUstream there = make_stream();
+  EXPECT_CUDA(cuCtxPopCurrent_v2(nullptr));
+  set_.note(other, there);
+  set_.note(context_, b_);
   set_.begin_teardown();
-  finish(b_);
   EXPECT_EQ(drain(), WorkState::kRunning);
-  set_.end_teardown(context_);
+  EXPECT_CUDA(cuCtxDestroy_v2(other));
+  EXPECT_EQ(drain(), WorkState::kRunning);
+  EXPECT_EQ(queries_.calls, 0u);
+  set_.end_teardown(other);
   EXPECT_EQ(drain(), WorkState::kDone);
+  EXPECT_EQ(queries_.calls, 1u) << "the other context's stream was asked";
 }
 
 TEST_F(StreamSetTest, AStickyErrorIsPoisonNotWork) {
   set_.note(context_, a_);
-  fake_.streams[a_].error = CUDA_ERROR_ILLEGAL_ADDRESS;
+  EXPECT_CUDA(fill(a_, 4096, 1, 1));  // where nothing is
+  EXPECT_EQ(cuStreamSynchronize(a_), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(drain(), WorkState::kPoisoned);
 }
 
 TEST_F(StreamSetTest, FencesOfManyDestroyedStreamsDoNotPileUp) {
-  for (std::uintptr_t i = 10; i < 2000; ++i) {
-    const CUstream stream = stream_number(i);
+  for (int i = 0; i < 600; ++i) {
+    const CUstream stream = make_stream();
     set_.note(context_, stream);
-    fake_.streams[stream].running = true;
+    Work work(stream);
     set_.retire(stream);
-    finish(stream);
+    EXPECT_CUDA(cuStreamDestroy_v2(stream));
+    work.finish();
   }
-  EXPECT_LT(fake_.events.size(), 300u);
+  EXPECT_LT(events(), 300u);
 }
 
 }  // namespace

@@ -243,6 +243,11 @@ bool Eviction::matches(const Entry& entry, std::uint32_t block, const BlockPlan&
 bool Eviction::advance(Entry& entry) {
   if (entry.phase == Phase::kHashing) {
     if (!batches_[entry.batch].done) return true;
+    // A seat that was let in again may have written since.
+    if (stopping_) {
+      keep(entry);
+      return false;
+    }
     classify(entry);
   }
   bool doomed = false;

@@ -71,23 +71,18 @@ TEST_F(FramesTest, WhatOneEvictsTheOtherRestoresInto) {
 
 // A child that the program forks meanwhile would keep the memory for as long as it lives.
 TEST_F(FramesTest, NobodyForksWhileAFrameIsInHand) {
-  static int imported, exported;
-  imported = exported = 0;
-  static Driver driver;
-  driver = faulty_driver();
-  driver.cuMemImportFromShareableHandle = [](CUmemGenericAllocationHandle* handle, void* fd,
-                                             CUmemAllocationHandleType type) {
-    EXPECT_TRUE(base::NoFork::is_anybody_inside());
-    ++imported;
-    return faulty_driver().cuMemImportFromShareableHandle(handle, fd, type);
+  int imported = 0;
+  int exported = 0;
+  const auto count = [](int& calls) {
+    return [&calls](CUresult result) {
+      EXPECT_TRUE(base::NoFork::is_anybody_inside());
+      ++calls;
+      return result;
+    };
   };
-  driver.cuMemExportToShareableHandle = [](void* fd, CUmemGenericAllocationHandle handle,
-                                           CUmemAllocationHandleType type, unsigned long long flags) {
-    EXPECT_TRUE(base::NoFork::is_anybody_inside());
-    ++exported;
-    return faulty_driver().cuMemExportToShareableHandle(fd, handle, type, flags);
-  };
-  other_ = std::make_unique<Pager>(driver, options_);
+  the_faults()["cuMemImportFromShareableHandle"]->answered = count(imported);
+  the_faults()["cuMemExportToShareableHandle"]->answered = count(exported);
+  other_ = std::make_unique<Pager>(faulty_driver(), options_);
   write(get_other(), random_words(kBytes, 2));
   ASSERT_EQ(evict(other()), JobState::kDone);
   EXPECT_EQ(exported, 3);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For the pager's tests: the simulated driver of this very process as a table that fails on demand, a lender of host
+// For the pager's tests: the simulated driver of this very process, which fails on demand, a lender of host
 // memory, a seat that is drained when the test says so.
 #pragma once
 
@@ -36,84 +36,25 @@ inline const bool kMachineIsLarger = [] {
 
 }  // namespace gpumux::pager
 
+#include "sim/cuda/test_driver.h"
 #include "sim/cuda/test_machine.h"
-
-namespace gpumux::sim {
-void* address_of(cuda::Entry entry);
-}
 
 namespace gpumux::pager {
 
-inline void* find_simulated(void*, const char* symbol) {
-  for (std::size_t i = 0; i < cuda::kEntryCount; ++i) {
-    if (std::strcmp(cuda::kEntries[i].symbol, symbol) == 0) return sim::address_of(static_cast<cuda::Entry>(i));
-  }
-  return nullptr;
-}
-
-// The simulated driver, linked into this program.
-inline const cuda::Driver& simulated_driver() {
-  static const cuda::Driver driver = [] {
-    cuda::Driver made;
-    cuda::load_driver(made, find_simulated, nullptr);
-    return made;
-  }();
-  return driver;
-}
-
-// Failures of one entry.
-struct Fault {
-  std::atomic<std::uint64_t> calls{0};
-  std::atomic<std::uint64_t> fail_at{0};      // this call, counted from 1; 0: none
-  std::atomic<std::uint32_t> per_million{0};  // of all calls, by chance
-  std::atomic<cuda::CUresult> code{cuda::CUDA_ERROR_UNKNOWN};
-  std::atomic<std::uint64_t> failed{0};
-
-  bool strikes();
-};
-
-inline std::atomic<std::uint64_t> the_chance{1};  // seed of the failures that come by chance
-
-inline bool Fault::strikes() {
-  const std::uint64_t call = calls.fetch_add(1) + 1;
-  bool hit = call == fail_at.load();
-  if (const std::uint32_t chance = per_million.load(); !hit && chance != 0) {
-    std::uint64_t x = the_chance.fetch_add(0x9e3779b97f4a7c15);
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-    hit = (x >> 20) % 1'000'000 < chance;
-  }
-  if (hit) failed.fetch_add(1);
-  return hit;
-}
+using sim::simulated_driver;
+using Fault = sim::Tap;
 
 inline std::map<std::string, Fault*>& the_faults() {
   static std::map<std::string, Fault*> faults;
   return faults;
 }
 
-template <auto Member, class Function>
-struct Faulty;
-template <auto Member, class... Arguments>
-struct Faulty<Member, cuda::CUresult (*)(Arguments...)> {
-  static inline Fault fault;
-  static cuda::CUresult call(Arguments... arguments) {
-    if (fault.strikes()) return fault.code.load();
-    return (simulated_driver().*Member)(arguments...);
-  }
-};
-
 // The same driver, whose entries that the pager calls while it works fail on demand, before they do anything. Not
 // among them are those whose failure means that the process or the context is lost (cuStreamQuery, say).
 inline const cuda::Driver& faulty_driver() {
   static const cuda::Driver driver = [] {
     cuda::Driver made = simulated_driver();
-#define GPUMUX_FAULTY(name)                                                    \
-  {                                                                            \
-    using Wrapped = Faulty<&cuda::Driver::name, decltype(cuda::Driver::name)>; \
-    made.name = &Wrapped::call;                                                \
-    the_faults()[#name] = &Wrapped::fault;                                     \
-  }
+#define GPUMUX_FAULTY(name) the_faults()[#name] = &sim::tap<&cuda::Driver::name>(made);
     GPUMUX_FAULTY(cuMemAddressReserve)
     GPUMUX_FAULTY(cuMemAddressFree)
     GPUMUX_FAULTY(cuMemCreate)
@@ -146,13 +87,7 @@ inline const cuda::Driver& faulty_driver() {
 
 inline void clear_faults() {
   faulty_driver();
-  for (const auto& [name, fault] : the_faults()) {
-    fault->calls = 0;
-    fault->fail_at = 0;
-    fault->per_million = 0;
-    fault->failed = 0;
-    fault->code = cuda::CUDA_ERROR_UNKNOWN;
-  }
+  for (const auto& [name, fault] : the_faults()) fault->clear();
 }
 
 // Lends memory of this process, up to a limit that tests change. What is given back is lent again as it is.
@@ -317,18 +252,24 @@ class PagerTest : public sim::SimTest {
   static std::uint64_t progress_of(const Eviction& job) { return job.freed_bytes(); }
   static std::uint64_t progress_of(const Restoration& job) { return job.restored_bytes(); }
 
-  // Steps until the job is over, or starved for `patience` steps in a row without having freed or taken anything: what
-  // is under way goes on while it starves, and takes its time under a sanitizer.
+  // Steps until the job is over, or starves although nothing is under way: then only the test can help it. Between
+  // kStarvedSteps steps that free and take nothing the GPU finishes all of its work. That is more steps than a chunk
+  // needs from its hash to the end of its copy.
   template <class Job>
-  JobState run(Job& job, int patience = 2000) {
+  JobState run(Job& job) {
+    constexpr int kStarvedSteps = 8;
     std::uint64_t moved = progress_of(job);
     for (int starved = 0;;) {
       const JobState state = job.step();
       if (is_over(state)) return state;
       starved = state == JobState::kStarved && progress_of(job) == moved ? starved + 1 : 0;
       moved = progress_of(job);
-      if (starved >= patience) return state;
-      if (state != JobState::kRunning) sim::sleep_until(sim::now() + base::Duration(50'000));
+      if (starved == kStarvedSteps) return state;
+      if (starved != 0) {
+        simulated_driver().cuCtxSynchronize();
+      } else if (state != JobState::kRunning) {
+        sim::sleep_until(sim::now() + base::Duration(50'000));
+      }
     }
   }
   JobState evict(std::uint64_t bytes = UINT64_MAX) { return evict(pager(), bytes); }

@@ -83,23 +83,13 @@ TEST_F(PagingTest, UnchangedAndConstantBlocksAreNotCopied) {
 // A hash kernel that does not run leaves the results of before, which now are wrong.
 TEST_F(PagingTest, VerifyFindsWhatAWrongHashWouldLose) {
   options_.verify = true;
-  static Driver driver;
-  driver = faulty_driver();
-  static bool lie;
-  lie = false;
-  driver.cuLaunchKernel = [](CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                             unsigned shared, CUstream stream, void** parameters, void** extra) {
-    if (lie) return CUDA_SUCCESS;
-    return simulated_driver().cuLaunchKernel(f, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra);
-  };
-  pager_ = std::make_unique<Pager>(driver, options_);
   const CUdeviceptr data = get(4 * kMebibyte);
   write(data, random_words(4 * kMebibyte, 4));
   ASSERT_EQ(evict(), JobState::kDone);
   ASSERT_EQ(restore(), JobState::kDone);
   const auto changed = random_words(4 * kMebibyte, 5);
   write(data, changed);
-  lie = true;
+  the_faults()["cuLaunchKernel"]->fail_all(CUDA_SUCCESS);
   ASSERT_EQ(evict(), JobState::kDone);
   EXPECT_EQ(pager().counters().moved.verify_failures, 2u);
   ASSERT_EQ(restore(), JobState::kDone);
@@ -330,6 +320,32 @@ TEST_F(PagingTest, ALeaseThatComesBackEndsTheEviction) {
   job->step();
   job->cancel();
   EXPECT_EQ(run(*job), JobState::kCancelled);
+}
+
+// A copy that was given up has overwritten the one before it, which is then no copy of anything.
+TEST_F(PagingTest, ACopyThatWasBegunIsNoLongerTheOldOne) {
+  const CUdeviceptr data = get(8 * kMebibyte);
+  const auto first = random_words(8 * kMebibyte, 15);
+  write(data, first);
+  ASSERT_EQ(evict(), JobState::kDone);
+  ASSERT_EQ(restore(), JobState::kDone);
+  write(data, random_words(8 * kMebibyte, 16));
+  EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
+  {
+    CUresult error = CUDA_SUCCESS;
+    const auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
+    ASSERT_NE(job, nullptr);
+    const std::uint64_t copies = the_faults()["cuMemcpyDtoHAsync_v2"]->calls;
+    while (the_faults()["cuMemcpyDtoHAsync_v2"]->calls == copies) job->step();
+    seat_.drained = false;
+    EXPECT_EQ(run(*job), JobState::kCancelled);
+    EXPECT_EQ(job->freed_bytes(), 0u);
+  }
+  seat_.drained = true;
+  write(data, first);
+  ASSERT_EQ(evict(), JobState::kDone);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(data, first.size()), first);
 }
 
 TEST_F(PagingTest, MemoryIsFreedWhileItIsMoved) {

@@ -207,7 +207,7 @@ SeveralPassages::SeveralPassages(Tenant* tenant) : tenant_(tenant) {
 
 SeveralPassages::~SeveralPassages() {
   const bool passed = count_ != 0 && members_[0].passed != gate::Passed::kNot;
-  leave();
+  leave_all();
   if (!passed || !tenant_->lock_modes().are_set()) return;
   for (std::size_t i = 0; i < count_; ++i) {
     if (members_[i].has_stream) keep_lock_modes(*tenant_, members_[i].slot, members_[i].stream);
@@ -248,7 +248,7 @@ SeveralPassages::Entered SeveralPassages::try_enter(std::optional<gate::Gate::Wa
     members_[i].passed = tenant_->gate().try_pass_or_step(*thread_, members_[i].slot);
     if (members_[i].passed == gate::Passed::kNot) {
       const std::uint32_t closed = members_[i].slot;
-      leave();
+      leave_all();
       if (is_any_stranded()) return Entered::kStranded;
       if (!waiting || waiting->slot() != closed) waiting.emplace(tenant_->gate(), closed);
       tenant_->gate().wait_until_open(*waiting);
@@ -276,7 +276,7 @@ bool SeveralPassages::enter() {
   return true;
 }
 
-void SeveralPassages::leave() {
+void SeveralPassages::leave_all() {
   for (std::size_t i = 0; i < count_; ++i) {
     Member& member = members_[i];
     if (member.passed == gate::Passed::kNot) continue;

@@ -158,7 +158,7 @@ class SeveralPassages {
   enum class Entered { kAll, kNotYet, kStranded };
   bool is_any_stranded() const;
   Entered try_enter(std::optional<gate::Gate::Waiting>& waiting);
-  void leave();
+  void leave_all();
 
   Tenant* tenant_;
   gate::ThreadRecord* thread_ = nullptr;

@@ -216,7 +216,7 @@ std::uint64_t HostLender::give_up(std::uint64_t bytes) {
     const std::uint64_t id = lent.id;
     const bool orphan = lent.orphan;
     // Others may have it from now on: a stray pointer of the program's must not find it.
-    lent.kept = !orphan && !leaving_ && ::mprotect(lent.address, lent.bytes, PROT_NONE) == 0;
+    lent.kept = !orphan && !keeps_nothing_ && ::mprotect(lent.address, lent.bytes, PROT_NONE) == 0;
     const bool kept = lent.kept;
     if (!kept) unmap(i);
     if (!orphan) port_.return_host(id, kept);
@@ -247,7 +247,7 @@ bool HostLender::forget_one() {
     const base::Locked locked(mutex_);
     if (!forget_.empty()) id = forget_.back();
   }
-  if (!id) return leaving_ && forget_unused();
+  if (!id) return keeps_nothing_ && forget_unused();
   if (const std::size_t index = find_kept(*id); index != lent_.size()) unmap(index);
   {
     const base::Locked locked(mutex_);

@@ -60,7 +60,7 @@ class HostLender final : public pager::HostMemory {
   // Unmaps one chunk that is kept in vain. False: there is none.
   bool forget_one();
   // Nothing is kept from now on, and what is kept, or at hand and unused, is kept in vain.
-  void leave() { leaving_ = true; }
+  void keep_nothing() { keeps_nothing_ = true; }
   bool has_any() const { return !lent_.empty(); }
 
   // From the daemon. No bytes: it has none now. No memory: it is kept here.
@@ -107,7 +107,7 @@ class HostLender final : public pager::HostMemory {
   std::vector<std::uint64_t> forget_;      // under the mutex
   std::vector<std::uint64_t> asked_each_;  // under the mutex: in the order of asking; answers come in it
   std::vector<Lent> lent_;                 // the mover's
-  bool leaving_ = false;                   // the mover's
+  bool keeps_nothing_ = false;             // the mover's
   bool keeps_in_vain_ = false;             // the mover's: some of them may be kept for a daemon that is gone
 };
 

@@ -192,7 +192,7 @@ TEST_F(LentTest, WhoLeavesKeepsNothing) {
   EXPECT_EQ(seat.lender.give_up(1), kChunk);
   EXPECT_EQ(mappings(), (std::multiset<std::string>{"---s", "rw-s", "rw-s"}));
   returned_kept_.clear();
-  seat.lender.leave();
+  seat.lender.keep_nothing();
   while (seat.lender.forget_one()) {
   }
   EXPECT_EQ(mappings(), std::multiset<std::string>{"rw-s"}) << "but for what is in use";

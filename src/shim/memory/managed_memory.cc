@@ -131,7 +131,7 @@ bool ManagedMemory::prefers_other(std::uint64_t address) const {
 
 // ---- where it is to go
 
-void ManagedMemory::leave(std::uint64_t bytes) {
+void ManagedMemory::evict(std::uint64_t bytes) {
   const base::Locked locked(mutex_);
   if (!can_move()) return;
   aim_ = Aim::kLeave;

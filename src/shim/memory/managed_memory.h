@@ -82,8 +82,8 @@ class ManagedMemory {
 
   // ---- the mover's thread
 
-  // So much is to leave the GPU.
-  void leave(std::uint64_t bytes);
+  // So many bytes are to go to host memory.
+  void evict(std::uint64_t bytes);
   // All of it may be as the program wants it again, and as much as there may be `room` for is fetched. (What has left
   // was no more than others lacked, and that is what they give up now: so there is room beside what has not left,
   // though that may be more than the GPU holds.)

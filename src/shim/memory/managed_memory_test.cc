@@ -22,46 +22,25 @@ constexpr CUmemLocation kHost{CU_MEM_LOCATION_TYPE_HOST, 0};
 constexpr CUmemLocation kDevice{CU_MEM_LOCATION_TYPE_DEVICE, 0};
 constexpr int kNowhere = kDeviceInvalid;
 
+Driver g_watched = pager::simulated_driver();
+sim::Tap& g_prefetch = sim::tap<&Driver::cuMemPrefetchAsync_v2>(g_watched);
+sim::Tap& g_advice = sim::tap<&Driver::cuMemAdvise_v2>(g_watched);
+sim::Tap& g_attribute = sim::tap<&Driver::cuMemRangeGetAttribute>(g_watched);
 std::atomic<int> g_refused{0};  // calls for memory that is not there
-std::atomic<CUresult> g_prefetch_fails{CUDA_SUCCESS};
-std::atomic<CUresult> g_advice_fails{CUDA_SUCCESS};
-std::atomic<int> g_prefetches{0};
-
-CUresult count(CUresult result) {
-  if (result == CUDA_ERROR_INVALID_VALUE) g_refused.fetch_add(1);
-  return result;
-}
-
-const Driver& watched_driver() {
-  static const Driver driver = [] {
-    Driver made = pager::simulated_driver();
-    made.cuMemPrefetchAsync_v2 = [](CUdeviceptr address, std::size_t bytes, CUmemLocation place, unsigned flags,
-                                    CUstream stream) {
-      g_prefetches.fetch_add(1);
-      if (g_prefetch_fails != CUDA_SUCCESS) return g_prefetch_fails.load();
-      return count(pager::simulated_driver().cuMemPrefetchAsync_v2(address, bytes, place, flags, stream));
-    };
-    made.cuMemAdvise_v2 = [](CUdeviceptr address, std::size_t bytes, CUmem_advise advice, CUmemLocation place) {
-      if (g_advice_fails != CUDA_SUCCESS) return g_advice_fails.load();
-      return count(pager::simulated_driver().cuMemAdvise_v2(address, bytes, advice, place));
-    };
-    made.cuMemRangeGetAttribute = [](void* data, std::size_t size, CUmem_range_attribute attribute, CUdeviceptr address,
-                                     std::size_t bytes) {
-      return count(pager::simulated_driver().cuMemRangeGetAttribute(data, size, attribute, address, bytes));
-    };
-    return made;
-  }();
-  return driver;
-}
 
 class ManagedMemoryTest : public sim::SimTest {
  protected:
   void SetUp() override {
     SimTest::SetUp();
     g_refused = 0;
-    g_prefetches = 0;
-    g_prefetch_fails = g_advice_fails = CUDA_SUCCESS;
-    memory_ = std::make_unique<ManagedMemory>(watched_driver(), 0);
+    for (sim::Tap* const tap : {&g_prefetch, &g_advice, &g_attribute}) {
+      tap->clear();
+      tap->answered = [](CUresult result) {
+        g_refused += result == CUDA_ERROR_INVALID_VALUE;
+        return result;
+      };
+    }
+    memory_ = std::make_unique<ManagedMemory>(g_watched, 0);
   }
   void TearDown() override {
     EXPECT_EQ(g_refused, 0) << "calls named memory that is not there";
@@ -92,8 +71,8 @@ class ManagedMemoryTest : public sim::SimTest {
       sim::sleep_until(sim::now() + std::chrono::microseconds(20));
     }
   }
-  void leave(std::uint64_t bytes = kEverything) {
-    memory_->leave(bytes);
+  void evict(std::uint64_t bytes = kEverything) {
+    memory_->evict(bytes);
     move();
   }
   void come_back(std::uint64_t room = kEverything) {
@@ -120,7 +99,7 @@ TEST_F(ManagedMemoryTest, LeavesWhenToldAndComesBack) {
   const CUdeviceptr b = get(5 * kMebibyte + 17);
   EXPECT_EQ(memory_->bytes(), 8 * kMebibyte + ManagedMemory::kPageBytes);
   EXPECT_TRUE(memory_->is_at_home());
-  leave();
+  evict();
   EXPECT_FALSE(memory_->is_at_home());
   EXPECT_EQ(memory_->away_bytes(), 8 * kMebibyte);
   for (const auto& [address, bytes] : {std::pair{a, 3 * kMebibyte}, {b, 5 * kMebibyte}}) {
@@ -139,11 +118,11 @@ TEST_F(ManagedMemoryTest, LeavesWhenToldAndComesBack) {
 
 TEST_F(ManagedMemoryTest, OnlySoMuchLeavesAsIsInTheWay) {
   const CUdeviceptr a = get(8 * kMebibyte);
-  leave(3 * kMebibyte);
+  evict(3 * kMebibyte);
   EXPECT_EQ(memory_->away_bytes(), 3 * kMebibyte);
   EXPECT_EQ(prefetched(a, 3 * kMebibyte), kDeviceCpu);
   EXPECT_EQ(prefetched(a + 3 * kMebibyte, 5 * kMebibyte), kNowhere);
-  leave(5 * kMebibyte);  // in all
+  evict(5 * kMebibyte);  // in all
   EXPECT_EQ(memory_->away_bytes(), 5 * kMebibyte);
   EXPECT_EQ(preferred(a, 5 * kMebibyte), kDeviceCpu);
   come_back();
@@ -153,7 +132,7 @@ TEST_F(ManagedMemoryTest, OnlySoMuchLeavesAsIsInTheWay) {
 TEST_F(ManagedMemoryTest, OnlySoMuchIsFetchedAsTheGpuHolds) {
   const CUdeviceptr a = get(6 * kMebibyte);
   const CUdeviceptr b = get(4 * kMebibyte);
-  leave(8 * kMebibyte);
+  evict(8 * kMebibyte);
   come_back(6 * kMebibyte);
   EXPECT_EQ(prefetched(a, 6 * kMebibyte), 0);
   EXPECT_EQ(prefetched(b, 2 * kMebibyte), kDeviceCpu);
@@ -161,8 +140,8 @@ TEST_F(ManagedMemoryTest, OnlySoMuchIsFetchedAsTheGpuHolds) {
   EXPECT_EQ(preferred(b, 4 * kMebibyte), kNowhere) << "where it goes is the driver's again";
   EXPECT_EQ(memory_->away_bytes(), 0u);
   // It was our prefetch that left it with the host, not the program's: it may be on the GPU by now.
-  g_prefetches = 0;
-  leave();
+  g_prefetch.calls = 0;
+  evict();
   EXPECT_EQ(memory_->away_bytes(), 10 * kMebibyte);
   come_back();
   EXPECT_EQ(prefetched(b, 4 * kMebibyte), 0);
@@ -176,7 +155,7 @@ TEST_F(ManagedMemoryTest, WhatTheProgramPrefersStays) {
   const CUdeviceptr left = get(kMebibyte);
   EXPECT_CUDA(cuMemPrefetchAsync(left, kMebibyte, kDeviceCpu, nullptr));
   EXPECT_CUDA(advise(part(6), kMebibyte, CU_MEM_ADVISE_SET_READ_MOSTLY, kDevice));
-  leave();
+  evict();
   EXPECT_EQ(preferred(part(0), kMebibyte), kDeviceCpu);
   EXPECT_EQ(preferred(part(1), kMebibyte), 0);
   EXPECT_EQ(prefetched(part(1), kMebibyte), kDeviceCpu) << "it makes way all the same";
@@ -211,7 +190,7 @@ TEST_F(ManagedMemoryTest, AdviceForOthersMemoryIsNotOurs) {
 TEST_F(ManagedMemoryTest, FreedMemoryIsNotSpokenOfAnyMore) {
   const CUdeviceptr a = get(2 * kMebibyte);
   const CUdeviceptr b = get(2 * kMebibyte);
-  leave();
+  evict();
   EXPECT_TRUE(release(a));
   EXPECT_EQ(memory_->away_bytes(), 2 * kMebibyte);
   EXPECT_EQ(memory_->bytes(), 2 * kMebibyte);
@@ -242,14 +221,14 @@ TEST_F(ManagedMemoryTest, AnAddressMayBeSomebodyElsesBeforeItsFreeIsOver) {
   EXPECT_EQ(memory_->add({again, 2 * kMebibyte, context_}), kMebibyte);
   EXPECT_FALSE(memory_->end_free(*freeing, true));
   EXPECT_EQ(memory_->bytes(), 2 * kMebibyte);
-  leave();
+  evict();
   EXPECT_EQ(memory_->away_bytes(), 2 * kMebibyte) << "the other one's preference has gone with it";
   EXPECT_TRUE(release(again));
 }
 
 TEST_F(ManagedMemoryTest, AContextTakesItsMemoryWithIt) {
   const CUdeviceptr a = get(kMebibyte);
-  leave();
+  evict();
   EXPECT_EQ(memory_->context_gone(nullptr), 0u);
   EXPECT_EQ(memory_->context_gone(context_), kMebibyte);
   EXPECT_TRUE(memory_->is_at_home());
@@ -262,7 +241,7 @@ TEST_F(ManagedMemoryTest, ATurnMayBeOverBeforeAllIsBack) {
   const CUdeviceptr a = get(kMebibyte);
   std::vector<CUdeviceptr> many;
   for (int i = 0; i < 40; ++i) many.push_back(get(2 * kMebibyte));
-  leave();
+  evict();
   memory_->come_back(kEverything);
   ASSERT_TRUE(memory_->step());  // one bite
   EXPECT_LT(memory_->away_bytes(), 81 * kMebibyte);
@@ -270,7 +249,7 @@ TEST_F(ManagedMemoryTest, ATurnMayBeOverBeforeAllIsBack) {
   memory_->stop_coming_back();
   move();
   EXPECT_FALSE(memory_->is_at_home());
-  leave();
+  evict();
   EXPECT_EQ(memory_->away_bytes(), 81 * kMebibyte);
   come_back();
   EXPECT_EQ(prefetched(a, kMebibyte), 0);
@@ -284,7 +263,7 @@ TEST_F(ManagedMemoryTest, ACaptureIsNotDisturbed) {
   ASSERT_CUDA(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
   ASSERT_CUDA(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
   EXPECT_CUDA(increment(stream, a, 16));
-  leave();
+  evict();
   come_back();
   EXPECT_CUDA(cuStreamEndCapture(stream, &graph));
   std::size_t nodes = 0;
@@ -296,16 +275,16 @@ TEST_F(ManagedMemoryTest, ACaptureIsNotDisturbed) {
 
 TEST_F(ManagedMemoryTest, WhatTheDriverRefusesIsLeft) {
   const CUdeviceptr a = get(4 * kMebibyte);
-  g_prefetch_fails = CUDA_ERROR_OUT_OF_MEMORY;
-  leave();
+  g_prefetch.fail_all(CUDA_ERROR_OUT_OF_MEMORY);
+  evict();
   EXPECT_TRUE(memory_->is_at_home());
   EXPECT_EQ(preferred(a, 4 * kMebibyte), kNowhere) << "where it does not go it is not preferred";
-  g_prefetch_fails = CUDA_SUCCESS;
-  g_advice_fails = CUDA_ERROR_UNKNOWN;
-  leave();
+  g_prefetch.per_million = 0;
+  g_advice.fail_all(CUDA_ERROR_UNKNOWN);
+  evict();
   EXPECT_EQ(prefetched(a, 4 * kMebibyte), kDeviceCpu);
-  g_advice_fails = CUDA_SUCCESS;
-  g_prefetch_fails = CUDA_ERROR_OUT_OF_MEMORY;
+  g_advice.per_million = 0;
+  g_prefetch.fail_all(CUDA_ERROR_OUT_OF_MEMORY);
   come_back();
   EXPECT_TRUE(memory_->is_at_home());
   EXPECT_EQ(preferred(a, 4 * kMebibyte), kNowhere);
@@ -368,7 +347,7 @@ TEST_F(ManagedMemoryTest, ProgramsAllocateAdviseAndFreeMeanwhile) {
   std::uint64_t left = 0;
   while (working != 0) {
     switch (random() % 3) {
-      case 0: memory_->leave(random() % (24 * kMebibyte)); break;
+      case 0: memory_->evict(random() % (24 * kMebibyte)); break;
       case 1: memory_->come_back(random() % (24 * kMebibyte)); break;
       default: memory_->stop_coming_back(); break;
     }

@@ -28,9 +28,6 @@ constexpr base::Duration kRetry = 2ms;
 constexpr base::Duration kLongestRetry = 100ms;
 // From then on it is told to the daemon, which may count on others.
 constexpr base::Duration kStuckAfter = 500ms;
-// A program with the lease waits no longer than this for memory that the driver fails to bring back, however often it
-// is tried. An allocation that lacks memory is no failure: others make way for it.
-constexpr base::Duration kGiveUpAfter = 10s;
 // A context that cannot have streams now will hardly have them later; the first job tries once more.
 constexpr std::uint32_t kMostPreparations = 3;
 // Host memory is asked for ahead as far as it is likely to be needed, and so much more, in case it is not as it was:
@@ -155,7 +152,7 @@ void Mover::spare_host(std::uint64_t bytes, std::uint64_t awaited) {
   wake();
 }
 
-void Mover::leave(base::Duration at_most) {
+void Mover::wind_down(base::Duration at_most) {
   leaving_since_.store(now(), std::memory_order_release);
   wake();
   const base::TimePoint end = now() + at_most;
@@ -368,7 +365,7 @@ bool Mover::gives_up(DeviceMemory& memory, Moving& moving, cuda::CUresult error,
     return false;
   }
   if (moving.failing_since == base::TimePoint{}) moving.failing_since = time;
-  if (time - moving.failing_since < kGiveUpAfter) return false;
+  if (time - moving.failing_since < give_up_after_.load(std::memory_order_relaxed)) return false;
   memories_.set_broken(memory.slot);
   moving.report_now = true;
   memories_.owner().note(wire::Severity::kError, "the driver cannot bring memory back to the GPU (error " +
@@ -535,7 +532,7 @@ std::optional<base::Duration> Mover::forget_host(DeviceMemory& memory, const Mov
   }
   // Who has been waiting for this process's turn to end will have evicted it by means of what it has.
   const base::Duration left = is_leaving ? leaving_since + kLeaveAfter - time : 0ns;
-  if (is_leaving && left <= 0ns) memory.lender.leave();
+  if (is_leaving && left <= 0ns) memory.lender.keep_nothing();
   const bool forgot = memory.lender.forget_one();
   forgets_ = forgets_ || forgot || left > 0ns;
   if (forgot) return 0ns;
@@ -550,7 +547,7 @@ std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& 
   ManagedMemory& managed = memory.managed;
   const std::uint32_t slot = memory.slot;
   if (const std::uint64_t bytes = moving.to_leave.exchange(0, std::memory_order_relaxed); bytes != 0) {
-    managed.leave(bytes);
+    managed.evict(bytes);
     moving.left_epoch = gate_.epoch(slot);
     moving.left_at = time;
   }

@@ -44,7 +44,9 @@ class Mover {
   Mover& operator=(const Mover&) = delete;
 
   base::Status start();
-  void stop();  // in tests
+  // In tests.
+  void stop();
+  void give_up_after(base::Duration duration) { give_up_after_ = duration; }
 
   // Any thread: a bound, a lease or what is allocated has changed.
   void wake();
@@ -65,7 +67,7 @@ class Mover {
   void spare_host(std::uint64_t bytes, std::uint64_t awaited);
   // The process is about to end, and has given up its leases: returns when what others want of its memory has moved,
   // and its unused host memory is unregistered and unmapped; or after `at_most`. Not from the mover's thread.
-  void leave(base::Duration at_most);
+  void wind_down(base::Duration at_most);
   // The seat is likely to have to evict so much soon, and so much of its managed memory is in the way. 0: no longer, or
   // none.
   void prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t managed);
@@ -75,6 +77,10 @@ class Mover {
   }
 
  private:
+  // A program with the lease waits no longer than this for memory that the driver fails to bring back, however often it
+  // is tried. An allocation that lacks memory is no failure: others make way for it.
+  static constexpr base::Duration kGiveUpAfter = std::chrono::seconds(10);
+
   class Door final : public pager::DrainedSeat {
    public:
     bool still_drained() const override { return mover->may_evict(group); }
@@ -146,6 +152,7 @@ class Mover {
   std::array<Moving, base::kMaxSeatsPerTenant> moving_;
   std::atomic<std::uint64_t> spare_host_{UINT64_MAX};
   std::atomic<std::uint64_t> awaited_host_{0};
+  std::atomic<base::Duration> give_up_after_{kGiveUpAfter};
   std::atomic<bool> waits_for_drain_{false};
   std::atomic<std::uint64_t> out_{0};  // seats with managed memory that is to come back, as bits
   pthread_t thread_{};

@@ -18,6 +18,7 @@
 
 #include "os/futex.h"
 #include "os/runtime_dir.h"
+#include "os/system_clock.h"
 #include "os/unix_socket.h"
 #include "pager/pager_test_support.h"
 #include "shim/hooks/hooks.gen.h"
@@ -256,7 +257,7 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   daemon.send(wire::HostSpare{.bytes = 0});
   while (kept() == 0) evict_and_restore();
   daemon.grant();
-  auto leaving = std::async(std::launch::async, [] { tenant()->leave(); });
+  auto leaving = std::async(std::launch::async, [] { tenant()->wind_down(); });
   daemon.expect<wire::Drained>();
   daemon.give_room(0);
   daemon.expect<wire::Memory>([](const wire::Memory& memory) { return memory.evicted == kAll; });
@@ -280,7 +281,12 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   daemon.revoke();
   daemon.give_room(0);
   daemon.expect<wire::Memory>([](const wire::Memory& memory) { return memory.evicted == kAll; });
-  pager::the_faults()["cuMemcpyHtoDAsync_v2"]->per_million = 1'000'000;
+  constexpr base::Duration kGiveUpAfter = std::chrono::milliseconds(300);
+  tenant()->memories().mover().give_up_after(kGiveUpAfter);
+  pager::Fault& copies = *pager::the_faults()["cuMemcpyHtoDAsync_v2"];
+  copies.clear();
+  copies.fail_all(CUDA_ERROR_UNKNOWN);
+  const base::TimePoint failing_since = os::SystemClock().now();
   daemon.give_room(kAll);
   daemon.grant();
   auto waiting = in_program([&blocks] {
@@ -291,6 +297,8 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   });
   daemon.expect<wire::Note>([](const wire::Note& note) { return note.severity == wire::Severity::kError; });
   ASSERT_EQ(waiting.wait_for(std::chrono::milliseconds(kPatienceMs)), std::future_status::ready);
+  EXPECT_GE(os::SystemClock().now() - failing_since, kGiveUpAfter) << "it is tried for so long";
+  EXPECT_GT(copies.calls, 1u);
   pager::clear_faults();
 
   for (const CUdeviceptr block : blocks) EXPECT_EQ(hooks::cuMemFree_v2(block), CUDA_SUCCESS);

@@ -214,6 +214,7 @@ class Pools {
   };
   enum class Fit { kClose, kAny };
 
+  static std::uint64_t new_id();  // never used before in this process
   Pool* find_pool(cuda::CUmemoryPool pool) const;
   Blocks::iterator take_free(Pool& pool, const StreamName& stream, std::uint64_t bytes, Fit fit);
   Blocks::iterator take_pending(Pool& pool, const StreamName& stream, std::uint64_t bytes);

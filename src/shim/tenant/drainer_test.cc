@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: what the drainer has seen before a Revoke is not said after it, and it looks when it should. Method: a drainer
-// over a GPU that is arithmetic; the test takes the agent's part, between a look at the GPU and what follows from it.
+// on the simulated driver; the test takes the agent's part, between a look at the GPU and what follows from it.
 #include "shim/tenant/drainer.h"
 
 #include <gtest/gtest.h>
@@ -14,9 +14,26 @@
 #include "os/futex.h"
 #include "os/system_clock.h"
 #include "shim/process/real_driver.h"
-#include "shim/tenant/fake_gpu.h"
+#include "sim/cuda/test_driver.h"
+#include "sim/cuda/test_machine.h"
 
 namespace gpumux::shim {
+
+// In place of the real driver's, in this program.
+constinit cuda::Driver g_driver;
+constinit std::atomic<bool> g_driver_loaded{false};
+
+namespace {
+
+sim::Tap& g_query = sim::tap<&cuda::Driver::cuStreamQuery>(g_driver);
+
+}  // namespace
+
+void load_real_driver() {
+  g_driver = sim::simulated_driver();
+  sim::tap<&cuda::Driver::cuStreamQuery>(g_driver);
+  g_driver_loaded.store(true, std::memory_order_release);
+}
 
 namespace {
 
@@ -60,18 +77,21 @@ int set_slice(int, unsigned long, void* argument) {
 }
 
 // A seat of a program with one context. Each test makes its drainer itself, after what the drainer's thread uses.
-class DrainerTest : public testing::Test {
+class DrainerTest : public sim::SimTest {
  protected:
   void SetUp() override {
+    SimTest::SetUp();
+    driver();  // is loaded
     bool opened = false;
-    ASSERT_EQ(driver().cuCtxCreate_v2(&context, 0, 0), cuda::CUDA_SUCCESS);
     ASSERT_EQ(seats.open(0, opened), 0u);
-    FakeGpu::get().after_query = nullptr;
+    g_query.clear();
   }
-  cuda::CUstream make_stream() {
-    cuda::CUstream stream = nullptr;
-    EXPECT_EQ(driver().cuStreamCreate(&stream, cuda::CU_STREAM_NON_BLOCKING), cuda::CUDA_SUCCESS);
-    return stream;
+  // `queries` hears of each answer that the drainer is about to have.
+  static void count(Queries& queries) {
+    g_query.answered = [&queries](cuda::CUresult result) {
+      queries.count();
+      return result;
+    };
   }
   // Seats that are open live as long as the process.
   static Seats& new_seats() {
@@ -86,7 +106,6 @@ class DrainerTest : public testing::Test {
   NoPort port;
   client::Agent agent{{}, port};
   TimeSlices slices{set_slice};
-  cuda::CUcontext context = nullptr;
 };
 
 // A member of a gang is let through after it had drained, and what is left of its permits is taken back. The drainer
@@ -94,14 +113,13 @@ class DrainerTest : public testing::Test {
 // meanwhile, and the gate has closed again.
 TEST_F(DrainerTest, DoesNotSayOfARevocationWhatItSawBeforeIt) {
   constexpr std::uint64_t kEpoch = 7;
-  FakeGpu& gpu = FakeGpu::get();
   page.slots[0].epoch.store(kEpoch);
   const cuda::CUstream before = make_stream();
   const cuda::CUstream after = make_stream();
-  seats.streams(0).note(context, before);  // and what it ran is done
+  seats.streams(0).note(context_, before);  // and what it ran is done
 
   Queries queries;
-  gpu.after_query = [&queries] { queries.count(); };
+  count(queries);
   // A Revoke, and the gate is closed.
   const auto revoke = [&] {
     Seats::Locked locked(seats);
@@ -116,10 +134,8 @@ TEST_F(DrainerTest, DoesNotSayOfARevocationWhatItSawBeforeIt) {
   ASSERT_TRUE(drainer.start());
   queries.await(1);
   // Waits until the look is over, as a thread does that is let through.
-  seats.streams(0).note(context, after);
-  gpu.set_work(1h);
-  void* parameters[] = {nullptr};
-  ASSERT_EQ(driver().cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, after, parameters, nullptr), cuda::CUDA_SUCCESS);
+  seats.streams(0).note(context_, after);
+  const sim::HeldStream works(after);
   revoke();
   const std::uint32_t seen = queries.now();
   nothing_is_said.reset();
@@ -134,9 +150,9 @@ TEST_F(DrainerTest, DoesNotSayOfARevocationWhatItSawBeforeIt) {
 
 // A program that has turned out to go on at once each time that it has waited.
 TEST_F(DrainerTest, IsWokenByOneWaitInSoMany) {
-  seats.streams(0).note(context, make_stream());
+  seats.streams(0).note(context_, make_stream());
   Queries queries;
-  FakeGpu::get().after_query = [&queries] { queries.count(); };
+  count(queries);
   Drainer drainer(gate, seats, lock_modes, agent, slices);
   ASSERT_TRUE(drainer.start());
   page.slots[0].word.store(wire::kGranted | wire::kExclusive | wire::kContended);
@@ -214,12 +230,9 @@ TEST_F(DrainerTest, ALongDrainHasALongTimeSlice) {
                                      .paramsSize = sizeof chosen_us,
                                      .status = cuda::NV_OK};
   slices.seen(0, cuda::kRmControl, &made, 0);
-  FakeGpu& gpu = FakeGpu::get();
   const cuda::CUstream stream = make_stream();
-  seats.streams(0).note(context, stream);
-  gpu.set_work(200ms);
-  void* parameters[] = {nullptr};
-  ASSERT_EQ(driver().cuLaunchKernel(nullptr, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr), cuda::CUDA_SUCCESS);
+  seats.streams(0).note(context_, stream);
+  ASSERT_CUDA(spin(stream, std::chrono::nanoseconds(200ms).count()));
   Drainer drainer(gate, seats, lock_modes, agent, slices);
   ASSERT_TRUE(drainer.start());
   drainer.want_time_slice(200us);

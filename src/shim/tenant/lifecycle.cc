@@ -55,13 +55,13 @@ Tenant* make_tenant() {
 }
 
 // In a forked child there is none, or its own.
-void leave() {
-  if (Tenant* const tenant = tenant_if_any()) tenant->leave();
+void wind_down() {
+  if (Tenant* const tenant = tenant_if_any()) tenant->wind_down();
 }
 
 }  // namespace
 
-void leave_at_exit() { static_cast<void>(std::atexit(leave)); }
+void wind_down_at_exit() { static_cast<void>(std::atexit(wind_down)); }
 
 Tenant* tenant_if_any() { return g_tenant.load(std::memory_order_acquire); }
 

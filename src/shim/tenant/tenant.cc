@@ -13,7 +13,7 @@ namespace gpumux::shim {
 namespace {
 
 // As long as unregistering 100 GiB takes, and a turn's switch before it.
-constexpr base::Duration kLongestLeave = std::chrono::seconds(3);
+constexpr base::Duration kLongestWindDown = std::chrono::seconds(3);
 
 wire::Hello make_hello(const Settings& settings) {
   wire::Hello hello{.protocol = wire::kProtocolVersion,
@@ -204,7 +204,7 @@ void Tenant::handle(const wire::Revoke& message) {
 
 void Tenant::on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) {
   // Not before: exit handlers run backwards, and the driver's own, of its first context, are to come after this one.
-  if (message.bytes != 0 && !std::exchange(leaves_at_exit_, true)) leave_at_exit();
+  if (message.bytes != 0 && !std::exchange(winds_down_at_exit_, true)) wind_down_at_exit();
   memories_.on_host_lent(message, std::move(memory));
 }
 
@@ -212,9 +212,9 @@ void Tenant::on_frame_lent(const wire::FrameLent& message, os::FileDescriptor fr
   memories_.on_frame_lent(message, std::move(frame));
 }
 
-void Tenant::leave() {
+void Tenant::wind_down() {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) drainer_.give_up(slot);
-  memories_.mover().leave(kLongestLeave);
+  memories_.mover().wind_down(kLongestWindDown);
 }
 
 void Tenant::handle(const wire::PrepareSwapOut& message) {

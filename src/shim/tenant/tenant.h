@@ -42,7 +42,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   // The process is about to exit, though the program may still call CUDA: leases are given up, and host memory that is
   // not in use is unregistered. The kernel would do so in one go, and no other process could allocate or map anything
   // on the GPU for that second. Returns when it is done, or after some seconds.
-  void leave();
+  void wind_down();
 
   // A context was made. While there has been only one, every default stream is its: submissions need not ask the
   // driver.
@@ -116,8 +116,8 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   std::atomic<wire::OnDaemonLoss> on_daemon_loss_{wire::OnDaemonLoss::kWait};
   std::atomic<bool> ungated_{false};
   std::atomic<cuda::CUcontext> only_context_{nullptr};
-  bool several_contexts_ = false;  // under start_mutex_
-  bool leaves_at_exit_ = false;    // the agent's thread
+  bool several_contexts_ = false;    // under start_mutex_
+  bool winds_down_at_exit_ = false;  // the agent's thread
   std::atomic<bool> own_gang_{false};
   std::atomic<bool> sharing_gang_{false};
   bool own_gang_told_ = false;  // on this connection; the agent's thread
@@ -130,7 +130,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
 Tenant* tenant_if_any();
 Tenant* tenant();
 
-// From now on the tenant leaves (see there) before the process exits, if it does so by exit().
-void leave_at_exit();
+// From now on the tenant winds down (see there) before the process exits, if the process does so by exit().
+void wind_down_at_exit();
 
 }  // namespace gpumux::shim

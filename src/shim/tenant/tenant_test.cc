@@ -2,10 +2,10 @@
 // Goal: whatever the daemon does and whenever it does it, no submission is made through a closed gate, nothing runs
 // after the tenant has said that it is drained, and every thread gets on.
 //
-// Method: the process's real tenant (agent, drainer, gate, seats) over a GPU that is arithmetic (fake_gpu.h), with a
-// daemon that grants, revokes, takes back, steps, flips contention and goes away at random by seed, while threads
-// submit, make and destroy streams, capture, and make and destroy contexts. The daemon believes only what it was told,
-// and checks it against the GPU at that moment:
+// Method: the process's real tenant (agent, drainer, gate, seats) on the simulated driver, which breaks a capture that
+// is looked at. A daemon grants, revokes, takes back, steps, flips contention and goes away at random by seed, while
+// threads submit, make and destroy streams, capture, and make and destroy contexts. The daemon believes only what it
+// was told, and checks it against the GPU at that moment:
 //   - at each submission the seat's lease must be granted, or not yet reported closed, or a permit must be out;
 //   - when Drained comes, the GPU must be idle.
 // GPUMUX_TEST_SEED repeats a run (as far as threads allow).
@@ -30,14 +30,35 @@
 #include "shim/hooks/hooks.gen.h"
 #include "shim/hooks/submit.h"
 #include "shim/process/real_driver.h"
-#include "shim/tenant/fake_gpu.h"
+#include "sim/cuda/kernels.gen.h"
+#include "sim/cuda/process.h"
+#include "sim/cuda/test_driver.h"
+#include "sim/cuda/test_machine.h"
 #include "tests/unit/temporary_directory.h"
 
 namespace gpumux::shim {
 
+// In place of the real driver's, in this program.
+constinit cuda::Driver g_driver;
+constinit std::atomic<bool> g_driver_loaded{false};
+
 namespace {
 
 using namespace std::chrono_literals;
+
+// An answer may be old when it arrives: what happens meanwhile is where drains go wrong.
+cuda::CUresult answer_late(cuda::CUresult result);
+
+}  // namespace
+
+void load_real_driver() {
+  g_driver = sim::simulated_driver();
+  sim::tap<&cuda::Driver::cuStreamQuery>(g_driver).answered = answer_late;
+  sim::tap<&cuda::Driver::cuStreamIsCapturing>(g_driver).answered = answer_late;
+  g_driver_loaded.store(true, std::memory_order_release);
+}
+
+namespace {
 
 base::TimePoint now() { return os::SystemClock().now(); }
 
@@ -51,6 +72,49 @@ unsigned seed() {
   }();
   return value;
 }
+
+cuda::CUresult answer_late(cuda::CUresult result) {
+  static thread_local std::mt19937 random(seed());
+  if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+  return result;
+}
+
+constexpr int kDevices = 2;
+
+// What has been submitted to each device, in any stream, destroyed or not, and is not done.
+class Work {
+ public:
+  // Around a submission to a stream of the current context, by the thread that makes it.
+  void begin(int device) { at(device).entering.fetch_add(1); }
+  void end(int device, cuda::CUstream stream) {
+    const sim::Process& process = *sim::Process::get();
+    const auto its = stream != nullptr ? process.streams.find(stream) : sim::thread_state().current()->legacy_stream();
+    {
+      const std::lock_guard lock(mutex_);
+      auto& under_way = at(device).under_way;
+      std::erase_if(under_way, [](const auto& submission) { return submission->done(); });
+      under_way.push_back(its->tail());
+    }
+    at(device).entering.fetch_sub(1);
+  }
+  bool is_idle(int device) {
+    if (at(device).entering != 0) return false;
+    const std::lock_guard lock(mutex_);
+    const auto& all = at(device).under_way;
+    return std::all_of(all.begin(), all.end(), [](const auto& submission) { return submission->done(); });
+  }
+
+ private:
+  struct Device {
+    std::atomic<int> entering{0};
+    std::vector<std::shared_ptr<sim::Completion>> under_way;
+  };
+  Device& at(int device) { return devices_[static_cast<std::size_t>(device)]; }
+
+  std::mutex mutex_;
+  std::array<Device, kDevices> devices_;
+};
+Work g_work;
 
 // How long each test goes on.
 base::Duration run_time() {
@@ -192,7 +256,11 @@ class WhimsicalDaemon {
 
   void on(const wire::SeatOpen& open) {
     SeatBelief& seat = seats_[open.slot];
-    seat.device = open.gpu_uuid[0] - FakeGpu::uuid_byte(0);
+    for (int device = 0; device < kDevices; ++device) {
+      cuda::CUuuid uuid{};
+      EXPECT_CUDA(driver().cuDeviceGetUuid_v2(&uuid, device));
+      if (std::memcmp(&uuid, open.gpu_uuid, sizeof uuid) == 0) seat.device = device;
+    }
     seat.wanted = false;
     seat.revokes_unseen = 0;
     switch (open.state) {
@@ -228,7 +296,7 @@ class WhimsicalDaemon {
     if (drained.epoch != seat.epoch) return;
     const bool asked = seat.phase == Phase::kRevoked || seat.phase == Phase::kClosed;
     if (!asked && seat.phase != Phase::kHolding) return;
-    if (FakeGpu::get().busy_until(seat.device) > now()) complain("said to be drained while the GPU works");
+    if (!g_work.is_idle(seat.device)) complain("said to be drained while the GPU works");
     seat.may_submit = false;
     seat.drained.fetch_add(1);
     seat.phase = asked ? Phase::kDrained : Phase::kIdle;
@@ -365,8 +433,8 @@ class WhimsicalDaemon {
   wire::LeasePage* page_ = nullptr;
   std::uint32_t sequence_ = 0;
   std::uint64_t last_epoch_ = 0;
-  std::array<SeatBelief, FakeGpu::kDevices> seats_;
-  std::array<std::atomic<std::uint64_t>, FakeGpu::kDevices> submitted_{};
+  std::array<SeatBelief, kDevices> seats_;
+  std::array<std::atomic<std::uint64_t>, kDevices> submitted_{};
   std::atomic<std::uint64_t> connections_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> calm_{false};
@@ -375,9 +443,36 @@ class WhimsicalDaemon {
   std::thread thread_;
 };
 
-cuda::CUresult launch(cuda::CUstream stream) {
-  return submit(cuda::Entry::cuLaunchKernel, at_stream(stream, cuda::StreamVariant::kLegacy), driver().cuLaunchKernel,
-                nullptr, 1u, 1u, 1u, 1u, 1u, 1u, 0u, stream, nullptr, nullptr);
+WhimsicalDaemon* g_daemon = nullptr;
+
+// A program's kernel on one device.
+struct Kernel {
+  int device = 0;
+  cuda::CUfunction function = nullptr;
+};
+
+// As the driver's, with the daemon looking on: behind the gate.
+cuda::CUresult launch_watched(Kernel kernel, cuda::CUstream stream, void** parameters) {
+  g_daemon->check_submission(kernel.device);
+  g_work.begin(kernel.device);
+  const cuda::CUresult result =
+      driver().cuLaunchKernel(kernel.function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+  g_work.end(kernel.device, stream);
+  return result;
+}
+
+// The same into a capture: nothing is submitted.
+cuda::CUresult launch_captured(Kernel kernel, cuda::CUstream stream, void** parameters) {
+  return driver().cuLaunchKernel(kernel.function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+}
+
+using Launch = cuda::CUresult (*)(Kernel, cuda::CUstream, void**);
+
+cuda::CUresult launch(Kernel kernel, cuda::CUstream stream, Launch how = launch_watched) {
+  std::uint64_t nanoseconds = 20'000;
+  void* parameters[] = {&nanoseconds};
+  return submit(cuda::Entry::cuLaunchKernel, at_stream(stream, cuda::StreamVariant::kLegacy), how, kernel, stream,
+                static_cast<void**>(parameters));
 }
 
 void wait_for_streams(const std::vector<cuda::CUstream>& streams) {
@@ -395,30 +490,40 @@ void program_thread(int device, unsigned thread_seed, const std::atomic<bool>& s
   while (!stop) {
     cuda::CUcontext context = nullptr;
     ASSERT_EQ(hooks::cuCtxCreate_v2(&context, 0, device), cuda::CUDA_SUCCESS);
+    cuda::CUmodule module = nullptr;
+    ASSERT_CUDA(driver().cuModuleLoadData(&module, kGpumuxSimKernelsPtx));
+    Kernel kernel{device, nullptr};
+    ASSERT_CUDA(driver().cuModuleGetFunction(&kernel.function, module, "gpumux_spin"));
     std::vector<cuda::CUstream> streams(3, nullptr);  // the first one is the legacy stream
-    for (std::size_t i = 1; i < streams.size(); ++i)
-      ASSERT_EQ(driver().cuStreamCreate(&streams[i], 1), cuda::CUDA_SUCCESS);
+    const auto make_stream = [&streams](std::size_t i) {
+      // One that the legacy stream waits for, so that a capture of it silences both; and one that it does not.
+      return driver().cuStreamCreate(&streams[i], i == 1 ? 0u : unsigned{cuda::CU_STREAM_NON_BLOCKING});
+    };
+    for (std::size_t i = 1; i < streams.size(); ++i) ASSERT_CUDA(make_stream(i));
     for (int step = 0; step < 400 && !stop; ++step) {
       const std::size_t which = random() % streams.size();
-      ASSERT_EQ(launch(streams[which]), cuda::CUDA_SUCCESS);
+      ASSERT_CUDA(launch(kernel, streams[which]));
       submissions.fetch_add(1, std::memory_order_relaxed);
       switch (random() % 40) {
         case 0: wait_for_streams(streams); break;
         case 1:
           if (which == 0) break;
           ASSERT_EQ(hooks::cuStreamDestroy_v2(streams[which]), cuda::CUDA_SUCCESS);
-          ASSERT_EQ(driver().cuStreamCreate(&streams[which], 1), cuda::CUDA_SUCCESS);
+          ASSERT_CUDA(make_stream(which));
           break;
-        case 2: {
+        case 2:
+        case 3: {
           if (which == 0) break;
           cuda::CUgraph graph = nullptr;
-          ASSERT_EQ(hooks::cuStreamBeginCapture_v2(streams[which], cuda::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL),
-                    cuda::CUDA_SUCCESS);
-          for (int i = 0; i < 5; ++i) ASSERT_EQ(launch(streams[which]), cuda::CUDA_SUCCESS);
-          ASSERT_EQ(hooks::cuStreamEndCapture(streams[which], &graph), cuda::CUDA_SUCCESS);
+          const auto mode =
+              random() % 2 == 0 ? cuda::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL : cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
+          ASSERT_CUDA(hooks::cuStreamBeginCapture_v2(streams[which], mode));
+          for (int i = 0; i < 5; ++i) ASSERT_CUDA(launch(kernel, streams[which], launch_captured));
+          ASSERT_CUDA(hooks::cuStreamEndCapture(streams[which], &graph)) << "something has looked at the capture";
+          ASSERT_CUDA(driver().cuGraphDestroy(graph));
           break;
         }
-        case 3: std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500)); break;
+        case 4: std::this_thread::sleep_for(std::chrono::microseconds(random() % 1500)); break;
         default: break;
       }
     }
@@ -437,13 +542,8 @@ TEST(Tenant, NeverSubmitsWithoutALeaseAndNeverCallsAWorkingGpuDrained) {
   const std::string socket = directory.file(os::kTenantSocket);
   {
     WhimsicalDaemon daemon(socket);
-    FakeGpu::get().on_submit = [&](int device) { daemon.check_submission(device); };
-    // An answer may be old when it arrives: what happens meanwhile is where drains go wrong.
-    FakeGpu::get().after_query = [] {
-      static thread_local std::mt19937 random(seed());
-      if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
-    };
-    FakeGpu::get().set_work(20us);
+    g_daemon = &daemon;
+    ASSERT_CUDA(driver().cuInit(0));
     std::atomic<bool> stop{false};
     std::array<std::atomic<std::uint64_t>, kThreads> submissions{};
     std::vector<std::thread> threads;
@@ -465,7 +565,7 @@ TEST(Tenant, NeverSubmitsWithoutALeaseAndNeverCallsAWorkingGpuDrained) {
     daemon.calm();
     for (std::thread& thread : threads) thread.join();
     EXPECT_EQ(daemon.complaints(), "");
-    for (int slot = 0; slot < FakeGpu::kDevices; ++slot) {
+    for (int slot = 0; slot < kDevices; ++slot) {
       const SeatBelief& seat = daemon.seat(slot);
       std::printf("slot %d: %llu grants, %llu drained, %llu stepped, %llu recalled, %llu reopened, %llu connections\n",
                   slot, static_cast<unsigned long long>(seat.granted), static_cast<unsigned long long>(seat.drained),
@@ -478,8 +578,6 @@ TEST(Tenant, NeverSubmitsWithoutALeaseAndNeverCallsAWorkingGpuDrained) {
       EXPECT_GT(seat.answers, 0u);
       EXPECT_GT(seat.measured, 0u);
     }
-    FakeGpu::get().on_submit = nullptr;
-    FakeGpu::get().after_query = nullptr;
   }
 }
 

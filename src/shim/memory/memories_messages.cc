@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the memories of all seats hear from the daemon, on the agent's thread, and what they tell it, on any.
+#include <utility>
+
+#include "os/system_clock.h"
+#include "shim/memory/memories.h"
+
+namespace gpumux::shim {
+
+// ---- the agent's thread
+
+void Memories::on_connected() {
+  unbound_.store(false, std::memory_order_seq_cst);
+  mover_.spare_host(UINT64_MAX, 0);  // what an earlier daemon was short of says nothing of this one
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    DeviceMemory* const memory = if_any(slot);
+    if (memory != nullptr) memory->on_connected();
+  }
+}
+
+void Memories::announce(client::Agent::Announcement& announcement, std::uint32_t slot) {
+  if (unbound_.load(std::memory_order_relaxed)) return;
+  DeviceMemory* const memory = if_any(slot);
+  if (memory == nullptr) {
+    announcement.send(wire::Memory{.slot = slot});
+    return;
+  }
+  announcement.send(memory->report(gate_.is_granted(slot) ? gate_.epoch(slot) : 0, 0));
+  if (const wire::RoomWanted wish = memory->open_wish(); wish.ticket != 0) announcement.send(wish);
+}
+
+void Memories::on_opened(std::uint32_t slot) {
+  if (slot >= seats_.count()) return;
+  of(slot).on_opened(os::SystemClock().now());
+  mover_.wake();
+}
+
+void Memories::on_room(const wire::Room& room) {
+  if (room.slot >= seats_.count()) return;
+  DeviceMemory& memory = of(room.slot);
+  if (!memory.set_room(room)) return;
+  gate_.set_stranded(room.slot, room.is_stranded != 0);
+  memory.frames.on_room(room);
+  mover_.wake();
+}
+
+void Memories::on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory) {
+  if (lent.slot >= seats_.count()) return;
+  of(lent.slot).lender.on_lent(lent, std::move(memory));
+  mover_.wake();
+}
+
+void Memories::on_frame_lent(const wire::FrameLent& lent, os::FileDescriptor frame) {
+  if (lent.slot >= seats_.count()) return;
+  of(lent.slot).frames.on_lent(lent, std::move(frame));
+  if (lent.bytes != 0) mover_.wake();
+}
+
+void Memories::on_host_forget(const wire::HostForget& forget) {
+  if (forget.slot >= seats_.count()) return;
+  of(forget.slot).lender.on_forget(forget);
+  mover_.wake();
+}
+
+void Memories::on_lost() {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    DeviceMemory* const memory = if_any(slot);
+    if (memory == nullptr) continue;
+    memory->lender.on_lost();
+    memory->frames.on_lost();
+    gate_.set_stranded(slot, false);
+  }
+  mover_.wake();
+}
+
+void Memories::unbind(std::uint32_t slot) {
+  if (slot >= seats_.count()) return;
+  of(slot).unbind();
+  mover_.wake();
+}
+
+void Memories::unbind_all() {
+  unbound_.store(true, std::memory_order_seq_cst);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (DeviceMemory* const memory = if_any(slot)) memory->unbind();
+  }
+  mover_.wake();
+}
+
+// ---- messages
+
+template <class Message>
+bool Memories::send(std::uint32_t slot, const Message& message, int fd) {
+  client::Agent::Announcement announcement(agent_);
+  Seats::Locked seats(seats_);
+  // A daemon that does not know the seat yet hears of its memory with the announcement.
+  return seats[slot].announced && announcement.send(message, fd);
+}
+
+bool Memories::send_report(DeviceMemory& memory, std::uint32_t flags) {
+  if (unbound_.load(std::memory_order_relaxed)) return false;
+  // Made with the agent's lock held, so that nothing is said on a new connection that was counted on the old one.
+  client::Agent::Announcement announcement(agent_);
+  Seats::Locked seats(seats_);
+  const std::uint32_t slot = memory.slot;
+  return seats[slot].announced &&
+         announcement.send(memory.report(gate_.is_granted(slot) ? gate_.epoch(slot) : 0, flags));
+}
+
+bool Memories::ask_for_host(std::uint32_t slot, std::uint64_t bytes) {
+  return send(slot, wire::HostWanted{.slot = slot, .bytes = bytes});
+}
+
+void Memories::return_host(std::uint64_t id, bool kept) {
+  agent_.send(wire::HostReturned{.id = id, .kept = kept ? 1u : 0u});
+}
+
+bool Memories::give_frame(const wire::FrameGiven& frame, int fd) { return send(frame.slot, frame, fd); }
+
+bool Memories::freed_frame(const wire::FrameFreed& frame) { return send(frame.slot, frame); }
+
+bool Memories::ask_for_frame(const wire::FrameWanted& frame) { return send(frame.slot, frame); }
+
+void Memories::forgot_host(std::uint32_t slot) { agent_.send(wire::HostForgotten{.slot = slot}); }
+
+void Memories::unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) {
+  of(slot).pager.unregister_host(address, bytes);
+}
+
+}  // namespace gpumux::shim
