@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "os/random.h"
+
 namespace gpumux::os {
 namespace {
 
@@ -27,8 +29,16 @@ base::Status sync(int fd, const std::string& name) {
   return {};
 }
 
-// A name that no other process uses, in the same directory.
-std::string own_name(const char* name) { return std::string(name) + "." + std::to_string(::getpid()); }
+// Of the random part of a temporary name.
+constexpr std::size_t kSuffixDigits = 16;
+
+// A name for a file that is to get another name when it is whole. No other file ever has it. A pid would not do: two
+// processes in different pid namespaces may have the same one.
+base::Result<std::string> temporary_name(const std::string& name) {
+  auto suffix = random_hex(kSuffixDigits / 2);
+  if (!suffix) return tl::unexpected(suffix.error());
+  return name + "." + *suffix;
+}
 
 }  // namespace
 
@@ -88,8 +98,9 @@ base::Status write_new_file_at(int directory, const char* name, std::string_view
 base::Result<FileDescriptor> claim_file_at(int directory, const char* name, std::string_view content) {
   // Made and locked under a name of its own, then linked: link() says whether somebody was first, and whoever sees the
   // file sees all of it, locked.
-  const std::string temporary = own_name(name);
-  ::unlinkat(directory, temporary.c_str(), 0);
+  const auto named = temporary_name(name);
+  if (!named) return tl::unexpected(named.error());
+  const std::string& temporary = *named;
   FileDescriptor file(::openat(directory, temporary.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return base::fail_errno(errno, "cannot create " + temporary);
   const auto make = [&]() -> base::Status {
@@ -117,10 +128,51 @@ base::Result<bool> is_claim_locked(int directory, const char* name) {
   return base::fail_errno(errno, std::string("cannot look whether ") + name + " is locked");
 }
 
+base::Status replace_file_at(int directory, const char* name, std::string_view content, mode_t mode) {
+  const std::string trying = std::string("cannot write ") + name;
+  const auto named = temporary_name(name);
+  if (!named) return tl::unexpected(named.error());
+  const std::string& temporary = *named;
+  // Without a name until it is whole and locked: a named file without a lock has lost its writer.
+  const FileDescriptor file(::openat(directory, ".", O_WRONLY | O_TMPFILE | O_CLOEXEC, 0600));
+  if (!file) return base::fail_errno(errno, trying);
+  if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) return base::fail_errno(errno, trying + ": cannot lock it");
+  GPUMUX_TRY(write_all(file.get(), content, name));
+  if (::fchmod(file.get(), mode) != 0) return base::fail_errno(errno, trying + ": cannot set its mode");
+  GPUMUX_TRY(sync(file.get(), name));
+  const std::string unnamed = "/proc/self/fd/" + std::to_string(file.get());
+  if (::linkat(AT_FDCWD, unnamed.c_str(), directory, temporary.c_str(), AT_SYMLINK_FOLLOW) != 0)
+    return base::fail_errno(errno, trying + ": cannot name it " + temporary);
+  if (::renameat(directory, temporary.c_str(), directory, name) != 0) {
+    const int error = errno;
+    ::unlinkat(directory, temporary.c_str(), 0);
+    return base::fail_errno(error, trying);
+  }
+  return sync(directory, name);
+}
+
+std::string_view name_of_abandoned(std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos || name.size() - dot - 1 != kSuffixDigits) return {};
+  const bool is_ours = name.find_first_not_of("0123456789abcdef", dot + 1) == std::string_view::npos;
+  return is_ours ? name.substr(0, dot) : std::string_view();
+}
+
+void remove_abandoned_at(int directory, std::string_view name) {
+  if (name_of_abandoned(name).empty()) return;
+  // A name is used once. So a file that had no lock a moment ago has no writer now.
+  const std::string file(name);
+  const auto locked = is_claim_locked(directory, file.c_str());
+  if (locked && !*locked) ::unlinkat(directory, file.c_str(), 0);
+}
+
 base::Status ReservedFile::open() {
-  const std::string temporary = own_name(name_.c_str());
-  file_ = FileDescriptor(::openat(directory_, temporary.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file_) return base::fail_errno(errno, "cannot create " + temporary);
+  auto temporary = temporary_name(name_);
+  if (!temporary) return tl::unexpected(temporary.error());
+  temporary_ = *std::move(temporary);
+  constexpr int kNewFile = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+  file_ = FileDescriptor(::openat(directory_, temporary_.c_str(), kNewFile, 0600));
+  if (!file_) return base::fail_errno(errno, "cannot create " + temporary_);
   return {};
 }
 
@@ -129,7 +181,7 @@ base::Status ReservedFile::reserve(int directory, const char* name, std::size_t 
   name_ = name;
   GPUMUX_TRY(open());
   // Written, not only allocated: where blocks are allocated late, this is what takes them.
-  return write_all(file_.get(), std::string(bytes, '\0'), own_name(name));
+  return write_all(file_.get(), std::string(bytes, '\0'), temporary_);
 }
 
 base::Status ReservedFile::publish(std::string_view content) {
@@ -139,8 +191,7 @@ base::Status ReservedFile::publish(std::string_view content) {
   if (::ftruncate(file_.get(), static_cast<off_t>(content.size())) != 0)
     return base::fail_errno(errno, "cannot write " + name_);
   GPUMUX_TRY(sync(file_.get(), name_));
-  const std::string temporary = own_name(name_.c_str());
-  if (::renameat(directory_, temporary.c_str(), directory_, name_.c_str()) != 0)
+  if (::renameat(directory_, temporary_.c_str(), directory_, name_.c_str()) != 0)
     return base::fail_errno(errno, "cannot make " + name_);
   GPUMUX_TRY(sync(directory_, name_));
   file_.reset();

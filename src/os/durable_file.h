@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "os/file_descriptor.h"
@@ -33,6 +34,17 @@ base::Result<FileDescriptor> claim_file_at(int directory, const char* name, std:
 // Whether somebody holds the lock of such a file.
 base::Result<bool> is_claim_locked(int directory, const char* name);
 
+// Gives `name` this content and mode, durably, in place of an old file of that name: a reader sees one or the other. An
+// error leaves the old file, and no other. Several processes may do so at once, in different pid namespaces, too. The
+// file system must know unnamed files (O_TMPFILE).
+base::Status replace_file_at(int directory, const char* name, std::string_view content, mode_t mode);
+
+// Removes what a process that was killed in replace_file_at() may have left under this name, and nothing else.
+void remove_abandoned_at(int directory, std::string_view name);
+
+// The name that such a file was to get; empty: this is no name of such a file.
+std::string_view name_of_abandoned(std::string_view name);
+
 // A file whose room on disk is taken ahead, so that its content can be written when the disk has become full meanwhile.
 class ReservedFile {
  public:
@@ -47,6 +59,7 @@ class ReservedFile {
 
   int directory_ = -1;
   std::string name_;
+  std::string temporary_;  // of file_
   FileDescriptor file_;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of libraries to preload: LD_PRELOAD's (separated by spaces or colons) and /etc/ld.so.preload's text (also by
-// newlines, with # comments).
+// Lists of libraries to preload, read as glibc's loader reads them: the variable LD_PRELOAD, and the file
+// /etc/ld.so.preload. The two have different separators, and only the file has comments.
 #pragma once
 
 #include <string>
@@ -9,13 +9,18 @@
 
 namespace gpumux::os {
 
-std::vector<std::string> preload_entries(std::string_view list);
+// Of LD_PRELOAD's value.
+std::vector<std::string> variable_entries(std::string_view value);
 
-// Whether the list has libgpumux.so, wherever that lies.
-bool names_library(std::string_view list);
+// Of the file's text. REQUIRES: no zero byte, which ends the list for the loader.
+std::vector<std::string> file_entries(std::string_view text);
 
-// Whether the loader puts libgpumux.so into every program of this machine: /etc/ld.so.preload names it.
-bool is_preloaded_everywhere();
+// Whether an entry names a libgpumux.so, wherever that lies.
+bool is_library(std::string_view entry);
+bool has_library(const std::vector<std::string>& entries);
+
+// Whether the loader puts libgpumux.so into every program of this machine: its list names one that is there.
+bool is_preloaded_everywhere(const char* list = "/etc/ld.so.preload");
 
 // LD_PRELOAD's new value: `library`, then what was there, less other files of its name: two copies of libgpumux.so in
 // one process would wait for each other's leases.

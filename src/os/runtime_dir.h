@@ -10,6 +10,7 @@
 //   tenants/tenants.sock   for tenants' libraries. Its folder is what containers are given; it holds nothing else.
 //   api.sock               the HTTP API: of the host
 //   root/api.sock          the same, for root: only root can enter the folder (the system's daemon has it)
+//   root/containers        records of containers (containers/record.h)
 #pragma once
 
 #include <string>
@@ -24,6 +25,7 @@ inline constexpr char kTenantSocket[] = "tenants/tenants.sock";
 inline constexpr char kApiSocket[] = "api.sock";
 inline constexpr char kRootDir[] = "root";
 inline constexpr char kRootApiSocket[] = "root/api.sock";
+inline constexpr char kContainersDir[] = "root/containers";
 
 // The directory in which a client looks for a daemon: GPUMUX_RUNTIME_DIR if set (and the process is not setuid), else
 // the system's if a daemon's socket is there, else the user's. The user's directory is checked, never created: kDenied,

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "containers/record.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "os/durable_file.h"
+
+namespace gpumux::containers {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr mode_t kMode = 0600;
+constexpr std::size_t kMostIdBytes = 128;
+// Kubernetes' names have 253 bytes at most, and claims have a quota and a share for each of a machine's GPUs.
+constexpr std::size_t kMostBytes = 64u << 10;
+constexpr int kVersion = 1;
+
+// Bytes that are not UTF-8 are replaced: names are for people.
+std::string text_of(const Record& record) {
+  Json claims = Json::array();
+  for (const Claim& claim : record.claims) {
+    Json quotas = Json::array();
+    for (const Quota& quota : claim.quotas) quotas.push_back({{"gpu", quota.gpu}, {"bytes", quota.bytes}});
+    Json shares = Json::array();
+    for (const Share& share : claim.shares) shares.push_back({{"gpu", share.gpu}, {"cores", share.cores}});
+    claims.push_back({{"uid", claim.uid}, {"quotas", std::move(quotas)}, {"shares", std::move(shares)}});
+  }
+  const Json json{{"version", kVersion},
+                  {"id", record.id},
+                  {"control_group", record.control_group},
+                  {"namespace", record.pod_namespace},
+                  {"pod", record.pod},
+                  {"name", record.name},
+                  {"claims", std::move(claims)}};
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+const Json* member(const Json& object, const char* name) {
+  if (!object.is_object()) return nullptr;
+  const auto found = object.find(name);
+  return found == object.end() ? nullptr : &*found;
+}
+
+const std::string* text_in(const Json& object, const char* name) {
+  const Json* value = member(object, name);
+  return value == nullptr ? nullptr : value->get_ptr<const std::string*>();
+}
+
+// Of an array of a GPU and a number each. False: it is none.
+template <class Amount>
+bool read_amounts(const Json& claim, const char* name, const char* unit, std::vector<Amount>& amounts) {
+  const Json* array = member(claim, name);
+  if (array == nullptr || !array->is_array()) return false;
+  for (const Json& each : *array) {
+    const std::string* gpu = text_in(each, "gpu");
+    const Json* value = member(each, unit);
+    const auto* number = value == nullptr ? nullptr : value->get_ptr<const Json::number_unsigned_t*>();
+    if (gpu == nullptr || number == nullptr) return false;
+    amounts.push_back({*gpu, *number});
+  }
+  return true;
+}
+
+std::optional<Claim> claim_in(const Json& json) {
+  const std::string* uid = text_in(json, "uid");
+  if (uid == nullptr) return std::nullopt;
+  Claim claim{*uid};
+  if (!read_amounts(json, "quotas", "bytes", claim.quotas)) return std::nullopt;
+  if (!read_amounts(json, "shares", "cores", claim.shares)) return std::nullopt;
+  return claim;
+}
+
+std::optional<Record> record_in(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  const Json* version = member(json, "version");
+  const Json* claims = member(json, "claims");
+  if (version == nullptr || *version != kVersion || claims == nullptr || !claims->is_array()) return std::nullopt;
+  Record record;
+  for (const auto& [name, value] : {std::pair{"id", &record.id}, std::pair{"control_group", &record.control_group},
+                                    std::pair{"namespace", &record.pod_namespace}, std::pair{"pod", &record.pod},
+                                    std::pair{"name", &record.name}}) {
+    const std::string* found = text_in(json, name);
+    if (found == nullptr) return std::nullopt;
+    *value = *found;
+  }
+  for (const Json& each : *claims) {
+    auto claim = claim_in(each);
+    if (!claim) return std::nullopt;
+    record.claims.push_back(std::move(*claim));
+  }
+  return record;
+}
+
+// Each names a GPU of its own. `kind`: what they are called.
+template <class Amount>
+base::Status check_gpus(const std::string& kind, const std::vector<Amount>& amounts) {
+  for (auto one = amounts.begin(); one != amounts.end(); ++one) {
+    if (!one->gpu.starts_with("GPU-") && !one->gpu.starts_with("MIG-")) {
+      return base::fail(base::Code::kInvalid,
+                        "the " + kind + " for '" + one->gpu + "' names no GPU by its UUID, GPU-... or MIG-...");
+    }
+    if (std::any_of(amounts.begin(), one, [&](const Amount& other) { return other.gpu == one->gpu; }))
+      return base::fail(base::Code::kInvalid, one->gpu + " has two " + kind + "s");
+  }
+  return {};
+}
+
+base::Status check(const Record& record) {
+  const auto fail = [&](const char* why) {
+    return base::fail(base::Code::kInvalid, "container '" + record.id + "' can have no record: " + why);
+  };
+  if (!is_usable_id(record.id)) return fail("its id is no file name");
+  if (record.control_group.empty() || record.control_group.front() != '/') return fail("it has no control group");
+  std::vector<Claim> claims;
+  for (const Claim& claim : record.claims) {
+    if (claim.uid.empty()) return fail("a claim of it has no uid");
+    GPUMUX_TRY(check_claim(claim));
+    if (!add_claim(claims, claim).empty()) return fail("two claims of it have one GPU");
+  }
+  return claims.size() == record.claims.size() ? base::Status() : fail("it has a claim twice");
+}
+
+base::Status check_id(std::string_view id) {
+  if (is_usable_id(id)) return {};
+  return base::fail(base::Code::kInvalid, "'" + std::string(id) + "' is no id of a container");
+}
+
+// Sorted.
+base::Result<std::vector<std::string>> names_in(int folder) {
+  // A descriptor of its own: a copy would share its place in the folder.
+  const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(copy < 0 ? nullptr : ::fdopendir(copy), ::closedir);
+  if (!listing) return base::fail_errno(errno, "cannot list the records of containers");
+  std::vector<std::string> names;
+  errno = 0;
+  while (const dirent* entry = ::readdir(listing.get())) names.emplace_back(entry->d_name);
+  if (errno != 0) return base::fail_errno(errno, "cannot list the records of containers");
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+}  // namespace
+
+base::Status check_claim(const Claim& claim) {
+  const auto fail = [](std::string why) { return base::fail(base::Code::kInvalid, std::move(why)); };
+  if (claim.uid.empty() && !claim.quotas.empty()) return fail("quotas need a claim, and none is named");
+  if (claim.uid.empty() && !claim.shares.empty()) return fail("shares need a claim, and none is named");
+  GPUMUX_TRY(check_gpus("quota", claim.quotas));
+  GPUMUX_TRY(check_gpus("share", claim.shares));
+  for (const Quota& quota : claim.quotas) {
+    if (quota.bytes == 0) return fail("the quota for " + quota.gpu + " has no bytes");
+  }
+  for (const Share& share : claim.shares) {
+    if (share.cores != 0 && share.cores <= kMostCores) continue;
+    return fail("the share for " + share.gpu + " has " + std::to_string(share.cores) + " cores: 1 to " +
+                std::to_string(kMostCores) + " are possible");
+  }
+  return {};
+}
+
+std::vector<std::string> add_claim(std::vector<Claim>& claims, Claim claim) {
+  std::set<std::string> theirs;
+  for (const Claim& other : claims) {
+    if (other.uid == claim.uid) continue;
+    for (const Quota& quota : other.quotas) theirs.insert(quota.gpu);
+    for (const Share& share : other.shares) theirs.insert(share.gpu);
+  }
+  std::set<std::string> taken;
+  const auto is_taken = [&](const auto& amount) {
+    if (!theirs.contains(amount.gpu)) return false;
+    taken.insert(amount.gpu);
+    return true;
+  };
+  std::erase_if(claim.quotas, is_taken);
+  std::erase_if(claim.shares, is_taken);
+  const auto same = std::find_if(claims.begin(), claims.end(), [&](const Claim& one) { return one.uid == claim.uid; });
+  if (same != claims.end()) {
+    *same = std::move(claim);
+  } else {
+    claims.push_back(std::move(claim));
+  }
+  return {taken.begin(), taken.end()};
+}
+
+bool is_usable_id(std::string_view id) {
+  return !id.empty() && id.size() <= kMostIdBytes && std::all_of(id.begin(), id.end(), [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '-' || c == '_';
+  });
+}
+
+base::Status write_record(int folder, const Record& record) {
+  GPUMUX_TRY(check(record));
+  const std::string text = text_of(record);
+  if (text.size() > kMostBytes) return base::fail(base::Code::kInvalid, "the record of " + record.id + " is too long");
+  return os::replace_file_at(folder, record.id.c_str(), text, kMode);
+}
+
+base::Result<Record> read_record(int folder, std::string_view id) {
+  GPUMUX_TRY(check_id(id));
+  const std::string name(id);
+  const auto text = os::read_file_at(folder, name.c_str(), kMostBytes);
+  if (!text) return tl::unexpected(text.error());
+  auto record = record_in(*text);
+  if (!record || record->id != id || !check(*record))
+    return base::fail(base::Code::kInvalid, "the record of container " + name + " cannot be read: remove the file");
+  return *std::move(record);
+}
+
+base::Status remove_record(int folder, std::string_view id) {
+  GPUMUX_TRY(check_id(id));
+  if (::unlinkat(folder, std::string(id).c_str(), 0) != 0 && errno != ENOENT)
+    return base::fail_errno(errno, "cannot remove the record of container " + std::string(id));
+  return {};
+}
+
+base::Result<std::vector<std::string>> record_ids(int folder) {
+  auto names = names_in(folder);
+  if (names) std::erase_if(*names, [](const std::string& name) { return !is_usable_id(name); });
+  return names;
+}
+
+base::Status remove_unfinished(int folder) {
+  const auto names = names_in(folder);
+  if (!names) return tl::unexpected(names.error());
+  for (const std::string& name : *names) {
+    if (is_usable_id(os::name_of_abandoned(name))) os::remove_abandoned_at(folder, name);
+  }
+  return {};
+}
+
+}  // namespace gpumux::containers

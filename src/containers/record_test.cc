@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: the daemon reads of a container what the hook has written, or an error; never a part of it.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "containers/record.h"
+#include "os/durable_file.h"
+
+namespace gpumux::containers {
+namespace {
+
+class RecordTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char path[] = "/tmp/gpumux-records-XXXXXX";
+    ASSERT_NE(::mkdtemp(path), nullptr);
+    path_ = path;
+    folder_ = os::FileDescriptor(::open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  }
+  void TearDown() override {
+    for (const std::string& id : ids()) EXPECT_TRUE(remove_record(folder_.get(), id));
+    EXPECT_EQ(::rmdir(path_.c_str()), 0);
+  }
+  int folder() const { return folder_.get(); }
+  std::vector<std::string> ids() const { return record_ids(folder()).value(); }
+  void put(const std::string& name, const std::string& text) {
+    const os::FileDescriptor file(::openat(folder(), name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    ASSERT_EQ(::write(file.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+
+  static Record a_record() {
+    return {.id = "abc123",
+            .control_group = "/kubepods/abc123",
+            .pod_namespace = "team-a",
+            .pod = "train-0",
+            .name = "main",
+            .claims = {{"5b1f3d3e-0c5a",
+                        {{"GPU-1", std::uint64_t{20} << 30}, {"GPU-2", UINT64_MAX}},
+                        {{"GPU-1", 50}, {"GPU-4", 100}}},
+                       {"c-2", {{"GPU-3", 1}}, {{"GPU-3", 25}}}}};
+  }
+
+  std::string path_;
+  os::FileDescriptor folder_;
+};
+
+TEST_F(RecordTest, IsReadAsItWasWritten) {
+  ASSERT_TRUE(write_record(folder(), a_record()));
+  EXPECT_EQ(*read_record(folder(), "abc123"), a_record());
+  EXPECT_EQ(ids(), std::vector<std::string>{"abc123"});
+  struct stat status {};
+  ASSERT_EQ(::fstatat(folder(), "abc123", &status, 0), 0);
+  EXPECT_EQ(status.st_mode & 07777u, 0600u);
+}
+
+TEST_F(RecordTest, IsReplacedAndRemovedAnyNumberOfTimes) {
+  Record record = a_record();
+  ASSERT_TRUE(write_record(folder(), record));
+  record.pod = "train-1";
+  record.claims.clear();
+  ASSERT_TRUE(write_record(folder(), record));
+  EXPECT_EQ(*read_record(folder(), "abc123"), record);
+  for (int i = 0; i < 2; ++i) EXPECT_TRUE(remove_record(folder(), "abc123"));
+  const auto gone = read_record(folder(), "abc123");
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error().code, base::Code::kNotFound);
+}
+
+TEST_F(RecordTest, NamesNeedNoEncoding) {
+  Record record = a_record();
+  record.pod = "a\"b\\\n\xff";
+  ASSERT_TRUE(write_record(folder(), record));
+  EXPECT_EQ(read_record(folder(), "abc123")->pod, "a\"b\\\n\xEF\xBF\xBD");
+}
+
+TEST_F(RecordTest, WhatCannotBeMeantIsNotWritten) {
+  const auto refuses = [&](auto change) {
+    Record record = a_record();
+    change(record);
+    const auto written = write_record(folder(), record);
+    return !written && written.error().code == base::Code::kInvalid;
+  };
+  EXPECT_TRUE(refuses([](Record& r) { r.id = ""; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.id = "../abc"; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.id = std::string(129, 'a'); }));
+  EXPECT_TRUE(refuses([](Record& r) { r.control_group = ""; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.claims[0].uid = ""; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.claims[1].uid = r.claims[0].uid; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.claims[0].quotas[1].gpu = "GPU-1"; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.claims[1].quotas[0].gpu = "GPU-1"; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.claims[0].quotas[1].bytes = 0; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.claims[0].shares.push_back({"GPU-1", 1}); }));
+  EXPECT_TRUE(refuses([](Record& r) { r.claims[1].shares[0].gpu = "GPU-2"; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.claims[0].shares[0].gpu = "0"; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.claims[0].shares[0].cores = 0; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.claims[0].shares[0].cores = kMostCores + 1; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.pod = std::string(70'000, 'a'); }));
+  EXPECT_TRUE(ids().empty());
+}
+
+TEST(ClaimsTest, OneClaimCountsOnAGpu) {
+  std::vector<Claim> claims;
+  EXPECT_TRUE(add_claim(claims, {"a", {{"GPU-1", 1}, {"GPU-2", 2}}}).empty());
+  EXPECT_EQ(add_claim(claims, {"b", {{"GPU-2", 5}, {"GPU-3", 3}}}), std::vector<std::string>{"GPU-2"});
+  const std::vector<Claim> both{{"a", {{"GPU-1", 1}, {"GPU-2", 2}}}, {"b", {{"GPU-3", 3}}}};
+  EXPECT_EQ(claims, both);
+  // Hooks may run again.
+  EXPECT_TRUE(add_claim(claims, both[0]).empty());
+  EXPECT_EQ(claims, both);
+  EXPECT_TRUE(add_claim(claims, {"a", {{"GPU-1", 7}}}).empty());
+  EXPECT_EQ(claims, (std::vector<Claim>{{"a", {{"GPU-1", 7}}}, both[1]}));
+}
+
+TEST(ClaimsTest, TheClaimThatCountsOnAGpuGivesQuotaAndShare) {
+  std::vector<Claim> claims{{"a", {{"GPU-1", 1}}, {{"GPU-2", 50}}}};
+  EXPECT_EQ(add_claim(claims, {"b", {{"GPU-2", 5}, {"GPU-3", 3}}, {{"GPU-1", 25}, {"GPU-2", 25}, {"GPU-3", 25}}}),
+            (std::vector<std::string>{"GPU-1", "GPU-2"}));
+  EXPECT_EQ(claims,
+            (std::vector<Claim>{{"a", {{"GPU-1", 1}}, {{"GPU-2", 50}}}, {"b", {{"GPU-3", 3}}, {{"GPU-3", 25}}}}));
+}
+
+TEST_F(RecordTest, WhatIsNoRecordOfTheContainerIsAnError) {
+  ASSERT_TRUE(write_record(folder(), a_record()));
+  const std::string good = *os::read_file_at(folder(), "abc123", 1u << 20);
+  const auto code_of = [&](const std::string& text) {
+    put("abc123", text);
+    const auto record = read_record(folder(), "abc123");
+    return record ? std::optional<base::Code>() : record.error().code;
+  };
+  EXPECT_EQ(code_of(good), std::nullopt);
+  for (std::size_t length = 0; length + 2 < good.size(); ++length)
+    EXPECT_EQ(code_of(good.substr(0, length)), base::Code::kInvalid) << length;
+  for (const char* text : {"[]", "null", "{}", "{\"version\":1}", "{\"version\":2}"})
+    EXPECT_EQ(code_of(text), base::Code::kInvalid) << text;
+  const auto changed = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    text.replace(text.find(from), from.size(), to);
+    return code_of(text);
+  };
+  EXPECT_EQ(changed("\"abc123\"", "\"abc124\""), base::Code::kInvalid);  // another container's
+  EXPECT_EQ(changed("18446744073709551615", "-1"), base::Code::kInvalid);
+  EXPECT_EQ(changed("18446744073709551615", "\"20G\""), base::Code::kInvalid);
+  EXPECT_EQ(changed("18446744073709551615", "0"), base::Code::kInvalid);
+  EXPECT_EQ(changed("\"cores\": 50", "\"cores\": \"50\""), base::Code::kInvalid);
+  EXPECT_EQ(changed("\"shares\"", "\"Shares\""), base::Code::kInvalid);
+  EXPECT_EQ(changed("\"version\": 1", "\"version\": 2"), base::Code::kInvalid);
+}
+
+}  // namespace
+}  // namespace gpumux::containers
