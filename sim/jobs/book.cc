@@ -22,7 +22,7 @@ std::string Book::put(JobId id, const GpuSet& where) {
     if (index.value >= gpus.size()) return who + " is started on a GPU that is not there";
     BookedGpu& gpu = gpus[index.value];
     const std::string there = who + " on GPU " + std::to_string(index.value);
-    if (!gpu.present || gpu.drained) return there + ", which takes no jobs";
+    if (!gpu.takes_jobs()) return there + ", which takes no jobs";
     std::uint64_t taken = gpu.foreign + on(gpu, job.request);
     for (const JobId other : gpu.jobs) {
       if (job.spec.exclusive || jobs.at(other).spec.exclusive) return there + " beside an exclusive job";
@@ -110,7 +110,7 @@ std::optional<TimePoint> Book::latest_start(const BookedJob& job, TimePoint now)
   std::vector<TimePoint> at;
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     const BookedGpu& gpu = gpus[i];
-    if (!gpu.present || gpu.drained || (named.empty() && job.spec.memory > gpu.capacity)) continue;
+    if (!gpu.takes_jobs() || (named.empty() && job.spec.memory > gpu.capacity)) continue;
     if (!named.empty() && !named.contains(GpuIndex{static_cast<std::uint32_t>(i)})) continue;
     if (const auto one = latest_start(job, gpu, now)) at.push_back(*one);
   }

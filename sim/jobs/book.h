@@ -45,7 +45,8 @@ struct BookedJob {
 
 struct BookedGpu {
   std::uint64_t capacity = 0, foreign = 0;
-  bool present = true, drained = false;
+  bool present = true, drained = false, sick = false;
+  bool takes_jobs() const { return present && !drained && !sick; }
   std::set<JobId> jobs;
 };
 

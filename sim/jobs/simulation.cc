@@ -131,7 +131,8 @@ void Simulation::set_up() {
   }
   tell(SettingsChanged{settings});
   for (std::uint32_t i = 0; i < gpus; ++i) {
-    book_.gpus.push_back({chance(4) && !options_.plain ? kCapacity / 2 : kCapacity, 0, true, false, {}});
+    book_.gpus.emplace_back();
+    book_.gpus.back().capacity = chance(4) && !options_.plain ? kCapacity / 2 : kCapacity;
     tell(GpuAdded{GpuIndex{i}, book_.gpus.back().capacity});
   }
   tell(SchedulingAllowed{});
@@ -280,6 +281,8 @@ void Simulation::disturb() {
       tell(ForeignUse{GpuIndex{i}, 0});
       gpu.drained = false;
       tell(GpuResumed{GpuIndex{i}});
+      gpu.sick = false;
+      tell(GpuHealth{GpuIndex{i}, false});
       gpu.present = true;
       tell(GpuAdded{GpuIndex{i}, gpu.capacity});
     }
@@ -301,6 +304,10 @@ void Simulation::disturb() {
       return options_.plain ? void() : tell(PriorityAsked{job, static_cast<std::int32_t>(pick(4)) - 1, chance(4)});
     case 4: gpu.foreign = chance(2) ? 0 : pick(gpu.capacity / 2); return tell(ForeignUse{GpuIndex{index}, gpu.foreign});
     case 5:
+      if (chance(2)) {
+        gpu.sick = !gpu.sick;
+        return tell(GpuHealth{GpuIndex{index}, gpu.sick});
+      }
       gpu.drained = !gpu.drained;
       return gpu.drained ? tell(GpuDrained{GpuIndex{index}}) : tell(GpuResumed{GpuIndex{index}});
     case 6:
@@ -338,6 +345,7 @@ void Simulation::restart() {
     tell(GpuAdded{GpuIndex{i}, gpu.capacity});
     tell(ForeignUse{GpuIndex{i}, gpu.foreign});
     if (gpu.drained) tell(GpuDrained{GpuIndex{i}});
+    if (gpu.sick) tell(GpuHealth{GpuIndex{i}, true});
     if (!gpu.present) tell(GpuRemoved{GpuIndex{i}});
   }
   for (const UserUsage& one : usage) tell(UsageRestored{one.uid, one.gpu_microseconds});

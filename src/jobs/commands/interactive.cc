@@ -83,7 +83,7 @@ class Session {
         pause(kLookAgain, !outcome);
         continue;
       }
-      if (outcome->how == AttachedHow::kLeft) return leave(outcome->signal);
+      if (outcome->how == AttachedHow::kLeft) return leave_job(outcome->signal);
       return finish(outcome->ended);
     }
   }
@@ -128,16 +128,16 @@ class Session {
             if (const auto cancelled = cancel(); !cancelled) return report_error(command_, cancelled.error());
             say("[job " + id_ + " is being cancelled; Ctrl+C does not wait for its end]");
             break;
-          case InterruptRule::Meaning::kLeaveNow: return leave(0);
+          case InterruptRule::Meaning::kLeaveNow: return leave_job(0);
         }
       } else if (*signal == SIGTSTP) {
         line_.clear();
         ::kill(::getpid(), SIGSTOP);
       } else if (*signal == SIGTERM || *signal == SIGHUP || *signal == SIGQUIT) {
-        return leave(*signal);
+        return leave_job(*signal);
       }
     }
-    if (interrupts_.leaves(now())) return leave(0);
+    if (interrupts_.leaves(now())) return leave_job(0);
     return std::nullopt;
   }
 
@@ -165,7 +165,7 @@ class Session {
     std::cerr << "\r\n" << printable(text) << "\r\n" << std::flush;
   }
 
-  int leave(int signal) {
+  int leave_job(int signal) {
     std::cerr.clear();  // a message that the signal interrupted
     line_.clear();
     signal_ = signal;

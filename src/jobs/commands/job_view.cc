@@ -131,6 +131,9 @@ void add_remarks(const QueueState& queue, const Output& output, std::vector<std:
       say(Colour::kYellow, "GPU " + std::to_string(gpu.index) + " is not there");
     } else if (gpu.drained) {
       say(Colour::kYellow, "GPU " + std::to_string(gpu.index) + " is drained: it takes no new jobs");
+    } else if (gpu.sick) {
+      say(Colour::kYellow,
+          "GPU " + std::to_string(gpu.index) + " is sick: it takes no new jobs (`gpumux status` says why)");
     }
   }
   if (queue.reserved) say(Colour::kNone, reservation_text(*queue.reserved));
@@ -398,8 +401,9 @@ std::vector<std::string> queue_state_lines(const QueueState& queue, const Output
       table.add_row({{std::to_string(gpu.index)},
                      {!gpu.present  ? "not there"
                       : gpu.drained ? "drained"
+                      : gpu.sick    ? "sick"
                                     : "takes jobs",
-                      gpu.present && !gpu.drained ? Colour::kGreen : Colour::kYellow},
+                      gpu.present && !gpu.drained && !gpu.sick ? Colour::kGreen : Colour::kYellow},
                      {base::format_bytes(gpu.capacity_bytes)},
                      {base::format_bytes(gpu.promised_bytes)},
                      {base::format_bytes(gpu.foreign_bytes)}});

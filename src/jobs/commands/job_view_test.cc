@@ -95,7 +95,7 @@ TEST_F(JobViewTest, WhatRunsComesFirstThenTheQueueInItsOrder) {
 TEST_F(JobViewTest, FitsEveryWidthAndKeepsWhatMattersMost) {
   api_client::QueueState queue;
   queue.paused = true;
-  queue.gpus = {{.index = 3, .drained = true}};
+  queue.gpus = {{.index = 3, .drained = true}, {.index = 4, .sick = true}};
   queue.reserved = api_client::Reservation{.job = 19, .gpus = {0, 1}, .starts_in = 5min};
   auto done = busy();
   for (Job& job : done) {
@@ -115,6 +115,7 @@ TEST_F(JobViewTest, FitsEveryWidthAndKeepsWhatMattersMost) {
   EXPECT_NE(at80.find("waits for"), std::string::npos) << at80;
   EXPECT_NE(at80.find("Paused"), std::string::npos);
   EXPECT_NE(at80.find("GPU 3 is drained"), std::string::npos);
+  EXPECT_NE(at80.find("GPU 4 is sick"), std::string::npos);
   EXPECT_NE(at80.find("GPUs 0,1 are kept for job 19, which starts in 5m"), std::string::npos) << at80;
   EXPECT_EQ(text_of(queue_lines(busy(), queue, kNow, terminal(400))),
             text_of(queue_lines(busy(), queue, kNow, Output{})));

@@ -44,6 +44,7 @@ struct GpuAdded { GpuIndex gpu; std::uint64_t capacity = 0; };  // or its capaci
 struct GpuRemoved { GpuIndex gpu; };
 struct GpuDrained { GpuIndex gpu; };  // by an administrator: what runs goes on, nothing else starts or resumes there
 struct GpuResumed { GpuIndex gpu; };
+struct GpuHealth { GpuIndex gpu; bool is_sick = false; };  // a sick one takes nothing new, as a drained one
 struct ForeignUse { GpuIndex gpu; std::uint64_t bytes = 0; };  // memory that programs other than jobs use there
 struct SettingsChanged { QueueSettings settings; };
 struct UserLimitsChanged { std::uint32_t uid = 0; std::optional<UserLimits> limits; };  // none: the settings' again
@@ -88,10 +89,10 @@ struct Resumed { JobId job; std::uint32_t attempt = 0; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
-using Event = std::variant<GpuAdded, GpuRemoved, GpuDrained, GpuResumed, ForeignUse, SettingsChanged, UserLimitsChanged,
-                           SchedulingHeld, SchedulingAllowed, Submitted, Restored, UsageRestored, Withdrawn,
-                           CancelAsked, HoldAsked, ReleaseAsked, PriorityAsked, StartConfirmed, StartFailed, Ended,
-                           Suspended, SuspendRefused, Resumed, TimePassed>;
+using Event = std::variant<GpuAdded, GpuRemoved, GpuDrained, GpuResumed, GpuHealth, ForeignUse, SettingsChanged,
+                           UserLimitsChanged, SchedulingHeld, SchedulingAllowed, Submitted, Restored, UsageRestored,
+                           Withdrawn, CancelAsked, HoldAsked, ReleaseAsked, PriorityAsked, StartConfirmed, StartFailed,
+                           Ended, Suspended, SuspendRefused, Resumed, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ std::vector<UserUsage> JobCore::usage(TimePoint now) const {
 std::optional<GpuRoom> JobCore::room(GpuIndex index) const {
   const Gpu* const gpu = state_->gpu_of(index);
   if (gpu == nullptr) return std::nullopt;
-  return GpuRoom{gpu->capacity, gpu->promised, gpu->foreign, gpu->present, gpu->drained};
+  return GpuRoom{gpu->capacity, gpu->promised, gpu->foreign, gpu->present, gpu->drained, gpu->sick};
 }
 
 std::optional<Kept> JobCore::kept() const {
@@ -123,6 +123,18 @@ void JobCore::State::on(const GpuResumed& e) {
   gpu->drained = false;
   survey_gpus();
   unpark_gpus();
+}
+
+void JobCore::State::on(const GpuHealth& e) {
+  Gpu* const gpu = gpu_of(e.gpu);
+  if (gpu == nullptr || gpu->sick == e.is_sick) return;
+  gpu->sick = e.is_sick;
+  survey_gpus();
+  if (e.is_sick) {
+    dirty = true;
+  } else {
+    unpark_gpus();
+  }
 }
 
 void JobCore::State::on(const ForeignUse& e) {

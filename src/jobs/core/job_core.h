@@ -85,7 +85,7 @@ struct UserUsage {
 
 struct GpuRoom {
   std::uint64_t capacity = 0, promised = 0 /* to jobs */, foreign = 0;
-  bool present = false, drained = false;
+  bool present = false, drained = false, sick = false;
 };
 
 // How many jobs are in each state, by its number.

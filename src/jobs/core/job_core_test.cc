@@ -432,6 +432,18 @@ TEST(Gpus, DrainedOnesTakeNothingNew) {
   EXPECT_EQ(s.tell(GpuResumed{GpuIndex{1}}), "Start job 2.1 on 1");
 }
 
+TEST(Gpus, SickOnesTakeNothingNewUntilTheyAreHealthy) {
+  Script s(2);
+  s.tell(GpuHealth{GpuIndex{0}, true});
+  EXPECT_EQ(s.submit(), "Start job 1.1 on 1");
+  JobSpec named = s.spec();
+  named.gpus = {0};
+  EXPECT_EQ(s.submit(named), "");
+  EXPECT_EQ(s.reason(2), "drained");
+  EXPECT_EQ(s.tell(GpuResumed{GpuIndex{0}}), "") << "nobody has drained it";
+  EXPECT_EQ(s.tell(GpuHealth{GpuIndex{0}, false}), "Start job 2.1 on 0");
+}
+
 TEST(Gpus, ARemovedOneComesBack) {
   Script s(2);
   s.run();

@@ -154,10 +154,10 @@ struct User {
 struct Gpu {
   GpuIndex index;
   std::uint64_t capacity = 0, foreign = 0, promised = 0;
-  bool present = false, drained = false;
+  bool present = false, drained = false, sick = false;
   std::uint32_t suspended = 0;  // jobs that will come back to it
   std::vector<Job*> occupants;  // in the order in which they came
-  bool usable() const { return present && !drained; }
+  bool usable() const { return present && !drained && !sick; }
 };
 
 struct Array {
@@ -249,6 +249,7 @@ struct JobCore::State {
   void on(const GpuRemoved& e);
   void on(const GpuDrained& e);
   void on(const GpuResumed& e);
+  void on(const GpuHealth& e);
   void on(const ForeignUse& e);
   void on(const SettingsChanged& e);
   void on(const UserLimitsChanged& e);

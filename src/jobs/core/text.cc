@@ -44,6 +44,9 @@ struct Text {
   std::string operator()(const GpuRemoved& e) const { return "GpuRemoved " + text(e.gpu); }
   std::string operator()(const GpuDrained& e) const { return "GpuDrained " + text(e.gpu); }
   std::string operator()(const GpuResumed& e) const { return "GpuResumed " + text(e.gpu); }
+  std::string operator()(const GpuHealth& e) const {
+    return "GpuHealth " + text(e.gpu) + (e.is_sick ? " sick" : " healthy");
+  }
   std::string operator()(const ForeignUse& e) const { return "ForeignUse " + text(e.gpu) + " " + text(e.bytes); }
   std::string operator()(const SettingsChanged& e) const {
     const QueueSettings& s = e.settings;

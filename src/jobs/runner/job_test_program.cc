@@ -143,7 +143,7 @@ void describe() {
   grow(path);
 }
 
-void leave(const char* path) {
+void leave_orphan(const char* path) {
   int ready[2];
   if (::pipe(ready) != 0) ::_exit(95);
   if (::fork() == 0) {
@@ -240,7 +240,7 @@ int main(int argc, char** argv) {
     say("ready");
     wait_for_ever();
   } else if (mode == "leave") {
-    leave(first);
+    leave_orphan(first);
     return 5;
   } else if (mode == "storm" && argc > 3) {
     if (::fork() == 0) storm(first, std::atoi(argv[3]));

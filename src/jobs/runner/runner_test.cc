@@ -440,6 +440,21 @@ TEST_F(RunnerParts, AReservedFileAppearsWhole) {
   EXPECT_FALSE(os::write_new_file_at(directory->get(), "end", "x", 0600));
 }
 
+// A process in another pid namespace may have our pid, and a file here under it.
+TEST_F(RunnerParts, FilesOfOthersWithOurPidStay) {
+  const auto directory = os::open_directory(folder_);
+  ASSERT_TRUE(directory);
+  const std::string end = "/end." + std::to_string(::getpid());
+  const std::string claim = "/claim." + std::to_string(::getpid());
+  for (const std::string& name : {end, claim}) std::ofstream(folder_ + name) << "another's";
+  EXPECT_TRUE(os::claim_file_at(directory->get(), "claim", "ours"));
+  os::ReservedFile file;
+  EXPECT_TRUE(file.reserve(directory->get(), "end", 100));
+  EXPECT_TRUE(file.publish("ours"));
+  for (const std::string& name : {end, claim}) EXPECT_EQ(text_of(folder_ + name), "another's") << name;
+  EXPECT_EQ(text_of(folder_ + "/end"), "ours");
+}
+
 TEST_F(RunnerParts, FilesWithoutASizeAreReadToTheirEnd) {
   const auto status = os::read_unsized_at(AT_FDCWD, "/proc/self/status");
   ASSERT_TRUE(status);

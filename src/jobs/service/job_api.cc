@@ -1,26 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "jobs/service/job_api.h"
 
-#include <pwd.h>
-
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
 
-#include "base/standing.h"
 #include "base/units.h"
-#include "daemon/config/strict_json.h"
 #include "daemon/loop/log.h"
-#include "settings/settings.h"
 
 namespace gpumux::daemon {
 namespace {
 
 namespace asio = boost::asio;
 namespace core = jobs;
-using Json = nlohmann::ordered_json;
+using Json = RequestJson;
 using base::Code;
 using base::Duration;
 using base::Result;
@@ -28,164 +22,6 @@ using core::JobId;
 using namespace std::chrono_literals;
 
 constexpr Duration kLongestWait = 30s;
-constexpr std::size_t kLookupBytes = 65'536;
-constexpr int kMaxDepth = 4;
-
-ApiResponse ok(const Json& json, unsigned status = 200) {
-  return {status, json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"};
-}
-
-base::Error invalid(std::string what) { return {Code::kInvalid, 0, std::move(what)}; }
-base::Error no_job(std::string_view which) {
-  return {Code::kNotFound, 0,
-          "there is no job " + std::string(which.substr(0, 64)) +
-              " (`gpumux queue` and `gpumux history` show those that there are)"};
-}
-base::Error denied(const Peer& peer, const std::string& what) {
-  return {Code::kDenied, 0,
-          "user " + std::to_string(peer.uid) + " may not " + what +
-              ": only its owner, root and members of the admin_group may"};
-}
-base::Error not_admin(const Peer& peer, const std::string& what = "the queue") {
-  return {Code::kDenied, 0,
-          "user " + std::to_string(peer.uid) + " may not change " + what +
-              ": only the daemon's owner, root and members of its admin_group may"};
-}
-
-Result<std::uint32_t> find_uid(const std::string& name) {
-  if (const auto number = base::parse_integer(name, 0, UINT32_MAX - 1)) return static_cast<std::uint32_t>(*number);
-  std::vector<char> buffer(kLookupBytes);
-  passwd entry{};
-  passwd* found = nullptr;
-  ::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
-  if (found == nullptr) return base::fail(Code::kNotFound, "there is no user '" + name.substr(0, 64) + "'");
-  return found->pw_uid;
-}
-
-Result<Json> parse_object(const std::string& body) {
-  auto json = parse_strict_json<Json>(body, {.depth = kMaxDepth});
-  if (json && (!json->is_object() || json->size() != 1))
-    return tl::unexpected(invalid("the body must be a JSON object with one field (docs/api.md)"));
-  return json;
-}
-
-Result<JobQueue::Change> parse_change(const std::string& body) {
-  const auto json = parse_object(body);
-  if (!json) return tl::unexpected(json.error());
-  const std::string name = json->begin().key();
-  const Json& value = json->begin().value();
-  using Kind = JobQueue::Change::Kind;
-  if (name == "cancel" && value == true) return JobQueue::Change{Kind::kCancel};
-  if (name == "held" && value.is_boolean()) return JobQueue::Change{value.get<bool>() ? Kind::kHold : Kind::kRelease};
-  if (name == "priority" && value.is_number_integer()) {
-    const auto priority = base::parse_priority(value.dump());
-    if (!priority) return tl::unexpected(priority.error());
-    return JobQueue::Change{Kind::kPriority, *priority};
-  }
-  return tl::unexpected(
-      invalid("the body must be one of {\"cancel\": true}, {\"held\": true}, {\"held\": false} and {\"priority\": 5}"));
-}
-
-Json limits_json(const core::UserLimits& limits) {
-  Json json = Json::object();
-  const auto add = [&](const char* name, const auto& limit) {
-    if (!limit.is_unlimited()) json[name] = limit.value();
-  };
-  add("running", limits.running);
-  add("queued", limits.queued);
-  add("gpus", limits.gpus);
-  add("priority_cap", limits.priority_cap);
-  return json;
-}
-
-template <class Word>
-std::string word_of(std::string_view setting, Word word) {
-  return settings::format_field(settings::find(settings::kQueueSettings, setting)->type, word);
-}
-
-Json settings_json(const settings::QueueSettings& config) {
-  const core::QueueSettings in_core = core_settings(config);
-  return {{"order", word_of("order", config.order)},
-          {"half_life_ns", config.half_life.count()},
-          {"oversubscribe", static_cast<double>(config.oversubscribe) / 1000},
-          {"default_memory_bytes", in_core.default_memory},
-          {"max_job_time_ns", in_core.max_time.count()},
-          {"preempt", config.preempt},
-          {"privacy", word_of("privacy", config.privacy)},
-          {"cancel_grace_ns", config.cancel_grace.count()},
-          {"suspend_patience_ns", config.suspend_patience.count()},
-          {"history_ns", config.history.count()},
-          {"max_bytes", config.max_bytes.is_unlimited() ? 0 : config.max_bytes.value()},  // 0: unlimited
-          {"max_history", config.max_history.is_unlimited() ? 0 : config.max_history.value()},
-          {"limits", limits_json(in_core.limits)}};
-}
-
-// {"running": 2, "queued": null}
-base::Status read_limits(const Json& json, core::UserLimits& limits) {
-  for (const auto& [name, value] : json.items()) {
-    settings::Limit<std::uint32_t>* const count = name == "running"  ? &limits.running
-                                                  : name == "queued" ? &limits.queued
-                                                  : name == "gpus"   ? &limits.gpus
-                                                                     : nullptr;
-    if (count != nullptr && value.is_null()) {
-      *count = settings::kUnlimited;
-    } else if (count != nullptr && value.is_number_unsigned() && value.get<std::uint64_t>() < UINT32_MAX) {
-      *count = value.get<std::uint32_t>();
-    } else if (name == "priority_cap" && value.is_null()) {
-      limits.priority_cap = settings::kUnlimited;
-    } else if (const auto priority = base::parse_priority(value.dump());
-               name == "priority_cap" && value.is_number_integer() && priority) {
-      limits.priority_cap = *priority;
-    } else {
-      return tl::unexpected(
-          invalid("limits are running, queued and gpus (a number, or null for none), and priority_cap, and not '" +
-                  name.substr(0, 64) + "' with this value"));
-    }
-  }
-  return {};
-}
-
-Result<std::uint64_t> parse_number(std::string_view query, std::string_view name, std::uint64_t fallback,
-                                   std::uint64_t least, std::uint64_t most) {
-  const auto text = query_value(query, name);
-  if (!text) return fallback;
-  const auto parsed = base::parse_integer(*text, least, most);
-  if (!parsed)
-    return tl::unexpected(
-        invalid(std::string(name) + " must be a number from " + std::to_string(least) + " to " + std::to_string(most)));
-  return *parsed;
-}
-
-// The parameters of GET /v1/jobs, except for `user`.
-Result<store::Query> parse_list(std::string_view query) {
-  const auto limit = parse_number(query, "limit", store::kMaxPageJobs, 1, store::kMaxPageJobs);
-  if (!limit) return tl::unexpected(limit.error());
-  const auto beyond = parse_number(query, "beyond", 0, 0, INT64_MAX);
-  if (!beyond) return tl::unexpected(beyond.error());
-  const auto beyond_ended = parse_number(query, "beyond_ended", 0, 0, INT64_MAX);
-  if (!beyond_ended) return tl::unexpected(beyond_ended.error());
-  const auto array = parse_number(query, "array", 0, 1, INT64_MAX);
-  if (!array) return tl::unexpected(array.error());
-  const std::string_view state = query_value(query, "state").value_or("unfinished");
-  const std::string_view order = query_value(query, "order").value_or("oldest");
-  if (state != "unfinished" && state != "done" && state != "all")
-    return tl::unexpected(invalid("state must be unfinished, done or all"));
-  if (order != "oldest" && order != "newest" && order != "ended")
-    return tl::unexpected(invalid("order must be oldest, newest or ended"));
-  if (order == "ended" && state != "done") return tl::unexpected(invalid("order=ended is for state=done only"));
-  if (order == "ended" && *beyond != 0 && *beyond_ended == 0)
-    return tl::unexpected(invalid("with order=ended, beyond needs beyond_ended: the last job's ended_unix_ns"));
-  store::Query asked;
-  using Which = store::Query::Which;
-  asked.which = state == "all" ? Which::kAll : state == "done" ? Which::kDone : Which::kUnfinished;
-  using Order = store::Query::Order;
-  asked.order = order == "ended" ? Order::kLatestEnd : order == "newest" ? Order::kNewest : Order::kOldest;
-  asked.beyond = JobId{*beyond};
-  asked.beyond_ended = static_cast<store::WallTime>(*beyond_ended);
-  if (*array != 0) asked.array = JobId{*array};
-  asked.at_most = static_cast<std::uint32_t>(*limit);
-  return asked;
-}
 
 // Reads the store and looks up `user` (empty: everybody): not for the loop.
 Result<store::Page> read_page(const store::JobStore& store, store::Query asked, const std::string& user) {
@@ -201,16 +37,6 @@ Result<store::Page> read_page(const store::JobStore& store, store::Query asked, 
 
 }  // namespace
 
-// As an address has it: "17", "17_3".
-struct JobApi::Name {
-  JobId job;
-  std::optional<std::uint32_t> element;
-
-  std::string text() const {
-    return std::to_string(job.value) + (element ? "_" + std::to_string(*element) : std::string());
-  }
-};
-
 struct JobApi::Found {
   store::StoredJob job;
   bool is_whole_array = false;  // of which it is the first
@@ -222,25 +48,8 @@ struct JobApi::Asked {
   std::optional<base::Error> refused;
 };
 
-Result<JobApi::Name> JobApi::parse_name(std::string_view text) {
-  const std::size_t mark = text.find('_');
-  const auto id = base::parse_integer(text.substr(0, mark), 1, INT64_MAX);
-  if (!id)
-    return tl::unexpected(invalid("'" + std::string(text.substr(0, 64)) +
-                                  "' is no job's id: it is a number such as 17, or 17_3 for element 3 of array 17"));
-  Name name{.job = JobId{*id}, .element = {}};
-  if (mark != std::string_view::npos) {
-    const auto element = base::parse_integer(text.substr(mark + 1), 0, UINT32_MAX);
-    if (!element)
-      return tl::unexpected(
-          invalid("'" + std::string(text.substr(0, 64)) + "': after _ comes the number of an array's element"));
-    name.element = static_cast<std::uint32_t>(*element);
-  }
-  return name;
-}
-
 // Reads the store: not for the loop.
-Result<JobApi::Found> JobApi::look_up(const store::JobStore& store, const Name& name) {
+Result<JobApi::Found> JobApi::look_up(const store::JobStore& store, const JobName& name) {
   const auto with_text = [&name](const base::Error& error) {
     return error.code == Code::kNotFound ? no_job(name.text()) : error;
   };
@@ -368,7 +177,7 @@ ApiAnswer JobApi::submit(const ApiRequest& request) {
           if (!submitted) return reply(error_response(submitted.error()));
           Json answer{{"id", submitted->id.value}, {"count", submitted->count}};
           if (submitted->capped_at) answer["priority_capped"] = *submitted->capped_at;
-          reply(ok(answer, submitted->was_known ? 200 : 201));
+          reply(json_response(answer, submitted->was_known ? 200 : 201));
         });
       });
     });
@@ -415,7 +224,7 @@ void JobApi::list_page(const Peer& peer, std::shared_ptr<const store::Page> page
 
 // `found` is called on the loop.
 void JobApi::find_job(std::string_view which, std::function<void(Result<store::StoredJob>)> found) {
-  const auto name = parse_name(which);
+  const auto name = JobName::parse(which);
   if (!name) return found(tl::unexpected(name.error()));
   asio::post(queue_.pool(), [this, name = *name, found = std::move(found)]() mutable {
     auto job = std::make_shared<Result<Found>>(look_up(*queue_.store(), name));
@@ -502,10 +311,10 @@ ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
       });
     });
   }
-  auto names = std::make_shared<std::vector<Name>>();
+  auto names = std::make_shared<std::vector<JobName>>();
   for (std::string_view rest = which;;) {
     const std::size_t comma = rest.find(',');
-    const auto one = parse_name(rest.substr(0, comma));
+    const auto one = JobName::parse(rest.substr(0, comma));
     if (!one) return error_response(one.error());
     names->push_back(*one);
     if (comma == std::string_view::npos) break;
@@ -514,7 +323,7 @@ ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
   return ApiLater([this, peer = request.peer, change = *change, names](ApiReply reply) {
     asio::post(queue_.pool(), [this, peer, change, names, reply = std::move(reply)] {
       auto found = std::make_shared<std::vector<Result<Found>>>();
-      for (const Name& name : *names) found->push_back(look_up(*queue_.store(), name));
+      for (const JobName& name : *names) found->push_back(look_up(*queue_.store(), name));
       asio::post(io_, [this, peer, change, names, found, reply] {
         for (std::size_t i = 0; i < found->size(); ++i) {
           Result<Found>& one = (*found)[i];
@@ -527,7 +336,7 @@ ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
   });
 }
 
-void JobApi::change_found(const Peer& peer, const std::vector<Name>& names, const std::vector<Result<Found>>& jobs,
+void JobApi::change_found(const Peer& peer, const std::vector<JobName>& names, const std::vector<Result<Found>>& jobs,
                           const JobQueue::Change& change, const ApiReply& reply) {
   const bool is_admin = access_.may_change(peer);
   std::vector<Asked> asked;
@@ -593,144 +402,6 @@ void JobApi::change_jobs(std::vector<Asked> asked, const JobQueue::Change& chang
                     asio::post(io_, [reply, response = ApiResponse{200, std::move(body)}] { reply(response); });
                   });
                 });
-}
-
-// ---- the queue itself --------------------------------------------------------------------------------------
-
-ApiAnswer JobApi::queue(const Peer& peer) {
-  Json json{{"settings", settings_json(queue_.config())},
-            {"paused", queue_.is_paused()},
-            {"unavailable", queue_.unavailable()}};
-  const auto in = [&](core::JobState state) { return queue_.core().counts()[static_cast<std::size_t>(state)]; };
-  using core::JobState;
-  Json gpus = Json::array();
-  std::vector<core::UserUsage> users;
-  if (queue_.unavailable().empty()) {
-    for (std::size_t i = 0; i < queue_.gpus().size(); ++i) {
-      const auto room = queue_.core().room(base::GpuIndex{static_cast<std::uint32_t>(i)});
-      if (!room) continue;
-      gpus.push_back({{"index", i},
-                      {"capacity_bytes", room->capacity},
-                      {"promised_bytes", room->promised},
-                      {"foreign_bytes", room->foreign},
-                      {"drained", room->drained},
-                      {"present", room->present}});
-    }
-    users = queue_.core().usage(queue_.now());
-    const auto kept = queue_.core().kept();
-    const JobQueue::Owner* owner = kept ? queue_.find(kept->job) : nullptr;
-    if (owner != nullptr && sight(peer, owner->uid) != Sight::kNothing) {
-      Json reserved{{"job", kept->job.value}, {"gpus", Json::array()}};
-      for (const base::GpuIndex gpu : kept->gpus) reserved["gpus"].push_back(gpu.value);
-      if (kept->start) reserved["starts_in_ns"] = (*kept->start - queue_.now()).count();
-      json["reserved"] = std::move(reserved);
-    }
-  }
-  json["jobs"] = {{"queued", in(JobState::kQueued)},
-                  {"held", in(JobState::kHeld)},
-                  {"running", in(JobState::kStarting) + in(JobState::kRunning) + in(JobState::kSuspending) +
-                                  in(JobState::kResuming) + in(JobState::kEnding)},
-                  {"suspended", in(JobState::kSuspended)}};
-  json["gpus"] = std::move(gpus);
-  const bool sees_all = access_.may_change(peer) || queue_.config().privacy != settings::Privacy::kOwn;
-  return ApiWork([json = std::move(json), users = std::move(users), limits = queue_.limits(), names = names_, sees_all,
-                  uid = peer.uid]() mutable {
-    Json list = Json::array();
-    std::set<std::uint32_t> shown;
-    const auto add = [&](std::uint32_t user, const core::UserUsage& usage) {
-      if (!shown.insert(user).second || (!sees_all && user != uid)) return;
-      Json entry{{"uid", user},
-                 {"user", names->name(user)},
-                 {"running", usage.running},
-                 {"queued", usage.queued},
-                 {"gpus", usage.gpus},
-                 {"used_gpu_ns", usage.gpu_microseconds * 1000}};
-      if (const auto own = limits.find(user); own != limits.end()) entry["limits"] = limits_json(own->second);
-      list.push_back(std::move(entry));
-    };
-    for (const core::UserUsage& usage : users) add(usage.uid, usage);
-    for (const auto& [user, own] : limits) add(user, {});
-    json["users"] = std::move(list);
-    return ok(json);
-  });
-}
-
-ApiAnswer JobApi::change_queue(const ApiRequest& request) {
-  if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
-  const auto json = parse_object(request.body);
-  if (!json) return error_response(json.error());
-  if (!json->contains("paused") || !(*json)["paused"].is_boolean())
-    return error_response(invalid(
-        "the body must be {\"paused\": true} or {\"paused\": false}; settings are in the configuration, [queue]"));
-  return ApiLater([this, peer = request.peer, is_paused = (*json)["paused"].get<bool>()](ApiReply reply) {
-    log_info(is_paused ? "the queue is paused" : "the queue goes on", {{"uid", peer.uid}, {"pid", peer.pid}});
-    queue_.set_paused(is_paused,
-                      [this, peer, reply](const base::Status& status) { answer_queue(status, peer, reply); });
-  });
-}
-
-ApiAnswer JobApi::change_gpus(const ApiRequest& request, std::string_view which) {
-  if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
-  const auto json = parse_object(request.body);
-  if (!json) return error_response(json.error());
-  if (!json->contains("drained") || !(*json)["drained"].is_boolean())
-    return error_response(invalid("the body must be {\"drained\": true} or {\"drained\": false}"));
-  std::vector<base::GpuIndex> gpus;
-  for (std::size_t i = 0; i < queue_.gpus().size(); ++i) {
-    if (which == "all" || which == std::to_string(i) || which == queue_.gpus()[i].uuid)
-      gpus.push_back({static_cast<std::uint32_t>(i)});
-  }
-  if (gpus.empty())
-    return error_response({Code::kNotFound, 0,
-                           "there is no GPU '" + std::string(which.substr(0, 64)) +
-                               "': use an index or UUID that /v1/status shows, or all"});
-  return ApiLater([this, peer = request.peer, gpus, is_drained = (*json)["drained"].get<bool>()](ApiReply reply) {
-    log_info(is_drained ? "GPUs are drained" : "GPUs take jobs again",
-             {{"gpus", gpus.size()}, {"uid", peer.uid}, {"pid", peer.pid}});
-    // They are stored in order: the last one's word is all's.
-    auto left = std::make_shared<std::size_t>(gpus.size());
-    auto failed = std::make_shared<base::Status>();
-    for (const base::GpuIndex gpu : gpus) {
-      queue_.set_drained(gpu, is_drained, [this, peer, left, failed, reply](const base::Status& status) {
-        if (!status) *failed = status;
-        if (--*left == 0) answer_queue(*failed, peer, reply);
-      });
-    }
-  });
-}
-
-ApiAnswer JobApi::change_user(const ApiRequest& request, std::string_view which) {
-  if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
-  auto parsed = parse_strict_json<Json>(request.body, {.depth = kMaxDepth});
-  if (!parsed) return error_response(parsed.error());
-  const Json json = std::move(*parsed);
-  if (!json.is_object() || json.empty())
-    return error_response(invalid("the body must be like {\"running\": 2, \"queued\": null}, or {\"default\": true}"));
-  return ApiLater([this, peer = request.peer, json, user = decode_percent(which)](ApiReply reply) {
-    asio::post(queue_.pool(), [this, peer, json, user, reply = std::move(reply)]() mutable {
-      const auto uid = find_uid(user);
-      asio::post(io_, [this, peer, json, uid, reply = std::move(reply)] {
-        if (!uid) return reply(error_response(uid.error()));
-        std::optional<core::UserLimits> limits;
-        if (!(json.size() == 1 && json.contains("default") && json["default"] == true)) {
-          const auto own = queue_.limits().find(*uid);
-          limits = own != queue_.limits().end() ? own->second : queue_.core_settings().limits;
-          if (const auto read = read_limits(json, *limits); !read) return reply(error_response(read.error()));
-        }
-        log_info("a user's limits are changed", {{"user", *uid}, {"uid", peer.uid}, {"pid", peer.pid}});
-        queue_.set_limits(*uid, limits,
-                          [this, peer, reply](const base::Status& status) { answer_queue(status, peer, reply); });
-      });
-    });
-  });
-}
-
-void JobApi::answer_queue(const base::Status& status, const Peer& peer, const ApiReply& reply) {
-  if (!status) return reply(error_response(status.error()));
-  auto work = std::get<ApiWork>(queue(peer));
-  asio::post(queue_.pool(), [this, work = std::move(work), reply] {
-    asio::post(io_, [reply, response = work()] { reply(response); });
-  });
 }
 
 }  // namespace gpumux::daemon

@@ -11,6 +11,7 @@
 #include "daemon/api/job_routes.h"
 #include "daemon/peers/access.h"
 #include "jobs/service/job_queue.h"
+#include "jobs/service/job_requests.h"
 #include "jobs/service/job_view.h"
 
 namespace gpumux::daemon {
@@ -26,9 +27,9 @@ class JobApi final : public JobRoutes {
 
   ApiAnswer answer(const ApiRequest& request, std::string_view path, std::string_view query) override;
   settings::Privacy privacy() const override { return queue_.config().privacy; }
+  QueueFigures figures() const override;
 
  private:
-  struct Name;
   struct Found;
   struct Asked;
   ApiAnswer submit(const ApiRequest& request);
@@ -36,23 +37,24 @@ class JobApi final : public JobRoutes {
   ApiAnswer show(const Peer& peer, std::string_view which, bool with_environment);
   ApiAnswer wait(const Peer& peer, std::string_view which, std::string_view query);
   ApiAnswer change(const ApiRequest& request, std::string_view which);
+
+  // The queue itself (job_api_queue.cc).
   ApiAnswer queue(const Peer& peer);
   ApiAnswer change_queue(const ApiRequest& request);
   ApiAnswer change_gpus(const ApiRequest& request, std::string_view which);
   ApiAnswer change_user(const ApiRequest& request, std::string_view which);
+  void answer_queue(const base::Status& status, const Peer& peer, const ApiReply& reply);
 
   Sight sight(const Peer& peer, std::uint32_t uid) const;
   JobNow now_of(jobs::JobId job) const;
   void list_page(const Peer& peer, std::shared_ptr<const store::Page> page, ApiReply reply);
   void show_job(const Peer& peer, std::string which, jobs::JobId job, bool with_environment, ApiReply reply);
   void find_job(std::string_view which, std::function<void(base::Result<store::StoredJob>)> found);
-  static base::Result<Name> parse_name(std::string_view text);
-  static base::Result<Found> look_up(const store::JobStore& store, const Name& name);
-  void change_found(const Peer& peer, const std::vector<Name>& names, const std::vector<base::Result<Found>>& jobs,
+  static base::Result<Found> look_up(const store::JobStore& store, const JobName& name);
+  void change_found(const Peer& peer, const std::vector<JobName>& names, const std::vector<base::Result<Found>>& jobs,
                     const JobQueue::Change& change, const ApiReply& reply);
   void change_all(std::optional<std::uint32_t> uid, const JobQueue::Change& change, const ApiReply& reply);
   void change_jobs(std::vector<Asked> asked, const JobQueue::Change& change, const ApiReply& reply);
-  void answer_queue(const base::Status& status, const Peer& peer, const ApiReply& reply);
 
   boost::asio::io_context& io_;
   JobQueue& queue_;

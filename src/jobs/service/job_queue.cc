@@ -3,10 +3,9 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <exception>
+#include <boost/asio/steady_timer.hpp>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "daemon/loop/log.h"
 #include "daemon/loop/message_log.h"
@@ -24,43 +23,14 @@ using core::JobId;
 using core::JobState;
 using namespace std::chrono_literals;
 
-constexpr Duration kStoreRetry = 1s;
 constexpr Duration kHousekeeping = 60s;
-// In one turn of the loop: a millisecond. And in one commit on a full disk (store::kReserveBytes).
-constexpr std::size_t kChangedAtOnce = 128;
+
+}  // namespace
 
 store::WallTime wall_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
-
-std::chrono::steady_clock::time_point to_steady(base::TimePoint time) {
-  return std::chrono::steady_clock::time_point(time.time_since_epoch());
-}
-
-// The later of two updates of one job says what holds.
-void merge(store::Update& target, const store::Update& later) {
-  if (later.core) target.core = later.core;
-  if (later.started_at) target.started_at = later.started_at;
-  if (later.ended_at) target.ended_at = later.ended_at;
-  if (later.exit_status) target.exit_status = later.exit_status;
-  if (later.note) target.note = later.note;
-}
-
-// What a later update of the same job says is not said again after it.
-void leave_to(store::Update& target, const store::Update& later) {
-  if (later.core) target.core.reset();
-  if (later.started_at) target.started_at.reset();
-  if (later.ended_at) target.ended_at.reset();
-  if (later.exit_status) target.exit_status.reset();
-  if (later.note) target.note.reset();
-}
-
-bool says_nothing(const store::Update& update) {
-  return !update.core && !update.started_at && !update.ended_at && !update.exit_status && !update.note;
-}
-
-}  // namespace
 
 store::Query query_of_array(JobId array) {
   store::Query query;
@@ -72,8 +42,9 @@ store::Query query_of_array(JobId array) {
 JobQueue::JobQueue(asio::io_context& io, const base::Clock& clock)
     : io_(io),
       clock_(clock),
-      core_timer_(io),
-      retry_timer_(io),
+      core_timer_(
+          io, [this] { return core_.next_deadline(); }, [this](base::TimePoint) { apply(core::TimePassed{}); }),
+      retry_timer_(io, LoopTimer::never(), [this](base::TimePoint) { hand_over({}, {}, nullptr); }),
       housekeeping_(io, LoopTimer::every(kHousekeeping), [this](base::TimePoint) { keep_house(); }) {}
 
 JobQueue::~JobQueue() {
@@ -118,6 +89,12 @@ void JobQueue::set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes) {
   if (room && room->present && room->foreign != bytes) apply(core::ForeignUse{gpu, bytes});
 }
 
+void JobQueue::set_sick(base::GpuIndex gpu, bool is_sick) {
+  if (!is_open_) return;
+  const auto room = core_.room(gpu);
+  if (room && room->sick != is_sick) apply(core::GpuHealth{gpu, is_sick});
+}
+
 void JobQueue::programs_changed() {
   if (is_open_) runs_->programs_changed();
 }
@@ -134,166 +111,6 @@ void JobQueue::apply(const core::Event& event) {
   std::vector<core::Command> commands;
   apply_now(event, commands);
   hand_over(std::move(commands), {}, nullptr);
-}
-
-store::Update JobQueue::update_of(const core::Record& record, Batch& batch) {
-  store::Update update;
-  update.job = record.job;
-  update.core = record;
-  const auto end = ends_.find(record.job);
-  const bool is_of_this_attempt = end != ends_.end() && end->second.attempt == record.attempt;
-  if (const auto started = started_at_.extract(record.job)) update.started_at = started.mapped();
-  if (record.state == JobState::kDone) {
-    update.ended_at = is_of_this_attempt && end->second.end.ended_at != 0 ? end->second.end.ended_at : wall_now();
-    if (is_of_this_attempt) {
-      update.exit_status = end->second.end.exit_status;
-      update.note = end->second.end.note;
-    }
-  } else if (is_of_this_attempt) {
-    // It was lost, and runs again.
-    notes_[record.job] = end->second.end.note;
-  }
-  if (is_of_this_attempt) {
-    batch.to_forget.emplace_back(record.job, record.attempt);
-    ends_.erase(end);
-  }
-  return update;
-}
-
-void JobQueue::hand_over(std::vector<core::Command> commands, std::vector<store::Insert> inserts,
-                         std::function<void(Status)> after) {
-  arm_core_timer();
-  // What an earlier commit could not store goes first: this one may be about the same jobs.
-  hand_over_unsaved();
-  auto batch = std::make_shared<Batch>();
-  if (after) batch->after.push_back(std::move(after));
-  std::vector<store::Change> changes;
-  std::map<JobId, store::Insert*> is_new;
-  for (store::Insert& insert : inserts) is_new[insert.job.spec.id] = &insert;
-  for (const core::Command& command : commands) {
-    const auto* record = std::get_if<core::Record>(&command);
-    if (record == nullptr) continue;
-    if (const auto found = is_new.find(record->job); found != is_new.end()) {
-      batch->inserted.push_back(record->job);
-      found->second->job.core = *record;
-      changes.push_back(std::move(*found->second));
-      is_new.erase(found);
-      continue;
-    }
-    store::Update update = update_of(*record, *batch);
-    batch->updates.push_back(update);
-    changes.push_back(std::move(update));
-  }
-  if (changes.empty() && commands.empty() && batch->after.empty() && batch->to_forget.empty()) return;
-  batch->commands = std::move(commands);
-  hand_in(batch, std::move(changes));
-}
-
-// In parts of their own, which find room on a full disk.
-void JobQueue::hand_over_unsaved() {
-  auto updates = std::exchange(unsaved_, {});
-  auto forgets = std::exchange(unsaved_forgets_, {});
-  while (!updates.empty() || !forgets.empty()) {
-    auto batch = std::make_shared<Batch>();
-    std::vector<store::Change> changes;
-    while (!updates.empty() && changes.size() < kChangedAtOnce) {
-      batch->updates.push_back(updates.begin()->second);
-      changes.push_back(updates.extract(updates.begin()).mapped());
-    }
-    // A runner is forgotten when its end is stored, and not before.
-    const auto is_later = [&](const auto& forget) { return updates.contains(forget.first); };
-    const auto later = std::partition(forgets.begin(), forgets.end(), is_later);
-    batch->to_forget.assign(later, forgets.end());
-    forgets.erase(later, forgets.end());
-    hand_in(batch, std::move(changes));
-  }
-}
-
-void JobQueue::hand_in(const std::shared_ptr<Batch>& batch, std::vector<store::Change> changes) {
-  batches_.push_back(batch);
-  if (changes.empty()) {
-    batch->stored = Status();
-    return finish_batches();
-  }
-  commits_->hand_in(std::move(changes), [this, alive = alive_, batch](Result<std::vector<store::Applied>> applied) {
-    Status status = applied ? Status() : Status(tl::unexpected(applied.error()));
-    asio::post(io_, [this, alive, batch, status = std::move(status)]() mutable {
-      if (*alive) stored(batch, std::move(status));
-    });
-  });
-}
-
-void JobQueue::stored(const std::shared_ptr<Batch>& batch, Status status) {
-  if (!status) {
-    log_error("jobs could not be stored", {{"why", status.error().message()}});
-    keep_unsaved(*batch);
-  }
-  batch->stored = std::move(status);
-  finish_batches();
-}
-
-// In order: who comes later may undo what was before.
-void JobQueue::finish_batches() {
-  if (is_settling_) return;  // what is carried out hands over more: the loop below gets there
-  is_settling_ = true;
-  while (!batches_.empty() && batches_.front()->stored) {
-    const auto batch = std::move(batches_.front());
-    batches_.pop_front();
-    finish(*batch);
-  }
-  is_settling_ = false;
-}
-
-void JobQueue::finish(const Batch& batch) {
-  const Status stored = *batch.stored;
-  // One that fails (out of memory, say) must not keep the others from their turn, now or ever.
-  const auto whatever_happens = [](const auto& act) {
-    try {
-      act();
-    } catch (const std::exception& e) {
-      log_error("something of the job queue failed", {{"why", e.what()}});
-    }
-  };
-  if (stored) {
-    for (const store::Update& update : batch.updates) {
-      if (update.core && update.core->state == JobState::kDone) whatever_happens([&] { forget_job(update.job); });
-    }
-    for (const auto& over : batch.to_forget) whatever_happens([&] { runs_->forget(over.first, over.second); });
-  }
-  const std::set<JobId> taken_back(stored ? batch.inserted.end() : batch.inserted.begin(), batch.inserted.end());
-  for (const core::Command& command : batch.commands) {
-    const auto* start = std::get_if<core::Start>(&command);
-    if (start != nullptr && taken_back.contains(start->job)) continue;
-    whatever_happens([&] { carry_out(command, stored); });
-  }
-  for (const JobId job : taken_back) {
-    whatever_happens([&] {
-      disown(job);
-      apply(core::Withdrawn{job});
-    });
-  }
-  for (const auto& after : batch.after) whatever_happens([&] { after(stored); });
-}
-
-// Those behind it in the line are later, and may be stored already, or have failed before it.
-void JobQueue::keep_unsaved(Batch& batch) {
-  std::map<JobId, store::Update> newer;
-  auto at = std::find_if(batches_.begin(), batches_.end(), [&](const auto& other) { return other.get() == &batch; });
-  while (at != batches_.end() && ++at != batches_.end()) {
-    for (const store::Update& update : (*at)->updates) merge(newer[update.job], update);
-  }
-  for (store::Update update : batch.updates) {
-    if (const auto later = newer.find(update.job); later != newer.end()) leave_to(update, later->second);
-    if (says_nothing(update)) continue;
-    const auto [kept, is_first] = unsaved_.try_emplace(update.job, update);
-    if (!is_first) merge(kept->second, update);
-  }
-  unsaved_forgets_.insert(unsaved_forgets_.end(), batch.to_forget.begin(), batch.to_forget.end());
-  if (unsaved_.empty()) return;
-  retry_timer_.expires_after(kStoreRetry);
-  retry_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (!error && !unsaved_.empty()) hand_over({}, {}, nullptr);
-  });
 }
 
 void JobQueue::carry_out(const core::Command& command, const Status& stored) {
@@ -321,7 +138,10 @@ void JobQueue::carry_out(const core::Command& command, const Status& stored) {
 void JobQueue::started(JobId job, store::WallTime at) {
   const auto owner = owners_.find(job);
   if (owner == owners_.end()) return;
-  if (!std::exchange(owner->second.ever_started, true)) started_at_[job] = at != 0 ? at : wall_now();
+  if (!std::exchange(owner->second.ever_started, true)) {
+    const store::WallTime started_at = started_at_[job] = at != 0 ? at : wall_now();
+    waits_.add(base::Duration(std::max<store::WallTime>(started_at - owner->second.submitted_at, 0)));
+  }
   wake(job, false);
 }
 
@@ -338,20 +158,6 @@ void JobQueue::forget_job(JobId job) {
   notes_.erase(job);
   started_at_.erase(job);
   wake(job, true);
-}
-
-void JobQueue::arm_core_timer() {
-  const auto deadline = core_.next_deadline();
-  if (deadline == core_deadline_) return;
-  core_deadline_ = deadline;
-  core_timer_.cancel();
-  if (!deadline) return;
-  core_timer_.expires_at(to_steady(*deadline));
-  core_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
-    core_deadline_.reset();
-    apply(core::TimePassed{});
-  });
 }
 
 // ---- other wishes ------------------------------------------------------------------------------------------
@@ -469,13 +275,19 @@ void JobQueue::put_value(std::string key, std::string value, std::function<void(
 std::int32_t JobQueue::granted_priority(uid_t uid, const std::string& run) const {
   const auto own = limits_.find(uid);
   const core::UserLimits& limits = own != limits_.end() ? own->second : core_settings_.limits;
-  if (runs_ == nullptr || run.empty() || limits.priority_cap.is_unlimited()) return 0;
-  std::int32_t granted = 0;
+  if (limits.priority_cap.is_unlimited()) return 0;
+  const auto job = job_of(uid, run);
+  const auto at = job ? standing(*job) : std::nullopt;
+  return at ? at->capped : 0;
+}
+
+std::optional<JobId> JobQueue::job_of(uid_t uid, const std::string& run) const {
+  std::optional<JobId> found;
+  if (runs_ == nullptr || run.empty()) return found;
   runs_->for_each_run([&](JobId job, uid_t owner, const std::string& name) {
-    if (owner != uid || name != run) return;
-    if (const auto at = standing(job)) granted = at->capped;
+    if (owner == uid && name == run) found = job;
   });
-  return granted;
+  return found;
 }
 
 void JobQueue::set_paused(bool is_paused, std::function<void(Status)> reply) {

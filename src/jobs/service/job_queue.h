@@ -10,7 +10,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <deque>
 #include <functional>
@@ -18,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -25,6 +25,7 @@
 #include "base/result.h"
 #include "daemon/config/queue_config.h"
 #include "daemon/loop/loop_timer.h"
+#include "daemon/loop/wait_histogram.h"
 #include "jobs/core/job_core.h"
 #include "jobs/service/job_programs.h"
 #include "jobs/service/job_runs.h"
@@ -39,13 +40,20 @@ namespace gpumux::daemon {
 inline constexpr std::uint32_t kNoCount = UINT32_MAX;
 inline constexpr std::int32_t kNoCap = INT32_MAX;
 
+// The state directory of a daemon that is to have no queue.
+inline constexpr std::string_view kNoStateDir = "none";
+
 // What a dependency counts in max_bytes: about what it takes in the core's memory and in the store.
 inline constexpr std::uint64_t kDependencyBytes = 64;
+
+// So many jobs change in one turn of the loop, which takes a millisecond, and in one commit on a full disk
+// (store::kReserveBytes).
+inline constexpr std::size_t kChangedAtOnce = 128;
 
 class JobQueue {
  public:
   struct Options {
-    std::string state_dir;    // what outlives everything; made if missing
+    std::string state_dir;    // what outlives everything; made if missing. kNoStateDir: no queue
     std::string runtime_dir;  // of the daemon's sockets
     bool is_private = false;
   };
@@ -74,6 +82,7 @@ class JobQueue {
   void set_served(base::GpuIndex gpu, bool is_served);
   // Memory there that belongs to no job that runs.
   void set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes);
+  void set_sick(base::GpuIndex gpu, bool is_sick);
   void programs_changed();
 
   // ---- what users ask for. Replies come once, from the loop, when what they say is durable.
@@ -111,6 +120,7 @@ class JobQueue {
     jobs::JobId array = jobs::kNoJob;
     bool ever_started = false;  // if only in an attempt that was lost
     std::uint64_t bytes = 0;    // of its document and dependencies
+    store::WallTime submitted_at = 0;
   };
   const Owner* find(jobs::JobId job) const;
   std::vector<jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending
@@ -133,6 +143,11 @@ class JobQueue {
   const jobs::JobCore& core() const { return core_; }
   base::TimePoint now() const { return clock_.now(); }
   std::size_t size() const { return owners_.size(); }
+  // Since the daemon's start: how long jobs had waited when they began for the first time, and how jobs ended.
+  const WaitHistogram& waits() const { return waits_; }
+  const std::map<jobs::Outcome, std::uint64_t>& outcomes() const { return outcomes_; }
+  // The job that a user's run (GPUMUX_RUN_ID) is of.
+  std::optional<jobs::JobId> job_of(uid_t uid, const std::string& run) const;
 
  private:
   struct Batch {
@@ -163,18 +178,20 @@ class JobQueue {
   base::Status restore_values();
   void restore_job(const store::StoredJob& job, std::vector<jobs::Event>& later);
 
-  void apply(const jobs::Event& event);
-  void apply_now(const jobs::Event& event, std::vector<jobs::Command>& commands);
+  // Batches on their way to the store and back (job_queue_commits.cc).
   void hand_over(std::vector<jobs::Command> commands, std::vector<store::Insert> inserts,
                  std::function<void(base::Status)> after);
   void hand_over_unsaved();
   void hand_in(const std::shared_ptr<Batch>& batch, std::vector<store::Change> changes);
   store::Update update_of(const jobs::Record& record, Batch& batch);
-  bool is_started(jobs::JobId job) const;
   void stored(const std::shared_ptr<Batch>& batch, base::Status status);
   void finish_batches();
   void finish(const Batch& batch);
   void keep_unsaved(Batch& batch);
+
+  void apply(const jobs::Event& event);
+  void apply_now(const jobs::Event& event, std::vector<jobs::Command>& commands);
+  bool is_started(jobs::JobId job) const;
   void carry_out(const jobs::Command& command, const base::Status& stored);
   void put_value(std::string key, std::string value, std::function<void(base::Status)> reply);
   void change_some(std::shared_ptr<Changing> work);
@@ -191,7 +208,6 @@ class JobQueue {
   void ended(jobs::JobId job, std::uint32_t attempt, const JobRuns::End& end);
   void forget_job(jobs::JobId job);
   void wake(jobs::JobId job, bool is_done);
-  void arm_core_timer();
   void keep_house();
   void save_usage();
   void prune();
@@ -212,6 +228,8 @@ class JobQueue {
   std::unique_ptr<JobRuns> runs_;
 
   jobs::JobId next_id_{1};
+  WaitHistogram waits_;
+  std::map<jobs::Outcome, std::uint64_t> outcomes_;
   std::map<jobs::JobId, Owner> owners_;
   std::map<std::uint32_t, std::uint64_t> document_bytes_;  // of each user's jobs in owners_
   std::map<jobs::JobId, std::string> notes_;
@@ -229,12 +247,14 @@ class JobQueue {
   bool is_open_ = false;
   bool is_settling_ = false;
 
-  boost::asio::steady_timer core_timer_;
-  std::optional<base::TimePoint> core_deadline_;
-  boost::asio::steady_timer retry_timer_;
+  LoopTimer core_timer_;
+  LoopTimer retry_timer_;  // for what could not be stored
   LoopTimer housekeeping_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
+
+// CLOCK_REALTIME, as the store keeps times.
+store::WallTime wall_now();
 
 // All elements of an array, done or not.
 store::Query query_of_array(jobs::JobId array);

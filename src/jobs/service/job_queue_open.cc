@@ -79,9 +79,11 @@ void JobQueue::open(const Options& options, std::vector<GpuOf> gpus, const setti
   const Status opened = open_or_fail(options);
   unavailable_ = opened ? "" : "this daemon has no job queue: " + opened.error().message();
   if (!opened) {
-    // That nobody has said where is no failure.
-    log(options.state_dir.empty() ? LogLevel::kWarning : LogLevel::kError, "there is no job queue",
-        {{"why", opened.error().message()}});
+    // A place that is not known or not wanted is no failure.
+    const LogLevel level = options.state_dir == kNoStateDir ? LogLevel::kInfo
+                           : options.state_dir.empty()      ? LogLevel::kWarning
+                                                            : LogLevel::kError;
+    log(level, "there is no job queue", {{"why", opened.error().message()}});
     return;
   }
   housekeeping_.update();
@@ -105,6 +107,7 @@ Status JobQueue::open_or_fail(const Options& options) {
   if (options.state_dir.empty())
     return base::fail(Code::kNotFound,
                       "there is no place for it: neither HOME nor XDG_STATE_HOME says where (--state-dir)");
+  if (options.state_dir == kNoStateDir) return base::fail(Code::kUnsupported, "it is off (--state-dir none)");
   GPUMUX_TRY(make_folders(options));
   const auto executables = os::executable_dir();
   if (!executables) return tl::unexpected(executables.error());
@@ -227,7 +230,8 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
            .array_index = job.spec.array_index,
            .array = job.spec.array,
            .ever_started = job.started_at != 0,
-           .bytes = job.document_bytes + job.spec.after.size() * kDependencyBytes});
+           .bytes = job.document_bytes + job.spec.after.size() * kDependencyBytes,
+           .submitted_at = job.submitted_at});
   core::Restored event{.spec = job.spec,
                        .state = job.core.state,
                        .attempt = attempt,

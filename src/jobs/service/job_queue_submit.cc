@@ -158,7 +158,11 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
     if (i == 0) insert.job.token = submission->token;
     insert.job.submitted_at = submitted_at;
     insert.document = document;
-    own(spec.id, {.uid = spec.uid, .array_index = spec.array_index, .array = spec.array, .bytes = bytes});
+    own(spec.id, {.uid = spec.uid,
+                  .array_index = spec.array_index,
+                  .array = spec.array,
+                  .bytes = bytes,
+                  .submitted_at = submitted_at});
   }
   Submitted answer{.id = next_id_, .count = count, .capped_at = {}};
   if (const auto at = standing(next_id_); at && at->capped < at->priority) answer.capped_at = at->capped;

@@ -71,6 +71,13 @@ class Queue : public ::testing::Test {
 };
 
 // Both are in one commit or in two: what follows the first is settled all the same, now and later.
+TEST_F(Queue, CanBeOff) {
+  JobQueue off(io_, clock_);
+  off.open({.state_dir = std::string(kNoStateDir), .runtime_dir = folder_.path() + "/run", .is_private = true}, {}, {},
+           programs_);
+  EXPECT_NE(off.unavailable().find("--state-dir none"), std::string::npos) << off.unavailable();
+}
+
 TEST_F(Queue, OutlivesAReplyThatFails) {
   std::vector<JobId> told;
   const auto tell = [&told](const base::Result<JobQueue::Submitted>& submitted) {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -104,7 +105,8 @@ JobRuns::JobRuns(asio::io_context& io, asio::thread_pool& pool, const base::Cloc
       launch_(std::move(launch)),
       programs_(programs),
       callbacks_(std::move(callbacks)),
-      timer_(io) {}
+      memory_timer_(
+          io, [this] { return next_memory_look(); }, [this](base::TimePoint) { programs_changed(); }) {}
 
 JobRuns::~JobRuns() { *alive_ = false; }
 
@@ -272,13 +274,17 @@ void JobRuns::finish(Run& run, End end) {
 
 // ---- a runner that does not answer -------------------------------------------------------------------------
 
+void JobRuns::later(Duration pause, std::function<void()> act) {
+  auto timer = std::make_shared<asio::steady_timer>(io_, pause);
+  timer->async_wait([alive = alive_, timer, act = std::move(act)](const boost::system::error_code& error) {
+    if (!error && *alive) act();
+  });
+}
+
 void JobRuns::look_soon(Run& run, Duration pause) {
   if (run.looking) return;
   run.looking = true;
-  auto timer = std::make_shared<asio::steady_timer>(io_, pause);
-  timer->async_wait([this, alive = alive_, timer, job = run.job, attempt = run.attempt,
-                     directory = run.directory](const boost::system::error_code& error) {
-    if (error || !*alive) return;
+  later(pause, [this, alive = alive_, job = run.job, attempt = run.attempt, directory = run.directory] {
     asio::post(pool_, [this, alive, job, attempt, directory] {
       auto found = std::make_shared<Result<FoundRunner>>(look_at_runner(directory));
       auto connection = std::make_shared<Result<os::FileDescriptor>>(base::fail(Code::kUnavailable, ""));
@@ -345,8 +351,7 @@ void JobRuns::bury(JobId job, std::uint32_t attempt) {
     const bool rebooted = found && found->machine_rebooted;
     const bool again = killed && *killed > 0;
     const std::string failure = killed ? "" : killed.error().message();
-    auto timer = std::make_shared<asio::steady_timer>(io_);
-    asio::post(io_, [this, alive, job, attempt, rebooted, again, failure, timer] {
+    asio::post(io_, [this, alive, job, attempt, rebooted, again, failure] {
       Run* const lost = *alive ? find(job, attempt) : nullptr;
       if (lost == nullptr) return;
       if (!failure.empty())
@@ -355,11 +360,8 @@ void JobRuns::bury(JobId job, std::uint32_t attempt) {
         return finish(*lost, {.how = core::End::kLost,
                               .note = rebooted ? "the machine was started anew while it ran" : "its runner died"});
       }
-      timer->expires_after(lost->bury_again);
+      later(lost->bury_again, [this, job, attempt] { bury(job, attempt); });
       lost->bury_again = std::min(2 * lost->bury_again, kSlowestLook);
-      timer->async_wait([this, alive, job, attempt, timer](const boost::system::error_code& error) {
-        if (!error && *alive) bury(job, attempt);
-      });
     });
   });
 }
@@ -381,11 +383,7 @@ void JobRuns::forget_later(std::string directory, int tries) {
       return;
     }
     asio::post(io_, [this, alive, directory, tries] {
-      if (!*alive) return;
-      auto timer = std::make_shared<asio::steady_timer>(io_, kLookAgain);
-      timer->async_wait([this, alive, directory, tries, timer](const boost::system::error_code& error) {
-        if (!error && *alive) forget_later(directory, tries - 1);
-      });
+      if (*alive) later(kLookAgain, [this, directory, tries] { forget_later(directory, tries - 1); });
     });
   });
 }
@@ -416,7 +414,8 @@ void JobRuns::suspend(const core::Suspend& command) {
   run->step = Step::kLeaves;
   run->step_ends = clock_.now() + suspend_patience_;
   programs_.suspend(run->uid, run->run);
-  arm();
+  // What is there already is seen at once, and not from within the call that has asked for it.
+  memory_timer_.arm_in(kMemoryLook / 100);
 }
 
 void JobRuns::programs_changed() {
@@ -430,26 +429,10 @@ void JobRuns::programs_changed() {
   }
 }
 
-void JobRuns::arm() {
-  if (armed_) return;
-  armed_ = true;
-  // What is there already is seen at once, and not from within the call that has asked for it.
-  timer_.expires_after(kMemoryLook / 100);
-  timer_.async_wait([this, alive = alive_](const boost::system::error_code& error) {
-    if (error || !*alive) return;
-    armed_ = false;
-    programs_changed();
-    bool any = false;
-    for (const auto& [job, run] : runs_) any = any || run->step == Step::kLeaves;
-    if (!any || armed_) return;
-    armed_ = true;
-    timer_.expires_after(kMemoryLook);
-    timer_.async_wait([this, alive](const boost::system::error_code& late) {
-      if (late || !*alive) return;
-      armed_ = false;
-      arm();
-    });
-  });
+std::optional<base::TimePoint> JobRuns::next_memory_look() const {
+  const bool any =
+      std::any_of(runs_.begin(), runs_.end(), [](const auto& entry) { return entry.second->step == Step::kLeaves; });
+  return any ? std::optional(clock_.now() + kMemoryLook) : std::nullopt;
 }
 
 void JobRuns::follow_memory(Run& run) {

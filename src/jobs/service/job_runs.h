@@ -16,7 +16,6 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <functional>
 #include <map>
@@ -25,6 +24,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "daemon/loop/loop_timer.h"
 #include "jobs/core/events.h"
 #include "jobs/service/job_programs.h"
 #include "jobs/service/launch.h"
@@ -119,6 +119,8 @@ class JobRuns {
   void on_message(Run& run, const wire::RunnerEnded& end);
   void on_message(Run& run, const wire::RunnerRefused& refused);
   void take_step(Run& run, const wire::RunnerState& state);
+  // Calls on the loop after the pause, if this is still there.
+  void later(base::Duration pause, std::function<void()> act);
   void look_soon(Run& run, base::Duration pause);
   void looked(jobs::JobId job, std::uint32_t attempt, base::Result<FoundRunner> found,
               base::Result<os::FileDescriptor> connection);
@@ -126,7 +128,7 @@ class JobRuns {
   void follow_memory(Run& run);
   void refuse_suspension(Run& run, std::string why);
   void finish(Run& run, End end);
-  void arm();
+  std::optional<base::TimePoint> next_memory_look() const;
   void tell_again(Run& run);
   void forget_later(std::string directory, int tries);
 
@@ -140,8 +142,7 @@ class JobRuns {
   const Callbacks callbacks_;
   std::uint64_t default_memory_ = 0;
   base::Duration suspend_patience_ = std::chrono::minutes(2);
-  boost::asio::steady_timer timer_;  // of those whose memory leaves
-  bool armed_ = false;
+  LoopTimer memory_timer_;  // for jobs whose memory leaves
   Runs runs_;
   std::map<jobs::JobId, std::unique_ptr<RunnerLink>> told_;  // of jobs that have ended, until that is stored
   // What is under way on the pool may come back after this object has gone.

@@ -87,7 +87,7 @@ TEST(PowerCut, AtEveryMoment) {
       opened_once = true;
     }
     TemporaryDirectory folder;
-    PowerCutVfs::leave(log, count, random, folder.path());
+    PowerCutVfs::write_survivors(log, count, random, folder.path());
     auto opened = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointOften, kSmallReserve});
     ASSERT_TRUE(opened) << "after " << count << " operations: " << opened.error().message();
     const std::uint64_t commits = commits_in(**opened);
@@ -122,7 +122,7 @@ TEST(PowerCut, ALogThatIsNotSyncedIsNotEnough) {
   bool lost = false;
   for (int i = 0; i < 20 && !lost; ++i) {
     TemporaryDirectory folder;
-    PowerCutVfs::leave(log, log.size(), random, folder.path());
+    PowerCutVfs::write_survivors(log, log.size(), random, folder.path());
     auto opened = open_sqlite_store({folder.file("jobs.db"), "", kCheckpointOften, kSmallReserve});
     lost = !opened || !(*opened)->page({}) || (*opened)->page({})->jobs.size() < 15;
   }
@@ -148,7 +148,7 @@ TEST(PowerCut, AFullDiskLeavesNothingHalfDone) {
     ASSERT_EQ(commits_in(*store), commits) << "with room for " << room;
     // And nothing of it comes up after a crash.
     TemporaryDirectory after;
-    PowerCutVfs::leave(vfs.log(), vfs.log().size(), random, after.path());
+    PowerCutVfs::write_survivors(vfs.log(), vfs.log().size(), random, after.path());
     ASSERT_EQ(commits_in(*open(after.file("jobs.db"), "")), commits) << "with room for " << room;
   }
   EXPECT_GT(failures, 5u);
@@ -189,7 +189,7 @@ TEST(PowerCut, AFullDiskTakesWhatBecomesOfJobs) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, base::Code::kExhausted) << refused.error().message();
   TemporaryDirectory after;
-  PowerCutVfs::leave(vfs.log(), vfs.log().size(), random, after.path());
+  PowerCutVfs::write_survivors(vfs.log(), vfs.log().size(), random, after.path());
   EXPECT_EQ(open(after.file("jobs.db"), "")->unfinished()->size(), 0u);
   vfs.set_full(false);
   ASSERT_TRUE((*opened)->commit({insert(kJobs + 1)}));
@@ -215,7 +215,7 @@ TEST(PowerCut, WhatCouldNotBeSyncedIsNeverThere) {
     EXPECT_EQ(commits_in(*store), 1u);
     for (int i = 0; i < 10; ++i) {
       TemporaryDirectory after;
-      PowerCutVfs::leave(vfs.log(), vfs.log().size(), random, after.path());
+      PowerCutVfs::write_survivors(vfs.log(), vfs.log().size(), random, after.path());
       EXPECT_EQ(commits_in(*open(after.file("jobs.db"), "")), 1u) << failing << " syncs failed";
     }
     ASSERT_TRUE(store->commit(commit_of(2)));

@@ -219,8 +219,8 @@ void PowerCutVfs::set_failing_syncs(int count) {
   state_->failing_syncs = count;
 }
 
-void PowerCutVfs::leave(const std::vector<FileOperation>& log, std::size_t count, std::mt19937_64& random,
-                        const std::string& folder) {
+void PowerCutVfs::write_survivors(const std::vector<FileOperation>& log, std::size_t count, std::mt19937_64& random,
+                                  const std::string& folder) {
   std::map<std::string, Image> files;
   for (std::size_t i = 0; i < count; ++i) {
     const FileOperation& operation = log[i];

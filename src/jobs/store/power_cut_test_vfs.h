@@ -43,8 +43,8 @@ class PowerCutVfs {
   void set_failing_syncs(int count);
 
   // Makes the files in `folder` as they may be after a power cut when `count` operations had been done.
-  static void leave(const std::vector<FileOperation>& log, std::size_t count, std::mt19937_64& random,
-                    const std::string& folder);
+  static void write_survivors(const std::vector<FileOperation>& log, std::size_t count, std::mt19937_64& random,
+                              const std::string& folder);
 
   struct State;
 

@@ -29,7 +29,9 @@
 #include <mutex>
 
 #include "base/units.h"
+#include "jobs/store/change_writer.h"
 #include "jobs/store/checks.h"
+#include "jobs/store/job_row.h"
 #include "jobs/store/schema.h"
 
 namespace gpumux::store {
@@ -37,16 +39,12 @@ namespace {
 
 using base::Code;
 using jobs::Dependency;
-using jobs::GpuSet;
 using jobs::JobState;
 
 // Another process that has the file open (a person with sqlite3) is waited for so long.
 constexpr int kBusyMilliseconds = 5000;
 // One thread at a time uses either connection, which is seen to here: SQLite need not lock for each column.
 int open_flags() { return SQLite::OPEN_READWRITE | SQLite::OPEN_NOMUTEX; }
-
-// Old jobs that one Prune looks at, 0.1 s: others may need them all, and then it goes on there the next time.
-constexpr std::int64_t kMostLooked = 100'000;
 
 // The database's file grows by so much at a time, and is so much longer than it need be.
 constexpr int kGrowthBytes = 1 << 20;
@@ -70,315 +68,7 @@ tl::unexpected<base::Error> failed(const SQLite::Exception& e, const std::string
   return base::fail(as, what + ": " + e.what());
 }
 
-GpuSet gpu_set(const std::string& text) {
-  GpuSet set;
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    const Result<std::uint64_t> index = base::parse_integer(text.substr(at, comma - at), 0, base::kMaxGpus - 1);
-    if (index) set.insert(base::GpuIndex{static_cast<std::uint32_t>(*index)});
-    at = comma + 1;
-  }
-  return set;
-}
-
-// SQLite's integers have a sign; ours that have none come back as they were.
-std::int64_t as_signed(std::uint64_t value) { return static_cast<std::int64_t>(value); }
-std::uint64_t as_unsigned(std::int64_t value) { return static_cast<std::uint64_t>(value); }
-
-constexpr const char* kColumns =
-    "id, uid, token, name, wanted, gpu_count, memory, time_limit, on_limit, exclusive, requeue, array, array_index, "
-    "array_limit, state, outcome, attempt, given, ord, priority, held, ran, submitted_at, started_at, ended_at, "
-    "exit_status, note, log, capped";
-
 bool has_end(const Query& query) { return query.order == Query::Order::kLatestEnd && query.beyond != jobs::kNoJob; }
-
-// A query whose rows are jobs, read straight from SQLite: lists have a hundred thousand of them with 27 columns each,
-// and an object for each column costs as much as the reading.
-class SelectJobs {
- public:
-  // `rest`: what follows "SELECT ... FROM jobs".
-  SelectJobs(const SQLite::Database& db, const std::string& rest) : db_(db.getHandle()) {
-    const std::string sql = "SELECT " + std::string(kColumns) + " FROM jobs " + rest;
-    check(sqlite3_prepare_v2(db_, sql.c_str(), -1, &statement_, nullptr));
-  }
-  ~SelectJobs() { sqlite3_finalize(statement_); }
-  SelectJobs(const SelectJobs&) = delete;
-  SelectJobs& operator=(const SelectJobs&) = delete;
-
-  void bind(int place, std::int64_t value) { check(sqlite3_bind_int64(statement_, place, value)); }
-  std::optional<StoredJob> next() {
-    const int code = sqlite3_step(statement_);
-    if (code == SQLITE_ROW) return read();
-    if (code != SQLITE_DONE) check(code);
-    return std::nullopt;
-  }
-
- private:
-  void check(int code) const {
-    if (code != SQLITE_OK) throw SQLite::Exception(db_, code);
-  }
-  StoredJob read() const {
-    int at = 0;
-    const auto next = [&] { return static_cast<std::int64_t>(sqlite3_column_int64(statement_, at++)); };
-    const auto next_unsigned = [&] { return static_cast<std::uint32_t>(next()); };
-    const auto next_text = [&] {
-      const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_, at));
-      const int size = sqlite3_column_bytes(statement_, at++);
-      return text == nullptr ? std::string() : std::string(text, static_cast<std::size_t>(size));
-    };
-    StoredJob job;
-    job.spec.id = job.core.job = JobId{as_unsigned(next())};
-    job.spec.uid = next_unsigned();
-    job.token = next_text();
-    job.name = next_text();
-    job.spec.gpus = gpu_set(next_text());
-    job.spec.gpu_count = next_unsigned();
-    job.spec.memory = as_unsigned(next());
-    job.spec.time_limit = base::Duration(next());
-    job.spec.on_limit = static_cast<jobs::OnLimit>(next());
-    job.spec.exclusive = next() != 0;
-    job.spec.requeue = next() != 0;
-    job.spec.array = JobId{as_unsigned(next())};
-    job.spec.array_index = next_unsigned();
-    job.spec.array_limit = next_unsigned();
-    job.core.state = static_cast<JobState>(next());
-    job.core.outcome = static_cast<jobs::Outcome>(next());
-    job.core.attempt = next_unsigned();
-    job.core.gpus = gpu_set(next_text());
-    job.spec.order = job.core.order = as_unsigned(next());
-    job.spec.priority = job.core.priority = static_cast<std::int32_t>(next());
-    job.spec.held = job.core.held = next() != 0;
-    job.core.ran = base::Duration(next());
-    job.submitted_at = next();
-    job.started_at = next();
-    job.ended_at = next();
-    job.exit_status = static_cast<int>(next());
-    job.note = next_text();
-    job.log = next_text();
-    job.spec.capped = job.core.capped = static_cast<std::int32_t>(next());
-    return job;
-  }
-
-  sqlite3* db_;
-  sqlite3_stmt* statement_ = nullptr;
-};
-
-// A statement that is to be used again: reset when this goes, so that it holds no lock on what it read.
-class Use {
- public:
-  explicit Use(SQLite::Statement& statement) : statement_(statement) {}
-  ~Use() {
-    statement_.tryReset();
-    statement_.clearBindings();
-  }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
-  SQLite::Statement* operator->() { return &statement_; }
-  SQLite::Statement& operator*() { return statement_; }
-
- private:
-  SQLite::Statement& statement_;
-};
-
-class Writer {
- public:
-  explicit Writer(SQLite::Database& db)
-      : insert_(db, "INSERT INTO jobs (" + std::string(kColumns) +
-                        ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
-                        "ON CONFLICT (uid, token) WHERE token <> '' DO NOTHING"),
-        document_(db, "INSERT INTO documents (job, body) VALUES (?,?)"),
-        dependency_(db,
-                    "INSERT INTO dependencies (job, place, target, whole_array, need, fate, needed) "
-                    "VALUES (?,?,?,?,?,?,?)"),
-        token_(db, "SELECT id FROM jobs WHERE uid = ? AND token = ? AND token <> ''"),
-        last_id_(db, "UPDATE counters SET value = max(value, ?) WHERE name = 'last_id'"),
-        core_(
-            db,
-            "UPDATE jobs SET state = ?, outcome = ?, attempt = ?, given = ?, ord = ?, priority = ?, held = ?, ran = ?, "
-            "capped = ? WHERE id = ?"),
-        rest_(db,
-              "UPDATE jobs SET started_at = coalesce(?, started_at), ended_at = coalesce(?, ended_at), "
-              "exit_status = coalesce(?, exit_status), note = coalesce(?, note) WHERE id = ?"),
-        usage_(db, "INSERT OR REPLACE INTO usage (uid, gpu_microseconds, at) VALUES (?,?,?)"),
-        keep_(db, "INSERT OR REPLACE INTO kept (key, value) VALUES (?,?)"),
-        drop_(db, "DELETE FROM kept WHERE key = ?"),
-        old_(db,
-             "SELECT ended_at, id, EXISTS (SELECT 1 FROM dependencies WHERE needed <> 0 AND target = jobs.id AND "
-             "whole_array = 0) OR EXISTS (SELECT 1 FROM dependencies WHERE needed <> 0 AND target = jobs.array AND "
-             "whole_array = 1) FROM jobs WHERE state = 8 AND (ended_at, id) > (?,?) AND ended_at < ? "
-             "ORDER BY ended_at, id LIMIT ?"),
-        users_old_(db,
-                   "SELECT id FROM jobs WHERE state = 8 AND uid = ? AND ended_at < ? AND NOT EXISTS (SELECT 1 FROM "
-                   "dependencies WHERE needed <> 0 AND target = jobs.id AND whole_array = 0) AND NOT EXISTS (SELECT 1 "
-                   "FROM dependencies WHERE needed <> 0 AND target = jobs.array AND whole_array = 1) "
-                   "ORDER BY ended_at, id LIMIT ?"),
-        delete_job_(db, "DELETE FROM jobs WHERE id = ?"),
-        delete_document_(db, "DELETE FROM documents WHERE job = ?"),
-        delete_dependencies_(db, "DELETE FROM dependencies WHERE job = ?") {}
-
-  Applied apply(const Insert& change) {
-    const StoredJob& job = change.job;
-    {
-      Use insert(insert_);
-      bind(*insert, job);
-      if (insert->exec() == 0) return {false, find_token(job.spec.uid, job.token), 0};
-    }
-    const std::int64_t id = as_signed(job.spec.id.value);
-    Use document(document_);
-    document->bind(1, id);
-    document->bindNoCopy(2, change.text().data(), static_cast<int>(change.text().size()));
-    document->exec();
-    int place = 0;
-    for (const Dependency& one : job.spec.after) {
-      Use dependency(dependency_);
-      dependency->bind(1, id);
-      dependency->bind(2, place++);
-      dependency->bind(3, as_signed(one.on.value));
-      dependency->bind(4, one.whole_array ? 1 : 0);
-      dependency->bind(5, static_cast<int>(one.need));
-      dependency->bind(6, static_cast<int>(one.fate));
-      dependency->bind(7, is_needed(job, one) ? 1 : 0);
-      dependency->exec();
-    }
-    Use last_id(last_id_);
-    last_id->bind(1, id);
-    last_id->exec();
-    return {};
-  }
-
-  Applied apply(const Update& change) {
-    bool there = true;
-    if (change.core) {
-      Use core(core_);
-      core->bind(1, static_cast<int>(change.core->state));
-      core->bind(2, static_cast<int>(change.core->outcome));
-      core->bind(3, static_cast<std::int64_t>(change.core->attempt));
-      core->bind(4, change.core->gpus.to_string());
-      core->bind(5, as_signed(change.core->order));
-      core->bind(6, change.core->priority);
-      core->bind(7, change.core->held ? 1 : 0);
-      core->bind(8, static_cast<std::int64_t>(change.core->ran.count()));
-      core->bind(9, change.core->capped);
-      core->bind(10, as_signed(change.job.value));
-      // Before anything else is written: it frees pages.
-      if (change.core->state == JobState::kDone) {
-        for (SQLite::Statement* statement : {&delete_document_, &delete_dependencies_}) {
-          Use one(*statement);
-          one->bind(1, as_signed(change.job.value));
-          one->exec();
-        }
-      }
-      there = core->exec() > 0;
-    }
-    if (!change.core || change.started_at || change.ended_at || change.exit_status || change.note) {
-      Use rest(rest_);
-      if (change.started_at) rest->bind(1, *change.started_at);
-      if (change.ended_at) rest->bind(2, *change.ended_at);
-      if (change.exit_status) rest->bind(3, *change.exit_status);
-      if (change.note) rest->bind(4, *change.note);
-      rest->bind(5, as_signed(change.job.value));
-      there = rest->exec() > 0;
-    }
-    return {there, {}, 0};
-  }
-
-  Applied apply(const PutUsage& change) {
-    Use usage(usage_);
-    usage->bind(1, static_cast<std::int64_t>(change.uid));
-    usage->bind(2, as_signed(change.gpu_microseconds));
-    usage->bind(3, change.at);
-    usage->exec();
-    return {};
-  }
-
-  Applied apply(const PutValue& change) {
-    Use statement(change.value.empty() ? drop_ : keep_);
-    statement->bind(1, change.key);
-    if (!change.value.empty()) statement->bind(2, change.value);
-    statement->exec();
-    return {};
-  }
-
-  Applied apply(const Prune& change) {
-    std::vector<std::int64_t> ids;
-    std::int64_t looked = 0;
-    if (change.uid) {
-      Use old(users_old_);
-      old->bind(1, static_cast<std::int64_t>(*change.uid));
-      old->bind(2, change.ended_before);
-      old->bind(3, static_cast<std::int64_t>(change.at_most));
-      while (old->executeStep()) ids.push_back(old->getColumn(0).getInt64());
-    } else {
-      Use old(old_);
-      old->bind(1, looked_to_.first);
-      old->bind(2, looked_to_.second);
-      old->bind(3, change.ended_before);
-      old->bind(4, kMostLooked);
-      for (; ids.size() < change.at_most && old->executeStep(); ++looked) {
-        looked_to_ = {old->getColumn(0).getInt64(), old->getColumn(1).getInt64()};
-        if (old->getColumn(2).getInt() == 0) ids.push_back(looked_to_.second);
-      }
-    }
-    if (!change.uid && ids.size() < change.at_most && looked < kMostLooked) looked_to_ = {};
-    for (const std::int64_t id : ids) {
-      for (SQLite::Statement* statement : {&delete_job_, &delete_document_, &delete_dependencies_}) {
-        Use remove(*statement);
-        remove->bind(1, id);
-        remove->exec();
-      }
-    }
-    return {true, {}, static_cast<std::uint32_t>(ids.size())};
-  }
-
- private:
-  std::optional<JobId> find_token(std::uint32_t uid, const std::string& token) {
-    Use find(token_);
-    find->bind(1, static_cast<std::int64_t>(uid));
-    find->bind(2, token);
-    if (!find->executeStep()) return std::nullopt;
-    return JobId{as_unsigned(find->getColumn(0).getInt64())};
-  }
-
-  static void bind(SQLite::Statement& insert, const StoredJob& job) {
-    int at = 1;
-    const auto put = [&](std::int64_t value) { insert.bind(at++, value); };
-    const auto put_text = [&](const std::string& value) { insert.bind(at++, value); };
-    put(as_signed(job.spec.id.value));
-    put(job.spec.uid);
-    put_text(job.token);
-    put_text(job.name);
-    put_text(job.spec.gpus.to_string());
-    put(job.spec.gpu_count);
-    put(as_signed(job.spec.memory));
-    put(job.spec.time_limit.count());
-    put(static_cast<int>(job.spec.on_limit));
-    put(job.spec.exclusive ? 1 : 0);
-    put(job.spec.requeue ? 1 : 0);
-    put(as_signed(job.spec.array.value));
-    put(job.spec.array_index);
-    put(job.spec.array_limit);
-    put(static_cast<int>(job.core.state));
-    put(static_cast<int>(job.core.outcome));
-    put(job.core.attempt);
-    put_text(job.core.gpus.to_string());
-    put(as_signed(job.core.order));
-    put(job.core.priority);
-    put(job.core.held ? 1 : 0);
-    put(job.core.ran.count());
-    put(job.submitted_at);
-    put(job.started_at);
-    put(job.ended_at);
-    put(job.exit_status);
-    put_text(job.note);
-    put_text(job.log);
-    put(job.core.capped);
-  }
-
-  SQLite::Statement insert_, document_, dependency_, token_, last_id_, core_, rest_, usage_, keep_, drop_, old_,
-      users_old_, delete_job_, delete_document_, delete_dependencies_;
-  std::pair<WallTime, std::int64_t> looked_to_;  // by Prune; from the beginning again when it is through
-};
 
 class SqliteStore final : public JobStore {
  public:
@@ -719,7 +409,7 @@ class SqliteStore final : public JobStore {
   mutable std::mutex write_mutex_, read_mutex_;
   SQLite::Database write_db_;
   mutable SQLite::Database read_db_;
-  Writer writer_;
+  ChangeWriter writer_;
   bool fence_wanted_ = false;  // the log may hold a commit that has failed
   bool has_reserve_ = false;
 };

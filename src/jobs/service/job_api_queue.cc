@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// The API's addresses of the queue itself: what it is set to, its GPUs and users, and the changes of them.
+#include <boost/asio/post.hpp>
+#include <set>
+#include <utility>
+
+#include "daemon/config/strict_json.h"
+#include "daemon/loop/log.h"
+#include "jobs/service/job_api.h"
+#include "jobs/service/job_requests.h"
+#include "settings/settings.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+namespace core = jobs;
+using Json = RequestJson;
+using base::Code;
+
+Json limits_json(const core::UserLimits& limits) {
+  Json json = Json::object();
+  const auto add = [&](const char* name, const auto& limit) {
+    if (!limit.is_unlimited()) json[name] = limit.value();
+  };
+  add("running", limits.running);
+  add("queued", limits.queued);
+  add("gpus", limits.gpus);
+  add("priority_cap", limits.priority_cap);
+  return json;
+}
+
+template <class Word>
+std::string word_of(std::string_view setting, Word word) {
+  return settings::format_field(settings::find(settings::kQueueSettings, setting)->type, word);
+}
+
+Json settings_json(const settings::QueueSettings& config) {
+  const core::QueueSettings in_core = core_settings(config);
+  return {{"order", word_of("order", config.order)},
+          {"half_life_ns", config.half_life.count()},
+          {"oversubscribe", static_cast<double>(config.oversubscribe) / 1000},
+          {"default_memory_bytes", in_core.default_memory},
+          {"max_job_time_ns", in_core.max_time.count()},
+          {"preempt", config.preempt},
+          {"privacy", word_of("privacy", config.privacy)},
+          {"cancel_grace_ns", config.cancel_grace.count()},
+          {"suspend_patience_ns", config.suspend_patience.count()},
+          {"history_ns", config.history.count()},
+          {"max_bytes", config.max_bytes.is_unlimited() ? 0 : config.max_bytes.value()},  // 0: unlimited
+          {"max_history", config.max_history.is_unlimited() ? 0 : config.max_history.value()},
+          {"limits", limits_json(in_core.limits)}};
+}
+
+}  // namespace
+
+ApiAnswer JobApi::queue(const Peer& peer) {
+  Json json{{"settings", settings_json(queue_.config())},
+            {"paused", queue_.is_paused()},
+            {"unavailable", queue_.unavailable()}};
+  const auto in = [&](core::JobState state) { return queue_.core().counts()[static_cast<std::size_t>(state)]; };
+  using core::JobState;
+  Json gpus = Json::array();
+  std::vector<core::UserUsage> users;
+  if (queue_.unavailable().empty()) {
+    for (std::size_t i = 0; i < queue_.gpus().size(); ++i) {
+      const auto room = queue_.core().room(base::GpuIndex{static_cast<std::uint32_t>(i)});
+      if (!room) continue;
+      gpus.push_back({{"index", i},
+                      {"capacity_bytes", room->capacity},
+                      {"promised_bytes", room->promised},
+                      {"foreign_bytes", room->foreign},
+                      {"drained", room->drained},
+                      {"sick", room->sick},
+                      {"present", room->present}});
+    }
+    users = queue_.core().usage(queue_.now());
+    const auto kept = queue_.core().kept();
+    const JobQueue::Owner* owner = kept ? queue_.find(kept->job) : nullptr;
+    if (owner != nullptr && sight(peer, owner->uid) != Sight::kNothing) {
+      Json reserved{{"job", kept->job.value}, {"gpus", Json::array()}};
+      for (const base::GpuIndex gpu : kept->gpus) reserved["gpus"].push_back(gpu.value);
+      if (kept->start) reserved["starts_in_ns"] = (*kept->start - queue_.now()).count();
+      json["reserved"] = std::move(reserved);
+    }
+  }
+  json["jobs"] = {{"queued", in(JobState::kQueued)},
+                  {"held", in(JobState::kHeld)},
+                  {"running", in(JobState::kStarting) + in(JobState::kRunning) + in(JobState::kSuspending) +
+                                  in(JobState::kResuming) + in(JobState::kEnding)},
+                  {"suspended", in(JobState::kSuspended)}};
+  json["gpus"] = std::move(gpus);
+  const bool sees_all = access_.may_change(peer) || queue_.config().privacy != settings::Privacy::kOwn;
+  return ApiWork([json = std::move(json), users = std::move(users), limits = queue_.limits(), names = names_, sees_all,
+                  uid = peer.uid]() mutable {
+    Json list = Json::array();
+    std::set<std::uint32_t> shown;
+    const auto add = [&](std::uint32_t user, const core::UserUsage& usage) {
+      if (!shown.insert(user).second || (!sees_all && user != uid)) return;
+      Json entry{{"uid", user},
+                 {"user", names->name(user)},
+                 {"running", usage.running},
+                 {"queued", usage.queued},
+                 {"gpus", usage.gpus},
+                 {"used_gpu_ns", usage.gpu_microseconds * 1000}};
+      if (const auto own = limits.find(user); own != limits.end()) entry["limits"] = limits_json(own->second);
+      list.push_back(std::move(entry));
+    };
+    for (const core::UserUsage& usage : users) add(usage.uid, usage);
+    for (const auto& [user, own] : limits) add(user, {});
+    json["users"] = std::move(list);
+    return json_response(json);
+  });
+}
+
+QueueFigures JobApi::figures() const {
+  QueueFigures figures;
+  figures.is_available = queue_.unavailable().empty();
+  figures.is_paused = queue_.is_paused();
+  if (!figures.is_available) return figures;
+  const core::JobCounts& counts = queue_.core().counts();
+  for (std::size_t state = 0; state < static_cast<std::size_t>(core::JobState::kDone); ++state)
+    figures.jobs.emplace_back(to_string(static_cast<core::JobState>(state)), counts[state]);
+  for (const auto& [outcome, count] : queue_.outcomes()) figures.ended.emplace_back(to_string(outcome), count);
+  figures.waits = queue_.waits();
+  for (const core::UserUsage& usage : queue_.core().usage(queue_.now())) {
+    if (usage.running + usage.queued > 0) figures.users.push_back({usage.uid, usage.running, usage.queued, usage.gpus});
+  }
+  return figures;
+}
+
+ApiAnswer JobApi::change_queue(const ApiRequest& request) {
+  if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
+  const auto json = parse_object(request.body);
+  if (!json) return error_response(json.error());
+  if (!json->contains("paused") || !(*json)["paused"].is_boolean())
+    return error_response(invalid(
+        "the body must be {\"paused\": true} or {\"paused\": false}; settings are in the configuration, [queue]"));
+  return ApiLater([this, peer = request.peer, is_paused = (*json)["paused"].get<bool>()](ApiReply reply) {
+    log_info(is_paused ? "the queue is paused" : "the queue goes on", {{"uid", peer.uid}, {"pid", peer.pid}});
+    queue_.set_paused(is_paused,
+                      [this, peer, reply](const base::Status& status) { answer_queue(status, peer, reply); });
+  });
+}
+
+ApiAnswer JobApi::change_gpus(const ApiRequest& request, std::string_view which) {
+  if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
+  const auto json = parse_object(request.body);
+  if (!json) return error_response(json.error());
+  if (!json->contains("drained") || !(*json)["drained"].is_boolean())
+    return error_response(invalid("the body must be {\"drained\": true} or {\"drained\": false}"));
+  std::vector<base::GpuIndex> gpus;
+  for (std::size_t i = 0; i < queue_.gpus().size(); ++i) {
+    if (which == "all" || which == std::to_string(i) || which == queue_.gpus()[i].uuid)
+      gpus.push_back({static_cast<std::uint32_t>(i)});
+  }
+  if (gpus.empty())
+    return error_response({Code::kNotFound, 0,
+                           "there is no GPU '" + std::string(which.substr(0, 64)) +
+                               "': use an index or UUID that /v1/status shows, or all"});
+  return ApiLater([this, peer = request.peer, gpus, is_drained = (*json)["drained"].get<bool>()](ApiReply reply) {
+    log_info(is_drained ? "GPUs are drained" : "GPUs take jobs again",
+             {{"gpus", gpus.size()}, {"uid", peer.uid}, {"pid", peer.pid}});
+    // They are stored in order: the last one's word is all's.
+    auto left = std::make_shared<std::size_t>(gpus.size());
+    auto failed = std::make_shared<base::Status>();
+    for (const base::GpuIndex gpu : gpus) {
+      queue_.set_drained(gpu, is_drained, [this, peer, left, failed, reply](const base::Status& status) {
+        if (!status) *failed = status;
+        if (--*left == 0) answer_queue(*failed, peer, reply);
+      });
+    }
+  });
+}
+
+ApiAnswer JobApi::change_user(const ApiRequest& request, std::string_view which) {
+  if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
+  auto parsed = parse_strict_json<Json>(request.body, {.depth = kMaxRequestDepth});
+  if (!parsed) return error_response(parsed.error());
+  const Json json = std::move(*parsed);
+  if (!json.is_object() || json.empty())
+    return error_response(invalid("the body must be like {\"running\": 2, \"queued\": null}, or {\"default\": true}"));
+  return ApiLater([this, peer = request.peer, json, user = decode_percent(which)](ApiReply reply) {
+    asio::post(queue_.pool(), [this, peer, json, user, reply = std::move(reply)]() mutable {
+      const auto uid = find_uid(user);
+      asio::post(io_, [this, peer, json, uid, reply = std::move(reply)] {
+        if (!uid) return reply(error_response(uid.error()));
+        std::optional<core::UserLimits> limits;
+        if (!(json.size() == 1 && json.contains("default") && json["default"] == true)) {
+          const auto own = queue_.limits().find(*uid);
+          limits = own != queue_.limits().end() ? own->second : queue_.core_settings().limits;
+          if (const auto read = read_limits(json, *limits); !read) return reply(error_response(read.error()));
+        }
+        log_info("a user's limits are changed", {{"user", *uid}, {"uid", peer.uid}, {"pid", peer.pid}});
+        queue_.set_limits(*uid, limits,
+                          [this, peer, reply](const base::Status& status) { answer_queue(status, peer, reply); });
+      });
+    });
+  });
+}
+
+void JobApi::answer_queue(const base::Status& status, const Peer& peer, const ApiReply& reply) {
+  if (!status) return reply(error_response(status.error()));
+  auto work = std::get<ApiWork>(queue(peer));
+  asio::post(queue_.pool(), [this, work = std::move(work), reply] {
+    asio::post(io_, [reply, response = work()] { reply(response); });
+  });
+}
+
+}  // namespace gpumux::daemon

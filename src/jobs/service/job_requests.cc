@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/service/job_requests.h"
+
+#include <pwd.h>
+
+#include <utility>
+#include <vector>
+
+#include "base/standing.h"
+#include "base/units.h"
+#include "daemon/config/strict_json.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace core = jobs;
+using Json = RequestJson;
+using base::Code;
+using base::Result;
+using core::JobId;
+
+constexpr std::size_t kLookupBytes = 65'536;
+
+Result<std::uint64_t> parse_number(std::string_view query, std::string_view name, std::uint64_t fallback,
+                                   std::uint64_t least, std::uint64_t most) {
+  const auto text = query_value(query, name);
+  if (!text) return fallback;
+  const auto parsed = base::parse_integer(*text, least, most);
+  if (!parsed)
+    return tl::unexpected(
+        invalid(std::string(name) + " must be a number from " + std::to_string(least) + " to " + std::to_string(most)));
+  return *parsed;
+}
+
+}  // namespace
+
+ApiResponse json_response(const Json& json, unsigned status) {
+  return {status, json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"};
+}
+
+base::Error invalid(std::string what) { return {Code::kInvalid, 0, std::move(what)}; }
+base::Error no_job(std::string_view which) {
+  return {Code::kNotFound, 0,
+          "there is no job " + std::string(which.substr(0, 64)) +
+              " (`gpumux queue` and `gpumux history` show those that there are)"};
+}
+base::Error denied(const Peer& peer, const std::string& what) {
+  return {Code::kDenied, 0,
+          "user " + std::to_string(peer.uid) + " may not " + what +
+              ": only its owner, root and members of the admin_group may"};
+}
+base::Error not_admin(const Peer& peer, const std::string& what) {
+  return {Code::kDenied, 0,
+          "user " + std::to_string(peer.uid) + " may not change " + what +
+              ": only the daemon's owner, root and members of its admin_group may"};
+}
+
+Result<JobName> JobName::parse(std::string_view text) {
+  const std::size_t mark = text.find('_');
+  const auto id = base::parse_integer(text.substr(0, mark), 1, INT64_MAX);
+  if (!id)
+    return tl::unexpected(invalid("'" + std::string(text.substr(0, 64)) +
+                                  "' is no job's id: it is a number such as 17, or 17_3 for element 3 of array 17"));
+  JobName name{.job = JobId{*id}, .element = {}};
+  if (mark != std::string_view::npos) {
+    const auto element = base::parse_integer(text.substr(mark + 1), 0, UINT32_MAX);
+    if (!element)
+      return tl::unexpected(
+          invalid("'" + std::string(text.substr(0, 64)) + "': after _ comes the number of an array's element"));
+    name.element = static_cast<std::uint32_t>(*element);
+  }
+  return name;
+}
+
+Result<std::uint32_t> find_uid(const std::string& name) {
+  if (const auto number = base::parse_integer(name, 0, UINT32_MAX - 1)) return static_cast<std::uint32_t>(*number);
+  std::vector<char> buffer(kLookupBytes);
+  passwd entry{};
+  passwd* found = nullptr;
+  ::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  if (found == nullptr) return base::fail(Code::kNotFound, "there is no user '" + name.substr(0, 64) + "'");
+  return found->pw_uid;
+}
+
+Result<Json> parse_object(const std::string& body) {
+  auto json = parse_strict_json<Json>(body, {.depth = kMaxRequestDepth});
+  if (json && (!json->is_object() || json->size() != 1))
+    return tl::unexpected(invalid("the body must be a JSON object with one field (docs/api.md)"));
+  return json;
+}
+
+Result<JobQueue::Change> parse_change(const std::string& body) {
+  const auto json = parse_object(body);
+  if (!json) return tl::unexpected(json.error());
+  const std::string name = json->begin().key();
+  const Json& value = json->begin().value();
+  using Kind = JobQueue::Change::Kind;
+  if (name == "cancel" && value == true) return JobQueue::Change{Kind::kCancel};
+  if (name == "held" && value.is_boolean()) return JobQueue::Change{value.get<bool>() ? Kind::kHold : Kind::kRelease};
+  if (name == "priority" && value.is_number_integer()) {
+    const auto priority = base::parse_priority(value.dump());
+    if (!priority) return tl::unexpected(priority.error());
+    return JobQueue::Change{Kind::kPriority, *priority};
+  }
+  return tl::unexpected(
+      invalid("the body must be one of {\"cancel\": true}, {\"held\": true}, {\"held\": false} and {\"priority\": 5}"));
+}
+
+base::Status read_limits(const Json& json, core::UserLimits& limits) {
+  for (const auto& [name, value] : json.items()) {
+    settings::Limit<std::uint32_t>* const count = name == "running"  ? &limits.running
+                                                  : name == "queued" ? &limits.queued
+                                                  : name == "gpus"   ? &limits.gpus
+                                                                     : nullptr;
+    if (count != nullptr && value.is_null()) {
+      *count = settings::kUnlimited;
+    } else if (count != nullptr && value.is_number_unsigned() && value.get<std::uint64_t>() < UINT32_MAX) {
+      *count = value.get<std::uint32_t>();
+    } else if (name == "priority_cap" && value.is_null()) {
+      limits.priority_cap = settings::kUnlimited;
+    } else if (const auto priority = base::parse_priority(value.dump());
+               name == "priority_cap" && value.is_number_integer() && priority) {
+      limits.priority_cap = *priority;
+    } else {
+      return tl::unexpected(
+          invalid("limits are running, queued and gpus (a number, or null for none), and priority_cap, and not '" +
+                  name.substr(0, 64) + "' with this value"));
+    }
+  }
+  return {};
+}
+
+Result<store::Query> parse_list(std::string_view query) {
+  const auto limit = parse_number(query, "limit", store::kMaxPageJobs, 1, store::kMaxPageJobs);
+  if (!limit) return tl::unexpected(limit.error());
+  const auto beyond = parse_number(query, "beyond", 0, 0, INT64_MAX);
+  if (!beyond) return tl::unexpected(beyond.error());
+  const auto beyond_ended = parse_number(query, "beyond_ended", 0, 0, INT64_MAX);
+  if (!beyond_ended) return tl::unexpected(beyond_ended.error());
+  const auto array = parse_number(query, "array", 0, 1, INT64_MAX);
+  if (!array) return tl::unexpected(array.error());
+  const std::string_view state = query_value(query, "state").value_or("unfinished");
+  const std::string_view order = query_value(query, "order").value_or("oldest");
+  if (state != "unfinished" && state != "done" && state != "all")
+    return tl::unexpected(invalid("state must be unfinished, done or all"));
+  if (order != "oldest" && order != "newest" && order != "ended")
+    return tl::unexpected(invalid("order must be oldest, newest or ended"));
+  if (order == "ended" && state != "done") return tl::unexpected(invalid("order=ended is for state=done only"));
+  if (order == "ended" && *beyond != 0 && *beyond_ended == 0)
+    return tl::unexpected(invalid("with order=ended, beyond needs beyond_ended: the last job's ended_unix_ns"));
+  store::Query asked;
+  using Which = store::Query::Which;
+  asked.which = state == "all" ? Which::kAll : state == "done" ? Which::kDone : Which::kUnfinished;
+  using Order = store::Query::Order;
+  asked.order = order == "ended" ? Order::kLatestEnd : order == "newest" ? Order::kNewest : Order::kOldest;
+  asked.beyond = JobId{*beyond};
+  asked.beyond_ended = static_cast<store::WallTime>(*beyond_ended);
+  if (*array != 0) asked.array = JobId{*array};
+  asked.at_most = static_cast<std::uint32_t>(*limit);
+  return asked;
+}
+
+}  // namespace gpumux::daemon

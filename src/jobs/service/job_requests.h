@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// What requests about jobs and their queue say, read and checked, and the errors that they are answered with.
+//
+// No state: for any thread. find_uid reads the system's list of users, which can take a while: not for the loop.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "daemon/api/api_types.h"
+#include "jobs/core/events.h"
+#include "jobs/service/job_queue.h"
+#include "jobs/store/job_store.h"
+
+namespace gpumux::daemon {
+
+using RequestJson = nlohmann::ordered_json;
+
+// Objects within objects, in a body.
+inline constexpr int kMaxRequestDepth = 4;
+
+ApiResponse json_response(const RequestJson& json, unsigned status = 200);
+
+base::Error invalid(std::string what);
+base::Error no_job(std::string_view which);
+base::Error denied(const Peer& peer, const std::string& what);
+base::Error not_admin(const Peer& peer, const std::string& what = "the queue");
+
+// A job as an address has it: "17", "17_3".
+struct JobName {
+  jobs::JobId job;
+  std::optional<std::uint32_t> element;
+
+  static base::Result<JobName> parse(std::string_view text);
+  std::string text() const {
+    return std::to_string(job.value) + (element ? "_" + std::to_string(*element) : std::string());
+  }
+};
+
+// A user's number, given that or the name.
+base::Result<std::uint32_t> find_uid(const std::string& name);
+
+// An object with one field.
+base::Result<RequestJson> parse_object(const std::string& body);
+base::Result<JobQueue::Change> parse_change(const std::string& body);
+// What the body names is changed: {"running": 2, "queued": null}.
+base::Status read_limits(const RequestJson& json, jobs::UserLimits& limits);
+// The parameters of GET /v1/jobs, except for `user`.
+base::Result<store::Query> parse_list(std::string_view query);
+
+}  // namespace gpumux::daemon
