@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the node's daemon says, asked once.
+//
+// Any thread.
+#pragma once
+
+#include <string>
+
+#include "api_client/types.h"
+#include "base/result.h"
+
+namespace gpumux::k8s {
+
+struct DaemonSays {
+  base::Result<api_client::Snapshot> snapshot;
+  api_client::DriverInfo driver;  // of a snapshot that is there
+};
+
+DaemonSays ask_daemon(const std::string& runtime_dir);
+
+}  // namespace gpumux::k8s

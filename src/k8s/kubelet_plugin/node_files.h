@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a pod of the plugin puts on its host, and takes away again: the hook, the library of this version and, if the
+// image has it, the simulated driver.
+//
+//   library   LIBRARIES/VERSION/libgpumux.so   containers name their version, so the next version leaves it there
+//   hook      one path                         a runtime starts it, and it ends within seconds
+//
+// Each file is there as a whole or not at all (os::replace_file_at). A file that is there as it is to be stays, so a
+// pod that starts again changes nothing.
+//
+// Any one thread.
+#pragma once
+
+#include <string>
+
+#include "base/result.h"
+#include "settings/structs.gen.h"
+
+namespace gpumux::k8s {
+
+// `programs`: the folder of this program, beside which the files are that are copied.
+base::Status install_node_files(const settings::KubeletSettings& settings, const std::string& programs);
+
+// In this order: specifications, hook, libraries. A specification that names a missing hook would keep containers from
+// starting. Files that are not ours stay, and folders that have any. kExists: containers run with gpumux, or claims are
+// prepared, so nothing was removed.
+base::Status remove_node_files(const settings::KubeletSettings& settings, const std::string& runtime_dir);
+
+}  // namespace gpumux::k8s

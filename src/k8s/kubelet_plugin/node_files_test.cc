@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a pod puts on its host comes whole, leaves other versions alone, and goes only when no container has it.
+#include "k8s/kubelet_plugin/node_files.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "tests/unit/temporary_directory.h"
+
+namespace gpumux::k8s {
+namespace {
+
+namespace fs = std::filesystem;
+
+class NodeFiles : public testing::Test {
+ protected:
+  NodeFiles() {
+    write("image/bin/gpumux-kubelet-plugin", "plugin");
+    write("image/libexec/gpumux/gpumux-cdi-hook", "hook");
+    write("image/lib/libgpumux.so", "library");
+    settings_.libraries = path("host/containers");
+    settings_.hook = path("host/gpumux-cdi-hook");
+    settings_.sim_libraries = path("host/sim");
+    settings_.cdi_folder = path("cdi");
+  }
+
+  std::string path(const std::string& name) const { return dir_.path() + "/" + name; }
+  void write(const std::string& name, const std::string& content) const {
+    fs::create_directories(fs::path(path(name)).parent_path());
+    std::ofstream(path(name)) << content;
+  }
+  std::string content(const std::string& name) const {
+    std::ifstream file(path(name));
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  ino_t inode(const std::string& name) const {
+    struct stat status {};
+    EXPECT_EQ(::stat(path(name).c_str(), &status), 0) << name;
+    EXPECT_EQ(status.st_mode & 07777, 0755u) << name;
+    return status.st_ino;
+  }
+  bool exists(const std::string& name) const { return fs::exists(path(name)); }
+  void install() const {
+    const auto done = install_node_files(settings_, path("image/bin"));
+    ASSERT_TRUE(done) << done.error().message();
+  }
+  base::Status remove() const { return remove_node_files(settings_, path("run")); }
+
+  const TemporaryDirectory dir_;
+  settings::KubeletSettings settings_;
+  const std::string library_ = std::string("host/containers/") + GPUMUX_VERSION + "/libgpumux.so";
+};
+
+TEST_F(NodeFiles, AreWhereContainersAndRuntimesLook) {
+  install();
+  EXPECT_EQ(content(library_), "library");
+  EXPECT_EQ(content("host/gpumux-cdi-hook"), "hook");
+  EXPECT_FALSE(exists("host/sim"));
+  const ino_t before = inode(library_);
+  install();
+  EXPECT_EQ(inode(library_), before) << "a file that is as it is to be was written again";
+}
+
+TEST_F(NodeFiles, OfTheNextVersionLeaveTheOldOneThere) {
+  write("host/containers/0.0.1/libgpumux.so", "old");
+  install();
+  const ino_t hook = inode("host/gpumux-cdi-hook");
+  write("image/libexec/gpumux/gpumux-cdi-hook", "next");
+  install();
+  EXPECT_EQ(content("host/containers/0.0.1/libgpumux.so"), "old");
+  EXPECT_NE(inode("host/gpumux-cdi-hook"), hook) << "a running hook was written to";
+  EXPECT_EQ(content("host/gpumux-cdi-hook"), "next");
+}
+
+TEST_F(NodeFiles, HaveTheSimulatedDriverIfTheImageHas) {
+  write("image/lib/gpumux/sim/libcuda.so.1", "cuda");
+  write("image/lib/gpumux/sim/libnvidia-ml.so.1", "nvml");
+  install();
+  EXPECT_EQ(content("host/sim/libcuda.so.1"), "cuda");
+  EXPECT_EQ(content("host/sim/libnvidia-ml.so.1"), "nvml");
+  ASSERT_TRUE(remove());
+  EXPECT_FALSE(exists("host"));
+}
+
+TEST_F(NodeFiles, AnImageWithoutThemIsRefused) {
+  fs::remove(path("image/libexec/gpumux/gpumux-cdi-hook"));
+  const auto refused = install_node_files(settings_, path("image/bin"));
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("gpumux-cdi-hook"), std::string::npos) << refused.error().message();
+  EXPECT_FALSE(exists("host"));
+}
+
+TEST_F(NodeFiles, GoWithTheSpecificationsAndWithoutOthersFiles) {
+  install();
+  write("host/containers/0.0.1/libgpumux.so", "old");
+  write("host/containers/0.0.1/others", "");
+  write("cdi/gpumux.io-container_node.json", "{}");
+  write("cdi/nvidia.json", "{}");
+  const auto removed = remove();
+  ASSERT_TRUE(removed) << removed.error().message();
+  EXPECT_FALSE(exists("cdi/gpumux.io-container_node.json"));
+  EXPECT_TRUE(exists("cdi/nvidia.json"));
+  EXPECT_FALSE(exists("host/gpumux-cdi-hook"));
+  EXPECT_FALSE(exists(fs::path(library_).parent_path()));
+  EXPECT_FALSE(exists("host/containers/0.0.1/libgpumux.so"));
+  EXPECT_TRUE(exists("host/containers/0.0.1/others"));
+  EXPECT_TRUE(remove()) << "nothing is left to remove";
+}
+
+TEST_F(NodeFiles, StayWhileAContainerHasThem) {
+  install();
+  write("cdi/gpumux.io-container_node.json", "{}");
+  write("run/root/containers/" + std::string(64, 'a'), "{}");
+  const auto refused = remove();
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("1 containers"), std::string::npos) << refused.error().message();
+  EXPECT_TRUE(exists("cdi/gpumux.io-container_node.json"));
+  EXPECT_TRUE(exists("host/gpumux-cdi-hook"));
+}
+
+TEST_F(NodeFiles, StayWhileAClaimIsPrepared) {
+  install();
+  write("cdi/gpumux.io-claim_id-1234.json", "{}");
+  const auto refused = remove();
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message().find("1 claims"), std::string::npos) << refused.error().message();
+  EXPECT_TRUE(exists(library_));
+}
+
+}  // namespace
+}  // namespace gpumux::k8s

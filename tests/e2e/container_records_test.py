@@ -1,0 +1,249 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The daemon knows whose container a tenant is in. A claim's quotas and shares hold whatever its containers say.
+
+Method: real runc, with specifications that the shipped writer has written. Needs root and runc.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from framework import paths  # noqa: E402
+from framework.api import ApiError  # noqa: E402
+from framework.case import main  # noqa: E402
+from framework.containers import ContainersTest  # noqa: E402
+from framework.users import PYTHON  # noqa: E402
+from framework.waiting import wait_until  # noqa: E402
+
+CONTAINERD = {"io.kubernetes.cri.sandbox-namespace": "team-a", "io.kubernetes.cri.sandbox-name": "train-0",
+              "io.kubernetes.cri.container-name": "main"}
+CRI_O = {"io.kubernetes.pod.namespace": "team-b", "io.kubernetes.pod.name": "serve-0",
+         "io.kubernetes.container.name": "web"}
+MIB = 1 << 20
+
+# A hook that makes a record of a container with a control group of the test's choice.
+FORGE = """
+import json, sys
+folder, place = sys.argv[1:]
+state = json.load(sys.stdin)
+groups = [line.rstrip().split(":", 2)[2] for line in open(f"/proc/{state['pid']}/cgroup")]
+record = {"version": 1, "id": state["id"], "control_group": place.format(group=max(groups, key=len), id=state["id"]),
+          "namespace": "", "pod": "x-0", "name": "", "claims": []}
+json.dump(record, open(f"{folder}/{state['id']}", "w"))
+"""
+
+
+class Records(ContainersTest):
+    machine_settings = {"memory": "512MiB", "context_memory": "4MiB"}
+    gpus = 2
+
+    def setUp(self):
+        super().setUp()
+        self.daemon = self.start_system_daemon()
+        self.gpu = self.daemon.api.gpu()["uuid"]
+        self.records = pathlib.Path(self.runtime_dir) / "root" / "containers"
+
+    def worker(self, edits, **options):
+        command = ["/bin/worker", "--until", "/shared/enough", "--steps", 20, "--step-us", 500]
+        return self.run_container(self.image("worker"), *command, edits=edits, **options)
+
+    def large(self, mib, claim, rounds=1, **options):
+        """A program that takes so much, in a container of the claim, which has 60 MiB."""
+        command = ["/bin/large", "--blocks", mib // 8, "--block-kib", 8192, "--rounds", rounds]
+        return self.run_container(self.image("large"), *command, edits=self.specification(claim, self.gpu, 60 * MIB),
+                                  **options)
+
+    def container_of(self, container):
+        """What the daemon says of the container that this one's first process is in."""
+        pid = container.pid_on_the_host()
+
+        def ask():
+            return next((seat for seat in self.daemon.api.seats() if seat["pid"] == pid), None)
+        return wait_until(ask, 20, lambda: f"the daemon knows {pid}: {container.process.tail()}").get("container")
+
+    def end(self, *containers):
+        pathlib.Path(self.enough).touch()
+        for container in containers:
+            container.lines()
+
+    def run_hook(self, *arguments, **state):
+        done = subprocess.run([paths.HOOK, *arguments], input=json.dumps({"bundle": "/", **state}), env={},
+                              capture_output=True, text=True, timeout=30, check=True)
+        return done.stderr
+
+    def test_a_tenants_pod_and_claim_are_known(self):
+        first = self.worker(self.specification("c-1", self.gpu, 60 * MIB), annotations=CONTAINERD)
+        second = self.worker(self.specification(), annotations=CRI_O, first_uid=100000)
+        plain = self.worker(self.specification())
+        self.assertEqual(self.container_of(first), {"id": first.id, "namespace": "team-a", "pod": "train-0",
+                                                    "name": "main", "claim": "c-1"})
+        self.assertEqual(self.container_of(second), {"id": second.id, "namespace": "team-b", "pod": "serve-0",
+                                                     "name": "web"})
+        self.assertEqual(self.container_of(plain), {"id": plain.id})
+        seats = json.loads(self.ask("status", "--json")[0])["gpus"][0]["seats"]
+        self.assertIn(self.container_of(first), [seat.get("container") for seat in seats])
+        table = self.ask("status")[0]
+        for text in ("worker in team-a/train-0", "worker in team-b/serve-0", f"worker in container {plain.id[:12]}"):
+            self.assertIn(text, table)
+        self.assertEqual({path.name for path in self.records.iterdir()}, {first.id, second.id, plain.id})
+        self.assertEqual({path.stat().st_mode & 0o777 for path in self.records.iterdir()}, {0o600})
+        self.end(first, second, plain)
+        self.assertEqual(list(self.records.iterdir()), [])
+        pods = lambda: {event["pod"] for event in self.daemon.trace.events(event="gone") if "pod" in event}
+        wait_until(lambda: pods() == {"team-a/train-0", "team-b/serve-0"}, 20, lambda: f"the trace has {pods()}")
+
+    def expect_refused(self, container):
+        self.assertEqual(container.process.wait(), 3, container.process.tail())
+        self.assertEqual(container.process.field("code"), "2")  # CUDA_ERROR_OUT_OF_MEMORY
+
+    def test_a_claims_containers_have_one_quota(self):
+        first = self.large(48, "c-1", rounds=1_000_000, env=["GPUMUX_MEM_LIMIT=1G"], annotations=CONTAINERD)
+        first.process.wait_for_line("memory", timeout=60)
+        self.assertEqual(first.process.field("total", start="memory"), str(60 * MIB))
+        self.expect_refused(self.large(16, "c-1"))
+        self.expect_refused(self.large(16, "c-1", env=["GPUMUX_MEM_LIMIT=1G", "GPUMUX_RUN_ID=another"]))
+        self.expect_refused(self.large(64, "c-2", env=["GPUMUX_PAGING=off"]))
+        self.large(48, "c-2").lines()
+        self.daemon.restart()
+        self.assertEqual(self.container_of(first)["claim"], "c-1")
+        # A seat that has just been opened has not said what it has.
+        allocated = lambda seat: seat.get("memory", {}).get("allocated_bytes", 0)
+        wait_until(lambda: any(allocated(seat) >= 48 * MIB for seat in self.daemon.api.seats()), 20,
+                   "the daemon knows what the claim has")
+        self.expect_refused(self.large(16, "c-1"))
+        self.assertIsNone(first.process.code, first.process.tail())
+
+    def lease_times(self, *containers):
+        """The parts of the lease time that each of them has, from now until the GPU has been held for a while."""
+        def held():
+            times = {seat["pid"]: seat["held_ns"] for seat in self.daemon.api.seats()}
+            return [times[container.pid_on_the_host()] for container in containers]
+        before = held()
+        more = lambda: [now - then for now, then in zip(held(), before)]
+        wait_until(lambda: sum(more()) > 1.5e9, 60, lambda: f"the GPU is held: {more()}")
+        times = more()
+        return [time / sum(times) for time in times]
+
+    def test_a_claims_programs_have_one_share(self):
+        # Queued kernels keep a program's GPU busy, however late the program itself is.
+        self.daemon.api.set(mode="serial", policy="fair", quantum="10ms", idle_hold="unlimited")
+        programs = []
+        for claim, variables in (("c-1", ["GPUMUX_SHARE=100"]), ("c-1", ["GPUMUX_SHARE=1000"]), ("c-2", [])):
+            edits = self.specification(claim, self.gpu, 60 * MIB, 50)
+            programs.append(self.run_container(self.image("worker"), "/bin/worker", "--until", "/shared/enough",
+                                               "--step-us", 2000, edits=edits, env=variables))
+        for program in programs:
+            self.assertEqual(self.container_of(program)["claim"], "c-2" if program is programs[2] else "c-1")
+        wait_until(lambda: all(seat["grants"] for seat in self.daemon.api.seats()), 20, "all of them run")
+        self.assertEqual([seat["share"] for seat in self.daemon.api.seats()], ["0.5"] * 3)
+        times = self.lease_times(*programs)
+        self.assertAlmostEqual(times[0], 0.25, delta=0.06, msg=times)
+        self.assertAlmostEqual(times[1], 0.25, delta=0.06, msg=times)
+        self.assertAlmostEqual(times[2], 0.5, delta=0.08, msg=times)
+        with self.assertRaisesRegex(ApiError, r"has the shares of its claims \(c-2\)"):
+            self.daemon.api.set_tenant(programs[2].pid_on_the_host(), share="2")
+        self.daemon.api.set_tenant(programs[2].pid_on_the_host(), max_share="90%")
+        self.end(*programs)
+
+    def test_each_claim_of_a_container_counts_on_its_gpus(self):
+        gpus = [gpu["uuid"] for gpu in self.daemon.api.status()["gpus"]]
+        edits = self.specification("c-1", gpus[0], 60 * MIB, 50)
+        edits["hooks"] += self.specification("c-2", gpus[1], 100 * MIB, 25)["hooks"]
+
+        def large(gpu, mib, **options):
+            command = ["/bin/large", "--blocks", mib // 8, "--block-kib", 8192, "--rounds", 1]
+            return self.run_container(self.image("large"), *command, edits=edits,
+                                      env=[f"CUDA_VISIBLE_DEVICES={gpus[gpu]}"], **options)
+
+        for gpu, quota in ((0, 60), (1, 100)):
+            within = large(gpu, quota - 12)
+            within.lines()
+            self.assertEqual(within.process.field("total", start="memory"), str(quota * MIB))
+            self.expect_refused(large(gpu, quota + 4))
+        second = self.worker(edits, env=[f"CUDA_VISIBLE_DEVICES={gpus[1]}"])
+        container = self.worker(edits)
+        self.assertEqual(self.container_of(container)["claim"], "c-1")
+        shares = lambda: [[seat["share"] for seat in self.daemon.api.seats(gpu)] for gpu in (0, 1)]
+        wait_until(lambda: shares() == [["0.5"], ["0.25"]], 20, lambda: f"each claim gives its share: {shares()}")
+        state = {"id": container.id, "pid": container.pid_on_the_host()}
+        record = lambda: json.loads((self.records / container.id).read_text(encoding="utf-8"))["claims"]
+        before = record()
+        self.assertEqual([claim["uid"] for claim in before], ["c-1", "c-2"])
+        again = ("--record", self.records, "--claim", "c-2", "--quota", f"{gpus[1]}={100 * MIB}",
+                 "--share", f"{gpus[1]}=25")
+        self.assertEqual(self.run_hook(*again, **state), "")
+        self.assertEqual(self.run_hook("--record", self.records, **state), "")
+        self.assertEqual(record(), before)
+        # Two claims on one GPU: the first one counts there.
+        third = ("--claim", "c-3", "--quota", f"{gpus[0]}={600 * MIB}", "--share", f"{gpus[0]}=100")
+        self.assertIn(f"not all of its quotas and shares hold: claim c-3 does not count on {gpus[0]}",
+                      self.run_hook("--record", self.records, *third, **state))
+        self.assertEqual(record(), before + [{"uid": "c-3", "quotas": [], "shares": []}])
+        self.end(container, second)
+
+    def test_a_daemon_that_starts_removes_what_is_left_over(self):
+        container = self.worker(self.specification(), annotations=CONTAINERD)
+        self.container_of(container)
+        gone = "a" * 64
+        record = json.loads((self.records / container.id).read_text(encoding="utf-8"))
+        record.update(id=gone, control_group=f"/kubepods/{gone}")
+        (self.records / gone).write_text(json.dumps(record), encoding="utf-8")
+        (self.records / ("b" * 64)).write_text("{", encoding="utf-8")
+        self.daemon.restart()
+        self.assertEqual([path.name for path in self.records.iterdir()], [container.id])
+        self.assertEqual(self.container_of(container)["pod"], "train-0")
+        self.end(container)
+
+    def test_a_container_starts_without_a_record(self):
+        self.records.rmdir()
+        container = self.worker(self.specification(), annotations=CONTAINERD)
+        self.assertEqual(self.container_of(container), {"id": container.id})
+        state = {"id": container.id, "pid": container.pid_on_the_host()}
+        self.assertEqual(self.run_hook("--record", self.records, **state),
+                         f"gpumux-cdi-hook: container {container.id} has no whole record, so not all of its quotas "
+                         f"and shares hold: cannot open {self.records}: No such file or directory\n")
+        self.assertEqual(self.run_hook("--forget", self.records, **state),
+                         f"gpumux-cdi-hook: container {container.id} has ended and leaves its record: "
+                         f"cannot open {self.records}: No such file or directory\n")
+        self.end(container)
+
+    def test_a_record_of_another_control_group_is_not_believed(self):
+        edits = self.specification()
+        hooks = [hook for hook in edits["hooks"] if hook["hookName"] == "createContainer"]
+        containers = []
+        for place, is_believed in (("{group}", True), ("{group}/further", False), ("{group}0", False),
+                                   ("/elsewhere/{id}", False)):
+            with self.subTest(place=place):
+                forger = {"hookName": "createRuntime", "path": PYTHON,
+                          "args": ["python3", "-c", FORGE, str(self.records), place]}
+                container = self.worker({**edits, "hooks": [forger, *hooks]})
+                containers.append(container)
+                known = self.container_of(container)
+                self.assertEqual(known, {"id": container.id, **({"pod": "x-0"} if is_believed else {})})
+                self.assertEqual("is not that container's" in self.daemon.log(), not is_believed)
+        self.end(*containers)
+
+    def test_the_hook_says_what_it_cannot_do(self):
+        here = {"id": "c" * 64, "pid": os.getpid()}
+        for arguments, state, why in (
+                (["--record", "records"], here, "--record needs an absolute path"),
+                (["--record", self.records, "--quota", "GPU-1=0"], here, "a whole number of bytes, 1 or more"),
+                (["--record", self.records, "--quota", "GPU-1=1"], here, "quotas need a claim"),
+                (["--record", self.records, "--claim", "c", "--share", "GPU-1=0"], here, "a whole number of cores"),
+                (["--record", self.records, "--share", "GPU-1=1"], here, "shares need a claim"),
+                (["--record", self.records], here, "is not named by the container's id"),
+                (["--record", self.records], {"id": "c" * 64}, "process 0 has ended"),
+                (["--forget"], here, "--forget needs one absolute path"),
+                (["--forget", self.records], {"id": "../api.sock"}, "'../api.sock' is no id of a container")):
+            with self.subTest(arguments=arguments):
+                self.assertIn(why, self.run_hook(*map(str, arguments), **state))
+        self.assertEqual(list(self.records.iterdir()), [])
+        self.assertEqual(self.run_hook("--forget", self.records, id="c" * 64), "")
+
+
+if __name__ == "__main__":
+    main()
