@@ -150,6 +150,7 @@ Result<QueueGpu> read_queue_gpu(const json& object) {
   reader.read("promised_bytes", gpu.promised_bytes);
   reader.read("foreign_bytes", gpu.foreign_bytes);
   reader.read("drained", gpu.drained);
+  reader.read("sick", gpu.sick);
   reader.read("present", gpu.present);
   return reader.finish(std::move(gpu));
 }

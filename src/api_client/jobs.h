@@ -167,6 +167,7 @@ struct QueueGpu {
   std::uint64_t promised_bytes = 0;
   std::uint64_t foreign_bytes = 0;
   bool drained = false;
+  bool sick = false;
   bool present = true;
 };
 

@@ -80,7 +80,7 @@ TEST(JobTypesTest, TheQueueIsRead) {
     "max_job_time_ns": 3600000000000, "preempt": true, "privacy": "open", "limits": {"running": 8, "priority_cap": -1}},
     "paused": true, "unavailable": "", "jobs": {"queued": 3, "running": 2},
     "gpus": [{"index": 1, "capacity_bytes": 5, "promised_bytes": 4, "foreign_bytes": 1,
-     "drained": true, "present": false}],
+     "drained": true, "sick": true, "present": false}],
     "reserved": {"job": 19, "gpus": [0], "starts_in_ns": 7},
     "users": [{"uid": 1000, "user": "eva", "running": 1, "queued": 2, "gpus": 1, "used_gpu_ns": 9,
      "limits": {"gpus": 2}}]})");
@@ -91,6 +91,7 @@ TEST(JobTypesTest, TheQueueIsRead) {
   EXPECT_FALSE(queue->settings.limits.queued);
   EXPECT_EQ(queue->jobs.at("queued"), 3u);
   EXPECT_TRUE(queue->gpus.at(0).drained);
+  EXPECT_TRUE(queue->gpus.at(0).sick);
   EXPECT_FALSE(queue->gpus.at(0).present);
   EXPECT_EQ(queue->reserved->job, 19u);
   EXPECT_EQ(queue->users.at(0).limits.gpus, 2u);

@@ -77,6 +77,15 @@ Result<HostMemory> parse_host_memory(const json& object) {
   return reader.finish(std::move(memory));
 }
 
+Result<Container> parse_container(const json& object) {
+  Container container;
+  Reader reader(object, "a container");
+  reader.read("id", container.id);
+  reader.read("namespace", container.pod_namespace);
+  reader.read("pod", container.pod);
+  return reader.finish(std::move(container));
+}
+
 Result<Seat> parse_seat(const json& object) {
   Seat seat;
   Reader reader(object, "a seat");
@@ -85,6 +94,7 @@ Result<Seat> parse_seat(const json& object) {
   reader.read("uid", seat.uid);
   reader.read("user", seat.user);
   reader.read("program", seat.program);
+  reader.read_object("container", seat.container, parse_container);
   reader.read("phase", seat.phase);
   reader.read("lease", seat.lease);
   reader.read("epoch", seat.epoch);
@@ -115,6 +125,8 @@ Result<Gpu> parse_gpu(const json& object) {
   reader.read("uuid", gpu.uuid);
   reader.read("name", gpu.name);
   reader.read("pci_bus_id", gpu.pci_bus_id);
+  reader.read("architecture", gpu.architecture);
+  reader.read("compute_capability", gpu.compute_capability);
   reader.read("memory_total_bytes", gpu.memory_total_bytes);
   reader.read("memory_used_bytes", gpu.memory_used_bytes);
   reader.read("mode", gpu.mode);
@@ -131,6 +143,7 @@ Result<Gpu> parse_gpu(const json& object) {
   reader.read_object("memory", gpu.memory, parse_gpu_memory);
   reader.read("remark", gpu.remark);
   reader.read("refused", gpu.refused);
+  reader.read("sick", gpu.sick);
   reader.read("claimed_by", gpu.claimed_by);
   reader.read_array("foreign", gpu.foreign, parse_foreign);
   reader.read_array("seats", gpu.seats, parse_seat);
@@ -139,8 +152,8 @@ Result<Gpu> parse_gpu(const json& object) {
 
 // "reason=quantum waited_ns=12": strings bare, everything else as JSON writes it.
 std::string describe_other_fields(const json& object) {
-  static constexpr std::array<std::string_view, 9> kKnown{"sequence", "time_ns", "gpu",   "event", "tenant",
-                                                          "pid",      "program", "epoch", "lease"};
+  static constexpr std::array<std::string_view, 11> kKnown{"sequence", "time_ns", "gpu",   "event",  "tenant", "pid",
+                                                           "program",  "epoch",   "lease", "detail", "pod"};
   std::string text;
   for (const auto& [name, value] : object.items()) {
     bool known = value.is_null();
@@ -242,7 +255,9 @@ Result<TraceEvent> parse_trace_event(std::string_view text) {
   reader.read("lease", event.lease);
   event.time = base::TimePoint(time);
   if (reader.find("gpu") != nullptr) event.gpu = gpu;
-  if (object->is_object()) event.detail = describe_other_fields(*object);
+  reader.read("detail", event.detail);
+  reader.read("pod", event.pod);
+  if (object->is_object()) event.others = describe_other_fields(*object);
   return reader.finish(std::move(event));
 }
 

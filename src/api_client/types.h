@@ -93,12 +93,20 @@ struct HostMemory {
   base::Duration making{};     // of all threads together
 };
 
+// That a program is in. An empty text is not known, or there is none.
+struct Container {
+  std::string id{};
+  std::string pod_namespace{};
+  std::string pod{};
+};
+
 struct Seat {
   std::uint64_t tenant = 0;
   std::int64_t pid = 0;
   std::uint32_t uid = 0;
   std::string user;
   std::string program;
+  Container container;
   std::string phase;  // idle, waiting, holding, revoked, draining, silent
   std::string lease;  // exclusive, shared; empty: none
   std::uint64_t epoch = 0;
@@ -136,6 +144,8 @@ struct Gpu {
   std::string uuid;
   std::string name;
   std::string pci_bus_id;
+  std::string architecture;        // "Hopper"; empty: not known
+  std::string compute_capability;  // "9.0"; empty: not known
   std::uint64_t memory_total_bytes = 0;
   std::uint64_t memory_used_bytes = 0;
   std::string mode;
@@ -153,6 +163,7 @@ struct Gpu {
   GpuMemory memory;
   std::string remark;      // what its programs' users should know; empty: nothing
   std::string refused;     // why this GPU is not served; empty: it is
+  std::string sick;        // why no new work belongs on it; empty: it is healthy
   std::string claimed_by;  // who keeps its name though the daemon serves it; empty: nobody
   std::vector<ForeignProcess> foreign;
   std::vector<Seat> seats;
@@ -175,7 +186,9 @@ struct TraceEvent {
   std::string program;
   std::uint64_t epoch = 0;
   std::string lease;
-  std::string detail;  // what else the event says ("reason=quantum"): every further field, in the order of its name
+  std::string detail;  // why, or what: "quantum"
+  std::string pod;     // "namespace/name"; empty: none is known
+  std::string others;  // what else the event says ("waited_ns=12"): every further field, in the order of its name
 };
 
 // A duration of 2^62 ns or more means "never" and is read as base::Duration::max().

@@ -39,6 +39,8 @@ TEST(DaemonInfoTest, ReadsEveryField) {
 TEST(SnapshotTest, ReadsEveryField) {
   const auto snapshot = parse_snapshot(R"({"gpus": [{"index": 2, "uuid": "GPU-1", "name": "H100",
     "pci_bus_id": "0000:18:00.0",
+    "architecture": "Hopper",
+    "compute_capability": "9.0",
     "memory_total_bytes": 100, "memory_used_bytes": 50, "mode": "auto", "mode_now": "serial", "mode_why": "too much",
     "memory": {"tenants_bytes": 30, "foreign_bytes": 4, "moved_out_bytes": 11}, "remark": "they do not fit",
     "policy": "fair", "quantum": "auto",
@@ -65,6 +67,8 @@ TEST(SnapshotTest, ReadsEveryField) {
   EXPECT_EQ(gpu.uuid, "GPU-1");
   EXPECT_EQ(gpu.name, "H100");
   EXPECT_EQ(gpu.pci_bus_id, "0000:18:00.0");
+  EXPECT_EQ(gpu.architecture, "Hopper");
+  EXPECT_EQ(gpu.compute_capability, "9.0");
   EXPECT_EQ(gpu.memory_total_bytes, 100u);
   EXPECT_EQ(gpu.memory_used_bytes, 50u);
   EXPECT_EQ(gpu.mode, "auto");
@@ -178,7 +182,9 @@ TEST(TraceEventTest, ReadsEveryFieldAndKeepsTheRestAsText) {
   // The time is that of a machine that has been up for a year: more than 2^53 nanoseconds.
   const auto event = parse_trace_event(
       R"({"sequence": 1, "time_ns": 31536000123456789, "gpu": 0, "event": "revoke", "tenant": 1, "pid": 4711,
-    "program": "train.py", "epoch": 3, "lease": "exclusive", "reason": "quantum", "waited_ns": 12, "note": ""})");
+    "program": "train.py", "epoch": 3, "lease": "exclusive",
+    "detail": "quantum", "pod": "team/train-0", "more": "text", "waited_ns": 12,
+    "note": ""})");
   ASSERT_TRUE(event) << event.error().what;
   EXPECT_EQ(event->time.time_since_epoch().count(), 31536000123456789);
   EXPECT_EQ(event->gpu, 0u);
@@ -188,7 +194,9 @@ TEST(TraceEventTest, ReadsEveryFieldAndKeepsTheRestAsText) {
   EXPECT_EQ(event->program, "train.py");
   EXPECT_EQ(event->epoch, 3u);
   EXPECT_EQ(event->lease, "exclusive");
-  EXPECT_EQ(event->detail, "reason=quantum waited_ns=12");
+  EXPECT_EQ(event->detail, "quantum");
+  EXPECT_EQ(event->pod, "team/train-0");
+  EXPECT_EQ(event->others, "more=text waited_ns=12");
   EXPECT_EQ(parse_trace_event(R"({"event": "connect"})")->gpu, std::nullopt);
   EXPECT_FALSE(parse_trace_event("[1]"));
   EXPECT_FALSE(parse_trace_event("{"));

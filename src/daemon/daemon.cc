@@ -1,45 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/daemon.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
-#include <cerrno>
 #include <csignal>
-#include <deque>
 #include <filesystem>
 #include <thread>
 #include <utility>
 
-#include "base/limits.h"
 #include "daemon/api/api.h"
 #include "daemon/api/http_server.h"
 #include "daemon/config/host_budget.h"
 #include "daemon/dir_lock.h"
-#include "daemon/gpus/gpu_lock.h"
+#include "daemon/gpus/gpu_locks.h"
 #include "daemon/gpus/leases.h"
 #include "daemon/gpus/rooms.h"
 #include "daemon/loop/attention.h"
-#include "daemon/loop/files.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/loop_timer.h"
 #include "daemon/loop/trace.h"
+#include "daemon/loop/trace_counters.h"
 #include "daemon/loop/trace_file.h"
+#include "daemon/metrics_door.h"
 #include "daemon/peers/access.h"
 #include "daemon/peers/closer.h"
-#include "daemon/peers/known_tenants.h"
 #include "daemon/peers/listener.h"
 #include "daemon/service_manager.h"
 #include "daemon/tenants/foreign_processes.h"
 #include "daemon/tenants/host_memory.h"
+#include "daemon/tenants/succession.h"
 #include "daemon/tenants/tenant_server.h"
 #include "daemon/tenants/translate.h"
 #include "jobs/service/job_api.h"
@@ -60,25 +55,11 @@ constexpr auto kHousekeeping = 1s;
 constexpr auto kReturnedMemoryLook = 20ms;
 // After a look that said nothing, because memory moved.
 constexpr auto kNextLook = 100ms;
-// Tenants come in bursts (the ranks of a job): one file for all of them. A daemon that dies within this time waits for
-// fewer.
-constexpr auto kKnownTenantsDelay = 20ms;
-// The list may lack who came in the last moments of a daemon that was killed. Tenants look for a new one every 50 ms:
-// this is time for a few tries, also of those that nobody knows of.
-constexpr auto kPauseAfterKill = 200ms;
 // As many as connect in one scheduling pause of the loop; beyond it connecting tenants wait in their own connect.
 constexpr int kBacklog = 1024;
-// Descriptors that are not tenants': sockets, locks, timers, API clients, files.
-constexpr std::size_t kOtherDescriptors = 512;
-constexpr std::size_t kDescriptorsPerTenant = 2;
 
 tl::unexpected<DaemonError> fail(ExitCode code, base::Error error) {
   return tl::unexpected(DaemonError{code, std::move(error)});
-}
-
-std::chrono::steady_clock::time_point to_steady(base::TimePoint time) {
-  // Both are CLOCK_MONOTONIC.
-  return std::chrono::steady_clock::time_point(time.time_since_epoch());
 }
 
 std::int64_t unix_now_ns() {
@@ -96,21 +77,29 @@ class Daemon::Impl {
         access_(std::move(access)),
         service_(options_.notify_fd),
         leases_(clock_, trace_),
+        locks_(io_, leases_, closer_, options_.runtime_dir, options_.lock_folder,
+               {.gained = [this](base::GpuIndex gpu) { gpu_gained(gpu); },
+                .overruled = [this](base::GpuIndex gpu, const LockOwner& roots) { give_way(gpu, roots); }}),
         rooms_(leases_),
         translator_(leases_, rooms_, access_, {options_.config.on_daemon_loss, GPUMUX_VERSION}),
-        tenants_(io_, translator_, leases_, access_, closer_, tenant_limits(), [this] { settled(); }),
-        api_(leases_, translator_, access_, daemon_info(), timers_),
+        succession_(io_, worker_, clock_, leases_, rooms_, translator_, options_.runtime_dir),
+        tenants_(io_, translator_, leases_, access_, closer_, TenantServer::limits(), [this] { settled(); }),
+        api_(leases_, translator_, access_, daemon_info(), timers_, counters_),
         job_tenants_(leases_, rooms_, translator_, [this] { asio::post(io_, [this] { settled(); }); }),
         jobs_(io_, clock_),
         job_api_(io_, jobs_, access_),
         http_(io_, worker_, api_, trace_, access_, closer_),
         host_memory_(io_, host_pool_, host_budget(options_.config.host_memory)),
-        core_timer_(io_),
-        rooms_timer_(io_),
+        metrics_(io_, worker_, api_),
+        core_timer_(
+            io_, [this] { return leases_.next_deadline(); }, [this](base::TimePoint due) { let_time_pass(due); }),
+        rooms_timer_(
+            io_, [this] { return rooms_.next_deadline(); }, [this](base::TimePoint) { settled(); }),
         returning_timer_(io_, LoopTimer::never(), [this](base::TimePoint) { look_again(); }),
         housekeeping_(io_, LoopTimer::every(kHousekeeping), [this](base::TimePoint) { keep_house(); }),
-        known_tenants_timer_(io_, LoopTimer::never(), [this](base::TimePoint) { write_known_tenants(); }),
-        watchdog_(io_),
+        watchdog_(io_,
+                  service_.watchdog_interval() ? LoopTimer::every(*service_.watchdog_interval()) : LoopTimer::never(),
+                  [this](base::TimePoint) { service_.alive(); }),
         signals_(io_) {}
 
   tl::expected<void, DaemonError> open();
@@ -129,42 +118,22 @@ class Daemon::Impl {
   }
 
  private:
-  struct LockedGpu {
-    explicit LockedGpu(asio::io_context& io) : waiter(io), pause(io) {}
-    std::optional<GpuLock> lock;
-    asio::posix::stream_descriptor waiter;  // of a copy of the lock's descriptor
-    asio::steady_timer pause;               // while the closer has too many visitors
-    bool wanted = true;
-  };
-
-  static Admission::Limits tenant_limits();
   static std::size_t host_threads();
   DaemonInfo daemon_info() const;
   tl::expected<void, DaemonError> add_gpus();
   tl::expected<void, DaemonError> open_sockets();
-  void hold_grants();
   void open_jobs();
   settings::QueueSettings queue_settings() const;
   bool is_wanted(std::size_t index, const GpuInfo& gpu) const;
   GpuSettings settings_for(std::size_t index) const;
-  void answer_lock(std::size_t index);
-  LockRequest lock_request(std::size_t index) const;
-  void report_squatter(std::size_t index);
-  void give_way(std::size_t index, const LockOwner& roots);
-  void retry_locks();
+  void gpu_gained(base::GpuIndex gpu);
+  void give_way(base::GpuIndex gpu, const LockOwner& roots);
   void poll_attentively();
   void settled();
-  void arm_core_timer();
-  void arm_rooms_timer();
+  void let_time_pass(base::TimePoint due);
   void look_soon();
-  void tenant_changed(const Session& session);
-  void tenant_gone();
-  void write_known_tenants_soon();
-  void write_known_tenants();
-  KnownTenants known_tenants() const;
   void keep_house();
   void look_again();
-  void wait_watchdog();
   void refresh_use();
   void wait_signal();
   void start_reload();
@@ -184,10 +153,13 @@ class Daemon::Impl {
   asio::thread_pool host_pool_{host_threads()};
   TimerStatistics timers_;
   Trace trace_;
+  TraceCounters counters_;
   TraceFile trace_file_{worker_};
   Leases leases_;
+  GpuLocks locks_;
   Rooms rooms_;
   Translator translator_;
+  Succession succession_;
   TenantServer tenants_;
   Api api_;
   JobTenants job_tenants_;
@@ -195,26 +167,19 @@ class Daemon::Impl {
   JobApi job_api_;
   HttpServer http_;
   HostMemory host_memory_;
+  MetricsDoor metrics_;
 
   Attention attention_;
-  asio::steady_timer core_timer_;
-  asio::steady_timer rooms_timer_;
-  std::optional<base::TimePoint> rooms_deadline_;
+  LoopTimer core_timer_;
+  LoopTimer rooms_timer_;
   LoopTimer returning_timer_;  // memory of tenants that are gone
-  std::optional<base::TimePoint> core_deadline_;
   LoopTimer housekeeping_;
-  LoopTimer known_tenants_timer_;
-  asio::steady_timer watchdog_;
+  LoopTimer watchdog_;  // on the loop: it is there for a loop that hangs
   asio::signal_set signals_;
 
   os::FileDescriptor dir_lock_;
   bool sockets_open_ = false;
-  std::deque<LockedGpu> locks_;
-  bool takes_over_ = false;  // from a private daemon
-  std::string successor_;    // the runtime directory of root's daemon, to which this one has given way
-  Returning returning_;
-  base::TimePoint grants_held_until_{};
-  base::TimePoint earliest_grant_{};  // after an earlier daemon was killed
+  std::string successor_;  // the runtime directory of root's daemon, to which this one has given way
   base::TimePoint last_tenant_{};
   bool refreshing_ = false;
   bool runs_changed_ = false;
@@ -222,15 +187,6 @@ class Daemon::Impl {
   bool crashed_ = false;
   ExitCode exit_code_ = kExitStopped;
 };
-
-Admission::Limits Daemon::Impl::tenant_limits() {
-  const long most = ::sysconf(_SC_OPEN_MAX);
-  const auto descriptors = most > 0 ? static_cast<std::size_t>(most) : std::size_t{1024};
-  const std::size_t room =
-      descriptors > kOtherDescriptors ? (descriptors - kOtherDescriptors) / kDescriptorsPerTenant : 64;
-  return {std::min(base::kMaxTenants, room), std::min(base::kMaxTenantsPerAccount, room),
-          std::min(base::kReservedTenants, room / 2)};
-}
 
 DaemonInfo Daemon::Impl::daemon_info() const {
   return {.version = GPUMUX_VERSION,
@@ -254,6 +210,7 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
     if (const auto opened = trace_file_.open(options_.trace_file); !opened) return fail(kExitNoSockets, opened.error());
   }
   trace_.listen([this](const TraceEntry& entry) {
+    counters_.count(entry);
     trace_file_.write(entry);
     http_.trace_grew();
   });
@@ -264,8 +221,14 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
       attention_.done();
     }
   });
-  translator_.on_tenant_changed([this](const Session& session) { tenant_changed(session); });
-  tenants_.on_gone([this](const Session&) { tenant_gone(); });
+  translator_.on_tenant_changed([this](const Session& session) {
+    last_tenant_ = clock_.now();
+    succession_.tenant_changed(session);
+  });
+  tenants_.on_gone([this](const Session&) {
+    last_tenant_ = clock_.now();
+    succession_.tenant_gone();
+  });
   rooms_.set_host_budget(host_memory_.lendable(), host_memory_.chunk_bytes(),
                          host_memory_.budget() - host_memory_.lendable());
   host_memory_.set_counts_earlier(is_fixed_host_memory(options_.config.host_memory));
@@ -274,9 +237,11 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
     log_info("host memory is of memfds: the kernel refuses a tmpfs of the daemon's own", {{"why", why}});
   host_memory_.measure();
   last_tenant_ = clock_.now();
-  hold_grants();
+  succession_.begin(locks_.has_taken_over());
   open_jobs();
-  return open_sockets();
+  if (auto opened = open_sockets(); !opened) return opened;
+  if (const auto opened = metrics_.open(options_.config); !opened) return fail(kExitConfig, opened.error());
+  return {};
 }
 
 settings::QueueSettings Daemon::Impl::queue_settings() const {
@@ -294,6 +259,10 @@ void Daemon::Impl::open_jobs() {
   api_.set_jobs(&job_api_);
   translator_.set_granted_priority(
       [this](uid_t uid, const std::string& run) { return jobs_.granted_priority(uid, run); });
+  translator_.set_job_of([this](uid_t uid, const std::string& run) {
+    const auto job = jobs_.job_of(uid, run);
+    return job ? job->value : 0;
+  });
   // Not from within: what changes comes to rest first.
   translator_.on_run_changed([this](uid_t, const std::string&) {
     if (!std::exchange(runs_changed_, true)) {
@@ -323,31 +292,20 @@ tl::expected<void, DaemonError> Daemon::Impl::add_gpus() {
   std::size_t served = 0;
   std::string why_none;
   for (std::size_t i = 0; i < gpus.size(); ++i) {
-    LockedGpu& locked = locks_.emplace_back(io_);
     std::string refused;
-    locked.wanted = is_wanted(i, gpus[i]);
-    if (!locked.wanted) {
+    if (!is_wanted(i, gpus[i])) {
+      locks_.leave_out(gpus[i].uuid_text);
       refused = "left out by --gpus";
-    } else {
-      std::optional<LockOwner> owner;
-      auto lock = GpuLock::take(lock_request(i), owner, closer_);
-      if (lock) {
-        takes_over_ = takes_over_ || lock->has_taken_over();
-        locked.lock.emplace(std::move(*lock));
-        answer_lock(i);
-      } else {
-        refused = lock.error().system_errno != EADDRINUSE ? lock.error().message()
-                  : owner                                 ? "another daemon serves it: " + describe(*owner)
-                                                          : "another daemon serves it";
-        log_warning("a GPU is not served", {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"why", refused}});
-        why_none += (why_none.empty() ? "" : "; ") + gpus[i].uuid_text + ": " + refused;
-      }
+    } else if (const base::Status taken = locks_.take(gpus[i].uuid_text); !taken) {
+      refused = taken.error().message();
+      log_warning("a GPU is not served", {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"why", refused}});
+      why_none += (why_none.empty() ? "" : "; ") + gpus[i].uuid_text + ": " + refused;
     }
-    if (refused.empty()) ++served;
     leases_.add_gpu(gpus[i], settings_for(i), refused);
-    report_squatter(i);
-    if (refused.empty())
-      log_info("GPU", {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"name", gpus[i].name}, {"pci", gpus[i].pci_bus_id}});
+    locks_.report_squatter({static_cast<std::uint32_t>(i)});
+    if (!refused.empty()) continue;
+    ++served;
+    log_info("GPU", {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"name", gpus[i].name}, {"pci", gpus[i].pci_bus_id}});
   }
   if (served > 0) return {};
   if (why_none.empty()) return fail(kExitNoGpu, {base::Code::kNotFound, 0, "--gpus leaves no GPU to serve"});
@@ -356,86 +314,18 @@ tl::expected<void, DaemonError> Daemon::Impl::add_gpus() {
                "no GPU is left to serve (" + why_none + "). Use that daemon (GPUMUX_RUNTIME_DIR), or stop it first"});
 }
 
-void Daemon::Impl::answer_lock(std::size_t index) {
-  LockedGpu& locked = locks_[index];
-  if (!locked.waiter.is_open()) {
-    const int copy = ::fcntl(locked.lock->fd(), F_DUPFD_CLOEXEC, 0);
-    if (copy < 0) return;  // visitors then learn the pid and not the directory
-    locked.waiter.assign(copy);
-  }
-  locked.waiter.async_wait(asio::posix::stream_descriptor::wait_read,
-                           [this, index](const boost::system::error_code& error) {
-                             if (error) return;
-                             const GpuLock& lock = *locks_[index].lock;
-                             // Root's daemon takes over: it asks here.
-                             if (const auto roots = lock.overruled_by()) return give_way(index, *roots);
-                             if (!closer_.is_behind()) lock.answer();
-                             asio::steady_timer& pause = locks_[index].pause;
-                             pause.expires_after(closer_.is_behind() ? kInterruptEvery : 0ms);
-                             pause.async_wait([this, index](const boost::system::error_code& stopped) {
-                               if (!stopped) answer_lock(index);
-                             });
-                           });
-}
-
-LockRequest Daemon::Impl::lock_request(std::size_t index) const {
-  return {inventory_->gpus()[index].uuid_text, options_.runtime_dir, options_.lock_folder};
-}
-
-// Who keeps the name of a GPU that this daemon, root's, serves all the same.
-void Daemon::Impl::report_squatter(std::size_t index) {
-  const auto& lock = locks_[index].lock;
-  if (!lock || !lock->squatter()) return;
-  const std::string who = describe(*lock->squatter());
-  leases_.set_claimed_by({static_cast<std::uint32_t>(index)}, who);
-  log_warning("a process claims a GPU of this daemon, and is not obeyed",
-              {{"gpu", index}, {"uuid", inventory_->gpus()[index].uuid_text}, {"who", who}});
-}
-
-// The locks first: root's daemon waits for them. This daemon's tenants find that one by links in place of the sockets.
-void Daemon::Impl::give_way(std::size_t index, const LockOwner& roots) {
-  for (LockedGpu& locked : locks_) locked.lock.reset();
+// This daemon's tenants find root's by links in place of the sockets.
+void Daemon::Impl::give_way(base::GpuIndex gpu, const LockOwner& roots) {
   log_warning("root's daemon takes over; this one ends, and its programs go on under that one",
-              {{"gpu", index}, {"pid", roots.pid}, {"runtime_dir", roots.runtime_dir}});
+              {{"gpu", gpu.value}, {"pid", roots.pid}, {"runtime_dir", roots.runtime_dir}});
   successor_ = roots.runtime_dir;
   finish(kExitOwned);
 }
 
-// Whoever had a GPU may be gone. Without asking who has it now: that could take a while.
-void Daemon::Impl::retry_locks() {
-  for (std::size_t i = 0; i < locks_.size(); ++i) {
-    if (!locks_[i].wanted) continue;
-    if (auto& mine = locks_[i].lock) {
-      if (mine->squatter() && mine->take_name()) leases_.set_claimed_by({static_cast<std::uint32_t>(i)}, "");
-      continue;
-    }
-    auto lock = GpuLock::take_only(lock_request(i), closer_);
-    if (!lock) continue;
-    locks_[i].lock.emplace(std::move(*lock));
-    answer_lock(i);
-    report_squatter(i);
-    leases_.serve({static_cast<std::uint32_t>(i)});
-    jobs_.set_served({static_cast<std::uint32_t>(i)}, true);
-    log_info("a GPU has become free and is served now", {{"gpu", i}, {"uuid", inventory_->gpus()[i].uuid_text}});
-    settled();
-  }
-}
-
-void Daemon::Impl::hold_grants() {
-  const auto text = read_file(options_.runtime_dir + "/" + kKnownTenantsFile, kMaxConfigBytes);
-  if (text) returning_ = Returning(still_living(parse_known_tenants(*text)));
-  // A daemon that stops in good order takes its sockets away.
-  // Tenants of a private daemon that has given way come as those of a killed one do: nobody knows how many.
-  const bool was_killed = takes_over_ || ::access((options_.runtime_dir + "/" + os::kTenantSocket).c_str(), F_OK) == 0;
-  grants_held_until_ = clock_.now();
-  if (was_killed) earliest_grant_ = grants_held_until_ = clock_.now() + kPauseAfterKill;
-  if (returning_.waiting()) {
-    grants_held_until_ = clock_.now() + kReturnTimeout;
-    log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", returning_.size()}});
-  }
-  translator_.set_tenants_return(was_killed || returning_.waiting());
-  rooms_.await_tenants(grants_held_until_);
-  if (was_killed || returning_.waiting()) leases_.apply(sched::GrantsHeld{grants_held_until_});
+void Daemon::Impl::gpu_gained(base::GpuIndex gpu) {
+  leases_.serve(gpu);
+  jobs_.set_served(gpu, true);
+  settled();
 }
 
 tl::expected<void, DaemonError> Daemon::Impl::open_sockets() {
@@ -451,15 +341,23 @@ tl::expected<void, DaemonError> Daemon::Impl::open_sockets() {
     http_.listen(std::move(*socket), of, lookup);
     return {};
   };
+  // Only root's daemon serves containers that others have made records of.
+  const bool has_root_folder = !options_.is_private && ::geteuid() == 0;
+  const auto open_records = [&]() -> base::Result<ContainerRecords> {
+    if (!has_root_folder) return ContainerRecords();
+    GPUMUX_TRY(os::make_own_dir(dir + "/" + os::kRootDir, 0700));
+    return ContainerRecords::open(dir + "/" + os::kContainersDir);
+  };
   const auto open_all = [&]() -> base::Status {
     GPUMUX_TRY(os::make_own_dir(dir + "/" + os::kTenantDir, options_.is_private ? 0700 : 0755));
     auto tenants = os::listen_seqpacket(dir + "/" + os::kTenantSocket, mode, kBacklog);
     if (!tenants) return tl::unexpected(tenants.error());
     sockets_open_ = true;
-    tenants_.listen(std::move(*tenants), door, lookup);
+    auto containers = open_records();
+    if (!containers) return tl::unexpected(containers.error());
+    tenants_.listen(std::move(*tenants), door, lookup, std::move(*containers));
     GPUMUX_TRY(open_api(os::kApiSocket, mode, door));
-    if (options_.is_private || ::geteuid() != 0) return {};
-    GPUMUX_TRY(os::make_own_dir(dir + "/" + os::kRootDir, 0700));
+    if (!has_root_folder) return {};
     return open_api(os::kRootApiSocket, 0600, Door::kOwners);
   };
   if (const auto opened = open_all(); !opened) return fail(kExitNoSockets, opened.error());
@@ -476,10 +374,11 @@ ExitCode Daemon::Impl::run() {
     signals_.add(SIGHUP);
     wait_signal();
   }
-  arm_core_timer();
+  core_timer_.update();
   refresh_use();
   housekeeping_.update();
-  wait_watchdog();
+  if (service_.watchdog_interval()) service_.alive();
+  watchdog_.update();
   service_.ready();
   log_info("ready",
            {{"version", GPUMUX_VERSION}, {"runtime_dir", options_.runtime_dir}, {"gpus", leases_.gpus().size()}});
@@ -513,32 +412,16 @@ void Daemon::Impl::poll_attentively() {
 }
 
 void Daemon::Impl::settled() {
-  translator_.set_tenants_return(returning_.waiting() || clock_.now() < grants_held_until_);
+  translator_.set_tenants_return(succession_.may_return());
   rooms_.set_host_useless(host_memory_.useless());
   rooms_.settle();
   translator_.ask_for_useless();
   tenants_.reap();
   const sched::HostDemand demand = rooms_.host_demand();
   host_memory_.set_demand(demand.evicted, demand.copies);
-  arm_core_timer();
-  arm_rooms_timer();
+  core_timer_.update();
+  rooms_timer_.update();
   if (rooms_.awaits_return() || rooms_.looks_again()) look_soon();
-}
-
-void Daemon::Impl::arm_rooms_timer() {
-  const auto deadline = rooms_.next_deadline();
-  if (deadline == rooms_deadline_) return;
-  rooms_deadline_ = deadline;
-  if (!deadline) {
-    rooms_timer_.cancel();
-    return;
-  }
-  rooms_timer_.expires_at(to_steady(*deadline));
-  rooms_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
-    rooms_deadline_.reset();
-    settled();
-  });
 }
 
 // The driver needs some tens of milliseconds for a killed tenant's memory; others wait for it.
@@ -562,69 +445,13 @@ std::size_t Daemon::Impl::host_threads() {
   return std::clamp(cores / 2, 1u, kMostThreads);
 }
 
-void Daemon::Impl::arm_core_timer() {
-  const auto deadline = leases_.next_deadline();
-  if (deadline == core_deadline_) return;
-  core_deadline_ = deadline;
-  if (!deadline) {
-    core_timer_.cancel();
-    return;
-  }
-  core_timer_.expires_at(to_steady(*deadline));
-  core_timer_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
-    const base::Duration late = clock_.now() - *core_deadline_;
-    ++timers_.fired;
-    if (late > 1ms) ++timers_.late_over_1ms;
-    timers_.latest = std::max(timers_.latest, late);
-    core_deadline_.reset();
-    leases_.apply(sched::TimePassed{});
-    settled();
-  });
-}
-
-void Daemon::Impl::tenant_changed(const Session& session) {
-  last_tenant_ = clock_.now();
-  write_known_tenants_soon();
-  if (returning_.has(session.peer.pid, session.open_slots())) {
-    log_info("all tenants of the earlier daemon are back");
-    rooms_.await_tenants(std::max(clock_.now(), earliest_grant_));
-    if (clock_.now() < earliest_grant_) {
-      leases_.apply(sched::GrantsHeld{earliest_grant_});
-    } else {
-      leases_.apply(sched::GrantsAllowed{});
-    }
-  }
-}
-
-void Daemon::Impl::tenant_gone() {
-  last_tenant_ = clock_.now();
-  write_known_tenants_soon();
-}
-
-KnownTenants Daemon::Impl::known_tenants() const {
-  // Tenants that are still awaited are known, too: the next daemon has to wait for them if this one ends before that.
-  KnownTenants known = returning_.expected();
-  for (const auto& [id, session] : translator_.sessions()) {
-    // Who stands still has no lease, and comes back when it goes on: nobody is to wait for it.
-    if (!session->welcomed || session->process_start == 0 || translator_.is_parked(*session)) continue;
-    KnownTenant& tenant = known[session->peer.pid];
-    if (tenant.start_time != session->process_start) tenant = {session->process_start, 0};
-    // Not all of its seats may be back yet.
-    tenant.seats = std::max(tenant.seats, session->open_slots());
-  }
-  return known;
-}
-
-void Daemon::Impl::write_known_tenants_soon() { known_tenants_timer_.arm_in(kKnownTenantsDelay); }
-
-void Daemon::Impl::write_known_tenants() {
-  asio::post(worker_,
-             [text = format_known_tenants(known_tenants()), path = options_.runtime_dir + "/" + kKnownTenantsFile] {
-               if (const auto written = replace_file(path, text, 0600); !written) {
-                 log_warning("a restarted daemon will not know its tenants", {{"why", written.error().message()}});
-               }
-             });
+void Daemon::Impl::let_time_pass(base::TimePoint due) {
+  const base::Duration late = clock_.now() - due;
+  ++timers_.fired;
+  if (late > 1ms) ++timers_.late_over_1ms;
+  timers_.latest = std::max(timers_.latest, late);
+  leases_.apply(sched::TimePassed{});
+  settled();
 }
 
 void Daemon::Impl::keep_house() {
@@ -632,25 +459,11 @@ void Daemon::Impl::keep_house() {
   host_memory_.look();
   translator_.look_at_copies();
   settled();
-  retry_locks();
+  locks_.retry();
   refresh_use();
   job_tenants_.look_for_foreign_use(jobs_);
-  if (returning_.waiting() && clock_.now() > grants_held_until_) {
-    log_warning("some tenants of the earlier daemon did not come back in time", {{"missing", returning_.size()}});
-    returning_ = Returning();
-  }
+  succession_.look();
   if (is_unused()) finish(kExitStopped);
-}
-
-// On the loop on purpose: a loop that hangs is what the watchdog is there for.
-void Daemon::Impl::wait_watchdog() {
-  const auto interval = service_.watchdog_interval();
-  if (!interval) return;
-  service_.alive();
-  watchdog_.expires_after(*interval);
-  watchdog_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) wait_watchdog();
-  });
 }
 
 void Daemon::Impl::refresh_use() {
@@ -666,6 +479,7 @@ void Daemon::Impl::refresh_use() {
         const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};
         use[i].asked_at = asked_at;
         rooms_.sampled(gpu, use[i].memory_used, asked_at);
+        jobs_.set_sick(gpu, !use[i].sick.empty());
         leases_.set_use(i, std::move(use[i]));
         leases_.foreign_work_seen(gpu, !foreign.on(leases_.gpus()[i]).empty());
       }
@@ -725,6 +539,8 @@ void Daemon::Impl::finish_reload(base::Result<std::pair<Config, AccessRules>> lo
     access_ = std::move(loaded->second);
     if (!options_.flag_log_level) set_log_level(options_.config.log_level);
     translator_.set_on_daemon_loss(options_.config.on_daemon_loss);
+    if (const auto opened = metrics_.open(options_.config); !opened)
+      log_error("metrics are not served over TCP any more", {{"why", opened.error().message()}});
     for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
       leases_.set_settings({static_cast<std::uint32_t>(i)}, settings_for(i));
     }
@@ -739,11 +555,7 @@ void Daemon::Impl::finish(ExitCode code) {
   finished_ = true;
   exit_code_ = code;
   service_.stopping();
-  // The list is for the next daemon: as it is now, before the connections go.
-  const std::string text = format_known_tenants(known_tenants());
-  if (const auto written = replace_file(options_.runtime_dir + "/" + kKnownTenantsFile, text, 0600); !written) {
-    log_warning("a later daemon will not know its tenants", {{"why", written.error().message()}});
-  }
+  succession_.end();
   // A client that finds no socket looks elsewhere, or waits; one that finds a dead socket cannot tell.
   if (sockets_open_) {
     for (const char* socket : {os::kTenantSocket, os::kApiSocket, os::kRootApiSocket}) {
@@ -757,8 +569,9 @@ void Daemon::Impl::finish(ExitCode code) {
   log_info("stopped", {{"tenants", tenants_.connections()}});
   tenants_.close();
   http_.close();
+  metrics_.close();
   jobs_.close();
-  for (LockedGpu& locked : locks_) locked.lock.reset();
+  locks_.give_up();
   trace_file_.flush();
   io_.stop();
 }

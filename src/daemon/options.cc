@@ -88,7 +88,7 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
                  "Where the sockets are (default: /run/gpumux, private: the user's own)")
       ->type_name("DIR");
   app.add_option("--state-dir", daemon.state_dir,
-                 "Where jobs are kept (default: /var/lib/gpumux, private: ~/.local/state/gpumux/queue)")
+                 "Where jobs are kept (default: /var/lib/gpumux, private: ~/.local/state/gpumux/queue); none: no queue")
       ->type_name("DIR");
   app.add_option("--max-job-time", max_job_time,
                  "A time limit for every job, in seconds; the smaller of this and its own counts")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One line of settings.table, as code sees it: what a setting is called, what it may be, and how its text is read and
-// written. The daemon, `gpumux set` and `gpumux doctor` all read by these functions.
+// written. The daemon, the kubelet's plugin, `gpumux set` and `gpumux doctor` all read by these functions.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ enum class Kind : std::uint8_t {
   kText,
   kPermissions,  // octal
   kMemoryPart,   // bytes, or a percentage
+  kPath,         // absolute
   // Of variables only:
   kSeconds,  // a time; a bare number is seconds
   kMilliseconds,
   kBareBytes,  // a bare number is bytes
   kShare,
   kMaxShare,
-  kPath,
   kName,
 };
 
@@ -49,7 +49,7 @@ struct Type {
 };
 
 // Who reads it. The first reader of the table counts.
-enum class Reader : std::uint8_t { kLibrary, kDaemon, kCommand, kNobody };
+enum class Reader : std::uint8_t { kLibrary, kDaemon, kCommand, kPlugin, kNobody };
 
 // An older system's variable. Its value becomes text of the setting's own type.
 struct Alias {

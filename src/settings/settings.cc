@@ -34,4 +34,8 @@ base::Status set(DaemonSettings& settings, std::string_view name, std::string_vi
   return set_field(kDaemonSettings, name, text, [&](const auto& visit) { visit_daemon(settings, visit); });
 }
 
+base::Status set(KubeletSettings& settings, std::string_view name, std::string_view text) {
+  return set_field(kKubeletSettings, name, text, [&](const auto& visit) { visit_kubelet(settings, visit); });
+}
+
 }  // namespace gpumux::settings

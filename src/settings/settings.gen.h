@@ -198,7 +198,7 @@ Reader::kDaemon, {}},
 Reader::kDaemon, {}},
 }};
 
-inline constexpr std::array<Setting, 7> kDaemonSettings{{
+inline constexpr std::array<Setting, 11> kDaemonSettings{{
 {"log_level", "GPUMUX_LOG_LEVEL",
 {Kind::kWord, 0, 0, "debug info warning error",
 "debug, info, warning or error"},
@@ -236,6 +236,126 @@ Reader::kDaemon, {}},
 "a number of bytes with a unit, such as 64G, or a part of what is available, such as 60% (0% to 90%)"},
 "60%", "The most host memory for evicted data: bytes, or a part of what is available",
 Reader::kDaemon, {}},
+{"metrics_address", "GPUMUX_METRICS_ADDRESS",
+{Kind::kText, 0, 0, "none",
+"a name, or none"},
+"none", "Where scrapers read metrics over TCP: ADDRESS:PORT with numbers only, as `127.0.0.1:9840` or `[::]:9840`",
+Reader::kDaemon, {}},
+{"metrics_token_file", "GPUMUX_METRICS_TOKEN_FILE",
+{Kind::kText, 0, 0, "none",
+"a name, or none"},
+"none", "A file whose first line is the token that scrapers send",
+Reader::kDaemon, {}},
+{"metrics_certificate_file", "GPUMUX_METRICS_CERTIFICATE_FILE",
+{Kind::kText, 0, 0, "none",
+"a name, or none"},
+"none", "The certificate in PEM with which metrics are served over TLS",
+Reader::kDaemon, {}},
+{"metrics_key_file", "GPUMUX_METRICS_KEY_FILE",
+{Kind::kText, 0, 0, "none",
+"a name, or none"},
+"none", "The key of that certificate, in PEM",
+Reader::kDaemon, {}},
+}};
+
+inline constexpr std::array<Setting, 19> kKubeletSettings{{
+{"resource", "GPUMUX_KUBELET_RESOURCE",
+{Kind::kText, 0, 0, "",
+"a name"},
+"gpumux.io/gpu", "The extended resource that pods ask for to have a share of a GPU",
+Reader::kPlugin, {}},
+{"shares", "GPUMUX_KUBELET_SHARES",
+{Kind::kCount, 1, 1000, "",
+"a whole number from 1 to 1000"},
+"10", "How many shares each GPU has",
+Reader::kPlugin, {"NVSHARE_VIRTUAL_DEVICES",
+{Kind::kCount, 1, 1000, "",
+"a whole number from 1 to 1000"}, "", ""}},
+{"whole", "GPUMUX_KUBELET_WHOLE",
+{Kind::kText, 0, 0, "none",
+"a name, or none"},
+"none", "UUIDs of GPUs, separated by commas, that are served whole",
+Reader::kPlugin, {}},
+{"whole_resource", "GPUMUX_KUBELET_WHOLE_RESOURCE",
+{Kind::kText, 0, 0, "",
+"a name"},
+"gpumux.io/whole", "The extended resource that pods ask for to have a whole GPU",
+Reader::kPlugin, {}},
+{"placement", "GPUMUX_KUBELET_PLACEMENT",
+{Kind::kWord, 0, 0, "spread packed",
+"spread or packed"},
+"spread", "The next GPU of a container is the one with most free shares (spread) or with fewest (packed)",
+Reader::kPlugin, {}},
+{"same_gpu", "GPUMUX_KUBELET_SAME_GPU",
+{Kind::kWord, 0, 0, "refuse allow",
+"refuse or allow"},
+"refuse", "What happens to a container that would get several shares of one GPU",
+Reader::kPlugin, {}},
+{"inject", "GPUMUX_KUBELET_INJECT",
+{Kind::kWord, 0, 0, "cdi env",
+"cdi or env"},
+"cdi", "How gpumux gets into a container: by a CDI specification (cdi), or by mounts and LD_PRELOAD (env)",
+Reader::kPlugin, {}},
+{"nvidia", "GPUMUX_KUBELET_NVIDIA",
+{Kind::kWord, 0, 0, "auto cdi env",
+"auto, cdi or env"},
+"auto", "How NVIDIA's driver and device nodes get into a container",
+Reader::kPlugin, {}},
+{"device_plugins", "GPUMUX_KUBELET_DEVICE_PLUGINS",
+{Kind::kPath, 0, 0, "",
+"an absolute path"},
+"/var/lib/kubelet/device-plugins", "The kubelet's folder for the sockets of device plugins",
+Reader::kPlugin, {}},
+{"kubelet", "GPUMUX_KUBELET_KUBELET",
+{Kind::kPath, 0, 0, "",
+"an absolute path"},
+"/var/lib/kubelet", "The kubelet's folder, for dynamic resource allocation: sockets, and records of claims",
+Reader::kPlugin, {}},
+{"node", "GPUMUX_KUBELET_NODE",
+{Kind::kText, 0, 0, "none",
+"a name, or none"},
+"none", "The name of this node in Kubernetes, for dynamic resource allocation",
+Reader::kPlugin, {}},
+{"memory_percent", "GPUMUX_KUBELET_MEMORY_PERCENT",
+{Kind::kCount, 1, 1000, "",
+"a whole number from 1 to 1000"},
+"100", "How much of each GPU's physical memory all claims may have together, in percent",
+Reader::kPlugin, {}},
+{"api_server", "GPUMUX_KUBELET_API_SERVER",
+{Kind::kText, 0, 0, "none",
+"a name, or none"},
+"none", "The numeric address and the port of the API server, for dynamic resource allocation (`10.0.0.1:6443`)",
+Reader::kPlugin, {}},
+{"service_account", "GPUMUX_KUBELET_SERVICE_ACCOUNT",
+{Kind::kPath, 0, 0, "",
+"an absolute path"},
+"/var/run/secrets/kubernetes.io/serviceaccount", "The folder with `token` and `ca.crt`, by which the plugin and the API server know each other",
+Reader::kPlugin, {}},
+{"libraries", "GPUMUX_KUBELET_LIBRARIES",
+{Kind::kPath, 0, 0, "",
+"an absolute path"},
+"/usr/lib/gpumux/containers", "The host's folder that has a folder with libgpumux.so for each version",
+Reader::kPlugin, {}},
+{"hook", "GPUMUX_KUBELET_HOOK",
+{Kind::kPath, 0, 0, "",
+"an absolute path"},
+"/usr/libexec/gpumux/gpumux-cdi-hook", "The program gpumux-cdi-hook on the host",
+Reader::kPlugin, {}},
+{"cdi_folder", "GPUMUX_KUBELET_CDI_FOLDER",
+{Kind::kPath, 0, 0, "",
+"an absolute path"},
+"/var/run/cdi", "Where the plugin writes its CDI specification",
+Reader::kPlugin, {}},
+{"sim_libraries", "GPUMUX_KUBELET_SIM_LIBRARIES",
+{Kind::kPath, 0, 0, "",
+"an absolute path"},
+"/usr/lib/gpumux/sim", "The host's folder with the simulated driver, for a daemon with simulated GPUs",
+Reader::kPlugin, {}},
+{"sim_dir", "GPUMUX_KUBELET_SIM_DIR",
+{Kind::kPath, 0, 0, "",
+"an absolute path"},
+"/dev/shm/gpumux-sim-0", "The host's folder of the simulated machine, for a daemon with simulated GPUs",
+Reader::kPlugin, {}},
 }};
 
 // clang-format on
@@ -319,6 +439,35 @@ void visit_daemon(Settings& settings, const Visit& visit) {
   visit(kDaemonSettings[4], settings.admin_group);
   visit(kDaemonSettings[5], settings.socket_mode);
   visit(kDaemonSettings[6], settings.host_memory);
+  visit(kDaemonSettings[7], settings.metrics_address);
+  visit(kDaemonSettings[8], settings.metrics_token_file);
+  visit(kDaemonSettings[9], settings.metrics_certificate_file);
+  visit(kDaemonSettings[10], settings.metrics_key_file);
+}
+
+// Calls visit(setting, field) for every setting of KubeletSettings.
+template <class Settings, class Visit>
+  requires std::derived_from<std::remove_const_t<Settings>, KubeletSettings>
+void visit_kubelet(Settings& settings, const Visit& visit) {
+  visit(kKubeletSettings[0], settings.resource);
+  visit(kKubeletSettings[1], settings.shares);
+  visit(kKubeletSettings[2], settings.whole);
+  visit(kKubeletSettings[3], settings.whole_resource);
+  visit(kKubeletSettings[4], settings.placement);
+  visit(kKubeletSettings[5], settings.same_gpu);
+  visit(kKubeletSettings[6], settings.inject);
+  visit(kKubeletSettings[7], settings.nvidia);
+  visit(kKubeletSettings[8], settings.device_plugins);
+  visit(kKubeletSettings[9], settings.kubelet);
+  visit(kKubeletSettings[10], settings.node);
+  visit(kKubeletSettings[11], settings.memory_percent);
+  visit(kKubeletSettings[12], settings.api_server);
+  visit(kKubeletSettings[13], settings.service_account);
+  visit(kKubeletSettings[14], settings.libraries);
+  visit(kKubeletSettings[15], settings.hook);
+  visit(kKubeletSettings[16], settings.cdi_folder);
+  visit(kKubeletSettings[17], settings.sim_libraries);
+  visit(kKubeletSettings[18], settings.sim_dir);
 }
 
 }  // namespace gpumux::settings

@@ -12,8 +12,9 @@ namespace gpumux::settings {
 // Sets the field `name` to what `text` says. kInvalid names the setting, the value and what is allowed.
 base::Status set(GpuSettings& settings, std::string_view name, std::string_view text);
 base::Status set(QueueSettings& settings, std::string_view name, std::string_view text);
-// The lists of names are no texts: they are set by the configuration file's reader.
+// The lists of names are no texts: they are set by the reader of the file or of the options.
 base::Status set(DaemonSettings& settings, std::string_view name, std::string_view text);
+base::Status set(KubeletSettings& settings, std::string_view name, std::string_view text);
 
 // Calls show(setting, text) for every setting of a GPU.
 template <class Show>

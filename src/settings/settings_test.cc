@@ -17,12 +17,13 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Calls check(table, struct) for the three structs.
+// Calls check(table, struct) for each struct.
 template <class Check>
 void each_struct(const Check& check) {
   check(std::span<const Setting>(kGpuSettings), GpuSettings());
   check(std::span<const Setting>(kQueueSettings), QueueSettings());
   check(std::span<const Setting>(kDaemonSettings), DaemonSettings());
+  check(std::span<const Setting>(kKubeletSettings), KubeletSettings());
 }
 
 std::map<std::string, std::string> shown(const GpuSettings& settings) {

@@ -19,6 +19,10 @@ enum class Order { kFair, kFifo };
 enum class Privacy { kOpen, kLimited, kOwn };
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 enum class OnDaemonLoss { kWait, kUngated };
+enum class Placement { kSpread, kPacked };
+enum class SameGpu { kRefuse, kAllow };
+enum class Inject { kCdi, kEnv };
+enum class Nvidia { kAuto, kCdi, kEnv };
 
 // Of a GPU: what the lease core takes.
 struct LeaseSettings {
@@ -121,7 +125,58 @@ struct DaemonSettings {
   std::uint32_t socket_mode = 0666;
   // The most host memory for evicted data: bytes, or a part of what is available.
   std::string host_memory = "60%";
+  // Where scrapers read metrics over TCP: ADDRESS:PORT with numbers only, as `127.0.0.1:9840` or `[::]:9840`.
+  std::optional<std::string> metrics_address = std::nullopt;
+  // A file whose first line is the token that scrapers send.
+  std::optional<std::string> metrics_token_file = std::nullopt;
+  // The certificate in PEM with which metrics are served over TLS.
+  std::optional<std::string> metrics_certificate_file = std::nullopt;
+  // The key of that certificate, in PEM.
+  std::optional<std::string> metrics_key_file = std::nullopt;
   bool operator==(const DaemonSettings&) const = default;
+};
+
+// Of the kubelet's plugin.
+struct KubeletSettings {
+  // The extended resource that pods ask for to have a share of a GPU.
+  std::string resource = "gpumux.io/gpu";
+  // How many shares each GPU has.
+  std::uint32_t shares = 10;
+  // UUIDs of GPUs, separated by commas, that are served whole.
+  std::optional<std::string> whole = std::nullopt;
+  // The extended resource that pods ask for to have a whole GPU.
+  std::string whole_resource = "gpumux.io/whole";
+  // The next GPU of a container is the one with most free shares (spread) or with fewest (packed).
+  Placement placement = Placement::kSpread;
+  // What happens to a container that would get several shares of one GPU.
+  SameGpu same_gpu = SameGpu::kRefuse;
+  // How gpumux gets into a container: by a CDI specification (cdi), or by mounts and LD_PRELOAD (env).
+  Inject inject = Inject::kCdi;
+  // How NVIDIA's driver and device nodes get into a container.
+  Nvidia nvidia = Nvidia::kAuto;
+  // The kubelet's folder for the sockets of device plugins.
+  std::string device_plugins = "/var/lib/kubelet/device-plugins";
+  // The kubelet's folder, for dynamic resource allocation: sockets, and records of claims.
+  std::string kubelet = "/var/lib/kubelet";
+  // The name of this node in Kubernetes, for dynamic resource allocation.
+  std::optional<std::string> node = std::nullopt;
+  // How much of each GPU's physical memory all claims may have together, in percent.
+  std::uint32_t memory_percent = 100;
+  // The numeric address and the port of the API server, for dynamic resource allocation (`10.0.0.1:6443`).
+  std::optional<std::string> api_server = std::nullopt;
+  // The folder with `token` and `ca.crt`, by which the plugin and the API server know each other.
+  std::string service_account = "/var/run/secrets/kubernetes.io/serviceaccount";
+  // The host's folder that has a folder with libgpumux.so for each version.
+  std::string libraries = "/usr/lib/gpumux/containers";
+  // The program gpumux-cdi-hook on the host.
+  std::string hook = "/usr/libexec/gpumux/gpumux-cdi-hook";
+  // Where the plugin writes its CDI specification.
+  std::string cdi_folder = "/var/run/cdi";
+  // The host's folder with the simulated driver, for a daemon with simulated GPUs.
+  std::string sim_libraries = "/usr/lib/gpumux/sim";
+  // The host's folder of the simulated machine, for a daemon with simulated GPUs.
+  std::string sim_dir = "/dev/shm/gpumux-sim-0";
+  bool operator==(const KubeletSettings&) const = default;
 };
 
 }  // namespace gpumux::settings

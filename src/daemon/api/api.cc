@@ -56,8 +56,13 @@ ApiAnswer trace(std::string_view query, std::optional<uid_t> names_of) {
 }  // namespace
 
 Api::Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info,
-         const TimerStatistics& timers)
-    : leases_(leases), translator_(translator), access_(access), info_(std::move(info)), timers_(timers) {}
+         const TimerStatistics& timers, const TraceCounters& counters)
+    : leases_(leases),
+      translator_(translator),
+      access_(access),
+      info_(std::move(info)),
+      timers_(timers),
+      counters_(counters) {}
 
 ApiAnswer Api::answer(const ApiRequest& request) {
   static constexpr std::string_view kGpus = "/v1/gpus/";
@@ -76,6 +81,7 @@ ApiAnswer Api::answer(const ApiRequest& request) {
     return error_response(checked.error());
   if (path == "/v1/daemon") return is_get ? daemon(request.peer) : wrong_method("GET");
   if (path == "/v1/status") return is_get ? status(request.peer) : wrong_method("GET");
+  if (path == "/metrics") return is_get ? metrics(request) : wrong_method("GET");
   if (path == "/v1/trace") return is_get ? trace(query, names_of(request.peer)) : wrong_method("GET");
   if (path == "/v1/hold") return request.method == "POST" ? hold(request) : wrong_method("POST");
   if (path == "/v1/jobs" || path == "/v1/queue" || path.starts_with("/v1/jobs/") || path.starts_with("/v1/queue/")) {
@@ -90,7 +96,7 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   }
   return error_response({base::Code::kNotFound, 0,
                          "there is nothing at this address (there are /v1/daemon, /v1/status, /v1/gpus/{gpu}, "
-                         "/v1/tenants/{tenant}, /v1/hold, /v1/trace, /v1/jobs and /v1/queue)"});
+                         "/v1/tenants/{tenant}, /v1/hold, /v1/trace, /v1/jobs, /v1/queue and /metrics)"});
 }
 
 // A program's name may be its job's. So where others' jobs have no names (privacy), others' programs have none.
@@ -145,6 +151,36 @@ ApiAnswer Api::status(const Peer& peer) {
   auto snapshot = std::make_shared<StatusSnapshot>(take_status(leases_, translator_));
   if (const auto only = names_of(peer)) snapshot->hide_names_but_of(*only);
   return ApiWork([snapshot, renderer = renderer_] { return ApiResponse{200, renderer->render(*snapshot)}; });
+}
+
+// Whose programs use what is in them, so they are not for everybody.
+ApiAnswer Api::metrics(const ApiRequest& request) {
+  if (!access_.may_change(request.peer)) {
+    return error_response({base::Code::kDenied, 0,
+                           "user " + std::to_string(request.peer.uid) +
+                               " may not read metrics: only the daemon's owner, root and members of its admin_group "
+                               "may"});
+  }
+  const MetricsFormat format = metrics_format(request.accept);
+  return ApiWork([work = metrics(exporter::Names::kShown, format), format] {
+    return ApiResponse{200, work(), content_type(format)};
+  });
+}
+
+Api::MetricsWork Api::metrics(exporter::Names names, MetricsFormat format) {
+  auto snapshot = std::make_shared<MetricsSnapshot>(MetricsSnapshot{.status = take_status(leases_, translator_),
+                                                                    .info = info_,
+                                                                    .timers = timers_,
+                                                                    .counters = counters_.counts(),
+                                                                    .tenants = translator_.sessions().size()});
+  for (const auto& [name, entry] : translator_.unknown_entries()) snapshot->unknown_calls += entry.count;
+  if (jobs_ != nullptr) snapshot->queue = jobs_->figures();
+  if (names == exporter::Names::kShown) {
+    snapshot->ledger = translator_.ledger();
+  } else {
+    snapshot->queue.users.clear();
+  }
+  return [snapshot, renderer = renderer_, format] { return render_metrics(*snapshot, *renderer, format); };
 }
 
 base::Result<std::vector<base::GpuIndex>> Api::select(std::string_view which) const {

@@ -13,33 +13,18 @@
 
 #include "base/result.h"
 #include "daemon/api/api_types.h"
+#include "daemon/api/daemon_info.h"
+#include "daemon/api/metrics.h"
 #include "daemon/api/status.h"
 #include "daemon/gpus/holds.h"
-#include "daemon/gpus/inventory.h"
 #include "daemon/gpus/leases.h"
 #include "daemon/loop/rate_limit.h"
+#include "daemon/loop/trace_counters.h"
 #include "daemon/peers/access.h"
 #include "daemon/tenants/translate.h"
+#include "exporter/server.h"
 
 namespace gpumux::daemon {
-
-struct DaemonInfo {
-  std::string version;
-  pid_t pid = 0;
-  uid_t uid = 0;
-  bool is_private = false;
-  std::int64_t started_unix_ns = 0;
-  std::string config_file;
-  std::string runtime_dir;
-  DriverInfo driver;
-};
-
-// How late the loop was for the core's deadlines.
-struct TimerStatistics {
-  std::uint64_t fired = 0;
-  std::uint64_t late_over_1ms = 0;
-  base::Duration latest{};
-};
 
 // A look at the status copies every seat on the loop's thread: 0.5 ms with a thousand of them. A dashboard looks once a
 // second.
@@ -50,13 +35,17 @@ class JobRoutes;
 
 class Api {
  public:
-  Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info,
-      const TimerStatistics& timers);
+  Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info, const TimerStatistics& timers,
+      const TraceCounters& counters);
 
   // Who answers for jobs; until then, nobody does.
   void set_jobs(JobRoutes* jobs) { jobs_ = jobs; }
 
   ApiAnswer answer(const ApiRequest& request);
+
+  // The metrics as text, made on another thread by calling what is returned.
+  using MetricsWork = std::function<std::string()>;
+  MetricsWork metrics(exporter::Names names, MetricsFormat format);
 
   // Whether a process that asked for it (POST /v1/hold) keeps a private daemon from ending for want of use.
   bool is_held() { return holds_.any(); }
@@ -66,6 +55,7 @@ class Api {
   // The only user whose programs' names the peer may see; none: everybody's.
   std::optional<uid_t> names_of(const Peer& peer) const;
   ApiAnswer status(const Peer& peer);
+  ApiAnswer metrics(const ApiRequest& request);
   ApiAnswer hold(const ApiRequest& request);
   ApiAnswer change(const ApiRequest& request, std::string_view which);
   ApiAnswer change_tenant(const ApiRequest& request, std::string_view which);
@@ -76,6 +66,7 @@ class Api {
   const AccessRules& access_;
   DaemonInfo info_;
   const TimerStatistics& timers_;
+  const TraceCounters& counters_;
   std::unordered_map<Account, RateLimit> status_limits_;
   JobRoutes* jobs_ = nullptr;
   Holds holds_;

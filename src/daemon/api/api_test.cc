@@ -313,7 +313,8 @@ TEST(Api, LetsStrangersLookOnlySoOften) {
   Rooms rooms(leases);
   Translator translator(leases, rooms, *access, {});
   TimerStatistics timers;
-  Api api(leases, translator, *access, {}, timers);
+  const TraceCounters counters;
+  Api api(leases, translator, *access, {}, timers, counters);
   const auto status_of = [&](uid_t uid) {
     const ApiAnswer answer = api.answer(
         {"GET", "/v1/status", "", Peer{.pid = 1, .uid = uid, .groups = {}, .account = Account::of_user(uid)}});
@@ -336,7 +337,7 @@ TEST(Api, LetsStrangersLookAndNotTouch) {
   OtherProcess other = stranger([&] {
     if (http(dir.path(), "GET", "/v1/status").status != 200) return 1;
     const auto denied = http(dir.path(), "PATCH", "/v1/gpus/0", R"({"mode": "concurrent"})");
-    if (denied.status != 403) return 2;
+    if (denied.status != 403 || http(dir.path(), "GET", "/metrics").status != 403) return 2;
     return denied.body.find("\"denied\"") == std::string::npos ? 3 : 0;
   });
   TestDaemon daemon(TestDaemon::options_in(dir.path()));

@@ -21,11 +21,13 @@ struct ApiRequest {
   std::string target;
   std::string body;
   Peer peer;
+  std::string accept = {};  // the header
 };
 
 struct ApiResponse {
   unsigned status = 200;
-  std::string body;  // JSON
+  std::string body;
+  std::string_view content_type = "application/json";  // a literal
 };
 
 // The client is sent the trace from `since` on, and with `follow` what comes.

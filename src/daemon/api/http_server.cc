@@ -56,7 +56,7 @@ void set_fields(Message& message, std::string_view type, bool keep) {
 
 void set_answer(http::response<http::string_body>& message, ApiResponse answer, bool keep) {
   message.result(answer.status);
-  set_fields(message, "application/json", keep);
+  set_fields(message, answer.content_type, keep);
   message.body() = std::move(answer.body);
   message.prepare_payload();
 }
@@ -186,7 +186,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
                      false);
     }
     ApiRequest request{std::string(message.method_string()), std::string(message.target()),
-                       std::move(parser_->get().body()), peer};
+                       std::move(parser_->get().body()), peer, std::string(message[http::field::accept])};
     ApiAnswer answer = server_.api_.answer(request);
     if (auto* response = std::get_if<ApiResponse>(&answer)) return respond(std::move(*response), keep);
     if (auto* trace = std::get_if<ApiTrace>(&answer)) return start_trace(*trace, version);

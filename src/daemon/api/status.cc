@@ -21,19 +21,6 @@ using Json = nlohmann::ordered_json;
 // A machine that serves a directory of users does not make the daemon grow for ever.
 constexpr std::size_t kMaxCachedUsers = 4096;
 
-std::string_view phase_text(sched::SeatPhase phase) {
-  switch (phase) {
-    case sched::SeatPhase::kIdle: return "idle";
-    case sched::SeatPhase::kWaiting: return "waiting";
-    case sched::SeatPhase::kHolding: return "holding";
-    case sched::SeatPhase::kRevoked: return "revoked";
-    case sched::SeatPhase::kDraining: return "draining";
-    case sched::SeatPhase::kSilent: return "silent";
-    case sched::SeatPhase::kSuspended: return "suspended";
-  }
-  return "unknown";
-}
-
 bool has_lease(sched::SeatPhase phase) {
   return phase != sched::SeatPhase::kIdle && phase != sched::SeatPhase::kWaiting &&
          phase != sched::SeatPhase::kSuspended;
@@ -60,6 +47,8 @@ Json gpu_json(std::uint32_t index, const Gpu& gpu) {
             {"uuid", gpu.info.uuid_text},
             {"name", gpu.info.name},
             {"pci_bus_id", gpu.info.pci_bus_id},
+            {"architecture", gpu.info.architecture},
+            {"compute_capability", gpu.info.compute_capability},
             {"compute_mode", gpu.info.compute_mode},
             {"memory_total_bytes", gpu.info.memory_total},
             {"memory_used_bytes", gpu.use.memory_used}};
@@ -70,6 +59,7 @@ Json gpu_json(std::uint32_t index, const Gpu& gpu) {
   json["settings"] = std::move(settings);
   json["refused"] = gpu.refused;
   json["claimed_by"] = gpu.claimed_by;
+  json["sick"] = gpu.use.sick;
   return json;
 }
 
@@ -118,6 +108,16 @@ Json memory_json(const SeatStatus& seat) {
   return json;
 }
 
+// The names of a container without a record are not known, and left out.
+Json container_json(const ContainerLabel& container) {
+  Json json{{"id", container.id}};
+  for (const auto& [name, value] : {std::pair{"namespace", &container.pod_namespace}, std::pair{"pod", &container.pod},
+                                    std::pair{"name", &container.name}, std::pair{"claim", &container.claim}}) {
+    if (!value->empty()) json[name] = *value;
+  }
+  return json;
+}
+
 // Two programs that never fit together move their memory at each switch. Often one of them has only taken it to have
 // it.
 std::string remark_on(const GpuStatus& gpu) {
@@ -154,6 +154,19 @@ std::string remark_on(const GpuStatus& gpu) {
 }
 
 }  // namespace
+
+std::string_view phase_text(sched::SeatPhase phase) {
+  switch (phase) {
+    case sched::SeatPhase::kIdle: return "idle";
+    case sched::SeatPhase::kWaiting: return "waiting";
+    case sched::SeatPhase::kHolding: return "holding";
+    case sched::SeatPhase::kRevoked: return "revoked";
+    case sched::SeatPhase::kDraining: return "draining";
+    case sched::SeatPhase::kSilent: return "silent";
+    case sched::SeatPhase::kSuspended: return "suspended";
+  }
+  return "unknown";
+}
 
 StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
   StatusSnapshot snapshot{.now = leases.now(), .gpus = {}};
@@ -265,6 +278,7 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
              {"user", seat.label ? user(seat.label->uid) : ""},
              {"program", seat.label ? seat.label->program : ""},
              {"phase", phase_text(view.phase)}};
+      if (seat.label && !seat.label->container.id.empty()) s["container"] = container_json(seat.label->container);
       if (has_lease(view.phase)) {
         s["lease"] = view.kind == sched::LeaseKind::kExclusive ? "exclusive" : "shared";
         s["epoch"] = view.epoch.value;

@@ -56,13 +56,16 @@ struct StatusSnapshot {
 // Loop's thread.
 StatusSnapshot take_status(const Leases& leases, const Translator& translator);
 
+// "waiting", "holding", ...
+std::string_view phase_text(sched::SeatPhase phase);
+
 // Not the loop's thread: asks for users' names and processes' states.
 class StatusRenderer {
  public:
   std::string render(const StatusSnapshot& snapshot);
+  const std::string& user(uid_t uid);
 
  private:
-  const std::string& user(uid_t uid);
   std::unordered_map<uid_t, std::string> users_;
 };
 

@@ -22,6 +22,8 @@ struct GpuInfo {
   std::string pci_bus_id;
   std::string compute_mode;  // "default", "exclusive-process", "prohibited"
   std::uint64_t memory_total = 0;
+  std::string architecture{};        // "Hopper"; empty: the driver does not say, or we know no name
+  std::string compute_capability{};  // "9.0"; empty: the driver does not say
 };
 
 struct GpuProcess {
@@ -33,6 +35,7 @@ struct GpuProcess {
 struct GpuUse {
   std::uint64_t memory_used = 0;
   std::vector<GpuProcess> processes;  // tenants and others
+  std::string sick{};                 // why no new work belongs on it; empty: it is healthy
   base::TimePoint asked_at{};         // filled in by who asked
 };
 

@@ -101,7 +101,16 @@ std::optional<base::GpuIndex> Leases::find(const base::GpuUuid& uuid) const {
 }
 
 void Leases::set_use(std::size_t index, GpuUse use) {
-  if (index < gpus_.size()) gpus_[index].use = std::move(use);
+  if (index >= gpus_.size()) return;
+  Gpu& gpu = gpus_[index];
+  if (use.sick != gpu.use.sick) {
+    if (use.sick.empty()) {
+      log_info("the GPU is healthy again", {{"gpu", gpu.info.uuid_text}});
+    } else {
+      log_warning("the GPU is sick", {{"gpu", gpu.info.uuid_text}, {"why", use.sick}});
+    }
+  }
+  gpu.use = std::move(use);
 }
 
 void Leases::set_settings(base::GpuIndex gpu, const GpuSettings& settings) {
@@ -295,6 +304,7 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
             traced.epoch = c.epoch;
             traced.has_lease = true;
             traced.exclusive = c.kind == sched::LeaseKind::kExclusive;
+            if (c.borrowed) traced.detail = "borrowed";
             trace_.record(std::move(traced));
             traced_requests_.erase(note_key(c.seat));
           },

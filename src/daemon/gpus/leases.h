@@ -55,6 +55,7 @@ class Leases {
   const std::vector<Gpu>& gpus() const { return gpus_; }
   // The index of a GPU by what cuDeviceGetUuid_v2 says of it.
   std::optional<base::GpuIndex> find(const base::GpuUuid& uuid) const;
+  // Logs a change of its health.
   void set_use(std::size_t index, GpuUse use);
   void set_claimed_by(base::GpuIndex gpu, std::string who) { gpus_.at(gpu.value).claimed_by = std::move(who); }
   void set_settings(base::GpuIndex gpu, const GpuSettings& settings);
@@ -69,6 +70,7 @@ class Leases {
   void uses(base::GpuIndex gpu, std::vector<sched::SeatUse>& uses) const { core_.uses(clock_.now(), gpu, uses); }
   settings::Limit<base::Duration> quantum(base::GpuIndex gpu) const { return core_.quantum(gpu); }
   std::optional<sched::SeatPhase> phase(base::SeatId seat) const { return core_.phase(seat); }
+  sched::SeatTotals totals(base::SeatId seat) const { return core_.totals(clock_.now(), seat); }
   // GPUs whose turns may have changed since the last call.
   std::bitset<base::kMaxGpus> take_changed() { return std::exchange(changed_, {}); }
 

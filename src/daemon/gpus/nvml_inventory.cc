@@ -13,6 +13,7 @@
 #include "base/limits.h"
 #include "cuda/nvml.h"
 #include "daemon/gpus/inventory.h"
+#include "daemon/gpus/nvml_health.h"
 #include "daemon/peers/process_info.h"
 
 namespace gpumux::daemon {
@@ -43,6 +44,22 @@ std::string compute_mode_text(nvmlComputeMode_t mode) {
   return "unknown";
 }
 
+// As NVIDIA's driver for dynamic resource allocation spells them.
+std::string architecture_text(nvmlDeviceArchitecture_t architecture) {
+  switch (architecture) {
+    case kNvmlArchitectureKepler: return "Kepler";
+    case kNvmlArchitectureMaxwell: return "Maxwell";
+    case kNvmlArchitecturePascal: return "Pascal";
+    case kNvmlArchitectureVolta: return "Volta";
+    case kNvmlArchitectureTuring: return "Turing";
+    case kNvmlArchitectureAmpere: return "Ampere";
+    case kNvmlArchitectureAda: return "Ada Lovelace";
+    case kNvmlArchitectureHopper: return "Hopper";
+    case kNvmlArchitectureBlackwell: return "Blackwell";
+    default: return {};
+  }
+}
+
 // NVML writes 8 digits of domain, everybody else 4.
 std::string pci_text(const nvmlPciInfo_t& pci) {
   char text[32];
@@ -53,12 +70,16 @@ std::string pci_text(const nvmlPciInfo_t& pci) {
 class NvmlInventory final : public Inventory {
  public:
   NvmlInventory(std::unique_ptr<Library> library, const Nvml& nvml) : library_(std::move(library)), nvml_(nvml) {}
-  ~NvmlInventory() override { nvml_.nvmlShutdown(); }
+  ~NvmlInventory() override {
+    health_.reset();
+    nvml_.nvmlShutdown();
+  }
 
   const std::vector<GpuInfo>& gpus() const override { return gpus_; }
   const DriverInfo& driver() const override { return driver_; }
 
   base::Status discover() {
+    health_.emplace(nvml_);
     read_driver();
     unsigned int count = 0;
     if (const auto result = nvml_.nvmlDeviceGetCount_v2(&count); result != NVML_SUCCESS) {
@@ -90,8 +111,11 @@ class NvmlInventory final : public Inventory {
 
   std::vector<GpuUse> read_use() override {
     std::vector<GpuUse> all;
-    for (const nvmlDevice_t device : devices_) {
+    health_->look();
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      const nvmlDevice_t device = devices_[i];
       GpuUse use;
+      use.sick = health_->why_sick(parents_[i]);
       if (const auto memory = read_memory(device)) use.memory_used = memory->used;
       add_processes(use, device, nvml_.nvmlDeviceGetComputeRunningProcesses_v3);
       add_processes(use, device, nvml_.nvmlDeviceGetGraphicsRunningProcesses_v3);
@@ -175,9 +199,22 @@ class NvmlInventory final : public Inventory {
     if (nvml_.nvmlDeviceGetComputeMode != nullptr && nvml_.nvmlDeviceGetComputeMode(parent, &mode) == NVML_SUCCESS) {
       info.compute_mode = compute_mode_text(mode);
     }
+    nvmlDeviceArchitecture_t architecture = 0;
+    if (nvml_.nvmlDeviceGetArchitecture != nullptr &&
+        nvml_.nvmlDeviceGetArchitecture(parent, &architecture) == NVML_SUCCESS) {
+      info.architecture = architecture_text(architecture);
+    }
+    int major = 0;
+    int minor = 0;
+    if (nvml_.nvmlDeviceGetCudaComputeCapability != nullptr &&
+        nvml_.nvmlDeviceGetCudaComputeCapability(parent, &major, &minor) == NVML_SUCCESS) {
+      info.compute_capability = std::to_string(major) + "." + std::to_string(minor);
+    }
     if (const auto memory = read_memory(device)) info.memory_total = memory->total;
     gpus_.push_back(std::move(info));
     devices_.push_back(device);
+    parents_.push_back(parent);
+    health_->watch(parent);
   }
 
   static void add_processes(GpuUse& use, nvmlDevice_t device, ProcessFunction list) {
@@ -205,7 +242,9 @@ class NvmlInventory final : public Inventory {
   std::unique_ptr<Library> library_;
   Nvml nvml_;
   std::vector<GpuInfo> gpus_;
-  std::vector<nvmlDevice_t> devices_;
+  std::vector<nvmlDevice_t> devices_;  // of gpus_
+  std::vector<nvmlDevice_t> parents_;  // the whole GPU of each
+  std::optional<NvmlHealth> health_;
   DriverInfo driver_;
 };
 

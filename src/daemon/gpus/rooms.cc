@@ -216,7 +216,7 @@ std::string Rooms::why(GpuIndex index) const {
 bool Rooms::plan(GpuIndex index) {
   commands_.bounds.clear();
   commands_.obstructions.clear();
-  commands_.awaited.clear();
+  commands_.expected.clear();
   commands_.evictions.clear();
   leases_.turns(index, turns_);
   planner_.plan(leases_.now(), index, turns_, commands_);
@@ -238,9 +238,9 @@ bool Rooms::plan(GpuIndex index) {
   for (const sched::ExpectEviction& eviction : commands_.evictions) {
     if (on_expect_eviction_) on_expect_eviction_(eviction);
   }
-  for (const sched::RoomAwaited& awaited : commands_.awaited) leases_.apply(awaited);
+  for (const sched::MemoryExpected& expected : commands_.expected) leases_.apply(expected);
   for (const sched::MemoryObstructed& obstruction : commands_.obstructions) leases_.apply(obstruction);
-  return commands_.obstructions.empty();
+  return commands_.obstructions.empty() && commands_.expected.empty();
 }
 
 // Each of these looks at all seats of the GPU; settle() comes after every message.

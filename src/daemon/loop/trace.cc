@@ -9,8 +9,11 @@ std::string json_string(std::string_view text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::shared_ptr<const TenantLabel> TenantLabel::make(pid_t pid, uid_t uid, std::string_view program) {
-  return std::make_shared<const TenantLabel>(TenantLabel{pid, uid, std::string(program), json_string(program)});
+std::shared_ptr<const TenantLabel> TenantLabel::make(pid_t pid, uid_t uid, std::string_view program,
+                                                     ContainerLabel container) {
+  std::string pod = container.pod.empty() ? "" : json_string(container.pod_namespace + "/" + container.pod);
+  return std::make_shared<const TenantLabel>(
+      TenantLabel{pid, uid, std::string(program), json_string(program), std::move(container), std::move(pod)});
 }
 
 void Trace::record(TraceEntry entry) {
@@ -43,6 +46,7 @@ void append_json_line(std::string& text, const TraceEntry& entry, std::optional<
     const bool is_hidden = names_of && *names_of != entry.label->uid;
     text += ", \"pid\": " + std::to_string(entry.label->pid) + ", \"program\": ";
     text += is_hidden ? json_string(kHiddenName) : entry.label->program_json;
+    if (!is_hidden && !entry.label->pod_json.empty()) text += ", \"pod\": " + entry.label->pod_json;
   }
   if (entry.epoch.value != 0) text += ", \"epoch\": " + std::to_string(entry.epoch.value);
   if (entry.has_lease) text += entry.exclusive ? ", \"lease\": \"exclusive\"" : ", \"lease\": \"shared\"";

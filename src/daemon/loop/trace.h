@@ -25,14 +25,27 @@ inline constexpr std::size_t kTraceEntries = 65536;
 // In the place of a program's name that the reader may not see.
 inline constexpr std::string_view kHiddenName = "(hidden)";
 
+// The container that a tenant is in; all empty: in none.
+struct ContainerLabel {
+  std::string id;
+  // Of a container that has a record (containers/record.h); otherwise empty.
+  std::string pod_namespace;
+  std::string pod;
+  std::string name;
+  std::string claim;
+};
+
 // Who a tenant is, for people. Shared, because it outlives the tenant in the trace.
 struct TenantLabel {
   pid_t pid = 0;
   uid_t uid = 0;
   std::string program;
   std::string program_json;  // with quotes, escaped
+  ContainerLabel container;
+  std::string pod_json;  // "namespace/pod", with quotes, escaped; empty: in no pod that is known
 
-  static std::shared_ptr<const TenantLabel> make(pid_t pid, uid_t uid, std::string_view program);
+  static std::shared_ptr<const TenantLabel> make(pid_t pid, uid_t uid, std::string_view program,
+                                                 ContainerLabel container = {});
 };
 
 struct TraceEntry {

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 #include <linux/sched.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -118,6 +120,49 @@ TEST(Identity, AProcessWithoutItsMainThreadIsContained) {
   if (!has_ended) ::waitpid(child, nullptr, 0);
   ASSERT_TRUE(has_no_leader && !has_ended);
   EXPECT_FALSE(is_ours);
+}
+
+// In a new pid namespace. Process 1 has the machine's root, a stranger another one, and the daemon a third one.
+int where_a_daemon_in_a_pod_sees_them(const std::string& pods_root, const std::string& strangers_root) {
+  if (::unshare(CLONE_NEWPID | CLONE_NEWNS) != 0) return -1;
+  const pid_t first = ::fork();
+  if (first == 0) {
+    int ready[2];
+    if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        ::mount("proc", (pods_root + "/proc").c_str(), "proc", 0, nullptr) != 0 || ::pipe(ready) != 0)
+      ::_exit(255);
+    const pid_t stranger = ::fork();
+    if (stranger == 0) {
+      if (::chroot(strangers_root.c_str()) == 0 && ::write(ready[1], "1", 1) == 1) ::pause();
+      ::_exit(1);
+    }
+    char byte = 0;
+    const pid_t daemon = ::read(ready[0], &byte, 1) == 1 ? ::fork() : -1;
+    if (daemon == 0) {
+      if (::chroot(pods_root.c_str()) != 0) ::_exit(255);
+      ::_exit((is_where_we_are(1) ? 1 : 0) | (is_where_we_are(::getpid()) ? 2 : 0) |
+              (is_where_we_are(stranger) ? 4 : 0));
+    }
+    int status = 0;
+    ::waitpid(daemon, &status, 0);
+    ::_exit(WIFEXITED(status) ? WEXITSTATUS(status) : 255);
+  }
+  int status = 0;
+  ::waitpid(first, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 255;
+}
+
+TEST(Identity, TheMachineIsWhereItsFirstProcessIs) {
+  const TemporaryDirectory pod, stranger;
+  ASSERT_EQ(::mkdir((pod.path() + "/proc").c_str(), 0755), 0);
+  // A child asks, for it enters other namespaces.
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(where_a_daemon_in_a_pod_sees_them(pod.path(), stranger.path()) & 255);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 255) GTEST_SKIP() << "needs the right to make namespaces";
+  EXPECT_EQ(WEXITSTATUS(status), 1 | 2) << "1: process 1, 2: itself, 4: a process with another root";
 }
 
 TEST(Identity, APeerThatLivesIsKnown) {

@@ -69,14 +69,15 @@ class Interrupter {
 
 }  // namespace
 
+struct Closer::Queue {
+  std::deque<os::FileDescriptor> waiting;
+  std::size_t unclosed = 0;  // those, and the one that is being closed
+  bool has_thread = false;
+  std::condition_variable changed;
+};
+
 struct Closer::State {
-  struct Queue {
-    std::deque<os::FileDescriptor> waiting;
-    std::size_t unclosed = 0;  // those, and the one that is being closed
-    bool has_thread = false;
-    std::condition_variable changed;
-  };
-  mutable std::mutex mutex;
+  std::mutex mutex;
   std::unordered_map<Lane, Queue> lanes;  // with a thread, or with something that waits for one
   bool has_ended = false;                 // nothing more will come
 };
@@ -112,35 +113,44 @@ std::size_t Closer::unclosed(const Account& account) const { return unclosed_in(
 std::size_t Closer::unclosed_in(const Lane& name) const {
   const std::lock_guard guard(state_->mutex);
   const auto lane = state_->lanes.find(name);
-  return lane == state_->lanes.end() ? 0 : lane->second.unclosed;
+  if (lane == state_->lanes.end()) return 0;
+  // A lane that is full gets nothing more, so add() cannot be the only one that tries again.
+  if (!lane->second.has_thread) static_cast<void>(start(state_, name, lane->second));
+  return lane->second.unclosed;
 }
 
 void Closer::add(os::FileDescriptor fd, const Lane& name) {
   const std::lock_guard guard(state_->mutex);
-  State::Queue& lane = state_->lanes[name];
+  Queue& lane = state_->lanes[name];
   lane.waiting.push_back(std::move(fd));
   ++lane.unclosed;
   if (lane.has_thread) return lane.changed.notify_one();
+  const base::Status started = start(state_, name, lane);
+  // Said once, not for each descriptor that waits with the first.
+  if (!started && lane.unclosed == 1) {
+    log_error("no thread can be had to close what strangers have sent; trying again",
+              {{"of", name ? name->text() : "connections"}, {"why", started.error().message()}});
+  }
+}
+
+base::Status Closer::start(const std::shared_ptr<State>& state, const Lane& name, Queue& lane) {
   try {
-    std::thread([state = state_, name] { run(state, name); }).detach();
+    std::thread([state, name] { run(state, name); }).detach();
     lane.has_thread = true;
+    return {};
   } catch (const std::system_error& e) {
-    // The next one tries again.
-    log_error("no thread can be had to close what strangers have sent",
-              {{"of", name ? name->text() : "connections"}, {"why", e.what()}});
+    return base::fail(base::Code::kExhausted, e.what());
   }
 }
 
 void Closer::run(const std::shared_ptr<State>& state, const Lane& name) {
   Interrupter interrupter;
   std::unique_lock lock(state->mutex);
-  State::Queue& lane = state->lanes.at(name);
+  Queue& lane = state->lanes.at(name);
   for (;;) {
     lane.changed.wait_for(lock, kIdle, [&] { return !lane.waiting.empty() || state->has_ended; });
     if (lane.waiting.empty()) break;
-    lock.unlock();
     interrupter.arm();
-    lock.lock();
     while (!lane.waiting.empty()) {
       os::FileDescriptor fd = std::move(lane.waiting.front());
       lane.waiting.pop_front();
@@ -149,9 +159,7 @@ void Closer::run(const std::shared_ptr<State>& state, const Lane& name) {
       lock.lock();
       --lane.unclosed;
     }
-    lock.unlock();
     interrupter.disarm();
-    lock.lock();
   }
   state->lanes.erase(name);
 }

@@ -10,8 +10,7 @@
 //                            kernel drops unread descriptors without asking their file system. So only lingering can
 //                            wait, and a signal every kInterruptEvery ends that.
 //   a received descriptor    by a thread of its account. It is harmless (daemon/peers/doorkeeper.h): closing it takes
-//   as long
-//                            as its memory is large, and asks no stranger.
+//                            as long as its memory is large, and asks no stranger.
 //
 // The bounds, which tenants cannot pass:
 //
@@ -20,6 +19,9 @@
 //   received and unclosed    kMaxUnclosed for each account, and one for each of its connections: no message with a
 //                            descriptor is received while an account has kMaxUnclosed
 //   threads                  one for the connections, one for each account that has sent descriptors
+//
+// A lane (the connections', or an account's) that can have no thread tries again when something is added to it, and
+// when a caller asks how much is unclosed in it.
 //
 // Any thread may call anything here. A thread outlives the closer while it is still closing.
 #pragma once
@@ -30,6 +32,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/result.h"
 #include "daemon/peers/account.h"
 #include "os/file_descriptor.h"
 
@@ -61,9 +64,12 @@ class Closer {
 
  private:
   struct State;
+  struct Queue;
   using Lane = std::optional<Account>;  // none: the connections'
   void add(os::FileDescriptor fd, const Lane& name);
   std::size_t unclosed_in(const Lane& name) const;
+  // Under the state's mutex.
+  static base::Status start(const std::shared_ptr<State>& state, const Lane& name, Queue& lane);
   static void run(const std::shared_ptr<State>& state, const Lane& name);
   std::shared_ptr<State> state_;
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <iterator>
 
 #include "daemon/loop/files.h"
 
@@ -33,13 +34,18 @@ std::string pid_namespaces(const std::string& process) {
 
 std::string user_mapping(const std::string& process) { return read_file(process + "/uid_map", kMaxLabel).value_or(""); }
 
+// The machine's root is that of the first process. A daemon in a pod with the host's process ids has another one.
+constexpr const char* kRoots[] = {"/proc/self/root", "/proc/1/root"};
+
 // A daemon without CAP_SYS_PTRACE is refused a look, and goes by the namespaces. A process whose main thread has ended
 // has no root directory to be looked at: its other threads may be anywhere.
 bool has_our_root(const std::string& process) {
-  struct stat ours {};
   struct stat theirs {};
   if (::stat((process + "/root").c_str(), &theirs) != 0) return errno == EACCES || errno == EPERM;
-  return ::stat("/proc/self/root", &ours) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+  return std::any_of(std::begin(kRoots), std::end(kRoots), [&](const char* root) {
+    struct stat ours {};
+    return ::stat(root, &ours) == 0 && ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+  });
 }
 
 }  // namespace

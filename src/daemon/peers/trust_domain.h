@@ -15,7 +15,8 @@ namespace gpumux::daemon {
 std::string trust_domain(pid_t pid, uid_t uid);
 
 // Whether a process is where the daemon is, and not in a container (or in another one): in the daemon's user and pid
-// namespaces, and with its root directory. A process whose main thread has ended is not. Reads /proc, for microseconds.
+// namespaces, and with its root directory or that of process 1. So a daemon in a pod with the host's process ids takes
+// the host's processes for what they are. A process whose main thread has ended is not. Reads /proc, for microseconds.
 bool is_where_we_are(pid_t pid);
 
 }  // namespace gpumux::daemon

@@ -13,7 +13,7 @@ namespace gpumux::daemon::testing {
 namespace {
 
 // Attack: a tenant of any user that has no seat, has closed it, or has nothing there, asks for host memory in a loop.
-TEST(DaemonMemory, ALoopOfRequestsTakesNoHostMemoryFromOthers) {
+TEST(DaemonMemoryHostile, ALoopOfRequestsTakesNoHostMemoryFromOthers) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());
   options.config.host_memory = "64M";
@@ -39,7 +39,7 @@ bool has_evicted(Tenant& tenant, std::uint64_t bytes) {
 
 // Attack: seats say that they have allocated more than they were promised, and borrow for it. What other seats are
 // promised can still be evicted.
-TEST(DaemonMemory, SeatsThatSayTheyHaveMoreBorrowNoMore) {
+TEST(DaemonMemoryHostile, SeatsThatSayTheyHaveMoreBorrowNoMore) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());
   options.config.host_memory = "64M";
@@ -67,7 +67,7 @@ TEST(DaemonMemory, SeatsThatSayTheyHaveMoreBorrowNoMore) {
 
 // Attack: a seat's memory fits on its GPU, and it borrows as much again for copies, and keeps them. What seats on
 // another GPU are promised can still be evicted.
-TEST(DaemonMemory, CopiesAreOfWhatPromisesOnOtherGpusLeave) {
+TEST(DaemonMemoryHostile, CopiesAreOfWhatPromisesOnOtherGpusLeave) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());
   options.config.host_memory = "64M";
@@ -90,7 +90,7 @@ TEST(DaemonMemory, CopiesAreOfWhatPromisesOnOtherGpusLeave) {
 
 // Attack: seats borrow, free what they have, and keep what they were lent. It is promised to no other seat before it is
 // back, and they are asked for it.
-TEST(DaemonMemory, WhatSeatsKeepInVainIsPromisedToNobody) {
+TEST(DaemonMemoryHostile, WhatSeatsKeepInVainIsPromisedToNobody) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());
   options.config.host_memory = "64M";
@@ -145,7 +145,7 @@ TEST(DaemonMemory, WhatSeatsKeepInVainIsPromisedToNobody) {
 }
 
 // Whatever a tenant says about memory, another one goes on.
-TEST(DaemonMemory, HostileNumbersHarmNobodyElse) {
+TEST(DaemonMemoryHostile, HostileNumbersHarmNobodyElse) {
   const TemporaryDirectory dir;
   TestDaemon daemon(TestDaemon::options_in(dir.path()));
   Tenant good(dir.path(), "good");

@@ -14,11 +14,13 @@
 
 #include "base/ids.h"
 #include "base/standing.h"
+#include "containers/record.h"
 #include "daemon/loop/message_log.h"
 #include "daemon/loop/rate_limit.h"
 #include "daemon/loop/trace.h"
 #include "daemon/peers/access.h"
 #include "daemon/tenants/lease_page_view.h"
+#include "daemon/tenants/ledger.h"
 #include "os/file_descriptor.h"
 #include "sched/residency.h"
 #include "wire/messages.h"
@@ -48,10 +50,12 @@ struct Slot {
   bool granted = false;
   bool exclusive = true;
   base::LeaseEpoch epoch;
-  sched::Pace pace;           // that it was told
-  wire::Memory memory;        // what it last said that it has, as it said it: for people, and for frames
-  std::uint64_t room = 0;     // the bound that it was told
-  std::uint64_t to_fill = 0;  // of that, raised and not yet lent frames for
+  sched::Pace pace;                // that it was told
+  wire::Memory memory;             // what it last said that it has, as it said it: for people, and for frames
+  std::uint64_t room = 0;          // the bound that it was told
+  std::uint64_t to_fill = 0;       // of that, raised and not yet lent frames for
+  Ledger::Entry* entry = nullptr;  // its place in the ledger, from when it is opened on
+  MemoryTime memory_time;
 };
 
 class Session {
@@ -71,11 +75,15 @@ class Session {
   std::string run;             // that it belongs to (run_suspension.h); empty: none
   bool is_suspended = false;   // the run is
   os::FileDescriptor process;  // a pidfd; set when the session ends, if there is one
-  sched::Quota quota;          // of the run
+  // Of the processes that have a quota together: one for each claim of its container, or else one for its run.
+  std::vector<std::uint64_t> quota_groups;
+  std::uint64_t memory_limit = 0;  // of its run, on each GPU; 0: none, or its claims' quotas count
   base::Standing standing;
   base::Standing first_standing;  // what it asked for, as it was allowed
   bool ends_own_turns = false;
-  std::string trust_domain;      // trust_domain.h; set before the first message
+  std::string trust_domain;  // trust_domain.h; set before the first message
+  // The one that its process is in (container.h); null: none. Set before the first message.
+  std::shared_ptr<const containers::Record> container;
   std::uint64_t host_asked = 0;  // bytes that others wait for, and that it has not given
   std::uint32_t host_looks = 0;  // since it was asked and has given none
 

@@ -104,7 +104,7 @@ class Machine {
       case 1: hello(tenant, data); break;
       case 2: deliver(tenant, std::as_bytes(data), {}); break;
       case 3: well_formed(tenant, data); break;
-      case 4: leave(tenant); break;
+      case 4: disconnect(tenant); break;
       case 5: pass(data); break;
       case 6:
         if (data.size() != 1) {
@@ -121,7 +121,7 @@ class Machine {
   }
 
   void finish() {
-    for (Tenant& tenant : tenants_) leave(tenant);
+    for (Tenant& tenant : tenants_) disconnect(tenant);
     settle();
     if (!translator_.sessions().empty()) broken("a session is left over");
   }
@@ -134,7 +134,7 @@ class Machine {
     translator_.started(*tenant.session);
   }
 
-  void leave(Tenant& tenant) {
+  void disconnect(Tenant& tenant) {
     if (!tenant.session) return;
     translator_.ended(*tenant.session, "left");
     tenant.session.reset();
@@ -146,7 +146,7 @@ class Machine {
       if (const auto* hello = std::get_if<wire::Hello>(&*read)) gangs_ = gangs_ || !wire::text_of(hello->gang).empty();
       gangs_ = gangs_ || std::holds_alternative<wire::GangJoin>(*read);
     }
-    if (!translator_.receive(*tenant.session, message, ForeignDescriptor(std::move(fd)))) leave(tenant);
+    if (!translator_.receive(*tenant.session, message, ForeignDescriptor(std::move(fd)))) disconnect(tenant);
   }
 
   void hello(Tenant& tenant, std::span<const std::uint8_t> data) {
@@ -226,7 +226,7 @@ class Machine {
     if (const std::string violated = rooms_.check_invariants(); !violated.empty()) broken(violated);
     for (const base::TenantId id : translator_.take_unwritable()) {
       for (Tenant& tenant : tenants_) {
-        if (tenant.session && tenant.session->id == id) leave(tenant);
+        if (tenant.session && tenant.session->id == id) disconnect(tenant);
       }
     }
     if (const std::string violated = leases_.check_invariants(); !violated.empty()) broken(violated);

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -28,6 +29,9 @@ namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
 constexpr auto kThrottlePause = 5ms;
+// Descriptors that are not tenants': sockets, locks, timers, API clients, files.
+constexpr std::size_t kOtherDescriptors = 512;
+constexpr std::size_t kDescriptorsPerTenant = 2;
 
 bool is_connected(int socket) {
   pollfd poller{socket, POLLRDHUP, 0};
@@ -261,6 +265,15 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
   bool open_ = true;
 };
 
+Admission::Limits TenantServer::limits() {
+  const long most = ::sysconf(_SC_OPEN_MAX);
+  const auto descriptors = most > 0 ? static_cast<std::size_t>(most) : std::size_t{1024};
+  const std::size_t room =
+      descriptors > kOtherDescriptors ? (descriptors - kOtherDescriptors) / kDescriptorsPerTenant : 64;
+  return {std::min(base::kMaxTenants, room), std::min(base::kMaxTenantsPerAccount, room),
+          std::min(base::kReservedTenants, room / 2)};
+}
+
 TenantServer::TenantServer(asio::io_context& io, Translator& translator, Leases& leases, const AccessRules& access,
                            Closer& closer, Admission::Limits limits, std::function<void()> settled)
     : io_(io),
@@ -276,9 +289,10 @@ TenantServer::TenantServer(asio::io_context& io, Translator& translator, Leases&
 
 TenantServer::~TenantServer() { close(); }
 
-void TenantServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup) {
+void TenantServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup, ContainerRecords containers) {
   door_ = door;
   lookup_ = lookup;
+  containers_ = std::move(containers);
   listener_.listen(std::move(socket));
 }
 
@@ -289,12 +303,17 @@ void TenantServer::add(ForeignConnection socket) {
   if (peer->process == nullptr && os::open_pidfd(::getpid())) return;
   // What /proc says is of this process if that has not ended by then.
   std::string domain = peer->process != nullptr ? trust_domain(peer->pid, peer->uid) : std::string();
+  auto container = peer->process != nullptr ? containers_.container_of(peer->pid) : nullptr;
   if (!is_connected(socket.get())) return;
-  if (peer->has_ended()) domain.clear();
+  if (peer->has_ended()) {
+    domain.clear();
+    container = nullptr;
+  }
   const base::TenantId id{next_tenant_++};
   const auto connection = std::make_shared<Connection>(*this, id, std::move(*peer), std::move(socket));
   Session& session = connection->session;
   session.trust_domain = std::move(domain);
+  session.container = std::move(container);
   if (!access_.may_connect(session.peer)) {
     Translator::refuse(
         session, wire::Reason::kDenied,

@@ -25,6 +25,7 @@
 #include "daemon/peers/access.h"
 #include "daemon/peers/admission.h"
 #include "daemon/peers/closer.h"
+#include "daemon/peers/container.h"
 #include "daemon/peers/doorkeeper.h"
 #include "daemon/peers/listener.h"
 #include "daemon/tenants/translate.h"
@@ -49,6 +50,8 @@ inline constexpr std::size_t kMaxOutbox = 64;
 
 class TenantServer {
  public:
+  // How many there may be with the descriptors that this process may have.
+  static Admission::Limits limits();
   // `settled` is called after each turn: the core may want another deadline.
   TenantServer(boost::asio::io_context& io, Translator& translator, Leases& leases, const AccessRules& access,
                Closer& closer, Admission::Limits limits, std::function<void()> settled);
@@ -56,7 +59,7 @@ class TenantServer {
   TenantServer(const TenantServer&) = delete;
   TenantServer& operator=(const TenantServer&) = delete;
 
-  void listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup);
+  void listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup, ContainerRecords containers);
 
   // Ends sessions that could not be written to. After every event that did not come from here.
   void reap();
@@ -85,6 +88,7 @@ class TenantServer {
   Admission admission_;
   Door door_ = Door::kOpen;
   os::PeerLookup lookup_ = os::PeerLookup::kBySocket;
+  ContainerRecords containers_;
   std::function<void()> settled_;
   std::function<void(const Session&)> gone_;
   Listener listener_;

@@ -27,6 +27,13 @@ std::string printable(std::string_view text) {
   return clean;
 }
 
+ContainerLabel container_label(const Session& session) {
+  if (session.container == nullptr) return {};
+  const containers::Record& its = *session.container;
+  return {its.id, printable(its.pod_namespace), printable(its.pod), printable(its.name),
+          its.claims.empty() ? "" : printable(its.claims.front().uid)};
+}
+
 LogLevel level_of(wire::Severity severity) {
   switch (severity) {
     case wire::Severity::kDebug: return LogLevel::kDebug;
@@ -35,6 +42,17 @@ LogLevel level_of(wire::Severity severity) {
     case wire::Severity::kError: return LogLevel::kError;
   }
   return LogLevel::kInfo;
+}
+
+// Of its claims, if they have shares: the smallest, for GPUs on which none of them counts.
+std::optional<std::uint32_t> share_of_claims(const Session& session) {
+  std::optional<std::uint32_t> least;
+  if (session.container == nullptr) return least;
+  for (const containers::Claim& claim : session.container->claims) {
+    for (const containers::Share& share : claim.shares)
+      least = std::min(least.value_or(base::kMostShare), static_cast<std::uint32_t>(share.cores));
+  }
+  return least;
 }
 
 }  // namespace
@@ -116,11 +134,7 @@ void Translator::ended(Session& session, std::string_view why) {
   suspension_.left(session);
   Gone gone{session.peer.pid, session.process_start, leases_.now(), {}};
   session.for_each_slot([&](std::uint32_t, const Slot& slot) { gone.left[slot.gpu] = forget_slot(session, slot); });
-  for (auto run = runs_.begin(); session.quota.group != 0 && run != runs_.end(); ++run) {
-    if (run->second.quota.group != session.quota.group) continue;
-    if (--run->second.tenants == 0) runs_.erase(run);
-    break;
-  }
+  leave_quota(session);
   if (session.welcomed) {
     while (!gone_.empty() && gone_.front().at + kGoneRemembered < leases_.now()) gone_.pop_front();
     gone_.push_back(std::move(gone));
@@ -150,10 +164,11 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const Fo
   session.page = std::move(*page);
   session.welcomed = true;
   if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
-  session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)));
+  session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)),
+                                    container_label(session));
   session.run = wire::text_of(hello.run);
   suspension_.joined(session);
-  session.quota = quota_of(session, hello);
+  join_quota(session, hello);
   session.standing = session.first_standing = standing_of(session, hello);
   session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
   leases_.connected(session.id, session.label);
@@ -211,9 +226,11 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
     return {};
   }
   Slot& slot = session.open_slot(open.slot, *gpu);
+  slot.entry = &ledger_.open(ledger_key(session, *gpu), leases_.now());
   const base::Standing& standing = session.standing;
-  leases_.apply(sched::SeatOpened{seat_of(session, slot), standing.share, session.ends_own_turns, standing.priority,
-                                  standing.max_share, session.is_suspended});
+  Share share = share_on(session, *gpu);
+  leases_.apply(sched::SeatOpened{seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority,
+                                  standing.max_share, session.is_suspended, std::move(share.group)});
   send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
   const base::SeatId seat = seat_of(session, slot);
   if (open.state != wire::SeatState::kNone) claim(session, open.slot, open);
@@ -328,11 +345,13 @@ base::Standing Translator::standing_of(const Session& session, const wire::Hello
   base::Standing standing;
   standing.priority = std::clamp(hello.priority, -base::kMostPriority, base::kMostPriority);
   if (hello.share != 0) standing.share = std::min(hello.share, base::kMostShare);
+  const auto claimed = share_of_claims(session);
+  if (claimed) standing.share = *claimed;
   if (hello.max_share != 0) standing.max_share = std::min(hello.max_share, base::kWholeGpu);
   if (access_.may_change(session.peer)) return standing;
   const base::Standing asked = standing;
   standing.priority = allowed_priority(session, standing.priority);
-  standing.share = std::min(standing.share, base::kOneShare);
+  if (!claimed) standing.share = std::min(standing.share, base::kOneShare);
   if (standing != asked) {
     log_warning("a tenant may not stand above others: only who may change settings may (admin_groups)",
                 {{"tenant", session.id.value},
@@ -343,9 +362,23 @@ base::Standing Translator::standing_of(const Session& session, const wire::Hello
   return standing;
 }
 
+// All programs of a claim have its share of a GPU together. Other seats have their program's, each for itself.
+Translator::Share Translator::share_on(const Session& session, base::GpuIndex gpu) const {
+  if (session.container != nullptr) {
+    const std::string& uuid = leases_.gpus()[gpu.value].info.uuid_text;
+    for (const containers::Claim& claim : session.container->claims) {
+      for (const containers::Share& share : claim.shares) {
+        if (share.gpu == uuid) return {claim.uid, static_cast<std::uint32_t>(share.cores)};
+      }
+    }
+  }
+  return {{}, session.standing.share};
+}
+
 void Translator::tell_standing(const Session& session, const Slot& slot) {
   const base::Standing& standing = session.standing;
-  leases_.apply(sched::StandingChanged{seat_of(session, slot), standing.priority, standing.share, standing.max_share});
+  leases_.apply(sched::StandingChanged{seat_of(session, slot), standing.priority, share_on(session, slot.gpu).weight,
+                                       standing.max_share});
   rooms_.look_again(slot.gpu);
 }
 
@@ -368,6 +401,14 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
     }
   }
   if (session.standing == wanted) return {};
+  if (wanted.share != session.standing.share && share_of_claims(session)) {
+    std::string claims;
+    for (const containers::Claim& claim : session.container->claims)
+      claims += (claims.empty() ? "" : ", ") + printable(claim.uid);
+    return base::fail(base::Code::kDenied, "tenant " + std::to_string(session.id.value) +
+                                               " has the shares of its claims (" + claims +
+                                               "): change the claims' cores, and start its pods again");
+  }
   session.standing = wanted;
   session.for_each_slot([&](std::uint32_t, const Slot& slot) { tell_standing(session, slot); });
   log_info("a tenant stands differently from now on", {{"tenant", session.id.value},

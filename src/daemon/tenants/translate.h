@@ -27,6 +27,7 @@
 #include "daemon/peers/closer.h"
 #include "daemon/tenants/frames.h"
 #include "daemon/tenants/host_memory.h"
+#include "daemon/tenants/ledger.h"
 #include "daemon/tenants/run_suspension.h"
 #include "daemon/tenants/session.h"
 #include "os/file_descriptor.h"
@@ -40,22 +41,6 @@ struct UnknownEntry {
 };
 inline constexpr std::size_t kMaxUnknownEntries = 1024;
 inline constexpr std::size_t kMaxProgramsPerEntry = 8;
-
-// Sums over seats' lives, in bytes.
-struct MovedMemory {
-  std::uint64_t out = 0;
-  std::uint64_t in = 0;
-  std::uint64_t saved_clean = 0;
-  std::uint64_t saved_constant = 0;
-  std::uint64_t handed_over = 0;
-  void add(const wire::Memory& memory) {
-    out += memory.moved_out;
-    in += memory.moved_in;
-    saved_clean += memory.saved_clean;
-    saved_constant += memory.saved_constant;
-    handed_over += memory.handed_over;
-  }
-};
 
 class Translator {
  public:
@@ -139,6 +124,10 @@ class Translator {
   bool was_tenant(pid_t pid, base::TimePoint asked_at) const;
   // What seats that are gone had moved.
   const MovedMemory& moved_before(base::GpuIndex gpu) const { return moved_before_.at(gpu.value); }
+  // What programs have had so far, those of the last minutes included (ledger.h).
+  std::vector<LedgerLine> ledger();
+  // The job that a user's run is of; 0: none. Asked when a seat is opened.
+  void set_job_of(std::function<std::uint64_t(uid_t, const std::string&)> job_of) { job_of_ = std::move(job_of); }
 
  private:
   base::Status on(Session& session, const wire::Hello& hello, const ForeignDescriptor& fd);
@@ -173,11 +162,20 @@ class Translator {
   void ask_for_copies();
   void lease_changed(Session& session);
   void tell_spare(Session& session, std::uint64_t awaited = 0);
-  sched::Quota quota_of(const Session& session, const wire::Hello& hello);
+  void join_quota(Session& session, const wire::Hello& hello);
+  void leave_quota(const Session& session);
+  sched::Quota quota_on(const Session& session, base::GpuIndex gpu) const;
+  struct Share {
+    std::string group;  // of the seats that have it together; empty: the seat's own
+    std::uint32_t weight = 1;
+  };
+  Share share_on(const Session& session, base::GpuIndex gpu) const;
   void tell_standing(const Session& session, const Slot& slot);
   std::int32_t allowed_priority(const Session& session, std::int32_t asked) const;
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
   std::uint64_t forget_slot(const Session& session, const Slot& slot);
+  LedgerKey ledger_key(const Session& session, base::GpuIndex gpu) const;
+  LedgerFigures figures(const Session& session, const Slot& slot) const;
   std::uint64_t evictable(base::SeatId seat) const;
   std::uint64_t host_needs(base::GpuIndex gpu) const;
   bool may_borrow_more(base::GpuIndex gpu) const;
@@ -204,15 +202,20 @@ class Translator {
   std::function<void(const Session&)> changed_;
   std::function<std::int32_t(uid_t, const std::string&)> granted_priority_;
   std::function<void(bool)> hand_over_;
+  std::function<std::uint64_t(uid_t, const std::string&)> job_of_;
+  Ledger ledger_;
   std::unordered_map<base::TenantId, Session*> sessions_;
   std::vector<base::TenantId> unwritable_;
   std::array<MovedMemory, base::kMaxGpus> moved_before_{};
-  // Runs with a memory limit, by user and name: those of the tenants that are there.
-  struct Run {
-    sched::Quota quota;
+  // Those that have a quota together, for as long as one of them is there: a claim (no user, and its uid), or a run
+  // with a memory limit (its user, and its name).
+  struct QuotaGroup {
+    std::uint64_t number = 0;
+    std::uint64_t memory_limit = 0;  // of a run
     std::size_t tenants = 0;
   };
-  std::map<RunKey, Run> runs_;
+  using QuotaKey = std::pair<std::optional<uid_t>, std::string>;
+  std::map<QuotaKey, QuotaGroup> quota_groups_;
   RunSuspension suspension_;
   std::uint64_t next_group_ = 1;
   // Who was a tenant, and until when; only of the last moments.

@@ -16,21 +16,53 @@ constexpr std::uint32_t kMostInVain = 2;
 
 void Translator::open_room(Session& session, base::SeatId seat, bool may_be_back) {
   // Who comes to a run that is suspended may have stood still while the daemon was restarted.
-  rooms_.opened(seat, {session.quota, session.peer.account.key()}, !may_be_back && !session.is_suspended,
+  rooms_.opened(seat, {quota_on(session, seat.gpu), session.peer.account.key()}, !may_be_back && !session.is_suspended,
                 take_left(session, seat.gpu));
   if (session.is_suspended) rooms_.set_suspended(seat, true);
 }
 
-// The first process of a run says what it may have; those that come later belong to it, and cannot raise it, nor escape
-// it by saying nothing.
-sched::Quota Translator::quota_of(const Session& session, const wire::Hello& hello) {
-  std::string name(wire::text_of(hello.run));
-  if (name.empty()) name = "tenant:" + std::to_string(session.id.value);
-  const RunKey key{session.peer.uid, name};
-  if (hello.memory_limit == 0 && !runs_.contains(key)) return {};
-  Run& run = runs_[key];
-  if (run.tenants++ == 0) run.quota = {.group = next_group_++, .bytes = hello.memory_limit};
-  return run.quota;
+// In claims the claims' quotas count, whatever the process says. Otherwise the first process of a run says what it may
+// have; those that come later belong to it, and cannot raise it, nor escape it by saying nothing.
+void Translator::join_quota(Session& session, const wire::Hello& hello) {
+  const auto join = [&](QuotaKey key, std::uint64_t memory_limit) {
+    QuotaGroup& group = quota_groups_[std::move(key)];
+    if (group.tenants++ == 0) {
+      group.number = next_group_++;
+      group.memory_limit = memory_limit;
+    }
+    session.quota_groups.push_back(group.number);
+    session.memory_limit = group.memory_limit;
+  };
+  const auto has_quotas = [](const containers::Claim& claim) { return !claim.quotas.empty(); };
+  if (session.container != nullptr &&
+      std::any_of(session.container->claims.begin(), session.container->claims.end(), has_quotas)) {
+    for (const containers::Claim& claim : session.container->claims) join({std::nullopt, claim.uid}, 0);
+    return;
+  }
+  std::string run(wire::text_of(hello.run));
+  if (run.empty()) run = "tenant:" + std::to_string(session.id.value);
+  QuotaKey key{session.peer.uid, std::move(run)};
+  if (hello.memory_limit != 0 || quota_groups_.contains(key)) join(std::move(key), hello.memory_limit);
+}
+
+void Translator::leave_quota(const Session& session) {
+  for (const std::uint64_t number : session.quota_groups) {
+    const auto group = std::find_if(quota_groups_.begin(), quota_groups_.end(),
+                                    [&](const auto& one) { return one.second.number == number; });
+    if (--group->second.tenants == 0) quota_groups_.erase(group);
+  }
+}
+
+sched::Quota Translator::quota_on(const Session& session, base::GpuIndex gpu) const {
+  if (session.quota_groups.empty()) return {};
+  if (session.memory_limit != 0) return {.group = session.quota_groups.front(), .bytes = session.memory_limit};
+  const std::string& uuid = leases_.gpus()[gpu.value].info.uuid_text;
+  for (std::size_t i = 0; i < session.quota_groups.size(); ++i) {
+    for (const containers::Quota& quota : session.container->claims[i].quotas) {
+      if (quota.gpu == uuid) return {.group = session.quota_groups[i], .bytes = quota.bytes};
+    }
+  }
+  return {};
 }
 
 base::Status Translator::on(Session& session, const wire::Memory& memory) {
@@ -38,6 +70,8 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
   Slot* const slot = session.slot(memory.slot);
   if (slot == nullptr) return {};
   slot->memory = memory;
+  const std::uint64_t most = leases_.gpus()[slot->gpu.value].info.memory_total;
+  slot->memory_time.change(leases_.now(), std::min(memory.resident, most), memory.evicted);
   sched::MemoryReport report{.sequence = memory.room_sequence,
                              .allocated = memory.allocated,
                              .resident = memory.resident,
@@ -115,8 +149,43 @@ void Translator::ask_for_copies_of(base::GpuIndex gpu) {
   }
 }
 
+LedgerKey Translator::ledger_key(const Session& session, base::GpuIndex gpu) const {
+  const ContainerLabel& container = session.label->container;
+  return {.gpu = gpu,
+          .uid = session.peer.uid,
+          .program = session.label->program,
+          .job = job_of_ && !session.run.empty() ? job_of_(session.peer.uid, session.run) : 0,
+          .pod_namespace = container.pod_namespace,
+          .pod = container.pod,
+          .container = container.name,
+          .is_others = false};
+}
+
+LedgerFigures Translator::figures(const Session& session, const Slot& slot) const {
+  const sched::SeatTotals totals = leases_.totals(seat_of(session, slot));
+  LedgerFigures figures{.seats = 1,
+                        .grants = totals.grants,
+                        .held = totals.held,
+                        .gpu_time = std::max(totals.held - totals.idle, base::Duration::zero()),
+                        .waited = totals.waited,
+                        .resident_byte_seconds = slot.memory_time.resident(leases_.now()),
+                        .evicted_byte_seconds = slot.memory_time.evicted(leases_.now())};
+  figures.moved.add(slot.memory);
+  return figures;
+}
+
+std::vector<LedgerLine> Translator::ledger() {
+  std::map<const Ledger::Entry*, LedgerFigures> live;
+  for (const auto& one : sessions_) {
+    const Session& session = *one.second;
+    session.for_each_slot([&](std::uint32_t, const Slot& slot) { live[slot.entry].add(figures(session, slot)); });
+  }
+  return ledger_.lines(live, leases_.now());
+}
+
 std::uint64_t Translator::forget_slot(const Session& session, const Slot& slot) {
   moved_before_.at(slot.gpu.value).add(slot.memory);
+  Ledger::close(*slot.entry, figures(session, slot), leases_.now());
   frames_.gone(seat_of(session, slot));
   return rooms_.closed(seat_of(session, slot));
 }

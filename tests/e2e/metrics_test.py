@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a scraper is served, and what becomes of it in a real Prometheus.
+
+Method: programs and jobs on simulated GPUs; the page is read by promtool, by a Prometheus server over TCP and by hand.
+Every query of the dashboard and every alert is asked of that server. Held times are compared with the trace.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import unittest
+import urllib.error
+import urllib.parse
+import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from framework import paths  # noqa: E402
+from framework.case import GpumuxTest, main  # noqa: E402
+from framework.jobs import JobsTest  # noqa: E402
+from framework.waiting import wait_until  # noqa: E402
+
+PACKAGING = paths.ROOT / "packaging"
+TOKEN = "s3cret"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def fetch(url, token=None, accept=None, context=None):
+    headers = {}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    if accept is not None:
+        headers["Accept"] = accept
+    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20, context=context) as answer:
+        return answer.read().decode()
+
+
+def samples(page, name):
+    """{labels: value} of one metric."""
+    found = {}
+    for line in page.splitlines():
+        match = re.fullmatch(name + r"(?:\{(.*)\})? (\S+)", line)
+        if match:
+            labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[1] or ""))
+            found[tuple(sorted(labels.items()))] = float(match[2])
+    return found
+
+
+class Scraping:
+    """Where the metrics of a test's daemon are."""
+
+    def token_file(self):
+        path = os.path.join(self.directory, "token")
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
+            file.write(TOKEN + "\n")
+        return path
+
+    def address(self, daemon):
+        """Of its door over TCP, as the log says."""
+        pattern = re.compile(r"metrics .*address=([\d.]+:\d+)")
+        return wait_until(lambda: next((m[1] for line in daemon.process.errors if (m := pattern.search(line))), None),
+                          20, "the daemon says where its metrics are")
+
+    def page(self, daemon):
+        """As an administrator reads it."""
+        connection = daemon.api.connect()
+        connection.request("GET", "/metrics")
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        self.assertEqual(answer.status, 200, text)
+        return text
+
+
+@unittest.skipUnless(shutil.which("promtool") and shutil.which("prometheus"), "Debian's prometheus is not installed")
+class Prometheus(Scraping, JobsTest):
+    """One Prometheus that scrapes one daemon with programs and jobs of all kinds."""
+
+    def setUp(self):
+        super().setUp()
+        self.restart_with(metrics_address="127.0.0.1:0", metrics_token_file=self.token_file(), quantum="5ms")
+        self.prometheus = None
+
+    def configuration(self):
+        """The example as an operator changes it."""
+        text = (PACKAGING / "prometheus/scrape.yml").read_text()
+        text = text.replace("gpu-node-1:9840", self.address(self.daemon))
+        text = text.replace("/etc/prometheus/gpumux.token", self.token_file())
+        text = f"global: {{scrape_interval: 500ms, evaluation_interval: 500ms}}\nrule_files: [{self.rules()}]\n{text}"
+        path = os.path.join(self.directory, "prometheus.yml")
+        pathlib.Path(path).write_text(text)
+        return path
+
+    def rules(self):
+        return PACKAGING / "prometheus/alerts.yml"
+
+    def start_prometheus(self):
+        port = free_port()
+        self.start_process(["prometheus", "--config.file", self.configuration(), "--storage.tsdb.path",
+                            os.path.join(self.directory, "tsdb"), "--web.listen-address", f"127.0.0.1:{port}",
+                            "--log.level=warn"], name="prometheus",
+                           environment={"PATH": os.environ["PATH"], "HOME": self.directory})
+        self.prometheus = f"http://127.0.0.1:{port}"
+
+    def query(self, expression):
+        url = f"{self.prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
+        try:
+            return json.loads(fetch(url))["data"]["result"]
+        except urllib.error.HTTPError as error:
+            if error.code == 503:
+                return []  # it starts
+            self.fail(f"{expression}: {error.read().decode()}")
+        except (urllib.error.URLError, ConnectionError):
+            return []  # it has not opened its port yet
+
+    def run_programs(self):
+        """Two that alternate, until self.enough is there; a job that is done, one that runs, one that waits."""
+        programs = [self.start("worker", name=name, gpu=0, steps=100, step_us=500, until=self.enough)
+                    for name in ("one", "two")]
+        self.wait_done(self.submit("true"), "ok")
+        running = self.submit(*self.worker(gpu=0, steps=100, step_us=500, until=self.enough), gpus=1)
+        self.wait_state(running, "running")
+        held = self.hold_gpus(gpus=1)
+        self.wait_state(held, "running")
+        self.submit("true", exclusive=True, gpus=2)
+        return programs, running, held
+
+    def test_every_panel_and_every_alert_has_data(self):
+        self.run_programs()
+        self.start_prometheus()
+        wait_until(lambda: self.query("gpumux_program_held_seconds_total"), 60, "Prometheus has scraped")
+        dashboard = json.loads((PACKAGING / "grafana/gpumux.json").read_text())
+        variables = {"$__rate_interval": "20s", "$instance": ".*", "$gpu": ".*"}
+        queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+        self.assertGreater(len(queries), 20)
+        # What an alert compares with its bound.
+        alerts = re.findall(r"^ +expr: (.+?) (?:==|>) [\d.]+$", self.rules().read_text(), re.MULTILINE)
+        self.assertEqual(len(alerts), self.rules().read_text().count("- alert:"))
+        for query in queries + alerts:
+            for name, value in variables.items():
+                query = query.replace(name, value)
+            wait_until(lambda query=query: self.query(query), 60, f"{query} has data")
+        pathlib.Path(self.enough).touch()
+
+    def test_a_page_passes_promtool(self):
+        self.run_programs()
+        wait_until(lambda: "gpumux_program_held_seconds_total{" in self.page(self.daemon), 60, "programs are there")
+        page = self.page(self.daemon)
+        check = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, text=True,
+                               check=False)
+        self.assertEqual((check.returncode, check.stdout + check.stderr), (0, ""))
+        for what in ("rules", "config"):
+            file = self.rules() if what == "rules" else self.configuration()
+            check = subprocess.run(["promtool", "check", what, file], capture_output=True, text=True, check=False)
+            self.assertEqual(check.returncode, 0, check.stdout + check.stderr)
+        check = subprocess.run(["promtool", "test", "rules", PACKAGING / "prometheus/alerts.test.yml"],
+                               capture_output=True, text=True, check=False)
+        self.assertEqual(check.returncode, 0, check.stdout + check.stderr)
+        pathlib.Path(self.enough).touch()
+
+    def test_jobs_are_named_and_counted(self):
+        _, running, held = self.run_programs()
+        page = wait_until(lambda: (text := self.page(self.daemon)) and f'job="{running}"' in text and text, 60,
+                          "the job's program has a seat")
+        held_by_jobs = {dict(labels)["job"]: value for labels, value in
+                        samples(page, "gpumux_program_held_seconds_total").items() if "job" in dict(labels)}
+        self.assertEqual(list(held_by_jobs), [str(running)])
+        jobs = {dict(labels)["state"]: value for labels, value in samples(page, "gpumux_jobs").items()}
+        self.assertEqual((jobs["running"], jobs["queued"]), (2, 1))
+        self.assertEqual(samples(page, "gpumux_jobs_ended_total"), {(("outcome", "ok"),): 1})
+        self.assertEqual(samples(page, "gpumux_job_wait_seconds_count"), {(): 3})
+        self.release(held)
+        pathlib.Path(self.enough).touch()
+
+
+class Page(Scraping, GpumuxTest):
+
+    def test_held_time_is_the_traces(self):
+        daemon = self.start_daemon(quantum="5ms", overlap="false")
+        programs = [self.start("worker", name=name, steps=200, step_us=500, sync_every=4) for name in ("one", "two")]
+        for program in programs:
+            program.expect_success()
+        killed = self.start("worker", name="killed", steps=100_000, step_us=500, sync_every=4)
+        daemon.trace.wait_for(event="grant", pid=killed.pid)
+        killed.end()
+        for program in (*programs, killed):
+            daemon.trace.wait_for(event="gone", pid=program.pid)
+        page = self.page(daemon)
+        held = sum(samples(page, "gpumux_program_held_seconds_total").values())
+        traced = sum(lease.drained - lease.granted for lease in daemon.trace.leases(0)) / 1e9
+        self.assertAlmostEqual(held, traced, delta=traced / 1000)
+        grants = sum(samples(page, "gpumux_program_grants_total").values())
+        self.assertEqual(grants, len(daemon.trace.events(event="grant")))
+        self.assertEqual(sum(samples(page, "gpumux_gpu_grants_total").values()), grants)
+        self.assertEqual(sum(samples(page, "gpumux_gpu_revocations_total").values()),
+                         len(daemon.trace.events(event="revoke")))
+        self.assertEqual(sum(samples(page, "gpumux_gpu_wait_seconds_count").values()), grants)
+        self.assertEqual(sum(samples(page, "gpumux_tenants_gone_total").values()), 3)
+
+    def test_without_a_token_nobody_is_named(self):
+        daemon = self.start_daemon(metrics_address="127.0.0.1:0")
+        program = self.start("worker", steps=100, step_us=500, until=self.enough)
+        daemon.trace.wait_for(event="grant", pid=program.pid)
+        page = fetch(f"http://{self.address(daemon)}/metrics")
+        self.assertIn('gpumux_gpu_seats{gpu="0"', page)
+        self.assertNotIn("worker", page)
+        self.assertNotIn("user=", page)
+        self.assertIn('program="worker"', self.page(daemon))
+        page = fetch(f"http://{self.address(daemon)}/metrics", accept="application/openmetrics-text")
+        self.assertTrue(page.endswith("# EOF\n"))
+        self.work_until(lambda: True, "nothing more", program)
+
+    def test_with_a_token_nobody_else_reads(self):
+        daemon = self.start_daemon(metrics_address="127.0.0.1:0", metrics_token_file=self.token_file())
+        url = f"http://{self.address(daemon)}/metrics"
+        self.assertIn("gpumux_tenants 0\n", fetch(url, TOKEN))
+        for wrong in (None, "", "s3cre", TOKEN + "x"):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                fetch(url, wrong)
+            self.assertEqual(refused.exception.code, 401)
+        # A new token counts from the next SIGHUP on.
+        pathlib.Path(self.directory, "token").write_text("another\n")
+        daemon.process.send(1)
+
+        def counts():
+            try:
+                return fetch(f"http://{self.address_now(daemon)}/metrics", "another")
+            except (urllib.error.URLError, ConnectionError):
+                return None
+        wait_until(counts, 20, "the new token counts")
+
+    def address_now(self, daemon):
+        return re.findall(r"metrics .*address=([\d.]+:\d+)", "\n".join(daemon.process.errors))[-1]
+
+    @unittest.skipUnless(shutil.which("openssl"), "openssl is not installed")
+    def test_over_tls(self):
+        key, certificate = (os.path.join(self.directory, name) for name in ("key.pem", "certificate.pem"))
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+                        "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=gpumux", "-addext",
+                        "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+        daemon = self.start_daemon(metrics_address="127.0.0.1:0", metrics_token_file=self.token_file(),
+                                   metrics_certificate_file=certificate, metrics_key_file=key)
+        address = self.address(daemon)
+        context = ssl.create_default_context(cafile=certificate)
+        self.assertIn("gpumux_tenants 0\n", fetch(f"https://{address}/metrics", TOKEN, context=context))
+        with self.assertRaises((urllib.error.URLError, ConnectionError)):
+            fetch(f"http://{address}/metrics", TOKEN)
+
+    def test_a_taken_address_keeps_nobody_from_gpus(self):
+        self.expect_error("metrics are not served over TCP")
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            self.start_daemon(metrics_address=f"127.0.0.1:{taken.getsockname()[1]}")
+            self.start("worker", steps=10, step_us=500).expect_success()
+
+    def test_a_wrong_address_is_refused(self):
+        process = self.start_process([paths.DAEMON, "--private", "--runtime-dir", self.runtime_dir], name="gpumuxd",
+                                     environment=self.environment(preload=False, GPUMUX_METRICS_ADDRESS="localhost"))
+        self.assertEqual(process.wait(), 3)
+        self.expect_error("is no address of metrics")
+        self.assertIn("'localhost' is no address of metrics", process.tail(5))
+
+
+if __name__ == "__main__":
+    main()
