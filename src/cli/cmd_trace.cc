@@ -1,12 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumux trace: who ran when.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <ctime>
 #include <iostream>
+#include <optional>
 
 #include "api_client/client.h"
 #include "base/units.h"
 #include "cli/frame/command.h"
+#include "cli/timeline/timeline.h"
 #include "cli/views/trace_view.h"
+#include "os/file_descriptor.h"
 #include "os/system_clock.h"
 
 namespace gpumux::cli {
@@ -14,12 +21,44 @@ namespace {
 
 constexpr char kName[] = "trace";
 
-base::Duration monotonic_to_wall() {
-  timespec wall{};
-  ::clock_gettime(CLOCK_REALTIME, &wall);
-  const base::Duration since_epoch(wall.tv_sec * 1'000'000'000 + wall.tv_nsec);
-  return since_epoch - os::SystemClock().now().time_since_epoch();
+base::Duration now_of(clockid_t clock) {
+  timespec time{};
+  ::clock_gettime(clock, &time);
+  return base::Duration(time.tv_sec * 1'000'000'000 + time.tv_nsec);
 }
+
+// The file of a timeline. It is written piece by piece, so that it is whole whenever the command ends.
+class TimelineFile {
+ public:
+  base::Status open(const std::string& path) {
+    path_ = path;
+    file_ = os::FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!file_) return base::fail_errno(errno, "cannot write " + path_);
+    return {};
+  }
+  void add(const std::string& bytes) {
+    buffer_ += bytes;
+    if (buffer_.size() >= kPiece) flush();
+  }
+  // The first failure of all writes.
+  base::Status flush() {
+    for (std::size_t done = 0; status_ && done < buffer_.size();) {
+      const ssize_t written = ::write(file_.get(), buffer_.data() + done, buffer_.size() - done);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) status_ = base::fail_errno(errno, "cannot write " + path_);
+      if (written > 0) done += static_cast<std::size_t>(written);
+    }
+    buffer_.clear();
+    return status_;
+  }
+
+ private:
+  static constexpr std::size_t kPiece = 1 << 16;
+  std::string path_;
+  os::FileDescriptor file_;
+  std::string buffer_;
+  base::Status status_;
+};
 
 }  // namespace
 
@@ -28,14 +67,22 @@ int trace_command(const std::vector<char*>& arguments) {
   bool json = false;
   bool follow = false;
   std::uint64_t since = 0;
+  std::optional<std::uint32_t> gpu;
+  std::string perfetto;
   CLI::App app("Shows who ran when: the daemon's last 65,536 lease events, oldest first.", "gpumux trace");
   app.add_flag("-f,--follow", follow, "Go on with each event as it happens, until Ctrl-C");
-  app.add_flag("--json", json, "One JSON object a line, as the daemon gives them (docs/api.md, GET /v1/trace)");
+  auto* const as_json =
+      app.add_flag("--json", json, "One JSON object a line, as the daemon gives them (docs/api.md, GET /v1/trace)");
   app.add_option("--since", since, "Begin with the event of this sequence number")->type_name("N");
+  app.add_option("--gpu", gpu, "Only what concerns this GPU")->type_name("N");
+  app.add_option("--perfetto", perfetto, "Write a timeline for https://ui.perfetto.dev to FILE instead")
+      ->type_name("FILE")
+      ->excludes(as_json);
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(R"(Examples:
   gpumux trace
-  gpumux trace --follow
+  gpumux trace --follow --gpu 0
+  gpumux trace --perfetto trace.pftrace
   gpumux trace --json | jq -r 'select(.event == "grant") | [.time_ns, .gpu, .program] | @tsv'
 
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it ended while followed), 4 not allowed.)");
@@ -44,23 +91,38 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it end
   if (!client) return report_error(kName, client.error());
 
   const Output output = look_at_stdout();
-  TraceView view(output, monotonic_to_wall());
+  TraceView view(output, now_of(CLOCK_REALTIME) - now_of(CLOCK_MONOTONIC));
+  TimelineFile file;
+  std::optional<Timeline> timeline;
+  if (!perfetto.empty()) {
+    if (const auto opened = file.open(perfetto); !opened) return report_error(kName, opened.error());
+    timeline.emplace(Timeline::Clocks{now_of(CLOCK_REALTIME), now_of(CLOCK_MONOTONIC), now_of(CLOCK_BOOTTIME)},
+                     [&file](const std::string& bytes) { file.add(bytes); });
+  }
   base::Status readable;
   const auto read = client->trace(follow, since, [&](std::string_view line) {
+    const auto event = api_client::parse_trace_event(line);
+    if (!event) {
+      readable = tl::unexpected(event.error());
+      return false;
+    }
+    // A tenant that goes is gone from all GPUs.
+    if (gpu && event->gpu.value_or(*gpu) != *gpu) return true;
+    if (timeline) {
+      timeline->add(*event);
+      if (follow) readable = file.flush();
+      return readable.has_value();
+    }
     if (json) {
       std::cout << json_for(output, line);
     } else {
-      const auto event = api_client::parse_trace_event(line);
-      if (!event) {
-        readable = tl::unexpected(event.error());
-        return false;
-      }
       std::cout << view.line(*event) << "\n";
     }
     if (follow) std::cout << std::flush;
     return std::cout.good();
   });
   std::cout << std::flush;
+  if (timeline && readable) readable = file.flush();
   if (!readable) return report_error(kName, readable.error());
   if (!read) return report_error(kName, read.error());
   return kExitOk;

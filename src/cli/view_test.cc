@@ -260,6 +260,8 @@ TEST_F(StatusTest, RefusedAndEmptyGpusSaySo) {
   snapshot.gpus[0].refused = "the daemon of bob (pid 5) serves it";
   const auto lines = status_lines(snapshot, Output{});
   EXPECT_EQ(lines.at(1), "  not served: the daemon of bob (pid 5) serves it");
+  snapshot.gpus[0].sick = "it needs a reset";
+  EXPECT_EQ(status_lines(snapshot, Output{}).at(1), "  sick: it needs a reset");
   EXPECT_EQ(lines.back(), "  no program uses it");
 }
 

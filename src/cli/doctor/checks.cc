@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/doctor/checks.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "os/preload_list.h"
@@ -86,6 +87,14 @@ void check_driver(const Facts& facts, Findings& findings) {
   findings.push_back({"driver", Level::kOk, (driver.simulated ? "simulated: " : "") + version, "", ""});
 }
 
+// The daemon's word: it watches the driver. Empty: healthy, or not known.
+std::string why_sick(const Facts& facts, const std::string& uuid) {
+  if (!facts.snapshot) return {};
+  const auto& gpus = facts.snapshot->gpus;
+  const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const auto& gpu) { return gpu.uuid == uuid; });
+  return found == gpus.end() ? std::string() : found->sick;
+}
+
 void check_gpus(const Facts& facts, Findings& findings) {
   const DriverFacts& driver = facts.driver;
   if (!driver.probe_error.empty()) return;  // said by check_driver
@@ -104,6 +113,12 @@ void check_gpus(const Facts& facts, Findings& findings) {
   }
   for (const GpuFact& gpu : driver.gpus) {
     const std::string name = "GPU " + std::to_string(gpu.index) + " (" + gpu.name + ")";
+    if (const std::string why = why_sick(facts, gpu.uuid); !why.empty()) {
+      findings.push_back({"gpus", Level::kProblem, name + " is sick: " + why,
+                          "the queue starts no jobs on it, and Kubernetes puts no pods on it",
+                          "do what its driver asks for; nvidia-smi -q -i " + std::to_string(gpu.index) + " says more"});
+      continue;
+    }
     if (gpu.compute_mode.empty() || gpu.compute_mode == "default") {
       findings.push_back({"gpus", Level::kOk, name, "", ""});
       continue;
@@ -172,8 +187,8 @@ void check_library(const Facts& facts, Findings& findings) {
                         "every program on this machine complains about it when it starts",
                         "remove the entry, or install what it names"});
   }
-  for (const std::string& entry : os::preload_entries(facts.ld_so_preload)) {
-    if (!os::names_library(entry)) continue;
+  for (const std::string& entry : os::file_entries(facts.ld_so_preload)) {
+    if (!os::is_library(entry)) continue;
     if (library.path.empty() || entry == library.path) {
       findings.push_back(
           {"ld.so.preload", Level::kOk, "/etc/ld.so.preload has " + entry + ": every program is under gpumux", "", ""});

@@ -88,7 +88,7 @@ void collect_library(Facts& facts) {
     }
   }
   facts.ld_so_preload = read_text("/etc/ld.so.preload");
-  for (const std::string& entry : os::preload_entries(facts.ld_so_preload)) {
+  for (const std::string& entry : os::file_entries(facts.ld_so_preload)) {
     if (entry.starts_with('/') && entry.find('$') == std::string::npos && ::access(entry.c_str(), R_OK) != 0) {
       facts.missing_preloads.push_back(entry);
     }

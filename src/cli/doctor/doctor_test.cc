@@ -115,6 +115,13 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
        Level::kProblem, "exclusive-process"},
       {"prohibited", [](Facts& f) { f.driver.gpus[0].compute_mode = "prohibited"; }, "gpus", Level::kProblem,
        "prohibited"},
+      {"sick",
+       [](Facts& f) {
+         f.snapshot->gpus.resize(1);
+         f.snapshot->gpus[0].uuid = "GPU-0";
+         f.snapshot->gpus[0].sick = "the driver says that it needs a reset";
+       },
+       "gpus", Level::kProblem, "needs a reset"},
       {"no library",
        [](Facts& f) { f.library = {.path = "", .error = "was not found", .mapped = false, .loader_message = ""}; },
        "library", Level::kProblem, "not found"},
@@ -199,8 +206,8 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
        "on or off"},
       {"bad kind of memory", [](Facts& f) { f.environment["GPUMUX_MEMORY"] = "unified"; }, "environment",
        Level::kWarning, "managed"},
-      {"seed variable that does nothing yet", [](Facts& f) { f.environment["NVSHARE_VIRTUAL_DEVICES"] = "10"; },
-       "environment", Level::kWarning, "no effect"},
+      {"bad number of shares", [](Facts& f) { f.environment["NVSHARE_VIRTUAL_DEVICES"] = "0"; }, "environment",
+       Level::kProblem, "whole number"},
       {"two names",
        [](Facts& f) { f.environment["NVSHARE_MAX_RUNTIME_SEC"] = "300", f.environment["GPUMUX_MAX_RUNTIME"] = "5m"; },
        "environment", Level::kWarning, "both set"},
@@ -279,6 +286,7 @@ TEST(ChecksTest, VariablesOfSettingsAreJudgedByTheTable) {
   walk(settings::kGpuSettings);
   walk(settings::kQueueSettings);
   walk(settings::kDaemonSettings);
+  walk(settings::kKubeletSettings);
 }
 
 TEST(ChecksTest, WithoutADaemonEveryProcessOnAGpuIsForeign) {

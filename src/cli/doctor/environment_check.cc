@@ -34,6 +34,7 @@ std::vector<Variable> all_variables() {
   add(settings::kGpuSettings);
   add(settings::kQueueSettings);
   add(settings::kDaemonSettings);
+  add(settings::kKubeletSettings);
   return all;
 }
 
@@ -45,6 +46,7 @@ std::string what_the_reader_does(Reader reader) {
     case Reader::kLibrary: return "programs ignore it and use the default";
     case Reader::kDaemon: return "a daemon that is started with it refuses to start";
     case Reader::kCommand: return "gpumux refuses it";
+    case Reader::kPlugin: return "a gpumux-kubelet-plugin that is started with it refuses to start";
     case Reader::kNobody: return "nothing in this version reads it";
   }
   return {};
@@ -52,7 +54,8 @@ std::string what_the_reader_does(Reader reader) {
 
 void check_known(const Variable& variable, const std::string& value, const Facts& facts, Findings& findings) {
   const std::string name(variable.name);
-  const bool is_grave = variable.reader == Reader::kDaemon || variable.reader == Reader::kCommand;
+  const bool is_grave =
+      variable.reader == Reader::kDaemon || variable.reader == Reader::kCommand || variable.reader == Reader::kPlugin;
   const bool is_good = settings::parse(*variable.type, name, value).has_value();
   if (is_good && variable.reader == Reader::kNobody) {
     findings.push_back({"environment", Level::kWarning, name + " is set, and has no effect",

@@ -141,7 +141,7 @@ class DaemonEnvironment {
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string_view text = *variable;
       if (text.starts_with("GPUMUX_RUNTIME_DIR=")) continue;
-      if (text.starts_with("LD_PRELOAD=") && os::names_library(text.substr(11))) continue;
+      if (text.starts_with("LD_PRELOAD=") && os::has_library(os::variable_entries(text.substr(11)))) continue;
       storage_.emplace_back(text);
     }
     storage_.push_back("GPUMUX_RUNTIME_DIR=" + runtime_dir);

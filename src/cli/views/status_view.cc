@@ -88,7 +88,18 @@ Cell phase_cell(const Seat& seat) {
   return {phase, colour};
 }
 
-Cell program_cell(const Seat& seat) { return {seat.program.empty() ? "?" : seat.program}; }
+// "python3 in team-a/train-0", "python3 in container 0123456789ab", "python3"
+Cell program_cell(const Seat& seat) {
+  constexpr std::size_t kShortId = 12;  // as other tools shorten it
+  std::string text = seat.program.empty() ? "?" : seat.program;
+  const api_client::Container& container = seat.container;
+  if (!container.pod.empty()) {
+    text += " in " + container.pod_namespace + "/" + container.pod;
+  } else if (!container.id.empty()) {
+    text += " in container " + container.id.substr(0, kShortId);
+  }
+  return {std::move(text)};
+}
 Cell user_cell(const Seat& seat) { return {seat.user.empty() ? std::to_string(seat.uid) : seat.user}; }
 
 std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu) {
@@ -293,6 +304,7 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
   for (const Gpu& gpu : snapshot.gpus) {
     if (!lines.empty()) lines.emplace_back();
     lines.push_back(line(output, Colour::kBold, "GPU " + std::to_string(gpu.index) + "  " + gpu.name));
+    if (!gpu.sick.empty()) lines.push_back(line(output, Colour::kRed, "  sick: " + gpu.sick));
     if (!gpu.refused.empty()) {
       lines.push_back(line(output, Colour::kRed, "  not served: " + gpu.refused));
       continue;

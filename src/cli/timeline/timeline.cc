@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/timeline/timeline.h"
+
+#include <array>
+#include <string_view>
+
+#include "cli/timeline/perfetto.pb.h"
+
+namespace gpumux::cli {
+namespace {
+
+// Clocks that Perfetto has numbers for.
+constexpr std::uint32_t kRealtime = 1;
+constexpr std::uint32_t kMonotonic = 3;
+constexpr std::uint32_t kBoottime = 6;
+// One writer of packets: their order is the order of time.
+constexpr std::uint32_t kSequence = 1;
+// TrackDescriptor.child_ordering: by sibling_order_rank.
+constexpr int kByRank = 3;
+
+std::string who(const api_client::TraceEvent& event) {
+  return (event.program.empty() ? "?" : event.program) + " (" + std::to_string(event.pid) + ")";
+}
+
+// Events that are a moment of a program, and say nothing of what begins or ends.
+bool is_moment(std::string_view event) {
+  static constexpr std::array<std::string_view, 7> kMoments{"stall", "partner",  "silent", "answering",
+                                                            "step",  "standing", "kill"};
+  for (const std::string_view moment : kMoments) {
+    if (event == moment) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Timeline::Timeline(const Clocks& clocks, Write write) : write_(std::move(write)) {
+  perfetto::TracePacket packet;
+  packet.set_trusted_packet_sequence_id(kSequence);
+  auto* snapshot = packet.mutable_clock_snapshot();
+  for (const auto& [clock, time] : {std::pair{kRealtime, clocks.realtime}, std::pair{kMonotonic, clocks.monotonic},
+                                    std::pair{kBoottime, clocks.boottime}}) {
+    auto* one = snapshot->add_clocks();
+    one->set_clock_id(clock);
+    one->set_timestamp(static_cast<std::uint64_t>(time.count()));
+  }
+  snapshot->set_primary_trace_clock(kMonotonic);
+  this->write(packet);
+}
+
+void Timeline::write(const perfetto::TracePacket& packet) {
+  // A trace is a row of such pieces: each is a trace of one packet.
+  perfetto::Trace trace;
+  *trace.add_packet() = packet;
+  write_(trace.SerializeAsString());
+}
+
+std::uint64_t Timeline::describe(std::uint64_t parent, const std::string& name, int rank) {
+  perfetto::TracePacket packet;
+  packet.set_trusted_packet_sequence_id(kSequence);
+  auto* track = packet.mutable_track_descriptor();
+  track->set_uuid(next_track_);
+  track->set_name(name);
+  if (parent != 0) track->set_parent_uuid(parent);
+  track->set_child_ordering(kByRank);
+  track->set_sibling_order_rank(rank);
+  write(packet);
+  return next_track_++;
+}
+
+perfetto::TrackEvent& Timeline::start(perfetto::TracePacket& packet, const Line& line, base::TimePoint time,
+                                      int type) const {
+  packet.set_trusted_packet_sequence_id(kSequence);
+  packet.set_timestamp(static_cast<std::uint64_t>(time.time_since_epoch().count()));
+  packet.set_timestamp_clock_id(kMonotonic);
+  auto* event = packet.mutable_track_event();
+  event->set_type(static_cast<perfetto::TrackEvent::Type>(type));
+  event->set_track_uuid(line.track);
+  return *event;
+}
+
+void Timeline::mark(const Line& line, base::TimePoint time, int type, const std::string& name, const Notes& notes) {
+  perfetto::TracePacket packet;
+  auto& event = start(packet, line, time, type);
+  event.set_name(name);
+  for (const auto& [key, value] : notes) {
+    auto* note = event.add_debug_annotations();
+    note->set_name(key);
+    note->set_string_value(value);
+  }
+  write(packet);
+}
+
+void Timeline::begin(Line& line, base::TimePoint time, const std::string& name, const Notes& notes) {
+  mark(line, time, perfetto::TrackEvent::TYPE_SLICE_BEGIN, name, notes);
+  line.open.push_back(name);
+}
+
+void Timeline::end(Line& line, base::TimePoint time, std::size_t down_to) {
+  for (; line.open.size() > down_to; line.open.pop_back()) {
+    perfetto::TracePacket packet;
+    start(packet, line, time, perfetto::TrackEvent::TYPE_SLICE_END);
+    write(packet);
+  }
+}
+
+void Timeline::instant(const Line& line, base::TimePoint time, const std::string& name, const Notes& notes) {
+  mark(line, time, perfetto::TrackEvent::TYPE_INSTANT, name, notes);
+}
+
+Timeline::OfGpu& Timeline::gpu(std::uint32_t index) {
+  const auto found = gpus_.find(index);
+  if (found != gpus_.end()) return found->second;
+  const std::uint64_t track = describe(0, "GPU " + std::to_string(index), static_cast<int>(index));
+  return gpus_.emplace(index, OfGpu{.line = {.track = track}}).first->second;
+}
+
+Timeline::Line& Timeline::line(const api_client::TraceEvent& event, Track track) {
+  OfSeat& seat = seats_[{event.tenant, *event.gpu}];
+  const auto found = seat.lines.find(track);
+  if (found != seat.lines.end()) return found->second;
+  const std::uint64_t parent = gpu(*event.gpu).line.track;
+  static constexpr std::array<std::string_view, 3> kSuffixes{"", " waits", " memory"};
+  const std::string name = who(event) + std::string(kSuffixes[static_cast<std::size_t>(track)]);
+  const int rank = static_cast<int>(event.tenant) * 3 + static_cast<int>(track);
+  return seat.lines.emplace(track, Line{.track = describe(parent, name, rank)}).first->second;
+}
+
+// The GPU's own line has one slice at a time, of the seat that got it last.
+void Timeline::hand_over(OfGpu& gpu, base::TimePoint time, std::optional<Seat> to) {
+  if (gpu.holder == to) return;
+  end(gpu.line, time);
+  gpu.holder = to;
+  if (to) begin(gpu.line, time, gpu.holders.at(*to));
+}
+
+void Timeline::of_seat(const api_client::TraceEvent& event) {
+  const base::TimePoint time = event.time;
+  const Seat seat{event.tenant, *event.gpu};
+  const std::string& what = event.event;
+  OfGpu& here = gpu(*event.gpu);
+  // A track without a line has no open slice.
+  const auto end_open = [&](Track track, std::size_t down_to = 0) {
+    const auto of = seats_.find(seat);
+    if (of == seats_.end()) return;
+    if (const auto found = of->second.lines.find(track); found != of->second.lines.end())
+      end(found->second, time, down_to);
+  };
+  const auto leave = [&] {
+    end_open(Track::kLeases);
+    here.holders.erase(seat);
+    if (here.holder == seat)
+      hand_over(here, time, here.holders.empty() ? std::nullopt : std::optional(here.holders.begin()->first));
+  };
+  if (what == "request") {
+    Line& waits = line(event, Track::kWaits);
+    if (!waits.open.empty()) return;
+    std::string holders;
+    for (const auto& [other, name] : here.holders) holders += (holders.empty() ? "" : ", ") + name;
+    begin(waits, time, "waits", holders.empty() ? Notes{} : Notes{{"held by", holders}});
+  } else if (what == "grant" || what == "claim") {
+    end_open(Track::kWaits);
+    if (what == "claim" && event.detail == "waiting") return;
+    Line& leases = line(event, Track::kLeases);
+    end(leases, time);
+    Notes notes{{"epoch", std::to_string(event.epoch)}};
+    if (!event.pod.empty()) notes.emplace_back("pod", event.pod);
+    begin(leases, time,
+          event.detail == "borrowed" ? "borrows"
+          : event.lease == "shared"  ? "holds, shared"
+                                     : "holds",
+          notes);
+    here.holders[seat] = who(event);
+    hand_over(here, time, seat);
+  } else if (what == "revoke") {
+    Line& leases = line(event, Track::kLeases);
+    if (leases.open.empty()) return;
+    end(leases, time, 1);
+    begin(leases, time, "leaves: " + event.detail);
+  } else if (what == "reopen") {
+    end_open(Track::kLeases, 1);
+  } else if (what == "gate_closed") {
+    Line& leases = line(event, Track::kLeases);
+    if (leases.open.empty()) return;
+    // One that gives its lease up by itself leaves from here on.
+    if (leases.open.size() == 1) begin(leases, time, "leaves");
+    if (leases.open.size() == 2) begin(leases, time, "drains");
+  } else if (what == "drained" || what == "close") {
+    leave();
+    if (what != "close") return;
+    end_open(Track::kWaits);
+    end_open(Track::kMemory);
+    seats_.erase(seat);
+  } else if (what == "evicted") {
+    Line& memory = line(event, Track::kMemory);
+    if (memory.open.empty()) begin(memory, time, "not all on the GPU");
+  } else if (what == "complete") {
+    end_open(Track::kMemory);
+  } else if (what == "suspend") {
+    Line& waits = line(event, Track::kWaits);
+    end(waits, time);
+    begin(waits, time, "suspended");
+  } else if (what == "resume") {
+    end_open(Track::kWaits);
+  } else if (is_moment(what)) {
+    instant(line(event, Track::kLeases), time, what, event.detail.empty() ? Notes{} : Notes{{"detail", event.detail}});
+  }
+}
+
+void Timeline::gone(const api_client::TraceEvent& event) {
+  for (auto at = seats_.lower_bound({event.tenant, 0}); at != seats_.end() && at->first.first == event.tenant;) {
+    api_client::TraceEvent closed = event;
+    closed.event = "close";
+    closed.gpu = at->first.second;
+    at = std::next(at);
+    of_seat(closed);
+  }
+}
+
+void Timeline::add(const api_client::TraceEvent& event) {
+  if (event.event == "gone") return gone(event);
+  if (!event.gpu) return;
+  if (event.event == "settings") return instant(gpu(*event.gpu).line, event.time, "settings");
+  of_seat(event);
+}
+
+}  // namespace gpumux::cli

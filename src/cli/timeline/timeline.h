@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lease trace as a timeline for Perfetto (https://ui.perfetto.dev): events in, packets out, in the order of time.
+//
+// What is open at a moment is all that is kept, so a trace may be as long as it likes. A trace that is cut off at its
+// beginning has ends without beginnings, which are left out. What has not ended at the end stays open, as it is.
+//
+// Tracks: of each GPU, which program has it; below it, for each program on it, its leases, its waits, and when its
+// memory was not on the GPU.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api_client/types.h"
+#include "base/clock.h"
+
+namespace gpumux::perfetto {
+class TracePacket;
+class TrackEvent;
+}  // namespace gpumux::perfetto
+
+namespace gpumux::cli {
+
+class Timeline {
+ public:
+  using Write = std::function<void(const std::string& bytes)>;
+
+  // The same moment by the clocks of the machine; relates the timeline to those of other tools.
+  struct Clocks {
+    base::Duration realtime{};
+    base::Duration monotonic{};
+    base::Duration boottime{};
+  };
+
+  Timeline(const Clocks& clocks, Write write);
+
+  void add(const api_client::TraceEvent& event);
+
+ private:
+  using Seat = std::pair<std::uint64_t, std::uint32_t>;  // tenant, GPU
+  enum class Track : std::uint64_t { kLeases = 0, kWaits = 1, kMemory = 2 };
+  struct Line {
+    std::uint64_t track = 0;
+    std::vector<std::string> open{};  // names of slices, outermost first
+  };
+  struct OfSeat {
+    std::map<Track, Line> lines;
+  };
+  struct OfGpu {
+    Line line;
+    std::optional<Seat> holder{};  // whose slice is open
+    std::map<Seat, std::string> holders{};
+  };
+  using Notes = std::vector<std::pair<std::string, std::string>>;
+
+  void of_seat(const api_client::TraceEvent& event);
+  void gone(const api_client::TraceEvent& event);
+  OfGpu& gpu(std::uint32_t index);
+  Line& line(const api_client::TraceEvent& event, Track track);
+  std::uint64_t describe(std::uint64_t parent, const std::string& name, int rank);
+  void mark(const Line& line, base::TimePoint time, int type, const std::string& name, const Notes& notes);
+  void begin(Line& line, base::TimePoint time, const std::string& name, const Notes& notes = {});
+  void end(Line& line, base::TimePoint time, std::size_t down_to = 0);
+  void instant(const Line& line, base::TimePoint time, const std::string& name, const Notes& notes = {});
+  void hand_over(OfGpu& gpu, base::TimePoint time, std::optional<Seat> to);
+  perfetto::TrackEvent& start(perfetto::TracePacket& packet, const Line& line, base::TimePoint time, int type) const;
+  void write(const perfetto::TracePacket& packet);
+
+  Write write_;
+  std::uint64_t next_track_ = 1;
+  std::map<std::uint32_t, OfGpu> gpus_;
+  std::map<Seat, OfSeat> seats_;
+};
+
+}  // namespace gpumux::cli

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: a timeline says what the trace says, and is one that viewers can show: slices of a track nest, and their times
+// go forward. Method: events by hand and at random by seed; the file is read with the messages that it is written with.
+// tests/e2e/timeline_test.py reads one with protoc, and with Perfetto's own reader where there is one.
+#include "cli/timeline/timeline.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "cli/timeline/perfetto.pb.h"
+
+namespace gpumux::cli {
+namespace {
+
+using api_client::TraceEvent;
+using perfetto::TrackEvent;
+using namespace std::chrono_literals;
+
+class TimelineTest : public ::testing::Test {
+ protected:
+  TraceEvent event(const std::string& name, std::uint64_t tenant, const std::string& detail = "") {
+    TraceEvent made;
+    made.time = base::TimePoint(++now_ * 1ms);
+    made.gpu = 0;
+    made.event = name;
+    made.tenant = tenant;
+    made.pid = static_cast<std::int64_t>(4000 + tenant);
+    made.program = "p" + std::to_string(tenant);
+    made.epoch = now_;
+    made.lease = name == "grant" ? "exclusive" : "";
+    made.detail = detail;
+    return made;
+  }
+  perfetto::Trace trace() {
+    perfetto::Trace read;
+    EXPECT_TRUE(read.ParseFromString(bytes_));
+    return read;
+  }
+  // "GPU 0|p1 (4001): 3-5 holds, 4-5 leaves: quantum" for each track, in the order of its description. Fails if
+  // anything does not nest.
+  std::vector<std::string> tracks() {
+    struct Seen {
+      std::string title;
+      std::vector<std::string> slices;
+      std::vector<std::size_t> open;
+      std::uint64_t last = 0;
+    };
+    std::map<std::uint64_t, Seen> seen;
+    const perfetto::Trace read = trace();
+    for (const perfetto::TracePacket& packet : read.packet()) {
+      if (packet.has_track_descriptor()) {
+        const auto& track = packet.track_descriptor();
+        EXPECT_FALSE(seen.contains(track.uuid()));
+        const std::string parent = track.parent_uuid() != 0 ? seen.at(track.parent_uuid()).title + "|" : "";
+        seen[track.uuid()].title = parent + track.name();
+      } else if (packet.has_track_event()) {
+        const TrackEvent& one = packet.track_event();
+        EXPECT_TRUE(seen.contains(one.track_uuid())) << "not described";
+        EXPECT_EQ(packet.timestamp_clock_id(), 3u);
+        Seen& track = seen[one.track_uuid()];
+        EXPECT_GE(packet.timestamp(), track.last) << track.title;
+        track.last = packet.timestamp();
+        const std::string at = std::to_string(packet.timestamp() / 1'000'000);
+        if (one.type() == TrackEvent::TYPE_SLICE_BEGIN) {
+          track.open.push_back(track.slices.size());
+          track.slices.push_back(at + "- " + one.name());
+        } else if (one.type() == TrackEvent::TYPE_SLICE_END) {
+          EXPECT_FALSE(track.open.empty()) << "an end without a beginning: " << track.title;
+          if (track.open.empty()) continue;
+          std::string& slice = track.slices[track.open.back()];
+          slice.insert(slice.find('-') + 1, at);
+          track.open.pop_back();
+        } else {
+          track.slices.push_back(at + " " + one.name());
+        }
+      }
+    }
+    std::vector<std::string> lines;
+    for (const auto& [id, track] : seen) {
+      std::string line = track.title + ":";
+      for (const std::string& slice : track.slices) line += (&slice == &track.slices.front() ? " " : ", ") + slice;
+      lines.push_back(line);
+    }
+    return lines;
+  }
+
+  std::string bytes_;
+  std::uint64_t now_ = 0;
+  Timeline timeline_{{5s, 6s, 7s}, [this](const std::string& bytes) { bytes_ += bytes; }};
+};
+
+TEST_F(TimelineTest, TwoProgramsAlternate) {
+  for (const TraceEvent& one :
+       {event("request", 1), event("grant", 1), event("request", 2), event("revoke", 1, "quantum"),
+        event("gate_closed", 1), event("grant", 2), event("evicted", 1), event("drained", 1), event("gone", 2)}) {
+    timeline_.add(one);
+  }
+  EXPECT_EQ(tracks(), (std::vector<std::string>{
+                          "GPU 0: 2-6 p1 (4001), 6-9 p2 (4002)",
+                          "GPU 0|p1 (4001) waits: 1-2 waits",
+                          "GPU 0|p1 (4001): 2-8 holds, 4-8 leaves: quantum, 5-8 drains",
+                          "GPU 0|p2 (4002) waits: 3-6 waits",
+                          "GPU 0|p2 (4002): 6-9 holds",
+                          "GPU 0|p1 (4001) memory: 7- not all on the GPU",
+                      }));
+}
+
+TEST_F(TimelineTest, ATraceThatIsCutOffHasNoEndsWithoutBeginnings) {
+  for (const TraceEvent& one : {event("drained", 1), event("complete", 1), event("gate_closed", 1),
+                                event("revoke", 1, "quantum"), event("reopen", 1), event("gone", 1)}) {
+    timeline_.add(one);
+  }
+  EXPECT_EQ(tracks(), (std::vector<std::string>{"GPU 0:", "GPU 0|p1 (4001):"}));
+}
+
+TEST_F(TimelineTest, RelatesTheClocks) {
+  const perfetto::Trace read = trace();
+  ASSERT_EQ(read.packet_size(), 1);
+  const auto& clocks = read.packet(0).clock_snapshot().clocks();
+  ASSERT_EQ(clocks.size(), 3);
+  EXPECT_EQ(clocks[0].clock_id(), 1u);
+  EXPECT_EQ(clocks[0].timestamp(), 5'000'000'000u);
+  EXPECT_EQ(clocks[1].clock_id(), 3u);
+  EXPECT_EQ(clocks[2].clock_id(), 6u);
+}
+
+TEST_F(TimelineTest, WhateverComesNests) {
+  const std::uint64_t seed = std::random_device()();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::mt19937_64 random(seed);
+  const std::vector<std::string> names{"request", "grant", "revoke",  "gate_closed", "drained", "reopen",
+                                       "close",   "gone",  "evicted", "complete",    "suspend", "resume",
+                                       "stall",   "claim", "kill",    "settings",    "connect", "unheard_of"};
+  for (int i = 0; i < 20'000; ++i) {
+    TraceEvent one = event(names[random() % names.size()], 1 + random() % 4, random() % 2 == 0 ? "quantum" : "");
+    if (one.event == "claim") one.detail = std::array{"waiting", "holding", "draining"}[random() % 3];
+    if (one.event == "grant" && random() % 2 == 0) one.lease = "shared";
+    if (one.event == "connect") one.gpu.reset();
+    timeline_.add(one);
+  }
+  EXPECT_GT(tracks().size(), 100u);
+}
+
+}  // namespace
+}  // namespace gpumux::cli

@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""A timeline says what the trace says, and readers of its format can read it.
+
+Method: programs that take turns on a simulated GPU; `gpumux trace --perfetto` writes the file. protoc decodes it with
+the messages of the project, and without any. With GPUMUX_TEST_TRACE_PROCESSOR=PATH Perfetto's own trace processor
+answers questions about it.
+"""
+
+import csv
+import io
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from framework import paths  # noqa: E402
+from framework.case import GpumuxTest, main  # noqa: E402
+
+PROCESSOR = os.environ.get("GPUMUX_TEST_TRACE_PROCESSOR")
+
+
+class Timeline(GpumuxTest):
+    gpus = 2
+
+    def record(self):
+        """The trace of two programs that took turns on GPU 0 and one on GPU 1, as events and as a file."""
+        daemon = self.start_daemon(quantum="5ms", overlap="false")
+        programs = [self.start("worker", name=name, gpu=gpu, steps=100, step_us=500, sync_every=2, until=self.enough)
+                    for name, gpu in (("one", 0), ("two", 0), ("three", 1))]
+        self.work_until(lambda: len(daemon.trace.switches(0)) >= 6, "6 turns on GPU 0", *programs)
+        for program in programs:
+            daemon.trace.wait_for(event="gone", pid=program.pid)
+        file = os.path.join(self.directory, "trace.pftrace")
+        self.ask("trace", "--perfetto", file)
+        return daemon, programs, file
+
+    @staticmethod
+    def decode(file):
+        """{track's name: [(begin, end, name)]} as protoc reads it, tracks by their parents' names, too."""
+        with open(file, "rb") as binary:
+            text = subprocess.run(["protoc", "-I", paths.ROOT / "src", "--decode=gpumux.perfetto.Trace",
+                                   "cli/timeline/perfetto.proto"], stdin=binary, capture_output=True, check=True,
+                                  text=True).stdout
+        names, slices, stacks = {}, {}, {}
+        for packet in re.findall(r"^packet \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL):
+            def field(name, packet=packet):
+                found = re.search(rf'^ *{name}: "?(.*?)"?$', packet, re.MULTILINE)
+                return found and found[1]
+            if "track_descriptor {" in packet:
+                parent = names.get(field("parent_uuid"))
+                names[field("uuid")] = (f"{parent}|" if parent else "") + field("name")
+                slices[names[field("uuid")]] = []
+            elif "track_event {" in packet:
+                track = names[field("track_uuid")]
+                stack = stacks.setdefault(track, [])
+                if field("type") == "TYPE_SLICE_BEGIN":
+                    name = re.findall(r'^    name: "(.*)"$', packet, re.MULTILINE)[-1]
+                    stack.append((int(field("timestamp")), name))
+                elif field("type") == "TYPE_SLICE_END":
+                    begin, name = stack.pop()
+                    slices[track].append((begin, int(field("timestamp")), name))
+        return slices, stacks
+
+    @unittest.skipUnless(shutil.which("protoc"), "protoc is not installed")
+    def test_it_says_what_the_trace_says(self):
+        daemon, programs, file = self.record()
+        slices, stacks = self.decode(file)
+        self.assertEqual([track for track, stack in stacks.items() if stack], [], "slices that nobody ended")
+        for program in programs:
+            gpu = 1 if program.name == "three" else 0
+            leases = [lease for lease in daemon.trace.leases(gpu) if lease.pid == program.pid]
+            shown = slices[f"GPU {gpu}|worker ({program.pid})"]
+            self.assertEqual(sorted((begin, end) for begin, end, name in shown if name.startswith("holds")),
+                             [(lease.granted, lease.drained) for lease in leases])
+            reasons = [event["detail"] for event in daemon.trace.events(event="revoke", pid=program.pid)]
+            self.assertEqual([name for _, _, name in sorted(shown) if name.startswith("leaves: ")],
+                             [f"leaves: {reason}" for reason in reasons])
+            waits = slices[f"GPU {gpu}|worker ({program.pid}) waits"]
+            requests = [event["time_ns"] for event in daemon.trace.events(event="request", pid=program.pid)]
+            self.assertEqual([begin for begin, _, _ in sorted(waits)], requests)
+        # Without overlap nobody has the GPU beside another.
+        holders = sorted(slices["GPU 0"])
+        self.assertGreaterEqual(len(holders), 6)
+        self.assertTrue(all(first[1] <= second[0] for first, second in zip(holders, holders[1:])))
+        # Anybody's protobuf reads it.
+        with open(file, "rb") as binary:
+            subprocess.run(["protoc", "--decode_raw"], stdin=binary, check=True, stdout=subprocess.DEVNULL)
+
+    def test_one_gpu_alone(self):
+        _, programs, file = self.record()
+        self.ask("trace", "--perfetto", file, "--gpu", "1")
+        slices, _ = self.decode(file)
+        self.assertEqual({track.partition("|")[0] for track in slices}, {"GPU 1"})
+        said, _ = self.ask("trace", "--gpu", "1")
+        self.assertNotIn("GPU 0", said)
+        self.assertIn(f"({programs[2].pid})", said)
+
+    def test_a_file_that_cannot_be_written(self):
+        self.start_daemon()
+        _, why = self.ask("trace", "--perfetto", "/nowhere/trace", code=1)
+        self.assertIn("cannot write /nowhere/trace", why)
+        if os.path.exists("/dev/full"):
+            _, why = self.ask("trace", "--perfetto", "/dev/full", code=1)
+            self.assertIn("cannot write /dev/full", why)
+
+    @unittest.skipUnless(PROCESSOR, "GPUMUX_TEST_TRACE_PROCESSOR names no trace processor of Perfetto")
+    def test_perfettos_own_reader(self):
+        daemon, programs, file = self.record()
+        query = os.path.join(self.directory, "query.sql")
+        pathlib.Path(query).write_text("select track.name as track, slice.name as name, ts, dur from slice "
+                                       "join track on slice.track_id = track.id where slice.name glob 'holds*';")
+        said = subprocess.run([PROCESSOR, "-q", query, file], capture_output=True, check=True, text=True).stdout
+        rows = list(csv.DictReader(io.StringIO(said)))
+        for program in programs:
+            leases = [lease for lease in daemon.trace.leases() if lease.pid == program.pid]
+            self.assertEqual(sorted((int(row["ts"]), int(row["dur"])) for row in rows
+                                    if row["track"] == f"worker ({program.pid})"),
+                             [(lease.granted, lease.drained - lease.granted) for lease in leases])
+
+
+if __name__ == "__main__":
+    main()
