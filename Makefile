@@ -9,7 +9,7 @@ JOBS ?= $(shell tools/jobs.sh)
 
 export JOBS PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build test test-loaded demo experiment run bench install uninstall clean clean-all format check tidy setup help
+.PHONY: all build test test-compat test-kubelet test-loaded demo experiment run bench install uninstall clean clean-all format check tidy setup help
 .DEFAULT_GOAL := build
 
 all: build
@@ -20,6 +20,20 @@ build: setup
 test: setup
 	tools/build.sh dev
 	tools/run_tests.sh dev
+
+# The daemon with the library of an earlier release, which is built from the history.
+test-compat: setup
+	tools/build.sh dev
+	python3 -B tests/compat/old_library_test.py
+
+# Pods of a real kubelet, which is built from Debian's source package, or of the cluster whose programs
+# GPUMUX_TEST_KUBE_BIN names. Needs root.
+test-kubelet: setup
+	tools/build.sh dev
+	python3 -B tests/kubelet/kubelet_test.py
+	python3 -B tests/kubelet/claims_test.py
+	python3 -B tests/kubelet/manifests_test.py
+	python3 -B tests/kubelet/deployment_test.py
 
 # The suite on a machine that others keep busy. No test may depend on the machine's speed.
 test-loaded: setup
@@ -65,7 +79,9 @@ clean-all:
 help:
 	@echo 'make, make build   builds gpumux into dist/ (release)'
 	@echo 'make test          builds and runs the test suite'
-	@echo 'make test-loaded   the same while eight programs keep the CPUs busy (needs stress-ng)'
+	@echo 'make test-compat   tests the daemon with the library of an earlier release'
+	@echo 'make test-kubelet  tests pods of a real kubelet, the manifests and the image (as root; builds the kubelet once)'
+	@echo 'make test-loaded   runs the test suite while eight programs keep the CPUs busy (needs stress-ng)'
 	@echo 'make demo          three programs share one GPU, real or simulated; under two minutes after the build'
 	@echo 'make experiment    a latency-sensitive model beside a training loop, under everything that can decide who goes first;'
 	@echo '                   under five minutes after the build (also make run; EXPERIMENT="--only native priority" and the like)'

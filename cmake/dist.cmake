@@ -24,21 +24,21 @@ add_custom_command(
   COMMAND ${Python3_EXECUTABLE} -B tools/make_completions.py --bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} --out ${share}
   COMMAND ${CMAKE_COMMAND} -E touch ${share}/.made
   WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-  DEPENDS gpumux gpumuxd tools/help_text.py tools/make_manuals.py tools/make_completions.py
+  DEPENDS gpumux gpumuxd gpumux_kubelet_plugin tools/help_text.py tools/make_manuals.py tools/make_completions.py
     packaging/gpumux.toml.example ${told}
   COMMENT "Making manual pages and completions")
 add_custom_target(gpumux_share DEPENDS ${share}/.made)
 add_dependencies(product gpumux_share)
 install(DIRECTORY ${share} DESTINATION . COMPONENT dist PATTERN .made EXCLUDE)
 
-gpumux_in_dist(bin gpumux gpumuxd)
+gpumux_in_dist(bin gpumux gpumuxd gpumux_kubelet_plugin)
 # Links, there and where their users look for them: ./dist/mgpu_srun.
 foreach(name ${GPUMUX_SEED_COMMANDS})
   install(CODE "
     file(CREATE_LINK gpumux \"\${CMAKE_INSTALL_PREFIX}/bin/${name}\" SYMBOLIC)
     file(CREATE_LINK bin/gpumux \"\${CMAKE_INSTALL_PREFIX}/${name}\" SYMBOLIC)" COMPONENT dist)
 endforeach()
-gpumux_in_dist(libexec/gpumux gpumux_runner_program)
+gpumux_in_dist(libexec/gpumux gpumux_runner_program gpumux_cdi_hook)
 gpumux_in_dist(lib gpumux_preload)
 gpumux_in_dist(sim simulated_cuda simulated_nvml)
 gpumux_in_dist(demo gpumux_demo)

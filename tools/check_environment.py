@@ -7,9 +7,9 @@
 A variable that is read and not listed cannot be found by users; one that is listed and not read is a promise that
 nobody keeps; one that is listed twice is soon described in two ways. Counted as named by the sources: a string literal
 that is a whole name beginning with GPUMUX_, NVSHARE_ or CUDA_OVERRIDE_, and whatever is asked of getenv, secure_getenv,
-the daemon's environment() or the library's variable() and count_variable(). The simulator's GPUMUX_SIM_* are listed in
-its own document. src/settings/variables.gen.h names what others read, so it does not count. A variable that no part
-reads has the reader `none` in the document.
+the daemon's environment() or the library's variable() and count_variable(). The simulator's GPUMUX_SIM_* do not count:
+its own document lists them. src/settings/variables.gen.h names what others read, so it does not count. A variable that
+no part reads has the reader `none` in the document.
 """
 
 import argparse
@@ -24,6 +24,7 @@ TEST_CODE = re.compile(r"^(fake|scripted|test)_|_(test|bench|fuzz)(_\w+)?\.(cc|h
 NAMES_ONLY = "src/settings/variables.gen.h"
 # Not settings: the loader's own, and how programs are found.
 NOT_OURS = {"LD_PRELOAD", "PATH"}
+SIMULATORS = "GPUMUX_SIM_"
 
 
 def named_in_sources(root):
@@ -33,7 +34,7 @@ def named_in_sources(root):
             continue
         text = re.sub(r"//[^\n]*", "", path.read_text(encoding="utf-8"))
         for name in OURS.findall(text) + ASKED.findall(text):
-            if name not in NOT_OURS and not name.endswith("_"):
+            if name not in NOT_OURS and not name.endswith("_") and not name.startswith(SIMULATORS):
                 names.setdefault(name, path.relative_to(root).as_posix())
     return names
 

@@ -35,6 +35,9 @@ class EnvironmentTest(unittest.TestCase):
             self.assertEqual(len(problems), 1, problems)
             self.assertIn("src/base/a.cc reads", problems[0])
 
+    def test_the_simulators_variables_have_a_document_of_their_own(self):
+        self.assertEqual(self.check(TABLE, SOURCE + 'set("GPUMUX_SIM_DIR", path);'), [])
+
     def test_listed_and_not_read(self):
         problems = self.check(TABLE + "| `GPUMUX_GONE` | | | | |\n", SOURCE)
         self.assertEqual(problems, ["docs/environment.md lists GPUMUX_GONE; nothing in src/ reads it"])

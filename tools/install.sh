@@ -8,17 +8,21 @@ action=${1:?install or uninstall}
 prefix=${PREFIX:-/usr}
 etc=${SYSCONFDIR:-/etc}
 root=${DESTDIR:-}
+version=$(sed -n 's/^project(gpumux VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 # Where zsh looks: Debian's has a folder of its own for what packages bring.
 zsh_folder=$prefix/share/zsh/site-functions
 if [ "$prefix" = /usr ] && [ -e /etc/debian_version ]; then zsh_folder=/usr/share/zsh/vendor-completions; fi
 
-# from <tab> to <tab> mode
+# from <tab> to <tab> mode. Containers have the library by its version: the next version leaves it where it is.
 files() {
   printf '%s\t%s\t%s\n' \
     dist/bin/gpumux "$prefix/bin/gpumux" 755 \
     dist/bin/gpumuxd "$prefix/bin/gpumuxd" 755 \
+    dist/bin/gpumux-kubelet-plugin "$prefix/bin/gpumux-kubelet-plugin" 755 \
     dist/libexec/gpumux/gpumux-runner "$prefix/libexec/gpumux/gpumux-runner" 755 \
+    dist/libexec/gpumux/gpumux-cdi-hook "$prefix/libexec/gpumux/gpumux-cdi-hook" 755 \
     dist/lib/libgpumux.so "$prefix/lib/libgpumux.so" 755 \
+    dist/lib/libgpumux.so "$prefix/lib/gpumux/containers/$version/libgpumux.so" 755 \
     dist/sim/libcuda.so.1 "$prefix/lib/gpumux/sim/libcuda.so.1" 755 \
     dist/sim/libnvidia-ml.so.1 "$prefix/lib/gpumux/sim/libnvidia-ml.so.1" 755 \
     packaging/systemd/gpumuxd.service "$prefix/lib/systemd/system/gpumuxd.service" 644 \
@@ -31,7 +35,7 @@ files() {
     README.md "$prefix/share/doc/gpumux/README.md" 644 \
     CHANGELOG.md "$prefix/share/doc/gpumux/CHANGELOG.md" 644
   local page
-  for page in man1/gpumux.1 man5/gpumux.toml.5 man8/gpumuxd.8; do
+  for page in man1/gpumux.1 man5/gpumux.toml.5 man8/gpumuxd.8 man8/gpumux-kubelet-plugin.8; do
     printf '%s\t%s\t%s\n' "dist/share/man/$page" "$prefix/share/man/$page" 644
   done
   printf '%s\t%s\t%s\n' \
@@ -110,9 +114,13 @@ case $action in
     fi
     while IFS=$'\t' read -r _ to _; do rm -f "$root$to"; done < <(files)
     while IFS=$'\t' read -r link _; do rm -f "$root$link"; done < <(links)
-    for dir in "$prefix/lib/gpumux/sim" "$prefix/lib/gpumux" "$prefix/libexec/gpumux" "$prefix/share/doc/gpumux"; do
+    for dir in "$prefix/lib/gpumux/containers/$version" "$prefix/lib/gpumux/containers" "$prefix/lib/gpumux/sim" \
+      "$prefix/lib/gpumux" "$prefix/libexec/gpumux" "$prefix/share/doc/gpumux"; do
       rmdir "$root$dir" 2>/dev/null || true
     done
+    if [ -d "$root$prefix/lib/gpumux/containers" ]; then
+      echo "uninstall: kept other versions' libraries for containers in $root$prefix/lib/gpumux/containers"
+    fi
     rmdir "$root$etc/gpumux" 2>/dev/null || echo "uninstall: kept the configuration in $root$etc/gpumux"
     if [ -z "$root" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
     ;;

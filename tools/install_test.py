@@ -55,7 +55,7 @@ class Install(unittest.TestCase):
         self.tree, self.dest = self.folder / "tree", self.folder / "dest"
         (self.tree / "tools").mkdir(parents=True)
         shutil.copy(ROOT / "tools" / "install.sh", self.tree / "tools")
-        for name in ("packaging", "docs", "README.md", "LICENSE", "CHANGELOG.md"):
+        for name in ("packaging", "docs", "README.md", "LICENSE", "CHANGELOG.md", "CMakeLists.txt"):
             (self.tree / name).symlink_to(ROOT / name)
         self.library = self.dest / "usr" / "lib" / "libgpumux.so"
         self.preload = self.dest / "etc" / "ld.so.preload"
@@ -101,6 +101,19 @@ class Install(unittest.TestCase):
         self.assertEqual(self.library.stat().st_mode & 0o777, 0o755)
         unit = self.dest / "usr" / "lib" / "systemd" / "system" / "gpumuxd.service"
         self.assertEqual(unit.stat().st_mode & 0o777, 0o644)
+
+    def test_other_versions_stay_for_containers_that_have_them(self):
+        containers = self.dest / "usr" / "lib" / "gpumux" / "containers"
+        old = containers / "0.0.1" / "libgpumux.so"
+        old.parent.mkdir(parents=True)
+        old.write_text("old")
+        self.run_script("install")
+        versions = [folder.name for folder in containers.iterdir() if folder.name != "0.0.1"]
+        self.assertEqual(len(versions), 1, versions)
+        self.assertRegex(versions[0], r"^\d+\.\d+\.\d+$")
+        self.assertEqual((containers / versions[0] / "libgpumux.so").read_text(), self.library.read_text())
+        self.assertIn(str(containers), self.run_script("uninstall").stdout)
+        self.assertEqual(self.installed(), [old])
 
     def test_units_name_the_prefix(self):
         subprocess.run([self.tree / "tools" / "install.sh", "install"], capture_output=True, check=True,

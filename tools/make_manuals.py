@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the manual pages gpumux(1), gpumuxd(8) and gpumux.toml(5), as a part of the build.
+"""Makes the manual pages gpumux(1), gpumuxd(8), gpumux-kubelet-plugin(8) and gpumux.toml(5) in the build.
 
     tools/make_manuals.py --bin DIR --out DIR --version VERSION     DIR is laid out like /usr/share
 
@@ -187,6 +187,17 @@ def gpumuxd_page(program, version):
                 r"gpumuxd \- decide which program may use which GPU", body)
 
 
+def plugin_page(program, version):
+    found = help_text.ask(program, "gpumux-kubelet-plugin")
+    told = sections(ROOT / "docs/kubernetes.md")
+    body = [".SH SYNOPSIS", escape(found.usage), ".SH DESCRIPTION", *of_help(found)[1:]]
+    for heading in ("The plugin", "Settings of the plugin"):
+        body += [f".SH {heading.upper()}", *markdown(told[heading])]
+    body += [".SH ENVIRONMENT", *environment({"plugin"}), *see_also(("gpumux", 1), ("gpumuxd", 8))]
+    return page("gpumux-kubelet-plugin", 8, "System Administration", version,
+                r"gpumux\-kubelet\-plugin \- serve shares of a node's GPUs to the kubelet", body)
+
+
 def toml_page(version):
     told = sections(ROOT / "docs/configuration.md")
     example = (ROOT / "packaging/gpumux.toml.example").read_text(encoding="utf-8").splitlines()
@@ -207,6 +218,7 @@ def main():
         "man/man1/gpumux.1": gpumux_page(arguments.bin / "gpumux", arguments.version),
         "man/man5/gpumux.toml.5": toml_page(arguments.version),
         "man/man8/gpumuxd.8": gpumuxd_page(arguments.bin / "gpumuxd", arguments.version),
+        "man/man8/gpumux-kubelet-plugin.8": plugin_page(arguments.bin / "gpumux-kubelet-plugin", arguments.version),
     }
     for name, text in pages.items():
         (arguments.out / name).parent.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 """Goal: the manual pages say all that the programs and the documents say, and typeset. Method: making them from the
 built programs, looking for each option and variable; the formatter's own warnings, where there is one.
 
-    tools/make_manuals_test.py DIR     DIR has gpumux and gpumuxd
+    tools/make_manuals_test.py DIR     DIR has gpumux, gpumuxd and gpumux-kubelet-plugin
 """
 
 import pathlib
@@ -28,12 +28,15 @@ class ManualsTest(unittest.TestCase):
             "gpumux.1": make_manuals.gpumux_page(BIN / "gpumux", "1.2.3"),
             "gpumux.toml.5": make_manuals.toml_page("1.2.3"),
             "gpumuxd.8": make_manuals.gpumuxd_page(BIN / "gpumuxd", "1.2.3"),
+            "gpumux-kubelet-plugin.8": make_manuals.plugin_page(BIN / "gpumux-kubelet-plugin", "1.2.3"),
         }
 
     def test_every_option_is_there(self):
         _, commands = help_text.ask_gpumux(BIN / "gpumux")
         daemon = help_text.ask(BIN / "gpumuxd", "gpumuxd")
-        for page, found in [*(("gpumux.1", found) for _, found in commands), ("gpumuxd.8", daemon)]:
+        plugin = help_text.ask(BIN / "gpumux-kubelet-plugin", "gpumux-kubelet-plugin")
+        for page, found in [*(("gpumux.1", found) for _, found in commands), ("gpumuxd.8", daemon),
+                            ("gpumux-kubelet-plugin.8", plugin)]:
             self.assertGreater(len(found.options()), 0)
             for option in found.options():
                 self.assertIn(rf"\fB{option.flags[-1]}\fP".replace("-", r"\-"), self.pages[page])

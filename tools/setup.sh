@@ -28,7 +28,19 @@ libcap-ng-dev|<cap-ng.h>|the daemon drops what root rights it does not need
 libsystemd-dev|<systemd/sd-daemon.h>|tells systemd when the daemon is ready
 libsqlite3-dev|<sqlite3.h>|files of the job store
 libsqlitecpp-dev|<SQLiteCpp/SQLiteCpp.h>|SQLite from C++, for the job store
+protobuf-compiler|protoc|C++ from the definitions of messages to a kubelet
+protobuf-compiler-grpc|grpc_cpp_plugin|the same, of its calls
+libprotobuf-dev|<google/protobuf/message_lite.h>|messages of a kubelet
+libgrpc++-dev|<grpcpp/grpcpp.h>|calls of a kubelet
+libssl-dev|<openssl/ssl.h>|TLS to the API server of Kubernetes
+pkg-config|pkg-config|names the archives of gRPC
 libgtest-dev|<gtest/gtest.h>|tests
+runc|runc|tests of containers
+buildah|buildah|tests of the image of pods
+mmdebstrap|mmdebstrap|the same, its base
+python3-yaml|/usr/lib/python3/dist-packages/yaml|tests of manifests for Kubernetes
+musl-tools|musl-gcc|tests of containers without glibc
+prometheus|promtool|tests of the metrics
 libbenchmark-dev|<benchmark/benchmark.h>|benchmarks
 clang-format-14|clang-format-14|the format check
 clang-tidy-14|clang-tidy-14|make tidy

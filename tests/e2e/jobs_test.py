@@ -66,7 +66,7 @@ class Jobs(JobsTest):
         running = self.submit(*worker, mem="100M", gpu_ids=0)
 
         def has_reported():
-            return any(seat["memory"] and seat["memory"]["allocated_bytes"] for seat in self.daemon.api.seats())
+            return any(seat.get("memory", {}).get("allocated_bytes") for seat in self.daemon.api.seats())
 
         wait_until(has_reported, 20, "the job's program says what memory it has")
         other = self.start("large", preload=False, blocks=3, block_kib=100 << 10, rounds=10_000_000)

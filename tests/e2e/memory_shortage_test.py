@@ -20,8 +20,9 @@ class Shortage(MemoryTest):
     def test_memory_that_the_driver_does_not_have_yet_is_waited_for(self):
         self.start_daemon()
         wanted = self.native(**LARGE)
-        # More in a row than an allocation is tried again for lack of room: the room is there all the time.
-        faults = ";".join(f"cuMemCreate:{call}=CUDA_ERROR_OUT_OF_MEMORY" for call in range(3, 33))
+        # The room is there all the time. Tries grow further apart, so these take two seconds. After ten seconds without
+        # any movement the daemon would say that nothing will come.
+        faults = ";".join(f"cuMemCreate:{call}=CUDA_ERROR_OUT_OF_MEMORY" for call in range(3, 18))
         program = self.start("large", variables={"GPUMUX_SIM_FAULTS": faults}, **LARGE)
         program.expect_success(timeout=60)
         self.assertEqual(program.field("digest"), wanted)

@@ -17,6 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework.api import ApiError  # noqa: E402
 from framework.case import main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
+from framework.waiting import wait_until  # noqa: E402
 
 
 class Queue(JobsTest):
@@ -34,6 +35,15 @@ class Queue(JobsTest):
         self.daemon.restart()
         self.assertEqual(self.job(waiting)["reason"], "paused")
         self.ask("admin", "unpause")
+        self.wait_done(waiting, "ok")
+
+    def test_a_sick_gpu_takes_no_jobs(self):
+        recovery = pathlib.Path(self.machine.directory) / "recovery-0"
+        recovery.write_text("1\n", encoding="ascii")
+        wait_until(lambda: self.daemon.api.ask("GET", "/v1/queue")["gpus"][0]["sick"], 20, "the queue knows")
+        waiting = self.submit("true", gpu_ids=0)
+        self.assertEqual(self.job(waiting)["reason"], "drained")
+        recovery.unlink()
         self.wait_done(waiting, "ok")
 
     def test_several_are_changed_at_once_and_each_is_told_of_once(self):

@@ -78,7 +78,7 @@ class Suspension(GpumuxTest):
         self.assertEqual(seat["memory"]["resident_bytes"], 0)
         self.assertGreaterEqual(seat["memory"]["evicted_bytes"], 112 * MIB)
         other = wait_until(lambda: next((seat for key, seat in self.seats().items() if key != pid and
-                                         seat["memory"]["resident_bytes"] >= 112 * MIB), None), 30,
+                                         seat.get("memory", {}).get("resident_bytes", 0) >= 112 * MIB), None), 30,
                            "the other one has its memory there")
         self.assertNotEqual(other["phase"], "suspended")
         moved = self.daemon.api.ask("GET", "/v1/status")["gpus"][0]["memory"]["moved_out_bytes"]

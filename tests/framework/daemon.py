@@ -32,6 +32,7 @@ class Daemon:
         self.arguments = list(arguments)
         self.name = name
         self.private = True
+        self.make_process = Process
         self.state_dir = state_dir or f"{self.runtime_dir}.state"
         self.trace_path = f"{self.runtime_dir}.trace"
         self.processes = []
@@ -57,7 +58,7 @@ class Daemon:
         command = [paths.DAEMON, *(["--private"] if self.private else []), "--runtime-dir", self.runtime_dir,
                    "--notify-fd", str(writing), "--trace", self.trace_path, "--state-dir", self.state_dir,
                    *self.arguments]
-        process = Process(command, self.environment(), name=self.name, pass_fds=(writing,))
+        process = self.make_process(command, self.environment(), name=self.name, pass_fds=(writing,))
         os.close(writing)
         self.processes.append(process)
         try:

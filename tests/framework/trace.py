@@ -23,6 +23,8 @@ class Lease:
     silent: bool = False    # its agent did not answer in time (stopped, or starved): others did not wait for it
     claimed: bool = False   # from a daemon that had just started, which its predecessor had granted
     draining: bool = False  # when it was claimed
+    borrowed: bool = False  # granted beside a holder that waited for its memory
+    refused: bool = False   # claimed beside another one, as a lender and its borrower do: one of them has to go
     revokes: list = field(default_factory=list)
     reopens: list = field(default_factory=list)
 
@@ -66,7 +68,8 @@ class Trace:
             if name in ("grant", "claim") and event.get("epoch"):
                 lease = Lease(event.get("pid"), event.get("tenant"), event.get("gpu"), event.get("epoch"),
                               event.get("lease") != "shared", event["time_ns"], claimed=name == "claim",
-                              draining=event.get("detail") == "draining")
+                              draining=event.get("detail") == "draining",
+                              borrowed=event.get("detail") == "borrowed")
                 if lease.draining:
                     lease.closed = lease.granted
                 open_leases[key] = lease
@@ -78,6 +81,7 @@ class Trace:
                 lease = open_leases[key]
                 if name == "revoke":
                     lease.revokes.append(event["time_ns"])
+                    lease.refused = event.get("detail") == "bad_claim"
                 elif name == "reopen":
                     lease.reopens.append(event["time_ns"])
                     lease.epoch = event["epoch"]  # the same lease goes on under another
@@ -107,6 +111,8 @@ class Trace:
                 for other in before:
                     end = other.closed if overlap else other.drained
                     if other.pid == lease.pid or not (other.exclusive or lease.exclusive) or other.silent:
+                        continue
+                    if lease.borrowed or lease.refused:
                         continue
                     # A tenant whose gate is closed calls itself draining when it comes back, until it has looked; the
                     # holder may come back before it or after it.

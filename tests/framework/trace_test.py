@@ -14,6 +14,7 @@ from framework.trace import Trace  # noqa: E402
 
 A = {"tenant": 1, "pid": 11, "gpu": 0, "epoch": 7, "lease": "exclusive"}
 B = {"tenant": 2, "pid": 22, "gpu": 0, "epoch": 8, "lease": "exclusive"}
+C = {"tenant": 3, "pid": 33, "gpu": 0, "epoch": 9, "lease": "exclusive"}
 
 
 class Judged(unittest.TestCase):
@@ -43,6 +44,15 @@ class Judged(unittest.TestCase):
 
     def test_two_who_come_back_holding_are_a_problem(self):
         self.assertEqual(len(self.judge(("claim", A, ("detail", "holding")), ("claim", B, ("detail", "holding")))), 1)
+
+    def test_a_claim_that_is_refused_is_fine(self):
+        self.assertEqual(self.judge(("claim", A, ("detail", "holding")), ("claim", B, ("detail", "holding")),
+                                    ("revoke", B, ("detail", "bad_claim"))), [])
+
+    def test_a_borrowed_turn_is_fine_and_a_third_grant_is_not(self):
+        loan = (("grant", A), ("grant", B, ("detail", "borrowed")))
+        self.assertEqual(self.judge(*loan, ("drained", B), ("drained", A)), [])
+        self.assertEqual(len(self.judge(*loan, ("grant", C))), 2)
 
     def test_a_grant_beside_who_came_back_draining_is_a_problem(self):
         self.assertEqual(len(self.judge(("claim", A, ("detail", "draining")), ("grant", B), ("drained", A))), 1)

@@ -351,7 +351,8 @@ def review(events, gpu=0, among=None):
             asked.setdefault(tenant, at)
         elif kind in ("grant", "reopen"):
             others = [other for other in holding if other != tenant]
-            if others and event.get("lease", "exclusive") == "exclusive":
+            is_borrowed = event.get("detail") == "borrowed"
+            if others and event.get("lease", "exclusive") == "exclusive" and not is_borrowed:
                 wrong.append(f"sequence {event['sequence']}: {kind} to {tenant} while {others} held")
             if len(closing - {tenant}) > 1:
                 wrong.append(f"sequence {event['sequence']}: {kind} to {tenant} with {len(closing)} before it "
