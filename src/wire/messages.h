@@ -428,6 +428,11 @@ struct Contention {
   std::uint64_t time_slice_ns = 0;  // how long the GPU runs it before it turns to others' work; 0: the driver's
 };
 
+// Why a wish was refused (Room::refused). kNothingComes: waiting longer is of no use. kTooMuch: so much cannot come while
+// things stay as they are, and less may.
+inline constexpr std::uint32_t kNothingComes = 1;
+inline constexpr std::uint32_t kTooMuch = 2;
+
 // How much the seat may have on the GPU, pageable and not, in bytes; and how much it may have allocated in all. The
 // seat goes there by itself: above it, it evicts as soon as it is drained; below it, it restores what is evicted,
 // whether it holds a lease or not. A holder that has more than that keeps what it has, and gets no more.
@@ -440,7 +445,7 @@ struct Room {
   std::uint64_t commitment = 0;
   std::uint64_t total = 0;       // what the program is told that the GPU has: its own, or the quota
   std::uint32_t ticket = 0;      // the newest RoomWanted that this answers; 0: none yet
-  std::uint32_t refused = 0;     // 1: that one got less than it wanted, and waiting longer is of no use
+  std::uint32_t refused = 0;     // that one got less than it wanted: kNothingComes or kTooMuch; 0: it was not refused
   base::FrameSizes frames = 0;   // what it evicts of these sizes goes on by FrameGiven, and the rest is freed
   std::uint32_t is_limited = 0;  // 1: there is a quota, within which `commitment` is; it binds whoever makes the memory
   std::uint32_t is_stranded = 0;  // 1: what is evicted cannot come back while all that is on the GPU stays there

@@ -130,7 +130,7 @@ TEST(DaemonMemory, AnAllocationIsAnswered) {
   ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)) && tenant.settle(has_any));
   ASSERT_TRUE(tenant.send(wire::RoomWanted{.slot = 0, .ticket = 1, .room = 90 * kGiB}));
   ASSERT_TRUE(tenant.settle([](const wire::Room& room) { return room.ticket == 1; }));
-  EXPECT_EQ(tenant.room.refused, 1u);
+  EXPECT_EQ(tenant.room.refused, wire::kTooMuch);
   ASSERT_TRUE(tenant.send(wire::RoomWanted{.slot = 0, .ticket = 2, .room = 70 * kGiB, .commitment = 70 * kGiB}));
   ASSERT_TRUE(tenant.settle([](const wire::Room& room) { return room.ticket == 2; }));
   EXPECT_EQ(tenant.room.refused, 0u);
@@ -408,7 +408,7 @@ TEST(DaemonMemory, ARunHasItsLimitTogether) {
   EXPECT_EQ(second.room.total, 20 * kGiB);
   ASSERT_TRUE(second.send(wire::RoomWanted{.slot = 0, .ticket = 1, .commitment = 6 * kGiB}));
   EXPECT_TRUE(second.settle([](const wire::Room& room) { return room.ticket == 1; }, &first));
-  EXPECT_EQ(second.room.refused, 1u);
+  EXPECT_EQ(second.room.refused, wire::kTooMuch);
   ASSERT_TRUE(second.send(wire::RoomWanted{.slot = 0, .ticket = 2, .commitment = 4 * kGiB}));
   EXPECT_TRUE(second.settle([](const wire::Room& room) { return room.ticket == 2; }, &first));
   EXPECT_EQ(second.room.refused, 0u);

@@ -12,6 +12,17 @@ namespace {
 // Who has been asked for host memory, and has given none by then, is not asked again with this lease.
 constexpr std::uint32_t kMostInVain = 2;
 
+std::uint32_t refused_on_wire(sched::Refusal refusal) {
+  switch (refusal) {
+    case sched::Refusal::kNone: return 0;
+    case sched::Refusal::kQuota:
+    case sched::Refusal::kNoRoom:
+    case sched::Refusal::kTogether: return wire::kTooMuch;
+    case sched::Refusal::kNothingMoves: break;
+  }
+  return wire::kNothingComes;
+}
+
 }  // namespace
 
 void Translator::open_room(Session& session, base::SeatId seat, bool may_be_back) {
@@ -254,7 +265,7 @@ void Translator::send_room(const sched::RoomBound& bound) {
                             .commitment = bound.commitment,
                             .total = bound.total,
                             .ticket = bound.ticket,
-                            .refused = bound.refused() ? 1u : 0u,
+                            .refused = refused_on_wire(bound.refusal),
                             .frames = bound.room < slot.memory.resident ? frames_for_others(*session, slot) : 0,
                             .is_limited = bound.is_limited ? 1u : 0u,
                             .is_stranded = bound.is_stranded ? 1u : 0u});

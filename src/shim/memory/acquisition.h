@@ -31,8 +31,9 @@ namespace gpumux::shim {
 class Acquisition {
  public:
   enum class Step : std::uint8_t { kTry, kAskForRoom, kAskForCommitment, kAwaitFrees, kGiveUp };
-  // kNoBounds: there is no daemon, and the driver alone decides. kNotHolding: the seat lost its lease meanwhile.
-  enum class Answer : std::uint8_t { kGiven, kRefused, kNoBounds, kNotHolding };
+  // kTooMuch: the daemon refuses so much, and may give less. kNoBounds: there is no daemon, and the driver alone decides.
+  // kNotHolding: the seat lost its lease meanwhile.
+  enum class Answer : std::uint8_t { kGiven, kRefused, kTooMuch, kNoBounds, kNotHolding };
 
   // `may_use_gpu`: the thread is inside its seat's gate, which keeps the memory on the GPU until it leaves.
   pager::Placement placement(bool may_use_gpu) const {
@@ -62,9 +63,10 @@ class Acquisition {
 };
 
 // Memory that only the driver can make needs free memory of the GPU, and the driver alone knows how much. So the thread
-// asks the daemon for more and more free room, twice as much after each try, until the driver has enough or the daemon
-// refuses: by then at least half of all that could leave the GPU has left it. After that nothing moves any more but
-// what the driver itself still owes: the memory of processes that have ended.
+// asks the daemon for more and more free room: twice as much after each try that fails, and after a refusal half of what
+// lies between that and what it was given. It ends when the driver has enough, or when less than a block lies between:
+// by then all that can leave the GPU has left it. After that nothing moves any more but what the driver itself still
+// owes: the memory of processes that have ended.
 class DriverAcquisition {
  public:
   using Answer = Acquisition::Answer;
@@ -72,27 +74,33 @@ class DriverAcquisition {
   // `bytes`: about what the call takes.
   explicit DriverAcquisition(std::uint64_t bytes) : room_(std::max(bytes, pager::kBlockBytes)) {}
 
-  // Free room to ask the daemon for before the next try; nothing: the daemon has refused more.
-  std::optional<std::uint64_t> room() const { return refused_ ? std::nullopt : std::optional(room_); }
-  // The daemon has answered: kGiven or kRefused.
-  void answered(Answer answer) { refused_ = answer != Answer::kGiven; }
+  // Free room to ask the daemon for before the next try; nothing: the daemon has no more.
+  std::optional<std::uint64_t> room() const { return has_more() ? std::optional(room_) : std::nullopt; }
+  // The daemon has answered: kGiven, kTooMuch or kRefused.
+  void answered(Answer answer) {
+    (answer == Answer::kGiven ? given_ : refused_) = room_;
+    if (answer == Answer::kRefused) given_ = refused_;  // nothing moves for less either
+    room_ = refused_ == kNever ? std::min(room_ * 2, kNever - 1) : given_ + (refused_ - given_) / 2;
+  }
   // The driver has too little all the same. How long to wait before the next try; nothing: there will be none.
   std::optional<base::Duration> tried() {
-    if (refused_ && owed_for_ >= kDriverOwes) return std::nullopt;
-    if (refused_) owed_for_ += pause_;
-    room_ = std::min(room_ * 2, kMostRoom);
+    if (!has_more() && owed_for_ >= kDriverOwes) return std::nullopt;
+    if (!has_more()) owed_for_ += pause_;
     return std::exchange(pause_, std::min(pause_ * 2, kLongestPause));
   }
 
  private:
-  static constexpr std::uint64_t kMostRoom = std::uint64_t{1} << 60;
+  static constexpr std::uint64_t kNever = std::uint64_t{1} << 60;  // no GPU has so much
   static constexpr base::Duration kFirstPause = std::chrono::milliseconds(1);
   static constexpr base::Duration kLongestPause = std::chrono::milliseconds(100);
   // The memory of a process that was killed with 40 GiB is back after 68 ms; a busy machine takes longer.
   static constexpr base::Duration kDriverOwes = std::chrono::seconds(2);
 
-  std::uint64_t room_;
-  bool refused_ = false;
+  bool has_more() const { return refused_ - given_ > pager::kBlockBytes; }
+
+  std::uint64_t room_;              // to ask for next
+  std::uint64_t given_ = 0;         // the most that was given
+  std::uint64_t refused_ = kNever;  // the least that was refused
   base::Duration pause_ = kFirstPause;
   base::Duration owed_for_{};
 };

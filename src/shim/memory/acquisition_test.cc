@@ -438,7 +438,7 @@ TEST(Acquisition, WhereTheDriverAloneDecidesItsNoIsTheAnswer) {
   EXPECT_EQ(acquisition.tried(Placement::kEvicted, cuda::CUDA_ERROR_OUT_OF_MEMORY), Step::kGiveUp);
 }
 
-TEST(DriverAcquisition, AsksForMoreAndMoreUntilTheDaemonRefuses) {
+TEST(DriverAcquisition, AsksForMoreAndMoreUntilNothingComes) {
   DriverAcquisition acquisition(32 * pager::kMebibyte);
   for (std::uint64_t room = 32; room < 200'000; room *= 2) {
     ASSERT_EQ(acquisition.room(), room * pager::kMebibyte);
@@ -452,6 +452,25 @@ TEST(DriverAcquisition, AsksForMoreAndMoreUntilTheDaemonRefuses) {
   while (const auto pause = acquisition.tried()) waited += *pause;
   EXPECT_GE(waited, 2s);
   EXPECT_LT(waited, 3s);
+}
+
+// Only the driver knows what it needs: a context may take nearly all that can leave the GPU.
+TEST(DriverAcquisition, GetsAllThatCanLeaveTheGpu) {
+  for (const std::uint64_t bytes : {2u, 32u, 700u}) {
+    for (std::uint64_t can_leave = bytes; can_leave < 90'000; can_leave += can_leave / 3 + 1) {
+      DriverAcquisition acquisition(bytes * pager::kMebibyte);
+      std::uint64_t has_left = 0;
+      int asked = 0;
+      for (; const auto room = acquisition.room(); ++asked) {
+        const bool is_given = *room <= can_leave * pager::kMebibyte;
+        if (is_given) has_left = std::max(has_left, *room);
+        acquisition.answered(is_given ? Answer::kGiven : Answer::kTooMuch);
+        ASSERT_TRUE(acquisition.tried());
+      }
+      EXPECT_GE(has_left + pager::kBlockBytes, can_leave * pager::kMebibyte) << bytes;
+      EXPECT_LT(asked, 40);
+    }
+  }
 }
 
 }  // namespace

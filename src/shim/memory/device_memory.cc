@@ -88,7 +88,10 @@ bool DeviceMemory::set_room(const wire::Room& room) {
   rule_.store(Rule::kBounded, std::memory_order_release);  // last: who sees it sees these
   if (room.ticket != 0 && is_newer(room.ticket, answered_)) {
     answered_ = room.ticket;
-    if (room.refused != 0) refused_ = room.ticket;
+    if (room.refused != 0) {
+      refused_ = room.ticket;
+      refused_for_ = room.refused;
+    }
   }
   apply_locked();
   mutex_.wake_all();
@@ -194,14 +197,14 @@ DeviceMemory::Wish DeviceMemory::wish(const Need& need) {
   return made;
 }
 
-bool DeviceMemory::await(std::uint32_t ticket) {
+std::uint32_t DeviceMemory::await(std::uint32_t ticket) {
   const base::Locked locked(mutex_);
   // The daemon answers sooner or later. While there is none the thread waits for the next one, as it would at the gate.
   while (is_newer(ticket, answered_)) {
-    if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return true;  // no bounds any more: try
+    if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return 0;  // no bounds any more: try
     mutex_.wait_for(kLook);
   }
-  return refused_ != ticket;
+  return refused_ == ticket ? refused_for_ : 0;
 }
 
 wire::RoomWanted DeviceMemory::open_wish() {

@@ -111,8 +111,8 @@ class DeviceMemory {
   // What is to be sent to the daemon for the thread that asks. With the agent's lock held, so that tickets are sent in
   // order.
   Wish wish(const Need& need);
-  // Waits for the answer. False: the daemon has refused.
-  bool await(std::uint32_t ticket);
+  // Waits for the answer: what the daemon refuses it for (wire::Room::refused), or 0: it is given.
+  std::uint32_t await(std::uint32_t ticket);
   // Waits until the first bounds are known, or that there are none: as long as the tenant looks for a daemon at most.
   void await_bounds() { await_bounds(base::Duration::max()); }
   // The newest wish that is not answered, to be said again on a new connection. ticket 0: none.
@@ -199,6 +199,7 @@ class DeviceMemory {
   std::uint32_t last_ticket_ = 0;
   std::uint32_t answered_ = 0;
   std::uint32_t refused_ = 0;  // the newest ticket that was
+  std::uint32_t refused_for_ = 0;
   std::map<std::uint64_t, Outside> outside_;
   std::uint64_t next_number_ = 1;
   base::Mutex pools_mutex_;  // held while the driver is asked; before mutex_

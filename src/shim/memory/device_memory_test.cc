@@ -129,30 +129,34 @@ TEST(DeviceMemoryTest, ARefusalIsForTheThreadThatAsked) {
   wire::Room room{.slot = 3, .sequence = 1, .room = 64 * kMebibyte, .commitment = 64 * kMebibyte};
   memory.set_room(room);
   std::uint32_t first = 0;
-  bool given = true;
+  std::uint32_t refused = 0;
   std::thread large([&] {
     const DeviceMemory::Asking asking(memory);
     first = memory.wish({.commitment = 600 * kMebibyte}).ticket;
-    given = memory.await(first);
+    refused = memory.await(first);
   });
   while (memory.open_wish().ticket == 0) std::this_thread::yield();
-  bool given_to_small = false;
+  std::uint32_t refused_to_small = wire::kTooMuch;
   std::thread small([&] {
     const DeviceMemory::Asking asking(memory);
-    given_to_small = memory.await(memory.wish({.commitment = 66 * kMebibyte}).ticket);
+    refused_to_small = memory.await(memory.wish({.commitment = 66 * kMebibyte}).ticket);
   });
   // The small wish is not open while the large one is: the only one to be refused is the large one's.
   const std::uint32_t ticket = memory.open_wish().ticket;
-  memory.set_room(
-      {.slot = 3, .sequence = 2, .room = room.room, .commitment = room.commitment, .ticket = ticket, .refused = 1});
+  memory.set_room({.slot = 3,
+                   .sequence = 2,
+                   .room = room.room,
+                   .commitment = room.commitment,
+                   .ticket = ticket,
+                   .refused = wire::kTooMuch});
   large.join();
   EXPECT_EQ(ticket, first);
-  EXPECT_FALSE(given);
+  EXPECT_EQ(refused, wire::kTooMuch);
   while (memory.open_wish().ticket == 0) std::this_thread::yield();
   memory.set_room(
       {.slot = 3, .sequence = 3, .room = room.room, .commitment = 66 * kMebibyte, .ticket = memory.open_wish().ticket});
   small.join();
-  EXPECT_TRUE(given_to_small);
+  EXPECT_EQ(refused_to_small, 0u);
 }
 
 }  // namespace

@@ -116,10 +116,11 @@ Memories::Answer Memories::ask(DeviceMemory& memory, const DeviceMemory::Need& n
     case DeviceMemory::Wish::Otherwise::kUnbounded: return Answer::kNoBounds;
     case DeviceMemory::Wish::Otherwise::kNotKnown: memory.await_bounds(); return Answer::kGiven;
   }
-  const bool given = memory.await(wish.ticket);
+  const std::uint32_t refused = memory.await(wish.ticket);
   Seats::Locked seats(seats_);
   --seats[memory.slot].awaiting_room;
-  return given ? Answer::kGiven : Answer::kRefused;
+  if (refused == 0) return Answer::kGiven;
+  return refused == wire::kTooMuch ? Answer::kTooMuch : Answer::kRefused;
 }
 
 Memories::Answer Memories::ask_holding(DeviceMemory& memory, const DeviceMemory::Need& need) {
