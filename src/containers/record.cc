@@ -33,7 +33,10 @@ std::string text_of(const Record& record) {
     for (const Quota& quota : claim.quotas) quotas.push_back({{"gpu", quota.gpu}, {"bytes", quota.bytes}});
     Json shares = Json::array();
     for (const Share& share : claim.shares) shares.push_back({{"gpu", share.gpu}, {"cores", share.cores}});
-    claims.push_back({{"uid", claim.uid}, {"quotas", std::move(quotas)}, {"shares", std::move(shares)}});
+    claims.push_back({{"uid", claim.uid},
+                      {"quotas", std::move(quotas)},
+                      {"shares", std::move(shares)},
+                      {"priority", claim.priority}});
   }
   const Json json{{"version", kVersion},
                   {"id", record.id},
@@ -71,12 +74,23 @@ bool read_amounts(const Json& claim, const char* name, const char* unit, std::ve
   return true;
 }
 
+// A record of an earlier version has none: 0. False: it is none.
+bool read_priority(const Json& claim, std::int32_t& priority) {
+  const Json* value = member(claim, "priority");
+  if (value == nullptr) return true;
+  if (!value->is_number_integer()) return false;
+  const auto parsed = base::parse_priority(value->dump());
+  if (parsed) priority = *parsed;
+  return parsed.has_value();
+}
+
 std::optional<Claim> claim_in(const Json& json) {
   const std::string* uid = text_in(json, "uid");
   if (uid == nullptr) return std::nullopt;
   Claim claim{*uid};
   if (!read_amounts(json, "quotas", "bytes", claim.quotas)) return std::nullopt;
   if (!read_amounts(json, "shares", "cores", claim.shares)) return std::nullopt;
+  if (!read_priority(json, claim.priority)) return std::nullopt;
   return claim;
 }
 
@@ -155,6 +169,7 @@ base::Status check_claim(const Claim& claim) {
   const auto fail = [](std::string why) { return base::fail(base::Code::kInvalid, std::move(why)); };
   if (claim.uid.empty() && !claim.quotas.empty()) return fail("quotas need a claim, and none is named");
   if (claim.uid.empty() && !claim.shares.empty()) return fail("shares need a claim, and none is named");
+  if (claim.uid.empty() && claim.priority != 0) return fail("a priority needs a claim, and none is named");
   GPUMUX_TRY(check_gpus("quota", claim.quotas));
   GPUMUX_TRY(check_gpus("share", claim.shares));
   for (const Quota& quota : claim.quotas) {
@@ -165,7 +180,15 @@ base::Status check_claim(const Claim& claim) {
     return fail("the share for " + share.gpu + " has " + std::to_string(share.cores) + " cores: 1 to " +
                 std::to_string(kMostCores) + " are possible");
   }
+  if (const auto priority = base::parse_priority(std::to_string(claim.priority)); !priority)
+    return tl::unexpected(priority.error());
   return {};
+}
+
+std::optional<std::int32_t> most_priority(const std::vector<Claim>& claims) {
+  std::optional<std::int32_t> lowest;
+  for (const Claim& claim : claims) lowest = std::min(lowest.value_or(claim.priority), claim.priority);
+  return lowest;
 }
 
 std::vector<std::string> add_claim(std::vector<Claim>& claims, Claim claim) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,7 @@ struct Claim {
   std::string uid;              // not empty
   std::vector<Quota> quotas{};  // at most one for each GPU
   std::vector<Share> shares{};  // the same
+  std::int32_t priority = 0;    // the highest that a program of the claim may have; within base::kMostPriority of 0
 
   friend bool operator==(const Claim&, const Claim&) = default;
 };
@@ -56,12 +58,16 @@ struct Record {
   friend bool operator==(const Record&, const Record&) = default;
 };
 
+// The highest priority that a program of a container with these claims may have: the lowest of the claims'. So no claim
+// lifts the programs on another claim's GPUs. None: there is no claim.
+std::optional<std::int32_t> most_priority(const std::vector<Claim>& claims);
+
 // kInvalid: it means nothing, or not one thing. A quota needs a GPU's UUID and bytes, a share a GPU's UUID and cores; a
-// GPU has one of each at most. A claim without a uid is none, and has neither.
+// GPU has one of each at most. A claim without a uid is none, and has nothing.
 base::Status check_claim(const Claim& claim);
 
-// Adds a claim, or gives one that is there its new quotas and shares. Where another claim counts on a GPU, it still
-// does, and the added claim has neither quota nor share there. Returns such GPUs.
+// Adds a claim, or gives one that is there its new quotas, shares and priority. Where another claim counts on a GPU, it
+// still does, and the added claim has neither quota nor share there. Returns such GPUs.
 std::vector<std::string> add_claim(std::vector<Claim>& claims, Claim claim);
 
 // Ids are file names: letters, digits, - and _, at most 128 of them.

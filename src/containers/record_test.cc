@@ -40,7 +40,8 @@ class RecordTest : public ::testing::Test {
             .name = "main",
             .claims = {{"5b1f3d3e-0c5a",
                         {{"GPU-1", std::uint64_t{20} << 30}, {"GPU-2", UINT64_MAX}},
-                        {{"GPU-1", 50}, {"GPU-4", 100}}},
+                        {{"GPU-1", 50}, {"GPU-4", 100}},
+                        -7},
                        {"c-2", {{"GPU-3", 1}}, {{"GPU-3", 25}}}}};
   }
 
@@ -98,6 +99,8 @@ TEST_F(RecordTest, WhatCannotBeMeantIsNotWritten) {
   EXPECT_TRUE(refuses([](Record& r) { r.claims[0].shares[0].gpu = "0"; }));
   EXPECT_TRUE(refuses([](Record& r) { r.claims[0].shares[0].cores = 0; }));
   EXPECT_TRUE(refuses([](Record& r) { r.claims[0].shares[0].cores = kMostCores + 1; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.claims[0].priority = 1001; }));
+  EXPECT_TRUE(refuses([](Record& r) { r.claims[0].priority = -1001; }));
   EXPECT_TRUE(refuses([](Record& r) { r.pod = std::string(70'000, 'a'); }));
   EXPECT_TRUE(ids().empty());
 }
@@ -121,6 +124,28 @@ TEST(ClaimsTest, TheClaimThatCountsOnAGpuGivesQuotaAndShare) {
             (std::vector<std::string>{"GPU-1", "GPU-2"}));
   EXPECT_EQ(claims,
             (std::vector<Claim>{{"a", {{"GPU-1", 1}}, {{"GPU-2", 50}}}, {"b", {{"GPU-3", 3}}, {{"GPU-3", 25}}}}));
+}
+
+TEST(ClaimsTest, TheLowestPriorityCounts) {
+  const auto with = [](std::int32_t priority) { return Claim{std::to_string(priority), {}, {}, priority}; };
+  EXPECT_EQ(most_priority({}), std::nullopt);
+  EXPECT_EQ(most_priority({with(0)}), 0);
+  EXPECT_EQ(most_priority({with(7), with(5)}), 5);
+  EXPECT_EQ(most_priority({with(-7), with(0), with(5)}), -7);
+}
+
+TEST_F(RecordTest, ARecordWithoutAPriorityHasZero) {
+  Record record = a_record();
+  ASSERT_TRUE(write_record(folder(), record));
+  std::string text = *os::read_file_at(folder(), "abc123", 1u << 20);
+  for (const std::string line : {"\"priority\": -7", "\"priority\": 0"}) {
+    const std::size_t at = text.find(line);
+    ASSERT_NE(at, std::string::npos) << text;
+    text.replace(at, line.size(), "\"since_a_later_version\": 1");
+  }
+  put("abc123", text);
+  record.claims[0].priority = 0;
+  EXPECT_EQ(*read_record(folder(), "abc123"), record);
 }
 
 TEST_F(RecordTest, WhatIsNoRecordOfTheContainerIsAnError) {
@@ -147,6 +172,10 @@ TEST_F(RecordTest, WhatIsNoRecordOfTheContainerIsAnError) {
   EXPECT_EQ(changed("18446744073709551615", "0"), base::Code::kInvalid);
   EXPECT_EQ(changed("\"cores\": 50", "\"cores\": \"50\""), base::Code::kInvalid);
   EXPECT_EQ(changed("\"shares\"", "\"Shares\""), base::Code::kInvalid);
+  EXPECT_EQ(changed("\"priority\": -7", "\"priority\": \"-7\""), base::Code::kInvalid);
+  EXPECT_EQ(changed("\"priority\": -7", "\"priority\": -7.5"), base::Code::kInvalid);
+  EXPECT_EQ(changed("\"priority\": -7", "\"priority\": 1001"), base::Code::kInvalid);
+  EXPECT_EQ(changed("\"priority\": -7", "\"priority\": 4294967296"), base::Code::kInvalid);
   EXPECT_EQ(changed("\"version\": 1", "\"version\": 2"), base::Code::kInvalid);
 }
 

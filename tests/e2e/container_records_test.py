@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The daemon knows whose container a tenant is in. A claim's quotas and shares hold whatever its containers say.
+"""The daemon knows whose container a tenant is in. A claim's quotas, shares and priority hold whatever its containers
+say.
 
 Method: real runc, with specifications that the shipped writer has written. Needs root and runc.
 """
@@ -16,7 +17,7 @@ from framework import paths  # noqa: E402
 from framework.api import ApiError  # noqa: E402
 from framework.case import main  # noqa: E402
 from framework.containers import ContainersTest  # noqa: E402
-from framework.users import PYTHON  # noqa: E402
+from framework.users import ASK, PYTHON  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
 
 CONTAINERD = {"io.kubernetes.cri.sandbox-namespace": "team-a", "io.kubernetes.cri.sandbox-name": "train-0",
@@ -149,6 +150,81 @@ class Records(ContainersTest):
         self.daemon.api.set_tenant(programs[2].pid_on_the_host(), max_share="90%")
         self.end(*programs)
 
+    def claim_with(self, priority, uid=None, gpu=0):
+        """The edits of a claim with this priority, and the variable that the plugin gives with it."""
+        gpus = [each["uuid"] for each in self.daemon.api.status()["gpus"]]
+        edits = self.specification(uid or f"c{priority}", gpus[gpu], 60 * MIB, 50, priority)
+        if priority:
+            edits["env"].append(f"GPUMUX_PRIORITY={priority}")
+        return edits
+
+    def priority_of(self, container):
+        self.container_of(container)
+        pid = container.pid_on_the_host()
+        return next(seat["priority"] for seat in self.daemon.api.seats() if seat["pid"] == pid)
+
+    def test_a_claim_with_a_higher_priority_goes_first(self):
+        # Queued kernels keep a program's GPU busy, however late the program itself is.
+        self.daemon.api.set(mode="serial", policy="fair", quantum="10ms", idle_hold="unlimited")
+        program = (self.image("worker"), "/bin/worker", "--until", "/shared/enough", "--step-us", 2000)
+        others = [self.run_container(*program, edits=self.claim_with(0), env=["GPUMUX_PRIORITY=1000"]),
+                  self.run_container(*program, edits=self.claim_with(-5))]
+        self.assertEqual([self.priority_of(other) for other in others], [0, -5])
+        wait_until(lambda: any(seat["held_ns"] for seat in self.daemon.api.seats()), 20, "a low one has the GPU")
+        first = self.run_container(*program, edits=self.claim_with(5))
+        self.assertEqual(self.priority_of(first), 5)
+        pid = first.pid_on_the_host()
+        wait_until(lambda: next(seat for seat in self.daemon.api.seats() if seat["pid"] == pid)["grants"], 20,
+                   "the high one has the GPU")
+        times = self.lease_times(first, *others)
+        self.assertGreater(times[0], 0.95, times)
+        # An administrator's word is above the claim's.
+        self.daemon.api.set_tenant(pid, priority="-9")
+        times = self.lease_times(*others, first)
+        self.assertGreater(times[0], 0.95, times)
+        self.end(first, *others)
+        self.assertIn("a tenant may not stand above others", self.daemon.log())
+
+    def test_a_program_has_the_lowest_priority_of_its_claims_or_less(self):
+        both = self.claim_with(7)
+        both["hooks"] += self.claim_with(5, gpu=1)["hooks"]
+        several = self.claim_with(7)
+        several["hooks"] += self.claim_with(0, gpu=1)["hooks"]
+        for edits, asked, expected in ((self.claim_with(7), "7", 7), (self.claim_with(7), "3", 3),
+                                       (self.claim_with(7), "-3", -3), (self.claim_with(-3), "0", -3),
+                                       (self.claim_with(-3), "-4", -4), (both, "7", 5), (several, "7", 0)):
+            with self.subTest(asked=asked, expected=expected):
+                edits["env"] = [each for each in edits["env"] if not each.startswith("GPUMUX_PRIORITY=")]
+                container = self.worker(edits, env=[f"GPUMUX_PRIORITY={asked}"])
+                self.assertEqual(self.priority_of(container), expected)
+                self.end(container)
+                pathlib.Path(self.enough).unlink()
+
+    def test_a_user_cannot_lift_a_program_above_its_claim(self):
+        user = 5  # of the host, and of the container
+        program = (self.image("worker"), "/bin/worker", "--until", "/shared/enough", "--step-us", 500)
+        programs = {priority: self.run_container(*program, edits=self.claim_with(priority), user=user)
+                    for priority in (-5, 0, 5)}
+        for priority, container in programs.items():
+            self.assertEqual(self.priority_of(container), priority)
+            tenant = next(seat["tenant"] for seat in self.daemon.api.seats()
+                          if seat["pid"] == container.pid_on_the_host())
+
+            def ask(wanted, target=f"/v1/tenants/{tenant}"):
+                done = subprocess.run([PYTHON, "-c", ASK, f"{self.runtime_dir}/api.sock", "PATCH", target],
+                                      input=json.dumps({"priority": wanted}), cwd="/", capture_output=True, text=True,
+                                      timeout=60, check=True, user=user, group=user, extra_groups=[])
+                status, _, text = done.stdout.partition("\n")
+                return int(status), text
+
+            status, text = ask(priority + 1)
+            self.assertEqual(status, 403, text)
+            self.assertIn(f"a priority up to {priority}", text)
+            self.assertEqual(ask(priority - 1)[0], 200)
+            self.assertEqual(self.priority_of(container), priority - 1)
+            self.assertEqual(ask(priority)[0], 200)
+        self.end(*programs.values())
+
     def test_each_claim_of_a_container_counts_on_its_gpus(self):
         gpus = [gpu["uuid"] for gpu in self.daemon.api.status()["gpus"]]
         edits = self.specification("c-1", gpus[0], 60 * MIB, 50)
@@ -180,9 +256,9 @@ class Records(ContainersTest):
         self.assertEqual(record(), before)
         # Two claims on one GPU: the first one counts there.
         third = ("--claim", "c-3", "--quota", f"{gpus[0]}={600 * MIB}", "--share", f"{gpus[0]}=100")
-        self.assertIn(f"not all of its quotas and shares hold: claim c-3 does not count on {gpus[0]}",
+        self.assertIn(f"its claims may not hold: claim c-3 does not count on {gpus[0]}",
                       self.run_hook("--record", self.records, *third, **state))
-        self.assertEqual(record(), before + [{"uid": "c-3", "quotas": [], "shares": []}])
+        self.assertEqual(record(), before + [{"uid": "c-3", "quotas": [], "shares": [], "priority": 0}])
         self.end(container, second)
 
     def test_a_daemon_that_starts_removes_what_is_left_over(self):
@@ -204,8 +280,8 @@ class Records(ContainersTest):
         self.assertEqual(self.container_of(container), {"id": container.id})
         state = {"id": container.id, "pid": container.pid_on_the_host()}
         self.assertEqual(self.run_hook("--record", self.records, **state),
-                         f"gpumux-cdi-hook: container {container.id} has no whole record, so not all of its quotas "
-                         f"and shares hold: cannot open {self.records}: No such file or directory\n")
+                         f"gpumux-cdi-hook: container {container.id} has no whole record, so its claims may not "
+                         f"hold: cannot open {self.records}: No such file or directory\n")
         self.assertEqual(self.run_hook("--forget", self.records, **state),
                          f"gpumux-cdi-hook: container {container.id} has ended and leaves its record: "
                          f"cannot open {self.records}: No such file or directory\n")
@@ -235,6 +311,7 @@ class Records(ContainersTest):
                 (["--record", self.records, "--quota", "GPU-1=1"], here, "quotas need a claim"),
                 (["--record", self.records, "--claim", "c", "--share", "GPU-1=0"], here, "a whole number of cores"),
                 (["--record", self.records, "--share", "GPU-1=1"], here, "shares need a claim"),
+                (["--record", self.records, "--priority", "1"], here, "a priority needs a claim"),
                 (["--record", self.records], here, "is not named by the container's id"),
                 (["--record", self.records], {"id": "c" * 64}, "process 0 has ended"),
                 (["--forget"], here, "--forget needs one absolute path"),

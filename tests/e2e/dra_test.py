@@ -24,6 +24,12 @@ VERSION = subprocess.run([paths.KUBELET_PLUGIN, "--version"], capture_output=Tru
                          check=True).stdout.split()[-1]
 
 
+def priority(source, value):
+    """A configuration of the claim's, or of its DeviceClass."""
+    parameters = {"apiVersion": "gpumux.io/v1alpha1", "kind": "Sharing", "priority": value}
+    return {"source": source, "opaque": {"driver": "gpumux.io", "parameters": parameters}}
+
+
 class Node:
     """For test cases that have a daemon."""
 
@@ -105,10 +111,11 @@ class Claims(Node, GpumuxTest):
         self.start_node()
         first, second = self.devices
         self.api_server.allocate("u1", (first, "2Gi", "25"))
-        self.api_server.allocate("u2", (second, "4Gi", "50"), (first, "3Gi", "50"), config=[
-            {"source": "FromClaim", "opaque": {"driver": "gpumux.io", "parameters": {
-                "apiVersion": "gpumux.io/v1alpha1", "kind": "Sharing", "priority": 5}}}])
-        answer = self.kubelet.prepare("u1", "u2", "none")
+        self.api_server.allocate("u2", (second, "4Gi", "50"), (first, "3Gi", "50"), config=[priority("FromClass", 5)])
+        self.api_server.allocate("u3", (first, "1Gi", "25"),
+                                 config=[priority("FromClass", 5), priority("FromClaim", 6)])
+        answer = self.kubelet.prepare("u1", "u2", "u3", "none")
+        self.assertIn("priority 6 is above the 5 of its DeviceClass", answer["u3"]["error"])
         self.assertEqual(answer["u1"], {"error": "", "devices": [
             {"device": first, "request": "r0", "cdi": ["gpumux.io/claim=id-u1"]}]})
         self.assertEqual([device["device"] for device in answer["u2"]["devices"]], [second, first])
@@ -123,6 +130,7 @@ class Claims(Node, GpumuxTest):
             self.assertEqual(record[record.index(order) - 1], "--quota")
         for order in (f"{uuids[0]}=50", f"{uuids[1]}=50"):
             self.assertEqual(record[record.index(order) - 1], "--share")
+        self.assertEqual(record[record.index("--priority") + 1], "5")
         # Killed between prepare and unprepare; a container of it may start again.
         self.plugin.kill()
         self.plugin.start()

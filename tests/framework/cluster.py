@@ -273,7 +273,13 @@ class Cluster(Node):
         self.api.create(f"{RESOURCES}/deviceclasses", {"metadata": {"name": name}, "spec": {
             "selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}], **spec}})
 
-    def make_template(self, name, device_class, namespace="default", count=1, alternatives=(), **capacity):
+    @staticmethod
+    def priority(value):
+        """A configuration of a device class or a claim."""
+        parameters = {"apiVersion": "gpumux.io/v1alpha1", "kind": "Sharing", "priority": value}
+        return {"opaque": {"driver": DRIVER, "parameters": parameters}}
+
+    def make_template(self, name, device_class, namespace="default", count=1, alternatives=(), config=(), **capacity):
         """`alternatives`: capacities of which the scheduler takes the first that there is, instead of `capacity`."""
         def devices(requests):
             return {"deviceClassName": device_class, "count": count, "capacity": {"requests": requests}}
@@ -284,7 +290,8 @@ class Cluster(Node):
         else:
             wanted = {"exactly": devices(capacity)}
         self.api.create(f"{RESOURCES}/namespaces/{namespace}/resourceclaimtemplates", {
-            "metadata": {"name": name}, "spec": {"spec": {"devices": {"requests": [{"name": "gpu", **wanted}]}}}})
+            "metadata": {"name": name},
+            "spec": {"spec": {"devices": {"requests": [{"name": "gpu", **wanted}], "config": list(config)}}}})
 
     # ---- the plugin
 

@@ -207,8 +207,8 @@ class ContainersTest(GpumuxTest):
         return done.stdout.strip()
 
     def specification(self, *claim):
-        """The edits of a specification file, as a runtime reads it. `claim`: its uid, a GPU, and the bytes and
-        cores there."""
+        """The edits of a specification file, as a runtime reads it. `claim`: its uid, a GPU, the bytes and
+        cores there, and its priority."""
         folder = pathlib.Path(self.directory) / "cdi"
         device = self._said_by_the_writer(["cdi", folder, paths.HOOK, "one"], claim)
         files = list(folder.iterdir())

@@ -129,6 +129,19 @@ class Memory(ClaimsTest):
         failed.wait_phase("Failed")
         self.assertIn("code=2", "\n".join(failed.lines))  # CUDA_ERROR_OUT_OF_MEMORY
 
+    def test_a_device_class_gives_a_priority(self):
+        self.kube.make_device_class("first", config=[self.kube.priority(5)])
+        pods = []
+        for name, config, expected in (("lower", [self.kube.priority(-2)], -2), ("high", [], 5)):
+            self.kube.make_template(name, "first", config=config, memory="4Gi")
+            pods.append(self.run_claim_worker(name, name))
+            self.assertEqual(self.seat_of(pods[-1].wait_running())["priority"], expected)
+        self.kube.make_template("raised", "first", config=[self.kube.priority(6)], memory="4Gi")
+        raised = self.run_claim_worker("raised", "raised")
+        wait_until(lambda: "priority 6 is above the 5 of its DeviceClass" in self.kube.explain(raised.name), 60,
+                   lambda: f"the pod's events say why it does not start: {self.kube.explain(raised.name)}", poll=0.1)
+        self.finish(*pods)
+
     def test_the_first_alternative_that_there_is(self):
         self.kube.make_template("either", CLASS, alternatives=[{"memory": "40Gi"}, {"memory": "4Gi"}])
         for name, memory in (("first", 40 * GIB), ("second", 4 * GIB)):

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a container is given, as the sources that ship say it, for scenarios to hand to a runtime.
 //
-//   injection cdi FOLDER HOOK ID LIBRARIES VERSION RUNTIME_DIR SIM_LIBRARIES SIM_MACHINE [CLAIM [GPU BYTES [CORES]]]
+//   injection cdi FOLDER HOOK ID LIBRARIES VERSION RUNTIME_DIR SIM_LIBRARIES SIM_MACHINE [CLAIM [GPU BYTES [CORES
+//             [PRIORITY]]]]
 //       writes the specification of container ID into FOLDER, and prints the device's name
 //   injection env LIBRARIES VERSION RUNTIME_DIR SIM_LIBRARIES SIM_MACHINE
 //       prints the same without a hook, as a specification's containerEdits
@@ -29,6 +30,7 @@ base::Result<k8s::Injection> injection_of(const std::vector<std::string>& words)
   if (words.size() > 5) claim.uid = words[5];
   if (words.size() > 7) claim.quotas.push_back({words[6], std::strtoull(words[7].c_str(), nullptr, 10)});
   if (words.size() > 8) claim.shares.push_back({words[6], std::strtoull(words[8].c_str(), nullptr, 10)});
+  if (words.size() > 9) claim.priority = std::atoi(words[9].c_str());
   return k8s::make_injection({words[0], words[1], words[2], k8s::SimulatedDriver{words[3], words[4]}}, {}, claim);
 }
 

@@ -334,11 +334,18 @@ base::Status Translator::on(Session& session, const wire::Idling& idling) {
   return {};
 }
 
-// Anybody may ask for less than others; for more only who may change settings, and a priority that the run was granted.
+// The highest priority that a tenant may ask for. In claims it is what the claims give, even if that is below 0.
+// Otherwise it is 0, or what the tenant's run was granted.
+std::int32_t Translator::most_priority(const Session& session) const {
+  if (session.container != nullptr) {
+    if (const auto most = containers::most_priority(session.container->claims)) return *most;
+  }
+  return std::max(granted_priority_ ? granted_priority_(session.peer.uid, session.run) : 0, 0);
+}
+
+// Every tenant may ask for less than others. Only a tenant that may change settings gets more than most_priority().
 std::int32_t Translator::allowed_priority(const Session& session, std::int32_t asked) const {
-  if (access_.may_change(session.peer)) return asked;
-  const std::int32_t granted = granted_priority_ ? granted_priority_(session.peer.uid, session.run) : 0;
-  return std::min(asked, std::max(granted, 0));
+  return access_.may_change(session.peer) ? asked : std::min(asked, most_priority(session));
 }
 
 base::Standing Translator::standing_of(const Session& session, const wire::Hello& hello) const {
@@ -352,12 +359,16 @@ base::Standing Translator::standing_of(const Session& session, const wire::Hello
   const base::Standing asked = standing;
   standing.priority = allowed_priority(session, standing.priority);
   if (!claimed) standing.share = std::min(standing.share, base::kOneShare);
-  if (standing != asked) {
-    log_warning("a tenant may not stand above others: only who may change settings may (admin_groups)",
-                {{"tenant", session.id.value},
-                 {"uid", session.peer.uid},
-                 {"priority", asked.priority},
-                 {"share", base::format_share(asked.share)}});
+  // A program that asks for no priority has less than that if its claim says so: nothing to warn of.
+  if (standing.share != asked.share || (standing.priority != asked.priority && asked.priority > 0)) {
+    log_warning(
+        "a tenant may not stand above others: only a claim's DeviceClass, and who may change settings (admin_groups), "
+        "can raise it",
+        {{"tenant", session.id.value},
+         {"uid", session.peer.uid},
+         {"priority", asked.priority},
+         {"most_priority", most_priority(session)},
+         {"share", base::format_share(asked.share)}});
   }
   return standing;
 }
@@ -392,12 +403,11 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
                                                  std::to_string(session.peer.uid) +
                                                  ": only that user, and who may change settings, may");
     }
-    if (wanted.priority > std::max(session.standing.priority, 0) ||
-        wanted.share > std::max(session.standing.share, base::kOneShare)) {
+    const std::int32_t most = std::max(session.standing.priority, most_priority(session));
+    if (wanted.priority > most || wanted.share > std::max(session.standing.share, base::kOneShare)) {
       return base::fail(base::Code::kDenied,
-                        user +
-                            " may not put a tenant above others (a priority up to 0, a share up to 1): only the "
-                            "daemon's owner, root and members of its admin_group may");
+                        user + " may not put this tenant above others (a priority up to " + std::to_string(most) +
+                            ", a share up to 1): only the daemon's owner, root and members of its admin_group may");
     }
   }
   if (session.standing == wanted) return {};

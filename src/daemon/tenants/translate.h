@@ -171,6 +171,7 @@ class Translator {
   };
   Share share_on(const Session& session, base::GpuIndex gpu) const;
   void tell_standing(const Session& session, const Slot& slot);
+  std::int32_t most_priority(const Session& session) const;
   std::int32_t allowed_priority(const Session& session, std::int32_t asked) const;
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
   std::uint64_t forget_slot(const Session& session, const Slot& slot);

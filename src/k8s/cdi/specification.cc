@@ -94,6 +94,8 @@ Json record_words(const Injection& injection) {
     words.insert(words.end(), {"--quota", quota.gpu + "=" + std::to_string(quota.bytes)});
   for (const containers::Share& share : injection.claim.shares)
     words.insert(words.end(), {"--share", share.gpu + "=" + std::to_string(share.cores)});
+  if (injection.claim.priority != 0)
+    words.insert(words.end(), {"--priority", std::to_string(injection.claim.priority)});
   return words;
 }
 

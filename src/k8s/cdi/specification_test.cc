@@ -75,11 +75,12 @@ TEST(SpecificationTest, IsWhatRuntimesExpect) {
 
 TEST(SpecificationTest, TellsTheHookOfTheClaim) {
   const auto injection = make_injection(
-      real_node(), {}, {"c-1", {{"GPU-1", std::uint64_t{20} << 30}, {"MIG-2", UINT64_MAX}}, {{"GPU-1", 25}}});
+      real_node(), {}, {"c-1", {{"GPU-1", std::uint64_t{20} << 30}, {"MIG-2", UINT64_MAX}}, {{"GPU-1", 25}}, -5});
   ASSERT_TRUE(injection) << injection.error().message();
-  EXPECT_EQ(parsed(kClaim, *injection)["devices"][0]["containerEdits"]["hooks"][0]["args"],
-            json({"gpumux-cdi-hook", "--record", "/run/gpumux/root/containers", "--claim", "c-1", "--quota",
-                  "GPU-1=21474836480", "--quota", "MIG-2=18446744073709551615", "--share", "GPU-1=25"}));
+  EXPECT_EQ(
+      parsed(kClaim, *injection)["devices"][0]["containerEdits"]["hooks"][0]["args"],
+      json({"gpumux-cdi-hook", "--record", "/run/gpumux/root/containers", "--claim", "c-1", "--quota",
+            "GPU-1=21474836480", "--quota", "MIG-2=18446744073709551615", "--share", "GPU-1=25", "--priority", "-5"}));
 }
 
 // The folder of records neither: a container could read whose the others are.

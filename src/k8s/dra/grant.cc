@@ -70,21 +70,34 @@ bool is_for(const json& configuration, const std::string& request) {
   });
 }
 
-// The last configuration of a claim counts, or else the last of its class: they are in this order.
-base::Result<std::int32_t> priority_for(const json& configurations, const std::string& request) {
-  std::int32_t priority = 0;
-  for (const char* source : {"FromClass", "FromClaim"}) {
-    if (!configurations.is_array()) break;
-    for (const json& configuration : configurations) {
-      const json& opaque = member(configuration, "opaque");
-      if (text(configuration, "source") != source || text(opaque, "driver") != kDraDriver) continue;
-      if (!is_for(configuration, request)) continue;
-      const auto set = priority_of(member(opaque, "parameters"));
-      if (!set) return set;
-      priority = *set;
-    }
+// What the last configuration from `source` says. None: there is no such configuration.
+base::Result<std::optional<std::int32_t>> priority_from(const char* source, const json& configurations,
+                                                        const std::string& request) {
+  std::optional<std::int32_t> priority;
+  if (!configurations.is_array()) return priority;
+  for (const json& configuration : configurations) {
+    const json& opaque = member(configuration, "opaque");
+    if (text(configuration, "source") != source || text(opaque, "driver") != kDraDriver) continue;
+    if (!is_for(configuration, request)) continue;
+    const auto set = priority_of(member(opaque, "parameters"));
+    if (!set) return tl::unexpected(set.error());
+    priority = *set;
   }
   return priority;
+}
+
+// An administrator writes classes, and every user writes claims. So the class gives a priority, and the claim may only
+// lower it.
+base::Result<std::int32_t> priority_for(const json& configurations, const std::string& request) {
+  const auto of_class = priority_from("FromClass", configurations, request);
+  if (!of_class) return tl::unexpected(of_class.error());
+  const auto of_claim = priority_from("FromClaim", configurations, request);
+  if (!of_claim) return tl::unexpected(of_claim.error());
+  const std::int32_t most = of_class->value_or(0);
+  if (of_claim->value_or(most) <= most) return of_claim->value_or(most);
+  return base::fail(Code::kInvalid, "priority " + std::to_string(**of_claim) + " is above the " + std::to_string(most) +
+                                        " of its DeviceClass: a claim can only lower it; ask for a class with a "
+                                        "higher priority");
 }
 
 base::Result<GrantedShare> share_of(const json& result) {

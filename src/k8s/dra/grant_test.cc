@@ -68,18 +68,37 @@ TEST(GrantTest, AWholeDeviceHasNoBounds) {
   EXPECT_EQ(variable(*made, "GPUMUX_SHARE"), "");
 }
 
-TEST(GrantTest, AClaimsPriorityGoesBeforeItsClasss) {
+TEST(GrantTest, AClaimCanOnlyLowerThePriorityOfItsClass) {
   const json share = a_share("main/big", "gpu-a", "1Gi", "10");
   const auto priority = [&](std::vector<json> configurations) {
     const auto made = grant(a_claim("u1", {share}, configurations));
     return made ? variable(*made, "GPUMUX_PRIORITY") : made.error().message();
   };
-  EXPECT_EQ(priority({configuration("FromClass", {{"priority", -2}})}), "-2");
-  EXPECT_EQ(priority({configuration("FromClaim", {{"priority", 5}}), configuration("FromClass", {{"priority", -2}})}),
-            "5");
-  EXPECT_EQ(priority({configuration("FromClaim", {{"priority", 5}}, {"main"})}), "5");
-  EXPECT_EQ(priority({configuration("FromClaim", {{"priority", 5}}, {"main/big"})}), "5");
-  EXPECT_EQ(priority({configuration("FromClaim", {{"priority", 5}}, {"other", "mai"})}), "");
+  const auto from_class = [](int is) { return configuration("FromClass", {{"priority", is}}); };
+  const auto from_claim = [](int is, std::vector<std::string> requests = {}) {
+    return configuration("FromClaim", {{"priority", is}}, std::move(requests));
+  };
+  EXPECT_EQ(priority({from_class(5)}), "5");
+  EXPECT_EQ(priority({from_class(-2)}), "-2");
+  EXPECT_EQ(priority({from_class(5), from_class(7)}), "7");
+  EXPECT_EQ(priority({from_class(5), from_claim(5)}), "5");
+  EXPECT_EQ(priority({from_claim(3), from_class(5)}), "3");
+  EXPECT_EQ(priority({from_class(5), from_claim(-3)}), "-3");
+  EXPECT_EQ(priority({from_class(5), from_claim(0)}), "");
+  EXPECT_EQ(priority({from_claim(-3)}), "-3");
+  EXPECT_EQ(priority({from_claim(-3, {"main"})}), "-3");
+  EXPECT_EQ(priority({from_claim(-3, {"main/big"})}), "-3");
+  EXPECT_EQ(priority({from_claim(-3, {"other", "mai"})}), "");
+  const auto refused = [&](std::vector<json> configurations, const std::string& why) {
+    EXPECT_EQ(priority(std::move(configurations)),
+              "ResourceClaim default/claim-u1: " + why +
+                  " of its DeviceClass: a claim can only lower it; ask for a class with a higher priority");
+  };
+  refused({from_claim(5)}, "priority 5 is above the 0");
+  refused({from_class(5), from_claim(6)}, "priority 6 is above the 5");
+  refused({from_class(-2), from_claim(0)}, "priority 0 is above the -2");
+  // The class and the claim name themselves; nothing else is a source.
+  EXPECT_EQ(priority({configuration("", {{"priority", 5}})}), "");
 }
 
 TEST(GrantTest, RefusesWhatMeansNothing) {
@@ -100,7 +119,7 @@ TEST(GrantTest, RefusesWhatMeansNothing) {
   strange["opaque"]["parameters"]["kind"] = "GpuConfig";
   error(a_claim("u1", {share}, {strange}));
   error(a_claim("u1", {share, a_share("b", "gpu-b", "1Gi", "10")},
-                {configuration("FromClaim", {{"priority", 1}}, {"b"})}));
+                {configuration("FromClass", {{"priority", 1}}, {"b"})}));
   error(a_claim("u1", {a_share("a", "gpu-a", "much", "10")}));
   error(a_claim("u1", {a_share("a", "", "1Gi", "10")}));
   error(a_claim("u1", {}));
@@ -115,7 +134,7 @@ TEST(GrantTest, IsReadAsItWasWritten) {
   json whole = a_share("b", "gpu-b", "1", "1");
   whole.erase("consumedCapacity");
   const auto made = grant(
-      a_claim("u1", {a_share("a", "gpu-a", "1Gi", "10"), whole}, {configuration("FromClaim", {{"priority", 3}})}));
+      a_claim("u1", {a_share("a", "gpu-a", "1Gi", "10"), whole}, {configuration("FromClass", {{"priority", 3}})}));
   ASSERT_TRUE(made);
   const std::string record = to_json(*made).dump();
   const auto read = grant_from_json(record);

@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/standing.h"
 #include "base/units.h"
 #include "containers/control_group.h"
 #include "os/durable_file.h"
@@ -32,14 +33,18 @@ base::Result<RecordOrder> parse_record_order(std::span<char* const> words) {
   RecordOrder order{words[0]};
   for (words = words.subspan(1); !words.empty(); words = words.subspan(2)) {
     const std::string name = words[0];
-    if (name != "--claim" && name != "--quota" && name != "--share")
-      return invalid("'" + name + "' is none of --claim, --quota and --share");
+    if (name != "--claim" && name != "--quota" && name != "--share" && name != "--priority")
+      return invalid("'" + name + "' is none of --claim, --quota, --share and --priority");
     if (words.size() == 1) return invalid(name + " needs a value");
     const std::string value = words[1];
     if (name == "--claim") {
       if (!order.claim.uid.empty()) return invalid("--claim is given twice");
       if (value.empty()) return invalid("--claim needs the claim's uid");
       order.claim.uid = value;
+    } else if (name == "--priority") {
+      const auto priority = base::parse_priority(value);
+      if (!priority) return invalid(name + ": " + priority.error().message());
+      order.claim.priority = *priority;
     } else if (name == "--quota") {
       GPUMUX_TRY(add(order.claim.quotas, name, value, "a whole number of bytes"));
     } else {

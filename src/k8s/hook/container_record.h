@@ -13,7 +13,7 @@
 
 namespace gpumux::k8s {
 
-// "FOLDER [--claim UID] [--quota GPU_UUID=BYTES ...] [--share GPU_UUID=CORES ...]"
+// "FOLDER [--claim UID] [--quota GPU_UUID=BYTES ...] [--share GPU_UUID=CORES ...] [--priority N]"
 struct RecordOrder {
   std::string folder;         // of the records
   containers::Claim claim{};  // without a uid: none

@@ -25,10 +25,10 @@ std::string refusal(std::vector<std::string> words) {
 
 TEST(RecordOrderTest, SaysClaimAndQuotasInAnyOrder) {
   const auto order = parse({"/run/records", "--quota", "GPU-1=1", "--claim", "c-1", "--quota",
-                            "MIG-2=18446744073709551615", "--share", "GPU-1=50"});
+                            "MIG-2=18446744073709551615", "--share", "GPU-1=50", "--priority", "-5"});
   ASSERT_TRUE(order) << order.error().message();
   EXPECT_EQ(order->folder, "/run/records");
-  EXPECT_EQ(order->claim, (containers::Claim{"c-1", {{"GPU-1", 1}, {"MIG-2", UINT64_MAX}}, {{"GPU-1", 50}}}));
+  EXPECT_EQ(order->claim, (containers::Claim{"c-1", {{"GPU-1", 1}, {"MIG-2", UINT64_MAX}}, {{"GPU-1", 50}}, -5}));
   EXPECT_TRUE(parse({"/run/records"}));
   EXPECT_TRUE(parse({"/run/records", "--claim", "c-1"}));
 }
@@ -43,7 +43,7 @@ TEST(RecordOrderTest, RefusesWhatCouldMeanSomethingElse) {
       {{}, "--record needs an absolute path"},
       {{"records"}, "--record needs an absolute path"},
       {{""}, "--record needs an absolute path"},
-      {{"/f", "/g"}, "'/g' is none of --claim, --quota and --share"},
+      {{"/f", "/g"}, "'/g' is none of --claim, --quota, --share and --priority"},
       {{"/f", "--claim"}, "--claim needs a value"},
       {{"/f", "--claim", ""}, "--claim needs the claim's uid"},
       {{"/f", "--claim", "c", "--claim", "c"}, "--claim is given twice"},
@@ -59,6 +59,11 @@ TEST(RecordOrderTest, RefusesWhatCouldMeanSomethingElse) {
       {{"/f", "--claim", "c", "--share", "GPU-1=10001"}, "has 10001 cores: 1 to 10000 are possible"},
       {{"/f", "--claim", "c", "--share", "0=1"}, "names no GPU by its UUID"},
       {{"/f", "--claim", "c", "--share", "GPU-1=1", "--share", "GPU-1=1"}, "GPU-1 has two shares"},
+      {{"/f", "--priority", "1"}, "a priority needs a claim"},
+      {{"/f", "--claim", "c", "--priority"}, "--priority needs a value"},
+      {{"/f", "--claim", "c", "--priority", "1001"}, "--priority: "},
+      {{"/f", "--claim", "c", "--priority", "1.5"}, "--priority: "},
+      {{"/f", "--claim", "c", "--priority", ""}, "--priority: "},
   };
   for (const auto& [words, why] : wrong) EXPECT_NE(refusal(words).find(why), std::string::npos) << why;
 }

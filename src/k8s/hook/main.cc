@@ -5,7 +5,7 @@
 //   gpumux-cdi-hook --library PATH    createContainer: between making the container's mounts and entering its root
 //                                     folder. PATH: of the library inside of the container
 //   gpumux-cdi-hook --record FOLDER [--claim UID] [--quota GPU_UUID=BYTES ...] [--share GPU_UUID=CORES ...]
-//                                     createRuntime: before any program of the container's. Keeps its record in FOLDER
+//                   [--priority N]    createRuntime: before any program of the container's. Keeps its record in FOLDER
 //   gpumux-cdi-hook --forget FOLDER   poststop: removes the record
 //
 // The runtime starts no container whose hook fails or hangs. So the hook always exits with 0, within kLongestSeconds: a
@@ -208,8 +208,8 @@ base::Status forget_record(const k8s::State& state, Words more) {
 
 constexpr Use kUses[] = {
     {"--library", "runs without gpumux", "the image could not be changed in time", list_library},
-    {"--record", "has no whole record, so not all of its quotas and shares hold",
-     "the record could not be written in time", keep_record},
+    {"--record", "has no whole record, so its claims may not hold", "the record could not be written in time",
+     keep_record},
     {"--forget", "has ended and leaves its record", "the record could not be removed in time", forget_record},
 };
 

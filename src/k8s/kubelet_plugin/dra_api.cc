@@ -106,6 +106,7 @@ base::Result<Claims::Given> give(const Grant& grant, const PluginOptions& option
   Node node{options.settings.libraries, GPUMUX_VERSION, options.runtime_dir, std::nullopt};
   if (is_simulated) node.simulated = SimulatedDriver{options.settings.sim_libraries, options.settings.sim_dir};
   containers::Claim claim{grant.uid};
+  claim.priority = grant.priority;
   for (const auto& [device, bytes] : memory_of(grant)) {
     auto gpu = gpus.gpu_of(device);
     if (!gpu) return tl::unexpected(gpu.error());
