@@ -10,6 +10,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import threading
 
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -152,6 +153,23 @@ class Claims(Node, GpumuxTest):
         self.plugin.start()
         wait_until(lambda: self.files() == ["gpumux.io-claim_u2.json"], 30, lambda: f"u1 has gone: {self.files()}")
         self.plugin.wait_to_log("default/claim-u1 is gone")
+
+    def test_a_claim_waits_for_the_daemon(self):
+        self.start_node()
+        self.api_server.allocate("u1", (self.devices[0], "1Gi", "10"))
+        daemon = self.daemons[0]
+        daemon.kill()
+        self.plugin.wait_to_log("the daemon does not answer")
+        self.assertIn("the daemon of gpumux does not answer", self.kubelet.prepare("u1")["u1"]["error"])
+        self.assertEqual(self.files(), [])
+        starts = threading.Thread(target=daemon.start)
+        starts.start()
+        self.assertEqual(self.kubelet.prepare("u1")["u1"]["error"], "")
+        starts.join()
+        daemon.kill()
+        # A pod that ends needs no daemon.
+        self.assertEqual(self.kubelet.unprepare("u1")["u1"]["error"], "")
+        self.assertEqual(self.files(), [])
 
     def test_a_gpu_that_the_daemon_does_not_serve(self):
         self.start_node()

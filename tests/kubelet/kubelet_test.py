@@ -62,27 +62,30 @@ class SharesTest(PodsTest):
         self.start_node_daemon()
         self.start_plugin()
 
-    def start_plugin(self, program=paths.KUBELET_PLUGIN, **settings):
+    def start_plugin(self, program=paths.KUBELET_PLUGIN, shares=None, **settings):
+        """`shares`: how many the kubelet gets from it; by default all."""
         self.plugin_started_at = time.time()
         inject = "cdi" if self.kube.has_cdi else "env"
         self.plugin = self.start_node_plugin(program, **{"inject": inject, "shares": self.shares, **settings})
-        self.wait_registered()
+        self.wait_registered(shares)
 
     def restart_plugin(self, **options):
         self.plugin.kill()
         self.start_plugin(**options)
 
-    def wait_registered(self):
-        """The running kubelet has got all shares from the running plugin. It admits pods before that, without GPUs."""
+    def wait_registered(self, shares=None):
+        """The running kubelet has got all shares, or so many, from the running plugin. It admits pods before that,
+        without GPUs."""
+        expected = self.shares * self.gpus if shares is None else shares
         since = max(self.kube.kubelet_started_at, self.plugin_started_at)
 
         def registered():
             for process in (self.plugin, self.kube.kubelet):
                 self.assertIsNone(process.code, f"{process.name} ended: {process.tail()}")
-            return self.kube.registered(since).get(RESOURCE) == self.shares * self.gpus
+            return self.kube.registered(since).get(RESOURCE) == expected
 
-        wait_until(registered, 60, lambda: f"the kubelet has all shares; it has {self.kube.registered(since)}; the "
-                                           f"plugin said {self.plugin.tail()}")
+        wait_until(registered, 60, lambda: f"the kubelet has {expected} shares; it has {self.kube.registered(since)}; "
+                                           f"the plugin said {self.plugin.tail()}")
 
     def run_with_shares(self, name, shares, *arguments, **options):
         return self.run_pod(name, *arguments, resources={RESOURCE: shares}, **options)
@@ -163,20 +166,45 @@ class Turns(SharesTest):
             self.wait_turns(pids)
         self.finish(*pods)
 
-    def test_without_a_daemon_no_pod_gets_a_share(self):
-        def wait_shares(count):
-            wait_until(lambda: self.kube.registered(0).get(RESOURCE) == count, 60,
-                       lambda: f"the kubelet has {count} healthy shares; it has {self.kube.registered(0)}")
+    def wait_shares(self, count):
+        wait_until(lambda: self.kube.registered(0).get(RESOURCE) == count, 60,
+                   lambda: f"the kubelet has {count} healthy shares; it has {self.kube.registered(0)}")
 
+    def test_without_a_daemon_no_pod_gets_a_share(self):
         pods, pids = self.start_two()
         self.daemons[-1].kill()
-        wait_shares(0)
+        self.wait_shares(0)
         self.assertIn(RESOURCE, self.run_with_shares("without", 1, "/usr/bin/env").wait_refused())
         self.daemons[-1].start()
-        wait_shares(self.shares)
+        self.wait_shares(self.shares)
         pods.append(self.worker("third"))
         pids.append(pods[-1].wait_running())
         self.wait_seats({self.uuids[0]: pids})
+        self.finish(*pods)
+
+    def test_a_kubelet_that_starts_without_a_daemon(self):
+        def expect_refused(name):
+            self.assertIn(RESOURCE, self.run_with_shares(name, 1, "/usr/bin/env").wait_refused())
+
+        pods, pids = self.start_two()
+        self.daemons[-1].kill()
+        self.wait_shares(0)
+        self.kube.restart_kubelet()
+        self.wait_registered(0)
+        expect_refused("plugin-stays")
+        # This plugin never hears which GPUs there are.
+        self.plugin.kill()
+        self.kube.restart_kubelet()
+        expect_refused("no-plugin")
+        self.start_plugin(shares=0)
+        expect_refused("plugin-starts")
+        for pid in pids:
+            self.assertTrue(self.kube.proc(pid).exists(), "a pod that has its share stays")
+        self.daemons[-1].start()
+        self.wait_shares(self.shares)
+        pods.append(self.worker("third"))
+        pids.append(pods[-1].wait_running())
+        self.wait_seats({self.uuids[0]: pids})  # the same processes
         self.finish(*pods)
 
     def test_an_upgrade_under_running_pods(self):

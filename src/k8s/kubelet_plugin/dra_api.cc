@@ -2,6 +2,8 @@
 #include "k8s/kubelet_plugin/dra_api.h"
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -27,6 +29,10 @@ namespace {
 // How often the daemon is asked. The scheduler learns of a sick GPU or a dead daemon this late.
 constexpr timespec kAskEvery{1, 0};
 
+// How long the preparation of a claim waits for a daemon that does not answer. A daemon that starts again takes two
+// seconds, and the kubelet tries a failed claim again only after 60 s or more. It gives up a call after 45 s.
+constexpr auto kDaemonPatience = std::chrono::seconds(10);
+
 void report(const std::string& sentence) { log(LogLevel::kInfo, sentence); }
 
 // "pci0000:00", from /sys.
@@ -45,6 +51,8 @@ class DraGpus {
   // While the daemon does not answer, the GPUs are those that it named last, and all of them are sick.
   void update(const DaemonSays& said) {
     const std::lock_guard lock(mutex_);
+    daemon_answers_ = said.snapshot.has_value();
+    changed_.notify_all();
     if (!said.snapshot) {
       for (DraGpu& gpu : gpus_) gpu.sick = "the daemon of gpumux does not answer";
       return;
@@ -67,6 +75,22 @@ class DraGpus {
     return is_simulated_;
   }
 
+  // A container that starts without a daemon would have its GPUs without gpumux.
+  base::Status wait_for_daemon() const {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, kDaemonPatience, [this] { return daemon_answers_ || has_ended_; });
+    if (daemon_answers_) return {};
+    return base::fail(base::Code::kUnavailable,
+                      "the daemon of gpumux does not answer on this node, so no container gets a GPU of it");
+  }
+
+  // No call waits from now on.
+  void end() {
+    const std::lock_guard lock(mutex_);
+    has_ended_ = true;
+    changed_.notify_all();
+  }
+
   // The id of a device's GPU. A sick one is given, too: only a pod that tolerates its taint comes here.
   base::Result<std::string> gpu_of(const std::string& device) const {
     const std::lock_guard lock(mutex_);
@@ -79,13 +103,17 @@ class DraGpus {
 
  private:
   mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
   std::vector<DraGpu> gpus_;  // from here on guarded by mutex_
   bool is_simulated_ = false;
+  bool daemon_answers_ = false;
+  bool has_ended_ = false;
 };
 
 // What a claim's containers get. The names of GPUs and the way to NVIDIA's driver are as by the other API; its
 // variables go into our specification.
 base::Result<Claims::Given> give(const Grant& grant, const PluginOptions& options, const DraGpus& gpus) {
+  GPUMUX_TRY(gpus.wait_for_daemon());
   const bool is_simulated = gpus.is_simulated();
   ContainerGpus wanted;
   std::vector<std::string> ids;
@@ -198,6 +226,7 @@ base::Status serve_dra(const PluginOptions& options, const sigset_t& signals) {
     }
   } while (::sigtimedwait(&signals, nullptr, &kAskEvery) <= 0);
   log(LogLevel::kInfo, "stopping");
+  gpus.end();
   driver.stop();
   publisher.stop();
   for (std::thread& thread : threads) thread.join();
