@@ -354,6 +354,15 @@ def settings_table(settings, section):
     return out
 
 
+def settings_list(settings, section):
+    """The same as lines that a document can have. A table's rows cannot be broken."""
+    out = []
+    for setting in of(settings, section):
+        text = f"- `{setting.name}`: {setting.type.in_documents()} (default: `{setting.default}`). {setting.meaning}"
+        out += textwrap.wrap(text, width=120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return out
+
+
 def variables_table(settings, section):
     own = {setting.name for setting in settings if setting.section not in SETTINGS}
     out = ["| variable | default | reader | alias | meaning |", "|---|---|---|---|---|"]
@@ -380,7 +389,7 @@ def documents(root, settings):
     """{path: text} with the tables between their markers made anew."""
     made = {}
     for path in DOCUMENTS:
-        make = settings_table if path.endswith(("configuration.md", "kubernetes.md")) else variables_table
+        make = {"docs/configuration.md": settings_table, "docs/kubernetes.md": settings_list}.get(path, variables_table)
         text = (root / path).read_text(encoding="utf-8")
 
         def table(match, make=make, path=path):

@@ -66,9 +66,12 @@ class DocumentsTest(unittest.TestCase):
                     self.assertEqual(environment.count(f"| `{setting.variable}` |"), 1)
                 if setting.alias:
                     self.assertIn(f"`{setting.alias}`", environment)
-                if setting.section in gen_settings.SETTINGS:
+                if setting.section == "kubelet":
+                    self.assertIn(f"- `{setting.name}`: {setting.type.in_documents()} (default: `{setting.default}`).",
+                                  " ".join(kubernetes.split()))
+                elif setting.section in gen_settings.SETTINGS:
                     self.assertIn(f"| `{setting.name}` | {setting.type.in_documents()} | `{setting.default}` |",
-                                  kubernetes if setting.section == "kubelet" else configuration)
+                                  configuration)
                 # The plugin for the kubelet reads no file.
                 if setting.section in gen_settings.SETTINGS and setting.section != "kubelet":
                     self.assertIn(f"\n#{setting.in_file()}\n", example)
