@@ -15,8 +15,8 @@
 
 #include "base/result.h"
 #include "daemon/config/config.h"
-#include "daemon/gpus/gpu_lock.h"
 #include "daemon/gpus/inventory.h"
+#include "os/runtime_dir.h"
 
 namespace gpumux::daemon {
 
@@ -45,7 +45,7 @@ struct DaemonOptions {
   std::optional<base::Duration> flag_max_job_time;
   int notify_fd = -1;
   std::vector<std::string> gpus;  // UUIDs or indices; empty: all
-  std::string lock_folder = kLockFolder;
+  std::string lock_folder = os::kGpuLockDir;
   bool handle_signals = true;
   Environment environment;
   // What kernels before 6.5 and 6.16 do not have. For tests: true where it is not used although it is there.

@@ -232,7 +232,7 @@ TEST(Restart, KnowsTheTenantsThatItStillAwaits) {
     TestTenant early(dir.path());
     return early.join() && early.open_seat(0, uuid) ? 0 : 1;
   });
-  const std::string path = dir.path() + "/" + kKnownTenantsFile;
+  const std::string path = dir.path() + "/" + os::kKnownTenants;
   const auto knows_this_process = [&] {
     const auto text = read_file(path, 4096);
     return text && parse_known_tenants(*text).contains(getpid());
@@ -272,7 +272,7 @@ TEST(Restart, KeepsHoldersHoldingAndWaitersWaiting) {
   ASSERT_TRUE(holder.join() && holder.open_seat(0, test_uuid(0)) && holder.request() && holder.wait_granted());
   const std::uint64_t epoch = holder.epoch();
   ASSERT_TRUE(eventually([&] {
-    const auto text = read_file(dir.path() + "/" + kKnownTenantsFile, 4096);
+    const auto text = read_file(dir.path() + "/" + os::kKnownTenants, 4096);
     return text && parse_known_tenants(*text).count(getpid()) == 1 &&
            parse_known_tenants(*text).begin()->second.seats == 1;
   }));

@@ -14,13 +14,13 @@
 #include "base/units.h"
 #include "daemon/loop/files.h"
 #include "daemon/peers/process_info.h"
+#include "os/runtime_dir.h"
 
 namespace gpumux::daemon {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr char kLockFile[] = "lock";
 constexpr auto kTryEvery = 50ms;
 // Tens of thousands of locks.
 constexpr std::size_t kMaxLocks = 16u << 20;
@@ -59,7 +59,7 @@ bool lives(pid_t pid) {
 tl::expected<os::FileDescriptor, DaemonError> lock_runtime_dir(const std::string& dir, bool is_private) {
   if (::mkdir(dir.c_str(), is_private ? 0700 : 0755) != 0 && errno != EEXIST)
     return fail(kExitNoSockets, base::fail_errno(errno, "cannot create " + dir).value());
-  const std::string path = dir + "/" + kLockFile;
+  const std::string path = dir + "/" + os::kRuntimeLock;
   os::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return fail(kExitNoSockets, base::fail_errno(errno, "cannot open " + path).value());
   const auto until = std::chrono::steady_clock::now() + kKilledPatience;

@@ -11,6 +11,8 @@
 //   api.sock               the HTTP API: of the host
 //   root/api.sock          the same, for root: only root can enter the folder (the system's daemon has it)
 //   root/containers        records of containers (containers/record.h)
+//   lock                   the daemon that serves the directory has locked it
+//   known_tenants          which tenants the next daemon waits for (daemon/peers/known_tenants.h)
 #pragma once
 
 #include <string>
@@ -26,6 +28,11 @@ inline constexpr char kApiSocket[] = "api.sock";
 inline constexpr char kRootDir[] = "root";
 inline constexpr char kRootApiSocket[] = "root/api.sock";
 inline constexpr char kContainersDir[] = "root/containers";
+inline constexpr char kRuntimeLock[] = "lock";
+inline constexpr char kKnownTenants[] = "known_tenants";
+
+// Where root's daemons lock GPUs, whatever their runtime directory.
+inline constexpr char kGpuLockDir[] = "/run/gpumux-locks";
 
 // The directory in which a client looks for a daemon: GPUMUX_RUNTIME_DIR if set (and the process is not setuid), else
 // the system's if a daemon's socket is there, else the user's. The user's directory is checked, never created: kDenied,

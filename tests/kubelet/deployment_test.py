@@ -142,9 +142,19 @@ class Deployment(pods.PodsTest):
         self.assertEqual(sorted(self.kube.run(*host_files).split()), [
             f"/opt/gpumux/containers/{manifests_test.VERSION}/libgpumux.so", "/opt/gpumux/gpumux-cdi-hook",
             "/opt/gpumux/sim/libcuda.so.1", "/opt/gpumux/sim/libnvidia-ml.so.1"])
+        folders = ["/opt/gpumux", "/run/gpumux", "/run/gpumux-locks", "/var/lib/kubelet/plugins/gpumux.io"]
         self.plugin.remove()
-        self.run_template(removal_job()).wait_phase("Succeeded")
-        self.assertEqual(self.kube.run(*host_files), "")
+        self.kube.run("mkdir", "-p", "/var/lib/kubelet/plugins/gpumux.io/claims")  # of a plugin with --api dra
+        job = removal_job()
+        self.run_template(job).wait_phase("Succeeded")
+        there = lambda: [folder for folder in folders if (self.kube.root / folder.lstrip("/")).exists()]
+        self.assertEqual(there(), ["/run/gpumux", "/run/gpumux-locks"], "the daemon has its folders")
+        self.gpumux("status")
+        self.daemon.remove()
+        # A kubelet knows a static pod by its manifest, and runs none again that has ended.
+        job["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] = "gpumux-remove-again"
+        self.run_template(job).wait_phase("Succeeded")
+        self.assertEqual(there(), [], self.kube.run("find", "/run", "-path", "/run/gpumux*"))
 
 
 if __name__ == "__main__":

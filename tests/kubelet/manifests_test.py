@@ -35,7 +35,7 @@ HOST_FOLDERS = {
                              "/etc/cdi"},
     "gpumux-dra": {"/opt/gpumux", "/run/gpumux/root", "/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry",
                    "/var/run/cdi", "/etc/cdi"},
-    "gpumux-remove": {"/opt/gpumux", "/run/gpumux/root", "/var/run/cdi"},
+    "gpumux-remove": {"/opt", "/run", "/var/lib/kubelet/plugins", "/var/run/cdi"},
 }
 SIMULATED_MACHINE = "/dev/shm/gpumux-sim-0"
 
@@ -305,14 +305,18 @@ class Removal(unittest.TestCase):
 
     def test_the_order(self):
         said = self.run_removal("1/")
-        steps = [("drain one", "drain two"), ("delete daemonset", ), ("create -f -", ), ("delete resourceslices", ),
-                 ("delete -k", ), ("label node one gpumux.io/api-", "uncordon one", "uncordon two")]
+        steps = [("drain one", "drain two"), ("delete daemonset gpumux-d", ), ("create -f -", ),
+                 ("delete daemonset gpumuxd", ), ("create -f -", ), ("delete resourceslices", ), ("delete -k", ),
+                 ("label node one gpumux.io/api-", "uncordon one", "uncordon two")]
         at = -1
         for step in steps:
-            places = [next(i for i, line in enumerate(said) if words in line) for words in step]
-            self.assertGreater(min(places), at, said)
+            places = [next((i for i, line in enumerate(said) if i > at and words in line), None) for words in step]
+            self.assertNotIn(None, places, (step, said))
             at = max(places)
-        self.assertEqual([pod_of(job)["nodeName"] for job in self.jobs], ["one", "two"])
+        # Hook and library of both nodes go before the daemon, its folders after it.
+        self.assertEqual([pod_of(job)["nodeName"] for job in self.jobs], ["one", "two"] * 2)
+        deleted = next(i for i, line in enumerate(said) if "delete daemonset gpumuxd" in line)
+        self.assertEqual(sum(line.startswith("create -f -") for line in said[:deleted]), 2, said)
         objects = render(MANIFESTS / "dra")
         for job in self.jobs:
             container, = pod_of(job)["containers"]
@@ -322,7 +326,8 @@ class Removal(unittest.TestCase):
 
     def test_a_node_in_use_stays(self):
         said = self.run_removal("/1", "one", code=1)
-        self.assertFalse([line for line in said if "delete -k" in line or "uncordon" in line or "two" in line], said)
+        self.assertFalse([line for line in said if "delete -k" in line or "uncordon" in line or "two" in line or
+                          "gpumuxd" in line], said)
 
 
 if __name__ == "__main__":

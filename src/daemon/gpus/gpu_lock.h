@@ -6,9 +6,9 @@
 // from the kernel whose it is.
 //
 // Anybody can bind that name, so root's daemon does not depend on it. It locks a file in a folder that only root can
-// write to (kLockFolder), and listens on a socket there, by which every daemon finds it. A daemon that is not root's
-// gives way to it: it looks there when it takes a GPU, and whenever somebody connects to its name, which root's daemon
-// does. Who keeps the name all the same is no daemon of ours; it is reported (squatter()) and changes nothing.
+// write to (os::kGpuLockDir), and listens on a socket there, by which every daemon finds it. A daemon that is not
+// root's gives way to it: it looks there when it takes a GPU, and whenever somebody connects to its name, which root's
+// daemon does. Who keeps the name all the same is no daemon of ours; it is reported (squatter()) and changes nothing.
 //
 // One limit: abstract names belong to a network namespace, and folders to a mount namespace. Daemons in containers do
 // not see each other (docs/configuration.md).
@@ -22,10 +22,9 @@
 #include "base/result.h"
 #include "daemon/peers/closer.h"
 #include "os/file_descriptor.h"
+#include "os/runtime_dir.h"
 
 namespace gpumux::daemon {
-
-inline constexpr char kLockFolder[] = "/run/gpumux-locks";
 
 struct LockOwner {
   pid_t pid = 0;  // 0: not known
@@ -38,7 +37,7 @@ struct LockOwner {
 struct LockRequest {
   std::string uuid_text;
   std::string runtime_dir;  // told to who asks
-  std::string folder = kLockFolder;
+  std::string folder = os::kGpuLockDir;
 };
 
 class GpuLock {

@@ -20,8 +20,6 @@
 
 namespace gpumux::daemon {
 
-inline constexpr char kKnownTenantsFile[] = "known_tenants";
-
 // Tenants look for a new daemon every 50 ms; a swapped-out one may need a second. A holder who is later still loses its
 // lease.
 inline constexpr std::chrono::seconds kReturnTimeout{2};

@@ -27,7 +27,7 @@ constexpr auto kPauseAfterKill = 200ms;
 // A line has less than 64 bytes. The list has the tenants that are here and those that are still awaited.
 constexpr std::size_t kMaxListBytes = 64 * 2 * base::kMaxTenants;
 
-std::string list_of(const std::string& runtime_dir) { return runtime_dir + "/" + kKnownTenantsFile; }
+std::string list_of(const std::string& runtime_dir) { return runtime_dir + "/" + os::kKnownTenants; }
 
 }  // namespace
 

@@ -23,6 +23,15 @@ constexpr mode_t kRecordMode = 0600;
 
 std::string record_name(const std::string& uid) { return uid + std::string(kSuffix); }
 
+base::Result<std::vector<std::string>> names_in(const std::string& folder) {
+  std::error_code failed;
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, failed))
+    names.push_back(entry.path().filename());
+  if (failed) return base::fail_errno(failed.value(), "cannot list " + folder);
+  return names;
+}
+
 // A uid is a part of file names.
 base::Status check(const ClaimName& claim) {
   const auto is_good = [](char c) {
@@ -61,12 +70,9 @@ base::Result<std::unique_ptr<Claims>> Claims::open(ClaimsSettings settings, Fetc
 }
 
 base::Status Claims::read_records() {
-  std::error_code failed;
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(settings_.folder, failed))
-    names.push_back(entry.path().filename());
-  if (failed) return base::fail_errno(failed.value(), "cannot list " + settings_.folder);
-  for (const std::string& name : names) {
+  const auto names = names_in(settings_.folder);
+  if (!names) return tl::unexpected(names.error());
+  for (const std::string& name : *names) {
     if (os::name_of_abandoned(name).ends_with(kSuffix)) os::remove_abandoned_at(folder_.get(), name);
     if (!name.ends_with(kSuffix)) continue;
     const auto text = os::read_file_at(folder_.get(), name.c_str(), kMostRecordBytes);
@@ -158,6 +164,34 @@ std::vector<std::string> Claims::uids() const {
   std::vector<std::string> uids;
   for (const auto& [uid, grant] : grants_) uids.push_back(uid);
   return uids;
+}
+
+base::Result<std::vector<std::string>> recorded_claims(const std::string& folder) {
+  std::vector<std::string> uids;
+  const auto names = names_in(folder);
+  if (!names && names.error().code == base::Code::kNotFound) return uids;
+  if (!names) return tl::unexpected(names.error());
+  for (const std::string& name : *names) {
+    if (name.ends_with(kSuffix)) uids.push_back(name.substr(0, name.size() - kSuffix.size()));
+  }
+  return uids;
+}
+
+base::Status remove_claims_folder(const std::string& folder) {
+  const auto opened = os::open_directory(folder);
+  if (!opened && opened.error().code == base::Code::kNotFound) return {};
+  if (!opened) return tl::unexpected(opened.error());
+  const auto names = names_in(folder);
+  if (!names) return tl::unexpected(names.error());
+  for (const std::string& name : *names) {
+    if (os::name_of_abandoned(name).ends_with(kSuffix)) os::remove_abandoned_at(opened->get(), name);
+    if (!name.ends_with(std::string(kSuffix) + kAside)) continue;
+    if (::unlinkat(opened->get(), name.c_str(), 0) != 0 && errno != ENOENT)
+      return base::fail_errno(errno, "cannot remove " + folder + "/" + name);
+  }
+  if (::rmdir(folder.c_str()) != 0 && errno != ENOTEMPTY && errno != EEXIST && errno != ENOENT)
+    return base::fail_errno(errno, "cannot remove " + folder);
+  return {};
 }
 
 }  // namespace gpumux::k8s

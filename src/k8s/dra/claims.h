@@ -95,4 +95,11 @@ class Claims {
   std::map<std::string, Grant> grants_;  // by uid
 };
 
+// The uids of the records in a claims' folder. None, too, if there is no folder.
+base::Result<std::vector<std::string>> recorded_claims(const std::string& folder);
+
+// For a folder without records whose plugin has ended. Removes the folder, with the records that were put aside and
+// what a killed plugin has left. A folder with any other file stays.
+base::Status remove_claims_folder(const std::string& folder);
+
 }  // namespace gpumux::k8s

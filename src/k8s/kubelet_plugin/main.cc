@@ -18,7 +18,7 @@ namespace {
 
 base::Status do_once(const PluginOptions& options) {
   if (options.task == Task::kCheck) return options.api == Api::kDra ? check_dra(options) : check_device_plugin(options);
-  if (options.task == Task::kRemove) return remove_node_files(options.settings, options.runtime_dir);
+  if (options.task == Task::kRemove) return remove_node_files(options.settings, {options.runtime_dir});
   const auto programs = os::executable_dir();
   if (!programs) return tl::unexpected(programs.error());
   return install_node_files(options.settings, *programs);

@@ -2,17 +2,21 @@
 #include "k8s/kubelet_plugin/node_files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <set>
 #include <utility>
 #include <vector>
 
 #include "containers/record.h"
 #include "k8s/cdi/specification.h"
+#include "k8s/dra/claims.h"
+#include "k8s/dra/driver.h"
 #include "os/durable_file.h"
 #include "os/installation.h"
 #include "os/runtime_dir.h"
@@ -73,10 +77,18 @@ base::Status remove_file(const fs::path& path) {
 // A folder that has files of others stays.
 void remove_if_empty(const fs::path& folder) { ::rmdir(folder.c_str()); }
 
+DriverSettings driver_of(const settings::KubeletSettings& settings) { return {settings.kubelet, ""}; }
+
 base::Status nobody_uses_it(const settings::KubeletSettings& settings, const std::string& runtime_dir,
                             const std::vector<Owner>& owners) {
-  const auto claims =
-      std::count_if(owners.begin(), owners.end(), [](const Owner& owner) { return owner.kind == Owner::Kind::kClaim; });
+  // A claim has a record, and a specification unless the machine has started again since.
+  const std::string claims_folder = driver_of(settings).claims_folder();
+  const auto recorded = recorded_claims(claims_folder);
+  if (!recorded) return tl::unexpected(recorded.error());
+  std::set<std::string> claims(recorded->begin(), recorded->end());
+  for (const Owner& owner : owners) {
+    if (owner.kind == Owner::Kind::kClaim) claims.insert(owner.id);
+  }
   std::vector<std::string> ids;
   const std::string records = runtime_dir + "/" + os::kContainersDir;
   const auto folder = os::open_directory(records);
@@ -86,11 +98,41 @@ base::Status nobody_uses_it(const settings::KubeletSettings& settings, const std
     if (!found) return tl::unexpected(found.error());
     ids = std::move(*found);
   }
-  if (claims == 0 && ids.empty()) return {};
+  if (claims.empty() && ids.empty()) return {};
   return base::fail(Code::kExists, "gpumux is in use on this node: " + std::to_string(ids.size()) +
                                        " containers have it (records in " + records + ") and " +
-                                       std::to_string(claims) + " claims are prepared (" + settings.cdi_folder +
-                                       "); end their pods first, for example by kubectl drain");
+                                       std::to_string(claims.size()) + " claims are prepared (" + claims_folder + ", " +
+                                       settings.cdi_folder + "); end their pods first, for example by kubectl drain");
+}
+
+// The plugin has ended. One that was killed has left its sockets.
+base::Status remove_plugin_folder(const settings::KubeletSettings& settings) {
+  const DriverSettings driver = driver_of(settings);
+  GPUMUX_TRY(remove_claims_folder(driver.claims_folder()));
+  GPUMUX_TRY(remove_file(driver.registration_socket()));
+  GPUMUX_TRY(remove_file(driver.service_socket()));
+  remove_if_empty(fs::path(driver.service_socket()).parent_path());
+  return {};
+}
+
+// REQUIRES: no container has a record. A daemon that ends leaves its folders, for containers may have them.
+base::Status remove_daemon_folders(const DaemonFolders& daemon) {
+  const std::string lock = daemon.runtime_dir + "/" + os::kRuntimeLock;
+  const os::FileDescriptor file(::open(lock.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  if (!file && errno != ENOENT) return base::fail_errno(errno, "cannot open " + lock);
+  if (file && ::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EWOULDBLOCK) return {};
+    return base::fail_errno(errno, "cannot lock " + lock);
+  }
+  const std::string records = daemon.runtime_dir + "/" + os::kContainersDir;
+  if (const auto folder = os::open_directory(records)) GPUMUX_TRY(containers::remove_unfinished(folder->get()));
+  for (const char* name : {os::kTenantSocket, os::kApiSocket, os::kRootApiSocket, os::kKnownTenants, os::kRuntimeLock})
+    GPUMUX_TRY(remove_file(daemon.runtime_dir + "/" + name));
+  for (const char* name : {os::kTenantDir, os::kContainersDir, os::kRootDir})
+    remove_if_empty(daemon.runtime_dir + "/" + name);
+  remove_if_empty(daemon.runtime_dir);
+  remove_if_empty(daemon.gpu_locks);
+  return {};
 }
 
 }  // namespace
@@ -112,12 +154,12 @@ base::Status install_node_files(const settings::KubeletSettings& settings, const
   return {};
 }
 
-base::Status remove_node_files(const settings::KubeletSettings& settings, const std::string& runtime_dir) {
+base::Status remove_node_files(const settings::KubeletSettings& settings, const DaemonFolders& daemon) {
   auto specifications = SpecificationFolder::open(settings.cdi_folder);
   if (!specifications) return tl::unexpected(specifications.error());
   const auto owners = specifications->owners();
   if (!owners) return tl::unexpected(owners.error());
-  GPUMUX_TRY(nobody_uses_it(settings, runtime_dir, *owners));
+  GPUMUX_TRY(nobody_uses_it(settings, daemon.runtime_dir, *owners));
   for (const Owner& owner : *owners) GPUMUX_TRY(specifications->remove(owner));
   GPUMUX_TRY(remove_file(settings.hook));
   std::error_code error;
@@ -130,7 +172,8 @@ base::Status remove_node_files(const settings::KubeletSettings& settings, const 
   remove_if_empty(settings.libraries);
   remove_if_empty(settings.sim_libraries);
   remove_if_empty(fs::path(settings.hook).parent_path());
-  return {};
+  GPUMUX_TRY(remove_plugin_folder(settings));
+  return remove_daemon_folders(daemon);
 }
 
 }  // namespace gpumux::k8s

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a pod of the plugin puts on its host, and takes away again: the hook, the library of this version and, if the
-// image has it, the simulated driver.
+// image has it, the simulated driver. It takes away the folders of daemon and plugin, too.
 //
 //   library   LIBRARIES/VERSION/libgpumux.so   containers name their version, so the next version leaves it there
 //   hook      one path                         a runtime starts it, and it ends within seconds
@@ -14,6 +14,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "os/runtime_dir.h"
 #include "settings/structs.gen.h"
 
 namespace gpumux::k8s {
@@ -21,9 +22,15 @@ namespace gpumux::k8s {
 // `programs`: the folder of this program, beside which the files are that are copied.
 base::Status install_node_files(const settings::KubeletSettings& settings, const std::string& programs);
 
-// In this order: specifications, hook, libraries. A specification that names a missing hook would keep containers from
-// starting. Files that are not ours stay, and folders that have any. kExists: containers run with gpumux, or claims are
-// prepared, so nothing was removed.
-base::Status remove_node_files(const settings::KubeletSettings& settings, const std::string& runtime_dir);
+// The folders of the daemon. Those of a daemon that runs stay as they are.
+struct DaemonFolders {
+  std::string runtime_dir;
+  std::string gpu_locks = os::kGpuLockDir;
+};
+
+// In this order: specifications, hook, libraries, the plugin's folder, the daemon's. A specification that names a
+// missing hook would keep containers from starting. Files that are not ours stay, and folders that have any. kExists:
+// containers run with gpumux, or claims are prepared, so nothing was removed.
+base::Status remove_node_files(const settings::KubeletSettings& settings, const DaemonFolders& daemon);
 
 }  // namespace gpumux::k8s

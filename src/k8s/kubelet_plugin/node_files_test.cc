@@ -2,13 +2,16 @@
 // What a pod puts on its host comes whole, leaves other versions alone, and goes only when no container has it.
 #include "k8s/kubelet_plugin/node_files.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
+#include "os/file_descriptor.h"
 #include "tests/unit/temporary_directory.h"
 
 namespace gpumux::k8s {
@@ -26,6 +29,7 @@ class NodeFiles : public testing::Test {
     settings_.hook = path("host/gpumux-cdi-hook");
     settings_.sim_libraries = path("host/sim");
     settings_.cdi_folder = path("cdi");
+    settings_.kubelet = path("kubelet");
   }
 
   std::string path(const std::string& name) const { return dir_.path() + "/" + name; }
@@ -48,7 +52,7 @@ class NodeFiles : public testing::Test {
     const auto done = install_node_files(settings_, path("image/bin"));
     ASSERT_TRUE(done) << done.error().message();
   }
-  base::Status remove() const { return remove_node_files(settings_, path("run")); }
+  base::Status remove() const { return remove_node_files(settings_, {path("run"), path("run-locks")}); }
 
   const TemporaryDirectory dir_;
   settings::KubeletSettings settings_;
@@ -124,11 +128,75 @@ TEST_F(NodeFiles, StayWhileAContainerHasThem) {
 
 TEST_F(NodeFiles, StayWhileAClaimIsPrepared) {
   install();
-  write("cdi/gpumux.io-claim_id-1234.json", "{}");
-  const auto refused = remove();
-  ASSERT_FALSE(refused);
-  EXPECT_NE(refused.error().message().find("1 claims"), std::string::npos) << refused.error().message();
-  EXPECT_TRUE(exists(library_));
+  write("cdi/gpumux.io-claim_1234.json", "{}");
+  write("kubelet/plugins/gpumux.io/claims/1234.json", "{}");
+  const auto is_refused = [&] {
+    const auto removed = remove();
+    EXPECT_TRUE(exists(library_));
+    return !removed && removed.error().message().find("1 claims") != std::string::npos;
+  };
+  EXPECT_TRUE(is_refused());
+  // The machine has started again.
+  fs::remove(path("cdi/gpumux.io-claim_1234.json"));
+  EXPECT_TRUE(is_refused());
+  fs::remove(path("kubelet/plugins/gpumux.io/claims/1234.json"));
+  EXPECT_TRUE(remove());
+  EXPECT_FALSE(exists(library_));
+}
+
+TEST_F(NodeFiles, GoWithThePluginsFolder) {
+  fs::create_directories(path("kubelet/plugins/another"));
+  fs::create_directories(path("kubelet/plugins_registry"));
+  write("kubelet/plugins/gpumux.io/dra.sock", "");
+  write("kubelet/plugins/gpumux.io/claims/1.json.unreadable", "");
+  write("kubelet/plugins/gpumux.io/claims/1.json.0123456789abcdef", "");
+  ASSERT_TRUE(remove());
+  EXPECT_FALSE(exists("kubelet/plugins/gpumux.io"));
+  EXPECT_TRUE(exists("kubelet/plugins/another"));
+  EXPECT_TRUE(exists("kubelet/plugins_registry"));
+  write("kubelet/plugins/gpumux.io/claims/others", "");
+  ASSERT_TRUE(remove());
+  EXPECT_TRUE(exists("kubelet/plugins/gpumux.io/claims/others"));
+}
+
+class DaemonsFolders : public NodeFiles {
+ protected:
+  DaemonsFolders() {
+    for (const char* name : {"lock", "api.sock", "known_tenants", "tenants/tenants.sock", "root/api.sock"})
+      write(std::string("run/") + name, "");
+    fs::create_directories(path("run/root/containers"));
+    fs::create_directories(path("run-locks"));
+  }
+};
+
+TEST_F(DaemonsFolders, GoOnceTheDaemonHasEnded) {
+  {
+    const os::FileDescriptor daemon(::open(path("run/lock").c_str(), O_RDWR | O_CLOEXEC));
+    ASSERT_EQ(::flock(daemon.get(), LOCK_EX), 0);
+    ASSERT_TRUE(remove());
+    for (const char* name : {"run/api.sock", "run/tenants/tenants.sock", "run/root/containers", "run-locks"})
+      EXPECT_TRUE(exists(name)) << name;
+  }
+  // Of a hook that was killed while it wrote.
+  write("run/root/containers/" + std::string(64, 'a') + ".0123456789abcdef", "");
+  ASSERT_TRUE(remove());
+  EXPECT_FALSE(exists("run"));
+  EXPECT_FALSE(exists("run-locks"));
+}
+
+TEST_F(DaemonsFolders, StayAsFarAsTheyHaveOthersFiles) {
+  for (const char* name : {"run/tenants/others", "run-locks/others"}) write(name, "");
+  ASSERT_TRUE(remove());
+  EXPECT_TRUE(exists("run/tenants/others"));
+  EXPECT_TRUE(exists("run-locks/others"));
+  EXPECT_FALSE(exists("run/root"));
+  EXPECT_FALSE(exists("run/lock"));
+}
+
+TEST_F(DaemonsFolders, ThatAreNotThereAreNoError) {
+  fs::remove_all(path("run"));
+  fs::remove_all(path("run-locks"));
+  EXPECT_TRUE(remove());
 }
 
 }  // namespace

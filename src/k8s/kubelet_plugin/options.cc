@@ -123,7 +123,8 @@ std::variant<PluginOptions, EarlyExit> parse_options(int argc, const char* const
   auto* const install = add_task("--install", Task::kInstall,
                                  "Put this version's library and the hook where --libraries and --hook say, and stop");
   add_task("--remove", Task::kRemove,
-           "Remove CDI specifications, hook and libraries from the host, unless containers use them, and stop")
+           "Remove CDI specifications, hook, libraries, and the folders of an ended plugin and daemon from the host, "
+           "unless containers use them, and stop")
       ->excludes(check)
       ->excludes(install);
   check->excludes(install);
