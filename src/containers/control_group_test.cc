@@ -22,6 +22,12 @@ TEST(ControlGroup, OfSeveralTheLongestCounts) {
             "/kubepods/pod1/" + kId);
 }
 
+TEST(ControlGroup, OneWithAnIdCountsBeforeALongerOneWithout) {
+  EXPECT_EQ(control_group_in(
+                "6:freezer:/slurm/uid_1/job_7/step_0\n1:name=systemd:/system.slice/slurmd.service/of-a-long-name\n"),
+            "/slurm/uid_1/job_7/step_0");
+}
+
 TEST(ControlGroup, APathMayHaveColons) { EXPECT_EQ(control_group_in("0::/a:b/c\n"), "/a:b/c"); }
 
 TEST(ControlGroup, WhatIsNoSuchTextHasNone) {
@@ -43,6 +49,27 @@ TEST(ContainerId, RuntimesNameTheirGroupsByIt) {
         "/docker/" + kId + "/docker/" + kOther}) {
     EXPECT_EQ(container_id_in(group), kId) << group;
   }
+}
+
+TEST(ContainerId, SlurmNamesItsGroupsByTheJob) {
+  for (const std::string job : {"/slurm/uid_1000/job_42", "/slurm_n1/uid_1000/job_42",
+                                "/system.slice/slurmstepd.scope/job_42", "/system.slice/n1_slurmstepd.scope/job_42"}) {
+    for (const std::string& inside : {std::string(), std::string("/step_0/user/task_0"), "/docker/" + kId}) {
+      EXPECT_EQ(container_id_in(job + inside), "slurm-42") << job << inside;
+      EXPECT_EQ(container_group_in(job + inside), job);
+    }
+  }
+  // Slurm in a container: the container is first.
+  EXPECT_EQ(container_id_in("/docker/" + kId + "/slurm/uid_0/job_42"), kId);
+  EXPECT_EQ(container_group_in("/docker/" + kId + "/slurm/uid_0/job_42"), "/docker/" + kId);
+  for (const char* group : {"/job_42", "/user.slice/job_42/slurm", "/slurm/job_0", "/slurm/job_4x", "/slurm/xjob_4",
+                            "/slurm/job_99999999999", "/slurm_job_42"}) {
+    EXPECT_EQ(container_id_in(group), "") << group;
+    EXPECT_EQ(container_group_in(group), "") << group;
+  }
+  EXPECT_EQ(slurm_job(slurm_id(42)), 42u);
+  for (const std::string& id : {std::string("slurm-"), std::string("slurm-0"), std::string("42"), kId})
+    EXPECT_EQ(slurm_job(id), 0u) << id;
 }
 
 TEST(ContainerId, ANameOfAnotherLengthOrWithOtherLettersIsNone) {

@@ -33,10 +33,13 @@ std::string text_of(const Record& record) {
     for (const Quota& quota : claim.quotas) quotas.push_back({{"gpu", quota.gpu}, {"bytes", quota.bytes}});
     Json shares = Json::array();
     for (const Share& share : claim.shares) shares.push_back({{"gpu", share.gpu}, {"cores", share.cores}});
-    claims.push_back({{"uid", claim.uid},
-                      {"quotas", std::move(quotas)},
-                      {"shares", std::move(shares)},
-                      {"priority", claim.priority}});
+    Json json{{"uid", claim.uid},
+              {"quotas", std::move(quotas)},
+              {"shares", std::move(shares)},
+              {"priority", claim.priority}};
+    if (const auto& part = claim.on_each)
+      json["on_each"] = {{"cores", part->cores}, {"thousandths", part->thousandths}, {"bytes", part->bytes}};
+    claims.push_back(std::move(json));
   }
   const Json json{{"version", kVersion},
                   {"id", record.id},
@@ -59,6 +62,12 @@ const std::string* text_in(const Json& object, const char* name) {
   return value == nullptr ? nullptr : value->get_ptr<const std::string*>();
 }
 
+std::optional<std::uint64_t> number_in(const Json& object, const char* name) {
+  const Json* value = member(object, name);
+  const auto* number = value == nullptr ? nullptr : value->get_ptr<const Json::number_unsigned_t*>();
+  return number == nullptr ? std::nullopt : std::optional<std::uint64_t>(*number);
+}
+
 // Of an array of a GPU and a number each. False: it is none.
 template <class Amount>
 bool read_amounts(const Json& claim, const char* name, const char* unit, std::vector<Amount>& amounts) {
@@ -66,9 +75,8 @@ bool read_amounts(const Json& claim, const char* name, const char* unit, std::ve
   if (array == nullptr || !array->is_array()) return false;
   for (const Json& each : *array) {
     const std::string* gpu = text_in(each, "gpu");
-    const Json* value = member(each, unit);
-    const auto* number = value == nullptr ? nullptr : value->get_ptr<const Json::number_unsigned_t*>();
-    if (gpu == nullptr || number == nullptr) return false;
+    const auto number = number_in(each, unit);
+    if (gpu == nullptr || !number) return false;
     amounts.push_back({*gpu, *number});
   }
   return true;
@@ -84,6 +92,14 @@ bool read_priority(const Json& claim, std::int32_t& priority) {
   return parsed.has_value();
 }
 
+std::optional<Part> part_in(const Json& json) {
+  const auto cores = number_in(json, "cores");
+  const auto thousandths = number_in(json, "thousandths");
+  const auto bytes = number_in(json, "bytes");
+  if (!cores || !thousandths || !bytes) return std::nullopt;
+  return Part{*cores, *thousandths, *bytes};
+}
+
 std::optional<Claim> claim_in(const Json& json) {
   const std::string* uid = text_in(json, "uid");
   if (uid == nullptr) return std::nullopt;
@@ -91,6 +107,10 @@ std::optional<Claim> claim_in(const Json& json) {
   if (!read_amounts(json, "quotas", "bytes", claim.quotas)) return std::nullopt;
   if (!read_amounts(json, "shares", "cores", claim.shares)) return std::nullopt;
   if (!read_priority(json, claim.priority)) return std::nullopt;
+  if (const Json* part = member(json, "on_each")) {
+    claim.on_each = part_in(*part);
+    if (!claim.on_each) return std::nullopt;
+  }
   return claim;
 }
 
@@ -138,6 +158,7 @@ base::Status check(const Record& record) {
   std::vector<Claim> claims;
   for (const Claim& claim : record.claims) {
     if (claim.uid.empty()) return fail("a claim of it has no uid");
+    if (claim.on_each && record.claims.size() > 1) return fail("a claim on each GPU is not its only one");
     GPUMUX_TRY(check_claim(claim));
     if (!add_claim(claims, claim).empty()) return fail("two claims of it have one GPU");
   }
@@ -175,14 +196,39 @@ base::Status check_claim(const Claim& claim) {
   for (const Quota& quota : claim.quotas) {
     if (quota.bytes == 0) return fail("the quota for " + quota.gpu + " has no bytes");
   }
-  for (const Share& share : claim.shares) {
-    if (share.cores != 0 && share.cores <= kMostCores) continue;
-    return fail("the share for " + share.gpu + " has " + std::to_string(share.cores) + " cores: 1 to " +
-                std::to_string(kMostCores) + " are possible");
-  }
+  const auto check_cores = [&](const std::string& whose, std::uint64_t cores) -> base::Status {
+    if (cores != 0 && cores <= kMostCores) return {};
+    return fail(whose + " has " + std::to_string(cores) + " cores: 1 to " + std::to_string(kMostCores) +
+                " are possible");
+  };
+  for (const Share& share : claim.shares) GPUMUX_TRY(check_cores("the share for " + share.gpu, share.cores));
   if (const auto priority = base::parse_priority(std::to_string(claim.priority)); !priority)
     return tl::unexpected(priority.error());
-  return {};
+  if (!claim.on_each) return {};
+  if (claim.uid.empty()) return fail("a part of each GPU needs a claim, and none is named");
+  if (!claim.quotas.empty() || !claim.shares.empty()) return fail("a part of each GPU leaves no other quota and share");
+  if (claim.on_each->thousandths == 0 || claim.on_each->thousandths > kWhole)
+    return fail("a part of a GPU's memory is 1 to " + std::to_string(kWhole) + " thousandths of it");
+  return check_cores("the part of each GPU", claim.on_each->cores);
+}
+
+std::optional<std::uint64_t> cores_on(const Claim& claim, std::string_view gpu) {
+  if (claim.on_each) return claim.on_each->cores;
+  for (const Share& share : claim.shares) {
+    if (share.gpu == gpu) return share.cores;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::uint64_t> bytes_on(const Claim& claim, std::string_view gpu, std::uint64_t memory) {
+  if (const auto& part = claim.on_each) {
+    const std::uint64_t most = memory / kWhole * part->thousandths;
+    return std::max<std::uint64_t>(part->bytes == 0 ? most : std::min(most, part->bytes), 1);
+  }
+  for (const Quota& quota : claim.quotas) {
+    if (quota.gpu == gpu) return quota.bytes;
+  }
+  return std::nullopt;
 }
 
 std::optional<std::int32_t> most_priority(const std::vector<Claim>& claims) {

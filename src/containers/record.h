@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Records of containers: whose a container is, and what its claims may have. One file for each container, in a folder
-// that only the daemon's owner (root) can enter and that is passed into no container.
+// that only the daemon's owner (root) can enter and that is passed into no container. A Slurm job is a container here,
+// with one claim.
 //
-// The hook writes a record before any of the container's programs runs, and removes it when the container has ended.
+// The hook, or Slurm's plugin, writes a record before any of the container's programs runs, and removes it when the
+// container has ended.
 // The daemon reads it when a tenant comes. So neither needs the other to be there, and a daemon that starts again knows
 // all containers.
 #pragma once
@@ -35,13 +37,24 @@ struct Share {
 };
 static_assert(base::kOneShare == 100);
 inline constexpr std::uint64_t kMostCores = base::kMostShare;
+inline constexpr std::uint64_t kWhole = 1000;
+
+// What all programs of a claim may have together on a GPU, whichever it is.
+struct Part {
+  std::uint64_t cores = 0;        // as a share's
+  std::uint64_t thousandths = 0;  // of the GPU's memory, 1 to kWhole
+  std::uint64_t bytes = 0;        // of the GPU's memory, if that is less; 0: that does not count
+
+  friend bool operator==(const Part&, const Part&) = default;
+};
 
 // All containers of a claim have its quotas and shares together.
 struct Claim {
-  std::string uid;              // not empty
-  std::vector<Quota> quotas{};  // at most one for each GPU
-  std::vector<Share> shares{};  // the same
-  std::int32_t priority = 0;    // the highest that a program of the claim may have; within base::kMostPriority of 0
+  std::string uid;                // not empty
+  std::vector<Quota> quotas{};    // at most one for each GPU
+  std::vector<Share> shares{};    // the same
+  std::int32_t priority = 0;      // the highest that a program of the claim may have; within base::kMostPriority of 0
+  std::optional<Part> on_each{};  // then it has no other quotas and shares
 
   friend bool operator==(const Claim&, const Claim&) = default;
 };
@@ -53,7 +66,7 @@ struct Record {
   std::string pod_namespace{};
   std::string pod{};
   std::string name{};           // the container's, within its pod
-  std::vector<Claim> claims{};  // each once; at most one of them counts on a GPU: has a quota or a share there
+  std::vector<Claim> claims{};  // each once; at most one of them counts on a GPU: has a quota, share or part there
 
   friend bool operator==(const Record&, const Record&) = default;
 };
@@ -65,6 +78,10 @@ std::optional<std::int32_t> most_priority(const std::vector<Claim>& claims);
 // kInvalid: it means nothing, or not one thing. A quota needs a GPU's UUID and bytes, a share a GPU's UUID and cores; a
 // GPU has one of each at most. A claim without a uid is none, and has nothing.
 base::Status check_claim(const Claim& claim);
+
+// What it may have on a GPU with so much memory. Empty: it says nothing of that.
+std::optional<std::uint64_t> cores_on(const Claim& claim, std::string_view gpu);
+std::optional<std::uint64_t> bytes_on(const Claim& claim, std::string_view gpu, std::uint64_t memory);
 
 // Adds a claim, or gives one that is there its new quotas, shares and priority. Where another claim counts on a GPU, it
 // still does, and the added claim has neither quota nor share there. Returns such GPUs.

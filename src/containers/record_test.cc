@@ -58,6 +58,58 @@ TEST_F(RecordTest, IsReadAsItWasWritten) {
   EXPECT_EQ(status.st_mode & 07777u, 0600u);
 }
 
+Record a_job() {
+  return {.id = "slurm-42",
+          .control_group = "/slurm/uid_1/job_42",
+          .claims = {{.uid = "slurm-42", .on_each = Part{20, 200, 0}}}};
+}
+
+TEST_F(RecordTest, AJobsPartIsReadAsItWasWritten) {
+  Record job = a_job();
+  ASSERT_TRUE(write_record(folder(), job));
+  EXPECT_EQ(*read_record(folder(), "slurm-42"), job);
+  const std::string good = *os::read_file_at(folder(), "slurm-42", 1u << 20);
+  for (const auto& [from, to] : {std::pair{"200", "1001"}, std::pair{"200", "0"}, std::pair{"200", "-1"},
+                                 std::pair{"\"cores\": 20", "\"cores\": 0"}, std::pair{"\"bytes\"", "\"Bytes\""}}) {
+    std::string text = good;
+    text.replace(text.find(from), std::string_view(from).size(), to);
+    put("slurm-42", text);
+    EXPECT_FALSE(read_record(folder(), "slurm-42")) << to;
+  }
+}
+
+TEST_F(RecordTest, APartOfEachGpuIsTheOnlyWordOnGpus) {
+  Record job = a_job();
+  job.claims.push_back({"another"});
+  EXPECT_FALSE(write_record(folder(), job));
+  job = a_job();
+  job.claims[0].quotas.push_back({"GPU-1", 1});
+  EXPECT_FALSE(write_record(folder(), job));
+  job.claims[0] = a_job().claims[0];
+  job.claims[0].uid.clear();
+  EXPECT_FALSE(write_record(folder(), job));
+}
+
+TEST(ClaimsTest, APartHoldsOnEveryGpu) {
+  Claim claim{.uid = "a", .on_each = Part{20, 250, 0}};
+  EXPECT_EQ(cores_on(claim, "GPU-1"), 20u);
+  EXPECT_EQ(bytes_on(claim, "GPU-1", 80'000), 20'000u);
+  EXPECT_EQ(bytes_on(claim, "GPU-2", 8'000), 2'000u);
+  claim.on_each->bytes = 5'000;
+  EXPECT_EQ(bytes_on(claim, "GPU-1", 80'000), 5'000u);
+  EXPECT_EQ(bytes_on(claim, "GPU-2", 8'000), 2'000u);
+  EXPECT_EQ(bytes_on({.uid = "a", .on_each = Part{100, 1000, 0}}, "GPU-1", UINT64_MAX / 1000 * 1000),
+            UINT64_MAX / 1000 * 1000);
+}
+
+TEST(ClaimsTest, AmountsOfAGpuHoldThereOnly) {
+  const Claim claim{"a", {{"GPU-1", 7}}, {{"GPU-2", 50}}};
+  EXPECT_EQ(bytes_on(claim, "GPU-1", 100), 7u);
+  EXPECT_EQ(bytes_on(claim, "GPU-2", 100), std::nullopt);
+  EXPECT_EQ(cores_on(claim, "GPU-2"), 50u);
+  EXPECT_EQ(cores_on(claim, "GPU-1"), std::nullopt);
+}
+
 TEST_F(RecordTest, IsReplacedAndRemovedAnyNumberOfTimes) {
   Record record = a_record();
   ASSERT_TRUE(write_record(folder(), record));

@@ -88,13 +88,16 @@ Cell phase_cell(const Seat& seat) {
   return {phase, colour};
 }
 
-// "python3 in team-a/train-0", "python3 in container 0123456789ab", "python3"
+// "python3 in team-a/train-0", "python3 in Slurm job 42", "python3 in container 0123456789ab", "python3"
 Cell program_cell(const Seat& seat) {
   constexpr std::size_t kShortId = 12;  // as other tools shorten it
+  constexpr std::string_view kSlurm = "slurm-";
   std::string text = seat.program.empty() ? "?" : seat.program;
   const api_client::Container& container = seat.container;
   if (!container.pod.empty()) {
     text += " in " + container.pod_namespace + "/" + container.pod;
+  } else if (container.id.starts_with(kSlurm)) {
+    text += " in Slurm job " + container.id.substr(kSlurm.size());
   } else if (!container.id.empty()) {
     text += " in container " + container.id.substr(0, kShortId);
   }

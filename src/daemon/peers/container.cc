@@ -58,7 +58,7 @@ base::Status ContainerRecords::remove_left_over() const {
 
 std::shared_ptr<const containers::Record> ContainerRecords::container_of(pid_t pid) const {
   std::string group = containers::control_group_of(pid);
-  std::string id(containers::container_id_in(group));
+  std::string id = containers::container_id_in(group);
   if (id.empty()) return nullptr;
   if (folder_) {
     auto record = containers::read_record(folder_.get(), id);

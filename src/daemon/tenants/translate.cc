@@ -49,8 +49,11 @@ std::optional<std::uint32_t> share_of_claims(const Session& session) {
   std::optional<std::uint32_t> least;
   if (session.container == nullptr) return least;
   for (const containers::Claim& claim : session.container->claims) {
-    for (const containers::Share& share : claim.shares)
-      least = std::min(least.value_or(base::kMostShare), static_cast<std::uint32_t>(share.cores));
+    const auto take = [&](std::uint64_t cores) {
+      least = std::min(least.value_or(base::kMostShare), static_cast<std::uint32_t>(cores));
+    };
+    for (const containers::Share& share : claim.shares) take(share.cores);
+    if (claim.on_each) take(claim.on_each->cores);
   }
   return least;
 }
@@ -378,9 +381,7 @@ Translator::Share Translator::share_on(const Session& session, base::GpuIndex gp
   if (session.container != nullptr) {
     const std::string& uuid = leases_.gpus()[gpu.value].info.uuid_text;
     for (const containers::Claim& claim : session.container->claims) {
-      for (const containers::Share& share : claim.shares) {
-        if (share.gpu == uuid) return {claim.uid, static_cast<std::uint32_t>(share.cores)};
-      }
+      if (const auto cores = containers::cores_on(claim, uuid)) return {claim.uid, static_cast<std::uint32_t>(*cores)};
     }
   }
   return {{}, session.standing.share};
@@ -417,7 +418,8 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
       claims += (claims.empty() ? "" : ", ") + printable(claim.uid);
     return base::fail(base::Code::kDenied, "tenant " + std::to_string(session.id.value) +
                                                " has the shares of its claims (" + claims +
-                                               "): change the claims' cores, and start its pods again");
+                                               "): change the claims' cores and start its pods again, or ask Slurm "
+                                               "for another part of the GPU");
   }
   session.standing = wanted;
   session.for_each_slot([&](std::uint32_t, const Slot& slot) { tell_standing(session, slot); });

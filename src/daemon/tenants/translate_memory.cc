@@ -44,7 +44,7 @@ void Translator::join_quota(Session& session, const wire::Hello& hello) {
     session.quota_groups.push_back(group.number);
     session.memory_limit = group.memory_limit;
   };
-  const auto has_quotas = [](const containers::Claim& claim) { return !claim.quotas.empty(); };
+  const auto has_quotas = [](const containers::Claim& claim) { return !claim.quotas.empty() || claim.on_each; };
   if (session.container != nullptr &&
       std::any_of(session.container->claims.begin(), session.container->claims.end(), has_quotas)) {
     for (const containers::Claim& claim : session.container->claims) join({std::nullopt, claim.uid}, 0);
@@ -67,11 +67,10 @@ void Translator::leave_quota(const Session& session) {
 sched::Quota Translator::quota_on(const Session& session, base::GpuIndex gpu) const {
   if (session.quota_groups.empty()) return {};
   if (session.memory_limit != 0) return {.group = session.quota_groups.front(), .bytes = session.memory_limit};
-  const std::string& uuid = leases_.gpus()[gpu.value].info.uuid_text;
+  const auto& info = leases_.gpus()[gpu.value].info;
   for (std::size_t i = 0; i < session.quota_groups.size(); ++i) {
-    for (const containers::Quota& quota : session.container->claims[i].quotas) {
-      if (quota.gpu == uuid) return {.group = session.quota_groups[i], .bytes = quota.bytes};
-    }
+    if (const auto bytes = containers::bytes_on(session.container->claims[i], info.uuid_text, info.memory_total))
+      return {.group = session.quota_groups[i], .bytes = *bytes};
   }
   return {};
 }
