@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A node of one test's own: a real kubelet and a real containerd that run pods, without an API server.
 
-Both run in mount, network, pid and cgroup namespaces that only they and their pods have. The end of the first process
-there ends all of it. The kubelet starts each pod whose manifest lies in a folder: static pods. They use the node's
-network, for a network of their own needs plugins. Images are made here; no registry is asked. The daemon and the plugin
-run there too, so all of them know processes by the node's numbers.
+Both run in namespaces of the test's own (inside.py). The kubelet starts each pod whose manifest lies in a folder:
+static pods. They use the node's network, for a network of their own needs plugins. Images are made here; no registry is
+asked. The daemon and the plugin run there too, so all of them know processes by the node's numbers.
 """
 
 import contextlib
@@ -15,21 +14,16 @@ import os
 import pathlib
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import threading
 import time
 
-from . import oci_image
-from .cgroups import Cgroup, hierarchies
-from .process import Process
+from . import inside, oci_image
 from .waiting import wait_until
 
-HERE = pathlib.Path(__file__).resolve().parent
 CLONE_NEWNET = 0x40000000
 READ_ONLY_PORT = 10255
-NAMESPACES = ("--mount", "--net", "--pid", "--cgroup")
 IMAGE = "gpumux.test/programs:1"
 NODE_NAME = "node"
 
@@ -41,28 +35,9 @@ FIRST_THAT_REFUSES_CGROUP_V1 = 31
 
 def reason_to_skip():
     """Why no node can run here; empty if one can."""
-    if os.geteuid() != 0:
-        return "needs root: a kubelet"
     if shutil.which("runc") is None:
         return "needs runc (tools/setup.sh --list)"
-    if not any(controllers == "memory" for controllers in hierarchies()):
-        return "needs cgroups of version 1: the kubelet's are in hierarchies of their own"
-    if subprocess.run(["unshare", *NAMESPACES, "--fork", "true"], capture_output=True, check=False).returncode != 0:
-        return "needs the right to make namespaces (CAP_SYS_ADMIN): a kubelet"
-    return ""
-
-
-class NodeProcess(Process):
-    """A process in the node. It is a child of nsenter, and both are one process group."""
-
-    def send(self, number):
-        """To the process. nsenter waits for it, and ends as it does."""
-        children = pathlib.Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text(encoding="ascii").split()
-        os.kill(int(children[0]) if children else self.pid, number)
-
-    def kill(self):
-        os.killpg(self.pid, signal.SIGKILL)
-        self.wait()
+    return inside.reason_to_skip("a kubelet")
 
 
 class _Connection(http.client.HTTPConnection):
@@ -77,25 +52,18 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect((self.host, self.port))
 
 
-class Node:
+class Node(inside.Inside):
 
     def __init__(self, case, binaries):
         """`binaries`: the folder with kubelet, containerd and ctr."""
-        self.case = case
+        super().__init__(case)
         self.binaries = pathlib.Path(binaries)
-        self.directory = pathlib.Path(case.directory) / "node"
         self.manifests = self.directory / "manifests"
-        self.manifests.mkdir(parents=True)
-        (self.directory / "tmp").mkdir()
+        self.manifests.mkdir()
         self.minor = self._kubelet_minor()
-        self.processes = []
         self.kubelet = None
         self.kubelet_started_at = None
         self.containerd = None
-        self.cgroup = Cgroup(os.path.basename(case.directory))
-        self.alive = None
-        self.first = None
-        case.addCleanup(self.end)
 
     @property
     def has_cdi(self):
@@ -115,55 +83,10 @@ class Node:
         self.start_kubelet()
         return self
 
-    @property
-    def root(self):
-        """The node's root folder, as the machine sees it."""
-        return pathlib.Path(f"/proc/{self.init_pid}/root")
-
-    def proc(self, pid):
-        """What the kernel says of a process that has this number in the node."""
-        return self.root / "proc" / str(pid)
-
-    def _start_first(self):
-        reading, self.alive = os.pipe()
-        command = ["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc", "python3", "-B",
-                   HERE / "node_init.py", self.case.directory, self.directory, reading, *self.cgroup.folders]
-        self.first = Process(self.cgroup.join_and(*command), {"PATH": os.environ["PATH"]}, name="node",
-                             pass_fds=(reading,))
-        os.close(reading)
-        self._keep(self.first)
-        self.first.wait_for_line("ready")
-        children = pathlib.Path(f"/proc/{self.first.pid}/task/{self.first.pid}/children").read_text(encoding="ascii")
-        self.init_pid = int(children)
-
-    def command(self, *arguments):
-        """A command line that runs this one in the node."""
-        enter = ["nsenter", "--target", self.init_pid, *NAMESPACES, "--", *arguments]
-        return self.cgroup.join_and(*enter)
-
     def environment(self):
         # The runtime writes temporary files when it runs probes.
-        return {"PATH": f"{self.binaries}:{os.environ['PATH']}", "TMPDIR": str(self.directory / "tmp")}
-
-    def run(self, *arguments):
-        """In the node, until it ends; its output."""
-        done = subprocess.run(self.command(*arguments), env=self.environment(), capture_output=True, text=True,
-                              check=False)
-        if done.returncode != 0:
-            raise AssertionError(f"{arguments} ended with {done.returncode}: {done.stdout}{done.stderr}")
-        return done.stdout
-
-    def start_process(self, *arguments, name=None):
-        return self._keep(self.make_process(arguments, self.environment(), name=name or os.path.basename(arguments[0])))
-
-    def make_process(self, arguments, environment, **options):
-        """As Process(...), in the node."""
-        return NodeProcess(self.command(*arguments), environment, **options)
-
-    def _keep(self, process):
-        self.processes.append(process)
-        self.case.programs.append(process)  # the test shows what it said
-        return process
+        inherited = super().environment()
+        return {**inherited, "PATH": f"{self.binaries}:{inherited['PATH']}"}
 
     def _start_containerd(self):
         root = self.directory / "containerd"
@@ -229,24 +152,6 @@ state = "/run/containerd"
     def restart_kubelet(self):
         self.kubelet.kill()
         self.start_kubelet()
-
-    def end(self):
-        """Its first process's end kills all others of the node."""
-        if self.alive is not None:
-            os.close(self.alive)
-            self.alive = None
-            self.first.wait()
-        for process in self.processes:
-            process.end()
-        self.cgroup.remove()
-
-    def traces(self):
-        """What is left of it on the machine."""
-        names = (str(self.directory), self.cgroup.name)
-        mounts = pathlib.Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
-        left = [line for line in mounts if any(name in line for name in names)]
-        left += [str(folder) for folder in self.cgroup.folders.values() if folder.exists()]
-        return left
 
     # ---- images and pods
 
