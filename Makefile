@@ -77,7 +77,7 @@ clean-all:
 	rm -rf dist build
 
 help:
-	@echo 'make, make build   builds gpumux into dist/ (release)'
+	@echo 'make, make build   builds gpumux into dist/ (release); SLURM_INCLUDE=DIR names the headers of another Slurm'
 	@echo 'make test          builds and runs the test suite'
 	@echo 'make test-compat   tests the daemon with the library of an earlier release'
 	@echo 'make test-kubelet  tests pods of a real kubelet, the manifests and the image (as root; builds the kubelet once)'

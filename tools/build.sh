@@ -23,7 +23,8 @@ case $preset in
     ;;
   fuzz) target=fuzzers ;;
 esac
-cmake --preset "$configured" >"/tmp/gpumux-configure.$$" 2>&1 || {
+# Another Slurm's headers: SLURM_INCLUDE=DIR. Set again each time, so that it does not stay.
+cmake --preset "$configured" -DSLURM_INCLUDE="${SLURM_INCLUDE:-}" >"/tmp/gpumux-configure.$$" 2>&1 || {
   cat "/tmp/gpumux-configure.$$" >&2
   rm -f "/tmp/gpumux-configure.$$"
   exit 1

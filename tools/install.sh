@@ -31,9 +31,15 @@ files() {
     packaging/systemd/gpumux-runner@.service "$prefix/lib/systemd/system/gpumux-runner@.service" 644 \
     packaging/systemd/gpumux.sysusers.conf "$prefix/lib/sysusers.d/gpumux.conf" 644 \
     packaging/gpumux.toml.example "$prefix/share/doc/gpumux/gpumux.toml.example" 644 \
+    packaging/slurm/prolog "$prefix/libexec/gpumux/slurm-prolog" 755 \
+    packaging/slurm/job_submit.lua "$prefix/share/doc/gpumux/job_submit.lua" 644 \
     LICENSE "$prefix/share/doc/gpumux/LICENSE" 644 \
     README.md "$prefix/share/doc/gpumux/README.md" 644 \
     CHANGELOG.md "$prefix/share/doc/gpumux/CHANGELOG.md" 644
+  # Built where Slurm's headers are.
+  if [ "$action" = uninstall ] || [ -e dist/lib/gpumux/spank_gpumux.so ]; then
+    printf '%s\t%s\t%s\n' dist/lib/gpumux/spank_gpumux.so "$prefix/lib/gpumux/spank_gpumux.so" 755
+  fi
   local page
   for page in man1/gpumux.1 man5/gpumux.toml.5 man8/gpumuxd.8 man8/gpumux-kubelet-plugin.8; do
     printf '%s\t%s\t%s\n' "dist/share/man/$page" "$prefix/share/man/$page" 644

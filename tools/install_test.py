@@ -63,6 +63,8 @@ class Install(unittest.TestCase):
         message = self.run_script("install", code=1).stderr
         self.built = [self.tree / name for name in re.findall(r"dist/[^ ;]+", message)]
         self.assertTrue(any(path.name == "libgpumux.so" for path in self.built), message)
+        # Built where Slurm's headers are, and not missed elsewhere.
+        self.built.append(self.tree / "dist/lib/gpumux/spank_gpumux.so")
         self.build("first")
 
     def build(self, what):

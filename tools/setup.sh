@@ -33,6 +33,7 @@ protobuf-compiler-grpc|grpc_cpp_plugin|the same, of its calls
 libprotobuf-dev|<google/protobuf/message_lite.h>|messages of a kubelet
 libgrpc++-dev|<grpcpp/grpcpp.h>|calls of a kubelet
 libssl-dev|<openssl/ssl.h>|TLS to the API server of Kubernetes
+libslurm-dev|<slurm/spank.h>|the plugin for Slurm, which is left out without it
 pkg-config|pkg-config|names the archives of gRPC
 libgtest-dev|<gtest/gtest.h>|tests
 runc|runc|tests of containers
@@ -41,6 +42,11 @@ mmdebstrap|mmdebstrap|the same, its base
 python3-yaml|/usr/lib/python3/dist-packages/yaml|tests of manifests for Kubernetes
 musl-tools|musl-gcc|tests of containers without glibc
 prometheus|promtool|tests of the metrics
+slurmctld|slurmctld|tests of the plugin for Slurm
+slurmd|slurmd|the same
+slurm-client|srun|the same
+slurm-wlm-basic-plugins|/usr/lib/x86_64-linux-gnu/slurm-wlm/job_submit_lua.so|the same
+munge|munged|the same: by it the parts of Slurm know each other
 libbenchmark-dev|<benchmark/benchmark.h>|benchmarks
 clang-format-14|clang-format-14|the format check
 clang-tidy-14|clang-tidy-14|make tidy
@@ -111,6 +117,13 @@ if [ ${#missing[@]} -gt 0 ]; then
   fi
   echo "setup: installing ${missing[*]}"
   export DEBIAN_FRONTEND=noninteractive
+  # Some packages bring services. None is started: Debian asks this program.
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -e "$policy" ]; then
+    trap 'rm -f "$policy"' EXIT
+    printf '#!/bin/sh\nexit 101\n' >"$policy"
+    chmod 755 "$policy"
+  fi
   install() { apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 "${missing[@]}" </dev/null; }
   # A machine whose package lists are fresh does not need an update; one that has none, or old ones, fails first.
   if ! install >"/tmp/gpumux-setup.$$" 2>&1; then
