@@ -101,9 +101,10 @@ struct SeatUse {
 // What a seat has had since it was opened.
 struct SeatTotals {
   std::uint64_t grants = 0;
-  Duration held{};    // lease time
-  Duration idle{};    // of that, as far as it is known: idle before it gave leases up
-  Duration waited{};  // waiting time
+  std::uint64_t switches = 0;  // of those, grants after another unit had the GPU; a unit's seats count as one
+  Duration held{};             // lease time
+  Duration idle{};             // of that, as far as it is known: idle before it gave leases up
+  Duration waited{};           // waiting time
 };
 
 class LeaseCore {

@@ -46,6 +46,21 @@ TEST(Lease, EndsWithItsQuantumOnceSomebodyWaits) {
   EXPECT_EQ(s.phase(kA), SeatPhase::kIdle);
 }
 
+TEST(Lease, ASwitchIsCountedForTheSeatThatGetsTheGpu) {
+  FourOnOne s(no_overlap());
+  const auto take_and_leave = [&](SeatId seat) {
+    s.request(seat);
+    s.closed(seat);
+    s.drained(seat);
+  };
+  for (const SeatId seat : {kA, kA, kB, kA, kB, kB}) take_and_leave(seat);
+  EXPECT_EQ(s.totals(kA).grants, 3u);
+  EXPECT_EQ(s.totals(kA).switches, 2u);
+  EXPECT_EQ(s.totals(kB).grants, 3u);
+  EXPECT_EQ(s.totals(kB).switches, 2u);
+  EXPECT_EQ(s.gpu(0).switches, 4u);
+}
+
 TEST(Lease, IsRevokedAtOnceWhenAWaiterComesAfterTheQuantum) {
   FourOnOne s;
   s.request(kA);

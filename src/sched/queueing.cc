@@ -299,7 +299,10 @@ void LeaseCore::State::start(Unit& unit) {
       if (!shape->queue.empty()) least = std::min(least, standing(*shape->queue.begin()->unit, gpu).virtual_time);
     }
     gpu.virtual_now = std::max(gpu.virtual_now, least);
-    if (gpu.last_holder != unit.serial) ++gpu.switches;
+    if (gpu.last_holder != unit.serial) {
+      ++gpu.switches;
+      ++on_gpu.lead->switches;
+    }
     gpu.last_holder = unit.serial;
   }
   settle_yielding(unit);

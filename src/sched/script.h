@@ -81,6 +81,7 @@ class Script {
     }
     return {};
   }
+  SeatTotals totals(SeatId s) const { return core_.totals(now_, s); }
   GpuView gpu(std::uint32_t index) const { return core_.view(now_).at(index); }
   LeaseEpoch epoch(SeatId s) const { return view(s).epoch; }
   SeatPhase phase(SeatId s) const { return view(s).phase; }

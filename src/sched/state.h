@@ -111,6 +111,7 @@ struct Seat {
   TimePoint wants_since{};
   TimePoint turn_since{};  // since when it had waited for its last lease
   std::uint64_t grants = 0;
+  std::uint64_t switches = 0;  // SeatTotals
   Duration held{};
   Duration waited{};
   Duration idle{};                            // of `held`: before it gave leases up that it did not use

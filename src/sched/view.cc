@@ -107,7 +107,7 @@ SeatTotals LeaseCore::totals(TimePoint now, SeatId id) const {
   const Seat* const seat = state_->seat_of(id);
   if (seat == nullptr) return {};
   now = std::max(now, state_->now);
-  return {seat->grants, held_of(*seat, now), idle_of(*seat, now), waited_of(*seat, now)};
+  return {seat->grants, seat->switches, held_of(*seat, now), idle_of(*seat, now), waited_of(*seat, now)};
 }
 
 Limit<Duration> LeaseCore::quantum(GpuIndex index) const {
