@@ -207,11 +207,16 @@ void write_ledger(Exposition& out, const MetricsSnapshot& snapshot, StatusRender
   std::vector<Labels> labels;
   labels.reserve(snapshot.ledger.size());
   for (const LedgerLine& line : snapshot.ledger) {
-    const LedgerKey& key = line.key;
-    Labels of = gpu_labels(snapshot.status.gpus.at(key.gpu.value));
-    of.add("user", key.is_others ? "other" : names.user(key.uid)).add("program", key.program);
-    if (key.job != 0) of.add("job", std::to_string(key.job));
-    of.add("namespace", key.pod_namespace).add("pod", key.pod).add("container", key.container);
+    const LedgerOwner& owner = line.key.owner;
+    Labels of = gpu_labels(snapshot.status.gpus.at(line.key.gpu.value));
+    if (owner.uid) of.add("user", names.user(*owner.uid));
+    of.add("namespace", owner.pod_namespace).add("pod", owner.pod);
+    if (const auto* program = std::get_if<LedgerProgram>(&line.key.what)) {
+      of.add("program", program->name).add("container", program->container);
+      if (program->job != 0) of.add("job", std::to_string(program->job));
+    } else {
+      of.add("others", "true");
+    }
     labels.push_back(std::move(of));
   }
   const auto family = [&](std::string_view name, Kind kind, std::string_view help, auto value) {
@@ -231,6 +236,8 @@ void write_ledger(Exposition& out, const MetricsSnapshot& snapshot, StatusRender
          [](const LedgerLine& line) { return line.figures.grants; });
   family("gpumux_program_resident_byte_seconds", Kind::kCounter, "Its memory on the GPU, times how long it was there.",
          [](const LedgerLine& line) { return line.figures.resident_byte_seconds; });
+  family("gpumux_program_switches", Kind::kCounter, "How often it got the GPU after another program.",
+         [](const LedgerLine& line) { return line.figures.switches; });
   family("gpumux_program_evicted_byte_seconds", Kind::kCounter,
          "Its memory in host memory, times how long it was there.",
          [](const LedgerLine& line) { return line.figures.evicted_byte_seconds; });

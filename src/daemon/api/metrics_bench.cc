@@ -73,8 +73,9 @@ class Machine {
   void add(std::size_t i) {
     Tenant& tenant = tenants_.emplace_back();
     const auto uid = static_cast<uid_t>(i % kUsers);
-    tenant.session.emplace(base::TenantId{i + 1}, Peer{.pid = static_cast<pid_t>(i + 1), .uid = uid, .groups = {}},
-                           tenant);
+    tenant.session.emplace(
+        base::TenantId{i + 1},
+        Peer{.pid = static_cast<pid_t>(i + 1), .uid = uid, .groups = {}, .account = Account::of_user(uid)}, tenant);
     translator_.started(*tenant.session);
     wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
     wire::set_text(hello.program, "program-" + std::to_string(i));

@@ -6,12 +6,25 @@ namespace gpumux::daemon {
 void LedgerFigures::add(const LedgerFigures& other) {
   seats += other.seats;
   grants += other.grants;
+  switches += other.switches;
   held += other.held;
   gpu_time += other.gpu_time;
   waited += other.waited;
   resident_byte_seconds += other.resident_byte_seconds;
   evicted_byte_seconds += other.evicted_byte_seconds;
   moved.add(other.moved);
+}
+
+LedgerFigures LedgerFigures::since(const LedgerFigures& before) const {
+  return {.seats = seats - before.seats,
+          .grants = grants - before.grants,
+          .switches = switches - before.switches,
+          .held = held - before.held,
+          .gpu_time = gpu_time - before.gpu_time,
+          .waited = waited - before.waited,
+          .resident_byte_seconds = resident_byte_seconds - before.resident_byte_seconds,
+          .evicted_byte_seconds = evicted_byte_seconds - before.evicted_byte_seconds,
+          .moved = moved.since(before.moved)};
 }
 
 double MemoryTime::seconds_to(base::TimePoint now) const {
@@ -26,10 +39,20 @@ void MemoryTime::change(base::TimePoint now, std::uint64_t resident, std::uint64
   evicted_ = static_cast<double>(evicted);
 }
 
+bool Ledger::has_place(const LedgerOwner& owner) const {
+  const auto its = places_.find(owner);
+  return taken_ < limits_.all && (its == places_.end() || its->second < limits_.of_owner);
+}
+
 Ledger::Entry& Ledger::open(const LedgerKey& key, base::TimePoint now) {
-  if (entries_.size() >= most_) drop_old(now);
-  const bool is_full = entries_.size() >= most_ && !entries_.contains(key);
-  Entry& entry = is_full ? others_[key.gpu] : entries_[key];
+  auto found = entries_.find(key);
+  if (found == entries_.end() && !has_place(key.owner)) drop_old(now);
+  if (found == entries_.end() && has_place(key.owner)) {
+    found = entries_.try_emplace(key).first;
+    ++places_[key.owner];
+    ++taken_;
+  }
+  Entry& entry = found != entries_.end() ? found->second : entries_[{key.gpu, key.owner, LedgerOthers()}];
   ++entry.live;
   return entry;
 }
@@ -41,20 +64,38 @@ void Ledger::close(Entry& entry, const LedgerFigures& figures, base::TimePoint n
 }
 
 void Ledger::drop_old(base::TimePoint now) {
-  std::erase_if(entries_,
-                [&](const auto& one) { return one.second.live == 0 && now - one.second.last_left > kLedgerKeeps; });
+  std::erase_if(entries_, [&](const auto& one) {
+    const auto& [key, entry] = one;
+    const bool is_old = entry.live == 0 && now - entry.last_left > kLedgerKeeps;
+    if (is_old && std::holds_alternative<LedgerProgram>(key.what)) {
+      const auto its = places_.find(key.owner);
+      if (--its->second == 0) places_.erase(its);
+      --taken_;
+    }
+    return is_old;
+  });
+}
+
+std::vector<LedgerLine> Ledger::take(const std::map<const Entry*, LedgerFigures>& live) {
+  std::vector<LedgerLine> lines;
+  for (auto& [key, entry] : entries_) {
+    LedgerFigures all = entry.gone;
+    if (const auto there = live.find(&entry); there != live.end()) all.add(there->second);
+    if (all == entry.taken) continue;
+    lines.push_back({key, all.since(entry.taken), entry.live});
+    entry.taken = all;
+  }
+  return lines;
 }
 
 std::vector<LedgerLine> Ledger::lines(const std::map<const Entry*, LedgerFigures>& live, base::TimePoint now) {
   drop_old(now);
   std::vector<LedgerLine> lines;
-  lines.reserve(entries_.size() + others_.size());
-  const auto add = [&](const LedgerKey& key, const Entry& entry) {
+  lines.reserve(entries_.size());
+  for (const auto& [key, entry] : entries_) {
     LedgerLine& line = lines.emplace_back(LedgerLine{key, entry.gone, entry.live});
     if (const auto there = live.find(&entry); there != live.end()) line.figures.add(there->second);
-  };
-  for (const auto& [key, entry] : entries_) add(key, entry);
-  for (const auto& [gpu, entry] : others_) add(LedgerKey::others(gpu), entry);
+  }
   return lines;
 }
 

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What programs have had of GPUs, for metrics: one entry for all seats that have the same user, program, job, pod and
-// container on the same GPU. An entry's figures are sums over its seats, also over those that are gone, so they only
-// grow.
+// What programs have had of GPUs, for metrics and for accounting: one entry for all seats that have the same owner,
+// program, job and container on the same GPU. An entry's figures are sums over its seats, also over those that are
+// gone, so they only grow.
 //
 // A seat stays with its entry. An entry leaves some minutes after its last seat, when a scraper has had time to read
-// it. There are at most kMaxLedgerEntries; a seat that finds no place counts with the GPU's others.
+// it.
+//
+// There are at most kMaxLedgerEntries, and at most kMaxOwnerEntries of one owner. A seat that finds no place counts
+// with its owner's others on that GPU. So an owner with ever new names loses only its own.
 //
 // Owned by the loop's thread.
 #pragma once
@@ -12,7 +15,9 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/clock.h"
@@ -23,6 +28,8 @@ namespace gpumux::daemon {
 
 // Each is some 15 series of a scrape.
 inline constexpr std::size_t kMaxLedgerEntries = 2000;
+// An eighth: a user with a program for each of a node's GPUs, a few times over.
+inline constexpr std::size_t kMaxOwnerEntries = 250;
 // Scrapers read once a minute or more often.
 inline constexpr base::Duration kLedgerKeeps = std::chrono::minutes(10);
 
@@ -47,38 +54,56 @@ struct MovedMemory {
     saved_constant += other.saved_constant;
     handed_over += other.handed_over;
   }
+  MovedMemory since(const MovedMemory& before) const {
+    return {out - before.out, in - before.in, saved_clean - before.saved_clean, saved_constant - before.saved_constant,
+            handed_over - before.handed_over};
+  }
+  bool operator==(const MovedMemory&) const = default;
+};
+
+// Whose a seat is. A user of the host, with all subordinate ids; or a pod. What is in a container that no pod is known
+// of has no owner: its users are not the host's.
+struct LedgerOwner {
+  std::optional<std::uint32_t> uid;
+  std::string pod_namespace;
+  std::string pod;
+  auto operator<=>(const LedgerOwner&) const = default;
+};
+
+struct LedgerProgram {
+  std::string name;
+  std::uint64_t job = 0;  // 0: none
+  std::string container;  // its name in the pod
+  auto operator<=>(const LedgerProgram&) const = default;
+};
+
+// The seats of an owner that found no place.
+struct LedgerOthers {
+  auto operator<=>(const LedgerOthers&) const = default;
 };
 
 struct LedgerKey {
   base::GpuIndex gpu;
-  std::uint32_t uid = 0;
-  std::string program;
-  std::uint64_t job = 0;  // 0: none
-  std::string pod_namespace;
-  std::string pod;
-  std::string container;   // its name in the pod
-  bool is_others = false;  // of seats that found no place; all else but the GPU is empty
-
-  static LedgerKey others(base::GpuIndex gpu) {
-    LedgerKey key;
-    key.gpu = gpu;
-    key.is_others = true;
-    return key;
-  }
+  LedgerOwner owner;
+  std::variant<LedgerProgram, LedgerOthers> what;
   auto operator<=>(const LedgerKey&) const = default;
 };
 
 struct LedgerFigures {
   std::uint64_t seats = 0;  // that there were
   std::uint64_t grants = 0;
-  base::Duration held{};      // lease time
-  base::Duration gpu_time{};  // the same without the time that it was idle before it gave leases up
+  std::uint64_t switches = 0;  // that its grants were
+  base::Duration held{};       // lease time
+  base::Duration gpu_time{};   // the same without the time that it was idle before it gave leases up
   base::Duration waited{};
   double resident_byte_seconds = 0;
   double evicted_byte_seconds = 0;
   MovedMemory moved{};
 
   void add(const LedgerFigures& other);
+  // What of it has come since it was `before`.
+  LedgerFigures since(const LedgerFigures& before) const;
+  bool operator==(const LedgerFigures&) const = default;
 };
 
 struct LedgerLine {
@@ -106,15 +131,21 @@ class MemoryTime {
   double evicted_sum_ = 0;
 };
 
+struct LedgerLimits {
+  std::size_t all = kMaxLedgerEntries;
+  std::size_t of_owner = kMaxOwnerEntries;
+};
+
 class Ledger {
  public:
   struct Entry {
-    LedgerFigures gone;  // of seats that are
+    LedgerFigures gone;   // of seats that are
+    LedgerFigures taken;  // by take(), so far
     std::uint64_t live = 0;
     base::TimePoint last_left{};
   };
 
-  explicit Ledger(std::size_t most = kMaxLedgerEntries) : most_(most) {}
+  explicit Ledger(const LedgerLimits& limits = {}) : limits_(limits) {}
 
   // A seat has been opened. The entry stays where it is until the seat is closed.
   Entry& open(const LedgerKey& key, base::TimePoint now);
@@ -122,14 +153,18 @@ class Ledger {
   static void close(Entry& entry, const LedgerFigures& figures, base::TimePoint now);
   // `live`: the sums over the seats that are there.
   std::vector<LedgerLine> lines(const std::map<const Entry*, LedgerFigures>& live, base::TimePoint now);
+  // What they have had since the last call, of those that have had something. To be called more often than entries
+  // leave.
+  std::vector<LedgerLine> take(const std::map<const Entry*, LedgerFigures>& live);
 
  private:
+  bool has_place(const LedgerOwner& owner) const;
   void drop_old(base::TimePoint now);
 
-  const std::size_t most_;
+  const LedgerLimits limits_;
   std::map<LedgerKey, Entry> entries_;
-  // Of seats that found no place. They stay: what they have counted may be anybody's.
-  std::map<base::GpuIndex, Entry> others_;
+  std::map<LedgerOwner, std::size_t> places_;  // entries of programs
+  std::size_t taken_ = 0;                      // their sum
 };
 
 }  // namespace gpumux::daemon

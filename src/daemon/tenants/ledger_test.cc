@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace gpumux::daemon {
 namespace {
 
@@ -12,12 +14,16 @@ using namespace std::chrono_literals;
 
 constexpr base::TimePoint kStart{1h};
 
-LedgerKey key_of(const std::string& program, std::uint32_t gpu = 0) {
-  LedgerKey key;
-  key.gpu = {gpu};
-  key.uid = 1000;
-  key.program = program;
-  return key;
+LedgerKey key_of(const std::string& program, std::uint32_t gpu = 0, std::uint32_t uid = 1000) {
+  return {.gpu = {gpu}, .owner = {uid, "", ""}, .what = LedgerProgram{program, 0, ""}};
+}
+
+LedgerKey others_of(std::uint32_t uid) { return {.gpu = {0}, .owner = {uid, "", ""}, .what = LedgerOthers()}; }
+
+LedgerFigures figures_of(const std::vector<LedgerLine>& lines, const LedgerKey& key) {
+  const auto found = std::find_if(lines.begin(), lines.end(), [&](const auto& line) { return line.key == key; });
+  EXPECT_NE(found, lines.end());
+  return found == lines.end() ? LedgerFigures() : found->figures;
 }
 
 LedgerFigures held(base::Duration time) {
@@ -43,6 +49,20 @@ TEST(Ledger, SumsOverSeatsThatAreThereAndThatAreGone) {
   EXPECT_EQ(lines[1].live, 1u);
 }
 
+TEST(Ledger, WhatIsTakenIsTakenOnce) {
+  Ledger ledger;
+  Ledger::Entry& entry = ledger.open(key_of("train"), kStart);
+  EXPECT_EQ(ledger.take({{&entry, held(2s)}}).at(0).figures, held(2s));
+  EXPECT_TRUE(ledger.take({{&entry, held(2s)}}).empty());
+  LedgerFigures more = ledger.take({{&entry, held(5s)}}).at(0).figures;
+  EXPECT_EQ(more.held, 3s);
+  EXPECT_EQ(more.seats, 0u);
+  Ledger::close(entry, held(6s), kStart);
+  EXPECT_EQ(ledger.take({}).at(0).figures.held, 1s);
+  EXPECT_TRUE(ledger.take({}).empty());
+  EXPECT_EQ(ledger.lines({}, kStart).at(0).figures, held(6s)) << "it counts for metrics as before";
+}
+
 TEST(Ledger, AnEntryLeavesSomeTimeAfterItsLastSeat) {
   Ledger ledger;
   Ledger::Entry& entry = ledger.open(key_of("train"), kStart);
@@ -52,13 +72,15 @@ TEST(Ledger, AnEntryLeavesSomeTimeAfterItsLastSeat) {
   EXPECT_EQ(ledger.lines({}, kStart + 100h + kLedgerKeeps + 1ns).size(), 0u);
 }
 
-TEST(Ledger, ASeatWithoutAPlaceStaysWithTheOthers) {
-  Ledger ledger(2);
+TEST(Ledger, ASeatWithoutAPlaceStaysWithItsOwnersOthers) {
+  Ledger ledger({.all = 3, .of_owner = 2});
   Ledger::Entry& a = ledger.open(key_of("a"), kStart);
   ledger.open(key_of("b"), kStart);
   Ledger::Entry& c = ledger.open(key_of("c"), kStart);
   Ledger::Entry& d = ledger.open(key_of("d"), kStart);
   EXPECT_EQ(&c, &d);
+  EXPECT_EQ(&ledger.open(key_of("a"), kStart), &a) << "what has a place keeps it";
+  Ledger::close(a, {}, kStart);
   // A place is free again. The next one has it, and those that had none stay where they count.
   Ledger::close(a, held(1s), kStart);
   const base::TimePoint later = kStart + kLedgerKeeps + 1s;
@@ -66,11 +88,24 @@ TEST(Ledger, ASeatWithoutAPlaceStaysWithTheOthers) {
   EXPECT_NE(&again, &c);
   Ledger::close(c, held(4s), later);
   Ledger::close(d, held(2s), later);
-  const auto lines = ledger.lines({}, later + 100h);
-  const auto others = std::find_if(lines.begin(), lines.end(), [](const auto& line) { return line.key.is_others; });
-  ASSERT_NE(others, lines.end());
-  EXPECT_EQ(others->figures.held, 6s);
-  EXPECT_EQ(others->live, 0u);
+  EXPECT_EQ(figures_of(ledger.lines({}, later), others_of(1000)).held, 6s);
+}
+
+TEST(Ledger, AnOwnerWithManyNamesTakesNoPlaceFromAnother) {
+  Ledger ledger({.all = 4, .of_owner = 2});
+  for (int i = 0; i < 100; ++i) Ledger::close(ledger.open(key_of(std::to_string(i)), kStart), held(1s), kStart);
+  Ledger::close(ledger.open(key_of("train", 0, 1001), kStart), held(3s), kStart);
+  const auto lines = ledger.lines({}, kStart);
+  EXPECT_EQ(lines.size(), 4u);
+  EXPECT_EQ(figures_of(lines, key_of("train", 0, 1001)).held, 3s);
+  EXPECT_EQ(figures_of(lines, others_of(1000)).held, 98s);
+}
+
+TEST(Ledger, WhenAllPlacesAreTakenAnOwnerStillHasItsSum) {
+  Ledger ledger({.all = 2, .of_owner = 2});
+  for (std::uint32_t uid = 1; uid <= 3; ++uid)
+    Ledger::close(ledger.open(key_of("train", 0, uid), kStart), held(std::chrono::seconds(uid)), kStart);
+  EXPECT_EQ(figures_of(ledger.lines({}, kStart), others_of(3)).held, 3s);
 }
 
 TEST(MemoryTime, CountsBytesTimesSeconds) {

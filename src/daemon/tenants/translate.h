@@ -126,6 +126,8 @@ class Translator {
   const MovedMemory& moved_before(base::GpuIndex gpu) const { return moved_before_.at(gpu.value); }
   // What programs have had so far, those of the last minutes included (ledger.h).
   std::vector<LedgerLine> ledger();
+  // What they have had since the last call.
+  std::vector<LedgerLine> take_from_ledger() { return ledger_.take(live_figures()); }
   // The job that a user's run is of; 0: none. Asked when a seat is opened.
   void set_job_of(std::function<std::uint64_t(uid_t, const std::string&)> job_of) { job_of_ = std::move(job_of); }
 
@@ -177,6 +179,7 @@ class Translator {
   std::uint64_t forget_slot(const Session& session, const Slot& slot);
   LedgerKey ledger_key(const Session& session, base::GpuIndex gpu) const;
   LedgerFigures figures(const Session& session, const Slot& slot) const;
+  std::map<const Ledger::Entry*, LedgerFigures> live_figures() const;
   std::uint64_t evictable(base::SeatId seat) const;
   std::uint64_t host_needs(base::GpuIndex gpu) const;
   bool may_borrow_more(base::GpuIndex gpu) const;

@@ -162,19 +162,17 @@ void Translator::ask_for_copies_of(base::GpuIndex gpu) {
 LedgerKey Translator::ledger_key(const Session& session, base::GpuIndex gpu) const {
   const ContainerLabel& container = session.label->container;
   return {.gpu = gpu,
-          .uid = session.peer.uid,
-          .program = session.label->program,
-          .job = job_of_ && !session.run.empty() ? job_of_(session.peer.uid, session.run) : 0,
-          .pod_namespace = container.pod_namespace,
-          .pod = container.pod,
-          .container = container.name,
-          .is_others = false};
+          .owner = {session.peer.account.user(), container.pod_namespace, container.pod},
+          .what = LedgerProgram{.name = session.label->program,
+                                .job = job_of_ && !session.run.empty() ? job_of_(session.peer.uid, session.run) : 0,
+                                .container = container.name}};
 }
 
 LedgerFigures Translator::figures(const Session& session, const Slot& slot) const {
   const sched::SeatTotals totals = leases_.totals(seat_of(session, slot));
   LedgerFigures figures{.seats = 1,
                         .grants = totals.grants,
+                        .switches = totals.switches,
                         .held = totals.held,
                         .gpu_time = std::max(totals.held - totals.idle, base::Duration::zero()),
                         .waited = totals.waited,
@@ -184,14 +182,16 @@ LedgerFigures Translator::figures(const Session& session, const Slot& slot) cons
   return figures;
 }
 
-std::vector<LedgerLine> Translator::ledger() {
+std::map<const Ledger::Entry*, LedgerFigures> Translator::live_figures() const {
   std::map<const Ledger::Entry*, LedgerFigures> live;
   for (const auto& one : sessions_) {
     const Session& session = *one.second;
     session.for_each_slot([&](std::uint32_t, const Slot& slot) { live[slot.entry].add(figures(session, slot)); });
   }
-  return ledger_.lines(live, leases_.now());
+  return live;
 }
+
+std::vector<LedgerLine> Translator::ledger() { return ledger_.lines(live_figures(), leases_.now()); }
 
 std::uint64_t Translator::forget_slot(const Session& session, const Slot& slot) {
   moved_before_.at(slot.gpu.value).add(slot.memory);
