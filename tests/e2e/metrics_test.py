@@ -208,6 +208,17 @@ class Page(Scraping, GpumuxTest):
         self.assertEqual(sum(samples(page, "gpumux_gpu_wait_seconds_count").values()), grants)
         self.assertEqual(sum(samples(page, "gpumux_tenants_gone_total").values()), 3)
 
+    def test_refused_allocations_are_counted_by_reason(self):
+        daemon = self.start_daemon()
+        beyond = self.start("large", blocks=8, block_kib=8192, rounds=1, variables={"GPUMUX_MEM_LIMIT": "40M"})
+        self.assertEqual(beyond.wait(timeout=60), 3, beyond.tail(10))
+        daemon.trace.wait_for(event="gone", pid=beyond.pid)
+        refused = samples(self.page(daemon), "gpumux_allocations_refused_total")
+        traced = daemon.trace.events(event="refused", detail="quota", pid=beyond.pid)
+        self.assertGreaterEqual(len(traced), 1)
+        self.assertEqual({(dict(labels)["gpu"], dict(labels)["reason"]): count for labels, count in refused.items()},
+                         {("0", "quota"): len(traced)})
+
     def test_without_a_token_nobody_is_named(self):
         daemon = self.start_daemon(metrics_address="127.0.0.1:0")
         program = self.start("worker", steps=100, step_us=500, until=self.enough)

@@ -15,7 +15,8 @@ Colour colour_of(const std::string& event) {
   if (event == "revoke" || event == "gate_closed" || event == "drained" || event == "step" || event == "evicted" ||
       event == "complete")
     return Colour::kCyan;
-  if (event == "stall" || event == "partner" || event == "silent" || event == "kill") return Colour::kRed;
+  if (event == "stall" || event == "partner" || event == "silent" || event == "kill" || event == "refused")
+    return Colour::kRed;
   return Colour::kNone;
 }
 

@@ -175,6 +175,8 @@ void write_trace_counters(Exposition& out, const MetricsSnapshot& snapshot) {
   };
   by_detail("gpumux_gpu_grants", "Leases that were given, by kind.", "grant", "lease", "exclusive");
   by_detail("gpumux_gpu_revocations", "Leases that were taken back, and why.", "revoke", "reason", "other");
+  by_detail("gpumux_allocations_refused", "Allocations of programs that were refused, and why.", "refused", "reason",
+            "other");
   const auto of_event = [&](std::string_view name, std::string_view help, std::string_view event) {
     each_gpu(out, snapshot.status, name, Kind::kCounter, help, [&](const GpuStatus& gpu) {
       const auto* counts = counts_of(snapshot, static_cast<std::int32_t>(gpu.index));
@@ -234,10 +236,10 @@ void write_ledger(Exposition& out, const MetricsSnapshot& snapshot, StatusRender
          [](const LedgerLine& line) { return line.figures.waited; });
   family("gpumux_program_grants", Kind::kCounter, "How often the program got a lease.",
          [](const LedgerLine& line) { return line.figures.grants; });
-  family("gpumux_program_resident_byte_seconds", Kind::kCounter, "Its memory on the GPU, times how long it was there.",
-         [](const LedgerLine& line) { return line.figures.resident_byte_seconds; });
   family("gpumux_program_switches", Kind::kCounter, "How often it got the GPU after another program.",
          [](const LedgerLine& line) { return line.figures.switches; });
+  family("gpumux_program_resident_byte_seconds", Kind::kCounter, "Its memory on the GPU, times how long it was there.",
+         [](const LedgerLine& line) { return line.figures.resident_byte_seconds; });
   family("gpumux_program_evicted_byte_seconds", Kind::kCounter,
          "Its memory in host memory, times how long it was there.",
          [](const LedgerLine& line) { return line.figures.evicted_byte_seconds; });

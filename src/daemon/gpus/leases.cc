@@ -180,6 +180,12 @@ void Leases::gone(base::TenantId tenant, std::string_view why) {
   labels_.erase(tenant);
 }
 
+void Leases::trace_refusal(SeatId seat, std::string_view why) {
+  TraceEntry traced = entry(clock_.now(), "refused", seat);
+  traced.detail = why;
+  trace_.record(std::move(traced));
+}
+
 void Leases::forget(SeatId seat) {
   const std::uint64_t key = note_key(seat);
   notes_.erase(key);

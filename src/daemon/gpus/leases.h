@@ -77,6 +77,8 @@ class Leases {
   void connected(base::TenantId tenant, std::shared_ptr<const TenantLabel> label);
   // `why`: a literal, for the trace.
   void gone(base::TenantId tenant, std::string_view why);
+  // An allocation of the seat's was refused. For the trace; `why`: a literal.
+  void trace_refusal(base::SeatId seat, std::string_view why);
   // Any event about a connected tenant's seats, and the daemon's own.
   void apply(const sched::Event& event);
 

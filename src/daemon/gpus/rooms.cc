@@ -32,6 +32,18 @@ std::string_view in_words(sched::Refusal refusal) {
   return {};
 }
 
+// As the trace has it, and so metrics.
+std::string_view word_of(sched::Refusal refusal) {
+  switch (refusal) {
+    case sched::Refusal::kNone: break;
+    case sched::Refusal::kQuota: return "quota";
+    case sched::Refusal::kNoRoom: return "gpu_memory";
+    case sched::Refusal::kTogether: return "host_memory";
+    case sched::Refusal::kNothingMoves: return "nothing_moves";
+  }
+  return {};
+}
+
 }  // namespace
 
 std::uint64_t automatic_reserve(std::uint64_t capacity) {
@@ -227,6 +239,7 @@ bool Rooms::plan(GpuIndex index) {
                                             {"gpu", index.value},
                                             {"room", bound.room},
                                             {"commitment", bound.commitment}});
+      leases_.trace_refusal(bound.seat, word_of(bound.refusal));
     }
     if (bound.is_stranded) {
       log_warning(
