@@ -3,6 +3,7 @@
 
 #include "jobs/store/checks.h"
 #include "jobs/store/job_row.h"
+#include "jobs/store/use_statement.h"
 
 namespace gpumux::store {
 namespace {
@@ -12,23 +13,6 @@ using jobs::JobState;
 
 // Old jobs that one Prune looks at, 0.1 s: others may need them all, and then it goes on there the next time.
 constexpr std::int64_t kMostLooked = 100'000;
-
-// A statement that is to be used again: reset when this goes, so that it holds no lock on what it read.
-class Use {
- public:
-  explicit Use(SQLite::Statement& statement) : statement_(statement) {}
-  ~Use() {
-    statement_.tryReset();
-    statement_.clearBindings();
-  }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
-  SQLite::Statement* operator->() { return &statement_; }
-  SQLite::Statement& operator*() { return statement_; }
-
- private:
-  SQLite::Statement& statement_;
-};
 
 }  // namespace
 
@@ -63,7 +47,8 @@ ChangeWriter::ChangeWriter(SQLite::Database& db)
                  "ORDER BY ended_at, id LIMIT ?"),
       delete_job_(db, "DELETE FROM jobs WHERE id = ?"),
       delete_document_(db, "DELETE FROM documents WHERE job = ?"),
-      delete_dependencies_(db, "DELETE FROM dependencies WHERE job = ?") {}
+      delete_dependencies_(db, "DELETE FROM dependencies WHERE job = ?"),
+      ledger_(db) {}
 
 Applied ChangeWriter::apply(const Insert& change) {
   const StoredJob& job = change.job;
@@ -178,6 +163,13 @@ Applied ChangeWriter::apply(const Prune& change) {
   }
   return {true, {}, static_cast<std::uint32_t>(ids.size())};
 }
+
+Applied ChangeWriter::apply(const AddToLedger& change) {
+  ledger_.add(change);
+  return {};
+}
+
+Applied ChangeWriter::apply(const RollUpLedger& change) { return {true, {}, ledger_.roll_up(change)}; }
 
 std::optional<JobId> ChangeWriter::find_token(std::uint32_t uid, const std::string& token) {
   Use find(token_);

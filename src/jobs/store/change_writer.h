@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "jobs/store/job_store.h"
+#include "jobs/store/ledger_writer.h"
 
 namespace gpumux::store {
 
@@ -24,12 +25,15 @@ class ChangeWriter {
   Applied apply(const PutUsage& change);
   Applied apply(const PutValue& change);
   Applied apply(const Prune& change);
+  Applied apply(const AddToLedger& change);
+  Applied apply(const RollUpLedger& change);
 
  private:
   std::optional<JobId> find_token(std::uint32_t uid, const std::string& token);
 
   SQLite::Statement insert_, document_, dependency_, token_, last_id_, core_, rest_, usage_, keep_, drop_, old_,
       users_old_, delete_job_, delete_document_, delete_dependencies_;
+  LedgerWriter ledger_;
   std::pair<WallTime, std::int64_t> looked_to_;  // by Prune; from the beginning again when it is through
 };
 

@@ -20,6 +20,15 @@ Status check_lengths(const StoredJob& job, std::size_t document) {
   return {};
 }
 
+Status check_texts(const LedgerRow& row) {
+  for (const std::string* text : {&row.owner.pod_namespace, &row.owner.pod, &row.gpu}) {
+    if (text->size() > kMaxLedgerTextBytes) return base::fail(base::Code::kInvalid, "a name in the ledger is too long");
+  }
+  if (row.program && row.program->name.size() > kMaxLedgerTextBytes)
+    return base::fail(base::Code::kInvalid, "a program's name in the ledger is too long");
+  return {};
+}
+
 }  // namespace
 
 Status check(const std::vector<Change>& changes) {
@@ -35,6 +44,8 @@ Status check(const std::vector<Change>& changes) {
     } else if (const auto* update = std::get_if<Update>(&change)) {
       if (update->note && update->note->size() > kMaxNoteBytes)
         return too_long("note", update->note->size(), kMaxNoteBytes);
+    } else if (const auto* row = std::get_if<AddToLedger>(&change)) {
+      GPUMUX_TRY(check_texts(row->row));
     }
   }
   return {};

@@ -9,7 +9,8 @@
 //   2. A commit is seen whole or not at all, also by readers on other threads and after a crash.
 //   3. A second submission of a user with the same token stores nothing; it is told the first one's id.
 //   4. Ids are never given out twice, even when the job with the highest one is pruned.
-//   5. On a full disk a commit without an Insert still succeeds: room for it is reserved (kReserveBytes).
+//   5. On a full disk a commit without anything that grows (an Insert, or the ledger's changes) still succeeds: room
+//      for it is reserved (kReserveBytes).
 //
 // commit() is for one thread at a time (see commit_queue.h); the readers may be called from any thread meanwhile, and
 // see the last commit that has returned, or a later one.
@@ -26,15 +27,13 @@
 
 #include "base/result.h"
 #include "jobs/core/events.h"
+#include "jobs/store/ledger.h"
 
 namespace gpumux::store {
 
 using base::Result;
 using base::Status;
 using jobs::JobId;
-
-// Nanoseconds since 1970 (CLOCK_REALTIME), for people and for after a reboot. 0: not yet.
-using WallTime = std::int64_t;
 
 // Exit statuses as a shell gives them, 128 + signal for a job that a signal ended.
 inline constexpr int kNoExitStatus = -1;
@@ -100,13 +99,13 @@ struct Prune {
   std::optional<std::uint32_t> uid = {};
 };
 
-using Change = std::variant<Insert, Update, PutUsage, PutValue, Prune>;
+using Change = std::variant<Insert, Update, PutUsage, PutValue, Prune, AddToLedger, RollUpLedger>;
 
 // One for each change, in order.
 struct Applied {
   bool done = true;            // false: an Insert whose token was there, or an Update of a job that is not there
   std::optional<JobId> first;  // of such an Insert: the job that was submitted with this token
-  std::uint32_t pruned = 0;
+  std::uint32_t pruned = 0;    // by a RollUpLedger: rows that it has worked on
 };
 
 // ---- queries ----------------------------------------------------------------------------------------------
@@ -166,6 +165,9 @@ class JobStore {
 
   // Users with more than `most` jobs that are done, and how many more.
   virtual Result<std::map<std::uint32_t, std::uint64_t>> with_more_done_than(std::uint64_t most) const = 0;
+
+  // Takes as long as reading all rows of that time, and holds up nobody else who reads.
+  virtual Result<LedgerReport> report(const LedgerQuery& query) const = 0;
 
   virtual Result<std::vector<Usage>> usage() const = 0;
   virtual Result<std::map<std::string, std::string>> values() const = 0;

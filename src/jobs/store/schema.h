@@ -124,6 +124,27 @@ CREATE TRIGGER done_no_more AFTER DELETE ON jobs WHEN old.state = 8 BEGIN
   UPDATE done SET jobs = jobs - 1 WHERE uid = old.uid;
   DELETE FROM done WHERE uid = old.uid AND jobs = 0;
 END;
+)",
+    // What programs have had of GPUs (ledger.h). `start` in seconds since 1970; sums in seconds and byte seconds.
+    R"(
+CREATE TABLE ledger (
+  is_day    INTEGER NOT NULL,
+  start     INTEGER NOT NULL,
+  uid       INTEGER NOT NULL,   -- -1: none
+  namespace TEXT NOT NULL,
+  pod       TEXT NOT NULL,
+  is_others INTEGER NOT NULL,   -- of programs and jobs that found no place
+  program   TEXT NOT NULL,
+  job       INTEGER NOT NULL,   -- 0: none
+  gpu       TEXT NOT NULL,
+  held      REAL NOT NULL,
+  gpu_time  REAL NOT NULL,
+  waited    REAL NOT NULL,
+  resident  REAL NOT NULL,
+  evicted   REAL NOT NULL,
+  switches  INTEGER NOT NULL,
+  PRIMARY KEY (is_day, start, uid, namespace, pod, is_others, program, job, gpu)
+) WITHOUT ROWID;
 )"};
 
 }  // namespace gpumux::store

@@ -14,8 +14,9 @@
 //   - The database's file is as long as its pages in the log need it, before they are written there. So the log can
 //     always be folded into it, and start from its beginning.
 //   - The table `reserve` has one row of kReserveBytes. Writing it makes the log as long, too.
-// A commit without documents that finds the disk full starts the log from its beginning and frees that row's pages. No
-// document is taken before the row is there again. (A file system that copies on write can be too full all the same.)
+// A commit that adds no job and nothing to the ledger, and finds the disk full, starts the log from its beginning and
+// frees that row's pages. Nothing is added before the row is there again. (A file system that copies on write can be
+// too full all the same.)
 #include "jobs/store/sqlite_store.h"
 
 #include <SQLiteCpp/SQLiteCpp.h>
@@ -32,6 +33,7 @@
 #include "jobs/store/change_writer.h"
 #include "jobs/store/checks.h"
 #include "jobs/store/job_row.h"
+#include "jobs/store/ledger_reader.h"
 #include "jobs/store/schema.h"
 
 namespace gpumux::store {
@@ -48,7 +50,7 @@ int open_flags() { return SQLite::OPEN_READWRITE | SQLite::OPEN_NOMUTEX; }
 
 // The database's file grows by so much at a time, and is so much longer than it need be.
 constexpr int kGrowthBytes = 1 << 20;
-// Of a job without its texts, and of a dependency, in their tables and the indexes.
+// Of a job without its texts, of a row of the ledger, and of a dependency, in their tables and the indexes.
 constexpr std::size_t kRowBytes = 512;
 constexpr std::size_t kDependencyRowBytes = 64;
 
@@ -84,15 +86,17 @@ class SqliteStore final : public JobStore {
 
   Result<std::vector<Applied>> commit(const std::vector<Change>& changes) override {
     GPUMUX_TRY(check(changes));
-    const bool has_documents = std::any_of(changes.begin(), changes.end(),
-                                           [](const Change& change) { return std::holds_alternative<Insert>(change); });
+    const bool adds = std::any_of(changes.begin(), changes.end(), [](const Change& change) {
+      return std::holds_alternative<Insert>(change) || std::holds_alternative<AddToLedger>(change) ||
+             std::holds_alternative<RollUpLedger>(change);
+    });
     const std::lock_guard lock(write_mutex_);
-    if (has_documents && !has_reserve_) GPUMUX_TRY(make_reserve());
+    if (adds && !has_reserve_) GPUMUX_TRY(make_reserve());
     const Status grown = grow(changes);
-    if (has_documents && !grown) return tl::unexpected(grown.error());
+    if (adds && !grown) return tl::unexpected(grown.error());
     auto applied = write(changes);
     const bool is_full = !applied && applied.error().code == Code::kExhausted;
-    if (!is_full || has_documents) return applied;
+    if (!is_full || adds) return applied;
     restart_log();
     return write(changes, has_reserve_);
   }
@@ -213,6 +217,15 @@ class SqliteStore final : public JobStore {
     });
   }
 
+  Result<LedgerReport> report(const LedgerQuery& query) const override {
+    try {
+      SQLite::Database db = open_reader(options_);
+      return read_report(db, query);
+    } catch (const SQLite::Exception& e) {
+      return failed(e, "cannot read the " + what_);
+    }
+  }
+
   Result<std::vector<Usage>> usage() const override {
     return read<std::vector<Usage>>([&]() -> Result<std::vector<Usage>> {
       std::vector<Usage> all;
@@ -238,8 +251,13 @@ class SqliteStore final : public JobStore {
   // The writing connection has made the file what it is to be before the reading one looks at it.
   SQLite::Database open_for_reading(const SqliteOptions& options) {
     prepare(write_db_, options.checkpoint_pages);
+    return open_reader(options);
+  }
+
+  static SQLite::Database open_reader(const SqliteOptions& options) {
     SQLite::Database db(options.path, open_flags(), kBusyMilliseconds, options.vfs);
     db.exec("PRAGMA query_only = ON");
+    db.exec("PRAGMA temp_store = MEMORY");
     return db;
   }
 
@@ -269,6 +287,9 @@ class SqliteStore final : public JobStore {
   Status grow(const std::vector<Change>& changes) {
     sqlite3_int64 bytes = kGrowthBytes;
     for (const Change& change : changes) {
+      if (std::holds_alternative<AddToLedger>(change)) bytes += static_cast<sqlite3_int64>(2 * kRowBytes);
+      if (const auto* roll_up = std::get_if<RollUpLedger>(&change))
+        bytes += static_cast<sqlite3_int64>(2 * kRowBytes * roll_up->at_most);
       const auto* insert = std::get_if<Insert>(&change);
       if (insert == nullptr) continue;
       const StoredJob& job = insert->job;

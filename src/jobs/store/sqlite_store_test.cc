@@ -226,6 +226,7 @@ class SlowStore final : public JobStore {
   Result<std::map<std::uint32_t, std::uint64_t>> with_more_done_than(std::uint64_t most) const override {
     return inner_->with_more_done_than(most);
   }
+  Result<LedgerReport> report(const LedgerQuery& query) const override { return inner_->report(query); }
   Result<std::vector<Usage>> usage() const override { return inner_->usage(); }
   Result<std::map<std::string, std::string>> values() const override { return inner_->values(); }
 

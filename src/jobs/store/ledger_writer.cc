@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/store/ledger_writer.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "jobs/store/job_row.h"
+#include "jobs/store/ledger_periods.h"
+#include "jobs/store/use_statement.h"
+
+namespace gpumux::store {
+namespace {
+
+// In the order of the table's primary key, which is the order of a Row's first nine places.
+constexpr char kKey[] =
+    "is_day = ?1 AND start = ?2 AND uid = ?3 AND namespace = ?4 AND pod = ?5 AND is_others = ?6 AND program = ?7 AND "
+    "job = ?8 AND gpu = ?9";
+
+}  // namespace
+
+struct LedgerWriter::Row {
+  bool is_day = false;
+  std::int64_t start = 0;
+  std::int64_t uid = kNoUid;
+  std::string pod_namespace;
+  std::string pod;
+  bool is_others = false;
+  std::string program;
+  std::int64_t job = 0;
+  std::string gpu;
+  LedgerSums sums;
+};
+
+LedgerWriter::LedgerWriter(SQLite::Database& db)
+    : add_(db, std::string("UPDATE ledger SET held = held + ?10, gpu_time = gpu_time + ?11, waited = waited + ?12, "
+                           "resident = resident + ?13, evicted = evicted + ?14, switches = switches + ?15 WHERE ") +
+                   kKey),
+      insert_(db, "INSERT INTO ledger VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15)"),
+      count_(db,
+             "SELECT count(*) FROM (SELECT 1 FROM ledger WHERE is_day = ?1 AND start = ?2 AND uid = ?3 AND "
+             "namespace = ?4 AND pod = ?5 AND is_others = 0 LIMIT ?6)"),
+      old_(
+          db,
+          "SELECT start, uid, namespace, pod, is_others, program, job, gpu, held, gpu_time, waited, resident, evicted, "
+          "switches FROM ledger WHERE is_day = ?1 AND start < ?2 ORDER BY start LIMIT ?3"),
+      remove_(db, std::string("DELETE FROM ledger WHERE ") + kKey) {}
+
+void LedgerWriter::put(SQLite::Statement& statement, const Row& row) {
+  statement.bind(1, row.is_day ? 1 : 0);
+  statement.bind(2, row.start);
+  statement.bind(3, row.uid);
+  statement.bind(4, row.pod_namespace);
+  statement.bind(5, row.pod);
+  statement.bind(6, row.is_others ? 1 : 0);
+  statement.bind(7, row.program);
+  statement.bind(8, row.job);
+  statement.bind(9, row.gpu);
+  if (statement.getBindParameterCount() == 9) return;
+  statement.bind(10, row.sums.held);
+  statement.bind(11, row.sums.gpu_time);
+  statement.bind(12, row.sums.waited);
+  statement.bind(13, row.sums.resident_byte_seconds);
+  statement.bind(14, row.sums.evicted_byte_seconds);
+  statement.bind(15, as_signed(row.sums.switches));
+}
+
+bool LedgerWriter::is_full(const Row& row) {
+  Use count(count_);
+  count->bind(1, row.is_day ? 1 : 0);
+  count->bind(2, row.start);
+  count->bind(3, row.uid);
+  count->bind(4, row.pod_namespace);
+  count->bind(5, row.pod);
+  count->bind(6, static_cast<std::int64_t>(kMaxOwnerRows));
+  return count->executeStep() && count->getColumn(0).getInt64() >= static_cast<std::int64_t>(kMaxOwnerRows);
+}
+
+void LedgerWriter::add(const Row& row) {
+  {
+    Use add(add_);
+    put(*add, row);
+    if (add->exec() > 0) return;
+  }
+  if (!row.is_others && is_full(row)) {
+    Row others = row;
+    others.is_others = true;
+    others.program.clear();
+    others.job = 0;
+    return this->add(others);
+  }
+  Use insert(insert_);
+  put(*insert, row);
+  insert->exec();
+}
+
+void LedgerWriter::add(const AddToLedger& change) {
+  const auto& [owner, program, gpu] = change.row;
+  add(Row{.is_day = false,
+          .start = begin_of(change.at, kHour),
+          .uid = owner.uid ? static_cast<std::int64_t>(*owner.uid) : kNoUid,
+          .pod_namespace = owner.pod_namespace,
+          .pod = owner.pod,
+          .is_others = !program,
+          .program = program ? program->name : "",
+          .job = program ? as_signed(program->job.value) : 0,
+          .gpu = gpu,
+          .sums = change.sums});
+}
+
+std::vector<LedgerWriter::Row> LedgerWriter::old(bool is_day, std::int64_t before, std::uint32_t at_most) {
+  std::vector<Row> rows;
+  Use old(old_);
+  old->bind(1, is_day ? 1 : 0);
+  old->bind(2, before);
+  old->bind(3, static_cast<std::int64_t>(at_most));
+  while (old->executeStep()) {
+    const auto text = [&](int column) { return old->getColumn(column).getString(); };
+    const auto real = [&](int column) { return old->getColumn(column).getDouble(); };
+    rows.push_back(
+        {.is_day = is_day,
+         .start = old->getColumn(0).getInt64(),
+         .uid = old->getColumn(1).getInt64(),
+         .pod_namespace = text(2),
+         .pod = text(3),
+         .is_others = old->getColumn(4).getInt() != 0,
+         .program = text(5),
+         .job = old->getColumn(6).getInt64(),
+         .gpu = text(7),
+         .sums = {real(8), real(9), real(10), real(11), real(12), as_unsigned(old->getColumn(13).getInt64())}});
+  }
+  return rows;
+}
+
+void LedgerWriter::remove(const Row& row) {
+  Use remove(remove_);
+  put(*remove, row);
+  remove->exec();
+}
+
+std::uint32_t LedgerWriter::roll_up(const RollUpLedger& change) {
+  const std::vector<Row> hours = old(false, begin_of(change.hours_before, kHour), change.at_most);
+  for (const Row& hour : hours) {
+    remove(hour);
+    Row day = hour;
+    day.is_day = true;
+    day.start = hour.start - hour.start % kDay;
+    add(day);
+  }
+  const std::vector<Row> days = old(true, begin_of(change.days_before, kDay), change.at_most);
+  for (const Row& day : days) remove(day);
+  return static_cast<std::uint32_t>(std::max(hours.size(), days.size()));
+}
+
+}  // namespace gpumux::store
