@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/gpus/leases.h"
 
+#include <algorithm>
 #include <ctime>
 #include <optional>
 #include <type_traits>
@@ -229,6 +230,14 @@ TraceEntry Leases::entry(base::TimePoint now, std::string_view name, SeatId seat
                     .label = label(seat.tenant)};
 }
 
+// Whether it is among the commands of the last event.
+bool Leases::grants(SeatId seat) const {
+  return std::any_of(commands_.begin(), commands_.end(), [seat](const sched::Command& command) {
+    const auto* grant = std::get_if<sched::Grant>(&command);
+    return grant != nullptr && grant->seat == seat;
+  });
+}
+
 void Leases::record_event(base::TimePoint now, const sched::Event& event) {
   const auto with_epoch = [&](std::string_view name, SeatId seat, base::LeaseEpoch epoch) {
     TraceEntry traced = entry(now, name, seat);
@@ -258,6 +267,8 @@ void Leases::record_event(base::TimePoint now, const sched::Event& event) {
                    forget(e.seat);
                  },
                  [&](const sched::Requested& e) {
+                   // One that has crossed its grant asks for nothing.
+                   if (core_.phase(e.seat) == sched::SeatPhase::kHolding && !grants(e.seat)) return;
                    if (traced_requests_.insert(note_key(e.seat)).second) trace_.record(entry(now, "request", e.seat));
                  },
                  [&](const sched::MemoryNeed& e) {

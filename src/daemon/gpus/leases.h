@@ -96,6 +96,7 @@ class Leases {
   std::string check_invariants() const { return core_.check_invariants(); }
 
  private:
+  bool grants(base::SeatId seat) const;
   void record_event(base::TimePoint now, const sched::Event& event);
   void forget(base::SeatId seat);
   void record_command(base::TimePoint now, const sched::Command& command);

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "daemon/gpus/leases.h"
 #include "daemon/loop/attention.h"
 #include "daemon/loop/files.h"
 #include "daemon/loop/log.h"
@@ -18,6 +19,7 @@
 #include "daemon/service_manager.h"
 #include "daemon/test_support.h"
 #include "os/pidfd.h"
+#include "os/system_clock.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -35,6 +37,34 @@ TEST(RateLimit, GivesABurstAndThenARate) {
   // A long pause gives the burst back and no more.
   for (int i = 0; i < 3; ++i) EXPECT_TRUE(limit.take(now + 1h));
   EXPECT_FALSE(limit.take(now + 1h));
+}
+
+// A program that waits asks every 100 ms. What comes after its grant is no wait, for the histogram neither.
+TEST(Trace, ARequestThatHasCrossedItsGrantIsNone) {
+  const os::SystemClock clock;
+  Trace trace;
+  Leases leases(clock, trace);
+  base::LeaseEpoch epoch;
+  leases.set_executor([&epoch](const sched::Command& command) {
+    if (const auto* grant = std::get_if<sched::Grant>(&command)) epoch = grant->epoch;
+  });
+  leases.add_gpu({}, {}, "");
+  leases.connected({1}, TenantLabel::make(1, 0, "worker"));
+  const base::SeatId seat{{1}, {0}};
+  leases.apply(sched::SeatOpened{seat, 1});
+  const auto requests = [&trace] {
+    int count = 0;
+    for (std::uint64_t i = 1; i <= trace.last_sequence(); ++i)
+      count += trace.at_or_after(i)->event == "request" ? 1 : 0;
+    return count;
+  };
+  leases.apply(sched::Requested{seat});
+  ASSERT_NE(epoch.value, 0u);
+  leases.apply(sched::Requested{seat});
+  EXPECT_EQ(requests(), 1);
+  leases.apply(sched::Drained{seat, epoch, false});
+  leases.apply(sched::Requested{seat});
+  EXPECT_EQ(requests(), 2);
 }
 
 TEST(Attention, IsBoundedEachTimeAndOverTime) {
