@@ -40,6 +40,7 @@
 #include "jobs/service/job_api.h"
 #include "jobs/service/job_queue.h"
 #include "jobs/service/job_tenants.h"
+#include "jobs/service/ledger_keeper.h"
 #include "os/runtime_dir.h"
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
@@ -62,11 +63,6 @@ tl::unexpected<DaemonError> fail(ExitCode code, base::Error error) {
   return tl::unexpected(DaemonError{code, std::move(error)});
 }
 
-std::int64_t unix_now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 }  // namespace
 
 class Daemon::Impl {
@@ -87,7 +83,8 @@ class Daemon::Impl {
         api_(leases_, translator_, access_, daemon_info(), timers_, counters_),
         job_tenants_(leases_, rooms_, translator_, [this] { asio::post(io_, [this] { settled(); }); }),
         jobs_(io_, clock_),
-        job_api_(io_, jobs_, access_),
+        ledger_keeper_(io_, clock_, jobs_, [this] { return translator_.take_from_ledger(); }),
+        job_api_(io_, jobs_, ledger_keeper_, access_),
         http_(io_, worker_, api_, trace_, access_, closer_),
         host_memory_(io_, host_pool_, host_budget(options_.config.host_memory)),
         metrics_(io_, worker_, api_),
@@ -164,6 +161,7 @@ class Daemon::Impl {
   Api api_;
   JobTenants job_tenants_;
   JobQueue jobs_;
+  LedgerKeeper ledger_keeper_;
   JobApi job_api_;
   HttpServer http_;
   HostMemory host_memory_;
@@ -193,7 +191,7 @@ DaemonInfo Daemon::Impl::daemon_info() const {
           .pid = ::getpid(),
           .uid = ::geteuid(),
           .is_private = options_.is_private,
-          .started_unix_ns = unix_now_ns(),
+          .started_unix_ns = wall_now(),
           .config_file = options_.config_file,
           .runtime_dir = options_.runtime_dir,
           .driver = inventory_->driver()};
@@ -256,6 +254,7 @@ void Daemon::Impl::open_jobs() {
     gpus.push_back({gpu.info.uuid_text, gpu.info.memory_total, gpu.refused.empty()});
   jobs_.open({.state_dir = options_.state_dir, .runtime_dir = options_.runtime_dir, .is_private = options_.is_private},
              std::move(gpus), queue_settings(), job_tenants_);
+  ledger_keeper_.open();
   api_.set_jobs(&job_api_);
   translator_.set_granted_priority(
       [this](uid_t uid, const std::string& run) { return jobs_.granted_priority(uid, run); });
@@ -567,6 +566,7 @@ void Daemon::Impl::finish(ExitCode code) {
     }
   }
   log_info("stopped", {{"tenants", tenants_.connections()}});
+  ledger_keeper_.close();
   tenants_.close();
   http_.close();
   metrics_.close();

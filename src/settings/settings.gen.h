@@ -115,7 +115,7 @@ Reader::kDaemon, {}},
 Reader::kDaemon, {}},
 }};
 
-inline constexpr std::array<Setting, 16> kQueueSettings{{
+inline constexpr std::array<Setting, 18> kQueueSettings{{
 {"order", "GPUMUX_QUEUE_ORDER",
 {Kind::kWord, 0, 0, "fair fifo",
 "fair or fifo"},
@@ -195,6 +195,16 @@ Reader::kDaemon, {}},
 {Kind::kCount, 1, 9223372036854775807, "unlimited",
 "a number, or unlimited"},
 "100000", "The most jobs of one user that are done and remembered; the oldest go first",
+Reader::kDaemon, {}},
+{"ledger_hours", "GPUMUX_QUEUE_LEDGER_HOURS",
+{Kind::kTime, 3600000000000, 315360000000000000, "",
+"a time from 1h to 87600h"},
+"336h", "How long the [ledger](accounting.md) has what each program had in each hour",
+Reader::kDaemon, {}},
+{"ledger_history", "GPUMUX_QUEUE_LEDGER_HISTORY",
+{Kind::kTime, 86400000000000, 315360000000000000, "",
+"a time from 24h to 87600h"},
+"9600h", "How long the ledger has what each program had on each day",
 Reader::kDaemon, {}},
 }};
 
@@ -426,6 +436,8 @@ void visit_queue(Settings& settings, const Visit& visit) {
   visit(kQueueSettings[13], settings.suspend_patience);
   visit(kQueueSettings[14], settings.history);
   visit(kQueueSettings[15], settings.max_history);
+  visit(kQueueSettings[16], settings.ledger_hours);
+  visit(kQueueSettings[17], settings.ledger_history);
 }
 
 // Calls visit(setting, field) for every setting of DaemonSettings.

@@ -106,6 +106,10 @@ struct QueueSettings {
   base::Duration history = base::Duration(7776000000000000);
   // The most jobs of one user that are done and remembered; the oldest go first.
   Limit<std::uint64_t> max_history = 100000;
+  // How long the [ledger](accounting.md) has what each program had in each hour.
+  base::Duration ledger_hours = base::Duration(1209600000000000);
+  // How long the ledger has what each program had on each day.
+  base::Duration ledger_history = base::Duration(34560000000000000);
   bool operator==(const QueueSettings&) const = default;
 };
 

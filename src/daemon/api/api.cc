@@ -31,9 +31,11 @@ std::span<const std::string_view> parameters_of(std::string_view path, bool is_g
                                                          "limit", "beyond", "beyond_ended"};
   static constexpr std::array<std::string_view, 2> kWait{"until", "timeout_ns"};
   static constexpr std::array<std::string_view, 1> kJob{"environment"};
+  static constexpr std::array<std::string_view, 4> kReport{"by", "since_unix_ns", "until_unix_ns", "user"};
   if (!is_get) return {};
   if (path == "/v1/trace") return kTrace;
   if (path == "/v1/jobs") return kJobs;
+  if (path == "/v1/report") return kReport;
   if (!path.starts_with("/v1/jobs/")) return {};
   if (path.ends_with("/wait")) return kWait;
   return kJob;
@@ -84,7 +86,8 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   if (path == "/metrics") return is_get ? metrics(request) : wrong_method("GET");
   if (path == "/v1/trace") return is_get ? trace(query, names_of(request.peer)) : wrong_method("GET");
   if (path == "/v1/hold") return request.method == "POST" ? hold(request) : wrong_method("POST");
-  if (path == "/v1/jobs" || path == "/v1/queue" || path.starts_with("/v1/jobs/") || path.starts_with("/v1/queue/")) {
+  if (path == "/v1/jobs" || path == "/v1/queue" || path == "/v1/report" || path.starts_with("/v1/jobs/") ||
+      path.starts_with("/v1/queue/")) {
     if (jobs_ != nullptr) return jobs_->answer(request, path, query);
     return error_response({base::Code::kUnavailable, 0, "this daemon has no job queue"});
   }
@@ -96,7 +99,7 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   }
   return error_response({base::Code::kNotFound, 0,
                          "there is nothing at this address (there are /v1/daemon, /v1/status, /v1/gpus/{gpu}, "
-                         "/v1/tenants/{tenant}, /v1/hold, /v1/trace, /v1/jobs, /v1/queue and /metrics)"});
+                         "/v1/tenants/{tenant}, /v1/hold, /v1/trace, /v1/jobs, /v1/queue, /v1/report and /metrics)"});
 }
 
 // A program's name may be its job's. So where others' jobs have no names (privacy), others' programs have none.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The API's addresses of jobs and their queue, as the rest of the API sees them. On the loop's thread.
+// The API's addresses of jobs, their queue and the ledger that is kept with them, as the rest of the API sees them. On
+// the loop's thread.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +31,7 @@ struct QueueFigures {
 class JobRoutes {
  public:
   virtual QueueFigures figures() const = 0;
-  // `path`: "/v1/jobs...", "/v1/queue..."; without the query.
+  // `path`: "/v1/jobs...", "/v1/queue...", "/v1/report"; without the query.
   virtual ApiAnswer answer(const ApiRequest& request, std::string_view path, std::string_view query) = 0;
   virtual settings::Privacy privacy() const = 0;
 

@@ -81,7 +81,9 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
   if (slot == nullptr) return {};
   slot->memory = memory;
   const std::uint64_t most = leases_.gpus()[slot->gpu.value].info.memory_total;
-  slot->memory_time.change(leases_.now(), std::min(memory.resident, most), memory.evicted);
+  // For the ledger: its own word, as far as it can be true.
+  const std::uint64_t most_evicted = host_ != nullptr ? host_->budget() : memory.evicted;
+  slot->memory_time.change(leases_.now(), std::min(memory.resident, most), std::min(memory.evicted, most_evicted));
   sched::MemoryReport report{.sequence = memory.room_sequence,
                              .allocated = memory.allocated,
                              .resident = memory.resident,

@@ -69,8 +69,8 @@ Result<JobApi::Found> JobApi::look_up(const store::JobStore& store, const JobNam
   return Found{.job = std::move(*job), .is_whole_array = is_first && !name.element};
 }
 
-JobApi::JobApi(asio::io_context& io, JobQueue& queue, const AccessRules& access)
-    : io_(io), queue_(queue), access_(access) {}
+JobApi::JobApi(asio::io_context& io, JobQueue& queue, LedgerKeeper& ledger, const AccessRules& access)
+    : io_(io), queue_(queue), ledger_(ledger), access_(access), reports_(queue.pool().get_executor()) {}
 
 JobApi::~JobApi() { queue_.pool().join(); }
 
@@ -83,16 +83,17 @@ ApiAnswer JobApi::answer(const ApiRequest& request, std::string_view path, std::
   if (request.peer.is_contained)
     return error_response(
         {Code::kDenied, 0,
-         "jobs are for users of the system that the daemon is on, and run there: the process that asks is in a "
+         "jobs and reports are for users of the system that the daemon is on: the process that asks is in a "
          "container (its user or pid namespace, or its root directory, is another), or has ended. On Linux before 6.5, "
          "which cannot say which process asks, root asks over root/api.sock in the runtime directory"});
   // Else one user is as many users as there are subordinate ids: for the order, and for each limit.
   if (const auto user = request.peer.account.user(); user && *user != request.peer.uid)
     return error_response({Code::kDenied, 0,
                            "user " + std::to_string(request.peer.uid) + " is a subordinate id of user " +
-                               std::to_string(*user) + ": hand in jobs as that user"});
+                               std::to_string(*user) + ": ask as that user"});
   if (path == "/v1/queue" && is_get) return this->queue(request.peer);
   if (!queue_.unavailable().empty()) return error_response({Code::kUnavailable, 0, queue_.unavailable()});
+  if (path == "/v1/report") return is_get ? report(request.peer, query) : wrong_method("GET");
   if (path == "/v1/jobs") {
     if (is_get) return list(request.peer, query);
     return request.method == "POST" ? submit(request) : wrong_method("GET and POST");

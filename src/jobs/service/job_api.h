@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The API's addresses of jobs and their queue; docs/api.md is their contract.
+// The API's addresses of jobs, their queue and the ledger; docs/api.md is their contract.
 //
 // On the loop's thread; what takes time is done on the queue's pool.
 #pragma once
 
+#include <boost/asio/strand.hpp>
 #include <memory>
+#include <set>
 #include <string_view>
 
 #include "daemon/api/api_types.h"
@@ -13,13 +15,14 @@
 #include "jobs/service/job_queue.h"
 #include "jobs/service/job_requests.h"
 #include "jobs/service/job_view.h"
+#include "jobs/service/ledger_keeper.h"
 
 namespace gpumux::daemon {
 
 class JobApi final : public JobRoutes {
  public:
-  // Both outlive this object, and it outlives whatever they still call back.
-  JobApi(boost::asio::io_context& io, JobQueue& queue, const AccessRules& access);
+  // All outlive this object, and it outlives whatever they still call back.
+  JobApi(boost::asio::io_context& io, JobQueue& queue, LedgerKeeper& ledger, const AccessRules& access);
   // Waits for its work on the queue's pool, which takes no more from here on.
   ~JobApi();
   JobApi(const JobApi&) = delete;
@@ -37,6 +40,8 @@ class JobApi final : public JobRoutes {
   ApiAnswer show(const Peer& peer, std::string_view which, bool with_environment);
   ApiAnswer wait(const Peer& peer, std::string_view which, std::string_view query);
   ApiAnswer change(const ApiRequest& request, std::string_view which);
+
+  ApiAnswer report(const Peer& peer, std::string_view query);  // job_api_report.cc
 
   // The queue itself (job_api_queue.cc).
   ApiAnswer queue(const Peer& peer);
@@ -58,7 +63,11 @@ class JobApi final : public JobRoutes {
 
   boost::asio::io_context& io_;
   JobQueue& queue_;
+  LedgerKeeper& ledger_;
   const AccessRules& access_;
+  // A report may read a whole year. So there is one at a time, and each account has one under way.
+  boost::asio::strand<boost::asio::thread_pool::executor_type> reports_;
+  std::set<Account> reporting_;
   std::shared_ptr<UserNames> names_ = std::make_shared<UserNames>();
 };
 

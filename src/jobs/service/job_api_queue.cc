@@ -48,6 +48,8 @@ Json settings_json(const settings::QueueSettings& config) {
           {"suspend_patience_ns", config.suspend_patience.count()},
           {"history_ns", config.history.count()},
           {"max_bytes", config.max_bytes.is_unlimited() ? 0 : config.max_bytes.value()},  // 0: unlimited
+          {"ledger_hours_ns", config.ledger_hours.count()},
+          {"ledger_history_ns", config.ledger_history.count()},
           {"max_history", config.max_history.is_unlimited() ? 0 : config.max_history.value()},
           {"limits", limits_json(in_core.limits)}};
 }

@@ -259,17 +259,26 @@ void JobQueue::wake(JobId job, bool is_done) {
   for (const auto& waiter : woken) asio::post(io_, waiter->callback);
 }
 
-void JobQueue::put_value(std::string key, std::string value, std::function<void(Status)> reply) {
-  if (!is_open_) return reply(base::fail(Code::kUnavailable, unavailable_));
-  std::vector<store::Change> changes;
-  changes.push_back(store::PutValue{std::move(key), std::move(value)});
+void JobQueue::keep(std::vector<store::Change> changes,
+                    std::function<void(Result<std::vector<store::Applied>>)> reply) {
+  if (!is_open_) {
+    if (reply) reply(base::fail(Code::kUnavailable, unavailable_));
+    return;
+  }
   commits_->hand_in(std::move(changes),
                     [this, alive = alive_, reply = std::move(reply)](Result<std::vector<store::Applied>> applied) {
-                      Status status = applied ? Status() : Status(tl::unexpected(applied.error()));
-                      asio::post(io_, [alive, reply, status = std::move(status)] {
-                        if (*alive) reply(status);
+                      asio::post(io_, [alive, reply, applied = std::move(applied)]() mutable {
+                        if (*alive && reply) reply(std::move(applied));
                       });
                     });
+}
+
+void JobQueue::put_value(std::string key, std::string value, std::function<void(Status)> reply) {
+  std::vector<store::Change> changes;
+  changes.push_back(store::PutValue{std::move(key), std::move(value)});
+  keep(std::move(changes), [reply = std::move(reply)](const Result<std::vector<store::Applied>>& applied) {
+    reply(applied ? Status() : Status(tl::unexpected(applied.error())));
+  });
 }
 
 std::int32_t JobQueue::granted_priority(uid_t uid, const std::string& run) const {

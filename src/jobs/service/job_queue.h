@@ -107,6 +107,9 @@ class JobQueue {
   // Calls back when the job is done (or has started, if that is enough), or after `patience`.
   void wait(jobs::JobId job, bool until_started, base::Duration patience, std::function<void()> callback);
 
+  // Stores what belongs to no job. `reply` may be empty.
+  void keep(std::vector<store::Change> changes, std::function<void(base::Result<std::vector<store::Applied>>)> reply);
+
   void set_paused(bool is_paused, std::function<void(base::Status)> reply);
   void set_drained(base::GpuIndex gpu, bool is_drained, std::function<void(base::Status)> reply);
   void set_limits(std::uint32_t uid, std::optional<jobs::UserLimits> limits, std::function<void(base::Status)> reply);

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <SQLiteCpp/SQLiteCpp.h>
+
 #include <algorithm>
 #include <atomic>
 #include <boost/asio/post.hpp>
@@ -118,7 +120,8 @@ TEST_F(Queue, CountsDependenciesAmongTheBytesOfTheirUser) {
 TEST_F(Queue, IsNotWorkedForBySomebodyWhoHasGone) {
   const auto access = AccessRules::make({}, ::getuid(), true);
   ASSERT_TRUE(access) << access.error().message();
-  std::optional<JobApi> api(std::in_place, io_, *queue_, *access);
+  LedgerKeeper ledger(io_, clock_, *queue_, [] { return std::vector<LedgerLine>(); });
+  std::optional<JobApi> api(std::in_place, io_, *queue_, ledger, *access);
   std::atomic<bool> goes = false, has_gone = false, worked_beyond = false;
   boost::asio::post(queue_->pool(), [&] {
     while (!goes) std::this_thread::yield();
@@ -133,13 +136,113 @@ TEST_F(Queue, IsNotWorkedForBySomebodyWhoHasGone) {
   EXPECT_FALSE(worked_beyond) << "work on the pool uses the one whose work it is";
 }
 
+// What programs have had goes to the store, and stays here while that takes none.
+class KeptLedger : public Queue {
+ protected:
+  void SetUp() override {
+    Queue::SetUp();
+    ledger_.emplace(io_, stopped_, *queue_, [this] { return std::exchange(had_, {}); });
+  }
+  static LedgerLine line(const std::string& program, base::Duration held) {
+    LedgerFigures figures;
+    figures.held = held;
+    return {.key = {.gpu = {0}, .owner = {1000, "", ""}, .what = LedgerProgram{program, 0, ""}},
+            .figures = figures,
+            .live = 0};
+  }
+  void flush() {
+    bool done = false;
+    ledger_->flush([&done] { done = true; });
+    EXPECT_TRUE(run_until([&] { return done; }));
+  }
+  store::LedgerReport report(store::LedgerQuery::By by = store::LedgerQuery::By::kProgram) {
+    const auto report = queue_->store()->report({.by = by, .since = 0, .until = INT64_MAX});
+    EXPECT_TRUE(report) << report.error().message();
+    return report.value_or(store::LedgerReport());
+  }
+
+  struct StoppedClock final : base::Clock {
+    base::TimePoint now() const override { return time; }
+    base::TimePoint time{1h};
+  } stopped_;
+  std::vector<LedgerLine> had_;
+  std::optional<LedgerKeeper> ledger_;
+};
+
+TEST_F(KeptLedger, IsAddedToAndNoOlderThanASecond) {
+  had_ = {line("train", 2s)};
+  flush();
+  had_ = {line("train", 3s), line("idle", 0s)};
+  flush();
+  EXPECT_EQ(report().rows.at(0).sums.held, 2) << "it has been asked just now";
+  stopped_.time += kFreshEnough;
+  flush();
+  ASSERT_EQ(report().rows.size(), 1u) << "what has had nothing has no row";
+  EXPECT_EQ(report().rows[0].sums.held, 5);
+  EXPECT_EQ(report().rows[0].owner.uid, 1000u);
+}
+
+TEST_F(KeptLedger, IsWholeWhenItCloses) {
+  had_ = {line("train", 2s)};
+  ledger_->flush(nullptr);  // on its way
+  had_ = {line("train", 3s)};
+  ledger_->close();
+  queue_->close();
+  EXPECT_EQ(report().rows.at(0).sums.held, 5);
+}
+
+TEST_F(KeptLedger, MakesDaysOfOldHoursWhenItOpens) {
+  // More than one commit does, and none of another day.
+  constexpr int kRows = 700;
+  constexpr store::WallTime kDay = std::chrono::nanoseconds(24h).count();
+  const store::WallTime old = (wall_now() - queue_->config().ledger_hours.count()) / kDay * kDay - 2 * kDay;
+  std::vector<store::Change> changes;
+  for (int i = 0; i < kRows; ++i) {
+    const store::LedgerProgram program{"p" + std::to_string(i % 350), jobs::kNoJob};
+    changes.push_back(store::AddToLedger{.at = old + i / 350 * kDay / 24,
+                                         .row = {.owner = {1000, "", ""}, .program = program, .gpu = "GPU-0"},
+                                         .sums = {.held = 1}});
+  }
+  ASSERT_TRUE(queue_->store()->commit(changes));
+  had_ = {line("now", 1s)};
+  flush();
+  SQLite::Database other(folder_.path() + "/state/jobs.db");
+  const auto count = [&other](const std::string& what) { return other.execAndGet("SELECT " + what).getInt(); };
+  EXPECT_EQ(count("count(*) FROM ledger WHERE is_day = 0"), kRows + 1);
+  ledger_->open();
+  EXPECT_TRUE(run_until([&] { return count("count(*) FROM ledger WHERE is_day = 0") == 1; }));
+  EXPECT_EQ(count("count(*) FROM ledger WHERE is_day = 1"), kRows / 2);
+  EXPECT_EQ(count("sum(held) FROM ledger"), kRows + 1);
+}
+
+TEST_F(KeptLedger, WaitsForAStoreThatTakesNothing) {
+  SQLite::Database other(folder_.path() + "/state/jobs.db", SQLite::OPEN_READWRITE);
+  other.exec("BEGIN IMMEDIATE");
+  had_ = {line("first", 1s)};
+  flush();
+  EXPECT_TRUE(report().rows.empty());
+  // More rows than it keeps apart.
+  for (std::size_t i = 1; i < kMaxUnstoredRows + 100; ++i) had_.push_back(line("p" + std::to_string(i), 1s));
+  had_.push_back(line("first", 1s));
+  stopped_.time += 1s;
+  other.exec("ROLLBACK");
+  flush();
+  const auto all = report(store::LedgerQuery::By::kUser);
+  ASSERT_EQ(all.rows.size(), 1u);
+  EXPECT_EQ(all.rows[0].sums.held, static_cast<double>(kMaxUnstoredRows + 101));
+  const auto rows = report().rows;
+  EXPECT_TRUE(rows.at(0).others) << "the longest held";
+  EXPECT_TRUE(std::any_of(rows.begin(), rows.end(), [](const auto& row) { return row.program == "first"; }));
+}
+
 // GET and PATCH of /v1/jobs, asked as the queue's owner.
 class JobLists : public Queue {
  protected:
   void SetUp() override {
     Queue::SetUp();
     access_.emplace(AccessRules::make({}, ::getuid(), true).value());
-    api_.emplace(io_, *queue_, *access_);
+    ledger_.emplace(io_, clock_, *queue_, [] { return std::vector<LedgerLine>(); });
+    api_.emplace(io_, *queue_, *ledger_, *access_);
   }
   void TearDown() override {
     api_.reset();
@@ -197,6 +300,7 @@ class JobLists : public Queue {
   }
 
   std::optional<AccessRules> access_;
+  std::optional<LedgerKeeper> ledger_;
   std::optional<JobApi> api_;
 };
 

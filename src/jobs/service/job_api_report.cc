@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// GET /v1/report: what users, jobs, pods and programs have had of GPUs (docs/accounting.md).
+#include <algorithm>
+#include <array>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "base/units.h"
+#include "daemon/loop/trace.h"
+#include "jobs/service/job_api.h"
+#include "jobs/service/json_object.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+using Json = RequestJson;
+using By = store::LedgerQuery::By;
+using base::Code;
+using base::Result;
+
+constexpr std::array<std::pair<std::string_view, By>, 4> kBy{
+    {{"user", By::kUser}, {"job", By::kJob}, {"pod", By::kPod}, {"program", By::kProgram}}};
+
+std::string_view text_of(By by) {
+  for (const auto& [text, value] : kBy) {
+    if (value == by) return text;
+  }
+  return {};
+}
+
+void add_sums(Json& json, const store::LedgerSums& sums) {
+  json["held_seconds"] = sums.held;
+  // A program says late that it was idle: of a short time it may be more than the lease.
+  json["gpu_seconds"] = std::max(sums.gpu_time, 0.0);
+  json["waited_seconds"] = sums.waited;
+  json["resident_byte_seconds"] = sums.resident_byte_seconds;
+  json["evicted_byte_seconds"] = sums.evicted_byte_seconds;
+  json["switches"] = sums.switches;
+}
+
+Json row_json(const store::LedgerTotal& row, const store::LedgerQuery& asked, UserNames& names) {
+  Json json = Json::object();
+  const bool is_hidden = asked.names_of && row.owner.uid != asked.names_of;
+  if (row.owner.uid) {
+    json["uid"] = *row.owner.uid;
+    json["user"] = names.name(*row.owner.uid);
+  }
+  if (row.job != jobs::kNoJob) {
+    json["job"] = row.job.value;
+    if (row.array != jobs::kNoJob) {
+      json["array"] = row.array.value;
+      json["array_index"] = row.array_index;
+    }
+    if (!row.job_name.empty() && !is_hidden) json["name"] = text_json(row.job_name);
+  }
+  if (!row.owner.pod.empty()) {
+    json["namespace"] = text_json(row.owner.pod_namespace);
+    json["pod"] = text_json(row.owner.pod);
+  }
+  if (asked.by == By::kProgram && is_hidden) {
+    json["program"] = kHiddenName;
+  } else if (asked.by == By::kProgram && !row.others) {
+    json["program"] = text_json(row.program);
+  }
+  if (row.others) json["others"] = true;
+  add_sums(json, row.sums);
+  return json;
+}
+
+std::string render(const store::LedgerReport& report, const store::LedgerQuery& asked, UserNames& names) {
+  std::string text = "{\"since_unix_ns\": " + std::to_string(report.since) +
+                     ", \"until_unix_ns\": " + std::to_string(report.until) + ", \"by\": \"" +
+                     std::string(text_of(asked.by)) + "\", \"rows\": [";
+  const char* separator = "";
+  for (const store::LedgerTotal& row : report.rows)
+    text += std::exchange(separator, ",\n") + row_json(row, asked, names).dump();
+  text += "]";
+  if (report.rest) {
+    Json rest = Json::object();
+    add_sums(rest, *report.rest);
+    text += ", \"rest\": " + rest.dump();
+  }
+  return text + "}\n";
+}
+
+// Reads the store and looks up `user` (empty: everybody): not for the loop.
+ApiResponse make_report(const store::JobStore& store, store::LedgerQuery asked, const std::string& user,
+                        UserNames& names) {
+  if (!user.empty()) {
+    const auto uid = find_uid(user);
+    if (!uid) return error_response(uid.error());
+    // Another user's is hidden from this peer: as if there were nothing.
+    if (asked.uid && *asked.uid != *uid)
+      return {200, render({.since = asked.since, .until = asked.until, .rows = {}, .rest = {}}, asked, names)};
+    asked.uid = *uid;
+  }
+  const auto report = store.report(asked);
+  if (!report) return error_response(report.error());
+  return {200, render(*report, asked, names)};
+}
+
+Result<store::LedgerQuery> parse_report(std::string_view query) {
+  store::LedgerQuery asked{.until = INT64_MAX};
+  for (const auto& [name, target] :
+       {std::pair{"since_unix_ns", &asked.since}, std::pair{"until_unix_ns", &asked.until}}) {
+    const auto text = query_value(query, name);
+    if (!text) continue;
+    const auto number = base::parse_integer(*text, 0, INT64_MAX);
+    if (!number) return tl::unexpected(invalid(std::string(name) + ": " + number.error().message()));
+    *target = static_cast<store::WallTime>(*number);
+  }
+  if (asked.until < asked.since) return tl::unexpected(invalid("until_unix_ns is before since_unix_ns"));
+  const std::string_view by = query_value(query, "by").value_or("user");
+  for (const auto& [text, value] : kBy) {
+    if (by != text) continue;
+    asked.by = value;
+    return asked;
+  }
+  return tl::unexpected(invalid("by must be user, job, pod or program"));
+}
+
+}  // namespace
+
+ApiAnswer JobApi::report(const Peer& peer, std::string_view query) {
+  auto asked = parse_report(query);
+  if (!asked) return error_response(asked.error());
+  const settings::Privacy privacy = queue_.config().privacy;
+  const bool sees_all = access_.may_change(peer) || privacy == settings::Privacy::kOpen;
+  if (!sees_all) asked->names_of = peer.uid;
+  if (!sees_all && privacy == settings::Privacy::kOwn) asked->uid = peer.uid;
+  return ApiLater([this, account = peer.account, asked = *asked,
+                   user = decode_percent(query_value(query, "user").value_or(""))](ApiReply reply) {
+    if (!reporting_.insert(account).second) {
+      return reply(error_response(429, {Code::kExhausted, 0,
+                                        account.text() + " asks for a report, and has not had its last one yet: ask "
+                                                         "for one after the other"}));
+    }
+    ledger_.flush([this, account, asked, user, reply = std::move(reply)]() mutable {
+      asio::post(reports_, [this, account, asked, user, reply = std::move(reply)]() mutable {
+        auto response = std::make_shared<ApiResponse>(make_report(*queue_.store(), asked, user, *names_));
+        asio::post(io_, [this, account, response, reply = std::move(reply)] {
+          reporting_.erase(account);
+          reply(std::move(*response));
+        });
+      });
+    });
+  });
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/service/ledger_keeper.h"
+
+#include <boost/asio/post.hpp>
+#include <string>
+#include <utility>
+
+#include "daemon/loop/log.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+
+constexpr base::Duration kRollUp = std::chrono::seconds(60);
+
+double seconds(base::Duration time) { return std::chrono::duration<double>(time).count(); }
+
+std::string cut(const std::string& text) { return text.substr(0, store::kMaxLedgerTextBytes); }
+
+store::LedgerRow row_of(const LedgerKey& key, const std::vector<JobQueue::GpuOf>& gpus) {
+  store::LedgerRow row{.owner = {key.owner.uid, cut(key.owner.pod_namespace), cut(key.owner.pod)},
+                       .program = {},
+                       .gpu = gpus.at(key.gpu.value).uuid};
+  if (const auto* program = std::get_if<LedgerProgram>(&key.what))
+    row.program = store::LedgerProgram{cut(program->name), jobs::JobId{program->job}};
+  return row;
+}
+
+store::LedgerSums sums_of(const LedgerFigures& figures) {
+  return {.held = seconds(figures.held),
+          .gpu_time = seconds(figures.gpu_time),
+          .waited = seconds(figures.waited),
+          .resident_byte_seconds = figures.resident_byte_seconds,
+          .evicted_byte_seconds = figures.evicted_byte_seconds,
+          .switches = figures.switches};
+}
+
+}  // namespace
+
+LedgerKeeper::LedgerKeeper(asio::io_context& io, const base::Clock& clock, JobQueue& queue, Take take)
+    : io_(io),
+      clock_(clock),
+      queue_(queue),
+      take_(std::move(take)),
+      flush_timer_(io, LoopTimer::every(kFlush), [this](base::TimePoint) { flush(nullptr); }),
+      roll_up_timer_(io, LoopTimer::every(kRollUp), [this](base::TimePoint) { roll_up(); }) {}
+
+void LedgerKeeper::open() {
+  if (!queue_.unavailable().empty()) return;
+  flush_timer_.update();
+  roll_up();
+  roll_up_timer_.update();
+}
+
+void LedgerKeeper::add(const store::LedgerRow& row, const store::LedgerSums& sums) {
+  const auto known = unstored_.find(row);
+  if (known != unstored_.end()) return known->second.add(sums);
+  store::LedgerRow its = row;
+  if (unstored_.size() >= kMaxUnstoredRows) its.program.reset();
+  unstored_[its].add(sums);
+}
+
+void LedgerKeeper::take() {
+  taken_at_ = clock_.now();
+  for (const LedgerLine& line : take_()) {
+    const store::LedgerSums sums = sums_of(line.figures);
+    if (sums != store::LedgerSums()) add(row_of(line.key, queue_.gpus()), sums);
+  }
+}
+
+std::vector<store::Change> LedgerKeeper::changes() const {
+  const store::WallTime now = wall_now();
+  std::vector<store::Change> changes;
+  changes.reserve(storing_.size());
+  for (const auto& [row, sums] : storing_) changes.push_back(store::AddToLedger{now, row, sums});
+  return changes;
+}
+
+void LedgerKeeper::flush(std::function<void()> done) {
+  if (done) waiting_.push_back(std::move(done));
+  // What is under way is a moment old.
+  if (!storing_.empty()) return;
+  if (!taken_at_ || clock_.now() - *taken_at_ >= kFreshEnough) take();
+  if (unstored_.empty()) return finish();
+  storing_ = std::exchange(unstored_, {});
+  queue_.keep(changes(), [this](const base::Result<std::vector<store::Applied>>& applied) {
+    stored(applied ? base::Status() : base::Status(tl::unexpected(applied.error())));
+  });
+}
+
+void LedgerKeeper::stored(const base::Status& status) {
+  if (!status && !std::exchange(fails_, true))
+    log_error("what programs have had of GPUs could not be stored; it is kept and tried again",
+              {{"why", status.error().message()}});
+  if (status && std::exchange(fails_, false)) log_info("what programs have had of GPUs is stored again", {});
+  const auto handed_in = std::exchange(storing_, {});
+  if (!status) {
+    for (const auto& [row, sums] : handed_in) add(row, sums);
+  }
+  finish();
+}
+
+void LedgerKeeper::finish() {
+  for (auto& done : std::exchange(waiting_, {})) asio::post(io_, std::move(done));
+}
+
+void LedgerKeeper::close() {
+  if (!queue_.unavailable().empty()) return;
+  take();
+  storing_ = std::exchange(unstored_, {});
+  if (!storing_.empty()) queue_.keep(changes(), nullptr);
+}
+
+void LedgerKeeper::roll_up() {
+  const auto& config = queue_.config();
+  const store::RollUpLedger change{.hours_before = wall_now() - config.ledger_hours.count(),
+                                   .days_before = wall_now() - config.ledger_history.count()};
+  queue_.keep({change}, [this, most = change.at_most](const base::Result<std::vector<store::Applied>>& applied) {
+    // As many as allowed: there may be more. What fails is tried again the next time.
+    if (applied && applied->front().pruned >= most) roll_up();
+  });
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// Carries what programs have had of GPUs from the daemon's ledger (daemon/tenants/ledger.h) into the store
+// (jobs/store/ledger.h), every kFlush. So kill -9 loses what they had since then, and nothing else.
+//
+// What is taken from the ledger is taken once, and belongs to this object until it is stored. A new daemon's ledger
+// begins at zero, and so do the seats of tenants that come back to it: nothing is counted twice. What cannot be stored
+// is kept, summed by row, and counts in the hour in which it is stored at last.
+//
+// Owned by the loop's thread. Does nothing without a store.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "base/clock.h"
+#include "daemon/loop/loop_timer.h"
+#include "daemon/tenants/ledger.h"
+#include "jobs/service/job_queue.h"
+#include "jobs/store/ledger.h"
+
+namespace gpumux::daemon {
+
+// Of the loop's time, a copy of 2,000 entries; of the disk's, one commit if anything was used.
+inline constexpr base::Duration kFlush = std::chrono::seconds(30);
+static_assert(2 * kFlush < kLedgerKeeps, "entries are taken before they leave");
+// A report is no older than this, however often users ask.
+inline constexpr base::Duration kFreshEnough = std::chrono::seconds(1);
+// Rows that wait for a disk that takes none; what is beyond counts with its owner's others.
+inline constexpr std::size_t kMaxUnstoredRows = kMaxLedgerEntries;
+
+class LedgerKeeper {
+ public:
+  // What programs have had since the last call.
+  using Take = std::function<std::vector<LedgerLine>()>;
+
+  // All outlive this object.
+  LedgerKeeper(boost::asio::io_context& io, const base::Clock& clock, JobQueue& queue, Take take);
+  LedgerKeeper(const LedgerKeeper&) = delete;
+  LedgerKeeper& operator=(const LedgerKeeper&) = delete;
+
+  // When the queue is open.
+  void open();
+  // Calls back when what programs have had is stored, or could not be.
+  void flush(std::function<void()> done);
+  // Hands in what there is. The queue is closed afterwards, which waits for it.
+  void close();
+
+ private:
+  void take();
+  void add(const store::LedgerRow& row, const store::LedgerSums& sums);
+  std::vector<store::Change> changes() const;
+  void stored(const base::Status& status);
+  void finish();
+  void roll_up();
+
+  boost::asio::io_context& io_;
+  const base::Clock& clock_;
+  JobQueue& queue_;
+  const Take take_;
+  std::map<store::LedgerRow, store::LedgerSums> unstored_;
+  std::map<store::LedgerRow, store::LedgerSums> storing_;  // handed in; empty: nothing is under way
+  std::vector<std::function<void()>> waiting_;
+  std::optional<base::TimePoint> taken_at_;
+  bool fails_ = false;  // the last commit has; said once
+  LoopTimer flush_timer_;
+  LoopTimer roll_up_timer_;
+};
+
+}  // namespace gpumux::daemon
