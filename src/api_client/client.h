@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "api_client/jobs.h"
+#include "api_client/report.h"
 #include "api_client/types.h"
 #include "base/clock.h"
 #include "base/result.h"
@@ -78,6 +79,9 @@ class Client {
   base::Result<std::string> queue_text() const;
   // `what`: "" for the queue itself, "gpus/0", "users/eva". The queue as it is now.
   base::Result<QueueState> change_queue(const std::string& what, const std::string& change) const;
+
+  base::Result<Report> report(const ReportQuery& query) const;
+  base::Result<std::string> report_text(const ReportQuery& query) const;
 
   // Asks a private daemon not to end for want of use while the calling process lives (it keeps its pid across exec).
   base::Status hold() const;

@@ -43,6 +43,9 @@ class Reader {
         return wrong(name, "a whole number");
       }
       target = value->get<T>();
+    } else if constexpr (std::is_same_v<T, double>) {
+      if (!value->is_number()) return wrong(name, "a number");
+      target = value->get<double>();
     } else {
       static_assert(std::is_same_v<T, std::int64_t>);
       if (!value->is_number_integer()) return wrong(name, "a whole number");

@@ -35,6 +35,7 @@ constexpr std::array kCommands{
     Command{"hold", "Keep waiting jobs from being started", hold_command},
     Command{"release", "Let held jobs wait for their turn again", release_command},
     Command{"history", "Show the jobs that are done", history_command},
+    Command{"report", "Show what users, jobs, pods and programs have had of GPUs", report_command},
     Command{"admin", "Pause the queue, drain GPUs, set limits of users", admin_command},
     Command{"version", "Print the version", version_command},
 };

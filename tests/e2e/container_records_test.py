@@ -97,6 +97,30 @@ class Records(ContainersTest):
         pods = lambda: {event["pod"] for event in self.daemon.trace.events(event="gone") if "pod" in event}
         wait_until(lambda: pods() == {"team-a/train-0", "team-b/serve-0"}, 20, lambda: f"the trace has {pods()}")
 
+    def test_a_report_knows_pods(self):
+        first = self.worker(self.specification(), annotations=CONTAINERD)
+        second = self.worker(self.specification(), annotations=CRI_O, first_uid=100000)
+        plain = self.worker(self.specification())
+        held = lambda: {row.get("pod"): row["held_seconds"] for row in rows()}
+        rows = lambda: self.daemon.api.ask("GET", "/v1/report?by=pod")["rows"]
+        wait_until(lambda: set(held()) == {"train-0", "serve-0", None} and min(held().values()) > 0, 60,
+                   lambda: f"each has had the GPU: {rows()}")
+        # A container's users are not the host's, whatever their numbers.
+        self.assertEqual([row for row in rows() if "user" in row], [])
+        self.end(first, second, plain)
+        gone = lambda: len(self.daemon.trace.events(event="gone")) == 3
+        wait_until(gone, 20, "they are gone")
+        traced = {}
+        for lease, event in ((lease, event) for event in self.daemon.trace.events(event="connect")
+                             for lease in self.daemon.trace.leases() if lease.pid == event["pid"]):
+            pod = event.get("pod", "/").split("/")[1] or None
+            traced[pod] = traced.get(pod, 0) + (lease.drained - lease.granted) / 1e9
+        agrees = lambda: all(abs(time - traced[pod]) <= traced[pod] / 1000 for pod, time in held().items())
+        wait_until(agrees, 20, lambda: f"{held()} agrees with {traced}")
+        table = self.ask("report", "--by", "pod")[0]
+        self.assertIn("team-a/train-0", table)
+        self.assertIn("team-b/serve-0", table)
+
     def expect_refused(self, container):
         self.assertEqual(container.process.wait(), 3, container.process.tail())
         self.assertEqual(container.process.field("code"), "2")  # CUDA_ERROR_OUT_OF_MEMORY

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api_client/report.h"
+
+#include "api_client/client.h"
+#include "api_client/json_reader.h"
+
+namespace gpumux::api_client {
+namespace {
+
+using base::Result;
+using nlohmann::json;
+
+// Its sums are stored first, and a year's are read.
+constexpr base::Duration kReportPatience = std::chrono::seconds(60);
+
+void read_sums(Reader& reader, ReportSums& sums) {
+  reader.read("held_seconds", sums.held_seconds);
+  reader.read("gpu_seconds", sums.gpu_seconds);
+  reader.read("waited_seconds", sums.waited_seconds);
+  reader.read("resident_byte_seconds", sums.resident_byte_seconds);
+  reader.read("evicted_byte_seconds", sums.evicted_byte_seconds);
+  reader.read("switches", sums.switches);
+}
+
+Result<ReportSums> read_rest(const json& object) {
+  ReportSums sums;
+  Reader reader(object, "the rest of a report");
+  read_sums(reader, sums);
+  return reader.finish(sums);
+}
+
+Result<ReportRow> read_row(const json& object) {
+  ReportRow row;
+  Reader reader(object, "a row of a report");
+  reader.read("uid", row.uid);
+  reader.read_bytes("user", row.user);
+  reader.read("job", row.job);
+  reader.read("array", row.array);
+  reader.read("array_index", row.array_index);
+  reader.read_bytes("name", row.name);
+  reader.read_bytes("namespace", row.pod_namespace);
+  reader.read_bytes("pod", row.pod);
+  if (reader.find("program") != nullptr) reader.read_bytes("program", row.program.emplace());
+  reader.read("others", row.others);
+  read_sums(reader, row.sums);
+  return reader.finish(std::move(row));
+}
+
+}  // namespace
+
+void ReportSums::add(const ReportSums& other) {
+  held_seconds += other.held_seconds;
+  gpu_seconds += other.gpu_seconds;
+  waited_seconds += other.waited_seconds;
+  resident_byte_seconds += other.resident_byte_seconds;
+  evicted_byte_seconds += other.evicted_byte_seconds;
+  switches += other.switches;
+}
+
+Result<Report> parse_report(std::string_view text) {
+  const auto object = parse_json(text);
+  if (!object) return tl::unexpected(object.error());
+  Report report;
+  Reader reader(*object, "the report");
+  reader.read("since_unix_ns", report.since_unix_ns);
+  reader.read("until_unix_ns", report.until_unix_ns);
+  reader.read("by", report.by);
+  reader.read_array("rows", report.rows, read_row);
+  if (reader.find("rest") != nullptr) reader.read_object("rest", report.rest.emplace(), read_rest);
+  return reader.finish(std::move(report));
+}
+
+Result<std::string> Client::report_text(const ReportQuery& query) const {
+  std::string target = "/v1/report?by=" + query.by + "&since_unix_ns=" + std::to_string(query.since_unix_ns);
+  if (query.until_unix_ns) target += "&until_unix_ns=" + std::to_string(*query.until_unix_ns);
+  if (!query.user.empty()) target += "&user=" + url_encoded(query.user);
+  return call("GET", target, "", kReportPatience);
+}
+
+Result<Report> Client::report(const ReportQuery& query) const {
+  return report_text(query).and_then([](const std::string& text) { return parse_report(text); });
+}
+
+}  // namespace gpumux::api_client

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// gpumux report: what users, jobs, pods and programs have had of GPUs.
+#include <iostream>
+
+#include "api_client/client.h"
+#include "cli/frame/command.h"
+#include "cli/frame/terminal.h"
+#include "cli/views/report_times.h"
+#include "cli/views/report_view.h"
+#include "jobs/commands/find_client.h"
+#include "jobs/commands/job_calls.h"
+#include "jobs/commands/job_view.h"
+
+namespace gpumux::cli {
+namespace {
+
+CLI::Validator sums() {
+  return {[](const std::string& text) -> std::string {
+            const bool is_known = text == "user" || text == "job" || text == "pod" || text == "program";
+            return is_known ? "" : "'" + text + "' is none of user, job, pod, program";
+          },
+          ""};
+}
+
+}  // namespace
+
+int report_command(const std::vector<char*>& arguments) {
+  constexpr char kName[] = "report";
+  api_client::Options options;
+  api_client::ReportQuery query;
+  std::string since = "today";
+  std::string until;
+  bool mine = false;
+  bool json = false;
+  bool csv = false;
+  CLI::App app("Shows how long users, jobs, pods or programs have held GPUs, and what else they have had of them.",
+               "gpumux report");
+  app.add_option("-b,--by", query.by, "Sum by user, job, pod or program (user)")->type_name("WHAT")->check(sums());
+  app.add_option("-S,--since", since, "Begin then: 7d ago, a date, today, yesterday (today)")->type_name("TIME");
+  app.add_option("-E,--until", until, "End then (now)")->type_name("TIME");
+  auto* const user = app.add_option("-u,--user", query.user, "Only this user's")->type_name("NAME")->check(not_empty());
+  app.add_flag("--mine", mine, "Only your own")->excludes(user);
+  auto* const as_json = app.add_flag("--json", json, "Print it as the daemon does (docs/api.md, GET /v1/report)");
+  app.add_flag("--csv", csv, "Print lines with commas, for spreadsheets")->excludes(as_json);
+  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  app.footer(R"(HELD is how long leases of GPUs were held, GPU TIME the same without the time that the program was idle
+before it gave the lease up, WAITED how long leases were waited for: hours, minutes, seconds, summed over GPUs and
+processes. GIB HOURS is memory on GPUs times how long it was there, IN HOST MEMORY the same of evicted memory. SWITCHES
+is how often a GPU changed hands to it. --json and --csv have seconds, and bytes times seconds. The longest held comes
+first.
+
+TIME is how long ago (90m, 12h, 7d, 4w), a date (2026-11-18, 2026-11-18T12:30), today, yesterday or now. The daemon has
+sums of whole hours, and of whole days for what is older than ledger_hours; days are UTC's. An hour or day is shown
+whole if a part of it was asked for. The first line says from when to when.
+
+Examples:
+  gpumux report
+  gpumux report --since 7d --by job --user eva
+  gpumux report --since 2026-11-01 --until 2026-12-01 --csv
+  gpumux report --since 4w --by pod --json | jq '.rows[] | [.pod, .held_seconds / 3600]'
+
+Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  const std::int64_t now = now_unix_ns();
+  const auto begin = parse_report_time(since, now);
+  if (!begin) {
+    say_error(kName, "--since: " + begin.error().message());
+    return kExitUsage;
+  }
+  query.since_unix_ns = *begin;
+  if (!until.empty()) {
+    const auto end = parse_report_time(until, now);
+    if (!end) {
+      say_error(kName, "--until: " + end.error().message());
+      return kExitUsage;
+    }
+    if (*end < *begin) {
+      say_error(kName, "--until " + until + " is before --since " + since);
+      return kExitUsage;
+    }
+    query.until_unix_ns = *end;
+  }
+  if (mine) query.user = own_user_name();
+
+  const auto client = find_jobs(options);
+  if (!client) return report_error(kName, client.error());
+  const auto text = client->report_text(query);
+  if (!text) return report_error(kName, text.error());
+  if (json) {
+    std::cout << json_for(look_at_stdout(), *text) << std::flush;
+    return kExitOk;
+  }
+  const auto report = api_client::parse_report(*text);
+  if (!report) return report_error(kName, report.error());
+  if (csv) {
+    std::cout << report_csv(*report) << std::flush;
+    return kExitOk;
+  }
+  for (const std::string& line : report_lines(*report, look_at_stdout())) std::cout << line << "\n";
+  std::cout << std::flush;
+  return kExitOk;
+}
+
+}  // namespace gpumux::cli

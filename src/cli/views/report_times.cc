@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/views/report_times.h"
+
+#include <algorithm>
+#include <ctime>
+#include <optional>
+
+#include "base/units.h"
+
+namespace gpumux::cli {
+namespace {
+
+using base::Result;
+
+constexpr std::int64_t kSecond = 1'000'000'000;
+
+std::int64_t seconds_of(char unit) {
+  switch (unit) {
+    case 's': return 1;
+    case 'm': return 60;
+    case 'h': return 3'600;
+    case 'd': return 86'400;
+    case 'w': return 7 * 86'400;
+    default: return 0;
+  }
+}
+
+std::tm local_time(std::int64_t unix_ns) {
+  const std::time_t seconds = unix_ns / kSecond;
+  std::tm local{};
+  ::localtime_r(&seconds, &local);
+  return local;
+}
+
+// The clock on that day may have been set back or forward since: mktime finds out.
+std::int64_t begin_of_day(std::int64_t unix_ns, int days_before) {
+  std::tm day = local_time(unix_ns);
+  day.tm_mday -= days_before;
+  day.tm_hour = day.tm_min = day.tm_sec = 0;
+  day.tm_isdst = -1;
+  return std::int64_t{std::mktime(&day)} * kSecond;
+}
+
+std::optional<std::int64_t> parse_date(const std::string& text) {
+  for (const char* format :
+       {"%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S"}) {
+    std::tm date{};
+    const char* const end = ::strptime(text.c_str(), format, &date);
+    if (end == nullptr || *end != '\0') continue;
+    const int day = date.tm_mday;
+    date.tm_isdst = -1;
+    const std::int64_t seconds = std::mktime(&date);
+    // There is no 31st of February, and nothing was used before 1970.
+    if (seconds < 0 || date.tm_mday != day) return std::nullopt;
+    return seconds * kSecond;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<std::int64_t> parse_report_time(std::string_view text, std::int64_t now_unix_ns) {
+  if (text == "now") return now_unix_ns;
+  if (text == "today") return begin_of_day(now_unix_ns, 0);
+  if (text == "yesterday") return begin_of_day(now_unix_ns, 1);
+  const std::int64_t unit = text.empty() ? 0 : seconds_of(text.back());
+  if (unit != 0) {
+    const auto count = base::parse_integer(text.substr(0, text.size() - 1), 0, INT64_MAX);
+    const std::int64_t most = now_unix_ns / kSecond / unit;
+    if (count) return now_unix_ns - std::min(static_cast<std::int64_t>(*count), most) * unit * kSecond;
+  }
+  if (const auto date = parse_date(std::string(text))) return *date;
+  return base::fail(base::Code::kInvalid,
+                    "'" + std::string(text) +
+                        "' is no time: say how long ago (90m, 12h, 7d, 4w), a date (2026-11-18, 2026-11-18T12:30), "
+                        "today, yesterday or now");
+}
+
+std::string report_time_text(std::int64_t unix_ns) {
+  const std::tm local = local_time(unix_ns);
+  char text[64];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &local);
+  return text;
+}
+
+}  // namespace gpumux::cli

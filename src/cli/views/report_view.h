@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a report is shown: as a table for people, and as CSV for spreadsheets and programs.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "api_client/report.h"
+#include "cli/frame/terminal.h"
+
+namespace gpumux::cli {
+
+// What the times cover, the rows, and their sum if there are several.
+std::vector<std::string> report_lines(const api_client::Report& report, const Output& output);
+
+// RFC 4180 with newlines; the first line names the columns. A text that a spreadsheet would take for a formula has a '
+// before it. Control characters and what is not UTF-8 become '?'.
+std::string report_csv(const api_client::Report& report);
+
+// "1:30:05": hours, minutes, seconds. Hours may be any number.
+std::string clock_text(double seconds);
+
+}  // namespace gpumux::cli
