@@ -88,7 +88,7 @@ help:
 	@echo 'make bench         runs the benchmarks; prints figures beside their baselines'
 	@echo 'make install       copies dist/ to $$(DESTDIR)$$(PREFIX), default /usr, with the systemd unit'
 	@echo 'make uninstall     removes what make install put there; keeps the configuration; refuses while /etc/ld.so.preload names it'
-	@echo 'make check         format, layers, style, generated files'
+	@echo 'make check         format, layers, style, prose, generated files'
 	@echo 'make tidy          clang-tidy on what differs from main; TIDY=all for everything'
 	@echo 'make format        formats every source under version control'
 	@echo 'make clean         removes dist/ and the builds; make clean-all the sanitizer and fuzz builds too'

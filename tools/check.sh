@@ -15,6 +15,7 @@ check() {
 }
 check layers tools/check_layers.py
 check style tools/check_style.py
+check prose tools/check_prose.py
 check environment tools/check_environment.py
 check format tools/check_format.sh
 check generated tools/check_generated.sh

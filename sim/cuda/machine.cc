@@ -302,11 +302,10 @@ std::uint64_t Machine::used(std::uint32_t gpu, std::uint64_t* pending) {
   return sum;
 }
 
-// Two processes that ask at once must not both get the last gigabyte, and there is no lock. Each first announces what
-// it asks for
-// (`pending`), then looks: if everything in use, everything announced and its own wish fit, it has it. Of two that
-// together do not fit, at least one sees the other's announcement. If both do, both step back for a moment and try
-// again, lower slots sooner.
+// Two processes that ask at once must not both get the last gigabyte, and there is no lock. Each process first
+// announces its wish (`pending`). Then it looks: its wish is granted if everything in use, everything announced and the
+// wish itself fit. If two wishes do not fit together, at least one process sees the other's announcement. If both see
+// it, both step back for a moment and try again, lower slots sooner.
 bool Machine::reserve(std::uint32_t gpu, std::uint64_t bytes) {
   const std::lock_guard lock(reserve_mutex_);
   SlotGpu& mine = own().gpu[gpu];

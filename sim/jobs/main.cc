@@ -31,9 +31,8 @@ int main(int argc, char** argv) {
     if (seeds == 1 || !outcome.wrong.empty()) {
       const auto count = [](std::uint64_t value) { return static_cast<unsigned long long>(value); };
       std::printf(
-          "seed %llu: %llu events, %.1f h, %llu starts, %llu passed others, %llu suspensions, %llu resumed, %llu "
-          "refused, "
-          "%llu restarts, at most %llu there, longest wait %.1f h, log %016llx\n",
+          "seed %llu: %llu events, %.1f h, %llu starts, %llu passed others, %llu suspensions, %llu resumed, "
+          "%llu refused, %llu restarts, at most %llu there, longest wait %.1f h, log %016llx\n",
           count(options.seed), count(outcome.events), static_cast<double>(outcome.time.count()) / 3.6e12,
           count(outcome.starts), count(outcome.backfills), count(outcome.suspensions), count(outcome.resumes),
           count(outcome.refusals), count(outcome.restarts), count(outcome.longest_queue),

@@ -55,9 +55,9 @@ int main(int argc, char** argv) {
     }
     if (options.memory && (seeds == 1 || !outcome.wrong.empty())) {
       std::printf(
-          "  memory: %llu MiB out, %llu MiB in, %llu bounds, %llu wishes (%llu refused, the longest %.3f s), %llu "
-          "refusals "
-          "of the driver's, %llu changes of mode, %llu leases given up for want of memory, %llu turns borrowed\n",
+          "  memory: %llu MiB out, %llu MiB in, %llu bounds, %llu wishes (%llu refused, the longest %.3f s), "
+          "%llu refusals of the driver's, %llu changes of mode, %llu leases given up for want of memory, "
+          "%llu turns borrowed\n",
           static_cast<unsigned long long>(outcome.bytes_out >> 20),
           static_cast<unsigned long long>(outcome.bytes_in >> 20), static_cast<unsigned long long>(outcome.bounds),
           static_cast<unsigned long long>(outcome.wishes), static_cast<unsigned long long>(outcome.wishes_refused),

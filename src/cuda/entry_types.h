@@ -10,8 +10,7 @@ namespace gpumux::cuda {
 enum class StreamVariant : std::uint8_t {
   kNone,    // the function has no stream
   kLegacy,  // the context's one default stream
-  kPtds,    // the calling thread's own default stream, in functions without a stream parameter ("per-thread default
-            // stream")
+  kPtds,    // the calling thread's own default stream ("per-thread default stream"), without a stream parameter
   kPtsz,    // the same, in functions with one ("per-thread stream zero")
 };
 

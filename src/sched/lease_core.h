@@ -7,19 +7,16 @@
 //
 // What holds after every step (checked by check_invariants):
 //   1. An exclusive holder is the only one that may submit to its GPU; a shared one shares it only with shared ones.
-//   2. A seat is holding, then draining, then drained; a GPU has at most one undrained predecessor of its holders: a
-//   single seat whose
-//      gate is closed (more after a change from concurrent to serial, and then nobody new is granted before they
-//      drained; and more where seats were silent, or came back from a restart draining).
-//   3. A gang's seats are granted and revoked together, all or none. One that drains of its own accord while others
-//   hold keeps its place.
+//   2. A seat is holding, then draining, then drained. A GPU has at most one undrained predecessor of its holders, a
+//      single seat with a closed gate. It has more after a change from concurrent to serial, and grants no new lease
+//      until they have drained. It has more also if seats were silent, or came back from a restart draining.
+//   3. A gang's seats are granted and revoked together, all or none. A seat that drains of its own accord while others
+//      of its gang hold keeps its place.
 //   4. Epochs of a GPU only grow.
-//   5. Whoever waits while its GPUs are free and none of them is reserved is granted: the core never sits on a free
-//   GPU.
+//   5. A unit that waits is granted as soon as its GPUs are free and none of them is reserved.
 //   6. A tenant that is gone holds nothing and waits for nothing.
 //   7. A unit stands in its queue by its group's virtual time, whichever seat of the group has had that time.
-//   8. A unit with a suspended seat waits for nothing and is not granted; it holds only as long as it cannot be
-//   drained.
+//   8. A unit with a suspended seat waits for nothing and is not granted. It holds only until it can be drained.
 #pragma once
 
 #include <cstdint>

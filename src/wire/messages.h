@@ -29,8 +29,7 @@
 //                       <------------------  HostForget          what of it was kept mapped is to be unmapped
 //   HostForgotten       ------------------>
 //                       <------------------  HostSpare           keep no more than so much that you could do without
-//   FrameGiven + frame  ------------------>                      physical memory that it has evicted, and another may
-//   have
+//   FrameGiven + frame  ------------------>                      physical memory that it has evicted, for others
 //                       <------------------  FrameLent + frame
 //   FrameFreed          ------------------>                      it has freed it, or has no use for it
 //   FrameWanted         ------------------>                      another process is to import it; answered by FrameLent

@@ -5,9 +5,8 @@
 // by one thread. It knows the jobs that are not done; what is done is only in the store.
 //
 // What holds after every event (checked by check_invariants):
-//   1. On every GPU the requests of the jobs that occupy it and the foreign use *at the time when they were started*
-//   were
-//      within what it may promise; a job that is exclusive occupies its GPUs alone.
+//   1. When a job was started, the requests of the jobs on each of its GPUs and the foreign use were within what that
+//      GPU may promise. An exclusive job occupies its GPUs alone.
 //   2. A job is started once per attempt, and there is another attempt only after that one has ended or not begun.
 //   3. A suspended job is resumed on the GPUs that it had.
 //   4. Nobody who could start now waits, unless that would delay the first in order who cannot.

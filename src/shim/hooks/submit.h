@@ -17,8 +17,7 @@
 
 namespace gpumux::shim {
 
-// ---- where work goes
-// -------------------------------------------------------------------------------------------------------
+// ---- where work goes ----
 
 // One stream: null for the current context's legacy stream, gate::kPerThreadStream for the calling thread's own.
 struct Where {
@@ -82,8 +81,7 @@ inline std::optional<WholeContext> at_node(const cuda::CUDA_BATCH_MEM_OP_NODE_PA
 struct Anywhere {};
 inline Anywhere at_event(cuda::CUevent) { return {}; }
 
-// ---- passing
-// ---------------------------------------------------------------------------------------------------------------
+// ---- passing ----
 
 // The calling thread inside the gate of one stream's seat, for as long as this lives. Nearly always it gets in and out
 // by what it remembers of the stream (gate::pass_directly); the long way finds the seat, asks whether the stream

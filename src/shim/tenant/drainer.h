@@ -9,8 +9,8 @@
 //   revoked    -> process barrier; wait until nobody is inside; GateClosed -> ask the streams until done; Drained
 //   stepping   -> wait for submissions that were let through; Stepped -> ask the streams until done; Drained;
 //                 again, until a Revoke takes back what is left
-//   contended  -> nobody inside, no new passage and the streams done for the whole idle hold: clear the word, look
-//                 again, Drained
+//   contended  -> nobody inside, no new passage and the streams done for the whole idle hold: clear the word, then look
+//                 again and send Drained
 //   given up   -> as revoked: the program does so itself (lock_modes.h)
 // clang-format on
 #pragma once

@@ -53,8 +53,7 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
 
 Tenant::~Tenant() = default;
 
-// ---- seats
-// -----------------------------------------------------------------------------------------------------------------
+// ---- seats ----
 
 std::optional<std::uint32_t> Tenant::seat_of(cuda::CUcontext context) {
   cuda::CUdevice device = 0;
@@ -121,8 +120,7 @@ void Tenant::request(void* self, std::uint32_t slot) {
   if (seats[slot].announced) announcement.send(wire::Request{.slot = slot});
 }
 
-// ---- the agent's port
-// ------------------------------------------------------------------------------------------------------
+// ---- the agent's port ----
 
 void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
@@ -338,8 +336,7 @@ void Tenant::set_ungated(std::uint32_t slot) {
   drainer_.wake();
 }
 
-// ---- gangs and messages
-// ----------------------------------------------------------------------------------------------------
+// ---- gangs and messages ----
 
 void Tenant::join_own_gang() {
   if (settings_.never_in_gang) return;

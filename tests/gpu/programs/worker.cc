@@ -148,8 +148,7 @@ int run(const Options& options) {
   check(driver.cuMemFree_v2(data), "cuMemFree");
   std::printf(
       "RESULT {\"digest\": \"%u x %llu, %llu wrong\", \"wrong\": %llu, \"steps\": %ld, \"steady_s\": %.6f, "
-      "\"per_s\": %.3f, "
-      "\"start_ns\": %lld, \"end_ns\": %lld, \"preloaded\": %s}\n",
+      "\"per_s\": %.3f, \"start_ns\": %lld, \"end_ns\": %lld, \"preloaded\": %s}\n",
       expected, static_cast<unsigned long long>(options.elements), static_cast<unsigned long long>(wrong),
       static_cast<unsigned long long>(wrong), step, static_cast<double>(end - begin) / 1e9,
       static_cast<double>(step - uncounted) * 1e9 / static_cast<double>(end - counted_from),
