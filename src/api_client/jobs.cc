@@ -254,7 +254,7 @@ Result<std::string> submission_body(const Submission& submission) {
   std::size_t environment = 0;
   for (const std::string& argument : submission.arguments) arguments += argument.size() + 1;
   for (const std::string& variable : submission.environment) environment += variable.size() + 1;
-  return base::fail(Code::kInvalid, "the job is too long to be handed in: " + base::format_bytes(arguments) +
+  return base::fail(Code::kInvalid, "the job is too long to submit: " + base::format_bytes(arguments) +
                                         " of arguments and " + base::format_bytes(environment) +
                                         " of environment; at most " + base::format_bytes(kMaxSubmissionBytes) +
                                         " in all. Put what is long into a file");

@@ -25,18 +25,18 @@ int admin_command(const std::vector<char*>& arguments) {
   api_client::Options options;
   std::vector<std::string> words;
   bool json = false;
-  CLI::App app("Shows and changes the job queue as a whole: for its administrators.", "gpumux admin");
-  app.add_option("ACTION", words, "What to do, and with what")->type_name("")->required();
+  CLI::App app("Shows the job queue as a whole; administrators change it.", "gpumux admin");
+  app.add_option("ACTION", words, "An action, and its words")->type_name("")->required();
   app.add_flag("--json", json, "Print the daemon's answer (docs/api.md, GET /v1/queue)");
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(R"(Actions:
   show                      Settings, GPUs, users and their limits
-  pause                     Start no job until unpause; those that run go on
+  pause                     Start no job until unpause; running jobs go on
   unpause                   Start jobs again
   drain GPU...              Start no job on these GPUs (numbers, UUIDs, or all)
-  resume GPU...             Take jobs there again
-  limits USER KEY=VALUE...  Bound a user: running, queued, gpus, priority_cap; a number or unlimited
-  limits USER default       Bound him as everybody is
+  resume GPU...             Start jobs on these GPUs again
+  limits USER KEY=VALUE...  Limits of a user: running, queued, gpus, priority_cap; a number or unlimited
+  limits USER default       Give the user the limits of all users
 
 Examples:
   gpumux admin show
@@ -44,8 +44,8 @@ Examples:
   gpumux admin limits eva running=2 gpus=4 queued=unlimited
   gpumux admin limits eva default
 
-Everybody may look; only the daemon's owner, root and members of the group gpumux may change anything. What is changed
-outlives restarts. Other settings are in the configuration file, under [queue].
+Every user may show the queue. Only the daemon's owner, root and members of the group gpumux may change it. Changes
+outlive restarts. Other settings are in the configuration file, under [queue].
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments, kUsage)) return *exit_status;

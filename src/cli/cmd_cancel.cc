@@ -26,9 +26,9 @@ struct Request {
 
 constexpr Request kCancel{"cancel", R"({"cancel":true})",
                           [](const api_client::Job& job) { return job.is_done() ? "is cancelled" : "is told to end"; },
-                          "has ended already, or is being ended"};
+                          "has ended already, or is ending"};
 constexpr Request kHold{"hold", R"({"held":true})", [](const api_client::Job&) { return "is held"; },
-                        "is held already, or runs"};
+                        "is held already, runs, or has ended"};
 constexpr Request kRelease{
     "release", R"({"held":false})",
     [](const api_client::Job& job) { return job.waits() ? "waits for its turn" : "is released"; }, "was not held"};
@@ -47,11 +47,11 @@ void add_which(CLI::App& app, Which& which) {
   app.add_option("ID", which.ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")->type_name("");
   auto* user = app.add_option("-u,--user", which.user, "All jobs of this user")->type_name("NAME");
   auto* all = app.add_flag("-a,--all", which.all, "All your jobs")->excludes(user);
-  app.add_flag("--everybody", which.everybody, "All jobs of all users: for root and administrators")
+  app.add_flag("--everybody", which.everybody, "All jobs of all users; only for root and administrators")
       ->excludes(user)
       ->excludes(all);
-  app.add_flag("-y,--yes", which.yes, "Do not ask, on a terminal, before everybody's jobs are changed");
-  app.add_flag("-q,--quiet", which.quiet, "Say nothing but what went wrong");
+  app.add_flag("-y,--yes", which.yes, "With --everybody: do not ask on a terminal");
+  app.add_flag("-q,--quiet", which.quiet, "Print errors only");
   app.add_option("--runtime-dir", which.daemon.runtime_dir, "Ask the daemon whose sockets are in DIR")
       ->type_name("DIR");
 }
@@ -59,8 +59,8 @@ void add_which(CLI::App& app, Which& which) {
 std::optional<int> check(const Request& request, const Which& which) {
   const bool many = which.all || which.everybody || !which.user.empty();
   if (many != which.ids.empty()) {
-    say_error(request.command, many ? "ids do not go with --user, --all or --everybody"
-                                    : "which jobs? Name their ids, --all (yours), --user NAME or --everybody");
+    say_error(request.command, many ? "ids cannot be combined with --user, --all or --everybody"
+                                    : "no job was named: name ids, --all (yours), --user NAME or --everybody");
     return kExitUsage;
   }
   for (const std::string& id : which.ids) {
@@ -119,14 +119,14 @@ int change(const Request& request, const Which& which) {
 }
 
 constexpr char kStatuses[] =
-    R"(Exit status: 0 done, also where nothing needed to be; 1 failed for one of them (there is no such job, say),
-2 wrong usage, 3 no daemon is running, 4 not allowed for one of them.)";
+    R"(Exit status: 0 done, or nothing to do; 1 failed for one of the jobs (for example, it does not exist), 2 wrong
+usage, 3 no daemon is running, 4 not allowed for one of the jobs.)";
 
 }  // namespace
 
 int cancel_command(const std::vector<char*>& arguments) {
   Which which;
-  CLI::App app("Ends jobs: those that wait at once, those that run by SIGTERM and, a while later, SIGKILL.",
+  CLI::App app("Ends jobs: waiting jobs at once, running jobs by SIGTERM and, a while later, SIGKILL.",
                "gpumux cancel");
   add_which(app, which);
   app.footer(std::string(R"(Examples:
@@ -141,7 +141,7 @@ int cancel_command(const std::vector<char*>& arguments) {
 
 int hold_command(const std::vector<char*>& arguments) {
   Which which;
-  CLI::App app("Keeps waiting jobs from being started until they are released.", "gpumux hold");
+  CLI::App app("Keeps waiting jobs from starting until they are released.", "gpumux hold");
   add_which(app, which);
   app.footer(std::string(R"(Examples:
   gpumux hold 17

@@ -22,8 +22,8 @@ int doctor_command(const std::vector<char*>& arguments) {
   app.add_flag("--strict", strict, "Exit with 1 for warnings too");
   app.add_option("--runtime-dir", runtime_dir, "Look for the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
-      R"(It creates no CUDA context, starts no daemon and changes nothing, so it can be run at any time. A problem keeps
-something from working; a warning is something that works, but not as somebody may expect.
+      R"(The command creates no CUDA context, starts no daemon and changes nothing, so you can run it at any time.
+A problem keeps a part of gpumux from working. A warning names a part that works, but perhaps not as you expect.
 
 Examples:
   gpumux doctor

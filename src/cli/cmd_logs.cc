@@ -58,17 +58,17 @@ int logs_command(const std::vector<char*>& arguments) {
   std::optional<std::uint64_t> lines;
   CLI::App app("Shows what a job has printed, from its log.", "gpumux logs");
   app.add_option("ID", id, "A job's id; 17_3 is element 3 of array 17")->type_name("")->required();
-  app.add_flag("-f,--follow", follow, "Go on with what it prints, until it is done");
-  app.add_option("-n,--lines", lines, "Begin with the last so many lines")->type_name("N")->check(whole_number(0));
+  app.add_flag("-f,--follow", follow, "Print what the job writes, until the job is done");
+  app.add_option("-n,--lines", lines, "Begin with the last N lines")->type_name("N")->check(whole_number(0));
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
-  app.footer(R"(The log is a file of the job's owner; `gpumux show ID` names it. A job that runs again goes on with it.
+  app.footer(R"(The log is a file of the job's owner; `gpumux show ID` names it. A job that runs again appends to it.
 
 Examples:
   gpumux logs 17
   gpumux logs -f 17
   gpumux logs -n 20 17_3
 
-Exit status: 0 shown, 1 failed (there is no log, say), 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
+Exit status: 0 shown, 1 failed (for example, there is no log), 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (const auto checked = api_client::check_job_id(id); !checked) {
     say_error(kName, checked.error().message());
@@ -89,7 +89,7 @@ Exit status: 0 shown, 1 failed (there is no log, say), 2 wrong usage, 3 no daemo
   }
   if (job.log.empty()) {
     const std::string whose = job.user.empty() ? "another user" : job.user;
-    say_error(kName, "job " + id + " is " + whose + "'s: its log is not for you to see");
+    say_error(kName, "job " + id + " is " + whose + "'s: only that user and administrators may see its log");
     return kExitDenied;
   }
   LogReader reader(job.log, STDOUT_FILENO);

@@ -43,27 +43,32 @@ int submit_failed(const std::string& why, int exit_status) {
 int srun(const std::vector<char*>& arguments) {
   SubmitWishes wishes;
   bool background = false;
-  CLI::App app("Hands in a job for the GPUs that are named. The same as gpumux submit --home.", kSrun);
+  CLI::App app("Submits a job for the named GPUs. The same as gpumux submit --home.", kSrun);
   app.add_option("--gpu-ids", wishes.gpu_ids, "The GPUs, in this order, such as 0,2: the job's cuda:0, cuda:1")
       ->type_name("IDS")
       ->check(not_empty())
       ->required();
-  app.add_option("--mem", wishes.memory, "Memory on each GPU, in MB (all of it)")->type_name("MB")->check(not_empty());
-  app.add_option("--time-limit", wishes.time_limit, "For how many seconds before others have their turn")
+  app.add_option("--mem", wishes.memory, "Memory on each GPU, in MB (default: all of it)")
+      ->type_name("MB")
+      ->check(not_empty());
+  app.add_option("--time-limit", wishes.time_limit, "Run this many seconds before other jobs have their turn")
       ->type_name("SECONDS")
       ->check(not_empty());
-  app.add_option("--priority", wishes.priority, "Higher runs first (0)")->type_name("N")->check(not_empty());
-  app.add_option("--env-setup-cmd", wishes.setup_command, "A shell command that is run before")->type_name("COMMAND");
-  auto* interactive =
-      app.add_flag("--interactive", wishes.interactive, "Show its output here; Ctrl+C leaves, and the job goes on");
-  app.add_flag("--background", background, "Return when the job is handed in (the default)")->excludes(interactive);
+  app.add_option("--priority", wishes.priority, "Priority of the job; higher runs first (default 0)")
+      ->type_name("N")
+      ->check(not_empty());
+  app.add_option("--env-setup-cmd", wishes.setup_command, "A shell command that runs before the job's command")
+      ->type_name("COMMAND");
+  auto* interactive = app.add_flag("--interactive", wishes.interactive,
+                                   "Show the job's output here; Ctrl+C leaves, and the job goes on");
+  app.add_flag("--background", background, "Return when the job is submitted (the default)")->excludes(interactive);
   app.footer(R"(Examples:
   mgpu_srun --gpu-ids 0 --interactive -- python train.py
   mgpu_srun --gpu-ids 0,1 --mem 8000 --time-limit 600 -- torchrun --nproc_per_node=2 train.py
   mgpu_srun --gpu-ids 2 --env-setup-cmd "source venv/bin/activate" -- python train.py
 
-Exit status: with --interactive the job's, 130 when you have left it. Otherwise 0 handed in, 1 failed, 2 wrong usage, 3
-no daemon, 4 not allowed.)");
+Exit status: with --interactive the job's, or 130 if you left it. Otherwise 0 submitted, 1 failed, 2 wrong usage, 3 no
+daemon, 4 not allowed.)");
   const SplitArguments split = split_run_arguments(arguments, options_with_value(app));
   if (const auto exit_status =
           parse_command_line(app, split.options, "mgpu_srun --gpu-ids IDS [OPTIONS] -- COMMAND [ARGUMENTS...]"))
@@ -106,7 +111,7 @@ std::string queue_line(const api_client::Job& job) {
 }
 
 int queue(const std::vector<char*>& arguments) {
-  CLI::App app("Shows the jobs that run and wait. gpumux queue says more.", kQueue);
+  CLI::App app("Shows running and waiting jobs. gpumux queue shows more.", kQueue);
   app.footer("Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   const auto client = find_jobs({});
@@ -146,7 +151,7 @@ int cancel(const std::vector<char*>& arguments) {
     if (change.error) return failed(change.error->message(), exit_status_of(change.error->code));
     changed = changed || change.changed;
   }
-  if (!changed) return failed("job " + id + " has ended already, or is being ended", kExitFailed);
+  if (!changed) return failed("job " + id + " has ended already, or is ending", kExitFailed);
   std::cout << "Job cancelled.\n" << std::flush;
   return kExitOk;
 }
@@ -154,10 +159,10 @@ int cancel(const std::vector<char*>& arguments) {
 int scheduler_server(const std::vector<char*>& arguments) {
   std::string limit;
   CLI::App app("Runs the daemon: the same as gpumuxd, as root for the whole machine.", kServer);
-  app.add_option("--max-job-time", limit, "The longest that a job runs before others have their turn, in seconds")
+  app.add_option("--max-job-time", limit, "A job runs at most this long before other jobs have their turn, in seconds")
       ->type_name("SECONDS")
       ->check(not_empty());
-  app.footer("Exit status: the daemon's; 127 where it was not found.");
+  app.footer("Exit status: the daemon's; 127 if it was not found.");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   std::string seconds;
   if (!limit.empty()) {

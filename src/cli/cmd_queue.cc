@@ -35,9 +35,9 @@ struct ForPrograms {
 ForPrograms add_list_options(CLI::App& app, ListOptions& options) {
   auto* user = app.add_option("-u,--user", options.user, "Only this user's jobs")->type_name("NAME");
   app.add_flag("--mine", options.mine, "Only your own jobs")->excludes(user);
-  auto* json = app.add_flag("--json", options.json, "Print them as the daemon does (docs/api.md, GET /v1/jobs)");
+  auto* json = app.add_flag("--json", options.json, "Print the daemon's answer (docs/api.md, GET /v1/jobs)");
   auto* fields =
-      app.add_option("--format", options.fields, "Print these fields, with commas between their names, for programs")
+      app.add_option("--format", options.fields, "Print these fields, with commas between their names; for programs")
           ->type_name("FIELDS")
           ->excludes(json);
   app.add_option("--runtime-dir", options.daemon.runtime_dir, "Ask the daemon whose sockets are in DIR")
@@ -48,8 +48,8 @@ ForPrograms add_list_options(CLI::App& app, ListOptions& options) {
 constexpr char kFieldsHelp[] =
     R"(Fields for --format: id, label, array, index, name, user, uid, state, outcome, exit, reason, why, place,
 priority, gpus, gpu-ids, gpus-wanted, memory, exclusive, time-limit, on-time-limit, requeue, attempt, submitted,
-started, ended, elapsed, note. Each job is one line with tabs between its fields: bytes, seconds, and seconds since 1970
-as whole numbers, GPUs in the order of their numbers, and nothing where there is nothing.)";
+started, ended, elapsed, note. Each job is one line with tabs between its fields. Sizes are bytes, durations seconds,
+times seconds since 1970, all as whole numbers. GPUs are in the order of their numbers. A field may be empty.)";
 
 // Without a table: JSON, or fields. Nothing: a table is wanted.
 std::optional<int> print_for_programs(const char* command, const api_client::Client& client, const ListOptions& options,
@@ -101,16 +101,16 @@ int queue_command(const std::vector<char*>& arguments) {
   constexpr char kName[] = "queue";
   ListOptions options;
   bool all = false;
-  CLI::App app("Shows the jobs that run and wait, their places, and why they wait.", "gpumux queue");
-  app.add_flag("-a,--all", all, "Also those that are done");
+  CLI::App app("Shows running and waiting jobs, their places, and why they wait.", "gpumux queue");
+  app.add_flag("-a,--all", all, "Show finished jobs, too");
   const ForPrograms for_programs = add_list_options(app, options);
   Watch watch(app);
   watch.option()->excludes(for_programs.json)->excludes(for_programs.fields);
   app.footer(std::string(kFieldsHelp) + R"(
 
-The jobs are in the order of their ids in --format and --json. GPUS are those that a job has; in brackets those that it
-waits for. TIME is how long ago it was started first, suspensions included, or how long it has waited. LIMIT is, of one
-that runs, the time that is left to it, by its own limit or the queue's.
+--format and --json list the jobs in the order of their ids. GPUS shows the GPUs of a job, in brackets if it waits for
+them. TIME is the time since the job's first start, suspensions included, or the time that it has waited. LIMIT is the
+time that is left to a running job, by its own limit or the queue's.
 
 Examples:
   gpumux queue
@@ -147,13 +147,13 @@ int history_command(const std::vector<char*>& arguments) {
   constexpr char kName[] = "history";
   ListOptions options;
   std::uint64_t limit = kDefaultHistory;
-  CLI::App app("Shows the jobs that are done, the latest end first.", "gpumux history");
-  app.add_option("-n,--limit", limit, "So many (30)")->type_name("N")->check(whole_number(1));
+  CLI::App app("Shows finished jobs, the latest end first.", "gpumux history");
+  app.add_option("-n,--limit", limit, "Number of jobs to show (default 30)")->type_name("N")->check(whole_number(1));
   add_list_options(app, options);
   app.footer(std::string(kFieldsHelp) + R"(
 
-The latest comes first in --format and --json too. OUTCOME: ok, failed, cancelled, timed out (ended at its time limit),
-lost (nobody knows how it ended), dependency failed.
+--format and --json begin with the latest end, too. OUTCOME: ok, failed, cancelled, timed out (ended at its time limit),
+lost (gpumux does not know how it ended), dependency failed.
 
 Examples:
   gpumux history
@@ -182,15 +182,16 @@ int show_command(const std::vector<char*>& arguments) {
   std::vector<std::string> ids;
   bool json = false;
   bool environment = false;
-  CLI::App app("Shows everything that is known of a job.", "gpumux show");
+  CLI::App app("Shows everything about a job.", "gpumux show");
   app.add_option("ID", ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")
       ->type_name("")
       ->required();
-  app.add_flag("-e,--environment", environment, "Also the environment that it was handed in with");
+  app.add_flag("-e,--environment", environment, "Show the environment that the job was submitted with, too");
   app.add_flag("--json", json, "Print the daemon's answers (docs/api.md, GET /v1/jobs/{id})");
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
-      R"(Command, directory, log and environment are shown to who may change the job: its owner, root, administrators.
+      R"(Only users who may change the job see its command, directory, log and environment: its owner, root and
+administrators.
 
 Examples:
   gpumux show 17

@@ -100,7 +100,8 @@ Status prepare(const RunOptions& options) {
 
 int run_command(const std::vector<char*>& arguments) {
   RunOptions options;
-  CLI::App app("Runs a program under gpumux: unmodified, sharing the GPUs with others in turn.", "gpumux run");
+  CLI::App app("Runs an unmodified program under gpumux, so that it shares the GPUs with other programs.",
+               "gpumux run");
   const auto check_name = [](const std::string& text) {
     return text.size() < base::kMaxNameBytes ? std::string()
                                              : "longer than " + std::to_string(base::kMaxNameBytes - 1) + " bytes";
@@ -114,7 +115,7 @@ int run_command(const std::vector<char*>& arguments) {
           ->type_name("KEY")
           ->check(check_name)
           ->check([](const std::string& key) { return key == "none" ? "'none' means no gang: write --no-gang" : ""; });
-  app.add_flag("--no-gang", options.no_gang, "Never tie the program's processes together, even with WORLD_SIZE > 1")
+  app.add_flag("--no-gang", options.no_gang, "Never make the program's processes a gang, even with WORLD_SIZE > 1")
       ->excludes(gang);
   app.add_option("--mem", options.memory,
                  "The most GPU memory that the program and its children may have together, on each GPU")
@@ -130,20 +131,20 @@ int run_command(const std::vector<char*>& arguments) {
       return parsed ? std::string() : parsed.error().message();
     };
   };
-  app.add_option("--priority", options.priority, "Before whom it goes: higher first, 0 if not given")
+  app.add_option("--priority", options.priority, "Scheduling priority; higher runs first (default 0)")
       ->type_name("N")
       ->check(check_standing(base::parse_priority));
-  app.add_option("--share", options.share, "Its part of the time among equals: 2 gets twice as much as 1")
+  app.add_option("--share", options.share, "Weight among programs of the same priority: 2 gets twice the time of 1")
       ->type_name("X")
       ->check(check_standing(base::parse_share));
-  app.add_option("--max-share", options.max_share, "The most of all time that it may have, such as 30%")
+  app.add_option("--max-share", options.max_share, "The most GPU time that the program may have, such as 30%")
       ->type_name("PART")
       ->check(check_standing(base::parse_max_share));
   app.add_flag("--allow-ungated", options.allow_ungated, "Run the program without gpumux if it cannot run under it");
-  app.add_flag("-v,--verbose", options.verbose, "Say which daemon and which library are used");
+  app.add_flag("-v,--verbose", options.verbose, "Print which daemon and which library are used");
   app.footer(
-      R"(The daemon is the system's where one runs; otherwise one is started for you, which ends by itself 10 s after
-nobody uses it. Processes of one run with WORLD_SIZE > 1 get and give back their GPUs together.
+      R"(The command uses the system's daemon if one runs. Otherwise it starts a daemon for you, which ends 10 s after
+its last use. Processes of one run with WORLD_SIZE > 1 get and give back their GPUs together.
 
 Examples:
   gpumux run -- python train.py --epochs 3
@@ -153,10 +154,10 @@ Examples:
   gpumux run --share 0.5 --max-share 30% -- python crunch.py
   gpumux run --allow-ungated -- ./simulate     # also on machines without a GPU
 
-Only who may change settings (see `gpumux set`) may go before others; anybody may ask for less.
+Only users who may change settings (see `gpumux set`) may put a program above others. Every user may ask for less.
 
-Exit status: the program's own; 126 it cannot be executed, 127 it was not found; before it starts: 1 failed,
-2 wrong usage, 3 no daemon and none could be started, 4 not allowed.)");
+Exit status: the program's own; 126 it cannot be executed, 127 it was not found. Before it starts: 1 failed, 2 wrong
+usage, 3 no daemon and none could be started, 4 not allowed.)");
 
   const SplitArguments split = split_run_arguments(arguments, options_with_value(app));
   if (const auto exit_status = parse_command_line(app, split.options, kUsage)) return *exit_status;

@@ -27,10 +27,10 @@ struct StandingOption {
 };
 constexpr std::array<StandingOption, 3> kStandingOptions{{
     {"priority", "--priority", "N",
-     "With --tenant or --job: before whom it goes, from -1000 to 1000, higher first, or default"},
-    {"share", "--share", "X", "With --tenant: its part of the time among equals, from 0.01 to 100, or default"},
-    {"max_share", "--max-share", "PART",
-     "With --tenant: the most of all time that it may have, such as 30%, or default"},
+     "With --tenant or --job: its priority, from -1000 to 1000, higher runs first, or default"},
+    {"share", "--share", "X",
+     "With --tenant: its weight among programs of the same priority, from 0.01 to 100, or default"},
+    {"max_share", "--max-share", "PART", "With --tenant: the most GPU time that it may have, such as 30%, or default"},
 }};
 
 const char* placeholder(const settings::Setting& setting) {
@@ -137,8 +137,8 @@ int set_command(const std::vector<char*>& arguments) {
   std::vector<std::string> jobs;
   bool save = false;
   CLI::App app(
-      "Changes settings of GPUs while programs run, how a running program stands before others, or a job's priority, "
-      "and prints what is now in force.",
+      "Changes settings of GPUs, the priority and share of running programs, or the priority of jobs. Prints the "
+      "settings that are now in force.",
       "gpumux set");
   app.add_option("GPU", gpus, "Indices, UUIDs, or all (the default)")->type_name("");
   const auto& table = settings::kGpuSettings;
@@ -160,7 +160,8 @@ int set_command(const std::vector<char*>& arguments) {
     given_standing[i] = app.add_option(kStandingOptions[i].option, standing[i], kStandingOptions[i].meaning)
                             ->type_name(kStandingOptions[i].placeholder);
   }
-  app.add_flag("--save", save, "Also write them to the daemon's configuration, so that they outlive its restart");
+  app.add_flag("--save", save,
+               "Write the settings to the daemon's configuration, too, so that they outlive its restart");
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(R"(Examples:
   gpumux set --quantum 50ms
@@ -170,10 +171,9 @@ int set_command(const std::vector<char*>& arguments) {
   gpumux set --tenant 4711 --priority default --max-share 30%
   gpumux set --job 17 --priority 10
 
-Only the daemon's owner, root and members of the group gpumux may change settings, and put a program above others;
-who started a program may change how it stands below that. That lasts as long as the program is connected: when the
-daemon restarts, a program stands again as it started. A job's owner may change its priority, up to what the
-administrator lets him have; that lasts.
+Only the daemon's owner, root and members of the group gpumux may change settings and put a program above others. The
+user who started a program may change its priority and shares below that. Such a change lasts until the program or the
+daemon ends. A job's owner may change its priority, up to the limit that an administrator has set. That change lasts.
 
 Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
@@ -199,15 +199,14 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
   }
   const bool are_gpus = tenants.empty() && jobs.empty();
   const char* const wrong =
-      !tenants.empty() && !jobs.empty() ? "--tenant and --job do not go together: use two commands"
+      !tenants.empty() && !jobs.empty() ? "--tenant and --job cannot be combined: use two commands"
       : !are_gpus && (!changes.empty() || !gpus.empty() || save)
-          ? "settings of GPUs, and --save, do not go with --tenant and --job: use two commands"
+          ? "settings of GPUs and --save cannot be combined with --tenant or --job: use two commands"
       : are_gpus && !standing_changes.empty()
-          ? "whose priority or share? Name the program with --tenant PID, or the job with --job ID"
+          ? "--priority, --share and --max-share need a program or a job: add --tenant PID or --job ID"
       : !tenants.empty() && standing_changes.empty()
           ? "nothing to change: name --priority, --share or --max-share with --tenant"
-      : !jobs.empty() && !is_a_jobs(standing_changes)
-          ? "a job has a priority to be changed, and nothing else: name --priority N with --job"
+      : !jobs.empty() && !is_a_jobs(standing_changes) ? "--job changes only a priority: name --priority N with --job"
       : are_gpus && changes.empty()
           ? "nothing to change: name at least one setting, for example --quantum 50ms; see `gpumux set --help`"
           : nullptr;

@@ -39,20 +39,21 @@ int status_command(const std::vector<char*>& arguments) {
   api_client::Options options;
   bool json = false;
   bool memory = false;
-  CLI::App app("Shows the GPUs, who holds and who waits for each, and why.", "gpumux status");
+  CLI::App app("Shows the GPUs, the programs that hold and wait for each, and why they wait.", "gpumux status");
   CLI::Option* const as_json =
       app.add_flag("--json", json, "Print the daemon's answer as it is (docs/api.md, GET /v1/status)");
-  app.add_flag("--memory", memory, "Show where each program's memory is, and what of it has moved")->excludes(as_json);
+  app.add_flag("--memory", memory, "Show where each program's memory is, and how much of it has moved")
+      ->excludes(as_json);
   const Watch watch(app);
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
-      R"(States: holding (may use the GPU), revoked (asked to give it back), draining (submits nothing any more, work
-still running), waiting #N (N-th in the queue), idle (wants nothing), silent (does not answer: stopped, or in a
-debugger), suspended (its job is, and it has drained). FOR is how long it has been so; GPU TIME and WAITED are sums,
-P50 / P99 is how long it waits as a rule and at worst.
+      R"(States: holding (may use the GPU), revoked (asked to give it back), draining (submits no more work, and its
+work still runs), waiting #N (N-th in the queue), idle (wants nothing), silent (does not answer: stopped, or in a
+debugger), suspended (its job is suspended, and it has drained). FOR is the time in this state. GPU TIME and WAITED
+are sums. P50 / P99 are the median and the 99th percentile of its waits.
 
-With --memory: RESIDENT is on the GPU, EVICTED is not, UNPAGEABLE always is (docs/memory.md); HOST is what of the
-daemon's host memory it uses; OUT and IN have been copied, NOT COPIED had not changed or was constant.
+With --memory: RESIDENT is on the GPU, EVICTED is not, UNPAGEABLE cannot leave the GPU (docs/memory.md). HOST is the
+daemon's host memory that the program uses. OUT and IN were copied. NOT COPIED was unchanged or constant.
 
 Examples:
   gpumux status

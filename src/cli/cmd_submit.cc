@@ -17,11 +17,11 @@ constexpr char kName[] = "submit";
 constexpr char kUsage[] = "gpumux submit [OPTIONS] [--] COMMAND [ARGUMENTS...]";
 
 constexpr char kFooter[] =
-    R"(The command runs as you, in this directory, with this environment, its arguments byte for byte, and no shell
-around it (unless a set-up command asks for one). Its output goes to its log: see `gpumux logs`. The job sees its GPUs
-as cuda:0 and so on, in the order in which they were named.
+    R"(The command runs as you, in this directory, with this environment and exactly these arguments. No shell is around
+it, except with --env-setup-cmd. Its output goes to its log: see `gpumux logs`. The job sees its GPUs as cuda:0 and so
+on, in the order in which you name them.
 
-A time limit is a context switch: when it is over and others wait, the job is suspended and goes on later where it was.
+A time limit is a context switch: if the limit is over and other jobs wait, the job is suspended, and goes on later.
 
 Examples:
   gpumux submit -- python train.py --epochs 3
@@ -32,8 +32,8 @@ Examples:
   gpumux submit --interactive -- python      # Ctrl+C detaches; the job goes on
   id=$(gpumux submit --quiet -- ./job.sh) && gpumux wait "$id"
 
-With --interactive and --wait the exit status is the job's (of an array: the first that is not 0), 1 where it has none
-and did not end well, 130 when you have detached. Otherwise, and before that: 0 handed in, 1 failed, 2 wrong usage, 3 no
+With --interactive and --wait the exit status is the job's (of an array: the first that is not 0), 1 if it has none and
+did not end well, 130 if you have detached. Otherwise, and before that: 0 submitted, 1 failed, 2 wrong usage, 3 no
 daemon and none could be started, 4 not allowed.)";
 
 struct Printing {
@@ -42,48 +42,51 @@ struct Printing {
 };
 
 void add_options(CLI::App& app, SubmitWishes& wishes) {
-  auto* gpus =
-      app.add_option("--gpus", wishes.gpus, "How many GPUs, any of them (1)")->type_name("N")->check(not_empty());
+  auto* gpus = app.add_option("--gpus", wishes.gpus, "Number of GPUs, any of them (default 1)")
+                   ->type_name("N")
+                   ->check(not_empty());
   app.add_option("--gpu-ids", wishes.gpu_ids, "These GPUs, in this order, such as 0,2")
       ->type_name("IDS")
       ->check(not_empty())
       ->excludes(gpus);
   app.add_option("--mem", wishes.memory,
-                 "Memory on each GPU, such as 20G or 8000 (MB); it is also the most that the job may have there")
+                 "Memory on each GPU, such as 20G or 8000 (MB); the job may have no more than that")
       ->type_name("BYTES")
       ->check(not_empty());
   app.add_option("--time-limit", wishes.time_limit,
-                 "For how long before others have their turn, such as 600 (seconds), 1:30:00 or 2-12:00:00")
+                 "Run this long before other jobs have their turn, such as 600 (seconds), 1:30:00 or 2-12:00:00")
       ->type_name("TIME")
       ->check(not_empty());
-  app.add_option("--on-time-limit", wishes.on_time_limit, "What happens then: suspend or cancel")
+  app.add_option("--on-time-limit", wishes.on_time_limit, "At the time limit (default suspend): suspend or cancel")
       ->type_name("WHAT")
       ->check(not_empty());
   app.add_option("--priority", wishes.priority,
-                 "Higher runs first among your own jobs, and among all up to the queue's priority_cap (0)")
+                 "Higher runs first among your own jobs, and among all jobs up to the queue's priority_cap (default 0)")
       ->type_name("N")
       ->check(not_empty());
-  app.add_option("--name", wishes.name, "Show the job under this name (the program's)")->type_name("NAME");
-  app.add_option("--env-setup-cmd", wishes.setup_command, "A shell command that is run before, in bash -l")
+  app.add_option("--name", wishes.name, "Show the job under this name (default: the program's)")->type_name("NAME");
+  app.add_option("--env-setup-cmd", wishes.setup_command,
+                 "A shell command that runs before the job's command, in bash -l")
       ->type_name("COMMAND");
   app.add_option("--output", wishes.output,
                  "The log, with %j for the job's id, %u the user, %n the name, %a the array's element")
       ->type_name("PATTERN")
       ->check(not_empty());
-  app.add_flag("--append", wishes.append, "Write behind what is in the log already");
-  app.add_flag("--exclusive", wishes.exclusive, "No other job on its GPUs");
+  app.add_flag("--append", wishes.append, "Append to the log instead of replacing it");
+  app.add_flag("--exclusive", wishes.exclusive, "Run no other job on the same GPUs");
   app.add_option("--after", wishes.after,
-                 "Start when that job has ended well (ok:ID), or at all (any:ID); may be given several times")
+                 "Start when job ID has ended with status 0 (ok:ID), or at all (any:ID); may be given several times")
       ->type_name("CONDITION")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--array", wishes.array, "A job for each of these numbers, such as 0-9, 1,3,7 or 0-99%4 (4 at once)")
+  app.add_option("--array", wishes.array,
+                 "Submit one job for each of these numbers, such as 0-9, 1,3,7 or 0-99%4 (4 at once)")
       ->type_name("LIST")
       ->check(not_empty());
   app.add_flag("--interactive", wishes.interactive, "Give the job a terminal, and attach yours to it");
-  app.add_flag("--home", wishes.home, "Run it in your home directory instead of this one");
-  app.add_flag("--requeue", wishes.requeue, "Run it again if it is lost (the machine was restarted, say)");
-  app.add_flag("--hold", wishes.held, "Do not start it before `gpumux release`");
+  app.add_flag("--home", wishes.home, "Run the job in your home directory instead of this one");
+  app.add_flag("--requeue", wishes.requeue, "Run the job again if it is lost, for example when the machine restarts");
+  app.add_flag("--hold", wishes.held, "Do not start the job before `gpumux release`");
 }
 
 void print_submitted(const api_client::Client& client, const api_client::Submitted& submitted, const Printing& how,
@@ -125,11 +128,10 @@ int submit_command(const std::vector<char*>& arguments) {
   SubmitWishes wishes;
   Printing printing;
   bool wait = false;
-  CLI::App app("Hands in a job: a command that runs when there is room for it on the GPUs that it needs.",
-               "gpumux submit");
+  CLI::App app("Submits a job: a command that runs when the GPUs that it needs have room for it.", "gpumux submit");
   add_options(app, wishes);
   app.add_flag("--wait", wait, "Return when the job is done, with its exit status");
-  auto* quiet = app.add_flag("-q,--quiet", printing.quiet, "Print nothing but the job's id");
+  auto* quiet = app.add_flag("-q,--quiet", printing.quiet, "Print only the job's id");
   app.add_flag("--json", printing.json, "Print the daemon's answer (docs/api.md, POST /v1/jobs)")->excludes(quiet);
   app.footer(kFooter);
   const SplitArguments split = split_run_arguments(arguments, options_with_value(app));
@@ -141,7 +143,7 @@ int submit_command(const std::vector<char*>& arguments) {
     return submission.error().code == base::Code::kInvalid ? kExitUsage : kExitFailed;
   }
   for (const std::string& doubt : doubts_about(*submission))
-    say_error(kName, "warning: " + doubt + ". The job is handed in all the same, and fails if that is still so");
+    say_error(kName, "warning: " + doubt + ". The job is submitted all the same, and fails if this does not change");
   auto client = find_or_start_client();
   if (!client) return report_error(kName, client.error());
   if (const auto resolved = resolve_dependencies(*client, wishes.after, *submission); !resolved)

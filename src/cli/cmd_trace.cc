@@ -69,12 +69,13 @@ int trace_command(const std::vector<char*>& arguments) {
   std::uint64_t since = 0;
   std::optional<std::uint32_t> gpu;
   std::string perfetto;
-  CLI::App app("Shows who ran when: the daemon's last 65,536 lease events, oldest first.", "gpumux trace");
-  app.add_flag("-f,--follow", follow, "Go on with each event as it happens, until Ctrl-C");
+  CLI::App app("Shows which program held which GPU when: the daemon's last 65,536 lease events, oldest first.",
+               "gpumux trace");
+  app.add_flag("-f,--follow", follow, "Print each further event as it happens, until Ctrl-C");
   auto* const as_json =
-      app.add_flag("--json", json, "One JSON object a line, as the daemon gives them (docs/api.md, GET /v1/trace)");
-  app.add_option("--since", since, "Begin with the event of this sequence number")->type_name("N");
-  app.add_option("--gpu", gpu, "Only what concerns this GPU")->type_name("N");
+      app.add_flag("--json", json, "Print one JSON object per line, as the daemon does (docs/api.md, GET /v1/trace)");
+  app.add_option("--since", since, "Begin with event number N")->type_name("N");
+  app.add_option("--gpu", gpu, "Show only events of this GPU")->type_name("N");
   app.add_option("--perfetto", perfetto, "Write a timeline for https://ui.perfetto.dev to FILE instead")
       ->type_name("FILE")
       ->excludes(as_json);
@@ -85,7 +86,7 @@ int trace_command(const std::vector<char*>& arguments) {
   gpumux trace --perfetto trace.pftrace
   gpumux trace --json | jq -r 'select(.event == "grant") | [.time_ns, .gpu, .program] | @tsv'
 
-Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it ended while followed), 4 not allowed.)");
+Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it ended), 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   const auto client = api_client::Client::connect(options);
   if (!client) return report_error(kName, client.error());

@@ -9,7 +9,7 @@
 namespace gpumux::cli {
 
 int version_command(const std::vector<char*>& arguments) {
-  CLI::App app("Prints the version of gpumux, and of the daemon where one is running.", "gpumux version");
+  CLI::App app("Prints the version of gpumux, and of the daemon if one is running.", "gpumux version");
   app.footer("Example:\n  gpumux version\n\nExit status: 0, whether or not a daemon is running; 2 wrong usage.");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   std::cout << "gpumux " GPUMUX_VERSION << "\n";

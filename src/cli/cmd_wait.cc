@@ -29,21 +29,21 @@ int wait_command(const std::vector<char*>& arguments) {
   constexpr char kName[] = "wait";
   api_client::Options options;
   std::vector<std::string> ids;
-  CLI::App app("Waits until jobs are done, and exits as they did.", "gpumux wait");
+  CLI::App app("Waits until jobs are done, and exits with their status.", "gpumux wait");
   app.add_option("ID", ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")
       ->type_name("")
       ->required();
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
-      R"(A daemon that is restarted meanwhile is waited for, up to ten minutes. On a terminal it says why the job waits.
+      R"(If the daemon restarts, the command waits for it, up to ten minutes. On a terminal it prints why the job waits.
 
 Examples:
   gpumux wait 17
   gpumux wait 17 18 && gpumux submit -- python evaluate.py
 
-Exit status: the job's; of several, the first in their order that is not 0. A job that has none (it was cancelled before
-it started, it is lost, what it came after failed), or that was cancelled and exited with 0, counts as 1. Before that: 1
-failed (there is no such job, say), 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
+Exit status: the job's; of several jobs, the first that is not 0. Jobs without a status count as 1: cancelled before the
+start, lost, or a job before it failed. So does a cancelled job that exited with 0. Before that: 1 failed (for example,
+there is no such job), 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (ids_are_wrong(kName, ids)) return kExitUsage;
   const auto client = find_jobs(options);
@@ -69,19 +69,20 @@ int attach_command(const std::vector<char*>& arguments) {
   constexpr char kName[] = "attach";
   api_client::Options options;
   std::string id;
-  CLI::App app("Connects your terminal with that of a job that was handed in with --interactive.", "gpumux attach");
+  CLI::App app("Connects your terminal with the terminal of a job that was submitted with --interactive.",
+               "gpumux attach");
   app.add_option("ID", id, "A job's id")->type_name("")->required();
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
-      R"(What the job printed before is shown first, as far as it is kept. Ctrl+C leaves, and the job goes on; pressed
-twice within a second it cancels the job. All other keys go to the job. Several may be attached at once.
+      R"(The command first shows the job's earlier output, as far as it is kept. Ctrl+C leaves, and the job goes on.
+Ctrl+C twice within a second cancels the job. All other keys go to the job. Several terminals may be attached at once.
 
 Examples:
   gpumux attach 17
-  echo 'print(1)' | gpumux attach 17     # input need not be a terminal, and its end ends nothing
+  echo 'print(1)' | gpumux attach 17     # the input may be a pipe; its end does not end the job
 
-Exit status: the job's; 130 when you have left it; before that: 1 failed (it has no terminal, say), 2 wrong usage, 3 no
-daemon is running, 4 not allowed.)");
+Exit status: the job's; 130 if you have left it. Before that: 1 failed (for example, it has no terminal), 2 wrong usage,
+3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (ids_are_wrong(kName, {id})) return kExitUsage;
   // Here, so that a daemon that is not there at all is told at once.

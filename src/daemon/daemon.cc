@@ -315,7 +315,7 @@ tl::expected<void, DaemonError> Daemon::Impl::add_gpus() {
 
 // This daemon's tenants find root's by links in place of the sockets.
 void Daemon::Impl::give_way(base::GpuIndex gpu, const LockOwner& roots) {
-  log_warning("root's daemon takes over; this one ends, and its programs go on under that one",
+  log_warning("root's daemon takes over; this daemon ends, and its programs go on under root's",
               {{"gpu", gpu.value}, {"pid", roots.pid}, {"runtime_dir", roots.runtime_dir}});
   successor_ = roots.runtime_dir;
   finish(kExitOwned);
@@ -530,7 +530,7 @@ void Daemon::Impl::start_reload() {
 
 void Daemon::Impl::finish_reload(base::Result<std::pair<Config, AccessRules>> loaded) {
   if (!loaded) {
-    log_error("the configuration was not reloaded; what was in force stays in force",
+    log_error("the configuration was not reloaded; the old settings stay in force",
               {{"why", loaded.error().message()}});
   } else {
     options_.config = std::move(loaded->first);

@@ -22,18 +22,18 @@ constexpr char kSystemStateDir[] = "/var/lib/gpumux";
 constexpr char kFooter[] = R"(
 Examples:
   gpumuxd                                  the machine's daemon: /run/gpumux, /etc/gpumux/gpumux.toml
-  gpumuxd --private --exit-when-unused 10s one user's daemon, which ends by itself
+  gpumuxd --private --exit-when-unused 10s one user's daemon, which ends when it is not used
   gpumuxd --gpus 0,1 --quantum 50ms        serve two GPUs, with quanta of 50 ms
-  gpumuxd --check-config                   say whether the configuration is right
+  gpumuxd --check-config                   check the configuration
 
 Exit status:
   0  stopped (SIGTERM, SIGINT, or unused), or the configuration is right
-  1  something failed that should not; the log says what
+  1  an unexpected failure; the log names it
   2  wrong options
-  3  wrong configuration: file, line, key and what is allowed are named
+  3  wrong configuration; the error names file, line, key and the allowed values
   4  no NVIDIA driver or no GPU
-  5  another daemon has this runtime directory, or all the GPUs; its owner is named.
-     Or a private daemon has given way to root's
+  5  another daemon has this runtime directory, or all the GPUs; the error names its owner.
+     Or a private daemon has given way to root's daemon
   6  the runtime directory, its sockets or the trace file cannot be made
 
 Tenants go on when the daemon stops, and come back to the next one.)";
@@ -85,21 +85,22 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
                  "Configuration file (default: /etc/gpumux/gpumux.toml, private: ~/.config/gpumux/gpumux.toml)")
       ->type_name("FILE");
   app.add_option("--runtime-dir", daemon.runtime_dir,
-                 "Where the sockets are (default: /run/gpumux, private: the user's own)")
+                 "Directory of the sockets (default: /run/gpumux, private: the user's own)")
       ->type_name("DIR");
-  app.add_option("--state-dir", daemon.state_dir,
-                 "Where jobs are kept (default: /var/lib/gpumux, private: ~/.local/state/gpumux/queue); none: no queue")
+  app.add_option(
+         "--state-dir", daemon.state_dir,
+         "Directory of the jobs (default: /var/lib/gpumux, private: ~/.local/state/gpumux/queue); none: no queue")
       ->type_name("DIR");
   app.add_option("--max-job-time", max_job_time,
-                 "A time limit for every job, in seconds; the smaller of this and its own counts")
+                 "A time limit for every job, in seconds; a job's own limit counts if it is smaller")
       ->type_name("SECONDS");
-  app.add_flag("--private", daemon.is_private, "Serve only the user who starts it; needs no root");
+  app.add_flag("--private", daemon.is_private, "Serve only the user who starts the daemon; needs no root");
   app.add_option("--exit-when-unused", exit_when_unused,
-                 "Stop after this long without tenants and API requests, such as 10s")
+                 "Stop after this time without tenants and API requests, such as 10s")
       ->type_name("TIME");
-  app.add_option("--trace", daemon.trace_file, "Append the lease trace to this file, one JSON object a line")
+  app.add_option("--trace", daemon.trace_file, "Append the lease trace to this file, one JSON object per line")
       ->type_name("FILE");
-  app.add_option("--log-level", log_level, "How much is logged: debug, info, warning or error")->type_name("LEVEL");
+  app.add_option("--log-level", log_level, "How much to log: debug, info, warning or error")->type_name("LEVEL");
   app.add_option("--notify-fd", daemon.notify_fd, "Write READY=1 to this descriptor once the sockets are open")
       ->type_name("FD");
   app.add_option("--gpus", daemon.gpus, "Serve only these GPUs, by index or UUID, separated by commas")

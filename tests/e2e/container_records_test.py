@@ -207,7 +207,7 @@ class Records(ContainersTest):
         times = self.lease_times(*others, first)
         self.assertGreater(times[0], 0.95, times)
         self.end(first, *others)
-        self.assertIn("a tenant may not stand above others", self.daemon.log())
+        self.assertIn("a tenant may not put itself above others", self.daemon.log())
 
     def test_a_program_has_the_lowest_priority_of_its_claims_or_less(self):
         both = self.claim_with(7)

@@ -70,7 +70,7 @@ class ManagedMemory(MemoryTest):
         self.refused("its run would have more than its quota", self.start_daemon(), GPUMUX_MEM_LIMIT="120M")
 
     def test_gpu_and_host_memory_are_all_there_is(self):
-        self.refused("all together would be more than the GPUs", self.start_daemon(host_memory="48MiB"))
+        self.refused("all allocations together would be more than the GPUs", self.start_daemon(host_memory="48MiB"))
 
 
 if __name__ == "__main__":

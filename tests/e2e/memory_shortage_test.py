@@ -93,7 +93,7 @@ class Newcomers(GpumuxTest):
         wait_until(lambda: any(program.code is not None for program in programs), 60, "one has no memory")
         refused, other = sorted(programs, key=lambda program: program.code is None)
         self.expect_no_memory(refused)
-        self.assertRegex(daemon.log(), "no room for it beside what stays there|is more than it holds: one is told")
+        self.assertRegex(daemon.log(), "no room for it next to the memory that stays|blocks all its programs: one")
         # The daemon may have refused both at once, as the driver would. A program that it has not refused goes on.
         pathlib.Path(self.enough).touch()
         if other.wait(timeout=60) == 0:

@@ -177,13 +177,14 @@ void check_library(const Facts& facts, Findings& findings) {
         {"library", Level::kProblem,
          "the loader does not preload " + library.path +
              (library.loader_message.empty() ? "" : ": " + library.loader_message),
-         "programs run past gpumux",
+         "programs run without gpumux",
          "check that the file is readable and not on a file system mounted noexec; install gpumux again"});
   } else {
     findings.push_back({"library", Level::kOk, library.path + " can be preloaded", "", ""});
   }
   for (const std::string& entry : facts.missing_preloads) {
-    findings.push_back({"ld.so.preload", Level::kWarning, "/etc/ld.so.preload names " + entry + ", which is not there",
+    findings.push_back({"ld.so.preload", Level::kWarning,
+                        "/etc/ld.so.preload names " + entry + ", which does not exist",
                         "every program on this machine complains about it when it starts",
                         "remove the entry, or install what it names"});
   }
@@ -211,7 +212,7 @@ void check_daemon(const Facts& facts, Findings& findings) {
                           "sudo systemctl enable --now gpumuxd, for a daemon of the whole machine"});
     } else if (error.code == base::Code::kDenied) {
       findings.push_back({"daemon", Level::kProblem, error.message(),
-                          "your programs run without gpumux, beside those that it schedules",
+                          "your programs run without gpumux, at the same time as the programs that it schedules",
                           "ask the daemon's owner to let you in (allow_users, allow_groups in its configuration), or "
                           "mend the directory's owner and mode"});
     } else {
@@ -228,8 +229,8 @@ void check_daemon(const Facts& facts, Findings& findings) {
   if (daemon.version != GPUMUX_VERSION) {
     findings.push_back({"daemon", Level::kWarning,
                         name + " and this gpumux, " GPUMUX_VERSION ", are of different versions",
-                        "they understand each other, but what only one of them knows does not work",
-                        "restart the daemon after an update (systemctl restart gpumuxd): programs go on meanwhile"});
+                        "they understand each other, but features that only one of them has do not work",
+                        "restart the daemon after an update (systemctl restart gpumuxd); programs go on"});
   } else {
     findings.push_back({"daemon", Level::kOk, name + (daemon.is_private ? ", private" : ""), "", ""});
   }
@@ -245,13 +246,13 @@ void check_daemon(const Facts& facts, Findings& findings) {
       findings.push_back({"daemon", Level::kWarning,
                           "GPU " + std::to_string(gpu.index) + " is claimed by " + gpu.claimed_by +
                               ", which is not root's daemon; the daemon serves the GPU all the same",
-                          "a private daemon cannot serve it anyway; a process that does this means harm or is broken",
+                          "a private daemon cannot serve that GPU; a process that claims it is hostile or broken",
                           "ask its user, or end it"});
     }
     if (gpu.refused.empty()) continue;
     findings.push_back({"daemon", Level::kProblem,
                         "the daemon does not serve GPU " + std::to_string(gpu.index) + ": " + gpu.refused,
-                        "programs run without gpumux on that GPU, as far as this daemon is asked",
+                        "programs that ask this daemon run without gpumux on that GPU",
                         "use the daemon that serves it, or stop that one"});
   }
 }
@@ -273,7 +274,7 @@ void check_user_dir(const Facts& facts, Findings& findings) {
   }
   findings.push_back(
       {"private directory", Level::kProblem, title,
-       "somebody else could pose as your daemon, so it is not used: `gpumux run` cannot start a private daemon",
+       "another user could pose as your daemon, so `gpumux run` does not use it and cannot start a private daemon",
        dir.is_dir && dir.owner == facts.uid ? "chmod 700 " + dir.path
                                             : "have it removed, or set GPUMUX_RUNTIME_DIR to a directory of yours"});
 }
@@ -317,10 +318,11 @@ void check_foreign(const Facts& facts, Findings& findings) {
   for (const auto& [index, processes] : by_gpu) {
     if (processes.empty()) continue;
     any = true;
-    findings.push_back({"foreign", Level::kWarning,
-                        "GPU " + std::to_string(index) + " is used without gpumux by " + join(names_of(processes)),
-                        "their work runs beside that of whoever holds the GPU, and their memory is missing from it",
-                        "start them with `gpumux run`, or move them to another GPU"});
+    findings.push_back(
+        {"foreign", Level::kWarning,
+         "GPU " + std::to_string(index) + " is used without gpumux by " + join(names_of(processes)),
+         "their work runs at the same time as the lease holder's, and the memory that they use is not shared",
+         "start them with `gpumux run`, or move them to another GPU"});
   }
   if (!any && !by_gpu.empty())
     findings.push_back({"foreign", Level::kOk, "no process uses a GPU without gpumux", "", ""});

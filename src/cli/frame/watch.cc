@@ -37,7 +37,7 @@ void redraw(std::vector<std::string> lines, const Output& output) {
 }  // namespace
 
 Watch::Watch(CLI::App& app)
-    : option_(app.add_option("-w,--watch", seconds_, "Show it again every SECONDS (1), until Ctrl-C")
+    : option_(app.add_option("-w,--watch", seconds_, "Update every SECONDS (default 1), until Ctrl-C")
                   ->expected(0, 1)
                   ->type_name("[SECONDS]")
                   ->check(check_interval)) {}

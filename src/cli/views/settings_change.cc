@@ -54,7 +54,7 @@ Status check_standing(std::string_view name, std::string_view value) {
   std::string option(name);
   std::replace(option.begin(), option.end(), '_', '-');
   return base::fail(Code::kInvalid, "--" + option + " cannot be '" + std::string(value.substr(0, 64)) +
-                                        "': " + checked.error().what + ", or default: as it started");
+                                        "': " + checked.error().what + ", or default: the value at its start");
 }
 
 Result<std::uint64_t> parse_tenant(std::string_view text) {
@@ -102,7 +102,7 @@ Result<const api_client::Gpu*> find_gpu(const std::vector<api_client::Gpu>& gpus
     if (text.size() <= 4 || !uuid.starts_with(text)) continue;
     if (found != nullptr) {
       return base::fail(Code::kInvalid, "'" + std::string(text) + "' could be " + found->uuid + " or " + gpu.uuid +
-                                            ": write more of it");
+                                            ": write more characters");
     }
     found = &gpu;
   }

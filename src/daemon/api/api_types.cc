@@ -63,7 +63,7 @@ base::Status check_query(std::string_view query, std::span<const std::string_vie
     }
     if (name.size() == part.size()) return base::fail(base::Code::kInvalid, shown + " needs a value: NAME=VALUE");
     if (std::find(seen.begin(), seen.end(), name) != seen.end())
-      return base::fail(base::Code::kInvalid, shown + ": this parameter is there twice");
+      return base::fail(base::Code::kInvalid, shown + ": this parameter is given twice");
     seen.push_back(name);
   }
   return {};

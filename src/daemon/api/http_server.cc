@@ -126,14 +126,14 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       if (own != server_.large_per_account_.end() && own->second >= kMaxLargeRequestsPerAccount) {
         return respond(
             error_response(429, {base::Code::kUnavailable, 0,
-                                 peer.account.text() + " hands in " + std::to_string(kMaxLargeRequestsPerAccount) +
-                                     " long jobs at this moment, as many as may be: try again"}),
+                                 peer.account.text() + " is submitting " + std::to_string(kMaxLargeRequestsPerAccount) +
+                                     " long jobs now, which is the limit: try again"}),
             false);
       }
       const std::size_t reserved = server_.access_.may_change(peer) ? 0 : kReservedLargeRequests;
       if (server_.large_requests_ >= kMaxLargeRequests - reserved) {
         return respond(
-            error_response(503, {base::Code::kUnavailable, 0, "others hand in long jobs at this moment: try again"}),
+            error_response(503, {base::Code::kUnavailable, 0, "other users are submitting long jobs now: try again"}),
             false);
       }
       is_large_ = true;

@@ -83,7 +83,7 @@ base::Result<base::Standing> parse_standing_patch(std::string_view body, const b
     }
     if (!done) {
       return base::fail(base::Code::kInvalid,
-                        "cannot set " + name + ": " + done.error().what + ", or default: as it started");
+                        "cannot set " + name + ": " + done.error().what + ", or default: the value at its start");
     }
   }
   return standing;

@@ -42,7 +42,8 @@ base::Result<Json> parse_strict_json(std::string_view text, const JsonBounds& bo
       },
       false);
   if (!doubled.empty())
-    return base::fail(base::Code::kInvalid, "the field " + doubled + " stands twice in one object: leave one of them");
+    return base::fail(base::Code::kInvalid,
+                      "the field " + doubled + " is given twice in one object: remove one of them");
   if (values > bounds.values) {
     return base::fail(base::Code::kInvalid,
                       "there are more than " + std::to_string(bounds.values) + " values in the body");

@@ -78,7 +78,7 @@ void GpuLocks::report_squatter(base::GpuIndex gpu) {
   if (!mine.lock || !mine.lock->squatter()) return;
   const std::string claimant = describe(*mine.lock->squatter());
   leases_.set_claimed_by(gpu, claimant);
-  log_warning("a process claims a GPU of this daemon, and is not obeyed",
+  log_warning("a process claims a GPU of this daemon; the daemon ignores the claim",
               {{"gpu", gpu.value}, {"uuid", mine.request.uuid_text}, {"who", claimant}});
 }
 

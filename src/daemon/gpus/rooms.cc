@@ -25,9 +25,10 @@ std::string_view in_words(sched::Refusal refusal) {
   switch (refusal) {
     case sched::Refusal::kNone: break;
     case sched::Refusal::kQuota: return "its run would have more than its quota";
-    case sched::Refusal::kNoRoom: return "its GPU has no room for it beside what stays there";
-    case sched::Refusal::kTogether: return "all together would be more than the GPUs and the host memory budget hold";
-    case sched::Refusal::kNothingMoves: return "there is room for it, but nothing has moved for long";
+    case sched::Refusal::kNoRoom: return "its GPU has no room for it next to the memory that stays there";
+    case sched::Refusal::kTogether:
+      return "all allocations together would be more than the GPUs and the host memory budget hold";
+    case sched::Refusal::kNothingMoves: return "it would fit, but no memory has moved for too long";
   }
   return {};
 }
@@ -215,7 +216,7 @@ std::string Rooms::why(GpuIndex index) const {
     case sched::MemoryMode::Reason::kStanding:
       return "its programs differ in priority, share or cap, or end their turns themselves: they take turns";
     case sched::MemoryMode::Reason::kLeftToDriver:
-      return "a program leaves its memory to the driver, and nobody knows whether all fits: they take turns";
+      return "a program leaves its memory to the driver, so it is not known whether all fits: they take turns";
     case sched::MemoryMode::Reason::kTooMuch: return "their memory does not fit together: they take turns";
     case sched::MemoryMode::Reason::kFits: break;
   }
@@ -242,9 +243,8 @@ bool Rooms::plan(GpuIndex index) {
       leases_.trace_refusal(bound.seat, word_of(bound.refusal));
     }
     if (bound.is_stranded) {
-      log_warning(
-          "what programs have on a GPU that cannot leave it is more than it holds: one is told that it has no memory",
-          {{"tenant", bound.seat.tenant.value}, {"gpu", index.value}});
+      log_warning("memory that cannot leave a GPU blocks all its programs: one of them is told that it has no memory",
+                  {{"tenant", bound.seat.tenant.value}, {"gpu", index.value}});
     }
     if (on_bound_) on_bound_(bound);
   }

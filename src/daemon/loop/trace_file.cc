@@ -37,7 +37,7 @@ struct TraceFile::Shared {
         const ssize_t put = ::write(file.get(), rest.data(), rest.size());
         if (put < 0 && errno == EINTR) continue;
         if (put < 0) {
-          log_error("the trace file cannot be written any more", {{"errno", errno}});
+          log_error("cannot write to the trace file any longer", {{"errno", errno}});
           const std::lock_guard lock(mutex);
           failed = true;
           break;

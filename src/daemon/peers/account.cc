@@ -86,7 +86,7 @@ SubordinateIds SubordinateIds::read(const std::string& file) {
   const auto text = read_file(file, kMaxFileBytes);
   if (text) return parse(*text, find_user);
   if (text.error().system_errno != ENOENT)
-    log_warning("subordinate ids count for nobody: the file cannot be read",
+    log_warning("subordinate ids are ignored: the file cannot be read",
                 {{"file", file}, {"why", text.error().message()}});
   return {};
 }

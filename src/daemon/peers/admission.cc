@@ -11,7 +11,7 @@ Admission::Admission(Limits limits, std::string what, const AccessRules& access,
 std::optional<std::string> Admission::refusal(const Peer& peer) const {
   const bool is_privileged = access_.may_change(peer);
   const std::size_t most = limits_.all - (is_privileged ? 0 : limits_.reserve);
-  if (all_ >= most) return "the daemon has " + std::to_string(all_) + " " + what_ + ", and takes no more: try again";
+  if (all_ >= most) return "the daemon has " + std::to_string(all_) + " " + what_ + ", which is the limit: try again";
   if (is_privileged || of(peer.account) + closer_.unclosed(peer.account) < limits_.per_account) return std::nullopt;
   return peer.account.text() + " has as many " + what_ + " as one user or container may have (" +
          std::to_string(limits_.per_account) + "): close some of them";

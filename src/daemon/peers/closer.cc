@@ -128,7 +128,7 @@ void Closer::add(os::FileDescriptor fd, const Lane& name) {
   const base::Status started = start(state_, name, lane);
   // Said once, not for each descriptor that waits with the first.
   if (!started && lane.unclosed == 1) {
-    log_error("no thread can be had to close what strangers have sent; trying again",
+    log_error("cannot start a thread that closes strangers' descriptors; trying again",
               {{"of", name ? name->text() : "connections"}, {"why", started.error().message()}});
   }
 }

@@ -68,7 +68,7 @@ std::shared_ptr<const containers::Record> ContainerRecords::container_of(pid_t p
       log_warning("a control group has a container's id and is not that container's",
                   {{"pid", pid}, {"control_group", group}, {"containers", record->control_group}});
     } else if (record.error().code != base::Code::kNotFound) {
-      log_warning("a container's quotas do not hold: its record cannot be read",
+      log_warning("a container's quotas are not enforced: its record cannot be read",
                   {{"container", id}, {"why", record.error().message()}});
     }
   }

@@ -82,7 +82,7 @@ std::shared_ptr<Doorkeeper::Channel> Doorkeeper::open_channel() {
   }
   auto ours = starter_->add();
   if (!ours) {
-    log_warning("another doorkeeper cannot be had; trying again", {{"why", ours.error().message()}});
+    log_warning("cannot start another doorkeeper; trying again", {{"why", ours.error().message()}});
     starter_.reset();
     return nullptr;
   }

@@ -148,7 +148,7 @@ std::string RunSuspension::why_stuck(const Run& run, const Session& session, bas
   }
   const auto memory = rooms_.view(seat);
   if (!memory || of_seat.evictable_on_gpu == 0) return {};
-  if (!memory->answers) return who + " does not take note of what it is told";
+  if (!memory->answers) return who + " does not answer the daemon";
   const bool is_host_full = this->is_host_full();
   const base::Duration waited = leases_.now() - run.least_since;
   if (waited < (memory->report.stuck || is_host_full ? kClearingPatience : kLongestClearingPatience)) return {};

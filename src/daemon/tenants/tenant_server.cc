@@ -340,7 +340,7 @@ bool TenantServer::may_complain() {
     return false;
   }
   if (const auto suppressed = std::exchange(complaints_suppressed_, 0); suppressed > 0) {
-    log_warning("more tenants misbehaved than were written down", {{"left_out", suppressed}});
+    log_warning("more tenants misbehaved than this log names", {{"left_out", suppressed}});
   }
   return true;
 }
@@ -384,7 +384,8 @@ void TenantServer::housekeeping() {
     if (connection->is_at_door()) continue;
     if (!connection->session.welcomed && now - connection->connected_at > kHelloTimeout) late.push_back(connection);
   }
-  for (const auto& connection : late) end(*connection, "no_hello", "nothing was said within 5 s of connecting", false);
+  for (const auto& connection : late)
+    end(*connection, "no_hello", "it sent no message within 5 s of connecting", false);
 }
 
 void TenantServer::close() {

@@ -365,8 +365,8 @@ base::Standing Translator::standing_of(const Session& session, const wire::Hello
   // A program that asks for no priority has less than that if its claim says so: nothing to warn of.
   if (standing.share != asked.share || (standing.priority != asked.priority && asked.priority > 0)) {
     log_warning(
-        "a tenant may not stand above others: only a claim's DeviceClass, and who may change settings (admin_groups), "
-        "can raise it",
+        "a tenant may not put itself above others: only a claim's DeviceClass and users who may change settings "
+        "(admin_group) can raise it",
         {{"tenant", session.id.value},
          {"uid", session.peer.uid},
          {"priority", asked.priority},
@@ -402,7 +402,7 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
     if (by.uid != session.peer.uid) {
       return base::fail(base::Code::kDenied, user + " may not change a tenant of user " +
                                                  std::to_string(session.peer.uid) +
-                                                 ": only that user, and who may change settings, may");
+                                                 ": only that user, and users who may change settings, may");
     }
     const std::int32_t most = std::max(session.standing.priority, most_priority(session));
     if (wanted.priority > most || wanted.share > std::max(session.standing.share, base::kOneShare)) {
@@ -423,12 +423,12 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
   }
   session.standing = wanted;
   session.for_each_slot([&](std::uint32_t, const Slot& slot) { tell_standing(session, slot); });
-  log_info("a tenant stands differently from now on", {{"tenant", session.id.value},
-                                                       {"pid", session.peer.pid},
-                                                       {"by_uid", by.uid},
-                                                       {"priority", wanted.priority},
-                                                       {"share", base::format_share(wanted.share)},
-                                                       {"max_share", base::format_max_share(wanted.max_share)}});
+  log_info("a tenant's priority or share has changed", {{"tenant", session.id.value},
+                                                        {"pid", session.peer.pid},
+                                                        {"by_uid", by.uid},
+                                                        {"priority", wanted.priority},
+                                                        {"share", base::format_share(wanted.share)},
+                                                        {"max_share", base::format_max_share(wanted.max_share)}});
   return {};
 }
 
@@ -489,7 +489,7 @@ std::vector<RunMemory> Translator::memory_outside(const std::set<RunKey>& runs) 
 }
 
 base::Status Translator::on(Session& session, const wire::GangJoin& join) {
-  if (++session.gang_joins > kMaxGangJoins) return base::fail(base::Code::kProtocol, "it joins ever more gangs");
+  if (++session.gang_joins > kMaxGangJoins) return base::fail(base::Code::kProtocol, "it joins too many gangs");
   leases_.apply(sched::GangJoined{session.id, std::string(wire::text_of(join.key)), 0});
   return {};
 }

@@ -43,7 +43,7 @@ base::Error unknown(std::string_view kind, std::string_view word, const std::vec
 
 Result<Changes> parse_limits(const std::vector<std::string>& words) {
   if (words.size() < 3 || words[1].empty())
-    return base::fail(Code::kInvalid, "limits needs a user and what to bound, such as: limits eva running=2");
+    return base::fail(Code::kInvalid, "limits needs a user and a limit, such as: limits eva running=2");
   nlohmann::json body = nlohmann::json::object();
   for (std::size_t i = 2; i < words.size(); ++i) {
     if (words[i] == "default") {
@@ -56,7 +56,7 @@ Result<Changes> parse_limits(const std::vector<std::string>& words) {
       return tl::unexpected(unknown("limit", key, {kLimits.begin(), kLimits.end()},
                                     or_list(kLimits) + ", each with =NUMBER, or default"));
     const std::string value = words[i].substr(equals + 1);
-    if (body.contains(key)) return base::fail(Code::kInvalid, key + " is bounded twice");
+    if (body.contains(key)) return base::fail(Code::kInvalid, key + " is given twice");
     if (value == "unlimited") {
       body[key] = nullptr;
     } else if (key == "priority_cap") {
@@ -70,7 +70,7 @@ Result<Changes> parse_limits(const std::vector<std::string>& words) {
     }
   }
   if (body.contains("default") && body.size() > 1)
-    return base::fail(Code::kInvalid, "default takes all limits of a user's own away: it goes with no other");
+    return base::fail(Code::kInvalid, "default removes all limits of the user: it cannot be combined with others");
   return Changes{{"users/" + api_client::url_encoded(words[1]), body.dump()}};
 }
 
@@ -79,13 +79,13 @@ Result<Changes> parse_limits(const std::vector<std::string>& words) {
 Result<Changes> parse_admin_words(const std::vector<std::string>& words) {
   const std::string action = words.empty() ? "" : words[0];
   const bool alone = action == "show" || action == "pause" || action == "unpause";
-  if (alone && words.size() > 1) return base::fail(Code::kInvalid, action + " takes nothing behind it");
+  if (alone && words.size() > 1) return base::fail(Code::kInvalid, action + " takes no further words");
   if (action == "show") return Changes{};
   if (alone) return Changes{{"", action == "pause" ? R"({"paused":true})" : R"({"paused":false})"}};
   if (action == "limits") return parse_limits(words);
   if (action == "drain" || action == "resume") {
     if (words.size() == 1)
-      return base::fail(Code::kInvalid, action + ": which GPUs? Write their numbers or UUIDs, or all");
+      return base::fail(Code::kInvalid, action + " needs GPUs: write their numbers or UUIDs, or all");
     Changes changes;
     for (std::size_t i = 1; i < words.size(); ++i) {
       GPUMUX_TRY(check_gpu_name(words[i]));

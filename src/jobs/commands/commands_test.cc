@@ -114,7 +114,8 @@ TEST_F(JobCommandTest, AnEndThatIsNotForOnesEyesIsCalledThat) {
   for (const char* command : {"wait", "attach"}) {
     const auto outcome = run({command, "17"});
     EXPECT_EQ(outcome.exit_status, 4) << command;
-    EXPECT_NE(outcome.err.find("job 17 is bob's: how it ended is not for you to see"), std::string::npos)
+    EXPECT_NE(outcome.err.find("job 17 is bob's: only that user and administrators may see how it ended"),
+              std::string::npos)
         << outcome.err;
   }
 }
@@ -263,7 +264,7 @@ TEST_F(JobCommandTest, TheOldNamesPrintTheOldLines) {
   queued["gpus"] = json::array();
   queued["arguments"] = json::array();
   queued["memory_bytes"] = 8000ull << 20;
-  queued["why"] = "others go first";
+  queued["why"] = "other jobs go first";
   json whole = job("running");
   whole["arguments"] = {"python", "train.py"};
   answer("POST /v1/jobs", 201, R"({"id": 17, "count": 1})");
@@ -292,7 +293,7 @@ TEST_F(JobCommandTest, TheOldNamesPrintTheOldLines) {
             "--- Running Jobs ---\n"
             "ID: 17 | User: eva | GPUs: 0 | Mem: all | CMD: python train.py | Status: running\n"
             "--- Queue ---\n"
-            "ID: 18 | User: eva | GPUs: 2,1 | Mem: 8000 MB | CMD: x | Status: queued (others go first)\n");
+            "ID: 18 | User: eva | GPUs: 2,1 | Mem: 8000 MB | CMD: x | Status: queued (other jobs go first)\n");
   EXPECT_EQ(run({"17"}, (bin + "/mgpu_cancel").c_str()).out, "Job cancelled.\n");
   const auto failed = run({"99"}, (bin + "/mgpu_cancel").c_str());
   EXPECT_EQ(failed.out, "Cancel failed.\n");

@@ -108,7 +108,7 @@ class Session {
       return kExitDenied;
     }
     if (!job.interactive) {
-      say_error(command_, "job " + id_ + " has no terminal: it was not handed in with --interactive. `gpumux logs -f " +
+      say_error(command_, "job " + id_ + " has no terminal: it was submitted without --interactive. `gpumux logs -f " +
                               id_ + "` shows what it prints");
       return kExitFailed;
     }

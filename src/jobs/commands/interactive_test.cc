@@ -98,13 +98,13 @@ class InteractiveTest : public JobCommandTest {
 TEST_F(InteractiveTest, FromTheQueueToTheExitStatus) {
   json queued = job("queued");
   queued["place"] = 3;
-  queued["why"] = "others go first";
+  queued["why"] = "other jobs go first";
   queued["gpus"] = json::array();
   answer("POST /v1/jobs", 201, R"({"id": 17, "count": 1})");
   answer("GET /v1/jobs/17/wait", queued);
   serve();
   start({"submit", "--interactive", "--", "sh"});
-  ASSERT_TRUE(see("job 17 waits: place 3; others go first")) << shown_;
+  ASSERT_TRUE(see("job 17 waits: place 3; other jobs go first")) << shown_;
   answer("GET /v1/jobs/17/wait", running());
   accept();
   print("hello");
@@ -152,7 +152,7 @@ TEST_F(InteractiveTest, EverybodysJobsAreChangedAfterAYes) {
 TEST_F(InteractiveTest, WhoWaitsIsToldWhy) {
   json queued = job("queued");
   queued["place"] = 3;
-  queued["why"] = "others go first";
+  queued["why"] = "other jobs go first";
   answer("POST /v1/jobs", 201, R"({"id": 17, "count": 1})");
   answer("GET /v1/jobs/17", queued);
   serve();
@@ -160,7 +160,7 @@ TEST_F(InteractiveTest, WhoWaitsIsToldWhy) {
     shown_.clear();
     answer("GET /v1/jobs/17/wait", queued);
     start(words);
-    ASSERT_TRUE(see("job 17 waits: place 3; others go first")) << shown_;
+    ASSERT_TRUE(see("job 17 waits: place 3; other jobs go first")) << shown_;
     answer("GET /v1/jobs/17/wait", job("running"));
     ASSERT_TRUE(see("job 17 is running")) << shown_;
     answer("GET /v1/jobs/17/wait", done("failed", 3));

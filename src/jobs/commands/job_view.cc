@@ -125,7 +125,7 @@ void add_remarks(const QueueState& queue, const Output& output, std::vector<std:
     lines.push_back(paint(output, colour, output.columns == 0 ? shown : fit(shown, output.columns)));
   };
   if (!queue.unavailable.empty()) say(Colour::kRed, "There is no queue: " + queue.unavailable);
-  if (queue.paused) say(Colour::kYellow, "Paused: nothing is started until `gpumux admin unpause`");
+  if (queue.paused) say(Colour::kYellow, "Paused: no job starts until `gpumux admin unpause`");
   for (const api_client::QueueGpu& gpu : queue.gpus) {
     if (!gpu.present) {
       say(Colour::kYellow, "GPU " + std::to_string(gpu.index) + " is not there");
@@ -218,7 +218,8 @@ std::string job_reason(const Job& job) {
 std::string end_text(const Job& job) {
   const std::string name = "job " + job_label(job);
   if (job.outcome.empty())
-    return name + " is " + (job.user.empty() ? "another user" : job.user) + "'s: how it ended is not for you to see";
+    return name + " is " + (job.user.empty() ? "another user" : job.user) +
+           "'s: only that user and administrators may see how it ended";
   if (job.outcome == "ok" || (job.outcome == "failed" && job.note.empty())) return "";
   return name + ": " + job.outcome + (job.note.empty() ? "" : ": " + job.note);
 }
@@ -328,7 +329,7 @@ std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Outp
   add("GPUs", joined(job.gpus));
   std::string wanted = !job.gpu_ids.empty() ? "GPUs " + joined(job.gpu_ids) : plural(job.gpus_wanted, "GPU");
   wanted += job.memory_bytes == 0 ? ", all of their memory" : ", " + base::format_bytes(job.memory_bytes) + " on each";
-  if (job.exclusive) wanted += ", for itself alone";
+  if (job.exclusive) wanted += ", exclusive";
   add("asked for", wanted);
   const std::string left = time_left(job);
   std::string limit = job.time_limit ? limit_text(job) : left.empty() ? "" : "the queue's";

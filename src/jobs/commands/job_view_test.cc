@@ -47,7 +47,7 @@ std::vector<Job> busy() {
   first.gpu_ids = {0};
   Job second = make_job(18, "second", "queued");
   second.place = 2;
-  second.why = "others go first";
+  second.why = "other jobs go first";
   second.array = 15;
   second.array_index = 3;
   Job held = make_job(16, "held", "held");

@@ -56,8 +56,7 @@ Result<bool> LogReader::open() {
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) return base::fail_errno(errno, "cannot look at the log " + path_);
   if (!S_ISREG(status.st_mode))
-    return base::fail(Code::kUnsupported,
-                      path_ + " is no regular file: what the job writes there cannot be read again");
+    return base::fail(Code::kUnsupported, path_ + " is not a regular file, so the job's output cannot be read from it");
   file_ = std::move(file);
   return true;
 }

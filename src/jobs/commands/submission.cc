@@ -137,7 +137,7 @@ Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const
     if (word != nullptr) submission.arguments.emplace_back(word);
   }
   if (submission.arguments.empty() || submission.arguments[0].empty())
-    return base::fail(Code::kInvalid, "no command was named: write it behind --");
+    return base::fail(Code::kInvalid, "no command was named: write it after --");
   if (!wishes.gpus.empty()) {
     const auto gpus = base::parse_integer(wishes.gpus, 1, kMostGpus);
     if (!gpus) return tl::unexpected(about("--gpus", gpus.error()));
@@ -252,7 +252,7 @@ std::vector<std::string> doubts_about(const api_client::Submission& submission) 
   const std::string log_folder = submission.output.substr(0, submission.output.rfind('/') + 1);
   if (!log_folder.empty() && log_folder.find('%') == std::string::npos &&
       !is_there(from_directory(log_folder, submission.directory), S_IFDIR))
-    doubts.push_back("--output: the folder " + log_folder + " is not there: make it");
+    doubts.push_back("--output: the folder " + log_folder + " does not exist: create it");
   return doubts;
 }
 

@@ -144,14 +144,14 @@ std::string_view to_string(Outcome outcome) {
 
 std::string_view to_string(Refusal refusal) {
   switch (refusal) {
-    case Refusal::kExists: return "a job of this id is there";
+    case Refusal::kExists: return "a job with this id exists already";
     case Refusal::kNoGpus: return "no GPU is asked for";
     case Refusal::kUnknownGpu: return "a GPU is asked for that this machine does not have";
     case Refusal::kTooManyGpus: return "more GPUs are asked for than this machine has";
     case Refusal::kTooMuchMemory: return "more memory is asked for than the GPUs have";
-    case Refusal::kQueueLimit: return "this user has as many jobs waiting as allowed";
-    case Refusal::kGpuLimit: return "more GPUs are asked for than this user may ever have";
-    case Refusal::kUnknownJob: return "it is to come after a job that is not there";
+    case Refusal::kQueueLimit: return "this user's limit of waiting jobs is reached";
+    case Refusal::kGpuLimit: return "more GPUs are asked for than this user may have";
+    case Refusal::kUnknownJob: return "--after names a job that does not exist";
   }
   return "unknown";
 }

@@ -157,8 +157,8 @@ ApiAnswer JobApi::submit(const ApiRequest& request) {
           status = queue_.store()->room_for(submission->document_text.size() * jobs);
           if (submission->document_text.size() * jobs > kMaxArrayBytes) {
             status = base::fail(Code::kInvalid,
-                                "so many elements with so large an environment are too much: hand in a "
-                                "smaller array, or a script that sets what it needs");
+                                "the array's elements and their environments are too large together: submit "
+                                "a smaller array, or a script that sets the variables that it needs");
           }
           // What it would fail of in the end, said while somebody listens.
           const LaunchedJob first{.id = JobId{1},

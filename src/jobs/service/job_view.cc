@@ -31,21 +31,21 @@ std::string named_gpus(const store::StoredJob& job) {
 std::string why(const store::StoredJob& job, const core::JobStanding& standing, const JobNow& now) {
   switch (standing.reason) {
     case WaitReason::kNone: return "";
-    case WaitReason::kHeld: return "held: `gpumux release` lets it go on";
-    case WaitReason::kDependency: return "a job that it comes after is not done";
+    case WaitReason::kHeld: return "held until `gpumux release`";
+    case WaitReason::kDependency: return "a job of its --after is not done";
     case WaitReason::kGpuMemory: {
       const std::uint64_t memory = job.spec.memory != 0 ? job.spec.memory : now.default_memory;
       const std::string room = memory == 0 ? "all memory" : base::format_bytes(memory);
       return "waits for " + room + " on " + named_gpus(job) + (job.spec.exclusive ? ", alone" : "");
     }
-    case WaitReason::kPriority: return "others go first";
-    case WaitReason::kUserLimit: return "as many of its user's jobs run as may";
-    case WaitReason::kArrayLimit: return "as many elements of its array run as may";
+    case WaitReason::kPriority: return "other jobs go first";
+    case WaitReason::kUserLimit: return "its user's limit of running jobs is reached";
+    case WaitReason::kArrayLimit: return "its array's limit of running jobs is reached";
     case WaitReason::kDrained:
-      return named_gpus(job) + " take" + (job.spec.wanted_gpus() == 1 ? "s" : "") + " no jobs at present";
+      return named_gpus(job) + " take" + (job.spec.wanted_gpus() == 1 ? "s" : "") + " no jobs now";
     case WaitReason::kRetry:
       return "could not be started, and is tried again in a moment" + (now.note.empty() ? "" : ": " + now.note);
-    case WaitReason::kPaused: return "nothing is started at present";
+    case WaitReason::kPaused: return "no job starts now";
   }
   return "";
 }

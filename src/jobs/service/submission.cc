@@ -166,8 +166,8 @@ Result<Submission> parse_submission(std::string_view body) {
     submission.spec.array_limit = elements->at_once;
     if (submission.elements.size() * submission.spec.after.size() > kMaxArrayDependencies)
       return invalid(
-          "so many elements that come after so many jobs are too much: let one job come after them all, "
-          "and the array after that one");
+          "the array has too many elements for so many dependencies: let one job come after them all, "
+          "and the array after that job");
     if (submission.document.interactive) return invalid("an array cannot be interactive: it has many terminals");
   }
   return submission;

@@ -339,7 +339,7 @@ class SqliteStore final : public JobStore {
     if (free >= wanted) return {};
     return base::fail(Code::kExhausted, "the disk is nearly full: " + folder + " has " + base::format_bytes(free) +
                                             " free, and new jobs are taken from " + base::format_bytes(wanted) +
-                                            " on. Make room there, and hand the job in again");
+                                            " on. Make room there, and submit the job again");
   }
 
   Status make_reserve() {
