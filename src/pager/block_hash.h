@@ -24,7 +24,7 @@ struct HashSeed {
   static HashSeed random();
 };
 
-// What is known of a block after looking at all of it.
+// The facts about a block after a look at all of it.
 struct BlockFacts {
   BlockHash hash;
   std::uint32_t first_word = 0;

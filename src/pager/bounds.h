@@ -21,7 +21,7 @@ class Bounds {
  public:
   static constexpr std::uint64_t kNone = UINT64_MAX;
 
-  // What is used may be more than a new bound: it stays so, and nothing more is given.
+  // A seat may use more than a new bound. It keeps that, and gets no more.
   void set(std::uint64_t room, std::uint64_t commitment) {
     const base::Locked locked(mutex_);
     room_ = room;
@@ -39,7 +39,7 @@ class Bounds {
     used_ -= std::min(bytes, used_);
   }
 
-  // What counts as allocated, or will.
+  // Memory that counts as allocated, or will.
   enum class Part : std::uint8_t {
     kPaged,     // live allocations of the pager's, in whole blocks, on the GPU or not
     kBeside,    // others that never take room (managed memory)

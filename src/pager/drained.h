@@ -9,7 +9,7 @@ namespace gpumux::pager {
 // an eviction is only to be had for such a proof, and asks it again before each chunk it begins with: a lease that
 // comes back in the middle (the daemon reopens) ends the eviction, which is not an error.
 //
-// Whoever implements it answers from his own state, at once, on the thread that steps the eviction.
+// An implementation answers from its own state, at once, on the thread that steps the eviction.
 class DrainedSeat {
  public:
   virtual bool still_drained() const = 0;

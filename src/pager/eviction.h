@@ -4,7 +4,7 @@
 //   claim ... hash on the GPU ... what has changed? ... copy to host memory ... unmap, release ... say so
 //
 // Several chunks are on their way at once: while the GPU copies one, the next one's host memory is registered and the
-// one before is unmapped. What is freed counts at once (freed_bytes), so that somebody else can be given it.
+// one before is unmapped. Freed memory counts at once (freed_bytes), so that another seat can be given it.
 //
 // Blocks that need no copy: unchanged ones, whose hash is that of the copy that host memory still has, and constant
 // ones, which are one value all over. A chunk without any other block goes without waiting for the bus.

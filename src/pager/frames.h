@@ -2,9 +2,10 @@
 // Physical memory that goes from one seat to another without being freed in between: the driver scrubs freed memory, by
 // the engine that the next one's copies need (docs/decisions/0015).
 //
-// A frame is the memory of one chunk. Who evicts gives it away; who restores takes it, with whatever it holds, and
-// writes all of it before anybody can read it. Whoever made a frame exports it once. Who imports memory cannot export
-// it, so its keeper has the descriptor, and knows the frame by a number from then on.
+// A frame is the memory of one chunk. A seat that evicts gives it away. A seat that restores takes it, with whatever it
+// holds, and writes all of it before any work can read it. The process that made a frame exports it once. A process
+// that has imported memory cannot export it. So the keeper of frames has the descriptor, and knows the frame by a
+// number from then on.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@
 
 namespace gpumux::pager {
 
-// Whoever keeps frames between seats that may see each other's data. Called without the pager's lock, by the thread
-// that steps jobs (and `freed` by whoever frees); never waits.
+// The keeper of frames, between seats that may see each other's data. The thread that steps jobs calls it, without the
+// pager's lock. Any thread that frees calls `freed`. No call waits.
 class Frames {
  public:
   struct Lent {
@@ -33,7 +34,7 @@ class Frames {
   virtual std::optional<Lent> take(std::uint64_t bytes) = 0;
   // None of what could be taken is of any use.
   virtual void drop() = 0;
-  // What the seat had taken is nobody's any more: to be forgotten, which frees it.
+  // The seat has freed a frame that it had taken. Forgetting the frame frees its memory.
   virtual void freed(std::uint64_t number) = 0;
   // A descriptor of a frame that this seat has taken, for somebody else to import; the caller's to close. Negative:
   // there is none any more. From then on the frame is given to nobody.

@@ -4,7 +4,7 @@
 // A chunk is registered with the driver (pinned) right before it is first copied to or from, and stays so until its
 // memory is unmapped, borrowed or not: registering runs at about the bus's speed and holds locks of the driver's, which
 // is far too slow for every switch, and fast enough to be done once for each chunk while the copies of the one before
-// are under way. What is given back nobody touches: it holds what somebody else has evicted.
+// are under way. The pager does not touch memory that it has given back: it holds another seat's evicted data.
 //
 // Any thread may call any function. The lock is a leaf: under it the lender is never called, and the driver only to
 // unregister.
@@ -72,7 +72,7 @@ class HostSlots {
   // Gives unused chunks back until no more than `keep` bytes are borrowed; returns what was given back.
   std::uint64_t shrink(std::uint64_t keep);
 
-  // What lies there goes away, and is nobody's now.
+  // The memory there goes away, and is unused now.
   void unregister(const std::byte* address, std::uint64_t bytes);
   // The context in which chunks were registered is about to go: unregisters all. They are registered anew when used.
   void unregister_all();

@@ -16,8 +16,8 @@ struct Options {
   cuda::CUdevice device = 0;
   // The lender; must outlive the pager. Null: only what needs no copy can be evicted.
   HostMemory* host_memory = nullptr;
-  // What is evicted for somebody else, and restored, goes through it; must outlive the pager. Null: memory is freed,
-  // and made.
+  // Memory that is evicted for other seats, and restored, goes through it. It must outlive the pager. Null: memory is
+  // freed, and made.
   Frames* frames = nullptr;
   // Larger allocations fail at once, as they do natively: what the GPU has (or the quota allows).
   std::uint64_t largest_allocation = UINT64_MAX;

@@ -42,7 +42,7 @@ constexpr bool lacks_memory(cuda::CUresult result) {
   return result == cuda::CUDA_ERROR_OUT_OF_MEMORY || result == kBeyondCommitment;
 }
 
-// What is known of an address, for cuMemGetAddressRange and the pointer attributes. Never asks the driver.
+// The facts about an address, for cuMemGetAddressRange and the pointer attributes. Never asks the driver.
 struct AddressInfo {
   cuda::CUdeviceptr base = 0;  // of the allocation
   std::uint64_t bytes = 0;     // as requested
@@ -55,7 +55,7 @@ struct AddressInfo {
   std::uint64_t handle = 0;  // of a mapping of the program's: its memory, as create_handle names it; 0: of cuMemAlloc
 };
 
-// What is known of a mapping of the program's.
+// The facts about a mapping of the program's.
 struct MappingInfo {
   cuda::CUdeviceptr address = 0;
   std::uint64_t bytes = 0;
@@ -81,7 +81,7 @@ struct ExportedPiece {
 class Pager {
  public:
   // Waits until the work that `context` has submitted is over, as cuMemFree does (the shim knows how, captures and
-  // all). What it returns, unless it is success, the free returns, and frees nothing.
+  // all). If it fails, the free returns its error and frees nothing.
   using WaitForWork = cuda::CUresult (*)(void* argument, cuda::CUcontext context);
 
   Pager(const cuda::Driver& driver, const Options& options);
@@ -94,7 +94,7 @@ class Pager {
   // job does so. A second context is taken when the first has gone. Null: any in which something is allocated.
   cuda::CUresult prepare(cuda::CUcontext context);
   bool is_prepared() const { return state_.engine.context() != nullptr; }
-  // What the driver says of the context that the jobs work in: its sticky error, if it has one. While no job runs.
+  // The sticky error of the context that the jobs work in, if the driver reports one. While no job runs.
   cuda::CUresult context_error() const;
 
   // cuMemAlloc and cuMemAllocPitch. CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_OUT_OF_MEMORY as natively.
@@ -122,7 +122,7 @@ class Pager {
   // cuMemCreate. kResident: it is on the GPU when this returns. While nobody may reach it, it may be away all the same.
   cuda::CUresult create_handle(std::uint64_t bytes, const cuda::CUmemAllocationProp& properties, Placement placement,
                                std::uint64_t* handle);
-  // cuMemRelease. What is mapped lives on. CUDA_ERROR_INVALID_VALUE: released as often as it was retained.
+  // cuMemRelease. Mapped memory lives on. CUDA_ERROR_INVALID_VALUE: released as often as it was retained.
   cuda::CUresult release_handle(std::uint64_t handle);
   // cuMemRetainAllocationHandle. CUDA_ERROR_INVALID_VALUE: nothing is mapped there.
   cuda::CUresult retain_handle(cuda::CUdeviceptr address, std::uint64_t* handle);
@@ -176,7 +176,7 @@ class Pager {
   // Zero: every allocation is resident, and a thread that holds a lease may submit.
   std::uint64_t evicted_bytes() const { return state_.evicted_bytes.load(); }
 
-  // What it may have: physical memory on the GPU, allocations in all. Beyond them allocations fail with
+  // The seat's bounds: physical memory on the GPU, and allocations in all. Beyond them allocations fail with
   // CUDA_ERROR_OUT_OF_MEMORY and restorations starve, without asking the driver. Evicting down to them is the caller's
   // to do. Any thread, at any moment.
   Bounds& bounds() { return state_.bounds; }
@@ -201,8 +201,8 @@ class Pager {
   std::uint64_t release_unused_host(std::uint64_t keep);
   // The lender's: what lies there was given back, and is about to be unmapped.
   void unregister_host(const std::byte* address, std::uint64_t bytes);
-  // What evicting so many bytes will take of host memory beyond what has copies already, if it goes as the last time:
-  // what was constant then takes none, what was never evicted all.
+  // An estimate of the host memory that evicting so many bytes takes, beyond existing copies. It assumes that blocks
+  // that were constant the last time take none, and that memory that was never evicted takes all.
   std::uint64_t likely_host_bytes(std::uint64_t bytes) const;
   // Borrows and registers host memory ahead of an eviction (a hint that one is coming) until so many bytes are unused;
   // returns how many are. By the thread that steps jobs, while none runs.

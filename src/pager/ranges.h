@@ -29,8 +29,8 @@ enum class PinReason : std::uint8_t {
 inline constexpr std::size_t kPinReasons = 6;
 const char* to_string(PinReason reason);
 
-// What cuMemCreate gave the program: memory without an address, which the program maps as often as it likes, always
-// as a whole (other mappings the driver refuses: CUDA_ERROR_NOT_SUPPORTED, 580.159). docs/pager.md says how it pages.
+// Memory from cuMemCreate. It has no address. The program maps it as often as it likes, always as a whole; the driver
+// refuses other mappings (CUDA_ERROR_NOT_SUPPORTED, 580.159). docs/pager.md says how it pages.
 struct ProgramHandle {
   struct Mapping {
     std::uint64_t id = 0;  // what pointer attributes call the buffer's id
@@ -61,7 +61,7 @@ struct Range {
   bool foreign = false;      // another process's memory: has no handles of ours, goes without being kept for reuse
   std::unique_ptr<Slab> slab;
   std::unique_ptr<ProgramHandle> handle;  // of cuMemCreate; then `base` is known to the pager alone
-  // Work may reach it, so nobody may submit while it is evicted. What nobody can reach may stay away.
+  // Work may reach it, so no thread may submit while it is evicted. Memory that no work can reach may stay away.
   bool needed = true;
   std::uint32_t waiters = 0;  // threads that wait for claims to end: jobs begin nothing new with it
 

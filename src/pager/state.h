@@ -2,9 +2,9 @@
 // What the parts of the pager share, and the rules for touching it.
 //
 // One lock, `mutex`, guards the tables. It is never held across a call of the driver: mapping takes tens of
-// microseconds, and programs look up pointers all the time. Who needs the driver for a chunk claims it under the lock,
-// lets go of the lock, works, and takes the lock again to say what came of it. A claimed chunk is touched by nobody
-// else; a range with claims is not destroyed. So there are two kinds of waiting, and no more:
+// microseconds, and programs look up pointers all the time. A thread that needs the driver for a chunk claims it under
+// the lock, lets go of the lock, works, and takes the lock again to record the result. A claimed chunk is touched by
+// nobody else; a range with claims is not destroyed. So there are two kinds of waiting, and no more:
 //
 //   - for the lock: always short;
 //   - for a claim to end (mutex.wait): who frees a range or changes its peers waits for the job that works on it. Jobs
@@ -65,7 +65,7 @@ struct State {
   // With the lock held:
   void claim(Range& range, Chunk& chunk);
   void unclaim(Range& range, Chunk& chunk);
-  // What is known of the chunk's content in host memory is no longer needed.
+  // The chunk's copies in host memory are no longer needed.
   void forget_copies(Chunk& chunk);
   // The range with this id, when nobody has claimed a chunk of it; null: it is gone.
   Range* wait_for_claims(std::uint64_t id);

@@ -109,10 +109,10 @@ enum class MemoryObstacle {
   kNone, kOtherTenants /* cannot give up theirs */, kContexts /* of tenants */, kOtherPrograms, kNothingMoves
 };
 struct MemoryObstructed { SeatId seat; MemoryObstacle obstacle = MemoryObstacle::kNone; };
-// What the residency planner expects of the seat's memory. kComes, of holders and of the seat that is next: what it
+// The residency planner's expectation of the seat's memory. kComes, of holders and of the seat that is next: what it
 // lacks, or waits to allocate, is on its way, and needs no holder's memory. kStays, of the seat that is next: it lacks
-// nothing, and will lose nothing to the seats before it. kWants, of seats that wait: it asks for more than it has,
-// or will as soon as it holds. `evicted`: what it lacks, in bytes.
+// nothing, and will lose nothing to the seats before it. kWants, of seats that wait: it asks for more than it has, or
+// will as soon as it holds. `evicted`: what it lacks, in bytes.
 enum class MemoryOutlook { kUnknown, kComes, kStays, kWants };
 struct MemoryExpected { SeatId seat; MemoryOutlook outlook = MemoryOutlook::kUnknown; std::uint64_t evicted = 0; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // What of a GPU's memory is not our tenants', from looks at how much of it is used in all.
 //
-// What is used beyond what seats report is other programs, the contexts of ours, what tenants that are gone have left,
-// and reports that are late. A program's own allocations and frees are told at most a quarter of a second late, and at
-// once if it has said nothing for so long. So a look may show too much (an allocation that nobody has heard of yet) or
-// too little (a free), and a single one is never believed: more is counted when two in a row show it, and less when
-// none of a while shows more. Too much would cost somebody room, or an allocation; too little would give away memory
-// that is taken, and the driver would refuse it to whoever was told to have it. So what a look shows is taken for
-// others' when reports can no longer be late for it, less what they have explained until then. A look at a moment when
-// a seat was known to move memory says nothing, for the two sums are of different moments. The planner's reserve covers
-// what has come and is not believed yet.
+// Use beyond the seats' reports has four causes: other programs, contexts of tenants, memory that tenants have left,
+// and late reports. A program's own allocations and frees are told at most a quarter of a second late, and at once if
+// it has said nothing for so long. So a look may show too much (an allocation that nobody has heard of yet) or too
+// little (a free), and a single one is never believed: more is counted when two in a row show it, and less when none of
+// a while shows more. Too much would cost somebody room, or an allocation; too little would give away memory that is
+// taken, and the driver would refuse it to whoever was told to have it. So what a look shows is taken for others' when
+// reports can no longer be late for it, less what they have explained until then. A look at a moment when a seat was
+// known to move memory says nothing, for the two sums are of different moments. The planner's reserve covers what has
+// come and is not believed yet.
 //
 // Pure: is told the time.
 #pragma once
@@ -39,8 +39,8 @@ class ForeignUse {
   struct Look {
     base::TimePoint asked_at{};
     std::uint64_t beyond = 0;  // used, less what seats have said that they have
-    // What seats have of managed memory: its pages come and go by the driver's doing, and make way for what others
-    // allocate, so what they may explain is nobody else's.
+    // The seats' managed memory. The driver moves its pages, and they make way for other allocations. So use that they
+    // may explain is not counted as other programs'.
     std::uint64_t managed = 0;
     std::uint64_t returning = 0;  // what tenants that are gone may have left
   };
@@ -62,9 +62,9 @@ class ForeignUse {
   base::TimePoint seen_at() const { return seen_at_; }
   // The most that tenants that are gone have left, as far as looks have shown it since the last one went.
   std::uint64_t left_behind() const { return left_; }
-  // What is to be kept free of a GPU with so many seats: with the contexts of newcomers, which looks show too late.
+  // Memory to keep free on a GPU with so many seats, including newcomers' contexts, which looks show too late.
   std::uint64_t expected(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
-  // Of that, what is there only for newcomers, and until when it is. It may have been seen before they were known.
+  // The part of expected() that is only for newcomers, and until when. A look may have shown it before they were known.
   Unseen unseen(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
   // The last look has said nothing yet: another one soon would.
   bool look_again() const { return look_again_; }
@@ -99,7 +99,7 @@ class ForeignUse {
   std::uint64_t before_newcomers_ = 0;
 };
 
-// What of it is expected for the contexts of so many seats: looks show them too late.
+// Memory to expect for the contexts of so many seats. Looks show contexts too late.
 std::uint64_t expected_contexts(std::uint64_t capacity, std::size_t seats);
 
 }  // namespace gpumux::sched

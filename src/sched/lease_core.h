@@ -72,7 +72,7 @@ struct GpuView {
   std::vector<SeatView> seats;  // holders first, then waiters in order, then the rest
 };
 
-// Who uses a GPU when, as far as it can be told: what the residency planner goes by.
+// Which seat uses a GPU when, as far as it can be told. The residency planner goes by this.
 enum class TurnKind {
   kHolding,
   kHeldBack /* revoked, and let through again as long as others of its gang have not drained */,
@@ -88,14 +88,14 @@ struct Turn {
   TimePoint ends = TimePoint::max();  // of a holder whom somebody waits for: when its time is over, as it looks now
 };
 
-// What a seat has had of its GPU.
+// A seat's use of its GPU.
 struct SeatUse {
   SeatId seat;
   Duration wanted{};      // it held a lease, and was not known to be idle, or waited for one; so far
   bool has_turn = false;  // an exclusive lease
 };
 
-// What a seat has had since it was opened.
+// A seat's totals since it was opened.
 struct SeatTotals {
   std::uint64_t grants = 0;
   std::uint64_t switches = 0;  // of those, grants after another unit had the GPU; a unit's seats count as one

@@ -19,7 +19,7 @@ inline constexpr Duration kFitDwell = std::chrono::seconds(2);
 
 class MemoryMode {
  public:
-  // What the last mode follows from.
+  // The reason for the last mode.
   enum class Reason : std::uint8_t {
     kSetting,
     kStanding /* LeaseCore::wants_turns */,

@@ -10,7 +10,7 @@
 
 namespace gpumux::sched {
 
-// What a policy may look at: one unit (a seat, or a gang) on one GPU.
+// A policy's view of one unit (a seat, or a gang) on one GPU.
 struct Waiter {
   std::int64_t virtual_time = 0;  // ns held so far / weight, as of now
   std::uint32_t weight = 1;

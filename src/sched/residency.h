@@ -8,10 +8,10 @@
 //
 // A bound that was sent is not in force before the seat has said so, and a lower one may be followed by the higher one
 // that it replaces for as long as that has not been said. So what a seat *counts* for is the most that any of the
-// bounds still under way allows it, or what it has, if that is more. Who does not say so for kAnswerPatience (stopped,
-// frozen, in a debugger) takes nothing meanwhile, and counts for what it has and was last told: if it wakes up and
-// takes what it was told before, the driver refuses it, which is an allocation that asks for room. What holds after
-// every step (checked by check_invariants):
+// bounds still under way allows it, or what it has, if that is more. A seat that does not say so for kAnswerPatience
+// (stopped, frozen, in a debugger) takes nothing in that time. It counts for what it has or was last told, whichever is
+// more. If it wakes up and takes what it was told before, the driver refuses it, and that allocation asks for room.
+// What holds after every step (checked by check_invariants):
 //   1. On each GPU, what all seats count for fits beside the reserve and what is not ours, unless somebody has or was
 //      left with more than its bound: then no bound is raised.
 //   2. What all seats are promised fits on the GPUs and in the host memory budget. A seat counts for what it is
@@ -42,7 +42,7 @@
 
 namespace gpumux::sched {
 
-// What a seat says of itself (wire: Memory), in bytes.
+// A seat's report about itself (wire: Memory), in bytes.
 struct MemoryReport {
   std::uint32_t sequence = 0;  // the newest bound that is in force
   std::uint64_t allocated = 0;
@@ -66,7 +66,7 @@ struct Quota {
   std::uint64_t bytes = 0;
 };
 
-// Whose seat it is.
+// The owner of a seat.
 struct SeatOwner {
   Quota quota;
   std::uint64_t account = 0;  // the unit of sharing: a user, or a container
@@ -144,7 +144,7 @@ struct HostDemand {
   std::uint64_t copies = 0;
 };
 
-// What is known of a GPU's seats, for deciding whether they can all run at once.
+// The facts about a GPU's seats that decide whether they can all run at once.
 struct Togetherness {
   std::size_t suspended = 0;  // are left out of all that follows
   std::size_t seats = 0;
@@ -169,8 +169,8 @@ inline constexpr Duration kRoomPatience = std::chrono::seconds(10);
 inline constexpr Duration kStrandedPatience = std::chrono::seconds(60);
 // Others free something time and again, and it does not help. A whole GPU has left over a slow bus (5 GB/s) by then.
 inline constexpr Duration kLongestRoomWait = std::chrono::seconds(20);
-// Who has been given room takes it as soon as its thread has woken up; on a busy machine, a little later. Until then it
-// is not to spare.
+// A seat takes the room that it was given as soon as its thread has woken up; on a busy machine, a little later. Until
+// then that room is not to spare.
 inline constexpr Duration kTakePatience = std::chrono::milliseconds(250);
 // A holder lacks memory, and for this long nothing has been freed for it: others may use the GPU meanwhile. Getting the
 // first host memory ready takes some tenths of a second.
@@ -179,8 +179,8 @@ inline constexpr Duration kHolderPatience = std::chrono::seconds(2);
 // the time then.
 inline constexpr Duration kHolderRetry = std::chrono::seconds(4);
 inline constexpr Duration kLongestHolderRetry = std::chrono::seconds(64);
-// What other programs have was looked at for the last time up to a second ago, and two looks are needed to see that it
-// has become less. Nobody is refused an allocation for its sake before somebody has looked again, or for so long.
+// The last look at other programs' memory is up to a second old, and only two looks show that it has become less. No
+// allocation is refused because of it before a new look, or for so long.
 inline constexpr Duration kForeignPatience = std::chrono::seconds(2);
 // How long before its quantum ends a holder is told to get ready: borrowing and registering 20 GiB takes 0.35 s.
 inline constexpr Duration kExpectEvictionAhead = std::chrono::milliseconds(500);
@@ -204,14 +204,14 @@ class Residency {
   void set_host_useless(std::uint64_t bytes) { host_useless_ = bytes; }
   // Whether a seat waits for a commitment.
   bool awaits_commitment() const;
-  // Tenants of an earlier daemon may still come back, until then. What they have looks like other programs' memory
-  // before they have said so, so nothing is hopeless.
+  // Tenants of an earlier daemon may still come back, until then. Before their first reports, their memory looks like
+  // other programs'. So no wish is hopeless.
   void await_tenants(TimePoint until) { awaited_until_ = until; }
   void add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve);
   void set_reserve(GpuIndex gpu, std::uint64_t reserve);
-  // What the GPU's memory holds besides what seats report: other programs, the contexts of ours. True: that is other
-  // than before. `seen_at`: when that was last seen to be still true; by default, it is. `unseen`: so much of it never
-  // was, and is there no more at `unseen_until` if it has not come by then.
+  // The GPU's use beyond what seats report: other programs, and contexts of tenants. Returns whether it has changed.
+  // `seen_at`: when a look last showed it; by default, it still holds. `unseen`: the part that no look has shown. It no
+  // longer counts after `unseen_until` if it has not come by then.
   bool set_foreign(TimePoint now, GpuIndex gpu, std::uint64_t bytes, TimePoint seen_at = TimePoint::max(),
                    std::uint64_t unseen = 0, TimePoint unseen_until = {});
   // Whether programs that are no tenants are on the GPU. Otherwise all that is not told of is tenants' contexts.
@@ -294,7 +294,7 @@ class Residency {
     std::uint64_t want_room = 0;  // of `ticket`, until it is answered
     std::uint64_t want_commitment = 0;
     std::uint64_t want_managed = 0;
-    // What it was last given because it asked: it takes it in a moment, and until then it is needed.
+    // The room that it was last given because it asked. It takes the room in a moment, and needs it until then.
     std::uint64_t given_room = 0;
     TimePoint given_until{};
     bool wants_more = false;     // it was answered without room, and asks again when it holds
@@ -396,10 +396,10 @@ class Residency {
   bool answers(const Seat& seat) const;
   std::uint64_t charge(const Seat& seat) const;
   std::uint64_t commitment_charge(const Seat& seat) const;
-  // What is left of so much.
+  // The uncommitted part of `capacity`.
   std::uint64_t uncommitted(const Gpu& gpu, std::uint64_t capacity) const;
   std::uint64_t believe(const Gpu& gpu, Seat& seat, std::uint64_t capacity, std::uint64_t left) const;
-  // What seats may have together, now and when what tenants that are gone have left has come back.
+  // Bytes that seats may have together: now, and after the memory of tenants that are gone has come back.
   static std::uint64_t available(const Gpu& gpu);
   static std::uint64_t eventual(const Gpu& gpu);
   // A seat that never reports leaves its memory to the driver: it is counted with what is not ours.
@@ -409,7 +409,7 @@ class Residency {
   // Which accounts' seats may be promised it.
   enum class For { kAll, kThoseThatBegin };
   std::uint64_t usable_host(For whom) const;
-  // What seats have allocated, or may have by now, as far as anybody knows.
+  // Memory that seats have allocated, or may have allocated by now.
   enum class Needs { kAllocated, kCharged };
   std::uint64_t in_host_memory(const Gpu& gpu, Needs needs, For whom) const;
   std::uint64_t commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu, Needs needs, For whom = For::kAll) const;
@@ -417,7 +417,7 @@ class Residency {
   // `kept_by_all`: kept(gpu), reckoned once.
   std::uint64_t most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
   std::uint64_t most_room(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
-  // What the other seats of its quota leave of it.
+  // The part of its quota that the quota's other seats leave.
   static std::uint64_t left_of_quota(const Gpu& gpu, const Seat& seat);
   std::uint64_t most_commitment(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat,
                                 std::uint64_t kept_by_all) const;

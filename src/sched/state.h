@@ -7,14 +7,14 @@
 // finding who goes next on a GPU looks at the heads of the shapes that contain it, of which there are few, and never at
 // the waiters behind them.
 //
-// What an event changes is remembered as dirty GPUs; settle() then brings those to rest: modes, whole gangs, grants,
+// An event marks the GPUs that it changes as dirty. settle() then brings those to rest: modes, whole gangs, grants,
 // revocations, and at the end the contention that tenants are told. Counters replace scans: each seat has a *place* on
 // its GPU (holding, blocking, overlapping) and each GPU counts its places by kind of lease; check_invariants() counts
 // again and compares.
 //
-// Who does what: lease_core.cc events; queueing.cc order, grants, preemption, reservations; share_groups.cc the time
-// that counts; standing.cc priorities and caps; revocation.cc revoking, stalls, stepping, silence; partners.cc the
-// seats that a stalled one may wait for; paged_turns.cc what moving memory changes; loans.cc turns that are lent;
+// The files: lease_core.cc events; queueing.cc order, grants, preemption, reservations; share_groups.cc the time that
+// counts; standing.cc priorities and caps; revocation.cc revoking, stalls, stepping, silence; partners.cc the seats
+// that a stalled one may wait for; paged_turns.cc what moving memory changes; loans.cc turns that are lent;
 // suspension.cc seats that are to have no lease; gangs.cc joining, leaving, claims; invariants.cc and view.cc read
 // only.
 #pragma once
@@ -44,7 +44,7 @@ struct Gpu;
 struct Tenant;
 struct Unit;
 
-// What a seat is to others who want its GPU.
+// A seat's effect on other seats that want its GPU.
 enum class Occupancy : std::uint8_t {
   kNone,
   kHolding,

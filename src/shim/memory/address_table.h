@@ -59,7 +59,7 @@ class AddressTable {
   void add(const Mapping& mapping);
   // The handle whose memory has gone with it; 0: none.
   cuda::CUmemGenericAllocationHandle remove(cuda::CUdeviceptr address);
-  // What is mapped in any part of it, in the order of addresses.
+  // The mappings in any part of the range, in the order of addresses.
   std::vector<Mapping> in(cuda::CUdeviceptr address, std::uint64_t bytes) const;
 
   // Memory of the driver's own that is counted: it lives as long as its handle or a mapping.

@@ -77,13 +77,13 @@ class DeviceMemory {
   std::optional<base::Duration> expire_asking(base::TimePoint now);
 
   bool is_bounded() const { return rule_.load(std::memory_order_acquire) == Rule::kBounded; }
-  // What the program is told that its GPU has; 0: what the driver says.
+  // The size of its GPU as the program is told; 0: as the driver says.
   std::uint64_t told_total() const { return total_.load(std::memory_order_relaxed); }
   // The same, when the daemon has said it, or has not for some seconds.
   std::uint64_t await_total();
   // Whether there is a quota. Waits as await_bounds does.
   bool await_is_limited();
-  // What a thread needs beyond what the seat has now, in bytes.
+  // A thread's need beyond what the seat has now, in bytes.
   struct Need {
     std::uint64_t room = 0;        // on the GPU
     std::uint64_t commitment = 0;  // allocated, on the GPU or not
@@ -108,8 +108,7 @@ class DeviceMemory {
     std::uint32_t ticket = 0;
     wire::RoomWanted message{};
   };
-  // What is to be sent to the daemon for the thread that asks. With the agent's lock held, so that tickets are sent in
-  // order.
+  // The message to the daemon for the thread that asks. REQUIRES: the agent's lock, so that tickets are sent in order.
   Wish wish(const Need& need);
   // Waits for the answer: what the daemon refuses it for (wire::Room::refused), or 0: it is given.
   std::uint32_t await(std::uint32_t ticket);
@@ -121,7 +120,7 @@ class DeviceMemory {
   // ---- what the pager does not have
 
   // Device memory of the driver's own making. `key` names it (an address, a handle). It goes with `context`, unless
-  // that is null. What the caller had reserved for it is no longer.
+  // that is null. The caller's reservation for it ends.
   void add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context,
                    std::uint64_t reserved = 0);
   // False: it is not known here.
@@ -208,9 +207,9 @@ class DeviceMemory {
   wire::RoomWanted newest_wish_;
 };
 
-// Memory that the daemon takes for free and the driver does not have. Whoever is refused what its room allows takes it
-// for its own, more each time, until it is given the memory: then others have had to make way for so much more.
-// Owned by whoever asks the driver, one thread at a time.
+// Memory that the daemon takes for free and the driver does not have. A seat that the driver refuses what its room
+// allows claims that memory for its own, more each time, until it is given the memory. By then other seats have had to
+// make way for the claim. The thread that asks the driver owns it, one thread at a time.
 class HiddenClaim {
  public:
   // The driver still refuses, `waited` after it did so first. Whether more is claimed now.
@@ -219,8 +218,8 @@ class HiddenClaim {
   bool release(DeviceMemory& memory);
 
  private:
-  // What a dead tenant had is back within a tenth of a second, as a rule; NVML's next looks tell the daemon of what
-  // other programs have within two. From then on the driver's word is believed, and twice as much each time: 4 GiB
+  // A dead tenant's memory is usually back within a tenth of a second. NVML's next looks tell the daemon of other
+  // programs' memory within two seconds. From then on the driver's word is believed, and twice as much each time: 4 GiB
   // before a thread stops waiting.
   static constexpr base::Duration kEvery = std::chrono::milliseconds(250);
   static constexpr std::uint64_t kFirst = std::uint64_t{64} << 20;

@@ -2,12 +2,12 @@
 // Host memory for one seat's evicted data: the daemon's, lent chunk by chunk (files), handed to the pager in pieces.
 //
 // The pager asks and takes what is at hand; it never waits. So what it will need is asked for ahead (want), and what
-// the daemon cannot give at once is asked for again after a while. What the pager has given back stays here until the
-// daemon recalls it: the next switch will want it.
+// the daemon cannot give at once is asked for again after a while. Memory that the pager has given back stays here
+// until the daemon recalls it: the next switch will want it.
 //
-// What goes back to the daemon is *kept*: mapped without any rights, and registered with the driver, so that it costs
-// nothing when the daemon lends it to this seat again; others may have it meanwhile. It is unmapped when the daemon
-// says so (HostForget), or is gone.
+// Memory that goes back to the daemon is *kept*: mapped without any rights, and registered with the driver. So it costs
+// nothing when the daemon lends it to this seat again. Other seats may have it in between. It is unmapped when the
+// daemon says so (HostForget), or is gone.
 //
 //     lent <--HostLent without memory-- kept --HostForget, connection lost--> unmapped
 //       \----------give_up-------------->/
@@ -34,7 +34,7 @@ class HostLender final : public pager::HostMemory {
     virtual bool ask_for_host(std::uint32_t slot, std::uint64_t bytes) = 0;
     virtual void return_host(std::uint64_t id, bool kept) = 0;
     virtual void forgot_host(std::uint32_t slot) = 0;
-    // What is about to be unmapped may be registered with the driver.
+    // Memory that is about to be unmapped may be registered with the driver.
     virtual void unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) = 0;
 
    protected:

@@ -6,10 +6,10 @@
 //   bytes of a handle   0 magic, 8 name of the socket (16), 24 allocation, 32 offset in its block, 40 bytes
 //
 // The descriptors are made when the handle is, and kept here as long as the allocation lives: a program makes few
-// handles, and who asks later must not have to wait for a lease of ours. The memory is pinned from then on. Who asks
-// must be of our user (the kernel says who it is); the driver's handles are open to the same. Abstract names belong to
-// a network namespace, as the socket that the daemon is found by does not: processes in two containers that share
-// memory by legacy IPC share that namespace as well.
+// handles, and who asks later must not have to wait for a lease of ours. The memory is pinned from then on. A process
+// that asks must belong to the same user, as the kernel says. The driver's handles are open to the same processes.
+// Abstract names belong to a network namespace, as the socket that the daemon is found by does not: processes in two
+// containers that share memory by legacy IPC share that namespace as well.
 #pragma once
 
 #include <pthread.h>
@@ -39,7 +39,7 @@ struct IpcHandle {
 };
 static_assert(sizeof(IpcHandle) == sizeof(cuda::CUipcMemHandle));
 
-// What another process's memory is made of. The descriptors are the receiver's.
+// One piece of another process's memory. The descriptors are the receiver's.
 struct IpcPiece {
   os::FileDescriptor fd;
   std::uint64_t bytes = 0;

@@ -12,10 +12,10 @@
 // and what there is room for is prefetched to the GPU. All of it is advice: the driver keeps every page right without
 // it, and a hint that is lost, late or half followed costs time and nothing else.
 //
-// What the program has said itself stands above it. Pages with a preferred location of the program's keep that: they
-// are moved if it is this GPU, and left alone if it is not. So are ranges that it last prefetched to the host as a
-// whole (of parts the driver does not say which). Advice goes by whole pages, so only those count that lie in one
-// allocation: small ones, which share pages, are not moved.
+// The program's own advice stands above it. Pages with a preferred location of the program's keep that: they are moved
+// if it is this GPU, and left alone if it is not. So are ranges that it last prefetched to the host as a whole (of
+// parts the driver does not say which). Advice goes by whole pages, so only those count that lie in one allocation:
+// small ones, which share pages, are not moved.
 //
 // In bites, one under way at a time, on a stream of our own that waits for nobody and that nobody waits for: whoever
 // steps (the mover) never waits, and can turn round after each bite. A piece is asked for under the lock, and under the
@@ -84,9 +84,9 @@ class ManagedMemory {
 
   // So many bytes are to go to host memory.
   void evict(std::uint64_t bytes);
-  // All of it may be as the program wants it again, and as much as there may be `room` for is fetched. (What has left
-  // was no more than others lacked, and that is what they give up now: so there is room beside what has not left,
-  // though that may be more than the GPU holds.)
+  // All of it may be as the program wants it again, and as much as there may be `room` for is fetched. (No more has
+  // left than others lacked, and they give that up now. So there is room next to the memory that has not left, although
+  // that may be more than the GPU holds.)
   void come_back(std::uint64_t room);
   // The lease is lost: no more is fetched.
   void stop_coming_back();
@@ -96,7 +96,7 @@ class ManagedMemory {
   // ---- any thread
 
   std::uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
-  // What has left and is not back.
+  // Bytes that have left and are not back.
   std::uint64_t away_bytes() const { return away_bytes_.load(std::memory_order_relaxed); }
   bool is_at_home() const { return is_at_home_.load(std::memory_order_relaxed); }
 

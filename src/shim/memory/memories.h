@@ -64,7 +64,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   DeviceMemory& of(std::uint32_t slot);
   // Null: nobody has asked for it yet.
   DeviceMemory* if_any(std::uint32_t slot) { return seats_memory_[slot].load(std::memory_order_acquire); }
-  // Whose allocation this address lies in; null: nobody's of ours.
+  // The owner of the allocation at this address; null: it is no seat's.
   DeviceMemory* owner_of(cuda::CUdeviceptr address);
 
   // ---- the program's threads
@@ -92,7 +92,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
       if (!pager::lacks_memory(result)) return result;
       // A thread that is inside the gate must not wait there.
       if (is_nested) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-      // What pools keep for their next allocations is of use to this one.
+      // Memory that pools keep for their next allocations is of use to this one.
       if (memory.pools.release(bytes) != 0) continue;
       Step step = acquisition.tried(placement, result);
       if (step == Step::kAskForRoom) step = acquisition.room(ask(memory, {.room = in_blocks, .commitment = in_blocks}));
@@ -129,7 +129,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
     DriverAcquisition acquisition(bytes);
     for (;;) {
       if (is_inside(memory.slot)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-      // What is kept for reuse goes first: it is of no use to any work.
+      // Memory that is kept for reuse goes first: no work uses it.
       const bool trimmed = memory.trim(bytes) != 0;
       if (const auto room = acquisition.room(); room && !trimmed) {
         // Others give up memory to a lease holder only, and only a holder is told of room on the GPU.
@@ -183,11 +183,11 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // Stream-ordered allocation from a pool that `memory.pools` has.
   cuda::CUresult allocate_in_order(DeviceMemory& memory, cuda::CUmemoryPool pool, const StreamName& stream,
                                    std::uint64_t bytes, cuda::CUdeviceptr* address);
-  // Whose pool this is, and which allocation's from one; null: none of ours.
+  // The owner of a pool, and of an allocation from a pool; null: no seat's.
   DeviceMemory* owner_of_pool(cuda::CUmemoryPool pool);
   DeviceMemory* owner_in_order(cuda::CUdeviceptr address);
-  // What cuMemAlloc gave is freed in the order of a stream: its pools have it from now on. Null: it is none of ours, or
-  // freed already.
+  // The program frees memory from cuMemAlloc in the order of a stream. The seat's pools have it from now on. Null: no
+  // seat has it, or it is freed already.
   DeviceMemory* adopt(cuda::CUdeviceptr address);
   // The program has synchronised with some of its work.
   void synchronised() {

@@ -87,7 +87,7 @@ class Mover {
     const Mover* mover = nullptr;
     std::uint64_t group = 0;
   };
-  // What the mover knows of a seat; its own thread's, unless it says otherwise.
+  // The mover's state of a seat. Its own thread owns it, except where a comment says otherwise.
   struct Moving {
     Door door;
     std::unique_ptr<pager::Eviction> eviction;

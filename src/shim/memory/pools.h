@@ -14,7 +14,7 @@
 //     on any other, out of memory   behind a cuStreamWaitEvent for the fence, as the driver does it
 //     to anybody else (the pager)   when the fence is done and no other block of the segment is in use
 //
-// What cuMemAlloc gave may be freed in the order of a stream, too. Such memory is adopted: it becomes a segment of a
+// Memory from cuMemAlloc may be freed in the order of a stream, too. Such memory is adopted: it becomes a segment of a
 // pool that nothing is allocated from, and goes back to the pager when its fence is done.
 //
 // Pools keep their handles: the driver made them, has nothing in them, and still answers for whatever is not asked
@@ -64,7 +64,8 @@ class Pools {
     ~Port() = default;
   };
 
-  // What a pool keeps though its threshold says less. As much as the driver's own take from the GPU at a time.
+  // A pool keeps this much even if its threshold says less: as much as the driver's own pools take from the GPU at a
+  // time.
   static constexpr std::uint64_t kKept = 32 * pager::kMebibyte;
   // Segments are taken in steps that grow with the pool, up to this: each costs the driver 120 us in its life, and
   // again whenever it moves (pager/sizes.h). Larger allocations, and all where memory is short, get segments of their
@@ -74,8 +75,8 @@ class Pools {
   static constexpr std::uint64_t kLargestSmall = 256 * 1024;
   static constexpr std::uint64_t kSmallStep = 512;
   static constexpr std::uint64_t kLargeStep = 64 * 1024;
-  // What is free of a segment that is larger than a step is divided for an allocation of at least this part of it,
-  // unless memory is short: otherwise what is small would keep it from ever being whole again.
+  // Free memory of a segment that is larger than a step is divided only for an allocation of at least this part of it,
+  // except if memory is short. Otherwise small allocations would keep the segment from ever being whole again.
   static constexpr std::uint64_t kLargestWaste = 8;
 
   // An allocation that the pool's maxSize forbids: others can make no room for it.
@@ -87,8 +88,8 @@ class Pools {
 
   // ---- which pools
 
-  // From now on allocations from this pool are ours. `largest`: all that it may have; 0: no bound. What has been set
-  // with the driver holds here, too.
+  // From now on allocations from this pool are ours. `largest`: all that it may have; 0: no bound. Settings that the
+  // driver has hold here, too.
   void add(cuda::CUmemoryPool pool, std::uint64_t largest);
   // Whether they are. The device's default pool is ours from the first time that it is asked for.
   bool has(cuda::CUmemoryPool pool);
@@ -96,12 +97,12 @@ class Pools {
   cuda::CUmemoryPool current();
   // The program has chosen another.
   void forget_current();
-  // The driver has destroyed it. What is allocated lives until it is freed.
+  // The driver has destroyed it. Its allocations live until they are freed.
   void destroyed(cuda::CUmemoryPool pool);
 
   // ---- the program's threads
 
-  // What an allocation of so many bytes takes from the port at least, where nothing is free.
+  // The least that an allocation of so many bytes takes from the port if nothing is free.
   static std::uint64_t segment_bytes(std::uint64_t bytes);
 
   // Out of what is free, without asking the driver anything. False: there is nothing that fits.
@@ -148,7 +149,7 @@ class Pools {
 
   // So many bytes at least, of what is free in any pool, whatever it may keep; returns how much.
   std::uint64_t release(std::uint64_t bytes);
-  // What pools have beyond what they may keep. Called when the program has synchronised.
+  // Releases memory beyond what pools may keep. Called when the program has synchronised.
   void release_surplus();
   bool has_surplus() const { return surplus_.load(std::memory_order_relaxed); }
   // Whether there are free blocks that something may still use, and will be done with some time; of those that were

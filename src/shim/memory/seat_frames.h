@@ -4,9 +4,9 @@
 //     evicted --give--> FrameGiven      FrameLent --on_lent--> at hand --take--> restored into --give, freed--> ...
 //                                                                 \--drop--> FrameFreed
 //
-// What is at hand and of no use keeps memory from everybody: whoever has nothing to restore, or is to give memory up,
-// or lacks what is at hand in another form, drops all of it. Frames are known by the number that the daemon has given
-// them; those of a daemon that is gone are memory like any other, until they are freed.
+// Frames that are lent and of no use keep memory from every seat. So a seat drops all of them if it has nothing to
+// restore, is to give memory up, or lacks that memory in another form. Frames are known by the number that the daemon
+// has given them; those of a daemon that is gone are memory like any other, until they are freed.
 //
 //   agent's thread: on_*.   The mover's: what pager::Frames says, drop, tell_freed.   Any: freed, descriptor.
 #pragma once
@@ -54,9 +54,9 @@ class SeatFrames final : public pager::Frames {
   // Waits for the daemon's answer, or its end.
   int descriptor(std::uint64_t number) override;
 
-  // What is at hand goes back.
+  // Lent frames that are not used go back.
   void drop() override;
-  // What has been freed is said, so much of it at once as a daemon that is busy has room for. False: call it again.
+  // Tells the daemon which frames were freed, as many at once as a busy daemon has room for. False: call it again.
   bool tell_freed();
 
   // From the daemon.
