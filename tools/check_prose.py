@@ -11,8 +11,9 @@ Four kinds of fault:
   columns     A line of a document has more than 120 columns. Rows of tables may be longer in experiments/, and where a
               tool writes them (between <!-- ... --> markers).
   references  A link, or a path of this repository in backticks or in a comment, leads to a file that is not there.
-  broken      clang-format has wrapped a comment or a string literal and left a few words alone on a line: at most
-              three words, not at the end of their paragraph, below a full line. Or it has wrapped a line of dashes.
+  broken      clang-format has wrapped a comment or a string literal and left a few words alone on a line: three at
+              most, or 30 columns stay empty, not at the end of their paragraph, below a full line. Or it has
+              wrapped a line of dashes.
 
 tools/prose.toml lists the files and folders that still have faults, and how many. More than listed fails the check.
 Fewer passes; --write then lowers the numbers in the table. It never raises one. --list shows every fault.
@@ -34,6 +35,7 @@ TEXTS = {".h", ".cc", ".c", ".cpp", ".S", ".py", ".sh", ".md", ".toml", ".table"
 MAX_COLUMNS = 120
 FULL_COLUMNS = 100  # clang-format wraps a line only if its words went beyond column 120: the line above is nearly full
 FEW_WORDS = 3
+WIDE_GAP = 30
 
 OPENING = re.compile(r"""^[\s"'`*_(\[>#-]*((?:Whoever|Whose|Who|What|Of one)\b)""")
 # A sentence ends at . ! or ? with what closes it, before a capital letter or the end of the paragraph.
@@ -46,7 +48,7 @@ LINK = re.compile(r"\[[^\]\n]*\]\(\s*<?([^)\s>]+)>?[^)]*\)|^ *\[[^\]\n]+\]:\s*(\
 BACKTICKS = re.compile(r"`([^`\n]+)`")
 PATH = re.compile(r"(?<![\w./<>$*{~@-])[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)+(?![\w/<*{$])")
 PLACEHOLDER = re.compile(r"NAME|DATE")
-DRAWN = re.compile(r"--|<-|->|\|")
+DRAWN = re.compile(r"--|<-|->|\||\S {2,}\S")
 
 Paragraph = collections.namedtuple("Paragraph", "line text")
 Comment = collections.namedtuple("Comment", "line lines")  # lines: (number, columns used before the text, text)
@@ -115,7 +117,7 @@ def markdown_paragraphs(text):
 
 def slashed_comments(text):
     """Comments of C++. A line goes on with the comment above it if its // stands below that one's."""
-    comments = []
+    comments, slashes = [], None
     for match in check_style.TOKENS.finditer(text):
         token = match.group(0)
         line = check_style.line_of(text, match.start())
@@ -124,13 +126,14 @@ def slashed_comments(text):
             parts = [(line + index, 0, part.strip(" */")) for index, part in enumerate(token.split("\n"))]
             comments.append(Comment(line, parts))
         elif token.startswith("//"):
-            part = (line, column + 3, token[2:].removeprefix("/").strip())
-            last = comments[-1].lines[-1] if comments else None
+            content = token[2:].removeprefix("/")
+            part = (line, column + len(token) - len(content.lstrip()), content.strip())
             is_alone = not text[match.start() - column:match.start()].strip()  # no code before it
-            if is_alone and last and last[0] == line - 1 and last[1] == column + 3:
+            if is_alone and slashes == (line - 1, column):
                 comments[-1].lines.append(part)
             else:
                 comments.append(Comment(line, [part]))
+            slashes = (line, column)
     return comments
 
 
@@ -216,8 +219,9 @@ def broken_comments(comments):
             if not words or not below[2].strip() or ITEM.match(below[2]) or ITEM.match(text) or DRAWN.search(text):
                 continue
             is_full = above[1] + len(above[2]) >= FULL_COLUMNS
-            has_place = column + len(text) + 1 + len(below[2].split()[0]) <= MAX_COLUMNS
-            if len(words) <= FEW_WORDS and is_full and has_place and not text.endswith((".", ":", ";")):
+            gap = MAX_COLUMNS - (column + len(text) + 1 + len(below[2].split()[0]))
+            is_short = len(words) <= FEW_WORDS and gap >= 0 or gap >= WIDE_GAP
+            if is_short and is_full and below[1] == column and not text.endswith((".", ":", ";")):
                 yield number, f'"{text}" stands alone: join the lines of this paragraph again'
         for (_, _, above), (number, _, text) in zip(comment.lines, comment.lines[1:]):
             if re.fullmatch(r"[-=]{8,}", text) and above.startswith("----"):

@@ -81,6 +81,10 @@ class ProseTest(unittest.TestCase):
     def test_broken_comments(self):
         self.refuses("src/sched/core.h", f"// {FULL}\n// gives it\n// up and goes on.\n", "broken", 2, "gives it")
         self.passes("src/sched/core.h", f"// {FULL}\n// gives it up.\n")
+        self.refuses("src/sched/core.h", f"// {FULL}\n// {'more ' * 12}\n// and so on\n", "broken", 2, "more")
+        self.passes("src/sched/core.h", f"// {FULL}\n// {'more ' * 20}\n// and so on\n")
+        self.passes("src/sched/core.h", f"// {FULL}\n// gives it\n//     as drawn\n")
+        self.passes("src/sched/core.h", f"// name  {FULL[6:]}\n//       {'more ' * 18}\n//       and so on\n")
         self.passes("src/sched/core.h", f"// {FULL}\n// the end.\n// And so on and on.\n")
         self.passes("src/sched/core.h", f"// {FULL}\n// the end\n//\n// And so on.\n")
         self.passes("src/sched/core.h", "// A short line\n// gives it\n// up and goes on.\n")

@@ -6,9 +6,9 @@
 // synchronises, thinks. Kernels take time; a collective kernel spins until the same collective of all ranks of its job
 // has started. Each process has an agent that answers the daemon as the real one does: it sees revocations after a
 // while, closes the gate when nobody is inside, reports drains, takes steps, and releases what is idle and contended.
-// Messages take time and cross, on an overloaded
-// machine a lot of time; lease pages are written at once, as shared memory is. Processes are stopped, continued,
-// killed and started; kernels fail; settings change; the daemon restarts and everybody comes back with claims.
+// Messages take time and cross; on an overloaded machine they take a lot of time. Lease pages are written at once, as
+// shared memory is. Processes are stopped, continued, killed and started; kernels fail; settings change; the daemon
+// restarts and everybody comes back with claims.
 //
 // With `memory`, seats have memory, and the residency planner runs beside the core as it does in the daemon. Programs
 // allocate and free, at the gate or away from it; what they are told to give up they evict when they are drained, chunk

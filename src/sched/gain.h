@@ -5,30 +5,30 @@
 // large kernels nine tenths; programs with pauses lose nothing, and turns would only cost them switches and make them
 // wait. Nothing but trying tells which. So now and then the other way is tried for a moment.
 //
-// What is compared. Each program with itself, for nobody knows what one program's submission is worth in another's: the
-// speed of a seat in one way as a part of its speeds in both, a half where they are equal; and the mean of that over
-// all seats that do anything. Each seat's ratio is bounded, so that no single program decides, whatever it says. What
-// is counted is what a seat has submitted, which costs it nothing to say. That is nearly what has been completed, for
-// no queue is endless: a program that runs far ahead of the GPU waits in its launches, as fast as the GPU works; by
-// turns the in-flight bound keeps queues short, and a trial of turns begins after all that was queued has drained. How
-// full a queue is changes the count of a window by its part of it: by what two windows of the same way differ, one
-// before and one after the trial, it is seen, and so is all other unsteadiness of a load.
+// The comparison. Each program is compared with itself, because submissions of different programs are not worth the
+// same. A seat's ratio is its speed in one way as a part of its speeds in both: a half if they are equal. The mean of
+// the ratios over all seats that do anything decides. Each seat's ratio is bounded, so that no single program decides,
+// whatever it says. The count is of a seat's submissions, which costs the seat nothing. It is nearly the count of
+// completed work, for no queue is endless: a program that runs far ahead of the GPU waits in its launches, as fast as
+// the GPU works; by turns the in-flight bound keeps queues short, and a trial of turns begins after all that was queued
+// has drained. How full a queue is changes the count of a window by its part of it: by what two windows of the same way
+// differ, one before and one after the trial, it is seen, and so is all other unsteadiness of a load.
 //
 //      this way        the other way        this way
 //   |-- before --|  change  |-- trial --|  change  |-- after --|        compared: trial with the mean of the others;
 //   ?            ?          ?           ?          ?           ?        noise: after with before
 //
-// What is chosen. At once, unless turns are clearly better: by kClearlyBetter, and by kClearlyBetterWithPauses where
-// some program does not want the GPU all the time, for turns make it wait while others have theirs. A change needs the
-// same finding up to three times in a row, or of windows as long as these together, a change to turns beyond the noise;
-// a load that was too noisy, or as good as decided nothing, is looked at for longer.
+// The choice. At once, unless turns are clearly better: by kClearlyBetter, and by kClearlyBetterWithPauses where some
+// program does not want the GPU all the time, for turns make it wait while others have theirs. A change needs the same
+// finding up to three times in a row, or of windows as long as these together, a change to turns beyond the noise; a
+// load that was too noisy, or as good as decided nothing, is looked at for longer.
 //
-// What trials cost. One that goes badly ends at half its time. All together they take a fiftieth of the time at most,
-// however often the load changes: a budget, of which a little is saved up, so that a new load is found out about within
-// seconds. Where a trial finds nothing new the next one comes later, up to eight times, and soonest where what was
-// chosen is little better; two looks at what programs get done, which cost them nothing, tell whether the load is
-// another one. Programs that are long in draining, with seconds
-// of work queued or kernels of half a second, are not tried: while one of them drained the others would wait.
+// The cost of trials. A trial that goes badly ends at half its time. All together they take a fiftieth of the time at
+// most, however often the load changes: a budget, of which a little is saved up, so that a new load is found out about
+// within seconds. Where a trial finds nothing new the next one comes later, up to eight times, and soonest where what
+// was chosen is little better; two looks at what programs get done, which cost them nothing, tell whether the load is
+// another one. Programs that are long in draining, with seconds of work queued or kernels of half a second, are not
+// tried: while one of them drained the others would wait.
 //
 // Pure: told what seats have submitted, and the time. One for each GPU. No floating point, no order but that of seats.
 #pragma once
@@ -58,10 +58,10 @@ inline constexpr Duration kMeasurePatience = std::chrono::milliseconds(50);
 // After a change of way: queues fill again, caches too. By turns a round of them, within these.
 inline constexpr Duration kTrialSettles = std::chrono::milliseconds(20);
 inline constexpr Duration kLongestSettling = std::chrono::milliseconds(200);
-// Who is not drained by then makes all others wait: no trial.
+// A seat that has not drained by then makes all others wait: no trial.
 inline constexpr Duration kLongestDrain = std::chrono::milliseconds(300);
 inline constexpr Duration kDrainLook = std::chrono::milliseconds(2);
-// What others do: looked at so often. A program that has just come may still be starting up.
+// How often the daemon looks at what other programs do. A program that has just come may still be starting up.
 inline constexpr Duration kLookEvery = std::chrono::milliseconds(2500);
 inline constexpr Duration kNewLoadRest = std::chrono::seconds(1);
 inline constexpr Duration kAgainRest = std::chrono::milliseconds(300);
@@ -74,11 +74,11 @@ inline constexpr Duration kMostTrialCredit = std::chrono::milliseconds(3500);
 // Where some program has pauses a trial of turns counts so often: it is likely to be one that answers requests, and a
 // fiftieth of the time by turns decides its 99th percentile (beside a training on an H100 twice that of at once).
 inline constexpr std::int64_t kPausesCost = 10;
-// Thousandths by which turns must be better. Two matmul programs of large kernels gain a tenth (DESIGN: 608 of 676
+// Thousandths by which turns must be better. Two matmul programs of large kernels gain a tenth (608 of 676
 // TFLOP/s at once), small ones half as much again and more.
 inline constexpr std::uint64_t kClearlyBetter = 20;
 inline constexpr std::uint64_t kClearlyBetterWithPauses = 100;
-// Who wants the GPU for less than this part of a window, in thousandths, has pauses.
+// A seat that wants the GPU for less than this part of a window, in thousandths, has pauses.
 inline constexpr std::uint64_t kWantsAlways = 750;
 // Better by so much more than that: found once, or twice, is enough, otherwise three times.
 inline constexpr std::uint64_t kVastlyBetter = 500;
@@ -105,10 +105,10 @@ class Gain {
   // How the GPU is to run now. To be asked at look_again(), when told() says so, and when anything has changed. Then
   // take_question().
   Way choose(TimePoint now, const Situation& situation);
-  // What all seats are to be asked now.
+  // The question to ask all seats now, if there is one.
   std::optional<std::uint32_t> take_question();
   TimePoint look_again() const { return next_; }
-  // What has been chosen; choose() gives the other one during a trial.
+  // The chosen way; choose() gives the other way during a trial.
   Way way() const { return way_; }
   bool is_trying() const { return phase_ == Phase::kChange || phase_ == Phase::kTrial; }
 
@@ -131,7 +131,7 @@ class Gain {
     std::map<SeatId, std::uint64_t> answers;
     std::map<SeatId, Duration> wanted;
   };
-  // Of one seat in one window.
+  // One seat's speed in one window.
   struct Speed {
     std::uint64_t count = 0;
     std::uint64_t rate = 0;          // in a unit of its own

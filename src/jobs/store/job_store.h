@@ -89,10 +89,9 @@ struct PutValue {
   std::string value;
 };
 // Removes jobs that ended before this, the oldest first, and no more than `at_most` at a time: a commit stays short,
-// and fits into what is reserved on a full disk (kReserveBytes). Of
-// one user only, if `uid` is set.
-// What a job that is not done comes after (an array: all of its elements) stays until that job is done, for a restarted
-// daemon asks for its fate again.
+// and fits into what is reserved on a full disk (kReserveBytes). Of one user only, if `uid` is set. A job that an
+// unfinished job comes after (an array: all of its elements) stays until that job is done, for a restarted daemon asks
+// for its fate again.
 struct Prune {
   WallTime ended_before = 0;
   std::uint32_t at_most = 128;
