@@ -136,8 +136,9 @@ def files_of(root):
     if listing.returncode == 0:
         names = [name for name in listing.stdout.decode().split("\0") if name]
     else:  # a source archive without its history
-        tops = ("src", "sim", "tools", "tests", "bench", "docs", "cmake", "packaging")
+        tops = ("src", "sim", "tools", "test", "tests", "bench", "docs", "cmake", "deploy", "experiments", "packaging")
         paths = [path for top in tops for path in (root / top).rglob("*") if "__pycache__" not in path.parts]
+        paths += root.iterdir()
         names = [path.relative_to(root).as_posix() for path in paths]
     return sorted(name for name in names if (root / name).is_file())
 
