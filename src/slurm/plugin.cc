@@ -71,7 +71,7 @@ bool take(const base::Result<Parsed>& parsed, const char* option) {
 }
 
 int take_percent(int, const char* text, int) {
-  // What Slurm makes of no value, when a step inherits the option.
+  // Slurm's text for no value, when a step inherits the option.
   constexpr std::string_view kNull = "(null)";
   request.is_made = true;
   if (text == nullptr || text[0] == '\0' || text == kNull) return 0;

@@ -27,7 +27,7 @@ base::Result<std::uint32_t> parse_percent(std::string_view text);
 // "20G": with a unit, for a bare number is a mistake more often than bytes.
 base::Result<std::uint64_t> parse_memory(std::string_view text);
 
-// What a job has on this node: Slurm's word.
+// A job's allocation on this node, as Slurm says.
 struct Allocation {
   std::uint32_t nodes = 1;
   std::uint64_t gpus = 0;            // that it has wholly, or shards of
@@ -42,7 +42,8 @@ base::Result<Allocation> allocation_of(std::uint32_t nodes, std::string_view job
 // Empty: the job may use gpumux.
 std::string refusal(const Allocation& allocation);
 
-// What the job may have of each GPU. A user can ask for less than Slurm has given, and not for more. Empty: all of it.
+// The part of each GPU that the job may have. A user can ask for less than Slurm has given, and not for more. Empty:
+// all of it.
 std::optional<containers::Part> part_of(const Request& request, const Allocation& allocation);
 
 // The programs of a step on this node.
