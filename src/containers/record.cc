@@ -33,10 +33,8 @@ std::string text_of(const Record& record) {
     for (const Quota& quota : claim.quotas) quotas.push_back({{"gpu", quota.gpu}, {"bytes", quota.bytes}});
     Json shares = Json::array();
     for (const Share& share : claim.shares) shares.push_back({{"gpu", share.gpu}, {"cores", share.cores}});
-    Json json{{"uid", claim.uid},
-              {"quotas", std::move(quotas)},
-              {"shares", std::move(shares)},
-              {"priority", claim.priority}};
+    Json json{
+        {"uid", claim.uid}, {"quotas", std::move(quotas)}, {"shares", std::move(shares)}, {"priority", claim.priority}};
     if (const auto& part = claim.on_each)
       json["on_each"] = {{"cores", part->cores}, {"thousandths", part->thousandths}, {"bytes", part->bytes}};
     claims.push_back(std::move(json));

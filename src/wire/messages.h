@@ -427,8 +427,8 @@ struct Contention {
   std::uint64_t time_slice_ns = 0;  // how long the GPU runs it before it turns to others' work; 0: the driver's
 };
 
-// Why a wish was refused (Room::refused). kNothingComes: waiting longer is of no use. kTooMuch: so much cannot come while
-// things stay as they are, and less may.
+// Why a wish was refused (Room::refused). kNothingComes: waiting longer is of no use. kTooMuch: so much cannot come
+// while things stay as they are, and less may.
 inline constexpr std::uint32_t kNothingComes = 1;
 inline constexpr std::uint32_t kTooMuch = 2;
 

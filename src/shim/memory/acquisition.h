@@ -31,8 +31,8 @@ namespace gpumux::shim {
 class Acquisition {
  public:
   enum class Step : std::uint8_t { kTry, kAskForRoom, kAskForCommitment, kAwaitFrees, kGiveUp };
-  // kTooMuch: the daemon refuses so much, and may give less. kNoBounds: there is no daemon, and the driver alone decides.
-  // kNotHolding: the seat lost its lease meanwhile.
+  // kTooMuch: the daemon refuses so much, and may give less. kNoBounds: there is no daemon, and the driver alone
+  // decides. kNotHolding: the seat lost its lease meanwhile.
   enum class Answer : std::uint8_t { kGiven, kRefused, kTooMuch, kNoBounds, kNotHolding };
 
   // `may_use_gpu`: the thread is inside its seat's gate, which keeps the memory on the GPU until it leaves.
@@ -63,10 +63,10 @@ class Acquisition {
 };
 
 // Memory that only the driver can make needs free memory of the GPU, and the driver alone knows how much. So the thread
-// asks the daemon for more and more free room: twice as much after each try that fails, and after a refusal half of what
-// lies between that and what it was given. It ends when the driver has enough, or when less than a block lies between:
-// by then all that can leave the GPU has left it. After that nothing moves any more but what the driver itself still
-// owes: the memory of processes that have ended.
+// asks the daemon for more and more free room: twice as much after each try that fails, and after a refusal half of
+// what lies between that and what it was given. It ends when the driver has enough, or when less than a block lies
+// between: by then all that can leave the GPU has left it. After that nothing moves any more but what the driver itself
+// still owes: the memory of processes that have ended.
 class DriverAcquisition {
  public:
   using Answer = Acquisition::Answer;
