@@ -170,11 +170,11 @@ void Leases::connected(base::TenantId tenant, std::shared_ptr<const TenantLabel>
   apply(sched::TenantConnected{tenant, uid});
 }
 
-void Leases::gone(base::TenantId tenant, std::string_view why) {
+void Leases::gone(base::TenantId tenant, std::string_view why, base::TimePoint now) {
   if (!labels_.contains(tenant)) return;
-  TraceEntry traced{.time = clock_.now(), .event = "gone", .detail = why, .tenant = tenant, .label = label(tenant)};
+  TraceEntry traced{.time = now, .event = "gone", .detail = why, .tenant = tenant, .label = label(tenant)};
   trace_.record(std::move(traced));
-  apply(sched::TenantGone{tenant});
+  apply(sched::TenantGone{tenant}, now);
   for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
     forget({tenant, {static_cast<std::uint32_t>(gpu)}});
   }
@@ -194,8 +194,7 @@ void Leases::forget(SeatId seat) {
   traced_evicted_.erase(key);
 }
 
-void Leases::apply(const sched::Event& event) {
-  const base::TimePoint now = clock_.now();
+void Leases::apply(const sched::Event& event, base::TimePoint now) {
   // The executor does not call back, so one buffer does for all calls.
   commands_.clear();
   core_.apply(now, event, commands_);

@@ -70,17 +70,19 @@ class Leases {
   void uses(base::GpuIndex gpu, std::vector<sched::SeatUse>& uses) const { core_.uses(clock_.now(), gpu, uses); }
   settings::Limit<base::Duration> quantum(base::GpuIndex gpu) const { return core_.quantum(gpu); }
   std::optional<sched::SeatPhase> phase(base::SeatId seat) const { return core_.phase(seat); }
-  sched::SeatTotals totals(base::SeatId seat) const { return core_.totals(clock_.now(), seat); }
+  sched::SeatTotals totals(base::SeatId seat, base::TimePoint now) const { return core_.totals(now, seat); }
   // GPUs whose turns may have changed since the last call.
   std::bitset<base::kMaxGpus> take_changed() { return std::exchange(changed_, {}); }
 
   void connected(base::TenantId tenant, std::shared_ptr<const TenantLabel> label);
-  // `why`: a literal, for the trace.
-  void gone(base::TenantId tenant, std::string_view why);
+  // `why`: a literal, for the trace. `now`: the time up to which its seats' totals() were taken.
+  void gone(base::TenantId tenant, std::string_view why, base::TimePoint now);
   // An allocation of the seat's was refused. For the trace; `why`: a literal.
   void trace_refusal(base::SeatId seat, std::string_view why);
   // Any event about a connected tenant's seats, and the daemon's own.
-  void apply(const sched::Event& event);
+  void apply(const sched::Event& event) { apply(event, clock_.now()); }
+  // The same for an event of a moment ago, after which there was none.
+  void apply(const sched::Event& event, base::TimePoint now);
 
   // When apply(TimePassed) is wanted.
   std::optional<base::TimePoint> next_deadline() const { return core_.next_deadline(); }

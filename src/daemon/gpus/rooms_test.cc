@@ -59,7 +59,7 @@ class RoomsTest : public ::testing::Test {
   }
   void close(std::uint64_t tenant) {
     rooms.closed(seat(tenant));
-    leases.gone({tenant}, "test");
+    leases.gone({tenant}, "test", leases.now());
     reports.erase(tenant);
     bounds.erase(tenant);
     settle();
@@ -238,7 +238,7 @@ TEST_F(RoomsTest, WhoConnectsAgainIsNotCountedTwice) {
   settle();
   look(50 * kGiB + 2 * kContext, sched::kContextPatience);
   const std::uint64_t left = rooms.closed(seat(1));
-  leases.gone({1}, "test");
+  leases.gone({1}, "test", leases.now());
   reports.erase(1);
   bounds.erase(1);
   settle();

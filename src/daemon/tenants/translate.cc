@@ -135,15 +135,16 @@ void Translator::ended(Session& session, std::string_view why) {
   session.end();
   sessions_.erase(session.id);
   suspension_.left(session);
-  Gone gone{session.peer.pid, session.process_start, leases_.now(), {}};
-  session.for_each_slot([&](std::uint32_t, const Slot& slot) { gone.left[slot.gpu] = forget_slot(session, slot); });
+  const base::TimePoint now = leases_.now();
+  Gone gone{session.peer.pid, session.process_start, now, {}};
+  session.for_each_slot([&](std::uint32_t, const Slot& slot) { gone.left[slot.gpu] = forget_slot(session, slot, now); });
+  leases_.gone(session.id, why, now);
   leave_quota(session);
   if (session.welcomed) {
-    while (!gone_.empty() && gone_.front().at + kGoneRemembered < leases_.now()) gone_.pop_front();
+    while (!gone_.empty() && gone_.front().at + kGoneRemembered < now) gone_.pop_front();
     gone_.push_back(std::move(gone));
   }
   if (host_ != nullptr) host_->gone(session.id, std::move(session.process));
-  leases_.gone(session.id, why);
 }
 
 base::Status Translator::on(Session& session, const wire::Hello& hello, const ForeignDescriptor& fd) {
@@ -271,10 +272,11 @@ base::Status Translator::on(Session& session, const wire::SeatClose& close) {
   if (slot == nullptr) return {};
   const base::SeatId seat = seat_of(session, *slot);
   if (slot->granted) session.page.revoke(close.slot);
-  forget_slot(session, *slot);
+  const base::TimePoint now = leases_.now();
+  forget_slot(session, *slot, now);
   if (host_ != nullptr) host_->closed({session.id, close.slot});
   session.close_slot(close.slot);
-  leases_.apply(sched::SeatClosed{seat});
+  leases_.apply(sched::SeatClosed{seat}, now);
   if (changed_) changed_(session);
   return {};
 }

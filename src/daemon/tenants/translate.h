@@ -176,9 +176,9 @@ class Translator {
   std::int32_t most_priority(const Session& session) const;
   std::int32_t allowed_priority(const Session& session, std::int32_t asked) const;
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
-  std::uint64_t forget_slot(const Session& session, const Slot& slot);
+  std::uint64_t forget_slot(const Session& session, const Slot& slot, base::TimePoint now);
   LedgerKey ledger_key(const Session& session, base::GpuIndex gpu) const;
-  LedgerFigures figures(const Session& session, const Slot& slot) const;
+  LedgerFigures figures(const Session& session, const Slot& slot, base::TimePoint now) const;
   std::map<const Ledger::Entry*, LedgerFigures> live_figures() const;
   std::uint64_t evictable(base::SeatId seat) const;
   std::uint64_t host_needs(base::GpuIndex gpu) const;

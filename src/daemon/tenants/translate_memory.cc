@@ -170,34 +170,35 @@ LedgerKey Translator::ledger_key(const Session& session, base::GpuIndex gpu) con
                                 .container = container.name}};
 }
 
-LedgerFigures Translator::figures(const Session& session, const Slot& slot) const {
-  const sched::SeatTotals totals = leases_.totals(seat_of(session, slot));
+LedgerFigures Translator::figures(const Session& session, const Slot& slot, base::TimePoint now) const {
+  const sched::SeatTotals totals = leases_.totals(seat_of(session, slot), now);
   LedgerFigures figures{.seats = 1,
                         .grants = totals.grants,
                         .switches = totals.switches,
                         .held = totals.held,
                         .gpu_time = std::max(totals.held - totals.idle, base::Duration::zero()),
                         .waited = totals.waited,
-                        .resident_byte_seconds = slot.memory_time.resident(leases_.now()),
-                        .evicted_byte_seconds = slot.memory_time.evicted(leases_.now())};
+                        .resident_byte_seconds = slot.memory_time.resident(now),
+                        .evicted_byte_seconds = slot.memory_time.evicted(now)};
   figures.moved.add(slot.memory);
   return figures;
 }
 
 std::map<const Ledger::Entry*, LedgerFigures> Translator::live_figures() const {
   std::map<const Ledger::Entry*, LedgerFigures> live;
+  const base::TimePoint now = leases_.now();
   for (const auto& one : sessions_) {
     const Session& session = *one.second;
-    session.for_each_slot([&](std::uint32_t, const Slot& slot) { live[slot.entry].add(figures(session, slot)); });
+    session.for_each_slot([&](std::uint32_t, const Slot& slot) { live[slot.entry].add(figures(session, slot, now)); });
   }
   return live;
 }
 
 std::vector<LedgerLine> Translator::ledger() { return ledger_.lines(live_figures(), leases_.now()); }
 
-std::uint64_t Translator::forget_slot(const Session& session, const Slot& slot) {
+std::uint64_t Translator::forget_slot(const Session& session, const Slot& slot, base::TimePoint now) {
   moved_before_.at(slot.gpu.value).add(slot.memory);
-  Ledger::close(*slot.entry, figures(session, slot), leases_.now());
+  Ledger::close(*slot.entry, figures(session, slot, now), now);
   frames_.gone(seat_of(session, slot));
   return rooms_.closed(seat_of(session, slot));
 }
