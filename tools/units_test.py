@@ -71,8 +71,8 @@ class Units(unittest.TestCase):
         service = settings_of("gpumuxd.service")
         self.assertIn("gpumux-locks", service["RuntimeDirectory"].split())
         self.assertEqual(service["RuntimeDirectoryMode"], "0755")
-        header = (UNITS.parent.parent / "src/daemon/gpus/gpu_lock.h").read_text()
-        self.assertIn('kLockFolder[] = "/run/gpumux-locks"', header)
+        header = (UNITS.parent.parent / "src/os/runtime_dir.h").read_text()
+        self.assertIn('kGpuLockDir[] = "/run/gpumux-locks"', header)
 
     def test_jobs_leave_room_for_the_rest_of_the_machine(self):
         self.assertEqual(settings_of("gpumux-runner@.service")["Slice"], "gpumux-jobs.slice")

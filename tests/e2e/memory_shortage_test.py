@@ -112,8 +112,7 @@ class Newcomers(GpumuxTest):
         wait_until(lambda: any("contexts" in seat["waits_for"] for seat in daemon.api.seats()), 60,
                    lambda: f"status names the contexts: {daemon.api.seats()}")
         begin.touch()
-        self.work_until(lambda: True, "the second program has all that it needs", second)
-        self.work_until(lambda: True, "the first program has its memory again", first)
+        self.work_until(lambda: second.count("ready") == 2, "the second program has memory", second, first)
 
     def start_with_contexts(self, name, count, begin):
         """A worker whose threads have a context each. It allocates when the file `begin` is there."""

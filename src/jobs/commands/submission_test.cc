@@ -155,7 +155,7 @@ TEST(DoubtsTest, AScriptByItsNameAloneAndAFolderThatIsMissing) {
     EXPECT_EQ(doubts(submission), "") << good;
   }
   submission.output = "logs/%j.log";
-  EXPECT_NE(doubts(submission).find("logs/ is not there"), std::string::npos) << doubts(submission);
+  EXPECT_NE(doubts(submission).find("logs/ does not exist"), std::string::npos) << doubts(submission);
   std::filesystem::create_directory(dir + "/logs");
   EXPECT_EQ(doubts(submission), "");
   std::filesystem::remove_all(dir);
