@@ -42,6 +42,9 @@ struct UnknownEntry {
 inline constexpr std::size_t kMaxUnknownEntries = 1024;
 inline constexpr std::size_t kMaxProgramsPerEntry = 8;
 
+// Program names and notes are shown to people: no control characters reach a terminal.
+std::string printable(std::string_view text);
+
 class Translator {
  public:
   struct Options {
