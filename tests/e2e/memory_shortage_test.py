@@ -7,6 +7,7 @@ error. Method: the simulated driver refuses scripted calls, or contexts leave no
 
 import os
 import pathlib
+import re
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
@@ -93,7 +94,8 @@ class Newcomers(GpumuxTest):
         wait_until(lambda: any(program.code is not None for program in programs), 60, "one has no memory")
         refused, other = sorted(programs, key=lambda program: program.code is None)
         self.expect_no_memory(refused)
-        self.assertRegex(daemon.log(), "no room for it next to the memory that stays|blocks all its programs: one")
+        why = "no room for it next to the memory that stays|blocks all its programs: one"
+        wait_until(lambda: re.search(why, daemon.log()), 20, "the daemon says why")
         # The daemon may have refused both at once, as the driver would. A program that it has not refused goes on.
         pathlib.Path(self.enough).touch()
         if other.wait(timeout=60) == 0:

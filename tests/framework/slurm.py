@@ -250,7 +250,9 @@ class SlurmTest(GpumuxTest):
     def wait_nothing_left(self):
         """No job, no tenant, no record, no control group."""
         def left():
-            groups = [path for folder in self.slurm.cgroup.folders.values() for path in folder.rglob("job_*")]
+            # os.walk does not mind a folder that goes meanwhile.
+            groups = [name for folder in self.slurm.cgroup.folders.values() for _, names, _ in os.walk(folder)
+                      for name in names if name.startswith("job_")]
             return [self.jobs(), *self.seats(), list(self.records.iterdir()), groups]
 
         wait_until(lambda: not any(left()), 60, lambda: f"nothing of a job is left: {left()}", poll=POLL)
