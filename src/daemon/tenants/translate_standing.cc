@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tenant's seats stand for among others: priority, share and cap, as asked and as allowed.
+// The standing of a tenant's seats among others: priority, share and cap, as the tenant asks and as the daemon allows.
 #include <algorithm>
 #include <limits>
 #include <utility>
