@@ -37,6 +37,14 @@ class Api:
         return _Connection(self.path, self.timeout)
 
     def ask(self, method, target, body=None):
+        text = self._text(method, target, body)
+        return json.loads(text) if text else None
+
+    def lines(self, target):
+        """The answer as text: one JSON object a line."""
+        return self._text("GET", target)
+
+    def _text(self, method, target, body=None):
         connection = self.connect()
         try:
             data = json.dumps(body).encode() if body is not None else None
@@ -47,7 +55,7 @@ class Api:
             connection.close()
         if answer.status // 100 != 2:
             raise ApiError(answer.status, text)
-        return json.loads(text) if text else None
+        return text
 
     def daemon(self):
         return self.ask("GET", "/v1/daemon")

@@ -36,8 +36,8 @@ class Daemon:
         self.state_dir = state_dir or f"{self.runtime_dir}.state"
         self.trace_path = f"{self.runtime_dir}.trace"
         self.processes = []
-        self.trace = Trace(self.trace_path)
         self.api = Api(f"{self.runtime_dir}/api.sock")
+        self.trace = Trace(self.trace_path, Api(f"{self.runtime_dir}/api.sock", timeout=3))
 
     @property
     def process(self):
@@ -54,6 +54,7 @@ class Daemon:
 
     def start(self, timeout=20):
         """Returns when it serves; raises if it ends or says nothing."""
+        self.trace.expect_a_new_daemon()
         reading, writing = os.pipe()
         command = [paths.DAEMON, *(["--private"] if self.private else []), "--runtime-dir", self.runtime_dir,
                    "--notify-fd", str(writing), "--trace", self.trace_path, "--state-dir", self.state_dir,

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The lease trace: who held which GPU when, from the daemon's own account (docs/api.md, GET /v1/trace)."""
 
+import contextlib
+import http.client
 import json
 import pathlib
 from dataclasses import dataclass, field
 
+from .api import ApiError
 from .waiting import wait_until
 
 
@@ -31,25 +34,64 @@ class Lease:
 
 class Trace:
 
-    def __init__(self, path):
+    def __init__(self, path, api=None):
         self.path = pathlib.Path(path)
+        self._api = api
         self._events = []
         self._offset = 0
+        self._seen = set()
+        self._next = 1
+
+    def expect_a_new_daemon(self):
+        """The last one has ended, and all that it wrote is in the file. The next one counts from 1."""
+        self._read_file()
+        self._next = 1
 
     def events(self, **wanted):
-        """All events so far, or those with these fields."""
-        if self.path.exists():
-            with open(self.path, "rb") as file:
-                file.seek(self._offset)
-                data = file.read()
-            end = data.rfind(b"\n") + 1
-            self._offset += end
-            self._events += [json.loads(line) for line in data[:end].splitlines() if line.strip()]
-        return [event for event in self._events if all(event.get(key) == value for key, value in wanted.items())]
+        """All events so far, or those with these fields. A thread of the daemon's writes the file, and on a busy
+        machine it may be late. A daemon that runs is asked for what the file does not have yet."""
+        self._read_file()
+        self._ask_daemon()
+        return self._matching(wanted)
 
     def wait_for(self, count=1, timeout=20, **wanted):
-        return wait_until(lambda: len(found := self.events(**wanted)) >= count and found, timeout,
+
+        def found():
+            self._read_file()
+            matching = self._matching(wanted)
+            return len(matching) >= count and matching
+
+        return wait_until(found, timeout,
                           lambda: f"{count} events {wanted} in the trace; the last are {self.events()[-8:]}", poll=0.01)
+
+    def _read_file(self):
+        if not self.path.exists():
+            return
+        with open(self.path, "rb") as file:
+            file.seek(self._offset)
+            data = file.read()
+        end = data.rfind(b"\n") + 1
+        self._offset += end
+        self._take(data[:end])
+
+    def _ask_daemon(self):
+        if self._api is None:
+            return
+        # A daemon that has ended does not answer, nor one that has just started and gives this user nothing.
+        with contextlib.suppress(OSError, ApiError, http.client.HTTPException):
+            self._take(self._api.lines(f"/v1/trace?since={self._next}"))
+
+    def _take(self, data):
+        for line in data.splitlines():
+            event = json.loads(line)
+            key = (event["sequence"], event["time_ns"])  # each daemon counts from 1
+            if key not in self._seen:
+                self._seen.add(key)
+                self._events.append(event)
+                self._next = event["sequence"] + 1
+
+    def _matching(self, wanted):
+        return [event for event in self._events if all(event.get(key) == value for key, value in wanted.items())]
 
     def leases(self, gpu=None):
         """Leases in the order of their grants. A tenant's death ends what it held. So does a restart of the daemon, as

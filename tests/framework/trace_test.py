@@ -17,6 +17,47 @@ B = {"tenant": 2, "pid": 22, "gpu": 0, "epoch": 8, "lease": "exclusive"}
 C = {"tenant": 3, "pid": 33, "gpu": 0, "epoch": 9, "lease": "exclusive"}
 
 
+def line(sequence, daemon=0):
+    return json.dumps({"sequence": sequence, "time_ns": 1000 * daemon + sequence, "event": "open", **A}) + "\n"
+
+
+class Late(unittest.TestCase):
+    """The file is behind what the daemon knows."""
+
+    class Daemon:
+
+        def __init__(self, *sequences):
+            self.number = 0
+            self.sequences = sequences
+
+        def lines(self, target):
+            since = int(target.split("=")[1])
+            return "".join(line(sequence, self.number) for sequence in self.sequences if sequence >= since)
+
+    def test_the_daemon_is_asked_for_what_the_file_does_not_have(self):
+        with tempfile.TemporaryDirectory() as directory:
+            file = pathlib.Path(directory, "trace")
+            file.write_text(line(1), encoding="utf-8")
+            trace = Trace(file, self.Daemon(1, 2, 3))
+            self.assertEqual([event["sequence"] for event in trace.events()], [1, 2, 3])
+            with open(file, "a", encoding="utf-8") as more:
+                more.write(line(2) + line(3))
+            self.assertEqual([event["sequence"] for event in trace.events()], [1, 2, 3])
+
+    def test_a_new_daemon_counts_from_1(self):
+        with tempfile.TemporaryDirectory() as directory:
+            file = pathlib.Path(directory, "trace")
+            daemon = self.Daemon(1, 2)
+            trace = Trace(file, daemon)
+            trace.events()
+            file.write_text(line(1) + line(2) + line(3), encoding="utf-8")  # the last one came at its end
+            trace.expect_a_new_daemon()
+            with open(file, "a", encoding="utf-8") as more:
+                more.write(line(1, daemon=1))
+            daemon.number, daemon.sequences = 1, (1, 2)
+            self.assertEqual([event["sequence"] for event in trace.events()], [1, 2, 3, 1, 2])
+
+
 class Judged(unittest.TestCase):
 
     def judge(self, *events):
