@@ -68,21 +68,26 @@ void Residency::opened(TimePoint now, SeatId id, const SeatOwner& owner, bool ge
   seat.left = left;
 }
 
-std::uint64_t Residency::closed(TimePoint now, SeatId id) {
-  now_ = std::max(now_, now);
+// It may have got so much since it last said what it has. (If it came back and has said nothing yet, what it left then
+// is expected already.)
+std::uint64_t Residency::left_by(SeatId id) const {
   const Seat* const seat = find(id);
   if (seat == nullptr) return 0;
+  const std::uint64_t has = counts(*seat) ? charge(*seat) : 0;
+  return has == 0 ? seat->left : has;
+}
+
+void Residency::closed(TimePoint now, SeatId id) {
+  now_ = std::max(now_, now);
+  const Seat* const seat = find(id);
+  if (seat == nullptr) return;
   Gpu& gpu = *gpu_of(id.gpu);
-  // It may have got so much since it last said what it has. (If it came back and has said nothing yet, what it left
-  // then is expected already.)
-  const std::uint64_t before = seat->left;
-  const std::uint64_t left = counts(*seat) ? charge(*seat) : 0;
+  const std::uint64_t has = counts(*seat) ? charge(*seat) : 0;
   gpu.seats.erase(id);
   gpu.moved_at = now;
-  if (left == 0) return before;
-  gpu.returning += std::min(left, gpu.capacity);
+  if (has == 0) return;
+  gpu.returning += std::min(has, gpu.capacity);
   gpu.returning_until = now + kReturnPatience;
-  return left;
 }
 
 void Residency::set_suspended(TimePoint now, SeatId id, bool is_suspended) {

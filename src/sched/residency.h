@@ -224,8 +224,10 @@ class Residency {
   // `gets_bound`: it gets a first bound now. Otherwise it says first what it has: it may be back after a restart.
   // `left`: what its process had as a seat that was closed: of that, what it says that it has is not to be returned.
   void opened(TimePoint now, SeatId seat, const SeatOwner& owner, bool gets_bound, std::uint64_t left = 0);
-  // Its memory, so much of it, is taken until the driver has returned it (returned()).
-  std::uint64_t closed(TimePoint now, SeatId seat);
+  // Its memory, left_by() of it, is taken until the driver has returned it (returned()).
+  void closed(TimePoint now, SeatId seat);
+  // Bytes that the seat would leave on its GPU if it were closed now.
+  std::uint64_t left_by(SeatId seat) const;
   // Until it is told otherwise. The seat is open.
   void set_suspended(TimePoint now, SeatId seat, bool is_suspended);
   void reported(TimePoint now, SeatId seat, const MemoryReport& report);

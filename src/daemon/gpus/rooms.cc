@@ -95,7 +95,8 @@ void Rooms::tell_foreign(GpuIndex index) {
 }
 
 std::uint64_t Rooms::closed(base::SeatId seat) {
-  const std::uint64_t left = planner_.closed(leases_.now(), seat);
+  const std::uint64_t left = planner_.left_by(seat);
+  planner_.closed(leases_.now(), seat);
   GpuState& state = gpus_.at(seat.gpu.value);
   state.foreign.closed(leases_.now());
   state.dirty = true;
