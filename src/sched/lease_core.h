@@ -86,6 +86,7 @@ struct Turn {
   SeatId seat;
   TurnKind kind = TurnKind::kIdle;
   TimePoint ends = TimePoint::max();  // of a holder whom somebody waits for: when its time is over, as it looks now
+  bool operator==(const Turn&) const = default;
 };
 
 // A seat's use of its GPU.

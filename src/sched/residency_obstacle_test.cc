@@ -134,7 +134,7 @@ void hold_in_turn(Desk& desk) {
     desk.settle();
     desk.now += kHolderPatience;
     desk.plan();
-    desk.plan();  // as rooms.cc does after an obstruction
+    desk.plan();  // as the node machine does after an obstruction
   }
 }
 
@@ -154,7 +154,7 @@ TEST(Residency, TheNewestOfSeatsThatBlockEachOtherIsStranded) {
   EXPECT_FALSE(desk.bounds[1].is_stranded || desk.bounds[2].is_stranded);
   desk.now += 1ms;
   desk.plan();
-  desk.plan();  // as rooms.cc does after an obstruction
+  desk.plan();  // as the node machine does after an obstruction
   EXPECT_FALSE(desk.bounds[1].is_stranded);
   EXPECT_TRUE(desk.bounds[2].is_stranded);
   EXPECT_LE(desk.planner.next_deadline(kGpu), desk.now + kStrandedPatience);

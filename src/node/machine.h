@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// The node machine: who may use which GPU of this machine when, with how much memory, at once or by turns.
+//
+// It owns the lease core (sched/lease_core.h), the residency planner (sched/residency.h), and for each GPU what is
+// known of others' memory and the mode. An event is told to all of them that it concerns. Memory is planned at Rest,
+// once for all that has come in. Only GPUs are planned whose memory has changed or, where memory is tight, whose turns
+// have. Where programs fit together, leases change hands without it.
+//
+// Pure, as its parts are: no clock, no I/O, no threads. Owned by one thread.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/limits.h"
+#include "node/events.h"
+#include "sched/foreign_use.h"
+#include "sched/lease_core.h"
+#include "sched/memory_mode.h"
+#include "sched/residency.h"
+
+namespace gpumux::node {
+
+// Bytes that stay free on a GPU with `capacity` bytes, unless its settings say.
+std::uint64_t automatic_reserve(std::uint64_t capacity);
+
+// For logs, tests and simulations: sees what the parts tell each other. It must not call back.
+class Probe {
+ public:
+  Probe() = default;
+  Probe(const Probe&) = delete;
+  Probe& operator=(const Probe&) = delete;
+  virtual ~Probe() = default;
+  // The lease core has been told of this.
+  virtual void told(const sched::Event& event) = 0;
+  // The GPU is about to be planned with these turns, and then has been.
+  virtual void planning(GpuIndex gpu, const std::vector<sched::Turn>& turns) = 0;
+  virtual void planned(GpuIndex gpu, const std::vector<sched::Turn>& turns) = 0;
+};
+
+class Machine {
+ public:
+  // `probe` is not owned.
+  explicit Machine(Probe* probe = nullptr) : probe_(probe) {}
+  Machine(const Machine&) = delete;
+  Machine& operator=(const Machine&) = delete;
+
+  // Applies one event and appends what is to be done, in order. `now` never goes backwards. Events that make no sense
+  // change nothing: tenants are hostile and messages cross.
+  void apply(TimePoint now, const Event& event, Commands& commands);
+
+  // When TimePassed is wanted, and then Rest; none: only other events can change anything.
+  std::optional<TimePoint> next_deadline() const;
+
+  const sched::LeaseCore& leases() const { return leases_; }
+  const sched::Residency& memory() const { return memory_; }
+  // None: no such GPU.
+  std::optional<sched::Mode> mode(GpuIndex gpu) const;
+  sched::MemoryMode::Reason mode_reason(GpuIndex gpu) const;
+  // Whether memory and standing leave it open whether its programs run at once or by turns.
+  bool is_open(GpuIndex gpu) const;
+  sched::Way way(GpuIndex gpu) const;  // the last one that was chosen
+  // Programs that are no tenants are on it.
+  bool has_other_programs(GpuIndex gpu) const;
+  // GPUs whose memory has been planned anew since the last call.
+  std::bitset<base::kMaxGpus> take_planned() { return std::exchange(planned_, {}); }
+
+  // Bytes of its GPU's that the seat would leave taken if it were closed now.
+  std::uint64_t left_by(SeatId seat) const { return memory_.left_by(seat); }
+  // Host memory that all GPUs' programs may need together.
+  sched::HostDemand host_demand() const;
+  // Whether somebody waits for memory of tenants that are gone, or to know what others have: look again soon.
+  bool awaits_look() const;
+  // Whether the last look came while memory moved and said nothing. Where programs always move some, one look a second
+  // would never find out what others use.
+  bool looks_again() const;
+
+  // Empty, or the first violated invariant in words. Builds with GPUMUX_CHECKED, which are all but the release, ask it
+  // at the end of each apply() and end themselves if it is violated.
+  std::string check_invariants() const;
+
+ private:
+  struct Gpu {
+    bool has_memory = false;  // its size is known, and the planner plans it
+    settings::GpuSettings settings;
+    sched::Mode mode = sched::Mode::kSerial;  // in force
+    sched::MemoryMode memory_mode;
+    sched::Way way = sched::Way::kAtOnce;
+    bool is_open = false;
+    sched::ForeignUse foreign;
+    bool has_other_programs = false;
+    bool were_others_seen = false;  // by the last look
+    bool is_dirty = false;
+    // As of the last plan: whatever changes it makes the GPU dirty.
+    bool depends_on_turns = false;
+    std::vector<sched::Turn> turns;  // that it was made with
+    sched::HostDemand host_demand;
+    TimePoint due_at = TimePoint::max();
+  };
+
+  void on(const GpuAdded& event);
+  void on(const SettingsChanged& event);
+  void on(const WayChosen& event);
+  void on(const HostBudget& event);
+  void on(const TenantsAwaited& event);
+  void on(const SeatOpened& event);
+  void on(const sched::StandingChanged& event);
+  void on(const sched::SeatClosed& event);
+  void on(const sched::TenantGone& event);
+  void on(const sched::SeatsSuspended& event);
+  void on(const sched::SeatsResumed& event);
+  void on(const MemoryReported& event);
+  void on(const RoomWanted& event);
+  void on(const GpuSampled& event);
+  void on(const sched::TimePassed& event);
+  void on(const Rest& event);
+  // The lease core's alone.
+  template <class LeaseEvent>
+  void on(const LeaseEvent& event) {
+    tell(event);
+  }
+
+  // Null: no such GPU.
+  Gpu* find(GpuIndex gpu);
+  const Gpu* find(GpuIndex gpu) const;
+  void tell(const sched::Event& event);
+  void close_memory(SeatId seat);
+  void suspend_memory(const std::vector<SeatId>& seats, bool is_suspended);
+  void set_mode(GpuIndex index, sched::Mode mode);
+  void resolve_mode(GpuIndex index);
+  void tell_foreign(GpuIndex index);
+  bool wants_plan(GpuIndex index, bool is_any_dirty);
+  void rest(GpuIndex index);
+  void plan(GpuIndex index);
+  bool plan_once(GpuIndex index, const std::vector<sched::Turn>& turns);
+
+  Probe* const probe_;
+  sched::LeaseCore leases_;
+  sched::Residency memory_;
+  std::vector<Gpu> gpus_;  // by index
+  std::uint64_t host_useless_ = 0;
+  std::bitset<base::kMaxGpus> planned_;
+  bool is_restless_ = false;  // a GPU did not come to rest: an invariant is broken
+
+  // During apply().
+  TimePoint now_{};
+  Commands* commands_ = nullptr;
+  // Kept only for their memory.
+  std::vector<sched::Command> told_;
+  std::vector<sched::Turn> turns_;
+  sched::ResidencyCommands plan_;
+};
+
+}  // namespace gpumux::node
