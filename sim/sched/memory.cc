@@ -151,9 +151,7 @@ void World::want_room(Rank& rank, bool on_gpu) {
                 log(std::to_string(now_.time_since_epoch().count()) + " wanted " +
                     std::to_string(rank.seat.tenant.value) + "@" + std::to_string(rank.seat.gpu.value) + " #" +
                     std::to_string(ticket) + " " + std::to_string(room) + " " + std::to_string(commitment));
-                planner_->wanted(now_, rank.seat, ticket, room, commitment);
-                gpu_memory_[rank.seat.gpu.value].dirty = true;
-                settle_memory();
+                tell(node::RoomWanted{rank.seat, ticket, room, commitment});
               });
 }
 
@@ -307,7 +305,7 @@ void World::return_host(Rank& rank) {
 }
 
 std::uint64_t World::promised_to(const Rank& rank) const {
-  const auto seat = planner_->view(rank.seat);
+  const auto seat = machine_->memory().view(rank.seat);
   return seat ? seat->promised : 0;
 }
 
@@ -376,9 +374,7 @@ void World::come_back_with_memory(Rank& rank) {
   if (!memory.waits) return;
   send_action(*rank.process,
               [this, &rank, ticket = memory.ticket, room = memory.wanted_room, commitment = memory.wanted_commitment] {
-                planner_->wanted(now_, rank.seat, ticket, room, commitment);
-                gpu_memory_[rank.seat.gpu.value].dirty = true;
-                settle_memory();
+                tell(node::RoomWanted{rank.seat, ticket, room, commitment});
               });
 }
 

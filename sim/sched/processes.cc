@@ -98,15 +98,12 @@ void World::change_standing(Job& job) {
   const std::uint32_t weight = 1 + random_.below(4);
   if (job.claim.empty()) job.weight = weight;
   // Nothing is planned for a job that stands as it shall in part only: the daemon plans when its loop has come to rest.
-  const bool was_settling = std::exchange(settling_, true);
   for (Rank* rank : job.ranks) {
     rank->least_beyond_cap.reset();
     if (rank->process->connected_to == daemon_life_ && rank->process->settled)
-      tell(sched::StandingChanged{rank->seat, job.priority, job.weight, job.cap});
-    if (options_.memory) gpu_memory_[rank->seat.gpu.value].dirty = true;
+      apply(sched::StandingChanged{rank->seat, job.priority, job.weight, job.cap});
   }
-  settling_ = was_settling;
-  if (options_.memory) settle_memory();
+  rest();
 }
 
 void World::connect(Process& process, bool again) {
@@ -120,11 +117,25 @@ void World::connect(Process& process, bool again) {
     tell(sched::GangJoined{process.tenant, job.key, static_cast<std::uint32_t>(job.processes.size())});
   }
   for (const auto& rank : process.ranks) {
-    tell(sched::SeatOpened{rank->seat, job.weight, false, job.priority, job.cap, job.is_suspended, job.claim});
-    if (options_.memory) open_room(*rank, again);
+    open(*rank, again);
     if (again) claim(*rank);
+    rest();
   }
   process.settled = true;
+}
+
+void World::open(Rank& rank, bool again) {
+  const Job& job = *rank.job;
+  sched::Quota quota;
+  if (job.quota > 0) quota = {.group = job.number, .bytes = job.quota};
+  apply(node::SeatOpened{
+      .lease = {rank.seat, job.weight, false, job.priority, job.cap, job.is_suspended, job.claim},
+      .owner = {quota, job.is_hostile ? 2u : 1u},
+      .is_new = !again,
+  });
+  if (!options_.memory) return;
+  if (!again) create_context(rank);
+  if (again) come_back_with_memory(rank);
 }
 
 // After a restart: what its page and its stream say. Who is back too late may find its GPU given away.
@@ -139,7 +150,7 @@ void World::claim(Rank& rank) {
   } else if (!rank.asked) {
     return;
   }
-  tell(sched::SeatClaimed{rank.seat, claim, rank.kind, rank.epoch});
+  apply(sched::SeatClaimed{rank.seat, claim, rank.kind, rank.epoch});
   if (claim != sched::Claim::kDraining) return;
   // The page says that the lease is lost; whether the gate has closed since is looked at now.
   rank.report = Rank::Report::kClosing;
@@ -169,7 +180,7 @@ void World::send_action(Process& process, Action action) {
   });
 }
 
-void World::send(Process& process, sched::Event event) {
+void World::send(Process& process, node::Event event) {
   send_action(process, [this, event = std::move(event)] { tell(event); });
 }
 
@@ -249,7 +260,8 @@ bool World::is_collective(const Rank& rank) const {
 
 void World::submit(Rank& rank) {
   const Job& job = *rank.job;
-  if (job.is_suspended && is_present(*rank.process) && core_->phase(rank.seat) == sched::SeatPhase::kSuspended)
+  if (job.is_suspended && is_present(*rank.process) &&
+      machine_->leases().phase(rank.seat) == sched::SeatPhase::kSuspended)
     fail("tenant " + std::to_string(rank.process->tenant.value) + " is suspended, and submits");
   Kernel kernel{.length = random_.between(job.shortest, job.longest)};
   if (is_collective(rank)) {
@@ -363,9 +375,6 @@ void World::kill(Process& process) {
     const TimePoint seen = std::max(process.last_sent, now_ + random_.between(10us, 20ms));
     at(seen, [this, life = daemon_life_, &process] {
       if (life != daemon_life_) return;
-      if (planner_ != nullptr) {
-        for (const auto& rank : process.ranks) close_room(*rank);
-      }
       tell(sched::TenantGone{process.tenant});
       process.connected_to = 0;
     });
@@ -444,7 +453,7 @@ void World::disturb() {
       const std::uint32_t gpu = random_.below(gpus_);
       settings_[gpu] = any_settings();
       if (options_.memory) choose_mode(gpu);
-      tell(sched::SettingsChanged{GpuIndex{gpu}, settings_[gpu]});
+      tell(node::SettingsChanged{GpuIndex{gpu}, settings_[gpu]});
       break;
     }
     case 9:

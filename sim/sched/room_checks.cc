@@ -33,10 +33,9 @@ std::string name(SeatId seat) {
 }
 
 // Of one plan: from whom it takes, why, and what it leaves to whom.
-void World::check_plan(std::uint32_t index, const sched::GpuMemory& before, const std::vector<sched::Turn>& turns) {
-  const std::string wrong = planner_->check_invariants();
-  if (!wrong.empty()) fail(wrong);
-  const sched::GpuMemory after = planner_->view(GpuIndex{index});
+void World::check_plan(std::uint32_t index, const std::vector<sched::Turn>& turns) {
+  const sched::GpuMemory& before = before_;
+  const sched::GpuMemory after = machine_->memory().view(GpuIndex{index});
   const auto find = [](const sched::GpuMemory& view, SeatId seat) {
     return std::find_if(view.seats.begin(), view.seats.end(), [&](const auto& one) { return one.seat == seat; });
   };
@@ -105,7 +104,7 @@ void World::check_givers(const sched::GpuMemory& after, const std::vector<sched:
 // Who waits for whom, everywhere.
 std::string World::describe_turns() const {
   std::string text;
-  for (const sched::GpuView& gpu : core_->view(now_)) {
+  for (const sched::GpuView& gpu : machine_->leases().view(now_)) {
     text += "\nGPU " + std::to_string(gpu.gpu.value) + ":";
     for (const sched::SeatView& seat : gpu.seats) {
       text += "\n  " + std::to_string(seat.seat.tenant.value) + " phase " +
@@ -119,9 +118,9 @@ std::string World::describe_turns() const {
 
 // The planner's view of a GPU, for whoever looks into a failure.
 std::string World::describe(std::uint32_t gpu) const {
-  const sched::GpuMemory view = planner_->view(GpuIndex{gpu});
+  const sched::GpuMemory view = machine_->memory().view(GpuIndex{gpu});
   std::vector<sched::Turn> turns;
-  core_->turns(GpuIndex{gpu}, turns);
+  machine_->leases().turns(GpuIndex{gpu}, turns);
   std::string text = ": capacity " + std::to_string(view.capacity) + ", reserve " + std::to_string(view.reserve) +
                      ", foreign " + std::to_string(view.foreign) + ", returning " + std::to_string(view.returning);
   for (const sched::Turn& turn : turns) {
@@ -139,7 +138,7 @@ std::string World::describe(std::uint32_t gpu) const {
 // Who takes no note of a bound for kAnswerPatience counts for what it has, and is otherwise as if it were stopped. On a
 // machine that is not overloaded nobody but the stopped is that late.
 void World::check_answers(std::uint32_t gpu) {
-  for (const sched::SeatMemoryView& seat : planner_->view(GpuIndex{gpu}).seats) {
+  for (const sched::SeatMemoryView& seat : machine_->memory().view(GpuIndex{gpu}).seats) {
     const Rank* const rank = rank_of(seat.seat);
     if (seat.answers || !seat.speaks || rank == nullptr || !rank->process->alive || rank->process->stopped) continue;
     if (!options_.overloaded && now_ > gpu_memory_[gpu].surprised_until)
@@ -157,7 +156,7 @@ void World::check_memory() {
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     check_answers(i);
     if (now_ <= gpu_memory_[i].surprised_until) continue;
-    for (const sched::SeatMemoryView& seat : planner_->view(GpuIndex{i}).seats) {
+    for (const sched::SeatMemoryView& seat : machine_->memory().view(GpuIndex{i}).seats) {
       const Rank* const rank = rank_of(seat.seat);
       // (What the driver has taken for it a moment before it was frozen it cannot say: looks show it, as foreign.)
       if (rank == nullptr || !rank->process->alive || rank->process->frozen || !seat.speaks) continue;
@@ -179,7 +178,7 @@ void World::check_modes() {
     std::set<std::string> groups;
     bool any_cap = false;
     std::size_t seats = 0;
-    bool is_clear = gpu.is_auto && now_ > gpu.surprised_until && now_ > troubled_at_;
+    bool is_clear = settings_[i].mode == settings::Mode::kAuto && now_ > gpu.surprised_until && now_ > troubled_at_;
     for (const auto& [tenant, process] : by_tenant_) {
       if (!process->alive) continue;
       for (const auto& rank : process->ranks) {
@@ -198,7 +197,8 @@ void World::check_modes() {
       }
     }
     is_clear = is_clear && seats > 1;
-    const std::uint64_t gone = gpu.reserve + planner_->view(GpuIndex{i}).foreign;
+    const sched::GpuMemory view = machine_->memory().view(GpuIndex{i});
+    const std::uint64_t gone = view.reserve + view.foreign;
     const std::uint64_t most = gpu.capacity - std::min(gpu.capacity, gone);
     const bool differs = standings.size() > 1 || any_cap || (groups.size() > 1 && seats > groups.size());
     const bool is_too_much = is_clear && (sum > most || differs);
@@ -208,21 +208,20 @@ void World::check_modes() {
     const auto lasts = [this](TimePoint since) {
       return since != TimePoint::max() && now_ - since > kLongestModeChange;
     };
-    if (lasts(gpu.too_much_since) && settings_[i].mode != sched::Mode::kSerial)
+    if (lasts(gpu.too_much_since) && machine_->mode({i}) != sched::Mode::kSerial)
       fail("GPU " + std::to_string(i) + " runs all at once what does not fit together, or does not stand alike");
-    if (lasts(gpu.fits_since) && !gpu.is_by_gain && settings_[i].mode != sched::Mode::kConcurrent)
+    if (lasts(gpu.fits_since) && !machine_->is_open({i}) && machine_->mode({i}) != sched::Mode::kConcurrent)
       fail("GPU " + std::to_string(i) + " runs by turns what fits together");
   }
 }
 
 // Whether the seat's memory could be there if all the others gave up what they can.
 bool World::can_ever_fit(const Rank& rank) const {
-  const sched::GpuMemory view = planner_->view(rank.seat.gpu);
+  const sched::GpuMemory view = machine_->memory().view(rank.seat.gpu);
   std::uint64_t taken = view.reserve + view.foreign + view.returning;
   // Where all are to run at once, whatever they have, nothing leaves for another one's sake: also what was evicted
   // before may wait for ever.
-  const GpuMemory& gpu = gpu_memory_[rank.seat.gpu.value];
-  const bool all_stay = !gpu.is_auto && gpu.configured == sched::Mode::kConcurrent;
+  const bool all_stay = settings_[rank.seat.gpu.value].mode == settings::Mode::kConcurrent;
   for (const sched::SeatMemoryView& seat : view.seats) {
     if (seat.seat == rank.seat) continue;
     const std::uint64_t allocated = std::min(seat.report.allocated, seat.promised);
@@ -235,7 +234,7 @@ bool World::can_ever_fit(const Rank& rank) const {
 bool World::can_host_hold() const {
   std::uint64_t sum = 0;
   for (std::uint32_t i = 0; i < gpus_; ++i) {
-    const sched::GpuMemory view = planner_->view(GpuIndex{i});
+    const sched::GpuMemory view = machine_->memory().view(GpuIndex{i});
     std::uint64_t allocated = view.reserve + view.foreign + view.returning;
     for (const sched::SeatMemoryView& seat : view.seats) {
       sum += 64 * kMiB;

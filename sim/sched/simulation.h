@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random workloads run through the lease core in virtual time, checked after every step.
+// Random workloads run through the node machine in virtual time, checked after every step.
 //
-// What is simulated is the whole world around the core. A *job* is a program of one or more ranks, each with one GPU,
-// in one process or one process each. A rank's thread submits kernels while its gate is open, keeps a few in flight,
+// The whole world around the machine is simulated. A *job* is a program of one or more ranks, each with one GPU, in one
+// process or one process each. A rank's thread submits kernels while its gate is open, keeps a few in flight,
 // synchronises, thinks. Kernels take time; a collective kernel spins until the same collective of all ranks of its job
 // has started. Each process has an agent that answers the daemon as the real one does: it sees revocations after a
 // while, closes the gate when nobody is inside, reports drains, takes steps, and releases what is idle and contended.
@@ -10,11 +10,11 @@
 // shared memory is. Processes are stopped, continued, killed and started; kernels fail; settings change; the daemon
 // restarts and everybody comes back with claims.
 //
-// With `memory`, seats have memory, and the residency planner runs beside the core as it does in the daemon. Programs
+// With `memory`, seats have memory, and it is planned as it is in the daemon. Programs
 // allocate and free, at the gate or away from it; what they are told to give up they evict when they are drained, chunk
 // by chunk, and restore when they may. GPUs hold what they hold: contexts, other programs that come and go, what killed
 // processes leave until the driver has it back; host memory ends, and is not to be had for a while. See memory.cc for
-// the tenants' side, rooms.cc for the daemon's, room_checks.cc for what is checked.
+// the tenants' side, machine.cc for the GPUs and the daemon's looks, room_checks.cc for what is checked.
 //
 // With `suspensions`, jobs are held off their GPUs now and then, frozen when they have given up what they can, and go
 // on later; or go on because they could not. A frozen process reads nothing, and nothing may be said to it; and all
@@ -48,7 +48,7 @@ struct Options {
   bool claims = false;                              // most jobs are in claims, which have shares together
   bool busy_singles = false;  // only jobs of one rank that always have work, of weights 1 to 4: to measure fairness
   bool collectives = false;   // only jobs of one rank on each GPU with collectives: to show what gangs are for
-  std::optional<sched::GpuSettings> settings = std::nullopt;  // of all GPUs; otherwise by seed
+  std::optional<settings::GpuSettings> settings = std::nullopt;  // of all GPUs; otherwise by seed
   bool eager = false;  // ranks submit collectives before the others of their job are there: the worst case of joining
   bool strangers = false;    // most jobs of several processes do not say that these belong together
   bool overloaded = false;   // messages, agents and gates are late now and then, by more than every limit

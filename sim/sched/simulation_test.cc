@@ -130,7 +130,7 @@ TEST(Suspensions, OfSeedsThatFoundFaultsKeepTheInvariants) {
 
 TEST(Suspensions, ReachEveryRule) {
   Outcome all;
-  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     const Outcome one = simulate({.seed = seed, .steps = 4000, .duration = 20s, .memory = true, .suspensions = true});
     all.suspensions += one.suspensions;
     all.freezes += one.freezes;
@@ -218,7 +218,8 @@ TEST(Simulation, ReachesEveryRule) {
 
 // Two programs with collectives on the same two GPUs.
 Options two_programs(std::uint64_t seed, bool gangs) {
-  sched::GpuSettings settings;
+  settings::GpuSettings settings;
+  settings.mode = settings::Mode::kSerial;
   settings.in_flight = sched::kUnlimited;
   settings.time_slice = std::nullopt;
   settings.quantum = 5ms;
@@ -285,7 +286,8 @@ TEST(TwoProgramsOnTwoGpus, GoOnEvenIfTheyStartBeforeTheyAreWhole) {
 
 // Always busy jobs of different weights on one GPU get time by weight.
 TEST(Fairness, HoldsOverAWindow) {
-  sched::GpuSettings settings;
+  settings::GpuSettings settings;
+  settings.mode = settings::Mode::kSerial;
   settings.in_flight = sched::kUnlimited;
   settings.time_slice = std::nullopt;
   settings.quantum = 5ms;
@@ -322,7 +324,8 @@ TEST(Claims, OfRandomWorkloadsKeepTheInvariants) {
 // Always busy jobs, most of them in claims: each claim has what its weight says, however many jobs it has, at the end
 // and at any moment before (World::check_shares).
 TEST(Claims, HaveTheirSharesOverAWindow) {
-  sched::GpuSettings settings;
+  settings::GpuSettings settings;
+  settings.mode = settings::Mode::kSerial;
   settings.in_flight = sched::kUnlimited;
   settings.time_slice = std::nullopt;
   settings.quantum = 5ms;

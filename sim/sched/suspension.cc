@@ -55,7 +55,7 @@ void World::go_on(Job& job) {
 // Where all run at once whatever happens (free_only), its memory has a place again, and what was promised to others
 // beside it while it had none is not to be had any more.
 void World::void_promises(std::uint32_t gpu) {
-  if (gpu_memory_[gpu].is_auto || gpu_memory_[gpu].configured != sched::Mode::kConcurrent) return;
+  if (settings_[gpu].mode != settings::Mode::kConcurrent) return;
   for (const auto& [tenant, process] : by_tenant_) {
     for (const auto& rank : process->ranks) {
       if (rank->seat.gpu.value == gpu) rank->memory.promised_until = TimePoint();
@@ -70,8 +70,6 @@ void World::tell_suspended(Job& job) {
     if (!rank->process->alive || rank->process->connected_to != daemon_life_ || !rank->process->settled) continue;
     seats.push_back(rank->seat);
     if (!options_.memory) continue;
-    planner_->set_suspended(now_, rank->seat, job.is_suspended);
-    gpu_memory_[rank->seat.gpu.value].dirty = true;
     if (!job.is_suspended) void_promises(rank->seat.gpu.value);
   }
   if (!daemon_up_ || seats.empty()) return;
@@ -98,7 +96,7 @@ void World::follow(Job& job, TimePoint patience) {
 bool World::is_drained(const Job& job) const {
   return daemon_up_ && std::all_of(job.ranks.begin(), job.ranks.end(), [this](const Rank* rank) {
            return is_present(*rank->process) && !rank->process->stopped &&
-                  core_->phase(rank->seat) == sched::SeatPhase::kSuspended;
+                  machine_->leases().phase(rank->seat) == sched::SeatPhase::kSuspended;
          });
 }
 
@@ -106,7 +104,7 @@ bool World::is_parked(const Job& job) const {
   if (!is_drained(job)) return false;
   if (!options_.memory) return true;
   return std::all_of(job.ranks.begin(), job.ranks.end(), [this](const Rank* rank) {
-    const auto memory = planner_->view(rank->seat);
+    const auto memory = machine_->memory().view(rank->seat);
     return memory && memory->speaks && memory->is_told && memory->report.resident == 0 && !memory->report.moving;
   });
 }

@@ -9,6 +9,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
+constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr Duration kCheckEvery = 50ms;
 // More than this at one moment: somebody asks again and again for a moment that is not later.
 constexpr std::uint64_t kMostActionsAtOnce = 100'000;
@@ -29,11 +30,11 @@ World::World(const Options& options)
   if (options_.memory) make_gpus();
 }
 
-sched::GpuSettings World::any_settings() {
-  sched::GpuSettings s;
+settings::GpuSettings World::any_settings() {
+  settings::GpuSettings s;
   s.in_flight = sched::kUnlimited;  // the simulated programs keep no pace
   s.time_slice = std::nullopt;
-  s.mode = random_.chance(15) ? sched::Mode::kConcurrent : sched::Mode::kSerial;
+  s.mode = random_.chance(15) ? settings::Mode::kConcurrent : settings::Mode::kSerial;
   s.policy = random_.chance(60) ? sched::PolicyKind::kFair : sched::PolicyKind::kFifo;
   const settings::Auto<sched::Limit<Duration>> quanta[] = {sched::kAutomatic, sched::kUnlimited, 5ms, 20ms, 50ms};
   s.quantum = quanta[random_.below(5)];
@@ -69,24 +70,35 @@ void World::log(const std::string& line) {
 
 // ---- the daemon ---------------------------------------------------------------------------------
 
-void World::tell(const sched::Event& event) {
-  if (!daemon_up_ || !outcome_.wrong.empty()) return;
-  ++outcome_.steps;
-  log(std::to_string(now_.time_since_epoch().count()) + " " + to_string(event));
-  std::vector<sched::Command> commands;
-  core_->apply(now_, event, commands);
-  for (const sched::Command& command : commands) {
-    log("  " + to_string(command));
-    carry_out(command);
-  }
-  check();
-  wake_core();
-  if (options_.memory) settle_memory();
+void World::tell(const node::Event& event) {
+  apply(event);
+  rest();
 }
 
-// The daemon sleeps until the core's next deadline.
-void World::wake_core() {
-  const auto deadline = core_->next_deadline();
+void World::apply(const node::Event& event) {
+  if (!daemon_up_ || !outcome_.wrong.empty()) return;
+  node::Commands commands;
+  machine_->apply(now_, event, commands);
+  for (const node::Command& command : commands) std::visit([this](const auto& one) { carry_out(one); }, command);
+  check();
+  wake_machine();
+}
+
+void World::rest() {
+  if (!options_.memory || !daemon_up_ || !outcome_.wrong.empty()) return;
+  apply(node::Rest{host_useless()});
+  check_memory();
+  look_soon();
+}
+
+void World::told(const sched::Event& event) {
+  ++outcome_.steps;
+  log(std::to_string(now_.time_since_epoch().count()) + " " + to_string(event));
+}
+
+// The daemon sleeps until the next deadline.
+void World::wake_machine() {
+  const auto deadline = machine_->next_deadline();
   if (!deadline || *deadline >= woken_for_) return;
   woken_for_ = *deadline;
   at(*deadline, [this, life = daemon_life_, deadline = *deadline] {
@@ -142,6 +154,7 @@ void World::closed(Rank& rank) {
 
 // Pages change at once; agents hear of it when they read their socket.
 void World::carry_out(const sched::Command& command) {
+  log("  " + to_string(command));
   if (const auto* grant = std::get_if<sched::Grant>(&command)) {
     ++outcome_.grants;
     Rank* const rank = rank_of(grant->seat);
@@ -193,7 +206,7 @@ void World::carry_out(const sched::Command& command) {
     if (rank == nullptr) return;
     rank->permits = step->count;
     // A lease that became shared while the rank rested was not announced.
-    const auto gpus = core_->view(now_);
+    const auto gpus = machine_->leases().view(now_);
     for (const sched::SeatView& seat : gpus.at(step->seat.gpu.value).seats) {
       if (seat.seat == step->seat) rank->kind = seat.kind;
     }
@@ -234,10 +247,16 @@ void World::start_daemon() {
   ++daemon_life_;
   daemon_up_ = true;
   woken_for_ = TimePoint::max();
-  core_ = std::make_unique<sched::LeaseCore>();
-  if (options_.memory) start_planner();
+  machine_ = std::make_unique<node::Machine>(static_cast<node::Probe*>(this));
+  if (options_.memory) {
+    apply(node::HostBudget{host_budget_ - host_reserved_, 64 * kMiB, host_reserved_});
+    for (std::uint32_t gpu = 0; gpu < gpus_; ++gpu) surprise(gpu, 5s);
+  }
   for (std::uint32_t gpu = 0; gpu < gpus_; ++gpu) {
-    tell(sched::GpuAdded{GpuIndex{gpu}, settings_[gpu], LeaseEpoch{highest_epoch_ + 1}});
+    const std::uint64_t capacity = options_.memory ? gpu_memory_[gpu].capacity : 0;
+    apply(node::GpuAdded{GpuIndex{gpu}, settings_[gpu], LeaseEpoch{highest_epoch_ + 1}, capacity});
+    if (options_.memory) apply(node::WayChosen{GpuIndex{gpu}, way_of(gpu)});
+    rest();
   }
 }
 
@@ -272,7 +291,7 @@ void World::restart_daemon() {
 // ---- what must hold -----------------------------------------------------------------------------
 
 void World::check() {
-  const std::string wrong = core_->check_invariants();
+  const std::string wrong = machine_->check_invariants();
   if (!wrong.empty()) fail(wrong + describe_turns());
   // What the gates do, which is what counts in the end: an exclusive lease is nobody else's.
   for (const auto& [tenant, process] : by_tenant_) {
@@ -307,7 +326,7 @@ bool World::is_open_to_another(const Rank& rank) const {
 
 Duration World::longest_turn() const {
   Duration turn{};
-  for (const sched::GpuSettings& settings : settings_) {
+  for (const settings::GpuSettings& settings : settings_) {
     const sched::Limit<Duration> quantum =
         settings.quantum.is_automatic() ? 33 * kLongestDrain : settings.quantum.value();
     turn = std::max(turn, std::min(quantum, settings.max_runtime).value() + kLongestDrain);
@@ -317,7 +336,7 @@ Duration World::longest_turn() const {
 
 sched::Limit<Duration> World::longest_ageing() const {
   sched::Limit<Duration> longest = Duration::zero();
-  for (const sched::GpuSettings& settings : settings_) longest = std::max(longest, settings.priority_ageing);
+  for (const settings::GpuSettings& settings : settings_) longest = std::max(longest, settings.priority_ageing);
   return longest;
 }
 
@@ -345,7 +364,7 @@ bool World::is_outranked(const Job& job) const {
 void World::check_caps() {
   constexpr Duration kOvershoot = 5 * kLongestDrain;  // a gang drains by steps
   std::map<SeatId, sched::SeatView> views;
-  for (const sched::GpuView& gpu : core_->view(now_)) {
+  for (const sched::GpuView& gpu : machine_->leases().view(now_)) {
     for (const sched::SeatView& seat : gpu.seats) views[seat.seat] = seat;
   }
   for (const auto& [tenant, process] : by_tenant_) {
@@ -382,7 +401,7 @@ void World::check_priorities() {
     for (const auto& rank : process->ranks) {
       const bool waits = rank->asked && !rank->granted && rank->job->ranks.size() == 1 && is_calm(*process) &&
                          rank->job->cap == sched::kNoCap && rank->memory.evicted == 0 &&
-                         settings_[rank->seat.gpu.value].mode == sched::Mode::kSerial;
+                         machine_->mode(rank->seat.gpu) == sched::Mode::kSerial;
       const bool is_outdone = waits && std::any_of(by_tenant_.begin(), by_tenant_.end(), [&](const auto& one) {
                                 const Process& other = *one.second;
                                 return is_calm(other) && other.job->priority < rank->job->priority &&
@@ -412,7 +431,7 @@ void World::check_shares() {
     Duration time{};
     std::uint32_t weight = 1;
   };
-  for (const sched::GpuView& gpu : core_->view(now_)) {
+  for (const sched::GpuView& gpu : machine_->leases().view(now_)) {
     const sched::GpuSettings& settings = gpu.settings;
     // Beside a drain that is longer than a quantum the other seat has no choice but to run.
     const bool is_fair = settings.mode == sched::Mode::kSerial && settings.policy == sched::PolicyKind::kFair;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulated world: jobs, processes, ranks, messages, the daemon around the core. Private to sim/sched.
+// The simulated world: jobs, processes, ranks, messages, the daemon around the node machine. Private to sim/sched.
 #pragma once
 
 #include <deque>
@@ -11,10 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "sched/foreign_use.h"
-#include "sched/lease_core.h"
-#include "sched/memory_mode.h"
-#include "sched/residency.h"
+#include "node/machine.h"
 #include "sim/sched/random.h"
 #include "sim/sched/simulation.h"
 
@@ -186,30 +183,22 @@ struct Job {
   TimePoint disturbed{};  // a member was stopped, killed or away until then: it may wait
 };
 
-// A GPU's memory, and what the daemon remembers of it.
+// A GPU's memory.
 struct GpuMemory {
   std::uint64_t capacity = 0;
-  std::uint64_t reserve = 0;
   Duration chunk_time{};        // one chunk in one direction
   std::uint64_t foreign = 0;    // other programs'
   std::uint64_t returning = 0;  // of processes that are gone
   // What the driver may refuse until then is nobody's fault: something has come that nobody could know of.
   TimePoint surprised_until{};
-
-  bool is_auto = true;
-  sched::Mode configured = sched::Mode::kSerial;
-  // As in the daemon.
-  sched::MemoryMode mode;
-  bool is_by_gain = false;  // memory and standing leave the mode to what was measured: here, to chance
-  bool wants_turns = false;
-  sched::ForeignUse use;
-  bool dirty = false;
+  bool wants_turns = false;        // by chance: what its programs would get done is not simulated
+  std::vector<sched::Turn> turns;  // of the last plan
   // Since when what its seats have has been more, or clearly less, than there is, while nothing else was in the way.
   TimePoint too_much_since = TimePoint::max();
   TimePoint fits_since = TimePoint::max();
 };
 
-class World {
+class World final : private node::Probe {
  public:
   explicit World(const Options& options);
   Outcome run();
@@ -220,8 +209,14 @@ class World {
   void in(Duration delay, Action action) { at(now_ + delay, std::move(action)); }
   bool fail(const std::string& what);
 
-  // world.cc: the daemon and its core
-  void tell(const sched::Event& event);
+  // world.cc: the daemon and its machine
+  void tell(const node::Event& event);
+  // One event, without the rest that follows when all that comes with it has been told.
+  void apply(const node::Event& event);
+  void rest();
+  void told(const sched::Event& event) override;
+  void planning(GpuIndex gpu, const std::vector<sched::Turn>& turns) override;
+  void planned(GpuIndex gpu, const std::vector<sched::Turn>& turns) override;
   void opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind);
   void note_loan(Rank& rank);
   void closed(Rank& rank);
@@ -229,7 +224,11 @@ class World {
   bool is_present(const Process& process) const;
   bool is_open_to_another(const Rank& rank) const;
   void carry_out(const sched::Command& command);
-  void wake_core();
+  void carry_out(const sched::RoomBound& bound);
+  void carry_out(const sched::ExpectEviction&) {}
+  void carry_out(const node::ModeChanged&) { ++outcome_.mode_changes; }
+  void carry_out(const node::TurnsForMemory&) {}
+  void wake_machine();
   void check();
   void check_waits();
   void check_caps();
@@ -242,7 +241,7 @@ class World {
   void change_standing(Job& job);
   void start_daemon();
   void restart_daemon();
-  sched::GpuSettings any_settings();
+  settings::GpuSettings any_settings();
   Rank* rank_of(SeatId seat);
   void log(const std::string& line);
 
@@ -251,8 +250,9 @@ class World {
   void choose_standing(Job& job);
   void choose_claim(Job& job);
   void connect(Process& process, bool again);
+  void open(Rank& rank, bool again);
   void claim(Rank& rank);
-  void send(Process& process, sched::Event event);
+  void send(Process& process, node::Event event);
   void receive(Process& process, Action action);
   void run_thread(Rank& rank);
   bool is_collective(const Rank& rank) const;
@@ -315,22 +315,14 @@ class World {
   void lose_memory(Rank& rank);
   void come_back_with_memory(Rank& rank);
 
-  // rooms.cc: the daemon's side of memory
+  // machine.cc: the GPUs, and the daemon's looks at them
   void make_gpus();
-  void start_planner();
-  void open_room(Rank& rank, bool again);
-  void close_room(Rank& rank);
   void choose_mode(std::uint32_t gpu);
   void surprise(std::uint32_t gpu, Duration how_long);
-  void settle_memory();
   std::uint64_t host_useless() const;
   std::uint64_t promised_to(const Rank& rank) const;
-  void resolve_mode(std::uint32_t gpu);
+  sched::Way way_of(std::uint32_t gpu) const;
   void change_ways();
-  bool plan(std::uint32_t gpu);
-  void carry_out(const sched::RoomBound& bound, const std::vector<sched::Turn>& turns);
-  void wake_planner();
-  void tell_foreign(std::uint32_t gpu);
   void sample(std::uint32_t gpu);
   void sample_all();
   void look_soon();
@@ -338,7 +330,7 @@ class World {
   std::uint64_t used(std::uint32_t gpu) const;
 
   // room_checks.cc: what must hold of memory
-  void check_plan(std::uint32_t gpu, const sched::GpuMemory& before, const std::vector<sched::Turn>& turns);
+  void check_plan(std::uint32_t gpu, const std::vector<sched::Turn>& turns);
   void check_givers(const sched::GpuMemory& after, const std::vector<sched::Turn>& turns, std::int32_t highest);
   void check_answers(std::uint32_t gpu);
   void check_memory();
@@ -357,7 +349,7 @@ class World {
   TimePoint now_{};
   std::map<std::pair<TimePoint, std::uint64_t>, Action> actions_;
   std::uint64_t next_action_ = 0;
-  std::unique_ptr<sched::LeaseCore> core_;
+  std::unique_ptr<node::Machine> machine_;
   std::uint64_t daemon_life_ = 0;  // odd or even means nothing; 0: never started
   bool daemon_up_ = false;
   TimePoint grants_held_until_{};
@@ -365,21 +357,19 @@ class World {
   std::uint64_t highest_epoch_ = 0;
   std::uint32_t gpus_ = 0;
   std::uint32_t jobs_wanted_ = 0;
-  std::vector<sched::GpuSettings> settings_;
+  std::vector<settings::GpuSettings> settings_;
   std::vector<std::unique_ptr<Job>> jobs_;
   std::map<TenantId, Process*> by_tenant_;
   std::uint64_t next_tenant_ = 1;
   std::string line_;
 
   std::vector<GpuMemory> gpu_memory_;
-  std::unique_ptr<sched::Residency> planner_;
+  sched::GpuMemory before_;  // the plan that is being made
   std::uint64_t host_budget_ = 0;
   std::uint64_t host_reserved_ = 0;  // of the budget, for accounts that begin
   std::uint64_t host_used_ = 0;
   TimePoint host_closed_until_{};  // nothing is lent until then
-  bool settling_ = false;
   bool looks_soon_ = false;
-  TimePoint planner_woken_for_ = TimePoint::max();
   TimePoint troubled_at_{};  // something has happened that makes others wait for a while
 
   Outcome outcome_;
