@@ -20,7 +20,7 @@
 #include "daemon/dir_lock.h"
 #include "daemon/gpus/gpu_locks.h"
 #include "daemon/gpus/leases.h"
-#include "daemon/gpus/rooms.h"
+#include "daemon/gpus/trials.h"
 #include "daemon/loop/attention.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/loop_timer.h"
@@ -76,12 +76,12 @@ class Daemon::Impl {
         locks_(io_, leases_, closer_, options_.runtime_dir, options_.lock_folder,
                {.gained = [this](base::GpuIndex gpu) { gpu_gained(gpu); },
                 .overruled = [this](base::GpuIndex gpu, const LockOwner& roots) { give_way(gpu, roots); }}),
-        rooms_(leases_),
-        translator_(leases_, rooms_, access_, {options_.config.on_daemon_loss, GPUMUX_VERSION}),
-        succession_(io_, worker_, clock_, leases_, rooms_, translator_, options_.runtime_dir),
+        trials_(leases_),
+        translator_(leases_, trials_, access_, {options_.config.on_daemon_loss, GPUMUX_VERSION}),
+        succession_(io_, worker_, clock_, leases_, translator_, options_.runtime_dir),
         tenants_(io_, translator_, leases_, access_, closer_, TenantServer::limits(), [this] { settled(); }),
         api_(leases_, translator_, access_, daemon_info(), timers_, counters_),
-        job_tenants_(leases_, rooms_, translator_, [this] { asio::post(io_, [this] { settled(); }); }),
+        job_tenants_(leases_, translator_, [this] { asio::post(io_, [this] { settled(); }); }),
         jobs_(io_, clock_),
         ledger_keeper_(io_, clock_, jobs_, [this] { return translator_.take_from_ledger(); }),
         job_api_(io_, jobs_, ledger_keeper_, access_),
@@ -90,8 +90,8 @@ class Daemon::Impl {
         metrics_(io_, worker_, api_),
         core_timer_(
             io_, [this] { return leases_.next_deadline(); }, [this](base::TimePoint due) { let_time_pass(due); }),
-        rooms_timer_(
-            io_, [this] { return rooms_.next_deadline(); }, [this](base::TimePoint) { settled(); }),
+        trials_timer_(
+            io_, [this] { return trials_.next_deadline(); }, [this](base::TimePoint) { settled(); }),
         returning_timer_(io_, LoopTimer::never(), [this](base::TimePoint) { look_again(); }),
         housekeeping_(io_, LoopTimer::every(kHousekeeping), [this](base::TimePoint) { keep_house(); }),
         watchdog_(io_,
@@ -154,7 +154,7 @@ class Daemon::Impl {
   TraceFile trace_file_{worker_};
   Leases leases_;
   GpuLocks locks_;
-  Rooms rooms_;
+  Trials trials_;
   Translator translator_;
   Succession succession_;
   TenantServer tenants_;
@@ -169,7 +169,7 @@ class Daemon::Impl {
 
   Attention attention_;
   LoopTimer core_timer_;
-  LoopTimer rooms_timer_;
+  LoopTimer trials_timer_;
   LoopTimer returning_timer_;  // memory of tenants that are gone
   LoopTimer housekeeping_;
   LoopTimer watchdog_;  // on the loop: it is there for a loop that hangs
@@ -227,8 +227,8 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
     last_tenant_ = clock_.now();
     succession_.tenant_gone();
   });
-  rooms_.set_host_budget(host_memory_.lendable(), host_memory_.chunk_bytes(),
-                         host_memory_.budget() - host_memory_.lendable());
+  leases_.apply(node::HostBudget{host_memory_.lendable(), host_memory_.chunk_bytes(),
+                                 host_memory_.budget() - host_memory_.lendable()});
   host_memory_.set_counts_earlier(is_fixed_host_memory(options_.config.host_memory));
   translator_.set_host_memory(&host_memory_);
   if (const std::string& why = host_memory_.files().why_not(); !why.empty())
@@ -412,28 +412,29 @@ void Daemon::Impl::poll_attentively() {
 
 void Daemon::Impl::settled() {
   translator_.set_tenants_return(succession_.may_return());
-  rooms_.set_host_useless(host_memory_.useless());
-  rooms_.settle();
+  leases_.rest(host_memory_.useless());
+  if (trials_.look()) leases_.rest(host_memory_.useless());
+  translator_.settled();
   translator_.ask_for_useless();
   tenants_.reap();
-  const sched::HostDemand demand = rooms_.host_demand();
+  const sched::HostDemand demand = leases_.machine().host_demand();
   host_memory_.set_demand(demand.evicted, demand.copies);
   core_timer_.update();
-  rooms_timer_.update();
-  if (rooms_.awaits_return() || rooms_.looks_again()) look_soon();
+  trials_timer_.update();
+  if (leases_.machine().awaits_look() || leases_.machine().looks_again()) look_soon();
 }
 
 // The driver needs some tens of milliseconds for a killed tenant's memory; others wait for it.
 void Daemon::Impl::look_soon() {
   if (returning_timer_.is_armed()) return;
-  const bool awaits_return = rooms_.awaits_return();
-  if (awaits_return) refresh_use();
-  returning_timer_.arm_in(awaits_return ? kReturnedMemoryLook : kNextLook);
+  const bool awaits_look = leases_.machine().awaits_look();
+  if (awaits_look) refresh_use();
+  returning_timer_.arm_in(awaits_look ? kReturnedMemoryLook : kNextLook);
 }
 
 void Daemon::Impl::look_again() {
-  if (!rooms_.awaits_return() && rooms_.looks_again()) refresh_use();
-  if (rooms_.awaits_return()) look_soon();
+  if (leases_.machine().awaits_look()) return look_soon();
+  if (leases_.machine().looks_again()) refresh_use();
 }
 
 // Making host memory is bound by the machine's memory, which a few cores keep busy (experiment 006 and bench/gpu: 8
@@ -477,10 +478,10 @@ void Daemon::Impl::refresh_use() {
       for (std::size_t i = 0; i < std::min(use.size(), leases_.gpus().size()); ++i) {
         const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};
         use[i].asked_at = asked_at;
-        rooms_.sampled(gpu, use[i].memory_used, asked_at);
+        const std::uint64_t used = use[i].memory_used;
         jobs_.set_sick(gpu, !use[i].sick.empty());
         leases_.set_use(i, std::move(use[i]));
-        leases_.foreign_work_seen(gpu, !foreign.on(leases_.gpus()[i]).empty());
+        leases_.apply(node::GpuSampled{gpu, used, asked_at, !foreign.on(leases_.gpus()[i]).empty()});
       }
       settled();
     });

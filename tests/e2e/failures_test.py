@@ -208,7 +208,7 @@ class LogLevels(GpumuxTest):
         lines = self.lines_of_a_run("--log-level", "debug")
         for said in ("message from a tenant .*message=Hello ", "message from a tenant .*message=Request slot=0",
                      "message to a tenant .*message=Welcome ", 'event of the leases what="request ',
-                     'decision of the leases what="grant ', "request method=GET target=/v1/status "):
+                     'decision of the node what="grant ', "request method=GET target=/v1/status "):
             self.assertTrue(any(re.search(" debug " + said, line) for line in lines), (said, lines[:60]))
 
 

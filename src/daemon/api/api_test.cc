@@ -310,8 +310,8 @@ TEST(Api, LetsStrangersLookOnlySoOften) {
   Leases leases(clock, trace);
   const auto access = AccessRules::make(Config(), 0, false);
   ASSERT_TRUE(access);
-  Rooms rooms(leases);
-  Translator translator(leases, rooms, *access, {});
+  Trials trials(leases);
+  Translator translator(leases, trials, *access, {});
   TimerStatistics timers;
   const TraceCounters counters;
   Api api(leases, translator, *access, {}, timers, counters);

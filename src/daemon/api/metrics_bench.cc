@@ -100,8 +100,8 @@ class Machine {
   TraceCounters counters_;
   Leases leases_{clock_, trace_};
   AccessRules access_ = everybody();
-  Rooms rooms_{leases_};
-  Translator translator_{leases_, rooms_, access_, {settings::OnDaemonLoss::kWait, "bench"}};
+  Trials trials_{leases_};
+  Translator translator_{leases_, trials_, access_, {settings::OnDaemonLoss::kWait, "bench"}};
   TimerStatistics timers_;
   Api api_{leases_, translator_, access_, {}, timers_, counters_};
   Jobs jobs_;

@@ -188,10 +188,10 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
   }
   for (sched::GpuView& view : leases.view()) {
     GpuStatus& gpu = snapshot.gpus.at(view.gpu.value);
-    gpu.memory = translator.rooms().view(view.gpu);
+    gpu.memory = leases.memory().view(view.gpu);
     gpu.moved = translator.moved_before(view.gpu);
-    gpu.mode_why = translator.rooms().why(view.gpu);
-    gpu.finding = translator.rooms().finding(view.gpu);
+    gpu.mode_why = translator.trials().why(view.gpu);
+    gpu.finding = translator.trials().finding(view.gpu);
     std::map<base::SeatId, const sched::SeatMemoryView*> memory_of;
     for (const sched::SeatMemoryView& memory : gpu.memory.seats) memory_of[memory.seat] = &memory;
     for (sched::SeatView& seat : view.seats) {

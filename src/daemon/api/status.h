@@ -33,7 +33,7 @@ struct GpuStatus {
   std::vector<GpuProcess> foreign;
   sched::GpuMemory memory;  // its seats are copied to `seats`
   MovedMemory moved;        // by all that there were
-  std::string mode_why;     // Rooms::why
+  std::string mode_why;     // Trials::why
   std::optional<sched::Gain::Finding> finding;
 };
 

@@ -62,19 +62,34 @@ struct Overloaded : Functions... {
 template <class... Functions>
 Overloaded(Functions...) -> Overloaded<Functions...>;
 
-// Nothing: the mode is left to the daemon (Rooms).
-std::optional<sched::Mode> set_mode_of(const GpuSettings& set) {
-  switch (set.mode) {
-    case settings::Mode::kAuto: break;
-    case settings::Mode::kSerial: return sched::Mode::kSerial;
-    case settings::Mode::kConcurrent: return sched::Mode::kConcurrent;
+std::string_view in_words(sched::Refusal refusal) {
+  switch (refusal) {
+    case sched::Refusal::kNone: break;
+    case sched::Refusal::kQuota: return "its run would have more than its quota";
+    case sched::Refusal::kNoRoom: return "its GPU has no room for it next to the memory that stays there";
+    case sched::Refusal::kTogether:
+      return "all allocations together would be more than the GPUs and the host memory budget hold";
+    case sched::Refusal::kNothingMoves: return "it would fit, but no memory has moved for too long";
   }
-  return std::nullopt;
+  return {};
+}
+
+// As the trace has it, and so metrics.
+std::string_view word_of(sched::Refusal refusal) {
+  switch (refusal) {
+    case sched::Refusal::kNone: break;
+    case sched::Refusal::kQuota: return "quota";
+    case sched::Refusal::kNoRoom: return "gpu_memory";
+    case sched::Refusal::kTogether: return "host_memory";
+    case sched::Refusal::kNothingMoves: return "nothing_moves";
+  }
+  return {};
 }
 
 }  // namespace
 
-Leases::Leases(const base::Clock& clock, Trace& trace) : clock_(clock), trace_(trace) {}
+Leases::Leases(const base::Clock& clock, Trace& trace)
+    : clock_(clock), trace_(trace), machine_(static_cast<node::Probe*>(this)) {}
 
 void Leases::add_gpu(GpuInfo info, const GpuSettings& settings, std::string refused) {
   const base::GpuIndex index{static_cast<std::uint32_t>(gpus_.size())};
@@ -82,16 +97,21 @@ void Leases::add_gpu(GpuInfo info, const GpuSettings& settings, std::string refu
   Gpu& gpu = gpus_.emplace_back();
   gpu.info = std::move(info);
   gpu.settings = settings;
-  gpu.mode = set_mode_of(settings).value_or(sched::Mode::kSerial);
   gpu.refused = std::move(refused);
-  if (served) apply(sched::GpuAdded{index, core_settings(gpu), base::LeaseEpoch{epoch_of_now()}});
+  if (served) add_to_machine(index);
 }
 
 void Leases::serve(base::GpuIndex gpu) {
   Gpu& target = gpus_.at(gpu.value);
   if (target.refused.empty()) return;
   target.refused.clear();
-  apply(sched::GpuAdded{gpu, core_settings(target), base::LeaseEpoch{epoch_of_now()}});
+  add_to_machine(gpu);
+}
+
+void Leases::add_to_machine(base::GpuIndex index) {
+  Gpu& gpu = gpus_.at(index.value);
+  apply(node::GpuAdded{index, gpu.settings, base::LeaseEpoch{epoch_of_now()}, gpu.info.memory_total});
+  gpu.mode = machine_.mode(index).value_or(gpu.mode);
 }
 
 std::optional<base::GpuIndex> Leases::find(const base::GpuUuid& uuid) const {
@@ -118,50 +138,9 @@ void Leases::set_settings(base::GpuIndex gpu, const GpuSettings& settings) {
   Gpu& target = gpus_.at(gpu.value);
   if (target.settings == settings) return;
   target.settings = settings;
-  ++target.settings_changes;
-  if (const auto mode = set_mode_of(settings)) target.mode = *mode;
-  if (target.refused.empty()) apply(sched::SettingsChanged{gpu, core_settings(target)});
-}
-
-void Leases::set_mode(base::GpuIndex gpu, sched::Mode mode) {
-  Gpu& target = gpus_.at(gpu.value);
-  if (target.mode == mode) return;
-  target.mode = mode;
-  if (target.refused.empty()) apply(sched::SettingsChanged{gpu, core_settings(target)});
-}
-
-void Leases::foreign_work_seen(base::GpuIndex gpu, bool is_seen) {
-  Gpu& target = gpus_.at(gpu.value);
-  const bool has_foreign_work = is_seen && target.was_foreign_seen;
-  target.was_foreign_seen = is_seen;
-  if (std::exchange(target.has_foreign_work, has_foreign_work) == has_foreign_work) return;
-  if (target.refused.empty() && target.settings.time_slice.is_automatic())
-    apply(sched::SettingsChanged{gpu, core_settings(target)});
-}
-
-sched::GpuSettings Leases::core_settings(const Gpu& gpu) const {
-  sched::GpuSettings settings{gpu.settings, gpu.mode};
-  if (gpu.has_foreign_work && settings.time_slice.is_automatic()) settings.time_slice = std::nullopt;
-  return settings;
-}
-
-void Leases::note_changed(const sched::Event& event) {
-  const auto note = [this](base::GpuIndex gpu) {
-    if (gpu.value < changed_.size()) changed_.set(gpu.value);
-  };
-  const auto look = [&](const auto& one) {
-    if constexpr (requires { one.seat.gpu; }) note(one.seat.gpu);
-    if constexpr (requires { one.gpu; }) note(one.gpu);
-    if constexpr (requires { one.seats; }) {
-      for (const SeatId seat : one.seats) note(seat.gpu);
-    }
-  };
-  std::visit(look, event);
-  for (const sched::Command& command : commands_) std::visit(look, command);
-  // Its seats are gone, and were on any of them.
-  if (std::holds_alternative<sched::TenantGone>(event) || std::holds_alternative<sched::TimePassed>(event)) {
-    for (std::size_t i = 0; i < gpus_.size(); ++i) changed_.set(i);
-  }
+  if (!target.refused.empty()) return;
+  apply(node::SettingsChanged{gpu, settings});
+  target.mode = machine_.mode(gpu).value_or(target.mode);
 }
 
 void Leases::connected(base::TenantId tenant, std::shared_ptr<const TenantLabel> label) {
@@ -181,12 +160,6 @@ void Leases::gone(base::TenantId tenant, std::string_view why, base::TimePoint n
   labels_.erase(tenant);
 }
 
-void Leases::trace_refusal(SeatId seat, std::string_view why) {
-  TraceEntry traced = entry(clock_.now(), "refused", seat);
-  traced.detail = why;
-  trace_.record(std::move(traced));
-}
-
 void Leases::forget(SeatId seat) {
   const std::uint64_t key = note_key(seat);
   notes_.erase(key);
@@ -194,20 +167,21 @@ void Leases::forget(SeatId seat) {
   traced_evicted_.erase(key);
 }
 
-void Leases::apply(const sched::Event& event, base::TimePoint now) {
+void Leases::apply(const node::Event& event, base::TimePoint now) {
   // The executor does not call back, so one buffer does for all calls.
   commands_.clear();
-  core_.apply(now, event, commands_);
-  debug_text("event of the leases", event);
-  for (const sched::Command& command : commands_) debug_text("decision of the leases", command);
-  note_changed(event);
+  machine_.apply(now, event, commands_);
+  for (const node::Command& command : commands_) debug_text("decision of the node", command);
   if (executor_) {
-    for (const sched::Command& command : commands_) executor_(command);
+    for (const node::Command& command : commands_) executor_(command);
   }
   // Written down afterwards: somebody waits for what was done, and nobody for its account.
   record_event(now, event);
-  for (const sched::Command& command : commands_) record_command(now, command);
+  for (const node::Command& command : commands_)
+    std::visit([&](const auto& one) { record_command(now, one); }, command);
 }
+
+void Leases::told(const sched::Event& event) { debug_text("event of the leases", event); }
 
 base::LeaseEpoch Leases::newest_possible_epoch() const { return {epoch_of_now()}; }
 
@@ -231,13 +205,14 @@ TraceEntry Leases::entry(base::TimePoint now, std::string_view name, SeatId seat
 
 // Whether it is among the commands of the last event.
 bool Leases::grants(SeatId seat) const {
-  return std::any_of(commands_.begin(), commands_.end(), [seat](const sched::Command& command) {
-    const auto* grant = std::get_if<sched::Grant>(&command);
+  return std::any_of(commands_.begin(), commands_.end(), [seat](const node::Command& command) {
+    const auto* lease = std::get_if<sched::Command>(&command);
+    const auto* grant = lease == nullptr ? nullptr : std::get_if<sched::Grant>(lease);
     return grant != nullptr && grant->seat == seat;
   });
 }
 
-void Leases::record_event(base::TimePoint now, const sched::Event& event) {
+void Leases::record_event(base::TimePoint now, const node::Event& event) {
   const auto with_epoch = [&](std::string_view name, SeatId seat, base::LeaseEpoch epoch) {
     TraceEntry traced = entry(now, name, seat);
     traced.epoch = epoch;
@@ -247,7 +222,7 @@ void Leases::record_event(base::TimePoint now, const sched::Event& event) {
                  [&](const sched::TenantConnected& e) {
                    trace_.record({.time = now, .event = "connect", .tenant = e.tenant, .label = label(e.tenant)});
                  },
-                 [&](const sched::SeatOpened& e) { trace_.record(entry(now, "open", e.seat)); },
+                 [&](const node::SeatOpened& e) { trace_.record(entry(now, "open", e.lease.seat)); },
                  [&](const sched::StandingChanged& e) { trace_.record(entry(now, "standing", e.seat)); },
                  [&](const sched::SeatsSuspended& e) {
                    for (const SeatId seat : e.seats) trace_.record(entry(now, "suspend", seat));
@@ -267,20 +242,22 @@ void Leases::record_event(base::TimePoint now, const sched::Event& event) {
                  },
                  [&](const sched::Requested& e) {
                    // One that has crossed its grant asks for nothing.
-                   if (core_.phase(e.seat) == sched::SeatPhase::kHolding && !grants(e.seat)) return;
+                   if (machine_.leases().phase(e.seat) == sched::SeatPhase::kHolding && !grants(e.seat)) return;
                    if (traced_requests_.insert(note_key(e.seat)).second) trace_.record(entry(now, "request", e.seat));
                  },
-                 [&](const sched::MemoryNeed& e) {
+                 [&](const node::MemoryReported& e) {
+                   if (!memory().has(e.seat)) return;
                    const std::uint64_t key = note_key(e.seat);
-                   const bool is_news = e.pages ? traced_evicted_.insert(key).second : traced_evicted_.erase(key) != 0;
-                   if (is_news) trace_.record(entry(now, e.pages ? "evicted" : "complete", e.seat));
+                   const bool pages = e.report.evicted > 0 || e.report.managed_away > 0;
+                   const bool is_news = pages ? traced_evicted_.insert(key).second : traced_evicted_.erase(key) != 0;
+                   if (is_news) trace_.record(entry(now, pages ? "evicted" : "complete", e.seat));
                  },
                  [&](const sched::GateClosed& e) { with_epoch("gate_closed", e.seat, e.epoch); },
                  [&](const sched::Drained& e) {
                    with_epoch("drained", e.seat, e.epoch);
                    notes_.erase(note_key(e.seat));
                  },
-                 [&](const sched::SettingsChanged& e) {
+                 [&](const node::SettingsChanged& e) {
                    trace_.record({.time = now, .event = "settings", .gpu = static_cast<std::int32_t>(e.gpu.value)});
                  },
                  [](const auto&) {},
@@ -391,6 +368,34 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
           },
       },
       command);
+}
+
+void Leases::record_command(base::TimePoint now, const sched::RoomBound& bound) {
+  if (bound.refused()) {
+    log_info("an allocation is refused", {{"why", in_words(bound.refusal)},
+                                          {"tenant", bound.seat.tenant.value},
+                                          {"gpu", bound.seat.gpu.value},
+                                          {"room", bound.room},
+                                          {"commitment", bound.commitment}});
+    TraceEntry traced = entry(now, "refused", bound.seat);
+    traced.detail = word_of(bound.refusal);
+    trace_.record(std::move(traced));
+  }
+  if (bound.is_stranded) {
+    log_warning("memory that cannot leave a GPU blocks all its programs: one of them is told that it has no memory",
+                {{"tenant", bound.seat.tenant.value}, {"gpu", bound.seat.gpu.value}});
+  }
+}
+
+void Leases::record_command(base::TimePoint now, const node::ModeChanged& change) {
+  gpus_.at(change.gpu.value).mode = change.mode;
+  trace_.record({.time = now, .event = "settings", .gpu = static_cast<std::int32_t>(change.gpu.value)});
+}
+
+void Leases::record_command(base::TimePoint /*now*/, const node::TurnsForMemory& change) {
+  log_info(change.are_needed ? "the programs on a GPU do not fit together: they take turns"
+                             : "the programs on a GPU fit together: they run at once",
+           {{"gpu", change.gpu.value}});
 }
 
 }  // namespace gpumux::daemon

@@ -45,13 +45,15 @@ TEST(Trace, ARequestThatHasCrossedItsGrantIsNone) {
   Trace trace;
   Leases leases(clock, trace);
   base::LeaseEpoch epoch;
-  leases.set_executor([&epoch](const sched::Command& command) {
-    if (const auto* grant = std::get_if<sched::Grant>(&command)) epoch = grant->epoch;
+  leases.set_executor([&epoch](const node::Command& command) {
+    const auto* lease = std::get_if<sched::Command>(&command);
+    const auto* grant = lease == nullptr ? nullptr : std::get_if<sched::Grant>(lease);
+    if (grant != nullptr) epoch = grant->epoch;
   });
   leases.add_gpu({}, {}, "");
   leases.connected({1}, TenantLabel::make(1, 0, "worker"));
   const base::SeatId seat{{1}, {0}};
-  leases.apply(sched::SeatOpened{seat, 1});
+  leases.apply(node::SeatOpened{.lease = {seat, 1}});
   const auto requests = [&trace] {
     int count = 0;
     for (std::uint64_t i = 1; i <= trace.last_sequence(); ++i)

@@ -5,7 +5,6 @@
 
 #include "base/units.h"
 #include "daemon/gpus/leases.h"
-#include "daemon/gpus/rooms.h"
 #include "daemon/loop/log.h"
 #include "daemon/tenants/host_memory.h"
 
@@ -65,8 +64,6 @@ std::vector<Session*> RunSuspension::change(const RunKey& key, bool is_suspended
     sessions.push_back(session);
   }
   const std::vector<base::SeatId> seats = seats_of(run);
-  // The planner first: what it is told when the core revokes is then for a seat that is to go.
-  for (const base::SeatId seat : seats) rooms_.set_suspended(seat, is_suspended);
   if (is_suspended) {
     if (!seats.empty()) leases_.apply(sched::SeatsSuspended{seats});
     unsettled_.insert(key);
@@ -116,7 +113,7 @@ void RunSuspension::add(const Run& run, const Session& session, const Slot& slot
   RunState of_seat;
   if (leases_.phase(seat) != sched::SeatPhase::kSuspended) of_seat.undrained = 1;
   bool is_settled = true;
-  const auto memory = rooms_.view(seat);
+  const auto memory = leases_.memory().view(seat);
   if (!memory || !memory->speaks) {
     of_seat.left_to_driver = 1;
     is_settled = !memory || !memory->may_speak_yet;
@@ -146,7 +143,7 @@ std::string RunSuspension::why_stuck(const Run& run, const Session& session, bas
     const std::string note = leases_.note(seat);
     return note.empty() ? std::string() : who + ": " + note;
   }
-  const auto memory = rooms_.view(seat);
+  const auto memory = leases_.memory().view(seat);
   if (!memory || of_seat.evictable_on_gpu == 0) return {};
   if (!memory->answers) return who + " does not answer the daemon";
   const bool is_host_full = this->is_host_full();
@@ -177,21 +174,21 @@ std::vector<RunMemory> RunSuspension::memory_of(const RunKey& key) const {
   std::vector<RunMemory> gpus(leases_.gpus().size());
   const auto run = runs_.find(key);
   if (run == runs_.end()) return gpus;
-  for (const auto& [id, session] : run->second.tenants) add_memory(rooms_, *session, gpus);
+  for (const auto& [id, session] : run->second.tenants) add_memory(leases_.memory(), *session, gpus);
   return gpus;
 }
 
-RunMemory RunSuspension::memory_of(const Rooms& rooms, base::SeatId seat) {
-  const auto memory = rooms.view(seat);
+RunMemory RunSuspension::memory_of(const sched::Residency& planner, base::SeatId seat) {
+  const auto memory = planner.view(seat);
   if (!memory || !memory->speaks) return {};
   const sched::MemoryReport& report = memory->report;
   return {
       .on_gpu = report.resident + report.unpageable, .unpageable = report.unpageable, .allocated = report.allocated};
 }
 
-void RunSuspension::add_memory(const Rooms& rooms, const Session& session, std::vector<RunMemory>& gpus) {
+void RunSuspension::add_memory(const sched::Residency& planner, const Session& session, std::vector<RunMemory>& gpus) {
   session.for_each_slot([&](std::uint32_t, const Slot& slot) {
-    const RunMemory seat = memory_of(rooms, {session.id, slot.gpu});
+    const RunMemory seat = memory_of(planner, {session.id, slot.gpu});
     RunMemory& gpu = gpus.at(slot.gpu.value);
     gpu.on_gpu += seat.on_gpu;
     gpu.unpageable += seat.unpageable;
@@ -202,7 +199,7 @@ void RunSuspension::add_memory(const Rooms& rooms, const Session& session, std::
 void RunSuspension::note_progress(Run& run) const {
   std::uint64_t on_gpu = 0;
   for (const base::SeatId seat : seats_of(run)) {
-    const auto memory = rooms_.view(seat);
+    const auto memory = leases_.memory().view(seat);
     if (memory && memory->speaks) on_gpu += memory->report.resident;
   }
   // Before it has drained nothing can leave.

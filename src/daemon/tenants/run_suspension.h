@@ -36,7 +36,6 @@ inline constexpr base::Duration kLongestClearingPatience = std::chrono::seconds(
 
 class HostMemory;
 class Leases;
-class Rooms;
 
 using RunKey = std::pair<uid_t, std::string>;
 
@@ -65,11 +64,11 @@ struct RunMemory {
 
 class RunSuspension {
  public:
-  RunSuspension(Leases& leases, Rooms& rooms) : leases_(leases), rooms_(rooms) {}
+  explicit RunSuspension(Leases& leases) : leases_(leases) {}
   RunSuspension(const RunSuspension&) = delete;
   RunSuspension& operator=(const RunSuspension&) = delete;
   void set_host_memory(const HostMemory* host) { host_ = host; }
-  // Something of a suspended run's state has changed. Called at the end of Rooms::settle: must not call back.
+  // Something of a suspended run's state has changed. Called at the end of Translator::settled: must not call back.
   void on_changed(std::function<void(uid_t, const std::string&)> callback) { changed_ = std::move(callback); }
 
   // A tenant's run has come to rest. Must not call back.
@@ -92,9 +91,9 @@ class RunSuspension {
   // By GPU index.
   std::vector<RunMemory> memory_of(const RunKey& key) const;
   // As the seat reported it; nothing from a seat that does not report memory.
-  static RunMemory memory_of(const Rooms& rooms, base::SeatId seat);
+  static RunMemory memory_of(const sched::Residency& memory, base::SeatId seat);
   // REQUIRES: `gpus` has an entry for each GPU.
-  static void add_memory(const Rooms& rooms, const Session& session, std::vector<RunMemory>& gpus);
+  static void add_memory(const sched::Residency& memory, const Session& session, std::vector<RunMemory>& gpus);
 
   // Everything has come to rest: who is to hear of what has changed does. Also called when nothing happens, about once
   // a second.
@@ -118,7 +117,6 @@ class RunSuspension {
   void note_progress(Run& run) const;
 
   Leases& leases_;
-  Rooms& rooms_;
   const HostMemory* host_ = nullptr;
   std::function<void(uid_t, const std::string&)> changed_;
   std::function<void(const Session&)> parked_;

@@ -89,7 +89,7 @@ class Program final : public Carrier {
 struct Machine {
   explicit Machine(std::size_t count = 1, GpuSettings settings = {}) {
     set_log_level(LogLevel::kError);
-    rooms.set_host_budget(400 * kGiB, 0, 0);
+    leases.apply(node::HostBudget{400 * kGiB, 0, 0});
     settings.reserve = 0;
     for (std::size_t i = 0; i < count; ++i) {
       GpuInfo info;
@@ -103,11 +103,12 @@ struct Machine {
   // Everybody reads and answers until nobody says anything any more.
   void settle() {
     for (bool any = true; any;) {
-      rooms.settle();
+      leases.rest(0);
+      if (trials.look()) leases.rest(0);
+      translator.settled();
       any = false;
       for (Program* program : programs) any = program->act() || any;
       EXPECT_EQ(leases.check_invariants(), "");
-      EXPECT_EQ(rooms.check_invariants(), "");
     }
   }
   void pass(base::Duration time) {
@@ -132,8 +133,8 @@ struct Machine {
   Trace trace{100};
   Leases leases{clock, trace};
   AccessRules access = *AccessRules::make(Config(), 0, false);
-  Rooms rooms{leases};
-  Translator translator{leases, rooms, access, {settings::OnDaemonLoss::kWait, "test"}};
+  Trials trials{leases};
+  Translator translator{leases, trials, access, {settings::OnDaemonLoss::kWait, "test"}};
   std::vector<Program*> programs;
   std::vector<std::string> changed;
   std::uint64_t next = 1;
@@ -412,7 +413,7 @@ TEST(RunSuspension, SaysNothingToWhoIsFrozen) {
     machine.leases.set_settings({0}, settings);
     b.resident = static_cast<std::uint64_t>(1 + i % 70) * kGiB;
     b.report();
-    machine.rooms.sampled({0}, static_cast<std::uint64_t>(i % 5) * kGiB, machine.clock.time);
+    machine.leases.apply(node::GpuSampled{{0}, static_cast<std::uint64_t>(i % 5) * kGiB, machine.clock.time, false});
     machine.pass(100ms);
     if (i % 10 == 0) {
       const Program newcomer(machine, "c");

@@ -85,9 +85,9 @@ class Machine {
   Machine()
       : leases_(clock_, trace_),
         access_(everybody()),
-        rooms_(leases_),
-        translator_(leases_, rooms_, access_, {settings::OnDaemonLoss::kWait, "fuzz"}) {
-    rooms_.set_host_budget(std::uint64_t{20} << 30, std::uint64_t{256} << 20, 0);
+        trials_(leases_),
+        translator_(leases_, trials_, access_, {settings::OnDaemonLoss::kWait, "fuzz"}) {
+    leases_.apply(node::HostBudget{std::uint64_t{20} << 30, std::uint64_t{256} << 20, 0});
     translator_.set_host_memory(&host_);
     for (std::size_t i = 0; i < kGpus; ++i) {
       GpuInfo gpu;
@@ -222,8 +222,9 @@ class Machine {
   }
 
   void settle() {
-    rooms_.settle();
-    if (const std::string violated = rooms_.check_invariants(); !violated.empty()) broken(violated);
+    leases_.rest(0);
+    if (trials_.look()) leases_.rest(0);
+    translator_.settled();
     for (const base::TenantId id : translator_.take_unwritable()) {
       for (Tenant& tenant : tenants_) {
         if (tenant.session && tenant.session->id == id) disconnect(tenant);
@@ -247,7 +248,7 @@ class Machine {
   Trace trace_{64};
   Leases leases_;
   AccessRules access_;
-  Rooms rooms_;
+  Trials trials_;
   // Nothing is lent, so nothing is made, and nothing runs elsewhere: who asks is told that there is none.
   boost::asio::io_context loop_;
   boost::asio::thread_pool pool_{1};

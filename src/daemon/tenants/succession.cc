@@ -32,11 +32,10 @@ std::string list_of(const std::string& runtime_dir) { return runtime_dir + "/" +
 }  // namespace
 
 Succession::Succession(asio::io_context& io, asio::thread_pool& files, const base::Clock& clock, Leases& leases,
-                       Rooms& rooms, Translator& translator, std::string runtime_dir)
+                       Translator& translator, std::string runtime_dir)
     : files_(files),
       clock_(clock),
       leases_(leases),
-      rooms_(rooms),
       translator_(translator),
       runtime_dir_(std::move(runtime_dir)),
       write_timer_(io, LoopTimer::never(), [this](base::TimePoint) { write(); }) {}
@@ -53,7 +52,7 @@ void Succession::begin(bool takes_over) {
     log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", returning_.size()}});
   }
   translator_.set_tenants_return(was_killed || returning_.waiting());
-  rooms_.await_tenants(grants_held_until_);
+  leases_.apply(node::TenantsAwaited{grants_held_until_});
   if (was_killed || returning_.waiting()) leases_.apply(sched::GrantsHeld{grants_held_until_});
 }
 
@@ -69,7 +68,7 @@ void Succession::tenant_changed(const Session& session) {
   write_timer_.arm_in(kWriteDelay);
   if (!returning_.has(session.peer.pid, session.open_slots())) return;
   log_info("all tenants of the earlier daemon are back");
-  rooms_.await_tenants(std::max(clock_.now(), earliest_grant_));
+  leases_.apply(node::TenantsAwaited{std::max(clock_.now(), earliest_grant_)});
   if (clock_.now() < earliest_grant_) {
     leases_.apply(sched::GrantsHeld{earliest_grant_});
   } else {

@@ -11,7 +11,6 @@
 
 #include "base/clock.h"
 #include "daemon/gpus/leases.h"
-#include "daemon/gpus/rooms.h"
 #include "daemon/loop/loop_timer.h"
 #include "daemon/peers/known_tenants.h"
 #include "daemon/tenants/session.h"
@@ -23,7 +22,7 @@ class Succession {
  public:
   // `files` writes the list.
   Succession(boost::asio::io_context& io, boost::asio::thread_pool& files, const base::Clock& clock, Leases& leases,
-             Rooms& rooms, Translator& translator, std::string runtime_dir);
+             Translator& translator, std::string runtime_dir);
 
   // At start, before the sockets are made. `takes_over`: a private daemon gave way. Its tenants come as those of a
   // killed daemon do, for their number is not known.
@@ -45,7 +44,6 @@ class Succession {
   boost::asio::thread_pool& files_;
   const base::Clock& clock_;
   Leases& leases_;
-  Rooms& rooms_;
   Translator& translator_;
   const std::string runtime_dir_;
   LoopTimer write_timer_;

@@ -45,20 +45,20 @@ std::string printable(std::string_view text) {
   return clean;
 }
 
-Translator::Translator(Leases& leases, Rooms& rooms, const AccessRules& access, Options options)
-    : leases_(leases), rooms_(rooms), access_(access), options_(std::move(options)), suspension_(leases, rooms) {
-  leases_.set_executor([this](const sched::Command& command) { carry_out(command); });
-  rooms_.on_bound([this](const sched::RoomBound& bound) { send_room(bound); });
-  rooms_.on_expect_eviction([this](const sched::ExpectEviction& eviction) { send_expected_eviction(eviction); });
-  rooms_.on_settled([this] {
-    suspension_.look();
-    frames_.settled();
-  });
+Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access, Options options)
+    : leases_(leases), trials_(trials), access_(access), options_(std::move(options)), suspension_(leases) {
+  leases_.set_executor(
+      [this](const node::Command& command) { std::visit([this](const auto& one) { carry_out(one); }, command); });
   // Who is not to be waited for after a restart has changed.
   suspension_.on_parked([this](const Session& session) {
     if (changed_) changed_(session);
   });
-  rooms_.on_measure([this](base::SeatId seat, std::uint32_t question) { return ask_measure(seat, question); });
+  trials_.on_ask([this](base::SeatId seat, std::uint32_t question) { ask_measure(seat, question); });
+}
+
+void Translator::settled() {
+  suspension_.look();
+  frames_.settled();
 }
 
 void Translator::set_host_memory(HostMemory* host) {
@@ -122,8 +122,10 @@ void Translator::ended(Session& session, std::string_view why) {
   suspension_.left(session);
   const base::TimePoint now = leases_.now();
   Gone gone{session.peer.pid, session.process_start, now, {}};
-  session.for_each_slot(
-      [&](std::uint32_t, const Slot& slot) { gone.left[slot.gpu] = forget_slot(session, slot, now); });
+  session.for_each_slot([&](std::uint32_t, const Slot& slot) {
+    gone.left[slot.gpu] = leases_.machine().left_by(seat_of(session, slot));
+    forget_slot(session, slot, now);
+  });
   leases_.gone(session.id, why, now);
   leave_quota(session);
   if (session.welcomed) {
@@ -219,12 +221,16 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
   slot.entry = &ledger_.open(ledger_key(session, *gpu), leases_.now());
   const base::Standing& standing = session.standing;
   Share share = share_on(session, *gpu);
-  leases_.apply(sched::SeatOpened{seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority,
-                                  standing.max_share, session.is_suspended, std::move(share.group)});
+  const bool may_be_back = open.state != wire::SeatState::kNone || tenants_return_;
+  leases_.apply(node::SeatOpened{
+      .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
+                session.is_suspended, std::move(share.group)},
+      .owner = {quota_on(session, *gpu), session.peer.account.key()},
+      .is_new = !may_be_back,
+      .left = take_left(session, *gpu),
+  });
   send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
-  const base::SeatId seat = seat_of(session, slot);
   if (open.state != wire::SeatState::kNone) claim(session, open.slot, open);
-  open_room(session, seat, open.state != wire::SeatState::kNone || tenants_return_);
   if (changed_) changed_(session);
   return {};
 }
@@ -333,17 +339,14 @@ bool Translator::was_tenant(pid_t pid, base::TimePoint asked_at) const {
 base::Status Translator::on(Session& session, const wire::Measured& measured) {
   GPUMUX_TRY(check_slot(measured.slot));
   if (const Slot* slot = session.slot(measured.slot))
-    rooms_.measured(seat_of(session, *slot), measured.question, measured.submissions);
+    trials_.measured(seat_of(session, *slot), measured.question, measured.submissions);
   return {};
 }
 
-// False: it has no such seat any more.
-bool Translator::ask_measure(base::SeatId seat, std::uint32_t question) {
+void Translator::ask_measure(base::SeatId seat, std::uint32_t question) {
   Session* const session = find(seat.tenant);
   const auto number = session != nullptr ? session->slot_of(seat.gpu) : std::nullopt;
-  if (!number) return false;
-  send(*session, wire::Measure{.slot = *number, .question = question});
-  return true;
+  if (number) send(*session, wire::Measure{.slot = *number, .question = question});
 }
 
 // ---- runs ---------------------------------------------------------------------------------------
@@ -367,7 +370,7 @@ std::vector<RunMemory> Translator::memory_outside(const std::set<RunKey>& runs) 
   std::vector<RunMemory> gpus(leases_.gpus().size());
   for (const auto& [id, session] : sessions_) {
     if (!session->run.empty() && runs.contains({session->peer.uid, session->run})) continue;
-    RunSuspension::add_memory(rooms_, *session, gpus);
+    RunSuspension::add_memory(leases_.memory(), *session, gpus);
   }
   return gpus;
 }

@@ -22,7 +22,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "daemon/gpus/leases.h"
-#include "daemon/gpus/rooms.h"
+#include "daemon/gpus/trials.h"
 #include "daemon/peers/access.h"
 #include "daemon/peers/closer.h"
 #include "daemon/tenants/frames.h"
@@ -52,7 +52,7 @@ class Translator {
     std::string version;
   };
 
-  Translator(Leases& leases, Rooms& rooms, const AccessRules& access, Options options);
+  Translator(Leases& leases, Trials& trials, const AccessRules& access, Options options);
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
 
@@ -68,7 +68,7 @@ class Translator {
   void on_hand_over(std::function<void(bool near)> callback) { hand_over_ = std::move(callback); }
 
   // All seats of a user's run are held off the GPUs, also those that come later, until it is resumed
-  // (run_suspension.h). To be followed by Rooms::settle, as everything else.
+  // (run_suspension.h). To be followed by Leases::rest, as everything else.
   void suspend_run(uid_t uid, const std::string& run);
   void resume_run(uid_t uid, const std::string& run);
   RunState run_state(uid_t uid, const std::string& run) const { return suspension_.state({uid, run}); }
@@ -120,7 +120,9 @@ class Translator {
   Session* find(base::TenantId tenant) const;
   const std::map<std::string, UnknownEntry>& unknown_entries() const { return unknown_entries_; }
   const std::unordered_map<base::TenantId, Session*>& sessions() const { return sessions_; }
-  const Rooms& rooms() const { return rooms_; }
+  const Trials& trials() const { return trials_; }
+  // After each Leases::rest().
+  void settled();
   const HostMemory* host_memory() const { return host_; }
   // Whether that process was a tenant a moment before `asked_at`: a list of a GPU's processes that was made then may
   // still have it.
@@ -155,12 +157,11 @@ class Translator {
   base::Status on(Session& session, const wire::FrameGiven& given, ForeignDescriptor fd);
   base::Status on(Session& session, const wire::FrameFreed& freed);
   base::Status on(Session& session, const wire::FrameWanted& wanted);
-  bool ask_measure(base::SeatId seat, std::uint32_t question);
-  void open_room(Session& session, base::SeatId seat, bool may_be_back);
-  void send_room(const sched::RoomBound& bound);
+  void ask_measure(base::SeatId seat, std::uint32_t question);
+  void carry_out(const sched::RoomBound& bound);
   void lend_frames(Session& session, std::uint32_t number);
   base::FrameSizes frames_for_others(const Session& session, const Slot& slot) const;
-  void send_expected_eviction(const sched::ExpectEviction& eviction);
+  void carry_out(const sched::ExpectEviction& eviction);
   void send_loan(const HostLoan& loan, int fd);
   void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
   void spare_host();
@@ -179,7 +180,7 @@ class Translator {
   std::int32_t most_priority(const Session& session) const;
   std::int32_t allowed_priority(const Session& session, std::int32_t asked) const;
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
-  std::uint64_t forget_slot(const Session& session, const Slot& slot, base::TimePoint now);
+  void forget_slot(const Session& session, const Slot& slot, base::TimePoint now);
   LedgerKey ledger_key(const Session& session, base::GpuIndex gpu) const;
   LedgerFigures figures(const Session& session, const Slot& slot, base::TimePoint now) const;
   std::map<const Ledger::Entry*, LedgerFigures> live_figures() const;
@@ -198,9 +199,11 @@ class Translator {
   void send_contention(Session& session, std::uint32_t number, bool contended,
                        settings::Limit<base::Duration> idle_hold);
   void carry_out(const sched::Command& command);
+  void carry_out(const node::ModeChanged&) {}     // only shown
+  void carry_out(const node::TurnsForMemory&) {}  // only shown
 
   Leases& leases_;
-  Rooms& rooms_;
+  Trials& trials_;
   HostMemory* host_ = nullptr;
   Frames frames_{most_frames()};
   bool tenants_return_ = false;

@@ -25,13 +25,6 @@ std::uint32_t refused_on_wire(sched::Refusal refusal) {
 
 }  // namespace
 
-void Translator::open_room(Session& session, base::SeatId seat, bool may_be_back) {
-  // Who comes to a run that is suspended may have stood still while the daemon was restarted.
-  rooms_.opened(seat, {quota_on(session, seat.gpu), session.peer.account.key()}, !may_be_back && !session.is_suspended,
-                take_left(session, seat.gpu));
-  if (session.is_suspended) rooms_.set_suspended(seat, true);
-}
-
 // In claims the claims' quotas count, whatever the process says. Otherwise the first process of a run says what it may
 // have; those that come later belong to it, and cannot raise it, nor escape it by saying nothing.
 void Translator::join_quota(Session& session, const wire::Hello& hello) {
@@ -99,8 +92,8 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
     report.unpageable += std::min(memory.unpageable[i], ~std::uint64_t{0} - report.unpageable);
   }
   const base::SeatId seat = seat_of(session, *slot);
-  if (host_ != nullptr) host_->uses({session.id, memory.slot}, memory.host_used, rooms_.may_be_back(seat));
-  rooms_.reported(seat, report);
+  if (host_ != nullptr) host_->uses({session.id, memory.slot}, memory.host_used, leases_.memory().may_be_back(seat));
+  leases_.apply(node::MemoryReported{seat, report});
   if (host_ != nullptr) host_->has({session.id, memory.slot}, evictable(seat));
   frames_.reported(seat);
   return {};
@@ -110,16 +103,17 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
 // it, and at most all that its GPU holds. So loans never take what other seats are promised. Managed memory does not
 // count.
 std::uint64_t Translator::evictable(base::SeatId seat) const {
-  const auto view = rooms_.view(seat);
+  const auto view = leases_.memory().view(seat);
   if (!view) return 0;
   const sched::MemoryReport& report = view->report;
   const std::uint64_t allocated = report.allocated - std::min(report.allocated, report.managed);
-  return std::min({std::max(allocated, report.resident + report.evicted), view->promised, rooms_.capacity(seat.gpu)});
+  return std::min(
+      {std::max(allocated, report.resident + report.evicted), view->promised, leases_.memory().capacity(seat.gpu)});
 }
 
 // So much of what the GPU's seats are promised it cannot hold, and a chunk for each: its last one is hardly ever full.
 std::uint64_t Translator::host_needs(base::GpuIndex gpu) const {
-  const sched::GpuMemory memory = rooms_.view(gpu);
+  const sched::GpuMemory memory = leases_.memory().view(gpu);
   std::uint64_t promised = 0;
   std::uint64_t needs = 0;
   for (const sched::SeatMemoryView& seat : memory.seats) {
@@ -196,11 +190,10 @@ std::map<const Ledger::Entry*, LedgerFigures> Translator::live_figures() const {
 
 std::vector<LedgerLine> Translator::ledger() { return ledger_.lines(live_figures(), leases_.now()); }
 
-std::uint64_t Translator::forget_slot(const Session& session, const Slot& slot, base::TimePoint now) {
+void Translator::forget_slot(const Session& session, const Slot& slot, base::TimePoint now) {
   moved_before_.at(slot.gpu.value).add(slot.memory);
   Ledger::close(*slot.entry, figures(session, slot, now), now);
   frames_.gone(seat_of(session, slot));
-  return rooms_.closed(seat_of(session, slot));
 }
 
 // A connection may end without its process. What that has is not on its way back, then, and is not to count twice.
@@ -220,7 +213,8 @@ base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
   if (wanted.ticket == 0) return base::fail(base::Code::kProtocol, "a ticket of zero");
   const Slot* const slot = session.slot(wanted.slot);
   if (slot != nullptr)
-    rooms_.wanted(seat_of(session, *slot), wanted.ticket, wanted.room, wanted.commitment, wanted.managed);
+    leases_.apply(
+        node::RoomWanted{seat_of(session, *slot), wanted.ticket, wanted.room, wanted.commitment, wanted.managed});
   return {};
 }
 
@@ -252,7 +246,7 @@ base::Status Translator::on(Session& session, const wire::HostForgotten& forgott
   return {};
 }
 
-void Translator::send_room(const sched::RoomBound& bound) {
+void Translator::carry_out(const sched::RoomBound& bound) {
   Session* const session = find(bound.seat.tenant);
   if (session == nullptr) return;
   const auto number = session->slot_of(bound.seat.gpu);
@@ -330,7 +324,7 @@ base::Status Translator::on(Session& session, const wire::FrameWanted& wanted) {
   return {};
 }
 
-void Translator::send_expected_eviction(const sched::ExpectEviction& eviction) {
+void Translator::carry_out(const sched::ExpectEviction& eviction) {
   Session* const session = find(eviction.seat.tenant);
   if (session == nullptr) return;
   const auto number = session->slot_of(eviction.seat.gpu);
@@ -389,7 +383,7 @@ void Translator::ask_for_copies() {
 
 // A promise waits for what seats have on loan and have no use for.
 void Translator::ask_for_useless() {
-  if (host_ == nullptr || host_->useless() == 0 || !rooms_.awaits_commitment()) return;
+  if (host_ == nullptr || host_->useless() == 0 || !leases_.memory().awaits_commitment()) return;
   for (const auto& [id, session] : sessions_) {
     if (session->is_suspended || session->host_asked != 0) continue;
     if (const std::uint64_t bytes = host_->beyond(id); bytes != 0) tell_spare(*session, bytes);

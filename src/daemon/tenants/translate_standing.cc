@@ -80,7 +80,6 @@ void Translator::tell_standing(const Session& session, const Slot& slot) {
   const base::Standing& standing = session.standing;
   leases_.apply(sched::StandingChanged{seat_of(session, slot), standing.priority, share_on(session, slot.gpu).weight,
                                        standing.max_share});
-  rooms_.look_again(slot.gpu);
 }
 
 // A tenant's own user may have for it what it could have if it were started again, and never has to keep less than it

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "daemon/gpus/leases.h"
-#include "daemon/gpus/rooms.h"
 #include "daemon/tenants/run_suspension.h"
 #include "daemon/tenants/translate.h"
 #include "jobs/service/job_queue.h"
@@ -23,8 +22,8 @@ constexpr std::uint64_t kContextPart = 160;
 
 }  // namespace
 
-JobTenants::JobTenants(const Leases& leases, const Rooms& rooms, Translator& translator, std::function<void()> settle)
-    : leases_(leases), rooms_(rooms), translator_(translator), settle_(std::move(settle)) {}
+JobTenants::JobTenants(const Leases& leases, Translator& translator, std::function<void()> settle)
+    : leases_(leases), translator_(translator), settle_(std::move(settle)) {}
 
 void JobTenants::suspend(uid_t uid, const std::string& run) {
   translator_.suspend_run(uid, run);
@@ -71,7 +70,7 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
       for (const GpuProcess& process : gpu.use.processes) {
         if (process.pid == session->peer.pid) all = process.memory;
       }
-      const std::uint64_t known = RunSuspension::memory_of(rooms_, {session->id, slot.gpu}).on_gpu;
+      const std::uint64_t known = RunSuspension::memory_of(leases_.memory(), {session->id, slot.gpu}).on_gpu;
       contexts[i] += all > known ? all - known : gpu.info.memory_total / kContextPart;
     });
   }
@@ -80,7 +79,7 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
     const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};
     const Gpu& known = leases_.gpus()[i];
     if (!known.refused.empty()) continue;
-    const std::uint64_t foreign = unknown.contains(gpu.value) ? 0 : rooms_.view(gpu).foreign;
+    const std::uint64_t foreign = unknown.contains(gpu.value) ? 0 : leases_.memory().view(gpu).foreign;
     std::uint64_t used = foreign - std::min(foreign, contexts[i]);
     if (i < others.size()) used += others[i].allocated;
     jobs.set_foreign_use(gpu, used <= known.info.memory_total / kToleratedPart ? 0 : used);

@@ -13,13 +13,12 @@ namespace gpumux::daemon {
 
 class JobQueue;
 class Leases;
-class Rooms;
 class Translator;
 
 class JobTenants : public JobPrograms {
  public:
   // `settle`: brings to rest what follows; soon, not now.
-  JobTenants(const Leases& leases, const Rooms& rooms, Translator& translator, std::function<void()> settle);
+  JobTenants(const Leases& leases, Translator& translator, std::function<void()> settle);
   void suspend(uid_t uid, const std::string& run) override;
   void resume(uid_t uid, const std::string& run) override;
   void set_priority(uid_t uid, const std::string& run, std::int32_t priority) override;
@@ -31,7 +30,6 @@ class JobTenants : public JobPrograms {
 
  private:
   const Leases& leases_;
-  const Rooms& rooms_;
   Translator& translator_;
   std::function<void()> settle_;
 };

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/gpus/trials.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "daemon/loop/log.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using base::GpuIndex;
+
+std::string_view in_words(sched::MemoryMode::Reason reason) {
+  switch (reason) {
+    case sched::MemoryMode::Reason::kSetting:
+    case sched::MemoryMode::Reason::kNotKnown:
+    case sched::MemoryMode::Reason::kFits: break;
+    case sched::MemoryMode::Reason::kStanding:
+      return "its programs differ in priority, share or cap, or end their turns themselves: they take turns";
+    case sched::MemoryMode::Reason::kLeftToDriver:
+      return "a program leaves its memory to the driver, so it is not known whether all fits: they take turns";
+    case sched::MemoryMode::Reason::kTooMuch: return "their memory does not fit together: they take turns";
+  }
+  return {};
+}
+
+}  // namespace
+
+void Trials::measured(base::SeatId seat, std::uint32_t question, std::uint64_t submissions) {
+  if (seat.gpu.value >= gpus_.size()) return;
+  OfGpu& gpu = gpus_[seat.gpu.value];
+  if (gpu.gain.told(seat, question, submissions)) gpu.has_answer = true;
+}
+
+bool Trials::look() {
+  gpus_.resize(leases_.gpus().size());
+  const auto planned = leases_.take_planned();
+  const base::TimePoint now = leases_.now();
+  bool any_changed = false;
+  for (std::uint32_t i = 0; i < gpus_.size(); ++i) {
+    OfGpu& gpu = gpus_[i];
+    const bool has_answer = std::exchange(gpu.has_answer, false);
+    if (planned[i] || has_answer || gpu.gain.look_again() <= now) any_changed = choose({i}) || any_changed;
+  }
+  return any_changed;
+}
+
+bool Trials::choose(GpuIndex index) {
+  sched::Gain& gain = gpus_[index.value].gain;
+  const GpuSettings& set = leases_.gpus()[index.value].settings;
+  const auto quantum = leases_.quantum(index);
+  leases_.uses(index, situation_.seats);
+  situation_.is_open = leases_.machine().is_open(index) && set.auto_by_gain && situation_.seats.size() > 1;
+  situation_.turn = settings::kUnlimited;
+  if (!quantum.is_unlimited() && !set.in_flight.is_unlimited())
+    situation_.turn = quantum.value() + set.in_flight.value();
+  const sched::Way before = gain.way();
+  const sched::Way way = gain.choose(leases_.now(), situation_);
+  if (gain.way() != before && situation_.is_open) {
+    const auto& finding = gain.finding();
+    log_info(gain.way() == sched::Way::kByTurns ? "the programs on a GPU get more done by turns"
+                                                : "the programs on a GPU run at once again",
+             {{"gpu", index.value}, {"why", finding ? finding->why : std::string("one at most has work")}});
+  }
+  if (const auto question = gain.take_question()) {
+    for (const sched::SeatUse& use : situation_.seats) {
+      if (ask_) ask_(use.seat, *question);
+    }
+  }
+  if (leases_.machine().way(index) == way) return false;
+  leases_.apply(node::WayChosen{index, way});
+  return true;
+}
+
+std::optional<base::TimePoint> Trials::next_deadline() const {
+  base::TimePoint next = base::TimePoint::max();
+  for (const OfGpu& gpu : gpus_) next = std::min(next, gpu.gain.look_again());
+  return next == base::TimePoint::max() ? std::nullopt : std::optional(next);
+}
+
+std::string Trials::why(GpuIndex index) const {
+  const GpuSettings& set = leases_.gpus()[index.value].settings;
+  const auto reason = leases_.machine().mode_reason(index);
+  if (set.mode != settings::Mode::kAuto || reason != sched::MemoryMode::Reason::kFits)
+    return set.mode == settings::Mode::kAuto ? std::string(in_words(reason)) : std::string();
+  if (!set.auto_by_gain) return "their memory fits together: they run at once";
+  if (const auto found = finding(index)) return found->why;
+  return "their memory fits together: they run at once, until it is known whether turns give more";
+}
+
+std::optional<sched::Gain::Finding> Trials::finding(GpuIndex index) const {
+  return index.value < gpus_.size() ? gpus_[index.value].gain.finding() : std::nullopt;
+}
+
+}  // namespace gpumux::daemon
