@@ -22,7 +22,6 @@ class Configuration:
     latency_environment: dict = field(default_factory=dict)  # and of the latency task
     latency_run: list = field(default_factory=list)          # its options of gpumux run
     ballast: dict = field(default_factory=dict)              # role: its part of the GPU's memory
-    daemon: dict = field(default_factory=dict)               # its settings
 
 
 def wrapper(name, title, environment):
@@ -54,8 +53,6 @@ def every(ballast=None):
         Configuration("native", "both, plain driver", "native"),
         Configuration("default", "gpumux", "gpumux", under_gpumux=True),
         Configuration("priority", "gpumux, priority 10", "gpumux", under_gpumux=True, latency_run=PRIORITY),
-        Configuration("even-slices", "gpumux, priority 10, driver's time slices", "gpumux", under_gpumux=True,
-                      latency_run=PRIORITY, daemon={"time_slice": "driver"}),
         *n_sync(1), *n_sync(10), *n_sync(100), *max_ms(0.5), *max_ms(2), *max_ms(10), *always_lock(),
         Configuration("memory-default", "does not fit: gpumux", "memory", under_gpumux=True, ballast=ballast),
         Configuration("memory-priority", "does not fit: gpumux, priority 10", "memory", under_gpumux=True,

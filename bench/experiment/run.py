@@ -252,7 +252,7 @@ class Experiment:
         try:
             environment = dict(self.machine.environment)
             if configuration.under_gpumux:
-                settings = dict(configuration.daemon, **dict(pair.split("=", 1) for pair in self.arguments.daemon))
+                settings = dict(pair.split("=", 1) for pair in self.arguments.daemon)
                 daemon = Daemon(self.machine, self.raw / f"{name}.daemon.log", settings)
                 environment.update(daemon.environment(), **configuration.environment)
             logs = {role: self.machine.folder / f"{name}.{role}" for role in configuration.roles}

@@ -393,31 +393,9 @@ def host_bound(session):
     return None
 
 
-def time_slices(session):
-    """Two programs of large kernels at once: what each gets done of what one does alone, with the driver's time slices,
-    with slices by priority, and with longer ones for both."""
-    argv = [session.program("gpumux_gpu_worker")] + KERNELS["large"] + ["--lead", "1", "--seconds", "3"]
-    alone_per_s, _ = saturated(session, "slices-alone", argv, 1, seconds=3)
-    for setting, priority in (("driver", "5"), ("auto", "5"), ("20ms", "0")):
-        label = f"slices-{setting}"
-        with Daemon(session, label, mode="concurrent", time_slice=setting) as daemon, \
-                Group(session, label, daemon) as group:
-            for name, of in (("low", "0"), ("high", priority)):
-                group.add(name, argv, GPUMUX_PRIORITY=of)
-            group.wait_ready()
-            group.go()
-            group.wait(3 + START_S)
-            results = [member.result() for member in group.members]
-        if not all(results):
-            raise Failed(f"a program failed with time_slice = {setting}")
-        parts = [result["per_s"] / alone_per_s for result in results]
-        session.add(INFO, f"two at once, priorities 0 and {priority}, time_slice {setting}",
-                    f"{100 * parts[0]:.1f} + {100 * parts[1]:.1f} = {100 * sum(parts):.1f} % of one alone")
-
-
 def run_saturating(session):
     eights = () if session.quick else (saturating_eights,)
-    parts = (saturating_kernels, *eights, saturating_matmuls, host_bound, turn_lengths, time_slices)
+    parts = (saturating_kernels, *eights, saturating_matmuls, host_bound, turn_lengths)
     return session.run_parts(parts, seconds=60)
 
 

@@ -25,9 +25,8 @@ WARM_S = 6.0
 SETTLES_S = 0.3
 READY_AT, END = 8, 0x80  # in the control file: whether program i is ready; the first byte says who works, or to end
 WAYS = (("by turns", ["mode=serial"]), ("by turns, once drained", ["mode=serial", "overlap=false"]),
-        ("by turns, kept for 1 ms", ["mode=serial", "idle-hold=1ms"]), ("at once", ["mode=concurrent"]),
-        ("at once, slices of 20 ms", ["mode=concurrent", "time-slice=20ms"]))
-RESET = ["mode=serial", "overlap=true", "idle-hold=auto", "quantum=auto", "time-slice=driver"]
+        ("by turns, kept for 1 ms", ["mode=serial", "idle-hold=1ms"]), ("at once", ["mode=concurrent"]))
+RESET = ["mode=serial", "overlap=true", "idle-hold=auto", "quantum=auto"]
 
 
 def work(index, control, out, side, every):

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/cuda/context.h"
 
-#include <sys/ioctl.h>
-
-#include <cerrno>
 #include <utility>
 
-#include "cuda/resource_manager_abi.h"
 #include "sim/cuda/memory.h"
 #include "sim/cuda/process.h"
 
@@ -14,24 +10,6 @@ namespace gpumux::sim {
 namespace {
 
 std::atomic<std::uint64_t> next_context_id{1};
-
-// The real driver tells its kernel module how long the GPU is to run a context's work before it turns to another's, and
-// so does this one. It has no module, and nothing comes of it, unless something is in between that plays one.
-constexpr std::uint64_t kTimeSliceUs = 2048;
-void tell_kernel_module(std::uint64_t context_id) {
-  cuda::NVA06C_CTRL_TIMESLICE_PARAMS slice{kTimeSliceUs};
-  cuda::NVOS54_PARAMETERS control{.hClient = 1,
-                                  .hObject = static_cast<std::uint32_t>(context_id),
-                                  .cmd = cuda::NVA06C_CTRL_CMD_SET_TIMESLICE,
-                                  .flags = 0,
-                                  .params = reinterpret_cast<std::uintptr_t>(&slice),
-                                  .paramsSize = sizeof slice,
-                                  .status = cuda::NV_OK};
-  constexpr int kNoModule = -1;
-  const int error = errno;
-  static_cast<void>(::ioctl(kNoModule, cuda::kRmControl, &control));
-  errno = error;
-}
 
 }  // namespace
 
@@ -48,7 +26,6 @@ cuda::CUresult Context::create(Process& process, Device& device, unsigned flags,
   machine.context_opened(device.gpu);
   std::shared_ptr<Context> made(new Context(process, device, flags));
   made->legacy_ = std::make_shared<Stream>(made, cuda::CU_STREAM_DEFAULT, 0, true);
-  tell_kernel_module(made->id_);
   *context = std::move(made);
   return cuda::CUDA_SUCCESS;
 }

@@ -221,7 +221,6 @@ Options two_programs(std::uint64_t seed, bool gangs) {
   settings::GpuSettings settings;
   settings.mode = settings::Mode::kSerial;
   settings.in_flight = sched::kUnlimited;
-  settings.time_slice = std::nullopt;
   settings.quantum = 5ms;
   settings.stall_timeout = 1s;
   settings.stall_retry = 50ms;
@@ -289,7 +288,6 @@ TEST(Fairness, HoldsOverAWindow) {
   settings::GpuSettings settings;
   settings.mode = settings::Mode::kSerial;
   settings.in_flight = sched::kUnlimited;
-  settings.time_slice = std::nullopt;
   settings.quantum = 5ms;
   settings.overlap = false;
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
@@ -327,7 +325,6 @@ TEST(Claims, HaveTheirSharesOverAWindow) {
   settings::GpuSettings settings;
   settings.mode = settings::Mode::kSerial;
   settings.in_flight = sched::kUnlimited;
-  settings.time_slice = std::nullopt;
   settings.quantum = 5ms;
   settings.overlap = false;
   std::size_t shared = 0;

@@ -32,8 +32,7 @@ World::World(const Options& options)
 
 settings::GpuSettings World::any_settings() {
   settings::GpuSettings s;
-  s.in_flight = sched::kUnlimited;  // the simulated programs keep no pace
-  s.time_slice = std::nullopt;
+  s.in_flight = sched::kUnlimited;  // the simulated programs keep to no bound
   s.mode = random_.chance(15) ? settings::Mode::kConcurrent : settings::Mode::kSerial;
   s.policy = random_.chance(60) ? sched::PolicyKind::kFair : sched::PolicyKind::kFifo;
   const settings::Auto<sched::Limit<Duration>> quanta[] = {sched::kAutomatic, sched::kUnlimited, 5ms, 20ms, 50ms};

@@ -7,7 +7,6 @@ namespace gpumux::sched {
 namespace {
 
 std::string text(Duration duration) { return std::to_string(duration.count()) + "ns"; }
-std::string text(TimeSlice slice) { return slice ? text(*slice) : "driver"; }
 template <class T>
 std::string text(const Limit<T>& limit) {
   return limit.is_unlimited() ? "unlimited" : text(limit.value());
@@ -80,7 +79,6 @@ std::string text(const GpuSettings& s) {
          " ageing=" + text(s.gang_ageing) + " priority_ageing=" + text(s.priority_ageing) +
          " idle_hold=" + text(s.idle_hold) + " in_flight=" + text(s.in_flight) + " silence=" + text(s.silence_limit) +
          "/" + text(s.kill_silent_after);
-  out += " time_slice=" + text(s.time_slice);
   out += s.overlap ? " overlap" : " no-overlap";
   return out;
 }
@@ -174,8 +172,7 @@ struct CommandText {
   std::string operator()(const Step& c) const { return "step " + text(c.seat) + " " + text(c.epoch) + times(c.count); }
   std::string operator()(const Contention& c) const {
     return "contention " + text(c.seat) + (c.contended ? " yes " : " no ") + text(c.idle_hold) +
-           (c.pace.in_flight.is_unlimited() ? "" : " in_flight=" + text(c.pace.in_flight)) +
-           (c.pace.time_slice ? " time_slice=" + text(c.pace.time_slice) : "");
+           (c.in_flight.is_unlimited() ? "" : " in_flight=" + text(c.in_flight));
   }
   std::string operator()(const HeadsUp& c) const { return "heads_up " + text(c.seat); }
   std::string operator()(const ReportStall& c) const {

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -33,20 +32,10 @@ enum class LeaseKind { kExclusive, kShared };
 
 inline constexpr std::uint32_t kNoCap = 1000;  // thousandths
 
-// How long a GPU runs one seat's work beside others'; nothing: as long as the driver does.
-using TimeSlice = std::optional<Duration>;
-
 // One GPU's settings. All may change while tenants run.
 struct GpuSettings : settings::LeaseSettings {
   Mode mode = Mode::kSerial;  // at this moment: the setting may leave it to the daemon
   bool operator==(const GpuSettings&) const = default;
-};
-
-// How a seat is to use a GPU that is not its alone.
-struct Pace {
-  Limit<Duration> in_flight;  // the most work that it may have queued
-  TimeSlice time_slice;
-  bool operator==(const Pace&) const = default;
 };
 
 // ---- events -----------------------------------------------------------------------------------------------
@@ -145,8 +134,9 @@ struct Reopen { SeatId seat; LeaseEpoch epoch; LeaseKind kind; };
 // by Stepped when threads have used some, then by Drained when that work is done, until all are used or taken back.
 struct Step { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
 // Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened, and
-// when its GPU's idle_hold or its pace changes: a Grant says only whether it is contended.
-struct Contention { SeatId seat; bool contended; Limit<Duration> idle_hold; Pace pace; };
+// when its idle hold or its in-flight bound changes: a Grant says only whether it is contended. `in_flight`: the most
+// work that it may have queued.
+struct Contention { SeatId seat; bool contended; Limit<Duration> idle_hold; Limit<Duration> in_flight; };
 // A grant is about to come, as far as anybody can know: to the members of the unit that is next when the one before it
 // is told to go, has closed its gates, or is about to give up. Only a hint: it promises nothing, and is sent once.
 struct HeadsUp { SeatId seat; };

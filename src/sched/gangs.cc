@@ -110,7 +110,7 @@ void LeaseCore::State::set_shape(Unit& unit) {
 // contention.
 void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   set_shape(unit);
-  for (const UnitGpu& on_gpu : unit.gpus) settle_pace(*on_gpu.gpu);
+  for (const UnitGpu& on_gpu : unit.gpus) settle_in_flight(*on_gpu.gpu);
   const bool was_passed_over = unit.passed_over();
   unit.wanting = unit.resting = unit.revoked = unit.undrained = unit.silent = unit.permits = unit.contended = 0;
   unit.suspended = 0;
@@ -198,7 +198,7 @@ void LeaseCore::State::remove_seat(Seat& seat) {
   if (seat.ends_own_turns && !seat.suspended) --gpu.own_turns;
   std::erase_if(tenant.seats, [&](const std::unique_ptr<Seat>& one) { return one.get() == &seat; });
   settle_order(gpu);
-  settle_pace(gpu);
+  settle_in_flight(gpu);
 }
 
 // ---- gangs --------------------------------------------------------------------------------------

@@ -18,9 +18,6 @@ constexpr std::uint64_t kFirstEpoch = 1;
 template <class Field>
 void raise(Field&, Duration) {}  // no time
 void raise(Duration& field, Duration least) { field = std::max(field, least); }
-void raise(TimeSlice& field, Duration least) {
-  if (field) raise(*field, least);
-}
 template <class T>
 void raise(Limit<T>& field, Duration least) {
   if (T* const value = field.if_value()) raise(*value, least);
@@ -105,7 +102,7 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   settle_order(*gpu);
   touch(*gpu);
   rearm(*gpu, before);
-  settle_pace(*gpu);
+  settle_in_flight(*gpu);
   // Without overlap no turn is lent, and an idle holder does not keep its own.
   if (before.idle_hold == gpu->settings.idle_hold && before.overlap == gpu->settings.overlap) return;
   for (Seat* seat : gpu->seats) {
@@ -190,7 +187,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   tenant->seats.insert(at, std::move(seat));
   if (e.ends_own_turns && !e.is_suspended) ++gpu->own_turns;
   settle_order(*gpu);
-  settle_pace(*gpu);
+  settle_in_flight(*gpu);
   tell_contention(*seat_of(e.seat));  // so that it knows how long to hold when a contended grant comes
   rebuild(unit, false);
 }

@@ -21,7 +21,6 @@ class Machine {
   Machine(std::uint64_t seats, bool gangs, bool claims, PolicyKind policy) {
     GpuSettings settings;
     settings.in_flight = kUnlimited;
-    settings.time_slice = std::nullopt;
     settings.quantum = std::chrono::milliseconds(5);
     settings.policy = policy;
     for (std::uint32_t gpu = 0; gpu < kGpus; ++gpu) tell(GpuAdded{GpuIndex{gpu}, settings, LeaseEpoch{1}});

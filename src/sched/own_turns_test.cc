@@ -130,65 +130,15 @@ TEST(InFlightBound, IsPartOfWhatAHolderIsTold) {
   EXPECT_EQ(script.request(kB), "contention 1@0 yes 200000ns in_flight=4000000ns");
 }
 
-// Who is below somebody gets the GPU for moments while both have work, and who is above somebody for long.
-TEST(TimeSlice, GoesByPriority) {
-  GpuSettings settings = fair(20ms);
-  settings.time_slice = kAutomatic;
-  Script script(1, settings);
-  script.tell(TenantConnected{kA.tenant, 0});
-  EXPECT_EQ(script.tell(SeatOpened{kA}), "contention 1@0 no 200000ns") << "nobody is beside it";
-  script.tell(TenantConnected{kB.tenant, 0});
-  EXPECT_EQ(script.tell(SeatOpened{kB}), "contention 2@0 no 200000ns") << "equals have the driver's";
-  const std::string above = "contention 2@0 no 200000ns time_slice=10000000ns";
-  const std::string below = "contention 1@0 no 200000ns time_slice=200000ns";
-  EXPECT_EQ(script.tell(StandingChanged{.seat = kB, .priority = 5}), below + "; " + above);
-  // Where all run at once priorities count no less.
-  settings.mode = Mode::kConcurrent;
-  EXPECT_EQ(script.settings(GpuIndex{0}, settings), "");
-  const std::string neither = "contention 1@0 no 200000ns; contention 2@0 no 200000ns";
-  settings.time_slice = std::nullopt;
-  EXPECT_EQ(script.settings(GpuIndex{0}, settings), neither);
-  settings.time_slice = kAutomatic;
-  EXPECT_EQ(script.settings(GpuIndex{0}, settings), below + "; " + above);
-  EXPECT_EQ(script.tell(StandingChanged{.seat = kB, .priority = 0}), neither);
-  EXPECT_EQ(script.tell(StandingChanged{.seat = kA, .priority = -1}), below + "; " + above);
-  EXPECT_EQ(script.tell(TenantGone{kB.tenant}), "contention 1@0 no 200000ns");
-}
-
-// Two with short slices would lose half of their time to changes of contexts, and two with long ones wait for each
-// other.
-TEST(TimeSlice, OfSeveralThatStandAlikeIsTheDrivers) {
-  GpuSettings settings = fair(20ms);
-  settings.time_slice = kAutomatic;
-  Script script(1, settings);
-  for (std::uint32_t tenant : {1u, 2u, 3u}) script.tenant(tenant, {0});
-  const std::string only_below = " no 200000ns time_slice=200000ns";
-  const std::string only_above = " no 200000ns time_slice=10000000ns";
-  // One above two.
-  EXPECT_EQ(script.tell(StandingChanged{.seat = kB, .priority = 5}), "contention 2@0" + only_above);
-  // One above, one in the middle, one below: two are below somebody.
-  EXPECT_EQ(script.tell(StandingChanged{.seat = kA, .priority = -1}), "");
-  // Two above one.
-  EXPECT_EQ(script.tell(StandingChanged{.seat = kC, .priority = 5}),
-            "contention 1@0" + only_below + "; contention 2@0 no 200000ns");
-  EXPECT_EQ(script.tell(TenantGone{kC.tenant}), "contention 2@0" + only_above);
-  script.tenant(3, {0});
-  // A time that is set is for those above, however many.
-  settings.time_slice = 20ms;
-  EXPECT_EQ(script.settings(GpuIndex{0}, settings), "contention 2@0 no 200000ns time_slice=20000000ns");
-}
-
 // A gang has the highest priority of its members, wherever they are.
-TEST(TimeSlice, GoesByTheGangsPriority) {
+TEST(InFlightBound, GoesByTheGangsPriority) {
   GpuSettings settings = fair(20ms);
-  settings.time_slice = kAutomatic;
   settings.in_flight = 4ms;
   Script script(2, settings);
   for (const std::uint32_t id : {1u, 2u, 3u}) script.tenant(id, {id == 2 ? 1u : 0u});
-  const std::string below = " no 200000ns in_flight=1000000ns time_slice=200000ns";
-  const std::string above = " no 200000ns in_flight=4000000ns time_slice=10000000ns";
-  EXPECT_EQ(script.tell(StandingChanged{.seat = kC, .priority = 3}),
-            "contention 1@0" + below + "; contention 3@0" + above);
+  const std::string below = " no 200000ns in_flight=1000000ns";
+  const std::string above = " no 200000ns in_flight=4000000ns";
+  EXPECT_EQ(script.tell(StandingChanged{.seat = kC, .priority = 3}), "contention 1@0" + below);
   EXPECT_EQ(script.tell(StandingChanged{.seat = seat(2, 1), .priority = 5}), "") << "alone on its GPU";
   script.tell(GangJoined{TenantId{1}, "x", 2});
   EXPECT_EQ(script.tell(GangJoined{TenantId{2}, "x", 2}), "contention 1@0" + above + "; contention 3@0" + below);
@@ -197,18 +147,6 @@ TEST(TimeSlice, GoesByTheGangsPriority) {
   EXPECT_EQ(script.tell(StandingChanged{.seat = seat(2, 1), .priority = 5}),
             "contention 1@0" + above + "; contention 3@0" + below);
   EXPECT_EQ(script.tell(TenantGone{TenantId{2}}), "contention 1@0" + below + "; contention 3@0" + above);
-}
-
-TEST(TimeSlice, ThatIsSetIsEverybodysButTheLowers) {
-  GpuSettings settings = fair(20ms);
-  settings.time_slice = 20ms;
-  Script script(1, settings);
-  script.tenant(1, {0});
-  script.tell(TenantConnected{kB.tenant, 0});
-  const std::string both =
-      "contention 1@0 no 200000ns time_slice=20000000ns; contention 2@0 no 200000ns time_slice=20000000ns";
-  EXPECT_EQ(script.tell(SeatOpened{kB}), both + "; contention 2@0 no 200000ns time_slice=20000000ns");
-  EXPECT_EQ(script.tell(StandingChanged{.seat = kB, .priority = 5}), "contention 1@0 no 200000ns time_slice=200000ns");
 }
 
 }  // namespace

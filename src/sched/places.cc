@@ -21,22 +21,8 @@ constexpr Duration kMaxAutomaticQuantum = std::chrono::seconds(30);
 // kernels of whoever comes, which gets half of the GPU until it is through. Enough for a host that takes 10 us for a
 // launch to keep the GPU busy.
 constexpr Duration kInFlightBelow = std::chrono::milliseconds(1);
-// How long the GPU runs work that somebody of a higher priority is beside, and how long work that is beside a lower
-// one: so the lower one takes a twentieth while both have work, its slice and two changes of contexts of 0.2 ms each
-// (experiment 009). The driver's own is 2 ms for all. Shorter than 0.2 would spare the higher one little beside those.
-constexpr Duration kSliceBelow = std::chrono::microseconds(200);
-constexpr Duration kSliceAbove = std::chrono::milliseconds(10);
 // Each measured switch moves the smoothed cost by one part in this many: a few outliers do not move the quantum much.
 constexpr std::int64_t kSwitchCostSmoothing = 8;
-
-// Several that stand alike have the driver's slices: with short ones they would lose half of their time to changes of
-// contexts whenever both have work, and with long ones wait long for each other.
-TimeSlice time_slice_of(const settings::Auto<TimeSlice>& setting, bool is_below, bool is_only_one) {
-  if (!setting.is_automatic() && !setting.value()) return std::nullopt;
-  if (is_below) return is_only_one ? TimeSlice(kSliceBelow) : std::nullopt;
-  if (!setting.is_automatic()) return setting.value();
-  return is_only_one ? TimeSlice(kSliceAbove) : std::nullopt;
-}
 
 }  // namespace
 
@@ -168,37 +154,31 @@ void LeaseCore::State::tell_contention(Unit& unit, bool always) {
 void LeaseCore::State::tell_contention(Seat& seat) {
   const bool contended = seat.phase == SeatPhase::kHolding && seat.unit->told_contended;
   seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu);
-  command(Contention{seat.id, contended, seat.told_hold, seat.told_pace});
+  command(Contention{seat.id, contended, seat.told_hold, seat.told_in_flight});
 }
 
 // To be called when the GPU's seats, which of them are suspended, their or their gangs' priorities, its mode or its
 // settings have changed. No bound on what is queued: one that is alone keeps nobody waiting, and where all run at once
 // nobody waits for a turn.
-void LeaseCore::State::settle_pace(Gpu& gpu) {
+void LeaseCore::State::settle_in_flight(Gpu& gpu) {
   // Not who is suspended: it is told when it is resumed, for its process may be frozen, and what it does not read piles
   // up. Nor who is on its way from one unit to another.
   const auto takes_part = [](const Seat* seat) { return !seat->suspended && seat->unit != nullptr; };
   std::size_t seats = 0;
-  std::size_t at_the_top = 0;
   std::int32_t highest = std::numeric_limits<std::int32_t>::min();
   for (const Seat* seat : gpu.seats) {
     if (!takes_part(seat)) continue;
     ++seats;
-    const std::int32_t priority = priority_of(*seat->unit);
-    if (priority > highest) at_the_top = 0;
-    highest = std::max(highest, priority);
-    at_the_top += priority == highest ? 1 : 0;
+    highest = std::max(highest, priority_of(*seat->unit));
   }
   const GpuSettings& settings = gpu.settings;
   const bool is_bounded = settings.mode == Mode::kSerial && seats > 1 && !settings.in_flight.is_unlimited();
   for (Seat* seat : gpu.seats) {
     if (!takes_part(seat)) continue;
     const bool is_below = priority_of(*seat->unit) < highest;
-    const bool is_only_one = (is_below ? seats - at_the_top : at_the_top) == 1;
-    Pace pace;
-    if (is_bounded) pace.in_flight = is_below ? settings.in_flight.at_most(kInFlightBelow) : settings.in_flight;
-    if (seats > 1) pace.time_slice = time_slice_of(settings.time_slice, is_below, is_only_one);
-    if (std::exchange(seat->told_pace, pace) != pace) tell_contention(*seat);
+    Limit<Duration> bound;
+    if (is_bounded) bound = is_below ? settings.in_flight.at_most(kInFlightBelow) : settings.in_flight;
+    if (std::exchange(seat->told_in_flight, bound) != bound) tell_contention(*seat);
   }
 }
 

@@ -13,11 +13,10 @@ namespace gpumux::sched {
 
 inline SeatId seat(std::uint64_t tenant, std::uint32_t gpu) { return {TenantId{tenant}, GpuIndex{gpu}}; }
 
-// The built-in settings without a pace, which own_turns_test.cc is about.
+// The built-in settings without an in-flight bound, which own_turns_test.cc is about.
 inline GpuSettings plain() {
   GpuSettings settings;
   settings.in_flight = kUnlimited;
-  settings.time_slice = std::nullopt;
   return settings;
 }
 

@@ -55,7 +55,7 @@ void LeaseCore::State::on(const StandingChanged& e) {
     arm_cap(unit);
   }
   if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && may_queue(unit)) enqueue(unit);
-  for (const UnitGpu& on_gpu : unit.gpus) settle_pace(*on_gpu.gpu);
+  for (const UnitGpu& on_gpu : unit.gpus) settle_in_flight(*on_gpu.gpu);
   reservations_dirty = true;
   touch(unit);
 }

@@ -94,7 +94,7 @@ struct Seat {
       false;  // it waits as from before its last lease: it gave that up for want of memory, or borrowed it
 
   bool ends_own_turns = false;
-  Pace told_pace;
+  Limit<Duration> told_in_flight;
   Limit<Duration> told_hold{Duration::zero()};  // how long it keeps an idle lease
   std::int32_t priority = 0;
   std::uint32_t cap = kNoCap;  // thousandths of all time
@@ -415,7 +415,7 @@ struct LeaseCore::State {
 
   // ---- places.cc: what tenants are told of each other --------------------------------------------
   void tell_contention(Seat& seat);
-  void settle_pace(Gpu& gpu);
+  void settle_in_flight(Gpu& gpu);
 
   // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
   void set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap);

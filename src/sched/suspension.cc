@@ -39,7 +39,7 @@ void LeaseCore::State::suspend(Seat& seat) {
   note_incomplete(unit);
   if (seat.ends_own_turns) --gpu.own_turns;
   settle_order(gpu);
-  settle_pace(gpu);
+  settle_in_flight(gpu);
   touch(unit);
 }
 
@@ -60,7 +60,7 @@ void LeaseCore::State::resume(Seat& seat) {
   note_incomplete(unit);
   if (seat.ends_own_turns) ++gpu.own_turns;
   settle_order(gpu);
-  settle_pace(gpu);
+  settle_in_flight(gpu);
   tell_contention(seat);  // what has changed meanwhile it was not told
   if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && may_queue(unit)) enqueue(unit);
   touch(unit);

@@ -20,6 +20,16 @@ constexpr std::uint64_t kMostPercent = 90;
 // The longest word that `nearest` compares: names are shorter, and comparing takes the product of two lengths.
 constexpr std::size_t kLongestGuessedWord = 64;
 
+// A setting that there was, and what else to do than to delete it.
+struct Removed {
+  std::string_view name;
+  std::string_view instead;
+};
+constexpr Removed kRemoved[] = {
+    {"on_stall", ", and start programs that wait for each other with gpumux run --gang NAME"},
+    {"time_slice", ". All programs have the driver's time slices"},
+};
+
 bool ends_in_digit(std::string_view text) { return !text.empty() && text.back() >= '0' && text.back() <= '9'; }
 
 using Number = std::optional<std::int64_t>;
@@ -170,9 +180,9 @@ const Setting* find(std::span<const Setting> settings, std::string_view name) {
 }
 
 std::string no_such(std::span<const Setting> settings, std::string_view name) {
-  if (name == "on_stall") {
-    return "there is no setting 'on_stall' any more: delete it, and start programs that wait for each other with "
-           "gpumux run --gang NAME";
+  for (const Removed& removed : kRemoved) {
+    if (name == removed.name)
+      return "there is no setting '" + std::string(name) + "' any more: delete it" + std::string(removed.instead);
   }
   std::vector<std::string_view> names;
   std::string all;

@@ -144,7 +144,7 @@ T field_of(const Value& value, std::string_view text) {
 
 // The word with this index.
 std::string_view word_of(const Type& type, std::size_t index);
-// The word of a type that is neither auto nor unlimited: what no value means ("driver", "whole").
+// The word of a type that is neither auto nor unlimited: what no value means ("whole", "none").
 std::string_view word_for_none(const Type& type);
 std::string format_number(Kind kind, std::int64_t number);
 

@@ -13,7 +13,7 @@
 namespace gpumux::settings {
 
 // clang-format off
-inline constexpr std::array<Setting, 19> kGpuSettings{{
+inline constexpr std::array<Setting, 18> kGpuSettings{{
 {"mode", "GPUMUX_MODE",
 {Kind::kWord, 0, 0, "auto serial concurrent",
 "auto, serial or concurrent"},
@@ -57,11 +57,6 @@ Reader::kDaemon, {}},
 {Kind::kTime, 100000, 10000000000, "unlimited",
 "a time from 100us to 10s, or unlimited"},
 "4ms", "How much work a tenant may have queued on a GPU that others use",
-Reader::kDaemon, {}},
-{"time_slice", "GPUMUX_TIME_SLICE",
-{Kind::kTime, 100000, 100000000, "auto driver",
-"a time from 100us to 100ms, auto, or driver"},
-"auto", "How long the GPU runs one tenant's work before it turns to another's, if both have some",
 Reader::kDaemon, {}},
 {"stall_timeout", "GPUMUX_STALL_TIMEOUT",
 {Kind::kTime, 10000000, 3600000000000, "",
@@ -379,16 +374,15 @@ void visit_leases(Settings& settings, const Visit& visit) {
   visit(kGpuSettings[5], settings.max_runtime);
   visit(kGpuSettings[6], settings.idle_hold);
   visit(kGpuSettings[7], settings.in_flight);
-  visit(kGpuSettings[8], settings.time_slice);
-  visit(kGpuSettings[9], settings.stall_timeout);
-  visit(kGpuSettings[10], settings.stall_retry);
-  visit(kGpuSettings[11], settings.kill_stalled_after);
-  visit(kGpuSettings[12], settings.step_delay);
-  visit(kGpuSettings[13], settings.gang_ageing);
-  visit(kGpuSettings[14], settings.priority_ageing);
-  visit(kGpuSettings[15], settings.silence_limit);
-  visit(kGpuSettings[16], settings.kill_silent_after);
-  visit(kGpuSettings[17], settings.overlap);
+  visit(kGpuSettings[8], settings.stall_timeout);
+  visit(kGpuSettings[9], settings.stall_retry);
+  visit(kGpuSettings[10], settings.kill_stalled_after);
+  visit(kGpuSettings[11], settings.step_delay);
+  visit(kGpuSettings[12], settings.gang_ageing);
+  visit(kGpuSettings[13], settings.priority_ageing);
+  visit(kGpuSettings[14], settings.silence_limit);
+  visit(kGpuSettings[15], settings.kill_silent_after);
+  visit(kGpuSettings[16], settings.overlap);
 }
 
 // Calls visit(setting, field) for every setting of GpuSettings.
@@ -403,17 +397,16 @@ void visit_gpu(Settings& settings, const Visit& visit) {
   visit(kGpuSettings[5], settings.max_runtime);
   visit(kGpuSettings[6], settings.idle_hold);
   visit(kGpuSettings[7], settings.in_flight);
-  visit(kGpuSettings[8], settings.time_slice);
-  visit(kGpuSettings[9], settings.stall_timeout);
-  visit(kGpuSettings[10], settings.stall_retry);
-  visit(kGpuSettings[11], settings.kill_stalled_after);
-  visit(kGpuSettings[12], settings.step_delay);
-  visit(kGpuSettings[13], settings.gang_ageing);
-  visit(kGpuSettings[14], settings.priority_ageing);
-  visit(kGpuSettings[15], settings.silence_limit);
-  visit(kGpuSettings[16], settings.kill_silent_after);
-  visit(kGpuSettings[17], settings.overlap);
-  visit(kGpuSettings[18], settings.hand_over);
+  visit(kGpuSettings[8], settings.stall_timeout);
+  visit(kGpuSettings[9], settings.stall_retry);
+  visit(kGpuSettings[10], settings.kill_stalled_after);
+  visit(kGpuSettings[11], settings.step_delay);
+  visit(kGpuSettings[12], settings.gang_ageing);
+  visit(kGpuSettings[13], settings.priority_ageing);
+  visit(kGpuSettings[14], settings.silence_limit);
+  visit(kGpuSettings[15], settings.kill_silent_after);
+  visit(kGpuSettings[16], settings.overlap);
+  visit(kGpuSettings[17], settings.hand_over);
 }
 
 // Calls visit(setting, field) for every setting of QueueSettings.

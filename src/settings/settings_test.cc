@@ -112,6 +112,8 @@ TEST(UnknownSetting, IsRefusedWithTheNearestName) {
   DaemonSettings daemon;
   EXPECT_NE(set(gpu, "on_stall", "gang").error().message().find("no setting 'on_stall' any more: delete it"),
             std::string::npos);
+  EXPECT_NE(set(gpu, "time_slice", "auto").error().message().find("no setting 'time_slice' any more: delete it"),
+            std::string::npos);
   EXPECT_NE(set(gpu, "quantom", "5ms").error().message().find("there is no setting 'quantom' (did you mean quantum? "),
             std::string::npos);
   EXPECT_NE(set(queue, "half_live", "1h").error().message().find("did you mean half_life?"), std::string::npos);

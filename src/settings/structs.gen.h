@@ -36,8 +36,6 @@ struct LeaseSettings {
   Auto<Limit<base::Duration>> idle_hold = kAutomatic;
   // How much work a tenant may have queued on a GPU that others use.
   Limit<base::Duration> in_flight = base::Duration(4000000);
-  // How long the GPU runs one tenant's work before it turns to another's, if both have some.
-  Auto<std::optional<base::Duration>> time_slice = kAutomatic;
   // The daemon takes a revocation back if the work has not drained by then, and tries again later.
   base::Duration stall_timeout = base::Duration(10000000000);
   // How long after a stall the daemon tries the revocation again.

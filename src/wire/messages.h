@@ -422,9 +422,10 @@ struct Contention {
   static constexpr std::size_t kMinimumBytes = 16;
   std::uint32_t slot = 0;
   std::uint32_t contended = 0;
-  std::uint64_t idle_hold_ns = 0;   // how long the seat may stay idle before it releases; over an hour: without end
-  std::uint64_t in_flight_ns = 0;   // the most work that it may have queued; 0: any
-  std::uint64_t time_slice_ns = 0;  // how long the GPU runs it before it turns to others' work; 0: the driver's
+  std::uint64_t idle_hold_ns = 0;  // how long the seat may stay idle before it releases; over an hour: without end
+  std::uint64_t in_flight_ns = 0;  // the most work that it may have queued; 0: any
+  // Always 0: the driver's time slice. Libraries of earlier releases set the slice that this says.
+  std::uint64_t time_slice_ns = 0;
 };
 
 // Why a wish was refused (Room::refused). kNothingComes: waiting longer is of no use. kTooMuch: so much cannot come

@@ -11,7 +11,6 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
 
@@ -137,86 +136,6 @@ class Turns(GpumuxTest):
         closing = sum(lease.closed - lease.revokes[0] for lease in revoked)
         draining = sum(lease.drained - lease.revokes[0] for lease in revoked)
         self.assertLess(closing, draining / 4)
-
-    def start_with_kernel_module(self, name, gpu="0", **variables):
-        """A worker, and the time slices, in microseconds, that its kernel module has been told so far."""
-        path = pathlib.Path(self.directory, f"{name}.slices")
-        preload = f"{paths.LIBRARY} {paths.PROGRAMS / 'kernel_module.so'}"
-        program = self.start("worker", name=name, gpu=gpu, steps=100_000, step_us=500, sync_every=1,
-                             variables={"LD_PRELOAD": preload, "KERNEL_MODULE_LOG": path, **variables})
-        return program, lambda: [int(line) for line in path.read_text().split()] if path.exists() else []
-
-    def test_time_slices_follow_priorities(self):
-        daemon = self.start_daemon(mode="auto")
-        low, lows = self.start_with_kernel_module("low")
-        low.wait_for_line("ready")
-        self.assertEqual(lows(), [2048])
-        high, highs = self.start_with_kernel_module("high", GPUMUX_PRIORITY="5")
-        wait_until(lambda: (lows(), highs()) == ([2048, 200], [2048, 10_000]), 20, "slices by priority")
-        daemon.api.set_tenant(high.pid, priority="0")
-        wait_until(lambda: (lows()[2:], highs()[2:]) == ([2048], [2048]), 20, "equals")
-        daemon.api.set_tenant(low.pid, priority="1")
-        wait_until(lambda: lows()[3:] == [10_000], 20, "the low one to be above")
-        high.end()
-        wait_until(lambda: lows()[4:] == [2048], 20, "the one that is left to be alone")
-
-    def test_time_slices_of_a_program_with_two_gpus_are_the_drivers(self):
-        daemon = self.start_daemon(mode="auto")
-        wide, wides = self.start_with_kernel_module("wide", gpu="0,1")
-        wide.wait_for_line("ready")
-        high, highs = self.start_with_kernel_module("high", GPUMUX_PRIORITY="5")
-        high.wait_for_line("ready")
-        for priority, expected in (("5", [10_000]), ("-5", [10_000, 200]), ("5", [10_000, 200, 10_000])):
-            daemon.api.set_tenant(high.pid, priority=priority)
-            wait_until(lambda expected=expected: highs()[1:] == expected, 20, "slices by priority")
-        self.assertEqual(wides(), [2048, 2048])
-
-    def test_a_driver_without_time_slices_is_told_of(self):
-        daemon = self.start_daemon(mode="auto")
-        for name, priority in (("low", "0"), ("high", "5")):
-            self.start("worker", name=name, gpu=0, steps=100_000, step_us=500, sync_every=1,
-                       variables={"GPUMUX_PRIORITY": priority}).wait_for_line("ready")
-
-        def said():
-            return [line for line in daemon.process.errors if "time_slice has no effect" in line]
-
-        wait_until(lambda: len(said()) == 2, 20, "both to say so")
-
-    def test_time_slices_are_the_drivers_without_a_daemon(self):
-        daemon = self.start_daemon(mode="auto", time_slice="auto", on_daemon_loss="ungated")
-        low, lows = self.start_with_kernel_module("low")
-        low.wait_for_line("ready")
-        _, highs = self.start_with_kernel_module("high", GPUMUX_PRIORITY="5")
-        wait_until(lambda: (lows(), highs()) == ([2048, 200], [2048, 10_000]), 20, "slices by priority")
-        daemon.kill()
-        wait_until(lambda: (lows()[2:], highs()[2:]) == ([2048], [2048]), 20, "everybody for himself")
-
-    def test_time_slices_are_left_alone_where_gpumux_is_disabled_or_does_not_set_them(self):
-        daemon = self.start_daemon(mode="auto", time_slice="driver")
-        low, lows = self.start_with_kernel_module("low")
-        disabled, others = self.start_with_kernel_module("disabled", GPUMUX_DISABLE="1", GPUMUX_PRIORITY="5")
-        high, highs = self.start_with_kernel_module("high", GPUMUX_PRIORITY="5")
-        for program in (low, disabled, high):
-            program.wait_for_line("ready")
-        self.assertEqual((lows(), others(), highs()), ([2048], [2048], [2048]))
-        disabled.end()
-        wait_until(lambda: not daemon.api.gpu()["foreign"], 20, "nobody to be foreign")
-        daemon.api.set(time_slice="auto")
-        wait_until(lambda: (lows()[1:], highs()[1:]) == ([200], [10_000]), 20, "slices by priority")
-        daemon.api.set(time_slice="driver")
-        wait_until(lambda: (lows()[2:], highs()[2:]) == ([2048], [2048]), 20, "the driver's slices")
-        self.assertEqual(others(), [2048])
-
-    def test_time_slices_beside_programs_that_are_not_ours_are_the_drivers(self):
-        self.start_daemon(mode="auto")
-        _, lows = self.start_with_kernel_module("low")
-        _, highs = self.start_with_kernel_module("high", GPUMUX_PRIORITY="5")
-        wait_until(lambda: (lows(), highs()) == ([2048, 200], [2048, 10_000]), 20, "slices by priority")
-        # It has the driver's slice: beside that a short one would be next to nothing.
-        foreign, _ = self.start_with_kernel_module("foreign", GPUMUX_DISABLE="1")
-        wait_until(lambda: (lows()[2:], highs()[2:]) == ([2048], [2048]), 20, "the driver's slices")
-        foreign.end()
-        wait_until(lambda: (lows()[3:], highs()[3:]) == ([200], [10_000]), 20, "slices by priority")
 
     def test_submissions_are_counted_for_who_is_alone(self):
         daemon = self.start_daemon()

@@ -412,8 +412,6 @@ TEST(Trace, TellsWhatHappened) {
   auto options = TestDaemon::options_in(dir.path());
   options.trace_file = dir.path() + "/trace.ndjson";
   {
-    // The GPU's list has a process that is nobody's of ours; what that changes is not what is looked at here.
-    std::ofstream(options.config_file) << "[defaults]\ntime_slice = \"driver\"\n";
     TestDaemon daemon(std::move(options));
     TestTenant tenant(dir.path(), "say \"hi\"");
     ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)) && tenant.request() && tenant.wait_granted());

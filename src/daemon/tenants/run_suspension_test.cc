@@ -409,7 +409,6 @@ TEST(RunSuspension, SaysNothingToWhoIsFrozen) {
   for (int i = 0; i < 1000; ++i) {
     settings.idle_hold = std::chrono::milliseconds(1 + i % 7);
     settings.in_flight = std::chrono::milliseconds(1 + i % 5);
-    settings.time_slice = std::chrono::milliseconds(1 + i % 7);
     machine.leases.set_settings({0}, settings);
     b.resident = static_cast<std::uint64_t>(1 + i % 70) * kGiB;
     b.report();
@@ -433,7 +432,6 @@ TEST(RunSuspension, SaysNothingToWhoIsFrozen) {
   machine.pass(60s);
   EXPECT_EQ(a.contention.idle_hold_ns, static_cast<std::uint64_t>(settings.idle_hold.value().value().count()));
   EXPECT_EQ(a.contention.in_flight_ns, static_cast<std::uint64_t>(settings.in_flight.value().count()));
-  EXPECT_EQ(a.contention.time_slice_ns, static_cast<std::uint64_t>(settings.time_slice.value()->count()));
   EXPECT_EQ(a.resident, 60 * kGiB);
   EXPECT_FALSE(a.killed);
 }

@@ -50,7 +50,7 @@ struct Slot {
   bool granted = false;
   bool exclusive = true;
   base::LeaseEpoch epoch;
-  sched::Pace pace;                // that it was told
+  settings::Limit<base::Duration> in_flight;  // the bound that it was told
   wire::Memory memory;             // what it last said that it has, as it said it: for people, and for frames
   std::uint64_t room = 0;          // the bound that it was told
   std::uint64_t to_fill = 0;       // of that, raised and not yet lent frames for

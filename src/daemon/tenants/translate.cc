@@ -424,12 +424,11 @@ void Translator::send_contention(Session& session, std::uint32_t number, bool co
   const auto ns = [](base::Duration time) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0));
   };
-  const sched::Pace& pace = session.slot(number)->pace;
+  const settings::Limit<base::Duration>& in_flight = session.slot(number)->in_flight;
   send(session, wire::Contention{.slot = number,
                                  .contended = contended ? 1u : 0u,
                                  .idle_hold_ns = ns(idle_hold.at_most(base::Duration::max())),
-                                 .in_flight_ns = pace.in_flight.is_unlimited() ? 0 : ns(pace.in_flight.value()),
-                                 .time_slice_ns = pace.time_slice ? ns(*pace.time_slice) : 0});
+                                 .in_flight_ns = in_flight.is_unlimited() ? 0 : ns(in_flight.value())});
 }
 
 void Translator::carry_out(const sched::Command& command) {
@@ -475,7 +474,7 @@ void Translator::carry_out(const sched::Command& command) {
             if (hand_over_) hand_over_(true);
           } else if constexpr (std::is_same_v<Command, sched::Contention>) {
             if (slot.granted) session->page.set_contended(*number, c.contended);
-            slot.pace = c.pace;
+            slot.in_flight = c.in_flight;
             send_contention(*session, *number, c.contended, c.idle_hold);
           }
         }

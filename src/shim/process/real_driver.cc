@@ -5,8 +5,6 @@
 #include <pthread.h>
 
 #include "shim/process/real_doors.h"
-#include "shim/process/settings.h"
-#include "shim/process/time_slices.h"
 
 namespace gpumux::shim {
 
@@ -23,10 +21,7 @@ void* find(void* handle, const char* symbol) { return real_dlsym(handle, symbol)
 void load_from(void* handle) {
   pthread_mutex_lock(&g_mutex);
   if (!g_driver_loaded.load(std::memory_order_relaxed)) {
-    if (handle != nullptr) {
-      cuda::load_driver(g_driver, find, handle);
-      if (!is_disabled()) watch_time_slices(g_driver);
-    }
+    if (handle != nullptr) cuda::load_driver(g_driver, find, handle);
     // A program may call a hook before it has a driver and load one later: only a found driver is final.
     g_driver_loaded.store(handle != nullptr, std::memory_order_release);
   }

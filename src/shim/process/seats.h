@@ -49,7 +49,6 @@ struct Seat {
   std::uint32_t awaiting_room = 0;  // threads that wait for the daemon to make room for an allocation
   base::Duration idle_hold = std::chrono::microseconds(200);
   base::Duration in_flight_bound{0};  // as the daemon says
-  base::Duration time_slice{0};       // zero: the driver's
   // The drainer's watch for idleness.
   std::uint64_t last_passages = 0;
   base::TimePoint idle_since{};

@@ -49,9 +49,6 @@ struct Settings {
 
 Settings read_settings();
 
-// GPUMUX_DISABLE: nothing is to be done in this process.
-bool is_disabled();
-
 // The name this program is shown under: GPUMUX_NAME, else the base name of what it runs (a script, for an interpreter).
 std::string program_name();
 

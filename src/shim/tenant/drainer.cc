@@ -4,12 +4,10 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <string>
 #include <utility>
 
 #include "os/futex.h"
 #include "os/system_clock.h"
-#include "shim/process/log.h"
 
 namespace gpumux::shim {
 namespace {
@@ -32,11 +30,6 @@ constexpr base::Duration kSpinningReserve = 5ms;
 // Between two looks at the clock: about a microsecond.
 constexpr int kPausesPerLook = 16;
 
-// A drain that has taken this long goes on with as long a time slice as a higher priority has: with a short one it gets
-// a hundredth of a GPU that somebody else keeps busy, and others may wait for its end.
-constexpr base::Duration kLongDrain = 50ms;
-constexpr base::Duration kSliceOfLongDrain = 10ms;
-
 // A program that is idle for moments only, again and again, tells the daemon of one idle hold in so many at least, and
 // wakes the drainer at one wait in so many.
 constexpr std::uint32_t kMaxFalseAlarms = 6;  // 2^6 - 1 are skipped
@@ -57,13 +50,8 @@ wire::Drained drained_message(std::uint32_t slot, std::uint64_t epoch, WorkState
 
 }  // namespace
 
-Drainer::Drainer(gate::Gate& gate, Seats& seats, LockModes& lock_modes, client::Agent& agent, TimeSlices& time_slices)
-    : gate_(gate),
-      seats_(seats),
-      lock_modes_(lock_modes),
-      agent_(agent),
-      time_slices_(time_slices),
-      spinning_(kSpinningShare, kSpinningReserve) {}
+Drainer::Drainer(gate::Gate& gate, Seats& seats, LockModes& lock_modes, client::Agent& agent)
+    : gate_(gate), seats_(seats), lock_modes_(lock_modes), agent_(agent), spinning_(kSpinningShare, kSpinningReserve) {}
 
 Drainer::~Drainer() {
   if (!started_) return;
@@ -121,32 +109,8 @@ void Drainer::run() {
       const auto wanted = look_at(slot, now());
       if (wanted && (!sleep || *wanted < *sleep)) sleep = wanted;
     }
-    apply_time_slice(now());
     wait(seen, sleep);
   }
-}
-
-void Drainer::apply_time_slice(base::TimePoint time) {
-  base::Duration wanted(wanted_slice_ns_.load(std::memory_order_relaxed));
-  {
-    Seats::Locked seats(seats_);
-    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-      if (seats[slot].closing == Closing::kNot) continue;
-      if (time - seats[slot].closing_since < kLongDrain) return;
-      if (wanted != base::Duration::zero()) wanted = std::max(wanted, kSliceOfLongDrain);
-    }
-  }
-  if (std::exchange(settled_slice_, wanted) == wanted) return;
-  const std::size_t changed = time_slices_.set(wanted);
-  write_log(
-      wire::Severity::kInfo,
-      "time slice: " + (wanted == base::Duration::zero() ? "the driver's" : std::to_string(wanted / 1us) + " us") +
-          ", of " + std::to_string(changed) + " contexts");
-  if (wanted == base::Duration::zero() || time_slices_.have_been_seen()) return;
-  if (std::exchange(has_said_slices_stay_, true)) return;
-  wire::Note note{.severity = wire::Severity::kInfo};
-  wire::set_text(note.text, "time_slice has no effect on this program: its driver sets no time slices");
-  agent_.send(note);
 }
 
 void Drainer::wait(std::uint32_t seen, std::optional<base::Duration> duration) {

@@ -25,14 +25,13 @@
 #include "gate/gate.h"
 #include "os/spin.h"
 #include "shim/process/seats.h"
-#include "shim/process/time_slices.h"
 #include "shim/tenant/lock_modes.h"
 
 namespace gpumux::shim {
 
 class Drainer {
  public:
-  Drainer(gate::Gate& gate, Seats& seats, LockModes& lock_modes, client::Agent& agent, TimeSlices& time_slices);
+  Drainer(gate::Gate& gate, Seats& seats, LockModes& lock_modes, client::Agent& agent);
   Drainer(const Drainer&) = delete;
   Drainer& operator=(const Drainer&) = delete;
   ~Drainer();  // in tests; stops the thread
@@ -64,11 +63,6 @@ class Drainer {
   // A thread has made a submission by a permit. It is still inside.
   void stepped(std::uint32_t slot);
 
-  // Any thread: what this process's time slice is to be (time_slices.h). Done on the drainer's thread, when it is woken
-  // or looks next and nothing drains: the kernel module may let it wait. Only a drain that takes long has another
-  // slice.
-  void want_time_slice(base::Duration slice) { wanted_slice_ns_.store(slice.count(), std::memory_order_relaxed); }
-
  private:
   // A seat's last one, as it stood when a look at the seat began.
   struct Revocation {
@@ -86,7 +80,6 @@ class Drainer {
   std::optional<base::Duration> drain(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
   std::optional<base::Duration> step(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
   std::optional<base::Duration> watch_idleness(std::uint32_t slot, base::TimePoint now);
-  void apply_time_slice(base::TimePoint now);
   bool close_gate(std::uint32_t slot, std::uint64_t epoch);
   gate::WorkState look_at_work(std::uint32_t slot);
   void release(std::uint32_t slot);
@@ -97,14 +90,10 @@ class Drainer {
   Seats& seats_;
   LockModes& lock_modes_;
   client::Agent& agent_;
-  TimeSlices& time_slices_;
   pthread_t thread_{};
   bool started_ = false;
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint32_t> wakes_{0};
-  std::atomic<std::int64_t> wanted_slice_ns_{0};
-  base::Duration settled_slice_{};  // the drainer's thread
-  bool has_said_slices_stay_ = false;
   void (*drained_call_)(void*) = nullptr;
   void* drained_argument_ = nullptr;
   os::SpinBudget spinning_;  // the drainer's thread

@@ -10,7 +10,6 @@
 #include <thread>
 #include <vector>
 
-#include "cuda/resource_manager_abi.h"
 #include "os/futex.h"
 #include "os/system_clock.h"
 #include "shim/process/real_driver.h"
@@ -68,14 +67,6 @@ class Queries {
   std::atomic<std::uint32_t> count_{0};
 };
 
-// A kernel module that takes whatever slice it is told, of one channel group.
-std::atomic<std::uint64_t> g_slice_us{0};
-int set_slice(int, unsigned long, void* argument) {
-  auto& control = *static_cast<cuda::NVOS54_PARAMETERS*>(argument);
-  g_slice_us = *reinterpret_cast<const std::uint64_t*>(control.params);
-  return 0;
-}
-
 // A seat of a program with one context. Each test makes its drainer itself, after what the drainer's thread uses.
 class DrainerTest : public sim::SimTest {
  protected:
@@ -105,7 +96,6 @@ class DrainerTest : public sim::SimTest {
   LockModes lock_modes{std::nullopt};
   NoPort port;
   client::Agent agent{{}, port};
-  TimeSlices slices{set_slice};
 };
 
 // A member of a gang is let through after it had drained, and what is left of its permits is taken back. The drainer
@@ -129,7 +119,7 @@ TEST_F(DrainerTest, DoesNotSayOfARevocationWhatItSawBeforeIt) {
     locked[0].closing_since = os::SystemClock().now() - 1h;  // looks are far apart: none is only half a one
   };
   revoke();
-  Drainer drainer(gate, seats, lock_modes, agent, slices);
+  Drainer drainer(gate, seats, lock_modes, agent);
   std::optional<client::Agent::Announcement> nothing_is_said(std::in_place, agent);
   ASSERT_TRUE(drainer.start());
   queries.await(1);
@@ -153,7 +143,7 @@ TEST_F(DrainerTest, IsWokenByOneWaitInSoMany) {
   seats.streams(0).note(context_, make_stream());
   Queries queries;
   count(queries);
-  Drainer drainer(gate, seats, lock_modes, agent, slices);
+  Drainer drainer(gate, seats, lock_modes, agent);
   ASSERT_TRUE(drainer.start());
   page.slots[0].word.store(wire::kGranted | wire::kExclusive | wire::kContended);
   seats.waits_to_skip(0) = 2;
@@ -181,7 +171,7 @@ TEST_F(DrainerTest, IsWokenLessOftenTheMoreAlarmsWereFalse) {
     await([alarms](const Seat& seat) { return seat.false_alarms == alarms; });
   };
   set_idle_hold(1h);
-  Drainer drainer(gate, seats, lock_modes, agent, slices);
+  Drainer drainer(gate, seats, lock_modes, agent);
   const auto submits_and_waits = [&] {
     gate::ThreadRecord* const thread = gate::this_thread();
     ASSERT_EQ(gate.pass(*thread, 0), gate::Passed::kHolding);
@@ -212,47 +202,6 @@ TEST_F(DrainerTest, IsWokenLessOftenTheMoreAlarmsWereFalse) {
   await_alarms(0);
   EXPECT_FALSE(gate.is_granted(0));
   EXPECT_EQ(seats.waits_to_skip(0), 0u);
-}
-
-// What drains beside a higher priority has a hundredth of the GPU with a short slice, if that one is busy. Others may
-// wait for its end, so after a while it has a longer one; and its own again when it has drained.
-TEST_F(DrainerTest, ALongDrainHasALongTimeSlice) {
-  constexpr std::uint64_t kEpoch = 3;
-  const auto await_slice = [](std::uint64_t slice_us) {
-    while (g_slice_us != slice_us) std::this_thread::yield();
-  };
-  const std::uint64_t chosen_us = 2048;
-  const cuda::NVOS54_PARAMETERS made{.hClient = 1,
-                                     .hObject = 1,
-                                     .cmd = cuda::NVA06C_CTRL_CMD_SET_TIMESLICE,
-                                     .flags = 0,
-                                     .params = reinterpret_cast<std::uintptr_t>(&chosen_us),
-                                     .paramsSize = sizeof chosen_us,
-                                     .status = cuda::NV_OK};
-  slices.seen(0, cuda::kRmControl, &made, 0);
-  const cuda::CUstream stream = make_stream();
-  seats.streams(0).note(context_, stream);
-  ASSERT_CUDA(spin(stream, std::chrono::nanoseconds(200ms).count()));
-  Drainer drainer(gate, seats, lock_modes, agent, slices);
-  ASSERT_TRUE(drainer.start());
-  drainer.want_time_slice(200us);
-  drainer.wake();
-  await_slice(200);
-  page.slots[0].epoch.store(kEpoch);
-  {
-    Seats::Locked locked(seats);
-    ++locked[0].closings;
-    locked[0].closing = Closing::kDraining;
-    locked[0].closing_epoch = kEpoch;
-    locked[0].closing_since = os::SystemClock().now();
-  }
-  drainer.wake();
-  await_slice(10'000);
-  await_slice(200);
-  EXPECT_EQ(seats.streams(0).poll(false), gate::WorkState::kDone);
-  drainer.want_time_slice(0ns);
-  drainer.wake();
-  await_slice(chosen_us);
 }
 
 }  // namespace

@@ -19,7 +19,6 @@
 #include "gate/thread_records.h"
 #include "shim/process/log.h"
 #include "shim/process/real_driver.h"
-#include "shim/process/time_slices.h"
 #include "shim/tenant/tenant.h"
 
 namespace gpumux::shim {
@@ -33,7 +32,6 @@ void in_child() {
   Tenant* const parents = g_tenant.exchange(nullptr, std::memory_order_relaxed);
   pthread_mutex_init(&g_mutex, nullptr);
   base::NoFork::in_child();
-  time_slices().forget();
   gate::forget_threads_after_fork();
   if (parents != nullptr)
     parents->close_after_fork();  // the object itself is left alone: its locks may be held by threads that are no more

@@ -47,7 +47,7 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
                                   .hello = make_hello(settings_),
                                   .page_fd = page_.fd()},
              *this),
-      drainer_(gate_, seats_, lock_modes_, agent_, time_slices()) {
+      drainer_(gate_, seats_, lock_modes_, agent_) {
   drainer_.on_drained([](void* self) { static_cast<Tenant*>(self)->memories_.mover().on_drained(); }, this);
 }
 
@@ -79,7 +79,7 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
     if (ungated_.load(std::memory_order_seq_cst)) gate_.set_ungated(*slot);
   }
   memories_.of(*slot);
-  apply_pace();
+  bound_in_flight();
   start_once();
   agent_.wake();
   return slot;
@@ -261,16 +261,14 @@ void Tenant::handle(const wire::Contention& message) {
     };
     seat->idle_hold = message.idle_hold_ns > kLongestHoldNs ? kHoldsWhileIdle : time(message.idle_hold_ns);
     seat->in_flight_bound = time(message.in_flight_ns);
-    seat->time_slice = time(message.time_slice_ns);
   }
-  apply_pace();
+  bound_in_flight();
   drainer_.wake();
 }
 
-// How far ahead a seat may submit, and for how long it has the GPU beside others. Threads of a process with several
-// GPUs are not bounded: one that fills one GPU's queue before it turns to the next may have to, for work there that the
-// first one waits for. And which of its time slices are of which GPU nobody knows.
-void Tenant::apply_pace() {
+// Threads of a process with several GPUs are not bounded: one that fills one GPU's queue before it turns to the next
+// may have to, for work there that the first one waits for.
+void Tenant::bound_in_flight() {
   bool changed = false;
   {
     Seats::Locked seats(seats_);
@@ -279,7 +277,6 @@ void Tenant::apply_pace() {
       const base::Duration bound = count == 1 ? seats[slot].in_flight_bound : base::Duration::zero();
       changed = seats[slot].in_flight.set_bound(bound) || changed;
     }
-    drainer_.want_time_slice(count == 1 ? seats[0].time_slice : base::Duration::zero());
   }
   if (changed) gate::forget_memos();
 }
@@ -324,15 +321,14 @@ void Tenant::run_ungated() {
   memories_.unbind_all();
 }
 
-// Its pace was meant beside others that are no longer known.
+// Its bound was for the sake of other seats, which are no longer known.
 void Tenant::set_ungated(std::uint32_t slot) {
   gate_.set_ungated(slot);
   {
     Seats::Locked seats(seats_);
     seats[slot].in_flight_bound = base::Duration::zero();
-    seats[slot].time_slice = base::Duration::zero();
   }
-  apply_pace();
+  bound_in_flight();
   drainer_.wake();
 }
 

@@ -99,7 +99,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   void handle(const wire::Welcome&) {}
   void handle(const wire::Refused& message);
   void start_once();
-  void apply_pace();
+  void bound_in_flight();
   void run_ungated();
   void set_ungated(std::uint32_t slot);
   void announce_gangs(client::Agent::Announcement& announcement);

@@ -345,11 +345,8 @@ class WhimsicalDaemon {
           } else {
             words.word.fetch_and(~wire::kContended);
           }
-          send(wire::Contention{.slot = number,
-                                .contended = 1,
-                                .idle_hold_ns = dice(300) * 1000,
-                                .in_flight_ns = dice(3) * 300'000,
-                                .time_slice_ns = dice(3) * 200'000});
+          send(wire::Contention{
+              .slot = number, .contended = 1, .idle_hold_ns = dice(300) * 1000, .in_flight_ns = dice(3) * 300'000});
         } else {
           seat.phase = Phase::kRevoked;
           revoke(slot);
