@@ -24,16 +24,6 @@ Unit& LeaseCore::State::make_unit(Gang* gang) {
   auto unit = std::make_unique<Unit>();
   unit->serial = next_serial++;
   unit->gang = gang;
-  const auto init = [&](Timer& timer, TimerKind kind) {
-    timer.kind = kind;
-    timer.unit = unit.get();
-  };
-  init(unit->run, TimerKind::kRun);
-  init(unit->stall, TimerKind::kStall);
-  init(unit->step, TimerKind::kStep);
-  init(unit->age, TimerKind::kAge);
-  init(unit->lift, TimerKind::kLift);
-  init(unit->thaw, TimerKind::kThaw);
   Unit& made = *unit;
   units.emplace(made.serial, std::move(unit));
   return made;
@@ -43,7 +33,6 @@ Unit& LeaseCore::State::make_unit(Gang* gang) {
 void LeaseCore::State::destroy_unit(Unit& unit) {
   unplace(unit);
   set_shape(unit);
-  for (Timer* timer : {&unit.run, &unit.stall, &unit.step, &unit.age, &unit.lift, &unit.thaw}) timers.stop(*timer);
   units.erase(unit.serial);
 }
 
@@ -180,7 +169,6 @@ void LeaseCore::State::remove_from_unit(Seat& seat) {
   Unit& unit = *seat.unit;
   end_loan(unit);  // a unit that has borrowed its turn holds like any other from now on
   unplace(unit);
-  timers.stop(seat.answer);
   detach(seat);
   if (!unit.seats.empty() || unit.gang != nullptr) {
     rebuild(unit, false);

@@ -185,7 +185,7 @@ std::string LeaseCore::check_invariants() const {
   // only time has changed shows when a timer has fired; weights divide, so that one may be a little late.
   const TimePoint soon = after(state.now, Duration(std::chrono::microseconds(1)));
   const Timer* const next_timer = state.timers.earliest();
-  const bool is_settled = next_timer == nullptr || next_timer->at > soon;
+  const bool is_settled = next_timer == nullptr || next_timer->at() > soon;
   for (const Gpu* gpu : state.gpu_list) {
     const Unit* const turn = state.turn_on(*gpu);
     if (gpu->lender != nullptr && !state.may_lend(*gpu->lender, *gpu))

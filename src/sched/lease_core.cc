@@ -36,7 +36,7 @@ GpuSettings sane(GpuSettings s) {
 
 }  // namespace
 
-LeaseCore::LeaseCore() : state_(std::make_unique<State>()) { state_->grants_held_timer.kind = TimerKind::kGrantsHeld; }
+LeaseCore::LeaseCore() : state_(std::make_unique<State>()) {}
 LeaseCore::~LeaseCore() = default;
 
 void LeaseCore::apply(TimePoint now, const Event& event, std::vector<Command>& commands) {
@@ -51,7 +51,7 @@ void LeaseCore::apply(TimePoint now, const Event& event, std::vector<Command>& c
 std::optional<TimePoint> LeaseCore::next_deadline() const {
   const Timer* const timer = state_->timers.earliest();
   if (timer == nullptr) return std::nullopt;
-  return timer->at;
+  return timer->at();
 }
 
 // ---- looking up ---------------------------------------------------------------------------------
@@ -176,8 +176,6 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->ends_own_turns = e.ends_own_turns;
   seat->suspended = e.is_suspended;
   seat->since = seat->allowed_to = now;
-  seat->answer.kind = TimerKind::kAnswer;
-  seat->answer.seat = seat.get();
   Unit& unit = tenant->gang != nullptr ? *tenant->gang->unit : make_unit(nullptr);
   unplace(unit);
   attach(*seat, unit);
@@ -303,7 +301,7 @@ void LeaseCore::State::on(const Idling& e) {
 // ---- time ---------------------------------------------------------------------------------------
 
 void LeaseCore::State::on(const TimePassed&) {
-  for (Timer* timer = timers.earliest(); timer != nullptr && timer->at <= now; timer = timers.earliest()) {
+  for (Timer* timer = timers.earliest(); timer != nullptr && timer->at() <= now; timer = timers.earliest()) {
     timers.stop(*timer);
     fire(*timer);
   }

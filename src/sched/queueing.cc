@@ -472,7 +472,7 @@ void LeaseCore::State::preempt(Gpu& gpu) {
 void LeaseCore::State::arm_run(Unit& unit) {
   // It is due, and has not fired yet: that is when all its GPUs are looked at, and not only the one that brought us
   // here.
-  if (unit.run.armed() && unit.run.at <= now) return;
+  if (unit.run.armed() && unit.run.at() <= now) return;
   TimePoint next = TimePoint::max();
   const auto consider = [&](const Gpu& gpu, const Unit& waiter) {
     const Duration left = time_left(unit, gpu, waiter);

@@ -117,7 +117,8 @@ struct Seat {
   Duration idle{};                            // of `held`: before it gave leases up that it did not use
   TimePoint idling_since = TimePoint::max();  // has said so, of this lease
   base::DurationHistogram waits;              // from request to grant
-  Timer answer;  // until it is asked whether it is there; then until it counts as silent; then until it is killed
+  // Until it is asked whether it is there; then until it counts as silent; then until it is killed.
+  Timer answer{TimerKind::kAnswer, *this};
 };
 
 inline bool is_in_revocation(const Seat& seat) {
@@ -204,12 +205,12 @@ struct Unit {
   std::uint32_t longer_gaps = 0;           // and than that of one that is behind
   bool is_safe = false;                    // holding: higher priorities wait for the end of its quantum
 
-  Timer run;    // when its quantum ends, or it may be revoked again
-  Timer stall;  // when its revocation counts as stalled
-  Timer step;
-  Timer age;
-  Timer lift;
-  Timer thaw;  // its cap has ended its lease, and allows the next one then
+  Timer run{TimerKind::kRun, *this};      // when its quantum ends, or it may be revoked again
+  Timer stall{TimerKind::kStall, *this};  // when its revocation counts as stalled
+  Timer step{TimerKind::kStep, *this};
+  Timer age{TimerKind::kAge, *this};
+  Timer lift{TimerKind::kLift, *this};
+  Timer thaw{TimerKind::kThaw, *this};  // its cap has ended its lease, and allows the next one then
 
   bool single() const { return seats.size() == 1; }
   bool passed_over() const { return silent > 0; }
@@ -519,6 +520,7 @@ struct LeaseCore::State {
 
   TimePoint now{};
   std::vector<Command>* out = nullptr;
+  Timers timers;  // before all that has timers, which stop when it goes
   std::array<std::unique_ptr<Gpu>, base::kMaxGpus> gpus;
   std::vector<Gpu*> gpu_list;  // ascending
   std::map<TenantId, std::unique_ptr<Tenant>> tenants;
@@ -529,7 +531,6 @@ struct LeaseCore::State {
   std::set<Unit*, BySerial> returning;
   std::set<Unit*, BySerial> incomplete;  // holding, but for members that have joined since
   std::set<Unit*, BySerial> to_suspend;  // holding, although a member is suspended
-  Timers timers;
   std::uint64_t next_serial = 1;
   GpuSet dirty;
   GpuSet gave_way;  // a gang there waits for who is ahead of it elsewhere; since the last start that was looked at
@@ -539,7 +540,7 @@ struct LeaseCore::State {
   bool reservations_dirty = false;
   std::uint32_t aged = 0;  // units
   bool grants_held = false;
-  Timer grants_held_timer;
+  Timer grants_held_timer{TimerKind::kGrantsHeld};
 };
 
 }  // namespace gpumux::sched

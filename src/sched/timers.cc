@@ -5,32 +5,33 @@ namespace gpumux::sched {
 
 void Timers::arm(Timer& timer, base::TimePoint at) {
   if (at == base::TimePoint::max()) return stop(timer);
-  if (timer.armed() && timer.at == at) return;
-  timer.at = at;
-  timer.armed_as = next_armed_as_++;
+  if (timer.armed() && timer.at_ == at) return;
+  timer.at_ = at;
+  timer.armed_as_ = next_armed_as_++;
   if (!timer.armed()) {
+    timer.in_ = this;
     heap_.push_back(&timer);
-    timer.index = heap_.size() - 1;
+    timer.index_ = heap_.size() - 1;
   }
-  sift_up(timer.index);
-  sift_down(timer.index);
+  sift_up(timer.index_);
+  sift_down(timer.index_);
 }
 
 void Timers::stop(Timer& timer) {
   if (!timer.armed()) return;
-  const std::size_t hole = timer.index;
-  timer.index = Timer::kStopped;
+  const std::size_t hole = timer.index_;
+  timer.in_ = nullptr;
   Timer* const last = heap_.back();
   heap_.pop_back();
   if (last == &timer) return;
   put(last, hole);
   sift_up(hole);
-  sift_down(last->index);
+  sift_down(last->index_);
 }
 
 void Timers::put(Timer* timer, std::size_t index) {
   heap_[index] = timer;
-  timer->index = index;
+  timer->index_ = index;
 }
 
 void Timers::sift_up(std::size_t index) {

@@ -3,13 +3,11 @@
 //
 // A Timer lives inside the thing that it belongs to and knows its place in the heap, so arming, moving and stopping are
 // O(log n) without allocation, and the earliest deadline is at the front. Timers of the same moment fire in the order
-// in which they were armed, which makes runs repeatable. Not thread-safe; a Timer must be stopped before it is
-// destroyed.
+// in which they were armed, which makes runs repeatable. A Timer that is destroyed stops. Not thread-safe.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "base/clock.h"
@@ -21,19 +19,37 @@ struct Unit;
 
 enum class TimerKind : std::uint8_t { kRun, kStall, kStep, kAge, kLift, kThaw, kAnswer, kGrantsHeld };
 
-struct Timer {
-  static constexpr std::size_t kStopped = std::numeric_limits<std::size_t>::max();
-  TimerKind kind = TimerKind::kRun;
-  Unit* unit = nullptr;  // whose it is, one of the two; neither: the core's
-  Seat* seat = nullptr;
-  base::TimePoint at{};
-  std::uint64_t armed_as = 0;
-  std::size_t index = kStopped;
-  bool armed() const { return index != kStopped; }
+class Timers;
+
+class Timer {
+ public:
+  explicit Timer(TimerKind of) : kind(of) {}
+  Timer(TimerKind of, Unit& owner) : kind(of), unit(&owner) {}
+  Timer(TimerKind of, Seat& owner) : kind(of), seat(&owner) {}
+  Timer(const Timer&) = delete;
+  Timer& operator=(const Timer&) = delete;
+  inline ~Timer();
+
+  bool armed() const { return in_ != nullptr; }
+  base::TimePoint at() const { return at_; }  // of one that is armed
+
+  const TimerKind kind;
+  Unit* const unit = nullptr;  // the owner is one of the two; neither: the core
+  Seat* const seat = nullptr;
+
+ private:
+  friend class Timers;
+  Timers* in_ = nullptr;  // nullptr: not armed
+  std::size_t index_ = 0;
+  base::TimePoint at_{};
+  std::uint64_t armed_as_ = 0;
 };
 
 class Timers {
  public:
+  Timers() = default;
+  Timers(const Timers&) = delete;
+  Timers& operator=(const Timers&) = delete;
   // Arms or moves it. A moment that never comes (TimePoint::max()) stops it.
   void arm(Timer& timer, base::TimePoint at);
   void stop(Timer& timer);
@@ -42,7 +58,9 @@ class Timers {
   std::size_t size() const { return heap_.size(); }
 
  private:
-  static bool before(const Timer& a, const Timer& b) { return a.at != b.at ? a.at < b.at : a.armed_as < b.armed_as; }
+  static bool before(const Timer& a, const Timer& b) {
+    return a.at_ != b.at_ ? a.at_ < b.at_ : a.armed_as_ < b.armed_as_;
+  }
   void put(Timer* timer, std::size_t index);
   void sift_up(std::size_t index);
   void sift_down(std::size_t index);
@@ -50,5 +68,9 @@ class Timers {
   std::vector<Timer*> heap_;
   std::uint64_t next_armed_as_ = 0;
 };
+
+Timer::~Timer() {
+  if (in_ != nullptr) in_->stop(*this);
+}
 
 }  // namespace gpumux::sched
