@@ -175,7 +175,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   set_standing(*seat, e.priority, e.weight, e.cap);
   seat->ends_own_turns = e.ends_own_turns;
   seat->suspended = e.is_suspended;
-  seat->since = seat->allowed_to = now;
+  seat->since = now;
   Unit& unit = tenant->gang != nullptr ? *tenant->gang->unit : make_unit(nullptr);
   unplace(unit);
   attach(*seat, unit);

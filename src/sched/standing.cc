@@ -10,11 +10,8 @@
 // priority out, nor it them. (Also on a GPU where nobody ages: gangs are lifted by what holds on their other GPUs.) A
 // gang has the highest priority of its members.
 //
-// Caps. A capped seat has an allowance of lease time. It grows with time, by the cap's part of it, up to what a window
-// of kCapWindow gives; holding spends it. A lease ends when nothing is left of it, and the seat queues again when half
-// a window's worth has come back. So over any stretch of time it has had no more than its part and one window's worth,
-// and it is not switched more than a few times a second. Time is lease time: so that a seat which computes on the CPU
-// meanwhile does not spend its allowance, capped holders are told that somebody waits, and give an idle lease up.
+// Caps. A capped seat has an allowance of lease time (cap_budget.h). A seat that computes on the CPU with a lease would
+// spend it. So capped holders are told that their lease is contended, and give an idle lease up.
 #include <algorithm>
 #include <limits>
 
@@ -23,21 +20,9 @@
 namespace gpumux::sched {
 namespace {
 
-constexpr Duration kCapWindow = std::chrono::seconds(1);
-// However long a lease went on beyond the allowance (a kernel of minutes, a stall), it is paid back for so long at
-// most.
-constexpr Duration kMostOverspent = std::chrono::seconds(30);
-
 // Who was ripe for being lifted, and waited among equals only, is looked at again after this part of priority_ageing.
 constexpr std::int64_t kLooksPerAgeing = 8;
 constexpr Duration kShortestLook = std::chrono::microseconds(1);
-
-constexpr bool is_capped(const Seat& seat) { return seat.cap < kNoCap; }
-
-Duration part(Duration duration, std::uint32_t thousandths) {
-  // Never above a few minutes, so this does not overflow.
-  return duration * static_cast<std::int64_t>(thousandths) / static_cast<std::int64_t>(kNoCap);
-}
 
 }  // namespace
 
@@ -60,13 +45,10 @@ void LeaseCore::State::on(const StandingChanged& e) {
   touch(unit);
 }
 
-// With a cap that it had not before, it begins with a full allowance.
 void LeaseCore::State::set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap) {
-  const bool was_capped = is_capped(seat);
   seat.priority = priority;
   set_weight(*seat.group, std::clamp(weight, 1u, kMaxWeight));
-  seat.cap = std::clamp(cap, 1u, kNoCap);
-  if (is_capped(seat) && !was_capped) seat.allowance = part(kCapWindow, seat.cap);
+  seat.budget.set(cap);
 }
 
 // The policy that those who wait are sorted by. To be called when the GPU's policy or its seats have changed.
@@ -211,7 +193,7 @@ bool LeaseCore::wants_turns(GpuIndex index) const {
     const auto& members = seat->group->seats;
     ++seats;
     groups += *std::find_if(members.begin(), members.end(), takes_part) == seat ? 1u : 0u;
-    differs = differs || is_capped(*seat) || seat->ends_own_turns || seat->priority != first->priority ||
+    differs = differs || seat->budget.is_capped() || seat->ends_own_turns || seat->priority != first->priority ||
               seat->group->weight != first->group->weight;
   }
   // The driver's slices are the same for each seat. So are the shares, if each group has one seat, or there is one
@@ -221,27 +203,20 @@ bool LeaseCore::wants_turns(GpuIndex index) const {
 
 // ---- caps ---------------------------------------------------------------------------------------
 
-// Brings the allowance up to now. Before anything that decides whether it is spent changes.
-void LeaseCore::State::settle_allowance(Seat& seat) const {
-  const Duration passed = std::min(now - seat.allowed_to, kMostOverspent);
-  seat.allowed_to = now;
-  if (!is_capped(seat)) return;
-  seat.allowance += part(passed, seat.cap) - (runs(seat) ? passed : Duration::zero());
-  seat.allowance = std::clamp(seat.allowance, -kMostOverspent, part(kCapWindow, seat.cap));
-}
+// To be called before anything that decides whether the seat spends its allowance changes.
+void LeaseCore::State::settle_allowance(Seat& seat) const { seat.budget.settle(now, runs(seat)); }
 
 bool has_cap(const Unit& unit) {
-  return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return is_capped(*seat); });
+  return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->budget.is_capped(); });
 }
 
 // A holder's lease ends when the first allowance of its seats is spent.
 void LeaseCore::State::arm_cap(Unit& unit) {
   TimePoint ends = TimePoint::max();
   for (Seat* seat : unit.seats) {
-    if (!is_capped(*seat)) continue;
+    if (!seat->budget.is_capped()) continue;
     settle_allowance(*seat);
-    const Duration left = std::max(seat->allowance, Duration::zero());
-    ends = std::min(ends, after(now, left * kNoCap / (kNoCap - seat->cap) + std::chrono::nanoseconds(1)));
+    ends = std::min(ends, after(now, seat->budget.lasts()));
   }
   timers.arm(unit.thaw, ends);
 }
@@ -250,12 +225,9 @@ void LeaseCore::State::arm_cap(Unit& unit) {
 bool LeaseCore::State::freeze(Unit& unit) {
   Duration longest = Duration::zero();
   for (Seat* seat : unit.seats) {
-    if (!is_capped(*seat)) continue;
+    if (!seat->budget.is_capped()) continue;
     settle_allowance(*seat);
-    const Duration enough = part(kCapWindow, seat->cap) / 2;
-    const bool spent = seat->allowance <= Duration::zero() || unit.thaw.armed();
-    if (!spent || seat->allowance >= enough) continue;
-    longest = std::max(longest, (enough - seat->allowance) * kNoCap / seat->cap + std::chrono::nanoseconds(1));
+    if (seat->budget.is_spent() || unit.thaw.armed()) longest = std::max(longest, seat->budget.thaws_in());
   }
   timers.arm(unit.thaw, longest == Duration::zero() ? TimePoint::max() : after(now, longest));
   return unit.thaw.armed();
@@ -267,9 +239,8 @@ void LeaseCore::State::cap_is_due(Unit& unit) {
     if (grants_held) return timers.arm(unit.thaw, after(now, kCapWindow));
     if (unit.retry_at > now) return timers.arm(unit.thaw, unit.retry_at);
     for (Seat* seat : unit.seats) settle_allowance(*seat);
-    const bool any_spent = std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) {
-      return is_capped(*seat) && seat->allowance <= Duration::zero();
-    });
+    const bool any_spent =
+        std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->budget.is_spent(); });
     return any_spent ? revoke(unit, RevokeReason::kCap) : arm_cap(unit);
   }
   if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && unit.suspended == 0) enqueue(unit);

@@ -32,6 +32,7 @@
 
 #include "base/histogram.h"
 #include "base/limits.h"
+#include "sched/cap_budget.h"
 #include "sched/events.h"
 #include "sched/lease_core.h"
 #include "sched/policy.h"
@@ -97,9 +98,7 @@ struct Seat {
   Limit<Duration> told_in_flight;
   Limit<Duration> told_hold{Duration::zero()};  // how long it keeps an idle lease
   std::int32_t priority = 0;
-  std::uint32_t cap = kNoCap;  // thousandths of all time
-  Duration allowance{};        // lease time that the cap leaves it, as of `allowed_to`
-  TimePoint allowed_to{};
+  CapBudget budget;
 
   std::uint32_t permits = 0;         // submissions that a Step allows, not answered by Stepped nor taken back
   std::uint32_t last_step = 0;       // how many the last Step allowed; 0: none, or the others were behind since

@@ -178,7 +178,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
       one.gang = gang_name(*seat->unit);
       one.priority = seat->priority;
       one.weight = seat->group->weight;
-      one.cap = seat->cap;
+      one.cap = seat->budget.cap();
       one.poisoned = seat->poisoned;
       view.seats.push_back(std::move(one));
     }
