@@ -106,7 +106,7 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   std::uint32_t holding = 0;
   for (const Seat* seat : unit.seats) {
     unit.wanting += seat->wants ? 1 : 0;
-    unit.resting += seat->resting ? 1 : 0;
+    unit.resting += rests(*seat) ? 1 : 0;
     unit.silent += seat->phase == SeatPhase::kSilent ? 1 : 0;
     unit.permits += seat->permits > 0 ? 1 : 0;
     unit.suspended += seat->suspended ? 1 : 0;

@@ -25,7 +25,7 @@ std::string check_seat(const Seat& seat) {
     return who + " waits without its unit";
   if (seat.phase == SeatPhase::kHolding && unit.phase != UnitPhase::kHolding) return who + " holds without its unit";
   if (is_in_revocation(seat) && unit.phase != UnitPhase::kRevoking) return who + " is revoked without its unit";
-  if (seat.resting && seat.phase != SeatPhase::kHolding) return who + " rests without holding";
+  if (seat.idleness && seat.phase != SeatPhase::kHolding) return who + " idles without holding";
   if (seat.permits > 0 && !is_in_revocation(seat)) return who + " may step without being revoked";
   if (seat.permits > 0 && seat.place != Occupancy::kBlocking) return who + " may step beside others";
   if (seat.recalled && (!is_in_revocation(seat) || seat.drained || seat.permits > 0))
@@ -59,7 +59,7 @@ std::string check_unit(const Unit& unit) {
   std::uint32_t suspended = 0;
   for (const Seat* seat : unit.seats) {
     wanting += seat->wants ? 1u : 0u;
-    resting += seat->resting ? 1u : 0u;
+    resting += rests(*seat) ? 1u : 0u;
     permits += seat->permits > 0 ? 1u : 0u;
     silent += seat->phase == SeatPhase::kSilent ? 1u : 0u;
     revoked += is_in_revocation(*seat) ? 1u : 0u;

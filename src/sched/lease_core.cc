@@ -201,9 +201,8 @@ void LeaseCore::State::on(const Requested& e) {
   if (seat == nullptr || seat->wants) return;
   Unit& unit = *seat->unit;
   if (seat->phase == SeatPhase::kHolding) {
-    if (!seat->resting) return;  // crossed a grant
+    if (!rests(*seat)) return;  // crossed a grant
     // Its gang still holds, for it too.
-    seat->resting = false;
     settle_idle(*seat);
     --unit.resting;
     seat->epoch = next_epoch(*seat->gpu);
@@ -211,7 +210,7 @@ void LeaseCore::State::on(const Requested& e) {
     announce(*seat);
     return;
   }
-  end_gap(unit);
+  unit.idle_watch.end_gap(now);
   set_wants(*seat, true);
   if (unit.phase == UnitPhase::kIdle && may_queue(unit)) enqueue(unit);
 }
@@ -255,17 +254,16 @@ void LeaseCore::State::on(const Drained& e) {
 
 // Drained unasked. One seat of a gang that goes on rests: its gate is closed, and opens again as soon as it asks.
 void LeaseCore::State::release(Seat& seat) {
-  if (seat.resting) return;
+  if (rests(seat)) return;
   Unit& unit = *seat.unit;
   begin_gap(seat);
   // It has kept its lease for its hold. What it said may be older: of one that finds work again and again not each time
   // is told. And it goes on idling while its gang holds.
-  if (seat.idling_since != TimePoint::max() && !seat.told_hold.is_unlimited())
-    seat.idling_since = std::max(seat.idling_since, now - seat.told_hold.value());
+  if (seat.idleness && !seat.told_hold.is_unlimited())
+    seat.idleness->since = std::max(seat.idleness->since, now - seat.told_hold.value());
   settle_idle(seat);
   seat.stuck_since = TimePoint::max();
-  seat.idling_since = now;
-  seat.resting = true;
+  seat.idleness = {.since = now, .rests = true};
   ++unit.resting;
   std::uint32_t holding = 0;
   for (const UnitGpu& on_gpu : unit.gpus) holding += on_gpu.holding;
@@ -289,8 +287,8 @@ void LeaseCore::State::on(const Stepped& e) {
 
 void LeaseCore::State::on(const Idling& e) {
   Seat* const seat = seat_in(e.seat, e.epoch);
-  if (seat == nullptr || seat->phase != SeatPhase::kHolding || seat->resting) return;
-  seat->idling_since = now;
+  if (seat == nullptr || seat->phase != SeatPhase::kHolding || rests(*seat)) return;
+  seat->idleness = {.since = now};
   const Unit& unit = *seat->unit;
   std::uint32_t holding = 0;
   for (const UnitGpu& on_gpu : unit.gpus) holding += on_gpu.holding;

@@ -20,22 +20,14 @@
 namespace gpumux::sched {
 namespace {
 
-// An idle holder keeps a contended lease for as long as the switch would cost, within these limits. Below, the message
-// alone costs as much; above, people wait for nothing.
-constexpr Duration kMinIdleHold = std::chrono::microseconds(200);
+// An idle holder keeps a contended lease no longer than this, whatever the switch would cost: people wait for nothing.
 constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
-// Of one that has been long in coming back so many times in a row: only what it takes to see that it idles. If that was
+// Of one that has been long in coming back many times in a row: only what it takes to see that it idles. If that was
 // wrong, a message, and the next one's work runs meanwhile.
 constexpr Duration kIdleHoldInLongGaps = std::chrono::microseconds(25);
-constexpr std::uint32_t kGapsToTell = 8;
-// Of one that has had much less time than the next one: what a change of hands and back takes.
-constexpr Duration kIdleHoldBehind = std::chrono::microseconds(500);
 // Of a higher priority than the next one: what that one has queued by then (kInFlightBelow) would run beside its next
 // kernels. A host that stumbles between two launches is as far from the GPU as it was.
 constexpr Duration kMinIdleHoldAbove = std::chrono::milliseconds(1);
-// It is eight times as long at most: so nobody waits longer than 8 s for an idle GPU, and in a row of bursts at most
-// three of four switches are in vain.
-constexpr std::uint32_t kMostVain = 3;
 // A switch that moves memory raises the smoothed cost by this part of the difference, one that moves none lowers it by
 // this part: when programs fit together again, quanta of many seconds are short again after a few.
 constexpr std::int64_t kPagingCostSmoothing = 4;
@@ -178,11 +170,7 @@ void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
   const bool restores = is_restoring(holder);
   if (!restores && holder.quantum.began == holder.granted_at) return;
   const auto costs_more = [&](const UnitGpu& on_gpu) { return now - holder.quantum.began < on_gpu.gpu->paging_cost; };
-  if (restores || std::any_of(holder.gpus.begin(), holder.gpus.end(), costs_more)) {
-    waiter.vain = std::min(waiter.vain + 1, kMostVain);
-  } else {
-    waiter.vain = 0;
-  }
+  waiter.idle_watch.took_back(restores || std::any_of(holder.gpus.begin(), holder.gpus.end(), costs_more));
 }
 
 // The ski-rental rule: at most twice what the best choice would have cost. Where no memory had to come for the next
@@ -196,28 +184,18 @@ Limit<Duration> LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gp
   const Duration least = is_above ? kMinIdleHoldAbove : kMinIdleHold;
   if (gpu.paging_cost == Duration::zero() || (next != nullptr && !has_moved(*next))) {
     if (is_above) return least;
-    if (holder.longer_gaps >= kGapsToTell) return kIdleHoldInLongGaps;
+    if (holder.idle_watch.has_longer_gaps()) return kIdleHoldInLongGaps;
     if (next != nullptr && holder.single() && is_behind(holder, *next, gpu)) return kIdleHoldBehind;
-    return holder.long_gaps >= kGapsToTell ? kIdleHoldInLongGaps : least;
+    return holder.idle_watch.has_long_gaps() ? kIdleHoldInLongGaps : least;
   }
-  return std::clamp(gpu.switch_cost + gpu.paging_cost, least, kMaxIdleHold) * (1 << holder.vain);
+  return std::clamp(gpu.switch_cost + gpu.paging_cost, least, kMaxIdleHold) * holder.idle_watch.patience();
 }
 
 // How long a program by itself has nothing to do: known where it was long enough for the lease to be given up.
 void LeaseCore::State::begin_gap(const Seat& seat) const {
   if (!seat.unit->single()) return;
   // An unlimited hold has not ended: the seat gives up its lease for another reason, at this moment.
-  seat.unit->gap_since = seat.told_hold.is_unlimited() ? now : now - seat.told_hold.value();
-}
-
-void LeaseCore::State::end_gap(Unit& unit) const {
-  const TimePoint since = std::exchange(unit.gap_since, TimePoint::max());
-  if (since == TimePoint::max()) return;
-  const auto counted = [&](std::uint32_t gaps, Duration least) {
-    return now - since >= least ? std::min(gaps + 1, kGapsToTell) : 0;
-  };
-  unit.long_gaps = counted(unit.long_gaps, kMinIdleHold);
-  unit.longer_gaps = counted(unit.longer_gaps, kIdleHoldBehind);
+  seat.unit->idle_watch.begin_gap(seat.told_hold.is_unlimited() ? now : now - seat.told_hold.value());
 }
 
 // ---- turns --------------------------------------------------------------------------------------

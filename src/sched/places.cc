@@ -103,8 +103,8 @@ void LeaseCore::State::place(Unit& unit) {
 
 // Up to now it has been idle, if it has said so: of the lease that it holds it has not used that.
 void LeaseCore::State::settle_idle(Seat& seat) const {
-  if (seat.idling_since != TimePoint::max()) seat.idle += now - seat.idling_since;
-  seat.idling_since = TimePoint::max();
+  if (seat.idleness) seat.idle += now - seat.idleness->since;
+  seat.idleness.reset();
 }
 
 Limit<Duration> LeaseCore::State::quantum_of(const Gpu& gpu) const {
@@ -145,7 +145,7 @@ void LeaseCore::State::tell_contention(Unit& unit, bool always) {
   if (unit.told_contended == contended && !always) return;
   unit.told_contended = contended;
   for (Seat* seat : unit.seats) {
-    if (seat->phase == SeatPhase::kHolding && !seat->resting) {
+    if (seat->phase == SeatPhase::kHolding && !rests(*seat)) {
       tell_contention(*seat);
     }
   }

@@ -316,7 +316,6 @@ void LeaseCore::State::start(Unit& unit) {
 void LeaseCore::State::grant_seat(Seat& seat) {
   if (seat.wants && !seat.keeps_place) seat.turn_since = seat.wants_since;
   if (seat.wants) seat.waits.add(now - seat.wants_since);
-  seat.idling_since = TimePoint::max();
   set_wants(seat, false);
   seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
   seat.epoch = next_epoch(*seat.gpu);
@@ -342,7 +341,7 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
     set_place(*seat, Occupancy::kNone);
     seat->kind = kind;
     place(*seat);
-    if (seat->resting) continue;
+    if (rests(*seat)) continue;
     seat->epoch = next_epoch(gpu);
     announce(*seat);
   }

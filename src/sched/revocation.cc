@@ -119,17 +119,16 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   seat.last_step = 0;
   seat.revokes_unseen = 0;
   seat.was_ahead = false;
-  seat.unasked = seat.resting;
-  if (seat.resting) settle_idle(seat);
-  seat.idling_since = TimePoint::max();  // it may have found work since
-  if (seat.resting) {
-    seat.resting = false;
+  seat.unasked = rests(seat);
+  if (seat.unasked) {
+    settle_idle(seat);
     --unit.resting;
     seat.gate_closed = true;
     seat.drained = true;
     set_phase(seat, SeatPhase::kDraining);
     return;
   }
+  seat.idleness.reset();  // it may have found work since
   seat.gate_closed = false;
   seat.drained = false;
   seat.stuck_since = std::min(seat.stuck_since, now);
@@ -239,7 +238,6 @@ void LeaseCore::State::finish(Unit& unit) {
   charge(unit);
   for (Seat* seat : unit.seats) {
     settle_idle(*seat);
-    seat->resting = false;
     seat->gate_closed = false;
     seat->drained = false;
     seat->late = false;

@@ -34,6 +34,7 @@
 #include "base/limits.h"
 #include "sched/cap_budget.h"
 #include "sched/events.h"
+#include "sched/idle_watch.h"
 #include "sched/lease_core.h"
 #include "sched/policy.h"
 #include "sched/timers.h"
@@ -66,6 +67,12 @@ struct ShareGroup {
   std::int64_t virtual_rest = 0;  // ns held that the division by the weight left over
 };
 
+// A holder that has said that it has nothing to do.
+struct Idleness {
+  TimePoint since{};
+  bool rests = false;  // see rests()
+};
+
 struct Seat {
   SeatId id;
   Gpu* gpu = nullptr;
@@ -78,7 +85,6 @@ struct Seat {
   LeaseEpoch epoch;
   Occupancy place = Occupancy::kNone;
   bool wants = false;        // it has asked and was not granted since
-  bool resting = false;      // holding: drained of its own accord while its gang goes on; its gate is closed
   bool gate_closed = false;  // revoked: told us so
   bool drained = false;      // revoked: told us so, and has not been let through since
   bool recalled = false;     // revoked: a Step was taken back; Drained counts when that Revoke has been answered
@@ -113,12 +119,15 @@ struct Seat {
   std::uint64_t switches = 0;  // SeatTotals
   Duration held{};
   Duration waited{};
-  Duration idle{};                            // of `held`: before it gave leases up that it did not use
-  TimePoint idling_since = TimePoint::max();  // has said so, of this lease
-  base::DurationHistogram waits;              // from request to grant
+  Duration idle{};                   // of `held`: before it gave leases up that it did not use
+  std::optional<Idleness> idleness;  // of the lease that it holds
+  base::DurationHistogram waits;     // from request to grant
   // Until it is asked whether it is there; then until it counts as silent; then until it is killed.
   Timer answer{TimerKind::kAnswer, *this};
 };
+
+// Whether it holds, and drained of its own accord while its gang goes on. Its gate is closed.
+inline bool rests(const Seat& seat) { return seat.idleness && seat.idleness->rests; }
 
 inline bool is_in_revocation(const Seat& seat) {
   return seat.phase == SeatPhase::kRevoked || seat.phase == SeatPhase::kDraining || seat.phase == SeatPhase::kSilent;
@@ -198,11 +207,8 @@ struct Unit {
   std::uint32_t suspended = 0;   // seats that are
   std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
   Quantum quantum;
-  std::uint32_t vain = 0;                  // how often its idle hold is doubled
-  TimePoint gap_since = TimePoint::max();  // has drained unasked, and had nothing to do since then
-  std::uint32_t long_gaps = 0;             // in a row, as far as that matters: longer than an idle hold
-  std::uint32_t longer_gaps = 0;           // and than that of one that is behind
-  bool is_safe = false;                    // holding: higher priorities wait for the end of its quantum
+  IdleWatch idle_watch;
+  bool is_safe = false;  // holding: higher priorities wait for the end of its quantum
 
   Timer run{TimerKind::kRun, *this};      // when its quantum ends, or it may be revoked again
   Timer stall{TimerKind::kStall, *this};  // when its revocation counts as stalled
@@ -394,7 +400,6 @@ struct LeaseCore::State {
   void note_return(Unit& waiter, const Unit& holder) const;
   Limit<Duration> idle_hold_of(const Unit& holder, const Gpu& gpu) const;
   void begin_gap(const Seat& seat) const;
-  void end_gap(Unit& unit) const;
 
   // ---- loans.cc: turns that are lent while memory comes ------------------------------------------------
   bool may_lend(const Unit& holder, const Gpu& gpu) const;

@@ -91,8 +91,7 @@ Duration waited_of(const Seat& seat, TimePoint now) {
   return seat.waited + (seat.wants && !seat.suspended ? now - seat.wants_since : Duration::zero());
 }
 Duration idle_of(const Seat& seat, TimePoint now) {
-  const bool is_idle = seat.resting && seat.idling_since != TimePoint::max();
-  return seat.idle + (is_idle ? now - seat.idling_since : Duration::zero());
+  return seat.idle + (rests(seat) ? now - seat.idleness->since : Duration::zero());
 }
 
 }  // namespace
