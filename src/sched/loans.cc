@@ -19,17 +19,19 @@ namespace {
 // A single unit that lacks nothing, asks for nothing, and drained in time when it was last revoked.
 bool is_complete(const Unit& unit) {
   const Seat& seat = *unit.seats.front();
-  return unit.single() && unit.stalls == 0 && !seat.pages && seat.outlook != MemoryOutlook::kWants;
+  return unit.single() && unit.stalls == 0 && !seat.memory.pages && seat.memory.outlook != MemoryOutlook::kWants;
 }
 
 }  // namespace
 
-bool may_borrow(const Unit& unit) { return is_complete(unit) && unit.seats.front()->outlook == MemoryOutlook::kStays; }
+bool may_borrow(const Unit& unit) {
+  return is_complete(unit) && unit.seats.front()->memory.outlook == MemoryOutlook::kStays;
+}
 
 bool LeaseCore::State::may_lend(const Unit& holder, const Gpu& gpu) const {
   if (gpu.settings.mode != Mode::kSerial || !gpu.settings.overlap || gpu.own_turns > 0) return false;
-  return holder.phase == UnitPhase::kHolding && holder.single() && holder.suspended == 0 && holder.quantum.stands &&
-         holder.seats.front()->outlook == MemoryOutlook::kComes;
+  return holder.phase == UnitPhase::kHolding && holder.single() && holder.suspended == 0 &&
+         holder.quantum.stands_since && holder.seats.front()->memory.comes();
 }
 
 // A single unit that waits and is to have the lender's turn now, lent or not; nullptr: none. For gangs see

@@ -39,27 +39,27 @@ constexpr Duration kMaxPagingCost = std::chrono::seconds(30);
 // Whether memory has to move for its next turn, or did.
 bool has_moved(const Unit& unit) {
   return std::any_of(unit.seats.begin(), unit.seats.end(),
-                     [](const Seat* seat) { return seat->pages || seat->coming > 0; });
+                     [](const Seat* seat) { return seat->memory.pages || seat->memory.coming > 0; });
 }
 
 }  // namespace
 
 bool has_pages_to_move(const Unit& unit) {
-  return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->pages; });
+  return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->memory.pages; });
 }
 
 bool waits_for_memory(const Unit& unit) {
   return std::any_of(unit.seats.begin(), unit.seats.end(),
-                     [](const Seat* seat) { return seat->pages || seat->outlook == MemoryOutlook::kComes; });
+                     [](const Seat* seat) { return seat->memory.pages || seat->memory.comes(); });
 }
 
 void LeaseCore::State::on(const MemoryNeed& e) {
   Seat* const seat = seat_of(e.seat);
-  if (seat == nullptr || seat->pages == e.pages) return;
+  if (seat == nullptr || seat->memory.pages == e.pages) return;
   Unit& unit = *seat->unit;
-  const bool changes_place = unit.phase == UnitPhase::kWaiting && seat->obstacle != MemoryObstacle::kNone;
+  const bool changes_place = unit.phase == UnitPhase::kWaiting && seat->memory.obstacle != MemoryObstacle::kNone;
   if (changes_place) dequeue(unit);
-  seat->pages = e.pages;
+  seat->memory.pages = e.pages;
   if (!e.pages) seat->keeps_place = false;
   if (changes_place) enqueue(unit);
   touch(unit);
@@ -73,26 +73,25 @@ void LeaseCore::State::on(const MemoryNeed& e) {
 
 void LeaseCore::State::on(const MemoryExpected& e) {
   Seat* const seat = seat_of(e.seat);
-  if (seat == nullptr || seat->outlook == e.outlook) return;
+  if (seat == nullptr || seat->memory.outlook == e.outlook) return;
   Unit& unit = *seat->unit;
-  seat->outlook = e.outlook;
-  if (e.outlook == MemoryOutlook::kComes) seat->coming = std::max(seat->coming, e.evicted);
+  MemoryWait& memory = seat->memory;
+  memory.outlook = e.outlook;
+  if (memory.comes()) memory.coming = std::max(memory.coming, e.evicted);
   touch(unit);
-  if (e.outlook == MemoryOutlook::kComes && unit.phase == UnitPhase::kHolding && !unit.quantum.stands) {
-    unit.quantum.stands = true;
+  if (memory.comes() && unit.phase == UnitPhase::kHolding && !unit.quantum.stands_since)
     unit.quantum.stands_since = now;
-  }
   resume_quantum(unit);
   if (unit.told_contended) tell_contention(unit, true);  // how long it may be idle
 }
 
 // If it stands still, and what it waited for is there.
 void LeaseCore::State::resume_quantum(Unit& unit) {
-  if (!unit.quantum.stands || waits_for_memory(unit)) return;
-  unit.quantum.stands = false;
-  unit.quantum.began += now - unit.quantum.stands_since;
+  if (!unit.quantum.stands_since || waits_for_memory(unit)) return;
+  const TimePoint since = *std::exchange(unit.quantum.stands_since, std::nullopt);
+  unit.quantum.began += now - since;
   // What is asked for later is not the price of the switch.
-  if (unit.phase != UnitPhase::kHolding || unit.quantum.stands_since != unit.granted_at) return;
+  if (unit.phase != UnitPhase::kHolding || since != unit.granted_at) return;
   const Duration cost = now - unit.granted_at - lent(unit) + cost_of_moving(unit);
   for (const UnitGpu& on_gpu : unit.gpus) measure_paging(*on_gpu.gpu, cost);
 }
@@ -100,37 +99,40 @@ void LeaseCore::State::resume_quantum(Unit& unit) {
 // What it costs the others that the unit's memory comes while they run.
 Duration LeaseCore::State::cost_of_moving(Unit& unit) {
   std::uint64_t bytes = 0;
-  for (Seat* seat : unit.seats) bytes += std::exchange(seat->coming, 0);
+  for (Seat* seat : unit.seats) bytes += std::exchange(seat->memory.coming, 0);
   return kCostPerGiB * static_cast<std::int64_t>(bytes >> 20) / 1024;
 }
 
 // A unit that waits changes its place in the queue; one that holds may have to make way.
 void LeaseCore::State::on(const MemoryObstructed& e) {
   Seat* const seat = seat_of(e.seat);
-  if (seat == nullptr || seat->obstacle == e.obstacle) return;
+  if (seat == nullptr || seat->memory.obstacle == e.obstacle) return;
   Unit& unit = *seat->unit;
   const bool waits = unit.phase == UnitPhase::kWaiting;
   if (waits) dequeue(unit);
-  seat->obstacle = e.obstacle;
+  seat->memory.obstacle = e.obstacle;
   if (waits) enqueue(unit);
   touch(unit);
 }
 
 bool LeaseCore::State::is_obstructed(const Unit& unit) const {
   return std::any_of(unit.seats.begin(), unit.seats.end(),
-                     [](const Seat* seat) { return seat->pages && seat->obstacle != MemoryObstacle::kNone; });
+                     [](const Seat* seat) { return seat->memory.is_obstructed(); });
 }
 
 // Whether what it lacks comes, and needs no holder's memory.
 bool LeaseCore::State::is_coming(const Unit& unit) const {
-  const auto comes = [](const Seat* seat) { return !seat->pages || seat->outlook == MemoryOutlook::kComes; };
+  const auto comes = [](const Seat* seat) { return !seat->memory.pages || seat->memory.comes(); };
   return has_pages_to_move(unit) && std::all_of(unit.seats.begin(), unit.seats.end(), comes);
 }
 
 // A unit is being granted: its quantum begins now, or when its memory is there.
 void LeaseCore::State::start_quantum(Unit& unit) {
-  unit.quantum = {.began = now, .stands = waits_for_memory(unit), .stands_since = now};
-  if (unit.quantum.stands) return;
+  unit.quantum = {.began = now, .stands_since = std::nullopt};
+  if (waits_for_memory(unit)) {
+    unit.quantum.stands_since = now;
+    return;
+  }
   const Duration cost = cost_of_moving(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->last_holder != unit.serial) measure_paging(*on_gpu.gpu, cost);
@@ -138,7 +140,9 @@ void LeaseCore::State::start_quantum(Unit& unit) {
 }
 
 // Whoever kept it from being complete may have left its gang.
-bool LeaseCore::State::is_restoring(const Unit& unit) const { return unit.quantum.stands && waits_for_memory(unit); }
+bool LeaseCore::State::is_restoring(const Unit& unit) const {
+  return unit.quantum.stands_since && waits_for_memory(unit);
+}
 
 void LeaseCore::State::measure_paging(Gpu& gpu, Duration cost) {
   if (gpu.settings.mode != Mode::kSerial) return;

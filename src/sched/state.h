@@ -73,6 +73,17 @@ struct Idleness {
   bool rests = false;  // see rests()
 };
 
+// What the residency planner says of a seat's memory.
+struct MemoryWait {
+  bool pages = false;                               // something of it is not on the GPU
+  MemoryObstacle obstacle = MemoryObstacle::kNone;  // why that cannot come
+  MemoryOutlook outlook = MemoryOutlook::kUnknown;
+  std::uint64_t coming = 0;  // bytes that have come, or come, since the seat last had all of its memory
+
+  bool comes() const { return outlook == MemoryOutlook::kComes; }
+  bool is_obstructed() const { return pages && obstacle != MemoryObstacle::kNone; }
+};
+
 struct Seat {
   SeatId id;
   Gpu* gpu = nullptr;
@@ -92,11 +103,8 @@ struct Seat {
   bool was_ahead = false;    // undrained at the last round of steps
   bool late = false;         // was silent, stalled, or came with a claim: may exceed the one undrained predecessor
   bool poisoned = false;
-  bool suspended = false;                           // to have no lease
-  bool pages = false;                               // something of its memory is not on the GPU
-  MemoryObstacle obstacle = MemoryObstacle::kNone;  // why that cannot come
-  MemoryOutlook outlook = MemoryOutlook::kUnknown;
-  std::uint64_t coming = 0;  // bytes that have come, or come, since it last had all of its memory
+  bool suspended = false;  // to have no lease
+  MemoryWait memory;
   bool keeps_place =
       false;  // it waits as from before its last lease: it gave that up for want of memory, or borrowed it
 
@@ -167,10 +175,9 @@ enum class UnitPhase : std::uint8_t { kIdle, kWaiting, kHolding, kRevoking };
 
 // Of a holder.
 struct Quantum {
-  TimePoint began{};    // it counts from then, as if it had never stood still since
-  bool stands = false;  // still: the unit's memory is not all there, or is to be more
-  TimePoint stands_since{};
-  Duration lent{};  // so long others had the GPU meanwhile, in loans that have ended
+  TimePoint began{};                      // it counts from then, as if it had never stood still since
+  std::optional<TimePoint> stands_since;  // still: the unit's memory is not all there, or is to be more
+  Duration lent{};                        // so long others had the GPU meanwhile, in loans that have ended
 };
 
 struct Unit {

@@ -57,7 +57,7 @@ std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
     return seat.suspended ? "its run to be resumed" : "a suspended member of " + name(unit);
   if (unit.phase == UnitPhase::kWaiting || unit.phase == UnitPhase::kHolding) {
     for (const Seat* member : unit.seats) {
-      if (member->pages && member->obstacle != MemoryObstacle::kNone) return std::string(in_words(member->obstacle));
+      if (member->memory.is_obstructed()) return std::string(in_words(member->memory.obstacle));
     }
   }
   if (seat.gpu->lender == &unit) return "its memory, which comes; another tenant has its turn meanwhile";
