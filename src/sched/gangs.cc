@@ -105,7 +105,7 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   unit.suspended = 0;
   std::uint32_t holding = 0;
   for (const Seat* seat : unit.seats) {
-    unit.wanting += seat->wants ? 1 : 0;
+    unit.wanting += seat->wants_since ? 1 : 0;
     unit.resting += rests(*seat) ? 1 : 0;
     unit.silent += seat->phase == SeatPhase::kSilent ? 1 : 0;
     unit.permits += seat->permits > 0 ? 1 : 0;
@@ -160,8 +160,10 @@ void LeaseCore::State::absorb(Unit& unit, const Unit& other) {
     unit.phase = other.phase;
     unit.reason = other.reason;
   }
-  unit.retry_at = std::max(unit.retry_at, other.retry_at);
-  unit.stalls = std::max(unit.stalls, other.stalls);
+  if (!other.stalled) return;
+  const Stalled before = unit.stalled.value_or(*other.stalled);
+  unit.stalled = {.times = std::max(before.times, other.stalled->times),
+                  .retry_at = std::max(before.retry_at, other.stalled->retry_at)};
 }
 
 // Takes the seat out of its unit. Until it is attached to another one, it is in none.

@@ -58,7 +58,7 @@ std::string check_unit(const Unit& unit) {
   std::uint32_t wanting = 0, resting = 0, revoked = 0, undrained = 0, silent = 0, permits = 0, idle = 0;
   std::uint32_t suspended = 0;
   for (const Seat* seat : unit.seats) {
-    wanting += seat->wants ? 1u : 0u;
+    wanting += seat->wants_since ? 1u : 0u;
     resting += rests(*seat) ? 1u : 0u;
     permits += seat->permits > 0 ? 1u : 0u;
     silent += seat->phase == SeatPhase::kSilent ? 1u : 0u;
@@ -174,10 +174,10 @@ std::string LeaseCore::check_invariants() const {
                       std::any_of(unit->seats.begin(), unit->seats.end(),
                                   [](const Seat* s) { return s->phase == SeatPhase::kIdle && !s->suspended; });
     if (half != state.incomplete.contains(unit.get())) return name(*unit) + " is half granted, or thought to be";
-    if (half && !state.grants_held && unit->retry_at <= state.now) return name(*unit) + " is half granted";
+    if (half && !state.grants_held && !unit->spared_until(state.now)) return name(*unit) + " is half granted";
     const bool is_to_go = unit->phase == UnitPhase::kHolding && unit->suspended > 0;
     if (is_to_go != state.to_suspend.contains(unit.get())) return name(*unit) + " is to be suspended, or thought to be";
-    if (is_to_go && !state.grants_held && unit->retry_at <= state.now)
+    if (is_to_go && !state.grants_held && !unit->spared_until(state.now))
       return name(*unit) + " holds although a seat of it is suspended";
   }
   if (state.grants_held) return {};

@@ -198,7 +198,7 @@ void LeaseCore::State::on(const SeatClosed& e) {
 
 void LeaseCore::State::on(const Requested& e) {
   Seat* const seat = seat_of(e.seat);
-  if (seat == nullptr || seat->wants) return;
+  if (seat == nullptr || seat->wants_since) return;
   Unit& unit = *seat->unit;
   if (seat->phase == SeatPhase::kHolding) {
     if (!rests(*seat)) return;  // crossed a grant
@@ -262,7 +262,7 @@ void LeaseCore::State::release(Seat& seat) {
   if (seat.idleness && !seat.told_hold.is_unlimited())
     seat.idleness->since = std::max(seat.idleness->since, now - seat.told_hold.value());
   settle_idle(seat);
-  seat.stuck_since = TimePoint::max();
+  seat.stuck_since.reset();
   seat.idleness = {.since = now, .rests = true};
   ++unit.resting;
   std::uint32_t holding = 0;

@@ -25,7 +25,7 @@ bool shares_gpu(const Unit& a, const Unit& b) {
 TimePoint waits_since(const Unit& unit) {
   TimePoint since = TimePoint::max();
   for (const Seat* seat : unit.seats) {
-    if (seat->wants) since = std::min(since, seat->wants_since);
+    if (seat->wants_since) since = std::min(since, *seat->wants_since);
   }
   return since;
 }

@@ -50,13 +50,13 @@ void LeaseCore::State::set_phase(Seat& seat, SeatPhase phase) {
 }
 
 void LeaseCore::State::set_wants(Seat& seat, bool wants) {
-  if (seat.wants == wants) return;
-  seat.wants = wants;
+  if (seat.wants_since.has_value() == wants) return;
   if (wants) {
     seat.wants_since = now;
     ++seat.unit->wanting;
   } else {
-    if (!seat.suspended) seat.waited += now - seat.wants_since;
+    if (!seat.suspended) seat.waited += now - *seat.wants_since;
+    seat.wants_since.reset();
     --seat.unit->wanting;
   }
 }

@@ -68,8 +68,8 @@ void LeaseCore::State::enqueue(Unit& unit) {
     }
   }
   for (Seat* seat : unit.seats) {
-    if (seat->wants)
-      unit.requested = std::min(unit.requested, seat->keeps_place ? seat->turn_since : seat->wants_since);
+    if (seat->wants_since)
+      unit.requested = std::min(unit.requested, seat->keeps_place ? seat->turn_since : *seat->wants_since);
     catch_up(*seat);
     set_phase(*seat, SeatPhase::kWaiting);
   }
@@ -314,8 +314,8 @@ void LeaseCore::State::start(Unit& unit) {
 }
 
 void LeaseCore::State::grant_seat(Seat& seat) {
-  if (seat.wants && !seat.keeps_place) seat.turn_since = seat.wants_since;
-  if (seat.wants) seat.waits.add(now - seat.wants_since);
+  if (seat.wants_since && !seat.keeps_place) seat.turn_since = *seat.wants_since;
+  if (seat.wants_since) seat.waits.add(now - *seat.wants_since);
   set_wants(seat, false);
   seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
   seat.epoch = next_epoch(*seat.gpu);
@@ -373,7 +373,7 @@ Limit<Duration> LeaseCore::State::turn_of(const Unit& holder, const Gpu& gpu, co
 
 // How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now.
 Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
-  if (holder.retry_at > now) return holder.retry_at - now;
+  if (const auto spared_until = holder.spared_until(now)) return *spared_until - now;
   // Who cannot run makes way for who can, and for nobody else does who can run make way for it.
   if (is_obstructed(holder) != is_obstructed(waiter)) return is_obstructed(holder) ? Duration::zero() : Duration::max();
   // From the grant, so that nobody holds for ever while its memory comes and does not arrive.
@@ -485,7 +485,8 @@ void LeaseCore::State::arm_run(Unit& unit) {
     }
     if (gpu.reserved != nullptr && gpu.reserved != &unit) consider(gpu, *gpu.reserved);
   }
-  if ((incomplete.contains(&unit) || unit.suspended > 0) && unit.retry_at > now) next = std::min(next, unit.retry_at);
+  const auto spared_until = unit.spared_until(now);
+  if (spared_until && (incomplete.contains(&unit) || unit.suspended > 0)) next = std::min(next, *spared_until);
   timers.arm(unit.run, next);
 }
 
@@ -510,8 +511,8 @@ void LeaseCore::State::settle_mode(Gpu& gpu) {
     return;
   }
   for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {
-    if (unit->retry_at > now) {
-      timers.arm(unit->run, unit->retry_at);
+    if (const auto spared_until = unit->spared_until(now)) {
+      timers.arm(unit->run, *spared_until);
     } else {
       revoke(*unit, RevokeReason::kModeChange);
     }
@@ -542,10 +543,10 @@ void LeaseCore::State::settle_incomplete() {
       for (Seat* seat : missing) announce(*seat);
       tell_contention(*unit, false);
       touch(*unit);
-    } else if (unit->retry_at <= now) {
-      revoke(*unit, RevokeReason::kGang);
+    } else if (const auto spared_until = unit->spared_until(now)) {
+      timers.arm(unit->run, *spared_until);
     } else {
-      timers.arm(unit->run, unit->retry_at);
+      revoke(*unit, RevokeReason::kGang);
     }
   }
 }

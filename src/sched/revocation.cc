@@ -131,7 +131,7 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   seat.idleness.reset();  // it may have found work since
   seat.gate_closed = false;
   seat.drained = false;
-  seat.stuck_since = std::min(seat.stuck_since, now);
+  if (!seat.stuck_since) seat.stuck_since = now;
   ++unit.undrained;
   set_phase(seat, SeatPhase::kRevoked);
   ask(seat, reason);
@@ -169,7 +169,7 @@ void LeaseCore::State::drained(Seat& seat) {
   seat.recalled = false;
   seat.gate_closed = true;
   seat.drained = true;
-  seat.stuck_since = TimePoint::max();
+  seat.stuck_since.reset();
   --seat.unit->undrained;
   set_phase(seat, SeatPhase::kDraining);
   timers.stop(seat.answer);
@@ -218,8 +218,7 @@ void LeaseCore::State::finish(Unit& unit) {
   incomplete.erase(&unit);
   to_suspend.erase(&unit);
   if (unit.phase == UnitPhase::kRevoking) {
-    unit.stalls = 0;
-    unit.retry_at = TimePoint();
+    unit.stalled.reset();
     // Where steps were all that was needed last time, the first one may come earlier the next time.
     if (unit.step_shift > 0) {
       unit.step_hurry -= std::min(unit.step_hurry, 1u);
@@ -241,7 +240,7 @@ void LeaseCore::State::finish(Unit& unit) {
     seat->gate_closed = false;
     seat->drained = false;
     seat->late = false;
-    seat->stuck_since = TimePoint::max();
+    seat->stuck_since.reset();
     timers.stop(seat->answer);
     set_phase(*seat, SeatPhase::kIdle);
     place(*seat);
@@ -336,7 +335,7 @@ void LeaseCore::State::report_stall(const Unit& unit) {
   report.epoch = seat_of(report.seat)->epoch;
   for (const Unit* partner : partners_of(unit)) {
     for (const Seat* seat : partner->seats) {
-      if (seat->wants && report.partners.size() < kMostPartners) report.partners.push_back(seat->id);
+      if (seat->wants_since && report.partners.size() < kMostPartners) report.partners.push_back(seat->id);
     }
   }
   command(std::move(report));
@@ -422,8 +421,8 @@ void LeaseCore::State::reopen(Unit& unit) {
   unit.phase = UnitPhase::kHolding;
   unit.yields = false;
   const Duration retry = least(unit, &GpuSettings::stall_retry);
-  unit.retry_at = after(now, doubled(retry, std::min(unit.stalls, kMaxRetryDoublings)));
-  ++unit.stalls;
+  const std::uint32_t times = unit.stalled ? unit.stalled->times : 0;
+  unit.stalled = {.times = times + 1, .retry_at = after(now, doubled(retry, std::min(times, kMaxRetryDoublings)))};
   unit.revoked = 0;
   unit.undrained = 0;
   unit.permits = 0;
@@ -466,8 +465,8 @@ void LeaseCore::State::kill_stuck(const Unit& unit) {
   const auto is_wanted = [](const UnitGpu& on_gpu) { return on_gpu.gpu->waiting > 0 || !on_gpu.gpu->holders.empty(); };
   if (unit.suspended > 0 || std::none_of(unit.gpus.begin(), unit.gpus.end(), is_wanted)) return;
   for (const Seat* seat : unit.seats) {
-    if (!is_in_revocation(*seat) || seat->drained) continue;
-    if (now < after(seat->stuck_since, seat->gpu->settings.kill_stalled_after)) continue;
+    if (!is_in_revocation(*seat) || seat->drained || !seat->stuck_since) continue;
+    if (now < after(*seat->stuck_since, seat->gpu->settings.kill_stalled_after)) continue;
     kill(*seat->tenant, KillReason::kStalled);
   }
 }

@@ -237,7 +237,7 @@ bool LeaseCore::State::freeze(Unit& unit) {
 void LeaseCore::State::cap_is_due(Unit& unit) {
   if (unit.phase == UnitPhase::kHolding) {
     if (grants_held) return timers.arm(unit.thaw, after(now, kCapWindow));
-    if (unit.retry_at > now) return timers.arm(unit.thaw, unit.retry_at);
+    if (const auto spared_until = unit.spared_until(now)) return timers.arm(unit.thaw, *spared_until);
     for (Seat* seat : unit.seats) settle_allowance(*seat);
     const bool any_spent =
         std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->budget.is_spent(); });

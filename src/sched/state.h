@@ -95,7 +95,6 @@ struct Seat {
   LeaseKind kind = LeaseKind::kExclusive;
   LeaseEpoch epoch;
   Occupancy place = Occupancy::kNone;
-  bool wants = false;        // it has asked and was not granted since
   bool gate_closed = false;  // revoked: told us so
   bool drained = false;      // revoked: told us so, and has not been let through since
   bool recalled = false;     // revoked: a Step was taken back; Drained counts when that Revoke has been answered
@@ -119,10 +118,10 @@ struct Seat {
   std::uint32_t revokes_unseen = 0;  // in this revocation, not answered by RevokeSeen
   TimePoint since{};
   TimePoint alive_at{};  // in revocation: its last sign of life, or the first Revoke, which asks for one
-  TimePoint stuck_since = TimePoint::max();  // its first revocation since it last drained
-  TimePoint charged_to{};                    // while it holds or drains: up to when its time is accounted
-  TimePoint wants_since{};
-  TimePoint turn_since{};  // since when it had waited for its last lease
+  std::optional<TimePoint> stuck_since;  // its first revocation since it last drained
+  TimePoint charged_to{};                // while it holds or drains: up to when its time is accounted
+  std::optional<TimePoint> wants_since;  // it has asked, and was not granted since
+  TimePoint turn_since{};                // since when it had waited for its last lease
   std::uint64_t grants = 0;
   std::uint64_t switches = 0;  // SeatTotals
   Duration held{};
@@ -180,6 +179,12 @@ struct Quantum {
   Duration lent{};                        // so long others had the GPU meanwhile, in loans that have ended
 };
 
+// A unit's last revocation stalled, and was taken back.
+struct Stalled {
+  std::uint32_t times = 0;  // in a row
+  TimePoint retry_at{};     // it is not revoked before
+};
+
 struct Unit {
   std::uint64_t serial = 0;
   std::vector<Seat*> seats;   // ascending
@@ -198,9 +203,8 @@ struct Unit {
   TimePoint requested{};
   TimePoint granted_at{};
   TimePoint revoked_at{};
-  TimePoint retry_at{};  // not revoked before: its last revocation stalled
+  std::optional<Stalled> stalled;
   TimePoint returning_since{};
-  std::uint32_t stalls = 0;      // in a row
   bool stepped = false;          // in this revocation
   std::uint32_t step_shift = 0;  // in this revocation: how often the pause was doubled
   std::uint32_t step_limit = 1;  // in this revocation: submissions in one Step
@@ -225,6 +229,10 @@ struct Unit {
   Timer thaw{TimerKind::kThaw, *this};  // its cap has ended its lease, and allows the next one then
 
   bool single() const { return seats.size() == 1; }
+  // None: it may be revoked now.
+  std::optional<TimePoint> spared_until(TimePoint now) const {
+    return stalled && stalled->retry_at > now ? std::optional(stalled->retry_at) : std::nullopt;
+  }
   bool passed_over() const { return silent > 0; }
 };
 

@@ -30,7 +30,7 @@ void LeaseCore::State::suspend(Seat& seat) {
   Gpu& gpu = *seat.gpu;
   dequeue(unit);
   // What it waits for from now on is not the GPU.
-  if (seat.wants) seat.waited += now - seat.wants_since;
+  if (seat.wants_since) seat.waited += now - *seat.wants_since;
   seat.keeps_place = false;
   unit.lifted = false;
   seat.suspended = true;
@@ -56,7 +56,7 @@ void LeaseCore::State::resume(Seat& seat) {
   Gpu& gpu = *seat.gpu;
   seat.suspended = false;
   if (--unit.suspended == 0) to_suspend.erase(&unit);
-  if (seat.wants) seat.wants_since = now;
+  if (seat.wants_since) seat.wants_since = now;
   note_incomplete(unit);
   if (seat.ends_own_turns) ++gpu.own_turns;
   settle_order(gpu);
@@ -83,10 +83,10 @@ void LeaseCore::State::note_incomplete(Unit& unit) {
 
 void LeaseCore::State::settle_suspended() {
   for (Unit* unit : std::vector<Unit*>(to_suspend.begin(), to_suspend.end())) {
-    if (unit->retry_at <= now) {
-      revoke(*unit, RevokeReason::kSuspended);
+    if (const auto spared_until = unit->spared_until(now)) {
+      timers.arm(unit->run, *spared_until);
     } else {
-      timers.arm(unit->run, unit->retry_at);
+      revoke(*unit, RevokeReason::kSuspended);
     }
   }
 }

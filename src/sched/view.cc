@@ -26,7 +26,7 @@ std::string gang_name(const Unit& unit) {
 std::string obstacle(const Unit& waiter, const Gpu& gpu, TimePoint now) {
   for (const Unit* holder : gpu.holders) {
     if (holder == &waiter) continue;
-    if (holder->retry_at > now) return name(*holder) + ", which could not be drained";
+    if (holder->spared_until(now)) return name(*holder) + ", which could not be drained";
     if (precedence(waiter, *holder) < 0) return "higher priority of " + name(*holder);
     if (ends_own_turns(*holder)) return "turn of " + name(*holder) + ", which ends it itself";
     return "quantum of " + name(*holder);
@@ -53,7 +53,7 @@ std::string_view in_words(MemoryObstacle obstacle) {
 
 std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
   const Unit& unit = *seat.unit;
-  if (seat.wants && unit.phase == UnitPhase::kIdle && unit.suspended > 0)
+  if (seat.wants_since && unit.phase == UnitPhase::kIdle && unit.suspended > 0)
     return seat.suspended ? "its run to be resumed" : "a suspended member of " + name(unit);
   if (unit.phase == UnitPhase::kWaiting || unit.phase == UnitPhase::kHolding) {
     for (const Seat* member : unit.seats) {
@@ -62,11 +62,11 @@ std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
   }
   if (seat.gpu->lender == &unit) return "its memory, which comes; another tenant has its turn meanwhile";
   if (unit.returning) return obstacle(unit, *seat.gpu, now);
-  if (seat.wants && unit.phase == UnitPhase::kRevoking) {
+  if (seat.wants_since && unit.phase == UnitPhase::kRevoking) {
     if (unit.passed_over()) return "a stopped member of " + name(unit);
     return "its own work to drain";
   }
-  if (seat.wants && unit.thaw.armed()) return "its own cap: time that it may have";
+  if (seat.wants_since && unit.thaw.armed()) return "its own cap: time that it may have";
   if (unit.phase != UnitPhase::kWaiting) return {};
   if (grants_held) return "tenants to come back after a restart";
   std::string here = obstacle(unit, *seat.gpu, now);
@@ -88,7 +88,7 @@ Duration held_of(const Seat& seat, TimePoint now) {
   return seat.held + (runs(seat) ? used_until(seat, now) - seat.charged_to : Duration::zero());
 }
 Duration waited_of(const Seat& seat, TimePoint now) {
-  return seat.waited + (seat.wants && !seat.suspended ? now - seat.wants_since : Duration::zero());
+  return seat.waited + (seat.wants_since && !seat.suspended ? now - *seat.wants_since : Duration::zero());
 }
 Duration idle_of(const Seat& seat, TimePoint now) {
   return seat.idle + (rests(seat) ? now - seat.idleness->since : Duration::zero());
