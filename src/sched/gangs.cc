@@ -108,13 +108,11 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
     unit.wanting += seat->wants_since ? 1 : 0;
     unit.resting += rests(*seat) ? 1 : 0;
     unit.silent += seat->phase == SeatPhase::kSilent ? 1 : 0;
-    unit.permits += seat->permits > 0 ? 1 : 0;
+    unit.permits += has_permits(*seat) ? 1 : 0;
     unit.suspended += seat->suspended ? 1 : 0;
     holding += seat->phase == SeatPhase::kHolding ? 1 : 0;
-    if (seat->phase != SeatPhase::kIdle && seat->phase != SeatPhase::kHolding) {
-      ++unit.revoked;
-      unit.undrained += seat->drained ? 0 : 1;
-    }
+    unit.revoked += is_in_revocation(*seat) ? 1 : 0;
+    unit.undrained += is_undrained(*seat) ? 1 : 0;
   }
   unit.phase = UnitPhase::kIdle;
   touch(unit);
@@ -284,7 +282,8 @@ void LeaseCore::State::on(const GangJoined& e) {
 bool LeaseCore::State::is_believable(const Seat& seat, const SeatClaimed& claim) const {
   std::uint32_t overlapping = 0;
   for (const Seat* other : seat.gpu->seats) {
-    if (other->unit == seat.unit || other->place == Occupancy::kNone || other->late) continue;
+    if (other->unit == seat.unit || other->place == Occupancy::kNone) continue;
+    if (other->revocation && other->revocation->late) continue;
     if (other->kind == LeaseKind::kShared && claim.kind == LeaseKind::kShared) continue;
     if (other->place != Occupancy::kOverlapping) return false;
     ++overlapping;
@@ -315,13 +314,12 @@ void LeaseCore::State::on(const SeatClaimed& e) {
     set_phase(*seat, SeatPhase::kHolding);
   } else {
     // "Draining" means that its page says so. Its gate may be closing still: the GateClosed that follows tells.
-    seat->late = true;
-    seat->gate_closed = false;
+    seat->revocation.emplace(*seat).late = true;
     set_phase(*seat, SeatPhase::kRevoked);
     unit.reason = RevokeReason::kBadClaim;
     if (e.claim == Claim::kDraining) {
-      seat->alive_at = now;
-      timers.arm(seat->answer, probe_at(*seat));
+      seat->revocation->alive_at = now;
+      timers.arm(seat->revocation->answer, probe_at(*seat));
     } else {
       ask(*seat, RevokeReason::kBadClaim);
     }

@@ -26,12 +26,17 @@ std::string check_seat(const Seat& seat) {
   if (seat.phase == SeatPhase::kHolding && unit.phase != UnitPhase::kHolding) return who + " holds without its unit";
   if (is_in_revocation(seat) && unit.phase != UnitPhase::kRevoking) return who + " is revoked without its unit";
   if (seat.idleness && seat.phase != SeatPhase::kHolding) return who + " idles without holding";
-  if (seat.permits > 0 && !is_in_revocation(seat)) return who + " may step without being revoked";
-  if (seat.permits > 0 && seat.place != Occupancy::kBlocking) return who + " may step beside others";
-  if (seat.recalled && (!is_in_revocation(seat) || seat.drained || seat.permits > 0))
-    return who + " was recalled from nothing";
-  const bool waits_for_answer = is_in_revocation(seat) && seat.phase != SeatPhase::kSilent && !seat.drained;
-  if (waits_for_answer && !seat.answer.armed()) return who + " may stay silent for ever";
+  const bool is_leaving =
+      seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && seat.phase != SeatPhase::kHolding;
+  if (is_leaving != is_in_revocation(seat)) return who + " is revoked, and is not";
+  if (!seat.revocation) return {};
+  const SeatRevocation& revocation = *seat.revocation;
+  if (seat.phase == SeatPhase::kDraining && !revocation.gate_closed()) return who + " drains behind an open gate";
+  if (seat.phase == SeatPhase::kRevoked && revocation.gate_closed()) return who + " has closed its gate unnoticed";
+  if (revocation.permits > 0 && seat.place != Occupancy::kBlocking) return who + " may step beside others";
+  if (revocation.permits > 0 && !revocation.gate_closed()) return who + " may step although it was recalled";
+  const bool waits_for_answer = seat.phase != SeatPhase::kSilent && !revocation.drained();
+  if (waits_for_answer && !revocation.answer.armed()) return who + " may stay silent for ever";
   return {};
 }
 
@@ -60,10 +65,10 @@ std::string check_unit(const Unit& unit) {
   for (const Seat* seat : unit.seats) {
     wanting += seat->wants_since ? 1u : 0u;
     resting += rests(*seat) ? 1u : 0u;
-    permits += seat->permits > 0 ? 1u : 0u;
+    permits += has_permits(*seat) ? 1u : 0u;
     silent += seat->phase == SeatPhase::kSilent ? 1u : 0u;
     revoked += is_in_revocation(*seat) ? 1u : 0u;
-    undrained += is_in_revocation(*seat) && !seat->drained ? 1u : 0u;
+    undrained += is_undrained(*seat) ? 1u : 0u;
     idle += seat->phase == SeatPhase::kIdle ? 1u : 0u;
     suspended += seat->suspended ? 1u : 0u;
   }
@@ -122,9 +127,10 @@ std::string check_gpu(const Gpu& gpu) {
       return name(seat->id) + " is misplaced";
     if (seat->place == Occupancy::kHolding) holders.insert(seat->unit);
     if (seat->place == Occupancy::kBlocking || seat->place == Occupancy::kOverlapping) {
+      if (!seat->revocation) return name(seat->id) + " is misplaced";
       undrained.insert(seat->unit);
-      any_late |= seat->late;
-      if (!seat->late && !seat->gate_closed) open = seat;
+      any_late |= seat->revocation->late;
+      if (!seat->revocation->late && !seat->revocation->gate_closed()) open = seat;
     }
     if (seat->unit->phase == UnitPhase::kWaiting || seat->unit->returning) waiting.insert(seat->unit);
     own_turns += seat->ends_own_turns && !seat->suspended ? 1u : 0u;

@@ -121,12 +121,13 @@ void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
     }
     if (unit.phase == UnitPhase::kWaiting && limits.priority_ageing != before.priority_ageing)
       timers.arm(unit.lift, unit.lifted ? TimePoint::max() : after(now, limits.priority_ageing));
-    if (!is_in_revocation(*seat)) continue;
+    if (!seat->revocation) continue;
+    SeatRevocation& revocation = *seat->revocation;
     if (seat->phase == SeatPhase::kSilent) {
-      timers.arm(seat->answer, std::max(now, after(seat->alive_at, limits.kill_silent_after)));
-    } else if (!seat->drained && limits.silence_limit != before.silence_limit) {
-      seat->alive_at = now;
-      timers.arm(seat->answer, probe_at(*seat));
+      timers.arm(revocation.answer, std::max(now, after(revocation.alive_at, limits.kill_silent_after)));
+    } else if (!revocation.drained() && limits.silence_limit != before.silence_limit) {
+      revocation.alive_at = now;
+      timers.arm(revocation.answer, probe_at(*seat));
     }
     if (limits.stall_timeout != before.stall_timeout && !unit.passed_over() && !unit.returning)
       timers.arm(unit.stall, after(now, limits.stall_timeout));
@@ -218,7 +219,7 @@ void LeaseCore::State::on(const Requested& e) {
 void LeaseCore::State::on(const RevokeSeen& e) {
   Seat* const seat = seat_in(e.seat, e.epoch);
   if (seat == nullptr || !is_in_revocation(*seat)) return;
-  if (seat->revokes_unseen > 0) --seat->revokes_unseen;
+  if (seat->revocation->revokes_unseen > 0) --seat->revocation->revokes_unseen;
   heard(*seat);
 }
 
@@ -226,8 +227,9 @@ void LeaseCore::State::on(const GateClosed& e) {
   Seat* const seat = seat_in(e.seat, e.epoch);
   if (seat == nullptr || !is_in_revocation(*seat)) return;
   heard(*seat);
-  if (seat->gate_closed || (seat->recalled && seat->revokes_unseen > 0)) return;
-  seat->gate_closed = true;
+  SeatRevocation& revocation = *seat->revocation;
+  if (revocation.gate_closed() || (revocation.closing == Closing::kRecalled && revocation.revokes_unseen > 0)) return;
+  set_closing(*seat, Closing::kClosed);
   if (seat->phase == SeatPhase::kRevoked) set_phase(*seat, SeatPhase::kDraining);
   if (seat->unit->returning) reservations_dirty = true;  // who goes first among those depends on their gates
   place(*seat);
@@ -248,7 +250,7 @@ void LeaseCore::State::on(const Drained& e) {
     seat->poisoned |= e.poisoned;
     heard(*seat);
     // Said before it knew that what it was let through has been taken back: it will say so again.
-    if (!seat->recalled || seat->gate_closed) drained(*seat);
+    if (seat->revocation->closing != Closing::kRecalled) drained(*seat);
   }
 }
 
@@ -274,12 +276,9 @@ void LeaseCore::State::on(const Stepped& e) {
   Seat* const seat = seat_in(e.seat, e.epoch);
   if (seat == nullptr || !is_in_revocation(*seat)) return;
   Unit& unit = *seat->unit;
-  if (seat->permits > 0 && e.count > 0) {
-    set_permits(*seat, seat->permits - std::min(seat->permits, e.count));
-    if (seat->drained) {
-      seat->drained = false;
-      ++unit.undrained;
-    }
+  if (const std::uint32_t permits = seat->revocation->permits; permits > 0 && e.count > 0) {
+    set_permits(*seat, permits - std::min(permits, e.count));
+    set_closing(*seat, Closing::kClosed);
   }
   heard(*seat);
   progress(unit);

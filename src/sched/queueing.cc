@@ -320,7 +320,6 @@ void LeaseCore::State::grant_seat(Seat& seat) {
   seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
   seat.epoch = next_epoch(*seat.gpu);
   begin_time(seat);
-  seat.late = false;
   seat.charged_to = now;
   ++seat.grants;
   set_phase(seat, SeatPhase::kHolding);

@@ -77,8 +77,6 @@ Duration least(const Unit& unit, Member member) {
 // ---- revoking -----------------------------------------------------------------------------------
 
 void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
-  for (Seat* seat : unit.seats) seat->late = seat->late || seat->gpu->lender != nullptr;
-  end_loan(unit);
   unit.phase = UnitPhase::kRevoking;
   unit.reason = reason;
   unit.revoked_at = now;
@@ -89,14 +87,15 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   timers.stop(unit.run);
   if (aged > 0) reservations_dirty = true;
   for (Seat* seat : unit.seats) {
+    if (seat->phase == SeatPhase::kHolding) revoke_seat(*seat, reason);
+  }
+  end_loan(unit);
+  for (Seat* seat : unit.seats) {
     // A turn that was of no use does not count: it costs nothing, and the next one comes as if this had not been.
     seat->keeps_place = reason == RevokeReason::kMemory;
     if (reason == RevokeReason::kMemory) seat->charged_to = now;
   }
   charge(unit);  // before others of its groups are compared with the next ones
-  for (Seat* seat : unit.seats) {
-    if (seat->phase == SeatPhase::kHolding) revoke_seat(*seat, reason);
-  }
   place(unit);
   timers.arm(unit.stall, after(now, least(unit, &GpuSettings::stall_timeout)));
   progress(unit);
@@ -114,23 +113,18 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
 void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   Unit& unit = *seat.unit;
   ++unit.revoked;
-  seat.recalled = false;
-  seat.permits = 0;
-  seat.last_step = 0;
-  seat.revokes_unseen = 0;
-  seat.was_ahead = false;
-  seat.unasked = rests(seat);
-  if (seat.unasked) {
+  const bool rested = rests(seat);
+  if (rested) {
     settle_idle(seat);
     --unit.resting;
-    seat.gate_closed = true;
-    seat.drained = true;
-    set_phase(seat, SeatPhase::kDraining);
-    return;
   }
   seat.idleness.reset();  // it may have found work since
-  seat.gate_closed = false;
-  seat.drained = false;
+  SeatRevocation& revocation = seat.revocation.emplace(seat);
+  revocation.late = seat.gpu->lender != nullptr;
+  if (rested) {
+    revocation.closing = Closing::kRested;
+    return set_phase(seat, SeatPhase::kDraining);
+  }
   if (!seat.stuck_since) seat.stuck_since = now;
   ++unit.undrained;
   set_phase(seat, SeatPhase::kRevoked);
@@ -139,40 +133,44 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
 
 // A Revoke is also the question whether anybody is there.
 void LeaseCore::State::ask(Seat& seat, RevokeReason reason) {
-  seat.alive_at = now;
+  seat.revocation->alive_at = now;
   send_revoke(seat, reason);
-  timers.arm(seat.answer, after(now, seat.gpu->settings.silence_limit));
+  timers.arm(seat.revocation->answer, after(now, seat.gpu->settings.silence_limit));
 }
 
 void LeaseCore::State::send_revoke(Seat& seat, RevokeReason reason) {
-  ++seat.revokes_unseen;
+  ++seat.revocation->revokes_unseen;
   command(Revoke{seat.id, seat.epoch, reason});
 }
 
+void LeaseCore::State::set_closing(Seat& seat, Closing closing) {
+  const bool was_undrained = is_undrained(seat);
+  seat.revocation->closing = closing;
+  seat.unit->undrained += (is_undrained(seat) ? 1u : 0u);
+  seat.unit->undrained -= (was_undrained ? 1u : 0u);
+}
+
 void LeaseCore::State::set_permits(Seat& seat, std::uint32_t count) {
-  seat.unit->permits += (count > 0 ? 1u : 0u);
-  seat.unit->permits -= (seat.permits > 0 ? 1u : 0u);
-  seat.permits = count;
+  const bool had_permits = has_permits(seat);
+  seat.revocation->permits = count;
+  seat.unit->permits += (has_permits(seat) ? 1u : 0u);
+  seat.unit->permits -= (had_permits ? 1u : 0u);
 }
 
 // A Revoke must follow. Submissions may have been made since the tenant last said that it had drained, and it may have
 // said that before it knew of the Revoke: what it says counts again when it has answered.
 void LeaseCore::State::take_back_step(Seat& seat) {
-  if (seat.permits == 0) return;
+  if (!has_permits(seat)) return;
   set_permits(seat, 0);
-  seat.recalled = true;
-  seat.gate_closed = false;
+  set_closing(seat, Closing::kRecalled);
 }
 
 void LeaseCore::State::drained(Seat& seat) {
-  if (seat.drained) return;
-  seat.recalled = false;
-  seat.gate_closed = true;
-  seat.drained = true;
+  if (seat.revocation->drained()) return;
+  set_closing(seat, Closing::kDrained);
   seat.stuck_since.reset();
-  --seat.unit->undrained;
   set_phase(seat, SeatPhase::kDraining);
-  timers.stop(seat.answer);
+  timers.stop(seat.revocation->answer);
   settle_drains(*seat.unit);
 }
 
@@ -188,10 +186,10 @@ void LeaseCore::State::settle_drains(Unit& unit) {
 bool LeaseCore::State::take_back_steps(Unit& unit) {
   if (unit.permits == 0) return false;
   for (const Seat* seat : unit.seats) {
-    if (is_in_revocation(*seat) && !seat->drained && seat->was_ahead && !unit.passed_over()) return false;
+    if (is_undrained(*seat) && seat->revocation->was_ahead && !unit.passed_over()) return false;
   }
   for (Seat* seat : unit.seats) {
-    if (seat->permits == 0) continue;
+    if (!has_permits(*seat)) continue;
     take_back_step(*seat);
     ask_again(*seat);
   }
@@ -199,10 +197,8 @@ bool LeaseCore::State::take_back_steps(Unit& unit) {
 }
 
 // It must say once more that it has drained.
+// REQUIRES: its gate may be open.
 void LeaseCore::State::ask_again(Seat& seat) {
-  seat.unit->undrained += seat.drained ? 1u : 0u;
-  seat.drained = false;
-  seat.gate_closed = false;
   set_phase(seat, SeatPhase::kRevoked);
   place(seat);
   ask(seat, RevokeReason::kGang);
@@ -228,7 +224,10 @@ void LeaseCore::State::finish(Unit& unit) {
     unit.stepped = false;
     unit.step_shift = 0;
     for (const UnitGpu& on_gpu : unit.gpus) {
-      if (on_gpu.lead->kind != LeaseKind::kExclusive || on_gpu.lead->late) continue;
+      const Seat& lead = *on_gpu.lead;
+      // A member that joined since has no part in this: it was not there, and a turn that is lent there goes on.
+      const bool is_late = lead.revocation ? lead.revocation->late : on_gpu.gpu->lender != nullptr;
+      if (lead.kind != LeaseKind::kExclusive || is_late) continue;
       // Beside whoever has started meanwhile its last work cost nobody anything.
       const bool is_overlapped = unit.single() && !on_gpu.gpu->holders.empty();
       measure_switch(*on_gpu.gpu, is_overlapped ? Duration::zero() : now - unit.revoked_at);
@@ -237,11 +236,8 @@ void LeaseCore::State::finish(Unit& unit) {
   charge(unit);
   for (Seat* seat : unit.seats) {
     settle_idle(*seat);
-    seat->gate_closed = false;
-    seat->drained = false;
-    seat->late = false;
     seat->stuck_since.reset();
-    timers.stop(seat->answer);
+    seat->revocation.reset();
     set_phase(*seat, SeatPhase::kIdle);
     place(*seat);
   }
@@ -269,33 +265,37 @@ void LeaseCore::State::progress(Unit& unit) {
 void LeaseCore::State::step(Unit& unit) {
   if (unit.returning) return;  // it goes on as a whole, and nobody waits for its drain meanwhile
   const auto is_behind = [](const Seat& seat) {
-    return seat.phase == SeatPhase::kDraining && seat.drained && seat.permits == 0;
+    return seat.phase == SeatPhase::kDraining && !is_undrained(seat) && !has_permits(seat);
   };
   bool swapped = false;
   for (Seat* seat : unit.seats) {
-    if (is_behind(*seat) && seat->was_ahead) swapped = true;
-    seat->was_ahead = is_in_revocation(*seat) && !seat->drained && seat->permits == 0;
+    if (!seat->revocation) continue;
+    if (is_behind(*seat) && seat->revocation->was_ahead) swapped = true;
+    seat->revocation->was_ahead = is_undrained(*seat) && !has_permits(*seat);
   }
   if (swapped && unit.step_shift < kMaxStepDoublings) {
     // Whoever was let through has gone too far, or the others were only slow.
     unit.step_shift += kDoublingsPerSwap;
     unit.step_limit = std::max(unit.step_limit / kStepGrowth, 1u);
-    for (Seat* seat : unit.seats) seat->last_step = 0;
+    for (Seat* seat : unit.seats) {
+      if (seat->revocation) seat->revocation->last_step = 0;
+    }
     return progress(unit);
   }
   for (Seat* seat : unit.seats) {
     if (!is_behind(*seat) || !may_step(*seat)) continue;
-    if (seat->unasked) {
+    if (seat->revocation->closing == Closing::kRested) {
       // Its agent knows of no revocation, and would not report a step: it is told first, and let through when it has
       // answered.
-      seat->unasked = false;
+      set_closing(*seat, Closing::kOpen);
       ask_again(*seat);
       continue;
     }
     if (!std::exchange(unit.stepped, true)) unit.step_limit = kMostStepsAtOnce;
-    seat->last_step = std::clamp(seat->last_step * kStepGrowth, 1u, unit.step_limit);
-    set_permits(*seat, seat->last_step);
-    command(Step{seat->id, seat->epoch, seat->last_step});
+    std::uint32_t& count = seat->revocation->last_step;
+    count = std::clamp(count * kStepGrowth, 1u, unit.step_limit);
+    set_permits(*seat, count);
+    command(Step{seat->id, seat->epoch, count});
   }
 }
 
@@ -308,8 +308,9 @@ bool LeaseCore::State::may_step(const Seat& seat) const {
                                                 1;
   if (alone) return true;
   return std::none_of(gpu.seats.begin(), gpu.seats.end(), [&seat](const Seat* other) {
-    const bool open = other->place == Occupancy::kHolding ||
-                      (other->place == Occupancy::kBlocking && (!other->gate_closed || other->permits > 0));
+    const bool open =
+        other->place == Occupancy::kHolding ||
+        (other->place == Occupancy::kBlocking && (!other->revocation->gate_closed() || other->revocation->permits > 0));
     return open && other->unit != seat.unit &&
            (other->kind == LeaseKind::kExclusive || seat.kind == LeaseKind::kExclusive);
   });
@@ -329,7 +330,7 @@ void LeaseCore::State::stalled(Unit& unit) {
 void LeaseCore::State::report_stall(const Unit& unit) {
   ReportStall report{.seat = {}, .epoch = {}, .waited = now - unit.revoked_at, .undrained = {}, .partners = {}};
   for (const Seat* seat : unit.seats) {
-    if (is_in_revocation(*seat) && !seat->drained) report.undrained.push_back(seat->id);
+    if (is_undrained(*seat)) report.undrained.push_back(seat->id);
   }
   report.seat = report.undrained.front();
   report.epoch = seat_of(report.seat)->epoch;
@@ -351,7 +352,7 @@ void LeaseCore::State::take_back(Unit& unit) {
   if (!others_first && can_reopen(unit)) return reopen(unit);
   // From now on nobody looks at its gates when others that cannot be drained go on.
   for (Seat* seat : unit.seats) {
-    if (seat->permits == 0) continue;
+    if (!has_permits(*seat)) continue;
     take_back_step(*seat);
     ask_again(*seat);
   }
@@ -359,7 +360,7 @@ void LeaseCore::State::take_back(Unit& unit) {
   // The unit goes to the front of all queues, and gets its GPUs, the missing ones too, when their holders have had
   // their time.
   for (Seat* seat : unit.seats) {
-    if (is_in_revocation(*seat)) seat->late = true;
+    if (seat->revocation) seat->revocation->late = true;
   }
   unit.returning = true;
   unit.returning_since = now;
@@ -384,7 +385,7 @@ void LeaseCore::State::stop_returning(Unit& unit) {
 // Somebody may still be inside: in a launch, say, that waits for room behind a kernel that spins.
 bool LeaseCore::State::has_open_gate(const Unit& unit) const {
   return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) {
-    return is_in_revocation(*seat) && seat->phase != SeatPhase::kSilent && !seat->gate_closed;
+    return seat->revocation && seat->phase != SeatPhase::kSilent && !seat->revocation->gate_closed();
   });
 }
 
@@ -396,7 +397,8 @@ bool LeaseCore::State::can_reopen(Unit& unit) {
   const bool any_gate = has_open_gate(unit);
   const auto set_aside = [&](const Unit& one) {
     for (Seat* seat : one.seats) {
-      if (&one == &unit || any_gate || seat->gate_closed) set_place(*seat, Occupancy::kNone);
+      const bool is_closed = seat->revocation && seat->revocation->gate_closed();
+      if (&one == &unit || any_gate || is_closed) set_place(*seat, Occupancy::kNone);
     }
   };
   set_aside(unit);
@@ -440,13 +442,8 @@ void LeaseCore::State::reopen(Unit& unit) {
     }
     set_wants(*seat, false);
     set_place(*seat, Occupancy::kNone);
-    seat->gate_closed = false;
-    seat->drained = false;
-    seat->permits = 0;
-    seat->recalled = false;
-    seat->late = false;
+    seat->revocation.reset();
     if (seat->gpu->settings.mode == Mode::kConcurrent) seat->kind = LeaseKind::kShared;
-    timers.stop(seat->answer);
     seat->epoch = next_epoch(*seat->gpu);
     set_phase(*seat, SeatPhase::kHolding);
     place(*seat);
@@ -465,7 +462,7 @@ void LeaseCore::State::kill_stuck(const Unit& unit) {
   const auto is_wanted = [](const UnitGpu& on_gpu) { return on_gpu.gpu->waiting > 0 || !on_gpu.gpu->holders.empty(); };
   if (unit.suspended > 0 || std::none_of(unit.gpus.begin(), unit.gpus.end(), is_wanted)) return;
   for (const Seat* seat : unit.seats) {
-    if (!is_in_revocation(*seat) || seat->drained || !seat->stuck_since) continue;
+    if (!is_undrained(*seat) || !seat->stuck_since) continue;
     if (now < after(*seat->stuck_since, seat->gpu->settings.kill_stalled_after)) continue;
     kill(*seat->tenant, KillReason::kStalled);
   }
@@ -476,9 +473,10 @@ void LeaseCore::State::kill_stuck(const Unit& unit) {
 // The tenant's agent has said something about a lease that is being revoked.
 void LeaseCore::State::heard(Seat& seat) {
   Unit& unit = *seat.unit;
-  seat.alive_at = now;
+  SeatRevocation& revocation = *seat.revocation;
+  revocation.alive_at = now;
   if (seat.phase == SeatPhase::kSilent) {
-    set_phase(seat, seat.gate_closed ? SeatPhase::kDraining : SeatPhase::kRevoked);
+    set_phase(seat, revocation.gate_closed() ? SeatPhase::kDraining : SeatPhase::kRevoked);
     seat.tenant->kill_sent = false;
     command(ReportAnswering{seat.id});
     if (--unit.silent == 0) {
@@ -489,17 +487,17 @@ void LeaseCore::State::heard(Seat& seat) {
       progress(unit);
     }
   }
-  if (seat.drained) {
-    timers.stop(seat.answer);
+  if (revocation.drained()) {
+    timers.stop(revocation.answer);
   } else {
-    timers.arm(seat.answer, probe_at(seat));
+    timers.arm(revocation.answer, probe_at(seat));
   }
 }
 
 // When a seat that was heard of is asked again. The limit counts from its last sign of life, not from the question: who
 // is stopped just after it has answered holds the others up no longer than one who never did.
 TimePoint LeaseCore::State::probe_at(const Seat& seat) const {
-  return after(seat.alive_at, seat.gpu->settings.silence_limit / kProbesPerSilenceLimit);
+  return after(seat.revocation->alive_at, seat.gpu->settings.silence_limit / kProbesPerSilenceLimit);
 }
 
 // A unit that was passed over is so no longer: beside the seats that were granted meanwhile, its own may be one too
@@ -507,7 +505,7 @@ TimePoint LeaseCore::State::probe_at(const Seat& seat) const {
 void LeaseCore::State::count_again(Unit& unit) {
   for (Seat* seat : unit.seats) {
     seat->charged_to = now;
-    if (is_in_revocation(*seat)) seat->late = true;
+    if (seat->revocation) seat->revocation->late = true;
   }
 }
 
@@ -517,21 +515,22 @@ void LeaseCore::State::unanswered(Seat& seat) {
   if (seat.phase == SeatPhase::kSilent) {
     return kill(*seat.tenant, KillReason::kSilent);
   }
-  if (!is_in_revocation(seat) || seat.drained) return;
-  const TimePoint silent_at = after(seat.alive_at, seat.gpu->settings.silence_limit);
+  if (!is_undrained(seat)) return;
+  SeatRevocation& revocation = *seat.revocation;
+  const TimePoint silent_at = after(revocation.alive_at, seat.gpu->settings.silence_limit);
   if (now < silent_at) {
-    if (seat.permits > 0) {
+    if (has_permits(seat)) {
       take_back_step(seat);
       set_phase(seat, SeatPhase::kRevoked);
       place(seat);
     }
     send_revoke(seat, seat.unit->reason);
-    return timers.arm(seat.answer, silent_at);
+    return timers.arm(revocation.answer, silent_at);
   }
   Unit& unit = *seat.unit;
   charge(unit);
   for (Seat* member : unit.seats) {
-    if (member->permits == 0) continue;
+    if (!has_permits(*member)) continue;
     // Nobody waits for its members' gates from now on: they are closed at least.
     take_back_step(*member);
     if (member != &seat) {
@@ -547,9 +546,9 @@ void LeaseCore::State::unanswered(Seat& seat) {
   set_phase(seat, SeatPhase::kSilent);
   place(unit);
   touch(unit);
-  command(ReportSilent{seat.id, now - seat.alive_at});
-  const TimePoint kill_at = after(seat.alive_at, seat.gpu->settings.kill_silent_after);
-  timers.arm(seat.answer, kill_at == TimePoint::max() ? kill_at : std::max(kill_at, now));
+  command(ReportSilent{seat.id, now - revocation.alive_at});
+  const TimePoint kill_at = after(revocation.alive_at, seat.gpu->settings.kill_silent_after);
+  timers.arm(revocation.answer, kill_at == TimePoint::max() ? kill_at : std::max(kill_at, now));
 }
 
 void LeaseCore::State::kill(Tenant& tenant, KillReason reason) {

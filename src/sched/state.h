@@ -73,6 +73,33 @@ struct Idleness {
   bool rests = false;  // see rests()
 };
 
+// How far a revoked seat has got, as far as its tenant has said.
+enum class Closing : std::uint8_t {
+  kOpen,      // its gate may be open
+  kRecalled,  // the same; a Step was taken back, and what the tenant says counts when it has answered that Revoke
+  kClosed,    // its gate is closed
+  kDrained,   // and its work has finished; it has not been let through since
+  kRested,    // the same, of its own accord; its tenant does not know of the revocation
+};
+
+// A seat's part in a revocation of its unit, from the Revoke until the lease is over or goes on.
+struct SeatRevocation {
+  explicit SeatRevocation(Seat& seat) : answer(TimerKind::kAnswer, seat) {}
+
+  Closing closing = Closing::kOpen;
+  bool was_ahead = false;            // undrained at the last round of steps
+  bool late = false;                 // may exceed the one undrained predecessor: silent, stalled, lent, or claimed
+  std::uint32_t permits = 0;         // submissions that a Step allows, not answered by Stepped nor taken back
+  std::uint32_t last_step = 0;       // how many the last Step allowed; 0: none, or the others were behind since
+  std::uint32_t revokes_unseen = 0;  // not answered by RevokeSeen
+  TimePoint alive_at{};              // its last sign of life, or the first Revoke, which asks for one
+  // Until it is asked whether it is there; then until it counts as silent; then until it is killed.
+  Timer answer;
+
+  bool gate_closed() const { return closing >= Closing::kClosed; }
+  bool drained() const { return closing >= Closing::kDrained; }
+};
+
 // What the residency planner says of a seat's memory.
 struct MemoryWait {
   bool pages = false;                               // something of it is not on the GPU
@@ -95,12 +122,6 @@ struct Seat {
   LeaseKind kind = LeaseKind::kExclusive;
   LeaseEpoch epoch;
   Occupancy place = Occupancy::kNone;
-  bool gate_closed = false;  // revoked: told us so
-  bool drained = false;      // revoked: told us so, and has not been let through since
-  bool recalled = false;     // revoked: a Step was taken back; Drained counts when that Revoke has been answered
-  bool unasked = false;      // revoked without being told: it rested, and its gate was closed already
-  bool was_ahead = false;    // undrained at the last round of steps
-  bool late = false;         // was silent, stalled, or came with a claim: may exceed the one undrained predecessor
   bool poisoned = false;
   bool suspended = false;  // to have no lease
   MemoryWait memory;
@@ -113,11 +134,7 @@ struct Seat {
   std::int32_t priority = 0;
   CapBudget budget;
 
-  std::uint32_t permits = 0;         // submissions that a Step allows, not answered by Stepped nor taken back
-  std::uint32_t last_step = 0;       // how many the last Step allowed; 0: none, or the others were behind since
-  std::uint32_t revokes_unseen = 0;  // in this revocation, not answered by RevokeSeen
   TimePoint since{};
-  TimePoint alive_at{};  // in revocation: its last sign of life, or the first Revoke, which asks for one
   std::optional<TimePoint> stuck_since;  // its first revocation since it last drained
   TimePoint charged_to{};                // while it holds or drains: up to when its time is accounted
   std::optional<TimePoint> wants_since;  // it has asked, and was not granted since
@@ -129,16 +146,16 @@ struct Seat {
   Duration idle{};                   // of `held`: before it gave leases up that it did not use
   std::optional<Idleness> idleness;  // of the lease that it holds
   base::DurationHistogram waits;     // from request to grant
-  // Until it is asked whether it is there; then until it counts as silent; then until it is killed.
-  Timer answer{TimerKind::kAnswer, *this};
+  std::optional<SeatRevocation> revocation;
 };
 
 // Whether it holds, and drained of its own accord while its gang goes on. Its gate is closed.
 inline bool rests(const Seat& seat) { return seat.idleness && seat.idleness->rests; }
 
-inline bool is_in_revocation(const Seat& seat) {
-  return seat.phase == SeatPhase::kRevoked || seat.phase == SeatPhase::kDraining || seat.phase == SeatPhase::kSilent;
-}
+inline bool is_in_revocation(const Seat& seat) { return seat.revocation.has_value(); }
+inline bool is_undrained(const Seat& seat) { return seat.revocation && !seat.revocation->drained(); }
+// Whether it may make submissions that a Step allowed.
+inline bool has_permits(const Seat& seat) { return seat.revocation && seat.revocation->permits > 0; }
 
 // One GPU of a unit.
 struct UnitGpu {
@@ -495,7 +512,8 @@ struct LeaseCore::State {
   void ask_again(Seat& seat);
   void heard(Seat& seat);
   void drained(Seat& seat);
-  void set_permits(Seat& seat, std::uint32_t count);
+  static void set_closing(Seat& seat, Closing closing);
+  static void set_permits(Seat& seat, std::uint32_t count);
   void send_revoke(Seat& seat, RevokeReason reason);
   void take_back_step(Seat& seat);
   bool take_back_steps(Unit& unit);
