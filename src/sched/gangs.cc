@@ -101,22 +101,26 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   set_shape(unit);
   for (const UnitGpu& on_gpu : unit.gpus) settle_in_flight(*on_gpu.gpu);
   const bool was_passed_over = unit.passed_over();
-  unit.wanting = unit.resting = unit.revoked = unit.undrained = unit.silent = unit.permits = unit.contended = 0;
-  unit.suspended = 0;
-  std::uint32_t holding = 0;
+  unit.wanting = unit.resting = unit.contended = unit.suspended = 0;
+  std::uint32_t holding = 0, revoked = 0, undrained = 0, silent = 0, permits = 0;
   for (const Seat* seat : unit.seats) {
     unit.wanting += seat->wants_since ? 1 : 0;
     unit.resting += rests(*seat) ? 1 : 0;
-    unit.silent += seat->phase == SeatPhase::kSilent ? 1 : 0;
-    unit.permits += has_permits(*seat) ? 1 : 0;
+    silent += seat->phase == SeatPhase::kSilent ? 1 : 0;
+    permits += has_permits(*seat) ? 1 : 0;
     unit.suspended += seat->suspended ? 1 : 0;
     holding += seat->phase == SeatPhase::kHolding ? 1 : 0;
-    unit.revoked += is_in_revocation(*seat) ? 1 : 0;
-    unit.undrained += is_undrained(*seat) ? 1 : 0;
+    revoked += is_in_revocation(*seat) ? 1 : 0;
+    undrained += is_undrained(*seat) ? 1 : 0;
   }
   unit.phase = UnitPhase::kIdle;
   touch(unit);
-  if (unit.revoked > 0) {
+  if (revoked > 0) {
+    UnitRevocation& revocation = *unit.revocation;
+    revocation.seats = revoked;
+    revocation.undrained = undrained;
+    revocation.silent = silent;
+    revocation.permits = permits;
     unit.phase = UnitPhase::kRevoking;
     timers.stop(unit.run);
     if (was_passed_over && !unit.passed_over()) count_again(unit);
@@ -125,14 +129,13 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
     }
     place(unit);
     if (unit.passed_over()) {
-      timers.stop(unit.stall);
-    } else if (!unit.stall.armed()) {
-      timers.arm(unit.stall, after(now, unit.gpus.front().gpu->settings.stall_timeout));
+      timers.stop(revocation.stall);
+    } else if (!revocation.stall.armed()) {
+      timers.arm(revocation.stall, after(now, unit.gpus.front().gpu->settings.stall_timeout));
     }
     return settle_drains(unit);
   }
-  timers.stop(unit.stall);
-  timers.stop(unit.step);
+  unit.revocation.reset();
   if (holding > 0) {
     unit.phase = UnitPhase::kHolding;
     for (const UnitGpu& on_gpu : unit.gpus) {
@@ -154,9 +157,13 @@ void LeaseCore::State::absorb(Unit& unit, const Unit& other) {
   const bool first = unit.phase == UnitPhase::kIdle;
   if (other.phase == UnitPhase::kHolding || other.phase == UnitPhase::kRevoking) {
     unit.granted_at = first ? other.granted_at : std::min(unit.granted_at, other.granted_at);
-    unit.revoked_at = first ? other.revoked_at : std::max(unit.revoked_at, other.revoked_at);
     unit.phase = other.phase;
-    unit.reason = other.reason;
+  }
+  if (other.revocation) {
+    const TimePoint began = other.revocation->began;
+    if (!unit.revocation) unit.revocation.emplace(unit, other.revocation->reason, began);
+    unit.revocation->reason = other.revocation->reason;
+    unit.revocation->began = std::max(unit.revocation->began, began);
   }
   if (!other.stalled) return;
   const Stalled before = unit.stalled.value_or(*other.stalled);
@@ -304,7 +311,7 @@ void LeaseCore::State::on(const SeatClaimed& e) {
   const bool believable = is_believable(*seat, e);
   Unit& unit = *seat->unit;
   unplace(unit);
-  if (unit.phase == UnitPhase::kIdle) unit.granted_at = unit.revoked_at = now;
+  if (unit.phase == UnitPhase::kIdle) unit.granted_at = now;
   set_wants(*seat, false);
   seat->epoch = e.epoch;
   seat->kind = e.kind;
@@ -316,7 +323,9 @@ void LeaseCore::State::on(const SeatClaimed& e) {
     // "Draining" means that its page says so. Its gate may be closing still: the GateClosed that follows tells.
     seat->revocation.emplace(*seat).late = true;
     set_phase(*seat, SeatPhase::kRevoked);
-    unit.reason = RevokeReason::kBadClaim;
+    // When an earlier daemon revoked it is not known.
+    if (!unit.revocation) unit.revocation.emplace(unit, RevokeReason::kBadClaim, unit.granted_at);
+    unit.revocation->reason = RevokeReason::kBadClaim;
     if (e.claim == Claim::kDraining) {
       seat->revocation->alive_at = now;
       timers.arm(seat->revocation->answer, probe_at(*seat));

@@ -72,10 +72,13 @@ std::string check_unit(const Unit& unit) {
     idle += seat->phase == SeatPhase::kIdle ? 1u : 0u;
     suspended += seat->suspended ? 1u : 0u;
   }
-  const bool same = wanting == unit.wanting && resting == unit.resting && silent == unit.silent &&
-                    permits == unit.permits && revoked == unit.revoked && undrained == unit.undrained &&
-                    suspended == unit.suspended;
-  if (!same) return who + " has miscounted its seats";
+  if (wanting != unit.wanting || resting != unit.resting || suspended != unit.suspended)
+    return who + " has miscounted its seats";
+  if ((unit.phase == UnitPhase::kRevoking) != unit.revocation.has_value()) return who + " is revoked, and is not";
+  const bool is_counted =
+      !unit.revocation || (silent == unit.revocation->silent && permits == unit.revocation->permits &&
+                           revoked == unit.revocation->seats && undrained == unit.revocation->undrained);
+  if (!is_counted) return who + " has miscounted its revoked seats";
   if (unit.phase == UnitPhase::kIdle && wanting > 0 && suspended == 0 && !unit.thaw.armed())
     return who + " wants and does not wait";
   if (unit.phase == UnitPhase::kWaiting && suspended > 0) return who + " waits although a seat of it is suspended";
@@ -83,10 +86,9 @@ std::string check_unit(const Unit& unit) {
   if (unit.phase == UnitPhase::kRevoking && undrained == 0) return who + " has drained and is not done";
   if (unit.phase == UnitPhase::kHolding && resting + idle == unit.seats.size())
     return who + " holds and no seat of it does";
-  const bool may_stall = unit.phase == UnitPhase::kRevoking && !unit.passed_over() && !unit.returning;
-  if (may_stall && !unit.stall.armed()) return who + " may drain for ever";
-  if (unit.returning && (unit.phase != UnitPhase::kRevoking || unit.passed_over()))
-    return who + " returns from nowhere";
+  const bool may_stall = unit.phase == UnitPhase::kRevoking && !unit.passed_over() && !unit.is_returning();
+  if (may_stall && !unit.revocation->stall.armed()) return who + " may drain for ever";
+  if (unit.is_returning() && unit.passed_over()) return who + " returns from nowhere";
   if (unit.aged && unit.phase != UnitPhase::kWaiting) return who + " is aged and does not wait";
   std::uint32_t contended = 0;
   for (const UnitGpu& on_gpu : unit.gpus) contended += on_gpu.holding > 0 && on_gpu.gpu->contended ? 1u : 0u;
@@ -132,7 +134,7 @@ std::string check_gpu(const Gpu& gpu) {
       any_late |= seat->revocation->late;
       if (!seat->revocation->late && !seat->revocation->gate_closed()) open = seat;
     }
-    if (seat->unit->phase == UnitPhase::kWaiting || seat->unit->returning) waiting.insert(seat->unit);
+    if (seat->unit->phase == UnitPhase::kWaiting || seat->unit->is_returning()) waiting.insert(seat->unit);
     own_turns += seat->ends_own_turns && !seat->suspended ? 1u : 0u;
   }
   if (std::string wrong = check_groups(gpu); !wrong.empty()) return wrong;
@@ -163,7 +165,7 @@ std::string LeaseCore::check_invariants() const {
     for (const Seat* seat : gpu->seats) {
       if (std::string wrong = check_seat(*seat); !wrong.empty()) return wrong;
     }
-    if (gpu->reserved != nullptr && gpu->reserved->phase != UnitPhase::kWaiting && !gpu->reserved->returning) {
+    if (gpu->reserved != nullptr && gpu->reserved->phase != UnitPhase::kWaiting && !gpu->reserved->is_returning()) {
       return name(*gpu) + " is reserved for nobody who waits";
     }
   }
@@ -221,7 +223,7 @@ std::string LeaseCore::check_invariants() const {
   };
   for (const Gpu* gpu : state.gpu_list) {
     const Unit* const reserved = gpu->reserved;
-    if (reserved == nullptr || reserved->returning || !state.can_start(*reserved->shape) || is_kept(*reserved))
+    if (reserved == nullptr || reserved->is_returning() || !state.can_start(*reserved->shape) || is_kept(*reserved))
       continue;
     return name(*reserved) + " waits although all GPUs that are kept for it are free";
   }

@@ -129,8 +129,8 @@ void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
       revocation.alive_at = now;
       timers.arm(revocation.answer, probe_at(*seat));
     }
-    if (limits.stall_timeout != before.stall_timeout && !unit.passed_over() && !unit.returning)
-      timers.arm(unit.stall, after(now, limits.stall_timeout));
+    if (limits.stall_timeout != before.stall_timeout && !unit.passed_over() && !unit.is_returning())
+      timers.arm(unit.revocation->stall, after(now, limits.stall_timeout));
   }
 }
 
@@ -231,7 +231,7 @@ void LeaseCore::State::on(const GateClosed& e) {
   if (revocation.gate_closed() || (revocation.closing == Closing::kRecalled && revocation.revokes_unseen > 0)) return;
   set_closing(*seat, Closing::kClosed);
   if (seat->phase == SeatPhase::kRevoked) set_phase(*seat, SeatPhase::kDraining);
-  if (seat->unit->returning) reservations_dirty = true;  // who goes first among those depends on their gates
+  if (seat->unit->is_returning()) reservations_dirty = true;  // who goes first among those depends on their gates
   place(*seat);
   touch(*seat->gpu);
   if (!has_open_gate(*seat->unit)) {

@@ -227,13 +227,13 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
       one.turn.kind = TurnKind::kHolding;
       if (next != nullptr && next != &unit && gpu->settings.mode == Mode::kSerial)
         one.turn.ends = after(state.now, state.time_left(unit, *gpu, *next));
-    } else if (&unit == next && (unit.phase == UnitPhase::kWaiting || unit.returning)) {
+    } else if (&unit == next && (unit.phase == UnitPhase::kWaiting || unit.is_returning())) {
       one.turn.kind = TurnKind::kNext;
     } else if (unit.phase == UnitPhase::kWaiting) {
       one.turn.kind = TurnKind::kWaiting;
       one.entry = state.entry_of(unit, *gpu);
     } else if (is_in_revocation(*seat)) {
-      const bool may_go_on = !unit.single() && unit.undrained > 0 && !unit.passed_over();
+      const bool may_go_on = !unit.single() && unit.revocation->undrained > 0 && !unit.passed_over();
       one.turn.kind = may_go_on ? TurnKind::kHeldBack : TurnKind::kLeaving;
     } else if (seat->suspended) {
       one.turn.kind = TurnKind::kSuspended;

@@ -37,7 +37,7 @@ std::vector<Unit*> LeaseCore::State::partners_of(const Unit& stalled) const {
   std::vector<Unit*> partners;
   if (grants_held) return partners;  // everybody waits
   for (const auto& [serial, unit] : units) {
-    if (unit->phase != UnitPhase::kWaiting || waits_since(*unit) > stalled.revoked_at) continue;
+    if (unit->phase != UnitPhase::kWaiting || waits_since(*unit) > stalled.revocation->began) continue;
     if (unit->seats.front()->tenant->uid != stalled.seats.front()->tenant->uid || shares_gpu(*unit, stalled)) continue;
     partners.push_back(unit.get());
   }

@@ -138,7 +138,7 @@ void LeaseCore::State::reserve() {
   enum Class { kWithOpenGate, kReturning, kAged };
   std::vector<std::tuple<Class, TimePoint, SeatId, Unit*>> candidates;
   for (Unit* unit : returning) {
-    candidates.emplace_back(has_open_gate(*unit) ? kWithOpenGate : kReturning, unit->returning_since,
+    candidates.emplace_back(has_open_gate(*unit) ? kWithOpenGate : kReturning, *unit->revocation->returning_since,
                             unit->seats.front()->id, unit);
   }
   for (const auto& [key, shape] : shapes) {
@@ -166,8 +166,8 @@ bool LeaseCore::State::is_reserved_against(const Unit& unit) const {
     const Unit* const reserved = on_gpu.gpu->reserved;
     if (reserved == nullptr || reserved == &unit) continue;
     // Of its own shape only those ahead of it come here: the shape's queue has one order, whatever each GPU's would be.
-    if (!reserved->returning && reserved->shape == unit.shape) continue;
-    if (reserved->returning || !(entry_of(unit, *on_gpu.gpu) < entry_of(*reserved, *on_gpu.gpu))) return true;
+    if (!reserved->is_returning() && reserved->shape == unit.shape) continue;
+    if (reserved->is_returning() || !(entry_of(unit, *on_gpu.gpu) < entry_of(*reserved, *on_gpu.gpu))) return true;
   }
   return false;
 }
@@ -273,7 +273,7 @@ void LeaseCore::State::heads_up(Gpu& gpu) {
 void LeaseCore::State::grant_all(Gpu& gpu) {
   for (;;) {
     if (reservations_dirty) reserve();
-    if (gpu.reserved != nullptr && gpu.reserved->returning && can_reopen(*gpu.reserved)) {
+    if (gpu.reserved != nullptr && gpu.reserved->is_returning() && can_reopen(*gpu.reserved)) {
       reopen(*gpu.reserved);
       continue;
     }
@@ -391,7 +391,7 @@ Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const U
                            : after(std::max(holder.granted_at, holder.quantum.began), turn_of(holder, gpu, waiter));
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
   if (is_coming(waiter)) return latest - now;
-  if (waiter.returning || waiter.lifted || order > 0) return Duration::zero();
+  if (waiter.is_returning() || waiter.lifted || order > 0) return Duration::zero();
   const Duration extension = gpu.policy->goes_on_for(standing(holder, gpu), standing(waiter, gpu));
   if (extension == Duration::zero()) return extension;
   return std::min(std::max(extension, kShortestExtension), latest - now);
@@ -419,10 +419,10 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
     };
     consider(holder);
     // A gang, or a unit that returns, does not borrow: the lender has to go, too.
-    if (gpu.lender != nullptr && (waiter.gpus.size() > 1 || waiter.returning)) consider(gpu.lender);
+    if (gpu.lender != nullptr && (waiter.gpus.size() > 1 || waiter.is_returning())) consider(gpu.lender);
   }
   if (to_go.empty() || !(whole || is_reserved)) return;
-  if (waiter.gpus.size() > 1 && !waiter.returning && !is_reserved) {
+  if (waiter.gpus.size() > 1 && !waiter.is_returning() && !is_reserved) {
     if (is_reserved_against(waiter)) return;
     age(waiter);  // so that what is given up for it goes to it
   }
@@ -437,7 +437,8 @@ void LeaseCore::State::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {
   if (ran_out) reason = RevokeReason::kMaxRuntime;
   if (is_obstructed(holder) && !is_obstructed(waiter)) reason = RevokeReason::kMemory;
   if (reason == RevokeReason::kUrgent) note_return(waiter, holder);
-  holder.yields = reason == RevokeReason::kMaxRuntime && order < 0;
+  holder.yields_since.reset();
+  if (reason == RevokeReason::kMaxRuntime && order < 0) holder.yields_since = now;
   revoke(holder, reason);
 }
 

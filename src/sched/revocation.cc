@@ -78,10 +78,7 @@ Duration least(const Unit& unit, Member member) {
 
 void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   unit.phase = UnitPhase::kRevoking;
-  unit.reason = reason;
-  unit.revoked_at = now;
-  unit.stepped = false;
-  unit.step_shift = 0;
+  unit.revocation.emplace(unit, reason, now);
   incomplete.erase(&unit);
   to_suspend.erase(&unit);
   timers.stop(unit.run);
@@ -97,7 +94,7 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   }
   charge(unit);  // before others of its groups are compared with the next ones
   place(unit);
-  timers.arm(unit.stall, after(now, least(unit, &GpuSettings::stall_timeout)));
+  timers.arm(unit.revocation->stall, after(now, least(unit, &GpuSettings::stall_timeout)));
   progress(unit);
   touch(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
@@ -112,7 +109,7 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
 // told.
 void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   Unit& unit = *seat.unit;
-  ++unit.revoked;
+  ++unit.revocation->seats;
   const bool rested = rests(seat);
   if (rested) {
     settle_idle(seat);
@@ -126,7 +123,7 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
     return set_phase(seat, SeatPhase::kDraining);
   }
   if (!seat.stuck_since) seat.stuck_since = now;
-  ++unit.undrained;
+  ++unit.revocation->undrained;
   set_phase(seat, SeatPhase::kRevoked);
   ask(seat, reason);
 }
@@ -146,15 +143,17 @@ void LeaseCore::State::send_revoke(Seat& seat, RevokeReason reason) {
 void LeaseCore::State::set_closing(Seat& seat, Closing closing) {
   const bool was_undrained = is_undrained(seat);
   seat.revocation->closing = closing;
-  seat.unit->undrained += (is_undrained(seat) ? 1u : 0u);
-  seat.unit->undrained -= (was_undrained ? 1u : 0u);
+  std::uint32_t& undrained = seat.unit->revocation->undrained;
+  undrained += (is_undrained(seat) ? 1u : 0u);
+  undrained -= (was_undrained ? 1u : 0u);
 }
 
 void LeaseCore::State::set_permits(Seat& seat, std::uint32_t count) {
   const bool had_permits = has_permits(seat);
   seat.revocation->permits = count;
-  seat.unit->permits += (has_permits(seat) ? 1u : 0u);
-  seat.unit->permits -= (had_permits ? 1u : 0u);
+  std::uint32_t& permits = seat.unit->revocation->permits;
+  permits += (has_permits(seat) ? 1u : 0u);
+  permits -= (had_permits ? 1u : 0u);
 }
 
 // A Revoke must follow. Submissions may have been made since the tenant last said that it had drained, and it may have
@@ -176,7 +175,7 @@ void LeaseCore::State::drained(Seat& seat) {
 
 // What follows from who has drained.
 void LeaseCore::State::settle_drains(Unit& unit) {
-  if (!take_back_steps(unit) && unit.undrained == 0) return finish(unit);
+  if (!take_back_steps(unit) && unit.revocation->undrained == 0) return finish(unit);
   progress(unit);
 }
 
@@ -184,7 +183,7 @@ void LeaseCore::State::settle_drains(Unit& unit) {
 // that comes to the gate later must find it closed. A Revoke does that, and the Drained that answers it says that
 // nothing has slipped through. False: there is nothing to take back, or not yet.
 bool LeaseCore::State::take_back_steps(Unit& unit) {
-  if (unit.permits == 0) return false;
+  if (unit.revocation->permits == 0) return false;
   for (const Seat* seat : unit.seats) {
     if (is_undrained(*seat) && seat->revocation->was_ahead && !unit.passed_over()) return false;
   }
@@ -208,21 +207,18 @@ void LeaseCore::State::ask_again(Seat& seat) {
 void LeaseCore::State::finish(Unit& unit) {
   end_loan(unit);
   timers.stop(unit.run);
-  timers.stop(unit.stall);
-  timers.stop(unit.step);
   stop_returning(unit);
   incomplete.erase(&unit);
   to_suspend.erase(&unit);
-  if (unit.phase == UnitPhase::kRevoking) {
+  if (unit.revocation) {
+    const UnitRevocation& revocation = *unit.revocation;
     unit.stalled.reset();
     // Where steps were all that was needed last time, the first one may come earlier the next time.
-    if (unit.step_shift > 0) {
+    if (revocation.step_shift > 0) {
       unit.step_hurry -= std::min(unit.step_hurry, 1u);
-    } else if (unit.stepped) {
+    } else if (revocation.step_limit) {
       unit.step_hurry = std::min(unit.step_hurry + 1, kMaxHurry);
     }
-    unit.stepped = false;
-    unit.step_shift = 0;
     for (const UnitGpu& on_gpu : unit.gpus) {
       const Seat& lead = *on_gpu.lead;
       // A member that joined since has no part in this: it was not there, and a turn that is lent there goes on.
@@ -230,7 +226,7 @@ void LeaseCore::State::finish(Unit& unit) {
       if (lead.kind != LeaseKind::kExclusive || is_late) continue;
       // Beside whoever has started meanwhile its last work cost nobody anything.
       const bool is_overlapped = unit.single() && !on_gpu.gpu->holders.empty();
-      measure_switch(*on_gpu.gpu, is_overlapped ? Duration::zero() : now - unit.revoked_at);
+      measure_switch(*on_gpu.gpu, is_overlapped ? Duration::zero() : now - revocation.began);
     }
   }
   charge(unit);
@@ -242,7 +238,7 @@ void LeaseCore::State::finish(Unit& unit) {
     place(*seat);
   }
   unit.resting = 0;
-  unit.revoked = 0;
+  unit.revocation.reset();
   unit.phase = UnitPhase::kIdle;
   if (aged > 0) reservations_dirty = true;
   timers.stop(unit.thaw);
@@ -253,30 +249,32 @@ void LeaseCore::State::finish(Unit& unit) {
 // ---- stepping -----------------------------------------------------------------------------------
 
 void LeaseCore::State::progress(Unit& unit) {
-  if (unit.undrained > 0 && unit.undrained < unit.revoked && !unit.passed_over()) {
+  UnitRevocation& revocation = *unit.revocation;
+  if (revocation.undrained > 0 && revocation.undrained < revocation.seats && !unit.passed_over()) {
     const Duration delay = least(unit, &GpuSettings::step_delay);
-    const std::int64_t part = unit.stepped ? kNextStepsPerDelay : std::int64_t{1} << unit.step_hurry;
-    timers.arm(unit.step, after(now, doubled(std::max(delay / part, kShortestStepDelay), unit.step_shift)));
+    const std::int64_t part = revocation.step_limit ? kNextStepsPerDelay : std::int64_t{1} << unit.step_hurry;
+    timers.arm(revocation.step, after(now, doubled(std::max(delay / part, kShortestStepDelay), revocation.step_shift)));
   } else {
-    timers.stop(unit.step);
+    timers.stop(revocation.step);
   }
 }
 
 void LeaseCore::State::step(Unit& unit) {
-  if (unit.returning) return;  // it goes on as a whole, and nobody waits for its drain meanwhile
+  if (unit.is_returning()) return;  // it goes on as a whole, and nobody waits for its drain meanwhile
   const auto is_behind = [](const Seat& seat) {
     return seat.phase == SeatPhase::kDraining && !is_undrained(seat) && !has_permits(seat);
   };
+  UnitRevocation& revocation = *unit.revocation;
   bool swapped = false;
   for (Seat* seat : unit.seats) {
     if (!seat->revocation) continue;
     if (is_behind(*seat) && seat->revocation->was_ahead) swapped = true;
     seat->revocation->was_ahead = is_undrained(*seat) && !has_permits(*seat);
   }
-  if (swapped && unit.step_shift < kMaxStepDoublings) {
+  if (swapped && revocation.step_shift < kMaxStepDoublings) {
     // Whoever was let through has gone too far, or the others were only slow.
-    unit.step_shift += kDoublingsPerSwap;
-    unit.step_limit = std::max(unit.step_limit / kStepGrowth, 1u);
+    revocation.step_shift += kDoublingsPerSwap;
+    if (revocation.step_limit) revocation.step_limit = std::max(*revocation.step_limit / kStepGrowth, 1u);
     for (Seat* seat : unit.seats) {
       if (seat->revocation) seat->revocation->last_step = 0;
     }
@@ -291,9 +289,9 @@ void LeaseCore::State::step(Unit& unit) {
       ask_again(*seat);
       continue;
     }
-    if (!std::exchange(unit.stepped, true)) unit.step_limit = kMostStepsAtOnce;
+    if (!revocation.step_limit) revocation.step_limit = kMostStepsAtOnce;
     std::uint32_t& count = seat->revocation->last_step;
-    count = std::clamp(count * kStepGrowth, 1u, unit.step_limit);
+    count = std::clamp(count * kStepGrowth, 1u, *revocation.step_limit);
     set_permits(*seat, count);
     command(Step{seat->id, seat->epoch, count});
   }
@@ -319,8 +317,7 @@ bool LeaseCore::State::may_step(const Seat& seat) const {
 // ---- stalls -------------------------------------------------------------------------------------
 
 void LeaseCore::State::stalled(Unit& unit) {
-  if (unit.phase != UnitPhase::kRevoking || unit.passed_over() || unit.returning) return;
-  timers.stop(unit.stall);
+  if (unit.passed_over() || unit.is_returning()) return;
   report_stall(unit);
   kill_stuck(unit);
   take_back(unit);
@@ -328,7 +325,7 @@ void LeaseCore::State::stalled(Unit& unit) {
 
 // REQUIRES: a seat of the unit has not drained.
 void LeaseCore::State::report_stall(const Unit& unit) {
-  ReportStall report{.seat = {}, .epoch = {}, .waited = now - unit.revoked_at, .undrained = {}, .partners = {}};
+  ReportStall report{.seat = {}, .epoch = {}, .waited = now - unit.revocation->began, .undrained = {}, .partners = {}};
   for (const Seat* seat : unit.seats) {
     if (is_undrained(*seat)) report.undrained.push_back(seat->id);
   }
@@ -347,7 +344,7 @@ void LeaseCore::State::take_back(Unit& unit) {
   // Who never closed its gate has never given up its GPUs, and goes first; otherwise it is behind those that wait.
   const bool others_first =
       !has_open_gate(unit) && std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& on_gpu) {
-        return on_gpu.gpu->reserved != nullptr && on_gpu.gpu->reserved->returning;
+        return on_gpu.gpu->reserved != nullptr && on_gpu.gpu->reserved->is_returning();
       });
   if (!others_first && can_reopen(unit)) return reopen(unit);
   // From now on nobody looks at its gates when others that cannot be drained go on.
@@ -362,8 +359,7 @@ void LeaseCore::State::take_back(Unit& unit) {
   for (Seat* seat : unit.seats) {
     if (seat->revocation) seat->revocation->late = true;
   }
-  unit.returning = true;
-  unit.returning_since = now;
+  unit.revocation->returning_since = now;
   returning.insert(&unit);
   for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
   reservations_dirty = true;
@@ -371,8 +367,8 @@ void LeaseCore::State::take_back(Unit& unit) {
 }
 
 void LeaseCore::State::stop_returning(Unit& unit) {
-  if (!unit.returning) return;
-  unit.returning = false;
+  if (!unit.is_returning()) return;
+  unit.revocation->returning_since.reset();
   returning.erase(&unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     --on_gpu.gpu->waiting;
@@ -418,16 +414,12 @@ bool LeaseCore::State::can_reopen(Unit& unit) {
 void LeaseCore::State::reopen(Unit& unit) {
   stop_returning(unit);
   drain_is_over();
-  timers.stop(unit.stall);
-  timers.stop(unit.step);
+  unit.revocation.reset();
   unit.phase = UnitPhase::kHolding;
-  unit.yields = false;
+  unit.yields_since.reset();
   const Duration retry = least(unit, &GpuSettings::stall_retry);
   const std::uint32_t times = unit.stalled ? unit.stalled->times : 0;
   unit.stalled = {.times = times + 1, .retry_at = after(now, doubled(retry, std::min(times, kMaxRetryDoublings)))};
-  unit.revoked = 0;
-  unit.undrained = 0;
-  unit.permits = 0;
   for (const UnitGpu& on_gpu : unit.gpus) {
     on_gpu.gpu->last_holder = unit.serial;
     if (on_gpu.gpu->holders.empty()) on_gpu.gpu->contended = on_gpu.gpu->waiting > 0;
@@ -479,11 +471,11 @@ void LeaseCore::State::heard(Seat& seat) {
     set_phase(seat, revocation.gate_closed() ? SeatPhase::kDraining : SeatPhase::kRevoked);
     seat.tenant->kill_sent = false;
     command(ReportAnswering{seat.id});
-    if (--unit.silent == 0) {
+    if (--unit.revocation->silent == 0) {
       count_again(unit);
       place(unit);
       touch(unit);
-      timers.arm(unit.stall, after(now, least(unit, &GpuSettings::stall_timeout)));
+      timers.arm(unit.revocation->stall, after(now, least(unit, &GpuSettings::stall_timeout)));
       progress(unit);
     }
   }
@@ -524,7 +516,7 @@ void LeaseCore::State::unanswered(Seat& seat) {
       set_phase(seat, SeatPhase::kRevoked);
       place(seat);
     }
-    send_revoke(seat, seat.unit->reason);
+    send_revoke(seat, seat.unit->revocation->reason);
     return timers.arm(revocation.answer, silent_at);
   }
   Unit& unit = *seat.unit;
@@ -536,13 +528,13 @@ void LeaseCore::State::unanswered(Seat& seat) {
     if (member != &seat) {
       ask_again(*member);
     } else {
-      send_revoke(seat, unit.reason);
+      send_revoke(seat, unit.revocation->reason);
     }
   }
   stop_returning(unit);
-  timers.stop(unit.stall);
-  timers.stop(unit.step);
-  ++unit.silent;
+  timers.stop(unit.revocation->stall);
+  timers.stop(unit.revocation->step);
+  ++unit.revocation->silent;
   set_phase(seat, SeatPhase::kSilent);
   place(unit);
   touch(unit);

@@ -66,13 +66,13 @@ std::int32_t priority_of(const Unit& unit) {
 }
 
 std::int64_t LeaseCore::State::level_of(const Unit& unit) {
-  if (unit.yields) return std::numeric_limits<std::int64_t>::max();
+  if (unit.yields_since) return std::numeric_limits<std::int64_t>::max();
   if (unit.lifted) return std::numeric_limits<std::int64_t>::min();
   return -static_cast<std::int64_t>(priority_of(unit));
 }
 
 std::strong_ordering precedence(const Unit& waiter, const Unit& holder) {
-  if (waiter.returning || waiter.lifted) return std::strong_ordering::equal;
+  if (waiter.is_returning() || waiter.lifted) return std::strong_ordering::equal;
   return priority_of(waiter) <=> priority_of(holder);
 }
 
@@ -103,7 +103,7 @@ bool LeaseCore::State::any_before(const Unit& unit, Predicate outranks) {
 bool LeaseCore::State::is_outranked(const Unit& unit) {
   if (unit.lifted) return false;
   return any_before(unit, [priority = priority_of(unit)](const Unit* other) {
-    return !other->yields && priority_of(*other) > priority;
+    return !other->yields_since && priority_of(*other) > priority;
   });
 }
 
@@ -120,7 +120,7 @@ void LeaseCore::State::lift(Unit& unit) {
     return;
   }
   unit.lifted = true;
-  unit.yields = false;
+  unit.yields_since.reset();
   requeue(unit);
   if (ages) watch_held_up(unit, ageing.value());
 }
@@ -144,12 +144,13 @@ Limit<Duration> LeaseCore::State::priority_ageing_of(const Unit& unit) {
 
 // It yields, and somebody has started since it was told to go: that is over.
 void LeaseCore::State::settle_yielded(Unit& unit) {
-  if (!unit.yields) return;
+  if (!unit.yields_since) return;
+  const TimePoint since = *unit.yields_since;
   for (const UnitGpu& on_gpu : unit.gpus) {
     for (Unit* holder : on_gpu.gpu->holders) {
-      if (holder->granted_at < unit.revoked_at) continue;
+      if (holder->granted_at < since) continue;
       holder->is_safe = true;
-      unit.yields = false;
+      unit.yields_since.reset();
     }
   }
 }
@@ -158,17 +159,17 @@ void LeaseCore::State::settle_yielded(Unit& unit) {
 void LeaseCore::State::settle_yielding(Unit& started) {
   started.is_safe = started.lifted;
   started.lifted = false;
-  started.yields = false;
+  started.yields_since.reset();
   for (const UnitGpu& on_gpu : started.gpus) {
     for (const Shape* shape : on_gpu.gpu->shapes) {
       // Behind them are only those that cannot run at all.
       std::vector<Unit*> yielding;
       for (auto entry = shape->queue.rbegin(); entry != shape->queue.rend(); ++entry) {
-        if (entry->unit->yields) yielding.push_back(entry->unit);
-        if (!entry->unit->yields && !entry->obstructed) break;
+        if (entry->unit->yields_since) yielding.push_back(entry->unit);
+        if (!entry->unit->yields_since && !entry->obstructed) break;
       }
       for (Unit* unit : yielding) {
-        unit->yields = false;
+        unit->yields_since.reset();
         requeue(*unit);
         started.is_safe = true;
       }

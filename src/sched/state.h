@@ -196,6 +196,25 @@ struct Quantum {
   Duration lent{};                        // so long others had the GPU meanwhile, in loans that have ended
 };
 
+// From the moment when a unit is told to give its lease back until that is over, or goes on.
+struct UnitRevocation {
+  UnitRevocation(Unit& unit, RevokeReason why, TimePoint at)
+      : reason(why), began(at), stall(TimerKind::kStall, unit), step(TimerKind::kStep, unit) {}
+
+  RevokeReason reason;
+  TimePoint began;
+  // It stalled, and could not be taken back at once: the unit gets its GPUs back next.
+  std::optional<TimePoint> returning_since;
+  std::uint32_t step_shift = 0;             // how often the pause was doubled
+  std::optional<std::uint32_t> step_limit;  // submissions in one Step; none: there was no Step
+  std::uint32_t seats = 0;                  // that have a part in it
+  std::uint32_t undrained = 0;              // of those
+  std::uint32_t silent = 0;                 // of those
+  std::uint32_t permits = 0;                // of those, that have permits
+  Timer stall;                              // when it counts as stalled
+  Timer step;
+};
+
 // A unit's last revocation stalled, and was taken back.
 struct Stalled {
   std::uint32_t times = 0;  // in a row
@@ -210,37 +229,26 @@ struct Unit {
   Gang* gang = nullptr;       // nullptr: a seat by itself
 
   UnitPhase phase = UnitPhase::kIdle;
-  RevokeReason reason = RevokeReason::kQuantum;  // of its last revocation
-  bool returning = false;  // its revocation stalled, and it could not be reopened at once: it gets its GPUs back next
   bool aged = false;
   bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of whoever holds
-  bool yields = false;  // max_runtime has ended its lease: behind all others until one of them has started
   bool told_contended = false;
   QueueEntry entry;  // in its shape's queue
   TimePoint requested{};
   TimePoint granted_at{};
-  TimePoint revoked_at{};
+  // max_runtime ended its lease: it is behind all others until one of them has started.
+  std::optional<TimePoint> yields_since;
+  std::optional<UnitRevocation> revocation;
   std::optional<Stalled> stalled;
-  TimePoint returning_since{};
-  bool stepped = false;          // in this revocation
-  std::uint32_t step_shift = 0;  // in this revocation: how often the pause was doubled
-  std::uint32_t step_limit = 1;  // in this revocation: submissions in one Step
   std::uint32_t step_hurry = 0;  // how often the first pause is halved, as revocations before this one allow
   std::uint32_t wanting = 0;     // seats that want
   std::uint32_t resting = 0;     // seats that rest
-  std::uint32_t revoked = 0;     // seats in revocation, drained ones too
-  std::uint32_t undrained = 0;   // of those, not drained
-  std::uint32_t silent = 0;      // of those, silent
-  std::uint32_t permits = 0;     // seats with permits
   std::uint32_t suspended = 0;   // seats that are
   std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
   Quantum quantum;
   IdleWatch idle_watch;
   bool is_safe = false;  // holding: higher priorities wait for the end of its quantum
 
-  Timer run{TimerKind::kRun, *this};      // when its quantum ends, or it may be revoked again
-  Timer stall{TimerKind::kStall, *this};  // when its revocation counts as stalled
-  Timer step{TimerKind::kStep, *this};
+  Timer run{TimerKind::kRun, *this};  // when its quantum ends, or it may be revoked again
   Timer age{TimerKind::kAge, *this};
   Timer lift{TimerKind::kLift, *this};
   Timer thaw{TimerKind::kThaw, *this};  // its cap has ended its lease, and allows the next one then
@@ -250,7 +258,8 @@ struct Unit {
   std::optional<TimePoint> spared_until(TimePoint now) const {
     return stalled && stalled->retry_at > now ? std::optional(stalled->retry_at) : std::nullopt;
   }
-  bool passed_over() const { return silent > 0; }
+  bool passed_over() const { return revocation && revocation->silent > 0; }
+  bool is_returning() const { return revocation && revocation->returning_since; }
 };
 
 // Whether the time that passes is the seat's: it holds or drains, and its unit is not passed over.
