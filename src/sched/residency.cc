@@ -96,7 +96,7 @@ void Residency::set_suspended(TimePoint now, SeatId id, bool is_suspended) {
   if (seat == nullptr || seat->suspended == is_suspended) return;
   seat->suspended = is_suspended;
   // Its patience begins when it can be served again.
-  if (!is_suspended && seat->waits()) seat->wanted_at = now;
+  if (!is_suspended && seat->wish) seat->wish->since = now;
   seat->retry_after = Duration::zero();
 }
 
@@ -133,8 +133,8 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   gpu.returning -= std::min({std::exchange(seat->left, 0), seat->has(), gpu.returning});
   seat->most_had = std::max(seat->most_had, seat->all());
   // What was given has been taken.
-  if (seat->has() >= seat->given_room) seat->given_until = TimePoint();
-  if (sane.allocated >= seat->given_commitment) seat->given_commitment_until = TimePoint();
+  if (seat->given_room && seat->has() >= seat->given_room->bytes) seat->given_room.reset();
+  if (seat->given_commitment && sane.allocated >= seat->given_commitment->bytes) seat->given_commitment.reset();
   // Sequences grow by one and are compared as distances, so that they may wrap.
   while (seat->bounds.size() > 1 && static_cast<std::int32_t>(report.sequence - seat->bounds[1].sequence) >= 0) {
     seat->bounds.pop_front();
@@ -152,15 +152,12 @@ void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint
   if (seat == nullptr || ticket == 0) return;
   if (static_cast<std::int32_t>(ticket - seat->answered) <= 0) return;  // answered already
   if (!seat->is_back) seat->speaks = true;
-  if (!seat->waits()) {
-    seat->want_room = seat->want_commitment = seat->want_managed = 0;
-    seat->wanted_at = now;
-  }
-  // Several threads may wait: the newest ticket answers all, so it asks for the most of them.
-  if (static_cast<std::int32_t>(ticket - seat->ticket) > 0) seat->ticket = ticket;
-  seat->want_room = std::max(seat->want_room, room);
-  seat->want_commitment = std::max(seat->want_commitment, commitment);
-  seat->want_managed = std::max(seat->want_managed, std::min(managed, gpu_of(id.gpu)->capacity + host_budget_));
+  if (!seat->wish) seat->wish = {.ticket = ticket, .since = now};
+  Wish& wish = *seat->wish;
+  if (static_cast<std::int32_t>(ticket - wish.ticket) > 0) wish.ticket = ticket;
+  wish.room = std::max(wish.room, room);
+  wish.commitment = std::max(wish.commitment, commitment);
+  wish.managed = std::max(wish.managed, std::min(managed, gpu_of(id.gpu)->capacity + host_budget_));
 }
 
 bool Residency::may_be_back(SeatId id) const {
@@ -178,7 +175,7 @@ bool Residency::awaits_look(GpuIndex index) const {
 bool Residency::awaits_commitment() const {
   return std::any_of(gpus_.begin(), gpus_.end(), [](const auto& gpu) {
     return std::any_of(gpu.second.seats.begin(), gpu.second.seats.end(), [](const auto& entry) {
-      return entry.second.asks() && entry.second.want_commitment > entry.second.told_commitment();
+      return entry.second.asks() && entry.second.wish->commitment > entry.second.told_commitment();
     });
   });
 }
@@ -232,7 +229,7 @@ bool Residency::fits_together(GpuIndex index, std::uint64_t margin) const {
   for (const auto& [id, seat] : gpu->seats) {
     std::uint64_t need = seat.suspended ? seat.report.unpageable : seat.all() + seat.managed();
     if (seat.asks() && !seat.suspended)
-      need = std::max(need, std::min(seat.want_room, most_room(*gpu, seat, kept_by_all)));
+      need = std::max(need, std::min(seat.wish->room, most_room(*gpu, seat, kept_by_all)));
     sum += need;
   }
   return sum <= eventual(*gpu);
@@ -257,8 +254,8 @@ Togetherness Residency::together(GpuIndex index) const {
 
 // In bytes: a thread allocates what it waits for, or was given a moment ago, before its seat's next report.
 std::uint64_t Residency::expected(const Gpu& gpu, const Seat& seat) const {
-  const std::uint64_t given = now_ < seat.given_commitment_until ? seat.given_commitment : 0;
-  return seat.asks() && is_possible(gpu, seat) ? std::max(given, seat.want_commitment) : given;
+  const std::uint64_t given = taken(seat.given_commitment);
+  return seat.asks() && is_possible(gpu, seat) ? std::max(given, seat.wish->commitment) : given;
 }
 
 HostDemand Residency::host_demand(GpuIndex index) const {
@@ -339,7 +336,7 @@ SeatMemoryView Residency::view_of(const Seat& seat) const {
           .counted = counts(seat) ? charge(seat) : 0,
           .commitment = seat.told_commitment(),
           .promised = seat.promise(),
-          .wanted = seat.waits() ? seat.want_room : 0,
+          .wanted = seat.wish ? seat.wish->room : 0,
           .quota = seat.quota.bytes,
           .is_suspended = seat.suspended,
           .is_told = seat.bounds.size() < 2 && !seat.is_told_too_much(),
@@ -364,8 +361,8 @@ std::string Residency::check_invariants() const {
       if (seat.bounds.size() > kMaxBoundsUnderWay + 1) return who + " has too many bounds under way";
       if (seat.speaks && seat.is_back) return who + " has spoken and is still waited for";
       if (!seat.asks()) continue;
-      if (seat.turn != TurnKind::kHolding && seat.told_commitment() >= seat.want_commitment && seat.speaks &&
-          !seat.bounds.empty() && seat.wanted_at < now_)
+      if (seat.turn != TurnKind::kHolding && seat.told_commitment() >= seat.wish->commitment && seat.speaks &&
+          !seat.bounds.empty() && seat.wish->since < now_)
         return who + " holds no lease and is kept waiting for room";
       if (now_ > refused_at(gpu, seat)) return who + " waits for what does not come";
     }

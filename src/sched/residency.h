@@ -277,6 +277,19 @@ class Residency {
     std::uint64_t commitment = 0;
     TimePoint told_at{};
   };
+  // What a seat's threads wait for. Several may wait: the newest ticket answers all, so it asks for the most of them.
+  struct Wish {
+    std::uint32_t ticket = 0;
+    TimePoint since{};
+    std::uint64_t room = 0;
+    std::uint64_t commitment = 0;
+    std::uint64_t managed = 0;
+  };
+  // Bytes that a seat was given because it asked. It takes them in a moment, and needs them until then.
+  struct Given {
+    std::uint64_t bytes = 0;
+    TimePoint until{};
+  };
   struct Seat {
     SeatId id;
     Quota quota;
@@ -290,20 +303,13 @@ class Residency {
     bool suspended = false;
     TimePoint opened_at{};
     std::deque<Bound> bounds;  // the one in force, then those under way; the last one is what it was told
-    std::uint32_t ticket = 0;  // the newest that it waits or has waited with
-    std::uint32_t answered = 0;
-    TimePoint wanted_at{};
-    std::uint64_t want_room = 0;  // of `ticket`, until it is answered
-    std::uint64_t want_commitment = 0;
-    std::uint64_t want_managed = 0;
-    // The room that it was last given because it asked. It takes the room in a moment, and needs it until then.
-    std::uint64_t given_room = 0;
-    TimePoint given_until{};
+    std::optional<Wish> wish;
+    std::uint32_t answered = 0;  // the newest ticket that is
+    std::optional<Given> given_room;
+    std::optional<Given> given_commitment;
     bool wants_more = false;     // it was answered without room, and asks again when it holds
     TimePoint grows_until{};     // it was given more than it ever had, and is likely to ask for more
     std::uint64_t most_had = 0;  // all of its memory, at its peak
-    std::uint64_t given_commitment = 0;
-    TimePoint given_commitment_until{};
     bool told_to_prepare = false;
     MemoryOutlook outlook = MemoryOutlook::kUnknown;  // as the lease core was told
     TimePoint next_since = TimePoint::max();
@@ -323,7 +329,6 @@ class Residency {
     std::uint64_t fair = 0;  // what it should have of what there is, with nothing to spare
     std::uint64_t commitment = 0;
 
-    bool waits() const { return ticket != answered; }
     std::uint64_t has() const { return report.resident + report.unpageable; }
     // Memory that does not leave is in the way of what it lacks, for longer than a look can be wrong.
     bool is_blocked() const {
@@ -337,7 +342,7 @@ class Residency {
       return std::clamp(report.allocated - std::min(report.allocated, report.managed), has(), sum);
     }
     // Once it is given what it waits for.
-    std::uint64_t managed() const { return waits() ? std::max(report.managed, want_managed) : report.managed; }
+    std::uint64_t managed() const { return wish ? std::max(report.managed, wish->managed) : report.managed; }
     // Of its memory, once it is all there, what can leave.
     std::uint64_t pageable() const { return all() - report.unpageable; }
     // It is suspended, and nothing of it can come to need its memory any more.
@@ -347,7 +352,7 @@ class Residency {
       return suspended && (told_room() > report.unpageable || told_commitment() > report.allocated);
     }
     // It waits, and is to be answered.
-    bool asks() const { return waits() && !is_out(); }
+    bool asks() const { return wish && !is_out(); }
     // So much it may have allocated, by any bound that may be in force still.
     std::uint64_t promise() const {
       std::uint64_t most = promised;
@@ -423,13 +428,17 @@ class Residency {
   static std::uint64_t left_of_quota(const Gpu& gpu, const Seat& seat);
   std::uint64_t most_commitment(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat,
                                 std::uint64_t kept_by_all) const;
-  // `foreign`: if what is not ours were so much.
+  // The next functions are for seats with a wish. `foreign`: if what is not ours were so much.
   Refusal refusal_of(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const;
   bool is_possible(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const {
     return refusal_of(gpu, seat, foreign) == Refusal::kNone;
   }
   bool is_possible(const Gpu& gpu, const Seat& seat) const { return is_possible(gpu, seat, gpu.foreign); }
   std::uint64_t expected(const Gpu& gpu, const Seat& seat) const;
+  // What it takes in a moment.
+  std::uint64_t taken(const std::optional<Given>& given) const {
+    return given && now_ < given->until ? given->bytes : 0;
+  }
   // Only what is not ours is in its way, and that may be less by now; or it is only expected.
   bool may_have_left(const Gpu& gpu, const Seat& seat) const;
   bool may_not_come(const Gpu& gpu, const Seat& seat) const;
@@ -443,7 +452,7 @@ class Residency {
   TimePoint impatient_at(const Gpu& gpu, const Seat& seat) const;
   TimePoint refused_at(const Gpu& gpu, const Seat& seat) const;
   // Since when looks at the GPU's memory count for its wish.
-  TimePoint looked_for_since(const Seat& seat) const { return std::max(seat.wanted_at, awaited_until_); }
+  TimePoint looked_for_since(const Seat& seat) const { return std::max(seat.wish->since, awaited_until_); }
   static TimePoint comes_until(const Gpu& gpu, const Seat& seat);
   // Those that hold a lease: one, and a second one if it has borrowed the turn.
   struct Holders {

@@ -45,7 +45,7 @@ std::uint64_t Residency::believe(const Gpu& gpu, Seat& seat, std::uint64_t capac
     if (other.account == seat.account) {
       own += commitment_charge(other);
     } else {
-      others_wait = others_wait || other.waits();
+      others_wait = others_wait || other.wish;
     }
   }
   if (others_wait) left = std::min(left, minus(capacity / accounts.size(), own));
@@ -140,8 +140,7 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
   for (Seat* seat : order) {
     if (!counts(*seat)) continue;
     free -= believe(gpu, *seat, capacity, minus(free, reserved));
-    const bool takes = now_ < seat->given_commitment_until && !seat->is_out();
-    const std::uint64_t given = takes ? seat->given_commitment : 0;
+    const std::uint64_t given = seat->is_out() ? 0 : taken(seat->given_commitment);
     Share share{seat, std::max(seat->allocated(), given), seat->told_commitment(),
                 most_commitment(eventual(gpu), gpu, *seat, kept_by_all), 0};
     left = minus(left, share.base);
@@ -153,11 +152,12 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
   // wants, somebody can.
   for (Share* const share : fairest_first(shares, capacity)) {
     const Seat& seat = *share->seat;
-    if (!seat.waits() || seat.want_commitment <= share->base || !is_possible(gpu, seat)) continue;
-    const std::uint64_t more = seat.want_commitment - share->base;
-    if (may_take(more, left, seat, seat.want_commitment) < more && seat.want_commitment > share->told) continue;
+    if (!seat.wish || seat.wish->commitment <= share->base || !is_possible(gpu, seat)) continue;
+    const std::uint64_t wanted = seat.wish->commitment;
+    const std::uint64_t more = wanted - share->base;
+    if (may_take(more, left, seat, wanted) < more && wanted > share->told) continue;
     left = minus(left, more);
-    share->base = seat.want_commitment;
+    share->base = wanted;
     share->most = std::max(share->most, share->base);
   }
   std::uint64_t needed = 0;

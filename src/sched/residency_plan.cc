@@ -111,16 +111,17 @@ std::uint64_t Residency::most_commitment(std::uint64_t on_gpu, const Gpu& gpu, c
 Refusal Residency::refusal_of(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const {
   const std::uint64_t on_gpu = minus(gpu.capacity, gpu.reserve + foreign);
   const std::uint64_t kept_by_all = kept(gpu);
-  const Refusal too_much = seat.want_commitment > left_of_quota(gpu, seat) ? Refusal::kQuota : Refusal::kNoRoom;
-  if (seat.want_room > std::max(most_room(on_gpu, gpu, seat, kept_by_all), seat.told_room())) return too_much;
-  if (seat.want_commitment <= seat.told_commitment()) return Refusal::kNone;
-  if (seat.want_commitment > most_commitment(on_gpu, gpu, seat, kept_by_all)) return too_much;
+  const std::uint64_t wanted = seat.wish->commitment;
+  const Refusal too_much = wanted > left_of_quota(gpu, seat) ? Refusal::kQuota : Refusal::kNoRoom;
+  if (seat.wish->room > std::max(most_room(on_gpu, gpu, seat, kept_by_all), seat.told_room())) return too_much;
+  if (wanted <= seat.told_commitment()) return Refusal::kNone;
+  if (wanted > most_commitment(on_gpu, gpu, seat, kept_by_all)) return too_much;
   std::uint64_t others = 0;
   for (const auto& [id, other] : gpu.seats) {
     if (&other != &seat && counts(other)) others += other.allocated();
   }
-  const For whom = begins_with(seat, seat.want_commitment, Needs::kAllocated);
-  const bool fits = seat.want_commitment <= minus(commitment_capacity(gpu, on_gpu, Needs::kAllocated, whom), others);
+  const For whom = begins_with(seat, wanted, Needs::kAllocated);
+  const bool fits = wanted <= minus(commitment_capacity(gpu, on_gpu, Needs::kAllocated, whom), others);
   return fits ? Refusal::kNone : Refusal::kTogether;
 }
 
@@ -163,8 +164,7 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
   const auto floor_of = [&](const Seat& seat) {
     if (seat.turn == TurnKind::kHolding) {
       // What it was given it takes in a moment, and has no other way to say so.
-      const bool takes = now_ < seat.given_until;
-      return std::max(seat.has(), takes ? std::min(seat.given_room, most_room(gpu, seat, kept_by_all)) : 0);
+      return std::max(seat.has(), std::min(taken(seat.given_room), most_room(gpu, seat, kept_by_all)));
     }
     return seat.turn == TurnKind::kHeldBack || seat.report.stuck ? seat.has() : seat.report.unpageable;
   };
@@ -172,13 +172,16 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
   for (Seat* seat : order) {
     seat->need = seat->fair = 0;
     // Without the lease it takes nothing, and asks again when it has it.
-    if (seat->turn != TurnKind::kHolding) seat->given_until = seat->grows_until = TimePoint();
+    if (seat->turn != TurnKind::kHolding) {
+      seat->given_room.reset();
+      seat->grows_until = TimePoint();
+    }
     if (!counts(*seat)) continue;
     seat->need = seat->is_out() ? floor_of(*seat) : seat->has();
     if (seat->turn <= TurnKind::kNext) {
       seat->need = seat->all() + seat->report.managed;
-      if (seat->waits()) seat->need = std::max(seat->need, seat->want_room);
-      if (now_ < seat->given_until) seat->need = std::max(seat->need, seat->given_room);
+      if (seat->wish) seat->need = std::max(seat->need, seat->wish->room);
+      seat->need = std::max(seat->need, taken(seat->given_room));
       seat->need = std::max(seat->has(), std::min(seat->need, most_room(gpu, *seat, kept_by_all)));
     }
     floors += floor_of(*seat);
@@ -267,8 +270,9 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
   bool answer = false;
   Refusal refusal = Refusal::kNone;
   if (seat.asks()) {
-    const bool has_commitment = commitment >= seat.want_commitment;
-    const bool has_all = has_commitment && room >= seat.want_room;
+    const Wish& wish = *seat.wish;
+    const bool has_commitment = commitment >= wish.commitment;
+    const bool has_all = has_commitment && room >= wish.room;
     const bool is_hopeless =
         now_ >= awaited_until_ && !is_possible(gpu, seat) && !may_have_left(gpu, seat) && !may_not_come(gpu, seat);
     const bool refused = !has_all && (is_hopeless || now_ >= refused_at(gpu, seat));
@@ -276,15 +280,11 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     // Without a lease it may never be its turn: it asks again when it holds one.
     const bool holds = seat.turn == TurnKind::kHolding;
     if (has_all && holds) {
-      seat.given_room = seat.want_room;
-      seat.given_until = now_ + kTakePatience;
-      if (seat.want_room > seat.most_had) seat.grows_until = seat.given_until;
-      seat.most_had = std::max(seat.most_had, seat.want_room);  // asking for it again is no growth
+      seat.given_room = {.bytes = wish.room, .until = now_ + kTakePatience};
+      if (wish.room > seat.most_had) seat.grows_until = seat.given_room->until;
+      seat.most_had = std::max(seat.most_had, wish.room);  // asking for it again is no growth
     }
-    if (has_commitment && !refused) {
-      seat.given_commitment = seat.want_commitment;
-      seat.given_commitment_until = now_ + kTakePatience;
-    }
+    if (has_commitment && !refused) seat.given_commitment = {.bytes = wish.commitment, .until = now_ + kTakePatience};
     answer = has_all || refused || (has_commitment && !holds);
     if (answer) seat.wants_more = !has_all && !refused;
   }
@@ -305,7 +305,10 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
   } else {
     seat.bounds.push_back({sequence, room, commitment, now_});
   }
-  if (answer) seat.answered = seat.ticket;
+  if (answer) {
+    seat.answered = seat.wish->ticket;
+    seat.wish.reset();
+  }
   seat.told_stranded = seat.is_stranded;
   const bool is_limited = seat.quota.group != 0;
   commands.bounds.push_back({.seat = seat.id,
@@ -422,7 +425,7 @@ TimePoint Residency::comes_until(const Gpu& gpu, const Seat& seat) {
   TimePoint since = gpu.moved_at;
   if (seat.turn == TurnKind::kNext) since = std::max(since, seat.next_since);
   if (is_lacking(seat)) since = std::max(since, seat.lacking_since);
-  if (seat.turn == TurnKind::kHolding && seat.asks()) since = std::max(since, seat.wanted_at);
+  if (seat.turn == TurnKind::kHolding && seat.asks()) since = std::max(since, seat.wish->since);
   return seat.report.evicted > 0 || seat.asks() ? since + kHolderPatience : seat.grows_until;
 }
 
