@@ -142,7 +142,7 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   const std::uint64_t capacity = commitment_capacity(gpu, available(gpu), Needs::kCharged);
   believe(gpu, *seat, capacity, uncommitted(gpu, capacity));
   if (charge(*seat) < before) gpu.moved_at = now;
-  if (comes_back && seat->lacking_since != TimePoint::max()) seat->lacking_since = now;
+  if (comes_back && seat->lacking_since) seat->lacking_since = now;
 }
 
 void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,

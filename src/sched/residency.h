@@ -276,6 +276,12 @@ class Residency {
     std::uint64_t room = 0;
     std::uint64_t commitment = 0;
     TimePoint told_at{};
+    bool is_stranded = false;
+  };
+  // While its turn is kHolding.
+  struct Hold {
+    TimePoint since{};
+    bool told_to_prepare = false;
   };
   // What a seat's threads wait for. Several may wait: the newest ticket answers all, so it asks for the most of them.
   struct Wish {
@@ -310,17 +316,15 @@ class Residency {
     bool wants_more = false;     // it was answered without room, and asks again when it holds
     TimePoint grows_until{};     // it was given more than it ever had, and is likely to ask for more
     std::uint64_t most_had = 0;  // all of its memory, at its peak
-    bool told_to_prepare = false;
     MemoryOutlook outlook = MemoryOutlook::kUnknown;  // as the lease core was told
-    TimePoint next_since = TimePoint::max();
+    std::optional<TimePoint> next_since;
+    std::optional<Hold> hold;
     // Why what it lacks cannot come.
     MemoryObstacle obstacle = MemoryObstacle::kNone;
-    bool is_stranded = false;                    // nothing in its way moves, and its program is to be told
-    bool told_stranded = false;                  // as it was told
-    TimePoint lacking_since = TimePoint::max();  // holding, and nothing has come since
+    bool is_stranded = false;                // nothing in its way moves, and its program is to be told
+    std::optional<TimePoint> lacking_since;  // holding, and nothing has come since
     Duration retry_after{};
     TimePoint retry_at{};  // what did not move is expected to move then
-    TimePoint holds_since = TimePoint::max();
 
     // While a plan is made.
     TurnKind turn = TurnKind::kIdle;
@@ -363,6 +367,7 @@ class Residency {
     std::uint64_t allocated() const { return std::min(report.allocated, promise()); }
     std::uint64_t told_room() const { return bounds.empty() ? 0 : bounds.back().room; }
     std::uint64_t told_commitment() const { return bounds.empty() ? 0 : bounds.back().commitment; }
+    bool told_stranded() const { return !bounds.empty() && bounds.back().is_stranded; }
   };
   struct Gpu {
     std::uint64_t capacity = 0;
@@ -375,9 +380,9 @@ class Residency {
     TimePoint returning_until{};
     bool free_only = false;
     bool has_other_programs = false;
-    TimePoint all_blocked_since = TimePoint::max();  // all of its seats are (Seat::is_blocked)
-    std::optional<TimePoint> stranded_at;            // since then, the last one
-    TimePoint moved_at{};                            // when memory last became free
+    std::optional<TimePoint> all_blocked_since;  // all of its seats are (Seat::is_blocked)
+    std::optional<TimePoint> stranded_at;        // since then, the last one
+    TimePoint moved_at{};                        // when memory last became free
     TimePoint prepare_at = TimePoint::max();
     std::map<SeatId, Seat> seats;
   };

@@ -290,9 +290,9 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
   }
   const bool changes = seat.bounds.empty() || room != seat.told_room() || commitment != seat.told_commitment();
   const bool is_full = seat.bounds.size() > kMaxBoundsUnderWay;
-  if (changes && !is_full && room >= seat.told_room() + kLeastRaise && seat.lacking_since != TimePoint::max())
+  if (changes && !is_full && room >= seat.told_room() + kLeastRaise && seat.lacking_since)
     seat.lacking_since = now_;  // something comes, and more than crumbs
-  const bool tells_stranded = seat.is_stranded != seat.told_stranded;
+  const bool tells_stranded = seat.is_stranded != seat.told_stranded();
   if (!answer && !tells_stranded && (!changes || is_full)) return;
   if (is_full) {  // it is answered, with what it was told already
     room = seat.told_room();
@@ -303,13 +303,13 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
   if (!seat.bounds.empty() && room == seat.told_room() && commitment == seat.told_commitment()) {
     seat.bounds.back().sequence = sequence;
   } else {
-    seat.bounds.push_back({sequence, room, commitment, now_});
+    seat.bounds.push_back({.sequence = sequence, .room = room, .commitment = commitment, .told_at = now_});
   }
+  seat.bounds.back().is_stranded = seat.is_stranded;
   if (answer) {
     seat.answered = seat.wish->ticket;
     seat.wish.reset();
   }
-  seat.told_stranded = seat.is_stranded;
   const bool is_limited = seat.quota.group != 0;
   commands.bounds.push_back({.seat = seat.id,
                              .sequence = sequence,
@@ -334,8 +334,8 @@ bool Residency::is_lacking(const Seat& seat) { return seat.turn == TurnKind::kHo
 
 // When its patience is over, if nothing moves until then.
 TimePoint Residency::impatient_at(const Gpu& gpu, const Seat& seat) const {
-  if (seat.lacking_since == TimePoint::max()) return seat.lacking_since;  // the next plan notes since when
-  return std::max(seat.lacking_since, gpu.moved_at) + kHolderPatience;
+  if (!seat.lacking_since) return TimePoint::max();  // the next plan notes since when
+  return std::max(*seat.lacking_since, gpu.moved_at) + kHolderPatience;
 }
 
 // Who cannot have what it lacks, whoever gives up what he can; and which holder has waited in vain. The latter is tried
@@ -349,14 +349,14 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
     const std::uint64_t need = seat->all();
     const std::uint64_t kept_by_others = kept_by_all - kept_by(gpu, *seat);
     if (!is_lacking(*seat)) {
-      seat->lacking_since = TimePoint::max();
-    } else {
-      seat->lacking_since = std::min(seat->lacking_since, now_);
+      seat->lacking_since.reset();
+    } else if (!seat->lacking_since) {
+      seat->lacking_since = now_;
     }
     MemoryObstacle found = MemoryObstacle::kNone;
     // What others keep, and what is not ours, is seen late and goes up and down: it has to be in the way for a while.
-    const bool lasts =
-        seat->obstacle != MemoryObstacle::kNone || (is_lacking(*seat) && now_ - seat->lacking_since >= kHolderPatience);
+    const bool lasts = seat->obstacle != MemoryObstacle::kNone ||
+                       (is_lacking(*seat) && now_ - *seat->lacking_since >= kHolderPatience);
     if (seat->report.evicted == 0) {
       seat->retry_after = Duration::zero();
     } else if (seat->is_out()) {
@@ -386,8 +386,8 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
 TimePoint Residency::strands_at(const Gpu& gpu) {
   const bool any_left =
       std::any_of(gpu.seats.begin(), gpu.seats.end(), [](const auto& entry) { return !entry.second.is_stranded; });
-  if (gpu.all_blocked_since == TimePoint::max() || !any_left) return TimePoint::max();
-  const TimePoint at = std::max(gpu.all_blocked_since, gpu.moved_at) + kRoomPatience;
+  if (!gpu.all_blocked_since || !any_left) return TimePoint::max();
+  const TimePoint at = std::max(*gpu.all_blocked_since, gpu.moved_at) + kRoomPatience;
   return gpu.stranded_at ? std::max(at, *gpu.stranded_at + kStrandedPatience) : at;
 }
 
@@ -404,10 +404,10 @@ void Residency::find_stranded(Gpu& gpu, ResidencyCommands& commands) const {
     if (!seat.is_stranded && (newest == nullptr || seat.opened_at >= newest->opened_at)) newest = &seat;
   }
   if (!all_blocked) {
-    gpu.all_blocked_since = TimePoint::max();
+    gpu.all_blocked_since.reset();
     gpu.stranded_at.reset();
-  } else {
-    gpu.all_blocked_since = std::min(gpu.all_blocked_since, now_);
+  } else if (!gpu.all_blocked_since) {
+    gpu.all_blocked_since = now_;
   }
   const bool strands = now_ >= strands_at(gpu);
   for (auto& [id, seat] : gpu.seats) {
@@ -423,8 +423,8 @@ void Residency::find_stranded(Gpu& gpu, ResidencyCommands& commands) const {
 // fills its memory asks for it piece by piece: as long as one piece follows another, more comes.
 TimePoint Residency::comes_until(const Gpu& gpu, const Seat& seat) {
   TimePoint since = gpu.moved_at;
-  if (seat.turn == TurnKind::kNext) since = std::max(since, seat.next_since);
-  if (is_lacking(seat)) since = std::max(since, seat.lacking_since);
+  if (seat.turn == TurnKind::kNext && seat.next_since) since = std::max(since, *seat.next_since);
+  if (is_lacking(seat) && seat.lacking_since) since = std::max(since, *seat.lacking_since);
   if (seat.turn == TurnKind::kHolding && seat.asks()) since = std::max(since, seat.wish->since);
   return seat.report.evicted > 0 || seat.asks() ? since + kHolderPatience : seat.grows_until;
 }
@@ -456,7 +456,11 @@ void Residency::find_expected(const Gpu& gpu, const std::vector<Seat*>& order, R
   }
   for (Seat* seat : order) {
     if (seat->turn == TurnKind::kHolding) seat->wants_more = false;  // it asks now, or has no use for it any more
-    seat->next_since = seat->turn == TurnKind::kNext ? std::min(seat->next_since, now_) : TimePoint::max();
+    if (seat->turn != TurnKind::kNext) {
+      seat->next_since.reset();
+    } else if (!seat->next_since) {
+      seat->next_since = now_;
+    }
     const MemoryOutlook outlook = outlook_of(gpu, *seat, holders);
     if (outlook == seat->outlook) continue;
     seat->outlook = outlook;
@@ -477,21 +481,20 @@ void Residency::expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, Resi
   }
   for (Seat* seat : order) {
     if (seat->turn != TurnKind::kHolding) {
-      seat->told_to_prepare = false;
-      seat->holds_since = TimePoint::max();
+      seat->hold.reset();
       continue;
     }
-    seat->holds_since = std::min(seat->holds_since, now_);
+    if (!seat->hold) seat->hold = {.since = now_};
     const std::uint64_t may_leave = seat->report.resident + seat->report.managed;
-    if (lacking == 0 || seat->told_to_prepare || may_leave == 0 || seat->ends == TimePoint::max()) continue;
+    if (lacking == 0 || seat->hold->told_to_prepare || may_leave == 0 || seat->ends == TimePoint::max()) continue;
     Duration ahead = kExpectEvictionAhead;
-    if (seat->report.managed > 0) ahead = std::min(ahead, (seat->ends - seat->holds_since) / kManagedAheadPart);
+    if (seat->report.managed > 0) ahead = std::min(ahead, (seat->ends - seat->hold->since) / kManagedAheadPart);
     const TimePoint when = seat->ends - ahead;
     if (when > now_) {
       gpu.prepare_at = std::min(gpu.prepare_at, when);
       continue;
     }
-    seat->told_to_prepare = true;
+    seat->hold->told_to_prepare = true;
     // Its managed memory makes way first: it is in nobody's books as being there.
     const std::uint64_t managed = std::min(lacking, seat->report.managed);
     commands.evictions.push_back({seat->id, std::min(lacking - managed, seat->report.resident), managed});
