@@ -63,8 +63,8 @@ void Residency::opened(TimePoint now, SeatId id, const SeatOwner& owner, bool ge
   seat.quota = owner.quota;
   seat.account = owner.account;
   seat.opened_at = now;
-  seat.is_back = !gets_bound;
-  seat.is_awaited = seat.is_back && now_ < awaited_until_;
+  seat.voice = gets_bound ? Voice::kNone : Voice::kBack;
+  seat.is_awaited = !gets_bound && now_ < awaited_until_;
   seat.left = left;
 }
 
@@ -113,7 +113,7 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   Seat* const seat = find(id);
   if (seat == nullptr) return;
   Gpu& gpu = *gpu_of(id.gpu);
-  const std::uint64_t before = seat->speaks ? charge(*seat) : 0;
+  const std::uint64_t before = counts(*seat) ? charge(*seat) : 0;
   const bool comes_back = report.evicted < seat->report.evicted;
   MemoryReport sane = report;
   // Nobody has more than the GPU; sums of what is left are then far from overflowing.
@@ -128,8 +128,7 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   seat->promised = seat->is_awaited ? sane.allocated : std::min(sane.allocated, seat->promise());
   seat->is_awaited = false;
   seat->report = sane;
-  seat->speaks = true;
-  seat->is_back = false;
+  seat->voice = Voice::kSpeaks;
   gpu.returning -= std::min({std::exchange(seat->left, 0), seat->has(), gpu.returning});
   seat->most_had = std::max(seat->most_had, seat->all());
   // What was given has been taken.
@@ -151,7 +150,7 @@ void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint
   Seat* const seat = find(id);
   if (seat == nullptr || ticket == 0) return;
   if (static_cast<std::int32_t>(ticket - seat->answered) <= 0) return;  // answered already
-  if (!seat->is_back) seat->speaks = true;
+  if (seat->voice == Voice::kNone) seat->voice = Voice::kSpeaks;
   if (!seat->wish) seat->wish = {.ticket = ticket, .since = now};
   Wish& wish = *seat->wish;
   if (static_cast<std::int32_t>(ticket - wish.ticket) > 0) wish.ticket = ticket;
@@ -162,7 +161,7 @@ void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint
 
 bool Residency::may_be_back(SeatId id) const {
   const Seat* const seat = find(id);
-  return seat != nullptr && seat->is_back;
+  return seat != nullptr && seat->voice == Voice::kBack;
 }
 
 bool Residency::awaits_look(GpuIndex index) const {
@@ -246,7 +245,7 @@ Togetherness Residency::together(GpuIndex index) const {
     }
     ++together.seats;
     together.evicted += seat.report.evicted;
-    if (seat.speaks) continue;
+    if (counts(seat)) continue;
     ++(may_speak_yet(seat) ? together.unknown : together.silent);
   }
   return together;
@@ -329,7 +328,7 @@ GpuMemory Residency::view(GpuIndex index) const {
 SeatMemoryView Residency::view_of(const Seat& seat) const {
   return {.seat = seat.id,
           .report = seat.report,
-          .speaks = seat.speaks,
+          .speaks = counts(seat),
           .answers = answers(seat),
           .is_behind = seat.bounds.size() > kMaxBoundsUnderWay,
           .room = seat.told_room(),
@@ -359,9 +358,8 @@ std::string Residency::check_invariants() const {
           return who + " was told bounds out of order";
       }
       if (seat.bounds.size() > kMaxBoundsUnderWay + 1) return who + " has too many bounds under way";
-      if (seat.speaks && seat.is_back) return who + " has spoken and is still waited for";
       if (!seat.asks()) continue;
-      if (seat.turn != TurnKind::kHolding && seat.told_commitment() >= seat.wish->commitment && seat.speaks &&
+      if (seat.turn != TurnKind::kHolding && seat.told_commitment() >= seat.wish->commitment && counts(seat) &&
           !seat.bounds.empty() && seat.wish->since < now_)
         return who + " holds no lease and is kept waiting for room";
       if (now_ > refused_at(gpu, seat)) return who + " waits for what does not come";

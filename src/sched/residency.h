@@ -296,14 +296,18 @@ class Residency {
     std::uint64_t bytes = 0;
     TimePoint until{};
   };
+  enum class Voice {
+    kNone,    // it has not reported
+    kBack,    // the same, and it gets no bound before it has said what it has
+    kSpeaks,  // it has reported
+  };
   struct Seat {
     SeatId id;
     Quota quota;
     std::uint64_t account = 0;
     MemoryReport report;
     std::uint64_t promised = 0;  // of report.allocated, once; `bounds` may promise more by now
-    bool speaks = false;
-    bool is_back = false;     // gets no bound before it has said what it has
+    Voice voice = Voice::kNone;
     bool is_awaited = false;  // an earlier daemon had promised it what it says first, and tenants were still awaited
     std::uint64_t left = 0;
     bool suspended = false;
@@ -415,8 +419,8 @@ class Residency {
   static std::uint64_t available(const Gpu& gpu);
   static std::uint64_t eventual(const Gpu& gpu);
   // A seat that never reports leaves its memory to the driver: it is counted with what is not ours.
-  static bool counts(const Seat& seat) { return seat.speaks; }
-  bool may_speak_yet(const Seat& seat) const { return !seat.speaks && now_ - seat.opened_at < kFirstReportPatience; }
+  static bool counts(const Seat& seat) { return seat.voice == Voice::kSpeaks; }
+  bool may_speak_yet(const Seat& seat) const { return !counts(seat) && now_ - seat.opened_at < kFirstReportPatience; }
   std::uint64_t charged(const Gpu& gpu) const;
   // Which accounts' seats may be promised it.
   enum class For { kAll, kThoseThatBegin };

@@ -146,7 +146,7 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
     left = minus(left, share.base);
     if (!answers(*seat)) share.most = share.base;
     if (seat->is_out()) share.told = std::min(share.told, share.base);
-    if (!seat->is_back) (seat->is_out() ? out : shares).push_back(share);
+    (seat->is_out() ? out : shares).push_back(share);
   }
   // What is waited for comes before what is to spare, and the nearest turn first: where not everybody can have what it
   // wants, somebody can.

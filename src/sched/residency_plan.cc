@@ -224,7 +224,7 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
   std::vector<Share> shares;
   std::vector<Share> out;
   for (Seat* seat : order) {
-    if (!counts(*seat) || seat->is_back) continue;
+    if (!counts(*seat)) continue;
     // Who does not answer gets nothing to spare.
     const std::uint64_t most = answers(*seat) ? std::numeric_limits<std::uint64_t>::max() : seat->fair;
     const std::uint64_t told = seat->told_room();
@@ -510,7 +510,7 @@ void Residency::plan(TimePoint now, GpuIndex index, std::span<const Turn> turns,
     gpu->moved_at = now_;
   }
   for (auto& [id, seat] : gpu->seats) {
-    if (!seat.speaks && !may_speak_yet(seat)) seat.is_back = false;  // it has nothing to say
+    if (seat.voice == Voice::kBack && !may_speak_yet(seat)) seat.voice = Voice::kNone;  // it has nothing to say
   }
   const std::vector<Seat*> order = in_order(*gpu, turns);
   const std::uint64_t counted = charged(*gpu);
@@ -527,7 +527,7 @@ void Residency::plan(TimePoint now, GpuIndex index, std::span<const Turn> turns,
   }
   for (Seat* seat : order) {
     // The first bound gives nothing: with its answer it counts.
-    if (!seat->speaks && !seat->is_back) tell(*gpu, *seat, 0, 0, commands);
+    if (seat->voice == Voice::kNone) tell(*gpu, *seat, 0, 0, commands);
   }
   find_obstacles(*gpu, order, commands);
   find_expected(*gpu, order, commands);
