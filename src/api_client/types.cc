@@ -257,6 +257,8 @@ Result<TraceEvent> parse_trace_event(std::string_view text) {
   if (reader.find("gpu") != nullptr) event.gpu = gpu;
   reader.read("detail", event.detail);
   reader.read("pod", event.pod);
+  reader.read("before", event.before);
+  reader.read_ns("before_ns", event.lasted);
   if (object->is_object()) event.others = describe_other_fields(*object);
   return reader.finish(std::move(event));
 }

@@ -13,6 +13,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import unittest
@@ -20,6 +21,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
+from framework.waiting import wait_until  # noqa: E402
 
 PROCESSOR = os.environ.get("GPUMUX_TEST_TRACE_PROCESSOR")
 
@@ -46,24 +48,27 @@ class Timeline(GpumuxTest):
             text = subprocess.run(["protoc", "-I", paths.ROOT / "src", "--decode=gpumux.perfetto.Trace",
                                    "cli/timeline/perfetto.proto"], stdin=binary, capture_output=True, check=True,
                                   text=True).stdout
-        names, slices, stacks = {}, {}, {}
+        def field(packet, name):
+            found = re.search(rf'^ *{name}: "?(.*?)"?$', packet, re.MULTILINE)
+            return found and found[1]
+
+        names, slices, stacks, events = {}, {}, {}, []
         for packet in re.findall(r"^packet \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL):
-            def field(name, packet=packet):
-                found = re.search(rf'^ *{name}: "?(.*?)"?$', packet, re.MULTILINE)
-                return found and found[1]
             if "track_descriptor {" in packet:
-                parent = names.get(field("parent_uuid"))
-                names[field("uuid")] = (f"{parent}|" if parent else "") + field("name")
-                slices[names[field("uuid")]] = []
+                parent = names.get(field(packet, "parent_uuid"))
+                names[field(packet, "uuid")] = (f"{parent}|" if parent else "") + field(packet, "name")
+                slices[names[field(packet, "uuid")]] = []
             elif "track_event {" in packet:
-                track = names[field("track_uuid")]
-                stack = stacks.setdefault(track, [])
-                if field("type") == "TYPE_SLICE_BEGIN":
-                    name = re.findall(r'^    name: "(.*)"$', packet, re.MULTILINE)[-1]
-                    stack.append((int(field("timestamp")), name))
-                elif field("type") == "TYPE_SLICE_END":
-                    begin, name = stack.pop()
-                    slices[track].append((begin, int(field("timestamp")), name))
+                events.append((int(field(packet, "timestamp")), packet))
+        # In the order of time, as readers do; of equal times in that of the file.
+        for time, packet in sorted(events, key=lambda event: event[0]):
+            track = names[field(packet, "track_uuid")]
+            stack = stacks.setdefault(track, [])
+            if field(packet, "type") == "TYPE_SLICE_BEGIN":
+                stack.append((time, re.findall(r'^    name: "(.*)"$', packet, re.MULTILINE)[-1]))
+            elif field(packet, "type") == "TYPE_SLICE_END":
+                begin, name = stack.pop()
+                slices[track].append((begin, time, name))
         return slices, stacks
 
     @unittest.skipUnless(shutil.which("protoc"), "protoc is not installed")
@@ -90,6 +95,51 @@ class Timeline(GpumuxTest):
         # Anybody's protobuf reads it.
         with open(file, "rb") as binary:
             subprocess.run(["protoc", "--decode_raw"], stdin=binary, check=True, stdout=subprocess.DEVNULL)
+
+    @unittest.skipUnless(shutil.which("protoc"), "protoc is not installed")
+    def test_idle_holds_are_what_the_status_leaves_out(self):
+        """A program that pauses for longer than its idle hold: it has no work in that time, and holds the GPU."""
+        daemon = self.start_daemon(quantum="30s", idle_hold="4ms")
+        pausing = self.start("worker", name="pausing", gpu=0, steps=10, step_us=200, sync_every=1, pause_us=20_000,
+                             until=self.enough)
+        other = self.start("worker", name="other", gpu=0, steps=10, step_us=200, sync_every=1, pause_us=30_000,
+                           until=self.enough)
+
+        def idle(program):
+            return daemon.trace.events(event="drained", pid=program.pid, before="idle")
+
+        wait_until(lambda: len(idle(pausing)) >= 3 and len(idle(other)) >= 3, 60, "idle holds")
+        # Stopped, so that both accounts are of the same moment: nobody asks for anything, or gives anything up.
+        for program in (pausing, other):
+            program.send(signal.SIGSTOP)
+        file = os.path.join(self.directory, "idle.pftrace")
+
+        def unused():
+            return {seat["pid"]: seat["held_ns"] - seat["gpu_time_ns"]
+                    for seat in daemon.api.status()["gpus"][0]["seats"]}
+
+        def is_at_rest():
+            before = unused()
+            self.ask("trace", "--perfetto", file)
+            return unused() == before and before
+
+        left_out = wait_until(is_at_rest, 20, "what was sent before has arrived")
+        slices, _ = self.decode(file)
+        for program in (pausing, other):
+            shown = slices[f"GPU 0|worker ({program.pid})"]
+            holds = [(begin, end) for begin, end, name in shown if name == "holds"]
+            idles = sorted((begin, end) for begin, end, name in shown if name == "idle")
+            self.assertEqual(idles, [(event["time_ns"] - event["before_ns"], event["time_ns"])
+                                     for event in idle(program)])
+            for begin, end in idles:
+                self.assertTrue(any(first <= begin and end == last for first, last in holds), (begin, end, holds))
+                # It has kept the lease for its hold, and no longer.
+                self.assertLessEqual(end - begin, 4_000_000)
+            self.assertEqual(sum(end - begin for begin, end in idles), left_out[program.pid])
+            program.send(signal.SIGCONT)
+        pathlib.Path(self.enough).touch()
+        for program in (pausing, other):
+            program.expect_success()
 
     def test_one_gpu_alone(self):
         _, programs, file = self.record()

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lease trace as a timeline for Perfetto (https://ui.perfetto.dev): events in, packets out, in the order of time.
+// The lease trace as a timeline for Perfetto (https://ui.perfetto.dev): events in, packets out.
 //
 // What is open at a moment is all that is kept, so a trace may be as long as it likes. A trace that is cut off at its
 // beginning has ends without beginnings, which are left out. What has not ended at the end stays open, as it is.
@@ -47,7 +47,7 @@ class Timeline {
   enum class Track : std::uint64_t { kLeases = 0, kWaits = 1, kMemory = 2 };
   struct Line {
     std::uint64_t track = 0;
-    std::vector<std::string> open{};  // names of slices, outermost first
+    std::vector<base::TimePoint> open{};  // beginnings of slices, outermost first
   };
   struct OfSeat {
     std::map<Track, Line> lines;
@@ -67,6 +67,7 @@ class Timeline {
   void mark(const Line& line, base::TimePoint time, int type, const std::string& name, const Notes& notes);
   void begin(Line& line, base::TimePoint time, const std::string& name, const Notes& notes = {});
   void end(Line& line, base::TimePoint time, std::size_t down_to = 0);
+  void past(Line& line, const api_client::TraceEvent& event);
   void instant(const Line& line, base::TimePoint time, const std::string& name, const Notes& notes = {});
   void hand_over(OfGpu& gpu, base::TimePoint time, std::optional<Seat> to);
   perfetto::TrackEvent& start(perfetto::TracePacket& packet, const Line& line, base::TimePoint time, int type) const;

@@ -55,6 +55,7 @@ std::string TraceView::line(const api_client::TraceEvent& event) {
   }
   if (event.event == "gone")
     granted_.erase(granted_.lower_bound({event.tenant, 0}), granted_.upper_bound({event.tenant, ~0u}));
+  if (!event.before.empty()) add(printable(event.before) + " for " + short_duration(event.lasted));
   if (!event.detail.empty()) add(printable(event.detail));
   if (!event.pod.empty()) add("pod " + printable(event.pod));
   if (!event.others.empty()) add(printable(event.others));

@@ -170,13 +170,15 @@ void Leases::forget(SeatId seat) {
 void Leases::apply(const node::Event& event, base::TimePoint now) {
   // The executor does not call back, so one buffer does for all calls.
   commands_.clear();
+  const auto* const drained = std::get_if<sched::Drained>(&event);
+  const base::Duration idle_before = drained == nullptr ? base::Duration() : totals(drained->seat, now).idle;
   machine_.apply(now, event, commands_);
   for (const node::Command& command : commands_) debug_text("decision of the node", command);
   if (executor_) {
     for (const node::Command& command : commands_) executor_(command);
   }
   // Written down afterwards: somebody waits for what was done, and nobody for its account.
-  record_event(now, event);
+  record_event(now, event, idle_before);
   for (const node::Command& command : commands_)
     std::visit([&](const auto& one) { record_command(now, one); }, command);
 }
@@ -212,7 +214,7 @@ bool Leases::grants(SeatId seat) const {
   });
 }
 
-void Leases::record_event(base::TimePoint now, const node::Event& event) {
+void Leases::record_event(base::TimePoint now, const node::Event& event, base::Duration idle_before) {
   const auto with_epoch = [&](std::string_view name, SeatId seat, base::LeaseEpoch epoch) {
     TraceEntry traced = entry(now, name, seat);
     traced.epoch = epoch;
@@ -254,7 +256,11 @@ void Leases::record_event(base::TimePoint now, const node::Event& event) {
                  },
                  [&](const sched::GateClosed& e) { with_epoch("gate_closed", e.seat, e.epoch); },
                  [&](const sched::Drained& e) {
-                   with_epoch("drained", e.seat, e.epoch);
+                   TraceEntry traced = entry(now, "drained", e.seat);
+                   traced.epoch = e.epoch;
+                   traced.lasted = totals(e.seat, now).idle - idle_before;
+                   if (traced.lasted > base::Duration::zero()) traced.before = "idle";
+                   trace_.record(std::move(traced));
                    notes_.erase(note_key(e.seat));
                  },
                  [&](const node::SettingsChanged& e) {

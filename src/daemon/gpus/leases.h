@@ -95,7 +95,8 @@ class Leases final : private node::Probe {
   void planned(base::GpuIndex, const std::vector<sched::Turn>&) override {}
   void add_to_machine(base::GpuIndex gpu);
   bool grants(base::SeatId seat) const;
-  void record_event(base::TimePoint now, const node::Event& event);
+  // `idle_before`: what totals() said before the event of the seat that has drained by it.
+  void record_event(base::TimePoint now, const node::Event& event, base::Duration idle_before);
   void forget(base::SeatId seat);
   void record_command(base::TimePoint now, const sched::Command& command);
   void record_command(base::TimePoint now, const sched::RoomBound& bound);

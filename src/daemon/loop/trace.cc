@@ -55,6 +55,11 @@ void append_json_line(std::string& text, const TraceEntry& entry, std::optional<
     text += entry.detail;
     text += '"';
   }
+  if (!entry.before.empty()) {
+    text += ", \"before\": \"";
+    text += entry.before;
+    text += "\", \"before_ns\": " + std::to_string(entry.lasted.count());
+  }
   text += "}\n";
 }
 

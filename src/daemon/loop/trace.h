@@ -2,7 +2,7 @@
 // The lease trace: who asked for, got and lost which GPU when. A ring in memory, read by GET /v1/trace and copied to
 // --trace FILE.
 //
-// Owned by the loop's thread. An entry is 80 bytes and is made for every message and grant, so it holds no text of its
+// Owned by the loop's thread. An entry is 112 bytes and is made for every message and grant, so it holds no text of its
 // own: a tenant's name is shared by all its entries, everything else is a word from a fixed list.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace gpumux::daemon {
 
-// 5 MiB; at 1,000 switches a second, about 13 seconds of history.
+// 7 MiB; at 1,000 switches a second, about 13 seconds of history.
 inline constexpr std::size_t kTraceEntries = 65536;
 
 // In the place of a program's name that the reader may not see.
@@ -53,6 +53,8 @@ struct TraceEntry {
   base::TimePoint time{};
   std::string_view event{};   // a literal
   std::string_view detail{};  // a literal, or empty
+  std::string_view before{};  // what this ends, a literal; empty: nothing that has a length
+  base::Duration lasted{};    // how long `before` was so
   std::int32_t gpu = -1;      // -1: none
   bool has_lease = false;
   bool exclusive = false;

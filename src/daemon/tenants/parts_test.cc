@@ -7,6 +7,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <map>
 
 #include "daemon/gpus/leases.h"
 #include "daemon/loop/attention.h"
@@ -67,6 +68,58 @@ TEST(Trace, ARequestThatHasCrossedItsGrantIsNone) {
   leases.apply(sched::Drained{seat, epoch, false});
   leases.apply(sched::Requested{seat});
   EXPECT_EQ(requests(), 2);
+}
+
+// What it says is what the ledger counts as idle. A lease that is taken back may have been used until then.
+TEST(Trace, SaysHowLongALeaseWasIdleBeforeItWasGivenUp) {
+  class Clock final : public base::Clock {
+   public:
+    base::TimePoint now() const override { return now_; }
+    base::TimePoint now_{1s};
+  } clock;
+  Trace trace;
+  Leases leases(clock, trace);
+  std::map<std::uint64_t, base::LeaseEpoch> epochs;
+  leases.set_executor([&epochs](const sched::Command& command) {
+    if (const auto* grant = std::get_if<sched::Grant>(&command)) epochs[grant->seat.tenant.value] = grant->epoch;
+  });
+  GpuSettings long_ones;
+  long_ones.idle_hold = settings::Limit<base::Duration>(1s);
+  long_ones.quantum = settings::Limit<base::Duration>(1s);
+  leases.add_gpu({}, long_ones, "");
+  const base::SeatId one{{1}, {0}}, two{{2}, {0}};
+  for (const base::SeatId seat : {one, two}) {
+    leases.connected(seat.tenant, TenantLabel::make(1, 0, "worker"));
+    leases.apply(sched::SeatOpened{seat, 1});
+    leases.apply(sched::Requested{seat});
+  }
+  const auto idle = [&](base::SeatId seat) {
+    const TraceEntry* last = nullptr;
+    for (std::uint64_t i = 1; i <= trace.last_sequence(); ++i) {
+      const TraceEntry* const entry = trace.at_or_after(i);
+      if (entry->event == "drained" && entry->tenant == seat.tenant) last = entry;
+    }
+    EXPECT_NE(last, nullptr);
+    EXPECT_EQ(last->before, last->lasted > 0s ? "idle" : "");
+    std::string line;
+    append_json_line(line, *last);
+    EXPECT_EQ(line.find("before") != std::string::npos, last->lasted > 0s) << line;
+    return last->lasted;
+  };
+  clock.now_ += 100ms;
+  leases.apply(sched::Idling{one, epochs[1]});
+  clock.now_ += 30ms;
+  leases.apply(sched::Drained{one, epochs[1], false});
+  EXPECT_EQ(idle(one), 30ms);
+  EXPECT_EQ(leases.totals(one, clock.now_).idle, 30ms);
+  // This one idles, too, and is revoked.
+  leases.apply(sched::Requested{one});
+  leases.apply(sched::Idling{two, epochs[2]});
+  clock.now_ += 2s;
+  leases.apply(sched::TimePassed{});
+  leases.apply(sched::GateClosed{two, epochs[2]});
+  leases.apply(sched::Drained{two, epochs[2], false});
+  EXPECT_EQ(idle(two), 0ms);
 }
 
 TEST(Attention, IsBoundedEachTimeAndOverTime) {
