@@ -70,6 +70,7 @@ Result<Job> read_job(const json& object) {
   reader.read("requeue", job.requeue);
   reader.read("attempt", job.attempt);
   reader.read("interactive", job.interactive);
+  reader.read("state_since_unix_ns", job.state_since_unix_ns);
   reader.read("submitted_unix_ns", job.submitted_unix_ns);
   reader.read("started_unix_ns", job.started_unix_ns);
   reader.read("ended_unix_ns", job.ended_unix_ns);

@@ -251,6 +251,8 @@ Result<TraceEvent> parse_trace_event(std::string_view text) {
   reader.read("tenant", event.tenant);
   reader.read("pid", event.pid);
   reader.read("program", event.program);
+  reader.read("job", event.job);
+  reader.read("name", event.name);
   reader.read("epoch", event.epoch);
   reader.read("lease", event.lease);
   event.time = base::TimePoint(time);

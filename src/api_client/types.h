@@ -184,6 +184,8 @@ struct TraceEvent {
   std::uint64_t tenant = 0;
   std::int64_t pid = 0;
   std::string program;
+  std::uint64_t job = 0;  // of the queue: the one that changes, or the tenant's; 0: none, or not to be seen
+  std::string name;       // of a job that changes
   std::uint64_t epoch = 0;
   std::string lease;
   std::string detail;  // why, or what: "quantum"

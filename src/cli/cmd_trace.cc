@@ -60,6 +60,21 @@ class TimelineFile {
   base::Status status_;
 };
 
+// All jobs that are not done and that the user may see. None if this daemon has no queue, or not for this user.
+base::Result<std::vector<api_client::Job>> unfinished_jobs(const api_client::Client& client) {
+  std::vector<api_client::Job> jobs;
+  api_client::JobQuery query;
+  for (bool more = true; more;) {
+    auto page = client.jobs(query);
+    if (!page && (page.error().code == base::Code::kUnavailable || page.error().code == base::Code::kDenied)) break;
+    if (!page) return tl::unexpected(page.error());
+    jobs.insert(jobs.end(), page->jobs.begin(), page->jobs.end());
+    more = page->more && !page->jobs.empty();
+    if (more) query.beyond = page->jobs.back().id;
+  }
+  return jobs;
+}
+
 }  // namespace
 
 int trace_command(const std::vector<char*>& arguments) {
@@ -99,14 +114,18 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it end
     if (const auto opened = file.open(perfetto); !opened) return report_error(kName, opened.error());
     timeline.emplace(Timeline::Clocks{now_of(CLOCK_REALTIME), now_of(CLOCK_MONOTONIC), now_of(CLOCK_BOOTTIME)},
                      [&file](const std::string& bytes) { file.add(bytes); });
+    const auto jobs = unfinished_jobs(*client);
+    if (!jobs) return report_error(kName, jobs.error());
+    timeline->expect(*jobs);
   }
   base::Status readable;
-  const auto read = client->trace(follow, since, [&](std::string_view line) {
+  const auto on_line = [&](std::string_view line) {
     const auto event = api_client::parse_trace_event(line);
     if (!event) {
       readable = tl::unexpected(event.error());
       return false;
     }
+    since = event->sequence + 1;
     // A tenant that goes is gone from all GPUs.
     if (gpu && event->gpu.value_or(*gpu) != *gpu) return true;
     if (timeline) {
@@ -121,7 +140,15 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it end
     }
     if (follow) std::cout << std::flush;
     return std::cout.good();
-  });
+  };
+  base::Status read;
+  if (timeline) {
+    // What jobs are doing is known only when all that has been is.
+    read = client->trace(false, since, on_line);
+    timeline->show_unchanged();
+    if (follow && readable) readable = file.flush();
+  }
+  if (read && readable && (follow || !timeline)) read = client->trace(follow, since, on_line);
   std::cout << std::flush;
   if (timeline && readable) readable = file.flush();
   if (!readable) return report_error(kName, readable.error());

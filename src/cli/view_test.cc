@@ -324,6 +324,16 @@ TEST_F(TraceTest, AGrantAndItsEnd) {
             "01:00:01.173456  GPU 0  drained      train.py (4711)           epoch 3, after 50.0ms, idle for 2.00ms, x=?");
   // The lease is over: a second end has no beginning.
   EXPECT_EQ(view.line(event).find("after"), std::string::npos);
+  event.job = 17;
+  EXPECT_NE(view.line(event).find("x=?, job 17"), std::string::npos);
+  api_client::TraceEvent job;
+  job.event = "job";
+  job.job = 17;
+  job.name = "train";
+  job.before = "queued";
+  job.lasted = 2s;
+  job.detail = "starting";
+  EXPECT_EQ(view.line(job), "01:00:00.000000         job          train (job 17)           queued for 2.0s, starting");
   api_client::TraceEvent settings;
   settings.event = "settings";
   EXPECT_EQ(view.line(settings), "01:00:00.000000         settings");

@@ -82,7 +82,7 @@ class Daemon::Impl {
         tenants_(io_, translator_, leases_, access_, closer_, TenantServer::limits(), [this] { settled(); }),
         api_(leases_, translator_, access_, daemon_info(), timers_, counters_),
         job_tenants_(leases_, translator_, [this] { asio::post(io_, [this] { settled(); }); }),
-        jobs_(io_, clock_),
+        jobs_(io_, clock_, trace_),
         ledger_keeper_(io_, clock_, jobs_, [this] { return translator_.take_from_ledger(); }),
         job_api_(io_, jobs_, ledger_keeper_, access_),
         http_(io_, worker_, api_, trace_, access_, closer_),

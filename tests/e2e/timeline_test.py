@@ -21,12 +21,13 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
+from framework.jobs import JobsTest  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
 
 PROCESSOR = os.environ.get("GPUMUX_TEST_TRACE_PROCESSOR")
 
 
-class Timeline(GpumuxTest):
+class TimelineOfPrograms(GpumuxTest):
     gpus = 2
 
     def record(self):
@@ -43,7 +44,8 @@ class Timeline(GpumuxTest):
 
     @staticmethod
     def decode(file):
-        """{track's name: [(begin, end, name)]} as protoc reads it, tracks by their parents' names, too."""
+        """What protoc reads: {track's name: [(begin, end, name)]}, tracks by their parents' names, too; what has not
+        ended, in the same way; and {arrow: [(track, time)]}."""
         with open(file, "rb") as binary:
             text = subprocess.run(["protoc", "-I", paths.ROOT / "src", "--decode=gpumux.perfetto.Trace",
                                    "cli/timeline/perfetto.proto"], stdin=binary, capture_output=True, check=True,
@@ -52,7 +54,7 @@ class Timeline(GpumuxTest):
             found = re.search(rf'^ *{name}: "?(.*?)"?$', packet, re.MULTILINE)
             return found and found[1]
 
-        names, slices, stacks, events = {}, {}, {}, []
+        names, slices, stacks, arrows, events = {}, {}, {}, {}, []
         for packet in re.findall(r"^packet \{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL):
             if "track_descriptor {" in packet:
                 parent = names.get(field(packet, "parent_uuid"))
@@ -64,17 +66,19 @@ class Timeline(GpumuxTest):
         for time, packet in sorted(events, key=lambda event: event[0]):
             track = names[field(packet, "track_uuid")]
             stack = stacks.setdefault(track, [])
+            if (arrow := field(packet, "flow_ids")) is not None:
+                arrows.setdefault(arrow, []).append((track, time))
             if field(packet, "type") == "TYPE_SLICE_BEGIN":
                 stack.append((time, re.findall(r'^    name: "(.*)"$', packet, re.MULTILINE)[-1]))
             elif field(packet, "type") == "TYPE_SLICE_END":
                 begin, name = stack.pop()
                 slices[track].append((begin, time, name))
-        return slices, stacks
+        return slices, stacks, arrows
 
     @unittest.skipUnless(shutil.which("protoc"), "protoc is not installed")
     def test_it_says_what_the_trace_says(self):
         daemon, programs, file = self.record()
-        slices, stacks = self.decode(file)
+        slices, stacks, _ = self.decode(file)
         self.assertEqual([track for track, stack in stacks.items() if stack], [], "slices that nobody ended")
         for program in programs:
             gpu = 1 if program.name == "three" else 0
@@ -124,7 +128,7 @@ class Timeline(GpumuxTest):
             return unused() == before and before
 
         left_out = wait_until(is_at_rest, 20, "what was sent before has arrived")
-        slices, _ = self.decode(file)
+        slices, _, _ = self.decode(file)
         for program in (pausing, other):
             shown = slices[f"GPU 0|worker ({program.pid})"]
             holds = [(begin, end) for begin, end, name in shown if name == "holds"]
@@ -144,7 +148,7 @@ class Timeline(GpumuxTest):
     def test_one_gpu_alone(self):
         _, programs, file = self.record()
         self.ask("trace", "--perfetto", file, "--gpu", "1")
-        slices, _ = self.decode(file)
+        slices, _, _ = self.decode(file)
         self.assertEqual({track.partition("|")[0] for track in slices}, {"GPU 1"})
         said, _ = self.ask("trace", "--gpu", "1")
         self.assertNotIn("GPU 0", said)
@@ -171,6 +175,60 @@ class Timeline(GpumuxTest):
             self.assertEqual(sorted((int(row["ts"]), int(row["dur"])) for row in rows
                                     if row["track"] == f"worker ({program.pid})"),
                              [(lease.granted, lease.drained - lease.granted) for lease in leases])
+
+
+class JobsTimeline(JobsTest):
+
+    @unittest.skipUnless(shutil.which("protoc"), "protoc is not installed")
+    def test_jobs_are_shown_beside_their_programs(self):
+        """A job that its time limit suspends for another one; a held job that nothing happens to."""
+        file = os.path.join(self.directory, "jobs.pftrace")
+        followed = os.path.join(self.directory, "followed.pftrace")
+        follower = self.gpumux("trace", "--perfetto", followed, "--follow")
+        wait_until(lambda: os.path.exists(followed) and os.path.getsize(followed), 20, "it follows")
+        train = self.submit(*self.worker(gpu=0, steps=100, step_us=500, until=self.enough), name="train", gpu_ids=0,
+                            time_limit=1)
+        held = self.submit("true", name="held", hold=True)
+        self.wait_state(train, "running")
+        other = self.hold_gpus(name="other", gpu_ids=0)
+        self.wait_state(train, "suspended")
+        self.wait_state(other, "running")
+        # What has not changed is shown from its beginning, even if that is no part of the trace.
+        after = max(event["sequence"] for event in self.daemon.trace.events()) + 1
+        self.ask("trace", "--perfetto", file, "--since", str(after))
+        _, stacks, _ = TimelineOfPrograms.decode(file)
+        changed = {event["job"]: event for event in self.daemon.trace.events(event="job")}
+        for job, name, state in ((other, "other", "running"), (train, "train", "suspended")):
+            ((begin, shown),) = stacks[f"Jobs|{name} (job {job})"]
+            self.assertEqual(shown, state)
+            self.assertLess(abs(begin - changed[job]["time_ns"]), 1_000_000_000)
+        ((_, shown),) = stacks[f"Jobs|held (job {held})"]
+        self.assertEqual(shown, "held")
+
+        self.release(other)
+        pathlib.Path(self.enough).touch()
+        self.wait_done(train, "ok")
+        self.wait_done(other, "ok")
+        self.ask("trace", "--perfetto", file)
+        wait_until(lambda: f"Jobs|train (job {train})" in (read := TimelineOfPrograms.decode(followed))[0]
+                   and not read[1][f"Jobs|train (job {train})"], 20, "the job's end is in the file that is followed")
+        follower.send(signal.SIGINT)
+        follower.wait(20)
+        for which in (file, followed):
+            slices, _, arrows = TimelineOfPrograms.decode(which)
+            for job, name in ((train, "train"), (other, "other")):
+                events = self.daemon.trace.events(event="job", job=job)
+                self.assertEqual({event["name"] for event in events}, {name})
+                self.assertEqual(slices[f"Jobs|{name} (job {job})"],
+                                 [(event["time_ns"] - event["before_ns"], event["time_ns"], event["before"])
+                                  for event in events])
+                self.assertEqual(events[-1]["detail"], "done")
+            self.assertEqual([name for _, _, name in slices[f"Jobs|train (job {train})"]][:7],
+                             ["queued", "starting", "running", "suspending", "suspended", "resuming", "running"])
+            (lease, *_) = [event for event in self.daemon.trace.events(event="grant", job=train)]
+            self.assertEqual(list(arrows.values()),
+                             [[(f"Jobs|train (job {train})", lease["time_ns"]),
+                               (f"GPU 0|worker ({lease['pid']})", lease["time_ns"])]])
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ constexpr std::uint32_t kBoottime = 6;
 constexpr std::uint32_t kSequence = 1;
 // TrackDescriptor.child_ordering: by sibling_order_rank.
 constexpr int kByRank = 3;
+// Below all GPUs.
+constexpr int kRankOfJobs = 1'000'000;
 
 std::string who(const api_client::TraceEvent& event) {
   return (event.program.empty() ? "?" : event.program) + " (" + std::to_string(event.pid) + ")";
@@ -35,7 +37,8 @@ bool is_moment(std::string_view event) {
 
 }  // namespace
 
-Timeline::Timeline(const Clocks& clocks, Write write) : write_(std::move(write)) {
+Timeline::Timeline(const Clocks& clocks, Write write)
+    : write_(std::move(write)), to_monotonic_(clocks.monotonic - clocks.realtime) {
   perfetto::TracePacket packet;
   packet.set_trusted_packet_sequence_id(kSequence);
   auto* snapshot = packet.mutable_clock_snapshot();
@@ -80,7 +83,8 @@ perfetto::TrackEvent& Timeline::start(perfetto::TracePacket& packet, const Line&
   return *event;
 }
 
-void Timeline::mark(const Line& line, base::TimePoint time, int type, const std::string& name, const Notes& notes) {
+void Timeline::mark(const Line& line, base::TimePoint time, int type, const std::string& name, const Notes& notes,
+                    std::uint64_t flow) {
   perfetto::TracePacket packet;
   auto& event = start(packet, line, time, type);
   event.set_name(name);
@@ -89,11 +93,13 @@ void Timeline::mark(const Line& line, base::TimePoint time, int type, const std:
     note->set_name(key);
     note->set_string_value(value);
   }
+  if (flow != kNoFlow) event.add_flow_ids(flow);
   write(packet);
 }
 
-void Timeline::begin(Line& line, base::TimePoint time, const std::string& name, const Notes& notes) {
-  mark(line, time, perfetto::TrackEvent::TYPE_SLICE_BEGIN, name, notes);
+void Timeline::begin(Line& line, base::TimePoint time, const std::string& name, const Notes& notes,
+                     std::uint64_t flow) {
+  mark(line, time, perfetto::TrackEvent::TYPE_SLICE_BEGIN, name, notes, flow);
   line.open.push_back(time);
 }
 
@@ -112,8 +118,9 @@ void Timeline::past(Line& line, const api_client::TraceEvent& event) {
   end(line, event.time, line.open.size() - 1);
 }
 
-void Timeline::instant(const Line& line, base::TimePoint time, const std::string& name, const Notes& notes) {
-  mark(line, time, perfetto::TrackEvent::TYPE_INSTANT, name, notes);
+void Timeline::instant(const Line& line, base::TimePoint time, const std::string& name, const Notes& notes,
+                       std::uint64_t flow) {
+  mark(line, time, perfetto::TrackEvent::TYPE_INSTANT, name, notes, flow);
 }
 
 Timeline::OfGpu& Timeline::gpu(std::uint32_t index) {
@@ -169,15 +176,17 @@ void Timeline::of_seat(const api_client::TraceEvent& event) {
   } else if (what == "grant" || what == "claim") {
     end_open(Track::kWaits);
     if (what == "claim" && event.detail == "waiting") return;
+    const std::uint64_t flow = flow_to(event);
     Line& leases = line(event, Track::kLeases);
     end(leases, time);
     Notes notes{{"epoch", std::to_string(event.epoch)}};
     if (!event.pod.empty()) notes.emplace_back("pod", event.pod);
+    if (event.job != 0) notes.emplace_back("job", std::to_string(event.job));
     begin(leases, time,
           event.detail == "borrowed" ? "borrows"
           : event.lease == "shared"  ? "holds, shared"
                                      : "holds",
-          notes);
+          notes, flow);
     here.holders[seat] = who(event);
     hand_over(here, time, seat);
   } else if (what == "revoke") {
@@ -226,8 +235,57 @@ void Timeline::gone(const api_client::TraceEvent& event) {
   }
 }
 
+Timeline::OfJob& Timeline::job(std::uint64_t id, const std::string& name) {
+  const auto found = jobs_.find(id);
+  if (found != jobs_.end()) return found->second;
+  if (all_jobs_ == 0) all_jobs_ = describe(0, "Jobs", kRankOfJobs);
+  const std::uint64_t track = describe(all_jobs_, name + " (job " + std::to_string(id) + ")", static_cast<int>(id));
+  return jobs_.emplace(id, OfJob{.line = {.track = track}}).first->second;
+}
+
+// The first lease of a job's program is marked at the job, too. The arrow between both has the number of the lease's
+// track.
+std::uint64_t Timeline::flow_to(const api_client::TraceEvent& event) {
+  const auto of = jobs_.find(event.job);
+  if (of == jobs_.end() || seats_[{event.tenant, *event.gpu}].lines.contains(Track::kLeases)) return kNoFlow;
+  const std::uint64_t flow = line(event, Track::kLeases).track;
+  instant(of->second.line, event.time, who(event) + " on GPU " + std::to_string(*event.gpu), {}, flow);
+  return flow;
+}
+
+// Of a job that is not to be seen there is only its time.
+void Timeline::of_job(const api_client::TraceEvent& event) {
+  if (event.job == 0) return;
+  OfJob& of = job(event.job, event.name);
+  of.state.clear();
+  if (of.line.open.empty()) {
+    past(of.line, event);
+  } else {
+    end(of.line, event.time);
+  }
+  if (event.detail != "done") return begin(of.line, event.time, event.detail);
+  jobs_.erase(event.job);
+}
+
+void Timeline::expect(const std::vector<api_client::Job>& jobs) {
+  for (const api_client::Job& one : jobs) {
+    // Of a job without a name its owner alone may know more.
+    if (one.name.empty() || one.is_done()) continue;
+    OfJob& of = job(one.id, one.name);
+    of.state = one.state;
+    of.since = base::TimePoint(base::Duration(one.state_since_unix_ns) + to_monotonic_);
+  }
+}
+
+void Timeline::show_unchanged() {
+  for (auto& [id, of] : jobs_) {
+    if (!of.state.empty()) begin(of.line, of.since, of.state);
+  }
+}
+
 void Timeline::add(const api_client::TraceEvent& event) {
   if (event.event == "gone") return gone(event);
+  if (event.event == "job") return of_job(event);
   if (!event.gpu) return;
   if (event.event == "settings") return instant(gpu(*event.gpu).line, event.time, "settings");
   of_seat(event);

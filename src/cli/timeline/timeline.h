@@ -5,7 +5,7 @@
 // beginning has ends without beginnings, which are left out. What has not ended at the end stays open, as it is.
 //
 // Tracks: of each GPU, which program has it; below it, for each program on it, its leases, its waits, and when its
-// memory was not on the GPU.
+// memory was not on the GPU. Of each job, its states; an arrow goes from it to the first lease of each of its programs.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "api_client/jobs.h"
 #include "api_client/types.h"
 #include "base/clock.h"
 
@@ -40,7 +41,11 @@ class Timeline {
 
   Timeline(const Clocks& clocks, Write write);
 
+  // Jobs that were not done, before any event. An event may name one whose beginning is not in the trace.
+  void expect(const std::vector<api_client::Job>& jobs);
   void add(const api_client::TraceEvent& event);
+  // Shows the states of expected jobs of which no event has said anything: they have not changed.
+  void show_unchanged();
 
  private:
   using Seat = std::pair<std::uint64_t, std::uint32_t>;  // tenant, GPU
@@ -57,26 +62,41 @@ class Timeline {
     std::optional<Seat> holder{};  // whose slice is open
     std::map<Seat, std::string> holders{};
   };
+  struct OfJob {
+    Line line;
+    std::string state{};  // as expected
+    base::TimePoint since{};
+  };
   using Notes = std::vector<std::pair<std::string, std::string>>;
+  static constexpr std::uint64_t kNoFlow = 0;
 
   void of_seat(const api_client::TraceEvent& event);
+  void of_job(const api_client::TraceEvent& event);
+  OfJob& job(std::uint64_t id, const std::string& name);
+  std::uint64_t flow_to(const api_client::TraceEvent& event);
   void gone(const api_client::TraceEvent& event);
   OfGpu& gpu(std::uint32_t index);
   Line& line(const api_client::TraceEvent& event, Track track);
   std::uint64_t describe(std::uint64_t parent, const std::string& name, int rank);
-  void mark(const Line& line, base::TimePoint time, int type, const std::string& name, const Notes& notes);
-  void begin(Line& line, base::TimePoint time, const std::string& name, const Notes& notes = {});
+  void mark(const Line& line, base::TimePoint time, int type, const std::string& name, const Notes& notes,
+            std::uint64_t flow);
+  void begin(Line& line, base::TimePoint time, const std::string& name, const Notes& notes = {},
+             std::uint64_t flow = kNoFlow);
   void end(Line& line, base::TimePoint time, std::size_t down_to = 0);
   void past(Line& line, const api_client::TraceEvent& event);
-  void instant(const Line& line, base::TimePoint time, const std::string& name, const Notes& notes = {});
+  void instant(const Line& line, base::TimePoint time, const std::string& name, const Notes& notes = {},
+               std::uint64_t flow = kNoFlow);
   void hand_over(OfGpu& gpu, base::TimePoint time, std::optional<Seat> to);
   perfetto::TrackEvent& start(perfetto::TracePacket& packet, const Line& line, base::TimePoint time, int type) const;
   void write(const perfetto::TracePacket& packet);
 
   Write write_;
+  base::Duration to_monotonic_;  // what is added to REALTIME
   std::uint64_t next_track_ = 1;
+  std::uint64_t all_jobs_ = 0;  // the track above theirs; 0: there is none yet
   std::map<std::uint32_t, OfGpu> gpus_;
   std::map<Seat, OfSeat> seats_;
+  std::map<std::uint64_t, OfJob> jobs_;  // that are not done
 };
 
 }  // namespace gpumux::cli

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a timeline says what the trace says, and is one that viewers can show: slices of a track nest. Method: events by hand and at random by seed; the file is read with the messages that it is written with.
+// Goal: a timeline says what the trace says, and is one that viewers can show: slices of a track nest. Method: events by
+// hand and at random by seed; the file is read with the messages that it is written with.
 // tests/e2e/timeline_test.py reads one with protoc, and with Perfetto's own reader where there is one.
 #include "cli/timeline/timeline.h"
 
@@ -119,6 +120,69 @@ TEST_F(TimelineTest, AnIdleHoldEndsWithItsLease) {
   EXPECT_EQ(tracks(), (std::vector<std::string>{"GPU 0: 1-10 p1 (4001)", "GPU 0|p1 (4001): 1-10 holds, 6-10 idle"}));
 }
 
+TEST_F(TimelineTest, AJobIsLinkedToItsPrograms) {
+  const auto job = [&](const std::string& before, const std::string& state) {
+    TraceEvent made = event("job", 0, state);
+    made.gpu.reset();
+    made.job = 17;
+    made.name = "train";
+    made.before = before;
+    made.lasted = 2ms;
+    return made;
+  };
+  const auto of_job = [&](TraceEvent made) {
+    made.job = 17;
+    return made;
+  };
+  now_ = 2;
+  for (const TraceEvent& one : {job("queued", "starting"), job("starting", "running"), of_job(event("grant", 1)),
+                                of_job(event("drained", 1)), of_job(event("grant", 1)), job("running", "done")})
+    timeline_.add(one);
+  TraceEvent hidden = job("running", "done");
+  hidden.job = 0;
+  timeline_.add(hidden);
+  EXPECT_EQ(tracks(), (std::vector<std::string>{
+                          "Jobs:",
+                          "Jobs|train (job 17): 1-3 queued, 3-4 starting, 4-8 running, 5 p1 (4001) on GPU 0",
+                          "GPU 0: 5-6 p1 (4001), 7- p1 (4001)",
+                          "GPU 0|p1 (4001): 5-6 holds, 7- holds",
+                      }));
+  // The arrow is to the first lease alone.
+  std::vector<std::string> ends;
+  const perfetto::Trace read = trace();
+  for (const perfetto::TracePacket& packet : read.packet()) {
+    for (const std::uint64_t flow : packet.track_event().flow_ids())
+      ends.push_back(std::to_string(flow) + " " + packet.track_event().name());
+  }
+  EXPECT_EQ(ends, (std::vector<std::string>{"4 p1 (4001) on GPU 0", "4 holds"}));
+}
+
+TEST_F(TimelineTest, JobsThatDoNotChangeAreShownAsTheyAre) {
+  api_client::Job unchanged;
+  unchanged.id = 3;
+  unchanged.name = "waiting";
+  unchanged.state = "queued";
+  unchanged.state_since_unix_ns = 1'000'000'000 - 998'000'000;  // REALTIME is a second behind MONOTONIC here
+  api_client::Job changed = unchanged, nameless = unchanged;
+  changed.id = 4;
+  changed.name = "running";
+  nameless.id = 5;
+  nameless.name = "";
+  timeline_.expect({unchanged, changed, nameless});
+  now_ = 1007;
+  TraceEvent ended = event("job", 0, "suspending");
+  ended.gpu.reset();
+  ended.job = 4;
+  ended.name = "running";
+  ended.before = "running";
+  ended.lasted = 3ms;
+  timeline_.add(ended);
+  timeline_.show_unchanged();
+  EXPECT_EQ(tracks(),
+            (std::vector<std::string>{"Jobs:", "Jobs|waiting (job 3): 1002- queued",
+                                      "Jobs|running (job 4): 1005-1008 running, 1008- suspending"}));
+}
+
 TEST_F(TimelineTest, ATraceThatIsCutOffHasNoEndsWithoutBeginnings) {
   for (const TraceEvent& one : {event("drained", 1), event("complete", 1), event("gate_closed", 1),
                                 event("revoke", 1, "quantum"), event("reopen", 1), event("gone", 1)}) {
@@ -144,12 +208,14 @@ TEST_F(TimelineTest, WhateverComesNests) {
   std::mt19937_64 random(seed);
   const std::vector<std::string> names{"request", "grant", "revoke",  "gate_closed", "drained", "reopen",
                                        "close",   "gone",  "evicted", "complete",    "suspend", "resume",
-                                       "stall",   "claim", "kill",    "settings",    "connect", "unheard_of"};
+                                       "stall",   "claim", "kill",    "settings",    "connect", "job"};
   for (int i = 0; i < 20'000; ++i) {
     TraceEvent one = event(names[random() % names.size()], 1 + random() % 4, random() % 2 == 0 ? "quantum" : "");
     if (one.event == "claim") one.detail = std::array{"waiting", "holding", "draining"}[random() % 3];
     if (one.event == "grant" && random() % 2 == 0) one.lease = "shared";
-    if (one.event == "connect") one.gpu.reset();
+    if (one.event == "connect" || one.event == "job") one.gpu.reset();
+    one.job = random() % 4;
+    if (one.event == "job") one.detail = std::array{"running", "suspended", "done"}[random() % 3];
     if (random() % 4 == 0) one.before = "idle";
     if (!one.before.empty()) one.lasted = base::Duration(1ms) * static_cast<std::int64_t>(random() % 20);
     timeline_.add(one);

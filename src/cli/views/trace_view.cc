@@ -58,12 +58,15 @@ std::string TraceView::line(const api_client::TraceEvent& event) {
   if (!event.before.empty()) add(printable(event.before) + " for " + short_duration(event.lasted));
   if (!event.detail.empty()) add(printable(event.detail));
   if (!event.pod.empty()) add("pod " + printable(event.pod));
+  if (event.tenant != 0 && event.job != 0) add("job " + std::to_string(event.job));
   if (!event.others.empty()) add(printable(event.others));
 
   std::string name = printable(event.event);
   std::string who;
   if (event.pid != 0 || !event.program.empty()) {
     who = printable(event.program.empty() ? "?" : event.program) + " (" + std::to_string(event.pid) + ")";
+  } else if (event.job != 0) {
+    who = printable(event.name) + " (job " + std::to_string(event.job) + ")";
   }
   std::string text = time_of_day(event.time.time_since_epoch() + to_wall_) + "  ";
   text += event.gpu ? "GPU " + std::to_string(*event.gpu) : std::string("     ");

@@ -10,10 +10,10 @@ std::string json_string(std::string_view text) {
 }
 
 std::shared_ptr<const TenantLabel> TenantLabel::make(pid_t pid, uid_t uid, std::string_view program,
-                                                     ContainerLabel container) {
+                                                     ContainerLabel container, std::uint64_t job) {
   std::string pod = container.pod.empty() ? "" : json_string(container.pod_namespace + "/" + container.pod);
   return std::make_shared<const TenantLabel>(
-      TenantLabel{pid, uid, std::string(program), json_string(program), std::move(container), std::move(pod)});
+      TenantLabel{pid, uid, job, std::string(program), json_string(program), std::move(container), std::move(pod)});
 }
 
 void Trace::record(TraceEntry entry) {
@@ -44,9 +44,14 @@ void append_json_line(std::string& text, const TraceEntry& entry, std::optional<
   if (entry.tenant.value != 0) text += ", \"tenant\": " + std::to_string(entry.tenant.value);
   if (entry.label != nullptr) {
     const bool is_hidden = names_of && *names_of != entry.label->uid;
-    text += ", \"pid\": " + std::to_string(entry.label->pid) + ", \"program\": ";
-    text += is_hidden ? json_string(kHiddenName) : entry.label->program_json;
+    if (entry.tenant.value != 0) {
+      text += ", \"pid\": " + std::to_string(entry.label->pid) + ", \"program\": ";
+      text += is_hidden ? json_string(kHiddenName) : entry.label->program_json;
+    } else if (!is_hidden) {
+      text += ", \"name\": " + entry.label->program_json;
+    }
     if (!is_hidden && !entry.label->pod_json.empty()) text += ", \"pod\": " + entry.label->pod_json;
+    if (!is_hidden && entry.label->job != 0) text += ", \"job\": " + std::to_string(entry.label->job);
   }
   if (entry.epoch.value != 0) text += ", \"epoch\": " + std::to_string(entry.epoch.value);
   if (entry.has_lease) text += entry.exclusive ? ", \"lease\": \"exclusive\"" : ", \"lease\": \"shared\"";

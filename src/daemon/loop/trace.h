@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lease trace: who asked for, got and lost which GPU when. A ring in memory, read by GET /v1/trace and copied to
+// The lease trace: who asked for, got and lost which GPU when, and which jobs began, ended or stood still. A ring in memory, read by GET /v1/trace and copied to
 // --trace FILE.
 //
 // Owned by the loop's thread. An entry is 112 bytes and is made for every message and grant, so it holds no text of its
@@ -35,17 +35,19 @@ struct ContainerLabel {
   std::string claim;
 };
 
-// Who a tenant is, for people. Shared, because it outlives the tenant in the trace.
+// Who a tenant is, for people; or a job, which has its name for a program's. Shared, because it outlives what it names in
+// the trace.
 struct TenantLabel {
-  pid_t pid = 0;
+  pid_t pid = 0;  // 0: a job
   uid_t uid = 0;
+  std::uint64_t job = 0;  // of the queue; 0: in none
   std::string program;
   std::string program_json;  // with quotes, escaped
   ContainerLabel container;
   std::string pod_json;  // "namespace/pod", with quotes, escaped; empty: in no pod that is known
 
   static std::shared_ptr<const TenantLabel> make(pid_t pid, uid_t uid, std::string_view program,
-                                                 ContainerLabel container = {});
+                                                 ContainerLabel container = {}, std::uint64_t job = 0);
 };
 
 struct TraceEntry {

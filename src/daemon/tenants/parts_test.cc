@@ -70,6 +70,30 @@ TEST(Trace, ARequestThatHasCrossedItsGrantIsNone) {
   EXPECT_EQ(requests(), 2);
 }
 
+// A job's number and name are its owner's where others see no names.
+TEST(Trace, HidesJobsAsItHidesPrograms) {
+  const auto line = [](const TraceEntry& entry, std::optional<uid_t> names_of) {
+    std::string text;
+    append_json_line(text, entry, names_of);
+    return text;
+  };
+  const TraceEntry job{.sequence = 3,
+                       .event = "job",
+                       .detail = "running",
+                       .before = "starting",
+                       .lasted = 5ns,
+                       .label = TenantLabel::make(0, 1000, "secret", {}, 17)};
+  const TraceEntry tenant{
+      .sequence = 4, .event = "open", .tenant = {9}, .label = TenantLabel::make(7, 1000, "secret", {}, 17)};
+  const std::string tail = "\"detail\": \"running\", \"before\": \"starting\", \"before_ns\": 5}\n";
+  EXPECT_EQ(line(job, {}),
+            "{\"sequence\": 3, \"time_ns\": 0, \"event\": \"job\", \"name\": \"secret\", \"job\": 17, " + tail);
+  EXPECT_EQ(line(job, 1000), line(job, {}));
+  EXPECT_EQ(line(job, 1001), "{\"sequence\": 3, \"time_ns\": 0, \"event\": \"job\", " + tail);
+  EXPECT_NE(line(tenant, 1000).find("\"job\": 17"), std::string::npos);
+  EXPECT_EQ(line(tenant, 1001).find("17"), std::string::npos);
+}
+
 // What it says is what the ledger counts as idle. A lease that is taken back may have been used until then.
 TEST(Trace, SaysHowLongALeaseWasIdleBeforeItWasGivenUp) {
   class Clock final : public base::Clock {

@@ -156,9 +156,9 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const Fo
   session.page = std::move(*page);
   session.welcomed = true;
   if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
-  session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)),
-                                    container_label(session));
   session.run = wire::text_of(hello.run);
+  session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)),
+                                    container_label(session), job_of_ ? job_of_(session.peer.uid, session.run) : 0);
   suspension_.joined(session);
   join_quota(session, hello);
   session.standing = session.first_standing = standing_of(session, hello);

@@ -160,7 +160,7 @@ LedgerKey Translator::ledger_key(const Session& session, base::GpuIndex gpu) con
   return {.gpu = gpu,
           .owner = {session.peer.account.user(), container.pod_namespace, container.pod},
           .what = LedgerProgram{.name = session.label->program,
-                                .job = job_of_ && !session.run.empty() ? job_of_(session.peer.uid, session.run) : 0,
+                                .job = session.label->job,
                                 .container = container.name}};
 }
 

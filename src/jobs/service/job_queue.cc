@@ -39,9 +39,10 @@ store::Query query_of_array(JobId array) {
   return query;
 }
 
-JobQueue::JobQueue(asio::io_context& io, const base::Clock& clock)
+JobQueue::JobQueue(asio::io_context& io, const base::Clock& clock, Trace& trace)
     : io_(io),
       clock_(clock),
+      trace_(trace),
       core_timer_(
           io, [this] { return core_.next_deadline(); }, [this](base::TimePoint) { apply(core::TimePassed{}); }),
       retry_timer_(io, LoopTimer::never(), [this](base::TimePoint) { hand_over({}, {}, nullptr); }),

@@ -25,6 +25,7 @@
 #include "base/result.h"
 #include "daemon/config/queue_config.h"
 #include "daemon/loop/loop_timer.h"
+#include "daemon/loop/trace.h"
 #include "daemon/loop/wait_histogram.h"
 #include "jobs/core/job_core.h"
 #include "jobs/service/job_programs.h"
@@ -63,7 +64,8 @@ class JobQueue {
     bool is_served = false;
   };
 
-  JobQueue(boost::asio::io_context& io, const base::Clock& clock);
+  // What becomes of jobs is recorded in `trace`, too.
+  JobQueue(boost::asio::io_context& io, const base::Clock& clock, Trace& trace);
   ~JobQueue();
   JobQueue(const JobQueue&) = delete;
   JobQueue& operator=(const JobQueue&) = delete;
@@ -124,6 +126,10 @@ class JobQueue {
     bool ever_started = false;  // if only in an attempt that was lost
     std::uint64_t bytes = 0;    // of its document and dependencies
     store::WallTime submitted_at = 0;
+    std::string name;
+    jobs::JobState state = jobs::JobState::kQueued;
+    base::TimePoint state_since{};                   // or since this daemon knows it
+    std::shared_ptr<const TenantLabel> label{};      // for the trace; made when its state first changes
   };
   const Owner* find(jobs::JobId job) const;
   std::vector<jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending
@@ -196,6 +202,7 @@ class JobQueue {
   void apply_now(const jobs::Event& event, std::vector<jobs::Command>& commands);
   bool is_started(jobs::JobId job) const;
   void carry_out(const jobs::Command& command, const base::Status& stored);
+  void trace_state(jobs::JobId job, jobs::JobState state);
   void put_value(std::string key, std::string value, std::function<void(base::Status)> reply);
   void change_some(std::shared_ptr<Changing> work);
   bool change_now(jobs::JobId job, const Change& change, std::vector<jobs::Command>& commands);
@@ -203,7 +210,7 @@ class JobQueue {
   base::Status check_after(const jobs::Dependency& dependency, std::optional<std::uint32_t> owner,
                            std::uint32_t submitter) const;
   base::Status check_bytes(std::uint32_t uid, std::uint64_t bytes) const;
-  void own(jobs::JobId job, const Owner& owner);
+  void own(jobs::JobId job, Owner owner);
   void disown(jobs::JobId job);
   base::Result<std::string> log_of(const Submission& submission, const jobs::JobSpec& spec) const;
   void submitted(const Token& token, const base::Result<Submitted>& result);
@@ -218,6 +225,7 @@ class JobQueue {
 
   boost::asio::io_context& io_;
   const base::Clock& clock_;
+  Trace& trace_;
   settings::QueueSettings config_;
   jobs::QueueSettings core_settings_;  // what that is for the core
   std::vector<GpuOf> gpus_;

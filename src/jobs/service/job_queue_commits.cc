@@ -87,6 +87,7 @@ void JobQueue::hand_over(std::vector<core::Command> commands, std::vector<store:
   for (const core::Command& command : commands) {
     const auto* record = std::get_if<core::Record>(&command);
     if (record == nullptr) continue;
+    trace_state(record->job, record->state);
     if (const auto found = is_new.find(record->job); found != is_new.end()) {
       batch->inserted.push_back(record->job);
       found->second->job.core = *record;
@@ -101,6 +102,23 @@ void JobQueue::hand_over(std::vector<core::Command> commands, std::vector<store:
   if (changes.empty() && commands.empty() && batch->after.empty() && batch->to_forget.empty()) return;
   batch->commands = std::move(commands);
   hand_in(batch, std::move(changes));
+}
+
+// An entry says what ends with it, for its beginning may have left the trace by then.
+void JobQueue::trace_state(JobId job, JobState state) {
+  const auto found = owners_.find(job);
+  if (found == owners_.end() || found->second.state == state) return;
+  Owner& owner = found->second;
+  if (owner.label == nullptr) owner.label = TenantLabel::make(0, owner.uid, owner.name, {}, job.value);
+  const base::TimePoint now = clock_.now();
+  trace_.record({.time = now,
+                 .event = "job",
+                 .detail = to_string(state),
+                 .before = to_string(owner.state),
+                 .lasted = now - owner.state_since,
+                 .label = owner.label});
+  owner.state = state;
+  owner.state_since = now;
 }
 
 // In parts of their own, which find room on a full disk.
@@ -184,6 +202,7 @@ void JobQueue::finish(const Batch& batch) {
   }
   for (const JobId job : taken_back) {
     whatever_happens([&] {
+      trace_state(job, JobState::kDone);
       disown(job);
       apply(core::Withdrawn{job});
     });

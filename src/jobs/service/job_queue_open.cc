@@ -231,7 +231,9 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
            .array = job.spec.array,
            .ever_started = job.started_at != 0,
            .bytes = job.document_bytes + job.spec.after.size() * kDependencyBytes,
-           .submitted_at = job.submitted_at});
+           .submitted_at = job.submitted_at,
+           .name = job.name,
+           .state = job.core.state});
   core::Restored event{.spec = job.spec,
                        .state = job.core.state,
                        .attempt = attempt,

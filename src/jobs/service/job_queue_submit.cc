@@ -162,7 +162,9 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
                   .array_index = spec.array_index,
                   .array = spec.array,
                   .bytes = bytes,
-                  .submitted_at = submitted_at});
+                  .submitted_at = submitted_at,
+                  .name = submission->name,
+                  .state = spec.held ? core::JobState::kHeld : core::JobState::kQueued});
   }
   Submitted answer{.id = next_id_, .count = count, .capped_at = {}};
   if (const auto at = standing(next_id_); at && at->capped < at->priority) answer.capped_at = at->capped;
@@ -203,9 +205,10 @@ Status JobQueue::check_bytes(std::uint32_t uid, std::uint64_t bytes) const {
                         "smaller environment (`env -i`) or fewer dependencies");
 }
 
-void JobQueue::own(JobId job, const Owner& owner) {
-  owners_[job] = owner;
+void JobQueue::own(JobId job, Owner owner) {
   document_bytes_[owner.uid] += owner.bytes;
+  owner.state_since = clock_.now();
+  owners_[job] = std::move(owner);
 }
 
 void JobQueue::disown(JobId job) {

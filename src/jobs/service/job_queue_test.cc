@@ -36,7 +36,7 @@ class NoPrograms final : public JobPrograms {
 class Queue : public ::testing::Test {
  protected:
   void SetUp() override {
-    queue_.emplace(io_, clock_);
+    queue_.emplace(io_, clock_, trace_);
     queue_->open({.state_dir = folder_.path() + "/state", .runtime_dir = folder_.path() + "/run", .is_private = true},
                  {{.uuid = "GPU-0", .capacity = 1 << 30, .is_served = true}}, {}, programs_);
     ASSERT_EQ(queue_->unavailable(), "");
@@ -66,6 +66,7 @@ class Queue : public ::testing::Test {
 
   boost::asio::io_context io_;
   os::SystemClock clock_;
+  Trace trace_;
   NoPrograms programs_;
   TemporaryDirectory folder_;
   std::optional<JobQueue> queue_;
@@ -74,7 +75,7 @@ class Queue : public ::testing::Test {
 
 // Both are in one commit or in two: what follows the first is settled all the same, now and later.
 TEST_F(Queue, CanBeOff) {
-  JobQueue off(io_, clock_);
+  JobQueue off(io_, clock_, trace_);
   off.open({.state_dir = std::string(kNoStateDir), .runtime_dir = folder_.path() + "/run", .is_private = true}, {}, {},
            programs_);
   EXPECT_NE(off.unavailable().find("--state-dir none"), std::string::npos) << off.unavailable();
@@ -114,6 +115,34 @@ TEST_F(Queue, CountsDependenciesAmongTheBytesOfTheirUser) {
   EXPECT_TRUE(is_taken(6));
   EXPECT_FALSE(is_taken(6));
   EXPECT_TRUE(is_taken(4));
+}
+
+// Each change of state, and nothing of a job to which nothing happens. What ends is in the entry.
+TEST_F(Queue, TellsTheTraceOfItsJobs) {
+  std::vector<JobId> jobs;
+  for (const bool is_held : {false, true}) {
+    auto made = std::make_shared<Submission>(*submission());
+    made->spec.held = is_held;
+    queue_->submit(made, [&](const base::Result<JobQueue::Submitted>& submitted) { jobs.push_back(submitted->id); });
+  }
+  ASSERT_TRUE(run_until([&] { return jobs.size() == 2; }));
+  EXPECT_EQ(trace_.at_or_after(1), nullptr);
+  for (const auto kind : {JobQueue::Change::Kind::kRelease, JobQueue::Change::Kind::kCancel}) {
+    bool is_changed = false;
+    queue_->change({jobs[1]}, {.kind = kind}, [&](const auto& changed) { is_changed = changed.has_value(); });
+    ASSERT_TRUE(run_until([&] { return is_changed; }));
+  }
+  std::vector<std::string> entries;
+  for (std::uint64_t i = 1; i <= trace_.last_sequence(); ++i) {
+    const TraceEntry& entry = *trace_.at_or_after(i);
+    EXPECT_EQ(entry.event, "job");
+    EXPECT_GT(entry.lasted, 0s);
+    EXPECT_EQ(entry.label->program, "job");
+    EXPECT_EQ(entry.label->job, jobs[1].value);
+    EXPECT_EQ(entry.label->uid, ::getuid());
+    entries.push_back(std::string(entry.before) + " > " + std::string(entry.detail));
+  }
+  EXPECT_EQ(entries, (std::vector<std::string>{"held > queued", "queued > done"}));
 }
 
 // A daemon that is told to stop while somebody is sent a list.

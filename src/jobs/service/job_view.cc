@@ -121,6 +121,7 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
   const JobState state = now.standing ? now.standing->state : job.core.state;
   const bool is_done = job.core.state == JobState::kDone;
   json.word("state", to_string(state));
+  if (now.state_since) json.number("state_since_unix_ns", *now.state_since);
   if (is_all) {
     json.word("outcome", job.core.outcome == core::Outcome::kNone || !is_done ? "" : to_string(job.core.outcome));
     if (job.exit_status != store::kNoExitStatus) json.number("exit_status", job.exit_status);

@@ -25,6 +25,7 @@ struct JobNow {
   std::string note;
   std::optional<std::chrono::nanoseconds> limit_in;
   std::uint64_t default_memory = 0;
+  std::optional<store::WallTime> state_since;
 };
 
 // What the viewer may see of a job.
