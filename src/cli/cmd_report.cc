@@ -5,7 +5,7 @@
 #include "api_client/client.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
-#include "cli/views/report_times.h"
+#include "cli/views/times.h"
 #include "cli/views/report_view.h"
 #include "jobs/commands/find_client.h"
 #include "jobs/commands/job_calls.h"
@@ -62,14 +62,14 @@ Examples:
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   const std::int64_t now = now_unix_ns();
-  const auto begin = parse_report_time(since, now);
+  const auto begin = parse_time(since, now);
   if (!begin) {
     say_error(kName, "--since: " + begin.error().message());
     return kExitUsage;
   }
   query.since_unix_ns = *begin;
   if (!until.empty()) {
-    const auto end = parse_report_time(until, now);
+    const auto end = parse_time(until, now);
     if (!end) {
       say_error(kName, "--until: " + end.error().message());
       return kExitUsage;

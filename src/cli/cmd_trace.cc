@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "cli/frame/command.h"
 #include "cli/timeline/timeline.h"
+#include "cli/views/times.h"
 #include "cli/views/trace_view.h"
 #include "os/file_descriptor.h"
 #include "os/system_clock.h"
@@ -81,7 +82,7 @@ int trace_command(const std::vector<char*>& arguments) {
   api_client::Options options;
   bool json = false;
   bool follow = false;
-  std::uint64_t since = 0;
+  std::string begin;
   std::optional<std::uint32_t> gpu;
   std::string perfetto;
   CLI::App app("Shows which program held which GPU when: the daemon's last 65,536 lease events, oldest first.",
@@ -89,7 +90,8 @@ int trace_command(const std::vector<char*>& arguments) {
   app.add_flag("-f,--follow", follow, "Print each further event as it happens, until Ctrl-C");
   auto* const as_json =
       app.add_flag("--json", json, "Print one JSON object per line, as the daemon does (docs/api.md, GET /v1/trace)");
-  app.add_option("--since", since, "Begin with event number N")->type_name("N");
+  app.add_option("--since", begin, "Begin with event number N, or then: 10s ago, 12:30:15, a date")
+      ->type_name("N|TIME");
   app.add_option("--gpu", gpu, "Show only events of this GPU")->type_name("N");
   app.add_option("--perfetto", perfetto, "Write a timeline for https://ui.perfetto.dev to FILE instead")
       ->type_name("FILE")
@@ -98,16 +100,30 @@ int trace_command(const std::vector<char*>& arguments) {
   app.footer(R"(Examples:
   gpumux trace
   gpumux trace --follow --gpu 0
+  gpumux trace --since 10s
   gpumux trace --perfetto trace.pftrace
   gpumux trace --json | jq -r 'select(.event == "grant") | [.time_ns, .gpu, .program] | @tsv'
 
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it ended), 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  const base::Duration to_wall = now_of(CLOCK_REALTIME) - now_of(CLOCK_MONOTONIC);
+  std::uint64_t since = 0;      // the number of the next event that is wanted
+  base::TimePoint not_before{};
+  if (const auto number = base::parse_integer(begin, 0, UINT64_MAX)) {
+    since = *number;
+  } else if (!begin.empty()) {
+    const auto time = parse_time(begin, now_of(CLOCK_REALTIME).count());
+    if (!time) {
+      say_error(kName, "--since: " + time.error().message() + ", or the number of an event");
+      return kExitUsage;
+    }
+    not_before = base::TimePoint(base::Duration(*time) - to_wall);
+  }
   const auto client = api_client::Client::connect(options);
   if (!client) return report_error(kName, client.error());
 
   const Output output = look_at_stdout();
-  TraceView view(output, now_of(CLOCK_REALTIME) - now_of(CLOCK_MONOTONIC));
+  TraceView view(output, to_wall);
   TimelineFile file;
   std::optional<Timeline> timeline;
   if (!perfetto.empty()) {
@@ -126,6 +142,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it end
       return false;
     }
     since = event->sequence + 1;
+    if (event->time < not_before) return true;
     // A tenant that goes is gone from all GPUs.
     if (gpu && event->gpu.value_or(*gpu) != *gpu) return true;
     if (timeline) {

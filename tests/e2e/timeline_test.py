@@ -9,6 +9,7 @@ answers questions about it.
 
 import csv
 import io
+import json
 import os
 import pathlib
 import re
@@ -16,6 +17,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -63,16 +65,16 @@ class TimelineOfPrograms(GpumuxTest):
             elif "track_event {" in packet:
                 events.append((int(field(packet, "timestamp")), packet))
         # In the order of time, as readers do; of equal times in that of the file.
-        for time, packet in sorted(events, key=lambda event: event[0]):
+        for at, packet in sorted(events, key=lambda event: event[0]):
             track = names[field(packet, "track_uuid")]
             stack = stacks.setdefault(track, [])
             if (arrow := field(packet, "flow_ids")) is not None:
-                arrows.setdefault(arrow, []).append((track, time))
+                arrows.setdefault(arrow, []).append((track, at))
             if field(packet, "type") == "TYPE_SLICE_BEGIN":
-                stack.append((time, re.findall(r'^    name: "(.*)"$', packet, re.MULTILINE)[-1]))
+                stack.append((at, re.findall(r'^    name: "(.*)"$', packet, re.MULTILINE)[-1]))
             elif field(packet, "type") == "TYPE_SLICE_END":
                 begin, name = stack.pop()
-                slices[track].append((begin, time, name))
+                slices[track].append((begin, at, name))
         return slices, stacks, arrows
 
     @unittest.skipUnless(shutil.which("protoc"), "protoc is not installed")
@@ -153,6 +155,31 @@ class TimelineOfPrograms(GpumuxTest):
         said, _ = self.ask("trace", "--gpu", "1")
         self.assertNotIn("GPU 0", said)
         self.assertIn(f"({programs[2].pid})", said)
+
+    def test_it_begins_when_it_is_told_to(self):
+        daemon, _, file = self.record()
+        events = daemon.trace.events()
+        middle = events[len(events) // 2]
+
+        def numbers(since):
+            said, _ = self.ask("trace", "--json", "--since", since)
+            return [json.loads(line)["sequence"] for line in said.splitlines()]
+
+        of_all = [event["sequence"] for event in events]
+        self.assertEqual(numbers("1w"), of_all)
+        self.assertEqual(numbers(str(middle["sequence"])), of_all[len(events) // 2:])
+        # Of all times the one of the event in the middle, to the microsecond before it.
+        offset = time.time_ns() - time.monotonic_ns()
+        at = (middle["time_ns"] + offset) // 1000
+        clock = time.strftime("%H:%M:%S", time.localtime(at // 1_000_000)) + f".{at % 1_000_000:06}"
+        begun = numbers(clock)
+        self.assertEqual(begun, of_all[-len(begun):])
+        # The clocks drift while this is done.
+        near = [event["sequence"] for event in events if abs(event["time_ns"] - middle["time_ns"]) < 1_000_000_000]
+        self.assertIn(begun[0], near)
+        self.ask("trace", "--perfetto", file, "--since", clock)
+        _, why = self.ask("trace", "--since", "soon", code=2)
+        self.assertIn("'soon' is no time", why)
 
     def test_a_file_that_cannot_be_written(self):
         self.start_daemon()

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "cli/frame/table.h"
-#include "cli/views/report_times.h"
+#include "cli/views/times.h"
 
 namespace gpumux::cli {
 namespace {
@@ -111,7 +111,7 @@ std::string clock_text(double seconds) {
 std::vector<std::string> report_lines(const Report& report, const Output& output) {
   std::vector<std::string> lines;
   if (report.rows.empty()) return {"No program has used a GPU in that time."};
-  lines.push_back("from " + report_time_text(report.since_unix_ns) + " to " + report_time_text(report.until_unix_ns));
+  lines.push_back("from " + time_text(report.since_unix_ns) + " to " + time_text(report.until_unix_ns));
   const std::vector<Column> columns = columns_of(report);
   Table table(columns);
   ReportSums all;

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <ctime>
 
-#include "cli/views/report_times.h"
+#include "cli/views/times.h"
 
 namespace gpumux::cli {
 namespace {
@@ -123,7 +123,7 @@ TEST_F(ReportView, CsvHasAColumnForEachThing) {
 }
 
 TEST_F(ReportView, TimesAreReadAsPeopleWriteThem) {
-  const auto time = [](std::string_view text) { return parse_report_time(text, kNow).value_or(-1); };
+  const auto time = [](std::string_view text) { return parse_time(text, kNow).value_or(-1); };
   EXPECT_EQ(time("now"), kNow);
   EXPECT_EQ(time("0s"), kNow);
   EXPECT_EQ(time("90m"), kNow - 3 * kHour / 2);
@@ -131,14 +131,18 @@ TEST_F(ReportView, TimesAreReadAsPeopleWriteThem) {
   EXPECT_EQ(time("7d"), kNow - 7 * 24 * kHour);
   EXPECT_EQ(time("2w"), kNow - 14 * 24 * kHour);
   EXPECT_EQ(time("9223372036854775807w") / kSecond / 604'800, 0) << "as long ago as there is";
-  EXPECT_EQ(report_time_text(time("today")), "2026-11-25 00:00");
-  EXPECT_EQ(report_time_text(time("yesterday")), "2026-11-24 00:00");
-  EXPECT_EQ(report_time_text(time("2026-11-18")), "2026-11-18 00:00");
-  EXPECT_EQ(report_time_text(time("2026-11-18T12:30")), "2026-11-18 12:30");
+  EXPECT_EQ(time_text(time("today")), "2026-11-25 00:00");
+  EXPECT_EQ(time_text(time("yesterday")), "2026-11-24 00:00");
+  EXPECT_EQ(time_text(time("2026-11-18")), "2026-11-18 00:00");
+  EXPECT_EQ(time_text(time("2026-11-18T12:30")), "2026-11-18 12:30");
   EXPECT_EQ(time("2026-11-18 12:30:07") % (60 * kSecond), 7 * kSecond);
-  for (const char* wrong : {"", "7", "d", "-1d", "7.5d", "2026-02-31", "2026-11", "1969-01-01", "tomorrow", "12:30",
+  // It is 13:46:40.
+  EXPECT_EQ(time_text(time("13:30")), "2026-11-25 13:30");
+  EXPECT_EQ(time_text(time("13:47")), "2026-11-24 13:47") << "it has not been so late today";
+  EXPECT_EQ(time("13:46:38.25"), kNow - 7 * kSecond / 4);
+  for (const char* wrong : {"", "7", "d", "-1d", "7.5d", "2026-02-31", "2026-11", "1969-01-01", "tomorrow", "24:00", "12:30.5", "12:30:15.", "12:30:15.1234567890", "12:3x",
                             "2026-11-18T12:30x", "99999999999999999999d"})
-    EXPECT_FALSE(parse_report_time(wrong, kNow)) << wrong;
+    EXPECT_FALSE(parse_time(wrong, kNow)) << wrong;
 }
 
 // A day begins at its own midnight, with whatever the clock showed then.
@@ -147,9 +151,9 @@ TEST_F(ReportView, DaysBeginInLocalTime) {
   ::tzset();
   const std::int64_t after_the_change =
       1'792'929'600 * kSecond;  // 2026-10-25 13:00 CET; the clock was set back at 3:00
-  EXPECT_EQ(report_time_text(after_the_change), "2026-10-25 13:00");
-  EXPECT_EQ(report_time_text(*parse_report_time("today", after_the_change)), "2026-10-25 00:00");
-  EXPECT_EQ(after_the_change - *parse_report_time("today", after_the_change), 14 * kHour);
+  EXPECT_EQ(time_text(after_the_change), "2026-10-25 13:00");
+  EXPECT_EQ(time_text(*parse_time("today", after_the_change)), "2026-10-25 00:00");
+  EXPECT_EQ(after_the_change - *parse_time("today", after_the_change), 14 * kHour);
 }
 
 }  // namespace

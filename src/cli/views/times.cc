@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/views/report_times.h"
+#include "cli/views/times.h"
 
 #include <algorithm>
 #include <ctime>
@@ -57,9 +57,44 @@ std::optional<std::int64_t> parse_date(const std::string& text) {
   return std::nullopt;
 }
 
+// A part of a second as a clock shows it, with its point: ".25".
+std::optional<std::int64_t> parse_fraction(std::string_view text) {
+  constexpr std::size_t kDigits = 9;
+  if (text.empty()) return 0;
+  std::string digits(text.substr(1));
+  if (digits.empty() || digits.size() > kDigits) return std::nullopt;
+  digits.resize(kDigits, '0');
+  const auto nanoseconds = base::parse_integer(digits, 0, kSecond);
+  return nanoseconds ? std::optional(static_cast<std::int64_t>(*nanoseconds)) : std::nullopt;
+}
+
+std::optional<std::int64_t> parse_clock(const std::string& text, std::int64_t now_unix_ns) {
+  const std::size_t point = std::min(text.find('.'), text.size());
+  const auto fraction = parse_fraction(std::string_view(text).substr(point));
+  if (!fraction) return std::nullopt;
+  for (const char* format : {"%H:%M", "%H:%M:%S"}) {
+    std::tm time{};
+    const std::string whole = text.substr(0, point);
+    const char* const end = ::strptime(whole.c_str(), format, &time);
+    if (end == nullptr || *end != '\0') continue;
+    if (*fraction != 0 && format[5] == '\0') return std::nullopt;
+    const auto on_day = [&](int days_before) {
+      std::tm day = local_time(begin_of_day(now_unix_ns, days_before));
+      day.tm_hour = time.tm_hour;
+      day.tm_min = time.tm_min;
+      day.tm_sec = time.tm_sec;
+      day.tm_isdst = -1;
+      return std::int64_t{std::mktime(&day)} * kSecond + *fraction;
+    };
+    const std::int64_t today = on_day(0);
+    return today <= now_unix_ns ? today : on_day(1);
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
-Result<std::int64_t> parse_report_time(std::string_view text, std::int64_t now_unix_ns) {
+Result<std::int64_t> parse_time(std::string_view text, std::int64_t now_unix_ns) {
   if (text == "now") return now_unix_ns;
   if (text == "today") return begin_of_day(now_unix_ns, 0);
   if (text == "yesterday") return begin_of_day(now_unix_ns, 1);
@@ -70,13 +105,14 @@ Result<std::int64_t> parse_report_time(std::string_view text, std::int64_t now_u
     if (count) return now_unix_ns - std::min(static_cast<std::int64_t>(*count), most) * unit * kSecond;
   }
   if (const auto date = parse_date(std::string(text))) return *date;
+  if (const auto clock = parse_clock(std::string(text), now_unix_ns)) return *clock;
   return base::fail(base::Code::kInvalid,
                     "'" + std::string(text) +
-                        "' is no time: say how long ago (90m, 12h, 7d, 4w), a date (2026-11-18, 2026-11-18T12:30), "
-                        "today, yesterday or now");
+                        "' is no time: say how long ago (10s, 90m, 12h, 7d, 4w), a time (12:30, 12:30:15), a date "
+                        "(2026-11-18, 2026-11-18T12:30), today, yesterday or now");
 }
 
-std::string report_time_text(std::int64_t unix_ns) {
+std::string time_text(std::int64_t unix_ns) {
   const std::tm local = local_time(unix_ns);
   char text[64];
   std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &local);
