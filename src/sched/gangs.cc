@@ -104,14 +104,14 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   unit.wanting = unit.resting = unit.contended = unit.suspended = 0;
   std::uint32_t holding = 0, revoked = 0, undrained = 0, silent = 0, permits = 0;
   for (const Seat* seat : unit.seats) {
-    unit.wanting += seat->wants_since ? 1 : 0;
-    unit.resting += rests(*seat) ? 1 : 0;
-    silent += seat->phase == SeatPhase::kSilent ? 1 : 0;
-    permits += has_permits(*seat) ? 1 : 0;
-    unit.suspended += seat->suspended ? 1 : 0;
-    holding += seat->phase == SeatPhase::kHolding ? 1 : 0;
-    revoked += is_in_revocation(*seat) ? 1 : 0;
-    undrained += is_undrained(*seat) ? 1 : 0;
+    unit.wanting += seat->wants_since ? 1u : 0u;
+    unit.resting += rests(*seat) ? 1u : 0u;
+    silent += seat->phase == SeatPhase::kSilent ? 1u : 0u;
+    permits += has_permits(*seat) ? 1u : 0u;
+    unit.suspended += seat->suspended ? 1u : 0u;
+    holding += seat->phase == SeatPhase::kHolding ? 1u : 0u;
+    revoked += is_in_revocation(*seat) ? 1u : 0u;
+    undrained += is_undrained(*seat) ? 1u : 0u;
   }
   unit.phase = UnitPhase::kIdle;
   touch(unit);

@@ -104,8 +104,10 @@ TEST(Trace, SaysHowLongALeaseWasIdleBeforeItWasGivenUp) {
   Trace trace;
   Leases leases(clock, trace);
   std::map<std::uint64_t, base::LeaseEpoch> epochs;
-  leases.set_executor([&epochs](const sched::Command& command) {
-    if (const auto* grant = std::get_if<sched::Grant>(&command)) epochs[grant->seat.tenant.value] = grant->epoch;
+  leases.set_executor([&epochs](const node::Command& command) {
+    const auto* lease = std::get_if<sched::Command>(&command);
+    const auto* grant = lease == nullptr ? nullptr : std::get_if<sched::Grant>(lease);
+    if (grant != nullptr) epochs[grant->seat.tenant.value] = grant->epoch;
   });
   GpuSettings long_ones;
   long_ones.idle_hold = settings::Limit<base::Duration>(1s);
@@ -114,7 +116,7 @@ TEST(Trace, SaysHowLongALeaseWasIdleBeforeItWasGivenUp) {
   const base::SeatId one{{1}, {0}}, two{{2}, {0}};
   for (const base::SeatId seat : {one, two}) {
     leases.connected(seat.tenant, TenantLabel::make(1, 0, "worker"));
-    leases.apply(sched::SeatOpened{seat, 1});
+    leases.apply(node::SeatOpened{.lease = {seat, 1}});
     leases.apply(sched::Requested{seat});
   }
   const auto idle = [&](base::SeatId seat) {
