@@ -94,7 +94,7 @@ struct Job {
   std::string user;
   std::string state;
   std::int64_t state_since_unix_ns = 0;  // 0: it is done
-  std::string outcome;  // empty until it is done
+  std::string outcome;                   // empty until it is done
   std::optional<std::int32_t> exit_status;
   std::string reason;  // why it waits, in a word
   std::string why;     // and in words

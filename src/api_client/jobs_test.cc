@@ -24,7 +24,8 @@ constexpr char kJob[] = R"({"id": 17, "array": 17, "array_index": 0, "name": "tr
  "state": "queued", "outcome": "", "exit_status": 3, "reason": "gpu_memory", "why": "waits for 20.0 GiB on GPU 0",
  "place": 1, "priority": -2, "gpus": [0], "gpus_wanted": 1, "gpu_ids": [0, 2], "memory_bytes": 8, "exclusive": true,
  "time_limit_ns": 600000000000, "on_time_limit": "suspend", "limit_in_ns": -5, "requeue": true, "attempt": 2,
- "interactive": true, "state_since_unix_ns": 4, "submitted_unix_ns": 1, "started_unix_ns": 2, "ended_unix_ns": 3, "note": "n",
+ "interactive": true, "state_since_unix_ns": 4,
+ "submitted_unix_ns": 1, "started_unix_ns": 2, "ended_unix_ns": 3, "note": "n",
  "arguments": ["python3", {"base64": "/w=="}], "directory": "/data", "log": "/log", "attach": "/a.sock", "pid": 9,
  "setup_command": "x", "after": [{"job": 5, "need": "ok"}], "environment": ["A=b"]})";
 

@@ -188,11 +188,11 @@ struct TraceEvent {
   std::string name;       // of a job that changes
   std::uint64_t epoch = 0;
   std::string lease;
-  std::string detail;  // why, or what: "quantum"
-  std::string before;  // what this ends: "idle"; empty: nothing that has a length
+  std::string detail;       // why, or what: "quantum"
+  std::string before;       // what this ends: "idle"; empty: nothing that has a length
   base::Duration lasted{};  // how long that was so
-  std::string pod;     // "namespace/name"; empty: none is known
-  std::string others;  // what else the event says ("waited_ns=12"): every further field, in the order of its name
+  std::string pod;          // "namespace/name"; empty: none is known
+  std::string others;       // what else the event says ("waited_ns=12"): every further field, in the order of its name
 };
 
 // A duration of 2^62 ns or more means "never" and is read as base::Duration::max().

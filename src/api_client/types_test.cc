@@ -183,7 +183,8 @@ TEST(TraceEventTest, ReadsEveryFieldAndKeepsTheRestAsText) {
   const auto event = parse_trace_event(
       R"({"sequence": 1, "time_ns": 31536000123456789, "gpu": 0, "event": "revoke", "tenant": 1, "pid": 4711,
     "program": "train.py", "epoch": 3, "lease": "exclusive",
-    "detail": "quantum", "pod": "team/train-0", "before": "idle", "before_ns": 5, "job": 17, "name": "train", "more": "text", "waited_ns": 12,
+    "detail": "quantum", "pod": "team/train-0", "before": "idle", "before_ns": 5, "job": 17, "name": "train",
+    "more": "text", "waited_ns": 12,
     "note": ""})");
   ASSERT_TRUE(event) << event.error().what;
   EXPECT_EQ(event->time.time_since_epoch().count(), 31536000123456789);

@@ -107,7 +107,7 @@ int trace_command(const std::vector<char*>& arguments) {
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it ended), 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   const base::Duration to_wall = now_of(CLOCK_REALTIME) - now_of(CLOCK_MONOTONIC);
-  std::uint64_t since = 0;      // the number of the next event that is wanted
+  std::uint64_t since = 0;  // the number of the next event that is wanted
   base::TimePoint not_before{};
   if (const auto number = base::parse_integer(begin, 0, UINT64_MAX)) {
     since = *number;
@@ -160,7 +160,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it end
   };
   base::Status read;
   if (timeline) {
-    // What jobs are doing is known only when all that has been is.
+    // Jobs that no event has named are as they were before the first event.
     read = client->trace(false, since, on_line);
     timeline->show_unchanged();
     if (follow && readable) readable = file.flush();

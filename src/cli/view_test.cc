@@ -320,8 +320,9 @@ TEST_F(TraceTest, AGrantAndItsEnd) {
   event.before = "idle";
   event.lasted = 2ms;
   event.detail = "x=\x1b";
-  EXPECT_EQ(view.line(event),
-            "01:00:01.173456  GPU 0  drained      train.py (4711)           epoch 3, after 50.0ms, idle for 2.00ms, x=?");
+  EXPECT_EQ(
+      view.line(event),
+      "01:00:01.173456  GPU 0  drained      train.py (4711)           epoch 3, after 50.0ms, idle for 2.00ms, x=?");
   // The lease is over: a second end has no beginning.
   EXPECT_EQ(view.line(event).find("after"), std::string::npos);
   event.job = 17;

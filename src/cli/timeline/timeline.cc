@@ -270,7 +270,7 @@ void Timeline::of_job(const api_client::TraceEvent& event) {
 void Timeline::expect(const std::vector<api_client::Job>& jobs) {
   for (const api_client::Job& one : jobs) {
     // Of a job without a name its owner alone may know more.
-    if (one.name.empty() || one.is_done()) continue;
+    if (one.name.empty() || one.state_since_unix_ns == 0) continue;
     OfJob& of = job(one.id, one.name);
     of.state = one.state;
     of.since = base::TimePoint(base::Duration(one.state_since_unix_ns) + to_monotonic_);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a timeline says what the trace says, and is one that viewers can show: slices of a track nest. Method: events by
-// hand and at random by seed; the file is read with the messages that it is written with.
-// tests/e2e/timeline_test.py reads one with protoc, and with Perfetto's own reader where there is one.
+// Goal: a timeline says what the trace says, and is one that viewers can show: slices of a track nest. Method: events
+// by hand and at random by seed; the file is read with the messages that it is written with. tests/e2e/timeline_test.py
+// reads one with protoc, and with Perfetto's own reader where there is one.
 #include "cli/timeline/timeline.h"
 
 #include <gtest/gtest.h>
@@ -178,9 +178,8 @@ TEST_F(TimelineTest, JobsThatDoNotChangeAreShownAsTheyAre) {
   ended.lasted = 3ms;
   timeline_.add(ended);
   timeline_.show_unchanged();
-  EXPECT_EQ(tracks(),
-            (std::vector<std::string>{"Jobs:", "Jobs|waiting (job 3): 1002- queued",
-                                      "Jobs|running (job 4): 1005-1008 running, 1008- suspending"}));
+  EXPECT_EQ(tracks(), (std::vector<std::string>{"Jobs:", "Jobs|waiting (job 3): 1002- queued",
+                                                "Jobs|running (job 4): 1005-1008 running, 1008- suspending"}));
 }
 
 TEST_F(TimelineTest, ATraceThatIsCutOffHasNoEndsWithoutBeginnings) {

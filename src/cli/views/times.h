@@ -11,8 +11,8 @@
 namespace gpumux::cli {
 
 // "7d" (that long ago: s, m, h, d, w), "2026-11-18", "2026-11-18T12:30", "2026-11-18T12:30:15" (also with a space for
-// the T), "today", "yesterday" (their beginnings), "now"; "12:30", "12:30:15", "12:30:15.25": when the clock showed that
-// last. In local time; nanoseconds since 1970. kInvalid says what is allowed.
+// the T), "today", "yesterday" (their beginnings), "now"; "12:30", "12:30:15", "12:30:15.25": when the clock showed
+// that last. In local time; nanoseconds since 1970. kInvalid says what is allowed.
 base::Result<std::int64_t> parse_time(std::string_view text, std::int64_t now_unix_ns);
 
 // "2026-11-18 12:30", local.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lease trace: who asked for, got and lost which GPU when, and which jobs began, ended or stood still. A ring in memory, read by GET /v1/trace and copied to
-// --trace FILE.
+// The lease trace: who asked for, got and lost which GPU when, and how jobs' states changed. A ring in memory, read by
+// GET /v1/trace and copied to --trace FILE.
 //
 // Owned by the loop's thread. An entry is 112 bytes and is made for every message and grant, so it holds no text of its
 // own: a tenant's name is shared by all its entries, everything else is a word from a fixed list.
@@ -35,8 +35,8 @@ struct ContainerLabel {
   std::string claim;
 };
 
-// Who a tenant is, for people; or a job, which has its name for a program's. Shared, because it outlives what it names in
-// the trace.
+// A tenant's name for people, or a job's, which has its own name for a program's. Shared, because it outlives the
+// tenant in the trace.
 struct TenantLabel {
   pid_t pid = 0;  // 0: a job
   uid_t uid = 0;

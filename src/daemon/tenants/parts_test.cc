@@ -94,7 +94,7 @@ TEST(Trace, HidesJobsAsItHidesPrograms) {
   EXPECT_EQ(line(tenant, 1001).find("17"), std::string::npos);
 }
 
-// What it says is what the ledger counts as idle. A lease that is taken back may have been used until then.
+// It says the same as the ledger. A lease that is taken back may have been used until then.
 TEST(Trace, SaysHowLongALeaseWasIdleBeforeItWasGivenUp) {
   class Clock final : public base::Clock {
    public:

@@ -157,11 +157,10 @@ void Translator::ask_for_copies_of(base::GpuIndex gpu) {
 
 LedgerKey Translator::ledger_key(const Session& session, base::GpuIndex gpu) const {
   const ContainerLabel& container = session.label->container;
-  return {.gpu = gpu,
-          .owner = {session.peer.account.user(), container.pod_namespace, container.pod},
-          .what = LedgerProgram{.name = session.label->program,
-                                .job = session.label->job,
-                                .container = container.name}};
+  return {
+      .gpu = gpu,
+      .owner = {session.peer.account.user(), container.pod_namespace, container.pod},
+      .what = LedgerProgram{.name = session.label->program, .job = session.label->job, .container = container.name}};
 }
 
 LedgerFigures Translator::figures(const Session& session, const Slot& slot, base::TimePoint now) const {

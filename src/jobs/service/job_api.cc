@@ -133,8 +133,7 @@ JobNow JobApi::now_of(JobId job) const {
              .limit_in = {},
              .default_memory = queue_.core_settings().default_memory,
              .state_since = {}};
-  if (const auto* owner = queue_.find(job))
-    now.state_since = wall_now() - (queue_.now() - owner->state_since).count();
+  if (const auto* owner = queue_.find(job)) now.state_since = wall_now() - (queue_.now() - owner->state_since).count();
   if (now.standing && now.standing->limit_at) now.limit_in = *now.standing->limit_at - queue_.now();
   return now;
 }

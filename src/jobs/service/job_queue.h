@@ -64,7 +64,7 @@ class JobQueue {
     bool is_served = false;
   };
 
-  // What becomes of jobs is recorded in `trace`, too.
+  // `trace` has an entry for each change of a job's state.
   JobQueue(boost::asio::io_context& io, const base::Clock& clock, Trace& trace);
   ~JobQueue();
   JobQueue(const JobQueue&) = delete;
@@ -128,8 +128,8 @@ class JobQueue {
     store::WallTime submitted_at = 0;
     std::string name;
     jobs::JobState state = jobs::JobState::kQueued;
-    base::TimePoint state_since{};                   // or since this daemon knows it
-    std::shared_ptr<const TenantLabel> label{};      // for the trace; made when its state first changes
+    base::TimePoint state_since{};               // or since this daemon knows it
+    std::shared_ptr<const TenantLabel> label{};  // for the trace; made when its state first changes
   };
   const Owner* find(jobs::JobId job) const;
   std::vector<jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending

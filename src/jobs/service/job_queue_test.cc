@@ -117,7 +117,7 @@ TEST_F(Queue, CountsDependenciesAmongTheBytesOfTheirUser) {
   EXPECT_TRUE(is_taken(4));
 }
 
-// Each change of state, and nothing of a job to which nothing happens. What ends is in the entry.
+// Each change of state has an entry with the state before. A job to which nothing happens has none.
 TEST_F(Queue, TellsTheTraceOfItsJobs) {
   std::vector<JobId> jobs;
   for (const bool is_held : {false, true}) {
