@@ -15,8 +15,10 @@ import pathlib
 import re
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
+import tarfile
 import time
 import unittest
 
@@ -46,8 +48,8 @@ class TimelineOfPrograms(GpumuxTest):
 
     @staticmethod
     def decode(file):
-        """What protoc reads: {track's name: [(begin, end, name)]}, tracks by their parents' names, too; what has not
-        ended, in the same way; and {arrow: [(track, time)]}."""
+        """As protoc reads it: {track's name: [(begin, end, name)]}, tracks by their parents' names, too; slices that
+        have not ended, in the same way; and {arrow: [(track, time)]}."""
         with open(file, "rb") as binary:
             text = subprocess.run(["protoc", "-I", paths.ROOT / "src", "--decode=gpumux.perfetto.Trace",
                                    "cli/timeline/perfetto.proto"], stdin=binary, capture_output=True, check=True,
@@ -76,6 +78,23 @@ class TimelineOfPrograms(GpumuxTest):
                 begin, name = stack.pop()
                 slices[track].append((begin, at, name))
         return slices, stacks, arrows
+
+    @staticmethod
+    def clocks(file):
+        """The same moment by REALTIME and by MONOTONIC, as the file has it."""
+        with open(file, "rb") as binary:
+            text = subprocess.run(["protoc", "-I", paths.ROOT / "src", "--decode=gpumux.perfetto.Trace",
+                                   "cli/timeline/perfetto.proto"], stdin=binary, capture_output=True, check=True,
+                                  text=True).stdout
+        times = dict(re.findall(r"clocks \{\s+clock_id: (\d+)\s+timestamp: (\d+)", text))
+        return int(times["1"]), int(times["3"])
+
+    def query(self, file, question):
+        """The answer of Perfetto's own trace processor."""
+        path = os.path.join(self.directory, "query.sql")
+        pathlib.Path(path).write_text(question + ";")
+        said = subprocess.run([PROCESSOR, "-q", path, file], capture_output=True, check=True, text=True).stdout
+        return list(csv.DictReader(io.StringIO(said)))
 
     @unittest.skipUnless(shutil.which("protoc"), "protoc is not installed")
     def test_it_says_what_the_trace_says(self):
@@ -147,6 +166,73 @@ class TimelineOfPrograms(GpumuxTest):
         for program in (pausing, other):
             program.expect_success()
 
+    @unittest.skipUnless(shutil.which("protoc"), "protoc is not installed")
+    def test_other_traces_lie_beside_it(self):
+        """A trace as PyTorch 2.11 writes it, and a report of Nsight Systems, of a range in which a program had its
+        first lease. The document's lines make the archives; by their manifests the lease is within both ranges."""
+        began = time.time_ns()
+        daemon, programs, _ = self.record()
+        ended = time.time_ns()
+        self.ask("trace", "--perfetto", os.path.join(self.directory, "gpus.pftrace"))
+        # PyTorch rounds its base down to some round time of the last months.
+        base = began // 10**15 * 10**15
+        torch = {"schemaVersion": 1, "deviceProperties": [], "displayTimeUnit": "ms", "baseTimeNanoseconds": base,
+                 "traceEvents": [{"ph": "X", "cat": "user_annotation", "name": "step", "pid": 1, "tid": 1,
+                                  "ts": (began - base) / 1000, "dur": (ended - began) / 1000}]}
+        pathlib.Path(self.directory, "torch.json").write_text(json.dumps(torch))
+        report = sqlite3.connect(os.path.join(self.directory, "nsys.sqlite"))
+        session = began - 5_000_000
+        report.executescript(f"""
+            CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT);
+            INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES ({session}, '', '');
+            CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL);
+            INSERT INTO StringIds VALUES (7, 'epoch');
+            CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL, text TEXT,
+                                      globalTid INTEGER, textId INTEGER);
+            INSERT INTO NVTX_EVENTS VALUES ({began - session}, {ended - session}, 59, 'step', {(42 << 24) + 43}, NULL),
+                                           ({began - session}, {ended - session}, 59, NULL, {(42 << 24) + 43}, 7),
+                                           ({began - session}, NULL, 34, 'a mark', {(42 << 24) + 43}, NULL);""")
+        report.close()
+        recipe = re.findall(r"^```python\n(.*?)^```", (paths.ROOT / "docs/timeline.md").read_text(),
+                            re.MULTILINE | re.DOTALL)
+        self.assertEqual(len(recipe), 3)
+        subprocess.run([sys.executable, "-c", "\n".join(recipe)], cwd=self.directory, check=True)
+
+        for archive, other, names in (("with-torch.tar", "torch.json", {"step"}),
+                                      ("with-nvtx.tar", "nvtx.json", {"step", "epoch"})):
+            archive = os.path.join(self.directory, archive)
+            with tarfile.open(archive) as tar:
+                self.assertEqual(tar.getnames(), ["perfetto_manifest.json", "gpus.pftrace", other])
+                # Readers know a manifest by its first characters.
+                text = tar.extractfile("perfetto_manifest.json").read()
+                self.assertTrue(text.startswith(b'{"perfetto_manifest"'))
+                events = json.load(tar.extractfile(other))["traceEvents"]
+                tar.extract("gpus.pftrace", os.path.join(self.directory, "of-" + other))
+            gpus, beside = json.loads(text)["perfetto_manifest"]["files"]
+            self.assertEqual((gpus, beside["path"]), ({"path": "gpus.pftrace"}, other))
+            self.assertEqual(beside["clocks"]["sync_to"], {"file": "gpus.pftrace", "clock": "REALTIME"})
+            self.assertEqual({event["name"] for event in events}, names)
+            # By REALTIME, which the file relates to its own clock.
+            unpacked = os.path.join(self.directory, "of-" + other, "gpus.pftrace")
+            slices, _, _ = self.decode(unpacked)
+            realtime, monotonic = self.clocks(unpacked)
+            begin, end, _ = min(one for one in slices[f"GPU 1|worker ({programs[2].pid})"] if one[2] == "holds")
+            for event in events:
+                first = event["ts"] * 1000 + beside["clocks"]["offset_ns"]
+                # A double has the microseconds of months.
+                self.assertLess(abs(first - began), 2_000)
+                self.assertLess(first, begin - monotonic + realtime)
+                self.assertLess(end - monotonic + realtime, first + event["dur"] * 1000)
+            if PROCESSOR:
+                rows = self.query(archive, "select name, ts, dur from slice where name in ('step', 'holds', 'epoch')")
+                steps = [row for row in rows if row["name"] == "step"]
+                self.assertEqual(len(steps), 1, rows)
+                for row in rows:
+                    if row["name"] == "holds":
+                        self.assertLess(int(steps[0]["ts"]), int(row["ts"]))
+                        self.assertLess(int(row["ts"]), int(steps[0]["ts"]) + int(steps[0]["dur"]))
+        self.assertTrue(daemon.trace.leases(1))
+
     def test_one_gpu_alone(self):
         _, programs, file = self.record()
         self.ask("trace", "--perfetto", file, "--gpu", "1")
@@ -174,7 +260,7 @@ class TimelineOfPrograms(GpumuxTest):
         clock = time.strftime("%H:%M:%S", time.localtime(at // 1_000_000)) + f".{at % 1_000_000:06}"
         begun = numbers(clock)
         self.assertEqual(begun, of_all[-len(begun):])
-        # The clocks drift while this is done.
+        # The two clocks are not read at one moment.
         near = [event["sequence"] for event in events if abs(event["time_ns"] - middle["time_ns"]) < 1_000_000_000]
         self.assertIn(begun[0], near)
         self.ask("trace", "--perfetto", file, "--since", clock)
@@ -192,11 +278,8 @@ class TimelineOfPrograms(GpumuxTest):
     @unittest.skipUnless(PROCESSOR, "GPUMUX_TEST_TRACE_PROCESSOR names no trace processor of Perfetto")
     def test_perfettos_own_reader(self):
         daemon, programs, file = self.record()
-        query = os.path.join(self.directory, "query.sql")
-        pathlib.Path(query).write_text("select track.name as track, slice.name as name, ts, dur from slice "
-                                       "join track on slice.track_id = track.id where slice.name glob 'holds*';")
-        said = subprocess.run([PROCESSOR, "-q", query, file], capture_output=True, check=True, text=True).stdout
-        rows = list(csv.DictReader(io.StringIO(said)))
+        rows = self.query(file, "select track.name as track, slice.name as name, ts, dur from slice "
+                                "join track on slice.track_id = track.id where slice.name glob 'holds*'")
         for program in programs:
             leases = [lease for lease in daemon.trace.leases() if lease.pid == program.pid]
             self.assertEqual(sorted((int(row["ts"]), int(row["dur"])) for row in rows
@@ -220,7 +303,7 @@ class JobsTimeline(JobsTest):
         other = self.hold_gpus(name="other", gpu_ids=0)
         self.wait_state(train, "suspended")
         self.wait_state(other, "running")
-        # What has not changed is shown from its beginning, even if that is no part of the trace.
+        # A state that has not changed is shown from its beginning, even if that is no part of the trace.
         after = max(event["sequence"] for event in self.daemon.trace.events()) + 1
         self.ask("trace", "--perfetto", file, "--since", str(after))
         _, stacks, _ = TimelineOfPrograms.decode(file)
