@@ -59,6 +59,7 @@ class Machine {
   }
   JobCore& core() { return core_; }
   JobId last() const { return JobId{last_}; }
+  TimePoint now() const { return now_; }
 
  private:
   JobCore core_;
@@ -101,12 +102,22 @@ void BM_Standing(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(machine.core().standing(JobId{1 + ++job % machine.last().value}));
 }
 
+// The queue's part of a scrape of metrics.
+void BM_Figures(benchmark::State& state) {
+  Machine machine(static_cast<std::uint64_t>(state.range(0)), 12, Order::kFair);
+  for (auto _ : state) {
+    benchmark::DoNotOptimize(JobCounts(machine.core().counts()));
+    benchmark::DoNotOptimize(machine.core().usage(machine.now()));
+  }
+}
+
 BENCHMARK(BM_Fair)->RangeMultiplier(10)->Range(1'000, 1'000'000)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_Fifo)->RangeMultiplier(10)->Range(1'000, 1'000'000)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_FairAllDifferent)->RangeMultiplier(10)->Range(1'000, 100'000)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_FifoAllDifferent)->RangeMultiplier(10)->Range(1'000, 100'000)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_SubmitAndCancel)->RangeMultiplier(10)->Range(1'000, 1'000'000)->Unit(benchmark::kMicrosecond);
 BENCHMARK(BM_Standing)->RangeMultiplier(10)->Range(1'000, 1'000'000)->Unit(benchmark::kMicrosecond);
+BENCHMARK(BM_Figures)->RangeMultiplier(10)->Range(1'000, 100'000)->Unit(benchmark::kMicrosecond);
 
 }  // namespace
 }  // namespace gpumux::jobs

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the store costs: durable submissions a second from so many clients, each waiting for its answer; the first page
-// of a long list; reading what is not done at the daemon's start. On the disk of the folder for temporary files.
+// of a long list; reading what is not done at the daemon's start; a report over all hours that the ledger keeps. On the
+// disk of the folder for temporary files.
 #include <benchmark/benchmark.h>
 
 #include <atomic>
@@ -115,6 +116,47 @@ void BM_UnfinishedAtStart(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(filled.store->unfinished());
 }
 BENCHMARK(BM_UnfinishedAtStart)->Arg(100'000)->Unit(benchmark::kMillisecond);
+
+// 14 days of hours (ledger_hours), each with 1,000 programs of ten users.
+class FullLedger {
+ public:
+  static constexpr std::uint32_t kHours = 336;
+  static constexpr std::uint32_t kPrograms = 1000;
+  static constexpr WallTime kHour = 3600 * std::int64_t{1'000'000'000};
+
+  FullLedger() : store_(open(folder_)) {
+    for (std::uint32_t hour = 0; hour < kHours; ++hour) {
+      std::vector<Change> changes;
+      for (std::uint32_t program = 0; program < kPrograms; ++program) {
+        changes.push_back(AddToLedger{
+            .at = (hour + 1) * kHour,
+            .row = {.owner = {1000 + program % 10, "", ""},
+                    .program = LedgerProgram{"program-" + std::to_string(program), jobs::JobId{program + 1}},
+                    .gpu = "GPU-0"},
+            .sums = {.held = 1, .gpu_time = 1, .waited = 1, .switches = 1}});
+      }
+      if (!store_->commit(changes)) std::abort();
+    }
+  }
+  const JobStore& store() const { return *store_; }
+
+ private:
+  TemporaryDirectory folder_;
+  std::unique_ptr<JobStore> store_;
+};
+
+void BM_Report(benchmark::State& state) {
+  static const FullLedger ledger;
+  const LedgerQuery query{.by = static_cast<LedgerQuery::By>(state.range(0)), .until = INT64_MAX};
+  std::size_t rows = 0;
+  for (auto _ : state) rows = ledger.store().report(query).value().rows.size();
+  state.counters["rows"] = static_cast<double>(rows);
+}
+BENCHMARK(BM_Report)
+    ->Arg(static_cast<int>(LedgerQuery::By::kUser))
+    ->Arg(static_cast<int>(LedgerQuery::By::kProgram))
+    ->Arg(static_cast<int>(LedgerQuery::By::kJob))
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace gpumux::store
