@@ -271,6 +271,7 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
       if (event.state != JobState::kEnding) event.state = JobState::kSuspended;
       break;
   }
+  owners_.at(id).state = event.state;
   apply(event);
   if (event.state != JobState::kEnding || found.found == JobRuns::Found::kNone) return;
   const bool is_limit = event.outcome == core::Outcome::kTimedOut;
