@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a unit's idle times have shown: how long they last, and whether it was worth while to give the GPU up for them.
+// The lesson of a unit's idle times: how long they last, and whether it paid to give the GPU up for them.
 #pragma once
 
 #include <algorithm>

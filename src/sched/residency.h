@@ -283,7 +283,7 @@ class Residency {
     TimePoint since{};
     bool told_to_prepare = false;
   };
-  // What a seat's threads wait for. Several may wait: the newest ticket answers all, so it asks for the most of them.
+  // A wish of a seat's threads. Several may wait: the newest ticket answers all, so it asks for the most of them.
   struct Wish {
     std::uint32_t ticket = 0;
     TimePoint since{};
@@ -444,7 +444,7 @@ class Residency {
   }
   bool is_possible(const Gpu& gpu, const Seat& seat) const { return is_possible(gpu, seat, gpu.foreign); }
   std::uint64_t expected(const Gpu& gpu, const Seat& seat) const;
-  // What it takes in a moment.
+  // Room that it takes in a moment.
   std::uint64_t taken(const std::optional<Given>& given) const {
     return given && now_ < given->until ? given->bytes : 0;
   }

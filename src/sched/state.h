@@ -100,7 +100,7 @@ struct SeatRevocation {
   bool drained() const { return closing >= Closing::kDrained; }
 };
 
-// What the residency planner says of a seat's memory.
+// The residency planner's word on a seat's memory.
 struct MemoryWait {
   bool pages = false;                               // something of it is not on the GPU
   MemoryObstacle obstacle = MemoryObstacle::kNone;  // why that cannot come

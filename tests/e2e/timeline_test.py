@@ -338,7 +338,7 @@ class JobsTimeline(JobsTest):
             (lease, *_) = [event for event in self.daemon.trace.events(event="grant", job=train)]
             self.assertEqual(list(arrows.values()),
                              [[(f"Jobs|train (job {train})", lease["time_ns"]),
-                               (f"GPU 0|worker ({lease['pid']})", lease["time_ns"])]])
+                               (f"GPU 0|{lease['program']} ({lease['pid']})", lease["time_ns"])]])
 
 
 if __name__ == "__main__":
