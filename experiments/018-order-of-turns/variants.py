@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each rule of the order of turns, and the edit that takes it out of the lease core.
+
+An edit is (file, text before, text after). The text must be in the file once: run.py says so where the code has moved.
+"""
+from typing import NamedTuple
+
+Q = "src/sched/queueing.cc"
+S = "src/sched/standing.cc"
+P = "src/sched/paged_turns.cc"
+R = "src/sched/revocation.cc"
+L = "src/sched/loans.cc"
+FAIR = "src/sched/policy_fair.cc"
+
+
+class Variant(NamedTuple):
+    name: str
+    without: str
+    edits: list[tuple[str, str, str]]
+
+
+COST = "  const Duration cost = is_far_behind ? kIdleHoldBehind : least;"
+BY_GAP = "  return holder.gap > cost ? kIdleHoldInLongGaps : cost;"
+MOVES = "  if (gpu.paging_cost > Duration::zero() && (next == nullptr || has_moved(*next)))\n"
+
+VARIANTS = [
+    Variant("none", "nothing: the core as it is", []),
+    # ---- the key --------------------------------------------------------------------------------
+    Variant("obstructed", "a unit that cannot have its memory stands behind all others",
+            [(Q, ".obstructed = is_obstructed(unit),", ".obstructed = false,")]),
+    Variant("obstructed, all of it", "... and makes way for them",
+            [(P, "  return std::any_of(unit.seats.begin(), unit.seats.end(),\n"
+                 "                     [](const Seat* seat) { return seat->pages && seat->obstacle != "
+                 "MemoryObstacle::kNone; });",
+              "  return unit.seats.empty();")]),
+    Variant("level", "a higher priority is ahead in the queue",
+            [(S, "  return -static_cast<std::int64_t>(priority_of(unit));", "  return 0;")]),
+    Variant("precedence", "a holder goes at once for a higher priority",
+            [(S, "  return priority_of(waiter) <=> priority_of(holder);", "  return std::strong_ordering::equal;")]),
+    Variant("rank", "the least time for its weight is first; instead: first come, first served",
+            [(Q, ".rank = unit.lifted ? 0 : gpu.policy->rank(of),", ".rank = 0,")]),
+    Variant("extension", "a holder goes on until the waiter's turn has come",
+            [(FAIR, "    if (behind <= 0) return Duration::zero();",
+              "    if (behind != 0 || true) return Duration::zero();")]),
+    Variant("lifted", "ageing puts a unit first",
+            [(S, "  if (unit.phase != UnitPhase::kWaiting || unit.lifted) return;\n",
+              "  if (!unit.lifted) return;\n")]),
+    Variant("lifted, held up", "... and those that wait for such units",
+            [(S, "  if (ages) watch_held_up(unit, ageing.value());\n", "")]),
+    Variant("yields", "a unit that max_runtime ended stands behind all others once",
+            [(Q, "  holder.yields = reason == RevokeReason::kMaxRuntime && order < 0;", "  holder.yields = false;")]),
+    Variant("is_safe", "a unit that was let in before a higher one has a quantum",
+            [(S, "  started.is_safe = started.lifted;", "  started.is_safe = false;"),
+             (S, "        started.is_safe = true;\n", ""),
+             (S, "      holder->is_safe = true;\n", "")]),
+    Variant("keeps_place, obstacle", "a turn that an obstacle ended leaves the unit its place",
+            [(R, "    seat->keeps_place = reason == RevokeReason::kMemory;", "    seat->keeps_place = false;")]),
+    Variant("keeps_place, loan", "a borrowed turn leaves the unit its place",
+            [(L, "    for (Seat* seat : unit->seats) seat->keeps_place = true;\n", "")]),
+    # ---- several GPUs ---------------------------------------------------------------------------
+    Variant("returning", "a stalled unit that has lost a GPU gets it back first; instead: it waits for the next stall",
+            [(R, "  unit.returning = true;\n"
+                 "  unit.returning_since = now;\n"
+                 "  returning.insert(&unit);\n"
+                 "  for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;\n"
+                 "  reservations_dirty = true;\n",
+              "  timers.arm(unit.stall, after(now, least(unit, &GpuSettings::stall_timeout)));\n")]),
+    Variant("returning, open gate", "... an open gate goes first of those",
+            [(Q, "has_open_gate(*unit) ? kWithOpenGate : kReturning", "kReturning")]),
+    Variant("aged", "a gang that has waited long has its GPUs reserved",
+            [(Q, "unit.aged || is_obstructed(unit)) return;", "!unit.aged || is_obstructed(unit)) return;")]),
+    Variant("aged, preempting", "... and so has one for which holders go",
+            [(Q, "    age(waiter);  // so that what is given up for it goes to it\n", "")]),
+    Variant("aged, outranked", "... and none that must wait for a higher priority elsewhere",
+            [(Q, "[](const QueueEntry& entry) { return !is_outranked(*entry.unit); }",
+              "[](const QueueEntry&) { return true; }")]),
+    Variant("reserved", "a reserved GPU is kept from the units behind",
+            [(Q, "    if (reserved == nullptr || reserved == &unit) continue;\n    // Of its",
+              "    if (reserved == nullptr || reserved != nullptr) continue;\n    // Of its")]),
+    Variant("reserved, from all", "... and not from those ahead",
+            [(Q, "    if (reserved->returning || !(entry_of(unit, *on_gpu.gpu) < entry_of(*reserved, *on_gpu.gpu))) "
+                 "return true;", "    return true;")]),
+    Variant("gives way", "a gang gives way to single seats that are ahead on its other GPUs",
+            [(Q, "    if (&gpu == &here) continue;", "    if (&gpu == &here || true) continue;")]),
+    # ---- the end of a turn ----------------------------------------------------------------------
+    Variant("short turns", "a turn is short while a unit that is behind waits",
+            [(Q, "  if (!is_cheap ||", "  if (is_cheap || !is_cheap ||")]),
+    Variant("coming", "no holder goes for a unit whose memory still comes",
+            [(Q, "  if (is_coming(waiter)) return latest - now;\n", "")]),
+    # ---- the idle hold --------------------------------------------------------------------------
+    Variant("hold 200 us", "an idle lease is kept for a switch's cost; instead: 25 us",
+            [(P, COST, "  const Duration cost = is_far_behind ? kIdleHoldBehind : kIdleHoldInLongGaps;")]),
+    Variant("hold 25 us", "... and for 25 us if the gaps are longer",
+            [(P, BY_GAP, "  return cost;")]),
+    Variant("hold 25 us, behind", "... also if the unit is behind",
+            [(P, BY_GAP, "  return holder.gap > cost && !is_far_behind ? kIdleHoldInLongGaps : cost;")]),
+    Variant("hold 500 us", "a unit that is behind keeps it longer",
+            [(P, COST, "  const Duration cost = is_far_behind ? least : least;")]),
+    Variant("hold 1 ms", "a higher priority keeps it longer",
+            [(P, "  const bool is_above = next != nullptr && priority_of(holder) > priority_of(*next);\n",
+              "  const bool is_above = false;\n")]),
+    Variant("hold, paging", "it is kept for as long as memory takes to come; instead: 200 us",
+            [(P, MOVES, "  if (next == nullptr && next != nullptr)\n")]),
+    Variant("hold x8", "... and up to eight times as long while switches are useless",
+            [(P, "constexpr std::uint32_t kMostVain = 3;", "constexpr std::uint32_t kMostVain = 0;")]),
+]
