@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who goes next, and who must go.
+// Who goes next, and who must go: docs/order.md has the rules on one page.
 //
 // A gang needs all its GPUs in the same moment, and on a busy machine that moment may never come by itself. Two rules
 // make it come. A gang whose GPUs are each free or held beyond its holder's quantum gets them all: the holders are
