@@ -152,8 +152,9 @@ Result<Gpu> parse_gpu(const json& object) {
 
 // "reason=quantum waited_ns=12": strings bare, everything else as JSON writes it.
 std::string describe_other_fields(const json& object) {
-  static constexpr std::array<std::string_view, 11> kKnown{"sequence", "time_ns", "gpu",   "event",  "tenant", "pid",
-                                                           "program",  "epoch",   "lease", "detail", "pod"};
+  static constexpr std::array<std::string_view, 15> kKnown{"sequence", "time_ns", "gpu",    "event", "tenant",
+                                                           "pid",      "program", "epoch",  "lease", "detail",
+                                                           "pod",      "job",     "before", "name",  "before_ns"};
   std::string text;
   for (const auto& [name, value] : object.items()) {
     bool known = value.is_null();

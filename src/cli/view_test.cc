@@ -334,7 +334,8 @@ TEST_F(TraceTest, AGrantAndItsEnd) {
   job.before = "queued";
   job.lasted = 2s;
   job.detail = "starting";
-  EXPECT_EQ(view.line(job), "01:00:00.000000         job          train (job 17)            queued for 2.00s, starting");
+  EXPECT_EQ(view.line(job),
+            "01:00:00.000000         job          train (job 17)            queued for 2.00s, starting");
   api_client::TraceEvent settings;
   settings.event = "settings";
   EXPECT_EQ(view.line(settings), "01:00:00.000000         settings");
