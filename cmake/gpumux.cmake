@@ -87,7 +87,7 @@ set(gpumux_waits 1)
 function(gpumux_test name)
   cmake_parse_arguments(arg "WAITS" "TIMEOUT;COST" "SOURCES;DEPS;LABELS;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize gpumux_test_main GTest::gtest ${arg_LIBRARIES})
+  target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize gpumux_test_main ${arg_LIBRARIES})
   if(GPUMUX_SANITIZE MATCHES address)
     # Half the time to compile. What is tested is compiled as ever, but for what its headers have.
     target_compile_options(${name} PRIVATE -O0)
@@ -95,6 +95,8 @@ function(gpumux_test name)
   foreach(dep ${arg_DEPS})
     target_link_libraries(${name} PRIVATE gpumux_${dep})
   endforeach()
+  # After the components: before them, its own references would pull in objects of theirs that no test asked for.
+  target_link_libraries(${name} PRIVATE GTest::gtest)
   add_test(NAME ${name} COMMAND ${name})
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)  # a net for what hangs: a machine that is busy with other things takes long, too
