@@ -45,17 +45,16 @@ struct Scenario {
   Options options;
 };
 
-sched::GpuSettings by_turns(settings::Auto<sched::Limit<Duration>> quantum) {
-  sched::GpuSettings settings;
-  settings.mode = sched::Mode::kSerial;
+settings::GpuSettings by_turns(settings::Auto<sched::Limit<Duration>> quantum) {
+  settings::GpuSettings settings;
+  settings.mode = settings::Mode::kSerial;
   settings.in_flight = sched::kUnlimited;
-  settings.time_slice = std::nullopt;
   settings.quantum = quantum;
   return settings;
 }
 
-sched::GpuSettings without_overlap() {
-  sched::GpuSettings settings = by_turns(5ms);
+settings::GpuSettings without_overlap() {
+  settings::GpuSettings settings = by_turns(5ms);
   settings.overlap = false;
   settings.stall_timeout = 1s;
   settings.stall_retry = 50ms;
@@ -231,7 +230,7 @@ struct Setup {
 class Hands {
  public:
   explicit Hands(Setup setup) : setup_(std::move(setup)) {
-    sched::GpuSettings settings = by_turns(setup_.quantum);
+    sched::GpuSettings settings{by_turns(setup_.quantum)};
     settings.policy = setup_.policy;
     settings.max_runtime = setup_.max_runtime;
     settings.priority_ageing = setup_.ageing;
@@ -391,7 +390,7 @@ std::function<Duration()> gaps(Duration each) {
   return [each] { return each; };
 }
 
-// So many short gaps, then a long one.
+// `shorts` short gaps, then a long one.
 std::function<Duration()> gaps(int shorts, Duration short_gap, Duration long_gap) {
   return [=, i = 0]() mutable { return ++i % (shorts + 1) == 0 ? long_gap : short_gap; };
 }

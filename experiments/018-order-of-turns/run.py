@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is lost without each rule of the order of turns?
+"""What does each rule of the order of turns bring?
 
 Builds the lease core once as it is and once without each rule (variants.py), and of each: runs the simulator's seeds
 and a few programs on one GPU (measure.cc), and the tests of src/sched. The sources are not touched. Writes results/.

@@ -20,7 +20,7 @@ class Variant(NamedTuple):
 
 
 COST = "  const Duration cost = is_far_behind ? kIdleHoldBehind : least;"
-BY_GAP = "  return holder.gap > cost ? kIdleHoldInLongGaps : cost;"
+BY_GAP = "  return holder.idle_watch.gap() > cost ? kIdleHoldInLongGaps : cost;"
 MOVES = "  if (gpu.paging_cost > Duration::zero() && (next == nullptr || has_moved(*next)))\n"
 
 VARIANTS = [
@@ -30,8 +30,7 @@ VARIANTS = [
             [(Q, ".obstructed = is_obstructed(unit),", ".obstructed = false,")]),
     Variant("obstructed, all of it", "... and makes way for them",
             [(P, "  return std::any_of(unit.seats.begin(), unit.seats.end(),\n"
-                 "                     [](const Seat* seat) { return seat->pages && seat->obstacle != "
-                 "MemoryObstacle::kNone; });",
+                 "                     [](const Seat* seat) { return seat->memory.is_obstructed(); });",
               "  return unit.seats.empty();")]),
     Variant("level", "a higher priority is ahead in the queue",
             [(S, "  return -static_cast<std::int64_t>(priority_of(unit));", "  return 0;")]),
@@ -48,7 +47,7 @@ VARIANTS = [
     Variant("lifted, held up", "... and those that wait for such units",
             [(S, "  if (ages) watch_held_up(unit, ageing.value());\n", "")]),
     Variant("yields", "a unit that max_runtime ended stands behind all others once",
-            [(Q, "  holder.yields = reason == RevokeReason::kMaxRuntime && order < 0;", "  holder.yields = false;")]),
+            [(Q, "  if (reason == RevokeReason::kMaxRuntime && order < 0) holder.yields_since = now;\n", "")]),
     Variant("is_safe", "a unit that was let in before a higher one has a quantum",
             [(S, "  started.is_safe = started.lifted;", "  started.is_safe = false;"),
              (S, "        started.is_safe = true;\n", ""),
@@ -59,12 +58,11 @@ VARIANTS = [
             [(L, "    for (Seat* seat : unit->seats) seat->keeps_place = true;\n", "")]),
     # ---- several GPUs ---------------------------------------------------------------------------
     Variant("returning", "a stalled unit that has lost a GPU gets it back first; instead: it waits for the next stall",
-            [(R, "  unit.returning = true;\n"
-                 "  unit.returning_since = now;\n"
+            [(R, "  unit.revocation->returning_since = now;\n"
                  "  returning.insert(&unit);\n"
                  "  for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;\n"
                  "  reservations_dirty = true;\n",
-              "  timers.arm(unit.stall, after(now, least(unit, &GpuSettings::stall_timeout)));\n")]),
+              "  timers.arm(unit.revocation->stall, after(now, least(unit, &GpuSettings::stall_timeout)));\n")]),
     Variant("returning, open gate", "... an open gate goes first of those",
             [(Q, "has_open_gate(*unit) ? kWithOpenGate : kReturning", "kReturning")]),
     Variant("aged", "a gang that has waited long has its GPUs reserved",
@@ -78,8 +76,9 @@ VARIANTS = [
             [(Q, "    if (reserved == nullptr || reserved == &unit) continue;\n    // Of its",
               "    if (reserved == nullptr || reserved != nullptr) continue;\n    // Of its")]),
     Variant("reserved, from all", "... and not from those ahead",
-            [(Q, "    if (reserved->returning || !(entry_of(unit, *on_gpu.gpu) < entry_of(*reserved, *on_gpu.gpu))) "
-                 "return true;", "    return true;")]),
+            [(Q, "    if (reserved->is_returning() || "
+                 "!(entry_of(unit, *on_gpu.gpu) < entry_of(*reserved, *on_gpu.gpu))) return true;",
+              "    return true;")]),
     Variant("gives way", "a gang gives way to single seats that are ahead on its other GPUs",
             [(Q, "    if (&gpu == &here) continue;", "    if (&gpu == &here || true) continue;")]),
     # ---- the end of a turn ----------------------------------------------------------------------
@@ -93,7 +92,7 @@ VARIANTS = [
     Variant("hold 25 us", "... and for 25 us if the gaps are longer",
             [(P, BY_GAP, "  return cost;")]),
     Variant("hold 25 us, behind", "... also if the unit is behind",
-            [(P, BY_GAP, "  return holder.gap > cost && !is_far_behind ? kIdleHoldInLongGaps : cost;")]),
+            [(P, BY_GAP, "  return holder.idle_watch.gap() > cost && !is_far_behind ? kIdleHoldInLongGaps : cost;")]),
     Variant("hold 500 us", "a unit that is behind keeps it longer",
             [(P, COST, "  const Duration cost = is_far_behind ? least : least;")]),
     Variant("hold 1 ms", "a higher priority keeps it longer",
@@ -102,5 +101,5 @@ VARIANTS = [
     Variant("hold, paging", "it is kept for as long as memory takes to come; instead: 200 us",
             [(P, MOVES, "  if (next == nullptr && next != nullptr)\n")]),
     Variant("hold x8", "... and up to eight times as long while switches are useless",
-            [(P, "constexpr std::uint32_t kMostVain = 3;", "constexpr std::uint32_t kMostVain = 0;")]),
+            [(P, " * holder.idle_watch.patience();", ";")]),
 ]

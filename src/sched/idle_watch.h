@@ -10,11 +10,9 @@
 
 namespace gpumux::sched {
 
-// An idle holder keeps a contended lease for as long as the switch would cost, and at least this long. Below, the
-// message alone costs as much.
-inline constexpr Duration kMinIdleHold = std::chrono::microseconds(200);
-// Of one that has had much less time than the next one: what a change of hands and back takes.
-inline constexpr Duration kIdleHoldBehind = std::chrono::microseconds(500);
+// The least that an idle holder waits before it gives a contended lease up, whatever its pauses are: what it takes to
+// see that it idles. If that was wrong, it cost a message, and the next unit's work runs meanwhile.
+inline constexpr Duration kIdleHoldInLongGaps = std::chrono::microseconds(25);
 
 class IdleWatch {
  public:
@@ -23,15 +21,13 @@ class IdleWatch {
   // The unit asks again.
   void end_gap(TimePoint now) {
     if (!gap_since_) return;
-    const Duration gap = now - *gap_since_;
+    const Duration last = now - *gap_since_;
     gap_since_.reset();
-    count(long_gaps_, gap >= kMinIdleHold);
-    count(longer_gaps_, gap >= kIdleHoldBehind);
+    gap_ = std::clamp(last, kIdleHoldInLongGaps, gap_ + gap_ / 4);
   }
-  // Whether each of the last kGapsToTell gaps was longer than an idle hold.
-  bool has_long_gaps() const { return long_gaps_ == kGapsToTell; }
-  // The same for the hold of one that is behind.
-  bool has_longer_gaps() const { return longer_gaps_ == kGapsToTell; }
+  // How long its next gap is likely to be: as long as the last one, but at most a quarter longer than was likely
+  // before. So one short gap counts at once, and a long one only in a row of them.
+  Duration gap() const { return gap_; }
 
   // The unit took the GPU back at once. `in_vain`: its successor had no use of it, or less than the switch cost.
   void took_back(bool in_vain) { doublings_ = in_vain ? std::min(doublings_ + 1, kMostDoublings) : 0; }
@@ -39,17 +35,12 @@ class IdleWatch {
   int patience() const { return 1 << doublings_; }
 
  private:
-  static constexpr std::uint32_t kGapsToTell = 8;
-  // Eight times as long at most: so nobody waits longer than 8 s for an idle GPU, and in a row of bursts at most three
-  // of four switches are in vain.
+  // Eight times as long at most. So no unit waits longer than 8 s for an idle GPU, and of a row of bursts at most three
+  // switches in four are useless.
   static constexpr std::uint32_t kMostDoublings = 3;
 
-  // How many in a row, as far as that matters.
-  static void count(std::uint32_t& gaps, bool is_one) { gaps = is_one ? std::min(gaps + 1, kGapsToTell) : 0; }
-
   std::optional<TimePoint> gap_since_;
-  std::uint32_t long_gaps_ = 0;
-  std::uint32_t longer_gaps_ = 0;
+  Duration gap_ = kIdleHoldInLongGaps;
   std::uint32_t doublings_ = 0;
 };
 

@@ -6,6 +6,8 @@
 namespace gpumux::sched {
 namespace {
 
+using namespace std::chrono_literals;
+
 class Idles {
  public:
   void for_(Duration gap) {
@@ -19,30 +21,32 @@ class Idles {
   TimePoint now_{};
 };
 
-TEST(IdleWatch, EightLongGapsInARowTell) {
+TEST(IdleWatch, LongGapsAreBelievedAfterSome) {
   Idles idles;
-  for (int i = 0; i < 7; ++i) idles.for_(kMinIdleHold);
-  EXPECT_FALSE(idles.watch.has_long_gaps());
-  idles.for_(kMinIdleHold);
-  EXPECT_TRUE(idles.watch.has_long_gaps());
-  EXPECT_FALSE(idles.watch.has_longer_gaps()) << "none was as long as that";
-  idles.for_(Duration(1));
-  EXPECT_FALSE(idles.watch.has_long_gaps()) << "one short gap, and it begins anew";
+  EXPECT_EQ(idles.watch.gap(), kIdleHoldInLongGaps);
+  int gaps = 0;
+  for (; idles.watch.gap() < 200us; ++gaps) idles.for_(10ms);
+  EXPECT_GE(gaps, 8) << "a few long gaps are no habit";
+  EXPECT_LE(gaps, 12);
 }
 
-TEST(IdleWatch, GapsThatAreLongerThanTheHoldOfOneThatIsBehindTellBoth) {
+TEST(IdleWatch, NoGapIsBelievedToBeLongerThanTheLastOne) {
   Idles idles;
-  for (int i = 0; i < 9; ++i) idles.for_(kIdleHoldBehind);
-  EXPECT_TRUE(idles.watch.has_longer_gaps());
-  EXPECT_TRUE(idles.watch.has_long_gaps());
+  for (int i = 0; i < 50; ++i) idles.for_(300us);
+  EXPECT_EQ(idles.watch.gap(), 300us);
+  idles.for_(10ms);
+  EXPECT_EQ(idles.watch.gap(), 375us) << "a quarter longer at most";
+  idles.for_(80us);
+  EXPECT_EQ(idles.watch.gap(), 80us) << "a short one counts at once";
+  idles.for_(Duration(1));
+  EXPECT_EQ(idles.watch.gap(), kIdleHoldInLongGaps);
 }
 
 TEST(IdleWatch, ARequestWithoutAGapIsNone) {
   Idles idles;
-  for (int i = 0; i < 8; ++i) idles.for_(kMinIdleHold);
+  for (int i = 0; i < 50; ++i) idles.for_(300us);
   idles.watch.end_gap(TimePoint::max());
-  EXPECT_TRUE(idles.watch.has_long_gaps());
-  EXPECT_FALSE(idles.watch.has_longer_gaps());
+  EXPECT_EQ(idles.watch.gap(), 300us);
 }
 
 TEST(IdleWatch, PatienceDoublesUpToEightAndEndsWithASwitchThatPays) {

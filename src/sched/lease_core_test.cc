@@ -140,7 +140,7 @@ TEST(Lease, OfOneWhoseGapsAreLongIsNotKeptIdle) {
     EXPECT_EQ(s.drained(kB).substr(0, 7), "grant 1");
     s.wait(1ms);
   };
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 10; ++i) {
     EXPECT_EQ(s.request(kB), "contention 1@0 yes 200000ns");
     in_turn(50us);  // and what it was kept for
   }

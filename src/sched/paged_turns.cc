@@ -22,9 +22,11 @@ namespace {
 
 // An idle holder keeps a contended lease no longer than this, whatever the switch would cost: people wait for nothing.
 constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
-// Of one that has been long in coming back many times in a row: only what it takes to see that it idles. If that was
-// wrong, a message, and the next one's work runs meanwhile.
-constexpr Duration kIdleHoldInLongGaps = std::chrono::microseconds(25);
+// An idle holder keeps a contended lease for as long as the switch would cost, and at least this long. Below, the
+// message alone costs as much.
+constexpr Duration kMinIdleHold = std::chrono::microseconds(200);
+// A unit that has had much less time than the next one keeps it for what a change of hands and back takes.
+constexpr Duration kIdleHoldBehind = std::chrono::microseconds(500);
 // Of a higher priority than the next one: what that one has queued by then (kInFlightBelow) would run beside its next
 // kernels. A host that stumbles between two launches is as far from the GPU as it was.
 constexpr Duration kMinIdleHoldAbove = std::chrono::milliseconds(1);
@@ -178,21 +180,20 @@ void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
 }
 
 // The ski-rental rule: at most twice what the best choice would have cost. Where no memory had to come for the next
-// one, a switch costs next to nothing, whatever others cost. A holder that waits for its memory has not become idle: it
-// lends its turn.
+// one, a switch costs next to nothing, whatever others cost. A holder whose pauses are longer than that gives the lease
+// up as soon as it is seen to idle. A holder that waits for its memory has not become idle: it lends its turn.
 Limit<Duration> LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gpu) const {
   if (may_lend(holder, gpu)) return Limit<Duration>();
   if (!gpu.settings.idle_hold.is_automatic()) return gpu.settings.idle_hold.value();
   const Unit* const next = expected_on(gpu);
   const bool is_above = next != nullptr && priority_of(holder) > priority_of(*next);
   const Duration least = is_above ? kMinIdleHoldAbove : kMinIdleHold;
-  if (gpu.paging_cost == Duration::zero() || (next != nullptr && !has_moved(*next))) {
-    if (is_above) return least;
-    if (holder.idle_watch.has_longer_gaps()) return kIdleHoldInLongGaps;
-    if (next != nullptr && holder.single() && is_behind(holder, *next, gpu)) return kIdleHoldBehind;
-    return holder.idle_watch.has_long_gaps() ? kIdleHoldInLongGaps : least;
-  }
-  return std::clamp(gpu.switch_cost + gpu.paging_cost, least, kMaxIdleHold) * holder.idle_watch.patience();
+  if (gpu.paging_cost > Duration::zero() && (next == nullptr || has_moved(*next)))
+    return std::clamp(gpu.switch_cost + gpu.paging_cost, least, kMaxIdleHold) * holder.idle_watch.patience();
+  if (is_above) return least;
+  const bool is_far_behind = next != nullptr && holder.single() && is_behind(holder, *next, gpu);
+  const Duration cost = is_far_behind ? kIdleHoldBehind : least;
+  return holder.idle_watch.gap() > cost ? kIdleHoldInLongGaps : cost;
 }
 
 // How long a program by itself has nothing to do: known where it was long enough for the lease to be given up.
