@@ -219,13 +219,14 @@ Result<Client> Client::connect(const Options& options) {
 }
 
 Result<Client::Answer> Client::exchange(std::string_view method, const std::string& target, const std::string& body,
-                                        base::Duration patience) const {
+                                        base::Duration patience, const std::string& accept) const {
   const std::string path = os::api_socket(runtime_dir_);
   auto socket = connect_stream(runtime_dir_, timeout_);
   if (!socket) return tl::unexpected(std::move(socket).error());
   Connection connection(std::move(*socket), path);
   const SteadyTime deadline = std::chrono::steady_clock::now() + timeout_ + patience;
-  const auto request = make_request(method, target, body);
+  auto request = make_request(method, target, body);
+  if (!accept.empty()) request.set(http::field::accept, accept);
   GPUMUX_TRY(send_request(connection, deadline, request));
   beast::flat_buffer buffer;
   http::response_parser<http::string_body> parser;
@@ -233,7 +234,7 @@ Result<Client::Answer> Client::exchange(std::string_view method, const std::stri
   GPUMUX_TRY(connection.run(deadline, "before its answer was complete",
                             [&](auto handler) { http::async_read(connection.socket(), buffer, parser, handler); }));
   auto& response = parser.get();
-  return Answer{response.result_int(), std::move(response.body())};
+  return Answer{response.result_int(), std::string(response[http::field::content_type]), std::move(response.body())};
 }
 
 base::Error Client::error_of(const Answer& answer) { return read_error(answer.http_status, answer.body); }
@@ -248,6 +249,13 @@ Result<std::string> Client::call(std::string_view method, const std::string& tar
 
 Result<std::string> Client::daemon_info_text() const { return call("GET", "/v1/daemon", ""); }
 Result<std::string> Client::snapshot_text() const { return call("GET", "/v1/status", ""); }
+
+Result<Client::Metrics> Client::metrics(bool with_names, const std::string& accept) const {
+  auto answer = exchange("GET", std::string("/metrics?names=") + (with_names ? "1" : "0"), "", {}, accept);
+  if (!answer) return tl::unexpected(std::move(answer).error());
+  if (answer->http_status >= 300) return tl::unexpected(error_of(*answer));
+  return Metrics{std::move(answer->content_type), std::move(answer->body)};
+}
 
 Result<DaemonInfo> Client::daemon_info() const {
   return daemon_info_text().and_then([](const std::string& text) { return parse_daemon_info(text); });

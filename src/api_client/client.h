@@ -80,6 +80,13 @@ class Client {
   // `what`: "" for the queue itself, "gpus/0", "users/eva". The queue as it is now.
   base::Result<QueueState> change_queue(const std::string& what, const std::string& change) const;
 
+  // The page for scrapers. `accept` is what the scraper says of formats.
+  struct Metrics {
+    std::string content_type;
+    std::string body;
+  };
+  base::Result<Metrics> metrics(bool with_names, const std::string& accept) const;
+
   base::Result<Report> report(const ReportQuery& query) const;
   base::Result<std::string> report_text(const ReportQuery& query) const;
 
@@ -96,13 +103,15 @@ class Client {
 
   struct Answer {
     unsigned http_status = 0;
+    std::string content_type;
     std::string body;
   };
 
   static base::Error error_of(const Answer& answer);
-  // An answer, whatever it says; `patience` is how long it may take beyond the time limit of a call.
+  // An answer, whatever it says; `patience` is how long it may take beyond the time limit of a call. `accept`: which
+  // formats are wanted; empty: any.
   base::Result<Answer> exchange(std::string_view method, const std::string& target, const std::string& body,
-                                base::Duration patience) const;
+                                base::Duration patience, const std::string& accept = {}) const;
   // An answer that is no error: the body.
   base::Result<std::string> call(std::string_view method, const std::string& target, const std::string& body,
                                  base::Duration patience = {}) const;

@@ -263,7 +263,7 @@ Reader::kDaemon, {}},
 Reader::kDaemon, {}},
 }};
 
-inline constexpr std::array<Setting, 19> kKubeletSettings{{
+inline constexpr std::array<Setting, 23> kKubeletSettings{{
 {"resource", "GPUMUX_KUBELET_RESOURCE",
 {Kind::kText, 0, 0, "",
 "a name"},
@@ -360,6 +360,26 @@ Reader::kPlugin, {}},
 {Kind::kPath, 0, 0, "",
 "an absolute path"},
 "/dev/shm/gpumux-sim-0", "The host's folder of the simulated machine, for a daemon with simulated GPUs",
+Reader::kPlugin, {}},
+{"metrics_address", "GPUMUX_KUBELET_METRICS_ADDRESS",
+{Kind::kText, 0, 0, "none",
+"a name, or none"},
+"none", "The numeric address and the port on which the plugin serves the daemon's [metrics](metrics.md#in-kubernetes) to scrapers, for example `0.0.0.0:9840`",
+Reader::kPlugin, {}},
+{"metrics_token_file", "GPUMUX_KUBELET_METRICS_TOKEN_FILE",
+{Kind::kText, 0, 0, "none",
+"a name, or none"},
+"none", "A file whose first line is the token that scrapers send",
+Reader::kPlugin, {}},
+{"metrics_certificate_file", "GPUMUX_KUBELET_METRICS_CERTIFICATE_FILE",
+{Kind::kText, 0, 0, "none",
+"a name, or none"},
+"none", "The certificate in PEM with which the plugin serves metrics over TLS",
+Reader::kPlugin, {}},
+{"metrics_key_file", "GPUMUX_KUBELET_METRICS_KEY_FILE",
+{Kind::kText, 0, 0, "none",
+"a name, or none"},
+"none", "The key of that certificate, in PEM",
 Reader::kPlugin, {}},
 }};
 
@@ -473,6 +493,10 @@ void visit_kubelet(Settings& settings, const Visit& visit) {
   visit(kKubeletSettings[16], settings.cdi_folder);
   visit(kKubeletSettings[17], settings.sim_libraries);
   visit(kKubeletSettings[18], settings.sim_dir);
+  visit(kKubeletSettings[19], settings.metrics_address);
+  visit(kKubeletSettings[20], settings.metrics_token_file);
+  visit(kKubeletSettings[21], settings.metrics_certificate_file);
+  visit(kKubeletSettings[22], settings.metrics_key_file);
 }
 
 }  // namespace gpumux::settings

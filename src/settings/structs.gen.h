@@ -178,6 +178,15 @@ struct KubeletSettings {
   std::string sim_libraries = "/usr/lib/gpumux/sim";
   // The host's folder of the simulated machine, for a daemon with simulated GPUs.
   std::string sim_dir = "/dev/shm/gpumux-sim-0";
+  // The numeric address and the port on which the plugin serves the daemon's [metrics](metrics.md#in-kubernetes) to
+  // scrapers, for example `0.0.0.0:9840`.
+  std::optional<std::string> metrics_address = std::nullopt;
+  // A file whose first line is the token that scrapers send.
+  std::optional<std::string> metrics_token_file = std::nullopt;
+  // The certificate in PEM with which the plugin serves metrics over TLS.
+  std::optional<std::string> metrics_certificate_file = std::nullopt;
+  // The key of that certificate, in PEM.
+  std::optional<std::string> metrics_key_file = std::nullopt;
   bool operator==(const KubeletSettings&) const = default;
 };
 

@@ -8,15 +8,20 @@ container is tried with real runc.
 
 import json
 import pathlib
+import re
+import shutil
 import subprocess
 import sys
 import unittest
+import urllib.error
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.containers import ContainersTest  # noqa: E402
 from framework.kubelet import SHARES, WHOLE, Kubelet, Plugin  # noqa: E402
+from framework.metrics import TOKEN, Prometheus, fetch, promtool, token_file  # noqa: E402
+from framework.users import UsersTest  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
 
 VERSION = subprocess.run([paths.KUBELET_PLUGIN, "--version"], capture_output=True, text=True,
@@ -108,6 +113,89 @@ class Devices(PluginTest):
             self.plugin.start()
             self.kubelet.wait_until_registered(before + 1)
         self.kubelet.wait_for_healthy(20)
+
+
+class MetricsOfTheNode(PluginTest):
+    """The plugin serves the daemon's page, and the daemon decides what is in it."""
+
+    def start_with_metrics(self, **settings):
+        self.start_node(metrics_address="127.0.0.1:0", **settings)
+        self.plugin.wait_to_log("metrics are served on ")
+        self.address = next(line.split()[-1] for line in self.plugin.process.errors if "metrics are served on" in line)
+        self.url = f"http://{self.address}/metrics"
+        program = self.start("worker", steps=100, step_us=500, until=self.enough)
+        self.daemons[0].trace.wait_for(event="grant", pid=program.pid)
+        return program
+
+    def test_it_serves_none_unless_it_is_told_to(self):
+        self.start_node()
+        self.kubelet.wait_for_healthy(20)
+        self.assertFalse([line for line in self.plugin.process.errors if "metrics" in line])
+        sockets = subprocess.run(["ls", "-l", f"/proc/{self.plugin.process.pid}/fd"], capture_output=True, text=True,
+                                 check=True).stdout
+        own = set(re.findall(r"socket:\[(\d+)\]", sockets))
+        for family in ("tcp", "tcp6"):
+            for line in pathlib.Path(f"/proc/{self.plugin.process.pid}/net/{family}").read_text().splitlines()[1:]:
+                self.assertNotIn(line.split()[9], own, line)
+
+    def test_without_a_token_nobody_is_named(self):
+        program = self.start_with_metrics()
+        page = fetch(self.url)
+        self.assertIn('gpumux_gpu_seats{gpu="0"', page)
+        for name in ("worker", "user=", "program=", "pod=", "namespace=", "job="):
+            self.assertNotIn(name, page)
+        page = fetch(self.url, accept="application/openmetrics-text")
+        self.assertTrue(page.endswith("# EOF\n"))
+        self.work_until(lambda: True, "nothing more", program)
+
+    def test_with_a_token_nobody_else_reads(self):
+        program = self.start_with_metrics(metrics_token_file=token_file(self))
+        self.assertIn('program="worker"', fetch(self.url, TOKEN))
+        for wrong in (None, TOKEN + "x"):
+            with self.assertRaises(urllib.error.HTTPError) as refused:
+                fetch(self.url, wrong)
+            self.assertEqual(refused.exception.code, 401)
+        self.work_until(lambda: True, "nothing more", program)
+        self.daemons[0].kill()
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            fetch(self.url, TOKEN)
+        self.assertEqual(refused.exception.code, 503)
+        self.daemons[0].start()
+        self.assertIn("gpumux_tenants 0\n", fetch(self.url, TOKEN))
+
+    @unittest.skipUnless(shutil.which("promtool") and shutil.which("prometheus"), "Debian's prometheus is missing")
+    def test_a_prometheus_scrapes_it(self):
+        program = self.start_with_metrics(metrics_token_file=token_file(self))
+        self.assertEqual(promtool("metrics", fetch(self.url, TOKEN)), (0, ""))
+        prometheus = Prometheus(self, self.address)
+        prometheus.start()
+        wait_until(lambda: prometheus.query('gpumux_program_held_seconds_total{program="worker"}'), 60, "it is scraped")
+        ((up),) = prometheus.query("up")
+        self.assertEqual(up["value"][1], "1")
+        self.work_until(lambda: True, "nothing more", program)
+
+    def test_a_wrong_address_is_refused(self):
+        self.expect_error("'localhost' is no address of metrics")
+        process = self.start_process([paths.KUBELET_PLUGIN, "--metrics-address", "localhost"], name="plugin")
+        self.assertEqual(process.wait(), 2)
+        self.assertIn("'localhost' is no address of metrics", process.tail(5))
+
+
+class MetricsInAPod(UsersTest):
+    """The plugin is in a container, whose root is nobody on the host. It has the folder that root alone enters."""
+
+    def test_it_reads_by_the_socket_of_root(self):
+        inside = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        if subprocess.run([*inside, "true"], capture_output=True, check=False).returncode != 0:
+            self.skipTest("it cannot make a pid namespace")
+
+        def ask(socket):
+            said = subprocess.run([*inside, "curl", "--silent", "--unix-socket", f"{self.runtime_dir}/{socket}",
+                                   "http://gpumux/metrics"], capture_output=True, text=True, check=True)
+            return said.stdout
+
+        self.assertIn("may not read metrics", ask("api.sock"))
+        self.assertIn("gpumux_tenants 0\n", ask("root/api.sock"))
 
 
 class Allocations(PluginTest):

@@ -17,54 +17,16 @@ import subprocess
 import sys
 import unittest
 import urllib.error
-import urllib.parse
-import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
+from framework.metrics import PACKAGING, TOKEN, Prometheus, fetch, promtool, samples, token_file  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
-
-PACKAGING = paths.ROOT / "packaging"
-TOKEN = "s3cret"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def fetch(url, token=None, accept=None, context=None):
-    headers = {}
-    if token is not None:
-        headers["Authorization"] = f"Bearer {token}"
-    if accept is not None:
-        headers["Accept"] = accept
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=20, context=context) as answer:
-        return answer.read().decode()
-
-
-def samples(page, name):
-    """{labels: value} of one metric."""
-    found = {}
-    for line in page.splitlines():
-        match = re.fullmatch(name + r"(?:\{(.*)\})? (\S+)", line)
-        if match:
-            labels = dict(re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', match[1] or ""))
-            found[tuple(sorted(labels.items()))] = float(match[2])
-    return found
-
 
 class Scraping:
     """Where the metrics of a test's daemon are."""
-
-    def token_file(self):
-        path = os.path.join(self.directory, "token")
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w", encoding="utf-8") as file:
-            file.write(TOKEN + "\n")
-        return path
 
     def address(self, daemon):
         """Of its door over TCP, as the log says."""
@@ -84,45 +46,13 @@ class Scraping:
 
 
 @unittest.skipUnless(shutil.which("promtool") and shutil.which("prometheus"), "Debian's prometheus is not installed")
-class Prometheus(Scraping, JobsTest):
+class PrometheusTest(Scraping, JobsTest):
     """One Prometheus that scrapes one daemon with programs and jobs of all kinds."""
 
     def setUp(self):
         super().setUp()
-        self.restart_with(metrics_address="127.0.0.1:0", metrics_token_file=self.token_file(), quantum="5ms")
-        self.prometheus = None
-
-    def configuration(self):
-        """The example as an operator changes it."""
-        text = (PACKAGING / "prometheus/scrape.yml").read_text()
-        text = text.replace("gpu-node-1:9840", self.address(self.daemon))
-        text = text.replace("/etc/prometheus/gpumux.token", self.token_file())
-        text = f"global: {{scrape_interval: 500ms, evaluation_interval: 500ms}}\nrule_files: [{self.rules()}]\n{text}"
-        path = os.path.join(self.directory, "prometheus.yml")
-        pathlib.Path(path).write_text(text)
-        return path
-
-    def rules(self):
-        return PACKAGING / "prometheus/alerts.yml"
-
-    def start_prometheus(self):
-        port = free_port()
-        self.start_process(["prometheus", "--config.file", self.configuration(), "--storage.tsdb.path",
-                            os.path.join(self.directory, "tsdb"), "--web.listen-address", f"127.0.0.1:{port}",
-                            "--log.level=warn"], name="prometheus",
-                           environment={"PATH": os.environ["PATH"], "HOME": self.directory})
-        self.prometheus = f"http://127.0.0.1:{port}"
-
-    def query(self, expression):
-        url = f"{self.prometheus}/api/v1/query?" + urllib.parse.urlencode({"query": expression})
-        try:
-            return json.loads(fetch(url))["data"]["result"]
-        except urllib.error.HTTPError as error:
-            if error.code == 503:
-                return []  # it starts
-            self.fail(f"{expression}: {error.read().decode()}")
-        except (urllib.error.URLError, ConnectionError):
-            return []  # it has not opened its port yet
+        self.restart_with(metrics_address="127.0.0.1:0", metrics_token_file=token_file(self), quantum="5ms")
+        self.prometheus = Prometheus(self, self.address(self.daemon))
 
     def run_programs(self):
         """Two that alternate, until self.enough is there; a job that is done, one that runs, one that waits."""
@@ -138,30 +68,28 @@ class Prometheus(Scraping, JobsTest):
 
     def test_every_panel_and_every_alert_has_data(self):
         self.run_programs()
-        self.start_prometheus()
-        wait_until(lambda: self.query("gpumux_program_held_seconds_total"), 60, "Prometheus has scraped")
+        self.prometheus.start()
+        query = self.prometheus.query
+        wait_until(lambda: query("gpumux_program_held_seconds_total"), 60, "Prometheus has scraped")
         dashboard = json.loads((PACKAGING / "grafana/gpumux.json").read_text())
         variables = {"$__rate_interval": "20s", "$instance": ".*", "$gpu": ".*"}
-        queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-        self.assertGreater(len(queries), 20)
+        panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+        self.assertGreater(len(panels), 20)
         # What an alert compares with its bound.
-        alerts = re.findall(r"^ +expr: (.+?) (?:==|>) [\d.]+$", self.rules().read_text(), re.MULTILINE)
-        self.assertEqual(len(alerts), self.rules().read_text().count("- alert:"))
-        for query in queries + alerts:
+        rules = Prometheus.rules.read_text()
+        alerts = re.findall(r"^ +expr: (.+?) (?:==|>) [\d.]+$", rules, re.MULTILINE)
+        self.assertEqual(len(alerts), rules.count("- alert:"))
+        for expression in panels + alerts:
             for name, value in variables.items():
-                query = query.replace(name, value)
-            wait_until(lambda query=query: self.query(query), 60, f"{query} has data")
+                expression = expression.replace(name, value)
+            wait_until(lambda expression=expression: query(expression), 60, f"{expression} has data")
         pathlib.Path(self.enough).touch()
 
     def test_a_page_passes_promtool(self):
         self.run_programs()
         wait_until(lambda: "gpumux_program_held_seconds_total{" in self.page(self.daemon), 60, "programs are there")
-        page = self.page(self.daemon)
-        check = subprocess.run(["promtool", "check", "metrics"], input=page, capture_output=True, text=True,
-                               check=False)
-        self.assertEqual((check.returncode, check.stdout + check.stderr), (0, ""))
-        for what in ("rules", "config"):
-            file = self.rules() if what == "rules" else self.configuration()
+        self.assertEqual(promtool("metrics", self.page(self.daemon)), (0, ""))
+        for what, file in (("rules", Prometheus.rules), ("config", self.prometheus.configuration)):
             check = subprocess.run(["promtool", "check", what, file], capture_output=True, text=True, check=False)
             self.assertEqual(check.returncode, 0, check.stdout + check.stderr)
         check = subprocess.run(["promtool", "test", "rules", PACKAGING / "prometheus/alerts.test.yml"],
@@ -233,7 +161,7 @@ class Page(Scraping, GpumuxTest):
         self.work_until(lambda: True, "nothing more", program)
 
     def test_with_a_token_nobody_else_reads(self):
-        daemon = self.start_daemon(metrics_address="127.0.0.1:0", metrics_token_file=self.token_file())
+        daemon = self.start_daemon(metrics_address="127.0.0.1:0", metrics_token_file=token_file(self))
         url = f"http://{self.address(daemon)}/metrics"
         self.assertIn("gpumux_tenants 0\n", fetch(url, TOKEN))
         for wrong in (None, "", "s3cre", TOKEN + "x"):
@@ -260,7 +188,7 @@ class Page(Scraping, GpumuxTest):
         subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
                         "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=gpumux", "-addext",
                         "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
-        daemon = self.start_daemon(metrics_address="127.0.0.1:0", metrics_token_file=self.token_file(),
+        daemon = self.start_daemon(metrics_address="127.0.0.1:0", metrics_token_file=token_file(self),
                                    metrics_certificate_file=certificate, metrics_key_file=key)
         address = self.address(daemon)
         context = ssl.create_default_context(cafile=certificate)

@@ -270,6 +270,26 @@ class Components(unittest.TestCase):
         self.assertEqual(pod["containers"][0]["image"], f"registry.example/gpumux:{VERSION}")
         self.assertNotIn("runtimeClassName", pod_of(find(objects, "DaemonSet", "gpumux-device-plugin")))
 
+    def test_metrics(self):
+        objects = self.render_with("metrics")
+        monitor = yaml.safe_load((MANIFESTS / "metrics" / "pod-monitor.yaml").read_text(encoding="utf-8"))
+        endpoint, = monitor["spec"]["podMetricsEndpoints"]
+        workload = find(objects, "DaemonSet", "gpumux-device-plugin")
+        labels, = monitor["spec"]["selector"]["matchExpressions"]
+        self.assertIn(workload["spec"]["template"]["metadata"]["labels"][labels["key"]], labels["values"])
+        container, = pod_of(workload)["containers"]
+        port, = container["ports"]
+        self.assertEqual(port["name"], endpoint["port"])
+        # Only the token lets names out, and root alone reads it.
+        settings = settings_of(objects)
+        self.assertEqual(settings["GPUMUX_KUBELET_METRICS_ADDRESS"], f"0.0.0.0:{port['containerPort']}")
+        folder, key = os.path.split(settings["GPUMUX_KUBELET_METRICS_TOKEN_FILE"])
+        mount, = [it for it in container["volumeMounts"] if it["mountPath"] == folder]
+        secret, = [it["secret"] for it in pod_of(workload)["volumes"] if it["name"] == mount["name"]]
+        self.assertEqual(secret["defaultMode"], 0o400)
+        self.assertEqual(endpoint["authorization"]["credentials"], {"name": secret["secretName"], "key": key})
+        self.assertNotIn("ports", pod_of(find(render(MANIFESTS / "dra"), "DaemonSet", "gpumux-dra"))["containers"][0])
+
     def test_a_daemon_of_the_host(self):
         self.assertEqual([it["metadata"]["name"] for it in self.render_with("host-daemon")
                           if it["kind"] == "DaemonSet"], ["gpumux-device-plugin"])

@@ -31,9 +31,11 @@ std::span<const std::string_view> parameters_of(std::string_view path, bool is_g
                                                          "limit", "beyond", "beyond_ended"};
   static constexpr std::array<std::string_view, 2> kWait{"until", "timeout_ns"};
   static constexpr std::array<std::string_view, 1> kJob{"environment"};
+  static constexpr std::array<std::string_view, 1> kMetrics{"names"};
   static constexpr std::array<std::string_view, 4> kReport{"by", "since_unix_ns", "until_unix_ns", "user"};
   if (!is_get) return {};
   if (path == "/v1/trace") return kTrace;
+  if (path == "/metrics") return kMetrics;
   if (path == "/v1/jobs") return kJobs;
   if (path == "/v1/report") return kReport;
   if (!path.starts_with("/v1/jobs/")) return {};
@@ -83,7 +85,7 @@ ApiAnswer Api::answer(const ApiRequest& request) {
     return error_response(checked.error());
   if (path == "/v1/daemon") return is_get ? daemon(request.peer) : wrong_method("GET");
   if (path == "/v1/status") return is_get ? status(request.peer) : wrong_method("GET");
-  if (path == "/metrics") return is_get ? metrics(request) : wrong_method("GET");
+  if (path == "/metrics") return is_get ? metrics(request, query) : wrong_method("GET");
   if (path == "/v1/trace") return is_get ? trace(query, names_of(request.peer)) : wrong_method("GET");
   if (path == "/v1/hold") return request.method == "POST" ? hold(request) : wrong_method("POST");
   if (path == "/v1/jobs" || path == "/v1/queue" || path == "/v1/report" || path.starts_with("/v1/jobs/") ||
@@ -157,17 +159,18 @@ ApiAnswer Api::status(const Peer& peer) {
 }
 
 // Whose programs use what is in them, so they are not for everybody.
-ApiAnswer Api::metrics(const ApiRequest& request) {
-  if (!access_.may_change(request.peer)) {
+ApiAnswer Api::metrics(const ApiRequest& request, std::string_view query) {
+  if (!access_.may_read_metrics(request.peer)) {
     return error_response({base::Code::kDenied, 0,
                            "user " + std::to_string(request.peer.uid) +
                                " may not read metrics: only the daemon's owner, root and members of its admin_group "
                                "may"});
   }
+  const std::string_view wanted = query_value(query, "names").value_or("1");
+  if (wanted != "0" && wanted != "1") return error_response({base::Code::kInvalid, 0, "names must be 0 or 1"});
+  const auto names = wanted == "1" ? exporter::Names::kShown : exporter::Names::kHidden;
   const MetricsFormat format = metrics_format(request.accept);
-  return ApiWork([work = metrics(exporter::Names::kShown, format), format] {
-    return ApiResponse{200, work(), content_type(format)};
-  });
+  return ApiWork([work = metrics(names, format), format] { return ApiResponse{200, work(), content_type(format)}; });
 }
 
 Api::MetricsWork Api::metrics(exporter::Names names, MetricsFormat format) {

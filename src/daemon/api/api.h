@@ -55,7 +55,7 @@ class Api {
   // The only user whose programs' names the peer may see; none: everybody's.
   std::optional<uid_t> names_of(const Peer& peer) const;
   ApiAnswer status(const Peer& peer);
-  ApiAnswer metrics(const ApiRequest& request);
+  ApiAnswer metrics(const ApiRequest& request, std::string_view query);
   ApiAnswer hold(const ApiRequest& request);
   ApiAnswer change(const ApiRequest& request, std::string_view which);
   ApiAnswer change_tenant(const ApiRequest& request, std::string_view which);

@@ -58,6 +58,7 @@ base::Result<Peer> peer_of(int socket, const SubordinateIds& subordinates, Door 
   const auto credentials = os::peer_credentials(socket);
   if (!credentials) return tl::unexpected(credentials.error());
   Peer peer{.pid = credentials->pid, .uid = credentials->uid, .groups = {credentials->gid}, .account = {}};
+  peer.by_owners_door = door == Door::kOwners;
   auto process = os::peer_process(socket, peer.pid, lookup);
   peer.is_contained = !is_where_we_are(peer.pid);
   peer.account = account_of(peer.pid, peer.uid, peer.is_contained, subordinates);

@@ -24,7 +24,8 @@ struct Peer {
   // In a container that is not the daemon's, or not shown to be outside of one: its users are others, whatever their
   // numbers.
   bool is_contained = false;
-  Account account = {};  // for which it counts in every limit
+  bool by_owners_door = false;  // Door::kOwners
+  Account account = {};         // for which it counts in every limit
   // What was read in /proc is of this process. Null: the peer had ended before that, or the kernel has no pidfd.
   std::shared_ptr<const os::FileDescriptor> process = {};
 
@@ -35,7 +36,7 @@ struct Peer {
 // What a listening socket's place says of its peers.
 enum class Door {
   kOpen,    // root of a container may reach it
-  kOwners,  // it lies in a folder that the daemon's owner alone can enter, and that is passed into no container
+  kOwners,  // it lies in a folder that the daemon's owner alone can enter, and that only our own pods are given
 };
 
 // The configured names, looked up once (that may wait for a directory service): at start and at each reload.
@@ -47,6 +48,8 @@ class AccessRules {
 
   bool may_connect(const Peer& peer) const;
   bool may_change(const Peer& peer) const;
+  // Metrics name programs, users and pods. The kubelet's plugin, which is in a pod, reads them, too, to serve them on.
+  bool may_read_metrics(const Peer& peer) const { return may_change(peer) || peer.by_owners_door; }
   uid_t owner() const { return owner_; }
   const SubordinateIds& subordinates() const { return subordinates_; }
 

@@ -180,6 +180,18 @@ TEST(Identity, APeerThatLivesIsKnown) {
   EXPECT_FALSE(owners->is_contained);
 }
 
+// The kubelet's plugin is in a pod, and is given the folder of root's own socket. It reads metrics, and changes
+// nothing.
+TEST(Identity, MetricsAreForAllWhoReachTheOwnersSocket) {
+  const auto rules = AccessRules::make({}, 0, false);
+  ASSERT_TRUE(rules);
+  Peer pod{.pid = 1, .uid = 0, .groups = {}, .is_contained = true};
+  EXPECT_FALSE(rules->may_read_metrics(pod));
+  pod.by_owners_door = true;
+  EXPECT_TRUE(rules->may_read_metrics(pod));
+  EXPECT_FALSE(rules->may_change(pod));
+}
+
 TEST(Identity, RootNeedsItsOwnSocketWhereTheKernelCannotNamePeers) {
   if (::geteuid() != 0) GTEST_SKIP() << "needs root: a system daemon";
   const TemporaryDirectory dir;

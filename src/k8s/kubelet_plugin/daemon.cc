@@ -4,12 +4,6 @@
 #include "api_client/client.h"
 
 namespace gpumux::k8s {
-namespace {
-
-// A daemon that does not answer within this counts as dead. It answers from memory, within milliseconds.
-constexpr base::Duration kAnswerLimit = std::chrono::seconds(2);
-
-}  // namespace
 
 DaemonSays ask_daemon(const std::string& runtime_dir) {
   const auto client = api_client::Client::connect({runtime_dir, kAnswerLimit});

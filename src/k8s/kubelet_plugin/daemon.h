@@ -7,9 +7,13 @@
 #include <string>
 
 #include "api_client/types.h"
+#include "base/clock.h"
 #include "base/result.h"
 
 namespace gpumux::k8s {
+
+// A daemon that does not answer within this counts as dead. It answers from memory, within milliseconds.
+inline constexpr base::Duration kAnswerLimit = std::chrono::seconds(2);
 
 struct DaemonSays {
   base::Result<api_client::Snapshot> snapshot;

@@ -9,6 +9,7 @@
 #include "k8s/kubelet_plugin/device_plugin_api.h"
 #include "k8s/kubelet_plugin/dra_api.h"
 #include "k8s/kubelet_plugin/log.h"
+#include "k8s/kubelet_plugin/metrics.h"
 #include "k8s/kubelet_plugin/node_files.h"
 #include "k8s/kubelet_plugin/options.h"
 #include "os/installation.h"
@@ -42,6 +43,11 @@ int run(int argc, const char* const* argv) {
   ::sigaddset(&signals, SIGTERM);
   ::sigaddset(&signals, SIGINT);
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  const auto metrics = Metrics::open(options.settings, options.runtime_dir);
+  if (!metrics) {
+    log(LogLevel::kError, metrics.error().message());
+    return kExitUsage;
+  }
   base::Status served;
   switch (options.api) {
     case Api::kDevicePlugin: served = serve_device_plugin(options, signals); break;
