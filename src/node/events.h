@@ -41,7 +41,7 @@ struct SeatOpened {
   // It has no memory that it could tell of, and may be told at once what it may have. False: it may come back after a
   // restart.
   bool is_new = true;
-  std::uint64_t left = 0;  // Machine::left_by of its process's seat before
+  std::uint64_t left = 0;  // Residency::left_by of its process's seat before
 };
 // clang-format off
 struct MemoryReported { SeatId seat; sched::MemoryReport report; };

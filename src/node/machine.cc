@@ -10,8 +10,8 @@
 namespace gpumux::node {
 namespace {
 
-// A new tenant's context takes about 500 MB before anybody is asked (H200, CUDA 13.0): room for that, and for what
-// grows in those that are there. A small or simulated GPU keeps back in proportion.
+// A new tenant's context takes about 500 MB before the planner hears of it (H200, CUDA 13.0): room for that, and for
+// what grows in those that are there. A small or simulated GPU keeps back in proportion.
 constexpr std::uint64_t kMaxAutomaticReserve = std::uint64_t{1} << 30;
 constexpr std::uint64_t kReserveDivisor = 16;
 
@@ -26,14 +26,11 @@ std::optional<sched::Mode> mode_set_by(const settings::GpuSettings& settings) {
 }
 
 std::uint64_t reserve_of(const settings::GpuSettings& settings, std::uint64_t capacity) {
-  return settings.reserve.is_automatic() ? automatic_reserve(capacity) : std::min(settings.reserve.value(), capacity);
+  return settings.reserve.is_automatic() ? std::min(kMaxAutomaticReserve, capacity / kReserveDivisor)
+                                         : std::min(settings.reserve.value(), capacity);
 }
 
 }  // namespace
-
-std::uint64_t automatic_reserve(std::uint64_t capacity) {
-  return std::min(kMaxAutomaticReserve, capacity / kReserveDivisor);
-}
 
 void Machine::apply(TimePoint now, const Event& event, Commands& commands) {
   now_ = now;
@@ -53,6 +50,14 @@ void Machine::apply(TimePoint now, const Event& event, Commands& commands) {
 Machine::Gpu* Machine::find(GpuIndex gpu) { return gpu.value < gpus_.size() ? &gpus_[gpu.value] : nullptr; }
 const Machine::Gpu* Machine::find(GpuIndex gpu) const { return gpu.value < gpus_.size() ? &gpus_[gpu.value] : nullptr; }
 
+void Machine::make_stale(GpuIndex gpu) {
+  if (has_memory(gpu)) gpus_[gpu.value].plan = Plan::kStale;
+}
+
+bool Machine::is_any_stale() const {
+  return std::any_of(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.plan == Plan::kStale; });
+}
+
 void Machine::tell(const sched::Event& event) {
   told_.clear();
   leases_.apply(now_, event, told_);
@@ -66,9 +71,8 @@ void Machine::on(const GpuAdded& event) {
   Gpu& gpu = gpus_[event.gpu.value];
   gpu.settings = event.settings;
   gpu.mode = mode_set_by(event.settings).value_or(sched::Mode::kSerial);
-  gpu.is_dirty = true;
-  gpu.has_memory = event.capacity != 0;
-  if (gpu.has_memory) memory_.add_gpu(event.gpu, event.capacity, reserve_of(event.settings, event.capacity));
+  if (event.capacity > 0) memory_.add_gpu(event.gpu, event.capacity, reserve_of(event.settings, event.capacity));
+  make_stale(event.gpu);
   tell(sched::GpuAdded{event.gpu, {gpu.settings, gpu.mode}, event.first_epoch});
 }
 
@@ -77,8 +81,8 @@ void Machine::on(const SettingsChanged& event) {
   if (gpu == nullptr) return;
   gpu->settings = event.settings;
   gpu->mode = mode_set_by(event.settings).value_or(gpu->mode);
-  gpu->is_dirty = true;
-  if (gpu->has_memory) memory_.set_reserve(event.gpu, reserve_of(event.settings, memory_.capacity(event.gpu)));
+  make_stale(event.gpu);
+  if (has_memory(event.gpu)) memory_.set_reserve(event.gpu, reserve_of(event.settings, memory_.capacity(event.gpu)));
   tell(sched::SettingsChanged{event.gpu, {gpu->settings, gpu->mode}});
 }
 
@@ -86,7 +90,7 @@ void Machine::on(const WayChosen& event) {
   Gpu* const gpu = find(event.gpu);
   if (gpu == nullptr || gpu->way == event.way) return;
   gpu->way = event.way;
-  gpu->is_dirty = true;
+  make_stale(event.gpu);
 }
 
 void Machine::on(const HostBudget& event) { memory_.set_host_budget(event.bytes, event.chunk, event.reserved); }
@@ -97,24 +101,23 @@ void Machine::on(const SeatOpened& event) {
   const SeatId seat = event.lease.seat;
   tell(event.lease);
   Gpu* const gpu = find(seat.gpu);
-  if (gpu == nullptr || !gpu->has_memory) return;
+  if (gpu == nullptr || !has_memory(seat.gpu)) return;
   memory_.opened(now_, seat, event.owner, event.is_new && !event.lease.is_suspended, event.left);
   if (event.lease.is_suspended) memory_.set_suspended(now_, seat, true);
   gpu->foreign.opened(now_);
-  gpu->is_dirty = true;
+  make_stale(seat.gpu);
 }
 
 void Machine::on(const sched::StandingChanged& event) {
   tell(event);
-  if (Gpu* const gpu = find(event.seat.gpu)) gpu->is_dirty = true;
+  make_stale(event.seat.gpu);
 }
 
 void Machine::close_memory(SeatId seat) {
   if (!memory_.has(seat)) return;
   memory_.closed(now_, seat);
-  Gpu& gpu = gpus_[seat.gpu.value];
-  gpu.foreign.closed(now_);
-  gpu.is_dirty = true;
+  gpus_[seat.gpu.value].foreign.closed(now_);
+  make_stale(seat.gpu);
 }
 
 void Machine::on(const sched::SeatClosed& event) {
@@ -131,7 +134,7 @@ void Machine::on(const sched::TenantGone& event) {
 void Machine::suspend_memory(const std::vector<SeatId>& seats, bool is_suspended) {
   for (const SeatId seat : seats) {
     memory_.set_suspended(now_, seat, is_suspended);
-    if (Gpu* const gpu = find(seat.gpu)) gpu->is_dirty = true;
+    make_stale(seat.gpu);
   }
 }
 
@@ -148,7 +151,7 @@ void Machine::on(const sched::SeatsResumed& event) {
 void Machine::on(const MemoryReported& event) {
   const auto& [seat, report] = event;
   Gpu* const gpu = find(seat.gpu);
-  if (gpu == nullptr || !gpu->has_memory) return;
+  if (gpu == nullptr || !has_memory(seat.gpu)) return;
   const std::uint64_t before = memory_.on_gpu(seat.gpu);
   const bool is_back = memory_.may_be_back(seat);
   memory_.reported(now_, seat, report);
@@ -156,31 +159,33 @@ void Machine::on(const MemoryReported& event) {
   const std::uint64_t more = after - std::min(after, before);
   if (is_back) gpu->foreign.came_back(more);
   gpu->foreign.heard(now_, report.moving || after != before, more);
-  gpu->is_dirty = true;
-  // Nobody has to wait for managed memory; but its way back belongs to what a switch costs, and not to the quantum.
+  make_stale(seat.gpu);
+  // No seat has to wait for managed memory; but its way back belongs to what a switch costs, and not to the quantum.
   tell(sched::MemoryNeed{seat, report.evicted > 0 || report.managed_away > 0});
-  // Before anybody's request that came with it: else it would be granted, and revoked at once.
+  // Before a request that came with it: else that would be granted, and revoked at once.
   if (report.evicted > 0) resolve_mode(seat.gpu);
 }
 
 void Machine::on(const RoomWanted& event) {
-  Gpu* const gpu = find(event.seat.gpu);
-  if (gpu == nullptr) return;
+  if (!has_memory(event.seat.gpu)) return;
   memory_.wanted(now_, event.seat, event.ticket, event.room, event.commitment, event.managed);
-  gpu->is_dirty = true;
+  make_stale(event.seat.gpu);
 }
 
 void Machine::on(const GpuSampled& event) {
   Gpu* const gpu = find(event.gpu);
-  if (gpu == nullptr || !gpu->has_memory) return;
+  if (gpu == nullptr || !has_memory(event.gpu)) return;
   const std::uint64_t ours = memory_.on_gpu(event.gpu);
-  gpu->has_other_programs = event.other_programs && gpu->were_others_seen;
-  gpu->were_others_seen = event.other_programs;
+  if (!event.other_programs) {
+    gpu->others = Others::kNone;
+  } else {
+    gpu->others = gpu->others == Others::kNone ? Others::kSeenOnce : Others::kThere;
+  }
   gpu->foreign.look({.asked_at = event.asked_at,
                      .beyond = event.used > ours ? event.used - ours : 0,
                      .managed = memory_.managed(event.gpu),
                      .returning = memory_.returning(event.gpu)});
-  if (memory_.returned(now_, event.gpu, gpu->foreign.left_behind())) gpu->is_dirty = true;
+  if (memory_.returned(now_, event.gpu, gpu->foreign.left_behind())) make_stale(event.gpu);
   tell_foreign(event.gpu);
 }
 
@@ -223,29 +228,29 @@ void Machine::tell_foreign(GpuIndex index) {
   const std::size_t seats = all.seats + all.suspended;
   const std::uint64_t bytes = gpu.foreign.expected(now_, capacity, seats);
   const auto unseen = gpu.foreign.unseen(now_, capacity, seats);
-  memory_.set_other_programs(index, gpu.has_other_programs);
-  if (memory_.set_foreign(now_, index, bytes, gpu.foreign.seen_at(), unseen.bytes, unseen.until)) gpu.is_dirty = true;
+  memory_.set_other_programs(index, gpu.others == Others::kThere);
+  if (memory_.set_foreign(now_, index, bytes, gpu.foreign.seen_at(), unseen.bytes, unseen.until)) make_stale(index);
 }
 
 void Machine::on(const Rest& event) {
   if (std::exchange(host_useless_, event.host_useless) != event.host_useless) {
     memory_.set_host_useless(event.host_useless);
     if (memory_.awaits_commitment()) {
-      for (Gpu& gpu : gpus_) gpu.is_dirty = true;
+      for (std::uint32_t i = 0; i < gpus_.size(); ++i) make_stale({i});
     }
   }
-  const bool is_any_dirty = std::any_of(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.is_dirty; });
+  const bool was_any_stale = is_any_stale();
   for (std::uint32_t i = 0; i < gpus_.size(); ++i) {
-    if (gpus_[i].has_memory && wants_plan({i}, is_any_dirty)) rest({i});
+    if (has_memory({i}) && wants_plan({i}, was_any_stale)) rest({i});
   }
 }
 
-bool Machine::wants_plan(GpuIndex index, bool is_any_dirty) {
+bool Machine::wants_plan(GpuIndex index, bool was_any_stale) {
   const Gpu& gpu = gpus_[index.value];
-  if (gpu.is_dirty || gpu.due_at <= now_) return true;
-  if (!gpu.depends_on_turns) return false;
+  if (gpu.plan == Plan::kStale || gpu.due_at <= now_) return true;
+  if (gpu.plan == Plan::kStands) return false;
   // Host memory is for all GPUs: what has become free for one of them another may wait for.
-  if (is_any_dirty) return true;
+  if (was_any_stale) return true;
   leases_.turns(index, turns_);
   return turns_ != gpu.turns;
 }
@@ -254,11 +259,10 @@ void Machine::rest(GpuIndex index) {
   Gpu& gpu = gpus_[index.value];
   if (const std::uint64_t left = memory_.overdue(now_, index); left > 0) gpu.foreign.keep(left);
   tell_foreign(index);  // others have come or gone, or what was expected of newcomers has had its time
-  gpu.is_dirty = false;
   plan(index);
   planned_.set(index.value);
   // Each of these looks at all seats of the GPU, and Rest comes after every message.
-  gpu.depends_on_turns = memory_.is_tight(index) || memory_.is_clearing(index);
+  gpu.plan = memory_.is_tight(index) || memory_.is_clearing(index) ? Plan::kFollowsTurns : Plan::kStands;
   gpu.host_demand = memory_.host_demand(index);
   gpu.due_at = std::min(memory_.next_deadline(index).value_or(TimePoint::max()), gpu.memory_mode.look_again());
 }
@@ -270,7 +274,7 @@ void Machine::plan(GpuIndex index) {
   std::size_t plans = 0;
   do {
     if (plans++ > gpu.turns.size() + 1) {
-      is_restless_ = true;
+      restless_ = index;
       return;
     }
     resolve_mode(index);
@@ -298,9 +302,7 @@ bool Machine::plan_once(GpuIndex index, const std::vector<sched::Turn>& turns) {
 
 std::optional<TimePoint> Machine::next_deadline() const {
   TimePoint next = leases_.next_deadline().value_or(TimePoint::max());
-  for (const Gpu& gpu : gpus_) {
-    if (gpu.has_memory) next = std::min(next, gpu.due_at);
-  }
+  for (const Gpu& gpu : gpus_) next = std::min(next, gpu.due_at);
   return next == TimePoint::max() ? std::nullopt : std::optional(next);
 }
 
@@ -326,7 +328,7 @@ sched::Way Machine::way(GpuIndex gpu) const {
 
 bool Machine::has_other_programs(GpuIndex gpu) const {
   const Gpu* const found = find(gpu);
-  return found != nullptr && found->has_other_programs;
+  return found != nullptr && found->others == Others::kThere;
 }
 
 sched::HostDemand Machine::host_demand() const {
@@ -350,11 +352,10 @@ bool Machine::looks_again() const {
 }
 
 std::string Machine::check_invariants() const {
-  if (is_restless_) return "turns and memory of a GPU change each other without an end";
+  if (restless_) return "turns and memory of GPU " + std::to_string(restless_->value) + " change each other for ever";
   std::string wrong = leases_.check_invariants();
   // Memory is as it should be once it has been planned.
-  const bool is_planned = std::none_of(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.is_dirty; });
-  if (wrong.empty() && is_planned) wrong = memory_.check_invariants();
+  if (wrong.empty() && !is_any_stale()) wrong = memory_.check_invariants();
   return wrong;
 }
 

@@ -25,9 +25,6 @@
 
 namespace gpumux::node {
 
-// Bytes that stay free on a GPU with `capacity` bytes, unless its settings say.
-std::uint64_t automatic_reserve(std::uint64_t capacity);
-
 // For logs, tests and simulations: sees what the parts tell each other. It must not call back.
 class Probe {
  public:
@@ -69,11 +66,9 @@ class Machine {
   // GPUs whose memory has been planned anew since the last call.
   std::bitset<base::kMaxGpus> take_planned() { return std::exchange(planned_, {}); }
 
-  // Bytes of its GPU's that the seat would leave taken if it were closed now.
-  std::uint64_t left_by(SeatId seat) const { return memory_.left_by(seat); }
   // Host memory that all GPUs' programs may need together.
   sched::HostDemand host_demand() const;
-  // Whether somebody waits for memory of tenants that are gone, or to know what others have: look again soon.
+  // Whether a tenant waits for memory of tenants that are gone, or to know what others have: look again soon.
   bool awaits_look() const;
   // Whether the last look came while memory moved and said nothing. Where programs always move some, one look a second
   // would never find out what others use.
@@ -84,22 +79,26 @@ class Machine {
   std::string check_invariants() const;
 
  private:
+  // Programs that are no tenants, on one GPU. The first look that sees some may have seen a tenant that begins or ends.
+  enum class Others { kNone, kSeenOnce, kThere };
+  // How far a GPU's last plan holds.
+  enum class Plan {
+    kStale,         // its memory has changed since
+    kFollowsTurns,  // memory is tight: it is stale as soon as the turns are others, or another GPU's plan is stale
+    kStands,
+  };
   struct Gpu {
-    bool has_memory = false;  // its size is known, and the planner plans it
     settings::GpuSettings settings;
     sched::Mode mode = sched::Mode::kSerial;  // in force
     sched::MemoryMode memory_mode;
     sched::Way way = sched::Way::kAtOnce;
     bool is_open = false;
     sched::ForeignUse foreign;
-    bool has_other_programs = false;
-    bool were_others_seen = false;  // by the last look
-    bool is_dirty = false;
-    // As of the last plan: whatever changes it makes the GPU dirty.
-    bool depends_on_turns = false;
-    std::vector<sched::Turn> turns;  // that it was made with
+    Others others = Others::kNone;
+    Plan plan = Plan::kStands;
+    std::vector<sched::Turn> turns;  // that the plan was made with
     sched::HostDemand host_demand;
-    TimePoint due_at = TimePoint::max();
+    TimePoint due_at = TimePoint::max();  // of the next plan, if nothing happens
   };
 
   void on(const GpuAdded& event);
@@ -127,13 +126,17 @@ class Machine {
   // Null: no such GPU.
   Gpu* find(GpuIndex gpu);
   const Gpu* find(GpuIndex gpu) const;
+  // Whether its size is known. Without that it has leases only, and its memory is never planned.
+  bool has_memory(GpuIndex gpu) const { return memory_.capacity(gpu) > 0; }
+  void make_stale(GpuIndex gpu);
+  bool is_any_stale() const;
   void tell(const sched::Event& event);
   void close_memory(SeatId seat);
   void suspend_memory(const std::vector<SeatId>& seats, bool is_suspended);
   void set_mode(GpuIndex index, sched::Mode mode);
   void resolve_mode(GpuIndex index);
   void tell_foreign(GpuIndex index);
-  bool wants_plan(GpuIndex index, bool is_any_dirty);
+  bool wants_plan(GpuIndex index, bool is_any_stale);
   void rest(GpuIndex index);
   void plan(GpuIndex index);
   bool plan_once(GpuIndex index, const std::vector<sched::Turn>& turns);
@@ -144,7 +147,7 @@ class Machine {
   std::vector<Gpu> gpus_;  // by index
   std::uint64_t host_useless_ = 0;
   std::bitset<base::kMaxGpus> planned_;
-  bool is_restless_ = false;  // a GPU did not come to rest: an invariant is broken
+  std::optional<GpuIndex> restless_;  // it did not come to rest: an invariant is broken
 
   // During apply().
   TimePoint now_{};

@@ -71,7 +71,7 @@ class MachineTest : public ::testing::Test {
     apply(RoomWanted{seat(tenant), 1, room, commitment});
     rest();
   }
-  // Everybody takes note of everything.
+  // All tenants take note of all that they are told.
   void settle() {
     rest();
     for (int i = 0; i < 3; ++i) {
@@ -235,7 +235,7 @@ TEST_F(MachineTest, WhoConnectsAgainIsNotCountedTwice) {
   has(2, 10);
   settle();
   look(50 * kGiB + 2 * kContext, sched::kContextPatience);
-  const std::uint64_t left = machine.left_by(seat(1));
+  const std::uint64_t left = machine.memory().left_by(seat(1));
   close(1);
   EXPECT_GE(left, 40 * kGiB);
   EXPECT_TRUE(machine.awaits_look());
@@ -419,7 +419,7 @@ TEST_F(MachineTest, EventsThatMakeNoSenseChangeNothing) {
   EXPECT_EQ(machine.check_invariants(), "");
 }
 
-// GPUs whose memory nobody knows are the driver's: leases are given, and no rooms.
+// Where the driver does not say how much memory a GPU has, the machine gives leases on it, and no rooms.
 TEST_F(MachineTest, AGpuOfUnknownMemoryHasLeasesOnly) {
   apply(GpuAdded{{1}, settings, {1}, 0});
   apply(sched::TenantConnected{{1}});
@@ -430,6 +430,19 @@ TEST_F(MachineTest, AGpuOfUnknownMemoryHasLeasesOnly) {
   rest();
   EXPECT_EQ(machine.leases().phase(other), sched::SeatPhase::kHolding);
   EXPECT_TRUE(bounds.empty());
+}
+
+// Its memory is never planned, so it must not count as a GPU whose plan is stale.
+TEST_F(MachineTest, AGpuOfUnknownMemoryHasNoOthersPlannedAgain) {
+  apply(GpuAdded{{1}, settings, {1}, 0});
+  for (const std::uint64_t tenant : {1u, 2u}) open(tenant);
+  has(1, 60);
+  reports[2] = {.allocated = 60 * kGiB, .evicted = 60 * kGiB};
+  settle();
+  ASSERT_TRUE(machine.memory().is_tight(kGpu));
+  machine.take_planned();
+  rest();
+  EXPECT_TRUE(machine.take_planned().none()) << "nothing has happened";
 }
 
 }  // namespace

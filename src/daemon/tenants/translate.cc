@@ -123,7 +123,7 @@ void Translator::ended(Session& session, std::string_view why) {
   const base::TimePoint now = leases_.now();
   Gone gone{session.peer.pid, session.process_start, now, {}};
   session.for_each_slot([&](std::uint32_t, const Slot& slot) {
-    gone.left[slot.gpu] = leases_.machine().left_by(seat_of(session, slot));
+    gone.left[slot.gpu] = leases_.machine().memory().left_by(seat_of(session, slot));
     forget_slot(session, slot, now);
   });
   leases_.gone(session.id, why, now);
