@@ -25,17 +25,17 @@ using base::TimePoint;
 
 // The daemon, the one before it, and a few that look.
 constexpr std::size_t kMostPeers = 8;
-// Nobody's grace is longer; what overflows would be no grace at all.
+// No job's grace is longer. A number that overflows would be no grace at all.
 constexpr std::uint64_t kMostGraceMs = 7ull * 24 * 3600 * 1000;
-// Stopping takes a process to its next return from the kernel. What takes longer waits for a disk or a driver.
+// A process stops when it next returns from the kernel. If that takes longer, it waits for a disk or a driver.
 constexpr auto kFreezeTime = 10s;
-// What cannot be killed in this time after its main process has ended (it hangs in a driver, or is not ours to kill)
-// will not be waited for: the job has ended, and its end says that something is left.
+// A process that cannot be killed in this time after the main process has ended hangs in a driver, or is not ours to
+// kill. The runner does not wait for it: the job has ended, and its end says that something is left.
 constexpr auto kKillTime = 60s;
 // For the terminal's process to write the last output to a log that may be on a slow disk, and then to end itself.
 constexpr auto kDrainTime = 5s;
 constexpr auto kTerminalEndTime = 4s;
-// The kernel lets who has ended out of his group when it gets to it.
+// The kernel takes a process that has ended out of its cgroup when it gets to it.
 constexpr auto kReleaseTime = 1s;
 // Between steps of freezing and killing; the first is short, for mostly the first step has done it.
 constexpr auto kFirstTick = 2ms;
@@ -57,15 +57,11 @@ Duration grace_of(std::uint64_t milliseconds) {
 // ---- the loop ---------------------------------------------------------------------------------------------
 
 void Supervisor::loop() {
-  while (true) {
-    if (finished_ && terminal_ == 0) {
-      // Where the directory was removed, nobody will ever look.
-      struct stat status {};
-      const bool removed = ::fstat(directory_.get(), &status) == 0 && status.st_nlink == 0;
-      if (end_written_ || noted_ || removed) return;
-    }
-    std::vector<pollfd> polled = {
-        {signals_.get(), POLLIN, 0}, {report_.get(), POLLIN, 0}, {link_.get(), POLLIN, 0}, {control_.get(), POLLIN, 0}};
+  while (!is_over()) {
+    std::vector<pollfd> polled = {{signals_.get(), POLLIN, 0},
+                                  {report_.get(), POLLIN, 0},
+                                  {terminal_.link.get(), POLLIN, 0},
+                                  {control_.get(), POLLIN, 0}};
     const std::size_t known = peers_.size();
     for (const os::FileDescriptor& peer : peers_) polled.push_back({peer.get(), POLLIN, 0});
     if (::poll(polled.data(), polled.size(), poll_timeout()) < 0 && errno != EINTR) return;
@@ -80,16 +76,22 @@ void Supervisor::loop() {
     }
     if (polled[3].revents != 0) accept_peer();
     std::erase_if(peers_, [](const os::FileDescriptor& peer) { return !peer; });
-    if (needs_tick_ && clock_.now() >= next_tick_) tick();
+    if (next_tick_ && clock_.now() >= *next_tick_) tick();
   }
 }
 
+// The daemon has been told the end, and the end is in the directory, or the daemon has stored it. Where the directory
+// was removed, no daemon will ever look.
+bool Supervisor::is_over() const {
+  const Ended* const ended = std::get_if<Ended>(&phase_);
+  if (ended == nullptr || terminal_.process != 0) return false;
+  struct stat status {};
+  return end_written_ || ended->is_noted || (::fstat(directory_.get(), &status) == 0 && status.st_nlink == 0);
+}
+
 int Supervisor::poll_timeout() const {
-  TimePoint next = TimePoint::max();
-  if (needs_tick_) next = next_tick_;
-  if (kill_at_) next = std::min(next, std::max(*kill_at_, next_tick_));
-  if (next == TimePoint::max()) return -1;
-  const Duration left = next - clock_.now();
+  if (!next_tick_) return -1;
+  const Duration left = *next_tick_ - clock_.now();
   if (left <= Duration(0)) return 0;
   return static_cast<int>(std::min<std::int64_t>((left + 999'999ns) / 1ms, 60'000));
 }
@@ -106,17 +108,17 @@ void Supervisor::serve_signals() {
   }
   if (!child) return;
   reap();
-  // Who has gone may have been the last one.
-  if (needs_tick_) next_tick_ = std::min(next_tick_, clock_.now());
+  // The process that has gone may have been the last one.
+  if (next_tick_) next_tick_ = std::min(*next_tick_, clock_.now());
 }
 
 void Supervisor::reap() {
   int status = 0;
   pid_t pid;
   while ((pid = ::waitpid(-1, &status, WNOHANG)) > 0) {
-    if (pid == terminal_) {
+    if (pid == terminal_.process) {
       terminal_ended();
-    } else if (pid == main_ && !main_reaped_) {
+    } else if (pid == main_ && std::holds_alternative<Running>(phase_)) {
       main_ended(status);
     }
   }
@@ -137,18 +139,18 @@ void Supervisor::serve_report() {
 }
 
 void Supervisor::take_report(ReportKind kind, std::uint32_t code, std::string_view text) {
-  if (main_reaped_ && main_ != 0) return;
+  using Progress = Running::Progress;
+  Running* const running = std::get_if<Running>(&phase_);
+  if (running == nullptr && !std::holds_alternative<Waiting>(phase_)) return;
+  const auto advance = [&](Progress progress) {
+    if (running == nullptr || running->progress >= progress) return;
+    running->progress = progress;
+    if (!running->is_stopping) tell_all(state());
+  };
   switch (kind) {
     case ReportKind::kNoCgroup: processes_.release_cgroup(); break;
-    case ReportKind::kSetup:
-      if (!launched_) in_setup_ = true;
-      if (phase_ == wire::RunnerPhase::kStarting) change_phase(wire::RunnerPhase::kSetup);
-      break;
-    case ReportKind::kLaunching:
-      launched_ = true;
-      if (phase_ == wire::RunnerPhase::kStarting || phase_ == wire::RunnerPhase::kSetup)
-        change_phase(wire::RunnerPhase::kRunning);
-      break;
+    case ReportKind::kSetup: advance(Progress::kSetup); break;
+    case ReportKind::kLaunching: advance(Progress::kLaunched); break;
     case ReportKind::kFailed:
       if (failure_) break;
       failure_.emplace();
@@ -161,17 +163,17 @@ void Supervisor::take_report(ReportKind kind, std::uint32_t code, std::string_vi
 void Supervisor::serve_link() {
   LinkMessage message;
   std::byte buffer[sizeof message];
-  auto received = os::receive_message(link_.get(), buffer);
+  auto received = os::receive_message(terminal_.link.get(), buffer);
   if (!received && received.error().system_errno == EAGAIN) return;
   if (!received || received->bytes != sizeof message) {
-    link_.reset();  // its end is seen by reap()
+    terminal_.link.reset();  // its end is seen by reap()
     return;
   }
   std::copy_n(buffer, sizeof message, reinterpret_cast<std::byte*>(&message));
   if (message.kind == LinkKind::kDrained) {
-    terminal_drained_ = true;
+    terminal_.is_drained = true;
     next_tick_ = clock_.now();
-  } else if (message.kind == LinkKind::kReady && main_ == 0 && !main_reaped_ && received->fd) {
+  } else if (message.kind == LinkKind::kReady && std::holds_alternative<Waiting>(phase_) && received->fd) {
     const base::Status started = start_main(received->fd.get());
     if (!started) never_started(wire::kExitNotStarted, started.error().message());
   }
@@ -183,7 +185,7 @@ void Supervisor::accept_peer() {
   const auto credentials = os::peer_credentials(socket.get());
   if (!credentials || (credentials->uid != 0 && credentials->uid != ::geteuid())) return;
   os::FileDescriptor& peer = peers_.emplace_back(std::move(socket));
-  if (tell(peer, state()) && finished_) tell(peer, end_);
+  if (tell(peer, state()) && std::holds_alternative<Ended>(phase_)) tell(peer, end_);
 }
 
 void Supervisor::serve_peer(os::FileDescriptor& peer) {
@@ -203,8 +205,8 @@ void Supervisor::obey(const wire::ToRunner& message) {
     suspend(suspended->sequence);
   } else if (const auto* resumed = std::get_if<wire::Resume>(&message)) {
     resume(resumed->sequence);
-  } else if (std::holds_alternative<wire::Noted>(message) && finished_) {
-    noted_ = true;
+  } else if (Ended* const ended = std::get_if<Ended>(&phase_); ended && std::holds_alternative<wire::Noted>(message)) {
+    ended->is_noted = true;
     claim_.reset();  // the directory may go
   }
 }
@@ -212,20 +214,22 @@ void Supervisor::obey(const wire::ToRunner& message) {
 // ---- orders -----------------------------------------------------------------------------------------------
 
 void Supervisor::terminate(wire::EndReason reason, Duration grace) {
-  if (finished_) return;
+  if (std::holds_alternative<Ended>(phase_)) return;
   const TimePoint now = clock_.now();
-  kill_at_ = std::min(kill_at_.value_or(TimePoint::max()), now + grace);
-  needs_tick_ = true;
   next_tick_ = now;
-  // The end is written once the main process has ended: from then on there is nothing to give a reason for.
-  if (main_reaped_) return;
-  if (reason_ == wire::EndReason::kNone) reason_ = reason;
-  if (main_ == 0) {
-    never_started(wire::kExitNotStarted, "it was ended before its command was started");
+  // The end is written once the main process has ended: from then on no reason can be given for it.
+  if (Cleaning* const cleaning = std::get_if<Cleaning>(&phase_)) {
+    cleaning->kill_at = std::min(cleaning->kill_at, now + grace);
     return;
   }
-  if (phase_ == wire::RunnerPhase::kStopping) return;
-  change_phase(wire::RunnerPhase::kStopping);
+  if (reason_ == wire::EndReason::kNone) reason_ = reason;
+  Running* const running = std::get_if<Running>(&phase_);
+  if (running == nullptr)
+    return never_started(wire::kExitNotStarted, "it was ended before its command was started", now + grace);
+  running->kill_at = std::min(running->kill_at, now + grace);
+  if (running->is_stopping) return;
+  running->is_stopping = true;
+  tell_all(state());
   if (grace > Duration(0)) {
     processes_.signal_all(SIGTERM);
     // A shell at a terminal does not end for TERM.
@@ -237,15 +241,12 @@ void Supervisor::terminate(wire::EndReason reason, Duration grace) {
 
 void Supervisor::suspend(std::uint64_t sequence) {
   sequence_ = sequence;
-  if (main_ == 0 || main_reaped_ || phase_ == wire::RunnerPhase::kStopping || finished_) {
-    change_suspension(wire::Suspension::kNone);  // it is not going to run on, or not there yet
-    return;
-  }
+  Running* const running = std::get_if<Running>(&phase_);
+  // Otherwise it is not going to run on, or not there yet.
+  if (running == nullptr || running->is_stopping) return change_suspension(wire::Suspension::kNone);
   if (suspension_ == wire::Suspension::kFrozen) return change_suspension(wire::Suspension::kFrozen);
-  freeze_until_ = clock_.now() + kFreezeTime;
+  running->freeze_until = clock_.now() + kFreezeTime;
   change_suspension(wire::Suspension::kFreezing);
-  needs_tick_ = true;
-  next_tick_ = clock_.now();
   tick();
 }
 
@@ -254,85 +255,92 @@ void Supervisor::resume(std::uint64_t sequence) {
   const bool asked = sequence != sequence_;
   sequence_ = sequence;
   if (was_suspended) processes_.thaw();
-  freeze_until_.reset();
+  if (Running* const running = std::get_if<Running>(&phase_)) running->freeze_until.reset();
   if (was_suspended || asked) change_suspension(wire::Suspension::kNone);
 }
 
 // ---- what takes several steps -----------------------------------------------------------------------------
 
 void Supervisor::tick() {
+  next_tick_.reset();
+  std::visit([this](auto& phase) { tick(phase); }, phase_);
+}
+
+void Supervisor::tick(Running& running) {
   const TimePoint now = clock_.now();
-  needs_tick_ = false;
-  Duration wait = kSlowestTick;
-  if (freeze_until_) {
+  Duration wait = Duration::max();
+  if (running.freeze_until) {
     const std::size_t left = processes_.freeze_step();
-    if (left == 0 || now >= *freeze_until_) {
-      freeze_until_.reset();
+    if (left == 0 || now >= *running.freeze_until) {
+      running.freeze_until.reset();
       unstoppable_ = static_cast<std::uint32_t>(left);
       change_suspension(left == 0 ? wire::Suspension::kFrozen : wire::Suspension::kFailed);
     } else {
-      needs_tick_ = true;
-      wait = std::clamp<Duration>((kFreezeTime - (*freeze_until_ - now)) / 8, kFirstTick, kSlowestTick);
+      wait = std::clamp<Duration>((kFreezeTime - (*running.freeze_until - now)) / 8, kFirstTick, kSlowestTick);
     }
   }
-  if (kill_at_ && !finished_) {
-    needs_tick_ = true;
-    if (now >= *kill_at_) {
-      const std::size_t left = processes_.kill_step();
-      if (left > 0) wait = std::clamp<Duration>((now - *kill_at_) / 8, kFirstTick, kSlowestTick);
-    } else {
-      wait = std::min<Duration>(wait, *kill_at_ - now);
-    }
-  }
-  next_tick_ = now + wait;
-  if (phase_ == wire::RunnerPhase::kCleaning && !finished_) end_leftovers();
-  if (!end_written_ && main_reaped_) {
-    needs_tick_ = true;
-    if (finished_) {
-      write_end();
-      next_tick_ = now + kEndRetry;
-    }
-  }
-  if (finished_ && terminal_ != 0) {
-    needs_tick_ = true;
-    if (drain_until_ && now >= *drain_until_) ::kill(terminal_, SIGKILL);
-  }
+  if (running.kill_at != TimePoint::max()) wait = std::min(wait, kill(running.kill_at));
+  if (wait != Duration::max()) next_tick_ = now + wait;
 }
 
-// After the main process: what is left gets TERM once, then KILL; then the terminal's last output; then it is over.
-void Supervisor::end_leftovers() {
-  needs_tick_ = true;
+// One step of killing all that there is, once it is time; returns how long it is to the next one.
+Duration Supervisor::kill(TimePoint at) {
+  const TimePoint now = clock_.now();
+  if (now < at) return std::min<Duration>(kSlowestTick, at - now);
+  return processes_.kill_step() == 0 ? Duration(kSlowestTick)
+                                     : std::clamp<Duration>((now - at) / 8, kFirstTick, kSlowestTick);
+}
+
+void Supervisor::tick(Cleaning& cleaning) {
+  next_tick_ = clock_.now() + kill(cleaning.kill_at);
+  if (!has_cleaned(cleaning)) return;
+  finish();  // `cleaning` is gone
+  tick();
+}
+
+// Processes that the main one has left get TERM once, then KILL. Then the terminal's last output is written, and the
+// cgroup released.
+bool Supervisor::has_cleaned(Cleaning& cleaning) {
   const TimePoint now = clock_.now();
   reap();
   const bool gone = processes_.is_gone();
   const std::size_t left = gone ? 0 : processes_.count();
-  if (!give_up_at_) {
+  if (!cleaning.give_up_at) {
     end_.leftovers = static_cast<std::uint32_t>(left);
-    const TimePoint killed = now + grace_of(spec_.leftover_grace_ms);
-    kill_at_ = std::min(kill_at_.value_or(TimePoint::max()), killed);
-    give_up_at_ = *kill_at_ + kKillTime;
-    if (left > 0 && now < *kill_at_) {
+    cleaning.kill_at = std::min(cleaning.kill_at, now + grace_of(spec_.leftover_grace_ms));
+    cleaning.give_up_at = cleaning.kill_at + kKillTime;
+    if (left > 0 && now < cleaning.kill_at) {
       processes_.signal_all(SIGTERM);
       processes_.signal_all(SIGCONT);
     }
     next_tick_ = now + kFirstTick;
   }
-  if (!gone && now < *give_up_at_) return;
+  if (!gone && now < *cleaning.give_up_at) return false;
   if (!gone) wire::set_text(end_.text, std::to_string(left) + " of its processes could not be ended");
-  if (terminal_ != 0 && !terminal_drained_ && link_) {
-    if (!drain_until_) {
-      drain_until_ = now + kDrainTime;
+  if (terminal_.process != 0 && !terminal_.is_drained && terminal_.link) {
+    if (!cleaning.drain_until) {
+      cleaning.drain_until = now + kDrainTime;
       const LinkMessage drain{.kind = LinkKind::kDrain};
-      static_cast<void>(::send(link_.get(), &drain, sizeof drain, MSG_NOSIGNAL | MSG_DONTWAIT));
+      static_cast<void>(::send(terminal_.link.get(), &drain, sizeof drain, MSG_NOSIGNAL | MSG_DONTWAIT));
     }
-    if (now < *drain_until_) return;
+    if (now < *cleaning.drain_until) return false;
   }
-  if (!release_until_) release_until_ = now + kReleaseTime;
-  if (!processes_.release_cgroup() && now < *release_until_) {
-    next_tick_ = now + kFirstTick;
-    return;
+  if (!cleaning.release_until) cleaning.release_until = now + kReleaseTime;
+  if (processes_.release_cgroup() || now >= *cleaning.release_until) return true;
+  next_tick_ = now + kFirstTick;
+  return false;
+}
+
+void Supervisor::tick(Ended& ended) {
+  const TimePoint now = clock_.now();
+  if (!end_written_) {
+    write_end();
+    next_tick_ = now + kEndRetry;
   }
-  finish();
+  if (terminal_.process != 0) {
+    if (now >= ended.terminal_until) ::kill(terminal_.process, SIGKILL);
+    next_tick_ = now + kSlowestTick;
+  }
 }
 
 // ---- the end ----------------------------------------------------------------------------------------------
@@ -340,7 +348,6 @@ void Supervisor::end_leftovers() {
 void Supervisor::main_ended(int status) {
   // Its last words are in the pipe before it ends.
   serve_report();
-  main_reaped_ = true;
   rusage usage{};
   ::getrusage(RUSAGE_CHILDREN, &usage);
   timespec now{};
@@ -357,7 +364,8 @@ void Supervisor::main_ended(int status) {
     end_.how = wire::EndHow::kNotStarted;
     end_.code = failure_->code;
     wire::set_text(end_.text, wire::text_of(failure_->text));
-  } else if (in_setup_ && !launched_ && (!signaled || reason_ == wire::EndReason::kNone)) {
+  } else if (std::get<Running>(phase_).progress == Running::Progress::kSetup &&
+             (!signaled || reason_ == wire::EndReason::kNone)) {
     end_.how = wire::EndHow::kSetupFailed;
     end_.code = signaled ? 128 + code : code;
   } else {
@@ -368,22 +376,22 @@ void Supervisor::main_ended(int status) {
   if (signaled && WCOREDUMP(status)) end_.flags |= wire::kDumpedCore;
 #endif
   write_end();
-  freeze_until_.reset();
   if (suspension_ != wire::Suspension::kNone) {
     processes_.thaw();
     change_suspension(wire::Suspension::kNone);
   }
-  change_phase(wire::RunnerPhase::kCleaning);
-  needs_tick_ = true;
+  phase_ =
+      Cleaning{.kill_at = std::get<Running>(phase_).kill_at, .give_up_at = {}, .drain_until = {}, .release_until = {}};
   next_tick_ = clock_.now();
+  tell_all(state());
 }
 
 void Supervisor::terminal_ended() {
-  terminal_ = 0;
+  terminal_.process = 0;
   processes_.except(0);
-  link_.reset();
+  terminal_.link.reset();
   serve_report();
-  if (main_ == 0 && !main_reaped_) {
+  if (std::holds_alternative<Waiting>(phase_)) {
     never_started(
         failure_ ? failure_->code : wire::kExitNotStarted,
         failure_ ? std::string(wire::text_of(failure_->text)) : "the process that holds its terminal has ended");
@@ -399,18 +407,16 @@ void Supervisor::write_end() {
 
 void Supervisor::finish() {
   if (!end_written_) write_end();
-  finished_ = true;
-  kill_at_.reset();
+  phase_ = Ended{.terminal_until = clock_.now() + kTerminalEndTime};
   if (!spec_.attach_path.empty()) ::unlink(spec_.attach_path.c_str());
-  change_phase(wire::RunnerPhase::kEnded);
-  // Before it is told: whoever hears it may look, and finds the claim free.
+  tell_all(state());
+  // Before the end is told: a daemon that hears it may look, and finds the claim free.
   if (end_written_) claim_.reset();
   tell_all(end_);
-  if (link_) {
+  if (terminal_.link) {
     const LinkMessage ended{.kind = LinkKind::kEnded, .how = static_cast<std::uint32_t>(end_.how), .code = end_.code};
-    static_cast<void>(::send(link_.get(), &ended, sizeof ended, MSG_NOSIGNAL | MSG_DONTWAIT));
+    static_cast<void>(::send(terminal_.link.get(), &ended, sizeof ended, MSG_NOSIGNAL | MSG_DONTWAIT));
   }
-  drain_until_ = clock_.now() + kTerminalEndTime;
 }
 
 // ---- telling ----------------------------------------------------------------------------------------------
@@ -436,7 +442,7 @@ wire::RunnerState Supervisor::state() const {
   wire::RunnerState state;
   state.job = spec_.job;
   state.attempt = spec_.attempt;
-  state.phase = phase_;
+  state.phase = phase();
   state.suspension = suspension_;
   state.sequence = sequence_;
   state.runner_pid = static_cast<std::uint32_t>(::getpid());
@@ -452,9 +458,18 @@ wire::RunnerState Supervisor::state() const {
   return state;
 }
 
-void Supervisor::change_phase(wire::RunnerPhase phase) {
-  phase_ = phase;
-  tell_all(state());
+wire::RunnerPhase Supervisor::phase() const {
+  if (std::holds_alternative<Ended>(phase_)) return wire::RunnerPhase::kEnded;
+  if (std::holds_alternative<Cleaning>(phase_)) return wire::RunnerPhase::kCleaning;
+  const Running* const running = std::get_if<Running>(&phase_);
+  if (running == nullptr) return wire::RunnerPhase::kStarting;
+  if (running->is_stopping) return wire::RunnerPhase::kStopping;
+  switch (running->progress) {
+    case Running::Progress::kForked: break;
+    case Running::Progress::kSetup: return wire::RunnerPhase::kSetup;
+    case Running::Progress::kLaunched: return wire::RunnerPhase::kRunning;
+  }
+  return wire::RunnerPhase::kStarting;
 }
 
 void Supervisor::change_suspension(wire::Suspension suspension) {

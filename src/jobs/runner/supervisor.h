@@ -12,6 +12,8 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/result.h"
@@ -31,10 +33,42 @@ class Supervisor {
   // `daemon`: the connection that it was started with.
   explicit Supervisor(os::FileDescriptor daemon);
 
-  // All of the job's life. Returns the runner's own exit status, which nobody needs.
+  // All of the job's life. Returns the runner's own exit status, which says nothing of the job.
   int run();
 
  private:
+  // The command's process is not there yet: its terminal is being made.
+  struct Waiting {};
+  // It is there.
+  struct Running {
+    // kSetup: it is the set-up command's shell. kLaunched: it is the command.
+    enum class Progress { kForked, kSetup, kLaunched };
+    Progress progress = Progress::kForked;
+    bool is_stopping = false;                          // Terminate has come
+    base::TimePoint kill_at = base::TimePoint::max();  // the end of Terminate's grace
+    std::optional<base::TimePoint> freeze_until;       // it is being suspended
+  };
+  // It has ended, or there never will be one. The processes that it has left are being ended.
+  struct Cleaning {
+    base::TimePoint kill_at = base::TimePoint::max();
+    std::optional<base::TimePoint> give_up_at;   // on processes that cannot be killed; none: nothing has been done yet
+    std::optional<base::TimePoint> drain_until;  // for the terminal's last output
+    std::optional<base::TimePoint> release_until;  // for the kernel to let the cgroup go
+  };
+  // The daemon is told the end.
+  struct Ended {
+    base::TimePoint terminal_until;  // the terminal's process is killed then
+    bool is_noted = false;           // the daemon has stored the end
+  };
+  using Phase = std::variant<Waiting, Running, Cleaning, Ended>;
+
+  // The process that holds the job's terminal.
+  struct Terminal {
+    pid_t process = 0;        // 0: there is none, or it has ended
+    os::FileDescriptor link;  // to it; may be closed before it ends
+    bool is_drained = false;  // its last output is written
+  };
+
   // ---- beginning (supervisor_begin.cc)
   std::optional<wire::Begin> receive_begin();
   base::Status begin(const wire::Begin& begin);
@@ -45,11 +79,12 @@ class Supervisor {
   base::Status start_terminal();
   base::Status start_main(int terminal);
   void start();
-  void never_started(std::uint32_t code, const std::string& why);
+  void never_started(std::uint32_t code, const std::string& why, base::TimePoint kill_at = base::TimePoint::max());
   void release_spec();
 
   // ---- the loop (supervisor.cc)
   void loop();
+  bool is_over() const;
   int poll_timeout() const;
   void serve_signals();
   void reap();
@@ -64,8 +99,15 @@ class Supervisor {
   void terminate(wire::EndReason reason, base::Duration grace);
   void suspend(std::uint64_t sequence);
   void resume(std::uint64_t sequence);
+
+  // ---- what takes several steps: one step, and when the next one is due
   void tick();
-  void end_leftovers();
+  void tick(Waiting&) {}
+  void tick(Running& running);
+  void tick(Cleaning& cleaning);
+  void tick(Ended& ended);
+  base::Duration kill(base::TimePoint at);
+  bool has_cleaned(Cleaning& cleaning);
 
   // ---- ending
   void write_end();
@@ -76,7 +118,7 @@ class Supervisor {
   template <class Message>
   bool tell(os::FileDescriptor& peer, const Message& message);
   wire::RunnerState state() const;
-  void change_phase(wire::RunnerPhase phase);
+  wire::RunnerPhase phase() const;
   void change_suspension(wire::Suspension suspension);
 
   os::SystemClock clock_;
@@ -88,41 +130,28 @@ class Supervisor {
   os::FileDescriptor report_;
   int reports_ = 0;                // read from it
   os::FileDescriptor report_end_;  // the children's end, until both have it
-  os::FileDescriptor link_;        // to the terminal process
   os::FileDescriptor program_;     // this program, for after the set-up command
   os::ReservedFile end_file_;
 
   wire::RunnerSpec spec_;  // emptied of what is long once the child has it
   JobProcesses processes_;
-  pid_t terminal_ = 0;
-  pid_t main_ = 0;
-  bool main_reaped_ = false;
-  bool launched_ = false;                     // the command itself was about to be executed
-  bool in_setup_ = false;                     // the set-up command's shell was
+  Terminal terminal_;
+  pid_t main_ = 0;                            // the command's process, also when it has ended
   std::optional<wire::RunnerEnded> failure_;  // why there will be no command, as the child said
-  bool terminal_drained_ = false;
 
-  wire::RunnerPhase phase_ = wire::RunnerPhase::kStarting;
+  Phase phase_;
   wire::Suspension suspension_ = wire::Suspension::kNone;
   std::uint64_t sequence_ = 0;
   std::uint32_t unstoppable_ = 0;
   wire::EndReason reason_ = wire::EndReason::kNone;
   wire::RunnerEnded end_;
   bool end_written_ = false;
-  bool noted_ = false;  // the daemon has stored the end
-  bool finished_ = false;
 
   std::uint64_t started_wall_ns_ = 0;
   base::TimePoint started_;
   base::TimePoint suspended_since_;
   base::Duration suspended_{0};
-  std::optional<base::TimePoint> kill_at_;
-  std::optional<base::TimePoint> freeze_until_;
-  std::optional<base::TimePoint> drain_until_;
-  std::optional<base::TimePoint> give_up_at_;
-  std::optional<base::TimePoint> release_until_;
-  base::TimePoint next_tick_;
-  bool needs_tick_ = false;
+  std::optional<base::TimePoint> next_tick_;
 };
 
 }  // namespace gpumux::runner

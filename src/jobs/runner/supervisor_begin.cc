@@ -135,7 +135,7 @@ Status Supervisor::open_job_directory(const std::string& path) {
   if (!directory) return tl::unexpected(directory.error());
   struct stat status {};
   if (::fstat(directory->get(), &status) != 0) return base::fail_errno(errno, "cannot look at " + path);
-  // What lies in it decides whose job is run: nobody else may have written there.
+  // The files in it decide whose job is run: no other user may have written there.
   if (status.st_uid != ::geteuid() || (status.st_mode & 0077) != 0)
     return base::fail(Code::kDenied, path + " is not a directory that only its runner's user can use");
   directory_ = std::move(*directory);
@@ -209,7 +209,7 @@ Status Supervisor::set_up(const std::string& cgroup) {
 
 void Supervisor::start() {
   tell_all(state());
-  if (main_reaped_) return;  // set_up() has failed: there will be no process
+  if (!std::holds_alternative<Waiting>(phase_)) return;  // set_up() has failed: there will be no process
   const Status started = spec_.interactive ? start_terminal() : start_main(-1);
   if (!started) never_started(wire::kExitNotStarted, started.error().message());
 }
@@ -226,7 +226,7 @@ Status Supervisor::start_terminal() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return base::fail_errno(errno, "cannot make a pair of sockets");
-  link_ = os::FileDescriptor(ends[0]);
+  terminal_.link = os::FileDescriptor(ends[0]);
   const os::FileDescriptor other_end(ends[1]);
   const pid_t pid = ::fork();
   if (pid < 0) return base::fail_errno(errno, "cannot start the terminal's process");
@@ -234,7 +234,7 @@ Status Supervisor::start_terminal() {
     become_terminal(
         TerminalPlan{.spec = &spec_, .link = other_end.get(), .report = report_end_.get(), .listener = listener.get()});
   }
-  terminal_ = pid;
+  terminal_.process = pid;
   processes_.except(pid);
   return {};
 }
@@ -254,6 +254,7 @@ Status Supervisor::start_main(int terminal) {
                          .cgroup = born_inside < 0 ? group : nullptr});
   }
   main_ = pid;
+  phase_.emplace<Running>();
   started_ = clock_.now();
   started_wall_ns_ = wall_clock_ns();
   report_end_.reset();
@@ -266,7 +267,7 @@ Status Supervisor::start_main(int terminal) {
   return {};
 }
 
-// The child has its copy; what this one keeps, it keeps for days.
+// The child has its copy. The runner would keep this one for days.
 void Supervisor::release_spec() {
   wire::RunnerSpec rest;
   rest.job = spec_.job;
@@ -279,17 +280,17 @@ void Supervisor::release_spec() {
   ::malloc_trim(0);
 }
 
-void Supervisor::never_started(std::uint32_t code, const std::string& why) {
-  main_reaped_ = true;
+void Supervisor::never_started(std::uint32_t code, const std::string& why, base::TimePoint kill_at) {
   end_.how = wire::EndHow::kNotStarted;
   end_.code = code;
   end_.reason = reason_;
   end_.ended_wall_ns = wall_clock_ns();
   wire::set_text(end_.text, printable(why));
   report_end_.reset();
-  change_phase(wire::RunnerPhase::kCleaning);
   write_end();
-  needs_tick_ = true;
+  phase_ = Cleaning{.kill_at = kill_at, .give_up_at = {}, .drain_until = {}, .release_until = {}};
+  next_tick_ = clock_.now();
+  tell_all(state());
 }
 
 }  // namespace gpumux::runner
