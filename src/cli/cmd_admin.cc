@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumux admin: the queue as a whole. What it changes lasts beyond restarts.
+// gpumux admin: the queue as a whole. Its changes last beyond restarts.
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>

@@ -20,8 +20,8 @@ constexpr char kName[] = "logs";
 // Between two looks at a log that is followed: as fast as a reader notices.
 constexpr base::Duration kLookAgain = std::chrono::milliseconds(100);
 
-// What lies where the log of a job will be that has not begun is not its own: of an older queue's job with this id,
-// say.
+// A job that has not begun has no log yet. A file in the log's place is another job's: of an older queue's job with
+// this id, say.
 bool has_begun(const api_client::Job& job) { return job.started_unix_ns > 0; }
 
 // Shows the log, and with `follow` goes on until the job is done.

@@ -65,7 +65,7 @@ Status set_environment(const RunOptions& options, const std::string& library, co
   if (!options.name.empty()) ::setenv("GPUMUX_NAME", options.name.c_str(), 1);
   if (!options.gang.empty()) ::setenv("GPUMUX_GANG", options.gang.c_str(), 1);
   if (options.no_gang) ::setenv("GPUMUX_GANG", "none", 1);
-  // What the outer run was given is not for the inner one to raise.
+  // The inner run must not raise a limit that the outer run was given.
   if (!options.memory.empty()) ::setenv("GPUMUX_MEM_LIMIT", options.memory.c_str(), is_inner ? 0 : 1);
   if (!options.priority.empty()) ::setenv("GPUMUX_PRIORITY", options.priority.c_str(), 1);
   if (!options.share.empty()) ::setenv("GPUMUX_SHARE", options.share.c_str(), 1);

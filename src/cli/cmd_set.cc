@@ -114,7 +114,7 @@ int change_jobs(const api_client::Client& client, const std::vector<std::string>
   if (!changes) return report_error(kName, changes.error());
   int status = kExitOk;
   for (const api_client::JobChange& change : *changes) {
-    // What it is now: a user's may be bounded.
+    // Asks for the priority that the job has now: the daemon may bound a user's.
     const auto job = change.error ? base::Result<api_client::Job>(tl::unexpected(*change.error))
                                   : client.job(std::to_string(change.id));
     if (job) {

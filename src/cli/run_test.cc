@@ -82,7 +82,7 @@ class RunTest : public testing::Test {
     if (child == 0) {
       ::dup2(out, 1);
       ::dup2(err, 2);
-      // What this test was started with must not be counted as gpumux's.
+      // Descriptors that this test was started with must not be counted as gpumux's.
       ::close_range(3, ~0u, CLOSE_RANGE_CLOEXEC);
       ::execve(GPUMUX, argv.data(), envp.data());
       ::_exit(99);

@@ -30,7 +30,7 @@ struct GpuFact {
   std::vector<ProcessFact> mps_processes;
 };
 
-// What a child process saw of the driver (probe.h).
+// The driver as a child process saw it (probe.h).
 struct DriverFacts {
   std::string probe_error;  // the child itself failed: "it crashed (signal 11)", "it did not answer within 20 s"
   std::string cuda_path;    // the libcuda.so.1 that was loaded; empty: none

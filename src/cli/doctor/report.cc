@@ -38,7 +38,7 @@ constexpr std::size_t kNarrowest = 20;
 std::vector<std::string> wrap(std::string_view text, std::size_t columns) {
   std::vector<std::string> lines;
   while (columns > 0 && display_width(text) > columns) {
-    // What fits, less fit's mark.
+    // `head` is the text that fits, without the mark of fit().
     std::string head = fit(text, columns + 1);
     head.pop_back();
     const bool at_space = head.size() < text.size() && text[head.size()] == ' ';

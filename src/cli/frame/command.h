@@ -51,7 +51,7 @@ int release_command(const std::vector<char*>& arguments);  // gpumux release
 int history_command(const std::vector<char*>& arguments);  // gpumux history
 int report_command(const std::vector<char*>& arguments);   // gpumux report
 int admin_command(const std::vector<char*>& arguments);    // gpumux admin
-// What this program does under another name (mgpu_srun, mgpu_queue, mgpu_cancel, mgpu_scheduler_server); null: nothing.
+// The program's command under another name (mgpu_srun, mgpu_queue, mgpu_cancel, mgpu_scheduler_server); null: none.
 int (*find_seed_command(std::string_view program))(const std::vector<char*>& arguments);
 
 int version_command(const std::vector<char*>& arguments);  // gpumux version

@@ -2,8 +2,8 @@
 // A table that fits the terminal.
 //
 // Where it is too wide, columns that may shrink give up room first, the widest first, down to their minimum; then whole
-// columns are left out, the one with the highest `leave_out` first. What is cut off ends in '~'. Without a terminal
-// nothing is cut: scripts and files get everything.
+// columns are left out, the one with the highest `leave_out` first. A text that is cut off ends in '~'. Without a
+// terminal nothing is cut: scripts and files get everything.
 #pragma once
 
 #include <cstddef>

@@ -22,8 +22,8 @@ struct Output {
   std::size_t rows = 0;
 };
 
-// What stdout is now: a terminal's size may change at any time. Colours: on a terminal that can, unless NO_COLOR is set
-// (not empty).
+// Describes stdout as it is now: a terminal's size may change at any time. Colours: on a terminal that can, unless
+// NO_COLOR is set (not empty).
 Output look_at_stdout();
 
 // The rule by itself. `columns_variable` (COLUMNS) counts where the terminal does not say its size.

@@ -20,7 +20,7 @@ std::string check_interval(const std::string& text) {
   return "must be a number of seconds from 0.1 to 86400, not '" + text + "'";
 }
 
-// Draws over what was drawn last, without clearing first, so nothing flickers. What does not fit is cut off at the
+// Draws over the last screen, without clearing first, so nothing flickers. Lines that do not fit are cut off at the
 // bottom.
 void redraw(std::vector<std::string> lines, const Output& output) {
   if (lines.size() >= output.rows && output.rows > 1) {

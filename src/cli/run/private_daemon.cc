@@ -76,7 +76,7 @@ Result<os::FileDescriptor> lock_start(const std::string& dir, TimePoint deadline
   ::setsid();
   const pid_t child = ::fork();
   if (child != 0) ::_exit(child < 0 ? 1 : 0);
-  // What the caller ignored or blocked (nohup, a job's shell) is not the daemon's business.
+  // The daemon must not inherit ignored or blocked signals from its caller (nohup, a job's shell).
   sigset_t none;
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);

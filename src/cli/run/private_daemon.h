@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finding the daemon that a program will run under, or starting one for this user.
 //
-// A private daemon is an ordinary gpumuxd that serves one user's programs and ends by itself when nobody uses it.
-// Whoever needs it first starts it. Two that start at the same moment must not start two daemons, so starting happens
-// under a lock (flock on start.lock in the runtime directory, which the kernel drops however its owner dies), and
-// whoever gets the lock looks again before it starts anything.
+// A private daemon is an ordinary gpumuxd that serves one user's programs and ends by itself when nobody uses it. The
+// first command that needs it starts it. Two commands at the same moment must not start two daemons, so a command
+// starts one under a lock: flock on start.lock in the runtime directory, which the kernel drops however its owner dies.
+// The command that gets the lock looks again before it starts anything.
 //
 // The daemon is nobody's child: it is forked twice, so a program that run_command execs into never finds a child that
 // it did not start. It is in a session of its own, so Ctrl-C at the terminal does not reach it, and it keeps no

@@ -16,7 +16,7 @@ struct FoundProgram {
 // `directory`: from where paths count that are not absolute; empty: the current one.
 FoundProgram look_for_program(const std::string& program, const std::string& directory = "");
 
-// What a user types to run gpumux, after `mgpu_srun` too: `gpumux` where that is this one, else where this one is.
+// The command by which a user runs this gpumux, after `mgpu_srun` too: `gpumux` if that name finds it, else its path.
 std::string own_command();
 
 }  // namespace gpumux::cli

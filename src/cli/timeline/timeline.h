@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lease trace as a timeline for Perfetto (https://ui.perfetto.dev): events in, packets out.
 //
-// What is open at a moment is all that is kept, so a trace may be as long as it likes. A trace that is cut off at its
-// beginning has ends without beginnings, which are left out. What has not ended at the end stays open, as it is.
+// The timeline keeps only the slices that are open at a moment, so a trace may be as long as it likes. A trace that is
+// cut off at its beginning has ends without beginnings, which are left out. A slice that has not ended when the trace
+// does stays open.
 //
 // Tracks: of each GPU, which program has it; below it, for each program on it, its leases, its waits, and when its
 // memory was not on the GPU. Of each job, its states; an arrow goes from it to the first lease of each of its programs.

@@ -10,7 +10,7 @@
 
 namespace gpumux::cli {
 
-// What the times cover, the rows, and their sum if there are several.
+// The period that the report covers, its rows, and their sum if there are several.
 std::vector<std::string> report_lines(const api_client::Report& report, const Output& output);
 
 // RFC 4180 with newlines; the first line names the columns. A text that a spreadsheet would take for a formula has a '

@@ -75,7 +75,7 @@ TEST(FindGpuTest, FindsOneOrSaysWhy) {
   EXPECT_NE(missing.error().what.find("5 (GPU-ffff0000"), std::string::npos) << missing.error().what;
 }
 
-// What is true or false goes without quotes, as the daemon gives it back; every other setting is a string.
+// A boolean goes without quotes, as the daemon gives it back; every other setting is a string.
 TEST(SettingsBodyTest, WritesEverySettingAsTheApiHasIt) {
   for (const settings::Setting& setting : settings::kGpuSettings) {
     const std::string name(setting.name), value(setting.standard);

@@ -66,7 +66,7 @@ std::string why(const Seat& seat, const Gpu& gpu) {
   return text;
 }
 
-// What is not as with everybody.
+// The seat's share and its bound, where they are not the standard ones.
 std::string share_of(const Seat& seat) {
   std::string text = seat.share == "1" ? "" : seat.share;
   if (!seat.max_share.empty() && seat.max_share != "100%") text += (text.empty() ? "<= " : ", <= ") + seat.max_share;
@@ -205,7 +205,7 @@ std::vector<const Seat*> in_order(const Gpu& gpu) {
   return seats;
 }
 
-// Whose memory is on the GPU.
+// The owners of the memory on the GPU.
 std::string places_line(const Gpu& gpu) {
   return "on it: " + base::format_bytes(gpu.memory.tenants) + " of programs under gpumux, " +
          base::format_bytes(gpu.memory.foreign) + " of others and contexts, " + base::format_bytes(gpu.memory.reserve) +

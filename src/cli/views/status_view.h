@@ -10,7 +10,7 @@
 
 namespace gpumux::cli {
 
-// What the table of a GPU's seats is about.
+// The subject of the table of a GPU's seats.
 enum class StatusTable { kTurns, kMemory };
 
 // `gpumux status`: for each GPU a line of its own and a table of its seats, in the order in which they (will) run.

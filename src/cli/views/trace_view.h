@@ -12,8 +12,8 @@
 
 namespace gpumux::cli {
 
-// Turns events, in order, into lines: "12:03:04.123456  GPU 0  grant        train.py (4711)  exclusive, epoch 5". What
-// ends a tenure says how long it was.
+// Turns events, in order, into lines: "12:03:04.123456  GPU 0  grant        train.py (4711)  exclusive, epoch 5". An
+// event that ends a tenure says how long it was.
 class TraceView {
  public:
   // `to_wall`: what is added to CLOCK_MONOTONIC to get the time of day.
