@@ -389,7 +389,7 @@ ExitCode Daemon::Impl::run() {
       }
       break;
     } catch (const std::exception& e) {
-      // Where it belonged to one session it was caught there. What gets here was nobody's: the loop goes on.
+      // A failure of one session was caught there. A failure that gets here belongs to none: the loop goes on.
       log_error("an unexpected failure in the loop", {{"why", e.what()}});
       settled();
     }
@@ -403,7 +403,7 @@ ExitCode Daemon::Impl::run() {
   return exit_code_;
 }
 
-// What is awaited comes within moments (attention.h): polled for, the timers and all other events with it.
+// The awaited message comes within moments (attention.h): the loop polls for it, the timers and all other events.
 void Daemon::Impl::poll_attentively() {
   while (!io_.stopped() && attention_.goes_on(clock_.now())) {
     if (io_.poll() == 0) os::spin_pause();

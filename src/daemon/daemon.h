@@ -20,7 +20,7 @@
 
 namespace gpumux::daemon {
 
-// What gpumuxd's exit status means. docs/configuration.md and --help list them.
+// The exit statuses of gpumuxd. docs/configuration.md and --help list them.
 enum ExitCode : int {
   kExitStopped = 0,
   kExitFailed = 1,     // something failed that should not: the log says what
@@ -48,7 +48,7 @@ struct DaemonOptions {
   std::string lock_folder = os::kGpuLockDir;
   bool handle_signals = true;
   Environment environment;
-  // What kernels before 6.5 and 6.16 do not have. For tests: true where it is not used although it is there.
+  // Features that kernels before 6.5 and 6.16 do not have. For tests: true where the daemon must not use the feature.
   bool without_peer_pidfd = false;
   bool without_pass_rights = false;
 };

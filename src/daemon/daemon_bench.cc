@@ -65,7 +65,7 @@ std::size_t memory_kib(pid_t pid, const char* file, const char* field) {
   return at == std::string::npos ? 0 : std::strtoul(text->c_str() + at + std::strlen(field), nullptr, 10);
 }
 
-// What the process has used of processors so far, in seconds.
+// The processor time that the process has used so far, in seconds.
 double cpu_seconds(pid_t pid) {
   const auto text = read_file("/proc/" + std::to_string(pid) + "/stat", 65536);
   if (!text) return 0;

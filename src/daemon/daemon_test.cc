@@ -55,8 +55,8 @@ TEST(Leases, AreGivenReleasedAndGivenToTheNext) {
 }
 
 TEST(Leases, GivenWhileOthersWaitSaySo) {
-  // Who is granted a GPU that a third one waits for learns of it although nothing changes afterwards: otherwise nobody
-  // in it would watch for idleness, and an idle holder would keep the GPU for its whole quantum.
+  // A tenant that is granted a GPU for which a third one waits learns of that, although nothing changes afterwards.
+  // Otherwise no thread in it would watch for idleness, and an idle holder would keep the GPU for its whole quantum.
   const TemporaryDirectory dir;
   auto options = unlimited_quanta_in(dir);
   options.flag_settings.push_back({"idle_hold", "700us"});

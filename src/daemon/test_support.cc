@@ -91,7 +91,7 @@ DaemonOptions TestDaemon::options_in(const std::string& runtime_dir) {
 }
 
 TestDaemon::TestDaemon(DaemonOptions options, std::unique_ptr<Inventory> inventory) {
-  // What a failing test prints is read whole, or not at all.
+  // A reader takes the output of a failing test whole, or not at all.
   set_log_level(std::getenv("GPUMUX_TEST_LOG") != nullptr ? LogLevel::kDebug : LogLevel::kError);
   auto made = Daemon::make(std::move(options), std::move(inventory));
   if (!made) {

@@ -62,7 +62,7 @@ class TestDaemon {
 // hold the daemon's lock of its GPUs.
 class OtherProcess {
  public:
-  // What `body` returns, at most 255, is the exit status. Fails the test's process if that has threads already.
+  // The return value of `body`, at most 255, is the exit status. Fails the test's process if that has threads already.
   explicit OtherProcess(std::function<int()> body);
   ~OtherProcess();  // kills it if it is still there
   OtherProcess(const OtherProcess&) = delete;
@@ -145,7 +145,7 @@ struct HttpAnswer {
 // One request on a connection of its own. Chunks are joined.
 HttpAnswer http(const std::string& runtime_dir, const std::string& method, const std::string& target,
                 const std::string& body = "", const char* socket_name = "api.sock");
-// What a GET is answered with. Throws if that is not 200, or not JSON.
+// The answer to a GET. Throws if its status is not 200, or its body not JSON.
 nlohmann::json get_json(const std::string& runtime_dir, const std::string& target);
 
 }  // namespace gpumux::daemon::testing

@@ -21,7 +21,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     case 0: {
       const auto patch = parse_settings_patch(text);
       GpuSettings settings;
-      // What was accepted can be applied.
+      // A patch that was accepted can be applied.
       for (std::size_t i = 0; patch && i < patch->changes.size(); ++i) {
         if (!gpumux::settings::set(settings, patch->changes[i].key, patch->changes[i].value)) std::abort();
       }
@@ -58,7 +58,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     }
     case 6: {
       if (const auto submission = parse_submission(text)) {
-        // What was accepted is kept, and comes back.
+        // A submission that was accepted is kept, and comes back.
         const std::string kept = to_text(submission->document);
         const auto back = parse_document(kept);
         if (!back || to_text(*back) != kept) std::abort();

@@ -24,7 +24,7 @@ constexpr std::size_t kMaxLimitedUsers = 4096;
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
-// What an address takes after its question mark.
+// The parameters that an address takes after its question mark.
 std::span<const std::string_view> parameters_of(std::string_view path, bool is_get) {
   static constexpr std::array<std::string_view, 2> kTrace{"since", "follow"};
   static constexpr std::array<std::string_view, 7> kJobs{"state", "user",   "array",       "order",
@@ -158,7 +158,7 @@ ApiAnswer Api::status(const Peer& peer) {
   return ApiWork([snapshot, renderer = renderer_] { return ApiResponse{200, renderer->render(*snapshot)}; });
 }
 
-// Whose programs use what is in them, so they are not for everybody.
+// Metrics say whose programs use what, so they are not for everybody.
 ApiAnswer Api::metrics(const ApiRequest& request, std::string_view query) {
   if (!access_.may_read_metrics(request.peer)) {
     return error_response({base::Code::kDenied, 0,

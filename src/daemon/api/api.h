@@ -38,7 +38,7 @@ class Api {
   Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info, const TimerStatistics& timers,
       const TraceCounters& counters);
 
-  // Who answers for jobs; until then, nobody does.
+  // `jobs` answers for jobs; until it is set, the API has no answer for them.
   void set_jobs(JobRoutes* jobs) { jobs_ = jobs; }
 
   ApiAnswer answer(const ApiRequest& request);

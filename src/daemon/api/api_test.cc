@@ -28,7 +28,7 @@ constexpr uid_t kNobody = 65534;
 
 Json json_of(const HttpAnswer& answer) { return Json::parse(answer.body, nullptr, false); }
 
-// What does `body` as another user. Needs root.
+// A process that does `body` as another user. Needs root.
 OtherProcess stranger(const std::function<int()>& body) {
   return OtherProcess([body] {
     if (setgid(kNobody) != 0 || setuid(kNobody) != 0) return 99;
@@ -208,7 +208,7 @@ TEST(Api, SavesSettings) {
     ASSERT_EQ(http(dir.path(), "PATCH", "/v1/gpus/0", R"({"overlap": false, "save": true})").status, 200);
     ASSERT_EQ(http(dir.path(), "PATCH", "/v1/gpus/0", R"({"policy": "fifo"})").status, 200);
     daemon.daemon().reload();
-    // What is in the files is in force again: saved settings stay, others go.
+    // The settings in the files are in force again: saved settings stay, others go.
     EXPECT_TRUE(eventually([&] {
       const Json gpu = json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0];
       return gpu["quantum"] == "50ms" && gpu["policy"] == "fair" && gpu["settings"]["overlap"] == false;
@@ -345,7 +345,7 @@ TEST(Api, LetsStrangersLookAndNotTouch) {
   EXPECT_EQ(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["mode"], "auto");
 }
 
-// Whose tenant it is may put it below others, and where it was, and not above.
+// A user may put its own tenant below others, and back where it was, but not above.
 TEST(Api, LetsUsersChangeTheirOwnTenantsWithinBounds) {
   if (getuid() != 0) GTEST_SKIP() << "needs root, to become another user";
   const TemporaryDirectory dir;

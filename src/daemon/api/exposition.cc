@@ -31,7 +31,7 @@ std::string number_text(double value) {
   return {text.data(), end.ptr};
 }
 
-// What is not UTF-8 becomes U+FFFD.
+// Replaces bytes that are not UTF-8 by U+FFFD.
 std::string valid_utf8(std::string_view text) {
   const bool is_ascii =
       std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 128; });

@@ -19,14 +19,14 @@ namespace gpumux::daemon {
 
 enum class MetricsFormat { kPrometheus, kOpenMetrics };
 
-// What a scraper's Accept header asks for.
+// The format that a scraper's Accept header asks for.
 MetricsFormat metrics_format(std::string_view accept);
 std::string_view content_type(MetricsFormat format);
 
 // Labels as they stand between braces: `gpu="0",user="eva"`.
 class Labels {
  public:
-  // What is not UTF-8 becomes U+FFFD; an empty value is left out, for it means the same as no label.
+  // Bytes that are not UTF-8 become U+FFFD; an empty value is left out, for it means the same as no label.
   Labels& add(std::string_view name, std::string_view value);
   const std::string& text() const { return text_; }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: metrics are what scrapers can read, in both formats. Method: texts compared whole. What real scrapers make of
-// them is tests/e2e/metrics_test.py's.
+// Goal: scrapers can read the metrics, in both formats. Method: texts compared whole. tests/e2e/metrics_test.py has
+// real scrapers read them.
 #include "daemon/api/exposition.h"
 
 #include <gtest/gtest.h>

@@ -214,7 +214,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     read();
   }
 
-  // What a write is given to call: goes on unless the client has gone. (need_buffer: a piece has been written.)
+  // The handler of a write: calls `then` unless the client has gone. (need_buffer: a piece has been written.)
   template <class Then>
   auto when_written(Then then) {
     return [self = shared_from_this(), then = std::move(then)](const boost::system::error_code& error,

@@ -2,9 +2,9 @@
 // HTTP/1.1 on the API's socket.
 //
 // Clients are strangers: requests are bounded in size and time, connections in number (admission.h), and a client that
-// reads the trace too slowly to keep up with the ring is cut off. What clients send beside bytes goes to the closer
-// (client_stream.h). Everything runs on the loop's thread but ApiWork, which runs on
-// `worker`, one at a time. Who waits for an ApiLater and goes meanwhile is noticed when it comes.
+// reads the trace too slowly to keep up with the ring is cut off. Descriptors that clients send along go to the closer
+// (client_stream.h). Everything runs on the loop's thread but ApiWork, which runs on `worker`, one at a time. If a
+// client goes while it waits for an ApiLater, the server notices when the answer comes.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

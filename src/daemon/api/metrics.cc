@@ -156,7 +156,7 @@ void write_gpus(Exposition& out, const StatusSnapshot& status) {
               });
 }
 
-// What the trace has had of a GPU; null: nothing yet.
+// The events of a GPU that the trace has counted; null: none yet.
 const TraceCounters::Counts* counts_of(const MetricsSnapshot& snapshot, std::int32_t gpu) {
   const auto found = snapshot.counters.find(gpu);
   return found == snapshot.counters.end() ? nullptr : &found->second;

@@ -41,7 +41,7 @@ Json settings_json(const GpuSettings& set) {
   return json;
 }
 
-// What every GPU's object begins with.
+// The members that every GPU's object begins with.
 Json gpu_json(std::uint32_t index, const Gpu& gpu) {
   Json json{{"index", index},
             {"uuid", gpu.info.uuid_text},

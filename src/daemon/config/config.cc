@@ -294,7 +294,7 @@ base::Status save_settings(const std::string& config_file, const std::string& se
                            const std::vector<Assignment>& changes) {
   const std::string directory = drop_in_directory(config_file);
   const std::string path = directory + "/" + kSavedName;
-  // Sections and keys as they will be written. What is there already goes through the same checks as a configuration.
+  // Sections and keys as they will be written. The saved file goes through the same checks as a configuration.
   std::map<std::string, std::map<std::string, std::string>> sections;
   if (const auto text = read_file(path, kMaxConfigBytes)) {
     Config saved;

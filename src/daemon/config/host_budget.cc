@@ -35,8 +35,8 @@ std::uint64_t memory_available() {
   return 0;
 }
 
-// What our cgroup, and each above it, still allows. In version 2's one tree; with version 1 the limits are not looked
-// at.
+// The memory that our cgroup, and each above it, still allows. In version 2's one tree; with version 1 the limits are
+// not looked at.
 std::uint64_t cgroup_available() {
   std::uint64_t least = ~std::uint64_t{0};
   const auto text = read_file("/proc/self/cgroup", kMaxProcFile);

@@ -7,8 +7,8 @@
 
 namespace gpumux::daemon {
 
-// What "64G", or "50%" of what is available, comes to on this machine at this moment: of the memory that is available,
-// within the daemon's cgroup. REQUIRES: settings::set has taken the text.
+// The bytes that "64G", or "50%" of the available memory, comes to on this machine at this moment. Available memory is
+// bounded by the daemon's cgroup, and bounds "64G", too. REQUIRES: settings::set has taken the text.
 std::uint64_t host_budget(std::string_view text);
 // Whether it is a number of bytes, whatever is available.
 bool is_fixed_host_memory(std::string_view text);

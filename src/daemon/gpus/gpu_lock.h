@@ -8,7 +8,8 @@
 // Anybody can bind that name, so root's daemon does not depend on it. It locks a file in a folder that only root can
 // write to (os::kGpuLockDir), and listens on a socket there, by which every daemon finds it. A daemon that is not
 // root's gives way to it: it looks there when it takes a GPU, and whenever somebody connects to its name, which root's
-// daemon does. Who keeps the name all the same is no daemon of ours; it is reported (squatter()) and changes nothing.
+// daemon does. A process that keeps the name all the same is no daemon of ours; it is reported (squatter()) and changes
+// nothing.
 //
 // One limit: abstract names belong to a network namespace, and folders to a mount namespace. Daemons in containers do
 // not see each other (docs/configuration.md).

@@ -224,7 +224,7 @@ TEST(GpuLock, OfAnotherUsersDaemonGivesWayToRoots) {
   const auto gpu = get_json(roots_dir, "/v1/status")["gpus"][0];
   EXPECT_EQ(gpu["refused"], "");
   EXPECT_EQ(gpu["claimed_by"], "");
-  // Who looks for the other one finds root's.
+  // A client that looks for the other daemon finds root's.
   EXPECT_EQ(get_json(private_dir, "/v1/daemon")["runtime_dir"], roots_dir);
   EXPECT_TRUE(is_taken(uuid));
 }

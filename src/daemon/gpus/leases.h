@@ -112,7 +112,7 @@ class Leases final : private node::Probe {
   std::vector<Gpu> gpus_;
   std::unordered_map<base::TenantId, std::shared_ptr<const TenantLabel>> labels_;
   std::unordered_map<std::uint64_t, std::string> notes_;  // by tenant and GPU
-  // What the trace has said last: a tenant that waits asks every 100 ms, and reports ever so often.
+  // Seats whose request, or evicted memory, the trace has: a waiting tenant asks every 100 ms, and reports often.
   std::unordered_set<std::uint64_t> traced_requests_, traced_evicted_;
   node::Commands commands_;  // kept only for its memory
 };

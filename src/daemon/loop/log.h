@@ -3,8 +3,8 @@
 // systemd).
 //
 // Lines are handed to a thread of the log's own and never waited for: a reader of standard error that has stopped
-// reading must not stop the scheduling. What does not fit is dropped, oldest first. Values are quoted and escaped, so
-// that what a tenant writes cannot look like a line or a field of ours.
+// reading must not stop the scheduling. Lines that do not fit are dropped, oldest first. Values are quoted and escaped,
+// so that a text from a tenant cannot look like a line or a field of ours.
 //
 // Any thread may log. This is the only place that knows the logging library.
 #pragma once

@@ -12,7 +12,7 @@
 
 namespace gpumux::daemon {
 
-// What may wait for a slow disk. Beyond it lines are left out, and the gap in `sequence` shows it.
+// Bytes of lines that may wait for a slow disk. Beyond it lines are left out, and the gap in `sequence` shows it.
 inline constexpr std::size_t kMaxTraceBacklogBytes = 16 << 20;
 
 class TraceFile {

@@ -26,14 +26,14 @@ struct Peer {
   bool is_contained = false;
   bool by_owners_door = false;  // Door::kOwners
   Account account = {};         // for which it counts in every limit
-  // What was read in /proc is of this process. Null: the peer had ended before that, or the kernel has no pidfd.
+  // The facts from /proc are of this process. Null: the peer had ended before that, or the kernel has no pidfd.
   std::shared_ptr<const os::FileDescriptor> process = {};
 
   // The connection may be in the hands of another process by now.
   bool has_ended() const { return process == nullptr || os::has_ended(process->get()); }
 };
 
-// What a listening socket's place says of its peers.
+// The peers that can reach a listening socket, by its place.
 enum class Door {
   kOpen,    // root of a container may reach it
   kOwners,  // it lies in a folder that the daemon's owner alone can enter, and that only our own pods are given

@@ -126,7 +126,7 @@ Account account_of(pid_t pid, uid_t uid, bool is_contained, const SubordinateIds
   const auto our_users = open_namespace("/proc/self", "user");
   const auto our_pids = open_namespace("/proc/self", "pid");
   if (pid <= 0 || !our_users || !our_pids) return {};
-  // Made by root of the machine. What is nested in it, its inmates may have made.
+  // Root of the machine made this namespace. Processes in it may have made the ones that are nested in it.
   if (const auto pids = outermost_below(*our_pids, open_namespace(process, "pid"))) {
     const auto owner = ask(*pids, NS_GET_USERNS);
     if (owner && *owner == *our_users) return Account::of_container(pids->inode);

@@ -73,7 +73,7 @@ class SubordinateIds {
   std::vector<Range> ranges_;
 };
 
-// Reads /proc and asks about namespaces, for microseconds. What it says is of `pid` only if that has not ended by then.
+// Reads /proc and asks about namespaces, for microseconds. The answer is of `pid` only if that has not ended by then.
 Account account_of(pid_t pid, uid_t uid, bool is_contained, const SubordinateIds& subordinates);
 
 }  // namespace gpumux::daemon

@@ -61,7 +61,7 @@ class ClientStream {
   }
 
  private:
-  // What is there now. would_block: nothing is.
+  // Reads the bytes that are there now. would_block: there are none.
   error_code read(boost::asio::mutable_buffer buffer, std::size_t& bytes);
 
   Socket socket_;

@@ -24,7 +24,7 @@ class ContainerRecords {
   static base::Result<ContainerRecords> open(const std::string& path);
 
   // Null: in no container. Without a record of it, and if that cannot be read (which is logged), it has its id and its
-  // control group only. Reads /proc and a small file, for microseconds. What it says is of `pid` only if that has not
+  // control group only. Reads /proc and a small file, for microseconds. The answer is of `pid` only if that has not
   // ended by then.
   std::shared_ptr<const containers::Record> container_of(pid_t pid) const;
 

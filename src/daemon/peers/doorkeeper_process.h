@@ -52,7 +52,7 @@ class Starter {
   pid_t pid_;
 };
 
-// What a doorkeeper says first of a message that it has received.
+// A doorkeeper sends this first, about a message that it has received.
 struct Answer {
   enum class Outcome : std::uint8_t {
     kReceived,  // the message follows; the descriptor comes along, if there was one

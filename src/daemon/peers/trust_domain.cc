@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kMaxLabel = 4096;
 constexpr std::size_t kMaxStatus = 65536;
 
-// What a name leads to, whatever names there are of it. Empty: it cannot be looked at.
+// The identity of the file that a path leads to, the same for all its names. Empty: the file cannot be looked at.
 std::string identity(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return {};

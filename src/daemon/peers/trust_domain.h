@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which processes are open to each other anyway: those of one user, in the same namespaces (so, not of two containers),
-// under the same label of the system's security module. What one of them has left in host memory need not be hidden
-// from another.
+// under the same label of the system's security module. Data that one of them has left in host memory need not be
+// hidden from another.
 #pragma once
 
 #include <sys/types.h>

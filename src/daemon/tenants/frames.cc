@@ -48,7 +48,7 @@ void Frames::freed(base::SeatId seat, std::uint64_t number) {
 }
 
 void Frames::gone(base::SeatId seat) {
-  // What it has given it had no part in any more: somebody may still have use for it.
+  // Frames that the seat has given stay: another seat may still have use for them.
   for (auto frame = frames_.begin(); frame != frames_.end();) {
     if (frame->second.seat == seat && !frame->second.is_waiting) {
       frame = erase(frame);

@@ -5,8 +5,8 @@
 //     given --lend--> with a seat --given--> ...
 //       \--nobody took it by the time that its giver's report was planned with--> closed, which frees it
 //
-// A frame is lent to who has the giver's trust domain, on the same GPU, and to nobody else: it holds the giver's data.
-// What is said of frames that a seat does not have is ignored: they may be a former daemon's.
+// A frame is lent only to seats of the giver's trust domain on the same GPU: it holds the giver's data. The daemon
+// ignores a message about a frame that its seat does not have: the frame may be a former daemon's.
 //
 // Owned by the loop's thread.
 #pragma once

@@ -134,7 +134,7 @@ class Tenant : public TestTenant {
       const auto message = wire::decode_from_daemon(std::span<const std::byte>(buffer).first(received->bytes));
       ASSERT_TRUE(message);
       if (const auto* next = std::get_if<wire::Room>(&*message)) {
-        // What has been lent by now goes with it.
+        // Frames that have been lent by now go with this room.
         if (next->room > room.room) lent_before_more = lent.size();
         room = *next;
         say();

@@ -28,7 +28,7 @@
 namespace gpumux::daemon {
 namespace {
 
-// What failed on the way to a mount, and why. Plain: a child sends it.
+// The step that failed on the way to a mount, and why. Plain: a child sends it.
 struct Failure {
   int system_errno = 0;  // 0: nothing
   char what[48] = {};
@@ -193,7 +193,7 @@ base::Result<HostFile> HostFiles::make(std::uint64_t bytes) const {
   };
   os::FileDescriptor fd(
       ::memfd_create("gpumux-host", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | kHugeTwoMebibytes));
-  // What the pool lacks shows when it is allocated.
+  // Only fallocate shows that the pool has too few pages.
   if (fd && ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0)
     return made(std::move(fd), HostFileKind::kHugePagePool);
   HostFileKind kind = HostFileKind::kMemfd;

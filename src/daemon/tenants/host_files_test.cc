@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files of host memory. Goal: they are of huge pages wherever the kernel lets this process or a child of it mount a
-// tmpfs, zero and complete; making the mount leaves this process where it was; and what a borrower does to a file
-// neither ends the daemon nor takes from what is made next. Method: the kernel's own count of huge pages in a file's
-// mapping; this process's namespaces before and after. What the kernel refuses here is skipped, with its reason.
+// tmpfs, zero and complete. Making the mount leaves this process where it was. A borrower can do nothing to a file that
+// ends the daemon or takes from the files that are made next. Method: the kernel's own count of huge pages in a file's
+// mapping; this process's namespaces before and after. A test that needs what the kernel refuses here is skipped, with
+// the reason.
 #include "daemon/tenants/host_files.h"
 
 #include <fcntl.h>

@@ -31,14 +31,14 @@ constexpr std::size_t kMaxMaking = 32;
 constexpr std::size_t kMaxMakingAhead = 8;
 // Enough to tell kinds of memory from each other (2 ms in huge pages, 8 ms in small ones), and to cost nothing.
 constexpr std::uint64_t kMeasureBytes = std::uint64_t{16} << 20;
-// What tenants have of an earlier daemon's never leaves less than this part of the budget to be lent: whoever is next
-// may have its memory there, and get none of it back before the one that is there has somewhere to go.
+// Loans of an earlier daemon never leave less than this part of the budget to be lent. The next lease holder may have
+// its memory there, and gets none of it back before the present holder has somewhere to go.
 constexpr std::uint64_t kLeastOfBudget = 4;
 // Host memory is short no more when there is this much less to be evicted than there was.
 constexpr std::uint64_t kMuchLessNumerator = 3;
 constexpr std::uint64_t kMuchLessDenominator = 4;
-// Unmapping takes a tenth of a second, once what is being moved has been. Who has not done it after so many looks is
-// stopped, or worse.
+// Unmapping takes a tenth of a second, once the data that is being moved has been. A tenant that has not unmapped after
+// so many looks is stopped, or worse.
 constexpr std::uint32_t kPatientLooks = 3;
 
 std::uint64_t chunk_for(std::uint64_t budget) {

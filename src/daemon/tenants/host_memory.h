@@ -5,18 +5,18 @@
 // It belongs to the daemon, and so is charged to the daemon's cgroup and not to a pod's: whoever touches a page of a
 // file first pays for it, and that is one of our threads.
 //
-// Zeroed between tenants. Whoever has had a file may still have it mapped, so one that comes back cannot be made safe
-// for somebody else by clearing it: it is closed, and a new one made. Between processes that are open to each other
-// anyway (trust_domain.h) it is handed on as it is: where host memory is short, every switch hands on as much as it
-// moves, and making it anew takes several times as long as the switch (2 GB/s a thread in 4 KiB pages). What a tenant
-// that is gone has left is never handed on: the GPU may still be writing to it.
+// Zeroed between tenants. A tenant that has had a file may still have it mapped, so clearing a file that comes back
+// does not make it safe for another tenant: it is closed, and a new one made. Between processes that are open to each
+// other anyway (trust_domain.h) it is handed on as it is: where host memory is short, every switch hands on as much as
+// it moves, and making it anew takes several times as long as the switch (2 GB/s a thread in 4 KiB pages). A file that
+// a tenant had on loan when it went is never handed on: the GPU may still be writing to it.
 //
-// Who gives a chunk back may keep it mapped, and registered with the driver: the next time that the seat is lent it, it
-// needs no descriptor and registers nothing (docs/decisions/0010-host-memory-stays-registered.md). So a chunk's memory
-// is the machine's again only when all its keepers have unmapped it, and it counts until then. It leaves in one
-// direction: it is among what is free; it is to go, each keeper is told and nobody is lent it any more; the last keeper
-// has let go of it, or is gone; it is closed. A seat is told of at most so many at a time, and of no more before it has
-// answered, so one that does not answer has one message waiting for it.
+// A seat that gives a chunk back may keep it mapped, and registered with the driver: the next time that the seat is
+// lent it, it needs no descriptor and registers nothing (docs/decisions/0010-host-memory-stays-registered.md). So a
+// chunk's memory is the machine's again only when all its keepers have unmapped it, and it counts until then. It leaves
+// in one direction: it is among the free chunks; it is to go, each keeper is told and no seat is lent it any more; the
+// last keeper has let go of it, or is gone; it is closed. A seat is told of at most so many at a time, and of no more
+// before it has answered, so one that does not answer has one message waiting for it.
 //
 // How much there is. The daemon makes chunks until there are as many as are needed. It gives back only chunks beyond
 // the most that was needed at any of the last kKeptLooks looks. A chunk that is free counts as there, in whosever
@@ -32,7 +32,7 @@
 // as much as is waited for (on_awaited), and give up copies. So what one seat restores is what another one evicts into,
 // for as long as there is not enough for both.
 //
-// Who may borrow. A seat is lent at most what it may have to evict, and a chunk; a tenant without a seat is lent
+// Borrowing. A seat is lent at most the memory that it may have to evict, and a chunk; a tenant without a seat is lent
 // nothing (host_seats.h). Among accounts the budget is shared (host_shares.h).
 //
 // Short. When somebody has had to be turned away for the budget, nobody may keep what it could do without (on_short),
@@ -79,7 +79,7 @@ struct HostLoan {
 // Longer than a round of turns, so that the next switch finds what the last one needed. There is a look each second.
 inline constexpr std::size_t kKeptLooks = 60;
 
-// What has been made so far.
+// The files that have been made so far.
 struct HostMade {
   std::optional<HostFileKind> kind;  // of the newest
   std::uint64_t bytes = 0;
@@ -132,10 +132,11 @@ class HostMemory {
   // False: the tenant is to let go of all that it has kept, and of what it gives back from now on: it may be frozen
   // soon, and nothing could be taken from it then. True: as before.
   void set_keeps(base::TenantId tenant, bool keeps);
-  // What an earlier daemon has lent counts, too. (Where the budget is a part of what is available, that is without it.)
+  // Loans of an earlier daemon count, too. (If the budget is a part of the available memory, that is without them.)
   void set_counts_earlier(bool counts) { counts_earlier_ = counts; }
-  // The seat uses so much host memory. `is_back`: it has come back, and it is all an earlier daemon's; later on at most
-  // the least that it has said since then is. (Who lies takes no more from others than he could borrow.)
+  // The seat uses so much host memory. `is_back`: the seat has come back, and all of that is an earlier daemon's. Later
+  // on, the least that it has reported since then counts as an earlier daemon's. (A tenant that lies takes no more from
+  // others than it could borrow.)
   void uses(const HostSeat& seat, std::uint64_t bytes, bool is_back);
   // So many bytes are waited for, until they have been made or come back; and whether this tenant waits. Requests that
   // come after others are left out.
@@ -158,7 +159,7 @@ class HostMemory {
   void look();
 
   std::uint64_t budget() const { return budget_; }
-  // What one account can borrow, if no other account borrows.
+  // The most that one account can borrow, if no other account borrows.
   std::uint64_t lendable() const { return budget_ - shares_.reserved() * chunk_bytes_; }
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
   std::uint64_t lent() const { return lent_; }
@@ -193,7 +194,7 @@ class HostMemory {
     HostSeat seat;
     Chunk chunk;
   };
-  // What a seat has been told to let go of and has not answered, and what it is to be told next.
+  // Chunks that a seat has been told to let go of, without an answer yet, and chunks that it is to be told of next.
   struct Forgetting {
     std::vector<std::uint64_t> told;
     std::vector<std::uint64_t> to_tell;

@@ -277,7 +277,7 @@ TEST_F(HostMemoryTest, WhatIsKeptCountsUntilEverybodyHasLetGoOfIt) {
   EXPECT_LE(memory.taken(), kBudget);
 }
 
-// What it has on loan, its GPU context may still be writing to; what it has only kept it had given back before.
+// A tenant's GPU context may still be writing to its loans; the chunks that it has only kept it had given back before.
 TEST_F(HostMemoryTest, OfWhoIsGoneWhatWasOnLoanLeavesAndWhatWasKeptStays) {
   const std::vector<std::uint64_t> all = ask_all(1, "one");
   give_back(1, all, true);
@@ -305,7 +305,7 @@ TEST_F(HostMemoryTest, OfWhoIsGoneWhatWasOnLoanLeavesAndWhatWasKeptStays) {
   EXPECT_EQ(fresh.before, 0u);
 }
 
-// Who may be frozen soon: what it keeps goes back to the machine, or to others, without it.
+// A tenant may be frozen soon: the chunks that it keeps go back to the machine, or to others, without it.
 TEST_F(HostMemoryTest, WhoIsToKeepNothingLetsGoAtOnce) {
   std::vector<std::uint64_t> all = ask_all(1, "one");
   give_back(1, {all.begin(), all.begin() + 3}, true);
@@ -313,7 +313,7 @@ TEST_F(HostMemoryTest, WhoIsToKeepNothingLetsGoAtOnce) {
   EXPECT_FALSE(memory.is_forgetting({1}));
   memory.set_keeps({1}, false);
   EXPECT_TRUE(memory.is_forgetting({1}));
-  // What it lets go of at this moment it is not lent as what it has.
+  // The tenant is letting go of these chunks, so it is lent none of them as a chunk that it has kept.
   got.clear();
   want({{1}, 0}, "one");
   EXPECT_TRUE(got.empty());
@@ -327,7 +327,7 @@ TEST_F(HostMemoryTest, WhoIsToKeepNothingLetsGoAtOnce) {
   ASSERT_EQ(got.size(), 1u);
   EXPECT_TRUE(asked.contains(got.front().loan.id));
   EXPECT_FALSE(got.front().was_kept);
-  // What it gives back from now on it does not keep either; without anything to do with it, all of it leaves.
+  // Nor does the tenant keep a chunk that it gives back from now on. Without demand, all of it leaves.
   memory.returned({1}, all.back(), true);
   EXPECT_TRUE(memory.is_forgetting({1}));
   memory.forgotten({{1}, 0});
@@ -362,8 +362,8 @@ TEST_F(HostMemoryTest, WhoDoesNotAnswerIsNotWaitedFor) {
   EXPECT_NE(ask(2, "two").loan.bytes, 0u);
 }
 
-// Tenants that do and say anything. What is checked: the budget; nobody gets without a descriptor what he does not say
-// that he has; what strangers have had is zero; and who is told to forget has it.
+// Tenants do and say anything. The test checks the budget. A seat gets a chunk without a descriptor only if it has said
+// that it keeps it. Data goes to no stranger. A seat that is told to forget a chunk has it.
 TEST_F(HostMemoryTest, WhateverTenantsSayTheBudgetHolds) {
   const char* const text = std::getenv("GPUMUX_TEST_SEED");
   const unsigned seed = text != nullptr ? static_cast<unsigned>(std::atoi(text)) : std::random_device()();

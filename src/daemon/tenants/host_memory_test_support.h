@@ -69,7 +69,7 @@ class HostMemoryTest : public testing::Test {
   void give_back(std::uint64_t tenant, const std::vector<std::uint64_t>& ids, bool kept) {
     for (const std::uint64_t id : ids) memory.returned({tenant}, id, kept);
   }
-  // All jobs are over, and what they have led to. What is made only to be unmade would go on for ever.
+  // Runs all jobs, and the jobs that follow from them. Chunks that are made only to be unmade would go on for ever.
   void rest() {
     for (int jobs = 0; memory.is_making(); ++jobs) {
       ASSERT_LT(jobs, 2000) << "host memory is made and unmade, and nobody has asked for anything";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each seat may borrow of host memory, and what it has on loan, in chunks. A seat borrows at most what it may need
-// for evicting all that it has, and a chunk. What it has on loan beyond that is *useless*: it is to be given back, and
+// The host memory that each seat may borrow, and has on loan, in chunks. A seat borrows at most the memory that it may
+// need for evicting all that it has, and a chunk. Its loans beyond that are *useless*: they are to be given back, and
 // until then the planner promises that much less to others.
 //
 // Owned by HostMemory, on its thread.

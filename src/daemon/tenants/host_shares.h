@@ -34,11 +34,11 @@ class HostShares {
   void leaves(const Account& account) { ++uses_[account].leaving; }
   void has_left(const Account& account);
 
-  // What it has on loan, and what leaves.
+  // Chunks that it has on loan, and chunks that leave.
   std::uint64_t mapped_by(const Account& account) const;
   // Its requests come after others.
   bool yields(const Account& account) const;
-  // It has less than its share, and another account has more on loan. (What leaves is not waited for.)
+  // It has less than its share, and another account has more on loan than that. (A leaving chunk is not waited for.)
   bool is_owed(const Account& account) const;
   // So many chunks it is to give back to others.
   std::uint64_t beyond(const Account& account) const;

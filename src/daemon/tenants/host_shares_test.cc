@@ -37,7 +37,7 @@ TEST_F(HostSharesTest, ASeatBorrowsNoMoreThanItHasAndAChunk) {
   EXPECT_EQ(borrow_all({{1}, 2}), 0u);
   EXPECT_TRUE(shorts.empty()) << "there is enough, so others may keep their copies";
   EXPECT_EQ(memory.beyond({1}), 0u);
-  // What it freed since, and a seat that it closed, it has no use for.
+  // The tenant has no use for loans of memory that it freed since, and of a seat that it closed.
   memory.has({{1}, 1}, memory.chunk_bytes());
   EXPECT_EQ(memory.beyond({1}), 2 * memory.chunk_bytes());
   EXPECT_EQ(memory.useless(), 2 * memory.chunk_bytes());
@@ -85,7 +85,7 @@ TEST_F(HostSharesTest, AnAccountThatHasItsShareComesAfterOthersThatWait) {
   const std::uint64_t waiting = memory.awaited();
   for (const std::uint64_t tenant : {1u, 3u}) want({{tenant}, 0}, "greedy");
   EXPECT_EQ(memory.awaited(), waiting) << "nobody is asked for copies for its sake";
-  // What is reserved comes back first.
+  // The first chunk that comes back fills the reserve.
   give_back(1, {taken[0], taken[1]}, false);
   while (got.empty()) loop.run_one();
   EXPECT_EQ(got.front().loan.seat.tenant.value, 2u) << "that was first, and the greedy one could have had it as it was";
@@ -158,7 +158,7 @@ TEST_F(HostSharesTest, WhatIsReservedIsForAccountsThatHaveNotBegun) {
   EXPECT_LE(memory.taken(), kBudget);
 }
 
-// What a seat gives back and keeps mapped could not be taken from it at once: it is not what others begin with.
+// A chunk that a seat gives back and keeps mapped cannot be taken from it at once: other accounts do not begin with it.
 TEST_F(HostSharesTest, WhatIsKeptMappedIsNotWhatIsReserved) {
   give_back(1, ask_all(1, "greedy"), true);
   // The same account in another trust domain: it waits until the first one has let go of a chunk.

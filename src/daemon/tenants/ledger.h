@@ -61,8 +61,8 @@ struct MovedMemory {
   bool operator==(const MovedMemory&) const = default;
 };
 
-// Whose a seat is. A user of the host, with all subordinate ids; or a pod. What is in a container that no pod is known
-// of has no owner: its users are not the host's.
+// The owner of a seat: a user of the host, with all subordinate ids, or a pod. A seat in a container of no known pod
+// has no owner: its users are not the host's.
 struct LedgerOwner {
   std::optional<std::uint32_t> uid;
   std::string pod_namespace;
@@ -101,7 +101,7 @@ struct LedgerFigures {
   MovedMemory moved{};
 
   void add(const LedgerFigures& other);
-  // What of it has come since it was `before`.
+  // The part of these figures that has come since they were `before`.
   LedgerFigures since(const LedgerFigures& before) const;
   bool operator==(const LedgerFigures&) const = default;
 };
@@ -153,7 +153,7 @@ class Ledger {
   static void close(Entry& entry, const LedgerFigures& figures, base::TimePoint now);
   // `live`: the sums over the seats that are there.
   std::vector<LedgerLine> lines(const std::map<const Entry*, LedgerFigures>& live, base::TimePoint now);
-  // What they have had since the last call, of those that have had something. To be called more often than entries
+  // The figures that have come since the last call, of the entries that have any. To be called more often than entries
   // leave.
   std::vector<LedgerLine> take(const std::map<const Entry*, LedgerFigures>& live);
 

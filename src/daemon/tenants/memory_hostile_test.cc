@@ -37,8 +37,8 @@ bool has_evicted(Tenant& tenant, std::uint64_t bytes) {
   return tenant.say();
 }
 
-// Attack: seats say that they have allocated more than they were promised, and borrow for it. What other seats are
-// promised can still be evicted.
+// Attack: seats say that they have allocated more than they were promised, and borrow for it. Memory that other seats
+// are promised can still be evicted.
 TEST(DaemonMemoryHostile, SeatsThatSayTheyHaveMoreBorrowNoMore) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());
@@ -65,8 +65,8 @@ TEST(DaemonMemoryHostile, SeatsThatSayTheyHaveMoreBorrowNoMore) {
   EXPECT_GE(lent, kEach);
 }
 
-// Attack: a seat's memory fits on its GPU, and it borrows as much again for copies, and keeps them. What seats on
-// another GPU are promised can still be evicted.
+// Attack: a seat's memory fits on its GPU, and it borrows as much again for copies, and keeps them. Memory that seats
+// on another GPU are promised can still be evicted.
 TEST(DaemonMemoryHostile, CopiesAreOfWhatPromisesOnOtherGpusLeave) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());
@@ -114,7 +114,7 @@ TEST(DaemonMemoryHostile, WhatSeatsKeepInVainIsPromisedToNobody) {
     const auto spare = keepers.front()->receive_a<wire::HostSpare>();
     return spare && spare->awaited != 0;
   }));
-  // They take note of lower bounds. What one tenant wants is there, and what the other one wants is not.
+  // The keepers take note of lower bounds. There is enough for what one good tenant wants, and not for both.
   const auto with_answer = [&] {
     return std::ranges::count_if(good, [](const auto& tenant) { return tenant->room.ticket == 1; });
   };

@@ -222,8 +222,9 @@ TEST(DaemonMemory, HostMemoryIsReadyBeforeAGpuIsFull) {
   }));
 }
 
-// Host memory that has to be made first: who holds the GPU is asked for copies, once for as much as is waited for, and
-// again for what it has given. Who waits by itself is not asked, and neither is anybody else.
+// Host memory has to be made first, so the daemon asks the holder of the lease for copies. It asks once for the amount
+// that is waited for, and again after the holder has given that. It asks neither a tenant that waits by itself nor a
+// tenant without a lease.
 TEST(DaemonMemory, WhoHoldsIsAskedForHostMemoryThatOthersWaitFor) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());
@@ -309,7 +310,7 @@ TEST(DaemonMemory, HostMemoryIsLentAndComesBack) {
   while (const std::uint64_t bytes = ask()) lent += bytes;
   EXPECT_GE(lent, 48u << 20);
   EXPECT_LT(lent, 64u << 20);  // and the asking has ended: the budget is used up
-  // Who comes now hears that there is none to spare, first of all.
+  // A tenant that comes now hears that there is none to spare, first of all.
   Tenant late(dir.path(), "late");
   ASSERT_TRUE(late.join());
   std::array<std::byte, base::kMaxMessageBytes> first;
@@ -360,7 +361,7 @@ TEST(DaemonMemory, StatusSaysWhatEverybodyHas) {
     EXPECT_EQ(seat["memory"]["resident_bytes"], 50 * kGiB);
     EXPECT_EQ(seat["memory"]["unpageable"], (nlohmann::json{{"graph", kGiB}}));
   }
-  // What somebody has moved is not forgotten with him.
+  // The bytes that a tenant has moved still count when it is gone.
   a.disconnect();
   EXPECT_TRUE(eventually([&] { return status()["gpus"][0]["seats"].size() == 2; }));
   EXPECT_EQ(status()["gpus"][0]["memory"]["moved_out_bytes"], 7);

@@ -32,7 +32,7 @@ class Busy : public TestTenant {
   using TestTenant::TestTenant;
   bool begin() { return join() && open_seat(0, test_uuid(0)) && request(); }
 
-  // What has happened since the last call, with what it gets done meanwhile.
+  // Reads the messages since the last call, and counts the work that the program has done in that time.
   void go(Speed speed) {
     const auto now = std::chrono::steady_clock::now();
     const bool is_shared = (word() & wire::kGranted) != 0 && (word() & wire::kExclusive) == 0;

@@ -40,7 +40,7 @@ TEST(RateLimit, GivesABurstAndThenARate) {
   EXPECT_FALSE(limit.take(now + 1h));
 }
 
-// A program that waits asks every 100 ms. What comes after its grant is no wait, for the histogram neither.
+// A program that waits asks every 100 ms. A request that comes after its grant is no wait, for the histogram neither.
 TEST(Trace, ARequestThatHasCrossedItsGrantIsNone) {
   const os::SystemClock clock;
   Trace trace;

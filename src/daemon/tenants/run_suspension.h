@@ -55,7 +55,7 @@ struct RunState {
   bool operator==(const RunState&) const = default;
 };
 
-// Of one GPU, in bytes.
+// The memory of a run, or of all other programs, that belongs to one GPU, in bytes.
 struct RunMemory {
   std::uint64_t on_gpu = 0;
   std::uint64_t unpageable = 0;  // of that

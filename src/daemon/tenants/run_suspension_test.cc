@@ -314,7 +314,7 @@ TEST(RunSuspension, IsOfOneUsersRun) {
   EXPECT_TRUE(anothers.is_granted());
 }
 
-// What the queue of jobs counts: its own, and everybody else's.
+// The queue of jobs counts the memory of its own runs, and that of all other programs.
 TEST(RunSuspension, SaysWhoseMemoryIsWhere) {
   Machine machine(2);
   Program a(machine, "a"), b(machine, "b"), c(machine, "");

@@ -31,7 +31,7 @@ namespace gpumux::daemon {
 // bounded.
 inline constexpr std::size_t kMaxGangJoins = 16;
 
-// What carries a session's messages: a socket, a test or the fuzzer.
+// Carries a session's messages: a socket, a test or the fuzzer.
 class Carrier {
  public:
   // With `fd`, which stays the caller's (negative: none). False: it could not be sent and will not be: the tenant does
@@ -44,7 +44,7 @@ class Carrier {
   ~Carrier() = default;
 };
 
-// What the daemon last told a slot, remembered here because the page is not to be trusted.
+// The state that the daemon last told a slot, remembered here because the page is not to be trusted.
 struct Slot {
   base::GpuIndex gpu;
   bool granted = false;

@@ -5,9 +5,9 @@
 // The input is a script: each record is an operation byte, a length byte and that many bytes. Low bits of the operation
 // choose one of three tenants, the others what happens: connect, say Hello with a good or bad page, send the bytes as
 // they are or as a well-formed message of a type, leave, let time pass, stop reading, be suspended or resumed with the
-// others of one run. What a well-formed message says of memory has sizes that mean something. After each record the
-// lease core's and the planner's invariants must hold, everything that a tenant is sent must be readable, and its page
-// must never grant more than the core does.
+// others of one run. A well-formed message about memory has sizes that mean something. After each record the lease
+// core's and the planner's invariants must hold, everything that a tenant is sent must be readable, and its page must
+// never grant more than the core does.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -177,7 +177,7 @@ class Machine {
     std::memcpy(message.data(), &header, sizeof header);
     const auto rest = data.subspan(1);
     for (std::size_t i = 0; i < std::min(rest.size(), body); ++i) message[sizeof header + i] = std::byte{rest[i]};
-    // What names an epoch mostly names the one that the seat has.
+    // A message that names an epoch mostly names the one that the seat has.
     const bool has_epoch =
         (header.type >= 5 && header.type <= 8) || header.type == static_cast<std::uint32_t>(wire::Type::kIdling);
     if (has_epoch && tenant.session && rest.size() > 8 && rest[8] % 4 != 0) {
@@ -194,7 +194,7 @@ class Machine {
     return byte == 255 ? ~std::uint64_t{0} : std::uint64_t{byte} << 29;
   }
 
-  // What it has, and mostly that the newest bound is in force.
+  // The tenant says how much memory it has, and mostly that the newest bound is in force.
   void say_memory(Tenant& tenant, std::span<const std::uint8_t> data) {
     wire::Memory memory{.slot = data.empty() ? 0u : data[0] % 4u,
                         .room_sequence = tenant.room_sequence,

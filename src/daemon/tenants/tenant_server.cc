@@ -301,7 +301,7 @@ void TenantServer::add(ForeignConnection socket) {
   if (!peer) return;
   // It has ended. (Before Linux 5.3 there are no pidfds, and the connection's end has to do.)
   if (peer->process == nullptr && os::open_pidfd(::getpid())) return;
-  // What /proc says is of this process if that has not ended by then.
+  // The answers from /proc are of this process if that has not ended by then.
   std::string domain = peer->process != nullptr ? trust_domain(peer->pid, peer->uid) : std::string();
   auto container = peer->process != nullptr ? containers_.container_of(peer->pid) : nullptr;
   if (!is_connected(socket.get())) return;
@@ -380,7 +380,7 @@ void TenantServer::housekeeping() {
   const base::TimePoint now = leases_.now();
   std::vector<std::shared_ptr<Connection>> late;
   for (const auto& [id, connection] : connections_) {
-    // What it has said may lie at the door.
+    // A doorkeeper may have its Hello.
     if (connection->is_at_door()) continue;
     if (!connection->session.welcomed && now - connection->connected_at > kHelloTimeout) late.push_back(connection);
   }

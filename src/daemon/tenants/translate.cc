@@ -12,8 +12,8 @@
 namespace gpumux::daemon {
 namespace {
 
-// A process that has ended is still listed by the driver for so long (40 GiB are back after 68 ms). Who only leaves and
-// goes on is shown as what it is then after that.
+// The driver lists a process for so long after its end (40 GiB are back after 68 ms). A process that only leaves gpumux
+// and goes on is shown as foreign after that.
 constexpr base::Duration kGoneIsListed = std::chrono::seconds(1);
 // Lists are made once a second, and by a helper that may be slow.
 constexpr base::Duration kGoneRemembered = std::chrono::seconds(10);
@@ -49,7 +49,7 @@ Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access
     : leases_(leases), trials_(trials), access_(access), options_(std::move(options)), suspension_(leases) {
   leases_.set_executor(
       [this](const node::Command& command) { std::visit([this](const auto& one) { carry_out(one); }, command); });
-  // Who is not to be waited for after a restart has changed.
+  // The tenants that a restarted daemon need not wait for have changed.
   suspension_.on_parked([this](const Session& session) {
     if (changed_) changed_(session);
   });
@@ -251,7 +251,7 @@ void Translator::claim(Session& session, std::uint32_t number, const wire::SeatO
   if (leased) {
     slot.exclusive = open.exclusive != 0;
     slot.epoch = {open.epoch};
-    // What the page says stays as it is, unless the core decides otherwise.
+    // The page stays as it is, unless the core decides otherwise.
     slot.granted = open.state == wire::SeatState::kHolding;
     claimed = slot.granted ? sched::Claim::kHolding : sched::Claim::kDraining;
   }

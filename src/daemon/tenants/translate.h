@@ -93,7 +93,7 @@ class Translator {
   // Those of its programs that are connected; later ones say it themselves. As far as it may be.
   void set_run_priority(uid_t uid, const std::string& run, std::int32_t priority);
 
-  // Who lends host memory; without one, nobody is lent any.
+  // The lender of host memory; without one, no seat is lent any.
   void set_host_memory(HostMemory* host);
   // Whether seats that are opened now may be those of tenants that come back after a restart of the daemon.
   void set_tenants_return(bool may_return) { tenants_return_ = may_return; }
@@ -127,11 +127,11 @@ class Translator {
   // Whether that process was a tenant a moment before `asked_at`: a list of a GPU's processes that was made then may
   // still have it.
   bool was_tenant(pid_t pid, base::TimePoint asked_at) const;
-  // What seats that are gone had moved.
+  // The memory that was moved by seats that are gone.
   const MovedMemory& moved_before(base::GpuIndex gpu) const { return moved_before_.at(gpu.value); }
-  // What programs have had so far, those of the last minutes included (ledger.h).
+  // The figures of all programs so far, those of the last minutes included (ledger.h).
   std::vector<LedgerLine> ledger();
-  // What they have had since the last call.
+  // The figures that have come since the last call.
   std::vector<LedgerLine> take_from_ledger() { return ledger_.take(live_figures()); }
   // The job that a user's run is of; 0: none. Asked when a seat is opened.
   void set_job_of(std::function<std::uint64_t(uid_t, const std::string&)> job_of) { job_of_ = std::move(job_of); }
@@ -228,7 +228,7 @@ class Translator {
   std::map<QuotaKey, QuotaGroup> quota_groups_;
   RunSuspension suspension_;
   std::uint64_t next_group_ = 1;
-  // Who was a tenant, and until when; only of the last moments.
+  // A process that was a tenant until `at`; only of the last moments.
   struct Gone {
     pid_t pid = 0;
     std::uint64_t process_start = 0;

@@ -9,7 +9,7 @@
 namespace gpumux::daemon {
 namespace {
 
-// Who has been asked for host memory, and has given none by then, is not asked again with this lease.
+// A tenant that was asked for host memory, and has given none by then, is not asked again with this lease.
 constexpr std::uint32_t kMostInVain = 2;
 
 std::uint32_t refused_on_wire(sched::Refusal refusal) {
@@ -195,7 +195,8 @@ void Translator::forget_slot(const Session& session, const Slot& slot, base::Tim
   frames_.gone(seat_of(session, slot));
 }
 
-// A connection may end without its process. What that has is not on its way back, then, and is not to count twice.
+// A connection may end without its process. The memory of that process is then not on its way back, and is not to count
+// twice.
 std::uint64_t Translator::take_left(const Session& session, base::GpuIndex gpu) {
   std::uint64_t left = 0;
   for (Gone& gone : gone_) {
@@ -268,10 +269,10 @@ void Translator::carry_out(const sched::RoomBound& bound) {
 
 // ---- physical memory that is handed over --------------------------------------------------------
 
-// What has been given goes ahead of the room that it fills.
+// Frames go ahead of the room that they fill.
 void Translator::lend_frames(Session& session, std::uint32_t number) {
   Slot& slot = *session.slot(number);
-  // Who has come back has most of its room filled.
+  // A seat that has come back has most of its room filled.
   slot.to_fill = std::min(slot.to_fill, slot.room - std::min(slot.room, slot.memory.resident));
   if (slot.memory.evicted == 0) return;
   slot.to_fill -= frames_.lend(seat_of(session, slot), session.trust_domain, slot.memory.frames, slot.to_fill,
@@ -280,7 +281,7 @@ void Translator::lend_frames(Session& session, std::uint32_t number) {
                                });
 }
 
-// What those wait for who may have what this one leaves behind.
+// Frame sizes that seats of the same trust domain are waiting to restore into.
 base::FrameSizes Translator::frames_for_others(const Session& session, const Slot& slot) const {
   if (!leases_.gpus()[slot.gpu.value].settings.hand_over) return 0;
   base::FrameSizes sizes = 0;
@@ -346,8 +347,8 @@ void Translator::send_forget(const HostSeat& seat, std::span<const std::uint64_t
   send(*session, forget);
 }
 
-// Where host memory is short nobody keeps what it could do without. (Who is suspended does not in any case, and may not
-// be able to read.)
+// Where host memory is short no tenant keeps copies that it could do without. (A suspended tenant keeps none in any
+// case, and may not be able to read.)
 void Translator::spare_host() {
   for (const auto& [id, session] : sessions_) {
     if (!session->is_suspended) tell_spare(*session);
@@ -399,7 +400,8 @@ void Translator::look_at_copies() {
   if (host_->awaited() != 0) ask_for_copies();
 }
 
-// What has been granted may have copies; what has been revoked is to keep what it needs for leaving.
+// A tenant that was granted a lease may have copies to give. A tenant whose lease was revoked is to keep the host
+// memory that it needs for leaving.
 void Translator::lease_changed(Session& session) {
   if (host_ == nullptr) return;
   session.host_looks = 0;
