@@ -9,7 +9,7 @@
 #pragma once
 
 extern "C" {
-// What dlsym(handle, symbol) is to give instead of the real answer; null: the real answer. Called from the stub.
+// The address that dlsym(handle, symbol) gives instead of the real answer; null: the real answer. Called from the stub.
 [[gnu::visibility("hidden")]] void* gpumux_override_symbol(void* handle, const char* symbol);
 // The flags that dlopen is to be called with. Called from the stub.
 [[gnu::visibility("hidden")]] int gpumux_dlopen_flags(int flags);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Device memory that the program asks for. What cuMemAlloc gives is the pager's, which can take it off the GPU and
-// bring it back. The rest is the driver's and stays where it is: it is counted, so that the daemon knows, and what
-// fails for lack of memory is tried once more when others have made room.
+// Device memory that the program asks for. Memory from cuMemAlloc is the pager's, which can take it off the GPU and
+// bring it back. The rest is the driver's and stays where it is: it is counted, so that the daemon knows. An allocation
+// that fails for lack of memory is tried once more when others have made room.
 #include <algorithm>
 
 #include "shim/hooks/hooks.gen.h"
@@ -80,7 +80,7 @@ struct ArrayBytes {
 };
 
 ArrayBytes array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array) {
-  // What these get is mapped to them by the program.
+  // The program itself maps memory to such arrays.
   if ((array.Flags & (kArraySparse | kArrayDeferredMapping)) != 0) return {};
   std::uint64_t bytes = 4;
   bool is_known = true;
@@ -167,7 +167,7 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
     return result;
   }
   if (!at.memory->is_paged()) return result;
-  // What is kept for reuse is free, what has no memory yet is not.
+  // Memory kept for reuse is free. Allocations that have no memory yet are not.
   const std::uint64_t used = at.memory->pager.bounds().used();
   const std::uint64_t committed = at.memory->pager.bounds().committed();
   const std::uint64_t all = *free + used;

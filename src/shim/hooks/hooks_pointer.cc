@@ -74,7 +74,7 @@ CUresult attribute_of(const Known& known, void* data, CUpointer_attribute attrib
   return CUDA_ERROR_INVALID_VALUE;
 }
 
-// What the current context's device may do with a mapping of the program's. CUDA_ERROR_INVALID_CONTEXT: there is none.
+// The rights of the current context's device to a mapping of the program's. CUDA_ERROR_INVALID_CONTEXT: there is none.
 CUresult access_here(const pager::MappingInfo& mapping, unsigned* flags) {
   CUdevice device = 0;
   *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
@@ -135,7 +135,7 @@ CUresult attribute_of_known(const Known& known, void* data, CUpointer_attribute 
   return attribute_of_mapping(*known.memory, *mapping, data, attribute, pointer);
 }
 
-// What cuPointerGetAttributes says where there is nothing to say.
+// The value that cuPointerGetAttributes writes for an attribute that it cannot answer.
 void put_nothing(void* data, CUpointer_attribute attribute) {
   if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER) put(data, std::uint64_t{0});
 }
@@ -204,7 +204,7 @@ CUresult cuPointerGetAttributes(unsigned int attribute_count, CUpointer_attribut
   return CUDA_SUCCESS;
 }
 
-// What a network adapter is given must stay where it is. Inside the gate, where it is resident.
+// Memory that a network adapter is given must stay where it is. Inside the gate, where it is resident.
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::size_t size,
                                        CUmemRangeHandleType handle_type, unsigned long long flags) {
   const auto real = driver().cuMemGetHandleForAddressRange;
@@ -223,9 +223,9 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::s
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
   if (driver().cuPointerSetAttribute == nullptr) return kNoSuchEntry;
   const auto known = find(pointer);
-  // Whoever sets this is about to hand the address to a network adapter, which keeps the physical place: it stays from
-  // here on. Inside the gate, where it is resident.
-  // Not for what the program has mapped, natively.
+  // A program that sets this is about to hand the address to a network adapter, which keeps the physical place. So the
+  // memory stays from here on. Inside the gate, where it is resident. The driver refuses this for memory that the
+  // program has mapped itself.
   if (known && known->info.handle != 0 && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
     return value != nullptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
   if (known && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {

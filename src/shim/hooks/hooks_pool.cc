@@ -107,14 +107,14 @@ CUresult free_in_order(CUdeviceptr pointer, CUstream stream, StreamVariant varia
     return memories.free_outside(pointer, [&] { return real(pointer, stream); });
   const StreamPlace place = place_of(mine, stream, variant);
   if (place.memory == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  // What is freed in a graph has to be allocated in one.
+  // Memory that a graph frees has to be allocated in a graph.
   if (is_capturing(place)) return CUDA_ERROR_INVALID_VALUE;
   if (owner == nullptr) owner = memories.adopt(pointer);
   if (owner == nullptr) return CUDA_ERROR_INVALID_VALUE;
   return place.is_known ? owner->pools.free(pointer, place.name) : free_after(*owner, pointer, place.name.stream);
 }
 
-// What a program may allocate from it is the pager's: not shared, in device memory, and nothing special.
+// The pager has the allocations of such a pool: not shared, in device memory, and nothing special.
 bool is_plain(const CUmemPoolProps& properties) {
   return properties.allocType == CU_MEM_ALLOCATION_TYPE_PINNED && properties.handleTypes == CU_MEM_HANDLE_TYPE_NONE &&
          properties.location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties.usage == 0;

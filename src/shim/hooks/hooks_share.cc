@@ -27,7 +27,7 @@ PeerSeats peer_seats(CUcontext peer_context) {
   return {&mine->memories(), *own, *peer};
 }
 
-// What is allocated from a pool of ours is the pager's, which gives the rights.
+// Allocations from a pool of ours are the pager's, which gives the rights.
 CUresult give_pool_access(CUmemoryPool pool, const CUmemAccessDesc* accesses, std::size_t count) {
   Tenant* const mine = tenant_if_any();
   DeviceMemory* const owner = mine != nullptr ? mine->memories().owner_of_pool(pool) : nullptr;

@@ -60,7 +60,7 @@ bool has_attribute(CUdevice device, CUdevice_attribute attribute) {
   return driver().cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
 }
 
-// What the driver would refuse it must refuse now, and not when the memory comes to the GPU.
+// An allocation that the driver would refuse must be refused now, and not when the memory comes to the GPU.
 bool can_page(DeviceMemory& memory, const CUmemAllocationProp& properties, std::size_t bytes,
               unsigned long long flags) {
   if (flags != 0 || !memory.is_paged() || !pager::Pager::can_page(properties, bytes)) return false;
@@ -178,7 +178,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
   if (driver().cuMemRetainAllocationHandle == nullptr) return kNoSuchEntry;
   if (Tenant* const mine = tenant_if_any(); mine != nullptr && handle != nullptr) {
     const auto pointer = reinterpret_cast<CUdeviceptr>(address);
-    // What cuMemAlloc gave has no handle, natively. A handle to a chunk of ours would keep it from being given back.
+    // Memory from cuMemAlloc has no handle, natively. A handle to a chunk of ours would keep it from being given back.
     if (mine->memories().owner_of(pointer) != nullptr) return CUDA_ERROR_INVALID_VALUE;
     DeviceMemory* memory = nullptr;
     if (mapping_at(pointer, &memory)) {
@@ -209,7 +209,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
   return CUDA_SUCCESS;
 }
 
-// Who has imported a descriptor is known to nobody: the memory stays on the GPU from its first export on.
+// The library cannot know which processes import a descriptor: the memory stays on the GPU from its first export on.
 CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType handle_type, unsigned long long flags) {
   const auto real = driver().cuMemExportToShareableHandle;
@@ -347,7 +347,7 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccess
     const CUresult result = mapping.owner != nullptr
                                 ? mapping.owner->pager.set_access(mapping.address, descriptor, count)
                                 : real(mapping.address, mapping.bytes, descriptor, count);
-    // What is not on the GPU keeps everybody out from here on, until it is.
+    // Memory that is not on the GPU bars the gate from here on, until it is.
     if (mapping.owner != nullptr) mine->memories().on_reach_changed(*mapping.owner);
     if (result != CUDA_SUCCESS) return result;
   }

@@ -77,7 +77,7 @@ void Passage::enter_slowly(cuda::CUstream stream, gate::WorkKind kind) {
   tenant_->memories().mover().on_passed(slot_);
 }
 
-// What the thread knows of the stream, found if need be. Null: no seat.
+// The thread's memo of the stream, filled in if need be. Null: no seat.
 gate::StreamMemo* Passage::look_up(cuda::CUstream stream) const {
   gate::StreamMemo& memo = thread_->memo_of(stream);
   // Before asking anything: what changes meanwhile makes the memo stale.
@@ -156,7 +156,7 @@ CopyWait::CopyWait(Where where, const void* destination, std::size_t bytes, Bloc
   if (is_default(where.stream) && context_of(driver, where.stream) != context) return;  // it is another one's by now
   if (blocks == Blocks::kIfPageable && is_known(driver, destination)) return;
   waiting_.emplace(tenant->gate(), slot);
-  // What fails here fails in the copy, too, which the program is told of.
+  // An error here fails the copy, too, which tells the program.
   const cuda::RelaxedCapture relaxed(driver);
   if (driver.cuStreamSynchronize(where.stream) == cuda::CUDA_SUCCESS)
     in_flight.waited_for(context, where.stream, os::SystemClock());

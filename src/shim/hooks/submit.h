@@ -197,7 +197,7 @@ class CopyWait {
   std::optional<gate::Gate::Waiting> waiting_;
 };
 
-// What a program gets for an entry that its driver does not have.
+// The result of an entry that the program's driver does not have.
 inline constexpr cuda::CUresult kNoSuchEntry = cuda::CUDA_ERROR_NOT_FOUND;
 
 template <class... Parameters>

@@ -68,7 +68,7 @@ struct Tenant {
   std::vector<Allocation> live;
   std::uint64_t held = 0;  // by its program, allocations under way included
   std::vector<Thread> threads{3};
-  // What the daemon has said, and is on its way to it.
+  // The daemon's newest bound, and the messages on their way to the tenant and to the daemon.
   sched::RoomBound told;
   std::deque<sched::RoomBound> inbox;
   std::deque<std::variant<sched::MemoryReport, Wish>> outbox;
@@ -356,7 +356,7 @@ class World {
     connect(tenant);
     plan();
   }
-  // What has not been reported looks like other programs' memory.
+  // Memory that a tenant has not reported looks like other programs' memory.
   void look_at_gpu() {
     std::uint64_t foreign = 0;
     for (const auto& tenant : tenants_) {

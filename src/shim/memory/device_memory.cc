@@ -66,7 +66,7 @@ bool DeviceMemory::is_paged() {
 
 // ---- bounds
 
-// What is outside the pager's reach takes part of the room.
+// Memory outside the pager's reach takes part of the room.
 void DeviceMemory::apply_locked() {
   const std::uint64_t outside = outside_total_.load(std::memory_order_relaxed);
   const auto within = [](std::uint64_t bound, std::uint64_t part) { return bound - std::min(bound, part); };
@@ -178,7 +178,7 @@ DeviceMemory::Wish DeviceMemory::wish(const Need& need) {
   const auto sane = [](std::uint64_t bytes) { return std::min(bytes, UINT64_MAX / 4); };
   const std::uint64_t outside = outside_total_.load(std::memory_order_relaxed);
   const std::uint64_t beside = pager.bounds().committed(Part::kBeside);
-  // What others of its threads keep back is not theirs yet, and not this one's to have.
+  // Commitment that other threads keep back is not allocated yet, and not this thread's to have.
   const std::uint64_t kept_back = pager.bounds().committed(Part::kReserved);
   const std::uint64_t all = pager.bounds().committed() + beside + outside + kept_back;
   Wish made;
@@ -218,7 +218,7 @@ wire::RoomWanted DeviceMemory::open_wish() {
 void DeviceMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context,
                                std::uint64_t reserved) {
   const base::Locked locked(mutex_);
-  // What had this name before is gone: the thread that has freed it has not come to say so.
+  // The allocation that had this key before is gone: the thread that has freed it has not come to say so.
   if (const auto gone = outside_.find(key); gone != outside_.end()) remove_locked(gone);
   outside_[key] = {reason, bytes, context, next_number_++};
   outside_by_reason_[static_cast<std::size_t>(reason)] += bytes;

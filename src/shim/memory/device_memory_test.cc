@@ -83,7 +83,7 @@ TEST(DeviceMemoryTest, NothingMayBeHadBeforeTheDaemonHasSaidHowMuch) {
   EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
   memory.add_outside(wire::Unpageable::kOther, 1, kMebibyte, nullptr);
   EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
-  // Whoever wants some waits, and tries again; so does whoever asks how much there is.
+  // A thread that wants some waits, and tries again; so does a thread that asks how much there is.
   std::uint64_t told = 0;
   std::thread asks([&] { told = memory.await_total(); });
   EXPECT_TRUE(memory.set_room(

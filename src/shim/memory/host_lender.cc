@@ -59,7 +59,7 @@ void HostLender::on_lost() {
 // Aligned to a block, so that huge pages and copies meet it.
 bool HostLender::map(Arrived& arrived) {
   const std::uint64_t bytes = arrived.message.bytes / pager::kBlockBytes * pager::kBlockBytes;
-  // What lies beyond the file's end cannot be touched: better not to believe the number alone.
+  // Pages beyond the file's end cannot be touched: better not to believe the number alone.
   if (bytes == 0 || bytes > wire::kMaxHostChunkBytes ||
       ::lseek(arrived.memory.get(), 0, SEEK_END) < static_cast<off_t>(bytes))
     return false;

@@ -185,7 +185,7 @@ base::Result<std::vector<IpcPiece>> IpcServer::ask(const IpcHandle& handle) {
   const sockaddr_un address = address_of(handle.name);
   if (!socket || ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0)
     return base::fail_errno(errno, "the process that shares the memory is not there");
-  // What is not our user's is nobody we take memory from.
+  // We take memory only from our own user's processes and root's, and as root from any.
   const auto who = os::peer_credentials(socket.get());
   if (!who || (who->uid != ::geteuid() && who->uid != 0 && ::geteuid() != 0))
     return base::fail(base::Code::kDenied, "the process that shares the memory is another user's");

@@ -282,7 +282,7 @@ bool ManagedMemory::fetch(const Piece& piece) {
   not_fetched_.set(piece.begin, piece.end, true);
   const InContext current(driver_, piece.context);
   if (!current) return false;
-  // What the program has said meanwhile has taken the place of what we had.
+  // We take our advice back, unless the program has since replaced it by its own.
   if (is_advised && !preferred_.find(piece.begin)) prefer_nothing(piece);
   if (to_go_ < piece.bytes() || prefers_other(piece.begin) || prefetch(piece, false) != cuda::CUDA_SUCCESS)
     return false;
@@ -297,7 +297,7 @@ CUresult ManagedMemory::prefer_host(const Piece& piece) {
   return driver_.cuMemAdvise(piece.begin, piece.bytes(), kAdvice, cuda::kDeviceCpu);
 }
 
-// What is passed as the location is not looked at.
+// The driver does not look at the location that is passed.
 void ManagedMemory::prefer_nothing(const Piece& piece) {
   constexpr auto kAdvice = cuda::CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION;
   if (driver_.cuMemAdvise_v2 != nullptr) {

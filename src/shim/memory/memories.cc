@@ -72,8 +72,8 @@ bool Memories::is_inside(std::uint32_t slot) const {
 
 // ---- the program's threads
 
-// Before the program gets the address. What is evicted bars the gate until it is there: whoever has been given the
-// address, and so has synchronised with this thread, finds it barred.
+// Before the program gets the address. Evicted memory bars the gate until it is resident. A thread that has been given
+// the address has synchronised with this thread, and finds the gate barred.
 void Memories::born(DeviceMemory& memory) {
   if (memory.pager.evicted_bytes() != 0) update_bars(memory.slot);
   if (gate_.is_barred(memory.slot)) mover_.wake();
@@ -132,10 +132,10 @@ Memories::Answer Memories::ask_holding(DeviceMemory& memory, const DeviceMemory:
 
 bool Memories::take_commitment(DeviceMemory& memory, std::uint64_t bytes, pager::Bounds::Part part) {
   while (bytes != 0 && !memory.pager.bounds().commit(bytes, part)) {
-    // What pools keep for their next allocations counts as allocated, too.
+    // Memory that pools keep for their next allocations counts as allocated, too.
     if (memory.pools.release(bytes) != 0) continue;
     if (is_inside(memory.slot)) return false;
-    // What the driver's pools have given back by themselves counts no longer.
+    // Memory that the driver's pools have given back by themselves counts no longer.
     memory.count_pools();
     const bool is_managed = part == pager::Bounds::Part::kBeside;
     if (ask(memory, {.commitment = bytes, .is_managed = is_managed}) != Answer::kGiven)
@@ -186,7 +186,7 @@ CUresult Memories::free(DeviceMemory& memory, cuda::CUdeviceptr address) {
       },
       &waiting);
   if (result == cuda::CUDA_SUCCESS && info) ipc_.forget(info->buffer_id << 8 | memory.slot);
-  // What was evicted of it keeps nobody out any more; a free that failed has made it count again.
+  // Its evicted part no longer bars the gate; a free that failed has made it count again.
   if (gate_.is_barred(memory.slot) || result != cuda::CUDA_SUCCESS) update_bars(memory.slot);
   mover_.note_change(memory);
   return result;
@@ -224,7 +224,7 @@ bool Memories::await_frees(DeviceMemory& memory) {
   constexpr base::Duration kLongest = 30s;
   const os::SystemClock clock;
   const base::TimePoint start = clock.now();
-  // What other threads free meanwhile is theirs to wait for.
+  // Memory that other threads free from here on is theirs to wait for.
   const std::uint64_t moment = memory.pools.moment();
   if (!memory.pools.has_pending(moment)) return false;
   do {

@@ -149,7 +149,7 @@ class Program {
     for (int i = 0; i < 100 && result == CUDA_ERROR_UNKNOWN; ++i) result = call();
     return result;
   }
-  // What a program does that maps its memory by itself.
+  // For the calls of a program that maps its memory by itself; they succeed in the end.
   template <class Call>
   static void insist(Call call) {
     EXPECT_EQ(again(call), CUDA_SUCCESS);
@@ -259,7 +259,7 @@ class Program {
     const CUmemLocation here{CU_MEM_LOCATION_TYPE_DEVICE, 0};
     EXPECT_EQ(hooks::cuMemGetAccess(&flags, &here, inner), CUDA_SUCCESS);
     EXPECT_EQ(flags, static_cast<unsigned>(CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
-    // What is taken is taken, and mappings are whole.
+    // Addresses in use can be neither mapped nor freed, and a mapping changes only as a whole.
     const CUmemAccessDesc rights{here, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     const CUmemAccessDesc strange{{CU_MEM_LOCATION_TYPE_DEVICE, 77}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
     const std::size_t bytes = live.bytes();

@@ -42,7 +42,7 @@ inline unsigned seed() {
   return value;
 }
 
-// What the simulated GPU has for one process, beside its context.
+// The memory that the simulated GPU has for one process, without its context's.
 constexpr std::uint64_t kCapacity = 48 * kMebibyte;
 constexpr std::uint64_t kCommitment = 44 * kMebibyte;
 constexpr std::uint64_t kHostBudget = 256 * kMebibyte;
@@ -151,7 +151,7 @@ class RoomDaemon {
   // ---- memory
 
   void give_room(std::uint64_t room, std::uint32_t refused = 0) {
-    // What was in force may still be until the new one is acknowledged.
+    // The old room may be in force until the new one is acknowledged.
     ++sequence_;
     given_.push_back({sequence_, room});
     ++rooms_;
@@ -254,7 +254,7 @@ class RoomDaemon {
       default: phase_ = Phase::kIdle;
     }
     is_open_ = true;
-    // This connection counts from anew. What was given before may still be in force.
+    // This connection counts from anew. The room given before may still be in force.
     std::uint64_t most = had_;
     for (const Given& given : given_) most = std::max(most, given.room);
     had_ = most;

@@ -33,21 +33,21 @@ constexpr std::uint32_t kMostPreparations = 3;
 // Host memory is asked for ahead as far as it is likely to be needed, and so much more, in case it is not as it was:
 // 5 ms of copying.
 constexpr std::uint64_t kHostWindow = 256 * pager::kMebibyte;
-// What an eviction has left over goes back after this: it may go on before.
+// Host memory that an eviction has left over goes back after this: the eviction may go on before.
 constexpr base::Duration kReturnAfter = 1s;
-// What was told to leave ahead of a revocation comes back if there is none: after more than the daemon ever tells ahead
-// (sched: kExpectEvictionAhead).
+// Managed memory told to leave ahead of a revocation comes back after this if there is none. Longer than the daemon
+// ever tells ahead (sched: kExpectEvictionAhead).
 constexpr base::Duration kHintHolds = 1s;
 // A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
 constexpr base::Duration kManagedLook = 100ms;
-// What is claimed as hidden and nobody has made way for: longer than a switch of some GiB takes.
+// A claim of hidden memory that no seat has made way for holds this long: longer than a switch of some GiB takes.
 constexpr base::Duration kClaimHolds = 1s;
 // Until it is known whether a process that ends is to be evicted first: the daemon has to hear of its leases, grant the
 // next one, and lower its bound.
 constexpr base::Duration kLeaveAfter = 100ms;
 // Frames that were freed, where the daemon reads too slowly.
 constexpr base::Duration kTellAgain = 1ms;
-// What changes without anybody waiting for it is told this often.
+// The mover reports changes that no seat waits for this often at most.
 constexpr base::Duration kReportEvery = 250ms;
 
 base::TimePoint now() { return os::SystemClock().now(); }
@@ -380,7 +380,7 @@ std::optional<base::Duration> Mover::step_restoration(DeviceMemory& memory, Movi
     moving.starved_since = {};
     moving.failing_since = {};
     moving.retry_after = 0ns;
-    // It may end here for want of room. What the daemon is not told of is other programs', as far as it can see.
+    // It may end here for want of room. The daemon takes memory that it is not told of for other programs'.
     memory.changed.store(true, std::memory_order_release);
   }
   if (state == JobState::kRunning) return 0ns;
@@ -409,7 +409,7 @@ std::optional<base::Duration> Mover::step_restoration(DeviceMemory& memory, Movi
     if (moving.claimed_at == base::TimePoint{}) return std::nullopt;
     return kClaimHolds - std::min(kClaimHolds, time - moving.claimed_at);
   }
-  // What is at hand may be all that is missing, and of other sizes.
+  // The frames at hand may be all the memory that is missing, and of other sizes.
   memory.frames.drop();
   const base::Duration later = try_later(moving, time);
   if (state == JobState::kStarved && moving.hidden.refused(memory, time - moving.starved_since)) {
@@ -447,9 +447,9 @@ bool Mover::is_broken(DeviceMemory& memory, cuda::CUresult error) const {
 
 // ---- host memory
 
-// For an eviction of so many bytes. What is registered in vain costs the running program driver locks, and others the
-// memory: so no more than it took the last time, and the window. A seat whose memory is no longer as constant as it was
-// runs out of that, and is given each time as much again as the eviction has come to use.
+// For an eviction of so many bytes. Host memory registered and not used costs the running program driver locks, and
+// others the memory. So no more than the last eviction took, and the window. A seat whose memory is no longer as
+// constant as it was runs out of that, and is given each time as much again as the eviction has come to use.
 std::uint64_t Mover::host_ahead(const DeviceMemory& memory, const Moving& moving, std::uint64_t bytes) {
   const std::uint64_t used = memory.pager.host_used_bytes();
   const std::uint64_t taken = moving.eviction != nullptr && used > moving.host_before ? used - moving.host_before : 0;
@@ -468,8 +468,8 @@ std::optional<base::Duration> Mover::prepare_now(DeviceMemory& memory, Moving& m
     moving.prepare_until = time + kHintHolds;
   }
   if (moving.preparing == 0) return std::nullopt;
-  // What is missing is asked for, and pinned as it comes, each time that we are woken; until there is enough, or the
-  // eviction takes over. If there is none, others may need what has come.
+  // Each time that the mover wakes, it asks for the missing host memory and pins what has come. It stops when there is
+  // enough, or the eviction takes over. If no eviction comes, others may need that memory.
   bool is_over = moving.eviction != nullptr || time >= moving.prepare_until;
   if (!is_over && moving.restoration == nullptr) {
     const std::uint64_t ahead = host_ahead(memory, moving, moving.preparing);
@@ -481,7 +481,7 @@ std::optional<base::Duration> Mover::prepare_now(DeviceMemory& memory, Moving& m
   return std::nullopt;
 }
 
-// What an eviction or its preparation has asked for is not to be done without.
+// An eviction or its preparation keeps the host memory that it has asked for.
 std::optional<base::Duration> Mover::return_host_memory(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   if (moving.eviction != nullptr || moving.preparing != 0) return std::nullopt;
   std::optional<base::Duration> next;
@@ -504,8 +504,8 @@ std::optional<base::Duration> Mover::return_host_memory(DeviceMemory& memory, Mo
   return next;
 }
 
-// What others wait for, as far as this seat has it now. More of it comes back as it is restored, and then it is looked
-// at again.
+// Gives back the host memory that others wait for, as far as this seat has it now. More of it comes free as the seat is
+// restored, and then the mover looks again.
 void Mover::give_awaited(DeviceMemory& memory) {
   std::uint64_t awaited = awaited_host_.load(std::memory_order_relaxed);
   if (awaited == 0) return;
@@ -521,8 +521,8 @@ void Mover::give_awaited(DeviceMemory& memory) {
   }
 }
 
-// Unregistering takes the driver's locks, and milliseconds: not while the next turn waits for what is being moved. What
-// does not get on may be waiting for this very memory.
+// Unregistering takes the driver's locks, and milliseconds: not while the next turn waits for what is being moved. A
+// starved job may be waiting for this very memory.
 std::optional<base::Duration> Mover::forget_host(DeviceMemory& memory, const Moving& moving, base::TimePoint time) {
   const base::TimePoint leaving_since = leaving_since_.load(std::memory_order_relaxed);
   const bool is_leaving = leaving_since != base::TimePoint{} && memory.lender.has_any();
@@ -530,7 +530,8 @@ std::optional<base::Duration> Mover::forget_host(DeviceMemory& memory, const Mov
     forgets_ = forgets_ || is_leaving;
     return std::nullopt;
   }
-  // Who has been waiting for this process's turn to end will have evicted it by means of what it has.
+  // If a seat waits for this process's turn to end, the eviction begins within kLeaveAfter and uses the host memory
+  // that is here.
   const base::Duration left = is_leaving ? leaving_since + kLeaveAfter - time : 0ns;
   if (is_leaving && left <= 0ns) memory.lender.keep_nothing();
   const bool forgot = memory.lender.forget_one();

@@ -48,7 +48,8 @@ constexpr std::size_t kBlocks = 12;
 constexpr std::uint64_t kAll = kBlocks * kBlock;
 constexpr std::uint64_t kHostChunk = 16 * kMebibyte;
 
-// One daemon's end of the only connection. What is not waited for is read and left; host memory is lent at once.
+// One daemon's end of the only connection. Messages that no test waits for are read and ignored; host memory is lent at
+// once.
 class DaemonEnd {
  public:
   explicit DaemonEnd(const std::string& path) : listening_(*os::listen_seqpacket(path, 0600, 4)) {}
@@ -243,8 +244,8 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   daemon.open_seat(kAll);
   EXPECT_EQ(evict_and_restore().host_clean, kAll);
 
-  // What it gives back it keeps, without rights; until the program ends, and others have made it give up the GPU. Its
-  // data is there all the same: it may still call CUDA.
+  // Host memory that the seat gives back stays mapped, without rights. That ends when the program ends, and others have
+  // made it give up the GPU. Its data is there all the same: it may still call CUDA.
   const auto kept = [] {
     std::ifstream maps("/proc/self/maps");
     std::size_t count = 0;

@@ -54,9 +54,9 @@ bool Pools::may_merge(const Block& low, const Block& high) const {
   if (low.use != Use::kFree || high.use != Use::kFree || low.segment != high.segment) return false;
   if (low.stream == high.stream) return low.fences.size() + high.fences.size() <= kMostFences;
   const bool both_done = low.fences.empty() && high.fences.empty();
-  // What nothing uses any more is anybody's.
+  // Blocks that no work uses any more may go to any stream, if the pool allows it.
   if (both_done && segment_of(low).pool->may_take_done()) return true;
-  // What rounding left over goes with what it was left over from.
+  // A rest that rounding left over merges with the block that it was left over from.
   const auto is_rest = [](const Block& block) {
     return block.stream.context == nullptr && block.fences.empty() && block.bytes < pager::kBlockBytes;
   };

@@ -199,7 +199,7 @@ CUresult Pools::allocate(cuda::CUmemoryPool pool, const StreamName& stream, std:
   CUresult result = grow(pool, stream, bytes, placement, address);
   if (!lacks_memory(result) && result != kBeyondLimit) return result;
   if (take_again(pool, stream, bytes, Fit::kAny, kAllQuestions, address)) return cuda::CUDA_SUCCESS;
-  // What is free beside it makes room for it: in this pool, where it is the pool that is full.
+  // Free memory of the pools is released to make room for it: of this pool, where it is the pool that is full.
   if (result == kBeyondLimit ? trim(pool, 0) != 0 : release(segment_bytes(bytes)) != 0) {
     result = grow(pool, stream, bytes, placement, address);
     if (!lacks_memory(result) && result != kBeyondLimit) return result;

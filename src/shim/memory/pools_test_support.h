@@ -33,7 +33,7 @@ struct Gpu {
     std::uint64_t submitted = 0;
     std::uint64_t done = 0;
     std::map<std::size_t, std::uint64_t> behind;  // how far of which others
-    // What must be done of others before what was submitted here from some point on.
+    // The points that other streams must reach before submissions from some point on may run here.
     std::vector<std::pair<std::uint64_t, std::map<std::size_t, std::uint64_t>>> waits;
   };
   struct Event {
@@ -78,7 +78,7 @@ struct Gpu {
     }
     return true;
   }
-  // What is submitted to one stream from now on comes after what another has been given until then.
+  // Submissions to `later` from now on come after those that `earlier` has been given up to `at`.
   void order(std::size_t later, std::size_t earlier, std::uint64_t at,
              std::map<std::size_t, std::uint64_t> needs = {}) {
     if (later == earlier) return;

@@ -22,7 +22,7 @@ bool SeatFrames::wants(std::uint64_t number, std::uint64_t bytes) {
 }
 
 void SeatFrames::give(std::uint64_t number, std::uint64_t bytes, int fd) {
-  // What a daemon that is gone has lent has been freed by now: nothing has it any more.
+  // A frame that an earlier daemon lent has been freed by now: nothing has it any more.
   if (number == 0 || is_current(number))
     port_.give_frame({.slot = slot_, .number = number % wire::kFrameNumbers, .bytes = bytes}, fd);
   if (fd >= 0) ::close(fd);

@@ -23,8 +23,8 @@ constexpr std::int64_t kLooksPerIdleHold = 8;
 
 // A wait as short as this is spent awake: asleep it would last longer, for waking up alone takes 20 to 70 us.
 constexpr base::Duration kShortestSleep = 60us;
-// What of the drainer's time may be spent awake like that, and how much of it at once. A drain is looked at without
-// sleeping for its first millisecond (next_look), an idle hold for its last 60 us.
+// The drainer may spend one part in kSpinningShare of its time awake like that, and kSpinningReserve at once. A drain
+// is looked at without sleeping for its first millisecond (next_look), an idle hold for its last 60 us.
 constexpr int kSpinningShare = 4;
 constexpr base::Duration kSpinningReserve = 5ms;
 // Between two looks at the clock: about a microsecond.
@@ -194,7 +194,8 @@ void Drainer::close_at_once(std::uint32_t slot, std::uint64_t epoch) {
   wake();
 }
 
-// What the daemon hears of it meanwhile it does not need: nothing is revoked. If it revokes now, this is the answer.
+// The scheduler ignores GateClosed, for nothing is revoked; Drained then releases the lease. If the daemon revokes now,
+// these messages are the answer.
 void Drainer::give_up(std::uint32_t slot) {
   std::uint64_t epoch;
   {

@@ -54,7 +54,7 @@ class Drainer {
   // submitted runs out; then the daemon is told that it is drained.
   void give_up(std::uint32_t slot);
 
-  // What to call, on the drainer's thread, when a seat is drained. Before start.
+  // The function to call, on the drainer's thread, when a seat is drained. Before start.
   void on_drained(void (*call)(void* argument), void* argument) {
     drained_call_ = call;
     drained_argument_ = argument;

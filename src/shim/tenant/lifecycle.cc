@@ -3,8 +3,8 @@
 //
 // The library does nothing until the program creates a context or submits work: a process that does not use CUDA pays
 // for being loaded and no more. There are no destructors: the program may call CUDA from its own until the very end,
-// and the kernel closes the connection, by which the daemon knows. What has been lent host memory tidies up before it
-// exits, of what the program cannot miss.
+// and the kernel closes the connection, by which the daemon knows. A tenant that has been lent host memory gives up its
+// leases before exit(), and unmaps host memory that is not in use (Tenant::wind_down).
 //
 // fork copies one thread. The child has no agent, its copy of the page would be its parent's page, and its copy of the
 // socket would speak with its parent's voice (and hold the connection open after the parent's death). So the child

@@ -145,9 +145,9 @@ void Tenant::announce_seats() {
   announce_gangs(announcement);
 }
 
-// What a daemon is told of a seat: nothing but its GPU the first time; after a restart also what it still has. A seat
-// whose gate is closed may have work on the GPU whatever was last said about it, so it is draining until the drainer
-// has looked.
+// Tells a daemon of a seat: nothing but its GPU the first time; after a restart also the lease that it still has. A
+// seat whose gate is closed may have work on the GPU whatever was last said about it, so it is draining until the
+// drainer has looked.
 void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t slot, Seat& seat) {
   wire::SeatOpen open{.slot = slot};
   static_assert(sizeof open.gpu_uuid == sizeof seat.uuid.bytes);

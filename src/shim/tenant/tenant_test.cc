@@ -81,7 +81,7 @@ cuda::CUresult answer_late(cuda::CUresult result) {
 
 constexpr int kDevices = 2;
 
-// What has been submitted to each device, in any stream, destroyed or not, and is not done.
+// The submissions to each device, in any stream, destroyed or not, that are not done.
 class Work {
  public:
   // Around a submission to a stream of the current context, by the thread that makes it.
@@ -132,8 +132,8 @@ enum class Phase {
   kRecalled
 };
 
-// What the daemon believes of one seat. The atomics are read by the submitting threads as well. (What orders them is
-// the lease page, which is mapped twice here, so that ThreadSanitizer does not see it.)
+// The daemon's beliefs about one seat. The atomics are read by the submitting threads as well. (The lease page orders
+// them. It is mapped twice here, so that ThreadSanitizer does not see it.)
 constexpr std::size_t kThreads = 4;
 
 struct SeatBelief {
@@ -148,7 +148,7 @@ struct SeatBelief {
   std::uint32_t unreported = 0;  // of those that were let through, not told by Stepped
   std::uint32_t revokes_unseen = 0;
   std::atomic<std::uint64_t> granted{0}, drained{0}, stepped{0}, recalled{0}, reopened{0};
-  // What it says that it has submitted.
+  // The daemon's newest question how much the seat has submitted, and the answers.
   std::uint32_t question = 0;
   std::uint64_t submitted_then = 0;
   std::atomic<std::uint64_t> measured{0}, answers{0};
@@ -277,7 +277,7 @@ class WhimsicalDaemon {
     send(wire::SeatOpened{.slot = open.slot, .gpu_index = static_cast<std::uint32_t>(seat.device.load())});
   }
   void on(const wire::Request& request) { seats_[request.slot].wanted = true; }
-  // What it says of the permits that were taken back counts from here on.
+  // The seat's reports on permits that were taken back count from here on.
   void on(const wire::RevokeSeen& seen) {
     SeatBelief& seat = seats_[seen.slot];
     if (seen.epoch != seat.epoch) return;
@@ -311,7 +311,7 @@ class WhimsicalDaemon {
     // All used: what it says of its drain from now on is true of them all.
     if (seat.unreported == 0) seat.phase = Phase::kClosed;
   }
-  // What threads have submitted by then is counted, but for what each of them is about to, and never less than before.
+  // The count has all that threads had submitted by then, except what each is about to, and never falls.
   void on(const wire::Measured& measured) {
     if (measured.slot >= seats_.size()) return complain("measures a slot that it was not asked for");
     SeatBelief& seat = seats_[measured.slot];
