@@ -53,8 +53,8 @@ void Gate::sleep(std::uint32_t slot) {
   const base::TimePoint start = clock.now();
   base::TimePoint time = start;
   while (!is_open(slot) && !is_stranded(slot) && time - start < kAskAgain) {
-    // Whoever takes the hint clears it, so that one thread stays awake for one hint. The word is otherwise the
-    // daemon's: clearing one bit undoes nothing that it stores meanwhile.
+    // The thread that takes the hint clears it, so that one thread stays awake for one hint. The word is otherwise the
+    // daemon's: clearing one bit undoes nothing that the daemon stores in between.
     const std::uint32_t seen = word(slot).load(std::memory_order_acquire);
     if ((seen & wire::kImminent) != 0) {
       if ((word(slot).fetch_and(~wire::kImminent, std::memory_order_relaxed) & wire::kImminent) != 0) stay_awake(slot);

@@ -262,7 +262,7 @@ TEST_F(GateTest, AHintKeepsAWaitingThreadAwake) {
   EXPECT_EQ(requests.load(), asked);
 }
 
-// Who waits is counted all the time, also while it asks again: an idle look in between must not find nobody.
+// A waiting thread is counted all the time, also while it asks again: an idle look in between must find it.
 TEST_F(GateTest, WhoWaitsIsCountedAllTheTime) {
   store(0, 0);
   const int before = requests.load();

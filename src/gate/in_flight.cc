@@ -25,8 +25,8 @@ using cuda::CUstream;
 constexpr double kMarksPerBound = 8;
 // So many marks with something unknown in them may be undone: few enough that an unlucky program's queue stays short.
 constexpr std::size_t kMostUnknown = 4;
-// What is only known not to have taken longer than a pause of the program is not believed to take more than this part
-// of the bound: were it shorter, as it is as a rule, the GPU would idle behind it.
+// Unknown work measured across a pause of the program counts as at most this part of the bound. Usually it is shorter
+// than the pause; a longer estimate lets the GPU idle behind it.
 constexpr double kUncertainParts = 2;
 // How often a waiting thread looks: a part of the bound that leaves the GPU enough to do.
 constexpr std::int64_t kLooksPerBound = 32;
@@ -61,8 +61,8 @@ InFlight::Stream& InFlight::find(CUcontext context, CUstream stream) {
 
 void InFlight::learn(Stream& stream, const Mark& mark, double elapsed_ns) {
   const double each = std::max(elapsed_ns, 1.0) / static_cast<double>(mark.submissions);
-  // What was measured across a pause, or beside others, is at most that long: reason to think it shorter than before,
-  // and none for longer.
+  // A time measured across a pause, or beside other seats' work, is an upper bound. It may lower an estimate, and never
+  // raises one.
   const bool at_most = mark.after_idling || mark.turn != turns_.load(std::memory_order_relaxed);
   if (at_most && stream.each_ns != 0) {
     stream.each_ns = std::min(stream.each_ns, each);

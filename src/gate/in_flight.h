@@ -5,17 +5,17 @@
 // of that, or shares the GPU with it. How much it is cannot be told from the number of launches: one takes a
 // microsecond or a second.
 //
-// Idea: behind every so many submissions to a stream an event is recorded, a mark. What two marks that are done
-// measured says how long the submissions between them ran, each kind by itself (work_times.h), and so how much what is
-// queued now is going to take. A mark stands for an eighth of the bound's time, or less. A thread whose stream has the
-// bound's time queued waits before it enters the gate. So the GPU always has most of the bound queued and never idles,
-// and the queue never holds more than the bound and one submission. A graph's launch counts as one. What nobody has
-// seen yet gets a mark at once, and few of those are let in at a time.
+// Idea: behind every so many submissions to a stream an event is recorded, a mark. The time between two marks that are
+// done tells how long the submissions between them ran, each kind by itself (work_times.h). From these times follows
+// how long the work now queued will take. A mark stands for an eighth of the bound's time, or less. A thread whose
+// stream has the bound's time queued waits before it enters the gate. So the GPU always has most of the bound queued
+// and never idles, and the queue never holds more than the bound and one submission. A graph's launch counts as one.
+// A submission of an unknown kind gets a mark at once, and few of those are let in at a time.
 //
-// What waits here must not be what the GPU waits for. Work may need something that its thread only does later (a kernel
-// that spins on a flag, a wait for a value). So nobody waits for longer than kPatience without a mark being done; then
-// the stream has no bound until one is, and after kMostStalls such times, or where the driver makes no marks, never
-// again.
+// A thread that waits here must not be the one that the GPU waits for. Work may need something that its thread only
+// does later (a kernel that spins on a flag, a wait for a value). So no thread waits for longer than kPatience without
+// a mark being done. Then the stream has no bound until one is done. After kMostStalls such times, or where the driver
+// makes no marks, it never has one again.
 //
 // A mark is only ever made behind a submission, inside the gate, and not while something captures. Any thread may call
 // any function; the driver is called under the lock, briefly.
@@ -62,8 +62,9 @@ class InFlight {
   // and takes longer than by itself. Any thread; waits for nothing.
   void turn_ended() { turns_.fetch_add(1, std::memory_order_relaxed); }
 
-  // A thread of the program has waited until all that it had submitted to the stream was done, or to any stream of the
-  // context: what has no mark yet needs none. (What another thread submits meanwhile is then taken for done, too.)
+  // A thread of the program has waited until all its work in the stream was done, or in any stream of the context.
+  // Submissions without a mark then need none. (Work that another thread has submitted in between is taken for done,
+  // too.)
   void waited_for(cuda::CUcontext context, cuda::CUstream stream, const base::Clock& clock);
   void waited_for(cuda::CUcontext context, const base::Clock& clock);
 

@@ -121,14 +121,14 @@ TEST_F(InFlightTest, QueuesOneOfWhatTakesLongerThanTheBound) {
 
 TEST_F(InFlightTest, FollowsWorkThatChanges) {
   most_queued(a_, 5us, 3000);
-  // What the marks under way stand for is the short ones' number still.
+  // The marks under way still stand for as many submissions as when these were short.
   EXPECT_LE(most_queued(a_, 1ms, 300), kBound + 1ms);
   EXPECT_LE(most_queued(a_, 50ms, 30), 100ms);
   EXPECT_LE(most_queued(a_, 20us, 3000), kBound + kBound / 4);
 }
 
-// A turn that ends leaves work to run beside somebody else's, who has nearly all of the GPU. That says nothing of what
-// it takes otherwise: at its place in the next step as much is queued as ever.
+// A turn that ends leaves work to run beside another seat's, which has nearly all of the GPU. That says nothing of how
+// long it takes otherwise: at its place in the next step as much is queued as ever.
 TEST_F(InFlightTest, DoesNotLearnFromWhatRanBesideOthers) {
   constexpr base::Duration kOthers = 20ms;
   const auto step = [&] {
@@ -152,8 +152,8 @@ TEST_F(InFlightTest, DoesNotLearnFromWhatRanBesideOthers) {
   }
 }
 
-// A training step: hundreds of short kernels, and then long ones. What came before says nothing of what comes next, but
-// each has been there before.
+// A training step: hundreds of short kernels, and then long ones. The last kernel says nothing of the next one's time,
+// but each kind has run before.
 TEST_F(InFlightTest, KnowsLongWorkAmongShort) {
   base::Duration most = 0ns;
   for (int step = 0; step < 20; ++step) {
@@ -207,7 +207,7 @@ TEST_F(InFlightTest, KnowsWorkByWhatCameBefore) {
   EXPECT_LE(idle_.count(), 0);
 }
 
-// What is submitted after a pause is known to have taken no longer than the pause.
+// Work submitted after a pause is known only to have taken no longer than the time measured across the pause.
 TEST_F(InFlightTest, DoesNotTakeAPauseForWork) {
   for (int step = 0; step < 50; ++step) {
     fake_.now = std::max(fake_.now, fake_.busy_until[a_]) + 30ms;
@@ -243,7 +243,7 @@ TEST_F(InFlightTest, LetsAProgramThatWaitsForItsWorkAlone) {
   EXPECT_LE(fake_.records, 100u);
 }
 
-// What it has waited for needs no event.
+// Work that the program has waited for needs no event.
 TEST_F(InFlightTest, CostsNoEventsWhereAProgramWaitsOften) {
   for (int step = 0; step < 1000; ++step) {
     if (step == 100) fake_.records = 0;

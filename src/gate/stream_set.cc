@@ -21,7 +21,7 @@ constexpr std::size_t kSweepAbove = 256;
 WorkState state_from(CUresult result) {
   switch (result) {
     case cuda::CUDA_SUCCESS:
-    // What does not exist any more runs nothing any more.
+    // A stream or context that no longer exists runs nothing.
     case cuda::CUDA_ERROR_INVALID_HANDLE:
     case cuda::CUDA_ERROR_INVALID_CONTEXT:
     case cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED:

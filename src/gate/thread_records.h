@@ -34,8 +34,8 @@ inline std::uint64_t forget_memos() { return g_memo_generation.value.fetch_add(1
 
 extern const std::atomic<std::uint32_t> g_closed_word;
 
-// What a thread remembers of a stream it has used, so that the next submission needs neither a driver call nor a lock.
-// One cache line.
+// A thread's memory of a stream it has used, so that the next submission needs neither a driver call nor a lock. One
+// cache line.
 struct alignas(64) StreamMemo {
   cuda::CUstream stream = nullptr;
   const std::atomic<std::uint32_t>* word = &g_closed_word;  // the seat's lease word

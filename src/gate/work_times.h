@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a seat's submissions take on the GPU, by what they are.
 //
-// What a submission takes cannot be told from the call, and the average of those before it says little: a training step
+// The call does not tell how long a submission takes, and the average of those before it says little. A training step
 // has hundreds of kernels of ten microseconds and then some of two milliseconds. But programs repeat themselves. So
 // each kind of submission (which kernel, with how many threads; how large a copy) has a time of its own. The same
 // kernel on the same threads may be another matrix: then it comes after other work, and has another time there.
