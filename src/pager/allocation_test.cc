@@ -203,7 +203,7 @@ TEST_F(AllocationTest, EachFailureOfTheDriverLeavesNothingBehind) {
       EXPECT_EQ(sim::free_bytes(), before) << entry << nth;
     }
   }
-  // What cannot be given back now is later.
+  // Memory that cannot be given back now is given back later.
   for (const char* entry : {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree"}) {
     clear_faults();
     const CUdeviceptr address = get(8 * kMebibyte);

@@ -2,9 +2,9 @@
 // The hash of a 2 MiB block, as a function. block_hash.cu (on the GPU) and block_hash.cc (on the CPU, for tests and
 // checks) are both made from it.
 //
-// The problem: a block whose content is what it was when it was restored need not be copied out again. Whoever believes
-// so wrongly has lost a program's data without a trace, so "probably equal" must mean never in the life of all machines
-// together; and hashing must run at the speed of the GPU's memory, or it is no gain.
+// The problem: a block whose content is what it was when it was restored need not be copied out again. A wrong "equal"
+// loses a program's data without a trace, so it must never happen in the life of all machines together. And hashing
+// must run at the speed of the GPU's memory, or it is no gain.
 //
 // The idea: a keyed hash whose collision probability can be proved for every pair of blocks, however alike or
 // structured, instead of one that merely looks random. The 128-bit seed is drawn once per process, and nothing that the
@@ -22,9 +22,9 @@
 //      Two different inputs collide with probability 1/p in each: 2^-122. Each i has its own keys: positions count.
 //
 // Together under 2^-121 for each comparison. A machine that switches 80 GB each second compares 2^31 blocks a day: one
-// wrong answer in 2^90 days. What is assumed beyond arithmetic is that the keys, which are made from the seed by a
-// 64-bit mixing function, behave as random ones do. The 122 bits are then spread over 128 by a bijection, so that every
-// word of the block reaches every bit of the result.
+// wrong answer in 2^90 days. One assumption goes beyond arithmetic: the keys, which are made from the seed by a 64-bit
+// mixing function, behave as random ones do. The 122 bits are then spread over 128 by a bijection, so that every word
+// of the block reaches every bit of the result.
 //
 // "Constant" is no matter of hashing: every word is compared with the first.
 #pragma once
@@ -91,7 +91,7 @@ GPUMUX_ON_BOTH HashLong hash_multiply(HashLong key, HashWord word) {
   return hash_add(bottom >= kHashPrime ? bottom - kHashPrime : bottom, high >> 29);
 }
 
-// What thread `thread`'s four sums add to result `which` (0 or 1).
+// The amount that thread `thread`'s four sums add to result `which` (0 or 1).
 GPUMUX_ON_BOTH HashLong hash_second_level(const HashLong (&sums)[kHashLanes], unsigned thread, unsigned which,
                                           HashLong seed_low, HashLong seed_high) {
   HashLong total = 0;

@@ -16,7 +16,7 @@ using cuda::CUresult;
 cuda::CUmemAllocationProp Mapper::properties() const {
   cuda::CUmemAllocationProp properties{};
   properties.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
-  // What cannot be exported cannot become so later, and programs export what they allocated long ago (legacy IPC).
+  // Memory made without this type can never be exported, and programs export what they allocated long ago (legacy IPC).
   properties.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   properties.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, device_};
   return properties;

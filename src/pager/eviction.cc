@@ -17,7 +17,7 @@ Eviction::Eviction(State& state, const DrainedSeat& drained, std::uint64_t bytes
 
 Eviction::~Eviction() {
   cancel();
-  // Claims must not outlive their job, nor copies their memory. What is under way takes milliseconds.
+  // Claims must not outlive their job, nor copies their memory. The copies under way take milliseconds.
   while (!is_over(step())) {
     const Engine::Current current(state_.engine);
     for (const cuda::CUstream stream : {state_.engine.out(), state_.engine.hash_stream()})
@@ -69,7 +69,7 @@ JobState Eviction::step() {
     freed_ += state_.trim(wanted_);
     if (freed_ < wanted_) plan(wanted_ - freed_);
   }
-  // What is broken is discarded without the help of its context.
+  // A broken seat's memory is discarded without the help of its context.
   if (discard_) {
     while (!stopping_ && taken_off_ < kChunksPerStep && freed_ < wanted_ && claim_next(UINT32_MAX)) {
       take_off(window_.back());

@@ -316,7 +316,8 @@ CUresult Pager::set_access(cuda::CUdeviceptr address, const cuda::CUmemAccessDes
   if (result == cuda::CUDA_SUCCESS) {
     for (Chunk& chunk : range->chunks) view_of(chunk, address, range->base).rights = after;
   } else if (!changed.empty()) {
-    // Half is nothing: back to what the locations had. What fails of that leaves more than the program was told.
+    // All or nothing: the locations get their former rights back. Where that fails, the new rights stay, and the
+    // program is not told.
     std::vector<cuda::CUmemAccessDesc> back(rights, rights + count);
     for (cuda::CUmemAccessDesc& right : back) {
       right.flags = cuda::CU_MEM_ACCESS_FLAGS_PROT_NONE;

@@ -57,7 +57,7 @@ Pager::Found Pager::find_locked(cuda::CUdeviceptr address) const {
   // Where the pager keeps memory of a handle is no address of the program's.
   if (range == nullptr || range->handle != nullptr) return find_mapping_locked(address);
   if (range->slab == nullptr) {
-    // What is reserved beyond the requested size is nobody's.
+    // Addresses reserved beyond the requested size belong to no allocation.
     if (address - range->base >= range->requested_bytes) return {};
     return {range, nullptr, range->base};
   }
@@ -227,7 +227,7 @@ CUresult Pager::allocate_packed(cuda::CUcontext context, std::size_t bytes, Plac
         continue;
       }
       if (range.context != context || range.doomed) continue;
-      // Who holds a lease gets memory that is there.
+      // A seat that holds a lease gets memory that is resident.
       if (placement == Placement::kResident && range.chunks.front().place != ChunkPlace::kDevice) continue;
       if (take(range)) return cuda::CUDA_SUCCESS;
     }

@@ -90,7 +90,7 @@ inline void clear_faults() {
   for (const auto& [name, fault] : the_faults()) fault->clear();
 }
 
-// Lends memory of this process, up to a limit that tests change. What is given back is lent again as it is.
+// Lends memory of this process, up to a limit that tests change. Memory that is given back is lent again as it is.
 class LocalHostMemory : public HostMemory {
  public:
   explicit LocalHostMemory(std::uint64_t limit = std::uint64_t{1} << 40, std::uint64_t chunk_bytes = 8 * kMebibyte)
@@ -119,7 +119,7 @@ class LocalHostMemory : public HostMemory {
   }
   void give_back(const HostChunk& chunk) override {
     const std::lock_guard lock(mutex_);
-    // Whoever uses it later crashes instead of reading old data.
+    // A later use of it crashes instead of reading old data.
     ::mprotect(chunk.address, chunk.bytes, PROT_NONE);
     back_.push_back(chunk);
     lent_ -= chunk.bytes;

@@ -240,7 +240,7 @@ TEST_F(PagingTest, HostMemoryGoesBackWhenWanted) {
   EXPECT_EQ(host_.lent(), 0u);
 }
 
-// What was constant the last time is not asked host memory for: a JAX program has tens of gigabytes that are.
+// No host memory is asked for blocks that were constant the last time: a JAX program has tens of gigabytes of those.
 TEST_F(PagingTest, HostMemoryIsPreparedForWhatIsLikelyToNeedIt) {
   const CUdeviceptr data = get(32 * kMebibyte);
   const CUdeviceptr zeros = get(128 * kMebibyte);

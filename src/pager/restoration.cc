@@ -122,13 +122,13 @@ void Restoration::fill() {
     Entry entry;
     if (!claim_next(&entry)) return;
     Chunk& chunk = *entry.chunk;
-    // What was never written holds what the memory held, which has to be nothing of another seat's.
+    // A chunk that was never written shows what its memory held before, which has to be nothing of another seat's.
     const auto content = chunk.fits_frames() ? Mapper::Content::kOverwritten : Mapper::Content::kAny;
     CUresult result = state_.mapper.attach(chunk, entry.peers, content);
     // Freed memory that is kept for reuse is the first to go.
     while (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && state_.trim(chunk.bytes) != 0)
       result = state_.mapper.attach(chunk, entry.peers, content);
-    // Whose memory it is may not have come back yet; later.
+    // The memory of its last owner may not have come back yet; later.
     starved_ = result == cuda::CUDA_ERROR_OUT_OF_MEMORY;
     lacks_room_ = starved_ && state_.bounds.left() < chunk.bytes;
     if (result != cuda::CUDA_SUCCESS) {
@@ -206,7 +206,7 @@ void Restoration::commit(Entry& entry) {
   state_.unclaim(*entry.range, chunk);
 }
 
-// What host memory has is still the content; the device's memory goes again.
+// The content is still in host memory; the device's memory goes again.
 void Restoration::undo(Entry& entry) {
   Chunk& chunk = *entry.chunk;
   state_.mapper.detach(chunk);

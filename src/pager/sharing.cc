@@ -138,7 +138,7 @@ CUresult Pager::change_peer(cuda::CUdevice peer, bool may) {
       peers.erase(found);
     }
     for (const auto& [base, range] : state_.table.all()) {
-      // Who may reach memory of a handle is for the program to say: peer access does not cover it.
+      // The program itself says which devices may reach memory of a handle: peer access does not cover it.
       if (range->handle == nullptr) ids.push_back(range->id);
     }
   }

@@ -78,7 +78,7 @@ class StressTest : public PagerTest {
   void unmap(CUdeviceptr address, std::uint64_t bytes) {
     EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
     insist([&] { return pager().unmap_handle(address); });
-    // What could not be unmapped of it yet keeps the addresses.
+    // If a part could not be unmapped yet, the addresses stay reserved.
     simulated_driver().cuMemAddressFree(address, bytes);
   }
   void create(Placement placement) {
@@ -257,7 +257,7 @@ TEST_F(StressTest, WhatIsReadIsWhatWasWritten) {
       switch_in();
       ASSERT_STREQ(pager().check(), nullptr);
       set_failures(0, 0);
-      // What was allocated without a lease has no content yet.
+      // Memory that was allocated without a lease has no content yet.
       for (Live& live : live_) {
         if (std::all_of(live.words.begin(), live.words.end(), [](auto word) { return word == 0; })) write_to(live);
       }
