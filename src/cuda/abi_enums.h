@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The enumerations of the driver's ABI whose values somebody here reads or makes, under the driver's own names.
 //
-// What only passes through us is declared without values in abi.h. abi_test compares every value with the vendor's
-// header where there is one. Counts of the form *_MAX are left out: they differ between versions.
+// abi.h declares, without values, the enumerations that only pass through us. abi_test compares every value with the
+// vendor's header where there is one. Counts of the form *_MAX are left out: they differ between versions.
 #pragma once
 
 namespace gpumux::cuda {
 
-// What every call returns.
+// The result of every call.
 enum CUresult : unsigned int {
   CUDA_SUCCESS = 0,
   CUDA_ERROR_INVALID_VALUE = 1,

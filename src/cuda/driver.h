@@ -7,8 +7,8 @@
 
 namespace gpumux::cuda {
 
-// Fills every pointer by its exported symbol. What `lookup` does not find becomes null: an older driver lacks the
-// newest entries.
+// Fills every pointer by its exported symbol. A symbol that `lookup` does not find becomes null: an older driver lacks
+// the newest entries.
 void load_driver(Driver& driver, SymbolLookup lookup, void* context);
 
 // The address that load_driver found for an entry; null if there is none, or if the entry's prototype is not known.

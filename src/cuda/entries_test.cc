@@ -89,7 +89,7 @@ TEST(Versions, OfNamesThatAreNoneAreNotFound) {
   }
 }
 
-// What a program of today asks for is answered, and with the variant for the stream it asked about.
+// Every entry that a program of today asks for is found, in the variant for the stream it asked about.
 TEST(Versions, CoverWhatPyTorchAsksFor) {
   const auto exported = exports();
   int by_version = 0, by_symbol = 0, per_thread = 0;

@@ -14,7 +14,7 @@ enum class StreamVariant : std::uint8_t {
   kPtsz,    // the same, in functions with one ("per-thread stream zero")
 };
 
-// What kind of thing an entry point does.
+// The kind of work that an entry point does.
 enum class EntryClass : std::uint8_t {
   kLaunch,
   kGraphLaunch,
@@ -45,7 +45,7 @@ enum class EntryClass : std::uint8_t {
   kCheckpoint,
 };
 
-// What the library does with an entry point.
+// The library's treatment of an entry point.
 enum class Action : std::uint8_t {
   kForward,  // nothing: the program calls the driver's own
   kGate,     // a submission: it passes the gate

@@ -68,7 +68,7 @@ inline constexpr std::size_t kNvmlNameBytes = 96;
 inline constexpr std::size_t kNvmlDriverVersionBytes = 80;
 inline constexpr std::size_t kNvmlVersionBytes = 80;
 
-// What nvmlDeviceGetMigMode says.
+// The modes that nvmlDeviceGetMigMode gives.
 inline constexpr unsigned int kNvmlMigDisabled = 0;
 inline constexpr unsigned int kNvmlMigEnabled = 1;
 
@@ -101,8 +101,8 @@ struct nvmlMemory_v2_t {
 };
 inline constexpr unsigned int kNvmlMemoryVersion2 = sizeof(nvmlMemory_v2_t) | 2u << 24;
 
-// What the _v3 functions fill in: processes by the id that they have in the caller's pid namespace, 0 or foreign ones
-// otherwise.
+// The _v3 functions fill in this struct: processes by the id that they have in the caller's pid namespace, 0 or foreign
+// ones otherwise.
 struct nvmlProcessInfo_t {
   unsigned int pid;
   unsigned long long usedGpuMemory;

@@ -6,8 +6,8 @@ namespace gpumux::cuda {
 // Gives the address of a symbol, or null if there is none. `context` is what the caller handed over together with the
 // function.
 //
-// Who opens a library and when is the caller's business: libgpumux.so must not open the driver before its host does,
-// tests hand in a simulated one.
+// The caller decides when to open a library: libgpumux.so must not open the driver before its host does. Tests hand in
+// a simulated one.
 using SymbolLookup = void* (*)(void* context, const char* symbol);
 
 }  // namespace gpumux::cuda
