@@ -3,7 +3,7 @@
 // peer's shorter form or a newer one's longer form (wire/messages.h says what both mean).
 //
 // `Checks` has, for each struct that needs it, tidy(struct&), which ends its texts, and known(const struct&), which
-// says whether its enumerations are ones of this version. What a value means is checked where it is used.
+// says whether its enumerations are ones of this version. The code that uses a value checks its meaning.
 #pragma once
 
 #include <cstddef>

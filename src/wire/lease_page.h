@@ -31,8 +31,8 @@
 // clang-format on
 //
 // A Step (stall rule) stores permits, then the word again, still not granted but with the next sequence number, and
-// wakes: a thread that has marked itself inside takes a permit by compare-and-exchange and may submit once. Whoever
-// takes permits back stores 0 and closes the gate as after clearing kGranted.
+// wakes: a thread that has marked itself inside takes a permit by compare-and-exchange and may submit once. To take
+// permits back, the daemon or the agent stores 0. The gate is then closed as after clearing kGranted.
 //
 // The epoch changes only while the word is not granted: where a grant follows a grant in place, the daemon stores a
 // word without kGranted, then the epoch, then the word with it. So a tenant that finds the same epoch before and after

@@ -49,8 +49,8 @@
 // shorter than its first version's length (kMinimumBytes) is a protocol error. A change that this cannot express raises
 // kProtocolVersion.
 //
-// Trust: the daemon takes every byte of a tenant's message as hostile. Who a tenant is comes from SO_PEERCRED, never
-// from here.
+// Trust: the daemon takes every byte of a tenant's message as hostile. A tenant's identity comes from SO_PEERCRED,
+// never from here.
 #pragma once
 
 #include <cstddef>
@@ -143,7 +143,7 @@ static_assert(sizeof(Hello) == 248);
 // is for it.
 inline constexpr std::uint32_t kEndsOwnTurns = 1u << 0;
 
-// What a tenant that reconnects still has, so that a new daemon can rebuild its state.
+// The state of the lease that a reconnecting tenant still has, so that a new daemon can rebuild its own state.
 enum class SeatState : std::uint32_t { kNone = 0, kWaiting = 1, kHolding = 2, kDraining = 3 };
 
 struct SeatOpen {
@@ -231,7 +231,7 @@ enum class Unpageable : std::uint32_t {
 };
 inline constexpr std::size_t kUnpageableReasons = 9;
 
-// What a seat has, all in bytes unless named otherwise. Sent when the bound has been taken note of (`room_sequence`),
+// A seat's memory, all in bytes unless named otherwise. Sent when the bound has been taken note of (`room_sequence`),
 // when memory has become less on the GPU, when a job of the pager's is over, and otherwise for those who look: at most
 // some times a second. The daemon believes it as far as what the GPU has allows.
 struct Memory {
@@ -341,7 +341,7 @@ struct Welcome {
   static constexpr Type kType = Type::kWelcome;
   static constexpr std::size_t kMinimumBytes = 32;
   std::uint32_t protocol = 0;  // the one to speak: the newest that both know
-  // What the daemon's owner configured; the tenant's own setting wins.
+  // As the daemon's owner configured; the tenant's own setting wins.
   OnDaemonLoss on_daemon_loss = OnDaemonLoss::kWait;
   std::uint64_t tenant = 0;
   char version[16] = {};  // of the daemon
@@ -453,8 +453,8 @@ struct Room {
 static_assert(sizeof(Room) == 56);
 
 // Carries the descriptor of a memfd. Without one: what the seat has kept mapped under this id; and with no bytes
-// either: not now, ask again after a while. It goes back by HostReturned, or when the tenant is gone. What it holds is
-// nobody's any more.
+// either: not now, ask again after a while. It goes back by HostReturned, or when the tenant is gone. Its old content
+// belongs to no seat.
 struct HostLent {
   static constexpr Type kType = Type::kHostLent;
   static constexpr std::size_t kMinimumBytes = 24;
@@ -465,8 +465,9 @@ struct HostLent {
 };
 inline constexpr std::uint64_t kMaxHostChunkBytes = std::uint64_t{1} << 30;
 
-// What the seat has kept mapped is needed no more: its memory goes back to the machine when everybody has unmapped it.
-// Answered by HostForgotten; until then there is no other HostForget for this seat, and none of this is lent again.
+// The chunks `ids` that the seat has kept mapped are needed no more. Their memory goes back to the machine when every
+// tenant has unmapped it. Answered by HostForgotten; until then there is no other HostForget for this seat, and none of
+// this is lent again.
 inline constexpr std::size_t kMostForgotten = 32;  // 8 GiB in the largest chunks, unmapped in a tenth of a second
 struct HostForget {
   static constexpr Type kType = Type::kHostForget;
@@ -540,8 +541,8 @@ using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSe
                                    GangJoin, Note, Idling, Memory, RoomWanted, HostWanted, HostReturned, HostForgotten,
                                    Measured, FrameGiven, FrameFreed, FrameWanted>;
 // Carries a frame's descriptor. To be restored into, from now on the seat's, and ahead of the room that goes with it:
-// all of it is to be written before anybody reads it. What is not used is FrameFreed. Of no bytes: answers FrameWanted,
-// without a descriptor if there is none any more.
+// all of it is to be written before anybody reads it. The seat answers FrameFreed for a frame that it does not use. Of
+// no bytes: answers FrameWanted, without a descriptor if there is none any more.
 struct FrameLent {
   static constexpr Type kType = Type::kFrameLent;
   static constexpr std::size_t kMinimumBytes = 24;

@@ -50,7 +50,7 @@ enum class RunnerType : std::uint32_t {
   kRefused = 66,
 };
 
-// Why a job was ended from outside; goes into the end record. What it means is the daemon's business.
+// Why a job was ended from outside; goes into the end record. The daemon decides what it means.
 enum class EndReason : std::uint32_t {
   kNone = 0,       // it ended by itself
   kCancelled = 1,  // its owner or an administrator said so

@@ -50,7 +50,7 @@ class Writer {
     text_.append(value);
     text_.append((kAlignment - value.size() % kAlignment) % kAlignment, '\0');
   }
-  // What is empty by default is left out.
+  // For fields that are empty by default: an empty one is left out.
   void optional_bytes(std::uint32_t tag, std::string_view value) {
     if (!value.empty()) bytes(tag, value);
   }

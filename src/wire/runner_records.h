@@ -12,7 +12,7 @@
 // says clearly that it cannot, and a newer one reads what an older one has written.
 //
 // Strings are bytes, kept exactly; only NUL cannot be in them, for they go to the system as C strings. Decoding takes
-// any bytes at all. What a path or a user id means is not decided here.
+// any bytes at all. Decoding does not judge what a path or a user id means.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +45,7 @@ enum class LogOpening : std::uint32_t {
   kUsersTruncate = 0,
   kUsersAppend = 1,
   // We named it: its folders are made as the user with mode 0700, the file with 0600; never through a symbolic link as
-  // the last component, and only a regular file of the user's. What is in it stays: output is only ever appended.
+  // the last component, and only a regular file of the user's. The file's content stays: output is only ever appended.
   kOurs = 2,
 };
 
