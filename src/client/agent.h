@@ -23,7 +23,7 @@
 
 namespace gpumux::client {
 
-// What the agent tells its owner.
+// The calls by which the agent tells its owner of events.
 class SeatPort {
  public:
   virtual void on_connected(const wire::Welcome& welcome, bool again) = 0;
