@@ -20,7 +20,7 @@
 
 namespace gpumux::containers {
 
-// What all programs of a claim may have allocated together on one GPU.
+// The bytes that all programs of a claim together may have allocated on one GPU.
 struct Quota {
   std::string gpu;          // its UUID, as NVML writes it: "GPU-..." or "MIG-..."
   std::uint64_t bytes = 0;  // not 0
@@ -39,7 +39,7 @@ static_assert(base::kOneShare == 100);
 inline constexpr std::uint64_t kMostCores = base::kMostShare;
 inline constexpr std::uint64_t kWhole = 1000;
 
-// What all programs of a claim may have together on a GPU, whichever it is.
+// The cores and memory that all programs of a claim together may have on each GPU.
 struct Part {
   std::uint64_t cores = 0;        // as a share's
   std::uint64_t thousandths = 0;  // of the GPU's memory, 1 to kWhole
@@ -79,7 +79,7 @@ std::optional<std::int32_t> most_priority(const std::vector<Claim>& claims);
 // GPU has one of each at most. A claim without a uid is none, and has nothing.
 base::Status check_claim(const Claim& claim);
 
-// What it may have on a GPU with so much memory. Empty: it says nothing of that.
+// The cores and bytes that the claim may have on the GPU `gpu` with `memory` bytes. Empty: the claim sets none there.
 std::optional<std::uint64_t> cores_on(const Claim& claim, std::string_view gpu);
 std::optional<std::uint64_t> bytes_on(const Claim& claim, std::string_view gpu, std::uint64_t memory);
 
