@@ -50,7 +50,7 @@ inline bool has_spare_cores() {
 // For tests: as if the machine had spare cores, or none.
 inline void pretend_spare_cores(bool spare) { detail::spare_cores.store(spare ? 1 : 0, std::memory_order_relaxed); }
 
-// A share of one thread's time that may be spent spinning. What is not used is kept, up to a reserve.
+// A share of one thread's time that may be spent spinning. Time that the thread does not use is kept, up to a reserve.
 class SpinBudget {
  public:
   // 1 / `divisor` of the time, and up to `reserve` at once.

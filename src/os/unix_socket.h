@@ -14,7 +14,7 @@
 
 namespace gpumux::os {
 
-// Who is at the other end, as the kernel knows it from the moment of connecting.
+// The process at the other end, as the kernel knows it from the moment of connecting.
 struct PeerCredentials {
   pid_t pid = 0;
   uid_t uid = 0;
