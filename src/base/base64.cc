@@ -55,7 +55,7 @@ Result<std::string> decode_base64(std::string_view text) {
     const unsigned left = 6 - 2 * (i % 4);
     bytes += static_cast<char>(word >> left & 255);
   }
-  // What padding leaves unused is zero: one text for each value.
+  // The bits that padding leaves unused must be zero: one text for each value.
   if (padding > 0 && (word & ((1u << (padding * 2)) - 1)) != 0) return bad();
   return bytes;
 }

@@ -8,8 +8,8 @@
 //
 // Neither waits for longer than kPatience: a fork may come from a signal's handler, in the very thread that has
 // something in hand, and the program's own handlers of a fork may wait for threads that are about to take something.
-// Then a child keeps what it should not. (What is started without fork's handlers, as posix_spawn does, executes
-// something.)
+// After kPatience a child may keep a descriptor that it should not have. (posix_spawn runs no handlers of fork, but its
+// child executes something.)
 #pragma once
 
 #include <time.h>
