@@ -379,10 +379,11 @@ def variables_table(settings, section):
 
 
 def body_of_patch(settings):
-    pairs = [f'"{s.name}": {s.default if s.type.kind == "bool" else quoted(s.default)}' for s in of(settings, "gpu")]
+    # A name and its value stay on one line: no-break spaces are no places to wrap at.
+    pairs = [f'"{s.name}":\u00a0{s.default if s.type.kind == "bool" else quoted(s.default)}' for s in of(settings, "gpu")]
     text = textwrap.wrap("{" + ", ".join(pairs) + "}", width=118, break_long_words=False, break_on_hyphens=False,
                          subsequent_indent=" ")
-    return ["```json", *text, "```"]
+    return ["```json", *(line.replace("\u00a0", " ") for line in text), "```"]
 
 
 def documents(root, settings):

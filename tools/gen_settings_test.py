@@ -76,7 +76,7 @@ class DocumentsTest(unittest.TestCase):
                 if setting.section in gen_settings.SETTINGS and setting.section != "kubelet":
                     self.assertIn(f"\n#{setting.in_file()}\n", example)
                 if setting.section == "gpu":
-                    self.assertIn(f'"{setting.name}":', api)
+                    self.assertIn(f'"{setting.name}": ', api)
 
     def test_nothing_else_has_been_made(self):
         self.assertTrue(gen_settings.verify(ROOT, gen_settings.generate(ROOT)))
