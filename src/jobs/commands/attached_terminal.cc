@@ -255,7 +255,7 @@ bool AttachedTerminal::show(std::string_view bytes) {
   return true;
 }
 
-// What the shell's stop does to any program: with the terminal as it was, and as it must be when we go on.
+// Stops us as the shell stops any program: with the terminal as it was. It is raw again when we go on.
 void AttachedTerminal::stop_here() {
   if (raw_ != nullptr) raw_->leave();
   ::kill(::getpid(), SIGSTOP);

@@ -28,7 +28,7 @@ namespace gpumux::cli {
 
 inline constexpr base::Duration kSecondPress = std::chrono::seconds(1);
 
-// What pressing Ctrl+C means, once and again.
+// The meaning of a press of Ctrl+C: of the first one, and of those that follow.
 class InterruptRule {
  public:
   enum class Meaning { kLeaveSoon, kCancel, kLeaveNow };
@@ -71,7 +71,7 @@ class AttachedTerminal {
   // that has not been seen. kNotFound, kUnavailable: nobody listens there.
   base::Result<AttachedOutcome> run(const std::string& socket_path);
 
-  // What comes next is another attempt of the job, with output of its own.
+  // The next run() is for another attempt of the job, with output of its own.
   void begin_anew() { next_ = 0; }
 
  private:
@@ -95,7 +95,7 @@ class AttachedTerminal {
   bool input_is_terminal_ = false;
 };
 
-// What a shell would exit with, as far as the message says: nothing where nobody knows.
+// The status that a shell would exit with. Nothing: the message does not say how the job ended.
 std::optional<int> exit_status_of_end(const wire::AttachEnded& ended);
 
 }  // namespace gpumux::cli

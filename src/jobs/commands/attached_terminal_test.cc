@@ -106,7 +106,7 @@ class Runner {
     EXPECT_TRUE(message);
     return message ? std::optional(*message) : std::nullopt;
   }
-  // What has been typed, until it is at least so long.
+  // The bytes that have been typed, at least `length` of them.
   std::string typed(std::size_t length) {
     std::string text;
     while (text.size() < length) {

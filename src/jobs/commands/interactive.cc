@@ -32,7 +32,7 @@ constexpr base::Duration kAskFor = std::chrono::milliseconds(400);
 // A job that runs and whose terminal is not there yet, or not any more, is looked at again after this.
 constexpr base::Duration kLookAgain = std::chrono::milliseconds(100);
 
-// The job has ended, and the daemon says so a moment later. What it adds (why it ended) is worth so much waiting.
+// The job has ended, and the daemon says so a moment later. The reason that it adds is worth this long a wait.
 constexpr base::Duration kLastWords = std::chrono::seconds(3);
 
 base::TimePoint now() { return os::SystemClock().now(); }
@@ -88,12 +88,12 @@ class Session {
     }
   }
 
-  // What the daemon says of it. A value: it is over.
+  // Acts on the daemon's answer about the job. A value: the session is over, with this exit status.
   std::optional<int> look_at(const Job& job) {
     socket_path_.clear();
     if (job.is_done()) {
       line_.clear();
-      // Whoever comes too late for its terminal finds what it printed elsewhere.
+      // A user who comes too late for the job's terminal is told where its output is.
       if (attempt_ == 0 && !job.log.empty() && job.started_unix_ns > 0) {
         const std::string own = printable(own_command());
         say_error(command_, "job " + id_ + " has ended already; `" + own + " logs " + id_ + "` shows what it printed");
@@ -217,7 +217,7 @@ int attach_to_job(const char* command, const std::string& id, const FindClient& 
     return session.run(signal);
   }();
   if (signal != 0) {
-    // Whoever started us sees what ended us.
+    // The process that started us sees the signal that ended us.
     ::signal(signal, SIG_DFL);
     ::raise(signal);
   }

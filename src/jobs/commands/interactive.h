@@ -8,7 +8,7 @@
 
 namespace gpumux::cli {
 
-// What a command exits with whose user has left the job, which goes on: as if Ctrl+C had ended it.
+// The exit status of a command whose user has left the job, which goes on: as if Ctrl+C had ended the command.
 inline constexpr int kExitLeft = 130;
 
 // Shows the place in the queue while the job waits, then attaches to it, over restarts of the daemon. The exit status

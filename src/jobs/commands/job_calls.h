@@ -30,8 +30,8 @@ base::Result<std::vector<api_client::JobChange>> change_named_jobs(const api_cli
                                                                    const std::vector<std::string>& ids,
                                                                    const std::string& change);
 
-// What a job's end is for a caller: its exit status; never 0 unless it ended well. What else there is to say goes to
-// stderr.
+// The exit status that a caller gets for a job's end: the job's own; never 0 unless the job ended well. The rest of the
+// outcome goes to stderr.
 int tell_end(const char* command, const api_client::Job& job);
 
 // The name of the user who asks, or his number.

@@ -25,13 +25,13 @@ std::string job_labels(const std::vector<api_client::Job>& jobs);
 // Why a job waits, or what is remarkable about one that does not. One line, as it came: not yet printable.
 std::string job_reason(const api_client::Job& job);
 
-// What is to be said of a job's end beside its exit status; empty: nothing.
+// The text about a job's end besides its exit status; empty: there is none.
 std::string end_text(const api_client::Job& job);
 
 // "job 17 waits: place 3; waits for 20.0 GiB on GPU 0"
 std::string waiting_text(const api_client::Job& job);
 
-// What runs first, then what waits in its order, then what is held.
+// Running jobs first, then suspended ones, waiting ones in their order, held ones, and done ones.
 void sort_for_queue(std::vector<api_client::Job>& jobs);
 
 // `queue`: its state, where it could be had. Jobs as they shall be shown; a summary is the last line.

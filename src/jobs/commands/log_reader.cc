@@ -108,7 +108,7 @@ Result<LogReader::Shown> LogReader::show_new() {
     begin_anew();
     shown.began_anew = had_begun;
   }
-  // What was replaced is shown to its end first.
+  // A file that was replaced is shown to its end first.
   auto copied = copy_rest();
   if (!copied) return tl::unexpected(copied.error());
   shown.anything = *copied;

@@ -33,7 +33,7 @@ class LogReaderTest : public testing::Test {
     EXPECT_TRUE(shown) << shown.error().message();
     return shown.value_or(LogReader::Shown{});
   }
-  // What was shown since it was asked last.
+  // The output that was shown since the last call.
   std::string shown() {
     std::ifstream file(dir_ + "/shown");
     const std::string all{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};

@@ -35,8 +35,8 @@ SignalPipe::SignalPipe() {
   for (std::size_t i = 0; i < kCaught.size(); ++i) {
     struct sigaction action {};
     action.sa_handler = note_signal;
-    // What is being written goes on, for the C++ streams give up for ever at an interrupted call; unless it is us who
-    // are to end, whom a reader that reads nothing must not keep.
+    // A write goes on after a signal, for the C++ streams give up for ever at an interrupted call. Exception: signals
+    // that end us, for a reader that reads nothing must not keep us.
     const bool is_an_end = kCaught[i] == SIGTERM || kCaught[i] == SIGHUP || kCaught[i] == SIGQUIT;
     action.sa_flags = is_an_end ? 0 : SA_RESTART;
     ::sigaction(kCaught[i], &action, &before_[i]);

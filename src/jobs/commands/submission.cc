@@ -79,7 +79,7 @@ bool tells_elements_apart(const std::string& pattern) {
   return false;
 }
 
-// What the job inherits of this process.
+// Adds what the job inherits of this process.
 Status add_surroundings(api_client::Submission& submission, bool home) {
   auto directory = home ? home_directory() : current_directory();
   if (!directory) return tl::unexpected(std::move(directory).error());

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Room on GPUs: who fits where now, where the first one that does not fit will start, and who may start meanwhile.
+// Room on GPUs: which jobs fit where now, where the first that does not fit will start, and which may start before it.
 //
-// The first in order who cannot start has a *reservation*: the GPUs on which it can start soonest, and when that is at
-// the latest, by the time limits of those who are there. Whoever comes behind it may start on these GPUs only if that
-// cannot delay it: it is gone by then, or what is left there is enough for both. Where no time limit says when it can
-// start, "enough for both" is taken in the strict sense: beside everybody next to whom the reserved job could start.
+// The first job in order that cannot start has a *reservation*: the GPUs on which it can start soonest, and the latest
+// time of that start, by the time limits of the jobs that are there. A job behind it may start on these GPUs only if
+// that cannot delay it: the job ends by then, or the memory left there is enough for both. If no time limit says when
+// the start will be, "enough for both" is strict: it counts all jobs next to which the reserved one could start.
 //
 // Why one reservation, and not one for each that waits: a plan for the whole queue would have to be made again at every
 // event, and most of it never comes true, for jobs end before their limits. With one, the first in order is never
-// delayed, and as everybody becomes first at some time nobody waits for ever.
+// delayed. Every job becomes first at some time, so no job waits for ever.
 #include <tuple>
 
 #include "jobs/core/state.h"
@@ -315,7 +315,7 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
       if (!contains(out, other)) out.push_back(other);
     }
   }
-  // Who runs on several of these GPUs may have made room where another was to go: that one stays.
+  // A job that runs on several of these GPUs may have made room where another was to go: that other job stays.
   for (std::size_t i = out.size(); i-- > 0;) {
     Job* const other = out[i];
     if (leaves(*other)) continue;

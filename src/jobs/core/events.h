@@ -96,8 +96,8 @@ using Event = std::variant<GpuAdded, GpuRemoved, GpuDrained, GpuResumed, GpuHeal
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
-// What is to be remembered of a job. Written durably before any command that follows it in the list is carried out:
-// that is why a job is never started twice.
+// The facts of a job that the queue stores, durably, before it carries out any command that follows in the list: that
+// is why a job is never started twice.
 struct Record {
   JobId job;
   JobState state = JobState::kQueued;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job, as far as deciding when and where it runs needs to know it. What it runs, as whom and with what around it is
-// the daemon's and the runner's: the core never sees it.
+// A job, as far as deciding when and where it runs needs to know it. Its command, its rights and its environment are
+// the daemon's and the runner's: the core never sees them.
 //
 //                 hold           Start               StartConfirmed
 //      held <------------- queued ------> starting ------------------> running <-------------+
@@ -65,10 +65,10 @@ enum class Outcome : std::uint8_t {
 
 enum class OnLimit : std::uint8_t { kSuspend = 0, kCancel = 1 };
 
-// What has to be done before this job.
+// A job, or an array, that has to be done before this job.
 struct Dependency {
   enum class Need : std::uint8_t { kOk = 0 /* ended with status 0 */, kAny = 1 /* ended */ };
-  // What was known of it when the core was told: the core remembers only what is not done yet.
+  // Its fate when the core was told of the dependency: the core remembers only jobs that are not done yet.
   enum class Fate : std::uint8_t { kPending = 0, kMet = 1, kBroken = 2 };
 
   JobId on;

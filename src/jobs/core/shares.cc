@@ -24,7 +24,7 @@ void JobCore::State::charge(User& user, TimePoint until) const {
     user.charged_to = until;
     return;
   }
-  // What is less than a microsecond is charged the next time.
+  // A rest of less than a microsecond is charged the next time.
   const auto microseconds = std::chrono::duration_cast<std::chrono::microseconds>(until - user.charged_to);
   user.charged_to += microseconds;
   const std::uint64_t time = static_cast<std::uint64_t>(microseconds.count()) * user.gpus;

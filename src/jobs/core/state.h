@@ -42,10 +42,10 @@ inline constexpr Duration kStartRetry = std::chrono::seconds(1);
 inline constexpr Duration kMaxStartRetry = std::chrono::minutes(1);
 // One that could not be suspended: host memory comes back when somebody else ends or resumes, in minutes.
 inline constexpr Duration kSuspendRetry = std::chrono::seconds(30);
-// What users have had is brought up to date this often while jobs run. Turns among users are minutes and hours.
+// The core charges users for their GPUs this often while jobs run. Turns among users are minutes and hours.
 inline constexpr Duration kSettlePeriod = std::chrono::seconds(1);
-// What starting a job counts at once, for each GPU, as long as it runs: so that users take turns also where many jobs
-// start in one moment, when nobody has had any time yet.
+// Each GPU of a job counts this much for its user from the start and as long as the job runs. So users take turns also
+// when many jobs start in one moment, when no user has had any time yet.
 inline constexpr Duration kAdvance = std::chrono::seconds(60);
 
 struct Job {
@@ -71,7 +71,7 @@ struct Job {
   Class* in_class = nullptr;  // where it waits, if nothing but others keep it from starting
 };
 
-// What the jobs of a class have in common: either all of them fit or none.
+// The request that the jobs of a class have in common: either all of them fit or none.
 struct Shape {
   GpuSet gpus;  // these, or any `count`
   std::uint32_t count = 0;
@@ -186,8 +186,8 @@ class Shares {
   Duration half_life_ = std::chrono::hours(24);
 };
 
-// What dependencies wait for, and how it has to end. Those that need `kOk` are apart, for the first element that fails
-// settles them.
+// A job or array that dependencies wait for, and how it has to end. Dependencies that need `kOk` are apart, for the
+// first element that fails settles them.
 struct Target {
   JobId on;
   bool whole_array = false;
@@ -311,8 +311,8 @@ struct JobCore::State {
   void rebuild_ranks();
   std::uint64_t usage_key(const User& user) const;
   std::uint64_t place_of(const Job& job) const;
-  // Where `job` stands towards the other one: by the capped priority, as its level does. Of one user's jobs with the
-  // same cap, by the priority as given, as its lane does. So no job gives way to one that goes behind it in the queue.
+  // Where `job` stands towards the other one: by the capped priority, as its level does. Jobs of one user with the same
+  // cap stand by the priority as given, as in their lane. So no job gives way to one behind it in the queue.
   static Standing standing_towards(const Job& job, const Job& other) {
     return {job.spec.capped, job.user == other.user ? job.spec.priority : job.spec.capped};
   }

@@ -153,7 +153,7 @@ pid_t Cgroup::fork_into() const {
   arguments.flags = kIntoCgroup;
   arguments.exit_signal = SIGCHLD;
   arguments.cgroup = static_cast<std::uint64_t>(directory_.get());
-  // By system call: glibc has no fork() that takes a group. What its own does besides is for programs with threads.
+  // By system call: glibc has no fork() that takes a group. The rest of glibc's fork() is for programs with threads.
   return static_cast<pid_t>(::syscall(SYS_clone3, &arguments, sizeof arguments));
 }
 

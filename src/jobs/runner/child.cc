@@ -46,7 +46,7 @@ Status set_oom_score(std::int32_t value) {
   if (now == value) return {};
   const std::string wanted = std::to_string(value);
   if (::pwrite(file.get(), wanted.data(), wanted.size(), 0) == static_cast<ssize_t>(wanted.size())) return {};
-  // Who may not lower it keeps what he has, which is no better for him than what was asked for.
+  // A process that may not lower it keeps its value, which is no better for the job than what was asked for.
   if (errno == EACCES && now > value) return {};
   return base::fail_errno(errno, "cannot set oom_score_adj");
 }
@@ -85,7 +85,7 @@ Status take_log(const wire::RunnerSpec& spec) {
   return {};
 }
 
-// What needs root, and nothing of the user's.
+// The steps that need root, and nothing of the user's.
 Status prepare_as_root(const ChildPlan& plan) {
   if (plan.cgroup != nullptr && !plan.cgroup->join()) send_report(plan.report, ReportKind::kNoCgroup, 0, "");
   close_all_but({plan.report, plan.terminal, plan.program});

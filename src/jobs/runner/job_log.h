@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The file that a job's output goes to. Always called with the job's user's rights and nothing more: whatever stands in
-// the path, nothing is reached that the user could not reach. What remains is somebody else's symbolic link, in a
-// folder that several may write to, which would turn the user's rights against himself.
+// the path, no file is reached that the user could not reach. One danger remains: another user's symbolic link, in a
+// folder that several may write to, would turn the user's rights against that user. Such a link is refused.
 #pragma once
 
 #include <string>

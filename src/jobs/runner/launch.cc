@@ -81,7 +81,7 @@ void replace_environment(std::vector<char*>& list) { ::environ = list.data(); }
 
 void set_close_on_exec(int fd) { ::fcntl(fd, F_SETFD, FD_CLOEXEC); }
 
-// What is left to do after the set-up command, as a spec of its own, in memory: arguments may be megabytes.
+// The command that is left after the set-up command, as a spec of its own, in memory: arguments may be megabytes.
 os::FileDescriptor remainder_of(const wire::RunnerSpec& spec) {
   wire::RunnerSpec rest;
   rest.directory = rest.log_path = "/";

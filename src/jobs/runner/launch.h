@@ -20,8 +20,8 @@ namespace gpumux::runner {
 // The argument with which the program is run again after the set-up command.
 inline constexpr char kLaunchArgument[] = "--launch";
 
-// What is open in the set-up command's shell besides its standard streams. High enough to be out of the way of scripts,
-// and of bash, which takes from 10 up and 255; it needs a limit on descriptors above that.
+// Descriptors that are open in the set-up command's shell besides its standard streams. High enough to be out of the
+// way of scripts, and of bash, which takes from 10 up and 255. The limit on descriptors must be above them.
 inline constexpr int kReportFd = 61;
 inline constexpr int kProgramFd = 62;
 inline constexpr int kRemainderFd = 63;

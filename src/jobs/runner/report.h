@@ -28,7 +28,7 @@ struct Report {
 };
 static_assert(sizeof(Report) == 256 && sizeof(Report) <= PIPE_BUF, "a report is written whole or not at all");
 
-// Of one job, whatever else comes through the pipe included. A job's own processes send five at most.
+// The most messages of one job, whatever else comes through the pipe included. A job's own processes send five at most.
 inline constexpr int kMostReports = 64;
 
 // Sends it; nothing if the supervisor is gone, or does not listen any more.

@@ -45,7 +45,7 @@ bool is_root() { return ::geteuid() == 0; }
 
 constexpr int kMaxTestGroups = 1024;
 
-// What `act` returns (below 100), in a child process.
+// Runs `act` in a child process, and gives its result (below 100).
 int in_child(const std::function<int()>& act) {
   const pid_t pid = ::fork();
   if (pid == 0) ::_exit(act());
@@ -202,7 +202,7 @@ TEST_F(RunnerParts, OurLogsAreNeverOpenedThroughALink) {
   for (const std::uint32_t owner : {kBob, kAlice}) {
     ASSERT_EQ(as(owner, [&] { return ::symlink(target.c_str(), path.c_str()) == 0 ? 0 : 1; }), 0);
     EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kOurs) ? 1 : 0; }), 0) << owner;
-    // What the user named himself: through his own link, and never through another's.
+    // A log that the user named: through the user's own link, and never through another's.
     EXPECT_EQ(as(kAlice, [&] { return opens(path, LogOpening::kUsersAppend) ? 1 : 0; }), owner == kAlice ? 1 : 0);
     EXPECT_EQ(text_of(target), "precious");
     std::filesystem::remove(path);
@@ -370,7 +370,7 @@ TEST(RunnerCgroup, AChildIsBornInIt) {
   }
   ::close(ends[0]);
   ::close(ends[1]);
-  // Who has just ended is in it until the kernel gets to it.
+  // A process that has just ended stays in the group until the kernel gets to it.
   while (!group->is_empty().value_or(true)) ::sched_yield();
   EXPECT_TRUE(group->remove());
   if (pid < 0) GTEST_SKIP() << "this kernel cannot: " << std::strerror(why);
@@ -402,7 +402,7 @@ TEST(RunnerReports, AreBoundedAndHarmless) {
   for (int reads = 0; reads < 3; ++reads) EXPECT_EQ(receive_report(ends[0], report), Received::kSomethingElse);
   EXPECT_EQ(receive_report(ends[0], report), Received::kNothing);
   EXPECT_EQ(printable("a\033[2Jb\n\xc3"), "a?[2Jb??");
-  // Who reports to nobody goes on.
+  // A sender goes on when the pipe has no reader.
   ::close(ends[0]);
   send_report(ends[1], ReportKind::kFailed, 126, "");
   ::close(ends[1]);

@@ -64,7 +64,7 @@ class Ring {
   }
   std::uint64_t total() const { return total_; }
   std::uint64_t oldest() const { return total_ > kCapacity ? total_ - kCapacity : 0; }
-  // What lies in one piece from `position` on, at most `most` bytes.
+  // The bytes that lie in one piece from `position` on, at most `most`.
   std::string_view from(std::uint64_t position, std::size_t most) const {
     const std::size_t at = position % kCapacity;
     const std::size_t there = static_cast<std::size_t>(total_ - position);
@@ -143,7 +143,7 @@ class Terminal {
   }
 
   void poll_once() {
-    // Who was cut off and does not even read that makes room for others.
+    // A client that was cut off, and has not even read that, makes room for others.
     if (clients_.size() == kMostClients) std::erase_if(clients_, [](const Client& client) { return client.cut_off; });
     std::vector<pollfd> polled;
     polled.push_back({ended() ? -1 : link_.get(), POLLIN, 0});

@@ -42,7 +42,7 @@ struct JobApi::Found {
   bool is_whole_array = false;  // of which it is the first
 };
 
-// What is asked of one job, or why it is not.
+// One job of a request to change jobs. `refused`: why it stays as it is; none: it is to be changed.
 struct JobApi::Asked {
   JobId job;
   std::optional<base::Error> refused;
@@ -162,7 +162,7 @@ ApiAnswer JobApi::submit(const ApiRequest& request) {
                                 "the array's elements and their environments are too large together: submit "
                                 "a smaller array, or a script that sets the variables that it needs");
           }
-          // What it would fail of in the end, said while somebody listens.
+          // A start would fail of this in the end: it is said while the submitter listens.
           const LaunchedJob first{.id = JobId{1},
                                   .array = JobId{submission->elements.empty() ? 0u : 1u},
                                   .name = submission->name,

@@ -95,7 +95,7 @@ Result<Json> parse_bounded_json(std::string_view text) {
   return json;
 }
 
-// What a document and a submission have in common.
+// Reads the fields that a document and a submission have in common.
 Status read_command(JsonFields& fields, JobDocument& document) {
   GPUMUX_TRY(fields.texts("arguments", document.arguments));
   GPUMUX_TRY(fields.text("directory", document.directory, kMaxPathBytes));
@@ -227,7 +227,7 @@ std::string to_text(const JobDocument& document) {
             {"environment", texts_json(document.environment)},
             {"umask", document.umask},
             {"nice", document.nice}};
-  // What most jobs do not have is not written: a million documents are kept.
+  // Fields that most jobs do not have are not written: a million documents are kept.
   if (!document.setup_command.empty()) json["setup_command"] = text_json(document.setup_command);
   if (!document.output.empty()) json["output"] = text_json(document.output);
   if (document.append) json["append"] = true;

@@ -19,7 +19,7 @@ namespace gpumux::daemon {
 
 class JsonFields;
 
-// Whose job it is, as kernel and user database say when it is handed in. A job may do what the process could that
+// The job's user, as kernel and user database say when the job is handed in. A job may do what the process could that
 // submitted it, and nothing more: its ids, groups and limits are that process's, whatever a login would give its user.
 struct Submitter {
   uid_t uid = 0;
@@ -35,7 +35,7 @@ struct Submitter {
 // more), it cannot be seen from here, or it is under a seccomp filter, which no job could be under.
 base::Result<Submitter> look_at_submitter(const Peer& peer);
 
-// What keeps a process from gaining rights, of /proc/PID/status.
+// The restrictions that keep a process from gaining rights, of /proc/PID/status.
 struct Confinement {
   bool no_new_privs = false;
   std::uint64_t seccomp_filters = 0;
@@ -45,7 +45,7 @@ Confinement parse_confinement(std::string_view text);
 // /proc/PID/limits.
 std::vector<wire::ResourceLimit> parse_limits(std::string_view text);
 
-// What is to be run, and how; as stored with the job.
+// The command to run, for whom and how; as stored with the job.
 struct JobDocument {
   Submitter submitter;
   std::vector<std::string> arguments;

@@ -50,7 +50,7 @@ JobQueue::JobQueue(asio::io_context& io, const base::Clock& clock, Trace& trace)
 
 JobQueue::~JobQueue() {
   *alive_ = false;
-  // What is under way there uses what goes now.
+  // Work that is under way on the pool uses members that go now.
   pool_.join();
   commits_.reset();
 }
@@ -153,7 +153,7 @@ void JobQueue::ended(JobId job, std::uint32_t attempt, const JobRuns::End& end) 
   ends_.erase(job);
 }
 
-// What is known of it besides the store.
+// Forgets everything about the job that is not in the store.
 void JobQueue::forget_job(JobId job) {
   disown(job);
   notes_.erase(job);

@@ -44,7 +44,7 @@ inline constexpr std::int32_t kNoCap = INT32_MAX;
 // The state directory of a daemon that is to have no queue.
 inline constexpr std::string_view kNoStateDir = "none";
 
-// What a dependency counts in max_bytes: about what it takes in the core's memory and in the store.
+// A dependency counts this in max_bytes: about the bytes that it takes in the core's memory and in the store.
 inline constexpr std::uint64_t kDependencyBytes = 64;
 
 // So many jobs change in one turn of the loop, which takes a millisecond, and in one commit on a full disk
@@ -248,7 +248,7 @@ class JobQueue {
   std::map<jobs::JobId, store::WallTime> started_at_;                                  // that is to be stored
   std::map<Token, std::vector<std::function<void(base::Result<Submitted>)>>> tokens_;  // that are being stored
   std::deque<std::shared_ptr<Batch>> batches_;
-  // What could not be stored, and what waits for that.
+  // Updates that could not be stored, and runners that are to be forgotten after that.
   std::map<jobs::JobId, store::Update> unsaved_;
   std::vector<std::pair<jobs::JobId, std::uint32_t>> unsaved_forgets_;
   std::multimap<jobs::JobId, std::shared_ptr<Waiter>> waiters_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The line of batches between the job core and the store. What a batch changes is stored; then its commands are carried
-// out. Batches leave the line in the order in which they came.
+// The line of batches between the job core and the store. The store takes a batch's changes; then the queue carries out
+// the batch's commands. Batches leave the line in the order in which they came.
 //
 // A batch whose commit fails takes its new jobs back. Its other changes are kept, and go to the store again before the
 // next batch.
@@ -35,7 +35,7 @@ void merge(store::Update& target, const store::Update& later) {
   if (later.note) target.note = later.note;
 }
 
-// What a later update of the same job says is not said again after it.
+// Drops the fields that a later update of the same job sets, so that the earlier values do not return.
 void leave_to(store::Update& target, const store::Update& later) {
   if (later.core) target.core.reset();
   if (later.started_at) target.started_at.reset();
@@ -77,7 +77,7 @@ store::Update JobQueue::update_of(const core::Record& record, Batch& batch) {
 void JobQueue::hand_over(std::vector<core::Command> commands, std::vector<store::Insert> inserts,
                          std::function<void(Status)> after) {
   core_timer_.update();
-  // What an earlier commit could not store goes first: this one may be about the same jobs.
+  // Updates that an earlier commit could not store go first: this one may be about the same jobs.
   hand_over_unsaved();
   auto batch = std::make_shared<Batch>();
   if (after) batch->after.push_back(std::move(after));

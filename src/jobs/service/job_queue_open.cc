@@ -56,7 +56,7 @@ Status own_folder(const std::string& path, mode_t mode) {
   return {};
 }
 
-// What is left of GPU time after so long (docs/jobs.md: what lies a half-life back counts half).
+// The rest of GPU time after so long (docs/jobs.md: GPU time that lies a half-life back counts half).
 std::uint64_t decayed(std::uint64_t used, Duration passed, Duration half_life) {
   if (passed <= Duration(0)) return used;
   const double halves = static_cast<double>(passed.count()) / static_cast<double>(half_life.count());

@@ -47,7 +47,6 @@ base::Error describe(core::Refusal refusal, const core::JobSpec& spec, const cor
   return {Code::kInternal, 0, "refused"};
 }
 
-// What the core does not know of is done, or was never there. `is_too_early`: its end is on its way into the store.
 // Whether the submitter may come after a job of `owner` (none: there is no such job). One that may not be seen is not
 // there. That a job waits for `ok`, and starts, says how the other one ended: it may be asked only where that is shown.
 Status JobQueue::check_after(const core::Dependency& dependency, std::optional<std::uint32_t> owner,
@@ -63,6 +62,7 @@ Status JobQueue::check_after(const core::Dependency& dependency, std::optional<s
                         " is another user's, and its outcome is not shown (privacy = " + "limited): use any:" + job);
 }
 
+// A job that the core does not know is done, or was never there. `is_too_early`: its end is on its way into the store.
 Status JobQueue::resolve_dependencies(core::JobSpec& spec, bool by_admin, bool& is_too_early) const {
   for (core::Dependency& dependency : spec.after) {
     const Owner* owner = find(dependency.on);
@@ -169,7 +169,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
   Submitted answer{.id = next_id_, .count = count, .capped_at = {}};
   if (const auto at = standing(next_id_); at && at->capped < at->priority) answer.capped_at = at->capped;
   if (refused) {
-    // As if it had never been: nothing of it has been stored or started. What its elements have led to besides stands.
+    // As if it had never been: nothing of it has been stored or started. Its commands for other jobs stand.
     for (const store::Insert& insert : inserts) {
       const JobId job = insert.job.spec.id;
       disown(job);

@@ -165,7 +165,7 @@ TEST_F(Queue, IsNotWorkedForBySomebodyWhoHasGone) {
   EXPECT_FALSE(worked_beyond) << "work on the pool uses the one whose work it is";
 }
 
-// What programs have had goes to the store, and stays here while that takes none.
+// Figures of programs go to the store. They stay in the keeper while the store takes none.
 class KeptLedger : public Queue {
  protected:
   void SetUp() override {

@@ -47,7 +47,7 @@ base::Result<std::uint32_t> find_uid(const std::string& name);
 // An object with one field.
 base::Result<RequestJson> parse_object(const std::string& body);
 base::Result<JobQueue::Change> parse_change(const std::string& body);
-// What the body names is changed: {"running": 2, "queued": null}.
+// Changes the limits that the body names: {"running": 2, "queued": null}.
 base::Status read_limits(const RequestJson& json, jobs::UserLimits& limits);
 // The parameters of GET /v1/jobs, except for `user`.
 base::Result<store::Query> parse_list(std::string_view query);

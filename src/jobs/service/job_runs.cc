@@ -26,7 +26,7 @@ using namespace std::chrono_literals;
 
 // A runner that has just claimed does not listen yet; one that ends still holds its claim for a moment.
 constexpr Duration kLookAgain = 20ms;
-// What a lost job has left is gone at the second look, or hangs in a driver for as long as that takes.
+// Processes that a lost job has left are gone at the second look, or hang in a driver for as long as that takes.
 constexpr Duration kSlowestLook = 1s;
 // The memory of a suspended job is looked at again even when nobody has said that it has changed.
 constexpr Duration kMemoryLook = 200ms;
@@ -340,7 +340,7 @@ void JobRuns::looked(JobId job, std::uint32_t attempt, Result<FoundRunner> found
   }
 }
 
-// Its runner died without a word. What it has left is ended before anybody is told: another attempt may follow.
+// Its runner died without a word. The rest of the job is ended before the core is told: another attempt may follow.
 void JobRuns::bury(JobId job, std::uint32_t attempt) {
   Run* const run = find(job, attempt);
   if (run == nullptr) return;
@@ -394,13 +394,13 @@ void JobRuns::cancel(JobId job, std::uint32_t attempt, wire::EndReason reason, D
   Run* const run = find(job, attempt);
   if (run == nullptr) return;
   run->termination = {reason, grace};
-  // Who is to clean up needs his GPUs.
+  // A job that is to clean up needs its GPUs.
   if (run->step != Step::kNone) programs_.resume(run->uid, run->run);
   run->step = Step::kNone;
   tell_again(*run);
 }
 
-// What may not have arrived over an earlier connection. Each may be said twice.
+// Repeats orders that may not have arrived over an earlier connection. The runner may get each twice.
 void JobRuns::tell_again(Run& run) {
   if (!run.link) return;
   if (run.step == Step::kFreezes) run.link->suspend(run.sequence);
@@ -414,7 +414,7 @@ void JobRuns::suspend(const core::Suspend& command) {
   run->step = Step::kLeaves;
   run->step_ends = clock_.now() + suspend_patience_;
   programs_.suspend(run->uid, run->run);
-  // What is there already is seen at once, and not from within the call that has asked for it.
+  // Programs may be off the GPUs already. That is seen at once, and not from within the call that has asked for it.
   memory_timer_.arm_in(kMemoryLook / 100);
 }
 

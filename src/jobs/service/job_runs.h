@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs that have been started and are not done: their runners, from the start to the end that is told.
 //
-// What the job core commands is carried out here, and what becomes of it is told as the core's events. A runner that
-// cannot be reached is looked for in its directory (jobs/service/runners.h), so nothing here has to survive a restart.
+// JobRuns carries out the job core's commands, and tells it the results as the core's events. A runner that cannot be
+// reached is looked for in its directory (jobs/service/runners.h), so nothing here has to survive a restart.
 //
 // How a job is suspended (docs/jobs.md): its programs are held off the GPUs until all of their memory that can be
 // elsewhere is, then everything of it is frozen. Resuming is the same backwards.
@@ -145,7 +145,7 @@ class JobRuns {
   LoopTimer memory_timer_;  // for jobs whose memory leaves
   Runs runs_;
   std::map<jobs::JobId, std::unique_ptr<RunnerLink>> told_;  // of jobs that have ended, until that is stored
-  // What is under way on the pool may come back after this object has gone.
+  // Work that is under way on the pool may come back after this object has gone.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

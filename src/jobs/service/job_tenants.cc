@@ -14,8 +14,8 @@
 namespace gpumux::daemon {
 namespace {
 
-// What others than jobs have of a GPU, as far as it keeps a job waiting. What a display or a monitor has is no reason
-// for that: a sixteenth of the GPU is nobody's.
+// Memory that others than jobs have of a GPU keeps a job waiting only beyond this part, a sixteenth. The memory of a
+// display or a monitor is no reason to wait.
 constexpr std::uint64_t kToleratedPart = 16;
 // A context takes some 0.5 GiB of an H100's 80.
 constexpr std::uint64_t kContextPart = 160;

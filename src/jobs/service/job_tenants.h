@@ -24,8 +24,8 @@ class JobTenants : public JobPrograms {
   void set_priority(uid_t uid, const std::string& run, std::int32_t priority) override;
   ProgramsState state(uid_t uid, const std::string& run) const override;
 
-  // Tells the queue of memory that jobs cannot have: what is not ours, and what tenants of no job have. What a
-  // suspended job could not take along is no reason to keep jobs waiting, least of all that job itself. Now and then.
+  // Tells the queue, now and then, of memory that jobs cannot have: not ours, or of tenants of no job. Memory that a
+  // suspended job could not take along is no reason to keep jobs waiting, least of all that job itself.
   void look_for_foreign_use(JobQueue& jobs) const;
 
  private:

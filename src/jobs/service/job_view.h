@@ -19,7 +19,7 @@
 
 namespace gpumux::daemon {
 
-// What only the loop knows of a job, beside what is stored.
+// The facts of a job that only the loop knows, besides those in the store.
 struct JobNow {
   std::optional<jobs::JobStanding> standing;  // none: it is done
   std::string note;
@@ -28,7 +28,7 @@ struct JobNow {
   std::optional<store::WallTime> state_since;
 };
 
-// What the viewer may see of a job.
+// How much of a job the viewer may see.
 enum class Sight { kNothing, kLimited, kOpen, kOwn };
 
 // For any thread. A name is remembered for a minute: directory services are slow, and lists long.
@@ -41,7 +41,7 @@ class UserNames {
   std::map<uid_t, std::pair<std::string, std::chrono::steady_clock::time_point>> names_;
 };
 
-// What its owner sees besides.
+// Further facts, for Sight::kOwn.
 struct JobDetails {
   const JobDocument* document = nullptr;  // null: it is done, and its document is gone
   std::optional<JobRuns::View> view;

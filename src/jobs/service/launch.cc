@@ -129,7 +129,7 @@ Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const Lau
   if (document.output.empty()) {
     spec.log_opening = wire::LogOpening::kOurs;
   } else {
-    // What an earlier attempt has printed stays.
+    // The output of an earlier attempt stays.
     const bool append = document.append || job.attempt > 1;
     spec.log_opening = append ? wire::LogOpening::kUsersAppend : wire::LogOpening::kUsersTruncate;
   }

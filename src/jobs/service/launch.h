@@ -12,7 +12,7 @@
 
 namespace gpumux::daemon {
 
-// What is the same for all jobs of a daemon.
+// Settings that are the same for all jobs of a daemon.
 struct LaunchSettings {
   std::string runtime_dir;  // of this daemon: where the jobs' programs find it
   std::string library;      // libgpumux.so; empty: it is preloaded everywhere already (/etc/ld.so.preload)
@@ -20,7 +20,7 @@ struct LaunchSettings {
   std::string store_id;     // tells this daemon's jobs from those of another one with the same numbers
 };
 
-// What a start is about, besides the document.
+// The job that is to be started, besides its document.
 struct LaunchedJob {
   jobs::JobId id;
   std::uint32_t attempt = 1;

@@ -79,7 +79,7 @@ std::vector<store::Change> LedgerKeeper::changes() const {
 
 void LedgerKeeper::flush(std::function<void()> done) {
   if (done) waiting_.push_back(std::move(done));
-  // What is under way is a moment old.
+  // A commit that is under way is a moment old.
   if (!storing_.empty()) return;
   if (!taken_at_ || clock_.now() - *taken_at_ >= kFreshEnough) take();
   if (unstored_.empty()) return finish();
@@ -117,7 +117,7 @@ void LedgerKeeper::roll_up() {
   const store::RollUpLedger change{.hours_before = wall_now() - config.ledger_hours.count(),
                                    .days_before = wall_now() - config.ledger_history.count()};
   queue_.keep({change}, [this, most = change.at_most](const base::Result<std::vector<store::Applied>>& applied) {
-    // As many as allowed: there may be more. What fails is tried again the next time.
+    // As many as allowed: there may be more. A commit that fails is tried again the next time.
     if (applied && applied->front().pruned >= most) roll_up();
   });
 }

@@ -2,9 +2,9 @@
 // Carries what programs have had of GPUs from the daemon's ledger (daemon/tenants/ledger.h) into the store
 // (jobs/store/ledger.h), every kFlush. So kill -9 loses what they had since then, and nothing else.
 //
-// What is taken from the ledger is taken once, and belongs to this object until it is stored. A new daemon's ledger
-// begins at zero, and so do the seats of tenants that come back to it: nothing is counted twice. What cannot be stored
-// is kept, summed by row, and counts in the hour in which it is stored at last.
+// The keeper takes each figure from the ledger once, and owns it until it is stored. A new daemon's ledger begins at
+// zero, and so do the seats of tenants that come back to it: nothing is counted twice. Figures that cannot be stored
+// are kept, summed by row, and count in the hour in which they are stored at last.
 //
 // Owned by the loop's thread. Does nothing without a store.
 #pragma once
@@ -33,7 +33,7 @@ inline constexpr std::size_t kMaxUnstoredRows = kMaxLedgerEntries;
 
 class LedgerKeeper {
  public:
-  // What programs have had since the last call.
+  // The figures of programs since the last call.
   using Take = std::function<std::vector<LedgerLine>()>;
 
   // All outlive this object.

@@ -44,8 +44,8 @@ bool is_there(const os::FileDescriptor& directory, const char* name) {
   return ::fstatat(directory.get(), name, &status, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-// Spawns the runner. What posix_spawn starts only detaches the real one and ends at once: it is waited for, and so is
-// nobody's zombie. Our own memory is not copied, however large it is.
+// Spawns the runner. The process that posix_spawn starts only detaches the real runner and ends at once: the daemon
+// waits for it, so it leaves no zombie. Our own memory is not copied, however large it is.
 Status spawn(const std::string& program, int connection) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
@@ -149,7 +149,7 @@ Result<std::size_t> kill_cgroup(const std::string& path) {
     if (::write(kill.get(), "1", 1) != 1) return base::fail_errno(errno, "cannot kill what is in " + path);
     return count;
   }
-  // Linux before 5.14: one by one. Who is in the group is the job's, whatever its number meant before.
+  // Linux before 5.14: one by one. A process in the group is the job's, whatever its number meant before.
   const char* const end = members->data() + members->size();
   for (const char* at = members->data(); at < end;) {
     pid_t pid = 0;
@@ -186,7 +186,7 @@ Status prepare_runner(const RunnerPlaces& places, const wire::RunnerSpec& spec) 
   const std::string path = runner_directory(places, spec.job, spec.attempt);
   if (path.size() >= wire::kRunnerPathBytes)
     return base::fail(Code::kInvalid, "the path of the jobs' directory is too long: " + places.jobs_dir);
-  // What the runner would refuse is refused here, where somebody can still be told.
+  // A spec that the runner would refuse is refused here, where the caller can still be told.
   const std::string text = wire::encode_spec(spec);
   if (const auto read = wire::decode_spec(bytes_of(text)); !read) return tl::unexpected(read.error());
   if (::mkdir(path.c_str(), 0700) != 0) return base::fail_errno(errno, "cannot create " + path);
@@ -265,7 +265,7 @@ Result<std::size_t> kill_strays(const std::string& path) {
   if (!found) return tl::unexpected(found.error());
   if (found->standing == RunnerStanding::kAlive)
     return base::fail(Code::kUnavailable, "the runner of " + path + " is alive and ends its job itself");
-  // What ran before the machine was started anew does not run any more, and its numbers mean others.
+  // Processes from before the machine was started anew do not run any more, and their numbers mean others.
   if (found->machine_rebooted || !found->claim || found->claim->abandoned) return 0u;
   std::size_t signalled = 0;
   if (!found->claim->cgroup.empty()) {
@@ -309,7 +309,7 @@ Status forget_runner(const std::string& path) {
   const auto found = look_at_runner(path);
   if (!found) {
     if (found.error().code == Code::kNotFound) return {};
-    // What cannot be read is kept for somebody to look at.
+    // A directory that cannot be read is kept for a person to look at.
     return tl::unexpected(found.error());
   }
   if (found->standing == RunnerStanding::kAlive)

@@ -69,7 +69,7 @@ base::Result<os::FileDescriptor> start_runner(const RunnerPlaces& places, const 
 // milliseconds) or not any more (look again).
 base::Result<os::FileDescriptor> connect_runner(const std::string& directory);
 
-// What became of it. Never waits.
+// The standing of the directory's runner. Never waits.
 base::Result<FoundRunner> look_at_runner(const std::string& directory);
 
 // Makes sure that no runner ever begins in this directory, however late it comes. kExists: one has begun.

@@ -267,14 +267,14 @@ TEST_F(Attach, StandsClientsThatBreakTheProtocol) {
     }
     // A hostile peer may also send descriptors.
     static_cast<void>(os::send_message(socket->get(), bytes, random() % 4 == 0 ? STDIN_FILENO : -1));
-    // And hostile peers of the control socket: root only, but bytes are bytes. What happens to be an order is obeyed.
+    // And hostile peers of the control socket: root only, but bytes are bytes. The runner would obey an order.
     if (wire::decode_to_runner(bytes)) continue;
     auto control = connect_runner(directory(spec));
     if (control) static_cast<void>(os::send_message(control->get(), bytes, STDIN_FILENO));
   }
   type(good, "still there\n");
   EXPECT_TRUE(hear(good, "heard still there\r\n"));
-  // What was still open at its start may have been closed meanwhile.
+  // A descriptor that was open when `before` was counted may have been closed since.
   EXPECT_TRUE(eventually([&] { return descriptors() <= before; })) << before << " became " << descriptors();
   type(good, "quit\n");
   listen_to_the_end(good);

@@ -210,7 +210,7 @@ TEST_P(RunnerKills, TheDeathOfTheRunnerIsTheJobsDeath) {
   while (receive(connection.get())) {
   }
   ASSERT_TRUE(eventually([&] { return look_at_runner(directory(spec))->standing == RunnerStanding::kLost; }));
-  // What the kernel has not ended with it, the daemon ends.
+  // The daemon ends the processes that the kernel has not ended with the runner.
   ASSERT_TRUE(eventually([&] {
     const auto left = kill_strays(directory(spec));
     return left && *left == 0;
@@ -277,7 +277,7 @@ TEST_P(RunnerKills, AtAnyMomentItIsWholeOrLost) {
       const auto left = kill_strays(directory(spec));
       return left && *left == 0;
     }));
-    // What was executing its program when its supervisor died shows its mark only now, and is dying of that death.
+    // A process that was executing its program when its supervisor died shows its mark only now, and dies of that.
     EXPECT_TRUE(eventually([&] { return processes() == 0; }));
     EXPECT_TRUE(forget_runner(directory(spec)));
   }

@@ -248,7 +248,7 @@ TEST_F(Runners, FailWithTheSetUpCommand) {
   EXPECT_NE(status("if true; then"), 0u);
   EXPECT_EQ(status("no-such-command-anywhere"), 127u);
   EXPECT_EQ(status("echo x; kill -9 $$"), 137u);
-  // What does not fail does not fail the job: here a here-document that nobody ends, which swallows only itself.
+  // A command that does not fail does not fail the job: here a here-document without an end swallows only itself.
   auto spec = make_spec({"exit", "3"});
   spec.setup_command = "cat <<END >/dev/null\nno end";
   EXPECT_EQ(run(spec).code, 3u);
@@ -281,7 +281,7 @@ TEST_F(Runners, AreNotHeldUpByASetUpCommandThatFloodsThem) {
     ASSERT_TRUE(end) << flood;
     EXPECT_EQ(end->reason, wire::EndReason::kCancelled);
     EXPECT_EQ(end->code, static_cast<std::uint32_t>(SIGKILL));
-    // Who lets it be goes on.
+    // A job that is not cancelled goes on after the flood.
     spec = make_spec({"exit", "6"});
     spec.setup_command = flood + "; true";
     const auto ended = run(spec);

@@ -191,7 +191,7 @@ class RunnerTest : public ::testing::Test {
     if (!connection) return {};
     const auto ended = wait_for_end(connection.get());
     if (!ended) return {};
-    // What was told is what was written.
+    // The end that the runner told is the end that it wrote.
     const auto found = look_at_runner(directory(spec));
     EXPECT_TRUE(found && found->standing == RunnerStanding::kEnded && found->end);
     if (found && found->end) {

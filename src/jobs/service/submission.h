@@ -17,7 +17,7 @@ namespace gpumux::daemon {
 
 // An array is so many jobs at most, each with its own document.
 inline constexpr std::uint32_t kMaxArrayElements = 10'000;
-// Of one array's documents together: an ordinary environment is 4 KiB.
+// The most bytes of one array's documents together: an ordinary environment is 4 KiB.
 inline constexpr std::size_t kMaxArrayBytes = 128u << 20;
 struct Submission {
   jobs::JobSpec spec;                   // without ids, array elements, and what is known of dependencies

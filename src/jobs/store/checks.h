@@ -8,7 +8,7 @@ namespace gpumux::store {
 
 Status check(const std::vector<Change>& changes);
 
-// What a finished job means for one who needs it.
+// The fate of a dependency on a job with this state and outcome; kPending: the job is not done.
 jobs::Dependency::Fate fate_of(jobs::Dependency::Need need, jobs::JobState state, jobs::Outcome outcome);
 
 // Whether a restarted daemon will ask what became of this dependency of the job.

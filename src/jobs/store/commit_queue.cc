@@ -81,7 +81,7 @@ void CommitQueue::write(std::deque<Part>& parts) {
       }
       return;
     }
-    // Whose fault it is shows when each is tried by itself.
+    // Each part is tried by itself, which shows whose fault it is.
     auto from = all.begin();
     for (std::size_t i = 0; i < parts.size(); ++i) {
       const auto end = from + static_cast<std::ptrdiff_t>(sizes[i]);

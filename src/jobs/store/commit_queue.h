@@ -6,9 +6,9 @@
 // client after the other, eight submissions cost one wait for the disk, not eight. Nothing is delayed to make batches
 // larger: a change that finds the disk idle is written at once.
 //
-// Changes become durable in the order in which they are handed in. What is handed in together is committed together.
-// If a commit fails, each of its parts is tried by itself, in order, so that one that is too large or a name that is
-// taken fails alone; when the disk is full all of them fail, each with its reason.
+// Changes become durable in the order in which they are handed in. Changes that are handed in together are committed
+// together. If a commit fails, each of its parts is tried by itself, in order. So a part that is too large, or a name
+// that is taken, fails alone; when the disk is full all of them fail, each with its reason.
 #pragma once
 
 #include <condition_variable>

@@ -294,7 +294,7 @@ TEST_F(Contract, PruningLeavesWhatAnUnfinishedJobComesAfter) {
   EXPECT_EQ(unfinished[1].spec.after[1].fate, Dependency::Fate::kPending);
   EXPECT_EQ(unfinished[2].spec.after[0].fate, Dependency::Fate::kBroken);
   EXPECT_EQ(unfinished[3].spec.after[0].fate, Dependency::Fate::kMet);
-  // Nobody needs them any more. What is kept does not count.
+  // No unfinished job needs the array any more. Jobs that are kept do not count in `at_most`.
   put({done(8, 20)});
   EXPECT_EQ(put({Prune{INT64_MAX, 2}})[0].pruned, 2u);
   EXPECT_EQ(ids({}), "1 2 5 7 8 9 ");

@@ -69,7 +69,7 @@ struct Insert {
 
   std::string_view text() const { return document ? std::string_view(*document) : std::string_view(""); }
 };
-// What is set is changed. Of a job that is not there: nothing happens.
+// Changes the fields that are set. Of a job that is not there: nothing happens.
 struct Update {
   JobId job;
   std::optional<jobs::Record> core;
@@ -77,7 +77,7 @@ struct Update {
   std::optional<int> exit_status;
   std::optional<std::string> note;
 };
-// What a user has used until `at`, for the fair order to go on with.
+// GPU time that a user has had until `at`, for the fair order to go on with.
 struct PutUsage {
   std::uint32_t uid = 0;
   std::uint64_t gpu_microseconds = 0;
@@ -89,7 +89,7 @@ struct PutValue {
   std::string value;
 };
 // Removes jobs that ended before this, the oldest first, and no more than `at_most` at a time: a commit stays short,
-// and fits into what is reserved on a full disk (kReserveBytes). Of one user only, if `uid` is set. A job that an
+// and fits into the bytes that are reserved on a full disk (kReserveBytes). `uid`: only that user's jobs. A job that an
 // unfinished job comes after (an array: all of its elements) stays until that job is done, for a restarted daemon asks
 // for its fate again.
 struct Prune {
@@ -155,7 +155,7 @@ class JobStore {
   // what is known of each dependency that is done already is in its `fate`.
   virtual Result<std::vector<StoredJob>> unfinished() const = 0;
 
-  // What is known of a dependency now: kPending if something of it is not done. kNotFound: there is no such job.
+  // The fate of a dependency now: kPending while it is neither met nor broken. kNotFound: there is no such job.
   virtual Result<jobs::Dependency::Fate> fate(const jobs::Dependency& dependency) const = 0;
 
   // kExhausted: there is too little room on the disk to take a document of so many bytes. Asked first, so that new jobs

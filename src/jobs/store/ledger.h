@@ -3,8 +3,8 @@
 // days. Hours and days are UTC's.
 //
 // A row is what one program of one owner and job had of one GPU in one period. An owner has at most kMaxOwnerRows in a
-// period. What finds no place is added to the owner's others on that GPU. So an owner with ever new names fills no
-// disk, and loses only its own.
+// period. Further programs are added to the owner's others on that GPU. So an owner with ever new names fills no disk,
+// and loses only its own.
 #pragma once
 
 #include <compare>
@@ -23,7 +23,7 @@ using WallTime = std::int64_t;
 // An array of 1,000 jobs in an hour. A row has some 200 bytes: with the built-in retention an owner that does its worst
 // takes 150 MB.
 inline constexpr std::uint32_t kMaxOwnerRows = 1'000;
-// Of one report; what is beyond comes as a sum.
+// The most rows of one report; those beyond come as a sum.
 inline constexpr std::uint32_t kMaxReportRows = 10'000;
 // Linux's and Kubernetes' names are shorter.
 inline constexpr std::size_t kMaxLedgerTextBytes = 256;
@@ -41,7 +41,7 @@ struct LedgerProgram {
   auto operator<=>(const LedgerProgram&) const = default;
 };
 
-// What tells the rows of a period apart.
+// The key of a row within a period.
 struct LedgerRow {
   LedgerOwner owner;
   std::optional<LedgerProgram> program;  // none: of the owner's others
@@ -106,7 +106,7 @@ struct LedgerTotal {
 };
 
 struct LedgerReport {
-  // What the periods cover; as asked where there is nothing.
+  // The time that the periods cover; as asked if there are none.
   WallTime since = 0;
   WallTime until = 0;
   std::vector<LedgerTotal> rows;   // the longest held first

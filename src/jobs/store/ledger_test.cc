@@ -158,7 +158,7 @@ TEST_F(StoredLedger, HoursBecomeDaysAndDaysGo) {
   // A part of it is all of it; the next day still has hours.
   EXPECT_EQ(report({.since = kStart + 5 * kHour, .until = kStart + 6 * kHour}).rows.at(0).sums.held, 24);
   EXPECT_EQ(report({.since = kStart + 25 * kHour, .until = kStart + 26 * kHour}).rows.at(0).sums.held, 1);
-  // What comes late is added to what is there.
+  // Figures that come late are added to those that are there.
   put({entry(1)});
   EXPECT_EQ(put({first_day})[0].pruned, 1u);
   EXPECT_EQ(report({.until = kStart + kDay}).rows.at(0).sums.held, 25);

@@ -2,8 +2,8 @@
 // A file system layer for SQLite that notes everything that is written, synced, cut and removed, so that a test can
 // make the files as they may be after a power cut at any of these moments; and that can be full, or fail to sync.
 //
-// What a power cut leaves (disk): everything that a file's last sync covered; of what was written to it since, any
-// part, in any order, the last piece maybe torn. Removing and making files is taken to be durable at once.
+// A file has after a power cut (write_survivors()): everything that its last sync covered; of what was written to it
+// since, any part, in any order, the last piece maybe torn. Removing and making files is taken to be durable at once.
 #pragma once
 
 #include <cstdint>

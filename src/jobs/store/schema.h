@@ -84,14 +84,14 @@ CREATE TABLE counters (
 ) WITHOUT ROWID;
 INSERT INTO counters VALUES ('last_id', 0), ('fence', 0);
 )",
-    // What a job that is not done comes after is not pruned: `needed` from its submission until it is done, unless its
-    // fate was known then. The index has those alone, so that a look for one costs the same whatever was done before.
+    // A job that an unfinished job comes after is not pruned: `needed` from that job's submission until it is done,
+    // unless the fate was known then. The index has those alone, so that a look for one always costs the same.
     R"(
 ALTER TABLE dependencies ADD COLUMN needed INTEGER NOT NULL DEFAULT 0;
 UPDATE dependencies SET needed = 1 WHERE fate = 0 AND job IN (SELECT id FROM jobs WHERE state <> 8);
 CREATE INDEX dependencies_needed ON dependencies (target, whole_array) WHERE needed <> 0;
 )",
-    // What people want to know of a job when its document is gone.
+    // The log's path, which people want to know when the job's document is gone.
     R"(
 ALTER TABLE jobs ADD COLUMN log TEXT NOT NULL DEFAULT '';
 )",
@@ -125,7 +125,7 @@ CREATE TRIGGER done_no_more AFTER DELETE ON jobs WHEN old.state = 8 BEGIN
   DELETE FROM done WHERE uid = old.uid AND jobs = 0;
 END;
 )",
-    // What programs have had of GPUs (ledger.h). `start` in seconds since 1970; sums in seconds and byte seconds.
+    // Programs' use of GPUs (ledger.h). `start` in seconds since 1970; sums in seconds and byte seconds.
     R"(
 CREATE TABLE ledger (
   is_day    INTEGER NOT NULL,

@@ -343,7 +343,7 @@ class SqliteStore final : public JobStore {
   }
 
   Status make_reserve() {
-    // What is written in vain fills the disk, too.
+    // A reserve that could not be written to its end fills the disk, too.
     GPUMUX_TRY(check_free(4 * options_.reserve_bytes));
     try {
       if (fence_wanted_) write_fence();
@@ -396,7 +396,7 @@ class SqliteStore final : public JobStore {
   }
 
   std::optional<Dependency::Fate> known_fate(const Dependency& dependency) const {
-    // What each state and outcome there is means: there are few, however many elements an array has.
+    // One row for each state and outcome there is: these are few, however many elements an array has.
     SQLite::Statement select(read_db_, dependency.whole_array
                                            ? "SELECT DISTINCT state, outcome FROM jobs WHERE array = ? AND array <> 0"
                                            : "SELECT state, outcome FROM jobs WHERE id = ?");

@@ -14,8 +14,8 @@ namespace gpumux::store {
 // commit; and reading becomes slower with a longer log.
 inline constexpr std::uint32_t kCheckpointPages = 4000;
 
-// What is reserved for commits on a full disk, in the database and in the log. The largest one that the queue hands in
-// then changes 128 jobs, and each of them touches some six pages of 4 KiB.
+// The bytes reserved for commits on a full disk, in the database and in the log. The largest commit that the queue
+// hands in then changes 128 jobs, and each of them touches some six pages of 4 KiB.
 inline constexpr std::uint64_t kReserveBytes = 4u << 20;
 // New documents are refused while less than this is free on the disk: what the log grows by between two checkpoints,
 // and what others write in the time until a person looks.
@@ -33,8 +33,8 @@ struct SqliteOptions {
 // hold environments. kUnsupported: a newer gpumux has written it. kInvalid: not a job store, or damaged.
 Result<std::unique_ptr<JobStore>> open_sqlite_store(const SqliteOptions& options);
 
-// What follows "SELECT ... FROM jobs" for a page: ?1 `beyond`, ?2 one more than `at_most`, ?3 `uid`, ?4 `array`,
-// ?5 `array_index`, ?6 `beyond_ended`, as far as they are set. For the test that asks SQLite for its plan.
+// The SQL that follows "SELECT ... FROM jobs" for a page: ?1 `beyond`, ?2 one more than `at_most`, ?3 `uid`, ?4
+// `array`, ?5 `array_index`, ?6 `beyond_ended`, as far as they are set. For the test that asks SQLite for its plan.
 std::string page_of(const Query& query);
 
 }  // namespace gpumux::store
