@@ -86,7 +86,7 @@ Result<os::FileDescriptor> connect_stream(const std::string& runtime_dir, base::
   }
 }
 
-// What the daemon says in its error bodies, as one of our codes.
+// The code of a daemon's error: by the name in its body, otherwise by the HTTP status.
 Code code_of(unsigned http_status, std::string_view name) {
   static constexpr std::array<std::pair<std::string_view, Code>, 9> kNames{{{"invalid", Code::kInvalid},
                                                                             {"not found", Code::kNotFound},

@@ -61,7 +61,7 @@ class Client {
   // `tenant`: a Seat's. How it stands now.
   base::Result<TenantStanding> change_tenant(std::uint64_t tenant, const std::string& changes) const;
 
-  // Jobs (docs/api.md, "Jobs"). What ends in _text gives the answer's body as the daemon wrote it.
+  // Jobs (docs/api.md, "Jobs"). Functions that end in _text give the answer's body as the daemon wrote it.
   //
   // Hands in a job. kUnavailable and kTimeout: there was no answer, and the job is there or not; send it again, with
   // the same token. Every other error is the daemon's word that it is not there.

@@ -36,7 +36,7 @@ struct JobWindow {
   std::uint32_t columns = 0;
 };
 
-// The body of POST /v1/jobs. What is not set is left to the daemon.
+// The body of POST /v1/jobs. The daemon decides the fields that are not set.
 struct Submission {
   std::vector<std::string> arguments;
   std::string directory;
@@ -208,7 +208,7 @@ base::Result<QueueState> parse_queue(std::string_view json);
 // kInvalid unless it is "17" or "17_3".
 base::Status check_job_id(std::string_view id);
 
-// What may stand in a URL as it is; everything else as %XX.
+// Characters that may stand in a URL stay as they are; all others become %XX.
 std::string url_encoded(std::string_view text);
 
 }  // namespace gpumux::api_client

@@ -62,7 +62,7 @@ class Reader {
     target = static_cast<std::int32_t>(value);
   }
 
-  // What it holds if it is there; nothing otherwise.
+  // Sets `target` if the field is there, and leaves it alone otherwise.
   template <class T>
   void read(const char* name, std::optional<T>& target) {
     if (find(name) == nullptr) return;

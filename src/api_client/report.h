@@ -32,7 +32,7 @@ struct ReportSums {
   void add(const ReportSums& other);
 };
 
-// What the report is not by is not there.
+// Fields that the report is not by are not set.
 struct ReportRow {
   std::optional<std::uint32_t> uid;  // none: in a container
   std::string user;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the daemon's HTTP API says, as plain structs (docs/api.md is the contract).
+// The answers of the daemon's HTTP API as plain structs (docs/api.md is the contract).
 //
 // Reading is tolerant, so that a user's tool and a daemon of different versions understand each other: a field that is
 // missing has the default written here, an unknown one is ignored. A field of the wrong type is an error: that is not a
 // version, it is a fault.
 //
 // Text in these structs comes from other people's processes (program names, notes) and may hold anything, escape
-// sequences included. Whoever prints it makes it printable first.
+// sequences included. Programs that print it make it printable first.
 #pragma once
 
 #include <cstdint>
