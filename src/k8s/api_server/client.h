@@ -22,7 +22,7 @@ struct ApiServerSettings {
   std::string port = "443";
   std::string token_file = "/var/run/secrets/kubernetes.io/serviceaccount/token";
   std::string authorities_file = "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt";
-  // Of one call, the connection included. A server answers within milliseconds; one that starts takes longer.
+  // The limit of one call, the connection included. A server answers within milliseconds; one that starts takes longer.
   std::chrono::milliseconds limit = std::chrono::seconds(10);
 };
 

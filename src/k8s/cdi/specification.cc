@@ -43,7 +43,7 @@ std::string class_of(Owner::Kind kind) {
   return found->second;
 }
 
-// What all files of one kind begin with; the CDI specification's own form for files that do not last.
+// The start of the names of all files of one kind; the CDI specification's own form for files that do not last.
 std::string file_prefix(Owner::Kind kind) { return std::string(kVendor) + "-" + class_of(kind) + "_"; }
 
 std::string file_name(const Owner& owner) { return file_prefix(owner.kind) + owner.id + std::string(kSuffix); }

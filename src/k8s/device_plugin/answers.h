@@ -44,7 +44,7 @@ enum class DriverSource {
 // A container's GPUs, each with its number of shares, in the order in which they were asked for.
 using ContainerGpus = std::vector<std::pair<std::string, std::uint32_t>>;
 
-// What a container with these GPUs is given. kUnavailable: there is no way to give it the driver (kNone); the message
+// The answer for a container with these GPUs. kUnavailable: there is no way to give it the driver (kNone); the message
 // is for the pod's author. kInvalid: the injection cannot be used, or sets a variable that names the GPUs.
 //
 // By CDI: `device` is device_name() of a specification that is there already.

@@ -38,7 +38,7 @@ grpc::Status to_grpc(const base::Error& error) {
   return {code, error.message()};
 }
 
-// What the plugin knows, for the threads of gRPC.
+// The GPUs and seats that the plugin knows of, for the threads of gRPC.
 struct Knowledge {
   std::mutex mutex;
   std::condition_variable changed;

@@ -31,8 +31,8 @@ struct DevicePluginSettings {
 
 class DevicePlugin {
  public:
-  // What a container with these GPUs is given (given_by_cdi(), given_by_environment()). An error fails the pod, and its
-  // message is for the pod's author.
+  // The answer for a container with these GPUs (given_by_cdi(), given_by_environment()). An error fails the pod, and
+  // its message is for the pod's author.
   using Give = std::function<base::Result<v1beta1::ContainerAllocateResponse>(const ContainerGpus& gpus)>;
   // A sentence for the log of the plugin's process, from run()'s thread.
   using Report = std::function<void(const std::string& sentence)>;

@@ -11,7 +11,7 @@
 // A record that cannot be read is put aside under another name. Nothing is lost by that: the kubelet prepares the claim
 // again before a container of it starts, and the API server still has the allocation.
 //
-// Any thread. What fetches and gives is called without a lock, by several threads at once.
+// Any thread. Fetch and Give are called without a lock, by several threads at once.
 #pragma once
 
 #include <functional>
@@ -56,8 +56,8 @@ class Claims {
  public:
   // The ResourceClaim as the API server has it; kNotFound: there is none.
   using Fetch = std::function<base::Result<std::string>(const ClaimName& claim)>;
-  // What containers with the grant get: our injection, and further CDI devices for each share, in their order. An error
-  // is for the pod's author.
+  // Containers with the grant get our injection, and further CDI devices for each share, in their order. An error is
+  // for the pod's author.
   struct Given {
     Injection injection;
     std::vector<std::vector<std::string>> cdi_devices;

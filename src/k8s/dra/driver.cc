@@ -80,7 +80,7 @@ class ClaimService final : public Base {
   Claims& claims_;
 };
 
-// What the driver knows, for the threads of gRPC.
+// The health of devices as the driver knows it, for the threads of gRPC.
 struct Health {
   std::mutex mutex;
   std::condition_variable changed;

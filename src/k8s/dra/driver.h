@@ -44,7 +44,7 @@ class Driver {
   Driver(const Driver&) = delete;
   Driver& operator=(const Driver&) = delete;
 
-  // Serves until stop(). What fails is reported, once as long as it stays the same, and tried again.
+  // Serves until stop(). A failed look is reported, once as long as its error stays the same, and tried again.
   base::Status run();
   void stop();
 

@@ -28,7 +28,7 @@ namespace dra = ::k8s::io::kubelet::pkg::apis::dra;
 
 constexpr auto kLongest = std::chrono::seconds(60);
 
-// What a kubelet does with a socket that it finds.
+// Acts as a kubelet that finds a socket.
 class TestKubelet {
  public:
   explicit TestKubelet(const DriverSettings& settings) : settings_(settings) {}

@@ -70,7 +70,7 @@ bool is_for(const json& configuration, const std::string& request) {
   });
 }
 
-// What the last configuration from `source` says. None: there is no such configuration.
+// The priority of the last configuration from `source`. None: there is no such configuration.
 base::Result<std::optional<std::int32_t>> priority_from(const char* source, const json& configurations,
                                                         const std::string& request) {
   std::optional<std::int32_t> priority;

@@ -50,7 +50,7 @@ base::Result<Grant> grant_of(std::string_view claim, const std::string& pool);
 // Of a ResourceClaim, which may be allocated elsewhere or nowhere. None: it is no claim.
 std::optional<std::string> uid_of(std::string_view claim);
 
-// What is written down of a grant, and read again.
+// A grant as its record holds it, and the grant read from a record.
 nlohmann::json to_json(const Grant& grant);
 base::Result<Grant> grant_from_json(std::string_view text);
 
@@ -58,7 +58,7 @@ base::Result<Grant> grant_from_json(std::string_view text);
 // are the same on all GPUs, so of different shares the smallest counts on each.
 std::vector<Variable> variables_of(const Grant& grant);
 
-// What the claim may have of each GPU, by device: the daemon holds it to that, whatever the variables say. A device of
+// The claim's bound on each GPU, by device: the daemon holds the claim to it, whatever the variables say. A device of
 // which some share has no bound has none.
 std::map<std::string, std::uint64_t> memory_of(const Grant& grant);
 std::map<std::string, std::uint64_t> cores_of(const Grant& grant);

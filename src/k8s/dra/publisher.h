@@ -4,7 +4,7 @@
 // The rule: the slices of ours that the API server has for this node are those that were written last. Otherwise all
 // are written, in a new generation, and others of ours are removed. The publisher looks every kLookEvery, and at once
 // when the GPUs change. So a slice that vanishes comes back: the kubelet deletes a node's slices whenever it starts.
-// What the server has is not compared, for servers drop fields that they do not know; its resource versions are.
+// The publisher compares resource versions, not contents, of slices, for servers drop fields that they do not know.
 //
 // The slices' owner is the Node. Kubernetes removes them when it removes the Node. The Node's uid is read with each
 // write, for a Node that comes back has another one.
@@ -44,7 +44,7 @@ class SlicePublisher {
   // Before the first call nothing is published.
   void set_gpus(std::vector<DraGpu> gpus);
 
-  // Until stop(). What fails is reported, once as long as it stays the same, and tried again.
+  // Until stop(). A failed look is reported, once as long as its error stays the same, and tried again.
   void run();
   void stop();
 

@@ -9,7 +9,7 @@ namespace {
 
 __extension__ using Wide = unsigned __int128;
 
-// More digits than any quantity needs. What is computed with them has a place in 128 bits.
+// More digits than any quantity needs. Every value that is computed from them has a place in 128 bits.
 constexpr std::size_t kMostDigits = 18;
 
 struct Scale {

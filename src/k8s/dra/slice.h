@@ -19,7 +19,7 @@
 namespace gpumux::k8s {
 
 inline constexpr char kDraDriver[] = "gpumux.io";
-// Of one slice: the API's limit if a device has taints. Any GPU may get sick, so it holds always.
+// Devices of one slice: the API's limit if a device has taints. Any GPU may get sick, so this limit always holds.
 inline constexpr std::size_t kMostDevices = 64;
 // Cores are hundredths of a GPU's time.
 inline constexpr std::uint64_t kAllCores = 100;

@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     }
     case 3: {
-      // What is added is an entry, and the last one, whatever the image's comments are.
+      // The library that is added is an entry, and the last one, whatever the image's comments are.
       constexpr char kLibrary[] = "/opt/libgpumux.so";
       const auto entries = os::file_entries(k8s::with_entry(text, kLibrary));
       if (entries.empty() || entries.back() != kLibrary) std::abort();

@@ -7,8 +7,8 @@
 // - Every path is opened by openat2 below the root folder's descriptor, never by name (RESOLVE_IN_ROOT,
 //   RESOLVE_NO_MAGICLINKS).
 // - Links of the image's count only where the hook looks whether a file is there. They stay inside of the root.
-// - What the hook reads or changes it reaches through no link and across no mount. A volume at /etc may be a folder of
-//   the host's, or another container's too: the list in it stays as it is.
+// - The hook goes through no link and across no mount to files that it reads or changes. A volume at /etc may be a
+//   folder of the host's, or another container's too: the list in it stays as it is.
 // - A root that the runtime has made read-only before the hook (crun) is written through a mount of the hook's own
 //   (Linux 5.12). The mount is attached nowhere and ends with the hook. Any other read-only root stays as it is.
 // - The new list gets its name by a rename. The list is the old one or the new one at every moment.

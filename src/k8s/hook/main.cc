@@ -103,7 +103,7 @@ void log_to_system(std::string_view line) {
 
 using Words = std::span<char* const>;
 
-// What the hook is started for.
+// One task that the hook is started for.
 struct Use {
   const char* flag;                                    // the first of its arguments
   const char* undone;                                  // what is true of a container for which it was not done
@@ -231,8 +231,8 @@ base::Status read_and_run(const Use& use, Words more) {
   // A guard that was killed leaves no worker, also if that was before this call.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != guard) ::_exit(0);
-  // The runtime waits for the ends of its own streams, and the worker may outlive the guard. What the C library says at
-  // an abort goes nowhere: nothing can be written to the end for reading.
+  // The runtime waits for the ends of its own streams, and the worker may outlive the guard. Messages of the C library
+  // at an abort go nowhere: nothing can be written to the end for reading.
   ::dup2(out.get(), STDOUT_FILENO);
   ::dup2(in.get(), STDERR_FILENO);
   in.reset();

@@ -110,8 +110,8 @@ class DraGpus {
   bool has_ended_ = false;
 };
 
-// What a claim's containers get. The names of GPUs and the way to NVIDIA's driver are as by the other API; its
-// variables go into our specification.
+// Gives a claim's containers their injection and CDI devices. The names of GPUs and the way to NVIDIA's driver are as
+// by the other API; its variables go into our specification.
 base::Result<Claims::Given> give(const Grant& grant, const PluginOptions& options, const DraGpus& gpus) {
   GPUMUX_TRY(gpus.wait_for_daemon());
   const bool is_simulated = gpus.is_simulated();

@@ -38,7 +38,7 @@ class NodeGpusTracker {
   // `whole`: UUIDs of GPUs that are served whole.
   NodeGpusTracker(std::set<std::string> whole, NumaNode numa_node, Report report);
 
-  // What the daemon says now, or why it says nothing. Each change is reported once.
+  // `said`: the daemon's answer now, or why there is none. Each change is reported once.
   const NodeGpus& update(const base::Result<api_client::Snapshot>& said, bool is_simulated);
 
  private:

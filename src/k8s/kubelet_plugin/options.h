@@ -15,7 +15,7 @@ enum ExitCode { kExitStopped = 0, kExitFailed = 1, kExitUsage = 2 };
 // Which of the kubelet's APIs the plugin serves.
 enum class Api { kDevicePlugin, kDra };
 
-// What this run of the program is for.
+// The task of this run of the program.
 enum class Task {
   kServe,
   kCheck,    // only ask the plugin that runs
@@ -33,7 +33,7 @@ struct PluginOptions {
   std::string api_port{};
 };
 
-// What to print and how to exit (--help, --version, errors).
+// The text to print and the code to exit with (--help, --version, errors).
 struct EarlyExit {
   int exit_code = 0;
   std::string text;

@@ -40,7 +40,7 @@ base::Result<Share> parse_share(std::string_view id) {
   const std::string_view digits = id.substr(at + kSeparator.size());
   Share share{std::string(id.substr(0, at)), 0};
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), share.number);
-  // Of one share there is one id: "1", not "01".
+  // A share has exactly one id: "1", not "01".
   if (error != std::errc() || end != digits.data() + digits.size() || share.number >= kMaxSharesPerGpu ||
       share_id(share) != id)
     return refuse();

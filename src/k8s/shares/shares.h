@@ -70,8 +70,8 @@ enum class SameGpu {
   kAllow,   // several shares of one GPU count as one GPU with as many shares
 };
 
-// What a container gets: each GPU once, with its number of shares, in the order of the ids. kInvalid: an id is none of
-// ours, or is named twice. kExhausted: two shares are of one GPU; the message is for the pod's author.
+// The GPUs that a container gets: each once, with its number of shares, in the order of the ids. kInvalid: an id is
+// none of ours, or is named twice. kExhausted: two shares are of one GPU; the message is for the pod's author.
 base::Result<std::vector<std::pair<std::string, std::uint32_t>>> shares_by_gpu(const std::vector<std::string>& ids,
                                                                                SameGpu same_gpu);
 
