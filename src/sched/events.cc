@@ -83,7 +83,7 @@ std::string text(const GpuSettings& s) {
   return out;
 }
 
-// What hostile programs chose must not break a log's lines.
+// A hostile program chooses these strings: they must not break a log's lines.
 std::string quoted(std::string_view raw) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string out = "\"";

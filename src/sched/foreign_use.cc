@@ -8,7 +8,7 @@ namespace {
 
 // Less is noise, and would only make bounds change.
 constexpr std::uint64_t kGrain = std::uint64_t{16} << 20;
-// What a program's context comes to with its libraries' kernels loaded: 0.5 to 0.7 GB (H200, CUDA 13.0, PyTorch). On a
+// The memory of a program's context with its libraries' kernels loaded: 0.5 to 0.7 GB (H200, CUDA 13.0, PyTorch). On a
 // small or simulated GPU in proportion.
 constexpr std::uint64_t kMaxContextBytes = std::uint64_t{768} << 20;
 constexpr std::uint64_t kContextDivisor = 64;
@@ -38,7 +38,7 @@ void ForeignUse::came_back(std::uint64_t bytes) {
   bytes_ = minus(bytes_, bytes);
   least_ = minus(least_, bytes);
   before_newcomers_ = std::min(before_newcomers_, bytes_);
-  // What was seen before says nothing more.
+  // The last settled look counted these bytes as other programs', too.
   if (settled_) settled_ = minus(*settled_, bytes);
 }
 
@@ -75,7 +75,7 @@ void ForeignUse::believe(const Look& look) {
   settled_ = others;
 }
 
-// What nobody can explain but others.
+// The part of the use that only other programs can explain.
 std::uint64_t ForeignUse::others_in(const Look& look) const {
   const std::uint64_t others = minus(look.beyond, look.returning);
   return look.managed > 0 ? std::min(others, std::max(bytes_, minus(look.beyond, look.managed))) : others;
@@ -109,8 +109,8 @@ void ForeignUse::look(const Look& look) {
     is_first_ = true;
     bytes_ = minus(least_, look.returning);
   }
-  // Whoever has said nothing for so long would have said at once what it has freed. (At this very moment, perhaps, and
-  // it is on its way: the look before has shown that.)
+  // A seat that is silent for kLatestReport has nothing untold: it reports at once what it frees. (A report may be on
+  // its way at this very moment. The look before has shown that.)
   const bool all_is_told = look.asked_at - heard_at_ >= kLatestReport;
   const bool is_sure = looks_ > 1 && (all_is_told || look.asked_at - first_at_ >= kLatestReport);
   if (is_sure) conclude(look);

@@ -16,7 +16,7 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 // Looks a second apart, unless the script says otherwise.
 class Looks {
  public:
-  // What the use was found to be.
+  // Returns the use that was found.
   std::uint64_t look(std::uint64_t gib, std::uint64_t managed = 0, std::uint64_t returning = 0) {
     return look_at(gib * kGiB, managed * kGiB, returning * kGiB) / kGiB;
   }
@@ -44,7 +44,7 @@ TEST(ForeignUse, TheFirstQuietLookIsBelieved) {
   EXPECT_EQ(s.look(5), 5u);
 }
 
-// What is seen first may be the tenants' of an earlier daemon, until they say so or it is seen again.
+// A tenant that comes back may explain memory that the first look showed, but not memory that a later look confirmed.
 TEST(ForeignUse, WhoComesBackWasSeenFirst) {
   Looks s;
   s.look(70);
@@ -84,8 +84,8 @@ TEST(ForeignUse, AFreeThatIsToldLateIsNotAnotherProgramsEnd) {
   EXPECT_EQ(s.look(9), 9u) << "it has said so by now";
 }
 
-// Another program was seen once, and has ended. What is seen the next time is an allocation that nobody has told yet:
-// it is not the other program's, also if nobody looks again for a while.
+// Another program was seen once, and has ended. The next look shows an allocation that no tenant has reported yet. It
+// is not the other program's, even if no look follows for a while.
 TEST(ForeignUse, AnAllocationThatIsToldLateIsNotAnotherProgram) {
   Looks s;
   s.look(1);
@@ -116,7 +116,7 @@ TEST(ForeignUse, AmongReportsAnotherProgramIsSeenAsSoonAsTheyCannotBeLate) {
   EXPECT_EQ(s.now - came_at, kLatestReport + 2 * s.pause) << "two looks are past that";
 }
 
-// What others had is theirs no more, and tenants have it: that looks like before until they say so.
+// Other programs gave up memory, and tenants took it: that looks like before until the tenants say so.
 TEST(ForeignUse, WhatAReportExplainsWasNotSeen) {
   Looks s;
   s.look(9);
@@ -245,8 +245,8 @@ TEST(ForeignUse, ContextsOfNewcomersAreExpectedBesideWhatIsThere) {
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 3 * kGiB) << "at least that, sooner or later";
 }
 
-// What is kept free for somebody who has just come may never be needed: nobody is refused for its sake while it may
-// not be.
+// A newcomer may never need the memory that is kept free for it. As long as that is open, the planner refuses no seat
+// for its sake.
 TEST(ForeignUse, NobodyIsRefusedForWhatIsOnlyExpected) {
   Desk desk;
   desk.open(1);
@@ -283,8 +283,8 @@ TEST(ForeignUse, NobodyIsRefusedForWhatIsOnlyExpected) {
   EXPECT_TRUE(desk.answer(1)->refused());
 }
 
-// What a tenant that is gone has left and the driver has not returned in time is not free: it is counted with what is
-// not ours, until looks show that it is.
+// A dead tenant's memory that the driver has not returned in time is not free. It counts as other programs' memory
+// until looks show that it is free.
 TEST(ForeignUse, WhatTheDeadDoNotGiveBackIsKept) {
   Desk desk;
   ForeignUse use;

@@ -15,7 +15,7 @@ constexpr std::uint64_t kMostCount = std::uint64_t{1} << 28;
 constexpr std::uint64_t kRateUnit = std::uint64_t{1} << 16;
 // Of a whole.
 constexpr std::uint64_t kParts = 100'000;
-// Whoever did less in all windows together says nothing of either way.
+// A seat with fewer submissions in all windows together says nothing of either way.
 constexpr std::uint64_t kLeastCount = 6;
 // No seat counts for more than twice or half its speed.
 constexpr std::uint64_t kLeastPart = kParts / 3;
@@ -241,7 +241,7 @@ void Gain::begin_change(TimePoint now, Phase phase) {
 void Gain::wait_for_change(TimePoint now, const Situation& situation) {
   const Way to = phase_ == Phase::kChange ? other() : way_;
   if (!has_changed_) {
-    // Whoever had a lease together with others has drained when somebody has one alone.
+    // Leases that were held together have drained when a seat holds one alone.
     has_changed_ = to == Way::kAtOnce || std::any_of(situation.seats.begin(), situation.seats.end(),
                                                      [](const auto& use) { return use.has_turn; });
     if (has_changed_) {

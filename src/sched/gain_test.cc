@@ -143,7 +143,7 @@ TEST(Gain, ManyThatRunByTurnsTryShortlyToRunAtOnce) {
   EXPECT_EQ(run.gain.way(), Way::kAtOnce);
 }
 
-// What large kernels lose at once: seen too, where nothing else makes the speeds differ.
+// Large kernels lose a few percent at once: a trial shows that, too, if nothing else makes the speeds differ.
 TEST(Gain, FindsAFewPercent) {
   Programs run;
   run.go(60s, steady(2, 95, 99));
@@ -190,7 +190,7 @@ TEST(Gain, StaysWhereTurnsGiveLessAndTriesSeldom) {
   EXPECT_LT(run.by_turns, 600s / 200);
 }
 
-// Who does not always want the GPU waits longer for it by turns, which its speed alone does not tell.
+// A program with pauses waits longer for the GPU by turns, which its speed alone does not tell.
 TEST(Gain, ProgramsWithPausesNeedAClearReason) {
   Programs run;
   run.wants = 500;
@@ -220,7 +220,7 @@ TEST(Gain, FollowsTheLoad) {
   run.go(300s, steady(4, 45, 40));  // nothing changes for long, and then all of it
   run.go(20s, steady(4, 20, 36));
   EXPECT_EQ(run.way, Way::kByTurns);
-  // What cannot be seen without trying, too, in the end.
+  // In the end the change is found, too, although only a trial can show it.
   run.go(300s, steady(4, 20, 36));
   run.go(kTrialEvery * (1 << kMostTrialDoublings) + 20s, steady(4, 42, 36));
   EXPECT_EQ(run.way, Way::kAtOnce);
@@ -370,7 +370,7 @@ TEST(Gain, ForgetsWhereThereIsNothingToChoose) {
   EXPECT_FALSE(run.gain.finding());
 }
 
-// Who does not answer is left out, and who lies has one voice.
+// A seat that does not answer is left out, and a seat that lies has one voice.
 TEST(Gain, HostileAnswersDoLittleHarm) {
   Programs silent;
   silent.answers = [](std::size_t i) { return i != 0; };

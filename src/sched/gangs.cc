@@ -95,7 +95,7 @@ void LeaseCore::State::set_shape(Unit& unit) {
   shapes.erase(old_key);
 }
 
-// What an unplaced unit is, from what its seats are. `tell_all`: its seats may have been told different things about
+// Derives an unplaced unit's state from its seats. `tell_all`: its seats may have been told different things about
 // contention.
 void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   set_shape(unit);
@@ -152,7 +152,7 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   if (unit.wanting > 0 && may_queue(unit)) enqueue(unit);
 }
 
-// What of `other`, whose seats go to `unit`, is not in the seats.
+// Takes over the state of `other`, whose seats go to `unit`, that is not in the seats.
 void LeaseCore::State::absorb(Unit& unit, const Unit& other) {
   const bool first = unit.phase == UnitPhase::kIdle;
   if (other.phase == UnitPhase::kHolding || other.phase == UnitPhase::kRevoking) {

@@ -17,7 +17,7 @@ class Nonsense {
  public:
   explicit Nonsense(std::uint64_t seed) : random_(seed) {}
 
-  // What makes the rest not quite senseless.
+  // GPUs, tenants and seats, without which all later events would be senseless.
   std::vector<Event> start() {
     std::vector<Event> events;
     for (std::uint32_t gpu = 0; gpu < 3; ++gpu) events.emplace_back(GpuAdded{GpuIndex{gpu}, settings(), LeaseEpoch{1}});

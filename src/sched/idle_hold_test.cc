@@ -38,7 +38,7 @@ struct Program {
   Duration worked{};
 };
 
-// What each gets done of what one that never pauses would get done alone, in thousandths.
+// Each program's work, in thousandths of the work that one without pauses would get done alone.
 std::vector<std::int64_t> together(std::vector<Program> all, settings::Auto<Limit<Duration>> idle_hold) {
   LeaseCore core;
   TimePoint now{};

@@ -189,8 +189,8 @@ std::string LeaseCore::check_invariants() const {
       return name(*unit) + " holds although a seat of it is suspended";
   }
   if (state.grants_held) return {};
-  // Whoever has no time left before a single seat that waits has been told to go. (A gang waits until all can.) What
-  // only time has changed shows when a timer has fired; weights divide, so that one may be a little late.
+  // A holder with no time left before a single seat that waits has been told to go. (A gang waits until all can.) A
+  // change that only time has made shows when a timer has fired. Weights divide, so a timer may be a little late.
   const TimePoint soon = after(state.now, Duration(std::chrono::microseconds(1)));
   const Timer* const next_timer = state.timers.earliest();
   const bool is_settled = next_timer == nullptr || next_timer->at() > soon;
@@ -207,7 +207,7 @@ std::string LeaseCore::check_invariants() const {
         return name(holder) + " keeps " + name(*gpu) + " from " + name(waiter) + ", which is to have it";
     }
   }
-  // Who has to wait for a drain keeps its place meanwhile, also on the way of a gang that is behind it on one GPU.
+  // A unit that has to wait for a drain keeps its place, even if it keeps off a gang behind it on one GPU.
   const auto is_kept = [&state](const Unit& unit) {
     if (state.must_wait_for_drain(unit)) return true;
     for (const Gpu* gpu : unit.shape->gpus) {

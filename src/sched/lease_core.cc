@@ -259,8 +259,8 @@ void LeaseCore::State::release(Seat& seat) {
   if (rests(seat)) return;
   Unit& unit = *seat.unit;
   begin_gap(seat);
-  // It has kept its lease for its hold. What it said may be older: of one that finds work again and again not each time
-  // is told. And it goes on idling while its gang holds.
+  // It has kept its lease for its hold. Its last report may be older: a seat that finds work again and again does not
+  // report each time. And it goes on idling while its gang holds.
   if (seat.idleness && !seat.told_hold.is_unlimited())
     seat.idleness->since = std::max(seat.idleness->since, now - seat.told_hold.value());
   settle_idle(seat);

@@ -68,7 +68,7 @@ TEST(Lease, IsRevokedAtOnceWhenAWaiterComesAfterTheQuantum) {
   EXPECT_EQ(s.request(kB), "revoke 1@0 e1 quantum");
 }
 
-// Whoever is next is told when nothing but a moment is between it and its grant, and nobody else is.
+// The next seat is told when only a moment separates it from its grant, and no other seat is told.
 TEST(HeadsUp, ComesWithTheRevocationOfThePredecessor) {
   FourOnOne s;
   s.request(kA);
@@ -506,7 +506,7 @@ TEST(Statistics, OfASeat) {
   EXPECT_GE(script.view(b).wait_p99, 5ms);
 }
 
-// Who says that it idles and goes on does not say each time that it does, and has not idled since.
+// A seat that says that it idles may work on without a further report. Then it has not idled since.
 TEST(Statistics, ASeatThatWorkedOnHasIdledForItsHold) {
   GpuSettings settings = plain();
   settings.idle_hold = 2ms;

@@ -111,7 +111,7 @@ TEST(Loans, TheFirstCompleteUnitIsNextWhileAHolderWaits) {
   EXPECT_EQ(turns[1].seat, kB);
 }
 
-// What it waits for comes before what the borrower asks for.
+// The lender's memory comes before the memory that the borrower asks for.
 TEST(Loans, TheLenderComesFirst) {
   Loans script;
   const SeatId other = script.holds(kA) ? kB : kA;
@@ -346,7 +346,7 @@ TEST(Loans, AHolderThatMayNotLendAnyMoreIsToldHowLongItMayIdle) {
   EXPECT_NE(said.find("revoke 2@0"), std::string::npos) << said;
 }
 
-// What a switch cost is what the GPU stood still for.
+// A switch costs the time for which the GPU stood still.
 TEST(Loans, LentTimeIsNoCost) {
   Loans script(2, plain());
   script.closed(kA);
@@ -366,7 +366,7 @@ TEST(Loans, LentTimeIsNoCost) {
       << "the first measure counts for a quarter";
 }
 
-// What moves beside other programs' work slows that down.
+// Memory that moves while other programs work slows them down.
 TEST(Loans, MemoryThatCameBesideWorkIsACost) {
   OneGpu script;
   script.request(kA);

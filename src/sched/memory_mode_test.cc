@@ -65,7 +65,7 @@ TEST_F(Mode, IsSerialWhereSomebodyNeverSpeaks) {
   EXPECT_EQ(resolve(), sched::Mode::kSerial);
 }
 
-// What goes up and down around what fits does not change the mode each time.
+// Memory that goes up and down around the amount that fits does not change the mode each time.
 TEST_F(Mode, FollowsWhatFitsWithAMarginAndADwell) {
   has(1, 40, 0);
   has(2, 30, 11);
@@ -110,7 +110,7 @@ TEST_F(Mode, ThatCannotBeYetComesWhenItFits) {
   EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
 }
 
-// What differs in priority, share or cap can have it only by turns; whoever set concurrent has set that aside.
+// Seats that differ in priority, share or cap get their due only by turns. The setting `concurrent` waives that.
 TEST_F(Mode, ThoseWhoDoNotStandAlikeTakeTurns) {
   has(1, 3, 0);
   has(2, 3, 0);

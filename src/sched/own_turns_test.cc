@@ -102,7 +102,7 @@ TEST(InFlightBound, IsToldWhileASeatIsNotAlone) {
   EXPECT_EQ(script.tell(TenantGone{kB.tenant}), "contention 1@0 no 200000ns");
 }
 
-// Whoever may be interrupted by a higher priority at any moment has little queued; equals have what is set.
+// A seat that a higher priority may interrupt at any moment has little queued. Equals have the bound that is set.
 TEST(InFlightBound, IsLessForWhomAHigherPriorityMayInterrupt) {
   GpuSettings settings = fair(20ms);
   settings.in_flight = 4ms;
@@ -121,7 +121,7 @@ TEST(InFlightBound, IsLessForWhomAHigherPriorityMayInterrupt) {
   EXPECT_EQ(script.settings(GpuIndex{0}, settings), "contention 1@0 no 200000ns; contention 2@0 no 200000ns");
 }
 
-// What a holder hears of those who wait says the bound, too.
+// A holder that is told of waiting seats is told the bound, too.
 TEST(InFlightBound, IsPartOfWhatAHolderIsTold) {
   GpuSettings settings = fair(20ms);
   settings.in_flight = 4ms;

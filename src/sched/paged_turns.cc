@@ -33,8 +33,8 @@ constexpr Duration kMinIdleHoldAbove = std::chrono::milliseconds(1);
 // A switch that moves memory raises the smoothed cost by this part of the difference, one that moves none lowers it by
 // this part: when programs fit together again, quanta of many seconds are short again after a few.
 constexpr std::int64_t kPagingCostSmoothing = 4;
-// What a GiB that comes to the GPU costs the program that runs meanwhile, with the GiB that leaves for it: matrix
-// products were 6 % slower while 32 GiB moved each way in 0.64 s (experiment 011).
+// The cost to the running program of each GiB that comes to the GPU, with the GiB that leaves for it. Matrix products
+// were 6 % slower while 32 GiB moved each way in 0.64 s (experiment 011).
 constexpr Duration kCostPerGiB = std::chrono::microseconds(1200);
 constexpr Duration kMaxPagingCost = std::chrono::seconds(30);
 
@@ -92,13 +92,13 @@ void LeaseCore::State::resume_quantum(Unit& unit) {
   if (!unit.quantum.stands_since || waits_for_memory(unit)) return;
   const TimePoint since = *std::exchange(unit.quantum.stands_since, std::nullopt);
   unit.quantum.began += now - since;
-  // What is asked for later is not the price of the switch.
+  // Memory that is asked for later is not the price of the switch.
   if (unit.phase != UnitPhase::kHolding || since != unit.granted_at) return;
   const Duration cost = now - unit.granted_at - lent(unit) + cost_of_moving(unit);
   for (const UnitGpu& on_gpu : unit.gpus) measure_paging(*on_gpu.gpu, cost);
 }
 
-// What it costs the others that the unit's memory comes while they run.
+// The cost to other programs of the unit's memory that came while they ran. Counts it once.
 Duration LeaseCore::State::cost_of_moving(Unit& unit) {
   std::uint64_t bytes = 0;
   for (Seat* seat : unit.seats) bytes += std::exchange(seat->memory.coming, 0);
@@ -141,7 +141,7 @@ void LeaseCore::State::start_quantum(Unit& unit) {
   }
 }
 
-// Whoever kept it from being complete may have left its gang.
+// The seat that lacked memory may have left its gang, so `stands_since` alone does not tell.
 bool LeaseCore::State::is_restoring(const Unit& unit) const {
   return unit.quantum.stands_since && waits_for_memory(unit);
 }
@@ -150,7 +150,7 @@ void LeaseCore::State::measure_paging(Gpu& gpu, Duration cost) {
   if (gpu.settings.mode != Mode::kSerial) return;
   cost = std::min(cost, kMaxPagingCost);
   gpu.paging_cost += (cost - gpu.paging_cost) / kPagingCostSmoothing;
-  // What is left of a cost that is gone says nothing.
+  // The remainder of a cost that is gone says nothing.
   if (gpu.paging_cost < std::chrono::microseconds(1)) gpu.paging_cost = Duration::zero();
 }
 
@@ -164,7 +164,7 @@ bool LeaseCore::State::must_wait_for_drain(const Unit& unit) const {
   });
 }
 
-// Whoever was kept from its GPUs by a drain may start now, or not be the next any more.
+// Units that a drain kept from their GPUs may start now, or may no longer be next.
 void LeaseCore::State::drain_is_over() {
   while (!held_up.empty()) dirty.set(held_up.take_first());
 }
@@ -244,7 +244,7 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
     ranked.push_back(one);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {
-    // Whose memory is the last to go for another one's sake: it may be wanted at any moment, and at once.
+    // A higher priority's memory is the last to go for another seat: it may be wanted at any moment, and at once.
     const bool both_off = a.turn.kind > TurnKind::kNext && b.turn.kind > TurnKind::kNext &&
                           (a.turn.kind == TurnKind::kSuspended) == (b.turn.kind == TurnKind::kSuspended);
     if (both_off && a.priority != b.priority) return a.priority > b.priority;

@@ -109,7 +109,7 @@ TEST(Memory, TheIdleHoldFollowsWhatTheNextOneLacks) {
   EXPECT_EQ(pages(script, kB, false), long_hold);
 }
 
-// Whoever says that it lacks memory again later does not get another quantum for it.
+// A seat that says that it lacks memory again later does not get another quantum for it.
 TEST(Memory, ItBeginsOnce) {
   GpuSettings settings = plain();
   settings.quantum = 100ms;
@@ -290,8 +290,8 @@ TEST(Memory, AGangThatGivesWayOnTwoGpusToSeatsThatDoNotStartComesToRest) {
   EXPECT_EQ(script.phase(seat(7, 0)), SeatPhase::kHolding);
 }
 
-// Whoever is behind a gang that waits for a drain elsewhere starts when another one's reservation keeps that gang off:
-// also on a GPU that nothing is reserved on.
+// A unit behind a gang that waits for a drain elsewhere starts when another gang's reservation keeps that gang off. It
+// starts on a GPU that nothing is reserved on, too.
 TEST(Memory, WhoIsBehindAGangThatIsKeptOffStarts) {
   GpuSettings settings = fifo();
   settings.gang_ageing = 50ms;
@@ -422,7 +422,7 @@ TEST(Obstacle, WhereNobodyElseCanRunTheLeaseStays) {
   EXPECT_NE(s.request(kC).find("revoke 1@0 e1 memory"), std::string::npos);
 }
 
-// What arrives after all is as good as never obstructed.
+// A seat whose memory arrives after all stands as if it had never been obstructed.
 TEST(Obstacle, IsOverWhenTheMemoryIsThere) {
   Lacking s;
   s.request(kB);

@@ -69,7 +69,7 @@ TEST(Partners, AreNotThoseOfOtherUsers) {
   EXPECT_NE(text.find("undrained 4@1 partners 3@0;"), std::string::npos) << text;
 }
 
-// Who had a lease meanwhile could have done what the kernel waits for.
+// A seat that had a lease during the stall could have done what the kernel waits for.
 TEST(Partners, AreNotThoseWhoTakeTurns) {
   Deadlock s(stalling());
   s.wait(500ms);
@@ -213,7 +213,7 @@ TEST(KillStalled, SparesMembersThatHaveDrained) {
   EXPECT_EQ(text.find("kill 2"), std::string::npos) << text;
 }
 
-// Whoever suspends it goes on waiting, or gives it up.
+// The queue that suspends the seat goes on waiting, or gives it up.
 TEST(KillStalled, IsNotForWhatIsSuspended) {
   Spinning s(5s);
   s.tell(SeatsSuspended{{kA}});

@@ -17,8 +17,8 @@ constexpr std::int64_t kQuantaPerSwitchCost = 33;
 constexpr Duration kMinAutomaticQuantum = std::chrono::milliseconds(40);
 // And never longer: people wait.
 constexpr Duration kMaxAutomaticQuantum = std::chrono::seconds(30);
-// What a seat may have queued where somebody of a higher priority may come at any moment: it runs beside the first
-// kernels of whoever comes, which gets half of the GPU until it is through. Enough for a host that takes 10 us for a
+// How much a seat may have queued where a higher priority may come at any moment. That work runs next to the first
+// kernels of the newcomer, which gets half of the GPU until it is through. Enough for a host that takes 10 us for a
 // launch to keep the GPU busy.
 constexpr Duration kInFlightBelow = std::chrono::milliseconds(1);
 // Each measured switch moves the smoothed cost by one part in this many: a few outliers do not move the quantum much.
@@ -127,8 +127,8 @@ void LeaseCore::State::touch(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) touch(*on_gpu.gpu);
 }
 
-// Who is reserved there, or where he stands, has changed. A gang that is kept off by that is no longer in the way of
-// those behind it, on the rest of its GPUs as well.
+// The GPU's reservation has changed, or the place of the unit that has it. A gang that the reservation keeps off is no
+// longer in the way of units behind it, on the rest of its GPUs as well.
 void LeaseCore::State::touch_around(Gpu& gpu) {
   touch(gpu);
   for (const Shape* shape : gpu.shapes) {

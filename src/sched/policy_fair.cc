@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// fair: weighted GPU time. Whoever has had the least time for its weight goes first.
+// fair: weighted GPU time. The unit that has had the least time for its weight goes first.
 //
 // A revoked seat is not in the queue while it drains, so choosing the least at each switch is not enough: of two seats,
 // each switch would take the other one, whatever the weights. So a holder whose quantum is over goes on until its

@@ -130,9 +130,9 @@ void LeaseCore::State::age(Unit& unit) {
   reservations_dirty = true;
 }
 
-// Whoever must have its lease back comes first (those whose gates are open before the others, who have to wait for
-// that), then the gangs, longest wait first. Of one shape only the first can get anything. Whoever starts, goes or asks
-// may change who is outranked.
+// Units that must have their leases back come first: those with an open gate before the others, which have to wait for
+// that. Then come the gangs, longest wait first. Only the first gang of a shape can get anything. A unit that starts,
+// goes or asks may change which units are outranked.
 void LeaseCore::State::reserve() {
   reservations_dirty = false;
   enum Class { kWithOpenGate, kReturning, kAged };
@@ -293,7 +293,7 @@ void LeaseCore::State::start(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     Gpu& gpu = *on_gpu.gpu;
     if (gpu.holders.empty()) gpu.contended = gpu.waiting > 0;  // nobody is there to be told
-    // Who was granted for its priority may have had more time than those whom newcomers are to be equal to.
+    // A unit that was granted for its priority may have had more time than those that newcomers are to equal.
     std::int64_t least = on_gpu.lead->group->virtual_time;
     for (const Shape* shape : gpu.shapes) {
       if (!shape->queue.empty()) least = std::min(least, standing(*shape->queue.begin()->unit, gpu).virtual_time);
@@ -373,7 +373,7 @@ Limit<Duration> LeaseCore::State::turn_of(const Unit& holder, const Gpu& gpu, co
 // How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now.
 Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
   if (const auto spared_until = holder.spared_until(now)) return *spared_until - now;
-  // Who cannot run makes way for who can, and for nobody else does who can run make way for it.
+  // An obstructed holder makes way for a waiter that can run. A holder that can run makes way for no obstructed one.
   if (is_obstructed(holder) != is_obstructed(waiter)) return is_obstructed(holder) ? Duration::zero() : Duration::max();
   // From the grant, so that nobody holds for ever while its memory comes and does not arrive.
   const TimePoint latest = after(holder.granted_at, gpu.settings.max_runtime);
@@ -466,8 +466,7 @@ void LeaseCore::State::preempt(Gpu& gpu) {
   if (gpu.lender != nullptr) arm_run(*gpu.lender);
 }
 
-// The next moment at which time alone can end this lease. What else can end it are events, and those look for
-// themselves.
+// The next moment at which time alone can end this lease. Events can end it, too, and look for themselves.
 void LeaseCore::State::arm_run(Unit& unit) {
   // It is due, and has not fired yet: that is when all its GPUs are looked at, and not only the one that brought us
   // here.

@@ -131,7 +131,7 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   seat->voice = Voice::kSpeaks;
   gpu.returning -= std::min({std::exchange(seat->left, 0), seat->has(), gpu.returning});
   seat->most_had = std::max(seat->most_had, seat->all());
-  // What was given has been taken.
+  // The seat has taken what it was given.
   if (seat->given_room && seat->has() >= seat->given_room->bytes) seat->given_room.reset();
   if (seat->given_commitment && sane.allocated >= seat->given_commitment->bytes) seat->given_commitment.reset();
   // Sequences grow by one and are compared as distances, so that they may wrap.

@@ -14,9 +14,9 @@
 // What holds after every step (checked by check_invariants):
 //   1. On each GPU, what all seats count for fits beside the reserve and what is not ours, unless somebody has or was
 //      left with more than its bound: then no bound is raised.
-//   2. What all seats are promised fits on the GPUs and in the host memory budget. A seat counts for what it is
-//      promised: what it says that it has allocated beyond that is promised to it as far as anything is left, and
-//      counts for nothing otherwise. (Exception: what tenants bring back after a restart, until all are back.)
+//   2. The promises to all seats fit on the GPUs and in the host memory budget. A seat counts for what it is promised.
+//      If it says that it has allocated more, the excess is promised to it as far as anything is left, and counts for
+//      nothing otherwise. (Exception: what tenants bring back after a restart, until all are back.)
 //   3. A seat that wants room is answered: with the room; with a refusal, if nothing that can still happen would make
 //      it fit, or nothing has moved for kRoomPatience, or after kLongestRoomWait in any case; or, if it holds no lease,
 //      at once with what there is. No seat is refused while the daemon awaits tenants of an earlier one

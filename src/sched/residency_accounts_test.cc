@@ -42,7 +42,7 @@ TEST(ResidencyAccounts, SeatsThatSayTheyHaveMoreLeaveWhatIsReserved) {
   EXPECT_FALSE(first->refused());
 }
 
-// What a program has beyond its promise (the driver made it, or there was no daemon) is promised to it as any wish is.
+// A program may have more than its promise (the driver made it, or there was no daemon). It is promised as a wish is.
 TEST(ResidencyAccounts, WhatThereIsRoomForIsBelieved) {
   Desk desk(80, 200);
   desk.open(1);
@@ -119,7 +119,7 @@ TEST(ResidencyAccounts, AnAccountThatSaysItHasMoreTakesNothingFromOneThatWaits) 
   EXPECT_GE(desk.commitment(4), 10u);
 }
 
-// The last tenant that comes back ends the wait. What it says next was promised to it by the earlier daemon.
+// The last tenant that comes back ends the wait. The earlier daemon promised it what it says next.
 TEST(ResidencyAccounts, TheLastSeatThatComesBackIsBelieved) {
   Desk desk(80, 10);
   desk.planner.await_tenants(desk.now + 2s);
@@ -130,7 +130,7 @@ TEST(ResidencyAccounts, TheLastSeatThatComesBackIsBelieved) {
   EXPECT_EQ(desk.planner.view(seat(1))->promised, 120 * kGiB);
 }
 
-// What seats have on loan and no use for is not there to be promised, and may come back.
+// Host memory that seats have on loan and no use for cannot be promised, and may come back.
 TEST(ResidencyAccounts, WhatIsKeptInVainIsPromisedWhenItIsBack) {
   Desk desk(80, 100);
   desk.planner.set_host_useless(60 * kGiB);

@@ -54,8 +54,8 @@ std::uint64_t Residency::believe(const Gpu& gpu, Seat& seat, std::uint64_t capac
   return more;
 }
 
-// What can be promised of the host memory. Each seat may have a chunk that is not full, and another one needs a whole
-// one all the same. (Where there are many seats and little host memory, half of it can be promised.)
+// The host memory that can be promised. Each seat may have a chunk that is not full, which no other seat can use.
+// (Where there are many seats and little host memory, half of it can be promised.)
 std::uint64_t Residency::usable_host(For whom) const {
   std::uint64_t seats = 0;
   for (const auto& [index, gpu] : gpus_) {
@@ -65,7 +65,7 @@ std::uint64_t Residency::usable_host(For whom) const {
   return budget - std::min(budget / 2, seats * host_chunk_);
 }
 
-// What of the host memory the other GPUs' seats do not need, each as much as `needs` says.
+// The host memory that the other GPUs' seats do not need, if each needs as much as `needs` says.
 std::uint64_t Residency::in_host_memory(const Gpu& gpu, Needs needs, For whom) const {
   std::uint64_t elsewhere = 0;
   for (const auto& [index, other] : gpus_) {
@@ -148,8 +148,8 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
     if (seat->is_out()) share.told = std::min(share.told, share.base);
     (seat->is_out() ? out : shares).push_back(share);
   }
-  // What is waited for comes before what is to spare, and the nearest turn first: where not everybody can have what it
-  // wants, somebody can.
+  // A wish comes before commitment to spare, and the nearest turn first: where not every seat can have what it wants,
+  // one can.
   for (Share* const share : fairest_first(shares, capacity)) {
     const Seat& seat = *share->seat;
     if (!seat.wish || seat.wish->commitment <= share->base || !is_possible(gpu, seat)) continue;

@@ -22,7 +22,7 @@ TEST(Residency, ManagedMemoryMayBeMoreThanTheGpuButNotMoreThanAllThereIs) {
   const auto beyond = desk.want(1, 0, 181, 181);
   ASSERT_TRUE(beyond);
   EXPECT_TRUE(beyond->refused()) << "GPU and host memory together are 180";
-  // What others may have is less by it.
+  // That leaves less for others.
   desk.open(2);
   desk.say(1);
   desk.say(2);

@@ -69,7 +69,7 @@ TEST(Residency, WhatFitsBesideTheOthersIsObstructedNoMore) {
   EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
 }
 
-// What is seen of it goes up and down: it counts when it has lasted.
+// The memory that others keep is seen to go up and down: it counts when it has lasted.
 TEST(Residency, WhatNobodyCanGiveUpObstructsAfterAWhile) {
   Desk desk;
   desk.open_two(0, 0, 30);

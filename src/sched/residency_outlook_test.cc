@@ -23,7 +23,7 @@ struct Three : Desk {
   }
 };
 
-// What a holder waits to allocate comes as long as something moves.
+// Memory that a holder waits to allocate comes as long as something moves.
 TEST(Outlook, OfAHolderThatAsksIsThatItComes) {
   Desk desk;
   desk.open_two(70);
@@ -60,7 +60,7 @@ TEST(Outlook, OfAHolderThatGrowsIsThatMoreComes) {
   desk.now += kTakePatience;
   desk.plan();
   EXPECT_EQ(desk.outlooks[2], kUnknown);
-  // What it had before is no growth.
+  // Memory that the seat had before is no growth.
   desk.has(2, 20);
   desk.turn({{1, kHolding}, {2, kWaiting}});
   desk.has(1, 60, 10);

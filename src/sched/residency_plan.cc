@@ -3,20 +3,20 @@
 //
 // A plan is made from scratch each time, in three steps.
 //
-// Aim. Everybody has a floor below which it cannot go: what it has, if it holds a lease or cannot give anything up, and
-// what is unpageable otherwise. What is left above all floors is given away in the order of the turns, nearest first,
-// to each as much as it needs: a holder and whoever is next, all that they have, evicted or not, and what they wait to
-// allocate; the others, what they have on the GPU. A member of a gang that is being revoked is as good as a holder
-// until all have drained: it may have to be let through, and without its memory the gang would not drain. So the ones
-// that lose something are those whose turn is furthest away, they lose what is lacking and no more, and nobody gets
-// anything back before it is next.
+// Aim. Each seat has a floor below which it cannot go. If it holds a lease or cannot give anything up, that is all that
+// it has; otherwise its unpageable memory. The room above all floors is given away in the order of the turns, nearest
+// first, to each seat as much as it needs. A holder and the next seat need all that they have, evicted or not, and what
+// they wait to allocate. The others need what they have on the GPU. A member of a gang that is being revoked is as good
+// as a holder until all have drained. It may have to be let through, and without its memory the gang would not drain.
+// So the seats that lose something are those whose turn is furthest away. They lose what is lacking and no more, and no
+// seat gets anything back before it is next.
 //
 // A suspended seat that has drained needs nothing. It is told of what it has to give up, and of nothing else: its
 // process may be frozen.
 //
-// Share. What nobody needs is dealt out ahead, so that allocating seldom has to ask. Who has less to spare than half an
-// even share gets a share; who has more keeps it, until all of it together is more than there is. Without that
-// stickiness, each change of hands would cost messages between programs whose memory fits together.
+// Share. Room that no seat needs is dealt out ahead, so that allocating seldom has to ask. A seat with less to spare
+// than half an even share gets a share. A seat with more keeps it, until all of it together is more than there is.
+// Without that stickiness, each change of hands would cost messages between programs whose memory fits together.
 //
 // Go there. A lower bound is sent at once, whoever it goes to: who holds a lease keeps what it has, who is draining
 // evicts as soon as it has drained, and nobody has to be asked in which of these states it is. A higher one is sent as
@@ -34,7 +34,7 @@
 namespace gpumux::sched {
 namespace {
 
-// What is dealt out ahead comes in whole blocks of the driver's.
+// Room that is dealt out ahead comes in whole blocks of the driver's.
 constexpr std::uint64_t kGrain = std::uint64_t{2} << 20;
 // A bound is raised by less than this only if it is then where it belongs: the pager moves chunks of 64 MiB and more,
 // and crumbs would be messages that nobody can use.
@@ -68,7 +68,7 @@ std::uint64_t Residency::charged(const Gpu& gpu) const {
   return sum;
 }
 
-// What nobody can take from the seat for another one's sake.
+// The memory that cannot be taken from the seat for another seat's sake.
 std::uint64_t Residency::kept_by(const Gpu& gpu, const Seat& seat) {
   if (gpu.free_only && !seat.suspended) return seat.all();
   // Not what is stuck: mostly it waits for host memory, which comes. If not, nothing moves, and that has an end.
@@ -89,7 +89,7 @@ std::uint64_t Residency::most_room(std::uint64_t on_gpu, const Gpu& gpu, const S
                                    std::uint64_t kept_by_all) const {
   const std::uint64_t own = counts(seat) ? kept_by(gpu, seat) : 0;
   const std::uint64_t most = minus(on_gpu, kept_by_all - own);
-  // A quota bounds what is allocated. What it has beyond that already (from before it was known) has its place too.
+  // A quota bounds what is allocated. Memory beyond it that the seat had before the quota was known has its place, too.
   return seat.quota.group != 0 ? std::min(most, std::max(seat.quota.bytes, seat.all())) : most;
 }
 
@@ -107,7 +107,7 @@ std::uint64_t Residency::most_commitment(std::uint64_t on_gpu, const Gpu& gpu, c
   return std::min(most_room(on_gpu, gpu, seat, kept_by_all) + seat.managed(), left_of_quota(gpu, seat));
 }
 
-// Why what the seat waits for cannot be given to it any more. What tenants that are gone have left comes back.
+// Why the seat can no longer be given what it waits for. Memory that dead tenants have left comes back.
 Refusal Residency::refusal_of(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const {
   const std::uint64_t on_gpu = minus(gpu.capacity, gpu.reserve + foreign);
   const std::uint64_t kept_by_all = kept(gpu);
@@ -163,7 +163,7 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
   const std::uint64_t kept_by_all = kept(gpu);
   const auto floor_of = [&](const Seat& seat) {
     if (seat.turn == TurnKind::kHolding) {
-      // What it was given it takes in a moment, and has no other way to say so.
+      // It takes what it was given in a moment, and has no other way to say so.
       return std::max(seat.has(), std::min(taken(seat.given_room), most_room(gpu, seat, kept_by_all)));
     }
     return seat.turn == TurnKind::kHeldBack || seat.report.stuck ? seat.has() : seat.report.unpageable;
@@ -225,7 +225,7 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
   std::vector<Share> out;
   for (Seat* seat : order) {
     if (!counts(*seat)) continue;
-    // Who does not answer gets nothing to spare.
+    // A seat that does not answer gets nothing to spare.
     const std::uint64_t most = answers(*seat) ? std::numeric_limits<std::uint64_t>::max() : seat->fair;
     const std::uint64_t told = seat->told_room();
     if (seat->is_out()) {
@@ -251,14 +251,14 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
   };
   bool all_fair = true;
   for (Share& share : shares) {
-    // Who has come back after a restart counts for what it has, whoever has been told too much meanwhile: it is not to
-    // evict anything before they have taken note of less.
+    // A seat that has come back after a restart counts for what it has, even if others have been told too much since.
+    // It is not to evict anything before they have taken note of less.
     if (share.seat->bounds.empty()) share.told = std::min(share.base, share.seat->has());
     if (share.target < share.told) share.told = share.target;
     raise(share, share.base);
     all_fair = all_fair && share.told >= share.base;
   }
-  // What is to spare may be needed there in a moment.
+  // A seat that lacks its fair part may need the room to spare in a moment.
   for (Share& share : shares) {
     if (all_fair) raise(share, share.target);
   }
@@ -338,8 +338,8 @@ TimePoint Residency::impatient_at(const Gpu& gpu, const Seat& seat) const {
   return std::max(*seat.lacking_since, gpu.moved_at) + kHolderPatience;
 }
 
-// Who cannot have what it lacks, whoever gives up what he can; and which holder has waited in vain. The latter is tried
-// again later, or when it would fit beside what is there.
+// Finds the seats that cannot have what they lack, whatever the others give up, and the holders for which nothing
+// moves. Such a holder is tried again later, or when it would fit beside the memory that is there.
 void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) {
   const std::uint64_t kept_by_all = kept(gpu);
   std::uint64_t on_gpu = 0;
@@ -354,7 +354,7 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
       seat->lacking_since = now_;
     }
     MemoryObstacle found = MemoryObstacle::kNone;
-    // What others keep, and what is not ours, is seen late and goes up and down: it has to be in the way for a while.
+    // The memory that others keep, or that is not ours, is seen late and goes up and down: it has to last.
     const bool lasts = seat->obstacle != MemoryObstacle::kNone ||
                        (is_lacking(*seat) && now_ - *seat->lacking_since >= kHolderPatience);
     if (seat->report.evicted == 0) {
@@ -437,7 +437,7 @@ MemoryOutlook Residency::outlook_of(const Gpu& gpu, const Seat& seat, const Hold
   const bool has_its_part = seat.fair >= seat.need;
   const bool grows = &seat == holders.first && now_ < seat.grows_until;
   if (seat.report.evicted == 0 && !(holds && (seat.asks() || grows))) {
-    // What it has would be kept from the holders if it held, too: then theirs would not come.
+    // If it held, too, its memory would be kept from the holders: then theirs would not come.
     const bool stays = !holds && has_its_part && (!holders.any_short || seat.report.resident == 0);
     return stays ? MemoryOutlook::kStays : MemoryOutlook::kUnknown;
   }
@@ -466,7 +466,7 @@ void Residency::find_expected(const Gpu& gpu, const std::vector<Seat*>& order, R
     seat->outlook = outlook;
     commands.expected.push_back({seat->id, outlook, seat->report.evicted});
   }
-  // What is over is said first: no turn is lent on what was expected before.
+  // An outlook that is over is told first: no turn is lent on what was expected before.
   std::stable_partition(commands.expected.begin(), commands.expected.end(), [](const MemoryExpected& one) {
     return one.outlook == MemoryOutlook::kUnknown || one.outlook == MemoryOutlook::kWants;
   });

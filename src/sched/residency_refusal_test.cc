@@ -155,7 +155,7 @@ TEST(Residency, WhereWhatMovesDoesNotHelpTheWaitEnds) {
   EXPECT_TRUE(answer->refused());
 }
 
-// What tenants of an earlier daemon have looks like other programs' memory until they are back.
+// The memory of an earlier daemon's tenants looks like other programs' until they are back.
 TEST(Residency, NothingIsHopelessWhileTenantsAreAwaited) {
   Desk desk;
   desk.open_two(10);

@@ -154,7 +154,7 @@ TEST(Residency, WhatAHolderWasGivenIsNotTakenByAnother) {
   EXPECT_TRUE(desk.answer(1));
 }
 
-// What is given and taken, and freed again at once, is nobody's any more.
+// Memory that a seat is given, takes and frees again at once belongs to no seat any more.
 TEST(Residency, WhatWasGivenAndTakenIsNotKept) {
   Desk desk;
   desk.open_two(50);
@@ -232,7 +232,7 @@ TEST(Residency, CommitmentsFitOnTheGpuAndInHostMemory) {
   desk.open_two();
   EXPECT_LE(desk.commitment(1) + desk.commitment(2), 120u);
   desk.has(1, 70);
-  // What the other one has not used is taken back for it first.
+  // The other seat's unused commitment is taken back for it first.
   auto answer = desk.want(2, 0, 50);
   if (!answer) {
     desk.say(1);
@@ -448,7 +448,7 @@ TEST(Residency, WhereOnlyFreeMemoryMayBeHadNobodyIsEvicted) {
   EXPECT_GE(desk.room(1), 50u);
 }
 
-// What is on its way has its place on the GPU and counts as evicted until it is there: it is needed once.
+// Memory on its way has its place on the GPU and counts as evicted until it is there: it is needed once.
 TEST(Residency, WhatIsBeingRestoredIsNeededOnce) {
   Desk desk;
   desk.open(1);
@@ -556,7 +556,7 @@ TEST(Residency, HostMemoryIsNotDealtOutAhead) {
   EXPECT_GE(answer->commitment, 75 * kGiB);
 }
 
-// What another GPU's seat may still take up, as far as anybody knows, is waited for: that is over in a moment.
+// The planner waits for memory that another GPU's seat may still take up, as far as it knows: that is over in a moment.
 TEST(Residency, WhatIsBeingGivenElsewhereIsNoReasonToRefuse) {
   Desk desk(80, 100);
   OtherGpu other(desk, 2);

@@ -21,9 +21,9 @@
 // of one step: those that were let through by many may also have gone on into the next collective, and at the last by
 // one at a time they meet.
 //
-// What was let through may be used at any moment, so what a tenant says of its drain is true only of the permits that
-// it has seen taken back. A seat whose permits are taken back (recalled) is undrained from then on, and what it says
-// counts again after the RevokeSeen that answers this very Revoke.
+// A tenant may use a permit at any moment. So its report of a drain is true only of the permits that it has seen taken
+// back. A seat whose permits are taken back (recalled) is undrained from then on. Its reports count again after the
+// RevokeSeen that answers this very Revoke.
 //
 // Every lease that is given again has a new epoch, a reopened one too. Whatever the tenant sent about the revoked lease
 // and is still on its way then names an old epoch, and is ignored: that is what makes the crossing of messages
@@ -173,7 +173,7 @@ void LeaseCore::State::drained(Seat& seat) {
   settle_drains(*seat.unit);
 }
 
-// What follows from who has drained.
+// Ends the revocation if all seats have drained, or goes on with it.
 void LeaseCore::State::settle_drains(Unit& unit) {
   if (!take_back_steps(unit) && unit.revocation->undrained == 0) return finish(unit);
   progress(unit);
@@ -272,7 +272,7 @@ void LeaseCore::State::step(Unit& unit) {
     seat->revocation->was_ahead = is_undrained(*seat) && !has_permits(*seat);
   }
   if (swapped && revocation.step_shift < kMaxStepDoublings) {
-    // Whoever was let through has gone too far, or the others were only slow.
+    // The seat that was let through has gone too far, or the others were only slow.
     revocation.step_shift += kDoublingsPerSwap;
     if (revocation.step_limit) revocation.step_limit = std::max(*revocation.step_limit / kStepGrowth, 1u);
     for (Seat* seat : unit.seats) {
@@ -341,7 +341,7 @@ void LeaseCore::State::report_stall(const Unit& unit) {
 
 // The revocation is: its seats have their leases back now, or as soon as it can be.
 void LeaseCore::State::take_back(Unit& unit) {
-  // Who never closed its gate has never given up its GPUs, and goes first; otherwise it is behind those that wait.
+  // A unit that never closed its gate has never given up its GPUs, and goes first. Otherwise it waits behind others.
   const bool others_first =
       !has_open_gate(unit) && std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& on_gpu) {
         return on_gpu.gpu->reserved != nullptr && on_gpu.gpu->reserved->is_returning();

@@ -43,8 +43,8 @@ void LeaseCore::State::join_group(Seat& seat, const std::string& name) {
   seats.insert(std::upper_bound(seats.begin(), seats.end(), &seat, BySeat()), &seat);
 }
 
-// What a group owes is remembered when its last seat has gone: a claim whose programs end and start again has no more
-// than its share. A group that owes nothing stands like a new one, and is forgotten.
+// A group's debt is remembered when its last seat has gone: a claim whose programs end and start again has no more than
+// its share. A group that owes nothing stands like a new one, and is forgotten.
 void LeaseCore::State::leave_group(Seat& seat) {
   Gpu& gpu = *seat.gpu;
   std::erase(seat.group->seats, &seat);
@@ -83,7 +83,7 @@ std::int64_t LeaseCore::State::virtual_charge(const Seat& seat, std::int64_t* re
   return charged / weight;
 }
 
-// Accounts the time since the grant. What passes while its unit is passed over costs it nothing: others have the GPU.
+// Accounts the time since the grant. Time in which its unit is passed over costs it nothing: others have the GPU.
 void LeaseCore::State::charge(Seat& seat) {
   if (!runs(seat)) return;
   ShareGroup& group = *seat.group;
@@ -122,8 +122,8 @@ void LeaseCore::State::catch_up(Seat& seat) {
   rerank(group, *seat.unit);
 }
 
-// What a group has had at another priority says nothing about what it is to have among its new equals: it owes them no
-// more than a group that comes back is owed.
+// The time that a group had at another priority says nothing about its due among its new equals. It owes them no more
+// than a group that comes back is owed.
 void LeaseCore::State::begin_anew(Seat& seat) {
   ShareGroup& group = *seat.group;
   const std::int64_t most = seat.gpu->virtual_now + credit_of(seat);

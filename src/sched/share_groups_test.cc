@@ -119,7 +119,7 @@ TEST(ShareGroup, TakesTurnsWithinItself) {
   EXPECT_NEAR(static_cast<double>(script.view(kC).grants), static_cast<double>(grants), 1);
 }
 
-// What a seat has had puts its group's others behind, those too that have asked before.
+// A seat's turn puts its group's others behind, those too that have asked before.
 TEST(ShareGroup, IsBehindAfterATurnOfAnyOfItsSeats) {
   Claims script;
   script.program(1, "x");

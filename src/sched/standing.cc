@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who stands before whom, whatever the policy: priorities, ageing, caps.
+// The order of units, whatever the policy: priorities, ageing, caps.
 //
 // Priorities. In every queue the higher one is ahead; a holder goes at once for it, and for a lower one only when
-// max_runtime is over. Two things keep that from shutting anybody out. Whoever max_runtime has ended for a lower
-// one's sake *yields*: it queues behind all others until one of them has started, and that one is *safe* from it for a
-// quantum. And where priority_ageing is set, who has waited that long is *lifted*: it is ahead of all that are not,
-// those that have waited longest first, an equal of whoever holds, and safe for a quantum when it starts. Whoever is
-// held up by lifted ones is lifted in its turn, whatever its priority: so many of low priority do not shut one of high
-// priority out, nor it them. (Also on a GPU where nobody ages: gangs are lifted by what holds on their other GPUs.) A
-// gang has the highest priority of its members.
+// max_runtime is over. Two things keep that from shutting any unit out. First, a unit whose lease max_runtime has ended
+// for a lower one's sake *yields*. It queues behind all others until one of them has started, and that one is *safe*
+// from it for a quantum. Second, where priority_ageing is set, a unit that has waited that long is *lifted*. It is
+// ahead of all that are not, the longest wait first, an equal of the holders, and safe for a quantum when it starts. A
+// unit that lifted ones hold up is lifted in its turn, whatever its priority. So many of low priority do not shut one
+// of high priority out, nor it them. (Also on a GPU where no unit ages: gangs are lifted by what holds on their other
+// GPUs.) A gang has the highest priority of its members.
 //
 // Caps. A capped seat has an allowance of lease time (cap_budget.h). A seat that computes on the CPU with a lease would
 // spend it. So capped holders are told that their lease is contended, and give an idle lease up.
@@ -20,7 +20,7 @@
 namespace gpumux::sched {
 namespace {
 
-// Who was ripe for being lifted, and waited among equals only, is looked at again after this part of priority_ageing.
+// A unit that was due to be lifted, but waits among equals only, is looked at again after this part of priority_ageing.
 constexpr std::int64_t kLooksPerAgeing = 8;
 constexpr Duration kShortestLook = std::chrono::microseconds(1);
 
@@ -107,7 +107,7 @@ bool LeaseCore::State::is_outranked(const Unit& unit) {
   });
 }
 
-// It has waited for priority_ageing. Who waits among equals only is looked at again: shares decide there.
+// It has waited for priority_ageing. A unit that waits among equals only is looked at again: shares decide there.
 void LeaseCore::State::lift(Unit& unit) {
   if (unit.phase != UnitPhase::kWaiting || unit.lifted) return;
   const auto is_lifted = [](const Unit* other) {

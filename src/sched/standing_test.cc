@@ -17,7 +17,7 @@ void stand(Script& script, SeatId seat, std::int32_t priority, std::uint32_t wei
   script.tell(StandingChanged{seat, priority, weight, cap});
 }
 
-// What tenants do that always have work: whoever is told to go closes, drains and asks again. In steps of `step`.
+// Tenants that always have work: a seat that is told to go closes, drains and asks again. In steps of `step`.
 void run(Script& script, const std::vector<SeatId>& busy, Duration time, Duration step = 1ms) {
   for (Duration past{}; past < time; past += step) {
     for (const SeatId seat : busy) {
@@ -78,14 +78,14 @@ TEST(Priority, NegativeOnesGetWhatNobodyWants) {
   EXPECT_NE(script.request(kB).find("revoke 1@0 e1 urgent"), std::string::npos);
 }
 
-// Whoever holds for max_runtime gives the others a quantum, though it asks again at once.
+// A seat that holds for max_runtime gives the others a quantum, though it asks again at once.
 TEST(Priority, MaxRuntimeBoundsIt) {
   for (const bool pages : {false, true}) {
     GpuSettings settings = fixed(100ms);
     settings.max_runtime = 1s;
     OneGpu script(settings, 3);
     stand(script, kA, 9);
-    // Who has to page is granted only when A has drained, and A has asked again by then.
+    // A seat that has to page is granted only when A has drained, and A has asked again by then.
     const auto page = [&](bool away) {
       for (const SeatId seat : {kB, kC}) {
         if (pages) script.tell(MemoryNeed{seat, away});
@@ -182,7 +182,7 @@ TEST(Priority, AgeingChangesNothingAmongEquals) {
   EXPECT_NEAR(static_cast<double>(script.view(kB).held.count()), 4e9, 0.2e9);
 }
 
-// Who waits behind others goes by what it has had among them, not by what it had before.
+// A seat that waits behind others goes by the time that it has had among them, not by the time before.
 TEST(Priority, OnesChangedWhileItWaitsCountsAtOnce) {
   Script script(1, fixed(10ms));
   for (const std::uint64_t tenant : {1u, 2u}) script.tenant(tenant, {0});
@@ -285,8 +285,8 @@ TEST(Priority, ItsMemoryIsTheLastToGo) {
   EXPECT_EQ(turns[3].seat, kC);
 }
 
-// Who comes with low priority takes what it lacks from its equals first, and of one that stands higher, idle for longer
-// than they, only what they cannot give.
+// A newcomer of low priority takes what it lacks from its equals first. From a seat that stands higher, idle for longer
+// than they, it takes only what they cannot give.
 TEST(Priority, TakesNoMoreOfAHighOnesMemoryThanItMust) {
   for (const auto& [lacks, left_to_high] : {std::pair(30u, 40u), std::pair(50u, 30u)}) {
     Script script(1, {});
@@ -337,7 +337,7 @@ TEST(Share, OfGangsIsInProportion) {
   }
 }
 
-// What the lower one would have queued meanwhile is what the higher one would meet again.
+// If the higher one gave up its lease, it would come back to the work that the lower one has queued.
 TEST(Priority, TheHigherOneKeepsAnIdleGpuForLonger) {
   Script script(1, {});
   script.tenant(1, {0});
@@ -425,7 +425,7 @@ Bursts run_bursts(Duration period, Duration time) {
       const Event event = to_tell.front();
       to_tell.erase(to_tell.begin());
       if (const auto* drained = std::get_if<Drained>(&event)) {
-        // What it has goes when the other one comes.
+        // Its memory goes when the other one comes.
         Side& side = drained->seat == kA ? sides[0] : sides[1];
         side.holds = false;
         side.ready_at = TimePoint::max();
@@ -462,7 +462,7 @@ TEST(Share, TimeIsInProportion) {
   }
 }
 
-// What somebody does not use is nobody's later, but for a quantum.
+// A seat cannot save up a share that it does not use, but for a quantum.
 TEST(Share, AnIdleShareIsNotBanked) {
   Script script(1, fixed(20ms));
   script.tenant(1, {0}, 400);

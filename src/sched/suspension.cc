@@ -9,9 +9,9 @@
 // Drained, a suspended seat is out of everybody's reckoning: modes, order, bounds on queued work, gains. Its process
 // may be frozen then and reads nothing, so nothing is said to it either before it is resumed.
 //
-// Until it has drained it is like any other whose lease is being taken back: it may have to be let through by steps,
-// and what does not drain in time gets its lease back and is asked again later (revocation.cc). Whoever wants to freeze
-// it has to wait until it has drained.
+// Until it has drained it is like any other whose lease is being taken back. It may have to be let through by steps. If
+// it does not drain in time, it gets its lease back and is asked again later (revocation.cc). Its process may be frozen
+// only when it has drained.
 #include <algorithm>
 
 #include "sched/state.h"
@@ -29,7 +29,7 @@ void LeaseCore::State::suspend(Seat& seat) {
   Unit& unit = *seat.unit;
   Gpu& gpu = *seat.gpu;
   dequeue(unit);
-  // What it waits for from now on is not the GPU.
+  // From now on it does not wait for the GPU.
   if (seat.wants_since) seat.waited += now - *seat.wants_since;
   seat.keeps_place = false;
   unit.lifted = false;

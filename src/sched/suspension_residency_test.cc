@@ -202,7 +202,7 @@ TEST(SuspendedMemory, IsNeverRaised) {
   EXPECT_GE(desk.room(1), 74u) << "and nobody's share waits for that";
 }
 
-// What it lacked when it was suspended is no obstacle any more.
+// Memory that a seat lacked when it was suspended is no obstacle any more.
 TEST(SuspendedMemory, IsInNobodysWay) {
   Suspended desk;
   desk.open_two(60, 0, 0);

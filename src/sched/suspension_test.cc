@@ -162,7 +162,7 @@ TEST(Suspension, TakesNoPartInHowSeatsStand) {
   EXPECT_TRUE(one.core().wants_turns(GpuIndex{0}));
 }
 
-// Whoever ends its own turns makes everybody wait in order of arrival, but not while it stands still.
+// A seat that ends its own turns makes all seats wait in order of arrival, but not while it stands still.
 TEST(Suspension, OfOneThatEndsItsOwnTurnsGivesTheOrderBack) {
   Script script(1, fixed(1s));
   for (std::uint64_t id = 1; id <= 3; ++id) script.tell(TenantConnected{TenantId{id}});
@@ -257,7 +257,7 @@ TEST(Suspension, OfOneMemberHoldsTheOthersUp) {
   EXPECT_EQ(gangs.tell(TenantGone{TenantId{2}}), "grant 1@0 e2 exclusive");
 }
 
-// Who joins a gang of which somebody is suspended stands still with it.
+// A tenant that joins a gang with a suspended member stands still with it.
 TEST(Suspension, SpreadsWithTheGang) {
   TwoGangs gangs;
   gangs.tell(SeatsSuspended{{kX0, kX1}});

@@ -22,7 +22,7 @@ std::string gang_name(const Unit& unit) {
   return text;
 }
 
-// Who keeps `waiter` from `gpu`, in words.
+// The unit that keeps `waiter` from `gpu`, and how, in words.
 std::string obstacle(const Unit& waiter, const Gpu& gpu, TimePoint now) {
   for (const Unit* holder : gpu.holders) {
     if (holder == &waiter) continue;
@@ -141,7 +141,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
     view.switches = gpu->switches;
     view.held = gpu->held + (gpu->holders.empty() ? Duration::zero() : state.now - gpu->held_since);
 
-    // Who is how far from the GPU: those that return to it, then all shapes' queues in this GPU's order.
+    // How far each unit is from the GPU: those that return to it, then all shapes' queues in this GPU's order.
     std::vector<QueueEntry> order;
     for (const Shape* shape : gpu->shapes) {
       for (const QueueEntry& queued : shape->queue) {
