@@ -48,7 +48,7 @@ struct Type {
   std::string_view allowed;  // "a time from 100ms to 24h, or unlimited"
 };
 
-// Who reads it. The first reader of the table counts.
+// The program that reads the setting. The first reader of the table counts.
 enum class Reader : std::uint8_t { kLibrary, kDaemon, kCommand, kPlugin, kNobody };
 
 // An older system's variable. Its value becomes text of the setting's own type.
@@ -75,7 +75,7 @@ struct Setting {
   std::string help() const;
 };
 
-// What a text says: one of the type's words, or a value.
+// The meaning of a text: one of the type's words, or a value.
 struct Value {
   std::string_view word;    // of Type::words, or empty
   std::size_t index = 0;    // of the word
