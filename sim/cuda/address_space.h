@@ -7,9 +7,9 @@
 //
 // The idea: two reservations of the same size without any access rights. Device addresses are addresses in the first,
 // which stays without rights (only managed memory is mapped there). The GPUs' view of address a is at a + view_offset:
-// there physical memory is mapped. Whoever computes holds a Reader (a shared lock) for a short piece of work, asks it
-// for each range, and works on what it gets; mapping and unmapping take the lock alone. So memory never goes away under
-// a piece, and is checked anew for each.
+// there physical memory is mapped. A thread that computes holds a Reader (a shared lock) for a short piece of work. It
+// asks the Reader for each range, and works on what it gets; mapping and unmapping take the lock alone. So memory never
+// goes away under a piece, and is checked anew for each.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ enum class MemoryKind : std::uint8_t {
   kHost,      // pinned or registered host memory
 };
 
-// Who touches memory: a context's kernels or copies.
+// The context whose kernels or copies touch memory.
 struct Accessor {
   std::uint32_t gpu = 0;
   std::uint64_t context = 0;                             // its id

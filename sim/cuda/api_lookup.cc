@@ -29,7 +29,7 @@ CUresult look_up(const char* symbol, void** function, int cuda_version, std::uin
     const bool newer = cuda::find_versioned(symbol, static_cast<unsigned>(kCudaVersion), per_thread).has_value();
     found = newer ? cuda::CU_GET_PROC_ADDRESS_VERSION_NOT_SUFFICIENT : cuda::CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
-  // Who can be told by a status is told so, the others by an error.
+  // Callers that pass a status are told by it, the others by an error.
   if (status != nullptr) {
     *status = found;
     return cuda::CUDA_SUCCESS;

@@ -58,7 +58,7 @@ CUresult free_in_order(const char* entry, bool per_thread, cuda::CUdeviceptr poi
     const auto point = stream->context()->submit(*stream, Operation());
     return pool->free(pointer, stream->id(), point) ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_INVALID_VALUE;
   });
-  // What cuMemAlloc gave is no pool's. This driver waits for all work before it takes it back.
+  // Memory from cuMemAlloc is no pool's. This driver waits for all work before it takes it back.
   return is_plain ? cuda::cuMemFree_v2(pointer) : result;
 }
 

@@ -63,7 +63,7 @@ cuda::CUmemAllocationProp properties_of(Process& process, const PhysicalMemory& 
 
 bool is_page(std::uint64_t value) { return value % kPageBytes == 0; }
 
-// What a legacy IPC handle holds. The importer opens the exporter's descriptor by way of /proc, and checks what it got.
+// The content of a legacy IPC handle. The importer opens the exporter's descriptor by way of /proc, and checks it.
 struct IpcHandle {
   std::uint64_t machine;
   std::int64_t pid;

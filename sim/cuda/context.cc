@@ -72,7 +72,7 @@ void Context::drop_thread_stream(std::uint64_t thread) {
   const std::lock_guard lock(mutex_);
   const auto found = thread_streams_.find(thread);
   if (found == thread_streams_.end()) return;
-  // What it still has to do stays ordered before later work of the legacy stream.
+  // The stream's remaining work stays ordered before later work of the legacy stream.
   found->second->close();
   streams_.insert(found->second);
   thread_streams_.erase(found);

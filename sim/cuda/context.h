@@ -61,7 +61,7 @@ class Context : public std::enable_shared_from_this<Context> {
 
   HostThread& host_thread() { return *host_thread_; }
 
-  // Whose memory this context's kernels reach.
+  // Tells whose memory this context's kernels or copies reach.
   Accessor accessor(bool copy_engine) const;
   cuda::CUresult enable_peer(std::uint64_t context);
   cuda::CUresult disable_peer(std::uint64_t context);

@@ -12,7 +12,7 @@ struct Fact {
   int value;
 };
 
-// What is not listed is 0: there are no textures, surfaces or arrays.
+// Attributes that are not listed are 0: there are no textures, surfaces or arrays.
 constexpr Fact kFacts[] = {
     {cuda::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK, 1024},
     {cuda::CU_DEVICE_ATTRIBUTE_MAX_BLOCK_DIM_X, 1024},

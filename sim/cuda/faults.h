@@ -23,7 +23,7 @@ struct Fault {
 
 base::Result<std::vector<Fault>> parse_faults(std::string_view text);
 
-// What this call of the entry must return; CUDA_SUCCESS: nothing is scripted. Reads the variable at the first call.
+// The scripted result of this call of the entry; CUDA_SUCCESS: there is none. Reads the variable at the first call.
 cuda::CUresult scripted_fault(std::string_view entry);
 
 // "CUDA_ERROR_OUT_OF_MEMORY", and what it means; null: no such code.

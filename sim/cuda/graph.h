@@ -34,8 +34,8 @@ struct Graph {
   bool owned_by_node = false;                     // a child graph's own copy: its handle may not be destroyed
 };
 
-// What runs: a copy of the graph, so that the program may change or destroy its own. A launch takes the copy that is
-// there then; changes make a new one.
+// An executable graph: a copy of the graph, so that the program may change or destroy its own. A launch takes the copy
+// that is there then; changes make a new one.
 struct GraphExec {
   std::shared_ptr<const Graph> graph;
   std::uint64_t flags = 0;

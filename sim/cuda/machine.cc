@@ -363,8 +363,8 @@ SharedBlock* Machine::claim_block() {
       if (alive(claimant) && state_->slots[claimant].generation.load() == claim >> 16) continue;
     }
     if (!block.claim.compare_exchange_strong(claim, me)) continue;
-    // Somebody may have marked it as his between the look and the claim. Who marks (`share`) looks at the inode after
-    // marking, and here the inode is taken away before the marks are looked at: one of the two sees the other.
+    // Another process may have marked the block as its own between the look and the claim. It looks at the inode after
+    // marking (`share`). Here the inode is taken away before the look at the marks: one of the two sees the other.
     const std::uint64_t inode = block.inode.exchange(0);
     if (referred_to(block)) {
       block.inode.store(inode);
@@ -448,7 +448,7 @@ void Machine::add_busy(std::uint32_t gpu, base::TimePoint from, base::TimePoint 
   auto start = static_cast<std::uint64_t>(from.time_since_epoch().count());
   const auto end = static_cast<std::uint64_t>(to.time_since_epoch().count());
   if (end <= start) return;
-  // What is older than the ring is of no use to anybody.
+  // Time before the ring's oldest bucket is of no use.
   start = std::max(start, end - std::min(end, (kBusyBuckets - 1) * kBusyBucketNanoseconds));
   while (start < end) {
     const std::uint64_t number = start / kBusyBucketNanoseconds;

@@ -44,7 +44,7 @@ struct BusyBucket {
   std::atomic<std::uint64_t> nanoseconds;
 };
 
-// What one process has on one GPU.
+// One process's use of one GPU.
 struct SlotGpu {
   std::atomic<std::uint64_t> used;     // bytes
   std::atomic<std::uint64_t> pending;  // bytes that are being asked for, see Machine::reserve

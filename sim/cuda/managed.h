@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has been said about managed memory: where its pages are preferred to be, and where they were last prefetched to.
+// Facts about managed memory: where a program prefers its pages to be, and where it last prefetched them to.
 //
-// Managed memory has one copy here, in host memory, and nothing moves. What a program (or who stands between it and the
-// driver) has asked for can be seen all the same, through cuMemRangeGetAttribute, as a real driver answers it.
+// Managed memory has one copy here, in host memory, and nothing moves. A program, or a library between it and the
+// driver, can see its requests all the same: cuMemRangeGetAttribute tells them, as in a real driver.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ class ManagedPlaces {
 
   // Of all pages that the range touches, from now on. Type kInvalid: nothing is said of them any more.
   void set(Fact fact, std::uint64_t address, std::uint64_t bytes, cuda::CUmemLocation place);
-  // What is said of all pages that the range touches; type invalid: nothing, or not the same of all.
+  // The fact that holds for all pages that the range touches; type invalid: none, or not the same one for all.
   cuda::CUmemLocation get(Fact fact, std::uint64_t address, std::uint64_t bytes) const;
   // It is freed.
   void forget(std::uint64_t address, std::uint64_t bytes);

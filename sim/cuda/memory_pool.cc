@@ -11,7 +11,7 @@ namespace {
 
 using cuda::CUresult;
 
-// What a pool takes from the GPU at a time; a real one takes 32 MiB, too much for small simulated GPUs.
+// A pool takes this much from the GPU at a time; a real one takes 32 MiB, too much for small simulated GPUs.
 constexpr std::uint64_t kStep = kPageBytes;
 
 }  // namespace

@@ -2,8 +2,8 @@
 // Memory pools: where stream-ordered allocation (cuMemAllocAsync) takes its memory from.
 //
 // An allocation has its address at once; what makes it stream-ordered is when memory may be used again. A freed block
-// says which stream freed it and when that point is reached: it serves the same stream at once, and others when the
-// point has been reached. What is free beyond the release threshold goes back to the GPU at the next synchronisation.
+// says which stream freed it and when that point is reached. It serves the same stream at once, and others when the
+// point has been reached. Free memory beyond the release threshold goes back to the GPU at the next synchronisation.
 #pragma once
 
 #include <cstdint>

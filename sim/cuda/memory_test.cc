@@ -85,7 +85,7 @@ TEST_F(MemoryTest, ManagedMemoryIsTheSameForHostAndKernels) {
   EXPECT_CUDA(cuMemFree_v2(data));
 }
 
-// What was asked for is said of a range if it was asked for all of its pages.
+// A range has an attribute if the program has asked for it for all of the range's pages.
 TEST_F(MemoryTest, ManagedMemoryRemembersWhereItWasAskedToBe) {
   constexpr std::size_t kBytes = 1 << 20;
   CUdeviceptr data = 0;

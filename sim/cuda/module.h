@@ -48,7 +48,7 @@ struct Library {
 // CUDA_ERROR_NO_BINARY_FOR_GPU.
 cuda::CUresult read_image(const void* image, std::vector<std::string>* entries);
 
-// What a launch's handle means: a function of the current context or a kernel. Null: nothing.
+// The function of the current context, or the kernel, that a launch's handle means. Null: there is none.
 std::shared_ptr<Function> find_function(Process& process, const void* handle);
 
 }  // namespace gpumux::sim

@@ -92,7 +92,7 @@ class Process {
   std::vector<std::unique_ptr<Device>> devices_;
 };
 
-// What the driver knows of the calling thread.
+// The driver's state of the calling thread.
 struct ThreadState {
   ThreadState();
   ~ThreadState();

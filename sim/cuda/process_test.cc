@@ -241,8 +241,8 @@ TEST_F(ProcessTest, CollectiveKernelsMeetAcrossProcessesOnOneGpu) {
 }
 
 TEST_F(ProcessTest, ProcessesShareAGpusTimeButNotTwoGpus) {
-  // 60 ms of kernels in each of two processes: on one GPU 120 ms at least, for they take turns. What can be said
-  // without a free machine is a lower bound only.
+  // 60 ms of kernels in each of two processes: on one GPU 120 ms at least, for they take turns. Without a free machine
+  // only a lower bound can be checked.
   Helper first;
   Helper second;
   first.get("context 0");

@@ -114,7 +114,7 @@ void Stream::run() {
     lock.unlock();
     execute(operation, worker);
     const std::shared_ptr<Completion> done = std::move(operation.done);
-    // What the operation holds on to (memory, functions) is let go before anybody hears that it is over.
+    // The operation lets go of what it holds (memory, functions) before any thread hears that it is over.
     operation = Operation();
     lock.lock();
     queue_.pop_front();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams: queues of operations, each executed in order by a thread of its own.
 //
-// What an operation must wait for beyond its own queue (events, the legacy default stream) is a list of Completions
-// that is fixed when it is submitted. Those were all submitted before, so waiting for them cannot go in a circle.
+// An operation's waits beyond its own queue (events, the legacy default stream) are a list of Completions that is fixed
+// when it is submitted. Those were all submitted before, so waiting for them cannot go in a circle.
 //
 // A stream's thread is started by its first operation, not before, and ends when the stream was closed and its queue is
 // empty. It is detached and owns a reference to its stream.

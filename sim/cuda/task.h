@@ -69,7 +69,7 @@ struct EventWaitTask {
 using Task = std::variant<KernelTask, CopyTask, FillTask, HostTask, MemoryOperationsTask, EmptyTask, ChildGraphTask,
                           EventRecordTask, EventWaitTask>;
 
-// Executes on a stream's thread. What fails breaks the task's context.
+// Executes on a stream's thread. A task that fails breaks its context.
 cuda::CUresult run_task(Worker& worker, const Task& task);
 
 // Queues the task on the stream or, while the stream is capturing, adds it to the graph.

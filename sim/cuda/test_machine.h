@@ -145,7 +145,7 @@ class SimTest : public testing::Test {
 // A kernel or stream that waits until the test says so: a word of pinned memory.
 class HeldStream {
  public:
-  // What is submitted to `stream` from now on waits for `release`.
+  // Work that is submitted to `stream` from now on waits for `release`.
   explicit HeldStream(cuda::CUstream stream) {
     void* word = nullptr;
     EXPECT_CUDA(cuda::cuMemHostAlloc(&word, 4096, 0));

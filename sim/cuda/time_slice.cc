@@ -37,8 +37,8 @@ bool ComputeTurn::others_wait() {
   return false;
 }
 
-// Whoever is before us in the line and let the GPU lie is stopped. Without its ticket it is not offered the GPU again
-// and again.
+// A process that is before us in the line and let the GPU lie is stopped. Without its ticket it is not offered the GPU
+// again and again.
 void ComputeTurn::drop_from_line(std::uint64_t ticket) {
   for (std::uint32_t slot = 0; slot < machine_.slots_used(); ++slot) {
     auto& place = machine_.state().slots[slot].gpu[gpu_].wait_ticket;

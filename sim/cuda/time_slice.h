@@ -6,10 +6,10 @@
 // together while the process has the GPU, and pause together when its slice is over and another process waits.
 //
 // Between processes there is one word, Arbiter::owner (slot, generation of the slot, number of the grant), and a line:
-// each waiting process has a ticket in its slot. Who lets go hands over to the lowest ticket of a living process. A
-// waiter takes the GPU itself when nobody owns it, when the owner is dead, and when one owner has had it far longer
-// than a slice (it was stopped: a real GPU would go on without its process's help). Nothing is locked, so death and
-// stops at any instruction are harmless.
+// each waiting process has a ticket in its slot. An owner that lets go hands over to the lowest ticket of a living
+// process. A waiter takes the GPU itself when no process owns it, or the owner is dead. It also takes it when one owner
+// has had it far longer than a slice: that one was stopped, and a real GPU would go on without its process's help.
+// Nothing is locked, so death and stops at any instruction are harmless.
 #pragma once
 
 #include <algorithm>

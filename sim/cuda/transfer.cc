@@ -12,7 +12,7 @@ namespace {
 
 using cuda::CUresult;
 
-// What is copied under the lock at once; see kernel_builtin.cc.
+// The bytes that are copied under the lock at once; see kernel_builtin.cc.
 constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 
 // No block of memory is this large; sizes beyond it are negative numbers and their like.

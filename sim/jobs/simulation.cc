@@ -23,7 +23,7 @@ constexpr Duration kMostDelay = seconds(20);  // between a command and its answe
 
 constexpr Duration kAskedAgain = seconds(30);  // who could not be suspended, as docs/jobs.md says
 
-// What happens later.
+// An event that happens later.
 struct Later {
   enum class Kind { kSubmit, kConfirm, kEnd, kSuspended, kResumed, kFault } kind = Kind::kSubmit;
   JobId job;
@@ -333,7 +333,7 @@ void Simulation::disturb() {
   }
 }
 
-// The daemon is gone and comes back. What it knows is what was recorded, and what the supervisors say.
+// The daemon is gone and comes back. It knows only what was recorded, and what the supervisors say.
 void Simulation::restart() {
   ++outcome_.restarts;
   note("restart");
@@ -417,7 +417,7 @@ void Simulation::tell(const Event& event) {
     wrong(broken + ", after " + to_string(event));
 }
 
-// Whoever starts behind the one for whom GPUs are kept does not move when that one starts at the latest.
+// A job that starts behind the one for which GPUs are kept does not move that one's latest start.
 void Simulation::check_backfill(JobId started, const std::optional<TimePoint>& before, JobId kept_for) {
   const BookedJob& first = book_.jobs.at(kept_for);
   const BookedJob& second = book_.jobs.at(started);

@@ -5,8 +5,8 @@
 //   1. No GPU is promised more than it may promise at the time of a start; exclusive jobs are alone.
 //   2. No attempt is started twice, and none while another one of the job has not ended; a job is resumed where it was.
 //   3. Every job ends exactly once; when nothing disturbs any more, all of them do. Nobody starves.
-//   4. Who is passed is not delayed: a start behind the one for whom GPUs are kept never moves its latest start (fifo).
-//   5. Nobody waits beyond a bound, however many come after him (fifo, one priority, time limits).
+//   4. A passed job is not delayed: a start behind the one for which GPUs are kept never moves its latest start (fifo).
+//   5. No job waits beyond a bound, however many come after it (fifo, one priority, time limits).
 //   6. No job makes way, comes back and makes way again unless something else has happened between.
 #pragma once
 

@@ -49,13 +49,13 @@ void World::reported(Rank& rank, const sched::MemoryReport& report) {
       std::to_string(rank.seat.gpu.value) + " #" + std::to_string(report.sequence) + " " +
       std::to_string(report.resident) + " " + std::to_string(report.evicted) + " " + std::to_string(report.unpageable) +
       (report.stuck ? " stuck" : ""));
-  // What was promised has been taken.
+  // The seat has taken what it was promised.
   if (report.resident + report.unpageable >= rank.memory.promised) rank.memory.promised = 0;
   if (report.allocated >= rank.memory.promised_commitment) rank.memory.promised_commitment = 0;
   tell(node::MemoryReported{rank.seat, report});
 }
 
-// What NVML says, a moment later.
+// NVML's answer, a moment later.
 void World::sample(std::uint32_t index) {
   in(random_.between(100us, 30ms), [this, index, life = daemon_life_, used_then = used(index), asked_at = now_] {
     if (!daemon_up_ || life != daemon_life_) return;
@@ -86,8 +86,8 @@ void World::look_soon() {
 
 // ---- planning -----------------------------------------------------------------------------------
 
-// What programs get done is not simulated, but what follows from it: changes of mode to and fro, as a trial makes them
-// and more often, in the middle of whatever happens.
+// The simulation does not know how much programs get done. It makes the changes of mode that follow from it, as a trial
+// does and more often, in the middle of whatever happens.
 sched::Way World::way_of(std::uint32_t gpu) const {
   return gpu_memory_[gpu].wants_turns ? sched::Way::kByTurns : sched::Way::kAtOnce;
 }
@@ -122,7 +122,7 @@ void World::carry_out(const sched::RoomBound& bound) {
   const auto turn = std::find_if(turns.begin(), turns.end(), [&](const auto& one) { return one.seat == bound.seat; });
   const bool holds = turn != turns.end() && turn->kind == sched::TurnKind::kHolding;
   if (!holds) memory.promised_until = TimePoint();
-  // (What other programs take, and what somebody has who was stopped and unheard of, is nobody's to promise.)
+  // (The daemon cannot promise what other programs take, or what a stopped program has and has not reported.)
   const bool is_as_then = machine_->memory().view(bound.seat.gpu).foreign <= memory.promised_beside &&
                           now_ > gpu_memory_[bound.seat.gpu.value].surprised_until;
   if (now_ < memory.promised_until && is_as_then &&

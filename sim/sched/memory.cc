@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Seats' memory: programs that allocate and free, and the library's mover, which goes where the daemon's bounds say.
 //
-// As in the library: a thread that is let through by the gate allocates on the GPU, if its bounds allow it; another
-// one's allocation is born evicted. Who may not have what it wants asks the daemon, waits for the answer and tries
-// again, a few times. The mover evicts when the seat is drained, restores whenever it may, a chunk at a time, and says
-// what it has when that has become less, when it has arrived, or when a bound is in force. What is evicted keeps the
-// program's work from running.
+// As in the library: a thread that is let through by the gate allocates on the GPU, if its bounds allow it. Another
+// one's allocation is born evicted. A thread that may not have what it wants asks the daemon, waits for the answer and
+// tries again, a few times. The mover evicts when the seat is drained, and restores whenever it may, a chunk at a time.
+// It says what the seat has when that has become less, when it has arrived, or when a bound is in force. Evicted memory
+// keeps the program's work from running.
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -221,7 +221,7 @@ bool World::may_borrow(const Rank& rank, std::uint64_t bytes) const {
   return host_used_ + bytes <= host_budget_ - host_reserved_ && rank.memory.host + bytes <= promised_to(rank) + kChunk;
 }
 
-// What it needs is somebody else's still: host memory, or what the driver refuses.
+// Others still have what it needs: host memory, or memory that the driver refuses.
 void World::starve(Rank& rank, bool evicts) {
   SimulatedMemory& memory = rank.memory;
   if (std::exchange(memory.evicts, evicts) != evicts) memory.starved_since = TimePoint();
@@ -295,7 +295,7 @@ bool World::take(Rank& rank, std::uint64_t bytes) {
   return false;
 }
 
-// What of its host memory is empty.
+// Returns the part of its host memory that is empty.
 void World::return_host(Rank& rank) {
   if (rank.job->is_hostile) return;
   SimulatedMemory& memory = rank.memory;

@@ -138,7 +138,7 @@ void World::open(Rank& rank, bool again) {
   if (again) come_back_with_memory(rank);
 }
 
-// After a restart: what its page and its stream say. Who is back too late may find its GPU given away.
+// After a restart: what its page and its stream say. A process that is back too late may find its GPU given away.
 void World::claim(Rank& rank) {
   if (rank.open && is_open_to_another(rank)) rank.excused = true;
   if (!rank.granted) rank.permits = 0;  // of a daemon that is gone
@@ -397,8 +397,8 @@ void World::stop(Process& process) {
   process.stopped = true;
   troubled_at_ = std::max(troubled_at_, now_);
   if (options_.memory) {
-    // What it has just taken it may not have said. And what it was told before it was stopped it may take when it goes
-    // on, although others have been told otherwise since.
+    // It may not have reported what it has just taken. When it goes on, it may take what it was told before it was
+    // stopped, although others have been told otherwise since.
     for (const auto& rank : process.ranks) surprise(rank->seat.gpu.value, kLongestStop);
   }
   process.job->disturbed = TimePoint::max();

@@ -20,7 +20,7 @@ constexpr Duration kLongestWish = sched::kLongestRoomWait + 1s;
 // The mode that memory asks for is there by then: looks, reports and the dwell take that long.
 constexpr Duration kLongestModeChange = sched::kFitDwell + 3s;
 
-// What the core lets a seat owe at most: 10 s, or eight quanta of those that these settings come to.
+// The most that the core lets a seat owe: 10 s, or eight quanta of those that these settings come to.
 constexpr Duration kLongestDebt = 10s;
 
 // Its patience, and what messages and moving memory take.
@@ -32,7 +32,7 @@ std::string name(SeatId seat) {
   return "tenant " + std::to_string(seat.tenant.value) + " on GPU " + std::to_string(seat.gpu.value);
 }
 
-// Of one plan: from whom it takes, why, and what it leaves to whom.
+// Checks one plan: from whom it takes, why, and what it leaves to whom.
 void World::check_plan(std::uint32_t index, const std::vector<sched::Turn>& turns) {
   const sched::GpuMemory& before = before_;
   const sched::GpuMemory after = machine_->memory().view(GpuIndex{index});
@@ -47,7 +47,7 @@ void World::check_plan(std::uint32_t index, const std::vector<sched::Turn>& turn
     const auto turn = std::find_if(turns.begin(), turns.end(), [&](const auto& one) { return one.seat == seat.seat; });
     const bool is_near = turn != turns.end() && turn->kind <= sched::TurnKind::kNext;
     somebody_needs = somebody_needs || (is_near && (seat.report.evicted > 0 || seat.wanted > 0));
-    // What was asked for and given is taken in a moment. (Of who has just died nobody knows yet.)
+    // A seat takes in a moment what it asked for and was given. (The daemon does not know yet who has just died.)
     const Rank* const rank = rank_of(seat.seat);
     somebody_needs = somebody_needs || (is_near && rank != nullptr && !rank->process->alive);
     somebody_needs = somebody_needs || (rank != nullptr && rank->memory.promised > 0 && now_ < rank->memory.kept_until);
@@ -78,7 +78,7 @@ void World::check_plan(std::uint32_t index, const std::vector<sched::Turn>& turn
     if (is_told && now->room < has && !keeps) {
       somebody_gives = true;
       if (rank != nullptr) highest_to_give = std::max(highest_to_give, rank->job->priority);
-      // (What was asked of a daemon that is gone, or by somebody who was stopped, is not known here.)
+      // (The check does not know the wishes that a daemon that is gone heard, or that a stopped program has.)
       if (!somebody_needs && !is_over && now_ > gpu_memory_[index].surprised_until)
         fail(name(turn.seat) + " is evicted, and nobody needs its memory" + describe(index));
     }
@@ -101,7 +101,7 @@ void World::check_givers(const sched::GpuMemory& after, const std::vector<sched:
   }
 }
 
-// Who waits for whom, everywhere.
+// All seats of all GPUs, and what each of them waits for.
 std::string World::describe_turns() const {
   std::string text;
   for (const sched::GpuView& gpu : machine_->leases().view(now_)) {
@@ -135,8 +135,8 @@ std::string World::describe(std::uint32_t gpu) const {
   return text;
 }
 
-// Who takes no note of a bound for kAnswerPatience counts for what it has, and is otherwise as if it were stopped. On a
-// machine that is not overloaded nobody but the stopped is that late.
+// A seat that takes no note of a bound for kAnswerPatience counts for what it has, and is otherwise treated as stopped.
+// On a machine that is not overloaded only stopped programs are that late.
 void World::check_answers(std::uint32_t gpu) {
   for (const sched::SeatMemoryView& seat : machine_->memory().view(GpuIndex{gpu}).seats) {
     const Rank* const rank = rank_of(seat.seat);
@@ -158,7 +158,7 @@ void World::check_memory() {
     if (now_ <= gpu_memory_[i].surprised_until) continue;
     for (const sched::SeatMemoryView& seat : machine_->memory().view(GpuIndex{i}).seats) {
       const Rank* const rank = rank_of(seat.seat);
-      // (What the driver has taken for it a moment before it was frozen it cannot say: looks show it, as foreign.)
+      // (A frozen program cannot report what the driver took for it a moment before: looks show it, as foreign.)
       if (rank == nullptr || !rank->process->alive || rank->process->frozen || !seat.speaks) continue;
       const SimulatedMemory& memory = rank->memory;
       if (memory.on_gpu() - memory.context > seat.counted)
@@ -285,7 +285,7 @@ void World::check_memory_waits() {
     turn = std::max(turn, settings_[i].max_runtime.value() + moves);
   }
   constexpr int kTurns = 3;
-  // Who has held for long before owes the others so much of their turns, and is behind them until then.
+  // A seat that has held for long before owes the others so much of their turns, and is behind them until then.
   Duration debt{};
   if (options_.faults) debt = kLongestDebt;
   const sched::Limit<Duration> ageing = longest_ageing();

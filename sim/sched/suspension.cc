@@ -6,10 +6,9 @@
 // nothing, also if the daemon is restarted meanwhile: it comes back when it has been thawed, and is suspended still
 // then. It is resumed a little later.
 //
-// What must hold: a suspended seat that has drained never submits, and is not granted (carry_out); its memory leaves,
-// if host memory can take it; nothing at all is said to a frozen process (receive), and it is not taken to be silent.
-// The checks of everybody else's waiting go on as if nothing were the matter: nobody may wait for one that stands
-// still.
+// Invariants: a suspended seat that has drained never submits, and is not granted (carry_out). Its memory leaves, if
+// host memory can take it. Nothing at all is said to a frozen process (receive), and it is not taken to be silent. The
+// checks of all others' waiting go on as if nothing were the matter: no seat may wait for one that stands still.
 #include <algorithm>
 #include <utility>
 
@@ -22,7 +21,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr Duration kLook = 3ms;
-// What restarts, stops and stalls add to the time that moving takes.
+// Restarts, stops and stalls add this much to the time that moving takes.
 constexpr Duration kLongestClearing = 5s;
 
 }  // namespace
@@ -128,7 +127,7 @@ void World::thaw(Job& job) {
     if (!std::exchange(process->frozen, false) || !process->alive) continue;
     wake(*process);
     if (!options_.memory) continue;
-    // What the driver has taken for it a moment before it was frozen it says now.
+    // It reports now what the driver took for it a moment before it was frozen.
     for (const auto& rank : process->ranks) {
       surprise(rank->seat.gpu.value, 3s);
       report_soon(*rank);

@@ -158,7 +158,7 @@ void World::carry_out(const sched::Command& command) {
     ++outcome_.grants;
     Rank* const rank = rank_of(grant->seat);
     if (rank == nullptr) return;
-    // (What could not be taken from it, or not yet, it goes on with: also a seat of it that had rested.)
+    // (A job goes on with leases that could not be taken from it, or not yet: also a seat of it that had rested.)
     if (rank->job->is_suspended && !rank->has_stalled && now_ > grants_held_until_)
       fail("tenant " + std::to_string(grant->seat.tenant.value) + " is suspended, and granted");
     if (grant->epoch.value <= highest_epoch_ && grant->epoch <= rank->epoch) fail("an epoch went backwards");
@@ -292,7 +292,7 @@ void World::restart_daemon() {
 void World::check() {
   const std::string wrong = machine_->check_invariants();
   if (!wrong.empty()) fail(wrong + describe_turns());
-  // What the gates do, which is what counts in the end: an exclusive lease is nobody else's.
+  // The gates' own state, which counts in the end: no other seat may submit during an exclusive lease.
   for (const auto& [tenant, process] : by_tenant_) {
     if (!is_present(*process)) continue;
     for (const auto& rank : process->ranks) {
@@ -420,9 +420,6 @@ void World::check_priorities() {
   }
 }
 
-// Nobody starves: each waits at most so many turns of all the others, unless its own job is disturbed, or somebody
-// cannot be drained. Who has a cap waits for its own sake; lower priorities wait as long as it takes, unless ageing
-// helps them.
 // Of jobs of one rank that always have work, by turns: what claims and jobs without one have had, by their weights,
 // differs by no more than a turn of each. The lightest has the longest turn, in virtual time.
 void World::check_shares() {
@@ -454,6 +451,9 @@ void World::check_shares() {
   }
 }
 
+// Nobody starves: each waits at most so many turns of all the others, unless its own job is disturbed, or somebody
+// cannot be drained. A seat with a cap waits for its own sake; lower priorities wait as long as it takes, unless ageing
+// helps them.
 void World::check_waits() {
   if (daemon_up_ && options_.gangs) {
     check_caps();

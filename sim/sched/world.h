@@ -72,7 +72,7 @@ struct SimulatedMemory {
   TimePoint wanted_at{};
   std::uint32_t answered_ticket = 0;  // the newest that this daemon has answered
 
-  // What the daemon has promised its holder, which may take a moment to take it.
+  // The daemon's promise to a holder, which may take a moment to take it.
   std::uint64_t promised = 0;
   std::uint64_t promised_commitment = 0;
   std::uint64_t promised_beside = 0;  // what other programs had
@@ -96,8 +96,8 @@ struct Rank {
   sched::LeaseKind kind = sched::LeaseKind::kExclusive;
   std::uint32_t permits = 0;
 
-  // What its threads may really do: a revocation clears `granted` at once, but until its gate has closed somebody who
-  // looked before may still submit.
+  // Whether its threads may really submit. A revocation clears `granted` at once, but a thread that looked before may
+  // still submit until the gate has closed.
   bool open = false;
   bool excused = false;                  // it was silent, or its claim was false: the core no longer waits for its gate
   std::optional<SeatId> lender;          // it has borrowed this one's turn, and may submit beside it
@@ -125,7 +125,7 @@ struct Rank {
   TimePoint blocked_at{};
   TimePoint idle_since = TimePoint::max();  // holds its lease, and its work cannot run for want of memory
 
-  // What it has had of its GPU beyond its cap's part, at its least since nothing disturbed that account.
+  // Its use of the GPU beyond its cap's part, at its least since nothing disturbed that account.
   std::optional<Duration> least_beyond_cap;
   // It could not be drained for so long, at the longest since then: that is its own doing, and paid back.
   Duration longest_drain{};
@@ -189,7 +189,7 @@ struct GpuMemory {
   Duration chunk_time{};        // one chunk in one direction
   std::uint64_t foreign = 0;    // other programs'
   std::uint64_t returning = 0;  // of processes that are gone
-  // What the driver may refuse until then is nobody's fault: something has come that nobody could know of.
+  // Until then the driver's refusals are no program's fault: something has come that nobody could know of.
   TimePoint surprised_until{};
   bool wants_turns = false;        // by chance: what its programs would get done is not simulated
   std::vector<sched::Turn> turns;  // of the last plan
