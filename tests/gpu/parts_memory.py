@@ -261,21 +261,19 @@ def handed_over(session):
 
 
 def switch_under_way(daemon, pids, seconds):
-    """(who gives memory up, who gets it) of `pids`, in the middle of a switch; none came in time: Failed."""
+    """(who gives memory up, who gets it) of `pids`, while memory moves; none moved in time: Failed.
+
+    A seat gives memory up while more of it is on the GPU than it has room for. A seat gets memory while it lacks some
+    and has room for more. Whether one of them holds the GPU does not matter: memory may come before the grant.
+    """
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        evicted, holder = [], None  # who lacks memory, in the order in which they lost it
-        for event in daemon.trace():
-            kind, pid = event["event"], event.get("pid")
-            if kind in ("evicted", "complete", "gone") and pid in evicted:
-                evicted.remove(pid)
-            if kind == "evicted" and pid in pids:
-                evicted.append(pid)
-            elif kind == "grant":
-                holder = pid
-        # Who has the GPU waits for its memory, and somebody else has lost some since: that one's memory moves.
-        if holder in evicted[:-1]:
-            return evicted[-1], holder
+        seats = [(seat["pid"], seat["memory"]) for seat in daemon.status()["gpus"][0]["seats"] if seat["pid"] in pids]
+        gives = [pid for pid, memory in seats if memory["resident_bytes"] > memory["room_bytes"]]
+        gets = [pid for pid, memory in seats
+                if memory["evicted_bytes"] > 0 and memory["room_bytes"] > memory["resident_bytes"]]
+        if gives and gets:
+            return gives[0], gets[0]
         time.sleep(0.01)
     raise Failed(f"no memory moved for {seconds} s")
 
