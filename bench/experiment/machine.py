@@ -18,7 +18,7 @@ import time
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-# What somebody has in his shell must not take part.
+# The caller's variables with these prefixes must not reach the programs.
 FOREIGN = ("GPUMUX_", "NVSHARE_", "CUDA_OVERRIDE_")
 DAEMON_START_S = 60
 # If this process is killed, its programs end when they hear nothing more, and the daemon when it is alone.
@@ -113,7 +113,7 @@ class Daemon:
         return {"GPUMUX_RUNTIME_DIR": str(self.folder)}
 
     def events(self):
-        """What has been written whole."""
+        """The events whose lines the daemon has written whole."""
         text = self.trace_path.read_bytes() if self.trace_path.exists() else b""
         return [json.loads(line) for line in text[:text.rfind(b"\n") + 1].splitlines()]
 

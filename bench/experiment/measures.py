@@ -151,7 +151,7 @@ def middle(values):
 
 @dataclass
 class Window:
-    """What one configuration did in one run."""
+    """The record of one configuration in one run."""
     begin: int
     end: int
     requests: list = field(default_factory=list)    # that were answered

@@ -109,7 +109,7 @@ class Holds(unittest.TestCase):
                   event("complete", 33 * MS)]  # not in time for its turn
         window = measures.Window(0, 100 * MS, turns={"latency": measures.turns(events, 1)})
         self.assertEqual(window.fetches_ms("latency"), [3.0])
-        # What did not arrive is no turn that could be used, but was on the way.
+        # Memory that did not arrive in time gives no usable turn, but was on the way.
         self.assertEqual(window.fetches("latency"), [Hold(10 * MS, 13 * MS), Hold(30 * MS, 31 * MS)])
 
     def test_waiting_is_from_the_first_request_to_lease_and_memory(self):

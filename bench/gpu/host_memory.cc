@@ -92,7 +92,7 @@ Made make(const daemon::HostFiles& files, std::size_t chunks, std::size_t thread
   return made;
 }
 
-// What the driver does with a set of files.
+// Measures how fast the driver registers, fills and unregisters a set of files.
 class Gpu {
  public:
   explicit Gpu(int device) : program_(start_program(device)) {

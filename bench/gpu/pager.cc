@@ -316,7 +316,7 @@ AllocationCost measure_allocation(const Program& program, pager::Pager& pager, s
   return {median(native), median(ours)};
 }
 
-// What the two processes share. They do everything in step, and each knows which round it is.
+// The memory that the two processes share. They do everything in step, and each knows which round it is.
 struct Shared {
   pthread_barrier_t barrier;
   int sockets[2] = {-1, -1};
