@@ -41,7 +41,7 @@ if(GPUMUX_FUZZ)
   target_compile_options(gpumux_sanitize INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# What the sanitizer and fuzz presets build instead of everything.
+# The sanitizer and fuzz presets build these targets instead of everything.
 add_custom_target(unit_tests)
 add_custom_target(fuzzers)
 
