@@ -96,7 +96,7 @@ Part part_of_step(std::uint64_t step, std::uint64_t elements) {
   return {first, std::min(kWindow, elements - first)};
 }
 
-// What the GPU must say, computed here.
+// The sum that the GPU must report, computed on the host.
 std::uint64_t expected_sum(const std::vector<float>& x, Part part, unsigned launches, unsigned factor) {
   std::uint64_t sum = 0;
   for (std::uint64_t i = 0; i < part.count; ++i) {

@@ -18,7 +18,7 @@ FRAMES = {"blocks": 5, "block_kib": 32768, "rounds": 12}
 
 
 class HandedOver(GpumuxTest):
-    """What one program evicts is the memory that the next one gets (docs/decisions/0015)."""
+    """The next program gets the memory that one program evicts (docs/decisions/0015)."""
     machine_settings = {"memory": "272MiB", "reserved_memory": "16MiB", "context_memory": "4MiB",
                         "d2h_bandwidth": "16G", "h2d_bandwidth": "16G", "kernel_bandwidth": "32G"}
     daemon_settings = {"mode": "auto", "quantum": "50ms", "reserve": "8MiB", "host_memory": "2GiB", "hand_over": "true"}

@@ -45,7 +45,7 @@ class Hostile(GpumuxTest):
             peer.close()
         self.expect_undisturbed()
         self.assertEqual(self.daemon.api.daemon()["pid"], self.daemon.pid)
-        # What the peers opened is closed again, and only that.
+        # The daemon closes the descriptors that the peers opened, and only those.
         wait_until(lambda: self.count_descriptors() <= self.descriptors + 4, 10,
                    lambda: f"the daemon closes descriptors: {self.descriptors} before, {self.count_descriptors()} now")
         self.assertEqual(self.daemon.terminate(), 0)

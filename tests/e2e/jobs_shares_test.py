@@ -51,7 +51,7 @@ class Shares(UsersTest):
         self.daemon.api.ask("PATCH", f"/v1/jobs/{blocker}", {"cancel": True})
         started = [self.wait_done(job)["started_unix_ns"] for job in (others, urgent, first)]
         self.assertEqual(started, sorted(started), "another user's job, the urgent one, the one that it passes")
-        # Who hands it in is told; root has no cap.
+        # The answer tells the submitting user of the cap; root has no cap.
         body = {"arguments": ["true"], "directory": "/", "environment": [], "output": "/dev/null", "priority": 7}
         self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", body)[1]["priority_capped"], 0)
         self.assertNotIn("priority_capped", self.daemon.api.ask("POST", "/v1/jobs", body))

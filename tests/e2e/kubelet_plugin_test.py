@@ -287,7 +287,7 @@ class Containers(ContainersTest):
         return self.kubelet.allocate([f"{uuids[gpu]}::0" for gpu in gpus])["containers"][0]
 
     def edits_of(self, given):
-        """What a runtime makes of the kubelet's answer."""
+        """The edits that a runtime makes from the kubelet's answer."""
         edits = {"env": list(given["env"]), "mounts": list(given["mounts"]), "hooks": []}
         for file in (pathlib.Path(self.directory) / "cdi").glob("*.json"):
             found = json.loads(file.read_text(encoding="utf-8"))

@@ -66,7 +66,7 @@ class Memory(MemoryTest):
         self.run_together(3, allocator="vmm", churn=1, **LARGE)
 
     def test_host_memory_that_all_of_it_only_just_fits_into(self):
-        # What one has restored is what the next one evicts into.
+        # The next program evicts into the host memory that one program has restored from.
         daemon = self.start_daemon(host_memory="88MiB")
         # Copies of all that has to be copied would be more than that, whoever is evicted when, and how far. And the
         # programs are smaller by more than what looks at others' memory leave undecided, which is 16 MiB.

@@ -75,7 +75,7 @@ class PrometheusTest(Scraping, JobsTest):
         variables = {"$__rate_interval": "20s", "$instance": ".*", "$gpu": ".*"}
         panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
         self.assertGreater(len(panels), 20)
-        # What an alert compares with its bound.
+        # The expression that each alert compares with its bound.
         rules = Prometheus.rules.read_text()
         alerts = re.findall(r"^ +expr: (.+?) (?:==|>) [\d.]+$", rules, re.MULTILINE)
         self.assertEqual(len(alerts), rules.count("- alert:"))

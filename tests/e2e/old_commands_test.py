@@ -112,7 +112,7 @@ class OldCommands(GpumuxTest):
         self.write(name, "#!/bin/sh\n" + textwrap.dedent(text)).chmod(0o755)
 
     def run_line(self, line, code=0):
-        """What a line of the README prints."""
+        """The output of a line of the README."""
         environment = self.environment(preload=False, PATH=f"{self.home}/bin:{os.environ['PATH']}",
                                        WORKER=paths.PROGRAMS / "worker", GPUMUX_LIBRARY=paths.LIBRARY)
         process = self.start_process(shlex.split(line), environment=environment, cwd=self.directory)

@@ -55,7 +55,7 @@ class Queue(JobsTest):
         told = [(job["id"], job["changed"], "error" in job) for job in answer["jobs"]]
         self.assertEqual(told, [(array + 1, True, False), (array, True, False), (array + 2, True, False),
                                 (single, True, False), (77777, False, True)])
-        # What is done is no error, and no longer different.
+        # Cancelling a job that is done is no error, and changes nothing.
         answer = self.daemon.api.ask("PATCH", f"/v1/jobs/{array}_5,{array}", body)
         self.assertEqual(answer, {"jobs": [{"id": array + 2, "changed": False}, {"id": array, "changed": False}]})
         for wrong in (f"{array}_77", "88888"):

@@ -242,7 +242,7 @@ class PrivateDaemon(GpumuxTest):
 
 
 class Others(UsersTest):
-    """What users see of each other's use."""
+    """The rows that users see of each other's use."""
 
     def test_privacy(self):
         machine = pathlib.Path(self.machine.directory)

@@ -21,7 +21,7 @@ from framework.waiting import wait_until  # noqa: E402
 
 MIB = 1 << 20
 ON_N1 = "--nodelist=n1"
-# What the plugin gives to tasks, one `name=value` a line.
+# The variables that the plugin gives to tasks, one `name=value` a line.
 SHOW = 'env | grep -E "^(LD_PRELOAD|GPUMUX_(RUN_ID|GANG|SHARE|PRIORITY|MEM_LIMIT|RUNTIME_DIR))=" | sort'
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the whole-process tests are written with; tests/README.md says how to run them."""
+"""The framework of the whole-process tests; tests/README.md says how to run them."""

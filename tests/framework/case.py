@@ -123,7 +123,7 @@ class GpumuxTest(unittest.TestCase):
         return self.start_process(command, name=name or program, environment=environment)
 
     def native_digest(self, **options):
-        """What a worker's digest is without gpumux."""
+        """A worker's digest without gpumux."""
         options = {key: value for key, value in options.items() if key not in ("log", "hold", "say_every", "pause_us")}
         options["step_us"] = 0
         native = self.start("worker", name="native worker", preload=False, **options).expect_success()
@@ -177,7 +177,7 @@ class GpumuxTest(unittest.TestCase):
         return process
 
     def ask(self, *arguments, code=0, **variables):
-        """What the command prints, on standard output and standard error."""
+        """The command's standard output and standard error."""
         process = self.gpumux(*arguments, **variables)
         self.assertEqual(process.wait(), code, process.tail(30))
         return "\n".join(process.lines), "\n".join(process.errors)

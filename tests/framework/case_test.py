@@ -16,7 +16,7 @@ STARTED = "2026-01-02T03:04:05.678 "
 
 
 def failures_of(*lines, expected=None, in_file=False):
-    """What a test reports whose daemon says these lines."""
+    """The failures that a test reports if its daemon logs these lines."""
 
     class Scenario(GpumuxTest):
 

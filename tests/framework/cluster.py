@@ -33,7 +33,7 @@ RESOURCES = "/apis/resource.k8s.io/v1"
 USERS = {"admin": ("admin", "system:masters"), "kubelet": (f"system:node:{NODE_NAME}", "system:nodes"),
          "controllers": ("system:kube-controller-manager", ""), "scheduler": ("system:kube-scheduler", "")}
 
-# What the plugin may do (docs/dra.md).
+# The plugin's rights (docs/dra.md).
 ROLE = [{"apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"],
          "verbs": ["list", "create", "update", "delete"]},
         {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},

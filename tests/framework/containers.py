@@ -21,7 +21,7 @@ LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aa
 LOADER = LOADERS.get(os.uname().machine, "")
 MUSL_LOADER = f"/lib/ld-musl-{os.uname().machine}.so.1"
 
-# What a runtime for Kubernetes gives to root of a container.
+# The capabilities that a runtime for Kubernetes gives to root of a container.
 CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID"]
 
 MOUNTS = [
@@ -147,7 +147,7 @@ class Container:
         return wait_until(ask, 20, lambda: f"the container runs: {self.process.tail()}")
 
     def lines(self):
-        """What it has printed, once it has ended with success."""
+        """The lines that the container has printed, once it has ended with success."""
         self.process.expect_success()
         return self.process.lines
 

@@ -19,7 +19,7 @@ CRASHES = {-signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL, -sig
 
 
 def errors_in(lines):
-    """What a daemon reports as an error in its log."""
+    """The lines of a daemon's log that report an error."""
     return [line for line in lines if ERROR.match(line)]
 
 

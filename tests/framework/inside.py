@@ -113,7 +113,7 @@ class Inside:
         self.cgroup.remove()
 
     def traces(self):
-        """What is left of it on the machine."""
+        """The node's mounts and cgroups that are left on the machine."""
         names = (str(self.directory), self.cgroup.name)
         mounts = pathlib.Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
         left = [line for line in mounts if any(name in line for name in names)]

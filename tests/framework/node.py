@@ -307,7 +307,7 @@ class Pod:
 
     @property
     def lines(self):
-        """What it has printed."""
+        """The lines that the pod has printed."""
         folder = self.node.directory / "var/log/pods"
         files = [*folder.glob(f"*_{self.name}_*/main/*.log"), *folder.glob(f"*_{self.name}-{NODE_NAME}_*/main/*.log")]
         text = sorted(files)[-1].read_text(encoding="utf-8") if files else ""

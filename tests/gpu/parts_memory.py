@@ -16,7 +16,7 @@ MOVED_LIMIT = 1.1
 # gets done, of a third of that.
 COLD_SHARE, COLD_SECONDS = 0.4, 45
 COLD_LIMIT, COLD_EACH_LIMIT = 0.93, 0.8
-# What contexts and the reserve take.
+# The bytes that contexts and the reserve take.
 SPARED_BYTES = 4 << 30
 
 

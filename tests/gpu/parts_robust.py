@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong in one program, or in the daemon, does not hurt the others."""
+"""A failure of one program, or of the daemon, does not hurt the other programs."""
 import os
 import signal
 import time

@@ -223,7 +223,7 @@ def last_line(process):
 
 def run_samples(session):
     parts = Samples(session, samples(session))
-    # What others compare with.
+    # The other parts compare with the native results.
     parts.run_native()
     if session.wants("alone"):
         parts.run_alone()

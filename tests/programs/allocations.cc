@@ -19,7 +19,7 @@ constexpr std::size_t in_granules(std::size_t bytes) {
   return (bytes + kGranularity - 1) / kGranularity * kGranularity;
 }
 
-// What all threads of the program share.
+// The state that all threads of the program share.
 struct Shared {
   const Api& api;
   CUdevice device = 0;

@@ -83,7 +83,7 @@ class Mixed {
   };
   static constexpr std::size_t kGranularity = std::size_t{2} << 20;
 
-  // What an allocation may take of the GPU.
+  // The bytes that an allocation may take of the GPU.
   static std::size_t in_granules(std::size_t bytes) { return (bytes + kGranularity - 1) / kGranularity * kGranularity; }
   std::uint32_t pick(std::size_t below) { return static_cast<std::uint32_t>(random_() % below); }
   Gpu& gpu_of(const Live& live) { return gpus_[live.gpu]; }

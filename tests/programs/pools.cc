@@ -34,7 +34,7 @@ class Pools {
     for (unsigned i = 0; i < 24; ++i) use_and_free();
     use_and_free_what_no_pool_made();
     if (kept_.empty()) return;
-    // What stays is looked at, and replaced.
+    // A round checks one kept allocation, and replaces it.
     Kept& kept = kept_[number % kept_.size()];
     const CUstream stream = streams_[pick(kStreams)];
     look_at(kept, stream);

@@ -68,7 +68,7 @@ PoolFacts ask_pools(const Program& program, cuda::CUstream stream) {
   return facts;
 }
 
-// What handing physical memory over takes for granted (decision 0015).
+// The facts that handing physical memory over relies on (decision 0015).
 struct FrameFacts {
   bool kept_by_descriptor = false;  // memory that nothing but a descriptor has is not free, and keeps its content
   bool freed_with_descriptor = false;

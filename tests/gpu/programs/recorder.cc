@@ -250,7 +250,7 @@ void* wrapped(const char* name, void* target) {
   return stub_for(name, target);
 }
 
-// What cuGetProcAddress answers for itself depends on the version that is asked for.
+// The answer of cuGetProcAddress for itself depends on the version that is asked for.
 void* wrapped_answer(const char* symbol, void* target, int version) {
   const bool is_itself = std::strcmp(symbol, "cuGetProcAddress") == 0;
   return wrapped(is_itself && version >= 12000 ? "cuGetProcAddress_v2" : symbol, target);
