@@ -96,7 +96,7 @@ class Entry:
 
 @dataclass
 class Layouts:
-    """What abi.h says: the structures with their members in order, and the enumerations with their values."""
+    """The contents of abi.h: the structures with their members in order, and the enumerations with their values."""
 
     structures: dict = field(default_factory=dict)  # name -> [(type, member)]
     enumerations: dict = field(default_factory=dict)  # name -> [enumerator]

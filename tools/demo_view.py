@@ -20,7 +20,7 @@ READABLE_NS = 40_000_000
 
 
 class Timeline:
-    """Who held which stretch of time; one GPU."""
+    """The stretches of time for which each program held one GPU."""
 
     def __init__(self, names):
         self.names = names

@@ -22,7 +22,7 @@ IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE = 0x2, 0x80, 0x100, 0x200
 
 
 class Changes:
-    """What happens to names in folders from now on."""
+    """The changes of names in folders from now on."""
 
     def __init__(self, folders):
         self.libc = ctypes.CDLL(None, use_errno=True)

@@ -5,7 +5,7 @@
     tools/make_manuals.py --bin DIR --out DIR --version VERSION     DIR is laid out like /usr/share
 
 Nothing is written twice: options and examples come from the programs' --help, everything else from docs/*.md and the
-example configuration. What cannot be converted is an error. The same sources give the same bytes.
+example configuration. Text that cannot be converted is an error. The same sources give the same bytes.
 """
 
 import argparse

@@ -82,7 +82,7 @@ class Units(unittest.TestCase):
         self.assertLess(one_job, all_jobs)
 
     def test_containers_cannot_start_jobs(self):
-        # Who reaches this socket as root is root, and /run/gpumux/tenants is passed into containers.
+        # A process that reaches this socket as root is root, and /run/gpumux/tenants is passed into containers.
         socket = settings_of("gpumux-runner.socket", "Socket")
         path = pathlib.PurePath(socket["ListenSequentialPacket"])
         self.assertNotIn(pathlib.PurePath("/run/gpumux"), path.parents)
