@@ -136,7 +136,7 @@ class Machine {
   void set_mode(GpuIndex index, sched::Mode mode);
   void resolve_mode(GpuIndex index);
   void tell_foreign(GpuIndex index);
-  bool wants_plan(GpuIndex index, bool is_any_stale);
+  bool wants_plan(GpuIndex index, bool was_any_stale);
   void rest(GpuIndex index);
   void plan(GpuIndex index);
   bool plan_once(GpuIndex index, const std::vector<sched::Turn>& turns);
