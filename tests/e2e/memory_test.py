@@ -144,23 +144,30 @@ class Mixed(GpumuxTest):
     daemon_settings = dict(MemoryTest.daemon_settings, mode="serial", quantum="5ms", host_memory="1GiB")
 
     def test_what_is_read_is_what_was_written(self):
+        """How often memory leaves depends on the seed and on turns, so seeds are run until that is often enough."""
         seed = int(os.environ.get("GPUMUX_TEST_SEED") or random.randrange(1 << 30))
+        daemon = self.start_daemon()
+        switches, evicted = [0], 0
+        while min(*switches, evicted) < 10:
+            self.run_seed(seed)
+            seed += 3
+            self.assertEqual(daemon.trace.check_exclusive(), [])
+            switches = [len(daemon.trace.switches(gpu)) for gpu in range(2)]
+            evicted = len(daemon.trace.events(event="evicted"))
+            print(f"switches: {switches}; memory evicted {evicted} times", file=sys.stderr)
+
+    def run_seed(self, seed):
+        """Three programs together, and each by itself without gpumux."""
         steps = int(os.environ.get("GPUMUX_TEST_STEPS") or 300)
         print(f"seed: GPUMUX_TEST_SEED={seed}", file=sys.stderr)
         options = {"steps": steps, "kib": 48 << 10}
         wanted = [self.start("mixed", name=f"native{i}", preload=False, seed=seed + i, **options)
                   .expect_success(timeout=120 + steps).field("digest") for i in range(3)]
-        daemon = self.start_daemon()
         programs = [self.start("mixed", name=f"mixed{i}", seed=seed + i, variables={"GPUMUX_VERIFY": "1"}, **options)
                     for i in range(3)]
         for program, digest in zip(programs, wanted):
             program.expect_success(timeout=120 + steps)
             self.assertEqual(program.field("digest"), digest)
-        self.assertEqual(daemon.trace.check_exclusive(), [])
-        switches = [len(daemon.trace.switches(gpu)) for gpu in range(2)]
-        evicted = len(daemon.trace.events(event="evicted"))
-        print(f"switches: {switches}; memory evicted {evicted} times", file=sys.stderr)
-        self.assertGreaterEqual(min(*switches, evicted), 10)
 
 
 FRAMES = {"blocks": 5, "block_kib": 65536, "rounds": 12}  # 320 MiB, in pieces that are handed over
