@@ -432,12 +432,15 @@ TEST(DescriptorsOfAKilledDaemon, KeepNothingOfIt) {
 
 // Attack: a user ends the processes that receive descriptors; or there were too many processes for them.
 TEST_F(Descriptors, OfTenantsThatComeWhileDoorkeepersEnd) {
+  int ended = 0;
   for (int round = 0; round < 3; ++round) {
-    // The starter has its name as soon as it runs, which may be after the fork.
-    EXPECT_TRUE(eventually([] { return end_doorkeepers() >= 1; }));
+    ended += end_doorkeepers();
     TestTenant tenant(dir_.path());
     EXPECT_TRUE(tenant.join()) << "in round " << round;
   }
+  // Not in each round: a doorkeeper whose guard is being killed may still serve a tenant. When it is gone, there is
+  // none until one is needed.
+  EXPECT_GE(ended, 1);
 }
 
 // An empty message may bring descriptors as any other.
