@@ -58,6 +58,9 @@ class Quota(MemoryTest):
         first = self.start("large", name="first", variables={**run, "GPUMUX_MEM_LIMIT": "60M"},
                            **{**LARGE, "rounds": 1_000_000})
         first.wait_for_line("memory", timeout=60)
+        # The daemon counts memory that the driver makes when the program has reported it.
+        wait_until(lambda: any(seat["memory"]["allocated_bytes"] >= 48 << 20 for seat in daemon.api.seats()), 20,
+                   "48 MiB are reported")
         # It has lost the limit, not the run.
         second = self.start("large", name="second", variables=run, blocks=2, block_kib=8192, rounds=1)
         self.assertEqual(second.wait(timeout=60), 3)
