@@ -26,6 +26,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
+from framework.memory import LARGE, MemoryTest  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
 
 PROCESSOR = os.environ.get("GPUMUX_TEST_TRACE_PROCESSOR")
@@ -285,6 +286,29 @@ class TimelineOfPrograms(GpumuxTest):
             self.assertEqual(sorted((int(row["ts"]), int(row["dur"])) for row in rows
                                     if row["track"] == f"worker ({program.pid})"),
                              [(lease.granted, lease.drained - lease.granted) for lease in leases])
+
+
+class MemoryTimeline(MemoryTest):
+
+    @unittest.skipUnless(shutil.which("protoc"), "protoc is not installed")
+    def test_memory_goes_out_and_comes_in(self):
+        """Of two programs that do not fit together, the memory goes out after each turn and comes in for the next."""
+        daemon = self.start_daemon()
+        programs = [self.start("large", name=f"large{i}", until=self.enough, **LARGE) for i in range(2)]
+        self.work_until(lambda: len(daemon.trace.switches(0)) >= 6, "6 turns", *programs)
+        for program in programs:
+            daemon.trace.wait_for(event="gone", pid=program.pid)
+        file = os.path.join(self.directory, "memory.pftrace")
+        self.ask("trace", "--perfetto", file)
+        slices, stacks, _ = TimelineOfPrograms.decode(file)
+        for program in programs:
+            track = f"GPU 0|large ({program.pid}) memory"
+            self.assertEqual(stacks[track], [])
+            shown = sorted(slices[track])
+            self.assertEqual({name for _, _, name in shown}, {"not all on the GPU", "out", "in"})
+            away = [(begin, end) for begin, end, name in shown if name == "not all on the GPU"]
+            for begin, end, name in shown:
+                self.assertTrue(any(first <= begin and end <= last for first, last in away), (name, begin, end, away))
 
 
 class JobsTimeline(JobsTest):

@@ -212,6 +212,12 @@ void Timeline::of_seat(const api_client::TraceEvent& event) {
   } else if (what == "evicted") {
     Line& memory = line(event, Track::kMemory);
     if (memory.open.empty()) begin(memory, time, "not all on the GPU");
+  } else if (what == "moves") {
+    end_open(Track::kMemory, 1);
+    if (event.detail != "out" && event.detail != "in") return;
+    Line& memory = line(event, Track::kMemory);
+    if (memory.open.empty()) begin(memory, time, "not all on the GPU");
+    begin(memory, time, event.detail);
   } else if (what == "complete") {
     end_open(Track::kMemory);
   } else if (what == "suspend") {

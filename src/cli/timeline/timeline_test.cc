@@ -95,16 +95,17 @@ class TimelineTest : public ::testing::Test {
 TEST_F(TimelineTest, TwoProgramsAlternate) {
   for (const TraceEvent& one :
        {event("request", 1), event("grant", 1), event("request", 2), event("revoke", 1, "quantum"),
-        event("gate_closed", 1), event("grant", 2), event("evicted", 1), event("drained", 1), event("gone", 2)}) {
+        event("gate_closed", 1), event("grant", 2), event("drained", 1), event("evicted", 1), event("moves", 1, "out"),
+        event("moves", 1, "nowhere"), event("moves", 1, "in"), event("complete", 1), event("gone", 2)}) {
     timeline_.add(one);
   }
   EXPECT_EQ(tracks(), (std::vector<std::string>{
-                          "GPU 0: 2-6 p1 (4001), 6-9 p2 (4002)",
+                          "GPU 0: 2-6 p1 (4001), 6-13 p2 (4002)",
                           "GPU 0|p1 (4001) waits: 1-2 waits",
-                          "GPU 0|p1 (4001): 2-8 holds, 4-8 leaves: quantum, 5-8 drains",
+                          "GPU 0|p1 (4001): 2-7 holds, 4-7 leaves: quantum, 5-7 drains",
                           "GPU 0|p2 (4002) waits: 3-6 waits",
-                          "GPU 0|p2 (4002): 6-9 holds",
-                          "GPU 0|p1 (4001) memory: 7- not all on the GPU",
+                          "GPU 0|p2 (4002): 6-13 holds",
+                          "GPU 0|p1 (4001) memory: 8-12 not all on the GPU, 9-10 out, 11-12 in",
                       }));
 }
 
@@ -183,8 +184,9 @@ TEST_F(TimelineTest, JobsThatDoNotChangeAreShownAsTheyAre) {
 }
 
 TEST_F(TimelineTest, ATraceThatIsCutOffHasNoEndsWithoutBeginnings) {
-  for (const TraceEvent& one : {event("drained", 1), event("complete", 1), event("gate_closed", 1),
-                                event("revoke", 1, "quantum"), event("reopen", 1), event("gone", 1)}) {
+  for (const TraceEvent& one :
+       {event("drained", 1), event("moves", 1, "nowhere"), event("complete", 1), event("gate_closed", 1),
+        event("revoke", 1, "quantum"), event("reopen", 1), event("gone", 1)}) {
     timeline_.add(one);
   }
   EXPECT_EQ(tracks(), (std::vector<std::string>{"GPU 0:", "GPU 0|p1 (4001):"}));
@@ -205,12 +207,13 @@ TEST_F(TimelineTest, WhateverComesNests) {
   const std::uint64_t seed = std::random_device()();
   SCOPED_TRACE("seed " + std::to_string(seed));
   std::mt19937_64 random(seed);
-  const std::vector<std::string> names{"request", "grant", "revoke",  "gate_closed", "drained", "reopen",
-                                       "close",   "gone",  "evicted", "complete",    "suspend", "resume",
-                                       "stall",   "claim", "kill",    "settings",    "connect", "job"};
+  const std::vector<std::string> names{"request", "grant",    "revoke",   "gate_closed", "drained", "reopen", "close",
+                                       "gone",    "evicted",  "complete", "suspend",     "resume",  "stall",  "claim",
+                                       "kill",    "settings", "connect",  "job",         "moves"};
   for (int i = 0; i < 20'000; ++i) {
     TraceEvent one = event(names[random() % names.size()], 1 + random() % 4, random() % 2 == 0 ? "quantum" : "");
     if (one.event == "claim") one.detail = std::array{"waiting", "holding", "draining"}[random() % 3];
+    if (one.event == "moves") one.detail = std::array{"out", "in", "nowhere"}[random() % 3];
     if (one.event == "grant" && random() % 2 == 0) one.lease = "shared";
     if (one.event == "connect" || one.event == "job") one.gpu.reset();
     one.job = random() % 4;

@@ -13,7 +13,7 @@ Colour colour_of(const std::string& event) {
   if (event == "grant" || event == "reopen" || event == "answering") return Colour::kGreen;
   if (event == "request") return Colour::kYellow;
   if (event == "revoke" || event == "gate_closed" || event == "drained" || event == "step" || event == "evicted" ||
-      event == "complete")
+      event == "moves" || event == "complete")
     return Colour::kCyan;
   if (event == "stall" || event == "partner" || event == "silent" || event == "kill" || event == "refused")
     return Colour::kRed;

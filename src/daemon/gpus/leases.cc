@@ -164,7 +164,7 @@ void Leases::forget(SeatId seat) {
   const std::uint64_t key = note_key(seat);
   notes_.erase(key);
   traced_requests_.erase(key);
-  traced_evicted_.erase(key);
+  traced_memory_.erase(key);
 }
 
 void Leases::apply(const node::Event& event, base::TimePoint now) {
@@ -247,13 +247,7 @@ void Leases::record_event(base::TimePoint now, const node::Event& event, base::D
                    if (machine_.leases().phase(e.seat) == sched::SeatPhase::kHolding && !grants(e.seat)) return;
                    if (traced_requests_.insert(note_key(e.seat)).second) trace_.record(entry(now, "request", e.seat));
                  },
-                 [&](const node::MemoryReported& e) {
-                   if (!memory().has(e.seat)) return;
-                   const std::uint64_t key = note_key(e.seat);
-                   const bool pages = e.report.evicted > 0 || e.report.managed_away > 0;
-                   const bool is_news = pages ? traced_evicted_.insert(key).second : traced_evicted_.erase(key) != 0;
-                   if (is_news) trace_.record(entry(now, pages ? "evicted" : "complete", e.seat));
-                 },
+                 [&](const node::MemoryReported& e) { record_memory(now, e.seat, e.report); },
                  [&](const sched::GateClosed& e) { with_epoch("gate_closed", e.seat, e.epoch); },
                  [&](const sched::Drained& e) {
                    TraceEntry traced = entry(now, "drained", e.seat);
@@ -269,6 +263,29 @@ void Leases::record_event(base::TimePoint now, const node::Event& event, base::D
                  [](const auto&) {},
              },
              event);
+}
+
+// Memory that moves goes out if a report has less of it on the GPU than the report before, and comes in if it has more.
+void Leases::record_memory(base::TimePoint now, SeatId seat, const sched::MemoryReport& report) {
+  if (!memory().has(seat)) return;
+  TracedMemory& traced = traced_memory_[note_key(seat)];
+  const TracedMemory before = traced;
+  traced.resident = report.resident;
+  traced.away = report.evicted + report.managed_away;
+  if (!report.moving || traced.away == 0) {
+    traced.moves = Moves::kNowhere;
+  } else if (traced.resident < before.resident) {
+    traced.moves = Moves::kOut;
+  } else if (traced.resident > before.resident) {
+    traced.moves = Moves::kIn;
+  }
+  if (traced.away > 0 && before.away == 0) trace_.record(entry(now, "evicted", seat));
+  if (traced.moves != before.moves) {
+    TraceEntry moved = entry(now, "moves", seat);
+    moved.detail = traced.moves == Moves::kOut ? "out" : traced.moves == Moves::kIn ? "in" : "nowhere";
+    trace_.record(std::move(moved));
+  }
+  if (traced.away == 0 && before.away > 0) trace_.record(entry(now, "complete", seat));
 }
 
 void Leases::record_command(base::TimePoint now, const sched::Command& command) {

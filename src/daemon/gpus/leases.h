@@ -98,6 +98,7 @@ class Leases final : private node::Probe {
   // `idle_before`: what totals() said before the event of the seat that has drained by it.
   void record_event(base::TimePoint now, const node::Event& event, base::Duration idle_before);
   void forget(base::SeatId seat);
+  void record_memory(base::TimePoint now, base::SeatId seat, const sched::MemoryReport& report);
   void record_command(base::TimePoint now, const sched::Command& command);
   void record_command(base::TimePoint now, const sched::RoomBound& bound);
   void record_command(base::TimePoint, const sched::ExpectEviction&) {}
@@ -112,8 +113,15 @@ class Leases final : private node::Probe {
   std::vector<Gpu> gpus_;
   std::unordered_map<base::TenantId, std::shared_ptr<const TenantLabel>> labels_;
   std::unordered_map<std::uint64_t, std::string> notes_;  // by tenant and GPU
-  // Seats whose request, or evicted memory, the trace has: a waiting tenant asks every 100 ms, and reports often.
-  std::unordered_set<std::uint64_t> traced_requests_, traced_evicted_;
+  // Seats whose request the trace has: a waiting tenant asks every 100 ms.
+  std::unordered_set<std::uint64_t> traced_requests_;
+  // Seats' memory as it was last reported. A tenant reports more often than there is something for the trace.
+  enum class Moves : std::uint8_t { kNowhere, kOut, kIn };
+  struct TracedMemory {
+    std::uint64_t resident = 0, away = 0;  // bytes
+    Moves moves = Moves::kNowhere;
+  };
+  std::unordered_map<std::uint64_t, TracedMemory> traced_memory_;
   node::Commands commands_;  // kept only for its memory
 };
 

@@ -94,6 +94,55 @@ TEST(Trace, HidesJobsAsItHidesPrograms) {
   EXPECT_EQ(line(tenant, 1001).find("17"), std::string::npos);
 }
 
+// A tenant reports every few milliseconds while its memory moves.
+TEST(Trace, SaysWhichWayMemoryMoves) {
+  const os::SystemClock clock;
+  Trace trace;
+  Leases leases(clock, trace);
+  GpuInfo info;
+  info.memory_total = std::uint64_t{1} << 30;
+  leases.add_gpu(info, {}, "");
+  leases.connected({1}, TenantLabel::make(1, 0, "worker"));
+  const base::SeatId seat{{1}, {0}};
+  leases.apply(node::SeatOpened{.lease = {seat, 1}});
+  // The pager counts memory twice while it restores it (MemoryReport::moving).
+  struct Row {
+    std::uint64_t resident = 0, evicted = 0;
+    bool moving = false;
+    std::string traced;
+  };
+  for (const Row& row : {
+           Row{100, 0, false, ""},
+           Row{90, 10, true, "evicted moves:out"},
+           Row{50, 50, true, ""},
+           Row{50, 50, true, ""},
+           Row{0, 100, false, "moves:nowhere"},
+           Row{0, 120, false, ""},
+           Row{60, 120, true, "moves:in"},
+           Row{60, 60, true, ""},
+           Row{40, 80, true, "moves:out"},
+           Row{80, 40, true, "moves:in"},
+           Row{120, 0, true, "moves:nowhere complete"},
+           Row{120, 0, false, ""},
+           Row{120, 30, false, "evicted"},
+           Row{150, 0, false, "complete"},
+       }) {
+    const std::uint64_t before = trace.last_sequence();
+    leases.apply(node::MemoryReported{seat,
+                                      {.allocated = row.resident + row.evicted,
+                                       .resident = row.resident,
+                                       .evicted = row.evicted,
+                                       .moving = row.moving}});
+    std::string traced;
+    for (std::uint64_t i = before + 1; i <= trace.last_sequence(); ++i) {
+      const TraceEntry* const entry = trace.at_or_after(i);
+      traced += (traced.empty() ? "" : " ") + std::string(entry->event) +
+                (entry->detail.empty() ? "" : ":" + std::string(entry->detail));
+    }
+    EXPECT_EQ(traced, row.traced) << row.resident << " on the GPU, " << row.evicted << " not";
+  }
+}
+
 // It says the same as the ledger. A lease that is taken back may have been used until then.
 TEST(Trace, SaysHowLongALeaseWasIdleBeforeItWasGivenUp) {
   class Clock final : public base::Clock {
