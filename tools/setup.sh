@@ -39,6 +39,7 @@ libgtest-dev|<gtest/gtest.h>|tests
 runc|runc|tests of containers
 buildah|buildah|tests of the image of pods
 mmdebstrap|mmdebstrap|the same, its base
+python3-matplotlib|/usr/lib/python3/dist-packages/matplotlib|pictures of the experiment
 python3-yaml|/usr/lib/python3/dist-packages/yaml|tests of manifests for Kubernetes
 musl-tools|musl-gcc|tests of containers without glibc
 prometheus|promtool|tests of the metrics

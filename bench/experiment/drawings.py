@@ -1,72 +1,125 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The experiment's three kinds of picture: latency distributions, what is traded for what, and who had the GPU when."""
+"""The experiment's three kinds of picture: latency distributions, what is traded for what, and who had the GPU when.
+
+Each function returns a figure of matplotlib's. matplotlib is loaded when the first figure is made, so that an
+experiment runs on a machine without it.
+"""
 
 import math
 
-import svg
-
+# Apart also for those who confuse red and green, and in grey: hue and lightness both change from one to the next.
+COLOURS = ("#222222", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7a00", "#7a5195", "#999999",
+           "#b22222", "#2f4b7c")
+DASHES = ("", "7 3", "2 3", "9 3 2 3")
 REQUEST, WAITING, EXCLUSIVE, SHARED, STEP = "#0072b2", "#a6cee3", "#009e73", "#b9ddc8", "#d55e00"
-FETCH = "#e6c619"
-SHADES = 4  # of a stretch of time that is only partly held
+FETCH, INK, FAINT, GRID = "#e6c619", "#222222", "#777777", "#e4e4e4"
+
+
+def style(index):
+    """(colour, dashes) of the index-th thing of a drawing: colours first, then the same ones dashed."""
+    return COLOURS[index % len(COLOURS)], DASHES[index // len(COLOURS) % len(DASHES)]
+
+
+def new_figure(title, width, height):
+    import matplotlib.figure
+    figure = matplotlib.figure.Figure(figsize=(width / 72, height / 72), layout="constrained")
+    figure.suptitle(title, x=0.02, horizontalalignment="left", fontsize=15, fontweight="bold")
+    return figure
+
+
+def save(figure, path):
+    """As SVG whose words are text."""
+    import matplotlib
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        figure.savefig(path, format="svg")
+
+
+def new_axes(figure, x_label, y_label):
+    axes = figure.subplots()
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.grid(color=GRID)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
+def dashes_of(words):
+    """As matplotlib has them."""
+    return (0, tuple(float(word) for word in words.split())) if words else "-"
+
+
+def set_logarithmic(axes):
+    """A horizontal axis with ticks at 1, 2 and 5 of each power of ten."""
+    import matplotlib.ticker
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_formatter("")
+
+
+def set_tail_scale(axes, highest):
+    """A vertical axis of shares on which 90, 99 and 99.9 % are equally far apart: rare delays are what matters."""
+    axes.set_yscale("function", functions=(lambda share: -_log10(1 - _least(share, highest)),
+                                           lambda place: 1 - 10.0 ** -place))
+    axes.set_ylim(0, highest)
+    ticks = [share for share in (0, 0.5, 0.75, 0.9, 0.95, 0.99, 0.999, 0.9999) if share <= highest + 1e-12]
+    axes.set_yticks(ticks, [f"{100 * share:g} %" for share in ticks])
+
+
+def _log10(values):
+    import numpy
+    return numpy.log10(values)
+
+
+def _least(values, bound):
+    import numpy
+    return numpy.minimum(values, bound)
 
 
 def latency(title, series):
     """`series`: (name, latencies in ms of the answered, count of all requests, (colour, dashes)). Draws for each share
     of the requests within which time they were answered."""
     series = [entry for entry in series if entry[1]]
-    drawing = svg.Drawing(980, 150 + max(360, 17 * len(series)), title)
-    drawing.text(70, 24, title, 15, weight="bold")
+    figure = new_figure(title, 980, 150 + max(360, 17 * len(series)))
     if not series:
-        drawing.text(70, 60, "no request was answered")
-        return drawing
-    low = min(min(values) for _, values, _, _ in series)
-    high = max(max(values) for _, values, _, _ in series)
+        figure.text(0.1, 0.5, "no request was answered")
+        return figure
+    axes = new_axes(figure, "latency of a request, from its arrival to its answer, ms (logarithmic)\n"
+                    "Further left is faster. A curve that ends below the top: not all requests were answered before "
+                    "the run ended.", "requests answered within it")
     most = max(total for _, _, total, _ in series)
     highest = next((share for share in (0.9, 0.99, 0.999) if most * (1 - share) <= 1.5), 0.9999)
-    plot = svg.Plot(drawing, 70, 46, 600, drawing.height - 110,
-                    svg.Logarithmic(low * 0.9, high * 1.1), svg.Tail(highest))
-    plot.frame("latency of a request, from its arrival to its answer, ms (logarithmic)", "requests answered within it")
-    for _, values, total, (colour, dashes) in series:
+    set_logarithmic(axes)
+    set_tail_scale(axes, highest)
+    for name, values, total, (colour, dashes) in series:
         values = sorted(values)
-        points = [(values[0], 0.0)]
-        for i, value in enumerate(values, 1):
-            points += [(value, min((i - 1) / total, highest)), (value, min(i / total, highest))]
-        plot.curve(points, colour, dashes)
-    svg.legend(drawing, 700, 58, [(name, *look) for name, _, _, look in series])
-    drawing.text(70, drawing.height - 8, "Further left is faster. A curve that ends below the top: not all requests "
-                 "were answered before the run ended.", 10, fill=svg.FAINT)
-    return drawing
+        shares = [min(i / total, highest) for i in range(len(values) + 1)]
+        axes.step(values[:1] + values, shares, where="post", color=colour, linestyle=dashes_of(dashes), label=name)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    return figure
 
 
 def trade(title, points, alone=math.nan):
     """`points`: (name, p99 in ms, what of its rate alone the batch task kept, (colour, dashes), group). `alone`: the
     p99 of the latency task alone."""
     points = [point for point in points if not math.isnan(point[1])]
-    drawing = svg.Drawing(980, 150 + max(360, 17 * len(points)), title)
-    drawing.text(70, 24, title, 15, weight="bold")
+    figure = new_figure(title, 980, 150 + max(360, 17 * len(points)))
     if not points:
-        drawing.text(70, 60, "nothing to compare")
-        return drawing
-    low, high = min(point[1] for point in points), max(point[1] for point in points)
-    low = low if math.isnan(alone) else min(low, alone)
-    plot = svg.Plot(drawing, 70, 46, 600, drawing.height - 110, svg.Logarithmic(low * 0.8, high * 1.25),
-                    svg.Linear(0, max(100, *(100 * point[2] for point in points))))
-    plot.frame("p99 latency, ms (logarithmic)", "rate that the batch task kept, % of alone")
+        figure.text(0.1, 0.5, "nothing to compare")
+        return figure
+    axes = new_axes(figure, "p99 latency, ms (logarithmic)\nUp and left is better. Circles: plain driver and gpumux; "
+                    "squares: modes of the wrapper.", "rate that the batch task kept, % of alone")
+    set_logarithmic(axes)
     if not math.isnan(alone):
-        drawing.line(plot.x(alone), plot.top, plot.x(alone), plot.top + plot.height, svg.FAINT, dashes="5 4")
-        drawing.text(plot.x(alone) + 4, plot.top + plot.height - 6, "latency task alone", 10, fill=svg.FAINT)
+        axes.axvline(alone, color=FAINT, linestyle="--", label="latency task alone")
     for i, (name, p99, kept, (colour, dashes), group) in enumerate(points):
-        x, y = plot.x(p99), plot.y(100 * kept)
-        if group == "wrapper":
-            drawing.rectangle(x - 4, y - 4, 8, 8, "white" if dashes else colour, stroke=colour, stroke_width=1.5)
-        else:
-            drawing.circle(x, y, 5, colour)
-        drawing.text(x + 7, y - 5, str(i + 1), 10)
-        drawing.text(716, 62 + 17 * i, str(i + 1), anchor="end", fill=colour)
-        drawing.text(722, 62 + 17 * i, name, fill=colour)
-    drawing.text(70, drawing.height - 8, "Up and left is better. Circles: plain driver and gpumux; squares: modes of "
-                 "the wrapper.", 10, fill=svg.FAINT)
-    return drawing
+        is_wrapper = group == "wrapper"
+        axes.plot([p99], [100 * kept], linestyle="none", marker="s" if is_wrapper else "o", color=colour,
+                  markerfacecolor="white" if is_wrapper and dashes else colour, label=f"{i + 1}  {name}")
+        axes.annotate(str(i + 1), (p99, 100 * kept), xytext=(6, 4), textcoords="offset points")
+    axes.set_ylim(0, max(100, *(104 * point[2] for point in points)))
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    return figure
 
 
 def densest(arrivals, seconds, span):
@@ -81,105 +134,59 @@ def densest(arrivals, seconds, span):
     return best
 
 
-def shades(holds, begin, end, cells):
-    """For each of `cells` equal parts of [begin, end]: which part of it is held, of SHADES; (exclusive, shared)."""
-    found = ([0.0] * cells, [0.0] * cells)
-    size = (end - begin) / cells
-    for hold in holds:
-        into = found[0 if hold.exclusive else 1]
-        left, right = max(hold.begin, begin), min(hold.end, end)
-        if right <= left:
-            continue
-        for cell in range(int((left - begin) / size), min(int((right - begin) / size) + 1, cells)):
-            low = begin + cell * size
-            into[cell] += max(0.0, min(right, low + size) - max(left, low)) / size
-    return tuple([min(SHADES, math.ceil(share * SHADES - 1e-6)) for share in row] for row in found)
+def draw_window(axes, window, begin, end):
+    """The rows of one configuration, from the top; times in ms since the measurement began."""
 
+    def bars(spans, row, height, colour):
+        shown = [(max(first, begin), min(last, end)) for first, last in spans if last > begin and first < end]
+        axes.broken_barh([((first - window.begin) / 1e6, (last - first) / 1e6) for first, last in shown],
+                         (row, height), color=colour, linewidth=0)
 
-def draw_holds(drawing, holds, begin, end, left, top, width, height):
-    for row, colour in zip(shades(holds, begin, end, width), (EXCLUSIVE, SHARED)):
-        cell = 0
-        while cell < width:
-            last = cell
-            while last + 1 < width and row[last + 1] == row[cell]:
-                last += 1
-            if row[cell]:
-                drawing.rectangle(left + cell, top, last + 1 - cell, height, colour,
-                                  fill_opacity=row[cell] / SHADES if row[cell] < SHADES else None)
-            cell = last + 1
+    def marks(times, row, colour):
+        axes.vlines([(time - window.begin) / 1e6 for time in times if begin <= time < end], row - 0.4, row + 0.4,
+                    color=colour, linewidth=1)
 
-
-ROW, PANEL_HEAD, LEFT, WIDTH = 15, 24, 130, 820
-
-
-def draw_panel(drawing, top, window, begin, end):
-    """Rows of one configuration; returns how many."""
-
-    def x(time):
-        return LEFT + WIDTH * (min(max(time, begin), end) - begin) / (end - begin)
-
-    rows = []
+    names = []
     if window.requests or window.unanswered:
-        rows.append("requests")
-    rows += [f"{role} may run" for role in window.holds]
+        # One above the other, for requests wait while another one is in service.
+        row = -len(names)
+        bars([(request.arrival, request.begin) for request in window.requests]
+             + [(arrival, window.gave_up) for arrival in window.unanswered], row, 0.4, WAITING)
+        bars([(request.begin, request.end) for request in window.requests], row - 0.4, 0.4, REQUEST)
+        marks([request.arrival for request in window.requests] + window.unanswered, row, INK)
+        names.append("requests")
+    for role, holds in window.holds.items():
+        row = -len(names)
+        bars([(hold.begin, hold.end) for hold in holds if hold.exclusive], row - 0.4, 0.8, EXCLUSIVE)
+        bars([(hold.begin, hold.end) for hold in holds if not hold.exclusive], row - 0.4, 0.8, SHARED)
+        bars([(fetch.begin, fetch.end) for fetch in window.fetches(role)], row - 0.4, 0.8, FETCH)
+        names.append(f"{role} may run")
     if window.steps:
-        rows.append("batch steps end")
-    for i, name in enumerate(rows):
-        y = top + ROW * i
-        drawing.text(LEFT - 8, y + 10, name, 10, "end", svg.FAINT)
-        drawing.line(LEFT, y + ROW - 2, LEFT + WIDTH, y + ROW - 2, svg.GRID)
-        if name == "requests":
-            for request in window.requests:
-                if request.end > begin and request.arrival < end:
-                    # One above the other, for requests wait while another one is in service.
-                    drawing.rectangle(x(request.arrival), y, x(request.begin) - x(request.arrival), 5, WAITING)
-                    if request.begin < end:
-                        length = max(x(request.end) - x(request.begin), 1)
-                        drawing.rectangle(x(request.begin), y + 5, length, 7, REQUEST)
-                    if request.arrival >= begin:
-                        drawing.line(x(request.arrival), y - 1, x(request.arrival), y + 13, svg.INK)
-            for arrival in window.unanswered:
-                if arrival < end:
-                    drawing.rectangle(x(arrival), y, x(window.gave_up) - x(arrival), 5, WAITING)
-                    if arrival >= begin:
-                        drawing.line(x(arrival), y - 1, x(arrival), y + 13, svg.INK)
-        elif name == "batch steps end":
-            for step in window.steps[1:]:
-                if begin <= step < end:
-                    drawing.line(x(step), y + 1, x(step), y + 12, STEP, 1.5)
-        else:
-            role = name.split()[0]
-            draw_holds(drawing, window.holds[role], begin, end, LEFT, y + 1, WIDTH, 11)
-            for fetch in window.fetches(role):
-                if fetch.end > begin and fetch.begin < end:
-                    drawing.rectangle(x(fetch.begin), y + 1, x(fetch.end) - x(fetch.begin), 11, FETCH)
-    return len(rows)
+        marks(window.steps[1:], -len(names), STEP)
+        names.append("batch steps end")
+    axes.set_yticks([-row for row in range(len(names))], names)
+    axes.set_ylim(0.5 - max(len(names), 1), 0.5)
 
 
 def timeline(title, panels, offset, span):
     """`panels`: (name, window); each shows the same `span` seconds from `offset` on, so the same arrivals."""
-    heights = [PANEL_HEAD + ROW * (2 + len(window.holds)) + 8 for _, window in panels]
-    drawing = svg.Drawing(980, 130 + sum(heights), title)
-    drawing.text(20, 24, title, 15, weight="bold")
-    x = 20
-    for words, colour in (("request waits", WAITING), ("request in service", REQUEST), ("exclusive lease", EXCLUSIVE),
-                          ("its memory on the way", FETCH), ("shared lease", SHARED), ("a step ended", STEP)):
-        drawing.rectangle(x, 40, 14, 10, colour)
-        drawing.text(x + 19, 49, words)
-        x += 34 + 6.2 * len(words)
-    drawing.line(x, 38, x, 52, svg.INK)
-    drawing.text(x + 6, 49, "arrival")
-    top = 66
-    bottom = top + sum(heights)
-    axis = svg.Linear(offset * 1e3, (offset + span) * 1e3)
-    for value, label in axis.ticks():
-        place = LEFT + WIDTH * axis.place(value)
-        drawing.line(place, top + PANEL_HEAD, place, bottom, svg.GRID)
-        drawing.text(place, bottom + 16, label, anchor="middle")
-    drawing.text(LEFT + WIDTH / 2, bottom + 36, "time since the measurement began, ms", 12, "middle")
-    for (name, window), height in zip(panels, heights):
+    import matplotlib.patches
+    rows = [2 + len(window.holds) for _, window in panels]
+    figure = new_figure(title, 980, 130 + sum(30 + 16 * count for count in rows))
+    key, *all_axes = figure.subplots(1 + len(panels), squeeze=False, height_ratios=[1, *rows])[:, 0]
+    key.axis("off")
+    key.legend(handles=[matplotlib.patches.Patch(color=colour, label=words) for words, colour in (
+        ("request waits", WAITING), ("request in service", REQUEST), ("exclusive lease", EXCLUSIVE),
+        ("its memory on the way", FETCH), ("shared lease", SHARED), ("a step ended", STEP))],
+        loc="center left", ncols=6, frameon=False)
+    for (name, window), axes in zip(panels, all_axes):
         begin = window.begin + round(offset * 1e9)
-        drawing.text(20, top + 14, name, 12, weight="bold")
-        draw_panel(drawing, top + PANEL_HEAD, window, begin, begin + round(span * 1e9))
-        top += height
-    return drawing
+        draw_window(axes, window, begin, begin + round(span * 1e9))
+        axes.set_xlim(offset * 1e3, (offset + span) * 1e3)
+        axes.set_title(name, loc="left", fontsize=11, fontweight="bold")
+        axes.grid(axis="x", color=GRID)
+        axes.set_axisbelow(True)
+        axes.tick_params(length=0, labelbottom=axes is all_axes[-1])
+        axes.spines[:].set_visible(False)
+    all_axes[-1].set_xlabel("time since the measurement began, ms; a thin line is the arrival of a request")
+    return figure

@@ -29,7 +29,6 @@ import configurations
 import drawings
 import measures
 import report
-import svg
 from machine import ROOT, Daemon, Failed, Machine, Program, has_gpu
 
 PACKAGES = ("torch", "torchvision", "timm", "transformers")
@@ -385,7 +384,7 @@ class Experiment:
         for configuration in configurations.every():
             base = configuration.name.removesuffix("+keeps").removeprefix("memory-")
             if base not in looks:
-                looks[base] = svg.style(colours)
+                looks[base] = drawings.style(colours)
                 colours += base != "alone-batch"
             dashes = "7 3" if configuration.group == "memory" else ""
             if configuration.name.endswith("+keeps"):
@@ -398,8 +397,8 @@ class Experiment:
         measured = [configuration for configuration in self.chosen if self.windows[configuration.name]]
         written = []
 
-        def keep(name, drawing):
-            (self.out / name).write_text(drawing.to_text(), encoding="utf-8")
+        def keep(name, figure):
+            drawings.save(figure, self.out / name)
             written.append(name)
 
         def latency(name, title, members):
@@ -478,7 +477,10 @@ def main():
             interrupted = True
             experiment.notes.append("interrupted: the rest was not run")
         text = experiment.write()
-        pictures = experiment.draw()
+        try:
+            pictures = experiment.draw()
+        except ModuleNotFoundError as error:
+            pictures = [f"no pictures: {error.name} is not installed for {sys.executable}"]
         if arguments.pack:
             experiment.pack()
         print("\n" + text)
