@@ -34,14 +34,13 @@ Gpu* JobCore::State::gpu_of(GpuIndex index) { return index.value < gpus.size() ?
 
 void JobCore::State::occupy(Job& job, const GpuSet& on) {
   job.request = wanted_memory(job.spec);
-  job.occupies = true;
   job.gpus = on;
   User& user = *job.user;
   charge(user, now);
   for (const GpuIndex index : on) {
     Gpu* const gpu = gpu_of(index);
     if (gpu == nullptr) continue;
-    gpu->promised += on_gpu(job.request, *gpu);
+    gpu->promised += on_gpu(*job.request, *gpu);
     gpu->occupants.push_back(&job);
   }
   ++user.running;
@@ -51,16 +50,16 @@ void JobCore::State::occupy(Job& job, const GpuSet& on) {
 }
 
 void JobCore::State::vacate(Job& job) {
-  if (!job.occupies) return;
+  if (!job.occupies()) return;
   User& user = *job.user;
   charge(user, now);
   for (const GpuIndex index : job.gpus) {
     Gpu* const gpu = gpu_of(index);
     if (gpu == nullptr) continue;
-    gpu->promised -= on_gpu(job.request, *gpu);
+    gpu->promised -= on_gpu(*job.request, *gpu);
     std::erase(gpu->occupants, &job);
   }
-  job.occupies = false;
+  job.request.reset();
   --user.running;
   user.gpus -= job.gpus.size();
   if (user.running == 0) active_users.erase(user.uid);
@@ -91,8 +90,8 @@ void JobCore::State::survey_room() {
     if (!some_may_go) continue;
     std::uint64_t stays = 0;
     for (const Job* job : gpu.occupants) {
-      const bool may_go = leaves(*job) || (job->state == JobState::kRunning && (job->overdue || settings.preempt));
-      if (!may_go) stays += on_gpu(job->request, gpu);
+      const bool may_go = leaves(*job) || (job->clock && (job->overdue() || settings.preempt));
+      if (!may_go) stays += on_gpu(*job->request, gpu);
     }
     gain[index.value] = room - std::min(room, stays);
     most_gain = std::max(most_gain, gain[index.value]);
@@ -136,7 +135,7 @@ bool JobCore::State::fits(const Job& job, const Gpu& gpu, const std::vector<Job*
   for (const Job* other : gpu.occupants) {
     if (contains(without, other)) continue;
     if (job.spec.exclusive || other->spec.exclusive) return false;
-    taken += on_gpu(other->request, gpu);
+    taken += on_gpu(*other->request, gpu);
   }
   return taken <= promisable(gpu);
 }
@@ -173,8 +172,8 @@ TimePoint JobCore::State::expected_end(const Job& job, const Job& waiting) const
   const Duration limit = limit_of(job);
   const bool goes_at_limit =
       job.spec.on_limit == OnLimit::kCancel || standing_towards(waiting, job) >= standing_towards(job, waiting);
-  if (limit == kNoLimit || !goes_at_limit || job.suspend_refused) return TimePoint::max();
-  const TimePoint since = job.state == JobState::kRunning ? job.since : now;
+  if (limit == kNoLimit || !goes_at_limit || job.suspend_refused()) return TimePoint::max();
+  const TimePoint since = job.clock ? job.clock->since : now;
   const Duration left = limit - std::min(limit, job.ran);
   return left > TimePoint::max() - since ? TimePoint::max() : std::max(now, since + left);
 }
@@ -187,7 +186,7 @@ TimePoint JobCore::State::earliest(const Job& job, const Gpu& gpu) const {
   const auto blocks = [&](const Job& other) { return job.spec.exclusive || other.spec.exclusive; };
   for (const Job* other : gpu.occupants) {
     ends.push_back({expected_end(*other, job), other});
-    taken += on_gpu(other->request, gpu);
+    taken += on_gpu(*other->request, gpu);
     if (blocks(*other)) ++in_the_way;
   }
   std::sort(ends.begin(), ends.end(), [](const auto& a, const auto& b) {
@@ -197,7 +196,7 @@ TimePoint JobCore::State::earliest(const Job& job, const Gpu& gpu) const {
   for (const auto& [end, other] : ends) {
     if (taken <= promisable(gpu) && in_the_way == 0) break;
     at = end;
-    taken -= on_gpu(other->request, gpu);
+    taken -= on_gpu(*other->request, gpu);
     if (blocks(*other)) --in_the_way;
   }
   return taken <= promisable(gpu) && in_the_way == 0 ? at : TimePoint::max();
@@ -239,7 +238,7 @@ bool JobCore::State::may_start_beside_reservation(const Job& job, const Gpu& gpu
   const std::uint64_t spare = promisable(gpu) - needed;
   std::uint64_t beside = on_gpu(wanted_memory(job.spec), gpu);
   for (const Job* other : gpu.occupants) {
-    const std::uint64_t has = on_gpu(other->request, gpu);
+    const std::uint64_t has = on_gpu(*other->request, gpu);
     const bool stays = known ? expected_end(*other, first) > reservation.start : has <= spare && !other->spec.exclusive;
     if (stays) beside += has;
   }
@@ -249,12 +248,12 @@ bool JobCore::State::may_start_beside_reservation(const Job& job, const Gpu& gpu
 // ---- who has to go ------------------------------------------------------------------------------
 
 bool JobCore::State::gives_way(const Job& job, const Job& to) const {
-  if (job.state != JobState::kRunning || job.suspend_refused) return false;
+  if (!job.clock || job.suspend_refused()) return false;
   const Standing wanted_by = standing_towards(to, job), has = standing_towards(job, to);
   // A floor is behind all of the same capped priority, its user's own jobs included.
   const bool goes_behind = to.floor > 0 && to.spec.capped == job.spec.capped;
   if (settings.preempt && wanted_by > has && !goes_behind) return true;
-  return job.overdue && (job.spec.on_limit == OnLimit::kCancel || wanted_by >= has);
+  return job.overdue() && (job.spec.on_limit == OnLimit::kCancel || wanted_by >= has);
 }
 
 // Where it would fit if those went who are going anyway, and as few others as possible who have to give way to it. Not
@@ -284,7 +283,7 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
       std::sort(may_go.begin(), may_go.end(), [&job](const Job* a, const Job* b) {
         const Standing of_a = standing_towards(*a, job), of_b = standing_towards(*b, job);
         if (of_a != of_b) return of_a < of_b;
-        if (a->overdue != b->overdue) return a->overdue;
+        if (a->overdue() != b->overdue()) return a->overdue();
         return a->spec.order > b->spec.order;
       });
       std::size_t victims = 0;

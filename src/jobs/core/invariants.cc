@@ -22,24 +22,26 @@ bool should_occupy(const Job& job) {
 std::string check_job(const State& s, const Job& job) {
   const std::string who = name(job);
   if (job.state == JobState::kDone) return who + " is done and still there";
-  if (job.state != JobState::kEnding && job.occupies != should_occupy(job))
+  if (job.state != JobState::kEnding && job.occupies() != should_occupy(job))
     return who + " occupies GPUs or not, against its state";
-  if (is_waiting(job) && job.occupies) return who + " waits and occupies GPUs";
-  if (job.occupies && job.gpus.empty()) return who + " occupies no GPUs";
-  if (job.occupies && job.gpus.size() != job.spec.wanted_gpus())
+  if (is_waiting(job) && job.occupies()) return who + " waits and occupies GPUs";
+  if (job.occupies() && job.gpus.empty()) return who + " occupies no GPUs";
+  if (job.occupies() && job.gpus.size() != job.spec.wanted_gpus())
     return who + " has another number of GPUs than it wants";
-  if (job.occupies && !job.spec.gpus.empty() && job.gpus != job.spec.gpus) return who + " has other GPUs than it named";
+  if (job.occupies() && !job.spec.gpus.empty() && job.gpus != job.spec.gpus)
+    return who + " has other GPUs than it named";
   if ((job.state == JobState::kQueued || job.state == JobState::kHeld) && !job.gpus.empty())
     return who + " has GPUs and has not been started";
   if (job.state == JobState::kSuspended && job.gpus.empty()) return who + " is suspended and has nowhere to go back to";
   if (job.state == JobState::kQueued && job.spec.held) return who + " is queued and held";
-  if (job.overdue && job.state != JobState::kRunning) return who + " is overdue and does not run";
+  if (job.clock.has_value() != (job.state == JobState::kRunning))
+    return who + " has a clock or none, against its state";
   const bool eligible = (job.state == JobState::kQueued || job.state == JobState::kSuspended) && !job.spec.held &&
-                        job.pending == 0 && job.retry_at == TimePoint::max();
+                        job.pending == 0 && !job.retry_at;
   if (eligible != (job.in_class != nullptr)) return who + (eligible ? " is not in the queue" : " is in the queue");
   if (job.wake != TimePoint::max() && !s.deadlines.contains({job.wake, job.spec.id}))
     return who + " has lost its deadline";
-  const bool needs_wake = job.state == JobState::kRunning && !job.overdue && s.limit_at(job) != TimePoint::max();
+  const bool needs_wake = job.state == JobState::kRunning && !job.overdue() && s.limit_at(job) != TimePoint::max();
   if (needs_wake && job.wake > s.limit_at(job)) return who + " would never reach its time limit";
   std::uint32_t pending = 0;
   for (std::uint32_t place = 0; place < job.spec.after.size(); ++place) {
@@ -62,16 +64,16 @@ std::string check_gpu(const State& s, const Gpu& gpu) {
   bool exclusive = false;
   std::uint32_t suspended = 0;
   for (const Job* job : gpu.occupants) {
-    promised += State::on_gpu(job->request, gpu);
+    promised += State::on_gpu(*job->request, gpu);
     exclusive |= job->spec.exclusive;
-    if (!job->occupies || !job->gpus.contains(gpu.index)) return name(gpu) + " has an occupant that is not there";
+    if (!job->occupies() || !job->gpus.contains(gpu.index)) return name(gpu) + " has an occupant that is not there";
   }
   if (promised != gpu.promised) return name(gpu) + " has miscounted what it promised";
   if (exclusive && gpu.occupants.size() > 1) return name(gpu) + " has an exclusive job and others";
   for (const auto& [id, job] : s.jobs) {
     if (job->state == JobState::kSuspended && job->gpus.contains(gpu.index)) ++suspended;
     const bool there = std::count(gpu.occupants.begin(), gpu.occupants.end(), job.get()) == 1;
-    if ((job->occupies && job->gpus.contains(gpu.index)) != there) return name(gpu) + " does not know " + name(*job);
+    if ((job->occupies() && job->gpus.contains(gpu.index)) != there) return name(gpu) + " does not know " + name(*job);
   }
   if (suspended != gpu.suspended) return name(gpu) + " has miscounted who will come back";
   return {};
@@ -117,7 +119,7 @@ std::string check_user(const State& s, const User& user) {
   for (const auto& [id, job] : s.jobs) {
     if (job->user != &user) continue;
     if (is_waiting(*job)) ++queued;
-    if (!job->occupies) continue;
+    if (!job->occupies()) continue;
     ++running;
     gpus += job->gpus.size();
   }
@@ -167,12 +169,12 @@ std::string JobCore::State::check() const {
   for (const auto& [id, job] : jobs) {
     if (std::string wrong = check_job(*this, *job); !wrong.empty()) return wrong;
     if (job->in_class != nullptr) ++in_classes;
-    if (job->overdue) ++over;
+    if (job->overdue()) ++over;
     if (job->wake != TimePoint::max()) ++deadlines_of_jobs;
-    if (job->occupies && (job->state == JobState::kSuspending || job->state == JobState::kEnding)) ++leave;
+    if (job->occupies() && (job->state == JobState::kSuspending || job->state == JobState::kEnding)) ++leave;
     if (job->spec.array == kNoJob) continue;
     ++counted[job->spec.array].first;
-    if (job->counts_in_array) ++counted[job->spec.array].second;
+    if (job->counts_in_array()) ++counted[job->spec.array].second;
   }
   JobCounts by_state{};
   for (const auto& [id, job] : jobs) ++by_state[static_cast<std::size_t>(job->state)];

@@ -38,7 +38,7 @@ std::optional<JobStanding> JobCore::standing(JobId id) const {
   standing.attempt = job->attempt;
   standing.gpus = job->gpus;
   if (const TimePoint at = state_->limit_at(*job); at != TimePoint::max()) standing.limit_at = at;
-  standing.suspend_refused = job->suspend_refused;
+  standing.suspend_refused = job->suspend_refused();
   return standing;
 }
 
@@ -96,7 +96,7 @@ void JobCore::State::on(const GpuAdded& e) {
   gpu.present = true;
   gpu.capacity = std::min(e.capacity, kMaxCapacity);
   gpu.promised = 0;
-  for (const Job* job : gpu.occupants) gpu.promised += on_gpu(job->request, gpu);
+  for (const Job* job : gpu.occupants) gpu.promised += on_gpu(*job->request, gpu);
   survey_gpus();
   unpark_gpus();
 }
@@ -201,20 +201,19 @@ void JobCore::State::on(const TimePassed&) {
 // Its next deadline: the end of its time, or when something is tried again.
 void JobCore::State::arm(Job& job) {
   if (job.wake != TimePoint::max()) deadlines.erase({job.wake, job.spec.id});
-  job.wake = job.retry_at;
-  if (!job.overdue) job.wake = std::min(job.wake, limit_at(job));
+  job.wake = job.retry_at.value_or(TimePoint::max());
+  if (!job.overdue()) job.wake = std::min(job.wake, limit_at(job));
   if (job.wake != TimePoint::max()) deadlines.insert({job.wake, job.spec.id});
 }
 
 void JobCore::State::woken(Job& job) {
-  if (job.retry_at <= now) {
-    job.retry_at = TimePoint::max();
-    job.suspend_refused = false;
+  if (job.retry_at && *job.retry_at <= now) {
+    job.retry_at.reset();
     enqueue(job);
     dirty = true;
   }
-  if (!job.overdue && limit_at(job) <= now) {
-    job.overdue = true;
+  if (!job.overdue() && limit_at(job) <= now) {
+    job.clock->overdue = true;
     ++overdue;
     dirty = true;
   }
@@ -229,36 +228,33 @@ Duration JobCore::State::limit_of(const Job& job) const {
 
 TimePoint JobCore::State::limit_at(const Job& job) const {
   const Duration limit = limit_of(job);
-  if (job.state != JobState::kRunning || limit == kNoLimit) return TimePoint::max();
+  if (!job.clock || limit == kNoLimit) return TimePoint::max();
   const Duration left = limit - std::min(limit, job.ran);
-  return left > TimePoint::max() - job.since ? TimePoint::max() : job.since + left;
+  return left > TimePoint::max() - job.clock->since ? TimePoint::max() : job.clock->since + left;
 }
 
 void JobCore::State::run_clock(Job& job) {
-  job.since = now;
-  if (limit_at(job) <= now && !job.overdue) {
-    job.overdue = true;
-    ++overdue;
-  }
+  job.clock = Clock{now};
+  job.clock->overdue = limit_at(job) <= now;
+  if (job.overdue()) ++overdue;
   arm(job);
 }
 
 void JobCore::State::stop_clock(Job& job) {
-  if (job.state == JobState::kRunning) job.ran += now - job.since;
-  if (job.overdue) --overdue;
-  job.overdue = false;
-  job.suspend_refused = false;
-  job.retry_at = TimePoint::max();
-  if (job.wake != TimePoint::max()) deadlines.erase({job.wake, job.spec.id});
-  job.wake = TimePoint::max();
+  if (job.overdue()) --overdue;
+  if (job.clock) job.ran += now - job.clock->since;
+  job.clock.reset();
+  job.retry_at.reset();
+  arm(job);
 }
 
 void JobCore::State::rearm_all() {
   for (const Gpu& gpu : gpus) {
     for (Job* job : gpu.occupants) {
+      if (!job->clock) continue;
       const bool over = limit_at(*job) <= now;
-      if (over != job->overdue) overdue += over ? 1u : ~0u;
-      job->overdue = over;
+      if (over != job->overdue()) overdue += over ? 1u : ~0u;
+      job->clock->overdue = over;
       arm(*job);
     }
   }

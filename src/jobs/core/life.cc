@@ -10,7 +10,7 @@ bool waits(JobState state) {
 }
 
 bool leaves(const Job& job) {
-  return job.occupies && (job.state == JobState::kSuspending || job.state == JobState::kEnding);
+  return job.occupies() && (job.state == JobState::kSuspending || job.state == JobState::kEnding);
 }
 
 }  // namespace
@@ -79,14 +79,25 @@ void JobCore::State::record(const Job& job) {
   commands->push_back(record);
 }
 
+template <class Change>
+void JobCore::State::change_counts(Job& job, Change change) {
+  change(counts[static_cast<std::size_t>(job.state)]);
+  if (waits(job.state)) change(job.user->queued);
+  if (leaves(job)) change(leaving);
+  if (job.counts_in_array()) change(arrays.at(job.spec.array).active);
+  if (job.state != JobState::kSuspended) return;
+  for (const GpuIndex index : job.gpus) {
+    if (Gpu* const gpu = gpu_of(index)) change(gpu->suspended);
+  }
+}
+
 void JobCore::State::set_state(Job& job, JobState state) {
-  if (leaves(job)) --leaving;
-  if (waits(job.state)) --job.user->queued;
-  --counts[static_cast<std::size_t>(job.state)];
-  ++counts[static_cast<std::size_t>(state)];
+  const bool counted_in_array = job.counts_in_array();
+  change_counts(job, [](auto& count) { --count; });
   job.state = state;
-  if (waits(state)) ++job.user->queued;
-  if (leaves(job)) ++leaving;
+  if (state != JobState::kDone) change_counts(job, [](auto& count) { ++count; });
+  if (!counted_in_array || job.counts_in_array()) return;
+  for (Class* c : std::exchange(arrays.at(job.spec.array).parked, {})) unpark(*c);
 }
 
 // ---- submission ---------------------------------------------------------------------------------
@@ -106,8 +117,7 @@ Job& JobCore::State::take(const JobSpec& spec) {
     array.limit = spec.array_limit;
     ++array.unfinished;
   }
-  ++job.user->queued;  // as kQueued
-  ++counts[static_cast<std::size_t>(JobState::kQueued)];
+  change_counts(job, [](auto& count) { ++count; });
   if (job.spec.held) set_state(job, JobState::kHeld);
   return job;
 }
@@ -132,15 +142,8 @@ void JobCore::State::on(const Restored& e) {
     if (!await(job)) return finish(job, Outcome::kDependencyFailed);
     return enqueue(job);
   }
-  if (in_array_with_limit(job)) {
-    ++arrays.at(job.spec.array).active;
-    job.counts_in_array = true;
-  }
   if (e.state == JobState::kSuspended || e.state == JobState::kResuming) {
     job.gpus = e.gpus;
-    for (const GpuIndex index : e.gpus) {
-      if (Gpu* const gpu = gpu_of(index)) ++gpu->suspended;
-    }
     set_state(job, JobState::kSuspended);
     return enqueue(job);
   }
@@ -170,11 +173,6 @@ void JobCore::State::on(const CancelAsked& e) {
 
 void JobCore::State::ask_to_end(Job& job, CancelReason reason) {
   dequeue(job);
-  if (job.state == JobState::kSuspended) {
-    for (const GpuIndex index : job.gpus) {
-      if (Gpu* const gpu = gpu_of(index)) --gpu->suspended;
-    }
-  }
   stop_clock(job);
   set_state(job, JobState::kEnding);
   job.ends_as = reason == CancelReason::kTimeLimit ? Outcome::kTimedOut : Outcome::kCancelled;
@@ -235,7 +233,7 @@ void JobCore::State::on(const StartFailed& e) {
   const Duration pause = std::min(kMaxStartRetry, kStartRetry * (1 << std::min(job->failed_starts, 6u)));
   ++job->failed_starts;
   job->retry_at = now + pause;
-  back_to_queue(*job, JobState::kQueued);
+  back_to_queue(*job);
 }
 
 void JobCore::State::on(const Ended& e) {
@@ -245,33 +243,16 @@ void JobCore::State::on(const Ended& e) {
   if (e.end != End::kLost) return finish(*job, e.end == End::kOk ? Outcome::kOk : Outcome::kFailed);
   if (!job->spec.requeue) return finish(*job, Outcome::kLost);
   dequeue(*job);
-  if (job->state == JobState::kSuspended) {
-    for (const GpuIndex index : job->gpus) {
-      if (Gpu* const gpu = gpu_of(index)) --gpu->suspended;
-    }
-  }
   stop_clock(*job);
   job->ran = Duration(0);
   job->floor = 0;
-  back_to_queue(*job, JobState::kQueued);
+  back_to_queue(*job);
 }
 
-void JobCore::State::back_to_queue(Job& job, JobState state) {
-  const bool held_now = job.spec.held;
-  if (leaves(job)) --leaving;
-  if (waits(job.state)) --job.user->queued;
+void JobCore::State::back_to_queue(Job& job) {
+  set_state(job, job.spec.held ? JobState::kHeld : JobState::kQueued);
   vacate(job);
-  --counts[static_cast<std::size_t>(job.state)];
-  job.state = held_now ? JobState::kHeld : state;
-  ++counts[static_cast<std::size_t>(job.state)];
-  ++job.user->queued;
   job.gpus = {};
-  if (job.counts_in_array) {
-    Array& array = arrays.at(job.spec.array);
-    --array.active;
-    for (Class* c : std::exchange(array.parked, {})) unpark(*c);
-    job.counts_in_array = false;
-  }
   record(job);
   arm(job);
   enqueue(job);
@@ -282,10 +263,7 @@ void JobCore::State::on(const Suspended& e) {
   if (job == nullptr || job->state != JobState::kSuspending) return;
   set_state(*job, JobState::kSuspended);
   vacate(*job);
-  for (const GpuIndex index : job->gpus) {
-    if (Gpu* const gpu = gpu_of(index)) ++gpu->suspended;
-  }
-  if (job->suspended_for_time) {
+  if (job->suspended_for == SuspendReason::kTimeLimit) {
     // Behind all of its priority that wait now.
     job->ran = Duration(0);
     job->spec.order = next_order++;
@@ -303,7 +281,6 @@ void JobCore::State::on(const SuspendRefused& e) {
   Job* const job = find(e.job, e.attempt);
   if (job == nullptr || job->state != JobState::kSuspending) return;
   set_state(*job, JobState::kRunning);
-  job->suspend_refused = true;
   job->retry_at = now + kSuspendRetry;
   record(*job);
   run_clock(*job);
@@ -336,26 +313,14 @@ void JobCore::State::end_one(Job& job, Outcome outcome, bool recorded, std::vect
   const bool ok = outcome == Outcome::kOk;
   dequeue(job);
   unawait(job);
-  if (job.state == JobState::kSuspended) {
-    for (const GpuIndex index : job.gpus) {
-      if (Gpu* const gpu = gpu_of(index)) --gpu->suspended;
-    }
-  }
   stop_clock(job);
-  if (leaves(job)) --leaving;
-  if (waits(job.state)) --job.user->queued;
+  set_state(job, JobState::kDone);
   vacate(job);
-  --counts[static_cast<std::size_t>(job.state)];
-  job.state = JobState::kDone;
   job.ends_as = outcome;
   if (recorded) record(job);
   if (job.spec.array != kNoJob) {
     Array& array = arrays.at(job.spec.array);
     array.failed |= !ok;
-    if (job.counts_in_array) {
-      --array.active;
-      for (Class* c : std::exchange(array.parked, {})) unpark(*c);
-    }
     if (--array.unfinished == 0) {
       const bool all_ok = !array.failed;
       arrays.erase(job.spec.array);

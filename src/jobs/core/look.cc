@@ -129,15 +129,7 @@ void JobCore::State::look_through() {
 void JobCore::State::start(Job& job, const GpuSet& on) {
   const bool resumes = job.state == JobState::kSuspended;
   dequeue(job);
-  if (resumes) {
-    for (const GpuIndex index : job.gpus) --gpus[index.value].suspended;
-  } else {
-    ++job.attempt;
-    if (in_array_with_limit(job)) {
-      ++arrays.at(job.spec.array).active;
-      job.counts_in_array = true;
-    }
-  }
+  if (!resumes) ++job.attempt;
   occupy(job, on);
   set_state(job, resumes ? JobState::kResuming : JobState::kStarting);
   record(job);
@@ -150,17 +142,16 @@ void JobCore::State::start(Job& job, const GpuSet& on) {
 
 void JobCore::State::make_way(const WayIn& way) {
   for (Job* job : way.victims) {
-    const bool for_time = job->overdue;
+    const bool for_time = job->overdue();
     if (for_time && job->spec.on_limit == OnLimit::kCancel) {
       ask_to_end(*job, CancelReason::kTimeLimit);
       continue;
     }
     stop_clock(*job);
-    job->suspended_for_time = for_time;
+    job->suspended_for = for_time ? SuspendReason::kTimeLimit : SuspendReason::kPriority;
     set_state(*job, JobState::kSuspending);
     record(*job);
-    commands->push_back(
-        Suspend{job->spec.id, job->attempt, for_time ? SuspendReason::kTimeLimit : SuspendReason::kPriority});
+    commands->push_back(Suspend{job->spec.id, job->attempt, job->suspended_for});
   }
 }
 

@@ -11,7 +11,7 @@ Turn turn_of(const Class& c) { return {c.key.priority, c.jobs.begin()->first}; }
 
 void JobCore::State::enqueue(Job& job) {
   const bool waits = job.state == JobState::kQueued || job.state == JobState::kSuspended;
-  if (!waits || job.spec.held || job.pending > 0 || job.retry_at != TimePoint::max() || job.in_class != nullptr) return;
+  if (!waits || job.spec.held || job.pending > 0 || job.retry_at || job.in_class != nullptr) return;
   User& user = *job.user;
   const JobId alone = job.floor > 0 ? job.spec.id : kNoJob;
   std::unique_ptr<Lane>& lane = user.lanes[{job.spec.capped, alone}];
@@ -28,7 +28,7 @@ void JobCore::State::enqueue(Job& job) {
   ClassKey key{job.spec.priority,
                {resume ? job.gpus : job.spec.gpus, job.spec.wanted_gpus(), job.spec.memory, job.spec.exclusive,
                 job.spec.time_limit},
-               !resume && in_array_with_limit(job) ? job.spec.array : kNoJob,
+               !resume && job.in_array_with_limit() ? job.spec.array : kNoJob,
                resume};
   std::unique_ptr<Class>& c = lane->classes[key];
   if (c == nullptr) {
@@ -176,10 +176,10 @@ WaitReason JobCore::State::reason_of(const Job& job) const {
     return WaitReason::kNone;
   if (job.spec.held) return WaitReason::kHeld;
   if (job.pending > 0) return WaitReason::kDependency;
-  if (job.retry_at != TimePoint::max()) return WaitReason::kRetry;
+  if (job.retry_at) return WaitReason::kRetry;
   if (held) return WaitReason::kPaused;
   if (!user_may(job)) return WaitReason::kUserLimit;
-  if (job.state == JobState::kQueued && in_array_with_limit(job)) {
+  if (job.state == JobState::kQueued && job.in_array_with_limit()) {
     const Array& array = arrays.at(job.spec.array);
     if (array.active >= array.limit) return WaitReason::kArrayLimit;
   }

@@ -48,27 +48,37 @@ inline constexpr Duration kSettlePeriod = std::chrono::seconds(1);
 // when many jobs start in one moment, when no user has had any time yet.
 inline constexpr Duration kAdvance = std::chrono::seconds(60);
 
+// The time limit of a job that runs, running down.
+struct Clock {
+  TimePoint since{};
+  bool overdue = false;  // its time is over
+};
+
 struct Job {
   JobSpec spec;
   JobState state = JobState::kQueued;
   Outcome ends_as = Outcome::kNone;  // why it was told to end, or how it has ended
-  bool suspended_for_time = false;   // of kSuspending: its time is over, so it goes behind its equals
-  bool occupies = false;             // counted on its GPUs and for its user
-  bool counts_in_array = false;      // has been started and is not done
-  bool overdue = false;              // its time is over
-  bool suspend_refused = false;
+  SuspendReason suspended_for{};     // of kSuspending
   std::uint32_t attempt = 0;
   std::uint32_t failed_starts = 0;
   std::uint32_t pending = 0;  // dependencies that are not met yet
   GpuSet gpus;
-  std::uint64_t request = 0;              // per GPU, while it occupies some; 0: the whole GPU
-  std::uint64_t floor = 0;                // its rank is not before this; 0: its user's
-  TimePoint since{};                      // when its time limit began to run down, if it runs
-  Duration ran{};                         // how much had run down before
-  TimePoint retry_at = TimePoint::max();  // when to start or to suspend it is tried again
-  TimePoint wake = TimePoint::max();      // its entry in deadlines
+  std::optional<std::uint64_t> request;  // per GPU, while it occupies some; 0: the whole GPU
+  std::uint64_t floor = 0;               // its rank is not before this; 0: its user's
+  std::optional<Clock> clock;            // of kRunning
+  Duration ran{};                        // how much of its time limit had run down before
+  std::optional<TimePoint> retry_at;     // when to start or to suspend it is tried again
+  TimePoint wake = TimePoint::max();     // its entry in deadlines
   User* user = nullptr;
   Class* in_class = nullptr;  // where it waits, if nothing but others keep it from starting
+
+  bool occupies() const { return request.has_value(); }
+  bool overdue() const { return clock && clock->overdue; }
+  bool suspend_refused() const { return clock && retry_at; }
+  bool in_array_with_limit() const { return spec.array != kNoJob && spec.array_limit != 0; }
+  bool counts_in_array() const {
+    return in_array_with_limit() && state != JobState::kQueued && state != JobState::kHeld && state != JobState::kDone;
+  }
 };
 
 // The request that the jobs of a class have in common: either all of them fit or none.
@@ -278,9 +288,11 @@ struct JobCore::State {
   std::optional<Refusal> refusal(const JobSpec& spec) const;
   Job& take(const JobSpec& spec);
   std::int32_t capped(const User& user, std::int32_t priority, bool by_admin) const;
-  void set_state(Job& job, JobState state);  // and counts the user's waiting jobs
+  template <class Change>
+  void change_counts(Job& job, Change change);  // of jobs by state
+  void set_state(Job& job, JobState state);
   void record(const Job& job);
-  void back_to_queue(Job& job, JobState state);
+  void back_to_queue(Job& job);
   void ask_to_end(Job& job, CancelReason reason);
   void finish(Job& job, Outcome outcome, bool recorded = true);
   void end_one(Job& job, Outcome outcome, bool recorded, std::vector<JobId>& broken);
@@ -289,7 +301,6 @@ struct JobCore::State {
   TimePoint limit_at(const Job& job) const;  // max(): never, or its clock does not run
   static void clamp(QueueSettings& settings);
   void rearm_all();
-  bool in_array_with_limit(const Job& job) const { return job.spec.array != kNoJob && job.spec.array_limit != 0; }
   void run_clock(Job& job);  // its time limit begins to run down, or goes on
   void stop_clock(Job& job);
   Duration limit_of(const Job& job) const;  // kNoLimit: none
@@ -326,7 +337,6 @@ struct JobCore::State {
   // ---- capacity.cc: GPUs
   Gpu* gpu_of(GpuIndex index);
   std::uint64_t promisable(const Gpu& gpu) const { return gpu.capacity * settings.oversubscribe / 1000; }
-  std::uint64_t request_of(const Job& job) const { return job.occupies ? job.request : wanted_memory(job.spec); }
   std::uint64_t wanted_memory(const JobSpec& spec) const {
     return spec.memory != 0 ? spec.memory : settings.default_memory;
   }
