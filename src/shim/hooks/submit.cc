@@ -94,7 +94,7 @@ void Passage::hold(std::uint32_t slot) {
 
 bool Passage::remembers(const gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const {
   if (memo.stream != stream || memo.streams == nullptr || memo.generation != generation) return false;
-  if (!is_default(stream) || memo.context == tenant_->only_context()) return true;
+  if (!is_default(stream) || tenant_->is_only_context(memo.context)) return true;
   cuda::CUcontext current = nullptr;
   return tenant_->driver().cuCtxGetCurrent(&current) == cuda::CUDA_SUCCESS && current == memo.context;
 }
@@ -120,7 +120,7 @@ void Passage::note(gate::StreamMemo& memo) const {
   if (is_fresh && memo.is_noted) return;
   memo.streams->note(memo.context, memo.stream);
   memo.is_noted = is_fresh;
-  const bool is_sure = !is_default(memo.stream) || memo.context == tenant_->only_context();
+  const bool is_sure = !is_default(memo.stream) || tenant_->is_only_context(memo.context);
   // By the lease, and not nested: so that it was found unbarred after the memo's generation was read (gate.h).
   const bool is_direct = is_fresh && is_sure && passed_ == gate::Passed::kHolding && tenant_->gate().has_short_way() &&
                          tenant_->captures.load(std::memory_order_relaxed) == 0 && !tenant_->lock_modes().are_set() &&

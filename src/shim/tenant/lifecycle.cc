@@ -14,6 +14,7 @@
 
 #include <cstdlib>
 #include <new>
+#include <utility>
 
 #include "base/no_fork.h"
 #include "gate/thread_records.h"
@@ -59,7 +60,10 @@ void wind_down() {
 
 }  // namespace
 
-void wind_down_at_exit() { static_cast<void>(std::atexit(wind_down)); }
+void wind_down_at_exit() {
+  static bool is_registered = false;
+  if (!std::exchange(is_registered, true)) static_cast<void>(std::atexit(wind_down));
+}
 
 Tenant* tenant_if_any() { return g_tenant.load(std::memory_order_acquire); }
 

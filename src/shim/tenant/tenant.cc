@@ -32,6 +32,9 @@ wire::Hello make_hello(const Settings& settings) {
   return hello;
 }
 
+// Stands for several contexts, as the only one.
+cuda::CUcontext several() { return reinterpret_cast<cuda::CUcontext>(std::uintptr_t{1}); }
+
 }  // namespace
 
 Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageMemory page, std::string socket_path)
@@ -88,9 +91,11 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
 void Tenant::note_context(cuda::CUcontext context) {
   pthread_mutex_lock(&start_mutex_);
   const cuda::CUcontext only = only_context_.load(std::memory_order_relaxed);
-  if (only != nullptr && only != context) several_contexts_ = true;
-  only_context_.store(several_contexts_ ? nullptr : context, std::memory_order_release);
-  if (several_contexts_ && only != nullptr) gate::forget_memos();  // default streams have to be told apart from now on
+  if (only == nullptr) only_context_.store(context, std::memory_order_release);
+  if (only != nullptr && only != context && only != several()) {
+    only_context_.store(several(), std::memory_order_release);
+    gate::forget_memos();  // default streams have to be told apart from now on
+  }
   pthread_mutex_unlock(&start_mutex_);
 }
 
@@ -132,8 +137,10 @@ void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   }
   write_log(wire::Severity::kInfo, (again ? "connected again to daemon " : "connected to daemon ") +
                                        std::string(wire::text_of(welcome.version)));
-  own_gang_told_ = false;
-  sharing_gang_told_ = false;
+  for (std::atomic<Membership>* gang : {&own_gang_, &sharing_gang_}) {
+    if (gang->load(std::memory_order_relaxed) == Membership::kTold)
+      gang->store(Membership::kJoined, std::memory_order_relaxed);
+  }
 }
 
 void Tenant::announce_seats() {
@@ -202,7 +209,7 @@ void Tenant::handle(const wire::Revoke& message) {
 
 void Tenant::on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) {
   // Not before: exit handlers run backwards, and the driver's own, of its first context, are to come after this one.
-  if (message.bytes != 0 && !std::exchange(winds_down_at_exit_, true)) wind_down_at_exit();
+  if (message.bytes != 0) wind_down_at_exit();
   memories_.on_host_lent(message, std::move(memory));
 }
 
@@ -335,22 +342,28 @@ void Tenant::set_ungated(std::uint32_t slot) {
 // ---- gangs and messages ----
 
 void Tenant::join_own_gang() {
-  if (settings_.never_in_gang) return;
-  if (!own_gang_.load(std::memory_order_relaxed) && !own_gang_.exchange(true, std::memory_order_release)) agent_.wake();
+  if (!settings_.never_in_gang) join(own_gang_);
 }
 
 void Tenant::join_sharing_gang() {
-  if (settings_.sharing_gang.empty()) return;
-  if (!sharing_gang_.load(std::memory_order_relaxed) && !sharing_gang_.exchange(true, std::memory_order_release))
-    agent_.wake();
+  if (!settings_.sharing_gang.empty()) join(sharing_gang_);
+}
+
+void Tenant::join(std::atomic<Membership>& gang) {
+  auto none = gang.load(std::memory_order_relaxed);
+  if (none != Membership::kNone) return;
+  if (gang.compare_exchange_strong(none, Membership::kJoined, std::memory_order_release)) agent_.wake();
 }
 
 void Tenant::announce_gangs(client::Agent::Announcement& announcement) {
-  wire::GangJoin join{};
-  if (own_gang_.load(std::memory_order_acquire) && !own_gang_told_) own_gang_told_ = announcement.send(join);
-  wire::set_text(join.key, settings_.sharing_gang);
-  if (sharing_gang_.load(std::memory_order_acquire) && !sharing_gang_told_)
-    sharing_gang_told_ = announcement.send(join);
+  const auto announce = [&announcement](std::atomic<Membership>& gang, const std::string& key) {
+    if (gang.load(std::memory_order_acquire) != Membership::kJoined) return;
+    wire::GangJoin join{};
+    wire::set_text(join.key, key);
+    if (announcement.send(join)) gang.store(Membership::kTold, std::memory_order_relaxed);
+  };
+  announce(own_gang_, {});
+  announce(sharing_gang_, settings_.sharing_gang);
 }
 
 void Tenant::note_unpageable(const char* text) { note(wire::Severity::kInfo, text); }

@@ -47,8 +47,9 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   // A context was made. While there has been only one, every default stream is its: submissions need not ask the
   // driver.
   void note_context(cuda::CUcontext context);
-  // Null: there have been several.
-  cuda::CUcontext only_context() const { return only_context_.load(std::memory_order_acquire); }
+  bool is_only_context(cuda::CUcontext context) const {
+    return only_context_.load(std::memory_order_acquire) == context;
+  }
 
   // This process's GPUs belong together from now on (peers). Sharing memory: those of its launch, too.
   void join_own_gang();
@@ -81,6 +82,9 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   void on_ungated(const std::string& why) override;
 
  private:
+  // kJoined: the daemon has not been told on this connection.
+  enum class Membership : std::uint8_t { kNone, kJoined, kTold };
+
   static void request(void* self, std::uint32_t slot);
   void announce(client::Agent::Announcement& announcement, std::uint32_t slot, Seat& seat);
   void handle(const wire::Revoke& message);
@@ -102,6 +106,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   void bound_in_flight();
   void run_ungated();
   void set_ungated(std::uint32_t slot);
+  void join(std::atomic<Membership>& gang);
   void announce_gangs(client::Agent::Announcement& announcement);
 
   const cuda::Driver& driver_;
@@ -115,13 +120,10 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   Drainer drainer_;
   std::atomic<wire::OnDaemonLoss> on_daemon_loss_{wire::OnDaemonLoss::kWait};
   std::atomic<bool> ungated_{false};
-  std::atomic<cuda::CUcontext> only_context_{nullptr};
-  bool several_contexts_ = false;    // under start_mutex_
-  bool winds_down_at_exit_ = false;  // the agent's thread
-  std::atomic<bool> own_gang_{false};
-  std::atomic<bool> sharing_gang_{false};
-  bool own_gang_told_ = false;  // on this connection; the agent's thread
-  bool sharing_gang_told_ = false;
+  std::atomic<cuda::CUcontext> only_context_{nullptr};  // no context's handle after several; set under start_mutex_
+  // Any thread joins; only the agent's tells.
+  std::atomic<Membership> own_gang_{Membership::kNone};
+  std::atomic<Membership> sharing_gang_{Membership::kNone};
   pthread_mutex_t start_mutex_ = PTHREAD_MUTEX_INITIALIZER;
   bool started_ = false;
 };
@@ -130,7 +132,8 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
 Tenant* tenant_if_any();
 Tenant* tenant();
 
-// From now on the tenant winds down (see there) before the process exits, if the process does so by exit().
+// From now on the tenant winds down (see there) before the process exits, if the process does so by exit(). On the
+// agent's thread.
 void wind_down_at_exit();
 
 }  // namespace gpumux::shim
