@@ -109,7 +109,8 @@ class Daemon::Impl {
   }
   void crash() {
     asio::post(io_, [this] {
-      crashed_ = true;
+      worker_.stop();
+      exit_code_ = kExitFailed;
       io_.stop();
     });
   }
@@ -136,7 +137,7 @@ class Daemon::Impl {
   void start_reload();
   void finish_reload(base::Result<std::pair<Config, AccessRules>> loaded);
   bool is_unused();
-  void finish(ExitCode code);
+  void finish(ExitCode code, const std::string& successor = {});
 
   DaemonOptions options_;
   std::unique_ptr<Inventory> inventory_;
@@ -176,14 +177,10 @@ class Daemon::Impl {
   asio::signal_set signals_;
 
   os::FileDescriptor dir_lock_;
-  bool sockets_open_ = false;
-  std::string successor_;  // the runtime directory of root's daemon, to which this one has given way
   base::TimePoint last_tenant_{};
   bool refreshing_ = false;
   bool runs_changed_ = false;
-  bool finished_ = false;
-  bool crashed_ = false;
-  ExitCode exit_code_ = kExitStopped;
+  std::optional<ExitCode> exit_code_;  // nothing: it serves
 };
 
 DaemonInfo Daemon::Impl::daemon_info() const {
@@ -317,8 +314,7 @@ tl::expected<void, DaemonError> Daemon::Impl::add_gpus() {
 void Daemon::Impl::give_way(base::GpuIndex gpu, const LockOwner& roots) {
   log_warning("root's daemon takes over; this daemon ends, and its programs go on under root's",
               {{"gpu", gpu.value}, {"pid", roots.pid}, {"runtime_dir", roots.runtime_dir}});
-  successor_ = roots.runtime_dir;
-  finish(kExitOwned);
+  finish(kExitOwned, roots.runtime_dir);
 }
 
 void Daemon::Impl::gpu_gained(base::GpuIndex gpu) {
@@ -351,7 +347,6 @@ tl::expected<void, DaemonError> Daemon::Impl::open_sockets() {
     GPUMUX_TRY(os::make_own_dir(dir + "/" + os::kTenantDir, options_.is_private ? 0700 : 0755));
     auto tenants = os::listen_seqpacket(dir + "/" + os::kTenantSocket, mode, kBacklog);
     if (!tenants) return tl::unexpected(tenants.error());
-    sockets_open_ = true;
     auto containers = open_records();
     if (!containers) return tl::unexpected(containers.error());
     tenants_.listen(std::move(*tenants), door, lookup, std::move(*containers));
@@ -395,12 +390,8 @@ ExitCode Daemon::Impl::run() {
     }
   }
   helper_.stop();
-  if (crashed_) {
-    worker_.stop();
-    return kExitFailed;
-  }
   worker_.join();
-  return exit_code_;
+  return exit_code_.value_or(kExitStopped);
 }
 
 // The awaited message comes within moments (attention.h): the loop polls for it, the timers and all other events.
@@ -550,21 +541,18 @@ void Daemon::Impl::finish_reload(base::Result<std::pair<Config, AccessRules>> lo
   service_.ready();
 }
 
-void Daemon::Impl::finish(ExitCode code) {
-  if (finished_) return;
-  finished_ = true;
+// `successor`: the runtime directory of root's daemon, if this one has given way to it.
+void Daemon::Impl::finish(ExitCode code, const std::string& successor) {
+  if (exit_code_) return;
   exit_code_ = code;
   service_.stopping();
   succession_.end();
   // A client that finds no socket looks elsewhere, or waits; one that finds a dead socket cannot tell.
-  if (sockets_open_) {
-    for (const char* socket : {os::kTenantSocket, os::kApiSocket, os::kRootApiSocket}) {
-      const std::string path = options_.runtime_dir + "/" + socket;
-      ::unlink(path.c_str());
-      const bool is_roots = std::string_view(socket) == os::kRootApiSocket;  // a private daemon has none
-      if (!successor_.empty() && !is_roots)
-        static_cast<void>(::symlink((successor_ + "/" + socket).c_str(), path.c_str()));
-    }
+  for (const char* socket : {os::kTenantSocket, os::kApiSocket, os::kRootApiSocket}) {
+    const std::string path = options_.runtime_dir + "/" + socket;
+    ::unlink(path.c_str());
+    const bool is_roots = std::string_view(socket) == os::kRootApiSocket;  // a private daemon has none
+    if (!successor.empty() && !is_roots) static_cast<void>(::symlink((successor + "/" + socket).c_str(), path.c_str()));
   }
   log_info("stopped", {{"tenants", tenants_.connections()}});
   ledger_keeper_.close();
