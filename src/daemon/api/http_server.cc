@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
@@ -75,27 +76,67 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   void start() { read(); }
 
   void close() {
-    open_ = false;
-    done_with_body();
+    large_.reset();
     deadline_.cancel();
     stream_.close();
   }
 
   // The trace has grown.
   void poke() {
-    if (open_ && !writing_) send_trace();
+    if (trace_ && std::exchange(trace_->awaits_more, false)) send_trace();
   }
 
   const Peer peer;
 
  private:
+  // One of the large requests that the server counts.
+  class LargeRequest {
+   public:
+    LargeRequest(HttpServer& server, const Account& account) : server_(server), account_(account) {
+      ++server_.large_requests_;
+      ++server_.large_per_account_[account_];
+    }
+    LargeRequest(const LargeRequest&) = delete;
+    LargeRequest& operator=(const LargeRequest&) = delete;
+    ~LargeRequest() {
+      --server_.large_requests_;
+      const auto own = server_.large_per_account_.find(account_);
+      if (--own->second == 0) server_.large_per_account_.erase(own);
+    }
+
+   private:
+    HttpServer& server_;
+    const Account& account_;
+  };
+
+  // The trace, which is made while it is sent; its end closes the connection.
+  struct SentTrace {
+    SentTrace(const ApiTrace& asked, unsigned version)
+        : follow(asked.follow), names_of(asked.names_of), cursor(std::max<std::uint64_t>(asked.since, 1)) {
+      pieces.version(version);
+      pieces.chunked(version >= 11);
+      set_fields(pieces, "application/x-ndjson", false);
+      pieces.body().more = true;
+    }
+    const bool follow;
+    const std::optional<uid_t> names_of;
+    std::uint64_t cursor;
+    bool caught_up = false;    // has been sent something: from here on there may be no gap
+    bool awaits_more = false;  // a follower that has been sent all that there is
+    http::response<http::buffer_body> pieces;
+    http::response_serializer<http::buffer_body> writer{pieces};
+    std::string piece;
+  };
+
+  bool is_open() const { return stream_.is_open(); }
+
   // For what the connection is about to do. Its end has to call in_time().
   void expires_after(std::chrono::nanoseconds time) {
     deadline_.expires_after(std::chrono::duration_cast<asio::steady_timer::duration>(time));
     deadline_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
       // One that was moved on may have fired already.
       const bool is_late = !error && self->deadline_.expiry() <= asio::steady_timer::clock_type::now();
-      if (is_late && self->open_) self->server_.remove(*self);
+      if (is_late && self->is_open()) self->server_.remove(*self);
     });
   }
   void in_time() { deadline_.expires_at(asio::steady_timer::time_point::max()); }
@@ -113,7 +154,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   // Only a submission may be long, and few of them at once.
   void header_was_read(const boost::system::error_code& error) {
-    if (!open_ || error || parser_->is_done()) return was_read(error);
+    if (!is_open() || error || parser_->is_done()) return was_read(error);
     const auto& message = parser_->get();
     // A peer that can hand in no job need not say more of it.
     const bool is_submission = message.method() == http::verb::post && message.target() == "/v1/jobs" &&
@@ -136,9 +177,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
             error_response(503, {base::Code::kUnavailable, 0, "other users are submitting long jobs now: try again"}),
             false);
       }
-      is_large_ = true;
-      ++server_.large_requests_;
-      ++server_.large_per_account_[peer.account];
+      large_.emplace(server_, peer.account);
       expires_after(kLargeRequestStart + std::chrono::seconds(length / kLeastBytesPerSecond));
     }
     parser_->body_limit(limit);
@@ -147,16 +186,9 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
         [self = shared_from_this()](const boost::system::error_code& late, std::size_t) { self->was_read(late); });
   }
 
-  void done_with_body() {
-    if (!std::exchange(is_large_, false)) return;
-    --server_.large_requests_;
-    const auto own = server_.large_per_account_.find(peer.account);
-    if (--own->second == 0) server_.large_per_account_.erase(own);
-  }
-
   void was_read(const boost::system::error_code& error) {
     in_time();
-    if (!open_) return;
+    if (!is_open()) return;
     if (error == http::error::body_limit || error == http::error::header_limit ||
         error == http::error::buffer_overflow) {
       return respond(error_response(413, {base::Code::kExhausted, 0, "the request is too long"}), false);
@@ -192,7 +224,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     if (auto* trace = std::get_if<ApiTrace>(&answer)) return start_trace(*trace, version);
     if (auto* later = std::get_if<ApiLater>(&answer)) {
       return (*later)([self = shared_from_this(), keep](ApiResponse response) {
-        if (self->open_) self->respond(std::move(response), keep);
+        if (self->is_open()) self->respond(std::move(response), keep);
       });
     }
     asio::post(server_.worker_, [self = shared_from_this(), keep, work = std::move(std::get<ApiWork>(answer)),
@@ -204,7 +236,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
         response = error_response(500, {base::Code::kInternal, 0, e.what()});
       }
       asio::post(*io, [self = std::move(self), keep, response = std::move(response)]() mutable {
-        if (self->open_) self->respond(std::move(response), keep);
+        if (self->is_open()) self->respond(std::move(response), keep);
       });
     });
   }
@@ -220,15 +252,14 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     return [self = shared_from_this(), then = std::move(then)](const boost::system::error_code& error,
                                                                std::size_t) mutable {
       self->in_time();
-      self->writing_ = false;
-      if (!self->open_) return;
+      if (!self->is_open()) return;
       if (error && error != http::error::need_buffer) return self->server_.remove(*self);
       then();
     };
   }
 
   void respond(ApiResponse answer, bool keep) {
-    done_with_body();
+    large_.reset();
     server_.last_used_ = now();
     response_ = {};
     set_answer(response_, std::move(answer), keep);
@@ -240,80 +271,64 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
                       }));
   }
 
-  // ---- the trace, which is made while it is sent; its end closes the connection
+  // ---- the trace
 
-  template <class Then>
-  void begin_pieces(unsigned version, Then then) {
-    pieces_.version(version);
-    pieces_.chunked(version >= 11);
-    set_fields(pieces_, "application/x-ndjson", false);
-    pieces_.body().more = true;
-    piece_writer_.emplace(pieces_);
-    writing_ = true;
+  void start_trace(const ApiTrace& asked, unsigned version) {
+    trace_.emplace(asked, version);
+    if (trace_->follow) {
+      server_.followers_.insert(this);
+      watch();
+    }
     expires_after(kWriteTimeout);
-    http::async_write_header(stream_, *piece_writer_, when_written(std::move(then)));
+    http::async_write_header(stream_, trace_->writer, when_written([this] { send_trace(); }));
   }
 
-  template <class Then>
-  void send_piece(std::string text, Then then) {
-    if (text.empty()) return then();
-    piece_ = std::move(text);
-    pieces_.body().data = piece_.data();
-    pieces_.body().size = piece_.size();
-    write_piece(std::move(then));
+  void send_piece(std::string text) {
+    trace_->piece = std::move(text);
+    trace_->pieces.body().data = trace_->piece.data();
+    trace_->pieces.body().size = trace_->piece.size();
+    write_piece([this] { send_trace(); });
   }
 
   void end_pieces() {
-    pieces_.body() = {nullptr, 0, false};
+    trace_->pieces.body() = {nullptr, 0, false};
     write_piece([this] { server_.remove(*this); });
   }
 
   template <class Then>
   void write_piece(Then then) {
-    writing_ = true;
     expires_after(kWriteTimeout);
-    http::async_write(stream_, *piece_writer_, when_written(std::move(then)));
-  }
-
-  void start_trace(const ApiTrace& trace, unsigned version) {
-    follow_ = trace.follow;
-    names_of_ = trace.names_of;
-    cursor_ = trace.since == 0 ? 1 : trace.since;
-    if (follow_) {
-      server_.followers_.insert(this);
-      watch();
-    }
-    begin_pieces(version, [this] { send_trace(); });
+    http::async_write(stream_, trace_->writer, when_written(std::move(then)));
   }
 
   // A follower says nothing more: whatever arrives, its end or anything else, ends it.
   void watch() {
     stream_.async_wait_read([self = shared_from_this()](const boost::system::error_code& error) {
-      if (!error && self->open_) self->server_.remove(*self);
+      if (!error && self->is_open()) self->server_.remove(*self);
     });
   }
 
   void send_trace() {
-    const TraceEntry* entry = server_.trace_.at_or_after(cursor_);
-    if (entry == nullptr) return follow_ ? void() : end_pieces();  // poked when there is more
-    if (entry->sequence > cursor_ && cursor_ > 1 && follow_ && caught_up_) {
+    const TraceEntry* entry = server_.trace_.at_or_after(trace_->cursor);
+    trace_->awaits_more = entry == nullptr && trace_->follow;
+    if (entry == nullptr) return trace_->follow ? void() : end_pieces();  // poked when there is more
+    if (entry->sequence > trace_->cursor && trace_->follow && trace_->caught_up) {
       log_warning("a follower of the trace reads too slowly and is cut off", {{"uid", peer.uid}, {"pid", peer.pid}});
       return server_.remove(*this);
     }
     auto entries = std::make_shared<std::vector<TraceEntry>>();
     while (entry != nullptr && entries->size() < kTracePiece) {
       entries->push_back(*entry);
-      cursor_ = entry->sequence + 1;
-      caught_up_ = true;
-      entry = server_.trace_.at_or_after(cursor_);
+      trace_->cursor = entry->sequence + 1;
+      entry = server_.trace_.at_or_after(trace_->cursor);
     }
-    writing_ = true;
+    trace_->caught_up = true;
     // The text takes longer to make than the copies, and the loop has better to do.
     asio::post(server_.worker_, [self = shared_from_this(), io = &server_.io_, entries] {
       std::string text;
-      for (const TraceEntry& one : *entries) append_json_line(text, one, self->names_of_);
+      for (const TraceEntry& one : *entries) append_json_line(text, one, self->trace_->names_of);
       asio::post(*io, [self, text = std::move(text)]() mutable {
-        if (self->open_) self->send_piece(std::move(text), [connection = self.get()] { connection->send_trace(); });
+        if (self->is_open()) self->send_piece(std::move(text));
       });
     });
   }
@@ -324,16 +339,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   beast::flat_buffer buffer_;
   std::optional<http::request_parser<http::string_body>> parser_;
   http::response<http::string_body> response_;
-  http::response<http::buffer_body> pieces_;  // the trace
-  std::optional<http::response_serializer<http::buffer_body>> piece_writer_;
-  bool open_ = true;
-  bool follow_ = false;
-  std::optional<uid_t> names_of_;  // of the trace that it is sent
-  bool writing_ = false;
-  bool is_large_ = false;
-  bool caught_up_ = false;  // has been sent something: from here on there may be no gap
-  std::uint64_t cursor_ = 1;
-  std::string piece_;
+  std::optional<LargeRequest> large_;  // until it is answered
+  std::optional<SentTrace> trace_;     // no request follows it
 };
 
 HttpServer::HttpServer(asio::io_context& io, asio::thread_pool& worker, Api& api, Trace& trace,
