@@ -186,11 +186,4 @@ WorkState StreamSet::look(CUcontext context) {
   return whole;
 }
 
-void StreamSet::reset_after_fork() {
-  mutex_.reset_after_fork();
-  entries_.clear();
-  entering_.clear();
-  teardowns_ = 0;
-}
-
 }  // namespace gpumux::gate

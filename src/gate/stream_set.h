@@ -87,9 +87,6 @@ class StreamSet {
   // The same of `context` alone; nothing is forgotten.
   WorkState look(cuda::CUcontext context);
 
-  // In a forked child: nothing of the parent's is ours.
-  void reset_after_fork();
-
  private:
   struct Entry {
     cuda::CUcontext context = nullptr;
