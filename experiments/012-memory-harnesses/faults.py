@@ -35,11 +35,11 @@ FAULTS = [
           "i < chunk->used.size() && !chunk->used[i] && taken < count", "i < chunk->used.size() && taken < count"),
     # Pools: memory that is allocated again is not in use.
     Fault("a freed block is anybody's at once", MEMORY + "pool_blocks.cc",
-          "found.fences.empty() && (pool.may_take_done()", "(pool.may_take_done()"),
+          "!found.is_pending() && (pool.may_take_done()", "(pool.may_take_done()"),
     Fault("what is left of a divided block has no fences", MEMORY + "pool_blocks.cc",
-          "rest.fences = std::move(taken.fences);", "taken.fences.clear();"),
+          "rest.fence = std::exchange(taken.fence, {});", "drop_fence(taken);"),
     Fault("of two fences recorded at once the first one counts", MEMORY + "pool_blocks.cc",
-          "fence.ended >= last_began", "fence.began >= last_began"),
+          "early.fence.tick < late.fence.began", "early.fence.tick < late.fence.tick"),
     # A seat's bounds.
     Fault("a wish leaves out what the pager does not have", MEMORY + "device_memory.cc",
           "pager.bounds().committed() + beside + outside + kept_back",

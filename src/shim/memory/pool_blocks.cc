@@ -11,8 +11,6 @@ namespace {
 
 using cuda::CUresult;
 
-// A block with more fences than this is left apart from its neighbours.
-constexpr std::size_t kMostFences = 8;
 // Events kept for the next frees; a program that frees more before anything is done makes and destroys the rest.
 constexpr std::size_t kMostSpare = 1024;
 // Numbers of the pager's allocations come from below.
@@ -33,15 +31,14 @@ void Pools::list(Blocks::iterator block) {
   const Segment& segment = segment_of(block->second);
   segment.pool->free[segment.is_small].insert({block->second.bytes, block->first});
   if (is_whole(block->second)) segment.pool->whole += segment.bytes;
-  if (!block->second.fences.empty()) pending_.emplace(block->second.freed, block->first);
+  if (block->second.is_pending()) pending_.emplace(block->second.fence.tick, block->first);
 }
 
 void Pools::unlist(Blocks::iterator block) {
   const Segment& segment = segment_of(block->second);
   segment.pool->free[segment.is_small].erase({block->second.bytes, block->first});
   if (is_whole(block->second)) segment.pool->whole -= segment.bytes;
-  // Others may have been freed at the same moment: what a block was divided into.
-  if (!block->second.fences.empty()) pending_.erase(block->second.freed);
+  if (block->second.is_pending()) pending_.erase(block->second.fence.tick);
 }
 
 void Pools::put_free(Blocks::iterator block) {
@@ -52,31 +49,21 @@ void Pools::put_free(Blocks::iterator block) {
 
 bool Pools::may_merge(const Block& low, const Block& high) const {
   if (low.use != Use::kFree || high.use != Use::kFree || low.segment != high.segment) return false;
-  if (low.stream == high.stream) return low.fences.size() + high.fences.size() <= kMostFences;
-  const bool both_done = low.fences.empty() && high.fences.empty();
+  if (low.stream == high.stream) return is_behind(low, high) || is_behind(high, low);
   // Blocks that no work uses any more may go to any stream, if the pool allows it.
-  if (both_done && segment_of(low).pool->may_take_done()) return true;
+  if (!low.is_pending() && !high.is_pending() && segment_of(low).pool->may_take_done()) return true;
   // A rest that rounding left over merges with the block that it was left over from.
   const auto is_rest = [](const Block& block) {
-    return block.stream.context == nullptr && block.fences.empty() && block.bytes < pager::kBlockBytes;
+    return block.stream.context == nullptr && !block.is_pending() && block.bytes < pager::kBlockBytes;
   };
   return is_rest(low) || is_rest(high);
 }
 
-// In a stream, a fence is done no later than one whose recording began when its own was over. (Of two that threads have
-// recorded at the same time nobody knows which comes first.) So a loop of allocations and frees has one fence, not more
-// and more.
-void Pools::join_fences(Block& into, const Block& other) {
-  const bool is_one_stream = into.stream == other.stream && into.stream.context != nullptr;
-  into.fences.insert(into.fences.end(), other.fences.begin(), other.fences.end());
-  if (!is_one_stream) return;
-  std::uint64_t last_began = 0;
-  for (const Fence& fence : into.fences) last_began = std::max(last_began, fence.began);
-  std::erase_if(into.fences, [&](const Fence& fence) {
-    if (fence.ended >= last_began) return false;
-    keep_fence(fence);
-    return true;
-  });
+// Whether `early` is done when the fence of `late` is: its fence is older, and of the same stream. Two fences that
+// threads record at the same time have no known order.
+bool Pools::is_behind(const Block& late, const Block& early) {
+  if (!early.is_pending()) return true;
+  return late.stream.context != nullptr && late.stream == early.stream && early.fence.tick < late.fence.began;
 }
 
 // With its neighbours, as far as they are free in the same way. Returns what it has become.
@@ -92,10 +79,8 @@ Pools::Blocks::iterator Pools::merge(Blocks::iterator block) {
     } else if (theirs.context != nullptr && !(into.stream == theirs)) {
       into.stream = {};
     }
-    // Only what has fences has its moment for itself.
-    const Block& other = high->second;
-    into.freed = std::max(into.fences.empty() ? 0 : into.freed, other.fences.empty() ? 0 : other.freed);
-    join_fences(into, other);
+    if (!is_behind(into, high->second)) std::swap(into.fence, high->second.fence);
+    drop_fence(high->second);
     blocks_.erase(high);
     list(low);
     return low;
@@ -118,14 +103,11 @@ void Pools::make_live(Blocks::iterator block, std::uint64_t bytes, std::uint64_t
     rest.bytes = taken.bytes - bytes;
     rest.segment = taken.segment;
     rest.stream = taken.stream;
-    rest.fences = std::move(taken.fences);
-    rest.freed = taken.freed;
+    rest.fence = std::exchange(taken.fence, {});
     taken.bytes = bytes;
     list(blocks_.emplace(block->first + bytes, std::move(rest)).first);
-  } else {
-    for (const Fence& fence : taken.fences) keep_fence(fence);
   }
-  taken.fences.clear();
+  drop_fence(taken);
   taken.use = Use::kLive;
   taken.requested = requested;
   taken.id = new_id();
@@ -146,7 +128,7 @@ Pools::Blocks::iterator Pools::take_free(Pool& pool, const StreamName& stream, s
       if (segment.context != stream.context) continue;
       const bool is_waste = segment.bytes > kLargestStep && found.bytes / kLargestWaste > bytes;
       if (fit == Fit::kClose && is_waste) continue;
-      const bool is_done = found.fences.empty() && (pool.may_take_done() || found.stream.context == nullptr);
+      const bool is_done = !found.is_pending() && (pool.may_take_done() || found.stream.context == nullptr);
       if (!is_done && !(found.stream == stream)) continue;
       unlist(block);
       return block;
@@ -155,13 +137,13 @@ Pools::Blocks::iterator Pools::take_free(Pool& pool, const StreamName& stream, s
   return blocks_.end();
 }
 
-// The smallest of those that something of other streams may still use. It belongs to the caller, fences and all.
+// The smallest of those that something of other streams may still use. It belongs to the caller, with its fence.
 Pools::Blocks::iterator Pools::take_pending(Pool& pool, const StreamName& stream, std::uint64_t bytes) {
   if (!pool.may_depend()) return blocks_.end();
   for (FreeList& list : pool.free) {
     for (auto entry = list.lower_bound({bytes, 0}); entry != list.end(); ++entry) {
       const auto block = blocks_.find(entry->second);
-      if (block->second.fences.empty() || segment_of(block->second).context != stream.context) continue;
+      if (!block->second.is_pending() || segment_of(block->second).context != stream.context) continue;
       unlist(block);
       block->second.use = Use::kTaking;
       block->second.id = new_id();
@@ -174,63 +156,60 @@ Pools::Blocks::iterator Pools::take_pending(Pool& pool, const StreamName& stream
 // ---- fences, with the lock held but where it says otherwise
 
 // Without the lock: this makes an event.
-CUresult Pools::make_fence(cuda::CUcontext context, Fence* fence) {
+CUresult Pools::make_event(Fence* fence) {
   const cuda::RelaxedCapture relaxed(driver_);
-  if (const CUresult pushed = driver_.cuCtxPushCurrent_v2(context); pushed != cuda::CUDA_SUCCESS) return pushed;
+  if (const CUresult pushed = driver_.cuCtxPushCurrent_v2(fence->context); pushed != cuda::CUDA_SUCCESS) return pushed;
   const CUresult result = driver_.cuEventCreate(&fence->event, cuda::CU_EVENT_DISABLE_TIMING);
   cuda::CUcontext popped = nullptr;
   driver_.cuCtxPopCurrent_v2(&popped);
   return result;
 }
 
-void Pools::keep_fence(const Fence& fence) {
+void Pools::drop_fence(Block& block) {
+  if (block.is_pending()) keep_event(std::exchange(block.fence, {}));
+}
+
+void Pools::keep_event(const Fence& fence) {
   std::vector<cuda::CUevent>& spare = spare_[fence.context];
   if (spare.size() < kMostSpare) return spare.push_back(fence.event);
   driver_.cuEventDestroy_v2(fence.event);
 }
 
-// True: nothing uses the block any more.
-bool Pools::ask_fences(Blocks::iterator block, std::size_t* questions) {
-  std::vector<Fence>& fences = block->second.fences;
-  while (!fences.empty()) {
-    if (*questions == 0) return false;
-    --*questions;
-    // An error that stays, of a broken context, leaves the block where it is: nobody will miss it there.
-    if (driver_.cuEventQuery(fences.back().event) != cuda::CUDA_SUCCESS) return false;
-    keep_fence(fences.back());
-    fences.pop_back();
-  }
-  return true;
-}
-
-// Finds out what is done, the oldest first.
+// Finds out what is done, the oldest first. A stream that has not come to one tick has not come to newer ones.
 void Pools::merge_finished(std::size_t questions) {
   if (pending_.empty()) return;
   const cuda::RelaxedCapture relaxed(driver_);
-  for (std::uint64_t last = 0; questions != 0;) {
-    const auto next = pending_.upper_bound(last);
-    if (next == pending_.end()) return;
-    last = next->first;
-    const auto block = blocks_.find(next->second);
-    if (!ask_fences(block, &questions)) continue;
-    pending_.erase(last);
-    merge(block);
+  std::vector<StreamName> busy;
+  for (auto next = pending_.begin(); next != pending_.end() && questions != 0;) {
+    const auto [tick, address] = *next;
+    const auto block = blocks_.find(address);
+    const StreamName stream = block->second.stream;
+    if (std::find(busy.begin(), busy.end(), stream) == busy.end()) {
+      --questions;
+      // An error that stays, of a broken context, leaves the block where it is: nobody will miss it there.
+      if (driver_.cuEventQuery(block->second.fence.event) == cuda::CUDA_SUCCESS) {
+        pending_.erase(next);
+        drop_fence(block->second);
+        merge(block);
+      } else if (stream.context != nullptr) {
+        busy.push_back(stream);
+      }
+    }
+    next = pending_.upper_bound(tick);
   }
 }
 
 std::uint64_t Pools::moment() const {
   const base::Locked locked(mutex_);
-  return next_number_;
+  return next_tick_;
 }
 
 bool Pools::has_pending(std::uint64_t before) {
   const base::Locked locked(mutex_);
   const cuda::RelaxedCapture relaxed(driver_);
-  for (const auto& [freed, address] : pending_) {
-    if (freed >= before) break;
-    for (const Fence& fence : blocks_.find(address)->second.fences) {
-      if (driver_.cuEventQuery(fence.event) == cuda::CUDA_ERROR_NOT_READY) return true;
-    }
+  for (const auto& [tick, address] : pending_) {
+    if (tick >= before) break;
+    if (driver_.cuEventQuery(blocks_.find(address)->second.fence.event) == cuda::CUDA_ERROR_NOT_READY) return true;
   }
   return false;
 }
@@ -246,15 +225,15 @@ void Pools::detach(Blocks::iterator block, std::vector<cuda::CUdeviceptr>* gone)
   blocks_.erase(block);
 }
 
-// Neighbours that were kept apart, because only their own streams might have them or once had too many fences, become
-// one where nothing uses any part of their segment.
+// Neighbours that were kept apart, because only their own streams might have them, become one where nothing uses any
+// part of their segment.
 void Pools::unite() {
   for (const auto& [base, segment] : segments_) {
     const auto first = blocks_.find(base);
     auto end = first;
     bool is_free = true;
     for (; end != blocks_.end() && end->second.segment == base; ++end)
-      is_free = is_free && end->second.use == Use::kFree && end->second.fences.empty();
+      is_free = is_free && end->second.use == Use::kFree && !end->second.is_pending();
     if (!is_free || is_whole(first->second)) continue;
     for (auto block = first; block != end; ++block) unlist(block);
     blocks_.erase(std::next(first), end);
@@ -273,7 +252,7 @@ std::uint64_t Pools::detach_free(Pool& pool, std::uint64_t bytes, std::vector<cu
     for (const cuda::CUdeviceptr address : addresses) {
       if (freed >= bytes) return freed;
       const auto block = blocks_.find(address);
-      if (!block->second.fences.empty() || !is_whole(block->second)) continue;
+      if (block->second.is_pending() || !is_whole(block->second)) continue;
       freed += block->second.bytes;
       detach(block, gone);
     }

@@ -160,7 +160,7 @@ CUresult Pools::grow(cuda::CUmemoryPool handle, const StreamName& stream, std::u
 // The stream's work from here on comes after what still uses the memory.
 CUresult Pools::depend(cuda::CUmemoryPool handle, const StreamName& stream, std::uint64_t bytes,
                        cuda::CUdeviceptr* address) {
-  std::vector<Fence> fences;
+  cuda::CUevent event = nullptr;
   cuda::CUdeviceptr taken = 0;
   std::uint64_t id = 0;
   {
@@ -169,14 +169,11 @@ CUresult Pools::depend(cuda::CUmemoryPool handle, const StreamName& stream, std:
     if (pool == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
     const auto block = take_pending(*pool, stream, block_bytes(bytes));
     if (block == blocks_.end()) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-    fences = block->second.fences;
+    event = block->second.fence.event;
     taken = block->first;
     id = block->second.id;
   }
-  CUresult result = cuda::CUDA_SUCCESS;
-  for (const Fence& fence : fences) {
-    if (result == cuda::CUDA_SUCCESS) result = driver_.cuStreamWaitEvent(stream.stream, fence.event, 0);
-  }
+  const CUresult result = driver_.cuStreamWaitEvent(stream.stream, event, 0);
   const base::Locked locked(mutex_);
   const auto block = blocks_.find(taken);
   if (block == blocks_.end() || block->second.id != id) return cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
@@ -240,7 +237,6 @@ void Pools::end_free(const Freeing& freeing, bool freed) {
   }
   segment_of(block->second).pool->used -= block->second.bytes;
   block->second.stream = {};
-  block->second.freed = next_number_++;
   put_free(block);
   note_surplus();
 }
@@ -270,21 +266,21 @@ bool Pools::adopt(cuda::CUdeviceptr address, std::uint64_t bytes, cuda::CUcontex
 
 CUresult Pools::free(cuda::CUdeviceptr address, const StreamName& stream) {
   std::uint64_t id = 0;
-  Fence fence{nullptr, stream.context, 0, 0};
+  Fence fence{.context = stream.context};
   {
     const base::Locked locked(mutex_);
     const auto block = blocks_.find(address);
     if (block == blocks_.end() || block->second.use != Use::kLive) return cuda::CUDA_ERROR_INVALID_VALUE;
     block->second.use = Use::kFreeing;
     id = block->second.id;
-    fence.began = next_number_++;
+    fence.began = next_tick_;
     std::vector<cuda::CUevent>& spare = spare_[stream.context];
     if (!spare.empty()) {
       fence.event = spare.back();
       spare.pop_back();
     }
   }
-  CUresult result = fence.event != nullptr ? cuda::CUDA_SUCCESS : make_fence(stream.context, &fence);
+  CUresult result = fence.event != nullptr ? cuda::CUDA_SUCCESS : make_event(&fence);
   const bool is_made = result == cuda::CUDA_SUCCESS;
   if (is_made) result = driver_.cuEventRecord(fence.event, stream.stream);
   const bool is_fenced = result == cuda::CUDA_SUCCESS;
@@ -295,16 +291,15 @@ CUresult Pools::free(cuda::CUdeviceptr address, const StreamName& stream) {
   const bool is_there = block != blocks_.end() && block->second.id == id;
   // Its context has gone meanwhile, and with it, as a rule, the event.
   if (!is_there) return cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
-  if (!is_fenced && is_made) keep_fence(fence);
+  if (!is_fenced && is_made) keep_event(fence);
   if (result != cuda::CUDA_SUCCESS) {
     block->second.use = Use::kLive;
     return result;
   }
   segment_of(block->second).pool->used -= block->second.bytes;
   block->second.stream = is_fenced ? stream : StreamName{};
-  fence.ended = next_number_++;
-  if (is_fenced) block->second.fences.push_back(fence);
-  block->second.freed = fence.ended;
+  fence.tick = next_tick_++;
+  if (is_fenced) block->second.fence = fence;
   put_free(block);
   note_surplus();
   return result;
@@ -450,14 +445,14 @@ void Pools::context_going(cuda::CUcontext context) {
     Block& its = block->second;
     const Segment& segment = segment_of(its);
     if (its.use == Use::kFree) unlist(block);
-    std::erase_if(its.fences, [context](const Fence& fence) { return fence.context == context; });
+    if (its.fence.context == context) its.fence = {};
     if (its.stream.context == context) its.stream = {};
     if (segment.context != context) {
       if (its.use == Use::kFree) list(block);
       ++block;
       continue;
     }
-    for (const Fence& fence : its.fences) keep_fence(fence);
+    drop_fence(its);
     if (is_used(its)) segment.pool->used -= its.bytes;
     block = blocks_.erase(block);
   }
@@ -495,9 +490,9 @@ const char* Pools::check() const {
       if (!segment.pool->free[segment.is_small].contains({block->second.bytes, block->first}))
         return "a free block is not in its list";
       if (block->second.bytes == segment.bytes) sums[segment.pool].second += segment.bytes;
-      if (block->second.fences.empty()) continue;
+      if (!block->second.is_pending()) continue;
       ++pending;
-      const auto found = pending_.find(block->second.freed);
+      const auto found = pending_.find(block->second.fence.tick);
       if (found == pending_.end() || found->second != block->first) return "a pending block is not known as such";
     }
     if (at != base + segment.bytes) return "a block reaches beyond its segment";

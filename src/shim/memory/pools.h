@@ -7,7 +7,9 @@
 // Idea: a pool takes *segments* from the pager and divides them into *blocks*. An allocation may be used at once, which
 // is more than a program may expect. A free is where the order of streams matters: the block goes to the free ones at
 // once, with the name of the stream that freed it and a *fence*, an event that was recorded behind what the stream had
-// been given until then. So it may be handed out again
+// been given until then. Fences have *ticks*, numbers that grow with each free. A stream that has come to one tick has
+// come to all that are older. So a block has one fence at most: blocks of one stream merge behind the newer tick, and
+// blocks of several streams merge when they are done. A block may be handed out again
 //
 //     on the same stream            at once: what comes there comes after what was there
 //     on any other                  when the fence is done, which is asked and never waited for
@@ -177,10 +179,10 @@ class Pools {
     bool is_small = false;
   };
   struct Fence {
-    cuda::CUevent event = nullptr;
+    cuda::CUevent event = nullptr;  // null: nothing uses the block any more
     cuda::CUcontext context = nullptr;
-    std::uint64_t began = 0;  // its recording, and was over, by next_number_
-    std::uint64_t ended = 0;
+    std::uint64_t tick = 0;   // given when the event was recorded
+    std::uint64_t began = 0;  // the recording came after all ticks below this one
   };
   enum class Use : std::uint8_t {
     kLive,
@@ -194,9 +196,10 @@ class Pools {
     cuda::CUdeviceptr segment = 0;
     Use use = Use::kFree;
     std::uint64_t id = 0;
-    StreamName stream;          // that freed it; no context: nobody's
-    std::vector<Fence> fences;  // that are not known to be done
-    std::uint64_t freed = 0;    // when, as a number that grows
+    StreamName stream;  // that freed it; no context: nobody's
+    Fence fence;        // until it is known to be done
+
+    bool is_pending() const { return fence.event != nullptr; }
   };
   using Blocks = std::map<cuda::CUdeviceptr, Block>;
   using FreeList = std::set<std::pair<std::uint64_t, cuda::CUdeviceptr>>;  // by size
@@ -230,13 +233,13 @@ class Pools {
   void unlist(Blocks::iterator block);
   void put_free(Blocks::iterator block);
   Blocks::iterator merge(Blocks::iterator block);
-  void join_fences(Block& into, const Block& other);
+  static bool is_behind(const Block& late, const Block& early);
   bool may_merge(const Block& low, const Block& high) const;
-  bool ask_fences(Blocks::iterator block, std::size_t* questions);
   void merge_finished(std::size_t questions);
   void unite();
-  cuda::CUresult make_fence(cuda::CUcontext context, Fence* fence);
-  void keep_fence(const Fence& fence);
+  cuda::CUresult make_event(Fence* fence);
+  void drop_fence(Block& block);
+  void keep_event(const Fence& fence);
   const Segment& segment_of(const Block& block) const { return segments_.find(block.segment)->second; }
   bool is_whole(const Block& block) const;
   static bool is_used(const Block& block) { return block.use == Use::kLive || block.use == Use::kFreeing; }
@@ -257,9 +260,9 @@ class Pools {
   std::vector<std::unique_ptr<Pool>> pools_;  // few
   std::map<cuda::CUdeviceptr, Segment> segments_;
   Blocks blocks_;                                       // of all segments, without gaps
-  std::map<std::uint64_t, cuda::CUdeviceptr> pending_;  // free blocks with fences, the oldest first
+  std::map<std::uint64_t, cuda::CUdeviceptr> pending_;  // free blocks with fences, by tick
   std::map<cuda::CUcontext, std::vector<cuda::CUevent>> spare_;
-  std::uint64_t next_number_ = 1;
+  std::uint64_t next_tick_ = 1;
   cuda::CUmemoryPool default_ = nullptr;  // null: not asked yet
   cuda::CUmemoryPool current_ = nullptr;
   std::atomic<bool> surplus_{false};  // written under the lock

@@ -105,15 +105,48 @@ TEST_F(PoolsTest, OfTwoFencesThatAreRecordedAtOnceBothCount) {
   const CUdeviceptr high = allocate(5 * kMebibyte, kA);
   ASSERT_EQ(high, low + 3 * kMebibyte);
   submit(kA);
-  gpu_.while_recording = [&] {
+  gpu_.before_recording = [&] {
     free(high, kA);
     submit(kA);  // comes after that fence, and before low's
   };
   free(low, kA);
-  gpu_.run(gpu_.by_handle.at(kA), gpu_.at(kA).submitted - 1);
+  run_all_but_one(kA);
   EXPECT_NE(allocate(8 * kMebibyte, kB), whole) << "one fence is not done";
   gpu_.run_all();
   EXPECT_EQ(allocate(8 * kMebibyte, kB), whole);
+}
+
+TEST_F(PoolsTest, AThreadThatComesBackLateFromItsRecordingHasTheOlderFence) {
+  const CUdeviceptr whole = allocate(8 * kMebibyte, kA);
+  free(whole, kA);
+  const CUdeviceptr low = allocate(3 * kMebibyte, kA);
+  const CUdeviceptr high = allocate(5 * kMebibyte, kA);
+  gpu_.after_recording = [&] {
+    submit(kA);
+    free(high, kA);
+  };
+  free(low, kA);
+  run_all_but_one(kA);
+  EXPECT_NE(allocate(8 * kMebibyte, kB), whole) << "the fence of the upper part is not done";
+  EXPECT_EQ(allocate(5 * kMebibyte, kA), high) << "to its own stream each part goes at once";
+}
+
+TEST_F(PoolsTest, ABusyStreamIsAskedAboutItsOldestFreeOnly) {
+  EXPECT_EQ(set(CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, UINT64_MAX), CUDA_SUCCESS);
+  std::vector<CUdeviceptr> busy;
+  for (int i = 0; i < 40; ++i) busy.push_back(allocate(33 * kMebibyte, kA));  // segments of their own
+  const CUdeviceptr done = allocate(33 * kMebibyte, kB);
+  for (const CUdeviceptr address : busy) {
+    submit(kA);
+    free(address, kA);
+  }
+  free(done, kB);
+  gpu_.run(gpu_.by_handle.at(kB), UINT64_MAX);
+  gpu_.calls.clear();
+  const CUstream third = reinterpret_cast<CUstream>(0xe00);
+  gpu_.open(third, kContext);
+  EXPECT_EQ(allocate(33 * kMebibyte, third), done);
+  EXPECT_EQ(gpu_.calls["cuEventQuery"], 2);
 }
 
 TEST_F(PoolsTest, WhatIsSmallSharesABlockAndLeavesLargeOnesWhole) {

@@ -52,7 +52,9 @@ struct Gpu {
   std::map<std::string, int> fail_next;
   std::map<std::string, int> calls;
   std::map<CUmemPool_attribute, std::uint64_t> set_with_driver;
-  std::function<void()> while_recording;  // once: what another thread does before the next event is recorded
+  // Once: what another thread does before the next event is recorded, and before the recording thread goes on.
+  std::function<void()> before_recording;
+  std::function<void()> after_recording;
   CUmemoryPool default_pool = reinterpret_cast<CUmemoryPool>(0x77);
 
   bool fails(const std::string& name) {
@@ -132,7 +134,7 @@ inline Driver fake_driver() {
   };
   driver.cuEventRecord = [](CUevent event, CUstream handle) {
     if (g_gpu->fails("cuEventRecord")) return CUDA_ERROR_UNKNOWN;
-    if (const auto meanwhile = std::exchange(g_gpu->while_recording, nullptr)) meanwhile();
+    if (const auto meanwhile = std::exchange(g_gpu->before_recording, nullptr)) meanwhile();
     Gpu::Event& its = g_gpu->events.at(event);
     const Gpu::Stream& stream = g_gpu->at(handle);
     EXPECT_EQ(its.context, stream.context) << "an event of another context";
@@ -140,6 +142,7 @@ inline Driver fake_driver() {
     its.stream = g_gpu->by_handle.at(handle);
     its.at = stream.submitted;
     its.behind = stream.behind;
+    if (const auto meanwhile = std::exchange(g_gpu->after_recording, nullptr)) meanwhile();
     return CUDA_SUCCESS;
   };
   driver.cuEventQuery = [](CUevent event) {
@@ -252,6 +255,8 @@ class PoolsTest : public testing::Test {
   }
   void free(CUdeviceptr address, CUstream stream) { EXPECT_EQ(pools_.free(address, name(stream)), CUDA_SUCCESS); }
   void submit(CUstream stream) { ++gpu_.at(stream).submitted; }
+  // All that the stream has been given up to now, except its last submission.
+  void run_all_but_one(CUstream stream) { gpu_.run(gpu_.by_handle.at(stream), gpu_.at(stream).submitted - 1); }
   std::uint64_t get(CUmemPool_attribute attribute, CUmemoryPool pool = nullptr) {
     std::uint64_t value = 0;
     EXPECT_EQ(pools_.get(pool == nullptr ? pool_ : pool, attribute, &value), CUDA_SUCCESS);
