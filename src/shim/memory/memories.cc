@@ -58,11 +58,7 @@ DeviceMemory& Memories::of(std::uint32_t slot) {
 }
 
 DeviceMemory* Memories::owner_of(cuda::CUdeviceptr address) {
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    DeviceMemory* const memory = if_any(slot);
-    if (memory != nullptr && memory->pager.owns(address)) return memory;
-  }
-  return nullptr;
+  return first([&](DeviceMemory& memory) { return memory.pager.owns(address); });
 }
 
 bool Memories::is_inside(std::uint32_t slot) const {
@@ -155,9 +151,7 @@ CUresult Memories::wait_for_work(DeviceMemory& memory, cuda::CUcontext context) 
     if (state == gate::WorkState::kDone) return cuda::CUDA_SUCCESS;
     if (state == gate::WorkState::kPoisoned) break;
     // So the wait is an eighth too long at most, and no core is busy with it.
-    const base::Duration pause = std::clamp((clock.now() - start) / 8, kShortestLook, kLongestLook);
-    const timespec time{0, pause.count()};
-    ::nanosleep(&time, nullptr);
+    sleep_for(std::clamp((clock.now() - start) / 8, kShortestLook, kLongestLook));
   }
   // The context is lost, and says why.
   const cuda::CurrentContext current(driver_, context);
@@ -230,26 +224,17 @@ bool Memories::await_frees(DeviceMemory& memory) {
   do {
     const base::Duration waited = clock.now() - start;
     if (waited > kLongest) return false;
-    const timespec pause{0, waited < 1ms ? 10'000 : 200'000};
-    ::nanosleep(&pause, nullptr);
+    sleep_for(waited < 1ms ? kShortestLook : kLongestLook);
   } while (memory.pools.has_pending(moment));
   return true;
 }
 
 DeviceMemory* Memories::owner_of_pool(cuda::CUmemoryPool pool) {
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    DeviceMemory* const memory = if_any(slot);
-    if (memory != nullptr && memory->is_paged() && memory->pools.has(pool)) return memory;
-  }
-  return nullptr;
+  return first([&](DeviceMemory& memory) { return memory.is_paged() && memory.pools.has(pool); });
 }
 
 DeviceMemory* Memories::owner_in_order(cuda::CUdeviceptr address) {
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    DeviceMemory* const memory = if_any(slot);
-    if (memory != nullptr && memory->pools.owns(address)) return memory;
-  }
-  return nullptr;
+  return first([&](DeviceMemory& memory) { return memory.pools.owns(address); });
 }
 
 DeviceMemory* Memories::adopt(cuda::CUdeviceptr address) {
@@ -262,36 +247,24 @@ DeviceMemory* Memories::adopt(cuda::CUdeviceptr address) {
 }
 
 void Memories::context_gone_from_outside(cuda::CUcontext context) {
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (DeviceMemory* const memory = if_any(slot)) memory->context_gone(context);
-  }
+  each([&](DeviceMemory& memory) { memory.context_gone(context); });
 }
 
 void Memories::stream_gone(cuda::CUstream stream) {
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (DeviceMemory* const memory = if_any(slot)) memory->pools.stream_gone(stream);
-  }
+  each([&](DeviceMemory& memory) { memory.pools.stream_gone(stream); });
 }
 
 void Memories::context_gone_from_pools(cuda::CUcontext context) {
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (DeviceMemory* const memory = if_any(slot)) memory->pools.context_going(context);
-  }
+  each([&](DeviceMemory& memory) { memory.pools.context_going(context); });
 }
 
 bool Memories::has_pools() {
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    DeviceMemory* const memory = if_any(slot);
-    if (memory != nullptr && memory->pools.reserved_bytes() != 0) return true;
-  }
-  return false;
+  return first([](DeviceMemory& memory) { return memory.pools.reserved_bytes() != 0; }) != nullptr;
 }
 
 void Memories::forget_outside(std::uint64_t key) {
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    DeviceMemory* const memory = if_any(slot);
-    if (memory != nullptr && memory->remove_outside(key)) return mover_.note_change(*memory);
-  }
+  if (DeviceMemory* const memory = first([&](DeviceMemory& its) { return its.remove_outside(key); }))
+    mover_.note_change(*memory);
 }
 
 void Memories::on_reach_changed(DeviceMemory& memory) {
@@ -496,9 +469,7 @@ void Memories::update_bars_locked(std::uint64_t mask) {
 
 void Memories::close_after_fork() {
   ipc_.close_after_fork();
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (DeviceMemory* const memory = if_any(slot)) memory->frames.close_all();
-  }
+  each([](DeviceMemory& memory) { memory.frames.close_all(); });
 }
 
 }  // namespace gpumux::shim

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -168,16 +169,13 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // Memory that is the driver's, and counted under this key, is freed by `call()`.
   template <class Call>
   cuda::CUresult free_outside(std::uint64_t key, Call call) {
-    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-      DeviceMemory* const memory = if_any(slot);
-      const auto freeing = memory != nullptr ? memory->begin_free(key) : std::nullopt;
-      if (!freeing) continue;
-      const cuda::CUresult result = call();
-      memory->end_free(*freeing, result == cuda::CUDA_SUCCESS);
-      mover_.note_change(*memory);
-      return result;
-    }
-    return call();
+    std::optional<DeviceMemory::Freeing> freeing;
+    DeviceMemory* const memory = first([&](DeviceMemory& its) { return (freeing = its.begin_free(key)).has_value(); });
+    const cuda::CUresult result = call();
+    if (memory == nullptr) return result;
+    memory->end_free(*freeing, result == cuda::CUDA_SUCCESS);
+    mover_.note_change(*memory);
+    return result;
   }
 
   // Stream-ordered allocation from a pool that `memory.pools` has.
@@ -191,10 +189,9 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   DeviceMemory* adopt(cuda::CUdeviceptr address);
   // The program has synchronised with some of its work.
   void synchronised() {
-    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-      DeviceMemory* const memory = if_any(slot);
-      if (memory != nullptr && memory->pools.has_surplus()) memory->pools.release_surplus();
-    }
+    each([](DeviceMemory& memory) {
+      if (memory.pools.has_surplus()) memory.pools.release_surplus();
+    });
   }
   // Seat `accessor` may reach what is allocated from a pool of `owner`, or no longer.
   cuda::CUresult set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner, std::uint32_t accessor, bool may);
@@ -281,6 +278,19 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void give_segment(std::uint32_t slot, cuda::CUdeviceptr address) override;
 
  private:
+  // The first seat's memory for which `is` is true; null: none.
+  template <class Is>
+  DeviceMemory* first(Is is) {
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+      if (DeviceMemory* const memory = if_any(slot); memory != nullptr && is(*memory)) return memory;
+    }
+    return nullptr;
+  }
+  template <class Act>
+  void each(Act act) {
+    first([&](DeviceMemory& memory) { return act(memory), false; });
+  }
+
   // Waits for what has been freed in the order of streams, as long as something is under way. False: nothing was, or
   // it takes too long.
   bool await_frees(DeviceMemory& memory);

@@ -12,10 +12,7 @@ namespace gpumux::shim {
 void Memories::on_connected() {
   unbound_.store(false, std::memory_order_seq_cst);
   mover_.spare_host(UINT64_MAX, 0);  // what an earlier daemon was short of says nothing of this one
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    DeviceMemory* const memory = if_any(slot);
-    if (memory != nullptr) memory->on_connected();
-  }
+  each([](DeviceMemory& memory) { memory.on_connected(); });
 }
 
 void Memories::announce(client::Agent::Announcement& announcement, std::uint32_t slot) {
@@ -63,13 +60,11 @@ void Memories::on_host_forget(const wire::HostForget& forget) {
 }
 
 void Memories::on_lost() {
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    DeviceMemory* const memory = if_any(slot);
-    if (memory == nullptr) continue;
-    memory->lender.on_lost();
-    memory->frames.on_lost();
-    gate_.set_stranded(slot, false);
-  }
+  each([this](DeviceMemory& memory) {
+    memory.lender.on_lost();
+    memory.frames.on_lost();
+    gate_.set_stranded(memory.slot, false);
+  });
   mover_.wake();
 }
 
@@ -81,9 +76,7 @@ void Memories::unbind(std::uint32_t slot) {
 
 void Memories::unbind_all() {
   unbound_.store(true, std::memory_order_seq_cst);
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (DeviceMemory* const memory = if_any(slot)) memory->unbind();
-  }
+  each([](DeviceMemory& memory) { memory.unbind(); });
   mover_.wake();
 }
 
