@@ -47,7 +47,7 @@ FAULTS = [
     Fault("memory claimed from other programs is counted twice", MEMORY + "device_memory.cc",
           "  pager.bounds().give(claimed);\n", ""),
     Fault("a refused thread does not wait for frees", MEMORY + "acquisition.h",
-          "Step::kTry : Step::kAwaitFrees;", "Step::kTry : Step::kGiveUp;"),
+          "kAskForCommitment, kAwaitFrees,", "kAskForCommitment,"),
     Fault("a connection's sequence outlives it", MEMORY + "device_memory.cc",
           "  room_.sequence = 0;\n", ""),
     # Managed and host memory.

@@ -198,7 +198,9 @@ cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, cuda::CUres
     slot = mine->seat_of(context);
   }
   if (!slot) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  return mine->memories().again_with_room(mine->memories().of(*slot), kFirstGuess, [&] { return call(argument); });
+  Memories& memories = mine->memories();
+  return memories.with_room(
+      memories.of(*slot), kFirstGuess, [&] { return call(argument); }, Memories::Lack::kDriver);
 }
 
 SeveralPassages::SeveralPassages(Tenant* tenant) : tenant_(tenant) {

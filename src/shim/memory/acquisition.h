@@ -1,17 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which step follows when a thread lacks memory. Pure: memories.h carries the steps out, the tests run them against the
-// daemon's planner.
+// Which remedy follows when an allocating call lacks memory. Pure: Memories carries the remedies out, the tests run
+// them against the daemon's planner.
 //
-// The rule: a thread tries, asks the daemon for what it lacks, and tries again for as long as the daemon gives. Only
-// the daemon's no ends an acquisition. Other threads of the process may take what the daemon gave; then the thread asks
-// again. Each such round is an allocation of theirs that succeeded, so the process as a whole gets on.
+// The rule: a call that fails for lack of memory has an order of remedies, the cheapest first. The first remedy that
+// makes a difference leads to the next try, and a try that fails begins the order anew. Calls differ only in what they
+// lack, and each lack has its own order (Remedies::kOrders).
+//
+// The end of an order is a proof and no number of attempts: the seat keeps nothing for reuse, the daemon has said no,
+// and no free is under way, or the driver has had time to return what it owed. Other threads of the process may take
+// what a remedy has brought. Each such round is an allocation of theirs that succeeded, so the process as a whole gets
+// on.
 //
 // One wish of a seat is open at a time (DeviceMemory::Asking), so a no is always about the thread that asked.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <utility>
 
 #include "base/clock.h"
@@ -19,89 +24,117 @@
 
 namespace gpumux::shim {
 
-// Paged memory needs commitment. It does not need room on the GPU: an allocation that finds none there is born evicted,
-// and the mover restores it before work can reach it. A holder asks for room once all the same, because an allocation
-// that is born evicted closes the gate until the mover is done.
-//
-//     try on the GPU --no room--> ask for room --answer--> try on the GPU --no room--> try evicted
-//     try evicted --beyond the commitment--> ask for commitment --given--> try again
-//                                                               --refused--> wait for frees under way --some--> try
-//                                                               again
-//                                                                                                     --none--> give up
-class Acquisition {
+class Remedies {
  public:
-  enum class Step : std::uint8_t { kTry, kAskForRoom, kAskForCommitment, kAwaitFrees, kGiveUp };
-  // kTooMuch: the daemon refuses so much, and may give less. kNoBounds: there is no daemon, and the driver alone
-  // decides. kNotHolding: the seat lost its lease meanwhile.
-  enum class Answer : std::uint8_t { kGiven, kRefused, kTooMuch, kNoBounds, kNotHolding };
-
-  // `may_use_gpu`: the thread is inside its seat's gate, which keeps the memory on the GPU until it leaves.
-  pager::Placement placement(bool may_use_gpu) const {
-    return may_use_gpu && room_ != Room::kDoneWithout ? pager::Placement::kResident : pager::Placement::kEvicted;
-  }
-  // The try has failed for lack of memory, with CUDA_ERROR_OUT_OF_MEMORY or pager::kBeyondCommitment.
-  Step tried(pager::Placement placement, cuda::CUresult result) {
-    if (placement == pager::Placement::kResident) {
-      const bool asks = room_ == Room::kNotAsked;
-      room_ = asks ? Room::kAsked : Room::kDoneWithout;
-      return asks ? Step::kAskForRoom : Step::kTry;
-    }
-    // The pager lacks addresses, or the size is no size: a driver fails there, too.
-    return result == pager::kBeyondCommitment ? Step::kAskForCommitment : Step::kGiveUp;
-  }
-  Step room(Answer answer) {
-    if (answer == Answer::kNoBounds) return Step::kGiveUp;
-    if (answer != Answer::kGiven) room_ = Room::kDoneWithout;
-    return Step::kTry;
-  }
-  static Step commitment(Answer answer) { return answer == Answer::kGiven ? Step::kTry : Step::kAwaitFrees; }
-  static Step frees(bool any) { return any ? Step::kTry : Step::kGiveUp; }
-
- private:
-  enum class Room : std::uint8_t { kNotAsked, kAsked, kDoneWithout };
-  Room room_ = Room::kNotAsked;
-};
-
-// Memory that only the driver can make needs free memory of the GPU, and the driver alone knows how much. So the thread
-// asks the daemon for more and more free room: twice as much after each try that fails, and after a refusal half of
-// what lies between that and what it was given. It ends when the driver has enough, or when less than a block lies
-// between: by then all that can leave the GPU has left it. After that nothing moves any more but what the driver itself
-// still owes: the memory of processes that have ended.
-class DriverAcquisition {
- public:
-  using Answer = Acquisition::Answer;
+  enum class Lack : std::uint8_t {
+    kNone,
+    kRoom,        // the pager was to place it on the GPU, and has no room there
+    kCommitment,  // the seat may not have so much allocated
+    kDriver,      // only the driver can make it, and has too little memory
+    kOther,       // the pager has no addresses, or the size is no size: a driver fails there, too
+  };
+  enum class Remedy : std::uint8_t {
+    kReleasePools,      // give the pools' free memory back to the pager
+    kTrim,              // the same, and to the driver all that the pager keeps for reuse
+    kAskForRoom,        // ask the daemon for room() and for commitment
+    kAskInTurn,         // wait for pause(); the same when the seat holds its lease
+    kDoWithoutRoom,     // try, and let the memory be born evicted
+    kAskForCommitment,  // ask the daemon for commitment alone
+    kAwaitFrees,        // wait for what was freed in the order of streams
+    kAwaitDriver,       // wait for pause()
+    kTry,
+    kGiveUp,
+  };
+  // The daemon's. kTooMuch: the daemon refuses so much, and may give less. kNoBounds: there is no daemon, and the
+  // driver alone decides.
+  enum class Answer : std::uint8_t { kGiven, kRefused, kTooMuch, kNoBounds };
 
   // `bytes`: about what the call takes.
-  explicit DriverAcquisition(std::uint64_t bytes) : room_(std::max(bytes, pager::kBlockBytes)) {}
+  explicit Remedies(std::uint64_t bytes) : bytes_(bytes), room_(std::clamp(bytes, pager::kBlockBytes, kNever - 1)) {}
 
-  // Free room to ask the daemon for before the next try; nothing: the daemon has no more.
-  std::optional<std::uint64_t> room() const { return has_more() ? std::optional(room_) : std::nullopt; }
-  // The daemon has answered: kGiven, kTooMuch or kRefused.
-  void answered(Answer answer) {
+  // For paged memory. `may_use_gpu`: the thread is inside its seat's gate, which keeps the memory on the GPU until it
+  // leaves.
+  pager::Placement placement(bool may_use_gpu) const {
+    return may_use_gpu && !does_without_room_ ? pager::Placement::kResident : pager::Placement::kEvicted;
+  }
+  static Lack lack_of(pager::Placement placement, cuda::CUresult result) {
+    if (!pager::lacks_memory(result)) return Lack::kNone;
+    if (placement == pager::Placement::kResident) return Lack::kRoom;
+    return result == pager::kBeyondCommitment ? Lack::kCommitment : Lack::kOther;
+  }
+
+  // The try has failed.
+  Remedy failed(Lack lack) {
+    next_ = kOrders[static_cast<std::size_t>(lack)];
+    return next();
+  }
+  // REQUIRES: a remedy other than asking has been carried out. `helped`: it has made a difference.
+  Remedy ended(bool helped) { return helped ? kTry : next(); }
+  // REQUIRES: the daemon has been asked.
+  Remedy answered(Answer answer) {
+    const Remedy asked = next_[-1];
+    // Bounds that are gone cannot be what lacks.
+    if (asked == kAskForCommitment) return ended(answer == Answer::kGiven || answer == Answer::kNoBounds);
+    if (answer == Answer::kNoBounds) return kGiveUp;
+    if (asked == kAskForRoom) {
+      refused_ = given_;  // asked for once
+      return ended(answer == Answer::kGiven);
+    }
     (answer == Answer::kGiven ? given_ : refused_) = room_;
     if (answer == Answer::kRefused) given_ = refused_;  // nothing moves for less either
     room_ = refused_ == kNever ? std::min(room_ * 2, kNever - 1) : given_ + (refused_ - given_) / 2;
-  }
-  // The driver has too little all the same. How long to wait before the next try; nothing: there will be none.
-  std::optional<base::Duration> tried() {
-    if (!has_more() && owed_for_ >= kDriverOwes) return std::nullopt;
-    if (!has_more()) owed_for_ += pause_;
-    return std::exchange(pause_, std::min(pause_ * 2, kLongestPause));
+    return kTry;  // whatever the answer: what was given before may have come by now
   }
 
+  std::uint64_t bytes() const { return bytes_; }
+  std::uint64_t room() const { return room_; }
+  base::Duration pause() const { return pause_; }
+
  private:
+  using enum Remedy;
+  // Paged memory asks for room once, although it can do without: memory that is born evicted closes the gate until the
+  // mover is done.
+  //
+  // The driver alone knows how much its memory takes. So the thread asks for twice as much free room after each try,
+  // and after a refusal for half of what lies between that and what it was given. When less than a block lies between,
+  // all that can leave the GPU has left it. After that nothing moves any more but what the driver itself still owes:
+  // the memory of processes that have ended.
+  static constexpr Remedy kOrders[][4] = {
+      {},                                                        // kNone
+      {kReleasePools, kAskForRoom, kDoWithoutRoom},              // kRoom
+      {kReleasePools, kAskForCommitment, kAwaitFrees, kGiveUp},  // kCommitment
+      {kTrim, kAskInTurn, kAwaitDriver, kGiveUp},                // kDriver
+      {kReleasePools, kGiveUp},                                  // kOther
+  };
   static constexpr std::uint64_t kNever = std::uint64_t{1} << 60;  // no GPU has so much
   static constexpr base::Duration kFirstPause = std::chrono::milliseconds(1);
   static constexpr base::Duration kLongestPause = std::chrono::milliseconds(100);
   // The memory of a process that was killed with 40 GiB is back after 68 ms; a busy machine takes longer.
   static constexpr base::Duration kDriverOwes = std::chrono::seconds(2);
 
-  bool has_more() const { return refused_ - given_ > pager::kBlockBytes; }
+  bool is_used_up(Remedy remedy) const {
+    if (remedy == kAwaitDriver) return owed_for_ >= kDriverOwes;
+    return (remedy == kAskForRoom || remedy == kAskInTurn) && refused_ - given_ <= pager::kBlockBytes;
+  }
+  Remedy next() {
+    while (is_used_up(*next_)) ++next_;
+    const Remedy remedy = *next_++;
+    if (remedy == kDoWithoutRoom) does_without_room_ = true;
+    // The driver needs a moment for what has just left. The first question does not wait.
+    if (remedy == kAskInTurn || remedy == kAwaitDriver)
+      pause_ = std::exchange(next_pause_, std::clamp(2 * next_pause_, kFirstPause, kLongestPause));
+    if (remedy == kAwaitDriver) owed_for_ += pause_;
+    return remedy;
+  }
 
+  std::uint64_t bytes_;
+  const Remedy* next_ = nullptr;  // in the order of what lacks
+  bool does_without_room_ = false;
   std::uint64_t room_;              // to ask for next
   std::uint64_t given_ = 0;         // the most that was given
   std::uint64_t refused_ = kNever;  // the least that was refused
-  base::Duration pause_ = kFirstPause;
+  base::Duration pause_{};
+  base::Duration next_pause_{};
   base::Duration owed_for_{};
 };
 

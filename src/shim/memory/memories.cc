@@ -119,25 +119,52 @@ Memories::Answer Memories::ask(DeviceMemory& memory, const DeviceMemory::Need& n
   return refused == wire::kTooMuch ? Answer::kTooMuch : Answer::kRefused;
 }
 
-Memories::Answer Memories::ask_holding(DeviceMemory& memory, const DeviceMemory::Need& need) {
-  const std::uint64_t epoch = gate_.epoch(memory.slot);
-  const Answer answer = ask(memory, need);
-  const bool holds = gate_.is_granted(memory.slot) && gate_.epoch(memory.slot) == epoch;
-  return holds || gate_.is_ungated(memory.slot) ? answer : Answer::kNotHolding;
+std::optional<Memories::Answer> Memories::ask_in_turn(DeviceMemory& memory, const DeviceMemory::Need& need) {
+  // Others give up memory to a lease holder only, and only a holder is told of room on the GPU.
+  while (take_turn(memory.slot)) {
+    const std::uint64_t epoch = gate_.epoch(memory.slot);
+    const Answer answer = ask(memory, need);
+    const bool holds = gate_.is_granted(memory.slot) && gate_.epoch(memory.slot) == epoch;
+    if (holds || gate_.is_ungated(memory.slot)) return answer;
+  }
+  return std::nullopt;
 }
 
-bool Memories::take_commitment(DeviceMemory& memory, std::uint64_t bytes, pager::Bounds::Part part) {
-  while (bytes != 0 && !memory.pager.bounds().commit(bytes, part)) {
-    // Memory that pools keep for their next allocations counts as allocated, too.
-    if (memory.pools.release(bytes) != 0) continue;
-    if (is_inside(memory.slot)) return false;
-    // Memory that the driver's pools have given back by themselves counts no longer.
-    memory.count_pools();
-    const bool is_managed = part == pager::Bounds::Part::kBeside;
-    if (ask(memory, {.commitment = bytes, .is_managed = is_managed}) != Answer::kGiven)
-      return memory.pager.bounds().commit(bytes, part);
+bool Memories::remedy(DeviceMemory& memory, Part part, Remedies& remedies, Lack lack) {
+  using Remedy = Remedies::Remedy;
+  // A thread that is inside the gate must not wait there.
+  if (is_inside(memory.slot)) return false;
+  const std::uint64_t bytes = remedies.bytes();
+  const bool is_managed = part == Part::kBeside;
+  for (Remedy remedy = remedies.failed(lack);;) {
+    switch (remedy) {
+      case Remedy::kTry:
+      case Remedy::kDoWithoutRoom: return true;
+      case Remedy::kGiveUp: return false;
+      case Remedy::kReleasePools: remedy = remedies.ended(memory.pools.release(bytes) != 0); break;
+      case Remedy::kTrim: remedy = remedies.ended(memory.trim(bytes) != 0); break;
+      case Remedy::kAskForRoom:
+        remedy = remedies.answered(ask(memory, {.room = remedies.room(), .commitment = bytes}));
+        break;
+      case Remedy::kAskInTurn: {
+        sleep_for(remedies.pause());
+        const auto answer = ask_in_turn(memory, {.room = remedies.room(), .commitment = bytes});
+        if (!answer) return false;
+        remedy = remedies.answered(*answer);
+        break;
+      }
+      case Remedy::kAskForCommitment:
+        // Memory that the driver's pools have given back by themselves counts no longer.
+        memory.count_pools();
+        remedy = remedies.answered(ask(memory, {.commitment = bytes, .is_managed = is_managed}));
+        break;
+      case Remedy::kAwaitFrees: remedy = remedies.ended(await_frees(memory)); break;
+      case Remedy::kAwaitDriver:
+        sleep_for(remedies.pause());
+        remedy = remedies.ended(true);
+        break;
+    }
   }
-  return true;
 }
 
 // cuMemFree waits for what may still use the memory: the work that has been submitted in its context. The streams are

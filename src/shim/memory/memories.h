@@ -37,7 +37,7 @@ namespace gpumux::shim {
 
 class Memories final : public HostLender::Port, public SeatFrames::Port, public Pools::Port {
  public:
-  using Answer = Acquisition::Answer;
+  using Lack = Remedies::Lack;
 
   // The tenant whose memory it is. Outlives this object; any thread may call.
   struct Owner {
@@ -70,100 +70,59 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
 
   // ---- the program's threads
 
-  // Allocates by `call(placement)`, which asks the pager (acquisition.h says how far this goes).
+  // Each of these makes its call, and again after each remedy that has helped (acquisition.h). A call that lacks memory
+  // when no remedy is left gives CUDA_ERROR_OUT_OF_MEMORY.
+
+  // Allocates by `call(placement)`, which asks the pager.
   template <class Call>
   cuda::CUresult allocate(DeviceMemory& memory, std::uint64_t bytes, Call call) {
-    using Step = Acquisition::Step;
     const std::uint64_t in_blocks = pager::round_up(std::min(bytes, UINT64_MAX / 2), pager::kBlockBytes);
-    Acquisition acquisition;
-    for (;;) {
+    return acquire(memory, Part::kPaged, in_blocks, Lack::kNone, [&](const Remedies& remedies, Lack* lack) {
       gate::ThreadRecord* const thread = gate::this_thread();
       if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
       const gate::Passed passed = gate_.try_pass(*thread, memory.slot);
-      // A thread that is inside already uses what it gets before it leaves.
-      const bool is_nested = passed == gate::Passed::kNested;
-      const pager::Placement placement =
-          is_nested ? pager::Placement::kResident : acquisition.placement(passed == gate::Passed::kHolding);
+      // A thread that was inside already uses what it gets before it leaves.
+      const bool may_use_gpu = passed == gate::Passed::kHolding || passed == gate::Passed::kNested;
+      const pager::Placement placement = remedies.placement(may_use_gpu);
       const cuda::CUresult result = call(placement);
       if (passed == gate::Passed::kHolding) gate_.leave(*thread, memory.slot);
-      if (result == cuda::CUDA_SUCCESS) {
-        born(memory);
-        return result;
-      }
-      if (!pager::lacks_memory(result)) return result;
-      // A thread that is inside the gate must not wait there.
-      if (is_nested) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-      // Memory that pools keep for their next allocations is of use to this one.
-      if (memory.pools.release(bytes) != 0) continue;
-      Step step = acquisition.tried(placement, result);
-      if (step == Step::kAskForRoom) step = acquisition.room(ask(memory, {.room = in_blocks, .commitment = in_blocks}));
-      if (step == Step::kAskForCommitment) step = Acquisition::commitment(ask(memory, {.commitment = in_blocks}));
-      if (step == Step::kAwaitFrees) step = Acquisition::frees(await_frees(memory));
-      if (step == Step::kGiveUp) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-    }
+      if (result == cuda::CUDA_SUCCESS) born(memory);
+      *lack = Remedies::lack_of(placement, result);
+      return result;
+    });
   }
-  // For what only the driver can make: tried, and again when there is more room. `commits`: it is not committed yet.
+  // For what only the driver can make. `lack`: of the call if it was made already.
   template <class Call>
-  cuda::CUresult with_room(DeviceMemory& memory, std::uint64_t bytes, Call call, bool commits = true) {
-    const cuda::CUresult result = call();
-    if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) return result;
-    return again_with_room(memory, bytes, call, commits);
+  cuda::CUresult with_room(DeviceMemory& memory, std::uint64_t bytes, Call call, Lack lack = Lack::kNone) {
+    return acquire(memory, Part::kReserved, bytes, lack, [&](const Remedies&, Lack* its) { return make(call, its); });
   }
   // The same for memory of about `bytes` that is counted as the seat's: under a quota not made before so much of that
   // is left as it takes at `least`. `count(reserved)` counts it (DeviceMemory::add_outside).
   template <class Call, class Count>
   cuda::CUresult within_quota(DeviceMemory& memory, std::uint64_t bytes, std::uint64_t least, Call call, Count count) {
     const std::uint64_t reserved = memory.await_is_limited() ? least : 0;
-    if (!take_commitment(memory, reserved, pager::Bounds::Part::kReserved)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-    const cuda::CUresult result = with_room(memory, bytes, call, reserved == 0);
-    if (result != cuda::CUDA_SUCCESS) {
-      memory.pager.bounds().uncommit(reserved, pager::Bounds::Part::kReserved);
-      return result;
-    }
-    count(reserved);
-    mover_.note_change(memory);
-    return result;
+    return acquire(memory, Part::kReserved, std::max(bytes, reserved), Lack::kNone, [&](const Remedies&, Lack* lack) {
+      return committing(memory, Part::kReserved, reserved, lack, [&] {
+        const cuda::CUresult result = make(call, lack);
+        if (result == cuda::CUDA_SUCCESS) count(reserved);
+        return result;
+      });
+    });
   }
-  // The call has failed for lack of memory (acquisition.h says how far this goes).
-  template <class Call>
-  cuda::CUresult again_with_room(DeviceMemory& memory, std::uint64_t bytes, Call call, bool commits = true) {
-    DriverAcquisition acquisition(bytes);
-    for (;;) {
-      if (is_inside(memory.slot)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-      // Memory that is kept for reuse goes first: no work uses it.
-      const bool trimmed = memory.trim(bytes) != 0;
-      if (const auto room = acquisition.room(); room && !trimmed) {
-        // Others give up memory to a lease holder only, and only a holder is told of room on the GPU.
-        if (!take_turn(memory.slot)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-        const Answer answer = ask_holding(memory, {.room = *room, .commitment = commits ? bytes : 0});
-        if (answer == Answer::kNotHolding) continue;
-        if (answer == Answer::kNoBounds) return call();
-        acquisition.answered(answer);
-      }
-      const cuda::CUresult result = call();
-      if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) return result;
-      if (trimmed) continue;
-      const auto pause = acquisition.tried();
-      if (!pause) return result;
-      sleep_for(*pause);
-    }
-  }
-  // The same for managed memory, of which the driver gives as much as the host has: bounds are all that it can lack.
+  // Managed memory, of which the driver gives as much as the host has: bounds are all that it can lack.
   // `call(address)` asks the driver.
   template <class Call>
   cuda::CUresult allocate_managed(DeviceMemory& memory, cuda::CUcontext context, std::uint64_t bytes,
                                   cuda::CUdeviceptr* address, Call call) {
     const std::uint64_t pages = ManagedMemory::counted(std::min(bytes, UINT64_MAX / 4));
-    if (!take_commitment(memory, pages, pager::Bounds::Part::kBeside)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-    const cuda::CUresult result = call(address);
-    if (result != cuda::CUDA_SUCCESS) {
-      memory.pager.bounds().uncommit(pages, pager::Bounds::Part::kBeside);
-      return result;
-    }
-    const std::uint64_t gone = memory.managed.add({*address, bytes, context});
-    memory.pager.bounds().uncommit(gone, pager::Bounds::Part::kBeside);
-    mover_.note_change(memory);
-    return result;
+    return acquire(memory, Part::kBeside, pages, Lack::kNone, [&](const Remedies&, Lack* lack) {
+      return committing(memory, Part::kBeside, pages, lack, [&] {
+        const cuda::CUresult result = call(address);
+        if (result != cuda::CUDA_SUCCESS) return result;
+        memory.pager.bounds().uncommit(memory.managed.add({*address, bytes, context}), Part::kBeside);
+        return result;
+      });
+    });
   }
   cuda::CUresult free(DeviceMemory& memory, cuda::CUdeviceptr address);
   // Memory that is the driver's, and counted under this key, is freed by `call()`.
@@ -278,6 +237,9 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void give_segment(std::uint32_t slot, cuda::CUdeviceptr address) override;
 
  private:
+  using Answer = Remedies::Answer;
+  using Part = pager::Bounds::Part;
+
   // The first seat's memory for which `is` is true; null: none.
   template <class Is>
   DeviceMemory* first(Is is) {
@@ -291,6 +253,42 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
     first([&](DeviceMemory& memory) { return act(memory), false; });
   }
 
+  // Makes an attempt, and again after each remedy. `attempt(remedies, &lack)` says what it lacks. `lack`: of an attempt
+  // that the caller has made. `part`: what the memory counts as.
+  template <class Attempt>
+  cuda::CUresult acquire(DeviceMemory& memory, Part part, std::uint64_t bytes, Lack lack, Attempt attempt) {
+    Remedies remedies(bytes);
+    for (;;) {
+      if (lack != Lack::kNone && !remedy(memory, part, remedies, lack)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+      lack = Lack::kNone;
+      const cuda::CUresult result = attempt(std::as_const(remedies), &lack);
+      if (lack == Lack::kNone) return result;
+    }
+  }
+  // Carries remedies out until the call is to be made again. False: it is not.
+  bool remedy(DeviceMemory& memory, Part part, Remedies& remedies, Lack lack);
+  // The driver's call.
+  template <class Call>
+  static cuda::CUresult make(Call call, Lack* lack) {
+    const cuda::CUresult result = call();
+    if (result == cuda::CUDA_ERROR_OUT_OF_MEMORY) *lack = Lack::kDriver;
+    return result;
+  }
+  // Commits `bytes` for what `call` makes. Nothing stays committed for a call that fails.
+  template <class Call>
+  cuda::CUresult committing(DeviceMemory& memory, Part part, std::uint64_t bytes, Lack* lack, Call call) {
+    if (bytes != 0 && !memory.pager.bounds().commit(bytes, part)) {
+      *lack = Lack::kCommitment;
+      return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    const cuda::CUresult result = call();
+    if (result == cuda::CUDA_SUCCESS) {
+      mover_.note_change(memory);
+    } else {
+      memory.pager.bounds().uncommit(bytes, part);
+    }
+    return result;
+  }
   // Waits for what has been freed in the order of streams, as long as something is under way. False: nothing was, or
   // it takes too long.
   bool await_frees(DeviceMemory& memory);
@@ -306,10 +304,8 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void born(DeviceMemory& memory);
   // Asks the daemon for more, and waits for its answer. No lock is held, and the thread is not inside the gate.
   Answer ask(DeviceMemory& memory, const DeviceMemory::Need& need);
-  // The same for a thread that needs the answer to a lease holder. kNotHolding: it lost its lease.
-  Answer ask_holding(DeviceMemory& memory, const DeviceMemory::Need& need);
-  // Waits until so much more may be allocated, and takes it. False: it may not.
-  bool take_commitment(DeviceMemory& memory, std::uint64_t bytes, pager::Bounds::Part part);
+  // The same in the seat's turn. Nothing: this thread may not wait for that.
+  std::optional<Answer> ask_in_turn(DeviceMemory& memory, const DeviceMemory::Need& need);
   bool is_inside(std::uint32_t slot) const;
   void update_bars_locked(std::uint64_t mask);
 
