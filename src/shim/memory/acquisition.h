@@ -11,7 +11,7 @@
 // what a remedy has brought. Each such round is an allocation of theirs that succeeded, so the process as a whole gets
 // on.
 //
-// One wish of a seat is open at a time (DeviceMemory::Asking), so a no is always about the thread that asked.
+// One wish of a seat is open at a time (DeviceMemory::asking), so a no is always about the thread that asked.
 #pragma once
 
 #include <algorithm>

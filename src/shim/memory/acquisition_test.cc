@@ -75,7 +75,7 @@ struct Tenant {
   std::deque<std::variant<sched::MemoryReport, Wish>> outbox;
   std::uint32_t last_ticket = 0, answered = 0, refused = 0;
   Wish wish;            // the newest
-  bool asking = false;  // DeviceMemory::Asking
+  bool asking = false;  // DeviceMemory::asking
   bool connected = true;
   // Turns.
   bool holds = false;

@@ -101,7 +101,7 @@ bool DeviceMemory::set_room(const wire::Room& room) {
 void DeviceMemory::unbind() {
   const base::Locked locked(mutex_);
   rule_.store(Rule::kUnbounded, std::memory_order_release);
-  opened_ = false;
+  looked_at_.reset();
   apply_locked();
   mutex_.wake_all();
 }
@@ -111,21 +111,20 @@ void DeviceMemory::on_connected() {
   // Sequences are the connection's.
   room_.sequence = 0;
   reported_sequence_ = 0;
-  opened_ = false;
+  looked_at_.reset();
 }
 
 void DeviceMemory::on_opened(base::TimePoint now) {
   const base::Locked locked(mutex_);
-  opened_ = true;
   asked_for_ = base::Duration::zero();
   looked_at_ = now;
 }
 
 std::optional<base::Duration> DeviceMemory::expire_asking(base::TimePoint now) {
   const base::Locked locked(mutex_);
-  if (!opened_ || rule_.load(std::memory_order_relaxed) != Rule::kAsking) return std::nullopt;
+  if (!looked_at_ || rule_.load(std::memory_order_relaxed) != Rule::kAsking) return std::nullopt;
   // In small steps, so that the time that its process was frozen does not count: the answer waits to be read.
-  asked_for_ += std::min(now - std::exchange(looked_at_, now), kLook);
+  asked_for_ += std::min(now - std::exchange(*looked_at_, now), kLook);
   if (asked_for_ < kFirstRoom) return kLook;
   rule_.store(Rule::kUnbounded, std::memory_order_release);
   apply_locked();
@@ -152,18 +151,6 @@ std::uint64_t DeviceMemory::await_total() {
 bool DeviceMemory::await_is_limited() {
   if (rule_.load(std::memory_order_acquire) == Rule::kAsking) await_bounds();
   return is_limited_.load(std::memory_order_relaxed);
-}
-
-DeviceMemory::Asking::Asking(DeviceMemory& memory) : memory_(memory) {
-  const base::Locked locked(memory_.mutex_);
-  while (memory_.is_asking_) memory_.mutex_.wait();
-  memory_.is_asking_ = true;
-}
-
-DeviceMemory::Asking::~Asking() {
-  const base::Locked locked(memory_.mutex_);
-  memory_.is_asking_ = false;
-  memory_.mutex_.wake_all();
 }
 
 DeviceMemory::Wish DeviceMemory::wish(const Need& need) {

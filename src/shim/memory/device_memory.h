@@ -9,7 +9,7 @@
 //     kAsking --Room--> kBounded --no daemon any more, and told to go on without--> kUnbounded --Room--> kBounded
 //        \--no daemon, or one that does not speak of memory--> kUnbounded
 //
-// Any thread may call any function, but not while it holds another lock of the shim's than the agent's (an
+// Any thread may call any function, but not while it holds another lock of the shim's than `asking` and the agent's (an
 // Announcement). This one (mutex_) is held for moments, never across a call of the driver.
 #pragma once
 
@@ -89,18 +89,9 @@ class DeviceMemory {
     std::uint64_t commitment = 0;  // allocated, on the GPU or not
     bool is_managed = false;       // the commitment is for managed memory, which never takes room
   };
-  // A thread that asks the daemon. One thread of a seat asks at a time: so an answer is about what that thread needs,
-  // and not about what another one needs as well.
-  class Asking {
-   public:
-    explicit Asking(DeviceMemory& memory);
-    ~Asking();
-    Asking(const Asking&) = delete;
-    Asking& operator=(const Asking&) = delete;
-
-   private:
-    DeviceMemory& memory_;
-  };
+  // Held by the thread that asks the daemon, from its wish to the answer. So an answer is about what that thread needs,
+  // and not about what another one needs as well. Before all other locks.
+  base::Mutex asking;
   struct Wish {
     // Why there is nothing to ask, and no ticket: the bounds allow it already; there are none; they are not known yet.
     enum class Otherwise : std::uint8_t { kAsk, kEnough, kUnbounded, kNotKnown };
@@ -108,7 +99,7 @@ class DeviceMemory {
     std::uint32_t ticket = 0;
     wire::RoomWanted message{};
   };
-  // The message to the daemon for the thread that asks. REQUIRES: the agent's lock, so that tickets are sent in order.
+  // The message to the daemon. REQUIRES: `asking`; the agent's lock, so that tickets are sent in order.
   Wish wish(const Need& need);
   // Waits for the answer: what the daemon refuses it for (wire::Room::refused), or 0: it is given.
   std::uint32_t await(std::uint32_t ticket);
@@ -187,13 +178,10 @@ class DeviceMemory {
   std::atomic<std::uint64_t> outside_total_{0};
   std::uint64_t hidden_ = 0;  // under mutex_; beside that
 
-  mutable base::Mutex mutex_;  // those who wait for rule, room, answers or their turn to ask wait at it
-  bool is_asking_ = false;
+  mutable base::Mutex mutex_;  // those who wait for rule, room or answers wait at it
   wire::Room room_;
-  bool opened_ = false;
-  base::Duration asked_for_{};  // since then, less the time that nobody looked
-  base::TimePoint looked_at_{};
-  bool connected_ = false;
+  std::optional<base::TimePoint> looked_at_;  // nothing: no daemon knows the seat
+  base::Duration asked_for_{};                // since one does, less the time that nobody looked
   std::uint32_t reported_sequence_ = 0;
   std::uint32_t last_ticket_ = 0;
   std::uint32_t answered_ = 0;

@@ -131,14 +131,14 @@ TEST(DeviceMemoryTest, ARefusalIsForTheThreadThatAsked) {
   std::uint32_t first = 0;
   std::uint32_t refused = 0;
   std::thread large([&] {
-    const DeviceMemory::Asking asking(memory);
+    const base::Locked asking(memory.asking);
     first = memory.wish({.commitment = 600 * kMebibyte}).ticket;
     refused = memory.await(first);
   });
   while (memory.open_wish().ticket == 0) std::this_thread::yield();
   std::uint32_t refused_to_small = wire::kTooMuch;
   std::thread small([&] {
-    const DeviceMemory::Asking asking(memory);
+    const base::Locked asking(memory.asking);
     refused_to_small = memory.await(memory.wish({.commitment = 66 * kMebibyte}).ticket);
   });
   // The small wish is not open while the large one is: the only one to be refused is the large one's.

@@ -95,8 +95,7 @@ void Memories::sleep_for(base::Duration duration) {
 }
 
 Memories::Answer Memories::ask(DeviceMemory& memory, const DeviceMemory::Need& need) {
-  // One wish of a seat at a time.
-  const DeviceMemory::Asking asking(memory);
+  const base::Locked asking(memory.asking);
   DeviceMemory::Wish wish;
   {
     client::Agent::Announcement announcement(agent_);
