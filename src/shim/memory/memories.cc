@@ -157,7 +157,7 @@ bool Memories::remedy(DeviceMemory& memory, Part part, Remedies& remedies, Lack 
         memory.count_pools();
         remedy = remedies.answered(ask(memory, {.commitment = bytes, .is_managed = is_managed}));
         break;
-      case Remedy::kAwaitFrees: remedy = remedies.ended(await_frees(memory)); break;
+      case Remedy::kAwaitFrees: remedy = remedies.ended(await_frees(memory, bytes)); break;
       case Remedy::kAwaitDriver:
         sleep_for(remedies.pause());
         remedy = remedies.ended(true);
@@ -238,7 +238,7 @@ void Memories::give_segment(std::uint32_t slot, cuda::CUdeviceptr address) {
   mover_.note_change(memory);
 }
 
-bool Memories::await_frees(DeviceMemory& memory) {
+bool Memories::await_frees(DeviceMemory& memory, std::uint64_t bytes) {
   // Longer than any kernel that one would wait for in an allocation; a wait that this thread itself should end, by work
   // that it has not submitted yet, must end all the same.
   constexpr base::Duration kLongest = 30s;
@@ -246,7 +246,8 @@ bool Memories::await_frees(DeviceMemory& memory) {
   const base::TimePoint start = clock.now();
   // Memory that other threads free from here on is theirs to wait for.
   const std::uint64_t moment = memory.pools.moment();
-  if (!memory.pools.has_pending(moment)) return false;
+  // While the daemon thought, the streams may have come to all frees.
+  if (!memory.pools.has_pending(moment)) return memory.pools.release(bytes) != 0;
   do {
     const base::Duration waited = clock.now() - start;
     if (waited > kLongest) return false;

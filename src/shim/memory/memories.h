@@ -289,9 +289,9 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
     }
     return result;
   }
-  // Waits for what has been freed in the order of streams, as long as something is under way. False: nothing was, or
-  // it takes too long.
-  bool await_frees(DeviceMemory& memory);
+  // Waits for what has been freed in the order of streams, as long as something is under way. False: nothing was, and
+  // the pools have no such memory to release; or it takes too long.
+  bool await_frees(DeviceMemory& memory, std::uint64_t bytes);
   cuda::CUresult enable_peer_locked(std::uint32_t own, std::uint32_t peer);
   cuda::CUresult disable_peer_locked(std::uint32_t own, std::uint32_t peer);
   // Waits for the seat's lease, at the gate as a submission does. False: this thread may not wait for it.

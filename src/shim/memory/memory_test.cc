@@ -324,6 +324,55 @@ class Program {
   std::vector<Live> live_;
 };
 
+// Memory that was freed in the order of a stream, and whose stream waits until `go` is true.
+struct FreeUnderWay {
+  explicit FreeUnderWay(std::uint64_t bytes) {
+    EXPECT_EQ(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+    CUdeviceptr address = 0;
+    EXPECT_EQ(hooks::cuMemAllocAsync(&address, bytes, stream), CUDA_SUCCESS);
+    const CUhostFn wait = [](void* its) {
+      while (!static_cast<std::atomic<bool>*>(its)->load()) std::this_thread::yield();
+    };
+    EXPECT_EQ((gated<&Driver::cuLaunchHostFunc>(stream, stream, wait, static_cast<void*>(&go))), CUDA_SUCCESS);
+    EXPECT_EQ(hooks::cuMemFreeAsync(address, stream), CUDA_SUCCESS);
+  }
+  ~FreeUnderWay() { EXPECT_EQ(hooks::cuStreamDestroy_v2(stream), CUDA_SUCCESS); }
+  std::atomic<bool> go{false};
+  CUstream stream = nullptr;
+};
+
+// The program needs what it has freed: the daemon has no more commitment.
+void expect_frees_to_be_waited_for(RoomDaemon& daemon, CUcontext context) {
+  constexpr std::uint64_t kBytes = kCommitment / 4 * 3;
+  const auto plain = [](CUdeviceptr* address) { return hooks::cuMemAlloc_v2(address, kBytes); };
+  const auto managed = [](CUdeviceptr* address) {
+    return hooks::cuMemAllocManaged(address, kBytes, CU_MEM_ATTACH_GLOBAL);
+  };
+  for (CUresult (*const allocate)(CUdeviceptr*) : {+plain, +managed}) {
+    for (const bool is_done_first : {false, true}) {
+      SCOPED_TRACE(testing::Message() << (allocate == +plain ? "plain" : "managed") << ", done "
+                                      << (is_done_first ? "before" : "after") << " the daemon's no");
+      FreeUnderWay free(kBytes);
+      const auto finish = [&] {
+        free.go = true;
+        EXPECT_EQ(driver().cuCtxSetCurrent(context), CUDA_SUCCESS);
+        EXPECT_EQ(driver().cuStreamSynchronize(free.stream), CUDA_SUCCESS);
+      };
+      const std::uint64_t before = daemon.refusals();
+      if (is_done_first) daemon.before_refusing(finish);
+      std::thread later([&] {
+        while (daemon.refusals() == before) std::this_thread::yield();
+        if (!is_done_first) finish();
+      });
+      CUdeviceptr address = 0;
+      EXPECT_EQ(allocate(&address), CUDA_SUCCESS);
+      free.go = true;
+      later.join();
+      EXPECT_EQ(hooks::cuMemFree_v2(address), CUDA_SUCCESS);
+    }
+  }
+}
+
 class MemoryTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -431,6 +480,7 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
   }
   EXPECT_STREQ(tenant()->memories().of(0).pools.check(), nullptr);
   programs.clear();
+  expect_frees_to_be_waited_for(daemon, context);
   EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
   DeviceMemory& memory = tenant()->memories().of(0);
   tenant()->memories().pause(0);

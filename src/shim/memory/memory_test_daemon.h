@@ -10,6 +10,7 @@
 
 #include <array>
 #include <deque>
+#include <functional>
 #include <random>
 #include <set>
 #include <thread>
@@ -70,6 +71,12 @@ class RoomDaemon {
 
   // Grants what is asked for and gives all the room there is, and does nothing else.
   void calm(bool is) { calm_ = is; }
+
+  // Once, in its own thread: before it refuses the next wish.
+  void before_refusing(std::function<void()> act) {
+    const std::lock_guard lock(mutex_);
+    before_refusing_ = std::move(act);
+  }
 
   // Under a sanitizer, or on a busy machine, memory moves too slowly for these moods.
   void slow_down() { slowness_ = std::min(2 * slowness_, 64u); }
@@ -200,7 +207,13 @@ class RoomDaemon {
     if (wanted.ticket == 0) complain("a wish without a ticket");
     ticket_ = wanted.ticket;
     const bool refuse = wanted.room > kCapacity || wanted.commitment > kCommitment;
-    refusals_ += refuse ? 1 : 0;
+    if (refuse) {
+      std::unique_lock lock(mutex_);
+      const auto act = std::exchange(before_refusing_, nullptr);
+      lock.unlock();
+      if (act) act();
+      ++refusals_;
+    }
     give_room(refuse ? kCapacity : std::max(wanted.room, kCapacity / 2), refuse ? 1 : 0);
   }
 
@@ -351,6 +364,7 @@ class RoomDaemon {
   std::atomic<unsigned> slowness_{1};
   std::mutex mutex_;
   std::string complaints_;
+  std::function<void()> before_refusing_;
   wire::Memory last_;
   std::thread thread_;
 };
