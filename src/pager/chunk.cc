@@ -34,45 +34,44 @@ std::uint64_t Chunk::likely_host_bytes() const {
 }
 
 bool Chunk::is_complete() const {
-  const auto seen = [](const View& view) { return view.gone || (view.mapped && view.granted); };
-  return created && (as != nullptr || accessible) && std::all_of(views.begin(), views.end(), seen);
+  const auto seen = [](const View& view) { return view.state >= View::State::kGranted; };
+  return step >= (as != nullptr ? Step::kCreated : Step::kAccessible) && std::all_of(views.begin(), views.end(), seen);
 }
 
 CUresult Mapper::map_home(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const {
-  if (!chunk.mapped) {
+  if (chunk.step < Chunk::Step::kMapped) {
     if (const CUresult result = driver_.cuMemMap(chunk.address, chunk.bytes, 0, chunk.handle, 0);
         result != cuda::CUDA_SUCCESS)
       return result;
-    chunk.mapped = true;
+    chunk.step = Chunk::Step::kMapped;
   }
-  if (chunk.accessible) return cuda::CUDA_SUCCESS;
+  if (chunk.step == Chunk::Step::kAccessible) return cuda::CUDA_SUCCESS;
   std::vector<cuda::CUmemAccessDesc> rights;
   rights.reserve(peers.size() + 1);
   rights.push_back({{cuda::CU_MEM_LOCATION_TYPE_DEVICE, device_}, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
   for (const cuda::CUdevice peer : peers)
     rights.push_back({{cuda::CU_MEM_LOCATION_TYPE_DEVICE, peer}, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE});
   const CUresult result = driver_.cuMemSetAccess(chunk.address, chunk.bytes, rights.data(), rights.size());
-  chunk.accessible = result == cuda::CUDA_SUCCESS;
+  if (result == cuda::CUDA_SUCCESS) chunk.step = Chunk::Step::kAccessible;
   return result;
 }
 
 CUresult Mapper::show(const Chunk& chunk, View& view) const {
-  if (!view.mapped) {
+  if (view.state == View::State::kAway) {
     if (const CUresult result = driver_.cuMemMap(view.address, chunk.bytes, 0, chunk.handle, 0);
         result != cuda::CUDA_SUCCESS)
       return result;
-    view.mapped = true;
-    view.granted = view.rights.empty();
+    view.state = view.rights.empty() ? View::State::kGranted : View::State::kMapped;
   }
-  if (view.granted) return cuda::CUDA_SUCCESS;
+  if (view.state == View::State::kGranted) return cuda::CUDA_SUCCESS;
   const CUresult result = driver_.cuMemSetAccess(view.address, chunk.bytes, view.rights.data(), view.rights.size());
-  view.granted = result == cuda::CUDA_SUCCESS;
+  if (result == cuda::CUDA_SUCCESS) view.state = View::State::kGranted;
   return result;
 }
 
 // Memory of the program's own properties is its own, and what another process owns is that one's.
 bool Mapper::may_be_frame(const Chunk& chunk) const {
-  return frames_ != nullptr && chunk.as == nullptr && chunk.counted && !chunk.shared;
+  return frames_ != nullptr && chunk.as == nullptr && chunk.owner == Chunk::Owner::kSeat;
 }
 
 CUresult Mapper::make(Chunk& chunk, Content content) const {
@@ -96,10 +95,11 @@ CUresult Mapper::make(Chunk& chunk, Content content) const {
 
 // Its handle, which nothing is mapped from.
 CUresult Mapper::let_go(Chunk& chunk, Fate fate) const {
-  bool is_given = fate == Fate::kHandedOver && may_be_frame(chunk) && frames_->wants(chunk.frame, chunk.bytes);
+  bool is_given =
+      fate == Fate::kHandedOver && may_be_frame(chunk) && frames_->wants(chunk.frame.value_or(0), chunk.bytes);
   std::optional<base::NoFork> no_fork;
   int fd = -1;
-  if (is_given && chunk.frame == 0) {
+  if (is_given && !chunk.frame) {
     no_fork.emplace();
     is_given = driver_.cuMemExportToShareableHandle(&fd, chunk.handle, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                                     0) == cuda::CUDA_SUCCESS;
@@ -110,42 +110,44 @@ CUresult Mapper::let_go(Chunk& chunk, Fate fate) const {
     if (is_given && fd >= 0) ::close(fd);
     return result;
   }
-  chunk.created = false;
+  const bool took_room = chunk.takes_room();
+  chunk.step = Chunk::Step::kNone;
   chunk.handle = 0;
-  chunk.shared = false;
-  const std::uint64_t frame = std::exchange(chunk.frame, 0);
+  chunk.owner = Chunk::Owner::kSeat;
+  const std::optional<std::uint64_t> frame = std::exchange(chunk.frame, std::nullopt);
   // Before the room is another's: who is told of that looks for the frame.
   if (is_given) {
-    frames_->give(frame, chunk.bytes, fd);
-  } else if (frame != 0) {
-    frames_->freed(frame);
+    frames_->give(frame.value_or(0), chunk.bytes, fd);
+  } else if (frame) {
+    frames_->freed(*frame);
   }
-  if (chunk.counted) bounds_.give(chunk.bytes);
-  chunk.counted = false;
+  if (took_room) bounds_.give(chunk.bytes);
   return cuda::CUDA_SUCCESS;
 }
 
 CUresult Mapper::share(Chunk& chunk, int* fd) const {
-  chunk.shared = true;
-  if (chunk.frame == 0) {
+  chunk.share();
+  if (!chunk.frame) {
     return driver_.cuMemExportToShareableHandle(fd, chunk.handle, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   }
-  *fd = frames_->descriptor(chunk.frame);
+  *fd = frames_->descriptor(*chunk.frame);
   return *fd >= 0 ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_NOT_SUPPORTED;
 }
 
 CUresult Mapper::attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers, Content content) const {
   CUresult result = cuda::CUDA_SUCCESS;
-  if (!chunk.created) {
+  if (!chunk.has_memory()) {
     if (!bounds_.take(chunk.bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
     result = make(chunk, content);
-    chunk.created = result == cuda::CUDA_SUCCESS;
-    chunk.counted = chunk.created;
-    if (!chunk.created) bounds_.give(chunk.bytes);
+    if (result == cuda::CUDA_SUCCESS) {
+      chunk.step = Chunk::Step::kCreated;
+    } else {
+      bounds_.give(chunk.bytes);
+    }
   }
-  if (chunk.created && chunk.as == nullptr) result = map_home(chunk, peers);
+  if (chunk.has_memory() && chunk.as == nullptr) result = map_home(chunk, peers);
   for (View& view : chunk.views) {
-    if (result == cuda::CUDA_SUCCESS && !view.gone) result = show(chunk, view);
+    if (result == cuda::CUDA_SUCCESS && view.state != View::State::kGone) result = show(chunk, view);
   }
   if (!chunk.is_complete()) detach(chunk);
   return result;
@@ -153,9 +155,9 @@ CUresult Mapper::attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers, 
 
 CUresult Mapper::reach(Chunk& chunk) const {
   chunk.reach = chunk.address;
-  if (chunk.accessible) return cuda::CUDA_SUCCESS;
+  if (chunk.step == Chunk::Step::kAccessible) return cuda::CUDA_SUCCESS;
   for (const View& view : chunk.views) {
-    if (!view.mapped || !view.granted || view.gone) continue;
+    if (view.state != View::State::kGranted) continue;
     for (const cuda::CUmemAccessDesc& right : view.rights) {
       if (right.location.type != cuda::CU_MEM_LOCATION_TYPE_DEVICE || right.location.id != device_ ||
           right.flags != cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
@@ -168,22 +170,20 @@ CUresult Mapper::reach(Chunk& chunk) const {
 }
 
 CUresult Mapper::detach(Chunk& chunk, Fate fate) const {
-  if (chunk.mapped) {
+  if (chunk.step >= Chunk::Step::kMapped) {
     if (const CUresult result = driver_.cuMemUnmap(chunk.address, chunk.bytes); result != cuda::CUDA_SUCCESS)
       return result;
-    chunk.mapped = false;
-    chunk.accessible = false;
+    chunk.step = Chunk::Step::kCreated;
   }
-  for (View& view : chunk.views) {
-    if (!view.mapped) continue;
-    if (const CUresult result = driver_.cuMemUnmap(view.address, chunk.bytes); result != cuda::CUDA_SUCCESS)
-      return result;
-    view.mapped = false;
-    view.granted = false;
+  for (auto view = chunk.views.begin(); view != chunk.views.end();) {
+    if (view->state != View::State::kAway) {
+      if (const CUresult result = driver_.cuMemUnmap(view->address, chunk.bytes); result != cuda::CUDA_SUCCESS)
+        return result;
+    }
+    const bool gone = std::exchange(view->state, View::State::kAway) == View::State::kGone;
+    view = gone ? chunk.views.erase(view) : view + 1;
   }
-  chunk.views.erase(std::remove_if(chunk.views.begin(), chunk.views.end(), [](const View& view) { return view.gone; }),
-                    chunk.views.end());
-  return chunk.created ? let_go(chunk, fate) : cuda::CUDA_SUCCESS;
+  return chunk.has_memory() ? let_go(chunk, fate) : cuda::CUDA_SUCCESS;
 }
 
 CUresult Mapper::set_peer(const Chunk& chunk, cuda::CUdevice peer, bool may) const {

@@ -5,17 +5,19 @@
 // Having memory takes the driver three steps, and any of them may fail, going back included. So the steps are kept as
 // they are, next to where the valid content is:
 //
-//     created -> mapped -> accessible          steps of having memory; each needs the one before
-//     created -> each view mapped -> granted   the same, where the program maps by itself
-//     place: kNowhere, kDevice, kHost          where the content is that the program would read
+//     step: kCreated -> kMapped -> kAccessible     each needs the one before
+//     kCreated -> each view: kMapped -> kGranted   the same, where the program maps by itself
+//     place: kNowhere, kDevice, kHost              where the content is that the program would read
 //
 // Resident means kDevice (then it is complete). A chunk that is not resident may still hold memory, if the driver
 // refused to take it back: the next attempt at anything goes on from there. A failure thus never loses content: place
 // changes only after the new place is complete.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cuda/driver.gen.h"
@@ -52,22 +54,32 @@ struct Block {
 struct View {
   cuda::CUdeviceptr address = 0;
   std::vector<cuda::CUmemAccessDesc> rights;  // one for each location; empty: none were given
-  bool mapped = false;
-  bool granted = false;  // `rights` are in force
-  bool gone = false;     // the program has no such mapping, but the driver still has: goes when it can
+  // From kGranted on, the program lacks nothing.
+  enum class State : std::uint8_t {
+    kAway,     // the driver has no such mapping
+    kMapped,   // `rights` are not in force
+    kGranted,  // `rights` are in force
+    kGone,     // the program has no such mapping, but the driver still has: goes when it can
+  };
+  State state = State::kAway;
 };
 
 struct Chunk {
   cuda::CUdeviceptr address = 0;
   std::uint64_t bytes = 0;
   cuda::CUmemGenericAllocationHandle handle = 0;
-  bool created = false;
-  bool counted = false;  // as room used; not so what another process owns
-  // Its memory was taken from Options::frames, under this number; 0: made here.
-  std::uint64_t frame = 0;
-  bool shared = false;  // others may have its memory, now or later: it is freed, and given to nobody
-  bool mapped = false;
-  bool accessible = false;
+  // How far it has memory at `address`.
+  enum class Step : std::uint8_t { kNone, kCreated, kMapped, kAccessible };
+  Step step = Step::kNone;
+  // The owner of its memory, from kCreated on.
+  enum class Owner : std::uint8_t {
+    kSeat,
+    kShared,   // the seat; but others may have it, now or later: it is freed, and given to nobody
+    kForeign,  // another process: it takes none of the seat's room
+  };
+  Owner owner = Owner::kSeat;
+  // The number under which its memory was taken from Options::frames; none: made here.
+  std::optional<std::uint64_t> frame;
   ChunkPlace place = ChunkPlace::kNowhere;
   // Somebody works on it without holding the pager's lock: nobody else touches it until that is over.
   bool claimed = false;
@@ -87,6 +99,10 @@ struct Chunk {
   bool fits_frames() const { return place == ChunkPlace::kHost && as == nullptr; }
   // Restoring it means copying something in.
   bool has_content() const { return place == ChunkPlace::kHost && blocks != nullptr; }
+  bool has_memory() const { return step >= Step::kCreated; }
+  bool takes_room() const { return has_memory() && owner != Owner::kForeign; }
+  // Others may have its memory from now on.
+  void share() { owner = std::max(owner, Owner::kShared); }
   // It has memory wherever the program may look for it.
   bool is_complete() const;
 };

@@ -34,7 +34,7 @@ constexpr std::uint64_t kLargestWhole = 1024 * kMebibyte;
 View& view_of(Chunk& chunk, cuda::CUdeviceptr mapping, cuda::CUdeviceptr home) {
   const cuda::CUdeviceptr address = mapping + (chunk.address - home);
   return *std::find_if(chunk.views.begin(), chunk.views.end(),
-                       [&](const View& view) { return view.address == address && !view.gone; });
+                       [&](const View& view) { return view.address == address && view.state != View::State::kGone; });
 }
 
 void erase_view(Chunk& chunk, const View& view) {
@@ -195,8 +195,7 @@ CUresult Pager::map_handle(std::uint64_t handle, cuda::CUdeviceptr address) {
     if (chunk.place == ChunkPlace::kDevice) {
       result = state_.driver.cuMemMap(view.address, chunk.bytes, 0, chunk.handle, 0);
       if (result != cuda::CUDA_SUCCESS) break;
-      view.mapped = true;
-      view.granted = true;
+      view.state = View::State::kGranted;
     }
     chunk.views.push_back(std::move(view));
     ++mapped;
@@ -205,8 +204,12 @@ CUresult Pager::map_handle(std::uint64_t handle, cuda::CUdeviceptr address) {
     for (std::size_t i = 0; i < mapped; ++i) {
       Chunk& chunk = range->chunks[i];
       View& view = view_of(chunk, address, range->base);
-      view.gone = view.mapped && state_.driver.cuMemUnmap(view.address, chunk.bytes) != cuda::CUDA_SUCCESS;
-      if (!view.gone) erase_view(chunk, view);
+      if (view.state != View::State::kAway &&
+          state_.driver.cuMemUnmap(view.address, chunk.bytes) != cuda::CUDA_SUCCESS) {
+        view.state = View::State::kGone;
+      } else {
+        erase_view(chunk, view);
+      }
     }
   }
   std::unique_ptr<Range> gone;
@@ -243,7 +246,7 @@ CUresult Pager::unmap_handle(cuda::CUdeviceptr address) {
   const auto view_at = [&](Chunk& chunk) {
     const cuda::CUdeviceptr at = address + (chunk.address - home);
     return std::find_if(chunk.views.begin(), chunk.views.end(),
-                        [&](const View& view) { return view.address == at && !view.gone; });
+                        [&](const View& view) { return view.address == at && view.state != View::State::kGone; });
   };
   // A failure of the first call keeps the mapping: nothing has changed, and the program may try again. After that there
   // is no way back: what the driver still has goes when it can.
@@ -252,7 +255,7 @@ CUresult Pager::unmap_handle(cuda::CUdeviceptr address) {
       *range, address,
       [&](Chunk& chunk) {
         const auto view = view_at(chunk);
-        return view != chunk.views.end() && view->mapped;
+        return view != chunk.views.end() && view->state != View::State::kAway;
       },
       [&](cuda::CUdeviceptr at, std::uint64_t bytes) { return state_.driver.cuMemUnmap(at, bytes); },
       [&](Chunk& chunk) {
@@ -264,8 +267,8 @@ CUresult Pager::unmap_handle(cuda::CUdeviceptr address) {
     if (result != cuda::CUDA_SUCCESS) break;
     const auto view = view_at(chunk);
     if (view == chunk.views.end()) continue;
-    if (view->mapped) {
-      view->gone = true;
+    if (view->state != View::State::kAway) {
+      view->state = View::State::kGone;
     } else {
       chunk.views.erase(view);
     }
@@ -303,7 +306,7 @@ CUresult Pager::set_access(cuda::CUdeviceptr address, const cuda::CUmemAccessDes
   const std::vector<cuda::CUmemAccessDesc> after = merged(before, rights, count);
   const auto is_there = [&](Chunk& chunk) {
     const View& view = view_of(chunk, address, range->base);
-    return view.mapped && view.granted;
+    return view.state == View::State::kGranted;
   };
   const auto set = [&](const cuda::CUmemAccessDesc* the, std::size_t number, auto done) {
     return for_rows(
@@ -434,14 +437,15 @@ const char* Pager::check_handle(const Range& range) const {
     if (known == state_.mappings.end() || known->second != range.id) return "a mapping is not found by its address";
     for (const Chunk& chunk : range.chunks) {
       const auto at = [&](const View& view) {
-        return !view.gone && view.address == mapping.address + (chunk.address - range.base) &&
+        return view.state != View::State::kGone && view.address == mapping.address + (chunk.address - range.base) &&
                view.rights.size() == mapping.rights.size();
       };
       if (std::count_if(chunk.views.begin(), chunk.views.end(), at) != 1) return "a chunk lacks a view of a mapping";
     }
   }
   for (const Chunk& chunk : range.chunks) {
-    const auto live = std::count_if(chunk.views.begin(), chunk.views.end(), [](const View& v) { return !v.gone; });
+    const auto live = std::count_if(chunk.views.begin(), chunk.views.end(),
+                                    [](const View& v) { return v.state != View::State::kGone; });
     if (static_cast<std::size_t>(live) != handle.mappings.size()) return "a chunk has a view that nobody made";
   }
   return nullptr;

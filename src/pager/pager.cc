@@ -547,14 +547,14 @@ Counters Pager::counters() const {
     if (reason != range->pins.end())
       counters.unpageable[static_cast<std::size_t>(reason - range->pins.begin())] += resident;
     for (const Chunk& chunk : range->chunks) {
-      if (!chunk.claimed && chunk.created && chunk.place != ChunkPlace::kDevice) counters.stuck += chunk.bytes;
+      if (!chunk.claimed && chunk.has_memory() && chunk.place != ChunkPlace::kDevice) counters.stuck += chunk.bytes;
       if (!chunk.claimed && chunk.fits_frames()) counters.evicted_frames |= base::frame_size(chunk.bytes);
     }
   }
   counters.clean_copies = clean_copies_locked();
   counters.reusable = state_.reusable_bytes;
   for (const auto& range : state_.stuck) {
-    for (const Chunk& chunk : range->chunks) counters.stuck += chunk.created ? chunk.bytes : 0;
+    for (const Chunk& chunk : range->chunks) counters.stuck += chunk.has_memory() ? chunk.bytes : 0;
   }
   counters.host_borrowed = state_.host.borrowed_bytes();
   counters.host_used = state_.host.used_bytes();

@@ -201,7 +201,7 @@ void Restoration::commit(Entry& entry) {
   const base::Locked locked(state_.mutex);
   chunk.place = ChunkPlace::kDevice;
   state_.moved.in += entry.copied;
-  if (chunk.frame != 0) state_.moved.handed_over += chunk.bytes;
+  if (chunk.frame) state_.moved.handed_over += chunk.bytes;
   if (entry.range->holds_up()) state_.evicted_bytes.fetch_sub(chunk.bytes);
   state_.unclaim(*entry.range, chunk);
 }

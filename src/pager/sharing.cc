@@ -19,7 +19,7 @@ CUresult Pager::pin(cuda::CUdeviceptr address, PinReason reason) {
   if (range.claims != 0 || range.resident_bytes() != range.bytes) return cuda::CUDA_ERROR_NOT_READY;
   // A device may go on using what was registered with it after that has been taken back.
   if (reason == PinReason::kRdma) {
-    for (Chunk& chunk : range.chunks) chunk.shared = true;
+    for (Chunk& chunk : range.chunks) chunk.share();
   }
   ++range.pins[static_cast<std::size_t>(reason)];
   return cuda::CUDA_SUCCESS;
@@ -108,7 +108,8 @@ CUresult Pager::import_pieces(cuda::CUcontext context, const std::vector<Exporte
                                                           reinterpret_cast<void*>(static_cast<std::intptr_t>(piece.fd)),
                                                           cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result != cuda::CUDA_SUCCESS) break;
-    chunk.created = true;
+    chunk.step = Chunk::Step::kCreated;
+    chunk.owner = Chunk::Owner::kForeign;
     result = state_.mapper.attach(chunk, range->peers);
     if (result == cuda::CUDA_SUCCESS) chunk.place = ChunkPlace::kDevice;
     range->chunks.push_back(std::move(chunk));
@@ -154,7 +155,7 @@ CUresult Pager::change_peer(cuda::CUdevice peer, bool may) {
       has.erase(std::remove(has.begin(), has.end(), peer), has.end());
       if (may) has.push_back(peer);
       for (Chunk& chunk : range->chunks) {
-        if (!chunk.mapped) continue;
+        if (chunk.step < Chunk::Step::kMapped) continue;
         state_.claim(*range, chunk);
         mapped.push_back(&chunk);
       }
@@ -214,8 +215,6 @@ const char* Pager::check() const {
       if (chunk.address != base + bytes) return "chunks do not follow each other";
       bytes += chunk.bytes;
       if (chunk.claimed) return "a chunk is claimed though no job runs";
-      if (chunk.accessible && !chunk.mapped) return "a chunk is accessible and not mapped";
-      if (chunk.mapped && !chunk.created) return "a chunk is mapped and not created";
       if (chunk.place == ChunkPlace::kDevice && !chunk.is_complete()) return "a resident chunk is not complete";
       if (chunk.place == ChunkPlace::kHost && chunk.blocks == nullptr) return "an evicted chunk has no blocks";
       for (std::uint32_t i = 0; chunk.blocks != nullptr && i < chunk.block_count(); ++i) {
@@ -242,7 +241,7 @@ const char* Pager::check() const {
   std::uint64_t committed = 0;
   const auto count = [&](const Range& range) {
     committed += range.committed ? range.bytes : 0;
-    for (const Chunk& chunk : range.chunks) used += chunk.counted ? chunk.bytes : 0;
+    for (const Chunk& chunk : range.chunks) used += chunk.takes_room() ? chunk.bytes : 0;
   };
   for (const auto& [base, range] : state_.table.all()) count(*range);
   for (const auto& range : state_.reusable) count(*range);
