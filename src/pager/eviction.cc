@@ -44,38 +44,36 @@ void Eviction::fail(CUresult error) {
   stop(JobState::kFailed);
 }
 
-void Eviction::stop(JobState outcome) {
+void Eviction::stop(JobState outcome, Stage stage) {
   // The first reason counts, but a failure is always told.
-  if (!stopping_ || outcome == JobState::kFailed) outcome_ = outcome;
-  stopping_ = true;
+  if (!is_stopping() || outcome == JobState::kFailed) outcome_ = outcome;
+  stage_ = std::max(stage_, stage);
 }
 
 JobState Eviction::over(JobState outcome) {
-  result_ = outcome;
+  stage_ = Stage::kOver;
+  outcome_ = outcome;
   return outcome;
 }
 
 JobState Eviction::step() {
-  if (is_over(result_)) return result_;
+  if (stage_ == Stage::kOver) return outcome_;
   starved_ = false;
   taken_off_ = 0;
   if (state_.cancel_jobs.load()) stop(JobState::kCancelled);
-  if (!drained_.still_drained()) {
-    stop(JobState::kCancelled);
-    undrained_ = true;
-  }
-  if (!planned_ && !stopping_) {
-    planned_ = true;
+  if (!drained_.still_drained()) stop(JobState::kCancelled, Stage::kUndrained);
+  if (stage_ == Stage::kPlanning) {
+    stage_ = Stage::kMoving;
     freed_ += state_.trim(wanted_);
     if (freed_ < wanted_) plan(wanted_ - freed_);
   }
   // A broken seat's memory is discarded without the help of its context.
   if (discard_) {
-    while (!stopping_ && taken_off_ < kChunksPerStep && freed_ < wanted_ && claim_next(UINT32_MAX)) {
+    while (!is_stopping() && taken_off_ < kChunksPerStep && freed_ < wanted_ && claim_next(UINT32_MAX)) {
       take_off(window_.back());
       window_.pop_back();
     }
-    if (stopping_) return over(outcome_);
+    if (is_stopping()) return over(outcome_);
     return taken_off_ == 0 ? over(JobState::kDone) : JobState::kRunning;
   }
   const Engine::Current current(state_.engine);
@@ -86,7 +84,7 @@ JobState Eviction::step() {
     window_.clear();
     return over(outcome_);
   }
-  if (!stopping_) fill();
+  if (!is_stopping()) fill();
   look_at_batches();
   for (std::size_t i = 0; i < window_.size();) {
     if (advance(window_[i])) {
@@ -95,8 +93,8 @@ JobState Eviction::step() {
       window_.erase(window_.begin() + static_cast<std::ptrdiff_t>(i));
     }
   }
-  if (window_.empty() && (stopping_ || next_ == plan_.size())) {
-    if (stopping_) return over(outcome_);
+  if (window_.empty() && (is_stopping() || next_ == plan_.size())) {
+    if (is_stopping()) return over(outcome_);
     // Claimed by somebody else the first time, or failed to be enough.
     if (freed_ < wanted_ && !plan_.empty()) plan(wanted_ - freed_);
     if (freed_ >= wanted_ || plan_.empty()) return over(JobState::kDone);
@@ -130,7 +128,7 @@ bool Eviction::claim_next(std::uint32_t most_blocks) {
 
 // The same, and it can be copied. False, too: the driver refused that, and the job ends.
 bool Eviction::claim_reachable(std::uint32_t most_blocks) {
-  if (stopping_ || !claim_next(most_blocks)) return false;
+  if (is_stopping() || !claim_next(most_blocks)) return false;
   const CUresult result = state_.mapper.reach(*window_.back().chunk);
   if (result == cuda::CUDA_SUCCESS) return true;
   keep(window_.back());
@@ -244,7 +242,7 @@ bool Eviction::advance(Entry& entry) {
   if (entry.phase == Phase::kHashing) {
     if (!batches_[entry.batch].done) return true;
     // A seat that was let in again may have written since.
-    if (stopping_) {
+    if (is_stopping()) {
       keep(entry);
       return false;
     }
@@ -258,7 +256,7 @@ bool Eviction::advance(Entry& entry) {
   switch (entry.phase) {
     case Phase::kHashing: return true;
     case Phase::kReady:
-      if (doomed || stopping_) {
+      if (doomed || is_stopping()) {
         keep(entry);
         return false;
       }
@@ -278,7 +276,7 @@ bool Eviction::advance(Entry& entry) {
       entry.event = nullptr;
       --copying_;
       if (seen == GpuState::kFailed) fail(error);
-      if (seen == GpuState::kDone && entry.phase == Phase::kCopying && !doomed && !undrained_) {
+      if (seen == GpuState::kDone && entry.phase == Phase::kCopying && !doomed && stage_ != Stage::kUndrained) {
         take_off(entry);
       } else {
         keep(entry);

@@ -48,6 +48,14 @@ class Eviction {
     std::uint64_t range = 0;
     std::uint32_t chunk = 0;
   };
+  // An eviction goes through these in order, and may skip some.
+  enum class Stage : std::uint8_t {
+    kPlanning,   // the plan is not made
+    kMoving,     // chunks of the plan are on their way
+    kStopping,   // no further chunk is begun; what is copied still goes
+    kUndrained,  // the same, but the seat runs again: nothing may be unmapped
+    kOver,
+  };
   enum class Phase : std::uint8_t { kHashing, kReady, kCopying, kFailing };
   enum class Fate : std::uint8_t { kCopy, kClean, kConstant };
   struct BlockPlan {
@@ -89,7 +97,8 @@ class Eviction {
   void commit(Entry& entry);
   void keep(Entry& entry);
   void fail(cuda::CUresult error);
-  void stop(JobState outcome);
+  void stop(JobState outcome, Stage stage = Stage::kStopping);
+  bool is_stopping() const { return stage_ >= Stage::kStopping; }
   JobState over(JobState outcome);
 
   State& state_;
@@ -100,16 +109,13 @@ class Eviction {
   std::size_t next_ = 0;  // in plan_
   std::deque<Entry> window_;
   Batch batches_[Engine::kBatches];
-  bool planned_ = false;
+  Stage stage_ = Stage::kPlanning;
   bool hashing_ = false;
-  bool stopping_ = false;
-  bool undrained_ = false;  // the seat runs again: nothing may be unmapped
-  bool starved_ = false;
+  bool starved_ = false;         // in this step: there was no host memory
   std::uint32_t copying_ = 0;    // entries
   std::uint32_t taken_off_ = 0;  // chunks, in this step
   std::uint32_t context_failures_ = 0;
-  JobState outcome_ = JobState::kDone;
-  JobState result_ = JobState::kRunning;
+  JobState outcome_ = JobState::kDone;  // from kStopping on
   cuda::CUresult error_ = cuda::CUDA_SUCCESS;
   std::uint64_t freed_ = 0;
 };
