@@ -52,7 +52,7 @@ bool HostSlots::borrow() {
   chunk->memory = *lent;
   chunk->used.resize(lent->bytes / kBlockBytes);
   const base::Locked locked(mutex_);
-  chunk->registered = registered_.count(lent->address) != 0;
+  if (registered_.contains(lent->address)) chunk->registration = LentChunk::Registration::kDone;
   borrowed_bytes_ += lent->bytes;
   chunks_.push_back(std::move(chunk));
   return true;
@@ -60,13 +60,13 @@ bool HostSlots::borrow() {
 
 CUresult HostSlots::ensure_registered(const HostSlot& slot) {
   LentChunk& chunk = *slot.chunk;
-  if (chunk.registered) return cuda::CUDA_SUCCESS;
+  if (chunk.registration == LentChunk::Registration::kDone) return cuda::CUDA_SUCCESS;
   const CUresult result =
       driver_.cuMemHostRegister_v2(chunk.memory.address, chunk.memory.bytes, cuda::kMemHostRegisterPortable);
   if (result != cuda::CUDA_SUCCESS) return result;
   const base::Locked locked(mutex_);
   registered_.insert(chunk.memory.address);
-  chunk.registered = true;
+  chunk.registration = LentChunk::Registration::kDone;
   return result;
 }
 
@@ -76,15 +76,17 @@ void HostSlots::register_all() {
     {
       const base::Locked locked(mutex_);
       for (const auto& chunk : chunks_) {
-        if (!chunk->registered) next = chunk.get();
+        if (chunk->registration == LentChunk::Registration::kNone) next = chunk.get();
       }
       if (next == nullptr) return;
-      next->held = true;
+      next->registration = LentChunk::Registration::kUnderWay;
     }
     const CUresult result = ensure_registered({next, 0});
+    if (result == cuda::CUDA_SUCCESS) continue;
+    // It will be tried again when the chunk is used, and be told then.
     const base::Locked locked(mutex_);
-    next->held = false;
-    if (result != cuda::CUDA_SUCCESS) return;  // it will be tried again when the chunk is used, and be told then
+    next->registration = LentChunk::Registration::kNone;
+    return;
   }
 }
 
@@ -95,8 +97,9 @@ std::uint64_t HostSlots::shrink(std::uint64_t keep) {
     {
       const base::Locked locked(mutex_);
       if (borrowed_bytes_ <= keep) return given_back;
-      const auto unused = std::find_if(chunks_.begin(), chunks_.end(),
-                                       [](const auto& chunk) { return chunk->used_count == 0 && !chunk->held; });
+      const auto unused = std::find_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) {
+        return chunk->used_count == 0 && chunk->registration != LentChunk::Registration::kUnderWay;
+      });
       if (unused == chunks_.end()) return given_back;
       gone = std::move(*unused);
       chunks_.erase(unused);
@@ -120,14 +123,20 @@ void HostSlots::unregister(const std::byte* address, std::uint64_t bytes) {
 void HostSlots::unregister_all() {
   const base::Locked locked(mutex_);
   for (std::byte* const address : registered_) driver_.cuMemHostUnregister(address);
-  registered_.clear();
-  for (const auto& chunk : chunks_) chunk->registered = false;
+  forget_registrations_locked();
 }
 
 void HostSlots::forget_registrations() {
   const base::Locked locked(mutex_);
+  forget_registrations_locked();
+}
+
+void HostSlots::forget_registrations_locked() {
   registered_.clear();
-  for (const auto& chunk : chunks_) chunk->registered = false;
+  for (const auto& chunk : chunks_) {
+    // One that is under way ends as done.
+    if (chunk->registration == LentChunk::Registration::kDone) chunk->registration = LentChunk::Registration::kNone;
+  }
 }
 
 std::uint64_t HostSlots::borrowed_bytes() const {
@@ -138,6 +147,22 @@ std::uint64_t HostSlots::borrowed_bytes() const {
 std::uint64_t HostSlots::used_bytes() const {
   const base::Locked locked(mutex_);
   return used_blocks_ * kBlockBytes;
+}
+
+const char* HostSlots::check() const {
+  const base::Locked locked(mutex_);
+  std::uint64_t borrowed = 0;
+  std::uint64_t used = 0;
+  for (const auto& chunk : chunks_) {
+    borrowed += chunk->memory.bytes;
+    used += chunk->used_count;
+    if (std::count(chunk->used.begin(), chunk->used.end(), true) != chunk->used_count)
+      return "a used slot is not counted";
+    if (registered_.contains(chunk->memory.address) != (chunk->registration == LentChunk::Registration::kDone))
+      return "a chunk is registered and is not, or not so";
+  }
+  if (borrowed != borrowed_bytes_) return "borrowed_bytes is not the sum of what is borrowed";
+  return used == used_blocks_ ? nullptr : "used_bytes is not the sum of what is used";
 }
 
 void HostSlots::reset_after_fork() {

@@ -41,8 +41,12 @@ struct LentChunk {
   std::vector<bool> used;
   std::uint32_t used_count = 0;
   // As in HostSlots::registered_. Only the thread that steps jobs registers; guarded by there being one.
-  bool registered = false;
-  bool held = false;  // being registered ahead of need: stays
+  enum class Registration : std::uint8_t {
+    kNone,
+    kUnderWay,  // ahead of need: the chunk stays
+    kDone,
+  };
+  Registration registration = Registration::kNone;
 };
 
 inline std::byte* HostSlot::address() const { return chunk->memory.address + std::uint64_t{index} * kBlockBytes; }
@@ -82,9 +86,14 @@ class HostSlots {
   std::uint64_t borrowed_bytes() const;
   std::uint64_t used_bytes() const;
 
+  // Null, or what is wrong with the sums, which are counted again. For tests, while no job runs.
+  const char* check() const;
+
   void reset_after_fork();
 
  private:
+  void forget_registrations_locked();
+
   const cuda::Driver& driver_;
   HostMemory* const lender_;
   mutable base::Mutex mutex_;

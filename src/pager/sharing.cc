@@ -231,6 +231,7 @@ const char* Pager::check() const {
   }
   if (evicted != state_.evicted_bytes.load()) return "evicted_bytes is not the sum of what is evicted";
   if (mappings != state_.mappings.size()) return "mappings are known that no handle has";
+  if (const char* wrong = state_.host.check(); wrong != nullptr) return wrong;
   if (slots != state_.host.used_bytes()) return "host slots are used by nobody";
   std::uint64_t reusable = 0;
   for (const auto& range : state_.reusable) {
