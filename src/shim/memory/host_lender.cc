@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <numeric>
+#include <set>
+#include <span>
 #include <utility>
 
 #include "os/system_clock.h"
@@ -24,41 +27,39 @@ constexpr base::Duration kAskAgain = 3ms;
 
 }  // namespace
 
+std::size_t HostLender::Chunk::pieces() const { return (bytes + pager::kHostChunkBytes - 1) / pager::kHostChunkBytes; }
+
 HostLender::~HostLender() {
-  for (const Lent& lent : lent_) ::munmap(lent.address, lent.bytes);
+  for (const Chunk& chunk : chunks_) ::munmap(chunk.address, chunk.bytes);
 }
 
 void HostLender::on_lent(const wire::HostLent& message, os::FileDescriptor memory) {
   const base::Locked locked(mutex_);
-  if (!asked_each_.empty()) {
-    asked_ -= asked_each_.front();
-    asked_each_.erase(asked_each_.begin());
-  }
+  if (!asked_.empty()) asked_.erase(asked_.begin());
   if (message.bytes == 0) {
     refused_until_ = os::SystemClock().now() + kAskAgain;
     return;
   }
-  arrived_.push_back({message, std::move(memory)});
+  inbox_.emplace_back(Arrived{message, std::move(memory)});
 }
 
 void HostLender::on_forget(const wire::HostForget& message) {
   const base::Locked locked(mutex_);
-  forget_.insert(forget_.end(), message.ids, message.ids + message.count);
+  inbox_.emplace_back(message);
 }
 
+// Nothing that this daemon has said before counts any more.
 void HostLender::on_lost() {
   const base::Locked locked(mutex_);
-  asked_ = 0;
-  asked_each_.clear();
+  asked_.clear();
   refused_until_ = {};
-  lost_ = true;
-  arrived_.clear();
-  forget_.clear();
+  inbox_.clear();
+  inbox_.emplace_back(Lost{});
 }
 
 // Aligned to a block, so that huge pages and copies meet it.
-bool HostLender::map(Arrived& arrived) {
-  const std::uint64_t bytes = arrived.message.bytes / pager::kBlockBytes * pager::kBlockBytes;
+bool HostLender::map(const Arrived& arrived) {
+  const std::uint64_t bytes = arrived.lent.bytes / pager::kBlockBytes * pager::kBlockBytes;
   // Pages beyond the file's end cannot be touched: better not to believe the number alone.
   if (bytes == 0 || bytes > wire::kMaxHostChunkBytes ||
       ::lseek(arrived.memory.get(), 0, SEEK_END) < static_cast<off_t>(bytes))
@@ -79,59 +80,71 @@ bool HostLender::map(Arrived& arrived) {
   // A forked child has no use for it, and must not keep it when we are gone.
   ::madvise(address, bytes, MADV_DONTFORK);
   ::madvise(address, bytes, MADV_HUGEPAGE);
-  Lent lent;
-  lent.id = arrived.message.id;
-  lent.address = address;
-  lent.bytes = bytes;
+  Chunk chunk;
+  chunk.id = arrived.lent.id;
+  chunk.address = address;
+  chunk.bytes = bytes;
   for (std::uint64_t at = bytes; at != 0;) {
     const std::uint64_t piece = at % pager::kHostChunkBytes != 0 ? at % pager::kHostChunkBytes : pager::kHostChunkBytes;
     at -= piece;
-    lent.free.push_back(address + at);
+    chunk.free.push_back(address + at);
   }
-  lent_.push_back(std::move(lent));
+  chunks_.push_back(std::move(chunk));
   return true;
 }
 
-// Its index. The daemon has numbered it: what is kept under this number is this one.
-std::size_t HostLender::find_kept(std::uint64_t id) const {
-  const auto found = std::find_if(lent_.begin(), lent_.end(),
-                                  [id](const Lent& lent) { return lent.kept && !lent.orphan && lent.id == id; });
-  return static_cast<std::size_t>(found - lent_.begin());
+HostLender::Chunks::iterator HostLender::find(State state, std::optional<std::uint64_t> id) {
+  return std::find_if(chunks_.begin(), chunks_.end(),
+                      [&](const Chunk& chunk) { return chunk.state == state && (!id || chunk.id == *id); });
 }
 
-bool HostLender::take_kept(const wire::HostLent& message) {
-  const std::size_t index = find_kept(message.id);
-  if (index == lent_.size()) return false;
-  Lent& lent = lent_[index];
-  if (::mprotect(lent.address, lent.bytes, PROT_READ | PROT_WRITE) != 0) {
-    unmap(index);
+bool HostLender::lend_again(std::uint64_t id) {
+  const auto kept = find(State::kKept, id);
+  if (kept == chunks_.end()) return false;
+  if (::mprotect(kept->address, kept->bytes, PROT_READ | PROT_WRITE) != 0) {
+    unmap(kept);
     return false;
   }
-  lent.kept = false;
+  kept->state = State::kLent;
   return true;
 }
 
-void HostLender::unmap(std::size_t index) {
-  const Lent& lent = lent_[index];
-  port_.unregister_host(slot_, lent.address, lent.bytes);
-  ::munmap(lent.address, lent.bytes);
-  lent_.erase(lent_.begin() + static_cast<std::ptrdiff_t>(index));
+void HostLender::unmap(Chunks::iterator chunk) {
+  port_.unregister_host(slot_, chunk->address, chunk->bytes);
+  ::munmap(chunk->address, chunk->bytes);
+  chunks_.erase(chunk);
 }
 
-void HostLender::map_arrived() {
-  std::vector<Arrived> arrived;
+void HostLender::take(const Arrived& arrived) {
+  if (arrived.memory ? !map(arrived) : !lend_again(arrived.lent.id)) port_.return_host(arrived.lent.id, false);
+}
+
+// Some of them may not be here, and yet the daemon waits for its answer.
+void HostLender::take(const wire::HostForget& forget) {
+  for (const std::uint64_t id : std::span(forget.ids, forget.count)) {
+    if (const auto kept = find(State::kKept, id); kept != chunks_.end()) kept->state = State::kVain;
+  }
+  asked_to_forget_ = true;
+}
+
+// Numbers of an earlier connection mean nothing to the daemon of the next one.
+void HostLender::take(Lost) {
+  for (Chunk& chunk : chunks_) chunk.state = chunk.is_usable() ? State::kOrphan : State::kVain;
+  asked_to_forget_ = false;
+}
+
+void HostLender::take_messages() {
+  std::vector<Message> messages;
   {
     const base::Locked locked(mutex_);
-    arrived.swap(arrived_);
-    // Numbers of an earlier connection mean nothing to whoever is at the other end now.
-    if (std::exchange(lost_, false)) {
-      for (Lent& lent : lent_) lent.orphan = true;
-      keeps_in_vain_ = true;
-    }
+    messages.swap(inbox_);
   }
-  for (Arrived& one : arrived) {
-    if (one.memory ? !map(one) : !take_kept(one.message)) port_.return_host(one.message.id, false);
-  }
+  for (const Message& message : messages) std::visit([this](const auto& one) { take(one); }, message);
+}
+
+void HostLender::keep_nothing() {
+  keeps_nothing_ = true;
+  for (Chunk& chunk : chunks_) chunk.state = chunk.is_usable() ? chunk.state : State::kVain;
 }
 
 void HostLender::ask(std::uint64_t missing) {
@@ -139,56 +152,50 @@ void HostLender::ask(std::uint64_t missing) {
     std::uint64_t bytes = 0;
     {
       const base::Locked locked(mutex_);
-      if (asked_ >= std::min(missing, kMostAsked) || os::SystemClock().now() < refused_until_) return;
-      bytes = std::min(pager::round_up(missing - asked_, pager::kHostChunkBytes), kAskBytes);
+      const std::uint64_t asked = std::accumulate(asked_.begin(), asked_.end(), std::uint64_t{0});
+      if (asked >= std::min(missing, kMostAsked) || os::SystemClock().now() < refused_until_) return;
+      bytes = std::min(pager::round_up(missing - asked, pager::kHostChunkBytes), kAskBytes);
       // Before it is sent: the answer may be here first.
-      asked_ += bytes;
-      asked_each_.push_back(bytes);
+      asked_.push_back(bytes);
     }
     if (port_.ask_for_host(slot_, bytes)) continue;
     const base::Locked locked(mutex_);
-    if (!asked_each_.empty()) {
-      asked_ -= asked_each_.back();
-      asked_each_.pop_back();
-    }
+    if (!asked_.empty()) asked_.pop_back();
     refused_until_ = os::SystemClock().now() + kAskAgain;
     return;
   }
 }
 
 void HostLender::want(std::uint64_t bytes) {
-  map_arrived();
+  take_messages();
   const std::uint64_t have = unused_bytes();
   if (have < bytes) ask(bytes - have);
 }
 
 std::uint64_t HostLender::unused_bytes() const {
   std::uint64_t bytes = 0;
-  for (const Lent& lent : lent_) {
-    if (lent.kept) continue;
-    for (const std::byte* piece : lent.free)
+  for (const Chunk& chunk : chunks_) {
+    if (!chunk.is_usable()) continue;
+    for (const std::byte* piece : chunk.free)
       bytes += std::min<std::uint64_t>(pager::kHostChunkBytes,
-                                       static_cast<std::uint64_t>(lent.address + lent.bytes - piece));
+                                       static_cast<std::uint64_t>(chunk.address + chunk.bytes - piece));
   }
   return bytes;
 }
 
-bool HostLender::is_whole(const Lent& lent) {
-  return !lent.kept && lent.free.size() == (lent.bytes + pager::kHostChunkBytes - 1) / pager::kHostChunkBytes;
-}
-
 std::uint64_t HostLender::whole_unused_bytes() const {
   std::uint64_t bytes = 0;
-  for (const Lent& lent : lent_) bytes += is_whole(lent) ? lent.bytes : 0;
+  for (const Chunk& chunk : chunks_) bytes += chunk.is_whole() ? chunk.bytes : 0;
   return bytes;
 }
 
 std::optional<pager::HostChunk> HostLender::lend(std::uint64_t bytes) {
-  map_arrived();
+  take_messages();
   // The fullest first, so that the emptiest become free as a whole.
-  Lent* best = nullptr;
-  for (Lent& lent : lent_) {
-    if (!lent.kept && !lent.free.empty() && (best == nullptr || lent.free.size() < best->free.size())) best = &lent;
+  Chunk* best = nullptr;
+  for (Chunk& chunk : chunks_) {
+    if (chunk.is_usable() && !chunk.free.empty() && (best == nullptr || chunk.free.size() < best->free.size()))
+      best = &chunk;
   }
   if (best == nullptr) {
     ask(bytes);
@@ -200,62 +207,65 @@ std::optional<pager::HostChunk> HostLender::lend(std::uint64_t bytes) {
   return pager::HostChunk{piece, std::min<std::uint64_t>(left, pager::kHostChunkBytes), best->id};
 }
 
-void HostLender::give_back(const pager::HostChunk& chunk) {
-  for (Lent& lent : lent_) {
-    if (chunk.address >= lent.address && chunk.address < lent.address + lent.bytes) lent.free.push_back(chunk.address);
+void HostLender::give_back(const pager::HostChunk& piece) {
+  for (Chunk& chunk : chunks_) {
+    if (piece.address >= chunk.address && piece.address < chunk.address + chunk.bytes)
+      chunk.free.push_back(piece.address);
   }
 }
 
 std::uint64_t HostLender::give_up(std::uint64_t bytes) {
-  map_arrived();
+  take_messages();
   std::uint64_t given = 0;
-  for (std::size_t i = lent_.size(); i-- > 0 && given < bytes;) {
-    Lent& lent = lent_[i];
-    if (!is_whole(lent)) continue;
-    given += lent.bytes;
-    const std::uint64_t id = lent.id;
-    const bool orphan = lent.orphan;
+  for (std::size_t i = chunks_.size(); i-- > 0 && given < bytes;) {
+    Chunk& chunk = chunks_[i];
+    if (!chunk.is_whole()) continue;
+    given += chunk.bytes;
+    const std::uint64_t id = chunk.id;
+    const bool is_lent = chunk.state == State::kLent;
     // Others may have it from now on: a stray pointer of the program's must not find it.
-    lent.kept = !orphan && !keeps_nothing_ && ::mprotect(lent.address, lent.bytes, PROT_NONE) == 0;
-    const bool kept = lent.kept;
-    if (!kept) unmap(i);
-    if (!orphan) port_.return_host(id, kept);
+    const bool kept = is_lent && !keeps_nothing_ && ::mprotect(chunk.address, chunk.bytes, PROT_NONE) == 0;
+    if (kept) {
+      chunk.state = State::kKept;
+    } else {
+      unmap(chunks_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    if (is_lent) port_.return_host(id, kept);
   }
   return given;
 }
 
-// When the process is about to end. The daemon may still lend by its number what is no longer here, and hears so.
-bool HostLender::forget_unused() {
-  const auto kept = std::find_if(lent_.begin(), lent_.end(), [](const Lent& lent) { return lent.kept; });
-  if (kept == lent_.end()) return give_up(1) != 0;
-  unmap(static_cast<std::size_t>(kept - lent_.begin()));
+// One at a time, a few milliseconds: a job of the pager's may be under way.
+bool HostLender::forget_one() {
+  take_messages();
+  if (const auto vain = find(State::kVain); vain != chunks_.end()) {
+    unmap(vain);
+    // A connection that was lost meanwhile has taken the question with it.
+    take_messages();
+  } else if (!asked_to_forget_) {
+    // The process is about to end. The daemon may still lend by its number what is no longer here, and hears so.
+    return keeps_nothing_ && give_up(1) != 0;
+  }
+  if (asked_to_forget_ && find(State::kVain) == chunks_.end()) {
+    asked_to_forget_ = false;
+    port_.forgot_host(slot_);
+  }
   return true;
 }
 
-// One at a time, a few milliseconds: a job of the pager's may be under way.
-bool HostLender::forget_one() {
-  map_arrived();
-  if (keeps_in_vain_) {
-    const auto vain =
-        std::find_if(lent_.begin(), lent_.end(), [](const Lent& lent) { return lent.kept && lent.orphan; });
-    keeps_in_vain_ = vain != lent_.end();
-    if (keeps_in_vain_) unmap(static_cast<std::size_t>(vain - lent_.begin()));
-    return keeps_in_vain_;
+const char* HostLender::check() const {
+  std::set<std::uint64_t> ids;
+  std::set<const std::byte*> pieces;
+  for (const Chunk& chunk : chunks_) {
+    const bool is_numbered = chunk.state == State::kLent || chunk.state == State::kKept;
+    if (is_numbered && !ids.insert(chunk.id).second) return "two chunks have the same number";
+    if (!chunk.is_usable() && chunk.free.size() != chunk.pieces()) return "a chunk is used that the daemon has";
+    for (const std::byte* piece : chunk.free) {
+      if (piece < chunk.address || piece >= chunk.address + chunk.bytes) return "a piece is not of its chunk";
+      if (!pieces.insert(piece).second) return "a piece is free twice";
+    }
   }
-  std::optional<std::uint64_t> id;
-  {
-    const base::Locked locked(mutex_);
-    if (!forget_.empty()) id = forget_.back();
-  }
-  if (!id) return keeps_nothing_ && forget_unused();
-  if (const std::size_t index = find_kept(*id); index != lent_.size()) unmap(index);
-  {
-    const base::Locked locked(mutex_);
-    // A connection that was lost meanwhile has taken the question with it.
-    if (std::erase(forget_, *id) == 0 || !forget_.empty()) return true;
-  }
-  port_.forgot_host(slot_);
-  return true;
+  return nullptr;
 }
 
 }  // namespace gpumux::shim

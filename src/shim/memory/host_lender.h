@@ -9,14 +9,16 @@
 // nothing when the daemon lends it to this seat again. Other seats may have it in between. It is unmapped when the
 // daemon says so (HostForget), or is gone.
 //
-//     lent <--HostLent without memory-- kept --HostForget, connection lost--> unmapped
-//       \----------give_up-------------->/
+//     kLent <--HostLent without memory-- kKept --HostForget, connection lost, keep_nothing--> kVain --> unmapped
+//     kLent --give_up------------------> kKept
+//     kLent --connection lost----------> kOrphan --give_up--> unmapped
 //
-//   agent's thread: on_*.   The mover's: everything else.
+// The agent's thread calls on_*, which only leave a message. The mover takes the messages, and has the chunks alone.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <variant>
 #include <vector>
 
 #include "base/clock.h"
@@ -60,8 +62,8 @@ class HostLender final : public pager::HostMemory {
   // Unmaps one chunk that is kept in vain. False: there is none.
   bool forget_one();
   // Nothing is kept from now on, and what is kept, or at hand and unused, is kept in vain.
-  void keep_nothing() { keeps_nothing_ = true; }
-  bool has_any() const { return !lent_.empty(); }
+  void keep_nothing();
+  bool has_any() const { return !chunks_.empty(); }
 
   // From the daemon. No bytes: it has none now. No memory: it is kept here.
   void on_lent(const wire::HostLent& message, os::FileDescriptor memory);
@@ -74,41 +76,55 @@ class HostLender final : public pager::HostMemory {
   // Of those, what can go back to the daemon: chunks of which nothing is used.
   std::uint64_t whole_unused_bytes() const;
 
+  // Null, or what is wrong with the chunks. For tests.
+  const char* check() const;
+
  private:
-  struct Lent {
+  enum class State : std::uint8_t {
+    kLent,    // the daemon has lent it
+    kOrphan,  // the same, but that daemon is gone: it is nobody's but ours
+    kKept,    // the daemon has it again, and may lend it by its number
+    kVain,    // it was kept, and is not lent again: forget_one unmaps it
+  };
+  struct Chunk {
     std::uint64_t id = 0;
-    bool orphan = false;  // its daemon is gone
-    bool kept = false;    // with the daemon again
+    State state = State::kLent;
     std::byte* address = nullptr;
     std::uint64_t bytes = 0;
     std::vector<std::byte*> free;  // pieces
+
+    bool is_usable() const { return state <= State::kOrphan; }
+    std::size_t pieces() const;
+    bool is_whole() const { return is_usable() && free.size() == pieces(); }
   };
-  static bool is_whole(const Lent& lent);
+  using Chunks = std::vector<Chunk>;
+  // Messages that the agent's thread leaves for the mover.
   struct Arrived {
-    wire::HostLent message;
+    wire::HostLent lent;
     os::FileDescriptor memory;
   };
+  struct Lost {};
+  using Message = std::variant<Arrived, wire::HostForget, Lost>;
 
-  void map_arrived();
-  bool map(Arrived& arrived);
-  std::size_t find_kept(std::uint64_t id) const;
-  bool take_kept(const wire::HostLent& message);
-  void unmap(std::size_t index);
-  bool forget_unused();
+  void take_messages();
+  void take(const Arrived& arrived);
+  void take(const wire::HostForget& forget);
+  void take(Lost);
+  bool map(const Arrived& arrived);
+  bool lend_again(std::uint64_t id);
+  Chunks::iterator find(State state, std::optional<std::uint64_t> id = std::nullopt);
+  void unmap(Chunks::iterator chunk);
   void ask(std::uint64_t missing);
 
   Port& port_;
   const std::uint32_t slot_;
   mutable base::Mutex mutex_;
-  std::vector<Arrived> arrived_;           // under the mutex
-  std::uint64_t asked_ = 0;                // under the mutex: bytes that the daemon has not answered for
-  base::TimePoint refused_until_{};        // under the mutex
-  bool lost_ = false;                      // under the mutex
-  std::vector<std::uint64_t> forget_;      // under the mutex
-  std::vector<std::uint64_t> asked_each_;  // under the mutex: in the order of asking; answers come in it
-  std::vector<Lent> lent_;                 // the mover's
-  bool keeps_nothing_ = false;             // the mover's
-  bool keeps_in_vain_ = false;             // the mover's: some of them may be kept for a daemon that is gone
+  std::vector<Message> inbox_;        // under the mutex: in the order in which they came
+  std::vector<std::uint64_t> asked_;  // under the mutex: bytes of each question without an answer, in their order
+  base::TimePoint refused_until_{};   // under the mutex
+  Chunks chunks_;                     // the mover's
+  bool keeps_nothing_ = false;        // the mover's
+  bool asked_to_forget_ = false;      // the mover's: the daemon waits to hear that nothing is kept in vain
 };
 
 }  // namespace gpumux::shim

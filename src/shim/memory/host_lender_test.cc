@@ -56,6 +56,7 @@ class LentTest : public pager::PagerTest, public HostLender::Port {
   void TearDown() override {
     for (auto& seat : seats_) {
       EXPECT_STREQ(seat->pager->check(), nullptr);
+      EXPECT_STREQ(seat->lender.check(), nullptr);
     }
     seats_.clear();
     PagerTest::TearDown();
