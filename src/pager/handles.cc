@@ -78,6 +78,15 @@ auto find_mapping_of(ProgramHandle& handle, cuda::CUdeviceptr address) {
                       [&](const ProgramHandle::Mapping& mapping) { return mapping.address == address; });
 }
 
+// With the lock held: the range that is mapped there, all of it claimed; null: there is none.
+Range* claim_mapped(State& state, cuda::CUdeviceptr address) {
+  const auto found = state.mappings.find(address);
+  Range* const range = found == state.mappings.end() ? nullptr : state.claim_all(found->second);
+  if (range == nullptr || find_mapping_of(*range->handle, address) != range->handle->mappings.end()) return range;
+  state.unclaim_all(*range);
+  return nullptr;
+}
+
 }  // namespace
 
 bool Pager::can_page(const cuda::CUmemAllocationProp& properties, std::uint64_t bytes) {
@@ -229,18 +238,10 @@ CUresult Pager::map_handle(std::uint64_t handle, cuda::CUdeviceptr address) {
 
 CUresult Pager::unmap_handle(cuda::CUdeviceptr address) {
   Range* range = nullptr;
-  std::uint64_t handle = 0;
   {
     const base::Locked locked(state_.mutex);
-    const auto found = state_.mappings.find(address);
-    if (found == state_.mappings.end()) return cuda::CUDA_ERROR_INVALID_VALUE;
-    handle = found->second;
-    range = state_.claim_all(handle);
+    range = claim_mapped(state_, address);
     if (range == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
-    if (find_mapping_of(*range->handle, address) == range->handle->mappings.end()) {
-      state_.unclaim_all(*range);
-      return cuda::CUDA_ERROR_INVALID_VALUE;
-    }
   }
   const cuda::CUdeviceptr home = range->base;
   const auto view_at = [&](Chunk& chunk) {
@@ -281,7 +282,7 @@ CUresult Pager::unmap_handle(cuda::CUdeviceptr address) {
     range->handle->mappings.erase(find_mapping_of(*range->handle, address));
     state_.mappings.erase(address);
     state_.update_needed(*range);
-    if (!let_go_locked(handle, &gone)) return cuda::CUDA_SUCCESS;
+    if (!let_go_locked(range->id, &gone)) return cuda::CUDA_SUCCESS;
   }
   discard(std::move(gone));
   return cuda::CUDA_SUCCESS;
@@ -292,16 +293,9 @@ CUresult Pager::set_access(cuda::CUdeviceptr address, const cuda::CUmemAccessDes
   std::vector<cuda::CUmemAccessDesc> before;
   {
     const base::Locked locked(state_.mutex);
-    const auto found = state_.mappings.find(address);
-    if (found == state_.mappings.end()) return cuda::CUDA_ERROR_INVALID_VALUE;
-    range = state_.claim_all(found->second);
+    range = claim_mapped(state_, address);
     if (range == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
-    const auto mapping = find_mapping_of(*range->handle, address);
-    if (mapping == range->handle->mappings.end()) {
-      state_.unclaim_all(*range);
-      return cuda::CUDA_ERROR_INVALID_VALUE;
-    }
-    before = mapping->rights;
+    before = find_mapping_of(*range->handle, address)->rights;
   }
   const std::vector<cuda::CUmemAccessDesc> after = merged(before, rights, count);
   const auto is_there = [&](Chunk& chunk) {
