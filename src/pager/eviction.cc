@@ -11,9 +11,11 @@ namespace gpumux::pager {
 using cuda::CUresult;
 
 Eviction::Eviction(State& state, const DrainedSeat& drained, std::uint64_t bytes, bool discard)
-    : state_(state), drained_(drained), discard_(discard), wanted_(bytes) {
-  hashing_ = !discard && state.engine.can_hash();
-}
+    : Job(state, Stage::kPlanning),
+      drained_(drained),
+      discard_(discard),
+      wanted_(bytes),
+      hashing_(!discard && state.engine.can_hash()) {}
 
 Eviction::~Eviction() {
   cancel();
@@ -23,9 +25,6 @@ Eviction::~Eviction() {
     for (const cuda::CUstream stream : {state_.engine.out(), state_.engine.hash_stream()})
       state_.driver.cuStreamSynchronize(stream);
   }
-  const base::Locked locked(state_.mutex);
-  state_.job_running = false;
-  state_.mutex.wake_all();
 }
 
 void Eviction::plan(std::uint64_t bytes) {
@@ -33,27 +32,6 @@ void Eviction::plan(std::uint64_t bytes) {
   plan_.clear();
   next_ = 0;
   state_.for_victims(bytes, [this](const Range& range, std::uint32_t chunk) { plan_.push_back({range.id, chunk}); });
-}
-
-void Eviction::fail(CUresult error) {
-  if (error_ == cuda::CUDA_SUCCESS) error_ = error;
-  {
-    const base::Locked locked(state_.mutex);
-    ++state_.moved.failures;
-  }
-  stop(JobState::kFailed);
-}
-
-void Eviction::stop(JobState outcome, Stage stage) {
-  // The first reason counts, but a failure is always told.
-  if (!is_stopping() || outcome == JobState::kFailed) outcome_ = outcome;
-  stage_ = std::max(stage_, stage);
-}
-
-JobState Eviction::over(JobState outcome) {
-  stage_ = Stage::kOver;
-  outcome_ = outcome;
-  return outcome;
 }
 
 JobState Eviction::step() {
@@ -79,7 +57,7 @@ JobState Eviction::step() {
   const Engine::Current current(state_.engine);
   if (current.result() != cuda::CUDA_SUCCESS && !(plan_.empty() && window_.empty())) {
     fail(current.result());
-    if (!window_.empty() && !engine_lost(current.result(), &context_failures_)) return JobState::kWaiting;
+    if (!window_.empty() && !engine_lost(current.result())) return JobState::kWaiting;
     for (Entry& entry : window_) keep(entry);
     window_.clear();
     return over(outcome_);

@@ -24,37 +24,23 @@
 
 namespace gpumux::pager {
 
-class Eviction {
+class Eviction : public Job {
  public:
   // Frees at least `bytes` if there are so many, memory kept for reuse first. `discard`: copies nothing; the content is
   // lost. For a context that is broken (nobody can read it any more, and copies fail), by its sticky error.
   Eviction(State& state, const DrainedSeat& drained, std::uint64_t bytes, bool discard);
   ~Eviction();
-  Eviction(const Eviction&) = delete;
-  Eviction& operator=(const Eviction&) = delete;
 
   // Does what can be done without waiting.
   JobState step();
-  // Begins with nothing more. Step on until it is over.
-  void cancel() { stop(JobState::kCancelled); }
 
   // Device memory that the driver has got back so far.
   std::uint64_t freed_bytes() const { return freed_; }
-  // Of kFailed: the first failure.
-  cuda::CUresult error() const { return error_; }
 
  private:
   struct Reference {
     std::uint64_t range = 0;
     std::uint32_t chunk = 0;
-  };
-  // An eviction goes through these in order, and may skip some.
-  enum class Stage : std::uint8_t {
-    kPlanning,   // the plan is not made
-    kMoving,     // chunks of the plan are on their way
-    kStopping,   // no further chunk is begun; what is copied still goes
-    kUndrained,  // the same, but the seat runs again: nothing may be unmapped
-    kOver,
   };
   enum class Phase : std::uint8_t { kHashing, kReady, kCopying, kFailing };
   enum class Fate : std::uint8_t { kCopy, kClean, kConstant };
@@ -96,12 +82,7 @@ class Eviction {
   void take_off(Entry& entry);
   void commit(Entry& entry);
   void keep(Entry& entry);
-  void fail(cuda::CUresult error);
-  void stop(JobState outcome, Stage stage = Stage::kStopping);
-  bool is_stopping() const { return stage_ >= Stage::kStopping; }
-  JobState over(JobState outcome);
 
-  State& state_;
   const DrainedSeat& drained_;
   const bool discard_;
   const std::uint64_t wanted_;
@@ -109,14 +90,10 @@ class Eviction {
   std::size_t next_ = 0;  // in plan_
   std::deque<Entry> window_;
   Batch batches_[Engine::kBatches];
-  Stage stage_ = Stage::kPlanning;
   bool hashing_ = false;
   bool starved_ = false;         // in this step: there was no host memory
   std::uint32_t copying_ = 0;    // entries
   std::uint32_t taken_off_ = 0;  // chunks, in this step
-  std::uint32_t context_failures_ = 0;
-  JobState outcome_ = JobState::kDone;  // from kStopping on
-  cuda::CUresult error_ = cuda::CUDA_SUCCESS;
   std::uint64_t freed_ = 0;
 };
 

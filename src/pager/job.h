@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "cuda/driver.gen.h"
+#include "pager/state.h"
 
 namespace gpumux::pager {
 
@@ -32,13 +33,45 @@ inline constexpr std::uint32_t kChunksPerStep = 8;
 // A waiting job wants to be stepped again after so many microseconds: a sixth of what copying a chunk takes.
 inline constexpr std::uint32_t kPollMicroseconds = 200;
 
-// The engine's context could not be made current. Is it gone, and with it all that was under way? Else copies may still
-// run, and the job must not let go of their memory: it is stepped again. Counts, for no error may be waited out for
-// ever.
-inline bool engine_lost(cuda::CUresult error, std::uint32_t* failures) {
-  constexpr std::uint32_t kMostFailures = 1000;
-  return error == cuda::CUDA_ERROR_INVALID_CONTEXT || error == cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED ||
-         error == cuda::CUDA_ERROR_DEINITIALIZED || ++*failures > kMostFailures;
-}
+// How far a job is and how it ends. Owned and stepped by one thread.
+class Job {
+ public:
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  // Begins with nothing more. Step on until it is over.
+  void cancel() { stop(JobState::kCancelled); }
+  // Of kFailed: the first failure.
+  cuda::CUresult error() const { return error_; }
+
+ protected:
+  // A job goes through these in order, and may skip some.
+  enum class Stage : std::uint8_t {
+    kPlanning,   // an eviction's plan is not made
+    kMoving,     // chunks are on their way
+    kStopping,   // no further chunk is begun; what is copied still goes
+    kUndrained,  // the same of an eviction, but the seat runs again: nothing may be unmapped
+    kOver,
+  };
+  Job(State& state, Stage stage) : state_(state), stage_(stage) {}
+  ~Job() { state_.end_job(); }
+
+  void fail(cuda::CUresult error);
+  void stop(JobState outcome, Stage stage = Stage::kStopping);
+  JobState over(JobState outcome);
+  bool is_stopping() const { return stage_ >= Stage::kStopping; }
+  // The engine's context could not be made current, and the job fails. Is it gone, and with it all that was under way?
+  // Else copies may still run, and the job must not let go of their memory: it is stepped again. Counts, for no error
+  // may be waited out for ever.
+  bool engine_lost(cuda::CUresult error);
+
+  State& state_;
+  Stage stage_;
+  JobState outcome_ = JobState::kDone;  // from kStopping on
+
+ private:
+  std::uint32_t context_failures_ = 0;
+  cuda::CUresult error_ = cuda::CUDA_SUCCESS;
+};
 
 }  // namespace gpumux::pager

@@ -40,9 +40,7 @@ CUresult Pager::prepare(cuda::CUcontext context) {
     state_.job_running = true;  // nobody else uses the engine meanwhile
   }
   const CUresult result = state_.engine.open(context);
-  const base::Locked locked(state_.mutex);
-  state_.job_running = false;
-  state_.mutex.wake_all();
+  state_.end_job();
   return result;
 }
 
@@ -398,10 +396,8 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
     state_.host.forget_registrations();
     state_.engine.forget();
   }
-  const base::Locked locked(state_.mutex);
   state_.cancel_jobs.store(false);
-  state_.job_running = false;
-  state_.mutex.wake_all();
+  state_.end_job();
 }
 
 // Jobs
@@ -416,7 +412,9 @@ CUresult Pager::begin_job() {
     if (context == nullptr) context = state_.any_context();
   }
   // Without a context there is nothing but memory kept for reuse.
-  return context == nullptr ? cuda::CUDA_SUCCESS : state_.engine.open(context);
+  const CUresult result = context == nullptr ? cuda::CUDA_SUCCESS : state_.engine.open(context);
+  if (result != cuda::CUDA_SUCCESS) state_.end_job();
+  return result;
 }
 
 std::unique_ptr<Eviction> Pager::begin_eviction(const DrainedSeat& drained, std::uint64_t bytes, CUresult* error) {
@@ -425,12 +423,7 @@ std::unique_ptr<Eviction> Pager::begin_eviction(const DrainedSeat& drained, std:
     return nullptr;
   }
   *error = begin_job();
-  if (*error == cuda::CUDA_SUCCESS) return std::make_unique<Eviction>(state_, drained, bytes, false);
-  if (*error == cuda::CUDA_ERROR_NOT_READY) return nullptr;
-  const base::Locked locked(state_.mutex);
-  state_.job_running = false;
-  state_.mutex.wake_all();
-  return nullptr;
+  return *error == cuda::CUDA_SUCCESS ? std::make_unique<Eviction>(state_, drained, bytes, false) : nullptr;
 }
 
 std::unique_ptr<Eviction> Pager::begin_discard(const DrainedSeat& drained, CUresult* error) {
@@ -445,12 +438,7 @@ std::unique_ptr<Eviction> Pager::begin_discard(const DrainedSeat& drained, CUres
 
 std::unique_ptr<Restoration> Pager::begin_restoration(CUresult* error) {
   *error = begin_job();
-  if (*error == cuda::CUDA_SUCCESS) return std::make_unique<Restoration>(state_);
-  if (*error == cuda::CUDA_ERROR_NOT_READY) return nullptr;
-  const base::Locked locked(state_.mutex);
-  state_.job_running = false;
-  state_.mutex.wake_all();
-  return nullptr;
+  return *error == cuda::CUDA_SUCCESS ? std::make_unique<Restoration>(state_) : nullptr;
 }
 
 // Host memory

@@ -11,48 +11,26 @@ Restoration::~Restoration() {
     const Engine::Current current(state_.engine);
     state_.driver.cuStreamSynchronize(state_.engine.in());
   }
-  const base::Locked locked(state_.mutex);
-  state_.job_running = false;
-  state_.mutex.wake_all();
-}
-
-void Restoration::fail(CUresult error) {
-  if (error_ == cuda::CUDA_SUCCESS) error_ = error;
-  {
-    const base::Locked locked(state_.mutex);
-    ++state_.moved.failures;
-  }
-  stop(JobState::kFailed);
-}
-
-void Restoration::stop(JobState outcome) {
-  if (!stopping_ || outcome == JobState::kFailed) outcome_ = outcome;
-  stopping_ = true;
-}
-
-JobState Restoration::over(JobState outcome) {
-  result_ = outcome;
-  return outcome;
 }
 
 JobState Restoration::step() {
-  if (is_over(result_)) return result_;
+  if (stage_ == Stage::kOver) return outcome_;
   starved_ = false;
   attached_ = 0;
   if (state_.cancel_jobs.load()) stop(JobState::kCancelled);
-  if (window_.empty() && stopping_) return over(outcome_);
+  if (window_.empty() && is_stopping()) return over(outcome_);
   if (window_.empty() && nothing_evicted()) return over(JobState::kDone);
   const Engine::Current current(state_.engine);
   may_copy_ = current.result() == cuda::CUDA_SUCCESS;
   const bool has_lost_context = !may_copy_ && state_.engine.context() != nullptr;
   if (has_lost_context || (!may_copy_ && !window_.empty())) {
     fail(current.result());
-    if (!window_.empty() && !engine_lost(current.result(), &context_failures_)) return JobState::kWaiting;
+    if (!window_.empty() && !engine_lost(current.result())) return JobState::kWaiting;
     for (Entry& entry : window_) undo(entry);
     window_.clear();
     return over(outcome_);
   }
-  if (!stopping_) fill();
+  if (!is_stopping()) fill();
   for (std::size_t i = 0; i < window_.size();) {
     if (advance(window_[i])) {
       ++i;
@@ -61,7 +39,7 @@ JobState Restoration::step() {
     }
   }
   if (window_.empty()) {
-    if (stopping_) return over(outcome_);
+    if (is_stopping()) return over(outcome_);
     if (nothing_evicted()) return over(JobState::kDone);
   }
   if (starved_ && window_.empty()) return JobState::kStarved;
@@ -146,7 +124,7 @@ void Restoration::fill() {
     entry.failing = result != cuda::CUDA_SUCCESS;
     if (entry.failing) fail(result);
     window_.push_back(std::move(entry));
-    if (stopping_) return;
+    if (is_stopping()) return;
   }
 }
 

@@ -21,23 +21,19 @@
 
 namespace gpumux::pager {
 
-class Restoration {
+class Restoration : public Job {
  public:
-  explicit Restoration(State& state) : state_(state) {}
+  explicit Restoration(State& state) : Job(state, Stage::kMoving) {}
   ~Restoration();
-  Restoration(const Restoration&) = delete;
-  Restoration& operator=(const Restoration&) = delete;
 
   // kDone: at this moment nothing is evicted. Does what can be done without waiting.
   JobState step();
-  void cancel() { stop(JobState::kCancelled); }
 
   // Device memory that is usable again.
   std::uint64_t restored_bytes() const { return restored_; }
   // Of kStarved: the seat's bound leaves no room for the next chunk. Otherwise the driver has no memory, though it
   // should: whose it was may not have given it back yet.
   bool lacks_room() const { return lacks_room_; }
-  cuda::CUresult error() const { return error_; }
 
  private:
   struct Entry {
@@ -57,22 +53,13 @@ class Restoration {
   bool advance(Entry& entry);
   void commit(Entry& entry);
   void undo(Entry& entry);
-  void fail(cuda::CUresult error);
-  void stop(JobState outcome);
-  JobState over(JobState outcome);
 
-  State& state_;
   std::uint64_t restored_ = 0;
   std::deque<Entry> window_;
-  bool stopping_ = false;
   bool may_copy_ = false;  // in this step: a context of the program's is current
   bool starved_ = false;
   bool lacks_room_ = false;
-  std::uint32_t attached_ = 0;  // chunks, in this step
-  std::uint32_t context_failures_ = 0;
-  JobState outcome_ = JobState::kDone;
-  JobState result_ = JobState::kRunning;
-  cuda::CUresult error_ = cuda::CUDA_SUCCESS;
+  std::uint32_t attached_ = 0;       // chunks, in this step
   cuda::CUdeviceptr resume_at_ = 0;  // where the last chunk was found
 };
 

@@ -20,6 +20,12 @@ State::State(const cuda::Driver& the_driver, const Options& the_options)
       host(the_driver, the_options.host_memory),
       engine(the_driver, the_options.device, the_options.hashing, seed_of(the_options)) {}
 
+void State::end_job() {
+  const base::Locked locked(mutex);
+  job_running = false;
+  mutex.wake_all();
+}
+
 void State::claim(Range& range, Chunk& chunk) {
   chunk.claimed = true;
   ++range.claims;

@@ -62,6 +62,9 @@ struct State {
   HostSlots host;  // has its own lock
   Engine engine;   // used by the running job only
 
+  // The job that `job_running` stands for is over.
+  void end_job();
+
   // With the lock held:
   void claim(Range& range, Chunk& chunk);
   void unclaim(Range& range, Chunk& chunk);
