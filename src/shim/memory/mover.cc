@@ -47,8 +47,6 @@ constexpr base::Duration kClaimHolds = 1s;
 constexpr base::Duration kLeaveAfter = 100ms;
 // Frames that were freed, where the daemon reads too slowly.
 constexpr base::Duration kTellAgain = 1ms;
-// The mover reports changes that no seat waits for this often at most.
-constexpr base::Duration kReportEvery = 250ms;
 
 base::TimePoint now() { return os::SystemClock().now(); }
 
@@ -268,7 +266,7 @@ std::optional<base::Duration> Mover::begin(DeviceMemory& memory, Moving& moving,
 
 std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   // Freed memory goes whoever holds what: nobody uses it.
-  if (memory.trim(memory.pager.bounds().excess()) != 0) moving.report_now = true;
+  if (memory.trim(memory.pager.bounds().excess()) != 0) moving.reports.hurry();
   const std::uint64_t excess = memory.pager.bounds().excess();
   if (excess == 0) return 0ns;
   const std::uint64_t group = memories_.group(memory.slot);
@@ -308,7 +306,7 @@ std::optional<base::Duration> Mover::step_eviction(DeviceMemory& memory, Moving&
   const std::uint64_t freed = moving.eviction->freed_bytes();
   const JobState state = moving.eviction->step();
   if (moving.eviction->freed_bytes() != freed) {
-    moving.report_now = true;
+    moving.reports.hurry();
     moving.starved_since = {};
   }
   if (!is_over(state)) {
@@ -324,7 +322,7 @@ std::optional<base::Duration> Mover::step_eviction(DeviceMemory& memory, Moving&
   const std::uint64_t all_freed = moving.eviction->freed_bytes();
   const bool discarded = moving.discarding && state == JobState::kDone;
   moving.eviction.reset();
-  moving.report_now = true;
+  moving.reports.hurry();
   if (discarded) {
     memories_.set_broken(memory.slot);
   } else if (state == JobState::kFailed && !moving.discarding && is_broken(memory, error)) {
@@ -367,7 +365,7 @@ bool Mover::gives_up(DeviceMemory& memory, Moving& moving, cuda::CUresult error,
   if (moving.failing_since == base::TimePoint{}) moving.failing_since = time;
   if (time - moving.failing_since < give_up_after_.load(std::memory_order_relaxed)) return false;
   memories_.set_broken(memory.slot);
-  moving.report_now = true;
+  moving.reports.hurry();
   memories_.owner().note(wire::Severity::kError, "the driver cannot bring memory back to the GPU (error " +
                                                      std::to_string(error) + "): the program's next work on it fails");
   return true;
@@ -394,13 +392,13 @@ std::optional<base::Duration> Mover::step_restoration(DeviceMemory& memory, Movi
   moving.restoration.reset();
   memories_.update_bars(memory.slot);
   if (state == JobState::kDone || state == JobState::kCancelled) {
-    moving.report_now = true;
+    moving.reports.hurry();
     moving.retry_at = time;
     return 0ns;
   }
   if (state == JobState::kFailed && is_broken(memory, error)) {
     memories_.set_broken(memory.slot);
-    moving.report_now = true;
+    moving.reports.hurry();
     return std::nullopt;
   }
   if (state == JobState::kFailed && gives_up(memory, moving, error, time)) return std::nullopt;
@@ -414,7 +412,7 @@ std::optional<base::Duration> Mover::step_restoration(DeviceMemory& memory, Movi
   const base::Duration later = try_later(moving, time);
   if (state == JobState::kStarved && moving.hidden.refused(memory, time - moving.starved_since)) {
     moving.claimed_at = time;
-    moving.report_now = true;
+    moving.reports.hurry();
   }
   return later;
 }
@@ -423,7 +421,7 @@ void Mover::release_claim(DeviceMemory& memory, Moving& moving) {
   if (moving.claimed_at == base::TimePoint{}) return;
   moving.claimed_at = {};
   moving.hidden.release(memory);
-  moving.report_now = true;
+  moving.reports.hurry();
 }
 
 // A sticky error: the driver answers everything in this context with it.
@@ -565,7 +563,7 @@ std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& 
   }
   const bool was_away = managed.away_bytes() != 0;
   const bool is_moving = managed.step();
-  if (was_away != (managed.away_bytes() != 0)) moving.report_now = true;
+  if (was_away != (managed.away_bytes() != 0)) moving.reports.hurry();
   if (is_moving) return kPoll;
   if (!managed.is_at_home()) return kManagedLook;
   out_.fetch_and(~bit(slot), std::memory_order_relaxed);
@@ -577,11 +575,13 @@ std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& 
 std::optional<base::Duration> Mover::report(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   const std::uint64_t used = memory.pager.bounds().used() + memory.outside_bytes();
   const bool is_moving = moving.eviction != nullptr || moving.restoration != nullptr;
-  const bool less = used < moving.reported_used;
-  if (!moving.report_now && !memory.has_unreported_room() && !(less && is_moving)) {
-    if (!memory.changed.load(std::memory_order_acquire) && !less) return std::nullopt;
-    if (time - moving.reported_at < kReportEvery) return kReportEvery - (time - moving.reported_at);
-  }
+  const std::optional<base::Duration> due =
+      moving.reports.next({.used = used,
+                           .is_moving = is_moving,
+                           .has_unreported_room = memory.has_unreported_room(),
+                           .has_changed = memory.changed.load(std::memory_order_acquire)},
+                          time);
+  if (!due || *due > 0ns) return due;
   memory.count_pools();
   // Before it is counted: what changes from here on is reported the next time.
   memory.changed.store(false, std::memory_order_seq_cst);
@@ -589,9 +589,7 @@ std::optional<base::Duration> Mover::report(DeviceMemory& memory, Moving& moving
   const std::uint32_t flags =
       (is_moving ? wire::kMemoryBusy : 0) | (is_stuck && moving.evicts ? wire::kMemoryStuck : 0);
   memories_.send_report(memory, flags);
-  moving.report_now = false;
-  moving.reported_at = time;
-  moving.reported_used = used;
+  moving.reports = Reports(time, used);
   return std::nullopt;
 }
 

@@ -25,6 +25,7 @@
 #include "base/result.h"
 #include "pager/pager.h"
 #include "shim/memory/device_memory.h"
+#include "shim/memory/mover_reports.h"
 #include "shim/process/seats.h"
 
 namespace gpumux::gate {
@@ -105,9 +106,7 @@ class Mover {
     std::uint64_t host_before = 0;    // used, when the eviction began
     HiddenClaim hidden;               // for what is to be restored
     base::TimePoint claimed_at{};     // zero: nothing is
-    base::TimePoint reported_at{};
-    std::uint64_t reported_used = 0;
-    bool report_now = false;
+    Reports reports;
     std::uint32_t paused = 0;                  // under pause_mutex_
     bool idle = true;                          // under pause_mutex_
     std::atomic<std::uint64_t> to_prepare{0};  // as told; the mover takes it

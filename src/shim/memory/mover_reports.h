@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// When the mover reports to the daemon what a seat has. Seats wait for memory that comes free, so the mover reports
+// that at once. It reports changes that only people want to see each kReportEvery at most.
+//
+// A Reports is the time since one report; the next report begins a new one. The mover's thread owns it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "base/clock.h"
+
+namespace gpumux::shim {
+
+class Reports {
+ public:
+  static constexpr base::Duration kReportEvery = std::chrono::milliseconds(250);
+
+  struct View {
+    std::uint64_t used = 0;            // bytes on the GPU
+    bool is_moving = false;            // a job runs
+    bool has_unreported_room = false;  // a bound is in force that the daemon has not been told of
+    bool has_changed = false;          // something that people want to see
+  };
+
+  Reports() = default;  // nothing was ever reported
+  Reports(base::TimePoint at, std::uint64_t used) : at_(at), used_(used) {}
+
+  // The next report is due at once.
+  void hurry() { is_urgent_ = true; }
+
+  // How long until a report is due; 0: now. Nothing: there is nothing to report.
+  std::optional<base::Duration> next(const View& view, base::TimePoint now) const {
+    const bool is_less = view.used < used_;
+    if (is_urgent_ || view.has_unreported_room || (is_less && view.is_moving)) return base::Duration(0);
+    if (!view.has_changed && !is_less) return std::nullopt;
+    return at_ ? std::max(base::Duration(0), *at_ + kReportEvery - now) : base::Duration(0);
+  }
+
+ private:
+  std::optional<base::TimePoint> at_;
+  std::uint64_t used_ = 0;
+  bool is_urgent_ = false;
+};
+
+}  // namespace gpumux::shim
