@@ -35,9 +35,6 @@ constexpr std::uint32_t kMostPreparations = 3;
 constexpr std::uint64_t kHostWindow = 256 * pager::kMebibyte;
 // Host memory that an eviction has left over goes back after this: the eviction may go on before.
 constexpr base::Duration kReturnAfter = 1s;
-// Managed memory told to leave ahead of a revocation comes back after this if there is none. Longer than the daemon
-// ever tells ahead (sched: kExpectEvictionAhead).
-constexpr base::Duration kHintHolds = 1s;
 // A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
 constexpr base::Duration kManagedLook = 100ms;
 // A claim of hidden memory that no seat has made way for holds this long: longer than a switch of some GiB takes.
@@ -545,21 +542,21 @@ std::optional<base::Duration> Mover::forget_host(DeviceMemory& memory, const Mov
 std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   ManagedMemory& managed = memory.managed;
   const std::uint32_t slot = memory.slot;
-  if (const std::uint64_t bytes = moving.to_leave.exchange(0, std::memory_order_relaxed); bytes != 0) {
-    managed.evict(bytes);
-    moving.left_epoch = gate_.epoch(slot);
-    moving.left_at = time;
-  }
-  if (managed.is_at_home()) return std::nullopt;
+  const std::uint64_t told = moving.to_leave.exchange(0, std::memory_order_relaxed);
+  if (told == 0 && managed.is_at_home()) return std::nullopt;
   // Before the lease is looked at: a thread that passes from here on wakes us.
   out_.fetch_or(bit(slot), std::memory_order_seq_cst);
   const bool has_lease = gate_.is_granted(slot) || gate_.is_ungated(slot);
-  if (has_lease && (gate_.epoch(slot) != moving.left_epoch || time - moving.left_at >= kHintHolds)) {
-    const std::uint64_t others = memory.pager.bounds().used() + memory.outside_bytes();
-    const std::uint64_t total = memory.told_total();
-    managed.come_back(total - std::min(total, others));
-  } else if (!has_lease) {
-    managed.stop_coming_back();
+  switch (moving.managed.next({.told = told, .has_lease = has_lease, .epoch = gate_.epoch(slot)}, time)) {
+    case ManagedMove::Decision::kStay: break;
+    case ManagedMove::Decision::kLeave: managed.evict(told); break;
+    case ManagedMove::Decision::kComeBack: {
+      const std::uint64_t others = memory.pager.bounds().used() + memory.outside_bytes();
+      const std::uint64_t total = memory.told_total();
+      managed.come_back(total - std::min(total, others));
+      break;
+    }
+    case ManagedMove::Decision::kStopComingBack: managed.stop_coming_back(); break;
   }
   const bool was_away = managed.away_bytes() != 0;
   const bool is_moving = managed.step();

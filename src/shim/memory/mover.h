@@ -25,6 +25,7 @@
 #include "base/result.h"
 #include "pager/pager.h"
 #include "shim/memory/device_memory.h"
+#include "shim/memory/mover_managed.h"
 #include "shim/memory/mover_reports.h"
 #include "shim/process/seats.h"
 
@@ -114,8 +115,7 @@ class Mover {
     base::TimePoint prepare_until{};
     // Managed memory.
     std::atomic<std::uint64_t> to_leave{0};
-    std::uint64_t left_epoch = 0;  // of the lease during which it was told to
-    base::TimePoint left_at{};
+    ManagedMove managed;
   };
 
   static void* thread_main(void* self);
