@@ -30,18 +30,10 @@ constexpr base::Duration kLongestRetry = 100ms;
 constexpr base::Duration kStuckAfter = 500ms;
 // A context that cannot have streams now will hardly have them later; the first job tries once more.
 constexpr std::uint32_t kMostPreparations = 3;
-// Host memory is asked for ahead as far as it is likely to be needed, and so much more, in case it is not as it was:
-// 5 ms of copying.
-constexpr std::uint64_t kHostWindow = 256 * pager::kMebibyte;
-// Host memory that an eviction has left over goes back after this: the eviction may go on before.
-constexpr base::Duration kReturnAfter = 1s;
 // A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
 constexpr base::Duration kManagedLook = 100ms;
 // A claim of hidden memory that no seat has made way for holds this long: longer than a switch of some GiB takes.
 constexpr base::Duration kClaimHolds = 1s;
-// Until it is known whether a process that ends is to be evicted first: the daemon has to hear of its leases, grant the
-// next one, and lower its bound.
-constexpr base::Duration kLeaveAfter = 100ms;
 // Frames that were freed, where the daemon reads too slowly.
 constexpr base::Duration kTellAgain = 1ms;
 
@@ -107,13 +99,15 @@ void Mover::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
     std::optional<base::Duration> sleep;
-    const bool is_leaving = leaving_since_.load(std::memory_order_acquire) != base::TimePoint{};
-    forgets_ = false;
+    {
+      const base::Locked locked(pause_mutex_);
+      round_ = Round{.leaving_since = leaving_since_};
+    }
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
       DeviceMemory* const memory = memories_.if_any(slot);
       if (memory != nullptr) sleep = sooner(sleep, look_at(*memory, moving_[slot], now()));
     }
-    if (is_leaving && !forgets_ && left_.exchange(1, std::memory_order_release) == 0)
+    if (round_.leaving_since && !round_.forgets && left_.exchange(1, std::memory_order_release) == 0)
       os::futex_wake(left_, os::FutexScope::kProcess);
     if (!sleep || *sleep > 0ns) os::futex_wait(wakes_, seen, sleep.value_or(-1ns), os::FutexScope::kProcess);
   }
@@ -148,7 +142,10 @@ void Mover::spare_host(std::uint64_t bytes, std::uint64_t awaited) {
 }
 
 void Mover::wind_down(base::Duration at_most) {
-  leaving_since_.store(now(), std::memory_order_release);
+  {
+    const base::Locked locked(pause_mutex_);
+    leaving_since_ = now();
+  }
   wake();
   const base::TimePoint end = now() + at_most;
   for (base::TimePoint time = now(); time < end && left_.load(std::memory_order_acquire) == 0; time = now()) {
@@ -190,7 +187,6 @@ std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& movin
   if (memory.is_bounded() && !memory.pager.is_prepared() && memory.pager.bounds().committed() != 0 &&
       moving.unprepared < kMostPreparations && memory.pager.prepare(nullptr) != cuda::CUDA_SUCCESS)
     ++moving.unprepared;
-  next = sooner(next, prepare_now(memory, moving, time));
   std::optional<base::Duration> job;
   if (moving.eviction != nullptr) {
     job = step_eviction(memory, moving, time);
@@ -200,8 +196,7 @@ std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& movin
     job = begin(memory, moving, time);
   }
   if (!memory.frames.tell_freed()) next = sooner(next, kTellAgain);
-  next = sooner(next, return_host_memory(memory, moving, time));
-  next = sooner(next, forget_host(memory, moving, time));
+  next = sooner(next, tend_host(memory, moving, time));
   next = sooner(next, job);
   next = sooner(next, move_managed(memory, moving, time));
   next = sooner(next, report(memory, moving, time));
@@ -285,8 +280,8 @@ std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving
   moving.door.group = group;
   cuda::CUresult error = cuda::CUDA_SUCCESS;
   moving.discarding = false;
-  moving.host_before = memory.pager.host_used_bytes();
-  want_host(memory, host_ahead(memory, moving, excess));
+  moving.host.begin_eviction(memory.pager.host_used_bytes());
+  want_host(memory, moving, excess);
   moving.eviction = memory.pager.begin_eviction(moving.door, excess, &error);
   if (moving.eviction == nullptr && is_broken(memory, error)) {
     moving.eviction = memory.pager.begin_discard(moving.door, &error);
@@ -312,7 +307,7 @@ std::optional<base::Duration> Mover::step_eviction(DeviceMemory& memory, Moving&
     if (state == JobState::kWaiting) return kPoll;
     // Host memory is on its way, or asked for again.
     if (moving.starved_since == base::TimePoint{}) moving.starved_since = time;
-    want_host(memory, host_ahead(memory, moving, memory.pager.bounds().excess()));
+    want_host(memory, moving, memory.pager.bounds().excess());
     return time - moving.starved_since < kStuckAfter ? base::Duration(500us) : base::Duration(5ms);
   }
   const cuda::CUresult error = moving.eviction->error();
@@ -338,7 +333,7 @@ std::optional<base::Duration> Mover::step_eviction(DeviceMemory& memory, Moving&
 void Mover::end_eviction(DeviceMemory& memory, Moving& moving) {
   moving.eviction.reset();
   moving.is_shut = false;
-  moving.return_at = now() + kReturnAfter;
+  moving.host.end_eviction(now());
   memories_.set_evicting(memory.slot, false);
 }
 
@@ -442,97 +437,68 @@ bool Mover::is_broken(DeviceMemory& memory, cuda::CUresult error) const {
 
 // ---- host memory
 
-// For an eviction of so many bytes. Host memory registered and not used costs the running program driver locks, and
-// others the memory. So no more than the last eviction took, and the window. A seat whose memory is no longer as
-// constant as it was runs out of that, and is given each time as much again as the eviction has come to use.
-std::uint64_t Mover::host_ahead(const DeviceMemory& memory, const Moving& moving, std::uint64_t bytes) {
-  const std::uint64_t used = memory.pager.host_used_bytes();
-  const std::uint64_t taken = moving.eviction != nullptr && used > moving.host_before ? used - moving.host_before : 0;
-  return std::min(bytes, std::max(memory.pager.likely_host_bytes(bytes) + kHostWindow, taken));
+// For an eviction of so many bytes. Returns how much is to be at hand, the pager's unused memory included.
+std::uint64_t Mover::want_host(DeviceMemory& memory, const Moving& moving, std::uint64_t bytes) {
+  const std::uint64_t ahead =
+      moving.host.ahead(bytes, memory.pager.likely_host_bytes(bytes), memory.pager.host_used_bytes());
+  memory.lender.want(ahead - std::min(ahead, memory.pager.host_unused_bytes()));
+  return ahead;
 }
 
-// So many bytes at hand, the pager's unused ones included.
-void Mover::want_host(DeviceMemory& memory, std::uint64_t bytes) {
-  const std::uint64_t has = memory.pager.host_unused_bytes();
-  memory.lender.want(bytes > has ? bytes - has : 0);
+std::optional<base::Duration> Mover::tend_host(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
+  const bool is_leaving = round_.leaving_since && memory.lender.has_any();
+  HostAhead::Decision next = moving.host.next({.told = moving.to_prepare.exchange(0, std::memory_order_relaxed),
+                                               .is_evicting = moving.eviction != nullptr,
+                                               .is_restoring = moving.restoration != nullptr,
+                                               .is_starved = moving.starved_since != base::TimePoint{},
+                                               .leaving_since = is_leaving ? round_.leaving_since : std::nullopt},
+                                              time);
+  switch (next.act) {
+    case HostAhead::Act::kKeep: break;
+    case HostAhead::Act::kPrepare: {
+      // Each time that the mover wakes, it asks for the missing host memory and pins what has come.
+      const std::uint64_t ahead = want_host(memory, moving, next.prepare);
+      if (memory.pager.prepare_host(ahead) < ahead) break;
+      moving.host.prepared();
+      next.again = 0ns;
+      break;
+    }
+    case HostAhead::Act::kReturn: {
+      memory.pager.release_unused_host(HostAhead::kWindow);
+      const std::uint64_t unused = memory.lender.unused_bytes();
+      if (unused > HostAhead::kWindow) memory.lender.give_up(unused - HostAhead::kWindow);
+      [[fallthrough]];
+    }
+    case HostAhead::Act::kShare: share_host(memory); break;
+  }
+  if (next.forget == HostAhead::Forget::kUnused) memory.lender.keep_nothing();
+  const bool forgot = next.forget != HostAhead::Forget::kNotNow && memory.lender.forget_one();
+  round_.forgets = round_.forgets || forgot || (is_leaving && next.forget != HostAhead::Forget::kUnused);
+  return forgot ? 0ns : next.again;
 }
 
-std::optional<base::Duration> Mover::prepare_now(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
-  if (const std::uint64_t told = moving.to_prepare.exchange(0, std::memory_order_relaxed); told != 0) {
-    moving.preparing = told;
-    moving.prepare_until = time + kHintHolds;
+// Gives back what the seat could do without: what others wait for, as far as the seat has it now, and what it may not
+// keep. More of it comes free as the seat is restored, and then the mover looks again.
+void Mover::share_host(DeviceMemory& memory) {
+  if (std::uint64_t awaited = awaited_host_.load(std::memory_order_relaxed); awaited != 0) {
+    // Copies lie scattered over chunks, which go back as a whole.
+    for (std::uint64_t whole = memory.lender.whole_unused_bytes(); whole < awaited;
+         whole = memory.lender.whole_unused_bytes()) {
+      if (memory.pager.shrink_host(awaited - whole) == 0) break;
+    }
+    const std::uint64_t given = memory.lender.give_up(awaited);
+    // Unless it has been taken back meanwhile, which is then true of all of it.
+    while (awaited != 0 && !awaited_host_.compare_exchange_weak(awaited, awaited > given ? awaited - given : 0,
+                                                                std::memory_order_relaxed)) {
+    }
   }
-  if (moving.preparing == 0) return std::nullopt;
-  // Each time that the mover wakes, it asks for the missing host memory and pins what has come. It stops when there is
-  // enough, or the eviction takes over. If no eviction comes, others may need that memory.
-  bool is_over = moving.eviction != nullptr || time >= moving.prepare_until;
-  if (!is_over && moving.restoration == nullptr) {
-    const std::uint64_t ahead = host_ahead(memory, moving, moving.preparing);
-    want_host(memory, ahead);
-    is_over = memory.pager.prepare_host(ahead) >= ahead;
-  }
-  if (!is_over) return moving.prepare_until - time;
-  moving.preparing = 0;
-  return std::nullopt;
-}
-
-// An eviction or its preparation keeps the host memory that it has asked for.
-std::optional<base::Duration> Mover::return_host_memory(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
-  if (moving.eviction != nullptr || moving.preparing != 0) return std::nullopt;
-  std::optional<base::Duration> next;
-  if (moving.return_at > time) {
-    next = moving.return_at - time;
-  } else if (moving.return_at != base::TimePoint{}) {
-    moving.return_at = {};
-    memory.pager.release_unused_host(kHostWindow);
-    const std::uint64_t unused = memory.lender.unused_bytes();
-    if (unused > kHostWindow) memory.lender.give_up(unused - kHostWindow);
-  }
-  give_awaited(memory);
   const std::uint64_t keep = spare_host_.load(std::memory_order_relaxed);
-  if (keep == UINT64_MAX) return next;
+  if (keep == UINT64_MAX) return;
   const std::uint64_t unused = memory.lender.unused_bytes();
   const std::uint64_t spare = unused + memory.pager.host_spare_bytes();
-  if (spare <= keep) return next;
+  if (spare <= keep) return;
   if (spare - keep > unused) memory.pager.shrink_host(spare - keep - unused);
   memory.lender.give_up(spare - keep);
-  return next;
-}
-
-// Gives back the host memory that others wait for, as far as this seat has it now. More of it comes free as the seat is
-// restored, and then the mover looks again.
-void Mover::give_awaited(DeviceMemory& memory) {
-  std::uint64_t awaited = awaited_host_.load(std::memory_order_relaxed);
-  if (awaited == 0) return;
-  // Copies lie scattered over chunks, which go back as a whole.
-  for (std::uint64_t whole = memory.lender.whole_unused_bytes(); whole < awaited;
-       whole = memory.lender.whole_unused_bytes()) {
-    if (memory.pager.shrink_host(awaited - whole) == 0) break;
-  }
-  const std::uint64_t given = memory.lender.give_up(awaited);
-  // Unless it has been taken back meanwhile, which is then true of all of it.
-  while (awaited != 0 && !awaited_host_.compare_exchange_weak(awaited, awaited > given ? awaited - given : 0,
-                                                              std::memory_order_relaxed)) {
-  }
-}
-
-// Unregistering takes the driver's locks, and milliseconds: not while the next turn waits for what is being moved. A
-// starved job may be waiting for this very memory.
-std::optional<base::Duration> Mover::forget_host(DeviceMemory& memory, const Moving& moving, base::TimePoint time) {
-  const base::TimePoint leaving_since = leaving_since_.load(std::memory_order_relaxed);
-  const bool is_leaving = leaving_since != base::TimePoint{} && memory.lender.has_any();
-  if ((moving.eviction != nullptr || moving.restoration != nullptr) && moving.starved_since == base::TimePoint{}) {
-    forgets_ = forgets_ || is_leaving;
-    return std::nullopt;
-  }
-  // If a seat waits for this process's turn to end, the eviction begins within kLeaveAfter and uses the host memory
-  // that is here.
-  const base::Duration left = is_leaving ? leaving_since + kLeaveAfter - time : 0ns;
-  if (is_leaving && left <= 0ns) memory.lender.keep_nothing();
-  const bool forgot = memory.lender.forget_one();
-  forgets_ = forgets_ || forgot || left > 0ns;
-  if (forgot) return 0ns;
-  return left > 0ns ? std::optional<base::Duration>(left) : std::nullopt;
 }
 
 // ---- managed memory

@@ -25,6 +25,7 @@
 #include "base/result.h"
 #include "pager/pager.h"
 #include "shim/memory/device_memory.h"
+#include "shim/memory/mover_host.h"
 #include "shim/memory/mover_managed.h"
 #include "shim/memory/mover_reports.h"
 #include "shim/process/seats.h"
@@ -103,19 +104,21 @@ class Mover {
     bool evicts = false;              // the last job that was wanted: an eviction, or else a restoration
     base::TimePoint starved_since{};  // zero: that is not
     base::TimePoint failing_since{};  // each restoration has failed, with the lease held; zero: that is not
-    base::TimePoint return_at{};      // host memory that is left over; zero: there is none
-    std::uint64_t host_before = 0;    // used, when the eviction began
     HiddenClaim hidden;               // for what is to be restored
     base::TimePoint claimed_at{};     // zero: nothing is
     Reports reports;
     std::uint32_t paused = 0;                  // under pause_mutex_
     bool idle = true;                          // under pause_mutex_
     std::atomic<std::uint64_t> to_prepare{0};  // as told; the mover takes it
-    std::uint64_t preparing = 0;               // for an eviction of so much
-    base::TimePoint prepare_until{};
-    // Managed memory.
-    std::atomic<std::uint64_t> to_leave{0};
+    std::atomic<std::uint64_t> to_leave{0};    // the same, of managed memory
+    HostAhead host;
     ManagedMove managed;
+  };
+
+  // One look at each seat.
+  struct Round {
+    std::optional<base::TimePoint> leaving_since;  // when it began
+    bool forgets = false;                          // something was forgotten, or is to be
   };
 
   static void* thread_main(void* self);
@@ -131,16 +134,13 @@ class Mover {
   bool gives_up(DeviceMemory& memory, Moving& moving, cuda::CUresult error, base::TimePoint now);
   base::Duration try_later(Moving& moving, base::TimePoint now);
   void end_eviction(DeviceMemory& memory, Moving& moving);
-  static std::uint64_t host_ahead(const DeviceMemory& memory, const Moving& moving, std::uint64_t bytes);
-  static void want_host(DeviceMemory& memory, std::uint64_t bytes);
-  std::optional<base::Duration> prepare_now(DeviceMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> return_host_memory(DeviceMemory& memory, Moving& moving, base::TimePoint time);
+  static std::uint64_t want_host(DeviceMemory& memory, const Moving& moving, std::uint64_t bytes);
+  std::optional<base::Duration> tend_host(DeviceMemory& memory, Moving& moving, base::TimePoint now);
+  void share_host(DeviceMemory& memory);
   std::optional<base::Duration> move_managed(DeviceMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> report(DeviceMemory& memory, Moving& moving, base::TimePoint now);
   static void release_claim(DeviceMemory& memory, Moving& moving);
-  std::optional<base::Duration> forget_host(DeviceMemory& memory, const Moving& moving, base::TimePoint time);
   bool may_evict(std::uint64_t group) const;
-  void give_awaited(DeviceMemory& memory);
   bool is_quiet(std::uint64_t group);
   bool is_broken(DeviceMemory& memory, cuda::CUresult error) const;
 
@@ -157,9 +157,9 @@ class Mover {
   pthread_t thread_{};
   bool started_ = false;
   std::atomic<bool> stopping_{false};
-  std::atomic<base::TimePoint> leaving_since_{};  // zero: the process is to stay
+  std::optional<base::TimePoint> leaving_since_;  // under pause_mutex_; nothing: the process is to stay
   std::atomic<std::uint32_t> left_{0};            // 1: there was nothing more to forget
-  bool forgets_ = false;                          // the mover's: something was forgotten in this round, or is to be
+  Round round_;                                   // the mover's
   std::atomic<std::uint32_t> wakes_{0};
   base::Mutex pause_mutex_;  // those who wait for a seat to be idle wait at it
 };
