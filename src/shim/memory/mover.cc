@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "os/futex.h"
 #include "os/system_clock.h"
@@ -17,23 +16,10 @@ namespace {
 using namespace std::chrono_literals;
 using pager::JobState;
 
-constexpr base::Duration kPoll = std::chrono::microseconds(pager::kPollMicroseconds);
-// A seat that is to be evicted is looked at this often until it is drained: a drain takes its work's time, at most some
-// milliseconds where the daemon bounds it.
-constexpr base::Duration kDrainLook = 200us;
-constexpr base::Duration kLongestDrainLook = 20ms;
-// A job that lacks what another process has to give up first, or that failed, is tried again after this; twice as long
-// each time, up to the second.
-constexpr base::Duration kRetry = 2ms;
-constexpr base::Duration kLongestRetry = 100ms;
-// From then on it is told to the daemon, which may count on others.
-constexpr base::Duration kStuckAfter = 500ms;
 // A context that cannot have streams now will hardly have them later; the first job tries once more.
 constexpr std::uint32_t kMostPreparations = 3;
 // A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
 constexpr base::Duration kManagedLook = 100ms;
-// A claim of hidden memory that no seat has made way for holds this long: longer than a switch of some GiB takes.
-constexpr base::Duration kClaimHolds = 1s;
 // Frames that were freed, where the daemon reads too slowly.
 constexpr base::Duration kTellAgain = 1ms;
 
@@ -42,6 +28,14 @@ base::TimePoint now() { return os::SystemClock().now(); }
 std::optional<base::Duration> sooner(std::optional<base::Duration> a, std::optional<base::Duration> b) {
   if (!a) return b;
   return b && *b < *a ? b : a;
+}
+
+template <class Job>
+Move::Step step_job(Job& job, std::uint64_t (Job::*moved)() const) {
+  const std::uint64_t before = (job.*moved)();
+  const JobState state = job.step();
+  const std::uint64_t in_all = (job.*moved)();
+  return {.state = state, .moved = in_all - before, .moved_in_all = in_all, .error = job.error()};
 }
 
 constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
@@ -178,7 +172,7 @@ std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& movin
   if (is_paused(moving)) {
     // Destroying a job waits for the copies that are under way, and leaves every chunk on one side or the other.
     moving.restoration.reset();
-    if (moving.eviction != nullptr || moving.is_shut) end_eviction(memory, moving);
+    if (moving.door) end_eviction(memory, moving);
     set_idle(moving);
     return std::nullopt;
   }
@@ -187,20 +181,13 @@ std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& movin
   if (memory.is_bounded() && !memory.pager.is_prepared() && memory.pager.bounds().committed() != 0 &&
       moving.unprepared < kMostPreparations && memory.pager.prepare(nullptr) != cuda::CUDA_SUCCESS)
     ++moving.unprepared;
-  std::optional<base::Duration> job;
-  if (moving.eviction != nullptr) {
-    job = step_eviction(memory, moving, time);
-  } else if (moving.restoration != nullptr) {
-    job = step_restoration(memory, moving, time);
-  } else {
-    job = begin(memory, moving, time);
-  }
+  const std::optional<base::Duration> job = move(memory, moving, std::nullopt, time);
   if (!memory.frames.tell_freed()) next = sooner(next, kTellAgain);
   next = sooner(next, tend_host(memory, moving, time));
   next = sooner(next, job);
   next = sooner(next, move_managed(memory, moving, time));
   next = sooner(next, report(memory, moving, time));
-  if (moving.eviction == nullptr && moving.restoration == nullptr) set_idle(moving);
+  if (!moving.has_job()) set_idle(moving);
   return next;
 }
 
@@ -223,201 +210,135 @@ bool Mover::is_quiet(std::uint64_t group) {
   return true;
 }
 
-base::Duration Mover::try_later(Moving& moving, base::TimePoint time) {
-  moving.retry_after = std::clamp(2 * moving.retry_after, kRetry, kLongestRetry);
-  moving.retry_at = time + moving.retry_after;
-  if (moving.starved_since == base::TimePoint{}) moving.starved_since = time;
-  return moving.retry_after;
-}
-
-std::optional<base::Duration> Mover::begin(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
-  const std::uint64_t excess = memory.is_bounded() ? memory.pager.bounds().excess() : 0;
-  if (excess != 0 || memory.pager.evicted_bytes() == 0 || memories_.is_broken(memory.slot)) memory.frames.drop();
-  if (memories_.is_broken(memory.slot)) return std::nullopt;
-  if (excess == 0 && moving.is_shut) end_eviction(memory, moving);
-  if (excess != 0 || memory.pager.evicted_bytes() == 0) release_claim(memory, moving);
-  // Nobody has made way for it: it may be there by now.
-  if (moving.claimed_at != base::TimePoint{} && time - moving.claimed_at >= kClaimHolds) release_claim(memory, moving);
-  if (excess == 0 && memory.pager.evicted_bytes() == 0) {
-    // A free may have taken the last of it.
-    if (gate_.is_barred(memory.slot)) memories_.update_bars(memory.slot);
-    moving.retry_after = 0ns;
-    moving.starved_since = {};
-    moving.failing_since = {};
-    return std::nullopt;
-  }
-  // That one way is blocked says nothing of the other.
-  if (std::exchange(moving.evicts, excess != 0) != moving.evicts) {
-    moving.retry_at = {};
-    moving.retry_after = 0ns;
-    moving.starved_since = {};
-  }
-  if (time < moving.retry_at) return moving.retry_at - time;
-  return excess != 0 ? begin_eviction(memory, moving, time) : begin_restoration(memory, moving, time);
-}
-
-std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
-  // Freed memory goes whoever holds what: nobody uses it.
-  if (memory.trim(memory.pager.bounds().excess()) != 0) moving.reports.hurry();
-  const std::uint64_t excess = memory.pager.bounds().excess();
-  if (excess == 0) return 0ns;
-  const std::uint64_t group = memories_.group(memory.slot);
+// Steps the seat's job, unless `step` is that of a job that could not begin, and looks at what else its next move
+// depends on.
+Move::View Mover::view_of(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> step) {
+  const std::uint32_t slot = memory.slot;
+  if (!step && moving.eviction != nullptr) step = step_eviction(memory, moving);
+  if (!step && moving.restoration != nullptr) step = step_restoration(memory, moving);
+  Move::View view{.excess = memory.is_bounded() ? memory.pager.bounds().excess() : 0,
+                  .evicted = memory.pager.evicted_bytes(),
+                  .is_broken = memories_.is_broken(slot),
+                  .is_shut = moving.door.has_value(),
+                  .is_waited_for = gate_.is_granted(slot) && memory.pager.has_context(),
+                  .patience = give_up_after_.load(std::memory_order_relaxed),
+                  .step = step};
+  if (step) return view;
+  if (view.excess != 0 || view.evicted == 0 || view.is_broken) memory.frames.drop();
+  if (view.excess == 0 || view.is_broken) return view;
+  // Freed memory goes, whatever the seat holds: nothing uses it.
+  if (memory.trim(view.excess) != 0) moving.reports.hurry();
+  view.excess = memory.pager.bounds().excess();
   // Before the look: a drain that is over meanwhile is seen by it, or wakes us.
   waits_for_drain_.store(true, std::memory_order_seq_cst);
-  if (!may_evict(group)) {
-    if (moving.is_shut) end_eviction(memory, moving);
-    // A holder keeps what it has. The drainer wakes us when it is drained; looking besides costs next to nothing.
-    moving.retry_after = std::clamp(2 * moving.retry_after, kDrainLook, kLongestDrainLook);
-    return moving.retry_after;
-  }
-  if (!moving.is_shut) {
-    // Shut before it is asked whether anybody is inside. The lease is not held, so this keeps nobody from anything.
-    moving.is_shut = true;
-    memories_.set_evicting(memory.slot, true);
-  }
-  if (!is_quiet(group)) return kDrainLook;
-  moving.door.mover = this;
-  moving.door.group = group;
-  cuda::CUresult error = cuda::CUDA_SUCCESS;
-  moving.discarding = false;
-  moving.host.begin_eviction(memory.pager.host_used_bytes());
-  want_host(memory, moving, excess);
-  moving.eviction = memory.pager.begin_eviction(moving.door, excess, &error);
-  if (moving.eviction == nullptr && is_broken(memory, error)) {
-    moving.eviction = memory.pager.begin_discard(moving.door, &error);
-    moving.discarding = moving.eviction != nullptr;
-  }
-  if (moving.eviction == nullptr) {
-    end_eviction(memory, moving);
-    return try_later(moving, time);
-  }
-  return 0ns;
+  view.may_evict = may_evict(memories_.group(slot));
+  return view;
 }
 
-std::optional<base::Duration> Mover::step_eviction(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
-  const std::uint64_t freed = moving.eviction->freed_bytes();
-  const JobState state = moving.eviction->step();
-  if (moving.eviction->freed_bytes() != freed) {
-    moving.reports.hurry();
-    moving.starved_since = {};
-  }
-  if (!is_over(state)) {
-    if (memory.pager.bounds().excess() == 0) moving.eviction->cancel();
-    if (state == JobState::kRunning) return 0ns;
-    if (state == JobState::kWaiting) return kPoll;
-    // Host memory is on its way, or asked for again.
-    if (moving.starved_since == base::TimePoint{}) moving.starved_since = time;
-    want_host(memory, moving, memory.pager.bounds().excess());
-    return time - moving.starved_since < kStuckAfter ? base::Duration(500us) : base::Duration(5ms);
-  }
-  const cuda::CUresult error = moving.eviction->error();
-  const std::uint64_t all_freed = moving.eviction->freed_bytes();
-  const bool discarded = moving.discarding && state == JobState::kDone;
+Move::Step Mover::step_eviction(DeviceMemory& memory, Moving& moving) {
+  Move::Step step = step_job(*moving.eviction, &pager::Eviction::freed_bytes);
+  if (step.moved != 0 || is_over(step.state)) moving.reports.hurry();
+  if (!is_over(step.state)) return step;
   moving.eviction.reset();
-  moving.reports.hurry();
-  if (discarded) {
-    memories_.set_broken(memory.slot);
-  } else if (state == JobState::kFailed && !moving.discarding && is_broken(memory, error)) {
-    // Nothing can be copied from a broken context, and nobody can use what it has.
-    moving.eviction = memory.pager.begin_discard(moving.door, &moving.discard_error);
-    moving.discarding = moving.eviction != nullptr;
-    if (moving.eviction != nullptr) return 0ns;
+  step.is_sticky = step.state == JobState::kFailed && is_sticky(memory, step.error);
+  return step;
+}
+
+Move::Step Mover::step_restoration(DeviceMemory& memory, Moving& moving) {
+  Move::Step step = step_job(*moving.restoration, &pager::Restoration::restored_bytes);
+  // It may end here for want of room. The daemon takes memory that it is not told of for other programs'.
+  if (step.moved != 0) memory.changed.store(true, std::memory_order_release);
+  if (step.state == JobState::kRunning || step.state == JobState::kWaiting) return step;
+  step.lacks_room = step.state == JobState::kStarved && moving.restoration->lacks_room();
+  moving.restoration.reset();
+  memories_.update_bars(memory.slot);
+  if (step.state == JobState::kDone || step.state == JobState::kCancelled) {
+    moving.reports.hurry();
+  } else if (!step.lacks_room) {
+    // The frames at hand may be all the memory that is missing, and of other sizes.
+    memory.frames.drop();
   }
-  end_eviction(memory, moving);
-  // Failed, or there was nothing more to free: what is left is pinned, or held by the driver.
-  if (state == JobState::kFailed || (state == JobState::kDone && all_freed == 0)) return try_later(moving, time);
-  moving.retry_at = time;
-  return 0ns;
+  step.is_sticky = step.state == JobState::kFailed && is_sticky(memory, step.error);
+  return step;
+}
+
+std::optional<base::Duration> Mover::move(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> failed,
+                                          base::TimePoint time) {
+  const Move::View view = view_of(memory, moving, failed);
+  const Move::Decision next = moving.move.next(view, time);
+  cuda::CUresult error = cuda::CUDA_SUCCESS;
+  switch (next.act) {
+    case Move::Act::kWait: break;
+    case Move::Act::kRest:
+      // A free may have taken the last of it.
+      if (gate_.is_barred(memory.slot)) memories_.update_bars(memory.slot);
+      break;
+    case Move::Act::kOpen: end_eviction(memory, moving); break;
+    case Move::Act::kEvict: return begin_eviction(memory, moving, view.excess, time);
+    case Move::Act::kDiscard:
+      moving.eviction = memory.pager.begin_discard(*moving.door, &error);
+      if (moving.eviction == nullptr) return move(memory, moving, Move::Step{.error = error}, time);
+      break;
+    case Move::Act::kRestore:
+      moving.restoration = memory.pager.begin_restoration(&error);
+      // The first step follows at once: a report in between would speak of a job that perhaps has no room.
+      if (moving.restoration != nullptr) return move(memory, moving, std::nullopt, time);
+      return move(memory, moving, Move::Step{.error = error}, time);
+    case Move::Act::kCancel:
+      if (moving.eviction != nullptr) moving.eviction->cancel();
+      if (moving.restoration != nullptr) moving.restoration->cancel();
+      break;
+    case Move::Act::kAskForHost: want_host(memory, moving, view.excess); break;
+    case Move::Act::kClaim:
+      if (!moving.hidden.refused(memory, time - *moving.move.starved_since())) break;
+      moving.move.claimed(time);
+      moving.reports.hurry();
+      break;
+    case Move::Act::kRelease:
+      moving.hidden.release(memory);
+      moving.reports.hurry();
+      break;
+    case Move::Act::kGiveUp:
+      memories_.owner().note(wire::Severity::kError, "the driver cannot bring memory back to the GPU (error " +
+                                                         std::to_string(view.step->error) +
+                                                         "): the program's next work on it fails");
+      [[fallthrough]];
+    case Move::Act::kBreak:
+      memories_.set_broken(memory.slot);
+      moving.reports.hurry();
+      if (moving.door) end_eviction(memory, moving);
+      break;
+  }
+  return next.again;
+}
+
+std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving& moving, std::uint64_t bytes,
+                                                    base::TimePoint time) {
+  const std::uint64_t group = memories_.group(memory.slot);
+  if (!moving.door) {
+    // Shut before it is asked whether anybody is inside. The lease is not held, so this keeps nobody from anything.
+    moving.door.emplace(*this);
+    memories_.set_evicting(memory.slot, true);
+  }
+  if (!is_quiet(group)) return Move::kDrainLook;
+  moving.door->group = group;
+  cuda::CUresult error = cuda::CUDA_SUCCESS;
+  moving.host.begin_eviction(memory.pager.host_used_bytes());
+  want_host(memory, moving, bytes);
+  moving.eviction = memory.pager.begin_eviction(*moving.door, bytes, &error);
+  if (moving.eviction != nullptr) return 0ns;
+  return move(memory, moving, Move::Step{.is_sticky = is_sticky(memory, error), .error = error}, time);
 }
 
 void Mover::end_eviction(DeviceMemory& memory, Moving& moving) {
   moving.eviction.reset();
-  moving.is_shut = false;
+  moving.door.reset();
   moving.host.end_eviction(now());
   memories_.set_evicting(memory.slot, false);
 }
 
-std::optional<base::Duration> Mover::begin_restoration(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
-  if (moving.is_shut) end_eviction(memory, moving);
-  cuda::CUresult error = cuda::CUDA_SUCCESS;
-  moving.restoration = memory.pager.begin_restoration(&error);
-  if (moving.restoration != nullptr) return step_restoration(memory, moving, time);
-  if (gives_up(memory, moving, error, time)) return std::nullopt;
-  return try_later(moving, time);
-}
-
-// Its next work meets memory that is not there, so its program hears of it.
-bool Mover::gives_up(DeviceMemory& memory, Moving& moving, cuda::CUresult error, base::TimePoint time) {
-  const bool is_failure = error != cuda::CUDA_ERROR_NOT_READY && error != cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  // Without a context nobody can wait for it at the gate.
-  if (!is_failure || !gate_.is_granted(memory.slot) || !memory.pager.has_context()) {
-    moving.failing_since = {};
-    return false;
-  }
-  if (moving.failing_since == base::TimePoint{}) moving.failing_since = time;
-  if (time - moving.failing_since < give_up_after_.load(std::memory_order_relaxed)) return false;
-  memories_.set_broken(memory.slot);
-  moving.reports.hurry();
-  memories_.owner().note(wire::Severity::kError, "the driver cannot bring memory back to the GPU (error " +
-                                                     std::to_string(error) + "): the program's next work on it fails");
-  return true;
-}
-
-std::optional<base::Duration> Mover::step_restoration(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
-  const std::uint64_t restored = moving.restoration->restored_bytes();
-  const JobState state = moving.restoration->step();
-  if (moving.restoration->restored_bytes() != restored) {
-    moving.starved_since = {};
-    moving.failing_since = {};
-    moving.retry_after = 0ns;
-    // It may end here for want of room. The daemon takes memory that it is not told of for other programs'.
-    memory.changed.store(true, std::memory_order_release);
-  }
-  if (state == JobState::kRunning) return 0ns;
-  if (state == JobState::kWaiting) {
-    // A bound that was lowered meanwhile ends it; what had been taken stays until it is evicted again.
-    if (memory.is_bounded() && memory.pager.bounds().excess() != 0) moving.restoration->cancel();
-    return kPoll;
-  }
-  const bool lacks_room = moving.restoration->lacks_room();
-  const cuda::CUresult error = moving.restoration->error();
-  moving.restoration.reset();
-  memories_.update_bars(memory.slot);
-  if (state == JobState::kDone || state == JobState::kCancelled) {
-    moving.reports.hurry();
-    moving.retry_at = time;
-    return 0ns;
-  }
-  if (state == JobState::kFailed && is_broken(memory, error)) {
-    memories_.set_broken(memory.slot);
-    moving.reports.hurry();
-    return std::nullopt;
-  }
-  if (state == JobState::kFailed && gives_up(memory, moving, error, time)) return std::nullopt;
-  // Without room it is the daemon's next word that matters, or a free; or that a claim was in vain.
-  if (state == JobState::kStarved && lacks_room) {
-    if (moving.claimed_at == base::TimePoint{}) return std::nullopt;
-    return kClaimHolds - std::min(kClaimHolds, time - moving.claimed_at);
-  }
-  // The frames at hand may be all the memory that is missing, and of other sizes.
-  memory.frames.drop();
-  const base::Duration later = try_later(moving, time);
-  if (state == JobState::kStarved && moving.hidden.refused(memory, time - moving.starved_since)) {
-    moving.claimed_at = time;
-    moving.reports.hurry();
-  }
-  return later;
-}
-
-void Mover::release_claim(DeviceMemory& memory, Moving& moving) {
-  if (moving.claimed_at == base::TimePoint{}) return;
-  moving.claimed_at = {};
-  moving.hidden.release(memory);
-  moving.reports.hurry();
-}
-
 // A sticky error: the driver answers everything in this context with it.
-bool Mover::is_broken(DeviceMemory& memory, cuda::CUresult error) const {
+bool Mover::is_sticky(DeviceMemory& memory, cuda::CUresult error) {
   switch (error) {
     case cuda::CUDA_ERROR_ILLEGAL_ADDRESS:
     case cuda::CUDA_ERROR_LAUNCH_TIMEOUT:
@@ -450,7 +371,7 @@ std::optional<base::Duration> Mover::tend_host(DeviceMemory& memory, Moving& mov
   HostAhead::Decision next = moving.host.next({.told = moving.to_prepare.exchange(0, std::memory_order_relaxed),
                                                .is_evicting = moving.eviction != nullptr,
                                                .is_restoring = moving.restoration != nullptr,
-                                               .is_starved = moving.starved_since != base::TimePoint{},
+                                               .is_starved = moving.move.starved_since().has_value(),
                                                .leaving_since = is_leaving ? round_.leaving_since : std::nullopt},
                                               time);
   switch (next.act) {
@@ -527,7 +448,7 @@ std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& 
   const bool was_away = managed.away_bytes() != 0;
   const bool is_moving = managed.step();
   if (was_away != (managed.away_bytes() != 0)) moving.reports.hurry();
-  if (is_moving) return kPoll;
+  if (is_moving) return Move::kPoll;
   if (!managed.is_at_home()) return kManagedLook;
   out_.fetch_and(~bit(slot), std::memory_order_relaxed);
   return std::nullopt;
@@ -537,7 +458,7 @@ std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& 
 
 std::optional<base::Duration> Mover::report(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   const std::uint64_t used = memory.pager.bounds().used() + memory.outside_bytes();
-  const bool is_moving = moving.eviction != nullptr || moving.restoration != nullptr;
+  const bool is_moving = moving.has_job();
   const std::optional<base::Duration> due =
       moving.reports.next({.used = used,
                            .is_moving = is_moving,
@@ -548,9 +469,8 @@ std::optional<base::Duration> Mover::report(DeviceMemory& memory, Moving& moving
   memory.count_pools();
   // Before it is counted: what changes from here on is reported the next time.
   memory.changed.store(false, std::memory_order_seq_cst);
-  const bool is_stuck = moving.starved_since != base::TimePoint{} && time - moving.starved_since > kStuckAfter;
   const std::uint32_t flags =
-      (is_moving ? wire::kMemoryBusy : 0) | (is_stuck && moving.evicts ? wire::kMemoryStuck : 0);
+      (is_moving ? wire::kMemoryBusy : 0) | (moving.move.is_stuck(time) ? wire::kMemoryStuck : 0);
   memories_.send_report(memory, flags);
   moving.reports = Reports(time, used);
   return std::nullopt;

@@ -11,6 +11,9 @@
 // Evicting begins only behind three doors: the lease is not held (the daemon's word), the gate is barred (our own word,
 // so a lease that is given in the middle lets nobody in), and after a barrier nobody is inside and all work that was
 // noted is done. While it goes on, a lease that is given ends it: what holds a lease wants its memory back.
+//
+// Four objects decide for each seat what comes next: Move, HostAhead, ManagedMove and Reports. They call no driver and
+// no gate, and read no clock. The mover looks at the seat, asks them, and carries out what they say.
 #pragma once
 
 #include <pthread.h>
@@ -27,6 +30,7 @@
 #include "shim/memory/device_memory.h"
 #include "shim/memory/mover_host.h"
 #include "shim/memory/mover_managed.h"
+#include "shim/memory/mover_move.h"
 #include "shim/memory/mover_reports.h"
 #include "shim/process/seats.h"
 
@@ -84,40 +88,37 @@ class Mover {
   // is tried. An allocation that lacks memory is no failure: others make way for it.
   static constexpr base::Duration kGiveUpAfter = std::chrono::seconds(10);
 
+  // The gate is shut for an eviction.
   class Door final : public pager::DrainedSeat {
    public:
-    bool still_drained() const override { return mover->may_evict(group); }
-    const Mover* mover = nullptr;
+    explicit Door(const Mover& mover) : mover_(mover) {}
+    bool still_drained() const override { return mover_.may_evict(group); }
     std::uint64_t group = 0;
+
+   private:
+    const Mover& mover_;
   };
   // The mover's state of a seat. Its own thread owns it, except where a comment says otherwise.
   struct Moving {
-    Door door;
+    bool has_job() const { return eviction != nullptr || restoration != nullptr; }
+
+    Move move;
+    HostAhead host;
+    ManagedMove managed;
+    Reports reports;
+    std::optional<Door> door;
     std::unique_ptr<pager::Eviction> eviction;
     std::unique_ptr<pager::Restoration> restoration;
-    bool discarding = false;
-    std::uint32_t unprepared = 0;  // attempts to prepare that failed
-    bool is_shut = false;          // the bar is asked for, for an eviction
-    cuda::CUresult discard_error = cuda::CUDA_SUCCESS;
-    base::TimePoint retry_at{};
-    base::Duration retry_after{};
-    bool evicts = false;              // the last job that was wanted: an eviction, or else a restoration
-    base::TimePoint starved_since{};  // zero: that is not
-    base::TimePoint failing_since{};  // each restoration has failed, with the lease held; zero: that is not
-    HiddenClaim hidden;               // for what is to be restored
-    base::TimePoint claimed_at{};     // zero: nothing is
-    Reports reports;
+    HiddenClaim hidden;                        // for what is to be restored
+    std::uint32_t unprepared = 0;              // attempts to prepare that failed
     std::uint32_t paused = 0;                  // under pause_mutex_
     bool idle = true;                          // under pause_mutex_
     std::atomic<std::uint64_t> to_prepare{0};  // as told; the mover takes it
     std::atomic<std::uint64_t> to_leave{0};    // the same, of managed memory
-    HostAhead host;
-    ManagedMove managed;
   };
-
   // One look at each seat.
   struct Round {
-    std::optional<base::TimePoint> leaving_since;  // when it began
+    std::optional<base::TimePoint> leaving_since;  // as it was when the round began
     bool forgets = false;                          // something was forgotten, or is to be
   };
 
@@ -126,23 +127,22 @@ class Mover {
   bool is_paused(Moving& moving);
   void set_idle(Moving& moving);
   std::optional<base::Duration> look_at(DeviceMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> step_eviction(DeviceMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> step_restoration(DeviceMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> begin(DeviceMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> begin_eviction(DeviceMemory& memory, Moving& moving, base::TimePoint now);
-  std::optional<base::Duration> begin_restoration(DeviceMemory& memory, Moving& moving, base::TimePoint now);
-  bool gives_up(DeviceMemory& memory, Moving& moving, cuda::CUresult error, base::TimePoint now);
-  base::Duration try_later(Moving& moving, base::TimePoint now);
+  Move::View view_of(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> step);
+  Move::Step step_eviction(DeviceMemory& memory, Moving& moving);
+  Move::Step step_restoration(DeviceMemory& memory, Moving& moving);
+  std::optional<base::Duration> move(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> failed,
+                                     base::TimePoint now);
+  std::optional<base::Duration> begin_eviction(DeviceMemory& memory, Moving& moving, std::uint64_t bytes,
+                                               base::TimePoint now);
   void end_eviction(DeviceMemory& memory, Moving& moving);
   static std::uint64_t want_host(DeviceMemory& memory, const Moving& moving, std::uint64_t bytes);
   std::optional<base::Duration> tend_host(DeviceMemory& memory, Moving& moving, base::TimePoint now);
   void share_host(DeviceMemory& memory);
   std::optional<base::Duration> move_managed(DeviceMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> report(DeviceMemory& memory, Moving& moving, base::TimePoint now);
-  static void release_claim(DeviceMemory& memory, Moving& moving);
   bool may_evict(std::uint64_t group) const;
   bool is_quiet(std::uint64_t group);
-  bool is_broken(DeviceMemory& memory, cuda::CUresult error) const;
+  static bool is_sticky(DeviceMemory& memory, cuda::CUresult error);
 
   const cuda::Driver& driver_;
   gate::Gate& gate_;

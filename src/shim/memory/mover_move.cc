@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/memory/mover_move.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace gpumux::shim {
+
+using namespace std::chrono_literals;
+using pager::JobState;
+
+Move::Decision Move::next(const View& view, base::TimePoint now) {
+  if (view.step) return phase_.way == Way::kReturning ? after_restoration(view, now) : after_eviction(view, now);
+  if (view.is_broken) return {};
+  const Way way = view.excess != 0 ? Way::kLeaving : view.evicted != 0 ? Way::kReturning : Way::kNone;
+  if (way != Way::kLeaving && view.is_shut) return {Act::kOpen, 0ns};
+  // No seat has made way for a claim that is old: the memory may be there by now.
+  if (phase_.claimed_at && (way != Way::kReturning || now - *phase_.claimed_at >= kClaimHolds)) {
+    phase_.claimed_at.reset();
+    return {Act::kRelease, 0ns};
+  }
+  if (way != phase_.way) phase_ = Phase{.way = way};
+  if (way == Way::kNone) {
+    failing_since_.reset();
+    return {Act::kRest};
+  }
+  if (phase_.again_at && now < *phase_.again_at) return {Act::kWait, *phase_.again_at - now};
+  if (way == Way::kReturning) return {Act::kRestore};
+  if (view.may_evict) return {Act::kEvict};
+  // A holder keeps what it has. The drainer wakes the mover when it is drained; looking besides costs next to nothing.
+  phase_.pause = std::clamp(2 * phase_.pause, kDrainLook, kLongestDrainLook);
+  return {view.is_shut ? Act::kOpen : Act::kWait, phase_.pause};
+}
+
+Move::Decision Move::after_eviction(const View& view, base::TimePoint now) {
+  const Step& step = *view.step;
+  if (step.moved != 0) phase_.starved_since.reset();
+  if (!is_over(step.state)) {
+    const Act act = view.excess == 0 ? Act::kCancel : Act::kWait;
+    if (step.state == JobState::kRunning) return {act, 0ns};
+    if (step.state == JobState::kWaiting) return {act, kPoll};
+    // Host memory is on its way, or asked for again.
+    if (!phase_.starved_since) phase_.starved_since = now;
+    const base::Duration again = now - *phase_.starved_since < kStuckAfter ? 500us : 5ms;
+    return {act == Act::kWait ? Act::kAskForHost : act, again};
+  }
+  const bool discards = std::exchange(phase_.way, Way::kLeaving) == Way::kDiscarding;
+  // Nothing can be copied from a broken context, and no program can use what it has.
+  if (step.state == JobState::kFailed && step.is_sticky && !discards) {
+    phase_.way = Way::kDiscarding;
+    return {Act::kDiscard, 0ns};
+  }
+  const Act act = discards && step.state == JobState::kDone ? Act::kBreak : Act::kOpen;
+  // Failed, or there was nothing more to free: what is left is pinned, or held by the driver.
+  const bool is_blocked = step.state == JobState::kFailed || (step.state == JobState::kDone && step.moved_in_all == 0);
+  return {act, is_blocked ? later(now) : 0ns};
+}
+
+Move::Decision Move::after_restoration(const View& view, base::TimePoint now) {
+  const Step& step = *view.step;
+  if (step.moved != 0) {
+    phase_.starved_since.reset();
+    phase_.pause = {};
+    failing_since_.reset();
+  }
+  switch (step.state) {
+    case JobState::kRunning: return {Act::kWait, 0ns};
+    // A bound that was lowered meanwhile ends it; what had been taken stays until it is evicted again.
+    case JobState::kWaiting: return {view.excess != 0 ? Act::kCancel : Act::kWait, kPoll};
+    case JobState::kDone:
+    case JobState::kCancelled: return {Act::kWait, 0ns};
+    case JobState::kFailed:
+      if (step.is_sticky) return {Act::kBreak};
+      if (gives_up(view, now)) return {Act::kGiveUp};
+      return {Act::kWait, later(now)};
+    case JobState::kStarved:
+      if (!step.lacks_room) return {Act::kClaim, later(now)};
+      // Without room it is the daemon's next word that matters, or a free; or that a claim was in vain.
+      if (!phase_.claimed_at) return {};
+      return {Act::kWait, std::max(base::Duration(0), *phase_.claimed_at + kClaimHolds - now)};
+  }
+  return {};
+}
+
+// The program's next work meets memory that is not there, so its program hears of it.
+bool Move::gives_up(const View& view, base::TimePoint now) {
+  const cuda::CUresult error = view.step->error;
+  const bool is_failure = error != cuda::CUDA_ERROR_NOT_READY && error != cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (!is_failure || !view.is_waited_for) {
+    failing_since_.reset();
+    return false;
+  }
+  if (!failing_since_) failing_since_ = now;
+  return now - *failing_since_ >= view.patience;
+}
+
+base::Duration Move::later(base::TimePoint now) {
+  phase_.pause = std::clamp(2 * phase_.pause, kRetry, kLongestRetry);
+  phase_.again_at = now + phase_.pause;
+  if (!phase_.starved_since) phase_.starved_since = now;
+  return phase_.pause;
+}
+
+}  // namespace gpumux::shim

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which way one seat's memory goes, and what the mover does about it next.
+//
+//   above its room                        -> kLeaving: evict
+//   below its room, and something evicted -> kReturning: restore, lease or not
+//   neither                               -> kNone: nothing is kept of earlier moves
+//
+// A job that lacks what another process has to give up first, or that failed, is tried again, later each time. The
+// mover's thread owns a Move.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/clock.h"
+#include "cuda/driver.gen.h"
+#include "pager/job.h"
+
+namespace gpumux::shim {
+
+class Move {
+ public:
+  static constexpr base::Duration kPoll = std::chrono::microseconds(pager::kPollMicroseconds);
+  // A seat that is to be evicted is looked at this often until it is drained: a drain takes its work's time, at most
+  // some milliseconds where the daemon bounds it.
+  static constexpr base::Duration kDrainLook = std::chrono::microseconds(200);
+  static constexpr base::Duration kLongestDrainLook = std::chrono::milliseconds(20);
+  // A job is tried again after this; twice as long each time, up to the second.
+  static constexpr base::Duration kRetry = std::chrono::milliseconds(2);
+  static constexpr base::Duration kLongestRetry = std::chrono::milliseconds(100);
+  // An eviction that is starved for longer is told to the daemon, which may count on others.
+  static constexpr base::Duration kStuckAfter = std::chrono::milliseconds(500);
+  // A claim of hidden memory that no seat has made way for holds this long: longer than a switch of some GiB takes.
+  static constexpr base::Duration kClaimHolds = std::chrono::seconds(1);
+
+  // A step of a job. A job that cannot begin counts as one that has failed.
+  struct Step {
+    pager::JobState state = pager::JobState::kFailed;
+    std::uint64_t moved = 0;         // bytes, in this step
+    std::uint64_t moved_in_all = 0;  // bytes, by this job
+    bool lacks_room = false;         // of kStarved: within its bound; otherwise the driver has no memory
+    bool is_sticky = false;          // of kFailed: the driver answers everything in this context with this error
+    cuda::CUresult error = cuda::CUDA_SUCCESS;
+  };
+  struct View {
+    std::uint64_t excess = 0;    // bytes above its bound
+    std::uint64_t evicted = 0;   // bytes
+    bool is_broken = false;      // its context
+    bool is_shut = false;        // its gate, for an eviction
+    bool may_evict = false;      // no seat of its group may submit
+    bool is_waited_for = false;  // its program has the lease and a context, and waits at the gate
+    base::Duration patience{};   // of a program with the lease, while the driver fails to bring memory back
+    std::optional<Step> step{};  // of the job under way, if there is one
+  };
+  enum class Act : std::uint8_t {
+    kWait,        // do nothing
+    kRest,        // there is nothing to move
+    kOpen,        // let the gate open: no eviction goes on
+    kEvict,       // begin to evict, behind the doors
+    kDiscard,     // begin to discard a broken context's memory
+    kRestore,     // begin to restore
+    kCancel,      // cancel the job
+    kAskForHost,  // ask for the host memory that the eviction lacks
+    kClaim,       // claim hidden memory, if the driver has refused for long enough
+    kRelease,     // give the claim back
+    kBreak,       // call the context broken
+    kGiveUp,      // the same, and say why
+  };
+  struct Decision {
+    Act act = Act::kWait;
+    std::optional<base::Duration> again{};  // nothing: when the mover is woken
+  };
+
+  Decision next(const View& view, base::TimePoint now);
+  // kClaim has claimed some.
+  void claimed(base::TimePoint now) { phase_.claimed_at = now; }
+  // Since when the job that is wanted has lacked memory, or failed.
+  std::optional<base::TimePoint> starved_since() const { return phase_.starved_since; }
+  bool is_stuck(base::TimePoint now) const {
+    return phase_.way != Way::kReturning && phase_.starved_since && now - *phase_.starved_since > kStuckAfter;
+  }
+
+ private:
+  // kDiscarding: leaving, with a job that copies nothing.
+  enum class Way : std::uint8_t { kNone, kLeaving, kDiscarding, kReturning };
+  // Another way begins another phase: that one way is blocked says nothing of the other.
+  struct Phase {
+    Way way = Way::kNone;
+    base::Duration pause{};  // before the newest attempt
+    std::optional<base::TimePoint> again_at{};
+    std::optional<base::TimePoint> starved_since{};
+    std::optional<base::TimePoint> claimed_at{};
+  };
+
+  Decision after_eviction(const View& view, base::TimePoint now);
+  Decision after_restoration(const View& view, base::TimePoint now);
+  bool gives_up(const View& view, base::TimePoint now);
+  base::Duration later(base::TimePoint now);
+
+  Phase phase_;
+  std::optional<base::TimePoint> failing_since_;  // each restoration has failed, with the lease held
+};
+
+}  // namespace gpumux::shim

@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: memory leaves when it must and may, comes back when it can, and a job that is blocked is tried neither too
+// often nor for ever. Method: tables of looks at one seat, in order, with what the mover does and when it looks again.
+#include "shim/memory/mover_move.h"
+
+#include <gtest/gtest.h>
+
+namespace gpumux::shim {
+namespace {
+
+using namespace std::chrono_literals;
+using pager::JobState;
+using Act = Move::Act;
+using Step = Move::Step;
+using View = Move::View;
+
+constexpr std::optional<base::Duration> kNever;
+constexpr base::Duration kPatience = 10s;
+constexpr base::Duration kPoll = Move::kPoll;
+
+base::TimePoint at(base::Duration since_start) { return base::TimePoint(1h) + since_start; }
+
+// Views, by what is true of the seat.
+View held() { return {.excess = 5, .evicted = 5}; }
+View drained() { return {.excess = 5, .evicted = 5, .may_evict = true}; }
+View leaving(const Step& step) { return {.excess = 5, .evicted = 5, .is_shut = true, .may_evict = true, .step = step}; }
+View away() { return {.evicted = 5}; }
+View returning(const Step& step) { return {.evicted = 5, .step = step}; }
+View waited_for(const Step& step) { return {.evicted = 5, .is_waited_for = true, .patience = kPatience, .step = step}; }
+View shut(View view) {
+  view.is_shut = true;
+  return view;
+}
+View broken(View view) {
+  view.is_broken = true;
+  return view;
+}
+constexpr Step kSticky{.is_sticky = true, .error = cuda::CUDA_ERROR_ILLEGAL_ADDRESS};
+constexpr Step kFails{.error = cuda::CUDA_ERROR_UNKNOWN};
+constexpr Step kIsRefused{.state = JobState::kStarved};
+
+struct Row {
+  const char* what;
+  View view;
+  base::Duration time;
+  Act act;
+  std::optional<base::Duration> again;
+};
+
+void expect_all(Move& move, std::initializer_list<Row> rows) {
+  for (const Row& row : rows) {
+    const Move::Decision decision = move.next(row.view, at(row.time));
+    EXPECT_EQ(decision.act, row.act) << row.what;
+    EXPECT_EQ(decision.again, row.again) << row.what;
+  }
+}
+void expect_all(std::initializer_list<Row> rows) {
+  Move move;
+  expect_all(move, rows);
+}
+
+TEST(Move, GoesTheWayThatTheBoundWants) {
+  expect_all({{"it has all that it wants", {}, 0ms, Act::kRest, kNever}});
+  expect_all({{"above its bound, and drained", drained(), 0ms, Act::kEvict, kNever}});
+  expect_all({{"below its bound, lease or not", away(), 0ms, Act::kRestore, kNever}});
+  expect_all({{"a broken one stays as it is", broken(drained()), 0ms, Act::kWait, kNever},
+              {"either way", broken(away()), 0ms, Act::kWait, kNever}});
+}
+
+TEST(Move, WaitsForTheDrain) {
+  expect_all({
+      {"a holder keeps what it has", held(), 0ms, Act::kWait, Move::kDrainLook},
+      {"twice as long", held(), 1ms, Act::kWait, 2 * Move::kDrainLook},
+      {"a lease that is given opens the gate", shut(held()), 1ms, Act::kOpen, 4 * Move::kDrainLook},
+      {"it is drained sooner", drained(), 1ms, Act::kEvict, kNever},
+  });
+  Move move;
+  for (int i = 0; i < 20; ++i) move.next(held(), at(0ms));
+  expect_all(move, {{"not too long", held(), 0ms, Act::kWait, Move::kLongestDrainLook}});
+}
+
+TEST(Move, OpensTheGateWhenNothingIsToLeave) {
+  expect_all({
+      {"it is drained", drained(), 0ms, Act::kEvict, kNever},
+      {"a higher bound", shut(away()), 1ms, Act::kOpen, 0ns},
+      {"which means", away(), 1ms, Act::kRestore, kNever},
+  });
+  expect_all({{"a free has made room", shut({}), 0ms, Act::kOpen, 0ns}, {"so", {}, 0ms, Act::kRest, kNever}});
+}
+
+TEST(Move, StepsAnEvictionUntilItIsOver) {
+  const auto step = [](JobState state, std::uint64_t moved = 0, std::uint64_t in_all = 0) {
+    return leaving({.state = state, .moved = moved, .moved_in_all = in_all});
+  };
+  View higher = step(JobState::kWaiting);
+  higher.excess = 0;
+  View higher_and_starved = step(JobState::kStarved);
+  higher_and_starved.excess = 0;
+  expect_all({
+      {"begin", drained(), 0ms, Act::kEvict, kNever},
+      {"there is more to do", step(JobState::kRunning), 0ms, Act::kWait, 0ns},
+      {"copies are under way", step(JobState::kWaiting), 0ms, Act::kWait, kPoll},
+      {"host memory is missing", step(JobState::kStarved), 0ms, Act::kAskForHost, 500us},
+      {"for long", step(JobState::kStarved), Move::kStuckAfter, Act::kAskForHost, 5ms},
+      {"some has come", step(JobState::kStarved, 1), Move::kStuckAfter, Act::kAskForHost, 500us},
+      {"the bound is high enough", higher, 2s, Act::kCancel, kPoll},
+      {"the same, while it is starved", higher_and_starved, 2s, Act::kCancel, 5ms},
+      {"it is over", step(JobState::kCancelled), 2s, Act::kOpen, 0ns},
+      {"the bound is lower", drained(), 2s, Act::kEvict, kNever},
+      {"all has left", step(JobState::kDone, 0, 5), 2s, Act::kOpen, 0ns},
+      {"now it wants it back", away(), 2s, Act::kRestore, kNever},
+  });
+}
+
+TEST(Move, TriesABlockedEvictionAgainLaterEachTime) {
+  const View nothing_left = leaving({.state = JobState::kDone});
+  expect_all({
+      {"begin", drained(), 0ms, Act::kEvict, kNever},
+      {"it cannot begin, or fails", leaving(kFails), 0ms, Act::kOpen, 2ms},
+      {"too early", drained(), 1ms, Act::kWait, 1ms},
+      {"again", drained(), 2ms, Act::kEvict, kNever},
+      {"all that is left is pinned", nothing_left, 2ms, Act::kOpen, 4ms},
+      {"that says nothing of the other way", away(), 3ms, Act::kRestore, kNever},
+      {"nor that of this one", drained(), 3ms, Act::kEvict, kNever},
+      {"it fails as if for the first time", leaving(kFails), 3ms, Act::kOpen, 2ms},
+      {"all is well, and what was is forgotten", {}, 4ms, Act::kRest, kNever},
+      {"again", drained(), 4ms, Act::kEvict, kNever},
+  });
+  Move move;
+  base::Duration time{};
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(move.next(drained(), at(time)).act, Act::kEvict);
+    time += *move.next(leaving(kFails), at(time)).again;
+  }
+  expect_all(move, {{"begin", drained(), time, Act::kEvict, kNever},
+                    {"not too late", leaving(kFails), time, Act::kOpen, Move::kLongestRetry}});
+}
+
+TEST(Move, AnEvictionIsStuckIfItIsStarvedForLong) {
+  Move move;
+  move.next(drained(), at(0ms));
+  move.next(leaving({.state = JobState::kStarved}), at(0ms));
+  EXPECT_EQ(move.starved_since(), at(0ms));
+  EXPECT_FALSE(move.is_stuck(at(Move::kStuckAfter)));
+  EXPECT_TRUE(move.is_stuck(at(Move::kStuckAfter + 1ms)));
+  move.next(leaving({.state = JobState::kRunning, .moved = 1}), at(1s));
+  EXPECT_EQ(move.starved_since(), std::nullopt) << "something has left";
+  move.next(leaving(kFails), at(2s));
+  EXPECT_TRUE(move.is_stuck(at(3s))) << "it is blocked";
+  move.next(away(), at(3s));
+  EXPECT_FALSE(move.is_stuck(at(3s)));
+  move.next(returning(kFails), at(3s));
+  EXPECT_EQ(move.starved_since(), at(3s));
+  EXPECT_FALSE(move.is_stuck(at(1h))) << "it is no eviction";
+}
+
+TEST(Move, DiscardsWhatABrokenContextHas) {
+  const View done = leaving({.state = JobState::kDone, .moved = 5, .moved_in_all = 5});
+  expect_all({
+      {"begin", drained(), 0ms, Act::kEvict, kNever},
+      {"the context is broken", leaving(kSticky), 0ms, Act::kDiscard, 0ns},
+      {"there is more to do", leaving({.state = JobState::kRunning}), 0ms, Act::kWait, 0ns},
+      {"all is gone", done, 0ms, Act::kBreak, 0ns},
+  });
+  expect_all({
+      {"begin", drained(), 0ms, Act::kEvict, kNever},
+      {"the context is broken", leaving(kSticky), 0ms, Act::kDiscard, 0ns},
+      {"that fails too", leaving(kSticky), 0ms, Act::kOpen, 2ms},
+      {"begin", drained(), 2ms, Act::kEvict, kNever},
+      {"and again", leaving(kSticky), 2ms, Act::kDiscard, 0ns},
+      {"the context's end ends the job", drained(), 3ms, Act::kEvict, kNever},
+      {"the next one discards nothing", done, 4ms, Act::kOpen, 0ns},
+  });
+}
+
+TEST(Move, StepsARestorationUntilItIsOver) {
+  View lower = returning({.state = JobState::kWaiting});
+  lower.excess = 1;
+  expect_all({
+      {"begin", away(), 0ms, Act::kRestore, kNever},
+      {"there is more to do", returning({.state = JobState::kRunning}), 0ms, Act::kWait, 0ns},
+      {"copies are under way", returning({.state = JobState::kWaiting}), 0ms, Act::kWait, kPoll},
+      {"a lower bound ends it", lower, 0ms, Act::kCancel, kPoll},
+      {"it is over", returning({.state = JobState::kCancelled}), 0ms, Act::kWait, 0ns},
+      {"begin", away(), 0ms, Act::kRestore, kNever},
+      {"the bound leaves no room", returning({.state = JobState::kStarved, .lacks_room = true}), 0ms, Act::kWait,
+       kNever},
+      {"a higher bound has come", away(), 0ms, Act::kRestore, kNever},
+      {"all is there", returning({.state = JobState::kDone}), 0ms, Act::kWait, 0ns},
+      {"nothing is to be done", {}, 0ms, Act::kRest, kNever},
+  });
+}
+
+TEST(Move, TriesABlockedRestorationAgainLaterEachTime) {
+  const Step moves_and_fails{.moved = 1, .error = cuda::CUDA_ERROR_UNKNOWN};
+  expect_all({
+      {"begin", away(), 0ms, Act::kRestore, kNever},
+      {"it fails", returning(kFails), 0ms, Act::kWait, 2ms},
+      {"too early", away(), 1ms, Act::kWait, 1ms},
+      {"again", away(), 2ms, Act::kRestore, kNever},
+      {"it fails again", returning(kFails), 2ms, Act::kWait, 4ms},
+      {"again", away(), 6ms, Act::kRestore, kNever},
+      {"it gets on", returning(moves_and_fails), 6ms, Act::kWait, 2ms},
+  });
+  expect_all({{"begin", away(), 0ms, Act::kRestore, kNever},
+              {"its context is broken", returning(kSticky), 0ms, Act::kBreak, kNever}});
+}
+
+TEST(Move, GivesUpForAProgramThatWaitsTooLong) {
+  const base::Duration late = 1ms + kPatience;
+  const Step no_memory{.error = cuda::CUDA_ERROR_OUT_OF_MEMORY};
+  const Step moves{.state = JobState::kRunning, .moved = 1};
+  // Each of these is no failure, or ends the series of failures.
+  for (const View& view : {returning(kFails), waited_for(no_memory), waited_for(moves)}) {
+    Move move;
+    expect_all(move,
+               {{"begin", away(), 0ms, Act::kRestore, kNever}, {"it fails", waited_for(kFails), 1ms, Act::kWait, 2ms}});
+    move.next(view, at(10ms));
+    EXPECT_EQ(move.next(waited_for(kFails), at(late)).act, Act::kWait);
+    EXPECT_EQ(move.next(waited_for(kFails), at(late + kPatience)).act, Act::kGiveUp);
+  }
+  Move move;
+  expect_all(move, {{"begin", away(), 0ms, Act::kRestore, kNever},
+                    {"it fails", waited_for(kFails), 1ms, Act::kWait, 2ms},
+                    {"a lower bound is no success", held(), 5ms, Act::kWait, Move::kDrainLook},
+                    {"nor is a higher one", away(), 10ms, Act::kRestore, kNever},
+                    {"it fails again", waited_for(kFails), late - 1ns, Act::kWait, 2ms},
+                    {"that is enough", waited_for(kFails), late, Act::kGiveUp, kNever}});
+  Move other;
+  expect_all(other, {{"begin", away(), 0ms, Act::kRestore, kNever},
+                     {"it fails", waited_for(kFails), 1ms, Act::kWait, 2ms},
+                     {"its memory is freed", {}, 5ms, Act::kRest, kNever},
+                     {"there is more", away(), late, Act::kRestore, kNever},
+                     {"that fails for the first time", waited_for(kFails), late, Act::kWait, 2ms}});
+}
+
+TEST(Move, ClaimsMemoryThatTheDriverDoesNotHave) {
+  Move move;
+  const View lacks_room = returning({.state = JobState::kStarved, .lacks_room = true});
+  expect_all(move, {{"begin", away(), 0ms, Act::kRestore, kNever},
+                    {"the driver has none", returning(kIsRefused), 0ms, Act::kClaim, 2ms},
+                    {"again", away(), 2ms, Act::kRestore, kNever},
+                    {"nor now", returning(kIsRefused), 2ms, Act::kClaim, 4ms}});
+  EXPECT_EQ(move.starved_since(), at(0ms));
+  move.claimed(at(10ms));
+  expect_all(move, {{"the claim has taken the room", lacks_room, 20ms, Act::kWait, Move::kClaimHolds - 10ms},
+                    {"a claim holds", away(), 30ms, Act::kRestore, kNever},
+                    {"no longer than that", away(), 10ms + Move::kClaimHolds, Act::kRelease, 0ns},
+                    {"then", away(), 10ms + Move::kClaimHolds, Act::kRestore, kNever}});
+  for (const View& view : {View{}, held(), drained()}) {
+    move.next(away(), at(2s));
+    move.claimed(at(2s));
+    expect_all(move, {{"a claim is for a restoration", view, 2s, Act::kRelease, 0ns}});
+    EXPECT_NE(move.next(view, at(2s)).act, Act::kRelease) << "once";
+  }
+}
+
+}  // namespace
+}  // namespace gpumux::shim
