@@ -30,18 +30,19 @@ constexpr Duration kIdleHoldBehind = std::chrono::microseconds(500);
 // Of a higher priority than the next one: what that one has queued by then (kInFlightBelow) would run beside its next
 // kernels. A host that stumbles between two launches is as far from the GPU as it was.
 constexpr Duration kMinIdleHoldAbove = std::chrono::milliseconds(1);
-// A switch that moves memory raises the smoothed cost by this part of the difference, one that moves none lowers it by
-// this part: when programs fit together again, quanta of many seconds are short again after a few.
-constexpr std::int64_t kPagingCostSmoothing = 4;
 // The cost to the running program of each GiB that comes to the GPU, with the GiB that leaves for it. Matrix products
 // were 6 % slower while 32 GiB moved each way in 0.64 s (experiment 011).
 constexpr Duration kCostPerGiB = std::chrono::microseconds(1200);
-constexpr Duration kMaxPagingCost = std::chrono::seconds(30);
 
 // Whether memory has to move for its next turn, or did.
 bool has_moved(const Unit& unit) {
   return std::any_of(unit.seats.begin(), unit.seats.end(),
                      [](const Seat* seat) { return seat->memory.pages || seat->memory.coming > 0; });
+}
+
+// Where programs take turns.
+void add_paging(Gpu& gpu, Duration cost) {
+  if (gpu.settings.mode == Mode::kSerial) gpu.cost.add_paging(cost);
 }
 
 }  // namespace
@@ -95,7 +96,7 @@ void LeaseCore::State::resume_quantum(Unit& unit) {
   // Memory that is asked for later is not the price of the switch.
   if (unit.phase != UnitPhase::kHolding || since != unit.granted_at) return;
   const Duration cost = now - unit.granted_at - lent(unit) + cost_of_moving(unit);
-  for (const UnitGpu& on_gpu : unit.gpus) measure_paging(*on_gpu.gpu, cost);
+  for (const UnitGpu& on_gpu : unit.gpus) add_paging(*on_gpu.gpu, cost);
 }
 
 // The cost to other programs of the unit's memory that came while they ran. Counts it once.
@@ -137,21 +138,13 @@ void LeaseCore::State::start_quantum(Unit& unit) {
   }
   const Duration cost = cost_of_moving(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
-    if (on_gpu.gpu->last_holder != unit.serial) measure_paging(*on_gpu.gpu, cost);
+    if (on_gpu.gpu->last_holder != unit.serial) add_paging(*on_gpu.gpu, cost);
   }
 }
 
 // The seat that lacked memory may have left its gang, so `stands_since` alone does not tell.
 bool LeaseCore::State::is_restoring(const Unit& unit) const {
   return unit.quantum.stands_since && waits_for_memory(unit);
-}
-
-void LeaseCore::State::measure_paging(Gpu& gpu, Duration cost) {
-  if (gpu.settings.mode != Mode::kSerial) return;
-  cost = std::min(cost, kMaxPagingCost);
-  gpu.paging_cost += (cost - gpu.paging_cost) / kPagingCostSmoothing;
-  // The remainder of a cost that is gone says nothing.
-  if (gpu.paging_cost < std::chrono::microseconds(1)) gpu.paging_cost = Duration::zero();
 }
 
 bool LeaseCore::State::must_wait_for_drain(const Unit& unit) const {
@@ -175,7 +168,7 @@ void LeaseCore::State::drain_is_over() {
 void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
   const bool restores = is_restoring(holder);
   if (!restores && holder.quantum.began == holder.granted_at) return;
-  const auto costs_more = [&](const UnitGpu& on_gpu) { return now - holder.quantum.began < on_gpu.gpu->paging_cost; };
+  const auto costs_more = [&](const UnitGpu& on_gpu) { return now - holder.quantum.began < on_gpu.gpu->cost.paging(); };
   waiter.idle_watch.took_back(restores || std::any_of(holder.gpus.begin(), holder.gpus.end(), costs_more));
 }
 
@@ -188,8 +181,8 @@ Limit<Duration> LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gp
   const Unit* const next = expected_on(gpu);
   const bool is_above = next != nullptr && priority_of(holder) > priority_of(*next);
   const Duration least = is_above ? kMinIdleHoldAbove : kMinIdleHold;
-  if (gpu.paging_cost > Duration::zero() && (next == nullptr || has_moved(*next)))
-    return std::clamp(gpu.switch_cost + gpu.paging_cost, least, kMaxIdleHold) * holder.idle_watch.patience();
+  if (gpu.cost.paging() > Duration::zero() && (next == nullptr || has_moved(*next)))
+    return std::clamp(gpu.cost.total(), least, kMaxIdleHold) * holder.idle_watch.patience();
   if (is_above) return least;
   const bool is_far_behind = next != nullptr && holder.single() && is_behind(holder, *next, gpu);
   const Duration cost = is_far_behind ? kIdleHoldBehind : least;

@@ -8,21 +8,10 @@
 namespace gpumux::sched {
 namespace {
 
-// An automatic quantum is this many times the cost of a switch: 33 / 34 of the time is then left, so switching takes
-// under 3 %.
-constexpr std::int64_t kQuantaPerSwitchCost = 33;
-// An automatic quantum is never shorter. A switch costs 0.3 to 0.7 ms that nobody can measure while it happens: the
-// GPU's change of context, cold caches, a queue that is filled again. Two programs that always have work kept 93 % of
-// what one gets done alone with quanta of 5 ms, 97.5 % with 20 ms and 98.5 to 99 % with 50 ms (experiment 008).
-constexpr Duration kMinAutomaticQuantum = std::chrono::milliseconds(40);
-// And never longer: people wait.
-constexpr Duration kMaxAutomaticQuantum = std::chrono::seconds(30);
 // How much a seat may have queued where a higher priority may come at any moment. That work runs next to the first
 // kernels of the newcomer, which gets half of the GPU until it is through. Enough for a host that takes 10 us for a
 // launch to keep the GPU busy.
 constexpr Duration kInFlightBelow = std::chrono::milliseconds(1);
-// Each measured switch moves the smoothed cost by one part in this many: a few outliers do not move the quantum much.
-constexpr std::int64_t kSwitchCostSmoothing = 8;
 
 }  // namespace
 
@@ -105,22 +94,6 @@ void LeaseCore::State::place(Unit& unit) {
 void LeaseCore::State::settle_idle(Seat& seat) const {
   if (seat.idleness) seat.idle += now - seat.idleness->since;
   seat.idleness.reset();
-}
-
-Limit<Duration> LeaseCore::State::quantum_of(const Gpu& gpu) const {
-  if (!gpu.settings.quantum.is_automatic()) return gpu.settings.quantum.value();
-  return std::clamp((gpu.switch_cost + gpu.paging_cost) * kQuantaPerSwitchCost, kMinAutomaticQuantum,
-                    kMaxAutomaticQuantum);
-}
-
-void LeaseCore::State::measure_switch(Gpu& gpu, Duration cost) {
-  cost = std::min(cost, kMaxAutomaticQuantum);
-  if (!gpu.switch_measured) {
-    gpu.switch_measured = true;
-    gpu.switch_cost = cost;
-  } else {
-    gpu.switch_cost += (cost - gpu.switch_cost) / kSwitchCostSmoothing;
-  }
 }
 
 void LeaseCore::State::touch(Unit& unit) {

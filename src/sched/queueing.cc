@@ -355,16 +355,16 @@ bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu&
   for (const UnitGpu& on_gpu : other.gpus) {
     if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->group->virtual_time;
   }
-  return gpu.policy->goes_on_for(standing(unit, gpu), before) > quantum_of(gpu).at_most(Duration::max()) / kBehindPart;
+  return gpu.policy->goes_on_for(standing(unit, gpu), before) > gpu.quantum().at_most(Duration::max()) / kBehindPart;
 }
 
 // A program that pauses often gives the GPU up each time, and had next to nothing of it if it then waited for a whole
 // quantum: who is ahead of it has short turns meanwhile. Not where that costs much (memory that has to move, gangs),
 // nor against what has been promised: a quantum that was set, or one that is safe.
 Limit<Duration> LeaseCore::State::turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
-  const Limit<Duration> quantum = quantum_of(gpu);
-  const Duration turn = std::max(kTurnAhead, gpu.switch_cost * kSwitchCostsPerTurn);
-  const bool is_cheap = gpu.paging_cost == Duration::zero() && holder.single() && waiter.single() && turn < quantum;
+  const Limit<Duration> quantum = gpu.quantum();
+  const Duration turn = std::max(kTurnAhead, gpu.cost.drain() * kSwitchCostsPerTurn);
+  const bool is_cheap = gpu.cost.paging() == Duration::zero() && holder.single() && waiter.single() && turn < quantum;
   if (!is_cheap || !gpu.settings.quantum.is_automatic() || holder.is_safe || !is_behind(waiter, holder, gpu))
     return quantum;
   return turn;

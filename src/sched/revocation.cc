@@ -226,7 +226,7 @@ void LeaseCore::State::finish(Unit& unit) {
       if (lead.kind != LeaseKind::kExclusive || is_late) continue;
       // Beside whoever has started meanwhile its last work cost nobody anything.
       const bool is_overlapped = unit.single() && !on_gpu.gpu->holders.empty();
-      measure_switch(*on_gpu.gpu, is_overlapped ? Duration::zero() : now - revocation.began);
+      on_gpu.gpu->cost.add_drain(is_overlapped ? Duration::zero() : now - revocation.began);
     }
   }
   charge(unit);

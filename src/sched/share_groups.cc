@@ -74,7 +74,7 @@ void LeaseCore::State::set_weight(ShareGroup& group, std::uint32_t weight) {
 // ---- time ---------------------------------------------------------------------------------------
 
 std::int64_t LeaseCore::State::virtual_charge(const Seat& seat, std::int64_t* rest) const {
-  const Duration quantum = quantum_of(*seat.gpu).at_most(Duration::max());
+  const Duration quantum = seat.gpu->quantum().at_most(Duration::max());
   const Duration most =
       quantum > Duration::max() / kMaxDebtQuanta ? Duration::max() : std::max(kMinDebt, quantum * kMaxDebtQuanta);
   const std::int64_t charged = std::min(used_until(seat, now) - seat.charged_to, most).count() + *rest;
@@ -101,7 +101,7 @@ void LeaseCore::State::charge(Unit& unit) {
 
 // In virtual time.
 std::int64_t LeaseCore::State::credit_of(const Seat& seat) const {
-  return quantum_of(*seat.gpu).at_most(kMaxCredit).count() / static_cast<std::int64_t>(seat.group->weight);
+  return seat.gpu->quantum().at_most(kMaxCredit).count() / static_cast<std::int64_t>(seat.group->weight);
 }
 
 // A new group stands where those that are there stand.

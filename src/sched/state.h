@@ -37,6 +37,7 @@
 #include "sched/idle_watch.h"
 #include "sched/lease_core.h"
 #include "sched/policy.h"
+#include "sched/switch_cost.h"
 #include "sched/timers.h"
 
 namespace gpumux::sched {
@@ -303,9 +304,7 @@ struct Gpu {
   Unit* lender = nullptr;     // of the holders: it waits for its memory, and another one may run meanwhile
   TimePoint lent_since{};
   std::int64_t virtual_now = 0;  // virtual time of whoever was granted last: where newcomers start
-  Duration switch_cost{};
-  Duration paging_cost{};  // smoothed: from a grant until the memory was there, nothing where nothing moved
-  bool switch_measured = false;
+  SwitchCost cost;
   std::uint64_t switches = 0;
   std::uint64_t last_holder = 0;  // serial
   Duration held{};
@@ -313,6 +312,9 @@ struct Gpu {
 
   std::uint32_t counted(LeaseKind kind, Occupancy place) const {
     return count[static_cast<std::size_t>(kind)][static_cast<std::size_t>(place)];
+  }
+  Limit<Duration> quantum() const {
+    return settings.quantum.is_automatic() ? cost.automatic_quantum() : settings.quantum.value();
   }
 };
 
@@ -407,8 +409,6 @@ struct LeaseCore::State {
   void place(Seat& seat);  // where its state puts it
   void place(Unit& unit);
   void settle_idle(Seat& seat) const;
-  Limit<Duration> quantum_of(const Gpu& gpu) const;
-  void measure_switch(Gpu& gpu, Duration cost);
   void touch(Gpu& gpu) { dirty.set(gpu.index.value); }
   void touch(Unit& unit);
   void touch_around(Gpu& gpu);
@@ -431,7 +431,6 @@ struct LeaseCore::State {
   // ---- paged_turns.cc: what moving memory changes about turns ----------------------------------------
   void start_quantum(Unit& unit);
   void resume_quantum(Unit& unit);
-  void measure_paging(Gpu& gpu, Duration cost);
   static Duration cost_of_moving(Unit& unit);
   bool is_restoring(const Unit& unit) const;
   bool is_obstructed(const Unit& unit) const;

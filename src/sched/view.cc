@@ -111,7 +111,7 @@ SeatTotals LeaseCore::totals(TimePoint now, SeatId id) const {
 
 Limit<Duration> LeaseCore::quantum(GpuIndex index) const {
   const Gpu* const gpu = state_->gpu_of(index);
-  return gpu == nullptr ? Duration::zero() : state_->quantum_of(*gpu);
+  return gpu == nullptr ? Duration::zero() : gpu->quantum();
 }
 
 void LeaseCore::uses(TimePoint now, GpuIndex index, std::vector<SeatUse>& uses) const {
@@ -136,8 +136,8 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
     GpuView view;
     view.gpu = gpu->index;
     view.settings = gpu->settings;
-    view.quantum = state.quantum_of(*gpu);
-    view.switch_cost = gpu->switch_cost + gpu->paging_cost;
+    view.quantum = gpu->quantum();
+    view.switch_cost = gpu->cost.total();
     view.switches = gpu->switches;
     view.held = gpu->held + (gpu->holders.empty() ? Duration::zero() : state.now - gpu->held_since);
 
