@@ -117,14 +117,13 @@ std::string check_groups(const Gpu& gpu) {
 
 std::string check_gpu(const Gpu& gpu) {
   const std::string who = name(gpu);
-  std::array<std::array<std::uint32_t, kOccupancies>, kKinds> count{};
+  Places places;
   std::set<const Unit*> holders, undrained, waiting;
   bool any_late = false;
   std::size_t own_turns = 0;
   const Seat* open = nullptr;
   for (const Seat* seat : gpu.seats) {
-    if (seat->place != Occupancy::kNone)
-      ++count[static_cast<std::size_t>(seat->kind)][static_cast<std::size_t>(seat->place)];
+    places.move(seat->kind, Occupancy::kNone, seat->place);
     if ((seat->place == Occupancy::kHolding) != (seat->phase == SeatPhase::kHolding))
       return name(seat->id) + " is misplaced";
     if (seat->place == Occupancy::kHolding) holders.insert(seat->unit);
@@ -139,11 +138,11 @@ std::string check_gpu(const Gpu& gpu) {
   }
   if (std::string wrong = check_groups(gpu); !wrong.empty()) return wrong;
   if (own_turns != gpu.own_turns) return who + " has miscounted those who end their turns themselves";
-  if (count != gpu.count) return who + " has miscounted its places";
+  if (places != gpu.places) return who + " has miscounted its places";
   if (holders.size() != gpu.holders.size()) return who + " has miscounted its holders";
   if (waiting.size() != gpu.waiting) return who + " has miscounted its waiters";
   if (gpu.contended != (gpu.waiting > 0)) return who + " has not told its holders of contention";
-  const std::uint32_t exclusive = gpu.counted(LeaseKind::kExclusive, Occupancy::kHolding);
+  const std::uint32_t exclusive = gpu.places.count(LeaseKind::kExclusive, Occupancy::kHolding);
   const std::size_t most = gpu.lender == nullptr ? 1 : 2;
   if (exclusive > 0 && holders.size() > most) return who + " has an exclusive holder and another holder";
   if (gpu.lender != nullptr && (!holders.contains(gpu.lender) || !gpu.lender->single()))

@@ -58,10 +58,7 @@ Unit* LeaseCore::State::complete_on(const Gpu& gpu) const {
 
 // The unit to which the turn on `gpu` may be lent now; nullptr: none, or some unit has borrowed it, or drains.
 Unit* LeaseCore::State::borrower_on(const Gpu& gpu) const {
-  const bool is_free = gpu.holders.size() == 1 && gpu.counted(LeaseKind::kExclusive, Occupancy::kBlocking) == 0 &&
-                       gpu.counted(LeaseKind::kExclusive, Occupancy::kOverlapping) == 0 &&
-                       gpu.counted(LeaseKind::kShared, Occupancy::kBlocking) == 0 &&
-                       gpu.counted(LeaseKind::kShared, Occupancy::kOverlapping) == 0;
+  const bool is_free = gpu.holders.size() == 1 && gpu.places.leaving() == 0;
   if (!is_free || gpu.reserved != nullptr) return nullptr;
   Unit* const borrower = complete_on(gpu);
   return borrower != nullptr && may_borrow(*borrower) ? borrower : nullptr;

@@ -149,12 +149,8 @@ bool LeaseCore::State::is_restoring(const Unit& unit) const {
 
 bool LeaseCore::State::must_wait_for_drain(const Unit& unit) const {
   if (!has_pages_to_move(unit)) return false;
-  return std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& on_gpu) {
-    const Gpu& gpu = *on_gpu.gpu;
-    return gpu.counted(LeaseKind::kExclusive, Occupancy::kOverlapping) +
-               gpu.counted(LeaseKind::kShared, Occupancy::kOverlapping) >
-           0;
-  });
+  return std::any_of(unit.gpus.begin(), unit.gpus.end(),
+                     [](const UnitGpu& on_gpu) { return on_gpu.gpu->places.count(Occupancy::kOverlapping) > 0; });
 }
 
 // Units that a drain kept from their GPUs may start now, or may no longer be next.

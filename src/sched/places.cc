@@ -54,16 +54,14 @@ void LeaseCore::State::set_place(Seat& seat, Occupancy place) {
   if (seat.place == place) return;
   Gpu& gpu = *seat.gpu;
   Unit& unit = *seat.unit;
-  auto& count = gpu.count[static_cast<std::size_t>(seat.kind)];
   const auto on_gpu = std::find_if(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& u) { return u.gpu == &gpu; });
-  if (seat.place != Occupancy::kNone) --count[static_cast<std::size_t>(seat.place)];
+  gpu.places.move(seat.kind, seat.place, place);
   if (seat.place == Occupancy::kHolding && --on_gpu->holding == 0) {
     gpu.holders.erase(&unit);
     if (gpu.contended) --unit.contended;
     if (gpu.holders.empty()) gpu.held += now - gpu.held_since;
   }
   seat.place = place;
-  if (place != Occupancy::kNone) ++count[static_cast<std::size_t>(place)];
   if (place == Occupancy::kHolding && ++on_gpu->holding == 1) {
     if (gpu.holders.empty()) gpu.held_since = now;
     gpu.holders.insert(&unit);

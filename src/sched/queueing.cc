@@ -174,21 +174,9 @@ bool LeaseCore::State::is_reserved_against(const Unit& unit) const {
 
 // ---- grants -------------------------------------------------------------------------------------
 
-// Beside shared leases a shared one may start at any time. Everything else waits for the gates of those before it to be
-// closed, and beside a draining predecessor starts only if it is the only one and the GPU's settings allow it.
-bool LeaseCore::State::can_start(const Gpu& gpu, LeaseKind kind) const {
-  constexpr auto kExclusive = LeaseKind::kExclusive;
-  constexpr auto kShared = LeaseKind::kShared;
-  if (gpu.counted(kExclusive, Occupancy::kHolding) + gpu.counted(kExclusive, Occupancy::kBlocking) > 0) return false;
-  if (gpu.counted(kExclusive, Occupancy::kOverlapping) > (gpu.settings.overlap ? 1u : 0u)) return false;
-  if (kind == kShared) return true;
-  return gpu.counted(kShared, Occupancy::kHolding) + gpu.counted(kShared, Occupancy::kBlocking) +
-             gpu.counted(kShared, Occupancy::kOverlapping) ==
-         0;
-}
-
+// A unit of the GPU's mode.
 bool LeaseCore::State::can_start(const Gpu& gpu) const {
-  return can_start(gpu, gpu.settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared);
+  return gpu.can_start(gpu.settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared);
 }
 
 bool LeaseCore::State::can_start(const Shape& shape) const {
@@ -495,18 +483,15 @@ void LeaseCore::State::arm_run(Unit& unit) {
 // exclusive; of several all must go, and nobody new starts before they have drained.
 void LeaseCore::State::settle_mode(Gpu& gpu) {
   if (gpu.settings.mode == Mode::kConcurrent) {
-    if (gpu.counted(LeaseKind::kExclusive, Occupancy::kHolding) == 0) return;
+    if (gpu.places.count(LeaseKind::kExclusive, Occupancy::kHolding) == 0) return;
     if (gpu.lender != nullptr) end_loan(*gpu.lender);
     for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end()))
       convert(*unit, gpu, LeaseKind::kShared);
     return;
   }
-  if (gpu.counted(LeaseKind::kShared, Occupancy::kHolding) == 0) return;
+  if (gpu.places.count(LeaseKind::kShared, Occupancy::kHolding) == 0) return;
   if (gpu.holders.size() == 1) {
-    for (const LeaseKind kind : {LeaseKind::kExclusive, LeaseKind::kShared}) {
-      if (gpu.counted(kind, Occupancy::kBlocking) + gpu.counted(kind, Occupancy::kOverlapping) > 0) return;
-    }
-    convert(**gpu.holders.begin(), gpu, LeaseKind::kExclusive);
+    if (gpu.places.leaving() == 0) convert(**gpu.holders.begin(), gpu, LeaseKind::kExclusive);
     return;
   }
   for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {
@@ -525,7 +510,7 @@ void LeaseCore::State::settle_incomplete() {
     if (unit->suspended > 0) continue;  // it goes as a whole
     const auto has = [this, unit](const UnitGpu& on_gpu) {
       const Gpu& gpu = *on_gpu.gpu;
-      const bool alone = gpu.holders.size() == 1 && gpu.counted(LeaseKind::kShared, Occupancy::kHolding) == 0;
+      const bool alone = gpu.holders.size() == 1 && gpu.places.count(LeaseKind::kShared, Occupancy::kHolding) == 0;
       if (on_gpu.holding > 0 && alone) return true;
       return can_start(gpu) && (gpu.reserved == nullptr || gpu.reserved == unit);
     };

@@ -100,7 +100,7 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     // Where a closed gate is all that the next one waits for, it is nearly there.
     const Gpu& gpu = *on_gpu.gpu;
-    if (unit.single() && gpu.settings.overlap && gpu.counted(LeaseKind::kExclusive, Occupancy::kOverlapping) == 0)
+    if (unit.single() && gpu.settings.overlap && gpu.places.count(LeaseKind::kExclusive, Occupancy::kOverlapping) == 0)
       handing_over.set(gpu.index.value);
   }
 }
@@ -301,9 +301,7 @@ void LeaseCore::State::step(Unit& unit) {
 // finds its GPU given away. Then its revocation stalls, and the unit gets its GPUs back first.
 bool LeaseCore::State::may_step(const Seat& seat) const {
   const Gpu& gpu = *seat.gpu;
-  const bool alone = gpu.holders.empty() && gpu.counted(LeaseKind::kExclusive, Occupancy::kBlocking) +
-                                                    gpu.counted(LeaseKind::kShared, Occupancy::kBlocking) ==
-                                                1;
+  const bool alone = gpu.holders.empty() && gpu.places.count(Occupancy::kBlocking) == 1;
   if (alone) return true;
   return std::none_of(gpu.seats.begin(), gpu.seats.end(), [&seat](const Seat* other) {
     const bool open =
@@ -402,7 +400,7 @@ bool LeaseCore::State::can_reopen(Unit& unit) {
   const bool can = std::all_of(unit.seats.begin(), unit.seats.end(), [this](const Seat* seat) {
     if (!is_in_revocation(*seat)) return seat->suspended || can_start(*seat->gpu);
     const bool shared = seat->kind == LeaseKind::kShared || seat->gpu->settings.mode == Mode::kConcurrent;
-    return can_start(*seat->gpu, shared ? LeaseKind::kShared : LeaseKind::kExclusive);
+    return seat->gpu->can_start(shared ? LeaseKind::kShared : LeaseKind::kExclusive);
   });
   place(unit);
   for (Unit* other : returning) place(*other);

@@ -36,6 +36,7 @@
 #include "sched/events.h"
 #include "sched/idle_watch.h"
 #include "sched/lease_core.h"
+#include "sched/places.h"
 #include "sched/policy.h"
 #include "sched/switch_cost.h"
 #include "sched/timers.h"
@@ -46,16 +47,6 @@ struct Gang;
 struct Gpu;
 struct Tenant;
 struct Unit;
-
-// A seat's effect on other seats that want its GPU.
-enum class Occupancy : std::uint8_t {
-  kNone,
-  kHolding,
-  kBlocking,     // revoked; nobody new may start beside it
-  kOverlapping,  // a single seat whose gate is closed and whose work runs out: the next may start beside it
-};
-inline constexpr std::size_t kOccupancies = 4;
-inline constexpr std::size_t kKinds = 2;
 
 // Seats of one GPU that have one share of its time together: those of a claim, or one seat by itself. The queue is
 // ordered by the groups' virtual times, and within a group by how long its units have waited.
@@ -293,8 +284,8 @@ struct Gpu {
   const Policy* policy = nullptr;
   std::size_t own_turns = 0;  // seats that end their turns themselves, suspended ones left out
   LeaseEpoch next_epoch;
-  std::array<std::array<std::uint32_t, kOccupancies>, kKinds> count{};  // seats by kind and place
-  std::set<Unit*, BySerial> holders;                                    // units with a seat whose place is kHolding
+  Places places;
+  std::set<Unit*, BySerial> holders;  // units with a seat whose place is kHolding
   std::set<Seat*, BySeat> seats;
   std::map<std::string, std::shared_ptr<ShareGroup>> groups;  // those with a name
   std::vector<Shape*> shapes;
@@ -310,9 +301,7 @@ struct Gpu {
   Duration held{};
   TimePoint held_since{};
 
-  std::uint32_t counted(LeaseKind kind, Occupancy place) const {
-    return count[static_cast<std::size_t>(kind)][static_cast<std::size_t>(place)];
-  }
+  bool can_start(LeaseKind kind) const { return places.can_start(kind, settings.overlap); }
   Limit<Duration> quantum() const {
     return settings.quantum.is_automatic() ? cost.automatic_quantum() : settings.quantum.value();
   }
@@ -491,7 +480,6 @@ struct LeaseCore::State {
   void reserve();
   Waiter standing(const Unit& unit, const Gpu& gpu) const;
   QueueEntry entry_of(const Unit& unit, const Gpu& gpu) const;
-  bool can_start(const Gpu& gpu, LeaseKind kind) const;
   bool can_start(const Gpu& gpu) const;
   bool can_start(const Shape& shape) const;
   bool is_reserved_against(const Unit& unit) const;
