@@ -161,14 +161,11 @@ void LeaseCore::State::absorb(Unit& unit, const Unit& other) {
   }
   if (other.revocation) {
     const TimePoint began = other.revocation->began;
-    if (!unit.revocation) unit.revocation.emplace(unit, other.revocation->reason, began);
+    if (!unit.revocation) unit.begin_revocation(other.revocation->reason, began);
     unit.revocation->reason = other.revocation->reason;
     unit.revocation->began = std::max(unit.revocation->began, began);
   }
-  if (!other.stalled) return;
-  const Stalled before = unit.stalled.value_or(*other.stalled);
-  unit.stalled = {.times = std::max(before.times, other.stalled->times),
-                  .retry_at = std::max(before.retry_at, other.stalled->retry_at)};
+  unit.retry.absorb(other.retry);
 }
 
 // Takes the seat out of its unit. Until it is attached to another one, it is in none.
@@ -324,7 +321,7 @@ void LeaseCore::State::on(const SeatClaimed& e) {
     seat->revocation.emplace(*seat).late = true;
     set_phase(*seat, SeatPhase::kRevoked);
     // When an earlier daemon revoked it is not known.
-    if (!unit.revocation) unit.revocation.emplace(unit, RevokeReason::kBadClaim, unit.granted_at);
+    if (!unit.revocation) unit.begin_revocation(RevokeReason::kBadClaim, unit.granted_at);
     unit.revocation->reason = RevokeReason::kBadClaim;
     if (e.claim == Claim::kDraining) {
       seat->revocation->alive_at = now;

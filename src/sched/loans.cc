@@ -19,7 +19,8 @@ namespace {
 // A single unit that lacks nothing, asks for nothing, and drained in time when it was last revoked.
 bool is_complete(const Unit& unit) {
   const Seat& seat = *unit.seats.front();
-  return unit.single() && !unit.stalled && !seat.memory.pages && seat.memory.outlook != MemoryOutlook::kWants;
+  return unit.single() && !unit.retry.has_stalled() && !seat.memory.pages &&
+         seat.memory.outlook != MemoryOutlook::kWants;
 }
 
 }  // namespace

@@ -15,10 +15,6 @@ constexpr Duration kInFlightBelow = std::chrono::milliseconds(1);
 
 }  // namespace
 
-TimePoint after(TimePoint now, Duration duration) {
-  return duration >= TimePoint::max() - now ? TimePoint::max() : now + duration;
-}
-
 TimePoint after(TimePoint now, const Limit<Duration>& limit) {
   return limit.is_unlimited() ? TimePoint::max() : after(now, limit.value());
 }

@@ -36,33 +36,11 @@
 namespace gpumux::sched {
 namespace {
 
-constexpr std::uint32_t kMaxRetryDoublings = 6;  // 64 times stall_retry
-// Once somebody is known to be behind, the next step comes after this part of step_delay: 250 us by default, which is
-// how often a tenant looks at a GPU that drains for long. If that is too early, it shows in a swap.
-constexpr std::int64_t kNextStepsPerDelay = 8;
-constexpr std::uint32_t kMaxHurry = 3;  // 2^3 = 8: then the first step comes as soon as the next
-// 250 us become 4 s: longer than any kernel that is worth waiting for within the stall_timeout.
-constexpr std::uint32_t kMaxStepDoublings = 14;
-constexpr std::uint32_t kDoublingsPerSwap = 2;
-constexpr Duration kShortestStepDelay = std::chrono::microseconds(1);
-// Ranks that run ahead of the GPU are apart by hundreds of submissions, of which one is the collective that is missing.
-// So a member that stays behind is let through by 1, 4, 16 ... of them. It goes too far by three times what it lacked
-// at most, for what is left is taken back as soon as nobody needs it.
-constexpr std::uint32_t kStepGrowth = 4;
-constexpr std::uint32_t kMostStepsAtOnce = 256;
 // A seat that drains for long is asked whether it is there after this part of the silence limit: the rest of the limit
 // is left for the answer. Each question costs it two messages and a barrier.
 constexpr std::int64_t kProbesPerSilenceLimit = 4;
 // More of them say nothing to whoever reads it.
 constexpr std::size_t kMostPartners = 16;
-
-Duration doubled(Duration duration, std::uint32_t times) {
-  for (std::uint32_t i = 0; i < times; ++i) {
-    if (duration > Duration::max() / 2) return Duration::max();
-    duration *= 2;
-  }
-  return duration;
-}
 
 // The strictest of the settings of the unit's GPUs.
 template <class Member>
@@ -78,7 +56,7 @@ Duration least(const Unit& unit, Member member) {
 
 void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   unit.phase = UnitPhase::kRevoking;
-  unit.revocation.emplace(unit, reason, now);
+  unit.begin_revocation(reason, now);
   incomplete.erase(&unit);
   to_suspend.erase(&unit);
   timers.stop(unit.run);
@@ -212,13 +190,8 @@ void LeaseCore::State::finish(Unit& unit) {
   to_suspend.erase(&unit);
   if (unit.revocation) {
     const UnitRevocation& revocation = *unit.revocation;
-    unit.stalled.reset();
-    // Where steps were all that was needed last time, the first one may come earlier the next time.
-    if (revocation.step_shift > 0) {
-      unit.step_hurry -= std::min(unit.step_hurry, 1u);
-    } else if (revocation.step_limit) {
-      unit.step_hurry = std::min(unit.step_hurry + 1, kMaxHurry);
-    }
+    unit.retry = {};
+    unit.step_hurry = revocation.pace.next_hurry();
     for (const UnitGpu& on_gpu : unit.gpus) {
       const Seat& lead = *on_gpu.lead;
       // A member that joined since has no part in this: it was not there, and a turn that is lent there goes on.
@@ -251,9 +224,7 @@ void LeaseCore::State::finish(Unit& unit) {
 void LeaseCore::State::progress(Unit& unit) {
   UnitRevocation& revocation = *unit.revocation;
   if (revocation.undrained > 0 && revocation.undrained < revocation.seats && !unit.passed_over()) {
-    const Duration delay = least(unit, &GpuSettings::step_delay);
-    const std::int64_t part = revocation.step_limit ? kNextStepsPerDelay : std::int64_t{1} << unit.step_hurry;
-    timers.arm(revocation.step, after(now, doubled(std::max(delay / part, kShortestStepDelay), revocation.step_shift)));
+    timers.arm(revocation.step, after(now, revocation.pace.pause(least(unit, &GpuSettings::step_delay))));
   } else {
     timers.stop(revocation.step);
   }
@@ -271,10 +242,8 @@ void LeaseCore::State::step(Unit& unit) {
     if (is_behind(*seat) && seat->revocation->was_ahead) swapped = true;
     seat->revocation->was_ahead = is_undrained(*seat) && !has_permits(*seat);
   }
-  if (swapped && revocation.step_shift < kMaxStepDoublings) {
-    // The seat that was let through has gone too far, or the others were only slow.
-    revocation.step_shift += kDoublingsPerSwap;
-    if (revocation.step_limit) revocation.step_limit = std::max(*revocation.step_limit / kStepGrowth, 1u);
+  if (swapped && revocation.pace.can_slow_down()) {
+    revocation.pace.slow_down();
     for (Seat* seat : unit.seats) {
       if (seat->revocation) seat->revocation->last_step = 0;
     }
@@ -289,9 +258,8 @@ void LeaseCore::State::step(Unit& unit) {
       ask_again(*seat);
       continue;
     }
-    if (!revocation.step_limit) revocation.step_limit = kMostStepsAtOnce;
     std::uint32_t& count = seat->revocation->last_step;
-    count = std::clamp(count * kStepGrowth, 1u, *revocation.step_limit);
+    count = revocation.pace.next(count);
     set_permits(*seat, count);
     command(Step{seat->id, seat->epoch, count});
   }
@@ -415,9 +383,7 @@ void LeaseCore::State::reopen(Unit& unit) {
   unit.revocation.reset();
   unit.phase = UnitPhase::kHolding;
   unit.yields_since.reset();
-  const Duration retry = least(unit, &GpuSettings::stall_retry);
-  const std::uint32_t times = unit.stalled ? unit.stalled->times : 0;
-  unit.stalled = {.times = times + 1, .retry_at = after(now, doubled(retry, std::min(times, kMaxRetryDoublings)))};
+  unit.retry.stalled(now, least(unit, &GpuSettings::stall_retry));
   for (const UnitGpu& on_gpu : unit.gpus) {
     on_gpu.gpu->last_holder = unit.serial;
     if (on_gpu.gpu->holders.empty()) on_gpu.gpu->contended = on_gpu.gpu->waiting > 0;

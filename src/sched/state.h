@@ -36,6 +36,7 @@
 #include "sched/events.h"
 #include "sched/idle_watch.h"
 #include "sched/lease_core.h"
+#include "sched/pace.h"
 #include "sched/places.h"
 #include "sched/policy.h"
 #include "sched/switch_cost.h"
@@ -190,27 +191,20 @@ struct Quantum {
 
 // From the moment when a unit is told to give its lease back until that is over, or goes on.
 struct UnitRevocation {
-  UnitRevocation(Unit& unit, RevokeReason why, TimePoint at)
-      : reason(why), began(at), stall(TimerKind::kStall, unit), step(TimerKind::kStep, unit) {}
+  UnitRevocation(Unit& unit, StepPace steps, RevokeReason why, TimePoint at)
+      : reason(why), began(at), pace(steps), stall(TimerKind::kStall, unit), step(TimerKind::kStep, unit) {}
 
   RevokeReason reason;
   TimePoint began;
   // It stalled, and could not be taken back at once: the unit gets its GPUs back next.
   std::optional<TimePoint> returning_since;
-  std::uint32_t step_shift = 0;             // how often the pause was doubled
-  std::optional<std::uint32_t> step_limit;  // submissions in one Step; none: there was no Step
-  std::uint32_t seats = 0;                  // that have a part in it
-  std::uint32_t undrained = 0;              // of those
-  std::uint32_t silent = 0;                 // of those
-  std::uint32_t permits = 0;                // of those, that have permits
-  Timer stall;                              // when it counts as stalled
+  StepPace pace;
+  std::uint32_t seats = 0;      // that have a part in it
+  std::uint32_t undrained = 0;  // of those
+  std::uint32_t silent = 0;     // of those
+  std::uint32_t permits = 0;    // of those, that have permits
+  Timer stall;                  // when it counts as stalled
   Timer step;
-};
-
-// A unit's last revocation stalled, and was taken back.
-struct Stalled {
-  std::uint32_t times = 0;  // in a row
-  TimePoint retry_at{};     // it is not revoked before
 };
 
 struct Unit {
@@ -230,8 +224,8 @@ struct Unit {
   // max_runtime ended its lease: it is behind all others until one of them has started.
   std::optional<TimePoint> yields_since;
   std::optional<UnitRevocation> revocation;
-  std::optional<Stalled> stalled;
-  std::uint32_t step_hurry = 0;  // how often the first pause is halved, as revocations before this one allow
+  Retry retry;
+  std::uint32_t step_hurry = 0;  // as revocations before this one allow
   std::uint32_t wanting = 0;     // seats that want
   std::uint32_t resting = 0;     // seats that rest
   std::uint32_t suspended = 0;   // seats that are
@@ -247,9 +241,8 @@ struct Unit {
 
   bool single() const { return seats.size() == 1; }
   // None: it may be revoked now.
-  std::optional<TimePoint> spared_until(TimePoint now) const {
-    return stalled && stalled->retry_at > now ? std::optional(stalled->retry_at) : std::nullopt;
-  }
+  std::optional<TimePoint> spared_until(TimePoint now) const { return retry.spared_until(now); }
+  void begin_revocation(RevokeReason why, TimePoint at) { revocation.emplace(*this, StepPace(step_hurry), why, at); }
   bool passed_over() const { return revocation && revocation->silent > 0; }
   bool is_returning() const { return revocation && revocation->returning_since; }
 };
@@ -349,8 +342,6 @@ inline constexpr std::uint32_t kMaxWeight = 1'000'000;
 
 // Up to when the time of the seat's lease is its own: a turn that is lent is not.
 TimePoint used_until(const Seat& seat, TimePoint now);
-// now + duration, and never beyond the end of time.
-TimePoint after(TimePoint now, Duration duration);
 // Unlimited: never.
 TimePoint after(TimePoint now, const Limit<Duration>& limit);
 

@@ -17,6 +17,11 @@ namespace gpumux::sched {
 struct Seat;
 struct Unit;
 
+// now + duration, and never beyond the end of time.
+inline base::TimePoint after(base::TimePoint now, base::Duration duration) {
+  return duration >= base::TimePoint::max() - now ? base::TimePoint::max() : now + duration;
+}
+
 enum class TimerKind : std::uint8_t { kRun, kStall, kStep, kAge, kLift, kThaw, kAnswer, kGrantsHeld };
 
 class Timers;

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// When a revocation that does not succeed at once is helped on, and when it is tried again.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "sched/events.h"
+#include "sched/timers.h"
+
+namespace gpumux::sched {
+
+inline Duration doubled(Duration duration, std::uint32_t times) {
+  for (std::uint32_t i = 0; i < times; ++i) {
+    if (duration > Duration::max() / 2) return Duration::max();
+    duration *= 2;
+  }
+  return duration;
+}
+
+// The steps of one revocation: how long after each other they come, and of how many submissions they are.
+class StepPace {
+ public:
+  // `hurry`: how often the first pause is halved.
+  explicit StepPace(std::uint32_t hurry) : hurry_(hurry) {}
+
+  // Before the next step.
+  Duration pause(Duration step_delay) const {
+    const std::int64_t part = most_ ? kNextStepsPerDelay : std::int64_t{1} << hurry_;
+    return doubled(std::max(step_delay / part, kShortestStepDelay), doublings_);
+  }
+  // The submissions of a seat's next step, after one of `last` (0: none).
+  std::uint32_t next(std::uint32_t last) {
+    if (!most_) most_ = kMostStepsAtOnce;
+    return std::clamp(last * kStepGrowth, 1u, *most_);
+  }
+  bool can_slow_down() const { return doublings_ < kMaxStepDoublings; }
+  // A seat that was let through has gone too far, or the others were only slow.
+  void slow_down() {
+    doublings_ += kDoublingsPerSwap;
+    if (most_) most_ = std::max(*most_ / kStepGrowth, 1u);
+  }
+  // The hurry of the unit's next revocation. Where steps were all that was needed, the first one may come earlier.
+  std::uint32_t next_hurry() const {
+    if (doublings_ > 0) return hurry_ - std::min(hurry_, 1u);
+    return most_ ? std::min(hurry_ + 1, kMaxHurry) : hurry_;
+  }
+
+ private:
+  // Once somebody is known to be behind, the next step comes after this part of step_delay: 250 us by default, which is
+  // how often a tenant looks at a GPU that drains for long. If that is too early, it shows in a swap.
+  static constexpr std::int64_t kNextStepsPerDelay = 8;
+  static constexpr std::uint32_t kMaxHurry = 3;  // 2^3 = 8: then the first step comes as soon as the next
+  // 250 us become 4 s: longer than any kernel that is worth waiting for within the stall_timeout.
+  static constexpr std::uint32_t kMaxStepDoublings = 14;
+  static constexpr std::uint32_t kDoublingsPerSwap = 2;
+  static constexpr Duration kShortestStepDelay = std::chrono::microseconds(1);
+  // Ranks that run ahead of the GPU are apart by hundreds of submissions, of which one is the collective that is
+  // missing. So a member that stays behind is let through by 1, 4, 16 ... of them. It goes too far by three times what
+  // it lacked at most, for what is left is taken back as soon as nobody needs it.
+  static constexpr std::uint32_t kStepGrowth = 4;
+  static constexpr std::uint32_t kMostStepsAtOnce = 256;
+
+  std::uint32_t hurry_;
+  std::uint32_t doublings_ = 0;        // of the pause
+  std::optional<std::uint32_t> most_;  // submissions in one step; none: there was no step
+};
+
+// A unit's revocations that stalled, and were taken back, in a row: the unit is revoked again ever later.
+class Retry {
+ public:
+  void stalled(TimePoint now, Duration stall_retry) {
+    at_ = after(now, doubled(stall_retry, std::min(times_, kMaxRetryDoublings)));
+    ++times_;
+  }
+  // The members of the other's unit are this unit's now.
+  void absorb(const Retry& other) {
+    times_ = std::max(times_, other.times_);
+    at_ = std::max(at_, other.at_);
+  }
+  bool has_stalled() const { return at_.has_value(); }
+  // None: the unit may be revoked now.
+  std::optional<TimePoint> spared_until(TimePoint now) const { return at_ > now ? at_ : std::nullopt; }
+
+ private:
+  static constexpr std::uint32_t kMaxRetryDoublings = 6;  // 64 times stall_retry
+
+  std::uint32_t times_ = 0;
+  std::optional<TimePoint> at_;
+};
+
+}  // namespace gpumux::sched
