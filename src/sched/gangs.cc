@@ -101,26 +101,19 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   set_shape(unit);
   for (const UnitGpu& on_gpu : unit.gpus) settle_in_flight(*on_gpu.gpu);
   const bool was_passed_over = unit.passed_over();
-  unit.wanting = unit.resting = unit.contended = unit.suspended = 0;
-  std::uint32_t holding = 0, revoked = 0, undrained = 0, silent = 0, permits = 0;
-  for (const Seat* seat : unit.seats) {
-    unit.wanting += seat->wants_since ? 1u : 0u;
-    unit.resting += rests(*seat) ? 1u : 0u;
-    silent += seat->phase == SeatPhase::kSilent ? 1u : 0u;
-    permits += has_permits(*seat) ? 1u : 0u;
-    unit.suspended += seat->suspended ? 1u : 0u;
-    holding += seat->phase == SeatPhase::kHolding ? 1u : 0u;
-    revoked += is_in_revocation(*seat) ? 1u : 0u;
-    undrained += is_undrained(*seat) ? 1u : 0u;
-  }
+  const SeatCounts seats = count_seats(unit);
+  unit.wanting = seats.wanting;
+  unit.resting = seats.resting;
+  unit.suspended = seats.suspended;
+  unit.contended = 0;
   unit.phase = UnitPhase::kIdle;
   touch(unit);
-  if (revoked > 0) {
+  if (seats.revoked > 0) {
     UnitRevocation& revocation = *unit.revocation;
-    revocation.seats = revoked;
-    revocation.undrained = undrained;
-    revocation.silent = silent;
-    revocation.permits = permits;
+    revocation.seats = seats.revoked;
+    revocation.undrained = seats.undrained;
+    revocation.silent = seats.silent;
+    revocation.permits = seats.permits;
     unit.phase = UnitPhase::kRevoking;
     timers.stop(unit.run);
     if (was_passed_over && !unit.passed_over()) count_again(unit);
@@ -136,13 +129,13 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
     return settle_drains(unit);
   }
   unit.revocation.reset();
-  if (holding > 0) {
+  if (seats.holding > 0) {
     unit.phase = UnitPhase::kHolding;
     for (const UnitGpu& on_gpu : unit.gpus) {
       if (on_gpu.gpu->holders.empty()) on_gpu.gpu->contended = on_gpu.gpu->waiting > 0;
     }
     place(unit);
-    if (unit.resting == holding) return finish(unit);
+    if (unit.resting == seats.holding) return finish(unit);
     note_incomplete(unit);
     if (unit.suspended > 0) to_suspend.insert(&unit);
     arm_cap(unit);
@@ -187,7 +180,6 @@ void LeaseCore::State::remove_seat(Seat& seat) {
   remove_from_unit(seat);
   gpu.seats.erase(&seat);
   leave_group(seat);
-  if (seat.ends_own_turns && !seat.suspended) --gpu.own_turns;
   std::erase_if(tenant.seats, [&](const std::unique_ptr<Seat>& one) { return one.get() == &seat; });
   settle_order(gpu);
   settle_in_flight(gpu);

@@ -60,31 +60,21 @@ std::string check_members(const Unit& unit) {
 std::string check_unit(const Unit& unit) {
   const std::string who = name(unit);
   if (std::string wrong = check_members(unit); !wrong.empty()) return wrong;
-  std::uint32_t wanting = 0, resting = 0, revoked = 0, undrained = 0, silent = 0, permits = 0, idle = 0;
-  std::uint32_t suspended = 0;
-  for (const Seat* seat : unit.seats) {
-    wanting += seat->wants_since ? 1u : 0u;
-    resting += rests(*seat) ? 1u : 0u;
-    permits += has_permits(*seat) ? 1u : 0u;
-    silent += seat->phase == SeatPhase::kSilent ? 1u : 0u;
-    revoked += is_in_revocation(*seat) ? 1u : 0u;
-    undrained += is_undrained(*seat) ? 1u : 0u;
-    idle += seat->phase == SeatPhase::kIdle ? 1u : 0u;
-    suspended += seat->suspended ? 1u : 0u;
-  }
-  if (wanting != unit.wanting || resting != unit.resting || suspended != unit.suspended)
+  const SeatCounts seats = count_seats(unit);
+  if (seats.wanting != unit.wanting || seats.resting != unit.resting || seats.suspended != unit.suspended)
     return who + " has miscounted its seats";
   if ((unit.phase == UnitPhase::kRevoking) != unit.revocation.has_value()) return who + " is revoked, and is not";
   const bool is_counted =
-      !unit.revocation || (silent == unit.revocation->silent && permits == unit.revocation->permits &&
-                           revoked == unit.revocation->seats && undrained == unit.revocation->undrained);
+      !unit.revocation || (seats.silent == unit.revocation->silent && seats.permits == unit.revocation->permits &&
+                           seats.revoked == unit.revocation->seats && seats.undrained == unit.revocation->undrained);
   if (!is_counted) return who + " has miscounted its revoked seats";
-  if (unit.phase == UnitPhase::kIdle && wanting > 0 && suspended == 0 && !unit.thaw.armed())
+  if (unit.phase == UnitPhase::kIdle && seats.wanting > 0 && seats.suspended == 0 && !unit.thaw.armed())
     return who + " wants and does not wait";
-  if (unit.phase == UnitPhase::kWaiting && suspended > 0) return who + " waits although a seat of it is suspended";
-  if (unit.phase == UnitPhase::kWaiting && wanting == 0) return who + " waits and does not want";
-  if (unit.phase == UnitPhase::kRevoking && undrained == 0) return who + " has drained and is not done";
-  if (unit.phase == UnitPhase::kHolding && resting + idle == unit.seats.size())
+  if (unit.phase == UnitPhase::kWaiting && seats.suspended > 0)
+    return who + " waits although a seat of it is suspended";
+  if (unit.phase == UnitPhase::kWaiting && seats.wanting == 0) return who + " waits and does not want";
+  if (unit.phase == UnitPhase::kRevoking && seats.undrained == 0) return who + " has drained and is not done";
+  if (unit.phase == UnitPhase::kHolding && seats.resting + seats.idle == unit.seats.size())
     return who + " holds and no seat of it does";
   const bool may_stall = unit.phase == UnitPhase::kRevoking && !unit.passed_over() && !unit.is_returning();
   if (may_stall && !unit.revocation->stall.armed()) return who + " may drain for ever";
@@ -120,7 +110,7 @@ std::string check_gpu(const Gpu& gpu) {
   Places places;
   std::set<const Unit*> holders, undrained, waiting;
   bool any_late = false;
-  std::size_t own_turns = 0;
+  bool has_own_turns = false;
   const Seat* open = nullptr;
   for (const Seat* seat : gpu.seats) {
     places.move(seat->kind, Occupancy::kNone, seat->place);
@@ -134,10 +124,10 @@ std::string check_gpu(const Gpu& gpu) {
       if (!seat->revocation->late && !seat->revocation->gate_closed()) open = seat;
     }
     if (seat->unit->phase == UnitPhase::kWaiting || seat->unit->is_returning()) waiting.insert(seat->unit);
-    own_turns += seat->ends_own_turns && !seat->suspended ? 1u : 0u;
+    has_own_turns |= seat->ends_own_turns && !seat->suspended;
   }
   if (std::string wrong = check_groups(gpu); !wrong.empty()) return wrong;
-  if (own_turns != gpu.own_turns) return who + " has miscounted those who end their turns themselves";
+  if (has_own_turns != gpu.has_own_turns) return who + " has overlooked seats that end their turns themselves";
   if (places != gpu.places) return who + " has miscounted its places";
   if (holders.size() != gpu.holders.size()) return who + " has miscounted its holders";
   if (waiting.size() != gpu.waiting) return who + " has miscounted its waiters";

@@ -184,7 +184,6 @@ void LeaseCore::State::on(const SeatOpened& e) {
   const auto at = std::find_if(tenant->seats.begin(), tenant->seats.end(),
                                [&](const auto& other) { return e.seat.gpu < other->id.gpu; });
   tenant->seats.insert(at, std::move(seat));
-  if (e.ends_own_turns && !e.is_suspended) ++gpu->own_turns;
   settle_order(*gpu);
   settle_in_flight(*gpu);
   tell_contention(*seat_of(e.seat));  // so that it knows how long to hold when a contended grant comes

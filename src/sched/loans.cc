@@ -30,7 +30,7 @@ bool may_borrow(const Unit& unit) {
 }
 
 bool LeaseCore::State::may_lend(const Unit& holder, const Gpu& gpu) const {
-  if (gpu.settings.mode != Mode::kSerial || !gpu.settings.overlap || gpu.own_turns > 0) return false;
+  if (gpu.settings.mode != Mode::kSerial || !gpu.settings.overlap || gpu.has_own_turns) return false;
   return holder.phase == UnitPhase::kHolding && holder.single() && holder.suspended == 0 &&
          holder.quantum.stands_since && holder.seats.front()->memory.comes();
 }

@@ -27,6 +27,22 @@ TimePoint used_until(const Seat& seat, TimePoint now) {
   return seat.gpu->lender == seat.unit ? seat.gpu->lent_since : now;
 }
 
+SeatCounts count_seats(const Unit& unit) {
+  SeatCounts counts;
+  for (const Seat* seat : unit.seats) {
+    counts.wanting += seat->wants_since ? 1u : 0u;
+    counts.resting += rests(*seat) ? 1u : 0u;
+    counts.suspended += seat->suspended ? 1u : 0u;
+    counts.idle += seat->phase == SeatPhase::kIdle ? 1u : 0u;
+    counts.holding += seat->phase == SeatPhase::kHolding ? 1u : 0u;
+    counts.revoked += is_in_revocation(*seat) ? 1u : 0u;
+    counts.undrained += is_undrained(*seat) ? 1u : 0u;
+    counts.silent += seat->phase == SeatPhase::kSilent ? 1u : 0u;
+    counts.permits += has_permits(*seat) ? 1u : 0u;
+  }
+  return counts;
+}
+
 void LeaseCore::State::set_phase(Seat& seat, SeatPhase phase) {
   if (seat.phase == phase) return;
   settle_allowance(seat);

@@ -51,7 +51,7 @@ QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
           .rank = unit.lifted ? 0 : gpu.policy->rank(of),
           .requested = of.requested,
           .lead = unit.seats.front()->id,
-          .unit = nullptr};
+          .unit = unit.seats.front()->unit};
 }
 
 void LeaseCore::State::enqueue(Unit& unit) {
@@ -76,7 +76,6 @@ void LeaseCore::State::enqueue(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
   settle_yielded(unit);
   unit.entry = entry_of(unit, *unit.shape->gpus.front());
-  unit.entry.unit = &unit;
   unit.shape->queue.insert(unit.entry);
   if (unit.shape->gpus.size() > 1) timers.arm(unit.age, std::max(now, after(unit.requested, ageing)));
   timers.arm(unit.lift, after(now, priority_ageing_of(unit)));
@@ -112,7 +111,6 @@ void LeaseCore::State::rekey(Gpu& gpu) {
     shape->queue.clear();
     for (const QueueEntry& entry : old) {
       entry.unit->entry = entry_of(*entry.unit, gpu);
-      entry.unit->entry.unit = entry.unit;
       shape->queue.insert(entry.unit->entry);
     }
   }
@@ -443,9 +441,7 @@ void LeaseCore::State::preempt(Gpu& gpu) {
     // In the GPU's order, so that a holder goes for the sake of whoever is next.
     std::vector<QueueEntry> heads;
     for (const Shape* shape : gpu.shapes) {
-      if (shape->queue.empty()) continue;
-      heads.push_back(entry_of(*shape->queue.begin()->unit, gpu));
-      heads.back().unit = shape->queue.begin()->unit;
+      if (!shape->queue.empty()) heads.push_back(entry_of(*shape->queue.begin()->unit, gpu));
     }
     std::sort(heads.begin(), heads.end());
     for (const QueueEntry& head : heads) preempt_for(*head.unit);
@@ -495,11 +491,7 @@ void LeaseCore::State::settle_mode(Gpu& gpu) {
     return;
   }
   for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {
-    if (const auto spared_until = unit->spared_until(now)) {
-      timers.arm(unit->run, *spared_until);
-    } else {
-      revoke(*unit, RevokeReason::kModeChange);
-    }
+    revoke_unless_spared(*unit, RevokeReason::kModeChange);
   }
 }
 
@@ -527,10 +519,8 @@ void LeaseCore::State::settle_incomplete() {
       for (Seat* seat : missing) announce(*seat);
       tell_contention(*unit, false);
       touch(*unit);
-    } else if (const auto spared_until = unit->spared_until(now)) {
-      timers.arm(unit->run, *spared_until);
     } else {
-      revoke(*unit, RevokeReason::kGang);
+      revoke_unless_spared(*unit, RevokeReason::kGang);
     }
   }
 }

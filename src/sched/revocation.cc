@@ -83,6 +83,12 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   }
 }
 
+// Now, or when it may be: it is looked at again then.
+void LeaseCore::State::revoke_unless_spared(Unit& unit, RevokeReason reason) {
+  if (const auto spared_until = unit.spared_until(now)) return timers.arm(unit.run, *spared_until);
+  revoke(unit, reason);
+}
+
 // One holding seat of a unit that is in revocation. A resting one has closed its gate and drained already, and is not
 // told.
 void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {

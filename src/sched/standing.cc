@@ -51,9 +51,12 @@ void LeaseCore::State::set_standing(Seat& seat, std::int32_t priority, std::uint
   seat.budget.set(cap);
 }
 
-// The policy that those who wait are sorted by. To be called when the GPU's policy or its seats have changed.
+// The policy that those who wait are sorted by. To be called when the GPU's policy, its seats, or which of them are
+// suspended have changed.
 void LeaseCore::State::settle_order(Gpu& gpu) {
-  const Policy* const policy = &policy_of(gpu.own_turns > 0 ? PolicyKind::kFifo : gpu.settings.policy);
+  gpu.has_own_turns = std::any_of(gpu.seats.begin(), gpu.seats.end(),
+                                  [](const Seat* seat) { return seat->ends_own_turns && !seat->suspended; });
+  const Policy* const policy = &policy_of(gpu.has_own_turns ? PolicyKind::kFifo : gpu.settings.policy);
   if (std::exchange(gpu.policy, policy) != policy) rekey(gpu);
 }
 
@@ -80,7 +83,6 @@ std::strong_ordering precedence(const Unit& waiter, const Unit& holder) {
 void LeaseCore::State::requeue(Unit& unit) {
   unit.shape->queue.erase(unit.entry);
   unit.entry = entry_of(unit, *unit.shape->gpus.front());
-  unit.entry.unit = &unit;
   unit.shape->queue.insert(unit.entry);
   touch(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {

@@ -249,6 +249,12 @@ struct Unit {
 
 // Whether the time that passes is the seat's: it holds or drains, and its unit is not passed over.
 bool runs(const Seat& seat);
+// A unit's seats, by what they do.
+struct SeatCounts {
+  std::uint32_t wanting = 0, resting = 0, suspended = 0, idle = 0, holding = 0;
+  std::uint32_t revoked = 0, undrained = 0, silent = 0, permits = 0;
+};
+SeatCounts count_seats(const Unit& unit);
 // Whether any of its seats has a cap; or ends its turns itself.
 bool has_cap(const Unit& unit);
 bool ends_own_turns(const Unit& unit);
@@ -275,7 +281,7 @@ struct Gpu {
   GpuIndex index;
   GpuSettings settings;
   const Policy* policy = nullptr;
-  std::size_t own_turns = 0;  // seats that end their turns themselves, suspended ones left out
+  bool has_own_turns = false;  // a seat that is not suspended ends its turns itself
   LeaseEpoch next_epoch;
   Places places;
   std::set<Unit*, BySerial> holders;  // units with a seat whose place is kHolding
@@ -494,6 +500,7 @@ struct LeaseCore::State {
 
   // ---- revocation.cc ----------------------------------------------------------------------------
   void revoke(Unit& unit, RevokeReason reason);
+  void revoke_unless_spared(Unit& unit, RevokeReason reason);
   void revoke_seat(Seat& seat, RevokeReason reason);
   void ask(Seat& seat, RevokeReason reason);
   void ask_again(Seat& seat);

@@ -37,7 +37,6 @@ void LeaseCore::State::suspend(Seat& seat) {
   ++unit.suspended;
   if (unit.phase == UnitPhase::kHolding) to_suspend.insert(&unit);
   note_incomplete(unit);
-  if (seat.ends_own_turns) --gpu.own_turns;
   settle_order(gpu);
   settle_in_flight(gpu);
   touch(unit);
@@ -58,7 +57,6 @@ void LeaseCore::State::resume(Seat& seat) {
   if (--unit.suspended == 0) to_suspend.erase(&unit);
   if (seat.wants_since) seat.wants_since = now;
   note_incomplete(unit);
-  if (seat.ends_own_turns) ++gpu.own_turns;
   settle_order(gpu);
   settle_in_flight(gpu);
   tell_contention(seat);  // what has changed meanwhile it was not told
@@ -83,11 +81,7 @@ void LeaseCore::State::note_incomplete(Unit& unit) {
 
 void LeaseCore::State::settle_suspended() {
   for (Unit* unit : std::vector<Unit*>(to_suspend.begin(), to_suspend.end())) {
-    if (const auto spared_until = unit->spared_until(now)) {
-      timers.arm(unit->run, *spared_until);
-    } else {
-      revoke(*unit, RevokeReason::kSuspended);
-    }
+    revoke_unless_spared(*unit, RevokeReason::kSuspended);
   }
 }
 
