@@ -86,7 +86,7 @@ void LeaseCore::State::on(const GpuAdded& e) {
   auto gpu = std::make_unique<Gpu>();
   gpu->index = e.gpu;
   gpu->settings = sane(e.settings);
-  gpu->policy = &policy_of(gpu->settings.policy);
+  gpu->policy = gpu->settings.policy;
   gpu->next_epoch.value = std::max(e.first_epoch.value, kFirstEpoch);
   gpu_list.insert(std::upper_bound(gpu_list.begin(), gpu_list.end(), gpu.get(),
                                    [](const Gpu* a, const Gpu* b) { return a->index < b->index; }),

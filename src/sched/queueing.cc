@@ -48,7 +48,7 @@ QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
   const Waiter of = standing(unit, gpu);
   return {.obstructed = is_obstructed(unit),
           .level = level_of(unit),
-          .rank = unit.lifted ? 0 : gpu.policy->rank(of),
+          .rank = unit.lifted ? 0 : rank(gpu.policy, of),
           .requested = of.requested,
           .lead = unit.seats.front()->id,
           .unit = unit.seats.front()->unit};
@@ -341,7 +341,7 @@ bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu&
   for (const UnitGpu& on_gpu : other.gpus) {
     if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->group->virtual_time;
   }
-  return gpu.policy->goes_on_for(standing(unit, gpu), before) > gpu.quantum().at_most(Duration::max()) / kBehindPart;
+  return goes_on_for(gpu.policy, standing(unit, gpu), before) > gpu.quantum().at_most(Duration::max()) / kBehindPart;
 }
 
 // A program that pauses often gives the GPU up each time, and had next to nothing of it if it then waited for a whole
@@ -378,7 +378,7 @@ Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const U
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
   if (is_coming(waiter)) return latest - now;
   if (waiter.is_returning() || waiter.lifted || order > 0) return Duration::zero();
-  const Duration extension = gpu.policy->goes_on_for(standing(holder, gpu), standing(waiter, gpu));
+  const Duration extension = goes_on_for(gpu.policy, standing(holder, gpu), standing(waiter, gpu));
   if (extension == Duration::zero()) return extension;
   return std::min(std::max(extension, kShortestExtension), latest - now);
 }

@@ -56,7 +56,7 @@ void LeaseCore::State::set_standing(Seat& seat, std::int32_t priority, std::uint
 void LeaseCore::State::settle_order(Gpu& gpu) {
   gpu.has_own_turns = std::any_of(gpu.seats.begin(), gpu.seats.end(),
                                   [](const Seat* seat) { return seat->ends_own_turns && !seat->suspended; });
-  const Policy* const policy = &policy_of(gpu.has_own_turns ? PolicyKind::kFifo : gpu.settings.policy);
+  const PolicyKind policy = gpu.has_own_turns ? PolicyKind::kFifo : gpu.settings.policy;
   if (std::exchange(gpu.policy, policy) != policy) rekey(gpu);
 }
 

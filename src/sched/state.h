@@ -280,7 +280,7 @@ struct BySeat {
 struct Gpu {
   GpuIndex index;
   GpuSettings settings;
-  const Policy* policy = nullptr;
+  PolicyKind policy{};
   bool has_own_turns = false;  // a seat that is not suspended ends its turns itself
   LeaseEpoch next_epoch;
   Places places;
