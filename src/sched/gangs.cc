@@ -179,7 +179,7 @@ void LeaseCore::State::remove_seat(Seat& seat) {
   Gpu& gpu = *seat.gpu;
   remove_from_unit(seat);
   gpu.seats.erase(&seat);
-  leave_group(seat);
+  gpu.groups.leave(seat, *seat.group);
   std::erase_if(tenant.seats, [&](const std::unique_ptr<Seat>& one) { return one.get() == &seat; });
   settle_order(gpu);
   settle_in_flight(gpu);
@@ -305,7 +305,7 @@ void LeaseCore::State::on(const SeatClaimed& e) {
   seat->epoch = e.epoch;
   seat->kind = e.kind;
   seat->charged_to = now;
-  begin_time(*seat);
+  seat->group->begin(seat->gpu->groups.present());
   if (e.claim == Claim::kHolding && believable) {
     set_phase(*seat, SeatPhase::kHolding);
   } else {

@@ -91,17 +91,17 @@ std::string check_unit(const Unit& unit) {
 std::string check_groups(const Gpu& gpu) {
   std::size_t members = 0, remembered = 0;
   for (const Seat* seat : gpu.seats) {
-    const auto& seats = seat->group->seats;
+    const auto& seats = seat->group->seats();
     if (std::count(seats.begin(), seats.end(), seat) != 1) return name(seat->id) + " is not in its group";
-    if (seat->group->name.empty() && seats.size() != 1) return name(seat->id) + " is not a group by itself";
-    members += seat->group->name.empty() ? 0u : 1u;
+    if (seat->group->name().empty() && seats.size() != 1) return name(seat->id) + " is not a group by itself";
+    members += seat->group->name().empty() ? 0u : 1u;
   }
-  for (const auto& [key, group] : gpu.groups) {
-    members -= group->seats.size();
-    remembered += group->seats.empty() ? 1u : 0u;
+  for (const auto& [key, group] : gpu.groups.named()) {
+    members -= group->seats().size();
+    remembered += group->seats().empty() ? 1u : 0u;
   }
   if (members != 0) return name(gpu) + " has groups with other GPUs' seats";
-  if (remembered > kMostRemembered) return name(gpu) + " remembers too many groups";
+  if (remembered > ShareGroups::kMostRemembered) return name(gpu) + " remembers too many groups";
   return {};
 }
 

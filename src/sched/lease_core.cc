@@ -172,7 +172,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->id = e.seat;
   seat->gpu = gpu;
   seat->tenant = tenant;
-  join_group(*seat, e.share_group);
+  seat->group = gpu->groups.join(*seat, e.share_group);
   set_standing(*seat, e.priority, e.weight, e.cap);
   seat->ends_own_turns = e.ends_own_turns;
   seat->suspended = e.is_suspended;

@@ -34,12 +34,9 @@ Waiter LeaseCore::State::standing(const Unit& unit, const Gpu& gpu) const {
     if (on_gpu.gpu != &gpu) continue;
     const Seat& lead = *on_gpu.lead;
     const ShareGroup& group = *lead.group;
-    Waiter standing{.virtual_time = group.virtual_time, .weight = group.weight, .requested = unit.requested};
-    if (runs(lead)) {
-      std::int64_t rest = group.virtual_rest;
-      standing.virtual_time += virtual_charge(lead, &rest);
-    }
-    return standing;
+    return {.virtual_time = runs(lead) ? group.virtual_time_after(uncharged(lead)) : group.virtual_time(),
+            .weight = group.weight(),
+            .requested = unit.requested};
   }
   return {};
 }
@@ -62,10 +59,9 @@ void LeaseCore::State::enqueue(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     Gpu& gpu = *on_gpu.gpu;
     ageing = std::min(ageing, gpu.settings.gang_ageing);
-    // With waiters, virtual_now is theirs; without, the holder is the one whom a newcomer must not be ahead of.
-    if (gpu.waiting == 0 && gpu.holders.size() == 1) {
-      gpu.virtual_now = std::max(gpu.virtual_now, standing(**gpu.holders.begin(), gpu).virtual_time);
-    }
+    // With waiters, the present is theirs; without, the holder is the one whom a newcomer must not be ahead of.
+    if (gpu.waiting == 0 && gpu.holders.size() == 1)
+      gpu.groups.advance(standing(**gpu.holders.begin(), gpu).virtual_time);
   }
   for (Seat* seat : unit.seats) {
     if (seat->wants_since)
@@ -280,11 +276,11 @@ void LeaseCore::State::start(Unit& unit) {
     Gpu& gpu = *on_gpu.gpu;
     if (gpu.holders.empty()) gpu.contended = gpu.waiting > 0;  // nobody is there to be told
     // A unit that was granted for its priority may have had more time than those that newcomers are to equal.
-    std::int64_t least = on_gpu.lead->group->virtual_time;
+    std::int64_t least = on_gpu.lead->group->virtual_time();
     for (const Shape* shape : gpu.shapes) {
       if (!shape->queue.empty()) least = std::min(least, standing(*shape->queue.begin()->unit, gpu).virtual_time);
     }
-    gpu.virtual_now = std::max(gpu.virtual_now, least);
+    gpu.groups.advance(least);
     if (gpu.last_holder != unit.serial) {
       ++gpu.switches;
       ++on_gpu.lead->switches;
@@ -305,7 +301,7 @@ void LeaseCore::State::grant_seat(Seat& seat) {
   set_wants(seat, false);
   seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
   seat.epoch = next_epoch(*seat.gpu);
-  begin_time(seat);
+  seat.group->begin(seat.gpu->groups.present());
   seat.charged_to = now;
   ++seat.grants;
   set_phase(seat, SeatPhase::kHolding);
@@ -339,7 +335,7 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
 bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const {
   Waiter before = standing(other, gpu);
   for (const UnitGpu& on_gpu : other.gpus) {
-    if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->group->virtual_time;
+    if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->group->virtual_time();
   }
   return goes_on_for(gpu.policy, standing(unit, gpu), before) > gpu.quantum().at_most(Duration::max()) / kBehindPart;
 }

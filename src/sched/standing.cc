@@ -193,11 +193,11 @@ bool LeaseCore::wants_turns(GpuIndex index) const {
   for (const Seat* seat : gpu->seats) {
     if (!takes_part(seat)) continue;
     if (first == nullptr) first = seat;
-    const auto& members = seat->group->seats;
+    const auto& members = seat->group->seats();
     ++seats;
     groups += *std::find_if(members.begin(), members.end(), takes_part) == seat ? 1u : 0u;
     differs = differs || seat->budget.is_capped() || seat->ends_own_turns || seat->priority != first->priority ||
-              seat->group->weight != first->group->weight;
+              seat->group->weight() != first->group->weight();
   }
   // The driver's slices are the same for each seat. So are the shares, if each group has one seat, or there is one
   // group.

@@ -39,6 +39,7 @@
 #include "sched/pace.h"
 #include "sched/places.h"
 #include "sched/policy.h"
+#include "sched/share_groups.h"
 #include "sched/switch_cost.h"
 #include "sched/timers.h"
 
@@ -48,17 +49,6 @@ struct Gang;
 struct Gpu;
 struct Tenant;
 struct Unit;
-
-// Seats of one GPU that have one share of its time together: those of a claim, or one seat by itself. The queue is
-// ordered by the groups' virtual times, and within a group by how long its units have waited.
-struct ShareGroup {
-  std::string name;          // empty: one seat's own
-  std::vector<Seat*> seats;  // ascending
-  std::uint32_t weight = 1;
-  bool fresh = true;  // no seat of it has waited or held: its virtual time is not set
-  std::int64_t virtual_time = 0;
-  std::int64_t virtual_rest = 0;  // ns held that the division by the weight left over
-};
 
 // A holder that has said that it has nothing to do.
 struct Idleness {
@@ -286,14 +276,13 @@ struct Gpu {
   Places places;
   std::set<Unit*, BySerial> holders;  // units with a seat whose place is kHolding
   std::set<Seat*, BySeat> seats;
-  std::map<std::string, std::shared_ptr<ShareGroup>> groups;  // those with a name
+  ShareGroups groups;
   std::vector<Shape*> shapes;
   std::uint32_t waiting = 0;  // units that wait for it, or return to it
   bool contended = false;     // as last told to the holders
   Unit* reserved = nullptr;   // kept free for it
   Unit* lender = nullptr;     // of the holders: it waits for its memory, and another one may run meanwhile
   TimePoint lent_since{};
-  std::int64_t virtual_now = 0;  // virtual time of whoever was granted last: where newcomers start
   SwitchCost cost;
   std::uint64_t switches = 0;
   std::uint64_t last_holder = 0;  // serial
@@ -341,8 +330,6 @@ class GpuSet {
   std::array<std::uint64_t, 2> words_{};
 };
 
-// Groups without seats of which a GPU remembers what they owe: far more than claims end while others catch up.
-inline constexpr std::size_t kMostRemembered = 64;
 // Weights beyond this say nothing that this does not.
 inline constexpr std::uint32_t kMaxWeight = 1'000'000;
 
@@ -402,13 +389,9 @@ struct LeaseCore::State {
   void tell_contention(Unit& unit, bool always);
 
   // ---- share_groups.cc: the time that counts -----------------------------------------------------
-  void join_group(Seat& seat, const std::string& name);
-  void leave_group(Seat& seat);
   void charge(Seat& seat);
   void charge(Unit& unit);
-  std::int64_t virtual_charge(const Seat& seat, std::int64_t* rest) const;
-  std::int64_t credit_of(const Seat& seat) const;
-  static void begin_time(Seat& seat);
+  Duration uncharged(const Seat& seat) const;
   void catch_up(Seat& seat);
   void begin_anew(Seat& seat);
   void set_weight(ShareGroup& group, std::uint32_t weight);

@@ -173,7 +173,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
       one.wait_p99 = seat->waits.percentile(990);
       one.gang = gang_name(*seat->unit);
       one.priority = seat->priority;
-      one.weight = seat->group->weight;
+      one.weight = seat->group->weight();
       one.cap = seat->budget.cap();
       one.poisoned = seat->poisoned;
       view.seats.push_back(std::move(one));
