@@ -266,9 +266,7 @@ void LeaseCore::State::release(Seat& seat) {
   seat.stuck_since.reset();
   seat.idleness = {.since = now, .rests = true};
   ++unit.resting;
-  std::uint32_t holding = 0;
-  for (const UnitGpu& on_gpu : unit.gpus) holding += on_gpu.holding;
-  if (unit.resting == holding) finish(unit);
+  if (unit.resting == count_seats(unit).holding) finish(unit);
 }
 
 void LeaseCore::State::on(const Stepped& e) {
@@ -288,9 +286,7 @@ void LeaseCore::State::on(const Idling& e) {
   if (seat == nullptr || seat->phase != SeatPhase::kHolding || rests(*seat)) return;
   seat->idleness = {.since = now};
   const Unit& unit = *seat->unit;
-  std::uint32_t holding = 0;
-  for (const UnitGpu& on_gpu : unit.gpus) holding += on_gpu.holding;
-  if (unit.resting + 1 < holding) return;  // the others of its gang go on
+  if (unit.resting + 1 < count_seats(unit).holding) return;  // the others of its gang go on
   for (const UnitGpu& on_gpu : unit.gpus) heads_up(*on_gpu.gpu);
 }
 

@@ -66,7 +66,7 @@ void LeaseCore::State::set_weight(ShareGroup& group, std::uint32_t weight) {
 
 // ---- time ---------------------------------------------------------------------------------------
 
-// What its lease has lasted since it was charged, as far as it counts.
+// The part of the time since the seat was charged that its group owes.
 Duration LeaseCore::State::uncharged(const Seat& seat) const {
   const Duration quantum = seat.gpu->quantum().at_most(Duration::max());
   const Duration most =

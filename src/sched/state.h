@@ -12,9 +12,12 @@
 // its GPU (holding, blocking, overlapping) and each GPU counts its places by kind of lease; check_invariants() counts
 // again and compares.
 //
-// The files: lease_core.cc events; queueing.cc order, grants, preemption, reservations; share_groups.cc the time that
-// counts; standing.cc priorities and caps; revocation.cc revoking, stalls, stepping, silence; partners.cc the seats
-// that a stalled one may wait for; paged_turns.cc what moving memory changes; loans.cc turns that are lent;
+// Classes that own their fields: places.h who may start beside whom; share_groups.h virtual times; switch_cost.h costs
+// and automatic quanta; pace.h steps and retries; cap_budget.h allowances; idle_watch.h pauses; timers.h deadlines.
+//
+// The files: lease_core.cc events; queueing.cc order, grants, preemption, reservations; share_groups.cc charging the
+// time that counts; standing.cc priorities and caps; revocation.cc revoking, stalls, stepping, silence; partners.cc the
+// seats that a stalled one may wait for; paged_turns.cc what moving memory changes; loans.cc turns that are lent;
 // suspension.cc seats that are to have no lease; gangs.cc joining, leaving, claims; invariants.cc and view.cc read
 // only.
 #pragma once
