@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "sched/events.h"
-#include "sched/gain.h"
 #include "sched/residency.h"
 #include "settings/structs.gen.h"
 

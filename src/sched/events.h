@@ -29,6 +29,7 @@ using settings::Limit;
 enum class Mode { kSerial, kConcurrent };  // exclusive quanta / shared leases, all at once
 using PolicyKind = settings::Policy;       // among those of one priority
 enum class LeaseKind { kExclusive, kShared };
+enum class Way : std::uint8_t { kAtOnce, kByTurns };  // of the modes that memory leaves open
 
 inline constexpr std::uint32_t kNoCap = 1000;  // thousandths
 

@@ -35,7 +35,7 @@
 //   FrameWanted         ------------------>                      another process is to import it; answered by FrameLent
 //                       <------------------  PrepareSwapOut      a revocation is near: get ready to evict
 //
-// What programs get done (sched/gain.h):
+// What programs get done (daemon/gpus/gain.h):
 //                       <------------------  Measure             how much has the seat submitted so far?
 //   Measured            ------------------>                      so much
 //

@@ -34,7 +34,7 @@ struct GpuStatus {
   sched::GpuMemory memory;  // its seats are copied to `seats`
   MovedMemory moved;        // by all that there were
   std::string mode_why;     // Trials::why
-  std::optional<sched::Gain::Finding> finding;
+  std::optional<Gain::Finding> finding;
 };
 
 struct StatusSnapshot {

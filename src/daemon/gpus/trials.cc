@@ -47,7 +47,7 @@ bool Trials::look() {
 }
 
 bool Trials::choose(GpuIndex index) {
-  sched::Gain& gain = gpus_[index.value].gain;
+  Gain& gain = gpus_[index.value].gain;
   const GpuSettings& set = leases_.gpus()[index.value].settings;
   const auto quantum = leases_.quantum(index);
   leases_.uses(index, situation_.seats);
@@ -89,7 +89,7 @@ std::string Trials::why(GpuIndex index) const {
   return "their memory fits together: they run at once, until it is known whether turns give more";
 }
 
-std::optional<sched::Gain::Finding> Trials::finding(GpuIndex index) const {
+std::optional<Gain::Finding> Trials::finding(GpuIndex index) const {
   return index.value < gpus_.size() ? gpus_[index.value].gain.finding() : std::nullopt;
 }
 

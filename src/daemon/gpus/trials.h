@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds out for each GPU whether its programs get more done at once or by turns (sched/gain.h), where memory and
+// Finds out for each GPU whether its programs get more done at once or by turns (daemon/gpus/gain.h), where memory and
 // standing leave that open, and tells the machine. Knows nothing of messages and sockets.
 //
 // Owned by the loop's thread.
@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "daemon/gpus/gain.h"
 #include "daemon/gpus/leases.h"
-#include "sched/gain.h"
 
 namespace gpumux::daemon {
 
@@ -38,11 +38,11 @@ class Trials {
   // Why the mode `auto` comes to what it does, for people; empty: another mode is set.
   std::string why(base::GpuIndex gpu) const;
   // Of the last trial on the GPU, if there was one.
-  std::optional<sched::Gain::Finding> finding(base::GpuIndex gpu) const;
+  std::optional<Gain::Finding> finding(base::GpuIndex gpu) const;
 
  private:
   struct OfGpu {
-    sched::Gain gain;
+    Gain gain;
     bool has_answer = false;
   };
 
@@ -50,8 +50,8 @@ class Trials {
 
   Leases& leases_;
   Ask ask_;
-  std::vector<OfGpu> gpus_;           // by index
-  sched::Gain::Situation situation_;  // kept only for its memory
+  std::vector<OfGpu> gpus_;    // by index
+  Gain::Situation situation_;  // kept only for its memory
 };
 
 }  // namespace gpumux::daemon

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mode that gives more (sched/gain.h) through a whole daemon. Goal: what programs say that they have submitted
-// decides, the choice follows it, status says why, and nobody's words harm others. Method: tenants that speak by hand,
-// always want the GPU, and get done what is written down for each way.
+// The mode that gives more (daemon/gpus/gain.h) through a whole daemon. Goal: what programs say that they have
+// submitted decides, the choice follows it, status says why, and nobody's words harm others. Method: tenants that speak
+// by hand, always want the GPU, and get done what is written down for each way.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -42,9 +42,14 @@
 #include "sched/events.h"
 #include "sched/lease_core.h"
 
-namespace gpumux::sched {
+namespace gpumux::daemon {
 
-enum class Way : std::uint8_t { kAtOnce, kByTurns };
+using base::Duration;
+using base::SeatId;
+using base::TimePoint;
+using sched::SeatUse;
+using sched::Way;
+using settings::Limit;
 
 // How long each side of a trial is looked at, at least: some tens of turns, or a few of a program's steps. Longer where
 // turns are longer (at once as long as one round of them), or the load is unsteady, but never longer than the other.
@@ -195,4 +200,4 @@ class Gain {
   std::optional<Finding> finding_;
 };
 
-}  // namespace gpumux::sched
+}  // namespace gpumux::daemon

@@ -2,17 +2,20 @@
 // Goal: the way that gives more is found within seconds and kept, noise changes nothing, a changed load is followed,
 // and trials cost little. Method: programs whose speed in either way is written down, for minutes of virtual time; they
 // answer as seats do.
-#include "sched/gain.h"
+#include "daemon/gpus/gain.h"
 
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <random>
 
-namespace gpumux::sched {
+namespace gpumux::daemon {
 namespace {
 
 using namespace std::chrono_literals;
+using base::GpuIndex;
+using base::TenantId;
+using settings::kUnlimited;
 
 constexpr Duration kTick = 5ms;
 // Of loads that differ by chance. Each is minutes of virtual time, a second of real time under a sanitizer.
@@ -398,4 +401,4 @@ TEST(Gain, HostileAnswersDoLittleHarm) {
 }
 
 }  // namespace
-}  // namespace gpumux::sched
+}  // namespace gpumux::daemon

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sched/gain.h"
+#include "daemon/gpus/gain.h"
 
 #include <algorithm>
 #include <string_view>
 #include <utility>
 
-namespace gpumux::sched {
+namespace gpumux::daemon {
 namespace {
 
 using namespace std::chrono_literals;
@@ -354,4 +354,4 @@ void Gain::conclude(TimePoint now, const Finding& finding, std::uint64_t speed, 
   rest(now, kLookEvery);
 }
 
-}  // namespace gpumux::sched
+}  // namespace gpumux::daemon
