@@ -13,9 +13,15 @@ namespace gpumux::daemon {
 namespace {
 
 using namespace std::chrono_literals;
+using base::Duration;
 using base::GpuIndex;
+using base::SeatId;
 using base::TenantId;
+using base::TimePoint;
+using sched::SeatUse;
+using sched::Way;
 using settings::kUnlimited;
+using settings::Limit;
 
 constexpr Duration kTick = 5ms;
 // Of loads that differ by chance. Each is minutes of virtual time, a second of real time under a sanitizer.
@@ -93,18 +99,6 @@ TEST(Gain, FindsWithinSecondsThatTurnsGiveMore) {
   EXPECT_EQ(run.way, Way::kByTurns);
 }
 
-// Where there can be no doubt one trial is enough.
-TEST(Gain, FindsWhatIsVastlyBetterAtOnce) {
-  Programs run;
-  run.go(2s, kSmall);
-  EXPECT_EQ(run.gain.way(), Way::kByTurns);
-  Programs less;
-  less.go(2s, steady(4, 80, 110));
-  EXPECT_EQ(less.gain.way(), Way::kAtOnce);
-  less.go(3s, steady(4, 80, 110));
-  EXPECT_EQ(less.gain.way(), Way::kByTurns);
-}
-
 // A program that has only just come up to speed is no reason.
 TEST(Gain, ALoadThatBeginsSlowlyIsNotTakenForAGain) {
   for (Duration begins = 0s; begins < 4s; begins += 50ms) {
@@ -115,35 +109,16 @@ TEST(Gain, ALoadThatBeginsSlowlyIsNotTakenForAGain) {
   }
 }
 
-TEST(Gain, ATrialThatGoesBadlyEndsEarly) {
-  const auto tried = [](std::uint64_t by_turns) {
+// A program that has just come may still be starting up. Then one trial is enough, also with long rounds.
+TEST(Gain, JudgesANewLoadAfterItsFirstSecondAndSoon) {
+  for (const std::size_t programs : {2u, 4u, 8u}) {
     Programs run;
-    run.go(5s, steady(4, 100, by_turns));
-    EXPECT_EQ(run.gain.way(), Way::kAtOnce);
-    EXPECT_TRUE(run.gain.finding());
-    return run.by_turns;
-  };
-  const Duration whole = tried(90), half = tried(60);
-  EXPECT_GE(whole, kTrialWindow);
-  EXPECT_LE(half, whole - kTrialWindow / 2 + kTick);
-  EXPECT_GE(half, kTrialWindow / 2);
-}
-
-// Of eight programs a round of turns takes long, and four of them are looked at; at once one is enough.
-TEST(Gain, ManyThatRunByTurnsTryShortlyToRunAtOnce) {
-  Programs run;
-  run.situation.turn = 40ms;
-  run.go(12s, steady(8, 30, 90));
-  ASSERT_EQ(run.gain.way(), Way::kByTurns);
-  run.tried = {};
-  run.go(kTrialEvery * 3, steady(8, 30, 90));
-  EXPECT_EQ(run.tried, Duration::zero()) << "three times better is not doubted so soon";
-  run.go(kTrialEvery * 3 / 2, steady(8, 30, 90));
-  EXPECT_GT(run.tried, Duration::zero());
-  EXPECT_LE(run.tried, 8 * 40ms / 2 + kTrialSettles + 4 * kTick);
-  // Better by much, and by a little: found all the same.
-  run.go(kTrialEvery * 8 + 10s, steady(8, 100, 90));
-  EXPECT_EQ(run.gain.way(), Way::kAtOnce);
+    run.situation.turn = 44ms;
+    run.go(1s, steady(programs, 50, 90));
+    EXPECT_EQ(run.tried, Duration::zero());
+    run.go(2500ms, steady(programs, 50, 90));
+    EXPECT_EQ(run.gain.way(), Way::kByTurns);
+  }
 }
 
 // Large kernels lose a few percent at once: a trial shows that, too, if nothing else makes the speeds differ.
@@ -155,18 +130,18 @@ TEST(Gain, FindsAFewPercent) {
   EXPECT_EQ(run.way, Way::kAtOnce);
 }
 
-// Each submits in bursts, which windows cut anywhere: a few percent show in long windows only, and are found within
-// seconds all the same; and where there is nothing to find nothing is.
-TEST(Gain, FindsAFewPercentInBursts) {
-  constexpr std::uint64_t kBurst = 2000;
-  for (const std::uint64_t by_turns : {104u, 100u}) {
+// Each submits in bursts, which windows cut anywhere. A tenth is found within seconds, and where there is nothing to
+// find nothing is.
+TEST(Gain, FindsATenthInBursts) {
+  constexpr std::uint64_t kBurst = 400;
+  for (const std::uint64_t by_turns : {110u, 100u}) {
     int found = 0;
     for (std::uint32_t seed = 1; seed <= 4 * kSeeds; ++seed) {
       std::mt19937 random(seed);
       std::vector<std::uint64_t> left{random() % kBurst, random() % kBurst};
       Programs run;
       run.situation.turn = 40ms;
-      run.go(20s, [&](TimePoint, Way way) {
+      run.go(40s, [&](TimePoint, Way way) {
         std::vector<std::uint64_t> done(2, 0);
         for (std::size_t i = 0; i < 2; ++i) {
           left[i] += (way == Way::kAtOnce ? 100 : by_turns) * (950 + random() % 100) / 1000;
@@ -211,7 +186,7 @@ TEST(Gain, ProgramsWithPausesAreSeldomTried) {
   run.go(600s, steady(2, 100, 100));
   EXPECT_EQ(run.way, Way::kAtOnce);
   EXPECT_GT(run.tried, Duration::zero());
-  EXPECT_LE(run.tried, 600s / kTrialsPart / kPausesCost + kMostTrialCredit);
+  EXPECT_LE(run.tried, 600s / 200);
 }
 
 TEST(Gain, FollowsTheLoad) {
@@ -225,7 +200,7 @@ TEST(Gain, FollowsTheLoad) {
   EXPECT_EQ(run.way, Way::kByTurns);
   // In the end the change is found, too, although only a trial can show it.
   run.go(300s, steady(4, 20, 36));
-  run.go(kTrialEvery * (1 << kMostTrialDoublings) + 20s, steady(4, 42, 36));
+  run.go(120s, steady(4, 42, 36));
   EXPECT_EQ(run.way, Way::kAtOnce);
 }
 
@@ -238,7 +213,7 @@ TEST(Gain, SeatsComeAndGo) {
     const auto several = [&] { return 2 + random() % 6; };
     for (int i = 0; i < 300; ++i) run.go(std::chrono::milliseconds(random() % 3000), steady(several(), 95, 80));
     EXPECT_EQ(run.gain.way(), Way::kAtOnce);
-    EXPECT_LE(run.tried, (run.now - TimePoint(100s)) / kTrialsPart + 2 * kMostTrialCredit);
+    EXPECT_LE(run.tried, (run.now - TimePoint(100s)) / kTrialsPart);
     run.go(60s, kSmall);  // all trials that it can afford were made
     EXPECT_EQ(run.gain.way(), Way::kByTurns);
     for (int i = 0; i < 300; ++i) run.go(std::chrono::milliseconds(random() % 3000), steady(several(), 50, 90));
@@ -307,7 +282,7 @@ TEST(Gain, FindsWhatIsClearInAnUnsteadyLoad) {
   }
 }
 
-// Whatever the load does, trials take a fiftieth of the time.
+// Whatever the load does, trials take no more than their part of the time.
 TEST(Gain, TrialsCostLittle) {
   for (std::uint32_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -318,7 +293,7 @@ TEST(Gain, TrialsCostLittle) {
       if (now.time_since_epoch() % 3s == 0s) scale = 1 + random() % 20;
       return std::vector<std::uint64_t>{50 * scale, (way == Way::kAtOnce ? 50u : 40u) * (1 + random() % 3)};
     });
-    EXPECT_LE(run.tried, 600s / kTrialsPart + 2 * kMostTrialCredit);
+    EXPECT_LE(run.tried, 600s / kTrialsPart);
   }
 }
 
@@ -328,7 +303,7 @@ TEST(Gain, WhatDrainsForLongIsNotTried) {
   run.drains = 5s;
   run.go(300s, kSmall);
   EXPECT_EQ(run.way, Way::kAtOnce);
-  EXPECT_LE(run.by_turns, 5 * kLongestDrain);
+  EXPECT_LE(run.by_turns, 6 * (kLongestDrain + kTick));
   EXPECT_NE(run.gain.finding()->why.find("to drain"), std::string::npos);
   Programs other;
   other.drains = 100ms;

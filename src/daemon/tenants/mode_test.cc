@@ -74,7 +74,7 @@ struct Machine {
   }
   static DaemonOptions options(const TemporaryDirectory& dir, std::vector<Assignment> settings) {
     auto options = TestDaemon::options_in(dir.path());
-    // Short turns make short windows: the trials of a whole test are within what may be saved up for them.
+    // Short turns make short windows, and the next trial comes the sooner.
     options.flag_settings = {{"quantum", "5ms"}};
     options.flag_settings.insert(options.flag_settings.end(), settings.begin(), settings.end());
     return options;
