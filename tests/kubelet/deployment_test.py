@@ -7,6 +7,7 @@ own (framework/node.py). Static pods have no other objects of Kubernetes, so wha
 kubelet has no CDI: pods get gpumux by mounts and variables. Needs root.
 """
 
+import functools
 import json
 import pathlib
 import shutil
@@ -23,21 +24,22 @@ import manifests_test  # noqa: E402
 from framework import paths, pods  # noqa: E402
 from framework.case import main  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
-from manifests_test import containers_of, find, pod_of, removal_job, render, settings_of  # noqa: E402
+from manifests_test import MANIFESTS, containers_of, find, pod_of, removal_job, render, settings_of  # noqa: E402
 
 IMAGE = f"gpumux:{manifests_test.VERSION}"
 SHARES = 20  # ten of each GPU
 MOST_BYTES = 40 << 20
-
-archive = None
+MISSING_TOOLS = [tool for tool in ("buildah", "mmdebstrap") if shutil.which(tool) is None]
 
 
 def setUpModule():
-    global archive
     manifests_test.setUpModule()
-    for tool in ("buildah", "mmdebstrap"):
-        if shutil.which(tool) is None:
-            raise unittest.SkipTest(f"needs {tool} (tools/setup.sh --list)")
+
+
+@functools.lru_cache
+def image_archive():
+    if MISSING_TOOLS:
+        raise unittest.SkipTest(f"needs {' and '.join(MISSING_TOOLS)} (tools/setup.sh --list)")
     folder = tempfile.mkdtemp(prefix="gpumux-image-")
     unittest.addModuleCleanup(shutil.rmtree, folder)
     archive = pathlib.Path(folder) / "image.tar"
@@ -45,13 +47,14 @@ def setUpModule():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise AssertionError(done.stdout + done.stderr)
+    return archive
 
 
 class Image(unittest.TestCase):
 
     def test_it_has_programs_and_little_else(self):
         files = {}
-        with tarfile.open(archive) as image:
+        with tarfile.open(image_archive()) as image:
             manifest = json.load(image.extractfile("manifest.json"))[0]
             for name in manifest["Layers"]:
                 with tarfile.open(fileobj=image.extractfile(name)) as layer:
@@ -64,13 +67,39 @@ class Image(unittest.TestCase):
         self.assertLess(sum(member.size for member in files.values()), MOST_BYTES)
 
 
+class DeploymentTest(pods.PodsTest):
+    """A node that has the image."""
+
+    def setUp(self):
+        archive = image_archive()
+        super().setUp()
+        self.kube.run("ctr", "-n", "k8s.io", "images", "import", archive)
+
+    def gpumux(self, *arguments):
+        """The command of a user on the host, who is root."""
+        return self.kube.run(paths.COMMAND, *arguments)
+
+    def seats(self):
+        """By process."""
+        gpus = json.loads(self.gpumux("status", "--json"))["gpus"]
+        return {seat["pid"]: seat for gpu in gpus for seat in gpu["seats"]}
+
+    def wait_seats(self, *pids):
+        wait_until(lambda: sorted(self.seats()) == sorted(pids), 60,
+                   lambda: f"the tenants are {pids}: {self.seats()}")
+
+    def host_folders(self):
+        """Those of gpumux's folders that the node has."""
+        folders = ["/opt/gpumux", "/run/gpumux", "/run/gpumux-locks", "/var/lib/kubelet/plugins/gpumux.io"]
+        return [folder for folder in folders if (self.kube.root / folder.lstrip("/")).exists()]
+
+
 @unittest.skipIf(pods.KUBE_BIN, "this test runs static pods, under the kubelet that build_kubelet.sh builds")
-class Deployment(pods.PodsTest):
+class Deployment(DeploymentTest):
 
     def setUp(self):
         super().setUp()
-        self.kube.run("ctr", "-n", "k8s.io", "images", "import", archive)
-        self.objects = render(manifests_test.MANIFESTS / "simulated" / "device-plugin")
+        self.objects = render(MANIFESTS / "simulated" / "device-plugin")
         self.settings = settings_of(self.objects) | {
             "GPUMUX_KUBELET_INJECT": "env", "GPUMUX_KUBELET_SIM_DIR": self.machine.directory}
         self.daemon = self.run_template(find(self.objects, "DaemonSet", "gpumuxd"))
@@ -105,21 +134,9 @@ class Deployment(pods.PodsTest):
                    lambda: f"the kubelet has {SHARES} shares; daemon: {self.daemon.status} {self.daemon.said()}; "
                            f"plugin: {self.plugin.status} {self.plugin.said()}")
 
-    def gpumux(self, *arguments):
-        """The command of a user on the host, who is root."""
-        return self.kube.run(paths.COMMAND, *arguments)
-
-    def seats(self):
-        gpus = json.loads(self.gpumux("status", "--json"))["gpus"]
-        return sorted(seat["pid"] for gpu in gpus for seat in gpu["seats"])
-
     def worker(self, name):
         return self.kube.run_pod(name, "/bin/worker", "--until", "/shared/enough", "--steps", 20, "--step-us", 500,
                                  resources={kubelet_test.RESOURCE: 1}, volumes=[(self.shared, "/shared")])
-
-    def wait_seats(self, *pids):
-        expected = sorted(pids)
-        wait_until(lambda: self.seats() == expected, 60, lambda: f"the tenants are {expected}: {self.seats()}")
 
     def test_pods_of_all_kinds(self):
         workers = [self.worker("first"), self.worker("second")]
@@ -142,19 +159,17 @@ class Deployment(pods.PodsTest):
         self.assertEqual(sorted(self.kube.run(*host_files).split()), [
             f"/opt/gpumux/containers/{manifests_test.VERSION}/libgpumux.so", "/opt/gpumux/gpumux-cdi-hook",
             "/opt/gpumux/sim/libcuda.so.1", "/opt/gpumux/sim/libnvidia-ml.so.1"])
-        folders = ["/opt/gpumux", "/run/gpumux", "/run/gpumux-locks", "/var/lib/kubelet/plugins/gpumux.io"]
         self.plugin.remove()
         self.kube.run("mkdir", "-p", "/var/lib/kubelet/plugins/gpumux.io/claims")  # of a plugin with --api dra
         job = removal_job()
         self.run_template(job).wait_phase("Succeeded")
-        there = lambda: [folder for folder in folders if (self.kube.root / folder.lstrip("/")).exists()]
-        self.assertEqual(there(), ["/run/gpumux", "/run/gpumux-locks"], "the daemon has its folders")
+        self.assertEqual(self.host_folders(), ["/run/gpumux", "/run/gpumux-locks"], "the daemon has its folders")
         self.gpumux("status")
         self.daemon.remove()
         # A kubelet knows a static pod by its manifest, and runs none again that has ended.
         job["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] = "gpumux-remove-again"
         self.run_template(job).wait_phase("Succeeded")
-        self.assertEqual(there(), [], self.kube.run("find", "/run", "-path", "/run/gpumux*"))
+        self.assertEqual(self.host_folders(), [], self.kube.run("find", "/run", "-path", "/run/gpumux*"))
 
 
 if __name__ == "__main__":

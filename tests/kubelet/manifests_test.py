@@ -6,6 +6,7 @@ Method: kubectl renders each overlay, without a cluster. The settings in them go
 documents say of rights is compared with the rights. remove.sh runs with a kubectl that writes down what it is asked.
 """
 
+import contextlib
 import functools
 import os
 import pathlib
@@ -249,19 +250,25 @@ class Plugin(unittest.TestCase):
         self.assertFalse([it for it in render(MANIFESTS / "device-plugin") if "Role" in it["kind"]])
 
 
+@contextlib.contextmanager
+def overlay_with(**fields):
+    """The folder of an overlay of a reader's own, which lies beside the others. `fields`: what it says."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = pathlib.Path(folder) / "kubernetes"
+        shutil.copytree(MANIFESTS, tree)
+        own = tree / "own"
+        own.mkdir()
+        (own / "kustomization.yaml").write_text(yaml.safe_dump({
+            "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", **fields}), encoding="utf-8")
+        yield own
+
+
 class Components(unittest.TestCase):
 
     def render_with(self, component):
-        with tempfile.TemporaryDirectory() as folder:
-            tree = pathlib.Path(folder) / "kubernetes"
-            shutil.copytree(MANIFESTS, tree)
-            own = tree / "own"
-            own.mkdir()
-            (own / "kustomization.yaml").write_text(yaml.safe_dump({
-                "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-                "resources": ["../device-plugin"], "components": [f"../{component}"],
-                "images": [{"name": "gpumux", "newName": "registry.example/gpumux"}]}), encoding="utf-8")
-            return render(own)
+        with overlay_with(resources=["../device-plugin"], components=[f"../{component}"],
+                          images=[{"name": "gpumux", "newName": "registry.example/gpumux"}]) as folder:
+            return render(folder)
 
     def test_a_runtime_class(self):
         objects = self.render_with("nvidia-runtime")
