@@ -67,7 +67,7 @@ class _Connection(http.client.HTTPSConnection):
 
 
 class ApiClient:
-    """As the cluster's administrator."""
+    """As the user of a token."""
 
     def __init__(self, make_socket, authority, token):
         self.connection = _Connection(make_socket, ssl.create_default_context(cafile=authority))
@@ -123,6 +123,11 @@ class Cluster(Node):
         self.wait_ready()
         return self
 
+    def start_servers(self):
+        """Instead of start(): no node, so objects are kept and no pod runs."""
+        self._start_first()
+        return self
+
     def _start_first(self):
         super()._start_first()
         self._make_credentials()
@@ -158,13 +163,22 @@ class Cluster(Node):
             "--enable-admission-plugins=NodeRestriction", "--allow-privileged",
             "--service-account-issuer=https://cluster", f"--service-account-key-file={self.authority}",
             f"--service-account-signing-key-file={self.key}")
-        self.api = ApiClient(self._socket, self.authority, self.tokens["admin"])
+        self.api = self.client(self.tokens["admin"])
         self._wait_for(server, "/readyz")
         self.start_process("kube-controller-manager", f"--kubeconfig={self.credentials / 'controllers'}",
                            f"--service-account-private-key-file={self.key}", f"--root-ca-file={self.authority}",
                            "--use-service-account-credentials", "--leader-elect=false")
         self.start_process("kube-scheduler", f"--kubeconfig={self.credentials / 'scheduler'}", "--leader-elect=false")
         self.wait_namespace("default")
+
+    def client(self, token):
+        """A connection to the API server. The caller closes it; that of `api` ends with the cluster."""
+        return ApiClient(self._socket, self.authority, token)
+
+    def kubectl(self, program, *arguments):
+        """Runs in the node as the cluster's administrator; its output. Warnings of the API server are errors."""
+        return self.run(program, f"--kubeconfig={self.credentials / 'admin'}", "--warnings-as-errors",
+                        f"--cache-dir={self.directory / 'kubectl'}", *arguments)
 
     def _wait_for(self, process, path):
         def served():
