@@ -46,6 +46,11 @@ class ClaimsTest(PodsTest):
     def start_plugin(self):
         self.plugin = self.start_node_plugin(api="dra", node="node", api_server=SERVER, service_account=self.account)
 
+    def wait_registered(self):
+        """A kubelet that does not know the plugin fails a claim, and tries again after a minute or more."""
+        wait_until(lambda: any("registered gpumux.io" in line for line in list(self.plugin.errors)), 60,
+                   lambda: f"the kubelet knows the plugin: {self.plugin.tail()}")
+
     def wait_slice(self, other_than=None):
         """The node's GPUs are published; `other_than`: the uid of an earlier slice."""
         def published():
@@ -253,6 +258,7 @@ class Restarts(ClaimsTest):
         wait_until(lambda: gone not in "".join(self.left()["specifications"] + self.left()["claims"]), 90,
                    lambda: f"nothing is left of {gone}; there is {self.left()}; the plugin said {self.plugin.tail()}",
                    poll=0.1)
+        self.wait_registered()  # the slice of the killed plugin is still there, so the scheduler does not wait for that
         pods.append(self.run_claim_worker("third", "part"))
         self.wait_seats({self.uuids[0]: [pids[1], pods[-1].wait_running()]})
         self.finish(*pods)
@@ -273,8 +279,7 @@ class Restarts(ClaimsTest):
         self.finish(pod)
 
     def test_slices_of_a_plugin_that_has_ended_are_removed(self):
-        wait_until(lambda: any("registered gpumux.io" in line for line in list(self.plugin.errors)), 60,
-                   lambda: f"the kubelet knows the plugin: {self.plugin.tail()}")
+        self.wait_registered()
         self.plugin.send(signal.SIGTERM)
         self.assertEqual(self.plugin.wait(), 0)
         # The kubelet does that half a minute after the driver's socket has gone.
