@@ -84,7 +84,7 @@ struct QueueSettings {
   Limit<base::Duration> max_job_time = kUnlimited;
   // Suspend running jobs of lower priority for a job of higher priority.
   bool preempt = false;
-  // What users see of other users' jobs.
+  // How much users see of other users' jobs.
   Privacy privacy = Privacy::kOpen;
   // The most running jobs of one user.
   Limit<std::uint32_t> max_running = kUnlimited;
@@ -115,7 +115,7 @@ struct QueueSettings {
 struct DaemonSettings {
   // How much the daemon writes to its log.
   LogLevel log_level = LogLevel::kInfo;
-  // What a program does when the daemon goes away, unless it sets GPUMUX_ON_DAEMON_LOSS itself.
+  // How a program goes on when the daemon goes away, unless it sets GPUMUX_ON_DAEMON_LOSS itself.
   OnDaemonLoss on_daemon_loss = OnDaemonLoss::kWait;
   // Users who may share GPUs and read the API, by name or number.
   std::vector<std::string> allow_users = {};
@@ -150,7 +150,7 @@ struct KubeletSettings {
   std::string whole_resource = "gpumux.io/whole";
   // The next GPU of a container is the one with most free shares (spread) or with fewest (packed).
   Placement placement = Placement::kSpread;
-  // What happens to a container that would get several shares of one GPU.
+  // How the plugin treats a container that would get several shares of one GPU.
   SameGpu same_gpu = SameGpu::kRefuse;
   // How gpumux gets into a container: by a CDI specification (cdi), or by mounts and LD_PRELOAD (env).
   Inject inject = Inject::kCdi;
