@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs that two jobs with collectives take turns: bench/gangs.py [--small 60] [--quantum 20ms] ...
+"""The cost of turns for two jobs with collectives: bench/gangs.py [--small 60] [--quantum 20ms] ...
 
 Two jobs of two processes each, on the same two simulated GPUs: each round is a kernel that meets its partner on the
 devices, and then many small ones, submitted ahead of the GPU. First one job alone, then both in turn. Prints how long

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is compared: every configuration of the experiment, and the order in which they run."""
+"""The configurations that the experiment compares, and the order in which they run."""
 
 import fnmatch
 from dataclasses import dataclass, field
@@ -61,7 +61,7 @@ def every(ballast=None):
 
 
 def in_running_order(chosen):
-    """What is left out for lack of time should be the ends of the sweeps, not what they are compared with."""
+    """The ends of the sweeps come last. If time runs out, they are left out, not what they are compared with."""
     last = ("n-sync-1", "n-sync-100", "max-ms-0.5", "max-ms-10")
     return sorted(chosen, key=lambda configuration: configuration.name.removesuffix("+keeps") in last)
 

@@ -114,8 +114,9 @@ MATMUL = "matmul"  # products of 8192 x 8192 matrices: what saturates a GPU with
 
 
 def makers_of(name, table):
-    """(package, maker) of a model's name, for the packages that can be imported, which takes seconds and no GPU. What
-    is installed and broken is said, and passed over: packages are often of versions that do not go together."""
+    """(package, maker) of a model's name, for the packages that can be imported, which takes seconds and no GPU. A
+    package that is installed and broken is named and passed over: packages are often of versions that do not go
+    together."""
     found = []
     for package, maker in table[name][0]:
         if importlib.util.find_spec(package) is None:
@@ -168,7 +169,7 @@ class Mark:
 
 
 class OnGpu:
-    """What both roles have: ballast, and marks in the stream."""
+    """Common to both roles: ballast, and marks in the stream."""
 
     def __init__(self, what):
         self.what = what

@@ -53,7 +53,7 @@ FIRST_GUESS_S = {True: 3, False: 30}
 READY_S = 180
 # Between `go` and the beginning of the measurement: the batch task is at full speed by then.
 LEAD_S = 0.3
-# For a task that has not ended by itself when everything is over. What it has done is in its log.
+# For a task that has not ended by itself when everything is over. Its log has what it has done.
 END_S = 5
 # Where memory does not fit each change of hands takes about a second for each 20 GiB: requests come more rarely, so
 # that the other one runs at all, and those at the end get longer.
@@ -104,7 +104,7 @@ def options():
 
 
 def probe(python, environment):
-    """What a Python has: packages with their versions, and the GPU as PyTorch calls it."""
+    """The packages of a Python with their versions, and the GPU as PyTorch calls it."""
     nothing = {"packages": {}, "gpu": None}
     try:
         answer = subprocess.run([python, "-c", PROBE], env=environment, stdin=subprocess.DEVNULL, capture_output=True,
@@ -307,7 +307,7 @@ class Experiment:
             grace = self.grace_of(configuration) if role == "latency" else 0.0
             over = max(end_ns / 1e9 + grace, time.monotonic()) + END_S
             if not programs[role].wait(min(over, self.deadline)):
-                # What it did until the end of the measurement is known; how it ends is not what is measured.
+                # Its log has what it did until the end of the measurement; its own end is not measured.
                 self.notes.append(f"{configuration.name}: the {role} task was ended {END_S} s after its time")
                 programs[role].end()
 

@@ -79,7 +79,7 @@ class Whole(unittest.TestCase):
                       (self.out / "table.txt").read_text())
 
     def test_interrupted(self):
-        """What was measured until then is written, and no process of it is left."""
+        """The run writes what it has measured until then, and leaves no process."""
         temporary = self.out / "t"
         temporary.mkdir()
         process = subprocess.Popen([sys.executable, HERE / "run.py", "--gpu", "simulated", "--dist", DIST, "--out",

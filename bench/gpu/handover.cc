@@ -6,11 +6,11 @@
 // One process copies out all it has, chunk by chunk, while another one copies as much in, each chunk after one of the
 // first one's has left; nothing else. Five ways: with memory that both have from the beginning; with memory that the
 // first one frees as it is copied; that the second one makes; with both; and with memory that the first one has
-// exported beforehand and the second one imports, so that it is never free. What freeing and making add to the first
-// way is the driver's: freed memory is scrubbed, by the engine that copies in. Between rounds it has a second to scrub
-// what was only cleared away. Run it without gpumux. Prints a line for each round, and one line `RESULT {json}`: of
-// each way the median time of the two that took longer, and the median of its ratios to the same round's first way: the
-// bus is shared with others, so only times that follow each other can be compared.
+// exported beforehand and the second one imports, so that it is never free. Freeing and making take longer than the
+// first way because of the driver: the engine that copies in scrubs freed memory. Between rounds it has a second to
+// scrub what was only cleared away. Run it without gpumux. Prints a line for each round, and one line `RESULT {json}`:
+// of each way the median time of the two that took longer, and the median of its ratios to the same round's first way:
+// the bus is shared with others, so only times that follow each other can be compared.
 #include <pthread.h>
 #include <signal.h>
 #include <sys/mman.h>

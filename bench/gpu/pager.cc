@@ -370,8 +370,8 @@ class Side {
   static constexpr std::uint64_t kRingBytes = 2 * kGibibyte;
   static constexpr std::int64_t kScrubbed = 200'000'000;  // what the switch before has freed
 
-  // As many bytes as a switch moves, without freeing or making anything. What host memory has of a seat that goes out
-  // is nothing that it had before: all of it is written anew by the switch.
+  // As many bytes as a switch moves, without freeing or making anything. Copies out may overwrite the host memory
+  // of a seat that goes out: the switch writes all of it anew.
   double copy(bool out) {
     const std::vector<std::byte*> chunks = host_.lent();
     const std::size_t count = std::min<std::size_t>(chunks.size(), seat_.bytes() / pager::kHostChunkBytes);

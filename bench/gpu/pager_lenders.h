@@ -65,8 +65,8 @@ class PopulatedHostMemory final : public pager::HostMemory {
   std::vector<std::byte*> lent_;
 };
 
-// What the two processes hand over to each other: each keeps the descriptors that it has heard of, and says to the
-// other one what it gives and what it has freed.
+// The frames that the two processes hand over to each other. Each keeps the descriptors that it has heard of, and says
+// to the other one what it gives and what it has freed.
 class PassedFrames final : public pager::Frames {
  public:
   enum class To { kNobody, kOther, kSelf };

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What sharing costs and gives on a real GPU where memory fits: alone, two at once, drains, shares, idleness.
+"""The costs and gains of sharing a real GPU where memory fits: alone, two at once, drains, shares, idleness.
 tests/gpu/run.py calls run_sharing. Everything is compared in pairs, as in figures.py, or read from the lease trace."""
 import contextlib
 import time
@@ -54,7 +54,7 @@ def alone(session):
 
 
 def host_costs(session):
-    """What the host spends on each kind of call, alone: natively, under gpumux, and with memory left to the driver."""
+    """The host's time for each kind of call, alone: natively, under gpumux, and with memory left to the driver."""
     argv = session.workload("host_cost") + (["--windows", "5"] if session.quick else [])
     seen = {"native": [], "gpumux": [], "paging off": []}
     with Daemon(session, "host-costs") as daemon:
@@ -231,7 +231,7 @@ VARIES = 0.01  # from run to run
 
 
 def saturated(session, label, argv, count, daemon=None, lead=1, seconds=SATURATING_S):
-    """What `count` programs get done a second, together, and why the mode was what it was."""
+    """(rate of `count` programs together, per second; the daemon's reason for its mode, halfway)."""
     with Group(session, label, daemon) as group:
         for i in range(count):
             group.add(f"program{i}", argv + ["--lead", str(lead), "--seconds", str(seconds)])
@@ -278,7 +278,7 @@ TURNS = ({"quantum": "5ms"}, {"quantum": "20ms"}, {"quantum": "50ms"}, {"quantum
 
 
 def turn_lengths(session):
-    """What turns of different lengths leave of what one program gets done alone."""
+    """The part of one program's lone rate that two programs reach together, for turns of different lengths."""
     for kind, options in KERNELS.items():
         argv = [session.program("gpumux_gpu_worker")] + options
         alone_per_s, _ = saturated(session, f"turns-{kind}-alone", argv, 1, seconds=3)
@@ -337,7 +337,7 @@ IN_TURNS_S = 27
 
 
 def in_turns(session, label, argv, turns, seconds, turn_s=TURN_S):
-    """What programs get done a second that work in turns of `turn_s`. `turns`: of each its daemon, or None for native
+    """The rates of programs that work in turns of `turn_s`, per second. `turns`: of each its daemon, or None for native
     programs, and how many programs work at once in it. Of each the medians over its windows."""
     with contextlib.ExitStack() as stack:
         groups = []
@@ -360,7 +360,7 @@ def in_turns(session, label, argv, turns, seconds, turn_s=TURN_S):
 
 
 def rates_by_window(group):
-    """What all of a group's programs got done a second, by window, of those in which all of them worked throughout."""
+    """The summed rates of a group's programs, by window, of the windows in which all of them worked throughout."""
     rates, worked = {}, {}
     for member in group.members:
         result = member.result()

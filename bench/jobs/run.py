@@ -4,8 +4,8 @@
 
     python3 bench/jobs/run.py [--build build/release] [--queued 100000] [--million] [--out DIR]
 
-A daemon of its own on simulated GPUs, its queue in DIR (a directory on the disk whose durability counts). What the
-others have for it is measured where they are installed (Debian's task-spooler, slurm-wlm and munge); Slurm needs root.
+A daemon of its own on simulated GPUs, its queue in DIR (a directory on the disk whose durability counts). The
+others' figures are measured where they are installed (Debian's task-spooler, slurm-wlm and munge); Slurm needs root.
 Prints a table, and writes what it measured as JSON.
 """
 
