@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the end of a process with much GPU memory and much registered host memory does to the others on the GPU.
+"""How the end of a process with much GPU memory and much registered host memory disturbs the others on the GPU.
 
     python3 experiments/006-memory-one-gpu/leaving.py [--host-gib 56] [--gpu-gib 44]
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What two programs of matrix products get done in different ways of taking turns, in the same processes.
+"""The rates of two programs of matrix products in different ways of taking turns, in the same processes.
 
     changes_of_hands.py --dist dist --out DIR [--side 8192] [--every 2] [--rounds 4] [--seconds 1.5]
                         [--way NAME SETTING=VALUE...]... [--other LIBRARY]

@@ -5,7 +5,7 @@
     beside.py RAW.tar.gz...
 
 RAW.tar.gz is what bench/experiment/run.py --keep-traces --pack leaves; all rounds of a configuration count as one.
-Requests of the latency task alone are shown first. What is no fault of the training's is in the first column.
+Requests of the latency task alone are shown first. The first column shows what is no fault of the training's.
 """
 import csv
 import io
